@@ -24,9 +24,10 @@ namespace {
 
 Runner add_train(CLI::App& app) {
   auto o = options_of<TrainCommand>();
-  app.add_option("--config,--config_file",
-                 o->config_path,
-                 "Training file (JSON): of a decoder, a prior, a VAE or a CLIP, by its root key")
+  app.add_option(
+         "--config,--config_file",
+         o->config_path,
+         "Training file (JSON). Its root key says what is trained: decoder, prior, vae or clip")
       ->type_name("FILE");
   app.add_option("--set",
                  o->overrides,
@@ -34,22 +35,25 @@ Runner add_train(CLI::App& app) {
       ->type_name("/POINTER=VALUE")
       ->allow_extra_args(false);
   app.add_flag("--strict", o->strict, "Treat warnings about the file as errors");
-  app.add_flag("--dry-run",
-               o->dry_run,
-               "Validate, find the shards, build the model, print sizes; train and write nothing");
+  app.add_flag(
+      "--dry-run",
+      o->dry_run,
+      "Validate the file, find the shards, build the model and print sizes, without training or "
+      "writing");
   app.add_flag(
       "--dump-config", o->dump_config, "Print the effective config with every default, and stop");
   add_processes(app, o->processes, "train");
-  app.add_flag("--quiet", o->quiet, "No progress, and no lines of steps");
-  app.add_flag("--clear-results",
-               o->clear_results,
-               "Of a VAE that starts from zero: remove the results that the earlier run in its "
-               "data_path made");
+  app.add_flag("--quiet", o->quiet, "Show no progress and no lines for steps");
+  app.add_flag(
+      "--clear-results",
+      o->clear_results,
+      "For a VAE that starts from zero: remove the results of the earlier run in its data_path");
   return [o] {
     if (o->config_path.empty()) {
       throw ConfigError(
           "no --config: give a training file, e.g. dalle2-train --config configs/decoder.json\n"
-          "  or a command: sample, evaluate, inspect, fsck, convert, ema, schema, report, sync, shards. "
+          "  or a command: sample, evaluate, inspect, fsck, convert, ema, schema, report, sync, "
+          "shards. "
           "`dalle2-train --help` lists all.");
     }
     return run_train(*o);
@@ -60,10 +64,10 @@ CLI::Option* add_lora(CLI::App& app,
                       std::vector<std::string>& paths,
                       std::vector<double>& scale,
                       const char* text) {
-  app.add_option("--lora-scale",
-                 scale,
-                 "The adapters' strength is multiplied by it: one, or again for each --lora "
-                 "(default: 1)")
+  app.add_option(
+         "--lora-scale",
+         scale,
+         "Factor for the strength of the adapters: one, or one for each --lora (default: 1)")
       ->type_name("S")
       ->allow_extra_args(false);
   return app.add_option("--lora", paths, text)->type_name("FILE")->allow_extra_args(false);
@@ -77,17 +81,17 @@ Runner add_sample(CLI::App& app) {
                  "(https:, s3:, hf://OWNER/NAME/FILE)")
       ->required()
       ->type_name("FILE");
-  app.add_option(
-         "--config", o->config_path, "Training file, for a checkpoint that carries no config")
+  app.add_option("--config", o->config_path, "Training file, for a checkpoint without a config")
       ->type_name("FILE");
   app.add_option("--image-embeds", o->image_embeds_path, "Image embeddings, .npy [N, D]")
       ->type_name("NPY");
-  app.add_option("--text-embeds", o->text_embeds_path, "Text embeddings of a prior, .npy [N, D]")
+  app.add_option("--text-embeds", o->text_embeds_path, "Text embeddings for a prior, .npy [N, D]")
       ->type_name("NPY");
   app.add_option("--text-encodings", o->text_encodings_path, "Text encodings, .npy [N, L, D]")
       ->type_name("NPY");
-  app.add_option(
-         "--text", o->text, "What to draw, or @FILE with a text a line; with --prior, --clip")
+  app.add_option("--text",
+                 o->text,
+                 "What to draw, or @FILE with one text per line; needs --prior and --clip")
       ->type_name("TEXT")
       ->check(non_empty("a text"));
   app.add_option("--to",
@@ -121,9 +125,10 @@ Runner add_sample(CLI::App& app) {
                  "default 1")
       ->type_name("N")
       ->check(whole_number(1'000'000));
-  app.add_option("--cond-scale",
-                 o->cond_scale,
-                 "Classifier-free guidance, one scale or one for each unet (default: 1, none)")
+  app.add_option(
+         "--cond-scale",
+         o->cond_scale,
+         "Classifier-free guidance, one scale or one for each unet (default: 1, no guidance)")
       ->type_name("X");
   app.add_option("--timesteps",
                  o->timesteps,
@@ -141,22 +146,23 @@ Runner add_sample(CLI::App& app) {
       ->check(CLI::Range(0.0, 1.0));
   app.add_option("--init-noise",
                  o->init_noise_paths,
-                 "Starting noise, .npy [N, C, H, W]; again for each further stage, in order")
+                 "Starting noise, .npy [N, C, H, W]; repeat for each further stage, in order")
       ->type_name("NPY")
       ->allow_extra_args(false);
   app.add_option("--seed", o->seed, "Seed of the noise")->capture_default_str();
   app.add_flag("!--no-ema", o->use_ema, "Use the live weights, not the averaged ones");
   add_lora(app, o->lora_paths, o->lora_scale, "Draw with this file of adapters (repeatable)");
-  app.add_option("--device", o->device, "cpu, cuda, or cuda:N for the GPU of that number")
+  app.add_option("--device", o->device, "cpu, cuda, or cuda:N for GPU number N")
       ->capture_default_str()
       ->type_name("DEVICE:{cpu,cuda}");
-  app.add_option("--batch-size", o->batch_size, "Images, or texts of a prior, sampled at once")
+  app.add_option("--batch-size", o->batch_size, "Images (or texts, for a prior) sampled at once")
       ->capture_default_str()
       ->check(whole_number());
-  app.add_option("--candidates,--num-prior-samples",
-                 o->candidates,
-                 "Of a prior: embeddings drawn for a text, of which the nearest to it is taken "
-                 "(default: 2)")
+  app.add_option(
+         "--candidates,--num-prior-samples",
+         o->candidates,
+         "For a prior: number of embeddings drawn for each text; the one nearest to the text is "
+         "used (default: 2)")
       ->type_name("N")
       ->check(whole_number(1000));
   app.add_option(
@@ -196,8 +202,9 @@ Runner add_sample(CLI::App& app) {
 
 Runner add_evaluate(CLI::App& app) {
   auto o = options_of<EvaluateCommand>();
-  app.add_option(
-         "--config", o->config_path, "Training file: its data, seed and, of a decoder, metrics")
+  app.add_option("--config",
+                 o->config_path,
+                 "Training file: its data, its seed and, for a decoder, its metrics")
       ->required()
       ->type_name("FILE");
   app.add_option("--checkpoint", o->checkpoint_path, "checkpoint.pth or model.pth of the run")
@@ -209,10 +216,11 @@ Runner add_evaluate(CLI::App& app) {
   app.add_option("--split", o->split, "Samples to evaluate: train, val or test")
       ->capture_default_str()
       ->check(CLI::IsMember({"train", "val", "test"}));
-  app.add_option("--timesteps",
-                 o->timesteps,
-                 "Sampling steps, one number or one for each unet, or those of a prior to compare "
-                 "(default: the config's)")
+  app.add_option(
+         "--timesteps",
+         o->timesteps,
+         "Sampling steps: one number or one for each unet; for a prior, the numbers to compare "
+         "(default: the config's)")
       ->type_name("N")
       ->check(whole_number());
   app.add_flag("!--no-ema", o->use_ema, "Use the live weights, not the averaged ones");
@@ -252,8 +260,10 @@ Runner add_convert(CLI::App& app) {
                  "With --merge: training file of the cascade (default: the config of IN)")
       ->type_name("FILE");
   CLI::Option* ema = app.add_flag("--ema", o->ema, "Averaged weights only");
-  CLI::Option* merge = app.add_flag(
-      "--merge-lora", o->merge_lora, "Plain weights of a checkpoint that holds adapters");
+  CLI::Option* merge =
+      app.add_flag("--merge-lora",
+                   o->merge_lora,
+                   "Merge the adapters that the checkpoint IN holds into plain weights");
   merge->excludes(join);
   CLI::Option* lora = add_lora(app,
                                o->lora_paths,
@@ -271,9 +281,10 @@ Runner add_convert(CLI::App& app) {
           ->excludes(join)
           ->excludes(merge)
           ->excludes(lora);
-  app.add_flag("--open-clip",
-               o->open_clip,
-               "IN is a CLIP, of a run or of others: write the layout and config of open_clip")
+  app.add_flag(
+         "--open-clip",
+         o->open_clip,
+         "IN is a CLIP, from a run or another program: write the layout and config of open_clip")
       ->excludes(naming)
       ->excludes(ema)
       ->excludes(join)
@@ -290,14 +301,15 @@ Runner add_convert(CLI::App& app) {
 
 Runner add_ema(CLI::App& app) {
   auto o = options_of<EmaCommand>();
-  app.add_option("--sigma", o->sigma, "Width, in parts of the training: 0.05 is short, 0.2 long")
+  app.add_option(
+         "--sigma", o->sigma, "Width, as a share of the training: 0.05 is short, 0.2 is long")
       ->required()
       ->type_name("S");
-  app.add_option("--step", o->step, "Average as it was at this step (default: the last one saved)");
+  app.add_option("--step", o->step, "Average as of this step (default: the last one saved)");
   auto paths = options_of<std::vector<std::string>>();
   app.add_option("paths",
                  *paths,
-                 "Files of DATA_PATH/averages, that folder, checkpoints; then .pth to write")
+                 "Files in DATA_PATH/averages, that folder, or checkpoints; then the .pth to write")
       ->required()
       ->expected(2, 1 << 20)
       ->type_name("FILES... OUT");
@@ -336,10 +348,12 @@ Runner add_init(CLI::App& app) {
       ->type_name("FILE")
       ->check(non_empty("a path"));
   app.add_option(
-         "--image-size", o->image_size, "Side of the pictures, pixels (default: 64 at most)")
+         "--image-size", o->image_size, "Side of the pictures in pixels (default: 64 at most)")
       ->type_name("N")
       ->check(CLI::Range(8, 1024));
-  app.add_option("--nproc-per-node", o->processes, "Processes that the splits need shards for")
+  app.add_option("--nproc-per-node",
+                 o->processes,
+                 "Number of processes that the splits must have shards for")
       ->type_name("N")
       ->check(CLI::Range(1, 1024));
   add_overwrite(app, o->overwrite, "Replace FILE");
@@ -354,11 +368,13 @@ Runner add_report(CLI::App& app) {
   app.add_option("data_path", o->data_path, "Folder of the run (tracker.data_path of its config)")
       ->required();
   app.add_option("--out", o->out_path, "Page to write")->required()->type_name("HTML");
-  app.add_option("--compare", o->compare, "Folders of other runs, whose curves are drawn beside")
+  app.add_option("--compare",
+                 o->compare,
+                 "Folders of other runs, whose curves are drawn in the same charts")
       ->type_name("DATA_PATH");
   app.add_option("--picture-steps",
                  o->most_picture_steps,
-                 "Steps of which pictures are shown: the first, the last, some between")
+                 "Number of steps whose pictures are shown: the first, the last, some between")
       ->capture_default_str()
       ->check(whole_number(1000));
   return [o] {
@@ -382,7 +398,7 @@ void check_no_training_options(const CLI::App& app, const CLI::App& command) {
   for (const CLI::Option* option : app.get_options()) {
     if (option->count() == 0) continue;
     throw ConfigError(
-        "{}: has no effect on `{}`, before whose name it stands\n  Options of a command follow its "
+        "{}: has no effect before the name of the command `{}`\n  Options of a command follow its "
         "name: `dalle2-train {} --help` lists them.",
         option->get_name(),
         command.get_name(),
@@ -413,7 +429,8 @@ std::string suggestion(const CLI::App& app) {
 
 int run_command_line(int argc, char** argv) {
   CLI::App app{
-      "Trains DALLE2-style image generators: decoders and CLIPs from webdataset shards, priors from "
+      "Trains DALLE2-style image generators: decoders and CLIPs from webdataset shards, priors "
+      "from "
       "embeddings, VQGAN-VAEs from pictures."};
   app.name("dalle2-train");
   app.set_version_flag("--version", [] {
@@ -436,7 +453,7 @@ int run_command_line(int argc, char** argv) {
   const Runner train = add_train(app);
   command(app,
           "sample",
-          "Draw images from a decoder's checkpoint, image embeddings from a prior's",
+          "Draw images from a decoder's checkpoint, or image embeddings from a prior's",
           add_sample);
   command(app,
           "evaluate",
@@ -452,7 +469,7 @@ int run_command_line(int argc, char** argv) {
   command(app, "schema", "Print the JSON Schema of a training file", add_schema);
   command(app, "init", "Write a first config that fits a folder of data", add_init);
   command(app, "report", "Show a run as one HTML page: curves, pictures, config", add_report);
-  command(app, "sync", "Send what a run could not send to its savers' services", add_sync);
+  command(app, "sync", "Send files that a run could not send to its savers' services", add_sync);
   CLI::App* shards = app.add_subcommand(
       "shards", "Pack and check webdataset shards, show their order, draw a demo set");
   shards->require_subcommand(1);
@@ -483,7 +500,7 @@ int run_command_line(int argc, char** argv) {
     if (const auto fault = utf8_fault(argv[i])) {
       throw ConfigError(
           "argument {} of the command line, '{}': {}.\n  Names go into logs and checkpoints, which "
-          "hold UTF-8 alone: rename the file, or write the value in UTF-8.",
+          "hold only UTF-8: rename the file, or write the value in UTF-8.",
           i,
           as_utf8(argv[i]),
           *fault);

@@ -229,7 +229,8 @@ std::string bash_completion(const std::vector<CommandPage>& pages) {
   }
   return "# bash completion of dalle2-train. Made by `dalle2-train completion bash`.\n"
          "_dalle2_train() {\n"
-         "  local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} path= word words= files=0 i\n"
+         "  local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} path= word words= "
+         "files=0 i\n"
          "  COMPREPLY=()\n"
          "  for ((i = 1; i < COMP_CWORD; ++i)); do\n"
          "    word=${path:+$path }${COMP_WORDS[i]}\n"
@@ -302,7 +303,8 @@ std::string zsh_completion(const std::vector<CommandPage>& pages) {
       continue;
     }
     functions +=
-        " \\\n    '1: :->command' '*:: :->rest'\n  case $state in\n    command)\n      local -a commands=(";
+        " \\\n    '1: :->command' '*:: :->rest'\n  case $state in\n    command)\n      local -a "
+        "commands=(";
     for (const auto& [sub, text] : page.subcommands)
       functions += "\n        " + shell_quoted(sub + ":" + zsh_text(text));
     functions += ")\n      _describe command commands ;;\n    rest) case $words[1] in\n";
@@ -310,13 +312,15 @@ std::string zsh_completion(const std::vector<CommandPage>& pages) {
       functions += fmt::format("        {}) {}_{} ;;\n", sub, name, sub);
     functions += "      esac ;;\n  esac\n}\n";
   }
-  return "#compdef dalle2-train\n# zsh completion of dalle2-train. Made by `dalle2-train completion zsh`.\n" +
+  return "#compdef dalle2-train\n# zsh completion of dalle2-train. Made by `dalle2-train "
+         "completion zsh`.\n" +
          functions + "_dalle2_train \"$@\"\n";
 }
 
 std::string fish_completion(const std::vector<CommandPage>& pages) {
   std::string out =
-      "# fish completion of dalle2-train. Made by `dalle2-train completion fish`.\ncomplete -c dalle2-train -f\n";
+      "# fish completion of dalle2-train. Made by `dalle2-train completion fish`.\ncomplete -c "
+      "dalle2-train -f\n";
   for (const CommandPage& page : pages) {
     std::string condition = "__fish_use_subcommand";
     if (!page.path.empty()) {
@@ -378,11 +382,12 @@ std::string man_page(const CLI::App& app) {
   out += ".SH NAME\ndalle2\\-train \\- train DALLE2\\-style image generators\n.SH SYNOPSIS\n";
   out += ".B dalle2\\-train\n\\fB\\-\\-config\\fR \\fIFILE\\fR [\\fIoptions\\fR]\n.br\n";
   out += ".B dalle2\\-train\n\\fIcommand\\fR [\\fIoptions\\fR]\n";
-  out +=
-      ".SH DESCRIPTION\n" + roff(pages.front().description) +
-      "\n.PP\nWith \\fB\\-\\-config\\fR it trains what the JSON file describes, and continues a run that was "
-      "stopped. Weights, logs and pictures go into the folder \\fItracker.data_path\\fR of the file. "
-      "The commands make, check and look at data, checkpoints and runs.\n";
+  out += ".SH DESCRIPTION\n" + roff(pages.front().description) +
+         "\n.PP\nWith \\fB\\-\\-config\\fR it trains what the JSON file describes, and continues a "
+         "run that was "
+         "stopped. Weights, logs and pictures go into the folder \\fItracker.data_path\\fR of the "
+         "file. "
+         "The commands make, check and look at data, checkpoints and runs.\n";
   out += ".SH OPTIONS\n" + roff_options(pages.front());
   out += ".SH COMMANDS\n";
   for (const CommandPage& page : pages) {
@@ -398,19 +403,22 @@ std::string man_page(const CLI::App& app) {
   }
   out +=
       ".SH ENVIRONMENT\n"
-      ".TP\n.B AWS_ACCESS_KEY_ID\\fR, \\fBAWS_SECRET_ACCESS_KEY\\fR, \\fBAWS_SESSION_TOKEN\\fR, \\fBAWS_PROFILE\n"
+      ".TP\n.B AWS_ACCESS_KEY_ID\\fR, \\fBAWS_SECRET_ACCESS_KEY\\fR, \\fBAWS_SESSION_TOKEN\\fR, "
+      "\\fBAWS_PROFILE\n"
       "Credentials for s3:// urls; files below ~/.aws are read too.\n"
       ".TP\n.B OMP_NUM_THREADS\nThreads of the arithmetic on the CPU.\n"
-      ".TP\n.B DALLE2_NET_TIMEOUT\nSeconds without progress after which a transfer is tried again.\n";
+      ".TP\n.B DALLE2_NET_TIMEOUT\nSeconds without progress after which a transfer is tried "
+      "again.\n";
   out +=
       ".SH EXAMPLES\n"
       "Draw a small data set, and look at what a run would read and take:\n.PP\n.nf\n"
-      "dalle2\\-train shards demo \\-\\-out demo\ndalle2\\-train \\-\\-config my.json \\-\\-dry\\-run\n.fi\n.PP\n"
-      "Train, override a value, stop with Ctrl\\-C, and go on with the same command:\n.PP\n.nf\n"
+      "dalle2\\-train shards demo \\-\\-out demo\ndalle2\\-train \\-\\-config my.json "
+      "\\-\\-dry\\-run\n.fi\n.PP\n"
+      "Train, override a value, stop with Ctrl\\-C, and resume with the same command:\n.PP\n.nf\n"
       "dalle2\\-train \\-\\-config my.json \\-\\-set /train/lr=3e\\-4\n.fi\n.PP\n"
       "Draw pictures, and look at the curves:\n.PP\n.nf\n"
-      "dalle2\\-train sample \\-\\-checkpoint out/model.pth \\-\\-num 16 \\-\\-out drawn\n"
-      "dalle2\\-train report out \\-\\-out report.html\n.fi\n";
+      "dalle2\\-train sample \\-\\-checkpoint runs/first/model.pth \\-\\-num 16 \\-\\-out drawn\n"
+      "dalle2\\-train report runs/first \\-\\-out report.html\n.fi\n";
   return out;
 }
 

@@ -39,7 +39,7 @@ bool is_out_of_memory(const std::string& message) {
 }
 
 /// The constructors of the libraries take a good part of a second before main: a signal meanwhile
-/// is to be heard, too.
+/// is to be heard too.
 void install_early(int /*argc*/, char** /*argv*/, char** /*environment*/) {
   dalle2::install_stop_signals();
 }

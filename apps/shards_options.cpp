@@ -47,7 +47,7 @@ Runner add_shards_make(CLI::App& app) {
   app.add_flag("--white-ground", o->white_ground, "Lay transparent pictures on white");
   app.add_flag("--need-captions", o->need_captions, "Leave pictures without a caption out");
   app.add_flag("--first-line", o->first_line_only, "Take only the first line of a caption file");
-  add_overwrite(app, o->overwrite, "Replace the set that DIR holds, if it is another one");
+  add_overwrite(app, o->overwrite, "Replace the set that DIR holds, if it is a different one");
   return [o] {
     install_stop_signals();  // it ends after a whole shard
     return run_shards_make(*o);
@@ -87,7 +87,7 @@ Runner add_shards_check(CLI::App& app) {
       ->check(whole_number(18));
   app.add_option("--index-width",
                  o->index_width,
-                 "Digits at the end of a key that number its row of the embeddings")
+                 "Digits at the end of a key that give its row in the embeddings")
       ->type_name("DIGITS")
       ->capture_default_str()
       ->check(whole_number(18));
@@ -120,15 +120,17 @@ Runner add_shards_order(CLI::App& app) {
       ->check(whole_number());
   app.add_option("--from",
                  o->from_path,
-                 "Go on where this position (--save) or checkpoint of a run stands; any --world")
+                 "Continue from this position (--save) or checkpoint of a run, with any --world")
       ->type_name("FILE");
   app.add_option("--save", o->save_path, "Write the position after the last step")
       ->type_name("JSON");
-  app.add_flag("--print", o->print, "A JSON line a step with the keys of each rank, no summary");
+  app.add_flag("--print",
+               o->print,
+               "Print one JSON line per step with the keys of each rank, and no summary");
   app.footer(
       "Reads the training shards with the loaders of all ranks in one process, and trains nothing. "
-      "Without --print a table: batches, samples, steps without a batch, and the first and last "
-      "keys of each rank.");
+      "Without --print it shows a table: batches, samples, steps without a batch, and the first "
+      "and last keys of each rank.");
   return [o] {
     run_shards_order(*o);
     return ExitCode::kDone;
@@ -155,10 +157,10 @@ Runner add_shards_encode(CLI::App& app) {
   add_processes(app, o->processes, "encode");
   add_overwrite(app, o->overwrite, "Remove the shards that DIR holds, if they are of another set");
   app.footer(
-      "Writes each shard that the file names once more, with KEY.latent.npy beside the picture: "
-      "what the VAE makes of it after data.preprocessing. Shards that are there already are kept, "
-      "so the same command continues where it was stopped. Prints the scale that suits the noise "
-      "schedules. Train with data.latents_in_tar.");
+      "Writes a copy of each shard that the file names, with KEY.latent.npy beside the picture: "
+      "its latent after data.preprocessing. Existing shards are kept, so the same command "
+      "continues where it was stopped. Prints the scale that suits the noise schedules. Train with "
+      "data.latents_in_tar.");
   return [o] {
     install_stop_signals();  // as above
     return run_shards_encode(*o);
@@ -182,7 +184,7 @@ Runner add_shards_embed(CLI::App& app) {
       ->check(non_empty("a path"));
   app.add_flag("--text-encodings",
                o->text_encodings,
-               "A vector of each token, too, for decoders and priors conditioned on text");
+               "Also write a vector for each token, for decoders and priors conditioned on text");
   app.add_option("--batch-size", o->batch_size, "Samples embedded at once")
       ->capture_default_str()
       ->check(whole_number(100'000));
@@ -190,16 +192,16 @@ Runner add_shards_embed(CLI::App& app) {
       ->type_name("DIGITS")
       ->capture_default_str()
       ->check(whole_number(18));
-  app.add_option("--device", o->device, "cpu, cuda, or cuda:N for the GPU of that number")
+  app.add_option("--device", o->device, "cpu, cuda, or cuda:N for GPU number N")
       ->capture_default_str()
       ->type_name("DEVICE:{cpu,cuda}");
   add_processes(app, o->processes, "embed");
   add_overwrite(app, o->overwrite, "Remove the shards that DIR holds, if they are of another set");
   app.footer(
-      "Writes each shard once more, with KEY.img_emb.npy beside the picture, and the embeddings of its "
-      "samples as arrays: DIR/img_emb/NUMBER.npy, DIR/text_emb/NUMBER.npy. Samples "
-      "without a caption are left out. Shards that are there already are kept, so the same command "
-      "continues where it was stopped.");
+      "Writes a copy of each shard, with KEY.img_emb.npy beside the picture, and the embeddings of "
+      "its samples as arrays: DIR/img_emb/NUMBER.npy, DIR/text_emb/NUMBER.npy. Samples without a "
+      "caption are left out. Existing shards are kept, so the same command continues where it was "
+      "stopped.");
   return [o] {
     install_stop_signals();  // as above
     return run_shards_embed(*o);
@@ -229,14 +231,14 @@ Runner add_shards_score(CLI::App& app) {
 
 void add_shards_commands(
     const std::function<void(const char* name, const char* text, Runner (*add)(CLI::App&))>& add) {
-  add("demo", "Draw captioned shapes with a known truth", add_shards_demo);
+  add("demo", "Draw captioned shapes with known attributes", add_shards_demo);
   add("make", "Pack a folder of images and captions", add_shards_make);
-  add("check", "Verify shards, and against their embeddings", add_shards_check);
+  add("check", "Verify shards and their embeddings", add_shards_check);
   add("order", "Show which samples each rank gets, step by step", add_shards_order);
   add("encode", "Put the latents of a VAE beside the pictures", add_shards_encode);
   add("embed", "Put the embeddings of a CLIP beside the pictures", add_shards_embed);
   add("score",
-      "Compare drawings of the demo's held-out prompts with what was asked",
+      "Compare drawings of the demo's held-out prompts with the requests",
       add_shards_score);
 }
 

@@ -18,7 +18,7 @@ namespace {
 int index_of(const DemoAttribute& attribute, const std::string& value, const std::string& origin) {
   const auto found = std::find(attribute.values.begin(), attribute.values.end(), value);
   if (found == attribute.values.end())
-    throw DataError("{}: \"{}\" is no attribute of the demo set", origin, value);
+    throw DataError("{}: \"{}\" is not an attribute of the demo set", origin, value);
   return static_cast<int>(found - attribute.values.begin());
 }
 

@@ -34,7 +34,7 @@ void log_error(const std::string& tag, fmt::format_string<Args...> text, Args&&.
 /// says it.
 void set_least_log_level(LogLevel least);
 
-/// From now on facts go to stderr, too: stdout has a command's result.
+/// From now on facts go to stderr too: stdout has a command's result.
 void log_to_stderr();
 
 /// Shows `text` as the one live line of a terminal, cut to its width; empty clears it. Does nothing

@@ -81,8 +81,8 @@ bool begins_url(std::string_view text) {
   return scheme > 0 && text.substr(scheme).starts_with("://");
 }
 
-/// Where the first address of a list ends. Behind an url or a command only another one is a new
-/// address: a password, a query or a command may hold "::", too.
+/// Where the first address of a list ends. Behind a url or a command only another one is a new
+/// address: a password, a query or a command may hold "::" too.
 size_t end_of_first(std::string_view list) {
   const size_t first = list.find(kBetween);
   const bool is_path =
@@ -128,7 +128,7 @@ std::string public_text(const std::string& text) {
       continue;
     }
     const size_t end = std::min(text.find_first_of(" \t\r\n\"", mark), text.size());
-    // What is behind an url in a sentence is no part of it.
+    // What is behind a url in a sentence is no part of it.
     const size_t last = text.find_last_not_of(":,.;)'", end - 1);
     const size_t url_end = last < mark + 3 ? end : last + 1;
     shown.append(text, at, begin - at);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What may be shown of an url: messages, logs, stored configs, checkpoints and reports use these.
+// What may be shown of a url: messages, logs, stored configs, checkpoints and reports use these.
 #pragma once
 
 #include <string>

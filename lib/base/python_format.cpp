@@ -162,7 +162,7 @@ std::string format_at_depth(const std::string& text,
         value, nested ? format_at_depth(field.spec, fields, indices, depth + 1) : field.spec);
     result += literals[i + 1];
     if (result.size() > kMostBytes) {
-      throw ConfigError("a text of more than {} bytes would come of its placeholders", kMostBytes);
+      throw ConfigError("its placeholders would give a text of more than {} bytes", kMostBytes);
     }
   }
   return result;

@@ -13,8 +13,8 @@ int terminal_columns(int descriptor);
 bool is_live_terminal(int descriptor);
 
 /// The text with each line of more than `columns` broken at blanks, at a gap of two if there is a
-/// late one: such gaps stand between values. What goes on stands two columns further in than its
-/// line. A word without a blank stays whole, so that a path can be copied. Characters are counted,
+/// late one: such gaps are between values. Continuation lines are indented by two
+/// more columns. A word without a blank stays whole, so that a path can be copied. Characters are counted,
 /// not bytes.
 std::string wrapped(const std::string& text, int columns);
 

@@ -132,8 +132,8 @@ class Builder : public nlohmann::json_sax<Json> {
   bool enter(Json* value) {
     if (levels_.size() >= rules_.most_levels) {
       levels_.clear();  // the pointer would be as long
-      return fail(fmt::format("lists and objects within each other more than {} levels deep",
-                              rules_.most_levels));
+      return fail(
+          fmt::format("lists and objects nested more than {} levels deep", rules_.most_levels));
     }
     levels_.push_back({value, {}, "", false, 0});
     return true;
@@ -184,7 +184,7 @@ std::string json_error_text(const Json::exception& error) {
   // "[json.exception.parse_error.101] parse error at line 3, column 5: ..."
   std::string text = error.what();
   if (const size_t end = text.find("] "); end != std::string::npos) text.erase(0, end + 2);
-  // What was read last may be an url or a command with its secrets, cut where nobody can tell.
+  // What was read last may be a url or a command with its secrets, cut where nobody can tell.
   constexpr std::string_view kRead = "; last read: ";
   constexpr size_t kMostRead = 20;
   const size_t read = text.find(kRead);

@@ -18,7 +18,7 @@ using Json = nlohmann::ordered_json;
 struct JsonRules {
   size_t most_levels = 100;      ///< of lists and objects within each other
   size_t most_keys = 1'000'000;  ///< of one object
-  bool comments = false;         ///< // and /* */ are passed over
+  bool comments = false;         ///< // and /* */ are skipped
 };
 
 struct ParsedJson {

@@ -39,7 +39,7 @@ bool is_control(unsigned char c) {
   return c < 0x20 || c == 0x7f;
 }
 
-/// U+0080 to U+009F are control characters, too: their second byte, 0 if there is none at `at`.
+/// U+0080 to U+009F are control characters too: their second byte, 0 if there is none at `at`.
 unsigned char second_page_control(const std::string& text, size_t at) {
   if (static_cast<unsigned char>(text[at]) != 0xc2 || at + 1 >= text.size()) return 0;
   const auto second = static_cast<unsigned char>(text[at + 1]);

@@ -246,8 +246,8 @@ StateDict averaged_weights(const Cursor& checkpoint) {
   }
   throw DataError(
       "{}: no averaged weights: expected an entry 'ema', 'ema_diffusers' or 'ema_model'. The run "
-      "that wrote it had use_ema off, or it is a model file, whose weights are the averages "
-      "already",
+      "that wrote it had use_ema off, or it is a model file, whose weights are already the "
+      "averages",
       checkpoint.where());
 }
 

@@ -209,7 +209,7 @@ class StateCheck {
       const bool has_some = first != averages.end() && first->first.starts_with(prefix);
       const std::string average = prefix + name.substr(part->second.size());
       if ((has_some || is_one_part_) && !averages.contains(average)) {
-        fault(fmt::format("ema/{}: the average of model/{} is not there", average, name));
+        fault(fmt::format("ema/{}: the average of model/{} is missing", average, name));
       }
     }
   }

@@ -98,8 +98,8 @@ void warn_of_rest(const LoadReport& report, const std::string& where) {
   if (report.missing.empty() && report.unexpected.empty()) return;
   log_warning(
       "ckpt",
-      "{}: {} tensors of the model were not there and keep their values (the first: {}), {} have "
-      "no place in it (the first: {})",
+      "{}: {} tensors of the model were missing and keep their values (the first: {}), {} do not "
+      "belong to it (the first: {})",
       where,
       report.missing.size(),
       report.missing.empty() ? "-" : report.missing.front(),

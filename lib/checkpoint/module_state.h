@@ -23,7 +23,7 @@ struct LoadReport {
 
 /// Copies the tensors of `source` whose names begin with `prefix` into the module (types and
 /// devices may differ; shapes may not).
-/// @param where stands before the text of errors, e.g. "a.pth: /model"
+/// @param where precedes the text of errors, e.g. "a.pth: /model"
 /// @throws DataError that lists all missing and unexpected names (if strict) and all shapes that
 /// differ; the module is then unchanged
 LoadReport load_state_dict(torch::nn::Module& module,

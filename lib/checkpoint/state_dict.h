@@ -125,7 +125,7 @@ struct StubObject {
 /// which has to outlive it.
 class Cursor {
  public:
-  /// @param file stands before the path in errors
+  /// @param file precedes the path in errors
   explicit Cursor(const Value& root, std::string file = "")
       : value_(&root), file_(std::move(file)) {}
 

@@ -65,7 +65,8 @@ std::string config_kind(const std::string& path) {
   }
   if (found == nullptr) {
     throw ConfigError(
-        "{}: has none of the root keys that say what is trained ({}); the examples in configs/ have "
+        "{}: has none of the root keys that say what is trained ({}); the examples in configs/ "
+        "have "
         "one",
         path,
         available_kinds());
@@ -77,10 +78,10 @@ namespace {
 
 constexpr const char* kIntroduction = R"(# The config of a training run
 
-<!-- Generated from lib/config; `DALLE2_UPDATE_GENERATED=1 ctest -R config` writes it anew. -->
+<!-- Generated from lib/config; `DALLE2_UPDATE_GENERATED=1 ctest -R config` writes it again. -->
 
 A run is described by one JSON file, with the keys and defaults of dalle2-pytorch's
-`train_decoder.py`, so its files work as they are. The smallest one that trains:
+`train_decoder.py`, so its files work unchanged. The smallest config that trains:
 
 ```json
 {
@@ -106,18 +107,19 @@ A run is described by one JSON file, with the keys and defaults of dalle2-pytorc
   was expected, what was found, and the key you may have meant. The program then ends with exit
   code 2, before data or model are touched.
 - **Lenient where nothing can be misunderstood.** `"3"`, `8.0`, `1e6` and `true` are integers,
-  `"1e-4"` is a number, `0`, `1`, `"yes"`, `"off"` and the like are booleans. `8.5` is no integer.
+  `"1e-4"` is a number, `0`, `1`, `"yes"`, `"off"` and the like are booleans. `8.5` is not
+  an integer.
 - **One or many.** "X, or a list" takes one value for all unets (or resolutions), or one for each.
 - **Unknown keys** are ignored with a warning, but an error if they are near a known key ("did you
   mean"), and always an error in `decoder`, `prior`, `vae`, `clip`, the arguments of transforms and those of
-  metrics. With `--strict` every warning is an error. `$schema` is free for editors:
-  `configs/schema/decoder.json`, `prior.json`, `vae.json` and `clip.json` have the schemas.
+  metrics. With `--strict` every warning is an error. Editors may use `$schema`: the schemas are
+  `decoder.json`, `prior.json`, `vae.json` and `clip.json` in `configs/schema`.
 - **Comments** (`//` and `/* */`) are allowed; a key given twice in an object is an error.
 - **Paths** are relative to the working directory.
-- `--set /train/lr=3e-4` changes one value from the command line; it beats the file. The part after
-  `=` is JSON, or else text. A key that does not exist is an error. `--dump-config` prints the config
-  as it is used, with every default.
-- What is marked *not available yet* is refused unless it has its default.
+- `--set /train/lr=3e-4` changes one value from the command line and overrides the file. The part
+  after `=` is JSON, or otherwise text. A key that does not exist is an error. `--dump-config`
+  prints the config as it is used, with every default.
+- A key marked *not available yet* is refused unless it has its default.
 )";
 
 }  // namespace

@@ -209,7 +209,7 @@ class Comparison {
   }
 
   void compare_transforms(const Json& saved, const Json& current, const std::string& pointer) {
-    // The order of the transforms counts, which == of objects with an order compares, too.
+    // The order of the transforms counts, which == of objects with an order compares too.
     if (saved == current) return;
     const bool resized = preprocessed_sizes(saved) != preprocessed_sizes(current);
     add(resized, pointer, saved, current);

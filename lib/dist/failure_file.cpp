@@ -20,7 +20,7 @@ void write_failure_file(const World& world, const std::string& message) noexcept
           {"extraInfo", {{"py_callstack", message}, {"timestamp", std::to_string(now.count())}}}}}};
     std::ofstream(world.error_file)
         << json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  } catch (const std::exception&) {  // the message is on stderr, too
+  } catch (const std::exception&) {  // the message is on stderr too
   }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Each rank but the first leaves a number that nobody had before, and rank 0 answers each number with
-// its own, the name of the start. What an earlier start left is answered, too, and read by nobody.
+// its own, the name of the start. What an earlier start left is answered too, and read by nobody.
 // When all have read their answers rank 0 says so: none continues before the last has come. One that is
 // asked to stop meanwhile may say the opposite, and the first word holds for all.
 #include "dist/meeting.h"
@@ -61,8 +61,8 @@ void wait_until(const MeetingTimes& times, const IsOver& is_over, const Missing&
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now - begin).count();
     if (now - begin > times.limit) {
       throw NetworkError(
-          "{} in {} s\n  Look at the log of that process and at its machine: it did not start, or "
-          "it cannot reach the others.",
+          "{} in {} s\n  The process did not start, or it cannot reach the others. Look at its log "
+          "and at its machine.",
           missing(),
           seconds);
     }
@@ -165,7 +165,7 @@ std::string gather_the_others(const World& world, RankStore& store, const Meetin
   try {
     wait_until(times, all_came, [&] {
       return fmt::format(
-          "{} of {} {} not come to the others",
+          "{} of {} {} not met the others",
           fmt::format("{} {}", missing.size() == 1 ? "rank" : "ranks", fmt::join(missing, ", ")),
           world.size,
           missing.size() == 1 ? "has" : "have");
@@ -194,7 +194,7 @@ void wait_for_decision(const World& world,
     wait_until(
         {.tell = times.limit, .limit = times.limit},  // rank 0 tells who is missing
         is_decided,
-        [&] { return fmt::format("rank {} met rank 0, but not all have come", world.rank); });
+        [&] { return fmt::format("rank {} met rank 0, but other ranks are missing", world.rank); });
   } catch (const StoppedError&) {
     if (store.decide(decision_key(start), kGivenUp) == kMet) return;
     throw;

@@ -35,7 +35,8 @@ constexpr std::chrono::seconds kEndLimit{10};
 constexpr std::chrono::seconds kStoreLimit{300};
 
 constexpr const char* kAdvice =
-    "\n  The run ends. What it has saved is whole: once the cause is gone, start it again to go on.";
+    "\n  The run ends. What it has saved is whole: start it again once the cause is gone, and it "
+    "will resume.";
 
 /// Told by the watch from its own thread: the others are asleep in a collective that will not end.
 [[noreturn]] void end_process(const World& world, const std::string& report) {
@@ -187,7 +188,8 @@ void ProcessGroup::check_devices(const std::string& id) {
     if (kind_of(devices[rank]) == kind_of(devices.front())) continue;
     throw ConfigError(
         "rank {} computes on: {}; rank 0 on: {} (each with the name of its machine)\n"
-        "  All ranks have to compute on the same kind of device: look at the GPUs of that machine, or "
+        "  All ranks have to compute on the same kind of device: look at the GPUs of that machine, "
+        "or "
         "set /train/device to \"cpu\".",
         rank,
         devices[rank],
@@ -200,9 +202,9 @@ void ProcessGroup::check_devices(const std::string& id) {
     for (size_t other = 0; other < rank && !ids[rank].empty(); ++other) {
       if (ids[other] != ids[rank] || devices[other] != devices[rank]) continue;
       throw ConfigError(
-          "ranks {} and {} are on the same GPU: {} ({})\n"
-          "  NCCL needs one for each process, and slices of one GPU do not do. Start as many processes a "
-          "machine as it has GPUs, or set DALLE2_GROUP=gloo, which is slower.",
+          "ranks {} and {} are on the same GPU: {} ({})\n  NCCL needs one for each process, and "
+          "slices of one GPU are not enough. Start one process per GPU on each machine, or set "
+          "DALLE2_GROUP=gloo, which is slower.",
           other,
           rank,
           ids[rank],

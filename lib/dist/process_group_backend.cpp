@@ -78,7 +78,7 @@ class C10dWork : public BackendWork {
   void wait() override { work_->wait(); }
   WorkStatus status() noexcept override {
     try {
-      if (!work_->isCompleted()) return {};  // which asks the GPU, too
+      if (!work_->isCompleted()) return {};  // which asks the GPU too
       if (const std::exception_ptr fault = work_->exception()) std::rethrow_exception(fault);
       return {.state = WorkState::kDone};
     } catch (const std::exception& error) {

@@ -235,7 +235,7 @@ class Launch {
     }
   }
 
-  /// A suspended job stops this process, too: that time does not count.
+  /// A suspended job stops this process too: that time does not count.
   void end_the_stopped() {
     const auto now = Clock::now();
     const auto passed = std::min<Clock::duration>(now - looked_at_, 4 * kPoll);
@@ -246,7 +246,8 @@ class Launch {
       if (each.stopped_for > kToldStopped && !std::exchange(each.told_stopped, true)) {
         log_warning(
             "dist",
-            "rank {} is stopped (SIGSTOP): it is ended unless it goes on (SIGCONT) within {} s",
+            "rank {} is stopped (SIGSTOP): it will be ended unless it continues (SIGCONT) within "
+            "{} s",
             each.rank,
             kMostStopped.count());
       }

@@ -27,11 +27,11 @@ struct RankEnd {
 /// 0.
 ExitCode exit_code_of(const std::vector<RankEnd>& ends);
 
-/// Starts the processes and waits for all of them. Signals that ask for a stop go on to each; one that
-/// ends a single rank before all have met ends the others too, with 75. What
-/// rank 0 prints appears as it is, lines of the others with "[rank N] " before them. When one
-/// fails, the others have some seconds to say what they see before they are ended. One that is stopped
-/// (SIGSTOP) for a minute is ended, too.
+/// Starts the processes and waits for all of them. Stop signals are passed on to each. A signal
+/// that ends a single rank before all have met ends the others too, with 75. The output of rank 0
+/// appears unchanged; lines of the others begin with "[rank N] ". When one fails, the others have a
+/// few seconds to report what they see before they are ended. One that is stopped
+/// (SIGSTOP) for a minute is ended too.
 /// @throws ResourceError if a process cannot be started
 ExitCode launch_ranks(const LaunchOptions& options);
 

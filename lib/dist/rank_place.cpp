@@ -29,7 +29,7 @@ std::optional<std::string> fault_of(const RankPlace& own,
     return fmt::format("was never heard of in {:.0f} s", silent_seconds);
   }
   // Half the time: so the report is there in good time even if the rank stopped long before. While
-  // collectives go on, silence says no more than that the store does not answer.
+  // collectives continue, silence says no more than that the store does not answer.
   const double most_silent =
       own.seconds < kLeastWait ? std::numeric_limits<double>::infinity() : hang_seconds / 2;
   if (auto loss = loss_of(other, silent_seconds, most_silent)) return loss;

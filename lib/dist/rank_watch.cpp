@@ -191,14 +191,16 @@ std::string RankWatch::hang_report() {
   board.places[static_cast<size_t>(world_.rank)] = own;
   if (auto hang = find_hang(world_.rank, board.places, board.silent_seconds, hang_seconds_)) {
     if (board.seconds_in_call <= kStoreSilence) return *hang;
-    return fmt::format("{}\n  what the ranks meet through ({}:{}) does not answer either",
-                       *hang,
-                       world_.store_host,
-                       world_.store_port);
+    return fmt::format(
+        "{}\n  the store through which the ranks meet ({}:{}) does not answer either",
+        *hang,
+        world_.store_host,
+        world_.store_port);
   }
   if (board.store_error.empty() || !own.waits || own.seconds <= kStoreSilence) return "";
   return fmt::format(
-      "rank {} waits in \"{}\", and what the ranks meet through does not answer ({}:{}): {}",
+      "rank {} waits in \"{}\", and the store through which the ranks meet does not answer "
+      "({}:{}): {}",
       world_.rank,
       own.what,
       world_.store_host,
@@ -291,7 +293,8 @@ std::string RankWatch::explain(const std::string& error, int64_t number, const s
   }
   if (!is_own && culprits.empty() && !board_.read().store_error.empty() && !world_.hosts_store) {
     culprits = fmt::format(
-        "\n  the process that the ranks meet through ({}:{}, that of rank 0 or its launcher) is gone",
+        "\n  the process that the ranks meet through ({}:{}, that of rank 0 or its launcher) is "
+        "gone",
         world_.store_host,
         world_.store_port);
   }

@@ -25,8 +25,8 @@ int64_t number_from(const Environment& environment,
   const std::optional<std::string> text = environment(name);
   if (!text) {
     throw ConfigError(
-        "{} is not set, though other variables say that several processes train together.\n"
-        "  Start them with torchrun, srun or --nproc-per-node, which set it; or unset RANK and "
+        "{} is not set, although other variables say that several processes train together.\n  "
+        "Start them with torchrun, srun or --nproc-per-node, which set it; or unset RANK and "
         "WORLD_SIZE to train with one.",
         name);
   }
@@ -152,9 +152,9 @@ World world_from_environment(const Environment& environment) {
   }
   if (carrier_of(environment) != Carrier::kByDevice) {
     throw ConfigError(
-        "DALLE2_GROUP: is set, but this process has no place among others\n  Start it by "
-        "--nproc-per-node, torchrun or srun, or unset it. A single process takes RANK=0, "
-        "WORLD_SIZE=1 and a free MASTER_PORT beside it.");
+        "DALLE2_GROUP: is set, but this process has no place among others\n  Start it with "
+        "--nproc-per-node, torchrun or srun, or unset it. For a single process, also set RANK=0, "
+        "WORLD_SIZE=1 and a free MASTER_PORT.");
   }
   return {};
 }

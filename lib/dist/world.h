@@ -29,8 +29,8 @@ struct World {
   int rank = 0, size = 1;              ///< of all processes
   int local_rank = 0, local_size = 1;  ///< of those on this machine
   Launcher launcher = Launcher::kNone;
-  /// DALLE2_GROUP=gloo or nccl. A process that is told one goes the way of several, even if it is
-  /// the only one: so NCCL can be tried on a single GPU, and two processes can share one by Gloo.
+  /// DALLE2_GROUP=gloo or nccl. With it, even a single process takes the code path
+  /// of several. NCCL can then be tried on one GPU, and two processes can share a GPU over Gloo.
   Carrier carrier = Carrier::kByDevice;
   std::string store_host = "127.0.0.1";
   uint16_t store_port = 0;

@@ -20,7 +20,7 @@ constexpr int64_t kSide = 299;
 /// Pictures that the network sees at once: bounds the memory of its activations.
 constexpr int64_t kImagesAtOnce = 16;
 constexpr const char* kInceptionAdvice =
-    "scripts/export_inception.py makes one out of the weights that torch-fidelity or pytorch-fid "
+    "scripts/export_inception.py makes one from the weights that torch-fidelity or pytorch-fid "
     "publish; StyleGAN2-ADA's inception-2015-12-05.pt is one.";
 
 int64_t width_of(InceptionFeature layer) {
@@ -109,7 +109,8 @@ struct FeatureNetwork::Impl {
         if (layer == InceptionFeature::k2048 || layer == InceptionFeature::logits_unbiased)
           continue;
         throw ConfigError(
-            "{}: {} is StyleGAN2-ADA's network, which has the layers 2048 and logits_unbiased, not {}\n  {}",
+            "{}: {} is StyleGAN2-ADA's network, which has the layers 2048 and logits_unbiased, not "
+            "{}\n  {}",
             where,
             archive.path,
             layer_name(layer),
@@ -117,7 +118,7 @@ struct FeatureNetwork::Impl {
       }
       if (resize != NetworkResize::tf1) {
         throw ConfigError(
-            "{}: {} resizes by itself, as TensorFlow 1 did: /evaluate/resize has to be \"tf1\"",
+            "{}: {} resizes by itself, as TensorFlow 1 did: /evaluate/resize must be \"tf1\"",
             where,
             archive.path);
       }
@@ -139,7 +140,8 @@ struct FeatureNetwork::Impl {
       if (rows.dim() == 2 && rows.size(0) == 2 && rows.size(1) == width_of(layer)) {
         if (rows.isfinite().all().item<bool>()) continue;
         throw ConfigError(
-            "{}: layer {} of {}: the features of a picture of noise are not finite (NaN or infinite): "
+            "{}: layer {} of {}: the features of a picture of noise are not finite (NaN or "
+            "infinite): "
             "the network's weights are damaged\n  {}",
             where,
             layer_name(layer),

@@ -18,7 +18,7 @@ void FeatureRows::add(const at::Tensor& index, const at::Tensor& features) {
   D2_CHECK(parts_.empty() || parts_.front().size(1) == features.size(1), "rows of one width");
   if (index.numel() == 0) return;
   at::Tensor rows = features.to(at::kCPU, at::kFloat).contiguous();
-  // What the caller goes on to change is not what is kept.
+  // Later changes by the caller do not reach what is kept.
   if (rows.is_same(features)) rows = rows.clone();
   indices_.push_back(index.to(at::kCPU, at::kLong).clone());
   parts_.push_back(std::move(rows));

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kEncodedAtOnce = 16;
 constexpr const char* kEncoderAdvice =
-    "torch.jit.trace(network.eval(), torch.zeros(1, 3, side, side)).save(file) makes one out of a "
+    "torch.jit.trace(network.eval(), torch.zeros(1, 3, side, side)).save(file) makes one from a "
     "network that gives features [n, d].";
 
 at::Tensor by_channel(const std::vector<double>& values, const at::Device& device) {

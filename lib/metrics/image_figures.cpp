@@ -25,10 +25,10 @@ MetricValues ImageMetrics::compute() const {
   found.images = distances_.count();
   tell_left_out(found);
   if (found.images == 0) {
-    found.faults.emplace_back(
-        found.left_out > 0
-            ? "not one pair is finite"
-            : "No data to evaluate. Check that your dataloader has shards.");  // the reference's words
+    found.faults.emplace_back(found.left_out > 0
+                                  ? "not one pair is finite"
+                                  : "No data to evaluate. Check that your dataloader has "
+                                    "shards.");  // the reference's words
     return found;
   }
   if (compares_features()) compute_network_metrics(found);
@@ -75,7 +75,8 @@ void ImageMetrics::compute_network_metrics(MetricValues& found) const {
     const int64_t features = real_.at(layer).rows().size(1);
     if (found.images < features) {
       found.notes.push_back(fmt::format(
-          "FID: {} images are fewer than its {} features: compare it with figures of as many images",
+          "FID: the {} images are fewer than its {} features: compare it only with figures of "
+          "equally many images",
           found.images,
           features));
     }

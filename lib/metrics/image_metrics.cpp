@@ -33,8 +33,8 @@ std::string path_of_network(const DecoderEvaluateConfig& config) {
   const std::vector<std::string> paths = config.network_paths();
   if (paths.empty()) {
     throw ConfigError(
-        "/evaluate/{}/feature_extractor_weights_path: expected the file of the Inception network, got "
-        "null\n  scripts/export_inception.py makes one out of the weights that torch-fidelity or "
+        "/evaluate/{}/feature_extractor_weights_path: expected the file of the Inception network, "
+        "got null\n  scripts/export_inception.py makes one from the weights that torch-fidelity or "
         "pytorch-fid publish.",
         config.FID   ? "FID"
         : config.IS  ? "IS"
@@ -109,8 +109,8 @@ ImageMetrics::ImageMetrics(const DecoderEvaluateConfig& config,
   if (config.LPIPS) {
     if (!config.LPIPS->weights_path) {
       throw ConfigError(
-          "/evaluate/LPIPS/weights_path: expected the file of its network, got null\n"
-          "  scripts/export_lpips.py makes one out of the weights that torchvision publishes.");
+          "/evaluate/LPIPS/weights_path: expected the file of its network, got null\n  "
+          "scripts/export_lpips.py makes one from the weights that torchvision publishes.");
     }
     perceptual_ = std::make_unique<PerceptualDistance>(*config.LPIPS->weights_path,
                                                        "/evaluate/LPIPS/weights_path",
@@ -284,7 +284,7 @@ void ImageMetrics::tell_left_out(MetricValues& found) const {
     if (count > 0) counts.push_back(fmt::format("{}: {}", kNotFinite[what], count));
   }
   found.notes.push_back(
-      fmt::format("{} of {} pairs are left out, as they are not finite (NaN or infinite): {}",
+      fmt::format("{} of {} pairs are left out, because they are not finite (NaN or infinite): {}",
                   found.left_out,
                   found.left_out + found.images,
                   fmt::join(counts, ", ")));

@@ -114,7 +114,7 @@ std::string KnownFeatures::load(const std::string& folder) {
       if (found == nullptr || found->dim() != 2) throw DataError("lacks a matrix \"{}\"", name);
       const auto sum = file.metadata.find(kSumOf + name);
       if (sum == file.metadata.end() || sum->second != sum_of(*found)) {
-        throw DataError("\"{}\" is damaged: its sum is another one", name);
+        throw DataError("\"{}\" is damaged: its checksum does not match", name);
       }
       return *found;
     };

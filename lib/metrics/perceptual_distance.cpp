@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kPicturePairsAtOnce = 16;
 constexpr const char* kLpipsAdvice =
-    "scripts/export_lpips.py makes one out of the weights that torchvision publishes.";
+    "scripts/export_lpips.py makes one from the weights that torchvision publishes.";
 
 }  // namespace
 
@@ -73,8 +73,8 @@ PerceptualDistance::PerceptualDistance(const std::string& path,
   }
   if (!distances.defined() || distances.sizes() != at::IntArrayRef{2}) {
     throw ConfigError(
-        "{}: the network in {} does not give a distance a pair of pictures of {} pixels\n"
-        "  Those of alex and squeeze need 31 pixels or more, that of vgg 16. {}",
+        "{}: the network in {} does not give one distance per pair of pictures of {} pixels\n  The "
+        "networks of alex and squeeze need 31 pixels or more, that of vgg 16. {}",
         where,
         path,
         image_side,

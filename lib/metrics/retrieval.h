@@ -23,8 +23,8 @@ struct RetrievalSamples {
 /// "image_to_text_R@1", "image_to_text_R@5": the own caption is among the 1 or 5 nearest of all
 /// different captions; "text_to_image_R@1", "text_to_image_R@5": a picture with that caption is among
 /// the nearest pictures; "zero_shot_top1" with classes: the nearest class is the picture's, of those
-/// that have one. Of candidates that are equally near the right one counts as the last, so that
-/// features which are all the same, or NaN, find nothing.
+/// that have one. Of equally near candidates, the right one counts as the last, so that
+/// features that are all equal, or NaN, find nothing.
 /// @return nothing without samples
 std::vector<std::pair<std::string, double>> retrieval_figures(const RetrievalSamples& samples);
 

@@ -31,9 +31,10 @@ constexpr const char* kAbout = "dalle2.json";
 std::string what_it_is(const MappedFile& file) {
   constexpr uint8_t kFirstOfPickle = 0x80;
   if (file.size() == 0) return "an empty file";
-  if (looks_like_zip(file)) return "a zip archive, but no TorchScript: perhaps the weights alone";
+  if (looks_like_zip(file)) return "a zip archive, but not TorchScript: perhaps only the weights";
   if (file.data()[0] == kFirstOfPickle) {
-    return "a pickle of Python: perhaps a network of StyleGAN3 or EDM, or weights in the old format";
+    return "a pickle of Python: perhaps a network of StyleGAN3 or EDM, or weights in the old "
+           "format";
   }
   return "no TorchScript";
 }

@@ -122,8 +122,8 @@ void check_lora_targets(const std::vector<const torch::nn::Module*>& networks,
     }
     if (adapters == 0 && missing.size() < targets.size()) {
       throw ConfigError(
-          "/train/lora/targets: network {} of {} that are trained has no layer of them; add one "
-          "that it has: {}",
+          "/train/lora/targets: network {} of {} that are trained has none of these layers; add "
+          "one that it has: {}",
           i + 1,
           networks.size(),
           quoted_list(ends));

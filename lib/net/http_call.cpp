@@ -49,7 +49,7 @@ class Upload {
     if (error) throw DataError("{}: cannot be read: {}", call.file->path, error.message());
     size_ = call.file->size.value_or(length - call.file->offset);
     if (call.file->offset < 0 || size_ < 0 || call.file->offset + size_ > length) {
-      throw DataError("{}: bytes {} to {} are to be sent, the file has {}",
+      throw DataError("{}: bytes {} to {} should be sent, but the file has {}",
                       call.file->path,
                       call.file->offset,
                       call.file->offset + size_,
@@ -178,7 +178,7 @@ class Calling {
 std::optional<HttpFailure> Calling::attempt() {
   method_ = call_.method;
   ParsedUrl url(call_.url);
-  if (!url.is_valid()) give_up("this is no http(s) address", 0);
+  if (!url.is_valid()) give_up("this is not an http(s) address", 0);
   const std::string origin = url.origin();
   for (int redirects = 0;; ++redirects) {
     check_scheme(url);
@@ -225,7 +225,7 @@ void Calling::check_scheme(const ParsedUrl& url) const {
   if (scheme == "https" || (scheme == "http" && (call_.plain_http || url.is_loopback()))) return;
   if (scheme != "http") give_up("http or https is expected, got " + scheme, 0);
   throw ConfigError(
-      "{}: plain http to another machine is refused: whoever is between could read the login and "
+      "{}: plain http to another machine is refused, because others could read the login and "
       "change the content.\n  Give an https address.",
       shown_);
 }

@@ -42,7 +42,7 @@ struct HttpCall {
   std::string shown = {};                 ///< the url in messages; empty: public_url(url)
   std::vector<std::string> headers = {};  ///< "Name: value"; secrets among them stay on this host
   std::string body = {};
-  std::optional<HttpFilePart> file = {};  ///< sent in the place of `body`
+  std::optional<HttpFilePart> file = {};  ///< sent instead of `body`
   std::vector<long> accepted = {};        ///< statuses beside 2xx that are answers, not errors
   bool ends_at_other_host = false;        ///< a redirect to another origin is an answer, too
   bool netrc = false;                     ///< a login for the host in ~/.netrc (NETRC) is used
@@ -76,7 +76,7 @@ HttpAnswer http_call(const HttpCall& call, const HttpCallOptions& options = {});
 /// "Authorization: Basic ..." for that login.
 std::string basic_authorization(const std::string& user, const std::string& password);
 
-/// Whether an url names this machine: localhost, 127.x.x.x or [::1].
+/// Whether a url names this machine: localhost, 127.x.x.x or [::1].
 bool is_loopback_url(const std::string& url);
 
 }  // namespace dalle2

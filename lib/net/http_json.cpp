@@ -9,8 +9,8 @@ Json json_of(const HttpAnswer& answer) {
   ParsedJson parsed = parse_untrusted_json(answer.body);
   if (parsed.is_right()) return std::move(parsed.value);
   throw NetworkError(
-      "{}: the answer (status {}, {} bytes) is no JSON: {}.\n"
-      "  Check the address: another server or a proxy's login page may answer there.",
+      "{}: the answer (status {}, {} bytes) is not JSON: {}.\n  Check the address: another server "
+      "or a proxy's login page may answer there.",
       answer.shown,
       answer.status(),
       answer.body.size(),

@@ -57,7 +57,7 @@ bool may_pass(const NetworkError& error) {
 }
 
 const char* status_advice(long status) {
-  if (status == 401 || status == 403) return "Give an url that may be read: its login or signature";
+  if (status == 401 || status == 403) return "Give a url that may be read: its login or signature";
   if (status == 404 || status == 410) return "There is no such file: check the url and its number";
   if (status == 429) return "The server asks for fewer requests: read with fewer threads";
   if (status >= 500) return "The server fails: try again later";

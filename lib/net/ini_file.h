@@ -10,7 +10,7 @@ namespace dalle2 {
 using IniSection = std::map<std::string, std::string>;
 
 /// The sections by name; none if there is no such file. Indented lines belong to the key before them:
-/// "s3.endpoint_url". Of a key that stands twice the last value counts. Lines of # and ; are comments.
+/// "s3.endpoint_url". If a key occurs twice, the last value counts. Lines of # and ; are comments.
 std::map<std::string, IniSection> read_ini(const std::string& path);
 
 /// Empty if the section has no such key.

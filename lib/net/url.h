@@ -6,7 +6,7 @@
 
 namespace dalle2 {
 
-/// `text` with every byte but A-Z a-z 0-9 - . _ ~ as %XX; with `keep_slash` slashes stay, too.
+/// `text` with every byte but A-Z a-z 0-9 - . _ ~ as %XX; with `keep_slash` slashes stay too.
 std::string uri_encode(std::string_view text, bool keep_slash = false);
 
 /// %XX as the bytes they stand for; others are kept.

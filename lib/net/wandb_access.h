@@ -29,7 +29,7 @@ struct WandbAccess {
 /// https://api.wandb.ai. Folder: WANDB_DIR, else the working directory. Run: WANDB_RUN_ID, WANDB_NAME,
 /// WANDB_NOTES, WANDB_RUN_GROUP, WANDB_JOB_TYPE, WANDB_TAGS. Console: not with WANDB_CONSOLE=off. Settings: wandb/settings in the folder
 /// before those of WANDB_CONFIG_DIR, else of ~/.config/wandb.
-/// @throws ConfigError an unknown mode, online without a key, a key that cannot be one, an url that is
+/// @throws ConfigError an unknown mode, online without a key, a malformed key, a url that is
 /// none, plain http to another machine
 WandbAccess find_wandb_access();
 

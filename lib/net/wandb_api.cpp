@@ -25,7 +25,8 @@ constexpr const char* kUpsert =
     " upsertBucket(input: {name: $name, modelName: $project, entityName: $entity,"
     " groupName: $groupName, displayName: $displayName, notes: $notes, config: $config,"
     " host: $host, jobProgram: $program, jobType: $jobType, tags: $tags}) {"
-    " bucket { id name displayName project { name entity { name } } historyLineCount } inserted } }";
+    " bucket { id name displayName project { name entity { name } } historyLineCount } inserted } "
+    "}";
 
 constexpr const char* kCreateFiles =
     "mutation CreateRunFiles($entity: String!, $project: String!, $run: String!,"
@@ -53,7 +54,7 @@ std::string text_or(const Json& value, const std::string& otherwise) {
   return value.is_string() ? value.get<std::string>() : otherwise;
 }
 
-/// The service has sent numbers as texts, too.
+/// The service has sent numbers as texts too.
 int64_t number_or(const Json& value, int64_t otherwise) {
   if (value.is_number()) return value.get<int64_t>();
   return value.is_string() ? std::atoll(value.get<std::string>().c_str()) : otherwise;
@@ -81,7 +82,8 @@ std::string named_address(const WandbAccess& access, const std::string& url) {
 
 std::string explain_refusal(const HttpAnswer& answer) {
   if (answer.status() == 401) {
-    return "The API key is refused: copy it from the service's page /authorize into WANDB_API_KEY or "
+    return "The API key is refused: copy it from the service's page /authorize into WANDB_API_KEY "
+           "or "
            "~/.netrc, or set WANDB_MODE=offline";
   }
   if (answer.status() == 403) {
@@ -102,7 +104,8 @@ WandbRunPath parse_wandb_run_path(const std::string& text) {
       parts.size() == 3 &&
       std::none_of(parts.begin(), parts.end(), [](auto& part) { return part.empty(); });
   if (is_whole) return {.entity = parts[0], .project = parts[1], .run_id = parts[2]};
-  throw ConfigError("\"{}\" is no run of Weights & Biases: expected entity/project/run_id", text);
+  throw ConfigError("\"{}\" is not a run of Weights & Biases: expected entity/project/run_id",
+                    text);
 }
 
 HttpCall WandbApi::call(const std::string& method, const std::string& path) const {

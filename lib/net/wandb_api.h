@@ -37,7 +37,7 @@ struct WandbStoredFile {
 struct WandbUpload {
   std::string name;  ///< in the run, with its folders: "media/images/a.png"
   std::string content = {};
-  std::string path = {};  ///< in the place of `content`
+  std::string path = {};  ///< instead of `content`
 };
 
 /// What the service knows of a run that continues.

@@ -21,7 +21,7 @@ struct FlatSlice {
 };
 
 /// The shares of `count` owners of `numel` elements, in order: equal and in multiples of kFlatRow,
-/// but for the last, which has what is left over, too.
+/// but for the last, which has what is left over too.
 std::vector<FlatSlice> split_flat(int64_t numel, int64_t count);
 
 /// Copies the part of `tensor` that lies in a slice into what is kept of the slice.

@@ -13,7 +13,7 @@ GradScaler::GradScaler(const at::Device& device, const GradScalerOptions& option
       growth_tracker_(at::zeros({}, at::device(device).dtype(at::kInt))) {
   D2_CHECK(
       options.growth_factor > 1.0 && options.backoff_factor < 1.0 && options.growth_interval >= 1,
-      "a loss scale that grows by {} each {} updates and falls by {}",
+      "a loss scale that grows by {} every {} updates and falls by {}",
       options.growth_factor,
       options.growth_interval,
       options.backoff_factor);

@@ -138,7 +138,7 @@ struct ShardsCheckCommand {
   std::optional<std::string> img_embeddings, text_embeddings;
   bool embeddings_in_tar = false;
   bool allow_pipe = false;                         ///< urls may be commands
-  std::optional<int64_t> first_shard, last_shard;  ///< for an url with {}; from 0 by default
+  std::optional<int64_t> first_shard, last_shard;  ///< for a url with {}; from 0 by default
   int64_t shard_width = 6, index_width = 4;
 };
 
@@ -168,7 +168,7 @@ struct ShardsEncodeCommand {
 struct ShardsEmbedCommand {
   std::string url;  ///< like data.webdataset_base_url, or a folder of tars
   std::string clip_path, out_folder;
-  bool text_encodings = false;  ///< those of each caption's tokens, too
+  bool text_encodings = false;  ///< those of each caption's tokens too
   int64_t batch_size = 64;      ///< samples embedded at once
   int64_t shard_width = 6;
   std::string device = "cpu";

@@ -54,7 +54,7 @@ const RunKind& run_kind_of(const std::string& key) {
   for (const RunKind& kind : run_kinds()) {
     if (kind.key == key) return kind;
   }
-  throw ConfigError("no kind \"{}\" of run; known are {}", key, available_kinds());
+  throw ConfigError("no kind of run is called \"{}\"; known kinds are {}", key, available_kinds());
 }
 
 }  // namespace dalle2

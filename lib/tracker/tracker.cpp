@@ -78,7 +78,7 @@ Tracker::Tracker(const TrackerConfig& config,
   }
   if (savers_.empty()) {
     throw ConfigError(
-        "/tracker/save: `savers` must be set: a run without one keeps nothing, e.g. {{\"save_to\": "
+        "/tracker/save: `savers` must be set: a run without one saves nothing, e.g. {{\"save_to\": "
         "\"local\", \"save_latest_to\": \"latest.pth\"}}");
   }
 }

@@ -111,7 +111,7 @@ class Tracker {
   ///         loaded cannot be fetched, or a service refuses what would be saved
   void init(const TrackerStart& start = {});
 
-  /// The run starts from zero (adapters on a base do, too). What another run left in data_path is
+  /// The run starts from zero (adapters on a base do too). What another run left in data_path is
   /// renamed (checkpoint.pth to checkpoint.1.pth), and so is, before its first write there, what
   /// is at a saver's target; a line says where it is and how to resume from it instead.
   /// @param reason why, for the log; empty: told only if the user might expect otherwise
@@ -217,7 +217,7 @@ class Tracker {
   void finish_as(const std::string& what);
 
   /// After the last save: waits for what the savers still send, for as long as the config allows, or
-  /// 10 s after a stop signal. What is left waits in data_path/outbox. finish() does it, too, and
+  /// 10 s after a stop signal. What is left waits in data_path/outbox. finish() does it too, and
   /// waits 10 s after a fault.
   void finish_uploads();
 
@@ -266,7 +266,7 @@ class Tracker {
   std::vector<LockPlace> held_;
   std::vector<std::unique_ptr<RunLock>> locks_;  // of held_, after init()
   std::optional<OwnFiles> own_files_;
-  /// Of own_files_: a save in the background claims files, too.
+  /// Of own_files_: a save in the background claims files too.
   std::unique_ptr<std::mutex> files_mutex_ = std::make_unique<std::mutex>();
   std::function<bool(const std::string& path)> is_cleared_;  // null: nothing is
   std::unique_ptr<std::atomic<bool>> saved_ = std::make_unique<std::atomic<bool>>(false);

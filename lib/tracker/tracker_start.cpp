@@ -61,8 +61,7 @@ void Tracker::check_data_path() const {
   std::error_code ignored;
   if (!fs::exists(folder, ignored)) return;
   if (!fs::is_directory(folder, ignored)) {
-    throw ConfigError("/tracker/data_path: '{}' is a file, a folder is expected",
-                      config_.data_path);
+    throw ConfigError("/tracker/data_path: '{}' is a file; expected a folder", config_.data_path);
   }
   if (config_.overwrite_data_path) return;
   throw ConfigError(
@@ -175,7 +174,7 @@ void Tracker::go_on(const std::string& checkpoint) {
   explain_left_out();
   if (is_cleared_) {
     log_info(
-        "track", "--clear-results: nothing is removed, for the run starts from {}", checkpoint);
+        "track", "--clear-results: nothing is removed, because the run starts from {}", checkpoint);
   }
   goes_on_ = is_of_this_run(checkpoint);
   const bool was_copy = own_files_->is_copy();
@@ -215,13 +214,13 @@ void Tracker::explain_start(const std::string& reason) const {
         in_data_path(kSnapshotsFolder));
   } else if (source_ && source_->only_auto_resume() && !source_->is_remote() &&
              fs::exists(source_->path(), error)) {
-    log_warning("track",
-                "Starting from zero: {} is there, but is loaded only when a run resumes by "
-                "auto-resume (/tracker/load/only_auto_resume), and {}",
-                source_->name(),
-                loggers_->auto_resume()
-                    ? config_.data_path + " has no auto_resume.json of such a run"
-                    : "/tracker/log/auto_resume is false");
+    log_warning(
+        "track",
+        "Starting from zero: {} exists, but is loaded only when a run resumes by auto-resume "
+        "(/tracker/load/only_auto_resume), and {}",
+        source_->name(),
+        loggers_->auto_resume() ? config_.data_path + " has no auto_resume.json of such a run"
+                                : "/tracker/log/auto_resume is false");
   }
 }
 
@@ -250,7 +249,7 @@ void Tracker::explain_left_out() const {
       own_files_->run_id());
 }
 
-/// Whether a checkpoint that was taken up is of the run whose log and files are in data_path.
+/// Whether a checkpoint that was resumed is of the run whose log and files are in data_path.
 bool Tracker::is_of_this_run(const std::string& checkpoint) const {
   if (is_among(checkpoint, own_files())) return true;
   if (auto_resumed_ && own_files_->began_from(begun_from(checkpoint)))
@@ -345,7 +344,7 @@ void Tracker::claim(const std::string& path, bool checkpoint) {
   const std::optional<std::string> now = own_files_->claim(path, by);
   if (!now) return;
   log_warning("track",
-              "{} is of an earlier run; it is kept as {}{}",
+              "{} belongs to an earlier run; it is kept as {}{}",
               path,
               *now,
               checkpoint ? how_to_go_on(*now) : "");

@@ -35,7 +35,7 @@ void check_config(const DecoderTrainConfig& config, int64_t num_unets) {
   for (const double lr : config.lr.values()) {
     if (lr > kLargestLearningRate) {
       throw ConfigError(
-          "/train/lr: expected at most {}, got {}; 1e-4 is a good start, 5e-4 the most that "
+          "/train/lr: expected at most {}, got {}; 1e-4 is a good start, 5e-4 is the highest that "
           "trains well",
           kLargestLearningRate,
           lr);
@@ -143,7 +143,7 @@ at::Tensor DecoderTrainer::sample(const DecoderSampleOptions& options,
            "unets of a trainer stay where they are: their weights are views");
   const int64_t batch = sample_batch(options);
   if (batch == 0) {
-    throw ConfigError("sample: expected at least one image to be asked for, got a batch of 0");
+    throw ConfigError("sample: expected a request for at least one image, got a batch of 0");
   }
   const EvalScope eval(*decoder_);
   return sample_in_chunks(options, batch, use_non_ema, max_batch_size, [&](const auto& chunk) {

@@ -27,7 +27,7 @@ struct JointLoss {
   /// gradients are made: what it draws has to be the same both times.
   std::function<at::Tensor(size_t batch, const ChunkRange& range)> features_of;
   /// [] float32 of the features of all samples, [N, ...] float32; the same on all ranks. Parameters
-  /// that it uses besides, a temperature, get their gradient, too.
+  /// that it uses besides, a temperature, get their gradient too.
   std::function<at::Tensor(const at::Tensor& features)> loss_of;
 };
 

@@ -189,8 +189,8 @@ void TrainedPart::check_received() {
   if (unused.empty()) return;
   if (exchange_options_.unused_is_error) {
     throw ConfigError(
-        "/train/find_unused_parameters is false, and the loss does not depend on these parameters:{}\n"
-        "  Set it to true to train the others all the same.",
+        "/train/find_unused_parameters is false, and the loss does not depend on these "
+        "parameters:{}\n  Set it to true to train the others anyway.",
         unused);
   }
   log_info(

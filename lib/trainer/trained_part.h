@@ -110,7 +110,7 @@ struct TrainedPart {
                         double weight,
                         const ChunkLoss& loss_of);
   /// This rank has no more gradients for the update: what it has goes to the others. accumulate()
-  /// does so after its last pass; without samples it is to be called in the place of that.
+  /// does so after its last pass; without samples it is to be called instead of that.
   void send_gradients();
   void add_loss(const at::Tensor& more);
   /// Trains together with the same part of other ranks: begins with the weights and buffers of rank

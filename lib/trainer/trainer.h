@@ -33,7 +33,7 @@ namespace dalle2 {
 struct PartPlan {
   std::string name = "";  ///< in messages, e.g. "unet 1"; empty where the kind has one part
   std::string prefix;     ///< of the network's names in the model, e.g. "unets.0."
-  /// Null: not trained. It keeps its place in the numbering and in the files all the same.
+  /// Null: not trained. It keeps its place in the numbering and in the files anyway.
   std::shared_ptr<torch::nn::Module> network = nullptr;
   /// A network of that class and options, for its average; of an untrained part, for its weights.
   NetworkMaker make_network = nullptr;
@@ -181,12 +181,12 @@ class Trainer {
   virtual void take_companions(const Cursor& /*root*/) {}
   /// Begins from the weights of a model, with adapters from those of one without any. Adapters,
   /// optimizers and step counts stay as they are, averages become copies. Entries of parts that are
-  /// not trained here are passed over.
+  /// not trained here are skipped.
   /// @throws DataError naming every missing and unexpected key
   void load_base(const StateDict& weights, const std::string& file);
 
   /// Takes the weights of parts that are not trained here, of a whole model's; they go into this
-  /// trainer's states as they are. Entries of other parts are passed over, and so are parts without
+  /// trainer's states as they are. Entries of other parts are skipped, and so are parts without
   /// entries. @return the names of the parts that were taken
   /// @throws DataError for weights that do not fit such a part, or are not finite
   std::vector<std::string> carry(const StateDict& weights, const std::string& file);
@@ -252,7 +252,7 @@ class Trainer {
     }
     return at::cat(drawn);
   }
-  /// Averages in the place of the weights, in eval mode, for as long as `scope` lives.
+  /// Averages instead of the weights, in eval mode, for as long as `scope` lives.
   void put_averages_in_place(std::optional<AveragesInPlace>& scope) const;
   void settle_all() const;
 

@@ -18,7 +18,7 @@ struct SkippedUpdates {
   bool operator==(const SkippedUpdates&) const = default;
 };
 
-/// Usage: post() what the device will know, go on, and take() it when it matters.
+/// Usage: post() what the device will know, continue, and take() it when it matters.
 class UpdateOutcome {
  public:
   /// Hands on the flag of an update. Does not wait: from a GPU it goes to page-locked memory.

@@ -98,7 +98,7 @@ TEST_CASE("a template cannot make a text that fills the memory") {
   std::string text;
   for (int i = 0; i < 1000; ++i) text += "{epoch:4096}";
   CHECK_THROWS_WITH(python_format(text, {{"epoch", int64_t{3}}}),
-                    "a text of more than 65536 bytes would come of its placeholders");
+                    "its placeholders would give a text of more than 65536 bytes");
 }
 
 TEST_CASE("a code that is no printable letter is refused in a file name") {

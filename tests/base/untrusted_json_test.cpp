@@ -73,9 +73,9 @@ TEST_CASE("text in JSON is UTF-8, and no half of a surrogate pair") {
 TEST_CASE("JSON that is deeper or wider than allowed is refused") {
   const auto nested = [](size_t levels) { return repeated("[", levels) + repeated("]", levels); };
   CHECK(fault_of(nested(100)).empty());
-  CHECK(fault_of(nested(101)) == "lists and objects within each other more than 100 levels deep");
+  CHECK(fault_of(nested(101)) == "lists and objects nested more than 100 levels deep");
   CHECK(fault_of(repeated("{\"a\":", 500'000)) ==
-        "lists and objects within each other more than 100 levels deep");
+        "lists and objects nested more than 100 levels deep");
   CHECK(fault_of(R"({"a": {"b": 1, "c": 2, "d": 3}})", {.most_keys = 2}) ==
         "/a: an object with more than 2 keys");
 }

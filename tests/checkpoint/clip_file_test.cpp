@@ -76,7 +76,7 @@ TEST_CASE("weights of a CLIP that are not finite are refused by the tensor's nam
 
 TEST_CASE("a file that is no CLIP is refused by the tensor that is missing") {
   CHECK_THAT(refusal({{"weight", at::ones({2, 2})}}),
-             Contains("no CLIP as OpenAI, open_clip or Hugging Face write it") &&
+             Contains("not a CLIP as OpenAI, open_clip or Hugging Face write it") &&
                  Contains("'positional_embedding' is missing"));
   for (const char* name : {"token_embedding.weight",
                            "text_projection",
@@ -219,7 +219,7 @@ TEST_CASE("a program whose modules share each other is read in the time that its
   const TempFolder folder;
   const std::string path = folder.file("shared.pt");
   write_nested_program(path, 60, /*is_shared=*/true);
-  CHECK_THROWS_WITH(read_clip_file(path), Contains("no CLIP as OpenAI"));
+  CHECK_THROWS_WITH(read_clip_file(path), Contains("not a CLIP as OpenAI"));
   write_nested_program(path, 100, /*is_shared=*/false);
   CHECK_THROWS_WITH(read_clip_file(path), Contains("is nested deeper than 200 levels"));
 }

@@ -170,7 +170,7 @@ TEST_CASE("a read-back finds a flipped bit wherever it lies on the disk") {
   std::filesystem::resize_file(path, bytes.size() - 1);
   CHECK_THROWS_WITH(verify_pth(path), Contains("cut off"));
   test::write_bytes(path, "");
-  CHECK_THROWS_WITH(verify_pth(path), Contains("no archive"));
+  CHECK_THROWS_WITH(verify_pth(path), Contains("not an archive"));
 }
 
 TEST_CASE("equal checkpoints are equal files") {

@@ -362,7 +362,7 @@ TEST_CASE("a tensor has at most 64 dimensions in safetensors, as elsewhere") {
 TEST_CASE("JSON in a checkpoint is read to a depth, and what is wrong is told in our words") {
   const std::string deep = std::string(100'000, '[') + std::string(100'000, ']');
   CHECK_THROWS_WITH(value_of_json(deep),
-                    "expected JSON: lists and objects within each other more than 200 levels deep");
+                    "expected JSON: lists and objects nested more than 200 levels deep");
   ValueTree tree;
   tree.json = deep;
   CHECK_THROWS_WITH(put_together(tree, "a"), Contains("a: the checkpoint in its metadata: lists"));

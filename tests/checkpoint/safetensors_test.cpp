@@ -116,8 +116,8 @@ TEST_CASE("damaged safetensors files are refused with the reason") {
 
 TEST_CASE("safetensors names that appear twice and overlapping tensors are refused") {
   const std::string a = R"("a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]})";
-  check_refused("{" + a + "," + a + "}", kEightBytes, "'a' stands there twice");
-  check_refused(R"({"__metadata__":{"k":"1","k":"2"}})", "", "'k' stands there twice");
+  check_refused("{" + a + "," + a + "}", kEightBytes, "'a' occurs twice");
+  check_refused(R"({"__metadata__":{"k":"1","k":"2"}})", "", "'k' occurs twice");
   check_refused("{" + a + R"(,"b":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
                 kEightBytes,
                 "an overlap");
@@ -126,7 +126,7 @@ TEST_CASE("safetensors names that appear twice and overlapping tensors are refus
 TEST_CASE("safetensors files that are too short, huge or not files at all are refused") {
   CHECK_THROWS_WITH(read_safetensors(temporary_file("")), Contains("got 0 bytes"));
   CHECK_THROWS_WITH(read_safetensors(temporary_file(little_endian_u64(UINT64_MAX) + "{}")),
-                    Contains("no safetensors file"));
+                    Contains("not a safetensors file"));
   CHECK_THROWS_WITH(read_safetensors("/nowhere/x.safetensors"), Contains("No such file"));
   CHECK_THROWS_WITH(read_safetensors("/tmp"), Contains("not a plain file"));
   const std::string deep(200000, '[');

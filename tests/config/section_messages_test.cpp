@@ -73,7 +73,8 @@ TEST_CASE("the rules of the data section are enforced") {
                    "high"});
   expect_problems(
       with_transform(R"("ColorJitter": {"degrees": 3})"),
-      {"/data/preprocessing/ColorJitter/degrees: no such key; known are: antialias brightness contrast saturation hue"});
+      {"/data/preprocessing/ColorJitter/degrees: no such key; known are: antialias brightness "
+       "contrast saturation hue"});
   expect_problems(with_transform(R"("RandomRotation": true)"),
                   {"/data/preprocessing/RandomRotation/degrees: required, but missing"});
   expect_problems(with_transform(R"("RandomRotation": {"degrees": [90, -90]})"),
@@ -150,7 +151,7 @@ TEST_CASE("the rules of the tracker section are enforced") {
                    "got null"});
   expect_problems({R"(/tracker/log={"log_type": "wandb", "wandb_entity": "e", )"
                    R"("wandb_project": "p", "resume": true})"},
-                  {"/tracker/log/wandb_run_id: must be given with resume: the run to go on with"});
+                  {"/tracker/log/wandb_run_id: must be given with resume: the run to continue"});
 }
 
 TEST_CASE("the embeddings must come from exactly the places that are used") {

@@ -225,11 +225,10 @@ TEST_CASE("a folder that has no picture for training is refused") {
     }
     return std::string();
   };
-  CHECK(
-      fault(folder_config(dir.path())) ==
-      "/data/folder: " + dir.path() +
-          ": expected pictures ending in jpg, jpeg, png or webp, or tars of such, here or in folders "
-          "below, found none");
+  CHECK(fault(folder_config(dir.path())) ==
+        "/data/folder: " + dir.path() +
+            ": expected pictures ending in jpg, jpeg, png or webp, or tars of them, here or in the "
+            "folders below, found none");
   CHECK(fault(folder_config(dir.path() + "/absent")) ==
         "/data/folder: " + dir.path() + "/absent: there is no such folder");
   write_numbered(dir.path() + "/one.png", 1);
@@ -241,7 +240,7 @@ TEST_CASE("a folder that has no picture for training is refused") {
   CHECK(
       fault(folder_config(dir.path(), 0.05)) ==
       "/data/valid_frac: 0.05 of 1 pictures leaves none for training: give another share, or 0 to "
-      "validate with the pictures of the training");
+      "validate with the training pictures");
 }
 
 }  // namespace

@@ -92,7 +92,7 @@ TEST_CASE("shards of other pictures have other names, and are not read for the e
   fs::rename(folder / "c.png", folder / "b.png");
   CHECK(PictureShards(folder.path()).names() == names);
   CHECK(now.url(1) != second);
-  CHECK_THROWS_WITH(open_shard(second), Contains("the pictures of the folder are others"));
+  CHECK_THROWS_WITH(open_shard(second), Contains("the pictures of the folder have changed"));
 }
 
 TEST_CASE("a loader reads a folder as it reads shards, and counts broken pictures") {

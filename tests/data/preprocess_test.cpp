@@ -266,8 +266,9 @@ TEST_CASE("a picture too long to be turned is a bad sample that says so") {
   const Image line{40000, 1, std::vector<uint8_t>(120000)};
   CHECK_THROWS_WITH(
       Preprocess({turn, kToTensor}).apply(line, std::ref(random)),
-      Equals("the picture: RandomRotation turns pictures of at most 32,766 pixels a side, and "
-             "this one has 40,000 x 1: let Resize or a crop stand before it"));
+      Equals(
+          "the picture: RandomRotation turns pictures of at most 32,766 pixels per side, and this "
+          "one has 40,000 x 1: put Resize or a crop before it"));
 }
 
 TEST_CASE("a turned picture is filled with the colour asked for") {
@@ -363,7 +364,7 @@ TEST_CASE("preprocessing that cannot work is refused with the remedy") {
   CHECK_THROWS_AS(Preprocess(Steps{crop, kToTensor}), ConfigError);
   CapturedLog log;
   const Preprocess late(Steps{kToTensor, step(TransformKind::Resize, {4})});
-  CHECK(log.count("Resize stands after ToTensor") == 1);
+  CHECK(log.count("Resize comes after ToTensor") == 1);
   CHECK(late.apply(busy_picture(8, 8), no_draws).width == 4);
 }
 

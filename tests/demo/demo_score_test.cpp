@@ -67,7 +67,7 @@ TEST_CASE("drawings that do not belong to the truth are refused") {
   CHECK_THROWS_AS(run_demo_score(command), DataError);
   CHECK_THROWS_WITH(run_demo_score(command), Contains("sides of 16 and 32 pixels"));
   test::put_file(folder / "truth.json", R"([{"shape": "star"}])");
-  CHECK_THROWS_WITH(run_demo_score(command), Contains("\"star\" is no attribute"));
+  CHECK_THROWS_WITH(run_demo_score(command), Contains("\"star\" is not an attribute"));
   test::put_file(folder / "truth.json", R"([{"shape": 3}])");
   CHECK_THROWS_WITH(run_demo_score(command), Contains("expected the truth.json of `shards demo`"));
 }

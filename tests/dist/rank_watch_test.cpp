@@ -57,8 +57,9 @@ TEST_CASE("a store that never answers does not keep a rank from telling that it 
   CHECK(said.rfind("rank 0 waits in \"gradients\" (number 1, step 0) for", 0) == 0);
   CHECK(said.find("rank 1 has not been heard of for") != std::string::npos);
   CHECK(said.find("or the network is down") != std::string::npos);
-  CHECK(said.find("what the ranks meet through (10.0.0.1:29500) does not answer either") !=
-        std::string::npos);
+  CHECK(
+      said.find("the store through which the ranks meet (10.0.0.1:29500) does not answer either") !=
+      std::string::npos);
   store->turn(State::kAnswers);
 }
 

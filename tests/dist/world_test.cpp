@@ -82,8 +82,9 @@ TEST_CASE("variables that do not fit are errors that name them") {
         "DALLE2_GROUP: expected \"gloo\" or \"nccl\", got \"mpi\"");
   CHECK_THAT(fault_of({{"DALLE2_GROUP", "gloo"}}),
              Catch::StartsWith("DALLE2_GROUP: is set, but this process has no place among others"));
-  CHECK(fault_of({{"RANK", "0"}}) ==
-        "WORLD_SIZE is not set, though other variables say that several processes train together.");
+  CHECK(
+      fault_of({{"RANK", "0"}}) ==
+      "WORLD_SIZE is not set, although other variables say that several processes train together.");
   CHECK(fault_of({{"RANK", "x"}, {"WORLD_SIZE", "2"}}) ==
         "RANK: expected a whole number from 0 to 1048576, got \"x\" (an environment variable that "
         "the launcher of the processes sets)");
@@ -91,10 +92,10 @@ TEST_CASE("variables that do not fit are errors that name them") {
   CHECK(fault_of(
             {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "3"}, {"LOCAL_WORLD_SIZE", "2"}}) ==
         "LOCAL_RANK is 3, but this machine has 2 processes");
-  CHECK(
-      fault_of({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "70000"}}) ==
-      "MASTER_PORT: expected a whole number from 1 to 65535, got \"70000\" (an environment variable "
-      "that the launcher of the processes sets)");
+  CHECK(fault_of({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "70000"}}) ==
+        "MASTER_PORT: expected a whole number from 1 to 65535, got \"70000\" (an environment "
+        "variable "
+        "that the launcher of the processes sets)");
 }
 
 TEST_CASE("srun's variables are read; host and port follow from the job") {

@@ -47,9 +47,9 @@ class CommandLine(EndToEnd):
     def test_the_help_names_every_kind_of_run(self):
         help_text = run("--help", cwd=self.dir, check=0).stdout
         for line in ("decoders and CLIPs from webdataset shards, priors from embeddings, VQGAN-VAEs from pictures",
-                     "of a decoder, a prior, a VAE or a CLIP, by its root key", "a decoder's checkpoint, image embeddings from a prior's"):
+                     "says what is trained: decoder, prior, vae or clip", "a decoder's checkpoint, or image embeddings from a prior's"):
             self.assertIn(line, " ".join(help_text.split()))
-        self.assertIn("texts of a prior", run("sample", "--help", cwd=self.dir, check=0).stdout)
+        self.assertIn("texts, for a prior", run("sample", "--help", cwd=self.dir, check=0).stdout)
 
     def test_the_version_names_every_library(self):
         text = run("--version", cwd=self.dir, check=0).stdout
@@ -57,8 +57,8 @@ class CommandLine(EndToEnd):
         for name in ("fmt", "nlohmann_json", "libcurl", "OpenSSL", "libarchive", "libdeflate", "libjpeg(-turbo)?", "libpng",
                      "libwebp", "OpenCV", "protozero", "zlib", "CLI11"):
             self.assertRegex(text, rf"\b{name} \d+(\.\d+)+", name)
-        self.assertRegex(text, r"(?m)^  (CUDA can be used|this LibTorch is for the CPU alone|this machine has no NVIDIA driver|"
-                               r"LibTorch's CUDA half cannot be loaded|the NVIDIA driver shows no GPU)")
+        self.assertRegex(text, r"(?m)^  (CUDA can be used|this LibTorch is only for the CPU|this machine has no NVIDIA driver|"
+                               r"the CUDA part of LibTorch cannot be loaded|the NVIDIA driver shows no GPU)")
 
     def options_of(self, command):
         """The long options that the command's help lists."""
@@ -239,13 +239,13 @@ class CommandLine(EndToEnd):
         check = ("shards", "check")
         self.refuse(2, *check, shards / "{}.tar", expect=["SHARDS: ", "has {} for a number", "--last N", "there are 0 to 15"])
         self.refuse(2, *check, shards / "{}.tar", "--first", 4, "--last", 3, expect=["--first 4 is above --last 3"])
-        self.refuse(2, *check, shards, "--last", 3, expect=["--last is for SHARDS with {}"])
-        self.refuse(2, *check, shards / "000000.tar", "--first", 3, expect=["--first is for SHARDS with {}"])
+        self.refuse(2, *check, shards, "--last", 3, expect=["--last is only for SHARDS with {}"])
+        self.refuse(2, *check, shards / "000000.tar", "--first", 3, expect=["--first is only for SHARDS with {}"])
         self.refuse(2, *check, "s3://bucket/x.tar", "--last", 3, expect=["SHARDS: \"s3://bucket/x.tar\" has no {}"])
         for width in (0, -1, 19, "x"):
             for option in ("--index-width", "--shard-width"):
                 self.refuse(2, *check, shards, option, width, expect=[option, "expected a whole number from 1 to 18"])
-        self.refuse(2, *check, shards / "{0..x}.tar", expect=["SHARDS: ", "{0..x} is no range", "{000..123}"])
+        self.refuse(2, *check, shards / "{0..x}.tar", expect=["SHARDS: ", "{0..x} is not a range", "{000..123}"])
         self.refuse(2, *check, shards / "{}}.tar", "--last", 3, expect=["SHARDS: ", "the } has no opening brace"])
         self.refuse(2, *check, shards / "{{}.tar", "--last", 3, expect=["SHARDS: ", "the } has no opening brace"])
         self.refuse(2, *check, shards / "{000000..000003.tar", expect=["SHARDS: ", "the { has no closing brace"])
@@ -448,7 +448,7 @@ class CommandLine(EndToEnd):
         self.refuse(2, "evaluate", "--config", "absent.json", expect=["--checkpoint is required"])
         self.refuse(2, "evaluate", "--config", "absent.json", "--checkpoint", "a.pth", expect=["absent.json: cannot read the config"])
         self.refuse(2, "evaluate", "--config", self.config(), "--checkpoint", "a.pth",
-                    expect=["/evaluate: no metric is asked for"])
+                    expect=["/evaluate: no metric is requested"])
         self.refuse(2, "evaluate", "--config", "a.json", "--checkpoint", "a.pth", "--split", "all", expect=["--split", "all"])
         prior = {"prior": {"net": {"dim": 8, "depth": 1}, "image_embed_dim": 8, "condition_on_text_encodings": False},
                  "data": {"image_url": "images", "text_url": "texts", "splits": {}, "batch_size": 4},

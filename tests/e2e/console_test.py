@@ -197,15 +197,15 @@ class Console(EndToEnd):
     def test_a_gpu_that_is_not_there_is_told_of(self):
         name = "cuda:9999"
         done = run("sample", "--checkpoint", "absent.pth", "--out", "x", "--device", name, cwd=self.dir, check=2)
-        self.assertIn(f'--device: "{name}" was asked for, but ', done.stderr)
+        self.assertIn(f'--device: "{name}" was requested, but ', done.stderr)
         done = run("sample", "--checkpoint", "absent.pth", "--out", "x", "--device", "gpu", cwd=self.dir, check=2)
         self.assertIn('--device: expected "cpu", "cuda" or "cuda:N", N the number of a GPU with at most 4 digits, got "gpu"',
                       done.stderr)
         if os.path.exists("/dev/nvidia0"):
             return
         done = self.train(self.decoder(epochs=1, device=name, n_sample_images=0))
-        self.assertRegex(done.stderr, r"\[train\] warning: there is no usable GPU: .+\. This runs on the CPU, though "
-                                      rf'/train/device is "{name}"; set it to "cpu" where that is meant')
+        self.assertRegex(done.stderr, r"\[train\] warning: there is no usable GPU: .+\. This runs on the CPU, although "
+                                      rf'/train/device is "{name}"; set it to "cpu" if that is what you want')
         self.assertIn("on cpu, 1 thread\n", done.stdout)
         # Nobody reads the warning of a batch job, or of processes that a launcher starts.
         for by in ({"SLURM_JOB_ID": "1"}, harness.rank_variables(0, 1, harness.free_port())):

@@ -94,7 +94,7 @@ class Faults(EndToEnd):
         keeper = [] if victim or not start.on_machines else ["does not answer", "is gone"]
         others = rf"rank {victim} has not been heard of|" + "|".join(["rank 0 waits in", *keeper])
         self.assertRegex(said, rf"rank {victim} has not been heard of" if not keeper else others)
-        self.assertIn("start it again to go on", said)
+        self.assertIn("start it again once the cause is gone", said)
 
     def limit_of(self, phase, way):
         if way == "stop" and phase in ("start", "end"):

@@ -73,7 +73,7 @@ class Folders(EndToEnd):
         self.assertEqual(len(before), 10)
         make = ["shards", "make", "--from", "broken", "--out", "mine"]
         done = run(*make, cwd=self.dir, check=2)
-        self.assertIn("--out mine: expected no shards but those that this call makes, found others: 000000.tar to 000009.tar", done.stderr)
+        self.assertIn("--out mine: expected only shards that this call makes, found others: 000000.tar to 000009.tar", done.stderr)
         self.assertIn("--overwrite", done.stderr)
         self.assertEqual(content(self.dir / "mine"), before)
         done = run(*make, "--overwrite", cwd=self.dir, check=0)
@@ -168,7 +168,7 @@ class Encoding(EndToEnd):
         (shards / "000003.tar").write_bytes(whole[:2000])
         done = self.encode(shards=shards)
         self.assertRegex(done.stdout, r"90 latents in 15 shards, 1 shard passed over\n")
-        self.assertRegex(" ".join(done.stderr.split()), r"000003.tar.* The shard is passed over")
+        self.assertRegex(" ".join(done.stderr.split()), r"000003.tar.* The shard is skipped")
         self.assertEqual(len(list((self.dir / "encoded").glob("*.tar"))), 15)
         self.assertFalse(list((self.dir / "encoded").glob("*.part")))
         (shards / "000003.tar").write_bytes(whole)
@@ -184,7 +184,7 @@ class Encoding(EndToEnd):
                    self.config("encode.json", decoder={"vae": [{"checkpoint": str(self.base / "vae/checkpoint.pth")}]},
                                data={"webdataset_base_url": f"{url}/{{}}.tar"}),
                    "--out", "encoded", cwd=self.dir, check=6, env={"DALLE2_NET_TIMEOUT": "1"})
-        self.assertEqual(done.stderr.count("The shard is passed over"), 2)
+        self.assertEqual(done.stderr.count("The shard is skipped"), 2)
 
     def test_shards_of_another_set_are_neither_kept_as_ones_own_nor_removed_unasked(self):
         self.encode()

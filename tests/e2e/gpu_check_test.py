@@ -57,7 +57,7 @@ class GpuCheck(unittest.TestCase):
     def test_without_a_gpu_it_says_so_and_tries_nothing(self):
         said = self.check("--only", "train", "--json", "found.json", code=2, CUDA_VISIBLE_DEVICES="")
         self.assertIn("no GPU can be used here. --device cpu tries the script", said)
-        self.assertRegex(said, r"(?m)^  (this machine has no NVIDIA driver|the NVIDIA driver shows no GPU|this LibTorch is for the CPU)")
+        self.assertRegex(said, r"(?m)^  (this machine has no NVIDIA driver|the NVIDIA driver shows no GPU|this LibTorch is only for the CPU)")
         self.assertFalse((self.dir / "found.json").exists())
 
     def test_without_the_program_it_says_where_to_get_it(self):

@@ -84,7 +84,7 @@ class Init(EndToEnd):
         some = next(path for path in folder.rglob("*") if path.suffix in (".png", ".jpg", ".webp"))
         some.rename(some.with_stem("renamed"))
         done = run("--config", "decoder.json", *smaller, "--set=/train/epochs=3", cwd=self.dir, check=2)
-        self.assertIn("the names of the 96 pictures are others than when the checkpoint was made", done.stderr)
+        self.assertIn("the names of the 96 pictures have changed since the checkpoint was made", done.stderr)
         next(path for path in folder.rglob("*") if path.suffix in (".png", ".jpg", ".webp")).unlink()
         done = run("--config", "decoder.json", *smaller, "--set=/train/epochs=3", cwd=self.dir, check=2)
         self.assertIn("a data set of 96 pictures, now there are 95 pictures", done.stderr)
@@ -106,7 +106,7 @@ class Init(EndToEnd):
     def test_wrong_folders_and_names(self):
         self.assertIn("expected a folder of shards, embeddings or pictures, relative to", self.init("absent", check=2))
         (self.dir / "empty").mkdir()
-        self.assertIn("no shard (.tar), embedding (.npy) or picture (.jpg, .png, .webp) is in the folder", self.init("empty", check=3))
+        self.assertIn("found no shard (.tar), embedding (.npy) or picture (.jpg, .png, .webp) in the folder", self.init("empty", check=3))
         self.init(self.shards)
         before = (self.dir / "decoder.json").read_text()
         (self.dir / "decoder.json").write_text(before + "// mine\n")
@@ -124,7 +124,7 @@ class Init(EndToEnd):
         for name in ("a.tar", "0001.tar"):
             (self.dir / "odd").mkdir(exist_ok=True)
             shutil.copy(next(self.shards.glob("*.tar")), self.dir / "odd" / name)
-        self.assertIn("are not numbered alike", self.init("odd", check=2))
+        self.assertIn("are not numbered in the same way", self.init("odd", check=2))
 
     def test_embeddings_of_two_widths(self):
         for name, width in (("images", 4), ("texts", 6)):

@@ -162,7 +162,7 @@ class Latent(EndToEnd):
         self.assertIn("/data/preprocessing/RandomHorizontalFlip: cannot be used with data.latents_in_tar", done.stderr)
         done = run("shards", "encode", "--config", self.latent("mirrored.json", data={"preprocessing": mirrored}), "--out", "more", cwd=self.dir,
                    check=2)
-        self.assertIn("/data/preprocessing/RandomHorizontalFlip: makes something else of a picture each time", done.stderr)
+        self.assertIn("/data/preprocessing/RandomHorizontalFlip: gives a different picture each time", done.stderr)
         done = run("shards", "encode", "--config", self.config("pixels.json"), "--out", "more", cwd=self.dir, check=2)
         self.assertIn("/decoder/vae: expected a VAE before the first unet, found none", done.stderr)
         done = self.train(self.config("pixels.json", data=data), check=2)
@@ -189,7 +189,7 @@ class Latent(EndToEnd):
                 ({"checkpoint": "damaged.pth"}, {}, 3, "damaged.pth"),
                 ({"checkpoint": "pixels/checkpoint.pth"}, {}, 3, "expected a checkpoint of a vae, got one of a decoder"),
                 ({}, {}, 2, "/decoder/vae/0/checkpoint: required, but missing"),
-                ({"checkpoint": bare}, {}, 2, "this file carries no config: give the `vae` section that it was trained with"),
+                ({"checkpoint": bare}, {}, 2, "this file has no config: give the `vae` section that it was trained with"),
                 ({"checkpoint": bare, "model": {**VAE, "kind": "dalle2", "codebook_size": None, "image_size": 16}}, {}, 3,
                  "expected the weights of a VAE of the kind dalle2, got those of the kind muse"),
                 ({"checkpoint": bare, "model": {**VAE, "dim": 32}}, {}, 3, "vae.5.pt"),

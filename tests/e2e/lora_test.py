@@ -94,7 +94,7 @@ class Lora(EndToEnd):
     def test_from_a_base_checkpoint_to_pictures(self):
         self.train_base()
         done = self.train(self.config_of("lora"))
-        self.assertRegex(done.stdout, r"base/checkpoint.pth.*the \d+ adapters of /train/lora start afresh")
+        self.assertRegex(done.stdout, r"base/checkpoint.pth.*the \d+ adapters of /train/lora start from zero")
         total, training = map(int, re.search(r"Number of parameters: (\d+) total; (\d+) training",
                                                            done.stdout).groups())
         self.assertLess(training, total / 5)

@@ -138,7 +138,7 @@ class Metrics(EndToEnd):
         self.assertNotIn("[eval]", done.stdout)
         self.assertEqual(self.logged("none"), [])
         done = self.evaluate("none", check=2)
-        self.assertIn("none.json: /evaluate: no metric is asked for\n  Give one, e.g. --set", done.stderr)
+        self.assertIn("none.json: /evaluate: no metric is requested\n  Give one, e.g. --set", done.stderr)
 
     def test_more_samples_than_there_are_are_those_that_are_there(self):
         self.train(self.write("run", evaluate={**ALL, "n_evaluation_samples": 1000}))

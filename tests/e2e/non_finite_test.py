@@ -72,7 +72,7 @@ class NonFinite(EndToEnd):
     def test_an_update_with_a_bad_batch_is_skipped_and_counted_and_the_run_goes_on(self):
         done = self.train(self.write(self.poisoned([4]), epochs=3))
         output = done.stdout + done.stderr
-        self.assertIn("unet 1: an update was skipped, for its loss or gradient is not finite; 1 skipped so far (step 4, "
+        self.assertIn("unet 1: an update was skipped, because its loss or gradient is not finite; 1 skipped so far (step 4, "
                       "epoch 0, sample 30)", output)
         self.assertEqual(output.count("an update was skipped"), 2)  # of three: the first and the second
         training = [line for line in records(self.dir / "out") if "Unet 0 Training Loss" in line]
@@ -86,7 +86,7 @@ class NonFinite(EndToEnd):
     def test_too_many_in_a_row_stop_the_run_with_code_4(self):
         config = self.write(self.poisoned([4, 5, 6, 7]), save_every_n_samples=6, non_finite={"after": 3})
         done = self.train(config, check=4)
-        for text in ("the last 3 updates of unet 1 were skipped, for their losses or gradients are not finite (step 4, "
+        for text in ("the last 3 updates of unet 1 were skipped, because their losses or gradients are not finite (step 4, "
                      "epoch 0, sample 42)", "run the command again", "/train/lr", "/train/max_grad_norm",
                      "dalle2-train shards check", "/train/non_finite"):
             self.assertIn(text, done.stderr + done.stdout)
@@ -108,8 +108,8 @@ class NonFinite(EndToEnd):
                             non_finite={"action": "roll_back", "after": 3, "max_roll_backs": 2, "lr_factor": 0.5})
         done = self.train(config, check=4)
         output = done.stdout + done.stderr
-        for text in ("going back to the last checkpoint, 1 of 2 times, with the learning rates times 0.5",
-                     "going back to the last checkpoint, 2 of 2 times, with the learning rates times 0.25",
+        for text in ("going back to the last checkpoint, 1 of 2 times, with the learning rates multiplied by 0.5",
+                     "going back to the last checkpoint, 2 of 2 times, with the learning rates multiplied by 0.25",
                      "having seen 24 samples", "the run went back 2 times before"):
             self.assertIn(text, output)
         lines = [line for line in records(self.dir / "out") if "Roll Backs" in line]
@@ -151,12 +151,12 @@ class NonFinite(EndToEnd):
         self.assertRegex(dry.stderr, r"bad.pth: \S+to_out.weight: the weights are not finite")
         done = self.train(path, check=3)
         self.assertIn("bad.pth: the weights of unet 1 are not finite", done.stdout + done.stderr)
-        self.assertIn("Load another checkpoint; `dalle2-train fsck` tells which are whole", done.stdout + done.stderr)
+        self.assertIn("Load another checkpoint; `dalle2-train fsck` shows which are whole", done.stdout + done.stderr)
         self.assertFalse(list((self.dir / "out").glob("*.pth")))
 
     def test_a_validation_loss_that_is_not_finite_is_not_the_best_and_does_not_count(self):
         done = self.train(self.write(self.poisoned(val=True), epochs=2))
-        self.assertIn("the validation loss of epoch 1 is not finite: it does not count", done.stdout + done.stderr)
+        self.assertIn("the validation loss of epoch 1 is not finite and does not count", done.stdout + done.stderr)
         self.assertFalse((self.dir / "out/best.pth").exists())
         self.assertEqual(self.check_finite("out/checkpoint.pth")["validation_losses"], [])
         found = [line["Unet 0 Validation Loss"] for line in records(self.dir / "out") if "Unet 0 Validation Loss" in line]

@@ -75,7 +75,7 @@ class PostHocEma(EndToEnd):
         self.assertFalse((self.dir / "a.pth").exists())
         # Two widths far apart and a wish far outside: said, and made all the same.
         done = run("ema", "--sigma", 0.28, "out/averages/step00000004.pth", "a.pth", cwd=self.dir, check=0)
-        self.assertIn("cannot be made of these files", done.stderr)
+        self.assertIn("cannot be made from these files", done.stderr)
 
 
 if __name__ == "__main__":

@@ -254,7 +254,7 @@ class Prior(unittest.TestCase):
         good = [1.0, *[0.0] * (DIM - 1)]
         write_npy(folder / "0.npy", (ROWS, DIM), [math.nan] * DIM * 48 + good * (ROWS - 48))
         done = self.train(self.config(data={"image_url": str(folder)}, train={"epochs": 5}), check=3)
-        self.assertIn("not one of the 48 rows to train with can be used", done.stderr)
+        self.assertIn("none of the 48 training rows can be used", done.stderr)
         self.assertLess(done.stderr.count("left out (embedding with NaN or infinity)"), 12)
         self.assertEqual(self.logged("out", "Dropped train: embedding with NaN or infinity"), [48])
         # Bad rows of the other splits have a record, too.

@@ -245,7 +245,7 @@ class Ranks(EndToEnd):
         output = self.fail_by(lambda process: tell_network(process, "down"), 6,
                               [f"[dist] error: rank {rank} waits in" for rank in (0, 1)] +
                               [f"rank {rank} has not been heard of for" for rank in (0, 1)] +
-                              ["or the network is down", "start it again to go on"], inside=OWN_NETWORK)
+                              ["or the network is down", "start it again once the cause is gone"], inside=OWN_NETWORK)
         self.assertIn("thread ", output)
         before = saved_state(self.dir / "failing" / "checkpoint.pth", self.dir)[1]
         done = run("--config", "failing.json", "--set", f"/train/epochs={before['epoch'] + 1}", "--nproc-per-node", "2",
@@ -318,7 +318,7 @@ class Ranks(EndToEnd):
         self.poison(config, [4, 5, 6])
         done = self.run_ranks(config, 2, check=4)
         output = done.stdout + done.stderr
-        self.assertEqual(output.count("going back to the last checkpoint, 1 of 1 times, with the learning rates times 0.5"), 1)
+        self.assertEqual(output.count("going back to the last checkpoint, 1 of 1 times, with the learning rates multiplied by 0.5"), 1)
         self.assertIn("the run went back 1 time before", output)
         lines = [line for line in records(self.dir / "back") if "Roll Backs" in line]
         self.assertEqual([(line["Roll Backs"], line["Learning Rate Factor"]) for line in lines], [(1, 0.5)])
@@ -460,7 +460,7 @@ class Ranks(EndToEnd):
         done = run("--config", config, "--nproc-per-node", "2", cwd=self.dir, check=2, env={"RANK": "0", "WORLD_SIZE": "2"})
         self.assertIn("--nproc-per-node: RANK or WORLD_SIZE is set", done.stderr)
         done = run("--nproc-per-node", "2", "fsck", ".", cwd=self.dir, check=2)
-        self.assertIn("--nproc-per-node: has no effect on `fsck`", done.stderr)
+        self.assertIn("--nproc-per-node: has no effect before the name of the command `fsck`", done.stderr)
         done = run("--config", config, "--nproc-per-node", "0", cwd=self.dir, check=2)
         self.assertEqual(done.stderr, "error: --nproc-per-node: Value 0 not in range 1 to 1024\n"
                                       "  `dalle2-train --help` lists the options.\n")
@@ -511,7 +511,7 @@ class Ranks(EndToEnd):
         before = (self.dir / "mixed/checkpoint.pth").read_bytes()
         for code, output in self.by_hand(config, [], [], folders=[self.dir, elsewhere]):
             self.assertEqual(code, 3, output)
-            self.assertRegex(output, "rank 0 starts from mixed/checkpoint.pth, rank 1 from mixed/snapshots/.* All ranks read the same files")
+            self.assertRegex(output, "rank 0 starts from mixed/checkpoint.pth, rank 1 from mixed/snapshots/.* All ranks must read the same files")
         self.assertEqual((self.dir / "mixed/checkpoint.pth").read_bytes(), before)
 
     def test_a_signal_to_all_processes_of_a_run_is_one_request(self):

@@ -139,7 +139,7 @@ class Report(EndToEnd):
         self.assertIn("empty: holds no log.jsonl", self.report("empty", "--out", "x.html", check=3).stderr)
         self.assertIn("--out is required", self.report("empty", check=2).stderr)
         (self.dir / "empty/log.jsonl").write_text("")
-        self.assertIn("--out .: is a folder, the name of a file is expected",
+        self.assertIn("--out .: is a folder; expected the name of a file",
                       self.report("empty", "--out", ".", check=2).stderr)
         (self.dir / "file").write_text("")
         self.assertIn("--out file/x.html: there is no folder file", self.report("empty", "--out", "file/x.html", check=2).stderr)

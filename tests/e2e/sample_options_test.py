@@ -185,7 +185,7 @@ class SampleOptions(EndToEnd):
         run("convert", own, self.dir / "own.pth", "--merge-lora", "--ema", "--lora-scale", 0.5, cwd=self.dir, check=0)
         self.assertEqual(drawn("own", own, "--lora-scale", 0.5), drawn("of-own", self.dir / "own.pth"))
         self.assertNotEqual(drawn("own", own, "--lora-scale", 0.5), drawn("own-whole", own))
-        self.refuse(own, "--image-embeds", "two.npy", "--lora", file, code=3, expect=["has adapters of its own", "--merge-lora"])
+        self.refuse(own, "--image-embeds", "two.npy", "--lora", file, code=3, expect=["has its own adapters", "--merge-lora"])
         done = run("convert", self.base / base, self.dir / "y.pth", "--lora-scale", 2, cwd=self.dir, check=2)
         self.assertIn("--lora-scale: has no effect without adapters", done.stderr)
 

@@ -146,7 +146,7 @@ class ShardOrder(EndToEnd):
         self.assertEqual(in_order([traced(self.dir / "run")]), whole[0] + whole[1])
         # Behind its last epoch a run would begin the next.
         self.assertEqual(self.walk(1, "--from", "out/checkpoint.pth"), self.walk(1, "--epoch", 2))
-        self.refuse(3, "--from", "out/model.pth", expect=["out/model.pth: no position", "checkpoint"])
+        self.refuse(3, "--from", "out/model.pth", expect=["out/model.pth: not a position", "checkpoint"])
         self.refuse(2, "--from", "out/checkpoint.pth", "--set", "/seed=1",
                     expect=["out/checkpoint.pth: /config/seed: expected 1", "got 0"])
 
@@ -162,7 +162,7 @@ class ShardOrder(EndToEnd):
         done = self.train(config)
         told = " ".join((done.stdout + done.stderr).split())
         self.assertIn("train: the shards are not those that epoch 1 began with", told)
-        self.assertIn("and it starts over", told)
+        self.assertIn("so the epoch starts over", told)
 
     def test_batches_of_an_update_that_was_stopped_are_traced_once(self):
         """With accumulation a stop gives the begun update up: its batches are consumed when it is made anew."""
@@ -220,7 +220,7 @@ class ShardOrder(EndToEnd):
         # Before an epoch is read, and without leaving anything behind.
         self.refuse(2, "--save", "prior.json/at.pth", expect=["--save prior.json/at.pth: there is no folder prior.json"])
         self.refuse(2, "--save", "new/at.pth", expect=["--save new/at.pth: there is no folder new"])
-        self.refuse(2, "--save", ".", expect=["--save .: is a folder, the name of a file is expected, e.g. ./position.pth"])
+        self.refuse(2, "--save", ".", expect=["--save .: is a folder; expected the name of a file, e.g. ./position.pth"])
         text = self.refuse(3, "--save", "/proc/at.pth", expect=["/proc/at.pth"])
         self.assertNotIn("training shards", text)
         self.assertFalse((self.dir / "new").exists())
@@ -232,7 +232,7 @@ class ShardOrder(EndToEnd):
         self.refuse(3, "--from", "cut.pth", expect=["cut.pth"])
         self.walk(1, "--steps", 2, "--save", "one.pth")
         self.refuse(2, "--from", "one.pth", "--set", "/data/end_shard=14",
-                    expect=["one.pth: the position is of other shards", "the names of the 8 shards"])
+                    expect=["one.pth: the position belongs to other shards", "the names of the 8 shards"])
         self.refuse(2, "--from", "at.pth", "--set", "/seed=5", expect=["/config/seed: expected 5, the config's /seed, got 0"])
         self.refuse(2, "--from", "at.pth", "--set", "/data/shuffle_train=false", "--set", "/data/shuffle_buffer=null",
                     expect=["/config/data/shuffle_train"])

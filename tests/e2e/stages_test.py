@@ -90,7 +90,7 @@ class Stages(EndToEnd):
         self.train_in(self.dir, "b-other", decoder={"timesteps": 40})
         other = self.dir / "b-other/checkpoint.pth"
         done = self.join("a/checkpoint.pth", other, self.dir / "x.pth", check=2)
-        self.assertIn(f"{other} and a/checkpoint.pth are no stages of one cascade", done.stderr)
+        self.assertIn(f"{other} and a/checkpoint.pth are not stages of one cascade", done.stderr)
         self.assertIn(f"/decoder/timesteps: {other} has 40, a/checkpoint.pth 50", done.stderr)
         self.train_in(self.dir, "b-steps", decoder={"sample_timesteps": [3, 5]})
         steps = self.dir / "b-steps/checkpoint.pth"
@@ -104,7 +104,7 @@ class Stages(EndToEnd):
         self.assertIn("averages of different kinds", self.join(*kinds, check=2).stderr)
         self.join(*kinds, "--ema")
         self.assertEqual(self.second_stage(self.dir / "y.pth"), self.second_stage(kinds[1], "alone"))
-        self.assertIn("expected two files or more", self.join("a/model.pth", self.dir / "x.pth", check=2).stderr)
+        self.assertIn("expected at least two files", self.join("a/model.pth", self.dir / "x.pth", check=2).stderr)
         before = (self.base / "a/model.pth").read_bytes()
         done = run("convert", "--ema", "a/model.pth", "./a/model.pth", cwd=self.base, check=2)
         self.assertIn("OUT ./a/model.pth: is the file to convert", done.stderr)
@@ -117,7 +117,7 @@ class Stages(EndToEnd):
         dry = self.train_in(self.dir, "b", "--dry-run", tracker=base).stdout
         self.assertRegex(dry, r"would load: .*a/checkpoint.pth")
         done = self.train_in(self.dir, "b", tracker=base)
-        self.assertIn("the weights of unet 1, which this run does not train, go into its files as they are", done.stdout)
+        self.assertIn("the weights of unet 1, which this run does not train, go into its files unchanged", done.stdout)
         first = self.first_stage("a/checkpoint.pth", "first-of-a")
         pictures = []
         for name in ("checkpoint.pth", "model.pth"):

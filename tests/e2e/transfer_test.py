@@ -234,7 +234,7 @@ class Refusals(Services):
             wandb.run(*WANDB_RUN).files["f.pth"] = b"other"
             wandb.mistreat = lambda handler, kind, number: kind == "storage" and (handler.bytes(200, b"Other") or True)
             self.refuse("its MD5 (base64) is ", code=3, load=load, env=env)
-        self.refuse("is no run of Weights & Biases", code=2, load={**load, "wandb_run_path": "run1"}, env={"WANDB_API_KEY": "k" * 40})
+        self.refuse("is not a run of Weights & Biases", code=2, load={**load, "wandb_run_path": "run1"}, env={"WANDB_API_KEY": "k" * 40})
 
     def test_a_certificate_that_nobody_vouches_for_is_refused(self):
         subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "key.pem", "-out", "cert.pem", "-days",
@@ -313,7 +313,7 @@ class Faults(Services):
                                 upload_deadline_seconds=20)
             hub.mistreat = lambda handler, step, number: handler.refuse(500)
             done = self.train(config, env=env)
-            self.assertIn("The run goes on: what it saves waits in its data_path until", done.stderr)
+            self.assertIn("The run continues: what it saves waits in its data_path until", done.stderr)
             self.assertEqual(self.content("bucket/l.pth"), self.content())  # the other saver was served
             self.assertEqual(self.outbox(), ["00000001.json", "00000001_checkpoint.pth"])
             self.assertIn(f"Error saving checkpoint to {hub.url}/{REPO}/latest.pth: ", done.stderr)
@@ -337,7 +337,7 @@ class Faults(Services):
             done = run("sync", "out/outbox.1", cwd=self.dir, env=env, check=0)
             self.assertIn("1 file sent, nothing is left", done.stdout)
             done = run("sync", "nowhere", cwd=self.dir, check=2)
-            self.assertIn("nowhere: no folder of a run", done.stderr)
+            self.assertIn("nowhere: not the folder of a run", done.stderr)
 
     def test_signals_during_an_upload_leave_the_file_for_the_next_start(self):
         def mistreat(handler, step, number):

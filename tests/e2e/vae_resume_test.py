@@ -125,7 +125,7 @@ class VaeResume(VaeRuns):
             (folder / name).write_text("mine")
         # A resume clears nothing, nor does a start that another run in data_path refuses.
         resumed = self.train(self.write("run", train={**settings, "num_train_steps": 8}), "--clear-results")
-        self.assertIn("--clear-results: nothing is removed, for the run starts from run/checkpoint.pth", " ".join(resumed.stdout.split()))
+        self.assertIn("--clear-results: nothing is removed, because the run starts from run/checkpoint.pth", " ".join(resumed.stdout.split()))
         self.assertLessEqual({*made, *theirs}, {path.name for path in folder.iterdir()})
         process = self.start(self.write("run", train={**settings, "num_train_steps": 4000}))
         next(line for line in process.stdout if line.startswith("step "))

@@ -155,7 +155,7 @@ class Vae(VaeRuns):
                                                                  "save_results_every": 1000, "non_finite": non_finite})
             done = self.train(config, check=code)
             output = " ".join((done.stdout + done.stderr).split())
-            self.assertIn("autoencoder: an update was skipped, for its loss or gradient is not finite", output)
+            self.assertIn("autoencoder: an update was skipped, because its loss or gradient is not finite", output)
             self.assertNotIn("discriminator: an update was skipped", output)
             if code:
                 self.assertIn("going back to the last checkpoint, 2 of 2 times", output)
@@ -181,7 +181,7 @@ class Vae(VaeRuns):
         config["tracker"]["load"] = {"load_from": "local", "file_path": "large.pth"}
         done = self.train(harness.write_config(self.dir / "large.json", config), check=4)
         output = " ".join((done.stdout + done.stderr).split())
-        self.assertIn("discriminator: an update was skipped, for its loss or gradient is not finite", output)
+        self.assertIn("discriminator: an update was skipped, because its loss or gradient is not finite", output)
         self.assertNotIn("autoencoder: an update was skipped", output)
         self.assertIn("going back to the last checkpoint, 2 of 2 times", output)
 
@@ -259,7 +259,7 @@ class Vae(VaeRuns):
         for path in sorted(path for path in broken.rglob("*") if path.is_file()):
             path.write_bytes(b"no picture")
         done = self.train(self.write("none", data={"folder": str(broken), "valid_frac": 0}), check=3)
-        self.assertIn("none of the 61 pictures to train with can be read", " ".join(done.stderr.split()))
+        self.assertIn("none of the 61 training pictures can be read", " ".join(done.stderr.split()))
         smaller = {"Resize": {"size": 16}, "CenterCrop": {"size": 16}, "ToTensor": True}
         for more in (["--dry-run"], []):
             done = self.train(self.write("sizes", data={"preprocessing": smaller}), *more, check=2)
@@ -270,7 +270,7 @@ class Vae(VaeRuns):
         empty = self.dir / "empty"
         empty.mkdir()
         for number, (sections, code, text) in enumerate([
-                ({"data": {"folder": str(empty)}}, 3, "expected pictures ending in jpg, jpeg, png or webp, or tars of such, here or in folders below, found none"),
+                ({"data": {"folder": str(empty)}}, 3, "expected pictures ending in jpg, jpeg, png or webp, or tars of them, here or in the folders below, found none"),
                 ({"data": {"folder": "absent"}}, 3, "/data/folder: absent: there is no such folder"),
                 ({"data": {"image_size": 30}}, 2, "/data/image_size: must be divisible by 4 (2 to the power of vae.layers), got 30"),
                 ({"vae": {"discr_layers": 4}}, 2, "/data/image_size: the discriminator of vae.discr_layers = 4 needs pictures of 64 pixels or more, got 32"),

@@ -200,7 +200,7 @@ class Offline(Wandb):
                           ({"WANDB_BASE_URL": "http://wandb.example"}, "plain http to another machine would show the API key"),
                           ({"WANDB_BASE_URL": "https://u:canary@wandb.example"}, "WANDB_BASE_URL is https://wandb.example with a login"),
                           ({"WANDB_API_KEY": "with a canary"}, "WANDB_API_KEY: the API key of https://api.wandb.ai holds blanks"),
-                          ({"WANDB_MODE": "offline", "WANDB_DIR": "/proc"}, "WANDB_DIR names another place")):
+                          ({"WANDB_MODE": "offline", "WANDB_DIR": "/proc"}, "Set WANDB_DIR to another place")):
             with self.subTest(text):
                 said = self.log(2, env, check=2)
                 self.assertIn(text, said)
@@ -255,7 +255,7 @@ class Online(Wandb):
         run = double.only_run()
         self.check_rows(run.history, self.logged() + self.logged("another"))
         said = self.log(5, double.environment(), log={**log, "resume": True, "wandb_run_id": "unknown"}, out="third", check=2)
-        self.assertIn("/tracker/log/wandb_run_id: there is no run somebody/pictures/unknown to go on with", said)
+        self.assertIn("/tracker/log/wandb_run_id: there is no run somebody/pictures/unknown to continue", said)
         self.assertEqual(len(double.runs), 1)
 
     def test_keys_of_netrc_belong_to_their_host_and_port(self):

@@ -93,8 +93,9 @@ TEST_CASE("a long text is refused with its number of tokens, or cut with the tok
 TEST_CASE("what encloses a text is one token inside it as well, and other numbers are refused") {
   const ClipTokenizer tokenizer(kFewMerges, "few");
   CHECK(tokenizer.encode("<|StartOfText|><|endoftext|>") == Tokens{515, 516});
-  CHECK_THROWS_WITH(tokenizer.decode(Tokens{517}), Contains("517 is no token: expected 0 to 516"));
-  CHECK_THROWS_WITH(tokenizer.decode(Tokens{-1}), Contains("-1 is no token"));
+  CHECK_THROWS_WITH(tokenizer.decode(Tokens{517}),
+                    Contains("517 is not a token: expected 0 to 516"));
+  CHECK_THROWS_WITH(tokenizer.decode(Tokens{-1}), Contains("-1 is not a token"));
 }
 
 TEST_CASE("a caption that is made to take long is cleaned within a second, and a long one is cut") {

@@ -58,7 +58,7 @@ TEST_CASE(
   };
   CHECK_THROWS_AS(find({}), ConfigError);
   CHECK_THROWS_WITH(find({}),
-                    Contains("/clip/tokenizer: the vocabulary of CLIP is not there") &&
+                    Contains("/clip/tokenizer: the vocabulary of CLIP was not found in") &&
                         Contains(beside) && Contains(cached) &&
                         Contains("scripts/clip_vocabulary.sh"));
   test::put_file(cached, "");

@@ -50,7 +50,7 @@ TEST_CASE("a folder that is there or can be made is writable, and is not made by
 TEST_CASE("a file in the way of a folder is named, and a folder in the way of a file") {
   const test::ScratchFolder folder;
   test::put_file(folder / "file", "");
-  const std::string expected = "'" + (folder / "file") + "' is a file, a folder is expected";
+  const std::string expected = "'" + (folder / "file") + "' is a file; expected a folder";
   CHECK(why_not_writable(folder / "file") == expected);
   CHECK(why_not_writable(folder / "file/below/it") == expected);
   CHECK(why_file_not_writable(folder / "file/x.pth") == expected);
@@ -73,5 +73,5 @@ TEST_CASE("a place that takes nothing, whoever asks, is named with the reason") 
   const test::ScratchFolder folder;
   fs::create_symlink(folder / "gone", folder / "link");
   CHECK(why_not_writable(folder / "link/x") ==
-        "'" + (folder / "link") + "' is a link to a place that is not there");
+        "'" + (folder / "link") + "' is a link to a place that does not exist");
 }

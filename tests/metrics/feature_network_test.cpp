@@ -47,7 +47,8 @@ std::string fault_of(const std::string& name,
 }
 
 TEST_CASE(
-    "pictures are resized as torch-fidelity, torchmetrics and Pillow do, and their features follow") {
+    "pictures are resized as torch-fidelity, torchmetrics and Pillow do, and their features "
+    "follow") {
   const Fixture fixture = load_fixture("feature_networks/expected");
   const size_t sizes = listed(fixture, "sizes", 5).size();
   for (const auto& [how, name] : {std::pair{NetworkResize::tf1, "tf1"},
@@ -104,12 +105,12 @@ TEST_CASE("StyleGAN2-ADA's archive gives features and logits") {
 TEST_CASE("what is wrong with an archive is told with what to do") {
   const std::string where = "/evaluate/FID/feature_extractor_weights_path: ";
   const std::string advice =
-      "\n  scripts/export_inception.py makes one out of the weights that torch-fidelity or pytorch-fid "
-      "publish; StyleGAN2-ADA's inception-2015-12-05.pt is one.";
+      "\n  scripts/export_inception.py makes one from the weights that torch-fidelity or "
+      "pytorch-fid publish; StyleGAN2-ADA's inception-2015-12-05.pt is one.";
   CHECK(fault_of("absent.pt", {k2048}) == where + "there is no file absent.pt" + advice);
   CHECK(fault_of("empty.pt", {k2048}) == where + "empty.pt is an empty file" + advice);
   CHECK(fault_of("weights.pth", {k2048}) ==
-        where + "weights.pth is a zip archive, but no TorchScript: perhaps the weights alone" +
+        where + "weights.pth is a zip archive, but not TorchScript: perhaps only the weights" +
             advice);
   CHECK(fault_of("cut.pt", {k2048}) ==
         where + "cut.pt: damaged archive: cut off: no directory at its end" + advice);
@@ -136,10 +137,9 @@ TEST_CASE("what is wrong with an archive is told with what to do") {
             "stylegan.pt is StyleGAN2-ADA's network, which has the layers 2048 and "
             "logits_unbiased, not 768" +
             advice);
-  CHECK(
-      fault_of("stylegan.pt", {k2048}, NetworkResize::clean) ==
-      where +
-          "stylegan.pt resizes by itself, as TensorFlow 1 did: /evaluate/resize has to be \"tf1\"");
+  CHECK(fault_of("stylegan.pt", {k2048}, NetworkResize::clean) ==
+        where +
+            "stylegan.pt resizes by itself, as TensorFlow 1 did: /evaluate/resize must be \"tf1\"");
 }
 
 TEST_CASE("the distance of pairs is the archive's, of pictures in [-1, 1]") {
@@ -169,7 +169,7 @@ TEST_CASE("what is wrong with an archive for LPIPS is told, too") {
         where + archive("lpips.pt") + " has the backbone \"alex\", and `net_type` is \"vgg\"");
   CHECK(fault("lpips_scalar.pt", LpipsNet::alex) ==
         where + "the network in " + archive("lpips_scalar.pt") +
-            " does not give a distance a pair of pictures of 32 pixels");
+            " does not give one distance per pair of pictures of 32 pixels");
   CHECK(fault("absent.pt", LpipsNet::alex) == where + "there is no file " + archive("absent.pt"));
 }
 

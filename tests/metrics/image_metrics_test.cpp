@@ -235,10 +235,11 @@ TEST_CASE(
   check_same(found, expected);
   CHECK(found.images == 8);
   CHECK(found.left_out == 2);
-  CHECK(std::find(found.notes.begin(),
-                  found.notes.end(),
-                  "2 of 10 pairs are left out, as they are not finite (NaN or infinite): the real "
-                  "picture: 1, the generated picture: 1") != found.notes.end());
+  CHECK(std::find(
+            found.notes.begin(),
+            found.notes.end(),
+            "2 of 10 pairs are left out, because they are not finite (NaN or infinite): the real "
+            "picture: 1, the generated picture: 1") != found.notes.end());
   metrics.reset();
   CHECK(metrics.update(all.index, all.real, all.generated).empty());
   CHECK(metrics.compute().left_out == 0);

@@ -110,7 +110,7 @@ TEST_CASE("a file of features that is damaged is told, and nothing of it is used
   write_safetensors(path,
                     {{"sha256", bytes}, {"64", features["64"]}},
                     {{"features of", "one network"}, {"sha256 of sha256", "0"}});
-  CHECK(fault() == "\"sha256\" is damaged: its sum is another one");
+  CHECK(fault() == "\"sha256\" is damaged: its checksum does not match");
   std::filesystem::resize_file(path, std::filesystem::file_size(path) / 2);
   CHECK_FALSE(fault().empty());
 }

@@ -118,7 +118,8 @@ TEST_CASE("a target has to be in one of the networks, and each network needs an 
   CHECK_NOTHROW(check_lora_targets({plain.get(), sparse.get()}, {"to_q", "to_qkv"}));
   CHECK_THROWS_WITH(
       check_lora_targets({sparse.get(), plain.get()}, {"to_qkv"}),
-      Catch::Contains("network 2 of 2 that are trained has no layer of them; add one that it has"));
+      Catch::Contains(
+          "network 2 of 2 that are trained has none of these layers; add one that it has"));
   attach_lora(*sparse, {"to_qkv"}, {});
   CHECK(count_lora_adapters(*sparse) > 0);
   CHECK(lora_state_dict(*sparse)[0].second.dim() == 4);

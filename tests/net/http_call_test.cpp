@@ -107,7 +107,7 @@ TEST_CASE("a part of a file is sent, and again at another attempt") {
   http_call(call, in_haste());
   CHECK(seen.all()[2].body == "789");
   call.file = HttpFilePart{dir / "a.bin", 7, 4};
-  CHECK_THAT(error_of_call(call), Contains("bytes 7 to 11 are to be sent, the file has 10"));
+  CHECK_THAT(error_of_call(call), Contains("bytes 7 to 11 should be sent, but the file has 10"));
   call.file = HttpFilePart{dir / "absent.bin"};
   CHECK_THAT(error_of_call(call), Contains("absent.bin: cannot be read"));
   CHECK(seen.all().size() == 3);
@@ -261,7 +261,7 @@ TEST_CASE("JSON goes and comes, and what is none is an error") {
       http_json({.method = "POST", .url = server.url("/a")}, {{"b", "\xff"}}, in_haste());
   CHECK(answer["got"]["b"] == "\xEF\xBF\xBD");
   CHECK_THROWS_WITH(http_json({.url = server.url("/page")}, nullptr, in_haste()),
-                    Contains("(status 200, 19 bytes) is no JSON"));
+                    Contains("(status 200, 19 bytes) is not JSON"));
 }
 
 TEST_CASE("a login is coded as HTTP asks for it") {

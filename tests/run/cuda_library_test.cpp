@@ -28,7 +28,7 @@ TEST_CASE("a folder without libtorch_cuda.so is a LibTorch for the CPU") {
   CHECK(library.state == State::absent);
   CHECK(library.path == folder / "libtorch_cuda.so");
   CHECK_THAT(cuda_library_text(library),
-             Contains("for the CPU alone") && Contains(library.path.string() + " is absent"));
+             Contains("only for the CPU") && Contains(library.path.string() + " is absent"));
 }
 
 TEST_CASE("libtorch_cuda.so is left alone where there is no driver") {

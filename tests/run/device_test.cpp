@@ -33,14 +33,15 @@ TEST_CASE("without a GPU cuda falls back to the CPU with a line, or is refused")
   CHECK(choose_device("cuda:3", "/train/device", WithoutGpu::kWarn).is_cpu());
   REQUIRE(log.lines().size() == 1);
   CHECK(log.lines()[0].level == LogLevel::kWarning);
-  CHECK(log.lines()[0].text ==
-        "there is no usable GPU: " + cuda_library_text(cuda_library()) +
-            ". This runs on the CPU, though /train/device is \"cuda:3\"; set it to \"cpu\" where "
-            "that is meant");
+  CHECK(
+      log.lines()[0].text ==
+      "there is no usable GPU: " + cuda_library_text(cuda_library()) +
+          ". This runs on the CPU, although /train/device is \"cuda:3\"; set it to \"cpu\" if that "
+          "is what you want");
   CHECK(choose_device("cuda:3", "/train/device", WithoutGpu::kQuiet).is_cpu());
   CHECK(log.lines().size() == 1);
   CHECK_THROWS_WITH(choose_device("cuda", "--device", WithoutGpu::kError),
-                    Contains("--device: \"cuda\" was asked for, but no usable GPU"));
+                    Contains("--device: \"cuda\" was requested, but no usable GPU"));
 }
 
 }  // namespace

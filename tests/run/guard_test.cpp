@@ -31,7 +31,8 @@ TEST_CASE("a skipped update is reported, counted and leaves no trace in the weig
   CHECK(run.run() == ExitCode::kDone);
   CHECK(run.trainer().skipped_updates() == SkippedUpdates{2, 0});
   CHECK(run.trainer().steps() == 13);
-  CHECK(log.count("an update was skipped, for its loss or gradient is not finite; 1 skipped") > 0);
+  CHECK(log.count("an update was skipped, because its loss or gradient is not finite; 1 skipped") >
+        0);
   CHECK(log.count("2 skipped so far") > 0);
 }
 

@@ -240,7 +240,7 @@ TEST_CASE("a logger may be added to a run that goes on, but none left out") {
                     Contains("in the auto_resume file is TensorboardLogger but the current logger "
                              "is ConsoleLogger"));
   test::put("data/auto_resume.json", R"({"loggers": [{"logger": "ConsoleLogger"}]})");
-  CHECK_THROWS_WITH(run.start(), Contains("a JSON object with \"logger_type\" is expected"));
+  CHECK_THROWS_WITH(run.start(), Contains("expected a JSON object with \"logger_type\""));
 }
 
 TEST_CASE("the number of a record rises over resumes") {

@@ -124,7 +124,7 @@ TEST_CASE("a link is renamed, not what it points to, even if that is gone") {
 TEST_CASE("what cannot be renamed is told with the reason and what to do") {
   CHECK_THROWS_WITH(
       set_aside("/proc/self/fd"),
-      Catch::StartsWith("'/proc/self/fd' is of another run and cannot be renamed: ") &&
+      Catch::StartsWith("'/proc/self/fd' belongs to another run and cannot be renamed: ") &&
           Catch::Contains("Move it away, or choose another place"));
 }
 

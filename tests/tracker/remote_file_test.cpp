@@ -67,7 +67,7 @@ TEST_CASE("another size, SHA-256 or MD5 leaves the older file as it was") {
   const std::string path = dir / "loaded.pth";
   write_file_atomically(path, "old");
   CHECK(message_of([&] { store_fetched(source_of("hello"), path, {.bytes = 6}, "P"); }) ==
-        "P: 5 bytes came, 6 were announced\n  The file was not kept. Fetch it again.");
+        "P: 5 bytes arrived, 6 were announced\n  The file was not kept. Fetch it again.");
   const std::string zeros(64, '0');
   CHECK_THAT(message_of([&] { store_fetched(source_of("hello"), path, {.sha256 = zeros}, "P"); }),
              Catch::Contains("P: its SHA-256 is 2cf24dba") && Catch::Contains("expected " + zeros));

@@ -175,13 +175,14 @@ TEST_CASE("the lock of another machine or container holds until it was not touch
     Place place;
     put_lock(stranger);
     make_older(kLock, 290);
-    CHECK_THROWS_WITH(RunLock("data"),
-                      Contains("is in use by process") &&
-                          Contains("Wait until it ends, stop it, or choose another "
-                                   "/tracker/data_path.\n  If you are sure that no such process "
-                                   "runs, delete data/run.lock: it is taken over by itself 300 "
-                                   "seconds after its last sign of life, which was 290 seconds "
-                                   "ago."));
+    CHECK_THROWS_WITH(
+        RunLock("data"),
+        Contains("is in use by process") &&
+            Contains(
+                "Wait until it ends, stop it, or choose another /tracker/data_path.\n  If you are "
+                "sure that no such process runs, delete data/run.lock: it is taken over "
+                "automatically 300 seconds after its last sign of life, which was 290 seconds "
+                "ago."));
     make_older(kLock, 20);
     CHECK_NOTHROW(RunLock("data"));
     CHECK(place.log.count("is taken over") == 1);

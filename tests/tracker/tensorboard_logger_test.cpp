@@ -96,13 +96,13 @@ TEST_CASE("an attribute in the mark that the logger does not have is told, a wro
   fs::create_directory("data");
   std::ofstream("data/auto_resume.json") << R"({"run_id": 3, "logger_type": "TensorboardLogger"})";
   run.start();
-  CHECK(run.log.count("data/auto_resume.json: \"run_id\" is no attribute of TensorboardLogger") ==
-        1);
+  CHECK(run.log.count(
+            "data/auto_resume.json: \"run_id\" is not an attribute of TensorboardLogger") == 1);
   std::ofstream("data/auto_resume.json")
       << R"({"log_dir": "", "logger_type": "TensorboardLogger"})";
-  CHECK_THROWS_WITH(run.start(),
-                    Contains("data/auto_resume.json: unreadable: \"log_dir\" is empty, a folder is "
-                             "expected"));
+  CHECK_THROWS_WITH(
+      run.start(),
+      Contains("data/auto_resume.json: unreadable: \"log_dir\" is empty; expected a folder"));
 }
 
 TEST_CASE("the events of an earlier run are set aside with its log") {

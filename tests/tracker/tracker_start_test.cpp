@@ -70,10 +70,11 @@ TEST_CASE("a finished run whose auto_resume.json is gone keeps every file") {
   CHECK(file("data/checkpoint.pth") == "new");
   CHECK(file("latest.pth") == "new");
   CHECK(file("best.pth") == "new");
-  CHECK(run.log.count(
-            "Starting from zero: latest.pth is there, but is loaded only when a run resumes by "
-            "auto-resume (/tracker/load/only_auto_resume), and data has no auto_resume.json of "
-            "such a run") == 1);
+  CHECK(
+      run.log.count(
+          "Starting from zero: latest.pth exists, but is loaded only when a run resumes by "
+          "auto-resume (/tracker/load/only_auto_resume), and data has no auto_resume.json of such "
+          "a run") == 1);
   CHECK(run.log.count(
             "data holds files of an earlier run; they are kept as checkpoint.1.pth, snapshots.1, "
             "model.1.pth, log.1.jsonl, images.1, targets.1.json\n"
@@ -111,10 +112,11 @@ TEST_CASE("one start with auto_resume off keeps every file, its mark too") {
   run.auto_resume(false);
   run.log.clear();
   run.train("new");
-  CHECK(run.log.count(
-            "Starting from zero: latest.pth is there, but is loaded only when a run resumes "
-            "by auto-resume (/tracker/load/only_auto_resume), and "
-            "/tracker/log/auto_resume is false") == 1);
+  CHECK(
+      run.log.count(
+          "Starting from zero: latest.pth exists, but is loaded only when a run resumes by "
+          "auto-resume (/tracker/load/only_auto_resume), and /tracker/log/auto_resume is false") ==
+      1);
   CHECK(file("data/checkpoint.1.pth") == "old");
   CHECK(file("latest.1.pth") == "old");
   CHECK(file("best.1.pth") == "old");
@@ -169,7 +171,7 @@ TEST_CASE("a run that goes on replaces its own files and no others") {
   CHECK(file("best.1.pth") == "another's");
   CHECK_FALSE(fs::exists("latest_7.1.pth"));
   CHECK_FALSE(fs::exists("data/log.1.jsonl"));
-  CHECK(run.log.count("is of an earlier run") == 1);
+  CHECK(run.log.count("belongs to an earlier run") == 1);
 }
 
 TEST_CASE("a run that was begun before there were records goes on as it did") {
@@ -372,11 +374,11 @@ TEST_CASE("a dry run finds places that cannot be written, and leaves nothing beh
   };
   CHECK(said([](ResumingRun&) {}).empty());
   CHECK(said([](ResumingRun& run) { run.config.data_path = "file/data"; }) ==
-        "/tracker/data_path: 'file/data' cannot be written: 'file' is a file, a folder is "
-        "expected\n  Choose another data_path, or make that place writable for this user.");
+        "/tracker/data_path: 'file/data' cannot be written: 'file' is a file; expected a folder\n  "
+        "Choose another data_path, or make that place writable for this user.");
   CHECK(said([](ResumingRun& run) { run.save_to("file/{epoch}.pth", "best.pth"); }) ==
-        "/tracker/save/save_latest_to: 'file/0.pth' cannot be saved: 'file' is a file, a folder is "
-        "expected\n  Choose another target, or make that place writable for this user.");
+        "/tracker/save/save_latest_to: 'file/0.pth' cannot be saved: 'file' is a file; expected a "
+        "folder\n  Choose another target, or make that place writable for this user.");
   CHECK(said([](ResumingRun& run) { run.save_to("latest.pth", "folder"); }) ==
         "/tracker/save/save_best_to: 'folder' cannot be saved: 'folder' is a folder, a file is "
         "expected\n  Choose another target, or make that place writable for this user.");

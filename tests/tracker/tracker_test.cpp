@@ -85,12 +85,13 @@ TEST_CASE("a data_path that is a file, or lies below one, is refused with the re
   Run run;
   put("data", "a file");
   run.config.overwrite_data_path = true;
-  CHECK_THROWS_WITH(run.start(), Catch::Contains("'data' is a file, a folder is expected"));
+  CHECK_THROWS_WITH(run.start(), Catch::Contains("'data' is a file; expected a folder"));
   run.config.data_path = "data/below";
   CHECK_THROWS_WITH(
       run.start(),
-      Catch::Contains("/tracker/data_path: 'data/below' cannot be written: 'data' is a "
-                      "file, a folder is expected"));
+      Catch::Contains(
+          "/tracker/data_path: 'data/below' cannot be written: 'data' is a file; expected a "
+          "folder"));
 }
 
 TEST_CASE("a run without savers is refused") {
@@ -113,7 +114,7 @@ TEST_CASE("the logger's own W&B run is asked for a checkpoint only if it has an 
   config.load = WandbLoadConfig{.wandb_file_path = "latest.pth", .wandb_run_path = "run1"};
   CHECK_THROWS_WITH(
       Tracker(config, {}, false),
-      Catch::Contains("/tracker/load/wandb_run_path: \"run1\" is no run of Weights & Biases"));
+      Catch::Contains("/tracker/load/wandb_run_path: \"run1\" is not a run of Weights & Biases"));
 }
 
 TEST_CASE("other ranks write nothing") {

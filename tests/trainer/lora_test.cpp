@@ -310,10 +310,10 @@ TEST_CASE("a checkpoint with adapters is refused by a run without") {
   const auto trainer = make_trainer(fixture, lora_config(fixture));
   const Value state = trainer->state();
   const auto plain = make_trainer(fixture, fixture.train_config());
-  CHECK_THROWS_WITH(plain->load_state(state, false, true, "run.pth"),
-                    "run.pth: holds adapters, and this run has none: set /train/lora as the run "
-                    "had it that made the file, or make plain weights of it: dalle2-train convert "
-                    "--merge-lora IN OUT");
+  CHECK_THROWS_WITH(
+      plain->load_state(state, false, true, "run.pth"),
+      "run.pth: holds adapters, and this run has none: set /train/lora as in the run that made the "
+      "file, or make plain weights of it: dalle2-train convert --merge-lora IN OUT");
   CHECK_FALSE(plain->lora_state());
 }
 

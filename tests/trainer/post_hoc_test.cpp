@@ -160,8 +160,9 @@ TEST_CASE("files that are no averages, of another model or given twice are refus
   write_pth(folder / "model.pth", trainer->model_state());
   CHECK_THROWS_WITH(combine_post_hoc({folder / "model.pth"}, {.sigma = 0.1}),
                     Contains("no file of averages") && Contains("save_every_n_steps"));
-  CHECK_THROWS_WITH(combine_post_hoc({paths[0], paths[0]}, {.sigma = 0.1}),
-                    Contains("step 2 are in an earlier file") && Contains("each file once"));
+  CHECK_THROWS_WITH(
+      combine_post_hoc({paths[0], paths[0]}, {.sigma = 0.1}),
+      Contains("step 2 are also in an earlier file") && Contains("each file of the run only once"));
   CHECK_THROWS_WITH(combine_post_hoc(paths, {.sigma = 0.1, .step = 7}),
                     Contains("--step: expected 1 to 6") && Contains("got 7"));
   CHECK_THROWS_WITH(combine_post_hoc(paths, {.sigma = 0.4}), Contains("up to 0.288, got 0.4"));

@@ -89,10 +89,10 @@ class HeaderHandler : public nlohmann::json::json_sax_t {
     field_ = name;
     switch (level_) {
       case kRoot:
-        return names_.insert(name).second || failed("'" + name + "' stands there twice");
+        return names_.insert(name).second || failed("'" + name + "' occurs twice");
       case kMetadata:
         return metadata.find(name) == metadata.end() ||
-               failed("__metadata__: '" + name + "' stands there twice");
+               failed("__metadata__: '" + name + "' occurs twice");
       default:
         return tensor_field(name);
     }
@@ -136,8 +136,7 @@ class HeaderHandler : public nlohmann::json::json_sax_t {
                  : name == "data_offsets" ? &entry.has_offsets
                                           : nullptr;
     if (seen == nullptr) return failed(entry.name + ": unknown field '" + name + "'");
-    return !std::exchange(*seen, true) ||
-           failed(entry.name + ": '" + name + "' stands there twice");
+    return !std::exchange(*seen, true) || failed(entry.name + ": '" + name + "' occurs twice");
   }
 
   bool unexpected(const std::string& what) {
@@ -158,12 +157,13 @@ class HeaderHandler : public nlohmann::json::json_sax_t {
 uint64_t header_length(const MappedFile& file) {
   if (file.size() < kLengthBytes) {
     throw DataError(
-        "{}: no safetensors file: expected a header, got {} bytes", file.path(), file.size());
+        "{}: not a safetensors file: expected a header, got {} bytes", file.path(), file.size());
   }
   const uint64_t length = from_little_endian(file.bytes(0, kLengthBytes));
   if (length > kMaxHeaderBytes || length > file.size() - kLengthBytes) {
     throw DataError(
-        "{}: no safetensors file, or cut off: its header should have {} bytes, the file has {}",
+        "{}: not a safetensors file, or truncated: its header should have {} bytes, the file has "
+        "{}",
         file.path(),
         length,
         file.size());

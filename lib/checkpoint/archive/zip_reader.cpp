@@ -41,7 +41,7 @@ class ZipReader {
     for (uint64_t i = 0; i < count_; ++i) {
       at = read_entry(at);
       if (!names.insert(members_.back().name).second) {
-        fail("member '" + members_.back().name + "' stands there twice");
+        fail("member '" + members_.back().name + "' occurs twice");
       }
     }
     if (at != directory_end_) fail("its directory has another length than stated");

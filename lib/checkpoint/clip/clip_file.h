@@ -25,7 +25,7 @@ struct ClipFile {
 
 /// What the caller knows of a file that does not say it itself.
 struct ClipFileHints {
-  std::optional<ClipNetworkConfig> config;  ///< in the place of all that the file says
+  std::optional<ClipNetworkConfig> config;  ///< instead of all that the file says
   std::optional<bool> quick_gelu;           ///< the activation of an open_clip model without config
 };
 

@@ -106,7 +106,7 @@ StateDict from_hugging_face(const StateDict& tensors, const std::string& where) 
       value = joined(tensors, name, where);
     }
     if (name == "text_projection.weight" || name == "visual_projection.weight") {
-      if (value.dim() != 2) throw DataError("{}: '{}' is no matrix", where, name);
+      if (value.dim() != 2) throw DataError("{}: '{}' is not a matrix", where, name);
       value = value.t();
     }
     result.emplace_back(renamed(name), value);

@@ -18,7 +18,7 @@ struct NamedClip {
 /// Takes off "module.", which data parallelism of torch puts in front, and "text.", which open_clip's
 /// CustomTextCLIP does; drops what is no weight (positions, masks, OpenAI's three numbers); joins the
 /// queries, keys and values of Hugging Face's CLIPModel.
-/// @param where stands before the text of errors @throws DataError naming a tensor that is missing
+/// @param where precedes the text of errors @throws DataError naming a tensor that is missing
 NamedClip open_clip_names(StateDict tensors, const std::string& where);
 
 }  // namespace dalle2

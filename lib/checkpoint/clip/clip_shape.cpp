@@ -33,12 +33,13 @@ class Shapes {
     const at::Tensor* tensor = find_tensor(tensors_, name);
     if (tensor == nullptr) {
       throw DataError(
-          "{}: no CLIP as OpenAI, open_clip or Hugging Face write it: the tensor '{}' is missing",
+          "{}: not a CLIP as OpenAI, open_clip or Hugging Face write it: the tensor '{}' is "
+          "missing",
           where_,
           name);
     }
     if (tensor->dim() != dims || tensor->numel() == 0) {
-      throw DataError("{}: '{}': expected {} dimensions and an element at least, got {}",
+      throw DataError("{}: '{}': expected {} dimensions and at least one element, got {}",
                       where_,
                       name,
                       dims,
@@ -156,8 +157,8 @@ void refuse_other_networks(const Json& model, const std::string& where) {
     const Json* const value = cfg != nullptr ? member(*cfg, key) : nullptr;
     if (value == nullptr || *value == Json(false)) continue;
     throw DataError(
-        "{}: /{}/{}: {}: only OpenAI's networks are there: vision transformers and "
-        "ResNets with attention pooling, causal text transformers",
+        "{}: /{}/{}: {}: only OpenAI's networks are supported: vision transformers and ResNets "
+        "with attention pooling, causal text transformers",
         where,
         section,
         key,

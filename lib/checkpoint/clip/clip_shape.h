@@ -12,7 +12,7 @@ namespace dalle2 {
 
 /// Widths, layers and sizes from the shapes of the tensors. Heads are 64 wide, but for the image towers
 /// of ViT-H-14, ViT-g-14 and ViT-bigG-14: shapes do not say it.
-/// @param tensors under open_clip's names @param where stands before the text of errors
+/// @param tensors under open_clip's names @param where precedes the text of errors
 /// @throws DataError naming the tensor that is missing or of an impossible shape
 ClipNetworkConfig clip_shape_of(const StateDict& tensors, const std::string& where);
 /// Whether the weights are those of this network, as far as clip_shape_of() can tell: before anything is

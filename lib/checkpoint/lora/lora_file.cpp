@@ -125,9 +125,9 @@ StateDict with_adapters(const StateDict& weights,
   check_scales(choice, has_own, checkpoint.where());
   if (has_own && !choice.files.empty()) {
     throw DataError(
-        "{}: has adapters of its own, to which those of {} would be added\n"
-        "  Make plain weights of it first (dalle2-train convert --merge-lora IN OUT) and take the "
-        "result, or leave --lora out.",
+        "{}: has its own adapters, to which those of {} would be added\n  Make plain weights of it "
+        "first (dalle2-train convert --merge-lora IN OUT) and take the result, or leave --lora "
+        "out.",
         checkpoint.where(),
         choice.files.front());
   }

@@ -32,7 +32,7 @@ constexpr std::array<Pattern, 2> kMatrices = {{{"up", "lora_B"}, {"down", "lora_
 const std::vector<Pattern> kOldToDiffusers = {
     {".{old}.{matrix}", ".{text}.lora_linear_layer.{matrix}"},
     {".{plain}.lora_magnitude_vector", ".{text}.lora_magnitude_vector"}};
-// No dot before {unet}: an entry that begins with the projection is renamed, too.
+// No dot before {unet}: an entry that begins with the projection is renamed too.
 const std::vector<Pattern> kPeftToDiffusers = {
     {".{text}.{peft}", ".{text}.lora_linear_layer.{matrix}"},
     {"{unet}.{peft}", "{unet}.lora.{matrix}"}};

@@ -27,7 +27,7 @@ struct LoraAdapters {
 /// Sorts the entries `{layer}.lora.down.weight` and `.lora.up.weight` (or `.lora_A.weight` and
 /// `.lora_B.weight`, PEFT's) into adapters. A strength is that of the entry `{layer}.alpha`, else
 /// `alpha`, else the rank.
-/// @param where stands before the text of errors
+/// @param where precedes the text of errors
 /// @throws DataError for one half of an adapter without the other, or of another rank
 LoraAdapters lora_adapters(const StateDict& tensors,
                            std::optional<double> alpha,

@@ -50,7 +50,7 @@ struct PickleGraph {
 };
 
 /// Runs one pickle of protocol 2 to 5 from the start of `bytes`.
-/// @param where stands before the text of errors
+/// @param where precedes the text of errors
 /// @throws DataError for anything malformed, cut off, of another protocol or beyond the limits
 PickleGraph run_pickle(std::string_view bytes, const std::string& where);
 

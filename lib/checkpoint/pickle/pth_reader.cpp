@@ -243,7 +243,7 @@ Value read_script_attributes(const std::string& path) {
 void verify_pth(const std::string& path) {
   const auto file = std::make_shared<MappedFile>(path);
   file->expect_scattered_reads();
-  if (!looks_like_zip(*file)) throw DataError("{}: cut off or damaged: no archive", path);
+  if (!looks_like_zip(*file)) throw DataError("{}: truncated or damaged: not an archive", path);
   read_archive(file, Contents::kOnDisk);
 }
 

@@ -265,7 +265,7 @@ class Unpacker {
     if (kind == "$tensor" && content.is_string()) {
       const auto found = tensors_.find(content.get<std::string>());
       if (found == tensors_.end()) {
-        fail("names a tensor that is not there: " + content.get<std::string>());
+        fail("names a tensor that is missing: " + content.get<std::string>());
       }
       return found->second;
     }
@@ -274,7 +274,7 @@ class Unpacker {
       Dict dict;
       dict.ordered = kind == "$ordered";
       for (const Json& pair : content) {
-        if (!pair.is_array() || pair.size() != 2) fail("has a dict that is none");
+        if (!pair.is_array() || pair.size() != 2) fail("has a dict that is not one");
         dict.items.emplace_back(unpack(pair[0], depth + 1), unpack(pair[1], depth + 1));
       }
       return dict;
@@ -292,7 +292,7 @@ class Unpacker {
 
   Value unpack_bytes(const std::string& hex) const {
     if (hex.size() % 2 != 0 || hex.find_first_not_of("0123456789abcdef") != std::string::npos) {
-      fail("has bytes that are no hex");
+      fail("has bytes that are not hexadecimal");
     }
     Bytes bytes;
     for (size_t i = 0; i < hex.size(); i += 2) {

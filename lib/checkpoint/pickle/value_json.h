@@ -39,7 +39,7 @@ struct ValueTree {
 /// @throws DataError for objects that are not plain data
 ValueTree take_apart(const Value& root);
 
-/// The inverse. @param where stands before the text of errors. @throws DataError
+/// The inverse. @param where precedes the text of errors. @throws DataError
 Value put_together(const ValueTree& tree, const std::string& where);
 
 }  // namespace dalle2

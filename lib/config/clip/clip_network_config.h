@@ -44,20 +44,20 @@ struct ClipVisionConfig {
     D2_FIELD(layers,
              "Layers of a vision transformer; a list of 4: blocks of a ResNet's stages.",
              within(1, most::kLayers).not_empty());
-    D2_FIELD(width, "Width of the tokens; of a ResNet, of its stem.", within(1, most::kDim));
+    D2_FIELD(width, "Width of the tokens; for a ResNet, of its stem.", within(1, most::kDim));
     D2_FIELD(head_width, "Width of an attention head.", within(1, most::kHeadWidth));
     D2_FIELD(mlp_ratio,
              "Width of the feed-forward layers as a multiple of `width`.",
              above(0).up_to(most::kDimMult));
     D2_FIELD(
         patch_size, "Side of a patch, pixels; a ResNet has none.", within(1, most::kImageSide));
-    D2_FIELD(image_size, "Side of the pictures it sees, pixels.", within(1, most::kImageSide));
+    D2_FIELD(image_size, "Side of its input pictures in pixels.", within(1, most::kImageSide));
     f.check(
         layers.is_one() || layers.size() == kResNetStages,
         "layers",
         fmt::format(
             "must be a number, or {} of them for a ResNet; got {}", kResNetStages, layers.size()));
-    // Rules are calculated from values that are out of range, too; what is wrong then has been said.
+    // Rules are calculated from values that are out of range too; what is wrong then has been said.
     const bool in_range = width >= 1 && static_cast<double>(width) <= most::kDim && head_width >= 1;
     const int64_t attention = in_range ? attention_width() : 0;
     f.check(
@@ -90,7 +90,7 @@ struct ClipTextConfig {
 
   void fields(auto& f) {
     D2_FIELD(context_length,
-             "Tokens of a text, those that begin and end it included.",
+             "Tokens of a text, including the start and end tokens.",
              within(3, most::kTokens));
     D2_FIELD(vocab_size, "Tokens of the vocabulary.", within(514, 1 << 24));
     D2_FIELD(width, "Width of the tokens.", within(1, most::kDim));
@@ -124,13 +124,13 @@ struct ClipNetworkConfig {
     D2_FIELD(vision_cfg, "The image tower.");
     D2_FIELD(text_cfg, "The text tower.");
     D2_FIELD(quick_gelu,
-             "x sigmoid(1.702 x) in the place of GELU: OpenAI's weights, and open_clip's models "
-             "with `-quickgelu`, were trained so.");
+             "x sigmoid(1.702 x) instead of GELU. OpenAI's weights, and open_clip's models with "
+             "`-quickgelu`, were trained with it.");
     D2_FIELD(init_logit_scale, "Logarithm of the temperature's inverse at the start.");
     D2_FIELD(image_mean,
              "Subtracted from the red, green and blue of a picture in [0, 1].",
              any_value().entries(3));
-    D2_FIELD(image_std, "Red, green and blue are divided by it then.", above(0).entries(3));
+    D2_FIELD(image_std, "Divisor of red, green and blue after that.", above(0).entries(3));
   }
 };
 

@@ -18,9 +18,9 @@ namespace dalle2 {
 
 struct ClipTokenizerConfig {
   static constexpr const char* kDoc =
-      "The vocabulary by which captions become tokens. Without any key it is OpenAI's, from "
-      "`~/.cache/dalle2-train` (`scripts/clip_vocabulary.sh` puts it there). A checkpoint holds the "
-      "vocabulary of its model.";
+      "The vocabulary that turns captions into tokens. Without any key it is OpenAI's, from "
+      "`~/.cache/dalle2-train` (`scripts/clip_vocabulary.sh` puts it there). A checkpoint holds "
+      "the vocabulary of its model.";
   static constexpr UnknownKeys kUnknownKeys = UnknownKeys::fatal;
 
   std::optional<int64_t> train;
@@ -29,8 +29,8 @@ struct ClipTokenizerConfig {
   void fields(auto& f) {
     D2_FIELD(
         train,
-        "Train a vocabulary of this many tokens on the captions of the training shards, before "
-        "the first update. It is then `clip.text_cfg.vocab_size`, too.",
+        "Train a vocabulary of this many tokens on the captions of the training shards, before the "
+        "first update. `clip.text_cfg.vocab_size` then has the same value.",
         within(514, 1 << 24));
     D2_FIELD(path, "File of a vocabulary in the form of OpenAI's.", not_empty());
   }
@@ -65,9 +65,9 @@ struct ClipTrainConfig : OptimizerConfig<Single>,
                          ShardLoopConfig,
                          ClipOnlyTrainConfig {
   static constexpr const char* kDoc =
-      "The optimisation and the loop; defaults are open_clip's. The loss is one of all samples of an "
-      "update together: neither `grad_accum_every` nor `max_batch_size` nor the number of processes "
-      "changes it.";
+      "The optimisation and the loop; defaults are open_clip's. The loss is computed over all "
+      "samples of an update together. Neither `grad_accum_every` nor `max_batch_size` nor the "
+      "number of processes changes it.";
 
   ClipTrainConfig() {
     lr = 5e-4;
@@ -90,16 +90,18 @@ struct ClipTrainConfig : OptimizerConfig<Single>,
 
 struct ClipEvaluateConfig {
   static constexpr const char* kDoc =
-      "What a validation measures besides the loss and the retrieval of captions and pictures.";
+      "What a validation measures in addition to the loss and the retrieval of captions and "
+      "pictures.";
 
   std::vector<std::string> classes;
   std::vector<std::string> templates = {"a photo of a {}."};
 
   void fields(auto& f) {
-    D2_FIELD(classes,
-             "Names of classes for zero-shot classification. A picture is of the class that its "
-             "caption names as a whole word; one that names none or several is left out. Empty: no "
-             "classification.");
+    D2_FIELD(
+        classes,
+        "Names of classes for zero-shot classification. A picture belongs to the class that its "
+        "caption names as whole words. A picture whose caption names none or several is left out. "
+        "Empty: no classification.");
     D2_FIELD(templates,
              "Texts with one `{}` each, where the name of a class goes; their embeddings are "
              "averaged (Radford et al. 2021, section 3.1.4).",

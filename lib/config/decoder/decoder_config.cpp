@@ -46,7 +46,7 @@ class Planner {
     faults_.error("/decoder/" + key, text);
   }
 
-  /// One value for each unet; an array of another length is a fault and is filled up to go on.
+  /// One value for each unet; an array of another length is a fault and is filled up to continue.
   template <class T>
   std::vector<T> per_unet(const OneOrMany<T>& value, const char* key) {
     if (value.is_one()) return std::vector<T>(count_, value.at(0));

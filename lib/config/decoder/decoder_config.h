@@ -107,7 +107,7 @@ struct UnetConfig {
     D2_FIELD(sparse_attn, "Linear attention at every resolution without full self attention.");
     D2_FIELD(cosine_sim_cross_attn, "Cosine similarity in the cross attention.");
     D2_FIELD(cosine_sim_self_attn, "Cosine similarity in the self attention.");
-    D2_FIELD(attend_at_middle, "No effect, as in the reference: the middle always attends.");
+    D2_FIELD(attend_at_middle, "No effect, as in the reference: the middle always has attention.");
     D2_FIELD(max_text_len,
              "Text tokens; longer texts are cut, shorter ones padded.",
              within(1, most::kTokens));
@@ -127,7 +127,7 @@ struct UnetConfig {
     D2_FIELD(resnet_weight_standardization,
              "Standardise the convolutions' weights (Qiao et al. 2019).");
     D2_FIELD(num_resnet_blocks,
-             "Residual blocks beside the first one, for all resolutions or for each.",
+             "Residual blocks in addition to the first one, for all resolutions or for each.",
              within(0, most::kLayers));
     D2_FIELD(cross_embed_downsample, "Halve the image with convolutions of several kernel sizes.");
     D2_FIELD(cross_embed_downsample_kernel_sizes,
@@ -135,7 +135,7 @@ struct UnetConfig {
              within(2, most::kKernel).not_empty());
     D2_FIELD(memory_efficient,
              "Halve the image before the blocks of a resolution, not after (one more halving in "
-             "all).");
+             "total).");
     D2_FIELD(scale_skip_connection, "Multiply the skip connections by 2^-0.5.");
     D2_FIELD(pixel_shuffle_upsample,
              "Double the image by pixel shuffle; false for nearest neighbour and a convolution.");
@@ -156,7 +156,8 @@ struct UnetConfig {
 
 struct LatentConfig {
   static constexpr const char* kDoc =
-      "The VQGAN-VAE in whose latent space a stage works (latent diffusion, Rombach et al. 2022). It is "
+      "The VQGAN-VAE in whose latent space a stage works (latent diffusion, Rombach et al. 2022). "
+      "It is "
       "frozen; a checkpoint of the decoder holds its weights, and a resumed run takes them from "
       "there.";
   static constexpr UnknownKeys kUnknownKeys = UnknownKeys::fatal;
@@ -171,12 +172,12 @@ struct LatentConfig {
                 "A checkpoint or model file of a VAE: `checkpoint.pth` of a run, `vae.N.pt`, "
                 "`vae.N.ema.pt`, or safetensors.",
                 not_empty());
-    D2_FIELD(model, "Its `vae` section. Null: the one that the checkpoint carries.");
-    D2_FIELD(use_ema, "Averaged weights where the file has them.");
+    D2_FIELD(model, "The `vae` section of that VAE. Null: the one in the checkpoint.");
+    D2_FIELD(use_ema, "Use the averaged weights if the file has them.");
     D2_FIELD(scale,
-             "Extension: latents are multiplied by it before they are noised. 1 over their "
-             "standard deviation, which a run prints, suits the noise schedules; 1 is the "
-             "reference's.",
+             "Extension: latents are multiplied by this factor before they are noised. The noise "
+             "schedules need 1 over the standard deviation of the latents, which a run prints. The "
+             "reference uses 1.",
              above(0));
   }
 };
@@ -247,17 +248,19 @@ struct DecoderConfig {
     D2_FIELD(timesteps,
              "Steps of the noising chain in training, the same for every unet.",
              within(1, most::kTimesteps));
-    D2_FIELD(sample_timesteps,
-             "Steps when sampling, for all unets or for each: fewer than `timesteps` samples with "
-             "DDIM; null or equal walks the whole chain (DDPM).",
-             within(1, most::kTimesteps));
+    D2_FIELD(
+        sample_timesteps,
+        "Steps when sampling, for all unets or for each: fewer than `timesteps` samples with DDIM; "
+        "null or equal takes all steps of the chain (DDPM).",
+        within(1, most::kTimesteps));
     D2_FIELD(loss_type, "Distance between prediction and target: absolute, squared, or Huber.");
     D2_FIELD(beta_schedule,
              "Noise schedule of each unet; null is cosine for all but the last of several unets, "
              "which is linear.");
-    D2_FIELD(learned_variance,
-             "Learn the variance too (Nichol & Dhariwal 2021). A single value is for the **first "
-             "unet only**, the others have none.");
+    D2_FIELD(
+        learned_variance,
+        "Learn the variance too (Nichol & Dhariwal 2021). A single value holds for the **first "
+        "unet only**; the others have none.");
     D2_FIELD(image_cond_drop_prob,
              "Probability of dropping the image embedding, for classifier-free guidance.",
              within(0, 1));
@@ -265,12 +268,12 @@ struct DecoderConfig {
     D2_FIELD(predict_x_start,
              "Predict the clean image instead of the noise, for all unets or for each.");
     D2_FIELD(predict_v,
-             "Predict v (Salimans & Ho 2022), for all unets or for each; wins over "
+             "Predict v (Salimans & Ho 2022), for all unets or for each; takes precedence over "
              "`predict_x_start`.");
     D2_FIELD(
         predict_x_start_for_latent_diffusion,
-        "Predict the clean image in stages in a VAE's latent space, the noise in the others; wins over "
-        "`predict_x_start`.");
+        "Predict the clean image in stages that work in a VAE's latent space, the noise in the "
+        "others; takes precedence over `predict_x_start`.");
     D2_FIELD(random_crop_sizes,
              "Side of the random crop each unet is trained on; null for whole images, as the first "
              "unet must be.",
@@ -305,7 +308,7 @@ struct DecoderConfig {
              at_least(0));
     D2_FIELD(unconditional, "No image or text conditioning at all; no embeddings are read.");
     D2_FIELD(auto_normalize_img,
-             "Map images from [0, 1] to [-1, 1] inside; false if they come in [-1, 1].");
+             "Map images from [0, 1] to [-1, 1] inside; false if they are in [-1, 1] already.");
     D2_FIELD(use_dynamic_thres, "Dynamic thresholding when sampling (Imagen).");
     D2_FIELD(dynamic_thres_percentile,
              "Quantile of the pixels' magnitudes that dynamic thresholding scales to 1.",

@@ -39,14 +39,14 @@ inline constexpr std::array enum_names<NetworkResize> = {"tf1", "antialias", "cl
 
 namespace detail {
 inline constexpr const char* kNetworkDoc =
-    "TorchScript of the network, one for all metrics: `scripts/export_inception.py` makes it from the "
-    "published weights. It is enough to name it once.";
+    "TorchScript of the network, the same for all metrics; name it once. "
+    "`scripts/export_inception.py` makes it from the published weights.";
 inline constexpr const char* kNormalizeDoc = "Images are floats in [0, 1]; only false fits here.";
 inline constexpr const char* kNormalizeRule =
     "must be false, got true: the images are bytes, whose range is known";
 inline constexpr const char* kResetDoc =
-    "No effect: features of real images are kept by the content of the images, so that they are never "
-    "those of others.";
+    "No effect: features of real images are stored by the content of the images, so they never "
+    "belong to others.";
 }  // namespace detail
 
 struct FidConfig {
@@ -142,7 +142,7 @@ struct PrecisionRecallConfig {
   void fields(auto& f) {
     D2_FIELD(feature, "Layer of the Inception network.");
     D2_FIELD(neighborhood,
-             "k: the ball about an image reaches as far as its k-th nearest other image.",
+             "The number k: the ball around an image reaches to its k-th nearest other image.",
              within(1, most::kBatch));
     D2_FIELD(feature_extractor_weights_path, detail::kNetworkDoc, not_empty());
   }
@@ -150,7 +150,8 @@ struct PrecisionRecallConfig {
 
 struct FrechetDistanceConfig {
   static constexpr const char* kDoc =
-      "Fréchet distance of the features of a network of your own, such as DINOv2 (Stein et al. 2023), an "
+      "Fréchet distance of the features of a network of your own, such as DINOv2 (Stein et al. "
+      "2023), an "
       "extension.";
   static constexpr UnknownKeys kUnknownKeys = UnknownKeys::fatal;
 
@@ -166,12 +167,11 @@ struct FrechetDistanceConfig {
         "TorchScript of the network: pictures [n, 3, image_size, image_size] in, features [n, d] "
         "out.",
         not_empty());
-    D2_FIELD(
-        image_size, "Side of the pictures that it takes, pixels.", within(1, most::kImageSide));
+    D2_FIELD(image_size, "Side of its input pictures in pixels.", within(1, most::kImageSide));
     D2_FIELD(resize, "How images are brought to `image_size`.");
     D2_FIELD(
         mean, "Subtracted from each channel of a picture in [0, 1].", within(-1e3, 1e3).entries(3));
-    D2_FIELD(std, "What each channel is divided by then.", above(0).entries(3));
+    D2_FIELD(std, "Divisor of each channel after that.", above(0).entries(3));
   }
 };
 
@@ -187,7 +187,7 @@ struct LpipsConfig {
   void fields(auto& f) {
     D2_FIELD(net_type, "Network whose features are compared.");
     D2_FIELD(reduction, "How the pairs' distances become one figure: `mean` or `sum`.");
-    D2_FIELD(normalize, "Images come in [0, 1] instead of [-1, 1]; no effect: it is known here.");
+    D2_FIELD(normalize, "No effect: the range of the images, [0, 1] or [-1, 1], is known.");
     D2_FIELD(
         weights_path,
         "TorchScript of the backbone and its linear layers: `scripts/export_lpips.py` makes it.",

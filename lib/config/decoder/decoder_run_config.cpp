@@ -44,11 +44,11 @@ These hold for every kind of run:
 
 ## What is derived for each unet
 
-- **Sizes.** `image_sizes` is sorted and stripped of doubles; the lowest belongs to the first unet.
-  Each size (and crop size) must be divisible by 2 for each halving: one less than there are
+- **Sizes.** `image_sizes` is sorted and repetitions are removed; the lowest belongs to the first
+  unet. Each size (and crop size) must be divisible by 2 for each halving: one less than there are
   `dim_mults`, as many with `memory_efficient`.
 - **Wiring.** The first unet gets the image embedding (unless `unconditional`), the others the low
-  resolution image of the one before. Text goes to the unets with `cond_on_text_encodings`.
+  resolution image of the previous one. Text goes to the unets with `cond_on_text_encodings`.
 - **Schedules.** Every beta must stay below 1: 21 `timesteps` are enough for `linear`, `quadratic`
   and `sigmoid`. `jsd` ends at beta = 1, which leaves nothing of the image in the last step. It is
   allowed where that does no harm: without `learned_variance`, and either with `predict_v` or
@@ -210,7 +210,7 @@ void check_sections(const TrainDecoderConfig& config, const DecoderPlan& plan, F
   const bool train = !faults.has_error_under("/train");
   if (decoder && data) check_embedding_sources(config, plan, faults);
   if (decoder && data) check_latents_in_tar(config, plan, faults);
-  // Asked before lengths are: those are faults of the section, too.
+  // Asked before lengths are: those are faults of the section too.
   check_train_rules(config, faults);
   // Lengths need only the number of unets, which a fault elsewhere in the decoder leaves alone.
   if (train && !config.decoder.unets.empty()) {

@@ -26,17 +26,19 @@ struct DecoderOnlyTrainConfig {
 
   void fields(auto& f) {
     D2_FIELD(n_sample_images,
-             "Images drawn for the logs, of the training and of the test shards; 0 for none.",
+             "Images drawn for the logs, for the training and for the test shards; 0 for none.",
              within(0, most::kPictures));
-    D2_FIELD(cond_scale, "Strength of classifier-free guidance when sampling; 1 is none.");
-    D2_FIELD(unet_training_mask,
-             "Which unets are trained; null for all. Untrained ones take no memory, and real "
-             "images stand in for their output.",
-             not_empty());
-    D2_FIELD(noise_offset,
-             "Adds noise of this strength that is the same in all pixels of a channel, so that "
-             "pictures may be brighter or darker as a whole; 0.05 to 0.1 is usual.",
-             at_least(0));
+    D2_FIELD(cond_scale, "Strength of classifier-free guidance when sampling; 1 means none.");
+    D2_FIELD(
+        unet_training_mask,
+        "Which unets are trained; null for all. Untrained ones take no memory; real images replace "
+        "their output.",
+        not_empty());
+    D2_FIELD(
+        noise_offset,
+        "Adds noise of this strength that is the same in all pixels of a channel. The network then "
+        "learns pictures that are bright or dark as a whole; 0.05 to 0.1 is usual.",
+        at_least(0));
   }
 };
 

@@ -53,7 +53,7 @@ struct PriorNetworkConfig {
              within(1, most::kTokens));
     D2_FIELD(
         num_timesteps,
-        "Embed times with a table of this many entries, equal to `prior.timesteps`; null for a "
+        "Embed timesteps with a table of this many entries, equal to `prior.timesteps`; null for a "
         "network over their sines and cosines.",
         within(1, most::kTimesteps));
     D2_FIELD(num_time_embeds, "Tokens made from the timestep.", within(1, most::kTokens));
@@ -128,10 +128,11 @@ struct PriorConfig {
              within(1, most::kImageSide));
     D2_FIELD(image_channels, "No effect, as `image_size`.", within(1, most::kWidth));
     D2_FIELD(timesteps, "Steps of the noising chain in training.", within(1, most::kTimesteps));
-    D2_FIELD(sample_timesteps,
-             "Steps when sampling: fewer than `timesteps` samples with DDIM; null or equal walks "
-             "the whole chain (DDPM).",
-             within(2, most::kTimesteps));
+    D2_FIELD(
+        sample_timesteps,
+        "Steps when sampling: fewer than `timesteps` samples with DDIM; null or equal takes all "
+        "steps of the chain (DDPM).",
+        within(2, most::kTimesteps));
     D2_FIELD(cond_drop_prob,
              "Probability of dropping the text and, independently, the image embedding, for "
              "classifier-free guidance.",
@@ -142,10 +143,10 @@ struct PriorConfig {
              within(0, 1));
     D2_FIELD(loss_type, "Distance between prediction and target: absolute, squared, or Huber.");
     D2_FIELD(predict_x_start, "Predict the clean embedding; false for the noise.");
-    D2_FIELD(predict_v, "Predict v (Salimans & Ho 2022); wins over `predict_x_start`.");
+    D2_FIELD(predict_v, "Predict v (Salimans & Ho 2022); takes precedence over `predict_x_start`.");
     D2_FIELD(beta_schedule, "Noise schedule.");
     D2_FIELD(condition_on_text_encodings,
-             "Condition on the encodings of the text's tokens, beside its embedding.");
+             "Condition on the encodings of the text's tokens, in addition to its embedding.");
     D2_FIELD(sampling_clamp_l2norm,
              "Scale the estimate of the clean embedding to the norm `image_embed_scale` at every "
              "step of sampling. Only with `predict_x_start`.");
@@ -156,8 +157,8 @@ struct PriorConfig {
     D2_FIELD(init_image_embed_l2norm, "The same for the noise that sampling starts from.");
     D2_FIELD(
         image_embed_scale,
-        "What embeddings are multiplied by before they are noised; null for the square root of "
-        "`image_embed_dim`, which gives the entries of embeddings of norm 1 a variance of 1.",
+        "Factor by which embeddings are multiplied before they are noised. Null for the square "
+        "root of `image_embed_dim`: the entries of embeddings of norm 1 then have a variance of 1.",
         above(0));
     D2_FIELD(clip_adapter_overrides,
              "No effect, as in the reference, whose configs make their adapters themselves.");

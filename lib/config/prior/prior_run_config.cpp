@@ -12,7 +12,7 @@ namespace {
 constexpr const char* kPriorPage = R"(
 ## Files that train a prior
 
-A file with the root key `prior` in place of `decoder` trains a diffusion prior, which makes image
+A file with the root key `prior` instead of `decoder` trains a diffusion prior, which makes image
 embeddings from text embeddings. It has the keys and defaults of the reference's
 `train_diffusion_prior.py`; what the two kinds of files share means the same. Embeddings are made
 before: `data.image_url`, `data.text_url` and `data.text_encodings_url` are folders of .npy files. Or

@@ -53,7 +53,7 @@ struct PriorDataConfig {
                 "How the rows are divided, in their order: the first `train` share, then `val`, "
                 "then the rest.");
     D2_REQUIRED(batch_size, "Samples per step.", within(1, most::kBatch));
-    D2_FIELD(num_data_points, "Rows that are used at most.", within(1, most::kSamples));
+    D2_FIELD(num_data_points, "Largest number of rows to use.", within(1, most::kSamples));
     D2_FIELD(eval_every_seconds, "Seconds between two validations.", within(0, most::kSeconds));
   }
 };
@@ -70,12 +70,14 @@ struct PriorOnlyTrainConfig {
   void fields(auto& f) {
     D2_FIELD(save_every_seconds, "Seconds between two saves.", within(0, most::kSeconds));
     D2_FIELD(eval_timesteps,
-             "With how many steps samples are drawn for the similarities of a validation; each "
-             "from `prior.sample_timesteps` to `prior.timesteps`.",
+             "Numbers of sampling steps for the similarities of a validation; each from "
+             "`prior.sample_timesteps` to `prior.timesteps`.",
              within(2, most::kTimesteps).not_empty());
-    D2_FIELD(best_validation_loss, "Loss that a validation must go below to be the best one.");
+    D2_FIELD(best_validation_loss, "A validation is the best one only if its loss is below this.");
     D2_FIELD(current_epoch, "Number of the first epoch.", within(0, most::kEpochs));
-    D2_FIELD(num_samples_seen, "Samples that count as seen already.", within(0, most::kSamples));
+    D2_FIELD(num_samples_seen,
+             "Number of samples that count as seen at the start.",
+             within(0, most::kSamples));
     D2_FIELD(random_seed, "The reference's name of the root key `seed`.", at_least(0));
   }
 };
@@ -85,8 +87,8 @@ struct PriorTrainConfig : OptimizerConfig<Single>,
                           SharedTrainConfig,
                           PriorOnlyTrainConfig {
   static constexpr const char* kDoc =
-      "The optimisation and the loop. (`ema_beta`: the reference's config says 0.99 and its runs "
-      "have 0.9999, because the value is never handed on.)";
+      "The optimisation and the loop. (`ema_beta`: the reference's config says 0.99, but its runs "
+      "use 0.9999, because the value has no effect.)";
   static constexpr std::array kMovedKeys = {
       MovedKey{"stop_after_skipped", "/train/non_finite/after"}};
 

@@ -112,7 +112,7 @@ inline Limits not_yet(const char* hint) {
 /// case.
 enum class UnknownKeys { warn, fatal };
 
-/// A JSON object that is handed on as it is.
+/// A JSON object that is passed on as it is.
 struct RawJson {
   std::string text;
   bool operator==(const RawJson&) const = default;

@@ -151,14 +151,9 @@ class Tables : public IgnoresRules {
 
   static std::string transforms(const std::string& path) {
     std::string text = fmt::format(
-        "\n"
-        "## `{}`\n"
-        "\n"
-        "An object: the name of a transform -> an object with its arguments, or `true` for none, "
-        "or `false` to leave it out. They are applied in the order of their keys; `ToTensor` is "
-        "needed.\n"
-        "\n"
-        "| transform | argument | type | default | meaning |\n"
+        "\n## `{}`\n\nAn object: the name of a transform -> an object with its arguments, or "
+        "`true` for the defaults, or `false` to leave it out. They are applied in the order of "
+        "their keys; `ToTensor` is needed.\n\n| transform | argument | type | default | meaning |\n"
         "|---|---|---|---|---|\n",
         path);
     for (size_t i = 0; i < enum_names<TransformKind>.size(); ++i) {

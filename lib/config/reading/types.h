@@ -111,7 +111,7 @@ enum class ReduceDtype { fp32, bf16 };
 template <>
 inline constexpr std::array enum_names<ReduceDtype> = {"fp32", "bf16"};
 
-/// Types of what is trained: moments and averages are float32, too.
+/// Types of what is trained: moments and averages are float32 too.
 enum class TrainableDtype { fp32 };
 template <>
 inline constexpr std::array enum_names<TrainableDtype> = {"fp32"};

@@ -15,10 +15,11 @@ namespace dalle2 {
 
 /// The key that every loader has.
 void load_fields(auto& f, auto& load) {
-  f.field("only_auto_resume",
-          load.only_auto_resume,
-          "Load only when a run resumes by `log.auto_resume`; the first run starts afresh and need "
-          "not find a file.");
+  f.field(
+      "only_auto_resume",
+      load.only_auto_resume,
+      "Load only when a run resumes by `log.auto_resume`. The first run starts from zero and needs "
+      "no file.");
 }
 
 struct LocalLoadConfig {
@@ -36,10 +37,11 @@ struct LocalLoadConfig {
 
 /// What plain http is allowed for, in the sections that send or load something.
 void plain_http_field(auto& f, bool& allow_plain_http) {
-  f.field("allow_plain_http",
-          allow_plain_http,
-          "Use an `http:` address of another machine, where anybody on the way can read and change "
-          "what is sent, logins too. Not needed for this machine itself.");
+  f.field(
+      "allow_plain_http",
+      allow_plain_http,
+      "Permit an `http:` address of another machine. Anybody on the way can then read and change "
+      "what is sent, including logins. Not needed for this machine itself.");
 }
 
 struct UrlLoadConfig {
@@ -58,7 +60,7 @@ struct UrlLoadConfig {
                 "`hf://OWNER/NAME/FILE` (`hf://OWNER/NAME@REVISION/FILE`).",
                 text_without(checkpoint_url_fault));
     D2_FIELD(sha256,
-             "What the SHA-256 of the file has to be, 64 hexadecimal digits; null for any.",
+             "Expected SHA-256 of the file, 64 hexadecimal digits; null for any.",
              text_without(sha256_fault));
     plain_http_field(f, allow_plain_http);
     load_fields(f, *this);
@@ -103,7 +105,8 @@ struct HuggingfaceLoadConfig {
 struct WandbLoadConfig {
   static constexpr const char* kTag = "wandb";
   static constexpr const char* kDoc =
-      "Downloads a file of a Weights & Biases run. The key comes from `WANDB_API_KEY` or `~/.netrc`.";
+      "Downloads a file of a Weights & Biases run. The key comes from `WANDB_API_KEY` or "
+      "`~/.netrc`.";
 
   std::string wandb_file_path;  // required
   std::optional<std::string> wandb_run_path;
@@ -112,7 +115,7 @@ struct WandbLoadConfig {
   void fields(auto& f) {
     D2_REQUIRED(wandb_file_path, "File of the run, with its folders.", not_empty());
     D2_FIELD(wandb_run_path,
-             "`entity/project/run_id`; null for the run that the W&B logger goes on with.",
+             "`entity/project/run_id`; null for the run that the W&B logger continues.",
              not_empty());
     load_fields(f, *this);
   }
@@ -140,19 +143,21 @@ struct SaveTargets {
   bool save_best = true;
 
   void fields(auto& f) {
-    D2_FIELD(save_latest_to,
-             "File for the latest state. Its name may hold placeholders with Python's format specs "
-             "(`{epoch:03d}`): of a decoder `{epoch}` `{sample}` `{next_task}` "
-             "`{validation_losses}` `{samples_seen}`, of a prior `{epoch}` `{samples_seen}` "
-             "`{best_validation_loss}`, of a VAE `{epoch}` `{step}` `{samples_seen}`.",
-             path_or_off().placeholders());
+    D2_FIELD(
+        save_latest_to,
+        "File for the latest state. Its name may contain placeholders with Python's format specs "
+        "(`{epoch:03d}`): for a decoder `{epoch}` `{sample}` `{next_task}` `{validation_losses}` "
+        "`{samples_seen}`, for a prior `{epoch}` `{samples_seen}` `{best_validation_loss}`, for a "
+        "VAE `{epoch}` `{step}` `{samples_seen}`.",
+        path_or_off().placeholders());
     D2_FIELD(save_best_to,
              "The same for the state with the lowest validation loss.",
              path_or_off().placeholders());
     D2_FIELD(save_meta_to, "Folder for a copy of the config.", path_or_off(folder_fault));
-    D2_FIELD(save_type,
-             "`checkpoint` holds all that resuming needs, `model` the averaged weights alone, "
-             "`lora` the averaged adapters of a run with `train.lora`.");
+    D2_FIELD(
+        save_type,
+        "`checkpoint` holds everything that resuming needs, `model` only the averaged weights, "
+        "`lora` the averaged adapters of a run with `train.lora`.");
     D2_FIELD(save_all, "No effect, as in the reference.");
     D2_FIELD(save_latest, "No effect, as in the reference: leave out `save_latest_to` instead.");
     D2_FIELD(save_best, "No effect, as in the reference: leave out `save_best_to` instead.");
@@ -173,7 +178,7 @@ struct SaveTargets {
 struct LocalSaveConfig : SaveTargets {
   static constexpr const char* kTag = "local";
   static constexpr const char* kDoc =
-      "Saves to files; targets are relative to the working directory, folders are made.";
+      "Saves to files. Targets are relative to the working directory, and folders are created.";
 };
 
 struct WandbSaveConfig : SaveTargets {
@@ -195,8 +200,8 @@ struct WandbSaveConfig : SaveTargets {
 struct HuggingfaceSaveConfig : SaveTargets {
   static constexpr const char* kTag = "huggingface";
   static constexpr const char* kDoc =
-      "Saves to a repository of the Hugging Face hub (or `HF_ENDPOINT`), which is made if it is not "
-      "there.";
+      "Saves to a repository of the Hugging Face hub (or `HF_ENDPOINT`), which is created if it "
+      "does not exist.";
 
   std::string huggingface_repo;  // required
   std::optional<std::string> token_path;
@@ -208,7 +213,7 @@ struct HuggingfaceSaveConfig : SaveTargets {
   void fields(auto& f) {
     SaveTargets::fields(f);
     hub_fields(f, *this);
-    f.field("private", is_private, "A repository that is made is private.");
+    f.field("private", is_private, "A repository that is created is private.");
     D2_FIELD(model_card,
              "Write a README.md with the config and samples into the repository, once, if it has "
              "none.");
@@ -230,7 +235,7 @@ struct UrlSaveConfig : SaveTargets {
     D2_FIELD(
         url,
         "Folder on the server, to which targets are relative. Null: each target is a whole "
-        "address, for example a presigned one. A login stands in `~/.netrc` or in the address.",
+        "address, for example a presigned one. Put a login into `~/.netrc` or into the address.",
         text_without(http_url_fault));
     plain_http_field(f, allow_plain_http);
     for (const auto* target : {&save_latest_to, &save_best_to, &save_meta_to}) {
@@ -246,16 +251,17 @@ struct UrlSaveConfig : SaveTargets {
 struct S3SaveConfig : SaveTargets {
   static constexpr const char* kTag = "s3";
   static constexpr const char* kDoc =
-      "Saves to a bucket of S3, or of a store that speaks like it. Keys, region and endpoint come "
-      "from the environment and the files of the AWS tools. An extension of ours.";
+      "Saves to a bucket of S3 or of a compatible store. Keys, region and endpoint come from the "
+      "environment and the files of the AWS tools. An extension of ours.";
 
   std::string url;  // required
   bool allow_plain_http = false;
 
   void fields(auto& f) {
     SaveTargets::fields(f);
-    D2_REQUIRED(
-        url, "Where targets are relative to: `s3://BUCKET/FOLDER`.", text_without(s3_url_fault));
+    D2_REQUIRED(url,
+                "Folder to which targets are relative: `s3://BUCKET/FOLDER`.",
+                text_without(s3_url_fault));
     plain_http_field(f, allow_plain_http);
   }
 };

@@ -12,28 +12,29 @@ namespace dalle2 {
 
 struct DreamConfig {
   static constexpr const char* kDoc =
-      "DREAM (Zhou et al. 2024): the network is asked once more, without gradients, and trained on "
-      "what it will meet while sampling: samples with its own error in them. Only for networks that "
-      "predict the noise; a step takes about a third longer.";
+      "DREAM (Zhou et al. 2024): the network first runs without gradients, and is then trained on "
+      "what it will meet while sampling: samples that contain its own error. Only for networks "
+      "that predict the noise. A step takes about a third longer.";
 
   bool enabled = false;
   double detail_preservation = 1.0;
 
   void fields(auto& f) {
     D2_FIELD(enabled, "Switch it on.");
-    D2_FIELD(detail_preservation,
-             "Exponent p of the weight sqrt(1 - alphas_cumprod)^p of the network's error: 0 takes "
-             "the whole error at every time, larger values less of it where the sample is nearly "
-             "clean.",
-             at_least(0));
+    D2_FIELD(
+        detail_preservation,
+        "Exponent p of the weight sqrt(1 - alphas_cumprod)^p of the network's error: 0 takes the "
+        "whole error at every timestep; larger values take less of it where the sample is nearly "
+        "clean.",
+        at_least(0));
   }
 };
 
 struct TimestepSamplingConfig {
   static constexpr const char* kDoc =
-      "Density of the times that a training step draws (Esser et al. 2024, section 3.1). A number "
-      "u in [0, 1] is drawn and becomes the time T - 1 - floor(u T): u near 0 is the noisiest, as "
-      "in diffusers.";
+      "Density of the timesteps that a training step draws (Esser et al. 2024, section 3.1). A "
+      "number u in [0, 1] is drawn and becomes the timestep T - 1 - floor(u T): u near 0 is the "
+      "noisiest, as in diffusers.";
 
   TimestepScheme scheme = TimestepScheme::uniform;
   std::optional<double> logit_mean = 0.0;
@@ -45,12 +46,13 @@ struct TimestepSamplingConfig {
              "`uniform`; `logit_normal`: u = sigmoid(normal); `mode`: u = 1 - v - mode_scale * "
              "(cos^2(pi v / 2) - 1 + v) of a uniform v.");
     D2_FIELD(logit_mean,
-             "Mean of the normal of `logit_normal`; below 0 prefers noisy times, above 0 clean "
+             "Mean of the normal of `logit_normal`; below 0 prefers noisy timesteps, above 0 clean "
              "ones.");
     D2_FIELD(logit_std, "Standard deviation of the normal of `logit_normal`.", at_least(0));
-    D2_FIELD(mode_scale,
-             "Strength of `mode`: above 0 prefers times in the middle, below 0 the ends; from -1 "
-             "to 1.75 the map from v to u is monotonic.");
+    D2_FIELD(
+        mode_scale,
+        "Strength of `mode`: above 0 prefers timesteps in the middle, below 0 those at the ends; "
+        "from -1 to 1.75 the map from v to u is monotonic.");
     const auto needs = [&](const char* key, bool given, TimestepScheme of, const char* good) {
       f.check(scheme != of || given,
               key,
@@ -100,11 +102,12 @@ struct LossConfig {
              "for a network that predicts the noise, by snr + 1 for v, by 1 for the clean sample. "
              "5 is recommended; null is off.",
              above(0));
-    D2_FIELD(loss_weighting,
-             "Weight of the loss by the noise level sigma = b / (a + b), a and b the shares of "
-             "clean sample and noise: `sigma_sqrt` is sigma^-2, sigma at least 0.001; `cosmap` is "
-             "2 / (pi (1 - 2 sigma + 2 sigma^2)).");
-    D2_FIELD(timestep_sampling, "Which times the steps are trained on.");
+    D2_FIELD(
+        loss_weighting,
+        "Weight of the loss by the noise level sigma = b / (a + b), where a and b are the shares "
+        "of clean sample and noise. `sigma_sqrt` is sigma^-2, with sigma at least 0.001; `cosmap` "
+        "is 2 / (pi (1 - 2 sigma + 2 sigma^2)).");
+    D2_FIELD(timestep_sampling, "Distribution of the timesteps in training.");
     D2_FIELD(dream, "Training on the network's own errors.");
     D2_FIELD(input_perturbation,
              "Adds noise of this strength to the noised sample that the target does not contain "

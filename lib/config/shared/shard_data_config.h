@@ -79,11 +79,10 @@ struct TransformConfig {
       D2_REQUIRED(size,
                   "Side of the result in pixels, or [height, width].",
                   within(1, 65'535).entries(1, 2).one_is_list());
-      D2_FIELD(scale,
-               "Range [low, high] of the cut-out's share of the image's area.",
-               above(0).entries(2));
+      D2_FIELD(
+          scale, "Range [low, high] of the crop's share of the image's area.", above(0).entries(2));
       D2_FIELD(ratio,
-               "Range [low, high] of the cut-out's width divided by its height.",
+               "Range [low, high] of the crop's width divided by its height.",
                above(0).entries(2));
       check_range(f, scale, "scale");
       check_range(f, ratio, "ratio");
@@ -117,10 +116,11 @@ struct TransformConfig {
                   "Turns by a random angle in [-degrees, degrees], or in the range [low, high]; "
                   "counter-clockwise.",
                   within(-360, 360).entries(1, 2).one_is_list());
-      D2_FIELD(
-          interpolation, "How pixels between pixels are made up.", one_of({"nearest", "bilinear"}));
+      D2_FIELD(interpolation,
+               "How values between pixels are interpolated.",
+               one_of({"nearest", "bilinear"}));
       D2_FIELD(fill,
-               "Value, or red, green and blue, of what turns into the picture from outside.",
+               "Value, or red, green and blue, of the corners that the rotation leaves empty.",
                within(0, 255).entries(1, 3).one_is_list());
       check_reach(f, degrees, "degrees");
       f.check(fill.size() != 2, "fill", "must be one value or three, got 2");
@@ -239,27 +239,28 @@ struct ShardDataConfig {
   void fields(auto& f) {
     D2_FIELD(
         folder,
-        "Extension: folder of JPEG, PNG and WebP pictures with same-named `.txt` captions, those of "
-        "the folders below it too, in place of shards. They are read as about a hundred shards, in "
-        "the order of their paths.",
+        "Extension: folder of JPEG, PNG and WebP pictures with same-named `.txt` captions, instead "
+        "of shards. Folders below it are included. They are read as about a hundred shards, in the "
+        "order of their paths.",
         not_empty());
-    D2_REQUIRED(webdataset_base_url,
-                "Path of the shards with one `{}` for the zero-padded shard number, e.g. "
-                "`shards/{}.tar`, relative to the working directory; or the same as `file:`, "
-                "`http:`, `https:` or `s3:` url, or (with `allow_pipe`) as `pipe:` and a shell "
-                "command that writes the tar. Or all shards by name: braces like "
-                "`shards/{000..123}.tar` or `{a,b}/{0..9}.tar`, several of them joined by `::`, or "
-                "a list of such texts.",
-                not_empty().fetched().or_else("folder", folder.has_value()));
-    D2_FIELD(img_embeddings_url,
-             "Folder of `.npy` files with the image embeddings, one file a shard, named "
-             "`<anything>_<shard number>.npy`; row = the last digits of a sample's key. A path, "
-             "`s3://bucket/folder`, the url of a web page that links the files; or with one `{}` "
-             "for the shard number, like `https://host/img_emb_{}.npy`.",
-             not_empty().fetched());
+    D2_REQUIRED(
+        webdataset_base_url,
+        "Path of the shards with one `{}` for the zero-padded shard number, e.g. `shards/{}.tar`, "
+        "relative to the working directory; or the same as a `file:`, `http:`, `https:` or `s3:` "
+        "url, or (with `allow_pipe`) as `pipe:` and a shell command that writes the tar. Or all "
+        "shards by name: braces like `shards/{000..123}.tar` or `{a,b}/{0..9}.tar`, several of "
+        "them joined by `::`, or a list of such texts.",
+        not_empty().fetched().or_else("folder", folder.has_value()));
+    D2_FIELD(
+        img_embeddings_url,
+        "Folder of `.npy` files with the image embeddings, one file per shard, named "
+        "`<anything>_<shard number>.npy`. The last digits of a sample's key are its row. Give a "
+        "path, `s3://bucket/folder`, the url of a web page that links the files, or an address "
+        "with one `{}` for the shard number, like `https://host/img_emb_{}.npy`.",
+        not_empty().fetched());
     D2_FIELD(text_embeddings_url,
              "The same for text encodings; allowed only if a unet has `cond_on_text_encodings`. An "
-             "empty text is none.",
+             "empty text counts as none.",
              any_value().fetched());
     D2_FIELD(num_workers,
              "Threads that read and decode, per process; 0 reads in the main thread. The order of "
@@ -267,9 +268,9 @@ struct ShardDataConfig {
              within(0, most::kThreads));
     D2_FIELD(
         lanes,
-        "Parts that the shards of an epoch are read in, side by side, a batch of each in turn; "
-        "null: as many as processes train together. With a number given, any number of "
-        "processes up to it sees the same samples in the same order.",
+        "Number of parts in which the shards of an epoch are read in parallel, one batch of each "
+        "in turn. Null: one for each process. With a number given, any number of processes up to "
+        "it sees the same samples in the same order.",
         within(1, most::kRanks));
     D2_FIELD(batch_size, "Samples per step and process.", within(1, most::kBatch));
     D2_FIELD(start_shard, "Number of the first shard.", within(0, most::kSamples));
@@ -284,11 +285,12 @@ struct ShardDataConfig {
     D2_FIELD(resample_train,
              "Draw training shards with replacement, without end; bound the epoch with "
              "`train.epoch_samples`. Excludes `shuffle_train`.");
-    D2_FIELD(shuffle_buffer,
-             "Extension: training samples held in memory, still packed, to be mixed with each "
-             "other; 1 leaves them as the shards hold them. Without it 1000 with `shuffle_train` "
-             "or `resample_train`, else 1.",
-             within(1, most::kBuffer));
+    D2_FIELD(
+        shuffle_buffer,
+        "Extension: training samples that are held in memory, still packed, and shuffled; 1 keeps "
+        "the order of the shards. The default is 1000 with `shuffle_train` or `resample_train`, "
+        "otherwise 1.",
+        within(1, most::kBuffer));
     D2_FIELD(preprocessing,
              "Transforms of each picture, applied in the order of their keys (see below).");
     D2_FIELD(embeddings_in_tar,
@@ -297,30 +299,34 @@ struct ShardDataConfig {
     D2_FIELD(
         latents_in_tar,
         "Extension: take the latents of the first unet from the shards, as `<key>.latent.npy`, "
-        "in place of encoding the pictures at each step. `dalle2-train shards encode` writes "
-        "such shards; their pictures stay, for grids, metrics and upper unets. No transform may "
-        "be random.");
-    D2_FIELD(fast_jpeg,
-             "Extension: decode JPEG at 1/2, 1/4 or 1/8 scale where that still has the pixels that "
-             "RandomResizedCrop or Resize asks for. Faster, most of all for large pictures, but no "
-             "longer bit-equal to the reference: values differ by 0.5 to 2 of 255 on average.");
+        "instead of encoding the pictures at each step. `dalle2-train shards encode` writes such "
+        "shards. Their pictures stay, for grids, metrics and upper unets. No transform may be "
+        "random.");
+    D2_FIELD(
+        fast_jpeg,
+        "Extension: decode JPEG at 1/2, 1/4 or 1/8 scale if RandomResizedCrop or Resize still gets "
+        "all the pixels that it needs. This is faster, above all for large pictures, but no longer "
+        "bit-equal to the reference: values differ by 0.5 to 2 of 255 on average.");
     D2_FIELD(apply_exif,
-             "Extension: turn and mirror pictures as their EXIF orientation says, as cameras and "
-             "phones note it. The reference ignores it.");
-    D2_FIELD(max_bad_fraction,
-             "Extension: share of a split's shards that may turn out absent, damaged or "
-             "unreachable in an epoch; they are left out with a warning, and more of them end the "
-             "run. With 1, only training shards without one usable sample do.",
-             within(0, 1));
-    D2_FIELD(allow_pipe,
-             "Extension: run the commands of `pipe:` urls, with your rights, on this machine. Only "
-             "the config file itself can say so, `--set` cannot; a config that is found in a "
-             "checkpoint runs none.");
-    D2_FIELD(max_transform_pixels,
-             "Extension: width times height that a transform may make of a picture. Resize keeps "
-             "the proportions, so a strip of a few pixels by many thousands becomes a giant: such "
-             "pictures are left out and counted, as broken ones are.",
-             within(1, most::kImagePixels));
+             "Extension: turn and mirror pictures by the EXIF orientation that cameras and phones "
+             "store. The reference ignores it.");
+    D2_FIELD(
+        max_bad_fraction,
+        "Extension: share of a split's shards that may turn out absent, damaged or unreachable in "
+        "an epoch. They are left out with a warning; more of them end the run. With 1, the run "
+        "ends only if the training shards have no usable sample at all.",
+        within(0, 1));
+    D2_FIELD(
+        allow_pipe,
+        "Extension: run the commands of `pipe:` urls, with your rights, on this machine. Only the "
+        "config file itself can allow this, `--set` cannot. A config in a checkpoint runs no "
+        "command.");
+    D2_FIELD(
+        max_transform_pixels,
+        "Extension: largest picture, as width times height, that a transform may make. Resize "
+        "keeps the proportions, so a strip of a few pixels by many thousands would become huge. "
+        "Such pictures are left out and counted, like broken ones.",
+        within(1, most::kImagePixels));
     if (!folder) f.rule("webdataset_base_url", shard_url_fault(webdataset_base_url));
     f.check(!folder || !(embeddings_in_tar || latents_in_tar),
             embeddings_in_tar ? "embeddings_in_tar" : "latents_in_tar",

@@ -19,12 +19,12 @@ namespace dalle2 {
 
 /// The keys that every logger has.
 void log_fields(auto& f, auto& log) {
-  f.field("resume", log.resume, "Go on with an earlier run of the logging service.");
+  f.field("resume", log.resume, "Continue an earlier run of the logging service.");
   f.field("auto_resume",
           log.auto_resume,
           "After a crash or a stop, the same command continues where the run ended. Needs "
-          "`overwrite_data_path` and a loader. One logger of a list that has it is enough, and it "
-          "holds for all.");
+          "`overwrite_data_path` and a loader. In a list of loggers, one that has it is enough for "
+          "all.");
   f.field("verbose",
           log.verbose,
           "Print every record to the console too. No effect on the console logger, which always "
@@ -33,7 +33,7 @@ void log_fields(auto& f, auto& log) {
 
 struct ConsoleLogConfig {
   static constexpr const char* kTag = "console";
-  static constexpr const char* kDoc = "Prints one line a record.";
+  static constexpr const char* kDoc = "Prints one line per record.";
 
   bool resume = false;
   bool auto_resume = false;
@@ -57,7 +57,7 @@ struct WandbLogConfig {
     log_fields(f, *this);
     D2_REQUIRED(wandb_entity, "User or team that owns the project.", not_empty());
     D2_REQUIRED(wandb_project, "Project to log to.", not_empty());
-    D2_FIELD(wandb_run_id, "Run to go on with; needed with `resume`.", not_empty());
+    D2_FIELD(wandb_run_id, "Run to continue; needed with `resume`.", not_empty());
     D2_FIELD(wandb_run_name, "Name of the run.", not_empty());
     f.check(wandb_entity.has_value(),
             "wandb_entity",
@@ -67,7 +67,7 @@ struct WandbLogConfig {
             "wandb_project must be specified for wandb logger, got null");
     f.check(!resume || wandb_run_id.has_value(),
             "wandb_run_id",
-            "must be given with resume: the run to go on with");
+            "must be given with resume: the run to continue");
   }
 };
 
@@ -120,7 +120,7 @@ struct TrackerConfig {
              "auto_resume.json.",
              not_empty());
     D2_FIELD(overwrite_data_path,
-             "Use `data_path` though it exists (nothing in it is deleted); without it an existing "
+             "Use `data_path` even if it exists (nothing in it is deleted); otherwise an existing "
              "folder is refused.");
     D2_REQUIRED(log,
                 "Where records and images go: one logger or a list of them; `{}` for the console.",
@@ -131,19 +131,21 @@ struct TrackerConfig {
                 any_value()
                     .not_empty("`savers` must be set: give at least one saver, got none")
                     .one_is_list());
-    D2_FIELD(keep_last,
-             "Older checkpoints that are kept in `data_path`/snapshots besides checkpoint.pth, for "
-             "a resume to fall back on; the one of the least validation loss is kept there too. An "
-             "older file goes only when the new one was read back and is whole.",
-             within(0, most::kEpochs));
+    D2_FIELD(
+        keep_last,
+        "Number of older checkpoints kept in `data_path`/snapshots, in addition to checkpoint.pth, "
+        "as a fallback for a resume. The one with the lowest validation loss is kept there too. An "
+        "older file is removed only after the new one was read back whole.",
+        within(0, most::kEpochs));
     D2_FIELD(keep_every,
-             "Samples seen after which a snapshot is kept for good; null for none.",
+             "Samples seen after which a snapshot is kept permanently; null for none.",
              within(1, most::kSamples));
-    D2_FIELD(upload_deadline_seconds,
-             "Seconds for which the end of a run waits for uploads that are under way; at most 10 "
-             "after a stop signal. What is left stays in `data_path`/outbox: the next start sends "
-             "it, or `dalle2-train sync`.",
-             within(0, 1e6));
+    D2_FIELD(
+        upload_deadline_seconds,
+        "Seconds for which the end of a run waits for its uploads; at most 10 after a stop signal. "
+        "Files that were not sent stay in `data_path`/outbox. The next start sends them, or "
+        "`dalle2-train sync`.",
+        within(0, 1e6));
     check_wandb_runs(f);
   }
 
@@ -151,7 +153,8 @@ struct TrackerConfig {
   /// A W&B loader or saver without a run of its own means the logger's.
   void check_wandb_runs(auto& f) {
     constexpr const char* kNoRun =
-        "wandb_run_path must be given (entity/project/run_id), for there is no W&B logger whose run "
+        "wandb_run_path must be given (entity/project/run_id), for there is no W&B logger whose "
+        "run "
         "could be meant";
     const auto& loggers = log.values();
     const bool has_logger =

@@ -41,7 +41,7 @@ struct OptimizerConfig {
              "Apply weight decay only to weights of two or more dimensions, not to biases and "
              "gains.");
     D2_FIELD(max_grad_norm,
-             "Gradients with a larger norm are scaled down to this one; null for never.",
+             "Gradients with a larger norm are scaled down to this norm; null for never.",
              above(0));
     D2_FIELD(warmup_steps,
              "Steps in which the learning rate rises to its peak; null for none.",
@@ -55,9 +55,9 @@ struct OptimizerConfig {
 
 struct EmaConfig {
   static constexpr const char* kDoc =
-      "Kind of the averaged weights. `ema_pytorch` is the reference's, shaped by the keys `ema_*` "
-      "beside this object; `diffusers` is EMAModel of diffusers, shaped by the keys in it, which "
-      "averages at every step and saves `ema_diffusers` in place of `ema`.";
+      "Kind of the averaged weights. `ema_pytorch` is that of the reference, set by the keys "
+      "`ema_*` beside this object. `diffusers` is the EMAModel of diffusers, set by the keys in "
+      "this object; it averages at every step and saves `ema_diffusers` instead of `ema`.";
 
   EmaKind kind = EmaKind::ema_pytorch;
   double decay = 0.9999;
@@ -76,19 +76,22 @@ struct EmaConfig {
     D2_FIELD(update_after_step,
              "Steps before averaging begins; until one step later the average is a copy.",
              within(0, most::kSteps));
-    D2_FIELD(use_ema_warmup,
-             "The decay rises as 1 - (1 + step / inv_gamma) ^ -power; else as (1 + step) / (10 + "
-             "step).");
+    D2_FIELD(
+        use_ema_warmup,
+        "The decay rises as 1 - (1 + step / inv_gamma) ^ -power; otherwise as (1 + step) / (10 + "
+        "step).");
     D2_FIELD(inv_gamma, "Slows that warm-up down.", above(0));
     D2_FIELD(power,
              "Exponent of that warm-up: 2/3 for runs of a million steps and more, 3/4 for shorter "
              "ones.",
              above(0));
-    D2_FIELD(foreach,
-             "All tensors in one call, which is faster on a GPU; the same average up to rounding.");
+    D2_FIELD(
+        foreach,
+        "Update all tensors in one call, which is faster on a GPU. The average is the same up to "
+        "rounding.");
     D2_FIELD(offload,
-             "Keeps the average in host memory between steps (page-locked beside a GPU): less "
-             "memory on the device, two more transfers a step.");
+             "Keeps the average in host memory between steps (page-locked if there is a GPU): less "
+             "memory on the device, two more transfers per step.");
     f.check(decay >= min_decay,
             "decay",
             fmt::format("must not be below min_decay ({}), got {}", min_decay, decay));
@@ -99,19 +102,20 @@ struct EmaConfig {
 
 struct PostHocEmaConfig {
   static constexpr const char* kDoc =
-      "Two more averages of the weights, saved now and then, of which `dalle2-train ema --sigma S` "
-      "makes the average of any length afterwards (Karras et al. 2024, arXiv 2312.02696).";
+      "Two more averages of the weights, saved at intervals. From them, `dalle2-train ema --sigma "
+      "S` makes an average of any length afterwards (Karras et al. 2024, arXiv 2312.02696).";
 
   std::optional<int64_t> save_every_n_steps;
   std::vector<double> sigmas = {0.05, 0.1};
 
   void fields(auto& f) {
-    D2_FIELD(save_every_n_steps,
-             "Steps between two savings in `data_path/averages`; null is off. The last step is "
-             "saved, too. Each file has two copies of the weights.",
-             within(1, most::kSteps));
+    D2_FIELD(
+        save_every_n_steps,
+        "Steps between two saves in `data_path/averages`; null is off. The last step is saved too. "
+        "Each file has two copies of the weights.",
+        within(1, most::kSteps));
     D2_FIELD(sigmas,
-             "Widths of the two averages, as standard deviations in parts of the training so far. "
+             "Widths of the two averages: standard deviations, as shares of the training so far. "
              "Averages between and near them can be made.",
              above(0).up_to(0.288).entries(2));
   }
@@ -159,10 +163,11 @@ struct PrecisionConfig {
   Tf32 tf32 = Tf32::convolutions;
 
   void fields(auto& f) {
-    D2_FIELD(amp,
-             "Mixed precision of the kind that the device does well, where `mixed_precision` is "
-             "null: `bf16` on GPUs since Ampere and CPUs with bfloat16 instructions, `fp16` on "
-             "older GPUs, else none. A line in the log says which was chosen.");
+    D2_FIELD(
+        amp,
+        "If `mixed_precision` is null, choose the mixed precision that the device does well: "
+        "`bf16` on GPUs since Ampere and CPUs with bfloat16 instructions, `fp16` on older GPUs, "
+        "otherwise none. The log says which was chosen.");
     D2_FIELD(mixed_precision,
              "Arithmetic of matrix products and convolutions in training and validation: `no` "
              "(float32), `bf16`, or `fp16` with a loss scale for each network. Weights, gradients, "
@@ -170,9 +175,10 @@ struct PrecisionConfig {
              "chooses.");
     D2_FIELD(
         tf32,
-        "What of float32 NVIDIA GPUs since Ampere may compute in TF32, with 10 bits of mantissa "
-        "in the place of 23, which is faster: `no`, `convolutions` (PyTorch's default), or `all`, "
-        "which is matrix products, too. Networks of metrics never do. No effect on the CPU.");
+        "Which float32 operations NVIDIA GPUs since Ampere may compute in TF32. This is faster, "
+        "with 10 bits of mantissa instead of 23. `no`, `convolutions` (PyTorch's default), or "
+        "`all`, which adds matrix products. Networks of metrics never use TF32. No effect on the "
+        "CPU.");
   }
 };
 
@@ -194,18 +200,19 @@ struct LoraConfig {
              "Width of the adapters; 0 is off and trains the whole network.",
              within(0, most::kWidth));
     D2_FIELD(alpha, "Strength of the adapters, divided by `rank`; null for `rank`.", above(0));
-    D2_FIELD(targets,
-             "Layers that get an adapter: all whose names end in one of these. `to_q`, `to_kv` and "
-             "`to_out.0` are the projections of the attentions, `to_qkv` that of the linear "
-             "attention (`sparse_attn`); other linear layers may be named too.",
-             not_empty());
+    D2_FIELD(
+        targets,
+        "Layers that get an adapter: all layers whose names end in one of these. `to_q`, `to_kv` "
+        "and `to_out.0` are the projections of the attentions, `to_qkv` that of the linear "
+        "attention (`sparse_attn`); other linear layers may be named too.",
+        not_empty());
     D2_FIELD(init,
              "How `down` is initialised: `gaussian` with the standard deviation 1 / rank, or "
              "`kaiming` (uniform). `up` starts at zero.");
     D2_FIELD(dropout,
              "Share of the adapters' inputs that is dropped while training.",
              at_least(0).below(1));
-    D2_FIELD(train_bias, "Train all biases of the network, too.");
+    D2_FIELD(train_bias, "Also train all biases of the network.");
   }
 
   /// alpha, or its default; the adapters' product is scaled by strength() / rank.
@@ -221,8 +228,8 @@ struct AdaptersConfig {
   void fields(auto& f) {
     D2_FIELD(lora, "Low-rank adapters.");
     D2_FIELD(frozen_dtype,
-             "With `lora`: type in which the weights of the frozen layers are held. `bf16` and "
-             "`fp16` take half the memory; they are cast for each product, which costs time.");
+             "With `lora`: type of the weights in frozen layers. `bf16` and `fp16` take half the "
+             "memory, but are cast for each product, which costs time.");
     D2_FIELD(trainable_dtype, "Type of the parameters that are trained.");
   }
 };
@@ -251,7 +258,7 @@ struct ShardLoopConfig {
              "Samples after which a validation ends early; null for none.",
              within(1, most::kSamples));
     D2_FIELD(save_immediately,
-             "Save after the first step of each epoch too (to see that saving works).");
+             "Also save after the first step of each epoch (to see that saving works).");
   }
 };
 
@@ -259,7 +266,7 @@ struct NonFiniteConfig {
   static constexpr const char* kDoc =
       "What a run does about losses and gradients that are NaN or infinite. An update with one is "
       "always skipped and counted: weights, averages, optimizer and schedule stay as they are. "
-      "These keys say what comes after too many of them.";
+      "These keys say what happens after too many of them.";
 
   NonFiniteAction action = NonFiniteAction::stop;
   int64_t after = 20;
@@ -267,12 +274,14 @@ struct NonFiniteConfig {
   int64_t max_roll_backs = 3;
 
   void fields(auto& f) {
-    D2_FIELD(action,
-             "`stop` ends the run with exit code 4; `roll_back` goes back to the run's last "
-             "checkpoint and trains on with a lower learning rate.");
-    D2_FIELD(after,
-             "How many updates of a network skipped in a row are too many.",
-             within(1, most::kEpochs));
+    D2_FIELD(
+        action,
+        "`stop` ends the run with exit code 4; `roll_back` goes back to the run's last checkpoint "
+        "and continues with a lower learning rate.");
+    D2_FIELD(
+        after,
+        "Number of updates of a network that must be skipped in a row before the action is taken.",
+        within(1, most::kEpochs));
     D2_FIELD(
         lr_factor,
         "With `roll_back`: the learning rates of all networks are multiplied by it each time the "
@@ -301,11 +310,12 @@ struct LoopConfig {
   void fields(auto& f) {
     D2_FIELD(epochs, "Passes over the training data.", within(1, most::kEpochs));
     D2_FIELD(device,
-             "Device to train on: `cpu`, `cuda` or `cuda:N`, N the number of a GPU.",
+             "Device to train on: `cpu`, `cuda` or `cuda:N`, with the number N of a GPU.",
              text_without(device_fault));
-    D2_FIELD(deterministic,
-             "Use only algorithms that give the same bits each time; where there is none, the run "
-             "ends with an error. On the CPU this is so in any case; on a GPU it costs speed.");
+    D2_FIELD(
+        deterministic,
+        "Use only algorithms that give the same bits each time. If an operation has none, the run "
+        "ends with an error. A CPU gives the same bits in any case; a GPU becomes slower.");
     D2_FIELD(grad_accum_every,
              "Batches whose gradients make one update, weighted by their samples.",
              within(1, most::kGroup));
@@ -313,15 +323,17 @@ struct LoopConfig {
              "Samples that go through the network at once; larger batches are split and their "
              "gradients added. Null for the whole batch.",
              within(1, most::kBatch));
-    D2_FIELD(log_every_n_updates,
-             "Updates between two records of the log. The loss in it is the mean of that many.",
-             within(1, 10'000));
+    D2_FIELD(
+        log_every_n_updates,
+        "Updates between two records of the log. The logged loss is the mean of that many updates.",
+        within(1, 10'000));
     D2_FIELD(async_save,
              "Write checkpoints while training continues: a save holds up the steps only while the "
-             "state is copied to host memory. A save waits for the one before it.");
-    D2_FIELD(allow_changed_config,
-             "Go on from a checkpoint though the config gives its weights or its data another "
-             "meaning.");
+             "state is copied to host memory. A save waits for the previous one.");
+    D2_FIELD(
+        allow_changed_config,
+        "Resume from a checkpoint even though the config gives its weights or its data another "
+        "meaning.");
     D2_FIELD(non_finite, "What to do about losses and gradients that are not finite.");
   }
 };
@@ -336,27 +348,33 @@ struct RanksConfig {
   int64_t hang_timeout_seconds = 60;
 
   void fields(auto& f) {
-    D2_FIELD(find_unused_parameters,
-             "Several processes: parameters that no loss reaches are allowed, and named once; "
-             "otherwise they are an error.");
-    D2_FIELD(static_graph,
-             "Several processes: which parameters get a gradient is agreed on in the first update "
-             "and not asked again.");
-    D2_FIELD(reduce_dtype,
-             "Several processes: type in which gradients are added up. `bf16` halves what is sent "
-             "and keeps eight bits of each number.");
-    D2_FIELD(shard_optimizer,
-             "Several processes: each keeps the moments and the averages of a part of the weights "
-             "and updates that part (ZeRO stage 1). Saves memory; losses, weights and checkpoints "
-             "are those of a run without it.");
-    D2_FIELD(bucket_mebibytes,
-             "Several processes: gradients go on their way in parts of about this size, in MiB, "
-             "while the backward pass runs.",
-             within(1, 4096));
-    D2_FIELD(hang_timeout_seconds,
-             "Several processes: one that makes the others wait for so long is taken for stuck: "
-             "they name it and end. Saves and waits for data may take ten times as long.",
-             within(2, 86'400));
+    D2_FIELD(
+        find_unused_parameters,
+        "Several processes: allow parameters that no loss reaches, and name them once. Otherwise "
+        "they are an error.");
+    D2_FIELD(
+        static_graph,
+        "Several processes: agree in the first update which parameters get a gradient, and do not "
+        "ask again.");
+    D2_FIELD(
+        reduce_dtype,
+        "Several processes: type in which gradients are sent and summed. `bf16` halves the bytes "
+        "and keeps eight bits of each number.");
+    D2_FIELD(
+        shard_optimizer,
+        "Several processes: each keeps the moments and the averages of a part of the weights and "
+        "updates that part (ZeRO stage 1). This saves memory. Losses, weights and checkpoints are "
+        "the same as without it.");
+    D2_FIELD(
+        bucket_mebibytes,
+        "Several processes: gradients are sent in buckets of about this size, in MiB, while the "
+        "backward pass runs.",
+        within(1, 4096));
+    D2_FIELD(
+        hang_timeout_seconds,
+        "Several processes: if one makes the others wait for this long, it counts as stuck. The "
+        "others name it and end. Saves and waits for data may take ten times as long.",
+        within(2, 86'400));
   }
 };
 

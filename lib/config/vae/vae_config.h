@@ -32,7 +32,7 @@ struct LookupFreeConfig {
 
   void fields(auto& f) {
     D2_FIELD(diversity_gamma,
-             "Weight of the entropy of the mean distribution over codes, which is to be high.",
+             "Weight of the entropy of the mean distribution over codes, which training raises.",
              at_least(0));
     D2_FIELD(entropy_loss_weight, "Weight of the entropies in the loss.", at_least(0));
     D2_FIELD(commitment_loss_weight,
@@ -100,11 +100,12 @@ struct VaeConfig {
     D2_FIELD(kind, "Whose VQGanVAE: `muse` (muse-maskgit-pytorch) or `dalle2` (dalle2-pytorch).");
     D2_REQUIRED(dim, "Base width, in channels.", within(1, most::kDim));
     D2_FIELD(image_size,
-             "Side of the pictures, pixels: the `dalle2` kind takes no others. Null: any side.",
+             "Side of the pictures in pixels; the `dalle2` kind accepts no other. Null: any side.",
              within(1, most::kImageSide));
-    D2_FIELD(channels, "Of a picture: 3, or 1 for grey.", within(1, 3));
+    D2_FIELD(channels, "Channels of a picture: 3, or 1 for grey.", within(1, 3));
     D2_FIELD(layers,
-             "Resolutions, each half of the one before; of a `vit`, layers of the transformer.",
+             "Number of resolutions, each half of the one before. For a `vit`: layers of the "
+             "transformer.",
              within(1, 16));
     D2_FIELD(l2_recon_loss, "Mean square error instead of mean absolute error.");
     D2_FIELD(use_hinge_loss, "Hinge losses of the GAN; else binary cross entropy.");
@@ -112,47 +113,52 @@ struct VaeConfig {
              "Perceptual and adversarial losses; false trains reconstruction alone.");
     D2_FIELD(
         quantizer_loss_without_gan,
-        "Without `use_vgg_and_gan` the loss of the quantiser counts, too. In the references it "
-        "does not, and most codes fall out of use.");
+        "Without `use_vgg_and_gan`, the loss of the quantiser counts too. In the references it "
+        "does not, and most codes are no longer used after a while.");
     D2_FIELD(discr_layers,
-             "Halvings of the discriminator; it takes pictures of 4 pixels then or more.",
+             "Halvings in the discriminator; at least 4 pixels must remain after them.",
              within(0, 16));
-    D2_FIELD(vae_type, "Of the `dalle2` kind: convolutions (`resnet`) or a transformer (`vit`).");
+    D2_FIELD(vae_type, "For the `dalle2` kind: convolutions (`resnet`) or a transformer (`vit`).");
     D2_FIELD(lookup_free_quantization,
-             "Of the `muse` kind: signs of a projection are the code; false for a codebook.");
+             "For the `muse` kind: the signs of a projection are the code; false for a codebook.");
     D2_FIELD(codebook_size,
-             "Codes of the `muse` kind; a power of two if lookup-free. Null: 65536.",
+             "Number of codes of the `muse` kind; a power of two if lookup-free. Null: 65536.",
              within(2, 1 << 20));
     D2_FIELD(lfq_kwargs, "Arguments of the lookup-free quantisation.");
-    D2_FIELD(vq_codebook_size, "Codes of the `dalle2` kind. Null: 512.", within(2, 1 << 20));
+    D2_FIELD(
+        vq_codebook_size, "Number of codes of the `dalle2` kind. Null: 512.", within(2, 1 << 20));
     D2_FIELD(vq_codebook_dim, "Width of a code.", within(1, most::kWidth));
-    D2_FIELD(vq_decay, "Of the codebook's moving averages.", within(0, 1));
+    D2_FIELD(vq_decay, "Decay of the codebook's moving averages.", within(0, 1));
     D2_FIELD(vq_commitment_weight, "Weight of the commitment loss.", at_least(0));
-    D2_FIELD(vq_kmeans_init, "The first batch's k means are the first codes.");
+    D2_FIELD(vq_kmeans_init, "Start with the k means of the first batch as codes.");
     D2_FIELD(vq_kmeans_iters, "Rounds of k means.", within(1, 1000));
     D2_FIELD(vq_use_cosine_sim, "Codes on the unit sphere, compared by their cosine.");
-    D2_FIELD(vq_threshold_ema_dead_code,
-             "A code with a smaller moving count is replaced by a vector of the batch; 0 never.",
-             at_least(0));
-    D2_FIELD(vq_rotation_trick,
-             "Gradients pass the quantiser by a rotation (Fifty et al. 2024); false: as they are.");
+    D2_FIELD(
+        vq_threshold_ema_dead_code,
+        "A code with a smaller moving count is replaced by a vector of the batch; 0 replaces none.",
+        at_least(0));
+    D2_FIELD(
+        vq_rotation_trick,
+        "Gradients pass the quantiser through a rotation (Fifty et al. 2024); false: unchanged.");
     D2_FIELD(encdec_layer_mults,
              "Width of each resolution as a multiple of `dim`. Null: 1, 2, 4, ...",
              within(1, most::kDimMult).not_empty());
     D2_FIELD(encdec_num_resnet_blocks,
-             "Residual blocks of each resolution; one number is that of the last.",
+             "Residual blocks of each resolution; a single number holds for the last one.",
              within(0, most::kLayers).not_empty());
     D2_FIELD(encdec_resnet_groups, "Groups of the norms.", within(1, most::kWidth));
-    D2_FIELD(encdec_first_conv_kernel_size, "Of the first convolution; odd.", within(1, 63));
-    D2_FIELD(encdec_use_attn,
-             "Of the `dalle2` kind: attention at each resolution; one value is that of the last.");
+    D2_FIELD(encdec_first_conv_kernel_size, "Kernel of the first convolution; odd.", within(1, 63));
+    D2_FIELD(
+        encdec_use_attn,
+        "For the `dalle2` kind: attention at each resolution; a single value holds for the last "
+        "one.");
     D2_FIELD(encdec_attn_dim_head, "Width of a head. Null: 64.", within(1, most::kHeadWidth));
-    D2_FIELD(encdec_attn_heads, "Heads of an attention. Null: 8.", within(1, most::kHeads));
-    D2_FIELD(encdec_patch_size, "Of a `vit`: side of a patch, pixels.", within(1, 1024));
-    D2_FIELD(encdec_dim_head, "Of a `vit`: width of a head.", within(1, most::kHeadWidth));
-    D2_FIELD(encdec_heads, "Of a `vit`: heads.", within(1, most::kHeads));
+    D2_FIELD(encdec_attn_heads, "Heads of each attention. Null: 8.", within(1, most::kHeads));
+    D2_FIELD(encdec_patch_size, "For a `vit`: side of a patch in pixels.", within(1, 1024));
+    D2_FIELD(encdec_dim_head, "For a `vit`: width of a head.", within(1, most::kHeadWidth));
+    D2_FIELD(encdec_heads, "For a `vit`: number of heads.", within(1, most::kHeads));
     D2_FIELD(encdec_ff_mult,
-             "Of a `vit`: width of the feed-forward layers as a multiple of `dim`.",
+             "For a `vit`: width of the feed-forward layers as a multiple of `dim`.",
              within(1, most::kDimMult));
     check_kind(f);
     check_network(f);

@@ -19,9 +19,9 @@ namespace dalle2 {
 
 struct VaeDataConfig {
   static constexpr const char* kDoc =
-      "Where the pictures come from: a folder, the folders below it, and the tar shards in them. Files "
-      "and members of tars ending in jpg, jpeg, png or webp, in the order of their paths; those that "
-      "cannot be read are left out and counted.";
+      "Where the pictures come from: a folder, the folders below it, and the tar shards in them. "
+      "Files and members of tars ending in jpg, jpeg, png or webp are taken in the order of their "
+      "paths. Those that cannot be read are left out and counted.";
 
   std::string folder;      // required
   int64_t image_size = 0;  // required
@@ -35,9 +35,9 @@ struct VaeDataConfig {
     D2_REQUIRED(image_size, "Side of the pictures, pixels.", within(1, most::kImageSide));
     D2_REQUIRED(batch_size, "Pictures per step and process.", within(1, most::kBatch));
     D2_FIELD(valid_frac,
-             "Share of the pictures for validation; 0 validates with those of the training.",
+             "Share of the pictures for validation; 0 validates with the training pictures.",
              at_least(0).below(1));
-    D2_FIELD(random_split_seed, "Of the draw that divides the pictures.", at_least(0));
+    D2_FIELD(random_split_seed, "Seed of the draw that divides the pictures.", at_least(0));
     D2_FIELD(preprocessing,
              "Transforms by torchvision's names. Null: Resize and CenterCrop to `image_size`, and "
              "RandomHorizontalFlip between them.");
@@ -63,16 +63,18 @@ struct VaeOnlyTrainConfig {
     D2_FIELD(discr_start_step,
              "Steps before the discriminator is trained and its loss counts.",
              within(0, most::kSteps));
-    D2_FIELD(apply_grad_penalty_every,
-             "Steps between two with the gradient penalty of the discriminator; 0 for none.",
-             within(0, most::kSteps));
+    D2_FIELD(
+        apply_grad_penalty_every,
+        "The gradient penalty of the discriminator is computed every this many steps; 0 for never.",
+        within(0, most::kSteps));
     D2_FIELD(save_results_every,
-             "Steps between two grids of reconstructions, and losses of the validation pictures.",
+             "Steps between two grids of reconstructions, which come with losses of the validation "
+             "pictures.",
              within(1, most::kSteps));
     D2_FIELD(
         save_model_every,
         "Steps between two `vae.N.pt`, `vae.N.ema.pt` and the latest checkpoint; the last step has "
-        "them, too.",
+        "them too.",
         within(1, most::kSteps));
     D2_FIELD(results_folder,
              "Where the grids and these files go. Null: `results` in tracker.data_path.",
@@ -82,15 +84,15 @@ struct VaeOnlyTrainConfig {
              "`scripts/export_vgg.py` makes it. Needed with `vae.use_vgg_and_gan`.",
              not_empty());
     D2_FIELD(validation_samples,
-             "Validation pictures whose mean loss is logged, at most.",
+             "Largest number of validation pictures for the mean loss in the log.",
              within(1, most::kSamples));
   }
 };
 
 struct VaeTrainConfig : OptimizerConfig<Single>, SharedTrainConfig, VaeOnlyTrainConfig {
   static constexpr const char* kDoc =
-      "The optimisation and the loop. A run ends after `num_train_steps`, or after `epochs` if they "
-      "are over before.";
+      "The optimisation and the loop. A run ends after `num_train_steps`, or earlier after "
+      "`epochs`.";
 
   VaeTrainConfig() {
     lr = 3e-4;

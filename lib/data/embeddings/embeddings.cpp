@@ -51,23 +51,23 @@ void check_axes(const std::string& kind,
   if (row_shape.size() == axes_of(kind)) return;
   if (kind == "image") {
     throw DataError(
-        "{}: expected image embeddings of shape [{}width], got rows of shape {}.\n"
-        "  Rows of two axes are text encodings, one vector a token.",
+        "{}: expected image embeddings of shape [{}width], got rows of shape {}.\n  Rows of two "
+        "axes are text encodings, one vector per token.",
         origin,
         leading,
         shape_text(row_shape));
   }
   if (kind == "latent") {
     throw DataError(
-        "{}: expected a latent of shape [channels, height, width], got {}.\n"
-        "  `dalle2-train shards encode` writes such.",
+        "{}: expected a latent of shape [channels, height, width], got {}.\n  `dalle2-train shards "
+        "encode` writes them.",
         origin,
         shape_text(row_shape));
   }
   throw DataError(
-      "{}: expected text encodings of shape [{}length, width], one vector a token, got rows of "
-      "shape {}.\n  One vector a caption is CLIP's text embedding, which a decoder does not take: "
-      "give the text encoder's last hidden states.",
+      "{}: expected text encodings of shape [{}length, width], one vector per token, got rows of "
+      "shape {}.\n  One vector per caption is CLIP's text embedding, which a decoder does not "
+      "take: give the text encoder's last hidden states.",
       origin,
       leading,
       shape_text(row_shape));
@@ -104,7 +104,7 @@ bool EmbeddingRows::is_zero(int64_t row) const {
   const size_t size = static_cast<size_t>(row_numel_) * item_size_;
   const char* byte = array_.bytes.data() + static_cast<size_t>(row) * size;
   for (size_t i = 0; i < size; ++i) {
-    // The sign is in the last byte of a little-endian float: -0 is zero, too.
+    // The sign is in the last byte of a little-endian float: -0 is zero too.
     const unsigned mask = i % item_size_ == item_size_ - 1 ? 0x7fU : 0xffU;
     if ((static_cast<unsigned char>(byte[i]) & mask) != 0) return false;
   }
@@ -152,7 +152,7 @@ EmbeddingFolder::EmbeddingFolder(const std::string& folder,
         public_url(folder),
         is_local_url(folder) && std::filesystem::is_directory(below, ignored)
             ? fmt::format("clip-retrieval puts them one folder below: give {}.", below)
-            : "Name them like img_emb_00012.npy for shard 12, one row a sample.");
+            : "Name them like img_emb_00012.npy for shard 12, with one row per sample.");
   }
   find_row_shape(width, source);
 }
@@ -178,8 +178,8 @@ void EmbeddingFolder::find_row_shape(std::optional<int64_t> width, const SourceO
   }
   if (!row_shape_.empty()) return;
   throw DataError(
-      "{}: none of the {} in \"{}\" can be read; the first: {}\n"
-      "  Make the embeddings again, or name another folder.",
+      "{}: not one of the {} in \"{}\" can be read; the first: {}\n  Make the embeddings again, or "
+      "name another folder.",
       key_,
       counted(file_count(), "embedding file"),
       public_url(folder_),

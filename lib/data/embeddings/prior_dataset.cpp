@@ -109,7 +109,7 @@ void PriorDataset::check_lengths(const PriorDataConfig& config) const {
   const auto check = [&](const auto& table, const char* key, const auto& url) {
     if (!table || table->rows() == images_->rows()) return;
     throw DataError(
-        "{}: '{}' has {} rows and /data/image_url {}: row for row they belong to the same samples",
+        "{}: '{}' has {} rows and /data/image_url {}: row n of each must belong to sample n",
         key,
         *url,
         table->rows(),

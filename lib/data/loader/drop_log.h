@@ -31,7 +31,7 @@ inline constexpr const char* kZeroLatent = "zero latent";
 inline constexpr const char* kEmbeddingNotFinite = "embedding with NaN or infinity";
 inline constexpr const char* kWrongEmbeddingShape = "embedding of another shape";
 inline constexpr const char* kRepeatedMember = "repeated key or field";
-/// Of a shard whose samples are used all the same: it may have been cut between two members.
+/// Of a shard whose samples are used anyway: it may have been cut between two members.
 inline constexpr const char* kShardWithoutEnd = "shard without end marker";
 }  // namespace drop
 
@@ -54,7 +54,7 @@ class DropLog {
   std::map<std::string, std::vector<std::string>> texts_;  // the first of each reason
 };
 
-/// "3 broken pictures, 1 sample without picture; used all the same: 1 shard without end marker",
+/// "3 broken pictures, 1 sample without picture; used anyway: 1 shard without end marker",
 /// "nothing was found" if empty.
 std::string describe_drops(const DropCounts& counts);
 

@@ -75,7 +75,7 @@ struct LaneLoader::State {
   const Preprocess preprocess;
   int64_t window = 0;
   int64_t epoch = 0;
-  LanePosition first;  // where the epoch was taken up
+  LanePosition first;  // where the epoch was resumed
   bool started = false;
   DropCounts dropped;        // of the caller's thread
   DropCounts epoch_dropped;  // the same, of this epoch

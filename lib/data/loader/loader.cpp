@@ -184,8 +184,8 @@ void ShardLoader::finish() const {
   const int64_t shards = static_cast<int64_t>(options_.urls.size());
   const std::string all = counted(shards, "shard");
   const std::string message = fmt::format(
-      "the split \"{}\" has no usable sample in {} ({} ...): {}.\n"
-      "  `dalle2-train shards check` tells what is wrong with the shards and their embeddings.",
+      "the split \"{}\" has no usable sample in {} ({} ...): {}.\n  `dalle2-train shards check` "
+      "shows what is wrong with the shards and their embeddings.",
       options_.split,
       shards > options_.most_shards ? fmt::format("the first {} of {}", options_.most_shards, all)
                                     : all,

@@ -49,7 +49,7 @@ class ShardLoader {
   /// signal ended the wait of one
   std::optional<Batch> next();
   /// Tells that a batch was used, an empty one too: only then the sample trace has it
-  /// (DALLE2_TRACE_SAMPLES). One that is given up, and comes again when the epoch is taken up, is
+  /// (DALLE2_TRACE_SAMPLES). One that is given up, and comes again when the epoch is resumed, is
   /// in it once. @throws DataError if the trace cannot be written
   void consumed(const Batch& batch) const;
   /// Samples left out since construction, as far as batches were handed out.

@@ -21,7 +21,7 @@ struct LoaderOptions {
       INT64_MAX;  ///< of an epoch: its first ones, whose pictures are not looked at yet
   RankInfo share =
       {};  ///< which of those are decoded and handed out: a part that no other share has
-  int64_t shard_width = 6;  ///< digits of {} in an url of embeddings
+  int64_t shard_width = 6;  ///< digits of {} in a url of embeddings
   int64_t batch_size = 64;
   bool shuffle = false;        ///< shards in an order drawn from (seed, epoch)
   bool resample = false;       ///< endless draws with replacement
@@ -43,7 +43,7 @@ struct LoaderOptions {
   /// Lanes of an epoch that begins; none: as many as ranks.
   std::optional<int64_t> lanes = {};
   /// Asked once a step with several ranks: given the samples of this rank's batch, gives those of
-  /// all ranks. kStopAsked in place of a number: a signal ended the wait for the batch. kFault: it
+  /// all ranks. kStopAsked instead of a number: a signal ended the wait for the batch. kFault: it
   /// cannot be read. None for a single rank.
   std::function<std::vector<int64_t>(int64_t own)> share_sizes = {};
   static constexpr int64_t kStopAsked = -1, kFault = -2;

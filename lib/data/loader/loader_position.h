@@ -22,7 +22,7 @@ struct ShardPlace {
 
 /// Where one lane stands. Samples are mixed within windows, stretches of the shards: each has a
 /// draw, which only its place in the shards decides, and they are handed out in the order of the
-/// draws. A sample that cannot be read any more when the epoch is taken up takes no other with it.
+/// draws. A sample that cannot be read any more when the epoch is resumed takes no other with it.
 struct LanePosition {
   ShardPlace window_start = {};
   ShardPlace window_end = {};  ///< where the next window starts, if this one was begun

@@ -86,7 +86,7 @@ class ShardDataset {
   Window current_, coming_;
   size_t passed_ = 0;                  // samples of the current window
   std::optional<LanePosition> begun_;  // the window that an earlier run began, not read yet
-  int64_t to_pass_ = 0;                // samples that an earlier run counted, not passed over yet
+  int64_t to_pass_ = 0;                // samples that an earlier run counted, not skipped yet
 };
 
 }  // namespace dalle2

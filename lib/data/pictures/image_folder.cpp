@@ -84,8 +84,8 @@ std::vector<ImageFolder::Picture> ImageFolder::list_pictures(const std::string& 
   });
   if (pictures.empty()) {
     throw DataError(
-        "/data/folder: {}: expected pictures ending in jpg, jpeg, png or webp, or tars of such, here "
-        "or in folders below, found none",
+        "/data/folder: {}: expected pictures ending in jpg, jpeg, png or webp, or tars of them, "
+        "here or in the folders below, found none",
         printable(folder));
   }
   return pictures;
@@ -117,8 +117,8 @@ ImageFolder::ImageFolder(const VaeDataConfig& config, int64_t channels, int64_t 
   const auto train = static_cast<int64_t>((1 - config.valid_frac) * static_cast<double>(all));
   if (train == 0 || train == all) {
     throw DataError(
-        "/data/valid_frac: {} of {} pictures leaves none for {}: give another share, or 0 to validate "
-        "with the pictures of the training",
+        "/data/valid_frac: {} of {} pictures leaves none for {}: give another share, or 0 to "
+        "validate with the training pictures",
         config.valid_frac,
         all,
         train == 0 ? "training" : "validation");
@@ -168,7 +168,8 @@ ImageBatch ImageFolder::read(const Address& address, const std::vector<int64_t>&
           preprocess_.apply(content_of(picture), picture.path, [&] { return random(); });
       if (image.width != side_ || image.height != side_) {
         throw ConfigError(
-            "/data/preprocessing: makes pictures of {} x {} pixels; expected {} x {}, /data/image_size",
+            "/data/preprocessing: makes pictures of {} x {} pixels; expected {} x {}, "
+            "/data/image_size",
             image.width,
             image.height,
             side_,

@@ -276,10 +276,11 @@ Preprocess::Preprocess(const std::vector<TransformConfig>& steps,
     const bool resamples =
         step.kind == TransformKind::RandomResizedCrop || step.kind == TransformKind::Resize;
     if (is_tensor && resamples) {
-      log_warning("data",
-                  "/data/preprocessing: {} stands after ToTensor; it resamples the 8-bit picture "
-                  "all the same, as it does before ToTensor",
-                  name_of(step.kind));
+      log_warning(
+          "data",
+          "/data/preprocessing: {} comes after ToTensor, but resamples the 8-bit picture, as it "
+          "does before ToTensor",
+          name_of(step.kind));
     }
     steps_.push_back({step, interpolation_from_name(step.interpolation)});
   }
@@ -356,8 +357,8 @@ Image Preprocess::take_steps(Canvas canvas,
         Image& pixels = canvas.pixels();
         if (std::max(pixels.width, pixels.height) > kMostRotatedSide) {
           throw DataError(
-              "{}: {} turns pictures of at most {} pixels a side, and this one has {} x {}: let "
-              "Resize or a crop stand before it",
+              "{}: {} turns pictures of at most {} pixels per side, and this one has {} x {}: put "
+              "Resize or a crop before it",
               origin,
               name_of(config.kind),
               with_commas(kMostRotatedSide),

@@ -71,7 +71,7 @@ class Preprocess {
   Image apply(const std::string& content,
               const std::string& origin,
               const RandomBits& random) const;
-  /// All steps but ToTensor. Steps that stand after ToTensor work on the 8-bit picture, too.
+  /// All steps but ToTensor. Steps that stand after ToTensor work on the 8-bit picture too.
   /// @throws DataError for a step that would make more than the pixels allowed
   Image apply(Image image, const RandomBits& random) const;
 

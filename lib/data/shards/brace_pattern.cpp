@@ -172,7 +172,7 @@ std::string expand_variables(std::string text, const std::string& key) {
   return text;
 }
 
-/// Faults of the braces of an url, with the place.
+/// Faults of the braces of a url, with the place.
 class BraceCheck {
  public:
   BraceCheck(const std::string& text, const std::string& key) : text_(text), key_(key) {}
@@ -185,7 +185,7 @@ class BraceCheck {
     for (size_t i = 0; i < text_.size(); ++i) {
       if (text_[i] == '{') open.push_back(i);
       if (open.size() > static_cast<size_t>(BracePattern::kMostLevels)) {
-        refuse(i, fmt::format("more than {} braces within each other", BracePattern::kMostLevels));
+        refuse(i, fmt::format("braces nested more than {} deep", BracePattern::kMostLevels));
       }
       if (text_[i] != '}') continue;
       if (open.empty()) refuse(i, "the } has no opening brace");
@@ -199,7 +199,7 @@ class BraceCheck {
   void check_body(size_t at, const std::string& body) const {
     const bool plain = body.find_first_of("{},") == std::string::npos;
     if (plain && body.find("..") != std::string::npos && !is_brace_range(body)) {
-      refuse(at, fmt::format("{{{}}} is no range of whole numbers or of two letters", body));
+      refuse(at, fmt::format("{{{}}} is not a range of whole numbers or of two letters", body));
     }
   }
 
@@ -227,7 +227,7 @@ std::vector<BracePattern> url_patterns(const std::string& text, const std::strin
     const size_t end = text.find("::", from);
     const std::string url = expand_variables(text.substr(from, end - from), key);
     if (url.size() > kMostUrlBytes) {
-      throw ConfigError("{}: \"{}...\": an url of {} bytes; at most {} are taken.",
+      throw ConfigError("{}: \"{}...\": a url of {} bytes; the longest allowed has {}.",
                         key,
                         as_utf8(public_url(url).substr(0, 60)),
                         url.size(),

@@ -69,10 +69,11 @@ class Packer {
     int64_t most = 1;
     for (int64_t i = 0; i < options.index_width && most < 1000000000; ++i) most *= 10;
     if (per_shard_ < 1 || per_shard_ > most || options.shard_width < 1) {
-      throw ConfigError("{} samples a shard: expected 1 to {}, which {} digits of index can count.",
-                        per_shard_,
-                        most,
-                        options.index_width);
+      throw ConfigError(
+          "{} samples per shard: expected 1 to {}, as many as {} digits of the index can count.",
+          per_shard_,
+          most,
+          options.index_width);
     }
     for (size_t i = 0; i < pictures_.size(); ++i) {
       const int64_t place = static_cast<int64_t>(i);
@@ -258,9 +259,9 @@ void Packer::refuse_other_set(std::vector<std::string> others) const {
   if (others.empty()) return;
   std::sort(others.begin(), others.end());
   throw ConfigError(
-      "--out {}: expected no shards but those that this call makes, found others: {}\n"
-      "  They were made from other pictures or with other options, or cannot be read. Choose another "
-      "folder, or replace them with --overwrite.",
+      "--out {}: expected only shards that this call makes, found others: {}\n  They were made "
+      "from other pictures or with other options, or cannot be read. Choose another folder, or "
+      "replace them with --overwrite.",
       out_,
       short_list(others));
 }

@@ -33,7 +33,7 @@ std::vector<std::string> describe_pack(const PackReport& report) {
     lines.push_back(counted(report.without_caption, "has no caption", "have no caption"));
   }
   for (const auto& [extension, count] : report.other_files) {
-    lines.push_back(fmt::format("{} passed over: {}",
+    lines.push_back(fmt::format("{} skipped: {}",
                                 counted(count, "other file was", "other files were"),
                                 one_line(extension)));
   }

@@ -113,7 +113,7 @@ std::vector<FolderPicture> list_pictures(
     }
   });
   if (pictures.empty()) {
-    throw DataError("{}: no jpg, jpeg, png or webp file is in the folder or below it.",
+    throw DataError("{}: found no jpg, jpeg, png or webp file in the folder or below it.",
                     folder.string());
   }
   std::sort(pictures.begin(), pictures.end(), [](const auto& a, const auto& b) {
@@ -200,7 +200,7 @@ std::unique_ptr<MemberSource> open_picture_shard(const std::string& url, uint64_
   const auto shards = PictureShards::of(path.substr(0, path.rfind('/')));
   const int64_t shard = shard_number(url);
   if (shard < 0 || shard >= shards->size() || shards->url(shard) != url) {
-    throw DataError("{}: the pictures of the folder are others than when the run began", path);
+    throw DataError("{}: the pictures of the folder have changed since the run began", path);
   }
   return shards->open(shard, first_picture);
 }

@@ -64,9 +64,9 @@ class PictureShards {
   int64_t per_shard_ = 1;
 };
 
-/// Whether an url is one of PictureShards.
+/// Whether a url is one of PictureShards.
 bool is_picture_shard(const std::string& url);
-/// Opens such an url. @throws DataError if the pictures are others by now
+/// Opens such a url. @throws DataError if the pictures are others by now
 std::unique_ptr<MemberSource> open_picture_shard(const std::string& url, uint64_t first_picture);
 
 }  // namespace dalle2

@@ -237,7 +237,7 @@ std::vector<std::string> shards_in_folder(const std::string& folder) {
   walk_whole_folder(folder, Below::kNothing, [&](const auto& entry) {
     if (entry.path().extension() == ".tar") urls.push_back(entry.path().string());
   });
-  if (urls.empty()) throw DataError("{}: no .tar file is in the folder.", folder);
+  if (urls.empty()) throw DataError("{}: found no .tar file in the folder.", folder);
   std::sort(urls.begin(), urls.end());
   return urls;
 }

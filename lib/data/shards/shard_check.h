@@ -19,7 +19,7 @@ struct CheckOptions {
   bool allow_pipe = false;                              ///< urls may be commands
   bool embeddings_in_tar = false;       ///< image embeddings, if there is no folder of them
   bool text_embeddings_in_tar = false;  ///< text embeddings, likewise
-  int64_t shard_width = 6;              ///< digits of {} in an url of embeddings
+  int64_t shard_width = 6;              ///< digits of {} in a url of embeddings
   int64_t index_width = 4;
   int64_t threads = 4;
 };
@@ -35,7 +35,7 @@ struct EmbeddingCheck {
   int64_t rows = 0;         ///< of the shard's file
   // What tells that rows and keys were counted in different ways:
   int64_t beyond = 0;   ///< of the missing: samples whose row is behind the file's last
-  int64_t shared = 0;   ///< samples whose row another sample of the shard has, too
+  int64_t shared = 0;   ///< samples whose row another sample of the shard has too
   int64_t idle = 0;     ///< rows of the file that are not zero and without a sample
   int64_t surplus = 0;  ///< of them, if many of them follow samples without a gap
   std::vector<int64_t> row_shape;
@@ -47,7 +47,7 @@ struct ShardCheck {
   std::string url;
   std::string fault;         ///< absent, damaged, out of reach, without samples; else empty
   bool unreachable = false;  ///< the fault is one of the network
-  bool without_end = false;  ///< no end marker: it may have been cut, and is used all the same
+  bool without_end = false;  ///< no end marker: it may have been cut, and is used anyway
   int64_t samples = 0, usable = 0;
   int64_t no_picture = 0, broken_pictures = 0, no_caption = 0, broken_captions = 0,
           repeated_keys = 0, repeated_members = 0;

@@ -201,8 +201,8 @@ std::string ShardList::advice(const std::vector<uint32_t>& positions,
   const int64_t last_number = section.first_number + section.size - 1;
   if (existing.front() > section.first_number || existing.back() < last_number) {
     return fmt::format(
-        "Set /data/start_shard to {} and /data/end_shard to {}, so that the splits are cut from "
-        "what is there.",
+        "Set /data/start_shard to {} and /data/end_shard to {}, so that the splits are made from "
+        "the shards that exist.",
         existing.front(),
         existing.back());
   }

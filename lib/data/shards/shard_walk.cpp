@@ -42,7 +42,7 @@ void ShardWalk::start_epoch(int64_t epoch, const ShardPlace& place, int64_t bad_
   shards_opened_ = 0;
   cancelled_ = false;
   member_warnings_ = DropLog{};
-  // Lanes read shards of their own, so their orders are drawn apart, too.
+  // Lanes read shards of their own, so their orders are drawn apart too.
   draws_.emplace(options_.seed, epoch, "order of shards", options_.split, options_.lane.rank);
   order_.clear();
   if (options_.shuffle) {
@@ -114,15 +114,15 @@ void ShardWalk::open(const ShardPlace& place) {
   samples_of_shard_ = place.offset > 0 ? place.sample : 0;
   while (samples_of_shard_ < place.sample && reader_->next()) ++samples_of_shard_;
   if (samples_of_shard_ < place.sample) {
-    log_warning("data",
-                "{}: {} has {}, and the epoch resumes after its sample {}: it was another "
-                "shard then",
-                options_.split,
-                shard_name_,
-                counted(samples_of_shard_, "sample"),
-                place.sample);
+    log_warning(
+        "data",
+        "{}: {} has {}, and the epoch resumes after its sample {}: it was a different shard then",
+        options_.split,
+        shard_name_,
+        counted(samples_of_shard_, "sample"),
+        place.sample);
   }
-  member_warnings_ = DropLog{};  // of what was passed over: told before
+  member_warnings_ = DropLog{};  // of what was skipped: told before
 }
 
 /// The shard may have been packed since it was read: then the byte means nothing, which shows at
@@ -147,7 +147,7 @@ void ShardWalk::found_usable() {
   since_told_.restart();
 }
 
-/// Drops are reported with the batch after them; without one, that they go on.
+/// Drops are reported with the batch after them. While no batch comes, this reports the search.
 void ShardWalk::tell_of_search() {
   if (since_told_.seconds() < kSecondsOfSilence) return;
   since_told_.restart();
@@ -205,7 +205,7 @@ void ShardWalk::lose_unreachable(const NetworkError& error, DropLog& drops) {
 }
 
 /// What shows at the end of a shard; with its last sample, so that a position behind that is behind
-/// this, too.
+/// this too.
 void ShardWalk::note_end(bool has_sample, DropLog& drops) {
   if (end_noted_ || !reader_->at_end()) return;
   end_noted_ = true;

@@ -27,7 +27,7 @@ inline constexpr int64_t kMostUnreachable = 3;
 /// several threads at once.
 class ShardWalk {
  public:
-  /// Asked before a shard is opened. Why it is to be passed over; empty to admit it.
+  /// Asked before a shard is opened. Why it is to be skipped; empty to admit it.
   using Admit = std::function<std::string(
       const std::string& url, const SourceOptions& source, DropLog& drops)>;
 
@@ -77,7 +77,7 @@ class ShardWalk {
 
   std::vector<uint32_t> order_;  // of the urls in this epoch; empty: as they come
   std::optional<SampleRandom> draws_;
-  ShardPlace first_;  // where the epoch was taken up
+  ShardPlace first_;  // where the epoch was resumed
   int64_t shards_opened_ = 0, opened_since_usable_ = 0;
   int64_t samples_of_shard_ = 0;
   int64_t bad_shards_ = 0;            // of this epoch

@@ -131,7 +131,7 @@ std::optional<std::string> other_shards(const LoaderPosition& position,
     const auto [begin, end] = shards_of_lane(lane, lanes, shards);
     const int64_t then = position.lanes[static_cast<size_t>(lane)].shards;
     if (then == 0 || then == end - begin) continue;
-    return fmt::format("lane {} of {} had {}, and would have {} of the {} there are now",
+    return fmt::format("lane {} of {} had {}, and would now have {} of {}",
                        lane,
                        lanes,
                        counted(then, "shard"),

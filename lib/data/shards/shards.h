@@ -130,11 +130,11 @@ std::optional<std::string> other_shards(const LoaderPosition& position,
 /// @throws ConfigError for an unset variable, or braces that are neither a range nor a list
 std::vector<std::string> expand_urls(const std::string& text, const std::string& key);
 
-/// Shard number of an url: the last path part, without a query, up to its first dot.
+/// Shard number of a url: the last path part, without a query, up to its first dot.
 /// @return -1 if that is no number
 int64_t shard_number(const std::string& address);
 
-/// The samples of the shard at an url that open_source() knows. `options.offset` is 0 or a
+/// The samples of the shard at a url that open_source() knows. `options.offset` is 0 or a
 /// SampleReader::next_offset(). @throws what that throws
 std::unique_ptr<SampleReader> open_shard(const std::string& url,
                                          MemberWarning warn = {},

@@ -48,8 +48,8 @@ UrlTemplate parse_url_template(const std::string& text, int64_t width, const std
       ++i;
     } else if (c == '}') {
       throw ConfigError(
-          "{}: \"{}\": at character {}: the }} has no opening brace.\n"
-          "  Write {{}} once, where the padded shard number stands, and }}}} for a plain brace.",
+          "{}: \"{}\": at character {}: the }} has no opening brace.\n  Write {{}} once, for the "
+          "padded shard number, and }}}} for a plain brace.",
           key,
           public_url(text),
           i + 1);
@@ -59,8 +59,8 @@ UrlTemplate parse_url_template(const std::string& text, int64_t width, const std
       const auto digits = placeholder_width(body, width);
       if (end == std::string::npos || !digits || found) {
         throw ConfigError(
-            "{}: \"{}\": at character {}: {}.\n"
-            "  Write {{}} once, where the padded shard number stands, and {{{{ for a plain brace.",
+            "{}: \"{}\": at character {}: {}.\n  Write {{}} once, for the padded shard number, and "
+            "{{{{ for a plain brace.",
             key,
             public_url(text),
             i + 1,
@@ -77,8 +77,8 @@ UrlTemplate parse_url_template(const std::string& text, int64_t width, const std
   }
   if (!found) {
     throw ConfigError(
-        "{}: \"{}\" has no {{}} to take the shard number, so all shards would be one file.\n"
-        "  Write for example \"folder/{{}}.tar\".",
+        "{}: \"{}\" has no {{}} for the shard number, so all shards would be one file.\n  Write "
+        "for example \"folder/{{}}.tar\".",
         key,
         public_url(text));
   }
@@ -111,7 +111,9 @@ std::optional<std::vector<int64_t>> existing_numbers(const UrlTemplate& url) {
       for (const ListedFile& file : list_folder(folder)) names.push_back(file.name);
     } catch (const HttpStatusError& error) {
       log_warning(
-          "data", "{}\n  The shards are not listed: absent ones show when read.", error.what());
+          "data",
+          "{}\n  The shards are not listed, so absent ones are noticed only when they are read.",
+          error.what());
       return std::nullopt;
     }
   } else {

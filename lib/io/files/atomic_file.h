@@ -52,7 +52,7 @@ void write_file_atomically(const std::string& path, const std::string& content);
 /// Copies a file onto `to`, whole or not at all: the copy is read back before it takes the place of
 /// an older file. Parent folders are created. @throws as AtomicFile
 void copy_file_atomically(const std::string& from, const std::string& to);
-/// Makes `to` a second name of the file `from`, in place of what `to` was, at no cost of time and
+/// Makes `to` a second name of the file `from`, replacing what `to` was, at no cost of time and
 /// space; a copy where there can be no link (another file system). Parent folders are created.
 /// @throws as AtomicFile
 void link_file_atomically(const std::string& from, const std::string& to);

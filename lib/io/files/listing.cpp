@@ -101,7 +101,7 @@ std::vector<ListedFile> links_of_page(const std::string& html, const std::string
     if (!here || !seen.insert(link).second) continue;
     if (link.size() > kMostNameBytes || files.size() >= kMostListedFiles) {
       throw NetworkError(
-          "{}: the page has {}; at most {} are taken.\n  Give one file's url with {{}} for the "
+          "{}: the page has {}; at most {} are allowed.\n  Give one file's url with {{}} for the "
           "shard number.",
           public_url(base),
           link.size() > kMostNameBytes ? fmt::format("a name of {} bytes", link.size())
@@ -182,8 +182,8 @@ std::vector<ListedFile> list_folder(const std::string& folder, const HttpOptions
   if (folder.starts_with("s3://")) return list_s3(folder, http);
   if (!folder.starts_with("http://") && !folder.starts_with("https://")) {
     throw ConfigError(
-        "{}: a folder is a path, s3://BUCKET/FOLDER or the url of a web page.\n"
-        "  Of others give one file's url with {{}} for the shard number.",
+        "{}: a folder is a path, s3://BUCKET/FOLDER or the url of a web page.\n  For other places "
+        "give one file's url with {{}} for the shard number.",
         public_url(folder));
   }
   const size_t query = std::min(folder.find('?'), folder.size());

@@ -37,7 +37,7 @@ std::optional<std::string> why_not_writable(const std::string& folder) {
   // Up to the nearest place that is there: below it folders would be made.
   while (::stat(place.c_str(), &status) != 0) {
     if (struct stat link = {}; errno == ENOENT && ::lstat(place.c_str(), &link) == 0) {
-      return fmt::format("'{}' is a link to a place that is not there", place.string());
+      return fmt::format("'{}' is a link to a place that does not exist", place.string());
     }
     if (errno != ENOENT && errno != ENOTDIR) {
       return fmt::format("'{}' cannot be looked at: {}", place.string(), errno_text(errno));
@@ -47,7 +47,7 @@ std::optional<std::string> why_not_writable(const std::string& folder) {
     place = parent.empty() ? std::filesystem::path(".") : parent;
   }
   if (!S_ISDIR(status.st_mode)) {
-    return fmt::format("'{}' is a file, a folder is expected", place.string());
+    return fmt::format("'{}' is a file; expected a folder", place.string());
   }
   const int fault = ::access(place.c_str(), W_OK | X_OK) == 0 ? fault_of_making(place) : errno;
   if (fault == 0) return std::nullopt;

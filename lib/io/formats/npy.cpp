@@ -196,7 +196,7 @@ Preamble read_preamble(std::string_view content, const std::string& origin) {
         "{}: NumPy header of {} bytes; expected at most {}", origin, length, kLargestHeader);
   }
   if (length > content.size() - begin) {
-    throw DataError("{}: truncated NumPy header: {} bytes announced, {} there",
+    throw DataError("{}: truncated NumPy header: {} bytes announced, {} found",
                     origin,
                     length,
                     content.size() - begin);
@@ -320,7 +320,7 @@ NpyLayout parse_npy_layout(std::string_view begin, uint64_t file_size, const std
   layout.shape = std::move(*header.shape);
   layout.fortran_order = *header.fortran_order;
   layout.data_begin = preamble.data_begin;
-  // As in NumPy a shape that has a 0 is bounded, too, by its other sizes: rows are counted without it.
+  // As in NumPy, a shape with a 0 is bounded too, by its other sizes: rows are counted without it.
   auto bounded = static_cast<int64_t>(npy_item_size(layout.type));
   bool too_large = false;
   for (const int64_t size : layout.shape) {
@@ -330,7 +330,7 @@ NpyLayout parse_npy_layout(std::string_view begin, uint64_t file_size, const std
   const uint64_t expected = is_empty ? 0 : static_cast<uint64_t>(bounded);
   const uint64_t found = file_size - layout.data_begin;
   if (too_large || found != expected) {
-    throw DataError("{}: {} NumPy file: shape [{}] of '{}' takes {} bytes, {} are there",
+    throw DataError("{}: {} NumPy file: shape [{}] of '{}' takes {} bytes, but there are {}",
                     origin,
                     too_large || found < expected ? "truncated" : "oversize",
                     fmt::join(layout.shape, ", "),

@@ -40,7 +40,7 @@ class MemberSource {
   virtual bool has_end_marker() const { return true; }
 };
 
-/// Walks the regular files of a tar in order; folders, links and devices are passed over. ustar,
+/// Walks the regular files of a tar in order; folders, links and devices are skipped. ustar,
 /// GNU and PAX names of any length. Plain, gzip, bzip2, xz and zstd are recognised by content.
 class TarReader : public MemberSource {
  public:

@@ -43,9 +43,9 @@ class SampleGrouper {
   explicit SampleGrouper(MemberWarning warn = {});
   /// Takes the next member. @return the sample that it closed, if any
   std::optional<GroupedSample> add(TarMember member);
-  /// The end of a shard. @return the sample in progress, if any; the next shard begins afresh
+  /// The end of a shard. @return the sample in progress, if any; the next shard begins without one
   std::optional<GroupedSample> finish();
-  /// A shard that broke off: the sample in progress is dropped, for fields of it may be missing.
+  /// A shard that broke off: the sample in progress is dropped, since fields of it may be missing.
   /// @return its key, if there was one
   std::optional<std::string> abandon();
 

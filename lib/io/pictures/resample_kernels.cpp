@@ -188,7 +188,7 @@ void horizontal_pass_by_four(const uint8_t* in,
   for (int y = 0; y < rows; y += 4) {
     const uint8_t* from[4];
     uint8_t* to[4];
-    for (int i = 0; i < 4; ++i) {  // beyond the end, the last row once more
+    for (int i = 0; i < 4; ++i) {  // beyond the end, the last row again
       const size_t row = static_cast<size_t>(std::min(y + i, rows - 1));
       from[i] = in + row * in_stride;
       to[i] = out + row * out_stride;

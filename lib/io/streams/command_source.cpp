@@ -116,7 +116,7 @@ class Command {
   void finish() {
     close(std::exchange(output_, -1));
     int status = 0;
-    // It may go on after it has closed its output.
+    // It may continue after it has closed its output.
     for (pid_t ended = 0; ended != process_;) {
       ended = waitpid(process_, &status, WNOHANG);
       if (ended < 0 && errno != EINTR) fail("waited for", errno);

@@ -22,7 +22,7 @@ namespace {
 constexpr size_t kBlockBytes = size_t{1} << 17;
 constexpr std::string_view kGzipMagic("\x1f\x8b", 2);
 
-/// Looks at the first bytes, then hands on or inflates.
+/// Looks at the first bytes, then passes on or inflates.
 class Gunzip {
  public:
   Gunzip(ByteSource packed, std::string origin)

@@ -14,7 +14,7 @@ inline constexpr size_t kPackingMagicBytes = 6;
 /// @param begin the first bytes of the data, kPackingMagicBytes or all
 std::string packing_of(const std::string& begin);
 
-/// Unpacks what is bzip2, xz or zstd by its first bytes and hands on what is not. Its end comes
+/// Unpacks what is bzip2, xz or zstd by its first bytes and passes on what is not. Its end comes
 /// only after all checksums were right. @param origin names it in errors
 /// @throws DataError (damaged or cut off), when read
 ByteSource unpacked_source(ByteSource packed, const std::string& origin);

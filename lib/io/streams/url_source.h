@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Bytes from wherever an url points.
+// Bytes from wherever a url points.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ bool is_local_url(const std::string& url);
 /// The path of a local url: without `file:` or `file://`.
 std::string local_path(const std::string& url);
 
-/// What stands after the last slash of an url's path, without query and fragment; of a command,
+/// What stands after the last slash of a url's path, without query and fragment; of a command,
 /// after its last slash. It tells shards apart and may hold a command's secrets: it is not to be
 /// shown.
 std::string url_file_name(const std::string& url);
@@ -30,7 +30,7 @@ struct SourceOptions {
 /// The bytes at an url: a path, `file:PATH`, `http://` and `https://` (HttpStream),
 /// `s3://BUCKET/KEY`, or `pipe:COMMAND`, the output of a shell command whose failure is a DataError
 /// at the end of it (status 141, a closed pipe, is none). Files are sought, http asks for a range,
-/// of a command what comes before the offset is read and passed over.
+/// of a command what comes before the offset is read and skipped.
 /// @throws DataError (no such file, no such command), ConfigError for other schemes and for a
 /// command that is not allowed; reading throws DataError and NetworkError
 ByteSource open_source(const std::string& url, const SourceOptions& options = {});

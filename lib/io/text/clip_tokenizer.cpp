@@ -175,7 +175,7 @@ std::vector<int64_t> ClipTokenizer::tokenize(std::string_view text,
   const auto length = static_cast<size_t>(context_length);
   if (tokens.size() > length && long_text == LongText::kRefuse) {
     throw DataError(
-        "the text \"{}\" has {} tokens, those that enclose it included: expected {} at most. "
+        "the text \"{}\" has {} tokens, including the start and end tokens: expected {} at most. "
         "Shorten it, or let long texts be cut",
         shown(text),
         tokens.size(),
@@ -191,7 +191,7 @@ std::string ClipTokenizer::decode(std::span<const int64_t> tokens) const {
   for (const int64_t token : tokens) {
     if (token == start_token() || token == end_token()) continue;
     if (token < 0 || token >= vocab_size()) {
-      throw DataError("{} is no token: expected 0 to {}", token, vocab_size() - 1);
+      throw DataError("{} is not a token: expected 0 to {}", token, vocab_size() - 1);
     }
     text += tables_->bytes[static_cast<size_t>(token)];
     if (tables_->ends_word[static_cast<size_t>(token)]) text += ' ';

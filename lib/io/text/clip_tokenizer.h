@@ -28,7 +28,7 @@ class ClipTokenizer {
 
   /// @param merges a line a merge, "t h" or "th e</w>", in the letters that stand for bytes; a first
   /// line that begins with "#version" or a quotation mark is a comment
-  /// @param where stands before the text of errors
+  /// @param where precedes the text of errors
   /// @throws DataError naming the line that is no merge, or whose parts no earlier line makes
   ClipTokenizer(std::string_view merges, const std::string& where);
   ~ClipTokenizer();

@@ -76,7 +76,7 @@ std::string find_clip_vocabulary(const std::optional<std::string>& configured,
     if (fs::is_regular_file(place)) return place.string();
     searched.push_back(printable(place.string()));
   }
-  throw ConfigError("{}: the vocabulary of CLIP is not there, searched{}\n  {}",
+  throw ConfigError("{}: the vocabulary of CLIP was not found in{}\n  {}",
                     where,
                     indented_list(searched),
                     kAdvice);
@@ -91,7 +91,8 @@ ClipTokenizer read_clip_vocabulary(const std::string& path) {
   const std::string merges = text.substr(begin, end - begin);
   if (const std::string got = to_hex(sha256(merges)); got != kOpenAiSha256) {
     throw DataError(
-        "{}: not the vocabulary of OpenAI's CLIP: the sha256 of its {} merges is {}, expected {}\n  {}",
+        "{}: not the vocabulary of OpenAI's CLIP: the sha256 of its {} merges is {}, expected {}\n "
+        " {}",
         path,
         kOpenAiMerges,
         got,
@@ -197,7 +198,7 @@ void ClipVocabularyTrainer::add(std::string_view caption) {
 
 std::string ClipVocabularyTrainer::merges(int64_t vocab_size) const {
   if (vocab_size < ClipTokenizer::kLeastVocabSize) {
-    throw ConfigError("a vocabulary of {} tokens: expected {} or more, those of bytes alone",
+    throw ConfigError("a vocabulary of {} tokens: expected {} or more, which the bytes alone need",
                       vocab_size,
                       ClipTokenizer::kLeastVocabSize);
   }

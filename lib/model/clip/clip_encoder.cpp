@@ -11,7 +11,7 @@ at::Tensor ClipEncoderImpl::resized(const at::Tensor& images) const {
   if (images.dim() != 4 || images.size(-1) != images.size(-2) || images.size(-1) < image_size()) {
     throw DataError(
         "CLIP got pictures of shape {}: expected [B, channels, H, H] with H at least {}, the side "
-        "that its image tower sees",
+        "of its image tower's input",
         shape_text(images.sizes()),
         image_size());
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The modified ResNet of CLIP (Radford et al. 2021, arXiv 2103.00020, section 2.4): three convolutions at
-// the start, averages in the place of strides, attention in the place of the last average. Legend: B
+// the start, averages instead of strides, attention instead of the last average. Legend: B
 // batch, C channels, H W pixels, D width of the embeddings.
 #pragma once
 

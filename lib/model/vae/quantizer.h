@@ -41,7 +41,7 @@ class QuantizerImpl : public torch::nn::Module {
   /// are made by all together.
   virtual void quantize_nothing() {}
   /// Moves the codes by what was quantised since the last call; all ranks have to call it.
-  /// @param generator draws vectors in the place of codes that are not used
+  /// @param generator draws vectors instead of codes that are not used
   /// @param was_skipped [] not 0: the update that the passes were for was skipped, and nothing is
   /// learned from them; undefined: it was made
   virtual void learn(const at::Generator& /*generator*/, const at::Tensor& /*was_skipped*/ = {}) {}

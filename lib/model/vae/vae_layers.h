@@ -17,7 +17,7 @@ at::Tensor leaky(const at::Tensor& x);
 
 /// Two 3x3 convolutions, each with a GroupNorm and leaky(), a 1x1 convolution, and the input again.
 /// Where it is gated, half of the channels of a convolution gate the other half (Dauphin et al. 2017)
-/// in the place of leaky().
+/// instead of leaky().
 class VaeBlockImpl : public torch::nn::Module {
  public:
   VaeBlockImpl(int64_t channels, int64_t groups, bool gated);

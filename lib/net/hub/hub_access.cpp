@@ -61,15 +61,15 @@ std::string find_endpoint(bool plain_http) {
   }
   if (public_url(endpoint) != endpoint) {
     throw ConfigError(
-        "HF_ENDPOINT is \"{}\" with a login or a query: it would stand wherever the address does.\n"
-        "  Give the address alone, and the token as HF_TOKEN.",
+        "HF_ENDPOINT is \"{}\" with a login or a query, which would be shown wherever the address "
+        "is shown.\n  Give the address alone, and the token as HF_TOKEN.",
         public_url(endpoint));
   }
   if (is_plain && !plain_http && !is_loopback_url(endpoint)) {
     throw ConfigError(
-        "HF_ENDPOINT is \"{}\": plain http to another machine is refused, for whoever is between "
-        "could read the token.\n  Give an https address, or set allow_plain_http in the section of "
-        "the config that uses the hub.",
+        "HF_ENDPOINT is \"{}\": plain http to another machine is refused, because others could "
+        "read the token.\n  Give an https address, or set allow_plain_http in the section of the "
+        "config that uses the hub.",
         public_url(endpoint));
   }
   return endpoint;

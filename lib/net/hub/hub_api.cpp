@@ -79,8 +79,8 @@ std::string HubRepository::explain(const HttpAnswer& answer) const {
 void HubRepository::check_token(const HttpCallOptions& options) const {
   if (access_.token.empty()) {
     throw NetworkError(
-        "{}: no token was found.\n  Give one that may write as HF_TOKEN, in the file token_path, or "
-        "by `hf auth login`; {}/settings/tokens makes one.",
+        "{}: no token was found.\n  Give one that may write: as HF_TOKEN, in the file token_path, "
+        "or by `hf auth login`. {}/settings/tokens makes one.",
         name(),
         access_.endpoint);
   }
@@ -91,7 +91,8 @@ void HubRepository::check_token(const HttpCallOptions& options) const {
   if (auth == who.end() || !auth->is_object() || token == auth->end()) return;
   if (text_of(*token, "role") != "read") return;
   throw NetworkError(
-      "{}: the token of {} may only read.\n  Give one with the role \"write\", of {}/settings/tokens.",
+      "{}: the token of {} may only read.\n  Give one with the role \"write\" from "
+      "{}/settings/tokens.",
       name(),
       access_.source,
       access_.endpoint);
@@ -99,7 +100,7 @@ void HubRepository::check_token(const HttpCallOptions& options) const {
 
 bool HubRepository::exists(const HttpCallOptions& options) const {
   HttpCall look = call("GET", api("/revision/" + uri_encode(revision_)));
-  look.accepted = {401, 404};  // 401: of a private one that others own, too
+  look.accepted = {401, 404};  // 401: of a private one that others own too
   return http_call(look, options).status() == 200;
 }
 

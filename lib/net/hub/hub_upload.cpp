@@ -307,7 +307,7 @@ void HubRepository::upload(const HubUpload& upload, const HttpCallOptions& optio
               name() + "/" + upload.path)
         .run();
   }
-  // A commit that seems to have failed may have been made, and others commit, too: what the branch
+  // A commit that seems to have failed may have been made, and others commit too: what the branch
   // holds is looked at before each attempt, and it fails if the branch has moved since.
   HttpCallOptions once = options;
   once.attempts = 1;

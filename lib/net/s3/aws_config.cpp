@@ -71,8 +71,8 @@ void find_keys(const Files& files, const std::string& profile, S3Access& access)
   const bool in_second = in_config != files.config.end();
   if (!in_first && !in_second && !environment("AWS_PROFILE").empty()) {
     throw ConfigError(
-        "AWS_PROFILE is \"{}\", and neither {} nor {} has a section of that name.\n"
-        "  Name a profile that is there, or give AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
+        "AWS_PROFILE is \"{}\", but neither {} nor {} has a section with that name.\n  Name a "
+        "profile that exists, or give AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
         profile,
         files.credentials_path,
         files.config_path);
@@ -87,8 +87,8 @@ void find_keys(const Files& files, const std::string& profile, S3Access& access)
     for (const char* other : {"credential_process", "role_arn", "sso_session", "sso_start_url"}) {
       if (value_of(place->second, other).empty()) continue;
       throw ConfigError(
-          "{} [{}] gets its keys by {}, which only the AWS tools know.\n"
-          "  Hand them on: eval \"$(aws configure export-credentials --format env)\".",
+          "{} [{}] gets its keys by {}, which only the AWS tools know.\n  Pass them on: eval "
+          "\"$(aws configure export-credentials --format env)\".",
           path,
           profile,
           other);

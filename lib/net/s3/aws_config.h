@@ -18,7 +18,7 @@ struct S3Access {
 /// Keys: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, else the profile
 /// AWS_PROFILE (or "default") of ~/.aws/credentials (AWS_SHARED_CREDENTIALS_FILE) and ~/.aws/config
 /// (AWS_CONFIG_FILE). Region: AWS_REGION, AWS_DEFAULT_REGION, the profile. Endpoint:
-/// AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, the profile's (its `services` section's, too).
+/// AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, the profile's (its `services` section's too).
 /// @throws ConfigError for half a pair of keys, a named profile that is nowhere, a profile that
 /// gets its keys in a way that is not known here, an endpoint that is no url
 S3Access find_s3_access();

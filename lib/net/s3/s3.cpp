@@ -52,14 +52,15 @@ std::string read_page(const std::string& url, HttpGet request, const HttpOptions
 void check_names(const std::string& url, const std::vector<std::string>& names, size_t pages) {
   if (!names.empty() && names.back().size() > kMostNameBytes) {
     throw NetworkError(
-        "{}: the listing has a name of {} bytes; at most {} are taken: is this a store of S3?",
+        "{}: the listing has a name of {} bytes; at most {} are allowed: is this an S3 store?",
         url,
         names.back().size(),
         kMostNameBytes);
   }
   if (names.size() > kMostListedFiles || pages > kMostPages) {
     throw NetworkError(
-        "{}: the listing continues after {} names on {} pages.\n  Give a folder with fewer files, or "
+        "{}: the listing continues after {} names on {} pages.\n  Give a folder with fewer files, "
+        "or "
         "one file's url with {{}} for the shard number.",
         url,
         names.size(),

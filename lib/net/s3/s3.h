@@ -33,7 +33,7 @@ S3Url parse_s3_url(const std::string& url);
 /// @throws ConfigError
 HttpGet s3_request(const std::string& url);
 
-/// The names (no folders) of the objects in the folder of an url: those whose key begins with it
+/// The names (no folders) of the objects in the folder of a url: those whose key begins with it
 /// and has no more slash. ListObjectsV2, page by page.
 /// @param url "s3://bucket/folder/" or with the beginning of the names, "s3://bucket/folder/img_"
 /// @return keys after the last slash of the url

@@ -63,10 +63,10 @@ std::string tame(std::string text, const S3Access& access) {
 
 std::string advice(const std::string& code, long status, const S3Access& access, bool writes) {
   const std::string keys =
-      access.is_anonymous() ? "no keys were found (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or "
-                              "the profile AWS_PROFILE of ~/.aws/credentials), so it was asked for "
-                              "anonymously"
-                            : "the keys are those of " + access.source;
+      access.is_anonymous()
+          ? "no keys were found (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the profile "
+            "AWS_PROFILE of ~/.aws/credentials), so the request was anonymous"
+          : "the keys are those of " + access.source;
   if (code == "NoSuchBucket") return "There is no such bucket: check the url and the endpoint";
   if (status == 404) return "There is no such object: check the url and its number";
   if (code == "ExpiredToken" || code == "TokenRefreshRequired") {

@@ -87,7 +87,7 @@ class S3Upload {
     const HttpAnswer answer = call("POST", {{"uploads", ""}}, {});
     const std::string id = xml_element(answer.body, "UploadId").value_or("");
     if (!id.empty()) return id;
-    throw NetworkError("{}: the store begins no upload in parts: is this a store of S3?", shown_);
+    throw NetworkError("{}: the store begins no upload in parts: is this an S3 store?", shown_);
   }
 
   /// A store may answer 200 and tell the fault in the body.

@@ -18,14 +18,14 @@ struct S3UploadOptions {
   int64_t part_bytes = kS3PartBytes;  ///< S3 takes 5 MiB and more, and at most 10,000 parts
 };
 
-/// Stores a file as the object of an url ("s3://bucket/key"), whole or not at all. The store compares
+/// Stores a file as the object of a url ("s3://bucket/key"), whole or not at all. The store checks
 /// the SHA-256 of each part.
 /// @throws NetworkError, DataError (the file), ConfigError
 void s3_upload(const std::string& path,
                const std::string& url,
                const S3UploadOptions& options = {});
 
-/// Asks whether the bucket of an url is there and knows the keys. @throws NetworkError, ConfigError
+/// Asks whether the bucket of a url is there and knows the keys. @throws NetworkError, ConfigError
 void s3_check_bucket(const std::string& url, const S3UploadOptions& options = {});
 
 }  // namespace dalle2

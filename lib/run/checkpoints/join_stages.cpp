@@ -64,8 +64,8 @@ Source read_source(const std::string& path, bool averaged) {
   check_kind(root, "decoder");
   if (has_lora(root)) {
     throw DataError(
-        "{}: holds adapters, which are no stage by themselves\n  Make plain weights of it first: "
-        "dalle2-train convert --merge-lora IN OUT",
+        "{}: holds adapters, which are not a stage by themselves\n  Make plain weights of it "
+        "first: dalle2-train convert --merge-lora IN OUT",
         path);
   }
   source.weights = model_weights(root, "decoder", /*use_ema=*/averaged);
@@ -96,8 +96,8 @@ const Source* giver_of(size_t stage, const std::vector<Source>& sources) {
     if (source.trained(stage)) {
       if (trained != nullptr) {
         throw ConfigError(
-            "unet {}: {} and {} both trained it\n  Leave one of the files out: of each unet one "
-            "file gives the weights.",
+            "unet {}: {} and {} both trained it\n  Leave one of the files out: the weights of a "
+            "unet come from one file.",
             stage + 1,
             trained->path,
             source.path);
@@ -106,8 +106,8 @@ const Source* giver_of(size_t stage, const std::vector<Source>& sources) {
     } else if (source.holds(stage)) {
       if (held != nullptr && !hold_the_same(*held, source, stage)) {
         throw ConfigError(
-            "unet {}: {} and {} hold different weights of it, and neither trained it\n  Name the "
-            "file that did, too, or leave one of these out.",
+            "unet {}: {} and {} hold different weights of it, and neither trained it\n  Add the "
+            "file that did, or leave one of these out.",
             stage + 1,
             held->path,
             source.path);
@@ -124,7 +124,7 @@ bool says_how_to_draw(const std::string& change) {
   });
 }
 
-/// @param drawing whether the decoders have to draw in the same way, too
+/// @param drawing whether the decoders have to draw in the same way too
 void check_same_decoder(const Source& source,
                         const std::string& config,
                         const std::string& origin,
@@ -136,7 +136,7 @@ void check_same_decoder(const Source& source,
     if (change.starts_with("/decoder")) faults.push_back(change);
   }
   if (!faults.empty()) {
-    throw ConfigError("{} and {} are no stages of one cascade:\n  {}",
+    throw ConfigError("{} and {} are not stages of one cascade:\n  {}",
                       source.path,
                       origin,
                       fmt::join(faults, "\n  "));
@@ -146,8 +146,8 @@ void check_same_decoder(const Source& source,
       changes.other.begin(), changes.other.end(), std::back_inserter(faults), says_how_to_draw);
   if (faults.empty()) return;
   throw ConfigError(
-      "{} and {} draw in different ways:\n  {}\n  Say which is wanted: --config F.json, a training "
-      "file whose /decoder the result takes.",
+      "{} and {} draw in different ways:\n  {}\n  Say which one to use: --config F.json, a "
+      "training file whose /decoder the result gets.",
       source.path,
       origin,
       fmt::join(faults, "\n  "));
@@ -235,8 +235,9 @@ void set_averages(Dict& result, const Givers& givers) {
   const std::optional<Value> diffusers = joined_list(givers, "ema_diffusers");
   if (ema && diffusers) {
     throw ConfigError(
-        "the files hold averages of different kinds (\"ema\" and \"ema_diffusers\"), which no "
-        "checkpoint holds together\n  Add --ema, which joins the averaged weights themselves.");
+        "the files hold averages of different kinds (\"ema\" and \"ema_diffusers\"), which a "
+        "checkpoint cannot hold together\n  Add --ema, which joins the averaged weights "
+        "themselves.");
   }
   if (ema) result.set("ema", *ema);
   if (diffusers) result.set("ema_diffusers", *diffusers);
@@ -308,9 +309,8 @@ JoinedStages join_stages(const std::vector<std::string>& paths,
     config = config_texts(loaded).full_json;
   }
   if (config.empty()) {
-    throw ConfigError(
-        "{}: carries no config\n  Give the training file of the cascade: --config F.json",
-        first.path);
+    throw ConfigError("{}: has no config\n  Give the training file of the cascade: --config F.json",
+                      first.path);
   }
   const std::string origin = config_path.value_or(first.path);
   for (const Source& source : sources) check_same_decoder(source, config, origin, !config_path);

@@ -55,7 +55,7 @@ LoaderPosition loader_position_of(const Cursor& saved) {
   LoaderPosition position;
   const Cursor lanes = saved.at("lanes");
   if (lanes.value().is_dict()) {
-    throw DataError("{}: expected a list, one entry a lane, got a dict", lanes.where());
+    throw DataError("{}: expected a list with one entry per lane, got a dict", lanes.where());
   }
   if (lanes.size() > kMostLanes) {
     throw DataError(

@@ -57,8 +57,8 @@ std::string config_of_checkpoint(const std::string& kind, const std::string& pat
   const std::optional<Cursor> config = root.value().is_dict() ? root.find("config") : std::nullopt;
   if (!config || config->is_none()) {
     throw ConfigError(
-        "{}: this file carries no config: give the `{}` section that it was trained with as "
-        "\"model\" beside \"checkpoint\"",
+        "{}: this file has no config: give the `{}` section that it was trained with as \"model\" "
+        "beside \"checkpoint\"",
         printable(path),
         kind);
   }
@@ -104,8 +104,8 @@ auto config_of(const ModelSource& source, const Cursor& checkpoint) {
   const std::optional<Cursor> config = checkpoint.find("config");
   if (!config || config->is_none()) {
     throw ConfigError(
-        "{}: this checkpoint carries no config\n  Give the training file it was made with: "
-        "--config F.json",
+        "{}: this checkpoint has no config\n  Give the training file it was made with: --config "
+        "F.json",
         checkpoint.where());
   }
   return parse(json_of_value(config->value()), config->where(), lenient());
@@ -117,9 +117,9 @@ StateDict plain_weights(const ModelSource& source,
                         const std::string& kind) {
   if (!source.use_ema && !has_averages(checkpoint)) {
     throw ConfigError(
-        "--no-ema: has no effect on {}, which holds no averages beside its weights (those of a "
-        "model file are the averages already)\n  Leave the option out, or name the checkpoint of "
-        "the run (checkpoint.pth) for the live weights.",
+        "--no-ema: has no effect on {}, which holds no averages (the weights of a model file are "
+        "already the averages)\n  Leave the option out, or name the checkpoint of the run "
+        "(checkpoint.pth) for the live weights.",
         checkpoint.where());
   }
   return with_adapters(model_weights(checkpoint, kind, source.use_ema), checkpoint, source.lora);
@@ -278,7 +278,7 @@ void load_latent_vaes(const Decoder& decoder) {
 Decoder load_decoder(const ModelSource& source, const Value& checkpoint) {
   const auto make = [](const LoadedDecoderConfig& loaded, const StateDict& weights) {
     Decoder decoder(loaded.plan);
-    // A stage that was not trained has no entries: it is taken out here, too.
+    // A stage that was not trained has no entries: it is taken out here too.
     for (int64_t unet = 1; unet <= decoder->num_unets(); ++unet) {
       if (strip_prefix(weights, fmt::format("unets.{}.", unet - 1)).empty())
         decoder->drop_unet(unet);

@@ -40,16 +40,16 @@ static void compare_data_size(const Cursor& root, const DataSize& now, ConfigCha
     if (now.names.empty() || !own->has("data_names")) return;
     if (own->at("data_names").as_string() == now.names) return;
     changes.meaning.push_back(fmt::format(
-        "/data: the names of the {} are others than when the checkpoint was made: the splits are dealt "
-        "again, and what was kept for validation may be trained on",
+        "/data: the names of the {} have changed since the checkpoint was made: the splits are "
+        "made again, and what was kept for validation may be trained on",
         counted(count, now.unit)));
     return;
   }
-  changes.meaning.push_back(
-      fmt::format("/data: the checkpoint has a data set of {}, now there are {}: the splits are "
-                  "dealt again, and what was kept for validation may be trained on",
-                  counted(saved, now.unit),
-                  counted(count, now.unit)));
+  changes.meaning.push_back(fmt::format(
+      "/data: the checkpoint has a data set of {}, now there are {}: the splits are made again, "
+      "and what was kept for validation may be trained on",
+      counted(saved, now.unit),
+      counted(count, now.unit)));
 }
 
 /// Whether a checkpoint of a run over shards was made while its epoch was trained on.
@@ -73,16 +73,16 @@ ConfigChanges compare_config(const Cursor& root,
   if (!is_amid_epoch(root)) changes.order.clear();
   std::vector<std::string> told = changes.meaning;
   for (const std::string& line : changes.order) {
-    told.push_back(line +
-                   ": it stands amid an epoch, and this would change the order of its samples");
+    told.push_back(
+        line + ": it was saved within an epoch, and this would change the order of its samples");
   }
   if (told.empty()) return changes;
   const std::string list = fmt::format("{}", fmt::join(told, "\n  "));
   if (!allow_changed_config) {
     throw ConfigError(
-        "{}: the config gives this checkpoint's weights or data another meaning:\n  {}\n"
-        "  Go on with the values it was made with, begin a new run in another /tracker/data_path, "
-        "or set /train/allow_changed_config to true if that is what you want.",
+        "{}: the config gives this checkpoint's weights or data another meaning:\n  {}\n  Use the "
+        "values it was made with, begin a new run in another /tracker/data_path, or set "
+        "/train/allow_changed_config to true if that is what you want.",
         root.where(),
         list);
   }
@@ -99,9 +99,9 @@ void check_same_model(const Cursor& root, const ConfigTexts& texts, bool allow_c
   const std::vector<std::string> changes = model_changes(root, texts.kind, texts.full_json);
   if (changes.empty()) return;
   throw ConfigError(
-      "{}: this run would stand on its weights, but it is of another {}:\n  {}\n"
-      "  Take the values it was made with, or another file in /tracker/load, or set "
-      "/train/allow_changed_config to true if that is what you want.",
+      "{}: this run would build on its weights, but it is of another {}:\n  {}\n  Use the values "
+      "it was made with, or another file in /tracker/load, or set /train/allow_changed_config to "
+      "true if that is what you want.",
       root.where(),
       texts.kind,
       fmt::join(changes, "\n  "));
@@ -109,10 +109,10 @@ void check_same_model(const Cursor& root, const ConfigTexts& texts, bool allow_c
 
 void throw_no_base(const std::string& model_name) {
   throw ConfigError(
-      "/train/lora: adapters need the weights of a trained {0} to stand on, and no checkpoint was "
-      "loaded: without one they would be trained on random weights that stay as they are\n"
-      "  Name the {0}'s checkpoint in /tracker/load (load_from \"local\", file_path), or set "
-      "/train/lora/rank to 0 to train the whole network.",
+      "/train/lora: adapters need the weights of a trained {0}, and no checkpoint was loaded: "
+      "without one they would be trained on random weights that stay as they are\n  Name the {0}'s "
+      "checkpoint in /tracker/load (load_from \"local\", file_path), or set /train/lora/rank to 0 "
+      "to train the whole network.",
       model_name);
 }
 

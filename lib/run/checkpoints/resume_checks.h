@@ -61,7 +61,7 @@ HeldStages held_stages(const Cursor& root,
                        const std::function<bool(const std::string&)>& is_untrained);
 /// Warns where the checkpoint at `path` has been trained for more epochs than are asked for.
 void warn_if_nothing_is_left(const RunPosition& position, int64_t epochs, const std::string& path);
-/// Warns that a checkpoint is passed over for `next`. What to do about its fault, after its first
+/// Warns that a checkpoint is skipped for `next`. What to do about its fault, after its first
 /// line, is for those who have no other.
 void tell_fall_back(const std::string& fault, const std::string& next);
 /// For adapters that found no weights to stand on. @throws ConfigError

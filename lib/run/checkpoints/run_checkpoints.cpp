@@ -46,7 +46,7 @@ void check_finite(const Trainer& trainer, const std::string& path) {
   if (!part) return;
   throw DataError(
       "{}: the {} are not finite, and a run that resumes from them would stop at once\n  Load "
-      "another checkpoint; `dalle2-train fsck` tells which are whole.",
+      "another checkpoint; `dalle2-train fsck` shows which are whole.",
       path,
       *part);
 }
@@ -98,7 +98,7 @@ StartedFrom RunCheckpoints::start() {
   session_.together("looking at what an earlier run left", [&] {
     if (group.is_main()) take_folder();
   });
-  const ProcessGroup::BusyScope busy(group, "taking up what an earlier run left");
+  const ProcessGroup::BusyScope busy(group, "resuming what an earlier run left");
   const bool resumes = group.text_of_main(tracker.auto_resumed() ? "yes" : "no", "start") == "yes";
   if (!group.is_main()) tracker.init({.auto_resumed_on_main = resumes});
   std::optional<Found> found;
@@ -123,8 +123,8 @@ void RunCheckpoints::check_same_start(const std::optional<Found>& found) {
   for (size_t rank = 0; rank < paths.size(); ++rank) {
     if (paths[rank] == paths.front()) continue;
     throw DataError(
-        "rank 0 starts from {}, rank {} from {}\n  All ranks read the same files: /tracker/data_path "
-        "and /tracker/load have to be on a file system that all machines share.",
+        "rank 0 starts from {}, rank {} from {}\n  All ranks must read the same files: "
+        "/tracker/data_path and /tracker/load must be on a file system that all machines share.",
         paths.front(),
         rank,
         paths[rank]);
@@ -139,8 +139,8 @@ void RunCheckpoints::check_same_weights() {
   for (size_t rank = 0; rank < sums.size(); ++rank) {
     if (sums[rank] == sums.front()) continue;
     throw DataError(
-        "the weights of rank {} differ from those of rank 0 (epoch {}, sample {})\n  Nothing of this "
-        "state was saved. Memory or a network card may be faulty, or the machines compute "
+        "the weights of rank {} differ from those of rank 0 (epoch {}, sample {})\n  This state "
+        "was not saved. Memory or a network card may be faulty, or the machines compute "
         "differently: look at the machine of that rank, and resume from the last checkpoint.",
         rank,
         position_.epoch,
@@ -291,7 +291,7 @@ void RunCheckpoints::carry_untrained(const Cursor& root) {
   const std::vector<std::string> taken =
       trainer_.carry(with_adapters(weights, root, {}), root.where());
   log_info("ckpt",
-           "{}: the weights of {}, which this run does not train, go into its files as they are",
+           "{}: the weights of {}, which this run does not train, go into its files unchanged",
            root.where(),
            fmt::join(taken, ", "));
 }

@@ -45,10 +45,9 @@ void RunCheckpoints::check_state() const {
   const std::optional<std::string> part = trainer_.non_finite_part();
   if (!part) return;
   throw NonFiniteError(
-      "the {} are not finite (epoch {}, sample {})\n"
-      "  Nothing of this state was saved: the last checkpoint is from before, unless the run began "
-      "with such weights. Lower /train/lr, or start from another checkpoint; `dalle2-train fsck` "
-      "tells which are whole.",
+      "the {} are not finite (epoch {}, sample {})\n  This state was not saved: the last "
+      "checkpoint is from before, unless the run began with such weights. Lower /train/lr, or "
+      "start from another checkpoint; `dalle2-train fsck` shows which are whole.",
       *part,
       position_.epoch,
       position_.sample_of_epoch());

@@ -34,7 +34,8 @@ ClipTokenizer train_vocabulary(int64_t tokens, const ShardData& data) {
   ClipTokenizer tokenizer(trainer.merges(tokens), "/clip/tokenizer/train");
   if (tokenizer.vocab_size() != tokens) {
     throw ConfigError(
-        "/clip/tokenizer/train: expected at most {}, which is all that the words of {} give, got {}",
+        "/clip/tokenizer/train: expected at most {}, which is all that the words of {} give; got "
+        "{}",
         tokenizer.vocab_size(),
         counted(captions, "caption"),
         tokens);
@@ -181,7 +182,8 @@ void check_class_texts(const ClipEvaluateConfig& config,
       const int64_t tokens = std::ssize(tokenizer.encode(text)) + kEnclosing;
       if (tokens <= context_length) continue;
       throw ConfigError(
-          "/evaluate/classes: \"{}\" has {} tokens, and /clip/text_cfg/context_length is {}\n  Shorten "
+          "/evaluate/classes: \"{}\" has {} tokens, and /clip/text_cfg/context_length is {}\n  "
+          "Shorten "
           "the name, or the text of /evaluate/templates.",
           printable(text),
           tokens,

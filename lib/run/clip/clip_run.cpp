@@ -30,8 +30,8 @@ void check_processes(const ClipModelConfig& config, int64_t processes) {
   if (!config.vision_cfg.is_resnet() || processes == 1) return;
   throw ConfigError(
       "/clip/vision_cfg/layers: a ResNet is trained by one process, got {}: each would have other "
-      "statistics in its batch norms\n  Train a vision transformer (one number of layers), or take "
-      "one process.",
+      "statistics in its batch norms\n  Train a vision transformer (a single number of layers), or "
+      "use one process.",
       processes);
 }
 
@@ -40,8 +40,8 @@ ClipRun::ClipRun(const LoadedClipConfig& loaded, const RunProcess& process)
           run_plan(loaded,
                    process,
                    {{}},
-                   "damaged images with `dalle2-train shards check`, and for captions that are "
-                   "all the same"),
+                   "damaged images with `dalle2-train shards check`, and for captions that are all "
+                   "identical"),
           [&](const at::Device& device) { return make_trainer(loaded, process, device); },
           {.loop = loaded.config.train, .data = loaded.config.data, .needs = clip_needs()}),
       config_(loaded.config),
@@ -90,7 +90,7 @@ const ClipTokenizer& ClipRun::tokenizer() {
   if (trainer_.has_weights_without_vocabulary() && config_.clip.tokenizer.train) {
     throw ConfigError(
         "/clip/tokenizer/train: the run begins with the weights of a file, whose embeddings of "
-        "tokens belong to another vocabulary\n  Leave the key out: OpenAI's vocabulary is taken.");
+        "tokens belong to another vocabulary\n  Leave the key out to use OpenAI's vocabulary.");
   }
   // What was there gave weights alone.
   if (!tokenizer_) from_outside([this] { make_tokenizer(); });

@@ -32,7 +32,7 @@ ConvertReport join_files(const ConvertCommand& command) {
 void check_convert_options(const ConvertCommand& command) {
   const size_t files = command.in_paths.size();
   if (command.merge && files < 2) {
-    throw ConfigError("--merge: expected two files or more and OUT, got {} and OUT", files);
+    throw ConfigError("--merge: expected at least two files and OUT, got {} and OUT", files);
   }
   if (!command.merge && files > 1) {
     throw ConfigError(
@@ -56,8 +56,8 @@ void check_other_file(const ConvertCommand& command) {
     std::error_code absent;
     if (!std::filesystem::equivalent(in, command.out_path, absent)) continue;
     throw ConfigError(
-        "OUT {}: is the file to convert\n  What is left out of it would be lost. Give "
-        "another name, and rename it when you have looked at it.",
+        "OUT {}: is the file to convert\n  What is left out of it would be lost. Give another "
+        "name, and rename the new file after you have checked it.",
         command.out_path);
   }
 }

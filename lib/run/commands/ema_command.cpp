@@ -58,7 +58,7 @@ std::vector<std::string> files_of(const std::vector<std::string>& paths) {
       if (is_name_of_averages(file)) found.push_back(file);
     }
     if (found.empty()) {
-      throw DataError("{}: no file of averages (step00000036.pth, ...) is in the folder", path);
+      throw DataError("{}: found no file of averages (step00000036.pth, ...) in the folder", path);
     }
     files.insert(files.end(), found.begin(), found.end());
   }
@@ -79,12 +79,13 @@ void run_ema(const EmaCommand& command) {
   const PostHocResult result =
       combine_post_hoc(files, {.sigma = command.sigma, .step = command.step});
   if (result.missed > kMuchMissed) {
-    log_warning("ema",
-                "{:.0f} % of the average of sigma {} at step {} cannot be made of these files: "
-                "save more often, or ask for a sigma nearer to /train/post_hoc_ema/sigmas",
-                100 * result.missed,
-                command.sigma,
-                result.step);
+    log_warning(
+        "ema",
+        "{:.0f} % of the average of sigma {} at step {} cannot be made from these files: save more "
+        "often, or ask for a sigma nearer to /train/post_hoc_ema/sigmas",
+        100 * result.missed,
+        command.sigma,
+        result.step);
   }
   write_pth(command.out_path, result.model_file);
   std::printf("%s\n",

@@ -103,8 +103,8 @@ nlohmann::ordered_json decoder_figures(const EvaluateCommand& command,
   const TrainDecoderConfig& config = loaded.config;
   if (config.evaluate.is_off()) {
     throw ConfigError(
-        "{}: /evaluate: no metric is asked for\n  Give one, e.g. --set '/evaluate/FID="
-        "{{\"feature_extractor_weights_path\": \"inception.pt\"}}'",
+        "{}: /evaluate: no metric is requested\n  Give one, e.g. --set "
+        "'/evaluate/FID={{\"feature_extractor_weights_path\": \"inception.pt\"}}'",
         command.config_path);
   }
   check_one_or_each(

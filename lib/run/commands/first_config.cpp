@@ -44,8 +44,9 @@ void read_names(const std::vector<std::string>& shards, ShardSurvey& survey) {
     const std::string own = number_of(path);
     if (own.empty() || own.size() != digits.size() || path.stem().string() != prefix + own) {
       throw ConfigError(
-          "{} and {} are not numbered alike: expected names such as 000000.tar, 000001.tar\n"
-          "  Rename them, or write the config by hand: \"webdataset_base_url\" may be a list.",
+          "{} and {} are not numbered in the same way: expected names such as 000000.tar, "
+          "000001.tar\n  Rename them, or write the config by hand: \"webdataset_base_url\" may be "
+          "a list.",
           shards.front(),
           shard);
     }

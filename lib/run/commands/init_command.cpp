@@ -28,8 +28,8 @@ std::string kind_of_data(const std::string& data) {
   if (holds_files(data, {".npy"}, /*below=*/true)) return "prior";
   if (holds_files(data, {".jpg", ".jpeg", ".png", ".webp"}, /*below=*/true)) return "decoder";
   throw DataError(
-      "{}: no shard (.tar), embedding (.npy) or picture (.jpg, .png, .webp) is in the folder\n"
-      "  `dalle2-train shards make --from PICTURES --out {}` makes shards.",
+      "{}: found no shard (.tar), embedding (.npy) or picture (.jpg, .png, .webp) in the folder\n  "
+      "`dalle2-train shards make --from PICTURES --out {}` makes shards.",
       data,
       data);
 }

@@ -16,7 +16,7 @@ namespace dalle2 {
 void run_report(const ReportCommand& command) {
   std::error_code ignored;
   if (std::filesystem::is_directory(command.out_path, ignored)) {
-    throw ConfigError("--out {}: is a folder, the name of a file is expected, e.g. {}",
+    throw ConfigError("--out {}: is a folder; expected the name of a file, e.g. {}",
                       command.out_path,
                       (std::filesystem::path(command.out_path) / "report.html").string());
   }

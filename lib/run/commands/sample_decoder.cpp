@@ -31,8 +31,11 @@ int64_t common_rows(const std::vector<std::pair<std::string, at::Tensor>>& input
   for (const auto& [name, tensor] : inputs) {
     if (!tensor.defined()) continue;
     if (rows && *rows != tensor.size(0)) {
-      throw ConfigError(
-          "{} gives {} images, {} gives {}: they have to agree", from, *rows, name, tensor.size(0));
+      throw ConfigError("{} gives {} images, {} gives {}: the numbers must agree",
+                        from,
+                        *rows,
+                        name,
+                        tensor.size(0));
     }
     rows = tensor.size(0);
     from = name;
@@ -210,7 +213,7 @@ void write_samples(const at::Tensor& samples, ImageRange range, const SampleComm
   for (int64_t i = count; i < earlier; ++i) {
     std::filesystem::remove(path_in(command, picture_name(i)), error);
   }
-  // Before the pictures: what is stopped half-way is known to the next sampling, too.
+  // Before the pictures: what is stopped half-way is known to the next sampling too.
   const at::Tensor values = samples.contiguous();
   write_npy_float32(path_in(command, kArray), values.sizes().vec(), values.const_data_ptr<float>());
   const at::Tensor pictures = range.auto_normalize ? samples : (samples + 1) / 2;
@@ -221,7 +224,7 @@ void write_samples(const at::Tensor& samples, ImageRange range, const SampleComm
   const std::string next = picture_name(std::max(count, earlier));
   if (is_there(command, next)) {
     log_warning("sample",
-                "{} is not among the pictures of samples.npy: it stays beside the new ones",
+                "{} is not among the pictures of samples.npy: it stays among the new ones",
                 path_in(command, next));
   }
 }
@@ -294,9 +297,10 @@ void refuse_idle_options(const SampleCommand& command) {
   refuse_if(
       command.text_embeds_path.has_value(),
       "--text-embeds",
-      fmt::format("on {}, which is of a decoder: it draws from image embeddings\n  Make them of "
-                  "these with a prior's checkpoint, and give them with --image-embeds.",
-                  command.checkpoint_path));
+      fmt::format(
+          "on {}, which is of a decoder: it draws from image embeddings\n  Make them from these "
+          "with a prior's checkpoint, and give them with --image-embeds.",
+          command.checkpoint_path));
   refuse_if(
       command.candidates.has_value() && !has_made_conditions(command),
       "--candidates",
@@ -326,7 +330,7 @@ void refuse_idle_options(const SampleCommand& command) {
 void refuse_conditions(const SampleCommand& command, const DecoderConfig& config) {
   if (!config.unconditional) return;
   const std::string why = fmt::format(
-      "on {}, which is of an unconditional decoder: it draws from noise alone\n  Leave the option "
+      "on {}, which is of an unconditional decoder: it draws from noise only\n  Leave the option "
       "out; --num says how many pictures to draw.",
       command.checkpoint_path);
   refuse_if(command.image_embeds_path.has_value(), "--image-embeds", why);

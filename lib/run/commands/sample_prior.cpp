@@ -72,7 +72,7 @@ TextEmbedding load_texts(const SampleCommand& command, const PriorConfig& config
         command.checkpoint_path);
   }
   if (text.encodings.defined() && text.encodings.size(0) != text.embeds.size(0)) {
-    throw DataError("{} has {}, {} has {}: they have to agree",
+    throw DataError("{} has {}, {} has {}: the numbers must agree",
                     *command.text_embeds_path,
                     counted(text.embeds.size(0), "row"),
                     *command.text_encodings_path,

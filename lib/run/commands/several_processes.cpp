@@ -119,8 +119,8 @@ ExitCode as_one_of_several(const std::string& device,
 ExitCode launch(int64_t processes) {
   if (has_given_place()) {
     throw ConfigError(
-        "--nproc-per-node: RANK or WORLD_SIZE is set, so that another program starts the processes "
-        "already\n  Leave it out.");
+        "--nproc-per-node: RANK or WORLD_SIZE is set, so another program already starts the "
+        "processes\n  Leave it out.");
   }
   std::vector<std::string> arguments;
   std::ifstream own("/proc/self/cmdline", std::ios::binary);

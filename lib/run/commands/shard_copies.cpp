@@ -200,7 +200,7 @@ void claim_folder(const ShardCopyPlan& plan, const std::map<std::string, std::st
   const std::vector<std::string> others = names_of_set(plan);
   if (!plan.overwrite && !others.empty()) {
     throw ConfigError(
-        "--out {}: expected no shards but those that this call makes, found {}, {}\n  Choose another "
+        "--out {}: expected only shards that this call makes, found {}, {}\n  Choose another "
         "folder, or remove them with --overwrite.",
         printable(folder),
         short_list(others),
@@ -248,12 +248,12 @@ std::map<std::string, std::string> shards_by_name(const ShardDataConfig& data) {
     if (const auto [other, is_new] = shards.emplace(name, url); !is_new) {
       throw ConfigError(
           "/data/webdataset_base_url: the shards {} and {} have the same number, and would be the "
-          "same file\n  Take them one after the other, into two folders.",
+          "same file\n  Process them one after the other, into two folders.",
           public_url(other->second),
           public_url(url));
     }
   }
-  if (shards.empty()) throw DataError("/data/webdataset_base_url: none of the shards is there");
+  if (shards.empty()) throw DataError("/data/webdataset_base_url: none of the shards exists");
   return shards;
 }
 

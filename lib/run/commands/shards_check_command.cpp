@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kMostShardsToCheck = 10'000'000;
 
-/// Of an url with {}: --first to --last.
+/// Of a url with {}: --first to --last.
 std::vector<std::string> numbered_shards(const ShardsCheckCommand& command) {
   const UrlTemplate shards = parse_url_template(command.url, command.shard_width, "SHARDS");
   if (!command.last_shard) {
@@ -32,7 +32,7 @@ std::vector<std::string> numbered_shards(const ShardsCheckCommand& command) {
   }
   const int64_t first = command.first_shard.value_or(0), last = *command.last_shard;
   if (first > last)
-    throw ConfigError("--first {} is above --last {}: no shard is between", first, last);
+    throw ConfigError("--first {} is above --last {}: there is no shard between them", first, last);
   if (last - first >= kMostShardsToCheck) {
     throw ConfigError("--first {} to --last {}: at most {} shards are checked at once",
                       first,
@@ -51,7 +51,7 @@ std::vector<std::string> shards_to_check(const ShardsCheckCommand& command) {
   const bool is_numbered = has_url_placeholder(command.url) && !command.url.starts_with("pipe:");
   if (!is_folder && (is_numbered || command.last_shard)) return numbered_shards(command);
   if (command.first_shard || command.last_shard) {
-    throw ConfigError("{} is for SHARDS with {{}}, which \"{}\" has not",
+    throw ConfigError("{} is only for SHARDS with {{}}, but \"{}\" has none",
                       command.first_shard ? "--first" : "--last",
                       public_url(command.url));
   }
@@ -61,8 +61,8 @@ std::vector<std::string> shards_to_check(const ShardsCheckCommand& command) {
 /// @throws DataError, NetworkError for what speaks against training on the shards as they are
 void judge(const CheckReport& report, const std::string& shards) {
   if (report.unreachable()) {
-    throw NetworkError(
-        "{}: not all could be reached (listed above): what was checked is not the whole", shards);
+    throw NetworkError("{}: some could not be reached (listed above), so the check is incomplete",
+                       shards);
   }
   if (report.usable() == 0) throw DataError("{}: not one usable sample", shards);
   const auto bad = std::count_if(report.shards.begin(),

@@ -108,7 +108,7 @@ LoadedDecoderConfig load_latent_config(const ShardsEncodeCommand& command) {
   for (const TransformConfig& transform : loaded.config.data.preprocessing) {
     if (!transform.is_random()) continue;
     throw ConfigError(
-        "{}: /data/preprocessing/{}: makes something else of a picture each time, so it has no one "
+        "{}: /data/preprocessing/{}: gives a different picture each time, so there is no single "
         "latent\n  Leave the transform out, or encode while training (no data.latents_in_tar).",
         printable(command.config_path),
         enum_names<TransformKind>[static_cast<size_t>(transform.kind)]);

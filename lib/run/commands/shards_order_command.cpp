@@ -100,7 +100,7 @@ ShardPosition starting_position(const ShardsOrderCommand& command,
   }
   position = read_order_position(*command.from_path, config);
   if (command.epoch && *command.epoch != position.epoch) {
-    throw ConfigError("--epoch {}: {} stands in epoch {}.\n  Leave --epoch out, or --from.",
+    throw ConfigError("--epoch {}: {} is in epoch {}.\n  Leave --epoch out, or --from.",
                       *command.epoch,
                       *command.from_path,
                       position.epoch);
@@ -174,8 +174,8 @@ void check_is_position(const std::string& path) {
   }
   if (is_position) return;
   throw ConfigError(
-      "--save {}: this file is there, and is no position of `shards order --save`\n  Choose another "
-      "name; --from is the option that reads a checkpoint.",
+      "--save {}: this file exists, and is not a position of `shards order --save`\n  Choose "
+      "another name; --from is the option that reads a checkpoint.",
       path);
 }
 
@@ -183,7 +183,7 @@ void check_is_position(const std::string& path) {
 void check_save_path(const std::string& path) {
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) {
-    throw ConfigError("--save {}: is a folder, the name of a file is expected, e.g. {}",
+    throw ConfigError("--save {}: is a folder; expected the name of a file, e.g. {}",
                       path,
                       (std::filesystem::path(path) / "position.pth").string());
   }
@@ -209,9 +209,9 @@ void run_shards_order(const ShardsOrderCommand& command) {
   data.deal_into(position.slices);
   if (const auto why = data.other_shards(position.loader)) {
     throw ConfigError(
-        "{}: the position is of other shards: {}\n"
-        "  Give the config that it was saved with (/data/webdataset_base_url, /data/start_shard). A "
-        "run that resumes with other shards starts the epoch over.",
+        "{}: the position belongs to other shards: {}\n  Give the config that it was saved with "
+        "(/data/webdataset_base_url, /data/start_shard). A run that resumes with other shards "
+        "starts the epoch over.",
         command.from_path.value_or(""),
         *why);
   }

@@ -74,7 +74,8 @@ ExitCode train(const TrainCommand& command, const LoadedRun& loaded, ProcessGrou
   try {
     check_stdout();
   } catch (const ResourceError& error) {  // the files of the run are what counts
-    log_warning("train", "{}: lines of this log are lost, log.jsonl has its numbers", error.what());
+    log_warning(
+        "train", "{}: lines of this log are lost, but log.jsonl has the numbers", error.what());
   }
   return code;
 }
@@ -113,7 +114,8 @@ ExitCode run_train(const TrainCommand& command) {
   const RunKind& kind = run_kind_of(config_kind(command.config_path));
   if (command.clear_results && !kind.has_results) {
     throw ConfigError(
-        "--clear-results: has no effect on {}, which is of a {}: only a VAE has a folder of results\n"
+        "--clear-results: has no effect on {}, which is of a {}: only a VAE has a folder of "
+        "results\n"
         "  Leave it out.",
         command.config_path,
         kind.key);

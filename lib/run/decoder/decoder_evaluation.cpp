@@ -125,11 +125,12 @@ at::Tensor caption_cosines(const ClipEmbedder& clip,
 void tell_left_out(const std::vector<LeftOutPair>& left_out, const Batch& batch, bool& told) {
   if (left_out.empty() || told) return;
   told = true;
-  log_warning("eval",
-              "sample {}: {} is not finite (NaN or infinite): the pair is left out of the metrics, "
-              "and so is each other like it",
-              batch.keys.at(static_cast<size_t>(left_out.front().row)),
-              left_out.front().what);
+  log_warning(
+      "eval",
+      "sample {}: {} is not finite (NaN or infinite): the metrics leave out this pair and all "
+      "others like it",
+      batch.keys.at(static_cast<size_t>(left_out.front().row)),
+      left_out.front().what);
 }
 
 }  // namespace

@@ -31,8 +31,8 @@ void check_stored(const at::Tensor& stored, const at::Tensor& made) {
   }
   throw DataError(
       "/data/latents_in_tar: the latents in the shards are not what /decoder/vae/0 makes of their "
-      "pictures (the first {}: {})\n  They are of another VAE, image size or preprocessing: make them "
-      "again with `dalle2-train shards encode`.",
+      "pictures (the first {}: {})\n  They belong to another VAE, image size or preprocessing: "
+      "make them again with `dalle2-train shards encode`.",
       made.size(0),
       difference);
 }

@@ -46,9 +46,9 @@ const CudaLibrary& cuda_library() {
     if (found.state == CudaLibrary::State::failed) {
       log_warning(
           "train",
-          "there is a GPU driver, but LibTorch's CUDA half cannot be loaded: {}\n  A LibTorch that was "
-          "installed for the CPU lacks NVIDIA's libraries: pip install torch=={} beside this program, or "
-          "build it with scripts/build.sh --cuda.",
+          "there is a GPU driver, but the CUDA part of LibTorch cannot be loaded: {}\n  A LibTorch "
+          "that was installed for the CPU lacks NVIDIA's libraries: pip install torch=={} beside "
+          "this program, or build it with scripts/build.sh --cuda.",
           found.fault,
           TORCH_VERSION);
     }
@@ -79,12 +79,11 @@ std::string gpu_uuid(int number) {
 std::string cuda_library_text(const CudaLibrary& library) {
   switch (library.state) {
     case CudaLibrary::State::absent:
-      return fmt::format("this LibTorch is for the CPU alone ({} is absent)",
-                         library.path.string());
+      return fmt::format("this LibTorch is only for the CPU ({} is absent)", library.path.string());
     case CudaLibrary::State::no_driver:
       return "this machine has no NVIDIA driver (libcuda.so.1)";
     case CudaLibrary::State::failed:
-      return "LibTorch's CUDA half cannot be loaded: " + library.fault;
+      return "the CUDA part of LibTorch cannot be loaded: " + library.fault;
     case CudaLibrary::State::loaded:
       break;
   }

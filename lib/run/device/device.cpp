@@ -34,7 +34,7 @@ at::Device choose_device(const std::string& name,
   if (torch::cuda::is_available()) {
     const auto count = static_cast<int64_t>(torch::cuda::device_count());
     if (number >= count) {
-      throw ConfigError("{}: \"{}\" was asked for, but this machine has {}: cuda:0{}",
+      throw ConfigError("{}: \"{}\" was requested, but this machine has {}: cuda:0{}",
                         pointer,
                         name,
                         count == 1 ? "one GPU" : fmt::format("{} GPUs", count),
@@ -44,19 +44,20 @@ at::Device choose_device(const std::string& name,
   }
   if (without_gpu == WithoutGpu::kError) {
     throw ConfigError(
-        "{}: \"{}\" was asked for, but no usable GPU was found: {}\n  Set it to \"cpu\" "
-        "where that is meant.",
+        "{}: \"{}\" was requested, but no usable GPU was found: {}\n  Set it to \"cpu\" to train "
+        "on the CPU.",
         pointer,
         name,
         cuda_library_text(library));
   }
   if (without_gpu == WithoutGpu::kWarn) {
-    log_warning("train",
-                "there is no usable GPU: {}. This runs on the CPU, though {} is \"{}\"; set it to "
-                "\"cpu\" where that is meant",
-                cuda_library_text(library),
-                pointer,
-                name);
+    log_warning(
+        "train",
+        "there is no usable GPU: {}. This runs on the CPU, although {} is \"{}\"; set it to "
+        "\"cpu\" if that is what you want",
+        cuda_library_text(library),
+        pointer,
+        name);
   }
   return at::kCPU;
 }

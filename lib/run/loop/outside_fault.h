@@ -16,7 +16,7 @@ struct OutsideFault {
 };
 
 /// What `part` returns. Of several ranks the fault of one has to reach the others as a StoppedError
-/// at the same place. @throws OutsideFault in place of an Error; StoppedError and PeerError as they
+/// at the same place. @throws OutsideFault instead of an Error; StoppedError and PeerError as they
 /// are
 template <class Part>
 auto from_outside(Part&& part) -> decltype(part()) {

@@ -72,9 +72,10 @@ ExitCode TrainingRun::run_to_the_end() {
   if (checkpoints_.start() == StartedFrom::kCheckpoint) {
     guard_.remember();
     if (was_finished()) {
-      log_info("train",
-               "nothing left to do: the run has finished; to train further, raise epochs (of a VAE "
-               "num_train_steps) in /train");
+      log_info(
+          "train",
+          "nothing left to do: the run has finished; to train further, raise epochs (for a VAE "
+          "num_train_steps) in /train");
       return checkpoints_.finish(ExitCode::kDone);
     }
   }

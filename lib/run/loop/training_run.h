@@ -90,7 +90,7 @@ class TrainingRun {
   /// @throws ConfigError
   TrainingRun(RunPlan plan, std::unique_ptr<RunPosition> position, const MakeTrainer& make_trainer);
 
-  /// The loop. @return kDone or kStopped. @throws StoppedError in place of kStopped, from anywhere
+  /// The loop. @return kDone or kStopped. @throws StoppedError instead of kStopped, from anywhere
   virtual ExitCode run_epochs() = 0;
   /// What the log says about a step besides what it says for every kind.
   virtual LogRecord step_values(double samples_per_second) = 0;

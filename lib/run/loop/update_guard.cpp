@@ -39,10 +39,10 @@ void UpdateGuard::tell(int64_t part, const SkippedUpdates& skipped) const {
   const bool scales = trainer_.precision().precision == MixedPrecision::fp16;
   log_warning(
       "train",
-      "{}an update was skipped, for its loss or gradient is not finite{}; {} skipped so far "
+      "{}an update was skipped, because its loss or gradient is not finite{}; {} skipped so far "
       "(step {}, epoch {}, sample {})",
       prefix(part),
-      scales ? " (fp16 finds its loss scale by that)" : "",
+      scales ? " (this is how fp16 finds its loss scale)" : "",
       skipped.total,
       trainer_.steps(part),
       position_.epoch,
@@ -78,13 +78,13 @@ void UpdateGuard::give_up(int64_t part, int64_t in_a_row, const std::string& why
   const std::string& name = trainer_.part_name(part);
   const std::string kept =
       checkpoints_.has_own()
-          ? "The checkpoints hold finite weights: run the command again to resume from the last one."
+          ? "The checkpoints hold finite weights: run the command again to resume from the last "
+            "one."
           : "Nothing was saved.";
   throw NonFiniteError(
-      "the last {} updates{} were skipped, for their losses or gradients are not finite (step {}, "
-      "epoch {}, sample {}){}\n"
-      "  {} Lower /train/lr, set or lower /train/max_grad_norm, look for {}{}. "
-      "/train/non_finite says when a run gives up.",
+      "the last {} updates{} were skipped, because their losses or gradients are not finite (step "
+      "{}, epoch {}, sample {}){}\n  {} Lower /train/lr, set or lower /train/max_grad_norm, look "
+      "for {}{}. /train/non_finite says when a run gives up.",
       in_a_row,
       name.empty() ? "" : " of " + name,
       trainer_.steps(part),
@@ -115,7 +115,7 @@ void UpdateGuard::roll_back(int64_t part, int64_t in_a_row) {
   if (session_.group().is_main()) {
     log_warning("train",
                 "{}{} updates in a row were skipped (epoch {}, sample {}): going back to the last "
-                "checkpoint, {} of {} times, with the learning rates times {}",
+                "checkpoint, {} of {} times, with the learning rates multiplied by {}",
                 prefix(part),
                 in_a_row,
                 position_.epoch,

@@ -22,10 +22,11 @@ Rows rows_of(const InitCommand& command,
              const std::vector<std::string>& names) {
   const std::string folder = find_embeddings(command.data, names);
   if (folder.empty()) {
-    throw DataError("{}: no folder {} with .npy files of {} embeddings is there or beside it",
-                    command.data,
-                    fmt::join(names, " or "),
-                    what);
+    throw DataError(
+        "{}: no folder {} with .npy files of {} embeddings was found in it or beside it",
+        command.data,
+        fmt::join(names, " or "),
+        what);
   }
   const EmbeddingTable table(folder, folder, {0});
   return {.folder = folder, .count = table.rows(), .width = table.row_shape().back()};

@@ -51,12 +51,13 @@ void check_same_order(const Cursor& of_file, const TrainDecoderConfig& config) {
   }
   const auto batch_size = data->find("batch_size");
   if (!batch_size || batch_size->as_int() == config.data.batch_size) return;
-  log_warning("order",
-              "{}: batches of {}, the config's /data/batch_size is {}: lanes keep their order, "
-              "but have their turns for longer or shorter",
-              batch_size->where(),
-              batch_size->as_int(),
-              config.data.batch_size);
+  log_warning(
+      "order",
+      "{}: batches of {}, the config's /data/batch_size is {}: lanes keep their order, but their "
+      "turns become longer or shorter",
+      batch_size->where(),
+      batch_size->as_int(),
+      config.data.batch_size);
 }
 
 }  // namespace
@@ -74,8 +75,8 @@ ShardPosition read_order_position(const std::string& path, const TrainDecoderCon
   const Cursor saved(root, path);
   if (!saved.value().is_dict() || !saved.has("epoch")) {
     throw DataError(
-        "{}: no position: expected a run's checkpoint, with an entry \"epoch\", or a position of "
-        "`shards order --save`. Model files do not say where a run stood",
+        "{}: not a position: expected a run's checkpoint, with an entry \"epoch\", or a position "
+        "of `shards order --save`. Model files do not say where a run stood",
         path);
   }
   check_kind(saved, TrainDecoderConfig::kKind);

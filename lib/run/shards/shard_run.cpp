@@ -13,7 +13,7 @@ namespace dalle2 {
 
 ExitCode ShardRun::run_epochs() {
   keep_slices();
-  // A run that had trained its last epoch samples and saves once more, as the reference does.
+  // A run that had trained its last epoch samples and saves again, as the reference does.
   while (position_.epoch < epochs() || position_.next_task != "train") {
     if (position_.next_task == "train" && !train_epoch()) continue;  // it went back
     if (session_.stopped()) return ExitCode::kStopped;
@@ -55,8 +55,8 @@ bool ShardRun::train_epoch() {
   if (const auto why = data_.other_shards(position_.loader)) {
     log_warning(
         "data",
-        "train: the shards are not those that epoch {} began with ({}): what was seen of it "
-        "is unknown, and it starts over",
+        "train: the shards are not those that epoch {} began with ({}): it is unknown which "
+        "samples were seen, so the epoch starts over",
         position_.epoch,
         *why);
     position_.restart_epoch();
@@ -198,7 +198,7 @@ void ShardRun::log_validation(const std::vector<double>& sums, int64_t batches, 
     position_.validation_loss = mean;
   } else {
     log_warning(
-        "val", "the validation loss of epoch {} is not finite: it does not count", position_.epoch);
+        "val", "the validation loss of epoch {} is not finite and does not count", position_.epoch);
   }
   const ShownValue of{.label = "of", .values = {samples}, .unit = "samples"};
   session_.tracker().log(record, any_trainer().first_steps(), ShownRecord{shown, of});

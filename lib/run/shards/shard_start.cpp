@@ -87,8 +87,8 @@ void ShardRun::check_same_shards() {
   for (size_t rank = 0; rank < names.size(); ++rank) {
     if (names[rank] == names.front()) continue;
     throw DataError(
-        "rank {} finds other shards than rank 0\n  All ranks read the same shards: look at the "
-        "file system of that machine (/data/webdataset_base_url).",
+        "rank {} finds other shards than rank 0\n  All ranks must read the same shards: look at "
+        "the file system of that machine (/data/webdataset_base_url).",
         rank);
   }
 }

@@ -20,8 +20,8 @@ void check_deterministic(const at::Tensor& some, const std::string& path) {
   } catch (const std::exception& error) {
     throw ConfigError(
         "/train/deterministic: the gradients of the network in {} (/train/vgg_path) have no "
-        "deterministic form on this device: \"{}\"\n  A network that this version's "
-        "scripts/export_vgg.py has made has one: make it again, or set /train/deterministic to false.",
+        "deterministic form on this device: \"{}\"\n  A network made by this version's "
+        "scripts/export_vgg.py has one: make it again, or set /train/deterministic to false.",
         path,
         last_message(error));
   }
@@ -33,7 +33,7 @@ ImageFeatures perceptual_features(const TrainVaeConfig& config, const at::Device
   if (!config.vae.use_vgg_and_gan) return nullptr;
   constexpr const char* kWhere = "/train/vgg_path";
   constexpr const char* kAdvice =
-      "scripts/export_vgg.py makes one out of the weights that torchvision publishes.";
+      "scripts/export_vgg.py makes one from the weights that torchvision publishes.";
   const ScriptArchive archive =
       open_script_archive(config.train.vgg_path.value(), kWhere, kAdvice, device);
   const ImageFeatures features = [module = archive.module](const at::Tensor& images) {

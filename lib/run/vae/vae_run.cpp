@@ -49,7 +49,7 @@ bool VaeRun::train_epoch() {
     if (!samples) return true;
     for (const VaeRankBatch& each : group) position_.row += each.rows_of_step;
     position_.samples_seen += *samples;
-    // Where none of the files could be read a stop has to be noticed all the same.
+    // Where none of the files could be read a stop has to be noticed anyway.
     if (*samples > 0 && !update_part(part, *samples)) return false;
     if (session_.stop_asked()) return true;
   }
@@ -57,8 +57,8 @@ bool VaeRun::train_epoch() {
   if (from_begin && position_.samples_seen == seen_before && !is_done()) {
     from_outside([&] {
       throw DataError(
-          "/data/folder: {}: none of the {} pictures to train with can be read; the warnings above "
-          "say what is wrong with them",
+          "/data/folder: {}: none of the {} training pictures can be read; the warnings above say "
+          "what is wrong with them",
           printable(config_.data.folder),
           data_.rows("train"));
     });

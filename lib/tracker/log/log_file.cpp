@@ -205,7 +205,7 @@ void LogFile::append_line(const std::string& line) {
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) {
       const int reason = errno;
-      // A run is worth more than its log: leave no half line, say so once, and go on.
+      // A run is worth more than its log: leave no half line, say so once, and continue.
       if (known && written > 0 && ::ftruncate(descriptor_, before.st_size) != 0) written = 0;
       if (!warned_)
         log_warning("track", "{}: records are being lost: {}", path_, errno_text(reason));

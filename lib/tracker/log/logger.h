@@ -68,7 +68,7 @@ class Logger {
   virtual bool prints_records() const = 0;
   /// What a later run needs to continue with this log, beside the type's name: attributes by name.
   virtual std::map<std::string, std::string> resume_data() const = 0;
-  /// Takes an attribute of auto_resume.json in place of the config's: a resumed run logs where the
+  /// Takes an attribute of auto_resume.json instead of the config's: a resumed run logs where the
   /// run before it did. @param value text as it is, anything else as JSON
   /// @return false if there is no such attribute. @throws ConfigError a value it cannot have
   virtual bool set_attribute(const std::string& name, const std::string& value) = 0;

@@ -23,7 +23,7 @@ class Loggers {
   /// Of tests.
   explicit Loggers(std::vector<std::unique_ptr<Logger>> loggers);
 
-  /// A run resumes by itself if any of its loggers asks for it; then all go on.
+  /// A run resumes by itself if any of its loggers asks for it; then all continue.
   bool auto_resume() const;
   bool prints_records() const;
   /// "ConsoleLogger", or "ConsoleLogger, WandbLogger".
@@ -42,7 +42,7 @@ class Loggers {
   void log_images(const std::vector<StoredImage>& images,
                   const std::string& section,
                   const LogMoment& moment);
-  /// Prints the message, too.
+  /// Prints the message too.
   void log_error(const std::string& message, const LogMoment& moment);
   void log_file(const std::string& name, const std::string& content);
   /// Lets all loggers end, within about `seconds`.

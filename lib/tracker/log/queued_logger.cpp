@@ -70,8 +70,8 @@ void QueuedLogger::push(size_t bytes, std::function<void(Logger& logger)> work) 
     if (lost_++ == failures_) {
       log_warning(
           "track",
-          "{}: {} wait to be sent and there is no room for more: records of this logger are "
-          "lost until there is; the run continues",
+          "{}: {} wait to be sent, and there is no room for more: until there is, records of this "
+          "logger are lost; the run continues",
           logger_->type_name(),
           counted(static_cast<int64_t>(items_.size()), "record"));
     }

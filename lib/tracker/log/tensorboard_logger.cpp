@@ -63,7 +63,7 @@ std::map<std::string, std::string> TensorboardLogger::resume_data() const {
 
 bool TensorboardLogger::set_attribute(const std::string& name, const std::string& value) {
   if (name != "log_dir") return false;
-  if (value.empty()) throw ConfigError("\"log_dir\" is empty, a folder is expected");
+  if (value.empty()) throw ConfigError("\"log_dir\" is empty; expected a folder");
   log_dir_ = value;
   return true;
 }

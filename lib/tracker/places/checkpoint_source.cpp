@@ -24,7 +24,7 @@ class LocalFile : public CheckpointSource {
   void check() const override {
     std::error_code error;
     if (fs::is_directory(path_, error)) {
-      throw ConfigError("/tracker/load/file_path: '{}' is a folder, a checkpoint file is expected",
+      throw ConfigError("/tracker/load/file_path: '{}' is a folder; expected a checkpoint file",
                         path_);
     }
     if (only_auto_resume() || fs::exists(path_, error)) return;

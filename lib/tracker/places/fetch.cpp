@@ -36,7 +36,7 @@ void check_hash(const char* kind,
   if (got == expected) return;
   throw DataError(
       "{}: its {} is {}, expected {}\n  The file was not kept: it was damaged on the way, or it is "
-      "another one.",
+      "a different one.",
       name,
       kind,
       got,
@@ -63,7 +63,7 @@ void store_fetched(const ByteSource& source,
   const uint64_t bytes = file.position();
   if (expected.bytes && bytes != *expected.bytes) {
     throw DataError(
-        "{}: {} bytes came, {} were announced\n  The file was not kept. Fetch it again.",
+        "{}: {} bytes arrived, {} were announced\n  The file was not kept. Fetch it again.",
         name,
         bytes,
         *expected.bytes);

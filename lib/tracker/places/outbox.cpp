@@ -117,7 +117,7 @@ void Outbox::read_folder() {
   std::sort(held_.begin(), held_.end(), [](const Held& a, const Held& b) {
     return a.entry.number < b.entry.number;
   });
-  // A kill while a file was being sent leaves the one that has replaced it, too.
+  // A kill while a file was being sent leaves the one that has replaced it too.
   for (size_t i = 0; i < held_.size(); ++i) {
     held_[i].replaced = std::any_of(
         held_.begin() + static_cast<std::ptrdiff_t>(i) + 1, held_.end(), [&](const Held& later) {

@@ -40,7 +40,7 @@ class Outbox {
   static bool has_entries(const std::string& folder);
 
   /// Takes a file up. An older one for the same place goes, unless it is being sent. If the disk
-  /// would be full soon, the oldest others go, too.
+  /// would be full soon, the oldest others go too.
   /// @param entry without number, path and bytes
   /// @return what was removed for want of space
   /// @throws DataError, ResourceError: then nothing has changed

@@ -30,7 +30,7 @@ class UrlFile : public RemoteFile {
     const bool is_plain = server.starts_with("http://");
     if (!is_plain || options.allow_plain_http || is_loopback_url(server)) return;
     throw ConfigError(
-        "{}: plain http to another machine ({}) is refused: whoever is between could change the "
+        "{}: plain http to another machine ({}) is refused, because others could change the "
         "file.\n  Give an https address, or set allow_plain_http beside it.",
         public_url(url_),
         public_url(server));

@@ -49,7 +49,8 @@ std::vector<FilledTarget> filled_targets(const SaveTargets& targets, const Forma
   }
   if (!filled.empty()) return filled;
   throw ConfigError(
-      "/tracker/save: At least one saving option must be specified: save_latest_to, save_best_to or "
+      "/tracker/save: At least one saving option must be specified: save_latest_to, save_best_to "
+      "or "
       "save_meta_to");
 }
 
@@ -176,7 +177,7 @@ class RemoteSaver : public Saver {
     } catch (const NetworkError& error) {
       if (!may_pass(error)) throw NetworkError("/tracker/save: {}", error.what());
       log_warning("track",
-                  "{}\n  The run goes on: what it saves waits in its data_path until {} is back.",
+                  "{}\n  The run continues: what it saves waits in its data_path until {} is back.",
                   error.what(),
                   destination_->name());
     }

@@ -33,11 +33,12 @@ void name_earlier_outboxes(const fs::path& data_path) {
   for (const std::string& name : names_in_folder(data_path.string())) {
     const std::string folder = (data_path / name).string();
     if (name == kOutboxFolder || !is_outbox(folder) || !Outbox::has_entries(folder)) continue;
-    log_info("track",
-             "{}: files of an earlier run wait here, and are not sent: they could replace newer "
-             "ones. `dalle2-train sync {}` sends them",
-             folder,
-             folder);
+    log_info(
+        "track",
+        "{}: files of an earlier run wait here and are not sent, because they could replace newer "
+        "ones. `dalle2-train sync {}` sends them",
+        folder,
+        folder);
   }
 }
 
@@ -49,7 +50,7 @@ void serve_all(Uploads& uploads, SyncReport& report) {
           make_destination(read_save_config(entry.saver, entry.path + " (its saver)"));
       const bool is_same = to != nullptr && to->name() == entry.to;
       if (!is_same) {
-        throw ConfigError("it was for {}; the environment of now leads to {}",
+        throw ConfigError("it was for {}, but the environment now leads to {}",
                           entry.to,
                           to == nullptr ? "files of this machine" : to->name());
       }
@@ -70,7 +71,8 @@ SyncReport sync_outbox(const std::string& data_path) {
                             !fs::exists(path / kRecordFile, ignored);
   const fs::path run = names_outbox ? fs::absolute(path).parent_path() : path;
   if (!fs::is_regular_file(run / kRecordFile, ignored)) {
-    throw ConfigError("{}: no folder of a run; expected the tracker.data_path of one", data_path);
+    throw ConfigError("{}: not the folder of a run; expected the tracker.data_path of one",
+                      data_path);
   }
   const RunLock lock(run.string());
   const std::string folder = (names_outbox ? path : run / kOutboxFolder).string();

@@ -77,7 +77,7 @@ void Uploads::add(const std::string& to, const FileToSend& file) {
   lane->retry_at = {};  // at once, what has failed too
   for (const OutboxEntry& removed : outbox_.add(entry, file.path)) {
     errors_.push_back(fmt::format(
-        "{} {} for {} of {} was not sent and is given up: the disk of the outbox is nearly full",
+        "{} {} for {} of {} was not sent and is removed: the disk of the outbox is nearly full",
         removed.kind,
         removed.target,
         removed.to,
@@ -195,7 +195,7 @@ size_t Uploads::finish(double seconds) {
              std::isfinite(most) ? fmt::format(", for {:g} s at most", most) : "");
   }
   ending_ = true;
-  for (const auto& lane : lanes_) lane->failed.clear();  // each is tried once more
+  for (const auto& lane : lanes_) lane->failed.clear();  // each is tried again
   wake_.notify_all();
   const auto all_done = [&] {
     return std::all_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane->done; });

@@ -44,7 +44,7 @@ class Uploads {
 
   /// What has failed since it was last asked, for the log.
   std::vector<std::string> take_errors();
-  /// Waits until all was sent or refused once more, and then ends the threads. Says how much waits
+  /// Waits until all was sent or refused again, and then ends the threads. Says how much waits
   /// and for how long, and what is left afterwards.
   /// @param seconds at most; a stop signal, before or meanwhile, leaves at most kSecondsAfterStop
   /// @return how many files are left

@@ -24,7 +24,7 @@ std::string without_slash(std::string url) {
 
 constexpr char kHidden = '#';  ///< after an address of which a part is not shown
 
-/// PUT of whole files. Without an url of its own each target is a whole address.
+/// PUT of whole files. Without a url of its own each target is a whole address.
 class UrlDestination : public Destination {
  public:
   explicit UrlDestination(const UrlSaveConfig& config)
@@ -88,7 +88,7 @@ class UrlDestination : public Destination {
   void check_scheme(const std::string& url) const {
     if (!url.starts_with("http://") || plain_http_ || is_loopback_url(url)) return;
     throw ConfigError(
-        "/tracker/save/url: {}: plain http to another machine is refused: whoever is between could "
+        "/tracker/save/url: {}: plain http to another machine is refused, because others could "
         "read the login and the file.\n  Give an https address, or set allow_plain_http.",
         public_url(url));
   }

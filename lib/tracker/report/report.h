@@ -10,7 +10,7 @@ namespace dalle2 {
 
 struct ReportOptions {
   int64_t most_picture_steps = 12;
-  std::vector<std::string> compare = {};  ///< data_paths of runs whose curves are shown, too
+  std::vector<std::string> compare = {};  ///< data_paths of runs whose curves are shown too
 };
 
 /// The page of a run, finished or not, as one HTML text that loads nothing from anywhere.

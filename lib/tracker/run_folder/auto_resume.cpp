@@ -24,9 +24,8 @@ constexpr const char* kTypeKey = "logger_type";
 
 [[noreturn]] void throw_unreadable(const std::string& path, const std::string& why) {
   throw ConfigError(
-      "{}: unreadable: {}\n"
-      "  It marks {} as a run to go on with. Write {{\"logger_type\": \"ConsoleLogger\"}} into it "
-      "to go on with that run, or delete it to start a new one.",
+      "{}: unreadable: {}\n  It marks {} as a run to resume. Write {{\"logger_type\": "
+      "\"ConsoleLogger\"}} into it to resume that run, or delete it to start a new one.",
       path,
       why,
       fs::path(path).parent_path().string());
@@ -42,7 +41,7 @@ void set_attributes(const std::string& path, const Json& mark, Logger& logger) {
     } catch (const ConfigError& error) {
       throw_unreadable(path, error.what());
     }
-    log_warning("track", "{}: \"{}\" is no attribute of {}", path, name, logger.type_name());
+    log_warning("track", "{}: \"{}\" is not an attribute of {}", path, name, logger.type_name());
   }
 }
 
@@ -61,7 +60,7 @@ std::vector<Json> marks_in(const std::string& path, const Json& content) {
     break;
   }
   if (!marks.empty()) return marks;
-  throw_unreadable(path, "a JSON object with \"logger_type\" is expected");
+  throw_unreadable(path, "expected a JSON object with \"logger_type\"");
 }
 
 /// Gives each mark to a logger of its type: those of one type in order.
@@ -75,7 +74,8 @@ void give_out(const std::string& path, const std::vector<Json>& marks, const Log
     if (logger == free.end()) {
       throw ConfigError(
           "The logger type in the auto_resume file is {} but the current logger is {}. Either use "
-          "the original logger type, set /tracker/log/auto_resume to false, or choose another data_path: "
+          "the original logger type, set /tracker/log/auto_resume to false, or choose another "
+          "data_path: "
           "'{}' keeps what it holds.",
           type,
           loggers.type_names(),

@@ -101,8 +101,8 @@ std::optional<std::string> set_aside(const std::string& path, int number) {
   fs::rename(path, other, error);
   if (!error) return other.string();
   throw ConfigError(
-      "'{}' is of another run and cannot be renamed: {}\n"
-      "  Move it away, or choose another place (/tracker/data_path, /tracker/save).",
+      "'{}' belongs to another run and cannot be renamed: {}\n  Move it away, or choose another "
+      "place (/tracker/data_path, /tracker/save).",
       path,
       error.message());
 }
@@ -216,7 +216,7 @@ void OwnFiles::write() const {
   if (!began_from_.empty()) record["began_from"] = began_from_;
   if (!finished_as_.empty()) record["finished_as"] = finished_as_;
   record["paths"] = paths_;
-  // A name that is no UTF-8 is not found again: what is there is set aside once more.
+  // A name that is no UTF-8 is not found again: what is there is set aside again.
   write_file_atomically(record_path_,
                         record.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
 }

@@ -38,7 +38,7 @@ enum class ResumeFor {
 /// The paths in the order in which they are tried: the file that has seen the most samples comes
 /// first, and files that say the same keep their order. A file of a branch that a roll-back
 /// abandoned is left out, as far as a later file tells. Files without facts come first: they cannot
-/// be loaded, and the log names them as passed over.
+/// be loaded, and the log names them as skipped.
 std::vector<std::string> resume_order(const std::vector<ResumeFile>& files, ResumeFor purpose);
 
 }  // namespace dalle2

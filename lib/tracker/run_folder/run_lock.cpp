@@ -193,9 +193,8 @@ void remove_dead(const std::string& key, const std::string& path, const LockFile
                              int64_t age_ms) {
   // Of a process that cannot be seen from here; one that is known to be alive keeps its lock.
   const std::string unless_dead = fmt::format(
-      ", or choose another {}.\n"
-      "  If you are sure that no such process runs, delete {}: it is taken over by itself {} "
-      "seconds after its last sign of life, which was {} seconds ago.",
+      ", or choose another {}.\n  If you are sure that no such process runs, delete {}: it is "
+      "taken over automatically {} seconds after its last sign of life, which was {} seconds ago.",
       place.key,
       lock,
       times.stale.count() / 1000,
@@ -384,7 +383,8 @@ void RunLock::look() {
 void RunLock::check() const {
   if (!lost_) return;
   throw ConfigError(
-      "{}: another process has taken '{}' over while this one did not answer (a machine that slept, "
+      "{}: another process has taken '{}' over while this one did not answer (a machine that "
+      "slept, "
       "a file system that was away)\n  {}",
       place_.key,
       place_.folder,

@@ -53,8 +53,8 @@ struct LockPlace {
   std::string clash = "Two runs would overwrite each other's files.";
   /// What this process does about a lock that another one has taken over.
   std::string when_lost =
-      "This run ends without writing there: the files are those of the other run, which resumed from "
-      "the last checkpoint. Let that one go on.";
+      "This run ends without writing there: the files are those of the other run, which resumed "
+      "from the last checkpoint. Let that one continue.";
 };
 
 /// Holds the lock of a folder as long as it lives. The file is made atomically on network file

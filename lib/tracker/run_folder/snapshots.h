@@ -51,7 +51,7 @@ class Snapshots {
   /// Keeps `checkpoint_path` as last_good.pth, whatever the rules: what comes after it is saved amid
   /// skipped updates. @throws as keep()
   void keep_last_good(const std::string& checkpoint_path);
-  /// A later checkpoint is good, too.
+  /// A later checkpoint is good too.
   void remove_last_good();
 
   /// Removes what is of a branch that the run has left: snapshots of positions after `position`, and

@@ -41,7 +41,7 @@ bool remove_regular_file(const fs::path& path) {
          fs::remove(path, ignored);
 }
 
-/// @param names those that begin with `prefix` and go on so
+/// @param names pattern of what follows `prefix` in a name
 int sweep_folder(const fs::path& folder, const std::regex& names, const std::string& prefix = "") {
   std::vector<fs::path> stale;
   // What a listing that breaks off did not show is swept at the next start.

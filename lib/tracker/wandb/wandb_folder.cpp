@@ -33,7 +33,7 @@ std::string make_folder(const std::string& parent, const std::string& run_id, do
     }
   }
   throw ConfigError(
-      "{}: cannot be made: {}\n  WANDB_DIR names another place.", all.string(), error.message());
+      "{}: cannot be made: {}\n  Set WANDB_DIR to another place.", all.string(), error.message());
 }
 
 }  // namespace

@@ -167,8 +167,8 @@ void WandbLogger::go_online(bool must_exist) {
       const std::optional<WandbRunState> known = api_->find_run(run_.info.path);
       if (!known && must_exist) {
         throw ConfigError(
-            "/tracker/log/wandb_run_id: there is no run {} to go on with\n"
-            "  Give the id of one, or leave out \"resume\" for a new run.",
+            "/tracker/log/wandb_run_id: there is no run {} to continue\n  Give the id of one, or "
+            "leave out \"resume\" for a new run.",
             run_.info.path.text());
       }
       state = known.value_or(state);

@@ -13,7 +13,7 @@
 
 namespace dalle2 {
 
-/// The averaged networks of all parts are at hand for as long as it lives (WeightAverage::hold()): a
+/// The averaged networks of all parts are available while it lives (WeightAverage::hold()): a
 /// network that would be made at each use is made once, and averages that are spread over the ranks
 /// are put together. All ranks have to make one, and later use of the averages needs no other rank.
 class HeldAverages {

@@ -76,8 +76,8 @@ Survey survey_files(const std::vector<std::string>& paths) {
         const double gamma = gamma_of_sigma(averages.at(a).at("sigma").as_double());
         if (!unet.seen.emplace(step, gamma).second) {
           throw DataError(
-              "{}: the averages of step {} are in an earlier file, too. Give each file once, of "
-              "one run.",
+              "{}: the averages of step {} are also in an earlier file. Give each file of the run "
+              "only once.",
               path,
               step);
         }
@@ -123,7 +123,8 @@ void add_file(const std::string& path,
         if (is_first && sum == sums.end()) {
           sums.emplace(full, tensor.to(at::kCPU, at::kDouble) * weight);
         } else if (sum == sums.end() || sum->second.sizes() != tensor.sizes()) {
-          throw DataError("{}: {} is not of the model of the other files", named.where(), name);
+          throw DataError(
+              "{}: {} does not belong to the model of the other files", named.where(), name);
         } else {
           sum->second.add_(tensor.to(at::kCPU, at::kDouble), weight);
         }
@@ -131,10 +132,11 @@ void add_file(const std::string& path,
     }
   }
   if (met.size() != sums.size()) {
-    throw DataError("{}: {} averaged tensors, the other files have {}: not of one model",
-                    path,
-                    met.size(),
-                    sums.size());
+    throw DataError(
+        "{}: {} averaged tensors, the other files have {}: they belong to different models",
+        path,
+        met.size(),
+        sums.size());
   }
 }
 
@@ -147,7 +149,7 @@ Dict model_file_of(const std::string& newest, const Sums& sums) {
     if (const auto entry = file.find(key)) out.set(key, entry->value());
   }
   StateDict model = file.at("model").as_state_dict();
-  for (auto& [name, tensor] : model) {  // a train state has the live weights, too
+  for (auto& [name, tensor] : model) {  // a train state has the live weights too
     if (const auto sum = sums.find(name); sum != sums.end()) tensor = sum->second.to(at::kFloat);
   }
   for (const auto& [name, sum] : sums) {

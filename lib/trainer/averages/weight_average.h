@@ -37,7 +37,7 @@ struct AverageLayout {
   std::string network_prefix = {};  ///< of the network's names in an average, e.g. "net."
   /// Entries of the model that an average has besides those of its network (never averaged).
   std::function<StateDict()> rest = nullptr;
-  /// Where the averaged model stands once more, under the names of the live one; null: nowhere.
+  /// Where the averaged model stands again, under the names of the live one; null: nowhere.
   const char* model_key = nullptr;
 
   const char* key(EmaKind kind) const {

@@ -95,7 +95,7 @@ void check_groups(const Cursor& groups,
   if (groups.size() != expected) {
     throw DataError(
         "{}: expected {} groups of parameters, got {}. Groups follow from /train/wd and "
-        "/train/group_wd_params: train on with those the checkpoint was made with",
+        "/train/group_wd_params: keep the values that the checkpoint was made with",
         groups.where(),
         expected,
         groups.size());

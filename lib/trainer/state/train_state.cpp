@@ -188,15 +188,15 @@ void TrainStateReader::read_optimizer(const std::string& key, TrainedPart& part)
   const auto saved = root_.find(key);
   if (!saved) {
     throw DataError(
-        "{}: no entry '{}': the optimizer's state is missing, without which training cannot go on "
-        "as it was. Expected a checkpoint (`save_type` checkpoint), not a file of weights",
+        "{}: no entry '{}': the optimizer's state is missing, without which training cannot "
+        "continue as before. Expected a checkpoint (`save_type` checkpoint), not a file of weights",
         root_.where(),
         key);
   }
   if (saved->is_none()) {
     throw DataError(
-        "{}: this stage was not trained when the checkpoint was made, but is now; train it on with "
-        "the same /train/unet_training_mask, or load the weights alone",
+        "{}: this stage was not trained when the checkpoint was made, but is now; continue with "
+        "the same /train/unet_training_mask, or load only the weights",
         saved->where());
   }
   // If the checkpoint holds its config, whoever compares configs reports all that has changed.

@@ -100,7 +100,7 @@ void Trainer::load_state(const Value& checkpoint,
   const Cursor root(checkpoint, file);
   if (!contents_.lora && has_lora(root)) {
     throw DataError(
-        "{}holds adapters, and this run has none: set /train/lora as the run had it that made the "
+        "{}holds adapters, and this run has none: set /train/lora as in the run that made the "
         "file, or make plain weights of it: dalle2-train convert --merge-lora IN OUT",
         file.empty() ? "" : file + ": ");
   }
@@ -126,11 +126,12 @@ void Trainer::load_base(const StateDict& weights, const std::string& file) {
     log_info("ckpt", "{}: weights only: optimizers, averages and the run start from zero", file);
     return;
   }
-  log_info("ckpt",
-           "{}: the weights of the network, without adapters: the {} adapters of /train/lora start "
-           "afresh, and so does the run",
-           file,
-           adapters);
+  log_info(
+      "ckpt",
+      "{}: the weights of the network, without adapters: the {} adapters of /train/lora start from "
+      "zero, and so does the run",
+      file,
+      adapters);
 }
 
 std::vector<std::string> Trainer::carry(const StateDict& weights, const std::string& file) {
