@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Measures against the reference in the same run, in turns.
+# Measures our programs and the reference in the same run, in turns.
 #
 #   scripts/bench.sh loader|memory|step|run|all [arguments of the program in tests/bench: loader.py, loader_memory.py,
 #                            decoder_steps.py, decoder_step.py (a whole run), which decoder_save.py follows]
 #   scripts/bench.sh quickstart [arguments of tests/bench/quickstart.py]   five seeds of the quickstart; no reference
-#   scripts/bench.sh exchange [arguments of tests/bench/exchange.py]       gradients of several processes, beside c10d's Reducer
-#   scripts/bench.sh metrics [arguments of tests/bench/metrics.py]         FID, IS and KID beside torchmetrics
-#   scripts/bench.sh vae [arguments of tests/bench/vae.py]                 steps of a VQGAN-VAE beside muse-maskgit-pytorch
-#   scripts/bench.sh wandb [arguments of tests/bench/wandb_logging.py]     a step beside one that is logged to Weights & Biases
-#   scripts/bench.sh scaling [arguments of tests/bench/scaling.py]         many GPUs on paper; builds nothing
+#   scripts/bench.sh exchange [arguments of tests/bench/exchange.py]       gradients of several processes, compared with c10d's Reducer
+#   scripts/bench.sh metrics [arguments of tests/bench/metrics.py]         FID, IS and KID, compared with torchmetrics
+#   scripts/bench.sh vae [arguments of tests/bench/vae.py]                 steps of a VQGAN-VAE, compared with muse-maskgit-pytorch
+#   scripts/bench.sh wandb [arguments of tests/bench/wandb_logging.py]     a step with and without logging to Weights & Biases
+#   scripts/bench.sh scaling [arguments of tests/bench/scaling.py]         simulates many GPUs; builds nothing
 #
-# Builds what it needs (scripts/build.sh), and at first use installs the reference (scripts/reference_python.sh, some
-# GB) into an environment of its own. Prints a table and closes with one line a figure: `figure loader.jpeg256.bit_equal = 3.8`.
+# Builds what it needs (scripts/build.sh). At first use it installs the reference (scripts/reference_python.sh, a few
+# GB) into a separate environment. Prints a table, then one line per figure: `figure loader.jpeg256.bit_equal = 3.8`.
 #
 #   DALLE2_REFERENCE_PYTHON=/path/to/python   a Python that has the reference, instead of installing it
 #   DALLE2_DEPS=/path                         where the environment goes (default ~/.cache/dalle2-train)

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Installs what is missing, configures and builds: build/bin/dalle2-train and, unless --no-tests, the tests.
+# Installs what is missing, configures, and builds build/bin/dalle2-train and (without --no-tests) the tests.
 #
 #   scripts/build.sh [--cpu | --cuda] [--no-tests]
 #
-#   DALLE2_WERROR=ON   warnings of the compiler are errors (OFF: they are not; unset: as in the last build)
+#   DALLE2_WERROR=ON   treat compiler warnings as errors (OFF: do not; unset: as in the last build)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tests=ON

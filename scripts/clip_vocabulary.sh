@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Puts the vocabulary of OpenAI's CLIP, bpe_simple_vocab_16e6.txt.gz (1.4 MB), where dalle2-train looks for it. It is
-# taken out of the Python package clip-anytorch.
+# Puts the vocabulary of OpenAI's CLIP, bpe_simple_vocab_16e6.txt.gz (1.4 MB), where dalle2-train looks for it. The
+# file comes from the Python package clip-anytorch.
 #
 #   XDG_CACHE_HOME=/path   the cache folder (default ~/.cache); the file goes into its dalle2-train
 set -euo pipefail

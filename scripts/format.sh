@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: MIT
 # Formats the C++ sources by .clang-format (version 14, that of Debian 12).
 #
-#   scripts/format.sh            mends what is not in form
-#   scripts/format.sh --check    only tells, with exit code 1
+#   scripts/format.sh            formats all sources
+#   scripts/format.sh --check    only checks; exit code 1 if a source is not formatted
 set -euo pipefail
 cd "$(dirname "$0")/.."
 formatter=$(command -v clang-format-14 || command -v clang-format || true)

@@ -2,22 +2,21 @@
 # SPDX-License-Identifier: MIT
 # Reads thousands of mutated files and answers of servers under the address and undefined-behaviour
 # sanitizers: tar, JPEG, PNG, WebP, npy, pickles, checkpoints, configs, logs, lists of urls, pages and
-# listings. Builds only the layers that read them, into build-sanitize; without LibTorch (scripts/setup.sh
-# writes its folder to build/torch_dir) all but checkpoints. A mutation has a number: the same seed gives the
-# same files.
+# listings. Builds only the layers that read them, into build-sanitize. Without LibTorch (scripts/setup.sh
+# writes its folder to build/torch_dir), checkpoints are left out. The same seed gives the same files.
 #
 #   scripts/fuzz.sh [mutations of each kind (5000)] [seed (20)]
 #   scripts/fuzz.sh --guided [seconds for each parser (1200)] [parser...]
 #   scripts/fuzz.sh --keep [parser...]
 #
 # --guided: libFuzzer looks for inputs that reach new code (needs clang; builds into build-fuzz). It
-# begins with tests/fuzz/corpus; what it finds goes into build-fuzz/found, and its own corpus, which
-# the next run goes on with, into build-fuzz/corpus. --keep: of that corpus takes the fewest inputs that
-# reach as much, and puts those of at most 400 bytes into tests/fuzz/corpus, a line of hexadecimal digits each.
+# begins with tests/fuzz/corpus. Faults go into build-fuzz/found, and its own corpus, with which the
+# next run continues, into build-fuzz/corpus. --keep: takes the fewest inputs of that corpus that reach
+# as much code, and puts those of at most 400 bytes into tests/fuzz/corpus, as lines of hexadecimal digits.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 case "${1:-}" in
-  --help | -h) sed -n '3,16s/^# \{0,1\}//p' "$0"; exit 0 ;;
+  --help | -h) sed -n '3,15s/^# \{0,1\}//p' "$0"; exit 0 ;;
 esac
 
 expect_number() {

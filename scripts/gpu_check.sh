@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# What can be checked on a machine with a GPU, and what it measures there: tests/bench/gpu_check.py says what. Needs Python 3.9 and
-# the program, which may be that of a wheel made elsewhere: pip install --no-deps dist/dalle2_train-*.whl beside torch 2.11.0.
+# Runs the checks and measurements for a machine with a GPU (tests/bench/gpu_check.py). Needs Python 3.9 and the program, which
+# may come from a wheel made elsewhere: pip install --no-deps dist/dalle2_train-*.whl next to torch 2.11.0.
 #
 #   scripts/gpu_check.sh [arguments of tests/bench/gpu_check.py: --help shows them, --list the checks]
 #
 #   DALLE2_TRAIN=/path/to/dalle2-train     the program (default build/bin/dalle2-train, else what PATH has)
-#   DALLE2_REFERENCE_PYTHON=/path/python   a Python that has the reference, to be measured beside it
+#   DALLE2_REFERENCE_PYTHON=/path/python   a Python that has the reference, to measure it as well
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 program=${DALLE2_TRAIN:-$root/build/bin/dalle2-train}

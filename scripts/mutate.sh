@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Changes one operator, constant or condition at a time in a copy of the tree, links its object in the place
-# of the library's and runs the tests of its layer: a change that no test notices shows a test that is
-# missing. Nothing in the tree itself is touched.
+# Changes one operator, constant or condition at a time in a copy of the tree, links its object instead of
+# the library's, and runs the tests of its layer. A change that no test notices shows that a test is
+# missing. The tree itself is not touched.
 #
 #   scripts/mutate.sh [--count 200] [--seed 1] [--jobs N] [--again] [file...]
 #
-#   --jobs   mutations that are tried at a time (default: one for each core)
-#   --again  only what survived so far, for tests that were added since
+#   --jobs   number of mutations tried at the same time (default: one per core)
+#   --again  try only the survivors again, after tests were added
 #   file     sources in lib/<layer>/ (default: diffusion, optim, trainer, checkpoint, data)
 #
-# Copy, build and results lie in build-mutate; results.jsonl keeps each mutation, so that a run that was
-# cut goes on where it was. Remove build-mutate/results.jsonl after a change of the sources.
+# Copy, build and results are in build-mutate. results.jsonl records each mutation, so an interrupted run
+# continues where it was. Remove build-mutate/results.jsonl after a change of the sources.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 options=()

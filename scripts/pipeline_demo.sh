@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: MIT
 # Text to pictures from nothing: draws captioned shapes, trains a CLIP on them, embeds them, trains a prior and a
 # decoder on the embeddings, draws 64 captions that no training shard holds, and compares the pictures with the captions.
-# Everything it makes lies in runs/text; run it again and it goes on where it stopped.
+# All results are in runs/text. After a stop, run it again: it continues where it stopped.
 #
 #   scripts/pipeline_demo.sh [--seed N] [--quick] [--cpu | --cuda]
 #
-# --quick trains for one epoch each: it shows that the parts fit together, and draws nothing that can be recognised.
+# --quick trains for one epoch each: it shows that the parts work together, but its drawings cannot be recognised.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build_options=()

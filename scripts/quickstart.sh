@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # From a bare Debian 12 to pictures: installs, builds, draws demo shards, trains configs/quickstart.json,
-# samples the combinations it has never seen and compares them with what was asked for.
-# Everything it makes lies in runs/quickstart; run it again and it goes on where it stopped.
+# samples the combinations it has never seen, and compares them with the requests.
+# All results are in runs/quickstart. After a stop, run it again: it continues where it stopped.
 #
 #   scripts/quickstart.sh [--cpu | --cuda]
 set -euo pipefail

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Prints the path of a Python that has the reference and all else that tests/parity/requirements.txt names, and the clients
-# of services (tests/parity/service_clients.txt). Installs them (some GB) into an environment of their own at first use, and
-# anew when the first file has changed.
+# Prints the path of a Python that has the reference, the other packages of tests/parity/requirements.txt, and the clients
+# of services (tests/parity/service_clients.txt). Installs them (a few GB) into a separate environment at first use, and
+# again when the first file has changed.
 #
 #   DALLE2_REFERENCE_PYTHON=/path/to/python   take this Python instead of installing one
 #   DALLE2_DEPS=/path                         where the environment goes (default ~/.cache/dalle2-train)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Installs what the build needs and nothing twice: packages of Debian or Ubuntu (on other systems it prints what to install),
-# and LibTorch from the pinned PyPI wheel into a private Python environment. Writes build/torch_dir and build/variant,
+# Installs what the build needs, unless it is there: packages of Debian or Ubuntu (on other systems it prints what to install),
+# and LibTorch from the pinned PyPI wheel in a private Python environment. Writes build/torch_dir and build/variant,
 # which the other scripts read.
 #
 #   scripts/setup.sh [--cpu | --cuda]

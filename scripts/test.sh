@@ -4,10 +4,10 @@
 #
 #   scripts/test.sh [--cpu | --cuda] [--slow] [--reference] [-- ctest arguments]
 #
-#   --slow       the long tests too
-#   --reference  the tests too in which Python and the reference judge our files, and the parity tests with cases drawn
-#                by a fresh seed; installs the reference (some GB) at first use, see scripts/reference_python.sh. Without
-#                it these tests are listed as skipped. Only these: --reference -- -L reference
+#   --slow       also run the long tests
+#   --reference  also run the tests in which Python and the reference judge our files, and the parity tests on cases from
+#                a fresh seed. Installs the reference (a few GB) at first use, see scripts/reference_python.sh. Without
+#                this option the tests are listed as skipped. To run only them: --reference -- -L reference
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=()

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Does an installed program work? Draws demo shards, trains a tiny decoder, stops it by a signal, goes on, with two processes at last,
-# draws pictures, writes the report. Takes about a minute on the CPU, and needs nothing but the program and bash.
+# Checks an installed program. Draws demo shards, trains a tiny decoder, stops it by a signal, continues (at last with two processes),
+# draws pictures and writes the report. Takes about a minute on the CPU. Needs only the program and bash.
 #
 #   scripts/try_installed.sh [PROGRAM (dalle2-train)] [FOLDER (a temporary one)]
 set -euo pipefail
