@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// SIGTERM, SIGINT, SIGUSR1, SIGUSR2 and SIGHUP ask a run to save and stop; a second one, more than a
-// second later, ends it at once. SIGHUP does so only where it was not ignored (nohup).
+// SIGTERM, SIGINT, SIGUSR1, SIGUSR2 and SIGHUP ask a run to save and stop. A second signal, more
+// than a second later, ends it at once. SIGHUP counts only if it was not ignored at the start
+// (nohup). RunSession (run/loop/run_session.h) acts on the request.
 #pragma once
 
 namespace dalle2 {
@@ -10,7 +11,7 @@ namespace dalle2 {
 void install_stop_signals();
 
 /// Restores what the signals did before install_stop_signals(), for work that they may end at once.
-/// A signal that came in the meantime is sent again.
+/// A signal that came in between is sent again.
 void uninstall_stop_signals();
 
 /// Whether `number` is one of the signals that ask for a stop.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What the ranks of a run say to each other. Over NCCL on GPUs and Gloo on the CPU; a process that
-// is alone says nothing and gets its own values back.
+// The collectives of a run: over NCCL on GPUs, over Gloo on the CPU. A process that is alone
+// communicates nothing and gets its own values back.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,7 +20,7 @@ class GroupBackend;
 class RankStore;
 class RankWatch;
 
-/// A collective under way; wait() before its tensor is read.
+/// A collective in progress. Call wait() before you read its tensor.
 class PendingCollective {
  public:
   struct State;
@@ -46,8 +46,8 @@ struct GroupOptions {
   std::chrono::seconds hang_timeout{60};
 };
 
-/// The same calls in the same order on all ranks. `what` says in a few words what a call is for:
-/// reports of ranks that are stuck show it, and ranks that meet in different calls are an error.
+/// All ranks must make the same calls in the same order. `what` says in a few words what a call is
+/// for. Reports of stuck ranks show it, and it is an error if ranks meet in different calls.
 class ProcessGroup {
  public:
   /// A process that is alone.
@@ -72,8 +72,8 @@ class ProcessGroup {
   void all_reduce(const at::Tensor& tensor, Reduction reduction, const std::string& what);
   /// Sums in place; returns at once.
   PendingCollective start_all_reduce(const at::Tensor& tensor, const std::string& what);
-  /// Sums in place, for rank `root` alone: what the others have in `tensor` then is nobody's.
-  /// Returns at once.
+  /// Sums in place, for rank `root` only. On the others, `tensor` is undefined afterwards. Returns
+  /// at once.
   PendingCollective start_reduce(const at::Tensor& tensor, const std::string& what, int root);
   /// The bits of a sum over the ranks may depend on where in its tensor an element lies, and so on
   /// how values are shared out among calls: over Gloo with more than two ranks.
@@ -90,25 +90,25 @@ class ProcessGroup {
                                      const at::Tensor& part,
                                      const std::string& what);
 
-  // Small things of the host, whatever the device.
+  // Small values on the host, whatever the device.
 
-  /// The values of all ranks, one row a rank. Every rank gives as many.
+  /// The values of all ranks, one row per rank. Every rank gives equally many.
   std::vector<std::vector<int64_t>> exchange(const std::vector<int64_t>& own,
                                              const std::string& what);
   /// Sums over the ranks, in their order: the same bits on all.
   std::vector<double> sum(const std::vector<double>& own, const std::string& what);
-  /// The signal that asked any rank to stop, 0 if none did: as the last of these calls has brought
-  /// it, and so the same on all ranks at the same place of the program. A process that is alone
-  /// hears of its own at once.
+  /// How ranks agree on a stop. Each of these calls also carries the stop signal of every rank.
+  /// This is the signal that any rank had at the last call, or 0. It is therefore the same on all
+  /// ranks at the same place of the program. A process that is alone sees its own signal at once.
   int64_t heard_stop() const;
   /// Seconds on rank 0's clock at the last of these calls: the same on all ranks at the same place
-  /// of the program. A process that is alone looks at its own clock.
+  /// of the program. A process that is alone uses its own clock.
   double heard_seconds() const;
   /// The largest.
   int64_t most(int64_t own, const std::string& what);
   /// True if it is true on any rank.
   bool any(bool own, const std::string& what);
-  /// One flag an entry: true if it is true on any rank.
+  /// One flag per entry: true if it is true on any rank.
   void any(std::vector<bool>& flags, const std::string& what);
   /// @param part [n] on the CPU @param whole [size * n] on the CPU, in the order of the ranks; of
   /// rank 0, on the others undefined
@@ -119,10 +119,10 @@ class ProcessGroup {
   std::string text_of_main(const std::string& own, const std::string& what);
   void barrier(const std::string& what) { any(false, what); }
 
-  /// For reports: the step that follows.
+  /// For reports: the number of the next step.
   void set_step(int64_t step);
-  /// The other ranks may wait for what this one does for as long as the scope lives, up to ten
-  /// times the hang timeout: a save, a wait for data.
+  /// While the scope lives, the other ranks wait for this one up to ten times the hang timeout: for
+  /// a save, or a wait for data.
   class BusyScope {
    public:
     BusyScope(ProcessGroup& group, const std::string& what);
@@ -134,9 +134,9 @@ class ProcessGroup {
     RankWatch* watch_;
     std::string before_;  // what it was busy with: scopes lie in each other
   };
-  /// Within a BusyScope: what it is for continues, so the ten times start over.
+  /// Within a BusyScope: reports progress, so the longer timeout starts over.
   void still_busy();
-  /// Tells the others why this rank ends, so that they can say it. @throws nothing
+  /// Tells the others why this rank ends, so that they can report it. @throws nothing
   void tell_failure(const std::string& message) noexcept;
 
  private:

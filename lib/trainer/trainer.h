@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What the trainers of all kinds have: parts that are optimized, updates that may be skipped,
-// averages, a state that goes into a checkpoint and comes out of one. A kind adds its losses, its
+// What the trainers of all kinds share: parts that are optimized, updates that may be skipped,
+// averages, and a state that is saved to and loaded from a checkpoint. A kind adds its losses, its
 // sampling, and the list of its state.
 #pragma once
 
@@ -94,12 +94,12 @@ class Trainer {
                const ShardOptions& sharding = {});
   /// Whether moments and averages are spread over ranks.
   bool is_sharded() const;
-  /// For a validation or a sampling: see HeldAverages. No update may be made meanwhile.
+  /// For a validation or a sampling: see HeldAverages. No update may be made while it lives.
   HeldAverages hold_averages() const;
   /// In the place of a pass for which this rank has no samples, while others have some: takes part
   /// in what they do together. @param parts that they pass through, in their order
   virtual void pass_without_samples(const std::vector<int64_t>& parts);
-  /// Of several passes that make one update: whether the last follows. True unless said otherwise.
+  /// If several passes make one update: whether the next pass is the last. True by default.
   void set_completes_update(bool completes_update);
   /// [] of the part's last update: the sum of the weighted losses of all passes, over all ranks.
   at::Tensor last_loss(int64_t part = 1) const;
@@ -129,7 +129,7 @@ class Trainer {
   at::Tensor last_grad_norm(int64_t part = 1) const;
   SkippedUpdates skipped_updates(int64_t part = 1, bool settled = true) const;
   void set_skipped_updates(int64_t part, const SkippedUpdates& skipped);
-  /// What the loss of fp16 is multiplied by; none in other precisions. Waits for the device.
+  /// The loss scale of fp16; none in other precisions. Waits for the device.
   std::optional<double> loss_scale(int64_t part = 1) const;
   /// Arithmetic of steps and evaluations; samples are drawn in float32.
   const PrecisionChoice& precision() const { return precision_; }
@@ -137,7 +137,7 @@ class Trainer {
   double learning_rate_factor() const { return learning_rate_factor_; }
   void set_learning_rate_factor(double factor);
   /// The first part of the state that holds NaN or infinity, e.g. "weights of unet 1"; none if all
-  /// is sound. Waits for the device.
+  /// values are finite. Waits for the device.
   std::optional<std::string> non_finite_part() const;
   bool uses_ema() const { return contents_.averages.has_value(); }
   bool uses_lora() const { return contents_.lora.has_value(); }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What was left out of the data, by reason, with examples.
+// Counts the samples and shards that were left out of the data, by reason, with examples.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +35,8 @@ inline constexpr const char* kRepeatedMember = "repeated key or field";
 inline constexpr const char* kShardWithoutEnd = "shard without end marker";
 }  // namespace drop
 
-/// Drops on their way from where they happen to the batch that is handed out after them, where they
-/// are counted and told: the counts then do not depend on how far the threads have read ahead.
+/// Drops travel with the next batch, and are counted and reported when that batch is handed out.
+/// The counts therefore do not depend on how far the threads have read ahead.
 class DropLog {
  public:
   /// @param text names the sample or shard and what is wrong with it
@@ -45,8 +45,8 @@ class DropLog {
   bool empty() const { return counts_.empty(); }
   int64_t total() const;
 
-  /// Adds to `total` and `epoch`, and warns by the former of what is new: each of the first few of
-  /// a reason, then at 100, 1000, ...
+  /// Adds to `total` and `epoch`. Warns about new drops by the total: about each of the first few
+  /// of a reason, then at 100, 1000, ...
   void report(const std::string& split, DropCounts& total, DropCounts& epoch) const;
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Shards to batches, each sample once an epoch for any number of threads and ranks.
+// From shards to batches. Each sample comes once per epoch, for any number of threads and ranks.
 #pragma once
 
 #include <cstdint>
@@ -19,13 +19,13 @@ class LaneLoader;
 
 /// Passes over the shards of a split.
 ///
-/// An epoch runs in as many lanes as there are ranks when it begins, or as the options say. Each
-/// lane has a contiguous part of the shards, and they have their turn one after the other, a batch at a time: the order
-/// of the samples over all ranks. Rank r of W serves the lanes r, r + W, ... If the epoch is taken
-/// up by another number of ranks, its lanes stay, so that this order stays the same.
+/// An epoch has as many lanes as there are ranks when it begins, or as the options say. Each lane
+/// is a contiguous part of the shards. The lanes take turns, one batch each, and that is the order
+/// of the samples over all ranks. Rank r of W serves the lanes r, r + W, ... If another number of
+/// ranks resumes the epoch, it keeps its lanes, and so this order.
 ///
-/// Ranks take equal numbers of steps: one whose lanes are out gets batches without samples until
-/// all are. So no sample is left out and none comes twice.
+/// All ranks take the same number of steps. A rank whose lanes are finished gets batches without
+/// samples until all are. So no sample is left out, and none comes twice.
 ///
 ///   ShardLoader loader(config.data, options);
 ///   loader.start_epoch(epoch);
@@ -39,20 +39,20 @@ class ShardLoader {
   ShardLoader(const ShardLoader&) = delete;
   ShardLoader& operator=(const ShardLoader&) = delete;
 
-  /// Begins an epoch: its number addresses the shuffling and the augmentation. @param position
-  /// where another run, of any number of ranks, stopped in it: what lies before is neither read nor
-  /// decoded. It has to be of the same shards, see other_shards()
+  /// Begins an epoch. Its number addresses the shuffling and the augmentation. @param position
+  /// where another run, with any number of ranks, stopped in it. What comes before it is neither
+  /// read nor decoded. It must belong to the same shards, see other_shards()
   void start_epoch(int64_t epoch, const LoaderPosition& position = {});
   /// The next batch in order, or none at the end. The last short batch of a lane is kept.
   /// @throws DataError if the epoch has not one usable sample, or pictures of a batch differ in
   /// size, NetworkError, on the rank that finds it; StoppedError on the others then, and on all if a
   /// signal ended the wait of one
   std::optional<Batch> next();
-  /// Tells that a batch was used, an empty one too: only then the sample trace has it
-  /// (DALLE2_TRACE_SAMPLES). One that is given up, and comes again when the epoch is resumed, is
-  /// in it once. @throws DataError if the trace cannot be written
+  /// Reports that a batch, possibly an empty one, was used. Only then the sample trace
+  /// (DALLE2_TRACE_SAMPLES) contains it. A batch that was given up, and comes again when the epoch
+  /// is resumed, is in the trace once. @throws DataError if the trace cannot be written
   void consumed(const Batch& batch) const;
-  /// Samples left out since construction, as far as batches were handed out.
+  /// Samples left out since construction, up to the last batch that was handed out.
   DropCounts dropped() const;
   /// Steps of the epoch that this rank took without samples.
   int64_t empty_steps() const { return empty_steps_; }

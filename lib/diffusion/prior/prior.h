@@ -21,7 +21,7 @@
 
 namespace dalle2 {
 
-/// What a text is to the prior.
+/// A batch of texts, as the prior sees them.
 struct TextEmbedding {
   at::Tensor embeds;     ///< [B, D]
   at::Tensor encodings;  ///< [B, L, D], rows of zeros after the text's end; may be undefined
@@ -41,7 +41,7 @@ class TextEncoder {
   virtual TextEmbedding embed_text(const at::Tensor& tokens) = 0;
 };
 
-/// One training batch: embeddings as CLIP gives them, not scaled. They are not modified.
+/// One training batch: embeddings as CLIP gives them, not scaled. The loss does not modify them.
 struct PriorInputs {
   at::Tensor image_embeds;  ///< [B, D]
   TextEmbedding text;
@@ -52,7 +52,7 @@ struct PriorInputs {
   }
 };
 
-/// Everything random of a training step.
+/// All random draws of a training step.
 struct PriorStepNoise {
   at::Tensor times;             ///< [B] int64 in [0, T)
   at::Tensor noise;             ///< [B, D] standard normal
@@ -93,10 +93,10 @@ class DiffusionPriorImpl : public torch::nn::Module {
  public:
   explicit DiffusionPriorImpl(const PriorPlan& plan);
 
-  /// Mean loss, drawing everything random from `generator`.
-  /// @throws DataError for inputs that do not fit
+  /// The mean loss of a training step. All random draws come from `generator`. @throws DataError
+  /// for inputs that do not fit
   at::Tensor forward(const PriorInputs& inputs, at::Generator generator);
-  /// The same with everything random given.
+  /// The same loss with given draws.
   at::Tensor loss(const PriorInputs& inputs, const PriorStepNoise& draws);
   /// What `forward` draws for a batch, on the prior's device.
   PriorStepNoise draw(int64_t batch, at::Generator generator) const;
@@ -106,8 +106,9 @@ class DiffusionPriorImpl : public torch::nn::Module {
   /// @throws ConfigError, DataError for options that do not fit the prior
   at::Tensor p_sample_loop(const PriorSampleOptions& options);
 
-  /// Draws num_samples_per_text candidates for each text and takes the one nearest to the text's
-  /// embedding, by cosine; `timesteps` defaults to the config's sample_timesteps. @return [B, D]
+  /// Draws num_samples_per_text candidates for each text, and takes the one whose cosine with the
+  /// text's embedding is largest. `timesteps` defaults to the config's sample_timesteps. @return
+  /// [B, D]
   at::Tensor sample(const PriorSampleOptions& options);
 
   const PriorPlan& plan() const { return plan_; }

@@ -10,9 +10,9 @@
 
 namespace dalle2 {
 
-/// Writes `path` aside as `path.part`, then fsync, rename, fsync of the folder. An object that is
-/// destroyed before commit() removes the part and leaves an older `path` as it was. What is larger
-/// than the buffer goes past the page cache where the file system can do that.
+/// Writes `path.part`. commit() makes it durable as `path`: fsync, rename, fsync of the folder. If
+/// the object is destroyed before commit(), the part is removed and an older `path` stays as it
+/// was. Content larger than the buffer bypasses the page cache if the file system supports that.
 class AtomicFile {
  public:
   /// Creates missing parent folders. @throws ConfigError (the path is a device, a pipe or a
@@ -56,7 +56,7 @@ void copy_file_atomically(const std::string& from, const std::string& to);
 /// space; a copy where there can be no link (another file system). Parent folders are created.
 /// @throws as AtomicFile
 void link_file_atomically(const std::string& from, const std::string& to);
-/// Removes a file; one that is gone already is no error. @throws as AtomicFile
+/// Removes a file. It is not an error if the file is already gone. @throws as AtomicFile
 void remove_file(const std::string& path);
 /// The whole file. @throws DataError naming the path and the reason
 std::string read_file(const std::string& path);

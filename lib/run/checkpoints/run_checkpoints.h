@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Checkpoints of a run of any kind: finding the one to resume from, falling back, resuming from it;
-// saving the latest and the best, the averages of /train/post_hoc_ema, in the background if asked.
+// Checkpoints of a run of any kind: finds the one to resume from, falls back to an older one, and
+// resumes. Saves the latest and the best state and the averages of /train/post_hoc_ema, in the
+// background if the config says so.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +30,7 @@ enum class StartedFrom {
 
 class RunCheckpoints {
  public:
-  /// What is passed by reference has to outlive this object.
+  /// Arguments passed by reference must outlive this object.
   RunCheckpoints(RunSession& session,
                  Trainer& trainer,
                  RunPosition& position,
@@ -44,11 +45,11 @@ class RunCheckpoints {
   /// the checkpoint another meaning, or adapters find no weights to stand on; StoppedError on all
   /// ranks after a signal while it looked, with nothing changed
   StartedFrom start();
-  /// How much data the run has: to be called before start(), which compares it.
+  /// How much data the run has. Call it before start(), which compares it with the checkpoint.
   void set_data_size(DataSize size) { data_size_ = std::move(size); }
-  /// What start() will probably resume from, tensors without their contents: for what has to be
-  /// known before it. None if it begins from zero. Changes nothing, but what has to be fetched is
-  /// fetched now. For rank 0. @throws as Tracker::init()
+  /// What start() will probably resume from, with tensors without their contents, for decisions
+  /// that come before start(). None if the run begins from zero. Changes nothing, except that a
+  /// file from a service is fetched now. For rank 0. @throws as Tracker::init()
   std::optional<Value> outline_of_earlier();
   /// Goes back to the run's own newest checkpoint that was not saved amid skipped updates. Waits
   /// for a save that is under way. @return false if there is none. @throws DataError if none is good
@@ -76,10 +77,10 @@ class RunCheckpoints {
   void end_saving();
   void check();
 
-  /// Whether there is a checkpoint of this run to go back to. Waits for a save that is under way.
+  /// Whether there is a checkpoint of this run to go back to. Waits for a save in progress.
   bool has_own();
 
-  /// Roll-backs of the whole run; checkpoints tell of them.
+  /// Roll-backs of the whole run; checkpoints record them.
   int64_t roll_backs() const { return static_cast<int64_t>(went_back_to_.size()); }
 
  private:

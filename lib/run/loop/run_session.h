@@ -30,9 +30,9 @@ struct SessionOptions {
   ProcessGroup* group = nullptr;  ///< null: the process is alone
 };
 
-/// The /train/device of a config, and the process made ready for it (current device, deterministic
-/// algorithms). Of several processes on a machine each takes the GPU of its local rank.
-/// @throws ConfigError for a device that is not there
+/// The /train/device of a config. Prepares the process for it (current device, deterministic
+/// algorithms). Of several processes on a machine, each takes the GPU of its local rank. @throws
+/// ConfigError for a device that does not exist
 at::Device prepare_device(const SharedTrainConfig& train, const World& world = {});
 
 /// " on each of 4 ranks", for messages; empty where the process is alone.
@@ -56,33 +56,33 @@ class RunSession {
   ProcessGroup& group() { return *group_; }
   int64_t group_size() const { return group_->size(); }
 
-  /// Addressed by seed, purpose, epoch and step. What is drawn for samples is addressed by their
-  /// place among those of all ranks, so that the number of ranks changes nothing.
+  /// A generator addressed by seed, purpose, epoch and step. Draws for a sample are addressed by
+  /// its place among the samples of all ranks, so the number of ranks changes nothing.
   at::Generator generator(std::string_view purpose, int64_t epoch, int64_t step) const;
-  /// How a run draws, it draws to its end, whatever version resumes it. @param all_bits whether a
+  /// A run draws in the same way to its end, whatever version resumes it. @param all_bits whether a
   /// generator of the CPU takes all 64 bits of an address; version 0.1.0 took 32
   void set_draws_by_all_bits(bool all_bits) { draws_by_all_bits_ = all_bits; }
   bool draws_by_all_bits() const { return draws_by_all_bits_; }
 
-  /// Whether a signal asks any rank for a stop, by what the ranks told each other last: the same
-  /// answer on all. Says so in the log the first time.
+  /// Whether a signal has asked any rank to stop. The answer is that of ProcessGroup::heard_stop(),
+  /// and so the same on all ranks. The first time, it also writes the line in the log.
   bool stop_asked();
-  /// Whether stop_asked() has answered yes.
+  /// Whether stop_asked() has returned true.
   bool stopped() const { return stopped_; }
   /// For use inside a validation or a sampling. @throws StoppedError if stop_asked()
   void throw_if_stop_asked();
-  /// The same for what each rank does by itself: only a signal to this process counts. The ranks
-  /// agree afterwards, in together(). Tells the others that this one is still busy.
+  /// The same for work that each rank does by itself: only a signal to this process counts. The
+  /// ranks agree afterwards, in together(). Also tells the others that this rank is still busy.
   void throw_if_signalled() const;
-  /// Does what each rank has to do by itself. @throws StoppedError on all ranks if it was thrown
-  /// on any; an OutsideFault on the rank that has it, and then StoppedError on the others
+  /// Runs work that each rank does by itself. @throws StoppedError on all ranks if it was thrown on
+  /// any; an OutsideFault on the rank that has it, and then StoppedError on the others
   void together(const std::string& what, const std::function<void()>& part);
 
   /// Whether more than `seconds` have passed since group().heard_seconds() was `since`: the same
   /// answer on all ranks.
   bool is_due(double since, int64_t seconds) const;
 
-  /// Logs the precision if it was chosen or asked for.
+  /// Logs the precision if it was chosen automatically or requested.
   void print_precision(const PrecisionChoice& precision) const;
 
  private:
