@@ -36,7 +36,7 @@ std::string without_secrets(std::string url) {
   if (at != std::string::npos) {
     at += host;
   } else {
-    // What is no port is the beginning of a password that was not encoded: u:a/b@host.
+    // What is not a port is the beginning of a password that was not encoded: u:a/b@host.
     const size_t bracket = authority.find(']');
     const size_t colon = authority.find(':', bracket == std::string::npos ? 0 : bracket);
     const bool is_port =
@@ -128,7 +128,7 @@ std::string public_text(const std::string& text) {
       continue;
     }
     const size_t end = std::min(text.find_first_of(" \t\r\n\"", mark), text.size());
-    // What is behind a url in a sentence is no part of it.
+    // What is behind a url in a sentence is not part of it.
     const size_t last = text.find_last_not_of(":,.;)'", end - 1);
     const size_t url_end = last < mark + 3 ? end : last + 1;
     shown.append(text, at, begin - at);

@@ -29,7 +29,7 @@ size_t bytes_of(std::string_view line, int columns) {
 }
 
 /// Where to break a line of which `fits` bytes fit: at the first blank of a gap. Blanks at its
-/// beginning are no gap.
+/// beginning are not gaps.
 std::optional<size_t> break_of(std::string_view line, size_t fits) {
   const size_t begin = line.find_first_not_of(' ');
   const size_t wide = line.rfind("  ", fits);

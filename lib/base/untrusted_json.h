@@ -39,7 +39,7 @@ ParsedJson parse_untrusted_json(std::string_view text, const JsonRules& rules = 
 /// The object in `text`; null if it is something else or wrong.
 Json parse_untrusted_object(std::string_view text, const JsonRules& rules = {});
 
-/// One line. Bytes that are no UTF-8 (a caption's) become replacement characters.
+/// One line. Bytes that are not UTF-8 (a caption's) become replacement characters.
 std::string json_line(const Json& value);
 
 /// What the library says, without its name in front.
@@ -49,7 +49,7 @@ std::string json_error_text(const Json::exception& error);
 std::string pointer_part(const std::string& key);
 
 /// Every text in `value` as public_url() shows it, but for the place of a shard's number ("{}"),
-/// which is no secret, and without which a config could not be read again.
+/// which is not secret, and without which a config could not be read again.
 /// @return true if something was taken out
 bool take_out_secrets(Json& value);
 

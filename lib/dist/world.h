@@ -54,7 +54,7 @@ bool has_given_place(const Environment& environment = process_environment());
 
 /// Reads RANK, WORLD_SIZE, MASTER_ADDR, ... of torchrun and of --nproc-per-node, or SLURM_PROCID,
 /// SLURM_NTASKS, ... of srun. Without either the process is alone.
-/// @throws ConfigError naming a variable that is missing or is no number, or does not fit
+/// @throws ConfigError naming a variable that is missing or is not a number, or does not fit
 World world_from_environment(const Environment& environment = process_environment());
 
 /// The first host of a list as Slurm writes it: "gpu[03-05,9],login" is gpu03.

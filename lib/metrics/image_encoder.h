@@ -15,7 +15,7 @@ namespace dalle2 {
 class ImageEncoder {
  public:
   /// Runs the network once, so that what is wrong with it is known before an epoch is trained.
-  /// @throws ConfigError if no file is named, or it is no network that gives features [n, d]
+  /// @throws ConfigError if no file is named, or it is not a network that gives features [n, d]
   ImageEncoder(const FrechetDistanceConfig& config,
                const std::string& where,
                const at::Device& device);

@@ -146,7 +146,7 @@ void KnownFeatures::save(const std::string& folder) {
   StateDict tensors;
   std::vector<at::Tensor> hashes;
   std::vector<int64_t>
-      places;  // in the order of the hashes: the order of the pictures is no matter
+      places;  // in the order of the hashes: the order of the pictures does not matter
   for (const auto& [hash, place] : places_) {
     hashes.push_back(as_row(hash).to(at::kByte));
     places.push_back(place);

@@ -21,7 +21,7 @@ Json http_json(HttpCall call, const Json& content, const HttpCallOptions& option
   call.headers.emplace_back("Accept: application/json");
   if (!content.is_null()) {
     call.headers.emplace_back("Content-Type: application/json");
-    // Captions may hold bytes that are no UTF-8.
+    // Captions may hold bytes that are not UTF-8.
     call.body = json_line(content);
   }
   return json_of(http_call(call, options));

@@ -18,7 +18,7 @@ namespace dalle2 {
 class HttpSession;
 
 /// Seconds without a byte after which a transfer counts as stalled: DALLE2_NET_TIMEOUT, else 60.
-/// @throws ConfigError if the variable is no positive number
+/// @throws ConfigError if the variable is not a positive number
 double net_timeout_seconds();
 
 /// The libraries that this layer runs with: "libcurl 7.88.1, OpenSSL 3.0.17".

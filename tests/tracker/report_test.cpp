@@ -276,7 +276,7 @@ TEST_CASE("a folder that is none, or of no run, is refused with what is expected
   CHECK_THROWS_WITH(read_run_log(folder / "absent"),
                     Catch::EndsWith("absent: cannot be read: No such file or directory"));
   std::ofstream(folder / "file") << "x";
-  CHECK_THROWS_WITH(make_report(folder / "file", {}), Contains("file: is no folder;"));
+  CHECK_THROWS_WITH(make_report(folder / "file", {}), Contains("file: is not a folder;"));
   // Names that no file system takes, and a folder whose listing breaks off.
   CHECK_THROWS_WITH(make_report(std::string(300, 'x'), {}), Contains("xxx: no such folder; give"));
   std::ofstream(folder / "log.jsonl") << "{}\n";

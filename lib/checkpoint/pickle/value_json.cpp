@@ -316,7 +316,7 @@ ValueTree take_apart(const Value& root) {
 }
 
 Value put_together(const ValueTree& tree, const std::string& where) {
-  // A dict with keys that are no text takes three levels of JSON: {"$dict": [[key, value], ...]}.
+  // A dict with keys that are not text takes three levels of JSON: {"$dict": [[key, value], ...]}.
   const ParsedJson parsed = parse_untrusted_json(tree.json, {.most_levels = 4 * kMaxValueDepth});
   if (!parsed.is_right()) {
     throw DataError("{}: the checkpoint in its metadata: {}", where, parsed.fault);

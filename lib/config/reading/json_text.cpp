@@ -86,7 +86,7 @@ std::string shown(const Json& value) {
   constexpr size_t kMost = 60;
   Json public_value = value;
   take_out_secrets(public_value);
-  // Of keys, which are no values, the urls alone.
+  // Of keys, which are not values, the urls alone.
   const std::string text =
       public_text(public_value.dump(-1, ' ', false, Json::error_handler_t::replace));
   return text.size() <= kMost ? text : text.substr(0, kMost - 3) + "...";

@@ -11,7 +11,7 @@ namespace dalle2 {
 
 /// Parses JSON with comments, keys in their order (that of `preprocessing` matters); a key given
 /// twice in an object is a fault.
-/// @throws ConfigError with line and column if it is no JSON, or has text that is not UTF-8
+/// @throws ConfigError with line and column if it is not JSON, or has text that is not UTF-8
 Json parse_json(const std::string& text, const std::string& origin, Faults& faults);
 
 /// Applies `--set /pointer=value` (value as JSON, else as text), making objects on its way.

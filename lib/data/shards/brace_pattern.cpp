@@ -66,7 +66,7 @@ BracePattern::BracePattern(const std::string& text, int level) {
     Part part;
     if (!read_range(body, part)) {
       const std::vector<std::string> items = list_items(body);
-      // "{}" and "{one}" are no alternatives: the braces stay, and what is inside is expanded.
+      // "{}" and "{one}" are not alternatives: the braces stay, and what is inside is expanded.
       if (items.size() == 1) {
         add_text("{");
         from = open + 1;

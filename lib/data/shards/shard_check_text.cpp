@@ -137,7 +137,7 @@ void describe_alignment(const ShardCheck& sum, std::vector<std::string>& lines) 
       "    embeddings made from other shards, or in another order, belong to other pictures");
 }
 
-/// What is no fault of a sample, but may surprise.
+/// What is not a fault of a sample, but may surprise.
 void describe_pictures(const ShardCheck& sum, std::vector<std::string>& lines) {
   if (sum.no_caption > 0) {
     lines.push_back(counted(sum.no_caption, "sample has", "samples have") +

@@ -131,7 +131,7 @@ std::optional<std::string> other_shards(const LoaderPosition& position,
 std::vector<std::string> expand_urls(const std::string& text, const std::string& key);
 
 /// Shard number of a url: the last path part, without a query, up to its first dot.
-/// @return -1 if that is no number
+/// @return -1 if that is not a number
 int64_t shard_number(const std::string& address);
 
 /// The samples of the shard at a url that open_source() knows. `options.offset` is 0 or a

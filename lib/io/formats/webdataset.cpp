@@ -13,7 +13,7 @@
 namespace dalle2 {
 namespace {
 
-/// Python's str.lower(), but for a capital sigma at the end of a word. Bytes that are no UTF-8
+/// Python's str.lower(), but for a capital sigma at the end of a word. Bytes that are not UTF-8
 /// stay.
 std::string unicode_lower_case(const std::string& text) {
   const LocaleScope utf8(utf8_locale());

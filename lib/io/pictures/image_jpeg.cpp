@@ -25,7 +25,7 @@ constexpr int kStripRows = 16;    // what is decoded at a time, so that it stays
 // libjpeg-turbo decodes Huffman codes its fast way only where 512 bytes a block are left, of up to
 // ten blocks: without bytes behind the file, a good part of a small picture goes the slow way.
 constexpr size_t kFastTail = 512 * 10;
-constexpr size_t kMostToPad = 1 << 20;  // bytes; in a longer file the tail is no matter
+constexpr size_t kMostToPad = 1 << 20;  // bytes; in a longer file the tail does not matter
 
 void source_nothing(j_decompress_ptr) {}
 

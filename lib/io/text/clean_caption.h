@@ -18,7 +18,7 @@ std::u32string repair_text(const std::u32string& text);
 
 /// repair_text(), HTML references twice, runs of white space as one space, none at the ends, and lower
 /// case: what OpenAI's tokenizer makes of a text before it looks for words.
-/// @param text bytes that are no UTF-8 become U+FFFD; what follows kMostCaptionBytes is left out
+/// @param text bytes that are not UTF-8 become U+FFFD; what follows kMostCaptionBytes is left out
 std::u32string clean_caption(std::string_view text);
 
 }  // namespace dalle2

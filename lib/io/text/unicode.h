@@ -7,7 +7,7 @@
 
 namespace dalle2 {
 
-/// @param text each byte that is no part of a UTF-8 character becomes U+FFFD
+/// @param text each byte that is not part of a UTF-8 character becomes U+FFFD
 std::u32string code_points(std::string_view text);
 std::string utf8(std::u32string_view text);
 

@@ -20,7 +20,7 @@ struct S3Access {
 /// (AWS_CONFIG_FILE). Region: AWS_REGION, AWS_DEFAULT_REGION, the profile. Endpoint:
 /// AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, the profile's (its `services` section's too).
 /// @throws ConfigError for half a pair of keys, a named profile that is nowhere, a profile that
-/// gets its keys in a way that is not known here, an endpoint that is no url
+/// gets its keys in a way that is not known here, an endpoint that is not a url
 S3Access find_s3_access();
 
 }  // namespace dalle2

@@ -21,7 +21,7 @@
 namespace dalle2 {
 namespace {
 
-/// How a decoder draws, which is no matter to a resume, but is to the bits of what is drawn.
+/// How a decoder draws, which does not matter to a resume, but decides the bits of what is drawn.
 constexpr std::array<std::string_view, 5> kDrawingKeys = {"/decoder/sample_timesteps",
                                                           "/decoder/ddim_sampling_eta",
                                                           "/decoder/use_dynamic_thres",

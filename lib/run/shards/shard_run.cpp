@@ -66,7 +66,7 @@ bool ShardRun::train_epoch() {
   restart_step_clock();
   try {
     if (!train_groups(*loader)) return false;
-  } catch (...) {  // what was left out until then is no secret
+  } catch (...) {  // what was left out until then is not secret
     report_drops(*loader, "train");
     throw;
   }

@@ -43,7 +43,7 @@ class ShardRun : public TrainingRun {
   /// it together.
   virtual void load_examples() {}
   /// One update of each trained part from all batches of the group: pass_batches(), or what a kind
-  /// does in its place whose loss is no mean over the samples.
+  /// does in its place whose loss is not a mean over the samples.
   /// @return samples of all ranks; none if a stop was asked for before the update
   virtual std::optional<int64_t> train_group(const std::vector<Batch>& group) = 0;
   /// Adds the loss of each trained part of a batch of this rank, never an empty one, to its entry of

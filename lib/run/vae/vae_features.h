@@ -10,7 +10,7 @@
 namespace dalle2 {
 
 /// Opens /train/vgg_path and tries it; null without vae.use_vgg_and_gan.
-/// @throws ConfigError if it is no network that gives features [B, F] of such pictures
+/// @throws ConfigError if it is not a network that gives features [B, F] of such pictures
 ImageFeatures perceptual_features(const TrainVaeConfig& config, const at::Device& device);
 
 }  // namespace dalle2

@@ -7,7 +7,7 @@
 
 namespace dalle2 {
 
-/// Text as part of a page or of an attribute. Bytes that are no UTF-8 become replacement
+/// Text as part of a page or of an attribute. Bytes that are not UTF-8 become replacement
 /// characters, control characters are shown as `\x1b`.
 std::string html_escape(std::string_view text);
 

@@ -200,7 +200,7 @@ std::pair<RunLog, std::string> log_of(const std::string& data_path) {
   if (!fs::is_directory(data_path, ignored)) {
     throw DataError("{}: {}; give the folder of a run, /tracker/data_path of its config",
                     data_path,
-                    fs::exists(data_path, ignored) ? "is no folder" : "no such folder");
+                    fs::exists(data_path, ignored) ? "is not a folder" : "no such folder");
   }
   const std::string path = (fs::path(data_path) / "log.jsonl").string();
   if (fs::status(path, ignored).type() == fs::file_type::not_found) {

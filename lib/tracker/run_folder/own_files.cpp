@@ -216,7 +216,7 @@ void OwnFiles::write() const {
   if (!began_from_.empty()) record["began_from"] = began_from_;
   if (!finished_as_.empty()) record["finished_as"] = finished_as_;
   record["paths"] = paths_;
-  // A name that is no UTF-8 is not found again: what is there is set aside again.
+  // A name that is not UTF-8 is not found again: what is there is set aside again.
   write_file_atomically(record_path_,
                         record.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
 }
