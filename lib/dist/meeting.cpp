@@ -61,7 +61,7 @@ void wait_until(const MeetingTimes& times, const IsOver& is_over, const Missing&
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now - begin).count();
     if (now - begin > times.limit) {
       throw NetworkError(
-          "{} in {} s\n  The process did not start, or it cannot reach the others. Look at its log "
+          "{} in {} s\n  A missing process did not start, or cannot reach the others. Look at its log "
           "and at its machine.",
           missing(),
           seconds);
@@ -194,7 +194,7 @@ void wait_for_decision(const World& world,
     wait_until(
         {.tell = times.limit, .limit = times.limit},  // rank 0 tells who is missing
         is_decided,
-        [&] { return fmt::format("rank {} met rank 0, but other ranks are missing", world.rank); });
+        [&] { return fmt::format("rank {} met rank 0, but not all other ranks did", world.rank); });
   } catch (const StoppedError&) {
     if (store.decide(decision_key(start), kGivenUp) == kMet) return;
     throw;

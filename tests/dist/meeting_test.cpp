@@ -188,7 +188,7 @@ TEST_CASE("no rank goes on before the last has come") {
   const auto store = std::make_shared<StoreContents>();
   auto first = std::async(std::launch::async, [&] { return message_of(rank_of(0, 3), store, 2s); });
   CHECK_THAT(message_of(rank_of(1, 3), store, 1s),
-             Catch::StartsWith("rank 1 met rank 0, but other ranks are missing in 1 s"));
+             Catch::StartsWith("rank 1 met rank 0, but not all other ranks did in 1 s"));
   CHECK(first.get() != "");
 }
 

@@ -178,7 +178,7 @@ void EmbeddingFolder::find_row_shape(std::optional<int64_t> width, const SourceO
   }
   if (!row_shape_.empty()) return;
   throw DataError(
-      "{}: not one of the {} in \"{}\" can be read; the first: {}\n  Make the embeddings again, or "
+      "{}: none of the {} in \"{}\" can be read; the first: {}\n  Make the embeddings again, or "
       "name another folder.",
       key_,
       counted(file_count(), "embedding file"),
