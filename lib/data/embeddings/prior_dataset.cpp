@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/public_url.h"
 #include "data/pictures/planes.h"
 
 namespace dalle2 {
@@ -111,7 +112,7 @@ void PriorDataset::check_lengths(const PriorDataConfig& config) const {
     throw DataError(
         "{}: '{}' has {} rows and /data/image_url {}: row n of each must belong to sample n",
         key,
-        *url,
+        public_url(*url),
         table->rows(),
         images_->rows());
   };
