@@ -26,6 +26,8 @@ LOG_LIKE_A_RUN = pathlib.Path(BINARY).with_name("log_like_a_run")
 LOG = {"log_type": "wandb", "wandb_entity": "somebody", "wandb_project": "pictures"}
 TIMES = ("_timestamp", "_runtime")
 CONFIG = {"train": {"lr": 0.5}, "seed": 7, "NumProcesses": 1}  # as log_like_a_run says it
+CONSOLE = ["[track] Saving checkpoint locally", "[track] error: the disk is slow", "[track] Saved checkpoint.pth, model.pth in out",
+           "[track] Saved checkpoint to local path latest.pth"]
 
 
 def without_times(rows):
@@ -87,6 +89,10 @@ class Wandb(unittest.TestCase):
                 self.assertEqual(row[key]["captions"], [picture["caption"] or "" for picture in value])
                 self.assertEqual((row[key]["width"], row[key]["height"], row[key]["count"]), (2, 3, len(value)))
 
+    def check_console(self, content):
+        """Every line that log_like_a_run prints after the logger began, as it was printed."""
+        self.assertEqual(content.decode().splitlines(), CONSOLE)
+
     def check_files(self, files, rows, out="out"):
         self.assertEqual(files["decoder_config.json"], b'{"seed": 7}')
         self.assertIn("host", json.loads(files["wandb-metadata.json"]))
@@ -134,6 +140,11 @@ class Offline(Wandb):
         self.check_rows(run.history, self.logged())
         self.assertEqual(run.history[-1]["error"], "the disk is slow")
         self.check_files(run.files, run.history)
+        console = (run.path / "files/output.log").read_bytes()
+        self.check_console(console)
+        self.assertEqual("".join(line for line, _ in run.console).encode(), console)
+        self.assertEqual([line for line, is_error in run.console if is_error], ["[track] error: the disk is slow\n"])
+        self.assertFalse([name for name in run.stats[0] if name.startswith("gpu")])
         self.assertEqual(run.metrics[0], ("step", ""))
         self.assertEqual(sorted(run.metrics[1:]), [(name, "step") for name in ("Epoch", "Gradient Norm", "Train Samples",
                                                                                 "Unet 0 Training Loss", "error")])
@@ -141,6 +152,24 @@ class Offline(Wandb):
         self.assertEqual(run.summary["_step"], run.history[-1]["_step"])
         self.assertGreater(run.stats[0]["proc.memory.rssMB"], 1)
         self.assertEqual((run.exit_code, run.preempting), (0, False))
+
+    def test_gpus_are_figures_and_part_of_the_system_where_the_driver_has_its_library(self):
+        double = str(LOG_LIKE_A_RUN.with_name("nvml_double"))
+        self.log(2, {"WANDB_MODE": "offline", "LD_LIBRARY_PATH": double})
+        run, = self.folders()
+        self.assertEqual({name: value for name, value in run.stats[0].items() if name.startswith("gpu")},
+                         {"gpu.0.gpu": 70, "gpu.0.memory": 30, "gpu.0.memoryAllocated": 25, "gpu.0.memoryAllocatedBytes": 250,
+                          "gpu.0.temp": 55, "gpu.0.powerWatts": 150, "gpu.0.enforcedPowerLimitWatts": 600, "gpu.0.powerPercent": 25,
+                          "gpu.1.memoryAllocated": 50, "gpu.1.memoryAllocatedBytes": 500})
+        system = json.loads(run.files["wandb-metadata.json"])
+        self.assertEqual((system["gpu"], system["gpu_count"]), ("Double 1", 2))
+        self.assertEqual(system["gpu_nvidia"][1], {"name": "Double 2", "memoryTotal": "1000"})
+
+    def test_the_console_stays_here_if_the_environment_says_so(self):
+        self.log(2, {"WANDB_MODE": "offline", "WANDB_CONSOLE": "off"})
+        run, = self.folders()
+        self.assertEqual(run.console, [])
+        self.assertFalse((run.path / "files/output.log").exists())
 
     def test_records_larger_than_a_block_and_a_killed_run_can_be_read(self):
         """And a start after that goes on with the same run: no point is dropped, whatever the order of the steps."""
@@ -217,7 +246,14 @@ class Online(Wandb):
         self.check_rows(run.history, self.logged())
         self.check_files(run.files, run.history)
         self.assertEqual(without_times(run.history), without_times(folder.history))
-        self.assertEqual(set(run.files) - set(folder.files), {"config.yaml", "wandb-summary.json"})
+        self.assertEqual(set(run.files) - set(folder.files), {"config.yaml", "wandb-summary.json", "output.log"})
+        self.check_console(run.files["output.log"])
+        lines = run.lines["output.log"]
+        for line in lines:
+            self.assertRegex(line, r"^(ERROR )?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6} ")
+        bare = [line.removeprefix("ERROR ").split(" ", 1)[1] for line in lines]
+        self.assertEqual("\n".join(bare) + "\n", run.files["output.log"].decode())
+        self.assertEqual([line for line in lines if line.startswith("ERROR ")], [line for line in lines if "the disk is slow" in line])
         self.assertEqual({key: value["value"] for key, value in run.config.items() if key != "_wandb"}, folder.config)
         self.assertEqual(run.axes, {name: axis or None for name, axis in folder.metrics})
         times = (*TIMES, "_wandb")
@@ -327,6 +363,17 @@ class Faults(Wandb):
         rows = double.only_run().history + folder.history
         self.check_rows(rows, self.logged())
         self.check_files({**double.only_run().files, **folder.files}, rows)
+
+    def test_a_refusal_amid_the_run_turns_the_rest_into_a_folder(self):
+        for status in (401, 403, 404, 409, 412):
+            with self.subTest(status):
+                for name in ("wandb", "out"):
+                    shutil.rmtree(self.dir / name, ignore_errors=True)
+                double = self.double()
+                double.mistreat = lambda handler, kind, number: kind == "file_stream" and number > 1 and handler.json(status, {})
+                said = self.log(30, double.environment())
+                self.assertIn(f"status {status}", said)
+                self.all_rows(double, said)
 
     def test_storage_that_is_away_costs_no_picture(self):
         double = self.double()
@@ -439,6 +486,8 @@ class RealClient(Wandb):
         self.assertEqual(sent.axes, synced.axes)
         self.assertEqual(*({k: v for k, v in run.summary.items() if k not in (*TIMES, "_wandb")} for run in (sent, synced)))
         self.assertEqual(set(sent.files), set(synced.files))
+        self.assertEqual(synced.files["output.log"], (self.folders()[0].path / "files/output.log").read_bytes())
+        self.assertEqual(*([line.startswith("ERROR ") for line in run.lines["output.log"]] for run in (sent, synced)))
         self.assertEqual(set(sent.events[0]), set(synced.events[0]))
         self.assertEqual((sent.complete, sent.exit_code), (synced.complete, synced.exit_code))
 

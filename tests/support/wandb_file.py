@@ -10,7 +10,7 @@ import zlib
 
 BLOCK, HEAD = 32768, 7
 FULL, FIRST, MIDDLE, LAST = 1, 2, 3, 4
-KINDS = {2: "history", 3: "summary", 6: "files", 7: "stats", 12: "metric", 17: "run", 18: "exit", 21: "header", 23: "preempting"}
+KINDS = {2: "history", 3: "summary", 6: "files", 7: "stats", 12: "metric", 13: "output", 17: "run", 18: "exit", 21: "header", 23: "preempting"}
 
 
 def log_records(content):
@@ -89,6 +89,7 @@ class Folder:
         file, = self.path.glob("run-*.wandb")
         self.history, self.stats, self.metrics, self.names = [], [], [], []
         self.summary, self.exit_code, self.preempting = {}, None, False
+        self.console = []  # (line, whether it is of stderr)
         for kind, message in read(file):
             found = fields(message)
             if kind == "run":
@@ -108,6 +109,8 @@ class Folder:
                 self.metrics.append((found[1][0].decode(), found.get(4, [b""])[0].decode()))
             elif kind == "files":
                 self.names.append(fields(found[1][0])[1][0].decode())
+            elif kind == "output":
+                self.console.append((found[3][0].decode(), found.get(1, [0])[0] == 0))
             elif kind == "exit":
                 self.exit_code = found.get(1, [0])[0]
             elif kind == "preempting":

@@ -1,0 +1,255 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Services that fail while checkpoints go to them or come from them, and signals meanwhile: the run ends as it would have, and nothing
+is lost. What ends a start is in transfer_test.py."""
+import json
+import os
+import signal
+import subprocess
+import time
+
+import harness
+from bad_server import Server
+from harness import BINARY, run
+from hub_double import HubDouble
+from s3_double import S3Double
+from transfer_test import REPO, Services, sha256
+
+
+class Faults(Services):
+    def test_faults_on_the_way_to_the_hub_change_nothing(self):
+        """One of each, at the first attempt of a step; the file is whole at the end."""
+        faults = {("paths", 1): 502, ("create", 1): 500, ("preupload", 1): 429, ("batch", 1): 500, ("upload", 2): "cut",
+                  ("upload", 4): 403, ("complete", 1): "damage", ("verify", 1): 503, ("commit", 1): 409, ("commit", 2): 412,
+                  ("commit", 3): 500, ("commit", 4): 429, ("committed", 1): 502, ("head", 1): 500}
+        met = []
+
+        def mistreat(handler, step, number):
+            fault = faults.get((step, number))
+            if fault is None:
+                return False
+            met.append((step, number))
+            if fault == "cut":  # in the middle of a part
+                handler.rfile.read(1000)
+                handler.close_connection = True
+                return True
+            if fault == "damage":
+                oid = next(iter(hub.parts))
+                hub.parts[oid][1] = bytes(len(hub.parts[oid][1]))
+                return False
+            if step not in ("upload", "commit", "committed", "head"):
+                handler.close_connection = True
+            return handler.refuse(fault, **({"Retry_After": "4" if step == "commit" else "1"} if fault == 429 else {}))
+
+        with HubDouble(mistreat) as hub:
+            done = self.train(self.write(save=self.hub_saver()), env=self.env(hub))
+            self.assertEqual(sorted(met), sorted(faults), done.stderr)
+            self.assertIn("The commit is tried again in 4.0 s.", done.stdout + done.stderr)
+            self.assertEqual(hub.file(REPO, "latest.pth"), self.content())
+            # The commit whose answer was lost was not made again.
+            self.assertEqual(hub.repos[REPO].summaries, ["Upload checkpoint latest.pth"])
+            self.assertEqual(self.outbox(), [])
+
+    def test_a_service_that_is_down_costs_nothing_and_sync_sends_what_waits(self):
+        down = [False]
+
+        def mistreat(handler, step, number):
+            return down[0] and handler.refuse(500)
+
+        with HubDouble(mistreat) as hub, S3Double(self.dir / "bucket", "my-bucket") as store:
+            env = self.env(hub, store, DALLE2_NET_TIMEOUT="0.2")
+            config = self.write(save=[self.hub_saver(), {"save_to": "s3", "url": "s3://my-bucket", "save_latest_to": "l.pth"}],
+                                upload_deadline_seconds=20)
+            hub.mistreat = lambda handler, step, number: handler.refuse(500)
+            done = self.train(config, env=env)
+            self.assertIn("The run continues: what it saves waits in its data_path until", done.stderr)
+            self.assertEqual(self.content("bucket/l.pth"), self.content())  # the other saver was served
+            self.assertEqual(self.outbox(), ["00000001.json", "00000001_checkpoint.pth"])
+            self.assertIn(f"Error saving checkpoint to {hub.url}/{REPO}/latest.pth: ", done.stderr)
+            self.assertIn("1 file could not be sent and waits in out/outbox", done.stderr)
+            self.assertTrue(any("Error saving checkpoint" in record.get("error", "") for record in harness.records(self.dir / "out")))
+            done = run("sync", "out", cwd=self.dir, env=env, check=6)
+            self.assertIn("0 files sent, 1 left", done.stdout)
+            hub.mistreat = mistreat
+            waiting = {name: self.content(f"out/outbox/{name}") for name in self.outbox()}
+            done = run("sync", "out", cwd=self.dir, env=env, check=0)
+            self.assertIn("1 file sent, nothing is left", done.stdout)
+            self.assertEqual(hub.file(REPO, "latest.pth"), self.content())
+            self.assertEqual(self.outbox(), [])
+            # What an earlier run left may be older than what is there: it is sent on demand only.
+            (self.dir / "out/outbox.1").mkdir()
+            for name, content in waiting.items():
+                (self.dir / "out/outbox.1" / name).write_bytes(content)
+            done = run("sync", "out", cwd=self.dir, env=env, check=0)
+            self.assertIn("0 files sent, nothing is left", done.stdout)
+            self.assertIn("out/outbox.1: files of an earlier run wait here", done.stdout + done.stderr)
+            done = run("sync", "out/outbox.1", cwd=self.dir, env=env, check=0)
+            self.assertIn("1 file sent, nothing is left", done.stdout)
+            done = run("sync", "nowhere", cwd=self.dir, check=2)
+            self.assertIn("nowhere: not the folder of a run", done.stderr)
+
+    def test_signals_during_an_upload_leave_the_file_for_the_next_start(self):
+        def mistreat(handler, step, number):
+            return step == "upload" and handler.stall()
+
+        with HubDouble(mistreat) as hub:
+            config = self.write(save=self.hub_saver(), epochs=1)
+            env = {**os.environ, "OMP_NUM_THREADS": "1", **self.env(hub, DALLE2_NET_TIMEOUT="60")}
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                with self.subTest(number):
+                    process = subprocess.Popen([BINARY, "--config", config], cwd=self.dir, env=env, stdin=subprocess.DEVNULL,
+                                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                    before = hub.steps.get("upload", 0)
+                    while hub.steps.get("upload", 0) == before and process.poll() is None:
+                        time.sleep(0.02)
+                    time.sleep(0.3)
+                    began = time.monotonic()
+                    process.send_signal(number)
+                    out, err = process.communicate(timeout=60)
+                    self.assertLess(time.monotonic() - began, 15)
+                    self.assertEqual(process.returncode, -9 if number == signal.SIGKILL else 0, out + err)
+                    if number == signal.SIGTERM:  # all was trained; the wait for the upload ends early
+                        self.assertIn("signal 15: sending ends in 10 s", out)
+                    self.assertEqual(len(self.outbox()), 2, out + err)
+            hub.mistreat = lambda handler, step, number: False
+            self.train(config, env=self.env(hub))
+            self.assertEqual(hub.file(REPO, "latest.pth"), self.content())
+            self.assertEqual(self.outbox(), [])
+
+    def test_a_stop_amid_training_waits_for_an_upload_for_ten_seconds_at_most(self):
+        with HubDouble(lambda handler, step, number: step == "upload" and handler.stall()) as hub:
+            config = self.write(save=self.hub_saver(), epochs=1000)
+            process = subprocess.Popen([BINARY, "--config", config], cwd=self.dir, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                       stderr=subprocess.STDOUT, text=True,
+                                       env={**os.environ, "OMP_NUM_THREADS": "1", **self.env(hub, DALLE2_NET_TIMEOUT="60")})
+            while hub.steps.get("upload", 0) == 0 and process.poll() is None:
+                time.sleep(0.02)
+            began = time.monotonic()
+            process.send_signal(signal.SIGTERM)
+            out, _ = process.communicate(timeout=60)
+            self.assertEqual(process.returncode, 75, out)
+            self.assertLess(time.monotonic() - began, 20)
+            hub.mistreat = lambda handler, step, number: False
+            run("sync", "out", cwd=self.dir, env=self.env(hub), check=0)
+            self.assertEqual(hub.file(REPO, "latest.pth"), self.content())
+
+    def test_a_file_above_64_mib_goes_to_a_store_in_parts(self):
+        outbox = self.dir / "out/outbox"
+        outbox.mkdir(parents=True)
+        (self.dir / "out/targets.json").write_text("{}")
+        big = outbox / "00000001_big.pth"
+        with open(big, "wb") as file:
+            for place in (0, 70 << 20, (130 << 20) - 4):
+                file.seek(place)
+                file.write(b"mark")
+        saver = {"save_to": "s3", "url": "s3://my-bucket", "save_latest_to": "big.pth"}
+        (outbox / "00000001.json").write_text(json.dumps(
+            {"to": "s3://my-bucket", "target": "big.pth", "kind": "checkpoint", "file": big.name, "saver": saver}))
+        expected = sha256(big.read_bytes())
+        with S3Double(self.dir / "bucket", "my-bucket") as store:
+            store.mistreat = lambda handler, key, number: number == 3 and handler.refuse(503)  # the second part
+            run("sync", "out", cwd=self.dir, env=self.env(store, DALLE2_NET_TIMEOUT="10"), check=0)
+            self.assertEqual(sum("partNumber" in path for _, path, _ in store.requests), 4)
+            self.assertEqual(store.parts, {})
+        self.assertEqual(sha256(self.content("bucket/big.pth")), expected)
+        self.assertEqual(self.outbox(), [])
+
+    def test_each_fault_of_a_web_server_costs_its_own_file_alone_and_no_time(self):
+        """A saver for each: the run ends as it would have, what passes is tried again, and the rest waits."""
+        passing = {"429": 1, "500": 1, "502": 1, "cut": 1, "stall": 1}  # how often
+        lasting = ["401", "403", "404", "409", "412", "always500"]
+
+        def mistreat(handler, name, number):
+            fault = name.split("/")[0]
+            if handler.command != "PUT" or fault not in lasting and number > passing.get(fault, 0):
+                return False
+            if fault == "stall":
+                return handler.stall()
+            if fault == "cut":  # in the middle of the file
+                handler.rfile.read(1000)
+                handler.close_connection = True
+                return True
+            handler.body()
+            return handler.refuse(int(fault.removeprefix("always")), **({"Retry_After": "1"} if fault == "429" else {}))
+
+        with Server(self.dir / "web", mistreat) as web:
+            places = {fault: f"{web.url}/{fault}" for fault in [*passing, *lasting]}
+            places["refused"] = f"http://127.0.0.1:{harness.free_port()}"
+            places["unknown host"] = "https://no-such-host.invalid"
+            for fault in [*passing, *lasting]:
+                (self.dir / "web" / fault).mkdir()
+            save = [{"save_to": "url", "url": url, "save_latest_to": "l.pth"} for url in places.values()]
+            done = self.train(self.write(save=save, upload_deadline_seconds=20), env=self.env(DALLE2_NET_TIMEOUT="1"))
+            for fault in passing:
+                self.assertEqual(self.content(f"web/{fault}/l.pth"), self.content(), fault)
+            left = [*lasting, "refused", "unknown host"]
+            waiting = [json.loads(self.content(f"out/outbox/{name}"))["to"] for name in self.outbox() if name.endswith(".json")]
+            self.assertEqual(sorted(waiting), sorted(places[fault] for fault in left))
+            for fault in left:
+                self.assertIn(f"Error saving checkpoint to {places[fault]}/l.pth: ", done.stderr)
+                if fault[-1].isdigit():
+                    self.assertIn(f"status {fault.removeprefix('always')}", done.stderr)
+            self.assertIn(f"{len(left)} files could not be sent and wait in out/outbox", done.stderr)
+            web.mistreat = lambda handler, name, number: False
+            done = run("sync", "out", cwd=self.dir, env=self.env(DALLE2_NET_TIMEOUT="0.3"), check=6)
+            self.assertIn(f"{len(lasting)} files sent, 2 left", done.stdout)
+            for fault in lasting:
+                self.assertEqual(self.content(f"web/{fault}/l.pth"), self.content(), fault)
+
+    def test_a_signal_while_fetching_ends_the_start_within_seconds_and_the_next_one_fetches(self):
+        self.train(self.write("first.json", "first"))
+        (self.dir / "web/first.pth").write_bytes(self.content("first/checkpoint.pth"))
+        faults = {"slow": lambda handler: handler.answer("first.pth", pause=0.05), "silent": lambda handler: handler.stall()}
+        with Server(self.dir / "web") as web:
+            config = self.write(load={"load_from": "url", "url": f"{web.url}/first.pth"}, epochs=2)
+            env = {**os.environ, "OMP_NUM_THREADS": "1", **self.env(DALLE2_NET_TIMEOUT="60")}
+            for number, fault in ((signal.SIGTERM, "slow"), (signal.SIGTERM, "silent"), (signal.SIGINT, "slow"), (signal.SIGKILL, "slow")):
+                with self.subTest(number=number, fault=fault):
+                    web.mistreat = lambda handler, name, number, fault=fault: faults[fault](handler)
+                    before = web.counts.get("first.pth", 0)
+                    process = subprocess.Popen([BINARY, "--config", config], cwd=self.dir, env=env, stdin=subprocess.DEVNULL,
+                                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+                    while web.counts.get("first.pth", 0) == before and process.poll() is None:
+                        time.sleep(0.02)
+                    time.sleep(0.5)
+                    began = time.monotonic()
+                    process.send_signal(number)
+                    out, _ = process.communicate(timeout=60)
+                    self.assertLess(time.monotonic() - began, 5)
+                    self.assertFalse((self.dir / "out/loaded_checkpoint.pth").exists(), "a part of a file has the whole one's name")
+                    if number != signal.SIGKILL:
+                        self.assertEqual(process.returncode, 75, out)
+                        self.assertIn(f"signal {number.value}: stopped before the first step: nothing was trained", out)
+                        self.assertFalse((self.dir / "out").exists(), "the start left its folder")
+            web.mistreat = lambda handler, name, number: False
+            done = self.train(config, env=self.env())
+            self.assertIn("having seen", done.stdout)
+            self.assertEqual(list((self.dir / "out").glob("*.part")), [])
+
+    def test_two_runs_save_to_one_repository_at_once(self):
+        with HubDouble() as hub:
+            env = {**os.environ, "OMP_NUM_THREADS": "1", **self.env(hub)}
+            processes = []
+            for name in "ab":
+                config = self.write(f"{name}.json", name, save=self.hub_saver(save_latest_to=f"{name}/{{epoch}}.pth"), epochs=3)
+                processes.append(subprocess.Popen([BINARY, "--config", config], cwd=self.dir, env=env, stdin=subprocess.DEVNULL,
+                                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+            for process in processes:
+                out, _ = process.communicate(timeout=120)
+                self.assertEqual(process.returncode, 0, out)
+            for name in "ab":
+                self.assertEqual(self.outbox(name), [])
+                self.assertEqual(hub.file(REPO, f"{name}/2.pth"), self.content(f"{name}/checkpoint.pth"))
+            self.assertEqual(len(hub.repos[REPO].files["main"]), 6)
+
+    def test_a_full_disk_while_fetching_ends_the_start(self):
+        (self.dir / "web/big.pth").write_bytes(bytes(20_000_000))
+        with Server(self.dir / "web") as web:
+            config = self.write(load={"load_from": "url", "url": f"{web.url}/big.pth"})
+            done = self.train(config, check=5, env=self.env(DALLE2_FAIL_AT="write:2:enospc"))
+            self.assertIn("loaded_checkpoint.pth", done.stderr)
+            self.assertFalse((self.dir / "out").exists())
+
+
+if __name__ == "__main__":
+    harness.main()
