@@ -19,8 +19,7 @@ from resume_test import UNET, saved_state
 LOSS_TOLERANCE = 1e-5  # relative, over 50 steps: sums over ranks are rounded in another order than those over batches
 WEIGHT_TOLERANCE = 1e-4  # absolute; Adam turns rounding about zero into steps of up to the rate, 1e-3
 ONE_UNET = {"unets": [{**UNET, "image_embed_dim": 32, "self_cond": True}]}
-TWO_UNETS = {"unets": [{**UNET, "image_embed_dim": 32}, UNET], "image_size": None, "image_sizes": [8, 16],
-             "sample_timesteps": [3, 3]}
+TWO_UNETS = {"unets": [{**UNET, "image_embed_dim": 32}, UNET], "image_size": None, "image_sizes": [8, 16], "sample_timesteps": [3, 3]}
 FASTER_TO_GIVE_UP = {"hang_timeout_seconds": 8}
 
 
@@ -42,8 +41,7 @@ class Ranks(EndToEnd):
             self.dir, name, train={"epochs": 9, "log_every_n_updates": 1, **(train or {})}, data=data))
 
     def run_ranks(self, config, ranks, check=0, **kwargs):
-        return run("--config", config, *(["--nproc-per-node", str(ranks)] if ranks > 1 else []), cwd=self.dir, check=check,
-                   **kwargs)
+        return run("--config", config, *(["--nproc-per-node", str(ranks)] if ranks > 1 else []), cwd=self.dir, check=check, **kwargs)
 
     def logged(self, name, key):
         return [record[key] for record in records(self.dir / name) if key in record]
