@@ -151,11 +151,12 @@ Runner add_shards_encode(CLI::App& app) {
       ->required()
       ->type_name("DIR")
       ->check(non_empty("a path"));
-  app.add_option("--device", o->device, "cpu, cuda, or cuda:N for the GPU of that number")
+  app.add_option("--device", o->device, "cpu, cuda, or cuda:N for GPU number N")
       ->capture_default_str()
       ->type_name("DEVICE:{cpu,cuda}");
   add_processes(app, o->processes, "encode");
-  add_overwrite(app, o->overwrite, "Remove the shards that DIR holds, if they are of another set");
+  add_overwrite(
+      app, o->overwrite, "Remove the shards that DIR holds, if they belong to another set");
   app.footer(
       "Writes a copy of each shard that the file names, with KEY.latent.npy beside the picture: "
       "its latent after data.preprocessing. Existing shards are kept, so the same command "
@@ -196,7 +197,8 @@ Runner add_shards_embed(CLI::App& app) {
       ->capture_default_str()
       ->type_name("DEVICE:{cpu,cuda}");
   add_processes(app, o->processes, "embed");
-  add_overwrite(app, o->overwrite, "Remove the shards that DIR holds, if they are of another set");
+  add_overwrite(
+      app, o->overwrite, "Remove the shards that DIR holds, if they belong to another set");
   app.footer(
       "Writes a copy of each shard, with KEY.img_emb.npy beside the picture, and the embeddings of "
       "its samples as arrays: DIR/img_emb/NUMBER.npy, DIR/text_emb/NUMBER.npy. Samples without a "
@@ -218,7 +220,7 @@ Runner add_shards_score(CLI::App& app) {
       ->required()
       ->type_name("DIR")
       ->check(non_empty("a path"));
-  app.add_option("--grid", o->grid_path, "Picture of what was asked for and what was drawn")
+  app.add_option("--grid", o->grid_path, "Picture to write: requests beside drawings")
       ->required()
       ->type_name("PNG");
   return [o] {

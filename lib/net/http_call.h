@@ -44,7 +44,7 @@ struct HttpCall {
   std::string body = {};
   std::optional<HttpFilePart> file = {};  ///< sent instead of `body`
   std::vector<long> accepted = {};        ///< statuses beside 2xx that are answers, not errors
-  bool ends_at_other_host = false;        ///< a redirect to another origin is an answer, too
+  bool ends_at_other_host = false;        ///< a redirect to another origin is an answer too
   bool netrc = false;                     ///< a login for the host in ~/.netrc (NETRC) is used
   bool plain_http = false;                ///< http:// to another host than the loopback is allowed
   size_t most_bytes = size_t{64} << 20;   ///< of the answer

@@ -16,7 +16,7 @@ class ParsedUrl {
   explicit ParsedUrl(const std::string& url) : handle_(curl_url(), &curl_url_cleanup) {
     valid_ = set(url);
   }
-  /// Goes to the place that `location` names, seen from here. @return false if it is no address
+  /// Goes to the place that `location` names, seen from here. @return false if it is not an address
   bool go_to(const std::string& location) { return set(location); }
   bool is_valid() const { return valid_; }
   std::string whole() const { return part(CURLUPART_URL, 0); }

@@ -16,7 +16,7 @@ struct WandbAccess {
   std::string base_url;     ///< without a slash at its end
   std::string api_key;      ///< a secret; empty: none was found
   std::string folder;       ///< of the offline runs: "./wandb"
-  bool console = true;      ///< what is printed is sent, too
+  bool console = true;      ///< what is printed is sent too
 
   // What the environment says of the run; empty: nothing.
   std::string run_id, name, notes, group, job_type;

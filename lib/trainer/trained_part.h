@@ -160,7 +160,7 @@ struct TrainedPart {
   ProcessGroup* group_ = nullptr;
   ExchangeOptions exchange_options_;
   int64_t first_vector_ =
-      0;  // in the flat buffer: norms and biases, which the first layers need, too
+      0;  // in the flat buffer: norms and biases, which the first layers need too
   std::vector<bool> received_;  // by any rank, in the first update
 };
 

@@ -210,7 +210,7 @@ class Console(EndToEnd):
         # Nobody reads the warning of a batch job, or of processes that a launcher starts.
         for by in ({"SLURM_JOB_ID": "1"}, harness.rank_variables(0, 1, harness.free_port())):
             done = self.train(self.decoder(epochs=1, device=name, n_sample_images=0), check=2, env=by)
-            self.assertIn(f'/train/device: "{name}" was asked for, but no usable GPU was found', done.stderr)
+            self.assertIn(f'/train/device: "{name}" was requested, but no usable GPU was found', done.stderr)
 
 
 if __name__ == "__main__":

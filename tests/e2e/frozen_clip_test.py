@@ -162,7 +162,7 @@ class FrozenClip(EndToEnd):
         refused(3, "/data/image_url: expected a folder of image embeddings", data={"image_url": None})
         refused(2, "/data/text_url: is redundant beside prior.clip", data={"text_url": "t"})
         refused(2, "OpenAI's model of this name is not at", prior={"clip": {"model": "RN50x64"}})
-        refused(3, "captions.jsonl: no safetensors file", prior={"clip": {"model": str(self.captions)}})
+        refused(3, "captions.jsonl: not a safetensors file", prior={"clip": {"model": str(self.captions)}})
         net = {"dim": 8, "depth": 1, "dim_head": 8, "heads": 2}
         refused(3, f"/prior: expected embeddings of {WIDTH} values, as /prior/clip", prior={"net": net, "image_embed_dim": 8})
         run("convert", self.clip, "damaged.safetensors", cwd=self.dir, check=0)

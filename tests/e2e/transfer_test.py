@@ -209,7 +209,7 @@ class Refusals(Services):
 
             hub.mistreat = mistreat
             load = {"load_from": "huggingface", "huggingface_repo": REPO, "huggingface_file_path": "f.pth"}
-            for stored, text in ((b"whol", "4 bytes came, 5 were announced"),
+            for stored, text in ((b"whol", "4 bytes arrived, 5 were announced"),
                                  (b"Whole", f"its SHA-256 is {sha256(b'Whole')}, expected {sha256(b'whole')}"),
                                  (b"whole", "f.pth")):  # which is no checkpoint
                 done = self.refuse(text, code=3, load=load, env=self.env(hub))

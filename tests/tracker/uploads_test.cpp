@@ -334,7 +334,7 @@ TEST_CASE("what is given up for want of space is an error of the run") {
     if (uploads.waiting().size() == 1) service->wait_for_calls(1);  // on its way, and so it stays
   }
   CHECK(uploads.take_errors() ==
-        std::vector<std::string>{"checkpoint b for there of 1 B was not sent and is given up: the "
+        std::vector<std::string>{"checkpoint b for there of 1 B was not sent and is removed: the "
                                  "disk of the outbox is nearly full"});
   CHECK(uploads.finish(0) == 2);
 }

@@ -233,8 +233,8 @@ struct DecoderConfig {
              "Side of the images in pixels, for a single unet.",
              within(1, most::kImageSide));
     D2_FIELD(image_sizes,
-             "Side of each unet's images in pixels; sorted and stripped of doubles, as many as "
-             "unets. Give this or `image_size`.",
+             "Side of each unet's images in pixels; the list is sorted, repetitions are removed, "
+             "and one size for each unet must remain. Give this or `image_size`.",
              within(1, most::kImageSide).not_empty());
     D2_FIELD(
         clip,

@@ -241,8 +241,8 @@ struct DecoderEvaluateConfig {
     D2_FIELD(resize,
              "How images are resized for the Inception network: `tf1` as pytorch-fid and "
              "torch-fidelity do, `antialias` as torchmetrics does since 1.8, `clean` as clean-fid "
-             "does. Figures of different ways do not compare. Null: as `FID.antialias` says, else "
-             "`tf1`.");
+             "does. Figures from different ways cannot be compared. Null: as `FID.antialias` says, "
+             "otherwise `tf1`.");
     D2_FIELD(cache_path,
              "Folder that keeps the features of real images, by their content and the network, for "
              "later runs. Null: `metrics` in tracker.data_path.",

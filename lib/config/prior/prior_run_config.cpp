@@ -14,9 +14,10 @@ constexpr const char* kPriorPage = R"(
 
 A file with the root key `prior` instead of `decoder` trains a diffusion prior, which makes image
 embeddings from text embeddings. It has the keys and defaults of the reference's
-`train_diffusion_prior.py`; what the two kinds of files share means the same. Embeddings are made
-before: `data.image_url`, `data.text_url` and `data.text_encodings_url` are folders of .npy files. Or
-`prior.clip` makes those of the texts while training, out of the captions of `data.meta_url`.
+`train_diffusion_prior.py`. Keys that both kinds of files have mean the same. Embeddings are made
+beforehand: `data.image_url`, `data.text_url` and `data.text_encodings_url` are folders of .npy
+files. Or `prior.clip` makes those of the texts while training, from the captions of
+`data.meta_url`.
 Rules between sections:
 
 | if | then |

@@ -19,9 +19,10 @@ namespace dalle2 {
 
 struct PriorDataConfig {
   static constexpr const char* kDoc =
-      "Where the samples come from: folders of .npy files with one embedding a row, on this machine, "
-      "in S3 (s3://BUCKET/FOLDER) or behind a web page that links them, and captions. The files of a folder, also those in folders below it, are joined in "
-      "the order of their paths; row for row they belong to the same samples.";
+      "Where the samples come from: folders of .npy files with one embedding per row, on this "
+      "machine, in S3 (s3://BUCKET/FOLDER) or behind a web page that links them, and captions. The "
+      "files of a folder and of the folders below it are joined in the order of their paths. Row n "
+      "of each folder belongs to sample n.";
 
   std::optional<std::string> image_url;
   std::optional<std::string> text_url;

@@ -311,7 +311,7 @@ void refuse_idle_options(const SampleCommand& command) {
   refuse_if(
       command.image_path && !starts_from_picture(command) && command.start_unet == 1,
       "--image",
-      "where the first unet draws, for it begins from noise\n  For variations of this picture "
+      "where the first unet draws, because it begins from noise\n  For variations of this picture "
       "name a CLIP with --clip; name the unet that is to enlarge it with --start-unet; or leave "
       "the option out.");
   refuse_if(

@@ -314,7 +314,7 @@ std::vector<NamedShard> share_of(const std::vector<NamedShard>& shards, const Pr
 /// How a rank came through its shards.
 struct CopyEnd {
   bool is_stopped = false;  ///< by a signal
-  std::string fault = {};   ///< of the last shard that was passed over
+  std::string fault = {};   ///< of the last shard that was skipped
 };
 
 /// @param all shards of all ranks, with those that are there already
@@ -343,10 +343,8 @@ CopyEnd copy_share(const ShardCopyPlan& plan,
     unreachable_in_a_row = shard.is_unreachable() ? unreachable_in_a_row + 1 : 0;
     if (unreachable_in_a_row == most_unreachable) throw NetworkError("{}", shard.fault());
     if (counts.lost == all) break;  // it is an error
-    log_warning("data",
-                "{}\n  The shard is passed over: no {}s of it are written.",
-                shard.fault(),
-                plan.noun);
+    log_warning(
+        "data", "{}\n  The shard is skipped: its {}s are not written.", shard.fault(), plan.noun);
   }
   return end;
 }
@@ -371,7 +369,7 @@ void print_counts(const ShardCopyPlan& plan, const ShardCopyCounts& counts) {
   if (counts.kept > 0)
     std::printf(", %s there already", counted(counts.kept, "shard is", "shards are").c_str());
   if (counts.left_out > 0) std::printf(", %s left out", counted(counts.left_out, "sample").c_str());
-  if (counts.lost > 0) std::printf(", %s passed over", counted(counts.lost, "shard").c_str());
+  if (counts.lost > 0) std::printf(", %s skipped", counted(counts.lost, "shard").c_str());
   std::printf("\n");
 }
 

@@ -50,7 +50,7 @@ struct ShardCopyCounts {
 
 /// Writes what is not in the folder yet, or is older than a shard of this machine of which it was made,
 /// and prints how many. The ranks share the shards: each writes files of its own. What cannot be decoded is left out; of a
-/// shard that cannot be read to its end nothing is written: it is passed over, as in a training.
+/// shard that cannot be read to its end nothing is written: it is skipped, as in a training.
 /// @param counts of all ranks
 /// @return kStopped after a signal to any rank: the same call continues with the next shard
 /// @throws ConfigError (the folder holds shards that no call with this manifest wrote, two shards would

@@ -20,7 +20,7 @@ std::string describe_conditioning(const TrainDecoderConfig& config,
                                   bool text_conditioned) {
   std::string source;
   if (config.decoder.unconditional) {
-    return "unconditional: draws what the shards look like";
+    return "unconditional: draws pictures like those in the shards";
   } else if (clip.makes_image_embeds) {
     source = "image embeddings by " + clip.embedder->name();
   } else if (config.data.img_embeddings_url) {
