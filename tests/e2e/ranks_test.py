@@ -102,8 +102,7 @@ class Ranks(EndToEnd):
         several = self.write_prior("several", batch_size=2)
         self.run_ranks(one, 1)
         self.run_ranks(several, 3)
-        self.check_same("one", "several", ["tracking/training-l2", "metrics/ema-validation/l2-loss", "metrics/ema-test/l2-loss"],
-                        steps=50)
+        self.check_same("one", "several", ["tracking/training-l2", "metrics/ema-validation/l2-loss", "metrics/ema-test/l2-loss"], steps=50)
 
     def test_ranks_validate_and_save_a_prior_by_the_clock_of_the_first(self):
         name = self.write_prior("timed", train={"epochs": 3, "save_every_seconds": 1}, batch_size=2, eval_every_seconds=0)
