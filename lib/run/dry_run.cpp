@@ -56,6 +56,22 @@ int64_t peak_of_step(const DryRunPlan::Network& network, int64_t batch) {
   return bytes->peak();
 }
 
+/// What a step of `batch` samples holds besides the weights and their gradients. The peak grows by the
+/// sample once activations decide it: below that it is the same, that of the gradients at the end.
+int64_t activation_bytes(const DryRunPlan::Network& network, int64_t batch) {
+  constexpr int64_t kMostTried = 32;
+  int64_t size = 1, peak = peak_of_step(network, size), per_sample = 0;
+  for (bool is_line = false; size < batch && size < kMostTried && !is_line; size *= 2) {
+    const int64_t next = peak_of_step(network, 2 * size);
+    // A stretch that begins flat and ends rising is no measure of the rise.
+    is_line = next > peak && (size == 1 || per_sample > 0);
+    per_sample = std::max<int64_t>(next - peak, 0) / size;
+    peak = next;
+  }
+  const int64_t gradients = parameter_bytes(*network.module).trained;
+  return std::max<int64_t>(peak - gradients, 0) + std::max<int64_t>(batch - size, 0) * per_sample;
+}
+
 /// Averages of the weights, in copies.
 int64_t average_copies(const SharedTrainConfig& train) {
   return (train.use_ema ? 1 : 0) + (train.post_hoc_ema.save_every_n_steps
@@ -193,10 +209,7 @@ uint64_t activation_bytes(const DryRunPlan& plan, const SharedTrainConfig& train
   int64_t most = 0;
   for (const DryRunPlan::Network& network : plan.networks) {
     if (!network.module) continue;
-    const int64_t one = peak_of_step(network, 1);
-    const int64_t per_sample = std::max<int64_t>(peak_of_step(network, 2) - one, 0);
-    const int64_t gradients = parameter_bytes(*network.module).trained;
-    most = std::max(most, std::max<int64_t>(one - gradients, 0) + (batch - 1) * per_sample);
+    most = std::max(most, activation_bytes(network, batch));
   }
   return static_cast<uint64_t>(most);
 }

@@ -154,7 +154,7 @@ TEST_CASE("fsck: what no run could go on from is a fault: NaN, or an average tha
   const CheckedFile partial = checked(folder, lacks);
   CHECK(partial.resume == Resume::kNo);
   CHECK(partial.faults == std::vector<std::string>{"ema/0.ema_model.init_conv.bias: the average of "
-                                                   "model/unets.0.init_conv.bias is not there"});
+                                                   "model/unets.0.init_conv.bias is missing"});
 }
 
 TEST_CASE("fsck: a prior's averages are those of all its weights, in their shapes") {
@@ -184,8 +184,8 @@ TEST_CASE("fsck: a prior's averages are those of all its weights, in their shape
   CHECK(faults_with(averages).empty());
   CHECK(faults_with(Dict{}).empty());  // they begin anew
   CHECK(faults_with(without(averages, "ema_model.net.weight")) ==
-        std::vector<std::string>{"ema/ema_model.net.weight: the average of model/net.weight is not "
-                                 "there"});
+        std::vector<std::string>{"ema/ema_model.net.weight: the average of model/net.weight is "
+                                 "missing"});
   CHECK(faults_with(without(averages, "initted")) ==
         std::vector<std::string>{"ema/initted: is not there"});
   Dict other = without(averages, "ema_model.net.weight");

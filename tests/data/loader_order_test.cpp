@@ -280,7 +280,7 @@ TEST_CASE("an epoch keeps the windows it was begun with, and its position knows 
   ShardUrls more = options.urls;
   more.push_back(folder / "shards/00003.tar");
   CHECK(other_shards(position, more, shard_names_hash(more)) ==
-        "lane 0 of 1 had 3 shards, and would have 4 of the 4 there are now");
+        "lane 0 of 1 had 3 shards, and would now have 4 of 4");
   const ShardUrls others = {
       folder / "shards/00000.tar", folder / "shards/00001.tar", folder / "shards/00003.tar"};
   CHECK_THAT(other_shards(position, others, shard_names_hash(others)).value_or(""),

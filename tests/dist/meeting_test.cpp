@@ -77,7 +77,8 @@ TEST_CASE(
     world.launcher = Launcher::kOurs;
     CHECK_THROWS_AS(meet(world, own, {.tell = 10s, .limit = 10s}), StoppedError);
   }
-  CHECK_THAT(message_of(rank_of(0, 2), store), Catch::StartsWith("rank 1 of 2 has not come"));
+  CHECK_THAT(message_of(rank_of(0, 2), store),
+             Catch::StartsWith("rank 1 of 2 has not met the others"));
 }
 
 /// Lets something happen after the first answer to a question for a key that begins so, before the rank
@@ -150,12 +151,11 @@ TEST_CASE("a rank that leaves as the last comes takes the others with it") {
 TEST_CASE("ranks that do not come are named") {
   const auto store = std::make_shared<StoreContents>();
   CHECK(message_of(rank_of(1, 4), store).find("rank 0 has not answered rank 1 in 0 s") == 0);
-  CHECK(
-      message_of(rank_of(0, 4), store).find("ranks 1, 2, 3 of 4 have not come to the others in") ==
-      0);
+  CHECK(message_of(rank_of(0, 4), store).find("ranks 1, 2, 3 of 4 have not met the others in") ==
+        0);
   auto other = std::async(std::launch::async, [&] { return message_of(rank_of(2, 3), store, 2s); });
   CHECK_THAT(message_of(rank_of(0, 3), store, 1s),
-             Catch::StartsWith("rank 1 of 3 has not come to the others in 1 s"));
+             Catch::StartsWith("rank 1 of 3 has not met the others in 1 s"));
   CHECK(other.get() != "");
 }
 

@@ -69,7 +69,7 @@ TEST_CASE("a store that is gone is named with its address") {
   store->turn(State::kGone);
   first.watch.begin("gradients");
   CHECK(first.report_within(20s) ==
-        "rank 0 waits in \"gradients\", and what the ranks meet through does not answer "
+        "rank 0 waits in \"gradients\", and the store through which the ranks meet does not answer "
         "(10.0.0.1:29500): the process that keeps it, that of rank 0 or its launcher, is gone");
 }
 

@@ -352,7 +352,7 @@ class Clip(EndToEnd):
         (damaged / "000001.tar").write_bytes(b"no tar" * 1000)
         command = ["shards", "embed", damaged, "--clip", self.trained / "clip/model.pth", "--nproc-per-node", 2, "--out"]
         done = run(*command, "made", cwd=self.dir, check=0)
-        self.assertIn("90 embeddings in 15 shards, 1 shard passed over\n", done.stdout)
+        self.assertIn("90 embeddings in 15 shards, 1 shard skipped\n", done.stdout)
         self.assertIn("000001.tar", done.stderr)
         for path in damaged.glob("*.tar"):
             path.write_bytes(b"no tar" * 1000)

@@ -161,7 +161,7 @@ class Resume(EndToEnd):
         self.stop_at(config, 1, 11)
         other = ["--set", "/data/shuffle_train=false"]
         done = self.train(config, *other, check=2)
-        self.assertIn("/data/shuffle_train: the checkpoint has true, this config false: it stands amid an epoch", " ".join(done.stderr.split()))
+        self.assertIn("/data/shuffle_train: the checkpoint has true, this config false: it was saved within an epoch", " ".join(done.stderr.split()))
         done = self.train(config, *other, "--set", "/train/allow_changed_config=true")
         self.assertIn("the order of the samples has changed: epoch 1 starts over", " ".join((done.stdout + done.stderr).split()))
 

@@ -116,7 +116,7 @@ TEST_CASE("damaged NumPy files are refused with the file and the reason") {
       {"PK\x03\x04", "not a NumPy"},
       {good.substr(0, 8), "truncated"},
       {good.substr(0, 30), "truncated NumPy header"},
-      {good.substr(0, good.size() - 1), "takes 24 bytes, 23 are there"},
+      {good.substr(0, good.size() - 1), "takes 24 bytes, but there are 23"},
       {good + "x", "oversize"},
       {file_of(header("2, 3"), "", 4), "version 4; expected 1, 2 or 3"},
       {file_of("{'descr': '<i4', 'fortran_order': False, 'shape': (1,)}", "xxxx"),

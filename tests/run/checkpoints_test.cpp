@@ -270,7 +270,7 @@ TEST_CASE("another order of the samples is refused amid an epoch, and told betwe
   const Value amid = checkpoint(40, "train");
   CHECK_THROWS_WITH(compare_config(Cursor(amid), now, {}, /*allow_changed_config=*/false),
                     Contains("/data/shuffle_train: the checkpoint has true, this config false: it "
-                             "stands amid an epoch") &&
+                             "was saved within an epoch") &&
                         Contains("/train/allow_changed_config"));
   CHECK(compare_config(Cursor(amid), now, {}, /*allow_changed_config=*/true).order.size() == 1);
   for (const Value& between : {checkpoint(0, "train"), checkpoint(40, "val")}) {

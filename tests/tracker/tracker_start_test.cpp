@@ -80,7 +80,7 @@ TEST_CASE("a finished run whose auto_resume.json is gone keeps every file") {
             "model.1.pth, log.1.jsonl, images.1, targets.1.json\n"
             "  To resume from it instead, stop this run and set /tracker/load to {\"load_from\": "
             "\"local\", \"file_path\": \"data/checkpoint.1.pth\"}.") == 1);
-  CHECK(run.log.count("best.pth is of an earlier run; it is kept as best.1.pth") == 1);
+  CHECK(run.log.count("best.pth belongs to an earlier run; it is kept as best.1.pth") == 1);
   CHECK(run.log.count("To resume from it instead") == 1);
 }
 

@@ -142,7 +142,6 @@ TEST_CASE("an operator that is given a list, a view or a place to write to waits
     const auto place = static_cast<size_t>(group.rank());
     const std::atomic<int>& waits = groups.ends->waits[place];
     RankOfLayers rank(group, /*shard_optimizer=*/true, 4096);
-    const torch::NoGradGuard no_grad;
     const auto waited = [&](const auto& action) {
       const int before = waits;
       action();
@@ -151,6 +150,7 @@ TEST_CASE("an operator that is given a list, a view or a place to write to waits
     const at::Tensor row = rank.network->first->weight[63], other = at::ones({3, 3});
     rank.pass(0);
     rank.update();
+    const torch::NoGradGuard no_grad;
     by_other[place] = waited([&] { other.sum(); });
     by_view[place] = waited([&] { row.sum(); });
     by_list[place] = waited([&] { at::cat({other.flatten(), rank.network->second->bias}); });
