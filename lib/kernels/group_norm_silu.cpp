@@ -93,12 +93,23 @@ const T* data_of(const at::Tensor& t) {
   return static_cast<const T*>(t.const_data_ptr());
 }
 
-void check(const at::Tensor& x, int64_t groups) {
+void check(const at::Tensor& x,
+           const at::Tensor& weight,
+           const at::Tensor& bias,
+           const OptionalTensor& scale_shift,
+           int64_t groups) {
   TORCH_CHECK(
       x.dim() == 4 && x.is_contiguous() && x.size(1) % groups == 0 &&
           (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16),
       "group_norm_silu: a contiguous map [B, C, H, W] of float32 or bfloat16, C a multiple of ",
       groups);
+  // The loops read by index: what would broadcast has no place here.
+  const bool has_scale = scale_shift && scale_shift->defined();
+  TORCH_CHECK(weight.numel() == x.size(1) && bias.numel() == x.size(1) &&
+                  (!has_scale || (scale_shift->dim() == 2 && scale_shift->size(0) == x.size(0) &&
+                                  scale_shift->size(1) == 2 * x.size(1))),
+              "group_norm_silu: weight and bias [C], scale and shift [B, 2 C], for ",
+              x.sizes());
 }
 
 Forward forward_on_cpu(const at::Tensor& x,
@@ -107,7 +118,7 @@ Forward forward_on_cpu(const at::Tensor& x,
                        const OptionalTensor& scale_shift,
                        int64_t groups,
                        double eps) {
-  check(x, groups);
+  check(x, weight, bias, scale_shift, groups);
   const Affine affine(x, weight, bias, scale_shift);
   at::Tensor y = at::empty_like(x);
   at::Tensor moments = at::empty({x.size(0) * groups, 2}, x.options().dtype(at::kFloat));
@@ -160,7 +171,7 @@ Backward backward_on_cpu(const at::Tensor& dy,
                          const at::Tensor& bias,
                          const OptionalTensor& scale_shift,
                          int64_t groups) {
-  check(x, groups);
+  check(x, weight, bias, scale_shift, groups);
   const Affine affine(x, weight, bias, scale_shift);
   const at::Tensor grad = dy.to(x.scalar_type()).contiguous();
   at::Tensor dx = at::empty_like(x);

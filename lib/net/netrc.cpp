@@ -4,6 +4,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "base/text.h"
 #include "net/environment.h"
 
 namespace dalle2 {
@@ -12,9 +13,18 @@ namespace {
 /// Words with special characters may stand in quotes, as the client of Weights & Biases writes them.
 std::string next_word(std::istream& words) {
   std::string word;
-  words >> word;
-  const bool is_quoted = word.size() > 1 && (word[0] == '\'' || word[0] == '"');
-  return is_quoted && word.back() == word[0] ? word.substr(1, word.size() - 2) : word;
+  words >> std::ws;
+  const int quote = words.peek();
+  if (quote != '\'' && quote != '"') {
+    words >> word;
+    return word;
+  }
+  words.get();
+  for (int next = words.get(); words && next != quote; next = words.get()) {
+    if (next == '\\') next = words.get();
+    if (words) word += static_cast<char>(next);
+  }
+  return word;
 }
 
 /// Of a "machine" or the "default".
@@ -27,7 +37,7 @@ struct Entry {
 /// @param word the first word; afterwards that of the next entry, empty at the end
 Entry next_entry(std::istream& words, std::string& word, const std::string& host) {
   Entry entry;
-  if (word == "machine") entry.is_host = next_word(words) == host;
+  if (word == "machine") entry.is_host = lower_case(next_word(words)) == lower_case(host);
   if (word == "default") entry.is_default = true;
   for (word.clear(); words >> word; word.clear()) {
     if (word == "machine" || word == "default") break;

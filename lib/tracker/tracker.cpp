@@ -126,6 +126,7 @@ void Tracker::log_images(const std::vector<LogImage>& images,
       write_file_atomically(in_data_path(name), image.png);
     } catch (const Error& error) {
       const std::string message = fmt::format("Error storing a picture: {}", error.what());
+      left_something_out_->store(true);
       loggers_->log_error(message, moment());
       log_file_->write({{"error", message}}, last_step_);
       continue;
@@ -147,6 +148,7 @@ void Tracker::log_error(const std::string& message) {
   check_started();
   const std::lock_guard lock(*log_mutex_);
   name_run_in_log();
+  left_something_out_->store(true);
   loggers_->log_error(message, moment());
   log_file_->write({{"error", message}}, last_step_);
 }
@@ -307,7 +309,7 @@ std::string Tracker::finished_as() const {
 }
 
 void Tracker::finish_as(const std::string& what) {
-  if (dummy_) return;
+  if (dummy_ || left_something_out_->load()) return;
   check_lock();
   const std::lock_guard lock(*files_mutex_);
   own_files_->finish_as(what);

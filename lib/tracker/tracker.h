@@ -213,7 +213,8 @@ class Tracker {
 
   /// What the run in data_path, which this one continues, was when it finished; empty if it did not.
   std::string finished_as() const;
-  /// After the last save: the run has done all it was asked for. @throws as check_lock()
+  /// After the last save: the run has done all it was asked for. Does nothing if this start left a
+  /// file or a picture out: the next one makes it again. @throws as check_lock(), ResourceError
   void finish_as(const std::string& what);
 
   /// After the last save: waits for what the savers still send, for as long as the config allows, or
@@ -270,6 +271,8 @@ class Tracker {
   std::unique_ptr<std::mutex> files_mutex_ = std::make_unique<std::mutex>();
   std::function<bool(const std::string& path)> is_cleared_;  // null: nothing is
   std::unique_ptr<std::atomic<bool>> saved_ = std::make_unique<std::atomic<bool>>(false);
+  std::unique_ptr<std::atomic<bool>> left_something_out_ =
+      std::make_unique<std::atomic<bool>>(false);  // a file or picture that could not be written
   int64_t last_step_ = 0;
   bool finished_ = false;
   std::unique_ptr<Loggers> loggers_;

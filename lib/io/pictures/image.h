@@ -30,7 +30,7 @@ enum class Interpolation { kNearest, kBox, kBilinear, kHamming, kBicubic, kLancz
 /// Decodes JPEG, PNG or WebP by content (a PNG named .jpg works), to RGB like Pillow's
 /// convert("RGB"): alpha is dropped, an EXIF orientation is ignored, 16 bits become 8.
 /// @param origin names the picture in errors
-/// @throws DataError (not a picture, truncated, damaged too large), before anything is allocated
+/// @throws DataError (not a picture, truncated, damaged, too large), before anything is allocated
 /// for a size beyond kMostImagePixels
 Image decode_image(const std::string& content, const std::string& origin);
 

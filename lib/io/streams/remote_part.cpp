@@ -42,7 +42,15 @@ RemotePart fetch_part(const std::string& url, uint64_t from, uint64_t size) {
                        from,
                        from + size - 1);
   }
-  return {std::move(answer.body), static_cast<uint64_t>(*total)};
+  const auto whole = static_cast<uint64_t>(*total);
+  if (answer.body.size() < std::min<uint64_t>(size, whole - std::min(from, whole))) {
+    throw NetworkError("{}: the server sent {} of the {} bytes from byte {} on that were asked for",
+                       public_url(url),
+                       answer.body.size(),
+                       size,
+                       from);
+  }
+  return {std::move(answer.body), whole};
 }
 
 }  // namespace dalle2

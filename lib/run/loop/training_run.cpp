@@ -68,6 +68,15 @@ bool TrainingRun::was_finished() {
   return !group.text_of_main(same ? "finished" : "", "whether the run has finished").empty();
 }
 
+/// A mark that cannot be written costs the next start its last epoch's pictures, no more.
+void TrainingRun::note_finished() {
+  try {
+    session_.tracker().finish_as(finish_mark());
+  } catch (const Error& error) {
+    log_warning("track", "the end of the run could not be noted: {}", error.what());
+  }
+}
+
 ExitCode TrainingRun::run_to_the_end() {
   if (checkpoints_.start() == StartedFrom::kCheckpoint) {
     guard_.remember();
@@ -100,8 +109,7 @@ ExitCode TrainingRun::run_to_the_end() {
     checkpoints_.save_averages();
   }
   checkpoints_.finish(code);
-  if (code == ExitCode::kDone && session_.group().is_main())
-    session_.tracker().finish_as(finish_mark());
+  if (code == ExitCode::kDone) note_finished();
   return code;
 }
 

@@ -198,6 +198,7 @@ class TrainingRun {
   ExitCode run_to_the_end();
   std::string finish_mark() const;
   bool was_finished();
+  void note_finished();
   void save_before_the_end(bool fault_follows);
   std::optional<Error> fault_of_ranks(const std::exception_ptr& own);
   void log_step(double samples_per_second);

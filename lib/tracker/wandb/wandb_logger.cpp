@@ -302,7 +302,12 @@ void WandbLogger::log_file(const std::string& name, const std::string& content) 
 
 void WandbLogger::add_console() {
   if (!console_) return;
-  if (const auto lines = console_->take(); !lines.empty()) sink_->console(lines);
+  try {
+    if (const auto lines = console_->take(); !lines.empty()) sink_->console(lines);
+  } catch (const Error& error) {  // other records and the end of the run are worth more
+    console_.reset();
+    log_warning("track", "wandb: the console is recorded no further: {}", error.what());
+  }
 }
 
 void WandbLogger::tick() {
