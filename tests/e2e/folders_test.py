@@ -167,7 +167,7 @@ class Encoding(EndToEnd):
         whole = (shards / "000003.tar").read_bytes()
         (shards / "000003.tar").write_bytes(whole[:2000])
         done = self.encode(shards=shards)
-        self.assertRegex(done.stdout, r"90 latents in 15 shards, 1 shard passed over\n")
+        self.assertRegex(done.stdout, r"90 latents in 15 shards, 1 shard skipped\n")
         self.assertRegex(" ".join(done.stderr.split()), r"000003.tar.* The shard is skipped")
         self.assertEqual(len(list((self.dir / "encoded").glob("*.tar"))), 15)
         self.assertFalse(list((self.dir / "encoded").glob("*.part")))

@@ -238,7 +238,7 @@ class ShardOrder(EndToEnd):
                     expect=["/config/data/shuffle_train"])
         self.refuse(2, "--from", "at.pth", "--set", "/data/splits={\"train\": 0.25, \"val\": 0.5, \"test\": 0.25}",
                     expect=["/config/data/splits"])
-        self.refuse(2, "--from", "at.pth", "--epoch", 1, expect=["--epoch 1: at.pth stands in epoch 0"])
+        self.refuse(2, "--from", "at.pth", "--epoch", 1, expect=["--epoch 1: at.pth is in epoch 0"])
         other = self.order("--from", "at.pth", "--set", "/data/batch_size=3").stderr
         self.assertIn("/config/data/batch_size: batches of 2", other)
 
