@@ -236,7 +236,7 @@ class Metrics(EndToEnd):
         done = self.train(self.write("run", evaluate={"n_evaluation_samples": 20, "FID": INCEPTION,
                                                       "KID": {"subset_size": 10, "subsets": 2, "gamma": 1e300}}))
         told = " ".join((done.stdout + done.stderr).split())
-        self.assertIn("FID: 20 images are fewer than its 2048 features", told)
+        self.assertIn("FID: the 20 images are fewer than its 2048 features", told)
         self.assertIn("KID: is not finite: look at gamma, coef and degree", told)
         (record,) = self.logged("run")
         self.assertEqual([key for key in record if key in NAMES], ["FID"])

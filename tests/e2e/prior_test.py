@@ -206,14 +206,14 @@ class Prior(unittest.TestCase):
         timesteps = json.loads(pathlib.Path(config).read_text())["prior"]["timesteps"]
         self.train(config)
         evaluate = ("evaluate", "--config", config, "--checkpoint", "out/latest.pth")
-        done = run(*evaluate, "--set", "/prior/timesteps=10", cwd=self.dir, check=2)
-        self.assertIn(f"gives its weights another meaning:\n  /prior/timesteps: the checkpoint has {timesteps}, this config 10", done.stderr)
+        done = run(*evaluate, "--set", "/prior/timesteps=30", cwd=self.dir, check=2)
+        self.assertIn(f"gives its weights another meaning:\n  /prior/timesteps: the checkpoint has {timesteps}, this config 30", done.stderr)
         # What the run itself was given is what the weights mean.
         plain = run(*evaluate, "--timesteps", 4, cwd=self.dir, check=0)
         same = run(*evaluate, "--set", f"/prior/timesteps={timesteps}", "--set", "/train/eval_timesteps=[4]", cwd=self.dir, check=0)
         self.assertEqual(same.stdout, plain.stdout)
         done = run(*evaluate, "--timesteps", timesteps + 1, cwd=self.dir, check=2)
-        self.assertIn(f"--timesteps: expected 1 to {timesteps}, the training steps of the prior, got {timesteps + 1}", done.stderr)
+        self.assertIn(f"--timesteps: expected 2 to {timesteps}, the training steps of the prior, got {timesteps + 1}", done.stderr)
 
     def test_the_root_takes_a_seed_as_for_other_kinds(self):
         config = prior_config(self.base, "out")

@@ -111,6 +111,15 @@ CaptionTable::CaptionTable(const std::string& path, const std::string& key) : ke
   if (rows_.empty()) throw DataError("{}: expected captions in '{}', found none", key, path);
 }
 
+namespace {
+
+/// A caption that is not UTF-8 counts as none, as in the shards of other runs.
+std::string utf8_or_none(std::string caption) {
+  return is_utf8(caption) ? std::move(caption) : "";
+}
+
+}  // namespace
+
 void CaptionTable::add_lines(const std::string& path, bool is_json) {
   std::ifstream in(path, std::ios::binary);
   int64_t number = 0;
@@ -121,7 +130,7 @@ void CaptionTable::add_lines(const std::string& path, bool is_json) {
         {.caption = is_json
                         ? caption_of_json(
                               line, fmt::format("{}: {}: line {}", key_, printable(path), number))
-                        : std::move(line)});
+                        : utf8_or_none(std::move(line))});
   }
   if (!in.is_open() || in.bad()) {
     throw DataError("{}: {}: cannot be read: {}", key_, printable(path), errno_text(errno));
@@ -146,7 +155,7 @@ void CaptionTable::add_tar(const std::string& path) {
     Row& row = rows_.back();
     const std::string field = lower_case(parts->second);
     if (field == "txt") {
-      row.caption = read_tar_member(path, place.offset).content;
+      row.caption = utf8_or_none(read_tar_member(path, place.offset).content);
     } else if (is_picture_field(field) && !row.picture_offset) {
       row.picture_offset = place.offset;
     }

@@ -2,8 +2,10 @@
 #include "io/streams/remote_part.h"
 
 #include <algorithm>
+#include <atomic>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/public_url.h"
 #include "net/http_call.h"
 #include "net/s3/s3.h"
@@ -32,6 +34,14 @@ RemotePart fetch_part(const std::string& url, uint64_t from, uint64_t size) {
   }
   if (answer.status() != kPart) {  // the whole file
     const uint64_t whole = answer.body.size();
+    static std::atomic<bool> told = false;
+    if (whole > size && !told.exchange(true)) {
+      log_warning(
+          "data",
+          "{}: the server sends the whole file where a part is asked for: reading costs many "
+          "times the transfer\n  Download the folder, or serve it with byte ranges.",
+          public_url(url));
+    }
     return {from < whole ? answer.body.substr(from, size) : "", whole};
   }
   const auto start = answer.head.range_start;

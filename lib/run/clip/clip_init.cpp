@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: MIT
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/untrusted_text.h"
 #include "data/shards/shards.h"
@@ -17,15 +19,18 @@ constexpr int64_t kVocabulary = 4096;
 int64_t first_vocabulary(const ShardSurvey& survey) {
   ClipVocabularyTrainer trainer;
   for (const std::string& url : survey.urls) {
-    const auto reader = open_shard(url);
-    while (const auto sample = reader->next()) {
-      const std::string* caption = sample->find({"txt"});
-      if (caption != nullptr && is_utf8(*caption)) trainer.add(*caption);
+    try {
+      const auto reader = open_shard(url);
+      while (const auto sample = reader->next()) {
+        const std::string* caption = sample->find({"txt"});
+        if (caption != nullptr && is_utf8(*caption)) trainer.add(*caption);
+      }
+    } catch (const DataError&) {  // what comes before the damage counts
     }
   }
   const int64_t least = ClipTokenizer::kLeastVocabSize;
-  const int64_t most = ClipTokenizer(trainer.merges(kVocabulary), "captions").vocab_size();
-  return most == kVocabulary ? most : least + (most - least) / 2;
+  const int64_t most = ClipTokenizer(trainer.merges(2 * kVocabulary), "captions").vocab_size();
+  return std::min(kVocabulary, least + (most - least) / 2);
 }
 
 }  // namespace

@@ -50,6 +50,14 @@ nlohmann::ordered_json prior_figures(const EvaluateCommand& command,
                                      ProcessGroup& group) {
   constexpr size_t kSimilarities = 5;
   const TrainPriorConfig& config = loaded.config;
+  const std::vector<int64_t>& steps =
+      command.timesteps.empty() ? config.train.eval_timesteps : command.timesteps;
+  for (const int64_t count : steps) {
+    if (count >= 2 && count <= config.prior.timesteps) continue;
+    throw ConfigError("--timesteps: expected 2 to {}, the training steps of the prior, got {}",
+                      config.prior.timesteps,
+                      count);
+  }
   DiffusionPrior prior =
       load_prior(source_of(command, config.train), read_checkpoint(command.checkpoint_path));
   prior->to(device);
@@ -59,14 +67,6 @@ nlohmann::ordered_json prior_figures(const EvaluateCommand& command,
   const auto batch = data.batch(command.split, 0, config.data.batch_size);
   if (!batch || batch->size() == 0) {
     throw DataError("--split {}: has no usable row (/data/splits)", command.split);
-  }
-  const std::vector<int64_t>& steps =
-      command.timesteps.empty() ? config.train.eval_timesteps : command.timesteps;
-  for (const int64_t count : steps) {
-    if (count <= config.prior.timesteps) continue;
-    throw ConfigError("--timesteps: expected 1 to {}, the training steps of the prior, got {}",
-                      config.prior.timesteps,
-                      count);
   }
   std::vector<std::string> names(kSimilarities);
   std::vector<double> values(kSimilarities * steps.size(), 0.0);  // of other ranks: 0

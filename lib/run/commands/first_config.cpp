@@ -85,8 +85,12 @@ std::vector<std::string> shards_of(const std::string& folder, ShardSurvey& surve
 
 /// Of the image embeddings beside the pictures, if all usable pictures have one; else 0.
 int64_t width_in_shards(const ShardSurvey& survey) {
-  const auto first = open_shard(survey.urls.front())->next();
-  if (!first || first->find({"img_emb.npy"}) == nullptr) return 0;
+  try {
+    const auto first = open_shard(survey.urls.front())->next();
+    if (!first || first->find({"img_emb.npy"}) == nullptr) return 0;
+  } catch (const DataError&) {  // a damaged shard
+    return 0;
+  }
   const CheckReport report = check_shards({.urls = survey.urls, .embeddings_in_tar = true});
   if (report.usable() < survey.usable || report.image_row_shape.empty()) return 0;
   return report.image_row_shape.back();

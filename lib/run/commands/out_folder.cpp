@@ -38,8 +38,11 @@ bool is_recorded(const std::filesystem::path& path) {
   for (auto folder = full.parent_path(); folder != folder.parent_path();
        folder = folder.parent_path()) {
     if (!std::filesystem::exists(folder / kRecordFile, ignored)) continue;
-    const OwnFiles own(folder.string());
-    if (own.contains(full.string()) || own.contains(full.parent_path().string())) return true;
+    try {
+      const OwnFiles own(folder.string());
+      if (own.contains(full.string()) || own.contains(full.parent_path().string())) return true;
+    } catch (const DataError&) {  // the record of a run that is not this user's
+    }
   }
   return false;
 }

@@ -19,6 +19,13 @@ void check_picture(const at::Tensor& picture,
                    const std::string& given,
                    const SampleCommand& command,
                    int64_t side) {
+  if (picture.numel() == 0 || (picture.size(0) != 1 && picture.size(0) != 3)) {
+    throw DataError("{}: expected pictures of 1 or 3 channels, got {} x {} x {}",
+                    given,
+                    picture.size(0),
+                    picture.size(1),
+                    picture.size(2));
+  }
   const auto [lowest, highest] = at::aminmax(picture);
   if (lowest.item<float>() < 0 || highest.item<float>() > 1) {
     throw DataError("{}: expected values from 0 to 1, what a CLIP is shown, got {} to {}",
@@ -53,6 +60,8 @@ at::Tensor SampleClip::embed_pictures(const char* option, const std::string& pat
   } catch (const DataError& error) {
     throw DataError("{} {}", option, error.what());  // which begins with the path
   }
+  if (seen.empty())
+    throw DataError("{} {}: expected at least one picture, got none", option, given);
   const torch::NoGradGuard no_grad;
   const at::Tensor images = at::stack(seen);  // [N, 3, side, side]
   std::vector<at::Tensor> embeds;

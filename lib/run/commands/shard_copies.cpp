@@ -324,7 +324,7 @@ CopyEnd copy_share(const ShardCopyPlan& plan,
                    ShardCopier& copier,
                    ShardCopyCounts& counts) {
   CopyEnd end;
-  const int64_t most_unreachable = std::min(kMostUnreachable, std::ssize(shards));
+  const int64_t most_unreachable = std::min<int64_t>(kMostUnreachable, all);
   int64_t unreachable_in_a_row = 0;
   for (const auto& [name, url] : shards) {
     if (stop_requested() != 0) return {.is_stopped = true};

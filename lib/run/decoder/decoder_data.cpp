@@ -47,7 +47,7 @@ void DecoderClip::check_pictures(const at::Tensor& images) const {
 DecoderClip open_decoder_clip(const TrainDecoderConfig& config, const DecoderPlan& plan) {
   DecoderClip clip{.embedder = open_clip_of(config.decoder.clip, "/decoder/clip")};
   if (!clip.embedder) return clip;
-  clip.makes_image_embeds = !has_image_embeds(config.data);
+  clip.makes_image_embeds = !config.decoder.unconditional && !has_image_embeds(config.data);
   clip.makes_text_encodings = plan.text_conditioned() && !has_text_encodings(config.data);
   for (size_t i = 0; i < plan.stages.size(); ++i) {
     const UnetConfig& unet = plan.stages[i].unet;

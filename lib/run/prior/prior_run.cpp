@@ -73,7 +73,7 @@ bool PriorRun::train_epoch() {
 
 void PriorRun::throw_nothing_usable() const {
   throw DataError(
-      "/data: not one of the {} rows to train with can be used: {}",
+      "/data: none of the {} training rows can be used: {}",
       with_commas(data_.rows("train")),
       clip_
           ? "none has a caption in /data/meta_url and a finite embedding in /data/image_url, or a "

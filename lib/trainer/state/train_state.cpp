@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/this_process.h"
 #include "checkpoint/module_state.h"
+#include "model/clip/frozen_clip.h"
 #include "trainer/state/optimizer_state.h"
 
 namespace dalle2 {
@@ -130,10 +131,21 @@ void TrainStateWriter::skipped(const std::string& key, bool flat) {
   out_.set(key, flat ? all : all.view({-1, 2}));
 }
 
+void keep_own_clip(StateDict& weights, const torch::nn::Module& model) {
+  const auto is_of_clip = [prefix = fmt::format("{}.", kFrozenClipName)](const auto& entry) {
+    return entry.first.starts_with(prefix);
+  };
+  std::erase_if(weights, is_of_clip);
+  for (auto& entry : state_dict(model)) {
+    if (is_of_clip(entry)) weights.push_back(std::move(entry));
+  }
+}
+
 void TrainStateReader::model(const std::string& key) {
   const Cursor saved = root_.at(key);
   StateDict weights = saved.as_state_dict();
   std::erase_if(weights, [&](const auto& entry) { return to_.is_untrained(entry.first); });
+  keep_own_clip(weights, *to_.model);
   warn_of_rest(load_state_dict(*to_.model, weights, "", strict_, saved.where()), saved.where());
 }
 

@@ -102,6 +102,10 @@ class TrainStateWriter : public TrainState {
   Dict out_;
 };
 
+/// The CLIP of a run comes from its own file: in `weights` of another file its tensors give way to
+/// those that the model holds, or to none.
+void keep_own_clip(StateDict& weights, const torch::nn::Module& model);
+
 /// Usage: TrainStateReader reader(contents, root, only_model, strict); kind.list_state(reader);
 /// reader.finish();
 class TrainStateReader : public TrainState {

@@ -7,6 +7,7 @@
 #include "base/this_process.h"
 #include "checkpoint/lora/lora_weights.h"
 #include "checkpoint/module_state.h"
+#include "model/clip/frozen_clip.h"
 #include "model/lora.h"
 #include "trainer/trainer.h"
 
@@ -84,7 +85,9 @@ Dict Trainer::post_hoc_state(const Extras& extras) const {
   writer.post_hoc_averages("post_hoc_ema");
   StateDict rest;
   for (const auto& [name, tensor] : state_dict(*contents_.model)) {
-    if (!has_post_hoc_average(name, contents_.parts)) rest.emplace_back(name, tensor);
+    const bool is_of_clip = name.starts_with(fmt::format("{}.", kFrozenClipName));
+    if (!is_of_clip && !has_post_hoc_average(name, contents_.parts))
+      rest.emplace_back(name, tensor);
   }
   Dict out = writer.take();
   out.set("model", to_dict(contents_.with_carried(std::move(rest))));
@@ -114,6 +117,7 @@ void Trainer::load_base(const StateDict& weights, const std::string& file) {
   const torch::NoGradGuard no_grad;
   StateDict all = weights;
   std::erase_if(all, [&](const auto& entry) { return is_of_untrained_part(entry.first); });
+  keep_own_clip(all, *contents_.model);
   for (auto& adapter : lora_state_dict(*contents_.model)) all.push_back(std::move(adapter));
   load_state_dict(*contents_.model, all, "", /*strict=*/true, file);
   size_t adapters = 0;
