@@ -8,6 +8,7 @@
 #   scripts/bench.sh exchange [arguments of tests/bench/exchange.py]       gradients of several processes, compared with c10d's Reducer
 #   scripts/bench.sh metrics [arguments of tests/bench/metrics.py]         FID, IS and KID, compared with torchmetrics
 #   scripts/bench.sh vae [arguments of tests/bench/vae.py]                 steps of a VQGAN-VAE, compared with muse-maskgit-pytorch
+#   scripts/bench.sh clip [arguments of tests/bench/clip.py]               training and embedding with a CLIP, compared with open_clip
 #   scripts/bench.sh wandb [arguments of tests/bench/wandb_logging.py]     a step with and without logging to Weights & Biases
 #   scripts/bench.sh scaling [arguments of tests/bench/scaling.py]         simulates many GPUs; builds nothing
 #
@@ -19,10 +20,10 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-usage() { sed -n '3,18s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '3,19s/^# \{0,1\}//p' "$0"; }
 
 case "${1:-}" in
-  loader | memory | step | run | metrics | vae | quickstart | all) what=$1; shift ;;
+  loader | memory | step | run | metrics | vae | clip | quickstart | all) what=$1; shift ;;
   exchange)
     shift
     [ -f build/CMakeCache.txt ] || scripts/build.sh --no-tests
@@ -66,6 +67,10 @@ fi
 if [ "$what" = vae ]; then
   cmake --build build --target dalle2-train >/dev/null
   "$python" tests/bench/vae.py "$@"
+fi
+if [ "$what" = clip ]; then
+  cmake --build build --target dalle2-train >/dev/null
+  "$python" tests/bench/clip.py "$@"
 fi
 if [ "$what" = quickstart ]; then
   cmake --build build --target dalle2-train >/dev/null

@@ -24,7 +24,7 @@ using OptionalTensor = std::optional<at::Tensor>;
 using Forward = std::tuple<at::Tensor, at::Tensor>;  // y, and mean and rstd of each group
 using Backward = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 
-/// A thread takes at least so many values.
+/// The least number of values that a thread takes.
 constexpr int64_t kGrain = 16384;
 
 /// (w n + b) (scale + 1) + shift = n gain + offset. All float32 and contiguous.

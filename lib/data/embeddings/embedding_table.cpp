@@ -35,7 +35,7 @@ std::string bytes_of(const std::string& path, uint64_t from, uint64_t size) {
   return bytes;
 }
 
-/// Remote rows are fetched so many bytes at a time, or as many as are asked for.
+/// Bytes of remote rows that are fetched at a time, unless more are asked for.
 constexpr uint64_t kFetchedBytes = uint64_t{4} << 20;
 
 /// The beginning of a file, enough for its header, and its size.

@@ -79,7 +79,7 @@ int64_t rows_of_both(const char* option, int64_t rows, const char* other, int64_
                     other_rows);
 }
 
-/// Texts for so many pictures: encodings of a single one are repeated. @return [M, L, W]
+/// Texts for M pictures: encodings of a single one are repeated. @return [M, L, W]
 at::Tensor encodings_for(const at::Tensor& encodings, int64_t pictures) {
   const int64_t rows = rows_of_both("--text", encodings.size(0), "--image", pictures);
   if (rows > pictures) {
