@@ -5,6 +5,7 @@
 #include <torch/nn/module.h>
 
 #include <memory>
+#include <string>
 
 #include "model/clip/clip.h"
 
@@ -13,6 +14,10 @@ namespace dalle2 {
 /// The name of such a module in its model. With it the weights have the reference's keys:
 /// `clip.clip.*`.
 inline constexpr const char* kFrozenClipName = "clip";
+/// Whether a tensor of a model belongs to such a module, by its name.
+inline bool is_of_frozen_clip(const std::string& name) {
+  return name.starts_with(std::string(kFrozenClipName) + ".");
+}
 
 /// Without gradients, and in eval mode whatever mode its model is put into; differs from upstream,
 /// whose CLIP goes into training mode along with the decoder.

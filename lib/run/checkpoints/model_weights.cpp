@@ -133,9 +133,7 @@ auto load_model(const ModelSource& source, const Value& checkpoint, const Make& 
   check_kind(root, kind);
   StateDict weights = plain_weights(source, root, kind);
   // The CLIP that made the embeddings of a training has no part in what the model draws.
-  std::erase_if(weights, [](const auto& item) {
-    return item.first.starts_with(fmt::format("{}.", kFrozenClipName));
-  });
+  std::erase_if(weights, [](const auto& item) { return is_of_frozen_clip(item.first); });
   auto model = make(config_of<parse>(source, root), weights);
   load_state_dict(*model, weights, /*prefix=*/"", /*strict=*/true, source.checkpoint_path);
   model->eval();

@@ -132,9 +132,7 @@ void TrainStateWriter::skipped(const std::string& key, bool flat) {
 }
 
 void keep_own_clip(StateDict& weights, const torch::nn::Module& model) {
-  const auto is_of_clip = [prefix = fmt::format("{}.", kFrozenClipName)](const auto& entry) {
-    return entry.first.starts_with(prefix);
-  };
+  const auto is_of_clip = [](const auto& entry) { return is_of_frozen_clip(entry.first); };
   std::erase_if(weights, is_of_clip);
   for (auto& entry : state_dict(model)) {
     if (is_of_clip(entry)) weights.push_back(std::move(entry));

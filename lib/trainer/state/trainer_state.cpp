@@ -85,8 +85,7 @@ Dict Trainer::post_hoc_state(const Extras& extras) const {
   writer.post_hoc_averages("post_hoc_ema");
   StateDict rest;
   for (const auto& [name, tensor] : state_dict(*contents_.model)) {
-    const bool is_of_clip = name.starts_with(fmt::format("{}.", kFrozenClipName));
-    if (!is_of_clip && !has_post_hoc_average(name, contents_.parts))
+    if (!is_of_frozen_clip(name) && !has_post_hoc_average(name, contents_.parts))
       rest.emplace_back(name, tensor);
   }
   Dict out = writer.take();
