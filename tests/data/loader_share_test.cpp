@@ -65,14 +65,14 @@ TEST_CASE("the shares of the first samples are even, and have each of them once"
 
 TEST_CASE("a shard that one rank cannot read takes no sample from another share, or to another") {
   const TempDir whole, torn;
-  write_tiny_shards(whole.path(), 3, 6);
-  write_tiny_shards(torn.path(), 3, 6);
+  write_tiny_shards(whole.path(), 3, 5);  // an odd number: a shard less moves an even count
+  write_tiny_shards(torn.path(), 3, 5);
   std::filesystem::remove(torn / "shards/00001.tar");
   const auto options = options_over(whole.path(), 3, 4);
-  const auto expected = share_of(options, 18, {1, 2}, 0);
+  const auto expected = share_of(options, 15, {1, 2}, 0);
   const CapturedLog log;
-  auto found = share_of(options_over(torn.path(), 3, 4), 18, {1, 2}, 0);
-  CHECK(found.size() == 6);
+  const auto found = share_of(options_over(torn.path(), 3, 4), 15, {1, 2}, 0);
+  CHECK(found.size() == 4);
   for (const auto& [place, key] : found) CHECK(expected.at(place) == key);
 }
 

@@ -290,11 +290,13 @@ TEST_CASE("figures of a checkpoint are the same on the fake device") {
   CHECK(compared >= 3);
 }
 
+/// Values and copies that the host takes from the device.
 int64_t reads_of_run(const std::string& name, const std::function<void(json&)>& change) {
   Kind kind(name);
   change(kind.config());
   const FakeGpu gpu;
-  return counts_of([&] { kind.train("out", name == "vae" ? 4 : 1); }).host_reads;
+  const auto counts = counts_of([&] { kind.train("out", name == "vae" ? 4 : 1); });
+  return counts.host_reads + counts.downloads;
 }
 
 TEST_CASE("a validation reads as much of a hundred batches as of one") {

@@ -116,6 +116,26 @@ TEST_CASE("a stop during a validation is noticed between batches, and the valida
   CHECK(outcome_of(last, config.tracker.data_path) == expected);
 }
 
+TEST_CASE("a stop that a loader hears of first is reported once and saved") {
+  const TempDir whole, parts;
+  const Outcome expected = whole_run(toy_config(whole.path()));
+  const ToyConfig config = toy_config(parts.path());
+  {
+    StopRequest stop;
+    const CapturedLog log;
+    ToyRun run(config);
+    run.in_validation = [&] {
+      stop.make();
+      throw StoppedError("signal 15");
+    };
+    CHECK(run.run() == ExitCode::kStopped);
+    CHECK(log.count("signal 15: saving and stopping") == 1);
+  }
+  ToyRun last(config);
+  CHECK(last.run() == ExitCode::kDone);
+  CHECK(outcome_of(last, config.tracker.data_path) == expected);
+}
+
 TEST_CASE("a finished run that is started again does nothing and says where it stands") {
   const TempDir folder;
   const ToyConfig config = toy_config(folder.path());

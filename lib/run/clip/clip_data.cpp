@@ -141,7 +141,7 @@ void ClipValidation::add(const at::Tensor& pairs,
                          const std::vector<std::string>& captions,
                          const ClipEvaluateConfig& config) {
   if (!pairs.defined()) return;
-  pairs_.push_back(pairs.to(at::kCPU));
+  pairs_.push_back(pairs);
   for (const std::string& caption : captions) {
     captions_.push_back(number_of(caption));
     labels_.push_back(class_of_caption(caption, config.classes));
@@ -151,12 +151,8 @@ void ClipValidation::add(const at::Tensor& pairs,
 RetrievalSamples ClipValidation::gather(ProcessGroup& group) {
   const at::Tensor own = pairs_.empty() ? at::Tensor() : at::cat(pairs_);
   RetrievalSamples all;
-  if (group.is_alone()) {
-    all.pairs = own;
-  } else {
-    all.pairs =
-        all_gather_rows(group, own.defined() ? own.to(group.device()) : own, "features").rows;
-  }
+  all.pairs = all_gather_rows(group, own, "features").rows;
+  if (all.pairs.defined()) all.pairs = all.pairs.to(at::kCPU);
   all.captions = gathered_numbers(group, captions_, "numbers of captions");
   all.labels = gathered_numbers(group, labels_, "classes of samples");
   pairs_.clear();

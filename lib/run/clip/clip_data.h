@@ -44,7 +44,7 @@ class ClipValidation {
   RetrievalSamples gather(ProcessGroup& group);
 
  private:
-  std::vector<at::Tensor> pairs_;  // on the CPU
+  std::vector<at::Tensor> pairs_;  // on the run's device: a copy to the host would wait for it
   std::vector<int64_t> captions_, labels_;
 };
 
