@@ -14,6 +14,7 @@ import time
 
 import harness
 import prior_data
+from clip_runs import clip_config
 from harness import BINARY, checkpoint_content, ranks_of, run
 from resume_test import UNET
 from vae_runs import VaeRuns
@@ -43,6 +44,10 @@ class RandomStops(VaeRuns):
 
     def vae(self, name):
         return self.write(name, train={"num_train_steps": 16, "save_results_every": 4, "save_model_every": 4, "discr_start_step": 4})
+
+    def clip(self, name):
+        return harness.write_config(self.dir / f"{name}.json", clip_config(
+            self.shards, name, train={"epochs": 8, "save_every_n_samples": 32, "log_every_n_updates": 2, "hang_timeout_seconds": 5}))
 
     def rolled_back(self, name):
         """A decoder whose every epoch has batches that overflow: it goes back until it gives up."""
@@ -120,7 +125,7 @@ class RandomStops(VaeRuns):
         self.assertEqual(done.returncode, end, done.stdout + done.stderr)
         return time.monotonic() - began
 
-    def check_equal(self, make, ranks=1, share=0.25, end=0):
+    def check_equal(self, make, share, ranks=1, end=0):
         """`share` of all stops fall on this kind of run; each of its ends is that of the run that was never stopped."""
         draw = random.Random(f"{SEED} {make.__name__} {ranks}")
         longest = self.unbroken(make, ranks, end)
@@ -142,16 +147,22 @@ class RandomStops(VaeRuns):
         return last_good if last_good.exists() else self.dir / name / "checkpoint.pth"
 
     def test_a_decoder(self):
-        self.check_equal(self.decoder)
+        self.check_equal(self.decoder, share=0.2)
 
     def test_a_decoder_of_two_ranks(self):
-        self.check_equal(self.decoder, ranks=2, share=0.15)
+        self.check_equal(self.decoder, ranks=2, share=0.1)
 
     def test_a_prior(self):
         self.check_equal(self.prior, share=0.15)
 
     def test_a_vae_with_a_discriminator(self):
         self.check_equal(self.vae, share=0.2)
+
+    def test_a_clip(self):
+        self.check_equal(self.clip, share=0.1)
+
+    def test_a_clip_of_two_ranks(self):
+        self.check_equal(self.clip, ranks=2, share=0.05)
 
     def test_a_decoder_that_goes_back_and_gives_up(self):
         self.check_equal(self.rolled_back, share=0.1, end=4)
@@ -183,7 +194,7 @@ class RandomStops(VaeRuns):
     def test_each_sample_of_an_epoch_comes_once_whatever_the_number_of_ranks(self):
         # What a kill undoes is trained, and traced, again: here the signals that save.
         draw = random.Random(f"{SEED} ranks")
-        wanted, stops, number = max(1, round(STOPS * 0.15)), 0, 0
+        wanted, stops, number = max(1, round(STOPS * 0.1)), 0, 0
         longest = self.unbroken(self.decoder, 1)
         while stops < wanted:
             name = f"changing{number}"
