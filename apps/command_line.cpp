@@ -2,10 +2,12 @@
 #include "command_line.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cstdint>
 #include <cstdio>
 #include <optional>
+#include <regex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -410,16 +412,53 @@ void check_no_training_options(const CLI::App& app, const CLI::App& command) {
 
 namespace {
 
-/// "  Did you mean `sample`?\n", if the first word that no command took is near one it knows; else "".
-std::string suggestion(const CLI::App& app) {
-  const std::vector<std::string> unknown = app.remaining(/*recurse=*/true);
-  if (unknown.empty()) return "";
+constexpr auto kAll = [](const auto*) { return true; };
+
+/// The innermost command that the command line names.
+const CLI::App& command_of(const CLI::App& app) {
   const CLI::App* command = &app;
   while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
-  std::vector<std::string> known;
-  const auto all = [](const auto*) { return true; };
-  for (const CLI::App* each : command->get_subcommands(all)) known.push_back(each->get_name());
-  for (const CLI::Option* each : command->get_options(all)) known.push_back(each->get_name());
+  return *command;
+}
+
+/// "dalle2-train shards make"
+std::string full_name(const CLI::App& command) {
+  const CLI::App* parent = command.get_parent();
+  return parent ? full_name(*parent) + " " + command.get_name() : command.get_name();
+}
+
+std::vector<std::string> commands_of(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* each : app.get_subcommands(kAll)) {
+    if (!each->get_group().empty()) names.push_back(each->get_name());
+  }
+  return names;
+}
+
+/// CLI11's reason; where its words say neither what was expected nor what to do, ours.
+std::string reason(const CLI::App& command, const CLI::Error& error) {
+  const std::string text = error.what();
+  std::smatch found;
+  if (std::regex_match(text, found, std::regex("(.*): At Most 1 required but received (\\d+)"))) {
+    return fmt::format("{}: expected at most once, got it {} times", found.str(1), found.str(2));
+  }
+  if (std::regex_match(text, found, std::regex("(.*): \\d+ required (.*) missing"))) {
+    return fmt::format("{}: expected {} after it, got nothing", found.str(1), found.str(2));
+  }
+  if (text == "A subcommand is required") {
+    return fmt::format("{}: expected one of its commands: {}",
+                       command.get_name(),
+                       fmt::join(commands_of(command), ", "));
+  }
+  return text;
+}
+
+/// "  Did you mean `sample`?\n", if the first word that no command took is near one it knows; else "".
+std::string suggestion(const CLI::App& app, const CLI::App& command) {
+  const std::vector<std::string> unknown = app.remaining(/*recurse=*/true);
+  if (unknown.empty()) return "";
+  std::vector<std::string> known = commands_of(command);
+  for (const CLI::Option* each : command.get_options(kAll)) known.push_back(each->get_name());
   const std::string word = unknown.front().substr(0, unknown.front().find('='));
   const std::optional<std::string> near = nearest_word(word, known);
   return near ? fmt::format("  Did you mean `{}`?\n", *near) : "";
@@ -439,9 +478,11 @@ int run_command_line(int argc, char** argv) {
   app.formatter(std::make_shared<HelpFormatter>());
   app.footer(exit_code_lines());
   app.failure_message([](const CLI::App* root, const CLI::Error& error) {
-    return fmt::format("error: {}\n{}  `dalle2-train --help` lists the options.\n",
-                       printable(public_text(error.what())),
-                       suggestion(*root));
+    const CLI::App& command = command_of(*root);
+    return fmt::format("error: {}\n{}  `{} --help` lists the options.\n",
+                       printable(public_text(reason(command, error))),
+                       suggestion(*root, command),
+                       full_name(command));
   });
 
   std::vector<std::pair<CLI::App*, Runner>> commands;

@@ -3,6 +3,9 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "checkpoint/archive/mapped_file.h"
+#include "checkpoint/archive/script_file.h"
+#include "checkpoint/archive/zip_archive.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/pickle/pth.h"
 #include "checkpoint/pickle/value_json.h"
@@ -295,6 +298,16 @@ bool is_archive(const std::string& path) {
   }
 }
 
+/// Networks for metrics and OpenAI's CLIPs are programs.
+bool is_whole_program(const std::string& path) {
+  try {
+    const MappedFile file(path);
+    return looks_like_zip(file) && check_script_file(file);
+  } catch (const DataError&) {
+    return false;
+  }
+}
+
 }  // namespace
 
 CheckedFile check_file(const std::string& path) {
@@ -312,8 +325,12 @@ CheckedFile check_file(const std::string& path) {
     const Value root = read_checkpoint(path);
     StateCheck(root, file).run();
   } catch (const DataError& fault) {
-    file.state = FileState::kDamaged;
-    file.faults = faults_of(path, fault);
+    if (is_whole_program(path)) {
+      file.kind = kProgramKind;
+    } else {
+      file.state = FileState::kDamaged;
+      file.faults = faults_of(path, fault);
+    }
   }
   limit(file.faults);
   return file;

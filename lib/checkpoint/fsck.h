@@ -21,12 +21,16 @@ enum class Resume {
   kNo,
 };
 
+/// Of a CheckedFile that is whole and no checkpoint, such as a network for metrics.
+inline constexpr const char* kProgramKind = "TorchScript program";
+
 /// What is known of one file.
 struct CheckedFile {
   std::string path;
   FileState state = FileState::kWhole;
   uint64_t bytes = 0;
-  /// "checkpoint", "model", "tensors" (neither of the two); empty if it could not be read.
+  /// "checkpoint", "model", "tensors" (neither of the two), kProgramKind; empty if it could not be
+  /// read.
   std::string kind;
   bool has_checksums = false;  ///< safetensors have none, nor has the format before torch 1.6
   size_t tensor_count = 0;

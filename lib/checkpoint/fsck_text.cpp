@@ -48,6 +48,7 @@ std::string resume_text(const CheckedFile& file) {
     return fmt::format("a run can resume from it, in its epoch by the count of samples (no {})",
                        join(file.missing));
   }
+  if (file.kind == kProgramKind) return "no checkpoint: no run can resume from it";
   return file.kind == "checkpoint" || file.kind.empty()
              ? fmt::format("no run can resume from it: it lacks {}", join(file.missing))
              : "weights to draw with, no run can resume from it";
@@ -59,7 +60,9 @@ std::string file_text(const CheckedFile& file) {
   if (file.state == FileState::kUnfinished) {
     return text + ": a save in progress, or an interrupted one; the run's next start removes it\n";
   }
-  if (!file.kind.empty()) {
+  if (file.kind == kProgramKind) {
+    text += "; a " + file.kind;
+  } else if (!file.kind.empty()) {
     text += fmt::format("; {}{}, {} tensors{}",
                         one_line(file.kind),
                         position_text(file),

@@ -42,6 +42,11 @@ inline void write_bytes(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
 }
 
+/// A CLIP of tests/parity/make_clip_files.py, as each of the programs writes it.
+inline std::string clip_fixture(const std::string& name) {
+  return std::string(DALLE2_SOURCE_DIR) + "/tests/parity/fixtures/clip_files/" + name;
+}
+
 /// The names of a state dict, in its order.
 inline std::vector<std::string> names_of(const StateDict& tensors) {
   std::vector<std::string> names;

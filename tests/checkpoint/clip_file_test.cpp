@@ -23,9 +23,7 @@ namespace {
 
 using Catch::Contains;
 
-std::string fixture(const std::string& name) {
-  return std::string(DALLE2_SOURCE_DIR) + "/tests/parity/fixtures/clip_files/" + name;
-}
+constexpr auto fixture = clip_fixture;
 
 /// The tensors of a file of a fixture.
 StateDict tensors_of(const std::string& name) {

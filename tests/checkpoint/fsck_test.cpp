@@ -300,6 +300,23 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("fsck: a whole TorchScript program is no damage, a broken one is") {
+  const TempFolder folder;
+  const std::string path = folder.file("inception.pt");
+  std::string bytes = test::read_bytes(test::clip_fixture("openai/tiny.pt"));
+  test::write_bytes(path, bytes);
+  const CheckedFile whole = check_file(path);
+  CHECK(whole.state == FileState::kWhole);
+  CHECK(whole.resume == Resume::kNo);
+  CHECK(whole.faults.empty());
+  CHECK_THAT(fsck_text(path, {whole}),
+             Contains("; a TorchScript program\n  no checkpoint: no run can resume from it\n") &&
+                 Contains("1 whole (0 to resume from), 0 damaged"));
+  bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 4);
+  test::write_bytes(path, bytes);
+  CHECK(check_file(path).state == FileState::kDamaged);
+}
+
 TEST_CASE("fsck: a folder is checked file by file, .part files are reported but are not damage") {
   const TempFolder folder;
   write_pth(folder.file("checkpoint.pth"), run_checkpoint());

@@ -420,7 +420,7 @@ class CommandLine(EndToEnd):
 
     def test_inspect_explains_what_it_cannot_read(self):
         self.refuse(2, "inspect", expect=["file is required"])
-        self.refuse(2, "inspect", "a.pth", "b.pth", expect=["b.pth"])
+        self.refuse(2, "inspect", "a.pth", "b.pth", expect=["b.pth", "`dalle2-train inspect --help` lists the options"])
         self.refuse(2, "inspect", "--jsn", "a.pth", expect=["--jsn"])
         self.refuse(3, "inspect", "absent.pth", expect=["absent.pth: ", "No such file or directory"])
         (self.dir / "folder.pth").mkdir()
@@ -445,6 +445,9 @@ class CommandLine(EndToEnd):
 
     def test_evaluate_explains_what_it_cannot_do(self):
         self.refuse(2, "evaluate", expect=["--config is required"])
+        self.refuse(2, "evaluate", "--config", "a.json", "--config", "b.json", expect=["--config: expected at most once, got it 2 times"])
+        self.refuse(2, "evaluate", "--config", expect=["--config: expected FILE after it, got nothing"])
+        self.refuse(2, "shards", expect=["shards: expected one of its commands: ", "make", "`dalle2-train shards --help` lists the options"])
         self.refuse(2, "evaluate", "--config", "absent.json", expect=["--checkpoint is required"])
         self.refuse(2, "evaluate", "--config", "absent.json", "--checkpoint", "a.pth", expect=["absent.json: cannot read the config"])
         self.refuse(2, "evaluate", "--config", self.config(), "--checkpoint", "a.pth",
