@@ -10,6 +10,7 @@
 #   scripts/bench.sh vae [arguments of tests/bench/vae.py]                 steps of a VQGAN-VAE, compared with muse-maskgit-pytorch
 #   scripts/bench.sh clip [arguments of tests/bench/clip.py]               training and embedding with a CLIP, compared with open_clip
 #   scripts/bench.sh wandb [arguments of tests/bench/wandb_logging.py]     a step with and without logging to Weights & Biases
+#   scripts/bench.sh growth [arguments of tests/bench/growth.py]           how a step grows with width, depth, pixels and batch
 #   scripts/bench.sh scaling [arguments of tests/bench/scaling.py]         simulates many GPUs; builds nothing
 #
 # Builds what it needs (scripts/build.sh). At first use it installs the reference (scripts/reference_python.sh, a few
@@ -20,10 +21,10 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-usage() { sed -n '3,19s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '3,20s/^# \{0,1\}//p' "$0"; }
 
 case "${1:-}" in
-  loader | memory | step | run | metrics | vae | clip | quickstart | all) what=$1; shift ;;
+  loader | memory | step | growth | run | metrics | vae | clip | quickstart | all) what=$1; shift ;;
   exchange)
     shift
     [ -f build/CMakeCache.txt ] || scripts/build.sh --no-tests
@@ -54,6 +55,10 @@ fi
 if [ "$what" = step ] || [ "$what" = all ]; then
   cmake --build build --target bench_step >/dev/null
   "$python" tests/bench/decoder_steps.py "$@"
+fi
+if [ "$what" = growth ]; then
+  cmake --build build --target bench_step >/dev/null
+  "$python" tests/bench/growth.py "$@"
 fi
 if [ "$what" = run ] || [ "$what" = all ]; then
   cmake --build build --target dalle2-train >/dev/null
