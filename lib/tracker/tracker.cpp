@@ -250,7 +250,9 @@ std::vector<std::string> Tracker::recall_candidates() const {
   }
   const std::string loaded = source_->path();
   if (!auto_resumed_) return existing_once({loaded});
-  std::vector<std::string> own = existing_once(own_files());
+  std::vector<std::string> own = own_files();
+  for (std::string& path : recorded_checkpoints()) own.push_back(std::move(path));
+  own = existing_once(own);
   const std::optional<bool> is_own = was_saved_by_this_run(loaded);
   if (is_own.value_or(false)) own.push_back(loaded);
   own = resume_order(with_facts(existing_once(own)), ResumeFor::kStart);
@@ -275,6 +277,19 @@ std::vector<std::string> Tracker::own_checkpoints() const {
 std::vector<std::string> Tracker::own_files() const {
   std::vector<std::string> paths = {in_data_path(kCheckpointFile)};
   for (std::string& path : snapshots_.newest_first()) paths.push_back(std::move(path));
+  return paths;
+}
+
+/// What this run has stored for its savers' targets and could resume from.
+std::vector<std::string> Tracker::recorded_checkpoints() const {
+  std::vector<std::string> paths;
+  if (!own_files_ || own_files_->run_id().empty()) return paths;
+  for (std::string& path : own_files_->paths()) {
+    const std::string ending = fs::path(path).extension().string();
+    if (ending != ".pth" && ending != ".pt") continue;
+    if (own_files_->is_below(path) && fs::path(path).filename() == kModelFile) continue;
+    if (saved_by(path) == own_files_->run_id()) paths.push_back(std::move(path));
+  }
   return paths;
 }
 

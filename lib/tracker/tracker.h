@@ -224,6 +224,7 @@ class Tracker {
 
  private:
   std::vector<std::string> own_files() const;
+  std::vector<std::string> recorded_checkpoints() const;
   std::vector<ResumeFile> with_facts(const std::vector<std::string>& paths) const;
   std::string saved_by(const std::string& path) const;
   std::optional<bool> was_saved_by_this_run(const std::string& path) const;

@@ -51,6 +51,13 @@ class DryRun(EndToEnd):
         self.assertEqual(labels["prior"], ["network", "train", "val", "test", "samples per epoch", "steps", "checkpoint", "arithmetic",
                                            "peak memory of the process", "nothing was trained or written (--dry-run)"])
 
+    def test_pictures_that_are_smaller_than_the_unet_are_found_before_anything_is_written(self):
+        config = self.config_of("decoder", data={"preprocessing": {"Resize": {"size": 8}, "ToTensor": True}})
+        for more in (["--dry-run"], []):
+            done = self.start(config, *more, check=3)
+            self.assertIn("images: expected at least 16 x 16 pixels, the unet's size, got 8 x 8", done.stderr)
+        self.assertFalse((self.dir / "out").exists())
+
     def test_the_size_of_a_checkpoint_is_that_of_the_file(self):
         for kind in self.for_each_kind():
             # Large enough that tensors outweigh names.

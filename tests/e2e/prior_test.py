@@ -11,7 +11,7 @@ import unittest
 import harness
 from bad_server import Server
 from harness import needs_reference, read_npy, records, run, run_reference, write_config, write_npy
-from prior_data import DIM, ROWS, make_embeddings, prior_config
+from prior_data import DIM, ROWS, TEXT, make_embeddings, prior_config
 from resume_test import saved_state, stop_when
 from s3_double import S3Double
 
@@ -253,10 +253,20 @@ class Prior(unittest.TestCase):
         folder.mkdir()
         good = [1.0, *[0.0] * (DIM - 1)]
         write_npy(folder / "0.npy", (ROWS, DIM), [math.nan] * DIM * 48 + good * (ROWS - 48))
-        done = self.train(self.config(data={"image_url": str(folder)}, train={"epochs": 5}), check=3)
-        self.assertIn("none of the 48 training rows can be used", done.stderr)
-        self.assertLess(done.stderr.count("left out (embedding with NaN or infinity)"), 12)
-        self.assertEqual(self.logged("out", "Dropped train: embedding with NaN or infinity"), [48])
+        for more in (["--dry-run"], []):
+            done = self.train(self.config(data={"image_url": str(folder)}, train={"epochs": 5}), *more, check=3)
+            self.assertIn("none of the 48 training rows can be used", done.stderr)
+            self.assertLess(done.stderr.count("left out (embedding with NaN or infinity)"), 12)
+        self.assertFalse((self.dir / "out").exists())
+        # More than a start looks at: the first epoch ends it.
+        rows, urls = 84_000, {}
+        for key, shape in (("image_url", (rows, DIM)), ("text_url", (rows, DIM)), ("text_encodings_url", (rows, TEXT, DIM))):
+            (self.dir / key).mkdir()
+            write_npy(self.dir / key / "0.npy", shape, [math.nan] * math.prod(shape))
+            urls[key] = str(self.dir / key)
+        done = self.train(self.config(out="many", data={**urls, "batch_size": 4096}, train={"epochs": 5}), check=3)
+        self.assertIn("none of the 67,200 training rows can be used", done.stderr)
+        self.assertEqual(self.logged("many", "Dropped train: embedding with NaN or infinity"), [67_200])
         # Bad rows of the other splits have a record, too.
         write_npy(folder / "0.npy", (ROWS, DIM), good * 48 + [math.nan] * DIM + good * 8 + [math.nan] * DIM * 2 + good)
         self.train(self.config(out="some", data={"image_url": str(folder)}, train={"epochs": 1}))

@@ -258,8 +258,10 @@ class Vae(VaeRuns):
         self.assertIn(chosen[0].name, told)
         for path in sorted(path for path in broken.rglob("*") if path.is_file()):
             path.write_bytes(b"no picture")
-        done = self.train(self.write("none", data={"folder": str(broken), "valid_frac": 0}), check=3)
-        self.assertIn("none of the 61 training pictures can be read", " ".join(done.stderr.split()))
+        for more in (["--dry-run"], []):
+            done = self.train(self.write("none", data={"folder": str(broken), "valid_frac": 0}), *more, check=3)
+            self.assertIn("none of the 61 training pictures can be read", " ".join(done.stderr.split()))
+        self.assertFalse((self.dir / "none").exists())
         smaller = {"Resize": {"size": 16}, "CenterCrop": {"size": 16}, "ToTensor": True}
         for more in (["--dry-run"], []):
             done = self.train(self.write("sizes", data={"preprocessing": smaller}), *more, check=2)

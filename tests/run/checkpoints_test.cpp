@@ -114,6 +114,24 @@ TEST_CASE("a run goes on from its own checkpoint where another run has written t
   CHECK(first_step == 9);  // of out/checkpoint.pth, the state that it was stopped with
 }
 
+TEST_CASE("a file of a saver's target is resumed from where data_path has none left") {
+  const TempDir folder;
+  ToyConfig config = stopped_run(folder.path());
+  LocalLoadConfig load;
+  load.file_path = folder / "elsewhere.pth";
+  load.only_auto_resume = true;
+  config.tracker.load = load;
+  fs::remove(folder / "out/checkpoint.pth");
+  fs::remove_all(folder / "out/snapshots");
+  ToyRun run(config);
+  int64_t first_step = -1;
+  run.before_step = [&](int64_t step, at::Tensor&) {
+    if (first_step < 0) first_step = step;
+  };
+  CHECK(run.run() == ExitCode::kDone);
+  CHECK(first_step == 9);  // of latest.pth
+}
+
 TEST_CASE("a copy of a run's folder resumes though the original is there") {
   const TempDir folder;
   ToyConfig config = stopped_run(folder.path());

@@ -154,6 +154,23 @@ TEST_CASE("a run knows the files it wrote, also when its folder has moved, and n
   CHECK(read_file("latest.pth") == "ours");
 }
 
+TEST_CASE("a base that moved with the run's folder, or has another name by a link, is the same") {
+  const test::TempDir folder;
+  const test::WorkingDirectory inside(folder.path());
+  fs::create_directory("project");
+  put("project/base.pth", "base");
+  put("other.pth", "another");
+  fs::create_directory("project/out");
+  OwnFiles("project/out").start_over(kOwnId, "project/base.pth", {});
+  fs::rename("project", "moved");
+  fs::create_symlink("moved/base.pth", "link.pth");
+  const OwnFiles own("moved/out");
+  CHECK(own.began_from("moved/base.pth"));
+  CHECK(own.began_from("link.pth"));
+  CHECK_FALSE(own.began_from("other.pth"));
+  CHECK_FALSE(own.began_from("https://host/base.pth"));
+}
+
 TEST_CASE("a damaged record knows of no file: it is set aside rather than overwritten") {
   for (const char* record :
        {"", "{", "[]", "{\"paths\": 3}", "{\"paths\": [1], \"began_from\": 2}"}) {

@@ -299,6 +299,26 @@ TEST_CASE("the owner touches its lock, makes a removed one again, and tells of a
   CHECK(read_file(kLock) == "another's");                     // and left alone
 }
 
+TEST_CASE("whoever slept while others held its lock and ended does not take it for removed") {
+  using std::chrono::milliseconds;
+  Place place;
+  RunLock sleeper("data", {.refresh = std::chrono::hours(1), .stale = milliseconds(300'000)});
+  const std::string own = read_file(kLock);
+  write_file_atomically(kLock, [] {  // as a run in another container sees it
+    LockOwner owner = this_process();
+    owner.pid_namespace = "pid:[1]";
+    return lock_text(owner);
+  }());
+  for (int others = 0; others < 2; ++others) {
+    make_older(kLock, 310);
+    { const RunLock other("data"); }
+    CHECK_THAT(read_file(kLock), Contains("free_since"));
+  }
+  CHECK(place.log.count("is taken over") == 1);  // a free one is no news
+  CHECK_THROWS_AS(sleeper.look(), ConfigError);
+  CHECK_THAT(read_file(kLock), Contains("free_since"));
+}
+
 TEST_CASE("a folder that cannot hold a lock is told with what to do") {
   CHECK_THROWS_WITH(RunLock("/proc"),
                     Catch::StartsWith("/tracker/data_path: '/proc/run.lock") &&

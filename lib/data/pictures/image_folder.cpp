@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/stop_signal.h"
 #include "base/text.h"
 #include "base/untrusted_text.h"
 #include "data/pictures/planes.h"
@@ -186,11 +187,26 @@ ImageBatch ImageFolder::read(const Address& address, const std::vector<int64_t>&
   return batch;
 }
 
-void ImageFolder::check_preprocessing() const {
-  constexpr int64_t kMostTried = 16;  // that cannot be read
+void ImageFolder::check_usable() const {
+  constexpr int64_t kMostTried = 1000;  // that cannot be read
+  DropLog drops;
   for (int64_t i = 0; i < std::min(kMostTried, rows("train")); ++i) {
-    if (read({.split = "train"}, {train_[static_cast<size_t>(i)]}).size() > 0) return;
+    ImageBatch one = read({.split = "train"}, {train_[static_cast<size_t>(i)]});
+    if (one.size() > 0 || stop_requested() != 0) return;
+    drops.merge(std::move(one.drops));
   }
+  if (rows("train") > kMostTried) return;  // an epoch will tell
+  DropCounts by_reason, of_epoch;
+  drops.report("train", by_reason, of_epoch);
+  throw_nothing_usable();
+}
+
+void ImageFolder::throw_nothing_usable() const {
+  throw DataError(
+      "/data/folder: {}: none of the {} training pictures can be read; the warnings above say "
+      "what is wrong with them",
+      printable(folder_),
+      rows("train"));
 }
 
 std::optional<ImageBatch> ImageFolder::batch(const std::string& split,

@@ -40,9 +40,12 @@ class ImageFolder {
   int64_t rows(const std::string& split) const;
   int64_t files() const { return static_cast<int64_t>(pictures_.size()); }
 
-  /// Prepares the first training picture that can be read. @throws ConfigError if the preprocessing
-  /// makes another size of it than image_size
-  void check_preprocessing() const;
+  /// Prepares the first training picture that can be read, of the first thousand. @throws ConfigError
+  /// if the preprocessing makes another size of it than image_size; DataError if the folder has no
+  /// more, and none can be read
+  void check_usable() const;
+  /// @throws DataError: none of the training pictures can be read
+  [[noreturn]] void throw_nothing_usable() const;
 
   /// Up to `count` pictures from place `begin` of the epoch's order on; those of "val" come in one
   /// order for all epochs. What it reads does not hang on what was read before.

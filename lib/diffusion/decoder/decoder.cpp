@@ -47,6 +47,17 @@ LowresOptions lowres_options(const DecoderConfig& config, const UnetPlan& plan, 
 
 }  // namespace
 
+void check_size(const at::Tensor& images, int64_t side) {
+  if (images.size(2) >= side && images.size(3) >= side) return;
+  throw DataError(
+      "images: expected at least {} x {} pixels, the unet's size, got {} x {}\n  Let "
+      "/data/preprocessing make them as large as the largest of /decoder/image_sizes.",
+      side,
+      side,
+      images.size(2),
+      images.size(3));
+}
+
 DecoderImpl::DecoderImpl(const DecoderPlan& plan)
     : plan_(plan), range_{plan.config.auto_normalize_img} {
   // Registered in the order of the reference's state dict.
@@ -256,15 +267,7 @@ void DecoderImpl::check_training_inputs(const DecoderInputs& inputs, const Stage
         plan_.config.channels,
         c10::str(images.sizes()));
   }
-  if (images.size(2) < s.plan.image_size || images.size(3) < s.plan.image_size) {
-    throw DataError(
-        "images: expected at least {} x {} pixels, the unet's size, got {} x {}\n  Let "
-        "/data/preprocessing make them as large as the largest of /decoder/image_sizes.",
-        s.plan.image_size,
-        s.plan.image_size,
-        images.size(2),
-        images.size(3));
-  }
+  check_size(images, s.plan.image_size);
   if (&s == stages_.front().get() && inputs.latents.defined()) {
     const int64_t side = s.plan.map_side(s.plan.image_size);
     const std::vector<int64_t> expected = {images.size(0), s.plan.unet.channels, side, side};

@@ -19,6 +19,10 @@
 
 namespace dalle2 {
 
+/// @param images [B, C, H, W] @param side of the pictures that a unet trains on, pixels
+/// @throws DataError for smaller ones
+void check_size(const at::Tensor& images, int64_t side);
+
 /// A batch of training examples for a stage.
 struct DecoderInputs {
   at::Tensor images;          ///< [B, C, H, W] in [0, 1], at least as large as the stage

@@ -105,7 +105,13 @@ ShardData decoder_data(const TrainDecoderConfig& config,
   return data;
 }
 
-void check_squares(const at::Tensor& images) {
+void check_sizes(const at::Tensor& images,
+                 const DecoderTrainConfig& train,
+                 const DecoderPlan& plan) {
+  for (size_t i = 0; i < plan.stages.size(); ++i) {
+    if (train.unet_training_mask && !train.unet_training_mask->at(i)) continue;
+    check_size(images, plan.stages[i].image_size);
+  }
   if (images.size(2) == images.size(3)) return;
   throw DataError(
       "/data/preprocessing: expected square pictures, which is what a decoder draws, got {} x {}\n"

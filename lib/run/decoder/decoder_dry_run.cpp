@@ -75,7 +75,7 @@ void dry_run(const LoadedDecoderConfig& loaded, int64_t processes) {
   const DecoderClip clip = open_decoder_clip(config, loaded.plan);
   open_clip_of_score(loaded, clip, at::kCPU);
   if (const auto example = data.examples("train", 1)) {
-    check_squares(example->images);
+    check_sizes(example->images, config.train, loaded.plan);
     if (clip.makes_image_embeds) clip.check_pictures(example->images);
   }
   DryRunPlan plan = make_plan(loaded, clip.get());

@@ -123,7 +123,7 @@ void DecoderRun::load_examples() {
     if (!session_.group().is_main()) return;
     const auto example = data_.examples("train", 1);
     if (!example) return;
-    check_squares(example->images);
+    check_sizes(example->images, config_.train, loaded_.plan);
     if (clip_.makes_image_embeds) clip_.check_pictures(example->images);
   });
   pictures_.load();

@@ -4,8 +4,12 @@
 #include <torch/types.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
+#include "base/stop_signal.h"
+#include "base/text.h"
+#include "data/loader/drop_log.h"
 #include "run/device/device_copy.h"
 
 namespace dalle2 {
@@ -42,6 +46,34 @@ PriorDataset prior_data(const TrainPriorConfig& config, const ClipEmbedder* clip
   std::optional<int64_t> clip_side;
   if (clip != nullptr) clip_side = clip->clip().image_size();
   return {config.data, config.prior, clip_side};
+}
+
+void check_usable(const PriorDataset& data, bool has_clip) {
+  constexpr int64_t kMostTried = 1 << 16, kMostAtOnce = 1 << 10;
+  DropLog drops;
+  int64_t row = 0, count = 1;
+  for (auto batch = data.batch("train", row, count); batch;
+       batch = data.batch("train", row, count)) {
+    if (batch->size() > 0) return;
+    drops.merge(std::move(batch->drops));
+    row += count;
+    if (row >= kMostTried || stop_requested() != 0) return;  // an epoch will tell
+    count = std::min(2 * count, kMostAtOnce);
+  }
+  DropCounts by_reason, of_epoch;
+  drops.report("train", by_reason, of_epoch);
+  throw_nothing_usable(data, has_clip);
+}
+
+void throw_nothing_usable(const PriorDataset& data, bool has_clip) {
+  throw DataError(
+      "/data: none of the {} training rows can be used: {}",
+      with_commas(data.rows("train")),
+      has_clip
+          ? "none has a caption in /data/meta_url and a finite embedding in /data/image_url, or a "
+            "picture that can be read\n  Look at the warnings above."
+          : "all hold NaN or infinity in /data/image_url, /data/text_url or "
+            "/data/text_encodings_url\n  Make the embeddings again.");
 }
 
 PriorInputs to_inputs(const PriorBatch& batch,

@@ -26,6 +26,12 @@ std::shared_ptr<ClipEmbedder> open_prior_clip(const PriorConfig& prior);
 /// Rows for a run with that CLIP, or without. @throws as PriorDataset
 PriorDataset prior_data(const TrainPriorConfig& config, const ClipEmbedder* clip);
 
+/// Reads training rows until one can be used, some 65,000 at most. @throws DataError if there are no
+/// more, and none can
+void check_usable(const PriorDataset& data, bool has_clip);
+/// @throws DataError: none of the training rows can be used
+[[noreturn]] void throw_nothing_usable(const PriorDataset& data, bool has_clip);
+
 /// A batch on `device`, as the prior takes it: with what the CLIP makes of captions and pictures.
 /// @param clip null: the batch has embeddings
 PriorInputs to_inputs(const PriorBatch& batch,

@@ -42,6 +42,7 @@ void dry_run(const LoadedPriorConfig& loaded, int64_t processes) {
   const TrainPriorConfig& config = loaded.config;
   const auto clip = open_prior_clip(config.prior);
   const PriorDataset data = prior_data(config, clip.get());
+  check_usable(data, clip != nullptr);
   DryRunPlan plan = make_plan(loaded, clip.get());
   plan.data_size = {count_rows(data), "row"};
   PriorPosition position(config.train);

@@ -67,19 +67,8 @@ bool PriorRun::train_epoch() {
   session_.progress().finish();
   report_drops(session_.tracker(), trainer_.steps(), "train", dropped_in_epoch_);
   if (from_begin && position_.samples_seen == seen_before)
-    from_outside([this] { throw_nothing_usable(); });
+    from_outside([this] { throw_nothing_usable(data_, clip_ != nullptr); });
   return guard_.look(/*settled=*/true);
-}
-
-void PriorRun::throw_nothing_usable() const {
-  throw DataError(
-      "/data: none of the {} training rows can be used: {}",
-      with_commas(data_.rows("train")),
-      clip_
-          ? "none has a caption in /data/meta_url and a finite embedding in /data/image_url, or a "
-            "picture that can be read\n  Look at the warnings above."
-          : "all hold NaN or infinity in /data/image_url, /data/text_url or "
-            "/data/text_encodings_url\n  Make the embeddings again.");
 }
 
 /// @param row of the split, the first of the step. @return none past its end, on all ranks

@@ -74,7 +74,6 @@ class PriorRun : public TrainingRun {
   std::optional<PriorRankBatch> next_batch(const std::string& split,
                                            int64_t row,
                                            DropCounts& dropped);
-  void throw_nothing_usable() const;
   PriorInputs inputs_of(const PriorBatch& batch);
   LogRecord step_values(double samples_per_second) override;
   int64_t samples_per_epoch() const override { return data_.rows("train"); }

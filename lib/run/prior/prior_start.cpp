@@ -64,6 +64,7 @@ void PriorRun::open() {
            with_commas(data_.rows("test")),
            config_.data.batch_size,
            of_each_rank(session_.group()));
+  check_usable(data_, clip_ != nullptr);
   checkpoints_.set_data_size({count_rows(data_), "row"});
 }
 

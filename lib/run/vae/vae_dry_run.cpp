@@ -53,7 +53,7 @@ void dry_run(const LoadedVaeConfig& loaded, int64_t processes) {
   const TrainVaeConfig& config = loaded.config;
   check_results_folder(config);
   const ImageFolder data(config.data, config.vae.channels, config.seed);
-  data.check_preprocessing();
+  data.check_usable();
   DryRunPlan plan = make_plan(loaded);
   plan.data_size = {data.files(), "picture"};
   VaePosition position;

@@ -55,13 +55,7 @@ bool VaeRun::train_epoch() {
   }
   session_.progress().finish();
   if (from_begin && position_.samples_seen == seen_before && !is_done()) {
-    from_outside([&] {
-      throw DataError(
-          "/data/folder: {}: none of the {} training pictures can be read; the warnings above say "
-          "what is wrong with them",
-          printable(config_.data.folder),
-          data_.rows("train"));
-    });
+    from_outside([this] { data_.throw_nothing_usable(); });
   }
   return guard_.look(/*settled=*/true);
 }

@@ -81,7 +81,7 @@ void VaeRun::open() {
            with_commas(data_.rows("val")),
            config_.data.batch_size,
            of_each_rank(session_.group()));
-  data_.check_preprocessing();
+  data_.check_usable();
   checkpoints_.set_data_size({data_.files(), "picture"});
 }
 

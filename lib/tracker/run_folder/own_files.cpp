@@ -119,6 +119,7 @@ OwnFiles::OwnFiles(const std::string& data_path, const std::string& marked_id)
   if (const std::string id = text_of(record, "run_id"); is_run_id(id)) run_id_ = id;
   home_ = text_of(record, "data_path");
   began_from_ = text_of(record, "began_from");
+  began_from_here_ = text_of(record, "began_from_here");
   finished_as_ = text_of(record, "finished_as");
   const auto paths = record.find("paths");
   if (paths == record.end() || !paths->is_array()) return;
@@ -140,6 +141,19 @@ std::string OwnFiles::key_of(const std::string& path) const {
   const fs::path relative = full.lexically_relative(data_path_);
   const bool below = !relative.empty() && *relative.begin() != "..";
   return (below ? relative : full).string();
+}
+
+std::string OwnFiles::from_here(const std::string& path) const {
+  if (path.find("://") != std::string::npos) return "";
+  std::error_code error;
+  const fs::path file = fs::weakly_canonical(fs::absolute(path, error), error);
+  const fs::path folder = fs::weakly_canonical(data_path_, error);
+  return file.empty() || folder.empty() ? "" : file.lexically_relative(folder).string();
+}
+
+bool OwnFiles::began_from(const std::string& path) const {
+  if (began_from_ == key_of(path)) return true;
+  return !began_from_here_.empty() && began_from_here_ == from_here(path);
 }
 
 std::vector<std::string> OwnFiles::paths() const {
@@ -164,6 +178,7 @@ void OwnFiles::start_over(const std::string& run_id,
   for (const std::string& path : paths) paths_.insert(key_of(path));
   also_own_.clear();
   began_from_ = began_from.empty() ? "" : key_of(began_from);
+  began_from_here_ = began_from.empty() ? "" : from_here(began_from);
   finished_as_.clear();
   recorded_ = true;
   own_all_ = false;
@@ -214,6 +229,7 @@ void OwnFiles::write() const {
   record["run_id"] = run_id_;
   record["data_path"] = data_path_;
   if (!began_from_.empty()) record["began_from"] = began_from_;
+  if (!began_from_here_.empty()) record["began_from_here"] = began_from_here_;
   if (!finished_as_.empty()) record["finished_as"] = finished_as_;
   record["paths"] = paths_;
   // A name that is not UTF-8 is not found again: what is there is set aside again.

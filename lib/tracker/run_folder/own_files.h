@@ -49,8 +49,8 @@ class OwnFiles {
   /// Whether `path` is in data_path or a folder of it.
   bool is_below(const std::string& path) const;
   /// Whether `path`, which may be an address, is the checkpoint of elsewhere that the run started
-  /// from.
-  bool began_from(const std::string& path) const { return began_from_ == key_of(path); }
+  /// from: by its path, or by where it lies from data_path, which holds if both were moved.
+  bool began_from(const std::string& path) const;
 
   /// What finish_as() noted; empty if the run is not known to have finished.
   const std::string& finished_as() const { return finished_as_; }
@@ -79,6 +79,8 @@ class OwnFiles {
 
  private:
   std::string key_of(const std::string& path) const;
+  /// "../base.pth", all links resolved; empty for an address.
+  std::string from_here(const std::string& path) const;
   void write() const;
 
   std::string data_path_, record_path_;
@@ -88,7 +90,7 @@ class OwnFiles {
   // Relative to data_path if below it, so that it can be moved; else absolute.
   std::set<std::string> paths_;
   std::set<std::string> contested_;  // written by others since this start
-  std::string also_own_, began_from_, finished_as_;
+  std::string also_own_, began_from_, began_from_here_, finished_as_;
 };
 
 }  // namespace dalle2

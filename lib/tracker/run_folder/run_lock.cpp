@@ -81,6 +81,14 @@ std::optional<LockOwner> parse_owner(const std::string& content) {
   return owner;
 }
 
+/// Of a lock that nobody holds, although its file is there.
+constexpr const char* kFree = "free_since";
+
+bool is_free(const std::string& content) {
+  const Json json = parse_untrusted_object(content);
+  return !json.is_null() && json.contains(kFree);
+}
+
 enum class Owner { kAlive, kDead, kUnknown };
 
 Owner judge(const LockOwner& owner) {
@@ -277,9 +285,23 @@ RunLock::~RunLock() {
   }
   wake_.notify_all();
   keeper_.join();
-  const std::optional<LockFile> file = read_lock(path_);
-  if (file && file->content == content_) ::unlink(path_.c_str());
+  release();
   remove_folder_if_made();
+}
+
+void RunLock::release() {
+  const std::optional<LockFile> file = read_lock(path_);
+  if (!file || file->content != content_) return;
+  if (stays_) {
+    const std::string aside = aside_of(path_);
+    try {
+      create(place_.key, aside, Json{{kFree, utc_now()}}.dump() + "\n");
+      if (::rename(aside.c_str(), path_.c_str()) == 0) return;
+      ::unlink(aside.c_str());
+    } catch (const Error&) {  // the disk fails: as without it
+    }
+  }
+  ::unlink(path_.c_str());
 }
 
 void RunLock::remove_folder_if_made() {
@@ -298,6 +320,11 @@ bool RunLock::acquire() {
     }
     const std::optional<LockFile> file = read_lock(path_);
     if (!file) continue;  // released just now
+    if (is_free(file->content)) {
+      stays_ = true;
+      remove_dead(place_.key, path_, *file);
+      continue;
+    }
     const std::optional<LockOwner> owner = parse_owner(file->content);
     const Owner state = owner ? judge(*owner) : Owner::kUnknown;
     const int64_t age_ms = file_system_now_ms(place_.key, path_) - file->touched_ms;
@@ -330,6 +357,7 @@ bool RunLock::acquire() {
                                     owner->host,
                                     owner->since)
                       : "it is broken and old");
+    stays_ = stays_ || state == Owner::kUnknown;
     remove_dead(place_.key, path_, *file);
   }
   throw ConfigError(

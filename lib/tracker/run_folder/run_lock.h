@@ -61,7 +61,9 @@ struct LockPlace {
 /// systems too. A lock whose process is dead is taken over, with a line in the log: on this machine
 /// that is known, also for one of an earlier boot; a lock of another machine is dead if its file
 /// was not touched for LockTimes::stale by the clock of the file system. Whoever touches it while it
-/// is waited for is alive.
+/// is waited for is alive. That other process may only have slept: once a lock was taken over from
+/// one that could not be asked, its file stays when it is released, and says that. Whoever wakes
+/// then finds that others were here.
 class RunLock {
  public:
   /// @throws ConfigError another process holds the lock, or folder or file cannot be made;
@@ -70,7 +72,8 @@ class RunLock {
   /// Of a run.
   explicit RunLock(const std::string& data_path, const LockTimes& times = {})
       : RunLock(LockPlace{data_path}, times) {}
-  /// Removes the file if it is still this lock's, and the folder if it made that and nothing is in it.
+  /// Removes the file if it is still this lock's (or says in it that it is free), and the folder if
+  /// it made that and nothing is in it.
   ~RunLock();
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
@@ -88,12 +91,14 @@ class RunLock {
   bool make();
   void refresh();
   void keep_fresh();
+  void release();
   void remove_folder_if_made();
 
   LockPlace place_;
   std::string path_, content_;
   LockTimes times_;
   bool made_folder_ = false;
+  bool stays_ = false;  // a process that could not be asked has held it, and may wake
   std::optional<LockFile> waited_for_;  // as it was when the wait began
   std::atomic<bool> lost_ = false;
   std::mutex mutex_;  // of what follows, and of what refresh() does
