@@ -11,6 +11,7 @@
 #   scripts/bench.sh clip [arguments of tests/bench/clip.py]               training and embedding with a CLIP, compared with open_clip
 #   scripts/bench.sh wandb [arguments of tests/bench/wandb_logging.py]     a step with and without logging to Weights & Biases
 #   scripts/bench.sh growth [arguments of tests/bench/growth.py]           how a step grows with width, depth, pixels and batch
+#   scripts/bench.sh estimate [arguments of tests/bench/memory_estimate.py] the dry run's estimate of memory, compared with the run's
 #   scripts/bench.sh scaling [arguments of tests/bench/scaling.py]         simulates many GPUs; builds nothing
 #
 # Builds what it needs (scripts/build.sh). At first use it installs the reference (scripts/reference_python.sh, a few
@@ -21,7 +22,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-usage() { sed -n '3,20s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '3,21s/^# \{0,1\}//p' "$0"; }
 
 case "${1:-}" in
   loader | memory | step | growth | run | metrics | vae | clip | quickstart | all) what=$1; shift ;;
@@ -35,6 +36,11 @@ case "${1:-}" in
     [ -f build/CMakeCache.txt ] || scripts/build.sh --no-tests
     cmake --build build --target dalle2-train >/dev/null
     exec python3 tests/bench/wandb_logging.py "$@" ;;
+  estimate)
+    shift
+    [ -f build/CMakeCache.txt ] || scripts/build.sh --no-tests
+    cmake --build build --target dalle2-train >/dev/null
+    exec python3 tests/bench/memory_estimate.py "$@" ;;
   scaling) shift; exec "$(scripts/reference_python.sh)" tests/bench/scaling.py "$@" ;;
   --help | -h) usage; exit 0 ;;
   *) usage >&2; exit 2 ;;

@@ -52,14 +52,15 @@ int64_t peak_of_step(const DryRunPlan::Network& network, int64_t batch) {
   const auto bytes = std::make_shared<TensorBytes>();
   const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, bytes);
   network.step(batch);
-  network.module->zero_grad();
   return bytes->peak();
 }
 
-/// What a step of `batch` samples holds besides the weights and their gradients. The peak grows by the
-/// sample once activations decide it: below that it is the same, that of the gradients at the end.
+/// What a step of `batch` samples holds besides the weights and their gradients, which a run keeps
+/// from step to step. The peak grows by the sample once activations decide it: below that it is the
+/// same.
 int64_t activation_bytes(const DryRunPlan::Network& network, int64_t batch) {
   constexpr int64_t kMostTried = 32;
+  network.step(1);  // makes the gradients
   int64_t size = 1, peak = peak_of_step(network, size), per_sample = 0;
   for (bool is_line = false; size < batch && size < kMostTried && !is_line; size *= 2) {
     const int64_t next = peak_of_step(network, 2 * size);
@@ -68,8 +69,8 @@ int64_t activation_bytes(const DryRunPlan::Network& network, int64_t batch) {
     per_sample = std::max<int64_t>(next - peak, 0) / size;
     peak = next;
   }
-  const int64_t gradients = parameter_bytes(*network.module).trained;
-  return std::max<int64_t>(peak - gradients, 0) + std::max<int64_t>(batch - size, 0) * per_sample;
+  network.module->zero_grad();
+  return peak + std::max<int64_t>(batch - size, 0) * per_sample;
 }
 
 /// Averages of the weights, in copies.
@@ -85,14 +86,16 @@ int64_t average_copies(const SharedTrainConfig& train) {
 uint64_t peak_memory(const DryRunPlan& plan, const SharedTrainConfig& train, bool on_cpu) {
   const ParameterBytes parameters = parameter_bytes(*plan.model);
   const uint64_t program = process_memory("VmRSS") - static_cast<uint64_t>(parameters.all);
+  const uint64_t code = process_memory("RssFile");
+  const uint64_t activations = activation_bytes(plan, train);
+  const uint64_t more_code = std::max(process_memory("RssFile"), code) - code;  // that steps load
   const bool offloads = train.use_ema && train.ema.offload && !on_cpu;
   const int64_t averages = average_copies(train) - (offloads ? 1 : 0);
   const int64_t state = parameters.all + (3 + averages) * parameters.trained;
   // Saving in the background holds a checkpoint and a model file besides.
   const int64_t saved =
       on_cpu && train.async_save ? 2 * parameters.all + (2 + averages) * parameters.trained : 0;
-  return (on_cpu ? program : 0) + static_cast<uint64_t>(state + saved) +
-         activation_bytes(plan, train);
+  return (on_cpu ? program + more_code : 0) + static_cast<uint64_t>(state + saved) + activations;
 }
 
 bool is_of_part(const std::string& name, const DryRunPlan& plan, bool trained) {
