@@ -79,6 +79,7 @@ class Kill(EndToEnd):
         os.kill(process.pid if victim == "launcher" else ranks_of(process)[victim], signal.SIGKILL)
         output.append(process.communicate(timeout=90)[0])  # until the last of them has ended
         self.assertEqual(process.returncode, -signal.SIGKILL if victim == "launcher" else 6, "".join(output))
+        self.assertNotIn("frame #", "".join(output))
 
     def kill_often(self, kills, seed, ranks=1, **train):
         """Starts a run, kills it and starts it again; yields its number and mode behind each kill."""

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT
 #include "run/commands/several_processes.h"
 
+#include <c10/util/Logging.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <fstream>
 #include <functional>
 #include <optional>
@@ -63,6 +65,12 @@ void check_same_config(ProcessGroup& group,
 
 namespace {
 
+/// Its warnings of a lost connection are pages of stack frames, and the watch reports the loss.
+void hush_libtorch() {
+  constexpr int kErrors = 2;
+  if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) FLAGS_caffe2_log_level = kErrors;
+}
+
 /// @param device_of where the tensors of a rank are. A process that is alone reports itself a device
 /// that is not there.
 ExitCode meet_and_run(const World& world,
@@ -70,6 +78,7 @@ ExitCode meet_and_run(const World& world,
                       const std::function<at::Device()>& device_of,
                       const std::function<ExitCode(ProcessGroup&)>& part) {
   std::optional<ProcessGroup> group;
+  if (!world.is_alone()) hush_libtorch();
   try {
     const at::Device device = world.is_alone() ? at::Device(at::kCPU) : device_of();
     group.emplace(world,
