@@ -121,7 +121,7 @@ class CommandLine(EndToEnd):
         self.refuse(2, "--confg", "x.json", expect=["--confg"])
         self.refuse(2, "sample", expect=["--checkpoint"])
         self.refuse(2, "--config", "absent.json", expect=["absent.json", "no such file"])
-        self.refuse(2, "shards", expect=["subcommand"])
+        self.refuse(2, "shards", expect=["shards: expected one of its commands"])
         self.refuse(2, "schema", "decodr", expect=["decodr"])
 
     def test_text_that_is_not_utf8_exits_2_by_our_message(self):
