@@ -4,9 +4,11 @@
 # and LibTorch from the pinned PyPI wheel in a private Python environment. Writes build/torch_dir and build/variant,
 # which the other scripts read.
 #
-#   scripts/setup.sh [--cpu | --cuda]
+#   scripts/setup.sh [--cpu | --cuda] [--parquet]
 #
+#   --parquet                  also Arrow, with which the build reads captions from .parquet files (build/arrow_dir)
 #   TORCH_DIR=/path/to/torch   take this LibTorch instead of installing one
+#   ARROW_DIR=/path/pyarrow    take this Arrow instead of installing one
 #   DALLE2_DEPS=/path          where the private environment goes (default ~/.cache/dalle2-train)
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -24,15 +26,17 @@ fedora_packages="gcc-c++ cmake ninja-build ccache pkgconf-pkg-config git ca-cert
 conda_packages="cxx-compiler cmake ninja ccache pkg-config git ca-certificates python=3.12 cli11 nlohmann_json catch2 fmt libopencv
   libcurl openssl libarchive libdeflate libjpeg-turbo libpng libwebp icu zlib gperftools protozero"
 
-usage() { sed -n '3,10s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '3,12s/^# \{0,1\}//p' "$0"; }
 
 variant=auto
+parquet=${ARROW_DIR:+yes}
 for argument in "$@"; do
   case "$argument" in
     --cpu) variant=cpu ;;
     --cuda) variant=cuda ;;
+    --parquet) parquet=yes ;;
     --help | -h) usage; exit 0 ;;
-    *) echo "setup.sh: unknown option $argument (known: --cpu --cuda --help)" >&2; exit 2 ;;
+    *) echo "setup.sh: unknown option $argument (known: --cpu --cuda --parquet --help)" >&2; exit 2 ;;
   esac
 done
 if [ "$variant" = auto ]; then
@@ -98,6 +102,20 @@ install_torch() {
   torch_dir=$(echo "$environment"/lib/python3*/site-packages/torch)
 }
 
+# Of the wheel the build uses the headers, libarrow and libparquet alone.
+install_arrow() {
+  local environment=${DALLE2_DEPS:-${XDG_CACHE_HOME:-$HOME/.cache}/dalle2-train}/arrow wanted
+  wanted=$(cat scripts/requirements/parquet.txt)
+  if [ "$(cat "$environment/complete" 2>/dev/null)" != "$wanted" ]; then
+    rm -rf "$environment"
+    python3 -m venv "$environment"
+    say "installing Arrow (pyarrow) from PyPI (50 MB to fetch, 150 MB on disk) into $environment"
+    "$environment/bin/pip" install --quiet --disable-pip-version-check --no-deps --require-hashes -r scripts/requirements/parquet.txt
+    printf '%s\n' "$wanted" > "$environment/complete"
+  fi
+  arrow_dir=$(echo "$environment"/lib/python3*/site-packages/pyarrow)
+}
+
 install_packages
 if [ -n "${TORCH_DIR:-}" ]; then
   torch_dir=$TORCH_DIR
@@ -116,3 +134,9 @@ mkdir -p build
 echo "$torch_dir" > build/torch_dir
 echo "$variant" > build/variant
 say "LibTorch: $torch_dir ($variant build)"
+if [ -n "$parquet" ]; then
+  arrow_dir=${ARROW_DIR:-}
+  [ -n "$arrow_dir" ] || install_arrow
+  echo "$arrow_dir" > build/arrow_dir
+  say "Arrow: $arrow_dir"
+fi

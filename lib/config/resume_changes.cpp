@@ -72,8 +72,8 @@ const std::set<std::string, std::less<>> kMeaningPointers = {"/seed",
                                                              "/data/index_width"};
 
 /// Keys that decide the order of the samples of an epoch.
-const std::set<std::string, std::less<>> kOrderPointers = {"/data/shuffle_train",
-                                                           "/data/resample_train"};
+const std::set<std::string, std::less<>> kOrderPointers = {
+    "/data/shuffle_train", "/data/resample_train", "/data/shuffle_rows"};
 
 /// Places of the run's own files: no change that anybody would want to hear of.
 constexpr std::array kBookkeeping = {

@@ -62,6 +62,8 @@ TEST_CASE("captions are the texts of JSON lines") {
     CHECK_THAT(fault, Contains("/data/meta_url: ") && Contains("bad.jsonl: line 2: "));
     return fault;
   };
+  write(dir / "other.jsonl", "{\"caption\": 3, \"TEXT\": \"b\"}\n");
+  CHECK(CaptionTable(dir / "other.jsonl", "/data/meta_url", "TEXT").caption(0) == "b");
   CHECK_THAT(refused("{\"text\": \"a\"}"),
              Contains("expected an object with the key \"caption\", got one without it"));
   CHECK_THAT(refused("[1]"), Contains("got something else"));
@@ -101,16 +103,22 @@ TEST_CASE("what holds no captions is told with what would") {
   const TempDir dir;
   CHECK_THAT(fault_of(dir / "absent"), Contains("absent': no such file or folder"));
   std::filesystem::create_directories(dir / "empty");
-  CHECK_THAT(fault_of(dir / "empty"), Contains("expected files .txt, .jsonl or .tar"));
+  CHECK_THAT(fault_of(dir / "empty"), Contains("expected files .txt, .jsonl, .parquet or .tar"));
   write(dir / "none.txt", "");
   CHECK_THAT(fault_of(dir / "none.txt"), Contains("expected captions in"));
   write(dir / "other.csv", "a");
-  CHECK_THAT(fault_of(dir / "other.csv"), Contains("expected a file .txt, .jsonl or .tar"));
+  CHECK_THAT(fault_of(dir / "other.csv"),
+             Contains("expected a file .txt, .jsonl, .parquet or .tar"));
   write(dir / "p/0.parquet", "PAR1");
   for (const char* path : {"p", "p/0.parquet"}) {
-    CHECK_THAT(fault_of(dir / path),
-               Contains("got .parquet, which this program does not read") &&
-                   Contains("pandas.read_parquet"));
+#ifndef DALLE2_WITH_PARQUET
+    CHECK_THAT(
+        fault_of(dir / path),
+        Contains("got .parquet, which only a build with Arrow reads (libdalle2_parquet.so") &&
+            Contains("pandas.read_parquet"));
+#else
+    CHECK_THAT(fault_of(dir / path), Contains("0.parquet: "));
+#endif
   }
   write(dir / "p/0.jsonl", "{\"caption\": \"a\"}\n");  // converted beside it
   CHECK(captions_of(dir / "p") == Texts{"a"});
@@ -141,7 +149,7 @@ TEST_CASE("rows of a prior come with captions, and with pictures where there are
   data.meta_url = dir / "s";
   data.splits = {.train = 0.99, .val = 0, .test = 0.01};
   data.num_data_points = 6;
-  const auto read = [&] { return PriorDataset(data, prior, 4).batch("train", 0, 6).value(); };
+  const auto read = [&] { return PriorDataset(data, prior, 1, 4).batch("train", 0, 0, 6).value(); };
   {
     const PriorBatch batch = read();
     CHECK(batch.rows == 5);
@@ -164,7 +172,7 @@ TEST_CASE("rows of a prior come with captions, and with pictures where there are
   // Uneven pairs, and nothing to make image embeddings of.
   const auto fault = [&] {
     try {
-      PriorDataset(data, prior, 4);
+      PriorDataset(data, prior, 1, 4);
     } catch (const DataError& error) {
       return std::string(error.what());
     }

@@ -8,8 +8,12 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <numeric>
+#include <set>
+#include <tuple>
 
 #include "base/error.h"
+#include "data/embeddings/row_order.h"
 #include "io/files/atomic_file.h"
 #include "support/broken_listing.h"
 #include "support/captured_log.h"
@@ -78,13 +82,13 @@ TEST_CASE("a prior's rows are divided in their order, by whole numbers of rows")
   Folders f;
   f.data.text_encodings_url = f.dir / "encodings";
   f.data.splits = {.train = 0.77, .val = 0.12, .test = 0.11};  // 15.4, 2.4 and the rest
-  const PriorDataset data(f.data, f.prior);
+  const PriorDataset data(f.data, f.prior, 1);
   CHECK(data.rows("train") == 15);
   CHECK(data.rows("val") == 2);
   CHECK(data.rows("test") == 3);
   std::vector<int64_t> sizes;
   for (int64_t row = 0;;) {
-    const auto batch = data.batch("train", row, 4);
+    const auto batch = data.batch("train", 0, row, 4);
     if (!batch) break;
     CHECK(batch->image_embeds[0][0].item<float>() == static_cast<float>(10 * row));
     CHECK(at::equal(batch->image_embeds, batch->text_embeds));
@@ -93,10 +97,10 @@ TEST_CASE("a prior's rows are divided in their order, by whole numbers of rows")
     row += batch->rows;
   }
   CHECK(sizes == std::vector<int64_t>{4, 4, 4, 3});
-  CHECK(data.batch("val", 0, 4)->image_embeds[0][0].item<float>() == 150);
-  CHECK(data.batch("test", 0, 4)->size() == 3);
+  CHECK(data.batch("val", 0, 0, 4)->image_embeds[0][0].item<float>() == 150);
+  CHECK(data.batch("test", 0, 0, 4)->size() == 3);
   f.data.num_data_points = 10;
-  CHECK(PriorDataset(f.data, f.prior).rows("train") == 7);
+  CHECK(PriorDataset(f.data, f.prior, 1).rows("train") == 7);
 }
 
 TEST_CASE("rows that are no numbers are left out of all tables") {
@@ -108,7 +112,7 @@ TEST_CASE("rows that are no numbers are left out of all tables") {
   write_rows(f.dir / "few/0.npy", 0, 4, {2});
   f.data.text_url = f.dir / "few";
   f.data.splits = {.train = 0.99, .val = 0, .test = 0.01};
-  const auto batch = PriorDataset(f.data, f.prior).batch("train", 0, 3);
+  const auto batch = PriorDataset(f.data, f.prior, 1).batch("train", 0, 0, 3);
   REQUIRE(batch);
   CHECK(batch->rows == 3);
   CHECK(batch->size() == 2);
@@ -124,7 +128,7 @@ TEST_CASE("rows that are no numbers are left out of all tables") {
 
 TEST_CASE("folders that are no table, or not the same one, are refused") {
   Folders f;
-  const auto fault = [&] { return message_of([&] { PriorDataset(f.data, f.prior); }); };
+  const auto fault = [&] { return message_of([&] { PriorDataset(f.data, f.prior, 1); }); };
   const auto texts_are = [&](const std::string& folder) {
     f.data.text_url = f.dir / folder;
     return fault();
@@ -178,7 +182,7 @@ struct RemoteFolder {
           return http_reply(
               206,
               body.substr(from, last - from + 1),
-              fmt::format("Content-Range: bytes {}-{}/{}\r\n", from, last, body.size()));
+              fmt::format("{}Content-Range: bytes {}-{}/{}\r\n", state, from, last, body.size()));
         }) {}
   static std::string page_of(const std::string& folder) {
     std::string page = "<a href=\"readme.txt\">about</a>";
@@ -189,7 +193,7 @@ struct RemoteFolder {
     return page;
   }
   std::string url() const { return server.url("/e/"); }
-  std::string grown;
+  std::string grown, state;  // a header
   std::atomic<int> parts = 0;
   LoopbackServer server;
 };
@@ -222,7 +226,8 @@ TEST_CASE("a remote table that changes, is no table or has none of its rows is t
   RemoteFolder remote(dir / "e");
   const EmbeddingTable table(remote.url(), "/data/image_url", {2});
   remote.grown = "x";
-  CHECK_THAT(message_of([&] { table.read(0, 3); }), Contains("when the run began"));
+  CHECK_THAT(message_of([&] { table.read(0, 3); }),
+             Contains("a.npy: has 185 bytes now, and had 184 when the run began"));
   remote.grown.clear();
   const auto fault = [&](const std::string& url, int64_t width) {
     return message_of([&] { EmbeddingTable(url, "/data/text_url", {width}); });
@@ -234,6 +239,113 @@ TEST_CASE("a remote table that changes, is no table or has none of its rows is t
       Contains("/data/text_url: expected .npy files with rows in ") && Contains("found none"));
   std::ofstream(dir / "e/a.npy") << "no array";
   CHECK_THAT(fault(remote.url(), 2), Contains("a.npy: not a NumPy .npy file"));
+}
+
+TEST_CASE(
+    "rows of a file that was replaced at the server by one of the same size are never mixed") {
+  const TempDir dir;
+  write_rows(dir / "e/a.npy", 0, 7, {2});
+  for (const std::string name : {"ETag: ", "Last-Modified: "}) {
+    RemoteFolder remote(dir / "e");
+    remote.state = name + "\"one\"\r\n";
+    const EmbeddingTable table(remote.url(), "/data/image_url", {2});
+    remote.state = name + "\"two\"\r\n";
+    const std::string message = message_of([&] { table.read(0, 3); });
+    CHECK_THAT(message,
+               Contains("a.npy: the server has another file there than when the run began"));
+    CHECK_THAT(message, Contains("\"two\", and was \"one\""));
+    remote.state = name + "\"one\"\r\n";
+    CHECK(table.read(2, 1)[0][1].item<float>() == 21);
+  }
+}
+
+/// Row numbers of an epoch, from the values of its images.
+std::vector<int64_t> order_of(const PriorDataset& data,
+                              const std::string& split,
+                              int64_t epoch,
+                              int64_t size,
+                              int64_t from = 0) {
+  std::vector<int64_t> rows;
+  for (int64_t row = from;;) {
+    const auto batch = data.batch(split, epoch, row, size);
+    if (!batch) return rows;
+    CHECK(at::equal(batch->image_embeds, batch->text_embeds));
+    for (int64_t i = 0; i < batch->size(); ++i)
+      rows.push_back(static_cast<int64_t>(batch->image_embeds[i][0].item<float>()) / 10);
+    row += batch->rows;
+  }
+}
+
+TEST_CASE("shuffled rows come once an epoch, in an order of its own that batches do not change") {
+  Folders f;
+  f.data.shuffle_rows = true;
+  f.data.splits = {.train = 0.8, .val = 0.1, .test = 0.1};
+  const PriorDataset data(f.data, f.prior, 7);
+  const std::vector<int64_t> first = order_of(data, "train", 0, 4);
+  std::vector<int64_t> sorted = first, all(16);
+  std::sort(sorted.begin(), sorted.end());
+  std::iota(all.begin(), all.end(), 0);
+  CHECK(sorted == all);
+  CHECK(first != all);
+  CHECK(order_of(data, "train", 1, 4) != first);
+  CHECK(order_of(PriorDataset(f.data, f.prior, 8), "train", 0, 4) != first);
+  CHECK(order_of(PriorDataset(f.data, f.prior, 7), "train", 0, 3) == first);
+  CHECK(order_of(data, "train", 0, 5, 11) == std::vector<int64_t>(first.begin() + 11, first.end()));
+  CHECK(order_of(data, "val", 5, 4) == std::vector<int64_t>{16, 17});
+  f.data.shuffle_rows = false;
+  CHECK(order_of(PriorDataset(f.data, f.prior, 7), "train", 3, 4) == all);
+}
+
+TEST_CASE(
+    "shuffled rows of a server come block by block, and each block is fetched once an epoch") {
+  const TempDir dir;
+  constexpr int64_t kWidth = 1024;  // of 25,000 rows: 100 MB, 25 blocks
+  for (const auto& [name, first, rows] : std::vector<std::tuple<std::string, int64_t, int64_t>>{
+           {"a", 0, 8'000}, {"b", 8'000, 8'000}, {"c", 16'000, 9'000}}) {
+    write_rows(dir / ("e/" + name + ".npy"), first, rows, {kWidth});
+  }
+  RemoteFolder remote(dir / "e");
+  Folders f;
+  f.prior.image_embed_dim = kWidth;
+  f.data.image_url = f.data.text_url = remote.url();
+  f.data.shuffle_rows = true;
+  f.data.splits = {.train = 0.999, .val = 0, .test = 0.001};
+  const PriorDataset data(f.data, f.prior, 7);
+  CHECK(data.block_rows() == 1024);
+  const int headers = remote.parts;
+  std::vector<int64_t> rows = order_of(data, "train", 0, 500);
+  // Two tables of 25 blocks, two of which lie in two files each.
+  CHECK(remote.parts - headers == 2 * (25 + 2));
+  std::set<int64_t> blocks;
+  for (size_t i = 0; i < 500; ++i) blocks.insert(rows[i] / data.block_rows());
+  CHECK(blocks.size() == static_cast<size_t>(RowOrder::kMixedBlocks));
+  std::sort(rows.begin(), rows.end());
+  std::vector<int64_t> all(static_cast<size_t>(data.rows("train")));
+  std::iota(all.begin(), all.end(), 0);
+  CHECK(rows == all);
+}
+
+TEST_CASE(
+    "an order of blocks holds each row once, whatever the sizes, and has no favourite places") {
+  for (const int64_t rows : {1, 2, 3, 5, 17, 64, 100, 333}) {
+    for (const int64_t block : {1, 2, 3, 7, 16, 100, 1000}) {
+      for (int64_t epoch = 0; epoch < 3; ++epoch) {
+        const RowOrder order(rows, block, 5, epoch);
+        std::vector<int64_t> all = order.rows_at(0, rows), part = order.rows_at(rows / 3, rows / 2);
+        CHECK(std::equal(part.begin(), part.end(), all.begin() + rows / 3));
+        std::sort(all.begin(), all.end());
+        for (int64_t i = 0; i < rows; ++i) REQUIRE(all[static_cast<size_t>(i)] == i);
+      }
+    }
+  }
+  // How often each of 20 rows comes first in 8,000 epochs; 400 expected, chi-square with 19 degrees of
+  // freedom is below 50 but for one case in 8,000.
+  std::vector<double> counts(20);
+  for (int64_t epoch = 0; epoch < 8'000; ++epoch)
+    ++counts[static_cast<size_t>(RowOrder(20, 20, 5, epoch).rows_at(0, 1)[0])];
+  double chi_square = 0;
+  for (const double count : counts) chi_square += (count - 400) * (count - 400) / 400;
+  CHECK(chi_square < 50);
 }
 
 }  // namespace

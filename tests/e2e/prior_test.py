@@ -11,6 +11,7 @@ import unittest
 import harness
 from bad_server import Server
 from harness import needs_reference, read_npy, records, run, run_reference, write_config, write_npy
+from hub_double import TOKEN, HubDouble, Repo
 from prior_data import DIM, ROWS, TEXT, make_embeddings, prior_config
 from resume_test import saved_state, stop_when
 from s3_double import S3Double
@@ -323,6 +324,90 @@ class Prior(unittest.TestCase):
         for out in ("web", "s3"):
             for key in ("tracking/training-l2", "metrics/ema-validation/l2-loss", "metrics/ema-test/l2-loss"):
                 self.assertEqual(self.logged(out, key), self.logged("local", key), out)
+
+    def test_embeddings_of_the_hub_train_as_those_on_this_machine(self):
+        self.train(self.config("local"))
+        with HubDouble() as hub:
+            images, texts = hub.repos["owner/images"], hub.repos["datasets/owner/texts"] = Repo(False), Repo(True)
+            texts.branches["v 2"], texts.files["v 2"] = ["7" * 40], {}
+            for repo, branch, names in ((images, "main", ("images",)), (texts, "v 2", ("texts", "encodings"))):
+                for name in names:
+                    for path in (self.base / name).iterdir():
+                        repo.files[branch][f"made/{name}/{path.name}"] = path.read_bytes()
+                        repo.files[branch][f"made/{name}/deeper/{path.name}"] = b"of a folder below: not read"
+                    repo.files[branch][f"made/{name}/readme.md"] = b"no array"
+            texts.lfs_paths = {path for path in texts.files["v 2"] if path.endswith(".npy")}
+            urls = {"image_url": "hf://owner/images/made/images", "text_url": "hf://datasets/owner/texts@v%202/made/texts/",
+                    "text_encodings_url": "hf://datasets/owner/texts@v%202/made/encodings"}
+            done = self.train(self.config("hub", data=urls), env=hub.env())
+            # All parts are of the commit that the listing found, and the store saw no login.
+            asked = [path for _, path, _ in hub.server.requests if "/resolve/" in path]
+            self.assertGreater(len(asked), 8)
+            for path in asked:
+                self.assertRegex(path, r"^/owner/images/resolve/0{40}/|^/datasets/owner/texts/resolve/7{40}/")
+            stored = [headers for _, _, headers in hub.store.requests]
+            self.assertTrue(stored and all("Range" in headers and "Authorization" not in headers for headers in stored))
+            self.assertNotIn(TOKEN, done.stdout + done.stderr)
+            for url, code, text in (("hf://owner/images/made/absent", 6, "There is no such file or folder in the repository"),
+                                    ("hf://owner/none/made", 6, "There is no owner/none for this login"),
+                                    ("hf://owner/images", 2, "expected hf://OWNER/NAME/FOLDER"),
+                                    ("hf://owner/images/made", 3, "expected .npy files with rows in 'hf://owner/images/made', found none")):
+                done = self.train(self.config("none", data={**urls, "image_url": url}), check=code, env=hub.env())
+                self.assertIn(text, done.stderr)
+        for key in ("tracking/training-l2", "metrics/ema-validation/l2-loss", "metrics/ema-test/l2-loss"):
+            self.assertEqual(self.logged("hub", key), self.logged("local", key))
+
+    def test_a_remote_file_that_is_replaced_within_the_run_ends_it(self):
+        shutil.copytree(self.base / "images", self.dir / "web" / "images")
+        path = self.dir / "web" / "images" / "images_1.npy"
+
+        def replace(handler, name, number):
+            if name.endswith("images_1.npy") and number == 2:  # 1: its header
+                path.write_bytes(path.read_bytes()[:-4] + b"\0\0\0\0")
+
+        with Server(self.dir / "web", replace) as server:
+            done = self.train(self.config(data={"image_url": f"{server.url}/images/"}), check=3)
+        self.assertIn("/images/images_1.npy: the server has another file there than when the run began", done.stderr)
+
+    def test_shuffled_rows_come_in_the_same_order_after_a_stop(self):
+        train, data = {"epochs": 40}, {"shuffle_rows": True}
+        self.train(self.config("whole", train=train, data=data))
+        config = self.config("parts", train=train, data=data)
+        stop_when(config, self.dir, lambda line: "Starting epoch 1" in line)
+        own = saved_state(self.dir / "parts/checkpoint.pth", self.dir)[1]["dalle2_train"]
+        self.assertEqual(own["block_rows"], 48)
+        self.train(config)
+        self.assertEqual(*(saved_state(self.dir / out / "latest.pth", self.dir) for out in ("whole", "parts")))
+        self.assertEqual(self.logged("whole", "tracking/training-l2"), self.logged("parts", "tracking/training-l2"))
+        self.train(self.config("plain", train=train))
+        self.assertNotEqual(self.logged("plain", "tracking/training-l2"), self.logged("whole", "tracking/training-l2"))
+
+    def test_another_order_amid_an_epoch_is_refused_or_begins_it_again(self):
+        rows = 150_000  # 4.8 MB: more than a block of remote rows
+        for name in ("images", "texts"):
+            (self.dir / name).mkdir()
+            write_npy(self.dir / name / "0.npy", (rows, DIM), [0.1 * i for i in range(10 * DIM)] * (rows // 10))
+        prior = {**prior_config(self.base, "")["prior"], "condition_on_text_encodings": False}
+        data = {"text_encodings_url": None, "batch_size": 20_000, "shuffle_rows": True, "splits": {"train": 0.9, "val": 0.01, "test": 0.09},
+                **{f"{name}_url": str(self.dir / f"{name}s") for name in ("image", "text")}}
+        train = {"epochs": 1, "save_every_seconds": 0, "eval_timesteps": [4]}
+
+        def config(out, load, **changed):
+            tracker = prior_config(self.base, out)["tracker"]
+            tracker["save"]["save_latest_to"] = out + "/{samples_seen}.pth"
+            tracker["load"] = {"load_from": "local", "file_path": load} if load else None
+            return self.config(out, prior=prior, train=train, data={**data, **changed}, tracker=tracker)
+
+        self.train(config("out", None))
+        done = self.train(config("plain", "out/40000.pth", shuffle_rows=False), check=2)
+        self.assertIn("/data/shuffle_rows: the checkpoint has true, this config false: ", done.stderr)
+        self.assertIn("it was saved within an epoch, and this would change the order of its samples", done.stderr)
+        with Server(self.dir) as server:
+            done = self.train(config("web", "out/40000.pth", image_url=f"{server.url}/images/"))
+        self.assertIn("the embeddings lie elsewhere than when the checkpoint was made: epoch 0 starts over", done.stderr)
+        self.assertIn("done: 1 epoch, 175,000 samples", done.stdout)
+        done = self.train(config("again", "out/40000.pth"))
+        self.assertNotIn("starts over", done.stderr)
 
     def test_a_dry_run_tells_what_a_run_takes_and_writes_nothing(self):
         done = self.train(self.config(), "--dry-run")

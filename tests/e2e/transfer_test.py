@@ -155,7 +155,7 @@ class Resumes(Services):
         run("sample", "--checkpoint", url, "--image-embeds", heldout, "--out", "drawn", cwd=self.dir, env=env, check=0)
         self.assertTrue((self.dir / "drawn/0000.png").is_file())
         done = run("inspect", f"hf://{REPO}/absent.pth", cwd=self.dir, env=env, check=6)
-        self.assertIn("There is no such file in the repository", done.stderr)
+        self.assertIn("There is no such file or folder in the repository", done.stderr)
 
 
 class Refusals(Services):

@@ -2,9 +2,9 @@
 """A double of the Hugging Face hub on the loopback: repositories of models, Git LFS, commits. The real client and ours
 talk to it alike.
 
-`HubDouble().repos` maps "owner/name" to a Repo. Two servers: the hub itself, and the store to which LFS files go and from
+`HubDouble().repos` maps "owner/name", of a data set "datasets/owner/name", to a Repo. Two servers: the hub itself, and the store to which LFS files go and from
 which they come, which must never see a token. `mistreat(handler, step, number)` may answer itself and return True; steps are
-whoami, repo, create, branch, preupload, batch, upload, complete, verify, head, paths, commit, resolve, store.
+whoami, repo, create, branch, preupload, batch, upload, complete, verify, head, paths, tree, commit, resolve, store.
 """
 import base64
 import hashlib
@@ -61,15 +61,17 @@ class StoreHandler(bad_server.Handler):
         return self.send_range(hub.objects[oid], f'"{oid}"')
 
     def send_range(self, content, tag, **headers):
-        start = int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").split("-")[0])
-        self.send_response(206 if start else 200)
-        if start:
-            self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
-        for key, value in {"Content-Length": str(len(content) - start), "ETag": tag, **headers}.items():
+        first, last = self.headers.get("Range", "bytes=0-").removeprefix("bytes=").split("-")
+        start, end = int(first), min(int(last) + 1 if last else len(content), len(content))
+        part = start > 0 or last != ""
+        self.send_response(206 if part else 200)
+        if part:
+            self.send_header("Content-Range", f"bytes {start}-{end - 1}/{len(content)}")
+        for key, value in {"Content-Length": str(end - start), "ETag": tag, **headers}.items():
             self.send_header(key.replace("_", "-"), value)
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(content[start:])
+            self.wfile.write(content[start:end])
         return True
 
 
@@ -101,13 +103,16 @@ class HubHandler(StoreHandler):
             return "validate", None, []
         if path == "api/repos/create":
             return "create", None, []
-        if parts[:2] == ["api", "models"]:
-            step = {"branch": "branch", "preupload": "preupload", "revision": "head", "paths-info": "paths", "commit": "commit"}
-            return (step[parts[4]] if len(parts) > 4 else "repo"), "/".join(parts[2:4]), parts[5:]
+        data_set = "datasets/" if "datasets" in (parts[0], *parts[1:2]) else ""
+        if data_set and parts[0] == data_set[:-1]:
+            parts = parts[1:]
+        if parts[0] == "api" and parts[1:2] in (["models"], ["datasets"]):
+            step = {"branch": "branch", "preupload": "preupload", "revision": "head", "paths-info": "paths", "tree": "tree", "commit": "commit"}
+            return (step[parts[4]] if len(parts) > 4 else "repo"), data_set + "/".join(parts[2:4]), parts[5:]
         if ".git/info/lfs/" in path:
             return ("batch" if path.endswith("batch") else "verify"), path.split(".git/")[0], []
         if len(parts) > 3 and parts[2] == "resolve":
-            return "resolve", "/".join(parts[:2]), parts[3:]
+            return "resolve", data_set + "/".join(parts[:2]), parts[3:]
         if parts[0] == "complete":
             return "complete", None, parts[1:]
         return "unknown", None, []
@@ -224,6 +229,23 @@ class HubHandler(StoreHandler):
                     entry["lfs"] = {"oid": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 130}
                 found.append(entry)
         return self.json(found)
+
+    def tree(self, repo, branch, rest, content):
+        """What is right in a folder, two entries a page."""
+        folder = "/".join(rest[1:])
+        prefix = folder + "/" if folder else ""
+        entries = {}
+        for path, data in sorted(repo.files[branch].items()):
+            if path.startswith(prefix):
+                name, below, _ = path[len(prefix):].partition("/")
+                entries[prefix + name] = {"type": "directory" if below else "file", "path": prefix + name, "oid": blob_id(data),
+                                          "size": 0 if below else len(data)}
+        if not entries:
+            return self.fault(404, "EntryNotFound", f"{folder} does not exist on {rest[0]}")
+        entries = list(entries.values())
+        begin = int(urllib.parse.parse_qs(self.path.partition("?")[2]).get("cursor", ["0"])[0])
+        more = {"Link": f'<https://huggingface.invalid{self.path.partition("?")[0]}?cursor={begin + 2}>; rel="next"'}
+        return self.json(entries[begin:begin + 2], **(more if begin + 2 < len(entries) else {}))
 
     def commit(self, repo, branch, rest, content):
         lines = [json.loads(line) for line in content.decode().splitlines()]

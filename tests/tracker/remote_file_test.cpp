@@ -97,10 +97,12 @@ TEST_CASE("addresses of files are told apart, and what is none is refused") {
   CHECK(make_remote_file("s3://b/a b/f.pth")->name() == "s3://b/a b/f.pth");
   CHECK(make_remote_file("hf://o/r/dir/f.pth")->name() == "https://huggingface.co/o/r/dir/f.pth");
   CHECK(make_remote_file("hf://o/r@v1.0/f.pth")->name() == "https://huggingface.co/o/r@v1.0/f.pth");
-  CHECK(message_of([] { make_remote_file("hf://o/f.pth"); }) ==
-        "hf://o/f.pth: expected hf://OWNER/NAME/FILE");
-  CHECK(message_of([] { make_remote_file("hf://o/r@/f.pth"); }) ==
-        "hf://o/r@/f.pth: the revision is empty");
+  CHECK(make_remote_file("hf://datasets/o/r/f.pth")->name() ==
+        "https://huggingface.co/datasets/o/r/f.pth");
+  for (const char* url : {"hf://o/f.pth", "hf://o/r@/f.pth"}) {
+    CHECK_THAT(message_of([&] { make_remote_file(url); }),
+               Catch::StartsWith(std::string(url) + ": expected hf://OWNER/NAME/FILE"));
+  }
   CHECK_THAT(message_of([] { make_remote_file("gs://b/f.pth"); }),
              Catch::Contains("expected an address that begins with https://"));
   CHECK_THAT(message_of([] { make_remote_file("http://192.0.2.1/f.pth"); }),

@@ -20,16 +20,20 @@ namespace dalle2 {
 struct PriorDataConfig {
   static constexpr const char* kDoc =
       "Where the samples come from: folders of .npy files with one embedding per row, on this "
-      "machine, in S3 (s3://BUCKET/FOLDER) or behind a web page that links them, and captions. The "
-      "files of a folder and of the folders below it are joined in the order of their paths. Row n "
-      "of each folder belongs to sample n.";
+      "machine, in S3 (s3://BUCKET/FOLDER), in a repository of the Hugging Face hub "
+      "(hf://OWNER/NAME/FOLDER or hf://datasets/OWNER/NAME/FOLDER, with @REVISION after NAME for a "
+      "revision other than main) or behind a web page that links them, and captions. The files of a "
+      "folder and of the folders below it are joined in the order of their paths. Row n of each "
+      "folder belongs to sample n.";
 
   std::optional<std::string> image_url;
   std::optional<std::string> text_url;
   std::optional<std::string> text_encodings_url;
   std::optional<std::string> meta_url;
+  std::string caption_key = "caption";
   SplitConfig splits;      // required
   int64_t batch_size = 0;  // required
+  bool shuffle_rows = false;
   int64_t num_data_points = 250000000;
   int64_t eval_every_seconds = 3600;
 
@@ -47,13 +51,23 @@ struct PriorDataConfig {
         meta_url,
         "Captions that belong to the rows, of which prior.clip makes embeddings and encodings: a "
         "file, or a folder of files that are joined in the order of their paths. `.txt` has one a "
-        "line; `.jsonl` has an object with the key `caption` a line; `.tar` has samples with a "
-        "field `txt`.",
+        "line; `.jsonl` has an object with the key `caption` a line; `.parquet` has a column `caption` "
+        "(in programs that were built with Arrow); `.tar` has samples with a field `txt`.",
+        not_empty());
+    D2_FIELD(
+        caption_key,
+        "Another name than `caption` for the key of `.jsonl` files and the column of `.parquet` "
+        "files.",
         not_empty());
     D2_REQUIRED(splits,
                 "How the rows are divided, in their order: the first `train` share, then `val`, "
                 "then the rest.");
     D2_REQUIRED(batch_size, "Samples per step.", within(1, most::kBatch));
+    D2_FIELD(
+        shuffle_rows,
+        "Each epoch takes the training rows in an order of its own, which depends on the seed, the "
+        "epoch and the number of rows alone. Remote rows are mixed within 16 blocks of 4 MB at "
+        "a time.");
     D2_FIELD(num_data_points, "Largest number of rows to use.", within(1, most::kSamples));
     D2_FIELD(eval_every_seconds, "Seconds between two validations.", within(0, most::kSeconds));
   }

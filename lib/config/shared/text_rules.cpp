@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/hub_name.h"
 #include "base/public_url.h"
 #include "base/python_format.h"
 #include "config/reading/json_text.h"
@@ -90,14 +91,7 @@ std::optional<std::string> s3_url_fault(const std::string& url) {
 }
 
 std::optional<std::string> hub_repo_fault(const std::string& repo) {
-  constexpr const char* kNameChars =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._";
-  const size_t slash = repo.find('/');
-  const bool is_right = slash != std::string::npos && slash > 0 && slash + 1 < repo.size() &&
-                        repo.find_first_not_of(kNameChars) == slash &&
-                        repo.find_first_not_of(kNameChars, slash + 1) == std::string::npos &&
-                        repo.find("..") == std::string::npos;
-  if (is_right) return std::nullopt;
+  if (is_hub_repo(repo)) return std::nullopt;
   return fmt::format("expected owner/name, of letters, digits, '-', '.' and '_', got \"{}\"",
                      public_url(repo));
 }

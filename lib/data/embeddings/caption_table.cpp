@@ -13,6 +13,7 @@
 #include "base/untrusted_json.h"
 #include "base/untrusted_text.h"
 #include "data/embeddings/table_files.h"
+#include "io/formats/parquet.h"
 #include "io/formats/tar.h"
 #include "io/formats/webdataset.h"
 
@@ -28,14 +29,17 @@ constexpr const char* kParquet = ".parquet";
 
 constexpr std::array kPictureFields = {"jpg", "jpeg", "png", "webp"};
 
-[[noreturn]] void throw_for_parquet(const std::string& path, const std::string& key) {
+[[noreturn]] void throw_for_parquet(const std::string& path,
+                                    const std::string& key,
+                                    const std::string& fault) {
   throw DataError(
-      "{}: '{}': expected captions as .txt, .jsonl or .tar, got .parquet, which this program does not "
-      "read\n  Convert each file: python3 -c 'import pandas, sys; "
-      "pandas.read_parquet(sys.argv[1])[[\"caption\"]].to_json(sys.argv[2], orient=\"records\", "
-      "lines=True, force_ascii=False)' FILE.parquet FILE.jsonl",
+      "{}: '{}': expected captions as .txt, .jsonl or .tar, got .parquet, which only a build with Arrow "
+      "reads ({})\n  Build with ./scripts/build.sh --parquet, or convert each file: python3 -c 'import "
+      "pandas, sys; pandas.read_parquet(sys.argv[1]).to_json(sys.argv[2], orient=\"records\", lines=True, "
+      "force_ascii=False)' FILE.parquet FILE.jsonl",
       key,
-      path);
+      path,
+      fault);
 }
 
 /// All of one sort.
@@ -50,10 +54,11 @@ std::vector<std::string> caption_files(const std::string& path, const std::strin
   std::set<std::string> sorts;
   for (const std::string& file : files) sorts.insert(fs::path(file).extension().string());
   if (sorts.empty()) {
-    const auto parquet = table_files(path, key, {kParquet});
-    if (!parquet.empty()) throw_for_parquet(parquet.front(), key);
+    auto parquet =
+        table_files(path, key, {kParquet});  // beside shards they are img2dataset's notes
+    if (!parquet.empty()) return parquet;
     throw DataError(
-        "{}: expected files .txt, .jsonl or .tar with captions in '{}' or below it, found "
+        "{}: expected files .txt, .jsonl, .parquet or .tar with captions in '{}' or below it, found "
         "none",
         key,
         path);
@@ -71,19 +76,23 @@ std::vector<std::string> caption_files(const std::string& path, const std::strin
 }
 
 /// @param where file and line @return empty if it is null
-std::string caption_of_json(const std::string& line, const std::string& where) {
+std::string caption_of_json(const std::string& line,
+                            const std::string& caption_key,
+                            const std::string& where) {
   const ParsedJson parsed = parse_untrusted_json(line);
   if (!parsed.is_right()) throw DataError("{}: {}", where, parsed.fault);
   const Json& object = parsed.value;
-  const auto found = object.is_object() ? object.find("caption") : object.end();
+  const auto found = object.is_object() ? object.find(caption_key) : object.end();
   if (!object.is_object() || found == object.end()) {
-    throw DataError("{}: expected an object with the key \"caption\", got {}",
+    throw DataError("{}: expected an object with the key \"{}\", got {}",
                     where,
+                    caption_key,
                     object.is_object() ? "one without it" : "something else");
   }
   if (found->is_null()) return "";
   if (!found->is_string()) {
-    throw DataError("{}: expected a text as \"caption\", got {}", where, found->type_name());
+    throw DataError(
+        "{}: expected a text as \"{}\", got {}", where, caption_key, found->type_name());
   }
   return found->get<std::string>();
 }
@@ -94,7 +103,10 @@ bool is_picture_field(const std::string& field) {
 
 }  // namespace
 
-CaptionTable::CaptionTable(const std::string& path, const std::string& key) : key_(key) {
+CaptionTable::CaptionTable(const std::string& path,
+                           const std::string& key,
+                           const std::string& caption_key)
+    : key_(key), caption_key_(caption_key) {
   for (const std::string& file : caption_files(path, key)) {
     const std::string extension = fs::path(file).extension().string();
     if (extension == kShard) {
@@ -102,10 +114,12 @@ CaptionTable::CaptionTable(const std::string& path, const std::string& key) : ke
     } else if (extension == kLines || extension == kJsonLines) {
       add_lines(file, extension == kJsonLines);
     } else if (extension == kParquet) {
-      throw_for_parquet(file, key);
+      add_parquet(file);
     } else {
       throw DataError(
-          "{}: expected a file .txt, .jsonl or .tar, or a folder of such, got '{}'", key, file);
+          "{}: expected a file .txt, .jsonl, .parquet or .tar, or a folder of such, got '{}'",
+          key,
+          file);
     }
   }
   if (rows_.empty()) throw DataError("{}: expected captions in '{}', found none", key, path);
@@ -127,14 +141,34 @@ void CaptionTable::add_lines(const std::string& path, bool is_json) {
     ++number;
     if (line.ends_with('\r')) line.pop_back();
     rows_.push_back(
-        {.caption = is_json
-                        ? caption_of_json(
-                              line, fmt::format("{}: {}: line {}", key_, printable(path), number))
-                        : utf8_or_none(std::move(line))});
+        {.caption = is_json ? caption_of_json(
+                                  line,
+                                  caption_key_,
+                                  fmt::format("{}: {}: line {}", key_, printable(path), number))
+                            : utf8_or_none(std::move(line))});
   }
   if (!in.is_open() || in.bad()) {
     throw DataError("{}: {}: cannot be read: {}", key_, printable(path), errno_text(errno));
   }
+}
+
+void CaptionTable::add_parquet(const std::string& path) {
+  std::vector<std::string> texts;
+  std::string fault;
+  try {
+    load_parquet_module()(path, caption_key_, texts, fault);
+  } catch (const NoParquetModule& error) {
+    throw_for_parquet(path, key_, error.what());
+  }
+  if (!fault.empty()) {
+    throw DataError(
+        "{}: {}: {}\n  /data/caption_key names another column; a file that is damaged has to be made "
+        "or fetched again.",
+        key_,
+        printable(path),
+        printable(fault));
+  }
+  for (std::string& text : texts) rows_.push_back({.caption = utf8_or_none(std::move(text))});
 }
 
 void CaptionTable::add_tar(const std::string& path) {

@@ -10,14 +10,18 @@
 namespace dalle2 {
 
 /// A file, or all below a folder in the order of their paths: `.txt` with one caption a line, `.jsonl`
-/// with an object with "caption" a line, or `.tar` whose samples are rows. The captions are held in
-/// memory.
+/// with an object with "caption" a line, `.parquet` with a column "caption", or `.tar` whose samples are
+/// rows. The captions are held in memory.
 class CaptionTable {
  public:
   /// @param key where the path is named, for messages
+  /// @param caption_key of the objects, or name of the column
   /// @throws DataError for a path without such files, or with several sorts of them; for a line that
-  /// is no such object, a tar that is packed or damaged
-  CaptionTable(const std::string& path, const std::string& key);
+  /// is no such object, a tar that is packed or damaged, a Parquet file that is damaged, lacks the
+  /// column, or cannot be read by this build
+  CaptionTable(const std::string& path,
+               const std::string& key,
+               const std::string& caption_key = "caption");
 
   int64_t rows() const { return static_cast<int64_t>(rows_.size()); }
   /// Empty: the row has none.
@@ -36,9 +40,10 @@ class CaptionTable {
   };
   const Row& at(int64_t row) const { return rows_.at(static_cast<size_t>(row)); }
   void add_lines(const std::string& path, bool is_json);
+  void add_parquet(const std::string& path);
   void add_tar(const std::string& path);
 
-  std::string key_;
+  std::string key_, caption_key_;
   bool has_pictures_ = false;
   std::vector<std::string> tars_;
   std::vector<Row> rows_;

@@ -5,13 +5,15 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
+#include <numeric>
 #include <system_error>
 
 #include "base/error.h"
 #include "base/public_url.h"
 #include "base/text.h"
+#include "base/untrusted_text.h"
 #include "data/embeddings/embeddings.h"
+#include "data/embeddings/row_order.h"
 #include "data/embeddings/table_files.h"
 #include "io/files/listing.h"
 #include "io/streams/remote_part.h"
@@ -22,10 +24,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// [from, from + size) of a file; fewer bytes at its end.
-std::string bytes_of(const std::string& path, uint64_t from, uint64_t size) {
-  std::ifstream file(local_path(path), std::ios::binary);
+/// [from, from + size) of an open file; fewer bytes at its end.
+std::string bytes_of(std::ifstream& file, const std::string& path, uint64_t from, uint64_t size) {
   std::string bytes(size, '\0');
+  file.clear();
   file.seekg(static_cast<std::streamoff>(from));
   file.read(bytes.data(), static_cast<std::streamsize>(size));
   if (file.bad() || (file.fail() && !file.eof())) {
@@ -44,7 +46,8 @@ RemotePart beginning_of(const std::string& path) {
   std::error_code error;
   const uint64_t size = fs::file_size(local_path(path), error);
   if (error) throw DataError("{}: cannot be read: {}", path, error.message());
-  return {bytes_of(path, 0, kMostNpyHeader), size};
+  std::ifstream file(local_path(path), std::ios::binary);
+  return {bytes_of(file, path, 0, kMostNpyHeader), size};
 }
 
 /// @return paths or urls
@@ -79,7 +82,7 @@ std::string wanted_text(const std::vector<int64_t>& wanted) {
 EmbeddingTable::EmbeddingTable(const std::string& folder,
                                const std::string& key,
                                const std::vector<int64_t>& row_shape)
-    : key_(key) {
+    : key_(key), is_remote_(!is_local_url(folder)) {
   for (const std::string& path : files_of_table(folder, key)) {
     add_file(path, row_shape_.empty() ? row_shape : row_shape_);
   }
@@ -114,37 +117,70 @@ void EmbeddingTable::add_file(const std::string& path, const std::vector<int64_t
   row_shape_ = row;
   row_numel_ = 1;
   for (const int64_t extent : row) row_numel_ *= extent;
-  files_.push_back({path, layout, rows_, begin.file_size});
+  row_bytes_ = std::max(row_bytes_, static_cast<uint64_t>(row_numel_) * npy_item_size(layout.type));
+  files_.push_back({path, layout, rows_, begin.file_size, begin.state});
   rows_ += layout.shape[0];
 }
 
+std::string EmbeddingTable::local_bytes(const File& file, uint64_t from, uint64_t size) const {
+  if (opened_.file != &file) {
+    opened_ = {};
+    opened_.stream.rdbuf()->pubsetbuf(nullptr, 0);  // rows far apart: nothing is read for later
+    opened_.stream.open(local_path(file.path), std::ios::binary);
+    if (opened_.stream.is_open()) opened_.file = &file;
+  }
+  return bytes_of(opened_.stream, file.path, from, size);
+}
+
+/// A server that tells no state changes files unseen if their size stays.
+void EmbeddingTable::check_same_file(const File& file, const RemotePart& part) {
+  constexpr const char* kAdvice =
+      "Rows of two versions do not belong together: begin a new run with the new file, or put the old "
+      "one back.";
+  if (part.file_size != file.size) {
+    throw DataError("{}: has {} bytes now, and had {} when the run began\n  {}",
+                    public_url(file.path),
+                    part.file_size,
+                    file.size,
+                    kAdvice);
+  }
+  if (part.state.empty() || file.state.empty() || part.state == file.state) return;
+  throw DataError(
+      "{}: the server has another file there than when the run began: its ETag or time is {}, and was "
+      "{}\n  {}",
+      public_url(file.path),
+      one_line(part.state),
+      one_line(file.state),
+      kAdvice);
+}
+
 /// [from, from + size) of a file; fewer bytes if it has become shorter.
-std::string EmbeddingTable::bytes_of_rows(const File& file, uint64_t from, uint64_t size) const {
-  if (is_local_url(file.path)) return bytes_of(file.path, from, size);
+/// @param fetched bytes of a remote file that are fetched, if more
+std::string EmbeddingTable::bytes_of_rows(const File& file,
+                                          uint64_t from,
+                                          uint64_t size,
+                                          uint64_t fetched) const {
+  if (!is_remote_) return local_bytes(file, from, size);
   const bool is_there = fetched_.file == &file && from >= fetched_.from &&
                         from + size <= fetched_.from + fetched_.bytes.size();
   if (!is_there) {
-    RemotePart part = fetch_part(file.path, from, std::max(size, kFetchedBytes));
-    if (part.file_size != file.size) {
-      throw DataError(
-          "{}: has {} bytes now, and had {} when the run began\n  Do not change the "
-          "embeddings of a run.",
-          public_url(file.path),
-          part.file_size,
-          file.size);
-    }
+    RemotePart part = fetch_part(file.path, from, std::max(size, fetched));
+    check_same_file(file, part);
     fetched_ = {&file, from, std::move(part.bytes)};
   }
   return fetched_.bytes.substr(from - fetched_.from, size);
 }
 
-std::vector<float> EmbeddingTable::read_rows(const File& file, int64_t first, int64_t count) const {
+std::vector<float> EmbeddingTable::read_rows(const File& file,
+                                             int64_t first,
+                                             int64_t count,
+                                             uint64_t fetched) const {
   const uint64_t row_bytes = static_cast<uint64_t>(row_numel_) * npy_item_size(file.layout.type);
   const uint64_t from = file.layout.data_begin + static_cast<uint64_t>(first) * row_bytes;
   NpyArray rows;
   rows.type = file.layout.type;
   rows.shape = {count, row_numel_};
-  rows.bytes = bytes_of_rows(file, from, static_cast<uint64_t>(count) * row_bytes);
+  rows.bytes = bytes_of_rows(file, from, static_cast<uint64_t>(count) * row_bytes, fetched);
   if (rows.bytes.size() != static_cast<size_t>(count) * row_bytes) {
     throw DataError("{}: the file is shorter than when the run began: it broke off at row {}",
                     public_url(file.path),
@@ -154,6 +190,54 @@ std::vector<float> EmbeddingTable::read_rows(const File& file, int64_t first, in
 }
 
 at::Tensor EmbeddingTable::read(int64_t first, int64_t count) const {
+  return read(first, count, kFetchedBytes);
+}
+
+at::Tensor EmbeddingTable::gather(const std::vector<int64_t>& rows, int64_t block_rows) const {
+  std::vector<int64_t> shape = {std::ssize(rows)};
+  shape.insert(shape.end(), row_shape_.begin(), row_shape_.end());
+  at::Tensor out = at::empty(shape, at::kFloat);
+  // By row, so that each file is opened once, and its disk goes one way.
+  std::vector<int64_t> by_row(rows.size());
+  std::iota(by_row.begin(), by_row.end(), 0);
+  std::sort(by_row.begin(), by_row.end(), [&](int64_t a, int64_t b) {
+    return rows[static_cast<size_t>(a)] < rows[static_cast<size_t>(b)];
+  });
+  ++gathers_;
+  for (const int64_t place : by_row) {
+    const int64_t row = rows[static_cast<size_t>(place)];
+    D2_CHECK(row >= 0 && row < rows_, "row {}", row);
+    out[place].copy_(is_remote_ ? block(row / block_rows, block_rows)[row % block_rows]
+                                : read(row, 1, 0)[0]);
+  }
+  drop_blocks();
+  return out;
+}
+
+const at::Tensor& EmbeddingTable::block(int64_t number, int64_t block_rows) const {
+  auto found = blocks_.find(number);
+  if (found == blocks_.end()) {
+    const int64_t first = number * block_rows;
+    const at::Tensor rows = read(first, std::min(block_rows, rows_ - first), /*fetched=*/0);
+    found = blocks_.emplace(number, Block{rows}).first;
+  }
+  found->second.used = gathers_;
+  return found->second.rows;
+}
+
+/// Where one group of blocks ends and the next begins, the rows of a batch need both.
+void EmbeddingTable::drop_blocks() const {
+  while (std::ssize(blocks_) > RowOrder::kMixedBlocks) {
+    const auto oldest =
+        std::min_element(blocks_.begin(), blocks_.end(), [](const auto& a, const auto& b) {
+          return a.second.used < b.second.used;
+        });
+    if (oldest->second.used == gathers_) return;
+    blocks_.erase(oldest);
+  }
+}
+
+at::Tensor EmbeddingTable::read(int64_t first, int64_t count, uint64_t fetched) const {
   D2_CHECK(first >= 0 && count >= 0 && first + count <= rows_, "rows {} + {}", first, count);
   std::vector<int64_t> shape = {count};
   shape.insert(shape.end(), row_shape_.begin(), row_shape_.end());
@@ -164,7 +248,7 @@ at::Tensor EmbeddingTable::read(int64_t first, int64_t count) const {
   for (int64_t row = first; row < first + count; ++file) {
     const int64_t in_file = row - file->first_row;
     const int64_t part = std::min(first + count - row, file->layout.shape[0] - in_file);
-    const std::vector<float> values = read_rows(*file, in_file, part);
+    const std::vector<float> values = read_rows(*file, in_file, part, fetched);
     to = std::copy(values.begin(), values.end(), to);
     row += part;
   }

@@ -6,10 +6,12 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "base/error.h"
 #include "base/public_url.h"
+#include "data/embeddings/row_order.h"
 #include "data/pictures/planes.h"
 
 namespace dalle2 {
@@ -17,7 +19,8 @@ namespace dalle2 {
 /// Which rows of a batch are left out, and why: the first reason that was found of each.
 class PriorDataset::RowFaults {
  public:
-  RowFaults(int64_t first, int64_t rows) : first_(first), faults_(static_cast<size_t>(rows)) {}
+  /// @param rows of the batch, which outlive this
+  explicit RowFaults(const std::vector<int64_t>& rows) : rows_(rows), faults_(rows.size()) {}
 
   /// May be called by several threads, for a row each.
   void add(int64_t row, const char* reason, const std::string& text = "") {
@@ -40,7 +43,7 @@ class PriorDataset::RowFaults {
       } else {
         batch.drops.add(
             fault.reason,
-            fmt::format("row {}{}{}", first_ + row, fault.text.empty() ? "" : ": ", fault.text));
+            fmt::format("row {}{}{}", rows_[i], fault.text.empty() ? "" : ": ", fault.text));
       }
     }
     if (batch.drops.empty()) return;
@@ -61,13 +64,15 @@ class PriorDataset::RowFaults {
     const char* reason = nullptr;  // null: the row is used
     std::string text = {};
   };
-  int64_t first_;  // of the rows
+  const std::vector<int64_t>& rows_;
   std::vector<Fault> faults_;
 };
 
 PriorDataset::PriorDataset(const PriorDataConfig& config,
                            const PriorConfig& prior,
-                           std::optional<int64_t> clip_side) {
+                           int64_t seed,
+                           std::optional<int64_t> clip_side)
+    : seed_(seed) {
   const auto table = [&](const std::optional<std::string>& url,
                          const char* key,
                          const std::vector<int64_t>& row_shape) {
@@ -75,7 +80,8 @@ PriorDataset::PriorDataset(const PriorDataConfig& config,
   };
   images_ = table(config.image_url, "/data/image_url", {prior.image_embed_dim});
   if (clip_side) {
-    captions_ = std::make_unique<CaptionTable>(config.meta_url.value(), "/data/meta_url");
+    captions_ = std::make_unique<CaptionTable>(
+        config.meta_url.value(), "/data/meta_url", config.caption_key);
   } else {
     texts_ = table(config.text_url, "/data/text_url", {prior.image_embed_dim});
     encodings_ =
@@ -102,6 +108,18 @@ PriorDataset::PriorDataset(const PriorDataConfig& config,
     throw DataError("/data/splits: a share of {} of {} rows leaves nothing to train on",
                     config.splits.train,
                     end_);
+  }
+  if (config.shuffle_rows) choose_blocks();
+}
+
+/// Rows on this machine are read one by one; of remote ones whole blocks are fetched.
+void PriorDataset::choose_blocks() {
+  constexpr uint64_t kBlockBytes = uint64_t{4} << 20;  // of the table with the widest rows
+  block_rows_ = train_end_;
+  for (const EmbeddingTable* table : {images_.get(), texts_.get(), encodings_.get()}) {
+    if (table == nullptr || !table->is_remote()) continue;
+    const uint64_t fitting = std::max<uint64_t>(1, kBlockBytes / table->row_bytes());
+    block_rows_ = std::min(block_rows_, static_cast<int64_t>(fitting));
   }
 }
 
@@ -132,46 +150,66 @@ int64_t PriorDataset::rows(const std::string& split) const {
   return rows.end - rows.begin;
 }
 
+std::vector<int64_t> PriorDataset::rows_of(const std::string& split,
+                                           int64_t epoch,
+                                           int64_t begin,
+                                           int64_t count) const {
+  const Range range_of_split = range(split);
+  count = std::min(count, range_of_split.end - range_of_split.begin - begin);
+  if (count <= 0) return {};
+  if (block_rows_ > 0 && split == "train")
+    return RowOrder(train_end_, block_rows_, seed_, epoch).rows_at(begin, count);
+  std::vector<int64_t> rows(static_cast<size_t>(count));
+  std::iota(rows.begin(), rows.end(), range_of_split.begin + begin);
+  return rows;
+}
+
 std::optional<PriorBatch> PriorDataset::batch(const std::string& split,
+                                              int64_t epoch,
                                               int64_t begin,
                                               int64_t count) const {
-  const Range rows = range(split);
-  const int64_t first = rows.begin + begin;
-  if (first >= rows.end) return std::nullopt;
+  const std::vector<int64_t> rows = rows_of(split, epoch, begin, count);
+  if (rows.empty()) return std::nullopt;
+  const bool is_shuffled = block_rows_ > 0 && split == "train";
   PriorBatch batch;
-  batch.rows = std::min(count, rows.end - first);
-  RowFaults faults(first, batch.rows);
+  batch.rows = std::ssize(rows);
+  RowFaults faults(rows);
   const auto read = [&](const std::unique_ptr<EmbeddingTable>& table, at::Tensor& values) {
     if (!table) return;
-    values = table->read(first, batch.rows);
+    values = is_shuffled ? table->gather(rows, block_rows_) : table->read(rows[0], batch.rows);
     faults.add_not_finite(values);
   };
   read(images_, batch.image_embeds);
   read(texts_, batch.text_embeds);
   read(encodings_, batch.text_encodings);
-  if (captions_) read_captions(first, batch, faults);
-  if (!images_) read_pictures(first, batch, faults);
+  if (captions_) read_captions(rows, batch, faults);
+  if (!images_) read_pictures(rows, batch, faults);
   faults.leave_out(batch);
   return batch;
 }
 
-void PriorDataset::read_captions(int64_t first, PriorBatch& batch, RowFaults& faults) const {
+void PriorDataset::read_captions(const std::vector<int64_t>& rows,
+                                 PriorBatch& batch,
+                                 RowFaults& faults) const {
   for (int64_t i = 0; i < batch.rows; ++i) {
-    batch.captions.push_back(captions_->caption(first + i));
+    batch.captions.push_back(captions_->caption(rows[static_cast<size_t>(i)]));
     if (batch.captions.back().empty()) faults.add(i, drop::kNoCaption);
   }
 }
 
-void PriorDataset::read_pictures(int64_t first, PriorBatch& batch, RowFaults& faults) const {
+void PriorDataset::read_pictures(const std::vector<int64_t>& rows,
+                                 PriorBatch& batch,
+                                 RowFaults& faults) const {
   batch.pictures = at::zeros({batch.rows, 3, side_, side_}, at::kFloat);
   float* const out = batch.pictures.mutable_data_ptr<float>();
   const int64_t numel = 3 * side_ * side_;
   at::parallel_for(0, batch.rows, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
+      const int64_t row = rows[static_cast<size_t>(i)];
       try {
-        const std::optional<std::string> content = captions_->picture(first + i);
+        const std::optional<std::string> content = captions_->picture(row);
         if (content) {
-          const std::string where = fmt::format("row {}", first + i);
+          const std::string where = fmt::format("row {}", row);
           write_planes(preprocess_->apply(*content, where, [] { return 0U; }), out + i * numel);
         } else {
           faults.add(i, drop::kNoPicture);

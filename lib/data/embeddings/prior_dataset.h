@@ -35,19 +35,26 @@ struct PriorBatch {
 
 class PriorDataset {
  public:
-  /// Reads the headers of all files.
+  /// Reads the headers of all files. @param seed of the order, with shuffle_rows
   /// @param clip_side of the pictures that /prior/clip sees, pixels; none without a CLIP
   /// @throws DataError for what EmbeddingTable and CaptionTable refuse, folders of different lengths,
   /// splits that leave nothing to train on
   PriorDataset(const PriorDataConfig& config,
                const PriorConfig& prior,
+               int64_t seed,
                std::optional<int64_t> clip_side = std::nullopt);
 
   /// Rows of "train", "val" or "test": int(share * n) each, the rest is for test, as in the
   /// reference.
   int64_t rows(const std::string& split) const;
-  /// Up to `count` rows of a split from row `begin` of it on. @return none past its end
-  std::optional<PriorBatch> batch(const std::string& split, int64_t begin, int64_t count) const;
+  /// Up to `count` rows of a split from place `begin` of the epoch's order on. Only the training rows
+  /// of a config with shuffle_rows have another order in each epoch. @return none past its end
+  std::optional<PriorBatch> batch(const std::string& split,
+                                  int64_t epoch,
+                                  int64_t begin,
+                                  int64_t count) const;
+  /// Rows that the shuffled order keeps near each other (RowOrder); 0 without shuffle_rows.
+  int64_t block_rows() const { return block_rows_; }
 
  private:
   class RowFaults;
@@ -55,10 +62,15 @@ class PriorDataset {
     int64_t begin = 0, end = 0;
   };
   Range range(const std::string& split) const;
+  void choose_blocks();
+  std::vector<int64_t> rows_of(const std::string& split,
+                               int64_t epoch,
+                               int64_t begin,
+                               int64_t count) const;
   int64_t all_rows() const { return images_ ? images_->rows() : captions_->rows(); }
   void check_lengths(const PriorDataConfig& config) const;
-  void read_captions(int64_t first, PriorBatch& batch, RowFaults& faults) const;
-  void read_pictures(int64_t first, PriorBatch& batch, RowFaults& faults) const;
+  void read_captions(const std::vector<int64_t>& rows, PriorBatch& batch, RowFaults& faults) const;
+  void read_pictures(const std::vector<int64_t>& rows, PriorBatch& batch, RowFaults& faults) const;
 
   std::unique_ptr<EmbeddingTable> images_;             // null: pictures in their place
   std::unique_ptr<EmbeddingTable> texts_, encodings_;  // null without
@@ -66,6 +78,7 @@ class PriorDataset {
   std::unique_ptr<Preprocess> preprocess_;             // of the pictures
   int64_t side_ = 0;                                   // of the pictures, pixels
   int64_t train_end_ = 0, val_end_ = 0, end_ = 0;
+  int64_t seed_, block_rows_ = 0;
 };
 
 }  // namespace dalle2

@@ -14,6 +14,7 @@
 #include "io/files/folder_names.h"
 #include "io/files/walk_folder.h"
 #include "io/streams/url_source.h"
+#include "net/hub/hub_url.h"
 #include "net/s3/s3.h"
 #include "net/url.h"
 
@@ -52,6 +53,14 @@ std::vector<ListedFile> list_s3(const std::string& folder, const HttpOptions& ht
   const std::string base = with_slash(folder);
   std::vector<ListedFile> files;
   for (const std::string& name : s3_list(base, http)) files.push_back({name, base + name});
+  return files;
+}
+
+std::vector<ListedFile> list_hub(const std::string& folder, const HttpOptions& http) {
+  std::vector<ListedFile> files;
+  for (const HubUrl& file : hub_list(folder, http)) {
+    files.push_back({file.path.substr(file.path.rfind('/') + 1), file.text()});
+  }
   return files;
 }
 
@@ -180,10 +189,11 @@ std::vector<std::string> files_in_folder(const std::string& folder) {
 std::vector<ListedFile> list_folder(const std::string& folder, const HttpOptions& http) {
   if (is_local_url(folder)) return list_local(local_path(folder));
   if (folder.starts_with("s3://")) return list_s3(folder, http);
+  if (is_hub_url(folder)) return list_hub(folder, http);
   if (!folder.starts_with("http://") && !folder.starts_with("https://")) {
     throw ConfigError(
-        "{}: a folder is a path, s3://BUCKET/FOLDER or the url of a web page.\n  For other places "
-        "give one file's url with {{}} for the shard number.",
+        "{}: a folder is a path, s3://BUCKET/FOLDER, hf://OWNER/NAME/FOLDER or the url of a web "
+        "page.\n  For other places give one file's url with {{}} for the shard number.",
         public_url(folder));
   }
   const size_t query = std::min(folder.find('?'), folder.size());

@@ -14,9 +14,10 @@ struct ListedFile {
   std::string url;   ///< for open_source()
 };
 
-/// The files of a folder in no order: of this machine, of S3 ("s3://bucket/folder"), or the links
-/// of a web page to files in its own folder (a server's index). A query of the page's url is kept
-/// for the files.
+/// The files of a folder in no order: of this machine, of S3 ("s3://bucket/folder"), of a
+/// repository of the Hugging Face hub ("hf://owner/name/folder", the urls name the commit of now), or
+/// the links of a web page to files in its own folder (a server's index). A query of the page's url is
+/// kept for the files.
 /// @throws DataError (local), NetworkError, ConfigError (a place that cannot be listed)
 std::vector<ListedFile> list_folder(const std::string& folder, const HttpOptions& http = {});
 

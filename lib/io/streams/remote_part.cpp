@@ -7,14 +7,14 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/public_url.h"
+#include "io/streams/url_source.h"
 #include "net/http_call.h"
-#include "net/s3/s3.h"
 
 namespace dalle2 {
 
 RemotePart fetch_part(const std::string& url, uint64_t from, uint64_t size) {
   constexpr long kPart = 206, kBehindTheEnd = 416;
-  const HttpGet get = url.starts_with("s3://") ? s3_request(url) : HttpGet{url};
+  const HttpGet get = remote_request(url).value_or(HttpGet{url});
   const std::string range = fmt::format("bytes={}-{}", from, from + size - 1);
   HttpCall call{
       .url = get.url,
@@ -29,8 +29,9 @@ RemotePart fetch_part(const std::string& url, uint64_t from, uint64_t size) {
     };
   }
   HttpAnswer answer = http_call(call);
+  std::string state = answer.head.etag.empty() ? answer.header("last-modified") : answer.head.etag;
   if (answer.status() == kBehindTheEnd) {
-    return {"", static_cast<uint64_t>(answer.head.range_total.value_or(0))};
+    return {"", static_cast<uint64_t>(answer.head.range_total.value_or(0)), std::move(state)};
   }
   if (answer.status() != kPart) {  // the whole file
     const uint64_t whole = answer.body.size();
@@ -42,7 +43,7 @@ RemotePart fetch_part(const std::string& url, uint64_t from, uint64_t size) {
           "times the transfer\n  Download the folder, or serve it with byte ranges.",
           public_url(url));
     }
-    return {from < whole ? answer.body.substr(from, size) : "", whole};
+    return {from < whole ? answer.body.substr(from, size) : "", whole, std::move(state)};
   }
   const auto start = answer.head.range_start;
   const auto total = answer.head.range_total;
@@ -60,7 +61,7 @@ RemotePart fetch_part(const std::string& url, uint64_t from, uint64_t size) {
                        size,
                        from);
   }
-  return {std::move(answer.body), whole};
+  return {std::move(answer.body), whole, std::move(state)};
 }
 
 }  // namespace dalle2

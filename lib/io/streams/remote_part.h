@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A part of a file that lies behind http(s):// or s3://.
+// A part of a file that lies behind http(s)://, s3:// or hf://.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,8 @@ namespace dalle2 {
 struct RemotePart {
   std::string bytes;       ///< fewer than asked for only at the end of the file
   uint64_t file_size = 0;  ///< bytes of the whole file
+  /// What the server says of the file's state: its ETag, without one its Last-Modified; may be empty.
+  std::string state = {};
 };
 
 /// The bytes [from, from + size) of a file, fetched alone (by Range). A server that knows no ranges

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/public_url.h"
 #include "io/streams/command_source.h"
+#include "net/hub/hub_url.h"
 #include "net/s3/s3.h"
 
 namespace dalle2 {
@@ -30,6 +31,13 @@ std::string url_file_name(const std::string& url) {
   return slash == std::string::npos ? path : path.substr(slash + 1);
 }
 
+std::optional<HttpGet> remote_request(const std::string& url) {
+  if (url.starts_with("s3://")) return s3_request(url);
+  if (is_hub_url(url)) return hub_request(url);
+  if (url.starts_with("http://") || url.starts_with("https://")) return HttpGet{url};
+  return std::nullopt;
+}
+
 ByteSource open_source(const std::string& url, const SourceOptions& options) {
   if (url.starts_with("pipe:")) {
     if (!options.allow_pipe) {
@@ -41,17 +49,15 @@ ByteSource open_source(const std::string& url, const SourceOptions& options) {
     }
     return command_source(url.substr(5), options.offset, options.http.cancelled);
   }
-  const bool s3 = url.starts_with("s3://");
-  if (s3 || url.starts_with("http://") || url.starts_with("https://")) {
+  if (std::optional<HttpGet> request = remote_request(url)) {
     HttpOptions http = options.http;
     http.offset = static_cast<int64_t>(options.offset);
-    auto stream =
-        std::make_shared<HttpStream>(s3 ? s3_request(url) : HttpGet{url}, std::move(http));
+    auto stream = std::make_shared<HttpStream>(*std::move(request), std::move(http));
     return [stream](char* buffer, size_t capacity) { return stream->read(buffer, capacity); };
   }
   if (!is_local_url(url)) {
     throw ConfigError(
-        "{}: only files, http://, https://, s3:// and pipe:COMMAND can be read.\n"
+        "{}: only files, http://, https://, s3://, hf:// and pipe:COMMAND can be read.\n"
         "  Use a command that writes the file, for example \"pipe:gsutil cat "
         "gs://BUCKET/{{}}.tar\".",
         public_url(url));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "io/streams/stream.h"
@@ -21,6 +22,10 @@ std::string local_path(const std::string& url);
 /// shown.
 std::string url_file_name(const std::string& url);
 
+/// The GET of a file behind http(s)://, s3:// or hf://; none for other places.
+/// @throws ConfigError (a url that names no file, a login that is half there)
+std::optional<HttpGet> remote_request(const std::string& url);
+
 struct SourceOptions {
   uint64_t offset = 0;      ///< byte to begin at; an error if the source ends before it
   bool allow_pipe = false;  ///< `pipe:` runs its command: whoever named the url may do that
@@ -28,7 +33,7 @@ struct SourceOptions {
 };
 
 /// The bytes at an url: a path, `file:PATH`, `http://` and `https://` (HttpStream),
-/// `s3://BUCKET/KEY`, or `pipe:COMMAND`, the output of a shell command whose failure is a DataError
+/// `s3://BUCKET/KEY`, `hf://OWNER/NAME/FILE` (HubUrl), or `pipe:COMMAND`, the output of a shell command whose failure is a DataError
 /// at the end of it (status 141, a closed pipe, is none). Files are sought, http asks for a range,
 /// of a command what comes before the offset is read and skipped.
 /// @throws DataError (no such file, no such command), ConfigError for other schemes and for a

@@ -62,6 +62,10 @@ std::u32string nfkc(const std::u32string& text) {
   return normalized(text, icu::Normalizer2::getNFKCInstance);
 }
 
+std::u32string nfkd(const std::u32string& text) {
+  return normalized(text, icu::Normalizer2::getNFKDInstance);
+}
+
 std::u32string lower_case_of(const std::u32string& text) {
   return from_icu(to_icu(text).toLower(icu::Locale::getRoot()));
 }

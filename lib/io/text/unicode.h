@@ -15,6 +15,8 @@ std::string utf8(std::u32string_view text);
 std::u32string nfc(const std::u32string& text);
 /// Compatibility composition.
 std::u32string nfkc(const std::u32string& text);
+/// Compatibility decomposition: accents stand behind their letters.
+std::u32string nfkd(const std::u32string& text);
 /// Lower case without regard to a language: "İ" becomes "i" and U+0307, "Σ" at the end of a word "ς".
 std::u32string lower_case_of(const std::u32string& text);
 std::u32string upper_case_of(const std::u32string& text);

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT
 #include "net/hub/hub_api.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "net/http_json.h"
+#include "net/s3/s3.h"  // limits of listings
 #include "net/url.h"
 
 namespace dalle2 {
@@ -35,15 +37,26 @@ std::string owner_of(const std::string& repo) {
 
 }  // namespace
 
-HubRepository::HubRepository(HubAccess access, std::string repo, std::string revision)
-    : access_(std::move(access)), repo_(std::move(repo)), revision_(std::move(revision)) {}
+HubRepository::HubRepository(HubAccess access,
+                             std::string repo,
+                             std::string revision,
+                             bool is_dataset)
+    : access_(std::move(access)),
+      repo_(std::move(repo)),
+      revision_(std::move(revision)),
+      is_dataset_(is_dataset) {}
+
+/// The path of its page.
+std::string HubRepository::page() const {
+  return (is_dataset_ ? "/datasets/" : "/") + repo_;
+}
 
 std::string HubRepository::name() const {
-  return access_.endpoint + "/" + repo_ + (revision_ == "main" ? "" : "@" + revision_);
+  return access_.endpoint + page() + (revision_ == "main" ? "" : "@" + revision_);
 }
 
 std::string HubRepository::api(const std::string& what) const {
-  return "/api/models/" + repo_ + what;
+  return (is_dataset_ ? "/api/datasets/" : "/api/models/") + repo_ + what;
 }
 
 HttpCall HubRepository::call(const std::string& method, const std::string& path) const {
@@ -62,7 +75,7 @@ std::string HubRepository::explain(const HttpAnswer& answer) const {
       access_.token.empty()
           ? "no token was found (HF_TOKEN, token_path, or the file of `hf auth login`)"
           : "the token is that of " + access_.source;
-  if (code == "EntryNotFound") return said + "There is no such file in the repository";
+  if (code == "EntryNotFound") return said + "There is no such file or folder in the repository";
   if (code == "RevisionNotFound") return said + "The repository has no branch " + revision_;
   if (code == "GatedRepo") return said + "Ask for access on the page of the repository; " + who;
   if (answer.status() == 401) {
@@ -126,9 +139,65 @@ void HubRepository::create(bool is_private, const HttpCallOptions& options) cons
   http_call(branch, options);
 }
 
-std::string HubRepository::head(const HttpCallOptions& options) const {
+std::string HubRepository::commit(const HttpCallOptions& options) const {
   const Json info = http_json(call("GET", api("/revision/" + uri_encode(revision_))), {}, options);
   return text_of(info, "sha");
+}
+
+namespace {
+
+/// What the hub says of a file; nothing of a folder.
+std::optional<HubFile> parse_file(const Json& entry) {
+  if (text_of(entry, "path").empty() || text_of(entry, "type") == "directory") return std::nullopt;
+  HubFile file{.path = text_of(entry, "path"), .sha256 = {}, .blob_id = text_of(entry, "oid")};
+  const auto size = entry.find("size");
+  if (size != entry.end() && size->is_number_integer()) file.size = size->get<int64_t>();
+  const auto lfs = entry.find("lfs");
+  if (lfs != entry.end()) file.sha256 = text_of(*lfs, "oid");
+  return file;
+}
+
+/// The query of the next page that a header "Link" names (RFC 8288); empty on the last one. Its host
+/// is passed over: behind a mirror it is the hub's own, and the login is for the mirror.
+std::string next_query(const std::string& link) {
+  for (size_t at = 0; (at = link.find('<', at)) != std::string::npos; ++at) {
+    const size_t end = link.find('>', at);
+    if (end == std::string::npos) return "";
+    const size_t rest = std::min(link.find('<', end), link.size());
+    if (link.substr(end, rest - end).find("rel=\"next\"") == std::string::npos) continue;
+    const std::string url = link.substr(at + 1, end - at - 1);
+    const size_t query = url.find('?');
+    return query == std::string::npos ? "" : url.substr(query);
+  }
+  return "";
+}
+
+}  // namespace
+
+std::vector<HubFile> HubRepository::list(const std::string& folder,
+                                         const HttpCallOptions& options) const {
+  const std::string path =
+      api("/tree/" + uri_encode(revision_) + "/" + uri_encode(folder, /*keep_slash=*/true));
+  std::vector<HubFile> files;
+  std::string query;
+  for (size_t pages = 0; pages == 0 || !query.empty(); ++pages) {
+    const HttpAnswer answer = http_call(call("GET", path + query), options);
+    const ParsedJson page = parse_untrusted_json(answer.body);
+    if (!page.is_right() || !page.value.is_array()) {
+      throw NetworkError("{}/{}: expected a list of files, got {}",
+                         name(),
+                         folder,
+                         page.is_right() ? "something else" : page.fault);
+    }
+    for (const Json& entry : page.value) {
+      if (const auto file = parse_file(entry)) files.push_back(*file);
+    }
+    if (pages >= kMostPages || files.size() > kMostListedFiles) {
+      throw NetworkError("{}/{}: the folder has more than {} files", name(), folder, files.size());
+    }
+    query = next_query(answer.header("link"));
+  }
+  return files;
 }
 
 std::optional<HubFile> HubRepository::find(const std::string& path,
@@ -138,13 +207,8 @@ std::optional<HubFile> HubRepository::find(const std::string& path,
       http_json(call("POST", api("/paths-info/" + uri_encode(revision_))), paths, options);
   if (!found.is_array()) return std::nullopt;
   for (const Json& entry : found) {
-    if (text_of(entry, "path") != path || text_of(entry, "type") == "directory") continue;
-    HubFile file{.path = path, .sha256 = {}, .blob_id = text_of(entry, "oid")};
-    const auto size = entry.find("size");
-    if (size != entry.end() && size->is_number_integer()) file.size = size->get<int64_t>();
-    const auto lfs = entry.find("lfs");
-    if (lfs != entry.end()) file.sha256 = text_of(*lfs, "oid");
-    return file;
+    const auto file = parse_file(entry);
+    if (file && file->path == path) return file;
   }
   return std::nullopt;
 }
@@ -152,7 +216,7 @@ std::optional<HubFile> HubRepository::find(const std::string& path,
 HubRepository::Download HubRepository::download(const std::string& path,
                                                 const HttpCallOptions& options) const {
   const std::string place = uri_encode(path, /*keep_slash=*/true);
-  HttpCall look = call("HEAD", "/" + repo_ + "/resolve/" + uri_encode(revision_) + "/" + place);
+  HttpCall look = call("HEAD", page() + "/resolve/" + uri_encode(revision_) + "/" + place);
   look.headers.emplace_back("Accept-Encoding: identity");
   look.ends_at_other_host = true;  // the store is asked when the file is read
   const HttpAnswer answer = http_call(look, options);
@@ -167,16 +231,25 @@ HubRepository::Download HubRepository::download(const std::string& path,
   if (etag.size() == 66 && etag.front() == '"') found.file.sha256 = etag.substr(1, 64);
   // The commit of now: a later one changes nothing under a transfer that was cut.
   const std::string commit = answer.header("x-repo-commit");
-  found.request.url = access_.endpoint + "/" + repo_ + "/resolve/" +
-                      (commit.empty() ? uri_encode(revision_) : commit) + "/" + place;
-  found.request.shown = name() + "/" + path;
-  found.request.headers = [token = access_.token](const std::string& range) {
+  found.request = request(path, commit.empty() ? revision_ : commit);
+  return found;
+}
+
+HttpGet HubRepository::request(const std::string& path, const std::string& revision) const {
+  HttpGet get;
+  get.url = access_.endpoint + page() + "/resolve/" + uri_encode(revision) + "/" +
+            uri_encode(path, /*keep_slash=*/true);
+  get.shown = name() + "/" + path;
+  get.headers = [token = access_.token](const std::string& range) {
     std::vector<std::string> lines;
     if (!range.empty()) lines.push_back("Range: " + range);
     if (!token.empty()) lines.push_back("Authorization: Bearer " + token);
     return lines;
   };
-  return found;
+  get.explain = [self = *this](const HttpResponse& head, const std::string& body) {
+    return self.explain({.head = head, .body = body, .shown = ""});
+  };
+  return get;
 }
 
 }  // namespace dalle2

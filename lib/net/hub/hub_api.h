@@ -35,7 +35,7 @@ struct HubUpload {
 class HubRepository {
  public:
   /// @param repo owner/name
-  HubRepository(HubAccess access, std::string repo, std::string revision);
+  HubRepository(HubAccess access, std::string repo, std::string revision, bool is_dataset = false);
 
   /// "https://huggingface.co/owner/name", with "@revision" for a branch other than main.
   std::string name() const;
@@ -60,15 +60,22 @@ class HubRepository {
   };
   /// @throws NetworkError: no such repository, branch or file, or no leave to read it
   Download download(const std::string& path, const HttpCallOptions& options = {}) const;
+  /// The GET of a file as it is at a revision, which is asked nothing before.
+  HttpGet request(const std::string& path, const std::string& revision) const;
+  /// The id of the revision's latest commit. @throws NetworkError
+  std::string commit(const HttpCallOptions& options = {}) const;
+  /// The files right in a folder. @throws NetworkError: there is none, or it has too many
+  std::vector<HubFile> list(const std::string& folder, const HttpCallOptions& options = {}) const;
 
  private:
   HttpCall call(const std::string& method, const std::string& path) const;
   std::string api(const std::string& what) const;
-  std::string head(const HttpCallOptions& options) const;
+  std::string page() const;
   std::string explain(const HttpAnswer& answer) const;
 
   HubAccess access_;
   std::string repo_, revision_;
+  bool is_dataset_;
 };
 
 }  // namespace dalle2

@@ -313,7 +313,7 @@ void HubRepository::upload(const HubUpload& upload, const HttpCallOptions& optio
   once.attempts = 1;
   std::minstd_rand random(std::random_device{}());
   for (int attempt = 1, failures = 0;; ++attempt) {
-    const std::string parent = head(options);
+    const std::string parent = commit(options);
     const std::optional<HubFile> there = find(upload.path, options);
     if (there && (upload.only_if_absent || file.is_same(*there))) return;
     HttpCall commit = call("POST", api("/commit/" + branch));

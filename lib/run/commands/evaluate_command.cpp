@@ -64,7 +64,7 @@ nlohmann::ordered_json prior_figures(const EvaluateCommand& command,
   const auto clip = open_prior_clip(config.prior);
   if (clip) clip->to(device);
   const PriorDataset data = prior_data(config, clip.get());
-  const auto batch = data.batch(command.split, 0, config.data.batch_size);
+  const auto batch = data.batch(command.split, 0, 0, config.data.batch_size);
   if (!batch || batch->size() == 0) {
     throw DataError("--split {}: has no usable row (/data/splits)", command.split);
   }

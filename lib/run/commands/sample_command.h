@@ -31,6 +31,8 @@ struct MadeConditions {
   at::Tensor image_embeds;          ///< [N, D]
   at::Tensor text_encodings;        ///< [N, L, W]; undefined for a decoder that takes none
   std::vector<int64_t> noise_rows;  ///< [N] whose draws a row has: those of one way share them
+  std::vector<std::string>
+      texts;  ///< [N] what a picture shows, empty between two; none without texts
 };
 /// Of texts or pictures, or of the ways between them.
 /// @param takes_encodings of the decoder @throws ConfigError, DataError

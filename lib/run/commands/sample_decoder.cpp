@@ -56,6 +56,7 @@ struct SampleInputs {
   at::Tensor image_embeds, text_encodings, image, inpaint_image, inpaint_mask;
   std::vector<at::Tensor> init_noise;
   std::vector<int64_t> noise_rows;  // whose draws each image has
+  std::vector<std::string> texts;   // under the images of the sheet; none without
   int64_t rows = 1;
 };
 
@@ -93,6 +94,7 @@ SampleInputs load_inputs(const SampleCommand& command, const MadeConditions& mad
   at::Tensor mask = pictures(command.inpaint_mask_path, "--inpaint-mask");
   inputs.rows = common_rows(per_image, has_made_conditions(command) ? std::nullopt : command.num);
   inputs.noise_rows = made.noise_rows;
+  inputs.texts = made.texts;
   if (inputs.noise_rows.empty()) {
     inputs.noise_rows.resize(static_cast<size_t>(inputs.rows));
     std::iota(inputs.noise_rows.begin(), inputs.noise_rows.end(), 0);
@@ -191,8 +193,10 @@ void check_out_files(const SampleCommand& command, int64_t count) {
 }
 
 /// The first pictures side by side, about as many in a row as in a column. One alone has no sheet.
-/// @param pictures [N, C, H, W] in [0, 1]
-void write_sheet(const at::Tensor& pictures, const SampleCommand& command) {
+/// @param pictures [N, C, H, W] in [0, 1] @param texts under them; none without
+void write_sheet(const at::Tensor& pictures,
+                 const std::vector<std::string>& texts,
+                 const SampleCommand& command) {
   const int64_t count = std::min(pictures.size(0), kMostOnSheet);
   if (count == 1) {
     std::error_code error;
@@ -200,13 +204,22 @@ void write_sheet(const at::Tensor& pictures, const SampleCommand& command) {
     return;
   }
   const auto columns = static_cast<int64_t>(std::ceil(std::sqrt(count)));
-  const at::Tensor sheet = image_grid(pictures.narrow(0, 0, count).unbind(), columns);
-  write_png(path_in(command, kSheetFile), to_picture(sheet));
+  std::vector<at::Tensor> cells = pictures.narrow(0, 0, count).unbind();
+  if (!texts.empty()) {
+    std::vector<std::string> names;
+    for (int64_t i = 0; i < count; ++i) names.push_back(picture_name(i));
+    cells = above_texts(cells, {texts.begin(), texts.begin() + count}, names);
+  }
+  write_png(path_in(command, kSheetFile), to_picture(image_grid(cells, columns)));
 }
 
 /// The folder holds this sampling afterwards and nothing of an earlier one.
 /// @param samples [N, C, H, W] in the range of the decoder's data; samples.npy keeps it
-void write_samples(const at::Tensor& samples, ImageRange range, const SampleCommand& command) {
+/// @param texts of them; none without
+void write_samples(const at::Tensor& samples,
+                   const std::vector<std::string>& texts,
+                   ImageRange range,
+                   const SampleCommand& command) {
   const int64_t count = samples.size(0);
   const int64_t earlier = earlier_pictures(command).value_or(0);
   std::error_code error;
@@ -220,7 +233,7 @@ void write_samples(const at::Tensor& samples, ImageRange range, const SampleComm
   for (int64_t i = 0; i < count; ++i) {
     write_png(path_in(command, picture_name(i)), to_picture(pictures[i]));
   }
-  write_sheet(pictures, command);
+  write_sheet(pictures, texts, command);
   const std::string next = picture_name(std::max(count, earlier));
   if (is_there(command, next)) {
     log_warning("sample",
@@ -446,7 +459,7 @@ void sample_decoder(const SampleCommand& command,
     check_finite(parts.back(), command, "images", begin);
   }
   log_live("");
-  write_samples(at::cat(parts), range, command);
+  write_samples(at::cat(parts), inputs.texts, range, command);
   log_info("sample",
            "{} in {}: {}/0000.png ..., samples.npy",
            counted(inputs.rows, "image"),

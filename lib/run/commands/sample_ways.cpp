@@ -115,16 +115,33 @@ void number_ways(MadeConditions& made, int64_t frames) {
   for (int64_t& row : made.noise_rows) row /= frames;
 }
 
+/// The texts of both ends of each way. @param starts, ends one for all ways, or one a way
+void name_ends(MadeConditions& made,
+               const std::vector<std::string>& starts,
+               const std::vector<std::string>& ends,
+               int64_t frames) {
+  made.texts.resize(made.noise_rows.size());
+  if (frames == 1) return;  // it shows neither
+  const auto length = static_cast<size_t>(frames);
+  for (size_t way = 0; way < made.texts.size() / length; ++way) {
+    made.texts[way * length] = starts[std::min(way, starts.size() - 1)];
+    made.texts[(way + 1) * length - 1] = ends[std::min(way, ends.size() - 1)];
+  }
+}
+
 MadeConditions of_texts(const SampleCommand& command,
                         const SampleClip& clip,
                         const at::Device& device) {
   const int64_t pictures = command.num.value_or(1);
-  ClipTexts texts = clip.embed_texts("--text", texts_of("--text", *command.text));
+  const std::vector<std::string> given = texts_of("--text", *command.text);
+  ClipTexts texts = clip.embed_texts("--text", given);
   // Each picture of a text has a draw of its own, of the prior too.
   for (at::Tensor* tensor : {&texts.embed, &texts.encodings, &texts.mask})
     *tensor = tensor->repeat_interleave(pictures, 0);
-  MadeConditions made{drawn_by_prior(command, clip, texts, device), texts.encodings, {}};
+  MadeConditions made{drawn_by_prior(command, clip, texts, device), texts.encodings, {}, {}};
   number_rows(made);
+  for (const std::string& text : given)
+    made.texts.insert(made.texts.end(), static_cast<size_t>(pictures), text);
   return made;
 }
 
@@ -147,6 +164,7 @@ MadeConditions between_texts(const SampleCommand& command,
   made.image_embeds =
       along(drawn.narrow(0, 0, starts), drawn.narrow(0, starts, std::ssize(ends)), frames, 1, 0.5);
   number_ways(made, frames);
+  name_ends(made, texts, ends, frames);
   return made;
 }
 
@@ -191,15 +209,24 @@ MadeConditions of_pictures(const SampleCommand& command,
                               last,
                               command.from_text ? last : 0.5);
     number_ways(made, images);
+    if (command.from_text) {
+      name_ends(made,
+                texts_of("--from-text", *command.from_text),
+                texts_of("--text", *command.text),
+                images);
+    }
   } else {
     made.image_embeds = starts.repeat_interleave(images, 0);
     number_rows(made);
   }
   if (takes_encodings) {
-    const at::Tensor encodings =
-        clip.embed_texts("--text", texts_of("--text", *command.text)).encodings;
-    made.text_encodings =
-        encodings_for(encodings, made.image_embeds.size(0) / images).repeat_interleave(images, 0);
+    const std::vector<std::string> texts = texts_of("--text", *command.text);
+    const at::Tensor encodings = clip.embed_texts("--text", texts).encodings;
+    const int64_t pictures = made.image_embeds.size(0) / images;
+    made.text_encodings = encodings_for(encodings, pictures).repeat_interleave(images, 0);
+    for (size_t i = 0; made.texts.size() < made.noise_rows.size(); ++i)
+      made.texts.insert(
+          made.texts.end(), static_cast<size_t>(images), texts[std::min(i, texts.size() - 1)]);
   }
   return made;
 }

@@ -15,6 +15,7 @@
 #include "io/files/atomic_file.h"
 #include "io/files/folder_names.h"
 #include "io/formats/npy.h"
+#include "io/pictures/image_caption.h"
 
 namespace dalle2 {
 namespace {
@@ -70,6 +71,35 @@ at::Tensor image_grid(const std::vector<at::Tensor>& images, int64_t columns, in
         .copy_(images[static_cast<size_t>(i)].detach());
   }
   return grid;
+}
+
+std::vector<at::Tensor> above_texts(const std::vector<at::Tensor>& pictures,
+                                    const std::vector<std::string>& texts,
+                                    const std::vector<std::string>& names) {
+  constexpr int kLeastWidth = 128;  // about 20 letters
+  constexpr int64_t kGap = 3;       // pixels between a picture and its text
+  D2_CHECK(texts.size() == pictures.size() && names.size() == texts.size(), "texts of a sheet");
+  const int64_t height = pictures[0].size(1), width = pictures[0].size(2);
+  const CaptionStyle style{.width = std::max(kLeastWidth, static_cast<int>(width))};
+  std::vector<std::vector<std::string>> lines;
+  size_t most_lines = 0;
+  for (size_t i = 0; i < texts.size(); ++i) {
+    const std::string text = drawable_text(texts[i]);
+    lines.push_back(caption_lines(text.empty() && !texts[i].empty() ? names[i] : text, style));
+    most_lines = std::max(most_lines, lines.back().size());
+  }
+  const int text_height = static_cast<int>(most_lines) * caption_line_height(style);
+  std::vector<at::Tensor> cells;
+  for (size_t i = 0; i < texts.size(); ++i) {
+    at::Tensor cell = at::zeros({3, height + kGap + text_height, style.width}, at::kFloat);
+    cell.narrow(1, 0, height)
+        .narrow(2, (style.width - width) / 2, width)
+        .copy_(from_picture(to_picture(pictures[i])));
+    cell.narrow(1, height + kGap, text_height)
+        .copy_(from_picture(draw_caption(lines[i], style, text_height)));
+    cells.push_back(cell);
+  }
+  return cells;
 }
 
 at::Tensor load_npy_tensor(const std::string& path, int64_t dimensions) {

@@ -22,6 +22,13 @@ at::Tensor from_picture(const Image& picture);
 /// around them (torchvision's make_grid). @param images each [C, H, W]
 at::Tensor image_grid(const std::vector<at::Tensor>& images, int64_t columns, int64_t padding = 2);
 
+/// Each picture above its text, as image_grid() takes them: all of one size, wide enough for words. What is
+/// too long is cut. @param pictures of one size, [C, H, W] in [0, 1] @param texts as many; of one that
+/// cannot be drawn its `names` is @return each [3, H', W']
+std::vector<at::Tensor> above_texts(const std::vector<at::Tensor>& pictures,
+                                    const std::vector<std::string>& texts,
+                                    const std::vector<std::string>& names);
+
 /// The pictures that load_pictures() would take, of any sizes. @return each [C, H, W]
 std::vector<at::Tensor> load_pictures_of_any_size(const std::string& path);
 

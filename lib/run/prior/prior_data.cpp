@@ -45,7 +45,7 @@ std::shared_ptr<ClipEmbedder> open_prior_clip(const PriorConfig& prior) {
 PriorDataset prior_data(const TrainPriorConfig& config, const ClipEmbedder* clip) {
   std::optional<int64_t> clip_side;
   if (clip != nullptr) clip_side = clip->clip().image_size();
-  return {config.data, config.prior, clip_side};
+  return {config.data, config.prior, config.seed, clip_side};
 }
 
 void check_usable(const PriorDataset& data, bool has_clip) {

@@ -39,7 +39,8 @@ void PriorRun::add_similarities(const std::string& folder, std::vector<PriorReco
 }
 
 void PriorRun::draw_similarities(const std::string& folder, std::vector<PriorRecord>& records) {
-  const auto batch = from_outside([&] { return data_.batch("val", 0, config_.data.batch_size); });
+  const auto batch =
+      from_outside([&] { return data_.batch("val", 0, 0, config_.data.batch_size); });
   if (!batch || batch->size() == 0) return;
   PriorSampleOptions options;
   const PriorInputs inputs = inputs_of(*batch);

@@ -12,6 +12,7 @@ void PriorPosition::fields(PositionVisitor& visitor) {
   visitor.field("samples_seen", samples_seen);
   visitor.field("best_validation_loss", best_validation_loss);
   visitor.own("row", row);
+  visitor.own("block_rows", block_rows);
   visitor.own("iteration", iteration);
   visitor.own("validation_is_due", validation_is_due);
   visitor.own("validated_step", validated_step);
@@ -21,7 +22,7 @@ void PriorPosition::reset() {
   epoch = config_->current_epoch;
   samples_seen = config_->num_samples_seen;
   best_validation_loss = config_->best_validation_loss;
-  row = iteration = validation_is_due = 0;
+  row = block_rows = iteration = validation_is_due = 0;
   validated_step = -1;
 }
 

@@ -17,6 +17,7 @@ PriorInputs PriorRun::inputs_of(const PriorBatch& batch) {
 
 ExitCode PriorRun::run_epochs() {
   validated_at_ = session_.group().heard_seconds();
+  take_order();
   while (position_.epoch < config_.train.epochs) {
     if (position_.validation_is_due != 0) validate();  // a stop cut it off
     if (!train_epoch()) continue;                      // it went back
@@ -27,6 +28,19 @@ ExitCode PriorRun::run_epochs() {
   }
   finish();
   return ExitCode::kDone;
+}
+
+/// A place in the epoch's order counts only in that order: rows that have moved to a server, or from
+/// one, come in another.
+void PriorRun::take_order() {
+  if (position_.row > 0 && position_.block_rows != data_.block_rows()) {
+    log_warning("data",
+                "the order of the rows has changed, as the embeddings lie elsewhere than when the "
+                "checkpoint was made: epoch {} starts over",
+                position_.epoch);
+    position_.restart_epoch();
+  }
+  position_.block_rows = data_.block_rows();
 }
 
 /// As in the reference, after the last epoch; but here a good loss of the test rows makes no best
@@ -75,12 +89,13 @@ bool PriorRun::train_epoch() {
 std::optional<PriorRankBatch> PriorRun::next_batch(const std::string& split,
                                                    int64_t row,
                                                    DropCounts& dropped) {
-  auto next = rank_batch<PriorBatch>(
-      session_.group(),
-      data_.rows(split),
-      row,
-      config_.data.batch_size,
-      [&](int64_t first, int64_t count) { return data_.batch(split, first, count); });
+  auto next = rank_batch<PriorBatch>(session_.group(),
+                                     data_.rows(split),
+                                     row,
+                                     config_.data.batch_size,
+                                     [&](int64_t first, int64_t count) {
+                                       return data_.batch(split, position_.epoch, first, count);
+                                     });
   if (next) next->batch.drops.report(split, dropped_[split], dropped);
   return next;
 }

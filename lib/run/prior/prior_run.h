@@ -28,6 +28,7 @@ struct PriorPosition : RunPosition {
 
   double best_validation_loss = 0;  ///< that of the config before there is one
   int64_t row = 0;                  ///< rows of this epoch, the dropped ones too
+  int64_t block_rows = 0;           ///< of the order of the epoch, PriorDataset::block_rows()
   int64_t rows_per_epoch = 1;       ///< of the data: no field of a checkpoint
   int64_t validation_is_due = 0;    ///< 1: one was begun and is not at its end
   int64_t validated_step = -1;      ///< updates of the weights that the end has validated; -1: none
@@ -77,6 +78,7 @@ class PriorRun : public TrainingRun {
   PriorInputs inputs_of(const PriorBatch& batch);
   LogRecord step_values(double samples_per_second) override;
   int64_t samples_per_epoch() const override { return data_.rows("train"); }
+  void take_order();
   void finish();
   /// Losses and similarities of the validation rows; saves the best. @throws StoppedError
   void validate();

@@ -12,8 +12,8 @@
 #include "io/streams/url_source.h"
 #include "net/http_call.h"
 #include "net/hub/hub_api.h"
+#include "net/hub/hub_url.h"
 #include "net/s3/aws_config.h"
-#include "net/url.h"
 #include "tracker/places/fetch.h"
 
 namespace dalle2 {
@@ -72,23 +72,12 @@ class HubRemoteFile : public RemoteFile {
  public:
   HubRemoteFile(const std::string& url, const RemoteFileOptions& options)
       : sha256_(options.sha256) {
-    const std::string place = url.substr(std::string("hf://").size());
-    const size_t owner = place.find('/');
-    const size_t end = owner == std::string::npos ? owner : place.find('/', owner + 1);
-    if (end == std::string::npos || end + 1 == place.size()) {
-      throw ConfigError("{}: expected hf://OWNER/NAME/FILE", public_url(url));
-    }
-    std::string repo = place.substr(0, end), revision = "main";
-    if (const size_t at = repo.find('@'); at != std::string::npos) {
-      revision = repo.substr(at + 1);
-      repo.resize(at);
-    }
-    if (const auto fault = hub_repo_fault(repo); fault || revision.empty()) {
-      throw ConfigError("{}: {}", public_url(url), fault.value_or("the revision is empty"));
-    }
-    path_ = place.substr(end + 1);
-    repository_.emplace(
-        find_hub_access(options.token_path, options.allow_plain_http), repo, uri_decode(revision));
+    const HubUrl place = parse_hub_url(url, "FILE");
+    repository_.emplace(find_hub_access(options.token_path, options.allow_plain_http),
+                        place.repo,
+                        place.revision,
+                        place.is_dataset);
+    path_ = place.path;
   }
 
   std::string name() const override { return repository_->name() + "/" + path_; }
@@ -111,7 +100,7 @@ class HubRemoteFile : public RemoteFile {
 
 std::unique_ptr<RemoteFile> make_remote_file(const std::string& url,
                                              const RemoteFileOptions& options) {
-  if (url.starts_with("hf://")) return std::make_unique<HubRemoteFile>(url, options);
+  if (is_hub_url(url)) return std::make_unique<HubRemoteFile>(url, options);
   if (const auto fault = checkpoint_url_fault(url)) throw ConfigError("{}", *fault);
   return std::make_unique<UrlFile>(url, options);
 }
