@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "run/device/device_copy.h"
+#include "run/device/device.h"
 
 namespace dalle2 {
 
