@@ -15,12 +15,11 @@
 #include "base/log.h"
 #include "base/stop_signal.h"
 #include "base/this_process.h"
-#include "dist/failure_file.h"
 #include "dist/meeting.h"
-#include "dist/peer_error.h"
 #include "dist/process_group_backend.h"
 #include "dist/rank_watch.h"
 #include "dist/thread_stacks.h"
+#include "dist/world.h"
 
 namespace dalle2 {
 namespace {

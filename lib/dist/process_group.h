@@ -12,9 +12,17 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "dist/world.h"
 
 namespace dalle2 {
+
+/// Another rank is gone, stuck, or in another operation (exit 6). Nothing can be saved after it: that
+/// would take all ranks.
+class PeerError : public NetworkError {
+ public:
+  using NetworkError::NetworkError;
+};
 
 class GroupBackend;
 class RankStore;

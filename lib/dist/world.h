@@ -60,4 +60,8 @@ World world_from_environment(const Environment& environment = process_environmen
 /// The first host of a list as Slurm writes it: "gpu[03-05,9],login" is gpu03.
 std::string first_host(const std::string& slurm_nodelist);
 
+/// Writes the reason of a failure where torchrun looks for it, so that the agent shows it as the
+/// root cause. Does nothing without such a place; a file that cannot be written does not matter.
+void write_failure_file(const World& world, const std::string& message) noexcept;
+
 }  // namespace dalle2

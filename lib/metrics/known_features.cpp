@@ -12,7 +12,7 @@
 
 #include "base/error.h"
 #include "checkpoint/archive/safetensors.h"
-#include "net/sha256.h"
+#include "net/digest.h"
 
 namespace dalle2 {
 namespace {

@@ -19,7 +19,7 @@
 #include "checkpoint/archive/script_file.h"
 #include "checkpoint/archive/zip_archive.h"
 #include "metrics/still_working.h"
-#include "net/sha256.h"
+#include "net/digest.h"
 #include "optim/tf32.h"
 
 namespace dalle2 {

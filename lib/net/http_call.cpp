@@ -14,8 +14,8 @@
 #include "base/public_url.h"
 #include "base/stop_signal.h"
 #include "base/text.h"
-#include "net/base64.h"
-#include "net/http_session.h"
+#include "net/digest.h"
+#include "net/http_transfer.h"
 #include "net/parsed_url.h"
 
 namespace dalle2 {
@@ -344,6 +344,28 @@ std::string basic_authorization(const std::string& user, const std::string& pass
 bool is_loopback_url(const std::string& url) {
   const ParsedUrl parsed(url);
   return parsed.is_valid() && parsed.is_loopback();
+}
+
+Json json_of(const HttpAnswer& answer) {
+  ParsedJson parsed = parse_untrusted_json(answer.body);
+  if (parsed.is_right()) return std::move(parsed.value);
+  throw NetworkError(
+      "{}: the answer (status {}, {} bytes) is not JSON: {}.\n  Check the address: another server "
+      "or a proxy's login page may answer there.",
+      answer.shown,
+      answer.status(),
+      answer.body.size(),
+      parsed.fault);
+}
+
+Json http_json(HttpCall call, const Json& content, const HttpCallOptions& options) {
+  call.headers.emplace_back("Accept: application/json");
+  if (!content.is_null()) {
+    call.headers.emplace_back("Content-Type: application/json");
+    // Captions may hold bytes that are not UTF-8.
+    call.body = json_line(content);
+  }
+  return json_of(http_call(call, options));
 }
 
 }  // namespace dalle2

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "net/http_response.h"
+#include "base/untrusted_json.h"
 #include "net/http_transfer.h"
 
 namespace dalle2 {
@@ -78,5 +78,12 @@ std::string basic_authorization(const std::string& user, const std::string& pass
 
 /// Whether a url names this machine: localhost, 127.x.x.x or [::1].
 bool is_loopback_url(const std::string& url);
+
+/// The answer's body as JSON. @throws NetworkError if it is none
+Json json_of(const HttpAnswer& answer);
+
+/// Sends `content` (nothing if null) as application/json and reads the answer as JSON.
+/// @throws as http_call() and json_of()
+Json http_json(HttpCall call, const Json& content, const HttpCallOptions& options = {});
 
 }  // namespace dalle2

@@ -10,7 +10,7 @@
 #include "base/log.h"
 #include "base/public_url.h"
 #include "base/stop_signal.h"
-#include "net/http_session.h"
+#include "net/http_transfer.h"
 
 namespace dalle2 {
 namespace {

@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "net/http_response.h"
 #include "net/http_transfer.h"
 
 namespace dalle2 {

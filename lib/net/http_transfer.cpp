@@ -3,19 +3,50 @@
 
 #include <openssl/crypto.h>
 
+#include <curl/curl.h>
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstdlib>
+#include <ctime>
+#include <mutex>
 #include <random>
 #include <thread>
+#include <utility>
+#include <vector>
 
+#include "base/error.h"
 #include "base/log.h"
-#include "net/http_session.h"
-#include "net/netrc.h"
+#include "base/text.h"
+#include "net/login_files.h"
 #include "net/parsed_url.h"
 
 namespace dalle2 {
 namespace {
+
+/// More idle sessions than loader threads of a large run are closed.
+constexpr size_t kMostIdle = 64;
+
+struct Idle {
+  std::mutex mutex;
+  std::vector<std::unique_ptr<HttpSession>> sessions;
+};
+
+/// Never destroyed: a thread may still hand a session back while the process ends.
+Idle& idle() {
+  static Idle* const instance = [] {
+    curl_global_init(CURL_GLOBAL_DEFAULT);
+    return new Idle;
+  }();
+  return *instance;
+}
+
+std::optional<int64_t> to_number(std::string_view text) {
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || number < 0 || end == text.data()) return std::nullopt;
+  return number;
+}
 
 constexpr double kPatience = 4;  ///< stall times without progress until a transfer fails
 constexpr double kFirstPause = 0.5, kLongestPause = 15;  ///< seconds
@@ -166,6 +197,89 @@ void set_netrc_login(CURL* easy, const std::string& url) {
   if (!login) return;
   curl_easy_setopt(easy, CURLOPT_USERNAME, login->user.c_str());
   curl_easy_setopt(easy, CURLOPT_PASSWORD, login->password.c_str());
+}
+
+void HttpResponse::take_header(std::string_view line) {
+  while (!line.empty() && (line.back() == '\r' || line.back() == '\n')) line.remove_suffix(1);
+  if (line.starts_with("HTTP/")) {  // a redirect's or a proxy's headers came before
+    *this = HttpResponse{};
+    const size_t space = line.find(' ');
+    if (space != std::string_view::npos) {
+      status = static_cast<long>(to_number(line.substr(space + 1)).value_or(0));
+    }
+    return;
+  }
+  const size_t colon = line.find(':');
+  if (colon == std::string_view::npos) return;
+  const std::string name = lower_case(line.substr(0, colon));
+  std::string_view value = line.substr(colon + 1);
+  while (value.starts_with(' ')) value.remove_prefix(1);
+  headers[name] = value;
+  if (name == "etag") {
+    etag = value;
+  } else if (name == "content-length") {
+    content_length = to_number(value);
+  } else if (name == "content-range" && value.starts_with("bytes ")) {
+    range_start = to_number(value.substr(6));
+    range_total = to_number(value.substr(std::min(value.find('/'), value.size() - 1) + 1));
+  } else if (name == "x-amz-bucket-region") {
+    bucket_region = value;
+  } else if (name == "retry-after") {
+    take_retry_after(std::string(value));
+  }
+}
+
+std::string HttpResponse::header(const std::string& name) const {
+  const auto found = headers.find(name);
+  return found == headers.end() ? "" : found->second;
+}
+
+/// Seconds, or a date.
+void HttpResponse::take_retry_after(const std::string& value) {
+  if (const auto seconds = to_number(value)) {
+    retry_after = static_cast<double>(*seconds);
+  } else if (const time_t date = curl_getdate(value.c_str(), nullptr); date > 0) {
+    retry_after = std::max(std::difftime(date, std::time(nullptr)), 0.0);
+  }
+}
+
+HttpSession::HttpSession() : multi_(curl_multi_init()), easy_(curl_easy_init()) {
+  if (multi_ == nullptr || easy_ == nullptr) throw ResourceError("out of memory for a transfer");
+}
+
+HttpSession::~HttpSession() {
+  end();
+  curl_easy_cleanup(easy_);
+  curl_multi_cleanup(multi_);
+}
+
+void HttpSession::begin() {
+  curl_multi_add_handle(multi_, easy_);
+  running_ = true;
+}
+
+void HttpSession::end() {
+  if (std::exchange(running_, false)) curl_multi_remove_handle(multi_, easy_);
+  if (easy_ != nullptr) curl_easy_reset(easy_);
+}
+
+std::shared_ptr<HttpSession> borrow_http_session() {
+  Idle& pool = idle();
+  std::unique_ptr<HttpSession> session;
+  {
+    const std::lock_guard lock(pool.mutex);
+    if (!pool.sessions.empty()) {
+      session = std::move(pool.sessions.back());
+      pool.sessions.pop_back();
+    }
+  }
+  if (!session) session = std::make_unique<HttpSession>();
+  return {session.release(), [&pool](HttpSession* used) {
+            std::unique_ptr<HttpSession> owned(used);
+            owned->end();
+            const std::lock_guard lock(pool.mutex);
+            if (pool.sessions.size() < kMostIdle) pool.sessions.push_back(std::move(owned));
+          }};
 }
 
 }  // namespace dalle2

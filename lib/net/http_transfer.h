@@ -7,15 +7,59 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "base/error.h"
 
 namespace dalle2 {
 
-class HttpSession;
+/// One transfer at a time; its connections stay open for the next.
+class HttpSession {
+ public:
+  /// @throws ResourceError
+  HttpSession();
+  ~HttpSession();
+  HttpSession(const HttpSession&) = delete;
+  HttpSession& operator=(const HttpSession&) = delete;
+
+  CURLM* multi() const { return multi_; }
+  CURL* easy() const { return easy_; }
+  /// Begins the transfer that easy() is set up for.
+  void begin();
+  /// Ends it, finished or not, and forgets its options.
+  void end();
+
+ private:
+  CURLM* multi_;
+  CURL* easy_;
+  bool running_ = false;
+};
+
+/// An idle session of this process or a new one; goes back to the idle ones with the pointer.
+std::shared_ptr<HttpSession> borrow_http_session();
+
+/// What the headers of one response say.
+struct HttpResponse {
+  long status = 0;
+  std::string etag, bucket_region;
+  std::optional<int64_t> content_length, range_start, range_total;
+  std::optional<double> retry_after;           ///< seconds
+  std::map<std::string, std::string> headers;  ///< names in small letters
+
+  std::optional<int64_t> total() const { return status == 206 ? range_total : content_length; }
+  /// The header of that name (small letters); empty if there is none.
+  std::string header(const std::string& name) const;
+  /// A line as it came; a status line forgets the response before it (a redirect, a proxy).
+  void take_header(std::string_view line);
+
+ private:
+  void take_retry_after(const std::string& value);
+};
 
 /// Seconds without a byte after which a transfer counts as stalled: DALLE2_NET_TIMEOUT, else 60.
 /// @throws ConfigError if the variable is not a positive number

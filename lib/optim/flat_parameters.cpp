@@ -5,10 +5,15 @@
 #include <torch/csrc/autograd/variable.h>
 #include <torch/torch.h>
 
+#include <ATen/ATen.h>
+#include <algorithm>
+#include <cmath>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <unordered_set>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 
@@ -190,6 +195,42 @@ void FlatGradients::zero_grad() {
     parameter.mutable_grad().reset();
   }
   state_->received.assign(state_->received.size(), false);
+}
+
+FlatSlice FlatSlice::overlap(const FlatSlice& other) const {
+  const int64_t first = std::max(begin, other.begin);
+  return {first, std::max(first, std::min(end, other.end))};
+}
+
+std::vector<FlatSlice> split_flat(int64_t numel, int64_t count) {
+  const int64_t share = numel / kFlatRow / count * kFlatRow;
+  std::vector<FlatSlice> slices;
+  for (int64_t owner = 0; owner < count; ++owner) {
+    slices.push_back({owner * share, (owner + 1) * share});
+  }
+  slices.back().end = numel;
+  return slices;
+}
+
+void copy_into_slice(const at::Tensor& own,
+                     const FlatSlice& slice,
+                     int64_t offset,
+                     const at::Tensor& tensor) {
+  const FlatSlice common = slice.overlap({offset, offset + tensor.numel()});
+  if (common.length() == 0) return;
+  own.narrow(0, common.begin - slice.begin, common.length())
+      .copy_(tensor.flatten().narrow(0, common.begin - offset, common.length()));
+}
+
+bool all_finite(at::TensorList tensors) {
+  const torch::NoGradGuard no_grad;
+  std::vector<at::Tensor> largest;
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.numel() == 0) continue;
+    // The largest magnitude is NaN if any entry is, and takes no copy of the buffer.
+    largest.push_back(at::linalg_vector_norm(tensor, std::numeric_limits<double>::infinity()));
+  }
+  return largest.empty() || at::stack(largest).isfinite().all().item<bool>();
 }
 
 }  // namespace dalle2

@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "base/error.h"
-#include "optim/finite.h"
+#include "optim/flat_parameters.h"
 
 namespace dalle2 {
 namespace {

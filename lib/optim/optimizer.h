@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "optim/flat_parameters.h"
-#include "optim/flat_slice.h"
 
 namespace dalle2 {
 

@@ -22,7 +22,7 @@
 #include "optim/precision.h"
 #include "optim/tf32.h"
 #include "run/checkpoints/model_weights.h"
-#include "run/checkpoints/saved_facts.h"
+#include "run/loop/run_position.h"
 #include "run/loop/run_session.h"
 
 namespace dalle2 {

@@ -8,7 +8,6 @@
 #include "config/prior/prior_run_config.h"
 #include "config/vae/vae_run_config.h"
 #include "run/clip/clip_run.h"
-#include "run/commands/evaluate_kinds.h"
 #include "run/commands/first_config.h"
 #include "run/commands/sample_command.h"
 #include "run/decoder/decoder_run.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "dist/process_group.h"
-#include "optim/flat_slice.h"
+#include "optim/flat_parameters.h"
 
 namespace dalle2 {
 

@@ -5,6 +5,9 @@
 
 #include <torch/nn/module.h>
 
+#include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -15,7 +18,6 @@
 #include "dist/process_group.h"
 #include "model/lora.h"
 #include "optim/flat_parameters.h"
-#include "optim/grad_scaler.h"
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
 #include "optim/precision.h"
@@ -24,10 +26,34 @@
 #include "trainer/rank_shards.h"
 #include "trainer/step_times.h"
 #include "trainer/tensor_group.h"
-#include "trainer/update_outcome.h"
 #include "trainer/weight_arrival.h"
 
 namespace dalle2 {
+
+/// Updates of a part that were skipped, because their loss or gradient was not finite.
+struct SkippedUpdates {
+  int64_t total = 0;
+  int64_t in_a_row = 0;  ///< since the last one that was made
+
+  bool operator==(const SkippedUpdates&) const = default;
+};
+
+/// Usage: post() what the device will know, continue, and take() it when it matters.
+class UpdateOutcome {
+ public:
+  /// Hands on the flag of an update. Does not wait: from a GPU it goes to page-locked memory.
+  /// @param found_inf [] float32: 1 if the update is skipped
+  void post(const at::Tensor& found_inf);
+  /// Whether an outcome has been posted and not taken.
+  bool pending() const { return pending_; }
+  /// Waits until the device has got as far as post(). @return true if the update was made
+  bool take();
+
+ private:
+  at::Tensor flag_;  // [] float32 in main memory
+  std::optional<c10::Event> passed_;
+  bool pending_ = false;
+};
 
 /// How a batch goes through a network.
 struct PassSettings {

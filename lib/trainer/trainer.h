@@ -25,7 +25,6 @@
 #include "trainer/state/train_state.h"
 #include "trainer/step_times.h"
 #include "trainer/trained_part.h"
-#include "trainer/update_outcome.h"
 
 namespace dalle2 {
 

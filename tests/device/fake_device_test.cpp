@@ -13,7 +13,7 @@
 #include "diffusion/decoder/step_noise.h"
 #include "model/random.h"
 #include "optim/precision.h"
-#include "run/device/device_copy.h"
+#include "run/device/device.h"
 
 namespace dalle2::test {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "dist/pending_works.h"
+#include "dist/rank_watch.h"
 
 #include <catch2/catch.hpp>
 #include <thread>

@@ -23,7 +23,7 @@
 #include "io/text/clean_caption.h"
 #include "io/text/clip_tokenizer.h"
 #include "io/text/unicode.h"
-#include "net/http_response.h"
+#include "net/http_transfer.h"
 #include "net/s3/aws_config.h"
 #include "net/s3/s3.h"
 #include "tracker/log/log_file.h"

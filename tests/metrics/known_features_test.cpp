@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "checkpoint/archive/safetensors.h"
-#include "net/sha256.h"
+#include "net/digest.h"
 #include "support/fixture.h"
 #include "support/temp_dir.h"
 

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "base/stop_signal.h"
-#include "net/http_json.h"
 #include "support/captured_log.h"
 #include "support/loopback_server.h"
 #include "support/seconds_of.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "net/hub/hub_access.h"
+#include "net/hub/hub_api.h"
 
 #include <sys/stat.h>
 

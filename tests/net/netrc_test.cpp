@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "net/netrc.h"
+#include "net/login_files.h"
 
 #include <catch2/catch.hpp>
 #include <cstdlib>

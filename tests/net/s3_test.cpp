@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "net/s3/sigv4.h"
-#include "net/sha256.h"
+#include "net/digest.h"
+#include "net/s3/s3_request.h"
 #include "support/captured_log.h"
 #include "support/clean_environment.h"
 #include "support/loopback_server.h"

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/error.h"
+#include "net/digest.h"
 #include "net/s3/s3.h"
-#include "net/sha256.h"
 #include "support/captured_log.h"
 #include "support/clean_environment.h"
 #include "support/loopback_server.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "optim/flat_slice.h"
+#include "optim/flat_parameters.h"
 
 #include <catch2/catch.hpp>
 #include <functional>

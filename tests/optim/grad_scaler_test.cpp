@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "optim/grad_scaler.h"
+#include "optim/precision.h"
 
 #include <catch2/catch.hpp>
 

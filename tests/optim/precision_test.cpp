@@ -6,7 +6,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "optim/finite.h"
+#include "optim/flat_parameters.h"
 
 namespace dalle2 {
 namespace {

@@ -1,14 +1,33 @@
 # SPDX-License-Identifier: MIT
-"""Fixtures of drawn cases: draws until there are enough, and writes each to a file of its own."""
+"""What the makers of fixtures share: their options, and files of cases."""
+import argparse
 import json
+import pathlib
 
 import numpy as np
+import torch
 from safetensors.numpy import save_file
 
 
-def write_case(path, tensors, meta):
-    save_file({name: np.ascontiguousarray(value) for name, value in tensors.items()}, path,
-              metadata={"json": json.dumps(meta)})
+def folder_and_options(name, description, seed=0, cases=None):
+    """The folder OUT/`name`, made if need be, and the options --out, --seed and, if there is a usual number, --cases."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).parent / "fixtures", help="folder of all fixtures")
+    parser.add_argument("--seed", type=int, default=seed)
+    if cases is not None:
+        parser.add_argument("--cases", type=int, default=cases)
+    options = parser.parse_args()
+    folder = options.out / name
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder, options
+
+
+def write_case(folder, name, tensors, meta=None):
+    """@param tensors of PyTorch or NumPy"""
+    arrays = {key: value.detach().contiguous().numpy() if isinstance(value, torch.Tensor) else np.ascontiguousarray(value)
+              for key, value in tensors.items()}
+    path = folder / f"{name}.safetensors"
+    save_file(arrays, path, metadata={"json": json.dumps(meta or {})})
     path.chmod(0o644)
 
 
@@ -24,6 +43,6 @@ def write_cases(folder, make_case, seed, count):
         if case is None:
             left_out += 1
             continue
-        write_case(folder / f"case_{made:02d}.safetensors", *case)
+        write_case(folder, f"case_{made:02d}", *case)
         made += 1
     print(f"{made} cases, {left_out} left out")

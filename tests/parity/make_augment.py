@@ -8,17 +8,17 @@ diffusers' resolve_interpolation_mode names them. In adjust.json and adjust.npy 
 RandomRotation, each before a flip that shows whether as many random numbers were drawn. Needs torch, torchvision,
 diffusers, Pillow and numpy.
 """
-import argparse
 import io
 import itertools
 import json
-import pathlib
 
 import numpy as np
 import torch
 from diffusers.training_utils import resolve_interpolation_mode
 from PIL import Image
 from torchvision import transforms as T
+
+from case_files import folder_and_options
 
 NAMES = ["bilinear", "bicubic", "box", "nearest", "nearest_exact", "hamming", "lanczos"]
 
@@ -113,13 +113,8 @@ def transform(step):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).parent / "fixtures")
-    parser.add_argument("--cases", type=int, default=70)
-    arguments = parser.parse_args()
+    folder, arguments = folder_and_options("augment", __doc__, cases=70)
     rng = np.random.default_rng(arguments.seed)
-    folder = arguments.out / "augment"
     (folder / "files").mkdir(parents=True, exist_ok=True)
     kinds = ["RandomResizedCrop", "RandomHorizontalFlip", "Resize", "CenterCrop"]
     cases, expected = [], []

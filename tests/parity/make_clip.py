@@ -9,9 +9,7 @@ One safetensors file a case, in DIR/clip. Weights are a function of the paramete
 stored; nor are pictures, which are waves. A gradient is stored as make_unet.compact has it. `noise` is how far each number
 moves when every weight moves by one rounding of float32.
 """
-import argparse
 import copy
-import pathlib
 import random
 import warnings
 
@@ -24,8 +22,9 @@ from dalle2_pytorch import dalle2_pytorch as adapters
 from open_clip.loss import ClipLoss
 from torchvision.transforms import Normalize
 
-from case_files import write_cases
-from make_unet import compact, fill, rounding_noise, wave
+from case_files import folder_and_options, write_cases
+from make_unet import compact, rounding_noise
+from waves import fill, wave
 
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 BATCH, EXTRA_PIXELS = 4, 5
@@ -142,13 +141,7 @@ def make_case(number):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).parent / "fixtures")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--cases", type=int, default=8)
-    arguments = parser.parse_args()
-    folder = arguments.out / "clip"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder, arguments = folder_and_options("clip", __doc__, cases=8)
     write_cases(folder, make_case, arguments.seed, arguments.cases)
 
 

@@ -6,9 +6,7 @@
 
 Writes DIR/clip_files/FORMAT/, the model and what lies beside it, and FORMAT/expected.safetensors. Pictures are waves.
 """
-import argparse
 import json
-import pathlib
 import random
 import warnings
 
@@ -21,9 +19,9 @@ import transformers
 from safetensors.torch import save_file
 from torchvision.transforms import Normalize
 
-from case_files import write_case
+from case_files import folder_and_options, write_case
 from make_clip import BATCH, MEAN, STD, draw_tokens
-from make_unet import wave
+from waves import wave
 
 VOCAB = 514
 
@@ -42,8 +40,7 @@ def drawn(model, seed):
 
 
 def write(folder, side, config, image, text, tokens):
-    write_case(folder / "expected.safetensors", {"tokens": tokens.numpy(), "image_features": image.float().detach().numpy(),
-                                                 "text_features": text.float().detach().numpy()},
+    write_case(folder, "expected", {"tokens": tokens, "image_features": image.float(), "text_features": text.float()},
                {"side": side, "config": config})
 
 
@@ -103,15 +100,12 @@ def make_hugging_face(folder, r, seed):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).parent / "fixtures")
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
+    all_files, arguments = folder_and_options("clip_files", __doc__)
     r = random.Random(arguments.seed)
     makers = dict(openai=make_openai, hugging_face=make_hugging_face, open_clip=lambda *a: make_open_clip(*a, False),
                   open_clip_resnet=lambda *a: make_open_clip(*a, True))
     for number, (name, make) in enumerate(makers.items()):
-        folder = arguments.out / "clip_files" / name
+        folder = all_files / name
         folder.mkdir(parents=True, exist_ok=True)
         make(folder, r, arguments.seed * 10 + number)
         for path in folder.iterdir():

@@ -7,17 +7,17 @@ trained on them here (merges.txt). With a seed other than 0 there are 5,000 text
 vocabulary lies beside with the tokens that it gives; it is too large to be committed. Texts in which ftfy finds characters
 of a wrong encoding are left out: that repair we do not make (docs/parity.md).
 """
-import argparse
 import collections
 import html.entities
 import json
-import pathlib
 import random
 import shutil
 import unicodedata
 
 import clip.simple_tokenizer as reference
 import ftfy
+
+from case_files import folder_and_options
 
 LANGUAGES = """a photo of a red circle above a blue square|ein Foto eines grünen Dreiecks über der Straße, schön & groß
 une photo d'un chat à côté d'une fenêtre, l'été|una foto de un niño pequeño con un perro, ¿dónde está?
@@ -124,12 +124,7 @@ def cleaned(text):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).parent / "fixtures")
-    arguments = parser.parse_args()
-    folder = arguments.out / "clip_tokenizer"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder, arguments = folder_and_options("clip_tokenizer", __doc__)
     rng = random.Random(arguments.seed)
     texts = ["", "   ", "&", "a photo of a cat"] + LANGUAGES + PIECES + REFERENCES
     texts = [text for text in texts if not is_mojibake(text)]

@@ -6,11 +6,9 @@ trainer), OUT/coercions.json (what becomes of a value in a field of each type) a
 (the noise schedules). Needs dalle2-pytorch 1.15.6. The seed adds random values to the table.
 """
 
-import argparse
 import inspect
 import json
 import random
-from pathlib import Path
 
 import torch
 from dalle2_pytorch.dalle2_pytorch import (
@@ -31,6 +29,8 @@ from dalle2_pytorch.train_configs import (
 from dalle2_pytorch.trainer import DecoderTrainer
 from ema_pytorch import EMA
 from pydantic import ValidationError
+
+from case_files import folder_and_options
 
 MINIMAL = {
     "decoder": {"unets": [{"dim": 16, "dim_mults": [1, 2], "image_embed_dim": 8}], "image_sizes": [16]},
@@ -132,12 +132,7 @@ def betas():
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "fixtures")
-    arguments = parser.parse_args()
-    folder = arguments.out / "config_defaults"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder, arguments = folder_and_options("config_defaults", __doc__)
     rows = ",\n".join(" " + json.dumps(row) for row in coercions(arguments.seed))
     (folder / "coercions.json").write_text(f"[\n{rows}\n]\n")
     (folder / "defaults.json").write_text(json.dumps(defaults(), indent=1, default=str) + "\n")

@@ -12,13 +12,11 @@ torch, torchvision, webdataset, Pillow).
   stream.json, images.npy, image_embeds.npy, text_encodings.npy   what the reference's loader yields
   augment.npy, augment_in.npy  pictures through RandomResizedCrop, flip and ToTensor under a seed
 """
-import argparse
 import gzip
 import io
 import json
 import math
 import os
-import pathlib
 import shutil
 import tarfile
 import warnings
@@ -27,6 +25,8 @@ import numpy as np
 import torch
 from PIL import Image
 from torchvision import transforms as T
+
+from case_files import folder_and_options
 
 INDEX_WIDTH, SIDE = 4, 20
 
@@ -204,14 +204,9 @@ def make_augmented(rng, out):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).parent / "fixtures")
-    arguments = parser.parse_args()
+    out, arguments = folder_and_options("data", __doc__)
     warnings.filterwarnings("ignore")
     rng = np.random.default_rng(arguments.seed)
-    out = arguments.out / "data"
-    out.mkdir(parents=True, exist_ok=True)
     make_splits(rng, out)
     make_crops(rng, out)
     make_urls(out)

@@ -9,10 +9,8 @@ got none); then a sampling run. Weights, inputs and normal noise are waves (see 
 room: the reader makes them anew. The `*_noise` values say how far the reference's own results move when every weight
 moves by one rounding of float32: what no other order of summation can be expected to keep to.
 """
-import argparse
 import contextlib
 import os
-import pathlib
 import random
 import warnings
 
@@ -24,24 +22,11 @@ import torch
 
 import dalle2_pytorch.dalle2_pytorch as reference
 
-from case_files import write_cases
+from case_files import folder_and_options, write_cases
+from waves import digest, fill, nudge, wave
 
 SIDES = (8, 12, 16, 24, 32)
 BATCH = 2
-
-
-def wave(shape, f=0.37, phase=0.0, scale=1.0, offset=0.0):
-    i = np.arange(int(np.prod(shape)), dtype=np.float64)
-    return torch.from_numpy((offset + scale * np.sin(f * i + phase)).astype(np.float32)).reshape(tuple(shape))
-
-
-def fill(unet):
-    """Each parameter is a function of its name and of the flat index; gains lie about 1."""
-    with torch.no_grad():
-        for name, p in unet.named_parameters():
-            k = sum(name.encode()) % 97
-            gain = p.numel() == max(p.shape) and not name.endswith("bias")
-            p.copy_(wave(p.shape, 0.7, k, 0.1, 1.0 if gain else 0.0))
 
 
 # ---------------------------------------------------------------------------------------------- configurations
@@ -258,18 +243,6 @@ def patched(draws):
 
 # ---------------------------------------------------------------------------------------------- results
 
-def digest(t):
-    """[11]: L2 norm, projections on two unit waves, eight evenly spread entries."""
-    t = t.detach().double().flatten()
-    n = t.numel()
-    values = [t.norm().item()]
-    for f, phase in ((0.37, 0.0), (1.13, 0.5)):
-        w = wave((n,), f, phase).double()
-        values.append((t @ (w / w.norm())).item() if w.norm() > 0 else 0.0)
-    values += [t[i * n // 8].item() for i in range(8)]
-    return np.array(values)
-
-
 def inputs_of(d, side):
     """Images in the range of the data, a little larger than the last stage; conditioning."""
     scale, offset = (0.5, 0.5) if d["auto_normalize_img"] else (1.0, 0.0)
@@ -284,15 +257,6 @@ def inputs_of(d, side):
     return image, embed, text
 
 
-def nudge(module, seed):
-    """Moves every weight by one rounding of float32, up or down."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for p in module.parameters():
-            signs = torch.randint(0, 2, p.shape, generator=generator) * 2 - 1
-            p.mul_(1 + signs * torch.finfo(torch.float32).eps)
-
-
 NUDGES = (1, 2)
 
 
@@ -305,7 +269,7 @@ def train_step(decoder, d, number, r, tensors):
     loss_noise, noise = 0.0, np.zeros(len(rows))
     for seed in NUDGES:
         r.setstate(state)
-        nudge(unet, seed)
+        nudge(unet.parameters(), seed)
         moved_loss, moved = one_train_step(decoder, d, number, r, {})
         fill(unet)
         loss_noise = max(loss_noise, abs(moved_loss - loss))
@@ -360,7 +324,7 @@ def sample_with_noise(decoder, d, s):
     drawn, noise = sample(decoder, d, s), 0.0
     for seed in NUDGES:
         for unet in decoder.unets:
-            nudge(unet, seed)
+            nudge(unet.parameters(), seed)
         noise = max(noise, (sample(decoder, d, s) - drawn).abs().max().item())
         for unet in decoder.unets:
             fill(unet)
@@ -400,14 +364,8 @@ def make_case(seed):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=pathlib.Path, required=True)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--cases", type=int, default=60)
-    arguments = parser.parse_args()
+    folder, arguments = folder_and_options("decoder", __doc__, cases=60)
     torch.set_num_threads(1)
-    folder = arguments.out / "decoder"
-    folder.mkdir(parents=True, exist_ok=True)
     write_cases(folder, make_case, arguments.seed, arguments.cases)
 
 

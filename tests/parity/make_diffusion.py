@@ -4,33 +4,23 @@ and DPM-Solver++(2M) of diffusers.
 
     python make_diffusion.py --out fixtures [--seed 0]      writes fixtures/diffusion/*.safetensors
 """
-import argparse
-import json
 import os
-import pathlib
 import warnings
 
 os.environ["TQDM_DISABLE"] = "1"
 warnings.filterwarnings("ignore")
 
-import numpy as np
 import torch
 from diffusers import DPMSolverMultistepScheduler
 from diffusers.pipelines.stable_diffusion.pipeline_stable_diffusion import rescale_noise_cfg
 from diffusers.schedulers.scheduling_ddim import rescale_zero_terminal_snr
-from safetensors.torch import save_file
 
 import dalle2_pytorch.dalle2_pytorch as reference
-from make_decoder import fill, wave
+
+from case_files import folder_and_options, write_case
+from waves import fill, wave
 
 KINDS = ("cosine", "linear", "quadratic", "jsd", "sigmoid")
-
-
-def write(folder, name, tensors, meta=None):
-    path = folder / f"{name}.safetensors"
-    save_file({k: v.detach().clone().contiguous() for k, v in tensors.items()}, path,
-              metadata={"json": json.dumps(meta or {})})
-    path.chmod(0o644)
 
 
 def schedules(folder):
@@ -48,7 +38,7 @@ def schedules(folder):
                 tensors[f"{kind}.{timesteps}.{name}"] = value[picked]
     betas = reference.linear_beta_schedule(50)
     tensors["zero_terminal_snr.betas"] = rescale_zero_terminal_snr(betas)
-    write(folder, "schedules", tensors, {"order": [n for n, _ in scheduler.named_buffers()]})
+    write_case(folder, "schedules", tensors, {"order": [n for n, _ in scheduler.named_buffers()]})
 
 
 def formulas(folder, generator):
@@ -68,7 +58,7 @@ def formulas(folder, generator):
     out["wide"] = randn(2, 3, 5, 5) * 2
     s = torch.quantile(out["wide"].flatten(1).abs(), 0.9, dim=-1).clamp(min=1.0).view(-1, 1, 1, 1)
     out["dynamic_threshold"] = out["wide"].clamp(-s, s) / s
-    write(folder, "formulas", out, {"blur_sigma": {"3": 0.6, "5": 1.3, "7": 0.9}})
+    write_case(folder, "formulas", out, {"blur_sigma": {"3": 0.6, "5": 1.3, "7": 0.9}})
 
 
 def dpm_solver(folder):
@@ -102,17 +92,12 @@ def dpm_solver(folder):
         out[name] = x
         cases.append({"name": name, "objective": objective, "timesteps": timesteps, "steps": steps,
                       "zero_terminal_snr": zero_snr, "times": solver.timesteps.tolist()})
-    write(folder, "dpmpp", out, {"cases": cases})
+    write_case(folder, "dpmpp", out, {"cases": cases})
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=pathlib.Path, required=True)
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
+    folder, arguments = folder_and_options("diffusion", __doc__)
     torch.set_num_threads(1)
-    folder = arguments.out / "diffusion"
-    folder.mkdir(parents=True, exist_ok=True)
     schedules(folder)
     formulas(folder, torch.Generator().manual_seed(arguments.seed))
     dpm_solver(folder)

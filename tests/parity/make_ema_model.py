@@ -3,9 +3,6 @@
 
     python make_ema_model.py --out fixtures [--seed 0]      writes fixtures/ema_model/
 """
-import argparse
-import json
-import pathlib
 import warnings
 
 warnings.filterwarnings("ignore")
@@ -14,8 +11,9 @@ import torch
 from diffusers import ConfigMixin, ModelMixin
 from diffusers.configuration_utils import register_to_config
 from diffusers.training_utils import EMAModel
-from safetensors.torch import save_file
 from torch import nn
+
+from case_files import folder_and_options, write_case
 
 SHAPES = {"weight": (4, 3), "frozen": (2, 2), "bias": (5,), "scale": ()}
 OPTIONS = {
@@ -39,12 +37,6 @@ class Tiny(ModelMixin, ConfigMixin):
         self.register_buffer("seen", torch.zeros(2))
 
 
-def write(folder, name, tensors, meta):
-    tensors = {k: v.detach().clone().contiguous() for k, v in tensors.items()}
-    save_file(tensors, folder / f"{name}.safetensors", metadata={"json": json.dumps(meta)})
-    (folder / f"{name}.safetensors").chmod(0o644)
-
-
 def scalars(average):
     return {k: v for k, v in average.state_dict().items() if k != "shadow_params"}
 
@@ -63,7 +55,7 @@ def trajectory(folder, name, options, generator, steps=9):
         decays.append(average.cur_decay_value)
         tensors |= {f"average.{step}.{k}": s.clone() for k, s in zip(parameters, average.shadow_params)}
     far = [0, 1, 2, 3, 10, 100, 1000, 31600, 1000000]
-    write(folder, name, tensors, {"options": options, "names": list(SHAPES), "steps": steps, "decays": decays,
+    write_case(folder, name, tensors, {"options": options, "names": list(SHAPES), "steps": steps, "decays": decays,
                                   "far": far, "far_decays": [average.get_decay(k) for k in far],
                                   "keys": list(average.state_dict()), "state": scalars(average)})
 
@@ -103,20 +95,15 @@ def pretrained(folder, generator):
     average.save_pretrained(folder / "pretrained")
     for path in (folder / "pretrained").iterdir():
         path.chmod(0o644)
-    write(folder, "pretrained_state", {str(i): s for i, s in enumerate(average.shadow_params)}, scalars(average))
+    write_case(folder, "pretrained_state", {str(i): s for i, s in enumerate(average.shadow_params)}, scalars(average))
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--out", default=pathlib.Path(__file__).parent / "fixtures")
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    folder = pathlib.Path(arguments.out) / "ema_model"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder, arguments = folder_and_options("ema_model", __doc__)
     generator = torch.Generator().manual_seed(arguments.seed)
     for name, options in OPTIONS.items():
         trajectory(folder, name, options, generator)
-    write(folder, "refusals", {"none": torch.zeros(1)}, refusals())
+    write_case(folder, "refusals", {"none": torch.zeros(1)}, refusals())
     pretrained(folder, generator)
 
 

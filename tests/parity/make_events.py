@@ -3,17 +3,16 @@
 
     python tests/parity/make_events.py [--seed N] [--out DIR]      writes DIR/events/events.json
 """
-import argparse
 import io
 import json
-import os
 import random
 
 from PIL import Image
 from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2, tensor_shape_pb2, types_pb2
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-HERE = os.path.dirname(os.path.abspath(__file__))
+from case_files import folder_and_options
+
 MODES = {"L": 1, "LA": 2, "RGB": 3, "RGBA": 4}
 TAGS = ["Unet 0 Training Loss", "loss", "a/b/c", "äöü €", "x" * 200]
 
@@ -49,10 +48,7 @@ def make_value(random_, kind):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", default=os.path.join(HERE, "fixtures"))
-    options = parser.parse_args()
+    folder, options = folder_and_options("events", __doc__)
     random_ = random.Random(options.seed)
     cases = []
     for _ in range(12):
@@ -65,11 +61,7 @@ def main():
         RecordWriter(record).write(event.SerializeToString())
         cases.append({"wall_time": event.wall_time, "step": event.step,
                       "values": [description for description, _ in made], "record": record.getvalue().hex()})
-    folder = os.path.join(options.out, "events")
-    os.makedirs(folder, exist_ok=True)
-    with open(os.path.join(folder, "events.json"), "w") as file:
-        json.dump(cases, file, indent=1)
-        file.write("\n")
+    (folder / "events.json").write_text(json.dumps(cases, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -7,9 +7,7 @@ The networks are a few products of some pixels of the resized picture, so that t
 itself gives torchmetrics' features is what tests/metrics/inception_by_the_reference.py looks at. Pictures are resized by
 torch-fidelity (tf1), torch with antialiasing, as torchmetrics does (antialias), and Pillow (clean).
 """
-import argparse
 import json
-import pathlib
 import pickle
 import random
 import warnings
@@ -20,10 +18,11 @@ warnings.filterwarnings("ignore")
 import numpy as np
 import torch
 from PIL import Image
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_fidelity.interpolate_compat_tensorflow import interpolate_bilinear_2d_like_tensorflow1x
+
+from case_files import folder_and_options, write_case
 
 WIDTHS = {"64": 64, "192": 192, "768": 768, "2048": 2048, "logits_unbiased": 1008}
 SIDE = 299
@@ -130,12 +129,7 @@ def script(module, path, about=None):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=pathlib.Path, required=True)
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    folder = arguments.out / "feature_networks"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder, arguments = folder_and_options("feature_networks", __doc__)
     rng, generator = random.Random(arguments.seed), torch.Generator().manual_seed(arguments.seed)
     ours, stylegan = Ours(generator), StyleGan(generator)
     script(ours, folder / "ours.pt", {"kind": "inception", "weights": "synthetic", "widths": WIDTHS, "side": SIDE})
@@ -164,7 +158,7 @@ def main():
         with torch.no_grad():
             tensors[f"{number}.stylegan.2048"] = stylegan(images, return_features=True).contiguous()
             tensors[f"{number}.stylegan.classes"] = stylegan(images, no_output_bias=True).contiguous()
-    save_file(tensors, folder / "expected.safetensors", metadata={"json": json.dumps({"sizes": sizes})})
+    write_case(folder, "expected", tensors, {"sizes": sizes})
 
     encoder, encoded = Encoder(generator), {}
     script(encoder, folder / "encoder.pt")
@@ -176,7 +170,7 @@ def main():
     script(OfPictures(generator).requires_grad_(False), folder / "pictures.pt", {"kind": "vgg", "weights": "synthetic"})
     script(OfFew(), folder / "few.pt")
     script(OfWhite(), folder / "white.pt")
-    save_file(encoded, folder / "encoded.safetensors", metadata={"json": json.dumps({"sizes": sizes})})
+    write_case(folder, "encoded", encoded, {"sizes": sizes})
     for path in folder.iterdir():
         path.chmod(0o644)
 

@@ -4,11 +4,11 @@
 
 Usage: make_format.py [--seed N] [--out FOLDER]; writes FOLDER/format/cases.json. Needs no package.
 """
-import argparse
 import json
-import pathlib
 import random
 import struct
+
+from case_files import folder_and_options
 
 FIXED = [
     "epoch_{epoch:03d}.pth", "{samples_seen:>10}", "{validation_losses}", "{next_task}/{sample}",
@@ -83,12 +83,7 @@ def encode(fields):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=pathlib.Path,
-                        default=pathlib.Path(__file__).parent / "fixtures")
-    parser.add_argument("--cases", type=int, default=1500)
-    arguments = parser.parse_args()
+    folder, arguments = folder_and_options("format", __doc__, cases=1500)
     rng = random.Random(arguments.seed)
     cases = [case(template, draw_fields(rng)) for template in FIXED for _ in range(2)]
     while len(cases) < arguments.cases:
@@ -103,8 +98,6 @@ def main():
     for flag, best in ((True, float("inf")), (False, float("nan")), (True, float("-inf"))):
         fields = {"is_best": flag, "nothing": None, "best": best}
         cases += [case(template, fields) for template in FLAGS]
-    folder = arguments.out / "format"
-    folder.mkdir(parents=True, exist_ok=True)
     lines = ",\n".join(json.dumps(entry) for entry in cases)
     (folder / "cases.json").write_text("[\n" + lines + "\n]\n")
 

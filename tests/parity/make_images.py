@@ -6,7 +6,6 @@ Writes <out>/images/: the encoded files (decode/, oriented/), cases.json, and th
 all cases one after another in decoded.npy, oriented.npy and resized.npy (uint8). Needs Pillow 13.0.0 and
 numpy.
 """
-import argparse
 import io
 import json
 import os
@@ -15,6 +14,8 @@ import zlib
 
 import numpy as np
 from PIL import Image, ImageOps
+
+from case_files import folder_and_options
 
 FILTERS = ["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
 ADAM7 = [(0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2)]
@@ -248,26 +249,20 @@ def resize_cases(rng, count):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", default=os.path.join(os.path.dirname(__file__), "fixtures"))
-    parser.add_argument("--resize-cases", type=int, default=150)
-    arguments = parser.parse_args()
+    folder, arguments = folder_and_options("images", __doc__, cases=150)
     rng = np.random.default_rng(arguments.seed)
-    folder = os.path.join(arguments.out, "images")
     for part in ("decode", "oriented"):
-        os.makedirs(os.path.join(folder, part), exist_ok=True)
+        (folder / part).mkdir(exist_ok=True)
     more_rng = np.random.default_rng([arguments.seed, 1])
-    decode, decoded = decode_cases(rng, more_rng, os.path.join(folder, "decode"))
-    oriented, oriented_bytes = oriented_cases(more_rng, os.path.join(folder, "oriented"))
-    source, resize, resized = resize_cases(rng, arguments.resize_cases)
-    np.save(os.path.join(folder, "decoded.npy"), decoded)
-    np.save(os.path.join(folder, "oriented.npy"), oriented_bytes)
-    np.save(os.path.join(folder, "source.npy"), np.asarray(source))
-    np.save(os.path.join(folder, "resized.npy"), resized)
-    with open(os.path.join(folder, "cases.json"), "w", encoding="utf-8") as file:
-        json.dump({"decode": decode, "oriented": oriented, "resize": resize}, file, indent=0)
-        file.write("\n")
+    decode, decoded = decode_cases(rng, more_rng, folder / "decode")
+    oriented, oriented_bytes = oriented_cases(more_rng, folder / "oriented")
+    source, resize, resized = resize_cases(rng, arguments.cases)
+    np.save(folder / "decoded.npy", decoded)
+    np.save(folder / "oriented.npy", oriented_bytes)
+    np.save(folder / "source.npy", np.asarray(source))
+    np.save(folder / "resized.npy", resized)
+    cases = {"decode": decode, "oriented": oriented, "resize": resize}
+    (folder / "cases.json").write_text(json.dumps(cases, indent=0) + "\n")
 
 
 if __name__ == "__main__":

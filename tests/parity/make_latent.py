@@ -7,8 +7,6 @@ As make_decoder.py, with a dalle2_pytorch.VQGanVAE before some of the unets. Its
 in the file (`codebookN`). The reference maps a sampled latent by (x + 1) / 2 before it decodes it, though training never mapped it: that is
 put right here.
 """
-import argparse
-import pathlib
 import random
 
 import numpy as np
@@ -17,8 +15,8 @@ import torch
 import make_decoder
 from make_decoder import reference
 import dalle2_pytorch.vqgan_vae as vqgan_vae
-from case_files import write_cases
-from make_unet import fill
+from case_files import folder_and_options, write_cases
+from waves import fill
 
 
 def draw_vae(r, channels):
@@ -87,7 +85,7 @@ def build(d):
         vaes.append(vae)
     decoder = reference.Decoder(unet=tuple(reference.Unet(**u) for u in d["unets"]), vae=tuple(vaes), **arguments)
     for unet in decoder.unets:
-        make_decoder.fill(unet)
+        fill(unet)
     for vae in decoder.vaes:
         if isinstance(vae, vqgan_vae.VQGanVAE):
             plain = vae.decode
@@ -136,14 +134,8 @@ def make_case(seed):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=pathlib.Path, required=True)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--cases", type=int, default=12)
-    arguments = parser.parse_args()
+    folder, arguments = folder_and_options("latent", __doc__, cases=12)
     torch.set_num_threads(1)
-    folder = arguments.out / "latent"
-    folder.mkdir(parents=True, exist_ok=True)
     write_cases(folder, make_case, arguments.seed, arguments.cases)
 
 

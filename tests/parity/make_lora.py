@@ -6,9 +6,6 @@ adapters as diffusers converts them.
 
 Weights of the networks are a function of the parameter's name (see make_unet.py), so they are not stored.
 """
-import argparse
-import json
-import pathlib
 import random
 import warnings
 
@@ -19,12 +16,13 @@ import torch
 from diffusers.utils.state_dict_utils import (convert_state_dict_to_diffusers, convert_state_dict_to_peft,
                                               convert_unet_state_dict_to_peft)
 from peft import LoraConfig, inject_adapter_in_model
-from safetensors.torch import save_file
 from torch import nn
 from torch.nn import functional as F
 
 import dalle2_pytorch.dalle2_pytorch as reference
-from make_unet import fill, nudge
+
+from case_files import folder_and_options, write_case
+from waves import fill, nudge
 
 STEPS = 5
 ADAMW = {"lr": 1e-2, "betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 1e-2}
@@ -38,12 +36,6 @@ def our_name(name):
     for peft, ours in ((".base_layer.", "."), (".lora_A.default.", ".lora.down."), (".lora_B.default.", ".lora.up.")):
         name = name.replace(peft, ours)
     return name
-
-
-def write(folder, name, tensors, meta):
-    tensors = {k: v.detach().clone().contiguous() for k, v in tensors.items()}
-    save_file(tensors, folder / f"{name}.safetensors", metadata={"json": json.dumps(meta)})
-    (folder / f"{name}.safetensors").chmod(0o644)
 
 
 def train(folder, name, module, inputs, run, lora, generator, kind, **meta):
@@ -75,7 +67,7 @@ def train(folder, name, module, inputs, run, lora, generator, kind, **meta):
         moved, _ = steps(module, trained, inputs, run)
         noise = {k: max(noise[k], (moved[f"end.{k}"] - results[f"end.{k}"]).abs().max().item()) for k in noise}
     frozen = [our_name(k) for k, p in module.named_parameters() if not p.requires_grad]
-    write(folder, name, tensors, {"kind": kind, "lora": lora, "losses": losses, "adamw": ADAMW, "frozen": frozen,
+    write_case(folder, name, tensors, {"kind": kind, "lora": lora, "losses": losses, "adamw": ADAMW, "frozen": frozen,
                                   "end_noise": noise, **meta})
 
 
@@ -189,16 +181,11 @@ def names(rng):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--out", default=pathlib.Path(__file__).parent / "fixtures")
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    folder = pathlib.Path(arguments.out) / "lora"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder, arguments = folder_and_options("lora", __doc__)
     torch.manual_seed(arguments.seed)
     networks(folder, torch.Generator().manual_seed(arguments.seed))
-    write(folder, "begins", {"none": torch.zeros(1)}, begins(folder))
-    write(folder, "names", {"none": torch.zeros(1)}, names(random.Random(arguments.seed)))
+    write_case(folder, "begins", {"none": torch.zeros(1)}, begins(folder))
+    write_case(folder, "names", {"none": torch.zeros(1)}, names(random.Random(arguments.seed)))
 
 
 if __name__ == "__main__":

@@ -6,21 +6,19 @@
 The classes are given a network that answers with its input, so what they are shown is features. What they draw (subsets, the
 order of the samples) is drawn here and handed to them.
 """
-import argparse
-import json
-import pathlib
 import random
 import warnings
 
 warnings.filterwarnings("ignore")
 
 import torch
-from safetensors.torch import save_file
 from torch import nn
 from torch_fidelity.metric_prc import calculate_precision_recall_full
 from torchmetrics.image.fid import FrechetInceptionDistance
 from torchmetrics.image.inception import InceptionScore
 from torchmetrics.image.kid import KernelInceptionDistance
+
+from case_files import folder_and_options, write_case
 
 CASES = 12
 
@@ -93,12 +91,7 @@ def score(rng, generator):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=pathlib.Path, required=True)
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    folder = arguments.out / "metrics"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder, arguments = folder_and_options("metrics", __doc__)
     rng, generator = random.Random(arguments.seed), torch.Generator().manual_seed(arguments.seed)
     for case in range(CASES):
         real, generated = draw_features(rng, generator, ["many", "few", "flat", "equal"][case % 4])
@@ -107,9 +100,7 @@ def main():
         neighbours = min(3, len(real) - 1, len(generated) - 1)
         precision, recall = calculate_precision_recall_full(generated.double(), real.double(), neighbours)
         summary = dict(fid=distances(real, generated), kid=kid, inception=inception, neighbours=neighbours, precision=precision, recall=recall)
-        save_file({"real": real, "generated": generated, "logits": logits, **subsets}, folder / f"case_{case:02d}.safetensors",
-                  metadata={"json": json.dumps(summary)})
-        (folder / f"case_{case:02d}.safetensors").chmod(0o644)
+        write_case(folder, f"case_{case:02d}", {"real": real, "generated": generated, "logits": logits, **subsets}, summary)
 
 
 if __name__ == "__main__":

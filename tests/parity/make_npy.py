@@ -5,11 +5,11 @@
 Writes <out>/npy/: one file a case, and cases.json with shape, type and values (as float32, "nan" and
 "inf" as text), or for what has to be refused a word of the reason. Needs numpy.
 """
-import argparse
 import json
-import os
 
 import numpy as np
+
+from case_files import folder_and_options
 
 
 def accepted(rng):
@@ -43,28 +43,21 @@ def text_of(value):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", default=os.path.join(os.path.dirname(__file__), "fixtures"))
-    arguments = parser.parse_args()
+    folder, arguments = folder_and_options("npy", __doc__)
     rng = np.random.default_rng(arguments.seed)
-    folder = os.path.join(arguments.out, "npy")
-    os.makedirs(folder, exist_ok=True)
     cases = []
     for name, array in accepted(rng):
         for version in ((1, 0), (2, 0), (3, 0)):
             file_name = f"{name}_v{version[0]}.npy"
-            with open(os.path.join(folder, file_name), "wb") as file:
+            with open(folder / file_name, "wb") as file:
                 np.lib.format.write_array(file, np.asanyarray(array), version=version)
             values = np.asarray(array).astype("<f4").reshape(-1)
             cases.append({"file": file_name, "shape": list(np.shape(array)),
                           "descr": np.asarray(array).dtype.str, "values": [text_of(v) for v in values]})
     for name, reason, array in refused(rng):
-        np.save(os.path.join(folder, f"{name}.npy"), array)
+        np.save(folder / f"{name}.npy", array)
         cases.append({"file": f"{name}.npy", "refused": reason})
-    with open(os.path.join(folder, "cases.json"), "w", encoding="utf-8") as file:
-        json.dump(cases, file, indent=0)
-        file.write("\n")
+    (folder / "cases.json").write_text(json.dumps(cases, indent=0) + "\n")
 
 
 if __name__ == "__main__":

@@ -4,16 +4,14 @@ ema_pytorch as dalle2_pytorch's DecoderTrainer puts them together.
 
     python make_optim.py --out fixtures [--seed 0]      writes fixtures/optim/*.safetensors
 """
-import argparse
-import json
-import pathlib
 
 import pytorch_warmup as warmup
 import torch
 from dalle2_pytorch.optimizer import get_optimizer
 from ema_pytorch import EMA
-from safetensors.torch import save_file
 from torch import nn
+
+from case_files import folder_and_options, write_case
 
 SHAPES = {
     "token": (1, 2, 3),
@@ -37,12 +35,6 @@ def has_gradient(name, step):
     if name == "sometimes":
         return step % 3 == 1
     return True
-
-
-def write(folder, name, tensors, meta):
-    tensors = {k: v.detach().clone().contiguous() for k, v in tensors.items()}
-    save_file(tensors, folder / f"{name}.safetensors", metadata={"json": json.dumps(meta)})
-    (folder / f"{name}.safetensors").chmod(0o644)
 
 
 def optimizer_case(folder, name, generator, lr, wd, eps, grouped, max_grad_norm, steps=20):
@@ -71,7 +63,7 @@ def optimizer_case(folder, name, generator, lr, wd, eps, grouped, max_grad_norm,
                 groups=[dict(weight_decay=g["weight_decay"], params=g["params"]) for g in state["param_groups"]],
                 order=[next(k for k, p in params.items() if p is q)
                        for g in optimizer.param_groups for q in g["params"]])
-    write(folder, name, tensors, meta)
+    write_case(folder, name, tensors, meta)
 
 
 def lr_sequence(lr, warmup_steps, cosine, steps):
@@ -122,16 +114,11 @@ def ema_case(folder, name, generator, calls, **options):
         for k, v in model.state_dict().items():
             tensors[f"online_after.{call}.{k}"] = v.clone()
     meta = dict(options=options, calls=calls, decays=decays, initted=bool(ema.initted), step=int(ema.step))
-    write(folder, name, tensors, meta)
+    write_case(folder, name, tensors, meta)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=pathlib.Path, required=True, help="folder of all fixtures")
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    folder = arguments.out / "optim"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder, arguments = folder_and_options("optim", __doc__)
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(arguments.seed)
 
@@ -144,7 +131,7 @@ def main():
     rates = [dict(lr=lr, warmup_steps=w, cosine_decay_max_steps=c, rates=lr_sequence(lr, w, c, 30))
              for lr, w, c in ((1.0, None, None), (1.0, 4, None), (1.0, None, 8), (1.0, 4, 8), (3e-4, 1, 30),
                               (2e-3, drawn[0], drawn[1]), (5e-4, drawn[2], drawn[3]))]
-    write(folder, "lr", {"unused": torch.zeros(1)}, dict(sequences=rates))
+    write_case(folder, "lr", {"unused": torch.zeros(1)}, dict(sequences=rates))
 
     ema_case(folder, "ema_after_3_every_2", generator, 12, beta=0.99, update_after_step=3, update_every=2)
     ema_case(folder, "ema_after_0_every_1", generator, 8, beta=0.9, update_after_step=0, update_every=1)

@@ -3,9 +3,6 @@
 
     python make_power_ema.py --out fixtures [--seed 0]      writes fixtures/power_ema/
 """
-import argparse
-import json
-import pathlib
 import random
 import warnings
 
@@ -13,8 +10,9 @@ warnings.filterwarnings("ignore")
 
 import torch
 from ema_pytorch.post_hoc_ema import KarrasEMA, sigma_rel_to_gamma, solve_weights
-from safetensors.torch import save_file
 from torch import nn
+
+from case_files import folder_and_options, write_case
 
 STEPS = 12
 
@@ -53,21 +51,14 @@ def combinations(draw):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", required=True)
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    folder = pathlib.Path(arguments.out) / "power_ema"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder, arguments = folder_and_options("power_ema", __doc__)
     draw = random.Random(arguments.seed)
     generator = torch.Generator().manual_seed(arguments.seed)
     sigmas = [0.01, 0.05, 0.1, 0.2, 0.28] + [draw.uniform(0.005, 0.28) for _ in range(5)]
     sigma = draw.uniform(0.04, 0.2)
     weights, averages = trajectory(sigma, generator)
     meta = {"gammas": [[s, sigma_rel_to_gamma(s)] for s in sigmas], "sigma": sigma, "combinations": combinations(draw)}
-    save_file({"weights": weights, "averages": averages}, folder / "power_ema.safetensors",
-              metadata={"json": json.dumps(meta)})
-    (folder / "power_ema.safetensors").chmod(0o644)
+    write_case(folder, "power_ema", {"weights": weights, "averages": averages}, meta)
 
 
 if __name__ == "__main__":

@@ -13,29 +13,19 @@ without any is drawn anew.
 scaler: updates of AdamW behind unscaling and clipping, with gradients of which some are infinite or NaN: the scale,
 the growth count and the weights after each.
 """
-import argparse
-import pathlib
 import random
 
 import numpy as np
 import torch
 
 import make_decoder as cases
-from case_files import write_case, write_cases
+from case_files import folder_and_options, write_case, write_cases
+from waves import digest, fill, nudge
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 FP16_SCALE = 128.0
 MOST_LOSS_NOISE, MOST_GRAD_NOISE = 0.03, 0.2
 BATCH = cases.BATCH
-
-
-def nudge(unet, seed, dtype):
-    """Moves every weight by one rounding of `dtype`, up or down."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for p in unet.parameters():
-            signs = torch.randint(0, 2, p.shape, generator=generator) * 2 - 1
-            p.mul_(1 + signs * torch.finfo(dtype).eps)
 
 
 def train_step(decoder, d, number, r, dtype=None):
@@ -54,7 +44,7 @@ def train_step(decoder, d, number, r, dtype=None):
     record["self_condition"] = np.array(bool(coins) and coins[0] < 0.5)
     record["image_keep"], record["text_keep"] = masks[-2], masks[-1]
     parameters = list(decoder.unets[number - 1].parameters())
-    rows = [cases.digest(torch.zeros(1) if p.grad is None else p.grad / scale) for p in parameters]
+    rows = [digest(torch.zeros(1) if p.grad is None else p.grad / scale) for p in parameters]
     return loss.item(), np.stack(rows), record
 
 
@@ -83,9 +73,9 @@ def make_case(seed):
             loss_noise, noise = 0.0, np.zeros(len(half_rows))
             for nudge_seed in cases.NUDGES:
                 r.setstate(state)
-                nudge(decoder.unets[number - 1], nudge_seed, dtype)
+                nudge(decoder.unets[number - 1].parameters(), nudge_seed, dtype)
                 moved_loss, moved, _ = train_step(decoder, d, number, r, dtype)
-                cases.fill(decoder.unets[number - 1])
+                fill(decoder.unets[number - 1])
                 loss_noise = max(loss_noise, abs(moved_loss - half_loss))
                 noise = np.maximum(noise, np.linalg.norm(moved - half_rows, axis=1))
             if (loss_noise > MOST_LOSS_NOISE * abs(half_loss) or
@@ -144,15 +134,9 @@ def make_scaler(seed):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=pathlib.Path, required=True)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--cases", type=int, default=12)
-    arguments = parser.parse_args()
+    folder, arguments = folder_and_options("precision", __doc__, cases=12)
     torch.set_num_threads(1)
-    folder = arguments.out / "precision"
-    folder.mkdir(parents=True, exist_ok=True)
-    write_case(folder / "scaler.safetensors", *make_scaler(arguments.seed))
+    write_case(folder, "scaler", *make_scaler(arguments.seed))
     write_cases(folder, make_case, arguments.seed, arguments.cases)
 
 

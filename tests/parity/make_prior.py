@@ -8,61 +8,23 @@ One safetensors file a case, in DIR/prior. Weights are a function of the paramet
 stored. A gradient is stored as its L2 norm, two projections and eight of its entries, with the noise that float32
 leaves in it. The noise of sampling loops is a wave, see `wave_noise`.
 """
-import argparse
 import contextlib
 import json
 import math
-import pathlib
 import random
 import warnings
 
 warnings.filterwarnings("ignore")
 
-import numpy as np
 import torch
-from safetensors.torch import save_file
 
 import dalle2_pytorch.dalle2_pytorch as reference
 
+from case_files import folder_and_options, write_cases
+from waves import digest, fill, nudge, wave
+
 BATCH = 3
 NUDGES = (1, 2)
-
-
-def wave(shape, f=0.37, ph=0.0, scale=1.0, off=0.0):
-    n = int(np.prod(shape))
-    values = off + scale * np.sin(f * np.arange(n, dtype=np.float64) + ph)
-    return torch.from_numpy(values.astype(np.float32)).reshape(tuple(shape))
-
-
-def fill(module):
-    """Weights as a function of their names: tests/support/fixture.h has the same."""
-    with torch.no_grad():
-        for name, p in module.named_parameters():
-            if name.endswith("rotary_emb.freqs"):
-                continue
-            gain = p.numel() == max(p.shape) and not name.endswith("bias")
-            p.copy_(wave(p.shape, 0.7, sum(name.encode()) % 97, 0.1, 1.0 if gain else 0.0))
-
-
-def nudge(module, seed):
-    """Moves every weight by one rounding of float32, up or down."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for p in module.parameters():
-            signs = torch.randint(0, 2, p.shape, generator=generator) * 2 - 1
-            p.mul_(1 + signs * torch.finfo(torch.float32).eps)
-
-
-def digest(t):
-    """[11]: L2 norm, projections on two unit waves, eight evenly spread entries."""
-    t = t.detach().double().flatten()
-    n = t.numel()
-    values = [t.norm().item()]
-    for f, phase in ((0.37, 0.0), (1.13, 0.5)):
-        w = wave((n,), f, phase).double()
-        values.append((t @ (w / w.norm())).item() if w.norm() > 0 else 0.0)
-    values += [t[i * n // 8].item() for i in range(8)]
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def draw_config(r):
@@ -154,7 +116,7 @@ def train_step(prior, config, t, draws):
                  coin=lambda: 0.0 if draws["self_condition"] else 1.0):
         loss = prior(image_embed=t["image_embeds"].clone(), **condition_of(t))
     loss.backward()
-    rows = [digest(torch.zeros(1) if p.grad is None else p.grad) for p in prior.net.parameters()]
+    rows = [torch.from_numpy(digest(torch.zeros(1) if p.grad is None else p.grad)) for p in prior.net.parameters()]
     return loss.item(), torch.stack(rows)
 
 
@@ -223,7 +185,7 @@ def make_case(seed):
     loop, best = sample(prior, t, s)
     loss_noise, noise, sample_noise = 0.0, torch.zeros(len(rows), dtype=torch.float64), 0.0
     for n in NUDGES:
-        nudge(prior.net, n)
+        nudge(prior.net.parameters(), n)
         moved_loss, moved = train_step(prior, config, t, draws)
         moved_loop, moved_best = sample(prior, t, s)
         fill(prior.net)
@@ -247,26 +209,10 @@ def make_case(seed):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=pathlib.Path, required=True, help="folder of all fixtures")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--cases", type=int, default=30)
-    arguments = parser.parse_args()
+    folder, arguments = folder_and_options("prior", __doc__, cases=30)
     torch.set_num_threads(1)
     reference.tqdm = lambda x, **k: x
-    folder = arguments.out / "prior"
-    folder.mkdir(parents=True, exist_ok=True)
-    made, seed = 0, arguments.seed * 1000
-    while made < arguments.cases:
-        case = make_case(seed)
-        if case is not None:
-            tensors, meta = case
-            path = folder / f"case_{made:02d}.safetensors"
-            save_file({k: v.detach().contiguous().clone() for k, v in tensors.items()}, path,
-                      metadata={"json": json.dumps(meta)})
-            path.chmod(0o644)
-            made += 1
-        seed += 1
+    write_cases(folder, make_case, arguments.seed, arguments.cases)
 
 
 if __name__ == "__main__":

@@ -6,21 +6,19 @@ averages, samples, and the checkpoints it writes in the middle.
 
 check_with_reference.py imports this file for its trainer and its way to play a run.
 """
-import argparse
 import contextlib
-import json
-import pathlib
 import random
 import warnings
 
 warnings.filterwarnings("ignore")
 
 import torch
-from safetensors.torch import save_file
 
 import dalle2_pytorch.dalle2_pytorch as D
 import make_prior
 from dalle2_pytorch.trainer import DiffusionPriorTrainer
+
+from case_files import folder_and_options, write_case
 
 DIM, BATCH, TEXTS = 8, 5, 3
 PRIOR = {"net": {"dim": DIM, "depth": 2, "dim_head": 4, "heads": 2, "max_text_len": 4, "ff_mult": 1,
@@ -177,19 +175,12 @@ def play(folder, name, seed):
                     ema_beta=ema.beta, ema_update_after_step=ema.update_after_step, ema_update_every=ema.update_every)
     meta = dict(prior=PRIOR, train=run["train"], events=log, save_behind=run["save_behind"], settings=settings,
                 step=trainer.step.item(), texts=TEXTS)
-    tensors = {k: v.detach().contiguous().clone() for k, v in tensors.items()}
-    save_file(tensors, folder / f"{name}.safetensors", metadata={"json": json.dumps(meta)})
-    for suffix in ("safetensors", "pth"):
-        (folder / f"{name}.{suffix}").chmod(0o644)
+    write_case(folder, name, tensors, meta)
+    (folder / f"{name}.pth").chmod(0o644)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=pathlib.Path, required=True, help="folder of all fixtures")
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    folder = arguments.out / "prior_trainer"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder, arguments = folder_and_options("prior_trainer", __doc__)
     torch.set_num_threads(1)
     D.tqdm = lambda x, **k: x
     for name in RUNS:

@@ -9,7 +9,6 @@ are as small as the options allow, so that the files are. So few channels make s
 over four almost equal values); weights are drawn anew, with a smaller last layer each time, until the reference's own
 samples stay put under it.
 """
-import argparse
 import contextlib
 import json
 import os
@@ -28,6 +27,8 @@ from torch import nn
 
 from dalle2_pytorch.train_configs import TrainDecoderConfig
 from dalle2_pytorch.trainer import DecoderTrainer
+
+from case_files import folder_and_options
 
 BATCH = 2
 SINGLE, CASCADE = 2e-4, 1e-3  # largest difference of a sample: stages feed their error to the next
@@ -215,12 +216,8 @@ def make_case(name, folder, seed, scale):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=pathlib.Path, required=True)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
+    folder, options = folder_and_options("sampling", __doc__)
     torch.set_num_threads(1)
-    folder = options.out / "sampling"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     cases = []

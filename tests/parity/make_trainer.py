@@ -6,24 +6,22 @@ weights, averages, and the checkpoints it writes in the middle.
 
 check_with_reference.py imports this file for its decoder, its trainer and its way to play a run.
 """
-import argparse
 import contextlib
 import json
-import math
-import pathlib
 import random
 import warnings
 
 warnings.filterwarnings("ignore")
 
-import numpy as np
 import torch
-from safetensors.torch import save_file
 from torch import nn
 
 import dalle2_pytorch.dalle2_pytorch as D
 from dalle2_pytorch.train_configs import DecoderConfig
 from dalle2_pytorch.trainer import DecoderTrainer
+
+from case_files import folder_and_options, write_case
+from waves import fill
 
 UNET = dict(dim=4, dim_mults=[1], cond_dim=4, image_embed_dim=8, attn_heads=1, attn_dim_head=4, resnet_groups=2,
             num_resnet_blocks=1, init_cross_embed_kernel_sizes=[3, 5])
@@ -55,17 +53,6 @@ RUNS = {
                             event(1), event(1, max_batch_size=1), event(2), event(1)]),
     "masked": dict(mask=[False, True], save_behind=1, events=[event(2), event(2), event(2), event(2)]),
 }
-
-
-def fill(module):
-    """Weights as a function of their names: tests/support/fixture.h has the same."""
-    with torch.no_grad():
-        for name, p in module.named_parameters():
-            phase = sum(name.encode()) % 97
-            value = 0.1 * np.sin(0.7 * np.arange(p.numel(), dtype=np.float64) + phase)
-            if p.numel() == max(p.shape) and not name.endswith("bias"):
-                value = value + 1.0
-            p.copy_(torch.from_numpy(value.astype(np.float32)).reshape(p.shape))
 
 
 def make_trainer(mask):
@@ -172,19 +159,12 @@ def play(folder, name, seed):
     config["train"]["unet_training_mask"] = run["mask"]
     meta = dict(config=config, mask=run["mask"], events=log, save_behind=run["save_behind"],
                 steps=trainer.steps.tolist())
-    tensors = {k: v.detach().contiguous().clone() for k, v in tensors.items()}
-    save_file(tensors, folder / f"{name}.safetensors", metadata={"json": json.dumps(meta)})
-    for suffix in ("safetensors", "pth"):
-        (folder / f"{name}.{suffix}").chmod(0o644)
+    write_case(folder, name, tensors, meta)
+    (folder / f"{name}.pth").chmod(0o644)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=pathlib.Path, required=True, help="folder of all fixtures")
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    folder = arguments.out / "trainer"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder, arguments = folder_and_options("trainer", __doc__)
     torch.set_num_threads(1)
     for name in RUNS:
         play(folder, name, arguments.seed)

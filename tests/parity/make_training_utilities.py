@@ -3,9 +3,6 @@
 
     python make_training_utilities.py --out fixtures [--seed 0]      writes fixtures/training_utilities/*.safetensors
 """
-import argparse
-import json
-import pathlib
 import types
 import warnings
 
@@ -13,16 +10,10 @@ warnings.filterwarnings("ignore")
 
 import torch
 from diffusers import training_utils
-from safetensors.torch import save_file
 
 import dalle2_pytorch.dalle2_pytorch as reference
 
-
-def write(folder, name, tensors, meta=None):
-    path = folder / f"{name}.safetensors"
-    save_file({k: v.detach().clone().contiguous() for k, v in tensors.items()}, path,
-              metadata={"json": json.dumps(meta or {})})
-    path.chmod(0o644)
+from case_files import folder_and_options, write_case
 
 
 def scheduler(kind, timesteps, prediction_type="epsilon"):
@@ -48,7 +39,7 @@ def weights(folder, generator):
     out["sigmas"] = sigmas
     for scheme in ("sigma_sqrt", "cosmap", "none"):
         out[scheme] = training_utils.compute_loss_weighting_for_sd3(scheme, sigmas)
-    write(folder, "weights", out, {"cases": cases})
+    write_case(folder, "weights", out, {"cases": cases})
 
 
 def densities(folder, seed):
@@ -68,7 +59,7 @@ def densities(folder, seed):
         timesteps = 1000
         out[f"{i}.times"] = torch.arange(timesteps).flip(0)[(u * timesteps).long().clamp(0, timesteps - 1)]
         cases.append({"scheme": scheme, "seed": draw_seed, **parameters})
-    write(folder, "densities", out, {"cases": cases})
+    write_case(folder, "densities", out, {"cases": cases})
 
 
 def dream(folder, generator):
@@ -101,17 +92,12 @@ def dream(folder, generator):
                                                             noisy, noise, None)
         except (NotImplementedError, ValueError) as error:
             messages[prediction_type] = str(error)
-    write(folder, "dream", out, {"cases": cases, "messages": messages})
+    write_case(folder, "dream", out, {"cases": cases, "messages": messages})
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=pathlib.Path, required=True)
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
+    folder, arguments = folder_and_options("training_utilities", __doc__)
     torch.set_num_threads(1)
-    folder = arguments.out / "training_utilities"
-    folder.mkdir(parents=True, exist_ok=True)
     generator = torch.Generator().manual_seed(arguments.seed)
     weights(folder, generator)
     densities(folder, arguments.seed)

@@ -7,35 +7,22 @@ One safetensors file a case. Weights are a function of the parameter's name (see
 stored. A gradient is stored as its L2 norm, two projections and eight of its entries, with the noise
 that float32 leaves in it.
 """
-import argparse
 import copy
 import json
-import pathlib
 import random
 import warnings
 
 warnings.filterwarnings("ignore")
 
-import numpy as np
 import torch
 from safetensors.torch import save_file
 
 import dalle2_pytorch.dalle2_pytorch as reference
 
+from case_files import folder_and_options
+from waves import fill, nudge, wave
+
 ENTRIES = 8  # gradient entries stored for a parameter
-
-
-def wave(shape, f=0.37, ph=0.0, scale=1.0, off=0.0):
-    n = int(np.prod(shape))
-    values = off + scale * np.sin(f * np.arange(n, dtype=np.float64) + ph)
-    return torch.from_numpy(values.astype(np.float32)).reshape(tuple(shape))
-
-
-def fill(module):
-    with torch.no_grad():
-        for name, p in module.named_parameters():
-            gain = p.numel() == max(p.shape, default=1) and not name.endswith("bias")
-            p.copy_(wave(p.shape, 0.7, sum(name.encode()) % 97, 0.1, 1.0 if gain else 0.0))
 
 
 def fnv1a(text):
@@ -155,15 +142,6 @@ def compact(gradient):
     return torch.cat([g.norm().reshape(1), torch.stack(projections), entries]).float()
 
 
-def nudge(tensors, seed):
-    """Moves every number by one rounding of float32, up or down."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for t in tensors:
-            signs = torch.randint(0, 2, t.shape, generator=generator) * 2 - 1
-            t.mul_(1 + signs * torch.finfo(torch.float32).eps)
-
-
 NUDGED = 12  # runs with weights moved by a rounding
 
 
@@ -172,7 +150,7 @@ def rounding_noise(one, start, run, seed):
     noise = dict.fromkeys(one, 0.0)
     for time in range(NUDGED):
         moved = copy.deepcopy(start)
-        nudge(list(moved.parameters()), seed + 1 + 1000003 * time)
+        nudge(moved.parameters(), seed + 1 + 1000003 * time)
         for name, value in run(moved).items():
             noise[name] = max(noise[name], float((value.double() - one[name].double()).abs().max()))
     return noise
@@ -238,14 +216,8 @@ def run_case(config, rng):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--cases", type=int, default=20)
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).parent / "fixtures")
-    args = parser.parse_args()
+    out, args = folder_and_options("unet", __doc__, seed=1, cases=20)
     torch.set_num_threads(1)
-    out = args.out / "unet"
-    out.mkdir(parents=True, exist_ok=True)
     for case in range(args.cases):
         rng = random.Random(args.seed * 1_000_003 + case)
         config = draw_config(rng)

@@ -9,23 +9,21 @@ far a value moves when every weight moves by one rounding. What the
 references cannot do is put right here: muse's classic codebook (its constructor crashes), and the loss of the discriminator without the
 penalty (theirs is unbound). A case whose codes hang on a rounding is left out.
 """
-import argparse
 import copy
-import pathlib
 import random
 import warnings
 
 warnings.filterwarnings("ignore")
 
-import numpy as np
 import torch
 from torch import nn
 from vector_quantize_pytorch import VectorQuantize
 
 import dalle2_pytorch.vqgan_vae as theirs
 import muse_maskgit_pytorch.vqgan_vae as muse
-from case_files import write_cases
-from make_unet import compact, fill, rounding_noise
+from case_files import folder_and_options, write_cases
+from make_unet import compact, rounding_noise
+from waves import fill
 
 
 class Features(nn.Module):
@@ -176,14 +174,8 @@ def make_case(number):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--cases", type=int, default=8)
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).parent / "fixtures")
-    arguments = parser.parse_args()
+    folder, arguments = folder_and_options("vae", __doc__, cases=8)
     torch.set_num_threads(1)
-    folder = arguments.out / "vae"
-    folder.mkdir(parents=True, exist_ok=True)
     write_cases(folder, make_case, arguments.seed, arguments.cases)
 
 

@@ -7,16 +7,15 @@ The order is that of muse's trainer: the autoencoder's update, then on other pic
 before. Its faults are left out: parameters in the order of a set, clipping over both parts. The fixture has each step's two losses, and
 the weights and codes after the last, compact as in make_unet.py.
 """
-import argparse
 import copy
-import pathlib
 import random
 
 import torch
 
-from case_files import write_cases
-from make_unet import compact, fill, rounding_noise
+from case_files import folder_and_options, write_cases
+from make_unet import compact, rounding_noise
 from make_vae import Features, draw_config, losses_turn, make_vae, pictures, quantizer_of
+from waves import fill
 
 STEPS, LR = 3, 3e-4
 
@@ -75,14 +74,8 @@ def make_case(number):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--cases", type=int, default=5)
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).parent / "fixtures")
-    arguments = parser.parse_args()
+    folder, arguments = folder_and_options("vae_trainer", __doc__, cases=5)
     torch.set_num_threads(1)
-    folder = arguments.out / "vae_trainer"
-    folder.mkdir(parents=True, exist_ok=True)
     write_cases(folder, make_case, arguments.seed, arguments.cases)
 
 

@@ -6,19 +6,19 @@ Writes <out>/webdataset/: a few shards a case (plain, gzip, bzip2 or xz inside) 
 in order and the number of members that webdataset warned of. Names and contents stand there byte for byte as
 the characters U+0000 to U+00FF; a content of more than 40 bytes as [size, CRC-32]. Needs webdataset 1.0.2.
 """
-import argparse
 import bz2
 import gzip
 import io
 import json
 import lzma
-import os
 import random
 import tarfile
 import warnings
 import zlib
 
 from webdataset import tariterators
+
+from case_files import folder_and_options
 
 FOLDERS = ["", "", "", "", "a/", "a/b/", "a.b/", "./", "../../", "/abs/", "__meta__/", "__x/", "x/__y__/", ".h/",
            "a//", "ordner_äöü/", "l" * 120 + "/", "UPPER/", "./d/", "k.jpg/", "/", "//", "~/", "a\\b/", "\udcff/"]
@@ -148,26 +148,17 @@ def samples_of(paths):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", default=os.path.join(os.path.dirname(__file__), "fixtures"))
-    parser.add_argument("--count", type=int, default=40)
-    arguments = parser.parse_args()
+    folder, arguments = folder_and_options("webdataset", __doc__, cases=40)
     warnings.simplefilter("ignore")
     rng = random.Random(arguments.seed)
-    folder = os.path.join(arguments.out, "webdataset")
-    os.makedirs(folder, exist_ok=True)
     cases = []
-    for i in range(arguments.count):
+    for i in range(arguments.cases):
         names = [f"{i:03d}_{shard}.tar" for shard in range(rng.choice([1, 1, 1, 2, 3]))]
         for name in names:
-            with open(os.path.join(folder, name), "wb") as file:
-                file.write(make_tar(rng))
-        samples, problems = samples_of([os.path.join(folder, name) for name in names])
+            (folder / name).write_bytes(make_tar(rng))
+        samples, problems = samples_of([str(folder / name) for name in names])
         cases.append({"files": names, "samples": samples, "warnings": problems})
-    with open(os.path.join(folder, "cases.json"), "w", encoding="utf-8") as file:
-        json.dump(cases, file, indent=0)
-        file.write("\n")
+    (folder / "cases.json").write_text(json.dumps(cases, indent=0) + "\n")
 
 
 if __name__ == "__main__":

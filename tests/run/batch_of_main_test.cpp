@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "run/shards/batch_of_main.h"
+#include "run/decoder/decoder_pictures.h"
 
 #include <torch/torch.h>
 

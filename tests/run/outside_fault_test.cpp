@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "base/error.h"
-#include "dist/peer_error.h"
+#include "dist/process_group.h"
 #include "dist/ranks_in_threads.h"
 #include "run/loop/rank_batch.h"
 #include "run/toy_support.h"

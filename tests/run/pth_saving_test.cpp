@@ -4,14 +4,66 @@
 #include <ATen/ATen.h>
 #include <catch2/catch.hpp>
 
+#include <atomic>
+#include <chrono>
 #include <future>
+#include <stdexcept>
+#include <thread>
 
+#include "base/log.h"
 #include "checkpoint/archive/mapped_file.h"
 #include "support/mapped_files.h"
 #include "support/temp_dir.h"
 
 namespace dalle2 {
 namespace {
+
+TEST_CASE("work in the background runs beside the caller, one piece after the other") {
+  std::atomic<bool> may_end = false;
+  std::vector<int> order;
+  BackgroundJob job;
+  job.start([&] {
+    while (!may_end) std::this_thread::yield();
+    order.push_back(1);
+  });
+  job.check();  // does not wait
+  CHECK(order.empty());
+  may_end = true;
+  job.start([&] { order.push_back(2); });  // waits for the first
+  job.wait();
+  CHECK(order == std::vector<int>{1, 2});
+  job.wait();  // nothing to wait for
+}
+
+TEST_CASE("an error of work in the background comes to the caller once") {
+  BackgroundJob job;
+  job.start([] { throw std::runtime_error("disk full"); });
+  CHECK_THROWS_WITH(job.wait(), "disk full");
+  job.wait();
+  job.start([] { throw std::runtime_error("disk full"); });
+  CHECK_THROWS_WITH(job.start([] {}), "disk full");
+  job.start([] { throw std::runtime_error("disk full"); });
+  const auto check_until_thrown = [&] {
+    for (int i = 0; i < 10000; ++i) {
+      job.check();
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  };
+  CHECK_THROWS_WITH(check_until_thrown(), "disk full");
+}
+
+TEST_CASE("an error that nobody asked for is logged when the job goes") {
+  std::string logged;
+  set_log_sink([&](LogLevel level, const std::string&, const std::string& text) {
+    if (level == LogLevel::kError) logged = text;
+  });
+  {
+    BackgroundJob job;
+    job.start([] { throw std::runtime_error("disk full"); });
+  }
+  set_log_sink({});
+  CHECK(logged == "disk full");
+}
 
 TEST_CASE("a save in the background gives back the space of scratch files when it is over") {
   const test::TempDir folder;

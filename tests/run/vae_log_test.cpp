@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "run/vae/vae_position.h"
+#include "run/vae/vae_run.h"
 
 namespace dalle2 {
 namespace {

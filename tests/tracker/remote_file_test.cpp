@@ -8,12 +8,10 @@
 
 #include "base/error.h"
 #include "io/files/atomic_file.h"
-#include "net/base64.h"
-#include "net/sha256.h"
+#include "net/digest.h"
 #include "support/captured_log.h"
 #include "support/clean_environment.h"
 #include "support/temp_dir.h"
-#include "tracker/places/fetch.h"
 
 namespace dalle2 {
 namespace {

@@ -13,7 +13,7 @@
 #include "base/error.h"
 #include "io/files/atomic_file.h"
 #include "io/pictures/image.h"
-#include "net/base64.h"
+#include "net/digest.h"
 #include "support/broken_listing.h"
 #include "support/temp_dir.h"
 #include "tracker/log/log_file.h"

@@ -18,7 +18,7 @@
 #include "io/streams/stream.h"
 #include "io/text/byte_pairs.h"
 #include "io/text/clean_caption.h"
-#include "net/sha256.h"
+#include "net/digest.h"
 
 namespace dalle2 {
 namespace {

@@ -13,10 +13,9 @@
 #include "base/log.h"
 #include "base/public_url.h"
 #include "base/stop_signal.h"
-#include "net/base64.h"
-#include "net/http_json.h"
+#include "net/digest.h"
+#include "net/http_call.h"
 #include "net/hub/hub_api.h"
-#include "net/sha256.h"
 #include "net/url.h"
 
 namespace dalle2 {

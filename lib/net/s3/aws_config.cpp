@@ -8,8 +8,7 @@
 
 #include "base/error.h"
 #include "base/public_url.h"
-#include "net/environment.h"
-#include "net/ini_file.h"
+#include "net/login_files.h"
 
 namespace dalle2 {
 namespace {

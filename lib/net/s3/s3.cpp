@@ -10,7 +10,6 @@
 #include "base/public_url.h"
 #include "base/text.h"
 #include "net/s3/s3_request.h"
-#include "net/s3/sigv4.h"
 #include "net/url.h"
 
 namespace dalle2 {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/error.h"
+#include "net/digest.h"
 #include "net/s3/s3_request.h"
-#include "net/sha256.h"
 
 namespace dalle2 {
 namespace {

@@ -13,7 +13,7 @@
 #include "checkpoint/module_state.h"
 #include "checkpoint/pickle/value_json.h"
 #include "model/clip/frozen_clip.h"
-#include "net/sha256.h"
+#include "net/digest.h"
 #include "run/checkpoints/clip_weights.h"
 #include "run/kinds.h"
 #include "tracker/public_config.h"

@@ -16,7 +16,7 @@
 #include "checkpoint/lora/lora_file.h"
 #include "checkpoint/pickle/value_json.h"
 #include "run/checkpoints/model_weights.h"
-#include "run/checkpoints/saved_facts.h"
+#include "run/loop/run_position.h"
 #include "tracker/public_config.h"
 
 namespace dalle2 {

@@ -13,7 +13,7 @@
 #include "io/files/atomic_file.h"
 #include "io/files/folder_names.h"
 #include "run/checkpoints/run_checkpoints.h"
-#include "run/checkpoints/saved_facts.h"
+#include "run/loop/run_position.h"
 
 namespace dalle2 {
 namespace {

@@ -16,7 +16,7 @@
 #include "base/untrusted_text.h"
 #include "dist/gather_rows.h"
 #include "io/text/clip_vocabulary.h"
-#include "net/sha256.h"
+#include "net/digest.h"
 
 namespace dalle2 {
 namespace {

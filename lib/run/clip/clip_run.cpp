@@ -8,7 +8,7 @@
 #include "base/text.h"
 #include "model/random.h"
 #include "run/checkpoints/model_weights.h"
-#include "run/device/device_copy.h"
+#include "run/device/device.h"
 
 namespace dalle2 {
 namespace {

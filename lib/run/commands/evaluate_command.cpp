@@ -19,7 +19,6 @@
 #include "run/checkpoints/model_weights.h"
 #include "run/clip/clip_data.h"
 #include "run/commands.h"
-#include "run/commands/evaluate_kinds.h"
 #include "run/commands/sample_command.h"
 #include "run/commands/several_processes.h"
 #include "run/decoder/decoder_data.h"

@@ -14,7 +14,6 @@
 #include "base/log.h"
 #include "base/stop_signal.h"
 #include "config/resume_changes.h"
-#include "dist/failure_file.h"
 #include "dist/rank_launcher.h"
 #include "dist/world.h"
 #include "run/commands.h"

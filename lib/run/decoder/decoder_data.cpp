@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "run/decoder/decoder_data.h"
 
-#include "run/device/device_copy.h"
+#include "run/device/device.h"
 #include "run/shards/shard_position.h"
 
 namespace dalle2 {

@@ -3,19 +3,21 @@
 
 #include <torch/types.h>
 
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "base/untrusted_text.h"
 #include "dist/gather_rows.h"
 #include "io/pictures/image.h"
 #include "model/random.h"
 #include "model/resize.h"
 #include "run/decoder/decoder_evaluation.h"
 #include "run/pictures/pictures.h"
-#include "run/shards/batch_of_main.h"
 
 namespace dalle2 {
 namespace {
@@ -152,6 +154,35 @@ void DecoderPictures::log(const Examples& examples, const at::Tensor& drawn) {
   tracker.log_images({{encode_png(to_picture(image_grid(all, 8))), "real | drawn, in pairs"}},
                      examples.section + " Grid",
                      trainer_.first_steps());
+}
+
+std::optional<Batch> batch_of_main(ProcessGroup& group, std::optional<Batch> own) {
+  if (group.is_alone()) return own;
+  nlohmann::json about;  // null: there is none
+  if (group.is_main() && own) {
+    std::vector<std::string> keys;
+    for (const std::string& key : own->keys) keys.push_back(as_utf8(key));
+    about = {{"keys", keys}, {"captions", own->captions}, {"shapes", nlohmann::json::array()}};
+    own->tensors([&](const at::Tensor& tensor) {
+      about["shapes"].push_back(tensor.defined() ? nlohmann::json(tensor.sizes().vec()) : nullptr);
+    });
+  }
+  about = nlohmann::json::parse(group.text_of_main(about.dump(), "samples for pictures"));
+  if (about.is_null()) return std::nullopt;
+  Batch batch = group.is_main() ? *std::move(own) : Batch{};
+  batch.keys = about["keys"].get<std::vector<std::string>>();
+  batch.captions = about["captions"].get<std::vector<std::string>>();
+  auto shape = about["shapes"].begin();
+  batch.tensors([&](at::Tensor& tensor) {
+    const nlohmann::json& sizes = *shape++;
+    if (sizes.is_null()) return;
+    const auto there = at::TensorOptions(group.device()).dtype(at::kFloat);
+    const at::Tensor values = group.is_main() ? tensor.to(there).contiguous()
+                                              : at::empty(sizes.get<std::vector<int64_t>>(), there);
+    group.broadcast(values, "samples for pictures");
+    tensor = values.cpu();
+  });
+  return batch;
 }
 
 }  // namespace dalle2

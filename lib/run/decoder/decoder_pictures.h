@@ -2,17 +2,23 @@
 // Pictures that a decoder run draws for its logs, beside the real ones.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "config/decoder/decoder_run_config.h"
 #include "data/loader/batch.h"
+#include "dist/process_group.h"
 #include "run/decoder/decoder_data.h"
 #include "run/loop/run_session.h"
 #include "run/shards/shard_data.h"
 #include "trainer/decoder_trainer.h"
 
 namespace dalle2 {
+
+/// Rank 0's batch on all ranks; all have to call it. Of `own` on the others nothing is looked at.
+/// @return none if rank 0 has none
+std::optional<Batch> batch_of_main(ProcessGroup& group, std::optional<Batch> own);
 
 class DecoderPictures {
  public:

@@ -12,6 +12,7 @@
 #include "checkpoint/state_dict.h"
 #include "data/loader/loader_position.h"
 #include "dist/process_group.h"
+#include "tracker/run_folder/resume_order.h"
 #include "trainer/state/train_state.h"
 
 namespace dalle2 {
@@ -74,5 +75,19 @@ Extras position_entries(RunPosition& position, Dict& own);
 void read_position(RunPosition& position, const Cursor& root);
 /// The placeholders of save targets with the position's values.
 FormatFields position_placeholders(RunPosition& position);
+
+/// {next_lane: int, lanes: [{...}], shard_names: str}, with the numbers of each LanePosition.
+Value value_of(const LoaderPosition& position);
+/// Entries that an earlier version did not write keep their defaults.
+/// @throws DataError naming the entry that is of another type, or no position of any epoch
+LoaderPosition loader_position_of(const Cursor& saved);
+
+/// What a checkpoint or a model file says of its run, read without its tensors. None if it cannot be read.
+std::optional<SavedFacts> read_saved_facts(const std::string& path);
+
+/// The entries of `dalle2_train` that say it; samples_seen is at the root.
+void add_facts(const SavedFacts& facts, Dict& own);
+/// @throws DataError for an entry of another type
+SavedFacts facts_of(const Cursor& root);
 
 }  // namespace dalle2

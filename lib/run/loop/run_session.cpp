@@ -13,9 +13,8 @@
 #include "base/this_process.h"
 #include "model/random.h"
 #include "optim/tf32.h"
-#include "run/checkpoints/saved_facts.h"
 #include "run/device/device.h"
-#include "run/loop/outside_fault.h"
+#include "run/loop/run_position.h"
 
 namespace dalle2 {
 

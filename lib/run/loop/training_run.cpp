@@ -5,7 +5,7 @@
 
 #include "base/log.h"
 #include "base/stop_signal.h"
-#include "net/sha256.h"
+#include "net/digest.h"
 
 namespace dalle2 {
 

@@ -21,7 +21,6 @@
 #include "config/shared/train_options.h"
 #include "run/checkpoints/run_checkpoints.h"
 #include "run/loop/loss_window.h"
-#include "run/loop/outside_fault.h"
 #include "run/loop/run_position.h"
 #include "run/loop/run_session.h"
 #include "run/loop/step_record.h"

@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "model/random.h"
-#include "run/device/device_copy.h"
+#include "run/device/device.h"
 
 namespace dalle2 {
 

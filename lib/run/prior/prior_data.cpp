@@ -10,7 +10,7 @@
 #include "base/stop_signal.h"
 #include "base/text.h"
 #include "data/loader/drop_log.h"
-#include "run/device/device_copy.h"
+#include "run/device/device.h"
 
 namespace dalle2 {
 
@@ -52,8 +52,8 @@ void check_usable(const PriorDataset& data, bool has_clip) {
   constexpr int64_t kMostTried = 1 << 16, kMostAtOnce = 1 << 10;
   DropLog drops;
   int64_t row = 0, count = 1;
-  for (auto batch = data.batch("train", row, count); batch;
-       batch = data.batch("train", row, count)) {
+  for (auto batch = data.batch("train", /*epoch=*/0, row, count); batch;
+       batch = data.batch("train", /*epoch=*/0, row, count)) {
     if (batch->size() > 0) return;
     drops.merge(std::move(batch->drops));
     row += count;

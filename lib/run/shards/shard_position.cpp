@@ -8,7 +8,7 @@
 #include "base/text.h"
 #include "checkpoint/pickle/value_json.h"
 #include "config/reading/count_limits.h"
-#include "run/checkpoints/loader_state.h"
+#include "run/loop/run_position.h"
 
 namespace dalle2 {
 

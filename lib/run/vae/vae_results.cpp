@@ -13,7 +13,7 @@
 #include "checkpoint/pickle/pth.h"
 #include "io/files/atomic_file.h"
 #include "io/pictures/image.h"
-#include "run/device/device_copy.h"
+#include "run/device/device.h"
 #include "run/pictures/pictures.h"
 #include "run/vae/vae_run.h"
 

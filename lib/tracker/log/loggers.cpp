@@ -11,8 +11,8 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "io/formats/event_file.h"
 #include "tracker/log/queued_logger.h"
-#include "tracker/log/tensorboard_logger.h"
 #include "tracker/wandb/wandb_logger.h"
 
 namespace dalle2 {
@@ -39,6 +39,76 @@ class ConsoleLogger : public Logger {
   void log_error(const std::string&, const LogMoment&) override {}
   std::map<std::string, std::string> resume_data() const override { return {}; }
   bool set_attribute(const std::string&, const std::string&) override { return false; }
+};
+
+/// Numbers become scalars of the record's names; texts, captions and errors TensorBoard's texts;
+/// pictures "{section}/{number}".
+class TensorboardLogger : public Logger {
+ public:
+  TensorboardLogger(const TensorboardLogConfig& config, std::string default_folder)
+      : Logger(config.auto_resume),
+        log_dir_(config.log_dir),
+        default_folder_(std::move(default_folder)),
+        verbose_(config.verbose) {}
+
+  std::string type_name() const override { return "TensorboardLogger"; }
+  void init(const RunFacts&) override {
+    const std::string folder = log_dir_.value_or(default_folder_);
+    events_.emplace(folder);
+    log_info("track", "Logging to TensorBoard: tensorboard --logdir {}", folder);
+  }
+  void log(const LogRecord& record, const LogMoment& moment) override {
+    EventSummary summary;
+    for (const auto& [name, value] : record) {
+      if (const auto* text = std::get_if<std::string>(&value)) {
+        summary.add_text(name, *text);
+      } else if (const auto* whole = std::get_if<int64_t>(&value)) {
+        summary.add_scalar(name, static_cast<double>(*whole));
+      } else {
+        summary.add_scalar(name, std::get<double>(value));
+      }
+    }
+    write(summary, moment);
+  }
+  bool prints_records() const override { return verbose_; }
+  void log_images(const std::vector<StoredImage>& images,
+                  const std::string& section,
+                  const LogMoment& moment) override {
+    EventSummary summary;
+    std::string captions;
+    for (size_t i = 0; i < images.size(); ++i) {
+      summary.add_image(fmt::format("{}/{}", section, i), *images[i].png);
+      if (!images[i].caption.empty()) captions += fmt::format("- {}: {}\n", i, images[i].caption);
+    }
+    if (!captions.empty()) summary.add_text(section + "/captions", captions);
+    write(summary, moment);
+  }
+  void log_error(const std::string& message, const LogMoment& moment) override {
+    EventSummary summary;
+    summary.add_text("Errors", message);
+    write(summary, moment);
+  }
+  std::map<std::string, std::string> resume_data() const override {
+    // The default moves with data_path.
+    if (!log_dir_) return {};
+    return {{"log_dir", *log_dir_}};
+  }
+  bool set_attribute(const std::string& name, const std::string& value) override {
+    if (name != "log_dir") return false;
+    if (value.empty()) throw ConfigError("\"log_dir\" is empty; expected a folder");
+    log_dir_ = value;
+    return true;
+  }
+
+ private:
+  void write(const EventSummary& summary, const LogMoment& moment) {
+    if (!summary.empty()) events_->write(summary, moment.step, moment.unix_seconds);
+  }
+
+  std::optional<std::string> log_dir_;
+  std::string default_folder_;
+  bool verbose_;
+  std::optional<EventFile> events_;
 };
 
 std::unique_ptr<Logger> make_logger(const LogConfig& config, const std::string& data_path) {

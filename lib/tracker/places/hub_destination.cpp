@@ -2,7 +2,7 @@
 #include <memory>
 
 #include "net/hub/hub_api.h"
-#include "tracker/places/destinations.h"
+#include "tracker/places/destination.h"
 
 namespace dalle2 {
 namespace {

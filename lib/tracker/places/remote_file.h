@@ -2,12 +2,38 @@
 // A file that is fetched before it is read: of a web server, a store, the Hugging Face hub.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 
+#include "io/streams/stream.h"
+#include "net/http_stream.h"
+
 namespace dalle2 {
+
+/// What a file has to be, as far as that is known.
+struct ExpectedFile {
+  std::optional<uint64_t> bytes = {};
+  std::optional<std::string> sha256 = {};  ///< hexadecimal digits
+  std::string md5_base64 = {};             ///< empty: not known
+};
+
+/// Stores all bytes of `source` at `path`, and compares them with what is expected before the file
+/// is there.
+/// @param name the address without its secrets, for messages and the log
+/// @throws DataError another size or hash; ResourceError (disk); what `source` throws
+void store_fetched(const ByteSource& source,
+                   const std::string& path,
+                   const ExpectedFile& expected,
+                   const std::string& name);
+
+/// The same for the body of a GET, which continues where it was cut.
+void store_fetched(HttpGet request,
+                   const std::string& path,
+                   const ExpectedFile& expected,
+                   const std::string& name);
 
 class RemoteFile {
  public:
@@ -35,7 +61,7 @@ std::unique_ptr<RemoteFile> make_remote_file(const std::string& url,
                                              const RemoteFileOptions& options = {});
 
 /// A file of a Weights & Biases run. @param run entity/project/run_id
-/// @throws ConfigError it is none, or the environment of W&B is wrong (net/wandb_access.h)
+/// @throws ConfigError it is none, or the environment of W&B is wrong (net/wandb_api.h)
 std::unique_ptr<RemoteFile> make_wandb_file(const std::string& run, const std::string& file);
 
 /// A file under its own name in a folder that goes with this object.

@@ -11,7 +11,7 @@
 #include "config/shared/save_config_json.h"
 #include "io/files/atomic_file.h"
 #include "io/files/writable.h"
-#include "tracker/places/destinations.h"
+#include "tracker/places/destination.h"
 #include "tracker/places/model_card.h"
 #include "tracker/places/uploads.h"
 #include "tracker/run_folder/run_files.h"

@@ -8,11 +8,11 @@
 
 #include "base/error.h"
 #include "base/public_url.h"
+#include "net/digest.h"
 #include "net/http_call.h"
 #include "net/s3/s3_upload.h"
-#include "net/sha256.h"
 #include "net/url.h"
-#include "tracker/places/destinations.h"
+#include "tracker/places/destination.h"
 
 namespace dalle2 {
 namespace {

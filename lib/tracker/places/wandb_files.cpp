@@ -7,8 +7,7 @@
 #include "base/error.h"
 #include "base/public_url.h"
 #include "net/wandb_api.h"
-#include "tracker/places/destinations.h"
-#include "tracker/places/fetch.h"
+#include "tracker/places/destination.h"
 #include "tracker/places/remote_file.h"
 
 namespace dalle2 {

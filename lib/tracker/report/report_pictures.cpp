@@ -12,7 +12,7 @@
 #include "base/text.h"
 #include "io/files/atomic_file.h"
 #include "io/pictures/image.h"
-#include "net/base64.h"
+#include "net/digest.h"
 #include "tracker/report/html_text.h"
 
 namespace dalle2 {

@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/lora/lora_file.h"
-#include "optim/finite.h"
+#include "optim/flat_parameters.h"
 
 namespace dalle2 {
 namespace {

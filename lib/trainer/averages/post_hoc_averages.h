@@ -11,7 +11,6 @@
 #include "checkpoint/state_dict.h"
 #include "config/shared/train_options.h"
 #include "optim/flat_parameters.h"
-#include "optim/flat_slice.h"
 #include "optim/power_rule.h"
 #include "trainer/rank_shards.h"
 

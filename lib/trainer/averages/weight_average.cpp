@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "model/lora.h"
-#include "optim/finite.h"
+#include "optim/flat_parameters.h"
 
 namespace dalle2 {
 namespace {

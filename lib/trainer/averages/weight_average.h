@@ -19,7 +19,6 @@
 #include "config/shared/train_options.h"
 #include "optim/average_rule.h"
 #include "optim/flat_parameters.h"
-#include "optim/flat_slice.h"
 #include "trainer/rank_shards.h"
 
 namespace dalle2 {

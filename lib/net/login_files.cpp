@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
-#include "net/netrc.h"
+#include "net/login_files.h"
 
+#include <cstdlib>
 #include <fstream>
 #include <sstream>
 
 #include "base/text.h"
-#include "net/environment.h"
 
 namespace dalle2 {
 namespace {
@@ -58,6 +58,47 @@ Entry next_entry(std::istream& words, std::string& word, const std::string& host
 }
 
 }  // namespace
+
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+std::string trimmed(const std::string& text) {
+  constexpr const char* kBlank = " \t\r\n";
+  const size_t begin = text.find_first_not_of(kBlank);
+  if (begin == std::string::npos) return "";
+  return text.substr(begin, text.find_last_not_of(kBlank) - begin + 1);
+}
+
+std::map<std::string, IniSection> read_ini(const std::string& path) {
+  std::map<std::string, IniSection> sections;
+  std::ifstream file(path);
+  IniSection* section = nullptr;
+  std::string outer;
+  for (std::string line; std::getline(file, line);) {
+    const bool nested = line.starts_with(' ') || line.starts_with('\t');
+    const std::string text = trimmed(line);
+    if (text.empty() || text[0] == '#' || text[0] == ';') continue;
+    if (text[0] == '[') {
+      section = &sections[trimmed(text.substr(1, text.find(']') - 1))];
+      outer.clear();
+      continue;
+    }
+    const size_t equals = text.find('=');
+    if (section == nullptr || equals == std::string::npos) continue;
+    const std::string key = trimmed(text.substr(0, equals));
+    const std::string value = trimmed(text.substr(equals + 1));
+    if (!nested) outer = key;
+    (*section)[nested ? outer + "." + key : key] = value;
+  }
+  return sections;
+}
+
+std::string value_of(const IniSection& section, const std::string& key) {
+  const auto found = section.find(key);
+  return found == section.end() ? "" : found->second;
+}
 
 std::optional<NetrcLogin> netrc_login(const std::string& text,
                                       const std::string& host,

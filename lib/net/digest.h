@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// SHA-256 (FIPS 180-4), of files too, HMAC (RFC 2104) of short texts, and the older hashes by which
-// services name their files. All by OpenSSL.
+// SHA-256 (FIPS 180-4), of files too, HMAC (RFC 2104) of short texts, the older hashes by which
+// services name their files, and bytes as text. All by OpenSSL.
 #pragma once
 
 #include <cstddef>
@@ -19,6 +19,8 @@ std::string sha256(std::string_view text);
 std::string hmac_sha256(std::string_view key, std::string_view text);
 /// Two lower-case digits a byte.
 std::string to_hex(std::string_view bytes);
+/// RFC 4648, section 4.
+std::string base64(std::string_view bytes);
 
 /// SHA-1 and MD5 name files and find damage; they stop no attacker.
 enum class HashKind { kSha256, kSha1, kMd5 };

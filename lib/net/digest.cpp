@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "net/sha256.h"
+#include "net/digest.h"
 
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
@@ -43,6 +43,15 @@ std::string to_hex(std::string_view bytes) {
     hex += kDigits[byte & 15];
   }
   return hex;
+}
+
+std::string base64(std::string_view bytes) {
+  std::string text((bytes.size() + 2) / 3 * 4 + 1, '\0');  // with the zero that OpenSSL writes
+  const int size = EVP_EncodeBlock(reinterpret_cast<unsigned char*>(text.data()),
+                                   reinterpret_cast<const unsigned char*>(bytes.data()),
+                                   static_cast<int>(bytes.size()));
+  text.resize(static_cast<size_t>(size));
+  return text;
 }
 
 struct Hash::State {

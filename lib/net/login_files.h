@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: MIT
+// The environment and files of other tools, from which logins come: ini files ([section] and "key = value")
+// and ~/.netrc.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+
+namespace dalle2 {
+
+/// The variable's text; empty if it is not set.
+std::string environment(const char* name);
+
+/// Without blanks and line breaks at both ends.
+std::string trimmed(const std::string& text);
+
+using IniSection = std::map<std::string, std::string>;
+
+/// The sections by name; none if there is no such file. Indented lines belong to the key before them:
+/// "s3.endpoint_url". If a key occurs twice, the last value counts. Lines of # and ; are comments.
+std::map<std::string, IniSection> read_ini(const std::string& path);
+
+/// Empty if the section has no such key.
+std::string value_of(const IniSection& section, const std::string& key);
+
+/// A secret.
+struct NetrcLogin {
+  std::string user, password;
+};
+
+/// The login that a netrc file has for `host`, else the one of its `default`; none if neither has a
+/// password. Words may be in quotes.
+/// @param user if not empty: of this user
+std::optional<NetrcLogin> netrc_login(const std::string& text,
+                                      const std::string& host,
+                                      const std::string& user = "");
+
+/// The user's file: NETRC, else ~/.netrc.
+struct NetrcFile {
+  std::string path, text;  ///< the text is empty if the file cannot be read
+};
+NetrcFile read_netrc();
+
+}  // namespace dalle2
