@@ -199,7 +199,9 @@ void HttpStream::State::finish_attempt(CURLcode result) {
   }
   const std::string told = curl_text[0] != '\0' ? curl_text : curl_easy_strerror(result);
   if (is_hopeless(result)) give_up(told, 0);
-  const bool refused = status != 0 && status != 200 && status != 206;
+  // The status of a redirect says nothing of a place behind it that cannot be reached.
+  const bool is_lost = result != CURLE_OK && status >= 300 && status < 400;
+  const bool refused = status != 0 && status != 200 && status != 206 && !is_lost;
   if (refused) {
     const std::string reason = fmt::format("the server answers with status {}", status);
     if (!is_worth_retrying(status)) give_up(reason, status);

@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "net/http_call.h"
 #include "net/login_files.h"
+#include "net/url.h"
 
 namespace dalle2 {
 namespace {
@@ -219,6 +220,14 @@ std::string explain_refusal(const HttpAnswer& answer) {
 
 }  // namespace
 
+std::string WandbRunPath::address() const {
+  return fmt::format("{}/{}/{}", uri_encode(entity), uri_encode(project), uri_encode(run_id));
+}
+
+std::string WandbRunPath::page() const {
+  return fmt::format("{}/{}/runs/{}", uri_encode(entity), uri_encode(project), uri_encode(run_id));
+}
+
 WandbRunPath parse_wandb_run_path(const std::string& text) {
   std::vector<std::string> parts;
   std::istringstream words(text);
@@ -303,7 +312,7 @@ WandbRunPath WandbApi::upsert(const WandbRunInfo& info) const {
 }
 
 void WandbApi::stream(const WandbRunPath& path, const Json& content) const {
-  http_json(call("POST", "/files/" + path.text() + "/file_stream"), content, options_);
+  http_json(call("POST", "/files/" + path.address() + "/file_stream"), content, options_);
 }
 
 void WandbApi::upload(const WandbRunPath& path, const std::vector<WandbUpload>& files) const {

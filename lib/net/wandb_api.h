@@ -47,6 +47,10 @@ struct WandbRunPath {
 
   /// "entity/project/id"
   std::string text() const { return entity + "/" + project + "/" + run_id; }
+  /// The same for an address.
+  std::string address() const;
+  /// "entity/project/runs/id", for an address.
+  std::string page() const;
 };
 
 /// "entity/project/id", also with "runs" before the id, as in the page's address. @throws ConfigError

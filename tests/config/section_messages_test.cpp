@@ -273,6 +273,11 @@ TEST_CASE("a token in a config is refused, and never shown") {
                    "holds one. A token does not belong into a config: give it as HF_TOKEN, and "
                    "withdraw this one if others have seen the file"});
   CHECK_NOTHROW(read_with({hub + R"("token_path": "secrets/hf_token.txt"})"}));
+  for (const char* key : {"key", "pwd"})
+    expect_problems({fmt::format(R"(/tracker/log={{"log_type": "console", "{}": "canary"}})", key)},
+                    {fmt::format("/tracker/log/{}", key) + refused});
+  expect_problems({R"(/HF_TOKEN="hf_canary")"}, {"/HF_TOKEN" + refused});
+  expect_problems({R"(/train/wandb_api_key="canary")"}, {"/train/wandb_api_key" + refused});
   // Elsewhere a word is a word.
   const std::string words = file_with(kMinimalConfig, {"/train/tokenizer_tokens=1"});
   CHECK_NOTHROW(parse_decoder_config(words, "test.json", {}));

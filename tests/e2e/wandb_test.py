@@ -364,6 +364,29 @@ class Faults(Wandb):
         self.check_rows(rows, self.logged())
         self.check_files({**double.only_run().files, **folder.files}, rows)
 
+    def test_a_start_stays_offline_while_a_folder_of_the_run_waits(self):
+        log = {**LOG, "auto_resume": True}
+        double = self.double()
+        away = f"http://127.0.0.1:{harness.free_port()}"
+        self.log(20, {"WANDB_BASE_URL": away, "WANDB_API_KEY": KEY}, log=log)
+        said = self.log(20, double.environment(), log=log)
+        first, second = self.folders()
+        self.assertIn(f"earlier rows of the run are still in ./wandb/{first.path.name}", said)
+        self.assertFalse(double.runs)
+        steps = [row["_step"] for folder in (first, second) for row in folder.history]
+        self.assertEqual(steps, sorted(set(steps)))
+        for folder in (first, second):  # as the client does
+            next(folder.path.glob("*.wandb")).with_suffix(".wandb.synced").touch()
+        self.log(20, double.environment(), log=log)
+        self.assertGreater(double.only_run().history[0]["_step"], steps[-1])
+
+    def test_a_project_with_a_blank_in_its_name_logs_online(self):
+        double = self.double()
+        said = self.log(20, double.environment(), log={**LOG, "wandb_project": "my pictures"})
+        self.assertIn(f"{double.url}/somebody/my%20pictures/runs/", said)
+        self.check_rows(double.only_run().history, self.logged())
+        self.assertFalse((self.dir / "wandb").exists())
+
     def test_a_refusal_amid_the_run_turns_the_rest_into_a_folder(self):
         for status in (401, 403, 404, 409, 412):
             with self.subTest(status):
@@ -510,6 +533,8 @@ class RealClient(Wandb):
         folders = self.folders()
         self.sync(double, *(folder.path for folder in folders))
         run = double.only_run()
+        for folder in folders:  # by which our next start knows
+            self.assertTrue(list(folder.path.glob("*.wandb.synced")), folder.path)
         self.assertEqual(without_times(run.history), without_times(row for folder in folders for row in folder.history))
         self.assertEqual(run.exit_code, 0)
 

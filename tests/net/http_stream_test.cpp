@@ -285,6 +285,23 @@ TEST_CASE("redirects are followed, and a loop of them is an error at once") {
   CHECK_THAT(error_of(server.url("/loop")), Contains("redirects"));
 }
 
+TEST_CASE("what breaks off behind a redirect is tried again, and its own reason is given") {
+  const std::string file = pattern(5000);
+  std::atomic<int> asked{0};
+  LoopbackServer server([&](const HttpRequest& request) {
+    if (request.path == "/old") return http_reply(302, "", "Location: /new\r\n");
+    if (request.path == "/gone") return http_reply(302, "", "Location: http://127.0.0.1:1/a\r\n");
+    if (++asked == 1) return HttpReply{"", true};  // closed without an answer
+    return ranged_reply(request, file);
+  });
+  CHECK(get(server.url("/old")) == file);
+  CHECK(asked >= 2);
+  HttpOptions options = quick();
+  options.attempts = 2;
+  CHECK_THAT(error_of(server.url("/gone"), options),
+             Contains("after 2 attempts") && !Contains("status 302"));
+}
+
 TEST_CASE("a waiting stream can be cancelled") {
   LoopbackServer silent([](const HttpRequest&) { return HttpReply{"", false, true}; });
   HttpOptions options = quick(30);

@@ -173,7 +173,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         project, name = variables.get("project") or variables["projectName"], variables.get("run") or variables["runName"]
         files = variables["files"]
         return {"runID": f"id-{name}", "uploadHeaders": [], "files": [
-            {"name": file, "uploadUrl": f"{double.storage_url}/storage/{entity}/{project}/{name}/{urllib.parse.quote(file)}"} for file in files]}
+            {"name": file, "uploadUrl": f"{double.storage_url}/storage/{entity}/" + urllib.parse.quote(f"{project}/{name}/{file}")}
+            for file in files]}
 
     def resume_state(self, variables):
         double = self.server.double
@@ -199,7 +200,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         for name, content in run.files.items():
             if wanted and name not in wanted:
                 continue
-            url = f"{double.url}/storage/{run.entity}/{run.project}/{run.name}/{urllib.parse.quote(name)}"
+            url = f"{double.url}/storage/{run.entity}/{urllib.parse.quote(run.project)}/{run.name}/{urllib.parse.quote(name)}"
             edges.append({"node": {"id": name, "name": name, "url": url, "directUrl": url, "sizeBytes": len(content), "mimetype": "",
                                    "md5": base64.b64encode(hashlib.md5(content).digest()).decode(), "updatedAt": "2026-01-01T00:00:00"},
                           "cursor": name})

@@ -42,6 +42,15 @@ TEST_CASE("an unconditional decoder is drawn from without embeddings, a prior by
   CHECK_THAT(model_card(facts), !Catch::Contains("dalle2-train sample"));
 }
 
+TEST_CASE("a card names the branch, and tells how to continue only where the file can") {
+  CardFacts facts{.repo = "o/r", .file = "l.pth", .revision = "v1", .config = R"({"decoder": {}})"};
+  CHECK_THAT(model_card(facts), Catch::Contains("--checkpoint hf://o/r@v1/l.pth"));
+  CHECK_THAT(model_card(facts), Catch::Contains("\"revision\": \"v1\""));
+  facts.save_type = SaveType::model;
+  CHECK_THAT(model_card(facts), !Catch::Contains("To train it further"));
+  CHECK_THAT(model_card(facts), Catch::Contains("--checkpoint hf://o/r@v1/l.pth"));
+}
+
 TEST_CASE("captions and configs of a model card cannot become markup of the page") {
   const CardFacts facts{.repo = "o/r",
                         .file = "",

@@ -35,6 +35,12 @@ bool names_secret(const std::string& key) {
   });
 }
 
+/// In a section of services, where "key" is no key of a dictionary.
+bool names_login(const std::string& key) {
+  constexpr std::array kWords = {"key", "auth", "pwd", "login"};
+  return std::find(kWords.begin(), kWords.end(), lower_case(key)) != kWords.end();
+}
+
 }  // namespace
 
 void Reader::wrong_type(const Json& json, const std::string& pointer, const std::string& expected) {
@@ -78,7 +84,7 @@ void Reader::unknown_key(const std::string& key,
       findings_.overridden.begin(), findings_.overridden.end(), [&](const std::string& set) {
         return set == at || set.starts_with(at + "/") || at.starts_with(set + "/");
       });
-  if (names_secret(key) && pointer.starts_with("/tracker")) {
+  if (names_secret(key) || (names_login(key) && pointer.starts_with("/tracker"))) {
     faults_.error(
         at,
         "no such key, and no place for a secret: tokens, keys and passwords come from the "

@@ -64,17 +64,23 @@ std::string model_card(const CardFacts& facts) {
       kind,
       program_version());
   const std::string name = facts.file.empty() ? "FILE" : facts.file;
-  const std::string address = fmt::format("hf://{}/{}", facts.repo, name);
+  const std::string at = facts.revision.empty() ? "" : "@" + facts.revision;
+  const std::string address = fmt::format("hf://{}{}/{}", facts.repo, at, name);
   card += "## Use\n\n";
   if (const std::string command = sample_command(kind, config, address); !command.empty()) {
     card += fenced(command, "sh") + "\n";
   }
-  card += "To train it further, load it in a config:\n\n" +
-          fenced(fmt::format("\"load\": {{\"load_from\": \"huggingface\", \"huggingface_repo\": "
-                             "\"{}\", \"huggingface_file_path\": \"{}\"}}",
-                             facts.repo,
-                             name),
-                 "json");
+  if (facts.save_type == SaveType::checkpoint) {
+    const std::string branch =
+        facts.revision.empty() ? "" : fmt::format(", \"revision\": \"{}\"", facts.revision);
+    card += "To train it further, load it in a config:\n\n" +
+            fenced(fmt::format("\"load\": {{\"load_from\": \"huggingface\", \"huggingface_repo\": "
+                               "\"{}\", \"huggingface_file_path\": \"{}\"{}}}",
+                               facts.repo,
+                               name,
+                               branch),
+                   "json");
+  }
   if (!facts.pictures.empty()) card += "\n## Samples\n\n";
   for (const CardPicture& picture : facts.pictures) {
     std::string caption = picture.caption;  // an empty line would end the markup

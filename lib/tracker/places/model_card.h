@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "config/shared/checkpoint_places_config.h"
+
 namespace dalle2 {
 
 struct CardPicture {
@@ -15,8 +17,10 @@ struct CardPicture {
 };
 
 struct CardFacts {
-  std::string repo;    ///< owner/name
-  std::string file;    ///< the checkpoint's name in it; empty: each save has another
+  std::string repo;           ///< owner/name
+  std::string file;           ///< the checkpoint's name in it; empty: each save has another
+  std::string revision = {};  ///< a branch; empty: the default one
+  SaveType save_type = SaveType::checkpoint;
   std::string config;  ///< JSON, with its defaults, without secrets
   std::vector<CardPicture> pictures = {};
 };

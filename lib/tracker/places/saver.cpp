@@ -210,6 +210,8 @@ class RemoteSaver : public Saver {
     const std::vector<std::string> fixed = fixed_targets(targets());
     CardFacts own = facts;
     own.repo = hub->huggingface_repo;
+    if (hub->revision != "main") own.revision = hub->revision;
+    own.save_type = targets().save_type;
     own.file = fixed.empty() ? "" : fixed.front();
     const auto send = [&](const std::string& path, const std::string& target, const char* kind) {
       uploads_->add(destination_->name(), {path, target, kind, /*only_if_absent=*/true});

@@ -18,8 +18,7 @@ constexpr const char* kHowToLogIn =
 
 /// "https://api.wandb.ai/entity/project/runs/id".
 std::string address_of(const WandbAccess& access, const WandbRunPath& run) {
-  return fmt::format(
-      "{}/{}/{}/runs/{}", public_url(access.base_url), run.entity, run.project, run.run_id);
+  return fmt::format("{}/{}", public_url(access.base_url), run.page());
 }
 
 class WandbRemoteFile : public RemoteFile {

@@ -38,6 +38,19 @@ std::string make_folder(const std::string& parent, const std::string& run_id, do
 
 }  // namespace
 
+std::optional<std::string> folder_to_sync(const std::string& parent, const std::string& run_id) {
+  std::optional<std::string> newest;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(parent, error)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with("offline-run-") || !name.ends_with("-" + run_id)) continue;
+    const fs::path file = entry.path() / fmt::format("run-{}.wandb", run_id);
+    if (!fs::exists(file, error) || fs::exists(file.string() + ".synced", error)) continue;
+    if (!newest || *newest < entry.path().string()) newest = entry.path().string();
+  }
+  return newest;
+}
+
 WandbFolder::WandbFolder(const std::string& parent, const WandbRun& run)
     : path_(make_folder(parent, run.info.path.run_id, run.start_unix_seconds)) {
   file_.emplace((fs::path(path_) / fmt::format("run-{}.wandb", run.info.path.run_id)).string());

@@ -9,6 +9,10 @@
 
 namespace dalle2 {
 
+/// The newest folder of a run in `parent` that `wandb sync` has not uploaded. The service drops rows
+/// that come after later ones.
+std::optional<std::string> folder_to_sync(const std::string& parent, const std::string& run_id);
+
 /// The folder `offline-run-<time>-<id>`, which `wandb sync` uploads.
 class WandbFolder : public WandbSink {
  public:

@@ -66,7 +66,7 @@ int64_t png_extent(const std::string& png, size_t at) {
 /// The page of a run; that of the service itself is not at the address of its API.
 std::string page_of(const std::string& base_url, const WandbRunPath& path) {
   const std::string site = base_url == "https://api.wandb.ai" ? "https://wandb.ai" : base_url;
-  return fmt::format("{}/{}/{}/runs/{}", public_url(site), path.entity, path.project, path.run_id);
+  return fmt::format("{}/{}", public_url(site), path.page());
 }
 
 /// A refusal that does not pass by waiting.
@@ -141,6 +141,13 @@ void WandbLogger::init(const RunFacts& facts) {
     go_offline(access_->mode_reason);
   } else if (!unreachable_.empty()) {
     go_offline(unreachable_);
+  } else if (const auto folder = run_.resumed
+                                     ? folder_to_sync(access_->folder, run_.info.path.run_id)
+                                     : std::nullopt) {
+    go_offline(fmt::format(
+        "earlier rows of the run are still in {}, and the service drops rows that come after later "
+        "ones. Sync all its folders, in this order, before a start that is to log online",
+        *folder));
   } else {
     go_online(/*must_exist=*/!goes_on_);
   }
