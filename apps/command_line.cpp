@@ -20,6 +20,7 @@
 #include "command_options.h"
 #include "command_pages.h"
 #include "help_formatter.h"
+#include "run/kinds.h"
 
 namespace dalle2 {
 namespace {
@@ -343,9 +344,13 @@ Runner add_init(CLI::App& app) {
       ->required()
       ->type_name("DATA")
       ->check(non_empty("a path"));
-  app.add_option("--kind", o->kind, "decoder, prior, vae or clip (default: by what DATA holds)")
+  std::vector<std::string> kinds;
+  for (const RunKind& kind : run_kinds()) {
+    if (kind.first_config) kinds.push_back(kind.key);
+  }
+  app.add_option("--kind", o->kind, "Kind of the config (default: by what DATA holds)")
       ->type_name("KIND")
-      ->check(CLI::IsMember({"decoder", "prior", "vae", "clip"}));
+      ->check(CLI::IsMember(kinds));
   app.add_option("--out", o->out_path, "File to write (default: KIND.json)")
       ->type_name("FILE")
       ->check(non_empty("a path"));

@@ -61,6 +61,9 @@ struct ConfigKind {
   std::function<std::string(const std::string& json, const ReadOptions& options)> fill_in = {};
   std::function<Json()> schema = {};       ///< of the root
   std::function<std::string()> docs = {};  ///< its part of docs/config.md
+  /// What `sample` takes beside a checkpoint of that config, for a model card: "--num 16". Null for
+  /// a kind that draws nothing by itself.
+  std::function<std::string(const Json& config)> sample_input = {};
 };
 
 /// In the order in which docs name them. Tests may add rows.

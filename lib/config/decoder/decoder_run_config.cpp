@@ -253,7 +253,14 @@ LoadedDecoderConfig parse_decoder_config(const std::string& json,
 }
 
 ConfigKind decoder_kind() {
-  return kind_row<TrainDecoderConfig, parse_decoder_config>("", "The sections", kDecoderRules);
+  ConfigKind kind =
+      kind_row<TrainDecoderConfig, parse_decoder_config>("", "The sections", kDecoderRules);
+  kind.sample_input = [](const Json& config) {
+    const Json::json_pointer flag("/decoder/unconditional");
+    return config.contains(flag) && config.at(flag) == true ? "--num 16"
+                                                            : "--image-embeds image_embeds.npy";
+  };
+  return kind;
 }
 
 }  // namespace dalle2

@@ -162,8 +162,10 @@ LoadedPriorConfig parse_prior_config(const std::string& json,
 }
 
 ConfigKind prior_kind() {
-  return kind_row<TrainPriorConfig, parse_prior_config>(kPriorPage,
-                                                        "The sections of a prior's file");
+  ConfigKind kind =
+      kind_row<TrainPriorConfig, parse_prior_config>(kPriorPage, "The sections of a prior's file");
+  kind.sample_input = [](const Json&) { return "--text-embeds text_embeds.npy"; };
+  return kind;
 }
 
 }  // namespace dalle2

@@ -78,7 +78,9 @@ ShownRecord shown_step(const std::vector<PartValues>& parts, double samples_per_
   ShownValue loss{.label = "loss"}, rate{.label = "lr"}, grad{.label = "grad"};
   int64_t skipped = 0;
   for (const PartValues& part : parts) {
-    loss.values.emplace_back(part.loss.mean);
+    const bool had_no_step = std::isnan(part.loss.mean) && part.loss.left_out == 0 &&
+                             part.skipped_updates == 0;  // a discriminator that begins later
+    if (!had_no_step || parts.size() == 1) loss.values.emplace_back(part.loss.mean);
     rate.values.emplace_back(part.learning_rate);
     if (part.grad_norm) grad.values.emplace_back(*part.grad_norm);
     skipped += part.skipped_updates;

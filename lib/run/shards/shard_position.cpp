@@ -43,6 +43,7 @@ void ShardPosition::restart_with_other_data() {
   if (next_task != "train") ++epoch;
   next_task = "train";
   slices = samples_per_epoch = best_is_due = 0;
+  has_other_data = true;
   validation_losses.clear();  // of other samples
   validation_loss.reset();
 }

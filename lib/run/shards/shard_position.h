@@ -21,6 +21,7 @@ struct ShardPosition : RunPosition {
   /// In which the shards were cut before they were dealt into the splits; 0: not known. The run
   /// keeps it, so that no validation shard is ever trained on.
   int64_t slices = 0;
+  bool has_other_data = false;  ///< since this start: `slices` is of those before, and was dropped
   int64_t samples_at_last_save = 0;  ///< of this epoch
   int64_t samples_per_epoch = 0;     ///< 0 until an epoch has been through
   /// Of this epoch, between its validation and its end.

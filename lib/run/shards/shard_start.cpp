@@ -99,7 +99,7 @@ void ShardRun::keep_slices() {
   int64_t slices = position_.slices_of_run();
   if (slices == 0) {
     slices = data_.slices_at_begin();
-    if (position_.samples_seen > 0 && !data_config_.lanes) {
+    if (position_.samples_seen > 0 && !data_config_.lanes && !position_.has_other_data) {
       log_warning("data",
                   "the checkpoint does not say into how many slices its run cut the shards: with "
                   "another number of processes than then, former validation shards are trained on. "

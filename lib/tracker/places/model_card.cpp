@@ -14,30 +14,12 @@
 namespace dalle2 {
 namespace {
 
-/// "decoder": the root key of the config.
-std::string kind_of(const Json& config) {
-  for (const std::string& key : known_root_keys()) {
-    if (config.contains(key)) return key;
+/// The row of the config's root key; null for none.
+const ConfigKind* kind_of(const Json& config) {
+  for (const ConfigKind& kind : config_kinds()) {
+    if (config.contains(kind.key)) return &kind;
   }
-  return "model";
-}
-
-bool is_unconditional(const Json& config) {
-  const Json decoder = config.value("decoder", Json::object());
-  const auto flag = decoder.is_object() ? decoder.find("unconditional") : decoder.end();
-  return flag != decoder.end() && flag->is_boolean() && flag->get<bool>();
-}
-
-/// The command that draws; empty for a kind that draws from pictures alone.
-std::string sample_command(const std::string& kind,
-                           const Json& config,
-                           const std::string& address) {
-  const char* const input = kind == "prior"            ? "--text-embeds text_embeds.npy"
-                            : kind != "decoder"        ? nullptr
-                            : is_unconditional(config) ? "--num 16"
-                                                       : "--image-embeds image_embeds.npy";
-  if (input == nullptr) return "";
-  return fmt::format("dalle2-train sample --checkpoint {} {} --out samples", address, input);
+  return nullptr;
 }
 
 /// A fence that no line of `text` ends.
@@ -55,7 +37,8 @@ std::string CardPicture::target() const {
 
 std::string model_card(const CardFacts& facts) {
   const Json config = parse_untrusted_object(facts.config);
-  const std::string kind = kind_of(config);
+  const ConfigKind* const row = kind_of(config);
+  const std::string kind = row != nullptr ? row->key : "model";
   std::string card = fmt::format(
       "---\nlibrary_name: dalle2-train\ntags:\n- dalle2\n- {}\n---\n\n# {}\n\n"
       "A DALLE2 {} that `dalle2-train` {} trained.\n\n",
@@ -67,8 +50,12 @@ std::string model_card(const CardFacts& facts) {
   const std::string at = facts.revision.empty() ? "" : "@" + facts.revision;
   const std::string address = fmt::format("hf://{}{}/{}", facts.repo, at, name);
   card += "## Use\n\n";
-  if (const std::string command = sample_command(kind, config, address); !command.empty()) {
-    card += fenced(command, "sh") + "\n";
+  if (row != nullptr && row->sample_input) {
+    card += fenced(fmt::format("dalle2-train sample --checkpoint {} {} --out samples",
+                               address,
+                               row->sample_input(config)),
+                   "sh") +
+            "\n";
   }
   if (facts.save_type == SaveType::checkpoint) {
     const std::string branch =
