@@ -253,10 +253,9 @@ std::vector<std::string> Tracker::recall_candidates() const {
   const std::string loaded = source_->path();
   if (!auto_resumed_) return existing_once({loaded});
   std::vector<std::string> own = own_files();
-  for (std::string& path : recorded_checkpoints()) own.push_back(std::move(path));
-  own = existing_once(own);
   const std::optional<bool> is_own = was_saved_by_this_run(loaded);
   if (is_own.value_or(false)) own.push_back(loaded);
+  for (std::string& path : recorded_checkpoints()) own.push_back(std::move(path));
   own = resume_order(with_facts(existing_once(own)), ResumeFor::kStart);
   if (is_own.value_or(false)) return own;
   const bool begun_before = own_files_ && own_files_->began_from(source_->name()) && !own.empty();

@@ -123,8 +123,8 @@ void DecoderRun::load_examples() {
     if (!session_.group().is_main()) return;
     const auto example = data_.examples("train", 1);
     if (!example) return;
-    check_sizes(example->images, config_.train, loaded_.plan);
     if (clip_.makes_image_embeds) clip_.check_pictures(example->images);
+    check_sizes(example->images, config_.train, loaded_.plan);
   });
   pictures_.load();
   pictures_.tell_latents();
