@@ -21,6 +21,8 @@
 #include "run/kinds.h"
 #include "run/one_part_model.h"
 #include "run/shards/shard_run.h"
+#include "run/tiny_decoder.h"
+#include "run/toy_support.h"
 #include "trainer/trainer.h"
 
 namespace dalle2::test {
@@ -196,6 +198,15 @@ class JointToyRun : public ShardRun {
 };
 
 inline void dry_run(const LoadedJointToy& /*loaded*/, int64_t /*processes*/) {}
+
+/// @return the path of its file
+inline std::string write_joint_toy(const TempDir& folder, const std::string& out, int64_t epochs) {
+  return write_tiny_run(
+      folder.path(),
+      out,
+      {{"joint_toy", {{"width", 4}}},
+       {"train", {{"epochs", epochs}, {"log_every_n_updates", 1}, {"grad_accum_every", 2}}}});
+}
 
 /// Its row in the table of kinds, once.
 inline void register_joint_toy() {

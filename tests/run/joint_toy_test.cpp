@@ -6,7 +6,7 @@
 #include "checkpoint/fsck.h"
 #include "config/kinds.h"
 #include "run/commands.h"
-#include "run/joint_toy_file.h"
+#include "run/joint_toy.h"
 #include "run/toy_support.h"
 
 namespace dalle2::test {

@@ -7,7 +7,7 @@
 #include <set>
 
 #include "io/files/atomic_file.h"
-#include "run/joint_toy_file.h"
+#include "run/joint_toy.h"
 
 namespace dalle2::test {
 namespace {

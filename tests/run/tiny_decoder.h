@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -55,6 +56,24 @@ inline nlohmann::json tiny_decoder_config(const std::string& folder,
         {"log", {{"log_type", "console"}}},
         {"save", {{"save_to", "local"}, {"save_latest_to", folder + "/" + out + "/latest.pth"}}}}},
       {"seed", 5}};
+}
+
+/// Writes FOLDER/OUT.json, a run of another kind on those shards that resumes by itself.
+/// @param sections of that kind @return its path
+inline std::string write_tiny_run(const std::string& folder,
+                                  const std::string& out,
+                                  const nlohmann::json& sections) {
+  nlohmann::json config = tiny_decoder_config(folder, out);
+  config.erase("decoder");
+  config.erase("evaluate");
+  config.update(sections);
+  config["tracker"]["log"]["auto_resume"] = true;
+  config["tracker"]["load"] = {{"load_from", "local"},
+                               {"file_path", folder + "/" + out + "/checkpoint.pth"},
+                               {"only_auto_resume", true}};
+  const std::string path = folder + "/" + out + ".json";
+  std::ofstream(path) << config.dump();
+  return path;
 }
 
 }  // namespace dalle2::test
