@@ -111,7 +111,7 @@ TEST_CASE("texts may be stored as categories, as views, or be absent everywhere"
   CHECK(captions_of(dir / "n.parquet") == Texts{"", "", ""});
 }
 
-TEST_CASE("a column that is absent or holds no texts is told of") {
+TEST_CASE("a column that is absent or holds no texts is an error") {
   const TempDir dir;
   write_parquet(dir / "a.parquet",
                 {{"url", texts_as<arrow::StringBuilder>({"u"})},
@@ -129,7 +129,7 @@ TEST_CASE("a column that is absent or holds no texts is told of") {
              Contains("expected texts in the column \"meta\", got struct"));
 }
 
-TEST_CASE("a Parquet file that is broken is told of, wherever it breaks off") {
+TEST_CASE("a broken Parquet file is an error, wherever it breaks off") {
   const TempDir dir;
   std::vector<std::optional<std::string>> texts(2000, "a text");
   for (size_t i = 0; i < texts.size(); ++i) *texts[i] += std::to_string(i * i);
