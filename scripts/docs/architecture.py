@@ -129,7 +129,7 @@ def draw():
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 2:
+    if len(sys.argv) > 2 or sys.argv[-1].startswith("-"):
         sys.exit(__doc__)
     picture = draw()
     if len(sys.argv) == 2:

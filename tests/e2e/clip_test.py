@@ -121,6 +121,28 @@ class Clip(EndToEnd):
         self.assertEqual(expected, found)
         self.assertEqual(tree["clip_merges"], other["clip_merges"])
 
+    def test_a_run_that_is_stopped_before_its_first_step_keeps_its_vocabulary(self):
+        # The shards can be read until the run has its folder, and then not before `go` is there.
+        (self.dir / "read.sh").write_text("if [ -d cut ]; then touch waiting; until [ -e go ]; do sleep 0.1; done; fi; cat $1\n")
+        shards = {"webdataset_base_url": f"pipe:sh read.sh {self.shards}/{{}}.tar", "allow_pipe": True}
+        run("--config", self.clip_config(self.dir, "whole.json", "whole", data=shards), cwd=self.dir, check=0)
+        config = self.clip_config(self.dir, "cut.json", "cut", data=shards)
+        process = subprocess.Popen([harness.BINARY, "--config", config], cwd=self.dir, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                   text=True)
+        deadline = time.monotonic() + 60
+        while not (self.dir / "waiting").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGTERM)
+        output = process.communicate(timeout=60)[0]
+        self.assertEqual(process.returncode, 75, output)
+        (self.dir / "go").touch()
+        tree = checkpoint_content(self.dir / "cut/checkpoint.pth", self.dir)[1]
+        self.assertEqual(tree["samples_seen"], 0)
+        self.assertTrue(tree["clip_merges"])
+        run("--config", config, cwd=self.dir, check=0)
+        expected, found = (checkpoint_content(self.dir / name / "checkpoint.pth", self.dir)[0] for name in ("whole", "cut"))
+        self.assertEqual(expected, found)
+
     def test_accumulation_gives_the_numbers_of_the_whole_batch(self):
         losses = []
         for name, data, train in (("one", {"batch_size": 16}, {}), ("parts", {"batch_size": 8}, {"grad_accum_every": 2}),

@@ -80,29 +80,27 @@ void ClipRun::take_vocabulary(const std::string& merges, const std::string& wher
   check_class_texts(config_.evaluate, *tokenizer_, config_.clip.text_cfg.context_length);
 }
 
-/// That of the checkpoint that the run resumes from, if there is one.
-const ClipTokenizer& ClipRun::tokenizer() {
+/// From here on each checkpoint holds the vocabulary, the one of a stop before the first step too.
+void ClipRun::prepare() {
   const std::string& saved = trainer_.merges();
   if (!saved.empty()) {
     if (!tokenizer_ || merges_ != saved) take_vocabulary(saved, "the checkpoint's vocabulary");
-    return *tokenizer_;
+    return;
   }
   if (trainer_.has_weights_without_vocabulary() && config_.clip.tokenizer.train) {
     throw ConfigError(
         "/clip/tokenizer/train: the run begins with the weights of a file, whose embeddings of "
         "tokens belong to another vocabulary\n  Leave the key out to use OpenAI's vocabulary.");
   }
-  // What was there gave weights alone.
-  if (!tokenizer_) from_outside([this] { make_tokenizer(); });
+  if (!tokenizer_) make_tokenizer();  // an earlier file was there that gave no vocabulary
   trainer_.set_merges(merges_);
-  return *tokenizer_;
 }
 
 ClipInputs ClipRun::inputs_of(const Batch& batch) {
   if (batch.size() == 0) return {};
   ClipInputs inputs{
       batch.images,
-      trimmed_tokens(tokens_of(batch.captions, tokenizer(), config_.clip.text_cfg.context_length))};
+      trimmed_tokens(tokens_of(batch.captions, *tokenizer_, config_.clip.text_cfg.context_length))};
   if (!session_.device().is_cpu()) inputs.tokens = inputs.tokens.pin_memory();
   return timed(&session_.times(), StepPhase::kCopy, [&] {
     return copied_to(session_.device(), std::move(inputs));
@@ -111,7 +109,6 @@ ClipInputs ClipRun::inputs_of(const Batch& batch) {
 
 /// One update, from the loss of all samples of the group together.
 std::optional<int64_t> ClipRun::train_group(const std::vector<Batch>& group) {
-  tokenizer();  // all ranks, whether they have samples or not
   std::vector<ClipInputs> batches;
   int64_t samples = 0;
   for (const Batch& batch : group) {
@@ -145,7 +142,7 @@ void ClipRun::log_figures() {
   if (!session_.group().is_main()) return;
   samples.classes = class_features(
       config_.evaluate,
-      tokenizer(),
+      *tokenizer_,
       config_.clip.text_cfg.context_length,
       [this](const at::Tensor& tokens) { return trainer_.text_features(tokens).to(at::kCPU); });
   const auto figures = retrieval_figures(samples);

@@ -28,6 +28,8 @@ class ClipRun : public ShardRun {
   /// Looks at a picture and makes the vocabulary of a run that begins, so that a fault in them leaves
   /// no files behind.
   void load_examples() override;
+  /// Takes the vocabulary of the checkpoint that the run resumes from, or gives the trainer its own.
+  void prepare() override;
   std::optional<int64_t> train_group(const std::vector<Batch>& group) override;
   void add_validation_losses(const Batch& batch,
                              int64_t place,
@@ -36,13 +38,12 @@ class ClipRun : public ShardRun {
   LogRecord step_values(double samples_per_second) override;
   void make_tokenizer();
   void take_vocabulary(const std::string& merges, const std::string& where);
-  const ClipTokenizer& tokenizer();
   ClipInputs inputs_of(const Batch& batch);
   void log_figures();
 
   const TrainClipConfig& config_;
   ClipTrainer& trainer_;
-  std::optional<ClipTokenizer> tokenizer_;  // none until it is known whether a checkpoint has one
+  std::optional<ClipTokenizer> tokenizer_;  // made once it is known whether a checkpoint has one
   std::string merges_;                      // of which it was made
   ClipValidation validation_;
 };

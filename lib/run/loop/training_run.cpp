@@ -88,6 +88,7 @@ ExitCode TrainingRun::run_to_the_end() {
       return checkpoints_.finish(ExitCode::kDone);
     }
   }
+  prepare();
   ExitCode code = ExitCode::kStopped;
   latest_at_ = session_.group().heard_seconds();
   began_with_seen_ = any_position_->samples_seen;

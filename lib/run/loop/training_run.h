@@ -89,6 +89,9 @@ class TrainingRun {
   /// @throws ConfigError
   TrainingRun(RunPlan plan, std::unique_ptr<RunPosition> position, const MakeTrainer& make_trainer);
 
+  /// What the loop needs besides the state, which stands by now; a fault or a stop here saves nothing.
+  /// @throws ConfigError, DataError; StoppedError on all ranks
+  virtual void prepare() {}
   /// The loop. @return kDone or kStopped. @throws StoppedError instead of kStopped, from anywhere
   virtual ExitCode run_epochs() = 0;
   /// What the log says about a step besides what it says for every kind.
