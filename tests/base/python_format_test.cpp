@@ -3,23 +3,17 @@
 
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "support/fixture_folder.h"
 
 namespace dalle2 {
 namespace {
 
 nlohmann::json parity_cases() {
-  const char* fresh = std::getenv("DALLE2_PARITY_DIR");
-  std::string folder = fresh == nullptr ? "" : std::string(fresh) + "/format";
-  if (!std::filesystem::is_directory(folder)) {
-    folder = std::string(DALLE2_SOURCE_DIR) + "/tests/parity/fixtures/format";
-  }
-  return nlohmann::json::parse(std::ifstream(folder + "/cases.json"));
+  return nlohmann::json::parse(std::ifstream(test::fixture_folder("format") + "/cases.json"));
 }
 
 FormatValue decode(const nlohmann::json& value) {

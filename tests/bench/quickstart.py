@@ -20,31 +20,52 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
-def train(arguments, folder, seed):
-    """Seconds of training, and the shares of size, ground, colour, shape and place that were right, in per cent."""
-    run = folder / str(seed)
-    run.mkdir()
-    environment = {**os.environ, "OMP_NUM_THREADS": str(arguments.threads)}
+ATTRIBUTES = ("size", "ground", "colour", "shape", "place")
 
-    def call(*command):
-        done = subprocess.run([arguments.binary, *command], cwd=folder, env=environment, text=True, stdout=subprocess.PIPE,
+
+class Quickstart:
+    """The program, and a folder with the quickstart's demo shards."""
+    def __init__(self, binary, folder, threads):
+        self.binary, self.folder, self.environment = binary, folder, {**os.environ, "OMP_NUM_THREADS": str(threads)}
+        if not (folder / "shards").exists():
+            self.call("shards", "demo", "--out", folder / "shards", "--num", "6000", "--image-size", "32")
+
+    def call(self, *command):
+        done = subprocess.run([self.binary, *command], cwd=self.folder, env=self.environment, text=True, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT)
         if done.returncode:
-            raise SystemExit(f"seed {seed}: {command[0]} ended with {done.returncode}\n{done.stdout}")
+            raise SystemExit(f"{' '.join(map(str, command))} ended with {done.returncode}\n{done.stdout}")
         return done.stdout
 
+    def train(self, run, seed):
+        """@return the model file"""
+        self.call("--config", ROOT / "configs/quickstart.json", "--quiet", *(f"--set=/{key}={value}" for key, value in {
+            "seed": seed, "data/webdataset_base_url": f'"{self.folder}/shards/{{}}.tar"',
+            "data/img_embeddings_url": f'"{self.folder}/shards/img_emb"', "tracker/data_path": f'"{run}/tracker"',
+            "tracker/load/file_path": f'"{run}/latest.pth"', "tracker/save/0/save_latest_to": f'"{run}/latest.pth"',
+            "tracker/save/1/save_latest_to": f'"{run}/model.pth"'}.items()))
+        return run / "model.pth"
+
+    def draw(self, model, out, *more):
+        self.call("sample", "--checkpoint", model, "--image-embeds", self.folder / "shards/heldout/img_emb/img_emb_000000.npy",
+                  "--cond-scale", "1.5", "--batch-size", "32", "--out", out, *more)
+
+    def score(self, drawn, grid):
+        """Shares of ATTRIBUTES that were right, in per cent, and the error against the pictures asked for."""
+        said = self.call("shards", "score", "--drawn", drawn, "--heldout", self.folder / "shards/heldout", "--grid", grid)
+        shares = dict(re.findall(r"(size|ground|colour|shape|place) (\d+)%", said))
+        return [int(shares[key]) for key in ATTRIBUTES], float(re.search(r"asked for: ([\d.]+)", said)[1])
+
+
+def train(arguments, quickstart, seed):
+    """Seconds of training, and the shares of ATTRIBUTES that were right."""
+    run = quickstart.folder / str(seed)
+    run.mkdir()
     begin = time.monotonic()
-    call("--config", ROOT / "configs/quickstart.json", "--quiet", *(f"--set=/{key}={value}" for key, value in {
-        "seed": seed, "data/webdataset_base_url": f'"{folder}/shards/{{}}.tar"', "data/img_embeddings_url": f'"{folder}/shards/img_emb"',
-        "tracker/data_path": f'"{run}/tracker"', "tracker/load/file_path": f'"{run}/latest.pth"',
-        "tracker/save/0/save_latest_to": f'"{run}/latest.pth"', "tracker/save/1/save_latest_to": f'"{run}/model.pth"'}.items()))
+    model = quickstart.train(run, seed)
     seconds = time.monotonic() - begin
-    call("sample", "--checkpoint", run / "model.pth", "--image-embeds", folder / "shards/heldout/img_emb/img_emb_000000.npy",
-         "--cond-scale", "1.5", "--batch-size", "32", "--out", run / "drawn")
-    grid = (arguments.grid or run) / f"quickstart-{seed}.png"
-    said = call("shards", "score", "--drawn", run / "drawn", "--heldout", folder / "shards/heldout", "--grid", grid)
-    shares = dict(re.findall(r"(size|ground|colour|shape|place) (\d+)%", said))
-    return seconds, [int(shares[key]) for key in ("size", "ground", "colour", "shape", "place")]
+    quickstart.draw(model, run / "drawn")
+    return seconds, quickstart.score(run / "drawn", (arguments.grid or run) / f"quickstart-{seed}.png")[0]
 
 
 def main():
@@ -61,12 +82,11 @@ def main():
         arguments.grid = arguments.grid.resolve()
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        subprocess.run([arguments.binary, "shards", "demo", "--out", folder / "shards", "--num", "6000", "--image-size", "32"],
-                       check=True, stdout=subprocess.DEVNULL)
+        quickstart = Quickstart(arguments.binary, folder, arguments.threads)
         print("seed | training, s | size | ground | colour | shape | place (% right of 64)", flush=True)
         least = 100
         with concurrent.futures.ThreadPoolExecutor(arguments.beside) as pool:
-            trained = pool.map(lambda seed: train(arguments, folder, seed), arguments.seeds)
+            trained = pool.map(lambda seed: train(arguments, quickstart, seed), arguments.seeds)
             for seed, (seconds, shares) in zip(arguments.seeds, trained):
                 print(f"{seed} | {seconds:.0f} | " + " | ".join(map(str, shares)), flush=True)
                 least = min(least, shares[3])

@@ -4,8 +4,8 @@
 
 #include "checkpoint/lora/lora_naming.h"
 #include "checkpoint/state_dict.h"
+#include "support/temp_dir.h"
 
-#include <unistd.h>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -15,31 +15,10 @@
 
 namespace dalle2::test {
 
-/// A folder that is deleted with the object.
-class TempFolder {
- public:
-  TempFolder() {
-    std::string name =
-        std::filesystem::temp_directory_path().string() + "/dalle2_checkpoint_XXXXXX";
-    path_ = ::mkdtemp(name.data());
-  }
-  ~TempFolder() { std::filesystem::remove_all(path_); }
-  TempFolder(const TempFolder&) = delete;
-  TempFolder& operator=(const TempFolder&) = delete;
-  std::string file(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
-
 inline std::string read_bytes(const std::string& path) {
   std::ostringstream bytes;
   bytes << std::ifstream(path, std::ios::binary).rdbuf();
   return bytes.str();
-}
-
-inline void write_bytes(const std::string& path, const std::string& bytes) {
-  std::ofstream(path, std::ios::binary) << bytes;
 }
 
 /// A CLIP of tests/parity/make_clip_files.py, as each of the programs writes it.

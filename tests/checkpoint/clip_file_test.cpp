@@ -43,11 +43,11 @@ void drop(StateDict& tensors, const std::string& name) {
 
 /// The error that reading these tensors from a folder of their own ends with.
 std::string refusal(const StateDict& tensors, const std::string& open_clip_config = "") {
-  const TempFolder folder;
-  const std::string path = folder.file("clip.safetensors");
+  const TempDir folder;
+  const std::string path = folder / "clip.safetensors";
   write_safetensors(path, tensors);
   if (!open_clip_config.empty()) {
-    write_bytes(folder.file("open_clip_config.json"), open_clip_config);
+    put_file(folder / "open_clip_config.json", open_clip_config);
   }
   try {
     read_clip_file(path);
@@ -174,20 +174,20 @@ TEST_CASE("heads and activation of Hugging Face's CLIP come from its config.json
 }
 
 TEST_CASE("a program cut off or damaged, and one that is no CLIP, is refused") {
-  const TempFolder folder;
+  const TempDir folder;
   const std::string whole = read_bytes(fixture("openai/tiny.pt"));
   REQUIRE(whole.size() > 100'000);
-  const std::string path = folder.file("tiny.pt");
-  write_bytes(path, whole.substr(0, whole.size() / 2));
+  const std::string path = folder / "tiny.pt";
+  put_file(path, whole.substr(0, whole.size() / 2));
   CHECK_THROWS_AS(read_clip_file(path), DataError);
   std::string damaged = whole;
   const size_t place = whole.size() / 2;
   damaged[place] = static_cast<char>(damaged[place] ^ 1);
-  write_bytes(path, damaged);
+  put_file(path, damaged);
   CHECK_THROWS_AS(read_clip_file(path), DataError);
   CHECK_THROWS_WITH(read_script_attributes(fixture("open_clip/epoch_3.pt")),
                     Contains("expected a TorchScript program"));
-  CHECK_THROWS_AS(read_clip_file(folder.file("absent.pt")), DataError);
+  CHECK_THROWS_AS(read_clip_file(folder / "absent.pt"), DataError);
 }
 
 /// A program of modules that stand in two places each, so that there are 2^levels paths; or in one.
@@ -214,8 +214,8 @@ void write_nested_program(const std::string& path, int levels, bool is_shared) {
 }
 
 TEST_CASE("a program whose modules share each other is read in the time that its bytes take") {
-  const TempFolder folder;
-  const std::string path = folder.file("shared.pt");
+  const TempDir folder;
+  const std::string path = folder / "shared.pt";
   write_nested_program(path, 60, /*is_shared=*/true);
   CHECK_THROWS_WITH(read_clip_file(path), Contains("not a CLIP as OpenAI"));
   write_nested_program(path, 100, /*is_shared=*/false);
@@ -254,11 +254,11 @@ TEST_CASE(
 }
 
 TEST_CASE("the activation of a state dict without config is what the caller says") {
-  const TempFolder folder;
+  const TempDir folder;
   StateDict tensors;
   for (const auto& [name, tensor] : read_clip_file(fixture("openai/tiny.pt")).weights)
     tensors.emplace_back(name, tensor);
-  const std::string path = folder.file("clip.safetensors");
+  const std::string path = folder / "clip.safetensors";
   write_safetensors(path, tensors);
   CHECK_FALSE(read_clip_file(path).config.quick_gelu);
   CHECK(read_clip_file(path, {.config = {}, .quick_gelu = true}).config.quick_gelu);

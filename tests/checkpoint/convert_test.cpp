@@ -15,10 +15,10 @@ namespace {
 
 using Catch::Matchers::Contains;
 using test::same_content;
-using test::TempFolder;
+using test::TempDir;
 
 std::string fixture(const std::string& name) {
-  return test::fixture_dir("checkpoints") + "/" + name;
+  return test::fixture_folder("checkpoints") + "/" + name;
 }
 
 /// A decoder's checkpoint with one unet, averages twice the weights.
@@ -46,51 +46,51 @@ Dict decoder_checkpoint() {
 }  // namespace
 
 TEST_CASE("a checkpoint survives the way to safetensors and back") {
-  const TempFolder folder;
+  const TempDir folder;
   const Value original = test::sample_checkpoint();
-  write_pth(folder.file("a.pth"), original);
+  write_pth(folder / "a.pth", original);
   const ConvertReport report =
-      convert_checkpoint(folder.file("a.pth"), folder.file("a.safetensors"), Weights::kAll);
+      convert_checkpoint(folder / "a.pth", folder / "a.safetensors", Weights::kAll);
   CHECK(report.replaced.empty());
   CHECK(report.tensor_count == 22);
-  CHECK(same_content(read_checkpoint(folder.file("a.safetensors")), original));
-  convert_checkpoint(folder.file("a.safetensors"), folder.file("b.pth"), Weights::kAll);
-  CHECK(same_content(read_pth(folder.file("b.pth")), original));
+  CHECK(same_content(read_checkpoint(folder / "a.safetensors"), original));
+  convert_checkpoint(folder / "a.safetensors", folder / "b.pth", Weights::kAll);
+  CHECK(same_content(read_pth(folder / "b.pth"), original));
 }
 
 TEST_CASE("the reference's trainer checkpoint survives the way to safetensors and back") {
-  const TempFolder folder;
-  convert_checkpoint(fixture("trainer.pth"), folder.file("a.safetensors"), Weights::kAll);
-  convert_checkpoint(folder.file("a.safetensors"), folder.file("b.pth"), Weights::kAll);
-  CHECK(same_content(read_pth(folder.file("b.pth")), read_pth(fixture("trainer.pth"))));
+  const TempDir folder;
+  convert_checkpoint(fixture("trainer.pth"), folder / "a.safetensors", Weights::kAll);
+  convert_checkpoint(folder / "a.safetensors", folder / "b.pth", Weights::kAll);
+  CHECK(same_content(read_pth(folder / "b.pth"), read_pth(fixture("trainer.pth"))));
 }
 
 TEST_CASE("a plain state dict becomes plain safetensors and a model file keeps its names") {
-  const TempFolder folder;
+  const TempDir folder;
   const Value root = decoder_checkpoint();
   const Value& model = *root.as_dict().find("model");
-  write_pth(folder.file("state.pth"), model);
-  convert_checkpoint(folder.file("state.pth"), folder.file("state.safetensors"), Weights::kAll);
-  const SafetensorsFile file = read_safetensors(folder.file("state.safetensors"));
+  write_pth(folder / "state.pth", model);
+  convert_checkpoint(folder / "state.pth", folder / "state.safetensors", Weights::kAll);
+  const SafetensorsFile file = read_safetensors(folder / "state.safetensors");
   CHECK(file.tensors.size() == 3);
   CHECK(file.tensors[0].first == "unets.0.a");
   CHECK(file.metadata == std::map<std::string, std::string>{{"format", "pt"}});
-  convert_checkpoint(folder.file("state.safetensors"), folder.file("back.pt"), Weights::kAll);
-  CHECK(same_content(read_pth(folder.file("back.pt")), model));
+  convert_checkpoint(folder / "state.safetensors", folder / "back.pt", Weights::kAll);
+  CHECK(same_content(read_pth(folder / "back.pt"), model));
 }
 
 TEST_CASE("averaged weights stand under the names of the model, with config and version") {
-  const TempFolder folder;
-  write_pth(folder.file("a.pth"), decoder_checkpoint());
-  convert_checkpoint(folder.file("a.pth"), folder.file("ema.safetensors"), Weights::kAveraged);
-  const SafetensorsFile file = read_safetensors(folder.file("ema.safetensors"));
+  const TempDir folder;
+  write_pth(folder / "a.pth", decoder_checkpoint());
+  convert_checkpoint(folder / "a.pth", folder / "ema.safetensors", Weights::kAveraged);
+  const SafetensorsFile file = read_safetensors(folder / "ema.safetensors");
   REQUIRE(file.tensors.size() == 3);
   CHECK(find_tensor(file.tensors, "unets.0.a")->sum().item<float>() == 20.0F);
   CHECK(find_tensor(file.tensors, "unets.0.b.c")->sum().item<float>() == 60.0F);
   CHECK(find_tensor(file.tensors, "noise_schedulers.0.betas")->sum().item<float>() == 2.0F);
 
-  convert_checkpoint(folder.file("ema.safetensors"), folder.file("ema.pth"), Weights::kAll);
-  const Value root = read_pth(folder.file("ema.pth"));
+  convert_checkpoint(folder / "ema.safetensors", folder / "ema.pth", Weights::kAll);
+  const Value root = read_pth(folder / "ema.pth");
   CHECK(Cursor(root).at("config").at("timesteps").as_int() == 1000);
   CHECK(Cursor(root).at("version").as_string() == "1.15.6");
   CHECK(Cursor(root).at("model").at("unets.0.a").as_tensor()[0].item<float>() == 10.0F);
@@ -142,14 +142,14 @@ TEST_CASE("a checkpoint has averages under three keys, or under the names of a w
 }
 
 TEST_CASE("objects become text on conversion, versions their number") {
-  const TempFolder folder;
+  const TempDir folder;
   const ConvertReport report =
-      convert_checkpoint(fixture("model.pth"), folder.file("m.safetensors"), Weights::kAll);
-  const Value root = read_checkpoint(folder.file("m.safetensors"));
+      convert_checkpoint(fixture("model.pth"), folder / "m.safetensors", Weights::kAll);
+  const Value root = read_checkpoint(folder / "m.safetensors");
   CHECK(Cursor(root).at("version").as_string() == "1.15.6");
   CHECK(Cursor(root).at("half").as_string() == "torch.float16");
   CHECK(report.replaced.size() == 3);
-  CHECK(read_safetensors(folder.file("m.safetensors")).tensors[0].first == "weight");
+  CHECK(read_safetensors(folder / "m.safetensors").tensors[0].first == "weight");
 }
 
 TEST_CASE("an unknown ending is refused") {
@@ -158,12 +158,12 @@ TEST_CASE("an unknown ending is refused") {
 }
 
 TEST_CASE("inspect shortens values of more than sixty bytes, between two characters") {
-  const TempFolder folder;
+  const TempDir folder;
   const auto shown = [&](const std::string& value) {
     Dict checkpoint;
     checkpoint.set("note", value);
-    write_pth(folder.file("a.pth"), checkpoint);
-    const std::string text = inspection_text(inspect_file(folder.file("a.pth")));
+    write_pth(folder / "a.pth", checkpoint);
+    const std::string text = inspection_text(inspect_file(folder / "a.pth"));
     const std::string line = text.substr(0, text.find('\n'));
     return line.substr(line.rfind(' ') + 1);
   };
@@ -173,12 +173,12 @@ TEST_CASE("inspect shortens values of more than sixty bytes, between two charact
 }
 
 TEST_CASE("inspect's column of names is no wider than 72 characters") {
-  const TempFolder folder;
+  const TempDir folder;
   Dict checkpoint;
   checkpoint.set("a", at::ones({1}));
   checkpoint.set(std::string(100, 'b'), at::ones({1}));
-  write_pth(folder.file("a.pth"), checkpoint);
-  const std::string text = inspection_text(inspect_file(folder.file("a.pth")));
+  write_pth(folder / "a.pth", checkpoint);
+  const std::string text = inspection_text(inspect_file(folder / "a.pth"));
   CHECK(text.find("float32") == 74);
   CHECK_THAT(text, Contains(std::string(100, 'b') + "  float32"));
 }
@@ -206,15 +206,15 @@ TEST_CASE("inspect lists every tensor with type and shape and every scalar with 
 }
 
 TEST_CASE("inspect and fsck show the control characters of a file, and a name is one line") {
-  const TempFolder folder;
+  const TempDir folder;
   Dict odd;
   odd.set("\x1b[2Jname\n  more", "value\x1b]0;title\x07");
   odd.set(
       "\xc2\x9b"
       "tensor",
       at::zeros({1}));
-  write_pth(folder.file("a.pth"), odd);
-  const std::string text = inspection_text(inspect_file(folder.file("a.pth")));
+  write_pth(folder / "a.pth", odd);
+  const std::string text = inspection_text(inspect_file(folder / "a.pth"));
   CHECK_THAT(text,
              Contains("\\x1b[2Jname\\x0a  more") && Contains("value\\x1b]0;title\\x07") &&
                  Contains("\\x9btensor"));
@@ -231,23 +231,23 @@ TEST_CASE("inspect and fsck show the control characters of a file, and a name is
 TEST_CASE("inspect shows objects of unknown classes and values that JSON lacks") {
   const std::string text = inspection_text(inspect_file(fixture("model.pth")));
   CHECK_THAT(text, Contains("packaging.version.Version"));
-  const TempFolder folder;
+  const TempDir folder;
   Dict odd;
   odd.set("nan", std::nan(""));
   odd.set("broken", Bytes{"\xff"});
-  write_pth(folder.file("a.pth"), odd);
-  CHECK(nlohmann::json::accept(inspection_json(inspect_file(folder.file("a.pth")))));
+  write_pth(folder / "a.pth", odd);
+  CHECK(nlohmann::json::accept(inspection_json(inspect_file(folder / "a.pth"))));
 }
 
 TEST_CASE("inspect escapes control characters in its JSON, which reads the same") {
-  const TempFolder folder;
+  const TempDir folder;
   const std::string name =
       "a\x7f\xc2\x9b"
       "2J\x1b";
   Dict odd;
   odd.set(name, name);
-  write_pth(folder.file("a.pth"), odd);
-  const std::string json = inspection_json(inspect_file(folder.file("a.pth")));
+  write_pth(folder / "a.pth", odd);
+  const std::string json = inspection_json(inspect_file(folder / "a.pth"));
   CHECK_THAT(json,
              Contains("a\\u007f\\u009b2J\\u001b") && !Contains("\x7f") && !Contains("\xc2\x9b"));
   CHECK(nlohmann::json::parse(json)["entries"][0]["name"] == name);

@@ -15,7 +15,7 @@ namespace dalle2 {
 namespace {
 
 using Catch::Matchers::Contains;
-using test::TempFolder;
+using test::TempDir;
 
 at::Tensor drawn(at::IntArrayRef shape) {
   return at::arange(c10::multiply_integers(shape), at::TensorOptions().dtype(at::kFloat))
@@ -61,15 +61,15 @@ Dict without(const Dict& all, const std::string& key) {
 }
 
 /// Writes the value and checks the file.
-CheckedFile checked(const TempFolder& folder, const Value& value) {
-  write_pth(folder.file("a.pth"), value, ReadBack::kNo);
-  return check_file(folder.file("a.pth"));
+CheckedFile checked(const TempDir& folder, const Value& value) {
+  write_pth(folder / "a.pth", value, ReadBack::kNo);
+  return check_file(folder / "a.pth");
 }
 
 }  // namespace
 
 TEST_CASE("fsck: a whole checkpoint says where its run stands and that it can go on") {
-  const TempFolder folder;
+  const TempDir folder;
   const CheckedFile file = checked(folder, run_checkpoint());
   CHECK(file.state == FileState::kWhole);
   CHECK(file.has_checksums);
@@ -88,7 +88,7 @@ TEST_CASE("fsck: a whole checkpoint says where its run stands and that it can go
 }
 
 TEST_CASE("fsck: what resuming needs and the file lacks is named") {
-  const TempFolder folder;
+  const TempDir folder;
   const CheckedFile reference = checked(folder, without(run_checkpoint(), "dalle2_train"));
   CHECK(reference.resume == Resume::kBySamples);
   CHECK(reference.missing == std::vector<std::string>{"dalle2_train/loader_position"});
@@ -121,7 +121,7 @@ TEST_CASE("fsck: what resuming needs and the file lacks is named") {
 }
 
 TEST_CASE("fsck: a checkpoint of a prior has one step count, one optimizer and a row") {
-  const TempFolder folder;
+  const TempDir folder;
   Dict prior, own;
   prior.set("optimizer", *run_checkpoint().find("optim0"));
   prior.set("scheduler", Dict{});
@@ -138,7 +138,7 @@ TEST_CASE("fsck: a checkpoint of a prior has one step count, one optimizer and a
 }
 
 TEST_CASE("fsck: what no run could go on from is a fault: NaN, or an average that is not there") {
-  const TempFolder folder;
+  const TempDir folder;
   Dict with_nan = run_checkpoint();
   const at::Tensor bias = drawn({2});
   bias[1] = std::numeric_limits<float>::quiet_NaN();
@@ -158,7 +158,7 @@ TEST_CASE("fsck: what no run could go on from is a fault: NaN, or an average tha
 }
 
 TEST_CASE("fsck: a prior's averages are those of all its weights, in their shapes") {
-  const TempFolder folder;
+  const TempDir folder;
   Dict prior, model, own, averages;
   model.set("net.weight", drawn({2, 3}));
   model.set("noise_scheduler.betas", drawn({4}));
@@ -199,8 +199,8 @@ TEST_CASE("fsck: a prior's averages are those of all its weights, in their shape
 }
 
 TEST_CASE("fsck: every damaged entry is named with its tensor, its bytes and both checksums") {
-  const TempFolder folder;
-  const std::string path = folder.file("a.pth");
+  const TempDir folder;
+  const std::string path = folder / "a.pth";
   write_pth(path, run_checkpoint());
   std::string bytes = test::read_bytes(path);
   const float inside_weight[] = {1, 2, 3, 4}, inside_moment[] = {6, 9, 12, 15};
@@ -209,7 +209,7 @@ TEST_CASE("fsck: every damaged entry is named with its tensor, its bytes and bot
     REQUIRE(at != std::string::npos);
     bytes[at] = static_cast<char>(bytes[at] ^ 4);
   }
-  test::write_bytes(path, bytes);
+  test::put_file(path, bytes);
   const CheckedFile file = check_file(path);
   CHECK(file.state == FileState::kDamaged);
   CHECK(file.resume == Resume::kNo);
@@ -222,15 +222,15 @@ TEST_CASE("fsck: every damaged entry is named with its tensor, its bytes and bot
 
 TEST_CASE(
     "fsck: every flipped bit of a small checkpoint is found, or changes nothing that is read") {
-  const TempFolder folder;
-  const std::string path = folder.file("a.pth");
+  const TempDir folder;
+  const std::string path = folder / "a.pth";
   write_pth(path, run_checkpoint());
   const std::string bytes = test::read_bytes(path);
   int found = 0;
   for (size_t at = 0; at < bytes.size(); at += 3) {
     std::string flipped = bytes;
     flipped[at] = static_cast<char>(flipped[at] ^ (1 << (at % 8)));
-    test::write_bytes(path, flipped);
+    test::put_file(path, flipped);
     const CheckedFile file = check_file(path);
     found += file.state == FileState::kDamaged ? 1 : 0;
     const bool harmless =
@@ -241,7 +241,7 @@ TEST_CASE(
 }
 
 TEST_CASE("fsck: parts that do not fit together are damage though every checksum is right") {
-  const TempFolder folder;
+  const TempDir folder;
   Dict averages;
   averages.set("0.ema_model.init_conv.weight", drawn({3, 2}));
   averages.set("0.ema_model.init_conv.bias", drawn({2}));
@@ -270,7 +270,7 @@ TEST_CASE("fsck: parts that do not fit together are damage though every checksum
 
 TEST_CASE(
     "fsck: moments of a parameter that is not there are a fault, those of the last are none") {
-  const TempFolder folder;
+  const TempDir folder;
   Dict moments;
   moments.set("exp_avg", drawn({2}));
   moments.set("exp_avg_sq", drawn({2}));
@@ -301,10 +301,10 @@ TEST_CASE(
 }
 
 TEST_CASE("fsck: a whole TorchScript program is no damage, a broken one is") {
-  const TempFolder folder;
-  const std::string path = folder.file("inception.pt");
+  const TempDir folder;
+  const std::string path = folder / "inception.pt";
   std::string bytes = test::read_bytes(test::clip_fixture("openai/tiny.pt"));
-  test::write_bytes(path, bytes);
+  test::put_file(path, bytes);
   const CheckedFile whole = check_file(path);
   CHECK(whole.state == FileState::kWhole);
   CHECK(whole.resume == Resume::kNo);
@@ -313,17 +313,17 @@ TEST_CASE("fsck: a whole TorchScript program is no damage, a broken one is") {
              Contains("; a TorchScript program\n  no checkpoint: no run can resume from it\n") &&
                  Contains("1 whole (0 to resume from), 0 damaged"));
   bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 4);
-  test::write_bytes(path, bytes);
+  test::put_file(path, bytes);
   CHECK(check_file(path).state == FileState::kDamaged);
 }
 
 TEST_CASE("fsck: a folder is checked file by file, .part files are reported but are not damage") {
-  const TempFolder folder;
-  write_pth(folder.file("checkpoint.pth"), run_checkpoint());
-  write_safetensors(folder.file("weights.safetensors"), {{"a", drawn({4})}});
-  test::write_bytes(folder.file("model.pth.part"), "half of");
-  test::write_bytes(folder.file("log.jsonl"), "{}\n");
-  const std::string path = folder.file("");
+  const TempDir folder;
+  write_pth(folder / "checkpoint.pth", run_checkpoint());
+  write_safetensors(folder / "weights.safetensors", {{"a", drawn({4})}});
+  test::put_file(folder / "model.pth.part", "half of");
+  test::put_file(folder / "log.jsonl", "{}\n");
+  const std::string path = folder / "";
   std::vector<CheckedFile> files = check_path(path);
   REQUIRE(files.size() == 3);
   CHECK(all_whole(files));
@@ -333,8 +333,7 @@ TEST_CASE("fsck: a folder is checked file by file, .part files are reported but 
   CHECK_THAT(fsck_text(path, files),
              Contains("2 whole (1 to resume from), 0 damaged, 1 unfinished"));
 
-  test::write_bytes(folder.file("model.pth"),
-                    test::read_bytes(folder.file("checkpoint.pth")).substr(0, 900));
+  test::put_file(folder / "model.pth", test::read_bytes(folder / "checkpoint.pth").substr(0, 900));
   files = check_path(path);
   CHECK_FALSE(all_whole(files));
   const auto json = nlohmann::json::parse(fsck_json(path, files));
@@ -356,17 +355,17 @@ TEST_CASE("fsck: control characters of names are escaped in the JSON, which read
 }
 
 TEST_CASE("fsck: a folder whose listing breaks off is not whole") {
-  const TempFolder folder;
-  write_pth(folder.file("checkpoint.pth"), run_checkpoint());
-  test::write_bytes(folder.file("b.pth"), "x");
+  const TempDir folder;
+  write_pth(folder / "checkpoint.pth", run_checkpoint());
+  test::put_file(folder / "b.pth", "x");
   const test::BrokenListing broken;
-  CHECK_THROWS_WITH(check_path(folder.file("")), Contains("cannot be read: Input/output error"));
+  CHECK_THROWS_WITH(check_path(folder / ""), Contains("cannot be read: Input/output error"));
 }
 
 TEST_CASE("fsck: a path that is not there, and a folder without checkpoints, are refused") {
-  const TempFolder folder;
-  CHECK_THROWS_WITH(check_path(folder.file("none")), Contains("no such file or folder"));
-  CHECK_THROWS_WITH(check_path(folder.file("")), Contains("found none"));
+  const TempDir folder;
+  CHECK_THROWS_WITH(check_path(folder / "none"), Contains("no such file or folder"));
+  CHECK_THROWS_WITH(check_path(folder / ""), Contains("found none"));
 }
 
 }  // namespace dalle2

@@ -130,8 +130,8 @@ TEST_CASE("half an adapter, another rank, and adapters of another network are na
 }
 
 TEST_CASE("a file of adapters holds their strength and comes back") {
-  const test::TempFolder folder;
-  const std::string path = folder.file("lora.safetensors");
+  const test::TempDir folder;
+  const std::string path = folder / "lora.safetensors";
   write_lora_file(path, adapter_file());
   const auto metadata = read_safetensors(path).metadata;
   CHECK(metadata.at("format") == "pt");
@@ -149,15 +149,13 @@ TEST_CASE("a file of adapters holds their strength and comes back") {
 }
 
 TEST_CASE("a file of adapters is merged into a checkpoint, in any naming of a unet's") {
-  const test::TempFolder folder;
-  write_pth(folder.file("base.pth"), checkpoint_of(base_weights()));
-  write_lora_file(folder.file("lora.safetensors"), adapter_file());
+  const test::TempDir folder;
+  write_pth(folder / "base.pth", checkpoint_of(base_weights()));
+  write_lora_file(folder / "lora.safetensors", adapter_file());
   const auto check = [&](const std::string& lora) {
-    convert_checkpoint(folder.file("base.pth"),
-                       folder.file("out.pth"),
-                       Weights::kAll,
-                       LoraChoice{.files = {lora}});
-    const Value merged = read_pth(folder.file("out.pth"));
+    convert_checkpoint(
+        folder / "base.pth", folder / "out.pth", Weights::kAll, LoraChoice{.files = {lora}});
+    const Value merged = read_pth(folder / "out.pth");
     const StateDict weights = Cursor(merged).at("model").as_state_dict();
     CHECK(weights.size() == base_weights().size());
     test::expect_close(weights[0].second, expected_to_q(), 1e-6, "to_q");
@@ -166,31 +164,30 @@ TEST_CASE("a file of adapters is merged into a checkpoint, in any naming of a un
     test::expect_close(weights[2].second, to_qkv.view({6, 4, 1, 1}), 1e-6, "to_qkv");
     CHECK(at::equal(weights[3].second, wave({5, 4}, 0.9)));
   };
-  check(folder.file("lora.safetensors"));
+  check(folder / "lora.safetensors");
   // PEFT's names keep the metadata and with it the strength.
-  convert_lora_names(folder.file("lora.safetensors"), folder.file("peft.safetensors"), "unet-peft");
-  CHECK(read_safetensors(folder.file("peft.safetensors")).tensors[0].first ==
+  convert_lora_names(folder / "lora.safetensors", folder / "peft.safetensors", "unet-peft");
+  CHECK(read_safetensors(folder / "peft.safetensors").tensors[0].first ==
         "unets.0.a.to_q.lora_A.weight");
-  check(folder.file("peft.safetensors"));
+  check(folder / "peft.safetensors");
 }
 
 TEST_CASE("a checkpoint that holds adapters becomes plain weights") {
-  const test::TempFolder folder;
+  const test::TempDir folder;
   StateDict weights = base_weights();
   for (const auto& entry : adapter_file().tensors) weights.push_back(entry);
   weights[1].second = weights[1].second.to(at::kBFloat16);
   Value checkpoint = checkpoint_of(weights);
   checkpoint.as_dict().set("lora", to_dict(adapter_file().info));
-  write_pth(folder.file("run.pth"), checkpoint);
-  write_lora_file(folder.file("lora.safetensors"), adapter_file());
-  CHECK_THROWS_WITH(convert_checkpoint(folder.file("run.pth"),
-                                       folder.file("x.pth"),
+  write_pth(folder / "run.pth", checkpoint);
+  write_lora_file(folder / "lora.safetensors", adapter_file());
+  CHECK_THROWS_WITH(convert_checkpoint(folder / "run.pth",
+                                       folder / "x.pth",
                                        Weights::kAll,
-                                       LoraChoice{.files = {folder.file("lora.safetensors")}}),
+                                       LoraChoice{.files = {folder / "lora.safetensors"}}),
                     Catch::Contains("has its own adapters"));
-  convert_checkpoint(
-      folder.file("run.pth"), folder.file("out.safetensors"), Weights::kAll, LoraChoice{});
-  const Value merged = read_checkpoint(folder.file("out.safetensors"));
+  convert_checkpoint(folder / "run.pth", folder / "out.safetensors", Weights::kAll, LoraChoice{});
+  const Value merged = read_checkpoint(folder / "out.safetensors");
   CHECK_FALSE(has_lora(Cursor(merged)));
   CHECK_FALSE(Cursor(merged).has("lora"));
   const StateDict plain = Cursor(merged).at("model").as_state_dict();
@@ -198,22 +195,21 @@ TEST_CASE("a checkpoint that holds adapters becomes plain weights") {
   test::expect_close(plain[0].second, expected_to_q(), 1e-6, "to_q");
   CHECK(plain[1].second.scalar_type() == at::kFloat);
   CHECK_THROWS_WITH(
-      convert_checkpoint(
-          folder.file("out.safetensors"), folder.file("x.pth"), Weights::kAll, LoraChoice{}),
+      convert_checkpoint(folder / "out.safetensors", folder / "x.pth", Weights::kAll, LoraChoice{}),
       Catch::EndsWith("/model: no adapters: expected a checkpoint of a run with /train/lora"));
 }
 
 TEST_CASE("a scale makes adapters stronger, and files come one after the other") {
-  const test::TempFolder folder;
+  const test::TempDir folder;
   LoraFile file = adapter_file();
   file.tensors.emplace_back("unets.0.a.to_q.bias", wave({5}, 0.4));
-  write_lora_file(folder.file("lora.safetensors"), file);
+  write_lora_file(folder / "lora.safetensors", file);
   const StateDict weights = base_weights();
   const Value checkpoint = checkpoint_of(weights);
   const auto with = [&](const LoraChoice& choice) {
     return with_adapters(weights, Cursor(checkpoint, "base.pth"), choice);
   };
-  const std::string path = folder.file("lora.safetensors");
+  const std::string path = folder / "lora.safetensors";
   const at::Tensor whole = expected_to_q() - weights[0].second;  // what the adapter adds
   const StateDict half = with({.files = {path}, .scales = {0.5}});
   test::expect_close(half[0].second, weights[0].second + 0.5 * whole, 1e-6, "half of it");
@@ -237,15 +233,15 @@ TEST_CASE("a scale makes adapters stronger, and files come one after the other")
 }
 
 TEST_CASE("files that hold no adapters are refused") {
-  const test::TempFolder folder;
-  write_safetensors(folder.file("base.safetensors"), base_weights());
-  CHECK_THROWS_WITH(read_lora_file(folder.file("base.safetensors")),
+  const test::TempDir folder;
+  write_safetensors(folder / "base.safetensors", base_weights());
+  CHECK_THROWS_WITH(read_lora_file(folder / "base.safetensors"),
                     Catch::Contains("no adapters: expected names like"));
-  CHECK_THROWS_WITH(convert_lora_names(
-                        folder.file("base.safetensors"), folder.file("o.safetensors"), "diffusers"),
-                    Catch::Contains("base.safetensors: Could not automatically infer"));
-  write_safetensors(folder.file("odd.safetensors"), adapter_file().tensors, {{"alpha", "big"}});
-  CHECK_THROWS_WITH(read_lora_file(folder.file("odd.safetensors")),
+  CHECK_THROWS_WITH(
+      convert_lora_names(folder / "base.safetensors", folder / "o.safetensors", "diffusers"),
+      Catch::Contains("base.safetensors: Could not automatically infer"));
+  write_safetensors(folder / "odd.safetensors", adapter_file().tensors, {{"alpha", "big"}});
+  CHECK_THROWS_WITH(read_lora_file(folder / "odd.safetensors"),
                     Catch::EndsWith("metadata \"alpha\": expected a number, got 'big'"));
 }
 

@@ -17,7 +17,7 @@ namespace {
 
 using Catch::Matchers::Contains;
 using test::same_content;
-using test::TempFolder;
+using test::TempDir;
 
 /// The value at "/a/0/b".
 const Value& value_at(const Value& root, const std::string& path) {
@@ -69,7 +69,7 @@ void check_plain(const Value& actual, const nlohmann::json& expected) {
 
 TEST_CASE("what Python saved is read with every value and every bit") {
   for (const std::string& expected_path :
-       test::fixture_files(test::fixture_dir("checkpoints"), 4)) {
+       test::fixture_files(test::fixture_folder("checkpoints"), 4)) {
     const test::Fixture expected = test::load_fixture(expected_path);
     const std::string path = expected_path.substr(0, expected_path.find(".expected")) + ".pth";
     INFO(path);
@@ -90,7 +90,7 @@ TEST_CASE("what Python saved is read with every value and every bit") {
 TEST_CASE("views, ties and shared storages that Python saved stay shared") {
   for (const std::string name : {"kinds", "legacy"}) {
     INFO(name);
-    const Value root = read_pth(test::fixture_dir("checkpoints") + "/" + name + ".pth");
+    const Value root = read_pth(test::fixture_folder("checkpoints") + "/" + name + ".pth");
     const Cursor checkpoint(root);
     const at::Tensor base = checkpoint.at("base").as_tensor();
     const at::Tensor row = checkpoint.at("row").as_tensor();
@@ -107,7 +107,7 @@ TEST_CASE("views, ties and shared storages that Python saved stay shared") {
 }
 
 TEST_CASE("a pickled class object becomes a stub and numpy's scalars become numbers") {
-  const Value root = read_pth(test::fixture_dir("checkpoints") + "/model.pth");
+  const Value root = read_pth(test::fixture_folder("checkpoints") + "/model.pth");
   const Cursor checkpoint(root, "model.pth");
   const Cursor at_version = checkpoint.at("version");
   const Value& version = at_version.value();
@@ -129,16 +129,16 @@ TEST_CASE("a pickled class object becomes a stub and numpy's scalars become numb
 }
 
 TEST_CASE("what we write is read back with equal content") {
-  const TempFolder folder;
+  const TempDir folder;
   const Value checkpoint = test::sample_checkpoint();
-  write_pth(folder.file("a.pth"), checkpoint);
-  CHECK(same_content(read_pth(folder.file("a.pth")), checkpoint));
-  CHECK_NOTHROW(verify_pth(folder.file("a.pth")));
+  write_pth(folder / "a.pth", checkpoint);
+  CHECK(same_content(read_pth(folder / "a.pth"), checkpoint));
+  CHECK_NOTHROW(verify_pth(folder / "a.pth"));
 }
 
 TEST_CASE("a read-back finds a flipped bit wherever it lies on the disk") {
-  const TempFolder folder;
-  const std::string path = folder.file("a.pth");
+  const TempDir folder;
+  const std::string path = folder / "a.pth";
   const auto options = at::TensorOptions().dtype(at::kFloat);
   write_pth(path, List{{at::arange(10, options), at::empty({0}), at::arange(2'600'000, options)}});
   CHECK_NOTHROW(verify_pth(path));
@@ -169,41 +169,41 @@ TEST_CASE("a read-back finds a flipped bit wherever it lies on the disk") {
   }
   std::filesystem::resize_file(path, bytes.size() - 1);
   CHECK_THROWS_WITH(verify_pth(path), Contains("cut off"));
-  test::write_bytes(path, "");
+  test::put_file(path, "");
   CHECK_THROWS_WITH(verify_pth(path), Contains("not an archive"));
 }
 
 TEST_CASE("equal checkpoints are equal files") {
-  const TempFolder folder;
-  write_pth(folder.file("a.pth"), test::sample_checkpoint());
-  write_pth(folder.file("b.pth"), test::sample_checkpoint(), ReadBack::kNo);
-  CHECK(test::read_bytes(folder.file("a.pth")) == test::read_bytes(folder.file("b.pth")));
+  const TempDir folder;
+  write_pth(folder / "a.pth", test::sample_checkpoint());
+  write_pth(folder / "b.pth", test::sample_checkpoint(), ReadBack::kNo);
+  CHECK(test::read_bytes(folder / "a.pth") == test::read_bytes(folder / "b.pth"));
 }
 
 TEST_CASE("overlapping views share a storage in the file and slices of a flat buffer do not") {
-  const TempFolder folder;
+  const TempDir folder;
   const at::Tensor flat = at::arange(1000, at::TensorOptions().dtype(at::kFloat));
   List list{{flat.narrow(0, 10, 5), flat.narrow(0, 12, 5), flat.narrow(0, 17, 3)}};
   const PickleToWrite pickle = pickle_of_value(list);
   REQUIRE(pickle.storages.size() == 2);
   CHECK(pickle.storages[0].elements.numel() == 7);
   CHECK(pickle.storages[1].elements.numel() == 3);
-  write_pth(folder.file("a.pth"), list);
-  const Value read = read_pth(folder.file("a.pth"));
+  write_pth(folder / "a.pth", list);
+  const Value read = read_pth(folder / "a.pth");
   CHECK(same_content(read, list));
   const std::vector<Value>& items = read.as_sequence();
   CHECK(items[0].as_tensor().is_alias_of(items[1].as_tensor()));
   CHECK_FALSE(items[0].as_tensor().is_alias_of(items[2].as_tensor()));
-  CHECK(std::filesystem::file_size(folder.file("a.pth")) < 2000);
+  CHECK(std::filesystem::file_size(folder / "a.pth") < 2000);
 }
 
 TEST_CASE("tensors begin at multiples of 64 bytes in the file") {
-  const TempFolder folder;
+  const TempDir folder;
   Dict dict;
   dict.set("a", at::full({3}, 1.25, at::TensorOptions().dtype(at::kFloat)));
   dict.set("b", at::full({5}, 2.5, at::TensorOptions().dtype(at::kDouble)));
-  write_pth(folder.file("a.pth"), dict);
-  const std::string bytes = test::read_bytes(folder.file("a.pth"));
+  write_pth(folder / "a.pth", dict);
+  const std::string bytes = test::read_bytes(folder / "a.pth");
   const float a = 1.25F;
   const double b = 2.5;
   const size_t a_at = bytes.find(std::string(reinterpret_cast<const char*>(&a), 4));
@@ -215,24 +215,23 @@ TEST_CASE("tensors begin at multiples of 64 bytes in the file") {
 }
 
 TEST_CASE("what is not plain data cannot be saved and the error names its path") {
-  const TempFolder folder;
+  const TempDir folder;
   auto stub = std::make_shared<StubObject>();
   stub->module = "os";
   stub->name = "system";
   Dict inner, root;
   inner.set("object", stub);
   root.set("config", inner);
-  CHECK_THROWS_WITH(write_pth(folder.file("a.pth"), root),
+  CHECK_THROWS_WITH(write_pth(folder / "a.pth", root),
                     Contains("/config/object: cannot be saved") && Contains("os.system"));
-  CHECK_FALSE(std::filesystem::exists(folder.file("a.pth")));
-  CHECK_THROWS_WITH(write_pth(folder.file("a.pth"), List{{"\xff"}}),
-                    Contains("/0: cannot be saved"));
-  CHECK_THROWS_WITH(write_pth(folder.file("a.pth"), List{{at::Tensor()}}), Contains("undefined"));
+  CHECK_FALSE(std::filesystem::exists(folder / "a.pth"));
+  CHECK_THROWS_WITH(write_pth(folder / "a.pth", List{{"\xff"}}), Contains("/0: cannot be saved"));
+  CHECK_THROWS_WITH(write_pth(folder / "a.pth", List{{at::Tensor()}}), Contains("undefined"));
   Value deep;
   for (int i = 0; i < 300; ++i) {
     deep = List{{std::move(deep)}};
   }
-  CHECK_THROWS_WITH(write_pth(folder.file("a.pth"), deep), Contains("deeper than 200"));
+  CHECK_THROWS_WITH(write_pth(folder / "a.pth", deep), Contains("deeper than 200"));
 }
 
 TEST_CASE("errors name the path inside the checkpoint, what was expected and what is there") {
@@ -275,9 +274,9 @@ TEST_CASE("files for Python are written", "[.python]") {
   const char* folder = std::getenv("DALLE2_PYTHON_CHECK_DIR");
   REQUIRE(folder != nullptr);
   write_pth(std::string(folder) + "/sample.pth", test::sample_checkpoint());
-  const Value kinds = read_pth(test::fixture_dir("checkpoints") + "/kinds.pth");
+  const Value kinds = read_pth(test::fixture_folder("checkpoints") + "/kinds.pth");
   write_pth(std::string(folder) + "/kinds.pth", kinds);
-  const Value trainer = read_pth(test::fixture_dir("checkpoints") + "/trainer.pth");
+  const Value trainer = read_pth(test::fixture_folder("checkpoints") + "/trainer.pth");
   write_pth(std::string(folder) + "/trainer.pth", trainer);
   write_safetensors(std::string(folder) + "/sample.safetensors",
                     Cursor(trainer).at("model").as_state_dict(),
@@ -289,7 +288,7 @@ TEST_CASE("files for Python are written", "[.python]") {
 }
 
 TEST_CASE("a snapshot writes exactly the file of its moment, and reuses its memory") {
-  const test::TempFolder folder;
+  const test::TempDir folder;
   const at::Tensor flat = at::arange(100, at::TensorOptions().dtype(at::kFloat));
   const at::Tensor counts = at::arange(7);
   Dict weights, checkpoint;
@@ -306,28 +305,28 @@ TEST_CASE("a snapshot writes exactly the file of its moment, and reuses its memo
   PthSnapshot snapshot;
   for (const double change : {0.0, 1.0, 2.0}) {
     flat.add_(change);
-    write_pth(folder.file("now.pth"), checkpoint);
+    write_pth(folder / "now.pth", checkpoint);
     snapshot.take(checkpoint);
     flat.mul_(-1);  // training goes on
     counts.add_(1);
-    snapshot.write(folder.file("later.pth"));
-    CHECK(test::read_bytes(folder.file("later.pth")) == test::read_bytes(folder.file("now.pth")));
+    snapshot.write(folder / "later.pth");
+    CHECK(test::read_bytes(folder / "later.pth") == test::read_bytes(folder / "now.pth"));
     flat.mul_(-1);
   }
   snapshot.take(Value(at::ones({10000})));  // larger than before
-  snapshot.write(folder.file("later.pth"));
-  CHECK(test::same_content(read_pth(folder.file("later.pth")), Value(at::ones({10000}))));
+  snapshot.write(folder / "later.pth");
+  CHECK(test::same_content(read_pth(folder / "later.pth"), Value(at::ones({10000}))));
   snapshot.take(checkpoint);  // and smaller
-  snapshot.write(folder.file("later.pth"));
-  CHECK(test::same_content(read_pth(folder.file("later.pth")), checkpoint));
+  snapshot.write(folder / "later.pth");
+  CHECK(test::same_content(read_pth(folder / "later.pth"), checkpoint));
 }
 
 TEST_CASE("a snapshot leaves tensors of a scratch file where they are, until it is cleared") {
-  const test::TempFolder folder;
+  const test::TempDir folder;
   const at::Tensor live = at::arange(6, at::kFloat), many = at::arange(2000, at::kFloat);
   Dict saved;
   {
-    ScratchFile scratch(folder.file("scratch"));
+    ScratchFile scratch(folder / "scratch");
     scratch.append(many.narrow(0, 0, 1500));
     scratch.append(many.narrow(0, 1500, 500));
     const at::Tensor in_file = scratch.tensor({20, 100}, at::kFloat);
@@ -335,20 +334,20 @@ TEST_CASE("a snapshot leaves tensors of a scratch file where they are, until it 
     saved.set("rows", in_file.narrow(0, 3, 2));
     saved.set("all", in_file);
   }
-  CHECK_FALSE(std::filesystem::exists(folder.file("scratch.part")));
+  CHECK_FALSE(std::filesystem::exists(folder / "scratch.part"));
   PthSnapshot snapshot;
   snapshot.take(saved);
-  write_pth(folder.file("now.pth"), saved);
+  write_pth(folder / "now.pth", saved);
   saved = {};
   live.add_(1);
-  snapshot.write(folder.file("later.pth"));
-  CHECK(test::read_bytes(folder.file("later.pth")) == test::read_bytes(folder.file("now.pth")));
-  const Value written = read_pth(folder.file("later.pth"));
+  snapshot.write(folder / "later.pth");
+  CHECK(test::read_bytes(folder / "later.pth") == test::read_bytes(folder / "now.pth"));
+  const Value written = read_pth(folder / "later.pth");
   CHECK(at::equal(Cursor(written).at("all").as_tensor().flatten(), many));
   CHECK(at::equal(Cursor(written).at("live").as_tensor(), live - 1));
-  CHECK(test::maps_removed_file(folder.file("scratch.part")));
+  CHECK(test::maps_removed_file(folder / "scratch.part"));
   snapshot.clear();
-  CHECK_FALSE(test::maps_removed_file(folder.file("scratch.part")));
+  CHECK_FALSE(test::maps_removed_file(folder / "scratch.part"));
 }
 
 }  // namespace dalle2

@@ -18,7 +18,7 @@ namespace {
 using namespace std::string_literals;
 using Catch::Matchers::Contains;
 using test::same_content;
-using test::TempFolder;
+using test::TempDir;
 
 constexpr int kFlips = 2000;
 
@@ -37,7 +37,7 @@ Dict small_checkpoint() {
 /// Reads damaged bytes: true if that was noticed, or if the content is the same anyway.
 template <class Read>
 bool noticed_or_harmless(const std::string& path, const std::string& bytes, Read same_as_before) {
-  test::write_bytes(path, bytes);
+  test::put_file(path, bytes);
   try {
     return same_as_before(path);
   } catch (const DataError&) {
@@ -55,39 +55,39 @@ Value run(const std::string& pickle) {
 }  // namespace
 
 TEST_CASE("every truncation of a checkpoint is noticed") {
-  const TempFolder folder;
-  write_pth(folder.file("a.pth"), small_checkpoint(), ReadBack::kNo);
-  const std::string bytes = test::read_bytes(folder.file("a.pth"));
+  const TempDir folder;
+  write_pth(folder / "a.pth", small_checkpoint(), ReadBack::kNo);
+  const std::string bytes = test::read_bytes(folder / "a.pth");
   for (size_t size = 0; size < bytes.size(); ++size) {
-    test::write_bytes(folder.file("cut.pth"), bytes.substr(0, size));
+    test::put_file(folder / "cut.pth", bytes.substr(0, size));
     INFO("cut to " << size << " of " << bytes.size());
-    CHECK_THROWS_AS(read_pth(folder.file("cut.pth")), DataError);
+    CHECK_THROWS_AS(read_pth(folder / "cut.pth"), DataError);
   }
 }
 
 TEST_CASE("every single flipped bit of a checkpoint is noticed or harmless") {
-  const TempFolder folder;
+  const TempDir folder;
   const Value original = small_checkpoint();
-  write_pth(folder.file("a.pth"), original, ReadBack::kNo);
-  const std::string bytes = test::read_bytes(folder.file("a.pth"));
+  write_pth(folder / "a.pth", original, ReadBack::kNo);
+  const std::string bytes = test::read_bytes(folder / "a.pth");
   for (size_t bit = 0; bit < bytes.size() * 8; ++bit) {
     std::string damaged = bytes;
     damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << (bit % 8)));
     INFO("bit " << bit % 8 << " of byte " << bit / 8 << " of " << bytes.size());
-    CHECK(noticed_or_harmless(folder.file("b.pth"), damaged, [&](const std::string& path) {
+    CHECK(noticed_or_harmless(folder / "b.pth", damaged, [&](const std::string& path) {
       return same_content(read_pth(path), original);
     }));
   }
 }
 
 TEST_CASE("truncated safetensors files are noticed and damaged ones never break the reader") {
-  const TempFolder folder;
+  const TempDir folder;
   const Value model = *small_checkpoint().find("model");
-  write_safetensors(folder.file("a.safetensors"), Cursor(model).as_state_dict(), {{"k", "v"}});
-  const std::string bytes = test::read_bytes(folder.file("a.safetensors"));
+  write_safetensors(folder / "a.safetensors", Cursor(model).as_state_dict(), {{"k", "v"}});
+  const std::string bytes = test::read_bytes(folder / "a.safetensors");
   for (size_t size = 0; size < bytes.size(); ++size) {
-    test::write_bytes(folder.file("b.safetensors"), bytes.substr(0, size));
-    CHECK_THROWS_AS(read_safetensors(folder.file("b.safetensors")), DataError);
+    test::put_file(folder / "b.safetensors", bytes.substr(0, size));
+    CHECK_THROWS_AS(read_safetensors(folder / "b.safetensors"), DataError);
   }
   // The format has no checksum: a flip in the data cannot be noticed, but none may do more than
   // that.
@@ -96,20 +96,20 @@ TEST_CASE("truncated safetensors files are noticed and damaged ones never break 
     std::string damaged = bytes;
     const size_t bit = random() % (bytes.size() * 8);
     damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << (bit % 8)));
-    CHECK(noticed_or_harmless(folder.file("b.safetensors"), damaged, [](const std::string& path) {
+    CHECK(noticed_or_harmless(folder / "b.safetensors", damaged, [](const std::string& path) {
       return read_safetensors(path).tensors.size() == 2;
     }));
   }
 }
 
 TEST_CASE("damaged legacy files end in an error or a value") {
-  const TempFolder folder;
+  const TempDir folder;
   const std::string bytes = test::read_bytes(std::string(DALLE2_SOURCE_DIR) +
                                              "/tests/parity/fixtures/checkpoints/legacy.pth");
   for (size_t size = 0; size < bytes.size(); size += 7) {
-    test::write_bytes(folder.file("cut.pth"), bytes.substr(0, size));
+    test::put_file(folder / "cut.pth", bytes.substr(0, size));
     INFO("cut to " << size << " of " << bytes.size());
-    CHECK_THROWS_AS(read_pth(folder.file("cut.pth")), DataError);
+    CHECK_THROWS_AS(read_pth(folder / "cut.pth"), DataError);
   }
   std::mt19937 random(3);
   int values = 0;
@@ -119,9 +119,9 @@ TEST_CASE("damaged legacy files end in an error or a value") {
       const size_t bit = random() % (bytes.size() * 8);
       damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << (bit % 8)));
     }
-    test::write_bytes(folder.file("b.pth"), damaged);
+    test::put_file(folder / "b.pth", damaged);
     try {  // the layout has no checksum: what was flipped may be a number
-      read_pth(folder.file("b.pth"));
+      read_pth(folder / "b.pth");
       ++values;
     } catch (const DataError&) {
       continue;  // anything else that is thrown fails the test
@@ -132,7 +132,7 @@ TEST_CASE("damaged legacy files end in an error or a value") {
 }
 
 TEST_CASE("a legacy file's view is the part of its storage from its own offset on") {
-  const TempFolder folder;
+  const TempDir folder;
   const auto text = [](const std::string& word) {
     return "X" + std::string(1, static_cast<char>(word.size())) + "\0\0\0"s + word;
   };
@@ -152,8 +152,8 @@ TEST_CASE("a legacy file's view is the part of its storage from its own offset o
     const int64_t count = 6;
     bytes.append(reinterpret_cast<const char*>(&count), sizeof count);
     bytes.append(static_cast<const char*>(values.data_ptr()), 24);
-    test::write_bytes(folder.file("view.pth"), bytes);
-    return read_pth(folder.file("view.pth"));
+    test::put_file(folder / "view.pth", bytes);
+    return read_pth(folder / "view.pth");
   };
   CHECK(at::equal(file(2, 3).as_tensor(), at::arange(2, 5, at::kFloat)));
   CHECK(at::equal(file(0, 6).as_tensor(), at::arange(6, at::kFloat)));
@@ -179,8 +179,8 @@ TEST_CASE("random bytes after a pickle's first opcode never do more than end in 
 }
 
 TEST_CASE("a pickle that would run a command is an inert stub") {
-  const TempFolder folder;
-  const std::string command = "touch " + folder.file("ran");
+  const TempDir folder;
+  const std::string command = "touch " + (folder / "ran");
   const std::string text = std::string("\x8c") + static_cast<char>(command.size()) + command;
   const Value value = run("\x80\x04" + std::string("cposix\nsystem\n") + text + "\x85R.");
   REQUIRE(value.is_stub());
@@ -188,7 +188,7 @@ TEST_CASE("a pickle that would run a command is an inert stub") {
   CHECK(stub->full_name() == "posix.system");
   REQUIRE(stub->args.size() == 1);
   CHECK(stub->args[0].as_string() == command);
-  CHECK_FALSE(std::filesystem::exists(folder.file("ran")));
+  CHECK_FALSE(std::filesystem::exists(folder / "ran"));
 }
 
 TEST_CASE("calls of what a call returned, states and items of unknown objects stay inert") {
@@ -254,12 +254,12 @@ TEST_CASE("memos of huge numbers and thousands of open marks take little memory"
 }
 
 TEST_CASE("a few bytes cannot stand for a tensor of terabytes") {
-  const TempFolder folder;
+  const TempDir folder;
   const auto expanded = [&](int64_t rows) {
     Dict checkpoint;
     checkpoint.set("tensor", at::ones({1}).expand({rows}));
-    write_pth(folder.file("a.pth"), checkpoint, ReadBack::kNo);
-    return read_pth(folder.file("a.pth"));
+    write_pth(folder / "a.pth", checkpoint, ReadBack::kNo);
+    return read_pth(folder / "a.pth");
   };
   CHECK(expanded(1000).as_dict().find("tensor")->as_tensor().sum().item<float>() == 1000.0f);
   CHECK_THROWS_WITH(expanded(int64_t{1} << 40), Contains("1099511627776 elements"));
@@ -344,7 +344,7 @@ TEST_CASE("a text of bytes is UTF-8 before it is latin-1") {
 }
 
 TEST_CASE("a tensor has at most 64 dimensions in safetensors, as elsewhere") {
-  const TempFolder folder;
+  const TempDir folder;
   const auto read = [&](size_t dimensions) {
     std::string ones = "1";
     for (size_t i = 1; i < dimensions; ++i) ones += ",1";
@@ -352,8 +352,8 @@ TEST_CASE("a tensor has at most 64 dimensions in safetensors, as elsewhere") {
     std::string bytes(8, '\0');
     bytes[0] = static_cast<char>(header.size() & 0xff);
     bytes[1] = static_cast<char>(header.size() >> 8);
-    test::write_bytes(folder.file("a.safetensors"), bytes + header + "x");
-    return read_safetensors(folder.file("a.safetensors")).tensors.at(0).second.dim();
+    test::put_file(folder / "a.safetensors", bytes + header + "x");
+    return read_safetensors(folder / "a.safetensors").tensors.at(0).second.dim();
   };
   CHECK(read(64) == 64);
   CHECK_THROWS_WITH(read(65), Contains("x: more than 64 dimensions"));
@@ -373,7 +373,7 @@ TEST_CASE("JSON in a checkpoint is read to a depth, and what is wrong is told in
 }
 
 TEST_CASE("text that is not UTF-8 is in no file that we write") {
-  const TempFolder folder;
+  const TempDir folder;
   // Overlong, a surrogate, beyond Unicode, cut off.
   for (const char* text : {"\xe0\x80\xaf", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xc3"}) {
     Dict checkpoint;
@@ -387,9 +387,9 @@ TEST_CASE("text that is not UTF-8 is in no file that we write") {
     CHECK_THROWS_WITH(pickle_of_value(keys), Contains("expected UTF-8"));
     CHECK_THROWS_WITH(take_apart(keys), Contains("expected UTF-8"));
     const StateDict named = {{text, at::ones({1})}}, plain = {{"x", at::ones({1})}};
-    CHECK_THROWS_WITH(write_safetensors(folder.file("a.safetensors"), named, {}),
+    CHECK_THROWS_WITH(write_safetensors(folder / "a.safetensors", named, {}),
                       Contains("the name") && Contains("cannot be saved: expected UTF-8"));
-    CHECK_THROWS_WITH(write_safetensors(folder.file("a.safetensors"), plain, {{"a", text}}),
+    CHECK_THROWS_WITH(write_safetensors(folder / "a.safetensors", plain, {{"a", text}}),
                       Contains("the metadata") && Contains("cannot be saved: expected UTF-8"));
   }
 }
@@ -414,17 +414,17 @@ TEST_CASE("malformed pickles are refused with the place") {
 }
 
 TEST_CASE("files that are not checkpoints are refused with what they are") {
-  const TempFolder folder;
+  const TempDir folder;
   const auto check = [&](const std::string& bytes, const std::string& reason) {
-    test::write_bytes(folder.file("x.pth"), bytes);
-    CHECK_THROWS_WITH(read_pth(folder.file("x.pth")), Contains(reason) && Contains("x.pth"));
+    test::put_file(folder / "x.pth", bytes);
+    CHECK_THROWS_WITH(read_pth(folder / "x.pth"), Contains(reason) && Contains("x.pth"));
   };
   check("", "is not a checkpoint");
   check(std::string(1000, '\0'), "is not a checkpoint");
   check("<!doctype html>", "is not a checkpoint");
   check("PK\x03\x04", "cut off");
   check("PK\x03\x04" + std::string(100, 'x'), "no directory at its end");
-  CHECK_THROWS_WITH(read_pth(folder.file("absent.pth")), Contains("No such file"));
+  CHECK_THROWS_WITH(read_pth(folder / "absent.pth"), Contains("No such file"));
 }
 
 }  // namespace dalle2

@@ -14,9 +14,9 @@ namespace dalle2::test {
 namespace {
 
 /// What the check says of these bytes, without the path; "" if it finds nothing.
-std::string fault_of_bytes(const TempFolder& folder, const std::string& bytes) {
-  const std::string path = folder.file("network.pt");
-  write_bytes(path, bytes);
+std::string fault_of_bytes(const TempDir& folder, const std::string& bytes) {
+  const std::string path = folder / "network.pt";
+  put_file(path, bytes);
   try {
     return check_script_file(MappedFile(path)) ? "" : "no program";
   } catch (const DataError& error) {
@@ -25,16 +25,16 @@ std::string fault_of_bytes(const TempFolder& folder, const std::string& bytes) {
 }
 
 std::string bytes_of_network(const std::string& name) {
-  return read_bytes(fixture_dir("feature_networks") + "/" + name);
+  return read_bytes(fixture_folder("feature_networks") + "/" + name);
 }
 
 /// The archive with other bytes in a stored member, and its CRC-32 as it has to be for them.
-std::string with_member(const TempFolder& folder,
+std::string with_member(const TempDir& folder,
                         std::string archive,
                         const std::string& name,
                         const std::function<void(std::string&)>& change) {
-  const std::string path = folder.file("whole.pt");
-  write_bytes(path, archive);
+  const std::string path = folder / "whole.pt";
+  put_file(path, archive);
   const MappedFile file(path);
   for (const ZipMember& member : read_zip(file, Contents::kMapped, Packing::kStoredOrDeflated)) {
     if (member.name != name) continue;
@@ -55,7 +55,7 @@ std::string with_member(const TempFolder& folder,
 }
 
 TEST_CASE("networks that torch.jit.save() wrote are whole, their compressed code too") {
-  const TempFolder folder;
+  const TempDir folder;
   for (const char* name :
        {"ours.pt", "frozen.pt", "stylegan.pt", "encoder.pt", "lpips.pt", "few.pt"}) {
     INFO(name);
@@ -65,7 +65,7 @@ TEST_CASE("networks that torch.jit.save() wrote are whole, their compressed code
 }
 
 TEST_CASE("a network that is cut off is refused, wherever it ends") {
-  const TempFolder folder;
+  const TempDir folder;
   const std::string whole = bytes_of_network("encoder.pt");
   for (size_t size = 1; size < whole.size(); size += 13) {
     INFO(size);
@@ -74,10 +74,10 @@ TEST_CASE("a network that is cut off is refused, wherever it ends") {
 }
 
 TEST_CASE("a network with damaged contents is refused, in its weights and in its code") {
-  const TempFolder folder;
-  const std::string path = folder.file("whole.pt");
+  const TempDir folder;
+  const std::string path = folder / "whole.pt";
   const std::string whole = bytes_of_network("encoder.pt");
-  write_bytes(path, whole);
+  put_file(path, whole);
   const MappedFile file(path);
   int deflated = 0;
   for (const ZipMember& member : read_zip(file, Contents::kMapped, Packing::kStoredOrDeflated)) {
@@ -94,15 +94,15 @@ TEST_CASE("a network with damaged contents is refused, in its weights and in its
 }
 
 TEST_CASE("compressed members are refused in a checkpoint") {
-  const TempFolder folder;
-  const std::string path = folder.file("network.pt");
-  write_bytes(path, bytes_of_network("encoder.pt"));
+  const TempDir folder;
+  const std::string path = folder / "network.pt";
+  put_file(path, bytes_of_network("encoder.pt"));
   CHECK_THROWS_WITH(read_zip(MappedFile(path)), Catch::Contains("is compressed or encrypted"));
 }
 
 TEST_CASE(
     "a record that is shorter than its tensor is refused before anything reads past its end") {
-  const TempFolder folder;
+  const TempDir folder;
   const std::string longer =
       with_member(folder, bytes_of_network("ours.pt"), "ours/data.pkl", [](std::string& pickle) {
         const size_t at = pickle.find(std::string("M\x00\x03", 3));  // 64 * 12 elements

@@ -21,8 +21,8 @@ uint64_t number_at(const std::string& bytes, size_t at, size_t width) {
 // PKWARE APPNOTE 6.3.10, sections 4.3.14 to 4.3.16.
 TEST_CASE("an archive of more members than 16 bits count has a zip64 directory") {
   constexpr size_t kMembers = 65'600;
-  const test::TempFolder folder;
-  const std::string path = folder.file("a.zip");
+  const test::TempDir folder;
+  const std::string path = folder / "a.zip";
   {
     AtomicFile file(path);
     ZipWriter writer(file);

@@ -1,25 +1,19 @@
 // SPDX-License-Identifier: MIT
 // Defaults, leniency and noise schedules against what the reference makes of them
 // (tests/parity/make_config_defaults.py).
-#include <cstdlib>
-#include <filesystem>
 #include <fstream>
 
 #include "config/decoder/beta_schedule.h"
 #include "config/minimal_config.h"
 #include "config/reading/reader.h"
 #include "config/reading/writer.h"
+#include "support/fixture_folder.h"
 
 namespace dalle2 {
 namespace {
 
 Json fixture(const std::string& name) {
-  std::filesystem::path folder = DALLE2_SOURCE_DIR "/tests/parity/fixtures/config_defaults";
-  if (const char* fresh = std::getenv("DALLE2_PARITY_DIR")) {
-    const std::filesystem::path path = std::filesystem::path(fresh) / "config_defaults";
-    if (std::filesystem::is_directory(path)) folder = path;
-  }
-  std::ifstream file(folder / name);
+  std::ifstream file(test::fixture_folder("config_defaults") + "/" + name);
   REQUIRE(file.good());
   return Json::parse(file);
 }

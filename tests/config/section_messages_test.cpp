@@ -305,19 +305,21 @@ TEST_CASE("what has not landed yet is refused by name") {
                      "the root key `clip`, of OpenAI or of open_clip, by its file as \"model\"",
                      make)});
   }
-  expect_problems({"/data/webdataset_base_url=gs://b/{}.tar"},
-                  {"/data/webdataset_base_url: data comes from files, http://, https://, s3:// and "
-                   "pipe:COMMAND; for other places use \"pipe:\" and a command that writes the "
-                   R"(file, got "gs://b/{}.tar")"});
-  for (const char* url : {"http://h/{}.tar", "s3://b/{}.tar", "file:{}.tar"}) {
+  expect_problems(
+      {"/data/webdataset_base_url=gs://b/{}.tar"},
+      {"/data/webdataset_base_url: data comes from files, http://, https://, s3://, "
+       "hf:// and pipe:COMMAND; for other places use \"pipe:\" and a command that writes the "
+       R"(file, got "gs://b/{}.tar")"});
+  for (const char* url : {"http://h/{}.tar", "s3://b/{}.tar", "hf://o/n/{}.tar", "file:{}.tar"}) {
     CHECK_NOTHROW(read_with({std::string("/data/webdataset_base_url=") + url}));
   }
-  expect_problems({"/data/text_embeddings_url=gs://t",
-                   "/decoder/unets/0/cond_on_text_encodings=true",
-                   "/decoder/unets/0/text_embed_dim=8"},
-                  {"/data/text_embeddings_url: data comes from files, http://, https://, s3:// and "
-                   "pipe:COMMAND; for other places use \"pipe:\" and a command that writes the "
-                   R"(file, got "gs://t")"});
+  expect_problems(
+      {"/data/text_embeddings_url=gs://t",
+       "/decoder/unets/0/cond_on_text_encodings=true",
+       "/decoder/unets/0/text_embed_dim=8"},
+      {"/data/text_embeddings_url: data comes from files, http://, https://, s3://, "
+       "hf:// and pipe:COMMAND; for other places use \"pipe:\" and a command that writes the "
+       R"(file, got "gs://t")"});
   expect_problems(
       {"/prior={}"},
       {"/prior: has no place here: this needs the config of a decoder, and a file trains one "

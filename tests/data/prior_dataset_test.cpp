@@ -157,6 +157,23 @@ TEST_CASE("folders that are no table, or not the same one, are refused") {
   CHECK_THAT(fault(), Contains("leaves nothing to train on"));
 }
 
+TEST_CASE("files that pair by number hold as many rows, though the totals agree") {
+  Folders f;
+  for (const int number : {0, 1}) {
+    write_rows(f.dir / fmt::format("paired/img_emb_{}.npy", number), 0, 10, {2});
+    write_rows(f.dir / fmt::format("uneven/text_emb_{}.npy", number), 0, 9 + 2 * number, {2});
+    write_rows(f.dir / fmt::format("other/text_emb_{}.npy", 5 + number), 0, 9 + 2 * number, {2});
+  }
+  f.data.image_url = f.dir / "paired";
+  f.data.text_url = f.dir / "uneven";
+  const std::string fault = message_of([&] { PriorDataset(f.data, f.prior, 1); });
+  CHECK_THAT(fault,
+             Contains("/data/text_url: '" + (f.dir / "uneven/text_emb_0.npy") + "' has 9 rows"));
+  CHECK_THAT(fault, Contains("img_emb_0.npy' (/data/image_url) has 10"));
+  f.data.text_url = f.dir / "other";  // other numbers: only the totals can be compared
+  CHECK(PriorDataset(f.data, f.prior, 1).rows("train") > 0);
+}
+
 TEST_CASE("a file that shrinks under a run is told of by name") {
   Folders f;
   const EmbeddingTable table(f.data.image_url.value(), "/data/image_url", {2});

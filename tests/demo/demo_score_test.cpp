@@ -7,8 +7,8 @@
 #include "demo/demo_commands.h"
 #include "demo/demo_images.h"
 #include "io/files/atomic_file.h"
-#include "io/test_folder.h"
 #include "support/broken_listing.h"
+#include "support/temp_dir.h"
 
 using namespace dalle2;
 using Catch::Contains;
@@ -17,7 +17,7 @@ using Catch::Equals;
 namespace {
 
 /// A truth of two pictures in a folder.
-void put_truth(const test::ScratchFolder& folder) {
+void put_truth(const test::TempDir& folder) {
   test::put_file(folder / "truth.json", R"([
     {"shape": "ring", "colour": "blue", "size": "large", "place": "left", "ground": "black"},
     {"shape": "cross", "colour": "red", "size": "small", "place": "top", "ground": "white"}])");
@@ -27,7 +27,7 @@ const DemoAttributes kFirst{4, 2, 1, 0, 2}, kSecond{3, 0, 0, 2, 0};
 }  // namespace
 
 TEST_CASE("the grid shows what was asked for beside what was drawn, twice enlarged") {
-  const test::ScratchFolder folder;
+  const test::TempDir folder;
   put_truth(folder);
   std::filesystem::create_directories(folder / "drawn");
   write_png(folder / "drawn/0.png", draw_demo_image(kFirst, 16));
@@ -57,7 +57,7 @@ TEST_CASE("the grid shows what was asked for beside what was drawn, twice enlarg
 }
 
 TEST_CASE("drawings that do not belong to the truth are refused") {
-  const test::ScratchFolder folder;
+  const test::TempDir folder;
   put_truth(folder);
   std::filesystem::create_directories(folder / "drawn");
   write_png(folder / "drawn/0.png", draw_demo_image(kFirst, 16));
@@ -73,7 +73,7 @@ TEST_CASE("drawings that do not belong to the truth are refused") {
 }
 
 TEST_CASE("drawings in a folder that cannot be read are an error of ours") {
-  const test::ScratchFolder folder;
+  const test::TempDir folder;
   const std::string long_name(300, 'x');  // longer than any file system takes
   test::put_file(folder / "truth.json", "[]");
   CHECK_THROWS_WITH(run_demo_score({long_name, folder.path(), folder / "grid.png"}),

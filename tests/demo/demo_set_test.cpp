@@ -6,8 +6,8 @@
 #include "io/files/atomic_file.h"
 #include "io/formats/npy.h"
 #include "io/formats/webdataset.h"
-#include "io/test_folder.h"
 #include "support/broken_listing.h"
+#include "support/temp_dir.h"
 
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
@@ -171,7 +171,7 @@ TEST_CASE("an empty or random picture is not read as a drawing") {
 
 TEST_CASE(
     "demo shards hold pictures, captions and embeddings that agree, and the held-out split apart") {
-  const test::ScratchFolder folder;
+  const test::TempDir folder;
   int64_t calls = 0, last_total = 0;
   const DemoShardReport report =
       write_demo_shards({folder / "demo", 100, 32, 5}, [&](int64_t done, int64_t total) {
@@ -204,7 +204,7 @@ TEST_CASE(
 }
 
 TEST_CASE("the held-out split is one shard with its truth, row by row") {
-  const test::ScratchFolder folder;
+  const test::TempDir folder;
   write_demo_shards({folder / "demo", 16, 32, 1});
   const NpyArray embeddings = read_npy(folder / "demo/heldout/img_emb/img_emb_000000.npy");
   const std::vector<GroupedSample> samples = samples_of(folder / "demo/heldout/000000.tar");
@@ -225,7 +225,7 @@ TEST_CASE("the held-out split is one shard with its truth, row by row") {
 }
 
 TEST_CASE("a demo set is not written over shards that are there") {
-  const test::ScratchFolder folder;
+  const test::TempDir folder;
   fs::create_directories(folder / "mine/heldout");
   test::put_file(folder / "mine/notes.txt", "mine");
   write_demo_shards({folder / "mine", 16, 16, 1});  // other files do not matter
@@ -253,7 +253,7 @@ TEST_CASE("a demo set is not written over shards that are there") {
 }
 
 TEST_CASE("the same options write the same bytes, another seed others") {
-  const test::ScratchFolder folder;
+  const test::TempDir folder;
   write_demo_shards({folder / "a", 40, 16, 3});
   write_demo_shards({folder / "b", 40, 16, 3});
   write_demo_shards({folder / "c", 40, 16, 4});

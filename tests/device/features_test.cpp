@@ -56,7 +56,7 @@ TEST_CASE(
     "the network's first gradients have the bits of later ones, as a resumed run needs them") {
   torch::jit::setTensorExprFuserEnabled(true);
   const ImageFeatures features = perceptual_features(
-      config_with(fixture_dir("feature_networks") + "/pictures.pt"), fake_device());
+      config_with(fixture_folder("feature_networks") + "/pictures.pt"), fake_device());
   CHECK_FALSE(torch::jit::tensorExprFuserEnabled());
   const at::Tensor pictures =
       at::rand({2, 3, 8, 8}, make_generator({1, "pictures"}, at::kCPU)).to(fake_device());

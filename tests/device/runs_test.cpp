@@ -103,7 +103,7 @@ json vae_config(const std::string& folder) {
             {"num_train_steps", 6},
             {"save_results_every", 3},
             {"save_model_every", 3},
-            {"vgg_path", fixture_dir("feature_networks") + "/pictures.pt"}}},
+            {"vgg_path", fixture_folder("feature_networks") + "/pictures.pt"}}},
           {"seed", 5}};
 }
 
@@ -267,7 +267,7 @@ TEST_CASE("figures of a checkpoint are the same on the fake device") {
   CAPTURE(name);
   Kind kind(name);
   if (name == "decoder") {
-    const std::string networks = fixture_dir("feature_networks");
+    const std::string networks = fixture_folder("feature_networks");
     kind.config()["evaluate"] = {
         {"n_evaluation_samples", 4},
         {"KID", {{"feature_extractor_weights_path", networks + "/ours.pt"}, {"subset_size", 2}}},

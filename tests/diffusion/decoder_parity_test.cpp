@@ -70,7 +70,7 @@ Decoder decoder_of_case(const Case& c) {
 
 void check_training(const char* folder, size_t cases) {
   size_t steps = 0, lenient = 0;
-  for (const std::string& path : fixture_files(fixture_dir(folder), cases)) {
+  for (const std::string& path : fixture_files(fixture_folder(folder), cases)) {
     INFO(path);
     const Case c(path);
     Decoder decoder = decoder_of_case(c);
@@ -107,7 +107,7 @@ void check_training(const char* folder, size_t cases) {
 }
 
 void check_sampling(const char* folder, size_t cases) {
-  const std::vector<std::string> paths = fixture_files(fixture_dir(folder), cases);
+  const std::vector<std::string> paths = fixture_files(fixture_folder(folder), cases);
   size_t lenient = 0;
   for (const std::string& path : paths) {
     INFO(path);
@@ -171,7 +171,7 @@ TEST_CASE("Sampling loops of decoders behind VAEs equal the reference's", "[pari
 
 TEST_CASE("A decoder behind VAEs has the names of the reference's state dict", "[parity]") {
   size_t with_vae = 0;
-  for (const std::string& path : fixture_files(fixture_dir("latent"), 12)) {
+  for (const std::string& path : fixture_files(fixture_folder("latent"), 12)) {
     INFO(path);
     const Case c(path);
     const Decoder decoder = decoder_of_case(c);
@@ -187,7 +187,7 @@ TEST_CASE("A decoder behind VAEs has the names of the reference's state dict", "
 
 TEST_CASE("Latents train the first unet as the pictures they come from do, and no other", "[cpu]") {
   int64_t first = 0, later = 0;
-  for (const std::string& path : fixture_files(fixture_dir("latent"), 12)) {
+  for (const std::string& path : fixture_files(fixture_folder("latent"), 12)) {
     INFO(path);
     const Case c(path);
     Decoder decoder = decoder_of_case(c);
@@ -231,7 +231,7 @@ TEST_CASE("Latents train the first unet as the pictures they come from do, and n
 }
 
 TEST_CASE("A VAE is not trained by the decoder, whatever mode that is in", "[cpu]") {
-  const Case c(fixture_files(fixture_dir("latent"), 12).front());
+  const Case c(fixture_files(fixture_folder("latent"), 12).front());
   Decoder decoder = decoder_of_case(c);
   decoder->train();
   int64_t stages = 0;

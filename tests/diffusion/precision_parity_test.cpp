@@ -84,7 +84,7 @@ bool check_step(const Case& c, Decoder& decoder, int64_t unet_number, const Half
 TEST_CASE("Losses and gradients in half precision are those of the reference's autocast",
           "[parity]") {
   std::map<MixedPrecision, int> compared, other_than_float;
-  for (const std::string& path : fixture_files(fixture_dir("precision"), 13)) {
+  for (const std::string& path : fixture_files(fixture_folder("precision"), 13)) {
     if (path.find("/case_") == std::string::npos) continue;
     INFO(path);
     const Case c(path);

@@ -350,7 +350,8 @@ class Prior(unittest.TestCase):
             self.assertNotIn(TOKEN, done.stdout + done.stderr)
             for url, code, text in (("hf://owner/images/made/absent", 6, "There is no such file or folder in the repository"),
                                     ("hf://owner/none/made", 6, "There is no owner/none for this login"),
-                                    ("hf://owner/images", 2, "expected hf://OWNER/NAME/FOLDER"),
+                                    ("hf://owner", 2, "expected hf://OWNER/NAME/FOLDER"),
+                                    ("hf://owner/images", 3, "expected .npy files with rows in 'hf://owner/images', found none"),
                                     ("hf://owner/images/made", 3, "expected .npy files with rows in 'hf://owner/images/made', found none")):
                 done = self.train(self.config("none", data={**urls, "image_url": url}), check=code, env=hub.env())
                 self.assertIn(text, done.stderr)

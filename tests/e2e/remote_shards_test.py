@@ -12,6 +12,7 @@ import unittest
 
 import harness
 from bad_server import Server
+from hub_double import TOKEN as HUB_TOKEN, HubDouble, Repo
 from s3_double import SECRET, TOKEN, S3Double
 
 
@@ -75,6 +76,30 @@ class RemoteShards(harness.EndToEnd):
         config["data"].update(webdataset_base_url=f"pipe:gzip -c {self.shards}/{{}}.tar", allow_pipe=True)
         self.train(harness.write_config(self.dir / "pipe.json", config))
         self.assertEqual(self.weights("remote"), self.weights("local"))
+
+    def test_shards_of_the_hub_give_the_weights_of_local_shards(self):
+        self.train(self.config(out="local"), env=self.env())
+        expected = self.trace()
+        with HubDouble() as hub:
+            repo = hub.repos["datasets/owner/stamps"] = Repo(True)
+            for path in self.shards.glob("*.tar"):
+                repo.files["main"][path.name] = repo.files["main"][f"train/{path.name}"] = path.read_bytes()
+            for path in (self.shards / "img_emb").iterdir():
+                repo.files["main"][f"img_emb/{path.name}"] = path.read_bytes()
+            repo.lfs_paths = set(repo.files["main"])
+            for out, folder in (("root", ""), ("below", "train/")):
+                config = harness.tiny_config(self.shards, out)
+                config["data"]["webdataset_base_url"] = f"hf://datasets/owner/stamps/{folder}{{}}.tar"
+                config["data"]["img_embeddings_url"] = "hf://datasets/owner/stamps/img_emb"
+                config["data"]["end_shard"] = 99  # those that are there are found by listing
+                done = self.train(harness.write_config(self.dir / f"{out}.json", config), env=self.env(**hub.env()))
+                self.assertEqual(self.trace().replace(f"hf://datasets/owner/stamps/{folder}", f"{self.shards}/"), expected)
+                self.assertEqual(self.weights(out), self.weights("local"))
+                self.assertNotIn("absent", done.stdout + done.stderr)
+                self.assertNotIn(HUB_TOKEN, done.stdout + done.stderr)
+            config["data"]["webdataset_base_url"] = "hf://datasets/owner/none/{}.tar"
+            done = self.train(harness.write_config(self.dir / "none.json", config), check=6, env=self.env(**hub.env()))
+            self.assertIn("There is no datasets/owner/none for this login", done.stderr)
 
     def test_an_absent_shard_is_left_out_and_too_many_end_the_run(self):
         train = harness.run("--config", self.config(), "--dry-run", cwd=self.dir, check=0)

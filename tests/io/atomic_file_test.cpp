@@ -2,7 +2,7 @@
 #include "io/files/atomic_file.h"
 
 #include "base/error.h"
-#include "io/test_folder.h"
+#include "support/temp_dir.h"
 
 #include <catch2/catch.hpp>
 
@@ -57,7 +57,7 @@ int in_child(Body body) {
 }  // namespace
 
 TEST_CASE("what is written in pieces of any size reads back whole") {
-  const test::ScratchFolder folder;
+  const test::TempDir folder;
   const std::string content = random_bytes(13'000'000, 1);
   const std::string path = folder / "new/deep/file.bin";
   std::mt19937 random(2);
@@ -78,7 +78,7 @@ TEST_CASE("what is written in pieces of any size reads back whole") {
 }
 
 TEST_CASE("an older file stays until the new one is whole") {
-  const test::ScratchFolder folder;
+  const test::TempDir folder;
   const std::string path = folder / "checkpoint.pth";
   write_file_atomically(path, "old");
   {
@@ -94,7 +94,7 @@ TEST_CASE("an older file stays until the new one is whole") {
 }
 
 TEST_CASE("every failing call of a save leaves the old file and no part") {
-  const test::ScratchFolder folder;
+  const test::TempDir folder;
   const std::string path = folder / "model.pth";
   const std::string content = random_bytes(9'000'000, 3);
   struct Case {
@@ -128,7 +128,7 @@ TEST_CASE("every failing call of a save leaves the old file and no part") {
 }
 
 TEST_CASE("a process killed at any call of a save leaves the old file or the new one") {
-  const test::ScratchFolder folder;
+  const test::TempDir folder;
   const std::string path = folder / "model.pth";
   const std::string content = random_bytes(9'000'000, 4);
   for (const std::string spec :
@@ -150,7 +150,7 @@ TEST_CASE("a process killed at any call of a save leaves the old file or the new
 }
 
 TEST_CASE("a second name of a file costs no space and takes the place of what was there") {
-  const test::ScratchFolder folder;
+  const test::TempDir folder;
   write_file_atomically(folder / "a.pth", "new");
   write_file_atomically(folder / "kept/b.pth", "old");
   link_file_atomically(folder / "a.pth", folder / "kept/b.pth");
@@ -166,7 +166,7 @@ TEST_CASE("a second name of a file costs no space and takes the place of what wa
 }
 
 TEST_CASE("a link or a removal that fails leaves the older file and no part") {
-  const test::ScratchFolder folder;
+  const test::TempDir folder;
   for (const std::string spec : {"link:1:eio", "link:1:enospc", "rename:1:eio"}) {
     INFO(spec);
     write_file_atomically(folder / "a.pth", "new");
@@ -182,7 +182,7 @@ TEST_CASE("a link or a removal that fails leaves the older file and no part") {
 }
 
 TEST_CASE("a full disk is a resource error that says what to do") {
-  const test::ScratchFolder folder;
+  const test::TempDir folder;
   // A limit on the size of files stands in for the full disk; the kernel then cuts writes short
   // first.
   const int status = in_child([&] {
@@ -201,7 +201,7 @@ TEST_CASE("a full disk is a resource error that says what to do") {
 }
 
 TEST_CASE("what cannot be written is refused by name") {
-  const test::ScratchFolder folder;
+  const test::TempDir folder;
   fs::create_directory(folder / "taken");
   CHECK_THROWS_AS(write_file_atomically(folder / "taken", "x"), DataError);
   CHECK_THROWS_WITH(write_file_atomically(folder / "taken", "x"),
@@ -217,7 +217,7 @@ TEST_CASE("what cannot be written is refused by name") {
 }
 
 TEST_CASE("a device or a pipe is not replaced by a file") {
-  const test::ScratchFolder folder;
+  const test::TempDir folder;
   const std::string pipe = folder / "pipe";
   REQUIRE(mkfifo(pipe.c_str(), 0600) == 0);
   CHECK_THROWS_WITH(write_file_atomically(pipe, "x"), Contains(pipe + ": is a device or a pipe"));
@@ -225,7 +225,7 @@ TEST_CASE("a device or a pipe is not replaced by a file") {
 }
 
 TEST_CASE("reading names the file and the reason") {
-  const test::ScratchFolder folder;
+  const test::TempDir folder;
   CHECK_THROWS_AS(read_file(folder / "absent"), DataError);
   CHECK_THROWS_WITH(read_file(folder / "absent"), Contains("absent") && Contains("No such file"));
   CHECK_THROWS_WITH(read_file(folder.path()), Contains("Is a directory"));
@@ -234,7 +234,7 @@ TEST_CASE("reading names the file and the reason") {
 }
 
 TEST_CASE("copies are whole and make their folder") {
-  const test::ScratchFolder folder;
+  const test::TempDir folder;
   const std::string content = random_bytes(1'234'567, 5);
   test::put_file(folder / "from", content);
   copy_file_atomically(folder / "from", folder / "x/y/to");

@@ -9,10 +9,10 @@
 
 #include "base/error.h"
 #include "io/files/atomic_file.h"
-#include "io/test_folder.h"
 #include "io/text/clean_caption.h"
 #include "io/text/clip_vocabulary.h"
 #include "io/text/unicode.h"
+#include "support/fixture_folder.h"
 
 using namespace dalle2;
 using Catch::Contains;
@@ -22,7 +22,7 @@ using Tokens = std::vector<int64_t>;
 namespace {
 
 std::string parity_file(const std::string& name) {
-  return test::parity_folder("clip_tokenizer") + "/" + name;
+  return test::fixture_folder("clip_tokenizer") + "/" + name;
 }
 
 json tokenizer_cases() {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "io/test_folder.h"
+#include "support/temp_dir.h"
 
 using namespace dalle2;
 using Catch::Contains;
@@ -48,7 +48,7 @@ std::string merges_of(const std::vector<std::string>& captions, int64_t vocab_si
 
 TEST_CASE(
     "the vocabulary is the configured file, else that beside the checkpoint, else the cached") {
-  const test::ScratchFolder dir;
+  const test::TempDir dir;
   const CacheHome cache(dir / "cache");
   const std::string configured = dir / "own.gz", beside = dir / "merges.txt",
                     cached = dir / "cache/dalle2-train" + "/" + kClipVocabularyName;
@@ -71,7 +71,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a file of other merges is not taken for OpenAI's vocabulary") {
-  const test::ScratchFolder dir;
+  const test::TempDir dir;
   const std::string path = dir / "merges.txt";
   for (const char* text : {"", "#version: 0.2", "#version: 0.2\nt h\nth e</w>\n"}) {
     test::put_file(path, text);

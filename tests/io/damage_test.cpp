@@ -6,7 +6,7 @@
 #include "io/formats/npy.h"
 #include "io/formats/webdataset.h"
 #include "io/pictures/image.h"
-#include "io/test_folder.h"
+#include "support/fixture_folder.h"
 #include "support/survive.h"
 
 #include <catch2/catch.hpp>
@@ -160,7 +160,7 @@ void check_what_is_before(const test::Mutation& mutation,
 }  // namespace
 
 TEST_CASE("damaged pictures are decoded or refused", "[damage]") {
-  const std::string folder = test::parity_folder("images") + "/decode";
+  const std::string folder = test::fixture_folder("images") + "/decode";
   for (const char* kind : {"jpg", "png", "webp"}) {
     INFO(kind);
     const auto read = [](const test::Mutation& mutation, const std::string&) {
@@ -188,7 +188,7 @@ TEST_CASE("damaged arrays are read whole or refused", "[damage]") {
     array.to_float32();
   };
   const Outcome outcome =
-      survive("npy", files_below(test::parity_folder("npy"), ".npy", 30), 5000, read);
+      survive("npy", files_below(test::fixture_folder("npy"), ".npy", 30), 5000, read);
   CHECK(outcome.refused > 0);
   CHECK(outcome.accepted > 0);
 }
@@ -196,7 +196,7 @@ TEST_CASE("damaged arrays are read whole or refused", "[damage]") {
 TEST_CASE("damaged tars yield all samples before the damage, and what is lost is told",
           "[damage]") {
   std::vector<std::string> files;
-  for (const std::string& file : files_below(test::parity_folder("webdataset"), ".tar", 40)) {
+  for (const std::string& file : files_below(test::fixture_folder("webdataset"), ".tar", 40)) {
     // Unpacked, for damage to a packed one is mostly caught by its checksum; some packed, too.
     files.push_back(files.size() % 4 == 3 ? file : unpacked(file));
   }

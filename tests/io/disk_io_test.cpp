@@ -4,7 +4,7 @@
 #include "base/error.h"
 #include "base/sign_of_life.h"
 #include "io/files/atomic_file.h"
-#include "io/test_folder.h"
+#include "support/temp_dir.h"
 
 #include <catch2/catch.hpp>
 
@@ -37,7 +37,7 @@ TEST_CASE("files of any length are written past the page cache and read from the
   // On a disk, and in memory, where there may be no direct calls.
   for (const std::string parent : {"", "/dev/shm"}) {
     if (!parent.empty() && access(parent.c_str(), W_OK) != 0) continue;
-    const test::ScratchFolder scratch;
+    const test::TempDir scratch;
     const std::string path =
         parent.empty() ? scratch / "file" : parent + "/dalle2_disk_io_" + std::to_string(getpid());
     for (const size_t size : {size_t{0},
@@ -62,7 +62,7 @@ TEST_CASE("files of any length are written past the page cache and read from the
 }
 
 TEST_CASE("each piece that is written to the disk, or read from it, is a sign of life") {
-  const test::ScratchFolder folder;
+  const test::TempDir folder;
   const std::string path = folder / "file.bin", content(3 * kDiskPieceBytes, 'x');
   uint64_t before = signs_of_life();
   write_file_atomically(path, content);
@@ -73,7 +73,7 @@ TEST_CASE("each piece that is written to the disk, or read from it, is a sign of
 }
 
 TEST_CASE("a file that cannot be read from the disk is named") {
-  const test::ScratchFolder folder;
+  const test::TempDir folder;
   CHECK_THROWS_AS(from_disk(folder / "absent"), DataError);
   CHECK_THROWS_WITH(from_disk(folder / "absent"), Contains("absent: cannot be opened: No such"));
   CHECK_THROWS_WITH(from_disk(folder.path()), Contains("cannot be read: Is a directory"));

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "io/files/atomic_file.h"
 #include "io/pictures/image.h"
+#include "support/fixture_folder.h"
 #include "support/temp_dir.h"
 
 namespace dalle2 {
@@ -39,13 +40,6 @@ std::vector<std::string> framed_records(const std::string& path) {
   return records;
 }
 
-std::string parity_file() {
-  const char* folder = std::getenv("DALLE2_PARITY_DIR");
-  const std::string name = "/events/events.json";
-  if (folder != nullptr && fs::exists(folder + name)) return folder + name;
-  return DALLE2_SOURCE_DIR "/tests/parity/fixtures" + name;
-}
-
 std::string small_png() {
   return encode_png({2, 1, {255, 0, 0, 0, 0, 255}});
 }
@@ -58,7 +52,8 @@ TEST_CASE("CRC-32C gives the values of RFC 3720") {
 }
 
 TEST_CASE("an event file has the bytes that the tensorboard package writes") {
-  const nlohmann::json cases = nlohmann::json::parse(read_file(parity_file()));
+  const nlohmann::json cases =
+      nlohmann::json::parse(read_file(test::fixture_folder("events") + "/events.json"));
   REQUIRE(cases.size() >= 10);
   for (const nlohmann::json& wanted : cases) {
     EventSummary summary;

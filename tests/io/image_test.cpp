@@ -5,7 +5,8 @@
 #include "io/files/atomic_file.h"
 #include "io/formats/npy.h"
 #include "io/pictures/resample.h"
-#include "io/test_folder.h"
+#include "support/fixture_folder.h"
+#include "support/temp_dir.h"
 
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
@@ -21,11 +22,11 @@ using nlohmann::json;
 namespace {
 
 json cases() {
-  return json::parse(read_file(test::parity_folder("images") + "/cases.json"));
+  return json::parse(read_file(test::fixture_folder("images") + "/cases.json"));
 }
 
 std::string encoded(const std::string& name) {
-  return read_file(test::parity_folder("images") + "/decode/" + name);
+  return read_file(test::fixture_folder("images") + "/decode/" + name);
 }
 
 int largest_difference(const uint8_t* expected, const std::vector<uint8_t>& found) {
@@ -55,7 +56,7 @@ void patch_big_endian(std::string& file, size_t at, uint32_t value) {
 }  // namespace
 
 TEST_CASE("pictures of every kind decode bit for bit as with Pillow", "[image][parity]") {
-  const NpyArray expected = read_npy(test::parity_folder("images") + "/decoded.npy");
+  const NpyArray expected = read_npy(test::fixture_folder("images") + "/decoded.npy");
   const uint8_t* next = reinterpret_cast<const uint8_t*>(expected.bytes.data());
   size_t checked = 0;
   const json all = cases().at("decode");
@@ -79,7 +80,7 @@ TEST_CASE("pictures of every kind decode bit for bit as with Pillow", "[image][p
 
 TEST_CASE("pictures are turned by their EXIF orientation as with Pillow, if asked for",
           "[image][parity]") {
-  const std::string folder = test::parity_folder("images");
+  const std::string folder = test::fixture_folder("images");
   const NpyArray expected = read_npy(folder + "/oriented.npy");
   const uint8_t* next = reinterpret_cast<const uint8_t*>(expected.bytes.data());
   std::mt19937 random(7);
@@ -116,8 +117,8 @@ TEST_CASE("pictures are turned by their EXIF orientation as with Pillow, if aske
 }
 
 TEST_CASE("crops resize bit for bit as with Pillow in all six modes", "[image][parity]") {
-  const NpyArray source = read_npy(test::parity_folder("images") + "/source.npy");
-  const NpyArray expected = read_npy(test::parity_folder("images") + "/resized.npy");
+  const NpyArray source = read_npy(test::fixture_folder("images") + "/source.npy");
+  const NpyArray expected = read_npy(test::fixture_folder("images") + "/resized.npy");
   Image image{static_cast<int>(source.shape.at(1)), static_cast<int>(source.shape.at(0)), {}};
   image.pixels.assign(source.bytes.begin(), source.bytes.end());
   const uint8_t* next = reinterpret_cast<const uint8_t*>(expected.bytes.data());
@@ -177,7 +178,7 @@ TEST_CASE("PNG gives back what went in, and JPEG nearly") {
 }
 
 TEST_CASE("a picture on disk is whole or absent") {
-  const test::ScratchFolder folder;
+  const test::TempDir folder;
   write_png(folder / "a/b.png", noise_image(3, 2, 2));
   CHECK(decode_image(read_file(folder / "a/b.png"), "b").pixels.size() == 18);
   CHECK_FALSE(std::filesystem::exists(folder / "a/b.png.part"));

@@ -3,7 +3,8 @@
 
 #include "base/error.h"
 #include "io/files/atomic_file.h"
-#include "io/test_folder.h"
+#include "support/fixture_folder.h"
+#include "support/temp_dir.h"
 
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
@@ -41,7 +42,7 @@ float value_of(const json& value) {
 TEST_CASE(
     "files of NumPy read as NumPy's own values, and what we cannot use is refused with the reason",
     "[parity]") {
-  const std::string folder = test::parity_folder("npy");
+  const std::string folder = test::fixture_folder("npy");
   const json all = json::parse(read_file(folder + "/cases.json"));
   REQUIRE(all.size() > 20);
   for (const json& one : all) {
@@ -146,7 +147,7 @@ TEST_CASE("damaged NumPy files are refused with the file and the reason") {
 }
 
 TEST_CASE("a written array reads back, with a header as NumPy writes it") {
-  const test::ScratchFolder folder;
+  const test::TempDir folder;
   const std::vector<float> values = {1.5F, -2.0F, 3e-8F, 0.0F, 1e30F, 7.0F};
   write_npy_float32(folder / "out/a.npy", {2, 3}, values.data());
   const NpyArray array = read_npy(folder / "out/a.npy");
@@ -154,7 +155,7 @@ TEST_CASE("a written array reads back, with a header as NumPy writes it") {
   CHECK(array.shape == std::vector<int64_t>{2, 3});
   CHECK(array.to_float32() == values);
   // The committed file of NumPy itself, byte for byte but for the values.
-  const std::string theirs = read_file(test::parity_folder("npy") + "/float32_v1.npy");
+  const std::string theirs = read_file(test::fixture_folder("npy") + "/float32_v1.npy");
   const std::string ours = format_npy_float32({3, 4}, std::vector<float>(12).data());
   CHECK(ours.size() == theirs.size());
   CHECK(ours.substr(0, 128) == theirs.substr(0, 128));

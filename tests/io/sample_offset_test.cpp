@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "io/files/atomic_file.h"
 #include "io/formats/webdataset.h"
-#include "io/test_folder.h"
+#include "support/temp_dir.h"
 
 #include <catch2/catch.hpp>
 #include <string>
@@ -34,7 +34,7 @@ std::vector<GroupedSample> rest_of(SampleReader& reader) {
 }  // namespace
 
 TEST_CASE("a shard opened at the offset of a sample goes on with that sample") {
-  const test::ScratchFolder folder;
+  const test::TempDir folder;
   const std::string path = folder / "shard.tar";
   write_shard(path, /*gzip=*/false);
   const std::string bytes = read_file(path);
@@ -68,7 +68,7 @@ TEST_CASE("a shard opened at the offset of a sample goes on with that sample") {
 }
 
 TEST_CASE("a packed shard has no offsets") {
-  const test::ScratchFolder folder;
+  const test::TempDir folder;
   const std::string path = folder / "shard.tar";
   write_shard(path, /*gzip=*/true);
   SampleReader reader(path);

@@ -3,7 +3,7 @@
 
 #include "base/error.h"
 #include "io/files/atomic_file.h"
-#include "io/test_folder.h"
+#include "support/temp_dir.h"
 
 #include <catch2/catch.hpp>
 
@@ -100,7 +100,7 @@ constexpr std::string_view kZstdWithChecksum(
 }  // namespace
 
 TEST_CASE("a written tar reads back, plain and gzip, with long and foreign names") {
-  const test::ScratchFolder folder;
+  const test::TempDir folder;
   for (const bool gzip : {false, true}) {
     write_all(folder / "a.tar", kMembers, gzip);
     CHECK(read_all(folder / "a.tar") == kMembers);
@@ -111,7 +111,7 @@ TEST_CASE("a written tar reads back, plain and gzip, with long and foreign names
 }
 
 TEST_CASE("every packing that webdataset knows is told by content, and zstd too") {
-  const test::ScratchFolder folder;
+  const test::TempDir folder;
   for (int (*filter)(archive*) : {archive_write_add_filter_none,
                                   archive_write_add_filter_gzip,
                                   archive_write_add_filter_bzip2,
@@ -123,7 +123,7 @@ TEST_CASE("every packing that webdataset knows is told by content, and zstd too"
 }
 
 TEST_CASE("a tar that is not committed leaves nothing") {
-  const test::ScratchFolder folder;
+  const test::TempDir folder;
   {
     TarWriter writer(folder / "a.tar");
     writer.add("x", std::string(500'000, 'x'));
@@ -143,7 +143,7 @@ TEST_CASE("a tar that is not committed leaves nothing") {
 }
 
 TEST_CASE("a truncated tar gives its whole members, then an error with file, member and offset") {
-  const test::ScratchFolder folder;
+  const test::TempDir folder;
   for (const bool gzip : {false, true}) {
     std::string noise(8000, ' ');
     std::mt19937 random(1);
@@ -169,7 +169,7 @@ TEST_CASE("a truncated tar gives its whole members, then an error with file, mem
 }
 
 TEST_CASE("what is no tar is refused by name") {
-  const test::ScratchFolder folder;
+  const test::TempDir folder;
   CHECK_THROWS_WITH(TarReader(folder / "absent.tar"),
                     Contains("absent.tar") && Contains("No such file"));
   CHECK_THROWS_AS(TarReader(folder / "absent.tar"), DataError);
@@ -184,7 +184,7 @@ TEST_CASE("what is no tar is refused by name") {
 }
 
 TEST_CASE("an empty file is named as such, and a tar without members is none") {
-  const test::ScratchFolder folder;
+  const test::TempDir folder;
   TarMember member;
   test::put_file(folder / "empty.tar", "");
   CHECK_THROWS_WITH(TarReader(folder / "empty.tar").next(member),
@@ -194,7 +194,7 @@ TEST_CASE("an empty file is named as such, and a tar without members is none") {
 }
 
 TEST_CASE("a tar without its end marker may have been cut, which shows behind its last member") {
-  const test::ScratchFolder folder;
+  const test::TempDir folder;
   const auto has_end = [&](const std::string& content) {
     test::put_file(folder / "x.tar", content);
     TarReader reader(folder / "x.tar");
@@ -232,7 +232,7 @@ TEST_CASE("a tar without its end marker may have been cut, which shows behind it
 }
 
 TEST_CASE("a tar that ends behind the headers of a long name is damaged") {
-  const test::ScratchFolder folder;
+  const test::TempDir folder;
   write_all(folder / "a.tar", {{"1.txt", "one"}, {std::string(300, 'n') + ".txt", "two"}});
   const std::string whole = read_file(folder / "a.tar");
   for (size_t blocks = 3; blocks < 5; ++blocks) {
@@ -245,7 +245,7 @@ TEST_CASE("a tar that ends behind the headers of a long name is damaged") {
 }
 
 TEST_CASE("gzip of several members, read in crumbs, is one stream") {
-  const test::ScratchFolder folder;
+  const test::TempDir folder;
   write_all(folder / "a.tar", {{"a", std::string(5000, 'a')}}, /*gzip=*/true);
   const std::string one = read_file(folder / "a.tar");
   const std::string both = one + one + std::string(100, '\0');
@@ -268,7 +268,7 @@ TEST_CASE("gzip of several members, read in crumbs, is one stream") {
 }
 
 TEST_CASE("links, folders and devices are passed over") {
-  const test::ScratchFolder folder;
+  const test::TempDir folder;
   std::string out(1 << 16, '\0');
   size_t used = 0;
   archive* handle = archive_write_new();
@@ -297,7 +297,7 @@ TEST_CASE("links, folders and devices are passed over") {
 }
 
 TEST_CASE("checksums behind the last member are compared, whatever it is packed with") {
-  const test::ScratchFolder folder;
+  const test::TempDir folder;
   write_all(folder / "plain.tar", {{"7.txt", "hello"}});
   // Its end lies blocks before the end of what is packed, as padding of big records has it.
   const std::string tar = read_file(folder / "plain.tar") + std::string(400'000, '\0');
@@ -330,7 +330,7 @@ TEST_CASE("checksums behind the last member are compared, whatever it is packed 
 }
 
 TEST_CASE("decompression bombs and giant members are refused") {
-  const test::ScratchFolder folder;
+  const test::TempDir folder;
   write_all(folder / "a.tar", {{"zeros.npy", std::string(30 << 20, '\0')}}, /*gzip=*/true);
   CHECK(read_all(folder / "a.tar").size() == 1);
   CHECK_THROWS_WITH(read_all(folder / "a.tar", {.suspicious_bytes = 1 << 20}),

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "io/test_folder.h"
 #include "support/broken_listing.h"
+#include "support/temp_dir.h"
 
 using namespace dalle2;
 namespace fs = std::filesystem;
@@ -31,7 +31,7 @@ Walked walked(const std::string& folder, Below below) {
 }  // namespace
 
 TEST_CASE("a folder is walked through, with those below it or without") {
-  const test::ScratchFolder folder;
+  const test::TempDir folder;
   fs::create_directories(folder / "b/d");
   for (const char* name : {"a", "b/c", "b/d/e"}) test::put_file(folder / name, "x");
   const Walked flat = walked(folder.path(), Below::kNothing);
@@ -45,7 +45,7 @@ TEST_CASE("a folder is walked through, with those below it or without") {
 }
 
 TEST_CASE("a folder that is not there is not an empty one") {
-  const test::ScratchFolder folder;
+  const test::TempDir folder;
   for (const Below below : {Below::kNothing, Below::kAll, Below::kReadable}) {
     const Walked absent = walked(folder / "absent", below);
     CHECK_FALSE(absent.end.opened);
@@ -55,7 +55,7 @@ TEST_CASE("a folder that is not there is not an empty one") {
 }
 
 TEST_CASE("a listing that breaks off is not at its end") {
-  const test::ScratchFolder folder;
+  const test::TempDir folder;
   for (const char* name : {"a", "b", "c"}) test::put_file(folder / name, "x");
   for (const Below below : {Below::kNothing, Below::kAll, Below::kReadable}) {
     const test::BrokenListing broken;

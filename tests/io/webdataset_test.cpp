@@ -3,7 +3,8 @@
 
 #include "base/error.h"
 #include "io/files/atomic_file.h"
-#include "io/test_folder.h"
+#include "support/fixture_folder.h"
+#include "support/temp_dir.h"
 
 #include <zlib.h>
 #include <catch2/catch.hpp>
@@ -52,7 +53,7 @@ void check_sample(const GroupedSample& sample, const json& expected) {
 }  // namespace
 
 TEST_CASE("random tars fall into samples as with webdataset 1.0.2", "[parity]") {
-  const std::string folder = test::parity_folder("webdataset");
+  const std::string folder = test::fixture_folder("webdataset");
   const json all = json::parse(read_file(folder + "/cases.json"));
   REQUIRE(all.size() >= 40);
   for (const json& one : all) {
@@ -133,7 +134,7 @@ TEST_CASE("a field given twice and a key that comes back are told") {
 }
 
 TEST_CASE("a wrong checksum of gzip is told behind the last sample") {
-  const test::ScratchFolder folder;
+  const test::TempDir folder;
   const std::string path = folder / "a.tar.gz";
   {
     TarWriter tar(path, /*gzip=*/true);
@@ -150,7 +151,7 @@ TEST_CASE("a wrong checksum of gzip is told behind the last sample") {
 }
 
 TEST_CASE("a shard that breaks off yields its whole samples, never the cut one") {
-  const test::ScratchFolder folder;
+  const test::TempDir folder;
   {
     TarWriter writer(folder / "a.tar");
     for (const char* name : {"1.jpg", "1.txt", "2.jpg", "2.txt"}) {

@@ -7,7 +7,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "io/test_folder.h"
+#include "support/temp_dir.h"
 
 using namespace dalle2;
 namespace fs = std::filesystem;
@@ -38,7 +38,7 @@ std::string answer_of_nobody(const std::string& folder) {
 }  // namespace
 
 TEST_CASE("a folder that is there or can be made is writable, and is not made by asking") {
-  const test::ScratchFolder folder;
+  const test::TempDir folder;
   CHECK_FALSE(why_not_writable(folder.path()));
   CHECK_FALSE(why_not_writable(folder / "a/b/c"));
   CHECK_FALSE(why_not_writable(""));
@@ -48,7 +48,7 @@ TEST_CASE("a folder that is there or can be made is writable, and is not made by
 }
 
 TEST_CASE("a file in the way of a folder is named, and a folder in the way of a file") {
-  const test::ScratchFolder folder;
+  const test::TempDir folder;
   test::put_file(folder / "file", "");
   const std::string expected = "'" + (folder / "file") + "' is a file; expected a folder";
   CHECK(why_not_writable(folder / "file") == expected);
@@ -59,7 +59,7 @@ TEST_CASE("a file in the way of a folder is named, and a folder in the way of a 
 }
 
 TEST_CASE("a folder without the right to write is named with the reason") {
-  const test::ScratchFolder folder;
+  const test::TempDir folder;
   fs::create_directory(folder / "closed");
   REQUIRE(::chmod(folder.path().c_str(), 0755) == 0);
   REQUIRE(::chmod((folder / "closed").c_str(), 0555) == 0);
@@ -70,7 +70,7 @@ TEST_CASE("a folder without the right to write is named with the reason") {
 TEST_CASE("a place that takes nothing, whoever asks, is named with the reason") {
   CHECK_THAT(why_not_writable("/proc/runs/x").value_or(""),
              Catch::Matchers::Contains("'/proc' is not writable"));
-  const test::ScratchFolder folder;
+  const test::TempDir folder;
   fs::create_symlink(folder / "gone", folder / "link");
   CHECK(why_not_writable(folder / "link/x") ==
         "'" + (folder / "link") + "' is a link to a place that does not exist");

@@ -19,7 +19,7 @@ constexpr double kResizeTolerance = 2e-6;
 constexpr double kCleanTolerance = 1e-4;
 
 std::string archive(const std::string& name) {
-  return fixture_dir("feature_networks") + "/" + name;
+  return fixture_folder("feature_networks") + "/" + name;
 }
 
 FeatureNetwork open(const std::string& name,
@@ -37,7 +37,7 @@ std::string fault_of(const std::string& name,
     open(name, layers, resize);
   } catch (const ConfigError& error) {
     std::string text = error.what();
-    const std::string folder = fixture_dir("feature_networks") + "/";
+    const std::string folder = fixture_folder("feature_networks") + "/";
     for (size_t at = text.find(folder); at != std::string::npos; at = text.find(folder)) {
       text.erase(at, folder.size());
     }

@@ -12,7 +12,7 @@ constexpr const char* kEncoderKey = "/evaluate/FD/feature_extractor_weights_path
 
 FrechetDistanceConfig encoder_config(const std::string& file) {
   FrechetDistanceConfig config;
-  config.feature_extractor_weights_path = fixture_dir("feature_networks") + "/" + file;
+  config.feature_extractor_weights_path = fixture_folder("feature_networks") + "/" + file;
   config.image_size = 40;
   config.mean = {0.4, 0.5, 0.6};
   config.std = {0.2, 0.3, 0.4};
@@ -81,7 +81,7 @@ TEST_CASE("what is wrong with a network of one's own is told at the start") {
              Catch::Contains("was shown [2, 3, 20, 20]: expected features [2, d], got \"") &&
                  Catch::Contains("index 33 out of range"));
   CHECK(encoder_fault(encoder_config("absent.pt")) ==
-        where + "there is no file " + fixture_dir("feature_networks") + "/absent.pt");
+        where + "there is no file " + fixture_folder("feature_networks") + "/absent.pt");
   CHECK(encoder_fault({}) == where + "expected the file of the network, got null");
 }
 

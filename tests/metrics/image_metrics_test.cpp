@@ -35,15 +35,15 @@ class RequestedStop {
 DecoderEvaluateConfig all_metrics() {
   DecoderEvaluateConfig config;
   config.FID.emplace().feature = InceptionFeature::k64;
-  config.FID->feature_extractor_weights_path = fixture_dir("feature_networks") + "/ours.pt";
+  config.FID->feature_extractor_weights_path = fixture_folder("feature_networks") + "/ours.pt";
   config.IS.emplace().splits = 3;
   config.KID.emplace().subset_size = 6;
   config.KID->subsets = 4;
   config.PR.emplace();
   config.FD.emplace().feature_extractor_weights_path =
-      fixture_dir("feature_networks") + "/encoder.pt";
+      fixture_folder("feature_networks") + "/encoder.pt";
   config.FD->image_size = 40;
-  config.LPIPS.emplace().weights_path = fixture_dir("feature_networks") + "/lpips.pt";
+  config.LPIPS.emplace().weights_path = fixture_folder("feature_networks") + "/lpips.pt";
   return config;
 }
 
@@ -251,7 +251,7 @@ TEST_CASE("a pair whose features are not finite is left out, and they are not ke
   pairs.real[4].fill_(1);
   DecoderEvaluateConfig config;
   config.FD.emplace().feature_extractor_weights_path =
-      fixture_dir("feature_networks") + "/white.pt";
+      fixture_folder("feature_networks") + "/white.pt";
   config.FD->image_size = 16;
   config.FD->mean = {0, 0, 0};
   config.FD->std = {1, 1, 1};

@@ -22,7 +22,7 @@ constexpr double kTolerance = 1e-9;
 
 template <typename Check>
 void for_cases(const Check& check) {
-  for (const std::string& path : fixture_files(fixture_dir("metrics"), kCases)) {
+  for (const std::string& path : fixture_files(fixture_folder("metrics"), kCases)) {
     INFO(path);
     check(load_fixture(path));
   }

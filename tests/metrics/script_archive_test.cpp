@@ -23,7 +23,7 @@ namespace {
 std::string with_weight(const TempDir& folder, const std::string& name, double value) {
   torch::jit::ExtraFilesMap extra = {{"dalle2.json", ""}};
   torch::jit::Module module =
-      torch::jit::load(fixture_dir("feature_networks") + "/" + name, at::kCPU, extra);
+      torch::jit::load(fixture_folder("feature_networks") + "/" + name, at::kCPU, extra);
   const at::NoGradGuard no_grad;
   for (at::Tensor parameter : module.parameters()) {
     parameter.view(-1)[1].fill_(value);

@@ -49,7 +49,8 @@ void check_features(ClipImpl& clip, const std::string& folder) {
 TEST_CASE(
     "CLIPs in files of OpenAI, open_clip and Hugging Face give the features they give there") {
   for (const auto& [name, file] : kFiles) {
-    const std::string folder = fixture_dir("clip_files") + "/" + name, path = folder + "/" + file;
+    const std::string folder = fixture_folder("clip_files") + "/" + name,
+                      path = folder + "/" + file;
     INFO(path);
     const ClipFile read = read_clip_file(path);
     CHECK_FALSE(read.merges.has_value());
@@ -60,7 +61,7 @@ TEST_CASE(
 TEST_CASE("a CLIP that we write comes back with its config, its vocabulary and every bit") {
   const TempDir dir;
   for (const auto& [name, file] : kFiles) {
-    const std::string folder = fixture_dir("clip_files") + "/" + name;
+    const std::string folder = fixture_folder("clip_files") + "/" + name;
     INFO(folder);
     ClipFile read = read_clip_file(folder + "/" + file);
     read.merges = "t h\nth e</w>\n";
@@ -86,7 +87,7 @@ TEST_CASE("files for open_clip", "[.][write_for_python]") {
   REQUIRE(folder != nullptr);
   for (const bool resnet : {false, true}) {
     ClipNetworkConfig config = clip_config_of(
-        load_fixture(fixture_dir("clip") + (resnet ? "/case_02" : "/case_00") + ".safetensors")
+        load_fixture(fixture_folder("clip") + (resnet ? "/case_02" : "/case_00") + ".safetensors")
             .json.at("config"));
     config.image_mean = {0.5, 0.25, 0.75};
     const auto clip = filled_clip(config);

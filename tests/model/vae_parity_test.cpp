@@ -45,7 +45,7 @@ void check_codes(VqganVae vae, const Fixture& fixture, const std::string& prefix
 }
 
 TEST_CASE("VAEs of random configurations do what the references do") {
-  for (const std::string& path : fixture_files(fixture_dir("vae"), 8)) {
+  for (const std::string& path : fixture_files(fixture_folder("vae"), 8)) {
     const Fixture fixture = load_fixture(path);
     INFO(path << " " << fixture.json.at("config").dump());
     const VaeConfig config = vae_config_of(fixture.json.at("config"));

@@ -24,7 +24,7 @@ namespace {
 using Catch::Contains;
 
 std::string foreign_file(const std::string& name) {
-  return fixture_dir("clip_files") + "/" + name;
+  return fixture_folder("clip_files") + "/" + name;
 }
 
 /// A CLIP for OpenAI's vocabulary, too small for anything.

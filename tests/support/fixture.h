@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "checkpoint/archive/safetensors.h"
 #include "checkpoint/state_dict.h"
+#include "support/fixture_folder.h"
 
 #include <torch/nn/module.h>
 #include <torch/types.h>
@@ -41,15 +42,6 @@ struct Fixture {
   StateDict below(const std::string& prefix) const { return strip_prefix(tensors, prefix); }
 };
 
-/// Folder of the fixtures of one unit: fresh ones if DALLE2_PARITY_DIR holds them, else the committed.
-inline std::string fixture_dir(const std::string& unit) {
-  const char* fresh = std::getenv("DALLE2_PARITY_DIR");
-  if (fresh != nullptr && std::filesystem::is_directory(std::string(fresh) + "/" + unit)) {
-    return std::string(fresh) + "/" + unit;
-  }
-  return std::string(DALLE2_SOURCE_DIR) + "/tests/parity/fixtures/" + unit;
-}
-
 /// Paths of all .safetensors files in a folder, sorted. @throws DataError if there are fewer than `at_least`
 inline std::vector<std::string> fixture_files(const std::string& folder, size_t at_least) {
   std::vector<std::string> files;
@@ -71,13 +63,13 @@ inline std::vector<std::string> fixture_files(const std::string& folder, size_t 
   return files;
 }
 
-/// @param name a path, or "unet/d1" for fixture_dir("unet")/d1.safetensors
+/// @param name a path, or "unet/d1" for fixture_folder("unet")/d1.safetensors
 inline Fixture load_fixture(const std::string& name) {
   Fixture fixture;
   fixture.path = name;
   if (!name.ends_with(".safetensors")) {
     const size_t slash = name.find('/');
-    fixture.path = fixture_dir(name.substr(0, slash)) + name.substr(slash) + ".safetensors";
+    fixture.path = fixture_folder(name.substr(0, slash)) + name.substr(slash) + ".safetensors";
   }
   SafetensorsFile file = read_safetensors(fixture.path);
   fixture.tensors = std::move(file.tensors);

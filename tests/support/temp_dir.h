@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT
-// A folder that is gone with the test.
+// A folder that is gone with the test, and files in it.
 #pragma once
 
 #include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <stdexcept>
 #include <string>
 
@@ -49,5 +50,10 @@ class WorkingDirectory {
  private:
   std::filesystem::path before_;
 };
+
+/// Written in place, as another program would.
+inline void put_file(const std::string& path, const std::string& content) {
+  std::ofstream(path, std::ios::binary) << content;
+}
 
 }  // namespace dalle2::test

@@ -27,10 +27,6 @@ std::vector<nlohmann::ordered_json> records_of(const std::string& path) {
   return records;
 }
 
-void write_raw(const std::string& path, const std::string& content) {
-  std::ofstream(path, std::ios::binary) << content;
-}
-
 TEST_CASE("a record is one JSON object with its names in order and the step last") {
   const test::TempDir folder;
   LogFile(folder / "log.jsonl")
@@ -78,7 +74,7 @@ TEST_CASE("a record that a kill tore is dropped on a resume, at any byte") {
   for (size_t size = 0; size <= second.size(); ++size) {
     CAPTURE(size);
     const test::TempDir folder;
-    write_raw(folder / "log.jsonl", first + second.substr(0, size));
+    test::put_file(folder / "log.jsonl", first + second.substr(0, size));
     LogFile(folder / "log.jsonl").write({{"loss", 0.125}}, 3);
     const auto records = records_of(folder / "log.jsonl");
     // A line that lacks only its end is whole and stays.
@@ -94,9 +90,9 @@ TEST_CASE("a torn record longer than a block, and a file of one torn record, are
   test::CapturedLog log;
   const test::TempDir folder;
   const std::string torn = "{\"note\": \"" + std::string(300'000, 'x');
-  write_raw(folder / "a.jsonl", "{\"step\": 1}\n" + torn);
-  write_raw(folder / "b.jsonl", torn);
-  write_raw(folder / "c.jsonl", std::string(5000, '\0'));
+  test::put_file(folder / "a.jsonl", "{\"step\": 1}\n" + torn);
+  test::put_file(folder / "b.jsonl", torn);
+  test::put_file(folder / "c.jsonl", std::string(5000, '\0'));
   for (const char* name : {"a.jsonl", "b.jsonl", "c.jsonl"}) {
     LogFile(folder / name).write({}, 2);
   }

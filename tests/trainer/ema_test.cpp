@@ -191,11 +191,11 @@ TEST_CASE("a folder of save_pretrained is read, and written so that it reads the
     }
     return made;
   };
-  const auto read = check(test::fixture_dir("ema_model") + "/pretrained");
+  const auto read = check(test::fixture_folder("ema_model") + "/pretrained");
   // What is written are the averages, whatever the model holds meanwhile.
   for (const at::Tensor& parameter : read->network.parameters()) parameter.detach().zero_();
   const test::TempDir folder;
-  Dict state = test::read_pretrained(test::fixture_dir("ema_model") + "/pretrained").config;
+  Dict state = test::read_pretrained(test::fixture_folder("ema_model") + "/pretrained").config;
   test::save_pretrained(
       folder / "out", read->average.network().get(), value_of_json(R"({"width": 4})"), state);
   check(folder / "out");

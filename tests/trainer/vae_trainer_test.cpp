@@ -29,7 +29,7 @@ VaeTrainConfig vae_training() {
 }
 
 TEST_CASE("steps of a VAE's two parts are the references'") {
-  for (const std::string& path : fixture_files(fixture_dir("vae_trainer"), 5)) {
+  for (const std::string& path : fixture_files(fixture_folder("vae_trainer"), 5)) {
     const Fixture fixture = load_fixture(path);
     INFO(path << " " << fixture.json.at("config").dump());
     VqganVae vae = filled_vae(vae_config_of(fixture.json.at("config")));

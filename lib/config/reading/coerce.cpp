@@ -152,7 +152,7 @@ bool is_remote(const std::string& path) {
 }
 
 bool is_fetched(const std::string& path) {
-  for (const char* scheme : {"http://", "https://", "s3://", "pipe:"}) {
+  for (const char* scheme : {"http://", "https://", "s3://", "hf://", "pipe:"}) {
     if (path.starts_with(scheme)) return true;
   }
   return false;

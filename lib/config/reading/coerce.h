@@ -27,7 +27,7 @@ std::string limits_text(const Limits& limits);
 /// True for "s3://bucket", "pipe:cat x", "http://..."; false for plain paths and "file:".
 bool is_remote(const std::string& path);
 
-/// True for what the loader reads from elsewhere: "http:", "https:", "s3:" and "pipe:".
+/// True for what the loader reads from elsewhere: "http:", "https:", "s3:", "hf:" and "pipe:".
 bool is_fetched(const std::string& path);
 
 }  // namespace dalle2

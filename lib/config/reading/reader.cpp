@@ -195,8 +195,8 @@ void Reader::read_scalar(const ValueAt& at, std::string& out) {
   if (limits.fetched_ && is_remote(out) && !is_fetched(out)) {
     findings_.unavailable.push_back(
         {pointer,
-         fmt::format("data comes from files, http://, https://, s3:// and pipe:COMMAND; for other "
-                     "places use \"pipe:\" and a command that writes the file, got {}",
+         fmt::format("data comes from files, http://, https://, s3://, hf:// and pipe:COMMAND; for "
+                     "other places use \"pipe:\" and a command that writes the file, got {}",
                      shown(json))});
   }
 }

@@ -33,7 +33,7 @@ struct Limits {
   bool false_is_null_ = false;       ///< false switches an optional value off, as null does
   bool one_is_list_ = false;         ///< a single value is a list of one
   bool fetched_ =
-      false;  ///< a path of this machine, `http(s):`, `s3:` or `pipe:`; others cannot be read
+      false;  ///< a path of this machine, `http(s):`, `s3:`, `hf:` or `pipe:`; others cannot be read
   size_t numbered_words = 0;           ///< an integer below it stands for the word of that index
   const char* unknown_word = nullptr;  ///< the fault of another word, `{}` takes it; else a default
   std::vector<std::string> words;      ///< the values that a string may have

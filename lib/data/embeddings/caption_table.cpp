@@ -108,6 +108,7 @@ CaptionTable::CaptionTable(const std::string& path,
                            const std::string& caption_key)
     : key_(key), caption_key_(caption_key) {
   for (const std::string& file : caption_files(path, key)) {
+    const int64_t rows_before = rows();
     const std::string extension = fs::path(file).extension().string();
     if (extension == kShard) {
       add_tar(file);
@@ -121,6 +122,7 @@ CaptionTable::CaptionTable(const std::string& path,
           key,
           file);
     }
+    files_.push_back({file, rows() - rows_before});
   }
   if (rows_.empty()) throw DataError("{}: expected captions in '{}', found none", key, path);
 }
@@ -184,7 +186,7 @@ void CaptionTable::add_tar(const std::string& path) {
   for (const TarPlace& place : list.places) {
     const auto parts = split_member_name(place.name);
     if (!parts || is_meta_member(place.name)) continue;
-    if (open_key != parts->first) rows_.push_back({.tar = tars_.size()});
+    if (open_key != parts->first) rows_.push_back({.file = files_.size()});
     open_key = parts->first;
     Row& row = rows_.back();
     const std::string field = lower_case(parts->second);
@@ -194,13 +196,12 @@ void CaptionTable::add_tar(const std::string& path) {
       row.picture_offset = place.offset;
     }
   }
-  tars_.push_back(path);
 }
 
 std::optional<std::string> CaptionTable::picture(int64_t row) const {
   const Row& found = at(row);
   if (!found.picture_offset) return std::nullopt;
-  return read_tar_member(tars_.at(found.tar), *found.picture_offset).content;
+  return read_tar_member(files_.at(found.file).path, *found.picture_offset).content;
 }
 
 }  // namespace dalle2

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "data/embeddings/table_files.h"
+
 namespace dalle2 {
 
 /// A file, or all below a folder in the order of their paths: `.txt` with one caption a line, `.jsonl`
@@ -24,6 +26,8 @@ class CaptionTable {
                const std::string& caption_key = "caption");
 
   int64_t rows() const { return static_cast<int64_t>(rows_.size()); }
+  /// In the order of the rows.
+  const std::vector<TableFile>& files() const { return files_; }
   /// Empty: the row has none.
   const std::string& caption(int64_t row) const { return at(row).caption; }
   /// Whether rows may have pictures: they are samples of shards.
@@ -35,7 +39,7 @@ class CaptionTable {
  private:
   struct Row {
     std::string caption = {};
-    size_t tar = 0;                               // its place in tars_
+    size_t file = 0;                              // its place in files_
     std::optional<uint64_t> picture_offset = {};  // in the tar
   };
   const Row& at(int64_t row) const { return rows_.at(static_cast<size_t>(row)); }
@@ -45,7 +49,7 @@ class CaptionTable {
 
   std::string key_, caption_key_;
   bool has_pictures_ = false;
-  std::vector<std::string> tars_;
+  std::vector<TableFile> files_;
   std::vector<Row> rows_;
 };
 

@@ -94,6 +94,12 @@ EmbeddingTable::EmbeddingTable(const std::string& folder,
   }
 }
 
+std::vector<TableFile> EmbeddingTable::files() const {
+  std::vector<TableFile> files;
+  for (const File& file : files_) files.push_back({file.path, file.layout.shape.at(0)});
+  return files;
+}
+
 void EmbeddingTable::add_file(const std::string& path, const std::vector<int64_t>& wanted) {
   const RemotePart begin = beginning_of(path);
   const std::string shown = public_url(path);

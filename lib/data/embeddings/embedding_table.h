@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "data/embeddings/table_files.h"
 #include "io/formats/npy.h"
 
 namespace dalle2 {
@@ -42,6 +43,8 @@ class EmbeddingTable {
   /// @return as read() @throws as read()
   at::Tensor gather(const std::vector<int64_t>& rows, int64_t block_rows) const;
 
+  /// In the order of the rows.
+  std::vector<TableFile> files() const;
   bool is_remote() const { return is_remote_; }
   /// Bytes of a row, of the file with the widest numbers.
   uint64_t row_bytes() const { return row_bytes_; }

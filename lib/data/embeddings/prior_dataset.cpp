@@ -126,7 +126,9 @@ void PriorDataset::choose_blocks() {
 void PriorDataset::check_lengths(const PriorDataConfig& config) const {
   if (!images_) return;  // samples of shards are whole
   const auto check = [&](const auto& table, const char* key, const auto& url) {
-    if (!table || table->rows() == images_->rows()) return;
+    if (!table) return;
+    check_pairs("/data/image_url", images_->files(), key, table->files());
+    if (table->rows() == images_->rows()) return;
     throw DataError(
         "{}: '{}' has {} rows and /data/image_url {}: row n of each must belong to sample n",
         key,

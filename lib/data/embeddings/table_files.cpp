@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "base/error.h"
+#include "base/public_url.h"
 #include "io/files/walk_folder.h"
 
 namespace dalle2 {
@@ -41,6 +42,41 @@ std::vector<std::string> table_files(const std::string& folder,
   }
   std::sort(files.begin(), files.end());
   return files;
+}
+
+namespace {
+
+/// "7" of "folder/img_emb_7.npy"; "" without a number at the end.
+std::string number_of_name(const std::string& path) {
+  const std::string stem = fs::path(path.substr(0, path.find('?'))).stem().string();
+  return stem.substr(stem.find_last_not_of("0123456789") + 1);
+}
+
+}  // namespace
+
+void check_pairs(const std::string& key,
+                 const std::vector<TableFile>& files,
+                 const std::string& other_key,
+                 const std::vector<TableFile>& other_files) {
+  const auto is_pair = [](const TableFile& a, const TableFile& b) {
+    const std::string number = number_of_name(a.path);
+    return !number.empty() && number == number_of_name(b.path);
+  };
+  if (!std::equal(files.begin(), files.end(), other_files.begin(), other_files.end(), is_pair)) {
+    return;
+  }
+  for (size_t i = 0; i < files.size(); ++i) {
+    if (files[i].rows == other_files[i].rows) continue;
+    throw DataError(
+        "{}: '{}' has {} rows, but '{}' ({}) has {}: row n of each must belong to sample n\n"
+        "  Make or fetch the file again that is wrong.",
+        other_key,
+        public_url(other_files[i].path),
+        other_files[i].rows,
+        public_url(files[i].path),
+        key,
+        files[i].rows);
+  }
 }
 
 }  // namespace dalle2

@@ -2,6 +2,7 @@
 // The files of a table that lies in a folder.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -13,5 +14,21 @@ namespace dalle2 {
 std::vector<std::string> table_files(const std::string& folder,
                                      const std::string& key,
                                      const std::vector<std::string>& extensions);
+
+/// A file of a table, or its address, and the rows that it holds.
+struct TableFile {
+  std::string path;
+  int64_t rows = 0;
+};
+
+/// Checks that two tables whose files pair by number ("img_emb_7.npy", "text_emb_7.npy") have equal
+/// counts in each pair; else the rows behind an uneven pair belong to other samples even where the
+/// totals agree. Tables cut into other files are not compared.
+/// @param key, other_key where the tables are named, for messages
+/// @throws DataError for the first uneven pair
+void check_pairs(const std::string& key,
+                 const std::vector<TableFile>& files,
+                 const std::string& other_key,
+                 const std::vector<TableFile>& other_files);
 
 }  // namespace dalle2

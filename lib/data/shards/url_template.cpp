@@ -106,7 +106,8 @@ std::optional<std::vector<int64_t>> existing_numbers(const UrlTemplate& url) {
   std::vector<std::string> names;
   if (local) {
     names = names_in_folder(folder);
-  } else if (url.before.starts_with("s3://") && tail == url.after.size()) {
+  } else if ((url.before.starts_with("s3://") || url.before.starts_with("hf://")) &&
+             tail == url.after.size()) {
     try {
       for (const ListedFile& file : list_folder(folder)) names.push_back(file.name);
     } catch (const HttpStatusError& error) {

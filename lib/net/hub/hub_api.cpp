@@ -243,7 +243,8 @@ std::string next_query(const std::string& link) {
 std::vector<HubFile> HubRepository::list(const std::string& folder,
                                          const HttpCallOptions& options) const {
   const std::string path =
-      api("/tree/" + uri_encode(revision_) + "/" + uri_encode(folder, /*keep_slash=*/true));
+      api("/tree/" + uri_encode(revision_) +
+          (folder.empty() ? "" : "/" + uri_encode(folder, /*keep_slash=*/true)));
   std::vector<HubFile> files;
   std::string query;
   for (size_t pages = 0; pages == 0 || !query.empty(); ++pages) {

@@ -28,7 +28,7 @@ std::string HubUrl::text() const {
                      path);
 }
 
-HubUrl parse_hub_url(const std::string& url, const char* path) {
+HubUrl parse_hub_url(const std::string& url, HubPath path) {
   HubUrl parsed;
   std::string place = url.substr(std::string(kScheme).size());
   parsed.is_dataset = place.starts_with(kDatasets);
@@ -43,24 +43,25 @@ HubUrl parse_hub_url(const std::string& url, const char* path) {
   }
   if (end != std::string::npos) parsed.path = place.substr(end + 1);
   while (parsed.path.ends_with('/')) parsed.path.pop_back();
-  if (!is_hub_repo(parsed.repo) || parsed.revision.empty() || parsed.path.empty()) {
+  if (!is_hub_repo(parsed.repo) || parsed.revision.empty() ||
+      (parsed.path.empty() && path == HubPath::kFile)) {
     throw ConfigError(
         "{}: expected hf://OWNER/NAME/{} (hf://OWNER/NAME@REVISION/{}, and behind hf://datasets/ the "
         "same of a data set), OWNER and NAME of letters, digits, '-', '.' and '_'",
         public_url(url),
-        path,
-        path);
+        path == HubPath::kFile ? "FILE" : "FOLDER",
+        path == HubPath::kFile ? "FILE" : "FOLDER");
   }
   return parsed;
 }
 
 HttpGet hub_request(const std::string& url) {
-  const HubUrl place = parse_hub_url(url, "FILE");
+  const HubUrl place = parse_hub_url(url, HubPath::kFile);
   return repository_of(place).request(place.path, place.revision);
 }
 
 std::vector<HubUrl> hub_list(const std::string& url, const HttpOptions& options) {
-  HubUrl place = parse_hub_url(url, "FOLDER");
+  HubUrl place = parse_hub_url(url, HubPath::kFolder);
   HttpCallOptions call;
   call.stall_seconds = options.stall_seconds;
   call.attempts = options.attempts;

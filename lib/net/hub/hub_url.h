@@ -23,9 +23,10 @@ inline bool is_hub_url(const std::string& url) {
   return url.starts_with("hf://");
 }
 
-/// @param path what it is in messages: "FILE", "FOLDER"
+enum class HubPath { kFile, kFolder };  ///< a folder may be the root of its repository
+
 /// @throws ConfigError for other forms
-HubUrl parse_hub_url(const std::string& url, const char* path);
+HubUrl parse_hub_url(const std::string& url, HubPath path);
 
 /// The GET of a file, with the login that find_hub_access() finds. @throws ConfigError
 HttpGet hub_request(const std::string& url);

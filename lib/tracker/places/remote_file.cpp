@@ -105,7 +105,7 @@ class HubRemoteFile : public RemoteFile {
  public:
   HubRemoteFile(const std::string& url, const RemoteFileOptions& options)
       : sha256_(options.sha256) {
-    const HubUrl place = parse_hub_url(url, "FILE");
+    const HubUrl place = parse_hub_url(url, HubPath::kFile);
     repository_.emplace(find_hub_access(options.token_path, options.allow_plain_http),
                         place.repo,
                         place.revision,
