@@ -24,5 +24,9 @@ if ! cmp -s "$requirements" "$environment/complete"; then
   "$environment/bin/pip" install --quiet --disable-pip-version-check -r "$requirements" >&2
   cp "$requirements" "$environment/complete"
 fi
-NO_MKDOCS_2_WARNING=1 "$environment/bin/mkdocs" build --quiet --strict --config-file scripts/docs/mkdocs.yml
+# Not --quiet: MkDocs then drops its warnings before --strict counts them.
+said=$(NO_MKDOCS_2_WARNING=1 "$environment/bin/mkdocs" build --strict --config-file scripts/docs/mkdocs.yml 2>&1) || {
+  printf '%s\n' "$said" >&2
+  exit 1
+}
 echo "[docs] build/site/index.html"

@@ -80,8 +80,8 @@ constexpr const char* kIntroduction = R"(# The config of a training run
 
 <!-- Generated from lib/config; `DALLE2_UPDATE_GENERATED=1 ctest -R config` writes it again. -->
 
-A run is described by one JSON file, with the keys and defaults of dalle2-pytorch's
-`train_decoder.py`, so its files work unchanged. The smallest config that trains:
+One JSON file describes a run. It has the keys and defaults of dalle2-pytorch's
+`train_decoder.py`, so configs for that script work unchanged. The smallest config that trains:
 
 ```json
 {
@@ -101,24 +101,24 @@ A run is described by one JSON file, with the keys and defaults of dalle2-pytorc
 }
 ```
 
-## How a file is read
+## How a config is read
 
-- **All faults at once.** A fault names its place as a JSON pointer (`/decoder/unets/0/dim`), what
-  was expected, what was found, and the key you may have meant. The program then ends with exit
-  code 2, before data or model are touched.
-- **Lenient where nothing can be misunderstood.** `"3"`, `8.0`, `1e6` and `true` are integers,
-  `"1e-4"` is a number, `0`, `1`, `"yes"`, `"off"` and the like are booleans. `8.5` is not
-  an integer.
-- **One or many.** "X, or a list" takes one value for all unets (or resolutions), or one for each.
-- **Unknown keys** are ignored with a warning, but an error if they are near a known key ("did you
-  mean"), and always an error in `decoder`, `prior`, `vae`, `clip`, the arguments of transforms and those of
-  metrics. With `--strict` every warning is an error. Editors may use `$schema`: the schemas are
-  `decoder.json`, `prior.json`, `vae.json` and `clip.json` in `configs/schema`.
-- **Comments** (`//` and `/* */`) are allowed; a key given twice in an object is an error.
+- **All mistakes at once.** The program reports all mistakes together. Each message has the location
+  as a JSON pointer (`/decoder/unets/0/dim`), the expected value, the value found, and the key that
+  you may have meant. The program then ends with exit code 2, before it reads data or builds a model.
+- **Unambiguous forms are accepted.** `"3"`, `8.0`, `1e6` and `true` are integers, `"1e-4"` is a
+  number, and `0`, `1`, `"yes"`, `"off"` and similar values are booleans. `8.5` is not an integer.
+- **One value or a list.** "X, or a list" accepts one value for all unets (or resolutions), or a list
+  with one value each.
+- **Unknown keys** give a warning and are ignored. An unknown key is an error if it resembles a known
+  key ("did you mean"), and always in `decoder`, `prior`, `vae`, `clip`, the arguments of transforms
+  and those of metrics. With `--strict`, every warning is an error. For editors, `$schema` may name
+  one of the schemas `decoder.json`, `prior.json`, `vae.json` and `clip.json` in `configs/schema`.
+- **Comments** (`//` and `/* */`) are allowed. A duplicate key in an object is an error.
 - **Paths** are relative to the working directory.
 - `--set /train/lr=3e-4` changes one value from the command line and overrides the file. The part
-  after `=` is JSON, or otherwise text. A key that does not exist is an error. `--dump-config`
-  prints the config as it is used, with every default.
+  after `=` is JSON, or otherwise text. An unknown key is an error. `--dump-config` prints the
+  resulting config with all defaults.
 - A key marked *not available yet* is refused unless it has its default.
 )";
 

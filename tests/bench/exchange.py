@@ -97,7 +97,7 @@ def main():
             "predicted, ms": predicted(arguments, times) * 1e3,
             "reducer / during": times["reducer"] / times["during"],
             "predicted / during": predicted(arguments, times) / times["during"],
-            "hidden of what is sent, %": 100 * (times["after"] - times["during"]) / sent if sent > 0 else 0.0})
+            "hidden fraction of the sending time, %": 100 * (times["after"] - times["during"]) / sent if sent > 0 else 0.0})
         print(f"round {number + 1}: " + ", ".join(f"{name} {value:.2f}" for name, value in rows[-1].items()), flush=True)
     print(f"{times['bytes'] / 2**20:.1f} MiB of gradients in {times['buckets']:.0f} buckets, {times['overlapped']:.0f} sent during the pass")
     for name in rows[0]:

@@ -168,7 +168,7 @@ def report(side, goal, columns, figures):
             figures[name] = min(figures.get(name, 1e9), statistics.median(ratios))  # of 1 and 2 threads
     for mode in GOALS:
         shares = columns[1, mode + " beside"]
-        rows.append(f"| {side} | 1 | {mode}, % of the time beside decoding and resizing | | "
+        rows.append(f"| {side} | 1 | {mode}, % of the time outside decoding and resizing | | "
                     f"{spread([100 * share for share in shares])} |")
     return rows
 

@@ -126,7 +126,7 @@ struct ClipNetworkConfig {
     D2_FIELD(quick_gelu,
              "x sigmoid(1.702 x) instead of GELU. OpenAI's weights, and open_clip's models with "
              "`-quickgelu`, were trained with it.");
-    D2_FIELD(init_logit_scale, "Logarithm of the temperature's inverse at the start.");
+    D2_FIELD(init_logit_scale, "Initial logarithm of the inverse temperature.");
     D2_FIELD(image_mean,
              "Subtracted from the red, green and blue of a picture in [0, 1].",
              any_value().entries(3));

@@ -17,8 +17,8 @@ namespace {
 constexpr const char* kClipPage = R"(
 ## Files that train a CLIP
 
-A file with the root key `clip` trains a CLIP (Radford et al. 2021) on pictures and their captions: the model in the
-keys of open_clip's model configs, the shards in the keys of a decoder's. Rules between sections:
+A file with the root key `clip` trains a CLIP (Radford et al. 2021) on pictures and their captions. The keys of the model
+are those of open_clip's model configs, and the keys of the shards are those of a decoder. These rules apply between the sections:
 
 | if | then |
 |---|---|

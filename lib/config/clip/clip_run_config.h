@@ -52,11 +52,10 @@ struct ClipOnlyTrainConfig {
   double max_logit_scale = 100;
 
   void fields(auto& f) {
-    D2_FIELD(
-        max_logit_scale,
-        "The cosines are multiplied by a learned factor before the softmax, the inverse of the "
-        "temperature; it is clamped to [1, this] after each update.",
-        at_least(1).up_to(1e4));
+    D2_FIELD(max_logit_scale,
+             "Before the softmax, the cosines are multiplied by a learned factor, the inverse "
+             "temperature. After each update, this factor is clamped between 1 and this value.",
+             at_least(1).up_to(1e4));
   }
 };
 
@@ -129,7 +128,7 @@ struct TrainClipConfig : RootConfig {
     D2_REQUIRED(clip, "The model.");
     D2_REQUIRED(data, "The samples: pictures and captions.");
     D2_REQUIRED(train, "The optimisation; `{}` for the defaults.");
-    D2_FIELD(evaluate, "What a validation measures.");
+    D2_FIELD(evaluate, "Metrics of a validation.");
     RootConfig::fields(f);
   }
 };

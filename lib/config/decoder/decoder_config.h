@@ -78,7 +78,7 @@ struct UnetConfig {
     D2_FIELD(
         cond_dim, "Width of the conditioning tokens; null for `dim`.", within(1, most::kWidth));
     D2_FIELD(channels,
-             "No effect here: `decoder.channels` holds for every unet.",
+             "No effect here: `decoder.channels` applies to every unet.",
              within(1, most::kWidth));
     D2_FIELD(self_attn, "Full self attention, for all resolutions or for each.");
     D2_FIELD(attn_dim_head,
@@ -95,7 +95,7 @@ struct UnetConfig {
         num_time_tokens, "Conditioning tokens made from the timestep.", within(1, most::kTokens));
     D2_FIELD(out_dim, "No effect, as in the reference.", within(1, most::kWidth));
     D2_FIELD(channels_out,
-             "No effect here: the decoder decides it (twice the channels with a learned variance).",
+             "No effect here: the decoder sets it (twice the channels with a learned variance).",
              within(1, most::kWidth));
     D2_FIELD(lowres_cond, "No effect here: the decoder sets it for every unet but the first.");
     D2_FIELD(lowres_noise_cond, "No effect here: see `decoder.use_noise_for_lowres_cond`.");
@@ -233,15 +233,14 @@ struct DecoderConfig {
              "Side of the images in pixels, for a single unet.",
              within(1, most::kImageSide));
     D2_FIELD(image_sizes,
-             "Side of each unet's images in pixels; the list is sorted, repetitions are removed, "
-             "and one size for each unet must remain. Give this or `image_size`.",
+             "Side of each unet's images in pixels. The list is sorted and duplicates are "
+             "removed; one size per unet must remain. Set either this key or `image_size`.",
              within(1, most::kImageSide).not_empty());
-    D2_FIELD(
-        clip,
-        "A frozen CLIP that makes the embeddings of pictures, and the encodings of captions, that "
-        "the data do not hold.");
+    D2_FIELD(clip,
+             "A frozen CLIP that computes the embeddings of pictures and the encodings of captions "
+             "if the data set does not have them.");
     D2_FIELD(vae,
-             "VQGAN-VAEs of the first unets, in whose latent space these work; null for a unet "
+             "VQGAN-VAEs for the first unets, which then work in latent space; null for a unet "
              "that works on pixels. Needs `auto_normalize_img`.",
              Limits{}.one_is_list());
     D2_FIELD(channels, "Channels of the images.", within(1, most::kWidth));
@@ -257,10 +256,9 @@ struct DecoderConfig {
     D2_FIELD(beta_schedule,
              "Noise schedule of each unet; null is cosine for all but the last of several unets, "
              "which is linear.");
-    D2_FIELD(
-        learned_variance,
-        "Learn the variance too (Nichol & Dhariwal 2021). A single value holds for the **first "
-        "unet only**; the others have none.");
+    D2_FIELD(learned_variance,
+             "Also learn the variance (Nichol & Dhariwal 2021). A single value applies to the "
+             "**first unet only**; the other unets do not learn it.");
     D2_FIELD(image_cond_drop_prob,
              "Probability of dropping the image embedding, for classifier-free guidance.",
              within(0, 1));
@@ -275,8 +273,8 @@ struct DecoderConfig {
         "Predict the clean image in stages that work in a VAE's latent space, the noise in the "
         "others; takes precedence over `predict_x_start`.");
     D2_FIELD(random_crop_sizes,
-             "Side of the random crop each unet is trained on; null for whole images, as the first "
-             "unet must be.",
+             "Side of the random crop on which each unet trains; null for whole images. The "
+             "first unet must have null.",
              within(1, most::kImageSide));
     D2_FIELD(use_noise_for_lowres_cond,
              "Noise the low resolution image (Imagen), for all upper unets or for each.");
@@ -300,7 +298,7 @@ struct DecoderConfig {
     D2_FIELD(clip_denoised, "No effect, as in the reference: sampling always clips.");
     D2_FIELD(clip_x_start, "No effect, as in the reference: sampling always clips.");
     D2_FIELD(clip_adapter_overrides,
-             "No effect, as in the reference, whose configs make their adapters themselves.");
+             "No effect, as in the reference, whose configs create their own adapters.");
     D2_FIELD(learned_variance_constrain_frac,
              "Keep the learned variance between its bounds with a sigmoid.");
     D2_FIELD(vb_loss_weight,
@@ -308,7 +306,8 @@ struct DecoderConfig {
              at_least(0));
     D2_FIELD(unconditional, "No image or text conditioning at all; no embeddings are read.");
     D2_FIELD(auto_normalize_img,
-             "Map images from [0, 1] to [-1, 1] inside; false if they are in [-1, 1] already.");
+             "Map images from [0, 1] to [-1, 1] internally; false if they are already in [-1, "
+             "1].");
     D2_FIELD(use_dynamic_thres, "Dynamic thresholding when sampling (Imagen).");
     D2_FIELD(dynamic_thres_percentile,
              "Quantile of the pixels' magnitudes that dynamic thresholding scales to 1.",

@@ -45,8 +45,8 @@ inline constexpr const char* kNormalizeDoc = "Images are floats in [0, 1]; only 
 inline constexpr const char* kNormalizeRule =
     "must be false, got true: the images are bytes, whose range is known";
 inline constexpr const char* kResetDoc =
-    "No effect: features of real images are stored by the content of the images, so they never "
-    "belong to others.";
+    "No effect: features of real images are cached by content, so they are never those of other "
+    "images.";
 }  // namespace detail
 
 struct FidConfig {
@@ -92,7 +92,8 @@ struct InceptionScoreConfig {
   void fields(auto& f) {
     D2_FIELD(feature, "Layer of the Inception network.");
     D2_FIELD(splits,
-             "Parts the samples are divided into for mean and deviation.",
+             "Number of parts into which the samples are divided for mean and standard "
+             "deviation.",
              within(1, most::kBatch));
     D2_FIELD(normalize, detail::kNormalizeDoc);
     D2_FIELD(feature_extractor_weights_path, detail::kNetworkDoc, not_empty());
@@ -150,9 +151,8 @@ struct PrecisionRecallConfig {
 
 struct FrechetDistanceConfig {
   static constexpr const char* kDoc =
-      "Fréchet distance of the features of a network of your own, such as DINOv2 (Stein et al. "
-      "2023), an "
-      "extension.";
+      "Fréchet distance of the features of your own network, such as DINOv2 (Stein et al. "
+      "2023), an extension.";
   static constexpr UnknownKeys kUnknownKeys = UnknownKeys::fatal;
 
   std::optional<std::string> feature_extractor_weights_path;
@@ -168,7 +168,7 @@ struct FrechetDistanceConfig {
         "out.",
         not_empty());
     D2_FIELD(image_size, "Side of its input pictures in pixels.", within(1, most::kImageSide));
-    D2_FIELD(resize, "How images are brought to `image_size`.");
+    D2_FIELD(resize, "How pictures are resized to `image_size`.");
     D2_FIELD(
         mean, "Subtracted from each channel of a picture in [0, 1].", within(-1e3, 1e3).entries(3));
     D2_FIELD(std, "Divisor of each channel after that.", above(0).entries(3));
@@ -186,7 +186,7 @@ struct LpipsConfig {
 
   void fields(auto& f) {
     D2_FIELD(net_type, "Network whose features are compared.");
-    D2_FIELD(reduction, "How the pairs' distances become one figure: `mean` or `sum`.");
+    D2_FIELD(reduction, "How the distances of the pairs are combined: `mean` or `sum`.");
     D2_FIELD(normalize, "No effect: the range of the images, [0, 1] or [-1, 1], is known.");
     D2_FIELD(
         weights_path,
@@ -200,7 +200,7 @@ struct LpipsConfig {
 
 struct ClipScoreConfig {
   static constexpr const char* kDoc =
-      "CLIP score (Hessel et al. 2021), an extension: how near pictures are to their captions.";
+      "CLIP score (Hessel et al. 2021), an extension: how well pictures match their captions.";
   static constexpr UnknownKeys kUnknownKeys = UnknownKeys::fatal;
 
   std::optional<ClipConfig> clip;
@@ -208,7 +208,7 @@ struct ClipScoreConfig {
 
   std::optional<std::string> sha256() const { return clip ? clip->sha256 : own_sha256; }
 
-  void fields(auto& f) { D2_FIELD(clip, "The CLIP that judges; null: decoder.clip."); }
+  void fields(auto& f) { D2_FIELD(clip, "The CLIP that computes the score; null: decoder.clip."); }
 };
 
 struct DecoderEvaluateConfig {
@@ -233,19 +233,19 @@ struct DecoderEvaluateConfig {
     D2_FIELD(KID, "Arguments of the kernel inception distance; null switches it off.");
     D2_FIELD(LPIPS, "Arguments of LPIPS; null switches it off.");
     D2_FIELD(PR, "Arguments of precision and recall; null switches them off.");
-    D2_FIELD(FD, "Fréchet distance through a network of your own; null switches it off.");
+    D2_FIELD(FD, "Fréchet distance with your own network; null turns it off.");
     D2_FIELD(
         clip_score,
-        "100 times the mean cosine of pictures and their captions by a CLIP, or 0 if that is more; "
-        "null switches it off, `{}` takes decoder.clip.");
+        "CLIP score: 100 times the mean cosine between pictures and their captions, at least 0; "
+        "null turns it off, `{}` uses the CLIP of decoder.clip.");
     D2_FIELD(resize,
-             "How images are resized for the Inception network: `tf1` as pytorch-fid and "
-             "torch-fidelity do, `antialias` as torchmetrics does since 1.8, `clean` as clean-fid "
-             "does. Figures from different ways cannot be compared. Null: as `FID.antialias` says, "
-             "otherwise `tf1`.");
+             "How images are resized for the Inception network: `tf1` as in pytorch-fid and "
+             "torch-fidelity, `antialias` as in torchmetrics since 1.8, `clean` as in "
+             "clean-fid. Metrics with different methods are not comparable. Null: as "
+             "`FID.antialias` says, otherwise `tf1`.");
     D2_FIELD(cache_path,
-             "Folder that keeps the features of real images, by their content and the network, for "
-             "later runs. Null: `metrics` in tracker.data_path.",
+             "Folder in which the features of real images are cached for later runs. Null: "
+             "`metrics` in tracker.data_path.",
              not_empty());
     f.check(!KID || KID->subset_size <= n_evaluation_samples,
             "KID/subset_size",

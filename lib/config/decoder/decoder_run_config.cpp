@@ -29,33 +29,36 @@ constexpr const char* kDecoderRules = R"(
 | `train.cond_scale` is not 1 | a `cond_drop_prob` of the decoder is above 0 |
 | `train.min_snr_gamma` of a unet | its `decoder.p2_loss_weight_gamma` is 0 |
 | `train.dream.enabled` | every trained unet predicts the noise |
-| `data.resample_train` | `train.epoch_samples` should bound the epoch |
+| `data.resample_train` | `train.epoch_samples` should limit the epoch |
 
-These hold for every kind of run:
+These rules apply to every kind of run:
 
 | when | then |
 |---|---|
 | `train.use_ema` is false | no other key of the averages has an effect |
 | `train.ema.kind` is `ema_pytorch` | the other keys of `train.ema` keep their defaults |
 | `train.ema.kind` is `diffusers` | `train.update_model_with_ema_every` is null |
-| a width of `train.post_hoc_ema` is given | `train.post_hoc_ema.save_every_n_steps` is given, too |
+| a width of `train.post_hoc_ema` is given | `train.post_hoc_ema.save_every_n_steps` is also given |
 | `train.lora.rank` is 0 | `train.frozen_dtype` is `fp32`, and no saver has the `save_type` `lora` |
-| a run goes on from a checkpoint | its config gives weights and data the same meaning, or `train.allow_changed_config` is true |
+| a run resumes from a checkpoint | its config gives weights and data the same meaning, or `train.allow_changed_config` is true |
 
-## What is derived for each unet
+## Derived values of each unet
 
-- **Sizes.** `image_sizes` is sorted and repetitions are removed; the lowest belongs to the first
-  unet. Each size (and crop size) must be divisible by 2 for each halving: one less than there are
-  `dim_mults`, as many with `memory_efficient`.
-- **Wiring.** The first unet gets the image embedding (unless `unconditional`), the others the low
-  resolution image of the previous one. Text goes to the unets with `cond_on_text_encodings`.
+- **Sizes.** `image_sizes` is sorted and duplicates are removed; the first unet has the smallest
+  size. Each size (and crop size) must be divisible by 2 for each halving. The number of halvings is
+  one less than the number of `dim_mults`, or equal to it with `memory_efficient`.
+- **Inputs.** The first unet receives the image embedding (unless `unconditional`), and each other
+  unet receives the low-resolution image of the previous one. Unets with `cond_on_text_encodings`
+  also receive the text encodings.
 - **Schedules.** Every beta must stay below 1: 21 `timesteps` are enough for `linear`, `quadratic`
   and `sigmoid`. `jsd` ends at beta = 1, which leaves nothing of the image in the last step. It is
-  allowed where that does no harm: without `learned_variance`, and either with `predict_v` or
-  `predict_x_start` or with `sample_timesteps` below `timesteps - 1`; DDIM must not start at the
-  last step. `zero_terminal_snr` ends there too; it always needs `predict_v` or `predict_x_start`.
-- **Widths.** `init_dim` equals `dim`, and `dim_mults` starts with 1 unless `memory_efficient`: the
-  last block of the network has no other shape. `resnet_groups` divides every width.
+  allowed if this does no harm: without `learned_variance`, and either with `predict_v` or
+  `predict_x_start` or with `sample_timesteps` below `timesteps - 1`, because DDIM must not start at
+  the last step. `zero_terminal_snr` also ends at beta = 1, and always needs `predict_v` or
+  `predict_x_start`.
+- **Widths.** `init_dim` must equal `dim`, and `dim_mults` must start with 1 unless
+  `memory_efficient`, because the last block of the network has this shape. `resnet_groups` must
+  divide every width.
 )";
 
 /// A config that says what a checkpoint's model is.

@@ -31,7 +31,7 @@ struct DecoderOnlyTrainConfig {
     D2_FIELD(cond_scale, "Strength of classifier-free guidance when sampling; 1 means none.");
     D2_FIELD(
         unet_training_mask,
-        "Which unets are trained; null for all. Untrained ones take no memory; real images replace "
+        "The unets to train; null for all. Untrained unets take no memory; real images replace "
         "their output.",
         not_empty());
     D2_FIELD(

@@ -51,11 +51,10 @@ struct PriorNetworkConfig {
     D2_FIELD(max_text_len,
              "Text tokens; longer texts are cut, shorter ones padded. Null is 256.",
              within(1, most::kTokens));
-    D2_FIELD(
-        num_timesteps,
-        "Embed timesteps with a table of this many entries, equal to `prior.timesteps`; null for a "
-        "network over their sines and cosines.",
-        within(1, most::kTimesteps));
+    D2_FIELD(num_timesteps,
+             "Embed timesteps with a table of this size, which must equal `prior.timesteps`; null "
+             "for a network over their sines and cosines.",
+             within(1, most::kTimesteps));
     D2_FIELD(num_time_embeds, "Tokens made from the timestep.", within(1, most::kTokens));
     D2_FIELD(
         num_image_embeds, "Tokens made from the noised image embedding.", within(1, most::kTokens));
@@ -161,7 +160,7 @@ struct PriorConfig {
         "root of `image_embed_dim`: the entries of embeddings of norm 1 then have a variance of 1.",
         above(0));
     D2_FIELD(clip_adapter_overrides,
-             "No effect, as in the reference, whose configs make their adapters themselves.");
+             "No effect, as in the reference, whose configs create their own adapters.");
     f.note(clip_adapter_overrides.value_or(RawJson{"{}"}).text != "{}",
            "clip_adapter_overrides",
            "has no effect, as in the reference");

@@ -14,11 +14,10 @@ constexpr const char* kPriorPage = R"(
 
 A file with the root key `prior` instead of `decoder` trains a diffusion prior, which makes image
 embeddings from text embeddings. It has the keys and defaults of the reference's
-`train_diffusion_prior.py`. Keys that both kinds of files have mean the same. Embeddings are made
+`train_diffusion_prior.py`. Keys that both kinds of config have mean the same. Compute the embeddings
 beforehand: `data.image_url`, `data.text_url` and `data.text_encodings_url` are folders of .npy
-files. Or `prior.clip` makes those of the texts while training, from the captions of
-`data.meta_url`.
-Rules between sections:
+files. With `prior.clip`, the run computes those of the texts from the captions of `data.meta_url`.
+These rules apply between the sections:
 
 | if | then |
 |---|---|

@@ -39,8 +39,8 @@ struct PriorDataConfig {
 
   void fields(auto& f) {
     D2_FIELD(image_url,
-             "Folder of the image embeddings, [n, image_embed_dim]. With prior.clip it may be left "
-             "out where data.meta_url has shards: the CLIP then sees their pictures, too.",
+             "Folder of the image embeddings, [n, image_embed_dim]. With prior.clip, it may be "
+             "left out if data.meta_url has shards: the CLIP then also embeds their pictures.",
              not_empty());
     D2_FIELD(text_url, "Folder of the text embeddings, [n, image_embed_dim].", not_empty());
     D2_FIELD(text_encodings_url,
@@ -49,25 +49,24 @@ struct PriorDataConfig {
              not_empty());
     D2_FIELD(
         meta_url,
-        "Captions that belong to the rows, of which prior.clip makes embeddings and encodings: a "
-        "file, or a folder of files that are joined in the order of their paths. `.txt` has one a "
-        "line; `.jsonl` has an object with the key `caption` a line; `.parquet` has a column `caption` "
-        "(in programs that were built with Arrow); `.tar` has samples with a field `txt`.",
+        "Captions of the rows, from which prior.clip computes embeddings and encodings: a file, "
+        "or a folder of files that are joined in the order of their paths. `.txt` has one "
+        "caption per line; `.jsonl` has one object with the key `caption` per line; `.parquet` "
+        "has a column `caption` (in programs that were built with Arrow); `.tar` has samples "
+        "with a field `txt`.",
         not_empty());
-    D2_FIELD(
-        caption_key,
-        "Another name than `caption` for the key of `.jsonl` files and the column of `.parquet` "
-        "files.",
-        not_empty());
+    D2_FIELD(caption_key,
+             "Name of the key in `.jsonl` files and of the column in `.parquet` files, if not "
+             "`caption`.",
+             not_empty());
     D2_REQUIRED(splits,
-                "How the rows are divided, in their order: the first `train` share, then `val`, "
-                "then the rest.");
+                "Fractions of the rows, in their stored order: first `train`, then `val`, then "
+                "the rest.");
     D2_REQUIRED(batch_size, "Samples per step.", within(1, most::kBatch));
     D2_FIELD(
         shuffle_rows,
-        "Each epoch takes the training rows in an order of its own, which depends on the seed, the "
-        "epoch and the number of rows alone. Remote rows are mixed within 16 blocks of 4 MB at "
-        "a time.");
+        "Shuffle the training rows in each epoch. The order depends only on the seed, the epoch "
+        "and the number of rows. Remote rows are shuffled within 16 blocks of 4 MB at a time.");
     D2_FIELD(num_data_points, "Largest number of rows to use.", within(1, most::kSamples));
     D2_FIELD(eval_every_seconds, "Seconds between two validations.", within(0, most::kSeconds));
   }
@@ -88,7 +87,9 @@ struct PriorOnlyTrainConfig {
              "Numbers of sampling steps for the similarities of a validation; each from "
              "`prior.sample_timesteps` to `prior.timesteps`.",
              within(2, most::kTimesteps).not_empty());
-    D2_FIELD(best_validation_loss, "A validation is the best one only if its loss is below this.");
+    D2_FIELD(best_validation_loss,
+             "A validation counts as the best only if its loss is below "
+             "this value.");
     D2_FIELD(current_epoch, "Number of the first epoch.", within(0, most::kEpochs));
     D2_FIELD(num_samples_seen,
              "Number of samples that count as seen at the start.",

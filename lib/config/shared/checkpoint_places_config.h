@@ -15,11 +15,10 @@ namespace dalle2 {
 
 /// The key that every loader has.
 void load_fields(auto& f, auto& load) {
-  f.field(
-      "only_auto_resume",
-      load.only_auto_resume,
-      "Load only when a run resumes by `log.auto_resume`. The first run starts from zero and needs "
-      "no file.");
+  f.field("only_auto_resume",
+          load.only_auto_resume,
+          "Load the file only if a run resumes by `log.auto_resume`. The first start begins from "
+          "zero and needs no file.");
 }
 
 struct LocalLoadConfig {
@@ -37,11 +36,10 @@ struct LocalLoadConfig {
 
 /// What plain http is allowed for, in the sections that send or load something.
 void plain_http_field(auto& f, bool& allow_plain_http) {
-  f.field(
-      "allow_plain_http",
-      allow_plain_http,
-      "Permit an `http:` address of another machine. Anybody on the way can then read and change "
-      "what is sent, including logins. Not needed for this machine itself.");
+  f.field("allow_plain_http",
+          allow_plain_http,
+          "Allow `http:` URLs of other machines. Anybody on the network path can then read and "
+          "change the traffic, including logins. Not needed for this machine itself.");
 }
 
 struct UrlLoadConfig {
@@ -213,7 +211,7 @@ struct HuggingfaceSaveConfig : SaveTargets {
   void fields(auto& f) {
     SaveTargets::fields(f);
     hub_fields(f, *this);
-    f.field("private", is_private, "A repository that is created is private.");
+    f.field("private", is_private, "If the repository is created, make it private.");
     D2_FIELD(model_card,
              "Write a README.md with the config and samples into the repository, once, if it has "
              "none.");

@@ -28,16 +28,16 @@ struct ClipConfig {
     D2_FIELD(
         make, "Where the model comes from.", one_of({"openai", "open_clip", "x-clip", "coca"}));
     D2_FIELD(model,
-             "A file: of a run with the root key `clip`, of OpenAI, open_clip or Hugging Face, "
-             "whatever `make` says. Or the name of a model of OpenAI, whose package has left its "
-             "file in `~/.cache/clip`.",
+             "A file of a run with the root key `clip`, or a file of OpenAI, open_clip or "
+             "Hugging Face, whatever `make` says. Or the name of an OpenAI model that OpenAI's "
+             "package has downloaded into `~/.cache/clip`.",
              not_empty());
     D2_FIELD(base_model_kwargs,
              "Arguments of an x-clip or coca model.",
              not_yet("only CLIPs of files are taken; leave it out"));
     D2_FIELD(sha256,
-             "Extension: of the file. A run fills it in, so that it does not continue with another "
-             "CLIP.",
+             "Extension: SHA-256 of the file. The run sets it, and then refuses to resume with "
+             "a different CLIP.",
              not_empty());
   }
 };

@@ -20,7 +20,7 @@ struct DreamConfig {
   double detail_preservation = 1.0;
 
   void fields(auto& f) {
-    D2_FIELD(enabled, "Switch it on.");
+    D2_FIELD(enabled, "Turn DREAM on.");
     D2_FIELD(
         detail_preservation,
         "Exponent p of the weight sqrt(1 - alphas_cumprod)^p of the network's error: 0 takes the "

@@ -26,7 +26,7 @@ struct SplitConfig {
   void fields(auto& f) {
     D2_FIELD(train, "Share of the shards to train on.", within(0, 1));
     D2_FIELD(val, "Share of the shards to validate on.", within(0, 1));
-    D2_FIELD(test, "Share of the shards kept for test samples and metrics.", within(0, 1));
+    D2_FIELD(test, "Fraction of the shards for test samples and metrics.", within(0, 1));
     f.check(std::abs(train + val + test - 1) <= 1e-6,
             "",
             "train, val and test must sum to 1.0, found: " + std::to_string(train + val + test));
@@ -79,8 +79,9 @@ struct TransformConfig {
       D2_REQUIRED(size,
                   "Side of the result in pixels, or [height, width].",
                   within(1, 65'535).entries(1, 2).one_is_list());
-      D2_FIELD(
-          scale, "Range [low, high] of the crop's share of the image's area.", above(0).entries(2));
+      D2_FIELD(scale,
+               "Range [low, high] of the crop's area, as a fraction of the image's area.",
+               above(0).entries(2));
       D2_FIELD(ratio,
                "Range [low, high] of the crop's width divided by its height.",
                above(0).entries(2));
@@ -92,7 +93,7 @@ struct TransformConfig {
                   within(1, 65'535).entries(1, 2).one_is_list());
     } else if (kind == TransformKind::CenterCrop) {
       D2_REQUIRED(size,
-                  "Side of the centre that is kept, in pixels, or [height, width].",
+                  "Side of the central crop in pixels, or [height, width].",
                   within(1, 65'535).entries(1, 2).one_is_list());
     }
     if (crops || kind == TransformKind::Resize) {
@@ -120,7 +121,8 @@ struct TransformConfig {
                "How values between pixels are interpolated.",
                one_of({"nearest", "bilinear"}));
       D2_FIELD(fill,
-               "Value, or red, green and blue, of the corners that the rotation leaves empty.",
+               "Value of the corners that the rotation leaves empty: one number, or red, green "
+               "and blue.",
                within(0, 255).entries(1, 3).one_is_list());
       check_reach(f, degrees, "degrees");
       f.check(fill.size() != 2, "fill", "must be one value or three, got 2");
@@ -237,12 +239,11 @@ struct ShardDataConfig {
   }
 
   void fields(auto& f) {
-    D2_FIELD(
-        folder,
-        "Extension: folder of JPEG, PNG and WebP pictures with same-named `.txt` captions, instead "
-        "of shards. Folders below it are included. They are read as about a hundred shards, in the "
-        "order of their paths.",
-        not_empty());
+    D2_FIELD(folder,
+             "Extension: folder of JPEG, PNG and WebP pictures with same-named `.txt` captions, "
+             "instead of shards. Subfolders are included. The pictures are divided into about a "
+             "hundred virtual shards, in the order of their paths.",
+             not_empty());
     D2_REQUIRED(
         webdataset_base_url,
         "Path of the shards with one `{}` for the zero-padded shard number, e.g. `shards/{}.tar`, "
@@ -281,10 +282,11 @@ struct ShardDataConfig {
              "Trailing digits of a sample's key that name its embedding's row.",
              within(1, 18));
     D2_REQUIRED(splits,
-                "Shares of the shards for training, validation and test; `{}` for the defaults.");
+                "Fractions of the shards for training, validation and test; `{}` for the "
+                "defaults.");
     D2_FIELD(shuffle_train, "Read the training shards in a new order each epoch (seeded).");
     D2_FIELD(resample_train,
-             "Draw training shards with replacement, without end; bound the epoch with "
+             "Draw training shards with replacement, endlessly; limit the epoch with "
              "`train.epoch_samples`. Excludes `shuffle_train`.");
     D2_FIELD(
         shuffle_buffer,
@@ -309,19 +311,18 @@ struct ShardDataConfig {
         "all the pixels that it needs. This is faster, above all for large pictures, but no longer "
         "bit-equal to the reference: values differ by 0.5 to 2 of 255 on average.");
     D2_FIELD(apply_exif,
-             "Extension: turn and mirror pictures by the EXIF orientation that cameras and phones "
-             "store. The reference ignores it.");
+             "Extension: rotate and mirror pictures by the EXIF orientation that cameras and "
+             "phones store. The reference ignores this orientation.");
     D2_FIELD(
         max_bad_fraction,
-        "Extension: share of a split's shards that may turn out absent, damaged or unreachable in "
-        "an epoch. They are left out with a warning; more of them end the run. With 1, the run "
-        "ends only if the training shards have no usable sample at all.",
+        "Extension: largest fraction of a split's shards that may be absent, damaged or "
+        "unreachable in an epoch. Such shards are left out with a warning; a larger fraction "
+        "ends the run. With 1, the run ends only if the training shards have no usable sample.",
         within(0, 1));
-    D2_FIELD(
-        allow_pipe,
-        "Extension: run the commands of `pipe:` urls, with your rights, on this machine. Only the "
-        "config file itself can allow this, `--set` cannot. A config in a checkpoint runs no "
-        "command.");
+    D2_FIELD(allow_pipe,
+             "Extension: run the commands of `pipe:` URLs on this machine, with your permissions. "
+             "Only the config file itself can allow this; `--set` cannot. A config in a checkpoint "
+             "runs no command.");
     D2_FIELD(
         max_transform_pixels,
         "Extension: largest picture, as width times height, that a transform may make. Resize "

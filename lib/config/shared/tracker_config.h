@@ -22,9 +22,9 @@ void log_fields(auto& f, auto& log) {
   f.field("resume", log.resume, "Continue an earlier run of the logging service.");
   f.field("auto_resume",
           log.auto_resume,
-          "After a crash or a stop, the same command continues where the run ended. Needs "
-          "`overwrite_data_path` and a loader. In a list of loggers, one that has it is enough for "
-          "all.");
+          "After a crash or a stop, the same command resumes the run. Needs "
+          "`overwrite_data_path` and a loader. In a list of loggers, one logger with this key "
+          "is enough.");
   f.field("verbose",
           log.verbose,
           "Print every record to the console too. No effect on the console logger, which always "
@@ -125,7 +125,7 @@ struct TrackerConfig {
     D2_REQUIRED(log,
                 "Where records and images go: one logger or a list of them; `{}` for the console.",
                 any_value().not_empty("at least one logger is needed, `{}` for the console"));
-    D2_FIELD(load, "Which checkpoint to start from; null for none.");
+    D2_FIELD(load, "The checkpoint to start from; null for none.");
     D2_REQUIRED(save,
                 "Where checkpoints go: one saver or a list of them.",
                 any_value()
@@ -133,9 +133,10 @@ struct TrackerConfig {
                     .one_is_list());
     D2_FIELD(
         keep_last,
-        "Number of older checkpoints kept in `data_path`/snapshots, in addition to checkpoint.pth, "
-        "as a fallback for a resume. The one with the lowest validation loss is kept there too. An "
-        "older file is removed only after the new one was read back whole.",
+        "Number of older checkpoints kept in `data_path`/snapshots, in addition to "
+        "checkpoint.pth, as a fallback for a resume. The one with the lowest validation loss is "
+        "kept there too. An older file is removed only after the new one has been read back "
+        "without errors.",
         within(0, most::kEpochs));
     D2_FIELD(keep_every,
              "Samples seen after which a snapshot is kept permanently; null for none.",

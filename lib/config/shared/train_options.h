@@ -41,7 +41,7 @@ struct OptimizerConfig {
              "Apply weight decay only to weights of two or more dimensions, not to biases and "
              "gains.");
     D2_FIELD(max_grad_norm,
-             "Gradients with a larger norm are scaled down to this norm; null for never.",
+             "Gradients with a larger norm are scaled down to this norm; null for no limit.",
              above(0));
     D2_FIELD(warmup_steps,
              "Steps in which the learning rate rises to its peak; null for none.",
@@ -55,9 +55,10 @@ struct OptimizerConfig {
 
 struct EmaConfig {
   static constexpr const char* kDoc =
-      "Kind of the averaged weights. `ema_pytorch` is that of the reference, set by the keys "
-      "`ema_*` beside this object. `diffusers` is the EMAModel of diffusers, set by the keys in "
-      "this object; it averages at every step and saves `ema_diffusers` instead of `ema`.";
+      "Kind of the averaged weights. `ema_pytorch` is the average of the reference, configured "
+      "by the keys `ema_*` beside this object. `diffusers` is the EMAModel of diffusers, set by "
+      "the keys in this object; it averages at every step and saves `ema_diffusers` instead of "
+      "`ema`.";
 
   EmaKind kind = EmaKind::ema_pytorch;
   double decay = 0.9999;
@@ -80,7 +81,7 @@ struct EmaConfig {
         use_ema_warmup,
         "The decay rises as 1 - (1 + step / inv_gamma) ^ -power; otherwise as (1 + step) / (10 + "
         "step).");
-    D2_FIELD(inv_gamma, "Slows that warm-up down.", above(0));
+    D2_FIELD(inv_gamma, "Slows down that warm-up.", above(0));
     D2_FIELD(power,
              "Exponent of that warm-up: 2/3 for runs of a million steps and more, 3/4 for shorter "
              "ones.",
@@ -152,7 +153,7 @@ struct AveragesConfig {
              "never. Only with ema.kind `ema_pytorch`.",
              within(1, most::kSteps));
     D2_FIELD(ema, "Kind of the averaged weights.");
-    D2_FIELD(post_hoc_ema, "Averages whose length is chosen after training.");
+    D2_FIELD(post_hoc_ema, "Averages whose width is chosen after training.");
   }
 };
 
@@ -163,11 +164,10 @@ struct PrecisionConfig {
   Tf32 tf32 = Tf32::convolutions;
 
   void fields(auto& f) {
-    D2_FIELD(
-        amp,
-        "If `mixed_precision` is null, choose the mixed precision that the device does well: "
-        "`bf16` on GPUs since Ampere and CPUs with bfloat16 instructions, `fp16` on older GPUs, "
-        "otherwise none. The log says which was chosen.");
+    D2_FIELD(amp,
+             "If `mixed_precision` is null, choose the best mixed precision for the device: `bf16` "
+             "on GPUs since Ampere and CPUs with bfloat16 instructions, `fp16` on older GPUs, "
+             "otherwise none. The log says which was chosen.");
     D2_FIELD(mixed_precision,
              "Arithmetic of matrix products and convolutions in training and validation: `no` "
              "(float32), `bf16`, or `fp16` with a loss scale for each network. Weights, gradients, "
@@ -264,9 +264,9 @@ struct ShardLoopConfig {
 
 struct NonFiniteConfig {
   static constexpr const char* kDoc =
-      "What a run does about losses and gradients that are NaN or infinite. An update with one is "
-      "always skipped and counted: weights, averages, optimizer and schedule stay as they are. "
-      "These keys say what happens after too many of them.";
+      "Handling of losses and gradients that are NaN or infinite. An update with such a loss or "
+      "gradient is always skipped and counted: weights, averages, optimizer and schedule stay "
+      "unchanged. These keys say what happens after too many skipped updates.";
 
   NonFiniteAction action = NonFiniteAction::stop;
   int64_t after = 20;
@@ -278,17 +278,16 @@ struct NonFiniteConfig {
         action,
         "`stop` ends the run with exit code 4; `roll_back` goes back to the run's last checkpoint "
         "and continues with a lower learning rate.");
-    D2_FIELD(
-        after,
-        "Number of updates of a network that must be skipped in a row before the action is taken.",
-        within(1, most::kEpochs));
+    D2_FIELD(after,
+             "Number of consecutive skipped updates of a network after which the action is taken.",
+             within(1, most::kEpochs));
     D2_FIELD(
         lr_factor,
-        "With `roll_back`: the learning rates of all networks are multiplied by it each time the "
-        "run goes back; the checkpoints keep the product.",
+        "With `roll_back`: factor by which each roll-back multiplies the learning rates of all "
+        "networks; the checkpoints keep the product.",
         above(0).up_to(1));
     D2_FIELD(max_roll_backs,
-             "With `roll_back`: how often a run goes back; the next time it stops.",
+             "With `roll_back`: largest number of roll-backs; after that, the run ends.",
              within(1, most::kEpochs));
   }
 
@@ -314,8 +313,9 @@ struct LoopConfig {
              text_without(device_fault));
     D2_FIELD(
         deterministic,
-        "Use only algorithms that give the same bits each time. If an operation has none, the run "
-        "ends with an error. A CPU gives the same bits in any case; a GPU becomes slower.");
+        "Use only algorithms that give the same bits each time. If an operation has no such "
+        "algorithm, the run ends with an error. A CPU always gives the same bits; a GPU becomes "
+        "slower.");
     D2_FIELD(grad_accum_every,
              "Batches whose gradients make one update, weighted by their samples.",
              within(1, most::kGroup));
@@ -330,11 +330,10 @@ struct LoopConfig {
     D2_FIELD(async_save,
              "Write checkpoints while training continues: a save holds up the steps only while the "
              "state is copied to host memory. A save waits for the previous one.");
-    D2_FIELD(
-        allow_changed_config,
-        "Resume from a checkpoint even though the config gives its weights or its data another "
-        "meaning.");
-    D2_FIELD(non_finite, "What to do about losses and gradients that are not finite.");
+    D2_FIELD(allow_changed_config,
+             "Resume from a checkpoint even if config changes alter the meaning of its weights or "
+             "data.");
+    D2_FIELD(non_finite, "Handling of non-finite losses and gradients.");
   }
 };
 
@@ -354,12 +353,10 @@ struct RanksConfig {
         "they are an error.");
     D2_FIELD(
         static_graph,
-        "Several processes: agree in the first update which parameters get a gradient, and do not "
-        "ask again.");
-    D2_FIELD(
-        reduce_dtype,
-        "Several processes: type in which gradients are sent and summed. `bf16` halves the bytes "
-        "and keeps eight bits of each number.");
+        "Several processes: determine only in the first update which parameters have gradients.");
+    D2_FIELD(reduce_dtype,
+             "Several processes: type in which gradients are sent and summed. `bf16` halves the "
+             "number of bytes and keeps eight bits of precision.");
     D2_FIELD(
         shard_optimizer,
         "Several processes: each keeps the moments and the averages of a part of the weights and "
@@ -372,8 +369,8 @@ struct RanksConfig {
         within(1, 4096));
     D2_FIELD(
         hang_timeout_seconds,
-        "Several processes: if one makes the others wait for this long, it counts as stuck. The "
-        "others name it and end. Saves and waits for data may take ten times as long.",
+        "Several processes: if the others wait for a process for this long, it counts as stuck. "
+        "The others name it and end. Saving and waiting for data may take ten times as long.",
         within(2, 86'400));
   }
 };

@@ -32,7 +32,8 @@ struct LookupFreeConfig {
 
   void fields(auto& f) {
     D2_FIELD(diversity_gamma,
-             "Weight of the entropy of the mean distribution over codes, which training raises.",
+             "Weight of the entropy of the mean distribution over codes, which training "
+             "maximises.",
              at_least(0));
     D2_FIELD(entropy_loss_weight, "Weight of the entropies in the loss.", at_least(0));
     D2_FIELD(commitment_loss_weight,
@@ -97,7 +98,9 @@ struct VaeConfig {
   int64_t reduction() const { return is_vit() ? encdec_patch_size : int64_t{1} << layers; }
 
   void fields(auto& f) {
-    D2_FIELD(kind, "Whose VQGanVAE: `muse` (muse-maskgit-pytorch) or `dalle2` (dalle2-pytorch).");
+    D2_FIELD(kind,
+             "Source of the network VQGanVAE: `muse` (muse-maskgit-pytorch) or `dalle2` "
+             "(dalle2-pytorch).");
     D2_REQUIRED(dim, "Base width, in channels.", within(1, most::kDim));
     D2_FIELD(image_size,
              "Side of the pictures in pixels; the `dalle2` kind accepts no other. Null: any side.",
@@ -110,11 +113,10 @@ struct VaeConfig {
     D2_FIELD(l2_recon_loss, "Mean square error instead of mean absolute error.");
     D2_FIELD(use_hinge_loss, "Hinge losses of the GAN; else binary cross entropy.");
     D2_FIELD(use_vgg_and_gan,
-             "Perceptual and adversarial losses; false trains reconstruction alone.");
-    D2_FIELD(
-        quantizer_loss_without_gan,
-        "Without `use_vgg_and_gan`, the loss of the quantiser counts too. In the references it "
-        "does not, and most codes are no longer used after a while.");
+             "Use perceptual and adversarial losses; false trains only the reconstruction.");
+    D2_FIELD(quantizer_loss_without_gan,
+             "Without `use_vgg_and_gan`, also train with the loss of the quantiser. The references "
+             "do not, and after a while most codes are unused.");
     D2_FIELD(discr_layers,
              "Halvings in the discriminator; at least 4 pixels must remain after them.",
              within(0, 16));
@@ -144,14 +146,13 @@ struct VaeConfig {
              "Width of each resolution as a multiple of `dim`. Null: 1, 2, 4, ...",
              within(1, most::kDimMult).not_empty());
     D2_FIELD(encdec_num_resnet_blocks,
-             "Residual blocks of each resolution; a single number holds for the last one.",
+             "Residual blocks of each resolution; a single number applies to the last one.",
              within(0, most::kLayers).not_empty());
     D2_FIELD(encdec_resnet_groups, "Groups of the norms.", within(1, most::kWidth));
     D2_FIELD(encdec_first_conv_kernel_size, "Kernel of the first convolution; odd.", within(1, 63));
-    D2_FIELD(
-        encdec_use_attn,
-        "For the `dalle2` kind: attention at each resolution; a single value holds for the last "
-        "one.");
+    D2_FIELD(encdec_use_attn,
+             "For the `dalle2` kind: attention at each resolution; a single value applies to the "
+             "last one.");
     D2_FIELD(encdec_attn_dim_head, "Width of a head. Null: 64.", within(1, most::kHeadWidth));
     D2_FIELD(encdec_attn_heads, "Heads of each attention. Null: 8.", within(1, most::kHeads));
     D2_FIELD(encdec_patch_size, "For a `vit`: side of a patch in pixels.", within(1, 1024));

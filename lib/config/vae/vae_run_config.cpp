@@ -12,9 +12,9 @@ namespace {
 constexpr const char* kVaePage = R"(
 ## Files that train a VAE
 
-A file with the root key `vae` trains a VQGAN-VAE (Esser et al. 2021), which makes small maps of codes from pictures and
-pictures from such maps. Keys and defaults are the arguments of the VQGanVAE and the VQGanVAETrainer of
-muse-maskgit-pytorch; with `vae.kind` `dalle2` the network is that of dalle2-pytorch. Rules between sections:
+A file with the root key `vae` trains a VQGAN-VAE (Esser et al. 2021), which encodes pictures as small maps of codes and
+decodes such maps to pictures. Keys and defaults are the arguments of VQGanVAE and VQGanVAETrainer in
+muse-maskgit-pytorch. With `vae.kind` `dalle2`, the network is that of dalle2-pytorch. These rules apply between the sections:
 
 | if | then |
 |---|---|

@@ -37,7 +37,7 @@ struct VaeDataConfig {
     D2_FIELD(valid_frac,
              "Share of the pictures for validation; 0 validates with the training pictures.",
              at_least(0).below(1));
-    D2_FIELD(random_split_seed, "Seed of the draw that divides the pictures.", at_least(0));
+    D2_FIELD(random_split_seed, "Seed of the random split of the pictures.", at_least(0));
     D2_FIELD(preprocessing,
              "Transforms by torchvision's names. Null: Resize and CenterCrop to `image_size`, and "
              "RandomHorizontalFlip between them.");
@@ -59,25 +59,23 @@ struct VaeOnlyTrainConfig {
   void fields(auto& f) {
     D2_REQUIRED(num_train_steps, "Steps of the run.", within(1, most::kSteps));
     D2_FIELD(
-        discr_max_grad_norm, "`max_grad_norm` of the discriminator; null for never.", above(0));
+        discr_max_grad_norm, "`max_grad_norm` of the discriminator; null for no limit.", above(0));
     D2_FIELD(discr_start_step,
              "Steps before the discriminator is trained and its loss counts.",
              within(0, most::kSteps));
-    D2_FIELD(
-        apply_grad_penalty_every,
-        "The gradient penalty of the discriminator is computed every this many steps; 0 for never.",
-        within(0, most::kSteps));
+    D2_FIELD(apply_grad_penalty_every,
+             "Steps between two gradient penalties of the discriminator; 0 for none.",
+             within(0, most::kSteps));
     D2_FIELD(save_results_every,
-             "Steps between two grids of reconstructions, which come with losses of the validation "
-             "pictures.",
+             "Steps between two grids of reconstructions, which are logged with the losses of "
+             "the validation pictures.",
              within(1, most::kSteps));
-    D2_FIELD(
-        save_model_every,
-        "Steps between two `vae.N.pt`, `vae.N.ema.pt` and the latest checkpoint; the last step has "
-        "them too.",
-        within(1, most::kSteps));
+    D2_FIELD(save_model_every,
+             "Steps between two saves of `vae.N.pt`, `vae.N.ema.pt` and the latest checkpoint; the "
+             "last step also saves them.",
+             within(1, most::kSteps));
     D2_FIELD(results_folder,
-             "Where the grids and these files go. Null: `results` in tracker.data_path.",
+             "Folder for the grids and these files. Null: `results` in tracker.data_path.",
              not_empty());
     D2_FIELD(vgg_path,
              "TorchScript of the network whose features the perceptual loss compares: "
