@@ -247,18 +247,19 @@ struct ShardDataConfig {
     D2_REQUIRED(
         webdataset_base_url,
         "Path of the shards with one `{}` for the zero-padded shard number, e.g. `shards/{}.tar`, "
-        "relative to the working directory; or the same as a `file:`, `http:`, `https:` or `s3:` "
-        "url, as `hf://datasets/OWNER/NAME/{}.tar` of the Hugging Face hub, or (with `allow_pipe`) as `pipe:` and a shell command that writes the tar. Or all "
-        "shards by name: braces like `shards/{000..123}.tar` or `{a,b}/{0..9}.tar`, several of "
-        "them joined by `::`, or a list of such texts.",
+        "relative to the working directory. The same as a `file:`, `http:`, `https:` or `s3:` URL, "
+        "as `hf://datasets/OWNER/NAME/{}.tar` of the Hugging Face hub, or (with `allow_pipe`) as "
+        "`pipe:` and a shell command that writes the tar. Or all shards by name: braces like "
+        "`shards/{000..123}.tar` or `{a,b}/{0..9}.tar`, several of them joined by `::`, or a list "
+        "of such texts.",
         not_empty().fetched().or_else("folder", folder.has_value()));
     D2_FIELD(
         img_embeddings_url,
         "Folder of `.npy` files with the image embeddings, one file per shard, named "
         "`<anything>_<shard number>.npy`. The last digits of a sample's key are its row. Give a "
-        "path, `s3://bucket/folder`, `hf://OWNER/NAME/FOLDER` or `hf://datasets/OWNER/NAME/FOLDER`, the "
-        "url of a web page that links the files, or an address "
-        "with one `{}` for the shard number, like `https://host/img_emb_{}.npy`.",
+        "path, `s3://bucket/folder`, `hf://OWNER/NAME/FOLDER`, `hf://datasets/OWNER/NAME/FOLDER`, "
+        "the URL of a web page that links the files, or a URL with one `{}` for the shard number, "
+        "like `https://host/img_emb_{}.npy`.",
         not_empty().fetched());
     D2_FIELD(text_embeddings_url,
              "The same for text encodings; allowed only if a unet has `cond_on_text_encodings`. An "
