@@ -13,10 +13,11 @@
 namespace dalle2 {
 namespace {
 
-Json fixture(const std::string& name) {
-  std::filesystem::path folder = DALLE2_SOURCE_DIR "/tests/parity/fixtures/config_defaults";
+Json fixture(const std::string& name, const std::string& unit = "config_defaults") {
+  std::filesystem::path folder =
+      std::filesystem::path(DALLE2_SOURCE_DIR) / "tests/parity/fixtures" / unit;
   if (const char* fresh = std::getenv("DALLE2_PARITY_DIR")) {
-    const std::filesystem::path path = std::filesystem::path(fresh) / "config_defaults";
+    const std::filesystem::path path = std::filesystem::path(fresh) / unit;
     if (std::filesystem::is_directory(path)) folder = path;
   }
   std::ifstream file(folder / name);
@@ -60,6 +61,12 @@ void expect_coercion(const Json& row) {
 }
 
 }  // namespace
+
+TEST_CASE("the arguments of an x-clip's CLIP and their defaults are those of its constructor") {
+  const Json reference = fixture("defaults.json", "x_clip"), ours = to_json(XClipConfig{});
+  expect_same(reference, ours, "");
+  CHECK(ours.size() == reference.size());
+}
 
 TEST_CASE("every default is the reference's") {
   const Json reference = fixture("defaults.json");
