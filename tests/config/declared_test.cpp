@@ -90,6 +90,7 @@ TEST_CASE("every member of every config struct is declared") {
   CHECK(declared<DecoderConfig>() == count_members<DecoderConfig>());
   CHECK(declared<UnetConfig>() == count_members<UnetConfig>());
   CHECK(declared<ClipConfig>() == count_members<ClipConfig>());
+  CHECK(declared<XClipConfig>() == count_members<XClipConfig>());
   CHECK(declared<ShardDataConfig>() == count_members<ShardDataConfig>());
   CHECK(declared<SplitConfig>() == count_members<SplitConfig>());
   CHECK(declared<NonFiniteConfig>() == count_members<NonFiniteConfig>());

@@ -12,8 +12,8 @@
 namespace dalle2 {
 namespace {
 
-Json fixture(const std::string& name) {
-  std::ifstream file(test::fixture_folder("config_defaults") + "/" + name);
+Json fixture(const std::string& name, const std::string& unit = "config_defaults") {
+  std::ifstream file(test::fixture_folder(unit) + "/" + name);
   REQUIRE(file.good());
   return Json::parse(file);
 }
@@ -54,6 +54,12 @@ void expect_coercion(const Json& row) {
 }
 
 }  // namespace
+
+TEST_CASE("the arguments of an x-clip's CLIP and their defaults are those of its constructor") {
+  const Json reference = fixture("defaults.json", "x_clip"), ours = to_json(XClipConfig{});
+  expect_same(reference, ours, "");
+  CHECK(ours.size() == reference.size());
+}
 
 TEST_CASE("every default is the reference's") {
   const Json reference = fixture("defaults.json");

@@ -293,18 +293,59 @@ TEST_CASE("a CLIP score needs a CLIP") {
                            "/data/img_embeddings_url=null"}));
 }
 
-TEST_CASE("what has not landed yet is refused by name") {
+TEST_CASE("a CLIP of x-clip needs the arguments it was made with, and each is checked") {
+  const auto with_clip = [](const std::string& clip) {
+    return std::vector<std::string>{"/decoder/clip=" + clip, "/data/img_embeddings_url=null"};
+  };
+  const auto with_arguments = [&](const std::string& arguments) {
+    return with_clip(R"({"make": "x-clip", "model": "c.pt", "base_model_kwargs": )" + arguments +
+                     "}");
+  };
+  const std::string at = "/decoder/clip/base_model_kwargs";
+  CHECK_NOTHROW(read_with(with_arguments("{}")));
+  CHECK_NOTHROW(read_with(with_arguments(
+      R"({"use_mlm": true, "mlm_mask_prob": 0.2, "use_visual_ssl": true, "sim_reg_loss_weight": 1})")));
+  expect_problems(with_clip(R"({"make": "x-clip", "model": "c.pt"})"),
+                  {at + ": required with \"make\": \"x-clip\", but missing: the arguments that the "
+                        "CLIP was made with, as the weights do not say all of them"});
+  expect_problems(with_clip(R"({"make": "x-clip", "base_model_kwargs": {}})"),
+                  {"/decoder/clip/model: required with \"make\": \"x-clip\", but missing: the file "
+                   "with the state dict of the CLIP"});
+  CHECK_THAT(message_of([&] { read_with(with_arguments(R"({"width": 8})")); }),
+             Catch::Contains(at + "/width: no such key; known are: dim_text dim_image dim_latent"));
+  expect_problems(with_arguments(R"({"dim_texts": 8})"),
+                  {at + "/dim_texts: no such key; did you mean \"dim_text\"?"});
   expect_problems(
-      {R"(/decoder/clip={"base_model_kwargs": {"dim": 8}})", "/data/img_embeddings_url=null"},
-      {R"(/decoder/clip/base_model_kwargs: "base_model_kwargs" is not available yet: )"
-       "only CLIPs of files are taken; leave it out"});
-  for (const std::string make : {"x-clip", "coca"}) {
+      with_arguments(R"({"visual_image_size": 30, "visual_patch_size": 4,
+                                     "text_causal_mask": true, "downsample_image_embeds": true,
+                                     "channels": 1, "text_rotary_pos_emb": true,
+                                     "text_dim_head": 5})"),
+      {at + "/visual_patch_size: must divide visual_image_size, 30; got 4",
+       at + "/text_dim_head: must be even, or 32 and more, for rotary embeddings; got 5",
+       at + "/text_causal_mask: must be false: a causal text transformer has no class "
+            "token, and the embedding of a text is that of this token, as in the "
+            "reference's adapter",
+       at + "/downsample_image_embeds: must be false: the embedding of a picture is that "
+            "of its class token, which is no map that could be halved",
+       at + "/channels: must be 3, got 1"});
+  expect_problems(
+      with_clip(R"({"model": "c.pt", "base_model_kwargs": {"dim_text": 8}})"),
+      {at + ": has a meaning with \"make\": \"x-clip\" alone, and it is \"openai\": the "
+            "file says what its networks are; leave it out"});
+}
+
+TEST_CASE("a CoCa is refused with what to do instead, whatever its arguments are") {
+  for (const std::string more : {"", R"(, "base_model_kwargs": {"dim": 8, "unimodal_depth": 6})"}) {
     expect_problems(
-        {fmt::format(R"(/decoder/clip={{"make": "{}"}})", make), "/data/img_embeddings_url=null"},
-        {fmt::format(R"(/decoder/clip/make: "{}" is not available yet: give a CLIP of a run with )"
-                     "the root key `clip`, of OpenAI or of open_clip, by its file as \"model\"",
-                     make)});
+        {R"(/decoder/clip={"make": "coca")" + more + "}", "/data/img_embeddings_url=null"},
+        {"/decoder/clip/make: a CoCa cannot be built from a config: its image encoder is an object "
+         "of your Python program. Make its embeddings there, as .npy files, and give them to the "
+         "run: /data/img_embeddings_url of a decoder, /data/image_url and /data/text_url of a "
+         "prior"});
   }
+}
+
+TEST_CASE("what has not landed yet is refused by name") {
   expect_problems(
       {"/data/webdataset_base_url=gs://b/{}.tar"},
       {"/data/webdataset_base_url: data comes from files, http://, https://, s3://, "

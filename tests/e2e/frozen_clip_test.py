@@ -22,19 +22,23 @@ def captions_of(folder):
     return captions
 
 
-class FrozenClip(EndToEnd):
+class ClipRuns(EndToEnd):
+    """Runs on the demo shards with a CLIP, and on the embeddings that it made of them before."""
+    width = text_width = WIDTH  # of embeddings, of text encodings
+
     @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        made = cls.base / "made"
-        made.mkdir()
-        run("--config", harness.write_config(made / "clip.json", clip_config(cls.shards, "clip")), cwd=made, check=0)
-        cls.clip = made / "clip/model.pth"
-        run("shards", "embed", cls.shards, "--clip", cls.clip, "--text-encodings", "--out", "embedded", cwd=made, check=0)
-        cls.embedded = made / "embedded"
-        (made / "captions.jsonl").write_text("".join(json.dumps({"caption": text}) + "\n" for text in captions_of(cls.embedded)))
-        (made / "captions.txt").write_text("".join(text + "\n" for text in captions_of(cls.embedded)))
-        cls.captions = made / "captions.jsonl"
+    def embed(cls, clip):
+        """Of the whole set, in the folder of `clip`."""
+        cls.clip = clip
+        run("shards", "embed", cls.shards, "--clip", clip, "--text-encodings", "--out", "embedded", cwd=clip.parent, check=0)
+        cls.embedded = clip.parent / "embedded"
+        cls.captions = clip.parent / "captions.jsonl"
+        captions = captions_of(cls.embedded)
+        cls.captions.write_text("".join(json.dumps({"caption": text}) + "\n" for text in captions))
+        cls.captions.with_suffix(".txt").write_text("".join(text + "\n" for text in captions))
+
+    def clip_section(self):
+        return {"model": str(self.clip)}
 
     def prior(self, out, clip=True, prior=None, data=None, train=None, tracker=None):
         """Of captions, or of the embeddings that were made of them before."""
@@ -45,9 +49,9 @@ class FrozenClip(EndToEnd):
             sources.update(text_url=f"{self.embedded}/text_emb", text_encodings_url=f"{self.embedded}/text_encodings")
         sources.update(data or {})
         config = {
-            "prior": {"net": {"dim": WIDTH, "depth": 1, "dim_head": 8, "heads": 2, "max_text_len": 20}, "image_embed_dim": WIDTH,
+            "prior": {"net": {"dim": self.width, "depth": 1, "dim_head": 8, "heads": 2, "max_text_len": 20}, "image_embed_dim": self.width,
                       "timesteps": 20, "sample_timesteps": 4, "cond_drop_prob": 0.1,
-                      **({"clip": {"model": str(self.clip)}} if clip else {}), **(prior or {})},
+                      **({"clip": self.clip_section()} if clip else {}), **(prior or {})},
             "data": {"batch_size": 8, "splits": {"train": 0.8, "val": 0.1, "test": 0.1},
                      **{key: value for key, value in sources.items() if value is not None}},
             "train": {"epochs": 2, "lr": 1e-2, "device": "cpu", "eval_timesteps": [4], "log_every_n_updates": 1, "ema_update_after_step": 0,
@@ -63,10 +67,10 @@ class FrozenClip(EndToEnd):
             sources.update(webdataset_base_url=f"{self.embedded}/{{}}.tar", embeddings_in_tar=True)
         config = harness.tiny_config(self.shards, out, data={**sources, **(data or {})}, train={"log_every_n_updates": 1, **(train or {})},
                                      evaluate=evaluate or {})
-        config["decoder"]["unets"][0].update({"image_embed_dim": WIDTH, "cond_on_text_encodings": True, "text_embed_dim": WIDTH,
+        config["decoder"]["unets"][0].update({"image_embed_dim": self.width, "cond_on_text_encodings": True, "text_embed_dim": self.text_width,
                                               **(unet or {})})
         if clip:
-            config["decoder"]["clip"] = {"model": str(self.clip)}
+            config["decoder"]["clip"] = self.clip_section()
         return harness.write_config(self.dir / f"{out}.json", config)
 
     def train(self, config, *more, check=0):
@@ -84,6 +88,17 @@ class FrozenClip(EndToEnd):
     def refused(self, code, expected, config, *more):
         done = self.train(config, *more, check=code)
         self.assertIn(expected, " ".join(done.stderr.split()))
+
+
+class FrozenClip(ClipRuns):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        made = cls.base / "made"
+        made.mkdir()
+        run("--config", harness.write_config(made / "clip.json", clip_config(cls.shards, "clip")), cwd=made, check=0)
+        shutil.copy(made / "clip/model.pth", made / "clip.pth")
+        cls.embed(made / "clip.pth")
 
     # Priors
 
@@ -286,6 +301,87 @@ print('loaded', decoder.load_state_dict(saved['model']))
         refused(3, f"/decoder/unets/0/text_embed_dim: expected {WIDTH}, the width of the text encodings", unet={"text_embed_dim": 8})
         refused(3, "/data/preprocessing: expected square pictures of at least 16 x 16 pixels",
                 data={"preprocessing": {"Resize": {"size": 8}, "ToTensor": True}})
+
+
+class XClip(ClipRuns):
+    """With a CLIP of x-clip, from the file that tests/parity/make_x_clip.py wrote."""
+    FILES = harness.ROOT / "tests/parity/fixtures/x_clip/file"
+    width = text_width = 6
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        made = cls.base / "made"
+        shutil.copytree(cls.FILES, made)
+        cls.embed(made / "x_clip.pt")
+        (cls.base / "moved").mkdir()  # away from the arguments that --clip finds beside it
+        cls.clip = shutil.copy(cls.clip, cls.base / "moved")
+
+    def arguments(self):
+        """Without the network for masked language modelling, whose weights we leave out: its token is one of the others."""
+        config = json.loads((self.FILES / "x_clip_config.json").read_text())
+        return {**config, "use_mlm": False, "num_text_tokens": config["num_text_tokens"] + 1}
+
+    def clip_section(self):
+        return {"make": "x-clip", "model": str(self.clip), "base_model_kwargs": self.arguments()}
+
+    def test_runs_learn_with_it_as_from_its_embeddings(self):
+        self.assertEqual(harness.read_npy(self.embedded / "img_emb/000000.npy")[0], (6, self.width))
+        self.assertEqual(harness.read_npy(self.embedded / "text_encodings/000000.npy")[0], (6, 12, self.text_width))
+        for kind, make in (("decoder", self.decoder), ("prior", self.prior)):
+            with self.subTest(kind):
+                self.train(make(kind + "_before", clip=False, train={"epochs": 2}))
+                done = self.train(make(kind, train={"epochs": 2}))
+                self.assertIn(f"/{kind}/clip", done.stdout)
+                key = PRIOR_LOSS if kind == "prior" else "Unet 0 Training Loss"
+                found, expected = self.logged(kind, key), self.logged(kind + "_before", key)
+                self.assertGreater(len(found), 1)
+                self.assertEqual(len(found), len(expected))
+                for a, b in zip(found, expected):
+                    self.assertAlmostEqual(a, b, delta=1e-3 * max(1, b), msg=key)
+        # Nothing of a run knows the CLIP but by its config and its weights.
+        done = run("sample", "--checkpoint", "decoder/model.pth", "--prior", "prior/model.pth", "--clip", self.embedded.parent / "x_clip.pt",
+                   "--text", "a red circle", "--out", "drawn", cwd=self.dir, check=0)
+        self.assertEqual(harness.read_npy(self.dir / "drawn/samples.npy")[0], (1, 3, 16, 16))
+        run("fsck", "decoder", cwd=self.dir, check=0)
+        names = harness.inspect(self.dir / "decoder/latest.pth", self.dir)
+        self.assertTrue("model/clip.clip.text_transformer.cls_token" in names)
+        given = json.dumps({"clip": self.clip_section()})
+        found = json.loads(run("evaluate", "--config", "decoder_before.json", "--checkpoint", "decoder_before/latest.pth", "--set",
+                               f"/evaluate/clip_score={given}", "--set", "/evaluate/n_evaluation_samples=4", cwd=self.dir, check=0).stdout)
+        self.assertIn("CLIP_score", found)
+
+    def test_wrong_input_is_named(self):
+        def refused(code, expected, **clip):
+            config = json.loads(pathlib.Path(self.decoder("none")).read_text())
+            config["decoder"]["clip"].update(clip)
+            self.refused(code, expected, harness.write_config(self.dir / "none.json", config), "--dry-run")
+        refused(2, '/decoder/clip/base_model_kwargs: required with "make": "x-clip"', base_model_kwargs=None)
+        refused(2, "/decoder/clip/base_model_kwargs/heads: no such key; known are: dim_text", base_model_kwargs={"heads": 1})
+        refused(3, "to_text_latent.weight: expected [8, 6] (by dim_latent, dim_text), got [6, 6]",
+                base_model_kwargs={**self.arguments(), "dim_latent": 8})
+        refused(2, "x_clip.pt: a CLIP of x-clip, whose weights do not say all", make="openai", base_model_kwargs=None)
+        done = run("convert", self.clip, "open_clip.safetensors", "--open-clip", cwd=self.dir, check=3)
+        self.assertIn("a CLIP of x-clip: expected one of OpenAI", done.stderr)
+
+    @needs_reference
+    def test_checkpoints_are_loaded_by_the_reference(self):
+        self.train(self.decoder("out"))
+        done = run_reference(f"""
+import numpy as np, torch
+from dalle2_pytorch.train_configs import DecoderConfig
+saved = torch.load('out/latest.pth', weights_only=True)
+decoder = DecoderConfig(**saved['config']['decoder']).create()
+print('loaded', decoder.load_state_dict(saved['model']))
+decoder.eval()
+tokens = torch.zeros(1, 12, dtype=torch.long)
+own = torch.load({str(self.clip)!r}, weights_only=True)['state_dict']
+for name, value in decoder.clip.clip.state_dict().items():
+    assert torch.equal(value, own[name]), name
+print('embeds', decoder.clip.embed_text(tokens).text_embed.shape[1])
+""", cwd=self.dir)
+        self.assertIn("All keys matched", done)
+        self.assertEqual(done.splitlines()[-1], f"embeds {self.width}")
 
 
 if __name__ == "__main__":

@@ -90,6 +90,16 @@ TEST_CASE("a long text is refused with its number of tokens, or cut with the tok
   CHECK_NOTHROW(tokenizer.tokenize("the hat", 5, LongText::kRefuse));
 }
 
+TEST_CASE("a bare text has no tokens that enclose it, and loses its end if it is long") {
+  const ClipTokenizer tokenizer(kFewMerges, "few");
+  CHECK(tokenizer.tokenize("the hat", 5, LongText::kRefuse, TextFrame::kBare) ==
+        Tokens{513, 71, 514, 0, 0});
+  CHECK(tokenizer.tokenize("", 1, LongText::kRefuse, TextFrame::kBare) == Tokens{0});
+  CHECK(tokenizer.tokenize("the hat", 2, LongText::kCut, TextFrame::kBare) == Tokens{513, 71});
+  CHECK_THROWS_WITH(tokenizer.tokenize("the hat", 2, LongText::kRefuse, TextFrame::kBare),
+                    Contains("the text \"the hat\" has 3 tokens: expected 2 at most"));
+}
+
 TEST_CASE("what encloses a text is one token inside it as well, and other numbers are refused") {
   const ClipTokenizer tokenizer(kFewMerges, "few");
   CHECK(tokenizer.encode("<|StartOfText|><|endoftext|>") == Tokens{515, 516});

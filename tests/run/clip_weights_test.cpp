@@ -10,10 +10,12 @@
 #include "base/error.h"
 #include "checkpoint/clip/clip_file.h"
 #include "checkpoint/clip/clip_shape.h"
+#include "checkpoint/clip/x_clip_file.h"
 #include "checkpoint/module_state.h"
 #include "checkpoint/pickle/pth.h"
 #include "io/files/atomic_file.h"
 #include "io/text/clip_vocabulary.h"
+#include "model/clip/x_clip.h"
 #include "support/captured_log.h"
 #include "support/fixture.h"
 #include "support/temp_dir.h"
@@ -100,6 +102,70 @@ TEST_CASE("a CLIP of others without a vocabulary needs OpenAI's, and a text towe
   write_file_atomically(dir / kClipMergesName, "#version: 0.2\nt h\n");
   CHECK_THROWS_WITH(load_clip_file(path),
                     Contains("merges.txt: not the vocabulary of OpenAI's CLIP"));
+}
+
+std::string x_clip_file(const std::string& name) {
+  return fixture_dir("x_clip") + "/file/" + name;
+}
+
+TEST_CASE("a CLIP of x-clip takes texts and pictures as the reference's tokenizer and adapter do") {
+  constexpr double kTolerance = 2e-5;  // sums in another order: a few roundings of float32 a layer
+  const LoadedClip loaded = load_clip_file(x_clip_file("x_clip.pt"));
+  const Fixture expected = load_fixture(x_clip_file("expected.safetensors"));
+  CHECK(loaded.text_len() == 12);
+  CHECK(loaded.text_room() == 12);
+  for (const at::Tensor& parameter : loaded.clip->parameters())
+    CHECK_FALSE(parameter.requires_grad());
+  const at::Tensor tokens =
+      loaded.tokens_of(expected.json.at("texts").get<std::vector<std::string>>());
+  CHECK(tokens.equal(expected.tensor("tokens")));
+  const torch::NoGradGuard no_grad;
+  const ClipTexts texts = loaded.clip->embed_text(tokens);
+  expect_close(texts.embed, expected.tensor("text_embed"), kTolerance, "text_embed");
+  expect_close(texts.encodings, expected.tensor("text_encodings"), kTolerance, "text_encodings");
+  const at::Tensor pictures =
+      wave({3, 3, 8, 8}, 0.61, expected.json.at("phase").get<double>(), 0.5, 0.5);
+  expect_close(loaded.clip->embed_image(pictures),
+               expected.tensor("image_embed"),
+               kTolerance,
+               "image_embed");
+}
+
+TEST_CASE("a text has at most the 256 tokens that the reference's tokenizer makes") {
+  XClipConfig config;
+  config.dim_text = config.dim_image = config.dim_latent = 4;
+  config.num_text_tokens = 600;
+  config.text_enc_depth = config.visual_enc_depth = 1;
+  config.text_seq_len = 300;
+  LoadedClip loaded = load_clip_file(x_clip_file("x_clip.pt"));
+  loaded.clip = std::make_shared<XClipImpl>(config);
+  CHECK(loaded.text_len() == 256);
+  CHECK(loaded.tokens_of({"a"}).size(1) == 256);
+}
+
+TEST_CASE("an x-clip's CLIP is refused for a vocabulary that it does not know") {
+  const TempDir dir;
+  const std::string path = dir / "x_clip.pt";
+  write_file_atomically(dir / kXClipConfigName, read_file(x_clip_file(kXClipConfigName)));
+  RawClip raw = read_raw_clip(x_clip_file("x_clip.pt"));
+  Dict root;
+  root.set("state_dict", to_dict(raw.tensors));
+  root.set(kClipMergesKey, raw.texts.at(kClipMergesKey) + "\na t</w>");
+  write_pth(path, root);
+  CHECK_THROWS_AS(load_clip_file(path), DataError);
+  CHECK_THROWS_WITH(load_clip_file(path),
+                    Contains("x_clip.pt: num_text_tokens: expected at least 518, the tokens of its "
+                             "vocabulary, got 517"));
+}
+
+TEST_CASE("where a config says x-clip, the file has to be of x-clip") {
+  CHECK_THROWS_AS(load_clip_file(foreign_file("openai/tiny.pt"), XClipConfig{}), DataError);
+  CHECK_THROWS_WITH(load_clip_file(foreign_file("openai/tiny.pt"), XClipConfig{}),
+                    Contains("tiny.pt: expected the state dict of a CLIP of x-clip"));
+  CHECK_THROWS_WITH(
+      load_clip_file(x_clip_file("x_clip.pt"), XClipConfig{}),
+      Contains("these weights are of another CLIP than base_model_kwargs describes") &&
+          Contains("to_text_latent.weight: expected [512, 512]"));
 }
 
 TEST_CASE("a file that is no CLIP, and one that is not there, are named") {

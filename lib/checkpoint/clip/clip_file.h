@@ -5,13 +5,11 @@
 #include <optional>
 #include <string>
 
+#include "checkpoint/clip/raw_clip.h"
 #include "checkpoint/state_dict.h"
 #include "config/clip/clip_network_config.h"
 
 namespace dalle2 {
-
-/// The entry of a file that holds the merges of a vocabulary of its own, as text.
-inline constexpr const char* kClipMergesKey = "clip_merges";
 
 /// Where open_clip looks for the config, beside the weights.
 inline constexpr const char* kOpenClipConfigName = "open_clip_config.json";
@@ -35,6 +33,8 @@ struct ClipFileHints {
 /// @throws DataError for a damaged file, one that is no CLIP, and weights that are not finite, by the
 /// name of the tensor
 ClipFile read_clip_file(const std::string& path, const ClipFileHints& hints = {});
+/// The same of what was read from `path`.
+ClipFile as_clip_file(RawClip raw, const std::string& path, const ClipFileHints& hints = {});
 
 /// Writes weights as open_clip loads them, strictly: a state dict as safetensors or, by the ending, as
 /// .pt. The config lies in the file and, as open_clip wants it, in open_clip_config.json beside it.

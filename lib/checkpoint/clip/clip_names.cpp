@@ -117,11 +117,6 @@ StateDict from_hugging_face(const StateDict& tensors, const std::string& where) 
 }  // namespace
 
 NamedClip open_clip_names(StateDict tensors, const std::string& where) {
-  const bool is_wrapped =
-      !tensors.empty() && std::all_of(tensors.begin(), tensors.end(), [](const auto& item) {
-        return item.first.starts_with("module.");
-      });
-  if (is_wrapped) tensors = strip_prefix(tensors, "module.");
   if (find_tensor(tensors, kHuggingFaceMark) != nullptr) {
     return {from_hugging_face(tensors, where), ClipNaming::kHuggingFace};
   }

@@ -15,9 +15,9 @@ struct NamedClip {
   ClipNaming naming = ClipNaming::kOpenClip;  ///< of the file
 };
 
-/// Takes off "module.", which data parallelism of torch puts in front, and "text.", which open_clip's
-/// CustomTextCLIP does; drops what is no weight (positions, masks, OpenAI's three numbers); joins the
-/// queries, keys and values of Hugging Face's CLIPModel.
+/// Takes off "text.", which open_clip's CustomTextCLIP puts in front; drops what is no weight
+/// (positions, masks, OpenAI's three numbers); joins the queries, keys and values of Hugging Face's
+/// CLIPModel.
 /// @param where precedes the text of errors @throws DataError naming a tensor that is missing
 NamedClip open_clip_names(StateDict tensors, const std::string& where);
 

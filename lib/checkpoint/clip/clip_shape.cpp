@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "config/reading/reader.h"
+#include "checkpoint/clip/config_in_file.h"
 #include "config/reading/writer.h"
 
 namespace dalle2 {
@@ -123,23 +123,6 @@ ClipTextConfig text_of(const Shapes& shapes) {
   return text;
 }
 
-/// What is wrong with a value is in the file, not in the user's config.
-void throw_if_any(const ReadFindings& findings, const std::string& where) {
-  if (findings.faults.errors().empty()) return;
-  std::vector<std::string> lines;
-  for (const Fault& fault : findings.faults.errors()) lines.push_back(fault_line(fault));
-  throw DataError("{}: no CLIP that can be built:{}", where, indented_list(lines));
-}
-
-ClipNetworkConfig read_config(const Json& json, const std::string& where) {
-  ReadFindings findings;
-  Reader reader(findings);
-  ClipNetworkConfig config;
-  reader.read_struct(json, "", config);
-  throw_if_any(findings, where);
-  return config;
-}
-
 const Json* member(const Json& json, const char* key) {
   if (!json.is_object()) return nullptr;
   const auto found = json.find(key);
@@ -221,7 +204,7 @@ void check_shape(const ClipNetworkConfig& config,
 }
 
 void check_clip_config(const ClipNetworkConfig& config, const std::string& where) {
-  read_config(to_json(config), where);
+  config_in_file<ClipNetworkConfig>(to_json(config), where);
 }
 
 ClipNetworkConfig clip_config_of_open_clip(const Json& json, const std::string& where) {
@@ -235,7 +218,7 @@ ClipNetworkConfig clip_config_of_open_clip(const Json& json, const std::string& 
       if (values != nullptr && keys.is_object()) keys[std::string("image_") + key] = *values;
     }
   }
-  return read_config(keys, where);
+  return config_in_file<ClipNetworkConfig>(keys, where);
 }
 
 Json open_clip_config_of(const ClipNetworkConfig& config) {

@@ -166,22 +166,27 @@ std::vector<int64_t> ClipTokenizer::encode(std::string_view text) const {
 
 std::vector<int64_t> ClipTokenizer::tokenize(std::string_view text,
                                              int64_t context_length,
-                                             LongText long_text) const {
-  D2_CHECK(context_length >= 2, "a context of {} tokens has no room for a text", context_length);
-  std::vector<int64_t> tokens = {start_token()};
-  const std::vector<int64_t> words = encode(text);
-  tokens.insert(tokens.end(), words.begin(), words.end());
-  tokens.push_back(end_token());
+                                             LongText long_text,
+                                             TextFrame frame) const {
+  const bool is_enclosed = frame == TextFrame::kEnclosed;
+  D2_CHECK(context_length >= enclosing_tokens(frame),
+           "a context of {} tokens has no room for a text",
+           context_length);
+  std::vector<int64_t> tokens = encode(text);
+  if (is_enclosed) {
+    tokens.insert(tokens.begin(), start_token());
+    tokens.push_back(end_token());
+  }
   const auto length = static_cast<size_t>(context_length);
   if (tokens.size() > length && long_text == LongText::kRefuse) {
     throw DataError(
-        "the text \"{}\" has {} tokens, including the start and end tokens: expected {} at most. "
-        "Shorten it, or let long texts be cut",
+        "the text \"{}\" has {} tokens{}: expected {} at most. Shorten it, or let long texts be cut",
         shown(text),
         tokens.size(),
+        is_enclosed ? ", including the start and end tokens" : "",
         context_length);
   }
-  if (tokens.size() > length) tokens[length - 1] = end_token();
+  if (is_enclosed && tokens.size() > length) tokens[length - 1] = end_token();
   tokens.resize(length, 0);
   return tokens;
 }

@@ -18,8 +18,18 @@ namespace dalle2 {
 /// What becomes of a text with more tokens than there is room for.
 enum class LongText {
   kRefuse,
-  kCut,  ///< the token that ends a text takes the last place
+  kCut,  ///< the token that ends a text, if there is one, takes the last place
 };
+
+/// Whether a text stands between the tokens that begin and end one.
+enum class TextFrame {
+  kEnclosed,  ///< as `clip.tokenize` has it
+  kBare,      ///< as `tokenizer.tokenize` of dalle2-pytorch and x-clip
+};
+/// Tokens that a frame takes of the room for a text.
+constexpr int64_t enclosing_tokens(TextFrame frame) {
+  return frame == TextFrame::kEnclosed ? 2 : 0;
+}
 
 class ClipTokenizer {
  public:
@@ -38,12 +48,13 @@ class ClipTokenizer {
   /// Tokens of a text, without those that enclose it. Cleans it first: clean_caption(). Bytes that are
   /// no UTF-8 become U+FFFD. May be called by several threads.
   std::vector<int64_t> encode(std::string_view text) const;
-  /// encode() between the tokens that begin and end a text, filled up with 0.
+  /// encode() in its frame, filled up with 0.
   /// @return context_length tokens @throws DataError for a long text that is to be refused, with its
   /// number of tokens
   std::vector<int64_t> tokenize(std::string_view text,
                                 int64_t context_length,
-                                LongText long_text) const;
+                                LongText long_text,
+                                TextFrame frame = TextFrame::kEnclosed) const;
   /// What the tokens stand for, words separated by spaces; those that enclose a text are left out.
   /// @throws DataError for a number that is no token
   std::string decode(std::span<const int64_t> tokens) const;

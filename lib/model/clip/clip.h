@@ -35,6 +35,7 @@ class ClipImpl : public ClipEncoderImpl {
   /// Encodings are those after the final norm. A token counts up to the first that ends the text, but
   /// for token 0 (a "!" in the words of OpenAI's vocabulary), as in the reference's adapters.
   ClipTexts embed_text(const at::Tensor& tokens) override;
+  at::Tensor trimmed(const at::Tensor& tokens) const override { return trimmed_tokens(tokens); }
 
   /// Holds the weights of products and convolutions in `dtype` and calculates in it, norms excepted:
   /// float16 is how OpenAI's CLIP runs on a GPU.

@@ -23,6 +23,9 @@ class ClipEncoderImpl : public torch::nn::Module {
   /// @param tokens [B, L] int64; those after max_text_len() are left out
   /// @return float32
   virtual ClipTexts embed_text(const at::Tensor& tokens) = 0;
+  /// Without the columns at the end that change nothing of what embed_text() makes of the others.
+  /// @param tokens [B, L] on the CPU @return [B, L' <= L]
+  virtual at::Tensor trimmed(const at::Tensor& tokens) const { return tokens; }
 
   virtual int64_t image_size() const = 0;    ///< side, pixels
   virtual int64_t max_text_len() const = 0;  ///< tokens

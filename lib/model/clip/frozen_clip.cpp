@@ -5,7 +5,7 @@
 
 namespace dalle2 {
 
-FrozenClipImpl::FrozenClipImpl(std::shared_ptr<ClipImpl> clip)
+FrozenClipImpl::FrozenClipImpl(std::shared_ptr<ClipEncoderImpl> clip)
     : clip_(register_module("clip", std::move(clip))) {
   for (const at::Tensor& parameter : clip_->parameters()) parameter.requires_grad_(false);
   FrozenClipImpl::train(false);

@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "model/clip/clip.h"
+#include "model/clip/clip_encoder.h"
 
 namespace dalle2 {
 
@@ -23,12 +23,12 @@ inline bool is_of_frozen_clip(const std::string& name) {
 /// whose CLIP goes into training mode along with the decoder.
 class FrozenClipImpl : public torch::nn::Module {
  public:
-  explicit FrozenClipImpl(std::shared_ptr<ClipImpl> clip);
+  explicit FrozenClipImpl(std::shared_ptr<ClipEncoderImpl> clip);
 
   void train(bool on = true) override;
 
  private:
-  std::shared_ptr<ClipImpl> clip_;
+  std::shared_ptr<ClipEncoderImpl> clip_;
 };
 
 }  // namespace dalle2

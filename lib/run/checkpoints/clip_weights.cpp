@@ -16,23 +16,36 @@
 #include "base/untrusted_text.h"
 #include "checkpoint/clip/clip_file.h"
 #include "checkpoint/clip/clip_shape.h"
+#include "checkpoint/clip/x_clip_file.h"
 #include "checkpoint/module_state.h"
 #include "io/files/atomic_file.h"
 #include "io/text/clip_vocabulary.h"
+#include "model/clip/x_clip.h"
 #include "run/clip/clip_data.h"
 
 namespace dalle2 {
 namespace {
 
-/// @throws ConfigError for a vocabulary of another size, DataError for weights that are not finite
-LoadedClip frozen_clip(std::shared_ptr<ClipImpl> clip,
+/// The reference's tokenizer makes no more of a text.
+constexpr int64_t kMostBareTokens = 256;
+
+/// @throws DataError for weights that are not finite
+LoadedClip frozen_clip(std::shared_ptr<ClipEncoderImpl> clip,
                        ClipTokenizer tokenizer,
+                       TextFrame frame,
                        const std::string& path) {
   for (const at::Tensor& parameter : clip->parameters()) parameter.requires_grad_(false);
   clip->eval();
   check_finite(*clip, path);
+  return {std::move(clip), std::make_shared<const ClipTokenizer>(std::move(tokenizer)), frame};
+}
+
+/// @throws ConfigError for a vocabulary of another size, DataError for weights that are not finite
+LoadedClip frozen_clip(const std::shared_ptr<ClipImpl>& clip,
+                       ClipTokenizer tokenizer,
+                       const std::string& path) {
   check_vocabulary(tokenizer, clip->config());
-  return {std::move(clip), std::make_shared<const ClipTokenizer>(std::move(tokenizer))};
+  return frozen_clip(clip, std::move(tokenizer), TextFrame::kEnclosed, path);
 }
 
 /// What shapes do not tell is assumed where no config says it, so it is shown.
@@ -66,9 +79,50 @@ ClipTokenizer tokenizer_of(const ClipFile& file, const std::string& path) {
   return read_clip_vocabulary(find_clip_vocabulary(std::nullopt, printable(path), path));
 }
 
+/// The vocabulary that lies in the file, or OpenAI's. @throws DataError if the table of tokens is too
+/// short for it
+ClipTokenizer tokenizer_of(const XClipFile& file, const std::string& path) {
+  ClipTokenizer tokenizer =
+      file.merges ? ClipTokenizer(*file.merges, path)
+                  : read_clip_vocabulary(find_clip_vocabulary(std::nullopt, printable(path), path));
+  if (tokenizer.vocab_size() <= file.config.num_text_tokens) return tokenizer;
+  throw DataError(
+      "{}: num_text_tokens: expected at least {}, the tokens of {}, got {}: captions would have "
+      "tokens that this CLIP does not know",
+      printable(path),
+      tokenizer.vocab_size(),
+      file.merges ? "its vocabulary" : "OpenAI's vocabulary, which the reference's tokenizer has",
+      file.config.num_text_tokens);
+}
+
+[[noreturn]] void throw_for_no_x_clip(const std::string& path) {
+  throw DataError(
+      "{}: expected the state dict of a CLIP of x-clip, by \"make\": \"x-clip\", with tensors of "
+      "text_transformer.* and visual_transformer.*, got another file\n  A CLIP of a run, of OpenAI, "
+      "open_clip or Hugging Face needs neither \"make\" nor \"base_model_kwargs\".",
+      printable(path));
+}
+
+LoadedClip x_clip_of(const XClipFile& file, const std::string& path) {
+  log_info("clip",
+           "{}: a CLIP of x-clip: pictures of {} pixels, {} and {} heads, embeddings of {} values",
+           printable(path),
+           file.config.visual_image_size,
+           file.config.visual_heads,
+           file.config.text_heads,
+           file.config.dim_latent);
+  ClipTokenizer tokenizer = tokenizer_of(file, path);
+  auto clip = std::make_shared<XClipImpl>(file.config);
+  load_state_dict(*clip, file.weights, /*prefix=*/"", /*strict=*/true, path);
+  return frozen_clip(std::move(clip), std::move(tokenizer), TextFrame::kBare, path);
+}
+
 /// Of a file that no run wrote.
-LoadedClip foreign_clip(const std::string& path) {
-  const ClipFile file = read_clip_file(path);
+LoadedClip foreign_clip(const std::string& path, const std::optional<XClipConfig>& x_clip) {
+  RawClip raw = read_raw_clip(path);
+  if (is_x_clip(raw.tensors)) return x_clip_of(as_x_clip_file(std::move(raw), path, x_clip), path);
+  if (x_clip) throw_for_no_x_clip(path);
+  const ClipFile file = as_clip_file(std::move(raw), path);
   log_network(path, file);
   ClipTokenizer tokenizer = tokenizer_of(file, path);
   auto clip = std::make_shared<ClipImpl>(file.config);
@@ -109,8 +163,17 @@ void check_config_beside(const ClipFile& file, const std::string& out) {
 
 }  // namespace
 
-LoadedClip load_clip(const ModelSource& source, const Value& checkpoint) {
-  auto clip = load_clip_model(source, checkpoint);
+int64_t LoadedClip::text_len() const {
+  const int64_t most = clip->max_text_len();
+  return frame == TextFrame::kEnclosed ? most : std::min(most, kMostBareTokens);
+}
+
+at::Tensor LoadedClip::tokens_of(const std::vector<std::string>& texts) const {
+  return dalle2::tokens_of(texts, *tokenizer, text_len(), frame);
+}
+
+LoadedRunClip load_clip(const ModelSource& source, const Value& checkpoint) {
+  const std::shared_ptr<ClipImpl> clip = load_clip_model(source, checkpoint);
   const Cursor root(checkpoint, source.checkpoint_path);
   const std::optional<Cursor> merges = root.find(kClipMergesKey);
   if (!merges) {
@@ -120,8 +183,9 @@ LoadedClip load_clip(const ModelSource& source, const Value& checkpoint) {
         printable(source.checkpoint_path),
         kClipMergesKey);
   }
-  return frozen_clip(
-      std::move(clip), ClipTokenizer(merges->as_string(), merges->where()), source.checkpoint_path);
+  return {frozen_clip(
+              clip, ClipTokenizer(merges->as_string(), merges->where()), source.checkpoint_path),
+          clip};
 }
 
 std::string clip_file_of(const std::string& model) {
@@ -151,21 +215,23 @@ std::string clip_file_of(const std::string& model) {
       printable(file.string()));
 }
 
-LoadedClip load_clip_file(const std::string& path) {
+LoadedClip load_clip_file(const std::string& path, const std::optional<XClipConfig>& x_clip) {
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored))
     throw ConfigError("{}: no such file", printable(path));
   const std::optional<Value> checkpoint = checkpoint_of_run(path);
-  return checkpoint ? load_clip({.checkpoint_path = path}, *checkpoint) : foreign_clip(path);
+  if (!checkpoint) return foreign_clip(path, x_clip);
+  if (x_clip) throw_for_no_x_clip(path);
+  return load_clip({.checkpoint_path = path}, *checkpoint);
 }
 
 ConvertReport convert_to_open_clip(const std::string& in, const std::string& out) {
   is_safetensors_name(out);
   ClipFile file;
   if (const std::optional<Value> checkpoint = checkpoint_of_run(in)) {
-    const LoadedClip own = load_clip({.checkpoint_path = in}, *checkpoint);
-    file = {.config = own.clip->config(),
-            .weights = state_dict(*own.clip),
+    const LoadedRunClip own = load_clip({.checkpoint_path = in}, *checkpoint);
+    file = {.config = own.network->config(),
+            .weights = state_dict(*own.network),
             .merges = own.tokenizer->merges(),
             .format = ""};
   } else {

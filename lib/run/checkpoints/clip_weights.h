@@ -2,31 +2,50 @@
 // A CLIP that is used, not trained: from a file of a run or from one of another program.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "checkpoint/convert.h"
+#include "config/clip/x_clip_config.h"
 #include "io/text/clip_tokenizer.h"
 #include "model/clip/clip.h"
 #include "run/checkpoints/model_weights.h"
 
 namespace dalle2 {
 
-/// A CLIP that is frozen and in eval mode, and the vocabulary of its texts.
+/// A CLIP that is frozen and in eval mode, and how it takes texts.
 struct LoadedClip {
-  std::shared_ptr<ClipImpl> clip;
+  std::shared_ptr<ClipEncoderImpl> clip;
   std::shared_ptr<const ClipTokenizer> tokenizer;
+  TextFrame frame = TextFrame::kEnclosed;
+
+  /// Tokens of a text, with those that enclose it.
+  int64_t text_len() const;
+  /// Tokens that a text may have by itself.
+  int64_t text_room() const { return text_len() - enclosing_tokens(frame); }
+  /// Texts that are too long are cut. @return [B, text_len()] int64 on the CPU
+  at::Tensor tokens_of(const std::vector<std::string>& texts) const;
+};
+
+/// Of a run, whose network is known.
+struct LoadedRunClip : LoadedClip {
+  std::shared_ptr<ClipImpl> network;  ///< the same as `clip`
 };
 
 /// Of a checkpoint or model file of a run. @throws as load_clip_model(), DataError also for one
 /// without a vocabulary or with weights that are not finite
-LoadedClip load_clip(const ModelSource& source, const Value& checkpoint);
+LoadedRunClip load_clip(const ModelSource& source, const Value& checkpoint);
 /// The file that a config means by a CLIP's "model": a path, or a name of OpenAI's, whose package keeps
 /// its files in ~/.cache/clip. @throws ConfigError if it is nowhere
 std::string clip_file_of(const std::string& model);
-/// The same of any file that read_clip_file() reads; OpenAI's vocabulary then lies where
-/// find_clip_vocabulary() looks. @throws as those
-LoadedClip load_clip_file(const std::string& path);
+/// The same of any file that read_clip_file() or as_x_clip_file() reads; OpenAI's vocabulary then lies
+/// where find_clip_vocabulary() looks. @param x_clip the arguments of a CLIP of x-clip, which the file
+/// then has to be @throws as those
+LoadedClip load_clip_file(const std::string& path,
+                          const std::optional<XClipConfig>& x_clip = std::nullopt);
 
 /// Writes the CLIP of any file that load_clip_file() takes in open_clip's layout: write_clip_file(). Of
 /// a run's file it takes the averages, if there are any.

@@ -109,12 +109,13 @@ ClipTokenizer make_clip_tokenizer(const ClipModelConfig& config, const ShardData
 
 at::Tensor tokens_of(const std::vector<std::string>& texts,
                      const ClipTokenizer& tokenizer,
-                     int64_t context_length) {
+                     int64_t context_length,
+                     TextFrame frame) {
   at::Tensor tokens = at::zeros({std::ssize(texts), context_length}, at::kLong);
   at::parallel_for(0, std::ssize(texts), 16, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const std::vector<int64_t> row =
-          tokenizer.tokenize(texts[static_cast<size_t>(i)], context_length, LongText::kCut);
+          tokenizer.tokenize(texts[static_cast<size_t>(i)], context_length, LongText::kCut, frame);
       std::copy(row.begin(), row.end(), tokens.mutable_data_ptr<int64_t>() + i * context_length);
     }
   });
@@ -172,10 +173,10 @@ std::vector<std::string> texts_of_class(const std::string& name, const ClipEvalu
 void check_class_texts(const ClipEvaluateConfig& config,
                        const ClipTokenizer& tokenizer,
                        int64_t context_length) {
-  constexpr int64_t kEnclosing = 2;
   for (const std::string& name : config.classes) {
     for (const std::string& text : texts_of_class(name, config)) {
-      const int64_t tokens = std::ssize(tokenizer.encode(text)) + kEnclosing;
+      const int64_t tokens =
+          std::ssize(tokenizer.encode(text)) + enclosing_tokens(TextFrame::kEnclosed);
       if (tokens <= context_length) continue;
       throw ConfigError(
           "/evaluate/classes: \"{}\" has {} tokens, and /clip/text_cfg/context_length is {}\n  "

@@ -26,7 +26,8 @@ void check_vocabulary(const ClipTokenizer& tokenizer, const ClipNetworkConfig& c
 /// Texts that are too long are cut. @return [B, L] int64 on the CPU
 at::Tensor tokens_of(const std::vector<std::string>& texts,
                      const ClipTokenizer& tokenizer,
-                     int64_t context_length);
+                     int64_t context_length,
+                     TextFrame frame = TextFrame::kEnclosed);
 
 /// The class of /evaluate/classes that a caption names as whole words, whatever the case; -1 if it names
 /// none or several. Of names within each other ("car", "sports car") the longest counts.

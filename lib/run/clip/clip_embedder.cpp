@@ -9,7 +9,6 @@
 #include "base/untrusted_text.h"
 #include "diffusion/decoder/pass_scopes.h"
 #include "optim/precision.h"
-#include "run/clip/clip_data.h"
 #include "trainer/tensor_group.h"
 
 namespace dalle2 {
@@ -39,9 +38,8 @@ at::Tensor ClipEmbedder::embed_images(const at::Tensor& images) const {
 
 ClipTexts ClipEmbedder::embed_captions(const std::vector<std::string>& captions) const {
   const NoGradPass no_grad;
-  const at::Device device = clip_.clip->logit_scale.device();
-  at::Tensor tokens =
-      trimmed_tokens(tokens_of(captions, *clip_.tokenizer, clip_.clip->max_text_len()));
+  const at::Device device = clip_.clip->parameters().front().device();
+  at::Tensor tokens = clip_.clip->trimmed(clip_.tokens_of(captions));
   if (!device.is_cpu()) tokens = tokens.pin_memory().to(device, /*non_blocking=*/true);
   const Autocast autocast(device.type(), precision_);
   std::vector<at::Tensor> embeds, encodings, masks;
@@ -57,14 +55,15 @@ ClipTexts ClipEmbedder::embed_captions(const std::vector<std::string>& captions)
 std::shared_ptr<ClipEmbedder> open_clip_of(const std::optional<ClipConfig>& config,
                                            const std::string& pointer) {
   if (!config) return nullptr;
-  LoadedClip clip = load_clip_file(clip_file_of(config->model));
+  LoadedClip clip = load_clip_file(clip_file_of(config->model),
+                                   config->is_x_clip() ? config->base_model_kwargs : std::nullopt);
   log_info("clip",
            "{}: {} makes embeddings of {} values, pictures of {} pixels, {} tokens",
            pointer,
            printable(config->model),
            clip.clip->embed_dim(),
            clip.clip->image_size(),
-           clip.clip->max_text_len());
+           clip.text_len());
   return std::make_shared<ClipEmbedder>(std::move(clip),
                                         fmt::format("{} ({})", pointer, printable(config->model)));
 }

@@ -21,7 +21,7 @@ class ClipEmbedder {
   /// @param name of the CLIP in messages: "/prior/clip (clip.pth)"
   ClipEmbedder(LoadedClip clip, std::string name);
 
-  const ClipImpl& clip() const { return *clip_.clip; }
+  const ClipEncoderImpl& clip() const { return *clip_.clip; }
   const std::string& name() const { return name_; }
 
   /// Makes it a part of `model`, whose checkpoints then hold it and which takes it to its device.

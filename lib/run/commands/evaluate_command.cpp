@@ -217,7 +217,7 @@ nlohmann::ordered_json clip_figures(const EvaluateCommand& command,
                                     ProcessGroup& group) {
   const TrainClipConfig& config = loaded.config;
   const Value checkpoint = read_checkpoint(command.checkpoint_path);
-  const LoadedClip clip = load_clip(source_of(command, config.train), checkpoint);
+  const LoadedRunClip clip = load_clip(source_of(command, config.train), checkpoint);
   clip.clip->to(device);
   const int64_t length = config.clip.text_cfg.context_length;
   ShardData data(config.data, config.seed, clip_needs(), RankInfo{}, device);
@@ -232,10 +232,11 @@ nlohmann::ordered_json clip_figures(const EvaluateCommand& command,
   ClipValidation validation;
   std::vector<double> sums(2, 0.0);  // losses, batches
   while (const std::optional<Batch> batch = loader->next()) {
-    const at::Tensor pairs = pair_features(
-        clip.clip->embed_image(batch->images.to(device)),
-        clip.clip->text_features(tokens_of(batch->captions, *clip.tokenizer, length).to(device)));
-    sums[0] += contrastive_loss(pairs, clip.clip->logit_scale).item<double>();
+    const at::Tensor pairs =
+        pair_features(clip.clip->embed_image(batch->images.to(device)),
+                      clip.network->text_features(
+                          tokens_of(batch->captions, *clip.tokenizer, length).to(device)));
+    sums[0] += contrastive_loss(pairs, clip.network->logit_scale).item<double>();
     sums[1] += 1;
     validation.add(pairs, batch->captions, config.evaluate);
     group.still_busy();

@@ -26,7 +26,7 @@ class SampleClip {
   /// @throws DataError for a picture that is smaller than what the CLIP sees
   at::Tensor embed_pictures(const char* option, const std::string& path) const;
 
-  const ClipImpl& network() const { return *clip_.clip; }
+  const ClipEncoderImpl& network() const { return *clip_.clip; }
 
  private:
   void check_lengths(const char* option, const std::vector<std::string>& texts) const;

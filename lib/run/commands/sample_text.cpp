@@ -44,8 +44,7 @@ SampleClip::SampleClip(const SampleCommand& command, const at::Device& device)
 }
 
 void SampleClip::check_lengths(const char* option, const std::vector<std::string>& texts) const {
-  constexpr int64_t kEnclosing = 2;
-  const int64_t room = clip_.clip->max_text_len() - kEnclosing;
+  const int64_t room = clip_.text_room();
   for (const std::string& text : texts) {
     const int64_t tokens = std::ssize(clip_.tokenizer->encode(text));
     if (tokens <= room) continue;
@@ -61,7 +60,7 @@ void SampleClip::check_lengths(const char* option, const std::vector<std::string
 ClipTexts SampleClip::embed_texts(const char* option, const std::vector<std::string>& texts) const {
   check_lengths(option, texts);
   const torch::NoGradGuard no_grad;
-  const at::Tensor tokens = tokens_of(texts, *clip_.tokenizer, clip_.clip->max_text_len());
+  const at::Tensor tokens = clip_.tokens_of(texts);
   std::vector<at::Tensor> embeds, encodings, masks;
   for (const ChunkRange& range : chunk_ranges(tokens.size(0), command_.batch_size)) {
     const ClipTexts made =

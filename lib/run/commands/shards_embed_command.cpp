@@ -58,7 +58,7 @@ class ClipEmbeddings : public ShardAddition {
     const torch::NoGradGuard no_grad;
     std::vector<std::string> captions;
     for (const GroupedSample& sample : samples) captions.push_back(*sample.find({"txt"}));
-    const at::Tensor tokens = tokens_of(captions, *clip_.tokenizer, clip_.clip->max_text_len());
+    const at::Tensor tokens = clip_.tokens_of(captions);
     const at::Tensor pictures = clip_.clip->embed_image(images.to(device_)).cpu();
     const ClipTexts texts = clip_.clip->embed_text(tokens.to(device_));
     images_.rows.push_back(pictures);

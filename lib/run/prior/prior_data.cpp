@@ -16,7 +16,7 @@ namespace dalle2 {
 
 void check_clip_widths(const PriorConfig& prior,
                        const std::string& prior_name,
-                       const ClipImpl& clip,
+                       const ClipEncoderImpl& clip,
                        const std::string& clip_name) {
   if (prior.image_embed_dim != clip.embed_dim()) {
     throw DataError(

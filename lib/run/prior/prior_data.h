@@ -17,7 +17,7 @@ namespace dalle2 {
 /// encodings where the prior takes them, have another width than the prior
 void check_clip_widths(const PriorConfig& prior,
                        const std::string& prior_name,
-                       const ClipImpl& clip,
+                       const ClipEncoderImpl& clip,
                        const std::string& clip_name);
 
 /// The CLIP of /prior/clip, which fits the prior; null for none. @throws as open_clip_of()

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: MIT
+// What the file of a CLIP holds, whosever it is.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/untrusted_json.h"
+#include "checkpoint/state_dict.h"
+
+namespace dalle2 {
+
+/// The entry of a file that holds the merges of a vocabulary of its own, as text.
+inline constexpr const char* kClipMergesKey = "clip_merges";
+/// In the metadata of safetensors, and beside the state dict of a .pt.
+inline constexpr const char* kClipConfigKey = "clip_config";
+
+struct RawClip {
+  StateDict tensors;                         ///< without "module.", of data parallelism, in front
+  std::map<std::string, std::string> texts;  ///< what else the file says
+  bool is_program = false;                   ///< TorchScript, of which the parameters are taken
+};
+
+/// @throws DataError for a damaged file, or one that holds no tensors by name
+RawClip read_raw_clip(const std::string& path);
+
+/// @throws DataError unless it is JSON @param where precedes the text of the error
+Json json_in_file(const std::string& text, const std::string& where);
+/// The JSON in a file beside `path`, if there is one. @return its path and what is in it
+std::optional<std::pair<std::string, Json>> json_beside(const std::string& path, const char* name);
+
+}  // namespace dalle2
