@@ -27,10 +27,9 @@ namespace {
 
 Runner add_train(CLI::App& app) {
   auto o = options_of<TrainCommand>();
-  app.add_option(
-         "--config,--config_file",
-         o->config_path,
-         "Training file (JSON). Its root key says what is trained: decoder, prior, vae or clip")
+  app.add_option("--config,--config_file",
+                 o->config_path,
+                 "Config (JSON). Its root key says what is trained: decoder, prior, vae or clip")
       ->type_name("FILE");
   app.add_option("--set",
                  o->overrides,
@@ -80,11 +79,11 @@ Runner add_sample(CLI::App& app) {
   auto o = options_of<SampleCommand>();
   app.add_option("--checkpoint",
                  o->checkpoint_path,
-                 "Checkpoint or model, ours or dalle2-pytorch's: a file or an address "
+                 "Checkpoint or model of this program or dalle2-pytorch: a file or a URL "
                  "(https:, s3:, hf://OWNER/NAME/FILE)")
       ->required()
       ->type_name("FILE");
-  app.add_option("--config", o->config_path, "Training file, for a checkpoint without a config")
+  app.add_option("--config", o->config_path, "Config, for a checkpoint that holds none")
       ->type_name("FILE");
   app.add_option("--image-embeds", o->image_embeds_path, "Image embeddings, .npy [N, D]")
       ->type_name("NPY");
@@ -99,20 +98,20 @@ Runner add_sample(CLI::App& app) {
       ->check(non_empty("a text"));
   app.add_option("--to",
                  o->to,
-                 "Draw the way from --image or --text to this picture or text: --num images of it "
+                 "Interpolate from --image or --text to this picture or text, in --num images "
                  "(default: 8)")
       ->type_name("PATH|TEXT")
       ->check(non_empty("a picture or a text"));
   app.add_option("--from-text",
                  o->from_text,
-                 "What --image shows now: it changes as from this text to --text, in --num images "
+                 "Text that describes --image; the picture changes towards --text, in --num images "
                  "(default: 8)")
       ->type_name("TEXT")
       ->check(non_empty("a text"));
   app.add_option("--theta",
                  o->theta,
-                 "How far the picture goes with --from-text, as a share of the way to the "
-                 "difference of the texts (default: 0.5)")
+                 "Fraction of the rotation towards the difference of the texts, with --from-text "
+                 "(default: 0.5)")
       ->type_name("X")
       ->check(CLI::Range(0.0, 1.0));
   app.add_option("--prior", o->prior_path, "Checkpoint of a prior, for --text")->type_name("FILE");
@@ -177,7 +176,7 @@ Runner add_sample(CLI::App& app) {
          "--image",
          o->image_path,
          "With --clip: draw variations of this picture. With --start-unet: its low-resolution "
-         "input. A folder of pictures or .npy [N, C, H, W], too")
+         "input. A folder of pictures or .npy [N, C, H, W] also works")
       ->type_name("PATH");
   app.add_option("--inpaint-image", o->inpaint_image_path, "Picture to complete (RePaint)")
       ->type_name("PATH");
@@ -196,7 +195,7 @@ Runner add_sample(CLI::App& app) {
          "Folder for 0000.png ..., sheet.png and samples.npy, or for a prior's image_embeds.npy")
       ->required()
       ->type_name("DIR");
-  add_overwrite(app, o->overwrite, "Replace files of these names that no sampling wrote");
+  add_overwrite(app, o->overwrite, "Replace files with these names that `sample` did not write");
   return [o] {
     run_sample(*o);
     return ExitCode::kDone;
@@ -205,9 +204,8 @@ Runner add_sample(CLI::App& app) {
 
 Runner add_evaluate(CLI::App& app) {
   auto o = options_of<EvaluateCommand>();
-  app.add_option("--config",
-                 o->config_path,
-                 "Training file: its data, its seed and, for a decoder, its metrics")
+  app.add_option(
+         "--config", o->config_path, "Config: its data, its seed and, for a decoder, its metrics")
       ->required()
       ->type_name("FILE");
   app.add_option("--checkpoint", o->checkpoint_path, "checkpoint.pth or model.pth of the run")
@@ -257,7 +255,7 @@ Runner add_convert(CLI::App& app) {
       ->expected(2, 1 << 20)
       ->type_name("IN... OUT");
   CLI::Option* join = app.add_flag(
-      "--merge", o->merge, "Join checkpoints of one cascade whose unets were trained apart");
+      "--merge", o->merge, "Join checkpoints of one cascade whose unets were trained separately");
   app.add_option("--config",
                  o->config_path,
                  "With --merge: training file of the cascade (default: the config of IN)")
@@ -304,8 +302,9 @@ Runner add_convert(CLI::App& app) {
 
 Runner add_ema(CLI::App& app) {
   auto o = options_of<EmaCommand>();
-  app.add_option(
-         "--sigma", o->sigma, "Width, as a share of the training: 0.05 is short, 0.2 is long")
+  app.add_option("--sigma",
+                 o->sigma,
+                 "Width, relative to the length of the training: 0.05 is short, 0.2 is long")
       ->required()
       ->type_name("S");
   app.add_option("--step", o->step, "Average as of this step (default: the last one saved)");
@@ -348,7 +347,7 @@ Runner add_init(CLI::App& app) {
   for (const RunKind& kind : run_kinds()) {
     if (kind.first_config) kinds.push_back(kind.key);
   }
-  app.add_option("--kind", o->kind, "Kind of the config (default: by what DATA holds)")
+  app.add_option("--kind", o->kind, "Kind of the config (default: determined from DATA)")
       ->type_name("KIND")
       ->check(CLI::IsMember(kinds));
   app.add_option("--out", o->out_path, "File to write (default: KIND.json)")
@@ -505,7 +504,7 @@ int run_command_line(int argc, char** argv) {
           "evaluate",
           "Print a decoder's metrics, a prior's similarities or a VAE's losses as one JSON object",
           add_evaluate);
-  command(app, "inspect", "List what a checkpoint holds", add_inspect);
+  command(app, "inspect", "List the entries of a checkpoint", add_inspect);
   command(app, "fsck", "Verify checkpoints, and whether a run could resume from them", add_fsck);
   command(app,
           "convert",

@@ -44,7 +44,7 @@ Runner add_shards_make(CLI::App& app) {
   app.add_option(
          "--per-shard", o->per_shard, "Samples in a shard (default: a tenth of all, 1000 at most)")
       ->check(whole_number());
-  app.add_flag("--white-ground", o->white_ground, "Lay transparent pictures on white");
+  app.add_flag("--white-ground", o->white_ground, "Put transparent pictures on a white background");
   app.add_flag("--need-captions", o->need_captions, "Leave pictures without a caption out");
   app.add_flag("--first-line", o->first_line_only, "Take only the first line of a caption file");
   add_overwrite(app, o->overwrite, "Replace the set that DIR holds, if it is a different one");
@@ -74,7 +74,7 @@ Runner add_shards_check(CLI::App& app) {
       "--in-tar", o->embeddings_in_tar, "Image embeddings are inside the shards (KEY.img_emb.npy)");
   app.add_flag("--allow-pipe",
                o->allow_pipe,
-               "Run the commands of pipe: urls, with your rights, on this machine");
+               "Run the commands of pipe: URLs, with your permissions, on this machine");
   app.add_option("--img-embeddings",
                  o->img_embeddings,
                  "Image embeddings: folder (or url, as for SHARDS) of PREFIX_<shard>.npy [N, D]")
@@ -103,7 +103,7 @@ Runner add_shards_check(CLI::App& app) {
 
 Runner add_shards_order(CLI::App& app) {
   auto o = options_of<ShardsOrderCommand>();
-  app.add_option("--config,--config_file", o->config_path, "Training file (JSON) of a decoder")
+  app.add_option("--config,--config_file", o->config_path, "Config (JSON) of a decoder")
       ->required()
       ->type_name("FILE");
   app.add_option("--set", o->overrides, "Override a key of the file (repeatable)")
@@ -141,7 +141,7 @@ Runner add_shards_encode(CLI::App& app) {
   auto o = options_of<ShardsEncodeCommand>();
   app.add_option("--config,--config_file",
                  o->config_path,
-                 "Training file (JSON) of a decoder with a VAE before its first unet")
+                 "Config (JSON) of a decoder with a VAE before its first unet")
       ->required()
       ->type_name("FILE");
   app.add_option("--set", o->overrides, "Override a key of the file (repeatable)")
