@@ -14,13 +14,13 @@ namespace dalle2 {
 namespace {
 
 constexpr const char* kExitCodes =
-    "0\tdone\n"
-    "1\tfailed\n"
-    "2\tusage or config\n"
-    "3\tdata\n"
-    "4\tnon-finite loss\n"
+    "0\tsuccess\n"
+    "1\tany other error\n"
+    "2\twrong usage or config\n"
+    "3\tmissing or damaged data\n"
+    "4\ttoo many non-finite losses in a row\n"
     "5\tout of memory or disk\n"
-    "6\tpeer or network\n"
+    "6\tlost process or network\n"
     "75\tstopped by a signal after saving (run it again to continue)\n";
 
 /// What the value of an option is, for completions.

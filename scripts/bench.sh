@@ -5,6 +5,7 @@
 #   scripts/bench.sh loader|memory|step|run|all [arguments of the program in tests/bench: loader.py, loader_memory.py,
 #                            decoder_steps.py, decoder_step.py (a whole run), which decoder_save.py follows]
 #   scripts/bench.sh quickstart [arguments of tests/bench/quickstart.py]   five seeds of the quickstart; no reference
+#   scripts/bench.sh samplers [arguments of tests/bench/samplers.py]       the quickstart's decoder by sampler and steps; no reference
 #   scripts/bench.sh exchange [arguments of tests/bench/exchange.py]       gradients of several processes, compared with c10d's Reducer
 #   scripts/bench.sh metrics [arguments of tests/bench/metrics.py]         FID, IS and KID, compared with torchmetrics
 #   scripts/bench.sh vae [arguments of tests/bench/vae.py]                 steps of a VQGAN-VAE, compared with muse-maskgit-pytorch
@@ -22,10 +23,10 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-usage() { sed -n '3,21s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '3,22s/^# \{0,1\}//p' "$0"; }
 
 case "${1:-}" in
-  loader | memory | step | growth | run | metrics | vae | clip | quickstart | all) what=$1; shift ;;
+  loader | memory | step | growth | run | metrics | vae | clip | quickstart | samplers | all) what=$1; shift ;;
   exchange)
     shift
     [ -f build/CMakeCache.txt ] || scripts/build.sh --no-tests
@@ -48,7 +49,7 @@ esac
 
 [ -f build/CMakeCache.txt ] || scripts/build.sh --no-tests
 python=python3
-[ "$what" = quickstart ] || python=$(scripts/reference_python.sh)
+[[ "$what" = quickstart || "$what" = samplers ]] || python=$(scripts/reference_python.sh)
 echo "[bench] $(date -u +%Y-%m-%d), $(nproc) cores of $(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -1), load $(cut -d' ' -f1-3 /proc/loadavg)"
 if [ "$what" = loader ] || [ "$what" = all ]; then
   cmake --build build --target bench_loader >/dev/null
@@ -83,7 +84,7 @@ if [ "$what" = clip ]; then
   cmake --build build --target dalle2-train >/dev/null
   "$python" tests/bench/clip.py "$@"
 fi
-if [ "$what" = quickstart ]; then
+if [ "$what" = quickstart ] || [ "$what" = samplers ]; then
   cmake --build build --target dalle2-train >/dev/null
-  "$python" tests/bench/quickstart.py "$@"
+  "$python" "tests/bench/$what.py" "$@"
 fi
