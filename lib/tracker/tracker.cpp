@@ -106,7 +106,8 @@ void Tracker::log(const LogRecord& record, int64_t step, const std::optional<Sho
   const std::lock_guard lock(*log_mutex_);
   last_step_ = step;
   name_run_in_log();
-  loggers_->log(record, shown ? *shown : shown_in_full(record), moment());
+  // What a logger has, log.jsonl has: a kill between the two leaves nothing that a resume cannot find.
+  const LogMoment now = moment();
   log_file_->write(record, step);
 }
 
@@ -129,8 +130,7 @@ void Tracker::log_images(const std::vector<LogImage>& images,
     } catch (const Error& error) {
       const std::string message = fmt::format("Error storing a picture: {}", error.what());
       left_something_out_->store(true);
-      loggers_->log_error(message, moment());
-      log_file_->write({{"error", message}}, last_step_);
+      log_error_locked(message);
       continue;
     }
     stored.push_back({name, image.caption, std::make_shared<const std::string>(image.png)});
@@ -141,7 +141,7 @@ void Tracker::log_images(const std::vector<LogImage>& images,
       stored.begin(),
       stored.begin() + static_cast<std::ptrdiff_t>(std::min(stored.size(), kMostOnCard)));
   for (StoredImage& image : last_pictures_) image.png.reset();
-  loggers_->log_images(stored, section, moment());
+  const LogMoment now = moment();
   log_file_->write_images(stored, section, step);
 }
 
@@ -151,7 +151,12 @@ void Tracker::log_error(const std::string& message) {
   const std::lock_guard lock(*log_mutex_);
   name_run_in_log();
   left_something_out_->store(true);
-  loggers_->log_error(message, moment());
+  log_error_locked(message);
+}
+
+/// Under log_mutex_.
+void Tracker::log_error_locked(const std::string& message) {
+  const LogMoment now = moment();
   log_file_->write({{"error", message}}, last_step_);
 }
 

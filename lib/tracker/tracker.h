@@ -241,6 +241,7 @@ class Tracker {
   void name_run_in_log();
   void open_logs();
   LogMoment moment() const;
+  void log_error_locked(const std::string& message);
   void fetch_source();
   std::string begun_from(const std::string& checkpoint) const;
   void start_uploads();
