@@ -159,6 +159,7 @@ std::optional<double> HttpRetries::pause_after(const HttpFailure& failure) {
   const double spread = 0.75 + 0.5 * static_cast<double>(device() % 1000) / 1000;
   const double growing = kFirstPause * std::pow(2.0, failures_ - 1) * spread;
   const double pause = failure.retry_after.value_or(std::min(growing, longest));
+  if (failure.retry_after.value_or(0) > most_asked_) return std::nullopt;
   if (failures_ >= attempts_ || trouble_seconds_ + pause > kPatience * stall_seconds_) {
     return std::nullopt;
   }

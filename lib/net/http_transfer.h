@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -148,6 +149,8 @@ class HttpRetries {
   /// There was progress: the count starts over.
   void forget();
   int failures() const { return failures_; }
+  /// Past this many seconds a server that asks for a pause is not waited for.
+  void set_most_asked(double seconds) { most_asked_ = seconds; }
   /// Counts a failure. @return seconds to wait before the next attempt (growing, or as the server
   /// asks); none: it was the last one
   std::optional<double> pause_after(const HttpFailure& failure);
@@ -157,6 +160,7 @@ class HttpRetries {
   int attempts_;
   int failures_ = 0;
   double trouble_seconds_ = 0;
+  double most_asked_ = std::numeric_limits<double>::infinity();
 };
 
 /// Sleeps, and calls `check`, which may throw, every 50 ms.

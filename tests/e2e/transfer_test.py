@@ -9,6 +9,7 @@ import json
 import os
 import ssl
 import subprocess
+import time
 
 import harness
 from bad_server import Server
@@ -252,6 +253,12 @@ class Refusals(Services):
             done = self.refuse("status 401", save=save, env={**env, "HF_TOKEN": "hf_canary"})
             self.assertIn("/tracker/save: ", done.stderr)
             self.assertIn("the token is that of HF_TOKEN", done.stderr)
+            hub.mistreat = lambda handler, step, number: step == "whoami" and handler.refuse(429, Retry_After="300")
+            began = time.monotonic()
+            done = self.refuse("status 429 and asks to wait 300 s", save=save, env={**env, "DALLE2_NET_TIMEOUT": "100"})
+            self.assertLess(time.monotonic() - began, 20)
+            self.assertIn("A start waits 30 s at most at a request of a service", done.stderr)
+            hub.mistreat = lambda handler, step, number: False
             self.refuse("no token was found", save=save, env={**env, "HF_TOKEN": ""})
             hub.role = "read"
             self.refuse("may only read", save=save, env=env)

@@ -487,7 +487,7 @@ class Faults(Wandb):
         self.check_files(run.files, run.history)
         self.assertTrue(run.complete)
         self.assertFalse(self.folders())
-        self.assertIn("the server answers with status 429; attempt 2", said)
+        self.assertIn("the server answers with status 429 and asks to wait 1 s; attempt 2", said)
 
     def test_a_key_reaches_no_file_no_line_and_no_other_host(self):
         """The storage of the service is another host, and a redirect leads to a third."""

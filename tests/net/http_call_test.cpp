@@ -126,7 +126,19 @@ TEST_CASE("failures that pass are tried again, and Retry-After is kept to") {
         }) > 1);
   CHECK(answer.body == "whole");
   CHECK(server.requests("/a") == 4);
-  CHECK(log.count("status 429; attempt 3 in 1.0 s") == 1);
+  CHECK(log.count("status 429 and asks to wait 1 s; attempt 3 in 1.0 s") == 1);
+}
+
+TEST_CASE("a server that asks for a longer pause than allowed is not waited for") {
+  LoopbackServer server(
+      [](const HttpRequest&) { return http_reply(429, "", "Retry-After: 20\r\n"); });
+  CapturedLog log;
+  HttpCallOptions options = in_haste(60);
+  options.most_asked_seconds = 10;
+  std::string message;
+  CHECK(seconds_of([&] { message = error_of_call({.url = server.url("/a")}, options); }) < 5);
+  CHECK_THAT(message, Contains("the server answers with status 429 and asks to wait 20 s."));
+  CHECK(server.requests("/a") == 1);
 }
 
 TEST_CASE("one attempt means that the server is asked once") {
