@@ -305,7 +305,7 @@ std::optional<HttpFailure> Calling::transfer(const ParsedUrl& url, bool keeps_lo
   if (*result == CURLE_OK || (*result == CURLE_SEND_ERROR && answer_.status() >= 400)) {
     return std::nullopt;
   }
-  const std::string reason = curl_text_[0] != '\0' ? curl_text_ : curl_easy_strerror(*result);
+  const std::string reason = curl_reason(curl_text_, *result);
   if (is_hopeless(*result)) give_up(reason, 0);
   return HttpFailure{reason, watch_.silent_seconds()};
 }

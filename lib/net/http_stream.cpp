@@ -197,7 +197,7 @@ void HttpStream::State::finish_attempt(CURLcode result) {
     finished = true;
     return session.reset();
   }
-  const std::string told = curl_text[0] != '\0' ? curl_text : curl_easy_strerror(result);
+  const std::string told = curl_reason(curl_text, result);
   if (is_hopeless(result)) give_up(told, 0);
   // The status of a redirect says nothing of a place behind it that cannot be reached.
   const bool is_lost = result != CURLE_OK && status >= 300 && status < 400;

@@ -17,6 +17,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/public_url.h"
 #include "base/text.h"
 #include "net/login_files.h"
 #include "net/parsed_url.h"
@@ -79,6 +80,16 @@ bool is_hopeless(CURLcode result) {
   return result == CURLE_URL_MALFORMAT || result == CURLE_UNSUPPORTED_PROTOCOL ||
          result == CURLE_PEER_FAILED_VERIFICATION || result == CURLE_SSL_CACERT_BADFILE ||
          result == CURLE_TOO_MANY_REDIRECTS;
+}
+
+std::string curl_reason(const char* text, CURLcode result) {
+  if (*text == '\0') return curl_easy_strerror(result);
+  std::string reason = text;
+  const size_t begin = reason.find('\''), end = reason.rfind('\'');
+  if (lower_case(reason).find("proxy") != std::string::npos && begin < end) {
+    reason.replace(begin, end + 1 - begin, "the variable http_proxy, https_proxy or all_proxy");
+  }
+  return public_text(reason);
 }
 
 bool may_pass(const NetworkError& error) {

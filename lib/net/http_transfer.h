@@ -98,6 +98,9 @@ bool is_worth_retrying(long status);
 bool is_hopeless(CURLcode result);
 /// Whether the same call may succeed later, without anything else changed: not after a refusal.
 bool may_pass(const NetworkError& error);
+/// What went wrong in a transfer, as it may be shown: a proxy that cannot be used is named with its login.
+/// @param text of CURLOPT_ERRORBUFFER; empty: the result says it
+std::string curl_reason(const char* text, CURLcode result);
 /// What to do about a status, as a sentence without its full stop.
 const char* status_advice(long status);
 

@@ -13,7 +13,9 @@
 #include <vector>
 
 #include "base/stop_signal.h"
+#include "net/http_stream.h"
 #include "support/captured_log.h"
+#include "support/clean_environment.h"
 #include "support/loopback_server.h"
 #include "support/seconds_of.h"
 #include "support/temp_dir.h"
@@ -139,6 +141,23 @@ TEST_CASE("a server that asks for a longer pause than allowed is not waited for"
   CHECK(seconds_of([&] { message = error_of_call({.url = server.url("/a")}, options); }) < 5);
   CHECK_THAT(message, Contains("the server answers with status 429 and asks to wait 20 s."));
   CHECK(server.requests("/a") == 1);
+}
+
+TEST_CASE("the login of a proxy that cannot be used is not shown") {
+  CleanEnvironment environment({"http_proxy", "no_proxy", "NO_PROXY"});
+  CapturedLog log;
+  for (const char* proxy :
+       {"http://user:canary@[bad", "user:canary@[bad", "foo://user:canary@host"}) {
+    environment.set("http_proxy", proxy);
+    const std::string message = error_of_call({.url = "http://localhost:9/a"});
+    CHECK_THAT(message, Contains("proxy") && !Contains("canary"));
+    HttpOptions options;
+    options.stall_seconds = 0.4;
+    HttpStream stream("http://localhost:9/a", options);
+    char byte = 0;
+    CHECK_THROWS_WITH(stream.read(&byte, 1), Contains("proxy") && !Contains("canary"));
+  }
+  CHECK(log.count("canary") == 0);
 }
 
 TEST_CASE("one attempt means that the server is asked once") {
