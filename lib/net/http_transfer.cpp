@@ -202,7 +202,7 @@ void set_up_transfer(CURL* easy, const std::string& url, double stall_seconds) {
 /// By our own reader: libcurl's would look again, for the host that a redirect leads to.
 void set_netrc_login(CURL* easy, const std::string& url) {
   const ParsedUrl parsed(url);
-  if (!parsed.is_valid() || !parsed.password().empty()) return;
+  if (!parsed.is_valid() || !parsed.password().empty() || parsed.is_signed()) return;
   std::string host = parsed.host();
   if (host.starts_with('[')) host = host.substr(1, host.size() - 2);
   const std::optional<NetrcLogin> login = netrc_login(read_netrc().text, host, parsed.user());

@@ -172,7 +172,8 @@ void wait_seconds(double seconds, const std::function<void()>& check);
 /// Sets what every transfer needs: protocols, certificates (always checked), no signals, timeouts.
 void set_up_transfer(CURL* easy, const std::string& url, double stall_seconds);
 
-/// Sets the login that ~/.netrc (NETRC) has for the host of `url`, unless the url has a password.
+/// Sets the login that ~/.netrc (NETRC) has for the host of `url`, unless the url has a password or a
+/// signature (presigned addresses of stores, which refuse a second login).
 /// libcurl sends it to this scheme, host and port alone, wherever redirects lead.
 void set_netrc_login(CURL* easy, const std::string& url);
 
