@@ -106,6 +106,8 @@ TEST_CASE("HF_ENDPOINT is an https address, or of this machine") {
   CHECK(find_hub_access({}, false).endpoint == "https://huggingface.co");
   HubEnvironment::set("HF_ENDPOINT", "https://hub.example/ ");
   CHECK(find_hub_access({}, false).endpoint == "https://hub.example");
+  HubEnvironment::set("HF_ENDPOINT", "HTTPS://hub.example");
+  CHECK(find_hub_access({}, false).endpoint == "https://hub.example");
   HubEnvironment::set("HF_ENDPOINT", "http://localhost:8000");
   CHECK(find_hub_access({}, false).endpoint == "http://localhost:8000");
   HubEnvironment::set("HF_ENDPOINT", "http://hub.example");

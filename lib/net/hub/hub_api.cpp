@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/public_url.h"
+#include "base/url_scheme.h"
 #include "net/http_call.h"
 #include "net/login_files.h"
 #include "net/s3/s3.h"  // limits of listings
@@ -55,7 +56,7 @@ std::string login_file() {
 }
 
 std::string find_endpoint(bool plain_http) {
-  std::string endpoint = trimmed(environment("HF_ENDPOINT"));
+  std::string endpoint = with_small_schemes(trimmed(environment("HF_ENDPOINT")));
   if (endpoint.empty()) return "https://huggingface.co";
   while (endpoint.ends_with('/')) endpoint.pop_back();
   const bool is_plain = endpoint.starts_with("http://");
