@@ -97,6 +97,7 @@ TEST_CASE("a token that others can read is a warning that names the file alone")
   const CapturedLog log;
   const std::string path = environment.write("token", "hf_canary", 0644);
   CHECK(find_hub_access(path, false).token == "hf_canary");
+  CHECK(find_hub_access(path, false).token == "hf_canary");  // as each fetch does
   CHECK(log.count(path + ": others may read this token: chmod 600 " + path) == 1);
   CHECK(log.count("canary") == 0);
 }

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <fstream>
+#include <mutex>
+#include <set>
 #include <utility>
 
 #include "base/error.h"
@@ -31,6 +33,14 @@ void check_token(const HubAccess& access) {
   }
 }
 
+/// Each fetch looks for the token, and a warning is told once.
+bool is_first_time(const std::string& path) {
+  static std::mutex mutex;
+  static std::set<std::string> told;
+  const std::lock_guard lock(mutex);
+  return told.insert(path).second;
+}
+
 /// @return false if there is no such file
 bool read_token(const std::string& path, HubAccess& access) {
   std::ifstream file(path);
@@ -42,7 +52,8 @@ bool read_token(const std::string& path, HubAccess& access) {
   access.token = trimmed(text);
   access.source = path;
   struct stat status {};
-  if (stat(path.c_str(), &status) == 0 && (status.st_mode & (S_IRGRP | S_IROTH)) != 0) {
+  if (stat(path.c_str(), &status) == 0 && (status.st_mode & (S_IRGRP | S_IROTH)) != 0 &&
+      is_first_time(path)) {
     log_warning("net", "{}: others may read this token: chmod 600 {}", path, path);
   }
   return true;
