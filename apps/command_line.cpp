@@ -14,6 +14,7 @@
 
 #include "base/log.h"
 #include "base/public_url.h"
+#include "base/secret_words.h"
 #include "base/stop_signal.h"
 #include "base/text.h"
 #include "base/untrusted_text.h"
@@ -484,7 +485,7 @@ int run_command_line(int argc, char** argv) {
   app.failure_message([](const CLI::App* root, const CLI::Error& error) {
     const CLI::App& command = command_of(*root);
     return fmt::format("error: {}\n{}  `{} --help` lists the options.\n",
-                       printable(public_text(reason(command, error))),
+                       printable(without_tokens(public_text(reason(command, error)))),
                        suggestion(*root, command),
                        full_name(command));
   });

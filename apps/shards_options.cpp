@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/stop_signal.h"
+#include "base/url_scheme.h"
 #include "command_options.h"
 #include "demo/demo_commands.h"
 
@@ -62,6 +63,7 @@ Runner add_shards_check(CLI::App& app) {
                  "{000..009}, or with {} and --last")
       ->required()
       ->type_name("SHARDS")
+      ->transform(with_small_schemes)
       ->check(non_empty("a path"));
   const auto shard_number = CLI::Range(int64_t{0}, int64_t{1'000'000'000});
   app.add_option("--first", o->first_shard, "First shard number of SHARDS with {} (default: 0)")
@@ -78,9 +80,11 @@ Runner add_shards_check(CLI::App& app) {
   app.add_option("--img-embeddings",
                  o->img_embeddings,
                  "Image embeddings: folder (or url, as for SHARDS) of PREFIX_<shard>.npy [N, D]")
-      ->type_name("DIR");
+      ->type_name("DIR")
+      ->transform(with_small_schemes);
   app.add_option("--text-embeddings", o->text_embeddings, "Text encodings, likewise, [N, L, D]")
-      ->type_name("DIR");
+      ->type_name("DIR")
+      ->transform(with_small_schemes);
   app.add_option("--shard-width", o->shard_width, "Digits of the shard number for {}")
       ->type_name("DIGITS")
       ->capture_default_str()
@@ -175,6 +179,7 @@ Runner add_shards_embed(CLI::App& app) {
                  "Folder of tars; or a path, http(s):// or s3:// url, with {} or braces {000..009}")
       ->required()
       ->type_name("SHARDS")
+      ->transform(with_small_schemes)
       ->check(non_empty("a path"));
   app.add_option("--clip", o->clip_path, "checkpoint.pth or model.pth of a CLIP")
       ->required()

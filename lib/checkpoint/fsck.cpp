@@ -7,7 +7,6 @@
 #include "base/untrusted_text.h"
 #include "checkpoint/archive/mapped_file.h"
 #include "checkpoint/archive/script_file.h"
-#include "checkpoint/archive/zip_archive.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/pickle/pth.h"
 #include "checkpoint/pickle/value_json.h"
@@ -373,8 +372,7 @@ bool is_archive(const std::string& path) {
 /// Networks for metrics and OpenAI's CLIPs are programs.
 bool is_whole_program(const std::string& path) {
   try {
-    const MappedFile file(path);
-    return looks_like_zip(file) && check_script_file(file);
+    return check_script_file(MappedFile(path));
   } catch (const DataError&) {
     return false;
   }

@@ -101,7 +101,9 @@ class Calling {
         options_(options),
         upload_(call),
         watch_(options.stall_seconds),
-        retries_(options.stall_seconds, options.attempts) {}
+        retries_(options.stall_seconds, options.attempts) {
+    if (options.most_asked_seconds) retries_.set_most_asked(*options.most_asked_seconds);
+  }
 
   HttpAnswer run() {
     for (;;) {
@@ -192,7 +194,12 @@ std::optional<HttpFailure> Calling::attempt() {
     if (!is_redirect(status) || answer_.header("location").empty()) {
       const std::string reason = fmt::format("the server answers with status {}", status);
       if (!is_worth_retrying(status)) give_up(reason, status);
-      return HttpFailure{reason, 0, answer_.head.retry_after, status};
+      const std::optional<double> asked = answer_.head.retry_after;
+      return HttpFailure{
+          asked ? fmt::format("{} and asks to wait {:.0f} s", reason, *asked) : reason,
+          0,
+          asked,
+          status};
     }
     if (redirects == kMostRedirects) {
       give_up(fmt::format("more than {} redirects", kMostRedirects), 0);
@@ -298,7 +305,7 @@ std::optional<HttpFailure> Calling::transfer(const ParsedUrl& url, bool keeps_lo
   if (*result == CURLE_OK || (*result == CURLE_SEND_ERROR && answer_.status() >= 400)) {
     return std::nullopt;
   }
-  const std::string reason = curl_text_[0] != '\0' ? curl_text_ : curl_easy_strerror(*result);
+  const std::string reason = curl_reason(curl_text_, *result);
   if (is_hopeless(*result)) give_up(reason, 0);
   return HttpFailure{reason, watch_.silent_seconds()};
 }

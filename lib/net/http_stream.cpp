@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/public_url.h"
 #include "base/stop_signal.h"
+#include "base/text.h"
 #include "net/http_transfer.h"
 
 namespace dalle2 {
@@ -103,7 +104,7 @@ void HttpStream::State::begin_attempt() {
   watch.begin_attempt();
   set_up_transfer(easy, request.url, options.stall_seconds);
   if (request.netrc) set_netrc_login(easy, request.url);
-  const bool secure = request.url.starts_with("https:");
+  const bool secure = lower_case(request.url.substr(0, 6)) == "https:";
   curl_easy_setopt(easy, CURLOPT_REDIR_PROTOCOLS_STR, secure ? "https" : "http,https");
   curl_easy_setopt(easy, CURLOPT_FOLLOWLOCATION, request.follow_redirects ? 1L : 0L);
   curl_easy_setopt(easy, CURLOPT_MAXREDIRS, 10L);
@@ -197,7 +198,7 @@ void HttpStream::State::finish_attempt(CURLcode result) {
     finished = true;
     return session.reset();
   }
-  const std::string told = curl_text[0] != '\0' ? curl_text : curl_easy_strerror(result);
+  const std::string told = curl_reason(curl_text, result);
   if (is_hopeless(result)) give_up(told, 0);
   // The status of a redirect says nothing of a place behind it that cannot be reached.
   const bool is_lost = result != CURLE_OK && status >= 300 && status < 400;

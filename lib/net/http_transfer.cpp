@@ -17,6 +17,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/public_url.h"
 #include "base/text.h"
 #include "net/login_files.h"
 #include "net/parsed_url.h"
@@ -79,6 +80,16 @@ bool is_hopeless(CURLcode result) {
   return result == CURLE_URL_MALFORMAT || result == CURLE_UNSUPPORTED_PROTOCOL ||
          result == CURLE_PEER_FAILED_VERIFICATION || result == CURLE_SSL_CACERT_BADFILE ||
          result == CURLE_TOO_MANY_REDIRECTS;
+}
+
+std::string curl_reason(const char* text, CURLcode result) {
+  if (*text == '\0') return curl_easy_strerror(result);
+  std::string reason = text;
+  const size_t begin = reason.find('\''), end = reason.rfind('\'');
+  if (lower_case(reason).find("proxy") != std::string::npos && begin < end) {
+    reason.replace(begin, end + 1 - begin, "the variable http_proxy, https_proxy or all_proxy");
+  }
+  return public_text(reason);
 }
 
 bool may_pass(const NetworkError& error) {
@@ -159,6 +170,7 @@ std::optional<double> HttpRetries::pause_after(const HttpFailure& failure) {
   const double spread = 0.75 + 0.5 * static_cast<double>(device() % 1000) / 1000;
   const double growing = kFirstPause * std::pow(2.0, failures_ - 1) * spread;
   const double pause = failure.retry_after.value_or(std::min(growing, longest));
+  if (failure.retry_after.value_or(0) > most_asked_) return std::nullopt;
   if (failures_ >= attempts_ || trouble_seconds_ + pause > kPatience * stall_seconds_) {
     return std::nullopt;
   }
@@ -190,7 +202,7 @@ void set_up_transfer(CURL* easy, const std::string& url, double stall_seconds) {
 /// By our own reader: libcurl's would look again, for the host that a redirect leads to.
 void set_netrc_login(CURL* easy, const std::string& url) {
   const ParsedUrl parsed(url);
-  if (!parsed.is_valid() || !parsed.password().empty()) return;
+  if (!parsed.is_valid() || !parsed.password().empty() || parsed.is_signed()) return;
   std::string host = parsed.host();
   if (host.starts_with('[')) host = host.substr(1, host.size() - 2);
   const std::optional<NetrcLogin> login = netrc_login(read_netrc().text, host, parsed.user());

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -97,6 +98,9 @@ bool is_worth_retrying(long status);
 bool is_hopeless(CURLcode result);
 /// Whether the same call may succeed later, without anything else changed: not after a refusal.
 bool may_pass(const NetworkError& error);
+/// What went wrong in a transfer, as it may be shown: a proxy that cannot be used is named with its login.
+/// @param text of CURLOPT_ERRORBUFFER; empty: the result says it
+std::string curl_reason(const char* text, CURLcode result);
 /// What to do about a status, as a sentence without its full stop.
 const char* status_advice(long status);
 
@@ -148,6 +152,8 @@ class HttpRetries {
   /// There was progress: the count starts over.
   void forget();
   int failures() const { return failures_; }
+  /// Past this many seconds a server that asks for a pause is not waited for.
+  void set_most_asked(double seconds) { most_asked_ = seconds; }
   /// Counts a failure. @return seconds to wait before the next attempt (growing, or as the server
   /// asks); none: it was the last one
   std::optional<double> pause_after(const HttpFailure& failure);
@@ -157,6 +163,7 @@ class HttpRetries {
   int attempts_;
   int failures_ = 0;
   double trouble_seconds_ = 0;
+  double most_asked_ = std::numeric_limits<double>::infinity();
 };
 
 /// Sleeps, and calls `check`, which may throw, every 50 ms.
@@ -165,7 +172,8 @@ void wait_seconds(double seconds, const std::function<void()>& check);
 /// Sets what every transfer needs: protocols, certificates (always checked), no signals, timeouts.
 void set_up_transfer(CURL* easy, const std::string& url, double stall_seconds);
 
-/// Sets the login that ~/.netrc (NETRC) has for the host of `url`, unless the url has a password.
+/// Sets the login that ~/.netrc (NETRC) has for the host of `url`, unless the url has a password or a
+/// signature (presigned addresses of stores, which refuse a second login).
 /// libcurl sends it to this scheme, host and port alone, wherever redirects lead.
 void set_netrc_login(CURL* easy, const std::string& url);
 

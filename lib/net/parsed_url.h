@@ -5,6 +5,7 @@
 #include <curl/curl.h>
 
 #include <memory>
+#include <sstream>
 #include <string>
 
 #include "base/text.h"
@@ -28,6 +29,15 @@ class ParsedUrl {
   /// Scheme, host and port: what a login is meant for.
   std::string origin() const {
     return scheme() + "://" + host() + ":" + part(CURLUPART_PORT, CURLU_DEFAULT_PORT);
+  }
+  /// Whether the query holds a signature: X-Amz-Signature, X-Goog-Signature, Signature, sig.
+  bool is_signed() const {
+    std::istringstream query(lower_case(part(CURLUPART_QUERY, 0)));
+    for (std::string entry; std::getline(query, entry, '&');) {
+      const std::string name = entry.substr(0, entry.find('='));
+      if (name == "sig" || name.ends_with("signature")) return true;
+    }
+    return false;
   }
   bool is_loopback() const {
     const std::string name = host();

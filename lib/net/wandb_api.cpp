@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/public_url.h"
 #include "base/text.h"
+#include "base/url_scheme.h"
 #include "net/http_call.h"
 #include "net/login_files.h"
 #include "net/url.h"
@@ -63,7 +64,8 @@ std::string authority_of(const std::string& url) {
 }
 
 std::string find_base_url(const Settings& settings) {
-  auto [url, source] = settings.get("WANDB_BASE_URL", "base_url");
+  auto [given, source] = settings.get("WANDB_BASE_URL", "base_url");
+  std::string url = with_small_schemes(given);
   if (url.empty()) url = kService;
   while (url.ends_with('/')) url.pop_back();
   const bool is_plain = url.starts_with("http://");
@@ -197,7 +199,8 @@ Json last_row(const Json& tail) {
 }
 
 /// An address that the service names; without a host it is one of its own.
-std::string named_address(const WandbAccess& access, const std::string& url) {
+std::string named_address(const WandbAccess& access, const std::string& named) {
+  const std::string url = with_small_schemes(named);
   if (url.starts_with('/')) return access.base_url + url;
   if (!url.starts_with("http://") || is_loopback_url(url)) return url;
   throw NetworkError("{}: the service names a plain http address of another machine, {}",

@@ -35,18 +35,21 @@ std::string file_name_of(std::string section) {
   return section;
 }
 
+/// Whether a file is there and none of `known`: the newest snapshot and a copy on the same disk are the
+/// file of checkpoint.pth under other names.
+bool is_another(const std::string& path, const std::vector<std::string>& known) {
+  std::error_code error;
+  const bool repeated = std::any_of(known.begin(), known.end(), [&](const std::string& other) {
+    return fs::equivalent(other, path, error);
+  });
+  return fs::exists(path, error) && !repeated;
+}
+
 /// The files of `paths` that exist, each once.
 std::vector<std::string> existing_once(const std::vector<std::string>& paths) {
   std::vector<std::string> existing;
   for (const std::string& path : paths) {
-    std::error_code error;
-    // The newest snapshot and a copy on the same disk are the file of checkpoint.pth under other
-    // names.
-    const bool repeated =
-        std::any_of(existing.begin(), existing.end(), [&](const std::string& other) {
-          return fs::equivalent(other, path, error);
-        });
-    if (fs::exists(path, error) && !repeated) existing.push_back(path);
+    if (is_another(path, existing)) existing.push_back(path);
   }
   return existing;
 }
@@ -106,8 +109,10 @@ void Tracker::log(const LogRecord& record, int64_t step, const std::optional<Sho
   const std::lock_guard lock(*log_mutex_);
   last_step_ = step;
   name_run_in_log();
-  loggers_->log(record, shown ? *shown : shown_in_full(record), moment());
+  // What a logger has, log.jsonl has: a kill between the two leaves nothing that a resume cannot find.
+  const LogMoment now = moment();
   log_file_->write(record, step);
+  loggers_->log(record, shown ? *shown : shown_in_full(record), now);
 }
 
 void Tracker::log_images(const std::vector<LogImage>& images,
@@ -129,8 +134,7 @@ void Tracker::log_images(const std::vector<LogImage>& images,
     } catch (const Error& error) {
       const std::string message = fmt::format("Error storing a picture: {}", error.what());
       left_something_out_->store(true);
-      loggers_->log_error(message, moment());
-      log_file_->write({{"error", message}}, last_step_);
+      log_error_locked(message);
       continue;
     }
     stored.push_back({name, image.caption, std::make_shared<const std::string>(image.png)});
@@ -141,8 +145,9 @@ void Tracker::log_images(const std::vector<LogImage>& images,
       stored.begin(),
       stored.begin() + static_cast<std::ptrdiff_t>(std::min(stored.size(), kMostOnCard)));
   for (StoredImage& image : last_pictures_) image.png.reset();
-  loggers_->log_images(stored, section, moment());
+  const LogMoment now = moment();
   log_file_->write_images(stored, section, step);
+  loggers_->log_images(stored, section, now);
 }
 
 void Tracker::log_error(const std::string& message) {
@@ -151,8 +156,14 @@ void Tracker::log_error(const std::string& message) {
   const std::lock_guard lock(*log_mutex_);
   name_run_in_log();
   left_something_out_->store(true);
-  loggers_->log_error(message, moment());
+  log_error_locked(message);
+}
+
+/// Under log_mutex_.
+void Tracker::log_error_locked(const std::string& message) {
+  const LogMoment now = moment();
   log_file_->write({{"error", message}}, last_step_);
+  loggers_->log_error(message, now);
 }
 
 LogMoment Tracker::moment() const {
@@ -252,11 +263,23 @@ std::vector<std::string> Tracker::recall_candidates() const {
   }
   const std::string loaded = source_->path();
   if (!auto_resumed_) return existing_once({loaded});
-  std::vector<std::string> own = own_files();
-  const std::optional<bool> is_own = was_saved_by_this_run(loaded);
-  if (is_own.value_or(false)) own.push_back(loaded);
-  for (std::string& path : recorded_checkpoints()) own.push_back(std::move(path));
-  own = resume_order(with_facts(existing_once(own)), ResumeFor::kStart);
+  const ResumeFile source{loaded, facts_of(loaded)};
+  const std::optional<bool> is_own =
+      was_saved_by_this_run(loaded, source.facts.value_or(SavedFacts{}).run_id);
+  std::vector<std::string> known = existing_once(own_files());
+  std::vector<ResumeFile> files = with_facts(known);
+  if (is_own.value_or(false) && is_another(loaded, known)) {
+    known.push_back(loaded);
+    files.push_back(source);
+  }
+  for (const std::string& path : recorded_checkpoints()) {
+    if (!is_another(path, known)) continue;
+    ResumeFile file{path, facts_of(path)};
+    if (!file.facts || file.facts->run_id != own_files_->run_id()) continue;
+    known.push_back(path);
+    files.push_back(std::move(file));
+  }
+  std::vector<std::string> own = resume_order(files, ResumeFor::kStart);
   if (is_own.value_or(false)) return own;
   const bool begun_before = own_files_ && own_files_->began_from(source_->name()) && !own.empty();
   if (begun_before) {  // the base stays a last resort
@@ -281,7 +304,7 @@ std::vector<std::string> Tracker::own_files() const {
   return paths;
 }
 
-/// What this run has stored for its savers' targets and could resume from.
+/// What this run has stored for its savers' targets and could resume from, if it is still its own.
 std::vector<std::string> Tracker::recorded_checkpoints() const {
   std::vector<std::string> paths;
   if (!own_files_ || own_files_->run_id().empty()) return paths;
@@ -289,7 +312,7 @@ std::vector<std::string> Tracker::recorded_checkpoints() const {
     const std::string ending = fs::path(path).extension().string();
     if (ending != ".pth" && ending != ".pt") continue;
     if (own_files_->is_below(path) && fs::path(path).filename() == kModelFile) continue;
-    if (saved_by(path) == own_files_->run_id()) paths.push_back(std::move(path));
+    paths.push_back(std::move(path));
   }
   return paths;
 }
@@ -301,18 +324,26 @@ std::vector<ResumeFile> Tracker::with_facts(const std::vector<std::string>& path
   return files;
 }
 
+std::optional<SavedFacts> Tracker::facts_of(const std::string& path) const {
+  std::error_code error;
+  if (!read_facts_ || !fs::is_regular_file(path, error)) return std::nullopt;
+  return read_facts_(path);
+}
+
 /// The id of the run that saved a file; empty if the file names none. What lies in data_path, which
 /// is locked, is this run's.
 std::string Tracker::saved_by(const std::string& path) const {
-  std::error_code error;
-  if (!read_facts_ || !fs::is_regular_file(path, error)) return "";
-  const std::optional<SavedFacts> facts = read_facts_(path);
-  return facts ? facts->run_id : "";
+  return facts_of(path).value_or(SavedFacts{}).run_id;
 }
 
-/// None if it cannot be known: the file, or the run, is of an earlier version.
 std::optional<bool> Tracker::was_saved_by_this_run(const std::string& path) const {
-  const std::string by = saved_by(path);
+  return was_saved_by_this_run(path, saved_by(path));
+}
+
+/// @param by what the file says. None if it cannot be known: the file, or the run, is of an earlier
+/// version
+std::optional<bool> Tracker::was_saved_by_this_run(const std::string& path,
+                                                   const std::string& by) const {
   const std::string& own = own_files_ ? own_files_->run_id() : run_id_;
   if (!by.empty() && !own.empty()) return by == own;
   if (!own_files_) return std::nullopt;

@@ -226,8 +226,10 @@ class Tracker {
   std::vector<std::string> own_files() const;
   std::vector<std::string> recorded_checkpoints() const;
   std::vector<ResumeFile> with_facts(const std::vector<std::string>& paths) const;
+  std::optional<SavedFacts> facts_of(const std::string& path) const;
   std::string saved_by(const std::string& path) const;
   std::optional<bool> was_saved_by_this_run(const std::string& path) const;
+  std::optional<bool> was_saved_by_this_run(const std::string& path, const std::string& by) const;
   void check_data_path() const;
   void read_records();
   void prepare_data_path(const std::function<void()>& while_lock_waits);
@@ -241,6 +243,7 @@ class Tracker {
   void name_run_in_log();
   void open_logs();
   LogMoment moment() const;
+  void log_error_locked(const std::string& message);
   void fetch_source();
   std::string begun_from(const std::string& checkpoint) const;
   void start_uploads();

@@ -32,6 +32,7 @@ constexpr const char* kFilesOfARun[] = {kAutoResumeFile,
                                         kResultsFolder,
                                         kTensorboardFolder,
                                         kOutboxFolder,
+                                        kWandbMarkFile,
                                         kRecordFile};
 
 bool same_file(const std::string& a, const std::string& b) {
@@ -354,6 +355,7 @@ void Tracker::open_logs() {
   log_file_.emplace(in_data_path(kLogFile));
   facts_.goes_on = goes_on_;
   facts_.records = log_file_->records();
+  facts_.data_path = config_.data_path;
   loggers_->init(facts_);
   start_uploads();
   for (const auto& saver : savers_) saver->init(uploads_.get(), loggers_->wandb_run());

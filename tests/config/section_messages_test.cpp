@@ -273,6 +273,24 @@ TEST_CASE("a token in a config is refused, and never shown") {
                    "holds one. A token does not belong into a config: give it as HF_TOKEN, and "
                    "withdraw this one if others have seen the file"});
   CHECK_NOTHROW(read_with({hub + R"("token_path": "secrets/hf_token.txt"})"}));
+  // As a value of the wrong type, in the wrong place, and in JSON that breaks off.
+  const std::string token = "hf_CanaryEfGhIjKlMnOpQrStUvWxYz0123";
+  for (const std::string& assignment :
+       {hub + fmt::format(R"("token_path": ["{}"]}})", token),
+        hub + fmt::format(R"("token_path": {{"{}": 1}}}})", token),
+        fmt::format(R"(/tracker/save={{"save_to": "huggingface", "huggingface_repo": "{}"}})",
+                    token),
+        fmt::format(R"(/tracker/save={{"token_path": "{}")", token),
+        fmt::format(R"(/tracker/log={{"log_type": "wandb", "{}": 1}})", token),
+        fmt::format("/tracker/save/save_to={}", token),
+        fmt::format("/train/{}/x/y=1", token),
+        fmt::format("/train/epochs/{}=1", token),
+        token}) {
+    const std::string message = message_of([&] { read_with({assignment}); });
+    INFO(assignment << "\n" << message);
+    CHECK(message != "no error");
+    CHECK(message.find("Canary") == std::string::npos);
+  }
   for (const char* key : {"key", "pwd"})
     expect_problems({fmt::format(R"(/tracker/log={{"log_type": "console", "{}": "canary"}})", key)},
                     {fmt::format("/tracker/log/{}", key) + refused});

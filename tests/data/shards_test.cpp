@@ -345,6 +345,27 @@ TEST_CASE("of local shards by name those that exist are taken") {
       Contains("none of the 2 shards of the split \"val\"") && Contains("Check the paths"));
 }
 
+TEST_CASE("of a long list a message shows the first address and how many more there are") {
+  const TempDir folder;
+  touch(folder / "a_3.tar");
+  ShardDataConfig config;
+  std::string list = folder / "a_3.tar";
+  for (int i = 0; i < 5000; ++i) list += fmt::format("::{}{}.tar", folder / "b_", i);
+  config.webdataset_base_url = list;
+  CapturedLog log;
+  CHECK(urls_of(config, {0, 1, 2}, "train").size() == 1);
+  CHECK(log.count("(" + folder / "a_3.tar and 5,000 more: no such file exists)") == 1);
+  for (const auto& line : log.lines()) CHECK(line.text.size() < 2000);
+  CHECK(short_shards({"https://u:p@h/a.tar?s::http://h/b.tar", "c.tar"}) ==
+        "https://h/a.tar and 2 more");
+  CHECK(short_shards({"a/{}.tar"}) == "a/{}.tar");
+  std::string names = "x";
+  for (int i = 0; i < 5000; ++i) names += fmt::format(",{}", i);
+  config.webdataset_base_url = folder / "{" + names + "}.tar";
+  CHECK_THROWS_WITH(urls_of(config, {0, 1, 2}, "train"),
+                    Catch::Contains("...") && !Catch::Contains("4000"));
+}
+
 TEST_CASE("a pattern of local and remote shards looks for the local ones") {
   const TempDir folder;
   touch(folder / "a_3.tar");

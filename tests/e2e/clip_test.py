@@ -336,6 +336,12 @@ class Clip(EndToEnd):
         (self.dir / "made/text_emb/000000.npy").unlink()
         self.assertIn("6 embeddings in 1 shard, 1 shard is there already", run(*embed, cwd=self.dir, check=0).stdout)
         self.assertTrue((self.dir / "made/text_emb/000000.npy").exists())
+        made = self.dir / "made/000001.tar"
+        whole = made.read_bytes()
+        for part in (whole[:len(whole) // 2], whole.rstrip(b"\0"), b""):  # newer, but not whole
+            made.write_bytes(part)
+            self.assertIn("6 embeddings in 1 shard, 1 shard is there already", run(*embed, cwd=self.dir, check=0).stdout)
+            self.assertEqual(made.read_bytes(), whole)
         later = (self.dir / "made/000001.tar").stat().st_mtime + 10
         os.utime(shards / "000001.tar", (later, later))
         self.assertIn("6 embeddings in 1 shard, 1 shard is there already", run(*embed, cwd=self.dir, check=0).stdout)

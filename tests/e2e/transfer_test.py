@@ -9,6 +9,7 @@ import json
 import os
 import ssl
 import subprocess
+import time
 
 import harness
 from bad_server import Server
@@ -87,7 +88,7 @@ class Resumes(Services):
             self.assertNotIn("canary", done.stdout + done.stderr)
             loads = {"hub": {"load_from": "huggingface", "huggingface_repo": REPO, "huggingface_file_path": "latest.pth"},
                      "hf": {"load_from": "url", "url": f"hf://{REPO}/latest.pth"},
-                     "s3": {"load_from": "url", "url": "s3://my-bucket/runs/a b/latest.pth", "sha256": sha256(saved)},
+                     "s3": {"load_from": "url", "url": "S3://my-bucket/runs/a b/latest.pth", "sha256": sha256(saved)},
                      "web": {"load_from": "url", "url": f"{web.url}/dav/run/00/latest.pth"},
                      "wandb": {"load_from": "wandb", "wandb_file_path": "kept/latest.pth", **wandb_run}}
             web.mistreat = lambda handler, name, number: "Range" not in handler.headers and handler.answer(name, most=30_000)
@@ -151,6 +152,12 @@ class Resumes(Services):
         self.assertEqual(listed["file"], url)
         done = run("convert", f"{web.url}/dav/run/00/latest.pth", "w.safetensors", "--ema", cwd=self.dir, env=env, check=0)
         self.assertIn(f"{web.url}/dav/run/00/latest.pth -> w.safetensors", done.stdout)
+        # As the loader takes them, and with a scheme in large letters.
+        here = self.dir / "out/model.pth"
+        for address in (f"file:{here}", f"FILE://{here}", f"HF://{REPO}/latest.pth", web.url.replace("http", "HTTP") + "/dav/run/00/latest.pth"):
+            self.assertIn("model", run("inspect", address, cwd=self.dir, env=env, check=0).stdout, address)
+        run("convert", f"file:{here}", "from_here.safetensors", "--ema", cwd=self.dir, env=env, check=0)
+        self.assertIn("none.pth", run("inspect", "file:none.pth", cwd=self.dir, env=env, check=3).stderr)
         heldout = next((self.shards / "heldout").rglob("*.npy"))
         run("sample", "--checkpoint", url, "--image-embeds", heldout, "--out", "drawn", cwd=self.dir, env=env, check=0)
         self.assertTrue((self.dir / "drawn/0000.png").is_file())
@@ -252,6 +259,12 @@ class Refusals(Services):
             done = self.refuse("status 401", save=save, env={**env, "HF_TOKEN": "hf_canary"})
             self.assertIn("/tracker/save: ", done.stderr)
             self.assertIn("the token is that of HF_TOKEN", done.stderr)
+            hub.mistreat = lambda handler, step, number: step == "whoami" and handler.refuse(429, Retry_After="300")
+            began = time.monotonic()
+            done = self.refuse("status 429 and asks to wait 300 s", save=save, env={**env, "DALLE2_NET_TIMEOUT": "100"})
+            self.assertLess(time.monotonic() - began, 20)
+            self.assertIn("A start waits 30 s at most at a request of a service", done.stderr)
+            hub.mistreat = lambda handler, step, number: False
             self.refuse("no token was found", save=save, env={**env, "HF_TOKEN": ""})
             hub.role = "read"
             self.refuse("may only read", save=save, env=env)

@@ -13,7 +13,9 @@
 #include <vector>
 
 #include "base/stop_signal.h"
+#include "net/http_stream.h"
 #include "support/captured_log.h"
+#include "support/clean_environment.h"
 #include "support/loopback_server.h"
 #include "support/seconds_of.h"
 #include "support/temp_dir.h"
@@ -126,7 +128,36 @@ TEST_CASE("failures that pass are tried again, and Retry-After is kept to") {
         }) > 1);
   CHECK(answer.body == "whole");
   CHECK(server.requests("/a") == 4);
-  CHECK(log.count("status 429; attempt 3 in 1.0 s") == 1);
+  CHECK(log.count("status 429 and asks to wait 1 s; attempt 3 in 1.0 s") == 1);
+}
+
+TEST_CASE("a server that asks for a longer pause than allowed is not waited for") {
+  LoopbackServer server(
+      [](const HttpRequest&) { return http_reply(429, "", "Retry-After: 20\r\n"); });
+  CapturedLog log;
+  HttpCallOptions options = in_haste(60);
+  options.most_asked_seconds = 10;
+  std::string message;
+  CHECK(seconds_of([&] { message = error_of_call({.url = server.url("/a")}, options); }) < 5);
+  CHECK_THAT(message, Contains("the server answers with status 429 and asks to wait 20 s."));
+  CHECK(server.requests("/a") == 1);
+}
+
+TEST_CASE("the login of a proxy that cannot be used is not shown") {
+  CleanEnvironment environment({"http_proxy", "no_proxy", "NO_PROXY"});
+  CapturedLog log;
+  for (const char* proxy :
+       {"http://user:canary@[bad", "user:canary@[bad", "foo://user:canary@host"}) {
+    environment.set("http_proxy", proxy);
+    const std::string message = error_of_call({.url = "http://localhost:9/a"});
+    CHECK_THAT(message, Contains("proxy") && !Contains("canary"));
+    HttpOptions options;
+    options.stall_seconds = 0.4;
+    HttpStream stream("http://localhost:9/a", options);
+    char byte = 0;
+    CHECK_THROWS_WITH(stream.read(&byte, 1), Contains("proxy") && !Contains("canary"));
+  }
+  CHECK(log.count("canary") == 0);
 }
 
 TEST_CASE("one attempt means that the server is asked once") {

@@ -97,6 +97,7 @@ TEST_CASE("a token that others can read is a warning that names the file alone")
   const CapturedLog log;
   const std::string path = environment.write("token", "hf_canary", 0644);
   CHECK(find_hub_access(path, false).token == "hf_canary");
+  CHECK(find_hub_access(path, false).token == "hf_canary");  // as each fetch does
   CHECK(log.count(path + ": others may read this token: chmod 600 " + path) == 1);
   CHECK(log.count("canary") == 0);
 }
@@ -105,6 +106,8 @@ TEST_CASE("HF_ENDPOINT is an https address, or of this machine") {
   const HubEnvironment environment;
   CHECK(find_hub_access({}, false).endpoint == "https://huggingface.co");
   HubEnvironment::set("HF_ENDPOINT", "https://hub.example/ ");
+  CHECK(find_hub_access({}, false).endpoint == "https://hub.example");
+  HubEnvironment::set("HF_ENDPOINT", "HTTPS://hub.example");
   CHECK(find_hub_access({}, false).endpoint == "https://hub.example");
   HubEnvironment::set("HF_ENDPOINT", "http://localhost:8000");
   CHECK(find_hub_access({}, false).endpoint == "http://localhost:8000");

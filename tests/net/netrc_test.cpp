@@ -90,7 +90,7 @@ TEST_CASE("a login of netrc goes to its host alone, wherever a redirect leads") 
   to_localhost.replace(to_localhost.find("127.0.0.1"), 9, "localhost");
   const LoopbackServer server([&](const HttpRequest& request) {
     near.add(request);
-    if (request.path == "/here") return http_reply(200, "here");
+    if (request.path.starts_with("/here")) return http_reply(200, "here");
     const std::string to = request.path == "/near"   ? "/here"
                            : request.path == "/port" ? other.url("/x")
                                                      : to_localhost;
@@ -112,6 +112,15 @@ TEST_CASE("a login of netrc goes to its host alone, wherever a redirect leads") 
     CHECK(near.logins.back() == mine);
   }
   CHECK(far.logins == std::vector<std::string>(4, "none"));
+  // A signature is a login too, and a store refuses two of them.
+  for (const char* query : {"?X-Amz-Signature=1", "?a=b&sig=c", "?Expires=1&Signature=x"}) {
+    get(server.url("/here") + query, true);
+    CHECK(near.logins.back() == "none");
+    http_call({.url = server.url("/here") + query, .netrc = true}, {.attempts = 1});
+    CHECK(near.logins.back() == "none");
+  }
+  get(server.url("/here?design=1"), true);
+  CHECK(near.logins.back() == mine);
   // The address's own login comes first.
   std::string url = server.url("/here");
   get(url.replace(url.find("127"), 0, "you:own@"), true);

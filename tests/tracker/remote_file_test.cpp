@@ -11,6 +11,7 @@
 #include "net/digest.h"
 #include "support/captured_log.h"
 #include "support/clean_environment.h"
+#include "support/loopback_server.h"
 #include "support/temp_dir.h"
 
 namespace dalle2 {
@@ -119,17 +120,19 @@ TEST_CASE("a path is no address, and a fetched file goes with its object") {
   const test::CapturedLog log;
   const std::string path = dir / "a.pth";
   write_file_atomically(path, "bytes");
-  CHECK(FetchedFile(path).path() == path);
-  std::string fetched;
-  {
-    const FetchedFile file("file://" + path);
+  for (const char* scheme : {"", "file:", "file://", "FILE:"}) {
+    CHECK(FetchedFile(scheme + path).path() == path);
+  }
+  CHECK(read_file(path) == "bytes");
+  test::LoopbackServer server([](const auto&) { return test::http_reply(200, "bytes"); });
+  std::string fetched, url = server.url("/a.pth");
+  for (const char* scheme : {"http", "HTTP"}) {
+    const FetchedFile file(url.replace(0, 4, scheme));
     fetched = file.path();
-    CHECK(fetched != path);
     CHECK(fs::path(fetched).filename() == "a.pth");
     CHECK(read_file(fetched) == "bytes");
   }
   CHECK_FALSE(fs::exists(fs::path(fetched).parent_path()));
-  CHECK(read_file(path) == "bytes");
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // Which file a run resumes from, through whole starts: docs/resuming.md has the table.
 #include <catch2/catch.hpp>
 #include <filesystem>
+#include <map>
 #include <optional>
 
 #include "base/error.h"
@@ -68,6 +69,30 @@ TEST_CASE("a newer checkpoint.pth comes before the file that the config names") 
     MarkedRun::save(tracker, {.samples = 20, .is_latest = false});  // a best one
   }
   CHECK(run.candidates() == std::vector<int64_t>{20, 10});
+}
+
+TEST_CASE("what a file says of itself is read once at a start") {
+  MarkedRun run;
+  {
+    Tracker tracker = run.start();
+    MarkedRun::save(tracker, {.samples = 10});
+    MarkedRun::save(tracker, {.samples = 20});
+    fs::copy_file("latest.pth", "copy.pth");  // not the same file any more
+    fs::rename("copy.pth", "latest.pth");
+  }
+  std::map<std::string, int> reads;
+  Tracker tracker(run.config, test::placeholders(), /*dummy=*/false, [&](const std::string& path) {
+    ++reads[path];
+    return test::read_facts(path);
+  });
+  tracker.init();
+  reads.clear();
+  CHECK(run.samples_of(tracker.recall_candidates()).front() == 20);
+  CHECK(reads.contains("latest.pth"));
+  for (const auto& [path, times] : reads) {
+    INFO(path);
+    CHECK(times == 1);
+  }
 }
 
 TEST_CASE("a newer file at the saver's target comes before an older checkpoint.pth") {

@@ -42,6 +42,7 @@ void check_pickle(const MappedFile& file,
 }  // namespace
 
 bool check_script_file(const MappedFile& file) {
+  if (!looks_like_zip(file)) return false;
   MembersByName members;
   std::string folder;
   for (ZipMember& member : read_zip(file, Contents::kMapped, Packing::kStoredOrDeflated)) {

@@ -8,7 +8,7 @@
 
 namespace dalle2 {
 
-/// Whether an archive holds a TorchScript program (of torch 1.4 or later), and not weights alone.
+/// Whether a file is an archive with a TorchScript program (of torch 1.4 or later), and not weights alone.
 /// Every CRC-32 is checked, and that each tensor's record is as long as the tensor.
 /// @throws DataError for anything damaged; no code in the file is ever executed
 bool check_script_file(const MappedFile& file);

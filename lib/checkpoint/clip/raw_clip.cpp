@@ -66,7 +66,7 @@ RawClip read_tensors(const std::string& path) {
   bool is_program = false, is_torch = path.ends_with(".pth") || path.ends_with(".bin");
   {
     const MappedFile file(path);
-    is_program = looks_like_zip(file) && check_script_file(file);
+    is_program = check_script_file(file);
     is_torch = is_torch || looks_like_zip(file) || path.ends_with(".pt");
   }
   if (is_program) {

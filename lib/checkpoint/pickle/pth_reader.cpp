@@ -234,7 +234,7 @@ Value read_pth_outline(const std::string& path) {
 
 Value read_script_attributes(const std::string& path) {
   const auto file = std::make_shared<MappedFile>(path);
-  if (!looks_like_zip(*file) || !check_script_file(*file)) {
+  if (!check_script_file(*file)) {
     throw DataError("{}: expected a TorchScript program, got something else", path);
   }
   return read_archive(file, Contents::kMapped, Holds::kProgram);

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/secret_words.h"
 
 namespace dalle2 {
 namespace {
@@ -38,7 +39,8 @@ void Faults::throw_if_any(const std::string& origin) const {
 }
 
 std::string fault_line(const Fault& fault) {
-  return fmt::format("{}: {}", fault.pointer.empty() ? "/" : fault.pointer, fault.text);
+  return without_tokens(
+      fmt::format("{}: {}", fault.pointer.empty() ? "/" : fault.pointer, fault.text));
 }
 
 }  // namespace dalle2

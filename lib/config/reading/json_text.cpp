@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/public_url.h"
+#include "base/secret_words.h"
 #include "base/untrusted_json.h"
 #include "base/untrusted_text.h"
 
@@ -87,8 +88,8 @@ std::string shown(const Json& value) {
   Json public_value = value;
   take_out_secrets(public_value);
   // Of keys, which are not values, the urls alone.
-  const std::string text =
-      public_text(public_value.dump(-1, ' ', false, Json::error_handler_t::replace));
+  const std::string text = without_tokens(
+      public_text(public_value.dump(-1, ' ', false, Json::error_handler_t::replace)));
   return text.size() <= kMost ? text : text.substr(0, kMost - 3) + "...";
 }
 

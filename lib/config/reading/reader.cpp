@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/text.h"
+#include "base/url_scheme.h"
 
 namespace dalle2 {
 namespace {
@@ -173,7 +174,7 @@ void Reader::read_scalar(const ValueAt& at, std::string& out) {
     return;
   }
   if (!json.is_string()) return wrong_type(json, pointer, expectation<std::string>(limits));
-  out = json.get<std::string>();
+  out = with_small_schemes(json.get<std::string>());
   if (!limits.words.empty() &&
       std::find(limits.words.begin(), limits.words.end(), out) == limits.words.end()) {
     if (limits.unknown_word == nullptr) {

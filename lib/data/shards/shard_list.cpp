@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_set>
 #include <utility>
 
@@ -14,6 +15,7 @@
 #include "base/log.h"
 #include "base/public_url.h"
 #include "base/text.h"
+#include "base/untrusted_text.h"
 #include "data/shards/brace_pattern.h"
 #include "data/shards/picture_shards.h"
 #include "data/shards/shards.h"
@@ -28,6 +30,9 @@ constexpr const char* kUrlKey = "/data/webdataset_base_url";
 constexpr size_t kMostToldShards = 8;
 /// Absent ones that a message names.
 constexpr size_t kMostToldAbsent = 3;
+/// Of an address that a message shows; braces may list any number of names.
+constexpr size_t kMostToldBytes = 300;
+constexpr std::string_view kBetween = "::";
 
 /// A template's placeholder, as the config checks it.
 bool has_placeholder(const std::string& text) {
@@ -53,6 +58,23 @@ class FileFinder {
 };
 
 }  // namespace
+
+std::string short_shards(const std::vector<std::string>& texts) {
+  if (texts.empty()) return "an empty list";
+  // In what may be shown of a text only addresses stand between two "::".
+  size_t count = 0;
+  std::string first;
+  for (const std::string& text : texts) {
+    const std::string list = public_url(text);
+    for (size_t begin = 0, end = 0; end < list.size(); begin = end + kBetween.size(), ++count) {
+      end = std::min(list.find(kBetween, begin), list.size());
+      if (count == 0) first = list.substr(begin, end - begin);
+    }
+  }
+  if (first.size() > kMostToldBytes) first = as_utf8(first.substr(0, kMostToldBytes)) + "...";
+  if (count <= 1) return first;
+  return fmt::format("{} and {} more", first, with_commas(static_cast<int64_t>(count - 1)));
+}
 
 /// The shards of a template, or of one pattern of a list.
 struct ShardList::Section {
@@ -170,9 +192,7 @@ std::string ShardList::origin() const {
 }
 
 std::string ShardList::shown() const {
-  if (texts_.empty()) return "an empty list";
-  const std::string first = public_url(texts_.front());
-  return texts_.size() == 1 ? first : fmt::format("{} and {} more", first, texts_.size() - 1);
+  return short_shards(texts_);
 }
 
 std::string ShardList::describe_existing() const {

@@ -40,7 +40,7 @@ class ShardList {
   /// Where the number of shards comes from, for messages: a key of the config, and words.
   const char* key() const;
   std::string origin() const;
-  /// The config's url, without secrets.
+  /// The config's urls, without secrets, as short_shards() has them.
   std::string shown() const;
   /// "2 such files exist: shards 4 to 5", and what to do if none of a split does.
   std::string describe_existing() const;
@@ -129,6 +129,10 @@ std::optional<std::string> other_shards(const LoaderPosition& position,
 /// @param key of the config, or option, for messages
 /// @throws ConfigError for an unset variable, or braces that are neither a range nor a list
 std::vector<std::string> expand_urls(const std::string& text, const std::string& key);
+
+/// For messages: the first address of these texts, which may be lists `a::b`, without secrets, and how many
+/// more there are.
+std::string short_shards(const std::vector<std::string>& texts);
 
 /// Shard number of a url: the last path part, without a query, up to its first dot.
 /// @return -1 if that is not a number

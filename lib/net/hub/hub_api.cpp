@@ -5,11 +5,14 @@
 
 #include <algorithm>
 #include <fstream>
+#include <mutex>
+#include <set>
 #include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/public_url.h"
+#include "base/url_scheme.h"
 #include "net/http_call.h"
 #include "net/login_files.h"
 #include "net/s3/s3.h"  // limits of listings
@@ -30,6 +33,14 @@ void check_token(const HubAccess& access) {
   }
 }
 
+/// Each fetch looks for the token, and a warning is told once.
+bool is_first_time(const std::string& path) {
+  static std::mutex mutex;
+  static std::set<std::string> told;
+  const std::lock_guard lock(mutex);
+  return told.insert(path).second;
+}
+
 /// @return false if there is no such file
 bool read_token(const std::string& path, HubAccess& access) {
   std::ifstream file(path);
@@ -41,7 +52,8 @@ bool read_token(const std::string& path, HubAccess& access) {
   access.token = trimmed(text);
   access.source = path;
   struct stat status {};
-  if (stat(path.c_str(), &status) == 0 && (status.st_mode & (S_IRGRP | S_IROTH)) != 0) {
+  if (stat(path.c_str(), &status) == 0 && (status.st_mode & (S_IRGRP | S_IROTH)) != 0 &&
+      is_first_time(path)) {
     log_warning("net", "{}: others may read this token: chmod 600 {}", path, path);
   }
   return true;
@@ -55,7 +67,7 @@ std::string login_file() {
 }
 
 std::string find_endpoint(bool plain_http) {
-  std::string endpoint = trimmed(environment("HF_ENDPOINT"));
+  std::string endpoint = with_small_schemes(trimmed(environment("HF_ENDPOINT")));
   if (endpoint.empty()) return "https://huggingface.co";
   while (endpoint.ends_with('/')) endpoint.pop_back();
   const bool is_plain = endpoint.starts_with("http://");

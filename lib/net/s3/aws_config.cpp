@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/public_url.h"
+#include "base/url_scheme.h"
 #include "net/login_files.h"
 
 namespace dalle2 {
@@ -134,7 +135,7 @@ S3Access find_s3_access() {
   S3Access access;
   find_keys(files, profile, access);
   access.region = find_region(files, profile);
-  access.endpoint = find_endpoint(files, profile);
+  access.endpoint = with_small_schemes(find_endpoint(files, profile));
   while (access.endpoint.ends_with('/')) access.endpoint.pop_back();
   const bool is_url =
       access.endpoint.starts_with("http://") || access.endpoint.starts_with("https://");

@@ -25,6 +25,7 @@
 #include "data/shards/shards.h"
 #include "io/files/atomic_file.h"
 #include "io/files/folder_names.h"
+#include "io/formats/tar.h"
 #include "net/http_stream.h"
 #include "run/commands/out_folder.h"
 #include "run/commands/several_processes.h"
@@ -224,11 +225,21 @@ void claim_folder(const ShardCopyPlan& plan, const std::map<std::string, std::st
   write_file_atomically(path, plan.manifest);
 }
 
-/// Whether what was made of a shard is there, and no older than the shard as far as this can be known.
+/// Whether a plain tar has its end, and the headers of its members lead there. Their contents are not read.
+bool is_whole_tar(const std::string& path) {
+  constexpr std::streamoff kEnd = 1024;  // zeros
+  std::ifstream file(path, std::ios::binary);
+  std::string end(static_cast<size_t>(kEnd), 'x');
+  file.seekg(-kEnd, std::ios::end).read(end.data(), kEnd);
+  return file && end.find_first_not_of('\0') == std::string::npos && list_tar(path).fault.empty();
+}
+
+/// Whether what was made of a shard is there and whole, and no older than the shard as far as this can
+/// be known.
 bool is_up_to_date(const std::string& made, const std::string& url) {
   std::error_code absent, unknown;
   const auto made_at = fs::last_write_time(made, absent);
-  if (absent) return false;
+  if (absent || !is_whole_tar(made)) return false;
   if (!is_local_url(url)) return true;
   const auto changed_at = fs::last_write_time(local_path(url), unknown);
   return unknown || changed_at <= made_at;

@@ -53,7 +53,7 @@ std::vector<std::string> shards_to_check(const ShardsCheckCommand& command) {
   if (command.first_shard || command.last_shard) {
     throw ConfigError("{} is only for SHARDS with {{}}, but \"{}\" has none",
                       command.first_shard ? "--first" : "--last",
-                      public_url(command.url));
+                      short_shards({command.url}));
   }
   return is_folder ? shards_in_folder(local_path(command.url)) : expand_urls(command.url, "SHARDS");
 }
@@ -103,7 +103,7 @@ void run_shards_check(const ShardsCheckCommand& command) {
   });
   log_live("");
   for (const std::string& line : describe_check(report)) std::printf("%s\n", line.c_str());
-  judge(report, public_url(command.url));
+  judge(report, short_shards({command.url}));
 }
 
 }  // namespace dalle2

@@ -12,6 +12,7 @@
 #include "data/pictures/preprocess.h"
 #include "data/shards/shard_check.h"
 #include "io/formats/npy.h"
+#include "io/streams/url_source.h"
 #include "run/checkpoints/clip_weights.h"
 #include "run/clip/clip_data.h"
 #include "run/commands.h"
@@ -106,8 +107,8 @@ class ClipEmbeddings : public ShardAddition {
 ShardDataConfig data_of(const ShardsEmbedCommand& command, int64_t image_size) {
   ShardDataConfig data;
   std::error_code ignored;  // a list of urls may be longer than a path
-  if (fs::is_directory(command.url, ignored)) {
-    data.webdataset_base_url = OneOrMany<std::string>(shards_in_folder(command.url));
+  if (fs::is_directory(local_path(command.url), ignored)) {
+    data.webdataset_base_url = OneOrMany<std::string>(shards_in_folder(local_path(command.url)));
   } else {
     data.webdataset_base_url = command.url;
   }

@@ -116,13 +116,7 @@ class LogReader {
   }
 
   void add_pictures(const std::string& section, int64_t step, const Json& list) {
-    LoggedPictures logged{section, step, {}};
-    for (const Json& entry : list) {
-      if (!entry.is_object() || !entry.contains("path") || !entry["path"].is_string()) continue;
-      const bool has_caption = entry.contains("caption") && entry["caption"].is_string();
-      logged.pictures.push_back({entry["path"].get<std::string>(),
-                                 has_caption ? entry["caption"].get<std::string>() : ""});
-    }
+    LoggedPictures logged{section, step, logged_pictures(list)};
     const auto [last, is_new] = last_pictures_.emplace(section, step);
     if (!is_new && last->second >= step) {
       std::erase_if(log_.pictures, [&](const LoggedPictures& earlier) {
@@ -139,6 +133,17 @@ class LogReader {
 };
 
 }  // namespace
+
+std::vector<LoggedPicture> logged_pictures(const Json& list) {
+  std::vector<LoggedPicture> pictures;
+  for (const Json& entry : list) {
+    if (!entry.is_object() || !entry.contains("path") || !entry["path"].is_string()) continue;
+    const bool has_caption = entry.contains("caption") && entry["caption"].is_string();
+    pictures.push_back(
+        {entry["path"].get<std::string>(), has_caption ? entry["caption"].get<std::string>() : ""});
+  }
+  return pictures;
+}
 
 std::string format_record(const LogRecord& record, int64_t step) {
   std::string line = "{";
@@ -215,6 +220,18 @@ void LogFile::append_line(const std::string& line) {
     written += static_cast<size_t>(count);
   }
   warned_ = false;
+}
+
+void for_each_record(const std::string& path,
+                     int64_t first,
+                     const std::function<void(int64_t number, const Json& record)>& take) {
+  std::ifstream lines(path, std::ios::binary);
+  int64_t number = 0;
+  for (std::string line; std::getline(lines, line); ++number) {
+    if (number < first) continue;
+    const Json record = parse_untrusted_object(line);
+    if (record.contains("step") && record["step"].is_number_integer()) take(number, record);
+  }
 }
 
 RunLog read_run_log(const std::string& path) {

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/untrusted_json.h"
 #include "tracker/log/record.h"
 
 namespace dalle2 {
@@ -40,6 +42,12 @@ class LogFile {
   bool warned_ = false;
 };
 
+/// Gives each record from number `first` on to `take`; a line that is no record is passed over. The
+/// number of the first line is 0. A file that cannot be read has none.
+void for_each_record(const std::string& path,
+                     int64_t first,
+                     const std::function<void(int64_t number, const Json& record)>& take);
+
 /// Values of one name over steps that grow. A NaN stands for what was logged as null.
 struct LogSeries {
   std::string name;
@@ -51,6 +59,9 @@ struct LogSeries {
 struct LoggedPicture {
   std::string path, caption;
 };
+
+/// The pictures of a list in a record; what is none is passed over.
+std::vector<LoggedPicture> logged_pictures(const Json& list);
 
 /// The pictures of a section at a step.
 struct LoggedPictures {

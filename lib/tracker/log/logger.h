@@ -25,8 +25,9 @@ struct RunFacts {
   std::string config = "{}";  ///< a JSON object, every default filled in, without secrets
   /// What the config does not say, names and JSON texts: ranks, precision.
   std::vector<std::pair<std::string, std::string>> process = {};
-  bool goes_on = false;  ///< with the run in data_path; set by the tracker, as is the next
-  int64_t records = 0;   ///< in its log.jsonl before this start
+  bool goes_on = false;        ///< with the run in data_path; set by the tracker, as are the next
+  int64_t records = 0;         ///< in its log.jsonl before this start
+  std::string data_path = {};  ///< where log.jsonl and the pictures are; empty: nowhere
 };
 
 /// How a run ended.

@@ -12,6 +12,7 @@
 #include "base/stop_signal.h"
 #include "base/text.h"
 #include "base/timer.h"
+#include "base/url_scheme.h"
 #include "config/shared/text_rules.h"
 #include "io/files/atomic_file.h"
 #include "io/streams/url_source.h"
@@ -131,15 +132,19 @@ class HubRemoteFile : public RemoteFile {
 
 }  // namespace
 
-std::unique_ptr<RemoteFile> make_remote_file(const std::string& url,
+std::unique_ptr<RemoteFile> make_remote_file(const std::string& address,
                                              const RemoteFileOptions& options) {
+  const std::string url = with_small_schemes(address);
   if (is_hub_url(url)) return std::make_unique<HubRemoteFile>(url, options);
   if (const auto fault = checkpoint_url_fault(url)) throw ConfigError("{}", *fault);
   return std::make_unique<UrlFile>(url, options);
 }
 
 FetchedFile::FetchedFile(const std::string& path_or_url) : path_(path_or_url) {
-  if (path_or_url.find("://") == std::string::npos) return;
+  if (const std::string url = with_small_schemes(path_or_url); is_local_url(url)) {
+    path_ = local_path(url);
+    return;
+  }
   const std::unique_ptr<RemoteFile> file = make_remote_file(path_or_url);
   std::string folder = (fs::temp_directory_path() / "dalle2-train-XXXXXX").string();
   if (mkdtemp(folder.data()) == nullptr) {

@@ -67,7 +67,7 @@ std::unique_ptr<RemoteFile> make_wandb_file(const std::string& run, const std::s
 /// A file under its own name in a folder that goes with this object.
 class FetchedFile {
  public:
-  /// Fetches an address; a path stays as it is. @throws as RemoteFile
+  /// Fetches an address; a path stays as it is, and so does one behind "file:". @throws as RemoteFile
   explicit FetchedFile(const std::string& path_or_url);
   ~FetchedFile();
   FetchedFile(const FetchedFile&) = delete;

@@ -22,6 +22,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kAttemptsAtStart = 3;  ///< a service that is away holds no start up for long
+/// Of one pause that the service asks for.
+constexpr double kMostAskedAtStart = 30;
 
 /// A target, filled in.
 struct FilledTarget {
@@ -173,8 +175,17 @@ class RemoteSaver : public Saver {
 
   void check_access(const FormatFields& /*example*/) const override {
     try {
-      destination_->check_access({.attempts = kAttemptsAtStart});
+      destination_->check_access(
+          {.attempts = kAttemptsAtStart, .most_asked_seconds = kMostAskedAtStart});
     } catch (const NetworkError& error) {
+      const auto* refused = dynamic_cast<const HttpStatusError*>(&error);
+      if (refused != nullptr && refused->status() == 429) {
+        throw NetworkError(
+            "/tracker/save: {}\n  A start waits {:g} s at most at a request of a service. Start the "
+            "run again later.",
+            error.what(),
+            kMostAskedAtStart);
+      }
       if (!may_pass(error)) throw NetworkError("/tracker/save: {}", error.what());
       log_warning("track",
                   "{}\n  The run continues: what it saves waits in its data_path until {} is back.",

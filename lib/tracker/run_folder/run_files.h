@@ -20,5 +20,7 @@ inline constexpr const char* kLoadedFile = "loaded_checkpoint.pth";
 inline constexpr const char* kCardFile = "model_card.md";
 /// What has still to be sent to the places of /tracker/save.
 inline constexpr const char* kOutboxFolder = "outbox";
+/// How many records Weights & Biases has.
+inline constexpr const char* kWandbMarkFile = "wandb_mark.json";
 
 }  // namespace dalle2

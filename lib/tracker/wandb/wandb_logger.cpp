@@ -2,6 +2,7 @@
 #include "tracker/wandb/wandb_logger.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cmath>
@@ -15,7 +16,10 @@
 #include "base/text.h"
 #include "base/this_process.h"
 #include "base/untrusted_json.h"
+#include "io/files/atomic_file.h"
 #include "io/formats/event_file.h"
+#include "tracker/log/log_file.h"
+#include "tracker/run_folder/run_files.h"
 #include "tracker/wandb/wandb_folder.h"
 #include "tracker/wandb/wandb_stream.h"
 
@@ -126,17 +130,23 @@ WandbRun WandbLogger::new_run(const RunFacts& facts) {
   run.config = items_of(facts.config, facts);
   run.info.config = wandb_config(run.config, {});
   run.start_unix_seconds = wall_time_seconds();
-  run.first_record = facts.records;
   return run;
 }
 
 void WandbLogger::init(const RunFacts& facts) {
   if (!access_) check();
+  if (!facts.data_path.empty()) mark_.emplace(facts.data_path + "/" + kWandbMarkFile);
   if (access_->mode == WandbMode::kDisabled) {
+    if (mark_) mark_->remove();  // what this start logs is not to be sent by a later one
     return log_info("track", "Nothing is logged to Weights & Biases: {}", access_->mode_reason);
   }
   run_ = new_run(facts);
-  set_first_step(facts);
+  run_.first_record = facts.records;
+  if (facts.goes_on && mark_) {
+    const auto marked = mark_->read(run_.info.path.run_id);
+    run_.first_record = std::min(marked.value_or(facts.records), facts.records);
+  }
+  set_first_step();
   if (access_->mode == WandbMode::kOffline) {
     go_offline(access_->mode_reason);
   } else if (!unreachable_.empty()) {
@@ -149,8 +159,9 @@ void WandbLogger::init(const RunFacts& facts) {
         "ones. Sync all its folders, in this order, before a start that is to log online",
         *folder));
   } else {
-    go_online(/*must_exist=*/!goes_on_);
+    go_online(/*must_exist=*/!goes_on_, facts.records);
   }
+  add_missing(facts);
   if (access_->console) console_.emplace();
   sink_->file({.name = "wandb-metadata.json",
                .content = system_metadata(run_.start_unix_seconds, stats_.gpus())});
@@ -160,13 +171,78 @@ void WandbLogger::init(const RunFacts& facts) {
 
 /// A run that continues by its id alone has no log here that says how far it is: the seconds since 1970
 /// are beyond every step of a run that logs less than a record a second on average.
-void WandbLogger::set_first_step(const RunFacts& facts) {
+void WandbLogger::set_first_step() {
   if (goes_on_) return;  // auto_resume.json says it
   const auto seconds = static_cast<int64_t>(run_.start_unix_seconds);
-  step_shift_ = run_.resumed ? seconds - facts.records : 0;
+  step_shift_ = run_.resumed ? seconds - run_.first_record : 0;
 }
 
-void WandbLogger::go_online(bool must_exist) {
+/// The mark may be older than what the service has of the log that this run continues.
+void WandbLogger::skip_what_the_service_has(const WandbRunState& state, int64_t records) {
+  if (!goes_on_) return;
+  run_.first_record = std::clamp(state.last_step + 1 - step_shift_, run_.first_record, records);
+}
+
+/// What log.jsonl has and the run has not: an earlier start was killed before it was sent. When it was
+/// logged is not known any more: the last of it when the log was last written.
+void WandbLogger::add_missing(const RunFacts& facts) {
+  next_record_ = run_.first_record;
+  if (next_record_ < facts.records) {
+    const std::string path = facts.data_path + "/" + kLogFile;
+    struct stat status {};
+    LogMoment moment{.unix_seconds = run_.start_unix_seconds};
+    if (::stat(path.c_str(), &status) == 0) {
+      moment.unix_seconds = static_cast<double>(status.st_mtim.tv_sec) +
+                            1e-9 * static_cast<double>(status.st_mtim.tv_nsec);
+    }
+    log_info("track",
+             "Weights & Biases: adding {} of {} that an earlier start had not sent",
+             counted(facts.records - next_record_, "record"),
+             path);
+    for_each_record(path, next_record_, [&](int64_t number, const Json& record) {
+      if (number >= facts.records || record.contains("run_id")) return;
+      moment.step = record["step"].get<int64_t>();
+      moment.number = number;
+      add_logged(record, moment, facts.data_path);
+    });
+    next_record_ = facts.records;
+  }
+  write_mark();
+}
+
+/// A line of log.jsonl, as log() and the like were given it. Its null was a NaN or an infinity.
+void WandbLogger::add_logged(const Json& record,
+                             const LogMoment& moment,
+                             const std::string& data_path) {
+  WandbItems row;
+  for (const auto& [name, value] : record.items()) {
+    if (name == kWandbAxis) continue;
+    if (!value.is_array()) {
+      row.emplace_back(name, value.is_null() ? "NaN" : json_line(value));
+      continue;
+    }
+    std::vector<StoredImage> images;
+    for (const LoggedPicture& picture : logged_pictures(value)) {
+      const std::string file = data_path + "/" + picture.path;
+      std::error_code error;
+      if (!std::filesystem::is_regular_file(file, error)) continue;
+      images.push_back(
+          {picture.path, picture.caption, std::make_shared<const std::string>(read_file(file))});
+    }
+    if (!images.empty()) add_pictures(images, name, moment);
+  }
+  if (!row.empty()) add_row(std::move(row), moment);
+}
+
+/// The records before the first that is not safe.
+void WandbLogger::write_mark() {
+  if (!mark_ || !sink_) return;
+  const bool waits = stream_ != nullptr && !stream_->pending().rows.empty();
+  mark_->write(run_.info.path.run_id,
+               waits ? stream_->pending().rows.front().step - step_shift_ : next_record_);
+}
+
+void WandbLogger::go_online(bool must_exist, int64_t records) {
   api_.emplace(*access_, options(/*at_start=*/true));
   WandbRunState state;
   try {
@@ -179,6 +255,7 @@ void WandbLogger::go_online(bool must_exist) {
             run_.info.path.text());
       }
       state = known.value_or(state);
+      skip_what_the_service_has(state, records);
     }
     run_.info.path = api_->upsert(run_.info);
   } catch (const HttpStatusError& error) {
@@ -255,14 +332,16 @@ void WandbLogger::add_row(WandbItems row, const LogMoment& moment) {
   for (const auto& [name, json] : row) {
     if (metrics_.insert(name).second) sink_->metric(name);
   }
-  const double runtime = moment.unix_seconds - run_.start_unix_seconds + runtime_before_;
+  const double since = std::max(moment.unix_seconds - run_.start_unix_seconds, 0.0);
+  const double runtime = since + runtime_before_;
   row.emplace_back(kWandbAxis, std::to_string(moment.step));
   row.emplace_back("_step", std::to_string(step));
   row.emplace_back("_timestamp", Json(moment.unix_seconds).dump());
   row.emplace_back("_runtime", Json(runtime).dump());
   for (const auto& [name, json] : row) summary_[name] = json;
   sink_->history({std::move(row), step});
-  tick();
+  next_record_ = moment.number + 1;
+  if (stream_ == nullptr) write_mark();
 }
 
 void WandbLogger::log(const LogRecord& record, const LogMoment& moment) {
@@ -270,12 +349,20 @@ void WandbLogger::log(const LogRecord& record, const LogMoment& moment) {
   WandbItems row;
   for (const auto& [name, value] : record) row.emplace_back(name, json_of(value));
   add_row(std::move(row), moment);
+  tick();
 }
 
 void WandbLogger::log_images(const std::vector<StoredImage>& images,
                              const std::string& section,
                              const LogMoment& moment) {
   if (!is_open() || images.empty()) return;
+  add_pictures(images, section, moment);
+  tick();
+}
+
+void WandbLogger::add_pictures(const std::vector<StoredImage>& images,
+                               const std::string& section,
+                               const LogMoment& moment) {
   Json names = Json::array(), captions = Json::array();
   bool has_captions = false;
   for (const StoredImage& image : images) {
@@ -300,7 +387,9 @@ void WandbLogger::log_images(const std::vector<StoredImage>& images,
 }
 
 void WandbLogger::log_error(const std::string& message, const LogMoment& moment) {
-  if (is_open()) add_row({{"error", json_line(message)}}, moment);
+  if (!is_open()) return;
+  add_row({{"error", json_line(message)}}, moment);
+  tick();
 }
 
 void WandbLogger::log_file(const std::string& name, const std::string& content) {
@@ -326,6 +415,7 @@ void WandbLogger::tick() {
     sink_->stats({stats_.now(), wall_time_seconds()});
   }
   do_or_go_offline([this] { sink_->flush(summary_); });
+  write_mark();
 }
 
 void WandbLogger::finish(const RunEnd& end) {
@@ -337,6 +427,7 @@ void WandbLogger::finish(const RunEnd& end) {
   console_.reset();
   do_or_go_offline(last);
   if (was_online && stream_ == nullptr) last();
+  write_mark();
   sink_.reset();
   stream_ = nullptr;
 }

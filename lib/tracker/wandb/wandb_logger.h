@@ -17,6 +17,7 @@
 #include "tracker/log/logger.h"
 #include "tracker/wandb/console_lines.h"
 #include "tracker/wandb/system_info.h"
+#include "tracker/wandb/wandb_mark.h"
 #include "tracker/wandb/wandb_sink.h"
 
 namespace dalle2 {
@@ -56,11 +57,18 @@ class WandbLogger : public Logger {
  private:
   WandbRun new_run(const RunFacts& facts);
   HttpCallOptions options(bool at_start) const;
-  void go_online(bool must_exist);
+  void go_online(bool must_exist, int64_t records);
   void go_offline(const std::string& reason);
   void take_along(const WandbPending& pending);
-  void set_first_step(const RunFacts& facts);
+  void set_first_step();
+  void skip_what_the_service_has(const WandbRunState& state, int64_t records);
+  void add_missing(const RunFacts& facts);
+  void add_logged(const Json& record, const LogMoment& moment, const std::string& data_path);
   void add_row(WandbItems row, const LogMoment& moment);
+  void add_pictures(const std::vector<StoredImage>& images,
+                    const std::string& section,
+                    const LogMoment& moment);
+  void write_mark();
   void add_console();
   bool is_open() const;
   template <class Work>
@@ -80,6 +88,8 @@ class WandbLogger : public Logger {
   std::set<std::string> metrics_;    // known to sink_
   WandbSummary summary_;
   int64_t step_shift_ = 0;  // from the numbers of records to the service's steps, which rise always
+  std::optional<WandbMark> mark_;        // of data_path
+  int64_t next_record_ = 0;              // after the last that sink_ got
   double runtime_before_ = 0;            // of earlier starts, seconds
   std::optional<ConsoleLines> console_;  // what was printed and is not in sink_
   SystemStats stats_;

@@ -20,7 +20,7 @@ struct WandbRun {
   WandbItems config;  ///< one item a section
   double start_unix_seconds = 0;
   bool resumed = false;
-  int64_t first_record = 0;  ///< number of the first record of this start
+  int64_t first_record = 0;  ///< number of the first record that goes there
 };
 
 /// The column of the history that charts have as their axis: our own step, which may go back.
