@@ -54,7 +54,8 @@ Runner add_train(CLI::App& app) {
   return [o] {
     if (o->config_path.empty()) {
       throw ConfigError(
-          "no --config: give a training file, e.g. dalle2-train --config configs/decoder.json\n"
+          "no --config: give one, e.g. dalle2-train --config my.json; `dalle2-train init DATA` writes a "
+          "first one\n"
           "  or a command: sample, evaluate, inspect, fsck, convert, ema, schema, report, sync, "
           "shards. "
           "`dalle2-train --help` lists all.");

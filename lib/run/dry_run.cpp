@@ -18,6 +18,7 @@
 #include "checkpoint/convert.h"
 #include "checkpoint/lora/lora_file.h"
 #include "checkpoint/module_state.h"
+#include "io/files/folder_names.h"
 #include "model/lora.h"
 #include "optim/precision.h"
 #include "optim/tf32.h"
@@ -238,8 +239,15 @@ at::Device check_start(DryRunPlan& plan,
   tracker.check_source();
   const std::vector<std::string> candidates =
       tracker.can_recall() ? tracker.recall_candidates() : std::vector<std::string>{};
-  if (!check_candidates(candidates, plan, train, position) && train.lora.rank > 0) {
-    throw_no_base(plan.texts.kind);
+  if (!check_candidates(candidates, plan, train, position)) {
+    if (train.lora.rank > 0) throw_no_base(plan.texts.kind);
+    if (const std::vector<std::string> earlier = tracker.earlier_files(); !earlier.empty()) {
+      log_warning("track",
+                  "the run itself would start from zero; in {} it would rename what an earlier run "
+                  "left: {}\n  To resume that run, use its config with auto_resume.",
+                  config.data_path,
+                  short_list(earlier));
+    }
   }
   return device;
 }

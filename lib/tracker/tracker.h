@@ -130,6 +130,8 @@ class Tracker {
   /// Before init(), or in its place in a dry run: finds out whether this run would continue with an
   /// earlier one. Writes nothing and locks nothing.
   void look_for_earlier_run();
+  /// Names of what an earlier run left in data_path, which begin_anew() would rename.
+  std::vector<std::string> earlier_files() const;
 
   /// True if auto_resume.json of an earlier start was found, and auto-resume is on.
   bool auto_resumed() const { return auto_resumed_; }

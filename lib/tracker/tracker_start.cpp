@@ -144,6 +144,15 @@ void Tracker::look_for_earlier_run() {
   read_records();
 }
 
+std::vector<std::string> Tracker::earlier_files() const {
+  std::vector<std::string> names;
+  std::error_code ignored;
+  for (const char* name : kFilesOfARun) {
+    if (fs::exists(in_data_path(name), ignored)) names.emplace_back(name);
+  }
+  return names;
+}
+
 void Tracker::prepare_data_path(const std::function<void()>& while_lock_waits) {
   for (const LockPlace& place : held_) {
     locks_.push_back(

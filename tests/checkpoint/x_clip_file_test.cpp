@@ -17,7 +17,7 @@ namespace {
 using Catch::Contains;
 
 std::string reference_file() {
-  return fixture_dir("x_clip") + "/file/x_clip.pt";
+  return fixture_folder("x_clip") + "/file/x_clip.pt";
 }
 
 XClipFile read_file_of(const std::string& path, const std::optional<XClipConfig>& config = {}) {
@@ -26,7 +26,7 @@ XClipFile read_file_of(const std::string& path, const std::optional<XClipConfig>
 
 TEST_CASE("a state dict of x-clip is known by its names, and others are not") {
   CHECK(is_x_clip(read_raw_clip(reference_file()).tensors));
-  const std::string other = fixture_dir("clip_files") + "/open_clip/open_clip_model.safetensors";
+  const std::string other = fixture_folder("clip_files") + "/open_clip/open_clip_model.safetensors";
   CHECK_FALSE(is_x_clip(read_raw_clip(other).tensors));
   CHECK_THROWS_WITH(
       read_clip_file(reference_file()),
@@ -42,7 +42,7 @@ TEST_CASE("a CLIP of x-clip comes with the arguments beside it, without what onl
   CHECK(file.merges.has_value());
   std::vector<std::string> names;
   for (const auto& [name, tensor] : file.weights) names.push_back(name);
-  const Fixture expected = load_fixture(fixture_dir("x_clip") + "/file/expected.safetensors");
+  const Fixture expected = load_fixture(fixture_folder("x_clip") + "/file/expected.safetensors");
   CHECK(names == expected.json.at("names").get<std::vector<std::string>>());
   CHECK(log.count("tensors of mlm.* or visual_ssl.* are left out") == 1);
 }

@@ -90,6 +90,16 @@ TEST_CASE("a folder of img2dataset is read as it comes, with the embeddings of c
   CHECK(loader.dropped().empty());
 }
 
+TEST_CASE("a file of embeddings may be named by the number of its shard alone") {
+  const TempDir folder;
+  write_tiny_embeddings(folder / "000009.npy", 9, 4);
+  write_tiny_embeddings(folder / "000010.npy", 10, 5);
+  const EmbeddingFolder found(folder.path(), "image");
+  CHECK(found.file_count() == 2);
+  CHECK(found.load(10)->rows() == 5);
+  CHECK_FALSE(found.has(0));
+}
+
 TEST_CASE("the check of a folder of img2dataset looks at its tars alone") {
   const TempDir folder;
   write_img2dataset(folder / "images", 2, 7);
@@ -102,9 +112,9 @@ TEST_CASE("the check of a folder of img2dataset looks at its tars alone") {
 TEST_CASE("the folder above the embeddings is told from the folder of them") {
   const TempDir folder;
   write_clip_retrieval(folder / "embeddings", 1, 2);
-  CHECK_THROWS_WITH(
-      EmbeddingFolder(folder / "embeddings", "image"),
-      Contains("no embedding files named <prefix>_<shard>.npy") && Contains("embeddings/img_emb"));
+  CHECK_THROWS_WITH(EmbeddingFolder(folder / "embeddings", "image"),
+                    Contains("no embedding files named <prefix>_<shard>.npy or <shard>.npy") &&
+                        Contains("embeddings/img_emb"));
   // One vector a caption, as clip-retrieval writes them, is nothing a decoder takes.
   CHECK_THROWS_WITH(EmbeddingFolder(folder / "embeddings/text_emb", "text"),
                     Contains("expected text encodings of shape [rows, length, width]"));

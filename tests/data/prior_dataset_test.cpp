@@ -170,6 +170,16 @@ TEST_CASE("files that pair by number hold as many rows, though the totals agree"
   CHECK_THAT(fault,
              Contains("/data/text_url: '" + (f.dir / "uneven/text_emb_0.npy") + "' has 9 rows"));
   CHECK_THAT(fault, Contains("img_emb_0.npy' (/data/image_url) has 10"));
+  for (const int number : {9, 10}) {
+    write_rows(f.dir / fmt::format("plain/img_emb_{}.npy", number), 0, 10, {2});
+    write_rows(f.dir / fmt::format("padded/text_emb_{:02}.npy", number), 0, 10, {2});
+  }
+  f.data.image_url = f.dir / "plain";
+  f.data.text_url = f.dir / "padded";
+  CHECK_THAT(message_of([&] { PriorDataset(f.data, f.prior, 1); }),
+             Contains("in another order than those of /data/image_url") &&
+                 Contains("text_emb_09.npy' here and") && Contains("img_emb_10.npy' there"));
+  f.data.image_url = f.dir / "paired";
   f.data.text_url = f.dir / "other";  // other numbers: only the totals can be compared
   CHECK(PriorDataset(f.data, f.prior, 1).rows("train") > 0);
 }

@@ -308,6 +308,8 @@ class Clip(EndToEnd):
         refused(3, "--image dark.npy: expected values from 0 to 1", *text[:5], "--image", "dark.npy")
         refused(3, "--to none.png: no such file", *picture, "--to", "none.png")
         refused(2, "--text @none.txt: none.txt: no such file", *text, "--text", "@none.txt")
+        (self.dir / "blank.txt").write_text("a ring\n\na circle\n")
+        refused(2, "--text @blank.txt: line 2 is empty", *text, "--text", "@blank.txt")
         refused(2, "--image-embeds: has no effect beside --text", *text, "--text", "a ring", "--image-embeds",
                 "embedded/img_emb/000000.npy")
         refused(3, "expected a checkpoint of a clip, got one of a prior", *text[:3], "--text", "a ring", "--clip", "prior/model.pth",

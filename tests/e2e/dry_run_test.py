@@ -196,6 +196,10 @@ class DryRun(EndToEnd):
             done = self.start(config, "--dry-run", "--set", f"/{kind}/predict_v=true", check=2)
             self.assertIn("another meaning", done.stderr)
             self.assertIn(f"/{kind}/predict_v", done.stderr)
+            self.assertNotIn("start from zero", self.start(config, "--dry-run", check=0).stderr)
+            done = self.start(config, "--dry-run", "--set", '/tracker/log={"log_type": "console"}', check=0)
+            self.assertIn("would start from zero; in out it would rename what an earlier run left: auto_resume.json, checkpoint.pth,",
+                          " ".join(done.stderr.split()))
 
     def test_adapters_without_a_base_are_found(self):
         for kind in self.for_each_kind():

@@ -153,7 +153,7 @@ class Resumes(Services):
         done = run("convert", f"{web.url}/dav/run/00/latest.pth", "w.safetensors", "--ema", cwd=self.dir, env=env, check=0)
         self.assertIn(f"{web.url}/dav/run/00/latest.pth -> w.safetensors", done.stdout)
         # As the loader takes them, and with a scheme in large letters.
-        here = self.dir / "out/model.pth"
+        here = self.dir / "out/checkpoint.pth"
         for address in (f"file:{here}", f"FILE://{here}", f"HF://{REPO}/latest.pth", web.url.replace("http", "HTTP") + "/dav/run/00/latest.pth"):
             self.assertIn("model", run("inspect", address, cwd=self.dir, env=env, check=0).stdout, address)
         run("convert", f"file:{here}", "from_here.safetensors", "--ema", cwd=self.dir, env=env, check=0)

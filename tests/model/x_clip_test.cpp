@@ -36,7 +36,7 @@ struct Case {
 
 template <class Check>
 void for_each_case(const Check& check) {
-  for (const std::string& path : fixture_files(fixture_dir("x_clip"), 8)) {
+  for (const std::string& path : fixture_files(fixture_folder("x_clip"), 8)) {
     Case one(path);
     INFO(path << " " << one.fixture.json.at("config").dump());
     check(one);
@@ -74,7 +74,7 @@ TEST_CASE("in a model an x-clip's CLIP is frozen, and drops no patches while tha
 }
 
 TEST_CASE("an x-clip's CLIP sees what fills up a text, so nothing of it is left out") {
-  Case one(fixture_files(fixture_dir("x_clip"), 8).front());
+  Case one(fixture_files(fixture_folder("x_clip"), 8).front());
   const torch::NoGradGuard no_grad;
   const at::Tensor short_texts = one.tokens.clone();
   short_texts.narrow(1, 2, short_texts.size(1) - 2).zero_();

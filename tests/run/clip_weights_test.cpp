@@ -105,7 +105,7 @@ TEST_CASE("a CLIP of others without a vocabulary needs OpenAI's, and a text towe
 }
 
 std::string x_clip_file(const std::string& name) {
-  return fixture_dir("x_clip") + "/file/" + name;
+  return fixture_folder("x_clip") + "/file/" + name;
 }
 
 TEST_CASE("a CLIP of x-clip takes texts and pictures as the reference's tokenizer and adapter do") {

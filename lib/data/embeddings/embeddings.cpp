@@ -26,17 +26,16 @@ constexpr int kMostReadForWidth = 8;
 /// Files that a server refuses before the folder counts as refused.
 constexpr int kMostRefused = 3;
 
-/// Prefix up to and with the last '_', and the digits behind it; none for another name.
+/// "img_emb_" and 12 of img_emb_00012, "" and 12 of 00012; none for another name.
 struct EmbeddingName {
   std::string prefix;
   int64_t shard = 0;
 };
 std::optional<EmbeddingName> parse_name(const std::string& stem) {
-  const size_t underscore = stem.rfind('_');
-  if (underscore == std::string::npos) return std::nullopt;
-  const auto shard = number_of_digits(stem.substr(underscore + 1));
+  const size_t digits = stem.rfind('_') + 1;  // 0 without an underscore
+  const auto shard = number_of_digits(stem.substr(digits));
   if (!shard) return std::nullopt;
-  return EmbeddingName{stem.substr(0, underscore + 1), *shard};
+  return EmbeddingName{stem.substr(0, digits), *shard};
 }
 
 size_t axes_of(const std::string& kind) {
@@ -147,7 +146,7 @@ EmbeddingFolder::EmbeddingFolder(const std::string& folder,
     const std::string below = local_path(folder) + (kind_ == "image" ? "/img_emb" : "/text_emb");
     std::error_code ignored;
     throw DataError(
-        "{}: the folder \"{}\" has no embedding files named <prefix>_<shard>.npy.\n  {}",
+        "{}: the folder \"{}\" has no embedding files named <prefix>_<shard>.npy or <shard>.npy.\n  {}",
         key_,
         public_url(folder),
         is_local_url(folder) && std::filesystem::is_directory(below, ignored)
@@ -199,9 +198,8 @@ void EmbeddingFolder::add_files(const HttpOptions& http) {
     if (!file.name.ends_with(".npy")) continue;
     const auto name = parse_name(file.name.substr(0, file.name.size() - 4));
     if (!name) {
-      log_warning("data",
-                  "{} has no shard number after its last '_' and is not used",
-                  public_url(file.url));
+      log_warning(
+          "data", "{} has no shard number at its end and is not used", public_url(file.url));
       continue;
     }
     if (!urls_.empty() && name->prefix != prefix) {

@@ -71,7 +71,7 @@ void SampleEmbeddings::check_coverage(const LoaderOptions& options) const {
   }
   throw DataError(
       "/data/{}: none of the {} of the split \"{}\" has an embedding file: {}, first shard {}.\n"
-      "  The digits after the last '_' of a file must be the number of its shard.",
+      "  The digits at the end of a file's name must be the number of its shard.",
       words_.key,
       counted(static_cast<int64_t>(options.urls.size()), "shard"),
       options.split,

@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <system_error>
 
 #include "base/error.h"
 #include "base/public_url.h"
+#include "base/text.h"
 #include "io/files/walk_folder.h"
 
 namespace dalle2 {
@@ -46,10 +48,23 @@ std::vector<std::string> table_files(const std::string& folder,
 
 namespace {
 
-/// "7" of "folder/img_emb_7.npy"; "" without a number at the end.
-std::string number_of_name(const std::string& path) {
+/// 7 of "folder/img_emb_7.npy"; none without a number at the end.
+std::optional<int64_t> number_of_name(const std::string& path) {
   const std::string stem = fs::path(path.substr(0, path.find('?'))).stem().string();
-  return stem.substr(stem.find_last_not_of("0123456789") + 1);
+  return number_of_digits(stem.substr(stem.find_last_not_of("0123456789") + 1));
+}
+
+using Numbers = std::vector<std::optional<int64_t>>;
+
+Numbers numbers_of(const std::vector<TableFile>& files) {
+  Numbers numbers;
+  for (const TableFile& file : files) numbers.push_back(number_of_name(file.path));
+  return numbers;
+}
+
+Numbers sorted(Numbers numbers) {
+  std::sort(numbers.begin(), numbers.end());
+  return numbers;
 }
 
 }  // namespace
@@ -58,14 +73,22 @@ void check_pairs(const std::string& key,
                  const std::vector<TableFile>& files,
                  const std::string& other_key,
                  const std::vector<TableFile>& other_files) {
-  const auto is_pair = [](const TableFile& a, const TableFile& b) {
-    const std::string number = number_of_name(a.path);
-    return !number.empty() && number == number_of_name(b.path);
-  };
-  if (!std::equal(files.begin(), files.end(), other_files.begin(), other_files.end(), is_pair)) {
-    return;
+  const Numbers numbers = numbers_of(files), other_numbers = numbers_of(other_files);
+  if (sorted(numbers) != sorted(other_numbers)) return;
+  for (size_t i = 0; i < files.size(); ++i) {
+    if (!numbers[i] || !other_numbers[i]) return;
   }
   for (size_t i = 0; i < files.size(); ++i) {
+    if (numbers[i] != other_numbers[i]) {
+      throw DataError(
+          "{}: the files are in another order than those of {}: file {} by name is '{}' here and "
+          "'{}' there\n  Pad the numbers in the names with zeros, to the same width in both.",
+          other_key,
+          key,
+          i + 1,
+          public_url(other_files[i].path),
+          public_url(files[i].path));
+    }
     if (files[i].rows == other_files[i].rows) continue;
     throw DataError(
         "{}: '{}' has {} rows, but '{}' ({}) has {}: row n of each must belong to sample n\n"

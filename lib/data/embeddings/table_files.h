@@ -21,11 +21,11 @@ struct TableFile {
   int64_t rows = 0;
 };
 
-/// Checks that two tables whose files pair by number ("img_emb_7.npy", "text_emb_7.npy") have equal
-/// counts in each pair; else the rows behind an uneven pair belong to other samples even where the
-/// totals agree. Tables cut into other files are not compared.
+/// Checks two tables whose files pair by number ("img_emb_7.npy", "text_emb_07.npy"): each pair must
+/// have equal counts, and both tables the pairs in the same order. Otherwise rows belong to other
+/// samples even if the totals agree. Tables with other numbers in their names are not compared.
 /// @param key, other_key where the tables are named, for messages
-/// @throws DataError for the first uneven pair
+/// @throws DataError for the first pair that is uneven or stands elsewhere
 void check_pairs(const std::string& key,
                  const std::vector<TableFile>& files,
                  const std::string& other_key,

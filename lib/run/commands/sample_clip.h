@@ -10,7 +10,7 @@
 
 namespace dalle2 {
 
-/// A text, or with "@" the lines of a file that are not empty. @param option that gave it
+/// A text, or with "@" the lines of a file, none of them empty. @param option that gave it
 /// @throws ConfigError
 std::vector<std::string> texts_of(const char* option, const std::string& given);
 

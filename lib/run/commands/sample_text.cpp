@@ -24,8 +24,15 @@ std::vector<std::string> texts_of(const char* option, const std::string& given) 
       throw ConfigError("{} {}: {}: no such file", option, printable(given), printable(path));
     for (std::string line; std::getline(in, line);) {
       if (line.ends_with('\r')) line.pop_back();
-      if (!line.empty()) texts.push_back(line);
+      texts.push_back(line);
     }
+    while (!texts.empty() && texts.back().empty()) texts.pop_back();
+    const auto blank = std::find(texts.begin(), texts.end(), "");
+    if (blank != texts.end())
+      throw ConfigError("{} {}: line {} is empty\n  Each line is the text of a picture: remove it.",
+                        option,
+                        printable(given),
+                        blank - texts.begin() + 1);
     if (texts.empty())
       throw ConfigError("{} {}: expected a text a line, got none", option, printable(given));
   } else {
