@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 // No count in a config is without an upper limit.
 #include <cmath>
+#include <set>
+#include <string>
 
 #include "config/minimal_config.h"
 #include "config/minimal_prior.h"
@@ -9,6 +11,14 @@
 
 namespace dalle2 {
 namespace {
+
+/// Arguments of x-clip's CLIP that are accepted and have no effect: any number will do.
+const std::set<std::string> kWithoutEffect = {"text_pad_id",
+                                              "text_eos_id",
+                                              "visual_ssl_hidden_layer",
+                                              "mlm_mask_token_id",
+                                              "mlm_pad_token_id",
+                                              "mlm_mask_ignore_token_ids"};
 
 /// Notes the integers without an upper limit, in a struct and in all below it.
 struct Unlimited {
@@ -49,7 +59,7 @@ struct Unlimited {
       // Their members are places and switches.
     } else if constexpr (std::is_same_v<T, int64_t>) {
       ++counts;
-      if (!std::isfinite(limits.high)) keys.emplace_back(key);
+      if (!std::isfinite(limits.high) && !kWithoutEffect.contains(key)) keys.emplace_back(key);
     } else if constexpr (Reflected<T>) {
       value.fields(*this);
     }
