@@ -25,6 +25,9 @@ std::chrono::milliseconds beat_of(int ranks) {
 constexpr int kMissedBeats = 6;
 /// Seconds in a collective before a store that fails is the reason.
 constexpr double kStoreSilence = 2;
+/// Beats that a call of the store may take before it counts as unanswered. A rank counts as silent up
+/// to two beats before that call begins, so this has to be well below the silence that is reported.
+constexpr int kUnansweredBeats = 2;
 /// How long a failed rank's neighbours take to say why, at most, in beats.
 constexpr int kExplanationBeats = 10;
 
@@ -190,7 +193,7 @@ std::string RankWatch::hang_report() {
   }
   board.places[static_cast<size_t>(world_.rank)] = own;
   if (auto hang = find_hang(world_.rank, board.places, board.silent_seconds, hang_seconds_)) {
-    if (board.seconds_in_call <= kStoreSilence) return *hang;
+    if (board.seconds_in_call <= seconds_of(kUnansweredBeats * beat_)) return *hang;
     return fmt::format(
         "{}\n  the store through which the ranks meet ({}:{}) does not answer either",
         *hang,
