@@ -96,13 +96,19 @@ UnetImpl::~UnetImpl() = default;
 at::Tensor UnetImpl::forward(const at::Tensor& x,
                              const at::Tensor& time,
                              const UnetConditions& conditions) {
+  layers_->check_inputs(x, time, conditions);
+  return answer(layers_->init_conv.forward(layers_->join_inputs(x, conditions)),
+                time.to(x.scalar_type()),
+                conditions);
+}
+
+at::Tensor UnetImpl::answer(at::Tensor h,
+                            const at::Tensor& time,
+                            const UnetConditions& conditions) {
   UnetLayers& layers = *layers_;
-  layers.check_inputs(x, time, conditions);
   layers.recomputes =
       layers.config.checkpoint_during_training && is_training() && at::GradMode::is_enabled();
-  const UnetEmbedded embedded = layers.embed(time.to(x.scalar_type()), conditions);
-  at::Tensor h = layers.init_conv.forward(layers.join_inputs(x, conditions));
-  h = layers.trunk(std::move(h), embedded);
+  h = layers.trunk(std::move(h), layers.embed(time, conditions));
   if (layers.config.lowres_cond) h = at::cat({h, conditions.lowres_cond_img}, 1);
   return layers.to_out->forward(h);
 }
@@ -117,7 +123,7 @@ std::pair<at::Tensor, at::Tensor> UnetImpl::forward_with_and_without(const at::T
                          .text_encodings = twice(given.text_encodings),
                          .lowres_cond_img = twice(given.lowres_cond_img),
                          .lowres_noise_level = twice(given.lowres_noise_level),
-                         .self_cond = twice(given.self_cond),
+                         .self_cond = {},  // joined to the pictures
                          .image_keep_mask = {},
                          .text_keep_mask = {}};
   const at::Tensor none = prob_mask(x.size(0), 0.0, x.device(), std::nullopt);
@@ -126,7 +132,11 @@ std::pair<at::Tensor, at::Tensor> UnetImpl::forward_with_and_without(const at::T
   };
   both.image_keep_mask = kept_first(given.image_keep_mask);
   both.text_keep_mask = kept_first(given.text_keep_mask);
-  const std::vector<at::Tensor> answers = forward(twice(x), twice(time), both).chunk(2);
+  // The pictures are the same in both halves, and so is what stands before the conditions.
+  layers_->check_inputs(x, time, given);
+  const at::Tensor h = layers_->init_conv.forward(layers_->join_inputs(x, given));
+  const std::vector<at::Tensor> answers =
+      answer(twice(h), twice(time.to(x.scalar_type())), both).chunk(2);
   return {answers[0], answers[1]};
 }
 
