@@ -10,6 +10,7 @@
 #include "support/fake_device.h"
 #include "support/temp_dir.h"
 #include "trainer/clip_trainer.h"
+#include "trainer/clip_trainer_fixture.h"
 #include "trainer/prior_trainer_fixture.h"
 #include "trainer/trainer_fixture.h"
 
@@ -257,22 +258,6 @@ TEST_CASE("a step of a prior stalls nothing") {
   };
   step();
   expect_no_stall(counts_of(step), *config.mixed_precision == MixedPrecision::no ? 475 : 620);
-}
-
-ClipNetworkConfig tiny_clip() {
-  ClipNetworkConfig config;
-  config.embed_dim = 8;
-  config.vision_cfg.layers = int64_t{1};
-  config.vision_cfg.width = 16;
-  config.vision_cfg.head_width = 8;
-  config.vision_cfg.patch_size = 4;
-  config.vision_cfg.image_size = 8;
-  config.text_cfg.context_length = 6;
-  config.text_cfg.vocab_size = 520;
-  config.text_cfg.width = 16;
-  config.text_cfg.heads = 2;
-  config.text_cfg.layers = 1;
-  return config;
 }
 
 TEST_CASE("a step of a CLIP stalls nothing, in one piece or in chunks") {

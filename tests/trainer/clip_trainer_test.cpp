@@ -13,26 +13,11 @@
 #include "checkpoint/module_state.h"
 #include "dist/ranks_in_threads.h"
 #include "model/clip_support.h"
+#include "trainer/clip_trainer_fixture.h"
 #include "trainer/trainer_probe.h"
 
 namespace dalle2 {
 namespace {
-
-ClipNetworkConfig tiny_clip() {
-  ClipNetworkConfig config;
-  config.embed_dim = 8;
-  config.vision_cfg.layers = int64_t{1};
-  config.vision_cfg.width = 16;
-  config.vision_cfg.head_width = 8;
-  config.vision_cfg.patch_size = 4;
-  config.vision_cfg.image_size = 8;
-  config.text_cfg.context_length = 6;
-  config.text_cfg.vocab_size = 520;
-  config.text_cfg.width = 16;
-  config.text_cfg.heads = 2;
-  config.text_cfg.layers = 1;
-  return config;
-}
 
 ClipTrainConfig train_config(std::optional<int64_t> max_batch_size = std::nullopt) {
   ClipTrainConfig config;
@@ -43,7 +28,8 @@ ClipTrainConfig train_config(std::optional<int64_t> max_batch_size = std::nullop
 
 std::unique_ptr<ClipTrainer> make_trainer(const ClipTrainConfig& config) {
   torch::manual_seed(1);
-  return std::make_unique<ClipTrainer>(std::make_shared<ClipImpl>(tiny_clip()), config, at::kCPU);
+  return std::make_unique<ClipTrainer>(
+      std::make_shared<ClipImpl>(test::tiny_clip()), config, at::kCPU);
 }
 
 /// Twelve pairs, cut after each of `ends`.
@@ -243,7 +229,7 @@ TEST_CASE("a CLIP's checkpoint has open_clip's names and the vocabulary, and res
     }
   }
   const StateDict model = Cursor(expected, "a").at("model").as_state_dict();
-  const StateDict names = state_dict(*std::make_shared<ClipImpl>(tiny_clip()));
+  const StateDict names = state_dict(*std::make_shared<ClipImpl>(test::tiny_clip()));
   REQUIRE(model.size() == names.size());
   for (const auto& [name, tensor] : names) CHECK(find_tensor(model, name) != nullptr);
   // A model file has the averages, and the vocabulary.
