@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "tracker/log/log_file.h"
 
-#include <sys/resource.h>
-
 #include <catch2/catch.hpp>
-#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -13,6 +10,7 @@
 #include "base/error.h"
 #include "io/files/atomic_file.h"
 #include "support/captured_log.h"
+#include "support/full_disk.h"
 #include "support/temp_dir.h"
 
 namespace dalle2 {
@@ -109,33 +107,13 @@ TEST_CASE("a log that cannot be written is refused at the start") {
                     Catch::Contains("No such file or directory"));
 }
 
-/// Files cannot grow beyond `bytes` while it lives: a full disk for this process.
-class FullDisk {
- public:
-  explicit FullDisk(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
-    ::getrlimit(RLIMIT_FSIZE, &before_);
-    const rlimit limit = {bytes, before_.rlim_max};
-    ::setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  ~FullDisk() {
-    ::setrlimit(RLIMIT_FSIZE, &before_);
-    std::signal(SIGXFSZ, handler_);
-  }
-  FullDisk(const FullDisk&) = delete;
-  FullDisk& operator=(const FullDisk&) = delete;
-
- private:
-  rlimit before_ = {};
-  void (*handler_)(int);
-};
-
 TEST_CASE("a full disk loses records with one warning, and leaves no half line") {
   test::CapturedLog log;
   const test::TempDir folder;
   LogFile file(folder / "log.jsonl");
   file.write({}, 1);
   {
-    const FullDisk full(20);
+    const test::FullDisk full(20);
     file.write({{"loss", 0.5}}, 2);
     file.write({{"loss", 0.5}}, 3);
   }

@@ -37,7 +37,8 @@ void WandbMark::write(const std::string& run_id, int64_t records) {
       fmt::format("{{\"run_id\": {}, \"records\": {:>20}}}\n", json_line(run_id), records);
   if (line == line_) return;
   if (descriptor_ < 0) {
-    descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    // Not emptied: a kill before the write leaves what was there.
+    descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
   }
   const auto size = static_cast<ssize_t>(line.size());
   if (::pwrite(descriptor_, line.data(), line.size(), 0) == size) line_ = std::move(line);

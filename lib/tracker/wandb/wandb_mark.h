@@ -20,8 +20,7 @@ class WandbMark {
   /// None if the file is not there, cannot be read, or is of another run.
   std::optional<int64_t> read(const std::string& run_id) const;
   void remove() const;
-  /// Cheap: one write of a line as long as the one before. A failure costs what the mark is for, and no
-  /// more.
+  /// Cheap: one write of a line as long as the one before. A write that fails leaves the older mark.
   void write(const std::string& run_id, int64_t records);
 
  private:
