@@ -242,11 +242,13 @@ at::Device check_start(DryRunPlan& plan,
   if (!check_candidates(candidates, plan, train, position)) {
     if (train.lora.rank > 0) throw_no_base(plan.texts.kind);
     if (const std::vector<std::string> earlier = tracker.earlier_files(); !earlier.empty()) {
-      log_warning("track",
-                  "the run itself would start from zero; in {} it would rename what an earlier run "
-                  "left: {}\n  To resume that run, use its config with auto_resume.",
-                  config.data_path,
-                  short_list(earlier));
+      log_warning(
+          "track",
+          "the run itself would start from {}; in {} it would rename what an earlier run "
+          "left: {}\n  To resume that run, use its config with auto_resume.",
+          tracker.can_recall() && tracker.loads_from_afar() ? "the file of /tracker/load" : "zero",
+          config.data_path,
+          short_list(earlier));
     }
   }
   return device;
