@@ -260,7 +260,7 @@ Runner add_convert(CLI::App& app) {
       "--merge", o->merge, "Join checkpoints of one cascade whose unets were trained separately");
   app.add_option("--config",
                  o->config_path,
-                 "With --merge: training file of the cascade (default: the config of IN)")
+                 "With --merge: config of the cascade (default: the config of IN)")
       ->type_name("FILE");
   CLI::Option* ema = app.add_flag("--ema", o->ema, "Averaged weights only");
   CLI::Option* merge =
@@ -513,7 +513,7 @@ int run_command_line(int argc, char** argv) {
           "Convert between .pth and .safetensors, join stages, merge and rename adapters",
           add_convert);
   command(app, "ema", "Make an average of any width after training", add_ema);
-  command(app, "schema", "Print the JSON Schema of a training file", add_schema);
+  command(app, "schema", "Print the JSON Schema of a config", add_schema);
   command(app, "init", "Write a first config that fits a folder of data", add_init);
   command(app, "report", "Show a run as one HTML page: curves, pictures, config", add_report);
   command(app, "sync", "Send files that a run could not send to its savers' services", add_sync);

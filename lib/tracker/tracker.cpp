@@ -304,7 +304,7 @@ std::vector<std::string> Tracker::own_files() const {
   return paths;
 }
 
-/// What this run has stored for its savers' targets and could resume from, if it is still its own.
+/// What this run has stored for its savers' targets and could resume from. Another run may have replaced it since.
 std::vector<std::string> Tracker::recorded_checkpoints() const {
   std::vector<std::string> paths;
   if (!own_files_ || own_files_->run_id().empty()) return paths;

@@ -20,7 +20,7 @@ inline constexpr const char* kClipConfigKey = "clip_config";
 struct RawClip {
   StateDict tensors;                         ///< without "module.", of data parallelism, in front
   std::map<std::string, std::string> texts;  ///< what else the file says
-  bool is_program = false;                   ///< TorchScript, of which the parameters are taken
+  bool is_program = false;                   ///< TorchScript: only its parameters are read
 };
 
 /// @throws DataError for a damaged file, or one that holds no tensors by name

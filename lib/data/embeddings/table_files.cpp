@@ -74,10 +74,8 @@ void check_pairs(const std::string& key,
                  const std::string& other_key,
                  const std::vector<TableFile>& other_files) {
   const Numbers numbers = numbers_of(files), other_numbers = numbers_of(other_files);
-  if (sorted(numbers) != sorted(other_numbers)) return;
-  for (size_t i = 0; i < files.size(); ++i) {
-    if (!numbers[i] || !other_numbers[i]) return;
-  }
+  const bool is_numbered = std::find(numbers.begin(), numbers.end(), std::nullopt) == numbers.end();
+  if (!is_numbered || sorted(numbers) != sorted(other_numbers)) return;
   for (size_t i = 0; i < files.size(); ++i) {
     if (numbers[i] != other_numbers[i]) {
       throw DataError(

@@ -25,7 +25,7 @@ struct TableFile {
 /// have equal counts, and both tables the pairs in the same order. Otherwise rows belong to other
 /// samples even if the totals agree. Tables with other numbers in their names are not compared.
 /// @param key, other_key where the tables are named, for messages
-/// @throws DataError for the first pair that is uneven or stands elsewhere
+/// @throws DataError for the first pair that is uneven or in another place
 void check_pairs(const std::string& key,
                  const std::vector<TableFile>& files,
                  const std::string& other_key,

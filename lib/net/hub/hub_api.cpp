@@ -33,7 +33,7 @@ void check_token(const HubAccess& access) {
   }
 }
 
-/// Each fetch looks for the token, and a warning is told once.
+/// Each fetch looks for the token; each warning is given once.
 bool is_first_time(const std::string& path) {
   static std::mutex mutex;
   static std::set<std::string> told;

@@ -65,10 +65,15 @@ void log_network(const std::string& path, const ClipFile& file) {
       file.config.embed_dim);
 }
 
+/// The vocabulary that lies in a file, or OpenAI's.
+ClipTokenizer vocabulary_of(const std::optional<std::string>& merges, const std::string& path) {
+  if (merges) return ClipTokenizer(*merges, path);
+  return read_clip_vocabulary(find_clip_vocabulary(std::nullopt, printable(path), path));
+}
+
 /// @throws DataError for a file without a vocabulary of its own, and of another size than OpenAI's
 ClipTokenizer tokenizer_of(const ClipFile& file, const std::string& path) {
-  if (file.merges) return ClipTokenizer(*file.merges, path);
-  if (file.config.text_cfg.vocab_size != kClipVocabSize) {
+  if (!file.merges && file.config.text_cfg.vocab_size != kClipVocabSize) {
     throw DataError(
         "{}: expected a text tower for OpenAI's vocabulary of {} tokens, or a vocabulary in the file, "
         "got a text tower for {} tokens and no vocabulary",
@@ -76,15 +81,12 @@ ClipTokenizer tokenizer_of(const ClipFile& file, const std::string& path) {
         kClipVocabSize,
         file.config.text_cfg.vocab_size);
   }
-  return read_clip_vocabulary(find_clip_vocabulary(std::nullopt, printable(path), path));
+  return vocabulary_of(file.merges, path);
 }
 
-/// The vocabulary that lies in the file, or OpenAI's. @throws DataError if the table of tokens is too
-/// short for it
+/// @throws DataError if the table of tokens is too short for the vocabulary
 ClipTokenizer tokenizer_of(const XClipFile& file, const std::string& path) {
-  ClipTokenizer tokenizer =
-      file.merges ? ClipTokenizer(*file.merges, path)
-                  : read_clip_vocabulary(find_clip_vocabulary(std::nullopt, printable(path), path));
+  ClipTokenizer tokenizer = vocabulary_of(file.merges, path);
   if (tokenizer.vocab_size() <= file.config.num_text_tokens) return tokenizer;
   throw DataError(
       "{}: num_text_tokens: expected at least {}, the tokens of {}, got {}: captions would have "
