@@ -8,6 +8,8 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <optional>
 #include <tuple>
 #include <type_traits>
@@ -88,6 +90,92 @@ void with_element_type(const at::Tensor& x, const Work& work) {
   }
 }
 
+template <class Work>
+void with_element_type_of_rows(const at::Tensor& x, const Work& work) {
+  const loops::Table& table = loops::best();
+  if (x.scalar_type() == at::kFloat) {
+    work(table.rows_norm_silu_float, float{});
+  } else {
+    work(table.rows_norm_silu_half, loops::Half{});
+  }
+}
+
+/// The channels of a pixel lie side by side.
+bool is_rows(const at::Tensor& x) {
+  return !x.is_contiguous() && x.is_contiguous(at::MemoryFormat::ChannelsLast);
+}
+
+/// A map whose channels lie side by side, in chunks of pixels that do not depend on the number of threads.
+/// Sums of a chunk are float32, those of the chunks float64.
+class RowsMap {
+ public:
+  explicit RowsMap(const at::Tensor& x)
+      : batch(x.size(0)), channels(x.size(1)), pixels(x.size(2) * x.size(3)) {
+    constexpr int64_t kChunk = 16384, kShortest = 64;  // elements
+    chunk_ = std::min(pixels, std::max<int64_t>(8, kChunk / channels / 8 * 8));
+    chunks = (pixels + chunk_ - 1) / chunk_;
+    const int64_t last = pixels - (chunks - 1) * chunk_;
+    while (channels * repeats_ < kShortest && chunk_ % (2 * repeats_) == 0 &&
+           last % (2 * repeats_) == 0) {
+      repeats_ *= 2;
+    }
+    width = channels * repeats_;
+  }
+
+  int64_t batch, channels, pixels;
+  int64_t chunks = 1;  ///< of a sample
+  int64_t width = 0;   ///< of a row: a multiple of the channels
+
+  /// Calls `work(sample, number of all chunks, first element, rows)` on several threads.
+  template <class Work>
+  void each_chunk(const Work& work) const {
+    const int64_t grain = std::max<int64_t>(1, kGrain / (chunk_ * channels));
+    at::parallel_for(0, batch * chunks, grain, [&](int64_t begin, int64_t end) {
+      for (int64_t number = begin; number < end; ++number) {
+        const int64_t sample = number / chunks, pixel = number % chunks * chunk_;
+        const int64_t count = std::min(chunk_, pixels - pixel);
+        work(sample,
+             number,
+             (sample * pixels + pixel) * channels,
+             loops::Rows{count / repeats_, width});
+      }
+    });
+  }
+
+  /// One number a column of each sample, from one a channel: [B, width].
+  std::vector<float> columns() const {
+    return std::vector<float>(static_cast<size_t>(batch * width));
+  }
+  void put(std::vector<float>& columns, int64_t sample, int64_t c, float value) const {
+    for (int64_t i = 0; i < repeats_; ++i) {
+      columns[static_cast<size_t>(sample * width + i * channels + c)] = value;
+    }
+  }
+  /// The sum of a sample's chunks and columns of a channel. @param parts [B chunks, 2, width]
+  double sum(const std::vector<float>& parts, int64_t sample, int64_t which, int64_t c) const {
+    double all = 0;
+    for (int64_t chunk = sample * chunks; chunk < (sample + 1) * chunks; ++chunk) {
+      const float* const part = parts.data() + (2 * chunk + which) * width;
+      for (int64_t i = 0; i < repeats_; ++i) all += static_cast<double>(part[i * channels + c]);
+    }
+    return all;
+  }
+  std::vector<float> parts() const {
+    return std::vector<float>(static_cast<size_t>(batch * chunks * 2 * width));
+  }
+
+ private:
+  int64_t chunk_;  // pixels
+  int64_t repeats_ = 1;
+};
+
+float value_of(float value) {
+  return value;
+}
+float value_of(loops::Half value) {
+  return std::bit_cast<float>(static_cast<uint32_t>(value.bits) << 16);
+}
+
 template <class T>
 const T* data_of(const at::Tensor& t) {
   return static_cast<const T*>(t.const_data_ptr());
@@ -99,9 +187,9 @@ void check(const at::Tensor& x,
            const OptionalTensor& scale_shift,
            int64_t groups) {
   TORCH_CHECK(
-      x.dim() == 4 && x.is_contiguous() && x.size(1) % groups == 0 &&
+      x.dim() == 4 && (x.is_contiguous() || is_rows(x)) && x.size(1) % groups == 0 &&
           (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16),
-      "group_norm_silu: a contiguous map [B, C, H, W] of float32 or bfloat16, C a multiple of ",
+      "group_norm_silu: a map [B, C, H, W], contiguous in either order, of float32 or bfloat16, C a multiple of ",
       groups);
   // The loops read by index: what would broadcast has no place here.
   const bool has_scale = scale_shift && scale_shift->defined();
@@ -110,6 +198,151 @@ void check(const at::Tensor& x,
                                   scale_shift->size(1) == 2 * x.size(1))),
               "group_norm_silu: weight and bias [C], scale and shift [B, 2 C], for ",
               x.sizes());
+}
+
+/// Mean and 1 / deviation of each group, [B groups, 2], of the sums of x - center by channel.
+void moments_of_rows(const RowsMap& map,
+                     const std::vector<float>& parts,
+                     const std::vector<float>& centers,
+                     int64_t groups,
+                     double eps,
+                     float* found) {
+  const int64_t members = map.channels / groups;
+  const auto pixels = static_cast<double>(map.pixels);
+  std::vector<double> means(static_cast<size_t>(members));
+  for (int64_t number = 0; number < map.batch * groups; ++number) {
+    const int64_t sample = number / groups, first = number % groups * members;
+    double mean = 0, squares = 0;
+    for (int64_t i = 0; i < members; ++i) {
+      const double shift = map.sum(parts, sample, 0, first + i) / pixels;
+      const double center = centers[static_cast<size_t>(sample * map.width + first + i)];
+      squares += map.sum(parts, sample, 1, first + i) - shift * shift * pixels;
+      means[static_cast<size_t>(i)] = center + shift;
+      mean += (center + shift) / static_cast<double>(members);
+    }
+    for (const double own : means) squares += pixels * (own - mean) * (own - mean);
+    const double variance = squares / (pixels * static_cast<double>(members));
+    found[2 * number] = static_cast<float>(mean);
+    found[2 * number + 1] = static_cast<float>(1.0 / std::sqrt(variance + eps));
+  }
+}
+
+/// Center, factor and shift of z = (x - mean) rstd gain + offset by column.
+struct NormColumns {
+  std::vector<float> center, factor, shift;
+
+  NormColumns(const RowsMap& map, const Affine& affine, int64_t groups, const float* moments)
+      : center(map.columns()), factor(center), shift(center) {
+    const int64_t members = map.channels / groups;
+    for (int64_t sample = 0; sample < map.batch; ++sample) {
+      for (int64_t c = 0; c < map.channels; ++c) {
+        const float* const found = moments + 2 * (sample * groups + c / members);
+        const auto at = static_cast<size_t>(sample * map.channels + c);
+        map.put(center, sample, c, found[0]);
+        map.put(factor, sample, c, found[1] * affine.gain[at]);
+        map.put(shift, sample, c, affine.offset[at]);
+      }
+    }
+  }
+
+  loops::Columns of(const RowsMap& map, int64_t sample) const {
+    const int64_t at = sample * map.width;
+    return {center.data() + at, factor.data() + at, shift.data() + at};
+  }
+};
+
+void forward_of_rows(const at::Tensor& x,
+                     const Affine& affine,
+                     int64_t groups,
+                     double eps,
+                     at::Tensor& y,
+                     float* moments) {
+  const RowsMap map(x);
+  with_element_type_of_rows(x, [&](const auto& loop, auto element) {
+    using T = decltype(element);
+    const T* const from = data_of<T>(x);
+    T* const to = static_cast<T*>(y.mutable_data_ptr());
+    // Sums about the first pixel: about zero they would lose the digits of a mean far from it.
+    std::vector<float> centers = map.columns(), parts = map.parts();
+    for (int64_t sample = 0; sample < map.batch; ++sample) {
+      for (int64_t c = 0; c < map.channels; ++c) {
+        map.put(centers, sample, c, value_of(from[sample * map.pixels * map.channels + c]));
+      }
+    }
+    map.each_chunk([&](int64_t sample, int64_t number, int64_t at, const loops::Rows& rows) {
+      float* const part = parts.data() + 2 * number * map.width;
+      loop.sums(rows, from + at, centers.data() + sample * map.width, part, part + map.width);
+    });
+    moments_of_rows(map, parts, centers, groups, eps, moments);
+    const NormColumns columns(map, affine, groups, moments);
+    map.each_chunk([&](int64_t sample, int64_t, int64_t at, const loops::Rows& rows) {
+      loop.forward(rows, columns.of(map, sample), from + at, to + at);
+    });
+  });
+}
+
+/// dx, and the gradients of gain and offset. With N elements in a group and n = (x - mean) rstd,
+/// dx = rstd (gain dz - sum(gain dz) / N - n sum(gain dz n) / N).
+void backward_of_rows(const at::Tensor& grad,
+                      const at::Tensor& x,
+                      const Affine& affine,
+                      int64_t groups,
+                      const float* moments,
+                      at::Tensor& dx,
+                      std::vector<float>& dgain,
+                      std::vector<float>& doffset) {
+  const RowsMap map(x);
+  const int64_t members = map.channels / groups;
+  const auto count = static_cast<double>(map.pixels * members);
+  with_element_type_of_rows(x, [&](const auto& loop, auto element) {
+    using T = decltype(element);
+    const T* const from = data_of<T>(x);
+    const T* const from_grad = data_of<T>(grad);
+    T* const to = static_cast<T*>(dx.mutable_data_ptr());
+    // dx itself holds dz where it has its digits.
+    at::Tensor dz = dx;
+    if (x.scalar_type() != at::kFloat) dz = at::empty({x.numel()}, x.options().dtype(at::kFloat));
+    float* const to_dz = static_cast<float*>(dz.mutable_data_ptr());
+    NormColumns columns(map, affine, groups, moments);
+    std::vector<float> parts = map.parts();
+    map.each_chunk([&](int64_t sample, int64_t number, int64_t at, const loops::Rows& rows) {
+      float* const part = parts.data() + 2 * number * map.width;
+      loop.backward_sums(rows,
+                         columns.of(map, sample),
+                         from_grad + at,
+                         from + at,
+                         to_dz + at,
+                         part,
+                         part + map.width);
+    });
+    std::vector<float> slope = map.columns();
+    for (int64_t number = 0; number < map.batch * groups; ++number) {
+      const int64_t sample = number / groups, first = number % groups * members;
+      const auto rstd = static_cast<double>(moments[2 * number + 1]);
+      double sum = 0, product = 0;
+      for (int64_t c = first; c < first + members; ++c) {
+        const auto at = static_cast<size_t>(sample * map.channels + c);
+        const double of_dz = map.sum(parts, sample, 0, c);
+        const double of_product = map.sum(parts, sample, 1, c) * rstd;
+        doffset[at] = static_cast<float>(of_dz);
+        dgain[at] = static_cast<float>(of_product);
+        sum += of_dz * static_cast<double>(affine.gain[at]);
+        product += of_product * static_cast<double>(affine.gain[at]);
+      }
+      for (int64_t c = first; c < first + members; ++c) {
+        map.put(slope, sample, c, static_cast<float>(product / count * rstd * rstd));
+        map.put(columns.shift, sample, c, static_cast<float>(sum / count * rstd));
+      }
+    }
+    map.each_chunk([&](int64_t sample, int64_t, int64_t at, const loops::Rows& rows) {
+      loop.backward(rows,
+                    columns.of(map, sample),
+                    slope.data() + sample * map.width,
+                    to_dz + at,
+                    from + at,
+                    to + at);
+    });
+  });
 }
 
 Forward forward_on_cpu(const at::Tensor& x,
@@ -123,6 +356,10 @@ Forward forward_on_cpu(const at::Tensor& x,
   at::Tensor y = at::empty_like(x);
   at::Tensor moments = at::empty({x.size(0) * groups, 2}, x.options().dtype(at::kFloat));
   float* const found = moments.mutable_data_ptr<float>();
+  if (is_rows(x)) {
+    forward_of_rows(x, affine, groups, eps, y, found);
+    return {y, moments};
+  }
   with_element_type(x, [&](const auto& loop, auto element) {
     using T = decltype(element);
     const T* const from = data_of<T>(x);
@@ -173,10 +410,17 @@ Backward backward_on_cpu(const at::Tensor& dy,
                          int64_t groups) {
   check(x, weight, bias, scale_shift, groups);
   const Affine affine(x, weight, bias, scale_shift);
-  const at::Tensor grad = dy.to(x.scalar_type()).contiguous();
+  const bool rows = is_rows(x);
+  const at::Tensor grad =
+      dy.to(x.scalar_type())
+          .contiguous(rows ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous);
   at::Tensor dx = at::empty_like(x);
   std::vector<float> dgain(affine.gain.size()), doffset(affine.gain.size());
   const float* const found = moments.const_data_ptr<float>();
+  if (rows) {
+    backward_of_rows(grad, x, affine, groups, found, dx, dgain, doffset);
+    return affine_gradients(affine, dx, dgain, doffset);
+  }
   with_element_type(x, [&](const auto& loop, auto element) {
     using T = decltype(element);
     const T* const from = data_of<T>(x);
@@ -288,7 +532,7 @@ at::Tensor group_norm_silu_plain(const GroupNormSiluInputs& inputs, int64_t grou
 
 bool has_group_norm_silu(const at::Tensor& x) {
   return (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16) && x.dim() == 4 &&
-         x.is_contiguous() &&
+         (x.is_contiguous() || is_rows(x)) &&
          forward_operation().hasKernelForDispatchKey(x.options().computeDispatchKey());
 }
 

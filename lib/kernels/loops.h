@@ -42,9 +42,145 @@ struct GroupNormSilu {
                    float* dshift);
 };
 
+/// Pixels [rows, width] whose channels lie side by side. Where a pixel has few channels, a row is several
+/// pixels, so that the inner loops are long.
+struct Rows {
+  int64_t rows;
+  int64_t width;
+};
+
+/// What each column of the rows takes part in: z = (x - center) factor + shift, y = silu(z). All [width].
+struct Columns {
+  const float* center;
+  const float* factor;
+  const float* shift;
+};
+
+/// GroupNormSilu in parts, for maps whose channels lie side by side.
+template <class T>
+struct RowsNormSilu {
+  /// sum and squares: of x - center, by columns
+  void (*sums)(const Rows& rows, const T* x, const float* center, float* sum, float* squares);
+  /// y = silu(z)
+  void (*forward)(const Rows& rows, const Columns& columns, const T* x, T* y);
+  /// dz of dy, and the sums of dz and of dz (x - center) by columns. @param dz [rows, width]
+  void (*backward_sums)(const Rows& rows,
+                        const Columns& columns,
+                        const T* dy,
+                        const T* x,
+                        float* dz,
+                        float* sum,
+                        float* product);
+  /// dx = dz factor - (x - center) slope - base; `shift` of the columns is `base`
+  void (*backward)(const Rows& rows,
+                   const Columns& columns,
+                   const float* slope,
+                   const float* dz,
+                   const T* x,
+                   T* dx);
+};
+
+/// Maps [B, H, W, channels] and the square around each pixel, zero outside of the map.
+struct Patches {
+  int64_t height, width, channels;
+  int64_t kernel;  ///< odd
+};
+
+template <class T>
+struct Unfold {
+  /// [B H W, channels] -> [B H W, kernel, kernel, channels], of pixels first to last
+  void (*unfold)(const Patches& patches, int64_t first, int64_t last, const T* x, T* rows);
+  /// Adds each pixel up from all squares that it is in. @param scratch [channels]
+  void (*fold)(
+      const Patches& patches, int64_t first, int64_t last, const T* rows, T* x, float* scratch);
+};
+
+/// A convolution with a large kernel of few maps to few, of stride 1: the inner loops run along the pixels
+/// of a row. Rows are padded: reading or writing a whole tile too much has to be allowed.
+struct WideShape {
+  int64_t in, out;  ///< maps; `out` a multiple of kWideOut
+  int64_t width;    ///< of a row
+  int64_t kernel;
+  int64_t plane;       ///< from one map of x to the next
+  int64_t stride;      ///< from one row of x to the next
+  int64_t out_stride;  ///< from one map of y to the next
+};
+inline constexpr int kWideOut = 4;
+inline constexpr int64_t kWideSlack = 64;  ///< of the rows: more than any tile
+
+struct WideConvolution {
+  /// A row of all maps. @param x the first row that the kernel reaches, padded
+  /// @param weight [out / kWideOut, in, kernel, kernel, kWideOut] @param y [out, width]
+  void (*forward)(
+      const WideShape& shape, const float* x, const float* weight, const float* bias, float* y);
+  /// Adds to the sums of a map of x. @param x [rows + kernel - 1, width + kernel - 1], padded
+  /// @param dy [rows, out, width], zero in the padding
+  void (*weight_gradient)(
+      const WideShape& shape, int64_t rows, const float* x, const float* dy, float* sums);
+  /// The number of sums, and what they are sums of: adds to [out, kernel, kernel].
+  int64_t (*sums)(const WideShape& shape);
+  void (*weights_of)(const WideShape& shape, const float* sums, double* weights);
+};
+
+/// A map [B, H, W, channels] in tiles of 4x4 pixels, numbered over all samples; `channels` is a multiple of
+/// kTileChannels.
+struct TileMap {
+  int64_t height, width, channels;
+};
+inline constexpr int64_t kTileChannels = 16;
+
+/// The parts of a 3x3 convolution by tiles. What belongs to tiles `first` to `last` is 36 times
+/// [last - first, channels], each `step` after the one before.
+struct Winograd {
+  void (*tiles_of_pixels)(
+      const TileMap& map, int64_t first, int64_t last, int64_t step, const float* x, float* v);
+  /// Of `width` channels, those of m, of the map's. @param bias [width] or null
+  void (*pixels_of_tiles)(const TileMap& map,
+                          int64_t first,
+                          int64_t last,
+                          int64_t step,
+                          int64_t width,
+                          const float* m,
+                          const float* bias,
+                          float* y);
+  void (*tiles_of_gradients)(
+      const TileMap& map, int64_t first, int64_t last, int64_t step, const float* dy, float* z);
+  /// [out, 3, 3, in] -> [36, in, out], of the channels `first` to `last` of `in`
+  void (*tiles_of_weights)(
+      int64_t first, int64_t last, int64_t out, int64_t in, const float* w, float* u);
+  /// [out, 3, 3, in] -> [36, out, width], flipped, of the channels `first` to `last` of `out` and the first `width`
+  /// of `in`
+  void (*tiles_of_flipped_weights)(int64_t first,
+                                   int64_t last,
+                                   int64_t out,
+                                   int64_t in,
+                                   int64_t width,
+                                   const float* w,
+                                   float* u);
+  /// [36, out, in] -> [out, 3, 3, in], of the channels `first` to `last` of `out`
+  void (*weights_of_tiles)(
+      int64_t first, int64_t last, int64_t out, int64_t in, const float* u, float* w);
+  /// m = v u: [tiles, in] [in, out] -> [tiles, out]
+  void (*product)(int64_t tiles, int64_t in, int64_t out, const float* v, const float* u, float* m);
+  /// u += z^T v: [tiles, out] [tiles, in] -> [out, in]. Rows of z are z_row apart.
+  void (*gradient)(int64_t tiles,
+                   int64_t out,
+                   int64_t z_row,
+                   int64_t in,
+                   const float* z,
+                   const float* v,
+                   float* u);
+};
+
 struct Table {
   GroupNormSilu<float> group_norm_silu_float;
   GroupNormSilu<Half> group_norm_silu_half;
+  RowsNormSilu<float> rows_norm_silu_float;
+  RowsNormSilu<Half> rows_norm_silu_half;
+  Unfold<float> unfold_float;
+  Unfold<Half> unfold_half;
+  WideConvolution wide_convolution;
+  Winograd winograd;
 };
 
 const Table& baseline();

@@ -166,9 +166,127 @@ void group_norm_silu_backward(const Group& group,
   }
 }
 
+// Four rows at a time: each sum is then loaded and stored once for four values.
+template <class T>
+void rows_sums(const Rows& rows, const T* x, const float* center, float* sum, float* squares) {
+  const int64_t width = rows.width;
+  for (int64_t i = 0; i < width; ++i) sum[i] = squares[i] = 0;
+  int64_t row = 0;
+  for (; row + 4 <= rows.rows; row += 4) {
+    const T* const x0 = x + row * width;
+    const T *const x1 = x0 + width, *const x2 = x1 + width, *const x3 = x2 + width;
+#pragma omp simd
+    for (int64_t i = 0; i < width; ++i) {
+      const float c = center[i];
+      const float d0 = load(x0[i]) - c, d1 = load(x1[i]) - c;
+      const float d2 = load(x2[i]) - c, d3 = load(x3[i]) - c;
+      sum[i] += (d0 + d1) + (d2 + d3);
+      squares[i] += (d0 * d0 + d1 * d1) + (d2 * d2 + d3 * d3);
+    }
+  }
+  for (; row < rows.rows; ++row) {
+    const T* const from = x + row * width;
+#pragma omp simd
+    for (int64_t i = 0; i < width; ++i) {
+      const float d = load(from[i]) - center[i];
+      sum[i] += d;
+      squares[i] += d * d;
+    }
+  }
+}
+
+template <class T>
+void rows_norm_silu(const Rows& rows, const Columns& columns, const T* x, T* y) {
+  const int64_t width = rows.width;
+  for (int64_t row = 0; row < rows.rows; ++row) {
+    const T* const from = x + row * width;
+    T* const to = y + row * width;
+#pragma omp simd
+    for (int64_t i = 0; i < width; ++i) {
+      const float z = (load(from[i]) - columns.center[i]) * columns.factor[i] + columns.shift[i];
+      store(to[i], z * sigmoid(z));
+    }
+  }
+}
+
+template <class T>
+void rows_norm_silu_backward_sums(const Rows& rows,
+                                  const Columns& columns,
+                                  const T* dy,
+                                  const T* x,
+                                  float* dz,
+                                  float* sum,
+                                  float* product) {
+  const int64_t width = rows.width;
+  for (int64_t i = 0; i < width; ++i) sum[i] = product[i] = 0;
+  for (int64_t row = 0; row < rows.rows; ++row) {
+    const T* const from = x + row * width;
+    const T* const from_dy = dy + row * width;
+    float* const to = dz + row * width;
+#pragma omp simd
+    for (int64_t i = 0; i < width; ++i) {
+      const float d = load(from[i]) - columns.center[i];
+      const float z = d * columns.factor[i] + columns.shift[i];
+      const float s = sigmoid(z);
+      const float found = load(from_dy[i]) * (s + z * s * (1.0f - s));
+      to[i] = found;
+      sum[i] += found;
+      product[i] += found * d;
+    }
+  }
+}
+
+template <class T>
+void rows_norm_silu_backward(const Rows& rows,
+                             const Columns& columns,
+                             const float* slope,
+                             const float* dz,
+                             const T* x,
+                             T* dx) {
+  const int64_t width = rows.width;
+  for (int64_t row = 0; row < rows.rows; ++row) {
+    const T* const from = x + row * width;
+    const float* const from_dz = dz + row * width;
+    T* const to = dx + row * width;
+#pragma omp simd
+    for (int64_t i = 0; i < width; ++i) {
+      const float d = load(from[i]) - columns.center[i];
+      store(to[i], from_dz[i] * columns.factor[i] - d * slope[i] - columns.shift[i]);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace dalle2::loops
+
+#include "kernels/convolution_body.h"
+#include "kernels/winograd_body.h"
+
+namespace dalle2::loops {
+namespace {
+
 constexpr Table kTable = {
     {&group_norm_silu<float>, &group_norm_silu_backward<float>},
     {&group_norm_silu<Half>, &group_norm_silu_backward<Half>},
+    {&rows_sums<float>,
+     &rows_norm_silu<float>,
+     &rows_norm_silu_backward_sums<float>,
+     &rows_norm_silu_backward<float>},
+    {&rows_sums<Half>,
+     &rows_norm_silu<Half>,
+     &rows_norm_silu_backward_sums<Half>,
+     &rows_norm_silu_backward<Half>},
+    {&unfold<float>, &fold<float>},
+    {&unfold<Half>, &fold<Half>},
+    {&wide_forward, &wide_weight_gradient, &wide_sums, &wide_weights_of},
+    {&tiles_of_pixels,
+     &pixels_of_tiles,
+     &tiles_of_gradients,
+     &tiles_of_weights,
+     &tiles_of_flipped_weights,
+     &weights_of_tiles,
+     &tile_product,
+     &tile_gradient},
 };
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <map>
 #include <utility>
 
+#include "kernels/convolution.h"
 #include "model/layers.h"
 
 namespace dalle2 {
@@ -32,14 +33,35 @@ thread_local std::map<std::pair<const void*, at::ScalarType>, Derived> derived;
 thread_local int at_rest = 0;  // WeightsAtRest that live on this thread
 
 at::Tensor standardize_filters(const at::Tensor& weight, at::ScalarType dtype) {
-  const at::Tensor filters = weight.flatten(1);
-  return at::layer_norm(filters, {filters.size(1)}, {}, {}, norm_eps(dtype)).view_as(weight);
+  // In the order in which they lie: their mean and variance do not depend on it.
+  const bool last = !weight.is_contiguous() && weight.is_contiguous(at::MemoryFormat::ChannelsLast);
+  const at::Tensor laid = last ? weight.permute({0, 2, 3, 1}) : weight;
+  const at::Tensor filters = laid.flatten(1);
+  const at::Tensor normed =
+      at::layer_norm(filters, {filters.size(1)}, {}, {}, norm_eps(dtype)).view_as(laid);
+  return last ? normed.permute({0, 3, 1, 2}) : normed;
 }
 
-at::Tensor standardized(const at::Tensor& weight, at::ScalarType dtype) {
-  if (at_rest == 0 || at::GradMode::is_enabled()) return standardize_filters(weight, dtype);
+/// Filters in the order that the CPU's convolution of a map like x would bring them into at each use.
+bool needs_order(const at::Tensor& x, const at::Tensor& weight) {
+  const auto last = at::MemoryFormat::ChannelsLast;
+  return x.is_cpu() && weight.size(2) > 1 && x.is_contiguous(last) && !x.is_contiguous() &&
+         !weight.is_contiguous(last);
+}
+
+/// What a convolution of x multiplies by.
+at::Tensor filters_for(const at::Tensor& x, const at::Tensor& weight, bool standardize) {
+  const at::ScalarType dtype = x.scalar_type();
+  if (at_rest == 0 || at::GradMode::is_enabled()) {
+    return standardize ? standardize_filters(weight, dtype) : weight;
+  }
+  const bool order = needs_order(x, weight);
+  if (!standardize && !order) return weight;
   Derived& entry = derived[{weight.unsafeGetTensorImpl(), dtype}];
-  if (!entry.filters.defined()) entry = {weight, standardize_filters(weight, dtype)};
+  if (!entry.filters.defined()) {
+    const at::Tensor filters = standardize ? standardize_filters(weight, dtype) : weight;
+    entry = {weight, order ? in_order_for_convolutions(filters) : filters};
+  }
   return entry.filters;
 }
 
@@ -130,8 +152,7 @@ at::Tensor weighted_conv(const at::Tensor& x,
                          const ConvSettings& settings) {
   const auto& [stride, padding, standardize] = settings;
   if (!needs_cast(x, weight)) {
-    const at::Tensor filters = standardize ? standardized(weight, x.scalar_type()) : weight;
-    return at::conv2d(x, filters, bias, stride, padding);
+    return convolution({x, filters_for(x, weight, standardize), bias}, stride, padding);
   }
   const at::Tensor product = FrozenConv::apply(x, weight, stride, padding, standardize);
   return bias.defined() ? product + bias.view({1, -1, 1, 1}) : product;

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "kernels/convolution.h"
 
 namespace dalle2 {
 namespace {
@@ -33,6 +34,14 @@ void check_tensor(const std::string& name, const at::Tensor& tensor, const at::D
            device.str());
 }
 
+/// Small filters over many channels, on the CPU: its convolutions of maps whose channels lie side by side
+/// would else reorder them at each use. Larger ones are of few channels, and fast as they are.
+bool lies_channels_last(const at::Tensor& tensor) {
+  constexpr int64_t kLargest = 4, kFewest = 8;
+  return tensor.dim() == 4 && likes_channels_last(tensor.device()) && tensor.size(1) >= kFewest &&
+         tensor.size(2) > 1 && tensor.size(2) <= kLargest && tensor.size(2) == tensor.size(3);
+}
+
 /// Gives `entries` their offsets from `cursor` on, one after the other.
 int64_t place(const std::vector<FlatEntry*>& entries, int64_t cursor) {
   for (FlatEntry* entry : entries) {
@@ -44,6 +53,17 @@ int64_t place(const std::vector<FlatEntry*>& entries, int64_t cursor) {
 }
 
 }  // namespace
+
+at::Tensor FlatEntry::of(const at::Tensor& flat) const {
+  const at::Tensor own = flat.narrow(0, offset, numel);
+  if (!channels_last) return own.view(tensor.sizes());
+  return own.view({tensor.size(0), tensor.size(2), tensor.size(3), tensor.size(1)})
+      .permute({0, 3, 1, 2});
+}
+
+at::Tensor FlatEntry::flattened(const at::Tensor& values) const {
+  return channels_last ? values.permute({0, 2, 3, 1}).flatten() : values.flatten();
+}
 
 FlatParameters::FlatParameters(const torch::nn::Module& module)
     : FlatParameters(module, [](const std::string&) { return true; }) {}
@@ -65,6 +85,7 @@ FlatParameters::FlatParameters(const torch::nn::Module& module, const IsMember& 
     check_tensor(item.key(), item.value(), *device);
     if (seen.insert(item.value().unsafeGetTensorImpl()).second) {
       parameters_.push_back({item.key(), item.value()});
+      parameters_.back().channels_last = lies_channels_last(item.value());
     }
   }
   for (const auto& item : module.named_buffers()) {

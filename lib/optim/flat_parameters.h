@@ -45,11 +45,13 @@ struct FlatEntry {
   at::Tensor tensor;   ///< the module's own tensor: a view of the buffer
   int64_t offset = 0;  ///< first element; a multiple of kFlatAlignment
   int64_t numel = 0;   ///< elements of its own, without the padding after it
+  /// Filters [out, in, h, w] that lie as [out, h, w, in], as the CPU's convolutions read them.
+  bool channels_last = false;
 
   /// Its place in any buffer of this layout, in its shape: a view.
-  at::Tensor of(const at::Tensor& flat) const {
-    return flat.narrow(0, offset, numel).view(tensor.sizes());
-  }
+  at::Tensor of(const at::Tensor& flat) const;
+  /// The elements of a tensor of its shape in their order in a buffer. [numel]
+  at::Tensor flattened(const at::Tensor& values) const;
 };
 
 /// Entries begin at multiples of this many floats (64 bytes), so that kernels see aligned rows.

@@ -182,17 +182,14 @@ std::optional<ParameterState> Optimizer::state(size_t i, const FlatMoments& whol
   }
   D2_CHECK(whole.exp_avg.numel() == values_.numel(), "the moments are those of a slice");
   const FlatEntry& entry = entries_[i];
-  const auto view = [&](const at::Tensor& flat) {
-    return flat.narrow(0, entry.offset, entry.numel).view(entry.tensor.sizes());
-  };
-  return ParameterState{steps_[i], view(whole.exp_avg), view(whole.exp_avg_sq)};
+  return ParameterState{steps_[i], entry.of(whole.exp_avg), entry.of(whole.exp_avg_sq)};
 }
 
 void Optimizer::set_state(size_t i, const std::optional<ParameterState>& state) {
   const torch::NoGradGuard no_grad;
   const FlatEntry& entry = entries_.at(i);
   const auto set = [&](const at::Tensor& moments, const at::Tensor& of_entry) {
-    copy_into_slice(moments, slice_, entry.offset, of_entry);
+    copy_into_slice(moments, slice_, entry.offset, entry.flattened(of_entry));
   };
   steps_[i] = state ? state->step : 0;
   if (state) {
@@ -203,7 +200,7 @@ void Optimizer::set_state(size_t i, const std::optional<ParameterState>& state) 
     set(moments_.exp_avg, state->exp_avg);
     set(moments_.exp_avg_sq, state->exp_avg_sq);
   } else {
-    const at::Tensor zeros = at::zeros({entry.numel}, values_.options());
+    const at::Tensor zeros = at::zeros(entry.tensor.sizes(), values_.options());
     set(moments_.exp_avg, zeros);
     set(moments_.exp_avg_sq, zeros);
   }

@@ -19,6 +19,7 @@ struct Case {
   int64_t batch, channels, height, width, groups;
   bool timed;
   at::ScalarType dtype;
+  at::MemoryFormat format = at::MemoryFormat::Contiguous;
 };
 
 using Function = at::Tensor (*)(const GroupNormSiluInputs&, int64_t, double);
@@ -30,7 +31,10 @@ GroupNormSiluInputs drawn(const Case& c, at::ScalarType dtype) {
     return (at::randn(sizes) + shift).to(c.dtype).to(dtype).set_requires_grad(true);
   };
   GroupNormSiluInputs inputs;
-  inputs.x = draw({c.batch, c.channels, c.height, c.width}, 5.0);
+  inputs.x = draw({c.batch, c.channels, c.height, c.width}, 5.0)
+                 .detach()
+                 .contiguous(c.format)
+                 .set_requires_grad(true);
   inputs.weight = at::randn({c.channels}).to(dtype).set_requires_grad(true);
   inputs.bias = at::randn({c.channels}).to(dtype).set_requires_grad(true);
   if (c.timed) inputs.scale_shift = draw({c.batch, 2 * c.channels}, 0.0);
@@ -61,7 +65,11 @@ TEST_CASE("one operation of norm, scale, shift and SiLU is the chain of ATen's, 
   const Case c = GENERATE_COPY(Case{2, 8, 4, 4, 4, timed, dtype},
                                Case{1, 16, 3, 1, 2, timed, dtype},
                                Case{3, 24, 7, 5, 8, timed, dtype},
-                               Case{2, 8, 96, 96, 2, timed, dtype});
+                               Case{2, 8, 96, 96, 2, timed, dtype},
+                               Case{2, 8, 4, 4, 4, timed, dtype, at::MemoryFormat::ChannelsLast},
+                               Case{1, 16, 3, 2, 2, timed, dtype, at::MemoryFormat::ChannelsLast},
+                               Case{3, 24, 7, 5, 8, timed, dtype, at::MemoryFormat::ChannelsLast},
+                               Case{2, 8, 96, 96, 2, timed, dtype, at::MemoryFormat::ChannelsLast});
   CAPTURE(c.batch, c.channels, c.height, c.width, timed, c10::toString(dtype));
   GroupNormSiluInputs given = drawn(c, dtype);
   // Parameters stay float32 under autocast.
@@ -89,7 +97,8 @@ TEST_CASE("the operation falls back on ATen's for what it has no loops for") {
   CHECK(has_group_norm_silu(x));
   CHECK_FALSE(has_group_norm_silu(x.to(at::kDouble)));
   CHECK_FALSE(has_group_norm_silu(x.to(at::kHalf)));
-  CHECK_FALSE(has_group_norm_silu(x.contiguous(at::MemoryFormat::ChannelsLast)));
+  CHECK(has_group_norm_silu(x.contiguous(at::MemoryFormat::ChannelsLast)));
+  CHECK_FALSE(has_group_norm_silu(x.transpose(2, 3).slice(2, 0, 4, 2)));
   const Case c{2, 8, 4, 4, 4, true, at::kDouble};
   CHECK(torch::autograd::grad({group_norm_silu(drawn(c, at::kDouble), 4, kEps).sum()},
                               {drawn(c, at::kDouble).x},
@@ -106,6 +115,8 @@ TEST_CASE("a NaN stays one, and large values do not become any") {
   x[0][0][0][0] = std::numeric_limits<float>::quiet_NaN();
   const at::Tensor y = group_norm_silu({x, ones, ones, {}}, 4, kEps);
   CHECK(y.isnan().sum().item<int64_t>() == 32);  // its group
+  const at::Tensor last = x.contiguous(at::MemoryFormat::ChannelsLast);
+  CHECK(group_norm_silu({last, ones, ones, {}}, 4, kEps).isnan().sum().item<int64_t>() == 32);
   const at::Tensor large =
       group_norm_silu({at::randn({1, 8, 4, 4}), ones * 1e4, ones, {}}, 4, kEps);
   CHECK(large.isfinite().all().item<bool>());
@@ -113,7 +124,8 @@ TEST_CASE("a NaN stays one, and large values do not become any") {
 }
 
 TEST_CASE("threads change no bit") {
-  const Case c{5, 16, 64, 64, 8, true, at::kFloat};
+  const auto format = GENERATE(at::MemoryFormat::Contiguous, at::MemoryFormat::ChannelsLast);
+  const Case c{5, 16, 64, 64, 8, true, at::kFloat, format};
   const int threads = at::get_num_threads();
   at::set_num_threads(1);
   const auto one = answers(&group_norm_silu, c, drawn(c, at::kFloat));

@@ -47,6 +47,29 @@ TEST_CASE("parameters that decay come first and the order of registration stays 
   CHECK(flat.parameters()[0].offset == 64);
 }
 
+TEST_CASE("small filters over many channels lie channels last, and any tensor finds its order") {
+  const at::Tensor small = test::wave({4, 8, 3, 3}), large = test::wave({4, 8, 7, 7});
+  test::FlatModule module({{"small", small}, {"large", large}, {"few", test::wave({4, 3, 3, 3})}});
+  const FlatParameters flat(module);
+  const at::Tensor weight = module.parameter("small");
+  CHECK(at::equal(weight, small));
+  CHECK(weight.is_contiguous(at::MemoryFormat::ChannelsLast));
+  CHECK_FALSE(weight.is_contiguous());
+  CHECK(module.parameter("large").is_contiguous());
+  CHECK(module.parameter("few").is_contiguous());
+  CHECK(weight.data_ptr<float>() == flat.values().data_ptr<float>() + flat.parameters()[0].offset);
+
+  const FlatEntry& entry = flat.parameters()[0];
+  CHECK(at::equal(entry.of(flat.values()), small));
+  // The other way: part of a tensor into part of a buffer.
+  const at::Tensor buffer = at::zeros_like(flat.values());
+  for (const FlatSlice& slice : {FlatSlice{0, 100}, FlatSlice{100, buffer.numel()}}) {
+    copy_into_slice(slice.of(buffer), slice, entry.offset, entry.flattened(-small));
+  }
+  CHECK(at::equal(entry.of(buffer), -small));
+  CHECK(buffer.count_nonzero().item<int64_t>() == small.count_nonzero().item<int64_t>());
+}
+
 TEST_CASE("floating buffers lie behind the parameters and others stay where they are") {
   test::FlatModule module({{"weight", test::wave({2, 2})}});
   module.register_buffer("running", at::full({3}, 7.0F));

@@ -8,11 +8,15 @@
 #include <chrono>
 #include <utility>
 
+#include "kernels/convolution.h"
 #include "model/random.h"
 #include "support/fake_device_parts.h"
 
 namespace dalle2::test {
 namespace {
+
+/// Its convolutions are ATen's on the CPU, in the plain order: the CPU's own are to have the same bits.
+const PlainConvolutions plain_convolutions;
 
 // ---- Random numbers
 

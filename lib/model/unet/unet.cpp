@@ -101,9 +101,14 @@ at::Tensor UnetImpl::forward(const at::Tensor& x,
   layers.recomputes =
       layers.config.checkpoint_during_training && is_training() && at::GradMode::is_enabled();
   const UnetEmbedded embedded = layers.embed(time.to(x.scalar_type()), conditions);
-  at::Tensor h = layers.init_conv.forward(layers.join_inputs(x, conditions));
+  // The trunk keeps the order of what enters it. The first convolution is left out: large kernels over
+  // few channels are slower in it.
+  at::Tensor h =
+      in_order_for_convolutions(layers.init_conv.forward(layers.join_inputs(x, conditions)));
   h = layers.trunk(std::move(h), embedded);
-  if (layers.config.lowres_cond) h = at::cat({h, conditions.lowres_cond_img}, 1);
+  if (layers.config.lowres_cond) {
+    h = at::cat({h, in_order_for_convolutions(conditions.lowres_cond_img)}, 1);
+  }
   return layers.to_out->forward(h);
 }
 

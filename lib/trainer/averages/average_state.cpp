@@ -242,7 +242,8 @@ void WeightAverage::read_diffusers(const Cursor& saved) {
   take(saved, "power", is_number, "Invalid power", theirs.power);
   const std::vector<at::Tensor> shadows = shadows_of(saved, online_.parameters());
   for (size_t i = 0; i < shadows.size(); ++i) {
-    copy_into_slice(values(), kept_, online_.parameters()[i].offset, shadows[i]);
+    const FlatEntry& entry = online_.parameters()[i];
+    copy_into_slice(values(), kept_, entry.offset, entry.flattened(shadows[i]));
   }
   rule_->set_counters(/*initted=*/false, step);
   if (theirs == config_.ema) return;

@@ -1,0 +1,424 @@
+// SPDX-License-Identifier: MIT
+#include "kernels/convolution.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/autocast_mode.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <optional>
+#include <vector>
+
+#include "kernels/loops.h"
+#include "kernels/winograd.h"
+
+namespace dalle2 {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+using MaybeTensor = std::optional<at::Tensor>;  // undefined ones are no inputs of an operation
+
+/// The largest map, of all samples together, whose unfolded copy is cheaper than what oneDNN does to the
+/// weights: measured with 64 to 512 channels.
+constexpr int64_t kUnfoldedPixels = 256;
+/// The most maps of x for which rows of pixels are the better inner loops.
+constexpr int64_t kWideMaps = 8;
+
+bool channels_side_by_side(const at::Tensor& x) {
+  return x.is_contiguous(at::MemoryFormat::ChannelsLast) &&
+         (!x.is_contiguous() || x.size(2) * x.size(3) == 1);
+}
+
+/// Autocast does not reach what follows: the operands have its type already.
+class WithoutAutocast {
+ public:
+  WithoutAutocast() = default;
+
+ private:
+  c10::impl::ExcludeDispatchKeyGuard guard_{
+      c10::DispatchKeySet{c10::DispatchKey::AutocastCPU, c10::DispatchKey::AutocastCUDA}};
+};
+
+template <class Work>
+void with_unfold_loops(const at::Tensor& x, const Work& work) {
+  const loops::Table& table = loops::best();
+  if (x.scalar_type() == at::kFloat) {
+    work(table.unfold_float, float{});
+  } else {
+    work(table.unfold_half, loops::Half{});
+  }
+}
+
+constexpr int64_t kPixelGrain = 16;  // pixels
+
+/// The squares around the pixels of a map whose channels lie side by side. [B H W, k k in]
+at::Tensor unfolded(const at::Tensor& x, int64_t kernel) {
+  const int64_t pixels = x.size(0) * x.size(2) * x.size(3);
+  const loops::Patches patches{x.size(2), x.size(3), x.size(1), kernel};
+  at::Tensor rows = at::empty({pixels, kernel * kernel * x.size(1)}, x.options());
+  with_unfold_loops(x, [&](const auto& loop, auto element) {
+    using T = decltype(element);
+    const T* const from = static_cast<const T*>(x.const_data_ptr());
+    T* const to = static_cast<T*>(rows.mutable_data_ptr());
+    at::parallel_for(0, pixels, kPixelGrain, [&](int64_t begin, int64_t end) {
+      loop.unfold(patches, begin, end, from, to);
+    });
+  });
+  return rows;
+}
+
+/// Each pixel is the sum over the squares that it is in. @return as `like`
+at::Tensor folded(const at::Tensor& rows, const at::Tensor& like, int64_t kernel) {
+  const int64_t pixels = like.size(0) * like.size(2) * like.size(3);
+  const loops::Patches patches{like.size(2), like.size(3), like.size(1), kernel};
+  at::Tensor x = at::empty_like(like, like.options(), at::MemoryFormat::ChannelsLast);
+  with_unfold_loops(x, [&](const auto& loop, auto element) {
+    using T = decltype(element);
+    const T* const from = static_cast<const T*>(rows.const_data_ptr());
+    T* const to = static_cast<T*>(x.mutable_data_ptr());
+    at::parallel_for(0, pixels, kPixelGrain, [&](int64_t begin, int64_t end) {
+      std::vector<float> scratch(static_cast<size_t>(patches.channels));
+      loop.fold(patches, begin, end, from, to, scratch.data());
+    });
+  });
+  return x;
+}
+
+at::Tensor tokens_of(const at::Tensor& map) {  // [B, C, H, W] -> [B H W, C]
+  return map.permute({0, 2, 3, 1}).reshape({-1, map.size(1)});
+}
+
+at::Tensor map_of(const at::Tensor& tokens, const at::Tensor& like) {  // [B H W, C] -> [B, C, H, W]
+  return tokens.view({like.size(0), like.size(2), like.size(3), tokens.size(1)})
+      .permute({0, 3, 1, 2});
+}
+
+/// [out, in, k, k] -> [out, k k in]: a view where filters lie in that order.
+at::Tensor matrix_of(const at::Tensor& weight) {
+  return weight.permute({0, 2, 3, 1}).reshape({weight.size(0), -1});
+}
+
+bool needs_bias_grad(AutogradContext* context) {
+  return context->saved_data["bias"].toBool() && context->needs_input_grad(2);
+}
+
+MaybeTensor if_any(const at::Tensor& t) {
+  return t.defined() ? MaybeTensor(t) : std::nullopt;
+}
+
+/// The gradients by ATen's operation, which has gradients of its own.
+variable_list plain_gradients(AutogradContext* context, const at::Tensor& dy) {
+  const variable_list saved = context->get_saved_variables();
+  const at::Tensor &x = saved[0], &weight = saved[1];
+  const int64_t padding = weight.size(2) / 2;
+  const std::array<bool, 3> wanted = {
+      context->needs_input_grad(0), context->needs_input_grad(1), needs_bias_grad(context)};
+  auto [dx, dweight, dbias] = at::convolution_backward(dy,
+                                                       x,
+                                                       weight,
+                                                       /*bias_sizes=*/at::IntArrayRef{dy.size(1)},
+                                                       {1, 1},
+                                                       {padding, padding},
+                                                       /*dilation=*/{1, 1},
+                                                       /*transposed=*/false,
+                                                       /*output_padding=*/{0, 0},
+                                                       /*groups=*/1,
+                                                       wanted);
+  return {dx, dweight, dbias};
+}
+
+struct Unfolded : torch::autograd::Function<Unfolded> {
+  static at::Tensor forward(AutogradContext* context,
+                            const at::Tensor& x,
+                            const at::Tensor& weight,
+                            const MaybeTensor& bias) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    context->save_for_backward({x, weight});
+    context->saved_data["bias"] = bias.has_value();
+    return map_of(at::linear(unfolded(x, weight.size(2)), matrix_of(weight), bias), x);
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const WithoutAutocast without;
+    if (at::GradMode::is_enabled()) return plain_gradients(context, grads[0]);
+    const variable_list saved = context->get_saved_variables();
+    const at::Tensor &x = saved[0], &weight = saved[1];
+    const int64_t kernel = weight.size(2);
+    const at::Tensor dy = tokens_of(grads[0]);
+    variable_list found(3);
+    if (context->needs_input_grad(0)) {
+      found[0] = folded(at::mm(dy, matrix_of(weight)), x, kernel);
+    }
+    if (context->needs_input_grad(1)) {
+      found[1] = at::mm(dy.t(), unfolded(x, kernel))
+                     .view({weight.size(0), kernel, kernel, weight.size(1)})
+                     .permute({0, 3, 1, 2});
+    }
+    if (needs_bias_grad(context)) found[2] = dy.sum(0);
+    return found;
+  }
+};
+
+at::Tensor channels_last(const at::Tensor& t) {
+  return t.contiguous(at::MemoryFormat::ChannelsLast);
+}
+
+struct ByTiles : torch::autograd::Function<ByTiles> {
+  static at::Tensor forward(AutogradContext* context,
+                            const at::Tensor& x,
+                            const at::Tensor& weight,
+                            const MaybeTensor& bias) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    context->save_for_backward({x, weight});
+    context->saved_data["bias"] = bias.has_value();
+    return winograd_convolution(x, channels_last(weight), bias.value_or(at::Tensor()));
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    if (at::GradMode::is_enabled()) return plain_gradients(context, grads[0]);
+    const variable_list saved = context->get_saved_variables();
+    const at::Tensor &x = saved[0], &weight = saved[1];
+    const at::Tensor dy = channels_last(grads[0]);
+    const at::Tensor filters = channels_last(weight);
+    variable_list found(3);
+    if (context->needs_input_grad(0)) found[0] = winograd_pixel_gradient(dy, filters);
+    if (context->needs_input_grad(1)) found[1] = winograd_weight_gradient(x, dy, filters);
+    if (needs_bias_grad(context)) found[2] = dy.sum({0, 2, 3});
+    return found;
+  }
+};
+
+/// What a wide convolution reads and writes, in padded rows.
+class WideMaps {
+ public:
+  WideMaps(const at::Tensor& x, int64_t out, int64_t kernel)
+      : batch_(x.size(0)), height_(x.size(2)), kernel_(kernel) {
+    const int64_t in = x.size(1), width = x.size(3),
+                  stride = width + kernel - 1 + loops::kWideSlack;
+    const int64_t padding = kernel / 2, rows = height_ + kernel - 1;
+    shape_ = {.in = in,
+              .out = (out + loops::kWideOut - 1) / loops::kWideOut * loops::kWideOut,
+              .width = width,
+              .kernel = kernel,
+              .plane = rows * stride,
+              .stride = stride,
+              .out_stride = width + loops::kWideSlack};
+    // One row more for the tile that reads beyond the last.
+    x_ = at::zeros({batch_ * in * rows + 1, stride}, x.options());
+    x_.narrow(0, 0, batch_ * in * rows)
+        .view({batch_, in, rows, stride})
+        .narrow(2, padding, height_)
+        .narrow(3, padding, width)
+        .copy_(x);
+  }
+
+  /// [B, H, out, width] in rows that are padded too; with zeros
+  at::Tensor rows() const {
+    return at::zeros({batch_ * height_ * shape_.out, shape_.out_stride}, x_.options());
+  }
+  at::Tensor map_of(const at::Tensor& rows, int64_t out) const {  // [B, out, H, W], a view
+    return rows.view({batch_, height_, shape_.out, shape_.out_stride})
+        .narrow(2, 0, out)
+        .narrow(3, 0, shape_.width)
+        .permute({0, 2, 1, 3});
+  }
+
+  at::Tensor forward(const at::Tensor& weight, const at::Tensor& bias) const {
+    const int64_t out = weight.size(0);
+    at::Tensor padded = at::zeros({shape_.out, shape_.in, kernel_, kernel_}, weight.options());
+    padded.narrow(0, 0, out).copy_(weight);
+    const at::Tensor filters = padded.view({-1, loops::kWideOut, shape_.in, kernel_, kernel_})
+                                   .permute({0, 2, 3, 4, 1})
+                                   .contiguous();
+    at::Tensor offset = at::zeros({shape_.out}, weight.options());
+    if (bias.defined()) offset.narrow(0, 0, out).copy_(bias);
+    at::Tensor y = rows();
+    const float* const from = x_.const_data_ptr<float>();
+    const float* const with = filters.const_data_ptr<float>();
+    const float* const add = offset.const_data_ptr<float>();
+    float* const to = y.mutable_data_ptr<float>();
+    at::parallel_for(0, batch_ * height_, 4, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        const int64_t sample = row / height_, own = row % height_;
+        loops::best().wide_convolution.forward(
+            shape_,
+            from + sample * shape_.in * shape_.plane + own * shape_.stride,
+            with,
+            add,
+            to + row * shape_.out * shape_.out_stride);
+      }
+    });
+    return map_of(y, out).contiguous();
+  }
+
+  /// Each map of x has sums of its own, in one order whatever the number of threads.
+  at::Tensor weight_gradient(const at::Tensor& dy) const {
+    constexpr int64_t kRows = 4;  // that stay in the nearest cache
+    const int64_t out = dy.size(1);
+    const at::Tensor padded = rows();
+    map_of(padded, out).copy_(dy);
+    const auto& loop = loops::best().wide_convolution;
+    const float* const from = x_.const_data_ptr<float>();
+    const float* const from_dy = padded.const_data_ptr<float>();
+    at::Tensor all =
+        at::zeros({shape_.in, shape_.out, kernel_, kernel_}, x_.options().dtype(at::kDouble));
+    double* const to = all.mutable_data_ptr<double>();
+    at::parallel_for(0, shape_.in, 1, [&](int64_t begin, int64_t end) {
+      std::vector<float> sums(static_cast<size_t>(loop.sums(shape_)));
+      for (int64_t in = begin; in < end; ++in) {
+        for (int64_t sample = 0; sample < batch_; ++sample) {
+          std::fill(sums.begin(), sums.end(), 0.0f);
+          for (int64_t row = 0; row < height_; row += kRows) {
+            loop.weight_gradient(
+                shape_,
+                std::min(kRows, height_ - row),
+                from + (sample * shape_.in + in) * shape_.plane + row * shape_.stride,
+                from_dy + (sample * height_ + row) * shape_.out * shape_.out_stride,
+                sums.data());
+          }
+          loop.weights_of(shape_, sums.data(), to + in * shape_.out * kernel_ * kernel_);
+        }
+      }
+    });
+    return all.narrow(1, 0, out).transpose(0, 1).to(
+        at::kFloat, false, false, at::MemoryFormat::Contiguous);
+  }
+
+ private:
+  int64_t batch_, height_, kernel_;
+  loops::WideShape shape_{};
+  at::Tensor x_;
+};
+
+struct Wide : torch::autograd::Function<Wide> {
+  static at::Tensor forward(AutogradContext* context,
+                            const at::Tensor& x,
+                            const at::Tensor& weight,
+                            const MaybeTensor& bias) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    context->save_for_backward({x, weight});
+    context->saved_data["bias"] = bias.has_value();
+    return WideMaps(x, weight.size(0), weight.size(2)).forward(weight, bias.value_or(at::Tensor()));
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    if (at::GradMode::is_enabled()) return plain_gradients(context, grads[0]);
+    const variable_list saved = context->get_saved_variables();
+    const at::Tensor &x = saved[0], &weight = saved[1], &dy = grads[0];
+    variable_list found(3);
+    if (context->needs_input_grad(0)) {
+      found[0] = std::get<0>(at::convolution_backward(dy,
+                                                      x,
+                                                      weight,
+                                                      /*bias_sizes=*/std::nullopt,
+                                                      {1, 1},
+                                                      {weight.size(2) / 2, weight.size(2) / 2},
+                                                      /*dilation=*/{1, 1},
+                                                      /*transposed=*/false,
+                                                      /*output_padding=*/{0, 0},
+                                                      /*groups=*/1,
+                                                      {true, false, false}));
+    }
+    if (context->needs_input_grad(1)) {
+      found[1] = WideMaps(x, weight.size(0), weight.size(2)).weight_gradient(dy);
+    }
+    if (needs_bias_grad(context)) found[2] = dy.sum({0, 2, 3});
+    return found;
+  }
+};
+
+/// Elsewhere these loops have not been measured.
+bool has_wide_vectors() {
+#ifdef DALLE2_X86_LOOPS
+  static const bool has = &loops::best() == &loops::avx512();
+  return has;
+#else
+  return false;
+#endif
+}
+
+bool computes_in_float(const at::Tensor& x) {
+  return x.scalar_type() == at::kFloat && !at::autocast::is_autocast_enabled(at::kCPU);
+}
+
+/// Making 36 numbers of 9 weights pays if enough tiles use them.
+bool fits_tiles(const at::Tensor& x, const at::Tensor& weight) {
+  constexpr int64_t kTilesOfChannels = 10;
+  const int64_t in = weight.size(1), out = weight.size(0);
+  return has_wide_vectors() && computes_in_float(x) && weight.scalar_type() == at::kFloat &&
+         weight.size(2) == 3 && in % loops::kTileChannels == 0 && out % loops::kTileChannels == 0 &&
+         winograd_tiles(x) * kTilesOfChannels >= in + out;
+}
+
+std::atomic<int> plain_convolutions = 0;
+
+}  // namespace
+
+PlainConvolutions::PlainConvolutions() {
+  ++plain_convolutions;
+}
+
+PlainConvolutions::~PlainConvolutions() {
+  --plain_convolutions;
+}
+
+bool likes_channels_last(const at::Device& device) {
+  return device.is_cpu() && plain_convolutions == 0;
+}
+
+ConvolutionWay way_of(const ConvolutionInputs& inputs, int64_t stride, int64_t padding) {
+  const at::Tensor &x = inputs.x, &weight = inputs.weight;
+  const bool known = likes_channels_last(x.device()) && x.dim() == 4 && weight.dim() == 4 &&
+                     x.numel() > 0 && x.size(1) == weight.size(1) && stride == 1 &&
+                     weight.size(2) == weight.size(3) && weight.size(2) % 2 == 1 &&
+                     padding == weight.size(2) / 2 &&
+                     (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16);
+  if (!known) return ConvolutionWay::kPlain;
+  if (channels_side_by_side(x)) {
+    if (weight.size(2) == 1) return ConvolutionWay::kTokens;
+    if (fits_tiles(x, weight)) return ConvolutionWay::kTiles;
+    const bool small = x.size(0) * x.size(2) * x.size(3) <= kUnfoldedPixels;
+    return small && x.size(1) >= kWideMaps ? ConvolutionWay::kUnfolded : ConvolutionWay::kPlain;
+  }
+  const bool wide = has_wide_vectors() && computes_in_float(x) && weight.size(2) > 1 &&
+                    weight.scalar_type() == at::kFloat && x.size(1) <= kWideMaps &&
+                    x.size(3) >= 32 && x.size(2) >= weight.size(2);
+  return wide ? ConvolutionWay::kWide : ConvolutionWay::kPlain;
+}
+
+at::Tensor convolution(const ConvolutionInputs& inputs, int64_t stride, int64_t padding) {
+  const auto& [x, weight, bias] = inputs;
+  switch (way_of(inputs, stride, padding)) {
+    case ConvolutionWay::kTokens: {
+      const at::Tensor tokens = x.permute({0, 2, 3, 1});  // [B, H, W, in], contiguous
+      return at::linear(tokens, weight.flatten(1), bias).permute({0, 3, 1, 2});
+    }
+    case ConvolutionWay::kUnfolded: {
+      if (!at::autocast::is_autocast_enabled(at::kCPU)) {
+        if (weight.scalar_type() != x.scalar_type()) break;
+        return Unfolded::apply(x, weight, if_any(bias));
+      }
+      const at::ScalarType dtype = at::autocast::get_autocast_dtype(at::kCPU);
+      if (dtype != at::kBFloat16) break;
+      const auto cast = [&](const at::Tensor& t) {
+        return t.defined() ? at::autocast::cached_cast(dtype, t, at::kCPU) : t;
+      };
+      const at::Tensor map = cast(x), filters = cast(weight), offset = cast(bias);
+      const WithoutAutocast without;
+      return Unfolded::apply(map, filters, if_any(offset));
+    }
+    case ConvolutionWay::kTiles:
+      return ByTiles::apply(x, weight, if_any(bias));
+    case ConvolutionWay::kWide:
+      return Wide::apply(x.contiguous(), weight.contiguous(), if_any(bias));
+    case ConvolutionWay::kPlain:
+      break;
+  }
+  return at::conv2d(x, weight, bias, stride, padding);
+}
+
+}  // namespace dalle2

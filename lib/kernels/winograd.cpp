@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: MIT
+#include "kernels/winograd.h"
+
+#include <ATen/Parallel.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+
+#include "kernels/loops.h"
+
+namespace dalle2 {
+namespace {
+
+/// 3x3 convolutions of maps whose channels lie side by side, by 4x4 tiles. Two orders of work, of which each keeps
+/// something in the second cache: blocks of tiles and all weights, or blocks of channels and all tiles.
+class Tiles {
+ public:
+  /// @param weight [out, in, 3, 3], channels last
+  Tiles(const at::Tensor& map, const at::Tensor& weight)
+      : batch_(map.size(0)),
+        height_(map.size(2)),
+        width_(map.size(3)),
+        tiles_(winograd_tiles(map)),
+        in_(weight.size(1)),
+        out_(weight.size(0)),
+        weight_(weight) {}
+
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& bias) const {
+    const float* const w = weight_.const_data_ptr<float>();
+    return multiplied(x, out_, bias, [&](int64_t first, int64_t count, float* u) {
+      loop_.tiles_of_weights(0, in_, count, in_, w + first * 9 * in_, u);
+    });
+  }
+
+  at::Tensor pixel_gradient(const at::Tensor& dy) const {
+    const float* const w = weight_.const_data_ptr<float>();
+    return multiplied(dy, in_, {}, [&](int64_t first, int64_t count, float* u) {
+      loop_.tiles_of_flipped_weights(0, out_, out_, in_, count, w + first, u);
+    });
+  }
+
+  at::Tensor weight_gradient(const at::Tensor& x, const at::Tensor& dy) const {
+    at::Tensor weight = at::empty_like(weight_);
+    float* const to = weight.mutable_data_ptr<float>();
+    const bool all_tiles = takes_all_tiles(in_ + out_);
+    const int64_t block = all_tiles ? tiles_ : tiles_of_block(in_ + out_);
+    const at::Tensor v = room(block, in_), z = room(block, out_);
+    const at::Tensor u = all_tiles ? at::Tensor() : at::zeros({36 * out_ * in_}, x.options());
+    const float* const from = x.const_data_ptr<float>();
+    const float* const from_dy = dy.const_data_ptr<float>();
+    float* const to_v = v.mutable_data_ptr<float>();
+    float* const to_z = z.mutable_data_ptr<float>();
+    const int64_t v_step = v.size(1), z_step = z.size(1);
+    for (int64_t first = 0; first < tiles_; first += block) {
+      const int64_t count = std::min(block, tiles_ - first);
+      each_tile(first, count, [&](int64_t begin, int64_t end) {
+        loop_.tiles_of_pixels(map_of(in_), begin, end, v_step, from, to_v + (begin - first) * in_);
+        loop_.tiles_of_gradients(
+            map_of(out_), begin, end, z_step, from_dy, to_z + (begin - first) * out_);
+      });
+      if (all_tiles) break;
+      each_place([&](int64_t place) {
+        loop_.gradient(count,
+                       out_,
+                       out_,
+                       in_,
+                       to_z + place * z_step,
+                       to_v + place * v_step,
+                       u.mutable_data_ptr<float>() + place * out_ * in_);
+      });
+    }
+    if (!all_tiles) {
+      at::parallel_for(0, out_, 4, [&](int64_t begin, int64_t end) {
+        loop_.weights_of_tiles(begin, end, out_, in_, u.const_data_ptr<float>(), to);
+      });
+      return weight;
+    }
+    each_block(out_, channels_of_block(in_), [&](int64_t first, int64_t count) {
+      const at::Tensor own = at::zeros({36 * count * in_}, x.options());
+      float* const sums = own.mutable_data_ptr<float>();
+      for (int64_t place = 0; place < 36; ++place) {
+        loop_.gradient(tiles_,
+                       count,
+                       out_,
+                       in_,
+                       to_z + place * z_step + first,
+                       to_v + place * v_step,
+                       sums + place * count * in_);
+      }
+      loop_.weights_of_tiles(0, count, count, in_, sums, to + first * 9 * in_);
+    });
+    return weight;
+  }
+
+ private:
+  /// A map of `out` channels. `weights(first, count, u)` makes u [36, channels of x, count] of the weights of some
+  /// of them.
+  template <class Weights>
+  at::Tensor multiplied(const at::Tensor& x,
+                        int64_t out,
+                        const at::Tensor& bias,
+                        const Weights& weights) const {
+    const int64_t in = x.size(1);
+    at::Tensor y =
+        at::empty({batch_, out, height_, width_}, x.options(), at::MemoryFormat::ChannelsLast);
+    const float* const from = x.const_data_ptr<float>();
+    const float* const add = bias.defined() ? bias.const_data_ptr<float>() : nullptr;
+    float* const to = y.mutable_data_ptr<float>();
+    const bool all_tiles = takes_all_tiles(in);
+    const int64_t tiles = all_tiles ? tiles_ : tiles_of_block(in + out);
+    const int64_t channels = all_tiles ? channels_of_block(in) : out;
+    const at::Tensor v = room(tiles, in);
+    float* const to_v = v.mutable_data_ptr<float>();
+    const int64_t v_step = v.size(1);
+    const auto read = [&](int64_t first, int64_t count) {
+      each_tile(first, count, [&](int64_t begin, int64_t end) {
+        loop_.tiles_of_pixels(map_of(in), begin, end, v_step, from, to_v + (begin - first) * in);
+      });
+    };
+    if (all_tiles) {
+      read(0, tiles_);
+      each_block(out, channels, [&](int64_t first, int64_t count) {
+        const at::Tensor u = at::empty({36 * in * count}, x.options()), m = room(tiles_, count);
+        float* const to_u = u.mutable_data_ptr<float>();
+        float* const to_m = m.mutable_data_ptr<float>();
+        weights(first, count, to_u);
+        for (int64_t place = 0; place < 36; ++place) {
+          loop_.product(tiles_,
+                        in,
+                        count,
+                        to_v + place * v_step,
+                        to_u + place * in * count,
+                        to_m + place * m.size(1));
+        }
+        loop_.pixels_of_tiles(map_of(out),
+                              0,
+                              tiles_,
+                              m.size(1),
+                              count,
+                              to_m,
+                              add == nullptr ? nullptr : add + first,
+                              to + first);
+      });
+      return y;
+    }
+    const at::Tensor u = at::empty({36 * in * out}, x.options()), m = room(tiles, out);
+    float* const to_u = u.mutable_data_ptr<float>();
+    float* const to_m = m.mutable_data_ptr<float>();
+    const int64_t m_step = m.size(1);
+    weights(0, out, to_u);
+    for (int64_t first = 0; first < tiles_; first += tiles) {
+      const int64_t count = std::min(tiles, tiles_ - first);
+      read(first, count);
+      each_place([&](int64_t place) {
+        loop_.product(
+            count, in, out, to_v + place * v_step, to_u + place * in * out, to_m + place * m_step);
+      });
+      each_tile(first, count, [&](int64_t begin, int64_t end) {
+        loop_.pixels_of_tiles(
+            map_of(out), begin, end, m_step, out, to_m + (begin - first) * out, add, to);
+      });
+    }
+    return y;
+  }
+
+  loops::TileMap map_of(int64_t channels) const { return {height_, width_, channels}; }
+
+  /// If their numbers are few, and those of the weights many.
+  bool takes_all_tiles(int64_t channels) const {
+    constexpr int64_t kMostNumbers = 36000, kFewestWeights = 8000;
+    return tiles_ * channels <= kMostNumbers && in_ * out_ >= kFewestWeights;
+  }
+
+  /// In blocks of nearly equal size. @param channels of both sides
+  int64_t tiles_of_block(int64_t channels) const {
+    constexpr int64_t kNumbers = (1 << 20) / (36 * sizeof(float)), kFewest = 64;
+    const int64_t largest = std::max(kFewest, kNumbers / channels);
+    const int64_t blocks = (tiles_ + largest - 1) / largest;
+    return (tiles_ + blocks - 1) / blocks;
+  }
+
+  static int64_t channels_of_block(int64_t others) {
+    constexpr int64_t kNumbers = 8400, kUnit = loops::kTileChannels;
+    return std::clamp(kNumbers / others / kUnit * kUnit, kUnit, 4 * kUnit);
+  }
+
+  /// [36, numbers of a place]: a little more than needed, so that places do not share lines of the cache
+  static at::Tensor room(int64_t tiles, int64_t channels) {
+    return at::empty({36, tiles * channels + loops::kTileChannels}, at::kFloat);
+  }
+
+  template <class Work>
+  static void each_tile(int64_t first, int64_t count, const Work& work) {
+    at::parallel_for(first, first + count, 8, work);
+  }
+  template <class Work>
+  static void each_place(const Work& work) {
+    at::parallel_for(0, 36, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t place = begin; place < end; ++place) work(place);
+    });
+  }
+  /// `work(first, count)` for blocks of channels.
+  template <class Work>
+  static void each_block(int64_t channels, int64_t block, const Work& work) {
+    at::parallel_for(0, (channels + block - 1) / block, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t first = begin * block; first < std::min(end * block, channels); first += block) {
+        work(first, std::min(block, channels - first));
+      }
+    });
+  }
+
+  const loops::Winograd& loop_ = loops::best().winograd;
+  int64_t batch_, height_, width_, tiles_, in_, out_;
+  at::Tensor weight_;
+};
+
+}  // namespace
+
+int64_t winograd_tiles(const at::Tensor& map) {
+  return map.size(0) * ((map.size(2) + 3) / 4) * ((map.size(3) + 3) / 4);
+}
+
+at::Tensor winograd_convolution(const at::Tensor& x,
+                                const at::Tensor& weight,
+                                const at::Tensor& bias) {
+  return Tiles(x, weight).forward(x, bias);
+}
+
+at::Tensor winograd_pixel_gradient(const at::Tensor& dy, const at::Tensor& weight) {
+  return Tiles(dy, weight).pixel_gradient(dy);
+}
+
+at::Tensor winograd_weight_gradient(const at::Tensor& x,
+                                    const at::Tensor& dy,
+                                    const at::Tensor& weight) {
+  return Tiles(x, weight).weight_gradient(x, dy);
+}
+
+}  // namespace dalle2

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: MIT
+#include "kernels/convolution.h"
+
+#include <ATen/autocast_mode.h>
+#include <torch/torch.h>
+
+#include <catch2/catch.hpp>
+#include <vector>
+
+#include "kernels/loops.h"
+
+namespace dalle2::test {
+namespace {
+
+struct ConvolutionCase {
+  ConvolutionWay way;
+  int64_t batch, in, out, height, width, kernel;
+  bool channels_last;
+};
+
+bool has_wide_loops() {
+#ifdef DALLE2_X86_LOOPS
+  return &loops::best() == &loops::avx512();
+#else
+  return false;
+#endif
+}
+
+ConvolutionInputs drawn_convolution(const ConvolutionCase& c, at::ScalarType dtype, bool bias) {
+  torch::manual_seed(5);
+  const auto format =
+      c.channels_last ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
+  const auto leaf = [&](const at::Tensor& t) {
+    return t.to(dtype).detach().set_requires_grad(true);
+  };
+  ConvolutionInputs inputs;
+  inputs.x = leaf(at::randn({c.batch, c.in, c.height, c.width}).contiguous(format));
+  inputs.weight = leaf(at::randn({c.out, c.in, c.kernel, c.kernel}).contiguous(format));
+  if (bias) inputs.bias = leaf(at::randn({c.out}));
+  return inputs;
+}
+
+/// y and the gradients of x, weight and bias.
+std::vector<at::Tensor> values_and_gradients(const ConvolutionInputs& in, bool plain) {
+  const int64_t padding = in.weight.size(2) / 2;
+  const at::Tensor y =
+      plain ? at::conv2d(in.x, in.weight, in.bias, 1, padding) : convolution(in, 1, padding);
+  torch::manual_seed(6);
+  const at::Tensor dy = at::randn(y.sizes()).to(y.scalar_type());
+  std::vector<at::Tensor> leaves = {in.x, in.weight};
+  if (in.bias.defined()) leaves.push_back(in.bias);
+  std::vector<at::Tensor> found = {y.detach()};
+  for (const at::Tensor& grad : torch::autograd::grad({y}, leaves, {dy})) found.push_back(grad);
+  return found;
+}
+
+double relative_difference(const at::Tensor& a, const at::Tensor& b) {
+  return ((a.to(at::kDouble) - b).norm() / b.norm()).item<double>();
+}
+
+// Sides that no tile divides, and one that does; more output maps than a tile of them, and fewer.
+const std::vector<ConvolutionCase> kCases = {
+    {ConvolutionWay::kTokens, 2, 24, 40, 5, 3, 1, true},
+    {ConvolutionWay::kUnfolded, 2, 24, 40, 5, 3, 3, true},
+    {ConvolutionWay::kUnfolded, 1, 16, 8, 4, 4, 5, true},
+    {ConvolutionWay::kTiles, 2, 32, 48, 21, 18, 3, true},
+    {ConvolutionWay::kTiles, 1, 16, 96, 32, 32, 3, true},
+    {ConvolutionWay::kTiles, 3, 80, 16, 17, 70, 3, true},
+    {ConvolutionWay::kWide, 2, 3, 6, 19, 37, 15, false},
+    {ConvolutionWay::kWide, 2, 6, 4, 40, 64, 7, false},
+    {ConvolutionWay::kWide, 1, 1, 9, 5, 33, 3, false},
+};
+
+TEST_CASE("each way of a convolution gives at::conv2d and its gradients, in float64") {
+  for (const ConvolutionCase& c : kCases) {
+    for (const bool bias : {true, false}) {
+      const ConvolutionInputs given = drawn_convolution(c, at::kFloat, bias);
+      CAPTURE(static_cast<int>(c.way), c.in, c.out, c.height, c.width, c.kernel, bias);
+      const bool needs_vectors = c.way == ConvolutionWay::kTiles || c.way == ConvolutionWay::kWide;
+      if (has_wide_loops() || !needs_vectors) CHECK(way_of(given, 1, c.kernel / 2) == c.way);
+      const auto found = values_and_gradients(given, false);
+      const auto expected = values_and_gradients(drawn_convolution(c, at::kDouble, bias), true);
+      REQUIRE(found.size() == expected.size());
+      for (size_t i = 0; i < found.size(); ++i) {
+        CAPTURE(i);
+        // float32 and another order of sums: up to 3e-6 with tiles, 1e-6 without.
+        CHECK(relative_difference(found[i], expected[i]) < 4e-6);
+      }
+    }
+  }
+}
+
+TEST_CASE(
+    "under autocast a convolution computes in bfloat16 and gives float32 weights their gradients") {
+  for (const ConvolutionCase& c : kCases) {
+    const ConvolutionInputs given = drawn_convolution(c, at::kFloat, true);
+    CAPTURE(static_cast<int>(c.way));
+    at::autocast::set_autocast_enabled(at::kCPU, true);
+    at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+    const auto found = values_and_gradients(given, false);
+    at::autocast::set_autocast_enabled(at::kCPU, false);
+    at::autocast::clear_cache();
+    const auto expected = values_and_gradients(drawn_convolution(c, at::kDouble, true), true);
+    CHECK(found[0].scalar_type() == at::kBFloat16);
+    for (size_t i = 0; i < found.size(); ++i) {
+      CAPTURE(i);
+      if (i > 0) CHECK(found[i].scalar_type() == at::kFloat);
+      CHECK(relative_difference(found[i], expected[i]) < 1e-2);  // 8 digits of each number
+    }
+  }
+}
+
+TEST_CASE("threads change no bit of a convolution") {
+  const int threads = at::get_num_threads();
+  for (const ConvolutionCase& c : kCases) {
+    CAPTURE(static_cast<int>(c.way));
+    // Products of LibTorch split their sums by threads.
+    if (c.way != ConvolutionWay::kTiles && c.way != ConvolutionWay::kWide) continue;
+    if (!has_wide_loops()) continue;
+    ConvolutionInputs given = drawn_convolution(c, at::kFloat, false);
+    if (c.way == ConvolutionWay::kWide) given.x = given.x.detach();
+    const auto gradients = [&] {
+      const at::Tensor y = convolution(given, 1, c.kernel / 2);
+      const auto found = torch::autograd::grad({y.sin().sum()}, {given.weight});
+      return std::vector<at::Tensor>{y.detach(), found[0]};
+    };
+    at::set_num_threads(1);
+    const auto one = gradients();
+    at::set_num_threads(3);
+    const auto three = gradients();
+    at::set_num_threads(threads);
+    for (size_t i = 0; i < one.size(); ++i) CHECK(at::equal(one[i], three[i]));
+  }
+}
+
+TEST_CASE("other convolutions are at::conv2d") {
+  const at::Tensor x = at::randn({1, 32, 32, 32}).contiguous(at::MemoryFormat::ChannelsLast);
+  const at::Tensor w = at::randn({32, 32, 3, 3});
+  const bool wide = has_wide_loops();
+  CHECK((way_of({x, w, {}}, 1, 1) == ConvolutionWay::kTiles) == wide);
+  CHECK(way_of({x, w, {}}, 2, 1) == ConvolutionWay::kPlain);
+  CHECK(way_of({x, w, {}}, 1, 0) == ConvolutionWay::kPlain);
+  CHECK(way_of({x.to(at::kDouble), w.to(at::kDouble), {}}, 1, 1) == ConvolutionWay::kPlain);
+  CHECK(way_of({x.contiguous(), w, {}}, 1, 1) == ConvolutionWay::kPlain);
+  CHECK(way_of({x, at::randn({24, 32, 3, 3}), {}}, 1, 1) == ConvolutionWay::kPlain);
+  // Too few pixels for what their weights would cost.
+  CHECK(way_of({at::randn({1, 256, 20, 20}).contiguous(at::MemoryFormat::ChannelsLast),
+                at::randn({256, 256, 3, 3}),
+                {}},
+               1,
+               1) == ConvolutionWay::kPlain);
+  const at::Tensor y = convolution({x, w, {}}, 2, 1);
+  CHECK(at::equal(y, at::conv2d(x, w, {}, 2, 1)));
+}
+
+TEST_CASE("second derivatives of a convolution are those of at::conv2d") {
+  for (const ConvolutionCase& c : kCases) {
+    CAPTURE(static_cast<int>(c.way));
+    const auto second = [&](at::ScalarType dtype, bool plain) {
+      const ConvolutionInputs in = drawn_convolution(c, dtype, true);
+      const at::Tensor y = plain ? at::conv2d(in.x, in.weight, in.bias, 1, c.kernel / 2)
+                                 : convolution(in, 1, c.kernel / 2);
+      // As a gradient penalty: of the norm of the gradient at the pixels.
+      const auto first =
+          torch::autograd::grad({y.sin().sum()}, {in.x}, {}, true, /*create_graph=*/true);
+      return torch::autograd::grad({first[0].square().sum()}, {in.weight, in.x});
+    };
+    const auto found = second(at::kFloat, false), expected = second(at::kDouble, true);
+    for (size_t i = 0; i < found.size(); ++i)
+      CHECK(relative_difference(found[i], expected[i]) < 1e-4);
+  }
+}
+
+}  // namespace
+}  // namespace dalle2::test
