@@ -10,6 +10,29 @@ constexpr int64_t kCrossHeads = 8;
 constexpr int64_t kCrossDimHead = 64;
 constexpr int64_t kCrossInner = kCrossHeads * kCrossDimHead;
 
+/// Scaled dot product attention. The CPU's backward pass with narrow heads takes twice the time in bfloat16
+/// that it takes in float32, in which the sums are anyway.
+at::Tensor attention_in_fast_type(const at::Tensor& q,
+                                  const at::Tensor& k,
+                                  const at::Tensor& v,
+                                  double scale) {
+  constexpr int64_t kNarrow = 16;
+  const bool widens = q.is_cpu() && q.scalar_type() == at::kBFloat16 && q.size(-1) <= kNarrow;
+  if (!widens) {
+    return at::scaled_dot_product_attention(
+        q, k, v, /*attn_mask=*/{}, /*dropout_p=*/0.0, /*is_causal=*/false, scale);
+  }
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::DispatchKey::AutocastCPU);
+  return at::scaled_dot_product_attention(q.to(at::kFloat),
+                                          k.to(at::kFloat),
+                                          v.to(at::kFloat),
+                                          /*attn_mask=*/{},
+                                          /*dropout_p=*/0.0,
+                                          /*is_causal=*/false,
+                                          scale)
+      .to(at::kBFloat16);
+}
+
 /// An adapter's dropout acts on the layer's input: the layer cannot be folded into others then.
 bool drops_inputs(const LinearLayerImpl& layer) {
   return layer.adapter() && layer.adapter()->drops();
@@ -56,8 +79,7 @@ at::Tensor AttentionImpl::forward(const at::Tensor& x) {
     k = l2_normalize(k);
   }
   const double scale = cosine_sim_ ? kCosineSimScale : 1.0 / static_cast<double>(dim_head_);
-  const at::Tensor out = at::scaled_dot_product_attention(
-      q, k, v, /*attn_mask=*/{}, /*dropout_p=*/0.0, /*is_causal=*/false, scale);
+  const at::Tensor out = attention_in_fast_type(q, k, v, scale);
   return to_out_->forward(out.reshape({batch, tokens, -1}));
 }
 
