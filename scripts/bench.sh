@@ -7,6 +7,9 @@
 #   scripts/bench.sh quickstart [arguments of tests/bench/quickstart.py]   five seeds of the quickstart; no reference
 #   scripts/bench.sh samplers [arguments of tests/bench/samplers.py]       the quickstart's decoder by sampler and steps; no reference
 #   scripts/bench.sh exchange [arguments of tests/bench/exchange.py]       gradients of several processes, compared with c10d's Reducer
+#   scripts/bench.sh prior [arguments of tests/bench/prior_steps.py]       steps of a diffusion prior, compared with DiffusionPriorTrainer
+#   scripts/bench.sh sample [arguments of tests/bench/decoder_samples.py]  guided DDIM sampling, compared with Decoder.sample
+#   scripts/bench.sh start [arguments of tests/bench/start.py]             from the start of a run to its first batch
 #   scripts/bench.sh metrics [arguments of tests/bench/metrics.py]         FID, IS and KID, compared with torchmetrics
 #   scripts/bench.sh vae [arguments of tests/bench/vae.py]                 steps of a VQGAN-VAE, compared with muse-maskgit-pytorch
 #   scripts/bench.sh clip [arguments of tests/bench/clip.py]               training and embedding with a CLIP, compared with open_clip
@@ -23,10 +26,10 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-usage() { sed -n '3,22s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '3,25s/^# \{0,1\}//p' "$0"; }
 
 case "${1:-}" in
-  loader | memory | step | growth | run | metrics | vae | clip | quickstart | samplers | all) what=$1; shift ;;
+  loader | memory | step | prior | sample | start | growth | run | metrics | vae | clip | quickstart | samplers | all) what=$1; shift ;;
   exchange)
     shift
     [ -f build/CMakeCache.txt ] || scripts/build.sh --no-tests
@@ -62,6 +65,18 @@ fi
 if [ "$what" = step ] || [ "$what" = all ]; then
   cmake --build build --target bench_step >/dev/null
   "$python" tests/bench/decoder_steps.py "$@"
+fi
+if [ "$what" = prior ] || [ "$what" = all ]; then
+  cmake --build build --target bench_step >/dev/null
+  "$python" tests/bench/prior_steps.py "$@"
+fi
+if [ "$what" = sample ] || [ "$what" = all ]; then
+  cmake --build build --target bench_step >/dev/null
+  "$python" tests/bench/decoder_samples.py "$@"
+fi
+if [ "$what" = start ] || [ "$what" = all ]; then
+  cmake --build build --target dalle2-train >/dev/null
+  "$python" tests/bench/start.py "$@"
 fi
 if [ "$what" = growth ]; then
   cmake --build build --target bench_step >/dev/null

@@ -15,6 +15,7 @@ floating-point operations, counted in the reference, against that of a product o
 faster, measured in the same round.
 """
 import argparse
+import dataclasses
 import json
 import math
 import os
@@ -27,12 +28,28 @@ import time
 from decoder_step import peak_mib
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-FOLDER = pathlib.Path(__file__).resolve().parent / "step"
-NAMES = ("a16", "a32", "b32", "b64", "c16", "laion32")
 SKIPPED = 2
 
 
-class Reference:
+@dataclasses.dataclass
+class Kind:
+    """A kind of model whose steps are compared."""
+    script: str       # the file that is run, its documentation is the help
+    document: str
+    folder: str       # of its configs, beside this file
+    names: tuple      # of its configs
+    reference: type   # made of config, precision and whether compiled; has step()
+    figure: str       # its name, before the precision
+    memory: str       # the name of the memory's
+
+    def config(self, name):
+        return json.loads((self.path(name)).read_text())
+
+    def path(self, name):
+        return pathlib.Path(__file__).resolve().parent / self.folder / f"{name}.json"
+
+
+class DecoderReference:
     """The reference's trainer and a batch."""
 
     def __init__(self, config, precision, compiled):
@@ -63,12 +80,12 @@ class Reference:
             self.trainer.update(number)
 
 
-def measure_reference(arguments):
+def measure_reference(kind, arguments):
     import torch
     from torch.utils.flop_counter import FlopCounterMode
     name, precision, compiled = arguments.one_reference
     torch.set_num_threads(arguments.threads)
-    reference = Reference(config_of(name), precision, compiled == "compiled")
+    reference = kind.reference(kind.config(name), precision, compiled == "compiled")
     wall, cpu = [], []
     for number in range(SKIPPED + arguments.steps):
         begin, cpu_begin = time.perf_counter(), time.process_time()
@@ -88,21 +105,17 @@ def measure_reference(arguments):
     print(json.dumps(found))
 
 
-def config_of(name):
-    return json.loads((FOLDER / f"{name}.json").read_text())
-
-
 def run(command, threads):
     peak, said = peak_mib(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": str(threads)})
     return {**json.loads(said.strip().splitlines()[-1]), "peak_rss_mib": peak}
 
 
-def one_round(arguments, name, precision):
+def one_round(kind, arguments, name, precision):
     def ours():
-        return run([arguments.binary, FOLDER / f"{name}.json", precision, str(arguments.steps), str(arguments.threads)], arguments.threads)
+        return run([arguments.binary, kind.path(name), precision, str(arguments.steps), str(arguments.threads)], arguments.threads)
 
-    def theirs(kind, compiled="eager"):
-        return run([sys.executable, __file__, *sys.argv[1:], "--one-reference", name, kind, compiled], arguments.threads)
+    def theirs(their_precision, compiled="eager"):
+        return run([sys.executable, kind.script, *sys.argv[1:], "--one-reference", name, their_precision, compiled], arguments.threads)
 
     found = {"ours": ours(), "theirs": theirs("no")}
     if precision == "bf16":
@@ -146,36 +159,39 @@ def geomean(values):
     return math.exp(statistics.mean(map(math.log, values)))
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(kind):
+    parser = argparse.ArgumentParser(description=kind.document, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", default=str(ROOT / "build/bin/bench_step"))
-    parser.add_argument("--only", nargs="+", choices=NAMES, default=list(NAMES))
+    parser.add_argument("--only", nargs="+", choices=kind.names, default=list(kind.names))
     parser.add_argument("--precision", nargs="+", choices=("no", "bf16"), default=["no", "bf16"])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--compile", action="store_true", help="the reference under torch.compile, too: minutes for each config")
-    parser.add_argument("--profile", choices=NAMES)
+    parser.add_argument("--profile", choices=kind.names)
     parser.add_argument("--one-reference", nargs=3, help=argparse.SUPPRESS)  # config, precision, eager or compiled
     arguments = parser.parse_args()
     if arguments.one_reference:
-        return measure_reference(arguments)
+        return measure_reference(kind, arguments)
     if arguments.profile:
-        command = [arguments.binary, str(FOLDER / f"{arguments.profile}.json"), arguments.precision[0], str(arguments.steps), "1", "profile"]
+        command = [arguments.binary, str(kind.path(arguments.profile)), arguments.precision[0], str(arguments.steps), "1", "profile"]
         os.execve(command[0], command, {**os.environ, "OMP_NUM_THREADS": "1"})
     medians = {}
     for name in arguments.only:
         for precision in arguments.precision:
-            medians[name, precision] = report(name, precision, [one_round(arguments, name, precision) for _ in range(arguments.rounds)])
+            medians[name, precision] = report(name, precision, [one_round(kind, arguments, name, precision) for _ in range(arguments.rounds)])
     for precision, label in (("no", "fp32"), ("bf16", "bf16")):
         rows = [row for (_, each), row in medians.items() if each == precision]
         for key, name in (("theirs.wall_ms", ""), ("theirs.cpu_ms", ".cpu"), ("theirs_bf16.wall_ms", ".same_precision"),
                           ("theirs_bf16.cpu_ms", ".same_precision.cpu"), ("theirs_compiled.wall_ms", ".compiled"), ("again.wall_ms", ".control")):
             values = [row[key] for row in rows if key in row]
             if values:
-                print(f"figure step.geomean.{label}{name} = {geomean(values):.2f}")
-    print(f"figure step.geomean.memory = {geomean([row['theirs.peak_rss_mib'] for row in medians.values()]):.2f}")
+                print(f"figure {kind.figure}.{label}{name} = {geomean(values):.2f}")
+    print(f"figure {kind.memory} = {geomean([row['theirs.peak_rss_mib'] for row in medians.values()]):.2f}")
 
+
+DECODER = Kind(__file__, __doc__, "step", ("a16", "a32", "b32", "b64", "c16", "laion32"), DecoderReference, "step.geomean",
+               "step.geomean.memory")
 
 if __name__ == "__main__":
-    main()
+    main(DECODER)

@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: MIT
-// Steps of a decoder's training on tensors in memory, for decoder_steps.py.
+// Steps of training and calls of sampling on tensors in memory, for decoder_steps.py, prior_steps.py and
+// decoder_samples.py.
 //
-//   bench_step CONFIG no|bf16 STEPS [THREADS]   prints the figures of a step, as JSON; a step is one update of each unet
+//   bench_step CONFIG no|bf16 STEPS [THREADS]   prints the figures of a training step, as JSON: one update of each
+//                                               unet of a decoder, or of a prior
 //   bench_step CONFIG no|bf16 STEPS THREADS profile|shapes   where the time goes, by operation (and the shapes of its inputs)
+//   bench_step sample CONFIG GIVEN SAMPLES no|bf16 TIMESTEPS COND_SCALE CALLS THREADS [profile|shapes]   the same of a call of a
+//                                               decoder's sampling; benches.h has the files
 //   bench_step peaks no|bf16 THREADS            operations a second of a product and of a 3x3 convolution
 #include <fmt/format.h>
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <chrono>
-#include <ctime>
-#include <fstream>
-#include <functional>
 #include <iostream>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -21,41 +20,14 @@
 #include <utility>
 #include <vector>
 
-#include "model/random.h"
+#include "bench_times.h"
+#include "benches.h"
 #include "support/host_counts.h"
-#include "trainer/decoder_trainer.h"
 
 namespace dalle2 {
 namespace {
 
 using nlohmann::json;
-
-double wall_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-/// Processor time of all threads of the process.
-double cpu_seconds() {
-  timespec now{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
-struct Times {
-  std::vector<double> wall, cpu;
-
-  void add(const std::function<void()>& work) {
-    const double wall_begin = wall_seconds(), cpu_begin = cpu_seconds();
-    work();
-    wall.push_back(wall_seconds() - wall_begin);
-    cpu.push_back(cpu_seconds() - cpu_begin);
-  }
-};
 
 json peaks(bool bf16, int threads) {
   at::set_num_threads(threads);
@@ -79,52 +51,9 @@ json peaks(bool bf16, int threads) {
           {"conv_gflops", 1e-9 * of_convolution / best(convolution.wall)}};
 }
 
-class Bench {
- public:
-  Bench(const std::string& path, bool bf16) {
-    std::ifstream file(path);
-    const std::string text{std::istreambuf_iterator<char>(file), {}};
-    LoadedDecoderConfig loaded = parse_decoder_config(text, path, {});
-    loaded.config.train.mixed_precision = bf16 ? MixedPrecision::bf16 : MixedPrecision::no;
-    torch::manual_seed(0);
-    Decoder decoder(loaded.plan);
-    trainer_ = std::make_unique<DecoderTrainer>(decoder, loaded.config.train, at::kCPU);
-    const json config = json::parse(text);
-    const json& unet = config["decoder"]["unets"][0];
-    const auto batch = config["data"]["batch_size"].get<int64_t>();
-    const int64_t side = config["decoder"].contains("image_size")
-                             ? config["decoder"]["image_size"].get<int64_t>()
-                             : config["decoder"]["image_sizes"].back().get<int64_t>();
-    inputs_.images = at::rand({batch, 3, side, side});
-    inputs_.image_embeds = at::randn({batch, unet["image_embed_dim"].get<int64_t>()});
-    if (unet.contains("text_embed_dim")) {
-      inputs_.text_encodings = at::randn({batch, 77, unet["text_embed_dim"].get<int64_t>()});
-    }
-  }
-
-  void step() {
-    ++number_;
-    for (int64_t unet = 1; unet <= trainer_->num_unets(); ++unet) {
-      trainer_->step(inputs_, unet, make_generator({0, "train", 0, number_}, at::kCPU));
-      trainer_->update(unet);
-    }
-  }
-
- private:
-  std::unique_ptr<DecoderTrainer> trainer_;
-  DecoderInputs inputs_;
-  int64_t number_ = 0;
-};
-
 /// Processor time of each operation on this thread, without that of the operations it calls.
 class SelfTimes {
  public:
-  static double thread_seconds() {
-    timespec now{};
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-  }
-
   struct Call : at::ObserverContext {
     std::string name;
     double begin = 0, within = 0;
@@ -136,13 +65,13 @@ class SelfTimes {
     call->name = name_of(function);  // its inputs are gone at the end
     call->outer = open_;
     open_ = call.get();
-    call->begin = thread_seconds();
+    call->begin = seconds_of(CLOCK_THREAD_CPUTIME_ID);
     return call;
   }
 
   static void on_end(const at::RecordFunction& /*function*/, at::ObserverContext* context) {
     auto* const call = static_cast<Call*>(context);
-    const double seconds = thread_seconds() - call->begin;
+    const double seconds = seconds_of(CLOCK_THREAD_CPUTIME_ID) - call->begin;
     auto& [total, count] = times_[call->name];
     total += seconds - call->within;
     ++count;
@@ -198,11 +127,10 @@ void profile(Bench& bench, int steps) {
   SelfTimes::print(steps);
 }
 
-json figures(Bench& bench, int steps) {
-  constexpr int kSkipped = 2;
+json figures(Bench& bench, int skipped, int steps) {
   Times times;
-  for (int i = 0; i < steps + kSkipped; ++i) {
-    if (i < kSkipped) {
+  for (int i = 0; i < steps + skipped; ++i) {
+    if (i < skipped) {
       bench.step();
     } else {
       times.add([&] { bench.step(); });
@@ -216,10 +144,39 @@ json figures(Bench& bench, int steps) {
           {"peak_mib", static_cast<double>(counts.peak_bytes) / (1 << 20)}};
 }
 
+/// @param how profile or shapes; else the figures are printed
+void measure(Bench& bench, int skipped, int steps, const std::string& how) {
+  if (how.empty()) {
+    std::cout << figures(bench, skipped, steps) << "\n";
+  } else {
+    SelfTimes::with_shapes = how == "shapes";
+    profile(bench, steps);
+  }
+  bench.finish();
+}
+
 int run(const std::vector<std::string>& arguments) {
-  if (arguments.size() < 3) {
-    std::cerr << "usage: bench_step CONFIG|peaks no|bf16 STEPS [THREADS [profile|shapes]]\n";
+  const auto argument = [&](size_t place) {
+    return place < arguments.size() ? arguments[place] : std::string();
+  };
+  constexpr size_t kOfSampling = 9;  // arguments without how to measure
+  const bool samples = argument(0) == "sample";
+  if (arguments.size() < (samples ? kOfSampling : 3)) {
+    std::cerr << "usage: bench_step CONFIG|peaks no|bf16 STEPS [THREADS [profile|shapes]]\n"
+                 "       bench_step sample CONFIG GIVEN SAMPLES no|bf16 TIMESTEPS COND_SCALE CALLS "
+                 "THREADS [profile|shapes]\n";
     return 2;
+  }
+  if (samples) {
+    at::set_num_threads(std::stoi(arguments[8]));
+    const auto bench = make_sampling_bench({.config_path = arguments[1],
+                                            .given_path = arguments[2],
+                                            .samples_path = arguments[3],
+                                            .timesteps = std::stoi(arguments[5]),
+                                            .cond_scale = std::stod(arguments[6]),
+                                            .bf16 = arguments[4] == "bf16"});
+    measure(*bench, /*skipped=*/1, std::stoi(arguments[7]), argument(kOfSampling));
+    return 0;
   }
   const bool bf16 = arguments[1] == "bf16";
   if (arguments[0] == "peaks") {
@@ -227,13 +184,8 @@ int run(const std::vector<std::string>& arguments) {
     return 0;
   }
   at::set_num_threads(arguments.size() > 3 ? std::stoi(arguments[3]) : 2);
-  Bench bench(arguments[0], bf16);
-  if (arguments.size() > 4) {
-    SelfTimes::with_shapes = arguments[4] == "shapes";
-    profile(bench, std::stoi(arguments[2]));
-  } else {
-    std::cout << figures(bench, std::stoi(arguments[2])) << "\n";
-  }
+  const auto bench = make_training_bench(arguments[0], bf16);
+  measure(*bench, /*skipped=*/2, std::stoi(arguments[2]), argument(4));
   return 0;
 }
 
