@@ -21,6 +21,15 @@ std::shared_ptr<GainNormImpl> make_norm(int64_t dim, bool stable = false) {
   return std::make_shared<GainNormImpl>(std::vector<int64_t>{dim}, stable);
 }
 
+/// The last `count` along `dim`.
+at::Tensor last_along(const at::Tensor& x, int64_t dim, int64_t count) {
+  return x.size(dim) == count ? x : x.narrow(dim, x.size(dim) - count, count);
+}
+
+bool drops_now(const LinearLayerImpl& layer) {
+  return layer.adapter() && layer.adapter()->drops();
+}
+
 }  // namespace
 
 RotaryEmbeddingImpl::RotaryEmbeddingImpl(int64_t dim) {
@@ -85,29 +94,56 @@ CausalAttentionImpl::CausalAttentionImpl(const PriorNetworkConfig& config,
   to_out_ = register_module("to_out", std::make_shared<AttentionOutImpl>(inner, config.dim));
 }
 
-at::Tensor CausalAttentionImpl::forward(const at::Tensor& x,
-                                        const AttentionPositions& positions,
-                                        const DropoutSeed& seed) {
-  const int64_t batch = x.size(0);
-  const int64_t tokens = x.size(1);
-  const at::Tensor normed = norm_->forward(x);
-  at::Tensor q = to_q_->forward(normed).view({batch, tokens, -1, dim_head_});
-  const at::Tensor kv = to_kv_->forward(normed).view({batch, tokens, 2, dim_head_});
+KeysValues CausalAttentionImpl::read(const at::Tensor& x, const AttentionPositions& positions) {
+  return keys_values(norm_->forward(x), positions, nullptr);
+}
+
+KeysValues CausalAttentionImpl::keys_values(const at::Tensor& normed,
+                                            const AttentionPositions& positions,
+                                            const KeysValues* before) {
+  const int64_t batch = normed.size(0);
+  const at::Tensor kv = to_kv_->forward(normed).view({batch, normed.size(1), 2, dim_head_});
   at::Tensor k = kv.narrow(2, 0, 1);
-  if (positions.angles.cos.defined()) {
-    q = RotaryEmbeddingImpl::rotate(q, positions.angles);
-    k = RotaryEmbeddingImpl::rotate(k, positions.angles);
+  if (positions.angles.cos.defined()) k = RotaryEmbeddingImpl::rotate(k, positions.angles);
+  k = k.squeeze(2);
+  const at::Tensor v = kv.select(2, 1);
+  if (before != nullptr) {
+    return {at::cat({before->keys.expand({batch, -1, -1}), l2_normalize(k)}, 1),
+            at::cat({before->values.expand({batch, -1, -1}), v}, 1)};
   }
   const at::Tensor null_kv = null_kv_.to(kv.scalar_type()).expand({batch, 1, 2, dim_head_});
-  k = at::cat({null_kv.select(2, 0), k.squeeze(2)}, 1);  // [B, N + 1, dim_head]
-  const at::Tensor v = at::cat({null_kv.select(2, 1), kv.select(2, 1)}, 1);
+  return {l2_normalize(at::cat({null_kv.select(2, 0), k}, 1)),
+          at::cat({null_kv.select(2, 1), v}, 1)};
+}
+
+at::Tensor CausalAttentionImpl::forward(const at::Tensor& x,
+                                        const AttentionPositions& positions,
+                                        const DropoutSeed& seed,
+                                        int64_t answers,
+                                        const KeysValues* before) {
+  const int64_t batch = x.size(0);
+  const at::Tensor normed = norm_->forward(x);
+  at::Tensor q =
+      to_q_->forward(last_along(normed, 1, answers)).view({batch, answers, -1, dim_head_});
+  if (positions.angles.cos.defined()) {
+    q = RotaryEmbeddingImpl::rotate(q,
+                                    {last_along(positions.angles.cos, 0, answers),
+                                     last_along(positions.angles.sin, 0, answers)});
+  }
+  const auto [k, v] = keys_values(normed, positions, before);
   // With one key/value head the query heads are just more queries: [B, 1, N heads, dim_head].
-  const at::Tensor out = attend(l2_normalize(q).view({batch, 1, -1, dim_head_}),
-                                l2_normalize(k).unsqueeze(1),
-                                v.unsqueeze(1),
-                                positions.bias.reshape({1, 1, -1, tokens + 1}),
-                                seed);
-  return to_out_->forward(out.reshape({batch, tokens, -1}));
+  const at::Tensor out =
+      attend(l2_normalize(q).view({batch, 1, -1, dim_head_}),
+             k.unsqueeze(1),
+             v.unsqueeze(1),
+             last_along(positions.bias, 0, answers).reshape({1, 1, -1, k.size(1)}),
+             seed);
+  return to_out_->forward(out.reshape({batch, answers, -1}));
+}
+
+bool CausalAttentionImpl::drops() const {
+  return (is_training() && dropout_ > 0) || drops_now(*to_q_) || drops_now(*to_kv_) ||
+         drops_now(*to_out_->linear);
 }
 
 at::Tensor CausalAttentionImpl::attend(const at::Tensor& q,
@@ -142,6 +178,10 @@ at::Tensor GatedFeedForwardImpl::forward(const at::Tensor& x, const DropoutSeed&
   return out_->forward(h);
 }
 
+bool GatedFeedForwardImpl::drops() const {
+  return (is_training() && dropout_ > 0) || drops_now(*in_) || drops_now(*out_);
+}
+
 CausalTransformerImpl::CausalTransformerImpl(const PriorNetworkConfig& config) {
   if (config.norm_in) init_norm_ = register_module("init_norm", make_norm(config.dim));
   bias_ = register_module("rel_pos_bias", std::make_shared<RelativePositionBiasImpl>(config.heads));
@@ -163,17 +203,54 @@ CausalTransformerImpl::CausalTransformerImpl(const PriorNetworkConfig& config) {
   }
 }
 
-at::Tensor CausalTransformerImpl::forward(const at::Tensor& tokens, const DropoutSeed& seed) {
-  AttentionPositions positions;
-  positions.bias = bias_->causal_bias(tokens.size(1));
-  if (rotary_) positions.angles = rotary_->angles(tokens.size(1));
+AttentionPositions CausalTransformerImpl::positions(int64_t before, int64_t tokens) const {
+  AttentionPositions made;
+  made.bias = last_along(bias_->causal_bias(before + tokens), 0, tokens);
+  if (rotary_) {
+    const RotaryEmbeddingImpl::Angles all = rotary_->angles(before + tokens);
+    made.angles = {last_along(all.cos, 0, tokens), last_along(all.sin, 0, tokens)};
+  }
+  return made;
+}
+
+TokensBefore CausalTransformerImpl::read(const at::Tensor& tokens) {
+  const int64_t count = tokens.size(1);
+  const AttentionPositions made = positions(0, count);
+  TokensBefore found{.tokens = count, .layers = {}};
   at::Tensor x = init_norm_ ? init_norm_->forward(tokens) : tokens;
   for (size_t i = 0; i < attentions_.size(); ++i) {
-    x = attentions_[i]->forward(x, positions, seed) + x;
+    found.layers.push_back(attentions_[i]->read(x, made));
+    if (i + 1 == attentions_.size()) break;  // nothing is asked of these tokens behind it
+    x = attentions_[i]->forward(x, made, {}, count, nullptr) + x;
+    x = feed_forwards_[i]->forward(x, {}) + x;
+  }
+  return found;
+}
+
+at::Tensor CausalTransformerImpl::forward(const at::Tensor& tokens,
+                                          const DropoutSeed& seed,
+                                          int64_t answers,
+                                          const TokensBefore* before) {
+  const AttentionPositions made = positions(before ? before->tokens : 0, tokens.size(1));
+  at::Tensor x = init_norm_ ? init_norm_->forward(tokens) : tokens;
+  for (size_t i = 0; i < attentions_.size(); ++i) {
+    // Behind the last attention no token sees another: only those that answer go on.
+    const int64_t wanted = i + 1 == attentions_.size() ? answers : x.size(1);
+    const KeysValues* const seen = before ? &before->layers[i] : nullptr;
+    x = attentions_[i]->forward(x, made, seed, wanted, seen) + last_along(x, 1, wanted);
     x = feed_forwards_[i]->forward(x, seed) + x;
   }
+  x = last_along(x, 1, answers);  // of a transformer without layers
   if (norm_) x = norm_->forward(x);
   return project_out_ ? project_out_->forward(x) : x;
+}
+
+bool CausalTransformerImpl::drops() const {
+  const auto any = [](const auto& layers) {
+    return std::any_of(
+        layers.begin(), layers.end(), [](const auto& layer) { return layer->drops(); });
+  };
+  return any(attentions_) || any(feed_forwards_);
 }
 
 }  // namespace dalle2

@@ -52,10 +52,22 @@ class RelativePositionBiasImpl : public torch::nn::Module {
   torch::nn::Embedding embedding_{nullptr};
 };
 
-/// What all layers of a pass share.
+/// What all layers of a pass share, for N tokens behind n others.
 struct AttentionPositions {
-  at::Tensor bias;                     ///< [N, heads, N + 1]
-  RotaryEmbeddingImpl::Angles angles;  ///< undefined without rotary embeddings
+  at::Tensor bias;                     ///< [N, heads, n + N + 1]
+  RotaryEmbeddingImpl::Angles angles;  ///< of the N; undefined without rotary embeddings
+};
+
+/// What later tokens see of earlier ones, in one layer. Keys have length 1; the null key stands first.
+struct KeysValues {
+  at::Tensor keys, values;  ///< [B or 1, n + 1, dim_head]; 1: the same for all samples
+};
+
+/// Tokens that a pass begins with. None of them sees a later one, so they are computed once for all that
+/// may follow.
+struct TokensBefore {
+  int64_t tokens = 0;
+  std::vector<KeysValues> layers;
 };
 
 /// Causal self attention by 16 cos(q, k) with one key/value head; a learned null key and value
@@ -66,12 +78,24 @@ class CausalAttentionImpl : public torch::nn::Module {
   CausalAttentionImpl(const PriorNetworkConfig& config,
                       const std::shared_ptr<RotaryEmbeddingImpl>& rotary,
                       int64_t number);
-  /// [B, N, dim] -> [B, N, dim], without the residual
+  /// @param x [B, N, dim]; @param positions of its tokens
+  /// @param answers number of tokens, the last ones, whose outputs are wanted
+  /// @param before what stands before x, or null
+  /// @return [B, answers, dim], without the residual
   at::Tensor forward(const at::Tensor& x,
                      const AttentionPositions& positions,
-                     const DropoutSeed& seed);
+                     const DropoutSeed& seed,
+                     int64_t answers,
+                     const KeysValues* before);
+  /// What later tokens see of x, with which a sequence begins.
+  KeysValues read(const at::Tensor& x, const AttentionPositions& positions);
+  /// Whether the layer drops something now, so that samples with equal inputs differ.
+  bool drops() const;
 
  private:
+  KeysValues keys_values(const at::Tensor& normed,
+                         const AttentionPositions& positions,
+                         const KeysValues* before);
   at::Tensor attend(const at::Tensor& q,
                     const at::Tensor& k,
                     const at::Tensor& v,
@@ -92,6 +116,7 @@ class GatedFeedForwardImpl : public torch::nn::Module {
   GatedFeedForwardImpl(const PriorNetworkConfig& config, int64_t number);
   /// [B, N, dim] -> [B, N, dim], without the residual
   at::Tensor forward(const at::Tensor& x, const DropoutSeed& seed);
+  bool drops() const;
 
  private:
   int64_t number_;
@@ -103,10 +128,21 @@ class GatedFeedForwardImpl : public torch::nn::Module {
 class CausalTransformerImpl : public torch::nn::Module {
  public:
   explicit CausalTransformerImpl(const PriorNetworkConfig& config);
-  /// @param seed of dropouts, which are active in training mode; @return [B, N, dim]
-  at::Tensor forward(const at::Tensor& tokens, const DropoutSeed& seed);
+  /// @param tokens [B, N, dim]; @param seed of dropouts, which are active in training mode
+  /// @param answers number of tokens, the last ones, whose outputs are wanted
+  /// @param before of read(), or null @return [B, answers, dim]
+  at::Tensor forward(const at::Tensor& tokens,
+                     const DropoutSeed& seed,
+                     int64_t answers,
+                     const TokensBefore* before = nullptr);
+  /// The tokens that a sequence begins with, without dropout. @param tokens [B or 1, n, dim]
+  TokensBefore read(const at::Tensor& tokens);
+  /// Whether it drops something now: read() would not be what forward() sees.
+  bool drops() const;
 
  private:
+  AttentionPositions positions(int64_t before, int64_t tokens) const;
+
   std::shared_ptr<GainNormImpl> init_norm_, norm_;
   std::shared_ptr<RelativePositionBiasImpl> bias_;
   std::shared_ptr<RotaryEmbeddingImpl> rotary_;

@@ -98,10 +98,10 @@ void PriorNetworkImpl::check_inputs(const at::Tensor& image_embed,
 
 // [B, max_text_len, D]; null encodings of their position where the text is dropped or has ended.
 at::Tensor PriorNetworkImpl::text_encodings(const PriorConditions& given,
-                                            const at::Tensor& image_embed) const {
+                                            at::ScalarType dtype) const {
   const int64_t length = config_.text_len();
-  const at::Tensor null = null_text_encodings_.to(image_embed.scalar_type());
-  if (!given.text_encodings.defined()) return null.expand({image_embed.size(0), -1, -1});
+  const at::Tensor null = null_text_encodings_.to(dtype);
+  if (!given.text_encodings.defined()) return null.expand({given.text_embed.size(0), -1, -1});
   at::Tensor text =
       given.text_encodings.narrow(1, 0, std::min(length, given.text_encodings.size(1)));
   at::Tensor keep = text.ne(0).any(-1);  // [B, L]
@@ -127,27 +127,62 @@ at::Tensor PriorNetworkImpl::time_tokens(const at::Tensor& time, at::ScalarType 
   return tokens.unflatten(-1, {config_.num_time_embeds, config_.dim});
 }
 
+// [B, num_text_embeds, D]
+at::Tensor PriorNetworkImpl::text_embeds(const PriorConditions& given) const {
+  return kept(given.text_keep_mask,
+              to_tokens(to_text_embeds_, given.text_embed, config_.num_text_embeds),
+              null_text_embeds_);
+}
+
+TokensBefore PriorNetworkImpl::read_null_encodings(at::ScalarType dtype) {
+  return transformer_->read(null_text_encodings_.to(dtype));
+}
+
+std::shared_ptr<const PriorText> PriorNetworkImpl::read_text(const PriorConditions& conditions,
+                                                             bool guided) {
+  const at::ScalarType dtype = conditions.text_embed.scalar_type();
+  const auto read = std::make_shared<PriorText>();
+  read->given =
+      transformer_->read(at::cat({text_encodings(conditions, dtype), text_embeds(conditions)}, 1));
+  if (guided) {
+    read->null = transformer_->read(
+        at::cat({null_text_encodings_.to(dtype), null_text_embeds_.to(dtype)}, 1));
+  }
+  return read;
+}
+
 at::Tensor PriorNetworkImpl::forward(const at::Tensor& image_embed,
                                      const at::Tensor& time,
                                      const PriorConditions& conditions,
                                      const DropoutSeed& seed) {
   check_inputs(image_embed, time, conditions);
   const int64_t batch = image_embed.size(0);
-  std::vector<at::Tensor> tokens = {
-      text_encodings(conditions, image_embed),
-      kept(conditions.text_keep_mask,
-           to_tokens(to_text_embeds_, conditions.text_embed, config_.num_text_embeds),
-           null_text_embeds_),
-      time_tokens(time, image_embed.scalar_type()),
-      kept(conditions.image_keep_mask,
-           to_tokens(to_image_embeds_, image_embed, config_.num_image_embeds),
-           null_image_embed_)};
+  const at::ScalarType dtype = image_embed.scalar_type();
+  TokensBefore nulls;
+  const TokensBefore* before = conditions.read_text ? &conditions.read_text->given : nullptr;
+  std::vector<at::Tensor> tokens;
+  if (before == nullptr) {
+    // Null encodings are the same for all samples, and so is all that is made of them. A pass of their own
+    // doubles the calls, which is what a GPU waits for.
+    const bool shared = !conditions.text_encodings.defined() && !transformer_->drops();
+    if (shared && batch > 1 && image_embed.device().is_cpu()) {
+      nulls = read_null_encodings(dtype);
+      before = &nulls;
+    } else {
+      tokens.push_back(text_encodings(conditions, dtype));
+    }
+    tokens.push_back(text_embeds(conditions));
+  }
+  tokens.push_back(time_tokens(time, dtype));
+  tokens.push_back(kept(conditions.image_keep_mask,
+                        to_tokens(to_image_embeds_, image_embed, config_.num_image_embeds),
+                        null_image_embed_));
   if (config_.self_cond) {
     const at::Tensor& earlier = conditions.self_cond;
     tokens.push_back((earlier.defined() ? earlier : at::zeros_like(image_embed)).unsqueeze(1));
   }
   tokens.push_back(learned_query_.expand({batch, 1, -1}));
-  return transformer_->forward(at::cat(tokens, 1), seed).select(1, -1);
+  return transformer_->forward(at::cat(tokens, 1), seed, /*answers=*/1, before).squeeze(1);
 }
 
 at::Tensor PriorNetworkImpl::forward_with_cond_scale(const at::Tensor& image_embed,
@@ -159,6 +194,9 @@ at::Tensor PriorNetworkImpl::forward_with_cond_scale(const at::Tensor& image_emb
   PriorConditions null = conditions;
   null.text_keep_mask = null.image_keep_mask =
       at::zeros({image_embed.size(0)}, image_embed.options().dtype(at::kBool));
+  if (conditions.read_text) {
+    null.read_text = std::make_shared<PriorText>(PriorText{conditions.read_text->null, {}});
+  }
   const at::Tensor null_logits = forward(image_embed, time, null);
   return null_logits + (logits - null_logits) * cond_scale;
 }

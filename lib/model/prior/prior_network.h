@@ -13,6 +13,12 @@
 
 namespace dalle2 {
 
+/// What the transformer makes of the text, which stands first and sees neither time nor noised embedding:
+/// the same in all steps of a sampler.
+struct PriorText {
+  TokensBefore given, null;  ///< null: of a dropped text; empty without guidance
+};
+
 /// What the network sees beside the noised embedding. Undefined tensors are absent.
 struct PriorConditions {
   at::Tensor text_embed;       ///< [B, D]
@@ -20,6 +26,7 @@ struct PriorConditions {
   at::Tensor self_cond;        ///< [B, D]
   at::Tensor text_keep_mask;   ///< [B] bool: false puts the null embeddings; undefined keeps all
   at::Tensor image_keep_mask;  ///< [B] bool: the same for the noised embedding
+  std::shared_ptr<const PriorText> read_text;  ///< of read_text(), if it was called for these
 };
 
 /// A causal transformer over text tokens, text embedding, time, noised image embedding and, last, a
@@ -44,6 +51,10 @@ class PriorNetworkImpl : public torch::nn::Module {
                                      const PriorConditions& conditions,
                                      double cond_scale);
 
+  /// Reads the texts of these conditions, so that forward() need not. For a network in eval mode, without
+  /// gradients, while its weights stay as they are. @param guided whether a scale other than 1 follows
+  std::shared_ptr<const PriorText> read_text(const PriorConditions& conditions, bool guided);
+
   const PriorNetworkConfig& config() const { return config_; }
 
  private:
@@ -51,7 +62,9 @@ class PriorNetworkImpl : public torch::nn::Module {
                     const at::Tensor& time,
                     const PriorConditions& given) const;
   void build_time_embedding();
-  at::Tensor text_encodings(const PriorConditions& given, const at::Tensor& image_embed) const;
+  at::Tensor text_encodings(const PriorConditions& given, at::ScalarType dtype) const;
+  at::Tensor text_embeds(const PriorConditions& given) const;
+  TokensBefore read_null_encodings(at::ScalarType dtype);
   at::Tensor time_tokens(const at::Tensor& time, at::ScalarType dtype);
 
   PriorNetworkConfig config_;

@@ -96,16 +96,22 @@ UnetImpl::~UnetImpl() = default;
 at::Tensor UnetImpl::forward(const at::Tensor& x,
                              const at::Tensor& time,
                              const UnetConditions& conditions) {
+  layers_->check_inputs(x, time, conditions);
+  return answer(layers_->init_conv.forward(layers_->join_inputs(x, conditions)),
+                time.to(x.scalar_type()),
+                conditions);
+}
+
+at::Tensor UnetImpl::answer(at::Tensor h,
+                            const at::Tensor& time,
+                            const UnetConditions& conditions) {
   UnetLayers& layers = *layers_;
-  layers.check_inputs(x, time, conditions);
   layers.recomputes =
       layers.config.checkpoint_during_training && is_training() && at::GradMode::is_enabled();
-  const UnetEmbedded embedded = layers.embed(time.to(x.scalar_type()), conditions);
-  // The trunk keeps the order of what enters it. The first convolution is left out: large kernels over
-  // few channels are slower in it.
-  at::Tensor h =
-      in_order_for_convolutions(layers.init_conv.forward(layers.join_inputs(x, conditions)));
-  h = layers.trunk(std::move(h), embedded);
+  const UnetEmbedded embedded = layers.embed(time, conditions);
+  // The trunk keeps the memory layout of its input. The first convolution stays planar: large kernels over
+  // few channels are slower channels-last.
+  h = layers.trunk(in_order_for_convolutions(h), embedded);
   if (layers.config.lowres_cond) {
     h = at::cat({h, in_order_for_convolutions(conditions.lowres_cond_img)}, 1);
   }
@@ -122,7 +128,7 @@ std::pair<at::Tensor, at::Tensor> UnetImpl::forward_with_and_without(const at::T
                          .text_encodings = twice(given.text_encodings),
                          .lowres_cond_img = twice(given.lowres_cond_img),
                          .lowres_noise_level = twice(given.lowres_noise_level),
-                         .self_cond = twice(given.self_cond),
+                         .self_cond = {},  // joined to the pictures
                          .image_keep_mask = {},
                          .text_keep_mask = {}};
   const at::Tensor none = prob_mask(x.size(0), 0.0, x.device(), std::nullopt);
@@ -131,7 +137,11 @@ std::pair<at::Tensor, at::Tensor> UnetImpl::forward_with_and_without(const at::T
   };
   both.image_keep_mask = kept_first(given.image_keep_mask);
   both.text_keep_mask = kept_first(given.text_keep_mask);
-  const std::vector<at::Tensor> answers = forward(twice(x), twice(time), both).chunk(2);
+  // The pictures are the same in both halves, and so is what stands before the conditions.
+  layers_->check_inputs(x, time, given);
+  const at::Tensor h = layers_->init_conv.forward(layers_->join_inputs(x, given));
+  const std::vector<at::Tensor> answers =
+      answer(twice(h), twice(time.to(x.scalar_type())), both).chunk(2);
   return {answers[0], answers[1]};
 }
 

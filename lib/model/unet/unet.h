@@ -58,6 +58,9 @@ class UnetImpl : public torch::nn::Module {
   const UnetConfig& config() const;
 
  private:
+  /// @param h [B, dim, H, W] of the first convolution; @param time of the pictures' type
+  at::Tensor answer(at::Tensor h, const at::Tensor& time, const UnetConditions& conditions);
+
   std::unique_ptr<UnetLayers> layers_;
 };
 TORCH_MODULE(Unet);
