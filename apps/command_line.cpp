@@ -148,6 +148,13 @@ Runner add_sample(CLI::App& app) {
                  "Rescale of guided predictions, 0 (off) to 1 (Lin et al. 2023)")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 1.0));
+  app.add_option(
+         "--precision",
+         o->precision,
+         "no (float32) or bf16: products and convolutions in half precision, as in a run with "
+         "train.mixed_precision")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"no", "bf16"}));
   app.add_option("--init-noise",
                  o->init_noise_paths,
                  "Starting noise, .npy [N, C, H, W]; repeat for each further stage, in order")

@@ -49,6 +49,7 @@ struct SampleCommand {
   std::vector<int64_t> timesteps;          ///< one, or one for each unet; none: the config's
   std::string sampler = "auto";            ///< auto, ddpm, ddim, dpmpp
   double cfg_rescale = 0.0;
+  std::string precision = "no";               ///< no, bf16
   std::vector<std::string> init_noise_paths;  ///< .npy [N, C, H, W], one for each sampled stage
   int64_t seed = 0;
   bool use_ema = true;

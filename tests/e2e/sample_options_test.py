@@ -99,6 +99,17 @@ class SampleOptions(EndToEnd):
                     self.assertAlmostEqual(a, b, delta=1e-3)
                 self.assertEqual(len(values), shape[0] * picture)
 
+    def test_half_precision_draws_nearly_the_same_pictures(self):
+        drawn = {}
+        for precision in ("no", "bf16"):
+            self.sample("conditional/model.pth", "--image-embeds", "two.npy", "--cond-scale", 2, "--timesteps", 3, "--precision", precision,
+                        out=precision)
+            drawn[precision] = read_npy(self.dir / precision / "samples.npy")[1]
+        differences = [abs(a - b) for a, b in zip(drawn["no"], drawn["bf16"])]
+        self.assertGreater(max(differences), 1e-6, "bf16 was not used")
+        self.assertLess(sum(differences) / len(differences), 0.02)
+        self.refuse("conditional/model.pth", "--image-embeds", "two.npy", "--precision", "half", expect=["--precision", "bf16"])
+
     def test_a_sheet_shows_all_pictures_and_is_none_of_them(self):
         self.sample("free/model.pth", "--num", 3, "--timesteps", 1)
         sheet = (self.dir / "x/sheet.png").read_bytes()

@@ -43,6 +43,10 @@ OneOrMany<std::optional<int64_t>> sampling_steps(const std::vector<int64_t>& tim
   return timesteps;
 }
 
+Autocast precision_of(const SampleCommand& command, const at::Device& device) {
+  return {device.type(), command.precision == "bf16" ? MixedPrecision::bf16 : MixedPrecision::no};
+}
+
 void make_out_folder(const SampleCommand& command) {
   std::error_code error, ignored;
   std::filesystem::create_directories(command.out_folder, error);

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "checkpoint/state_dict.h"
+#include "optim/precision.h"
 #include "run/checkpoints/model_weights.h"
 #include "run/commands.h"
 
@@ -62,6 +63,8 @@ OneOrMany<std::optional<int64_t>> sampling_steps(const std::vector<int64_t>& tim
 
 /// Which weights the command draws with.
 ModelSource source_of(const SampleCommand& command);
+/// The arithmetic that --precision asks for, for as long as it lives.
+Autocast precision_of(const SampleCommand& command, const at::Device& device);
 /// @throws ConfigError if --out is no folder and cannot be made one
 void make_out_folder(const SampleCommand& command);
 /// Without --overwrite only files of an earlier sampling are replaced.

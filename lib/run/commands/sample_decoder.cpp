@@ -455,6 +455,7 @@ void sample_decoder(const SampleCommand& command,
                            step + 1,
                            steps));
     };
+    const Autocast autocast = precision_of(command, device);
     parts.push_back(decoder->sample(options).clamp(lowest, highest).to(at::kCPU, at::kFloat));
     check_finite(parts.back(), command, "images", begin);
   }

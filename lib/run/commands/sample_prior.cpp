@@ -122,6 +122,7 @@ at::Tensor draw_image_embeds(DiffusionPrior prior,
                            step + 1,
                            steps));
     };
+    const Autocast autocast = precision_of(command, device);
     parts.push_back(prior->sample(options).to(at::kCPU, at::kFloat));
     check_finite(parts.back(), command, "embeddings", range.begin);
   }
