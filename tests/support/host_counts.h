@@ -20,11 +20,16 @@ namespace dalle2::test {
 struct HostCounts {
   int64_t operations = 0;   ///< calls of the dispatcher, views and calls within others among them
   int64_t allocations = 0;  ///< of tensors' memory
-  int64_t peak_bytes = 0;   ///< tensors that the work makes and that live at the same time, at most
+  /// The same but for those within a convolution, which takes other ways on other processors.
+  int64_t own_operations = 0, own_allocations = 0;
+  int64_t peak_bytes = 0;  ///< tensors that the work makes and that live at the same time, at most
   std::map<std::string, int64_t> by_name;  ///< calls of each operation
 };
 
 namespace host_counts {
+
+inline HostCounts* current = nullptr;
+inline int64_t convolutions = 0;  ///< that are open
 
 class Memory : public c10::MemoryReportingInfoBase {
  public:
@@ -35,22 +40,32 @@ class Memory : public c10::MemoryReportingInfoBase {
                          c10::Device /*device*/) override {
     live_ += bytes;
     peak = std::max(peak, live_);
-    if (bytes > 0) ++allocations;
+    if (bytes <= 0) return;
+    ++current->allocations;
+    if (convolutions == 0) ++current->own_allocations;
   }
   bool memoryProfilingEnabled() const override { return true; }
 
-  int64_t peak = 0, allocations = 0;
+  int64_t peak = 0;
 
  private:
   int64_t live_ = 0;
 };
 
-inline HostCounts* current = nullptr;
+struct Convolution : at::ObserverContext {};
 
 inline std::unique_ptr<at::ObserverContext> on_call(const at::RecordFunction& call) {
+  const std::string name = call.name();
   ++current->operations;
-  ++current->by_name[call.name()];
-  return nullptr;
+  ++current->by_name[name];
+  if (convolutions == 0) ++current->own_operations;
+  if (name != "aten::convolution" && name != "aten::convolution_backward") return nullptr;
+  ++convolutions;
+  return std::make_unique<Convolution>();
+}
+
+inline void on_end(const at::RecordFunction& /*call*/, at::ObserverContext* context) {
+  if (context != nullptr) --convolutions;
 }
 
 }  // namespace host_counts
@@ -61,13 +76,13 @@ inline HostCounts host_counts_of(const std::function<void()>& work) {
   host_counts::current = &counts;
   const auto memory = std::make_shared<host_counts::Memory>();
   const at::CallbackHandle handle = at::addThreadLocalCallback(
-      at::RecordFunctionCallback(&host_counts::on_call).scopes({at::RecordScope::FUNCTION}));
+      at::RecordFunctionCallback(&host_counts::on_call, &host_counts::on_end)
+          .scopes({at::RecordScope::FUNCTION}));
   {
     const c10::DebugInfoGuard reports(c10::DebugInfoKind::PROFILER_STATE, memory);
     work();
   }
   at::removeCallback(handle);
-  counts.allocations = memory->allocations;
   counts.peak_bytes = memory->peak;
   return counts;
 }

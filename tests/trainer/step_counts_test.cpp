@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: MIT
+// What a step of each kind asks of LibTorch on the CPU, compared with step_counts.json without a clock. What a
+// convolution is made of does not count.
+// DALLE2_UPDATE_GENERATED=1 writes the table anew.
+#include <torch/torch.h>
+
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "model/random.h"
+#include "optim/precision.h"
+#include "support/host_counts.h"
+#include "support/tiny_clip.h"
+#include "trainer/clip_trainer.h"
+#include "trainer/prior_trainer_fixture.h"
+#include "trainer/trainer_fixture.h"
+#include "trainer/vae_trainer.h"
+
+namespace dalle2::test {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Work = std::function<void()>;
+
+/// In bf16 a few operations hang on the processor, some 1 in 1,000.
+constexpr int64_t kSlackOfBf16 = 100;
+
+/// Several threads need memory of their own.
+class OneThread {
+ public:
+  OneThread() { at::set_num_threads(1); }
+  ~OneThread() { at::set_num_threads(threads_); }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+
+ private:
+  int threads_ = at::get_num_threads();
+};
+
+/// Without such instructions a convolution in bf16 gives maps in another order of the pixels.
+bool computes_bf16() {
+  return half_precision_support(at::kCPU).bfloat16;
+}
+
+struct KindOfStep {
+  std::string name;
+  std::function<Work(MixedPrecision)> make;  ///< whose work is a step with its update
+};
+
+Work decoder_step(int64_t unet, MixedPrecision precision) {
+  const TrainerFixture fixture("cascade");
+  DecoderTrainConfig config = fixture.train_config();
+  config.mixed_precision = precision;
+  const std::shared_ptr<DecoderTrainer> trainer = fixture.trainer(config);
+  return [=, inputs = drawn_inputs(2, 1)] {
+    trainer->step(inputs, unet, make_generator({0, "train", 0, 1}, at::kCPU));
+    trainer->update(unet);
+  };
+}
+
+Work prior_step(MixedPrecision precision) {
+  const PriorTrainerFixture fixture("adamw");
+  PriorTrainConfig config = fixture.train_config();
+  config.mixed_precision = precision;
+  const std::shared_ptr<PriorTrainer> trainer = fixture.trainer(config);
+  return [=, inputs = drawn_prior_inputs(3, 1)] {
+    trainer->step(inputs, make_generator({0, "train", 0, 1}, at::kCPU));
+    trainer->update();
+  };
+}
+
+/// Autoencoder and discriminator, with the gradient penalty.
+Work vae_step(MixedPrecision precision) {
+  VaeConfig shape;
+  shape.dim = 16;
+  shape.layers = shape.discr_layers = 1;
+  shape.codebook_size = 16;
+  VaeTrainConfig config;
+  config.num_train_steps = 3;
+  config.mixed_precision = precision;
+  torch::manual_seed(3);
+  const auto features = [](const at::Tensor& images) { return images.flatten(1); };
+  const auto trainer = std::make_shared<VaeTrainer>(VqganVae(shape), config, features, at::kCPU);
+  const at::Tensor images = at::rand({4, 3, 8, 8}, make_generator({0, "pictures"}, at::kCPU));
+  return [=] {
+    const at::Generator random = make_generator({0, "train", 0, 1}, at::kCPU);
+    trainer->step_autoencoder(images, random, /*with_gan=*/true);
+    trainer->update(VaeTrainer::kAutoencoder);
+    trainer->learn_codes(VaeTrainer::kAutoencoder, random);
+    trainer->step_discriminator(images, random, /*with_penalty=*/true);
+    trainer->update(VaeTrainer::kDiscriminator);
+    trainer->learn_codes(VaeTrainer::kDiscriminator, random);
+    trainer->end_step();
+  };
+}
+
+Work clip_step(MixedPrecision precision) {
+  ClipTrainConfig config;
+  config.mixed_precision = precision;
+  torch::manual_seed(1);
+  const auto trainer =
+      std::make_shared<ClipTrainer>(std::make_shared<ClipImpl>(tiny_clip()), config, at::kCPU);
+  at::Tensor tokens = at::zeros({4, 6}, at::kLong);
+  tokens.select(1, 0).fill_(518);
+  tokens.select(1, 5).fill_(519);
+  const ClipInputs inputs{at::rand({4, 3, 8, 8}), tokens};
+  return [=] {
+    trainer->step({inputs});
+    trainer->update();
+  };
+}
+
+/// Three steps of guided sampling, of what a step of training has in one.
+Work decoder_sampling() {
+  const TrainerFixture fixture("cascade");
+  const std::shared_ptr<DecoderTrainer> trainer = fixture.trainer();
+  return [=] {
+    DecoderSampleOptions options;
+    options.image_embeds = drawn_inputs(2, 90).image_embeds;
+    options.sample_timesteps = 3;
+    options.cond_scale = 3.0;
+    options.generator = make_generator({0, "sample"}, at::kCPU);
+    trainer->sample(options);
+  };
+}
+
+Work prior_sampling() {
+  const PriorTrainerFixture fixture("adamw");
+  const std::shared_ptr<PriorTrainer> trainer = fixture.trainer();
+  return [=] {
+    PriorSampleOptions options;
+    options.text = drawn_prior_inputs(2, 90).text;
+    options.timesteps = 4;  // of which the sampler makes three
+    options.cond_scale = 3.0;
+    options.generator = make_generator({0, "sample"}, at::kCPU);
+    trainer->sample(options);
+  };
+}
+
+std::vector<KindOfStep> kinds_of_steps() {
+  return {{"decoder, unet 1", [](MixedPrecision p) { return decoder_step(1, p); }},
+          {"decoder, unet 2", [](MixedPrecision p) { return decoder_step(2, p); }},
+          {"prior", prior_step},
+          {"VAE", vae_step},
+          {"CLIP", clip_step},
+          {"sampling of a decoder", [](MixedPrecision) { return decoder_sampling(); }},
+          {"sampling of a prior", [](MixedPrecision) { return prior_sampling(); }}};
+}
+
+Json counted(const Work& work) {
+  work();  // makes what is made once
+  const HostCounts counts = host_counts_of(work);
+  return {{"operations", counts.own_operations}, {"allocations", counts.own_allocations}};
+}
+
+/// The table as it is now.
+Json counted_steps() {
+  Json table;
+  for (const KindOfStep& kind : kinds_of_steps()) {
+    table[kind.name] = counted(kind.make(MixedPrecision::no));
+    if (kind.name.starts_with("sampling") || !computes_bf16()) continue;
+    table[kind.name + ", bf16"] = counted(kind.make(MixedPrecision::bf16));
+  }
+  return table;
+}
+
+TEST_CASE("a step of each kind takes the operations and allocations that the table says") {
+  const OneThread one_thread;
+  const std::string path = std::string(DALLE2_SOURCE_DIR) + "/tests/trainer/step_counts.json";
+  const Json found = counted_steps();
+  if (std::getenv("DALLE2_UPDATE_GENERATED") != nullptr) {
+    REQUIRE(computes_bf16());
+    std::ofstream(path) << found.dump(2) << "\n";
+  }
+  const Json expected = Json::parse(std::ifstream(path));
+  for (const auto& [kind, counts] : found.items()) {
+    INFO(kind << ": if a change of its cost is wanted, write tests/trainer/step_counts.json anew: "
+                 "DALLE2_UPDATE_GENERATED=1 build/bin/test_trainer \"a step of each kind*\"");
+    REQUIRE(expected.contains(kind));
+    for (const std::string what : {"operations", "allocations"}) {
+      const auto got = counts.at(what).get<int64_t>();
+      const auto wanted = expected.at(kind).at(what).get<int64_t>();
+      INFO(what << ": expected " << wanted << ", got " << got);
+      // Fewer are a fault, too: the table would let them come back.
+      CHECK(std::abs(got - wanted) <= (kind.ends_with("bf16") ? wanted / kSlackOfBf16 : 0));
+    }
+  }
+  CHECK((expected.size() == found.size() || !computes_bf16()));
+}
+
+}  // namespace
+}  // namespace dalle2::test
