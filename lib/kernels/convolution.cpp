@@ -331,27 +331,23 @@ struct Wide : torch::autograd::Function<Wide> {
   }
 };
 
-/// Elsewhere these loops have not been measured.
-bool has_wide_vectors() {
-#ifdef DALLE2_X86_LOOPS
-  static const bool has = &loops::best() == &loops::avx512();
-  return has;
-#else
-  return false;
-#endif
-}
-
 bool computes_in_float(const at::Tensor& x) {
   return x.scalar_type() == at::kFloat && !at::autocast::is_autocast_enabled(at::kCPU);
 }
 
-/// Making 36 numbers of 9 weights pays if enough tiles use them.
+/// The transform of the weights, 36 numbers of 9, pays if enough tiles use them.
 bool fits_tiles(const at::Tensor& x, const at::Tensor& weight) {
-  constexpr int64_t kTilesOfChannels = 10;
-  const int64_t in = weight.size(1), out = weight.size(0);
-  return has_wide_vectors() && computes_in_float(x) && weight.scalar_type() == at::kFloat &&
-         weight.size(2) == 3 && in % loops::kTileChannels == 0 && out % loops::kTileChannels == 0 &&
-         winograd_tiles(x) * kTilesOfChannels >= in + out;
+  const loops::FastShapes& fast = loops::best().fast_shapes;
+  const int64_t in = weight.size(1), out = weight.size(0), tiles = winograd_tiles(x);
+  return computes_in_float(x) && weight.scalar_type() == at::kFloat && weight.size(2) == 3 &&
+         in % loops::kTileChannels == 0 && out % loops::kTileChannels == 0 &&
+         tiles >= fast.fewest_tiles && tiles * fast.channels_per_tile >= in + out;
+}
+
+bool fits_wide(const at::Tensor& x, const at::Tensor& weight) {
+  return computes_in_float(x) && weight.scalar_type() == at::kFloat &&
+         weight.size(2) >= loops::best().fast_shapes.narrowest_kernel && x.size(1) <= kWideMaps &&
+         x.size(3) >= 32 && x.size(2) >= weight.size(2);
 }
 
 std::atomic<int> plain_convolutions = 0;
@@ -384,10 +380,7 @@ ConvolutionWay way_of(const ConvolutionInputs& inputs, int64_t stride, int64_t p
     const bool small = x.size(0) * x.size(2) * x.size(3) <= kUnfoldedPixels;
     return small && x.size(1) >= kWideMaps ? ConvolutionWay::kUnfolded : ConvolutionWay::kPlain;
   }
-  const bool wide = has_wide_vectors() && computes_in_float(x) && weight.size(2) > 1 &&
-                    weight.scalar_type() == at::kFloat && x.size(1) <= kWideMaps &&
-                    x.size(3) >= 32 && x.size(2) >= weight.size(2);
-  return wide ? ConvolutionWay::kWide : ConvolutionWay::kPlain;
+  return fits_wide(x, weight) ? ConvolutionWay::kWide : ConvolutionWay::kPlain;
 }
 
 at::Tensor convolution(const ConvolutionInputs& inputs, int64_t stride, int64_t padding) {

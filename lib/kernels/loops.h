@@ -172,7 +172,15 @@ struct Winograd {
                    float* u);
 };
 
+/// From which shapes on these loops are faster than LibTorch's convolutions: measured for each instruction set.
+struct FastShapes {
+  int64_t fewest_tiles;       ///< of a convolution by tiles
+  int64_t channels_per_tile;  ///< the most, of both sides together
+  int64_t narrowest_kernel;   ///< of a wide convolution
+};
+
 struct Table {
+  FastShapes fast_shapes;
   GroupNormSilu<float> group_norm_silu_float;
   GroupNormSilu<Half> group_norm_silu_half;
   RowsNormSilu<float> rows_norm_silu_float;

@@ -266,6 +266,7 @@ namespace dalle2::loops {
 namespace {
 
 constexpr Table kTable = {
+    kFastShapes,
     {&group_norm_silu<float>, &group_norm_silu_backward<float>},
     {&group_norm_silu<Half>, &group_norm_silu_backward<Half>},
     {&rows_sums<float>,

@@ -325,12 +325,17 @@ inline void product(int64_t m,
                     int64_t a_step,
                     const float* b,
                     float* c) {
+  // The sums and their operands fill the registers: 32 with AVX-512, 16 without.
+  constexpr bool kManyRegisters = kLanes == 16;
+  constexpr int kRows = kManyRegisters ? 12 : 6;
   int64_t at = 0;
-  for (; at + 4 * kLanes <= n; at += 4 * kLanes) {
-    product_column<6, 4, Adds>(m, depth, a, a_row, a_step, b + at, n, c + at);
+  if constexpr (kManyRegisters) {
+    for (; at + 4 * kLanes <= n; at += 4 * kLanes) {
+      product_column<6, 4, Adds>(m, depth, a, a_row, a_step, b + at, n, c + at);
+    }
   }
   for (; at + 2 * kLanes <= n; at += 2 * kLanes) {
-    product_column<12, 2, Adds>(m, depth, a, a_row, a_step, b + at, n, c + at);
+    product_column<kRows, 2, Adds>(m, depth, a, a_row, a_step, b + at, n, c + at);
   }
   for (; at < n; at += kLanes) {
     product_column<12, 1, Adds>(m, depth, a, a_row, a_step, b + at, n, c + at);

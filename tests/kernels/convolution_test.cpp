@@ -18,12 +18,11 @@ struct ConvolutionCase {
   bool channels_last;
 };
 
-bool has_wide_loops() {
-#ifdef DALLE2_X86_LOOPS
-  return &loops::best() == &loops::avx512();
-#else
-  return false;
-#endif
+/// Whether this processor has the loops of this way. Others take ATen's convolution.
+bool has_loops_for(const ConvolutionCase& c) {
+  const loops::FastShapes& fast = loops::best().fast_shapes;
+  if (c.way == ConvolutionWay::kTiles) return fast.channels_per_tile > 0;
+  return c.way != ConvolutionWay::kWide || c.kernel >= fast.narrowest_kernel;
 }
 
 ConvolutionInputs drawn_convolution(const ConvolutionCase& c, at::ScalarType dtype, bool bias) {
@@ -76,8 +75,7 @@ TEST_CASE("each way of a convolution gives at::conv2d and its gradients, in floa
     for (const bool bias : {true, false}) {
       const ConvolutionInputs given = drawn_convolution(c, at::kFloat, bias);
       CAPTURE(static_cast<int>(c.way), c.in, c.out, c.height, c.width, c.kernel, bias);
-      const bool needs_vectors = c.way == ConvolutionWay::kTiles || c.way == ConvolutionWay::kWide;
-      if (has_wide_loops() || !needs_vectors) CHECK(way_of(given, 1, c.kernel / 2) == c.way);
+      if (has_loops_for(c)) CHECK(way_of(given, 1, c.kernel / 2) == c.way);
       const auto found = values_and_gradients(given, false);
       const auto expected = values_and_gradients(drawn_convolution(c, at::kDouble, bias), true);
       REQUIRE(found.size() == expected.size());
@@ -116,7 +114,7 @@ TEST_CASE("threads change no bit of a convolution") {
     CAPTURE(static_cast<int>(c.way));
     // Products of LibTorch split their sums by threads.
     if (c.way != ConvolutionWay::kTiles && c.way != ConvolutionWay::kWide) continue;
-    if (!has_wide_loops()) continue;
+    if (!has_loops_for(c)) continue;
     ConvolutionInputs given = drawn_convolution(c, at::kFloat, false);
     if (c.way == ConvolutionWay::kWide) given.x = given.x.detach();
     const auto gradients = [&] {
@@ -136,16 +134,16 @@ TEST_CASE("threads change no bit of a convolution") {
 TEST_CASE("other convolutions are at::conv2d") {
   const at::Tensor x = at::randn({1, 32, 32, 32}).contiguous(at::MemoryFormat::ChannelsLast);
   const at::Tensor w = at::randn({32, 32, 3, 3});
-  const bool wide = has_wide_loops();
-  CHECK((way_of({x, w, {}}, 1, 1) == ConvolutionWay::kTiles) == wide);
+  const bool has_tiles = loops::best().fast_shapes.channels_per_tile > 0;
+  CHECK((way_of({x, w, {}}, 1, 1) == ConvolutionWay::kTiles) == has_tiles);
   CHECK(way_of({x, w, {}}, 2, 1) == ConvolutionWay::kPlain);
   CHECK(way_of({x, w, {}}, 1, 0) == ConvolutionWay::kPlain);
   CHECK(way_of({x.to(at::kDouble), w.to(at::kDouble), {}}, 1, 1) == ConvolutionWay::kPlain);
   CHECK(way_of({x.contiguous(), w, {}}, 1, 1) == ConvolutionWay::kPlain);
   CHECK(way_of({x, at::randn({24, 32, 3, 3}), {}}, 1, 1) == ConvolutionWay::kPlain);
   // Too few pixels for what their weights would cost.
-  CHECK(way_of({at::randn({1, 256, 20, 20}).contiguous(at::MemoryFormat::ChannelsLast),
-                at::randn({256, 256, 3, 3}),
+  CHECK(way_of({at::randn({1, 1024, 20, 20}).contiguous(at::MemoryFormat::ChannelsLast),
+                at::randn({1024, 1024, 3, 3}),
                 {}},
                1,
                1) == ConvolutionWay::kPlain);
