@@ -5,9 +5,6 @@
 #include <ATen/DeviceAccelerator.h>
 #include <torch/types.h>
 
-#include <c10/core/Allocator.h>
-#include <c10/util/ThreadLocalDebugInfo.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -25,79 +22,12 @@
 #include "run/checkpoints/model_weights.h"
 #include "run/loop/run_position.h"
 #include "run/loop/run_session.h"
+#include "run/peak_memory.h"
 
 namespace dalle2 {
 namespace {
 
 constexpr int64_t kBytesPerValue = 4;
-
-/// Bytes of the tensors that this thread makes while it is looked at.
-class TensorBytes : public c10::MemoryReportingInfoBase {
- public:
-  void reportMemoryUsage(void* /*ptr*/,
-                         int64_t bytes,
-                         size_t /*total_allocated*/,
-                         size_t /*total_reserved*/,
-                         c10::Device /*device*/) override {
-    held_ += bytes;
-    peak_ = std::max(peak_, held_);
-  }
-  bool memoryProfilingEnabled() const override { return true; }
-  int64_t peak() const { return peak_; }
-
- private:
-  int64_t held_ = 0, peak_ = 0;
-};
-
-int64_t peak_of_step(const DryRunPlan::Network& network, int64_t batch) {
-  const auto bytes = std::make_shared<TensorBytes>();
-  const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, bytes);
-  network.step(batch);
-  return bytes->peak();
-}
-
-/// What a step of `batch` samples holds besides the weights and their gradients, which a run keeps
-/// from step to step. The peak grows by the sample once activations decide it: below that it is the
-/// same.
-int64_t activation_bytes(const DryRunPlan::Network& network, int64_t batch) {
-  constexpr int64_t kMostTried = 32;
-  network.step(1);  // makes the gradients
-  int64_t size = 1, peak = peak_of_step(network, size), per_sample = 0;
-  for (bool is_line = false; size < batch && size < kMostTried && !is_line; size *= 2) {
-    const int64_t next = peak_of_step(network, 2 * size);
-    // A stretch that begins flat and ends rising is no measure of the rise.
-    is_line = next > peak && (size == 1 || per_sample > 0);
-    per_sample = std::max<int64_t>(next - peak, 0) / size;
-    peak = next;
-  }
-  network.module->zero_grad();
-  return peak + std::max<int64_t>(batch - size, 0) * per_sample;
-}
-
-/// Averages of the weights, in copies.
-int64_t average_copies(const SharedTrainConfig& train) {
-  return (train.use_ema ? 1 : 0) + (train.post_hoc_ema.save_every_n_steps
-                                        ? static_cast<int64_t>(train.post_hoc_ema.sigmas.size())
-                                        : 0);
-}
-
-/// Weights, then gradients, two moments and the averages of what is trained, and one step's
-/// activations. On the CPU also the program and the copies that are being saved: with a GPU these
-/// are in host memory.
-uint64_t peak_memory(const DryRunPlan& plan, const SharedTrainConfig& train, bool on_cpu) {
-  const ParameterBytes parameters = parameter_bytes(*plan.model);
-  const uint64_t program = process_memory("VmRSS") - static_cast<uint64_t>(parameters.all);
-  const uint64_t code = process_memory("RssFile");
-  const uint64_t activations = activation_bytes(plan, train);
-  const uint64_t more_code = std::max(process_memory("RssFile"), code) - code;  // that steps load
-  const bool offloads = train.use_ema && train.ema.offload && !on_cpu;
-  const int64_t averages = average_copies(train) - (offloads ? 1 : 0);
-  const int64_t state = parameters.all + (3 + averages) * parameters.trained;
-  // Saving in the background holds a checkpoint and a model file besides.
-  const int64_t saved =
-      on_cpu && train.async_save ? 2 * parameters.all + (2 + averages) * parameters.trained : 0;
-  return (on_cpu ? program + more_code : 0) + static_cast<uint64_t>(state + saved) + activations;
-}
 
 bool is_of_part(const std::string& name, const DryRunPlan& plan, bool trained) {
   return std::any_of(plan.networks.begin(), plan.networks.end(), [&](const auto& network) {
@@ -207,16 +137,6 @@ void check_memory(uint64_t peak, const at::Device& device, int64_t processes) {
 }
 
 }  // namespace
-
-uint64_t activation_bytes(const DryRunPlan& plan, const SharedTrainConfig& train) {
-  const int64_t batch = std::min(plan.batch_size, train.max_batch_size.value_or(plan.batch_size));
-  int64_t most = 0;
-  for (const DryRunPlan::Network& network : plan.networks) {
-    if (!network.module) continue;
-    most = std::max(most, activation_bytes(network, batch));
-  }
-  return static_cast<uint64_t>(most);
-}
 
 at::Device check_start(DryRunPlan& plan,
                        const TrackerConfig& tracker_config,
@@ -329,7 +249,11 @@ void print_sizes(const DryRunPlan& plan,
           .c_str());
   print_arithmetic(train, device);
   const bool on_cpu = device.is_cpu();
-  const uint64_t peak = peak_memory(plan, train, on_cpu);
+  PeakMemory memory = peak_memory(plan, train, on_cpu);
+  if (plan.fit_budget) {
+    for (const std::string& line : plan.fit_budget(memory)) std::printf("%s\n", line.c_str());
+  }
+  const uint64_t peak = memory.peak();
   std::printf(
       "peak memory of %s: about %s\n",
       fmt::format("{} {}", processes == 1 ? "the" : "each", on_cpu ? "process" : "GPU").c_str(),

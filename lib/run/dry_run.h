@@ -19,6 +19,8 @@
 
 namespace dalle2 {
 
+struct PeakMemory;
+
 /// What a kind of run says about itself.
 struct DryRunPlan {
   struct Network {
@@ -39,6 +41,9 @@ struct DryRunPlan {
   DataSize data_size = {};
   /// As Trainer::is_begun_by(); null: no file is of that sort.
   bool (*is_begun_by)(const Cursor& root) = nullptr;
+  /// Makes the steps take less memory, if the config says how much they may take. Null: it cannot.
+  /// @return lines that say how
+  std::function<std::vector<std::string>(PeakMemory&)> fit_budget = nullptr;
 };
 
 /// Checks, in the order of a start, what a run would refuse: the device, the paths of the tracker,
@@ -48,10 +53,6 @@ at::Device check_start(DryRunPlan& plan,
                        const TrackerConfig& tracker,
                        const SharedTrainConfig& train,
                        RunPosition& position);
-/// Memory that tensors of a step take besides weights and gradients, in the network that takes most:
-/// two steps, of one and of two samples, show what a sample takes. What else the process holds has
-/// no part in it.
-uint64_t activation_bytes(const DryRunPlan& plan, const SharedTrainConfig& train);
 /// Samples and shards of each split, and the steps of an epoch of `processes`.
 /// @param data with its splits
 void print_shards(const ShardData& data,

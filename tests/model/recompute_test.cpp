@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <optional>
+#include <vector>
 
 #include "model/unet/recompute.h"
 #include "model/unet_support.h"
@@ -40,8 +42,13 @@ struct Step {
   int64_t peak_bytes = 0;         // beyond parameters, gradients and inputs
 };
 
-Step train_step(const UnetConfig& config, int64_t side, bool autocast = false) {
+/// @param levels to compute again; as the config says if not given
+Step train_step(const UnetConfig& config,
+                int64_t side,
+                bool autocast = false,
+                std::optional<int64_t> levels = std::nullopt) {
   Unet unet(config);
+  if (levels) unet->recompute_levels(*levels);
   fill_parameters(*unet);
   unet->train();
   const at::Tensor x = wave({2, 3, side, side}).set_requires_grad(true);
@@ -92,6 +99,27 @@ TEST_CASE("recomputed activations take less than half of the memory") {
   const int64_t recomputed = train_step(config_with_everything(true), 64).peak_bytes;
   INFO("kept " << kept << " bytes, recomputed " << recomputed << " bytes");
   CHECK(recomputed < kept / 2);
+}
+
+TEST_CASE("each level that is computed again takes less memory, the largest feature maps most") {
+  const UnetConfig config = config_with_everything(false);
+  const int64_t most = Unet(config)->recomputable_levels();
+  REQUIRE(most >= 3);
+  std::vector<int64_t> bytes;
+  const Step kept = train_step(config, 64);
+  for (int64_t levels = 0; levels <= most; ++levels) {
+    const Step step = train_step(config, 64, false, levels);
+    CHECK(at::equal(step.out, kept.out));
+    bytes.push_back(step.peak_bytes);
+  }
+  CHECK(bytes.front() == kept.peak_bytes);
+  CHECK(bytes.back() == train_step(config_with_everything(true), 64).peak_bytes);
+  for (size_t i = 1; i < bytes.size(); ++i) {
+    CAPTURE(i, bytes[i - 1], bytes[i]);
+    CHECK(bytes[i] < bytes[i - 1]);
+    CHECK(bytes[0] - bytes[1] >= bytes[i - 1] - bytes[i]);
+  }
+  CHECK_THROWS(train_step(config, 64, false, most + 1));
 }
 
 TEST_CASE("a unet that only evaluates keeps no activations to recompute") {

@@ -23,6 +23,7 @@ struct DecoderOnlyTrainConfig {
   OneOrMany<double> cond_scale = 1.0;
   std::optional<std::vector<bool>> unet_training_mask;
   double noise_offset = 0.0;
+  std::optional<double> memory_budget_gib;
 
   void fields(auto& f) {
     D2_FIELD(n_sample_images,
@@ -39,6 +40,12 @@ struct DecoderOnlyTrainConfig {
         "Adds noise of this strength that is the same in all pixels of a channel. The network then "
         "learns pictures that are bright or dark as a whole; 0.05 to 0.1 is usual.",
         at_least(0));
+    D2_FIELD(
+        memory_budget_gib,
+        "Extension: the peak memory in GiB that a process may take (with a GPU, GPU memory). If a step "
+        "needs more, the backward pass computes activations again instead of keeping them, level by "
+        "level from the largest feature maps on, until the estimate fits. Null: no limit.",
+        above(0));
   }
 };
 

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "model/unet/recompute.h"
 #include "model/unet/unet_layers.h"
 
@@ -40,11 +41,17 @@ at::Tensor UnetLayers::run_attention(AnyModule& attention, const at::Tensor& x) 
 }
 
 at::Tensor UnetLayers::trunk(at::Tensor x, const UnetEmbedded& e) {
+  const auto enter_level = [&](size_t level) {
+    recomputes = keeps_gradients && static_cast<int64_t>(level) < recomputed_levels;
+  };
   const at::Tensor input = x;
+  enter_level(0);
   if (init_resnet_block) x = run(init_resnet_block, x, e, e.context);
 
   std::vector<at::Tensor> skips;  // num_blocks + 1 a level
-  for (UnetStage& level : downs) {
+  for (size_t i = 0; i < downs.size(); ++i) {
+    UnetStage& level = downs[i];
+    enter_level(i);
     x = apply(level.pre, x);
     x = run(level.first, x, e, e.context);
     for (const auto& block : level.blocks) {
@@ -57,6 +64,7 @@ at::Tensor UnetLayers::trunk(at::Tensor x, const UnetEmbedded& e) {
   }
 
   AnyModule middle(mid_attn);
+  enter_level(downs.size());
   x = run(mid_block1, x, e, e.mid_context);
   x = run_attention(middle, x);
   x = run(mid_block2, x, e, e.mid_context);
@@ -68,13 +76,16 @@ at::Tensor UnetLayers::trunk(at::Tensor x, const UnetEmbedded& e) {
     return at::cat({map, skip}, 1);
   };
   std::vector<at::Tensor> maps;
-  for (UnetStage& level : ups) {
+  for (size_t i = 0; i < ups.size(); ++i) {
+    UnetStage& level = ups[i];
+    enter_level(ups.size() - 1 - i);
     x = run(level.first, join_skip(x), e, e.context);
     for (const auto& block : level.blocks) x = run(block, join_skip(x), e, e.context);
     x = run_attention(level.attention, x);
     maps.push_back(x);
     x = apply(level.post, x);
   }
+  enter_level(0);
   x = at::cat({combine(x, maps), input}, 1);
   return run(final_resnet_block, x, e, e.context);
 }
@@ -90,8 +101,23 @@ at::Tensor UnetLayers::combine(const at::Tensor& x, const std::vector<at::Tensor
 }
 
 UnetImpl::UnetImpl(const UnetConfig& config)
-    : layers_(std::make_unique<UnetLayers>(*this, config)) {}
+    : layers_(std::make_unique<UnetLayers>(*this, config)) {
+  if (config.checkpoint_during_training) recompute_levels(recomputable_levels());
+}
 UnetImpl::~UnetImpl() = default;
+
+void UnetImpl::recompute_levels(int64_t levels) {
+  D2_CHECK(levels >= 0 && levels <= recomputable_levels(), "a unet has no {} levels", levels);
+  layers_->recomputed_levels = levels;
+}
+
+int64_t UnetImpl::recomputable_levels() const {
+  return static_cast<int64_t>(layers_->downs.size()) + 1;
+}
+
+int64_t UnetImpl::recomputed_levels() const {
+  return layers_->recomputed_levels;
+}
 
 at::Tensor UnetImpl::forward(const at::Tensor& x,
                              const at::Tensor& time,
@@ -106,8 +132,7 @@ at::Tensor UnetImpl::answer(at::Tensor h,
                             const at::Tensor& time,
                             const UnetConditions& conditions) {
   UnetLayers& layers = *layers_;
-  layers.recomputes =
-      layers.config.checkpoint_during_training && is_training() && at::GradMode::is_enabled();
+  layers.keeps_gradients = is_training() && at::GradMode::is_enabled();
   const UnetEmbedded embedded = layers.embed(time, conditions);
   // The trunk keeps the memory layout of its input. The first convolution stays planar: large kernels over
   // few channels are slower channels-last.

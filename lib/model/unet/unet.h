@@ -57,6 +57,13 @@ class UnetImpl : public torch::nn::Module {
 
   const UnetConfig& config() const;
 
+  /// The backward pass computes the activations of the first levels again: less memory, same gradients.
+  /// The first level has the largest feature maps. @param levels 0 to recomputable_levels()
+  void recompute_levels(int64_t levels);
+  /// The levels and the middle.
+  int64_t recomputable_levels() const;
+  int64_t recomputed_levels() const;
+
  private:
   /// @param h [B, dim, H, W] of the first convolution; @param time of the pictures' type
   at::Tensor answer(at::Tensor h, const at::Tensor& time, const UnetConditions& conditions);

@@ -106,7 +106,11 @@ struct UnetLayers {
   at::Tensor run_attention(torch::nn::AnyModule& attention, const at::Tensor& x) const;
   at::Tensor trunk(at::Tensor x, const UnetEmbedded& e);
   at::Tensor combine(const at::Tensor& x, const std::vector<at::Tensor>& maps) const;
-  bool recomputes = false;  // of the pass under way
+  /// Levels, from the largest feature maps on, whose activations the backward pass computes again. The
+  /// middle counts as one more level than there are.
+  int64_t recomputed_levels = 0;
+  bool keeps_gradients = false;  // the pass under way
+  bool recomputes = false;       // the level under way
 };
 
 }  // namespace dalle2

@@ -10,6 +10,7 @@
 #include "run/decoder/decoder_data.h"
 #include "run/decoder/decoder_evaluation.h"
 #include "run/decoder/decoder_run.h"
+#include "run/decoder/memory_budget.h"
 #include "run/dry_run.h"
 #include "trainer/adapters.h"
 
@@ -34,7 +35,9 @@ void step(Decoder decoder, int64_t unet, int64_t batch) {
   decoder->forward(inputs, unet, make_generator({.purpose = "dry run"}, at::kCPU)).backward();
 }
 
-DryRunPlan make_plan(const LoadedDecoderConfig& loaded, const ClipEmbedder* clip) {
+}  // namespace
+
+DryRunPlan decoder_dry_run_plan(const LoadedDecoderConfig& loaded, const ClipEmbedder* clip) {
   const DecoderTrainConfig& train = loaded.config.train;
   Decoder decoder(loaded.plan);
   load_latent_vaes(decoder);
@@ -64,8 +67,6 @@ DryRunPlan make_plan(const LoadedDecoderConfig& loaded, const ClipEmbedder* clip
   return plan;
 }
 
-}  // namespace
-
 void dry_run(const LoadedDecoderConfig& loaded, int64_t processes) {
   const TrainDecoderConfig& config = loaded.config;
   ShardData data =
@@ -78,7 +79,7 @@ void dry_run(const LoadedDecoderConfig& loaded, int64_t processes) {
     if (clip.makes_image_embeds) clip.check_pictures(example->images);
     check_sizes(example->images, config.train, loaded.plan);
   }
-  DryRunPlan plan = make_plan(loaded, clip.get());
+  DryRunPlan plan = decoder_dry_run_plan(loaded, clip.get());
   plan.data_size = data_size_of(data);
   ShardPosition position;
   const at::Device device = check_start(plan, config.tracker, config.train, position);
@@ -90,6 +91,11 @@ void dry_run(const LoadedDecoderConfig& loaded, int64_t processes) {
                 counted(config.evaluate.n_evaluation_samples, "image").c_str(),
                 metrics->description().c_str());
   }
+  plan.fit_budget = [&](PeakMemory& memory) {
+    const MemoryChoice choice = fit_memory_budget(plan, config.train, memory);
+    memory = choice.after;
+    return describe(choice, plan);
+  };
   print_sizes(plan, config.train, device, processes);
 }
 

@@ -10,6 +10,7 @@
 #include "run/decoder/decoder_data.h"
 #include "run/decoder/decoder_evaluation.h"
 #include "run/decoder/decoder_run.h"
+#include "run/decoder/memory_budget.h"
 
 namespace dalle2 {
 namespace {
@@ -54,13 +55,18 @@ void log_parameters(const std::vector<std::shared_ptr<UnetImpl>>& unets) {
 
 std::unique_ptr<DecoderTrainer> make_trainer(const LoadedDecoderConfig& loaded,
                                              const ClipEmbedder* clip,
-                                             const at::Device& device) {
+                                             const at::Device& device,
+                                             ProcessGroup* group) {
+  const std::vector<int64_t> recomputed = levels_to_recompute(loaded, clip, device, group);
   torch::manual_seed(static_cast<uint64_t>(loaded.config.seed));
   Decoder decoder(loaded.plan);
   load_latent_vaes(decoder);
   if (clip != nullptr) clip->hold_in(*decoder);
   std::vector<std::shared_ptr<UnetImpl>> unets;  // also those that are not trained
   for (int64_t unet = 1; unet <= decoder->num_unets(); ++unet) unets.push_back(decoder->unet(unet));
+  for (size_t i = 0; i < unets.size(); ++i) {
+    if (recomputed[i] > 0) unets[i]->recompute_levels(recomputed[i]);
+  }
   auto trainer = std::make_unique<DecoderTrainer>(decoder, loaded.config.train, device);
   log_parameters(unets);
   return trainer;
@@ -97,7 +103,9 @@ DecoderRun::DecoderRun(const LoadedDecoderConfig& loaded,
                         process,
                         metric_names(loaded.plan.stages.size()),
                         "damaged images and embeddings with `dalle2-train shards check`"),
-               [&](const at::Device& device) { return make_trainer(loaded, clip.get(), device); },
+               [&](const at::Device& device) {
+                 return make_trainer(loaded, clip.get(), device, process.group);
+               },
                {.loop = loaded.config.train,
                 .data = loaded.config.data,
                 .needs = decoder_needs(loaded.config, loaded.plan)}),

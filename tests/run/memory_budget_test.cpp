@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: MIT
+#include "run/decoder/memory_budget.h"
+
+#include <torch/torch.h>
+#include <catch2/catch.hpp>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "model/unet/unet.h"
+#include "run/decoder/decoder_run.h"
+#include "run/tiny_decoder.h"
+#include "run/toy_support.h"
+
+namespace dalle2::test {
+namespace {
+
+using nlohmann::json;
+
+constexpr double kGib = 1 << 30;
+
+/// Pictures so large that activations outweigh what does not depend on them.
+json config_of_large_pictures(const TempDir& folder) {
+  json config = tiny_decoder_config(folder.path());
+  config["decoder"]["image_size"] = 32;
+  config["data"]["preprocessing"] = {{"RandomResizedCrop", {{"size", {32, 32}}}},
+                                     {"ToTensor", true}};
+  return config;
+}
+
+LoadedDecoderConfig loaded(const json& config) {
+  return parse_decoder_config(config.dump(), "test.json", {});
+}
+
+MemoryChoice choose(const json& config, const PeakMemory& memory) {
+  const LoadedDecoderConfig parsed = loaded(config);
+  return fit_memory_budget(decoder_dry_run_plan(parsed, nullptr), parsed.config.train, memory);
+}
+
+PeakMemory memory_of(const json& config, int64_t levels) {
+  const LoadedDecoderConfig parsed = loaded(config);
+  const DryRunPlan plan = decoder_dry_run_plan(parsed, nullptr);
+  dynamic_cast<UnetImpl&>(*plan.networks[0].module).recompute_levels(levels);
+  return peak_memory(plan, parsed.config.train, /*on_cpu=*/true);
+}
+
+TEST_CASE("a memory budget recomputes as few levels as it takes") {
+  const TempDir folder;
+  json config = config_of_large_pictures(folder);
+  const PeakMemory kept = memory_of(config, 0);
+  std::vector<uint64_t> bytes;
+  for (int64_t levels = 0; levels <= 3; ++levels) {
+    bytes.push_back(memory_of(config, levels).activation_bytes[0]);
+  }
+  for (size_t i = 1; i < bytes.size(); ++i) REQUIRE(bytes[i] < bytes[i - 1]);
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    CAPTURE(i);
+    // A budget that this number of levels just fits, and one less does not.
+    config["train"]["memory_budget_gib"] =
+        static_cast<double>(kept.kept_bytes + bytes[i] + 1) / kGib;
+    const MemoryChoice choice = choose(config, kept);
+    CHECK(choice.levels == std::vector<int64_t>{static_cast<int64_t>(i)});
+    CHECK(choice.after.activation_bytes[0] == bytes[i]);
+  }
+  config["train"]["memory_budget_gib"] = static_cast<double>(kept.kept_bytes) / kGib;
+  CHECK_THROWS_WITH(
+      choose(config, kept),
+      Catch::Contains("/train/memory_budget_gib is ") &&
+          Catch::Contains("a step of unet 1 takes about ") &&
+          Catch::Contains("or more, lower /data/batch_size, set /train/max_batch_size"));
+}
+
+TEST_CASE("the number that a too small memory budget names is enough") {
+  const TempDir folder;
+  json config = config_of_large_pictures(folder);
+  const PeakMemory kept = memory_of(config, 0);
+  config["train"]["memory_budget_gib"] = 0.001;
+  std::string message;
+  try {
+    choose(config, kept);
+  } catch (const ConfigError& error) {
+    message = error.what();
+  }
+  const size_t at = message.find("Give ");
+  REQUIRE(at != std::string::npos);
+  config["train"]["memory_budget_gib"] = std::stod(message.substr(at + 5));
+  CHECK_NOTHROW(choose(config, kept));
+}
+
+TEST_CASE("a run with a memory budget trains the same weights") {
+  const TempDir folder;
+  json config = config_of_large_pictures(folder);
+  const PeakMemory most = memory_of(config, 3);
+  const auto weights = [&](const std::string& out) {
+    config["tracker"]["data_path"] = folder / out;
+    const LoadedDecoderConfig parsed = loaded(config);
+    DecoderRun run(parsed, {.quiet = true});
+    run.open();
+    run.read_examples();
+    CHECK(run.run() == ExitCode::kDone);
+    const Value file = read_pth(folder / (out + "/checkpoint.pth"));
+    std::vector<at::Tensor> all;
+    for (const auto& [name, tensor] : Cursor(file).at("model").as_state_dict()) {
+      all.push_back(tensor.flatten().to(at::kDouble));
+    }
+    return at::cat(all);
+  };
+  const at::Tensor plain = weights("plain");
+  config["train"]["memory_budget_gib"] = static_cast<double>(most.peak()) / kGib + 1.0 / 64;
+  const at::Tensor fitted = weights("fitted");
+  // Recomputed gradients are summed in another order.
+  CHECK((plain - fitted).norm().item<double>() < 1e-4 * plain.norm().item<double>());
+}
+
+}  // namespace
+}  // namespace dalle2::test
