@@ -8,10 +8,10 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <optional>
 #include <vector>
 
+#include "kernels/cpu_algorithms.h"
 #include "kernels/loops.h"
 #include "kernels/winograd.h"
 
@@ -28,7 +28,7 @@ constexpr int64_t kUnfoldedPixels = 256;
 /// The most maps of x for which rows of pixels are the better inner loops.
 constexpr int64_t kWideMaps = 8;
 
-bool channels_side_by_side(const at::Tensor& x) {
+bool is_channels_last(const at::Tensor& x) {
   return x.is_contiguous(at::MemoryFormat::ChannelsLast) &&
          (!x.is_contiguous() || x.size(2) * x.size(3) == 1);
 }
@@ -55,7 +55,7 @@ void with_unfold_loops(const at::Tensor& x, const Work& work) {
 
 constexpr int64_t kPixelGrain = 16;  // pixels
 
-/// The squares around the pixels of a map whose channels lie side by side. [B H W, k k in]
+/// The square of pixels around each pixel of a channels-last map. [B H W, k k in]
 at::Tensor unfolded(const at::Tensor& x, int64_t kernel) {
   const int64_t pixels = x.size(0) * x.size(2) * x.size(3);
   const loops::Patches patches{x.size(2), x.size(3), x.size(1), kernel};
@@ -167,7 +167,7 @@ at::Tensor channels_last(const at::Tensor& t) {
   return t.contiguous(at::MemoryFormat::ChannelsLast);
 }
 
-struct ByTiles : torch::autograd::Function<ByTiles> {
+struct Winograd3x3 : torch::autograd::Function<Winograd3x3> {
   static at::Tensor forward(AutogradContext* context,
                             const at::Tensor& x,
                             const at::Tensor& weight,
@@ -175,7 +175,10 @@ struct ByTiles : torch::autograd::Function<ByTiles> {
     const at::AutoDispatchBelowADInplaceOrView below;
     context->save_for_backward({x, weight});
     context->saved_data["bias"] = bias.has_value();
-    return winograd_convolution(x, channels_last(weight), bias.value_or(at::Tensor()));
+    // The loops read raw pointers. detach() goes through the dispatcher, where weights of other ranks that are
+    // still arriving are waited for.
+    return winograd_convolution(
+        x, channels_last(weight.detach()), bias ? bias->detach() : at::Tensor());
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
@@ -336,7 +339,7 @@ bool computes_in_float(const at::Tensor& x) {
 }
 
 /// The transform of the weights, 36 numbers of 9, pays if enough tiles use them.
-bool fits_tiles(const at::Tensor& x, const at::Tensor& weight) {
+bool fits_winograd(const at::Tensor& x, const at::Tensor& weight) {
   const loops::FastShapes& fast = loops::best().fast_shapes;
   const int64_t in = weight.size(1), out = weight.size(0), tiles = winograd_tiles(x);
   return computes_in_float(x) && weight.scalar_type() == at::kFloat && weight.size(2) == 3 &&
@@ -350,65 +353,60 @@ bool fits_wide(const at::Tensor& x, const at::Tensor& weight) {
          x.size(3) >= 32 && x.size(2) >= weight.size(2);
 }
 
-std::atomic<int> plain_convolutions = 0;
+/// Casts of leaves are made once a step: autocast keeps them.
+ConvolutionInputs in_autocast_type(const ConvolutionInputs& inputs) {
+  if (!at::autocast::is_autocast_enabled(at::kCPU)) return inputs;
+  const at::ScalarType dtype = at::autocast::get_autocast_dtype(at::kCPU);
+  const auto cast = [&](const at::Tensor& t) {
+    return t.defined() ? at::autocast::cached_cast(dtype, t, at::kCPU) : t;
+  };
+  return {cast(inputs.x), cast(inputs.weight), cast(inputs.bias)};
+}
 
 }  // namespace
 
-PlainConvolutions::PlainConvolutions() {
-  ++plain_convolutions;
-}
-
-PlainConvolutions::~PlainConvolutions() {
-  --plain_convolutions;
-}
-
-bool likes_channels_last(const at::Device& device) {
-  return device.is_cpu() && plain_convolutions == 0;
-}
-
-ConvolutionWay way_of(const ConvolutionInputs& inputs, int64_t stride, int64_t padding) {
+ConvolutionAlgorithm algorithm_for(const ConvolutionInputs& inputs,
+                                   int64_t stride,
+                                   int64_t padding) {
   const at::Tensor &x = inputs.x, &weight = inputs.weight;
-  const bool known = likes_channels_last(x.device()) && x.dim() == 4 && weight.dim() == 4 &&
+  const bool known = uses_cpu_algorithms(x.device()) && x.dim() == 4 && weight.dim() == 4 &&
                      x.numel() > 0 && x.size(1) == weight.size(1) && stride == 1 &&
                      weight.size(2) == weight.size(3) && weight.size(2) % 2 == 1 &&
                      padding == weight.size(2) / 2 &&
                      (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16);
-  if (!known) return ConvolutionWay::kPlain;
-  if (channels_side_by_side(x)) {
-    if (weight.size(2) == 1) return ConvolutionWay::kTokens;
-    if (fits_tiles(x, weight)) return ConvolutionWay::kTiles;
+  if (!known) return ConvolutionAlgorithm::kPlain;
+  if (is_channels_last(x)) {
+    if (weight.size(2) == 1) return ConvolutionAlgorithm::kTokens;
+    if (fits_winograd(x, weight)) return ConvolutionAlgorithm::kWinograd;
     const bool small = x.size(0) * x.size(2) * x.size(3) <= kUnfoldedPixels;
-    return small && x.size(1) >= kWideMaps ? ConvolutionWay::kUnfolded : ConvolutionWay::kPlain;
+    return small && x.size(1) >= kWideMaps ? ConvolutionAlgorithm::kUnfolded
+                                           : ConvolutionAlgorithm::kPlain;
   }
-  return fits_wide(x, weight) ? ConvolutionWay::kWide : ConvolutionWay::kPlain;
+  return fits_wide(x, weight) ? ConvolutionAlgorithm::kWide : ConvolutionAlgorithm::kPlain;
 }
 
 at::Tensor convolution(const ConvolutionInputs& inputs, int64_t stride, int64_t padding) {
   const auto& [x, weight, bias] = inputs;
-  switch (way_of(inputs, stride, padding)) {
-    case ConvolutionWay::kTokens: {
-      const at::Tensor tokens = x.permute({0, 2, 3, 1});  // [B, H, W, in], contiguous
-      return at::linear(tokens, weight.flatten(1), bias).permute({0, 3, 1, 2});
-    }
-    case ConvolutionWay::kUnfolded: {
-      if (!at::autocast::is_autocast_enabled(at::kCPU)) {
-        if (weight.scalar_type() != x.scalar_type()) break;
-        return Unfolded::apply(x, weight, if_any(bias));
-      }
-      const at::ScalarType dtype = at::autocast::get_autocast_dtype(at::kCPU);
-      if (dtype != at::kBFloat16) break;
-      const auto cast = [&](const at::Tensor& t) {
-        return t.defined() ? at::autocast::cached_cast(dtype, t, at::kCPU) : t;
-      };
-      const at::Tensor map = cast(x), filters = cast(weight), offset = cast(bias);
+  switch (algorithm_for(inputs, stride, padding)) {
+    case ConvolutionAlgorithm::kTokens: {
+      const ConvolutionInputs cast = in_autocast_type(inputs);
       const WithoutAutocast without;
-      return Unfolded::apply(map, filters, if_any(offset));
+      const at::Tensor tokens = cast.x.permute({0, 2, 3, 1});  // [B, H, W, in], contiguous
+      return at::linear(tokens, cast.weight.flatten(1), cast.bias).permute({0, 3, 1, 2});
     }
-    case ConvolutionWay::kTiles:
-      return ByTiles::apply(x, weight, if_any(bias));
-    case ConvolutionWay::kWide:
+    case ConvolutionAlgorithm::kUnfolded: {
+      const ConvolutionInputs cast = in_autocast_type(inputs);
+      const at::ScalarType dtype = cast.x.scalar_type();
+      const bool has_loops = dtype == at::kFloat || dtype == at::kBFloat16;
+      if (!has_loops || cast.weight.scalar_type() != dtype) break;
+      const WithoutAutocast without;
+      return Unfolded::apply(cast.x, cast.weight, if_any(cast.bias));
+    }
+    case ConvolutionAlgorithm::kWinograd:
+      return Winograd3x3::apply(x, weight, if_any(bias));
+    case ConvolutionAlgorithm::kWide:
       return Wide::apply(x.contiguous(), weight.contiguous(), if_any(bias));
-    case ConvolutionWay::kPlain:
+    case ConvolutionAlgorithm::kPlain:
       break;
   }
   return at::conv2d(x, weight, bias, stride, padding);

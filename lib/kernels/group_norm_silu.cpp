@@ -100,12 +100,12 @@ void with_element_type_of_rows(const at::Tensor& x, const Work& work) {
   }
 }
 
-/// The channels of a pixel lie side by side.
+/// The map is channels-last.
 bool is_rows(const at::Tensor& x) {
   return !x.is_contiguous() && x.is_contiguous(at::MemoryFormat::ChannelsLast);
 }
 
-/// A map whose channels lie side by side, in chunks of pixels that do not depend on the number of threads.
+/// A channels-last map, in chunks of pixels that do not depend on the number of threads.
 /// Sums of a chunk are float32, those of the chunks float64.
 class RowsMap {
  public:

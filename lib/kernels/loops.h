@@ -42,7 +42,7 @@ struct GroupNormSilu {
                    float* dshift);
 };
 
-/// Pixels [rows, width] whose channels lie side by side. Where a pixel has few channels, a row is several
+/// Channels-last pixels [rows, width]. Where a pixel has few channels, a row is several
 /// pixels, so that the inner loops are long.
 struct Rows {
   int64_t rows;
@@ -56,7 +56,7 @@ struct Columns {
   const float* shift;
 };
 
-/// GroupNormSilu in parts, for maps whose channels lie side by side.
+/// GroupNormSilu in parts, for channels-last maps.
 template <class T>
 struct RowsNormSilu {
   /// sum and squares: of x - center, by columns

@@ -11,8 +11,8 @@
 namespace dalle2 {
 namespace {
 
-/// 3x3 convolutions of maps whose channels lie side by side, by 4x4 tiles. Two orders of work, of which each keeps
-/// something in the second cache: blocks of tiles and all weights, or blocks of channels and all tiles.
+/// 3x3 convolutions of channels-last maps, in tiles of 4x4 pixels. There are two loop orders. Each keeps its inner
+/// block in the second-level cache: a block of tiles with all weights, or a block of channels with all tiles.
 class Tiles {
  public:
   /// @param weight [out, in, 3, 3], channels last

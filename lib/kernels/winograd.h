@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// 3x3 convolutions of float32 maps whose channels lie side by side, by tiles of 4x4 pixels (Winograd). Numbers
-// of channels are multiples of loops::kTileChannels. All tensors are channels last.
+// 3x3 convolutions of channels-last float32 maps by Winograd's algorithm, in tiles of 4x4 pixels. Numbers of
+// channels are multiples of loops::kTileChannels. All tensors are channels-last.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -49,18 +49,27 @@ bool needs_order(const at::Tensor& x, const at::Tensor& weight) {
          !weight.is_contiguous(last);
 }
 
+/// Autocast keeps no casts of derived filters.
+at::Tensor in_autocast_type(const at::Tensor& filters) {
+  const at::DeviceType device = filters.device().type();
+  if (!at::autocast::is_autocast_enabled(device)) return filters;
+  return filters.to(at::autocast::get_autocast_dtype(device));
+}
+
 /// What a convolution of x multiplies by.
 at::Tensor filters_for(const at::Tensor& x, const at::Tensor& weight, bool standardize) {
   const at::ScalarType dtype = x.scalar_type();
-  if (at_rest == 0 || at::GradMode::is_enabled()) {
+  // A view is a new tensor each time, and would never be found again.
+  if (at_rest == 0 || at::GradMode::is_enabled() || weight.is_view()) {
     return standardize ? standardize_filters(weight, dtype) : weight;
   }
   const bool order = needs_order(x, weight);
   if (!standardize && !order) return weight;
   Derived& entry = derived[{weight.unsafeGetTensorImpl(), dtype}];
   if (!entry.filters.defined()) {
-    const at::Tensor filters = standardize ? standardize_filters(weight, dtype) : weight;
-    entry = {weight, order ? in_order_for_convolutions(filters) : filters};
+    at::Tensor filters = standardize ? standardize_filters(weight, dtype) : weight;
+    if (order) filters = in_order_for_convolutions(filters);
+    entry = {weight, in_autocast_type(filters)};
   }
   return entry.filters;
 }

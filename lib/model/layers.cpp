@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "kernels/convolution.h"
+#include "kernels/cpu_algorithms.h"
 #include "model/frozen_weight.h"
 
 namespace dalle2 {
@@ -65,7 +65,7 @@ std::shared_ptr<ConvLayerImpl> make_conv(
 }
 
 at::Tensor in_order_for_convolutions(const at::Tensor& x) {
-  return likes_channels_last(x.device()) ? x.contiguous(at::MemoryFormat::ChannelsLast) : x;
+  return uses_cpu_algorithms(x.device()) ? x.contiguous(at::MemoryFormat::ChannelsLast) : x;
 }
 
 double norm_eps(at::ScalarType dtype) {

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "kernels/convolution.h"
+#include "kernels/cpu_algorithms.h"
 
 namespace dalle2 {
 namespace {
@@ -34,11 +34,11 @@ void check_tensor(const std::string& name, const at::Tensor& tensor, const at::D
            device.str());
 }
 
-/// Small filters over many channels, on the CPU: its convolutions of maps whose channels lie side by side
-/// would else reorder them at each use. Larger ones are of few channels, and fast as they are.
+/// Small filters over many channels, on the CPU: convolutions of channels-last maps would otherwise reorder them at
+/// each use. Larger filters have few channels, and are fast as they are.
 bool lies_channels_last(const at::Tensor& tensor) {
   constexpr int64_t kLargest = 4, kFewest = 8;
-  return tensor.dim() == 4 && likes_channels_last(tensor.device()) && tensor.size(1) >= kFewest &&
+  return tensor.dim() == 4 && uses_cpu_algorithms(tensor.device()) && tensor.size(1) >= kFewest &&
          tensor.size(2) > 1 && tensor.size(2) <= kLargest && tensor.size(2) == tensor.size(3);
 }
 

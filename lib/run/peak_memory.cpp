@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "base/sign_of_life.h"
 #include "base/this_process.h"
 #include "run/checkpoints/model_weights.h"
 
@@ -37,6 +38,7 @@ int64_t peak_of_step(const DryRunPlan::Network& network, int64_t batch) {
   const auto bytes = std::make_shared<TensorBytes>();
   const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, bytes);
   network.step(batch);
+  sign_of_life();  // other ranks may wait for this one
   return bytes->peak();
 }
 

@@ -185,6 +185,11 @@ TEST_CASE("inputs that do not fit a prior are refused with what was expected") {
   bad.text.encodings = at::zeros({2, 3, 8});
   CHECK_THAT(message_of([&] { prior->forward(bad, generator(0)); }),
              Contains("text encodings of shape [2, 3, 8], but net.dim is 16"));
+  PriorSampleOptions options;  // a sampler encodes the texts before its first step
+  options.text = bad.text;
+  options.timesteps = 5;
+  CHECK_THAT(message_of([&] { prior->p_sample_loop(options); }),
+             Contains("text encodings of shape [2, 3, 8], but net.dim is 16"));
 }
 
 TEST_CASE("sampling options that a prior cannot follow are refused") {

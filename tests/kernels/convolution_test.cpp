@@ -13,16 +13,16 @@ namespace dalle2::test {
 namespace {
 
 struct ConvolutionCase {
-  ConvolutionWay way;
+  ConvolutionAlgorithm algorithm;
   int64_t batch, in, out, height, width, kernel;
   bool channels_last;
 };
 
-/// Whether this processor has the loops of this way. Others take ATen's convolution.
+/// Whether this processor has the loops of this algorithm. Others take ATen's convolution.
 bool has_loops_for(const ConvolutionCase& c) {
   const loops::FastShapes& fast = loops::best().fast_shapes;
-  if (c.way == ConvolutionWay::kTiles) return fast.channels_per_tile > 0;
-  return c.way != ConvolutionWay::kWide || c.kernel >= fast.narrowest_kernel;
+  if (c.algorithm == ConvolutionAlgorithm::kWinograd) return fast.channels_per_tile > 0;
+  return c.algorithm != ConvolutionAlgorithm::kWide || c.kernel >= fast.narrowest_kernel;
 }
 
 ConvolutionInputs drawn_convolution(const ConvolutionCase& c, at::ScalarType dtype, bool bias) {
@@ -59,23 +59,23 @@ double relative_difference(const at::Tensor& a, const at::Tensor& b) {
 
 // Sides that no tile divides, and one that does; more output maps than a tile of them, and fewer.
 const std::vector<ConvolutionCase> kCases = {
-    {ConvolutionWay::kTokens, 2, 24, 40, 5, 3, 1, true},
-    {ConvolutionWay::kUnfolded, 2, 24, 40, 5, 3, 3, true},
-    {ConvolutionWay::kUnfolded, 1, 16, 8, 4, 4, 5, true},
-    {ConvolutionWay::kTiles, 2, 32, 48, 21, 18, 3, true},
-    {ConvolutionWay::kTiles, 1, 16, 96, 32, 32, 3, true},
-    {ConvolutionWay::kTiles, 3, 80, 16, 17, 70, 3, true},
-    {ConvolutionWay::kWide, 2, 3, 6, 19, 37, 15, false},
-    {ConvolutionWay::kWide, 2, 6, 4, 40, 64, 7, false},
-    {ConvolutionWay::kWide, 1, 1, 9, 5, 33, 3, false},
+    {ConvolutionAlgorithm::kTokens, 2, 24, 40, 5, 3, 1, true},
+    {ConvolutionAlgorithm::kUnfolded, 2, 24, 40, 5, 3, 3, true},
+    {ConvolutionAlgorithm::kUnfolded, 1, 16, 8, 4, 4, 5, true},
+    {ConvolutionAlgorithm::kWinograd, 2, 32, 48, 21, 18, 3, true},
+    {ConvolutionAlgorithm::kWinograd, 1, 16, 96, 32, 32, 3, true},
+    {ConvolutionAlgorithm::kWinograd, 3, 80, 16, 17, 70, 3, true},
+    {ConvolutionAlgorithm::kWide, 2, 3, 6, 19, 37, 15, false},
+    {ConvolutionAlgorithm::kWide, 2, 6, 4, 40, 64, 7, false},
+    {ConvolutionAlgorithm::kWide, 1, 1, 9, 5, 33, 3, false},
 };
 
-TEST_CASE("each way of a convolution gives at::conv2d and its gradients, in float64") {
+TEST_CASE("each algorithm of a convolution gives at::conv2d and its gradients, in float64") {
   for (const ConvolutionCase& c : kCases) {
     for (const bool bias : {true, false}) {
       const ConvolutionInputs given = drawn_convolution(c, at::kFloat, bias);
-      CAPTURE(static_cast<int>(c.way), c.in, c.out, c.height, c.width, c.kernel, bias);
-      if (has_loops_for(c)) CHECK(way_of(given, 1, c.kernel / 2) == c.way);
+      CAPTURE(static_cast<int>(c.algorithm), c.in, c.out, c.height, c.width, c.kernel, bias);
+      if (has_loops_for(c)) CHECK(algorithm_for(given, 1, c.kernel / 2) == c.algorithm);
       const auto found = values_and_gradients(given, false);
       const auto expected = values_and_gradients(drawn_convolution(c, at::kDouble, bias), true);
       REQUIRE(found.size() == expected.size());
@@ -92,7 +92,7 @@ TEST_CASE(
     "under autocast a convolution computes in bfloat16 and gives float32 weights their gradients") {
   for (const ConvolutionCase& c : kCases) {
     const ConvolutionInputs given = drawn_convolution(c, at::kFloat, true);
-    CAPTURE(static_cast<int>(c.way));
+    CAPTURE(static_cast<int>(c.algorithm));
     at::autocast::set_autocast_enabled(at::kCPU, true);
     at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
     const auto found = values_and_gradients(given, false);
@@ -112,12 +112,14 @@ TEST_CASE(
 TEST_CASE("threads change no bit of a convolution") {
   const int threads = at::get_num_threads();
   for (const ConvolutionCase& c : kCases) {
-    CAPTURE(static_cast<int>(c.way));
+    CAPTURE(static_cast<int>(c.algorithm));
     // Products of LibTorch split their sums by threads.
-    if (c.way != ConvolutionWay::kTiles && c.way != ConvolutionWay::kWide) continue;
+    if (c.algorithm != ConvolutionAlgorithm::kWinograd &&
+        c.algorithm != ConvolutionAlgorithm::kWide)
+      continue;
     if (!has_loops_for(c)) continue;
     ConvolutionInputs given = drawn_convolution(c, at::kFloat, false);
-    if (c.way == ConvolutionWay::kWide) given.x = given.x.detach();
+    if (c.algorithm == ConvolutionAlgorithm::kWide) given.x = given.x.detach();
     const auto gradients = [&] {
       const at::Tensor y = convolution(given, 1, c.kernel / 2);
       const auto found = torch::autograd::grad({y.sin().sum()}, {given.weight});
@@ -136,25 +138,26 @@ TEST_CASE("other convolutions are at::conv2d") {
   const at::Tensor x = at::randn({1, 32, 32, 32}).contiguous(at::MemoryFormat::ChannelsLast);
   const at::Tensor w = at::randn({32, 32, 3, 3});
   const bool has_tiles = loops::best().fast_shapes.channels_per_tile > 0;
-  CHECK((way_of({x, w, {}}, 1, 1) == ConvolutionWay::kTiles) == has_tiles);
-  CHECK(way_of({x, w, {}}, 2, 1) == ConvolutionWay::kPlain);
-  CHECK(way_of({x, w, {}}, 1, 0) == ConvolutionWay::kPlain);
-  CHECK(way_of({x.to(at::kDouble), w.to(at::kDouble), {}}, 1, 1) == ConvolutionWay::kPlain);
-  CHECK(way_of({x.contiguous(), w, {}}, 1, 1) == ConvolutionWay::kPlain);
-  CHECK(way_of({x, at::randn({24, 32, 3, 3}), {}}, 1, 1) == ConvolutionWay::kPlain);
+  CHECK((algorithm_for({x, w, {}}, 1, 1) == ConvolutionAlgorithm::kWinograd) == has_tiles);
+  CHECK(algorithm_for({x, w, {}}, 2, 1) == ConvolutionAlgorithm::kPlain);
+  CHECK(algorithm_for({x, w, {}}, 1, 0) == ConvolutionAlgorithm::kPlain);
+  CHECK(algorithm_for({x.to(at::kDouble), w.to(at::kDouble), {}}, 1, 1) ==
+        ConvolutionAlgorithm::kPlain);
+  CHECK(algorithm_for({x.contiguous(), w, {}}, 1, 1) == ConvolutionAlgorithm::kPlain);
+  CHECK(algorithm_for({x, at::randn({24, 32, 3, 3}), {}}, 1, 1) == ConvolutionAlgorithm::kPlain);
   // Too few pixels for what their weights would cost.
-  CHECK(way_of({at::randn({1, 1024, 20, 20}).contiguous(at::MemoryFormat::ChannelsLast),
-                at::randn({1024, 1024, 3, 3}),
-                {}},
-               1,
-               1) == ConvolutionWay::kPlain);
+  CHECK(algorithm_for({at::randn({1, 1024, 20, 20}).contiguous(at::MemoryFormat::ChannelsLast),
+                       at::randn({1024, 1024, 3, 3}),
+                       {}},
+                      1,
+                      1) == ConvolutionAlgorithm::kPlain);
   const at::Tensor y = convolution({x, w, {}}, 2, 1);
   CHECK(at::equal(y, at::conv2d(x, w, {}, 2, 1)));
 }
 
 TEST_CASE("second derivatives of a convolution are those of at::conv2d") {
   for (const ConvolutionCase& c : kCases) {
-    CAPTURE(static_cast<int>(c.way));
+    CAPTURE(static_cast<int>(c.algorithm));
     const auto second = [&](at::ScalarType dtype, bool plain) {
       const ConvolutionInputs in = drawn_convolution(c, dtype, true);
       const at::Tensor y = plain ? at::conv2d(in.x, in.weight, in.bias, 1, c.kernel / 2)

@@ -8,6 +8,7 @@
 #include "model/lora.h"
 #include "model/unet/unet.h"
 #include "support/fixture.h"
+#include "support/host_counts.h"
 #include "unet_support.h"
 
 namespace dalle2 {
@@ -77,6 +78,22 @@ TEST_CASE("filters of weights at rest are standardised once, and anew when they 
   const at::Tensor after = product();
   CHECK_FALSE(at::equal(after, before));
   test::expect_close(product(), after, 0, "the same weight");
+}
+
+TEST_CASE("weights at rest take no more memory with each pass") {
+  const at::NoGradGuard no_grad;
+  const at::Tensor x = test::wave({2, 4, 8, 8}).contiguous(at::MemoryFormat::ChannelsLast);
+  DownsampleImpl downsample(4, 6);
+  const at::Tensor weight = test::wave({5, 4, 3, 3}, 0.3);
+  const auto pass = [&] {
+    downsample.forward(x);
+    weighted_conv(x, weight, {}, {.padding = 1, .standardize = true});
+  };
+  const WeightsAtRest rest;
+  pass();
+  CHECK(test::host_counts_of([&] {
+          for (int i = 0; i < 3; ++i) pass();
+        }).left_bytes == 0);
 }
 
 TEST_CASE("autograd keeps the frozen weight itself for the backward pass") {

@@ -68,34 +68,34 @@ TEST_CASE("no token of the prior sees one behind it") {
   CHECK_FALSE(at::allclose(other[0][5], out[0][5]));
 }
 
-TEST_CASE(
-    "a prior's last tokens answer alone, and behind tokens that were read, as in a whole pass") {
+TEST_CASE("the last tokens of a prior have the same outputs alone, and after a cached prefix") {
   PriorNetworkConfig config = small_config();
   config.depth = 3;
   config.rotary_emb = GENERATE(true, false);
   CausalTransformerImpl transformer(config);
   const at::Tensor tokens = wave({2, 7, 16}, 0.3);
   const at::Tensor whole = transformer.forward(tokens, {}, 7);
-  for (const int64_t answers : {1, 3}) {
-    const at::Tensor expected = whole.narrow(1, 7 - answers, answers);
-    expect_close(transformer.forward(tokens, {}, answers), expected, 1e-5, "alone");
+  for (const int64_t outputs : {1, 3}) {
+    const at::Tensor expected = whole.narrow(1, 7 - outputs, outputs);
+    expect_close(transformer.forward(tokens, {}, outputs), expected, 1e-5, "alone");
     for (const int64_t before : {1, 4}) {
-      const TokensBefore read = transformer.read(tokens.narrow(1, 0, before));
+      const PrefixCache prefix = transformer.encode_prefix(tokens.narrow(1, 0, before));
       const at::Tensor rest = tokens.narrow(1, before, 7 - before);
-      expect_close(transformer.forward(rest, {}, answers, &read), expected, 1e-5, "behind others");
+      expect_close(
+          transformer.forward(rest, {}, outputs, &prefix), expected, 1e-5, "after a prefix");
     }
   }
 }
 
-TEST_CASE("tokens that all samples begin with get the gradients of a whole pass") {
+TEST_CASE("a prefix that all samples share gets the gradients of a whole pass") {
   CausalTransformerImpl transformer(small_config());
-  const auto gradients = [&](bool reads) {
+  const auto gradients = [&](bool has_prefix) {
     const at::Tensor shared = wave({1, 4, 16}, 0.4).requires_grad_();
     const at::Tensor own = wave({3, 3, 16}, 0.9).requires_grad_();
     at::Tensor out;
-    if (reads) {
-      const TokensBefore read = transformer.read(shared);
-      out = transformer.forward(own, {}, 1, &read);
+    if (has_prefix) {
+      const PrefixCache prefix = transformer.encode_prefix(shared);
+      out = transformer.forward(own, {}, 1, &prefix);
     } else {
       out = transformer.forward(at::cat({shared.expand({3, -1, -1}), own}, 1), {}, 1);
     }
@@ -107,12 +107,12 @@ TEST_CASE("tokens that all samples begin with get the gradients of a whole pass"
     }
     return found;
   };
-  const std::vector<at::Tensor> whole = gradients(false), read = gradients(true);
-  REQUIRE(read.size() == whole.size());
-  for (size_t i = 0; i < whole.size(); ++i) expect_close(read[i], whole[i], 1e-4, "gradient");
+  const std::vector<at::Tensor> whole = gradients(false), split = gradients(true);
+  REQUIRE(split.size() == whole.size());
+  for (size_t i = 0; i < whole.size(); ++i) expect_close(split[i], whole[i], 1e-4, "gradient");
 }
 
-TEST_CASE("a prior that has read its texts answers as one that has not") {
+TEST_CASE("a prior with encoded texts has the outputs of one without") {
   const torch::NoGradGuard no_grad;
   PriorNetwork network = small_network();
   network->eval();
@@ -121,7 +121,7 @@ TEST_CASE("a prior that has read its texts answers as one that has not") {
     PriorConditions given = small_conditions();
     if (!encoded) given.text_encodings = at::Tensor();
     const at::Tensor expected = network->forward_with_cond_scale(x, kTimes, given, 2.5);
-    given.read_text = network->read_text(given, /*guided=*/true);
+    given.encoded_text = network->encode_text(given, /*guided=*/true);
     expect_close(network->forward_with_cond_scale(x, kTimes, given, 2.5), expected, 1e-5, "answer");
   }
 }

@@ -29,9 +29,11 @@ TEST_CASE("the memory of a batch counts what its samples take, not what else the
          }
        }});
   SharedTrainConfig train;
-  CHECK(activation_bytes(plan.networks[0], plan, train) == static_cast<uint64_t>((1 + 6 * 3) * kMebi));
+  CHECK(activation_bytes(plan.networks[0], plan, train) ==
+        static_cast<uint64_t>((1 + 6 * 3) * kMebi));
   train.max_batch_size = 2;
-  CHECK(activation_bytes(plan.networks[0], plan, train) == static_cast<uint64_t>((1 + 2 * 3) * kMebi));
+  CHECK(activation_bytes(plan.networks[0], plan, train) ==
+        static_cast<uint64_t>((1 + 2 * 3) * kMebi));
 }
 
 }  // namespace

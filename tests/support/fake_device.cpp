@@ -8,7 +8,7 @@
 #include <chrono>
 #include <utility>
 
-#include "kernels/convolution.h"
+#include "kernels/cpu_algorithms.h"
 #include "model/random.h"
 #include "support/fake_device_parts.h"
 
@@ -16,7 +16,7 @@ namespace dalle2::test {
 namespace {
 
 /// Its convolutions are ATen's on the CPU, in the plain order: the CPU's own are to have the same bits.
-const PlainConvolutions plain_convolutions;
+const PlainAlgorithms plain_algorithms;
 
 // ---- Random numbers
 

@@ -20,9 +20,10 @@ namespace dalle2::test {
 struct HostCounts {
   int64_t operations = 0;   ///< calls of the dispatcher, views and calls within others among them
   int64_t allocations = 0;  ///< of tensors' memory
-  /// The same but for those within a convolution, which takes other ways on other processors.
+  /// The same but for those within a convolution of ATen's, whose number depends on the processor.
   int64_t own_operations = 0, own_allocations = 0;
   int64_t peak_bytes = 0;  ///< tensors that the work makes and that live at the same time, at most
+  int64_t left_bytes = 0;  ///< tensors that it leaves behind, less those of before that it frees
   std::map<std::string, int64_t> by_name;  ///< calls of each operation
 };
 
@@ -38,18 +39,15 @@ class Memory : public c10::MemoryReportingInfoBase {
                          size_t /*allocated*/,
                          size_t /*reserved*/,
                          c10::Device /*device*/) override {
-    live_ += bytes;
-    peak = std::max(peak, live_);
+    live += bytes;
+    peak = std::max(peak, live);
     if (bytes <= 0) return;
     ++current->allocations;
     if (convolutions == 0) ++current->own_allocations;
   }
   bool memoryProfilingEnabled() const override { return true; }
 
-  int64_t peak = 0;
-
- private:
-  int64_t live_ = 0;
+  int64_t peak = 0, live = 0;
 };
 
 struct Convolution : at::ObserverContext {};
@@ -84,6 +82,7 @@ inline HostCounts host_counts_of(const std::function<void()>& work) {
   }
   at::removeCallback(handle);
   counts.peak_bytes = memory->peak;
+  counts.left_bytes = memory->live;
   return counts;
 }
 

@@ -19,6 +19,7 @@
 
 #include "base/error.h"
 #include "dist/ranks_in_threads.h"
+#include "kernels/convolution.h"
 #include "model/random.h"
 #include "optim/trained_parameters.h"
 #include "support/fake_device_group.h"
@@ -166,6 +167,32 @@ TEST_CASE("an operator that is given a list, a view or a place to write to waits
     CHECK(by_write[rank] == 4);
     CHECK(kept[rank] == 1);
   }
+}
+
+TEST_CASE("a convolution with loops of its own waits for its filters") {
+  const test::FakeDeviceGroups groups;
+  std::vector<int> waited(2);
+  test::as_ranks(2, [&](ProcessGroup& group) {
+    const auto place = static_cast<size_t>(group.rank());
+    const std::atomic<int>& waits = groups.ends->waits[place];
+    RankOfLayers rank(group, /*shard_optimizer=*/true, 4096);
+    const torch::NoGradGuard no_grad;
+    const at::Tensor filters = rank.network->first->weight.flatten()
+                                   .narrow(0, 0, 16 * 3 * 3 * 16)
+                                   .view({16, 3, 3, 16})
+                                   .permute({0, 3, 1, 2});
+    const at::Tensor x = at::ones({1, 16, 16, 16}).contiguous(at::MemoryFormat::ChannelsLast);
+    {
+      const at::AutoGradMode with_grad(true);
+      rank.pass(0);
+    }
+    rank.update();
+    const int before = waits;
+    convolution({x, filters, {}}, /*stride=*/1, /*padding=*/1);
+    waited[place] = waits - before;
+    await_weights();
+  });
+  CHECK(waited == std::vector<int>{3, 3});  // stretches of 1,024 weights
 }
 
 TEST_CASE(

@@ -56,7 +56,7 @@ at::Tensor DiffusionPriorImpl::p_sample_loop(const PriorSampleOptions& options) 
   const int64_t batch = options.text.embeds.size(0);
   at::Tensor x = noise({batch, config.image_embed_dim});
   if (config.init_image_embed_l2norm) x = l2_clamp(x);
-  given.read_text = net_->read_text(given, options.cond_scale != 1);
+  given.encoded_text = net_->encode_text(given, options.cond_scale != 1);
   const std::vector<TimePair> pairs = sampler->time_pairs();
   for (size_t step = 0; step < pairs.size(); ++step) {
     const TimePair& pair = pairs[step];

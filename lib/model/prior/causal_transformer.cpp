@@ -94,7 +94,7 @@ CausalAttentionImpl::CausalAttentionImpl(const PriorNetworkConfig& config,
   to_out_ = register_module("to_out", std::make_shared<AttentionOutImpl>(inner, config.dim));
 }
 
-KeysValues CausalAttentionImpl::read(const at::Tensor& x, const AttentionPositions& positions) {
+KeysValues CausalAttentionImpl::encode(const at::Tensor& x, const AttentionPositions& positions) {
   return keys_values(norm_->forward(x), positions, nullptr);
 }
 
@@ -119,16 +119,16 @@ KeysValues CausalAttentionImpl::keys_values(const at::Tensor& normed,
 at::Tensor CausalAttentionImpl::forward(const at::Tensor& x,
                                         const AttentionPositions& positions,
                                         const DropoutSeed& seed,
-                                        int64_t answers,
+                                        int64_t num_outputs,
                                         const KeysValues* before) {
   const int64_t batch = x.size(0);
   const at::Tensor normed = norm_->forward(x);
   at::Tensor q =
-      to_q_->forward(last_along(normed, 1, answers)).view({batch, answers, -1, dim_head_});
+      to_q_->forward(last_along(normed, 1, num_outputs)).view({batch, num_outputs, -1, dim_head_});
   if (positions.angles.cos.defined()) {
     q = RotaryEmbeddingImpl::rotate(q,
-                                    {last_along(positions.angles.cos, 0, answers),
-                                     last_along(positions.angles.sin, 0, answers)});
+                                    {last_along(positions.angles.cos, 0, num_outputs),
+                                     last_along(positions.angles.sin, 0, num_outputs)});
   }
   const auto [k, v] = keys_values(normed, positions, before);
   // With one key/value head the query heads are just more queries: [B, 1, N heads, dim_head].
@@ -136,9 +136,9 @@ at::Tensor CausalAttentionImpl::forward(const at::Tensor& x,
       attend(l2_normalize(q).view({batch, 1, -1, dim_head_}),
              k.unsqueeze(1),
              v.unsqueeze(1),
-             last_along(positions.bias, 0, answers).reshape({1, 1, -1, k.size(1)}),
+             last_along(positions.bias, 0, num_outputs).reshape({1, 1, -1, k.size(1)}),
              seed);
-  return to_out_->forward(out.reshape({batch, answers, -1}));
+  return to_out_->forward(out.reshape({batch, num_outputs, -1}));
 }
 
 bool CausalAttentionImpl::drops() const {
@@ -213,14 +213,14 @@ AttentionPositions CausalTransformerImpl::positions(int64_t before, int64_t toke
   return made;
 }
 
-TokensBefore CausalTransformerImpl::read(const at::Tensor& tokens) {
+PrefixCache CausalTransformerImpl::encode_prefix(const at::Tensor& tokens) {
   const int64_t count = tokens.size(1);
   const AttentionPositions made = positions(0, count);
-  TokensBefore found{.tokens = count, .layers = {}};
+  PrefixCache found{.tokens = count, .layers = {}};
   at::Tensor x = init_norm_ ? init_norm_->forward(tokens) : tokens;
   for (size_t i = 0; i < attentions_.size(); ++i) {
-    found.layers.push_back(attentions_[i]->read(x, made));
-    if (i + 1 == attentions_.size()) break;  // nothing is asked of these tokens behind it
+    found.layers.push_back(attentions_[i]->encode(x, made));
+    if (i + 1 == attentions_.size()) break;  // later tokens see only its keys and values
     x = attentions_[i]->forward(x, made, {}, count, nullptr) + x;
     x = feed_forwards_[i]->forward(x, {}) + x;
   }
@@ -229,18 +229,18 @@ TokensBefore CausalTransformerImpl::read(const at::Tensor& tokens) {
 
 at::Tensor CausalTransformerImpl::forward(const at::Tensor& tokens,
                                           const DropoutSeed& seed,
-                                          int64_t answers,
-                                          const TokensBefore* before) {
+                                          int64_t num_outputs,
+                                          const PrefixCache* before) {
   const AttentionPositions made = positions(before ? before->tokens : 0, tokens.size(1));
   at::Tensor x = init_norm_ ? init_norm_->forward(tokens) : tokens;
   for (size_t i = 0; i < attentions_.size(); ++i) {
-    // Behind the last attention no token sees another: only those that answer go on.
-    const int64_t wanted = i + 1 == attentions_.size() ? answers : x.size(1);
+    // After the last attention, tokens do not depend on each other: only the outputs are computed.
+    const int64_t wanted = i + 1 == attentions_.size() ? num_outputs : x.size(1);
     const KeysValues* const seen = before ? &before->layers[i] : nullptr;
     x = attentions_[i]->forward(x, made, seed, wanted, seen) + last_along(x, 1, wanted);
     x = feed_forwards_[i]->forward(x, seed) + x;
   }
-  x = last_along(x, 1, answers);  // of a transformer without layers
+  x = last_along(x, 1, num_outputs);  // of a transformer without layers
   if (norm_) x = norm_->forward(x);
   return project_out_ ? project_out_->forward(x) : x;
 }

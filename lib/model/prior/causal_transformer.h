@@ -63,9 +63,9 @@ struct KeysValues {
   at::Tensor keys, values;  ///< [B or 1, n + 1, dim_head]; 1: the same for all samples
 };
 
-/// Tokens that a pass begins with. None of them sees a later one, so they are computed once for all that
-/// may follow.
-struct TokensBefore {
+/// Cached keys and values of the tokens that a sequence begins with. None of them attends to a later token, so
+/// they are computed once for all that may follow.
+struct PrefixCache {
   int64_t tokens = 0;
   std::vector<KeysValues> layers;
 };
@@ -79,16 +79,16 @@ class CausalAttentionImpl : public torch::nn::Module {
                       const std::shared_ptr<RotaryEmbeddingImpl>& rotary,
                       int64_t number);
   /// @param x [B, N, dim]; @param positions of its tokens
-  /// @param answers number of tokens, the last ones, whose outputs are wanted
-  /// @param before what stands before x, or null
-  /// @return [B, answers, dim], without the residual
+  /// @param num_outputs compute outputs only for that number of last tokens
+  /// @param before keys and values of the tokens before x, or null
+  /// @return [B, num_outputs, dim], without the residual
   at::Tensor forward(const at::Tensor& x,
                      const AttentionPositions& positions,
                      const DropoutSeed& seed,
-                     int64_t answers,
+                     int64_t num_outputs,
                      const KeysValues* before);
-  /// What later tokens see of x, with which a sequence begins.
-  KeysValues read(const at::Tensor& x, const AttentionPositions& positions);
+  /// The keys and values of x, which begins a sequence.
+  KeysValues encode(const at::Tensor& x, const AttentionPositions& positions);
   /// Whether the layer drops something now, so that samples with equal inputs differ.
   bool drops() const;
 
@@ -129,15 +129,15 @@ class CausalTransformerImpl : public torch::nn::Module {
  public:
   explicit CausalTransformerImpl(const PriorNetworkConfig& config);
   /// @param tokens [B, N, dim]; @param seed of dropouts, which are active in training mode
-  /// @param answers number of tokens, the last ones, whose outputs are wanted
-  /// @param before of read(), or null @return [B, answers, dim]
+  /// @param num_outputs compute outputs only for that number of last tokens
+  /// @param before of encode_prefix(), or null @return [B, num_outputs, dim]
   at::Tensor forward(const at::Tensor& tokens,
                      const DropoutSeed& seed,
-                     int64_t answers,
-                     const TokensBefore* before = nullptr);
+                     int64_t num_outputs,
+                     const PrefixCache* before = nullptr);
   /// The tokens that a sequence begins with, without dropout. @param tokens [B or 1, n, dim]
-  TokensBefore read(const at::Tensor& tokens);
-  /// Whether it drops something now: read() would not be what forward() sees.
+  PrefixCache encode_prefix(const at::Tensor& tokens);
+  /// Whether it drops something now: encode_prefix() would not be what forward() sees.
   bool drops() const;
 
  private:

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "kernels/cpu_algorithms.h"
 
 namespace dalle2 {
 namespace {
@@ -76,14 +77,18 @@ void PriorNetworkImpl::check_inputs(const at::Tensor& image_embed,
                                     const PriorConditions& given) const {
   const int64_t batch = image_embed.size(0);
   check_vectors("image embeddings", image_embed, batch, config_.dim);
+  check_text(batch, given);
+  check_vectors("the self conditioning", given.self_cond, batch, config_.dim);
+  check_batch("time", time, batch);
+  check_batch("image_keep_mask", given.image_keep_mask, batch);
+}
+
+void PriorNetworkImpl::check_text(int64_t batch, const PriorConditions& given) const {
   if (!given.text_embed.defined()) {
     throw DataError("the prior is conditioned on text embeddings, but none was given");
   }
   check_vectors("text embeddings", given.text_embed, batch, config_.dim);
-  check_vectors("the self conditioning", given.self_cond, batch, config_.dim);
-  check_batch("time", time, batch);
   check_batch("text_keep_mask", given.text_keep_mask, batch);
-  check_batch("image_keep_mask", given.image_keep_mask, batch);
   const at::Tensor& text = given.text_encodings;
   if (!text.defined()) return;
   check_batch("text encodings", text, batch);
@@ -134,18 +139,19 @@ at::Tensor PriorNetworkImpl::text_embeds(const PriorConditions& given) const {
               null_text_embeds_);
 }
 
-TokensBefore PriorNetworkImpl::read_null_encodings(at::ScalarType dtype) {
-  return transformer_->read(null_text_encodings_.to(dtype));
+PrefixCache PriorNetworkImpl::encode_null_text(at::ScalarType dtype) {
+  return transformer_->encode_prefix(null_text_encodings_.to(dtype));
 }
 
-std::shared_ptr<const PriorText> PriorNetworkImpl::read_text(const PriorConditions& conditions,
-                                                             bool guided) {
+std::shared_ptr<const PriorText> PriorNetworkImpl::encode_text(const PriorConditions& conditions,
+                                                               bool guided) {
+  check_text(conditions.text_embed.defined() ? conditions.text_embed.size(0) : 0, conditions);
   const at::ScalarType dtype = conditions.text_embed.scalar_type();
   const auto read = std::make_shared<PriorText>();
-  read->given =
-      transformer_->read(at::cat({text_encodings(conditions, dtype), text_embeds(conditions)}, 1));
+  read->given = transformer_->encode_prefix(
+      at::cat({text_encodings(conditions, dtype), text_embeds(conditions)}, 1));
   if (guided) {
-    read->null = transformer_->read(
+    read->null = transformer_->encode_prefix(
         at::cat({null_text_encodings_.to(dtype), null_text_embeds_.to(dtype)}, 1));
   }
   return read;
@@ -158,15 +164,15 @@ at::Tensor PriorNetworkImpl::forward(const at::Tensor& image_embed,
   check_inputs(image_embed, time, conditions);
   const int64_t batch = image_embed.size(0);
   const at::ScalarType dtype = image_embed.scalar_type();
-  TokensBefore nulls;
-  const TokensBefore* before = conditions.read_text ? &conditions.read_text->given : nullptr;
+  PrefixCache nulls;
+  const PrefixCache* before = conditions.encoded_text ? &conditions.encoded_text->given : nullptr;
   std::vector<at::Tensor> tokens;
   if (before == nullptr) {
-    // Null encodings are the same for all samples, and so is all that is made of them. A pass of their own
-    // doubles the calls, which is what a GPU waits for.
+    // Null encodings are the same for all samples, and so are their keys and values. A separate pass doubles the
+    // kernel launches, which are the bottleneck on a GPU.
     const bool shared = !conditions.text_encodings.defined() && !transformer_->drops();
-    if (shared && batch > 1 && image_embed.device().is_cpu()) {
-      nulls = read_null_encodings(dtype);
+    if (shared && batch > 1 && uses_cpu_algorithms(image_embed.device())) {
+      nulls = encode_null_text(dtype);
       before = &nulls;
     } else {
       tokens.push_back(text_encodings(conditions, dtype));
@@ -182,7 +188,7 @@ at::Tensor PriorNetworkImpl::forward(const at::Tensor& image_embed,
     tokens.push_back((earlier.defined() ? earlier : at::zeros_like(image_embed)).unsqueeze(1));
   }
   tokens.push_back(learned_query_.expand({batch, 1, -1}));
-  return transformer_->forward(at::cat(tokens, 1), seed, /*answers=*/1, before).squeeze(1);
+  return transformer_->forward(at::cat(tokens, 1), seed, /*num_outputs=*/1, before).squeeze(1);
 }
 
 at::Tensor PriorNetworkImpl::forward_with_cond_scale(const at::Tensor& image_embed,
@@ -194,8 +200,9 @@ at::Tensor PriorNetworkImpl::forward_with_cond_scale(const at::Tensor& image_emb
   PriorConditions null = conditions;
   null.text_keep_mask = null.image_keep_mask =
       at::zeros({image_embed.size(0)}, image_embed.options().dtype(at::kBool));
-  if (conditions.read_text) {
-    null.read_text = std::make_shared<PriorText>(PriorText{conditions.read_text->null, {}});
+  if (conditions.encoded_text) {
+    D2_CHECK(conditions.encoded_text->null.tokens > 0, "the dropped text was not encoded");
+    null.encoded_text = std::make_shared<PriorText>(PriorText{conditions.encoded_text->null, {}});
   }
   const at::Tensor null_logits = forward(image_embed, time, null);
   return null_logits + (logits - null_logits) * cond_scale;

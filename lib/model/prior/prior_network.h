@@ -13,10 +13,10 @@
 
 namespace dalle2 {
 
-/// What the transformer makes of the text, which stands first and sees neither time nor noised embedding:
-/// the same in all steps of a sampler.
+/// Cached keys and values of the text. It comes first and sees neither time nor noised embedding, so they are the
+/// same in all steps of a sampler.
 struct PriorText {
-  TokensBefore given, null;  ///< null: of a dropped text; empty without guidance
+  PrefixCache given, null;  ///< null: of a dropped text; empty without guidance
 };
 
 /// What the network sees beside the noised embedding. Undefined tensors are absent.
@@ -26,7 +26,8 @@ struct PriorConditions {
   at::Tensor self_cond;        ///< [B, D]
   at::Tensor text_keep_mask;   ///< [B] bool: false puts the null embeddings; undefined keeps all
   at::Tensor image_keep_mask;  ///< [B] bool: the same for the noised embedding
-  std::shared_ptr<const PriorText> read_text;  ///< of read_text(), if it was called for these
+  std::shared_ptr<const PriorText>
+      encoded_text;  ///< from encode_text(), if it was called for these conditions
 };
 
 /// A causal transformer over text tokens, text embedding, time, noised image embedding and, last, a
@@ -51,9 +52,9 @@ class PriorNetworkImpl : public torch::nn::Module {
                                      const PriorConditions& conditions,
                                      double cond_scale);
 
-  /// Reads the texts of these conditions, so that forward() need not. For a network in eval mode, without
+  /// Encodes the texts of these conditions, so that forward() need not. For a network in eval mode, without
   /// gradients, while its weights stay as they are. @param guided whether a scale other than 1 follows
-  std::shared_ptr<const PriorText> read_text(const PriorConditions& conditions, bool guided);
+  std::shared_ptr<const PriorText> encode_text(const PriorConditions& conditions, bool guided);
 
   const PriorNetworkConfig& config() const { return config_; }
 
@@ -61,10 +62,11 @@ class PriorNetworkImpl : public torch::nn::Module {
   void check_inputs(const at::Tensor& image_embed,
                     const at::Tensor& time,
                     const PriorConditions& given) const;
+  void check_text(int64_t batch, const PriorConditions& given) const;
   void build_time_embedding();
   at::Tensor text_encodings(const PriorConditions& given, at::ScalarType dtype) const;
   at::Tensor text_embeds(const PriorConditions& given) const;
-  TokensBefore read_null_encodings(at::ScalarType dtype);
+  PrefixCache encode_null_text(at::ScalarType dtype);
   at::Tensor time_tokens(const at::Tensor& time, at::ScalarType dtype);
 
   PriorNetworkConfig config_;

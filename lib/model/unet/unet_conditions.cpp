@@ -98,7 +98,8 @@ at::Tensor UnetLayers::join_inputs(const at::Tensor& x, const UnetConditions& gi
     planes.push_back(given.self_cond.defined() ? given.self_cond : at::zeros_like(x));
   }
   if (config.lowres_cond) planes.push_back(given.lowres_cond_img);
-  return planes.size() == 1 ? x : at::cat(planes, 1);
+  // The first convolution has large kernels over few channels, and is slower channels-last.
+  return planes.size() == 1 ? x.contiguous() : at::cat(planes, 1).contiguous();
 }
 
 UnetEmbedded UnetLayers::embed(const at::Tensor& time, const UnetConditions& given) const {

@@ -6,6 +6,7 @@
 
 #include "base/text.h"
 #include "model/random.h"
+#include "optim/precision.h"
 #include "run/checkpoints/model_weights.h"
 #include "run/decoder/decoder_data.h"
 #include "run/decoder/decoder_evaluation.h"
@@ -17,8 +18,14 @@
 namespace dalle2 {
 namespace {
 
+/// The CPU computes these steps whatever the device of the run. Both half precisions take the same memory.
+MixedPrecision precision_of_step(const DecoderTrainConfig& train) {
+  const bool half = train.mixed_precision.value_or(MixedPrecision::no) != MixedPrecision::no;
+  return half ? MixedPrecision::bf16 : MixedPrecision::no;
+}
+
 /// Loss and gradients of made-up images.
-void step(Decoder decoder, int64_t unet, int64_t batch) {
+void step(Decoder decoder, int64_t unet, int64_t batch, MixedPrecision precision) {
   const DecoderPlan& plan = decoder->plan();
   const int64_t side = plan.stages.back().image_size;
   const UnetConfig& first = plan.stages.front().unet;
@@ -32,7 +39,12 @@ void step(Decoder decoder, int64_t unet, int64_t batch) {
           at::ones({batch, stage.unet.max_text_len, stage.unet.text_embed_dim.value_or(1)});
     }
   }
-  decoder->forward(inputs, unet, make_generator({.purpose = "dry run"}, at::kCPU)).backward();
+  at::Tensor loss;
+  {
+    const Autocast autocast(at::kCPU, precision);
+    loss = decoder->forward(inputs, unet, make_generator({.purpose = "dry run"}, at::kCPU));
+  }
+  loss.backward();
 }
 
 }  // namespace
@@ -61,7 +73,9 @@ DryRunPlan decoder_dry_run_plan(const LoadedDecoderConfig& loaded, const ClipEmb
          .prefix = fmt::format("unets.{}.", i),
          .module = networks[i],
          .make = makers[i],
-         .step = [decoder, unet](int64_t batch) { step(decoder, unet, batch); }});
+         .step = [decoder, unet, precision = precision_of_step(train)](int64_t batch) {
+           step(decoder, unet, batch, precision);
+         }});
   }
   plan.texts = config_texts(loaded);
   return plan;

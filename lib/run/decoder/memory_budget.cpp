@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: MIT
 #include "run/decoder/memory_budget.h"
 
+#include <exception>
 #include <memory>
+#include <optional>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "metrics/script_archive.h"
 #include "model/unet/unet.h"
 
 namespace dalle2 {
@@ -79,22 +82,28 @@ std::vector<int64_t> levels_to_recompute(const LoadedDecoderConfig& loaded,
   std::vector<int64_t> levels(loaded.plan.stages.size(), 0);
   if (!loaded.config.train.memory_budget_gib) return levels;
   std::string problem;
+  std::exception_ptr fault;
   if (group == nullptr || group->is_main()) {
+    // The others wait. Steps of a large network take long.
+    std::optional<ProcessGroup::BusyScope> busy;
+    if (group != nullptr) busy.emplace(*group, "fitting the memory budget");
     try {
       const DryRunPlan plan = decoder_dry_run_plan(loaded, clip);
       const PeakMemory memory = peak_memory(plan, loaded.config.train, device.is_cpu());
       const MemoryChoice choice = fit_memory_budget(plan, loaded.config.train, memory);
       for (const std::string& line : describe(choice, plan)) log_info("model", "{}", line);
       levels = choice.levels;
-    } catch (const ConfigError& error) {
-      problem = error.what();
+    } catch (const std::exception& error) {
+      fault = std::current_exception();
+      problem = last_message(error);
     }
   }
   if (group != nullptr) {
     problem = group->text_of_main(problem, "whether the memory budget fits");
     levels = group->exchange(levels, "levels to compute again").front();
   }
-  if (!problem.empty()) throw ConfigError("{}", problem);
+  if (fault) std::rethrow_exception(fault);
+  if (!problem.empty()) throw ConfigError("rank 0: {}", problem);
   return levels;
 }
 

@@ -36,7 +36,8 @@ MemoryChoice fit_memory_budget(const DryRunPlan& plan,
 std::vector<std::string> describe(const MemoryChoice& choice, const DryRunPlan& plan);
 
 /// The choice of rank 0, which builds a model of its own for it; zeros without a budget.
-/// @param group null: one process @throws ConfigError on all ranks
+/// @param group null: one process
+/// @throws on rank 0 what its model or steps throw, on the others ConfigError with its text
 std::vector<int64_t> levels_to_recompute(const LoadedDecoderConfig& loaded,
                                          const ClipEmbedder* clip,
                                          const at::Device& device,

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: MIT
+#include "kernels/cpu_algorithms.h"
+
+#include <atomic>
+
+namespace dalle2 {
+namespace {
+
+std::atomic<int> plain_algorithms = 0;
+
+}  // namespace
+
+bool uses_cpu_algorithms(const at::Device& device) {
+  return device.is_cpu() && plain_algorithms == 0;
+}
+
+PlainAlgorithms::PlainAlgorithms() {
+  ++plain_algorithms;
+}
+
+PlainAlgorithms::~PlainAlgorithms() {
+  --plain_algorithms;
+}
+
+}  // namespace dalle2
