@@ -335,6 +335,7 @@ bool RunCheckpoints::go_back() {
   std::vector<int64_t> went_back_to = went_back_to_;
   const double factor = trainer_.learning_rate_factor();
   check_same_start(take_up(own, /*compares_config=*/false));
+  position_.best_is_due = 0;  // its savers have had it from this process
   if (session_.group().is_main()) forget_later_averages();
   // What the checkpoint says of these is older than what has happened since.
   went_back_to.push_back(position_.samples_seen);

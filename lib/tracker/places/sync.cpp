@@ -81,6 +81,7 @@ SyncReport sync_outbox(const std::string& data_path) {
   Uploads uploads(folder);
   const size_t before = uploads.waiting().size();
   serve_all(uploads, report);
+  uploads.begin();
   report.left = uploads.finish(std::numeric_limits<double>::infinity());
   report.sent = before - report.left;
   for (std::string& error : uploads.take_errors()) report.errors.push_back(std::move(error));
