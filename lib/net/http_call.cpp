@@ -12,11 +12,13 @@
 
 #include "base/log.h"
 #include "base/public_url.h"
+#include "base/secret_words.h"
 #include "base/stop_signal.h"
 #include "base/text.h"
 #include "net/digest.h"
 #include "net/http_transfer.h"
 #include "net/parsed_url.h"
+#include "net/service_words.h"
 
 namespace dalle2 {
 namespace {
@@ -362,7 +364,7 @@ Json json_of(const HttpAnswer& answer) {
       answer.shown,
       answer.status(),
       answer.body.size(),
-      parsed.fault);
+      without_tokens(service_words(parsed.fault, {})));  // it may quote the answer
 }
 
 Json http_json(HttpCall call, const Json& content, const HttpCallOptions& options) {

@@ -194,6 +194,8 @@ void set_up_transfer(CURL* easy, const std::string& url, double stall_seconds) {
   curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
   curl_easy_setopt(easy, CURLOPT_USERAGENT, "dalle2-train");
   curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
+  // The end of a transfer waits for no name server that hangs: a stop signal has seconds.
+  curl_easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L);
   curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
   curl_easy_setopt(
       easy, CURLOPT_CONNECTTIMEOUT_MS, static_cast<long>(std::ceil(stall_seconds * 1000)));

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
+#include <map>
 #include <sstream>
 #include <utility>
 
@@ -11,14 +12,17 @@
 #include "base/public_url.h"
 #include "base/text.h"
 #include "base/url_scheme.h"
+#include "net/digest.h"
 #include "net/http_call.h"
 #include "net/login_files.h"
+#include "net/service_words.h"
 #include "net/url.h"
 
 namespace dalle2 {
 namespace {
 
 constexpr const char* kService = "https://api.wandb.ai";
+constexpr size_t kMostUploads = 100;  ///< whose places are asked for in one request
 
 /// A text and where it stands, for people.
 struct Setting {
@@ -261,7 +265,8 @@ Json WandbApi::graphql(const std::string& query, const Json& variables) const {
       "{}: {}\n  Check the entity and the project of /tracker/log, and what the login "
       "may do there.",
       public_url(request.url),
-      public_text(text_or(at(errors.front(), {"message"}), "an error without a text")));
+      service_words(text_or(at(errors.front(), {"message"}), "an error without a text"),
+                    {access_.api_key, base64("api:" + access_.api_key)}));
 }
 
 std::string WandbApi::viewer() const {
@@ -319,6 +324,13 @@ void WandbApi::stream(const WandbRunPath& path, const Json& content) const {
 }
 
 void WandbApi::upload(const WandbRunPath& path, const std::vector<WandbUpload>& files) const {
+  const std::span<const WandbUpload> all(files);
+  for (size_t at = 0; at < all.size(); at += kMostUploads) {
+    upload_some(path, all.subspan(at, std::min(kMostUploads, all.size() - at)));
+  }
+}
+
+void WandbApi::upload_some(const WandbRunPath& path, std::span<const WandbUpload> files) const {
   Json names = Json::array();
   for (const WandbUpload& file : files) names.push_back(file.name);
   const Json made = at(graphql(kCreateFiles,
@@ -327,12 +339,13 @@ void WandbApi::upload(const WandbRunPath& path, const std::vector<WandbUpload>& 
                                 {"run", path.run_id},
                                 {"files", names}}),
                        {"createRunFiles"});
-  const Json places = at(made, {"files"}), headers = at(made, {"uploadHeaders"});
+  const Json headers = at(made, {"uploadHeaders"});
+  std::map<std::string, std::string> urls;  // by name
+  for (const Json& place : at(made, {"files"})) {
+    urls[text_or(at(place, {"name"}), "")] = text_or(at(place, {"uploadUrl"}), "");
+  }
   for (const WandbUpload& file : files) {
-    std::string url;
-    for (const Json& place : places) {
-      if (at(place, {"name"}) == file.name) url = text_or(at(place, {"uploadUrl"}), "");
-    }
+    const std::string& url = urls[file.name];
     if (url.empty()) throw NetworkError("{}: no place for {}", path.text(), file.name);
     HttpCall put{.method = "PUT", .url = named_address(access_, url), .body = file.content};
     if (!file.path.empty()) put.file = HttpFilePart{file.path};

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -107,6 +108,7 @@ class WandbApi {
   std::vector<std::string> download_headers(const std::string& url) const;
 
  private:
+  void upload_some(const WandbRunPath& path, std::span<const WandbUpload> files) const;
   Json graphql(const std::string& query, const Json& variables) const;
   HttpCall call(const std::string& method, const std::string& path) const;
 

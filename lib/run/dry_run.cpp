@@ -154,8 +154,8 @@ at::Device check_start(DryRunPlan& plan,
                 "/tracker/overwrite_data_path is not set",
                 config.data_path);
   }
-  tracker.check_writable();
   tracker.look_for_earlier_run();
+  tracker.check_writable();
   tracker.check_source();
   const std::vector<std::string> candidates =
       tracker.can_recall() ? tracker.recall_candidates() : std::vector<std::string>{};

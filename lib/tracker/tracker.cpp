@@ -76,6 +76,7 @@ Tracker::Tracker(const TrackerConfig& config,
   }
   if (source_) source_->check();
   if (dummy_) return;
+  if (source_) source_->check_login();
   check_data_path();
   for (const SaveConfig& save : config.save) {
     savers_.push_back(make_saver(save));
@@ -416,7 +417,7 @@ void Tracker::send_cards() {
   }
   for (const auto& saver : savers_) {
     try {
-      saver->send_card(facts, in_data_path(kCardFile));
+      saver->send_card(facts, in_data_path(fmt::format("{}/{}", kOutboxFolder, kCardFile)));
     } catch (const std::exception& error) {
       log_error(fmt::format("Error sending the model card: {}", error.what()));
     }

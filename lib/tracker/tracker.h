@@ -115,13 +115,14 @@ class Tracker {
   /// renamed (checkpoint.pth to checkpoint.1.pth), and so is, before its first write there, what
   /// is at a saver's target; a line says where it is and how to resume from it instead.
   /// @param reason why, for the log; empty: told only if the user might expect otherwise
-  /// @throws ConfigError something cannot be renamed, or the log cannot be written
+  /// @throws ConfigError something cannot be renamed, or the log cannot be written; what a logger throws
+  /// that cannot begin: then all is named as before
   void begin_anew(const std::string& reason = "");
 
   /// The run resumes from `checkpoint`, one of recall_candidates(). If that is of the run in
   /// data_path, its log is continued and later saves replace its files; else what is in data_path
   /// and at the targets is another run's and is renamed, as by begin_anew(). `checkpoint` itself may
-  /// be replaced. A copy of a run's folder gets an id of its own. @throws as begin_anew()
+  /// be replaced. A copy of a run's folder gets an id and logs of its own. @throws as begin_anew()
   void go_on(const std::string& checkpoint);
 
   /// Whether the file of /tracker/load has to be fetched before it can be read.
@@ -243,7 +244,11 @@ class Tracker {
   void remove_mark();
   void name_run(const std::string& checkpoint);
   void name_run_in_log();
+  void part_from_original();
+  void check_places() const;
   void open_logs();
+  void begin_logs();
+  void take_back();
   LogMoment moment() const;
   void log_error_locked(const std::string& message);
   void fetch_source();
@@ -267,7 +272,11 @@ class Tracker {
   FormatFields example_;
   bool auto_resumed_ = false;
   bool goes_on_ = false;  // with the run that is in data_path
+  bool is_copy_ = false;  // of a run's folder: goes_on_, but as a run of its own
   bool told_how_to_go_on_ = false;
+  std::string marked_id_;  // of auto_resume.json
+  /// What this start has renamed before its loggers began: paths of now and of before.
+  std::vector<std::pair<std::string, std::string>> renamed_;
   std::string run_id_;        // decided by go_on() or begin_anew()
   bool is_new_name_ = false;  // run_id_ was made by this start
   std::vector<LockPlace> held_;

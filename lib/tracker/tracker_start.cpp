@@ -76,6 +76,11 @@ void Tracker::check_data_path() const {
 
 void Tracker::check_writable() const {
   if (dummy_) return;
+  check_places();
+  loggers_->check();
+}
+
+void Tracker::check_places() const {
   if (const std::optional<std::string> why = why_not_writable(config_.data_path)) {
     throw ConfigError(
         "/tracker/data_path: '{}' cannot be written: {}\n"
@@ -84,7 +89,6 @@ void Tracker::check_writable() const {
         *why);
   }
   for (const auto& saver : savers_) saver->check_access(example_);
-  loggers_->check();
 }
 
 void Tracker::init(const TrackerStart& start) {
@@ -93,9 +97,10 @@ void Tracker::init(const TrackerStart& start) {
     return;
   }
   if (!locks_.empty()) return;
-  check_writable();
+  check_places();
   prepare_data_path(start.while_lock_waits);
   read_records();
+  loggers_->check();  // which know by now what they continue
   fetch_source();
   // What a copied folder lists elsewhere is the original's, which may be at work.
   if (own_files_->is_copy()) return;
@@ -108,6 +113,7 @@ void Tracker::init(const TrackerStart& start) {
 void Tracker::read_records() {
   const AutoResumeMark mark = read_auto_resume(in_data_path(kAutoResumeFile), *loggers_);
   auto_resumed_ = mark.resumes;
+  marked_id_ = mark.run_id;
   own_files_.emplace(config_.data_path, mark.run_id);
 }
 
@@ -193,6 +199,10 @@ void Tracker::go_on(const std::string& checkpoint) {
   } else {
     if (!loggers_->auto_resume()) remove_mark();
     if (auto_resumed_ && !own_files_->recorded()) own_files_->own_all();
+    // A start of a copy that was killed has an id already, and the mark of the original still.
+    const bool has_others_mark =
+        !marked_id_.empty() && !own_files_->run_id().empty() && marked_id_ != own_files_->run_id();
+    if (was_copy || has_others_mark) part_from_original();
     name_run(checkpoint);
   }
   if (auto_resumed_) {
@@ -204,6 +214,24 @@ void Tracker::go_on(const std::string& checkpoint) {
   // A copy of a folder resumes from the original's file elsewhere, but never replaces it.
   if (!was_copy || own_files_->is_below(checkpoint)) own_files_->own(checkpoint);
   open_logs();
+}
+
+/// Of a copied folder: what waits to be sent is the original's to send, and its runs at services are the
+/// original's to continue.
+void Tracker::part_from_original() {
+  is_copy_ = true;
+  std::vector<std::string> kept;
+  for (const char* name : {kOutboxFolder, kWandbMarkFile}) {
+    // Not given back by take_back(): the record names this run by then, and a later start could not tell.
+    const std::optional<std::string> now = set_aside(in_data_path(name));
+    if (now) kept.push_back(fs::path(*now).filename().string());
+  }
+  log_info("track",
+           "{} is a copy of a run's folder: it logs and saves as a run of its own{}",
+           config_.data_path,
+           kept.empty() ? ""
+                        : fmt::format("; what the original had still to send is kept as {}",
+                                      fmt::join(kept, ", ")));
 }
 
 /// Says what a user may not expect.
@@ -308,6 +336,7 @@ void Tracker::start_over(const std::string& began_from) {
     own.push_back(path);
     const std::optional<std::string> now = set_aside(path, number);
     if (!now) continue;
+    renamed_.emplace_back(*now, path);
     moved.push_back(fs::path(*now).filename().string());
     if (path == in_data_path(kCheckpointFile)) hint = how_to_go_on(*now);
   }
@@ -332,6 +361,7 @@ void Tracker::start_over(const std::string& began_from) {
 void Tracker::remove_mark() {
   const std::optional<std::string> now = set_aside(in_data_path(kAutoResumeFile));
   if (!now) return;
+  renamed_.emplace_back(*now, in_data_path(kAutoResumeFile));
   log_info("track",
            "Removing auto_resume.json because auto_resume is not enabled in the config: it is now "
            "{}",
@@ -353,6 +383,7 @@ void Tracker::claim(const std::string& path, bool checkpoint) {
   const std::lock_guard lock(*files_mutex_);
   const std::optional<std::string> now = own_files_->claim(path, by);
   if (!now) return;
+  if (!log_file_) renamed_.emplace_back(*now, path);
   log_warning("track",
               "{} belongs to an earlier run; it is kept as {}{}",
               path,
@@ -360,15 +391,44 @@ void Tracker::claim(const std::string& path, bool checkpoint) {
               checkpoint ? how_to_go_on(*now) : "");
 }
 
+/// A logger may still be refused: the folder is then as it was.
 void Tracker::open_logs() {
+  try {
+    begin_logs();
+  } catch (...) {
+    take_back();
+    throw;
+  }
+  renamed_.clear();
+}
+
+/// Removes what this start has made of a run that begins anew, and gives what was there its names again.
+void Tracker::take_back() {
+  log_file_.reset();
+  uploads_.reset();
+  std::error_code ignored;  // the fault before it is the one to report
+  for (const char* name :
+       {kRecordFile, kLogFile, kWandbMarkFile, kAutoResumeFile, kTensorboardFolder}) {
+    if (!goes_on_) fs::remove_all(in_data_path(name), ignored);
+  }
+  // Backwards: a kill between two leaves no mark without its record.
+  for (auto it = renamed_.rbegin(); it != renamed_.rend(); ++it) {
+    fs::rename(it->first, it->second, ignored);
+  }
+  renamed_.clear();
+}
+
+void Tracker::begin_logs() {
   log_file_.emplace(in_data_path(kLogFile));
-  facts_.goes_on = goes_on_;
+  facts_.goes_on = goes_on_ && !is_copy_;
+  facts_.is_copy = is_copy_;
   facts_.records = log_file_->records();
   facts_.data_path = config_.data_path;
   loggers_->init(facts_);
   start_uploads();
   for (const auto& saver : savers_) saver->init(uploads_.get(), loggers_->wandb_run());
   if (uploads_) {
+    uploads_->begin();
     if (const auto others = uploads_->unserved(); !others.empty()) {
       log_info(
           "track",

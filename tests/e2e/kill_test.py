@@ -18,6 +18,8 @@ import time
 import unittest
 
 import harness
+import prior_data
+import vae_runs
 from harness import BINARY, REFERENCE_PYTHON, EndToEnd, needs_reference, ranks_of, run
 
 KILLS = int(os.environ.get("DALLE2_KILLS", "0"))
@@ -190,6 +192,36 @@ class Kill(EndToEnd):
         self.assertFalse((self.dir / "out/best.pth").exists())
         run("--quiet", "--config", "sync.json", cwd=self.dir, check=0)
         self.assertEqual(harness.checkpoint_content(self.dir / "out/best.pth", self.dir)[0], best[0])
+
+    def kill_before_the_savers(self, config, out):
+        """The best of an unbroken start; then one that is killed between its checkpoint and its savers, and one that resumes."""
+        run("--quiet", "--config", config, cwd=self.dir, check=0)
+        best = {path.name: harness.checkpoint_content(path, self.dir)[0] for path in (self.dir / out).glob("best*.pth")}
+        self.assertTrue(best)
+        for number in itertools.count(2):  # until the kill comes just there
+            shutil.rmtree(self.dir / out)
+            done = run("--quiet", "--config", config, cwd=self.dir, env={"DALLE2_FAIL_AT": f"rename:{number}:abort"})
+            self.assertEqual(done.returncode, 137, number)
+            if (self.dir / out / "checkpoint.pth").exists():
+                break
+        self.assertFalse(list((self.dir / out).glob("best*.pth")))
+        done = run("--config", config, cwd=self.dir, check=0)
+        self.assertIn("the last start ended before its savers had it", done.stdout)
+        for name, content in best.items():
+            self.assertEqual(harness.checkpoint_content(self.dir / out / name, self.dir)[0], content, name)
+
+    def test_the_same_kill_costs_a_prior_no_best(self):
+        prior_data.make_embeddings(self.dir)
+        config = prior_data.prior_config(self.dir, "prior", train={"epochs": 1}, data={"eval_every_seconds": 10**6})
+        self.kill_before_the_savers(harness.write_config(self.dir / "prior.json", config), "prior")
+
+    def test_the_same_kill_costs_a_vae_no_best(self):
+        pictures = self.dir / "pictures"
+        pictures.mkdir()
+        for number in range(30):
+            vae_runs.write_white(pictures / f"{number}.png", 32)
+        config = vae_runs.vae_config(pictures, "vae", train={"num_train_steps": 3, "save_results_every": 10, "save_model_every": 10})
+        self.kill_before_the_savers(harness.write_config(self.dir / "vae.json", config), "vae")
 
     @unittest.skipUnless(KILLS, "the long form")
     def test_a_failure_at_every_call_of_a_start_with_four_saves(self):

@@ -3,8 +3,9 @@
 
     unshare --user --map-root-user --net python3 own_network.py COMMAND ...
     unshare --user --map-root-user --net python3 own_network.py --machines N COMMAND ...
+    unshare --user --map-root-user --net python3 own_network.py --silent-resolver COMMAND ...
 
-The first form has the loopback alone. The second runs N copies of the command as ranks on machines of their own, each with its
+The first form has the loopback alone; in the third a name server on it takes questions and answers none. The second runs N copies of the command as ranks on machines of their own, each with its
 own address, joined by a bridge (needs `ip`).
 
 Lines of standard input: `down` cuts the loopback (packets are lost, no connection is closed), `up` mends it; `down 2` pulls the cable
@@ -19,10 +20,11 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 
 GET_FLAGS, SET_FLAGS, IS_UP = 0x8913, 0x8914, 1  # linux/sockios.h, net/if.h
-NEW_NETWORK = 0x40000000  # linux/sched.h
+NEW_NETWORK, NEW_MOUNTS = 0x40000000, 0x00020000  # linux/sched.h
 MEETING_PORT = "29500"
 
 
@@ -30,6 +32,20 @@ def turn_loopback(up):
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as some:
         flags = struct.unpack("16sh14x", fcntl.ioctl(some, GET_FLAGS, struct.pack("16sh14x", b"lo", 0)))[1]
         fcntl.ioctl(some, SET_FLAGS, struct.pack("16sh14x", b"lo", flags | IS_UP if up else flags & ~IS_UP))
+
+
+def silence_resolver():
+    """@return the name server: a socket that nobody reads"""
+    if ctypes.CDLL(None, use_errno=True).unshare(NEW_MOUNTS) != 0:
+        sys.exit("no mount namespace")
+    with tempfile.NamedTemporaryFile("w") as file:
+        file.write("nameserver 127.0.0.1\noptions timeout:30 attempts:1\n")
+        file.flush()
+        subprocess.run(["mount", "--make-rprivate", "/"], check=True)
+        subprocess.run(["mount", "--bind", file.name, "/etc/resolv.conf"], check=True)
+    server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    server.bind(("127.0.0.1", 53))
+    return server
 
 
 def ip(*arguments):
@@ -86,6 +102,9 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--machines"]:
         run_machines(int(sys.argv[2]), sys.argv[3:])
     elif sys.argv[1:]:
-        process = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL)
+        command = sys.argv[1:]
+        if command[0] == "--silent-resolver":
+            server, command = silence_resolver(), command[1:]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
         threading.Thread(target=listen, daemon=True).start()
         sys.exit(process.wait())

@@ -2,18 +2,124 @@
 # SPDX-License-Identifier: MIT
 """Services that fail while checkpoints go to them or come from them, and signals meanwhile: the run ends as it would have, and nothing
 is lost. What ends a start is in transfer_test.py."""
+import concurrent.futures
+import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
+import sys
 import time
 
 import harness
 from bad_server import Server
 from harness import BINARY, run
+from faulty_service import KINDS, WANDB_RUN, FaultyService, make_certificate
 from hub_double import HubDouble
 from s3_double import S3Double
 from transfer_test import REPO, Services, sha256
+
+
+QUICK = {"DALLE2_NET_TIMEOUT": "0.3"}
+STATUSES = ("401", "403", "404", "409", "412", "429", "500", "502")
+PASSING = ("429", "500", "502", "stall", "cut", "refused")  # a later attempt may succeed
+WORDS = {**{status: f"status {status}" for status in STATUSES}, "stall": "no byte for 0.3 seconds", "cut": "transfer closed with",
+         "refused": "onnect to 127.0.0.1 port", "certificate": "certificate", "circle": "more than 10 redirects", "wrong": "its SHA-256 is"}
+
+
+STOP_AFTER_3_S = """
+import subprocess, sys, time
+process = subprocess.Popen(sys.argv[1:])
+time.sleep(3)
+began = time.monotonic()
+process.terminate()
+code = process.wait()
+print(time.monotonic() - began)
+sys.exit(code)
+"""
+
+
+class Table(Services):
+    """Each service times each fault, each with one exit code and one text."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.certificate = make_certificate(cls.base)
+
+    def run_cases(self, cases, command, least):
+        """`command(service, folder)` gives arguments of the program; cases are (kind, fault, exit code, text)."""
+        def run_case(case):
+            kind, fault, code, text = case
+            folder = self.dir / f"{kind}_{fault}"
+            with FaultyService(kind, fault, folder, self.certificate) as service:
+                done = run(*command(service, folder), cwd=folder, env={**self.env(), **QUICK, **service.env()}, timeout=100)
+            said = done.stdout + done.stderr
+            return [] if done.returncode == code and text in said else [f"{case}: exit code {done.returncode}\n{said}"]
+
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            faults = [fault for found in pool.map(run_case, cases) for fault in found]
+        self.assertEqual(faults, [], "\n".join(faults))
+        self.assertGreaterEqual(len(cases), least)
+
+    def write_in(self, folder, load=None, save=None):
+        config = harness.tiny_config(self.shards, "out")
+        config["tracker"]["load"] = load
+        if save:
+            config["tracker"]["save"] = save
+        return harness.write_config(folder / "config.json", config)
+
+    def test_a_loader_with_a_fault_ends_the_start(self):
+        # The hub and W&B are asked for the file before its bytes; a store is not followed elsewhere.
+        words = {("hub", "cut"): "Empty reply from server", ("s3", "circle"): "status 302", ("url", "circle"): "Maximum (10) redirects followed",
+                 ("wandb", "wrong"): "its MD5 (base64) is"}
+        cases = [(kind, fault, 3 if fault == "wrong" else 6, words.get((kind, fault), WORDS[fault])) for kind in KINDS for fault in WORDS]
+
+        def command(service, folder):
+            load = service.loader()
+            if service.kind in ("s3", "url"):
+                load["sha256"] = sha256(service.content)
+            return "--config", self.write_in(folder, load=load)
+
+        self.run_cases(cases, command, least=56)
+        for path in self.dir.glob("*_*"):
+            self.assertFalse((path / "out").exists(), f"{path.name}: the start left its folder")
+
+    def test_a_saver_with_a_fault_at_the_start_ends_it_or_warns(self):
+        """Dry runs: they ask what a start asks. What passes is a warning, but a rate that is exceeded."""
+        warning = "The run continues: what it saves waits in its data_path until"
+        answers = {("url", status) for status in ("403", "404", "409")}  # a server of files need not know OPTIONS
+        cases = [(kind, fault, 0 if (kind, fault) in answers or fault in PASSING and fault != "429" else 6,
+                  "nothing was trained" if (kind, fault) in answers else warning if fault in PASSING and fault != "429" else WORDS[fault])
+                 for kind in KINDS for fault in WORDS if fault != "wrong"]
+        self.run_cases(cases, lambda service, folder: ("--config", self.write_in(folder, save=service.saver()), "--dry-run"), least=48)
+
+    def test_what_a_saver_cannot_send_waits_and_says_why(self):
+        """By `sync`, which sends as a run does."""
+        cases = [(kind, fault, 6, WORDS[fault]) for kind in KINDS for fault in WORDS if fault != "wrong"]
+
+        def command(service, folder):
+            outbox = folder / "out/outbox"
+            outbox.mkdir(parents=True)
+            (folder / "out/targets.json").write_text("{}")
+            (outbox / "00000001_l.pth").write_bytes(b"a checkpoint")
+            (outbox / "00000001.json").write_text(json.dumps({"to": service.place(), "target": "l.pth", "kind": "checkpoint",
+                                                              "file": "00000001_l.pth", "saver": service.saver()}))
+            return "sync", "out"
+
+        self.run_cases(cases, command, least=48)
+        for path in self.dir.glob("*_*"):
+            self.assertEqual((path / "out/outbox/00000001_l.pth").read_bytes(), b"a checkpoint", path.name)
+
+    def test_a_store_that_got_other_bytes_is_told_so(self):
+        """The checksum that the request is signed with is of what was meant."""
+        with S3Double(self.dir / "bucket", "my-bucket") as store:
+            store.mistreat = lambda handler, key, number: handler.command == "PUT" and handler.error(400, "XAmzContentSHA256Mismatch")
+            save = {"save_to": "s3", "url": "s3://my-bucket", "save_latest_to": "l.pth"}
+            done = self.train(self.write(save=save, upload_deadline_seconds=5), env=self.env(store))
+            self.assertIn("status 400.\n  XAmzContentSHA256Mismatch: No. ", done.stderr)
+            self.assertEqual(len(self.outbox()), 2)
 
 
 class Faults(Services):
@@ -116,6 +222,86 @@ class Faults(Services):
             self.assertEqual(hub.file(REPO, "latest.pth"), self.content())
             self.assertEqual(self.outbox(), [])
 
+    def start(self, *arguments, env):
+        process = subprocess.Popen([BINARY, *map(str, arguments)], cwd=self.dir, env={**os.environ, "OMP_NUM_THREADS": "1", **env},
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.kill)
+        return process
+
+    def wait_for(self, process, done):
+        deadline = time.monotonic() + 60
+        while not done():
+            self.assertLess(time.monotonic(), deadline)
+            self.assertIsNone(process.poll())
+            time.sleep(0.02)
+
+    def test_signals_during_an_upload_to_other_services_leave_the_file_too(self):
+        for kind in ("url", "wandb", "addresses"):
+            with self.subTest(kind), contextlib.ExitStack() as stack:
+                folder = self.dir / kind
+                service = stack.enter_context(FaultyService("wandb" if kind == "wandb" else "url", "none", folder, None))
+                uploads = []
+
+                def stall(handler, step, number):
+                    if handler.command == "PUT" and "l.pth" in handler.path:
+                        uploads.append(handler.path)
+                        time.sleep(3)
+                        return True
+                    return False
+
+                save = service.saver()
+                if kind == "addresses":  # whole ones, of which the outbox holds a part
+                    save = {"save_to": "url", "save_latest_to": service.url.replace("//", "//u:canary@") + "/{epoch}l.pth?sig=canary"}
+                load = {"load_from": "local", "file_path": f"{kind}/out/checkpoint.pth", "only_auto_resume": True}
+                config = self.write(f"{kind}.json", kind + "/out", save=save, load=load)
+                for number in (signal.SIGTERM, signal.SIGKILL):
+                    service.double.mistreat = stall
+                    before = len(uploads)
+                    process = self.start("--config", config, env={**self.env(), **service.env(), "DALLE2_NET_TIMEOUT": "60"})
+                    self.wait_for(process, lambda: len(uploads) > before)
+                    time.sleep(0.5)  # all was trained
+                    began = time.monotonic()
+                    process.send_signal(number)
+                    out, _ = process.communicate(timeout=60)
+                    self.assertLess(time.monotonic() - began, 15)
+                    self.assertEqual(process.returncode, -9 if number == signal.SIGKILL else 0, out)
+                    self.assertNotIn("canary", out)
+                    self.assertEqual(len(self.outbox(kind + "/out")), 2, out)
+                    self.assertNotIn(b"canary", b"".join(path.read_bytes() for path in (folder / "out/outbox").iterdir()))
+                service.double.mistreat = lambda handler, step, number: False
+                self.train(config, env={**self.env(), **service.env()})
+                self.assertEqual(self.outbox(kind + "/out"), [])
+                kept = service.double.runs[tuple(WANDB_RUN.split("/"))].files["l.pth"] if kind == "wandb" else \
+                    self.content(f"{kind}/served/{'0' if kind == 'addresses' else ''}l.pth")
+                self.assertEqual(kept, self.content(kind + "/out/checkpoint.pth"))
+
+    def test_signals_during_an_upload_in_parts_leave_no_part_at_the_store(self):
+        self.write_large_entry()
+        with S3Double(self.dir / "bucket", "my-bucket") as store:
+            for number in (signal.SIGKILL, signal.SIGTERM):
+                asked = []
+
+                def stall(handler, key, _, asked=asked):
+                    if "partNumber=2" not in handler.path:
+                        return False
+                    asked.append(key)
+                    return handler.stall()
+
+                store.mistreat = stall
+                process = self.start("sync", "out", env=self.env(store, DALLE2_NET_TIMEOUT="60"))
+                self.wait_for(process, lambda: asked)
+                process.send_signal(number)
+                out, _ = process.communicate(timeout=60)
+                self.assertEqual(process.returncode, -9 if number == signal.SIGKILL else 6, out)
+                # Of the upload that was killed nothing is left once the next process has begun.
+                self.assertEqual(len(store.parts), 1 if number == signal.SIGKILL else 0)
+                self.assertEqual(len(self.outbox()), 3 if number == signal.SIGKILL else 2)
+            store.mistreat = lambda handler, key, number: False
+            run("sync", "out", cwd=self.dir, env=self.env(store), check=0)
+            self.assertEqual(store.parts, {})
+        self.assertEqual(self.outbox(), [])
+
     def test_a_stop_amid_training_waits_for_an_upload_for_ten_seconds_at_most(self):
         with HubDouble(lambda handler, step, number: step == "upload" and handler.stall()) as hub:
             config = self.write(save=self.hub_saver(), epochs=1000)
@@ -133,7 +319,8 @@ class Faults(Services):
             run("sync", "out", cwd=self.dir, env=self.env(hub), check=0)
             self.assertEqual(hub.file(REPO, "latest.pth"), self.content())
 
-    def test_a_file_above_64_mib_goes_to_a_store_in_parts(self):
+    def write_large_entry(self):
+        """An outbox with a file of 130 MiB for a store. @return its hash"""
         outbox = self.dir / "out/outbox"
         outbox.mkdir(parents=True)
         (self.dir / "out/targets.json").write_text("{}")
@@ -145,7 +332,10 @@ class Faults(Services):
         saver = {"save_to": "s3", "url": "s3://my-bucket", "save_latest_to": "big.pth"}
         (outbox / "00000001.json").write_text(json.dumps(
             {"to": "s3://my-bucket", "target": "big.pth", "kind": "checkpoint", "file": big.name, "saver": saver}))
-        expected = sha256(big.read_bytes())
+        return sha256(big.read_bytes())
+
+    def test_a_file_above_64_mib_goes_to_a_store_in_parts(self):
+        expected = self.write_large_entry()
         with S3Double(self.dir / "bucket", "my-bucket") as store:
             store.mistreat = lambda handler, key, number: number == 3 and handler.refuse(503)  # the second part
             run("sync", "out", cwd=self.dir, env=self.env(store, DALLE2_NET_TIMEOUT="10"), check=0)
@@ -226,6 +416,16 @@ class Faults(Services):
             self.assertIn("having seen", done.stdout)
             self.assertEqual(list((self.dir / "out").glob("*.part")), [])
 
+    @harness.needs_own_network
+    def test_a_stop_signal_waits_for_no_name_server(self):
+        """The question for the name would wait for 30 s."""
+        config = self.write(load={"load_from": "url", "url": "https://example.test/f.pth"})
+        program = [*harness.OWN_NETWORK, "--silent-resolver", sys.executable, "-c", STOP_AFTER_3_S, BINARY, "--config", config]
+        done = subprocess.run(program, cwd=self.dir, env={**os.environ, **self.env(DALLE2_NET_TIMEOUT="60")}, timeout=100,
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 75, done.stdout + done.stderr)
+        self.assertLess(float(done.stdout.split()[-1]), 5)
+
     def test_two_runs_save_to_one_repository_at_once(self):
         with HubDouble() as hub:
             env = {**os.environ, "OMP_NUM_THREADS": "1", **self.env(hub)}
@@ -241,6 +441,44 @@ class Faults(Services):
                 self.assertEqual(self.outbox(name), [])
                 self.assertEqual(hub.file(REPO, f"{name}/2.pth"), self.content(f"{name}/checkpoint.pth"))
             self.assertEqual(len(hub.repos[REPO].files["main"]), 6)
+
+    def test_two_runs_save_to_one_path_of_a_repository_and_each_commit_is_whole(self):
+        with HubDouble() as hub:
+            processes = []
+            for name in "ab":
+                config = self.write(f"{name}.json", name, save=self.hub_saver(), epochs=3)
+                processes.append(self.start("--config", config, env=self.env(hub)))
+            for process in processes:
+                out, _ = process.communicate(timeout=120)
+                self.assertEqual(process.returncode, 0, out)
+            self.assertIn(hub.file(REPO, "latest.pth"), [self.content(f"{name}/checkpoint.pth") for name in "ab"])
+            self.assertEqual(set(hub.repos[REPO].files["main"]), {"latest.pth"})
+            self.assertEqual([self.outbox(name) for name in "ab"], [[], []])
+
+    def test_a_full_disk_while_fetching_leaves_an_older_file_as_it_was(self):
+        self.train(self.write("first.json", "first"))
+        with Server(self.dir / "web") as web:
+            load = {"load_from": "url", "url": f"{web.url}/first.pth"}
+            (self.dir / "web/first.pth").write_bytes(self.content("first/checkpoint.pth"))
+            config = self.write(load=load, epochs=2, log={"log_type": "console"})  # fetches at each start
+            self.train(config, env=self.env())
+            before = {path: path.read_bytes() for path in (self.dir / "out").rglob("*") if path.is_file()}
+            (self.dir / "web/first.pth").write_bytes(bytes(20_000_000))
+            done = self.train(config, check=5, env=self.env(DALLE2_FAIL_AT="write:2:enospc"))
+            self.assertIn("loaded_checkpoint.pth", done.stderr)
+            self.assertEqual({path: path.read_bytes() for path in (self.dir / "out").rglob("*") if path.is_file()}, before)
+
+    def test_a_full_disk_of_the_outbox_costs_that_file_alone(self):
+        with Server(self.dir / "web") as web:
+            save = {"save_to": "url", "url": web.url, "save_latest_to": "l.pth"}
+            for number in range(1, 12):  # until it is the link into the outbox
+                shutil.rmtree(self.dir / "out", ignore_errors=True)
+                done = self.train(self.write(save=save, epochs=2), env=self.env(DALLE2_FAIL_AT=f"link:{number}:enospc"))
+                if "Error saving checkpoint" in done.stderr:
+                    break
+            self.assertIn("No space left", done.stderr)
+            self.assertEqual(self.outbox(), [])
+            self.assertEqual(self.content("web/l.pth"), self.content())  # the next save
 
     def test_a_full_disk_while_fetching_ends_the_start(self):
         (self.dir / "web/big.pth").write_bytes(bytes(20_000_000))

@@ -7,12 +7,11 @@ import contextlib
 import hashlib
 import json
 import os
-import ssl
-import subprocess
 import time
 
 import harness
 from bad_server import Server
+from faulty_service import make_certificate, show_certificate
 from harness import EndToEnd, checkpoint_content, needs_reference, run, run_reference
 from hub_double import TOKEN, HubDouble, Repo
 from s3_double import REGION, SECRET, S3Double
@@ -132,6 +131,16 @@ class Resumes(Services):
                              checkpoint_content(self.dir / "through/checkpoint.pth", self.dir))
             self.assertEqual(wandb.only_run().files["latest.pth"], self.content("moved/checkpoint.pth"))
 
+    def test_a_file_of_this_machine_is_loaded_by_its_address(self):
+        self.train(self.write("through.json", "through", epochs=2))
+        self.train(self.write("first.json", "first"))
+        here = self.dir / "first/checkpoint.pth"
+        for name, url in (("small", f"file:{here}"), ("large", f"FILE://{here}"), ("relative", "file:first/checkpoint.pth")):
+            done = self.train(self.write(f"{name}.json", name, load={"load_from": "url", "url": url}, epochs=2), env=self.env())
+            self.assertIn("having seen", done.stdout)
+            self.assertEqual(checkpoint_content(self.dir / name / "checkpoint.pth", self.dir),
+                             checkpoint_content(self.dir / "through/checkpoint.pth", self.dir))
+
     def test_one_of_two_processes_fetches_and_both_read(self):
         self.train(self.write("first.json", "first"))
         (self.dir / "web/first.pth").write_bytes(self.content("first/checkpoint.pth"))
@@ -241,13 +250,8 @@ class Refusals(Services):
         self.refuse("is not a run of Weights & Biases", code=2, load={**load, "wandb_run_path": "run1"}, env={"WANDB_API_KEY": "k" * 40})
 
     def test_a_certificate_that_nobody_vouches_for_is_refused(self):
-        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "key.pem", "-out", "cert.pem", "-days",
-                        "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"],
-                       cwd=self.dir, check=True, capture_output=True)
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(self.dir / "cert.pem", self.dir / "key.pem")
         with Server(self.dir / "web") as web:
-            web.socket = context.wrap_socket(web.socket, server_side=True, do_handshake_on_connect=False)
+            show_certificate(web, make_certificate(self.dir))
             self.refuse("certificate", load={"load_from": "url", "url": f"{web.url.replace('http', 'https')}/f"})
             self.refuse("certificate", save=self.hub_saver(),
                         env={"HF_ENDPOINT": web.url.replace("http", "https"), "HF_TOKEN": "hf_canary"})
@@ -283,7 +287,11 @@ class ModelCards(Services):
             env = self.env(hub)
             save = [self.hub_saver(model_card=True), self.hub_saver(save_latest_to="model.pth", save_type="model")]
             config = self.write(save=save, epochs=2, pictures=2)
+            (self.dir / "out").mkdir()
+            (self.dir / "out/model_card.md").write_text("The user's own.")
             self.train(config, env=env)
+            self.assertEqual((self.dir / "out/model_card.md").read_text(), "The user's own.")
+            self.assertEqual(self.outbox(), [])
             files = hub.repos[REPO].files["main"]
             card = files["README.md"].decode()
             self.assertTrue(card.startswith("---\nlibrary_name: dalle2-train\n"), card)
@@ -356,6 +364,53 @@ class Secrets(Services):
                     for text in (canaries[name], logins.get(name, canaries[name])):
                         if server not in allowed:
                             self.assertNotIn(text, str(requests), f"{name} went to {server}")
+
+    def test_no_secret_of_an_address_comes_to_the_wandb_logger(self):
+        """Its config, what was printed, and the files of the run; online, and in a folder."""
+        canaries = ("canary-of-a-password", "canary-of-a-signature")
+        with Server(self.dir / "web") as web, contextlib.closing(WandbDouble()) as wandb:
+            login = web.url.replace("://", f"://user:{canaries[0]}@")
+            self.train(self.write("first.json", "first"))
+            (self.dir / "web/first.pth").write_bytes(self.content("first/checkpoint.pth"))
+            config = self.write(save=[{"save_to": "url", "url": login, "save_latest_to": "l.pth"},
+                                      {"save_to": "url", "save_latest_to": f"{login}/p{{epoch}}.pth?sig={canaries[1]}"}],
+                                load={"load_from": "url", "url": f"{login}/first.pth?sig={canaries[1]}"}, epochs=2, pictures=1,
+                                log={"log_type": "wandb", "wandb_entity": "team", "wandb_project": "project"})
+            for env in (self.env(wandb), self.env(WANDB_MODE="offline")):
+                # One file is refused, so that an error is logged.
+                web.mistreat = lambda handler, name, number: handler.command == "PUT" and name == "l.pth" and handler.body() and handler.refuse(403)
+                self.train(config, env={**env, "WANDB_DIR": str(self.dir)})
+            run = wandb.only_run()
+            self.assertIn(b"Error saving checkpoint", run.files["output.log"])
+            self.assertIn("/l.pth", str(run.history))
+            folder, = self.dir.glob("wandb/offline-run-*")
+            texts = [body for _, _, _, body in wandb.requests] + [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
+            self.assertGreater(len(texts), 10)
+            for text in texts:
+                for canary in canaries:
+                    self.assertNotIn(canary.encode(), text)
+
+    def test_a_token_that_the_hub_repeats_is_hidden(self):
+        with HubDouble() as hub:
+            hub.mistreat = lambda handler, step, number: step == "whoami" and handler.fault(403, "", f"The token {TOKEN} may not" + "x" * 1000)
+            done = self.train(self.write(save=self.hub_saver()), check=6, env=self.env(hub))
+            self.assertIn("The token *** may notxxx", done.stderr)
+            self.assertNotIn(TOKEN, done.stdout + done.stderr)
+            self.assertLess(len(done.stderr), 1000)
+            # And in the object that Git LFS refuses.
+            hub.mistreat = lambda handler, step, number: step == "batch" and handler.json(
+                {"objects": [{"error": {"message": f"no room for {TOKEN}" + "x" * 1000}}]})
+            done = self.train(self.write(save=self.hub_saver(), upload_deadline_seconds=3), env=self.env(hub))
+            self.assertIn("the hub refuses the file: no room for ***xxx", done.stderr)
+            self.assertNotIn(TOKEN, done.stdout + done.stderr + (self.dir / "out/log.jsonl").read_text())
+
+    def test_a_whole_address_is_no_target_of_another_saver(self):
+        for save in ({"save_to": "local"}, {"save_to": "s3", "url": "s3://my-bucket"}, self.hub_saver()):
+            save = {**save, "save_latest_to": "https://user:canary@h/l.pth?sig=canary"}
+            done = self.train(self.write(save=save), check=2, env=self.env())
+            self.assertIn("'https://h/l.pth' is a whole address, which only the saver \"url\" takes", done.stderr)
+            self.assertNotIn("canary", done.stdout + done.stderr)
+            self.assertEqual(sorted(path.name for path in self.dir.iterdir()), ["bucket", "config.json", "web"])
 
     def test_netrc_lets_a_run_load_and_a_redirect_lead_nowhere_with_it(self):
         """The same for `inspect`. The second server is another port of the netrc's own host, which it lets in all the same."""

@@ -177,3 +177,76 @@ TEST_CASE(
   code = "InvalidAccessKeyId";
   CHECK_THROWS_WITH(s3_check_bucket("s3://b/runs"), Contains("The store does not know these keys"));
 }
+
+namespace {
+
+struct KeptIds : S3UploadIds {
+  std::vector<std::string> ids;
+  std::vector<std::vector<std::string>> kept;  // each state
+
+  std::vector<std::string> load(const std::string& url) override {
+    CHECK(url == "s3://b/k");
+    return ids;
+  }
+  void keep(const std::string& /*url*/, const std::vector<std::string>& now) override {
+    ids = now;
+    kept.push_back(now);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("an upload that a kill left at the store is taken away before the next one") {
+  const AwsEnvironment environment;
+  const CapturedLog log;
+  const File file("0123456789");
+  KeptIds ids;
+  ids.ids = {"old", "stuck", "gone"};
+  bool is_away = true;
+  Store store([&](const HttpRequest& request) -> std::optional<HttpReply> {
+    if (request.path.ends_with("=gone"))
+      return http_reply(404, "<Error><Code>NoSuchUpload</Code></Error>");
+    if (is_away && request.path.ends_with("=stuck")) return http_reply(500, "");
+    return {};
+  });
+  S3UploadOptions options = in_parts_of(4);
+  options.ids = &ids;
+  s3_upload(file.path, "s3://b/k", options);
+  const std::vector<std::string> lines = store.lines();
+  CHECK(std::vector<std::string>(lines.begin(), lines.begin() + 4) ==
+        std::vector<std::string>{"DELETE /b/k?uploadId=old",
+                                 "DELETE /b/k?uploadId=stuck",
+                                 "DELETE /b/k?uploadId=gone",
+                                 "POST /b/k?uploads="});
+  // What the store still has stays in mind beside the upload of now.
+  CHECK(ids.kept == std::vector<std::vector<std::string>>{{"stuck"}, {"stuck", "u"}, {"stuck"}});
+  // Also before a file that is sent as a whole.
+  is_away = false;
+  s3_upload(file.path, "s3://b/k", [&] {
+    S3UploadOptions whole = in_parts_of(100);
+    whole.ids = &ids;
+    return whole;
+  }());
+  CHECK(store.lines().back() == "PUT /b/k");
+  CHECK(ids.ids.empty());
+}
+
+TEST_CASE("an upload in parts that fails is kept in mind until the store has been told") {
+  const AwsEnvironment environment;
+  const CapturedLog log;
+  const File file("0123456789");
+  bool takes_delete = false;
+  Store store([&](const HttpRequest& request) -> std::optional<HttpReply> {
+    if (request.path.find("partNumber=2") != std::string::npos) return http_reply(403, "");
+    if (request.method == "DELETE" && !takes_delete) return http_reply(500, "");
+    return {};
+  });
+  KeptIds ids;
+  S3UploadOptions options = in_parts_of(4);
+  options.ids = &ids;
+  CHECK_THAT(error_of_upload(file.path, options), Contains("status 403"));
+  CHECK(ids.ids == std::vector<std::string>{"u"});
+  takes_delete = true;
+  CHECK_THAT(error_of_upload(file.path, options), Contains("status 403"));
+  CHECK(ids.ids.empty());
+}

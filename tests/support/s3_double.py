@@ -31,7 +31,7 @@ class S3Handler(Handler):
         if bucket != self.server.bucket:
             return self.error(404, "NoSuchBucket")
         if not key:
-            return self.list(dict(urllib.parse.parse_qsl(query, keep_blank_values=True)))
+            return self.server.mistreat_list(self) or self.list(dict(urllib.parse.parse_qsl(query, keep_blank_values=True)))
         with self.server.lock:
             number = self.server.counts[key] = self.server.counts.get(key, 0) + 1
         if self.server.mistreat(self, key, number):
@@ -167,6 +167,7 @@ class S3Double(Server):
 
     def __init__(self, folder, bucket, mistreat=lambda handler, key, number: False):
         self.bucket, self.faults, self.lists, self.parts = bucket, [], 0, {}
+        self.mistreat_list = lambda handler: False
         super().__init__(folder, mistreat)
 
     def env(self, **more):

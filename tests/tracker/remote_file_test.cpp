@@ -111,7 +111,7 @@ TEST_CASE("addresses of files are told apart, and what is none is refused") {
   const test::AwsEnvironment environment;
   test::AwsEnvironment::set("AWS_ENDPOINT_URL_S3", "http://192.0.2.1:9000");
   CHECK_THAT(
-      message_of([] { make_remote_file("s3://b/f.pth"); }),
+      message_of([] { make_remote_file("s3://b/f.pth")->check_login(); }),
       Catch::Contains("s3://b/f.pth: plain http to another machine (http://192.0.2.1:9000)"));
 }
 

@@ -242,6 +242,41 @@ TEST_CASE("bad targets are refused at the start with key, text and reason") {
   CHECK_NOTHROW(run.start({saver(run.folder / "absolute.pth", {})}));
 }
 
+TEST_CASE("a whole address is a target of the saver url alone, and its secrets are not shown") {
+  const std::string address = "https://user:canary@h/l.pth?sig=canary";
+  const auto refused = [&](SaveConfig config) {
+    std::visit([&](auto& each) { each.save_latest_to = address; }, config);
+    SavingRun run;
+    std::string text;
+    try {
+      run.start({config});
+    } catch (const ConfigError& error) {
+      text = error.what();
+    }
+    CHECK(fs::is_empty(".") == !text.empty());
+    return text;
+  };
+  S3SaveConfig s3;
+  s3.url = "s3://bucket";
+  HuggingfaceSaveConfig hub;
+  hub.huggingface_repo = "owner/name";
+  UrlSaveConfig url;
+  url.url = "https://h";
+  for (const SaveConfig& config :
+       std::vector<SaveConfig>{LocalSaveConfig{}, s3, hub, WandbSaveConfig{}, url}) {
+    CAPTURE(config.index());
+    CHECK(
+        refused(config) ==
+        "/tracker/save/save_latest_to: 'https://h/l.pth' is a whole address, which only the saver "
+        "\"url\" takes, without its key `url`\n  Use that saver, or give a path.");
+  }
+  CHECK(refused(UrlSaveConfig{}).empty());
+  LocalSaveConfig meta;
+  meta.save_meta_to = address;
+  CHECK_THROWS_WITH(SavingRun().start({meta}),
+                    Catch::Contains("save_meta_to: 'https://h/l.pth' is"));
+}
+
 TEST_CASE("the config is kept in data_path and with each saver that has save_meta_to") {
   SavingRun run;
   LocalSaveConfig with_meta = saver("latest.pth", {});

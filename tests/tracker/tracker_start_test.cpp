@@ -357,6 +357,38 @@ TEST_CASE("a config of an earlier run is kept, the same one is written over") {
   CHECK(file("data/decoder_config.1.json") == "{\"seed\": 1}");
 }
 
+TEST_CASE("a logger that cannot begin leaves the folder as it was") {
+  ResumingRun run;
+  run.train("old");
+  run.load("none.pth", /*only_auto_resume=*/true);
+  fs::remove_all("data/snapshots");
+  fs::remove("data/checkpoint.pth");
+  const std::string record = file("data/targets.json"), text = file("data/log.jsonl");
+  std::ofstream("file") << "no folder";
+  TensorboardLogConfig tensorboard;
+  tensorboard.log_dir = "file/events";
+  ConsoleLogConfig console;
+  console.auto_resume = true;
+  run.config.log = std::vector<LogConfig>{console, tensorboard};
+  std::ofstream("data/auto_resume.json") << R"({"logger_type": "ConsoleLogger"})";
+  const auto names = [] {
+    std::vector<std::string> found;
+    for (const auto& entry : fs::recursive_directory_iterator("data"))
+      found.push_back(entry.path());
+    std::sort(found.begin(), found.end());
+    return found;
+  };
+  const std::vector<std::string> before = names();
+  CHECK_THROWS_WITH(run.start(), Contains("file/events"));
+  CHECK(names() == before);
+  CHECK(file("data/targets.json") == record);
+  CHECK(file("data/log.jsonl") == text);
+  // A new folder goes.
+  run.config.data_path = "new";
+  CHECK_THROWS_WITH(run.start(), Contains("file/events"));
+  CHECK_FALSE(fs::exists("new"));
+}
+
 TEST_CASE("a dry run finds places that cannot be written, and leaves nothing behind") {
   const auto said = [](const std::function<void(ResumingRun&)>& change) {
     ResumingRun run;

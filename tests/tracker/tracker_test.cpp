@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "io/files/atomic_file.h"
 #include "support/captured_log.h"
+#include "support/clean_environment.h"
 #include "support/temp_dir.h"
 #include "tracker/starting.h"
 
@@ -131,6 +132,31 @@ TEST_CASE("other ranks write nothing") {
                 .write_model = nullptr});
   CHECK(fs::is_empty(run.folder.path()));
   CHECK(run.log.lines().empty());
+}
+
+TEST_CASE("only rank 0 needs the login of what is loaded") {
+  const test::AwsEnvironment aws;
+  const test::CleanEnvironment environment(
+      {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_ENDPOINT", "WANDB_MODE", "WANDB_BASE_URL"});
+  test::CleanEnvironment::set("AWS_PROFILE", "absent");
+  test::CleanEnvironment::set("WANDB_MODE", "sometimes");
+  Run run;
+  HuggingfaceLoadConfig hub;
+  hub.huggingface_repo = "owner/name";
+  hub.huggingface_file_path = "l.pth";
+  hub.token_path = "absent";
+  UrlLoadConfig s3;
+  s3.url = "s3://bucket/l.pth";
+  const WandbLoadConfig wandb{.wandb_file_path = "l.pth", .wandb_run_path = "team/project/run1"};
+  for (const auto& [load, text] : std::vector<std::pair<LoadConfig, std::string>>{
+           {hub, "/tracker/load/huggingface_file_path: token_path: 'absent' cannot be read"},
+           {s3, "/tracker/load/url: AWS_PROFILE is \"absent\""},
+           {wandb, "WANDB_MODE is \"sometimes\""}}) {
+    run.config.load = load;
+    CHECK_THROWS_WITH(run.start(), Catch::Contains(text));
+    CHECK_NOTHROW(run.start(/*dummy=*/true));
+  }
+  CHECK(fs::is_empty(run.folder.path()));
 }
 
 TEST_CASE("other ranks do not mind a data_path that rank 0 has made") {

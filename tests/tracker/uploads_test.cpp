@@ -188,6 +188,8 @@ class Service : public Destination {
   explicit Service(std::string name = "there") : name_(std::move(name)) {}
   std::string name() const override { return name_; }
   void check_access(const HttpCallOptions& /*options*/) override {}
+  void know_template(const std::string& target) override { templates_.push_back(target); }
+  const std::vector<std::string>& templates() const { return templates_; }
   void send(const FileToSend& file, const std::function<bool()>& cancelled) override {
     std::unique_lock lock(mutex_);
     ++calls_;
@@ -227,7 +229,7 @@ class Service : public Destination {
   std::condition_variable changed_;
   bool held_ = false;
   int failures_ = 0, calls_ = 0;
-  std::vector<std::string> sent_;
+  std::vector<std::string> sent_, templates_;
 };
 
 Recipient to(const std::shared_ptr<Service>& service) {
@@ -245,6 +247,7 @@ TEST_CASE("saves that come faster than they can be sent wait for nobody, and the
   service->hold(true);
   Uploads uploads(folder.outbox);
   uploads.serve(to(service));
+  uploads.begin();
   uploads.add("there", file_for("latest", folder.save("0")));
   service->wait_for_calls(1);  // on its way
   for (int i = 1; i < 10; ++i) {
@@ -266,6 +269,7 @@ TEST_CASE("a failed file is reported, waits, and is sent with the next one") {
   service->fail(1);
   Uploads uploads(folder.outbox);
   uploads.serve(to(service));
+  uploads.begin();
   uploads.add("there", file_for("a", folder.save("a")));
   service->wait_for_calls(1);
   std::vector<std::string> errors;
@@ -290,6 +294,7 @@ TEST_CASE(
   {
     Uploads uploads(folder.outbox);
     uploads.serve(to(service));
+    uploads.begin();
     uploads.add("there", file_for("a", folder.save("a")));
     const auto begin = std::chrono::steady_clock::now();
     CHECK(uploads.finish(0.3) == 1);
@@ -304,6 +309,7 @@ TEST_CASE(
   Uploads again(folder.outbox);
   CHECK(again.unserved().size() == 1);
   again.serve(to(service));
+  again.begin();
   CHECK(again.unserved().empty());
   CHECK(again.finish(20) == 0);
   CHECK(service->wait_for_sent(1) == std::vector<std::string>{"a=a"});
@@ -316,6 +322,7 @@ TEST_CASE("at the end each file is tried once more, and a refusal ends the wait"
   service->fail(1000);
   Uploads uploads(folder.outbox);
   uploads.serve(to(service));
+  uploads.begin();
   uploads.add("there", file_for("a", folder.save("a")));
   uploads.add("there", file_for("b", folder.save("b")));
   CHECK(uploads.finish(60) == 2);
@@ -329,6 +336,7 @@ TEST_CASE("what is given up for want of space is an error of the run") {
   const auto service = std::make_shared<Service>();
   service->hold(true);
   uploads.serve(to(service));
+  uploads.begin();
   for (const char* target : {"a", "b", "c"}) {
     uploads.add("there", file_for(target, folder.save(target)));
     if (uploads.waiting().size() == 1) service->wait_for_calls(1);  // on its way, and so it stays
@@ -347,6 +355,7 @@ TEST_CASE("a slow service holds up no other one") {
   Uploads uploads(folder.outbox);
   uploads.serve(to(slow));
   uploads.serve(to(quick));
+  uploads.begin();
   uploads.add("slow", file_for("a", folder.save("1")));
   uploads.add("quick", file_for("a", folder.save("2")));
   CHECK(quick->wait_for_sent(1) == std::vector<std::string>{"a=2"});
@@ -368,6 +377,37 @@ TEST_CASE("addresses that differ in their signature are two places, and it is no
   const std::unique_ptr<Destination> later = make_destination(config);
   CHECK_THROWS_WITH(later->full_target(a), Contains("a login or a signature, which is not stored"));
   CHECK(later->full_target("https://h/q") == "https://h/q");
+}
+
+TEST_CASE("a later start rebuilds whole addresses from its config, also those with placeholders") {
+  for (const auto& [known, target] : std::vector<std::pair<std::string, std::string>>{
+           {"https://u:canary@h/{epoch}.pth", "https://u:canary@h/3.pth"},
+           {"https://u:ca/nary@h:81/{epoch}.pth", "https://u:ca/nary@h:81/3.pth"},
+           {"https://h/{epoch}/a.pth?sig=canary", "https://h/3/a.pth?sig=canary"},
+           {"https://u:{{canary@h/{epoch}?a={{}}", "https://u:{canary@h/3?a={}"},
+           {"https://u:canary@h/latest.pth?sig=1", "https://u:canary@h/latest.pth?sig=1"}}) {
+    CAPTURE(known);
+    const std::unique_ptr<Destination> begun = make_destination(UrlSaveConfig{});
+    const std::string shown = begun->shown_target(target);
+    const std::unique_ptr<Destination> later = make_destination(UrlSaveConfig{});
+    later->know_template("https://u:other@h/{epoch}.pth");
+    later->know_template("https://elsewhere/{epoch}.pth");
+    CHECK_THROWS_WITH(later->full_target(shown), Contains("a login or a signature"));
+    later->know_template(known);
+    CHECK(later->full_target(shown) == target);
+  }
+}
+
+TEST_CASE("savers that share a service share what their configs say of addresses") {
+  const Folder folder;
+  const test::CapturedLog log;
+  const auto first = std::make_shared<Service>(), second = std::make_shared<Service>();
+  Uploads uploads(folder.outbox);
+  uploads.serve(to(first), {"a"});
+  uploads.serve(to(second), {"b"});
+  uploads.begin();
+  CHECK(first->templates() == std::vector<std::string>{"a", "b"});
+  CHECK(second->templates().empty());
 }
 
 }  // namespace

@@ -208,6 +208,28 @@ TEST_CASE("a copy of a run's folder resumes, under an id of its own") {
   CHECK(copy.candidates() == std::vector<int64_t>{40});
 }
 
+TEST_CASE("a copy sends nothing of the original's, and says so") {
+  MarkedRun run;
+  MarkedRun::save(*std::make_unique<Tracker>(run.start()), {.samples = 10});
+  test::put("data/outbox/00000001.json", "{}");
+  test::put("data/outbox/00000001_l.pth", "old");
+  test::put("data/wandb_mark.json", "{}");
+  fs::copy("data", "copy", fs::copy_options::recursive);
+  MarkedRun copy;
+  const test::WorkingDirectory inside(run.folder.path());
+  copy.config.data_path = "copy";
+  copy.start();
+  CHECK(copy.log.count(
+            "copy is a copy of a run's folder: it logs and saves as a run of its own; what the "
+            "original had still to send is kept as outbox.1, wandb_mark.1.json") == 1);
+  CHECK(fs::exists("copy/outbox.1/00000001_l.pth"));
+  CHECK_FALSE(fs::exists("copy/outbox"));
+  copy.start();  // a run of its own by now
+  CHECK(copy.log.count("is a copy") == 1);
+  run.start();
+  CHECK(run.log.count("is a copy") == 0);
+}
+
 TEST_CASE("a run keeps its id over resumes, in a moved folder too") {
   MarkedRun run;
   run.load("data/checkpoint.pth", /*only_auto_resume=*/true);

@@ -3,6 +3,7 @@
 // `wandb sync` uploads.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -30,7 +31,10 @@ struct WandbRunRecord {
 /// comes: a kill of the process loses none.
 class WandbFile {
  public:
-  /// @throws ConfigError if it cannot be made
+  /// Of the beginning, before the first record.
+  static constexpr size_t kMarkBytes = 7;
+
+  /// @throws ConfigError if it cannot be made, ResourceError if it cannot be written
   explicit WandbFile(std::string path);
   ~WandbFile();
   WandbFile(const WandbFile&) = delete;

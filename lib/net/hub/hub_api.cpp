@@ -16,6 +16,7 @@
 #include "net/http_call.h"
 #include "net/login_files.h"
 #include "net/s3/s3.h"  // limits of listings
+#include "net/service_words.h"
 #include "net/url.h"
 
 namespace dalle2 {
@@ -97,15 +98,11 @@ std::string text_of(const Json& object, const char* key) {
   return entry != object.end() && entry->is_string() ? entry->get<std::string>() : "";
 }
 
-/// The hub's own words, short and on one line.
-std::string said_by(const HttpAnswer& answer) {
+/// The hub's own words, without the token.
+std::string said_by(const HttpAnswer& answer, const std::string& token) {
   std::string text = answer.header("x-error-message");
   if (text.empty()) text = text_of(parse_untrusted_object(answer.body), "error");
-  for (char& c : text) {
-    if (static_cast<unsigned char>(c) < ' ' || c == 127) c = ' ';
-  }
-  if (text.size() > 200) text = text.substr(0, 200) + "...";
-  while (text.ends_with('.')) text.pop_back();
+  text = service_words(std::move(text), {token});
   return text.empty() ? "" : text + ". ";
 }
 
@@ -148,7 +145,7 @@ HttpCall HubRepository::call(const std::string& method, const std::string& path)
 }
 
 std::string HubRepository::explain(const HttpAnswer& answer) const {
-  const std::string said = said_by(answer), code = answer.header("x-error-code");
+  const std::string said = said_by(answer, access_.token), code = answer.header("x-error-code");
   const std::string who =
       access_.token.empty()
           ? "no token was found (HF_TOKEN, token_path, or the file of `hf auth login`)"

@@ -16,6 +16,7 @@
 #include "net/digest.h"
 #include "net/http_call.h"
 #include "net/hub/hub_api.h"
+#include "net/service_words.h"
 #include "net/url.h"
 
 namespace dalle2 {
@@ -105,8 +106,17 @@ std::vector<std::string> part_urls(const Json& header, int64_t parts, const std:
 /// The store's requests: their addresses are signed, and no token goes to them.
 class LfsUpload {
  public:
-  LfsUpload(const Prepared& file, HttpCall batch, const HttpCallOptions& options, std::string where)
-      : file_(file), batch_(std::move(batch)), options_(options), where_(std::move(where)) {}
+  /// @param token of the hub, which no message shows
+  LfsUpload(const Prepared& file,
+            HttpCall batch,
+            const HttpCallOptions& options,
+            std::string where,
+            std::string token)
+      : file_(file),
+        batch_(std::move(batch)),
+        options_(options),
+        where_(std::move(where)),
+        token_(std::move(token)) {}
 
   void run() {
     for (int round = 1;; ++round) {
@@ -140,8 +150,9 @@ class LfsUpload {
     }
     const Json& error = at(objects[0], "error", where_);
     if (error.is_object()) {
-      throw NetworkError(
-          "{}: the hub refuses the file: {}", where_, text_at(error, "message", where_));
+      throw NetworkError("{}: the hub refuses the file: {}",
+                         where_,
+                         service_words(text_at(error, "message", where_), {token_}));
     }
     const Json& actions = at(objects[0], "actions", where_);
     if (!actions.is_object()) return;  // these bytes are there already
@@ -186,7 +197,8 @@ class LfsUpload {
     const int64_t chunk = is_number(text) && text.size() < 18 ? std::stoll(text) : 0;
     const int64_t parts = chunk > 0 ? (file_.size + chunk - 1) / chunk : 0;
     if (parts < 1 || parts > kMostLfsParts) {
-      throw NetworkError("{}: the hub asks for parts of {} bytes", where_, text);
+      throw NetworkError(
+          "{}: the hub asks for parts of {} bytes", where_, service_words(text, {token_}));
     }
     const std::vector<std::string> urls = part_urls(header, parts, where_);
     Json done = Json::array();
@@ -224,7 +236,7 @@ class LfsUpload {
   const Prepared& file_;
   HttpCall batch_;
   const HttpCallOptions& options_;
-  std::string where_;
+  std::string where_, token_;
 };
 
 /// Asks how the hub keeps the file.
@@ -303,7 +315,8 @@ void HubRepository::upload(const HubUpload& upload, const HttpCallOptions& optio
     LfsUpload(file,
               call("POST", "/" + repo_ + ".git/info/lfs/objects/batch"),
               options,
-              name() + "/" + upload.path)
+              name() + "/" + upload.path,
+              access_.token)
         .run();
   }
   // A commit that seems to have failed may have been made, and others commit too: what the branch

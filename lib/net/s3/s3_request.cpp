@@ -8,6 +8,7 @@
 
 #include "net/digest.h"
 #include "net/s3/s3.h"
+#include "net/service_words.h"
 #include "net/url.h"
 
 namespace dalle2 {
@@ -54,22 +55,6 @@ std::string utc(const char* format, std::time_t time) {
   return {text, std::strftime(text, sizeof(text), format, &parts)};
 }
 
-/// A store's words for a message: short, on one line, without anything that is ours to keep.
-std::string tame(std::string text, const S3Access& access) {
-  for (const std::string& secret : {access.secret, access.session_token}) {
-    size_t at = 0;
-    while (!secret.empty() && (at = text.find(secret)) != std::string::npos) {
-      text.replace(at, secret.size(), "***");
-    }
-  }
-  for (char& c : text) {
-    if (static_cast<unsigned char>(c) < ' ' || c == 127) c = ' ';
-  }
-  if (text.size() > 200) text = text.substr(0, 200) + "...";
-  while (text.ends_with('.')) text.pop_back();
-  return text;
-}
-
 std::string advice(const std::string& code, long status, const S3Access& access, bool writes) {
   const std::string keys =
       access.is_anonymous()
@@ -108,19 +93,23 @@ std::string explain_s3_refusal(const HttpResponse& response,
                                const std::string& body,
                                const S3Access& access,
                                bool writes) {
-  const std::string code = tame(xml_element(body, "Code").value_or(""), access);
-  const std::string message = tame(xml_element(body, "Message").value_or(""), access);
+  const auto words = [&](const std::string& text) {
+    return service_words(text, {access.secret, access.session_token});
+  };
+  const std::string code = words(xml_element(body, "Code").value_or(""));
+  const std::string message = words(xml_element(body, "Message").value_or(""));
   std::string region = response.bucket_region;
   if (region.empty()) region = xml_element(body, "Region").value_or("");
+  region = words(region);
   const std::string said = code.empty()      ? ""
                            : message.empty() ? code + ". "
                                              : code + ": " + message + ". ";
   if (!region.empty() && region != access.region) {
     return fmt::format("{}The bucket is in the region {}, {} was asked: set AWS_REGION={}",
                        said,
-                       tame(region, access),
+                       region,
                        access.region,
-                       tame(region, access));
+                       region);
   }
   const bool moved = response.status >= 300 && response.status < 400;
   if (moved) return said + "The bucket is in another region: set AWS_REGION to it";

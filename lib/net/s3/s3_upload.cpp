@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "net/digest.h"
 #include "net/s3/s3_request.h"
+#include "net/service_words.h"
 
 namespace dalle2 {
 namespace {
@@ -67,6 +68,7 @@ class S3Upload {
     const int64_t chunk = std::max(options_.part_bytes, (size + kMostS3Parts - 1) / kMostS3Parts);
     const std::string id = begin();
     try {
+      keep_ids(id);
       std::string list;
       for (int64_t number = 1, at = 0; at < size; ++number, at += chunk) {
         const S3Query query = {{"partNumber", std::to_string(number)}, {"uploadId", id}};
@@ -77,9 +79,20 @@ class S3Upload {
       }
       finish(id, list);
     } catch (const Error&) {
-      abandon(id);
+      if (abandon(id)) keep_ids("");
       throw;
     }
+    keep_ids("");
+  }
+
+  /// What a process that was killed has begun.
+  void abandon_earlier() {
+    if (options_.ids == nullptr) return;
+    const std::vector<std::string> earlier = options_.ids->load(shown_);
+    for (const std::string& id : earlier) {
+      if (!abandon(id)) left_.push_back(id);
+    }
+    if (!earlier.empty()) keep_ids("");
   }
 
  private:
@@ -96,21 +109,39 @@ class S3Upload {
     const HttpAnswer answer = call("POST", {{"uploadId", id}}, {.text = body});
     const std::optional<std::string> code = xml_element(answer.body, "Code");
     if (!code && xml_element(answer.body, "ETag")) return;
+    const S3Access access = find_s3_access();
     throw NetworkError("{}: the store does not put the parts together: {}.\n  {}.",
                        shown_,
-                       code.value_or("no word of the object"),
-                       explain_s3_refusal(answer.head, answer.body, find_s3_access(), true));
+                       service_words(code.value_or("no word of the object"),
+                                     {access.secret, access.session_token}),
+                       explain_s3_refusal(answer.head, answer.body, access, true));
+  }
+
+  /// @param current the upload that is under way; empty: none
+  void keep_ids(const std::string& current) const {
+    if (options_.ids == nullptr) return;
+    std::vector<std::string> ids = left_;
+    if (!current.empty()) ids.push_back(current);
+    try {
+      options_.ids->keep(shown_, ids);
+    } catch (const Error&) {  // the upload is worth more than what a kill would leave of it
+    }
   }
 
   /// Parts that are left cost money. One short attempt, after a stop too.
-  void abandon(const std::string& id) const {
+  /// @return whether the store has no such parts any more
+  bool abandon(const std::string& id) const {
     HttpCallOptions brief;
     brief.attempts = 1;
     brief.ends_at_stop = false;
     brief.deadline = std::chrono::steady_clock::now() + std::chrono::seconds(3);
     try {
       call("DELETE", {{"uploadId", id}}, {}, brief);
+      return true;
+    } catch (const HttpStatusError& error) {
+      return error.says_absent();
     } catch (const Error&) {  // the fault before it is the one to report
+      return false;
     }
   }
 
@@ -123,6 +154,7 @@ class S3Upload {
   std::string shown_;
   S3Url url_;
   const S3UploadOptions& options_;
+  std::vector<std::string> left_;  // uploads of earlier processes that the store still has
 };
 
 }  // namespace
@@ -131,7 +163,8 @@ void s3_upload(const std::string& path, const std::string& url, const S3UploadOp
   std::error_code error;
   const auto size = static_cast<int64_t>(std::filesystem::file_size(path, error));
   if (error) throw DataError("{}: cannot be read: {}", path, error.message());
-  const S3Upload upload(url, options);
+  S3Upload upload(url, options);
+  upload.abandon_earlier();
   if (size <= options.part_bytes) return upload.send_whole(path);
   upload.send_parts(path, size);
 }

@@ -194,6 +194,8 @@ std::optional<RunCheckpoints::Found> RunCheckpoints::take_up(
         continue;
       }
       load(checkpoint, path, compares_config);
+      if (!last_fault.empty())
+        position_.best_is_due = 0;  // a later file may have held a better state
       return Found{.path = path, .start = StartedFrom::kCheckpoint};
     } catch (const DataError& error) {
       last_fault = error.what();
@@ -229,6 +231,7 @@ void RunCheckpoints::load(const Value& checkpoint, const std::string& path, bool
     // A place in the old order of samples means nothing in the new one.
     log_warning("ckpt", "the samples have changed: epoch {} starts over", position_.epoch);
     position_.restart_with_other_data();
+    position_.best_is_due = 0;  // that was of other data
   } else if (!changes.order.empty()) {
     log_warning(
         "ckpt", "the order of the samples has changed: epoch {} starts over", position_.epoch);
@@ -335,6 +338,7 @@ bool RunCheckpoints::go_back() {
   std::vector<int64_t> went_back_to = went_back_to_;
   const double factor = trainer_.learning_rate_factor();
   check_same_start(take_up(own, /*compares_config=*/false));
+  position_.best_is_due = 0;  // its savers have had it from this process
   if (session_.group().is_main()) forget_later_averages();
   // What the checkpoint says of these is older than what has happened since.
   went_back_to.push_back(position_.samples_seen);

@@ -10,6 +10,8 @@
 namespace dalle2 {
 namespace {
 
+constexpr const char* kBestIsDue = "best_is_due";
+
 /// What /data/lanes allows: a file that says more is damaged.
 constexpr auto kMostLanes = static_cast<size_t>(most::kRanks);
 
@@ -128,6 +130,7 @@ Extras position_entries(RunPosition& position, Dict& own) {
   Extras root;
   EntryWriter writer(root, own);
   position.fields(writer);
+  writer.own(kBestIsDue, position.best_is_due);
   return root;
 }
 
@@ -136,6 +139,7 @@ void read_position(RunPosition& position, const Cursor& root) {
   const std::optional<Cursor> own = root.find(kOwnState);
   EntryReader reader(root, own);
   position.fields(reader);
+  reader.own(kBestIsDue, position.best_is_due);
   if (!own) position.guess_own_fields();
 }
 

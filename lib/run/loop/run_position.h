@@ -42,13 +42,14 @@ struct RunPosition {
   int64_t epoch = 0;
   int64_t samples_seen = 0;  ///< of the whole run
   int64_t iteration = 0;     ///< updates of this epoch
+  int64_t best_is_due = 0;  ///< 1: the state is the best so far, and its savers may not have it yet
 
   RunPosition() = default;
   RunPosition(const RunPosition&) = default;
   RunPosition& operator=(const RunPosition&) = default;
   virtual ~RunPosition() = default;
 
-  /// The one list of what a position holds.
+  /// The one list of what a position holds; best_is_due belongs to every one.
   virtual void fields(PositionVisitor& visitor) = 0;
   /// Sets everything as at the start of the run.
   virtual void reset() = 0;

@@ -177,6 +177,18 @@ void TrainingRun::save_latest() {
   restart_step_clock();
 }
 
+void TrainingRun::save_best(bool is_latest) {
+  any_position_->best_is_due = 1;
+  checkpoints_.save(/*is_best=*/true, is_latest);
+  any_position_->best_is_due = 0;
+}
+
+void TrainingRun::save_due_best() {
+  if (any_position_->best_is_due == 0) return;
+  log_info("ckpt", "Saving the best so far again: the last start ended before its savers had it");
+  save_best(/*is_latest=*/false);
+}
+
 void TrainingRun::save_latest_if_due(int64_t seconds) {
   const bool due = session_.is_due(latest_at_, seconds);
   // While updates are being skipped the weights may be at fault: they must not replace an older

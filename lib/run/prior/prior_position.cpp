@@ -22,14 +22,14 @@ void PriorPosition::reset() {
   epoch = config_->current_epoch;
   samples_seen = config_->num_samples_seen;
   best_validation_loss = config_->best_validation_loss;
-  row = block_rows = iteration = validation_is_due = 0;
+  row = block_rows = iteration = validation_is_due = best_is_due = 0;
   validated_step = -1;
 }
 
 void PriorPosition::restart_with_other_data() {
   restart_epoch();
   best_validation_loss = config_->best_validation_loss;  // that was of other rows
-  validation_is_due = 0;
+  validation_is_due = best_is_due = 0;
   validated_step = -1;
 }
 

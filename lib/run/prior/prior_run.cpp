@@ -18,6 +18,7 @@ PriorInputs PriorRun::inputs_of(const PriorBatch& batch) {
 ExitCode PriorRun::run_epochs() {
   validated_at_ = session_.group().heard_seconds();
   take_order();
+  save_due_best();
   while (position_.epoch < config_.train.epochs) {
     if (position_.validation_is_due != 0) validate();  // a stop cut it off
     if (!train_epoch()) continue;                      // it went back
@@ -159,7 +160,7 @@ void PriorRun::validate() {
   if (std::isfinite(loss) && loss < position_.best_validation_loss) {
     position_.best_validation_loss = loss;
     log_info("ckpt", "Saving the best so far");
-    checkpoints_.save(/*is_best=*/true, /*is_latest=*/false);
+    save_best(/*is_latest=*/false);
   }
   validated_at_ = session_.group().heard_seconds();
   restart_step_clock();

@@ -24,7 +24,6 @@ void ShardPosition::fields(PositionVisitor& visitor) {
   visitor.own("samples_at_last_save", samples_at_last_save);
   visitor.own("samples_per_epoch", samples_per_epoch);
   visitor.own("validation_loss", validation_loss);
-  visitor.own("best_is_due", best_is_due);
 }
 
 void ShardPosition::guess_own_fields() {

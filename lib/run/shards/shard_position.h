@@ -26,7 +26,6 @@ struct ShardPosition : RunPosition {
   int64_t samples_per_epoch = 0;     ///< 0 until an epoch has been through
   /// Of this epoch, between its validation and its end.
   std::optional<double> validation_loss;
-  int64_t best_is_due = 0;  ///< 1: the state is the best so far, and its savers may not have it yet
 
   void fields(PositionVisitor& visitor) override;
   void reset() override { *this = {}; }

@@ -20,7 +20,6 @@ ExitCode ShardRun::run_epochs() {
     if (position_.next_task == "val") validate_epoch();
     end_epoch();
     position_.next_task = "train";
-    position_.best_is_due = 0;
     ++position_.epoch;
     if (position_.epoch < epochs() && session_.stop_asked()) return ExitCode::kStopped;
   }
@@ -206,10 +205,10 @@ void ShardRun::log_validation(const std::vector<double>& sums, int64_t batches, 
 
 void ShardRun::save_epoch() {
   const bool is_best = position_.best_is_due != 0 || position_.is_best();
-  position_.best_is_due = is_best ? 1 : 0;
   if (position_.validation_loss) position_.validation_losses.push_back(*position_.validation_loss);
   position_.validation_loss.reset();
-  checkpoints_.save(is_best);
+  if (is_best) return save_best(/*is_latest=*/true);
+  checkpoints_.save(/*is_best=*/false);
 }
 
 void ShardRun::report_drops(const ShardLoader& loader, const std::string& split) {

@@ -77,7 +77,7 @@ void VaeRun::validate() {
   if (std::isfinite(loss) &&
       (position_.best_validation_loss == 0 || loss < position_.best_validation_loss)) {
     position_.best_validation_loss = loss;
-    checkpoints_.save(/*is_best=*/true, /*is_latest=*/false);
+    save_best(/*is_latest=*/false);
   }
   restart_step_clock();
 }

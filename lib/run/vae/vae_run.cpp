@@ -15,6 +15,7 @@
 namespace dalle2 {
 
 ExitCode VaeRun::run_epochs() {
+  save_due_best();
   while (true) {
     finish_step();  // what a stop left undone, also that of the last step
     if (is_done() || position_.epoch >= config_.train.epochs) break;

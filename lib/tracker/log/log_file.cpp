@@ -145,6 +145,18 @@ std::vector<LoggedPicture> logged_pictures(const Json& list) {
   return pictures;
 }
 
+std::optional<std::string> stored_picture(const std::string& data_path, const std::string& path) {
+  const fs::path relative = fs::path(path).lexically_normal();
+  if (relative.is_absolute() || relative.empty() || *relative.begin() == "..") return std::nullopt;
+  const fs::path file = fs::path(data_path) / relative;
+  std::error_code error;
+  if (fs::is_symlink(fs::symlink_status(file, error))) return std::nullopt;
+  const fs::path folder = fs::canonical(data_path, error);
+  const fs::path real = error ? fs::path() : fs::weakly_canonical(file, error);
+  if (error || real.lexically_relative(folder) != relative) return std::nullopt;
+  return file.string();
+}
+
 std::string format_record(const LogRecord& record, int64_t step) {
   std::string line = "{";
   for (const auto& [name, value] : record) {

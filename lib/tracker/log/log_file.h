@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -62,6 +63,11 @@ struct LoggedPicture {
 
 /// The pictures of a list in a record; what is none is passed over.
 std::vector<LoggedPicture> logged_pictures(const Json& list);
+
+/// The file of a logged picture, which may be absent; none if it would not lie below data_path, by `..`
+/// or by a link on the way, or is a link itself: a log may come from elsewhere, and what is behind its
+/// paths is shown and sent.
+std::optional<std::string> stored_picture(const std::string& data_path, const std::string& path);
 
 /// The pictures of a section at a step.
 struct LoggedPictures {

@@ -26,6 +26,7 @@ struct RunFacts {
   /// What the config does not say, names and JSON texts: ranks, precision.
   std::vector<std::pair<std::string, std::string>> process = {};
   bool goes_on = false;        ///< with the run in data_path; set by the tracker, as are the next
+  bool is_copy = false;        ///< data_path is a copy of another run's
   int64_t records = 0;         ///< in its log.jsonl before this start
   std::string data_path = {};  ///< where log.jsonl and the pictures are; empty: nowhere
 };

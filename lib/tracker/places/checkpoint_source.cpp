@@ -61,6 +61,9 @@ class FetchedSource : public CheckpointSource {
         path_((fs::path(data_path) / kLoadedFile).string()) {}
 
   void check() const override {}
+  void check_login() const override {
+    with_place([this] { file_->check_login(); });
+  }
   bool is_remote() const override { return true; }
   void check_access() const override {
     with_place([this] { file_->check_access(); });
@@ -80,6 +83,10 @@ class FetchedSource : public CheckpointSource {
       throw NetworkError("{}: {}", key_, error.what());
     } catch (const DataError& error) {
       throw DataError("{}: {}", key_, error.what());
+    } catch (const ConfigError& error) {
+      const std::string text = error.what();
+      throw ConfigError(
+          "{}{}", text.starts_with("/tracker/") ? "" : std::string(key_) + ": ", text);
     }
   }
 
@@ -133,6 +140,9 @@ class OwnRunFile : public RemoteFile {
   std::string name() const override {
     const auto run = run_();
     return run ? make_wandb_file(*run, file_)->name() : file_ + " of the logger's run";
+  }
+  void check_login() const override {
+    if (const auto run = run_()) make_wandb_file(*run, file_)->check_login();
   }
   void check_access() const override { found()->check_access(); }
   void fetch(const std::string& path) const override { found()->fetch(path); }

@@ -11,7 +11,7 @@
 
 namespace dalle2 {
 
-/// Where a checkpoint lies. All ranks have one; rank 0 alone fetches.
+/// Where a checkpoint lies. All ranks have one; rank 0 alone fetches, and needs a login.
 class CheckpointSource {
  public:
   explicit CheckpointSource(bool only_auto_resume) : only_auto_resume_(only_auto_resume) {}
@@ -19,6 +19,8 @@ class CheckpointSource {
 
   /// Finds what is wrong without the network. @throws ConfigError
   virtual void check() const = 0;
+  /// Looks for the login of a file that has to be fetched, without the network. @throws ConfigError
+  virtual void check_login() const {}
   /// True if the file has to be fetched before it can be read.
   virtual bool is_remote() const = 0;
   /// Finds out whether it could be fetched, and fetches nothing. @throws NetworkError, ConfigError

@@ -28,6 +28,9 @@ class Destination {
   virtual std::string name() const = 0;
   /// Where a target is, for people.
   virtual std::string place_of(const std::string& target) const { return name() + "/" + target; }
+  /// Tells of a target of the config, with its placeholders: full_target() finds in it what records of an
+  /// earlier process do not say.
+  virtual void know_template(const std::string& /*target*/) {}
   /// What records may say of a target, without secrets. It is remembered for full_target().
   virtual std::string shown_target(const std::string& target) { return target; }
   /// The target behind what a record says of it.

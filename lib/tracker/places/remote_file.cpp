@@ -59,18 +59,14 @@ namespace fs = std::filesystem;
 class UrlFile : public RemoteFile {
  public:
   UrlFile(std::string url, const RemoteFileOptions& options)
-      : url_(std::move(url)), sha256_(options.sha256) {
-    const std::string server = url_.starts_with("s3://") ? find_s3_access().endpoint : url_;
-    const bool is_plain = server.starts_with("http://");
-    if (!is_plain || options.allow_plain_http || is_loopback_url(server)) return;
-    throw ConfigError(
-        "{}: plain http to another machine ({}) is refused, because others could change the "
-        "file.\n  Give an https address, or set allow_plain_http beside it.",
-        public_url(url_),
-        public_url(server));
+      : url_(std::move(url)), sha256_(options.sha256), plain_http_(options.allow_plain_http) {
+    check_scheme(url_);
   }
 
   std::string name() const override { return public_url(url_); }
+  void check_login() const override {
+    if (url_.starts_with("s3://")) check_scheme(find_s3_access().endpoint);
+  }
   void check_access() const override {
     char byte = 0;
     open()(&byte, 1);
@@ -80,7 +76,17 @@ class UrlFile : public RemoteFile {
   }
 
  private:
+  void check_scheme(const std::string& server) const {
+    if (!server.starts_with("http://") || plain_http_ || is_loopback_url(server)) return;
+    throw ConfigError(
+        "{}: plain http to another machine ({}) is refused, because others could change the "
+        "file.\n  Give an https address, or set allow_plain_http beside it.",
+        public_url(url_),
+        public_url(server));
+  }
+
   ByteSource open() const {
+    check_login();
     if (!is_http_url(url_)) return open_source(url_);
     HttpGet request{.url = url_, .netrc = true};
     request.explain = [](const HttpResponse& response, const std::string& /*body*/) -> std::string {
@@ -99,35 +105,36 @@ class UrlFile : public RemoteFile {
 
   std::string url_;
   std::optional<std::string> sha256_;
+  bool plain_http_;
 };
 
 /// OWNER/NAME[@REVISION]/FILE of a repository.
 class HubRemoteFile : public RemoteFile {
  public:
   HubRemoteFile(const std::string& url, const RemoteFileOptions& options)
-      : sha256_(options.sha256) {
-    const HubUrl place = parse_hub_url(url, HubPath::kFile);
-    repository_.emplace(find_hub_access(options.token_path, options.allow_plain_http),
-                        place.repo,
-                        place.revision,
-                        place.is_dataset);
-    path_ = place.path;
-  }
+      : place_(parse_hub_url(url, HubPath::kFile)), options_(options) {}
 
-  std::string name() const override { return repository_->name() + "/" + path_; }
-  void check_access() const override { repository_->download(path_); }
+  std::string name() const override { return repository().name() + "/" + place_.path; }
+  void check_login() const override { repository(); }
+  void check_access() const override { repository().download(place_.path); }
   void fetch(const std::string& path) const override {
-    HubRepository::Download found = repository_->download(path_);
-    ExpectedFile expected{.sha256 = sha256_};
+    HubRepository::Download found = repository().download(place_.path);
+    ExpectedFile expected{.sha256 = options_.sha256};
     if (found.file.size > 0) expected.bytes = static_cast<uint64_t>(found.file.size);
-    if (!sha256_ && !found.file.sha256.empty()) expected.sha256 = found.file.sha256;
+    if (!expected.sha256 && !found.file.sha256.empty()) expected.sha256 = found.file.sha256;
     store_fetched(std::move(found.request), path, expected, name());
   }
 
  private:
-  std::optional<std::string> sha256_;
-  std::string path_;
-  std::optional<HubRepository> repository_;
+  HubRepository repository() const {
+    return {find_hub_access(options_.token_path, options_.allow_plain_http),
+            place_.repo,
+            place_.revision,
+            place_.is_dataset};
+  }
+
+  HubUrl place_;
+  RemoteFileOptions options_;
 };
 
 }  // namespace

@@ -41,6 +41,8 @@ class RemoteFile {
 
   /// The address without its secrets.
   virtual std::string name() const = 0;
+  /// Looks for the login that it is fetched with, without the network. @throws ConfigError
+  virtual void check_login() const {}
   /// Finds out whether it could be fetched. @throws NetworkError, ConfigError, DataError
   virtual void check_access() const = 0;
   /// Stores it at `path`, whole or not at all. A transfer that is cut continues where it was; size and,
@@ -55,13 +57,14 @@ struct RemoteFileOptions {
   bool allow_plain_http = false;
 };
 
+/// Logins and what the environment says are looked up when they are needed.
 /// @param url http(s)://, file:, s3://BUCKET/KEY, hf://OWNER/NAME[@REVISION]/FILE
 /// @throws ConfigError for another, or plain http to another machine without leave
 std::unique_ptr<RemoteFile> make_remote_file(const std::string& url,
                                              const RemoteFileOptions& options = {});
 
 /// A file of a Weights & Biases run. @param run entity/project/run_id
-/// @throws ConfigError it is none, or the environment of W&B is wrong (net/wandb_api.h)
+/// @throws ConfigError it is none. What its functions throw: the environment of W&B is wrong (net/wandb_api.h)
 std::unique_ptr<RemoteFile> make_wandb_file(const std::string& run, const std::string& file);
 
 /// A file under its own name in a folder that goes with this object.

@@ -56,6 +56,17 @@ std::vector<FilledTarget> filled_targets(const SaveTargets& targets, const Forma
       "save_meta_to");
 }
 
+/// What the config says of targets, with placeholders.
+std::vector<std::string> target_templates(const SaveTargets& targets) {
+  std::vector<std::string> templates;
+  for (const auto& target : {targets.save_latest_to, targets.save_best_to}) {
+    if (target) templates.push_back(*target);
+  }
+  const std::string& meta = targets.save_meta_to.value_or("");  // has no placeholders
+  if (!meta.empty() && meta.find_first_of("{}") == std::string::npos) templates.push_back(meta);
+  return templates;
+}
+
 /// Those that are the same at every save: without placeholders.
 std::vector<std::string> fixed_targets(const SaveTargets& targets) {
   std::vector<std::string> fixed;
@@ -69,6 +80,13 @@ std::vector<std::string> fixed_targets(const SaveTargets& targets) {
 
 /// @param hint what a path that leaves its folder should be
 void check_path(const FilledTarget& filled, const char* hint) {
+  if (filled.target.find("://") != std::string::npos) {  // records and messages show what is a path
+    throw ConfigError(
+        "/tracker/save/{}: '{}' is a whole address, which only the saver \"url\" takes, without its key "
+        "`url`\n  Use that saver, or give a path.",
+        filled.key,
+        public_url(filled.target));
+  }
   if (filled.path.empty() || filled.path.back() == '/') {
     throw ConfigError("/tracker/save/{}: '{}' names no file, e.g. 'checkpoints/latest.pth'",
                       filled.key,
@@ -163,7 +181,7 @@ class RemoteSaver : public Saver {
 
   void check_targets(const FormatFields& example, const std::string& /*data_path*/) const override {
     for (const FilledTarget& filled : filled_targets(targets(), example)) {
-      if (is_http_url(filled.path)) continue;
+      if (takes_addresses()) continue;
       check_path(filled, "targets are names below the place of the saver");
       if (filled.path.front() != '/') continue;
       throw ConfigError("/tracker/save/{}: '{}' begins with '/': targets are names below {}",
@@ -181,9 +199,10 @@ class RemoteSaver : public Saver {
       const auto* refused = dynamic_cast<const HttpStatusError*>(&error);
       if (refused != nullptr && refused->status() == 429) {
         throw NetworkError(
-            "/tracker/save: {}\n  A start waits {:g} s at most at a request of a service. Start the "
-            "run again later.",
+            "/tracker/save: {}\n  A start makes a request {} times at most, and waits {:g} s at most "
+            "between two. Start the run again later.",
             error.what(),
+            kAttemptsAtStart,
             kMostAskedAtStart);
       }
       if (!may_pass(error)) throw NetworkError("/tracker/save: {}", error.what());
@@ -205,7 +224,7 @@ class RemoteSaver : public Saver {
     const auto saver_json = [config = config_](const std::string& target) {
       return save_config_json(config, target);
     };
-    uploads->serve({destination_, saver_json}, fixed_targets(targets()));
+    uploads->serve({destination_, saver_json}, target_templates(targets()));
     log_info("track", "Saving {} to {}", save_type_name(targets().save_type), destination_->name());
   }
 
@@ -234,6 +253,11 @@ class RemoteSaver : public Saver {
   }
 
  private:
+  bool takes_addresses() const {
+    const auto* const url = std::get_if<UrlSaveConfig>(&config_);
+    return url != nullptr && !url->url;
+  }
+
   SaveConfig config_;
   std::shared_ptr<Destination> destination_;
   Uploads* uploads_ = nullptr;

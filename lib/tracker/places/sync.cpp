@@ -75,12 +75,19 @@ SyncReport sync_outbox(const std::string& data_path) {
                       data_path);
   }
   const RunLock lock(run.string());
+  if (OwnFiles(run.string()).is_copy()) {
+    throw ConfigError(
+        "{}: is a copy of a run's folder, and what waits in it is the original's to send\n  Give the "
+        "original's folder.",
+        run.string());
+  }
   const std::string folder = (names_outbox ? path : run / kOutboxFolder).string();
   if (!names_outbox) name_earlier_outboxes(run);
   SyncReport report;
   Uploads uploads(folder);
   const size_t before = uploads.waiting().size();
   serve_all(uploads, report);
+  uploads.begin();
   report.left = uploads.finish(std::numeric_limits<double>::infinity());
   report.sent = before - report.left;
   for (std::string& error : uploads.take_errors()) report.errors.push_back(std::move(error));

@@ -51,17 +51,22 @@ Uploads::Lane* Uploads::lane_of(const std::string& to) const {
   return nullptr;
 }
 
-void Uploads::serve(Recipient recipient, const std::vector<std::string>& targets) {
+void Uploads::serve(Recipient recipient, const std::vector<std::string>& templates) {
   const std::lock_guard lock(mutex_);
   Lane* lane = lane_of(recipient.destination->name());
-  const bool is_new = lane == nullptr;
-  if (is_new) {
+  if (lane == nullptr) {
     lanes_.push_back(std::make_unique<Lane>());
     lane = lanes_.back().get();
     lane->recipient = std::move(recipient);
   }
-  for (const std::string& target : targets) lane->recipient.destination->shown_target(target);
-  if (is_new) lane->thread = std::thread([this, lane] { work(*lane); });
+  for (const std::string& target : templates) lane->recipient.destination->know_template(target);
+}
+
+void Uploads::begin() {
+  const std::lock_guard lock(mutex_);
+  for (const auto& lane : lanes_) {
+    if (!lane->thread.joinable()) lane->thread = std::thread([this, &lane = *lane] { work(lane); });
+  }
 }
 
 void Uploads::add(const std::string& to, const FileToSend& file) {

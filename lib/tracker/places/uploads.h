@@ -35,10 +35,12 @@ class Uploads {
   Uploads(const Uploads&) = delete;
   Uploads& operator=(const Uploads&) = delete;
 
-  /// Begins to send what waits for this service, the newest first. A failed file is tried again
-  /// after a growing pause, or with the next one. A service that is served already continues so.
-  /// @param targets whose whole addresses it has to know, where records have a part of them
-  void serve(Recipient recipient, const std::vector<std::string>& targets = {});
+  /// Takes on a service; one that is served already continues so.
+  /// @param templates as Destination::know_template() takes them
+  void serve(Recipient recipient, const std::vector<std::string>& templates = {});
+  /// Begins to send what waits for the services, the newest first. A failed file is tried again after a
+  /// growing pause, or with the next one. Call it when all are served: they share what they know.
+  void begin();
   /// Puts a file into the outbox; it may be replaced afterwards. @throws as Outbox::add()
   void add(const std::string& to, const FileToSend& file);
 

@@ -1,13 +1,22 @@
 // SPDX-License-Identifier: MIT
 // Servers that take files by HTTP PUT, stores that take them by S3's interface.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
 #include "base/public_url.h"
+#include "base/python_format.h"
+#include "base/this_process.h"
+#include "io/files/atomic_file.h"
 #include "net/digest.h"
 #include "net/http_call.h"
 #include "net/s3/s3_upload.h"
@@ -23,6 +32,40 @@ std::string without_slash(std::string url) {
 }
 
 constexpr char kHidden = '#';  ///< after an address of which a part is not shown
+
+/// Addresses that differ in what is hidden are different places.
+std::string shown_of(const std::string& target) {
+  const std::string shown = public_url(target);
+  if (shown == target) return shown;
+  return shown + kHidden + to_hex(sha256(target)).substr(0, 16);
+}
+
+/// A part of a template without placeholders, as it is sent.
+std::optional<std::string> literal(const std::string& part) {
+  const std::vector<std::string> literals = python_format_literals(part);
+  if (literals.size() != 1) return std::nullopt;
+  return literals.front();
+}
+
+/// What shown_of() shows of an address, with the login and the query of a template; none if it is not of
+/// that host, or if placeholders are in either.
+std::optional<std::string> with_secrets_of(const std::string& known, const std::string& shown) {
+  const std::string plain = shown.substr(0, shown.find(kHidden));
+  const size_t host = plain.find("://") + 3;
+  const std::string authority = plain.substr(host, plain.find('/', host) - host);
+  if (plain.substr(0, host) != known.substr(0, host)) return std::nullopt;
+  const size_t after = host + authority.size();
+  const bool has_login =
+      known.substr(host, authority.size()) != authority ||
+      (after < known.size() && std::string("/?#").find(known[after]) == std::string::npos);
+  const size_t at = has_login ? known.find("@" + authority, host) : host;
+  if (at == std::string::npos) return std::nullopt;
+  const size_t end = std::min(known.find_first_of("?#", at), known.size());
+  const auto login = literal(known.substr(host, has_login ? at + 1 - host : 0));
+  const auto query = literal(known.substr(end));
+  if (!login || !query) return std::nullopt;
+  return plain.substr(0, host) + *login + plain.substr(host) + *query;
+}
 
 /// PUT of whole files. Without a url of its own each target is a whole address.
 class UrlDestination : public Destination {
@@ -42,12 +85,16 @@ class UrlDestination : public Destination {
   std::string place_of(const std::string& target) const override {
     return url_.empty() ? target.substr(0, target.find(kHidden)) : Destination::place_of(target);
   }
+  void know_template(const std::string& target) override {
+    const std::lock_guard lock(mutex_);
+    if (!url_.empty()) return;
+    templates_.push_back(target);
+    if (const auto whole = literal(target)) full_[shown_of(*whole)] = *whole;
+  }
   std::string shown_target(const std::string& target) override {
     if (!url_.empty()) return target;
     const std::lock_guard lock(mutex_);
-    std::string shown = public_url(target);
-    // Addresses that differ in what is hidden are different places.
-    if (shown != target) shown += kHidden + to_hex(sha256(target)).substr(0, 16);
+    const std::string shown = shown_of(target);
     full_[shown] = target;
     return shown;
   }
@@ -56,6 +103,10 @@ class UrlDestination : public Destination {
     const auto found = full_.find(shown);
     if (found != full_.end()) return found->second;
     if (shown.find(kHidden) == std::string::npos) return shown;
+    for (const std::string& known : templates_) {
+      const std::optional<std::string> full = with_secrets_of(known, shown);
+      if (full && shown_of(*full) == shown) return *full;
+    }
     throw NetworkError(
         "its address has a login or a signature, which is not stored: a start of the run with that "
         "address in its config sends it");
@@ -125,6 +176,38 @@ class UrlDestination : public Destination {
   bool plain_http_;
   std::mutex mutex_;
   std::map<std::string, std::string> full_;  // the addresses behind what may be shown of them
+  std::vector<std::string> templates_;       // of the config
+};
+
+/// In the outbox, a file for each object: where the outbox is, then one id a line. In a copy of it, the uploads are
+/// the original's.
+class UploadIdFiles : public S3UploadIds {
+ public:
+  explicit UploadIdFiles(std::filesystem::path outbox) : outbox_(std::move(outbox)) {}
+
+  std::vector<std::string> load(const std::string& url) override {
+    std::vector<std::string> ids;
+    std::ifstream file(path_of(url));
+    std::string place;
+    if (!std::getline(file, place) || place != own_place()) return ids;
+    for (std::string line; std::getline(file, line);) ids.push_back(line);
+    return ids;
+  }
+  void keep(const std::string& url, const std::vector<std::string>& ids) override {
+    if (ids.empty()) return remove_file(path_of(url));
+    write_file_atomically(path_of(url), fmt::format("{}\n{}\n", own_place(), fmt::join(ids, "\n")));
+  }
+
+ private:
+  std::string path_of(const std::string& url) const {
+    return (outbox_ / fmt::format("upload-{}.ids", to_hex(sha256(url)).substr(0, 16))).string();
+  }
+
+  std::string own_place() const {
+    return fmt::format("{}:{}", host_name(), std::filesystem::absolute(outbox_).string());
+  }
+
+  std::filesystem::path outbox_;
 };
 
 class S3Destination : public Destination {
@@ -137,9 +220,12 @@ class S3Destination : public Destination {
     s3_check_bucket(url_, {.http = options, .plain_http = plain_http_});
   }
   void send(const FileToSend& file, const std::function<bool()>& cancelled) override {
+    UploadIdFiles ids(std::filesystem::path(file.path).parent_path());
     s3_upload(file.path,
               url_ + "/" + file.target,
-              {.http = {.ends_at_stop = false, .cancelled = cancelled}, .plain_http = plain_http_});
+              {.http = {.ends_at_stop = false, .cancelled = cancelled},
+               .ids = &ids,
+               .plain_http = plain_http_});
   }
 
  private:

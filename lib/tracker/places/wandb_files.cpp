@@ -24,38 +24,42 @@ std::string address_of(const WandbAccess& access, const WandbRunPath& run) {
 class WandbRemoteFile : public RemoteFile {
  public:
   WandbRemoteFile(WandbRunPath run, std::string file)
-      : access_(find_wandb_access()), run_(std::move(run)), file_(std::move(file)) {}
+      : run_(std::move(run)), file_(std::move(file)) {}
 
-  std::string name() const override { return address_of(access_, run_) + "/files/" + file_; }
-  void check_access() const override { find(); }
+  std::string name() const override { return name(find_wandb_access()); }
+  void check_login() const override { find_wandb_access(); }
+  void check_access() const override { find(find_wandb_access()); }
   void fetch(const std::string& path) const override {
-    const WandbStoredFile found = find();
-    HttpGet request{.url = found.url, .shown = name()};
+    const WandbAccess access = find_wandb_access();
+    const WandbStoredFile found = find(access);
+    HttpGet request{.url = found.url, .shown = name(access)};
     request.headers =
-        [login = WandbApi(access_, {}).download_headers(found.url)](const std::string& range) {
+        [login = WandbApi(access, {}).download_headers(found.url)](const std::string& range) {
           std::vector<std::string> lines = login;
           if (!range.empty()) lines.push_back("Range: " + range);
           return lines;
         };
     ExpectedFile expected{.md5_base64 = found.md5};
     if (found.size > 0) expected.bytes = static_cast<uint64_t>(found.size);
-    store_fetched(std::move(request), path, expected, name());
+    store_fetched(std::move(request), path, expected, name(access));
   }
 
  private:
-  WandbStoredFile find() const {
-    if (access_.api_key.empty()) {
-      throw NetworkError("{}: no API key was found.\n  {}", name(), kHowToLogIn);
+  std::string name(const WandbAccess& access) const {
+    return address_of(access, run_) + "/files/" + file_;
+  }
+  WandbStoredFile find(const WandbAccess& access) const {
+    if (access.api_key.empty()) {
+      throw NetworkError("{}: no API key was found.\n  {}", name(access), kHowToLogIn);
     }
-    const auto found = WandbApi(access_, {}).find_file(run_, file_);
+    const auto found = WandbApi(access, {}).find_file(run_, file_);
     if (found) return *found;
     throw NetworkError(
         "{}: there is no such file, or no such run for this login\n  Check wandb_run_path and "
         "wandb_file_path: the page of the run lists its files.",
-        name());
+        name(access));
   }
 
-  WandbAccess access_;
   WandbRunPath run_;
   std::string file_;
 };

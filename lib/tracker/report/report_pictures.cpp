@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <map>
 #include <optional>
 
@@ -17,8 +16,6 @@
 
 namespace dalle2 {
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr int kMostPixels = 192;  // height in the page; larger pictures are shrunk
 constexpr int kJpegQuality = 88;
@@ -67,15 +64,8 @@ std::string picture_tag(const Image& image, const std::string& text) {
                      small && image.height <= 96 ? " class=\"pixels\"" : "");
 }
 
-/// A path of the log inside data_path; none if it leads out of it.
-std::optional<std::string> inside(const std::string& data_path, const std::string& path) {
-  const fs::path relative = fs::path(path).lexically_normal();
-  if (relative.is_absolute() || relative.empty() || *relative.begin() == "..") return std::nullopt;
-  return (fs::path(data_path) / relative).string();
-}
-
 std::optional<Shown> load(const std::string& data_path, const std::string& path) {
-  const std::optional<std::string> file = inside(data_path, path);
+  const std::optional<std::string> file = stored_picture(data_path, path);
   if (!file) return std::nullopt;
   try {
     return take_apart(decode_image(read_file(*file), *file));

@@ -16,7 +16,7 @@ inline constexpr const char* kResultsFolder = "results";    ///< of a VAE, unles
 inline constexpr const char* kGatheredFile = "gathered";
 /// What /tracker/load names, if that is not a file of this machine.
 inline constexpr const char* kLoadedFile = "loaded_checkpoint.pth";
-/// README.md of a repository on the hub, as it was sent.
+/// README.md of a repository on the hub, in the outbox while it is put there.
 inline constexpr const char* kCardFile = "model_card.md";
 /// What has still to be sent to the places of /tracker/save.
 inline constexpr const char* kOutboxFolder = "outbox";

@@ -27,10 +27,10 @@ std::string make_folder(const std::string& parent, const std::string& run_id, do
   for (auto seconds = static_cast<std::time_t>(unix_seconds); !error; ++seconds) {
     const fs::path folder =
         all / fmt::format("offline-run-{:%Y%m%d_%H%M%S}-{}", fmt::localtime(seconds), run_id);
-    if (fs::create_directory(folder, error)) {
-      fs::create_directory(folder / "files", error);
-      if (!error) return folder.string();
-    }
+    if (!fs::create_directory(folder, error)) continue;
+    if (fs::create_directory(folder / "files", error)) return folder.string();
+    std::error_code ignored;
+    fs::remove(folder, ignored);
   }
   throw ConfigError(
       "{}: cannot be made: {}\n  Set WANDB_DIR to another place.", all.string(), error.message());
@@ -45,7 +45,9 @@ std::optional<std::string> folder_to_sync(const std::string& parent, const std::
     const std::string name = entry.path().filename().string();
     if (!name.starts_with("offline-run-") || !name.ends_with("-" + run_id)) continue;
     const fs::path file = entry.path() / fmt::format("run-{}.wandb", run_id);
-    if (!fs::exists(file, error) || fs::exists(file.string() + ".synced", error)) continue;
+    if (fs::exists(file.string() + ".synced", error)) continue;
+    const uintmax_t bytes = fs::file_size(file, error);
+    if (error || bytes <= WandbFile::kMarkBytes) continue;  // a kill left it without a record
     if (!newest || *newest < entry.path().string()) newest = entry.path().string();
   }
   return newest;
@@ -53,6 +55,21 @@ std::optional<std::string> folder_to_sync(const std::string& parent, const std::
 
 WandbFolder::WandbFolder(const std::string& parent, const WandbRun& run)
     : path_(make_folder(parent, run.info.path.run_id, run.start_unix_seconds)) {
+  try {
+    begin(run);
+  } catch (...) {
+    remove();
+    throw;
+  }
+}
+
+void WandbFolder::remove() {
+  file_.reset();
+  std::error_code ignored;
+  fs::remove_all(path_, ignored);
+}
+
+void WandbFolder::begin(const WandbRun& run) {
   file_.emplace((fs::path(path_) / fmt::format("run-{}.wandb", run.info.path.run_id)).string());
   const WandbRunInfo& info = run.info;
   file_->write_run({.run_id = info.path.run_id,

@@ -16,7 +16,8 @@ std::optional<std::string> folder_to_sync(const std::string& parent, const std::
 /// The folder `offline-run-<time>-<id>`, which `wandb sync` uploads.
 class WandbFolder : public WandbSink {
  public:
-  /// @param parent the folder in which it is made. @throws ConfigError
+  /// @param parent the folder in which it is made; a fault leaves nothing there. @throws ConfigError,
+  /// ResourceError
   WandbFolder(const std::string& parent, const WandbRun& run);
 
   void history(const WandbRow& row) override { file_->write_history(row.items, row.step); }
@@ -28,8 +29,12 @@ class WandbFolder : public WandbSink {
   void end(const RunEnd& end, int64_t runtime_seconds, const WandbSummary& summary) override;
 
   const std::string& path() const { return path_; }
+  /// Of a folder that did not get all that it had to: nothing can be written there afterwards.
+  void remove();
 
  private:
+  void begin(const WandbRun& run);
+
   std::string path_;
   std::optional<WandbFile> file_;
   std::chrono::steady_clock::time_point summary_at_ = std::chrono::steady_clock::now();

@@ -78,6 +78,19 @@ bool is_refusal(const HttpStatusError& error) {
   return error.status() < 500 && !is_worth_retrying(error.status());
 }
 
+/// The file of a picture; null if it is not there any more, or is not one that the run has stored.
+std::shared_ptr<const std::string> read_picture(const std::string& data_path,
+                                                const std::string& path) {
+  const std::optional<std::string> file = stored_picture(data_path, path);
+  std::error_code error;
+  if (!file || !std::filesystem::is_regular_file(*file, error)) return nullptr;
+  try {
+    return std::make_shared<const std::string>(read_file(*file));
+  } catch (const Error&) {
+    return nullptr;
+  }
+}
+
 }  // namespace
 
 WandbLogger::WandbLogger(const WandbLogConfig& config)
@@ -105,7 +118,9 @@ void WandbLogger::check() {
   access_ = find_wandb_access();
   if (access_->mode != WandbMode::kOnline) return;
   try {
-    WandbApi(*access_, options(/*at_start=*/true)).viewer();
+    const WandbApi api(*access_, options(/*at_start=*/true));
+    api.viewer();
+    look_at_run(api);
   } catch (const HttpStatusError& error) {
     if (is_refusal(error)) throw HttpStatusError(error.status(), "/tracker/log: {}", error.what());
     unreachable_ = error.what();
@@ -114,11 +129,44 @@ void WandbLogger::check() {
   }
 }
 
+/// The id of the config or the environment; empty: a new one.
+std::string WandbLogger::wanted_id() const {
+  return config_.wandb_run_id.value_or(access_->run_id);
+}
+
+/// @throws ConfigError it must exist and does not
+WandbRunState WandbLogger::state_of_run(const WandbApi& api,
+                                        const WandbRunPath& path,
+                                        bool must_exist) const {
+  const std::optional<WandbRunState> known = api.find_run(path);
+  if (known || !must_exist) return known.value_or(WandbRunState{});
+  throw ConfigError(
+      "/tracker/log/wandb_run_id: there is no run {} to continue\n  Give the id of one, or leave out "
+      "\"resume\" for a new run.",
+      path.text());
+}
+
+/// Whether the login sees the project, and the run that is to be continued there: what is asked before
+/// anything is written. Which run a start continues may change with its checkpoint.
+void WandbLogger::look_at_run(const WandbApi& api) {
+  if (new_id_.empty()) new_id_ = make_wandb_id();
+  const std::string named = resumed_id_.empty() ? wanted_id() : resumed_id_;
+  const bool must_exist = config_.resume && resumed_id_.empty() && !named.empty();
+  state_of_run(api, {entity_, project_, named.empty() ? new_id_ : named}, must_exist);
+}
+
 WandbRun WandbLogger::new_run(const RunFacts& facts) {
   WandbRun run;
   goes_on_ = facts.goes_on && !resumed_id_.empty();
-  std::string id = goes_on_ ? resumed_id_ : config_.wandb_run_id.value_or(access_->run_id);
-  if (id.empty()) id = make_wandb_id();
+  std::string id = goes_on_ ? resumed_id_ : wanted_id();
+  if (facts.is_copy && id == resumed_id_ && !config_.resume && !id.empty()) {
+    id.clear();
+    log_info(
+        "track",
+        "The Weights & Biases run {} is that of the folder this one is a copy of: a new run begins",
+        resumed_id_);
+  }
+  if (id.empty()) id = new_id_.empty() ? make_wandb_id() : new_id_;
   run.resumed = goes_on_ || config_.resume;
   run.info = {.path = {.entity = entity_, .project = project_, .run_id = id},
               .name = config_.wandb_run_name.value_or(access_->name),
@@ -142,11 +190,11 @@ void WandbLogger::init(const RunFacts& facts) {
   }
   run_ = new_run(facts);
   run_.first_record = facts.records;
-  if (facts.goes_on && mark_) {
-    const auto marked = mark_->read(run_.info.path.run_id);
-    run_.first_record = std::min(marked.value_or(facts.records), facts.records);
-  }
+  std::optional<WandbProgress> marked;
+  if (facts.goes_on && mark_) marked = mark_->read(run_.info.path.run_id);
+  if (marked) run_.first_record = std::min(marked->records, facts.records);
   set_first_step();
+  if (marked) keep_steps_rising(*marked, facts.records);
   if (access_->mode == WandbMode::kOffline) {
     go_offline(access_->mode_reason);
   } else if (!unreachable_.empty()) {
@@ -161,7 +209,9 @@ void WandbLogger::init(const RunFacts& facts) {
   } else {
     go_online(/*must_exist=*/!goes_on_, facts.records);
   }
-  add_missing(facts);
+  next_record_ = run_.first_record;
+  if (next_record_ < facts.records) missing_ = facts;
+  write_mark();
   if (access_->console) console_.emplace();
   sink_->file({.name = "wandb-metadata.json",
                .content = system_metadata(run_.start_unix_seconds, stats_.gpus())});
@@ -177,36 +227,54 @@ void WandbLogger::set_first_step() {
   step_shift_ = run_.resumed ? seconds - run_.first_record : 0;
 }
 
+/// The log may have lost records that the run has: it was edited, or a full disk took no more of them. The
+/// steps of the next ones are beyond theirs.
+void WandbLogger::keep_steps_rising(const WandbProgress& marked, int64_t records) {
+  if (!goes_on_) return;
+  next_step_ = marked.next_step.value_or(marked.records + step_shift_);
+  step_shift_ = std::max(step_shift_, next_step_ - records);
+}
+
 /// The mark may be older than what the service has of the log that this run continues.
 void WandbLogger::skip_what_the_service_has(const WandbRunState& state, int64_t records) {
   if (!goes_on_) return;
   run_.first_record = std::clamp(state.last_step + 1 - step_shift_, run_.first_record, records);
 }
 
+/// Before the first record of this start, on the thread that sends: the start waits for none of it.
+void WandbLogger::catch_up() {
+  if (!missing_ || !sink_) return;
+  const RunFacts facts = *std::exchange(missing_, std::nullopt);
+  try {
+    add_missing(facts);
+  } catch (const Error& error) {
+    die(error);
+  }
+}
+
 /// What log.jsonl has and the run has not: an earlier start was killed before it was sent. When it was
 /// logged is not known any more: the last of it when the log was last written.
 void WandbLogger::add_missing(const RunFacts& facts) {
-  next_record_ = run_.first_record;
-  if (next_record_ < facts.records) {
-    const std::string path = facts.data_path + "/" + kLogFile;
-    struct stat status {};
-    LogMoment moment{.unix_seconds = run_.start_unix_seconds};
-    if (::stat(path.c_str(), &status) == 0) {
-      moment.unix_seconds = static_cast<double>(status.st_mtim.tv_sec) +
-                            1e-9 * static_cast<double>(status.st_mtim.tv_nsec);
-    }
-    log_info("track",
-             "Weights & Biases: adding {} of {} that an earlier start had not sent",
-             counted(facts.records - next_record_, "record"),
-             path);
-    for_each_record(path, next_record_, [&](int64_t number, const Json& record) {
-      if (number >= facts.records || record.contains("run_id")) return;
-      moment.step = record["step"].get<int64_t>();
-      moment.number = number;
-      add_logged(record, moment, facts.data_path);
-    });
-    next_record_ = facts.records;
+  const std::string path = facts.data_path + "/" + kLogFile;
+  struct stat status {};
+  LogMoment moment{.unix_seconds = run_.start_unix_seconds};
+  if (::stat(path.c_str(), &status) == 0) {
+    moment.unix_seconds = static_cast<double>(status.st_mtim.tv_sec) +
+                          1e-9 * static_cast<double>(status.st_mtim.tv_nsec);
   }
+  log_info("track",
+           "Weights & Biases: adding {} of {} that an earlier start had not sent",
+           counted(facts.records - next_record_, "record"),
+           path);
+  for_each_record(path, next_record_, [&](int64_t number, const Json& record) {
+    if (number >= facts.records || record.contains("run_id")) return;
+    moment.step = record["step"].get<int64_t>();
+    moment.number = number;
+    add_logged(record, moment, facts.data_path);
+    do_or_go_offline([this] { sink_->flush(summary_); });
+    write_mark();
+  });
+  next_record_ = facts.records;
   write_mark();
 }
 
@@ -223,11 +291,8 @@ void WandbLogger::add_logged(const Json& record,
     }
     std::vector<StoredImage> images;
     for (const LoggedPicture& picture : logged_pictures(value)) {
-      const std::string file = data_path + "/" + picture.path;
-      std::error_code error;
-      if (!std::filesystem::is_regular_file(file, error)) continue;
-      images.push_back(
-          {picture.path, picture.caption, std::make_shared<const std::string>(read_file(file))});
+      const auto png = read_picture(data_path, picture.path);
+      if (png) images.push_back({picture.path, picture.caption, png});
     }
     if (!images.empty()) add_pictures(images, name, moment);
   }
@@ -238,8 +303,9 @@ void WandbLogger::add_logged(const Json& record,
 void WandbLogger::write_mark() {
   if (!mark_ || !sink_) return;
   const bool waits = stream_ != nullptr && !stream_->pending().rows.empty();
-  mark_->write(run_.info.path.run_id,
-               waits ? stream_->pending().rows.front().step - step_shift_ : next_record_);
+  const int64_t first = waits ? stream_->pending().rows.front().step - step_shift_ : next_record_;
+  next_step_ = std::max(next_step_, next_record_ + step_shift_);
+  mark_->write(run_.info.path.run_id, {first, next_step_});
 }
 
 void WandbLogger::go_online(bool must_exist, int64_t records) {
@@ -247,14 +313,7 @@ void WandbLogger::go_online(bool must_exist, int64_t records) {
   WandbRunState state;
   try {
     if (run_.resumed) {
-      const std::optional<WandbRunState> known = api_->find_run(run_.info.path);
-      if (!known && must_exist) {
-        throw ConfigError(
-            "/tracker/log/wandb_run_id: there is no run {} to continue\n  Give the id of one, or "
-            "leave out \"resume\" for a new run.",
-            run_.info.path.text());
-      }
-      state = known.value_or(state);
+      state = state_of_run(*api_, run_.info.path, must_exist);
       skip_what_the_service_has(state, records);
     }
     run_.info.path = api_->upsert(run_.info);
@@ -276,9 +335,9 @@ void WandbLogger::go_online(bool must_exist, int64_t records) {
   log_info("track", "Logging to Weights & Biases: {}", page_of(access_->base_url, run_.info.path));
 }
 
-/// Takes along what has not arrived.
+/// Takes along what has not arrived, all of it or nothing: a disk that is full now may leave no folder
+/// that keeps later starts from sending.
 void WandbLogger::go_offline(const std::string& reason) {
-  dead_ = "no folder could be made for it";
   const std::unique_ptr<WandbSink> before = std::move(sink_);
   const WandbStream* const stream = std::exchange(stream_, nullptr);
   WandbRun rest = run_;
@@ -286,10 +345,17 @@ void WandbLogger::go_offline(const std::string& reason) {
     rest.resumed = true;
     rest.start_unix_seconds = wall_time_seconds();
   }
-  auto folder = std::make_unique<WandbFolder>(access_->folder, rest);
+  std::unique_ptr<WandbFolder> folder;
+  try {
+    folder = std::make_unique<WandbFolder>(access_->folder, rest);
+    if (stream != nullptr) take_along(stream->pending(), *folder);
+  } catch (const Error& error) {
+    if (folder) folder->remove();
+    if (stream == nullptr) throw;
+    die(error);
+  }
   const std::string path = folder->path();
   sink_ = std::move(folder);
-  dead_.clear();
   const std::string text = fmt::format(
       "Weights & Biases: {} goes into {}: {}\n"
       "  Upload it with `wandb sync {}`.",
@@ -299,15 +365,24 @@ void WandbLogger::go_offline(const std::string& reason) {
       path);
   log_line(
       access_->mode == WandbMode::kOnline ? LogLevel::kWarning : LogLevel::kInfo, "track", text);
-  if (stream != nullptr) take_along(stream->pending());
 }
 
-void WandbLogger::take_along(const WandbPending& pending) {
-  for (const std::string& name : metrics_) sink_->metric(name);
-  for (const WandbUpload& file : pending.files) sink_->file(file);
-  for (const WandbStats& stats : pending.stats) sink_->stats(stats);
-  for (const WandbRow& row : pending.rows) sink_->history(row);
-  if (!pending.console.empty()) sink_->console(pending.console);
+void WandbLogger::take_along(const WandbPending& pending, WandbSink& sink) const {
+  for (const std::string& name : metrics_) sink.metric(name);
+  for (const WandbUpload& file : pending.files) sink.file(file);
+  for (const WandbStats& stats : pending.stats) sink.stats(stats);
+  for (const WandbRow& row : pending.rows) sink.history(row);
+  if (!pending.console.empty()) sink.console(pending.console);
+}
+
+/// Nothing more is given out, so that the mark stays before all that is lost here.
+void WandbLogger::die(const Error& error) {
+  dead_ = fmt::format(
+      "nothing more is logged in this start: {}\n  The next start of the run adds it from log.jsonl",
+      error.what());
+  sink_.reset();
+  stream_ = nullptr;
+  throw ResourceError("Weights & Biases: {}", dead_);
 }
 
 template <class Work>
@@ -322,7 +397,8 @@ void WandbLogger::do_or_go_offline(Work&& work) {
 }
 
 /// False if nothing is to be logged. @throws ResourceError if it cannot be any more
-bool WandbLogger::is_open() const {
+bool WandbLogger::is_open() {
+  catch_up();
   if (!dead_.empty()) throw ResourceError("Weights & Biases: {}", dead_);
   return sink_ != nullptr;
 }
@@ -407,6 +483,7 @@ void WandbLogger::add_console() {
 }
 
 void WandbLogger::tick() {
+  catch_up();
   if (!sink_) return;
   add_console();
   const auto now = std::chrono::steady_clock::now();
@@ -419,6 +496,7 @@ void WandbLogger::tick() {
 }
 
 void WandbLogger::finish(const RunEnd& end) {
+  catch_up();
   if (!sink_) return;
   const double runtime = wall_time_seconds() - run_.start_unix_seconds + runtime_before_;
   const auto last = [&] { sink_->end(end, static_cast<int64_t>(runtime), summary_); };

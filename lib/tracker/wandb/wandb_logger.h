@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "config/shared/tracker_config.h"
 #include "net/wandb_api.h"
 #include "tracker/log/logger.h"
@@ -55,13 +56,19 @@ class WandbLogger : public Logger {
   bool set_attribute(const std::string& name, const std::string& value) override;
 
  private:
+  std::string wanted_id() const;
+  WandbRunState state_of_run(const WandbApi& api, const WandbRunPath& path, bool must_exist) const;
+  void look_at_run(const WandbApi& api);
   WandbRun new_run(const RunFacts& facts);
   HttpCallOptions options(bool at_start) const;
   void go_online(bool must_exist, int64_t records);
   void go_offline(const std::string& reason);
-  void take_along(const WandbPending& pending);
+  void take_along(const WandbPending& pending, WandbSink& sink) const;
+  [[noreturn]] void die(const Error& error);
   void set_first_step();
+  void keep_steps_rising(const WandbProgress& marked, int64_t records);
   void skip_what_the_service_has(const WandbRunState& state, int64_t records);
+  void catch_up();
   void add_missing(const RunFacts& facts);
   void add_logged(const Json& record, const LogMoment& moment, const std::string& data_path);
   void add_row(WandbItems row, const LogMoment& moment);
@@ -70,7 +77,7 @@ class WandbLogger : public Logger {
                     const LogMoment& moment);
   void write_mark();
   void add_console();
-  bool is_open() const;
+  bool is_open();
   template <class Work>
   void do_or_go_offline(Work&& work);
 
@@ -79,6 +86,7 @@ class WandbLogger : public Logger {
   std::optional<WandbApi> api_;
   std::string unreachable_;  // why the service is away; empty: it is not, as far as is known
   std::string resumed_id_;   // of auto_resume.json
+  std::string new_id_;       // of a run that has none
   bool goes_on_ = false;     // with the run of resumed_id_
   std::string entity_, project_;
   WandbRun run_;
@@ -90,6 +98,8 @@ class WandbLogger : public Logger {
   int64_t step_shift_ = 0;  // from the numbers of records to the service's steps, which rise always
   std::optional<WandbMark> mark_;        // of data_path
   int64_t next_record_ = 0;              // after the last that sink_ got
+  int64_t next_step_ = 0;                // after all that were ever given out, as far as is known
+  std::optional<RunFacts> missing_;      // of records before this start that sink_ has still to get
   double runtime_before_ = 0;            // of earlier starts, seconds
   std::optional<ConsoleLines> console_;  // what was printed and is not in sink_
   SystemStats stats_;

@@ -18,6 +18,7 @@ constexpr std::chrono::steady_clock::duration kSignOfLifeEvery = std::chrono::se
 constexpr const char* kSummaryFile = "wandb-summary.json";
 constexpr size_t kMostLines = 1000;  // of a request
 constexpr size_t kMostConsole = size_t{16} << 20;
+constexpr size_t kMostFileBytes = size_t{16} << 20;  ///< that wait; more are sent at once
 
 /// {"a": 1, "b": NaN} as one line.
 std::string line_of(const WandbItems& items) {
@@ -84,7 +85,7 @@ void WandbStream::flush(const WandbSummary& summary) {
   const auto quiet = std::chrono::steady_clock::now() - sent_at_;
   const bool is_idle = pending_.rows.empty() && pending_.stats.empty() && pending_.files.empty() &&
                        pending_.console.empty();
-  if (quiet < (is_idle ? kSignOfLifeEvery : kSendEvery)) return;
+  if (quiet < (is_idle ? kSignOfLifeEvery : kSendEvery) && !is_full()) return;
   send(WandbItems(summary.begin(), summary.end()));
 }
 
@@ -97,7 +98,18 @@ void WandbStream::send(const WandbItems& summary) {
   }
   send_files(pending_.files);
   pending_.files.clear();
+  file_bytes_ = 0;
   send_lines(summary, Json::object());
+}
+
+void WandbStream::file(const WandbUpload& file) {
+  file_bytes_ += file.content.size();
+  pending_.files.push_back(file);
+}
+
+/// A start may add the rows of a long outage, far more than a step makes.
+bool WandbStream::is_full() const {
+  return pending_.rows.size() >= kMostLines || file_bytes_ >= kMostFileBytes;
 }
 
 std::string WandbStream::config() const {

@@ -27,7 +27,7 @@ class WandbStream : public WandbSink {
 
   void history(const WandbRow& row) override { pending_.rows.push_back(row); }
   void metric(const std::string& name) override;
-  void file(const WandbUpload& file) override { pending_.files.push_back(file); }
+  void file(const WandbUpload& file) override;
   void stats(const WandbStats& stats) override { pending_.stats.push_back(stats); }
   void console(const std::vector<WandbConsoleLine>& lines) override;
   void flush(const WandbSummary& summary) override;
@@ -36,6 +36,7 @@ class WandbStream : public WandbSink {
   const WandbPending& pending() const { return pending_; }
 
  private:
+  bool is_full() const;
   void send(const WandbItems& summary);
   void send_files(const std::vector<WandbUpload>& files);
   void send_lines(const WandbItems& summary, const Json& last);
@@ -49,6 +50,7 @@ class WandbStream : public WandbSink {
   std::vector<std::string> metrics_;
   bool config_changed_ = false;
   WandbPending pending_;
+  size_t file_bytes_ = 0;                          // of pending_, in memory
   std::vector<std::string> uploaded_;              // files that the service has and was not told of
   std::chrono::steady_clock::time_point sent_at_;  // the first is sent at once
 };

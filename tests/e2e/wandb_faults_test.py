@@ -1,0 +1,224 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Runs that log to Weights & Biases and meet faults at their start, full disks and kills, or whose folder or log changes between two
+starts: a start has what the service has not, in order, and nothing of elsewhere."""
+import base64
+import json
+import re
+import resource
+import shutil
+import subprocess
+import time
+
+import harness
+from faulty_service import FaultyService, make_certificate
+from wandb_double import KEY
+from wandb_test import LOG, TIMES, Wandb
+
+
+class Start(Wandb):
+    def test_a_refused_start_leaves_the_files_of_an_earlier_run_their_names(self):
+        double = self.double()
+        self.log(5, {"WANDB_MODE": "offline"})
+        before = {path: path.read_bytes() for path in (self.dir / "out").rglob("*") if path.is_file()}
+        refuse = lambda query: lambda handler, kind, number: query in double.requests[-1][3] and handler.json(
+            200, {"errors": [{"message": "permission denied"}], "data": None})
+        for query in (b"missingOk", b"upsertBucket"):  # what is asked, and what is made
+            double.mistreat = refuse(query)
+            self.assertIn("permission denied", self.log(5, double.environment(), check=6))
+            self.assertEqual({path: path.read_bytes() for path in (self.dir / "out").rglob("*") if path.is_file()}, before)
+        double.mistreat = lambda handler, kind, number: False
+        log = {**LOG, "resume": True, "wandb_run_id": "absent"}
+        self.assertIn("there is no run somebody/pictures/absent to continue", self.log(5, double.environment(), log=log, check=2))
+        self.assertEqual({path: path.read_bytes() for path in (self.dir / "out").rglob("*") if path.is_file()}, before)
+        self.log(5, double.environment())
+        self.assertTrue((self.dir / "out/checkpoint.1.pth").exists())
+
+    def test_each_fault_at_the_start_ends_it_or_turns_the_run_into_a_folder(self):
+        certificate = make_certificate(self.dir)
+        refusals = ("401", "403", "404", "409", "412")
+        words = {"429": "status 429", "500": "status 500", "502": "status 502", "stall": "no byte for", "cut": "transfer closed",
+                 "refused": "onnect to", "circle": "more than 10 redirects", "certificate": "certificate"}
+        for fault in (*refusals, *words):
+            with self.subTest(fault), FaultyService("wandb", fault, self.dir / fault, certificate) as service:
+                began = time.monotonic()
+                said = self.log(2, {**service.env(), "DALLE2_NET_TIMEOUT": "0.3"}, check=6 if fault in refusals else 0, out=fault + "/out")
+                self.assertLess(time.monotonic() - began, 15)
+                self.assertIn(words.get(fault, f"/tracker/log: {service.url}/graphql: the server answers with status {fault}"), said)
+                self.assertEqual("Weights & Biases: the run goes into ./wandb/" in said, fault in words)
+                self.assertEqual((self.dir / fault / "out").exists(), fault in words)
+        self.assertEqual([len(folder.history) for folder in self.folders()], [4] * len(words))
+
+    def test_a_full_disk_of_a_folder_costs_records_and_no_run(self):
+        (self.dir / "log.json").write_text(json.dumps(LOG))
+        limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+        done = subprocess.run(self.command(300), cwd=self.dir, env=self.env({"WANDB_MODE": "offline"}), timeout=100, capture_output=True,
+                              text=True, preexec_fn=limit, restore_signals=False)  # SIGXFSZ stays ignored, as in Python
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertRegex(done.stderr, r"WandbLogger: a record is lost; the run continues: .*\.wandb: cannot be written: File too large")
+        self.assertRegex(done.stderr, r"WandbLogger: \d+ records lost")
+        folder, = self.folders()  # it can be read to its end
+        self.assertGreater(len(folder.history), 10)
+
+    def test_what_a_service_says_is_short_and_without_the_key(self):
+        double = self.double()
+        login = base64.b64encode(f"api:{double.key}".encode()).decode()
+        double.mistreat = lambda handler, kind, number: b"upsertBucket" in double.requests[-1][3] and handler.json(
+            200, {"errors": [{"message": f"no place for {double.key} and {login}" + "x" * 10**5}], "data": None})
+        said = self.log(2, double.environment(), check=6)
+        self.assertIn("no place for *** and ***xxx", said)
+        self.assertNotIn(double.key, said)
+        self.assertNotIn(login, said)
+        self.assertLess(len(said), 2000)
+
+
+class Replay(Wandb):
+    def unsend(self, records):
+        """Takes the last rows back: as if a kill had come before they were sent."""
+        path = self.dir / "out/wandb_mark.json"
+        mark = json.loads(path.read_text().splitlines()[-1])
+        path.write_text(f'{{"run_id": "{mark["run_id"]}", "records": {records:20}}}\n')  # as version 0.1 has it
+
+    def append(self, *records):
+        with open(self.dir / "out/log.jsonl", "a") as file:
+            file.writelines(json.dumps(record) + "\n" for record in records)
+
+    def kill_amid_an_outage(self, double, log):
+        """The service takes the first lines and no more, and the run is killed while it tries again. No folder was made."""
+        double.mistreat = lambda handler, kind, number: kind == "file_stream" and number > 1 and handler.json(500, {})
+        met = lambda: double.counts.get("file_stream", 0) > 2 and len(self.logged()) > 250
+        process = self.log_until(met, {**double.environment(), "DALLE2_NET_TIMEOUT": "60"}, log=log)
+        process.kill()
+        process.communicate()
+        double.mistreat = lambda handler, kind, number: False
+        self.assertFalse(self.folders())
+        self.assertLess(len(double.only_run().history), len(self.logged()))
+        return len(self.logged())
+
+    def test_a_kill_amid_an_outage_loses_no_row(self):
+        """The next start has them from log.jsonl, and sends them before its own."""
+        log = {**LOG, "auto_resume": True}
+        double = self.double()
+        before = self.kill_amid_an_outage(double, log)
+        said = self.log(30, double.environment(), log=log)
+        self.assertRegex(said, r"Weights & Biases: adding \d+ records of out/log.jsonl that an earlier start had not sent")
+        run = double.only_run()
+        self.check_rows(run.history, self.logged())
+        pictures = [name for row in run.history for name in row.get("Train Samples", {}).get("filenames", [])]
+        self.assertGreater(len(pictures), 2 * before // 11 - 2)
+        for name in pictures:
+            self.assertTrue(run.files[name].startswith(b"\x89PNG"), name)
+        for time_column in TIMES:
+            times = [row[time_column] for row in run.history]
+            self.assertEqual(times, sorted(times))
+        # Nothing is sent twice.
+        self.assertNotIn("had not sent", self.log(3, double.environment(), log=log))
+        self.check_rows(run.history, self.logged())
+        self.assertEqual(len(run.lines["wandb-history.jsonl"]), len(self.logged()))
+
+    def test_a_kill_amid_an_outage_loses_no_row_if_the_service_stays_away(self):
+        log = {**LOG, "auto_resume": True}
+        double = self.double()
+        self.kill_amid_an_outage(double, log)
+        away = {"WANDB_BASE_URL": f"http://127.0.0.1:{harness.free_port()}", "WANDB_API_KEY": KEY}
+        self.log(30, away, log=log)
+        self.log(3, away, log=log)
+        rows = double.only_run().history + [row for folder in self.folders() for row in folder.history]
+        self.check_rows(rows, self.logged())
+        self.check_rows(self.folders()[1].history, self.logged()[-5:])  # 3 records, pictures, an error
+
+    def test_a_kill_amid_an_outage_loses_no_row_of_either_of_two_loggers(self):
+        log = [{**LOG, "auto_resume": True}, {**LOG, "wandb_project": "others"}]
+        double = self.double()
+        double.mistreat = lambda handler, kind, number: kind == "file_stream" and number > 2 and handler.json(500, {})
+        met = lambda: double.counts.get("file_stream", 0) > 4 and len(self.logged()) > 250
+        process = self.log_until(met, {**double.environment(), "DALLE2_NET_TIMEOUT": "60"}, log=log)
+        process.kill()
+        process.communicate()
+        double.mistreat = lambda handler, kind, number: False
+        said = self.log(30, double.environment(), log=log)
+        self.assertEqual(len(re.findall(r"adding \d+ records of out/log.jsonl", said)), 2)
+        self.assertEqual(sorted(run.project for run in double.runs.values()), ["others", "pictures"])
+        for run in double.runs.values():
+            self.check_rows(run.history, self.logged())
+
+    def test_a_long_replay_is_sent_in_pieces(self):
+        log, double = {**LOG, "auto_resume": True}, self.double()
+        self.log(2500, {"WANDB_MODE": "offline"}, log=log)
+        self.sync_all()
+        self.unsend(1)  # all but the line that names the run
+        self.log(3, double.environment(), log=log)
+        self.check_rows(double.only_run().history, self.logged())
+        kinds = []
+        for _, path, _, body in double.requests:
+            if path.endswith("file_stream"):
+                rows = json.loads(body).get("files", {}).get("wandb-history.jsonl", {"content": []})["content"]
+                self.assertLessEqual(len(rows), 1000)
+                kinds.append("rows")
+            elif b"createRunFiles" in body:
+                self.assertLessEqual(len(json.loads(body)["variables"]["files"]), 100)
+                kinds.append("files")
+        self.assertGreater(kinds.index("rows"), 0)
+        self.assertGreater(kinds.count("files"), 5)
+        self.assertLess(kinds.index("rows"), kinds.count("files") - 1, "all pictures came before the first row")
+
+    def test_a_replay_sends_no_file_of_elsewhere(self):
+        log, double = {**LOG, "auto_resume": True}, self.double()
+        self.log(3, {"WANDB_MODE": "offline"}, log=log)
+        self.sync_all()
+        logged = self.logged()
+        (self.dir / "secret.png").write_bytes(b"canary")
+        (self.dir / "out/images/link.png").symlink_to("../../secret.png")
+        (self.dir / "out/images/other").mkdir()
+        lines = len((self.dir / "out/log.jsonl").read_text().splitlines())
+        places = ["../secret.png", str(self.dir / "secret.png"), "images/link.png", "images/other", "images/gone.png"]
+        self.append(*({"Samples": [{"path": place, "caption": None}], "step": 9} for place in places), {"loss": 2.5, "step": 10})
+        self.unsend(lines)
+        self.log(3, double.environment(), log=log)
+        run = double.only_run()
+        self.assertEqual(run.history[0]["loss"], 2.5)
+        self.check_rows(run.history[1:], self.logged()[len(logged) + len(places) + 1:])
+        for _, _, _, body in double.requests:
+            self.assertNotIn(b"canary", body)
+
+    def test_a_log_that_has_lost_records_costs_no_later_row(self):
+        """An editor, a log rotation or a full disk took them."""
+        log = {**LOG, "auto_resume": True}
+        for older in (False, True):  # the mark of version 0.1 counts records alone
+            with self.subTest(older=older):
+                for name in ("wandb", "out"):
+                    shutil.rmtree(self.dir / name, ignore_errors=True)
+                self.log(30, {"WANDB_MODE": "offline"}, log=log)
+                path = self.dir / "out/log.jsonl"
+                lines = path.read_text().splitlines(keepends=True)
+                path.write_text("".join(lines[:10]))
+                if older:
+                    self.unsend(len(lines))
+                self.log(3, {"WANDB_MODE": "offline"}, log=log)
+                self.log(3, {"WANDB_MODE": "offline"}, log=log)
+                rows = [row for folder in self.folders() for row in folder.history]
+                steps = [row["_step"] for row in rows]
+                self.assertEqual(steps, sorted(set(steps)))
+                self.assertEqual(len(rows), len(lines) - 1 + 5 + 5)
+
+    def test_a_copied_folder_logs_into_a_run_of_its_own(self):
+        log, double = {**LOG, "auto_resume": True}, self.double()
+        self.log(5, double.environment(), log=log)
+        original = double.only_run()
+        before = list(original.lines["wandb-history.jsonl"])
+        shutil.copytree(self.dir / "out", self.dir / "copy")
+        said = self.log(4, double.environment(), log=log, out="copy")
+        self.assertIn("copy is a copy of a run's folder: it logs and saves as a run of its own; what the original had still to send is "
+                      "kept as wandb_mark.1.json", said)
+        self.assertEqual(original.lines["wandb-history.jsonl"], before)
+        copy, = (run for run in double.runs.values() if run is not original)
+        self.check_rows(copy.history, self.logged("copy")[len(before):])
+        self.log(4, double.environment(), log=log, out="copy")  # goes on with its own
+        self.assertEqual(len(double.runs), 2)
+        self.check_rows(copy.history, self.logged("copy")[len(before):])
+        self.log(4, double.environment(), log=log)
+        self.check_rows(original.history, self.logged())
+
+
+if __name__ == "__main__":
+    harness.main()
