@@ -322,6 +322,10 @@ class CommandLine(EndToEnd):
         self.assertEqual(dumped["train"]["ema_inv_gamma"], 1.0)
         again = write_config(self.dir / "dumped.json", dumped)
         self.assertEqual(json.loads(run("--config", again, "--dump-config", cwd=self.dir, check=0).stdout), dumped)
+        hidden = run("--config", config, "--set", '/tracker/save={"save_to": "url", "save_latest_to": "https://u:canary@h.example/l.pth"}',
+                     "--dump-config", cwd=self.dir, check=0)
+        self.assertEqual(json.loads(hidden.stdout)["tracker"]["save"][0]["save_latest_to"], "https://h.example/l.pth")
+        self.assertNotIn("canary", hidden.stdout + hidden.stderr)
         self.refuse(2, "--config", config, "--set", "/train/lrr=1", expect=["/train/lrr", "did you mean"])
         self.refuse(2, "--config", config, "--set", "/train/colour=1", expect=["/train/colour: no such key; known are: "])
         self.refuse(2, "smaple", expect=["smaple", "Did you mean `sample`?"])

@@ -16,6 +16,7 @@
 #include "run/commands/several_processes.h"
 #include "run/device/cuda_library.h"
 #include "run/kinds.h"
+#include "tracker/public_config.h"
 
 namespace dalle2 {
 namespace {
@@ -83,7 +84,7 @@ ExitCode train(const TrainCommand& command, const LoadedRun& loaded, ProcessGrou
 /// What the command asks of a config of any kind.
 ExitCode answer(const TrainCommand& command, const LoadedRun& loaded) {
   if (command.dump_config) {
-    std::printf("%s\n", loaded.full_json.c_str());
+    std::printf("%s\n", public_config(loaded.full_json).c_str());
     check_stdout();
     return ExitCode::kDone;
   }

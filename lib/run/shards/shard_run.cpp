@@ -20,6 +20,7 @@ ExitCode ShardRun::run_epochs() {
     if (position_.next_task == "val") validate_epoch();
     end_epoch();
     position_.next_task = "train";
+    position_.best_is_due = 0;
     ++position_.epoch;
     if (position_.epoch < epochs() && session_.stop_asked()) return ExitCode::kStopped;
   }
@@ -207,8 +208,10 @@ void ShardRun::save_epoch() {
   const bool is_best = position_.best_is_due != 0 || position_.is_best();
   if (position_.validation_loss) position_.validation_losses.push_back(*position_.validation_loss);
   position_.validation_loss.reset();
-  if (is_best) return save_best(/*is_latest=*/true);
-  checkpoints_.save(/*is_best=*/false);
+  if (!is_best) return checkpoints_.save(/*is_best=*/false);
+  save_best(/*is_latest=*/true);
+  position_.best_is_due =
+      1;  // until the epoch is over: a stop while pictures are drawn repeats this save
 }
 
 void ShardRun::report_drops(const ShardLoader& loader, const std::string& split) {

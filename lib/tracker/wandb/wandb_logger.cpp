@@ -276,6 +276,11 @@ void WandbLogger::add_missing(const RunFacts& facts) {
   });
   next_record_ = facts.records;
   write_mark();
+  if (lost_pictures_ == 0) return;
+  log_warning("track",
+              "Weights & Biases: {} of these records are not sent: {} has no such file",
+              counted(std::exchange(lost_pictures_, 0), "picture"),
+              facts.data_path);
 }
 
 /// A line of log.jsonl, as log() and the like were given it. Its null was a NaN or an infinity.
@@ -292,7 +297,11 @@ void WandbLogger::add_logged(const Json& record,
     std::vector<StoredImage> images;
     for (const LoggedPicture& picture : logged_pictures(value)) {
       const auto png = read_picture(data_path, picture.path);
-      if (png) images.push_back({picture.path, picture.caption, png});
+      if (png) {
+        images.push_back({picture.path, picture.caption, png});
+      } else {
+        ++lost_pictures_;
+      }
     }
     if (!images.empty()) add_pictures(images, name, moment);
   }

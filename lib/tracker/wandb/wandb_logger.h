@@ -98,6 +98,7 @@ class WandbLogger : public Logger {
   int64_t step_shift_ = 0;  // from the numbers of records to the service's steps, which rise always
   std::optional<WandbMark> mark_;        // of data_path
   int64_t next_record_ = 0;              // after the last that sink_ got
+  int64_t lost_pictures_ = 0;            // of records that are added later
   int64_t next_step_ = 0;                // after all that were ever given out, as far as is known
   std::optional<RunFacts> missing_;      // of records before this start that sink_ has still to get
   double runtime_before_ = 0;            // of earlier starts, seconds
