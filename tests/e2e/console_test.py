@@ -126,7 +126,8 @@ class Console(EndToEnd):
                 self.assertEqual(code, 75, shown)
                 self.check_terminal(shown)
                 self.assertIn("[train] signal 2: saving and stopping; run the same command again to resume\r\n", shown)
-                again = ("--config", config, "--set", "/train/epochs=3")
+                epoch = int(re.findall(r"Starting epoch (\d+)", shown)[-1])  # a fast run is beyond epoch 2 when it hears the stop
+                again = ("--config", config, "--set", f"/train/epochs={epoch + 1}")
                 code, shown = on_terminal(*again, "--dry-run", cwd=self.dir)
                 self.assertEqual(code, 0, shown)
                 for line in shown_lines(shown):
@@ -136,7 +137,7 @@ class Console(EndToEnd):
                 self.assertEqual(code, 0, shown)
                 self.check_terminal(shown)
                 self.assertIn("RUN HAS BEEN AUTO-RESUMED WITH THE LOGGER TYPE ConsoleLogger.", shown)
-                self.assertRegex(shown, r"  Resuming with epoch 2 at sample \d+\r\n")
+                self.assertRegex(shown, rf"  Resuming with epoch {epoch} at sample \d+\r\n")
                 harness.shutil.rmtree(self.dir / "out")
 
     def test_errors_on_a_terminal(self):
