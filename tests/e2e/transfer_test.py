@@ -267,7 +267,7 @@ class Refusals(Services):
             began = time.monotonic()
             done = self.refuse("status 429 and asks to wait 300 s", save=save, env={**env, "DALLE2_NET_TIMEOUT": "100"})
             self.assertLess(time.monotonic() - began, 20)
-            self.assertIn("A start waits 30 s at most at a request of a service", done.stderr)
+            self.assertIn("A start makes a request 3 times at most, and waits 30 s at most between two", done.stderr)
             hub.mistreat = lambda handler, step, number: False
             self.refuse("no token was found", save=save, env={**env, "HF_TOKEN": ""})
             hub.role = "read"
