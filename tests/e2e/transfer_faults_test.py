@@ -267,7 +267,8 @@ class Faults(Services):
                     self.assertLess(time.monotonic() - began, 15)
                     self.assertEqual(process.returncode, -9 if number == signal.SIGKILL else 0, out)
                     self.assertNotIn("canary", out)
-                    self.assertEqual(len(self.outbox(kind + "/out")), 2, out)
+                    # A file and its note. If an older file was on its way when the next was saved, both are there.
+                    self.assertGreaterEqual(len(self.outbox(kind + "/out")), 2, out)
                     self.assertNotIn(b"canary", b"".join(path.read_bytes() for path in (folder / "out/outbox").iterdir()))
                 service.double.mistreat = lambda handler, step, number: False
                 self.train(config, env={**self.env(), **service.env()})
