@@ -21,10 +21,10 @@ from s3_double import S3Double
 from transfer_test import REPO, Services, sha256
 
 
-QUICK = {"DALLE2_NET_TIMEOUT": "0.3"}
+QUICK = {"DALLE2_NET_TIMEOUT": "0.6"}
 STATUSES = ("401", "403", "404", "409", "412", "429", "500", "502")
 PASSING = ("429", "500", "502", "stall", "cut", "refused")  # a later attempt may succeed
-WORDS = {**{status: f"status {status}" for status in STATUSES}, "stall": "no byte for 0.3 seconds", "cut": "transfer closed with",
+WORDS = {**{status: f"status {status}" for status in STATUSES}, "stall": "no byte for 0.6 seconds", "cut": "transfer closed with",
          "refused": "onnect to 127.0.0.1 port", "certificate": "certificate", "circle": "more than 10 redirects", "wrong": "its SHA-256 is"}
 
 

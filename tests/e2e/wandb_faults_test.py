@@ -42,7 +42,7 @@ class Start(Wandb):
         for fault in (*refusals, *words):
             with self.subTest(fault), FaultyService("wandb", fault, self.dir / fault, certificate) as service:
                 began = time.monotonic()
-                said = self.log(2, {**service.env(), "DALLE2_NET_TIMEOUT": "0.3"}, check=6 if fault in refusals else 0, out=fault + "/out")
+                said = self.log(2, {**service.env(), "DALLE2_NET_TIMEOUT": "0.6"}, check=6 if fault in refusals else 0, out=fault + "/out")
                 self.assertLess(time.monotonic() - began, 15)
                 self.assertIn(words.get(fault, f"/tracker/log: {service.url}/graphql: the server answers with status {fault}"), said)
                 self.assertEqual("Weights & Biases: the run goes into ./wandb/" in said, fault in words)
