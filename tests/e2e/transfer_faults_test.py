@@ -246,7 +246,8 @@ class Faults(Services):
                 def stall(handler, step, number):
                     if handler.command == "PUT" and "l.pth" in handler.path:
                         uploads.append(handler.path)
-                        time.sleep(3)
+                        time.sleep(30)  # beyond the 10 s that a stopped run sends for
+                        handler.close_connection = True
                         return True
                     return False
 
