@@ -256,7 +256,8 @@ void PostHocAverages::load_state(const Cursor& saved) {
                         c10::str(entry.tensor.sizes()),
                         c10::str(theirs.as_tensor().sizes()));
       }
-      copy_into_slice(averages_[a].values, kept_, entry.offset, entry.flattened(theirs.as_tensor()));
+      copy_into_slice(
+          averages_[a].values, kept_, entry.offset, entry.flattened(theirs.as_tensor()));
     }
     averages_[a].rule.set_counters(/*initted=*/false, saved.at("step").as_int());
   }
