@@ -267,6 +267,7 @@ class Tracker {
   FormatFields example_;
   bool auto_resumed_ = false;
   bool goes_on_ = false;  // with the run that is in data_path
+  bool told_of_records_ = false;
   bool told_how_to_go_on_ = false;
   std::string run_id_;        // decided by go_on() or begin_anew()
   bool is_new_name_ = false;  // run_id_ was made by this start
