@@ -82,9 +82,8 @@ TEST_CASE("a file that cannot be made for the whole is rank 0's error, after all
     }
     group.barrier("the ranks are in step");
   });
-  CHECK_THAT(
-      faults[0],
-      Catch::Matchers::Contains("file/scratch.part: cannot create the file: Not a directory"));
+  CHECK_THAT(faults[0],
+             Catch::Matchers::Contains("file/scratch: cannot create the file: Not a directory"));
   CHECK(faults[1].empty());
 }
 

@@ -111,7 +111,11 @@ AtomicFile::AtomicFile(std::string path) : path_(std::move(path)), part_path_(pa
       descriptor_ = open(part_path_.c_str(), kFlags, 0666);
     } while (descriptor_ < 0 && errno == EINTR);
   }
-  if (descriptor_ < 0) throw_write_error(part_path_, "create the file", errno);
+  if (descriptor_ < 0) {
+    // Messages name the file that a user knows, but for something that lies in the part's place.
+    const bool is_in_the_way = errno == EISDIR || errno == ELOOP;
+    throw_write_error(is_in_the_way ? part_path_ : path_, "create the file", errno);
+  }
   part_exists_ = true;
 }
 
@@ -149,9 +153,9 @@ void AtomicFile::write_through(const char* data, size_t size) {
       // A torn write: half of it reaches the file before the failure strikes.
       const off_t before = lseek(descriptor_, 0, SEEK_CUR);
       const ssize_t torn = ::write(descriptor_, data, size / 2);
-      if (fails_here("write")) throw_write_error(part_path_, "write", errno);
+      if (fails_here("write")) throw_write_error(path_, "write", errno);
       if (torn > 0 && lseek(descriptor_, before, SEEK_SET) < 0) {
-        throw_write_error(part_path_, "write", errno);
+        throw_write_error(path_, "write", errno);
       }
     }
     const ssize_t written = ::write(descriptor_, data, size);
@@ -162,7 +166,7 @@ void AtomicFile::write_through(const char* data, size_t size) {
         set_direct(descriptor_, false);
         continue;
       }
-      throw_write_error(part_path_, "write", errno);
+      throw_write_error(path_, "write", errno);
     }
     sign_of_life();
     data += written;
@@ -175,20 +179,20 @@ void AtomicFile::write_through(const char* data, size_t size) {
 void AtomicFile::sync() {
   D2_CHECK(descriptor_ >= 0, "{}: sync after commit", path_);
   flush_buffer();
-  if (fails_here("fsync")) throw_write_error(part_path_, "flush to the disk", errno);
+  if (fails_here("fsync")) throw_write_error(path_, "flush to the disk", errno);
   while (fsync(descriptor_) != 0) {
     if (errno == EINTR) continue;
     if (errno == EINVAL || errno == ENOTSUP) {
       return;  // not a file of a disk (a pipe, /dev/full's like): nothing to flush
     }
-    throw_write_error(part_path_, "flush to the disk", errno);
+    throw_write_error(path_, "flush to the disk", errno);
   }
 }
 
 void AtomicFile::commit() {
   sync();
   const int closed = close(std::exchange(descriptor_, -1));
-  if (closed != 0 && errno != EINTR) throw_write_error(part_path_, "close", errno);
+  if (closed != 0 && errno != EINTR) throw_write_error(path_, "close", errno);
   if (fails_here("rename") || rename(part_path_.c_str(), path_.c_str()) != 0) {
     throw_write_error(path_, "rename the finished part onto it", errno);
   }

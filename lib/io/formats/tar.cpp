@@ -263,12 +263,13 @@ TarMember read_tar_member(const std::string& path, uint64_t offset, TarLimits li
 }
 
 struct TarWriter::State {
+  const std::string path;
   AtomicFile file;
   archive* handle = nullptr;
   std::exception_ptr failure;  // of the file, carried past libarchive
   bool given_up = false;
 
-  explicit State(const std::string& path) : file(path) {}
+  explicit State(const std::string& name) : path(name), file(name) {}
   ~State() {
     given_up = true;
     if (handle != nullptr) {
@@ -291,7 +292,7 @@ struct TarWriter::State {
   void check(int result, const std::string& what) {
     if (failure) std::rethrow_exception(failure);
     if (result != ARCHIVE_OK && result != ARCHIVE_WARN) {
-      throw DataError("{}: cannot write {}: {}", file.part_path(), what, last_error(handle));
+      throw DataError("{}: cannot write {}: {}", path, what, last_error(handle));
     }
   }
 };
