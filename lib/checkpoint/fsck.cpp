@@ -28,7 +28,7 @@ namespace dalle2 {
 namespace {
 
 const char* name_of(FileState state) {
-  constexpr std::array kNames = {"whole", "damaged", "unfinished"};
+  constexpr std::array kNames = {"intact", "damaged", "unfinished"};
   return kNames[static_cast<size_t>(state)];
 }
 
@@ -84,7 +84,7 @@ std::string file_text(const CheckedFile& file) {
   }
   text += '\n';
   for (const std::string& fault : file.faults) text += fmt::format("  {}\n", printable(fault));
-  if (file.state == FileState::kWhole) text += fmt::format("  {}\n", resume_text(file));
+  if (file.state == FileState::kIntact) text += fmt::format("  {}\n", resume_text(file));
   return text;
 }
 
@@ -370,7 +370,7 @@ bool is_archive(const std::string& path) {
 }
 
 /// Networks for metrics and OpenAI's CLIPs are programs.
-bool is_whole_program(const std::string& path) {
+bool is_intact_program(const std::string& path) {
   try {
     return check_script_file(MappedFile(path));
   } catch (const DataError&) {
@@ -395,7 +395,7 @@ CheckedFile check_file(const std::string& path) {
     const Value root = read_checkpoint(path);
     StateCheck(root, file).run();
   } catch (const DataError& fault) {
-    if (is_whole_program(path)) {
+    if (is_intact_program(path)) {
       file.kind = kProgramKind;
     } else {
       file.state = FileState::kDamaged;
@@ -431,7 +431,7 @@ std::vector<CheckedFile> check_path(const std::string& path) {
   return files;
 }
 
-bool all_whole(const std::vector<CheckedFile>& files) {
+bool all_intact(const std::vector<CheckedFile>& files) {
   return std::none_of(files.begin(), files.end(), [](const CheckedFile& file) {
     return file.state == FileState::kDamaged;
   });
@@ -446,9 +446,9 @@ std::string fsck_text(const std::string& path, const std::vector<CheckedFile>& f
     ++counts[static_cast<size_t>(file.state)];
     resumable += file.resume != Resume::kNo ? 1 : 0;
   }
-  return text + fmt::format("{}: {} whole ({} to resume from), {} damaged, {} unfinished\n",
+  return text + fmt::format("{}: {} intact ({} to resume from), {} damaged, {} unfinished\n",
                             one_line(path),
-                            counts[static_cast<size_t>(FileState::kWhole)],
+                            counts[static_cast<size_t>(FileState::kIntact)],
                             resumable,
                             counts[static_cast<size_t>(FileState::kDamaged)],
                             counts[static_cast<size_t>(FileState::kUnfinished)]);
@@ -470,7 +470,7 @@ std::string fsck_json(const std::string& path, const std::vector<CheckedFile>& f
                     {"samples_seen", or_null(file.samples_seen)},
                     {"steps", file.steps}});
   }
-  const Json json = {{"path", path}, {"whole", all_whole(files)}, {"files", std::move(list)}};
+  const Json json = {{"path", path}, {"intact", all_intact(files)}, {"files", std::move(list)}};
   return escaped_json(json.dump(1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace));
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Are the files of a run whole, and could it resume from them?
+// Are the files of a run intact, and could it resume from them?
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 namespace dalle2 {
 
 enum class FileState {
-  kWhole,
+  kIntact,
   kDamaged,
   kUnfinished,  ///< a .part: of a save in progress, or left by an interrupted one
 };
@@ -21,13 +21,13 @@ enum class Resume {
   kNo,
 };
 
-/// Of a CheckedFile that is whole and no checkpoint, such as a network for metrics.
+/// Of a CheckedFile that is intact and no checkpoint, such as a network for metrics.
 inline constexpr const char* kProgramKind = "TorchScript program";
 
 /// What is known of one file.
 struct CheckedFile {
   std::string path;
-  FileState state = FileState::kWhole;
+  FileState state = FileState::kIntact;
   uint64_t bytes = 0;
   /// "checkpoint", "model", "tensors" (neither of the two), kProgramKind; empty if it could not be
   /// read.
@@ -49,12 +49,12 @@ CheckedFile check_file(const std::string& path);
 /// @throws DataError if there is no such path, or a folder holds no such file
 std::vector<CheckedFile> check_path(const std::string& path);
 
-bool all_whole(const std::vector<CheckedFile>& files);
+bool all_intact(const std::vector<CheckedFile>& files);
 
 /// A paragraph a file and a closing line with the sums.
 std::string fsck_text(const std::string& path, const std::vector<CheckedFile>& files);
 
-/// {"path", "whole", "files": [{"file", "state", "bytes", "kind", "checksums", "tensors", "faults",
+/// {"path", "intact", "files": [{"file", "state", "bytes", "kind", "checksums", "tensors", "faults",
 /// "resume", "missing", "epoch", "samples_seen", "steps"}]}
 std::string fsck_json(const std::string& path, const std::vector<CheckedFile>& files);
 

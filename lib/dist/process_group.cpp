@@ -34,7 +34,7 @@ constexpr std::chrono::seconds kEndLimit{10};
 constexpr std::chrono::seconds kStoreLimit{300};
 
 constexpr const char* kAdvice =
-    "\n  The run ends. What it has saved is whole: start it again once the cause is gone, and it "
+    "\n  The run ends. What it has saved is intact: start it again once the cause is gone, and it "
     "will resume.";
 
 /// Told by the watch from its own thread: the others are asleep in a collective that will not end.

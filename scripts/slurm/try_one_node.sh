@@ -147,7 +147,7 @@ until_state "$job" CANCELLED || fail "the cancelled job is not at its end ($(sta
 ended="the job was told to end (code 75 of the run)"
 for _ in $(seq 100); do grep -qF "$ended" "dalle2-train-$job.log" && break; sleep 0.2; done
 grep -qF "$ended" "dalle2-train-$job.log" || fail "the cancelled job did not stop as it should"
-"$program" fsck cancelled > fsck.log || fail "what the cancelled run saved is not whole"
+"$program" fsck cancelled > fsck.log || fail "what the cancelled run saved is not intact"
 scontrol show job "$job" | grep -q "Restarts=0 " || fail "the cancelled job was queued again"
 
 same() { # NAME: the files of that run hold what Slurm's hold, but for the id of the run
@@ -167,7 +167,7 @@ launched() { # NAME COMMAND...: the same run, started anew in a folder of its ow
 }
 launched nproc "$program" --config ../my.json --nproc-per-node 2
 [ -z "${TORCHRUN:-}" ] || launched torchrun "$TORCHRUN" --standalone --no-python --nproc-per-node 2 "$program" --config ../my.json
-"$program" fsck out > fsck.log || fail "its checkpoints are not whole"
+"$program" fsck out > fsck.log || fail "its checkpoints are not intact"
 grep -E "queued again|having seen|done:" "$log"
 cd /
 trap - EXIT

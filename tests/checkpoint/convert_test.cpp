@@ -224,7 +224,7 @@ TEST_CASE("inspect and fsck show the control characters of a file, and a name is
   file.path = "a\x1b[2J\n  b.pth";
   file.faults = {"/c\x1b[2J: expected a tensor, got text"};
   CHECK_THAT(fsck_text(file.path, {file}),
-             Contains("a\\x1b[2J\\x0a  b.pth: whole") && Contains("  /c\\x1b[2J: expected"));
+             Contains("a\\x1b[2J\\x0a  b.pth: intact") && Contains("  /c\\x1b[2J: expected"));
   CHECK(fsck_text(file.path, {file}).find('\x1b') == std::string::npos);
 }
 

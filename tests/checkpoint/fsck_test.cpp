@@ -68,10 +68,10 @@ CheckedFile checked(const TempDir& folder, const Value& value) {
 
 }  // namespace
 
-TEST_CASE("fsck: a whole checkpoint says where its run stands and that it can go on") {
+TEST_CASE("fsck: an intact checkpoint says where its run stands and that it can go on") {
   const TempDir folder;
   const CheckedFile file = checked(folder, run_checkpoint());
-  CHECK(file.state == FileState::kWhole);
+  CHECK(file.state == FileState::kIntact);
   CHECK(file.has_checksums);
   CHECK(file.faults.empty());
   CHECK(file.kind == "checkpoint");
@@ -81,10 +81,10 @@ TEST_CASE("fsck: a whole checkpoint says where its run stands and that it can go
   CHECK(file.steps == std::vector<int64_t>{1234});
   CHECK(file.tensor_count == 8);
   const std::string text = fsck_text("a.pth", {file});
-  CHECK_THAT(text, Contains("a.pth: whole, "));
+  CHECK_THAT(text, Contains("a.pth: intact, "));
   CHECK_THAT(text, Contains("checkpoint of epoch 3, 9,872 samples seen, 1,234 steps, 8 tensors"));
   CHECK_THAT(text, Contains("a run can resume from it"));
-  CHECK_THAT(text, Contains("a.pth: 1 whole (1 to resume from), 0 damaged, 0 unfinished"));
+  CHECK_THAT(text, Contains("a.pth: 1 intact (1 to resume from), 0 damaged, 0 unfinished"));
 }
 
 TEST_CASE("fsck: what resuming needs and the file lacks is named") {
@@ -106,7 +106,7 @@ TEST_CASE("fsck: what resuming needs and the file lacks is named") {
   }
   for (const std::string key : {"optim0", "sched0"}) {
     const CheckedFile file = checked(folder, without(run_checkpoint(), key));
-    CHECK(file.state == FileState::kWhole);
+    CHECK(file.state == FileState::kIntact);
     CHECK(file.resume == Resume::kNo);
     CHECK(file.missing == std::vector<std::string>{key});
     CHECK_THAT(fsck_text("a.pth", {file}), Contains("no run can resume from it: it lacks " + key));
@@ -217,7 +217,7 @@ TEST_CASE("fsck: every damaged entry is named with its tensor, its bytes and bot
   CHECK_THAT(file.faults[0], Contains("(model/unets.0.init_conv.weight), bytes "));
   CHECK_THAT(file.faults[0], Contains("expected CRC-32 ") && Contains(", got "));
   CHECK_THAT(file.faults[1], Contains("(optim0/state/0/exp_avg_sq)"));
-  CHECK_THAT(fsck_text(path, {file}), Contains("0 whole (0 to resume from), 1 damaged"));
+  CHECK_THAT(fsck_text(path, {file}), Contains("0 intact (0 to resume from), 1 damaged"));
 }
 
 TEST_CASE(
@@ -234,7 +234,7 @@ TEST_CASE(
     const CheckedFile file = check_file(path);
     found += file.state == FileState::kDamaged ? 1 : 0;
     const bool harmless =
-        file.state == FileState::kWhole && test::same_content(read_pth(path), run_checkpoint());
+        file.state == FileState::kIntact && test::same_content(read_pth(path), run_checkpoint());
     REQUIRE((file.state == FileState::kDamaged || harmless));
   }
   CHECK(found > 100);
@@ -300,18 +300,18 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("fsck: a whole TorchScript program is no damage, a broken one is") {
+TEST_CASE("fsck: an intact TorchScript program is no damage, a broken one is") {
   const TempDir folder;
   const std::string path = folder / "inception.pt";
   std::string bytes = test::read_bytes(test::clip_fixture("openai/tiny.pt"));
   test::put_file(path, bytes);
-  const CheckedFile whole = check_file(path);
-  CHECK(whole.state == FileState::kWhole);
-  CHECK(whole.resume == Resume::kNo);
-  CHECK(whole.faults.empty());
-  CHECK_THAT(fsck_text(path, {whole}),
+  const CheckedFile intact = check_file(path);
+  CHECK(intact.state == FileState::kIntact);
+  CHECK(intact.resume == Resume::kNo);
+  CHECK(intact.faults.empty());
+  CHECK_THAT(fsck_text(path, {intact}),
              Contains("; a TorchScript program\n  no checkpoint: no run can resume from it\n") &&
-                 Contains("1 whole (0 to resume from), 0 damaged"));
+                 Contains("1 intact (0 to resume from), 0 damaged"));
   bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 4);
   test::put_file(path, bytes);
   CHECK(check_file(path).state == FileState::kDamaged);
@@ -326,18 +326,18 @@ TEST_CASE("fsck: a folder is checked file by file, .part files are reported but 
   const std::string path = folder / "";
   std::vector<CheckedFile> files = check_path(path);
   REQUIRE(files.size() == 3);
-  CHECK(all_whole(files));
+  CHECK(all_intact(files));
   CHECK(files[1].state == FileState::kUnfinished);
   CHECK(files[2].kind == "tensors");
   CHECK_FALSE(files[2].has_checksums);
   CHECK_THAT(fsck_text(path, files),
-             Contains("2 whole (1 to resume from), 0 damaged, 1 unfinished"));
+             Contains("2 intact (1 to resume from), 0 damaged, 1 unfinished"));
 
   test::put_file(folder / "model.pth", test::read_bytes(folder / "checkpoint.pth").substr(0, 900));
   files = check_path(path);
-  CHECK_FALSE(all_whole(files));
+  CHECK_FALSE(all_intact(files));
   const auto json = nlohmann::json::parse(fsck_json(path, files));
-  CHECK(json["whole"] == false);
+  CHECK(json["intact"] == false);
   CHECK(json["files"][0]["resume"] == "exact");
   CHECK(json["files"][1]["state"] == "damaged");
   CHECK_THAT(json["files"][1]["faults"][0].get<std::string>(), Contains("cut off"));
@@ -354,7 +354,7 @@ TEST_CASE("fsck: control characters of names are escaped in the JSON, which read
   CHECK(nlohmann::json::parse(json)["files"][0]["file"] == file.path);
 }
 
-TEST_CASE("fsck: a folder whose listing breaks off is not whole") {
+TEST_CASE("fsck: a folder whose listing breaks off is not intact") {
   const TempDir folder;
   write_pth(folder / "checkpoint.pth", run_checkpoint());
   test::put_file(folder / "b.pth", "x");

@@ -444,7 +444,7 @@ class CommandLine(EndToEnd):
         self.refuse(3, "fsck", "empty", expect=["empty: ", "found none"])
         (self.dir / "empty/bad.pth").write_bytes(b"no checkpoint at all")
         report = json.loads(run("fsck", "empty", "--json", cwd=self.dir, check=3).stdout)
-        self.assertFalse(report["whole"])
+        self.assertFalse(report["intact"])
         self.assertEqual([file["state"] for file in report["files"]], ["damaged"])
 
     def test_evaluate_explains_what_it_cannot_do(self):

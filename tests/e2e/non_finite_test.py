@@ -151,7 +151,7 @@ class NonFinite(EndToEnd):
         self.assertRegex(dry.stderr, r"bad.pth: \S+to_out.weight: the weights are not finite")
         done = self.train(path, check=3)
         self.assertIn("bad.pth: the weights of unet 1 are not finite", done.stdout + done.stderr)
-        self.assertIn("Load another checkpoint; `dalle2-train fsck` shows which are whole", done.stdout + done.stderr)
+        self.assertIn("Load another checkpoint; `dalle2-train fsck` shows which are intact", done.stdout + done.stderr)
         self.assertFalse(list((self.dir / "out").glob("*.pth")))
 
     def test_a_validation_loss_that_is_not_finite_is_not_the_best_and_does_not_count(self):

@@ -47,7 +47,7 @@ void RunCheckpoints::check_state() const {
   throw NonFiniteError(
       "the {} are not finite (epoch {}, sample {})\n  This state was not saved: the last "
       "checkpoint is from before, unless the run began with such weights. Lower /train/lr, or "
-      "start from another checkpoint; `dalle2-train fsck` shows which are whole.",
+      "start from another checkpoint; `dalle2-train fsck` shows which are intact.",
       *part,
       position_.epoch,
       position_.sample_of_epoch());

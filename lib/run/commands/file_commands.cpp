@@ -27,7 +27,7 @@ ExitCode run_fsck(const FsckCommand& command) {
   const std::string text =
       command.json ? fsck_json(command.path, files) + "\n" : fsck_text(command.path, files);
   std::printf("%s", text.c_str());
-  return all_whole(files) ? ExitCode::kDone : ExitCode::kData;
+  return all_intact(files) ? ExitCode::kDone : ExitCode::kData;
 }
 
 void run_schema(const std::string& kind) {
