@@ -40,6 +40,11 @@ TEST_CASE("the rules of the data section are enforced") {
                    R"(into a batch without it; add "ToTensor": true as the last transform)"});
   expect_problems({R"(/data/preprocessing={"RandomResizedCrop": true, "ToTensor": true})"},
                   {"/data/preprocessing/RandomResizedCrop/size: required, but missing"});
+  expect_problems({R"(/data/preprocessing={"Resize": 32, "ToTensor": true})"},
+                  {R"(/data/preprocessing/Resize: expected an object like {"size": 32}, got 32)"});
+  expect_problems(
+      {R"(/data/preprocessing={"RandomRotation": [-5, 5], "ToTensor": true})"},
+      {R"(/data/preprocessing/RandomRotation: expected an object like {"degrees": [-5,5]}, got [-5,5])"});
   expect_problems({R"(/data/preprocessing={"Resize": {"size": [1,2,3]}, "ToTensor": true})"},
                   {"/data/preprocessing/Resize/size: must have 1 to 2 entries, got 3"});
   expect_problems({R"(/data/preprocessing={"Resize": {"size": 0}, "ToTensor": true})"},

@@ -218,7 +218,11 @@ TEST_CASE(
   CHECK(run(loader).size() == 4);
   CHECK(loader.dropped() == DropCounts{{"embedding of another shape", 1}});
   options.image_embed_dim = 768;
-  CHECK_THROWS_WITH(ShardLoader(config, options), Contains("are 3 wide, the model takes 768"));
+  CHECK_THROWS_WITH(
+      ShardLoader(config, options),
+      Contains("img_emb_00000.npy: expected image embeddings of width 768 (image_embed_dim in "
+               "/decoder/unets), got width 3\n  Set image_embed_dim to 3, or give embeddings of "
+               "width 768."));
 }
 
 TEST_CASE("embedding folders that cannot be right are errors at the start") {

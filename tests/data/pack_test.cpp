@@ -73,6 +73,21 @@ std::string text_of(const PackReport& report) {
 
 }  // namespace
 
+TEST_CASE("links to files that are not there are pictures, or captions, that cannot be read") {
+  const TempDir folder;
+  write_file_atomically(folder / "in/a.png", encode_png(busy_picture(6, 5)));
+  write_file_atomically(folder / "in/b.png", encode_png(busy_picture(6, 5)));
+  for (const char* name : {"in/b.txt", "in/c.png"})
+    std::filesystem::create_symlink("nowhere", folder / name);
+  const PackReport report = pack_folder(folder / "in", folder / "out", {});
+  CHECK(report.found == 3);
+  CHECK(report.packed == 1);
+  CHECK_THAT(text_of(report),
+             Contains("left out: c.png (unreadable: a link to a file that does not exist)\n") &&
+                 Contains("left out: b.png (" + (folder / "in/b.txt") +
+                          ": cannot be opened: No such file or directory)\n"));
+}
+
 TEST_CASE("a folder of pictures and captions becomes shards, and what is left out is reported") {
   const TempDir folder;
   fill_folder(folder);

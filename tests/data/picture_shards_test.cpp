@@ -92,7 +92,42 @@ TEST_CASE("shards of other pictures have other names, and are not read for the e
   fs::rename(folder / "c.png", folder / "b.png");
   CHECK(PictureShards(folder.path()).names() == names);
   CHECK(now.url(1) != second);
-  CHECK_THROWS_WITH(open_shard(second), Contains("the pictures of the folder have changed"));
+  CHECK_THROWS_WITH(open_shard(second),
+                    Contains(folder.path() + ": the pictures of the folder have changed"));
+}
+
+TEST_CASE("links to files that do not exist are left out with one warning") {
+  const TempDir folder;
+  add_picture(folder, "a.png");
+  for (const char* name : {"b.png", "c.jpg", "d.txt"}) fs::create_symlink("nowhere", folder / name);
+  const CapturedLog log;
+  CHECK(PictureShards(folder.path()).pictures() == 1);
+  CHECK(log.lines().size() == 1);
+  CHECK(log.count(folder.path() + ": left out 2 links to files that do not exist: ") == 1);
+}
+
+TEST_CASE("messages name the folder and the picture, not shards that are only made up") {
+  const TempDir folder;
+  for (const char* name : {"a.png", "b.png"}) write_file_atomically(folder / name, "no picture");
+  ShardDataConfig config;
+  config.folder = folder.path();
+  config.num_workers = 0;
+  LoaderOptions options;
+  const auto list = std::make_shared<const ShardList>(config);
+  options.urls = ShardUrls(list, {0, 1});
+  const CapturedLog log;
+  ShardLoader loader(config, options);
+  loader.start_epoch(0);
+  CHECK_THROWS_WITH(loader.next(),
+                    Contains("(" + folder.path() + " (virtual shard 0) ...): 2 broken pictures") &&
+                        Contains("The warnings name the pictures"));
+  CHECK(log.count(": " + (folder / "b.png") + ": ") == 1);
+  config.img_embeddings_url = folder / "img_emb";
+  write_tiny_embeddings(folder / "img_emb/7.npy", 7, 1);
+  options.need_image_embeds = true;
+  CHECK_THROWS_WITH(ShardLoader(config, options),
+                    Contains("first shard " + folder.path() + " (virtual shard 0)"));
+  CHECK(shown_shard("https://me:secret@host/00000.tar") == "https://host/00000.tar");
 }
 
 TEST_CASE("a loader reads a folder as it reads shards, and counts broken pictures") {
@@ -118,7 +153,7 @@ TEST_CASE("a loader reads a folder as it reads shards, and counts broken picture
   CHECK(batch->images.size(0) == 7);
   CHECK(batch->captions == std::vector<std::string>(7, "text"));
   CHECK(loader.dropped() == DropCounts{{drop::kBrokenPicture, 1}});
-  CHECK(log.count("3_png_0000030000") == 1);
+  CHECK(log.count("train: left out (broken picture): " + (folder / "3.png") + ": ") == 1);
 }
 
 TEST_CASE("a file that is too large for a tar is one broken picture, not the end") {

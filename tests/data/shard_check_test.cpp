@@ -42,7 +42,7 @@ TEST_CASE("the check names what is wrong with each shard") {
   const CheckReport report = check_shards(options);
   REQUIRE(report.shards.size() == 6);
   CHECK(report.shards[0].usable == 4);
-  CHECK(report.shards[0].narrowest == 4);
+  CHECK(report.shards[0].narrowest() == 4);
   const ShardCheck& second = report.shards[1];
   CHECK(second.samples == 5);
   CHECK(second.broken_pictures == 1);

@@ -193,6 +193,20 @@ TEST_CASE("shards in numbered folders and behind file: are found") {
                   folder / "part_02/x.tar (") == 1);
 }
 
+TEST_CASE("shards with another number of digits are told of, with the key to change") {
+  const TempDir folder;
+  touch(folder / "00004.tar");
+  ShardDataConfig config;
+  config.webdataset_base_url = folder / "{}.tar";
+  CHECK_THROWS_WITH(
+      urls_of(config, {1, 2}, "train"),
+      Contains("\n  " + (folder / "00004.tar") +
+               " has a number of 5 digits, and /data/shard_width is 6: set it to 5."));
+  config.webdataset_base_url = folder / "other{}.tar";
+  CHECK_THROWS_WITH(urls_of(config, {1, 2}, "train"),
+                    Contains("at the shards; {} is the shard number"));
+}
+
 TEST_CASE("a split without one existing shard says which shards there are") {
   const TempDir folder;
   touch(folder / "000004.tar");

@@ -301,7 +301,8 @@ class Prior(unittest.TestCase):
         for folder, text in ((self.dir / "absent", "expected a folder of .npy files"),
                              (self.dir / "empty", "found none"),
                              (short, "has 3 rows and /data/image_url 60"),
-                             (wide, "expected [rows, 8] of float16, float32 or float64 in C order, got [60, 5]")):
+                             (wide, "expected [rows, 8] of float16, float32 or float64 in C order, got [60, 5]\n"
+                                    "  Set /prior/image_embed_dim and /prior/net/dim to 5, or give embeddings of width 8.")):
             with self.subTest(folder=folder.name):
                 done = self.train(self.config(data={"text_url": str(folder)}), check=3)
                 self.assertIn(text, done.stdout + done.stderr)

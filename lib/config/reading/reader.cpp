@@ -42,6 +42,20 @@ bool names_login(const std::string& key) {
   return std::find(kWords.begin(), kWords.end(), lower_case(key)) != kWords.end();
 }
 
+/// The argument that a transform cannot do without; null if there is none.
+const char* required_argument(TransformKind kind) {
+  switch (kind) {
+    case TransformKind::RandomResizedCrop:
+    case TransformKind::Resize:
+    case TransformKind::CenterCrop:
+      return "size";
+    case TransformKind::RandomRotation:
+      return "degrees";
+    default:
+      return nullptr;
+  }
+}
+
 }  // namespace
 
 void Reader::wrong_type(const Json& json, const std::string& pointer, const std::string& expected) {
@@ -245,11 +259,16 @@ void Reader::read_transform(const std::string& name,
   }
   TransformConfig transform;
   transform.kind = static_cast<TransformKind>(found - names.begin());
+  if (const char* argument = required_argument(transform.kind);
+      argument != nullptr && !json.is_object() && !json.is_boolean() && !json.is_null()) {
+    const std::string value = json.is_number() || json.is_array() ? shown(json) : "32";
+    return wrong_type(json, pointer, fmt::format("an object like {{\"{}\": {}}}", argument, value));
+  }
   // torchvision has it, but for pictures (not tensors) it changes nothing there either.
   if (json.is_object() && json.contains("antialias")) {
     faults_.warn(pointer + "/antialias", "has no effect: pictures are always smoothed when shrunk");
   }
-  // Like the reference, anything but an object means: no arguments.
+  // Like the reference, anything else but an object means: no arguments.
   read_struct(json.is_object() ? json : Json::object(), pointer, transform, {"antialias"});
   out.push_back(std::move(transform));
 }

@@ -110,14 +110,22 @@ void EmbeddingTable::add_file(const std::string& path, const std::vector<int64_t
       layout.shape.empty() ? layout.shape
                            : std::vector<int64_t>(layout.shape.begin() + 1, layout.shape.end());
   if (!floats || layout.shape.empty() || !fits(row, wanted) || layout.fortran_order) {
+    const bool is_other_width =
+        row_shape_.empty() && row.size() == wanted.size() && row.back() != wanted.back();
     throw DataError(
-        "{}: {}: expected {} of float16, float32 or float64 in C order, got {}{}{}",
+        "{}: {}: expected {} of float16, float32 or float64 in C order, got {}{}{}{}",
         shown,
         key_,
         wanted_text(wanted),
         shape_text(layout.shape),
         floats ? "" : " of another type",
-        layout.fortran_order ? " in Fortran order (numpy.ascontiguousarray makes C order)" : "");
+        layout.fortran_order ? " in Fortran order (numpy.ascontiguousarray makes C order)" : "",
+        is_other_width
+            ? fmt::format(
+                  "\n  Set /prior/image_embed_dim and /prior/net/dim to {}, or give embeddings of width {}.",
+                  row.back(),
+                  wanted.back())
+            : "");
   }
   if (layout.shape[0] == 0) return;
   row_shape_ = row;

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/public_url.h"
 #include "base/text.h"
+#include "data/shards/picture_shards.h"
 
 namespace dalle2 {
 
@@ -19,13 +20,15 @@ constexpr SampleEmbeddings::Words kWords[] = {
      "img_embeddings_url",
      "img_emb.npy",
      drop::kNoImageEmbedding,
-     drop::kZeroImageEmbedding},
+     drop::kZeroImageEmbedding,
+     "image_embed_dim"},
     {"text",
      "text_embeddings_url",
      "text_emb.npy",
      drop::kNoTextEmbedding,
-     drop::kZeroTextEmbedding},
-    {"latent", "latents_in_tar", "latent.npy", drop::kNoLatent, drop::kZeroLatent}};
+     drop::kZeroTextEmbedding,
+     "text_embed_dim"},
+    {"latent", "latents_in_tar", "latent.npy", drop::kNoLatent, drop::kZeroLatent, ""}};
 
 }  // namespace
 
@@ -55,10 +58,14 @@ void SampleEmbeddings::open(const ShardDataConfig& config, const LoaderOptions& 
   row_shape_ = folder_->row_shape();
   if (width_ && !row_shape_.empty() && row_shape_.back() != *width_) {
     throw DataError(
-        "{}: {} embeddings are {} wide, the model takes {}.\n"
-        "  Give embeddings of the encoder that the model is made for, or change the model's width.",
+        "{}: expected {} embeddings of width {} ({} in /decoder/unets), got width {}\n"
+        "  Set {} to {}, or give embeddings of width {}.",
         public_url(folder_->shape_file()),
         words_.name,
+        *width_,
+        words_.width_key,
+        row_shape_.back(),
+        words_.width_key,
         row_shape_.back(),
         *width_);
   }
@@ -76,7 +83,7 @@ void SampleEmbeddings::check_coverage(const LoaderOptions& options) const {
       counted(static_cast<int64_t>(options.urls.size()), "shard"),
       options.split,
       folder_->describe(),
-      public_url(options.urls.front()));
+      shown_shard(options.urls.front()));
 }
 
 std::string SampleEmbeddings::open_shard(const std::string& url,
@@ -95,7 +102,7 @@ std::string SampleEmbeddings::open_shard(const std::string& url,
     fault = error.what();
   }
   if (!fault.empty()) {
-    fault = fmt::format("{}: {}", public_url(url), fault);
+    fault = fmt::format("{}: {}", shown_shard(url), fault);
     drops.add(drop::kShardWithoutEmbeddings, fault);
     return fault;
   }
@@ -109,8 +116,12 @@ std::string SampleEmbeddings::check_shape(const std::vector<int64_t>& shape,
                                           DropLog& drops) {
   if (row_shape_.empty() && (!width_ || shape.back() == *width_)) row_shape_ = shape;
   if (shape == row_shape_) return "";
-  const std::string expected =
-      row_shape_.empty() ? fmt::format("width {}", *width_) : shape_text(row_shape_);
+  std::string expected = shape_text(row_shape_);
+  if (row_shape_.empty()) {
+    expected = fmt::format("width {}", *width_);
+    if (kind_ != Kind::kLatent)
+      expected += fmt::format(" ({} in /decoder/unets)", words_.width_key);
+  }
   std::string fault = fmt::format(
       "{}: {} embedding of shape {}, expected {}", where, words_.name, shape_text(shape), expected);
   drops.add(drop::kWrongEmbeddingShape, fault);

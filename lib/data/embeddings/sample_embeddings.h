@@ -26,7 +26,7 @@ class SampleEmbeddings {
 
   /// What a kind is called: in messages, by the config, in the shards, and as reasons of a drop.
   struct Words {
-    const char *name, *key, *field, *none, *zero;
+    const char *name, *key, *field, *none, *zero, *width_key;
   };
 
   /// @param width that the model takes, none for any

@@ -15,10 +15,10 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "base/public_url.h"
 #include "base/stop_signal.h"
 #include "base/text.h"
 #include "data/loader/lane_loader.h"
+#include "data/shards/picture_shards.h"
 
 namespace dalle2 {
 namespace {
@@ -182,15 +182,18 @@ void ShardLoader::finish() const {
   }
   if (placed > 0 || !from_beginning_ || empty_steps_ > 0 || options_.share.rank > 0) return;
   const int64_t shards = static_cast<int64_t>(options_.urls.size());
-  const std::string all = counted(shards, "shard");
+  const std::string all = counted(shards, "shard"), first = options_.urls[0];
   const std::string message = fmt::format(
-      "the split \"{}\" has no usable sample in {} ({} ...): {}.\n  `dalle2-train shards check` "
-      "shows what is wrong with the shards and their embeddings.",
+      "the split \"{}\" has no usable sample in {} ({} ...): {}.\n  {}",
       options_.split,
       shards > options_.most_shards ? fmt::format("the first {} of {}", options_.most_shards, all)
                                     : all,
-      public_url(options_.urls[0]),
-      describe_drops(dropped));
+      shown_shard(first),
+      describe_drops(dropped),
+      is_picture_shard(first)
+          ? "The warnings name the pictures and what is wrong with them."
+          : "`dalle2-train shards check` shows what is wrong with the shards and "
+            "their embeddings.");
   if (!options_.may_be_empty) throw DataError("{}", message);
   log_warning("data", "{}", message);
 }

@@ -9,11 +9,12 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "base/untrusted_text.h"
+#include "data/shards/picture_shards.h"
 
 namespace dalle2 {
 
 std::string Candidate::where() const {
-  return fmt::format("shard {}, sample {}", shard, key);
+  return file.empty() ? fmt::format("shard {}, sample {}", shard, key) : file;
 }
 
 ShardDataset::ShardDataset(const ShardDataConfig& config, const LoaderOptions& options)
@@ -68,6 +69,7 @@ bool ShardDataset::take_caption(GroupedSample& sample, Candidate& candidate, Dro
 bool ShardDataset::take(GroupedSample& sample, Candidate& candidate, DropLog& drops) {
   candidate.shard = walk_.shard_name();
   candidate.key = sample.key;
+  candidate.file = picture_of(walk_.url(), sample.key);
   candidate.ordinal = options_.resample ? walk_.shards_opened() : 0;
   std::string* picture = nullptr;
   for (const char* name : {"jpg", "jpeg", "png", "webp"}) {

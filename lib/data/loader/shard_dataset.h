@@ -22,14 +22,15 @@ struct Candidate {
   std::string shard;    ///< its file name, for messages and for addressing the augmentation
   int64_t ordinal = 0;  ///< which draw of a shard it came from; 0 unless shards are resampled
   std::string key, caption;
-  std::string picture;                              ///< JPEG, PNG or WebP
+  std::string file;     ///< of a picture that lies in a folder: its path; else empty
+  std::string picture;  ///< JPEG, PNG or WebP
   EmbeddingRow image_embed, text_encoding, latent;  ///< rows is null if not needed
   ShardPlace place;                                 ///< in the shards
   int64_t draw = 0;                                 ///< that gives it its place in its window
   DropLog dropped_before;                           ///< since the candidate before it
   LanePosition behind;                              ///< where the epoch continues after it
 
-  /// "shard 00012.tar, sample 000120042".
+  /// "shard 00012.tar, sample 000120042", or the file.
   std::string where() const;
 };
 

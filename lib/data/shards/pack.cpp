@@ -153,11 +153,16 @@ class Packer {
 };
 
 void Packer::find_pictures() {
-  const auto pictures = list_pictures(from_, [this](const std::string& extension) {
-    ++report_.other_files[extension.empty() ? "without extension" : extension];
-  });
+  const auto pictures = list_pictures(
+      from_,
+      [this](const std::string& extension) {
+        ++report_.other_files[extension.empty() ? "without extension" : extension];
+      },
+      [this](const std::string& link) {
+        report_.skipped.push_back({link, "unreadable: a link to a file that does not exist"});
+      });
   for (const FolderPicture& picture : pictures) pictures_.push_back({picture});
-  report_.found = static_cast<int64_t>(pictures_.size());
+  report_.found = std::ssize(pictures_) + std::ssize(report_.skipped);
 }
 
 /// They have no place in a shard: its size is that of the samples it can hold.

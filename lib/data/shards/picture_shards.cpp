@@ -8,10 +8,12 @@
 #include <cerrno>
 #include <map>
 #include <mutex>
+#include <string_view>
 #include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/public_url.h"
 #include "base/text.h"
 #include "base/untrusted_text.h"
 #include "data/shards/shards.h"
@@ -27,6 +29,12 @@ namespace fs = std::filesystem;
 constexpr const char* kScheme = "folder:";
 constexpr int64_t kShards = 100, kMostInShard = 1000;
 constexpr int kShardWidth = 6, kIndexWidth = 4;
+
+/// Of a url of PictureShards.
+std::string folder_of(const std::string& url) {
+  const size_t begin = std::string_view(kScheme).size();
+  return url.substr(begin, url.rfind('/') - begin);
+}
 
 /// FNV-1a of the names of some pictures, 32 bits.
 std::string hash_of(const std::vector<FolderPicture>& pictures, size_t begin, size_t end) {
@@ -94,7 +102,9 @@ class FolderMembers : public MemberSource {
 }  // namespace
 
 std::vector<FolderPicture> list_pictures(
-    const fs::path& folder, const std::function<void(const std::string& extension)>& other) {
+    const fs::path& folder,
+    const std::function<void(const std::string& extension)>& other,
+    const std::function<void(const std::string& source)>& lost) {
   std::vector<FolderPicture> pictures;
   walk_whole_folder(folder, Below::kReadable, [&](const fs::directory_entry& entry) {
     std::error_code ignored;
@@ -104,10 +114,15 @@ std::vector<FolderPicture> list_pictures(
                   entry.path().string(),
                   errno_text(errno));
     }
+    const std::string source = entry.path().lexically_relative(folder).string();
+    if (lost && is_picture_name(entry.path()) && entry.is_symlink(ignored) &&
+        !entry.exists(ignored)) {
+      lost(source);
+    }
     if (!entry.is_regular_file(ignored)) return;
     const std::string extension = lower_extension(entry.path());
     if (is_picture_name(entry.path())) {
-      pictures.push_back({entry.path(), entry.path().lexically_relative(folder).string()});
+      pictures.push_back({entry.path(), source});
     } else if (extension != ".txt" && other) {
       other(extension);
     }
@@ -133,10 +148,14 @@ std::string read_picture_file(const fs::path& path) {
 }
 
 std::optional<std::string> caption_beside(const fs::path& picture, bool first_line_only) {
+  // A link to nowhere is a file too: reading it tells.
+  const auto is_there = [](const fs::path& path) {
+    std::error_code ignored;
+    return fs::is_regular_file(path, ignored) || fs::is_symlink(path, ignored);
+  };
   fs::path path = fs::path(picture).replace_extension(".txt");
-  std::error_code error;
-  if (!fs::is_regular_file(path, error)) path.replace_extension(".TXT");
-  if (!fs::is_regular_file(path, error)) return std::nullopt;
+  if (!is_there(path)) path.replace_extension(".TXT");
+  if (!is_there(path)) return std::nullopt;
   std::string caption = read_picture_file(path);
   if (first_line_only) caption.resize(std::min(caption.find('\n'), caption.size()));
   while (!caption.empty() && (caption.back() == '\n' || caption.back() == '\r')) caption.pop_back();
@@ -152,8 +171,17 @@ std::optional<std::string> picture_field(const std::string& content) {
   return std::nullopt;
 }
 
-PictureShards::PictureShards(const std::string& folder)
-    : folder_(folder), pictures_(list_pictures(folder)) {
+PictureShards::PictureShards(const std::string& folder) : folder_(folder) {
+  std::vector<std::string> lost;
+  pictures_ = list_pictures(folder, {}, [&](const std::string& link) { lost.push_back(link); });
+  std::sort(lost.begin(), lost.end());
+  if (!lost.empty()) {
+    log_warning("data",
+                "{}: left out {} to files that do not exist: {}",
+                folder,
+                counted(std::ssize(lost), "link"),
+                short_list(lost));
+  }
   const auto count = static_cast<int64_t>(pictures_.size());
   per_shard_ = std::clamp<int64_t>((count + kShards - 1) / kShards, 1, kMostInShard);
 }
@@ -170,6 +198,10 @@ std::shared_ptr<const PictureShards> PictureShards::of(const std::string& folder
 
 int64_t PictureShards::size() const {
   return (static_cast<int64_t>(pictures_.size()) + per_shard_ - 1) / per_shard_;
+}
+
+const FolderPicture& PictureShards::picture(int64_t shard, int64_t index) const {
+  return pictures_.at(static_cast<size_t>(shard * per_shard_ + index));
 }
 
 std::string PictureShards::url(int64_t shard) const {
@@ -195,12 +227,25 @@ bool is_picture_shard(const std::string& url) {
   return url.starts_with(kScheme);
 }
 
+std::string shown_shard(const std::string& url) {
+  if (!is_picture_shard(url)) return public_url(url);
+  return fmt::format("{} (virtual shard {})", folder_of(url), shard_number(url));
+}
+
+std::string picture_of(const std::string& url, const std::string& key) {
+  if (!is_picture_shard(url)) return "";
+  const int64_t index = std::stoll(key.substr(key.size() - kIndexWidth));
+  return PictureShards::of(folder_of(url))->picture(shard_number(url), index).path.string();
+}
+
 std::unique_ptr<MemberSource> open_picture_shard(const std::string& url, uint64_t first_picture) {
-  const std::string path = url.substr(std::string(kScheme).size());
-  const auto shards = PictureShards::of(path.substr(0, path.rfind('/')));
+  const auto shards = PictureShards::of(folder_of(url));
   const int64_t shard = shard_number(url);
   if (shard < 0 || shard >= shards->size() || shards->url(shard) != url) {
-    throw DataError("{}: the pictures of the folder have changed since the run began", path);
+    throw DataError(
+        "{}: the pictures of the folder have changed since the run began\n  Start the "
+        "run again, or put the pictures back.",
+        folder_of(url));
   }
   return shards->open(shard, first_picture);
 }

@@ -22,10 +22,12 @@ struct FolderPicture {
 
 /// The pictures of a folder and of those below it that this user may read, sorted by `source`.
 /// @param other gets the extension of each file that is neither a picture nor a .txt
+/// @param lost gets the `source` of each link that is a picture by its name, and whose file does not exist
 /// @throws DataError if there are none, or the folder cannot be read
 std::vector<FolderPicture> list_pictures(
     const std::filesystem::path& folder,
-    const std::function<void(const std::string& extension)>& other = {});
+    const std::function<void(const std::string& extension)>& other = {},
+    const std::function<void(const std::string& source)>& lost = {});
 
 /// The content of a file. @throws DataError if it cannot be read, or is larger than the largest member
 /// of a tar
@@ -49,6 +51,8 @@ class PictureShards {
 
   int64_t size() const;
   int64_t pictures() const { return static_cast<int64_t>(pictures_.size()); }
+  /// @param index in the shard
+  const FolderPicture& picture(int64_t shard, int64_t index) const;
   /// A hash of the names of all pictures.
   std::string names() const;
   /// "folder:PATH/000012.1f2e3d4c.tar": the shard's number and a hash of its pictures' names, so that
@@ -66,6 +70,10 @@ class PictureShards {
 
 /// Whether a url is one of PictureShards.
 bool is_picture_shard(const std::string& url);
+/// For messages: the folder and number of such a url's shard, of another url public_url().
+std::string shown_shard(const std::string& url);
+/// For messages: the file of a sample of such a url; empty for another url.
+std::string picture_of(const std::string& url, const std::string& key);
 /// Opens such a url. @throws DataError if the pictures are others by now
 std::unique_ptr<MemberSource> open_picture_shard(const std::string& url, uint64_t first_picture);
 

@@ -15,10 +15,10 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/public_url.h"
 #include "base/text.h"
 #include "base/untrusted_text.h"
 #include "data/embeddings/embedding_check.h"
+#include "data/shards/picture_shards.h"
 #include "data/shards/shards.h"
 #include "io/files/walk_folder.h"
 #include "io/pictures/image.h"
@@ -47,19 +47,19 @@ bool is_foreign(const std::string& key, int64_t shard, int64_t index_width) {
   return std::stoll(base.substr(0, base.size() - width)) != shard;
 }
 
+/// @param name of the sample, for messages
 /// @return true if the sample has a picture that can be decoded
-bool check_picture(const GroupedSample& sample, ShardCheck& check) {
+bool check_picture(const GroupedSample& sample, const std::string& name, ShardCheck& check) {
   const std::string* picture = sample.find({"jpg", "jpeg", "png", "webp"});
   if (picture == nullptr) {
     ++check.no_picture;
-    check.add_example(fmt::format("{}: no field jpg, jpeg, png or webp", sample.key));
+    check.add_example(fmt::format("{}: no field jpg, jpeg, png or webp", name));
     return false;
   }
   try {
-    const Image image = decode_image(*picture, sample.key);
-    const int64_t side = std::min(image.width, image.height);
-    check.narrowest = check.narrowest == 0 ? side : std::min(check.narrowest, side);
-    if (decode_onto_white(*picture, sample.key)) ++check.transparent;
+    const Image image = decode_image(*picture, name);
+    check.short_sides.push_back(std::min(image.width, image.height));
+    if (decode_onto_white(*picture, name)) ++check.transparent;
     return true;
   } catch (const DataError& error) {
     ++check.broken_pictures;
@@ -69,12 +69,12 @@ bool check_picture(const GroupedSample& sample, ShardCheck& check) {
 }
 
 /// @return false for a caption that the loader refuses; one that is absent is none to it
-bool check_caption(const GroupedSample& sample, ShardCheck& check) {
+bool check_caption(const GroupedSample& sample, const std::string& name, ShardCheck& check) {
   const std::string* caption = sample.find({"txt"});
   if (caption == nullptr) ++check.no_caption;
   if (caption == nullptr || is_utf8(*caption)) return true;
   ++check.broken_captions;
-  check.add_example(fmt::format("{}: its field txt is not UTF-8", sample.key));
+  check.add_example(fmt::format("{}: its field txt is not UTF-8", name));
   return false;
 }
 
@@ -90,7 +90,7 @@ Findings check_shard(const std::string& url,
                      const CheckOptions& options) {
   Findings findings;
   ShardCheck& check = findings.check;
-  check.url = public_url(url);
+  check.url = shown_shard(url);
   const int64_t index_width = options.index_width;
   EmbeddingChecker images(image, index_width, check, check.image, findings.image_shapes);
   EmbeddingChecker texts(text, index_width, check, check.text, findings.text_shapes);
@@ -109,8 +109,10 @@ Findings check_shard(const std::string& url,
         ++check.foreign_keys;
         check.add_example(fmt::format("{}: the key has another shard's number", sample->key));
       }
-      const bool caption = check_caption(*sample, check);
-      const bool picture = check_picture(*sample, check);
+      const std::string file = picture_of(url, sample->key);
+      const std::string& name = file.empty() ? sample->key : file;
+      const bool caption = check_caption(*sample, name, check);
+      const bool picture = check_picture(*sample, name, check);
       const bool image_embedding = images.check(*sample);
       const bool text_embedding = texts.check(*sample);
       if (caption && picture && image_embedding && text_embedding) ++check.usable;
@@ -201,6 +203,10 @@ void ShardCheck::add_example(const std::string& fault_text) {
   } else {
     ++untold;
   }
+}
+
+int64_t ShardCheck::narrowest() const {
+  return short_sides.empty() ? 0 : *std::min_element(short_sides.begin(), short_sides.end());
 }
 
 int64_t CheckReport::samples() const {

@@ -92,8 +92,8 @@ ShardCheck sum_of(const std::vector<ShardCheck>& shards) {
       sum.image.*count += shard.image.*count;
       sum.text.*count += shard.text.*count;
     }
-    if (shard.narrowest == 0) continue;
-    sum.narrowest = sum.narrowest == 0 ? shard.narrowest : std::min(sum.narrowest, shard.narrowest);
+    sum.short_sides.insert(
+        sum.short_sides.end(), shard.short_sides.begin(), shard.short_sides.end());
   }
   return sum;
 }
@@ -177,7 +177,7 @@ std::vector<std::string> describe_check(const CheckReport& report) {
   lines.push_back(fmt::format("{}, {} usable; shortest side of a picture {} pixels",
                               counted(sum.samples, "sample"),
                               with_commas(sum.usable),
-                              sum.narrowest));
+                              sum.narrowest()));
   const std::string faults = faults_of(sum);
   if (!faults.empty()) lines.push_back("faults: " + faults);
   describe_embeddings("image", sum.image, report.image_row_shape, lines);

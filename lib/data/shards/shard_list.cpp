@@ -57,6 +57,23 @@ class FileFinder {
   std::map<std::string, std::unordered_set<std::string>> folders_;
 };
 
+/// If files of the template are there with another number of digits: what to do about it.
+std::optional<std::string> other_width_found(const UrlTemplate& url) {
+  if (!is_local_url(url.before + url.after)) return std::nullopt;
+  constexpr int64_t kMostDigits = 18;
+  UrlTemplate other = url;
+  for (other.width = 1; other.width <= kMostDigits; ++other.width) {
+    const auto numbers = existing_numbers(other);
+    if (!numbers || numbers->empty()) continue;
+    return fmt::format("{} has a number of {}, and /data/shard_width is {}: set it to {}.",
+                       other.with(numbers->front()),
+                       counted(other.width, "digit"),
+                       url.width,
+                       other.width);
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::string short_shards(const std::vector<std::string>& texts) {
@@ -214,6 +231,8 @@ std::string ShardList::advice(const std::vector<uint32_t>& positions,
   const Section& section = sections_[0];
   const std::vector<int64_t>& existing = *section.listed;
   if (existing.empty()) {
+    const std::optional<std::string> other = other_width_found(*section.numbered);
+    if (other && has_placeholder(texts_.front())) return *other;
     return fmt::format(
         "Point {} at the shards; {{}} is the shard number padded to /data/shard_width digits.",
         kUrlKey);

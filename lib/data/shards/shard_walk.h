@@ -46,7 +46,8 @@ class ShardWalk {
   ShardPlace sample_place() const { return {shards_opened_ - 1, samples_of_shard_ - 1}; }
   /// Of the epoch so far.
   int64_t bad_shards() const { return bad_shards_; }
-  /// The file name of the last sample's shard.
+  /// The last sample's shard, and its file name.
+  const std::string& url() const { return url_; }
   const std::string& shard_name() const { return shard_name_; }
   /// Which draw of a shard of the epoch that was, from 1.
   int64_t shards_opened() const { return shards_opened_; }

@@ -141,7 +141,7 @@ std::optional<std::string> other_shards(const LoaderPosition& position,
   if (position.shard_names.empty() || position.shard_names == shard_names) return std::nullopt;
   return fmt::format("the names of the {} ({} ...) have the hash {}, those of the position {}",
                      counted(shards, "shard"),
-                     public_url(urls.front()),
+                     shown_shard(urls.front()),
                      shard_names,
                      position.shard_names);
 }

@@ -18,8 +18,8 @@ void check_vectors(const char* what, const at::Tensor& t, int64_t batch, int64_t
   check_batch(what, t, batch);
   if (t.dim() == 2 && t.size(1) == dim) return;
   throw DataError(
-      "{} of shape {}, but image_embed_dim is {}: use embeddings of that width, or set it and "
-      "net.dim to theirs",
+      "{} of shape {}, but /prior/image_embed_dim is {}: use embeddings of that width, or train a "
+      "prior with theirs",
       what,
       shape_text(t.sizes()),
       dim);

@@ -73,8 +73,8 @@ void UnetLayers::check_embeddings(int64_t batch, const UnetConditions& given) co
     check_batch("image embeddings", embed, batch);
     if (embed.dim() != 2 || embed.size(1) != *config.image_embed_dim) {
       throw DataError(
-          "image embeddings of shape {}, but image_embed_dim is {}: use embeddings of that width, "
-          "or set it to theirs",
+          "image embeddings of shape {}, but image_embed_dim is {} in /decoder/unets: use embeddings "
+          "of that width, or train a decoder with theirs",
           shape_text(embed.sizes()),
           *config.image_embed_dim);
     }
@@ -84,8 +84,8 @@ void UnetLayers::check_embeddings(int64_t batch, const UnetConditions& given) co
     check_batch("text encodings", text, batch);
     if (text.dim() != 3 || text.size(2) != *config.text_embed_dim) {
       throw DataError(
-          "text encodings of shape {}, but text_embed_dim is {}: use encodings of that width, or "
-          "set it to theirs",
+          "text encodings of shape {}, but text_embed_dim is {} in /decoder/unets: use encodings of "
+          "that width, or train a decoder with theirs",
           shape_text(text.sizes()),
           *config.text_embed_dim);
     }
