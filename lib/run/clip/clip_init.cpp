@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 #include "base/untrusted_text.h"
@@ -44,7 +45,9 @@ FirstConfig clip_first_config(const InitCommand& command) {
         command.data);
   }
   constexpr int64_t kPatches = 8;  // a side
-  const int64_t side = first_side(command, survey.narrowest);
+  const int64_t side = first_side(command, survey);
+  std::vector<std::string> found = of_smaller_pictures(survey, side);
+  found.insert(found.begin(), describe(survey));
   return {.text = fmt::format(R"({{
   "clip": {{
     "embed_dim": 128,
@@ -70,7 +73,7 @@ FirstConfig clip_first_config(const InitCommand& command) {
                               side,
                               first_device()) +
                   tracker_text(command, /*best=*/true),
-          .found = {describe(survey)}};
+          .found = std::move(found)};
 }
 
 }  // namespace dalle2

@@ -22,7 +22,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kShardsLookedAt = 3;
+constexpr int64_t kShardsLookedAt = 3,
+                  kPicturesLookedAt = 100;  // of a folder, if there are so many
 constexpr int64_t kLargestSide = 64, kSmallestSide = 16;
 constexpr int64_t kSplits = 3;
 
@@ -73,11 +74,11 @@ std::vector<std::string> shards_of(const std::string& folder, ShardSurvey& surve
     read_names(shards, survey);
     return shards;
   }
-  const auto pictures = PictureShards::of(folder);
+  survey.listing = PictureShards::of(folder);
   std::vector<std::string> urls;
-  for (int64_t i = 0; i < pictures->size(); ++i) urls.push_back(pictures->url(i));
-  survey.dealt = pictures->size();
-  survey.pictures = static_cast<int64_t>(list_pictures(folder).size());
+  for (int64_t i = 0; i < survey.listing->size(); ++i) urls.push_back(survey.listing->url(i));
+  survey.dealt = survey.listing->size();
+  survey.pictures = survey.listing->pictures();
   survey.keys = fmt::format("    \"folder\": {},   // pictures and same-named .txt captions\n",
                             json_text(folder));
   return urls;
@@ -102,25 +103,31 @@ ShardSurvey survey_shards(const std::string& folder) {
   ShardSurvey survey;
   const std::vector<std::string> shards = shards_of(folder, survey);
   survey.count = static_cast<int64_t>(shards.size());
-  survey.looked_at = static_cast<int64_t>(std::min(shards.size(), kShardsLookedAt));
+  int64_t wanted = kShardsLookedAt;
+  if (survey.pictures > 0) {  // a folder of few pictures has one in each of its shards
+    const int64_t in_shard = (survey.pictures + survey.dealt - 1) / survey.dealt;
+    wanted = std::max(wanted, (kPicturesLookedAt + in_shard - 1) / in_shard);
+  }
+  survey.looked_at = std::min(survey.count, wanted);
   survey.urls.assign(shards.begin(), shards.begin() + survey.looked_at);
   const CheckReport report = check_shards({.urls = survey.urls});
   survey.samples = report.samples();
   survey.usable = report.usable();
   if (survey.usable == 0) {
-    throw DataError("{}: the first {} no usable picture{}",
+    throw DataError("{}: no usable picture in the first {}{}",
                     folder,
-                    counted(survey.looked_at, "shard has", "shards have"),
+                    survey.pictures > 0 ? counted(survey.samples, "picture")
+                                        : counted(survey.looked_at, "shard"),
                     report.shards.front().examples.empty()
                         ? ""
                         : ": " + report.shards.front().examples.front());
   }
   for (const ShardCheck& shard : report.shards) {
     survey.with_caption += shard.samples - shard.no_caption;
-    if (shard.narrowest > 0 && (survey.narrowest == 0 || shard.narrowest < survey.narrowest)) {
-      survey.narrowest = shard.narrowest;
-    }
+    survey.short_sides.insert(
+        survey.short_sides.end(), shard.short_sides.begin(), shard.short_sides.end());
   }
+  std::sort(survey.short_sides.begin(), survey.short_sides.end());
   survey.embed_width = width_in_shards(survey);
   return survey;
 }
@@ -132,7 +139,7 @@ std::string describe(const ShardSurvey& survey) {
                      all,
                      counted(survey.usable, "picture"),
                      with_commas(survey.with_caption),
-                     survey.narrowest);
+                     survey.short_sides.front());
 }
 
 bool holds_files(const std::string& folder, const std::vector<std::string>& endings, bool below) {
@@ -158,11 +165,28 @@ std::string find_embeddings(const std::string& folder, const std::vector<std::st
   return "";
 }
 
-int64_t first_side(const InitCommand& command, int64_t narrowest) {
+int64_t first_side(const InitCommand& command, const ShardSurvey& survey) {
   if (command.image_size) return *command.image_size;
+  constexpr size_t kTenth = 10;
+  const int64_t most_have = survey.short_sides.at(survey.short_sides.size() / kTenth);
   int64_t side = kSmallestSide;
-  while (side < kLargestSide && 2 * side <= narrowest) side *= 2;
+  while (side < kLargestSide && 2 * side <= most_have) side *= 2;
   return side;
+}
+
+std::vector<std::string> of_smaller_pictures(const ShardSurvey& survey, int64_t side) {
+  const auto begin = survey.short_sides.begin(), end = survey.short_sides.end();
+  const int64_t smaller = std::lower_bound(begin, end, side) - begin;
+  if (smaller == 0) return {};
+  return {fmt::format(
+      "{} of {} {} smaller than the run's {} px: the run enlarges {}. Remove {}, or choose another "
+      "size with --image-size",
+      with_commas(smaller),
+      counted(std::ssize(survey.short_sides), "picture"),
+      smaller == 1 ? "is" : "are",
+      side,
+      smaller == 1 ? "it" : "them",
+      smaller == 1 ? "it" : "them")};
 }
 
 std::string first_splits(const ShardSurvey& survey, int64_t processes) {

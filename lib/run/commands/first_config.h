@@ -3,12 +3,15 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "run/commands.h"
 
 namespace dalle2 {
+
+class PictureShards;
 
 /// A first config, and what was found that it was made from.
 struct FirstConfig {
@@ -25,11 +28,12 @@ struct ShardSurvey {
   int64_t looked_at = 0;          ///< shards whose samples were read
   std::vector<std::string> urls;  ///< of these
   int64_t pictures = 0;           ///< of a folder of pictures, all of them; 0: it has shards
+  std::shared_ptr<const PictureShards> listing;  ///< of that folder, so that it is listed once
   int64_t embed_width = 0;   ///< of image embeddings beside the pictures in the shards; 0: none
   int64_t samples = 0;       ///< in these shards
   int64_t usable = 0;        ///< pictures of them that can be decoded
   int64_t with_caption = 0;  ///< of the samples
-  int64_t narrowest = 0;     ///< the shortest side of a picture, pixels
+  std::vector<int64_t> short_sides;  ///< of the pictures, pixels, ascending
 };
 
 /// @throws DataError for a folder without shards and pictures, or without a usable one, ConfigError for shards
@@ -44,8 +48,11 @@ bool holds_files(const std::string& folder, const std::vector<std::string>& endi
 /// The first of `names` that is a folder of .npy files in `folder` or beside it; empty if none is.
 std::string find_embeddings(const std::string& folder, const std::vector<std::string>& names);
 
-/// A side for a first run, pixels: a power of two, at most 64, that upsamples no picture if 16 will do.
-int64_t first_side(const InitCommand& command, int64_t narrowest);
+/// A side for a first run, pixels: a power of two from 16 to 64, which at least nine of ten pictures
+/// have, if 16 will do.
+int64_t first_side(const InitCommand& command, const ShardSurvey& survey);
+/// What a run of that side does with smaller pictures; empty if there are none.
+std::vector<std::string> of_smaller_pictures(const ShardSurvey& survey, int64_t side);
 
 /// Shares of train, val and test as JSON, so that each of the processes has a shard of each.
 /// @throws ConfigError for fewer than three a process

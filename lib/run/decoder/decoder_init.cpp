@@ -8,7 +8,7 @@ namespace dalle2 {
 
 FirstConfig decoder_first_config(const InitCommand& command) {
   const ShardSurvey survey = survey_shards(command.data);
-  const int64_t side = first_side(command, survey.narrowest);
+  const int64_t side = first_side(command, survey);
   FirstConfig first{.found = {describe(survey)}};
   const std::string folder = find_embeddings(command.data, {"img_emb", "embeddings"});
   std::string condition = R"("unconditional": true,        // no embeddings were found)", width,
@@ -28,6 +28,7 @@ FirstConfig decoder_first_config(const InitCommand& command) {
     first.found.push_back(
         fmt::format("image embeddings of width {} in {}, {}", dim, folder, embeddings.describe()));
   }
+  for (std::string& line : of_smaller_pictures(survey, side)) first.found.push_back(line);
   first.text = fmt::format(R"({{
   "decoder": {{
     {}
