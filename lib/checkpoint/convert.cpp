@@ -154,7 +154,7 @@ Value merged_checkpoint(const Cursor& checkpoint, const LoraChoice& lora) {
   }
   const StateDict plain = with_adapters(weights, checkpoint, lora);
   if (bare) return to_dict(plain);
-  return with_entries(plain, checkpoint, {"version", "config", kClipMergesKey});
+  return with_entries(plain, checkpoint, {"version", "config", kClipMergesKey, kClipIdentityKey});
 }
 
 /// Objects that are not plain data become text, versions their number.
@@ -259,8 +259,9 @@ ConvertReport convert_checkpoint(const std::string& in,
   Value root = read_checkpoint(in);
   if (weights == Weights::kAveraged) {
     const Cursor checkpoint(root, in);
-    root = with_entries(
-        averaged_weights(checkpoint), checkpoint, {"version", "lora", "config", kClipMergesKey});
+    root = with_entries(averaged_weights(checkpoint),
+                        checkpoint,
+                        {"version", "lora", "config", kClipMergesKey, kClipIdentityKey});
   }
   if (merge) root = merged_checkpoint(Cursor(root, in), *merge);
   return write_checkpoint(out, std::move(root));

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "checkpoint/clip/raw_clip.h"
 #include "checkpoint/module_state.h"
 #include "diffusion/decoder/pass_scopes.h"
 #include "model/clip/frozen_clip.h"
@@ -54,6 +55,16 @@ PriorTrainer::PriorTrainer(DiffusionPrior prior,
     : Trainer(plan_parts(prior, config), config, device),
       prior_(std::move(prior)),
       warmup_steps_(config.warmup_steps) {}
+
+Extras PriorTrainer::companions() const {
+  if (clip_identity_.empty()) return {};
+  return {{kClipIdentityKey, clip_identity_}};
+}
+
+void PriorTrainer::take_companions(const Cursor& root) {
+  const auto identity = root.value().is_dict() ? root.find(kClipIdentityKey) : std::nullopt;
+  if (identity && clip_identity_.empty()) clip_identity_ = identity->as_string();
+}
 
 at::Tensor PriorTrainer::step(const PriorInputs& inputs,
                               at::Generator generator,

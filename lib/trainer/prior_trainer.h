@@ -7,6 +7,8 @@
 
 #include <memory>
 #include <optional>
+#include <string>
+#include <utility>
 
 #include "config/prior/prior_run_config.h"
 #include "diffusion/prior/prior.h"
@@ -63,13 +65,20 @@ class PriorTrainer : public Trainer {
 
   DiffusionPrior prior() const { return prior_; }
 
+  /// Of which CLIP the embeddings are: a hash of its weights, which files of the prior hold; empty if it
+  /// is not known. What a file says holds only for a run that does not know it.
+  void set_clip_identity(std::string sha256) { clip_identity_ = std::move(sha256); }
+  void take_companions(const Cursor& root) override;
+
  private:
+  Extras companions() const override;
   void list_state(TrainState& state) const override;
   std::shared_ptr<torch::nn::Module> swap_network(
       size_t index, std::shared_ptr<torch::nn::Module> network) const override;
 
   mutable DiffusionPrior prior_;
   std::optional<int64_t> warmup_steps_;
+  std::string clip_identity_;
 };
 
 }  // namespace dalle2

@@ -205,7 +205,8 @@ class Clip(EndToEnd):
         text = ["sample", "--checkpoint", "decoder/model.pth", "--clip", self.trained / "clip/model.pth", "--prior", "prior/model.pth"]
         (self.dir / "texts.txt").write_text("a large red circle\na small blue ring\n")
         for out, batch in (("drawn", 2), ("again", 1)):
-            run(*text, "--text", "@texts.txt", "--num-prior-samples", 3, "--batch-size", batch, "--out", out, cwd=self.dir, check=0)
+            done = run(*text, "--text", "@texts.txt", "--num-prior-samples", 3, "--batch-size", batch, "--out", out, cwd=self.dir, check=0)
+            self.assertNotIn("warning", done.stderr)
         shape, values = harness.read_npy(self.dir / "drawn/samples.npy")
         self.assertEqual(shape, (2, 3, 16, 16))
         for a, b in zip(values, harness.read_npy(self.dir / "again/samples.npy")[1]):
@@ -217,6 +218,25 @@ class Clip(EndToEnd):
         self.assertEqual(struct.unpack(">II", sheet[16:24]), (2 * 130 + 2, 2 * (16 + 3 + 14 + 2) + 2))
         self.check_pictures_and_ways(text)
         self.check_messages_of_sample(text)
+        self.check_identity_of_the_clip(text, prior)
+
+    def check_identity_of_the_clip(self, text, prior):
+        """A prior's files say of which CLIP its embeddings are, however the run got them; one of another CLIP is warned of."""
+        other = self.clip_config(self.dir, "other.json", "other", train={"epochs": 1})
+        run("--config", other, cwd=self.dir, check=0)
+        prior["prior"]["clip"] = {"model": str(self.trained / "clip/checkpoint.pth")}
+        prior["data"].update(text_url=None, meta_url=str(self.dir / "embedded"))
+        prior["tracker"].update(data_path="captions", save={"save_to": "local", "save_latest_to": "captions.pth"})
+        run("--config", harness.write_config(self.dir / "captions.json", prior), cwd=self.dir, check=0)
+        run("convert", "prior/checkpoint.pth", "averaged.pth", "--ema", cwd=self.dir, check=0)
+        identity = json.loads((self.dir / "embedded/embeddings.json").read_text())["clip_sha256"]
+        for path in ("prior/model.pth", "prior/checkpoint.pth", "captions/model.pth", "averaged.pth"):
+            with self.subTest(path):
+                self.assertEqual(harness.inspect(path, self.dir)["clip_weights_sha256"]["value"], identity)
+                drawn = [*text[:3], "--prior", path, "--text", "a large red circle", "--out", "said"]
+                said = f"--prior {path}: trained with the embeddings of a CLIP whose weights have the sha256 {identity[:16]}, and --clip "
+                self.assertNotIn("sha256", run(*drawn, *text[3:5], cwd=self.dir, check=0).stderr)
+                self.assertIn(said, run(*drawn, "--clip", "other/model.pth", cwd=self.dir, check=0).stderr)
 
     def check_pictures_and_ways(self, text):
         """Variations, ways between two pictures or texts, and text diffs are drawn from embeddings that can be computed here."""

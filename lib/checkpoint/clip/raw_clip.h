@@ -14,6 +14,8 @@ namespace dalle2 {
 
 /// The entry of a file that holds the merges of a vocabulary of its own, as text.
 inline constexpr const char* kClipMergesKey = "clip_merges";
+/// The entry of a prior's file that says of which CLIP its embeddings were: weights_sha256().
+inline constexpr const char* kClipIdentityKey = "clip_weights_sha256";
 /// In the metadata of safetensors, and beside the state dict of a .pt.
 inline constexpr const char* kClipConfigKey = "clip_config";
 

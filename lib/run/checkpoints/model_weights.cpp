@@ -173,13 +173,13 @@ void log_parameters(const ParameterCount& count) {
 }
 
 std::string weights_sha256(const torch::nn::Module& module) {
-  std::string bytes;
+  Hash hash;
   for (const auto& [name, tensor] : state_dict(module)) {
     const at::Tensor plain = tensor.cpu().contiguous();
-    bytes += name;
-    bytes.append(static_cast<const char*>(plain.const_data_ptr()), plain.nbytes());
+    hash.add(name.data(), name.size());
+    hash.add(plain.const_data_ptr(), plain.nbytes());
   }
-  return to_hex(sha256(bytes));
+  return hash.hex();
 }
 
 ParameterBytes parameter_bytes(const torch::nn::Module& module) {

@@ -14,6 +14,10 @@
 
 namespace dalle2 {
 
+/// What `shards embed` writes beside the embeddings: with which CLIP, by weights_sha256(), and of what.
+inline constexpr const char* kEmbeddingsManifest = "embeddings.json";
+inline constexpr const char* kClipOfEmbeddings = "clip_sha256";
+
 /// Of a sample: its picture and its caption.
 LoaderOptions clip_needs();
 

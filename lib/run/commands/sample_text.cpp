@@ -6,8 +6,11 @@
 #include <fstream>
 #include <iterator>
 
+#include "base/log.h"
 #include "base/untrusted_text.h"
+#include "checkpoint/clip/raw_clip.h"
 #include "checkpoint/convert.h"
+#include "run/checkpoints/model_weights.h"
 #include "run/clip/clip_data.h"
 #include "run/commands/sample_clip.h"
 #include "run/prior/prior_data.h"
@@ -79,17 +82,38 @@ ClipTexts SampleClip::embed_texts(const char* option, const std::vector<std::str
   return {at::cat(embeds), at::cat(encodings), at::cat(masks)};
 }
 
+/// A prior of this version says of which CLIP its embeddings were. @param root of the prior's file
+static void warn_of_other_clip(const Cursor& root,
+                               const SampleCommand& command,
+                               const SampleClip& clip) {
+  const auto identity = root.value().is_dict() ? root.find(kClipIdentityKey) : std::nullopt;
+  if (!identity) return;
+  const std::string own = identity->as_string(), given = weights_sha256(clip.network());
+  if (own == given) return;
+  constexpr size_t kDigits = 16;
+  log_warning(
+      "sample",
+      "--prior {}: trained with the embeddings of a CLIP whose weights have the sha256 {}, and "
+      "--clip {} has {}: the pictures will not match the texts\n  Name the CLIP that the "
+      "prior's embeddings were made with.",
+      *command.prior_path,
+      own.substr(0, kDigits),
+      *command.clip_path,
+      given.substr(0, kDigits));
+}
+
 at::Tensor drawn_by_prior(const SampleCommand& command,
                           const SampleClip& clip,
                           const ClipTexts& texts,
                           const at::Device& device) {
-  DiffusionPrior prior =
-      load_prior({.checkpoint_path = *command.prior_path}, read_checkpoint(*command.prior_path));
+  const Value checkpoint = read_checkpoint(*command.prior_path);
+  DiffusionPrior prior = load_prior({.checkpoint_path = *command.prior_path}, checkpoint);
   const PriorConfig& config = prior->plan().config;
   check_clip_widths(config,
                     "--prior " + printable(*command.prior_path),
                     clip.network(),
                     "--clip " + printable(*command.clip_path));
+  warn_of_other_clip(Cursor(checkpoint, *command.prior_path), command, clip);
   prior->to(device);
   TextEmbedding of_prior{texts.embed, {}};
   if (config.condition_on_text_encodings) {

@@ -4,12 +4,18 @@
 #include <torch/types.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <utility>
 
 #include "base/error.h"
 #include "base/stop_signal.h"
 #include "base/text.h"
+#include "base/untrusted_json.h"
 #include "data/loader/drop_log.h"
+#include "io/files/atomic_file.h"
+#include "io/streams/url_source.h"
+#include "run/checkpoints/model_weights.h"
+#include "run/clip/clip_data.h"
 #include "run/device/device.h"
 
 namespace dalle2 {
@@ -46,6 +52,22 @@ PriorDataset prior_data(const TrainPriorConfig& config, const ClipEmbedder* clip
   std::optional<int64_t> clip_side;
   if (clip != nullptr) clip_side = clip->clip().image_size();
   return {config.data, config.prior, config.seed, clip_side};
+}
+
+std::string clip_identity(const TrainPriorConfig& config, const ClipEmbedder* clip) {
+  if (clip != nullptr) return weights_sha256(clip->clip());
+  const std::string url = config.data.text_url.value_or("");
+  if (url.empty() || !is_local_url(url)) return "";
+  const std::filesystem::path folder = std::filesystem::path(local_path(url)) / "";
+  const std::filesystem::path beside = folder.parent_path().parent_path() / kEmbeddingsManifest;
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(beside, ignored)) return "";
+  try {
+    const Json manifest = parse_untrusted_object(read_file(beside.string()));
+    return manifest.value(kClipOfEmbeddings, "");
+  } catch (const std::exception&) {  // it is there for people too
+    return "";
+  }
 }
 
 void check_usable(const PriorDataset& data, bool has_clip) {

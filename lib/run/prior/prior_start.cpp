@@ -17,7 +17,9 @@ std::unique_ptr<PriorTrainer> make_trainer(const LoadedPriorConfig& loaded,
   torch::manual_seed(static_cast<uint64_t>(loaded.config.seed));
   DiffusionPrior prior(loaded.plan);
   if (clip != nullptr) clip->hold_in(*prior);
+  const std::string identity = clip_identity(loaded.config, clip);  // before it moves to the device
   auto trainer = std::make_unique<PriorTrainer>(prior, loaded.config.train, device);
+  trainer->set_clip_identity(identity);
   log_parameters(count_parameters(*prior->net()));
   return trainer;
 }
