@@ -28,7 +28,8 @@ TEST_CASE("a folder without libtorch_cuda.so is a LibTorch for the CPU") {
   CHECK(library.state == State::absent);
   CHECK(library.path == folder / "libtorch_cuda.so");
   CHECK_THAT(cuda_library_text(library),
-             Contains("only for the CPU") && Contains(library.path.string() + " is absent"));
+             Contains("only for the CPU, without CUDA (") &&
+                 Contains(library.path.string() + " is absent"));
 }
 
 TEST_CASE("libtorch_cuda.so is left alone where there is no driver") {

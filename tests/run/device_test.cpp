@@ -41,7 +41,11 @@ TEST_CASE("without a GPU cuda falls back to the CPU with a line, or is refused")
   CHECK(choose_device("cuda:3", "/train/device", WithoutGpu::kQuiet).is_cpu());
   CHECK(log.lines().size() == 1);
   CHECK_THROWS_WITH(choose_device("cuda", "--device", WithoutGpu::kError),
-                    Contains("--device: \"cuda\" was requested, but no usable GPU"));
+                    "--device: \"cuda\" was requested, but no CUDA device was found: " +
+                        cuda_library_text(cuda_library()) +
+                        "\n  Use --device cpu, which is slower.");
+  CHECK_THROWS_WITH(choose_device("cuda", "/train/device", WithoutGpu::kError),
+                    Contains("\n  Set it to \"cpu\" to train on the CPU."));
 }
 
 }  // namespace

@@ -79,7 +79,8 @@ std::string gpu_uuid(int number) {
 std::string cuda_library_text(const CudaLibrary& library) {
   switch (library.state) {
     case CudaLibrary::State::absent:
-      return fmt::format("this LibTorch is only for the CPU ({} is absent)", library.path.string());
+      return fmt::format("this LibTorch is only for the CPU, without CUDA ({} is absent)",
+                         library.path.string());
     case CudaLibrary::State::no_driver:
       return "this machine has no NVIDIA driver (libcuda.so.1)";
     case CudaLibrary::State::failed:

@@ -53,12 +53,12 @@ at::Device choose_device(const std::string& name,
     return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(number));
   }
   if (without_gpu == WithoutGpu::kError) {
-    throw ConfigError(
-        "{}: \"{}\" was requested, but no usable GPU was found: {}\n  Set it to \"cpu\" to train "
-        "on the CPU.",
-        pointer,
-        name,
-        cuda_library_text(library));
+    throw ConfigError("{}: \"{}\" was requested, but no CUDA device was found: {}\n  {}",
+                      pointer,
+                      name,
+                      cuda_library_text(library),
+                      pointer.starts_with("--") ? "Use " + pointer + " cpu, which is slower."
+                                                : "Set it to \"cpu\" to train on the CPU.");
   }
   if (without_gpu == WithoutGpu::kWarn) {
     log_warning(
