@@ -46,7 +46,7 @@ Runner add_train(CLI::App& app) {
   app.add_flag(
       "--dump-config", o->dump_config, "Print the effective config with every default, and stop");
   add_processes(app, o->processes, "train");
-  app.add_flag("--quiet", o->quiet, "Show no progress and no lines for steps");
+  app.add_flag("--quiet", o->quiet, "Show only warnings, errors and how the run ended");
   app.add_flag(
       "--clear-results",
       o->clear_results,

@@ -22,7 +22,7 @@ struct TrainCommand {
   bool strict = false;                 ///< warnings about the config are errors
   bool dry_run = false;
   bool dump_config = false;
-  bool quiet = false;          ///< no progress, no lines of steps
+  bool quiet = false;          ///< warnings, errors and how the run ends, no more
   bool clear_results = false;  ///< of a VAE: grids and model files of earlier runs
   int64_t processes = 1;       ///< to start on this machine
 };

@@ -47,7 +47,9 @@ int64_t peak_of_step(const DryRunPlan::Network& network, int64_t batch) {
 /// same.
 int64_t bytes_of_batch(const DryRunPlan::Network& network, int64_t batch) {
   constexpr int64_t kMostTried = 32;
-  network.step(1);  // makes the gradients
+  // Makes the gradients, and what the network keeps of its last batch. This step is looked at too: LibTorch warns
+  // of memory that is given back later and of which it does not know the size.
+  peak_of_step(network, 1);
   int64_t size = 1, peak = peak_of_step(network, size), per_sample = 0;
   for (bool is_line = false; size < batch && size < kMostTried && !is_line; size *= 2) {
     const int64_t next = peak_of_step(network, 2 * size);

@@ -109,9 +109,11 @@ void Tracker::init(const TrackerStart& start) {
   }
 }
 
-/// What an earlier start has left in data_path says of itself.
+/// What an earlier start has left in data_path says of itself. Logged once: it is read again after the
+/// folder is locked.
 void Tracker::read_records() {
-  const AutoResumeMark mark = read_auto_resume(in_data_path(kAutoResumeFile), *loggers_);
+  const bool tells = !std::exchange(told_of_records_, true);
+  const AutoResumeMark mark = read_auto_resume(in_data_path(kAutoResumeFile), *loggers_, tells);
   auto_resumed_ = mark.resumes;
   marked_id_ = mark.run_id;
   own_files_.emplace(config_.data_path, mark.run_id);

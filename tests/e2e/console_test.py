@@ -10,6 +10,7 @@ import signal
 import struct
 import subprocess
 import termios
+import time
 
 import harness
 from harness import BINARY, EndToEnd, records, run, write_config
@@ -99,6 +100,8 @@ class Console(EndToEnd):
         self.check_terminal(shown)
         lines = shown_lines(shown)
         self.check_steps(lines, "Unet 0 Training Loss")
+        for text in (r"Number of parameters: \d+ total", r"Unet 1 has \d+ total", r"Unet 2 has \d+ total"):
+            self.assertEqual(len(re.findall(text, shown)), 1, shown)
         self.assertRegex(shown, r"epoch 1/2 \[=*>? *\] [\d,]+/[\d,]+")
         for number in (0, 1):
             for line in (f"[train] Starting epoch {number}",
@@ -137,7 +140,7 @@ class Console(EndToEnd):
                 self.assertEqual(code, 0, shown)
                 self.check_terminal(shown)
                 self.assertIn("RUN HAS BEEN AUTO-RESUMED WITH THE LOGGER TYPE ConsoleLogger.", shown)
-                self.assertRegex(shown, rf"  Resuming with epoch {epoch} at sample \d+\r\n")
+                self.assertRegex(shown, rf"\[ckpt\] Resuming with epoch {epoch} at sample \d+\r\n")
                 harness.shutil.rmtree(self.dir / "out")
 
     def test_errors_on_a_terminal(self):
@@ -166,8 +169,11 @@ class Console(EndToEnd):
                 self.check_steps(lines, key)
                 for number in (0, 1):
                     self.assertTrue(any(f"[train] epoch {number}/2, " in line for line in lines), text)
+                loaded = r"having seen [\d,]+ samples with .*validation loss [\d.e-]+\n\[(.*\n)+"
                 again = self.train(config).stdout
-                self.assertRegex(again, r"having seen [\d,]+ samples with .*validation loss [\d.e-]+\n  Resuming with ")
+                self.assertRegex(again, loaded + r"\[train\] nothing left to do: the run has finished")
+                self.assertNotIn("Resuming", again)
+                self.assertRegex(self.train(config, "--set=/train/epochs=3").stdout, loaded + r"\[ckpt\] Resuming with ")
                 harness.shutil.rmtree(self.dir / "out")
 
     def test_a_terminal_that_cannot_draw_over_a_line_gets_plain_ones(self):
@@ -176,11 +182,25 @@ class Console(EndToEnd):
         self.assertNotIn("\x1b", shown)
         self.check_lines(shown.split("\r\n"))
 
-    def test_quiet_leaves_steps_and_progress_out(self):
-        done = self.train(self.decoder(epochs=1), "--quiet")
-        self.assertNotRegex(done.stdout, r"step \d+  loss|\[train\] epoch")
-        self.assertRegex(done.stdout, r"step \d+  validation loss")
+    def test_quiet_shows_warnings_errors_and_how_the_run_ended(self):
+        done = self.train(self.decoder(), "--quiet")
+        self.assertRegex(done.stdout, r"\A\[train\] done: 2 epochs, \d+ samples\n\Z")
+        self.assertEqual(done.stderr, "")
         self.assertTrue([record for record in records(self.dir / "out") if "Unet 0 Training Loss" in record])
+        self.assertRegex(self.train(self.decoder(), "--quiet").stdout, r"\A\[train\] nothing left to do: [^\n]*\n\[train\] done: 2 epochs, \d+ samples\n\Z")
+        (self.dir / "out/checkpoint.pth").unlink()  # latest.pth may be the same file
+        (self.dir / "out/checkpoint.pth").write_bytes(b"damaged")
+        done = self.train(self.decoder(), "--quiet")
+        self.assertRegex(done.stderr, r"\A\[ckpt\] warning: out/checkpoint.pth: ")
+        process = subprocess.Popen([BINARY, "--config", self.decoder(epochs=1000), "--quiet"], cwd=self.dir, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        before = len(records(self.dir / "out"))
+        while len(records(self.dir / "out")) == before:
+            self.assertIsNone(process.poll())
+            time.sleep(0.02)
+        process.send_signal(signal.SIGTERM)
+        shown = process.communicate(timeout=60)[0]
+        self.assertTrue(shown.startswith("[train] signal 15: saving and stopping; run the same command again to resume\n"), shown)
 
     def test_a_line_of_another_rank_has_a_line_of_the_terminal_to_itself(self):
         shards = self.dir / "damaged"
@@ -211,7 +231,7 @@ class Console(EndToEnd):
         # Nobody reads the warning of a batch job, or of processes that a launcher starts.
         for by in ({"SLURM_JOB_ID": "1"}, harness.rank_variables(0, 1, harness.free_port())):
             done = self.train(self.decoder(epochs=1, device=name, n_sample_images=0), check=2, env=by)
-            self.assertIn(f'/train/device: "{name}" was requested, but no usable GPU was found', done.stderr)
+            self.assertIn(f'/train/device: "{name}" was requested, but no CUDA device was found', done.stderr)
 
 
 if __name__ == "__main__":

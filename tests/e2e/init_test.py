@@ -6,6 +6,7 @@ import tarfile
 
 from harness import EndToEnd, checkpoint_content, demo_shard_count, main, run, without_comments, write_npy
 from prior_data import make_embeddings
+from vae_runs import write_white
 
 
 class Init(EndToEnd):
@@ -55,7 +56,9 @@ class Init(EndToEnd):
         shown = self.init(self.shards, "--kind", "vae", "--image-size", 16)
         self.assertIn("pictures in ", shown)
         self.assertEqual(self.read("vae.json")["data"]["image_size"], 16)
-        self.assertIn("steps: 5,000", self.dry_run("vae.json"))
+        done = run("--config", "vae.json", "--dry-run", cwd=self.dir, check=0)
+        self.assertIn("steps: 5,000", done.stdout)
+        self.assertEqual(done.stderr, "")  # nothing of LibTorch's about memory
 
     def pictures(self, name, **options):
         """A folder of pictures with captions, from the demo's shards."""
@@ -88,6 +91,30 @@ class Init(EndToEnd):
         next(path for path in folder.rglob("*") if path.suffix in (".png", ".jpg", ".webp")).unlink()
         done = run("--config", "decoder.json", *smaller, "--set=/train/epochs=3", cwd=self.dir, check=2)
         self.assertIn("a data set of 96 pictures, now there are 95 pictures", done.stderr)
+
+    def test_one_tiny_picture_does_not_decide_the_size(self):
+        (self.dir / "mine").mkdir()
+        for number in range(40):
+            write_white(self.dir / f"mine/{number:02}.png", 20 if number == 7 else 70)
+        said = "found: 1 of 40 pictures is smaller than the run's 64 px: the run enlarges it. Remove it, or choose another size with --image-size"
+        shown = self.init("mine")
+        self.assertIn("40 pictures; 40 pictures looked at: 0 with a caption, shortest side 20 px", shown)
+        self.assertIn(said, shown)
+        self.assertEqual(self.read("decoder.json")["decoder"]["image_size"], 64)
+        self.dry_run("decoder.json")
+        smaller = [f"--set={each}" for each in ("/train/epochs=1", "/train/device=cpu", "/decoder/unets/0/dim=8", "/decoder/sample_timesteps=[2]",
+                                                "/data/splits={\"train\": 0.9, \"val\": 0.05, \"test\": 0.05}")]
+        done = run("--config", "decoder.json", *smaller, cwd=self.dir, check=0)
+        self.assertIn("[train] done: 1 epoch, 36 samples", done.stdout)
+        self.assertNotIn("smaller than", self.init("mine", "--image-size", 16, "--overwrite"))
+        # From four small pictures on, the size is theirs.
+        for number in range(4):
+            write_white(self.dir / f"mine/{number:02}.png", 20)
+        self.assertNotIn("smaller than", self.init("mine", "--overwrite"))
+        self.assertEqual(self.read("decoder.json")["decoder"]["image_size"], 16)
+        for number in range(40):
+            (self.dir / f"mine/{number:02}.png").write_bytes(b"no picture")
+        self.assertRegex(self.init("mine", "--overwrite", check=3), r"mine: no usable picture in the first 40 pictures: mine/00.png: ")
 
     def test_a_clip_needs_captions(self):
         self.init(self.shards, "--kind", "clip")

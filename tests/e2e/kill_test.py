@@ -47,7 +47,7 @@ class Kill(EndToEnd):
 
     def start(self, config, ranks=1, **env):
         several = ["--nproc-per-node", str(ranks)] if ranks > 1 else []
-        return subprocess.Popen([BINARY, "--quiet", "--config", config, *several], cwd=self.dir, stdout=subprocess.PIPE,
+        return subprocess.Popen([BINARY, "--config", config, *several], cwd=self.dir, stdout=subprocess.PIPE,
                                 stderr=subprocess.STDOUT, text=True,
                                 env={**os.environ, "OMP_NUM_THREADS": "1", **env})
 
@@ -86,7 +86,7 @@ class Kill(EndToEnd):
     def kill_often(self, kills, seed, ranks=1, **train):
         """Starts a run, kills it and starts it again; yields its number and mode behind each kill."""
         draw = random.Random(seed)
-        run("--quiet", "--config", self.saving_config("first.json", {**SHORT, "epochs": 1}, "sync"), cwd=self.dir, check=0)
+        run("--config", self.saving_config("first.json", {**SHORT, "epochs": 1}, "sync"), cwd=self.dir, check=0)
         for kill in range(kills):
             mode = ("async", "sync")[kill % 2]
             options = {key: draw.choice(values) for key, values in train.items()}
@@ -100,7 +100,7 @@ class Kill(EndToEnd):
                 now = self.check_run()
                 self.assertGreaterEqual(now, seen)  # nothing is trained again
                 seen = now
-        run("--quiet", "--config", self.saving_config("last.json", {**SAVING, "epochs": 1}, "async"), cwd=self.dir, check=0)
+        run("--config", self.saving_config("last.json", {**SAVING, "epochs": 1}, "async"), cwd=self.dir, check=0)
         self.assertFalse(list((self.dir / "out").rglob("*.part")))
 
     def test_kills_of_random_ranks_at_random_moments(self):
@@ -111,7 +111,7 @@ class Kill(EndToEnd):
                 self.assertGreaterEqual(now, seen)
                 seen = now
         self.assertGreater(seen, 4 * BATCH)
-        run("--quiet", "--config", self.saving_config("last.json", {**SAVING, "epochs": 1}, "async"), cwd=self.dir, check=0)
+        run("--config", self.saving_config("last.json", {**SAVING, "epochs": 1}, "async"), cwd=self.dir, check=0)
 
     @needs_reference
     def test_every_file_that_a_kill_leaves_is_loaded_by_the_reference(self):
@@ -128,7 +128,7 @@ class Kill(EndToEnd):
 
     def prepared(self):
         """The folder of a run that has finished an epoch, to start each failing run from, and the configs of that start."""
-        run("--quiet", "--config", self.saving_config("first.json", {**SHORT, "epochs": 1}, "sync"), cwd=self.dir, check=0)
+        run("--config", self.saving_config("first.json", {**SHORT, "epochs": 1}, "sync"), cwd=self.dir, check=0)
         for mode in MODES:
             self.saving_config(f"{mode}.json", SHORT, mode)
         return self.check_run()
@@ -137,7 +137,7 @@ class Kill(EndToEnd):
         """Lets one call of a start fail, in a folder runs/<how>_<mode>_<spec>. Returns what became of the process."""
         folder = self.dir / "runs" / f"{how}_{mode}_{spec.replace(':', '_')}"
         shutil.copytree(self.dir / "out", folder / "out")
-        return run("--quiet", "--config", self.dir / f"{mode}.json", cwd=folder, env={"DALLE2_FAIL_AT": f"{spec}:{how}"})
+        return run("--config", self.dir / f"{mode}.json", cwd=folder, env={"DALLE2_FAIL_AT": f"{spec}:{how}"})
 
     def check_ended(self, done, spec, how):
         """A killed process, or one that ended for the disk and says why."""
@@ -153,7 +153,7 @@ class Kill(EndToEnd):
         for name, samples in checked.items():
             self.assertGreaterEqual(samples, seen, name)
         def go_on(folder):
-            done = run("--quiet", "--config", self.dir / ("async.json" if "_async_" in folder.name else "sync.json"), cwd=folder,
+            done = run("--config", self.dir / ("async.json" if "_async_" in folder.name else "sync.json"), cwd=folder,
                        check=0)
             self.assertIn("having seen", done.stdout)
             self.assertFalse(list(folder.rglob("*.part")), folder)
@@ -180,17 +180,17 @@ class Kill(EndToEnd):
         self.check_failed(seen)
 
     def test_a_kill_between_a_checkpoint_and_the_savers_costs_no_best(self):
-        run("--quiet", "--config", self.saving_config("sync.json", {**SAVING, "epochs": 1, "save_every_n_samples": 10**6}, "sync"),
+        run("--config", self.saving_config("sync.json", {**SAVING, "epochs": 1, "save_every_n_samples": 10**6}, "sync"),
             cwd=self.dir, check=0)
         best = harness.checkpoint_content(self.dir / "out/best.pth", self.dir)
         for number in itertools.count(4):  # until the kill comes just there
             shutil.rmtree(self.dir / "out")
-            done = run("--quiet", "--config", "sync.json", cwd=self.dir, env={"DALLE2_FAIL_AT": f"rename:{number}:abort"})
+            done = run("--config", "sync.json", cwd=self.dir, env={"DALLE2_FAIL_AT": f"rename:{number}:abort"})
             self.assertEqual(done.returncode, 137, number)
             if (self.dir / "out/checkpoint.pth").exists():
                 break
         self.assertFalse((self.dir / "out/best.pth").exists())
-        run("--quiet", "--config", "sync.json", cwd=self.dir, check=0)
+        run("--config", "sync.json", cwd=self.dir, check=0)
         self.assertEqual(harness.checkpoint_content(self.dir / "out/best.pth", self.dir)[0], best[0])
 
     def kill_before_the_savers(self, config, out):
@@ -258,7 +258,7 @@ class Kill(EndToEnd):
         done = run("fsck", "out", cwd=self.dir, check=3)
         self.assertIn("expected CRC-32", done.stdout)
         self.assertIn("out/latest.pth: damaged", done.stdout)
-        done = run("--quiet", "--config", self.saving_config("async.json", SHORT, "async"), cwd=self.dir, check=0)
+        done = run("--config", self.saving_config("async.json", SHORT, "async"), cwd=self.dir, check=0)
         said = done.stdout + done.stderr
         self.assertIn("Falling back to out/latest.pth", said)
         self.assertIn(f"Falling back to {older.relative_to(self.dir)}", said)
@@ -266,13 +266,13 @@ class Kill(EndToEnd):
         run("fsck", "out", cwd=self.dir, check=0)
         for path in (self.dir / "out").rglob("*.pth"):
             path.write_bytes(path.read_bytes()[:1000])
-        done = run("--quiet", "--config", self.dir / "async.json", cwd=self.dir, check=3)
-        self.assertIn("No older file is whole: `dalle2-train fsck out` says more.", done.stderr)
+        done = run("--config", self.dir / "async.json", cwd=self.dir, check=3)
+        self.assertIn("No older checkpoint is intact: `dalle2-train fsck out` shows which are intact.", done.stderr)
 
     def test_files_saved_in_the_background_are_those_of_a_run_that_waits(self):
         tensors = {}
         for mode in MODES:
-            run("--quiet", "--config", self.saving_config(f"{mode}.json", SHORT, mode), cwd=self.dir, check=0)
+            run("--config", self.saving_config(f"{mode}.json", SHORT, mode), cwd=self.dir, check=0)
             shutil.move(self.dir / "out", self.dir / mode)
             names = sorted(path.relative_to(self.dir / mode) for path in (self.dir / mode).rglob("*.pth"))
             tensors[mode] = {}

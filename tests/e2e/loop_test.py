@@ -98,8 +98,8 @@ class Loop(EndToEnd):
     def test_the_start_tells_what_is_trained(self):
         output, _, _ = self.start(epochs=1, n_sample_images=0)
         self.assertIn("conditioned on precomputed image embeddings", output)
-        total = int(re.search(r"Number of parameters: (\d+) total; \d+ training", output).group(1))
-        self.assertEqual(int(re.search(r"Unet 1 has (\d+) total; \d+ training", output).group(1)), total)
+        self.assertRegex(output, r"Number of parameters: \d+ total; \d+ training")
+        self.assertNotIn("Unet 1 has", output)  # one unet is all of them
         self.assertRegex(output, r"shards: \d+ train, \d+ val, \d+ test")
 
     def test_guidance_changes_the_pictures_and_not_the_training(self):

@@ -33,7 +33,7 @@ class Vae(VaeRuns):
     def test_a_run_leaves_what_muses_trainer_leaves(self):
         done = self.train(self.write("run"))
         self.assertIn("pictures: 48 train, 12 val; batches of 4", " ".join(done.stdout.split()))
-        self.assertIn("training complete", done.stdout)
+        self.assertIn("[train] done: ", done.stdout)
         results = sorted(path.name for path in (self.dir / "run" / "results").iterdir())
         names = [f"{n}{kind}" for n in (0, 5, 10) for kind in (".png", ".ema.png")]
         pictures = sorted(names)

@@ -190,8 +190,19 @@ TEST_CASE("where no checkpoint is good the run ends, and says how to find out mo
   for (const auto& entry : fs::recursive_directory_iterator(folder.path())) {
     if (entry.path().extension() == ".pth") fs::resize_file(entry.path(), 100);
   }
-  ToyRun run(config);
-  CHECK_THROWS_WITH(run.run(), Contains("No older file is whole: `dalle2-train fsck"));
+  const std::string fsck = ": `dalle2-train fsck " + config.tracker.data_path + "` shows which";
+  CHECK_THROWS_WITH(ToyRun(config).run(),
+                    Contains("No older checkpoint is intact" + fsck) &&
+                        Contains("To start from zero, choose another /tracker/data_path") &&
+                        !Contains("keep_last"));
+  for (const auto& entry : fs::recursive_directory_iterator(folder.path())) {
+    const fs::path& path = entry.path();
+    if (path.extension() == ".pth" && path.filename() != "checkpoint.pth") fs::remove(path);
+  }
+  CHECK_THROWS_WITH(ToyRun(config).run(),
+                    Contains("There is no other checkpoint" + fsck) &&
+                        Contains("To resume from a copy, name it in /tracker/load (file_path)") &&
+                        Contains("/tracker/keep_last keeps older checkpoints of later runs."));
 }
 
 TEST_CASE("tensors that differ are reported by name, not by counts of the optimizer") {

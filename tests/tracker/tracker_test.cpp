@@ -189,6 +189,17 @@ TEST_CASE("the first run with auto_resume says so and leaves the mark") {
         "{\"run_id\": \"" + tracker.run_id() + "\", \"step\": 3}\n{\"loss\": 0.5, \"step\": 3}\n");
 }
 
+TEST_CASE("what the records say is told once, though they are read before and after the lock") {
+  Run run;
+  run.auto_resume(true);
+  run.config.overwrite_data_path = true;
+  fs::create_directory("data");
+  Tracker tracker(run.config, test::placeholders(), /*dummy=*/false, test::read_facts);
+  tracker.look_for_earlier_run();
+  test::begin(tracker);
+  CHECK(run.log.count("this is the first start") == 1);
+}
+
 TEST_CASE("the second run with auto_resume goes on with the first and warns of it") {
   Run run;
   run.auto_resume(true);

@@ -46,7 +46,7 @@ void check_finite(const Trainer& trainer, const std::string& path) {
   if (!part) return;
   throw DataError(
       "{}: the {} are not finite, and a run that resumes from them would stop at once\n  Load "
-      "another checkpoint; `dalle2-train fsck` shows which are whole.",
+      "another checkpoint; `dalle2-train fsck` shows which are intact.",
       path,
       *part);
 }
@@ -211,10 +211,14 @@ std::optional<RunCheckpoints::Found> RunCheckpoints::take_up(
                  .reason = reason_of_base(trainer_, Cursor(base->second), base->first)};
   }
   if (last_fault.empty()) return std::nullopt;
-  if (candidates.size() == 1) throw DataError("{}", last_fault);
-  throw DataError("{}\n  No older file is whole: `dalle2-train fsck {}` says more.",
-                  last_fault,
-                  session_.tracker().data_path());
+  throw DataError(
+      "{}\n  {}: `dalle2-train fsck {}` shows which are intact. To resume from a copy, name it in "
+      "/tracker/load (file_path). To start from zero, choose another /tracker/data_path, and leave "
+      "/tracker/load out unless it has only_auto_resume.{}",
+      last_fault,
+      candidates.size() == 1 ? "There is no other checkpoint" : "No older checkpoint is intact",
+      session_.tracker().data_path(),
+      candidates.size() == 1 ? " /tracker/keep_last keeps older checkpoints of later runs." : "");
 }
 
 void RunCheckpoints::load(const Value& checkpoint, const std::string& path, bool compares_config) {
@@ -238,7 +242,7 @@ void RunCheckpoints::load(const Value& checkpoint, const std::string& path, bool
     position_.restart_epoch();
   }
   session_.group().set_step(trainer_.first_steps());
-  tell_position(path);
+  tell_position(path, /*at_start=*/compares_config);
 }
 
 void RunCheckpoints::read_own(const Cursor& root) {
@@ -299,9 +303,20 @@ void RunCheckpoints::carry_untrained(const Cursor& root) {
            fmt::join(taken, ", "));
 }
 
-void RunCheckpoints::tell_position(const std::string& path) const {
-  log_info("ckpt", "Loaded model from {} on {}", path, position_.description());
+/// @param at_start what the run resumes with is told by tell_resuming(), if it has anything left to do
+void RunCheckpoints::tell_position(const std::string& path, bool at_start) const {
+  const std::string where = position_.description();
+  log_info("ckpt",
+           "Loaded model from {} on {}",
+           path,
+           at_start ? where.substr(0, where.find('\n')) : where);
   warn_if_nothing_is_left(position_, config_.epochs, path);
+}
+
+void RunCheckpoints::tell_resuming() const {
+  const std::string where = position_.description();
+  const size_t second = where.find("Resuming");
+  if (second != std::string::npos) log_info("ckpt", "{}", where.substr(second));
 }
 
 void RunCheckpoints::end_saving() {
@@ -311,6 +326,7 @@ void RunCheckpoints::end_saving() {
 
 ExitCode RunCheckpoints::finish(ExitCode code) {
   session_.together("the last save", [this] { end_saving(); });
+  session_.end_quiet();
   if (code == ExitCode::kDone) {
     log_info("train",
              "done: {}, {}",

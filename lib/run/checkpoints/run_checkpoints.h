@@ -38,13 +38,15 @@ class RunCheckpoints {
                  const SharedTrainConfig& config,
                  ConfigTexts texts);
 
-  /// Resumes from the newest checkpoint that is whole, fits, and holds finite weights, or starts
+  /// Resumes from the newest checkpoint that is intact, fits, and holds finite weights, or starts
   /// from zero; then the run may write. For a run with adapters a checkpoint that has them comes
   /// before the weights it started from, whatever the order.
   /// @throws DataError if there are checkpoints and none is good; ConfigError if the config gives
   /// the checkpoint another meaning, or adapters find no weights to stand on; StoppedError on all
   /// ranks after a signal while it looked, with nothing changed
   StartedFrom start();
+  /// Says where in the run a start from a checkpoint begins.
+  void tell_resuming() const;
   /// How much data the run has. Call it before start(), which compares it with the checkpoint.
   void set_data_size(DataSize size) { data_size_ = std::move(size); }
   /// What start() will probably resume from, with tensors without their contents, for decisions
@@ -104,7 +106,7 @@ class RunCheckpoints {
   void check_same_start(const std::optional<Found>& found);
   void check_same_weights();
   std::vector<std::string> own_checkpoints();
-  void tell_position(const std::string& path) const;
+  void tell_position(const std::string& path, bool at_start) const;
   void check_state() const;
   void forget_later_averages() const;
   void start_saving(SaveRequest request, Value checkpoint, Value model);

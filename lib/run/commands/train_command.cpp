@@ -50,6 +50,12 @@ namespace {
 /// A signal before there is anything to save; afterwards the run answers it itself.
 ExitCode train(const TrainCommand& command, const LoadedRun& loaded, ProcessGroup& group) {
   check_same_config(group, loaded.full_json, loaded.train->device);
+  // Only warnings and errors, until the run tells how it ends.
+  if (command.quiet) set_least_log_level(LogLevel::kWarning);
+  const auto stopped = [&](int64_t signal) {
+    if (command.quiet && group.is_main()) set_least_log_level(LogLevel::kInfo);
+    return stopped_before_the_start(signal);
+  };
   std::unique_ptr<TrainingRun> run;
   // A signal breaks the opening off on the rank that got it: the others hear of it afterwards.
   int64_t stopped_by = group.most(stop_requested(), "stop before the start");
@@ -64,13 +70,13 @@ ExitCode train(const TrainCommand& command, const LoadedRun& loaded, ProcessGrou
     }
   }
   stopped_by = group.most(stopped_by, "stop while the data was opened");
-  if (stopped_by != 0) return stopped_before_the_start(stopped_by);
+  if (stopped_by != 0) return stopped(stopped_by);
   ExitCode code = ExitCode::kDone;
   try {
     run->read_examples();
     code = run->run();
   } catch (const StoppedError&) {
-    return stopped_before_the_start(group.heard_stop());
+    return stopped(group.heard_stop());
   }
   try {
     check_stdout();

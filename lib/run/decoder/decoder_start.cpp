@@ -47,6 +47,7 @@ void log_parameters(const std::vector<std::shared_ptr<UnetImpl>>& unets) {
     all.training += counts.back().training;
   }
   log_parameters(all);
+  if (counts.size() == 1) return;
   for (size_t i = 0; i < counts.size(); ++i) {
     log_info(
         "model", "Unet {} has {} total; {} training", i + 1, counts[i].total, counts[i].training);

@@ -78,12 +78,17 @@ at::Generator RunSession::generator(std::string_view purpose, int64_t epoch, int
       {seed_, purpose, epoch, step}, on_cpu ? at::Device(at::kCPU) : device_, draws_by_all_bits_);
 }
 
+void RunSession::end_quiet() const {
+  if (quiet_ && group_->is_main()) set_least_log_level(LogLevel::kInfo);
+}
+
 bool RunSession::stop_asked() {
   if (stopped_) return true;
   const int64_t signal = group_->heard_stop();
   if (signal == 0) return false;
   stopped_ = true;
   progress_.finish();
+  end_quiet();
   log_info("train", "signal {}: saving and stopping; run the same command again to resume", signal);
   return true;
 }

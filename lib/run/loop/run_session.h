@@ -77,6 +77,8 @@ class RunSession {
   Progress& progress() { return progress_; }
   StepTimes& times() { return times_; }
   bool quiet() const { return quiet_; }
+  /// What --quiet hides ends where the run does: how it ends is shown.
+  void end_quiet() const;
   int64_t seed() const { return seed_; }
   ProcessGroup& group() { return *group_; }
   int64_t group_size() const { return group_->size(); }

@@ -81,12 +81,14 @@ ExitCode TrainingRun::run_to_the_end() {
   if (checkpoints_.start() == StartedFrom::kCheckpoint) {
     guard_.remember();
     if (was_finished()) {
+      session_.end_quiet();
       log_info(
           "train",
           "nothing left to do: the run has finished; to train further, raise epochs (for a VAE "
           "num_train_steps) in /train");
       return checkpoints_.finish(ExitCode::kDone);
     }
+    checkpoints_.tell_resuming();
   }
   prepare();
   ExitCode code = ExitCode::kStopped;

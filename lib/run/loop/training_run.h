@@ -32,7 +32,7 @@ namespace dalle2 {
 
 /// What a process of a run is.
 struct RunProcess {
-  bool quiet = false;             ///< no progress line
+  bool quiet = false;             ///< no progress, no lines of steps
   ProcessGroup* group = nullptr;  ///< null: alone; else it has to outlive the run
 };
 

@@ -8,7 +8,6 @@
 #include <optional>
 
 #include "base/error.h"
-#include "base/log.h"
 #include "base/untrusted_text.h"
 #include "run/device/device.h"
 
@@ -31,7 +30,6 @@ ExitCode VaeRun::run_epochs() {
   } else {
     save_model();  // the last one, whatever its number
   }
-  log_info("train", "training complete");
   return ExitCode::kDone;
 }
 

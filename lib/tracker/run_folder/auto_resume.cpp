@@ -32,7 +32,7 @@ constexpr const char* kTypeKey = "logger_type";
 }
 
 /// Each key of the mark overwrites the logger's attribute of that name.
-void set_attributes(const std::string& path, const Json& mark, Logger& logger) {
+void set_attributes(const std::string& path, const Json& mark, Logger& logger, bool tells) {
   for (const auto& [name, value] : mark.items()) {
     if (name == kTypeKey || name == kRunIdKey) continue;
     try {
@@ -41,6 +41,7 @@ void set_attributes(const std::string& path, const Json& mark, Logger& logger) {
     } catch (const ConfigError& error) {
       throw_unreadable(path, error.what());
     }
+    if (!tells) continue;
     log_warning("track", "{}: \"{}\" is not an attribute of {}", path, name, logger.type_name());
   }
 }
@@ -64,7 +65,10 @@ std::vector<Json> marks_in(const std::string& path, const Json& content) {
 }
 
 /// Gives each mark to a logger of its type: those of one type in order.
-void give_out(const std::string& path, const std::vector<Json>& marks, const Loggers& loggers) {
+void give_out(const std::string& path,
+              const std::vector<Json>& marks,
+              const Loggers& loggers,
+              bool tells) {
   std::vector<Logger*> free;
   for (const auto& logger : loggers.all()) free.push_back(logger.get());
   for (const Json& mark : marks) {
@@ -81,9 +85,10 @@ void give_out(const std::string& path, const std::vector<Json>& marks, const Log
           loggers.type_names(),
           fs::path(path).parent_path().string());
     }
-    set_attributes(path, mark, **logger);
+    set_attributes(path, mark, **logger, tells);
     free.erase(logger);
   }
+  if (!tells) return;
   for (const Logger* logger : free) {
     log_info(
         "track", "{}: not of the earlier starts, it begins with this one", logger->type_name());
@@ -92,10 +97,10 @@ void give_out(const std::string& path, const std::vector<Json>& marks, const Log
 
 }  // namespace
 
-AutoResumeMark read_auto_resume(const std::string& path, const Loggers& loggers) {
+AutoResumeMark read_auto_resume(const std::string& path, const Loggers& loggers, bool tells) {
   std::error_code ignored;
   if (!fs::exists(path, ignored)) {
-    if (loggers.auto_resume()) {
+    if (loggers.auto_resume() && tells) {
       log_info("track",
                "/tracker/log/auto_resume is true, and there is no run to resume: this is the first "
                "start");
@@ -104,7 +109,7 @@ AutoResumeMark read_auto_resume(const std::string& path, const Loggers& loggers)
   }
   if (!loggers.auto_resume()) return {};
   const Json content = parse_untrusted_object(read_file(path));
-  give_out(path, marks_in(path, content), loggers);
+  give_out(path, marks_in(path, content), loggers, tells);
   AutoResumeMark found{.resumes = true};
   const auto id = content.find(kRunIdKey);
   if (id != content.end() && id->is_string() && is_run_id(id->get<std::string>())) {

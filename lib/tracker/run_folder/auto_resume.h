@@ -21,8 +21,9 @@ struct AutoResumeMark {
 /// auto_resume off, it means nothing (Tracker takes it away); present with auto_resume on, the run
 /// may resume, and the attributes in the file take the place of the loggers' own, as in the
 /// reference. A logger that the file does not know starts over. Changes no file.
+/// @param tells whether to log what it means
 /// @throws ConfigError the file is of a logger that the run has not, or unreadable
-AutoResumeMark read_auto_resume(const std::string& path, const Loggers& loggers);
+AutoResumeMark read_auto_resume(const std::string& path, const Loggers& loggers, bool tells);
 
 /// Writes `path`, whole or not at all: of one logger as the reference does, of several a list.
 void write_auto_resume(const std::string& path, const Loggers& loggers, const std::string& run_id);
