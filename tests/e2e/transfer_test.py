@@ -141,6 +141,28 @@ class Resumes(Services):
             self.assertEqual(checkpoint_content(self.dir / name / "checkpoint.pth", self.dir),
                              checkpoint_content(self.dir / "through/checkpoint.pth", self.dir))
 
+    def test_a_dry_run_says_what_a_run_would_start_from(self):
+        self.train(self.write("first.json", "first"))
+        saved = self.content("first/checkpoint.pth")
+        (self.dir / "web/first.pth").write_bytes(saved)
+        with Server(self.dir / "web") as web, HubDouble() as hub, contextlib.closing(WandbDouble()) as wandb:
+            env = self.env(hub, wandb)
+            hub_saver = self.hub_saver()
+            self.train(self.write("kept.json", "kept", save=[hub_saver, {"save_to": "wandb", "wandb_run_path": "/".join(WANDB_RUN),
+                                                                         "save_latest_to": "latest.pth"}]), env=env)
+            for load, start in (({"load_from": "url", "url": f"{web.url}/first.pth"}, "the file of /tracker/load"),
+                                ({"load_from": "huggingface", "huggingface_repo": REPO, "huggingface_file_path": "latest.pth"},
+                                 "the file of /tracker/load"),
+                                ({"load_from": "wandb", "wandb_file_path": "latest.pth", "wandb_run_path": "/".join(WANDB_RUN)},
+                                 "the file of /tracker/load"),
+                                (None, "zero")):
+                with self.subTest(load=load):
+                    config = self.write("again.json", "first", load=load, log={"log_type": "console"})
+                    done = self.train(config, "--dry-run", env=env)
+                    self.assertIn(f"[track] warning: the run itself would start from {start}; in first it would rename what an earlier run left: "
+                                  "auto_resume.json, checkpoint.pth, ", done.stderr)
+        self.assertEqual(self.content("first/checkpoint.pth"), saved)
+
     def test_one_of_two_processes_fetches_and_both_read(self):
         self.train(self.write("first.json", "first"))
         (self.dir / "web/first.pth").write_bytes(self.content("first/checkpoint.pth"))

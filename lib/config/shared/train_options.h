@@ -325,7 +325,9 @@ struct LoopConfig {
              within(1, most::kBatch));
     D2_FIELD(
         log_every_n_updates,
-        "Updates between two records of the log. The logged loss is the mean of that many updates.",
+        "Updates between two records of the log. The logged loss is the mean of that many updates. "
+        "As in the reference, the count starts again with each epoch, and the first update of an "
+        "epoch makes a record.",
         within(1, 10'000));
     D2_FIELD(async_save,
              "Write checkpoints while training continues: a save holds up the steps only while the "
