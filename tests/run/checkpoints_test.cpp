@@ -190,7 +190,7 @@ TEST_CASE("where no checkpoint is good the run ends, and says how to find out mo
   for (const auto& entry : fs::recursive_directory_iterator(folder.path())) {
     if (entry.path().extension() == ".pth") fs::resize_file(entry.path(), 100);
   }
-  const std::string fsck = ": `dalle2-train fsck " + config.tracker.data_path + "` shows which";
+  const std::string fsck = ": `dalle2-train fsck " + config.tracker.data_path + "` says more";
   CHECK_THROWS_WITH(ToyRun(config).run(),
                     Contains("No older checkpoint is intact" + fsck) &&
                         Contains("To start from zero, choose another /tracker/data_path") &&

@@ -212,7 +212,7 @@ std::optional<RunCheckpoints::Found> RunCheckpoints::take_up(
   }
   if (last_fault.empty()) return std::nullopt;
   throw DataError(
-      "{}\n  {}: `dalle2-train fsck {}` shows which are intact. To resume from a copy, name it in "
+      "{}\n  {}: `dalle2-train fsck {}` says more. To resume from a copy, name it in "
       "/tracker/load (file_path). To start from zero, choose another /tracker/data_path, and leave "
       "/tracker/load out unless it has only_auto_resume.{}",
       last_fault,
