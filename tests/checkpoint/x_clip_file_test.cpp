@@ -25,12 +25,13 @@ XClipFile read_file_of(const std::string& path, const std::optional<XClipConfig>
 }
 
 TEST_CASE("a state dict of x-clip is known by its names, and others are not") {
-  CHECK(is_x_clip(read_raw_clip(reference_file()).tensors));
+  CHECK(maker_of(read_raw_clip(reference_file()).tensors) == &kXClip);
   const std::string other = fixture_folder("clip_files") + "/open_clip/open_clip_model.safetensors";
-  CHECK_FALSE(is_x_clip(read_raw_clip(other).tensors));
+  CHECK(maker_of(read_raw_clip(other).tensors) == nullptr);
   CHECK_THROWS_WITH(
       read_clip_file(reference_file()),
-      Contains("x_clip.pt: a CLIP of x-clip: expected one of OpenAI, open_clip or Hugging Face"));
+      Contains(
+          "x_clip.pt: a CLIP of x-clip: expected a CLIP of OpenAI, open_clip or Hugging Face"));
 }
 
 TEST_CASE("a CLIP of x-clip comes with the arguments beside it, without what only training needs") {
@@ -56,12 +57,12 @@ TEST_CASE("without arguments a CLIP of x-clip is refused with what to do") {
                     Contains("clip.pt: a CLIP of x-clip, whose weights do not say all") &&
                         Contains("into x_clip_config.json beside the file") &&
                         Contains("\"base_model_kwargs\", with \"make\": \"x-clip\""));
-  write_file_atomically(dir / kXClipConfigName, R"({"text_width": 4, "visual_patch_size": 3})");
+  write_file_atomically(dir / kXClip.config_name, R"({"text_width": 4, "visual_patch_size": 3})");
   CHECK_THROWS_AS(read_file_of(path), DataError);
   CHECK_THROWS_WITH(read_file_of(path),
                     Contains("x_clip_config.json: no CLIP that can be built") &&
                         Contains("/text_width: no such key; known are: dim_text"));
-  write_file_atomically(dir / kXClipConfigName, "{");
+  write_file_atomically(dir / kXClip.config_name, "{");
   CHECK_THROWS_WITH(read_file_of(path), Contains("x_clip_config.json"));
 }
 
@@ -82,7 +83,7 @@ TEST_CASE("weights of another CLIP are named with both shapes and the arguments"
           Contains("abs_pos_emb.weight: expected [12, 6]") && Contains("got none") &&
           Contains("visual_transformer.transformer: expected 3 layers (by visual_enc_depth), got "
                    "1") &&
-          Contains("Give there the arguments that x-clip's CLIP(...) was made with"));
+          Contains("Give there the arguments of x-clip's CLIP(...)."));
 }
 
 }  // namespace

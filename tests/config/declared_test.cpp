@@ -91,6 +91,8 @@ TEST_CASE("every member of every config struct is declared") {
   CHECK(declared<UnetConfig>() == count_members<UnetConfig>());
   CHECK(declared<ClipConfig>() == count_members<ClipConfig>());
   CHECK(declared<XClipConfig>() == count_members<XClipConfig>());
+  CHECK(declared<CocaConfig>() == count_members<CocaConfig>());
+  CHECK(declared<SimpleVitConfig>() == count_members<SimpleVitConfig>());
   CHECK(declared<ShardDataConfig>() == count_members<ShardDataConfig>());
   CHECK(declared<SplitConfig>() == count_members<SplitConfig>());
   CHECK(declared<NonFiniteConfig>() == count_members<NonFiniteConfig>());

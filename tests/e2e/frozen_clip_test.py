@@ -303,29 +303,34 @@ print('loaded', decoder.load_state_dict(saved['model']))
                 data={"preprocessing": {"Resize": {"size": 8}, "ToTensor": True}})
 
 
-class XClip(ClipRuns):
-    """With a CLIP of x-clip, from the file that tests/parity/make_x_clip.py wrote."""
-    FILES = harness.ROOT / "tests/parity/fixtures/x_clip/file"
+class ClipByArguments(ClipRuns):
+    """With a CLIP whose file does not say all of it, from the folder that tests/parity/adapter_cases.py wrote."""
     width = text_width = 6
+    make, name, tensor = None, None, None  # in a config, of its file, of one of its tensors
 
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
+        cls.files = harness.ROOT / "tests/parity/fixtures" / cls.name / "file"
         made = cls.base / "made"
-        shutil.copytree(cls.FILES, made)
-        cls.embed(made / "x_clip.pt")
+        shutil.copytree(cls.files, made)
+        cls.embed(made / f"{cls.name}.pt")
         (cls.base / "moved").mkdir()  # away from the arguments that --clip finds beside it
         cls.clip = shutil.copy(cls.clip, cls.base / "moved")
 
     def arguments(self):
-        """Without the network for masked language modelling, whose weights we leave out: its token is one of the others."""
-        config = json.loads((self.FILES / "x_clip_config.json").read_text())
-        return {**config, "use_mlm": False, "num_text_tokens": config["num_text_tokens"] + 1}
+        return json.loads((self.files / f"{self.name}_config.json").read_text())
 
     def clip_section(self):
-        return {"make": "x-clip", "model": str(self.clip), "base_model_kwargs": self.arguments()}
+        return {"make": self.make, "model": str(self.clip), "base_model_kwargs": self.arguments()}
 
-    def test_runs_learn_with_it_as_from_its_embeddings(self):
+    def refused_clip(self, code, expected, **clip):
+        config = json.loads(pathlib.Path(self.decoder("none")).read_text())
+        config["decoder"]["clip"].update(clip)
+        self.refused(code, expected, harness.write_config(self.dir / "none.json", config), "--dry-run")
+
+    def check_learning(self):
+        """Runs learn with it as from its embeddings, and all commands take it."""
         self.assertEqual(harness.read_npy(self.embedded / "img_emb/000000.npy")[0], (6, self.width))
         self.assertEqual(harness.read_npy(self.embedded / "text_encodings/000000.npy")[0], (6, 12, self.text_width))
         for kind, make in (("decoder", self.decoder), ("prior", self.prior)):
@@ -340,48 +345,103 @@ class XClip(ClipRuns):
                 for a, b in zip(found, expected):
                     self.assertAlmostEqual(a, b, delta=1e-3 * max(1, b), msg=key)
         # Nothing of a run knows the CLIP but by its config and its weights.
-        done = run("sample", "--checkpoint", "decoder/model.pth", "--prior", "prior/model.pth", "--clip", self.embedded.parent / "x_clip.pt",
-                   "--text", "a red circle", "--out", "drawn", cwd=self.dir, check=0)
+        done = run("sample", "--checkpoint", "decoder/model.pth", "--prior", "prior/model.pth", "--clip",
+                   self.embedded.parent / f"{self.name}.pt", "--text", "a red circle", "--out", "drawn", cwd=self.dir, check=0)
         self.assertEqual(harness.read_npy(self.dir / "drawn/samples.npy")[0], (1, 3, 16, 16))
         run("fsck", "decoder", cwd=self.dir, check=0)
         names = harness.inspect(self.dir / "decoder/latest.pth", self.dir)
-        self.assertTrue("model/clip.clip.text_transformer.cls_token" in names)
+        self.assertTrue(f"model/clip.clip.{self.tensor}" in names)
         given = json.dumps({"clip": self.clip_section()})
         found = json.loads(run("evaluate", "--config", "decoder_before.json", "--checkpoint", "decoder_before/latest.pth", "--set",
                                f"/evaluate/clip_score={given}", "--set", "/evaluate/n_evaluation_samples=4", cwd=self.dir, check=0).stdout)
         self.assertIn("CLIP_score", found)
 
+    def check_with_reference(self, config, kind, adapter=""):
+        """The reference loads the checkpoint, with the same weights. @param adapter Python that makes `create()`, of an adapter"""
+        self.train(config)
+        done = run_reference(f"""
+import torch
+from dalle2_pytorch.train_configs import AdapterConfig, {kind}Config
+{adapter}
+saved = torch.load('out/latest.pth', weights_only=True)
+model = {kind}Config(**saved['config']['{kind.replace('Diffusion', '').lower()}']).create()
+print('loaded', model.load_state_dict(saved['model']))
+model.eval()
+tokens = torch.zeros(1, 12, dtype=torch.long)
+own = torch.load({str(self.clip)!r}, weights_only=True)['state_dict']
+for name, value in model.clip.clip.state_dict().items():
+    assert torch.equal(value, own[name]), name
+print('embeds', model.clip.embed_text(tokens).text_embed.shape[1])
+""", cwd=self.dir)
+        self.assertIn("All keys matched", done)
+        self.assertEqual(done.splitlines()[-1], f"embeds {self.width}")
+
+
+class XClip(ClipByArguments):
+    """With a CLIP of x-clip."""
+    make, name, tensor = "x-clip", "x_clip", "text_transformer.cls_token"
+
+    def arguments(self):
+        """Without the network for masked language modelling, whose weights we leave out: its token is one of the others."""
+        config = super().arguments()
+        return {**config, "use_mlm": False, "num_text_tokens": config["num_text_tokens"] + 1}
+
+    def test_runs_learn_with_it_as_from_its_embeddings(self):
+        self.check_learning()
+
     def test_wrong_input_is_named(self):
-        def refused(code, expected, **clip):
-            config = json.loads(pathlib.Path(self.decoder("none")).read_text())
-            config["decoder"]["clip"].update(clip)
-            self.refused(code, expected, harness.write_config(self.dir / "none.json", config), "--dry-run")
+        refused = self.refused_clip
         refused(2, '/decoder/clip/base_model_kwargs: required with "make": "x-clip"', base_model_kwargs=None)
         refused(2, "/decoder/clip/base_model_kwargs/heads: no such key; known are: dim_text", base_model_kwargs={"heads": 1})
         refused(3, "to_text_latent.weight: expected [8, 6] (by dim_latent, dim_text), got [6, 6]",
                 base_model_kwargs={**self.arguments(), "dim_latent": 8})
         refused(2, "x_clip.pt: a CLIP of x-clip, whose weights do not say all", make="openai", base_model_kwargs=None)
         done = run("convert", self.clip, "open_clip.safetensors", "--open-clip", cwd=self.dir, check=3)
-        self.assertIn("a CLIP of x-clip: expected one of OpenAI", done.stderr)
+        self.assertIn("a CLIP of x-clip: expected a CLIP of OpenAI", done.stderr)
 
     @needs_reference
     def test_checkpoints_are_loaded_by_the_reference(self):
-        self.train(self.decoder("out"))
-        done = run_reference(f"""
-import numpy as np, torch
-from dalle2_pytorch.train_configs import DecoderConfig
-saved = torch.load('out/latest.pth', weights_only=True)
-decoder = DecoderConfig(**saved['config']['decoder']).create()
-print('loaded', decoder.load_state_dict(saved['model']))
-decoder.eval()
-tokens = torch.zeros(1, 12, dtype=torch.long)
-own = torch.load({str(self.clip)!r}, weights_only=True)['state_dict']
-for name, value in decoder.clip.clip.state_dict().items():
-    assert torch.equal(value, own[name]), name
-print('embeds', decoder.clip.embed_text(tokens).text_embed.shape[1])
-""", cwd=self.dir)
-        self.assertIn("All keys matched", done)
-        self.assertEqual(done.splitlines()[-1], f"embeds {self.width}")
+        self.check_with_reference(self.decoder("out"), "Decoder")
+
+
+class Coca(ClipByArguments):
+    """With a CoCa of coca-pytorch and its image encoder."""
+    make, name, tensor = "coca", "coca", "img_encoder.vit.linear_head.bias"
+    # The reference's config has no place for what its adapter needs.
+    ADAPTER = """
+from coca_pytorch.coca_pytorch import CoCa
+from dalle2_pytorch.dalle2_pytorch import CoCaAdapter
+from vit_pytorch.extractor import Extractor
+from vit_pytorch.simple_vit_with_patch_dropout import SimpleViT
+def create(config):
+    arguments = dict(config.base_model_kwargs)
+    encoder, text_len = arguments.pop('img_encoder'), arguments.pop('max_text_len')
+    vit = Extractor(SimpleViT(**encoder), return_embeddings_only=True, detach=False)
+    return CoCaAdapter(CoCa(img_encoder=vit, **arguments), image_size=encoder['image_size'], image_channels=3, max_text_len=text_len)
+AdapterConfig.create = create
+"""
+
+    def test_runs_learn_with_it_as_from_its_embeddings(self):
+        self.check_learning()
+
+    def test_wrong_input_is_named(self):
+        refused = self.refused_clip
+        without = {key: value for key, value in self.arguments().items() if key != "img_encoder"}
+        refused(2, "/decoder/clip/base_model_kwargs/img_encoder: required, but missing", base_model_kwargs=without)
+        refused(2, "/decoder/clip/base_model_kwargs/width: no such key; known are: dim num_tokens",
+                base_model_kwargs={**self.arguments(), "width": 1})
+        refused(3, "text_to_latents.to_latents.weight: expected [8, 6] (by dim_latents, dim), got [6, 6]",
+                base_model_kwargs={**self.arguments(), "dim_latents": 8})
+        refused(2, "coca.pt: a CoCa of coca-pytorch, whose weights do not say all", make="openai", base_model_kwargs=None)
+        encoder = {**self.arguments()["img_encoder"], "image_size": 32}  # which no weight tells of
+        refused(3, "/data/preprocessing: expected square pictures of at least 32 x 32 pixels",
+                base_model_kwargs={**self.arguments(), "img_encoder": encoder})
+
+    @needs_reference
+    def test_checkpoints_are_loaded_by_the_reference(self):
+        for kind, config in (("Decoder", self.decoder), ("DiffusionPrior", self.prior)):
+            with self.subTest(kind):
+                self.check_with_reference(config("out"), kind, self.ADAPTER)
 
 
 if __name__ == "__main__":

@@ -9,9 +9,9 @@
 
 #include "base/error.h"
 #include "checkpoint/archive/safetensors.h"
+#include "checkpoint/clip/clip_by_arguments.h"
 #include "checkpoint/clip/clip_names.h"
 #include "checkpoint/clip/clip_shape.h"
-#include "checkpoint/clip/x_clip_file.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/pickle/pth.h"
 #include "io/files/atomic_file.h"
@@ -66,19 +66,18 @@ ClipFile read_clip_file(const std::string& path, const ClipFileHints& hints) {
 }
 
 ClipFile as_clip_file(RawClip raw, const std::string& path, const ClipFileHints& hints) {
-  if (is_x_clip(raw.tensors)) {
+  if (const ClipMaker* const maker = maker_of(raw.tensors)) {
     throw DataError(
-        "{}: a CLIP of x-clip: expected one of OpenAI, open_clip or Hugging Face, which have other "
-        "networks",
-        path);
+        "{}: {}: expected a CLIP of OpenAI, open_clip or Hugging Face, which have other networks",
+        path,
+        maker->name);
   }
   NamedClip named = open_clip_names(std::move(raw.tensors), path);
   check_weights(named.tensors, path);
   ClipFile clip;
   clip.config = config_of(raw, named, path, hints);
   clip.weights = std::move(named.tensors);
-  if (const auto merges = raw.texts.find(kClipMergesKey); merges != raw.texts.end())
-    clip.merges = merges->second;
+  clip.merges = raw.merges();
   clip.format = raw.is_program                             ? "a TorchScript archive of OpenAI"
                 : named.naming == ClipNaming::kHuggingFace ? "a CLIPModel of Hugging Face"
                                                            : "a state dict of open_clip";

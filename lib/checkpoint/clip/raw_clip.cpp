@@ -84,6 +84,11 @@ RawClip read_tensors(const std::string& path) {
 
 }  // namespace
 
+std::optional<std::string> RawClip::merges() const {
+  const auto found = texts.find(kClipMergesKey);
+  return found == texts.end() ? std::optional<std::string>() : found->second;
+}
+
 RawClip read_raw_clip(const std::string& path) {
   RawClip raw = read_tensors(path);
   const bool is_wrapped = !raw.tensors.empty() &&

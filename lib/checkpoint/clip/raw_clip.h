@@ -23,6 +23,9 @@ struct RawClip {
   StateDict tensors;                         ///< without "module.", of data parallelism, in front
   std::map<std::string, std::string> texts;  ///< what else the file says
   bool is_program = false;                   ///< TorchScript: only its parameters are read
+
+  /// Of a vocabulary of its own; none: OpenAI's.
+  std::optional<std::string> merges() const;
 };
 
 /// @throws DataError for a damaged file, or one that holds no tensors by name

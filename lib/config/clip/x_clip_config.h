@@ -17,9 +17,10 @@
 namespace dalle2 {
 
 struct XClipConfig {
+  static constexpr const char* kTag = "x-clip";
   static constexpr const char* kDoc =
-      "The arguments that a CLIP of x-clip (`\"make\": \"x-clip\"`) was made with. Those that only "
-      "matter while such a CLIP is trained are read and have no effect.";
+      "The arguments that a CLIP of x-clip was made with. Those that only matter while such a CLIP is "
+      "trained are read and have no effect.";
   /// Here a slip of the pen would be another network.
   static constexpr UnknownKeys kUnknownKeys = UnknownKeys::fatal;
 

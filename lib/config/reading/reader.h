@@ -38,7 +38,7 @@ class Reader {
     if constexpr (OptionalTraits<T>::is_optional) {
       read_optional(at, out);
     } else if constexpr (IsVariant<T>::value) {
-      read_variant(at.json, at.pointer, out);
+      read_variant(at, out);
     } else if constexpr (std::is_same_v<T, std::vector<TransformConfig>>) {
       read_transforms(at.json, at.pointer, out);
     } else if constexpr (IsVector<T>::value) {
@@ -98,7 +98,7 @@ class Reader {
     const Json& json = at.json;
     bool is_none =
         json.is_null() || (at.limits.false_is_null_ && json.is_boolean() && !json.get<bool>());
-    if constexpr (IsVariant<T>::value) {
+    if constexpr (has_tag_inside<T>()) {
       // `"load": {"load_from": null}` and `{}` load nothing.
       const auto tag = json.is_object() ? json.find(TagTraits<T>::key) : json.end();
       is_none |= json.is_object() && (tag == json.end() || tag->is_null());
@@ -168,31 +168,35 @@ class Reader {
   }
 
   template <class... Alternatives>
-  void read_variant(const Json& json,
-                    const std::string& pointer,
-                    std::variant<Alternatives...>& out) {
-    using Traits = TagTraits<std::variant<Alternatives...>>;
-    if (!json.is_object()) return wrong_type(json, pointer, "an object");
-    const auto found = json.find(Traits::key);
-    const std::vector<std::string> tags = {Alternatives::kTag...};
-    // Without a tag the first alternative is meant.
-    const Json tag = found == json.end() ? Json(tags[0]) : *found;
-    bool known = false;
-    ((tag == Json(Alternatives::kTag)
-          ? (known = true, read_alternative<Alternatives>(json, pointer, Traits::key, out))
-          : void()),
-     ...);
-    if (!known) unknown_tag(tag, pointer + "/" + Traits::key, Traits::noun, tags);
+  void read_variant(const ValueAt& at, std::variant<Alternatives...>& out) {
+    using Variant = std::variant<Alternatives...>;
+    using Traits = TagTraits<Variant>;
+    if (!at.json.is_object()) return wrong_type(at.json, at.pointer, "an object");
+    if constexpr (!has_tag_inside<Variant>()) {
+      read_tagged(at, at.limits.alternative_, {}, out);
+    } else {
+      const auto found = at.json.find(Traits::key);
+      const std::vector<std::string> tags = {Alternatives::kTag...};
+      // Without a tag the first alternative is meant.
+      const Json tag = found == at.json.end() ? Json(tags[0]) : *found;
+      if (!read_tagged(at, tag, {Traits::key}, out))
+        unknown_tag(tag, at.pointer + "/" + Traits::key, Traits::noun, tags);
+    }
   }
 
-  template <class Alternative, class Variant>
-  void read_alternative(const Json& json,
-                        const std::string& pointer,
-                        const char* key,
-                        Variant& out) {
-    Alternative value;
-    read_struct(json, pointer, value, {key});
-    out = std::move(value);
+  /// @return whether an alternative has this tag
+  template <class... Alternatives>
+  bool read_tagged(const ValueAt& at,
+                   const Json& tag,
+                   const std::vector<std::string>& known_elsewhere,
+                   std::variant<Alternatives...>& out) {
+    const auto read_if = [&]<class Alternative>(Alternative value) {
+      if (tag != Json(Alternative::kTag)) return false;
+      read_struct(at.json, at.pointer, value, known_elsewhere);
+      out = std::move(value);
+      return true;
+    };
+    return (read_if(Alternatives{}) || ...);
   }
 
   ReadFindings& findings_;

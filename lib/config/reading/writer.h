@@ -47,7 +47,8 @@ Json variant_to_json(const Variant& value) {
   return std::visit(
       [](auto alternative) {
         Writer writer;
-        writer.object[TagTraits<Variant>::key] = alternative.kTag;
+        if constexpr (has_tag_inside<Variant>())
+          writer.object[TagTraits<Variant>::key] = alternative.kTag;
         alternative.fields(writer);
         return writer.object;
       },

@@ -6,30 +6,39 @@
 #include "base/error.h"
 
 namespace dalle2 {
+namespace {
+
+/// What else a CLIP needs whose file does not say all of it. @return whether all is there
+bool check_arguments(const ClipConfig& clip, const std::string& pointer, Faults& faults) {
+  const auto require = [&](bool is_given, const std::string& key, const std::string& what) {
+    if (is_given) return true;
+    faults.error(pointer + key,
+                 fmt::format("required with \"make\": \"{}\", but missing: {}", clip.make, what));
+    return false;
+  };
+  if (!require(clip.base_model_kwargs.has_value(),
+               "/base_model_kwargs",
+               "the arguments that the CLIP was made with, as the weights do not say all of them"))
+    return false;
+  const auto* const coca = std::get_if<CocaConfig>(&*clip.base_model_kwargs);
+  if (coca != nullptr && !coca->img_encoder) {
+    faults.error(pointer + "/base_model_kwargs/img_encoder", kCocaNeedsEncoder);
+    return false;
+  }
+  return require(
+      clip.model != ClipConfig{}.model, "/model", "the file with the state dict of the CLIP");
+}
+
+}  // namespace
 
 void fill_in_clip(std::optional<ClipConfig>& clip,
                   const std::string& pointer,
                   const ReadOptions& options,
                   Faults& faults) {
   if (!clip) return;
-  if (clip->is_coca()) {
-    if (!options.check_available) return;
-    return faults.error(
-        pointer + "/make",
-        "a CoCa cannot be built from a config: its image encoder is an object of your Python "
-        "program. Make its embeddings there, as .npy files, and give them to the run: "
-        "/data/img_embeddings_url of a decoder, /data/image_url and /data/text_url of a prior");
-  }
-  if (clip->is_x_clip() && !clip->base_model_kwargs && options.check_available) {
-    return faults.error(pointer + "/base_model_kwargs",
-                        "required with \"make\": \"x-clip\", but missing: the arguments that the "
-                        "CLIP was made with, as the weights do not say all of them");
-  }
-  if (clip->is_x_clip() && clip->model == ClipConfig{}.model && options.check_available) {
-    return faults.error(pointer + "/model",
-                        "required with \"make\": \"x-clip\", but missing: the file with the state "
-                        "dict of the CLIP");
-  }
+  if (clip->needs_arguments() && options.check_available &&
+      !check_arguments(*clip, pointer, faults))
+    return;
   if (!options.sha256_of_clip) return;
   std::string found;
   try {

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "config/clip/x_clip_config.h"
+#include "config/clip/clip_arguments.h"
 #include "config/kinds.h"
 #include "config/reading/faults.h"
 #include "config/reading/reflect.h"
@@ -20,36 +20,33 @@ struct ClipConfig {
 
   std::string make = "openai";
   std::string model = "ViT-L/14";
-  std::optional<XClipConfig> base_model_kwargs;
+  std::optional<ClipArguments> base_model_kwargs;
   std::optional<std::string> sha256;
 
-  bool is_x_clip() const { return make == "x-clip"; }
-  bool is_coca() const { return make == "coca"; }
+  /// Whether the file of the CLIP does not say all that it was made with.
+  bool needs_arguments() const { return make == XClipConfig::kTag || make == CocaConfig::kTag; }
 
   void fields(auto& f) {
     D2_FIELD(
         make, "Where the model comes from.", one_of({"openai", "open_clip", "x-clip", "coca"}));
-    D2_FIELD(model,
-             "A file of a run with the root key `clip`, or a file of OpenAI, open_clip or "
-             "Hugging Face, whatever `make` says; with `x-clip`, the state dict of such a CLIP. Or "
-             "the name of an OpenAI model that OpenAI's package has downloaded into "
-             "`~/.cache/clip`.",
-             not_empty());
-    if (is_coca()) {
-      // It is refused by `make` alone, whatever stands here.
-      std::optional<RawJson> of_coca;
-      f.field("base_model_kwargs", of_coca, "Arguments of a CoCa.");
-    } else {
-      D2_FIELD(base_model_kwargs, "With `x-clip`: the arguments that the CLIP was made with.");
-    }
+    D2_FIELD(
+        model,
+        "A file of a run with the root key `clip`, or a file of OpenAI, open_clip or "
+        "Hugging Face, whatever `make` says; with `x-clip` or `coca`, the state dict of such a "
+        "CLIP. Or the name of an OpenAI model that OpenAI's package has downloaded into "
+        "`~/.cache/clip`.",
+        not_empty());
+    D2_FIELD(base_model_kwargs,
+             "With `x-clip` or `coca`: the arguments that the CLIP was made with.",
+             alternative(make));
     D2_FIELD(sha256,
              "Extension: SHA-256 of the file. The run sets it, and then refuses to resume with "
              "a different CLIP.",
              not_empty());
-    f.check(is_x_clip() || !base_model_kwargs,
+    f.check(needs_arguments() || !base_model_kwargs,
             "base_model_kwargs",
-            fmt::format("has a meaning with \"make\": \"x-clip\" alone, and it is \"{}\": the file "
-                        "says what its networks are; leave it out",
+            fmt::format("has a meaning with \"make\": \"x-clip\" or \"coca\" alone, and it is "
+                        "\"{}\": the file says what its networks are; leave it out",
                         make));
   }
 };

@@ -7,6 +7,14 @@
 
 namespace dalle2 {
 
+at::Tensor patch_values(const at::Tensor& images, int64_t patch_size) {
+  return images.unflatten(3, {-1, patch_size})
+      .unflatten(2, {-1, patch_size})  // [B, 3, row, y, column, x]
+      .permute({0, 2, 4, 3, 5, 1})
+      .flatten(3)
+      .flatten(1, 2);
+}
+
 at::Tensor ClipEncoderImpl::resized(const at::Tensor& images) const {
   if (images.dim() != 4 || images.size(-1) != images.size(-2) || images.size(-1) < image_size()) {
     throw DataError(

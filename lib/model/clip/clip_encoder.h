@@ -9,6 +9,10 @@
 
 namespace dalle2 {
 
+/// Values of the patches of pictures, patches and pixels row by row, the channels of a pixel side by
+/// side. @param images [B, 3, S, S], `patch_size` divides S @return [B, N, 3 patch_size^2]
+at::Tensor patch_values(const at::Tensor& images, int64_t patch_size);
+
 struct ClipTexts {
   at::Tensor embed;      ///< [B, D]
   at::Tensor encodings;  ///< [B, L, W] a vector a token, zero where the mask is false
@@ -23,6 +27,11 @@ class ClipEncoderImpl : public torch::nn::Module {
   /// @param tokens [B, L] int64; those after max_text_len() are left out
   /// @return float32
   virtual ClipTexts embed_text(const at::Tensor& tokens) = 0;
+  /// How well each text fits its picture: the cosine that the CLIP was trained by.
+  /// @param images of embed_image() @param texts the embeddings of embed_text() @return [B]
+  virtual at::Tensor similarity(const at::Tensor& images, const at::Tensor& texts) {
+    return (images * texts).sum(-1);
+  }
   /// Without the columns at the end that change nothing of what embed_text() makes of the others.
   /// @param tokens [B, L] on the CPU @return [B, L' <= L]
   virtual at::Tensor trimmed(const at::Tensor& tokens) const { return tokens; }

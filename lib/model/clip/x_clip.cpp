@@ -52,16 +52,9 @@ XClipImageTowerImpl::XClipImageTowerImpl(const XClipConfig& config)
                        ->register_module("1", make_linear(width, width, /*bias=*/false));
 }
 
-at::Tensor XClipImageTowerImpl::patches(const at::Tensor& images) const {
-  return images.unflatten(3, {-1, patch_size_})
-      .unflatten(2, {-1, patch_size_})  // [B, 3, row, y, column, x]
-      .permute({0, 2, 4, 3, 5, 1})
-      .flatten(3)
-      .flatten(1, 2);
-}
-
 at::Tensor XClipImageTowerImpl::forward(const at::Tensor& images) {
-  const at::Tensor tokens = to_tokens_->forward(patches(images)) + pos_emb_->weight;  // [B, N, I]
+  const at::Tensor tokens =
+      to_tokens_->forward(patch_values(images, patch_size_)) + pos_emb_->weight;  // [B, N, I]
   return to_cls_tokens_->forward(transformer_->forward(tokens).mean(1));
 }
 

@@ -40,9 +40,6 @@ class XClipImageTowerImpl : public torch::nn::Module {
   at::Tensor forward(const at::Tensor& images);
 
  private:
-  /// Values of a patch row by row, the channels of a pixel side by side. @return [B, N, 3 patch^2]
-  at::Tensor patches(const at::Tensor& images) const;
-
   int64_t patch_size_;
   std::shared_ptr<LinearLayerImpl> to_tokens_, to_cls_tokens_;
   torch::nn::Embedding pos_emb_{nullptr};

@@ -52,11 +52,16 @@ ClipTexts ClipEmbedder::embed_captions(const std::vector<std::string>& captions)
   return {.embed = at::cat(embeds), .encodings = at::cat(encodings), .mask = at::cat(masks)};
 }
 
+at::Tensor ClipEmbedder::similarity(const at::Tensor& images,
+                                    const std::vector<std::string>& captions) const {
+  const NoGradPass no_grad;
+  return clip_.clip->similarity(embed_images(images), embed_captions(captions).embed);
+}
+
 std::shared_ptr<ClipEmbedder> open_clip_of(const std::optional<ClipConfig>& config,
                                            const std::string& pointer) {
   if (!config) return nullptr;
-  LoadedClip clip = load_clip_file(clip_file_of(config->model),
-                                   config->is_x_clip() ? config->base_model_kwargs : std::nullopt);
+  LoadedClip clip = load_clip_file(clip_file_of(config->model), config->base_model_kwargs);
   log_info("clip",
            "{}: {} makes embeddings of {} values, pictures of {} pixels, {} tokens",
            pointer,

@@ -36,6 +36,8 @@ class ClipEmbedder {
   at::Tensor embed_images(const at::Tensor& images) const;
   /// Texts that are too long are cut. @return float32; encodings are as long as the longest text
   ClipTexts embed_captions(const std::vector<std::string>& captions) const;
+  /// Cosines of pictures and their captions. @param images as of embed_images() @return [B] float32
+  at::Tensor similarity(const at::Tensor& images, const std::vector<std::string>& captions) const;
 
  private:
   LoadedClip clip_;

@@ -113,8 +113,7 @@ at::Tensor caption_cosines(const ClipEmbedder& clip,
       resize_image_to(
           drawn.to(at::kFloat).clamp(0, 1), clip.clip().image_size(), std::make_pair(0.0, 1.0))
           .expand({-1, 3, -1, -1});
-  at::Tensor cosines =
-      (clip.embed_images(pictures) * clip.embed_captions(captions).embed).sum(-1).cpu();
+  at::Tensor cosines = clip.similarity(pictures, captions).cpu();
   for (size_t i = 0; i < captions.size(); ++i) {
     if (captions[i].empty()) cosines[static_cast<int64_t>(i)] = NAN;
   }
