@@ -176,6 +176,9 @@ class Faults(Services):
             self.assertTrue(any("Error saving checkpoint" in record.get("error", "") for record in harness.records(self.dir / "out")))
             done = run("sync", "out", cwd=self.dir, env=env, check=6)
             self.assertIn("0 files sent, 1 left", done.stdout)
+            shutil.copytree(self.dir / "out", self.dir / "copy")
+            done = run("sync", "copy", cwd=self.dir, env=env, check=2)
+            self.assertIn("copy: is a copy of a run's folder, and what waits in it is the original's to send", done.stderr)
             hub.mistreat = mistreat
             waiting = {name: self.content(f"out/outbox/{name}") for name in self.outbox()}
             done = run("sync", "out", cwd=self.dir, env=env, check=0)

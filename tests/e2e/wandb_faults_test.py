@@ -219,6 +219,37 @@ class Replay(Wandb):
         self.log(4, double.environment(), log=log)
         self.check_rows(original.history, self.logged())
 
+    def test_a_copied_folder_is_a_copy_after_a_refused_start_too(self):
+        log, double = {**LOG, "auto_resume": True}, self.double()
+        self.log(5, double.environment(), log=log)
+        original = double.only_run()
+        before = list(original.lines["wandb-history.jsonl"])
+        shutil.copytree(self.dir / "out", self.dir / "copy")
+        for query in (b"missingOk", b"upsertBucket"):
+            double.mistreat = lambda handler, kind, number: query in double.requests[-1][3] and handler.json(
+                200, {"errors": [{"message": "permission denied"}], "data": None})
+            self.log(4, double.environment(), log=log, out="copy", check=6)
+        double.mistreat = lambda handler, kind, number: False
+        self.log(4, double.environment(), log=log, out="copy")
+        self.assertEqual(original.lines["wandb-history.jsonl"], before)
+        copy, = (run for run in double.runs.values() if run is not original)
+        self.check_rows(copy.history, self.logged("copy")[-len(copy.history):])
+        self.assertGreaterEqual(len(copy.history), 4)
+
+    def test_a_copied_folder_does_not_log_into_a_run_that_the_config_names(self):
+        log, double = {**LOG, "auto_resume": True, "wandb_run_id": "abcd1234"}, self.double()
+        self.log(5, double.environment(), log=log)
+        original = double.only_run()
+        before = list(original.lines["wandb-history.jsonl"])
+        shutil.copytree(self.dir / "out", self.dir / "copy")
+        said = self.log(4, double.environment(), log=log, out="copy")
+        self.assertIn("The Weights & Biases run abcd1234 is that of the folder this one is a copy of: a new run begins", said)
+        self.assertEqual(original.lines["wandb-history.jsonl"], before)
+        self.assertEqual(len(double.runs), 2)
+        self.log(4, double.environment(), log=log)  # the original continues the run that it names
+        self.assertEqual(len(double.runs), 2)
+        self.check_rows(original.history, self.logged())
+
 
 if __name__ == "__main__":
     harness.main()

@@ -17,6 +17,7 @@ TEST_CASE("what a service says comes without our secrets, on one line, and short
   CHECK(service_words("a\nb\x1b[1m\x7f", {}) == "a b [1m ");
   CHECK(service_words("canary, acanaryb and canarycanary...", {"", "canary"}) ==
         "***, a***b and ******");
+  CHECK(service_words("a*b", {"*"}) == "a***b");  // ends, though what hides it holds it
   // Hidden before it is cut: no half of a secret stays.
   CHECK(service_words(std::string(198, 'x') + "canary", {"canary"}) ==
         std::string(198, 'x') + "** [...]");

@@ -383,6 +383,7 @@ TEST_CASE("a later start rebuilds whole addresses from its config, also those wi
   for (const auto& [known, target] : std::vector<std::pair<std::string, std::string>>{
            {"https://u:canary@h/{epoch}.pth", "https://u:canary@h/3.pth"},
            {"https://u:ca/nary@h:81/{epoch}.pth", "https://u:ca/nary@h:81/3.pth"},
+           {"https://h@h/{epoch}.pth", "https://h@h/3.pth"},  // a login like its host
            {"https://h/{epoch}/a.pth?sig=canary", "https://h/3/a.pth?sig=canary"},
            {"https://u:{{canary@h/{epoch}?a={{}}", "https://u:{canary@h/3?a={}"},
            {"https://u:canary@h/latest.pth?sig=1", "https://u:canary@h/latest.pth?sig=1"}}) {
