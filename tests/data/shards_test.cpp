@@ -201,7 +201,16 @@ TEST_CASE("shards with another number of digits are told of, with the key to cha
   CHECK_THROWS_WITH(
       urls_of(config, {1, 2}, "train"),
       Contains("\n  " + (folder / "00004.tar") +
-               " has a number of 5 digits, and /data/shard_width is 6: set it to 5."));
+               " has a number padded to 5 digits, and /data/shard_width is 6: set it to 5."));
+  // A file without a leading zero fits several widths: the others decide.
+  touch(folder / "10000.tar");
+  CHECK_THROWS_WITH(urls_of(config, {1, 2}, "train"), Contains("set it to 5."));
+  config.webdataset_base_url = folder / "plain/{}.tar";
+  std::filesystem::create_directories(folder / "plain");
+  touch(folder / "plain/10.tar");
+  CHECK_THROWS_WITH(urls_of(config, {1, 2}, "train"), Contains("plain/10.tar has a number padded to 2 digits"));
+  touch(folder / "plain/9.tar");
+  CHECK_THROWS_WITH(urls_of(config, {1, 2}, "train"), Contains("plain/9.tar has a number padded to 1 digit,"));
   config.webdataset_base_url = folder / "other{}.tar";
   CHECK_THROWS_WITH(urls_of(config, {1, 2}, "train"),
                     Contains("at the shards; {} is the shard number"));

@@ -116,11 +116,14 @@ class Training(EndToEnd):
         self.assertEqual([name for name in names if name.startswith("ema")], [])
         self.assertNotIn("EMA Decay", (self.dir / "out/log.jsonl").read_text())
 
-    def test_a_resume_at_the_end_repeats_sampling_and_saving_only(self):
-        config = self.config()
-        self.train(config)
+    def test_a_resume_at_the_end_trains_nothing(self):
+        """A finished run is left as it is. With another config, sampling and saving are repeated."""
+        self.train(self.config())
         before = weights(self.dir / "out/checkpoint.pth", self.dir)
-        again = self.train(config)
+        again = self.train(self.config())
+        self.assertIn("nothing left to do: the run has finished", again.stdout)
+        self.assertNotIn("Resuming", again.stdout)
+        again = self.train(self.config(), "--set=/train/hang_timeout_seconds=900")
         self.assertIn("Resuming with sampling and saving after epoch 0\n", again.stdout)
         self.assertEqual(weights(self.dir / "out/checkpoint.pth", self.dir), before)
 

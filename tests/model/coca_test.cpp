@@ -11,20 +11,20 @@ namespace dalle2::test {
 namespace {
 
 using Catch::Contains;
-using Case = AdapterCase<CocaImpl, CocaConfig>;
-constexpr size_t kLeastCases = 20;
+using CocaCase = AdapterCase<CocaImpl, CocaConfig>;
+constexpr size_t kLeastCocas = 20;
 
 template <class Check>
-void for_each_case(const Check& check) {
-  for_each_adapter_case<Case>("coca", kLeastCases, check);
+void for_each_coca(const Check& check) {
+  for_each_adapter_case<CocaCase>("coca", kLeastCocas, check);
 }
 
 TEST_CASE("the tensors of a CoCa have coca-pytorch's names, in its order") {
-  for_each_case([](Case& one) { expect_names(one); });
+  for_each_coca([](CocaCase& one) { expect_names(one); });
 }
 
 TEST_CASE("the table of tokens of a CoCa is one tensor with two names") {
-  const Case one(fixture_files(fixture_folder("coca"), kLeastCases).front());
+  const CocaCase one(fixture_files(fixture_folder("coca"), kLeastCocas).front());
   const StateDict tensors = state_dict(*one.clip);
   CHECK(find_tensor(tensors, "token_emb.weight")->data_ptr() ==
         find_tensor(tensors, "to_logits.1.weight")->data_ptr());
@@ -35,7 +35,7 @@ TEST_CASE("the table of tokens of a CoCa is one tensor with two names") {
 }
 
 TEST_CASE("embeddings, encodings and cosines of a CoCa are those of the reference") {
-  for_each_case([](Case& one) {
+  for_each_coca([](CocaCase& one) {
     const torch::NoGradGuard no_grad;
     const ClipTexts texts = one.clip->embed_text(one.tokens);
     const at::Tensor images = expect_embeddings(one, texts);
@@ -46,16 +46,16 @@ TEST_CASE("embeddings, encodings and cosines of a CoCa are those of the referenc
 }
 
 TEST_CASE("in a model a CoCa is frozen, and drops no patches while that trains") {
-  for_each_case([](Case& one) { expect_frozen(one, "clip.clip.text_cls_token"); });
+  for_each_coca([](CocaCase& one) { expect_frozen(one, "clip.clip.text_cls_token"); });
 }
 
 TEST_CASE("the end of a text of a CoCa moves with what fills it up, so nothing is left out") {
-  const Case one(fixture_files(fixture_folder("coca"), kLeastCases).front());
+  const CocaCase one(fixture_files(fixture_folder("coca"), kLeastCocas).front());
   expect_filling_is_seen(one);
 }
 
 TEST_CASE("a CoCa says what pictures it takes") {
-  const Case one(fixture_files(fixture_folder("coca"), kLeastCases).front());
+  const CocaCase one(fixture_files(fixture_folder("coca"), kLeastCocas).front());
   const int64_t side = one.clip->image_size();
   CHECK(side == one.fixture.json.at("config").at("img_encoder").at("image_size").get<int64_t>());
   CHECK_THROWS_AS(one.clip->embed_image(at::zeros({1, 3, side - 1, side - 1})), DataError);

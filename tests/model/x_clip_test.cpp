@@ -8,20 +8,20 @@
 namespace dalle2::test {
 namespace {
 
-using Case = AdapterCase<XClipImpl, XClipConfig>;
-constexpr size_t kLeastCases = 8;
+using XClipCase = AdapterCase<XClipImpl, XClipConfig>;
+constexpr size_t kLeastXClips = 8;
 
 template <class Check>
-void for_each_case(const Check& check) {
-  for_each_adapter_case<Case>("x_clip", kLeastCases, check);
+void for_each_x_clip(const Check& check) {
+  for_each_adapter_case<XClipCase>("x_clip", kLeastXClips, check);
 }
 
 TEST_CASE("the tensors of an x-clip's CLIP have its names, in its order") {
-  for_each_case([](Case& one) { expect_names(one); });
+  for_each_x_clip([](XClipCase& one) { expect_names(one); });
 }
 
 TEST_CASE("embeddings and encodings of an x-clip's CLIP are those of the reference's adapter") {
-  for_each_case([](Case& one) {
+  for_each_x_clip([](XClipCase& one) {
     const torch::NoGradGuard no_grad;
     const ClipTexts texts = one.clip->embed_text(one.tokens);
     const at::Tensor images = expect_embeddings(one, texts);
@@ -30,11 +30,11 @@ TEST_CASE("embeddings and encodings of an x-clip's CLIP are those of the referen
 }
 
 TEST_CASE("in a model an x-clip's CLIP is frozen, and drops no patches while that trains") {
-  for_each_case([](Case& one) { expect_frozen(one, "clip.clip.temperature"); });
+  for_each_x_clip([](XClipCase& one) { expect_frozen(one, "clip.clip.temperature"); });
 }
 
 TEST_CASE("an x-clip's CLIP sees what fills up a text, so nothing of it is left out") {
-  const Case one(fixture_files(fixture_folder("x_clip"), kLeastCases).front());
+  const XClipCase one(fixture_files(fixture_folder("x_clip"), kLeastXClips).front());
   expect_filling_is_seen(one);
   CHECK_THROWS_AS(one.clip->embed_image(at::zeros({1, 3, 1, 1})), DataError);
 }

@@ -61,17 +61,21 @@ class FileFinder {
 std::optional<std::string> other_width_found(const UrlTemplate& url) {
   if (!is_local_url(url.before + url.after)) return std::nullopt;
   constexpr int64_t kMostDigits = 18;
-  UrlTemplate other = url;
+  // A number without a leading zero fits a smaller width as well: the width that most files have counts.
+  UrlTemplate found = url, other = url;
+  std::vector<int64_t> most;
   for (other.width = 1; other.width <= kMostDigits; ++other.width) {
-    const auto numbers = existing_numbers(other);
-    if (!numbers || numbers->empty()) continue;
-    return fmt::format("{} has a number of {}, and /data/shard_width is {}: set it to {}.",
-                       other.with(numbers->front()),
-                       counted(other.width, "digit"),
-                       url.width,
-                       other.width);
+    std::vector<int64_t> numbers = existing_numbers(other).value_or(std::vector<int64_t>());
+    if (numbers.empty() || numbers.size() < most.size()) continue;
+    most = std::move(numbers);
+    found.width = other.width;
   }
-  return std::nullopt;
+  if (most.empty()) return std::nullopt;
+  return fmt::format("{} has a number padded to {}, and /data/shard_width is {}: set it to {}.",
+                     found.with(most.front()),
+                     counted(found.width, "digit"),
+                     url.width,
+                     found.width);
 }
 
 }  // namespace
@@ -231,8 +235,9 @@ std::string ShardList::advice(const std::vector<uint32_t>& positions,
   const Section& section = sections_[0];
   const std::vector<int64_t>& existing = *section.listed;
   if (existing.empty()) {
-    const std::optional<std::string> other = other_width_found(*section.numbered);
-    if (other && has_placeholder(texts_.front())) return *other;
+    if (has_placeholder(texts_.front())) {
+      if (const auto other = other_width_found(*section.numbered)) return *other;
+    }
     return fmt::format(
         "Point {} at the shards; {{}} is the shard number padded to /data/shard_width digits.",
         kUrlKey);
