@@ -13,6 +13,7 @@
 #include "checkpoint/pickle/value_json.h"
 
 #include <algorithm>
+#include <iterator>
 #include <unordered_map>
 
 namespace dalle2 {
@@ -130,13 +131,15 @@ StateDict model_with_averages(const Cursor& checkpoint,
   return weights;
 }
 
-/// {model} and those entries of the checkpoint that are there.
+/// {model}, what belongs to any model, and those entries of the checkpoint that are there.
 Dict with_entries(const StateDict& model,
                   const Cursor& checkpoint,
-                  std::initializer_list<const char*> keys) {
+                  const std::vector<const char*>& keys) {
   Dict result;
   result.set("model", to_dict(model));
-  for (const char* key : keys) {
+  std::vector<const char*> kept = keys;
+  kept.insert(kept.end(), std::begin(kCompanionKeys), std::end(kCompanionKeys));
+  for (const char* key : kept) {
     if (const auto entry = checkpoint.find(key)) result.set(key, entry->value());
   }
   return result;
@@ -154,7 +157,7 @@ Value merged_checkpoint(const Cursor& checkpoint, const LoraChoice& lora) {
   }
   const StateDict plain = with_adapters(weights, checkpoint, lora);
   if (bare) return to_dict(plain);
-  return with_entries(plain, checkpoint, {"version", "config", kClipMergesKey, kClipIdentityKey});
+  return with_entries(plain, checkpoint, {"version", "config"});
 }
 
 /// Objects that are not plain data become text, versions their number.
@@ -259,9 +262,8 @@ ConvertReport convert_checkpoint(const std::string& in,
   Value root = read_checkpoint(in);
   if (weights == Weights::kAveraged) {
     const Cursor checkpoint(root, in);
-    root = with_entries(averaged_weights(checkpoint),
-                        checkpoint,
-                        {"version", "lora", "config", kClipMergesKey, kClipIdentityKey});
+    root =
+        with_entries(averaged_weights(checkpoint), checkpoint, {"version", "lora", "config"});
   }
   if (merge) root = merged_checkpoint(Cursor(root, in), *merge);
   return write_checkpoint(out, std::move(root));

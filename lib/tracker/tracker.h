@@ -273,7 +273,7 @@ class Tracker {
   bool auto_resumed_ = false;
   bool goes_on_ = false;  // with the run that is in data_path
   bool is_copy_ = false;  // of a run's folder: goes_on_, but as a run of its own
-  bool told_of_records_ = false;
+  std::optional<std::string> told_of_mark_;  // the text of auto_resume.json that was told of
   bool told_how_to_go_on_ = false;
   std::string marked_id_;  // of auto_resume.json
   /// What this start has renamed before its loggers began: paths of now and of before.

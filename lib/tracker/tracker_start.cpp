@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "io/files/atomic_file.h"
 #include "io/files/writable.h"
 #include "tracker/run_folder/auto_resume.h"
 #include "tracker/run_folder/stale_parts.h"
@@ -109,11 +110,15 @@ void Tracker::init(const TrackerStart& start) {
   }
 }
 
-/// What an earlier start has left in data_path says of itself. Logged once: it is read again after the
-/// folder is locked.
+/// What an earlier start has left in data_path says of itself. It is read again after the folder is
+/// locked, and logged again only if it has changed.
 void Tracker::read_records() {
-  const bool tells = !std::exchange(told_of_records_, true);
-  const AutoResumeMark mark = read_auto_resume(in_data_path(kAutoResumeFile), *loggers_, tells);
+  const std::string path = in_data_path(kAutoResumeFile);
+  std::error_code ignored;
+  const bool is_read = loggers_->auto_resume() && fs::is_regular_file(path, ignored);
+  const std::string text = is_read ? read_file(path) : "";
+  const bool tells = std::exchange(told_of_mark_, text) != text;
+  const AutoResumeMark mark = read_auto_resume(path, *loggers_, tells);
   auto_resumed_ = mark.resumes;
   marked_id_ = mark.run_id;
   own_files_.emplace(config_.data_path, mark.run_id);
@@ -432,7 +437,7 @@ void Tracker::begin_logs() {
   if (uploads_) {
     uploads_->begin();
     if (const auto others = uploads_->unserved(); !others.empty()) {
-      log_info(
+      log_warning(
           "track",
           "{} for {} wait in {}, of an earlier start with another saver: `dalle2-train sync {}` "
           "sends them",

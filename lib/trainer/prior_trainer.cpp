@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "checkpoint/clip/raw_clip.h"
 #include "checkpoint/module_state.h"
 #include "diffusion/decoder/pass_scopes.h"
@@ -62,8 +63,17 @@ Extras PriorTrainer::companions() const {
 }
 
 void PriorTrainer::take_companions(const Cursor& root) {
-  const auto identity = root.value().is_dict() ? root.find(kClipIdentityKey) : std::nullopt;
-  if (identity && clip_identity_.empty()) clip_identity_ = identity->as_string();
+  const std::string earlier = clip_identity_in(root);
+  if (clip_identity_.empty()) clip_identity_ = earlier;
+  if (earlier.empty() || earlier == clip_identity_) return;
+  constexpr size_t kDigits = 16;
+  log_warning("ckpt",
+              "{}: was trained with the embeddings of a CLIP whose weights have the sha256 {}, and those of "
+              "this run are of another one, {}\n  Expect a higher loss until the prior has learned the new "
+              "embeddings.",
+              root.where(),
+              earlier.substr(0, kDigits),
+              clip_identity_.substr(0, kDigits));
 }
 
 at::Tensor PriorTrainer::step(const PriorInputs& inputs,

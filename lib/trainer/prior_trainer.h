@@ -66,7 +66,7 @@ class PriorTrainer : public Trainer {
   DiffusionPrior prior() const { return prior_; }
 
   /// Of which CLIP the embeddings are: a hash of its weights, which files of the prior hold; empty if it
-  /// is not known. What a file says holds only for a run that does not know it.
+  /// is not known, as on ranks that write no file. A run that does not know it keeps what a file says.
   void set_clip_identity(std::string sha256) { clip_identity_ = std::move(sha256); }
   void take_companions(const Cursor& root) override;
 

@@ -16,27 +16,27 @@ namespace {
 
 using Catch::Contains;
 
-std::string reference_file() {
+std::string x_clip_file() {
   return fixture_folder("x_clip") + "/file/x_clip.pt";
 }
 
-XClipFile read_file_of(const std::string& path, const std::optional<XClipConfig>& config = {}) {
+XClipFile read_x_clip(const std::string& path, const std::optional<XClipConfig>& config = {}) {
   return as_x_clip_file(read_raw_clip(path), path, config);
 }
 
 TEST_CASE("a state dict of x-clip is known by its names, and others are not") {
-  CHECK(maker_of(read_raw_clip(reference_file()).tensors) == &kXClip);
+  CHECK(maker_of(read_raw_clip(x_clip_file()).tensors) == &kXClip);
   const std::string other = fixture_folder("clip_files") + "/open_clip/open_clip_model.safetensors";
   CHECK(maker_of(read_raw_clip(other).tensors) == nullptr);
   CHECK_THROWS_WITH(
-      read_clip_file(reference_file()),
+      read_clip_file(x_clip_file()),
       Contains(
           "x_clip.pt: a CLIP of x-clip: expected a CLIP of OpenAI, open_clip or Hugging Face"));
 }
 
 TEST_CASE("a CLIP of x-clip comes with the arguments beside it, without what only training needs") {
   const CapturedLog log;
-  const XClipFile file = read_file_of(reference_file());
+  const XClipFile file = read_x_clip(x_clip_file());
   CHECK(file.config.dim_image == 8);
   CHECK(file.config.text_rotary_pos_emb);
   CHECK(file.config.token_rows() == file.config.num_text_tokens + 1);
@@ -51,30 +51,30 @@ TEST_CASE("a CLIP of x-clip comes with the arguments beside it, without what onl
 TEST_CASE("without arguments a CLIP of x-clip is refused with what to do") {
   const TempDir dir;
   const std::string path = dir / "clip.pt";
-  write_file_atomically(path, read_file(reference_file()));
-  CHECK_THROWS_AS(read_file_of(path), ConfigError);
-  CHECK_THROWS_WITH(read_file_of(path),
+  write_file_atomically(path, read_file(x_clip_file()));
+  CHECK_THROWS_AS(read_x_clip(path), ConfigError);
+  CHECK_THROWS_WITH(read_x_clip(path),
                     Contains("clip.pt: a CLIP of x-clip, whose weights do not say all") &&
                         Contains("into x_clip_config.json beside the file") &&
                         Contains("\"base_model_kwargs\", with \"make\": \"x-clip\""));
   write_file_atomically(dir / kXClip.config_name, R"({"text_width": 4, "visual_patch_size": 3})");
-  CHECK_THROWS_AS(read_file_of(path), DataError);
-  CHECK_THROWS_WITH(read_file_of(path),
+  CHECK_THROWS_AS(read_x_clip(path), DataError);
+  CHECK_THROWS_WITH(read_x_clip(path),
                     Contains("x_clip_config.json: no CLIP that can be built") &&
                         Contains("/text_width: no such key; known are: dim_text"));
   write_file_atomically(dir / kXClip.config_name, "{");
-  CHECK_THROWS_WITH(read_file_of(path), Contains("x_clip_config.json"));
+  CHECK_THROWS_WITH(read_x_clip(path), Contains("x_clip_config.json"));
 }
 
 TEST_CASE("weights of another CLIP are named with both shapes and the arguments") {
-  XClipConfig config = read_file_of(reference_file()).config;
+  XClipConfig config = read_x_clip(x_clip_file()).config;
   config.dim_latent = 7;
   config.text_heads = 2;
   config.visual_enc_depth = 3;
   config.text_rotary_pos_emb = false;
-  CHECK_THROWS_AS(read_file_of(reference_file(), config), DataError);
+  CHECK_THROWS_AS(read_x_clip(x_clip_file(), config), DataError);
   CHECK_THROWS_WITH(
-      read_file_of(reference_file(), config),
+      read_x_clip(x_clip_file(), config),
       Contains("x_clip.pt: these weights are of another CLIP than base_model_kwargs describes") &&
           Contains(
               "to_text_latent.weight: expected [7, 6] (by dim_latent, dim_text), got [6, 6]") &&

@@ -371,7 +371,19 @@ TEST_CASE("a CoCa needs the arguments of both networks, and each is checked") {
                                 "depth": 1, "heads": 2, "mlp_dim": 16})";
   const std::string at = "/decoder/clip/base_model_kwargs";
   CHECK_NOTHROW(read_with(with_arguments("", right)));
-  CHECK_NOTHROW(read_with(with_arguments(R"(, "caption_loss_weight": 2, "pad_id": -1)", right)));
+  const auto given = read_with(with_arguments(R"(, "caption_loss_weight": 2, "pad_id": -1)", right))
+                         .config.decoder.clip->base_model_kwargs;
+  REQUIRE(std::holds_alternative<CocaConfig>(*given));
+  CHECK(std::get<CocaConfig>(*given).pad_id == -1);
+  CHECK(std::get<CocaConfig>(*given).img_encoder->mlp_dim == 16);
+  CHECK_THAT(message_of([&] { read_with(with_arguments("", R"("text")")); }),
+             Catch::Contains(at + "/img_encoder: expected an object"));
+  CHECK_THAT(message_of([&] {
+               read_with(with_clip(R"(, "model": "c.pt", "base_model_kwargs": {"dim_text": 8})"));
+             }),
+             Catch::Contains(at + "/dim_text: no such key; known are: dim num_tokens"));
+  CHECK_THAT(message_of([&] { read_with(with_arguments(R"(, "max_text_len": 257)", right)); }),
+             Catch::Contains(at + "/max_text_len: ") && Catch::Contains("256"));
   expect_problems(with_clip(R"(, "model": "c.pt")"),
                   {at + ": required with \"make\": \"coca\", but missing: the arguments that the "
                         "CLIP was made with, as the weights do not say all of them"});

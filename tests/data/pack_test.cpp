@@ -83,7 +83,7 @@ TEST_CASE("links to files that are not there are pictures, or captions, that can
   CHECK(report.found == 3);
   CHECK(report.packed == 1);
   CHECK_THAT(text_of(report),
-             Contains("left out: c.png (unreadable: a link to a file that does not exist)\n") &&
+             Contains("left out: c.png (unreadable: a link that leads to no file)\n") &&
                  Contains("left out: b.png (" + (folder / "in/b.txt") +
                           ": cannot be opened: No such file or directory)\n"));
 }

@@ -96,14 +96,33 @@ TEST_CASE("shards of other pictures have other names, and are not read for the e
                     Contains(folder.path() + ": the pictures of the folder have changed"));
 }
 
-TEST_CASE("links to files that do not exist are left out with one warning") {
+TEST_CASE("links that lead nowhere are left out with one warning") {
   const TempDir folder;
+  for (const char* name : {"b.png", "c.jpg"}) fs::create_symlink("nowhere", folder / name);
+  CHECK_THROWS_WITH(PictureShards(folder.path()),
+                    Contains("found no jpg, jpeg, png or webp file in the folder or below it, but 2 "
+                             "links whose targets do not exist or cannot be reached."));
+  for (const char* name : {"a.txt", "d.txt"}) fs::create_symlink("nowhere", folder / name);
+  fs::create_symlink("loop.png", folder / "loop.png");
   add_picture(folder, "a.png");
-  for (const char* name : {"b.png", "c.jpg", "d.txt"}) fs::create_symlink("nowhere", folder / name);
+  write_file_atomically(folder / "d.TXT", "a text");
+  add_picture(folder, "d.png");
   const CapturedLog log;
-  CHECK(PictureShards(folder.path()).pictures() == 1);
+  const PictureShards shards(folder.path());
+  CHECK(shards.pictures() == 2);
   CHECK(log.lines().size() == 1);
-  CHECK(log.count(folder.path() + ": left out 2 links to files that do not exist: ") == 1);
+  CHECK(log.count(folder.path() +
+                  ": left out 5 links whose targets do not exist or cannot be reached: ") == 1);
+  // Reading says nothing more, and a caption in capitals is found behind such a link.
+  std::vector<std::string> read;
+  for (int64_t shard = 0; shard < shards.size(); ++shard) {
+    TarMember member;
+    for (const auto source = shards.open(shard, 0); source->next(member);) {
+      read.push_back(fs::path(member.name).extension().string() + (member.content == "a text" ? "!" : ""));
+    }
+  }
+  CHECK(read == std::vector<std::string>{".png", ".png", ".txt!"});
+  CHECK(log.lines().size() == 1);
 }
 
 TEST_CASE("messages name the folder and the picture, not shards that are only made up") {

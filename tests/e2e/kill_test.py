@@ -267,7 +267,7 @@ class Kill(EndToEnd):
         for path in (self.dir / "out").rglob("*.pth"):
             path.write_bytes(path.read_bytes()[:1000])
         done = run("--config", self.dir / "async.json", cwd=self.dir, check=3)
-        self.assertIn("No older checkpoint is intact: `dalle2-train fsck out` says more. To resume", done.stderr)
+        self.assertIn("No other checkpoint can be used: `dalle2-train fsck out` says more. To resume", done.stderr)
 
     def test_files_saved_in_the_background_are_those_of_a_run_that_waits(self):
         tensors = {}

@@ -302,11 +302,13 @@ class Prior(unittest.TestCase):
                              (self.dir / "empty", "found none"),
                              (short, "has 3 rows and /data/image_url 60"),
                              (wide, "expected [rows, 8] of float16, float32 or float64 in C order, got [60, 5]\n"
-                                    "  Set /prior/image_embed_dim and /prior/net/dim to 5, or give embeddings of width 8.")):
+                                    "  Give embeddings of width 8, as those of /data/image_url are.")):
             with self.subTest(folder=folder.name):
                 done = self.train(self.config(data={"text_url": str(folder)}), check=3)
                 self.assertIn(text, done.stdout + done.stderr)
                 self.assertFalse((self.dir / "out").exists())
+        done = self.train(self.config(data={"image_url": str(wide)}), check=3)
+        self.assertIn("  Set /prior/image_embed_dim and /prior/net/dim to 5, or give embeddings of width 8.", done.stderr)
 
     def test_embeddings_behind_a_server_or_in_s3_train_as_those_on_this_machine(self):
         self.train(self.config("local"))

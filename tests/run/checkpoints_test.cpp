@@ -192,7 +192,7 @@ TEST_CASE("where no checkpoint is good the run ends, and says how to find out mo
   }
   const std::string fsck = ": `dalle2-train fsck " + config.tracker.data_path + "` says more";
   CHECK_THROWS_WITH(ToyRun(config).run(),
-                    Contains("No older checkpoint is intact" + fsck) &&
+                    Contains("No other checkpoint can be used" + fsck) &&
                         Contains("To start from zero, choose another /tracker/data_path") &&
                         !Contains("keep_last"));
   for (const auto& entry : fs::recursive_directory_iterator(folder.path())) {

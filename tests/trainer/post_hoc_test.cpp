@@ -39,7 +39,9 @@ std::vector<std::string> files_of_run(DecoderTrainer& trainer, const test::TempD
   for (int64_t step = 2; step <= 6; step += 2) {
     train_all_unets(trainer, step - 2, step);
     paths.push_back(folder / fmt::format("step{}.pth", step));
-    write_pth(paths.back(), trainer.post_hoc_state({{"config", "{}"}}));
+    write_pth(paths.back(),
+              trainer.post_hoc_state(
+                  {{"config", "{}"}, {"clip_merges", "a b"}, {"clip_weights_sha256", "12"}}));
   }
   return paths;
 }
@@ -87,6 +89,9 @@ TEST_CASE("the saved average of a width is what the files are combined to") {
   CHECK(made.snapshots == 6);
   CHECK(made.missed < 1e-5);
   const Value file = made.model_file;
+  CHECK(Cursor(file).at("config").as_string() == "{}");
+  CHECK(Cursor(file).at("clip_merges").as_string() == "a b");  // a CLIP's vocabulary
+  CHECK(Cursor(file).at("clip_weights_sha256").as_string() == "12");
   const StateDict model = Cursor(file).at("model").as_state_dict();
   for (int64_t unet = 0; unet < trainer->num_unets(); ++unet) {
     const Cursor average = Cursor(last).at("post_hoc_ema").at(static_cast<size_t>(unet));

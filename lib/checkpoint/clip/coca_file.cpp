@@ -3,6 +3,7 @@
 
 #include <torch/types.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "base/error.h"
@@ -56,12 +57,35 @@ void complete_tables(StateDict& tensors, const std::string& path) {
   const auto tokens = copy_of(kTokenTable), logits = copy_of(kLogitTable);
   if (!tokens && logits) tensors.emplace_back(kTokenTable, *logits);
   if (tokens && !logits) tensors.emplace_back(kLogitTable, *tokens);
-  if (!tokens || !logits || at::equal(*tokens, *logits)) return;
+  const auto are_equal = [&] {
+    return tokens->dtype() == logits->dtype() && tokens->sizes() == logits->sizes() &&
+           at::equal(*tokens, *logits);
+  };
+  if (!tokens || !logits || are_equal()) return;
   throw DataError(
       "{}: {} and {} differ: expected the same table of tokens, as in every CoCa of coca-pytorch",
       printable(path),
       kTokenTable,
       kLogitTable);
+}
+
+/// @throws DataError for an image encoder of another kind, or none
+void check_encoder(const StateDict& tensors, const std::string& path) {
+  const auto width_of = [&](const char* name) {
+    const at::Tensor* const found = find_tensor(tensors, name);
+    return found == nullptr ? int64_t{0} : found->dim();
+  };
+  const bool has_head = width_of("img_encoder.vit.linear_head.weight") == 2;
+  if (has_head && width_of("img_encoder.vit.transformer.norm.weight") == 1) return;
+  const bool has_any = std::any_of(tensors.begin(), tensors.end(), [](const auto& item) {
+    return item.first.starts_with("img_encoder.");
+  });
+  throw DataError(
+      "{}: expected tensors of img_encoder.vit.*, a SimpleViT of vit-pytorch 1.4.1 or newer in an "
+      "Extractor, got {}\n  {}",
+      printable(path),
+      has_any ? "another image encoder" : "no image encoder",
+      kOtherCocaEncoders);
 }
 
 }  // namespace
@@ -72,6 +96,7 @@ CocaFile as_coca_file(RawClip raw,
   const auto [arguments, where] = clip_arguments(config, kCoca, path);
   if (!arguments.img_encoder)
     throw ConfigError("{}: {}: img_encoder: {}", printable(path), where, kCocaNeedsEncoder);
+  check_encoder(raw.tensors, path);
   complete_tables(raw.tensors, path);
   check_arguments(expected_tensors(arguments), kCoca, where, raw.tensors, path);
   return {.config = arguments, .weights = std::move(raw.tensors), .merges = raw.merges()};

@@ -84,6 +84,11 @@ RawClip read_tensors(const std::string& path) {
 
 }  // namespace
 
+std::string clip_identity_in(const Cursor& root) {
+  const auto identity = root.value().is_dict() ? root.find(kClipIdentityKey) : std::nullopt;
+  return identity && identity->value().is_string() ? identity->as_string() : "";
+}
+
 std::optional<std::string> RawClip::merges() const {
   const auto found = texts.find(kClipMergesKey);
   return found == texts.end() ? std::optional<std::string>() : found->second;

@@ -119,9 +119,9 @@ struct CocaConfig {
              "The class token of a text does not see tokens of this number.",
              within(-kMostTokens, kMostTokens));
     D2_FIELD(max_text_len,
-             "Extension: `max_text_len` of the reference's CoCaAdapter, at most 256. Tokens of a "
-             "text: longer texts are cut, others filled up with 0.",
-             within(1, most::kTokens));
+             "Extension: `max_text_len` of the reference's CoCaAdapter. Tokens of a text: longer "
+             "texts are cut, others padded with 0.",
+             within(1, 256));
     f.check(dim_head % 2 == 0,
             "dim_head",
             fmt::format("must be even for rotary embeddings; got {}", dim_head));
@@ -141,8 +141,11 @@ inline constexpr const char* kCocaNeedsEncoder =
     "required, but missing: without it a CoCa embeds no pictures, and in the reference it is an object "
     "of a Python program, for which a config has no place. If yours is the SimpleViT of "
     "coca-pytorch's README, give its arguments: {\"image_size\": 256, \"patch_size\": 32, "
-    "\"num_classes\": 1000, \"dim\": 1024, \"depth\": 6, \"heads\": 16, \"mlp_dim\": 2048}. With "
-    "another encoder, make the embeddings in Python, as .npy files, and give them to the run: "
-    "/data/img_embeddings_url of a decoder, /data/image_url and /data/text_url of a prior";
+    "\"num_classes\": 1000, \"dim\": 1024, \"depth\": 6, \"heads\": 16, \"mlp_dim\": 2048}";
+
+/// What to do with another image encoder than SimpleViT.
+inline constexpr const char* kOtherCocaEncoders =
+    "With another image encoder, make the embeddings in Python, as .npy files, and give them to a "
+    "run: /data/img_embeddings_url of a decoder, /data/image_url and /data/text_url of a prior.";
 
 }  // namespace dalle2

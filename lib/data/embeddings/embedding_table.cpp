@@ -81,10 +81,11 @@ std::string wanted_text(const std::vector<int64_t>& wanted) {
 
 EmbeddingTable::EmbeddingTable(const std::string& folder,
                                const std::string& key,
-                               const std::vector<int64_t>& row_shape)
+                               const std::vector<int64_t>& row_shape,
+                               const WidthAdvice& on_other_width)
     : key_(key), is_remote_(!is_local_url(folder)) {
   for (const std::string& path : files_of_table(folder, key)) {
-    add_file(path, row_shape_.empty() ? row_shape : row_shape_);
+    add_file(path, row_shape_.empty() ? row_shape : row_shape_, on_other_width);
   }
   if (rows_ == 0) {
     throw DataError("{}: expected .npy files with rows in '{}'{}, found none",
@@ -100,7 +101,9 @@ std::vector<TableFile> EmbeddingTable::files() const {
   return files;
 }
 
-void EmbeddingTable::add_file(const std::string& path, const std::vector<int64_t>& wanted) {
+void EmbeddingTable::add_file(const std::string& path,
+                              const std::vector<int64_t>& wanted,
+                              const WidthAdvice& on_other_width) {
   const RemotePart begin = beginning_of(path);
   const std::string shown = public_url(path);
   const NpyLayout layout = parse_npy_layout(begin.bytes, begin.file_size, shown);
@@ -110,8 +113,9 @@ void EmbeddingTable::add_file(const std::string& path, const std::vector<int64_t
       layout.shape.empty() ? layout.shape
                            : std::vector<int64_t>(layout.shape.begin() + 1, layout.shape.end());
   if (!floats || layout.shape.empty() || !fits(row, wanted) || layout.fortran_order) {
-    const bool is_other_width =
-        row_shape_.empty() && row.size() == wanted.size() && row.back() != wanted.back();
+    const bool is_other_width = on_other_width && row_shape_.empty() && floats &&
+                                !layout.fortran_order && !row.empty() &&
+                                row.size() == wanted.size() && row.back() != wanted.back();
     throw DataError(
         "{}: {}: expected {} of float16, float32 or float64 in C order, got {}{}{}{}",
         shown,
@@ -120,12 +124,7 @@ void EmbeddingTable::add_file(const std::string& path, const std::vector<int64_t
         shape_text(layout.shape),
         floats ? "" : " of another type",
         layout.fortran_order ? " in Fortran order (numpy.ascontiguousarray makes C order)" : "",
-        is_other_width
-            ? fmt::format(
-                  "\n  Set /prior/image_embed_dim and /prior/net/dim to {}, or give embeddings of width {}.",
-                  row.back(),
-                  wanted.back())
-            : "");
+        is_other_width ? "\n  " + on_other_width(row.back()) : "");
   }
   if (layout.shape[0] == 0) return;
   row_shape_ = row;

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -26,11 +27,13 @@ class EmbeddingTable {
  public:
   /// @param key where the folder is named, for messages
   /// @param row_shape of a row; 0 stands for any length
+  /// @param on_other_width what to do if only the width differs, given the one found; for messages
   /// @throws DataError for a folder without such files, a damaged file, other rows than expected;
   /// NetworkError, ConfigError for a place that cannot be listed
   EmbeddingTable(const std::string& folder,
                  const std::string& key,
-                 const std::vector<int64_t>& row_shape);
+                 const std::vector<int64_t>& row_shape,
+                 const std::function<std::string(int64_t width)>& on_other_width = {});
 
   int64_t rows() const { return rows_; }
   const std::vector<int64_t>& row_shape() const { return row_shape_; }
@@ -75,7 +78,10 @@ class EmbeddingTable {
     std::ifstream stream = {};
   };
 
-  void add_file(const std::string& path, const std::vector<int64_t>& wanted);
+  using WidthAdvice = std::function<std::string(int64_t width)>;
+  void add_file(const std::string& path,
+                const std::vector<int64_t>& wanted,
+                const WidthAdvice& on_other_width);
   std::string bytes_of_rows(const File& file, uint64_t from, uint64_t size, uint64_t fetched) const;
   static void check_same_file(const File& file, const RemotePart& part);
   std::string local_bytes(const File& file, uint64_t from, uint64_t size) const;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "data/embeddings/prior_dataset.h"
 
+#include <fmt/format.h>
 #include <torch/torch.h>
 
 #include <ATen/Parallel.h>
@@ -76,7 +77,19 @@ PriorDataset::PriorDataset(const PriorDataConfig& config,
   const auto table = [&](const std::optional<std::string>& url,
                          const char* key,
                          const std::vector<int64_t>& row_shape) {
-    return url ? std::make_unique<EmbeddingTable>(*url, key, row_shape) : nullptr;
+    // The image embeddings are read first, and decide the width of the others. A CLIP decides for all.
+    const auto advice = [&](int64_t width) {
+      const int64_t wanted = prior.image_embed_dim;
+      if (clip_side)
+        return fmt::format("Give embeddings of width {}, of the CLIP of /prior/clip.", wanted);
+      if (url != config.image_url)
+        return fmt::format("Give embeddings of width {}, as those of /data/image_url are.", wanted);
+      return fmt::format(
+          "Set /prior/image_embed_dim and /prior/net/dim to {}, or give embeddings of width {}.",
+          width,
+          wanted);
+    };
+    return url ? std::make_unique<EmbeddingTable>(*url, key, row_shape, advice) : nullptr;
   };
   images_ = table(config.image_url, "/data/image_url", {prior.image_embed_dim});
   if (clip_side) {

@@ -17,6 +17,7 @@
 #include "base/stop_signal.h"
 #include "base/text.h"
 #include "base/untrusted_text.h"
+#include "data/pictures/lost_links.h"
 #include "data/pictures/planes.h"
 #include "io/files/folder_names.h"
 #include "io/files/walk_folder.h"
@@ -53,6 +54,7 @@ std::vector<ImageFolder::Picture> ImageFolder::list_pictures(const std::string& 
     throw DataError("/data/folder: {}: there is no such folder", printable(folder));
   }
   std::vector<Picture> pictures;
+  std::vector<std::string> lost;
   const auto add_members = [&](const fs::path& tar) {
     const TarList list = list_tar((fs::path(folder) / tar).string());
     const size_t before = pictures.size();
@@ -71,8 +73,9 @@ std::vector<ImageFolder::Picture> ImageFolder::list_pictures(const std::string& 
   std::error_code unknown;  // whether an entry is a file
   const WalkEnd end = walk_folder(folder, Below::kReadable, [&](const fs::directory_entry& entry) {
     std::error_code ignored;
-    if (!entry.is_regular_file(ignored)) return;
     const fs::path path = entry.path().lexically_relative(folder);
+    if (is_picture_name(path) && is_lost_link(entry.path())) lost.push_back(path.string());
+    if (!entry.is_regular_file(ignored)) return;
     if (is_picture_name(path)) pictures.push_back({.path = path.string()});
     if (lower_extension(path) == ".tar") add_members(path);
   });
@@ -86,9 +89,11 @@ std::vector<ImageFolder::Picture> ImageFolder::list_pictures(const std::string& 
   if (pictures.empty()) {
     throw DataError(
         "/data/folder: {}: expected pictures ending in jpg, jpeg, png or webp, or tars of them, "
-        "here or in the folders below, found none",
-        printable(folder));
+        "here or in the folders below, found none{}",
+        printable(folder),
+        lost.empty() ? "" : ", but " + counted_lost_links(lost.size()));
   }
+  warn_of_lost_links(folder, std::move(lost));
   return pictures;
 }
 

@@ -135,7 +135,8 @@ class Packer {
   bool write_shard(const Shard& shard, PackReport& report) const;
   int64_t places() const { return static_cast<int64_t>(pictures_.size()); }
   std::optional<std::string> caption_of(const Planned& planned) const {
-    return caption_beside(planned.path, options_.first_line_only);
+    const auto file = caption_file(planned.path);
+    return file ? read_caption(*file, options_.first_line_only) : std::nullopt;
   }
   std::optional<Sample> make_sample(const Planned& planned, std::string& reason) const;
   std::optional<Sample> next_sample(const Shard& shard, size_t index, PackReport& report) const;
@@ -159,7 +160,8 @@ void Packer::find_pictures() {
         ++report_.other_files[extension.empty() ? "without extension" : extension];
       },
       [this](const std::string& link) {
-        report_.skipped.push_back({link, "unreadable: a link to a file that does not exist"});
+        if (!is_picture_name(link)) return;  // a caption: told of with its picture
+        report_.skipped.push_back({link, "unreadable: a link that leads to no file"});
       });
   for (const FolderPicture& picture : pictures) pictures_.push_back({picture});
   report_.found = std::ssize(pictures_) + std::ssize(report_.skipped);

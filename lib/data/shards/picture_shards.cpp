@@ -16,6 +16,7 @@
 #include "base/public_url.h"
 #include "base/text.h"
 #include "base/untrusted_text.h"
+#include "data/pictures/lost_links.h"
 #include "data/shards/shards.h"
 #include "io/files/atomic_file.h"
 #include "io/files/folder_names.h"
@@ -84,14 +85,20 @@ class FolderMembers : public MemberSource {
     std::string content = read_or_warn([&] { return read_picture_file(picture.path); });
     // One of no kind that we read, or that cannot be read, is counted as a broken picture.
     const std::string field = picture_field(content).value_or("jpg");
-    caption_ =
-        read_or_warn([&] { return caption_beside(picture.path, /*first_line_only=*/false); });
+    caption_ = caption_beside(picture.path);
     member = {key_ + "." + field, std::move(content)};
     return true;
   }
   std::optional<uint64_t> member_offset() const override { return next_ - 1; }
 
  private:
+  /// A link that leads nowhere was told of when the folder was listed.
+  static std::optional<std::string> caption_beside(const fs::path& picture) {
+    const std::optional<fs::path> file = caption_file(picture);
+    if (!file || is_lost_link(*file)) return std::nullopt;
+    return read_or_warn([&] { return read_caption(*file, /*first_line_only=*/false); });
+  }
+
   std::vector<FolderPicture> pictures_;
   int64_t shard_;
   uint64_t next_;
@@ -106,6 +113,7 @@ std::vector<FolderPicture> list_pictures(
     const std::function<void(const std::string& extension)>& other,
     const std::function<void(const std::string& source)>& lost) {
   std::vector<FolderPicture> pictures;
+  size_t links = 0;
   walk_whole_folder(folder, Below::kReadable, [&](const fs::directory_entry& entry) {
     std::error_code ignored;
     if (entry.is_directory(ignored) && ::access(entry.path().c_str(), R_OK | X_OK) != 0) {
@@ -115,21 +123,23 @@ std::vector<FolderPicture> list_pictures(
                   errno_text(errno));
     }
     const std::string source = entry.path().lexically_relative(folder).string();
-    if (lost && is_picture_name(entry.path()) && entry.is_symlink(ignored) &&
-        !entry.exists(ignored)) {
-      lost(source);
+    const std::string extension = lower_extension(entry.path());
+    const bool is_picture = is_picture_name(entry.path());
+    if ((is_picture || extension == ".txt") && is_lost_link(entry.path())) {
+      ++links;
+      if (lost) lost(source);
     }
     if (!entry.is_regular_file(ignored)) return;
-    const std::string extension = lower_extension(entry.path());
-    if (is_picture_name(entry.path())) {
+    if (is_picture) {
       pictures.push_back({entry.path(), source});
     } else if (extension != ".txt" && other) {
       other(extension);
     }
   });
   if (pictures.empty()) {
-    throw DataError("{}: found no jpg, jpeg, png or webp file in the folder or below it.",
-                    folder.string());
+    throw DataError("{}: found no jpg, jpeg, png or webp file in the folder or below it{}.",
+                    folder.string(),
+                    links > 0 ? ", but " + counted_lost_links(links) : "");
   }
   std::sort(pictures.begin(), pictures.end(), [](const auto& a, const auto& b) {
     return a.source < b.source;
@@ -147,15 +157,18 @@ std::string read_picture_file(const fs::path& path) {
   return read_file(path.string());
 }
 
-std::optional<std::string> caption_beside(const fs::path& picture, bool first_line_only) {
-  // A link to nowhere is a file too: reading it tells.
-  const auto is_there = [](const fs::path& path) {
-    std::error_code ignored;
-    return fs::is_regular_file(path, ignored) || fs::is_symlink(path, ignored);
-  };
-  fs::path path = fs::path(picture).replace_extension(".txt");
-  if (!is_there(path)) path.replace_extension(".TXT");
-  if (!is_there(path)) return std::nullopt;
+std::optional<fs::path> caption_file(const fs::path& picture) {
+  std::error_code ignored;
+  std::optional<fs::path> lost;
+  for (const char* extension : {".txt", ".TXT"}) {
+    const fs::path path = fs::path(picture).replace_extension(extension);
+    if (fs::is_regular_file(path, ignored)) return path;
+    if (!lost && is_lost_link(path)) lost = path;
+  }
+  return lost;
+}
+
+std::optional<std::string> read_caption(const fs::path& path, bool first_line_only) {
   std::string caption = read_picture_file(path);
   if (first_line_only) caption.resize(std::min(caption.find('\n'), caption.size()));
   while (!caption.empty() && (caption.back() == '\n' || caption.back() == '\r')) caption.pop_back();
@@ -174,14 +187,7 @@ std::optional<std::string> picture_field(const std::string& content) {
 PictureShards::PictureShards(const std::string& folder) : folder_(folder) {
   std::vector<std::string> lost;
   pictures_ = list_pictures(folder, {}, [&](const std::string& link) { lost.push_back(link); });
-  std::sort(lost.begin(), lost.end());
-  if (!lost.empty()) {
-    log_warning("data",
-                "{}: left out {} to files that do not exist: {}",
-                folder,
-                counted(std::ssize(lost), "link"),
-                short_list(lost));
-  }
+  warn_of_lost_links(folder, std::move(lost));
   const auto count = static_cast<int64_t>(pictures_.size());
   per_shard_ = std::clamp<int64_t>((count + kShards - 1) / kShards, 1, kMostInShard);
 }

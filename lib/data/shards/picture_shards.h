@@ -22,7 +22,7 @@ struct FolderPicture {
 
 /// The pictures of a folder and of those below it that this user may read, sorted by `source`.
 /// @param other gets the extension of each file that is neither a picture nor a .txt
-/// @param lost gets the `source` of each link that is a picture by its name, and whose file does not exist
+/// @param lost gets the `source` of each link that is a picture or a .txt by its name, and leads nowhere
 /// @throws DataError if there are none, or the folder cannot be read
 std::vector<FolderPicture> list_pictures(
     const std::filesystem::path& folder,
@@ -33,10 +33,12 @@ std::vector<FolderPicture> list_pictures(
 /// of a tar
 std::string read_picture_file(const std::filesystem::path& path);
 
-/// The text of the .txt file of the same name, without its last line ends; none without a text.
+/// The .txt file of the same name, or a link of that name that leads nowhere; none if there is neither.
+std::optional<std::filesystem::path> caption_file(const std::filesystem::path& picture);
+
+/// The text of such a file, without its last line ends; none without a text.
 /// @throws as read_picture_file()
-std::optional<std::string> caption_beside(const std::filesystem::path& picture,
-                                          bool first_line_only);
+std::optional<std::string> read_caption(const std::filesystem::path& path, bool first_line_only);
 
 /// "jpg", "png" or "webp" by a picture's first bytes; none if they are of no kind we read.
 std::optional<std::string> picture_field(const std::string& content);

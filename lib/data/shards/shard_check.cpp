@@ -58,7 +58,7 @@ bool check_picture(const GroupedSample& sample, const std::string& name, ShardCh
   }
   try {
     const Image image = decode_image(*picture, name);
-    check.short_sides.push_back(std::min(image.width, image.height));
+    ++check.short_sides[std::min(image.width, image.height)];
     if (decode_onto_white(*picture, name)) ++check.transparent;
     return true;
   } catch (const DataError& error) {
@@ -206,7 +206,7 @@ void ShardCheck::add_example(const std::string& fault_text) {
 }
 
 int64_t ShardCheck::narrowest() const {
-  return short_sides.empty() ? 0 : *std::min_element(short_sides.begin(), short_sides.end());
+  return short_sides.empty() ? 0 : short_sides.begin()->first;
 }
 
 int64_t CheckReport::samples() const {

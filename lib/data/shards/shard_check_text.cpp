@@ -92,8 +92,7 @@ ShardCheck sum_of(const std::vector<ShardCheck>& shards) {
       sum.image.*count += shard.image.*count;
       sum.text.*count += shard.text.*count;
     }
-    sum.short_sides.insert(
-        sum.short_sides.end(), shard.short_sides.begin(), shard.short_sides.end());
+    for (const auto& [side, pictures] : shard.short_sides) sum.short_sides[side] += pictures;
   }
   return sum;
 }

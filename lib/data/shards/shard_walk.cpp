@@ -11,6 +11,7 @@
 #include "base/public_url.h"
 #include "base/stop_signal.h"
 #include "base/text.h"
+#include "data/shards/picture_shards.h"
 
 namespace dalle2 {
 namespace {
@@ -80,6 +81,7 @@ bool ShardWalk::open_next_shard(DropLog& drops) {
     ++opened_since_usable_;
     samples_of_shard_ = 0;
     shard_name_ = base_name(url_);
+    shown_name_ = is_picture_shard(url_) ? shown_shard(url_) : shard_name_;
     tell_of_search();
     std::string refusal;
     try {
@@ -103,7 +105,7 @@ bool ShardWalk::open_next_shard(DropLog& drops) {
 /// reading over those before it.
 void ShardWalk::open(const ShardPlace& place) {
   const auto warn = [this](const std::string& text) {
-    member_warnings_.add(drop::kRepeatedMember, fmt::format("{}: {}", shard_name_, text));
+    member_warnings_.add(drop::kRepeatedMember, fmt::format("{}: {}", shown_name_, text));
   };
   SourceOptions source = source_options();
   source.offset = place.offset;
@@ -118,7 +120,7 @@ void ShardWalk::open(const ShardPlace& place) {
         "data",
         "{}: {} has {}, and the epoch resumes after its sample {}: it was a different shard then",
         options_.split,
-        shard_name_,
+        shown_name_,
         counted(samples_of_shard_, "sample"),
         place.sample);
   }
@@ -211,10 +213,10 @@ void ShardWalk::note_end(bool has_sample, DropLog& drops) {
   end_noted_ = true;
   if (!reader_->has_end_marker()) {
     drops.add(drop::kShardWithoutEnd,
-              fmt::format("{} ends without its end marker: it may have been cut", shard_name_));
+              fmt::format("{} ends without its end marker: it may have been cut", shown_name_));
   }
   if (!has_sample && samples_of_shard_ == 0) {
-    drops.add(drop::kEmptyShard, fmt::format("{}: no member of it makes a sample", shard_name_));
+    drops.add(drop::kEmptyShard, fmt::format("{}: no member of it makes a sample", shown_name_));
   }
 }
 

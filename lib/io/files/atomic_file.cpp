@@ -113,8 +113,10 @@ AtomicFile::AtomicFile(std::string path) : path_(std::move(path)), part_path_(pa
   }
   if (descriptor_ < 0) {
     // Messages name the file that a user knows, but for something that lies in the part's place.
-    const bool is_in_the_way = errno == EISDIR || errno == ELOOP;
-    throw_write_error(is_in_the_way ? part_path_ : path_, "create the file", errno);
+    const int code = errno;
+    struct stat status {};
+    const bool is_in_the_way = code != ENOSPC && ::lstat(part_path_.c_str(), &status) == 0;
+    throw_write_error(is_in_the_way ? part_path_ : path_, "create the file", code);
   }
   part_exists_ = true;
 }

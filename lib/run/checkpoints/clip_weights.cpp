@@ -23,6 +23,7 @@
 #include "io/text/clip_vocabulary.h"
 #include "model/clip/coca.h"
 #include "model/clip/x_clip.h"
+#include "net/digest.h"
 #include "run/clip/clip_data.h"
 
 namespace dalle2 {
@@ -151,15 +152,21 @@ LoadedClip coca_of(const CocaFile& file, const std::string& path) {
 }
 
 /// @param maker by the arguments in a config
-[[noreturn]] void throw_for_another(const ClipMaker& maker, const std::string& path) {
+/// @param found whose file it is, if its CLIPs have arguments too
+[[noreturn]] void throw_for_another(const ClipMaker& maker,
+                                    const std::string& path,
+                                    const ClipMaker* found = nullptr) {
   throw DataError(
-      "{}: expected the state dict of {}, by \"make\": \"{}\", with tensors of {}, got another "
-      "file\n  A CLIP of a run, of OpenAI, open_clip or Hugging Face needs neither \"make\" nor "
-      "\"base_model_kwargs\".",
+      "{}: expected the state dict of {}, by \"make\": \"{}\", with tensors of {}, got {}\n  {}",
       printable(path),
       maker.name,
       maker.make,
-      maker.tensors);
+      maker.tensors,
+      found != nullptr ? found->name : "another file",
+      found != nullptr
+          ? fmt::format("Set \"make\" to \"{}\", and give its arguments.", found->make)
+          : "A CLIP of a run, of OpenAI, open_clip or Hugging Face needs neither \"make\" nor "
+            "\"base_model_kwargs\".");
 }
 
 const ClipMaker& maker_by(const ClipArguments& arguments) {
@@ -175,7 +182,8 @@ std::optional<Config> arguments_for(const std::optional<ClipArguments>& argument
 LoadedClip foreign_clip(const std::string& path, const std::optional<ClipArguments>& arguments) {
   RawClip raw = read_raw_clip(path);
   const ClipMaker* const maker = maker_of(raw.tensors);
-  if (arguments && maker != &maker_by(*arguments)) throw_for_another(maker_by(*arguments), path);
+  if (arguments && maker != &maker_by(*arguments))
+    throw_for_another(maker_by(*arguments), path, maker);
   if (maker == &kXClip)
     return x_clip_of(as_x_clip_file(std::move(raw), path, arguments_for<XClipConfig>(arguments)),
                      path);
@@ -206,6 +214,27 @@ std::optional<Value> checkpoint_of_run(const std::string& path) {
   return read_checkpoint(path);
 }
 
+/// Arguments that change what a CLIP computes, and that its weights do not tell; empty if they tell all.
+std::string unseen_arguments(const ClipEncoderImpl& clip) {
+  if (const auto* x_clip = dynamic_cast<const XClipImpl*>(&clip)) {
+    const XClipConfig& config = x_clip->config();
+    return fmt::format("heads {} {}, {} tokens, pictures of {} pixels",
+                       config.text_heads,
+                       config.visual_heads,
+                       config.text_seq_len,
+                       config.visual_image_size);
+  }
+  if (const auto* coca = dynamic_cast<const CocaImpl*>(&clip)) {
+    const CocaConfig& config = coca->config();
+    return fmt::format("heads {}, {} tokens padded with {}, pictures of {} pixels",
+                       config.img_encoder->heads,
+                       config.max_text_len,
+                       config.pad_id,
+                       config.img_encoder->image_size);
+  }
+  return "";
+}
+
 /// @throws ConfigError if the folder has the config of another model, which `out` would replace
 void check_config_beside(const ClipFile& file, const std::string& out) {
   const std::filesystem::path beside =
@@ -221,6 +250,19 @@ void check_config_beside(const ClipFile& file, const std::string& out) {
 }
 
 }  // namespace
+
+std::string clip_sha256(const ClipEncoderImpl& clip) {
+  const std::string unseen = unseen_arguments(clip), weights = weights_sha256(clip);
+  if (unseen.empty()) return weights;
+  Hash hash;
+  hash.add(weights.data(), weights.size());
+  hash.add(unseen.data(), unseen.size());
+  return hash.hex();
+}
+
+bool has_unit_embeddings(const ClipEncoderImpl& clip) {
+  return dynamic_cast<const CocaImpl*>(&clip) == nullptr;
+}
 
 int64_t LoadedClip::text_len() const {
   const int64_t most = clip->max_text_len();

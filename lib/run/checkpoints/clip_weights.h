@@ -47,6 +47,11 @@ std::string clip_file_of(const std::string& model);
 LoadedClip load_clip_file(const std::string& path,
                           const std::optional<ClipArguments>& arguments = std::nullopt);
 
+/// A hash of a CLIP's weights and of what else decides its embeddings.
+std::string clip_sha256(const ClipEncoderImpl& clip);
+/// Whether its embeddings have the length 1.
+bool has_unit_embeddings(const ClipEncoderImpl& clip);
+
 /// Writes the CLIP of any file that load_clip_file() takes in open_clip's layout: write_clip_file(). Of
 /// a run's file it takes the averages, if there are any.
 /// @throws as load_clip_file(), though no vocabulary is looked for; ConfigError if the folder of `out`

@@ -211,14 +211,19 @@ std::optional<RunCheckpoints::Found> RunCheckpoints::take_up(
                  .reason = reason_of_base(trainer_, Cursor(base->second), base->first)};
   }
   if (last_fault.empty()) return std::nullopt;
+  // What a run was told to begin with has a fault of its own, and no other file takes its place.
+  if (!session_.tracker().auto_resumed()) throw DataError("{}", last_fault);
+  const bool is_only = candidates.size() == 1;
   throw DataError(
       "{}\n  {}: `dalle2-train fsck {}` says more. To resume from a copy, name it in "
-      "/tracker/load (file_path). To start from zero, choose another /tracker/data_path, and leave "
-      "/tracker/load out unless it has only_auto_resume.{}",
+      "/tracker/load (file_path). To start {}{}",
       last_fault,
-      candidates.size() == 1 ? "There is no other checkpoint" : "No older checkpoint is intact",
+      is_only ? "There is no other checkpoint" : "No other checkpoint can be used",
       session_.tracker().data_path(),
-      candidates.size() == 1 ? " /tracker/keep_last keeps older checkpoints of later runs." : "");
+      base ? fmt::format("from {} again, choose another /tracker/data_path.", base->first)
+           : "from zero, choose another /tracker/data_path, and leave /tracker/load out unless it has "
+             "only_auto_resume.",
+      is_only ? " /tracker/keep_last keeps older checkpoints of later runs." : "");
 }
 
 void RunCheckpoints::load(const Value& checkpoint, const std::string& path, bool compares_config) {
@@ -305,22 +310,24 @@ void RunCheckpoints::carry_untrained(const Cursor& root) {
 
 /// @param at_start what the run resumes with is told by tell_resuming(), if it has anything left to do
 void RunCheckpoints::tell_position(const std::string& path, bool at_start) const {
-  const std::string where = position_.description();
+  const std::string next = at_start ? "" : position_.resumes_with();
   log_info("ckpt",
-           "Loaded model from {} on {}",
+           "Loaded model from {} on {}{}{}",
            path,
-           at_start ? where.substr(0, where.find('\n')) : where);
+           position_.description(),
+           next.empty() ? "" : "\n  Resuming with ",
+           next);
   warn_if_nothing_is_left(position_, config_.epochs, path);
 }
 
 void RunCheckpoints::tell_resuming() const {
-  const std::string where = position_.description();
-  const size_t second = where.find("Resuming");
-  if (second != std::string::npos) log_info("ckpt", "{}", where.substr(second));
+  const std::string next = position_.resumes_with();
+  if (!next.empty()) log_info("ckpt", "Resuming with {}", next);
 }
 
 void RunCheckpoints::end_saving() {
   saving_.wait();
+  session_.end_quiet();  // what is still to be sent may take minutes
   session_.tracker().finish_uploads();
 }
 

@@ -14,7 +14,7 @@
 
 namespace dalle2 {
 
-/// What `shards embed` writes beside the embeddings: with which CLIP, by weights_sha256(), and of what.
+/// What `shards embed` writes beside the embeddings: with which CLIP, by clip_sha256(), and of what.
 inline constexpr const char* kEmbeddingsManifest = "embeddings.json";
 inline constexpr const char* kClipOfEmbeddings = "clip_sha256";
 

@@ -124,8 +124,9 @@ ShardSurvey survey_shards(const std::string& folder) {
   }
   for (const ShardCheck& shard : report.shards) {
     survey.with_caption += shard.samples - shard.no_caption;
-    survey.short_sides.insert(
-        survey.short_sides.end(), shard.short_sides.begin(), shard.short_sides.end());
+    for (const auto& [side, pictures] : shard.short_sides) {
+      survey.short_sides.insert(survey.short_sides.end(), static_cast<size_t>(pictures), side);
+    }
   }
   std::sort(survey.short_sides.begin(), survey.short_sides.end());
   survey.embed_width = width_in_shards(survey);

@@ -86,9 +86,9 @@ ClipTexts SampleClip::embed_texts(const char* option, const std::vector<std::str
 static void warn_of_other_clip(const Cursor& root,
                                const SampleCommand& command,
                                const SampleClip& clip) {
-  const auto identity = root.value().is_dict() ? root.find(kClipIdentityKey) : std::nullopt;
-  if (!identity) return;
-  const std::string own = identity->as_string(), given = weights_sha256(clip.network());
+  const std::string own = clip_identity_in(root);
+  if (own.empty()) return;
+  const std::string given = clip_sha256(clip.network());
   if (own == given) return;
   constexpr size_t kDigits = 16;
   log_warning(

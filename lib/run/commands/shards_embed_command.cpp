@@ -46,7 +46,7 @@ class ClipEmbeddings : public ShardAddition {
   int64_t image_size() const { return clip_.clip->image_size(); }
   std::string manifest() const {
     nlohmann::ordered_json made_with;
-    made_with[kClipOfEmbeddings] = weights_sha256(*clip_.clip);
+    made_with[kClipOfEmbeddings] = clip_sha256(*clip_.clip);
     made_with["text_encodings"] = command_.text_encodings;
     made_with["webdataset_base_url"] = shown_url_;
     return made_with.dump(2) + "\n";

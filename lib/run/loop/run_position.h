@@ -61,6 +61,8 @@ struct RunPosition {
   virtual void restart_with_other_data() { restart_epoch(); }
   /// For people, e.g. "epoch 3, having seen 1200 samples, ...".
   virtual std::string description() const = 0;
+  /// Where a resumed run begins, e.g. "epoch 3 at sample 40"; empty if description() says it.
+  virtual std::string resumes_with() const { return ""; }
   /// Epochs whose training has been completed.
   virtual int64_t epochs_trained() const { return epoch; }
   /// Takes what only other ranks know of the position; all ranks call it before a save.

@@ -55,12 +55,12 @@ PriorDataset prior_data(const TrainPriorConfig& config, const ClipEmbedder* clip
 }
 
 std::string clip_identity(const TrainPriorConfig& config, const ClipEmbedder* clip) {
-  if (clip != nullptr) return weights_sha256(clip->clip());
+  if (clip != nullptr) return clip_sha256(clip->clip());
   const std::string url = config.data.text_url.value_or("");
   if (url.empty() || !is_local_url(url)) return "";
-  const std::filesystem::path folder = std::filesystem::path(local_path(url)) / "";
-  const std::filesystem::path beside = folder.parent_path().parent_path() / kEmbeddingsManifest;
   std::error_code ignored;
+  const std::filesystem::path folder = std::filesystem::weakly_canonical(local_path(url), ignored);
+  const std::filesystem::path beside = folder.parent_path() / kEmbeddingsManifest;
   if (!std::filesystem::is_regular_file(beside, ignored)) return "";
   try {
     const Json manifest = parse_untrusted_object(read_file(beside.string()));

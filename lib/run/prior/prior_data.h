@@ -26,7 +26,7 @@ std::shared_ptr<ClipEmbedder> open_prior_clip(const PriorConfig& prior);
 /// Rows for a run with that CLIP, or without. @throws as PriorDataset
 PriorDataset prior_data(const TrainPriorConfig& config, const ClipEmbedder* clip);
 
-/// weights_sha256() of the CLIP whose embeddings of texts the run has: of `clip`, or what `shards embed`
+/// clip_sha256() of the CLIP whose embeddings of texts the run has: of `clip`, or what `shards embed`
 /// has written beside the folder /data/text_url on this machine. Empty if it is not known.
 std::string clip_identity(const TrainPriorConfig& config, const ClipEmbedder* clip);
 

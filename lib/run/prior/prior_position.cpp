@@ -35,14 +35,14 @@ void PriorPosition::restart_with_other_data() {
 
 std::string PriorPosition::description() const {
   const bool none_yet = best_validation_loss == config_->best_validation_loss;
-  return fmt::format(
-      "epoch {} having seen {} samples with best validation loss {}\n"
-      "  Resuming with epoch {} at sample {}",
-      epoch,
-      samples_seen,
-      none_yet ? "N/A" : short_number(best_validation_loss),
-      epoch,
-      row);
+  return fmt::format("epoch {} having seen {} samples with best validation loss {}",
+                     epoch,
+                     samples_seen,
+                     none_yet ? "N/A" : short_number(best_validation_loss));
+}
+
+std::string PriorPosition::resumes_with() const {
+  return fmt::format("epoch {} at sample {}", epoch, row);
 }
 
 }  // namespace dalle2

@@ -40,6 +40,7 @@ struct PriorPosition : RunPosition {
   void restart_epoch() override { row = iteration = 0; }
   void restart_with_other_data() override;
   std::string description() const override;
+  std::string resumes_with() const override;
   int64_t sample_of_epoch() const override { return row; }
 
  private:

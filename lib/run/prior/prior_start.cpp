@@ -13,11 +13,13 @@ namespace {
 
 std::unique_ptr<PriorTrainer> make_trainer(const LoadedPriorConfig& loaded,
                                            const ClipEmbedder* clip,
-                                           const at::Device& device) {
+                                           const at::Device& device,
+                                           bool is_main) {
   torch::manual_seed(static_cast<uint64_t>(loaded.config.seed));
   DiffusionPrior prior(loaded.plan);
   if (clip != nullptr) clip->hold_in(*prior);
-  const std::string identity = clip_identity(loaded.config, clip);  // before it moves to the device
+  // Before it moves to the device. Other ranks write no file.
+  const std::string identity = is_main ? clip_identity(loaded.config, clip) : "";
   auto trainer = std::make_unique<PriorTrainer>(prior, loaded.config.train, device);
   trainer->set_clip_identity(identity);
   log_parameters(count_parameters(*prior->net()));
@@ -47,7 +49,10 @@ PriorRun::PriorRun(const LoadedPriorConfig& loaded,
                    {metric_names(loaded.config.prior)},
                    "embeddings that are far larger than the others"),
           std::make_unique<PriorPosition>(loaded.config.train),
-          [&](const at::Device& device) { return make_trainer(loaded, clip.get(), device); }),
+          [&](const at::Device& device) {
+            const bool is_main = process.group == nullptr || process.group->is_main();
+            return make_trainer(loaded, clip.get(), device, is_main);
+          }),
       config_(loaded.config),
       clip_(clip),
       data_(prior_data(config_, clip.get())),
@@ -66,6 +71,13 @@ void PriorRun::open() {
            with_commas(data_.rows("test")),
            config_.data.batch_size,
            of_each_rank(session_.group()));
+  const bool is_scaled = !config_.prior.image_embed_scale && clip_ && !has_unit_embeddings(clip_->clip());
+  if (is_scaled && session_.group().is_main()) {
+    log_warning("config",
+                "/prior/image_embed_scale: null stands for sqrt(image_embed_dim), which fits embeddings of "
+                "length 1; those of a CoCa are about sqrt(image_embed_dim) long\n  Set it to 1, unless the "
+                "run is to equal one of the reference.");
+  }
   check_usable(data_, clip_ != nullptr);
   checkpoints_.set_data_size({count_rows(data_), "row"});
 }

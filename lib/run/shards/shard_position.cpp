@@ -49,16 +49,16 @@ void ShardPosition::restart_with_other_data() {
 
 std::string ShardPosition::description() const {
   const auto best = std::min_element(validation_losses.begin(), validation_losses.end());
-  std::string next = fmt::format("sampling and saving after epoch {}", epoch);
-  if (next_task == "train") next = fmt::format("epoch {} at sample {}", epoch, sample);
-  if (next_task == "val") next = fmt::format("the validation of epoch {}", epoch);
-  return fmt::format(
-      "epoch {} having seen {} samples with minimum validation loss {}\n"
-      "  Resuming with {}",
-      epoch,
-      samples_seen,
-      best == validation_losses.end() ? "N/A" : short_number(*best),
-      next);
+  return fmt::format("epoch {} having seen {} samples with minimum validation loss {}",
+                     epoch,
+                     samples_seen,
+                     best == validation_losses.end() ? "N/A" : short_number(*best));
+}
+
+std::string ShardPosition::resumes_with() const {
+  if (next_task == "train") return fmt::format("epoch {} at sample {}", epoch, sample);
+  if (next_task == "val") return fmt::format("the validation of epoch {}", epoch);
+  return fmt::format("sampling and saving after epoch {}", epoch);
 }
 
 bool ShardPosition::is_best() const {

@@ -34,6 +34,7 @@ struct ShardPosition : RunPosition {
   void restart_epoch() override;
   void restart_with_other_data() override;
   std::string description() const override;
+  std::string resumes_with() const override;
   int64_t epochs_trained() const override { return next_task == "train" ? epoch : epoch + 1; }
   int64_t sample_of_epoch() const override { return sample; }
   /// Each rank knows where its own lanes stand.

@@ -333,7 +333,7 @@ bool RunLock::acquire() {
                                              waited_for_->touched_ms != file->touched_ms);
     if (state == Owner::kUnknown && !stale && !was_touched && times_.while_waiting) {
       if (!waited_for_) {
-        log_info(
+        log_warning(
             "track",
             "{} is held by {}, which may be lost: waiting until it has not been touched for {} "
             "s, {} s more at most",

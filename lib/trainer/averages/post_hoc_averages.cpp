@@ -4,11 +4,13 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
 #include <utility>
 
 #include "base/error.h"
+#include "checkpoint/clip/raw_clip.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/lora/lora_file.h"
 #include "optim/flat_parameters.h"
@@ -145,7 +147,9 @@ Dict model_file_of(const std::string& newest, const Sums& sums) {
   const Value root = read_checkpoint(newest);
   const Cursor file(root, newest);
   Dict out;
-  for (const char* key : {"version", "config"}) {
+  std::vector<std::string> kept = {"version", "config"};
+  kept.insert(kept.end(), std::begin(kCompanionKeys), std::end(kCompanionKeys));
+  for (const std::string& key : kept) {
     if (const auto entry = file.find(key)) out.set(key, entry->value());
   }
   StateDict model = file.at("model").as_state_dict();
