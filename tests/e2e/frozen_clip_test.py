@@ -342,8 +342,10 @@ class ClipByArguments(ClipRuns):
                 found, expected = self.logged(kind, key), self.logged(kind + "_before", key)
                 self.assertGreater(len(found), 1)
                 self.assertEqual(len(found), len(expected))
+                # Before the first update only rounding differs. Then Adam turns rounding of small gradients into steps.
+                self.assertAlmostEqual(found[0], expected[0], delta=1e-5 * max(1, expected[0]), msg=key)
                 for a, b in zip(found, expected):
-                    self.assertAlmostEqual(a, b, delta=1e-3 * max(1, b), msg=key)
+                    self.assertAlmostEqual(a, b, delta=5e-3 * max(1, b), msg=key)
         # Nothing of a run knows the CLIP but by its config and its weights.
         done = run("sample", "--checkpoint", "decoder/model.pth", "--prior", "prior/model.pth", "--clip",
                    self.embedded.parent / f"{self.name}.pt", "--text", "a red circle", "--out", "drawn", cwd=self.dir, check=0)
