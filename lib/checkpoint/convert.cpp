@@ -262,8 +262,7 @@ ConvertReport convert_checkpoint(const std::string& in,
   Value root = read_checkpoint(in);
   if (weights == Weights::kAveraged) {
     const Cursor checkpoint(root, in);
-    root =
-        with_entries(averaged_weights(checkpoint), checkpoint, {"version", "lora", "config"});
+    root = with_entries(averaged_weights(checkpoint), checkpoint, {"version", "lora", "config"});
   }
   if (merge) root = merged_checkpoint(Cursor(root, in), *merge);
   return write_checkpoint(out, std::move(root));

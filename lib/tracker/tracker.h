@@ -271,8 +271,8 @@ class Tracker {
   ReadFacts read_facts_;
   FormatFields example_;
   bool auto_resumed_ = false;
-  bool goes_on_ = false;  // with the run that is in data_path
-  bool is_copy_ = false;  // of a run's folder: goes_on_, but as a run of its own
+  bool goes_on_ = false;                     // with the run that is in data_path
+  bool is_copy_ = false;                     // of a run's folder: goes_on_, but as a run of its own
   std::optional<std::string> told_of_mark_;  // the text of auto_resume.json that was told of
   bool told_how_to_go_on_ = false;
   std::string marked_id_;  // of auto_resume.json

@@ -67,13 +67,14 @@ void PriorTrainer::take_companions(const Cursor& root) {
   if (clip_identity_.empty()) clip_identity_ = earlier;
   if (earlier.empty() || earlier == clip_identity_) return;
   constexpr size_t kDigits = 16;
-  log_warning("ckpt",
-              "{}: was trained with the embeddings of a CLIP whose weights have the sha256 {}, and those of "
-              "this run are of another one, {}\n  Expect a higher loss until the prior has learned the new "
-              "embeddings.",
-              root.where(),
-              earlier.substr(0, kDigits),
-              clip_identity_.substr(0, kDigits));
+  log_warning(
+      "ckpt",
+      "{}: was trained with the embeddings of a CLIP whose weights have the sha256 {}, and those of "
+      "this run are of another one, {}\n  Expect a higher loss until the prior has learned the new "
+      "embeddings.",
+      root.where(),
+      earlier.substr(0, kDigits),
+      clip_identity_.substr(0, kDigits));
 }
 
 at::Tensor PriorTrainer::step(const PriorInputs& inputs,

@@ -46,8 +46,8 @@ TEST_CASE("one name of a CoCa's table of tokens suffices, and two tables are ref
   const CocaFile whole = read_coca(coca_file());
   const at::Tensor table = *find_tensor(whole.weights, "token_emb.weight");
   // safetensors' save_model() keeps to_logits.1.weight.
-  CHECK(find_tensor(read_raw_clip(coca_file("coca.safetensors")).tensors,
-                    "token_emb.weight") == nullptr);
+  CHECK(find_tensor(read_raw_clip(coca_file("coca.safetensors")).tensors, "token_emb.weight") ==
+        nullptr);
   const CocaFile kept = read_coca(coca_file("coca.safetensors"));
   CHECK(find_tensor(kept.weights, "token_emb.weight")->equal(table));
   RawClip raw = read_raw_clip(coca_file());
@@ -138,8 +138,9 @@ TEST_CASE("a CoCa without an image encoder that we know is named") {
   for (auto& [name, tensor] : raw.tensors) {  // as in vit-pytorch 1.4.0
     if (name == "img_encoder.vit.linear_head.weight") tensor = tensor[0];
   }
-  CHECK_THAT(refused(raw), Contains(expected + std::string("another image encoder")) &&
-                               Contains("make the embeddings in Python, as .npy files"));
+  CHECK_THAT(refused(raw),
+             Contains(expected + std::string("another image encoder")) &&
+                 Contains("make the embeddings in Python, as .npy files"));
   std::erase_if(raw.tensors,
                 [](const auto& item) { return item.first.starts_with("img_encoder."); });
   CHECK_THAT(refused(raw), Contains(expected + std::string("no image encoder")));

@@ -81,8 +81,9 @@ TEST_CASE("weights of another CLIP are named with both shapes and the arguments"
           Contains("fn.to_qkv.weight: expected [24, 6] (by text_heads, text_dim_head, dim_text), "
                    "got [12, 6]") &&
           Contains("abs_pos_emb.weight: expected [12, 6]") && Contains("got none") &&
-          Contains("visual_transformer.transformer: expected 3 layers (by visual_enc_depth), got "
-                   "1") &&
+          Contains(
+              "visual_transformer.transformer.layers: expected 3 layers (by visual_enc_depth), got "
+              "1") &&
           Contains("Give there the arguments of x-clip's CLIP(...)."));
 }
 

@@ -232,8 +232,9 @@ TEST_CASE("a folder that has no picture for training is refused") {
   CHECK(fault(folder_config(dir.path() + "/absent")) ==
         "/data/folder: " + dir.path() + "/absent: there is no such folder");
   std::filesystem::create_symlink("nowhere", dir.path() + "/link.png");
-  CHECK_THAT(fault(folder_config(dir.path())),
-             Catch::EndsWith("found none, but 1 link whose target does not exist or cannot be reached"));
+  CHECK_THAT(
+      fault(folder_config(dir.path())),
+      Catch::EndsWith("found none, but 1 link whose target does not exist or cannot be reached"));
   write_numbered(dir.path() + "/one.png", 1);
   {
     const BrokenListing broken;

@@ -99,9 +99,10 @@ TEST_CASE("shards of other pictures have other names, and are not read for the e
 TEST_CASE("links that lead nowhere are left out with one warning") {
   const TempDir folder;
   for (const char* name : {"b.png", "c.jpg"}) fs::create_symlink("nowhere", folder / name);
-  CHECK_THROWS_WITH(PictureShards(folder.path()),
-                    Contains("found no jpg, jpeg, png or webp file in the folder or below it, but 2 "
-                             "links whose targets do not exist or cannot be reached."));
+  CHECK_THROWS_WITH(
+      PictureShards(folder.path()),
+      Contains("found no jpg, jpeg, png or webp file in the folder or below it, but 2 "
+               "links whose targets do not exist or cannot be reached."));
   for (const char* name : {"a.txt", "d.txt"}) fs::create_symlink("nowhere", folder / name);
   fs::create_symlink("loop.png", folder / "loop.png");
   add_picture(folder, "a.png");
@@ -118,7 +119,8 @@ TEST_CASE("links that lead nowhere are left out with one warning") {
   for (int64_t shard = 0; shard < shards.size(); ++shard) {
     TarMember member;
     for (const auto source = shards.open(shard, 0); source->next(member);) {
-      read.push_back(fs::path(member.name).extension().string() + (member.content == "a text" ? "!" : ""));
+      read.push_back(fs::path(member.name).extension().string() +
+                     (member.content == "a text" ? "!" : ""));
     }
   }
   CHECK(read == std::vector<std::string>{".png", ".png", ".txt!"});

@@ -208,9 +208,11 @@ TEST_CASE("shards with another number of digits are told of, with the key to cha
   config.webdataset_base_url = folder / "plain/{}.tar";
   std::filesystem::create_directories(folder / "plain");
   touch(folder / "plain/10.tar");
-  CHECK_THROWS_WITH(urls_of(config, {1, 2}, "train"), Contains("plain/10.tar has a number padded to 2 digits"));
+  CHECK_THROWS_WITH(urls_of(config, {1, 2}, "train"),
+                    Contains("plain/10.tar has a number padded to 2 digits"));
   touch(folder / "plain/9.tar");
-  CHECK_THROWS_WITH(urls_of(config, {1, 2}, "train"), Contains("plain/9.tar has a number padded to 1 digit,"));
+  CHECK_THROWS_WITH(urls_of(config, {1, 2}, "train"),
+                    Contains("plain/9.tar has a number padded to 1 digit,"));
   config.webdataset_base_url = folder / "other{}.tar";
   CHECK_THROWS_WITH(urls_of(config, {1, 2}, "train"),
                     Contains("at the shards; {} is the shard number"));

@@ -40,7 +40,8 @@ inline constexpr ClipMaker kCoca = {
     .make = CocaConfig::kTag,
     .name = "a CoCa of coca-pytorch",
     .config_name = "coca_config.json",
-    .example = "{\"dim\": 512, ..., \"max_text_len\": 256, \"img_encoder\": {\"image_size\": 256, ...}}",
+    .example =
+        "{\"dim\": 512, ..., \"max_text_len\": 256, \"img_encoder\": {\"image_size\": 256, ...}}",
     .constructor = "coca-pytorch's CoCa(...), of its adapter and of its image encoder",
     .tensors = "unimodal_layers.* and img_attn_pool.*",
     .signs = {"text_cls_token", "img_queries"}};

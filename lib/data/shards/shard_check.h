@@ -4,8 +4,8 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -52,9 +52,9 @@ struct ShardCheck {
   int64_t samples = 0, usable = 0;
   int64_t no_picture = 0, broken_pictures = 0, no_caption = 0, broken_captions = 0,
           repeated_keys = 0, repeated_members = 0;
-  int64_t foreign_keys = 0;          ///< keys that begin with the number of another shard
+  int64_t foreign_keys = 0;                ///< keys that begin with the number of another shard
   std::map<int64_t, int64_t> short_sides;  ///< of each shorter side in pixels: how many pictures
-  int64_t transparent = 0;           ///< pictures that are transparent in part
+  int64_t transparent = 0;                 ///< pictures that are transparent in part
   EmbeddingCheck image, text;
   std::vector<std::string> examples;  ///< the first few faults, with their keys
   int64_t untold = 0;                 ///< faults after them

@@ -85,7 +85,7 @@ class ShardWalk {
   int64_t unreachable_in_a_row_ = 0;  // since the last sample
   std::atomic<bool> cancelled_ = false;
   std::string url_, shard_name_;
-  std::string shown_name_;  // for messages
+  std::string shown_name_;            // for messages
   std::optional<ShardPlace> sought_;  // the open shard was opened there, and gave nothing yet
   std::string last_loss_;             // why the last bad shard is one
   Timer since_told_;                  // of a search for a usable sample

@@ -220,9 +220,10 @@ std::optional<RunCheckpoints::Found> RunCheckpoints::take_up(
       last_fault,
       is_only ? "There is no other checkpoint" : "No other checkpoint can be used",
       session_.tracker().data_path(),
-      base ? fmt::format("from {} again, choose another /tracker/data_path.", base->first)
-           : "from zero, choose another /tracker/data_path, and leave /tracker/load out unless it has "
-             "only_auto_resume.",
+      base
+          ? fmt::format("from {} again, choose another /tracker/data_path.", base->first)
+          : "from zero, choose another /tracker/data_path, and leave /tracker/load out unless it has "
+            "only_auto_resume.",
       is_only ? " /tracker/keep_last keeps older checkpoints of later runs." : "");
 }
 

@@ -43,16 +43,15 @@ PriorRun::PriorRun(const LoadedPriorConfig& loaded, const RunProcess& process)
 PriorRun::PriorRun(const LoadedPriorConfig& loaded,
                    const RunProcess& process,
                    const std::shared_ptr<ClipEmbedder>& clip)
-    : TrainingRun(
-          run_plan(loaded,
-                   process,
-                   {metric_names(loaded.config.prior)},
-                   "embeddings that are far larger than the others"),
-          std::make_unique<PriorPosition>(loaded.config.train),
-          [&](const at::Device& device) {
-            const bool is_main = process.group == nullptr || process.group->is_main();
-            return make_trainer(loaded, clip.get(), device, is_main);
-          }),
+    : TrainingRun(run_plan(loaded,
+                           process,
+                           {metric_names(loaded.config.prior)},
+                           "embeddings that are far larger than the others"),
+                  std::make_unique<PriorPosition>(loaded.config.train),
+                  [&](const at::Device& device) {
+                    const bool is_main = process.group == nullptr || process.group->is_main();
+                    return make_trainer(loaded, clip.get(), device, is_main);
+                  }),
       config_(loaded.config),
       clip_(clip),
       data_(prior_data(config_, clip.get())),
@@ -71,12 +70,14 @@ void PriorRun::open() {
            with_commas(data_.rows("test")),
            config_.data.batch_size,
            of_each_rank(session_.group()));
-  const bool is_scaled = !config_.prior.image_embed_scale && clip_ && !has_unit_embeddings(clip_->clip());
+  const bool is_scaled =
+      !config_.prior.image_embed_scale && clip_ && !has_unit_embeddings(clip_->clip());
   if (is_scaled && session_.group().is_main()) {
-    log_warning("config",
-                "/prior/image_embed_scale: null stands for sqrt(image_embed_dim), which fits embeddings of "
-                "length 1; those of a CoCa are about sqrt(image_embed_dim) long\n  Set it to 1, unless the "
-                "run is to equal one of the reference.");
+    log_warning(
+        "config",
+        "/prior/image_embed_scale: null stands for sqrt(image_embed_dim), which fits embeddings of "
+        "length 1; those of a CoCa are about sqrt(image_embed_dim) long\n  Set it to 1, unless the "
+        "run is to equal one of the reference.");
   }
   check_usable(data_, clip_ != nullptr);
   checkpoints_.set_data_size({count_rows(data_), "row"});
