@@ -11,6 +11,8 @@
 #include "checkpoint/clip/clip_by_arguments.h"
 #include "checkpoint/clip/clip_file.h"
 #include "checkpoint/clip/clip_shape.h"
+#include "checkpoint/clip/coca_file.h"
+#include "checkpoint/clip/x_clip_file.h"
 #include "checkpoint/module_state.h"
 #include "checkpoint/pickle/pth.h"
 #include "io/files/atomic_file.h"
@@ -236,7 +238,31 @@ TEST_CASE("where a config says coca, the file has to be of a CoCa") {
                                "\"coca\", with tensors of unimodal_layers.* and img_attn_pool.*"));
   }
   CHECK_THROWS_WITH(load_clip_file(coca_file("coca.pt"), XClipConfig{}),
-                    Contains("coca.pt: expected the state dict of a CLIP of x-clip"));
+                    Contains("coca.pt: expected the state dict of a CLIP of x-clip") &&
+                        Contains("got a CoCa of coca-pytorch\n  Set \"make\" to \"coca\""));
+}
+
+TEST_CASE("what a CLIP is known by holds the arguments that its weights do not tell") {
+  const CocaConfig coca =
+      as_coca_file(read_raw_clip(coca_file("coca.pt")), coca_file("coca.pt"), {}).config;
+  const auto coca_with = [&](const auto& change) {
+    CocaConfig config = coca;
+    change(config);
+    return clip_sha256(*load_clip_file(coca_file("coca.pt"), config).clip);
+  };
+  const std::string own = coca_with([](CocaConfig&) {});
+  CHECK(own == clip_sha256(*load_clip_file(coca_file("coca.pt")).clip));
+  CHECK(own == coca_with([](CocaConfig& config) { config.caption_loss_weight = 3; }));
+  CHECK(own != coca_with([](CocaConfig& config) { config.max_text_len = 13; }));
+  CHECK(own != coca_with([](CocaConfig& config) { config.pad_id = 1; }));
+  CHECK(own != coca_with([](CocaConfig& config) { config.img_encoder->image_size = 12; }));
+  XClipConfig x_clip =
+      as_x_clip_file(read_raw_clip(x_clip_file("x_clip.pt")), x_clip_file("x_clip.pt"), {}).config;
+  const std::string other = clip_sha256(*load_clip_file(x_clip_file("x_clip.pt"), x_clip).clip);
+  x_clip.text_seq_len = 13;
+  CHECK(other != clip_sha256(*load_clip_file(x_clip_file("x_clip.pt"), x_clip).clip));
+  const ClipImpl plain(smallest_clip().config);
+  CHECK(clip_sha256(plain) == weights_sha256(plain));
 }
 
 TEST_CASE("a file that is no CLIP, and one that is not there, are named") {
