@@ -89,8 +89,8 @@ TEST_CASE("the number that a too small memory budget names is enough") {
 
 TEST_CASE("a run with a memory budget trains the same weights") {
   const TempDir folder;
-  json config = config_of_large_pictures(folder, 128);
-  config["data"]["batch_size"] = 12;
+  json config = config_of_large_pictures(folder, 64);
+  config["data"]["batch_size"] = 96;  // more than there are samples
   const auto weights = [&](const std::string& out) {
     config["tracker"]["data_path"] = folder / out;
     const LoadedDecoderConfig parsed = loaded(config);
@@ -108,7 +108,7 @@ TEST_CASE("a run with a memory budget trains the same weights") {
   const at::Tensor plain = weights("plain");
   // Half of what the levels save: the start of the run finds other memory of the process in use.
   const PeakMemory all = memory_of(config, 0), least = memory_of(config, 3);
-  REQUIRE(all.peak() - least.peak() > uint64_t{300} << 20);
+  REQUIRE(all.peak() > least.peak() + (uint64_t{100} << 20));
   const double budget = static_cast<double>(all.peak() / 2 + least.peak() / 2);
   config["train"]["memory_budget_gib"] = budget / kGib;
   const LoadedDecoderConfig parsed = loaded(config);
