@@ -14,7 +14,8 @@ for argument in "$@"; do
   case "$argument" in
     --no-tests) tests=OFF ;;
     --cpu | --cuda | --parquet) setup+=("$argument") ;;
-    *) echo "build.sh: unknown option $argument (known: --cpu --cuda --parquet --no-tests)" >&2; exit 2 ;;
+    --help | -h) sed -n '3,8s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    *) echo "build.sh: unknown option $argument (known: --cpu --cuda --parquet --no-tests --help)" >&2; exit 2 ;;
   esac
 done
 scripts/setup.sh "${setup[@]}"

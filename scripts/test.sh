@@ -18,8 +18,9 @@ while [ $# -gt 0 ]; do
     --slow) selection=() ;;
     --reference) reference=yes ;;
     --cpu | --cuda) build+=("$1") ;;
+    --help | -h) sed -n '3,11s/^# \{0,1\}//p' "$0"; exit 0 ;;
     --) shift; break ;;
-    *) echo "test.sh: unknown option $1 (known: --cpu --cuda --slow --reference --)" >&2; exit 2 ;;
+    *) echo "test.sh: unknown option $1 (known: --cpu --cuda --slow --reference --help --)" >&2; exit 2 ;;
   esac
   shift
 done

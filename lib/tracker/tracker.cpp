@@ -208,7 +208,12 @@ void Tracker::save_config(const std::string& name, const std::string& content) {
   const std::string own = in_data_path(name);
   std::error_code error;
   const bool is_there = fs::is_regular_file(own, error) && read_file(own) == content;
-  if (!is_there) claim(own, /*checkpoint=*/false);
+  if (is_there) {  // of a start that was killed before its first save, for example
+    const std::lock_guard lock(*files_mutex_);
+    own_files_->claim(own, own_files_->run_id());
+  } else {
+    claim(own, /*checkpoint=*/false);
+  }
   write_file_atomically(own, content);
   loggers_->log_file(name, content);
   for (const auto& saver : savers_) {

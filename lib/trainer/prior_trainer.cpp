@@ -58,22 +58,22 @@ PriorTrainer::PriorTrainer(DiffusionPrior prior,
       warmup_steps_(config.warmup_steps) {}
 
 Extras PriorTrainer::companions() const {
-  if (clip_identity_.empty()) return {};
-  return {{kClipIdentityKey, clip_identity_}};
+  const std::string& known = clip_identity_.empty() ? clip_identity_of_file_ : clip_identity_;
+  if (known.empty()) return {};
+  return {{kClipIdentityKey, known}};
 }
 
 void PriorTrainer::take_companions(const Cursor& root) {
-  const std::string earlier = clip_identity_in(root);
-  if (clip_identity_.empty()) clip_identity_ = earlier;
-  if (earlier.empty() || earlier == clip_identity_) return;
+  clip_identity_of_file_ = clip_identity_in(root);
+  if (clip_identity_.empty() || clip_identity_of_file_.empty()) return;
+  if (clip_identity_of_file_ == clip_identity_ || std::exchange(told_of_other_clip_, true)) return;
   constexpr size_t kDigits = 16;
   log_warning(
       "ckpt",
-      "{}: was trained with the embeddings of a CLIP whose weights have the sha256 {}, and those of "
-      "this run are of another one, {}\n  Expect a higher loss until the prior has learned the new "
-      "embeddings.",
+      "{}: was trained with the embeddings of another CLIP: its identity, a SHA-256, is {}, and that of "
+      "this run's is {}\n  Expect a higher loss until the prior has learned the new embeddings.",
       root.where(),
-      earlier.substr(0, kDigits),
+      clip_identity_of_file_.substr(0, kDigits),
       clip_identity_.substr(0, kDigits));
 }
 

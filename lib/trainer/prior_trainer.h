@@ -78,7 +78,8 @@ class PriorTrainer : public Trainer {
 
   mutable DiffusionPrior prior_;
   std::optional<int64_t> warmup_steps_;
-  std::string clip_identity_;
+  std::string clip_identity_, clip_identity_of_file_;
+  bool told_of_other_clip_ = false;
 };
 
 }  // namespace dalle2

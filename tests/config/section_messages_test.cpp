@@ -387,7 +387,8 @@ TEST_CASE("a CoCa needs the arguments of both networks, and each is checked") {
   expect_problems(with_clip(R"(, "model": "c.pt")"),
                   {at + ": required with \"make\": \"coca\", but missing: the arguments that the "
                         "CLIP was made with, as the weights do not say all of them"});
-  expect_problems(with_arguments("", "null"), {at + "/img_encoder: " + kCocaNeedsEncoder});
+  expect_problems(with_arguments("", "null"),
+                  {at + "/img_encoder: " + kCocaNeedsEncoder + "\n  " + kOtherCocaEncoders});
   expect_problems(with_clip(R"(, "base_model_kwargs": {"dim": 8, "num_tokens": 9,
                         "unimodal_depth": 2, "multimodal_depth": 1, "img_encoder": )" +
                             right + "}"),

@@ -222,6 +222,7 @@ class Clip(EndToEnd):
 
     def check_identity_of_the_clip(self, text, prior):
         """A prior's files say of which CLIP its embeddings are, however the run got them; one of another CLIP is warned of."""
+        embeddings = json.loads(json.dumps(prior))
         other = self.clip_config(self.dir, "other.json", "other", train={"epochs": 1})
         run("--config", other, cwd=self.dir, check=0)
         prior["prior"]["clip"] = {"model": str(self.trained / "clip/checkpoint.pth")}
@@ -234,9 +235,17 @@ class Clip(EndToEnd):
             with self.subTest(path):
                 self.assertEqual(harness.inspect(path, self.dir)["clip_weights_sha256"]["value"], identity)
                 drawn = [*text[:3], "--prior", path, "--text", "a large red circle", "--out", "said"]
-                said = f"--prior {path}: trained with the embeddings of a CLIP whose weights have the sha256 {identity[:16]}, and --clip "
-                self.assertNotIn("sha256", run(*drawn, *text[3:5], cwd=self.dir, check=0).stderr)
+                said = f"--prior {path}: trained with the embeddings of another CLIP: its identity, a SHA-256, is {identity[:16]}, and that of --clip "
+                self.assertNotIn("SHA-256", run(*drawn, *text[3:5], cwd=self.dir, check=0).stderr)
                 self.assertIn(said, run(*drawn, "--clip", "other/model.pth", cwd=self.dir, check=0).stderr)
+        # A run whose embeddings are another CLIP's by now says so once, and its files name the new one.
+        manifest = self.dir / "embedded/embeddings.json"
+        manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "clip_sha256": "f" * 64}))
+        embeddings["train"]["epochs"] = embeddings["train"].get("epochs", 1) + 1
+        embeddings["tracker"]["load"] = {"load_from": "local", "file_path": "prior/checkpoint.pth"}
+        done = run("--config", harness.write_config(self.dir / "again.json", embeddings), cwd=self.dir, check=0)
+        self.assertEqual(done.stderr.count(f"its identity, a SHA-256, is {identity[:16]}, and that of this run's is ffffffffffffffff"), 1)
+        self.assertEqual(harness.inspect("prior/model.pth", self.dir)["clip_weights_sha256"]["value"], "f" * 64)
 
     def check_pictures_and_ways(self, text):
         """Variations, ways between two pictures or texts, and text diffs are drawn from embeddings that can be computed here."""

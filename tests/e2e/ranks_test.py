@@ -12,6 +12,7 @@ import unittest
 
 import harness
 import prior_data
+import vae_runs
 from harness import (BINARY, OWN_NETWORK, EndToEnd, checkpoint_content, needs_own_network, needs_reference, rank_variables, ranks_of,
                      records, run, tell_network)
 from resume_test import UNET, saved_state
@@ -510,6 +511,33 @@ class Ranks(EndToEnd):
             self.assertEqual(code, 3, output)
             self.assertRegex(output, "rank 0 starts from mixed/checkpoint.pth, rank 1 from mixed/snapshots/.* All ranks must read the same files")
         self.assertEqual((self.dir / "mixed/checkpoint.pth").read_bytes(), before)
+
+    def test_ranks_that_find_other_data_are_refused(self):
+        """Of each kind. The paths of the config are relative, and each rank has a folder of its own."""
+        folders = [self.dir / "a", self.dir / "b"]
+        for folder in folders:
+            folder.mkdir()
+            shutil.copytree(self.shards, folder / "shards")
+            prior_data.make_embeddings(folder)
+            (folder / "pictures").mkdir()
+            for number in range(6):
+                vae_runs.write_white(folder / f"pictures/{number}.png", 32)
+        sorted((folders[1] / "shards").glob("*.tar"))[0].unlink()
+        (folders[1] / "pictures/3.png").rename(folders[1] / "pictures/x.png")
+        (folders[1] / "images/other").mkdir()
+        table = sorted((folders[1] / "images").glob("*.npy"))[-1]
+        table.rename(folders[1] / "images/other" / table.name)
+        configs = {
+            "shards": harness.tiny_config("shards", "out", data={"end_shard": len(list((folders[0] / "shards").glob("*.tar"))) - 1}),
+            "pictures": vae_runs.vae_config("pictures", "out", vae={"use_vgg_and_gan": False}),
+            "embeddings": prior_data.prior_config(pathlib.Path("."), "out")}
+        for what, config in configs.items():
+            with self.subTest(what):
+                path = harness.write_config(self.dir / f"{what}.json", config)
+                for code, output in self.by_hand(path, [], [], folders=folders):
+                    self.assertEqual(code, 3, output)
+                    self.assertIn(f"rank 1 finds other {what} than rank 0 All ranks must read the same {what}", output)
+                self.assertFalse((folders[0] / "out/log.jsonl").exists())
 
     def test_a_signal_to_all_processes_of_a_run_is_one_request(self):
         config = self.write("told", train={"epochs": 100000})

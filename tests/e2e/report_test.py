@@ -146,6 +146,12 @@ class Report(EndToEnd):
         self.assertIn("expected a name that ends in .html", self.report("empty", "--out", "empty/log.jsonl", check=2).stderr)
         self.assertIn("whole number from 1", self.report("empty", "--out", "x", "--picture-steps", 0, check=2).stderr)
         self.assertFalse((self.dir / "x.html").exists())
+        (self.dir / "own.html").write_text("<html>a page of mine</html>")
+        self.assertIn("--out own.html: the file exists, and is no report of a run",
+                      self.report("empty", "--out", "own.html", check=2).stderr)
+        self.assertEqual((self.dir / "own.html").read_text(), "<html>a page of mine</html>")
+        for _ in range(2):  # a report is made again
+            self.report("empty", "--out", "again.html", check=0)
         self.assertIn("Nothing has been logged yet", "".join(self.page("empty").text))
 
     def in_chromium(self, name, script, *flags):

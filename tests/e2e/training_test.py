@@ -116,6 +116,28 @@ class Training(EndToEnd):
         self.assertEqual([name for name in names if name.startswith("ema")], [])
         self.assertNotIn("EMA Decay", (self.dir / "out/log.jsonl").read_text())
 
+    def test_a_conversion_replaces_no_file_of_a_run_and_none_without_weights(self):
+        self.train(self.config())
+        (self.dir / "thesis.pth").write_text("of years")
+        before = weights(self.dir / "out/latest.pth", self.dir)
+        for out, text in (("out/latest.pth", "is a file of a run, which may be the only one to resume from"),
+                          ("thesis.pth", "the file exists, and holds no weights")):
+            self.assertIn(f"OUT {out}: {text}", run("convert", "out/model.pth", out, cwd=self.dir, check=2).stderr)
+        self.assertEqual((self.dir / "thesis.pth").read_text(), "of years")
+        self.assertEqual(weights(self.dir / "out/latest.pth", self.dir), before)
+        for out, options in (("thesis.pth", ["--overwrite"]), ("thesis.pth", []), ("a.safetensors", []), ("a.safetensors", [])):
+            run("convert", "out/model.pth", out, *options, cwd=self.dir, check=0)
+
+    def test_a_config_that_a_killed_start_left_is_the_runs(self):
+        done = run("--config", self.config(), cwd=self.dir, env={"DALLE2_FAIL_AT": "open:6:abort"})
+        self.assertNotEqual(done.returncode, 0)
+        self.assertTrue((self.dir / "out/decoder_config.json").exists())
+        self.assertFalse((self.dir / "out/checkpoint.pth").exists())
+        self.train(self.config())
+        again = self.train(self.config(), "--set=/train/epochs=2")
+        self.assertNotIn("belongs to an earlier run", again.stdout + again.stderr)
+        self.assertFalse((self.dir / "out/decoder_config.1.json").exists())
+
     def test_a_resume_at_the_end_trains_nothing(self):
         """A finished run is left as it is. With another config, sampling and saving are repeated."""
         self.train(self.config())

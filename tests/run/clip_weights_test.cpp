@@ -261,8 +261,14 @@ TEST_CASE("what a CLIP is known by holds the arguments that its weights do not t
   const std::string other = clip_sha256(*load_clip_file(x_clip_file("x_clip.pt"), x_clip).clip);
   x_clip.text_seq_len = 13;
   CHECK(other != clip_sha256(*load_clip_file(x_clip_file("x_clip.pt"), x_clip).clip));
-  const ClipImpl plain(smallest_clip().config);
-  CHECK(clip_sha256(plain) == weights_sha256(plain));
+  ClipNetworkConfig config = smallest_clip().config;
+  const ClipImpl plain(config);
+  config.quick_gelu = !config.quick_gelu;
+  const ClipImpl quick(config);
+  for (const auto& parameter : quick.named_parameters())
+    parameter.value().data().copy_(plain.named_parameters()[parameter.key()]);
+  CHECK(weights_sha256(quick) == weights_sha256(plain));
+  CHECK(clip_sha256(quick) != clip_sha256(plain));
 }
 
 TEST_CASE("a file that is no CLIP, and one that is not there, are named") {

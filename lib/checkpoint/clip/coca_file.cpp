@@ -71,12 +71,13 @@ void complete_tables(StateDict& tensors, const std::string& path) {
 
 /// @throws DataError for an image encoder of another kind, or none
 void check_encoder(const StateDict& tensors, const std::string& path) {
-  const auto width_of = [&](const char* name) {
+  const auto has = [&](const char* name, int64_t dimensions) {
     const at::Tensor* const found = find_tensor(tensors, name);
-    return found == nullptr ? int64_t{0} : found->dim();
+    return found != nullptr && found->dim() == dimensions;
   };
-  const bool has_head = width_of("img_encoder.vit.linear_head.weight") == 2;
-  if (has_head && width_of("img_encoder.vit.transformer.norm.weight") == 1) return;
+  if (has("img_encoder.vit.linear_head.weight", 2) &&
+      has("img_encoder.vit.transformer.norm.weight", 1))
+    return;
   const bool has_any = std::any_of(tensors.begin(), tensors.end(), [](const auto& item) {
     return item.first.starts_with("img_encoder.");
   });
@@ -93,10 +94,10 @@ void check_encoder(const StateDict& tensors, const std::string& path) {
 CocaFile as_coca_file(RawClip raw,
                       const std::string& path,
                       const std::optional<CocaConfig>& config) {
+  check_encoder(raw.tensors, path);
   const auto [arguments, where] = clip_arguments(config, kCoca, path);
   if (!arguments.img_encoder)
     throw ConfigError("{}: {}: img_encoder: {}", printable(path), where, kCocaNeedsEncoder);
-  check_encoder(raw.tensors, path);
   complete_tables(raw.tensors, path);
   check_arguments(expected_tensors(arguments), kCoca, where, raw.tensors, path);
   return {.config = arguments, .weights = std::move(raw.tensors), .merges = raw.merges()};

@@ -22,7 +22,10 @@ bool check_arguments(const ClipConfig& clip, const std::string& pointer, Faults&
     return false;
   const auto* const coca = std::get_if<CocaConfig>(&*clip.base_model_kwargs);
   if (coca != nullptr && !coca->img_encoder) {
-    faults.error(pointer + "/base_model_kwargs/img_encoder", kCocaNeedsEncoder);
+    const bool is_of_run = !pointer.starts_with("/evaluate");  // which can read embeddings instead
+    faults.error(pointer + "/base_model_kwargs/img_encoder",
+                 is_of_run ? fmt::format("{}\n  {}", kCocaNeedsEncoder, kOtherCocaEncoders)
+                           : kCocaNeedsEncoder);
     return false;
   }
   return require(

@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/public_url.h"
 #include "data/embeddings/row_order.h"
+#include "data/names_hash.h"
 #include "data/pictures/planes.h"
 
 namespace dalle2 {
@@ -158,6 +159,17 @@ PriorDataset::Range PriorDataset::range(const std::string& split) const {
   if (split == "train") return {0, train_end_};
   if (split == "val") return {train_end_, val_end_};
   return {val_end_, end_};
+}
+
+std::string PriorDataset::names() const {
+  NamesHash hash;
+  for (const EmbeddingTable* table : {images_.get(), texts_.get(), encodings_.get()}) {
+    if (table == nullptr) continue;
+    for (const TableFile& file : table->files())
+      hash.add(fmt::format("{} {}", public_url(file.path), file.rows));
+  }
+  if (captions_) hash.add(fmt::format("{} captions", captions_->rows()));
+  return hash.hex();
 }
 
 int64_t PriorDataset::rows(const std::string& split) const {

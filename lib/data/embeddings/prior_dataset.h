@@ -55,6 +55,8 @@ class PriorDataset {
                                   int64_t count) const;
   /// Rows that the shuffled order keeps near each other (RowOrder); 0 without shuffle_rows.
   int64_t block_rows() const { return block_rows_; }
+  /// A hash of the files of embeddings and their rows, and of the number of captions.
+  std::string names() const;
 
  private:
   class RowFaults;

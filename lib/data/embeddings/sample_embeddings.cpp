@@ -120,7 +120,9 @@ std::string SampleEmbeddings::check_shape(const std::vector<int64_t>& shape,
   if (row_shape_.empty()) {
     expected = fmt::format("width {}", *width_);
     if (kind_ != Kind::kLatent)
-      expected += fmt::format(" ({} in /decoder/unets)", words_.width_key);
+      expected += fmt::format(": set {} in /decoder/unets to {}, or give embeddings of that width",
+                              words_.width_key,
+                              shape.back());
   }
   std::string fault = fmt::format(
       "{}: {} embedding of shape {}, expected {}", where, words_.name, shape_text(shape), expected);

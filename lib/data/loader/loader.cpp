@@ -190,8 +190,9 @@ void ShardLoader::finish() const {
                                     : all,
       shown_shard(first),
       describe_drops(dropped),
-      is_picture_shard(first)
-          ? "The warnings name the pictures and what is wrong with them."
+      is_picture_shard(first) ? "The warnings name the pictures and what is wrong with them."
+      : dropped.contains(drop::kWrongEmbeddingShape)
+          ? "The warnings say which widths were found and expected."
           : "`dalle2-train shards check` shows what is wrong with the shards and "
             "their embeddings.");
   if (!options_.may_be_empty) throw DataError("{}", message);

@@ -17,6 +17,7 @@
 #include "base/stop_signal.h"
 #include "base/text.h"
 #include "base/untrusted_text.h"
+#include "data/names_hash.h"
 #include "data/pictures/lost_links.h"
 #include "data/pictures/planes.h"
 #include "io/files/folder_names.h"
@@ -72,10 +73,15 @@ std::vector<ImageFolder::Picture> ImageFolder::list_pictures(const std::string& 
   };
   std::error_code unknown;  // whether an entry is a file
   const WalkEnd end = walk_folder(folder, Below::kReadable, [&](const fs::directory_entry& entry) {
-    std::error_code ignored;
     const fs::path path = entry.path().lexically_relative(folder);
-    if (is_picture_name(path) && is_lost_link(entry.path())) lost.push_back(path.string());
-    if (!entry.is_regular_file(ignored)) return;
+    if (is_lost_link(entry.path())) {
+      if (is_picture_name(path)) lost.push_back(path.string());
+      return;
+    }
+    std::error_code error;
+    const bool is_file = entry.is_regular_file(error);
+    if (error && error != std::errc::no_such_file_or_directory) unknown = error;
+    if (!is_file) return;
     if (is_picture_name(path)) pictures.push_back({.path = path.string()});
     if (lower_extension(path) == ".tar") add_members(path);
   });
@@ -95,6 +101,12 @@ std::vector<ImageFolder::Picture> ImageFolder::list_pictures(const std::string& 
   }
   warn_of_lost_links(folder, std::move(lost));
   return pictures;
+}
+
+std::string ImageFolder::names() const {
+  NamesHash hash;
+  for (const Picture& picture : pictures_) hash.add(picture.path);
+  return hash.hex();
 }
 
 std::string ImageFolder::content_of(const Picture& picture) const {

@@ -39,6 +39,8 @@ class ImageFolder {
   /// for both where valid_frac is 0.
   int64_t rows(const std::string& split) const;
   int64_t files() const { return static_cast<int64_t>(pictures_.size()); }
+  /// A hash of the names of all pictures.
+  std::string names() const;
 
   /// Prepares the first training picture that can be read, of the first thousand. @throws ConfigError
   /// if the preprocessing makes another size of it than image_size; DataError if the folder has no

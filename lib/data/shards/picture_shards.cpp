@@ -16,6 +16,7 @@
 #include "base/public_url.h"
 #include "base/text.h"
 #include "base/untrusted_text.h"
+#include "data/names_hash.h"
 #include "data/pictures/lost_links.h"
 #include "data/shards/shards.h"
 #include "io/files/atomic_file.h"
@@ -37,16 +38,10 @@ std::string folder_of(const std::string& url) {
   return url.substr(begin, url.rfind('/') - begin);
 }
 
-/// FNV-1a of the names of some pictures, 32 bits.
 std::string hash_of(const std::vector<FolderPicture>& pictures, size_t begin, size_t end) {
-  constexpr uint32_t kBasis = 2166136261, kPrime = 16777619;
-  uint32_t hash = kBasis;
-  for (size_t i = begin; i < end; ++i) {
-    for (const char c : pictures[i].source + '\n') {
-      hash = (hash ^ static_cast<unsigned char>(c)) * kPrime;
-    }
-  }
-  return fmt::format("{:08x}", hash);
+  NamesHash hash;
+  for (size_t i = begin; i < end; ++i) hash.add(pictures[i].source);
+  return hash.hex();
 }
 
 /// "cats/tom.jpg" -> "cats/tom_jpg_0000120003": a key ends at the first dot, and its last digits are
@@ -126,7 +121,7 @@ std::vector<FolderPicture> list_pictures(
     const std::string extension = lower_extension(entry.path());
     const bool is_picture = is_picture_name(entry.path());
     if ((is_picture || extension == ".txt") && is_lost_link(entry.path())) {
-      ++links;
+      links += is_picture ? 1 : 0;
       if (lost) lost(source);
     }
     if (!entry.is_regular_file(ignored)) return;
@@ -163,7 +158,7 @@ std::optional<fs::path> caption_file(const fs::path& picture) {
   for (const char* extension : {".txt", ".TXT"}) {
     const fs::path path = fs::path(picture).replace_extension(extension);
     if (fs::is_regular_file(path, ignored)) return path;
-    if (!lost && is_lost_link(path)) lost = path;
+    if (!lost && fs::is_symlink(path, ignored)) lost = path;  // to nowhere, or to no file
   }
   return lost;
 }

@@ -33,7 +33,7 @@ std::vector<FolderPicture> list_pictures(
 /// of a tar
 std::string read_picture_file(const std::filesystem::path& path);
 
-/// The .txt file of the same name, or a link of that name that leads nowhere; none if there is neither.
+/// The .txt file of the same name, or a link of that name that leads to no file; none if there is neither.
 std::optional<std::filesystem::path> caption_file(const std::filesystem::path& picture);
 
 /// The text of such a file, without its last line ends; none without a text.

@@ -115,7 +115,9 @@ AtomicFile::AtomicFile(std::string path) : path_(std::move(path)), part_path_(pa
     // Messages name the file that a user knows, but for something that lies in the part's place.
     const int code = errno;
     struct stat status {};
-    const bool is_in_the_way = code != ENOSPC && ::lstat(part_path_.c_str(), &status) == 0;
+    const bool may_be_of_part = code == EISDIR || code == ELOOP || code == EACCES ||
+                                code == EPERM || code == ENXIO || code == ETXTBSY;
+    const bool is_in_the_way = may_be_of_part && ::lstat(part_path_.c_str(), &status) == 0;
     throw_write_error(is_in_the_way ? part_path_ : path_, "create the file", code);
   }
   part_exists_ = true;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "run/checkpoints/clip_weights.h"
 
+#include <fmt/ranges.h>
 #include <torch/types.h>
 
 #include <algorithm>
@@ -221,7 +222,7 @@ std::string unseen_arguments(const ClipEncoderImpl& clip) {
     return fmt::format("heads {} {}, {} tokens, pictures of {} pixels",
                        config.text_heads,
                        config.visual_heads,
-                       config.text_seq_len,
+                       std::min(config.text_seq_len, kMostBareTokens),
                        config.visual_image_size);
   }
   if (const auto* coca = dynamic_cast<const CocaImpl*>(&clip)) {
@@ -231,6 +232,15 @@ std::string unseen_arguments(const ClipEncoderImpl& clip) {
                        config.max_text_len,
                        config.pad_id,
                        config.img_encoder->image_size);
+  }
+  if (const auto* plain = dynamic_cast<const ClipImpl*>(&clip)) {
+    const ClipNetworkConfig& config = plain->config();
+    return fmt::format("heads {} {}, {}, mean {}, deviation {}",
+                       config.text_cfg.heads,
+                       config.vision_cfg.heads(),
+                       config.quick_gelu ? "QuickGELU" : "GELU",
+                       fmt::join(config.image_mean, " "),
+                       fmt::join(config.image_std, " "));
   }
   return "";
 }
@@ -253,7 +263,6 @@ void check_config_beside(const ClipFile& file, const std::string& out) {
 
 std::string clip_sha256(const ClipEncoderImpl& clip) {
   const std::string unseen = unseen_arguments(clip), weights = weights_sha256(clip);
-  if (unseen.empty()) return weights;
   Hash hash;
   hash.add(weights.data(), weights.size());
   hash.add(unseen.data(), unseen.size());

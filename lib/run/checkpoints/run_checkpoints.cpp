@@ -211,8 +211,17 @@ std::optional<RunCheckpoints::Found> RunCheckpoints::take_up(
                  .reason = reason_of_base(trainer_, Cursor(base->second), base->first)};
   }
   if (last_fault.empty()) return std::nullopt;
-  // What a run was told to begin with has a fault of its own, and no other file takes its place.
-  if (!session_.tracker().auto_resumed()) throw DataError("{}", last_fault);
+  if (compares_config && !session_.tracker().auto_resumed()) {
+    // The file of /tracker/load has a fault, and no other takes its place.
+    const bool has_own = !session_.tracker().earlier_files().empty();
+    throw DataError("{}{}",
+                    last_fault,
+                    has_own
+                        ? fmt::format("\n  {0} holds files of an earlier run: `dalle2-train fsck "
+                                      "{0}` shows which are intact.",
+                                      session_.tracker().data_path())
+                        : "");
+  }
   const bool is_only = candidates.size() == 1;
   throw DataError(
       "{}\n  {}: `dalle2-train fsck {}` says more. To resume from a copy, name it in "

@@ -52,9 +52,16 @@ bool is_recorded(const std::filesystem::path& path) {
 void check_not_of_run(const std::string& option, const std::string& path, bool overwrite) {
   std::error_code ignored;
   if (overwrite || !std::filesystem::is_regular_file(path, ignored)) return;
+  const CheckedFile found = check_file(path);
+  if (found.kind.empty()) {
+    throw ConfigError(
+        "{} {}: the file exists, and holds no weights\n  Name another one, or add --overwrite.",
+        option,
+        path);
+  }
   // A run saves and resumes .pth files; a conversion to safetensors is made again and again.
   const bool is_pth = std::filesystem::path(path).extension() != ".safetensors";
-  if (!is_recorded(path) && !(is_pth && check_file(path).resume != Resume::kNo)) return;
+  if (!is_recorded(path) && !(is_pth && found.resume != Resume::kNo)) return;
   throw ConfigError(
       "{} {}: is a file of a run, which may be the only one to resume from\n"
       "  Name another file, or add --overwrite.",

@@ -4,7 +4,10 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
+#include <string>
 
+#include "base/error.h"
 #include "base/text.h"
 #include "io/files/atomic_file.h"
 #include "run/commands.h"
@@ -12,6 +15,21 @@
 #include "tracker/report/report.h"
 
 namespace dalle2 {
+namespace {
+
+/// @throws ConfigError if a file is there that is no report
+void check_replaces_report(const std::string& path) {
+  constexpr size_t kHeadBytes = 400;  // which hold the generator
+  std::ifstream there(path, std::ios::binary);
+  if (!there) return;
+  std::string head(kHeadBytes, '\0');
+  there.read(head.data(), kHeadBytes);
+  if (head.find("content=\"dalle2-train\"") != std::string::npos) return;
+  throw ConfigError("--out {}: the file exists, and is no report of a run\n  Name another one.",
+                    path);
+}
+
+}  // namespace
 
 void run_report(const ReportCommand& command) {
   std::error_code ignored;
@@ -28,6 +46,7 @@ void run_report(const ReportCommand& command) {
         command.out_path);
   }
   check_out_folder("--out", command.out_path);
+  check_replaces_report(command.out_path);
   const std::string page =
       make_report(command.data_path,
                   {.most_picture_steps = command.most_picture_steps, .compare = command.compare});

@@ -93,9 +93,9 @@ static void warn_of_other_clip(const Cursor& root,
   constexpr size_t kDigits = 16;
   log_warning(
       "sample",
-      "--prior {}: trained with the embeddings of a CLIP whose weights have the sha256 {}, and "
-      "--clip {} has {}: the pictures will not match the texts\n  Name the CLIP that the "
-      "prior's embeddings were made with.",
+      "--prior {}: trained with the embeddings of another CLIP: its identity, a SHA-256, is {}, and "
+      "that of --clip {} is {}: the pictures will not match the texts\n  Name the CLIP that the "
+      "prior's embeddings were made with; for one of x-clip or a CoCa, give the same arguments.",
       *command.prior_path,
       own.substr(0, kDigits),
       *command.clip_path,

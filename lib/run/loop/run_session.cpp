@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <optional>
 
+#include "base/error.h"
 #include "base/log.h"
 #include "base/stop_signal.h"
 #include "base/text.h"
@@ -76,6 +77,19 @@ at::Generator RunSession::generator(std::string_view purpose, int64_t epoch, int
   static const bool on_cpu = std::getenv("DALLE2_DRAW_ON_CPU") != nullptr;
   return make_generator(
       {seed_, purpose, epoch, step}, on_cpu ? at::Device(at::kCPU) : device_, draws_by_all_bits_);
+}
+
+void RunSession::check_same_data(const std::string& names, const char* what, const char* key) {
+  const auto of_ranks = group_->gather_texts(names, fmt::format("names of the {}", what));
+  for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
+    if (of_ranks[rank] == of_ranks.front()) continue;
+    throw DataError(
+        "rank {0} finds other {1} than rank 0\n  All ranks must read the same {1}: look at the file "
+        "system of that machine ({2}).",
+        rank,
+        what,
+        key);
+  }
 }
 
 void RunSession::end_quiet() const {

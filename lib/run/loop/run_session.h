@@ -105,6 +105,11 @@ class RunSession {
   /// any; an OutsideFault on the rank that has it, and then StoppedError on the others
   void together(const std::string& what, const std::function<void()>& part);
 
+  /// Each rank looks for the data by itself. @param names of what it found, or a hash of them
+  /// @param what the data are, "pictures" @param key of the config that names them
+  /// @throws DataError if another rank has other names
+  void check_same_data(const std::string& names, const char* what, const char* key);
+
   /// Whether more than `seconds` have passed since group().heard_seconds() was `since`: the same
   /// answer on all ranks.
   bool is_due(double since, int64_t seconds) const;

@@ -8,12 +8,14 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/stop_signal.h"
 #include "base/text.h"
 #include "base/untrusted_json.h"
 #include "data/loader/drop_log.h"
 #include "io/files/atomic_file.h"
 #include "io/streams/url_source.h"
+#include "run/checkpoints/clip_weights.h"
 #include "run/checkpoints/model_weights.h"
 #include "run/clip/clip_data.h"
 #include "run/device/device.h"
@@ -48,6 +50,19 @@ std::shared_ptr<ClipEmbedder> open_prior_clip(const PriorConfig& prior) {
   return clip;
 }
 
+void warn_of_long_embeddings(const PriorConfig& prior, const ClipEmbedder* clip) {
+  if (clip == nullptr || has_unit_embeddings(clip->clip())) return;
+  const bool clamps = prior.training_clamp_l2norm || prior.sampling_clamp_l2norm ||
+                      prior.sampling_final_clamp_l2norm || prior.init_image_embed_l2norm;
+  if (prior.image_embed_scale && !clamps) return;
+  log_warning(
+      "config",
+      "/prior/clip: the embeddings of a CoCa are about sqrt(image_embed_dim) long, not 1\n  Set "
+      "/prior/image_embed_scale to 1{}, unless the run is to equal one of the reference.",
+      clamps ? ", and leave out the keys of /prior that end in _l2norm: they scale to another norm"
+             : "");
+}
+
 PriorDataset prior_data(const TrainPriorConfig& config, const ClipEmbedder* clip) {
   std::optional<int64_t> clip_side;
   if (clip != nullptr) clip_side = clip->clip().image_size();
@@ -58,10 +73,14 @@ std::string clip_identity(const TrainPriorConfig& config, const ClipEmbedder* cl
   if (clip != nullptr) return clip_sha256(clip->clip());
   const std::string url = config.data.text_url.value_or("");
   if (url.empty() || !is_local_url(url)) return "";
+  namespace fs = std::filesystem;
   std::error_code ignored;
-  const std::filesystem::path folder = std::filesystem::weakly_canonical(local_path(url), ignored);
-  const std::filesystem::path beside = folder.parent_path() / kEmbeddingsManifest;
-  if (!std::filesystem::is_regular_file(beside, ignored)) return "";
+  const fs::path given = (fs::absolute(local_path(url), ignored) / "").lexically_normal();
+  fs::path beside = given.parent_path().parent_path() / kEmbeddingsManifest;
+  if (!fs::is_regular_file(beside, ignored)) {  // the folder may be a link
+    beside = fs::weakly_canonical(given.parent_path(), ignored).parent_path() / kEmbeddingsManifest;
+  }
+  if (!fs::is_regular_file(beside, ignored)) return "";
   try {
     const Json manifest = parse_untrusted_object(read_file(beside.string()));
     return manifest.value(kClipOfEmbeddings, "");

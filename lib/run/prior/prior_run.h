@@ -69,6 +69,7 @@ class PriorRun : public TrainingRun {
   PriorRun(const LoadedPriorConfig& loaded,
            const RunProcess& process,
            const std::shared_ptr<ClipEmbedder>& clip);
+  void prepare() override;
   ExitCode run_epochs() override;
   bool train_epoch();
   std::optional<int64_t> train_group(const std::vector<PriorRankBatch>& group);

@@ -70,17 +70,14 @@ void PriorRun::open() {
            with_commas(data_.rows("test")),
            config_.data.batch_size,
            of_each_rank(session_.group()));
-  const bool is_scaled =
-      !config_.prior.image_embed_scale && clip_ && !has_unit_embeddings(clip_->clip());
-  if (is_scaled && session_.group().is_main()) {
-    log_warning(
-        "config",
-        "/prior/image_embed_scale: null stands for sqrt(image_embed_dim), which fits embeddings of "
-        "length 1; those of a CoCa are about sqrt(image_embed_dim) long\n  Set it to 1, unless the "
-        "run is to equal one of the reference.");
-  }
+  session_.check_same_data(data_.names(), "embeddings", "/data/image_url, /data/text_url");
   check_usable(data_, clip_ != nullptr);
   checkpoints_.set_data_size({count_rows(data_), "row"});
+}
+
+void PriorRun::prepare() {
+  if (position_.samples_seen > 0 || !session_.group().is_main()) return;
+  warn_of_long_embeddings(config_.prior, clip_.get());
 }
 
 }  // namespace dalle2

@@ -79,7 +79,6 @@ class ShardRun : public TrainingRun {
   ExitCode run_epochs() override;
   void deal_first(int64_t slices);
   void deal(int64_t slices);
-  void check_same_shards();
   std::unique_ptr<ShardLoader> open_loader(const std::string& split,
                                            bool in_order,
                                            const LoaderPosition& from);

@@ -39,7 +39,7 @@ void ShardRun::open() {
 void ShardRun::read_examples() {
   const int64_t slices = slices_of_earlier_run();
   session_.together("looking for the shards", [&] { deal_first(slices); });
-  check_same_shards();
+  session_.check_same_data(data_.names(), "shards", "/data/webdataset_base_url");
   load_examples();
 }
 
@@ -78,19 +78,6 @@ void ShardRun::deal(int64_t slices) {
            data_.num_shards("test"),
            data_config_.batch_size,
            of_each_rank(session_.group()));
-}
-
-/// Each rank looks for the files by itself.
-void ShardRun::check_same_shards() {
-  ProcessGroup& group = session_.group();
-  const std::vector<std::string> names = group.gather_texts(data_.names(), "names of the shards");
-  for (size_t rank = 0; rank < names.size(); ++rank) {
-    if (names[rank] == names.front()) continue;
-    throw DataError(
-        "rank {} finds other shards than rank 0\n  All ranks must read the same shards: look at "
-        "the file system of that machine (/data/webdataset_base_url).",
-        rank);
-  }
 }
 
 /// A run keeps the slices that it began with, whatever the number of ranks: see

@@ -81,6 +81,7 @@ void VaeRun::open() {
            with_commas(data_.rows("val")),
            config_.data.batch_size,
            of_each_rank(session_.group()));
+  session_.check_same_data(data_.names(), "pictures", "/data/folder");
   data_.check_usable();
   checkpoints_.set_data_size({data_.files(), "picture"});
 }

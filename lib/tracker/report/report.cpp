@@ -227,6 +227,7 @@ std::string make_report(const std::string& data_path, const ReportOptions& optio
       "<html lang=\"en\">\n"
       "<head>\n"
       "<meta charset=\"utf-8\">\n"
+      "<meta name=\"generator\" content=\"dalle2-train\">\n"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
       "<link rel=\"icon\" href=\"data:,\">\n"
       "<title>{}</title>\n"
