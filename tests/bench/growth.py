@@ -115,7 +115,7 @@ def table(found):
     print()
     for series, points in found["series"].items():
         print(f"{series}: time grows like size^{power(points, 'ms'):.2f}, FLOP like size^{power(points, 'gflop'):.2f};"
-              f" the last doubling {power(points[-2:], 'ms'):.2f} and {power(points[-2:], 'gflop'):.2f}")
+              f" the two largest sizes {power(points[-2:], 'ms'):.2f} and {power(points[-2:], 'gflop'):.2f}")
 
 
 WIDTH, HEIGHT, LEFT, TOP, BETWEEN = 210, 180, 44, 34, 58
