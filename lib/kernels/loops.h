@@ -194,7 +194,7 @@ struct Table {
 const Table& baseline();
 const Table& avx2();
 const Table& avx512();
-/// Those for the most that this processor has.
+/// Those for the most that this processor has, and that ATEN_CPU_CAPABILITY allows ("default", "avx2").
 const Table& best();
 
 }  // namespace dalle2::loops

@@ -4,8 +4,11 @@
 #include <torch/torch.h>
 
 #include <catch2/catch.hpp>
+
 #include <cmath>
+#include <cstdlib>
 #include <limits>
+#include <string>
 #include <vector>
 
 #include "kernels/loops.h"
@@ -142,6 +145,20 @@ TEST_CASE("a second derivative is refused, not wrong") {
   CHECK_THROWS_WITH(torch::autograd::grad({y}, {in.x}, {}, true, /*create_graph=*/true),
                     Catch::Contains("no second derivative"));
 }
+
+#ifdef DALLE2_X86_LOOPS
+TEST_CASE("the variable that holds LibTorch to a smaller instruction set holds our loops too") {
+  const char* const variable = std::getenv("ATEN_CPU_CAPABILITY");
+  const std::string held = variable == nullptr ? "" : variable;
+  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512bw") &&
+                          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+  const loops::Table* expected = &loops::baseline();
+  if (has_avx2 && held != "default") expected = &loops::avx2();
+  if (has_avx512 && held.empty()) expected = &loops::avx512();
+  CHECK(&loops::best() == expected);
+}
+#endif
 
 TEST_CASE("the loops of every instruction set of this processor agree") {
   std::vector<const loops::Table*> tables = {&loops::baseline(), &loops::best()};
