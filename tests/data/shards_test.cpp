@@ -193,7 +193,7 @@ TEST_CASE("shards in numbered folders and behind file: are found") {
                   folder / "part_02/x.tar (") == 1);
 }
 
-TEST_CASE("shards with another number of digits are told of, with the key to change") {
+TEST_CASE("shards with another number of digits are an error that names the key to change") {
   const TempDir folder;
   touch(folder / "00004.tar");
   ShardDataConfig config;

@@ -189,7 +189,7 @@ TEST_CASE("the first run with auto_resume says so and leaves the mark") {
         "{\"run_id\": \"" + tracker.run_id() + "\", \"step\": 3}\n{\"loss\": 0.5, \"step\": 3}\n");
 }
 
-TEST_CASE("what the records say is told once, though they are read before and after the lock") {
+TEST_CASE("what the records say is logged once, though they are read before and after the lock") {
   Run run;
   run.auto_resume(true);
   run.config.overwrite_data_path = true;

@@ -9,7 +9,7 @@
 
 namespace dalle2 {
 
-/// Whose they are says `make`, which stands beside them.
+/// `make`, beside them, says whose they are.
 using ClipArguments = std::variant<XClipConfig, CocaConfig>;
 template <>
 struct TagTraits<ClipArguments> {

@@ -318,7 +318,7 @@ void RunCheckpoints::carry_untrained(const Cursor& root) {
            fmt::join(taken, ", "));
 }
 
-/// @param at_start what the run resumes with is told by tell_resuming(), if it has anything left to do
+/// @param at_start tell_resuming() says later what the run resumes with, if it has anything left to do
 void RunCheckpoints::tell_position(const std::string& path, bool at_start) const {
   const std::string next = at_start ? "" : position_.resumes_with();
   log_info("ckpt",

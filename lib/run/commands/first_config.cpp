@@ -23,7 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kShardsLookedAt = 3,
-                  kPicturesLookedAt = 100;  // of a folder, if there are so many
+                  kPicturesLookedAt = 100;  // of a folder, if it has that many
 constexpr int64_t kLargestSide = 64, kSmallestSide = 16;
 constexpr int64_t kSplits = 3;
 
