@@ -138,7 +138,7 @@ class Vae(VaeRuns):
             self.assertEqual(process.returncode, 75, output)
             self.train(config)
             self.same(f"whole_{kind}", f"cut_{kind}")
-            run("convert", f"cut_{kind}/checkpoint.pth", "averaged.pth", "--ema", cwd=self.dir, check=0)
+            run("convert", f"cut_{kind}/checkpoint.pth", "averaged.pth", "--ema", "--overwrite", cwd=self.dir, check=0)
             live = checkpoint_content(self.dir / f"cut_{kind}/checkpoint.pth", self.dir)[0]
             averaged = checkpoint_content(self.dir / "averaged.pth", self.dir)[0]
             weight = "enc_dec.encoders.0.weight"
