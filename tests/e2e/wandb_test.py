@@ -132,6 +132,11 @@ class Wandb(unittest.TestCase):
 
 
 class Offline(Wandb):
+    def test_a_start_that_logs_nothing_leaves_a_folder_that_can_be_read(self):
+        self.log(-1, {"WANDB_MODE": "offline"})
+        folder, = self.folders()
+        self.assertEqual((folder.history, folder.exit_code), ([], 0))
+
     def test_a_folder_holds_every_point_picture_and_file(self):
         said = self.log(60, {"WANDB_MODE": "offline", "WANDB_NAME": "first", "WANDB_TAGS": "a,b"})
         run, = self.folders()
@@ -527,6 +532,12 @@ class RealClient(Wandb):
         self.assertEqual(*({text: mark[text] for text in common} for mark in marks))
         self.assertEqual(set(sent.events[0]), set(synced.events[0]))
         self.assertEqual((sent.complete, sent.exit_code), (synced.complete, synced.exit_code))
+
+    def test_a_start_that_logged_nothing_is_synced_by_the_reference(self):
+        double = self.double()
+        self.log(-1, {"WANDB_MODE": "offline"})
+        self.sync(double, self.folders()[0].path)
+        self.assertEqual((double.only_run().complete, double.only_run().exit_code), (True, 0))
 
     def test_folders_of_one_run_are_joined_by_the_reference(self):
         """Three starts of a run, the second killed; and the rest of a run that lost the service."""

@@ -154,6 +154,7 @@ void WandbFile::write_history(const WandbItems& row, int64_t step) {
 }
 
 void WandbFile::write_summary(const WandbItems& values) {
+  if (values.empty()) return;  // protozero writes no empty message, and a record needs one
   std::string bytes;
   {
     Message<RecordField> record(bytes);
