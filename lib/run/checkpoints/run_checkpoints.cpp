@@ -343,7 +343,6 @@ void RunCheckpoints::end_saving() {
 
 ExitCode RunCheckpoints::finish(ExitCode code) {
   session_.together("the last save", [this] { end_saving(); });
-  session_.end_quiet();
   if (code == ExitCode::kDone) {
     log_info("train",
              "done: {}, {}",
