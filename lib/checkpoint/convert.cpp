@@ -51,6 +51,19 @@ std::string prefix_of_part(const Cursor& checkpoint, const std::string& part) {
   return part == "0" ? "" : "discr.";
 }
 
+Dict with_entries(const StateDict& model,
+                  const Cursor& checkpoint,
+                  const std::vector<const char*>& keys) {
+  Dict result;
+  result.set("model", to_dict(model));
+  std::vector<const char*> kept = keys;
+  kept.insert(kept.end(), std::begin(kCompanionKeys), std::end(kCompanionKeys));
+  for (const char* key : kept) {
+    if (const auto entry = checkpoint.find(key)) result.set(key, entry->value());
+  }
+  return result;
+}
+
 namespace {
 
 /// "0.ema_model.init_conv.bias" -> ("unets.0.init_conv.bias"); empty for other names.
@@ -129,20 +142,6 @@ StateDict model_with_averages(const Cursor& checkpoint,
                     used);
   }
   return weights;
-}
-
-/// {model}, what belongs to any model, and those entries of the checkpoint that are there.
-Dict with_entries(const StateDict& model,
-                  const Cursor& checkpoint,
-                  const std::vector<const char*>& keys) {
-  Dict result;
-  result.set("model", to_dict(model));
-  std::vector<const char*> kept = keys;
-  kept.insert(kept.end(), std::begin(kCompanionKeys), std::end(kCompanionKeys));
-  for (const char* key : kept) {
-    if (const auto entry = checkpoint.find(key)) result.set(key, entry->value());
-  }
-  return result;
 }
 
 Value merged_checkpoint(const Cursor& checkpoint, const LoraChoice& lora) {

@@ -29,6 +29,11 @@ std::string prefix_of_part(const Cursor& checkpoint, const std::string& part);
 /// wrapper.
 bool has_averages(const Cursor& checkpoint);
 
+/// {model, what belongs to any model, and those entries of the checkpoint that are there}.
+Dict with_entries(const StateDict& model,
+                  const Cursor& checkpoint,
+                  const std::vector<const char*>& keys);
+
 /// The averaged weights under the names of the live ones: a decoder's `ema` (its unets; all else
 /// from `model`), a prior's `ema_model`, or a file of an EMA wrapper.
 /// @throws DataError if the checkpoint has none

@@ -64,7 +64,7 @@ std::string resume_text(const CheckedFile& file) {
   if (file.kind == kProgramKind) return "no checkpoint: no run can resume from it";
   return file.kind == "checkpoint" || file.kind.empty()
              ? fmt::format("no run can resume from it: it lacks {}", join(file.missing))
-             : "weights to draw with, no run can resume from it";
+             : "weights without a run's state: no run can resume from it";
 }
 
 std::string file_text(const CheckedFile& file) {

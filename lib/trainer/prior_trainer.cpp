@@ -67,14 +67,13 @@ void PriorTrainer::take_companions(const Cursor& root) {
   clip_identity_of_file_ = clip_identity_in(root);
   if (clip_identity_.empty() || clip_identity_of_file_.empty()) return;
   if (clip_identity_of_file_ == clip_identity_ || std::exchange(told_of_other_clip_, true)) return;
-  constexpr size_t kDigits = 16;
   log_warning(
       "ckpt",
       "{}: was trained with the embeddings of another CLIP: its identity, a SHA-256, is {}, and that of "
       "this run's is {}\n  Expect a higher loss until the prior has learned the new embeddings.",
       root.where(),
-      clip_identity_of_file_.substr(0, kDigits),
-      clip_identity_.substr(0, kDigits));
+      short_clip_identity(clip_identity_of_file_),
+      short_clip_identity(clip_identity_));
 }
 
 at::Tensor PriorTrainer::step(const PriorInputs& inputs,

@@ -117,7 +117,8 @@ TEST_CASE("fsck: what resuming needs and the file lacks is named") {
   const CheckedFile weights = checked(folder, model);
   CHECK(weights.kind == "model");
   CHECK(weights.resume == Resume::kNo);
-  CHECK_THAT(fsck_text("a.pth", {weights}), Contains("weights to draw with"));
+  CHECK_THAT(fsck_text("a.pth", {weights}),
+             Contains("weights without a run's state: no run can resume from it"));
 }
 
 TEST_CASE("fsck: a checkpoint of a prior has one step count, one optimizer and a row") {

@@ -88,6 +88,11 @@ TEST_CASE("a long text is refused with its number of tokens, or cut with the tok
       tokenizer.tokenize("the hat", 4, LongText::kRefuse),
       Contains("the text \"the hat\" has 5 tokens") && Contains("expected 4 at most"));
   CHECK_NOTHROW(tokenizer.tokenize("the hat", 5, LongText::kRefuse));
+  bool was_cut = false;
+  tokenizer.tokenize("the hat", 4, LongText::kCut, TextFrame::kEnclosed, &was_cut);
+  CHECK(was_cut);
+  tokenizer.tokenize("the hat", 5, LongText::kCut, TextFrame::kEnclosed, &was_cut);
+  CHECK_FALSE(was_cut);
 }
 
 TEST_CASE("a bare text has no tokens that enclose it, and loses its end if it is long") {

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 
 #include "base/error.h"
+#include "support/captured_log.h"
 
 namespace dalle2 {
 namespace {
@@ -16,6 +17,29 @@ TEST_CASE("a caption is of the class that it names as whole words") {
   CHECK(class_of_caption("a dog in a sports car", classes) == -1);
   CHECK(class_of_caption("a dog", classes) == 3);
   CHECK(class_of_caption("", classes) == -1);
+}
+
+TEST_CASE("captions that are cut are told at the first and at each power of ten from a hundred") {
+  const ClipTokenizer letters("", "test");  // a token a letter
+  const CapturedLog log;
+  LongCaptions long_captions;
+  const auto tokens_of_some = [&](const std::vector<std::string>& captions, TextFrame frame) {
+    return tokens_of(captions, letters, 5, frame, &long_captions);
+  };
+  CHECK(tokens_of_some({"cat", "a"}, TextFrame::kEnclosed).size(0) ==
+        2);  // two enclose three: fits
+  CHECK(log.count("cut") == 0);
+  tokens_of_some({"cat", "mouse", "goose"}, TextFrame::kEnclosed);
+  CHECK(log.count("captions of more than 3 tokens are cut: the CLIP sees only their beginning. The "
+                  "first such caption: \"mouse\"") == 1);
+  tokens_of_some(std::vector<std::string>(97, "mouse"), TextFrame::kEnclosed);  // 99 of them
+  tokens_of_some({"mouse"}, TextFrame::kBare);                                  // five fit
+  CHECK(log.count("cut") == 1);
+  tokens_of_some({"rabbit"}, TextFrame::kBare);
+  CHECK(log.count("100 captions were cut so far") == 1);
+  tokens_of_some(std::vector<std::string>(900, "mouse"), TextFrame::kEnclosed);
+  CHECK(log.count("1,000 captions were cut so far") == 1);
+  CHECK(log.count("cut") == 3);
 }
 
 TEST_CASE("the texts of a class have to fit the context") {

@@ -89,6 +89,11 @@ std::string clip_identity_in(const Cursor& root) {
   return identity && identity->value().is_string() ? identity->as_string() : "";
 }
 
+std::string short_clip_identity(const std::string& identity) {
+  constexpr size_t kDigits = 16;
+  return identity.substr(0, kDigits);
+}
+
 std::optional<std::string> RawClip::merges() const {
   const auto found = texts.find(kClipMergesKey);
   return found == texts.end() ? std::optional<std::string>() : found->second;

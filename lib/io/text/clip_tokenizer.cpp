@@ -167,7 +167,8 @@ std::vector<int64_t> ClipTokenizer::encode(std::string_view text) const {
 std::vector<int64_t> ClipTokenizer::tokenize(std::string_view text,
                                              int64_t context_length,
                                              LongText long_text,
-                                             TextFrame frame) const {
+                                             TextFrame frame,
+                                             bool* was_cut) const {
   const bool is_enclosed = frame == TextFrame::kEnclosed;
   D2_CHECK(context_length >= enclosing_tokens(frame),
            "a context of {} tokens has no room for a text",
@@ -186,6 +187,7 @@ std::vector<int64_t> ClipTokenizer::tokenize(std::string_view text,
         is_enclosed ? ", including the start and end tokens" : "",
         context_length);
   }
+  if (was_cut != nullptr) *was_cut = tokens.size() > length;
   if (is_enclosed && tokens.size() > length) tokens[length - 1] = end_token();
   tokens.resize(length, 0);
   return tokens;

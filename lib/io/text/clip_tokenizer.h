@@ -49,12 +49,14 @@ class ClipTokenizer {
   /// no UTF-8 become U+FFFD. May be called by several threads.
   std::vector<int64_t> encode(std::string_view text) const;
   /// encode() in its frame, filled up with 0.
+  /// @param was_cut is set: whether the text had more tokens
   /// @return context_length tokens @throws DataError for a long text that is to be refused, with its
   /// number of tokens
   std::vector<int64_t> tokenize(std::string_view text,
                                 int64_t context_length,
                                 LongText long_text,
-                                TextFrame frame = TextFrame::kEnclosed) const;
+                                TextFrame frame = TextFrame::kEnclosed,
+                                bool* was_cut = nullptr) const;
   /// What the tokens stand for, words separated by spaces; those that enclose a text are left out.
   /// @throws DataError for a number that is no token
   std::string decode(std::span<const int64_t> tokens) const;

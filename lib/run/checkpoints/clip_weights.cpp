@@ -278,8 +278,9 @@ int64_t LoadedClip::text_len() const {
   return frame == TextFrame::kEnclosed ? most : std::min(most, kMostBareTokens);
 }
 
-at::Tensor LoadedClip::tokens_of(const std::vector<std::string>& texts) const {
-  return dalle2::tokens_of(texts, *tokenizer, text_len(), frame);
+at::Tensor LoadedClip::tokens_of(const std::vector<std::string>& texts,
+                                 LongCaptions* long_captions) const {
+  return dalle2::tokens_of(texts, *tokenizer, text_len(), frame, long_captions);
 }
 
 LoadedRunClip load_clip(const ModelSource& source, const Value& checkpoint) {

@@ -16,6 +16,8 @@
 
 namespace dalle2 {
 
+class LongCaptions;  // run/clip/clip_data.h
+
 /// A CLIP that is frozen and in eval mode, and how it takes texts.
 struct LoadedClip {
   std::shared_ptr<ClipEncoderImpl> clip;
@@ -26,8 +28,10 @@ struct LoadedClip {
   int64_t text_len() const;
   /// Tokens that a text may have by itself.
   int64_t text_room() const { return text_len() - enclosing_tokens(frame); }
-  /// Texts that are too long are cut. @return [B, text_len()] int64 on the CPU
-  at::Tensor tokens_of(const std::vector<std::string>& texts) const;
+  /// Texts that are too long are cut, which `long_captions` reports, if it is not null.
+  /// @return [B, text_len()] int64 on the CPU
+  at::Tensor tokens_of(const std::vector<std::string>& texts,
+                       LongCaptions* long_captions = nullptr) const;
 };
 
 /// Of a run, whose network is known.

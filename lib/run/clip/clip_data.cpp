@@ -107,18 +107,47 @@ ClipTokenizer make_clip_tokenizer(const ClipModelConfig& config, const ShardData
   return tokenizer;
 }
 
+void LongCaptions::add(const std::vector<std::string>& cut, int64_t room) {
+  if (cut.empty()) return;
+  if (count_ == 0) {
+    log_warning(
+        "clip",
+        "captions of more than {} are cut: the CLIP sees only their beginning. The first such "
+        "caption: \"{}\"",
+        counted(room, "token"),
+        printable(cut.front()));
+  }
+  const int64_t total = count_ + std::ssize(cut);
+  for (int64_t round = 100; round <= total; round *= 10) {
+    if (round > count_) log_warning("clip", "{} captions were cut so far", with_commas(round));
+  }
+  count_ = total;
+}
+
 at::Tensor tokens_of(const std::vector<std::string>& texts,
                      const ClipTokenizer& tokenizer,
                      int64_t context_length,
-                     TextFrame frame) {
+                     TextFrame frame,
+                     LongCaptions* long_captions) {
   at::Tensor tokens = at::zeros({std::ssize(texts), context_length}, at::kLong);
+  std::vector<char> was_cut(texts.size());  // not bool: threads write to neighbours
   at::parallel_for(0, std::ssize(texts), 16, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
+      const auto place = static_cast<size_t>(i);
+      bool is_long = false;
       const std::vector<int64_t> row =
-          tokenizer.tokenize(texts[static_cast<size_t>(i)], context_length, LongText::kCut, frame);
+          tokenizer.tokenize(texts[place], context_length, LongText::kCut, frame, &is_long);
+      was_cut[place] = is_long ? 1 : 0;
       std::copy(row.begin(), row.end(), tokens.mutable_data_ptr<int64_t>() + i * context_length);
     }
   });
+  if (long_captions != nullptr) {
+    std::vector<std::string> cut;
+    for (size_t i = 0; i < texts.size(); ++i) {
+      if (was_cut[i] != 0) cut.push_back(texts[i]);
+    }
+    long_captions->add(cut, context_length - enclosing_tokens(frame));
+  }
   return tokens;
 }
 

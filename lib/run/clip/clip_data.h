@@ -27,11 +27,23 @@ ClipTokenizer make_clip_tokenizer(const ClipModelConfig& config, const ShardData
 /// @throws ConfigError unless the vocabulary is of as many tokens as the model
 void check_vocabulary(const ClipTokenizer& tokenizer, const ClipNetworkConfig& config);
 
-/// Texts that are too long are cut. @return [B, L] int64 on the CPU
+/// Warns of captions that are too long for a CLIP: of the first one, and at 100, 1,000, ... of them.
+class LongCaptions {
+ public:
+  /// @param cut captions of a batch, which were cut @param room tokens that a caption may have
+  void add(const std::vector<std::string>& cut, int64_t room);
+
+ private:
+  int64_t count_ = 0;
+};
+
+/// Texts that are too long are cut. @param long_captions is given those, if it is not null
+/// @return [B, L] int64 on the CPU
 at::Tensor tokens_of(const std::vector<std::string>& texts,
                      const ClipTokenizer& tokenizer,
                      int64_t context_length,
-                     TextFrame frame = TextFrame::kEnclosed);
+                     TextFrame frame = TextFrame::kEnclosed,
+                     LongCaptions* long_captions = nullptr);
 
 /// The class of /evaluate/classes that a caption names as whole words, whatever the case; -1 if it names
 /// none or several. Of names within each other ("car", "sports car") the longest counts.

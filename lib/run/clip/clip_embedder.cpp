@@ -39,7 +39,7 @@ at::Tensor ClipEmbedder::embed_images(const at::Tensor& images) const {
 ClipTexts ClipEmbedder::embed_captions(const std::vector<std::string>& captions) const {
   const NoGradPass no_grad;
   const at::Device device = clip_.clip->parameters().front().device();
-  at::Tensor tokens = clip_.clip->trimmed(clip_.tokens_of(captions));
+  at::Tensor tokens = clip_.clip->trimmed(clip_.tokens_of(captions, &long_captions_));
   if (!device.is_cpu()) tokens = tokens.pin_memory().to(device, /*non_blocking=*/true);
   const Autocast autocast(device.type(), precision_);
   std::vector<at::Tensor> embeds, encodings, masks;

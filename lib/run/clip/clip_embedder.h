@@ -34,7 +34,7 @@ class ClipEmbedder {
   /// @param images [B, 3, H, H] in [0, 1] on its device @return [B, D] float32
   /// @throws DataError for pictures smaller than those that it sees
   at::Tensor embed_images(const at::Tensor& images) const;
-  /// Texts that are too long are cut. @return float32; encodings are as long as the longest text
+  /// Texts that are too long are cut, with a warning. @return float32; encodings are as long as the longest text
   ClipTexts embed_captions(const std::vector<std::string>& captions) const;
   /// Cosines of pictures and their captions. @param images as of embed_images() @return [B] float32
   at::Tensor similarity(const at::Tensor& images, const std::vector<std::string>& captions) const;
@@ -45,6 +45,7 @@ class ClipEmbedder {
   std::string name_;
   MixedPrecision precision_ = MixedPrecision::no;
   std::optional<int64_t> max_batch_size_;
+  mutable LongCaptions long_captions_;
 };
 
 /// The CLIP of a section; null for none. @param pointer of the section, "/prior/clip"

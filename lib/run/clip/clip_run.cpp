@@ -98,9 +98,12 @@ void ClipRun::prepare() {
 
 ClipInputs ClipRun::inputs_of(const Batch& batch) {
   if (batch.size() == 0) return {};
-  ClipInputs inputs{
-      batch.images,
-      trimmed_tokens(tokens_of(batch.captions, *tokenizer_, config_.clip.text_cfg.context_length))};
+  ClipInputs inputs{batch.images,
+                    trimmed_tokens(tokens_of(batch.captions,
+                                             *tokenizer_,
+                                             config_.clip.text_cfg.context_length,
+                                             TextFrame::kEnclosed,
+                                             &long_captions_))};
   if (!session_.device().is_cpu()) inputs.tokens = inputs.tokens.pin_memory();
   return timed(&session_.times(), StepPhase::kCopy, [&] {
     return copied_to(session_.device(), std::move(inputs));

@@ -45,6 +45,7 @@ class ClipRun : public ShardRun {
   ClipTrainer& trainer_;
   std::optional<ClipTokenizer> tokenizer_;  // made once it is known whether a checkpoint has one
   std::string merges_;                      // of which it was made
+  LongCaptions long_captions_;
   ClipValidation validation_;
 };
 

@@ -235,6 +235,7 @@ std::string tracker_text(const InitCommand& command, bool best) {
   return fmt::format(R"(  "tracker": {{
     "data_path": {},               // log, checkpoint.pth, model.pth, pictures
     "overwrite_data_path": true,
+    "keep_last": 1,                // an older checkpoint, should the newest be damaged
     "log": {{"log_type": "console", "auto_resume": true}},   // the same command resumes after a stop
     "load": {{"load_from": "local", "file_path": {}, "only_auto_resume": true}},
     "save": {{"save_to": "local", "save_latest_to": {}{}}}

@@ -461,11 +461,14 @@ void sample_decoder(const SampleCommand& command,
   }
   log_live("");
   write_samples(at::cat(parts), inputs.texts, range, command);
-  log_info("sample",
-           "{} in {}: {}/0000.png ..., samples.npy",
-           counted(inputs.rows, "image"),
-           human_duration(timer.seconds()),
-           command.out_folder);
+  log_info(
+      "sample",
+      "{} in {}: {}/{}, {}",
+      counted(inputs.rows, "image"),
+      human_duration(timer.seconds()),
+      command.out_folder,
+      inputs.rows == 1 ? picture_name(0) : fmt::format("{} ..., {}", picture_name(0), kSheetFile),
+      kArray);
 }
 
 }  // namespace dalle2

@@ -90,16 +90,15 @@ static void warn_of_other_clip(const Cursor& root,
   if (own.empty()) return;
   const std::string given = clip_sha256(clip.network());
   if (own == given) return;
-  constexpr size_t kDigits = 16;
   log_warning(
       "sample",
       "--prior {}: trained with the embeddings of another CLIP: its identity, a SHA-256, is {}, and "
       "that of --clip {} is {}: the pictures will not match the texts\n  Name the CLIP that the "
       "prior's embeddings were made with; for one of x-clip or a CoCa, give the same arguments.",
       *command.prior_path,
-      own.substr(0, kDigits),
+      short_clip_identity(own),
       *command.clip_path,
-      given.substr(0, kDigits));
+      short_clip_identity(given));
 }
 
 at::Tensor drawn_by_prior(const SampleCommand& command,

@@ -59,7 +59,7 @@ class ClipEmbeddings : public ShardAddition {
     const torch::NoGradGuard no_grad;
     std::vector<std::string> captions;
     for (const GroupedSample& sample : samples) captions.push_back(*sample.find({"txt"}));
-    const at::Tensor tokens = clip_.tokens_of(captions);
+    const at::Tensor tokens = clip_.tokens_of(captions, &long_captions_);
     const at::Tensor pictures = clip_.clip->embed_image(images.to(device_)).cpu();
     const ClipTexts texts = clip_.clip->embed_text(tokens.to(device_));
     images_.rows.push_back(pictures);
@@ -99,6 +99,7 @@ class ClipEmbeddings : public ShardAddition {
   const ShardsEmbedCommand& command_;
   at::Device device_;
   LoadedClip clip_;
+  LongCaptions long_captions_;
   std::string shown_url_;
   EmbeddingArray images_{"img_emb"}, texts_{"text_emb"}, encodings_{"text_encodings"};
 };

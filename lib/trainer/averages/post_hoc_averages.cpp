@@ -4,13 +4,11 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <iterator>
 #include <map>
 #include <set>
 #include <utility>
 
 #include "base/error.h"
-#include "checkpoint/clip/raw_clip.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/lora/lora_file.h"
 #include "optim/flat_parameters.h"
@@ -146,12 +144,6 @@ void add_file(const std::string& path,
 Dict model_file_of(const std::string& newest, const Sums& sums) {
   const Value root = read_checkpoint(newest);
   const Cursor file(root, newest);
-  Dict out;
-  std::vector<std::string> kept = {"version", "config"};
-  kept.insert(kept.end(), std::begin(kCompanionKeys), std::end(kCompanionKeys));
-  for (const std::string& key : kept) {
-    if (const auto entry = file.find(key)) out.set(key, entry->value());
-  }
   StateDict model = file.at("model").as_state_dict();
   for (auto& [name, tensor] : model) {  // a train state has the live weights too
     if (const auto sum = sums.find(name); sum != sums.end()) tensor = sum->second.to(at::kFloat);
@@ -162,8 +154,7 @@ Dict model_file_of(const std::string& newest, const Sums& sums) {
   if (const auto lora = file.find("lora")) {
     model = merged_lora(model, lora_info_of(*lora).alpha, newest);
   }
-  out.set("model", to_dict(model));
-  return out;
+  return with_entries(model, file, {"version", "config"});
 }
 
 }  // namespace
