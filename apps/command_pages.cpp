@@ -19,7 +19,7 @@ constexpr const char* kExitCodes =
     "2\twrong usage or config\n"
     "3\tmissing or damaged data\n"
     "4\ttoo many non-finite losses in a row\n"
-    "5\tout of memory or disk\n"
+    "5\tout of memory or disk space\n"
     "6\tlost process or network\n"
     "75\tstopped by a signal after saving (run it again to continue)\n";
 

@@ -127,7 +127,7 @@ Runner add_shards_order(CLI::App& app) {
                  "Continue from this position (--save) or checkpoint of a run, with any --world")
       ->type_name("FILE");
   app.add_option("--save", o->save_path, "Write the position after the last step")
-      ->type_name("JSON");
+      ->type_name("FILE");
   app.add_flag("--print",
                o->print,
                "Print one JSON line per step with the keys of each rank, and no summary");

@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -383,6 +384,24 @@ ConvolutionAlgorithm algorithm_for(const ConvolutionInputs& inputs,
                                            : ConvolutionAlgorithm::kPlain;
   }
   return fits_wide(x, weight) ? ConvolutionAlgorithm::kWide : ConvolutionAlgorithm::kPlain;
+}
+
+namespace {
+
+at::Tensor convolution_of_script(const at::Tensor& x,
+                                 const at::Tensor& weight,
+                                 const MaybeTensor& bias,
+                                 int64_t stride,
+                                 int64_t padding) {
+  return convolution({x, weight, bias.value_or(at::Tensor())}, stride, padding);
+}
+
+}  // namespace
+
+/// For TorchScript: metrics/script_convolutions.h.
+TORCH_LIBRARY_FRAGMENT(dalle2, m) {
+  m.def("convolution(Tensor x, Tensor weight, Tensor? bias, int stride, int padding) -> Tensor",
+        &convolution_of_script);
 }
 
 at::Tensor convolution(const ConvolutionInputs& inputs, int64_t stride, int64_t padding) {

@@ -27,15 +27,16 @@ class Tiles {
 
   at::Tensor forward(const at::Tensor& x, const at::Tensor& bias) const {
     const float* const w = weight_.const_data_ptr<float>();
-    return multiplied(x, out_, bias, [&](int64_t first, int64_t count, float* u) {
-      loop_.tiles_of_weights(0, in_, count, in_, w + first * 9 * in_, u);
+    return multiplied(x, out_, bias, [&](const WeightPart& part, float* u) {
+      loop_.tiles_of_weights(part.begin, part.end, part.count, in_, w + part.first * 9 * in_, u);
     });
   }
 
   at::Tensor pixel_gradient(const at::Tensor& dy) const {
     const float* const w = weight_.const_data_ptr<float>();
-    return multiplied(dy, in_, {}, [&](int64_t first, int64_t count, float* u) {
-      loop_.tiles_of_flipped_weights(0, out_, out_, in_, count, w + first, u);
+    return multiplied(dy, in_, {}, [&](const WeightPart& part, float* u) {
+      loop_.tiles_of_flipped_weights(
+          part.begin, part.end, out_, in_, part.count, w + part.first, u);
     });
   }
 
@@ -93,8 +94,12 @@ class Tiles {
   }
 
  private:
-  /// A map of `out` channels. `weights(first, count, u)` makes u [36, channels of x, count] of the weights of some
-  /// of them.
+  /// `count` of the channels that are made, from `first` on; rows `begin` to `end` of those that are read.
+  struct WeightPart {
+    int64_t first, count, begin, end;
+  };
+
+  /// A map of `out` channels. `weights(part, u)` makes rows of u [36, channels of x, part.count].
   template <class Weights>
   at::Tensor multiplied(const at::Tensor& x,
                         int64_t out,
@@ -107,23 +112,20 @@ class Tiles {
     const float* const add = bias.defined() ? bias.const_data_ptr<float>() : nullptr;
     float* const to = y.mutable_data_ptr<float>();
     const bool all_tiles = takes_all_tiles(in);
-    const int64_t tiles = all_tiles ? tiles_ : tiles_of_block(in + out);
+    const int64_t tiles = all_tiles ? tiles_ : tiles_of_block(in + out, at::get_num_threads());
     const int64_t channels = all_tiles ? channels_of_block(in) : out;
-    const at::Tensor v = room(tiles, in);
-    float* const to_v = v.mutable_data_ptr<float>();
-    const int64_t v_step = v.size(1);
-    const auto read = [&](int64_t first, int64_t count) {
-      each_tile(first, count, [&](int64_t begin, int64_t end) {
-        loop_.tiles_of_pixels(map_of(in), begin, end, v_step, from, to_v + (begin - first) * in);
-      });
-    };
     if (all_tiles) {
-      read(0, tiles_);
+      const at::Tensor v = room(tiles, in);
+      float* const to_v = v.mutable_data_ptr<float>();
+      const int64_t v_step = v.size(1);
+      each_tile(0, tiles_, [&](int64_t begin, int64_t end) {
+        loop_.tiles_of_pixels(map_of(in), begin, end, v_step, from, to_v + begin * in);
+      });
       each_block(out, channels, [&](int64_t first, int64_t count) {
         const at::Tensor u = at::empty({36 * in * count}, x.options()), m = room(tiles_, count);
         float* const to_u = u.mutable_data_ptr<float>();
         float* const to_m = m.mutable_data_ptr<float>();
-        weights(first, count, to_u);
+        weights({first, count, 0, in}, to_u);
         for (int64_t place = 0; place < 36; ++place) {
           loop_.product(tiles_,
                         in,
@@ -143,23 +145,31 @@ class Tiles {
       });
       return y;
     }
-    const at::Tensor u = at::empty({36 * in * out}, x.options()), m = room(tiles, out);
+    const at::Tensor u = at::empty({36 * in * out}, x.options());
     float* const to_u = u.mutable_data_ptr<float>();
-    float* const to_m = m.mutable_data_ptr<float>();
-    const int64_t m_step = m.size(1);
-    weights(0, out, to_u);
-    for (int64_t first = 0; first < tiles_; first += tiles) {
-      const int64_t count = std::min(tiles, tiles_ - first);
-      read(first, count);
-      each_place([&](int64_t place) {
-        loop_.product(
-            count, in, out, to_v + place * v_step, to_u + place * in * out, to_m + place * m_step);
-      });
-      each_tile(first, count, [&](int64_t begin, int64_t end) {
-        loop_.pixels_of_tiles(
-            map_of(out), begin, end, m_step, out, to_m + (begin - first) * out, add, to);
-      });
-    }
+    at::parallel_for(0, in / loops::kTileChannels, 1, [&](int64_t begin, int64_t end) {
+      weights({0, out, begin * loops::kTileChannels, end * loops::kTileChannels}, to_u);
+    });
+    // Each thread has tiles of its own, which stay in its cache from the first pixel to the last.
+    const int64_t blocks = (tiles_ + tiles - 1) / tiles;
+    at::parallel_for(0, blocks, 1, [&](int64_t begin_block, int64_t end_block) {
+      const at::Tensor v = room(tiles, in), m = room(tiles, out);
+      float* const to_v = v.mutable_data_ptr<float>();
+      float* const to_m = m.mutable_data_ptr<float>();
+      for (int64_t block = begin_block; block < end_block; ++block) {
+        const int64_t first = block * tiles, end = std::min(first + tiles, tiles_);
+        loop_.tiles_of_pixels(map_of(in), first, end, v.size(1), from, to_v);
+        for (int64_t place = 0; place < 36; ++place) {
+          loop_.product(end - first,
+                        in,
+                        out,
+                        to_v + place * v.size(1),
+                        to_u + place * in * out,
+                        to_m + place * m.size(1));
+        }
+        loop_.pixels_of_tiles(map_of(out), first, end, m.size(1), out, to_m, add, to);
+      }
+    });
     return y;
   }
 
@@ -171,12 +181,15 @@ class Tiles {
     return tiles_ * channels <= kMostNumbers && in_ * out_ >= kFewestWeights;
   }
 
-  /// In blocks of nearly equal size. @param channels of both sides
-  int64_t tiles_of_block(int64_t channels) const {
-    constexpr int64_t kNumbers = (1 << 20) / (36 * sizeof(float)), kFewest = 64;
+  /// In blocks of nearly equal size, as many for each thread. No bit depends on their size. @param channels of both
+  /// sides @param threads that each take blocks
+  int64_t tiles_of_block(int64_t channels, int64_t threads = 1) const {
+    constexpr int64_t kNumbers = (1 << 20) / (36 * sizeof(float)), kFewest = 64,
+                      kFewestOfThread = 12;
     const int64_t largest = std::max(kFewest, kNumbers / channels);
-    const int64_t blocks = (tiles_ + largest - 1) / largest;
-    return (tiles_ + blocks - 1) / blocks;
+    const int64_t rounds = (tiles_ + largest * threads - 1) / (largest * threads);
+    const int64_t blocks = rounds * threads;
+    return std::min(std::max((tiles_ + blocks - 1) / blocks, kFewestOfThread), tiles_);
   }
 
   static int64_t channels_of_block(int64_t others) {

@@ -42,6 +42,18 @@ if(DALLE2_CUDA)
   add_library(dalle2_torch_cuda INTERFACE)
   target_link_libraries(dalle2_torch_cuda INTERFACE ${TORCH_DIR}/lib/libtorch_cuda.so ${TORCH_DIR}/lib/libc10_cuda.so)
 endif()
+# Without OpenMP, at::parallel_for of our own loops would use one thread. The library has to be LibTorch's own copy, so that
+# both share one pool of threads.
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+  target_compile_options(dalle2_torch INTERFACE -fopenmp)
+  file(GLOB torch_openmp ${TORCH_DIR}/lib/libgomp*.so*)
+  if(torch_openmp)
+    list(GET torch_openmp 0 torch_openmp)
+    list(APPEND torch_libraries ${torch_openmp})
+  else()
+    list(APPEND torch_libraries gomp)
+  endif()
+endif()
 # libtorch_cpu of the CUDA wheel finds libcudart and libcupti through its own RPATH at run time.
 target_link_options(dalle2_torch INTERFACE -Wl,--allow-shlib-undefined)
 target_link_libraries(dalle2_torch INTERFACE ${torch_libraries} pthread)

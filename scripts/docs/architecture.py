@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Draws docs/images/architecture.svg from the code: a row for each layer, and the way of a batch, of a save and of a resume through them.
+"""Draws docs/images/architecture.svg from the code: a row for each layer, and the path of a batch, of a save and of a resume through them.
 
 Usage: architecture.py [OUT]     without OUT to stdout
 
@@ -108,7 +108,7 @@ def draw():
             out.append(f'<text x="100" y="{top[name] + 18 + i * LINE}" font-size="11" fill="#444">{html.escape(line)}</text>')
     for w, (way, colour, _) in enumerate(WAYS):
         x = LEFT + w * 270 + STATION
-        out.append(f'<text x="{x - 10}" y="24" font-weight="bold" fill="{colour}">the way of {way}</text>')
+        out.append(f'<text x="{x - 10}" y="24" font-weight="bold" fill="{colour}">the path of {way}</text>')
         taken, points = {name: 0 for name in names}, []
         own = [s for s in stations if s[0] == w]
         # Stations of a row stand in the order in which the way comes to them, upwards where it climbs.

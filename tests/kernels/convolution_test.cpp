@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: MIT
 #include "kernels/convolution.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
 #include <torch/torch.h>
 
+#include <array>
 #include <catch2/catch.hpp>
+#include <thread>
 #include <vector>
 
 #include "kernels/loops.h"
@@ -109,6 +112,22 @@ TEST_CASE(
   }
 }
 
+#ifdef _OPENMP
+TEST_CASE("loops of ours run on several threads") {
+  const int threads = at::get_num_threads();
+  at::set_num_threads(2);
+  std::array<std::thread::id, 2> ids;
+  at::parallel_for(0, 2, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) ids[static_cast<size_t>(i)] = std::this_thread::get_id();
+  });
+  at::set_num_threads(threads);
+  CHECK(ids[0] != ids[1]);
+}
+#elif defined(__GNUC__) && !defined(__clang__)
+#error \
+    "g++ without -fopenmp: at::parallel_for would use one thread (scripts/cmake/find_torch.cmake)"
+#endif
+
 TEST_CASE("threads change no bit of a convolution") {
   const int threads = at::get_num_threads();
   for (const ConvolutionCase& c : kCases) {
@@ -122,8 +141,11 @@ TEST_CASE("threads change no bit of a convolution") {
     if (c.algorithm == ConvolutionAlgorithm::kWide) given.x = given.x.detach();
     const auto gradients = [&] {
       const at::Tensor y = convolution(given, 1, c.kernel / 2);
-      const auto found = torch::autograd::grad({y.sin().sum()}, {given.weight});
-      return std::vector<at::Tensor>{y.detach(), found[0]};
+      std::vector<at::Tensor> inputs = {given.weight};
+      if (given.x.requires_grad()) inputs.push_back(given.x);
+      std::vector<at::Tensor> found = torch::autograd::grad({y.sin().sum()}, inputs);
+      found.push_back(y.detach());
+      return found;
     };
     at::set_num_threads(1);
     const auto one = gradients();

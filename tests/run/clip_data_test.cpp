@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "support/captured_log.h"
 
-namespace dalle2 {
+namespace dalle2::test {
 namespace {
 
 TEST_CASE("a caption is of the class that it names as whole words") {
@@ -55,4 +55,4 @@ TEST_CASE("the texts of a class have to fit the context") {
 }
 
 }  // namespace
-}  // namespace dalle2
+}  // namespace dalle2::test

@@ -16,7 +16,7 @@
 
 namespace dalle2 {
 
-class LongCaptions;  // run/clip/clip_data.h
+class LongCaptions;  // run/clip/long_captions.h
 
 /// A CLIP that is frozen and in eval mode, and how it takes texts.
 struct LoadedClip {

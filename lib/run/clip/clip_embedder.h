@@ -13,6 +13,7 @@
 #include "config/shared/train_options.h"
 #include "model/clip/frozen_clip.h"
 #include "run/checkpoints/clip_weights.h"
+#include "run/clip/long_captions.h"
 
 namespace dalle2 {
 

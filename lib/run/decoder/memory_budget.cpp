@@ -64,7 +64,7 @@ std::vector<std::string> describe(const MemoryChoice& choice, const DryRunPlan& 
     const uint64_t after = choice.after.activation_bytes[i];
     if (choice.levels[i] == 0 || before == after) continue;
     lines.push_back(fmt::format(
-        "{}: to fit /train/memory_budget_gib, the backward pass computes {} of {} levels again (about {} "
+        "{}: to fit /train/memory_budget_gib, the backward pass recomputes {} of {} levels (about {} "
         "instead of {})",
         plan.networks[i].label,
         choice.levels[i],

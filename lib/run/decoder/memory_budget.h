@@ -31,7 +31,7 @@ MemoryChoice fit_memory_budget(const DryRunPlan& plan,
                                const DecoderTrainConfig& train,
                                const PeakMemory& memory);
 
-/// "unet 1: the backward pass computes 2 of 4 levels again: about 1.2 GiB instead of 3.1 GiB"; a line for each unet
+/// "unet 1: the backward pass recomputes 2 of 4 levels: about 1.2 GiB instead of 3.1 GiB"; a line for each unet
 /// that does.
 std::vector<std::string> describe(const MemoryChoice& choice, const DryRunPlan& plan);
 

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "metrics/script_archive.h"
+#include "metrics/script_convolutions.h"
 
 namespace dalle2 {
 namespace {
@@ -36,6 +37,7 @@ ImageFeatures perceptual_features(const TrainVaeConfig& config, const at::Device
       "scripts/export_vgg.py makes one from the weights that torchvision publishes.";
   const ScriptArchive archive =
       open_script_archive(config.train.vgg_path.value(), kWhere, kAdvice, device);
+  use_own_convolutions(*archive.module, device);
   const ImageFeatures features = [module = archive.module](const at::Tensor& images) {
     return module->forward({images}).toTensor();
   };
