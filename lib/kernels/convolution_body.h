@@ -11,7 +11,7 @@ namespace {
 #if defined(__AVX512F__)
 constexpr int64_t kLanes = 16;
 constexpr int kTile = 4;  // vectors a side: 16 sums and their operands fill the registers
-constexpr FastShapes kFastShapes = {1, 10, 3};
+constexpr FastShapes kFastShapes = {1, 64, 3};
 #elif defined(__AVX2__)
 constexpr int64_t kLanes = 8;
 constexpr int kTile = 3;

@@ -177,7 +177,7 @@ class Tiles {
 
   /// If their numbers are few, and those of the weights many.
   bool takes_all_tiles(int64_t channels) const {
-    constexpr int64_t kMostNumbers = 36000, kFewestWeights = 8000;
+    constexpr int64_t kMostNumbers = 140000, kFewestWeights = 8000;
     return tiles_ * channels <= kMostNumbers && in_ * out_ >= kFewestWeights;
   }
 

@@ -27,9 +27,8 @@ struct Answer {
 };
 Answer answer(torch::jit::Module& network) {
   torch::manual_seed(4);
-  const at::Tensor x = at::randn({2, 32, 16, 16})
-                           .contiguous(at::MemoryFormat::ChannelsLast)
-                           .requires_grad_();
+  const at::Tensor x =
+      at::randn({2, 32, 16, 16}).contiguous(at::MemoryFormat::ChannelsLast).requires_grad_();
   const at::Tensor y = network.forward({x}).toTensor();
   return {y.detach(), torch::autograd::grad({y.sin().sum()}, {x})[0]};
 }
@@ -56,13 +55,14 @@ TEST_CASE("a frozen network computes its convolutions with our own, and answers 
 }
 
 TEST_CASE("other convolutions, and other devices', stay as they are") {
-  for (const char* body :
-       {"torch.conv2d(x, self.grouped, self.b, [1, 1], [1, 1], [1, 1], 2)",
-        "torch.conv2d(x, self.w, self.b, [1, 1], [2, 2], [2, 2], 1)",
-        "torch.conv2d(x, self.w, self.b, [1, 2], [1, 1], [1, 1], 1)",
-        "torch.conv2d(x, self.w + x.mean(), self.b, [1, 1], [1, 1], [1, 1], 1)",
-        "torch._convolution(x, self.w, self.b, [1, 1], [1, 1], [1, 1], True, [0, 0], 1, False, False, "
-        "True, True)"}) {
+  for (
+      const char* body :
+      {"torch.conv2d(x, self.grouped, self.b, [1, 1], [1, 1], [1, 1], 2)",
+       "torch.conv2d(x, self.w, self.b, [1, 1], [2, 2], [2, 2], 1)",
+       "torch.conv2d(x, self.w, self.b, [1, 2], [1, 1], [1, 1], 1)",
+       "torch.conv2d(x, self.w + x.mean(), self.b, [1, 1], [1, 1], [1, 1], 1)",
+       "torch._convolution(x, self.w, self.b, [1, 1], [1, 1], [1, 1], True, [0, 0], 1, False, False, "
+       "True, True)"}) {
     CAPTURE(body);
     torch::jit::Module network = frozen(body);
     CHECK(use_own_convolutions(network, at::kCPU) == 0);
