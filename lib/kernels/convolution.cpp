@@ -398,7 +398,7 @@ at::Tensor convolution_of_script(const at::Tensor& x,
 
 }  // namespace
 
-/// For TorchScript: metrics/script_convolutions.h.
+/// For TorchScript: metrics/script/script_convolutions.h.
 TORCH_LIBRARY_FRAGMENT(dalle2, m) {
   m.def("convolution(Tensor x, Tensor weight, Tensor? bias, int stride, int padding) -> Tensor",
         &convolution_of_script);

@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "base/stop_signal.h"
 #include "metrics/network_resize.h"
-#include "metrics/script_archive.h"
+#include "metrics/script/script_archive.h"
 
 namespace dalle2 {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/stop_signal.h"
-#include "metrics/script_archive.h"
+#include "metrics/script/script_archive.h"
 
 namespace dalle2 {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "base/log.h"
 #include "base/stop_signal.h"
-#include "metrics/script_archive.h"
+#include "metrics/script/script_archive.h"
 #include "model/random.h"
 #include "model/resize.h"
 #include "optim/tf32.h"

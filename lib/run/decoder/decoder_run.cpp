@@ -6,7 +6,7 @@
 #include "base/log.h"
 #include "base/stop_signal.h"
 #include "base/text.h"
-#include "metrics/script_archive.h"
+#include "metrics/script/script_archive.h"
 #include "run/decoder/decoder_evaluation.h"
 
 namespace dalle2 {

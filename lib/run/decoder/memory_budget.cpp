@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "metrics/script_archive.h"
+#include "metrics/script/script_archive.h"
 #include "model/unet/unet.h"
 
 namespace dalle2 {

@@ -5,8 +5,8 @@
 #include <torch/script.h>
 
 #include "base/error.h"
-#include "metrics/script_archive.h"
-#include "metrics/script_convolutions.h"
+#include "metrics/script/script_archive.h"
+#include "metrics/script/script_convolutions.h"
 
 namespace dalle2 {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "metrics/script_convolutions.h"
+#include "metrics/script/script_convolutions.h"
 
 #include <ATen/ATen.h>
 #include <torch/csrc/jit/ir/ir.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "metrics/script_archive.h"
+#include "metrics/script/script_archive.h"
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
