@@ -3,6 +3,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
+#include <ATen/cpu/Utils.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 #include <torch/torch.h>
@@ -114,7 +115,8 @@ MaybeTensor if_any(const at::Tensor& t) {
 /// The gradients by ATen's operation, which has gradients of its own.
 variable_list plain_gradients(AutogradContext* context, const at::Tensor& dy) {
   const variable_list saved = context->get_saved_variables();
-  const at::Tensor &x = saved[0], &weight = saved[1];
+  const at::Tensor &x = saved[0],
+                   weight = saved[1].to(x.scalar_type());  // tiles have wider weights
   const int64_t padding = weight.size(2) / 2;
   const std::array<bool, 3> wanted = {
       context->needs_input_grad(0), context->needs_input_grad(1), needs_bias_grad(context)};
@@ -179,19 +181,19 @@ struct Winograd3x3 : torch::autograd::Function<Winograd3x3> {
     // The loops read raw pointers. detach() goes through the dispatcher, where weights of other ranks that are
     // still arriving are waited for.
     return winograd_convolution(
-        x, channels_last(weight.detach()), bias ? bias->detach() : at::Tensor());
+        x, channels_last(weight.detach()), bias ? bias->detach().to(at::kFloat) : at::Tensor());
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     if (at::GradMode::is_enabled()) return plain_gradients(context, grads[0]);
     const variable_list saved = context->get_saved_variables();
     const at::Tensor &x = saved[0], &weight = saved[1];
-    const at::Tensor dy = channels_last(grads[0]);
+    const at::Tensor dy = channels_last(grads[0].to(x.scalar_type()));
     const at::Tensor filters = channels_last(weight);
     variable_list found(3);
     if (context->needs_input_grad(0)) found[0] = winograd_pixel_gradient(dy, filters);
     if (context->needs_input_grad(1)) found[1] = winograd_weight_gradient(x, dy, filters);
-    if (needs_bias_grad(context)) found[2] = dy.sum({0, 2, 3});
+    if (needs_bias_grad(context)) found[2] = dy.sum({0, 2, 3}, /*keepdim=*/false, at::kFloat);
     return found;
   }
 };
@@ -339,13 +341,31 @@ bool computes_in_float(const at::Tensor& x) {
   return x.scalar_type() == at::kFloat && !at::autocast::is_autocast_enabled(at::kCPU);
 }
 
+/// Under autocast, maps are bfloat16. Tiles of them compute in float32, with a quarter of the products: faster than
+/// LibTorch's bfloat16, unless the processor has AMX.
+bool computes_in_half_tiles(const at::Tensor& x) {
+  static const bool has_amx = [] {
+    const auto capabilities = at::cpu::get_cpu_capabilities();
+    const auto found = capabilities.find("amx_bf16");
+    return found != capabilities.end() && found->second.isBool() && found->second.toBool();
+  }();
+  return !has_amx && at::autocast::is_autocast_enabled(at::kCPU) &&
+         at::autocast::get_autocast_dtype(at::kCPU) == at::kBFloat16 &&
+         (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16);
+}
+
 /// The transform of the weights, 36 numbers of 9, pays if enough tiles use them.
 bool fits_winograd(const at::Tensor& x, const at::Tensor& weight) {
+  constexpr int64_t kMostInHalf = 16;  // channels per tile, where LibTorch multiplies in bfloat16
   const loops::FastShapes& fast = loops::best().fast_shapes;
   const int64_t in = weight.size(1), out = weight.size(0), tiles = winograd_tiles(x);
-  return computes_in_float(x) && weight.scalar_type() == at::kFloat && weight.size(2) == 3 &&
-         in % loops::kTileChannels == 0 && out % loops::kTileChannels == 0 &&
-         tiles >= fast.fewest_tiles && tiles * fast.channels_per_tile >= in + out;
+  if (weight.scalar_type() != at::kFloat || weight.size(2) != 3 || in % loops::kTileChannels != 0 ||
+      out % loops::kTileChannels != 0 || tiles < fast.fewest_tiles) {
+    return false;
+  }
+  if (computes_in_float(x)) return tiles * fast.channels_per_tile >= in + out;
+  return computes_in_half_tiles(x) &&
+         tiles * std::min(fast.channels_per_tile, kMostInHalf) >= in + out;
 }
 
 bool fits_wide(const at::Tensor& x, const at::Tensor& weight) {
@@ -421,8 +441,11 @@ at::Tensor convolution(const ConvolutionInputs& inputs, int64_t stride, int64_t 
       const WithoutAutocast without;
       return Unfolded::apply(cast.x, cast.weight, if_any(cast.bias));
     }
-    case ConvolutionAlgorithm::kWinograd:
-      return Winograd3x3::apply(x, weight, if_any(bias));
+    case ConvolutionAlgorithm::kWinograd: {
+      const at::Tensor maps = in_autocast_type({x, {}, {}}).x;
+      const WithoutAutocast without;
+      return Winograd3x3::apply(maps, weight, if_any(bias));
+    }
     case ConvolutionAlgorithm::kWide:
       return Wide::apply(x.contiguous(), weight.contiguous(), if_any(bias));
     case ConvolutionAlgorithm::kPlain:

@@ -32,6 +32,23 @@ inline void store_vector(float* to, const Vector& v) {
   std::memcpy(to, &v, sizeof(v));
 }
 
+using HalfBits = uint16_t __attribute__((vector_size(2 * kLanes)));
+using FloatBits = uint32_t __attribute__((vector_size(4 * kLanes)));
+
+inline Vector load_vector(const Half* from) {
+  HalfBits half;
+  std::memcpy(&half, from, sizeof(half));
+  return reinterpret_cast<Vector>(__builtin_convertvector(half, FloatBits) << 16);
+}
+/// Rounds as store() does.
+inline void store_vector(Half* to, const Vector& v) {
+  const auto bits = reinterpret_cast<FloatBits>(v);
+  const FloatBits rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
+  const FloatBits with_nan = v != v ? FloatBits{} + 0x7FC0u : rounded;
+  const HalfBits half = __builtin_convertvector(with_nan, HalfBits);
+  std::memcpy(to, &half, sizeof(half));
+}
+
 template <class T>
 void unfold(const Patches& p, int64_t first, int64_t last, const T* x, T* rows) {
   const int64_t c = p.channels, from_center = p.kernel / 2;

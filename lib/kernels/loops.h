@@ -129,11 +129,12 @@ struct TileMap {
 };
 inline constexpr int64_t kTileChannels = 16;
 
-/// The parts of a 3x3 convolution by tiles. What belongs to tiles `first` to `last` is 36 times
+/// Between maps of one type and their tiles in float32. What belongs to tiles `first` to `last` is 36 times
 /// [last - first, channels], each `step` after the one before.
-struct Winograd {
+template <class T>
+struct WinogradMaps {
   void (*tiles_of_pixels)(
-      const TileMap& map, int64_t first, int64_t last, int64_t step, const float* x, float* v);
+      const TileMap& map, int64_t first, int64_t last, int64_t step, const T* x, float* v);
   /// Of `width` channels, those of m, of the map's. @param bias [width] or null
   void (*pixels_of_tiles)(const TileMap& map,
                           int64_t first,
@@ -142,9 +143,13 @@ struct Winograd {
                           int64_t width,
                           const float* m,
                           const float* bias,
-                          float* y);
+                          T* y);
   void (*tiles_of_gradients)(
-      const TileMap& map, int64_t first, int64_t last, int64_t step, const float* dy, float* z);
+      const TileMap& map, int64_t first, int64_t last, int64_t step, const T* dy, float* z);
+};
+
+/// The other parts of a 3x3 convolution by tiles.
+struct Winograd {
   /// [out, 3, 3, in] -> [36, in, out], of the channels `first` to `last` of `in`
   void (*tiles_of_weights)(
       int64_t first, int64_t last, int64_t out, int64_t in, const float* w, float* u);
@@ -188,6 +193,8 @@ struct Table {
   Unfold<float> unfold_float;
   Unfold<Half> unfold_half;
   WideConvolution wide_convolution;
+  WinogradMaps<float> winograd_maps_float;
+  WinogradMaps<Half> winograd_maps_half;
   Winograd winograd;
 };
 

@@ -11,6 +11,22 @@
 namespace dalle2 {
 namespace {
 
+template <class T>
+const T* values_of(const at::Tensor& t) {
+  return static_cast<const T*>(t.const_data_ptr());
+}
+
+/// Calls `work(loops of maps like this, an element)`.
+template <class Work>
+void with_maps_like(const at::Tensor& map, const Work& work) {
+  const loops::Table& table = loops::best();
+  if (map.scalar_type() == at::kFloat) {
+    work(table.winograd_maps_float, float{});
+  } else {
+    work(table.winograd_maps_half, loops::Half{});
+  }
+}
+
 /// 3x3 convolutions of channels-last maps, in tiles of 4x4 pixels. There are two loop orders. Each keeps its inner
 /// block in the second-level cache: a block of tiles with all weights, or a block of channels with all tiles.
 class Tiles {
@@ -46,21 +62,23 @@ class Tiles {
     const bool all_tiles = takes_all_tiles(in_ + out_);
     const int64_t block = all_tiles ? tiles_ : tiles_of_block(in_ + out_);
     const at::Tensor v = room(block, in_), z = room(block, out_);
-    const at::Tensor u = all_tiles ? at::Tensor() : at::zeros({36 * out_ * in_}, x.options());
-    const float* const from = x.const_data_ptr<float>();
-    const float* const from_dy = dy.const_data_ptr<float>();
+    const at::Tensor u = all_tiles ? at::Tensor() : at::zeros({36 * out_ * in_}, at::kFloat);
     float* const to_v = v.mutable_data_ptr<float>();
     float* const to_z = z.mutable_data_ptr<float>();
     const int64_t v_step = v.size(1), z_step = z.size(1);
     for (int64_t first = 0; first < tiles_; first += block) {
       const int64_t count = std::min(block, tiles_ - first);
-      each_tile(first, count, [&](int64_t begin, int64_t end) {
-        loop_.tiles_of_pixels(map_of(in_), begin, end, v_step, from, to_v + (begin - first) * in_);
-        loop_.tiles_of_gradients(
-            map_of(out_), begin, end, z_step, from_dy, to_z + (begin - first) * out_);
+      with_maps_like(x, [&](const auto& maps, auto element) {
+        const auto* const from = values_of<decltype(element)>(x);
+        const auto* const from_dy = values_of<decltype(element)>(dy);
+        each_tile(first, count, in_ + out_, [&](int64_t begin, int64_t end) {
+          maps.tiles_of_pixels(map_of(in_), begin, end, v_step, from, to_v + (begin - first) * in_);
+          maps.tiles_of_gradients(
+              map_of(out_), begin, end, z_step, from_dy, to_z + (begin - first) * out_);
+        });
       });
       if (all_tiles) break;
-      each_place([&](int64_t place) {
+      each_place(count * in_ * out_, [&](int64_t place) {
         loop_.gradient(count,
                        out_,
                        out_,
@@ -71,13 +89,13 @@ class Tiles {
       });
     }
     if (!all_tiles) {
-      at::parallel_for(0, out_, 4, [&](int64_t begin, int64_t end) {
+      at::parallel_for(0, out_, grain(kTransform * in_), [&](int64_t begin, int64_t end) {
         loop_.weights_of_tiles(begin, end, out_, in_, u.const_data_ptr<float>(), to);
       });
       return weight;
     }
-    each_block(out_, channels_of_block(in_), [&](int64_t first, int64_t count) {
-      const at::Tensor own = at::zeros({36 * count * in_}, x.options());
+    each_block(out_, channels_of_block(in_), 36 * tiles_ * in_, [&](int64_t first, int64_t count) {
+      const at::Tensor own = at::zeros({36 * count * in_}, at::kFloat);
       float* const sums = own.mutable_data_ptr<float>();
       for (int64_t place = 0; place < 36; ++place) {
         loop_.gradient(tiles_,
@@ -105,72 +123,96 @@ class Tiles {
                         int64_t out,
                         const at::Tensor& bias,
                         const Weights& weights) const {
-    const int64_t in = x.size(1);
     at::Tensor y =
         at::empty({batch_, out, height_, width_}, x.options(), at::MemoryFormat::ChannelsLast);
-    const float* const from = x.const_data_ptr<float>();
     const float* const add = bias.defined() ? bias.const_data_ptr<float>() : nullptr;
-    float* const to = y.mutable_data_ptr<float>();
-    const bool all_tiles = takes_all_tiles(in);
-    const int64_t tiles = all_tiles ? tiles_ : tiles_of_block(in + out, at::get_num_threads());
-    const int64_t channels = all_tiles ? channels_of_block(in) : out;
-    if (all_tiles) {
-      const at::Tensor v = room(tiles, in);
-      float* const to_v = v.mutable_data_ptr<float>();
-      const int64_t v_step = v.size(1);
-      each_tile(0, tiles_, [&](int64_t begin, int64_t end) {
-        loop_.tiles_of_pixels(map_of(in), begin, end, v_step, from, to_v + begin * in);
-      });
-      each_block(out, channels, [&](int64_t first, int64_t count) {
-        const at::Tensor u = at::empty({36 * in * count}, x.options()), m = room(tiles_, count);
-        float* const to_u = u.mutable_data_ptr<float>();
-        float* const to_m = m.mutable_data_ptr<float>();
-        weights({first, count, 0, in}, to_u);
-        for (int64_t place = 0; place < 36; ++place) {
-          loop_.product(tiles_,
-                        in,
-                        count,
-                        to_v + place * v_step,
-                        to_u + place * in * count,
-                        to_m + place * m.size(1));
-        }
-        loop_.pixels_of_tiles(map_of(out),
-                              0,
-                              tiles_,
-                              m.size(1),
-                              count,
-                              to_m,
-                              add == nullptr ? nullptr : add + first,
-                              to + first);
-      });
-      return y;
-    }
-    const at::Tensor u = at::empty({36 * in * out}, x.options());
-    float* const to_u = u.mutable_data_ptr<float>();
-    at::parallel_for(0, in / loops::kTileChannels, 1, [&](int64_t begin, int64_t end) {
-      weights({0, out, begin * loops::kTileChannels, end * loops::kTileChannels}, to_u);
+    with_maps_like(x, [&](const auto& maps, auto element) {
+      using T = decltype(element);
+      T* const to = static_cast<T*>(y.mutable_data_ptr());
+      if (takes_all_tiles(x.size(1))) {
+        multiply_all_tiles(maps, values_of<T>(x), x.size(1), out, add, weights, to);
+      } else {
+        multiply_blocks_of_tiles(maps, values_of<T>(x), x.size(1), out, add, weights, to);
+      }
     });
-    // Each thread has tiles of its own, which stay in its cache from the first pixel to the last.
+    return y;
+  }
+
+  /// Each thread has channels of its own, and computes them for all tiles.
+  template <class T, class Weights>
+  void multiply_all_tiles(const loops::WinogradMaps<T>& maps,
+                          const T* from,
+                          int64_t in,
+                          int64_t out,
+                          const float* bias,
+                          const Weights& weights,
+                          T* to) const {
+    const at::Tensor v = room(tiles_, in);
+    float* const to_v = v.mutable_data_ptr<float>();
+    const int64_t v_step = v.size(1);
+    each_tile(0, tiles_, in, [&](int64_t begin, int64_t end) {
+      maps.tiles_of_pixels(map_of(in), begin, end, v_step, from, to_v + begin * in);
+    });
+    each_block(out, channels_of_block(in), 36 * tiles_ * in, [&](int64_t first, int64_t count) {
+      const at::Tensor u = at::empty({36 * in * count}, at::kFloat), m = room(tiles_, count);
+      float* const to_u = u.mutable_data_ptr<float>();
+      float* const to_m = m.mutable_data_ptr<float>();
+      weights({first, count, 0, in}, to_u);
+      for (int64_t place = 0; place < 36; ++place) {
+        loop_.product(tiles_,
+                      in,
+                      count,
+                      to_v + place * v_step,
+                      to_u + place * in * count,
+                      to_m + place * m.size(1));
+      }
+      maps.pixels_of_tiles(map_of(out),
+                           0,
+                           tiles_,
+                           m.size(1),
+                           count,
+                           to_m,
+                           bias == nullptr ? nullptr : bias + first,
+                           to + first);
+    });
+  }
+
+  /// Each thread has tiles of its own, which stay in its cache from the first pixel to the last.
+  template <class T, class Weights>
+  void multiply_blocks_of_tiles(const loops::WinogradMaps<T>& maps,
+                                const T* from,
+                                int64_t in,
+                                int64_t out,
+                                const float* bias,
+                                const Weights& weights,
+                                T* to) const {
+    const at::Tensor u = at::empty({36 * in * out}, at::kFloat);
+    float* const to_u = u.mutable_data_ptr<float>();
+    const int64_t units = in / loops::kTileChannels;
+    at::parallel_for(
+        0, units, grain(kTransform * loops::kTileChannels * out), [&](int64_t begin, int64_t end) {
+          weights({0, out, begin * loops::kTileChannels, end * loops::kTileChannels}, to_u);
+        });
+    const int64_t tiles = tiles_of_block(in + out, at::get_num_threads());
     const int64_t blocks = (tiles_ + tiles - 1) / tiles;
-    at::parallel_for(0, blocks, 1, [&](int64_t begin_block, int64_t end_block) {
+    at::parallel_for(0, blocks, grain(36 * tiles * in * out), [&](int64_t begin, int64_t end) {
       const at::Tensor v = room(tiles, in), m = room(tiles, out);
       float* const to_v = v.mutable_data_ptr<float>();
       float* const to_m = m.mutable_data_ptr<float>();
-      for (int64_t block = begin_block; block < end_block; ++block) {
-        const int64_t first = block * tiles, end = std::min(first + tiles, tiles_);
-        loop_.tiles_of_pixels(map_of(in), first, end, v.size(1), from, to_v);
+      for (int64_t first = begin * tiles; first < std::min(end * tiles, tiles_); first += tiles) {
+        const int64_t last = std::min(first + tiles, tiles_);
+        maps.tiles_of_pixels(map_of(in), first, last, v.size(1), from, to_v);
         for (int64_t place = 0; place < 36; ++place) {
-          loop_.product(end - first,
+          loop_.product(last - first,
                         in,
                         out,
                         to_v + place * v.size(1),
                         to_u + place * in * out,
                         to_m + place * m.size(1));
         }
-        loop_.pixels_of_tiles(map_of(out), first, end, m.size(1), out, to_m, add, to);
+        maps.pixels_of_tiles(map_of(out), first, last, m.size(1), out, to_m, bias, to);
       }
     });
-    return y;
   }
 
   loops::TileMap map_of(int64_t channels) const { return {height_, width_, channels}; }
@@ -202,20 +244,31 @@ class Tiles {
     return at::empty({36, tiles * channels + loops::kTileChannels}, at::kFloat);
   }
 
+  /// As many products take as long as the 36 numbers of a pixel or weight.
+  static constexpr int64_t kTransform = 16 * 36;
+
+  /// How many items of so much work a thread takes at least: waking one costs as much as some ten microseconds of work.
+  static int64_t grain(int64_t products_of_item) {
+    constexpr int64_t kLeastProducts = 1 << 20;
+    return std::max<int64_t>(1, kLeastProducts / products_of_item);
+  }
+
+  /// @param channels that are transformed
   template <class Work>
-  static void each_tile(int64_t first, int64_t count, const Work& work) {
-    at::parallel_for(first, first + count, 8, work);
+  static void each_tile(int64_t first, int64_t count, int64_t channels, const Work& work) {
+    at::parallel_for(first, first + count, grain(kTransform * channels), work);
   }
   template <class Work>
-  static void each_place(const Work& work) {
-    at::parallel_for(0, 36, 1, [&](int64_t begin, int64_t end) {
+  static void each_place(int64_t products, const Work& work) {
+    at::parallel_for(0, 36, grain(products), [&](int64_t begin, int64_t end) {
       for (int64_t place = begin; place < end; ++place) work(place);
     });
   }
-  /// `work(first, count)` for blocks of channels.
+  /// `work(first, count)` for blocks of channels. @param products of a channel
   template <class Work>
-  static void each_block(int64_t channels, int64_t block, const Work& work) {
-    at::parallel_for(0, (channels + block - 1) / block, 1, [&](int64_t begin, int64_t end) {
+  static void each_block(int64_t channels, int64_t block, int64_t products, const Work& work) {
+    const int64_t blocks = (channels + block - 1) / block;
+    at::parallel_for(0, blocks, grain(products * block), [&](int64_t begin, int64_t end) {
       for (int64_t first = begin * block; first < std::min(end * block, channels); first += block) {
         work(first, std::min(block, channels - first));
       }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// 3x3 convolutions of channels-last float32 maps by Winograd's algorithm, in tiles of 4x4 pixels. Numbers of
-// channels are multiples of loops::kTileChannels. All tensors are channels-last.
+// 3x3 convolutions of channels-last maps by Winograd's algorithm, in tiles of 4x4 pixels. Numbers of channels are
+// multiples of loops::kTileChannels. All tensors are channels-last. Maps are float32 or bfloat16, weights and what is
+// computed float32.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,7 +21,7 @@ at::Tensor winograd_convolution(const at::Tensor& x,
 /// Its gradient at x. @param dy [B, out, H, W]
 at::Tensor winograd_pixel_gradient(const at::Tensor& dy, const at::Tensor& weight);
 
-/// Its gradient at the weight, of which only the shape matters.
+/// Its gradient at the weight, of which only the shape matters. @param dy of x's type
 at::Tensor winograd_weight_gradient(const at::Tensor& x,
                                     const at::Tensor& dy,
                                     const at::Tensor& weight);

@@ -80,12 +80,12 @@ inline void of_gradients(const V* from, int step, V* to, int to_step) {
 
 /// Reads a square of `Side` pixels at (y, x), zero outside of the map, of each kLanes channels; `transform` works
 /// on a line, which makes 36 numbers of the square. They go to out + place * step_of_place + tile * channels.
-template <int Side, class Transform>
+template <int Side, class T, class Transform>
 inline void transform_tiles(const TileMap& s,
                             int64_t first,
                             int64_t last,
                             int64_t offset,
-                            const float* map,
+                            const T* map,
                             int64_t step_of_place,
                             float* out,
                             const Transform& transform) {
@@ -93,7 +93,7 @@ inline void transform_tiles(const TileMap& s,
   for (int64_t tile = first; tile < last; ++tile) {
     const int64_t sample = tile / (across * down);
     const int64_t y = tile / across % down * 4 - offset, x = tile % across * 4 - offset;
-    const float* const from = map + ((sample * s.height + y) * s.width + x) * c;
+    const T* const from = map + ((sample * s.height + y) * s.width + x) * c;
     const bool inside = y >= 0 && x >= 0 && y + Side <= s.height && x + Side <= s.width;
     float* const to = out + (tile - first) * c;
     for (int64_t i = 0; i < c; i += kLanes) {
@@ -121,12 +121,9 @@ inline void transform_tiles(const TileMap& s,
   }
 }
 
-void tiles_of_pixels(const TileMap& s,
-                     int64_t first,
-                     int64_t last,
-                     int64_t step_of_place,
-                     const float* x,
-                     float* v) {
+template <class T>
+void tiles_of_pixels(
+    const TileMap& s, int64_t first, int64_t last, int64_t step_of_place, const T* x, float* v) {
   transform_tiles<6>(s,
                      first,
                      last,
@@ -139,12 +136,9 @@ void tiles_of_pixels(const TileMap& s,
                      });
 }
 
-void tiles_of_gradients(const TileMap& s,
-                        int64_t first,
-                        int64_t last,
-                        int64_t step_of_place,
-                        const float* dy,
-                        float* z) {
+template <class T>
+void tiles_of_gradients(
+    const TileMap& s, int64_t first, int64_t last, int64_t step_of_place, const T* dy, float* z) {
   transform_tiles<4>(s,
                      first,
                      last,
@@ -157,6 +151,7 @@ void tiles_of_gradients(const TileMap& s,
                      });
 }
 
+template <class T>
 void pixels_of_tiles(const TileMap& s,
                      int64_t first,
                      int64_t last,
@@ -164,14 +159,14 @@ void pixels_of_tiles(const TileMap& s,
                      int64_t width,
                      const float* m,
                      const float* bias,
-                     float* y) {
+                     T* y) {
   const int64_t c = s.channels, across = (s.width + 3) / 4, down = (s.height + 3) / 4;
   for (int64_t tile = first; tile < last; ++tile) {
     const int64_t sample = tile / (across * down);
     const int64_t row = tile / across % down * 4, column = tile % across * 4;
     const int64_t rows = s.height - row < 4 ? s.height - row : 4;
     const int64_t columns = s.width - column < 4 ? s.width - column : 4;
-    float* const to = y + ((sample * s.height + row) * s.width + column) * c;
+    T* const to = y + ((sample * s.height + row) * s.width + column) * c;
     const float* const from = m + (tile - first) * width;
     for (int64_t i = 0; i < width; i += kLanes) {
       Vector whole[36], half[24], pixels[16];

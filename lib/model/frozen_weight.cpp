@@ -49,15 +49,22 @@ bool needs_order(const at::Tensor& x, const at::Tensor& weight) {
          !weight.is_contiguous(last);
 }
 
-/// Autocast keeps no casts of derived filters.
-at::Tensor in_autocast_type(const at::Tensor& filters) {
+/// Autocast keeps no casts of derived filters. Tiles take them as they are.
+at::Tensor in_type_of_convolution(const at::Tensor& x,
+                                  const at::Tensor& filters,
+                                  const ConvSettings& settings) {
   const at::DeviceType device = filters.device().type();
   if (!at::autocast::is_autocast_enabled(device)) return filters;
-  return filters.to(at::autocast::get_autocast_dtype(device));
+  const bool by_tiles = algorithm_for({x, filters, {}}, settings.stride, settings.padding) ==
+                        ConvolutionAlgorithm::kWinograd;
+  return by_tiles ? filters : filters.to(at::autocast::get_autocast_dtype(device));
 }
 
 /// What a convolution of x multiplies by.
-at::Tensor filters_for(const at::Tensor& x, const at::Tensor& weight, bool standardize) {
+at::Tensor filters_for(const at::Tensor& x,
+                       const at::Tensor& weight,
+                       const ConvSettings& settings) {
+  const bool standardize = settings.standardize;
   const at::ScalarType dtype = x.scalar_type();
   // A view is a new tensor each time, and would never be found again.
   if (at_rest == 0 || at::GradMode::is_enabled() || weight.is_view()) {
@@ -69,7 +76,7 @@ at::Tensor filters_for(const at::Tensor& x, const at::Tensor& weight, bool stand
   if (!entry.filters.defined()) {
     at::Tensor filters = standardize ? standardize_filters(weight, dtype) : weight;
     if (order) filters = in_order_for_convolutions(filters);
-    entry = {weight, in_autocast_type(filters)};
+    entry = {weight, in_type_of_convolution(x, filters, settings)};
   }
   return entry.filters;
 }
@@ -161,7 +168,7 @@ at::Tensor weighted_conv(const at::Tensor& x,
                          const ConvSettings& settings) {
   const auto& [stride, padding, standardize] = settings;
   if (!needs_cast(x, weight)) {
-    return convolution({x, filters_for(x, weight, standardize), bias}, stride, padding);
+    return convolution({x, filters_for(x, weight, settings), bias}, stride, padding);
   }
   const at::Tensor product = FrozenConv::apply(x, weight, stride, padding, standardize);
   return bias.defined() ? product + bias.view({1, -1, 1, 1}) : product;

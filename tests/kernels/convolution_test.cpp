@@ -3,14 +3,17 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
+#include <ATen/cpu/Utils.h>
 #include <torch/torch.h>
 
 #include <array>
 #include <catch2/catch.hpp>
+#include <limits>
 #include <thread>
 #include <vector>
 
 #include "kernels/loops.h"
+#include "kernels/winograd.h"
 
 namespace dalle2::test {
 namespace {
@@ -110,6 +113,53 @@ TEST_CASE(
       CHECK(relative_difference(found[i], expected[i]) < 2e-2);
     }
   }
+}
+
+TEST_CASE("tiles of bfloat16 maps are those of the same numbers in float32, rounded at the end") {
+  for (const ConvolutionCase& c : kCases) {
+    if (c.algorithm != ConvolutionAlgorithm::kWinograd || !has_loops_for(c)) continue;
+    torch::manual_seed(6);
+    const auto map = [&](int64_t channels) {
+      at::Tensor t = at::randn({c.batch, channels, c.height, c.width}).to(at::kBFloat16);
+      t[0][1][2][3] = std::numeric_limits<float>::quiet_NaN();
+      t[0][0][c.height - 1][0] = std::numeric_limits<float>::infinity();
+      return t.contiguous(at::MemoryFormat::ChannelsLast);
+    };
+    const at::Tensor x = map(c.in), dy = map(c.out), bias = at::randn({c.out});
+    const at::Tensor w = at::randn({c.out, c.in, 3, 3}).contiguous(at::MemoryFormat::ChannelsLast);
+    const auto equal = [](const at::Tensor& found, const at::Tensor& expected) {
+      return found.scalar_type() == expected.scalar_type() &&
+             at::allclose(found, expected, /*rtol=*/0, /*atol=*/0, /*equal_nan=*/true);
+    };
+    CHECK(equal(winograd_convolution(x, w, bias),
+                winograd_convolution(x.to(at::kFloat), w, bias).to(at::kBFloat16)));
+    CHECK(equal(winograd_pixel_gradient(dy, w),
+                winograd_pixel_gradient(dy.to(at::kFloat), w).to(at::kBFloat16)));
+    CHECK(equal(winograd_weight_gradient(x, dy, w),
+                winograd_weight_gradient(x.to(at::kFloat), dy.to(at::kFloat), w)));
+  }
+}
+
+TEST_CASE("under autocast, maps with many tiles use them unless the processor has AMX") {
+  const at::Tensor x = at::randn({4, 32, 32, 32}).contiguous(at::MemoryFormat::ChannelsLast);
+  const at::Tensor w = at::randn({32, 32, 3, 3});
+  const auto capabilities = at::cpu::get_cpu_capabilities();
+  const auto amx = capabilities.find("amx_bf16");
+  const bool has_amx = amx != capabilities.end() && amx->second.toBool();
+  const bool has_tiles = loops::best().fast_shapes.channels_per_tile > 0 && !has_amx;
+  at::autocast::set_autocast_enabled(at::kCPU, true);
+  const auto algorithm = [&](at::ScalarType type, const at::Tensor& weight) {
+    at::autocast::set_autocast_dtype(at::kCPU, type);
+    return algorithm_for({x, weight, {}}, 1, 1);
+  };
+  const auto in_half = algorithm(at::kBFloat16, w);
+  const auto of_frozen = algorithm(at::kBFloat16, w.to(at::kBFloat16));
+  const auto in_fp16 = algorithm(at::kHalf, w);
+  at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+  at::autocast::set_autocast_enabled(at::kCPU, false);
+  CHECK((in_half == ConvolutionAlgorithm::kWinograd) == has_tiles);
+  CHECK(of_frozen == ConvolutionAlgorithm::kPlain);
+  CHECK(in_fp16 == ConvolutionAlgorithm::kPlain);
 }
 
 #ifdef _OPENMP
