@@ -215,7 +215,8 @@ void Tracker::go_on(const std::string& checkpoint) {
   if (auto_resumed_) {
     log_info("track",
              "RUN HAS BEEN AUTO-RESUMED WITH THE LOGGER TYPE {}.\n"
-             "  For a new run choose another /tracker/data_path.",
+             "  For a new run choose another /tracker/data_path, and other targets (/tracker/save, "
+             "/tracker/load).",
              loggers_->type_names());
   }
   // A copy of a folder resumes from the original's file elsewhere, but never replaces it.

@@ -40,6 +40,41 @@ TEST_CASE("a target that another run writes to is set aside, and then left alone
   CHECK(read_file(target) == "of another run again");
 }
 
+TEST_CASE("what another run's saver wrote into the run's folder is set aside, not overwritten") {
+  const test::TempDir folder;
+  const test::WorkingDirectory inside(folder.path());
+  fs::create_directories("out");
+  OwnFiles("out").start_over(kOwnId, "", {});
+  OwnFiles files("out");
+  CHECK_FALSE(files.claim("out/best.pth", kOwnId));
+  put("out/best.pth", "of another run");
+  OwnFiles again("out");  // a later start, which has recorded the path
+  REQUIRE(again.contains("out/best.pth"));
+  CHECK(again.claim("out/best.pth", kOtherId) == "out/best.1.pth");
+  CHECK(read_file("out/best.1.pth") == "of another run");
+  put("out/best.pth", "and again");
+  CHECK_THROWS_WITH(again.claim("out/best.pth", kOtherId),
+                    Catch::Contains("is written by another run too"));
+}
+
+TEST_CASE("files in a copied folder keep the original's id, and are the copy's own") {
+  const test::TempDir folder;
+  const test::WorkingDirectory inside(folder.path());
+  fs::create_directories("a");
+  OwnFiles original("a");
+  original.start_over(kOwnId, "", {});
+  put("a/latest.pth", "of the original");
+  CHECK_FALSE(original.claim("a/latest.pth", kOwnId));
+  fs::copy("a", "b");
+  OwnFiles("b").rename(kOtherId);
+  OwnFiles copy("b");
+  REQUIRE(copy.run_id() == kOtherId);
+  CHECK_FALSE(copy.claim("b/latest.pth", kOwnId));
+  CHECK(read_file("b/latest.pth") == "of the original");
+  copy.start_over(kOtherId, "", {"b/latest.pth"});  // another run
+  CHECK(copy.claim("b/latest.pth", kOwnId) == "b/latest.1.pth");
+}
+
 TEST_CASE("a file that names this run is its own though no record lists it") {
   const test::TempDir folder;
   const std::string target = folder / "latest.pth";

@@ -83,8 +83,10 @@ TEST_CASE("a resumed run logs where its mark says, not where the config says, an
   run.tensorboard.log_dir = "boards/second";
   run.log.clear();
   run.start().log({{"loss", 0.25}}, 2);
-  CHECK(run.log.count("RUN HAS BEEN AUTO-RESUMED WITH THE LOGGER TYPE TensorboardLogger.\n"
-                      "  For a new run choose another /tracker/data_path.") == 1);
+  CHECK(run.log.count(
+            "RUN HAS BEEN AUTO-RESUMED WITH THE LOGGER TYPE TensorboardLogger.\n"
+            "  For a new run choose another /tracker/data_path, and other targets (/tracker/save, "
+            "/tracker/load).") == 1);
   CHECK(event_files("boards/first").size() == 2);
   CHECK_FALSE(fs::exists("boards/second"));
   CHECK(test::mark_text() == R"({"log_dir":"boards/first","logger_type":"TensorboardLogger"})");

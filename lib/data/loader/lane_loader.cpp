@@ -49,6 +49,7 @@ struct LaneLoader::State {
         preprocess(config.preprocessing,
                    {.apply_exif = config.apply_exif, .fast_jpeg = config.fast_jpeg},
                    config.max_transform_pixels),
+        told(options.told ? options.told : std::make_shared<DropCounts>()),
         dataset(config, options) {
     // Two batches a thread, as the reference's prefetch_factor.
     window = 2 * std::max<int64_t>(workers, 1) * options.batch_size;
@@ -69,6 +70,7 @@ struct LaneLoader::State {
   bool front_is_ready() const { return !batches.empty() && batches.front()->is_ready(); }
   bool is_settled() const;
   std::optional<Batch> finish();
+  void report(const DropLog& drops);
 
   const LoaderOptions options;
   const int64_t workers;
@@ -77,6 +79,7 @@ struct LaneLoader::State {
   int64_t epoch = 0;
   LanePosition first;  // where the epoch was resumed
   bool started = false;
+  const std::shared_ptr<DropCounts> told;
   DropCounts dropped;        // of the caller's thread
   DropCounts epoch_dropped;  // the same, of this epoch
   std::vector<std::thread> threads;
@@ -293,15 +296,24 @@ std::optional<Batch> LaneLoader::State::next() {
   lock.unlock();
   room.notify_all();
 
-  done->drops.report(options.split, dropped, epoch_dropped);
+  report(done->drops);
   return done->take();
 }
 
 /// The end of the epoch, under the mutex.
 std::optional<Batch> LaneLoader::State::finish() {
   if (error) std::rethrow_exception(error);
-  std::exchange(carry, DropLog{}).report(options.split, dropped, epoch_dropped);
+  report(std::exchange(carry, DropLog{}));
   return std::nullopt;
+}
+
+void LaneLoader::State::report(const DropLog& drops) {
+  DropCounts found;
+  drops.report(options.split, *told, found);
+  for (const auto& [reason, count] : found) {
+    dropped[reason] += count;
+    epoch_dropped[reason] += count;
+  }
 }
 
 LaneLoader::LaneLoader(const ShardDataConfig& config, LoaderOptions options)

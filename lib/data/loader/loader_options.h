@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "data/loader/drop_log.h"
 #include "data/shards/shards.h"
 
 namespace dalle2 {
@@ -36,6 +38,8 @@ struct LoaderOptions {
   std::optional<int64_t> text_embed_dim = {};
   std::optional<int64_t> latent_side = {};  ///< likewise, of the latents
   bool pin_memory = false;  ///< batches in page-locked memory, for copies to a GPU that overlap
+  /// What earlier loaders of this split have warned of, and this one adds to; null: nothing.
+  std::shared_ptr<DropCounts> told = {};
   int64_t seed = 0;
   RankInfo rank = {};
   /// The lane that these options are for, of how many: it addresses the draws. Set by the loader.

@@ -18,15 +18,7 @@ namespace dalle2 {
 namespace {
 
 constexpr size_t kMostTokens = size_t{1} << 24;
-/// Enough of a text to recognise it in a message.
-constexpr size_t kShownLetters = 100;
-
 using Numbers = std::unordered_map<std::string, int64_t>;  // of tokens by their names
-
-std::string shown(std::string_view text) {
-  return one_line(as_utf8(text.substr(0, kShownLetters))) +
-         (text.size() > kShownLetters ? "..." : "");
-}
 
 uint64_t pair_key(int64_t first, int64_t second) {
   return (static_cast<uint64_t>(first) << 32U) | static_cast<uint64_t>(second);
@@ -124,6 +116,12 @@ void ClipTokenizer::Tables::merge_all(std::vector<int64_t>& tokens) const {
   tokens = std::move(list.tokens);
 }
 
+std::string shown_caption(std::string_view text) {
+  constexpr size_t kShownLetters = 100;
+  return one_line(as_utf8(text.substr(0, kShownLetters))) +
+         (text.size() > kShownLetters ? "..." : "");
+}
+
 ClipTokenizer::ClipTokenizer(std::string_view merges, const std::string& where) {
   auto tables = std::make_unique<Tables>();
   Numbers numbers;
@@ -136,7 +134,7 @@ ClipTokenizer::ClipTokenizer(std::string_view merges, const std::string& where) 
     const bool is_comment = line == 1 && (text.starts_with("#version") || text.starts_with('"'));
     if (is_comment) continue;
     if (const char* fault = tables->add_merge(text, numbers)) {
-      throw DataError("{}: line {}, \"{}\": {}", where, line, shown(text), fault);
+      throw DataError("{}: line {}, \"{}\": {}", where, line, shown_caption(text), fault);
     }
   }
   tables_ = std::move(tables);
@@ -182,7 +180,7 @@ std::vector<int64_t> ClipTokenizer::tokenize(std::string_view text,
   if (tokens.size() > length && long_text == LongText::kRefuse) {
     throw DataError(
         "the text \"{}\" has {} tokens{}: expected {} at most. Shorten it, or let long texts be cut",
-        shown(text),
+        shown_caption(text),
         tokens.size(),
         is_enclosed ? ", including the start and end tokens" : "",
         context_length);

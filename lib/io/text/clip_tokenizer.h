@@ -31,6 +31,9 @@ constexpr int64_t enclosing_tokens(TextFrame frame) {
   return frame == TextFrame::kEnclosed ? 2 : 0;
 }
 
+/// Enough of a text to recognise it in a message.
+std::string shown_caption(std::string_view text);
+
 class ClipTokenizer {
  public:
   /// Tokens of a vocabulary without merges: the bytes twice, and the two that enclose a text.

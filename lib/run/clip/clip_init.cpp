@@ -14,6 +14,15 @@ namespace dalle2 {
 namespace {
 
 constexpr int64_t kVocabulary = 4096;
+constexpr int64_t kBatchSize = 64, kEpochs = 20;
+
+/// A tenth of the run's updates, at most 100.
+int64_t first_warmup(const ShardSurvey& survey) {
+  constexpr int64_t kMost = 100, kTenth = 10;
+  const int64_t samples = survey.samples * survey.count / std::max<int64_t>(survey.looked_at, 1);
+  const int64_t updates = (samples + kBatchSize - 1) / kBatchSize * kEpochs;
+  return std::clamp<int64_t>(updates / kTenth, 1, kMost);
+}
 
 /// Tokens that the captions of a run will surely give: those of the shards that were looked at, less
 /// a part, since some of these shards are not for training.
@@ -56,21 +65,24 @@ FirstConfig clip_first_config(const InitCommand& command) {
     "tokenizer": {{"train": {}}}       // a vocabulary of the captions
   }},
   "data": {{
-{}    "batch_size": 64,
+{}    "batch_size": {},
     "splits": {},                   // shares of the shards
     "preprocessing": {{
       "RandomResizedCrop": {{"size": {}, "scale": [0.9, 1.0], "interpolation": "bicubic"}},
       "ToTensor": true
     }}
   }},
-  "train": {{"epochs": 20, "lr": 5e-4, "warmup_steps": 100, "device": "{}"}},
+  "train": {{"epochs": {}, "lr": 5e-4, "warmup_steps": {}, "device": "{}"}},
 )",
                               side / kPatches,
                               side,
                               first_vocabulary(survey),
                               survey.keys,
+                              kBatchSize,
                               first_splits(survey, command.processes),
                               side,
+                              kEpochs,
+                              first_warmup(survey),
                               first_device()) +
                   tracker_text(command, /*best=*/true),
           .found = std::move(found)};

@@ -3,7 +3,7 @@
 
 #include "base/log.h"
 #include "base/text.h"
-#include "base/untrusted_text.h"
+#include "io/text/clip_tokenizer.h"
 
 namespace dalle2 {
 
@@ -12,10 +12,10 @@ void LongCaptions::add(const std::vector<std::string>& cut, int64_t room) {
   if (count_ == 0) {
     log_warning(
         "clip",
-        "captions of more than {} are cut: the CLIP sees only their beginning. The first such "
-        "caption: \"{}\"",
+        "captions of more than {} are cut: the CLIP sees only their beginning, and a larger "
+        "context (text_cfg.context_length) takes longer ones. The first such caption: \"{}\"",
         counted(room, "token"),
-        printable(cut.front()));
+        shown_caption(cut.front()));
   }
   const int64_t total = count_ + std::ssize(cut);
   for (int64_t round = 100; round <= total; round *= 10) {

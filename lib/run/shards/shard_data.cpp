@@ -102,6 +102,9 @@ LoaderOptions ShardData::options(const std::string& split,
                                  bool in_order) const {
   LoaderOptions options = needs_;
   options.split = split;
+  std::shared_ptr<DropCounts>& told = told_[split];
+  if (!told) told = std::make_shared<DropCounts>();
+  options.told = told;
   D2_CHECK(slices_ > 0, "deal_into() comes before options()");
   options.urls = urls(split);
   if (split == "train") options.shard_names = train_names_;

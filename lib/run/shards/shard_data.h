@@ -5,6 +5,7 @@
 #include <c10/core/Device.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -86,6 +87,7 @@ class ShardData {
 
   const ShardDataConfig& config_;
   LoaderOptions needs_;
+  mutable std::map<std::string, std::shared_ptr<DropCounts>> told_;  // by split, in all epochs
   std::shared_ptr<const ShardList> list_;
   int64_t slices_ = 0;
   ShardUrls train_, val_, test_;

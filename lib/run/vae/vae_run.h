@@ -24,6 +24,7 @@ namespace dalle2 {
 struct VaePosition : RunPosition {
   int64_t step = 0;                   ///< of the run: updates of both parts, skipped ones too
   int64_t row = 0;                    ///< pictures of this epoch, the dropped ones too
+  int64_t rows = 0;                   ///< of an epoch, once training has begun; not saved
   bool discriminator_is_due = false;  ///< the step's autoencoder has had its update
   double best_validation_loss = 0;    ///< 0: none yet
   // What follows a step may be cut off by a stop, and is then still to be done. Each is the last step
@@ -43,6 +44,7 @@ struct VaePosition : RunPosition {
   std::string description() const override;
   void gather(ProcessGroup& group) override { diagnostics.gather(group); }
   int64_t sample_of_epoch() const override { return row; }
+  int64_t epochs_trained() const override { return rows > 0 && row >= rows ? epoch + 1 : epoch; }
 };
 
 struct FirstConfig;

@@ -102,11 +102,15 @@ OwnFiles::OwnFiles(const std::string& data_path, const std::string& marked_id)
   began_from_ = text_of(record, "began_from");
   began_from_here_ = text_of(record, "began_from_here");
   finished_as_ = text_of(record, "finished_as");
-  const auto paths = record.find("paths");
-  if (paths == record.end() || !paths->is_array()) return;
-  for (const Json& path : *paths) {
-    if (path.is_string()) paths_.insert(path.get<std::string>());
-  }
+  const auto read_set = [&](const char* key, std::set<std::string>& texts) {
+    const auto found = record.find(key);
+    if (found == record.end() || !found->is_array()) return;
+    for (const Json& text : *found) {
+      if (text.is_string()) texts.insert(text.get<std::string>());
+    }
+  };
+  read_set("earlier_run_ids", earlier_ids_);
+  read_set("paths", paths_);
 }
 
 bool OwnFiles::is_copy() const {
@@ -158,6 +162,7 @@ void OwnFiles::start_over(const std::string& run_id,
   paths_.clear();
   for (const std::string& path : paths) paths_.insert(key_of(path));
   also_own_.clear();
+  earlier_ids_.clear();
   began_from_ = began_from.empty() ? "" : key_of(began_from);
   began_from_here_ = began_from.empty() ? "" : from_here(began_from);
   finished_as_.clear();
@@ -177,6 +182,7 @@ void OwnFiles::forget_elsewhere() {
 }
 
 void OwnFiles::rename(const std::string& run_id) {
+  if (!run_id_.empty()) earlier_ids_.insert(run_id_);
   run_id_ = run_id;
   recorded_ = true;
   write();
@@ -184,11 +190,10 @@ void OwnFiles::rename(const std::string& run_id) {
 
 std::optional<std::string> OwnFiles::claim(const std::string& path, const std::string& written_by) {
   const bool resumed_from = also_own_ == key_of(path);
-  // The folder of the run is locked: what it has recorded there is its own, under an older id in a
-  // copy.
-  const bool is_at_home = is_below(path) && contains(path);
+  // The folder is locked, but savers of another run may write into it. In a copy, files have the original's id.
+  const bool is_of_original = is_below(path) && contains(path) && earlier_ids_.contains(written_by);
   const bool is_another =
-      !resumed_from && !is_at_home && !written_by.empty() && written_by != run_id_;
+      !resumed_from && !is_of_original && !written_by.empty() && written_by != run_id_;
   if (is_another && contains(path) && !contested_.insert(key_of(path)).second) {
     throw ConfigError(
         "'{}' is written by another run too: it is left as it is\n"
@@ -209,6 +214,7 @@ void OwnFiles::write() const {
   Json record;
   record["run_id"] = run_id_;
   record["data_path"] = data_path_;
+  if (!earlier_ids_.empty()) record["earlier_run_ids"] = earlier_ids_;
   if (!began_from_.empty()) record["began_from"] = began_from_;
   if (!began_from_here_.empty()) record["began_from_here"] = began_from_here_;
   if (!finished_as_.empty()) record["finished_as"] = finished_as_;

@@ -89,7 +89,8 @@ class OwnFiles {
   bool own_all_ = false;
   // Relative to data_path if below it, so that it can be moved; else absolute.
   std::set<std::string> paths_;
-  std::set<std::string> contested_;  // written by others since this start
+  std::set<std::string> earlier_ids_;  // of the folders that this one is a copy of
+  std::set<std::string> contested_;    // written by others since this start
   std::string also_own_, began_from_, began_from_here_, finished_as_;
 };
 
