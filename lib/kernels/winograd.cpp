@@ -59,7 +59,7 @@ class Tiles {
   at::Tensor weight_gradient(const at::Tensor& x, const at::Tensor& dy) const {
     at::Tensor weight = at::empty_like(weight_);
     float* const to = weight.mutable_data_ptr<float>();
-    const bool all_tiles = takes_all_tiles(in_ + out_);
+    const bool all_tiles = takes_all_tiles(in_ + out_, out_);
     const int64_t block = all_tiles ? tiles_ : tiles_of_block(in_ + out_);
     const at::Tensor v = room(block, in_), z = room(block, out_);
     const at::Tensor u = all_tiles ? at::Tensor() : at::zeros({36 * out_ * in_}, at::kFloat);
@@ -94,20 +94,21 @@ class Tiles {
       });
       return weight;
     }
-    each_block(out_, channels_of_block(in_), 36 * tiles_ * in_, [&](int64_t first, int64_t count) {
-      const at::Tensor own = at::zeros({36 * count * in_}, at::kFloat);
-      float* const sums = own.mutable_data_ptr<float>();
-      for (int64_t place = 0; place < 36; ++place) {
-        loop_.gradient(tiles_,
-                       count,
-                       out_,
-                       in_,
-                       to_z + place * z_step + first,
-                       to_v + place * v_step,
-                       sums + place * count * in_);
-      }
-      loop_.weights_of_tiles(0, count, count, in_, sums, to + first * 9 * in_);
-    });
+    each_block(
+        out_, channels_of_block(in_, out_), 36 * tiles_ * in_, [&](int64_t first, int64_t count) {
+          const at::Tensor own = at::zeros({36 * count * in_}, at::kFloat);
+          float* const sums = own.mutable_data_ptr<float>();
+          for (int64_t place = 0; place < 36; ++place) {
+            loop_.gradient(tiles_,
+                           count,
+                           out_,
+                           in_,
+                           to_z + place * z_step + first,
+                           to_v + place * v_step,
+                           sums + place * count * in_);
+          }
+          loop_.weights_of_tiles(0, count, count, in_, sums, to + first * 9 * in_);
+        });
     return weight;
   }
 
@@ -129,7 +130,7 @@ class Tiles {
     with_maps_like(x, [&](const auto& maps, auto element) {
       using T = decltype(element);
       T* const to = static_cast<T*>(y.mutable_data_ptr());
-      if (takes_all_tiles(x.size(1))) {
+      if (takes_all_tiles(x.size(1), out)) {
         multiply_all_tiles(maps, values_of<T>(x), x.size(1), out, add, weights, to);
       } else {
         multiply_blocks_of_tiles(maps, values_of<T>(x), x.size(1), out, add, weights, to);
@@ -153,28 +154,29 @@ class Tiles {
     each_tile(0, tiles_, in, [&](int64_t begin, int64_t end) {
       maps.tiles_of_pixels(map_of(in), begin, end, v_step, from, to_v + begin * in);
     });
-    each_block(out, channels_of_block(in), 36 * tiles_ * in, [&](int64_t first, int64_t count) {
-      const at::Tensor u = at::empty({36 * in * count}, at::kFloat), m = room(tiles_, count);
-      float* const to_u = u.mutable_data_ptr<float>();
-      float* const to_m = m.mutable_data_ptr<float>();
-      weights({first, count, 0, in}, to_u);
-      for (int64_t place = 0; place < 36; ++place) {
-        loop_.product(tiles_,
-                      in,
-                      count,
-                      to_v + place * v_step,
-                      to_u + place * in * count,
-                      to_m + place * m.size(1));
-      }
-      maps.pixels_of_tiles(map_of(out),
-                           0,
-                           tiles_,
-                           m.size(1),
-                           count,
-                           to_m,
-                           bias == nullptr ? nullptr : bias + first,
-                           to + first);
-    });
+    each_block(
+        out, channels_of_block(in, out), 36 * tiles_ * in, [&](int64_t first, int64_t count) {
+          const at::Tensor u = at::empty({36 * in * count}, at::kFloat), m = room(tiles_, count);
+          float* const to_u = u.mutable_data_ptr<float>();
+          float* const to_m = m.mutable_data_ptr<float>();
+          weights({first, count, 0, in}, to_u);
+          for (int64_t place = 0; place < 36; ++place) {
+            loop_.product(tiles_,
+                          in,
+                          count,
+                          to_v + place * v_step,
+                          to_u + place * in * count,
+                          to_m + place * m.size(1));
+          }
+          maps.pixels_of_tiles(map_of(out),
+                               0,
+                               tiles_,
+                               m.size(1),
+                               count,
+                               to_m,
+                               bias == nullptr ? nullptr : bias + first,
+                               to + first);
+        });
   }
 
   /// Each thread has tiles of its own, which stay in its cache from the first pixel to the last.
@@ -217,10 +219,12 @@ class Tiles {
 
   loops::TileMap map_of(int64_t channels) const { return {height_, width_, channels}; }
 
-  /// If their numbers are few, and those of the weights many.
-  bool takes_all_tiles(int64_t channels) const {
+  /// If their numbers are few, those of the weights many, and there are channels for all threads.
+  /// @param channels of the tiles @param made channels that threads divide
+  bool takes_all_tiles(int64_t channels, int64_t made) const {
     constexpr int64_t kMostNumbers = 140000, kFewestWeights = 8000;
-    return tiles_ * channels <= kMostNumbers && in_ * out_ >= kFewestWeights;
+    return tiles_ * channels <= kMostNumbers && in_ * out_ >= kFewestWeights &&
+           made >= loops::kTileChannels * at::get_num_threads();
   }
 
   /// In blocks of nearly equal size, as many for each thread. No bit depends on their size. @param channels of both
@@ -234,9 +238,13 @@ class Tiles {
     return std::min(std::max((tiles_ + blocks - 1) / blocks, kFewestOfThread), tiles_);
   }
 
-  static int64_t channels_of_block(int64_t others) {
-    constexpr int64_t kNumbers = 8400, kUnit = loops::kTileChannels;
-    return std::clamp(kNumbers / others / kUnit * kUnit, kUnit, 4 * kUnit);
+  /// As few as leave each thread some. No bit depends on their number. @param others of the other side @param all of
+  /// them
+  int64_t channels_of_block(int64_t others, int64_t all) const {
+    constexpr int64_t kNumbers = 8400, kNumbersOfTiles = 1 << 16, kUnit = loops::kTileChannels;
+    const int64_t of_thread = all / std::max<int64_t>(1, at::get_num_threads());
+    const int64_t most = std::min({kNumbers / others, kNumbersOfTiles / tiles_, of_thread});
+    return std::clamp(most / kUnit * kUnit, kUnit, 4 * kUnit);
   }
 
   /// [36, numbers of a place]: a little more than needed, so that places do not share lines of the cache

@@ -382,7 +382,7 @@ void Tracker::save(const SaveRequest& request) {
   for (const auto& lock : locks_) lock->look();
   for (const char* name : {kCheckpointFile, kModelFile, kLoraFile}) {
     if (name != std::string_view(kLoraFile) || request.write_lora) {
-      claim(in_data_path(name), name == std::string_view(kCheckpointFile));
+      claim(in_data_path(name), name == std::string_view(kCheckpointFile), /*must_write=*/true);
     }
   }
   if (request.amid_skips) keep_last_good();

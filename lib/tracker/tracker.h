@@ -259,7 +259,7 @@ class Tracker {
   void finish_uploads(double seconds);
   void check_undecided() const;
   void check_started() const;
-  void claim(const std::string& path, bool checkpoint);
+  void claim(const std::string& path, bool checkpoint, bool must_write = false);
   std::string how_to_go_on(const std::string& checkpoint);
   void save_as(Saver& saver, const FileToSave& file, const std::string& target);
   void keep_last_good();

@@ -386,10 +386,10 @@ std::string Tracker::how_to_go_on(const std::string& checkpoint) {
 }
 
 /// Before a file is written: what another run left there goes out of the way.
-void Tracker::claim(const std::string& path, bool checkpoint) {
+void Tracker::claim(const std::string& path, bool checkpoint, bool must_write) {
   const std::string by = saved_by(path);
   const std::lock_guard lock(*files_mutex_);
-  const std::optional<std::string> now = own_files_->claim(path, by);
+  const std::optional<std::string> now = own_files_->claim(path, by, must_write);
   if (!now) return;
   if (!log_file_) renamed_.emplace_back(*now, path);
   log_warning("track",

@@ -55,6 +55,22 @@ TEST_CASE("what another run's saver wrote into the run's folder is set aside, no
   put("out/best.pth", "and again");
   CHECK_THROWS_WITH(again.claim("out/best.pth", kOtherId),
                     Catch::Contains("is written by another run too"));
+  CHECK(again.claim("out/best.pth", kOtherId, /*must_write=*/true) == "out/best.2.pth");
+}
+
+TEST_CASE("a record of an earlier version names no earlier ids: its files are its own") {
+  const test::TempDir folder;
+  const test::WorkingDirectory inside(folder.path());
+  fs::create_directories("out");
+  put("out/targets.json",
+      fmt::format(R"({{"run_id": "{}", "data_path": "{}", "paths": ["best.pth"]}})",
+                  kOtherId,
+                  (fs::path(folder.path()) / "out").string()));
+  put("out/best.pth", "of the original");
+  OwnFiles copy("out");
+  CHECK_FALSE(copy.claim("out/best.pth", kOwnId));
+  copy.start_over(kOtherId, "", {"out/best.pth"});  // of this version
+  CHECK(copy.claim("out/best.pth", kOwnId) == "out/best.1.pth");
 }
 
 TEST_CASE("files in a copied folder keep the original's id, and are the copy's own") {

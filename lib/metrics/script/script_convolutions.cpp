@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 #include <torch/csrc/jit/ir/ir.h>
+#include <torch/csrc/jit/passes/dead_code_elimination.h>
 #include <torch/script.h>
 
 #include <algorithm>
@@ -96,7 +97,10 @@ int64_t replace_in(torch::jit::Block& block) {
 
 int64_t use_own_convolutions(torch::jit::Module& network, const at::Device& device) {
   if (!uses_cpu_algorithms(device)) return 0;
-  return replace_in(*network.get_method("forward").graph()->block());
+  const auto graph = network.get_method("forward").graph();
+  const int64_t replaced = replace_in(*graph->block());
+  torch::jit::EliminateDeadCode(graph);  // the filters in their old order
+  return replaced;
 }
 
 }  // namespace dalle2

@@ -17,10 +17,11 @@ constexpr int64_t kVocabulary = 4096;
 constexpr int64_t kBatchSize = 64, kEpochs = 20;
 
 /// A tenth of the run's updates, at most 100.
-int64_t first_warmup(const ShardSurvey& survey) {
+int64_t first_warmup(const ShardSurvey& survey, int64_t processes) {
   constexpr int64_t kMost = 100, kTenth = 10;
   const int64_t samples = survey.samples * survey.count / std::max<int64_t>(survey.looked_at, 1);
-  const int64_t updates = (samples + kBatchSize - 1) / kBatchSize * kEpochs;
+  const int64_t of_update = kBatchSize * std::max<int64_t>(processes, 1);
+  const int64_t updates = (samples + of_update - 1) / of_update * kEpochs;
   return std::clamp<int64_t>(updates / kTenth, 1, kMost);
 }
 
@@ -82,7 +83,7 @@ FirstConfig clip_first_config(const InitCommand& command) {
                               first_splits(survey, command.processes),
                               side,
                               kEpochs,
-                              first_warmup(survey),
+                              first_warmup(survey, command.processes),
                               first_device()) +
                   tracker_text(command, /*best=*/true),
           .found = std::move(found)};

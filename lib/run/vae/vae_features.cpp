@@ -37,13 +37,13 @@ ImageFeatures perceptual_features(const TrainVaeConfig& config, const at::Device
       "scripts/export_vgg.py makes one from the weights that torchvision publishes.";
   const ScriptArchive archive =
       open_script_archive(config.train.vgg_path.value(), kWhere, kAdvice, device);
-  use_own_convolutions(*archive.module, device);
   const ImageFeatures features = [module = archive.module](const at::Tensor& images) {
     return module->forward({images}).toTensor();
   };
   const int64_t side = config.data.image_size;
   std::string found;
   try {
+    use_own_convolutions(*archive.module, device);
     const at::Tensor some = features(
         trial_pictures(/*count=*/2, side).to(device, at::kFloat).div_(255).requires_grad_());
     const bool has_shape = some.dim() == 2 && some.size(0) == 2;

@@ -36,7 +36,7 @@ ExitCode VaeRun::run_epochs() {
 /// @return false if the run went back to a checkpoint
 bool VaeRun::train_epoch() {
   restart_step_clock();
-  position_.rows = data_.rows("train");
+  epochs_ = counted_epochs();
   const bool from_begin = position_.row == 0;
   const int64_t seen_before = position_.samples_seen;
   auto next = steps_from(position_.row, [this](int64_t row) { return next_batch("train", row); });
@@ -116,19 +116,24 @@ bool VaeRun::update_part(int64_t part, int64_t samples) {
 }
 
 int64_t VaeRun::epochs() const {
+  return epochs_ > 0 ? epochs_ : counted_epochs();
+}
+
+/// From a position between two updates.
+int64_t VaeRun::counted_epochs() const {
   const auto divided_up = [](int64_t count, int64_t by) { return (count + by - 1) / by; };
   // An epoch ends with a short batch, and with a short group of batches.
   const int64_t rows_of_part =
       config_.train.grad_accum_every * config_.data.batch_size * session_.group_size();
-  const int64_t of_epoch = data_.rows("train"),
-                left = std::max<int64_t>(of_epoch - position_.row, 0);
-  const int64_t parts_of_step = trainer_.has_discriminator() ? 2 : 1;
-  const int64_t parts = (config_.train.num_train_steps - position_.step) * parts_of_step -
-                        (position_.discriminator_is_due ? 1 : 0) - divided_up(left, rows_of_part);
-  const int64_t needed =
-      position_.epoch + (left > 0 ? 1 : 0) +
-      divided_up(std::max<int64_t>(parts, 0), divided_up(of_epoch, rows_of_part));
-  return std::min(config_.train.epochs, needed);
+  const int64_t of_epoch = data_.rows("train"), steps = config_.train.num_train_steps;
+  int64_t parts = steps - position_.step;
+  if (trainer_.has_discriminator()) {
+    parts += std::max<int64_t>(steps - std::max(position_.step, config_.train.discr_start_step), 0);
+  }
+  if (position_.discriminator_is_due) --parts;
+  parts -= divided_up(std::max<int64_t>(of_epoch - position_.row, 0), rows_of_part);
+  const int64_t later = divided_up(std::max<int64_t>(parts, 0), divided_up(of_epoch, rows_of_part));
+  return std::min(config_.train.epochs, position_.epoch + 1 + later);
 }
 
 void VaePosition::fields(PositionVisitor& visitor) {

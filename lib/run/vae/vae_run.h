@@ -24,7 +24,7 @@ namespace dalle2 {
 struct VaePosition : RunPosition {
   int64_t step = 0;                   ///< of the run: updates of both parts, skipped ones too
   int64_t row = 0;                    ///< pictures of this epoch, the dropped ones too
-  int64_t rows = 0;                   ///< of an epoch, once training has begun; not saved
+  int64_t rows = 0;                   ///< of an epoch; not saved
   bool discriminator_is_due = false;  ///< the step's autoencoder has had its update
   double best_validation_loss = 0;    ///< 0: none yet
   // What follows a step may be cut off by a stop, and is then still to be done. Each is the last step
@@ -38,7 +38,11 @@ struct VaePosition : RunPosition {
   int64_t last_step() const { return step - 1; }
 
   void fields(PositionVisitor& visitor) override;
-  void reset() override { *this = {}; }
+  void reset() override {
+    const int64_t kept = rows;
+    *this = {};
+    rows = kept;
+  }
   void guess_own_fields() override {}
   void restart_epoch() override { row = iteration = 0; }
   std::string description() const override;
@@ -84,6 +88,7 @@ class VaeRun : public TrainingRun {
   LogRecord step_values(double samples_per_second) override;
   int64_t samples_per_epoch() const override { return data_.rows("train"); }
   int64_t epochs() const override;
+  int64_t counted_epochs() const;
   bool has_trained_all() const override {
     return is_done() || position_.epoch >= config_.train.epochs;
   }
@@ -94,6 +99,7 @@ class VaeRun : public TrainingRun {
   VaePosition& position_;
   VaeTrainer& trainer_;
   DropCounts dropped_, dropped_in_epoch_;
+  int64_t epochs_ = 0;  // of the run, as counted where the epoch began
 };
 
 /// What such a run would take. @throws as it would

@@ -51,6 +51,7 @@ VaeRun::VaeRun(const LoadedVaeConfig& loaded, const RunProcess& process)
       data_(config_.data, config_.vae.channels, config_.seed),
       position_(position_as<VaePosition>()),
       trainer_(trainer_as<VaeTrainer>()) {
+  position_.rows = data_.rows("train");
   if (config_.train.results_folder) {
     session_.tracker().hold({.folder = *config_.train.results_folder,
                              .file = "results.lock",

@@ -109,6 +109,7 @@ OwnFiles::OwnFiles(const std::string& data_path, const std::string& marked_id)
       if (text.is_string()) texts.insert(text.get<std::string>());
     }
   };
+  knows_earlier_ids_ = record.contains("earlier_run_ids");
   read_set("earlier_run_ids", earlier_ids_);
   read_set("paths", paths_);
 }
@@ -163,6 +164,7 @@ void OwnFiles::start_over(const std::string& run_id,
   for (const std::string& path : paths) paths_.insert(key_of(path));
   also_own_.clear();
   earlier_ids_.clear();
+  knows_earlier_ids_ = true;
   began_from_ = began_from.empty() ? "" : key_of(began_from);
   began_from_here_ = began_from.empty() ? "" : from_here(began_from);
   finished_as_.clear();
@@ -188,13 +190,16 @@ void OwnFiles::rename(const std::string& run_id) {
   write();
 }
 
-std::optional<std::string> OwnFiles::claim(const std::string& path, const std::string& written_by) {
+std::optional<std::string> OwnFiles::claim(const std::string& path,
+                                           const std::string& written_by,
+                                           bool must_write) {
   const bool resumed_from = also_own_ == key_of(path);
   // The folder is locked, but savers of another run may write into it. In a copy, files have the original's id.
-  const bool is_of_original = is_below(path) && contains(path) && earlier_ids_.contains(written_by);
+  const bool is_of_original = is_below(path) && contains(path) &&
+                              (!knows_earlier_ids_ || earlier_ids_.contains(written_by));
   const bool is_another =
       !resumed_from && !is_of_original && !written_by.empty() && written_by != run_id_;
-  if (is_another && contains(path) && !contested_.insert(key_of(path)).second) {
+  if (is_another && !must_write && contains(path) && !contested_.insert(key_of(path)).second) {
     throw ConfigError(
         "'{}' is written by another run too: it is left as it is\n"
         "  Give each run its own target (/tracker/save).",
@@ -214,7 +219,7 @@ void OwnFiles::write() const {
   Json record;
   record["run_id"] = run_id_;
   record["data_path"] = data_path_;
-  if (!earlier_ids_.empty()) record["earlier_run_ids"] = earlier_ids_;
+  if (knows_earlier_ids_) record["earlier_run_ids"] = earlier_ids_;
   if (!began_from_.empty()) record["began_from"] = began_from_;
   if (!began_from_here_.empty()) record["began_from_here"] = began_from_here_;
   if (!finished_as_.empty()) record["finished_as"] = finished_as_;

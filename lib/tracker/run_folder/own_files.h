@@ -73,9 +73,12 @@ class OwnFiles {
 
   /// To be called before `path` is written: sets aside what another run left there.
   /// @param written_by the id of the run that the file at `path` names; empty if it names none
+  /// @param must_write the run cannot do without this file: it is set aside each time
   /// @return where that is now. @throws ConfigError if it cannot be renamed, or if another run has
   /// written there twice since this start: the two share the path
-  std::optional<std::string> claim(const std::string& path, const std::string& written_by = "");
+  std::optional<std::string> claim(const std::string& path,
+                                   const std::string& written_by = "",
+                                   bool must_write = false);
 
  private:
   std::string key_of(const std::string& path) const;
@@ -90,6 +93,7 @@ class OwnFiles {
   // Relative to data_path if below it, so that it can be moved; else absolute.
   std::set<std::string> paths_;
   std::set<std::string> earlier_ids_;  // of the folders that this one is a copy of
+  bool knows_earlier_ids_ = true;      // false: the record is of an earlier version
   std::set<std::string> contested_;    // written by others since this start
   std::string also_own_, began_from_, began_from_here_, finished_as_;
 };
