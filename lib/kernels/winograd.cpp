@@ -139,6 +139,26 @@ class Tiles {
     return y;
   }
 
+  /// m = v u at each of the 36 places. @param v, m of room() @param u [36, in, out]
+  void multiply_places(int64_t tiles,
+                       int64_t in,
+                       int64_t out,
+                       const at::Tensor& v,
+                       const at::Tensor& u,
+                       const at::Tensor& m) const {
+    const float* const from = v.const_data_ptr<float>();
+    const float* const with = u.const_data_ptr<float>();
+    float* const to = m.mutable_data_ptr<float>();
+    for (int64_t place = 0; place < 36; ++place) {
+      loop_.product(tiles,
+                    in,
+                    out,
+                    from + place * v.size(1),
+                    with + place * in * out,
+                    to + place * m.size(1));
+    }
+  }
+
   /// Each thread has channels of its own, and computes them for all tiles.
   template <class T, class Weights>
   void multiply_all_tiles(const loops::WinogradMaps<T>& maps,
@@ -160,14 +180,7 @@ class Tiles {
           float* const to_u = u.mutable_data_ptr<float>();
           float* const to_m = m.mutable_data_ptr<float>();
           weights({first, count, 0, in}, to_u);
-          for (int64_t place = 0; place < 36; ++place) {
-            loop_.product(tiles_,
-                          in,
-                          count,
-                          to_v + place * v_step,
-                          to_u + place * in * count,
-                          to_m + place * m.size(1));
-          }
+          multiply_places(tiles_, in, count, v, u, m);
           maps.pixels_of_tiles(map_of(out),
                                0,
                                tiles_,
@@ -204,14 +217,7 @@ class Tiles {
       for (int64_t first = begin * tiles; first < std::min(end * tiles, tiles_); first += tiles) {
         const int64_t last = std::min(first + tiles, tiles_);
         maps.tiles_of_pixels(map_of(in), first, last, v.size(1), from, to_v);
-        for (int64_t place = 0; place < 36; ++place) {
-          loop_.product(last - first,
-                        in,
-                        out,
-                        to_v + place * v.size(1),
-                        to_u + place * in * out,
-                        to_m + place * m.size(1));
-        }
+        multiply_places(last - first, in, out, v, u, m);
         maps.pixels_of_tiles(map_of(out), first, last, m.size(1), out, to_m, bias, to);
       }
     });
