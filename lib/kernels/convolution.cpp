@@ -3,7 +3,6 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
-#include <ATen/cpu/Utils.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 #include <torch/torch.h>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "kernels/cpu_algorithms.h"
+#include "kernels/cpu_capability.h"
 #include "kernels/loops.h"
 #include "kernels/winograd.h"
 
@@ -344,11 +344,7 @@ bool computes_in_float(const at::Tensor& x) {
 /// Under autocast, maps are bfloat16. Tiles of them compute in float32, with a quarter of the products: faster than
 /// LibTorch's bfloat16, unless the processor has AMX.
 bool computes_in_half_tiles(const at::Tensor& x) {
-  static const bool has_amx = [] {
-    const auto capabilities = at::cpu::get_cpu_capabilities();
-    const auto found = capabilities.find("amx_bf16");
-    return found != capabilities.end() && found->second.isBool() && found->second.toBool();
-  }();
+  static const bool has_amx = cpu_has("amx_bf16");
   return !has_amx && at::autocast::is_autocast_enabled(at::kCPU) &&
          at::autocast::get_autocast_dtype(at::kCPU) == at::kBFloat16 &&
          (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16);

@@ -2,25 +2,18 @@
 #include "optim/precision.h"
 
 #include <ATen/autocast_mode.h>
-#include <ATen/cpu/Utils.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/torch.h>
 
 #include "base/error.h"
+#include "kernels/cpu_capability.h"
 
 namespace dalle2 {
 namespace {
 
 bool cpu_has_bfloat16() {
-  const auto capabilities = at::cpu::get_cpu_capabilities();
-  for (const char* name : {"avx512_bf16", "amx_bf16", "bf16"}) {
-    const auto found = capabilities.find(name);
-    if (found != capabilities.end() && found->second.isBool() && found->second.toBool()) {
-      return true;
-    }
-  }
-  return false;
+  return cpu_has("avx512_bf16") || cpu_has("amx_bf16") || cpu_has("bf16");
 }
 
 }  // namespace

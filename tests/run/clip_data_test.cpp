@@ -19,7 +19,8 @@ TEST_CASE("a caption is of the class that it names as whole words") {
   CHECK(class_of_caption("", classes) == -1);
 }
 
-TEST_CASE("captions that are cut are told at the first and at each power of ten from a hundred") {
+TEST_CASE(
+    "a warning appears at the first truncated caption, and at each power of ten from a hundred") {
   const ClipTokenizer letters("", "test");  // a token a letter
   const CapturedLog log;
   LongCaptions long_captions;
