@@ -32,7 +32,7 @@ SERIES = {"width": ("channels of the first level", [8, 16, 32, 48, 64]), "depth"
 
 def sized(series, size):
     """The base with another size."""
-    config = copy.deepcopy(decoder_steps.config_of(BASE))
+    config = copy.deepcopy(decoder_steps.DECODER.config(BASE))
     unet = config["decoder"]["unets"][0]
     if series == "width":
         unet.update(dim=size, cond_dim=size)
@@ -55,7 +55,7 @@ def smallest():
 def gflop_of(config):
     """Of one step of the reference."""
     from torch.utils.flop_counter import FlopCounterMode
-    reference = decoder_steps.Reference(config, "no", compiled=False)
+    reference = decoder_steps.DecoderReference(config, "no", compiled=False)
     counter = FlopCounterMode(display=False)
     with counter:
         reference.step()

@@ -17,14 +17,14 @@ import subprocess
 import tempfile
 import time
 
-from decoder_steps import NAMES, ROOT, config_of
+from decoder_steps import DECODER, ROOT
 
 UNITS = {"MiB": 1, "GiB": 1024}
 
 
 def prepare(arguments, name, folder):
     """@return the path of a config on demo shards"""
-    config = config_of(name)
+    config = DECODER.config(name)
     decoder, data = config["decoder"], config["data"]
     for unet in decoder["unets"]:
         unet["image_embed_dim"] = 32
@@ -62,7 +62,7 @@ def measure(arguments, config):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", default=str(ROOT / "build/bin/dalle2-train"))
-    parser.add_argument("--only", nargs="+", choices=NAMES, default=list(NAMES))
+    parser.add_argument("--only", nargs="+", choices=DECODER.names, default=list(DECODER.names))
     parser.add_argument("--seconds", type=float, default=30)
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
