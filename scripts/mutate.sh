@@ -26,12 +26,12 @@ while [ $# -gt 0 ]; do
       ;;
     --again) options+=(--again) ;;
     lib/*/*.cpp) files+=("$1") ;;
-    *) echo "mutate.sh: expected an option of --help or lib/<layer>/<file>.cpp, got $1" >&2; exit 2 ;;
+    *) echo "mutate.sh: expected an option of --help or lib/<layer>/.../<file>.cpp, got $1" >&2; exit 2 ;;
   esac
   shift
 done
 if [ ${#files[@]} -eq 0 ]; then
-  files=(lib/{diffusion,optim,trainer,checkpoint,data}/*.cpp)
+  mapfile -t files < <(git ls-files lib/{diffusion,optim,trainer,checkpoint,data}/'*.cpp')
 fi
 [ -f build/torch_dir ] || { echo "mutate.sh: build/torch_dir is missing: run scripts/setup.sh first" >&2; exit 2; }
 
