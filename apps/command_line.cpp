@@ -466,13 +466,16 @@ std::string reason(const CLI::App& command, const CLI::Error& error) {
   return text;
 }
 
-/// "  Did you mean `sample`?\n", if the first word that no command took is near one it knows; else "".
+/// "  Did you mean `sample`?\n", if the first word that no command took is near one it knows, or is a config; else "".
 std::string suggestion(const CLI::App& app, const CLI::App& command) {
   const std::vector<std::string> unknown = app.remaining(/*recurse=*/true);
   if (unknown.empty()) return "";
   std::vector<std::string> known = commands_of(command);
   for (const CLI::Option* each : command.get_options(kAll)) known.push_back(each->get_name());
   const std::string word = unknown.front().substr(0, unknown.front().find('='));
+  if (&app == &command && word.ends_with(".json")) {
+    return fmt::format("  Did you mean `--config {}`?\n", printable(word));
+  }
   const std::optional<std::string> near = nearest_word(word, known);
   return near ? fmt::format("  Did you mean `{}`?\n", *near) : "";
 }

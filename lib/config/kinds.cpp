@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "config/clip/clip_run_config.h"
 #include "config/decoder/decoder_run_config.h"
 #include "config/prior/prior_run_config.h"
@@ -49,6 +50,18 @@ void refuse_other_kinds(const Json& root, const std::string& kind, ReadFindings&
   }
 }
 
+/// " (did you mean "decoder" instead of "decodr"?)", if a key of `root` is nearly that of a kind.
+static std::string near_kind(const Json& root) {
+  std::vector<std::string> kinds;
+  for (const ConfigKind& kind : config_kinds()) kinds.push_back(kind.key);
+  for (const auto& [key, value] : root.items()) {
+    if (const auto near = nearest_word(key, kinds)) {
+      return fmt::format(" (did you mean \"{}\" instead of {}?)", *near, shown(key));
+    }
+  }
+  return "";
+}
+
 std::string config_kind(const std::string& path) {
   Faults ignored;  // reading the whole config reports them
   const Json root = parse_root(read_config_file(path), path, ignored);
@@ -65,11 +78,10 @@ std::string config_kind(const std::string& path) {
   }
   if (found == nullptr) {
     throw ConfigError(
-        "{}: has none of the root keys that say what is trained ({}); the examples in configs/ "
-        "have "
-        "one",
+        "{}: has none of the root keys that say what is trained ({}){}; the examples in configs/ have one",
         path,
-        available_kinds());
+        available_kinds(),
+        near_kind(root));
   }
   return found->key;
 }

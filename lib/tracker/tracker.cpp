@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/public_url.h"
 #include "base/text.h"
 #include "base/this_process.h"
 #include "io/files/atomic_file.h"
@@ -174,6 +175,7 @@ LogMoment Tracker::moment() const {
 void Tracker::finish(const RunEnd& end) {
   if (dummy_ || !log_file_ || std::exchange(finished_, true)) return;
   const bool is_done = end.outcome == RunEnd::Outcome::kDone;
+  tell_failed_copies();
   finish_uploads(is_done ? config_.upload_deadline_seconds : Uploads::kSecondsAfterStop);
   const bool has_sent = std::any_of(
       savers_.begin(), savers_.end(), [](const auto& saver) { return saver->is_remote(); });
@@ -274,6 +276,7 @@ std::vector<std::string> Tracker::recall_candidates() const {
       was_saved_by_this_run(loaded, source.facts.value_or(SavedFacts{}).run_id);
   std::vector<std::string> known = existing_once(own_files());
   std::vector<ResumeFile> files = with_facts(known);
+  const size_t replaced = erase_others(files);
   if (is_own.value_or(false) && is_another(loaded, known)) {
     known.push_back(loaded);
     files.push_back(source);
@@ -286,21 +289,32 @@ std::vector<std::string> Tracker::recall_candidates() const {
     files.push_back(std::move(file));
   }
   std::vector<std::string> own = resume_order(files, ResumeFor::kStart);
-  if (is_own.value_or(false)) return own;
   const bool begun_before = own_files_ && own_files_->began_from(source_->name()) && !own.empty();
-  if (begun_before) {  // the base stays a last resort
-    own.push_back(loaded);
-  } else if (!source_->only_auto_resume()) {  // asked for by name: another run begins from it
-    own.insert(own.begin(), loaded);
-  } else if (!is_own) {
-    own.push_back(loaded);
+  if (!is_own.value_or(false)) {  // else it is among them
+    if (begun_before) {           // the base stays a last resort
+      own.push_back(loaded);
+    } else if (!source_->only_auto_resume()) {  // asked for by name: another run begins from it
+      own.insert(own.begin(), loaded);
+    } else if (!is_own) {
+      own.push_back(loaded);
+    }
   }
-  return existing_once(own);
+  own = existing_once(own);
+  if (replaced > 0 && own.empty()) {
+    throw ConfigError(
+        "{}: another run has replaced this run's checkpoints, and no other copy is known\n  To continue from a "
+        "checkpoint, name it in /tracker/load (load_from \"local\", file_path) and choose another "
+        "/tracker/data_path. Give each run its own targets (/tracker/save).",
+        config_.data_path);
+  }
+  return own;
 }
 
 std::vector<std::string> Tracker::own_checkpoints() const {
   if (!goes_on_ && !saved_->load()) return {};
-  return resume_order(with_facts(existing_once(own_files())), ResumeFor::kRollBack);
+  std::vector<ResumeFile> files = with_facts(existing_once(own_files()));
+  erase_others(files);
+  return resume_order(files, ResumeFor::kRollBack);
 }
 
 /// Where this run keeps its checkpoints; what lies there is its own.
@@ -328,6 +342,13 @@ std::vector<ResumeFile> Tracker::with_facts(const std::vector<std::string>& path
   for (const std::string& path : paths)
     files.push_back({path, read_facts_ ? read_facts_(path) : std::nullopt});
   return files;
+}
+
+/// Leaves out what savers of other runs have written into this run's folder. @return how many files that were
+size_t Tracker::erase_others(std::vector<ResumeFile>& files) const {
+  return std::erase_if(files, [&](const ResumeFile& file) {
+    return file.facts && own_files_->is_of_another_run(file.path, file.facts->run_id);
+  });
 }
 
 std::optional<SavedFacts> Tracker::facts_of(const std::string& path) const {
@@ -465,8 +486,26 @@ void Tracker::save_with(Saver& saver,
     save_as(saver,
             {source, save_type_name(type)},
             python_format(target_template, request.placeholders));
+    failed_copies_[target_template].last_failed = false;
   } catch (const std::exception& error) {
+    FailedCopies& failed = failed_copies_[target_template];
+    ++failed.count;
+    failed.last_failed = true;
     log_error(fmt::format("Error saving checkpoint: {}", error.what()));
+  }
+}
+
+/// The single errors may be far up in the log.
+void Tracker::tell_failed_copies() const {
+  for (const auto& [target, failed] : failed_copies_) {
+    if (failed.count == 0) continue;
+    log_warning("track",
+                "{} to '{}' failed{}",
+                counted(failed.count, "save"),
+                public_text(target),
+                failed.last_failed ? fmt::format(", the last one too: the newest checkpoint is {}",
+                                                 in_data_path(kCheckpointFile))
+                                   : "; the last one succeeded");
   }
 }
 

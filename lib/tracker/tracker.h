@@ -14,6 +14,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -192,8 +193,9 @@ class Tracker {
   /// /tracker/load that the run only began from comes last; one that another run has saved is left
   /// out if it is for auto-resume only, else it was asked for by name and comes first. Other runs
   /// have the file of /tracker/load alone. Only files that exist; empty if an auto-resumed run died
-  /// before its first save: start from the beginning.
-  /// @throws ConfigError if not can_recall()
+  /// before its first save: start from the beginning. What another run's saver wrote in this run's
+  /// folder is left out.
+  /// @throws ConfigError if not can_recall(), or if other runs have replaced all that there was
   std::vector<std::string> recall_candidates() const;
 
   /// What this run saved itself, this start or an earlier one that it resumes: the candidates in
@@ -229,6 +231,7 @@ class Tracker {
   std::vector<std::string> own_files() const;
   std::vector<std::string> recorded_checkpoints() const;
   std::vector<ResumeFile> with_facts(const std::vector<std::string>& paths) const;
+  size_t erase_others(std::vector<ResumeFile>& files) const;
   std::optional<SavedFacts> facts_of(const std::string& path) const;
   std::string saved_by(const std::string& path) const;
   std::optional<bool> was_saved_by_this_run(const std::string& path) const;
@@ -255,6 +258,7 @@ class Tracker {
   std::string begun_from(const std::string& checkpoint) const;
   void start_uploads();
   void log_upload_errors();
+  void tell_failed_copies() const;
   void send_cards();
   void finish_uploads(double seconds);
   void check_undecided() const;
@@ -301,6 +305,11 @@ class Tracker {
   SaveMetadata metadata_;
   std::vector<StoredImage> last_pictures_;  // without their bytes
   int64_t saves_ = 0;                       // of this start
+  struct FailedCopies {
+    int64_t count = 0;
+    bool last_failed = false;
+  };
+  std::map<std::string, FailedCopies> failed_copies_;  // by target template; of this start
   bool sent_cards_ = false;
   std::unique_ptr<Uploads> uploads_;  // null: nothing is sent
 };

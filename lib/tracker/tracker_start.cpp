@@ -283,16 +283,23 @@ void Tracker::name_run(const std::string& checkpoint) {
 }
 
 void Tracker::explain_left_out() const {
-  if (!auto_resumed_ || !source_ || !source_->only_auto_resume()) return;
+  if (!auto_resumed_ || !source_) return;
+  const auto explain = [&](const std::string& name, const std::string& by) {
+    log_warning(
+        "track",
+        "{} was saved by another run ({}, this one is {}): it is not loaded. Give each run its "
+        "own target (/tracker/save).",
+        name,
+        by,
+        own_files_->run_id());
+  };
+  for (const std::string& path : own_files()) {
+    const std::string by = saved_by(path);
+    if (own_files_->is_of_another_run(path, by)) explain(path, by);
+  }
   const std::string loaded = source_->path();
-  if (was_saved_by_this_run(loaded).value_or(true)) return;
-  log_warning(
-      "track",
-      "{} was saved by another run ({}, this one is {}): it is not loaded. Give each run its "
-      "own target (/tracker/save).",
-      source_->name(),
-      saved_by(loaded),
-      own_files_->run_id());
+  if (!source_->only_auto_resume() || is_among(loaded, own_files())) return;
+  if (!was_saved_by_this_run(loaded).value_or(true)) explain(source_->name(), saved_by(loaded));
 }
 
 /// Whether a checkpoint that was resumed is of the run whose log and files are in data_path.

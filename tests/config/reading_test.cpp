@@ -375,6 +375,13 @@ TEST_CASE("the kind of a config follows from its root key") {
         none +
             ": has none of the root keys that say what is trained (\"decoder\", \"prior\", "
             "\"vae\" and \"clip\"); the examples in configs/ have one");
+  const std::string near = write_file("near.json", "{\"decodr\": {}, \"train\": {}}");
+  CHECK(
+      message_of([&] { config_kind(near); }) ==
+      near +
+          ": has none of the root keys that say what is trained (\"decoder\", \"prior\", "
+          "\"vae\" and \"clip\") (did you mean \"decoder\" instead of \"decodr\"?); the examples in "
+          "configs/ have one");
   const std::string both = write_file("both.json", "{\"decoder\": 1, \"prior\": 2}");
   CHECK(message_of([&] { config_kind(both); }) ==
         both + ": has both \"decoder\" and \"prior\"; a config trains one of them");

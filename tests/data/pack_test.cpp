@@ -106,6 +106,9 @@ TEST_CASE("a folder of pictures and captions becomes shards, and what is left ou
   REQUIRE(report.skipped.size() == 1);
   CHECK(report.skipped[0].path == "f.png");
   CHECK_THAT(report.skipped[0].reason, Contains("neither JPEG, PNG nor WebP"));
+  CHECK(report.lonely_captions == std::vector<std::string>{"lonely.txt"});
+  CHECK_THAT(text_of(report),
+             Contains("1 .txt file was skipped, without a picture of its name: lonely.txt\n"));
   CHECK(report.other_files == std::map<std::string, int64_t>{{".svg", 1}});
 
   const auto first = samples_of(folder / "out/000000.tar");

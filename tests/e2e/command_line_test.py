@@ -328,6 +328,7 @@ class CommandLine(EndToEnd):
         self.refuse(2, "--config", config, "--set", "/train/lrr=1", expect=["/train/lrr", "did you mean"])
         self.refuse(2, "--config", config, "--set", "/train/colour=1", expect=["/train/colour: no such key; known are: "])
         self.refuse(2, "smaple", expect=["smaple", "Did you mean `sample`?"])
+        self.refuse(2, config, expect=["Did you mean `--config"])
         self.refuse(2, "shards", "mkae", "pictures", expect=["Did you mean `make`?"])
         self.refuse(2, "--config", config, "--dry-urn", expect=["--dry-urn", "Did you mean `--dry-run`?"])
 

@@ -297,6 +297,8 @@ class Vae(VaeRuns):
                 self.assertFalse((self.dir / f"wrong{number}").exists())
         done = self.train(self.write("run", vae={"frobnicate": 1}, train={"num_train_steps": 1}))
         self.assertIn("/vae/frobnicate: no such key, it is ignored", " ".join((done.stdout + done.stderr).split()))
+        done = self.train(self.write("plain", vae={"use_vgg_and_gan": False}), "--dry-run")
+        self.assertIn("/train/vgg_path: has no effect: vae.use_vgg_and_gan is false", " ".join(done.stderr.split()))
         other = self.write("run", vae={"lookup_free_quantization": False, "codebook_size": 32}, train={"num_train_steps": 2})
         done = self.train(other, check=2)
         self.assertIn("/vae/lookup_free_quantization", " ".join(done.stderr.split()))

@@ -114,6 +114,50 @@ TEST_CASE("a run goes on from its own checkpoint where another run has written t
   CHECK(first_step == 9);  // of out/checkpoint.pth, the state that it was stopped with
 }
 
+/// As the saver of another run leaves it that has this run's checkpoint.pth as its target.
+void replace_checkpoint(const TempDir& folder, const ToyConfig& config) {
+  ToyConfig other = config;
+  other.tracker.data_path = folder / "other";
+  other.tracker.save.clear();
+  other.train.epochs = 1;
+  CHECK(ToyRun(other).run() == ExitCode::kDone);
+  fs::copy_file(folder / "other/checkpoint.pth",
+                folder / "out/checkpoint.pth",
+                fs::copy_options::overwrite_existing);
+}
+
+TEST_CASE("a run does not resume from its checkpoint.pth if another run has replaced it") {
+  const TempDir folder;
+  const ToyConfig config = stopped_run(folder.path());
+  replace_checkpoint(folder, config);
+  fs::remove(folder / "latest.pth");
+  const std::string of_other = read_file(folder / "out/checkpoint.pth");
+  ToyRun run(config);
+  CapturedLog log;
+  int64_t first_step = -1;
+  run.before_step = [&](int64_t step, at::Tensor&) {
+    if (first_step < 0) first_step = step;
+  };
+  CHECK(run.run() == ExitCode::kDone);
+  CHECK(log.count("out/checkpoint.pth was saved by another run (") == 1);
+  CHECK(first_step == 9);  // of the newest snapshot, the state that it was stopped with
+  CHECK(read_file(folder / "out/checkpoint.1.pth") == of_other);
+}
+
+TEST_CASE(
+    "a run whose every checkpoint another run has replaced starts neither from it nor from zero") {
+  const TempDir folder;
+  const ToyConfig config = stopped_run(folder.path());
+  replace_checkpoint(folder, config);
+  for (const char* name : {"latest.pth", "best.pth"}) fs::remove(folder / name);
+  fs::remove_all(folder / "out/snapshots");
+  const std::string of_other = read_file(folder / "out/checkpoint.pth");
+  CHECK_THROWS_WITH(
+      ToyRun(config).run(),
+      Contains("another run has replaced this run's checkpoints") && Contains("/tracker/load"));
+  CHECK(read_file(folder / "out/checkpoint.pth") == of_other);
+}
+
 TEST_CASE("a file of a saver's target is resumed from where data_path has none left") {
   const TempDir folder;
   ToyConfig config = stopped_run(folder.path());

@@ -136,6 +136,13 @@ TEST_CASE("a saver that fails is told, and the others still save") {
   CHECK(run.log.count(LogLevel::kError) == 2);
   CHECK_THAT(read_file("data/log.jsonl"),
              Catch::Contains("\"error\": \"Error saving checkpoint: "));
+  fs::remove("file");
+  run.save(tracker, /*is_best=*/false, /*is_latest=*/true);
+  tracker.finish({});
+  CHECK(run.log.count("2 saves to 'a/b.pth' failed, the last one too: the newest checkpoint is "
+                      "data/checkpoint.pth") == 1);
+  CHECK(run.log.count("1 save to 'file/below.pth' failed; the last one succeeded") == 1);
+  CHECK(run.log.count(" to 'latest.pth' failed") == 0);
 }
 
 TEST_CASE(

@@ -61,6 +61,11 @@ void check_training(const TrainVaeConfig& config, Faults& faults) {
                  "of a VGG16 (scripts/export_vgg.py makes the file); set vae.use_vgg_and_gan to "
                  "false to train the reconstruction alone");
   }
+  if (!config.vae.use_vgg_and_gan && config.train.vgg_path) {
+    faults.warn(
+        "/train/vgg_path",
+        "has no effect: vae.use_vgg_and_gan is false, so the reconstruction alone is trained");
+  }
 }
 
 void check_vae(const Json& /*root*/, LoadedVaeConfig& loaded, Faults& faults) {

@@ -8,6 +8,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <system_error>
 #include <utility>
 
@@ -154,16 +155,28 @@ class Packer {
 };
 
 void Packer::find_pictures() {
+  std::vector<std::string> captions;
   const auto pictures = list_pictures(
       from_,
-      [this](const std::string& extension) {
+      [&](const std::string& source) {
+        const std::string extension = lower_extension(source);
+        if (extension == ".txt") return captions.push_back(source);
         ++report_.other_files[extension.empty() ? "without extension" : extension];
       },
       [this](const std::string& link) {
         if (!is_picture_name(link)) return;  // a caption: told of with its picture
         report_.skipped.push_back({link, "unreadable: a link that leads to no file"});
       });
-  for (const FolderPicture& picture : pictures) pictures_.push_back({picture});
+  std::set<std::string> named;  // without extensions
+  for (const FolderPicture& picture : pictures) {
+    pictures_.push_back({picture});
+    named.insert(fs::path(picture.source).replace_extension().string());
+  }
+  std::erase_if(captions, [&](const std::string& source) {
+    return named.contains(fs::path(source).replace_extension().string());
+  });
+  std::sort(captions.begin(), captions.end());
+  report_.lonely_captions = std::move(captions);
   report_.found = std::ssize(pictures_) + std::ssize(report_.skipped);
 }
 

@@ -38,7 +38,8 @@ struct PackReport {
   int64_t whitened = 0, transparent = 0;        ///< laid on white; packed with their transparency
   int64_t shards_written = 0, shards_kept = 0;  ///< kept: they were there, and right
   std::vector<Skipped> skipped;                 ///< pictures that are in no shard
-  std::map<std::string, int64_t> other_files;   ///< by extension: no pictures by name
+  std::vector<std::string> lonely_captions;     ///< .txt files without a picture of their name
+  std::map<std::string, int64_t> other_files;   ///< by extension: neither pictures nor .txt by name
   std::vector<std::string> replaced, removed;   ///< names of shards that were there
   bool stopped = false;                         ///< by a signal, after a whole shard
 };

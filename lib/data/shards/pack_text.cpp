@@ -32,6 +32,13 @@ std::vector<std::string> describe_pack(const PackReport& report) {
   if (report.without_caption > 0) {
     lines.push_back(counted(report.without_caption, "has no caption", "have no caption"));
   }
+  if (!report.lonely_captions.empty()) {
+    lines.push_back(fmt::format("{} of its name: {}",
+                                counted(std::ssize(report.lonely_captions),
+                                        ".txt file was skipped, without a picture",
+                                        ".txt files were skipped, each without a picture"),
+                                printable(short_list(report.lonely_captions))));
+  }
   for (const auto& [extension, count] : report.other_files) {
     lines.push_back(fmt::format("{} skipped: {}",
                                 counted(count, "other file was", "other files were"),

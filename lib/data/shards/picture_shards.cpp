@@ -105,7 +105,7 @@ class FolderMembers : public MemberSource {
 
 std::vector<FolderPicture> list_pictures(
     const fs::path& folder,
-    const std::function<void(const std::string& extension)>& other,
+    const std::function<void(const std::string& source)>& other,
     const std::function<void(const std::string& source)>& lost) {
   std::vector<FolderPicture> pictures;
   size_t links = 0;
@@ -127,8 +127,8 @@ std::vector<FolderPicture> list_pictures(
     if (!entry.is_regular_file(ignored)) return;
     if (is_picture) {
       pictures.push_back({entry.path(), source});
-    } else if (extension != ".txt" && other) {
-      other(extension);
+    } else if (other) {
+      other(source);
     }
   });
   if (pictures.empty()) {

@@ -21,12 +21,12 @@ struct FolderPicture {
 };
 
 /// The pictures of a folder and of those below it that this user may read, sorted by `source`.
-/// @param other gets the extension of each file that is neither a picture nor a .txt
+/// @param other gets the path below the folder of each other file, captions too
 /// @param lost gets the `source` of each link that is a picture or a .txt by its name, and leads nowhere
 /// @throws DataError if there are none, or the folder cannot be read
 std::vector<FolderPicture> list_pictures(
     const std::filesystem::path& folder,
-    const std::function<void(const std::string& extension)>& other = {},
+    const std::function<void(const std::string& source)>& other = {},
     const std::function<void(const std::string& source)>& lost = {});
 
 /// The content of a file. @throws DataError if it cannot be read, or is larger than the largest member

@@ -190,15 +190,20 @@ void OwnFiles::rename(const std::string& run_id) {
   write();
 }
 
+bool OwnFiles::is_of_another_run(const std::string& path, const std::string& written_by) const {
+  if (run_id_.empty() || written_by.empty() || written_by == run_id_) return false;
+  if (also_own_ == key_of(path)) return false;
+  // The folder is locked, but savers of another run may write into it. In a copy, files have the original's id.
+  const bool is_of_original = is_below(path) && contains(path) &&
+                              (!knows_earlier_ids_ || earlier_ids_.contains(written_by));
+  return !is_of_original;
+}
+
 std::optional<std::string> OwnFiles::claim(const std::string& path,
                                            const std::string& written_by,
                                            bool must_write) {
   const bool resumed_from = also_own_ == key_of(path);
-  // The folder is locked, but savers of another run may write into it. In a copy, files have the original's id.
-  const bool is_of_original = is_below(path) && contains(path) &&
-                              (!knows_earlier_ids_ || earlier_ids_.contains(written_by));
-  const bool is_another =
-      !resumed_from && !is_of_original && !written_by.empty() && written_by != run_id_;
+  const bool is_another = is_of_another_run(path, written_by);
   if (is_another && !must_write && contains(path) && !contested_.insert(key_of(path)).second) {
     throw ConfigError(
         "'{}' is written by another run too: it is left as it is\n"

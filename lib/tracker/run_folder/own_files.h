@@ -37,6 +37,9 @@ class OwnFiles {
   /// @param marked_id the run's id where the record has none
   explicit OwnFiles(const std::string& data_path, const std::string& marked_id = "");
 
+  /// Whether `path`, a file that names `written_by` as the run that saved it, is known to be another run's, whose
+  /// savers may write into this folder. The files of a copied folder have the original's id and are not.
+  bool is_of_another_run(const std::string& path, const std::string& written_by) const;
   /// False for a run of an earlier version, which kept no record: all files count as its own then.
   bool recorded() const { return recorded_; }
   /// Empty if none is recorded: in folders of earlier versions, and before start_over().
