@@ -47,10 +47,10 @@ Runner add_train(CLI::App& app) {
       "--dump-config", o->dump_config, "Print the effective config with every default, and stop");
   add_processes(app, o->processes, "train");
   app.add_flag("--quiet", o->quiet, "Show only warnings, errors and how the run ended");
-  app.add_flag(
-      "--clear-results",
-      o->clear_results,
-      "For a VAE that starts from zero: remove the results of the earlier run in its data_path");
+  app.add_flag("--clear-results",
+               o->clear_results,
+               "For a VAE that starts from zero: remove the results that the earlier run in its "
+               "data_path recorded");
   return [o] {
     if (o->config_path.empty()) {
       throw ConfigError(
@@ -95,19 +95,20 @@ Runner add_sample(CLI::App& app) {
       ->type_name("NPY");
   app.add_option("--text",
                  o->text,
-                 "What to draw, or @FILE with one text per line; needs --prior and --clip")
+                 "Text to draw, or @FILE with one text per line; needs --prior and --clip. With "
+                 "--from-text: text that the picture changes towards")
       ->type_name("TEXT")
       ->check(non_empty("a text"));
   app.add_option("--to",
                  o->to,
-                 "Interpolate from --image or --text to this picture or text, in --num images "
+                 "Interpolate from --image or --text to this picture or text, in --num pictures "
                  "(default: 8)")
       ->type_name("PATH|TEXT")
       ->check(non_empty("a picture or a text"));
   app.add_option("--from-text",
                  o->from_text,
-                 "Text that describes --image; the picture changes towards --text, in --num images "
-                 "(default: 8)")
+                 "Text that describes --image; the picture changes towards --text, in --num "
+                 "pictures (default: 8)")
       ->type_name("TEXT")
       ->check(non_empty("a text"));
   app.add_option("--theta",
@@ -125,8 +126,8 @@ Runner add_sample(CLI::App& app) {
       ->type_name("X");
   app.add_option("--num",
                  o->num,
-                 "How many images (unconditional decoders), or images of each --text or --image; "
-                 "default 1")
+                 "Number of pictures of an unconditional decoder, or for each --text or --image "
+                 "(default: 1)")
       ->type_name("N")
       ->check(whole_number(1'000'000));
   app.add_option(
@@ -151,8 +152,8 @@ Runner add_sample(CLI::App& app) {
   app.add_option(
          "--precision",
          o->precision,
-         "no (float32) or bf16: products and convolutions in half precision, as in a run with "
-         "train.mixed_precision")
+         "no (float32) or bf16: matrix products and convolutions in half precision, as in a run "
+         "with train.mixed_precision")
       ->capture_default_str()
       ->check(CLI::IsMember({"no", "bf16"}));
   app.add_option("--init-noise",
@@ -160,13 +161,13 @@ Runner add_sample(CLI::App& app) {
                  "Starting noise, .npy [N, C, H, W]; repeat for each further stage, in order")
       ->type_name("NPY")
       ->allow_extra_args(false);
-  app.add_option("--seed", o->seed, "Seed of the noise")->capture_default_str();
+  app.add_option("--seed", o->seed, "Seed of all random numbers")->capture_default_str();
   app.add_flag("!--no-ema", o->use_ema, "Use the live weights, not the averaged ones");
   add_lora(app, o->lora_paths, o->lora_scale, "Draw with this file of adapters (repeatable)");
   app.add_option("--device", o->device, "cpu, cuda, or cuda:N for GPU number N")
       ->capture_default_str()
       ->type_name("DEVICE:{cpu,cuda}");
-  app.add_option("--batch-size", o->batch_size, "Images (or texts, for a prior) sampled at once")
+  app.add_option("--batch-size", o->batch_size, "Pictures (or texts, for a prior) drawn at once")
       ->capture_default_str()
       ->check(whole_number());
   app.add_option(
@@ -184,18 +185,18 @@ Runner add_sample(CLI::App& app) {
   app.add_option(
          "--image",
          o->image_path,
-         "With --clip: draw variations of this picture. With --start-unet: its low-resolution "
-         "input. A folder of pictures or .npy [N, C, H, W] also works")
+         "With --clip: draw variations of this picture. With --start-unet: low-resolution input "
+         "of that unet. A folder of pictures or .npy [N, C, H, W] also works")
       ->type_name("PATH");
   app.add_option("--inpaint-image", o->inpaint_image_path, "Picture to complete (RePaint)")
       ->type_name("PATH");
   app.add_option("--inpaint-mask",
                  o->inpaint_mask_path,
-                 "Its mask: white keeps the picture, black is drawn again")
+                 "Mask of --inpaint-image: white is kept, black is drawn again")
       ->type_name("PATH");
   app.add_option("--inpaint-resample-times",
                  o->inpaint_resample_times,
-                 "RePaint repeats of each step (default: 5)")
+                 "Times that RePaint repeats each step (default: 5)")
       ->type_name("N")
       ->check(whole_number());
   app.add_option(
@@ -214,13 +215,13 @@ Runner add_sample(CLI::App& app) {
 Runner add_evaluate(CLI::App& app) {
   auto o = options_of<EvaluateCommand>();
   app.add_option(
-         "--config", o->config_path, "Config: its data, its seed and, for a decoder, its metrics")
+         "--config", o->config_path, "Config, which gives the data, the seed and the metrics")
       ->required()
       ->type_name("FILE");
   app.add_option("--checkpoint", o->checkpoint_path, "checkpoint.pth or model.pth of the run")
       ->required()
       ->type_name("FILE");
-  app.add_option("--set", o->overrides, "Override one value of the file")
+  app.add_option("--set", o->overrides, "Override a key of the file (repeatable)")
       ->type_name("/POINTER=VALUE")
       ->allow_extra_args(false);
   app.add_option("--split", o->split, "Samples to evaluate: train, val or test")
@@ -259,7 +260,10 @@ Runner add_fsck(CLI::App& app) {
 Runner add_convert(CLI::App& app) {
   auto o = options_of<ConvertCommand>();
   auto paths = options_of<std::vector<std::string>>();
-  app.add_option("files", *paths, "File to read (two or more with --merge), then file to write")
+  app.add_option("files",
+                 *paths,
+                 "File to read (with --merge: two or more files), then file to "
+                 "write")
       ->required()
       ->expected(2, 1 << 20)
       ->type_name("IN... OUT");
@@ -269,7 +273,7 @@ Runner add_convert(CLI::App& app) {
                  o->config_path,
                  "With --merge: config of the cascade (default: the config of IN)")
       ->type_name("FILE");
-  CLI::Option* ema = app.add_flag("--ema", o->ema, "Averaged weights only");
+  CLI::Option* ema = app.add_flag("--ema", o->ema, "Write only the averaged weights");
   CLI::Option* merge =
       app.add_flag("--merge-lora",
                    o->merge_lora,
@@ -284,8 +288,9 @@ Runner add_convert(CLI::App& app) {
       app.add_option(
              "--lora-naming",
              o->lora_naming,
-             "IN holds adapters: give them the names of diffusers, peft (text encoders), old, "
-             "unet (ours) or unet-peft")
+             "IN holds adapters: rename them as in diffusers or peft (both for text encoders), "
+             "unet (the names of this program) or unet-peft (both for unets), or old (the old "
+             "names of diffusers)")
           ->check(CLI::IsMember({"diffusers", "peft", "old", "unet", "unet-peft"}))
           ->excludes(ema)
           ->excludes(join)
@@ -313,14 +318,15 @@ Runner add_ema(CLI::App& app) {
   auto o = options_of<EmaCommand>();
   app.add_option("--sigma",
                  o->sigma,
-                 "Width, relative to the length of the training: 0.05 is short, 0.2 is long")
+                 "Width of the average, relative to the length of the run: 0.05 is narrow, 0.2 "
+                 "is wide")
       ->required()
       ->type_name("S");
   app.add_option("--step", o->step, "Average as of this step (default: the last one saved)");
   auto paths = options_of<std::vector<std::string>>();
   app.add_option("paths",
                  *paths,
-                 "Files in DATA_PATH/averages, that folder, or checkpoints; then the .pth to write")
+                 "Folder DATA_PATH/averages, files of it, or checkpoints; then the .pth to write")
       ->required()
       ->expected(2, 1 << 20)
       ->type_name("FILES... OUT");
@@ -362,8 +368,10 @@ Runner add_init(CLI::App& app) {
   app.add_option("--out", o->out_path, "File to write (default: KIND.json)")
       ->type_name("FILE")
       ->check(non_empty("a path"));
-  app.add_option(
-         "--image-size", o->image_size, "Side of the pictures in pixels (default: 64 at most)")
+  app.add_option("--image-size",
+                 o->image_size,
+                 "Side of the pictures in pixels (default: up to 64, as "
+                 "most pictures allow; for a VAE 64)")
       ->type_name("N")
       ->check(CLI::Range(8, 1024));
   app.add_option("--nproc-per-node",
@@ -389,7 +397,8 @@ Runner add_report(CLI::App& app) {
       ->type_name("DATA_PATH");
   app.add_option("--picture-steps",
                  o->most_picture_steps,
-                 "Number of steps whose pictures are shown: the first, the last, some between")
+                 "Number of steps whose pictures are shown: the first, the last, and some "
+                 "between")
       ->capture_default_str()
       ->check(whole_number(1000));
   return [o] {
@@ -510,14 +519,16 @@ int run_command_line(int argc, char** argv) {
   const Runner train = add_train(app);
   command(app,
           "sample",
-          "Draw images from a decoder's checkpoint, or image embeddings from a prior's",
+          "Draw pictures from a decoder's checkpoint, or image embeddings from a prior's",
           add_sample);
   command(app,
           "evaluate",
-          "Print a decoder's metrics, a prior's similarities or a VAE's losses as one JSON object",
+          "Print the metrics of a decoder or CLIP, a prior's similarities or a VAE's losses as "
+          "one JSON object",
           add_evaluate);
   command(app, "inspect", "List the entries of a checkpoint", add_inspect);
-  command(app, "fsck", "Verify checkpoints, and whether a run could resume from them", add_fsck);
+  command(
+      app, "fsck", "Verify checkpoints, and tell whether a run could resume from them", add_fsck);
   command(app,
           "convert",
           "Convert between .pth and .safetensors, join stages, merge and rename adapters",
@@ -528,7 +539,9 @@ int run_command_line(int argc, char** argv) {
   command(app, "report", "Show a run as one HTML page: curves, pictures, config", add_report);
   command(app, "sync", "Send files that a run could not send to its savers' services", add_sync);
   CLI::App* shards = app.add_subcommand(
-      "shards", "Pack and check webdataset shards, show their order, draw a demo set");
+      "shards",
+      "Pack and check webdataset shards, show their order, add embeddings or latents, "
+      "draw a demo set");
   shards->require_subcommand(1);
   add_shards_commands([&](const char* name, const char* text, Runner (*add)(CLI::App&)) {
     command(*shards, name, text, add);

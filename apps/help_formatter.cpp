@@ -14,6 +14,11 @@ namespace {
 constexpr int kNameColumns = 34;
 constexpr int kLeastTextColumns = 30;  // on a terminal that is too narrow for two columns
 
+std::string without(std::string text, const std::string& part) {
+  const size_t at = text.find(part);
+  return at == std::string::npos ? text : text.erase(at, part.size());
+}
+
 }  // namespace
 
 HelpFormatter::HelpFormatter() : columns_(terminal_columns(STDOUT_FILENO)) {
@@ -21,7 +26,9 @@ HelpFormatter::HelpFormatter() : columns_(terminal_columns(STDOUT_FILENO)) {
 }
 
 std::string HelpFormatter::make_option(const CLI::Option* option, bool is_positional) const {
-  return two_columns(make_option_name(option, is_positional) + make_option_opts(option),
+  // CLI11 marks a flag that sets false, and how many values an option takes at least.
+  return two_columns(without(make_option_name(option, is_positional), "{false}") +
+                         without(make_option_opts(option), " x 2"),
                      make_option_desc(option));
 }
 
@@ -34,7 +41,7 @@ std::string HelpFormatter::make_description(const CLI::App* app) const {
 }
 
 std::string HelpFormatter::make_usage(const CLI::App* app, std::string name) const {
-  return wrapped(Formatter::make_usage(app, std::move(name)), columns_);
+  return wrapped(without(Formatter::make_usage(app, std::move(name)), "(2x)"), columns_);
 }
 
 std::string HelpFormatter::make_footer(const CLI::App* app) const {

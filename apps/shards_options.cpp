@@ -18,8 +18,10 @@ Runner add_shards_demo(CLI::App& app) {
       ->required()
       ->type_name("DIR")
       ->check(non_empty("a path"));
-  app.add_option("--num", o->num, "Images")->capture_default_str()->check(whole_number());
-  app.add_option("--image-size", o->image_side, "Side of the images, pixels")
+  app.add_option("--num", o->num, "Number of pictures")
+      ->capture_default_str()
+      ->check(whole_number());
+  app.add_option("--image-size", o->image_side, "Side of the pictures in pixels")
       ->capture_default_str()
       ->check(CLI::Range(16, 1024));
   app.add_option("--seed", o->seed, "Seed of the drawings")->capture_default_str();
@@ -34,7 +36,7 @@ Runner add_shards_make(CLI::App& app) {
   auto o = options_of<ShardsMakeCommand>();
   app.add_option("--from",
                  o->from_folder,
-                 "Folder of images with same-named .txt captions (searched recursively)")
+                 "Folder of pictures with same-named .txt captions (searched recursively)")
       ->required()
       ->type_name("DIR")
       ->check(non_empty("a path"));
@@ -42,11 +44,13 @@ Runner add_shards_make(CLI::App& app) {
       ->required()
       ->type_name("DIR")
       ->check(non_empty("a path"));
-  app.add_option(
-         "--per-shard", o->per_shard, "Samples in a shard (default: a tenth of all, 1000 at most)")
+  app.add_option("--per-shard",
+                 o->per_shard,
+                 "Samples in a shard (default: a tenth of all samples, at "
+                 "most 1000)")
       ->check(whole_number());
   app.add_flag("--white-ground", o->white_ground, "Put transparent pictures on a white background");
-  app.add_flag("--need-captions", o->need_captions, "Leave pictures without a caption out");
+  app.add_flag("--need-captions", o->need_captions, "Leave out pictures without a caption");
   app.add_flag("--first-line", o->first_line_only, "Take only the first line of a caption file");
   add_overwrite(app, o->overwrite, "Replace the set that DIR holds, if it is a different one");
   return [o] {
@@ -59,7 +63,7 @@ Runner add_shards_check(CLI::App& app) {
   auto o = options_of<ShardsCheckCommand>();
   app.add_option("shards",
                  o->url,
-                 "Folder of tars; or a path, http(s)://, s3:// or pipe: url, with braces "
+                 "Folder of tars; or a path or URL (http(s)://, s3://, pipe:), with braces "
                  "{000..009}, or with {} and --last")
       ->required()
       ->type_name("SHARDS")
@@ -79,10 +83,13 @@ Runner add_shards_check(CLI::App& app) {
                "Run the commands of pipe: URLs, with your permissions, on this machine");
   app.add_option("--img-embeddings",
                  o->img_embeddings,
-                 "Image embeddings: folder (or url, as for SHARDS) of PREFIX_<shard>.npy [N, D]")
+                 "Image embeddings: folder (or URL, as for SHARDS) of PREFIX_<shard>.npy [N, D]")
       ->type_name("DIR")
       ->transform(with_small_schemes);
-  app.add_option("--text-embeddings", o->text_embeddings, "Text encodings, likewise, [N, L, D]")
+  app.add_option("--text-embeddings",
+                 o->text_embeddings,
+                 "Text encodings, given like "
+                 "--img-embeddings, [N, L, D]")
       ->type_name("DIR")
       ->transform(with_small_schemes);
   app.add_option("--shard-width", o->shard_width, "Digits of the shard number for {}")
@@ -91,7 +98,7 @@ Runner add_shards_check(CLI::App& app) {
       ->check(whole_number(18));
   app.add_option("--index-width",
                  o->index_width,
-                 "Digits at the end of a key that give its row in the embeddings")
+                 "Number of digits at the end of a key that give its row in the embeddings")
       ->type_name("DIGITS")
       ->capture_default_str()
       ->check(whole_number(18));
@@ -124,7 +131,8 @@ Runner add_shards_order(CLI::App& app) {
       ->check(whole_number());
   app.add_option("--from",
                  o->from_path,
-                 "Continue from this position (--save) or checkpoint of a run, with any --world")
+                 "Continue from a position that --save wrote, or from the checkpoint of a run, "
+                 "with any --world")
       ->type_name("FILE");
   app.add_option("--save", o->save_path, "Write the position after the last step")
       ->type_name("FILE");
@@ -162,10 +170,10 @@ Runner add_shards_encode(CLI::App& app) {
   add_overwrite(
       app, o->overwrite, "Remove the shards that DIR holds, if they belong to another set");
   app.footer(
-      "Writes a copy of each shard that the file names, with KEY.latent.npy beside the picture: "
+      "Writes a copy of each shard that the config names. KEY.latent.npy beside a picture is "
       "its latent after data.preprocessing. Existing shards are kept, so the same command "
-      "continues where it was stopped. Prints the scale that suits the noise schedules. Train with "
-      "data.latents_in_tar.");
+      "continues where it was stopped. Prints the scale that suits the noise schedules. Train "
+      "with data.latents_in_tar.");
   return [o] {
     install_stop_signals();  // as above
     return run_shards_encode(*o);
@@ -176,7 +184,8 @@ Runner add_shards_embed(CLI::App& app) {
   auto o = options_of<ShardsEmbedCommand>();
   app.add_option("shards",
                  o->url,
-                 "Folder of tars; or a path, http(s):// or s3:// url, with {} or braces {000..009}")
+                 "Folder of tars; or a path or URL (http(s)://, s3://), with {} or braces "
+                 "{000..009}")
       ->required()
       ->type_name("SHARDS")
       ->transform(with_small_schemes)
@@ -225,7 +234,10 @@ Runner add_shards_score(CLI::App& app) {
       ->required()
       ->type_name("DIR")
       ->check(non_empty("a path"));
-  app.add_option("--grid", o->grid_path, "Picture to write: requests beside drawings")
+  app.add_option("--grid",
+                 o->grid_path,
+                 "Picture to write: the requested pictures beside the "
+                 "drawn ones")
       ->required()
       ->type_name("PNG");
   return [o] {
@@ -239,13 +251,13 @@ Runner add_shards_score(CLI::App& app) {
 void add_shards_commands(
     const std::function<void(const char* name, const char* text, Runner (*add)(CLI::App&))>& add) {
   add("demo", "Draw captioned shapes with known attributes", add_shards_demo);
-  add("make", "Pack a folder of images and captions", add_shards_make);
+  add("make", "Pack a folder of pictures and captions", add_shards_make);
   add("check", "Verify shards and their embeddings", add_shards_check);
   add("order", "Show which samples each rank gets, step by step", add_shards_order);
-  add("encode", "Put the latents of a VAE beside the pictures", add_shards_encode);
-  add("embed", "Put the embeddings of a CLIP beside the pictures", add_shards_embed);
+  add("encode", "Copy shards, with the latents of a VAE beside the pictures", add_shards_encode);
+  add("embed", "Copy shards, with the embeddings of a CLIP beside the pictures", add_shards_embed);
   add("score",
-      "Compare drawings of the demo's held-out prompts with the requests",
+      "Compare the drawings of the demo's held-out requests with the requested pictures",
       add_shards_score);
 }
 

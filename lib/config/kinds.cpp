@@ -86,62 +86,6 @@ std::string config_kind(const std::string& path) {
   return found->key;
 }
 
-namespace {
-
-constexpr const char* kIntroduction = R"(# The config of a training run
-
-<!-- Generated from lib/config; `DALLE2_UPDATE_GENERATED=1 ctest -R config` writes it again. -->
-
-One JSON file describes a run. It has the keys and defaults of dalle2-pytorch's
-`train_decoder.py`, so configs for that script work unchanged. The smallest config that trains:
-
-```json
-{
-  "decoder": {
-    "unets": [{"dim": 32, "dim_mults": [1, 2, 4], "image_embed_dim": 512}],
-    "image_sizes": [64]
-  },
-  "data": {
-    "webdataset_base_url": "shards/{}.tar",
-    "img_embeddings_url": "embeddings",
-    "end_shard": 99,
-    "splits": {}
-  },
-  "train": {},
-  "evaluate": {},
-  "tracker": {"log": {}, "save": {"save_latest_to": "latest.pth"}}
-}
-```
-
-## How a config is read
-
-- **All mistakes at once.** The program reports all mistakes together. Each message has the location
-  as a JSON pointer (`/decoder/unets/0/dim`), the expected value, the value found, and the key that
-  you may have meant. The program then ends with exit code 2, before it reads data or builds a model.
-- **Unambiguous forms are accepted.** `"3"`, `8.0`, `1e6` and `true` are integers, `"1e-4"` is a
-  number, and `0`, `1`, `"yes"`, `"off"` and similar values are booleans. `8.5` is not an integer.
-- **One value or a list.** "X, or a list" accepts one value for all unets (or resolutions), or a list
-  with one value each.
-- **Unknown keys** give a warning and are ignored. An unknown key is an error if it resembles a known
-  key ("did you mean"), and always in `decoder`, `prior`, `vae`, `clip`, the arguments of transforms
-  and those of metrics. With `--strict`, every warning is an error. For editors, `$schema` may name
-  one of the schemas `decoder.json`, `prior.json`, `vae.json` and `clip.json` in `configs/schema`.
-- **Comments** (`//` and `/* */`) are allowed. A duplicate key in an object is an error.
-- **Paths** are relative to the working directory.
-- `--set /train/lr=3e-4` changes one value from the command line and overrides the file. The part
-  after `=` is JSON, or otherwise text. An unknown key is an error. `--dump-config` prints the
-  resulting config with all defaults.
-- A key marked *not available yet* is refused unless it has its default.
-)";
-
-}  // namespace
-
-std::string config_docs() {
-  std::string text = kIntroduction;
-  for (const ConfigKind& kind : config_kinds()) text += kind.docs();
-  return text;
-}
-
 std::string config_schema(const std::string& kind) {
   Json schema = {
       {"$schema", "https://json-schema.org/draft/2020-12/schema"},

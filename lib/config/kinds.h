@@ -56,7 +56,8 @@ std::string config_kind(const std::string& path);
 
 /// A kind of run. Whoever adds one adds a row to config_kinds().
 struct ConfigKind {
-  std::string key;  ///< its root key, which names it in messages too
+  std::string key;   ///< its root key, which names it in messages too
+  std::string name;  ///< "a decoder"
   /// The config in a text with every default filled in. @throws ConfigError
   std::function<std::string(const std::string& json, const ReadOptions& options)> fill_in = {};
   std::function<Json()> schema = {};       ///< of the root

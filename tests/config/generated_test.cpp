@@ -161,6 +161,26 @@ TEST_CASE("the schema of another kind is refused") {
         "no kind \"decodr\" of config; known are \"decoder\", \"prior\", \"vae\" and \"clip\"");
 }
 
+TEST_CASE("docs/config.md prints a table of several kinds once, and links to it") {
+  const std::string docs = config_docs();
+  const auto count = [&](const std::string& text) {
+    int found = 0;
+    for (size_t at = docs.find(text); at != std::string::npos; at = docs.find(text, at + 1))
+      ++found;
+    return found;
+  };
+  CHECK(count("\n## `tracker.save[i]` with `\"save_to\": \"s3\"`\n") == 1);
+  CHECK(
+      count(
+          "\n- [`tracker.save[i]` with `\"save_to\": \"s3\"`](#trackersavei-with-save_to-s3)\n") ==
+      3);
+  CHECK(count("\n- `prior.clip`: see [`decoder.clip`](#decoderclip)\n") == 1);
+  CHECK(count("\n## `train`\n") == 1);  // the tables of other kinds differ
+  CHECK(count("\n## `train` of a prior\n") == 1);
+  CHECK(count("\n## `train` of a VAE\n") == 1);
+  CHECK(count("\n## `train` of a CLIP\n") == 1);
+}
+
 TEST_CASE("docs/config.md names every key") {
   const std::string docs = config_docs();
   const std::function<void(const Json&)> check = [&](const Json& value) {

@@ -118,7 +118,9 @@ TEST_CASE("a run goes on from its own checkpoint where another run has written t
 void replace_checkpoint(const TempDir& folder, const ToyConfig& config) {
   ToyConfig other = config;
   other.tracker.data_path = folder / "other";
-  other.tracker.save.clear();
+  LocalSaveConfig save;
+  save.save_latest_to = folder / "of_other.pth";
+  other.tracker.save = {save};
   other.train.epochs = 1;
   CHECK(ToyRun(other).run() == ExitCode::kDone);
   fs::copy_file(folder / "other/checkpoint.pth",

@@ -42,16 +42,21 @@ struct ClipVisionConfig {
 
   void fields(auto& f) {
     D2_FIELD(layers,
-             "Layers of a vision transformer; a list of 4: blocks of a ResNet's stages.",
+             "Number of layers of a vision transformer, or a list with the numbers of blocks in "
+             "the four stages of a ResNet.",
              within(1, most::kLayers).not_empty());
     D2_FIELD(width, "Width of the tokens; for a ResNet, of its stem.", within(1, most::kDim));
     D2_FIELD(head_width, "Width of an attention head.", within(1, most::kHeadWidth));
     D2_FIELD(mlp_ratio,
              "Width of the feed-forward layers as a multiple of `width`.",
              above(0).up_to(most::kDimMult));
-    D2_FIELD(
-        patch_size, "Side of a patch, pixels; a ResNet has none.", within(1, most::kImageSide));
-    D2_FIELD(image_size, "Side of its input pictures in pixels.", within(1, most::kImageSide));
+    D2_FIELD(patch_size,
+             "Side of a patch in pixels; a ResNet has no patches.",
+             within(1, most::kImageSide));
+    D2_FIELD(image_size,
+             "Side of its input pictures in pixels; for a ResNet, a multiple of 32 "
+             "and at least 64.",
+             within(1, most::kImageSide));
     f.check(
         layers.is_one() || layers.size() == kResNetStages,
         "layers",
@@ -130,7 +135,9 @@ struct ClipNetworkConfig {
     D2_FIELD(image_mean,
              "Subtracted from the red, green and blue of a picture in [0, 1].",
              any_value().entries(3));
-    D2_FIELD(image_std, "Divisor of red, green and blue after that.", above(0).entries(3));
+    D2_FIELD(image_std,
+             "Divisor of red, green and blue after `image_mean` has been subtracted.",
+             above(0).entries(3));
   }
 };
 

@@ -17,15 +17,16 @@ namespace {
 constexpr const char* kClipPage = R"(
 ## Files that train a CLIP
 
-A file with the root key `clip` trains a CLIP (Radford et al. 2021) on pictures and their captions. The keys of the model
-are those of open_clip's model configs, and the keys of the shards are those of a decoder. These rules apply between the sections:
+A file with the root key `clip` trains a CLIP (Radford et al. 2021) on pictures and their captions. The keys of `clip` are
+those of open_clip's model configs, and the keys of `data` are those of a decoder. These rules apply between the sections:
 
 | if | then |
 |---|---|
 | always | `data.preprocessing` makes pictures whose sides are `clip.vision_cfg.image_size` |
-| a ResNet | one process, and not `train.mixed_precision` "fp16" |
-| `clip.tokenizer.train` | `clip.text_cfg.vocab_size` is absent or the same, and `clip.tokenizer.path` is absent |
-| always | no embeddings and no latents in `data` |
+| always | `data.img_embeddings_url` and `data.text_embeddings_url` are absent |
+| always | `data.embeddings_in_tar` and `data.latents_in_tar` are false |
+| `clip.vision_cfg.layers` is a list (a ResNet) | the run has one process, and `train.mixed_precision` is not `fp16` |
+| `clip.tokenizer.train` is given | `clip.text_cfg.vocab_size` is absent or the same, and `clip.tokenizer.path` is absent |
 
 )";
 
@@ -114,7 +115,7 @@ LoadedClipConfig parse_clip_config(const std::string& json,
 }
 
 ConfigKind clip_kind() {
-  return kind_row<TrainClipConfig, parse_clip_config>(kClipPage, "The sections of a CLIP's file");
+  return kind_row<TrainClipConfig, parse_clip_config>(kClipPage, "a CLIP");
 }
 
 }  // namespace dalle2

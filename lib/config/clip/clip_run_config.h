@@ -32,7 +32,7 @@ struct ClipTokenizerConfig {
         "Train a vocabulary of this many tokens on the captions of the training shards, before the "
         "first update. `clip.text_cfg.vocab_size` then has the same value.",
         within(514, 1 << 24));
-    D2_FIELD(path, "File of a vocabulary in the form of OpenAI's.", not_empty());
+    D2_FIELD(path, "File of a vocabulary in OpenAI's format.", not_empty());
   }
 };
 
@@ -96,11 +96,10 @@ struct ClipEvaluateConfig {
   std::vector<std::string> templates = {"a photo of a {}."};
 
   void fields(auto& f) {
-    D2_FIELD(
-        classes,
-        "Names of classes for zero-shot classification. A picture belongs to the class that its "
-        "caption names as whole words. A picture whose caption names none or several is left out. "
-        "Empty: no classification.");
+    D2_FIELD(classes,
+             "Names of two or more classes for zero-shot classification. A picture belongs to the "
+             "class that its caption names as whole words. A picture whose caption names none or "
+             "several is left out. Empty: no classification.");
     D2_FIELD(templates,
              "Texts with one `{}` each, where the name of a class goes; their embeddings are "
              "averaged (Radford et al. 2021, section 3.1.4).",

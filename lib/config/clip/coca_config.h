@@ -32,17 +32,19 @@ struct SimpleVitConfig {
   double patch_dropout = 0.5;
 
   void fields(auto& f) {
-    D2_REQUIRED(image_size, "Side of the pictures it sees, pixels.", within(1, most::kImageSide));
-    D2_REQUIRED(
-        patch_size, "Side of a patch, pixels; divides `image_size`.", within(1, most::kImageSide));
+    D2_REQUIRED(image_size, "Side of its input pictures in pixels.", within(1, most::kImageSide));
+    D2_REQUIRED(patch_size,
+                "Side of a patch in pixels; must divide `image_size`.",
+                within(1, most::kImageSide));
     D2_REQUIRED(num_classes,
                 "Classes of its last layer, which no embedding needs.",
                 within(1, most::kWidth));
-    D2_REQUIRED(dim, "Width of its tokens; a multiple of 4.", within(1, most::kDim));
+    D2_REQUIRED(
+        dim, "Width of its tokens; a multiple of 4, and more than 4.", within(1, most::kDim));
     D2_REQUIRED(depth, "Layers of its transformer.", within(1, most::kLayers));
     D2_REQUIRED(heads, "Attention heads.", within(1, most::kHeads));
-    D2_REQUIRED(mlp_dim, "Width within the feed-forward layers.", within(1, most::kWidth));
-    D2_FIELD(channels, "Channels of the pictures: 3.", within(1, most::kWidth));
+    D2_REQUIRED(mlp_dim, "Width of the feed-forward layers.", within(1, most::kWidth));
+    D2_FIELD(channels, "Channels of the pictures; must be 3.", within(1, most::kWidth));
     D2_FIELD(dim_head, "Width of an attention head.", within(1, most::kHeadWidth));
     D2_FIELD(patch_dropout, "No effect: all patches are seen.", within(0, 1));
     f.check(patch_size < 1 || image_size % patch_size == 0,
@@ -91,7 +93,8 @@ struct CocaConfig {
         dim, "Width of the tokens, and of embeddings and text encodings.", within(1, most::kDim));
     D2_REQUIRED(
         num_tokens,
-        "Tokens of the vocabulary; OpenAI's, which the reference's tokenizer has, needs 49408.",
+        "Tokens of the vocabulary; OpenAI's vocabulary, which the reference's tokenizer uses, "
+        "has 49408.",
         within(1, kMostTokens));
     D2_REQUIRED(unimodal_depth, "Layers of the text transformer.", within(1, most::kLayers));
     D2_REQUIRED(multimodal_depth,
@@ -103,24 +106,26 @@ struct CocaConfig {
     D2_FIELD(image_dim,
              "Width of the image encoder's tokens, `img_encoder.dim`; null for `dim`.",
              within(1, most::kDim));
-    D2_FIELD(
-        num_img_queries,
-        "Queries that pool the tokens of a picture for captioning; one more makes its embedding.",
-        within(0, most::kTokens));
+    D2_FIELD(num_img_queries,
+             "Queries that pool the tokens of a picture for captioning; one more query makes the "
+             "picture's embedding.",
+             within(0, most::kTokens));
     D2_FIELD(dim_head, "Width of an attention head; even.", within(1, most::kHeadWidth));
     D2_FIELD(heads, "Attention heads.", within(1, most::kHeads));
-    D2_FIELD(ff_mult, "Width within the feed-forward layers in `dim`s.", within(1, most::kDimMult));
+    D2_FIELD(ff_mult,
+             "Width of the feed-forward layers as a multiple of `dim`.",
+             within(1, most::kDimMult));
     D2_FIELD(img_encoder,
              "Extension: the arguments of the image encoder, which is an object in Python. Must be "
              "given.");
     D2_FIELD(caption_loss_weight, kOfTraining);
     D2_FIELD(contrastive_loss_weight, kOfTraining);
     D2_FIELD(pad_id,
-             "The class token of a text does not see tokens of this number.",
+             "The class token of a text does not see tokens with this number.",
              within(-kMostTokens, kMostTokens));
     D2_FIELD(max_text_len,
-             "Extension: `max_text_len` of the reference's CoCaAdapter. Tokens of a text: longer "
-             "texts are cut, others padded with 0.",
+             "Extension: number of tokens of a text, `max_text_len` of the reference's "
+             "CoCaAdapter. Longer texts are cut, shorter ones padded with 0.",
              within(1, 256));
     f.check(dim_head % 2 == 0,
             "dim_head",
@@ -133,7 +138,7 @@ struct CocaConfig {
                                   : fmt::format("none, which stands for dim, {}", dim)));
   }
 
-  static constexpr const char* kOfTraining = "No effect: only of its training.";
+  static constexpr const char* kOfTraining = "No effect: it matters only in training.";
 };
 
 /// What to say of a CoCa without an image encoder, at `img_encoder`.

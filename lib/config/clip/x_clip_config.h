@@ -77,41 +77,52 @@ struct XClipConfig {
   }
 
   static constexpr int64_t kMostRotaryEntries = 32;
-  static constexpr const char* kOfTraining = "No effect: only of its training.";
+  static constexpr const char* kOfTraining = "No effect: it matters only in training.";
 
   void fields(auto& f) {
     D2_FIELD(dim_text, "Width of the tokens of a text, and of text encodings.", width());
     D2_FIELD(dim_image, "Width of the tokens of a picture.", width());
     D2_FIELD(dim_latent, "Width of the embeddings.", within(1, most::kWidth));
-    D2_FIELD(
-        num_text_tokens,
-        "Tokens of the vocabulary; OpenAI's, which the reference's tokenizer has, needs 49408.",
-        within(1, 1 << 24));
+    D2_FIELD(num_text_tokens,
+             "Tokens of the vocabulary; OpenAI's vocabulary, which the reference's tokenizer uses, "
+             "has 49408.",
+             within(1, 1 << 24));
     D2_FIELD(text_enc_depth, "Layers of the text transformer.", within(1, most::kLayers));
     D2_FIELD(text_seq_len, "Tokens of a text; longer ones are cut.", within(1, most::kTokens));
     D2_FIELD(text_heads, "Attention heads of the text transformer.", within(1, most::kHeads));
-    D2_FIELD(text_dim_head, "Width of each.", within(1, most::kHeadWidth));
+    D2_FIELD(text_dim_head,
+             "Width of an attention head of the text transformer.",
+             within(1, most::kHeadWidth));
     D2_FIELD(text_has_cls_token, "No effect: a text has a class token in any case.");
-    D2_FIELD(text_pad_id, "No effect: token 0 fills up a text, as in the reference's adapter.");
+    D2_FIELD(text_pad_id,
+             "No effect: texts are padded with token 0, as in the reference's "
+             "adapter.");
     D2_FIELD(text_rotary_pos_emb, "Rotary embeddings of the positions instead of learned ones.");
     D2_FIELD(text_causal_mask, "A causal text transformer. Must be false.");
-    D2_FIELD(text_eos_id, "No effect: only of a causal text transformer.");
+    D2_FIELD(text_eos_id, "No effect: only a causal text transformer has it.");
     D2_FIELD(text_encode_without_mask, "No effect: the reference's adapter gives no mask.");
     D2_FIELD(visual_enc_depth, "Layers of the image transformer.", within(1, most::kLayers));
     D2_FIELD(visual_heads, "Attention heads of the image transformer.", within(1, most::kHeads));
-    D2_FIELD(visual_dim_head, "Width of each.", within(1, most::kHeadWidth));
-    D2_FIELD(visual_image_size, "Side of the pictures it sees, pixels.", side());
-    D2_FIELD(visual_patch_size, "Side of a patch, pixels; divides `visual_image_size`.", side());
+    D2_FIELD(visual_dim_head,
+             "Width of an attention head of the image transformer.",
+             within(1, most::kHeadWidth));
+    D2_FIELD(visual_image_size, "Side of its input pictures in pixels.", side());
+    D2_FIELD(
+        visual_patch_size, "Side of a patch in pixels; must divide `visual_image_size`.", side());
     D2_FIELD(visual_patch_dropout, "No effect: all patches are seen.", within(0, 1));
     D2_FIELD(visual_has_cls_token, "No effect: a picture has a class token in any case.");
-    D2_FIELD(channels, "Channels of the pictures: 3.", within(1, most::kWidth));
+    D2_FIELD(channels, "Channels of the pictures; must be 3.", within(1, most::kWidth));
     D2_FIELD(use_all_token_embeds, "No effect: embeddings are those of the class tokens.");
     D2_FIELD(downsample_image_embeds, "Must be false.");
     D2_FIELD(decoupled_contrastive_learning, kOfTraining);
     D2_FIELD(extra_latent_projection, kOfTraining);
-    D2_FIELD(use_mlm, "A network beside the text transformer; its weights are left out.");
+    D2_FIELD(use_mlm,
+             "Whether the CLIP has a network for masked language modelling, which adds "
+             "a token. The weights of this network are left out.");
     D2_FIELD(text_ssl_loss_weight, kOfTraining);
-    D2_FIELD(use_visual_ssl, "A network beside the image transformer; its weights are left out.");
+    D2_FIELD(use_visual_ssl,
+             "Whether the CLIP has a network for self-supervision beside the "
+             "image transformer. The weights of this network are left out.");
     D2_FIELD(visual_ssl_type, kOfTraining, one_of({"simsiam", "simclr"}));
     D2_FIELD(visual_ssl_hidden_layer, kOfTraining);
     D2_FIELD(simclr_temperature, kOfTraining);

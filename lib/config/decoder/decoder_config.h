@@ -18,8 +18,8 @@ namespace dalle2 {
 
 struct UnetConfig {
   static constexpr const char* kDoc =
-      "One denoising network, the constructor arguments of the reference's Unet. Arrays over the "
-      "resolutions have one entry for each entry of `dim_mults`.";
+      "One denoising network. The keys are the constructor arguments of the reference's Unet. A "
+      "list over the resolutions has one entry for each entry of `dim_mults`.";
 
   int64_t dim = 0;                 // required
   std::vector<int64_t> dim_mults;  // required
@@ -64,8 +64,9 @@ struct UnetConfig {
   void fields(auto& f) {
     D2_REQUIRED(dim, "Base width of the network, in channels; even.", within(4, most::kDim));
     D2_REQUIRED(dim_mults,
-                "Width of each resolution as a multiple of `dim`, high to low resolution; the "
-                "image is halved between two entries. Starts with 1 unless `memory_efficient`.",
+                "Width of each resolution as a multiple of `dim`, from high to low resolution. "
+                "The side of the feature map is halved between two entries. The list starts "
+                "with 1 unless `memory_efficient` is true.",
                 within(1, most::kDimMult).not_empty());
     D2_FIELD(image_embed_dim,
              "Width of the image embeddings. Needed by the first unet, unless "
@@ -82,12 +83,13 @@ struct UnetConfig {
              within(1, most::kWidth));
     D2_FIELD(self_attn, "Full self attention, for all resolutions or for each.");
     D2_FIELD(attn_dim_head,
-             "Width of a head of the self attention. (Cross attention always has 8 heads of 64.)",
+             "Width of a head of the self attention. (Cross attention always has 8 heads of "
+             "width 64.)",
              within(1, most::kHeadWidth));
     D2_FIELD(attn_heads, "Heads of the self attention.", within(1, most::kHeads));
     D2_FIELD(init_cross_embed,
-             "Start with parallel convolutions of several kernel sizes; false for one of "
-             "`init_conv_kernel_size`.");
+             "Start with parallel convolutions of several kernel sizes. False: one convolution "
+             "with the kernel size `init_conv_kernel_size`.");
     D2_FIELD(num_image_tokens,
              "Conditioning tokens made from the image embedding.",
              within(1, most::kTokens));
@@ -116,10 +118,10 @@ struct UnetConfig {
              "Width after the first convolution; null or equal to `dim`.",
              within(1, most::kWidth));
     D2_FIELD(init_conv_kernel_size,
-             "Kernel of the first convolution without `init_cross_embed`; odd.",
+             "Kernel size of the first convolution if `init_cross_embed` is false; odd.",
              within(1, most::kKernel));
     D2_FIELD(init_cross_embed_kernel_sizes,
-             "Kernels of the first convolutions; all odd.",
+             "Kernel sizes of the first convolutions if `init_cross_embed` is true; all odd.",
              within(1, most::kKernel).not_empty());
     D2_FIELD(resnet_groups,
              "Groups of the group norms, for all resolutions or for each; must divide the widths.",
@@ -129,18 +131,22 @@ struct UnetConfig {
     D2_FIELD(num_resnet_blocks,
              "Residual blocks in addition to the first one, for all resolutions or for each.",
              within(0, most::kLayers));
-    D2_FIELD(cross_embed_downsample, "Halve the image with convolutions of several kernel sizes.");
+    D2_FIELD(cross_embed_downsample,
+             "Halve the side of the feature map with parallel "
+             "convolutions of several kernel sizes.");
     D2_FIELD(cross_embed_downsample_kernel_sizes,
-             "Kernels of `cross_embed_downsample`; all even.",
+             "Kernel sizes of `cross_embed_downsample`; all even.",
              within(2, most::kKernel).not_empty());
     D2_FIELD(memory_efficient,
-             "Halve the image before the blocks of a resolution, not after (one more halving in "
-             "total).");
+             "Halve the side of the feature map before the blocks of a resolution, not after "
+             "them (one more halving in total).");
     D2_FIELD(scale_skip_connection, "Multiply the skip connections by 2^-0.5.");
     D2_FIELD(pixel_shuffle_upsample,
-             "Double the image by pixel shuffle; false for nearest neighbour and a convolution.");
-    D2_FIELD(
-        final_conv_kernel_size, "Kernel of the last convolution; odd.", within(1, most::kKernel));
+             "Double the side of the feature map by pixel shuffle. False: by nearest-neighbour "
+             "interpolation and a convolution.");
+    D2_FIELD(final_conv_kernel_size,
+             "Kernel size of the last convolution; odd.",
+             within(1, most::kKernel));
     D2_FIELD(combine_upsample_fmaps,
              "Feed the outputs of all resolutions into the last block (U-squared net); `dim` must "
              "be divisible by 8.");
@@ -175,17 +181,18 @@ struct LatentConfig {
     D2_FIELD(model, "The `vae` section of that VAE. Null: the one in the checkpoint.");
     D2_FIELD(use_ema, "Use the averaged weights if the file has them.");
     D2_FIELD(scale,
-             "Extension: latents are multiplied by this factor before they are noised. The noise "
-             "schedules need 1 over the standard deviation of the latents, which a run prints. The "
-             "reference uses 1.",
+             "Extension: latents are multiplied by this factor before they are noised. The "
+             "noise schedules are made for latents with a standard deviation of 1. Set 1 "
+             "divided by the standard deviation that a run prints. The reference uses 1.",
              above(0));
   }
 };
 
 struct DecoderConfig {
   static constexpr const char* kDoc =
-      "The cascade of diffusion models, the constructor arguments of the reference's Decoder. "
-      "Arrays over the unets have one entry for each unet.";
+      "The cascade of diffusion models. The keys are the constructor arguments of the "
+      "reference's Decoder. A list over the unets has one entry for each unet. The upper unets "
+      "are all unets but the first.";
   /// The reference's constructor refuses what it does not know.
   static constexpr UnknownKeys kUnknownKeys = UnknownKeys::fatal;
 
@@ -230,10 +237,10 @@ struct DecoderConfig {
   void fields(auto& f) {
     D2_REQUIRED(unets, "The networks of the cascade, low to high resolution.", not_empty());
     D2_FIELD(image_size,
-             "Side of the images in pixels, for a single unet.",
+             "Side of the pictures in pixels, for a single unet.",
              within(1, most::kImageSide));
     D2_FIELD(image_sizes,
-             "Side of each unet's images in pixels. The list is sorted and duplicates are "
+             "Side of each unet's pictures in pixels. The list is sorted and duplicates are "
              "removed; one size per unet must remain. Set either this key or `image_size`.",
              within(1, most::kImageSide).not_empty());
     D2_FIELD(clip,
@@ -243,19 +250,18 @@ struct DecoderConfig {
              "VQGAN-VAEs for the first unets, which then work in latent space; null for a unet "
              "that works on pixels. Needs `auto_normalize_img`.",
              Limits{}.one_is_list());
-    D2_FIELD(channels, "Channels of the images.", within(1, most::kWidth));
+    D2_FIELD(channels, "Channels of the pictures.", within(1, most::kWidth));
     D2_FIELD(timesteps,
              "Steps of the noising chain in training, the same for every unet.",
              within(1, most::kTimesteps));
-    D2_FIELD(
-        sample_timesteps,
-        "Steps when sampling, for all unets or for each: fewer than `timesteps` samples with DDIM; "
-        "null or equal takes all steps of the chain (DDPM).",
-        within(1, most::kTimesteps));
+    D2_FIELD(sample_timesteps,
+             "Number of sampling steps, for all unets or for each. A number below `timesteps` uses "
+             "DDIM. Null, or the same number, takes all steps of the chain (DDPM).",
+             within(1, most::kTimesteps));
     D2_FIELD(loss_type, "Distance between prediction and target: absolute, squared, or Huber.");
     D2_FIELD(beta_schedule,
-             "Noise schedule of each unet; null is cosine for all but the last of several unets, "
-             "which is linear.");
+             "Noise schedule of each unet. Null: cosine, but linear for the last of several "
+             "unets.");
     D2_FIELD(learned_variance,
              "Also learn the variance (Nichol & Dhariwal 2021). A single value applies to the "
              "**first unet only**; the other unets do not learn it.");
@@ -264,25 +270,25 @@ struct DecoderConfig {
              within(0, 1));
     D2_FIELD(text_cond_drop_prob, "Probability of dropping the text encodings.", within(0, 1));
     D2_FIELD(predict_x_start,
-             "Predict the clean image instead of the noise, for all unets or for each.");
+             "Predict the clean picture instead of the noise, for all unets or for each.");
     D2_FIELD(predict_v,
              "Predict v (Salimans & Ho 2022), for all unets or for each; takes precedence over "
              "`predict_x_start`.");
     D2_FIELD(
         predict_x_start_for_latent_diffusion,
-        "Predict the clean image in stages that work in a VAE's latent space, the noise in the "
-        "others; takes precedence over `predict_x_start`.");
+        "Predict the clean latent in stages that work in a VAE's latent space, and the noise in "
+        "the other stages; takes precedence over `predict_x_start`.");
     D2_FIELD(random_crop_sizes,
-             "Side of the random crop on which each unet trains; null for whole images. The "
-             "first unet must have null.",
+             "Side in pixels of the random crop on which each unet trains; null for whole "
+             "pictures. The first unet must have null.",
              within(1, most::kImageSide));
     D2_FIELD(use_noise_for_lowres_cond,
-             "Noise the low resolution image (Imagen), for all upper unets or for each.");
+             "Add noise to the low-resolution picture (Imagen), for all upper unets or for each.");
     D2_FIELD(use_blur_for_lowres_cond,
-             "Blur the low resolution image, for all upper unets or for each. Each upper unet "
+             "Blur the low-resolution picture, for all upper unets or for each. Each upper unet "
              "needs noise or blur.");
     D2_FIELD(lowres_downsample_first,
-             "Shrink the image to the previous unet's size before it is blurred and enlarged.");
+             "Shrink the picture to the previous unet's size before it is blurred and enlarged.");
     D2_FIELD(blur_prob, "Probability of blurring a batch.", within(0, 1));
     D2_FIELD(blur_sigma,
              "Standard deviation of the blur in pixels, or a range [low, high] from which it is "
@@ -293,7 +299,7 @@ struct DecoderConfig {
              "one is drawn for each batch.",
              within(1, most::kKernel));
     D2_FIELD(lowres_noise_sample_level,
-             "Noise level of the low resolution image when sampling; 1 is pure noise.",
+             "Noise level of the low-resolution picture when sampling; 1 is pure noise.",
              at_least(0).below(1));
     D2_FIELD(clip_denoised, "No effect, as in the reference: sampling always clips.");
     D2_FIELD(clip_x_start, "No effect, as in the reference: sampling always clips.");
@@ -306,7 +312,7 @@ struct DecoderConfig {
              at_least(0));
     D2_FIELD(unconditional, "No image or text conditioning at all; no embeddings are read.");
     D2_FIELD(auto_normalize_img,
-             "Map images from [0, 1] to [-1, 1] internally; false if they are already in [-1, "
+             "Map pictures from [0, 1] to [-1, 1] internally; false if they are already in [-1, "
              "1].");
     D2_FIELD(use_dynamic_thres, "Dynamic thresholding when sampling (Imagen).");
     D2_FIELD(dynamic_thres_percentile,
@@ -322,7 +328,7 @@ struct DecoderConfig {
              within(0, 1));
     D2_FIELD(zero_terminal_snr,
              "Extension: rescale the schedule so that its last step is pure noise (Lin et al. "
-             "2023); needs `predict_v` or `predict_x_start`.");
+             "2023); needs `predict_v` or `predict_x_start`, and excludes `learned_variance`.");
     f.note(!clip_denoised, "clip_denoised", "has no effect, as in the reference");
     f.note(clip_adapter_overrides.value_or(RawJson{"{}"}).text != "{}",
            "clip_adapter_overrides",

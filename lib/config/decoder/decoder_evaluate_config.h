@@ -39,14 +39,16 @@ inline constexpr std::array enum_names<NetworkResize> = {"tf1", "antialias", "cl
 
 namespace detail {
 inline constexpr const char* kNetworkDoc =
-    "TorchScript of the network, the same for all metrics; name it once. "
-    "`scripts/export_inception.py` makes it from the published weights.";
-inline constexpr const char* kNormalizeDoc = "Images are floats in [0, 1]; only false fits here.";
+    "TorchScript file of the Inception network. The metrics share one file, so give it for one "
+    "of them. `scripts/export_inception.py` makes the file from the published weights.";
+inline constexpr const char* kNormalizeDoc =
+    "Must be false: the pictures are bytes, whose "
+    "range is known.";
 inline constexpr const char* kNormalizeRule =
     "must be false, got true: the images are bytes, whose range is known";
 inline constexpr const char* kResetDoc =
-    "No effect: features of real images are cached by content, so they are never those of other "
-    "images.";
+    "No effect: the features of real pictures are cached by content, so the cache never holds "
+    "those of other pictures.";
 }  // namespace detail
 
 struct FidConfig {
@@ -61,11 +63,11 @@ struct FidConfig {
   std::optional<bool> antialias;
 
   void fields(auto& f) {
-    D2_FIELD(feature, "Layer of the Inception network.");
+    D2_FIELD(feature, "Layer of the Inception network, other than `logits_unbiased`.");
     D2_FIELD(reset_real_features, detail::kResetDoc);
     D2_FIELD(normalize, detail::kNormalizeDoc);
     D2_FIELD(input_img_size,
-             "Channels, height and width the network expects; only 3, 299, 299 fits here.",
+             "Channels, height and width that the network expects; must be [3, 299, 299].",
              within(1, most::kImageSide).entries(3));
     D2_FIELD(feature_extractor_weights_path, detail::kNetworkDoc, not_empty());
     D2_FIELD(antialias,
@@ -117,13 +119,16 @@ struct KidConfig {
 
   void fields(auto& f) {
     D2_FIELD(feature, "Layer of the Inception network.");
-    D2_FIELD(subsets, "Subsets that are drawn.", within(1, most::kBatch));
+    D2_FIELD(subsets, "Number of random subsets of the samples.", within(1, most::kBatch));
     D2_FIELD(subset_size,
-             "Samples of a subset; at most `evaluate.n_evaluation_samples`.",
+             "Number of samples in a subset; at most `evaluate.n_evaluation_samples`.",
              within(2, most::kBatch));
     D2_FIELD(degree, "Degree of the polynomial kernel.", within(1, most::kLayers));
-    D2_FIELD(gamma, "Scale of the kernel's product; null for 1 / features.", above(0));
-    D2_FIELD(coef, "Constant of the kernel.", above(0));
+    D2_FIELD(gamma,
+             "Factor of the scalar product in the kernel; null for 1 / (number of "
+             "features).",
+             above(0));
+    D2_FIELD(coef, "Constant term of the kernel.", above(0));
     D2_FIELD(reset_real_features, detail::kResetDoc);
     D2_FIELD(normalize, detail::kNormalizeDoc);
     D2_FIELD(feature_extractor_weights_path, detail::kNetworkDoc, not_empty());
@@ -143,7 +148,7 @@ struct PrecisionRecallConfig {
   void fields(auto& f) {
     D2_FIELD(feature, "Layer of the Inception network.");
     D2_FIELD(neighborhood,
-             "The number k: the ball around an image reaches to its k-th nearest other image.",
+             "The number k: the ball around a picture reaches to the k-th nearest other picture.",
              within(1, most::kBatch));
     D2_FIELD(feature_extractor_weights_path, detail::kNetworkDoc, not_empty());
   }
@@ -164,14 +169,14 @@ struct FrechetDistanceConfig {
   void fields(auto& f) {
     D2_FIELD(
         feature_extractor_weights_path,
-        "TorchScript of the network: pictures [n, 3, image_size, image_size] in, features [n, d] "
-        "out.",
+        "TorchScript file of the network. It turns pictures [n, 3, image_size, image_size] into "
+        "features [n, d].",
         not_empty());
     D2_FIELD(image_size, "Side of its input pictures in pixels.", within(1, most::kImageSide));
     D2_FIELD(resize, "How pictures are resized to `image_size`.");
     D2_FIELD(
         mean, "Subtracted from each channel of a picture in [0, 1].", within(-1e3, 1e3).entries(3));
-    D2_FIELD(std, "Divisor of each channel after that.", above(0).entries(3));
+    D2_FIELD(std, "Divisor of each channel after `mean` has been subtracted.", above(0).entries(3));
   }
 };
 
@@ -186,12 +191,14 @@ struct LpipsConfig {
 
   void fields(auto& f) {
     D2_FIELD(net_type, "Network whose features are compared.");
-    D2_FIELD(reduction, "How the distances of the pairs are combined: `mean` or `sum`.");
-    D2_FIELD(normalize, "No effect: the range of the images, [0, 1] or [-1, 1], is known.");
-    D2_FIELD(
-        weights_path,
-        "TorchScript of the backbone and its linear layers: `scripts/export_lpips.py` makes it.",
-        not_empty());
+    D2_FIELD(reduction,
+             "How the distances of the pairs are combined: `mean` or `sum`. `none` "
+             "is refused.");
+    D2_FIELD(normalize, "No effect: the range of the pictures, [0, 1] or [-1, 1], is known.");
+    D2_FIELD(weights_path,
+             "TorchScript file of the backbone and its linear layers. `scripts/export_lpips.py` "
+             "makes the file.",
+             not_empty());
     f.check(reduction != LpipsReduction::none,
             "reduction",
             "must be one of \"mean\" \"sum\", got \"none\": the log takes one figure");
@@ -208,11 +215,17 @@ struct ClipScoreConfig {
 
   std::optional<std::string> sha256() const { return clip ? clip->sha256 : own_sha256; }
 
-  void fields(auto& f) { D2_FIELD(clip, "The CLIP that computes the score; null: decoder.clip."); }
+  void fields(auto& f) {
+    D2_FIELD(clip,
+             "The CLIP that computes the score; null for "
+             "`decoder.clip`.");
+  }
 };
 
 struct DecoderEvaluateConfig {
-  static constexpr const char* kDoc = "Metrics over samples; `{}` computes none.";
+  static constexpr const char* kDoc =
+      "Metrics of drawn pictures, computed after each "
+      "validation; `{}` computes none.";
 
   int64_t n_evaluation_samples = 1000;
   // Keys as torchmetrics and the reference spell them.
@@ -227,25 +240,27 @@ struct DecoderEvaluateConfig {
   std::optional<std::string> cache_path;
 
   void fields(auto& f) {
-    D2_FIELD(n_evaluation_samples, "Images drawn for the metrics.", within(1, most::kEpochs));
+    D2_FIELD(n_evaluation_samples,
+             "Number of pictures drawn for the metrics.",
+             within(1, most::kEpochs));
     D2_FIELD(FID, "Arguments of the Fréchet inception distance; null switches it off.");
     D2_FIELD(IS, "Arguments of the inception score; null switches it off.");
     D2_FIELD(KID, "Arguments of the kernel inception distance; null switches it off.");
     D2_FIELD(LPIPS, "Arguments of LPIPS; null switches it off.");
     D2_FIELD(PR, "Arguments of precision and recall; null switches them off.");
-    D2_FIELD(FD, "Fréchet distance with your own network; null turns it off.");
-    D2_FIELD(
-        clip_score,
-        "CLIP score: 100 times the mean cosine between pictures and their captions, at least 0; "
-        "null turns it off, `{}` uses the CLIP of decoder.clip.");
+    D2_FIELD(FD, "Arguments of the Fréchet distance with your own network; null switches it off.");
+    D2_FIELD(clip_score,
+             "Arguments of the CLIP score: 100 times the mean cosine between pictures and their "
+             "captions, or 0 if that is negative. Null switches it off; `{}` uses the CLIP of "
+             "`decoder.clip`.");
     D2_FIELD(resize,
-             "How images are resized for the Inception network: `tf1` as in pytorch-fid and "
+             "How pictures are resized for the Inception network: `tf1` as in pytorch-fid and "
              "torch-fidelity, `antialias` as in torchmetrics since 1.8, `clean` as in "
              "clean-fid. Metrics with different methods are not comparable. Null: as "
              "`FID.antialias` says, otherwise `tf1`.");
     D2_FIELD(cache_path,
-             "Folder in which the features of real images are cached for later runs. Null: "
-             "`metrics` in tracker.data_path.",
+             "Folder in which the features of real pictures are cached for later runs. Null: "
+             "`metrics` in `tracker.data_path`.",
              not_empty());
     f.check(!KID || KID->subset_size <= n_evaluation_samples,
             "KID/subset_size",

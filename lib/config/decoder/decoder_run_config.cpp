@@ -17,45 +17,47 @@ namespace {
 constexpr const char* kDecoderRules = R"(
 ## Rules between the sections
 
-| when | then |
+| if | then |
 |---|---|
-| a unet has `cond_on_text_encodings` | give `data.text_embeddings_url`, `data.embeddings_in_tar` or `decoder.clip` |
-| no unet has it | `data.text_embeddings_url` must be absent |
-| not `decoder.unconditional` | give `data.img_embeddings_url`, `data.embeddings_in_tar` or `decoder.clip` |
-| `decoder.clip`, with text | give at most one of the two embedding urls |
-| `decoder.clip`, without text | `data.img_embeddings_url` must be absent |
-| `decoder.clip` | not `decoder.unconditional` |
-| a value of `train` is a list | it has one entry for each unet |
-| `train.cond_scale` is not 1 | a `cond_drop_prob` of the decoder is above 0 |
-| `train.min_snr_gamma` of a unet | its `decoder.p2_loss_weight_gamma` is 0 |
-| `train.dream.enabled` | every trained unet predicts the noise |
-| `data.resample_train` | `train.epoch_samples` should limit the epoch |
+| a unet has `cond_on_text_encodings` | `data.text_embeddings_url`, `data.embeddings_in_tar` or `decoder.clip` is given |
+| no unet has `cond_on_text_encodings` | `data.text_embeddings_url` is absent |
+| `decoder.unconditional` is false | `data.img_embeddings_url`, `data.embeddings_in_tar` or `decoder.clip` is given |
+| `decoder.clip` is given, and a unet has `cond_on_text_encodings` | `data.img_embeddings_url` or `data.text_embeddings_url` is absent |
+| `decoder.clip` is given, and no unet has `cond_on_text_encodings` | `data.img_embeddings_url` is absent |
+| `decoder.clip` is given | `decoder.unconditional` is false |
+| `data.latents_in_tar` is true | `decoder.vae` has a VAE for the first unet, and no transform is random |
+| a key of `train` has a list instead of one value | the list has one entry for each unet |
+| `train.cond_scale` is not 1 | `decoder.image_cond_drop_prob` or `decoder.text_cond_drop_prob` is above 0 |
+| `train.min_snr_gamma` is set for a unet | `decoder.p2_loss_weight_gamma` of this unet is 0 |
+| `train.dream.enabled` is true | every trained unet predicts the noise |
+| `data.resample_train` is true | `train.epoch_samples` is given; otherwise a warning appears, and the first epoch never ends |
 
 These rules apply to every kind of run:
 
-| when | then |
+| if | then |
 |---|---|
-| `train.use_ema` is false | no other key of the averages has an effect |
+| `train.use_ema` is false | `train.ema`, the keys `train.ema_*` and `train.update_model_with_ema_every` have no effect |
 | `train.ema.kind` is `ema_pytorch` | the other keys of `train.ema` keep their defaults |
-| `train.ema.kind` is `diffusers` | `train.update_model_with_ema_every` is null |
-| a width of `train.post_hoc_ema` is given | `train.post_hoc_ema.save_every_n_steps` is also given |
+| `train.ema.kind` is `diffusers` | `train.update_model_with_ema_every` is null, and the keys `train.ema_*` have no effect |
+| `train.post_hoc_ema.sigmas` is changed | `train.post_hoc_ema.save_every_n_steps` is given |
 | `train.lora.rank` is 0 | `train.frozen_dtype` is `fp32`, and no saver has the `save_type` `lora` |
 | a run resumes from a checkpoint | its config gives weights and data the same meaning, or `train.allow_changed_config` is true |
 
 ## Derived values of each unet
 
 - **Sizes.** `image_sizes` is sorted and duplicates are removed; the first unet has the smallest
-  size. Each size (and crop size) must be divisible by 2 for each halving. The number of halvings is
-  one less than the number of `dim_mults`, or equal to it with `memory_efficient`.
+  size. Each size (and crop size) must be divisible by 2 for each halving; with a VAE, the side of
+  the latent must be. The number of halvings is one less than the number of `dim_mults`, or equal to
+  it with `memory_efficient`.
 - **Inputs.** The first unet receives the image embedding (unless `unconditional`), and each other
-  unet receives the low-resolution image of the previous one. Unets with `cond_on_text_encodings`
+  unet receives the low-resolution picture of the previous unet. Unets with `cond_on_text_encodings`
   also receive the text encodings.
 - **Schedules.** Every beta must stay below 1: 21 `timesteps` are enough for `linear`, `quadratic`
-  and `sigmoid`. `jsd` ends at beta = 1, which leaves nothing of the image in the last step. It is
-  allowed if this does no harm: without `learned_variance`, and either with `predict_v` or
-  `predict_x_start` or with `sample_timesteps` below `timesteps - 1`, because DDIM must not start at
-  the last step. `zero_terminal_snr` also ends at beta = 1, and always needs `predict_v` or
-  `predict_x_start`.
+  and `sigmoid`. `jsd` ends at beta = 1, which leaves nothing of the picture in the last step. A
+  unet with `jsd` therefore cannot have `learned_variance`, nor `sample_timesteps` equal to
+  `timesteps - 1`, because DDIM must not start at the last step. If the unet predicts the noise, its
+  `sample_timesteps` must be below `timesteps - 1`. `zero_terminal_snr` also ends at beta = 1. The
+  same conditions apply, and the unet must have `predict_v` or `predict_x_start`.
 - **Widths.** `init_dim` must equal `dim`, and `dim_mults` must start with 1 unless
   `memory_efficient`, because the last block of the network has this shape. `resnet_groups` must
   divide every width.
@@ -257,7 +259,7 @@ LoadedDecoderConfig parse_decoder_config(const std::string& json,
 
 ConfigKind decoder_kind() {
   ConfigKind kind =
-      kind_row<TrainDecoderConfig, parse_decoder_config>("", "The sections", kDecoderRules);
+      kind_row<TrainDecoderConfig, parse_decoder_config>("", "a decoder", kDecoderRules);
   kind.sample_input = [](const Json& config) {
     const Json::json_pointer flag("/decoder/unconditional");
     return config.contains(flag) && config.at(flag) == true ? "--num 16"

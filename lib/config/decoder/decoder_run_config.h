@@ -27,25 +27,24 @@ struct DecoderOnlyTrainConfig {
 
   void fields(auto& f) {
     D2_FIELD(n_sample_images,
-             "Images drawn for the logs, for the training and for the test shards; 0 for none.",
+             "Number of pictures drawn for the log with samples of the training shards, and as "
+             "many with samples of the test shards; 0 for none.",
              within(0, most::kPictures));
     D2_FIELD(cond_scale, "Strength of classifier-free guidance when sampling; 1 means none.");
-    D2_FIELD(
-        unet_training_mask,
-        "The unets to train; null for all. Untrained unets take no memory; real images replace "
-        "their output.",
-        not_empty());
+    D2_FIELD(unet_training_mask,
+             "True for each unet that is trained; null trains all. Untrained unets take no memory, "
+             "and real pictures replace their output.",
+             not_empty());
     D2_FIELD(
         noise_offset,
-        "Adds noise of this strength that is the same in all pixels of a channel. The network then "
-        "learns pictures that are bright or dark as a whole; 0.05 to 0.1 is usual.",
+        "Strength of added noise that is the same in all pixels of a channel. The network then "
+        "learns to draw pictures that are bright or dark as a whole; 0.05 to 0.1 is usual.",
         at_least(0));
-    D2_FIELD(
-        memory_budget_gib,
-        "Extension: the peak memory in GiB that a process may take (with a GPU, GPU memory). If a step "
-        "needs more, the backward pass computes activations again instead of keeping them, level by "
-        "level from the largest feature maps on, until the estimate fits. Null: no limit.",
-        above(0));
+    D2_FIELD(memory_budget_gib,
+             "Largest peak memory of a process in GiB (on a GPU: of GPU memory). If a step needs "
+             "more, the backward pass computes activations again instead of keeping them, level by "
+             "level from the largest feature maps on, until the estimate fits. Null: no limit.",
+             above(0));
   }
 };
 

@@ -18,7 +18,8 @@ namespace dalle2 {
 
 struct PriorNetworkConfig {
   static constexpr const char* kDoc =
-      "The transformer, the constructor arguments of the reference's DiffusionPriorNetwork.";
+      "The transformer. The keys are the constructor arguments of the reference's "
+      "DiffusionPriorNetwork.";
   /// The reference's constructor refuses what it does not know.
   static constexpr UnknownKeys kUnknownKeys = UnknownKeys::fatal;
 
@@ -52,8 +53,8 @@ struct PriorNetworkConfig {
              "Text tokens; longer texts are cut, shorter ones padded. Null is 256.",
              within(1, most::kTokens));
     D2_FIELD(num_timesteps,
-             "Embed timesteps with a table of this size, which must equal `prior.timesteps`; null "
-             "for a network over their sines and cosines.",
+             "Size of a table that embeds the timesteps; must equal `prior.timesteps`. Null: "
+             "instead of a table, a small network embeds their sines and cosines.",
              within(1, most::kTimesteps));
     D2_FIELD(num_time_embeds, "Tokens made from the timestep.", within(1, most::kTokens));
     D2_FIELD(
@@ -78,8 +79,8 @@ struct PriorNetworkConfig {
 
 struct PriorConfig {
   static constexpr const char* kDoc =
-      "The diffusion prior, which makes image embeddings from text: the constructor arguments of "
-      "the reference's DiffusionPrior.";
+      "The diffusion prior, which makes image embeddings from text. The keys are the "
+      "constructor arguments of the reference's DiffusionPrior.";
   /// The reference's constructor refuses what it does not know.
   static constexpr UnknownKeys kUnknownKeys = UnknownKeys::fatal;
 
@@ -117,28 +118,28 @@ struct PriorConfig {
   }
 
   void fields(auto& f) {
-    D2_FIELD(
-        clip,
-        "A frozen CLIP that makes the embeddings and encodings of the captions of data.meta_url.");
+    D2_FIELD(clip,
+             "A frozen CLIP that computes embeddings and encodings of the captions in "
+             "`data.meta_url`.");
     D2_REQUIRED(net, "The network.");
     D2_REQUIRED(image_embed_dim, "Width of the image and text embeddings.", within(1, most::kDim));
-    D2_FIELD(image_size,
-             "No effect: embeddings are read, not made from images.",
-             within(1, most::kImageSide));
-    D2_FIELD(image_channels, "No effect, as `image_size`.", within(1, most::kWidth));
-    D2_FIELD(timesteps, "Steps of the noising chain in training.", within(1, most::kTimesteps));
     D2_FIELD(
-        sample_timesteps,
-        "Steps when sampling: fewer than `timesteps` samples with DDIM; null or equal takes all "
-        "steps of the chain (DDPM).",
-        within(2, most::kTimesteps));
+        image_size, "No effect: the embeddings do not depend on it.", within(1, most::kImageSide));
+    D2_FIELD(image_channels, "No effect, like `image_size`.", within(1, most::kWidth));
+    D2_FIELD(timesteps, "Steps of the noising chain in training.", within(1, most::kTimesteps));
+    D2_FIELD(sample_timesteps,
+             "Number of sampling steps. A number below `timesteps` uses DDIM. Null, or the same "
+             "number, takes all steps of the chain (DDPM).",
+             within(2, most::kTimesteps));
     D2_FIELD(cond_drop_prob,
              "Probability of dropping the text and, independently, the image embedding, for "
              "classifier-free guidance.",
              within(0, 1));
-    D2_FIELD(text_cond_drop_prob, "That of the text; null for `cond_drop_prob`.", within(0, 1));
+    D2_FIELD(text_cond_drop_prob,
+             "Probability of dropping the text; null for `cond_drop_prob`.",
+             within(0, 1));
     D2_FIELD(image_cond_drop_prob,
-             "That of the noised image embedding; null for `cond_drop_prob`.",
+             "Probability of dropping the noised image embedding; null for `cond_drop_prob`.",
              within(0, 1));
     D2_FIELD(loss_type, "Distance between prediction and target: absolute, squared, or Huber.");
     D2_FIELD(predict_x_start, "Predict the clean embedding; false for the noise.");
@@ -150,10 +151,14 @@ struct PriorConfig {
              "Scale the estimate of the clean embedding to the norm `image_embed_scale` at every "
              "step of sampling. Only with `predict_x_start`.");
     D2_FIELD(sampling_final_clamp_l2norm,
-             "The same once, at the end. Only with `predict_x_start`.");
+             "Scale the sampled embedding to the norm `image_embed_scale` once, at the end of "
+             "sampling. Only with `predict_x_start`.");
     D2_FIELD(training_clamp_l2norm,
-             "The same for the prediction in training. Only with `predict_x_start`.");
-    D2_FIELD(init_image_embed_l2norm, "The same for the noise that sampling starts from.");
+             "Scale the prediction in training to the norm `image_embed_scale`. Only with "
+             "`predict_x_start`.");
+    D2_FIELD(init_image_embed_l2norm,
+             "Scale the noise that sampling starts from to the norm "
+             "`image_embed_scale`.");
     D2_FIELD(
         image_embed_scale,
         "Factor by which embeddings are multiplied before they are noised. Null for the square "

@@ -19,12 +19,12 @@ namespace dalle2 {
 
 struct PriorDataConfig {
   static constexpr const char* kDoc =
-      "Where the samples come from: folders of .npy files with one embedding per row, on this "
-      "machine, in S3 (s3://BUCKET/FOLDER), in a repository of the Hugging Face hub "
-      "(hf://OWNER/NAME/FOLDER or hf://datasets/OWNER/NAME/FOLDER, with @REVISION after NAME for a "
-      "revision other than main) or behind a web page that links them, and captions. The files of a "
-      "folder and of the folders below it are joined in the order of their paths. Row n of each "
-      "folder belongs to sample n.";
+      "Where the samples come from: folders of `.npy` files with one embedding per row, and "
+      "captions. A folder is on this machine, in S3 (`s3://BUCKET/FOLDER`), in a repository of "
+      "the Hugging Face hub (`hf://OWNER/NAME/FOLDER` or `hf://datasets/OWNER/NAME/FOLDER`, "
+      "with `@REVISION` after `NAME` for a revision other than `main`), or the URL of a web "
+      "page that links the files. The files of a folder and of the folders below it are joined "
+      "in the order of their paths. Row n of each folder belongs to sample n.";
 
   std::optional<std::string> image_url;
   std::optional<std::string> text_url;
@@ -39,8 +39,9 @@ struct PriorDataConfig {
 
   void fields(auto& f) {
     D2_FIELD(image_url,
-             "Folder of the image embeddings, [n, image_embed_dim]. With prior.clip, it may be "
-             "left out if data.meta_url has shards: the CLIP then also embeds their pictures.",
+             "Folder of the image embeddings, [n, image_embed_dim]. With `prior.clip`, this key "
+             "may be absent if `data.meta_url` has shards: the CLIP then also embeds their "
+             "pictures.",
              not_empty());
     D2_FIELD(text_url, "Folder of the text embeddings, [n, image_embed_dim].", not_empty());
     D2_FIELD(text_encodings_url,
@@ -49,8 +50,8 @@ struct PriorDataConfig {
              not_empty());
     D2_FIELD(
         meta_url,
-        "Captions of the rows, from which prior.clip computes embeddings and encodings: a file, "
-        "or a folder of files that are joined in the order of their paths. `.txt` has one "
+        "Captions of the rows, from which `prior.clip` computes embeddings and encodings: a "
+        "file, or a folder of files that are joined in the order of their paths. `.txt` has one "
         "caption per line; `.jsonl` has one object with the key `caption` per line; `.parquet` "
         "has a column `caption` (in programs that were built with Arrow); `.tar` has samples "
         "with a field `txt`.",
@@ -62,11 +63,12 @@ struct PriorDataConfig {
     D2_REQUIRED(splits,
                 "Fractions of the rows, in their stored order: first `train`, then `val`, then "
                 "the rest.");
-    D2_REQUIRED(batch_size, "Samples per step.", within(1, most::kBatch));
+    D2_REQUIRED(batch_size, "Samples per step and process.", within(1, most::kBatch));
     D2_FIELD(
         shuffle_rows,
         "Shuffle the training rows in each epoch. The order depends only on the seed, the epoch "
-        "and the number of rows. Remote rows are shuffled within 16 blocks of 4 MB at a time.");
+        "and the number of rows. Remote rows are fetched in blocks of 4 MiB, and shuffled "
+        "within 16 blocks at a time.");
     D2_FIELD(num_data_points, "Largest number of rows to use.", within(1, most::kSamples));
     D2_FIELD(eval_every_seconds, "Seconds between two validations.", within(0, most::kSeconds));
   }
@@ -94,7 +96,7 @@ struct PriorOnlyTrainConfig {
     D2_FIELD(num_samples_seen,
              "Number of samples that count as seen at the start.",
              within(0, most::kSamples));
-    D2_FIELD(random_seed, "The reference's name of the root key `seed`.", at_least(0));
+    D2_FIELD(random_seed, "The reference's name for the root key `seed`.", at_least(0));
   }
 };
 
@@ -103,8 +105,8 @@ struct PriorTrainConfig : OptimizerConfig<Single>,
                           SharedTrainConfig,
                           PriorOnlyTrainConfig {
   static constexpr const char* kDoc =
-      "The optimisation and the loop. (`ema_beta`: the reference's config says 0.99, but its runs "
-      "use 0.9999, because the value has no effect.)";
+      "The optimisation and the loop. (In the reference's config, `ema_beta` is 0.99, but has "
+      "no effect. Its runs use 0.9999, which is the default here.)";
   static constexpr std::array kMovedKeys = {
       MovedKey{"stop_after_skipped", "/train/non_finite/after"}};
 

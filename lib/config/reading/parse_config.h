@@ -56,16 +56,18 @@ LoadedConfig parse_config(const std::string& json,
 }
 
 /// The row of a kind. @tparam Config with its kKind @tparam parse reads a text: (json, origin, options)
-/// @param before what stands before the tables of the kind @param title of its sections
+/// @param before what stands before the tables of the kind @param name "a decoder"
 /// @param after what stands after them
 template <class Config, auto parse>
-ConfigKind kind_row(std::string before, std::string title, std::string after = "") {
+ConfigKind kind_row(std::string before, std::string name, std::string after = "") {
+  const std::string title = fmt::format("The sections of {}'s file", name);
   return {.key = Config::kKind,
+          .name = std::move(name),
           .fill_in = [](const std::string& json,
                         const ReadOptions& options) { return parse(json, "", options).full_json; },
           .schema = [] { return struct_schema(Config{}); },
           .docs =
-              [before = std::move(before), title = std::move(title), after = std::move(after)] {
+              [before = std::move(before), title, after = std::move(after)] {
                 return before + Tables::section_of(Config{}, "", title) + after;
               }};
 }

@@ -36,10 +36,16 @@ template <class T>
 std::string type_text(const Limits& limits) {
   if constexpr (OptionalTraits<T>::is_optional) {
     using Value = typename OptionalTraits<T>::Value;
-    const char* off = limits.false_is_null_    ? ", false or null"
-                      : IsVector<Value>::value ? ", or null"
-                                               : " or null";
-    return type_text<Value>(limits) + off;
+    const std::string type = type_text<Value>(limits);
+    if constexpr (IsVector<Value>::value && !std::is_same_v<Value, std::vector<TransformConfig>>) {
+      using Item = typename ValueOf<Value>::Type;
+      if (!limits.one_is_list_) return "null, or a " + type;
+      if constexpr (takes_null<Item>) {
+        return type_text<typename OptionalTraits<Item>::Value>(limits) +
+               ", null, or a list of these";
+      }
+    }
+    return type + (limits.false_is_null_ ? ", false or null" : " or null");
   } else if constexpr (std::is_same_v<T, std::vector<TransformConfig>>) {
     return "object";
   } else if constexpr (IsVector<T>::value) {
@@ -64,7 +70,7 @@ std::string type_text(const Limits& limits) {
   } else if constexpr (std::is_same_v<T, double>) {
     return with_limits("number", limits);
   } else if constexpr (std::is_same_v<T, std::string>) {
-    return limits.words.empty() ? "text" : words_text(limits.words);
+    return limits.words.empty() ? "string" : words_text(limits.words);
   } else {
     return "object";
   }
@@ -78,7 +84,13 @@ class Tables : public IgnoresRules {
   template <class Member>
   void field(const char* key, Member& member, const char* doc, const Limits& limits = {}) {
     row<Member>(key, "`" + to_json(member).dump() + "`", doc, limits);
-    section<Member>(path_.empty() ? key : path_ + "." + key);
+    const std::string path = path_.empty() ? key : path_ + "." + key;
+    if constexpr (Reflected<Member>) {
+      // Not of Member{}: a kind of run may have defaults of its own.
+      below_ += section_of(member, path, "`" + path + "`");
+    } else {
+      section<Member>(path);
+    }
   }
   template <class Member>
   void required(const char* key, Member&, const char* doc, const Limits& limits = {}) {
@@ -160,10 +172,10 @@ class Tables : public IgnoresRules {
 
   static std::string transforms(const std::string& path) {
     std::string text = fmt::format(
-        "\n## `{}`\n\nAn object: the name of a transform -> an object with its arguments, or "
-        "`true` for the defaults, or `false` to leave it out. They are applied in the order of "
-        "their keys; `ToTensor` is needed.\n\n| transform | argument | type | default | meaning |\n"
-        "|---|---|---|---|---|\n",
+        "\n## `{}`\n\nAn object with one key for each transform. The value is an object with "
+        "the arguments, `true` for the defaults, or `false` to leave the transform out. The "
+        "transforms are applied in the order of their keys. `ToTensor` is needed.\n\n| "
+        "transform | argument | type | default | meaning |\n|---|---|---|---|---|\n",
         path);
     for (size_t i = 0; i < enum_names<TransformKind>.size(); ++i) {
       TransformConfig transform;

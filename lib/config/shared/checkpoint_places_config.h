@@ -17,8 +17,8 @@ namespace dalle2 {
 void load_fields(auto& f, auto& load) {
   f.field("only_auto_resume",
           load.only_auto_resume,
-          "Load the file only if a run resumes by `log.auto_resume`. The first start begins from "
-          "zero and needs no file.");
+          "Load the file only if the run resumes through `log.auto_resume`. The first start "
+          "begins from zero and needs no file.");
 }
 
 struct LocalLoadConfig {
@@ -45,7 +45,7 @@ void plain_http_field(auto& f, bool& allow_plain_http) {
 struct UrlLoadConfig {
   static constexpr const char* kTag = "url";
   static constexpr const char* kDoc =
-      "Downloads a checkpoint to `data_path`/loaded_checkpoint.pth before training.";
+      "Downloads a checkpoint to `data_path/loaded_checkpoint.pth` before training.";
 
   std::string url;  // required
   std::optional<std::string> sha256;
@@ -54,11 +54,11 @@ struct UrlLoadConfig {
 
   void fields(auto& f) {
     D2_REQUIRED(url,
-                "Address of the checkpoint: `https:`, `http:`, `file:`, `s3://BUCKET/KEY` or "
-                "`hf://OWNER/NAME/FILE` (`hf://OWNER/NAME@REVISION/FILE`).",
+                "URL of the checkpoint: `https:`, `http:`, `file:`, `s3://BUCKET/KEY` or "
+                "`hf://OWNER/NAME/FILE` (with a revision: `hf://OWNER/NAME@REVISION/FILE`).",
                 text_without(checkpoint_url_fault));
     D2_FIELD(sha256,
-             "Expected SHA-256 of the file, 64 hexadecimal digits; null for any.",
+             "Expected SHA-256 of the file, 64 hexadecimal digits; null accepts any file.",
              text_without(sha256_fault));
     plain_http_field(f, allow_plain_http);
     load_fields(f, *this);
@@ -73,10 +73,14 @@ void hub_fields(auto& f, auto& hub) {
              text_without(hub_repo_fault));
   f.field("token_path",
           hub.token_path,
-          "File with an access token. Null for `HF_TOKEN`, or else the file that `hf auth login` "
-          "writes (`HF_TOKEN_PATH`, `HF_HOME`/token).",
+          "File with an access token. Null for `HF_TOKEN`, or else the file that `hf auth "
+          "login` writes (`HF_TOKEN_PATH`, `$HF_HOME/token`).",
           text_without(token_path_fault));
-  f.field("revision", hub.revision, "Branch of the repository.", not_empty());
+  f.field("revision",
+          hub.revision,
+          "Branch of the repository. For loading, a tag or a commit "
+          "also works.",
+          not_empty());
   plain_http_field(f, hub.allow_plain_http);
 }
 
@@ -84,7 +88,8 @@ void hub_fields(auto& f, auto& hub) {
 struct HuggingfaceLoadConfig {
   static constexpr const char* kTag = "huggingface";
   static constexpr const char* kDoc =
-      "Downloads a checkpoint from the Hugging Face hub (or `HF_ENDPOINT`). An extension of ours.";
+      "Downloads a checkpoint from the Hugging Face hub (or `HF_ENDPOINT`). This is an "
+      "extension.";
 
   std::string huggingface_repo;       // required
   std::string huggingface_file_path;  // required
@@ -95,7 +100,7 @@ struct HuggingfaceLoadConfig {
 
   void fields(auto& f) {
     hub_fields(f, *this);
-    D2_REQUIRED(huggingface_file_path, "File of the repository.", not_empty());
+    D2_REQUIRED(huggingface_file_path, "Path of the file in the repository.", not_empty());
     load_fields(f, *this);
   }
 };
@@ -111,7 +116,7 @@ struct WandbLoadConfig {
   bool only_auto_resume = false;
 
   void fields(auto& f) {
-    D2_REQUIRED(wandb_file_path, "File of the run, with its folders.", not_empty());
+    D2_REQUIRED(wandb_file_path, "Path of the file among the files of the run.", not_empty());
     D2_FIELD(wandb_run_path,
              "`entity/project/run_id`; null for the run that the W&B logger continues.",
              not_empty());
@@ -143,19 +148,19 @@ struct SaveTargets {
   void fields(auto& f) {
     D2_FIELD(
         save_latest_to,
-        "File for the latest state. Its name may contain placeholders with Python's format specs "
-        "(`{epoch:03d}`): for a decoder `{epoch}` `{sample}` `{next_task}` `{validation_losses}` "
-        "`{samples_seen}`, for a prior `{epoch}` `{samples_seen}` `{best_validation_loss}`, for a "
-        "VAE `{epoch}` `{step}` `{samples_seen}`.",
+        "File for the latest state. Its name may contain placeholders, with Python's format "
+        "specs (`{epoch:03d}`). A decoder and a CLIP have `{epoch}`, `{sample}`, `{next_task}`, "
+        "`{validation_losses}` and `{samples_seen}`. A prior has `{epoch}`, `{samples_seen}` "
+        "and `{best_validation_loss}`. A VAE has `{epoch}`, `{step}` and `{samples_seen}`.",
         path_or_off().placeholders());
     D2_FIELD(save_best_to,
-             "The same for the state with the lowest validation loss.",
+             "The same as `save_latest_to`, for the state with the lowest validation loss.",
              path_or_off().placeholders());
     D2_FIELD(save_meta_to, "Folder for a copy of the config.", path_or_off(folder_fault));
-    D2_FIELD(
-        save_type,
-        "`checkpoint` holds everything that resuming needs, `model` only the averaged weights, "
-        "`lora` the averaged adapters of a run with `train.lora`.");
+    D2_FIELD(save_type,
+             "`checkpoint` holds everything that resuming needs, `model` only the averaged weights "
+             "(without an average, the live ones), `lora` the averaged adapters of a run with "
+             "`train.lora`.");
     D2_FIELD(save_all, "No effect, as in the reference.");
     D2_FIELD(save_latest, "No effect, as in the reference: leave out `save_latest_to` instead.");
     D2_FIELD(save_best, "No effect, as in the reference: leave out `save_best_to` instead.");
@@ -176,7 +181,8 @@ struct SaveTargets {
 struct LocalSaveConfig : SaveTargets {
   static constexpr const char* kTag = "local";
   static constexpr const char* kDoc =
-      "Saves to files. Targets are relative to the working directory, and folders are created.";
+      "Saves to files. The targets (`save_latest_to`, `save_best_to`, `save_meta_to`) are "
+      "relative to the working directory. Folders are created.";
 };
 
 struct WandbSaveConfig : SaveTargets {
@@ -213,7 +219,7 @@ struct HuggingfaceSaveConfig : SaveTargets {
     hub_fields(f, *this);
     f.field("private", is_private, "If the repository is created, make it private.");
     D2_FIELD(model_card,
-             "Write a README.md with the config and samples into the repository, once, if it has "
+             "Write a `README.md` with the config and samples into the repository if it has "
              "none.");
   }
 };
@@ -222,19 +228,19 @@ struct HuggingfaceSaveConfig : SaveTargets {
 struct UrlSaveConfig : SaveTargets {
   static constexpr const char* kTag = "url";
   static constexpr const char* kDoc =
-      "Saves by HTTP PUT: to WebDAV and other servers that take files, or to presigned addresses. "
-      "An extension of ours.";
+      "Saves by HTTP PUT: to WebDAV and other servers that take files, or to presigned URLs. "
+      "This is an extension.";
 
   std::optional<std::string> url;
   bool allow_plain_http = false;
 
   void fields(auto& f) {
     SaveTargets::fields(f);
-    D2_FIELD(
-        url,
-        "Folder on the server, to which targets are relative. Null: each target is a whole "
-        "address, for example a presigned one. Put a login into `~/.netrc` or into the address.",
-        text_without(http_url_fault));
+    D2_FIELD(url,
+             "URL of the folder on the server to which the targets are relative. Null: each target "
+             "is a whole URL, for example a presigned one. Put a login into `~/.netrc` or into the "
+             "URL.",
+             text_without(http_url_fault));
     plain_http_field(f, allow_plain_http);
     for (const auto* target : {&save_latest_to, &save_best_to, &save_meta_to}) {
       f.check(!*target || url.has_value() == !is_http_url(**target),
@@ -249,8 +255,8 @@ struct UrlSaveConfig : SaveTargets {
 struct S3SaveConfig : SaveTargets {
   static constexpr const char* kTag = "s3";
   static constexpr const char* kDoc =
-      "Saves to a bucket of S3 or of a compatible store. Keys, region and endpoint come from the "
-      "environment and the files of the AWS tools. An extension of ours.";
+      "Saves to a bucket of S3 or of a compatible store. Keys, region and endpoint come from "
+      "the environment and the files of the AWS tools. This is an extension.";
 
   std::string url;  // required
   bool allow_plain_http = false;
@@ -258,7 +264,7 @@ struct S3SaveConfig : SaveTargets {
   void fields(auto& f) {
     SaveTargets::fields(f);
     D2_REQUIRED(url,
-                "Folder to which targets are relative: `s3://BUCKET/FOLDER`.",
+                "URL of the folder to which the targets are relative: `s3://BUCKET/FOLDER`.",
                 text_without(s3_url_fault));
     plain_http_field(f, allow_plain_http);
   }

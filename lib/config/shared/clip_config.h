@@ -15,8 +15,9 @@ namespace dalle2 {
 
 struct ClipConfig {
   static constexpr const char* kDoc =
-      "A frozen CLIP that makes the embeddings while training, where none were computed before. A "
-      "checkpoint holds its weights, as the reference's does.";
+      "A frozen CLIP. In `decoder` and `prior`, it computes the embeddings that the data do not "
+      "have, and a checkpoint of the run holds its weights, as the reference's does. In "
+      "`evaluate.clip_score`, it only computes the metric.";
 
   std::string make = "openai";
   std::string model = "ViT-L/14";
@@ -27,14 +28,16 @@ struct ClipConfig {
   bool needs_arguments() const { return make == XClipConfig::kTag || make == CocaConfig::kTag; }
 
   void fields(auto& f) {
-    D2_FIELD(
-        make, "Where the model comes from.", one_of({"openai", "open_clip", "x-clip", "coca"}));
+    D2_FIELD(make,
+             "Origin of the model. Only `x-clip` and `coca` have an effect: other files say "
+             "themselves what their networks are.",
+             one_of({"openai", "open_clip", "x-clip", "coca"}));
     D2_FIELD(
         model,
-        "A file of a run with the root key `clip`, or a file of OpenAI, open_clip or "
-        "Hugging Face, whatever `make` says; with `x-clip` or `coca`, the state dict of such a "
-        "CLIP. Or the name of an OpenAI model that OpenAI's package has downloaded into "
-        "`~/.cache/clip`.",
+        "File of the CLIP: a checkpoint or model file of a run, or a file of OpenAI, open_clip "
+        "or Hugging Face. With the `make` `x-clip` or `coca`, the file has the state dict of "
+        "such a CLIP. Instead of a file, you can give the name of an OpenAI model that OpenAI's "
+        "package has downloaded into `~/.cache/clip`.",
         not_empty());
     D2_FIELD(base_model_kwargs,
              "With `x-clip` or `coca`: the arguments that the CLIP was made with.",

@@ -32,9 +32,9 @@ struct DreamConfig {
 
 struct TimestepSamplingConfig {
   static constexpr const char* kDoc =
-      "Density of the timesteps that a training step draws (Esser et al. 2024, section 3.1). A "
-      "number u in [0, 1] is drawn and becomes the timestep T - 1 - floor(u T): u near 0 is the "
-      "noisiest, as in diffusers.";
+      "Distribution of the timesteps in training (Esser et al. 2024, section 3.1). A number u "
+      "in [0, 1] is drawn and becomes the timestep T - 1 - floor(u T), where T is `timesteps`. "
+      "As in diffusers, u near 0 gives the noisiest timesteps.";
 
   TimestepScheme scheme = TimestepScheme::uniform;
   std::optional<double> logit_mean = 0.0;
@@ -43,12 +43,11 @@ struct TimestepSamplingConfig {
 
   void fields(auto& f) {
     D2_FIELD(scheme,
-             "`uniform`; `logit_normal`: u = sigmoid(normal); `mode`: u = 1 - v - mode_scale * "
-             "(cos^2(pi v / 2) - 1 + v) of a uniform v.");
+             "`uniform`: u is uniform. `logit_normal`: u = sigmoid(z) with a normal z. `mode`: "
+             "u = 1 - v - mode_scale * (cos^2(pi v / 2) - 1 + v) with a v uniform in [0, 1].");
     D2_FIELD(logit_mean,
-             "Mean of the normal of `logit_normal`; below 0 prefers noisy timesteps, above 0 clean "
-             "ones.");
-    D2_FIELD(logit_std, "Standard deviation of the normal of `logit_normal`.", at_least(0));
+             "Mean of z in `logit_normal`. Below 0 prefers noisy timesteps, above 0 clean ones.");
+    D2_FIELD(logit_std, "Standard deviation of z in `logit_normal`.", at_least(0));
     D2_FIELD(
         mode_scale,
         "Strength of `mode`: above 0 prefers timesteps in the middle, below 0 those at the ends; "
@@ -104,13 +103,13 @@ struct LossConfig {
              above(0));
     D2_FIELD(
         loss_weighting,
-        "Weight of the loss by the noise level sigma = b / (a + b), where a and b are the shares "
-        "of clean sample and noise. `sigma_sqrt` is sigma^-2, with sigma at least 0.001; `cosmap` "
-        "is 2 / (pi (1 - 2 sigma + 2 sigma^2)).");
+        "Weight of a sample's loss according to its noise level sigma = b / (a + b), where a "
+        "and b are the factors of the clean sample and of the noise. `sigma_sqrt` is sigma^-2, "
+        "with sigma at least 0.001; `cosmap` is 2 / (pi (1 - 2 sigma + 2 sigma^2)).");
     D2_FIELD(timestep_sampling, "Distribution of the timesteps in training.");
     D2_FIELD(dream, "Training on the network's own errors.");
     D2_FIELD(input_perturbation,
-             "Adds noise of this strength to the noised sample that the target does not contain "
+             "Strength of extra noise in the noised sample, which the target does not contain "
              "(Ning et al. 2023); 0.1 is recommended.",
              at_least(0));
   }

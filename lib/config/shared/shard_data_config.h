@@ -17,16 +17,17 @@ namespace dalle2 {
 
 struct SplitConfig {
   static constexpr const char* kDoc =
-      "How the shards of each process are divided. The shares must sum to 1 (within 1e-6).";
+      "How the shards of each process are divided, or the rows of a prior. The fractions must "
+      "sum to 1 (within 1e-6).";
 
   double train = 0.75;
   double val = 0.15;
   double test = 0.1;
 
   void fields(auto& f) {
-    D2_FIELD(train, "Share of the shards to train on.", within(0, 1));
-    D2_FIELD(val, "Share of the shards to validate on.", within(0, 1));
-    D2_FIELD(test, "Fraction of the shards for test samples and metrics.", within(0, 1));
+    D2_FIELD(train, "Fraction for training.", within(0, 1));
+    D2_FIELD(val, "Fraction for validation.", within(0, 1));
+    D2_FIELD(test, "Fraction for test samples and metrics.", within(0, 1));
     f.check(std::abs(train + val + test - 1) <= 1e-6,
             "",
             "train, val and test must sum to 1.0, found: " + std::to_string(train + val + test));
@@ -80,7 +81,7 @@ struct TransformConfig {
                   "Side of the result in pixels, or [height, width].",
                   within(1, 65'535).entries(1, 2).one_is_list());
       D2_FIELD(scale,
-               "Range [low, high] of the crop's area, as a fraction of the image's area.",
+               "Range [low, high] of the crop's area, as a fraction of the picture's area.",
                above(0).entries(2));
       D2_FIELD(ratio,
                "Range [low, high] of the crop's width divided by its height.",
@@ -108,7 +109,8 @@ struct TransformConfig {
     }
     if (kind == TransformKind::RandomHorizontalFlip) {
       D2_FIELD(p,
-               "Probability of mirroring an image. (The reference drops it: always 0.5.)",
+               "Probability of mirroring a picture. (The reference ignores this key and always "
+               "uses 0.5.)",
                within(0, 1));
     }
     if (kind == TransformKind::ColorJitter) color_jitter_fields(f);
@@ -137,12 +139,16 @@ struct TransformConfig {
              "the range [low, high].",
              factor());
     D2_FIELD(contrast,
-             "The same for the distance of the values from the picture's mean lightness.",
+             "Multiplies the distance of the values from the picture's mean lightness by a "
+             "random factor, chosen as for `brightness`.",
              factor());
-    D2_FIELD(saturation, "The same for their distance from grey.", factor());
+    D2_FIELD(saturation,
+             "Multiplies the distance of the values from grey by a random factor, "
+             "chosen as for `brightness`.",
+             factor());
     D2_FIELD(hue,
-             "Turns the hue by a random part of the circle in [-hue, hue], or in the range [low, "
-             "high].",
+             "Shifts the hue by a random fraction of the colour circle in [-hue, hue], or in "
+             "the range [low, high].",
              within(-0.5, 0.5).entries(1, 2).one_is_list());
     check_reach(f, brightness, "brightness");
     check_reach(f, contrast, "contrast");
@@ -197,8 +203,8 @@ inline std::optional<std::string> transform_size_fault(const std::vector<Transfo
 
 struct ShardDataConfig {
   static constexpr const char* kDoc =
-      "Where the samples come from: tar shards of pictures and captions, read in order by several "
-      "threads.";
+      "Where the samples come from: tar shards or a folder of pictures and captions. Several "
+      "threads read them.";
 
   OneOrMany<std::string> webdataset_base_url = std::string();  // required without folder
   std::optional<std::string> folder;                           // extension
@@ -246,71 +252,72 @@ struct ShardDataConfig {
              not_empty());
     D2_REQUIRED(
         webdataset_base_url,
-        "Path of the shards with one `{}` for the zero-padded shard number, e.g. `shards/{}.tar`, "
-        "relative to the working directory. The same as a `file:`, `http:`, `https:` or `s3:` URL, "
-        "as `hf://datasets/OWNER/NAME/{}.tar` of the Hugging Face hub, or (with `allow_pipe`) as "
-        "`pipe:` and a shell command that writes the tar. Or all shards by name: braces like "
-        "`shards/{000..123}.tar` or `{a,b}/{0..9}.tar`, several of them joined by `::`, or a list "
-        "of such texts.",
+        "Path of the shards with one `{}` for the zero-padded shard number, e.g. "
+        "`shards/{}.tar`, relative to the working directory. Or a URL with one `{}`: `file:`, "
+        "`http:`, `https:`, `s3:`, or `hf://datasets/OWNER/NAME/{}.tar` of the Hugging Face "
+        "hub. With `allow_pipe`, also `pipe:` and a shell command that writes the tar. Or the "
+        "names of all shards: with braces (`shards/{000..123}.tar`, `{a,b}/{0..9}.tar`), as "
+        "several patterns joined by `::`, or as a list of strings.",
         not_empty().fetched().or_else("folder", folder.has_value()));
     D2_FIELD(
         img_embeddings_url,
-        "Folder of `.npy` files with the image embeddings, one file per shard, named "
-        "`<anything>_<shard number>.npy`. The last digits of a sample's key are its row. Give a "
-        "path, `s3://bucket/folder`, `hf://OWNER/NAME/FOLDER`, `hf://datasets/OWNER/NAME/FOLDER`, "
-        "the URL of a web page that links the files, or a URL with one `{}` for the shard number, "
-        "like `https://host/img_emb_{}.npy`.",
+        "Folder of `.npy` files with the image embeddings, one file per shard. The digits at "
+        "the end of a file's name are the number of its shard (`img_emb_000012.npy`). The last "
+        "`index_width` digits of a sample's key are its row. Give a path, `s3://bucket/folder`, "
+        "`hf://OWNER/NAME/FOLDER`, `hf://datasets/OWNER/NAME/FOLDER`, the URL of a web page "
+        "that links the files, or a URL with one `{}` for the shard number, like "
+        "`https://host/img_emb_{}.npy`.",
         not_empty().fetched());
     D2_FIELD(text_embeddings_url,
-             "The same for text encodings; allowed only if a unet has `cond_on_text_encodings`. An "
-             "empty text counts as none.",
+             "The same as `img_embeddings_url`, for text encodings. Allowed only if a unet has "
+             "`cond_on_text_encodings`. An empty string counts as null.",
              any_value().fetched());
     D2_FIELD(num_workers,
              "Threads that read and decode, per process; 0 reads in the main thread. The order of "
              "the samples does not depend on it.",
              within(0, most::kThreads));
-    D2_FIELD(
-        lanes,
-        "Number of parts in which the shards of an epoch are read in parallel, one batch of each "
-        "in turn. Null: one for each process. With a number given, any number of processes up to "
-        "it sees the same samples in the same order.",
-        within(1, most::kRanks));
+    D2_FIELD(lanes,
+             "Extension: number of lanes. Lanes are equal parts of an epoch's training shards, and "
+             "batches come from the lanes in turn. Null: one lane for each process. With a number, "
+             "runs with up to this many processes see the same samples in the same order.",
+             within(1, most::kRanks));
     D2_FIELD(batch_size, "Samples per step and process.", within(1, most::kBatch));
     D2_FIELD(start_shard, "Number of the first shard.", within(0, most::kSamples));
-    D2_FIELD(end_shard, "Number of the last shard, included.", within(0, most::kSamples));
+    D2_FIELD(end_shard, "Number of the last shard (inclusive).", within(0, most::kSamples));
     D2_FIELD(shard_width, "Digits of the shard number in the file name.", within(1, 18));
     D2_FIELD(index_width,
-             "Trailing digits of a sample's key that name its embedding's row.",
+             "Number of digits at the end of a sample's key that are the row of its embedding.",
              within(1, 18));
     D2_REQUIRED(splits,
                 "Fractions of the shards for training, validation and test; `{}` for the "
                 "defaults.");
-    D2_FIELD(shuffle_train, "Read the training shards in a new order each epoch (seeded).");
+    D2_FIELD(shuffle_train,
+             "Read the training shards in a new random order in each epoch; the "
+             "order depends on `seed`.");
     D2_FIELD(resample_train,
-             "Draw training shards with replacement, endlessly; limit the epoch with "
-             "`train.epoch_samples`. Excludes `shuffle_train`.");
-    D2_FIELD(
-        shuffle_buffer,
-        "Extension: training samples that are held in memory, still packed, and shuffled; 1 keeps "
-        "the order of the shards. The default is 1000 with `shuffle_train` or `resample_train`, "
-        "otherwise 1.",
-        within(1, most::kBuffer));
+             "Draw training shards with replacement, endlessly. Limit the epoch with "
+             "`train.epoch_samples`, and set `shuffle_train` to false.");
+    D2_FIELD(shuffle_buffer,
+             "Extension: number of training samples that are held in memory, not yet decoded, and "
+             "shuffled together; 1 keeps the order of the shards. The default is 1000 with "
+             "`shuffle_train` or `resample_train`, otherwise 1.",
+             within(1, most::kBuffer));
     D2_FIELD(preprocessing,
              "Transforms of each picture, applied in the order of their keys (see below).");
     D2_FIELD(embeddings_in_tar,
              "Extension: take the embeddings from the shards themselves, as `<key>.img_emb.npy` "
-             "and, for text conditioned unets, `<key>.text_emb.npy`.");
+             "and, for text-conditioned unets, `<key>.text_emb.npy`.");
     D2_FIELD(
         latents_in_tar,
         "Extension: take the latents of the first unet from the shards, as `<key>.latent.npy`, "
-        "instead of encoding the pictures at each step. `dalle2-train shards encode` writes such "
-        "shards. Their pictures stay, for grids, metrics and upper unets. No transform may be "
-        "random.");
-    D2_FIELD(
-        fast_jpeg,
-        "Extension: decode JPEG at 1/2, 1/4 or 1/8 scale if RandomResizedCrop or Resize still gets "
-        "all the pixels that it needs. This is faster, above all for large pictures, but no longer "
-        "bit-equal to the reference: values differ by 0.5 to 2 of 255 on average.");
+        "instead of encoding the pictures at each step. `dalle2-train shards encode` writes "
+        "such shards. The shards keep their pictures, for grids, metrics and upper unets. No "
+        "transform may be random.");
+    D2_FIELD(fast_jpeg,
+             "Extension: decode JPEG at 1/2, 1/4 or 1/8 scale if RandomResizedCrop or Resize still "
+             "gets all the pixels that it needs. This is faster, above all for large pictures, but "
+             "the result is no longer bit-identical to the reference's: pixel values (0 to 255) "
+             "differ by 0.5 to 2 on average.");
     D2_FIELD(apply_exif,
              "Extension: rotate and mirror pictures by the EXIF orientation that cameras and "
              "phones store. The reference ignores this orientation.");
@@ -326,9 +333,9 @@ struct ShardDataConfig {
              "runs no command.");
     D2_FIELD(
         max_transform_pixels,
-        "Extension: largest picture, as width times height, that a transform may make. Resize "
-        "keeps the proportions, so a strip of a few pixels by many thousands would become huge. "
-        "Such pictures are left out and counted, like broken ones.",
+        "Extension: largest picture that a transform may make, in pixels (width times height). "
+        "Resize keeps the proportions, so a strip of a few pixels by many thousands would "
+        "become huge. Such pictures are left out and counted, like damaged ones.",
         within(1, most::kImagePixels));
     if (!folder) f.rule("webdataset_base_url", shard_url_fault(webdataset_base_url));
     f.check(!folder || !(embeddings_in_tar || latents_in_tar),

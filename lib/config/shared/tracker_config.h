@@ -19,7 +19,10 @@ namespace dalle2 {
 
 /// The keys that every logger has.
 void log_fields(auto& f, auto& log) {
-  f.field("resume", log.resume, "Continue an earlier run of the logging service.");
+  f.field("resume",
+          log.resume,
+          "Continue an earlier run of the logging service. Only Weights & "
+          "Biases uses this key.");
   f.field("auto_resume",
           log.auto_resume,
           "After a crash or a stop, the same command resumes the run. Needs "
@@ -75,7 +78,7 @@ struct WandbLogConfig {
 struct TensorboardLogConfig {
   static constexpr const char* kTag = "tensorboard";
   static constexpr const char* kDoc =
-      "Writes TensorBoard event files: numbers, pictures, captions. An extension of ours.";
+      "Writes TensorBoard event files: numbers, pictures, captions. This is an extension.";
 
   bool resume = false;
   bool auto_resume = false;
@@ -85,7 +88,8 @@ struct TensorboardLogConfig {
   void fields(auto& f) {
     log_fields(f, *this);
     D2_FIELD(log_dir,
-             "Folder of the event files; null for `data_path`/tensorboard. Each start adds a file.",
+             "Folder of the event files; null for `data_path/tensorboard`. Each start adds a "
+             "file.",
              not_empty());
     f.note(resume,
            "resume",
@@ -116,8 +120,8 @@ struct TrackerConfig {
 
   void fields(auto& f) {
     D2_FIELD(data_path,
-             "Folder of the run's own files: log.jsonl, images, checkpoint.pth, model.pth, "
-             "auto_resume.json.",
+             "Folder of the run's own files: `log.jsonl`, `images/`, `checkpoint.pth`, "
+             "`model.pth`, `auto_resume.json`.",
              not_empty());
     D2_FIELD(overwrite_data_path,
              "Use `data_path` even if it exists (nothing in it is deleted); otherwise an existing "
@@ -133,20 +137,20 @@ struct TrackerConfig {
                     .one_is_list());
     D2_FIELD(
         keep_last,
-        "Number of older checkpoints kept in `data_path`/snapshots, in addition to "
-        "checkpoint.pth, as a fallback for a resume. The one with the lowest validation loss is "
-        "kept there too. An older file is removed only after the new one has been read back "
-        "without errors.",
+        "Number of older checkpoints kept in `data_path/snapshots`, in addition to "
+        "`checkpoint.pth`, as a fallback if the run resumes. The one with the lowest validation "
+        "loss is kept there too. An older file is removed only after the new one has been read "
+        "back without errors.",
         within(0, most::kEpochs));
     D2_FIELD(keep_every,
-             "Samples seen after which a snapshot is kept permanently; null for none.",
+             "Number of samples: the first snapshot at or after each multiple of it is kept "
+             "permanently. Null keeps none.",
              within(1, most::kSamples));
-    D2_FIELD(
-        upload_deadline_seconds,
-        "Seconds for which the end of a run waits for its uploads; at most 10 after a stop signal. "
-        "Files that were not sent stay in `data_path`/outbox. The next start sends them, or "
-        "`dalle2-train sync`.",
-        within(0, 1e6));
+    D2_FIELD(upload_deadline_seconds,
+             "Seconds that a run waits for its uploads at the end, but at most 10 after a stop "
+             "signal. Files that were not sent stay in `data_path/outbox`. The next start or "
+             "`dalle2-train sync` sends them.",
+             within(0, 1e6));
     check_wandb_runs(f);
   }
 

@@ -44,11 +44,12 @@ struct OptimizerConfig {
              "Gradients with a larger norm are scaled down to this norm; null for no limit.",
              above(0));
     D2_FIELD(warmup_steps,
-             "Steps in which the learning rate rises to its peak; null for none.",
+             "Number of updates in which the learning rate rises to its peak; null for no "
+             "warm-up.",
              within(1, most::kSteps));
     D2_FIELD(cosine_decay_max_steps,
-             "Steps after which the learning rate has fallen to zero along a cosine; null for "
-             "none.",
+             "Number of updates after which the learning rate has fallen to zero along a "
+             "cosine; null for no decay.",
              within(1, most::kSteps));
   }
 };
@@ -57,8 +58,8 @@ struct EmaConfig {
   static constexpr const char* kDoc =
       "Kind of the averaged weights. `ema_pytorch` is the average of the reference, configured "
       "by the keys `ema_*` beside this object. `diffusers` is the EMAModel of diffusers, set by "
-      "the keys in this object; it averages at every step and saves `ema_diffusers` instead of "
-      "`ema`.";
+      "the keys in this object; it averages at every update and saves `ema_diffusers` instead "
+      "of `ema`.";
 
   EmaKind kind = EmaKind::ema_pytorch;
   double decay = 0.9999;
@@ -75,24 +76,26 @@ struct EmaConfig {
     D2_FIELD(decay, "Largest decay, per step.", within(0, 1));
     D2_FIELD(min_decay, "Lowest decay, once averaging has begun.", within(0, 1));
     D2_FIELD(update_after_step,
-             "Steps before averaging begins; until one step later the average is a copy.",
+             "Updates before averaging begins. Up to and including the next update, the average "
+             "is a copy of the weights.",
              within(0, most::kSteps));
-    D2_FIELD(
-        use_ema_warmup,
-        "The decay rises as 1 - (1 + step / inv_gamma) ^ -power; otherwise as (1 + step) / (10 + "
-        "step).");
-    D2_FIELD(inv_gamma, "Slows down that warm-up.", above(0));
+    D2_FIELD(use_ema_warmup,
+             "True: the decay rises as 1 - (1 + n / inv_gamma) ^ -power, where n is the number of "
+             "updates averaged so far. False: as (1 + n) / (10 + n).");
+    D2_FIELD(inv_gamma,
+             "With `use_ema_warmup`: a larger value slows down the rise of the decay.",
+             above(0));
     D2_FIELD(power,
-             "Exponent of that warm-up: 2/3 for runs of a million steps and more, 3/4 for shorter "
-             "ones.",
+             "With `use_ema_warmup`: exponent of the rise. 2/3 suits runs of a million updates "
+             "and more, 3/4 shorter ones.",
              above(0));
     D2_FIELD(
         foreach,
         "Update all tensors in one call, which is faster on a GPU. The average is the same up to "
         "rounding.");
     D2_FIELD(offload,
-             "Keeps the average in host memory between steps (page-locked if there is a GPU): less "
-             "memory on the device, two more transfers per step.");
+             "Keep the average in host memory between updates (page-locked if there is a GPU). "
+             "This takes less memory on the device, and two more transfers per update.");
     f.check(decay >= min_decay,
             "decay",
             fmt::format("must not be below min_decay ({}), got {}", min_decay, decay));
@@ -103,21 +106,21 @@ struct EmaConfig {
 
 struct PostHocEmaConfig {
   static constexpr const char* kDoc =
-      "Two more averages of the weights, saved at intervals. From them, `dalle2-train ema --sigma "
-      "S` makes an average of any length afterwards (Karras et al. 2024, arXiv 2312.02696).";
+      "Two more averages of the weights, saved at intervals. From them, `dalle2-train ema "
+      "--sigma S` makes an average of a different width afterwards (Karras et al. 2024, arXiv "
+      "2312.02696).";
 
   std::optional<int64_t> save_every_n_steps;
   std::vector<double> sigmas = {0.05, 0.1};
 
   void fields(auto& f) {
-    D2_FIELD(
-        save_every_n_steps,
-        "Steps between two saves in `data_path/averages`; null is off. The last step is saved too. "
-        "Each file has two copies of the weights.",
-        within(1, most::kSteps));
+    D2_FIELD(save_every_n_steps,
+             "Updates between two saves in `data_path/averages`; null is off. The run also saves "
+             "after its last update. Each file has two copies of the weights.",
+             within(1, most::kSteps));
     D2_FIELD(sigmas,
-             "Widths of the two averages: standard deviations, as shares of the training so far. "
-             "Averages between and near them can be made.",
+             "Widths of the two averages: standard deviations, as fractions of the run so far. "
+             "Averages with widths between and near these two can be made.",
              above(0).up_to(0.288).entries(2));
   }
 
@@ -138,19 +141,26 @@ struct AveragesConfig {
   PostHocEmaConfig post_hoc_ema;
 
   void fields(auto& f) {
-    D2_FIELD(use_ema, "Keep an exponential average of the weights; samples are drawn with it.");
-    D2_FIELD(ema_beta, "Decay of the averaged weights, per update.", within(0, 1));
+    D2_FIELD(use_ema,
+             "Keep an exponential moving average of the weights. `sample` and "
+             "`evaluate` use the averaged weights.");
+    D2_FIELD(ema_beta, "Largest decay, per update of the average.", within(0, 1));
     D2_FIELD(ema_update_after_step,
-             "Steps before averaging begins; until then the average is a copy.",
+             "Updates before averaging begins; until then the average is a copy of the weights.",
              within(0, most::kSteps));
-    D2_FIELD(
-        ema_update_every, "Steps between two updates of the average.", within(1, most::kSteps));
-    D2_FIELD(ema_inv_gamma, "Warm-up of the decay: 1 - (1 + step / inv_gamma) ^ -power.", above(0));
-    D2_FIELD(ema_power, "Exponent of that warm-up.", above(0));
-    D2_FIELD(ema_min_value, "Lowest decay.", within(0, 1));
+    D2_FIELD(ema_update_every,
+             "Updates of the weights between two updates of the average.",
+             within(1, most::kSteps));
+    D2_FIELD(ema_inv_gamma,
+             "Divisor n0 in the warm-up of the decay: 1 - (1 + n / n0) ^ "
+             "-`ema_power`, where n is the number of updates since averaging "
+             "began.",
+             above(0));
+    D2_FIELD(ema_power, "Exponent in the warm-up of the decay (see `ema_inv_gamma`).", above(0));
+    D2_FIELD(ema_min_value, "Lowest decay, once averaging has begun.", within(0, 1));
     D2_FIELD(update_model_with_ema_every,
-             "Steps after which the weights are set to their average (arXiv 2406.02596); null for "
-             "never. Only with ema.kind `ema_pytorch`.",
+             "Updates after which the weights are set to their average, again and again (arXiv "
+             "2406.02596); null for never. Only with the `ema.kind` `ema_pytorch`.",
              within(1, most::kSteps));
     D2_FIELD(ema, "Kind of the averaged weights.");
     D2_FIELD(post_hoc_ema, "Averages whose width is chosen after training.");
@@ -186,7 +196,7 @@ struct LoraConfig {
   static constexpr const char* kDoc =
       "Low-rank adapters (Hu et al. 2021): the network is frozen, and each layer that `targets` "
       "names learns a correction, alpha / rank * up(down(x)), which is zero at the start. With "
-      "`tracker.load` it begins from the weights of a checkpoint without adapters.";
+      "`tracker.load`, the run begins from the weights of a checkpoint without adapters.";
 
   int64_t rank = 0;
   std::optional<double> alpha;
@@ -199,18 +209,23 @@ struct LoraConfig {
     D2_FIELD(rank,
              "Width of the adapters; 0 is off and trains the whole network.",
              within(0, most::kWidth));
-    D2_FIELD(alpha, "Strength of the adapters, divided by `rank`; null for `rank`.", above(0));
+    D2_FIELD(alpha,
+             "Strength of the adapters: their correction is multiplied by `alpha` / "
+             "`rank`. Null: `rank`, a factor of 1.",
+             above(0));
     D2_FIELD(
         targets,
-        "Layers that get an adapter: all layers whose names end in one of these. `to_q`, `to_kv` "
-        "and `to_out.0` are the projections of the attentions, `to_qkv` that of the linear "
-        "attention (`sparse_attn`); other linear layers may be named too.",
+        "Layers that get an adapter. A layer matches if its name is one of these strings, or "
+        "ends in `.` and one of them. In unets and priors, `to_q`, `to_kv` and `to_out.0` are "
+        "the projections of the attention layers, and `to_qkv` is that of the linear attention "
+        "(`sparse_attn`). In a CLIP, `out_proj`, `c_fc` and `c_proj` are the linear layers of a "
+        "block. You can name any other linear layer too.",
         not_empty());
     D2_FIELD(init,
              "How `down` is initialised: `gaussian` with the standard deviation 1 / rank, or "
              "`kaiming` (uniform). `up` starts at zero.");
     D2_FIELD(dropout,
-             "Share of the adapters' inputs that is dropped while training.",
+             "Fraction of the adapters' inputs that dropout sets to zero in training.",
              at_least(0).below(1));
     D2_FIELD(train_bias, "Also train all biases of the network.");
   }
@@ -250,15 +265,17 @@ struct ShardLoopConfig {
   bool save_immediately = false;
 
   void fields(auto& f) {
-    D2_FIELD(save_every_n_samples, "Samples between two snapshots.", within(0, most::kSamples));
+    D2_FIELD(save_every_n_samples,
+             "Samples between two saves; 0 saves after each update.",
+             within(0, most::kSamples));
     D2_FIELD(epoch_samples,
-             "Samples after which an epoch ends early; null for none.",
+             "Samples after which an epoch ends early; null for no limit.",
              within(1, most::kSamples));
     D2_FIELD(validation_samples,
-             "Samples after which a validation ends early; null for none.",
+             "Samples after which a validation ends early; null for no limit.",
              within(1, most::kSamples));
     D2_FIELD(save_immediately,
-             "Also save after the first step of each epoch (to see that saving works).");
+             "Also save after the first update of each epoch (to see that saving works).");
   }
 };
 
@@ -317,7 +334,8 @@ struct LoopConfig {
         "algorithm, the run ends with an error. A CPU always gives the same bits; a GPU becomes "
         "slower.");
     D2_FIELD(grad_accum_every,
-             "Batches whose gradients make one update, weighted by their samples.",
+             "Number of batches whose gradients make one update. Each batch is weighted by its "
+             "number of samples.",
              within(1, most::kGroup));
     D2_FIELD(max_batch_size,
              "Samples that go through the network at once; larger batches are split and their "

@@ -44,8 +44,8 @@ struct LookupFreeConfig {
 
 struct VaeConfig {
   static constexpr const char* kDoc =
-      "The VQGAN-VAE: the constructor arguments of the VQGanVAE of muse-maskgit-pytorch or "
-      "dalle2-pytorch.";
+      "The VQGAN-VAE. The keys are the constructor arguments of VQGanVAE in "
+      "muse-maskgit-pytorch or dalle2-pytorch.";
 
   VaeKind kind = VaeKind::muse;
   int64_t dim = 0;  // required
@@ -99,26 +99,27 @@ struct VaeConfig {
 
   void fields(auto& f) {
     D2_FIELD(kind,
-             "Source of the network VQGanVAE: `muse` (muse-maskgit-pytorch) or `dalle2` "
+             "Library whose VQGanVAE the network is: `muse` (muse-maskgit-pytorch) or `dalle2` "
              "(dalle2-pytorch).");
     D2_REQUIRED(dim, "Base width, in channels.", within(1, most::kDim));
     D2_FIELD(image_size,
-             "Side of the pictures in pixels; the `dalle2` kind accepts no other. Null: any side.",
+             "Side of the pictures in pixels. The `dalle2` kind needs this key and accepts no "
+             "other side. Null: any side.",
              within(1, most::kImageSide));
     D2_FIELD(channels, "Channels of a picture: 3, or 1 for grey.", within(1, 3));
     D2_FIELD(layers,
-             "Number of resolutions, each half of the one before. For a `vit`: layers of the "
-             "transformer.",
+             "Number of resolutions. The first has half the picture's side, and each other one "
+             "has half the side of the one before. For a `vit`: layers of the transformer.",
              within(1, 16));
-    D2_FIELD(l2_recon_loss, "Mean square error instead of mean absolute error.");
-    D2_FIELD(use_hinge_loss, "Hinge losses of the GAN; else binary cross entropy.");
+    D2_FIELD(l2_recon_loss, "Use the mean squared error instead of the mean absolute error.");
+    D2_FIELD(use_hinge_loss, "Use hinge losses for the GAN; false for binary cross-entropy.");
     D2_FIELD(use_vgg_and_gan,
              "Use perceptual and adversarial losses; false trains only the reconstruction.");
     D2_FIELD(quantizer_loss_without_gan,
-             "Without `use_vgg_and_gan`, also train with the loss of the quantiser. The references "
-             "do not, and after a while most codes are unused.");
+             "Without `use_vgg_and_gan`, also train with the loss of the quantiser. The "
+             "references do not do so, and most of their codes are unused after a while.");
     D2_FIELD(discr_layers,
-             "Halvings in the discriminator; at least 4 pixels must remain after them.",
+             "Number of halvings in the discriminator; a side of at least 4 pixels must remain.",
              within(0, 16));
     D2_FIELD(vae_type, "For the `dalle2` kind: convolutions (`resnet`) or a transformer (`vit`).");
     D2_FIELD(lookup_free_quantization,
@@ -132,28 +133,33 @@ struct VaeConfig {
     D2_FIELD(vq_codebook_dim, "Width of a code.", within(1, most::kWidth));
     D2_FIELD(vq_decay, "Decay of the codebook's moving averages.", within(0, 1));
     D2_FIELD(vq_commitment_weight, "Weight of the commitment loss.", at_least(0));
-    D2_FIELD(vq_kmeans_init, "Start with the k means of the first batch as codes.");
-    D2_FIELD(vq_kmeans_iters, "Rounds of k means.", within(1, 1000));
+    D2_FIELD(vq_kmeans_init,
+             "Start with the centres that k-means finds in the first batch as "
+             "codes.");
+    D2_FIELD(vq_kmeans_iters, "Iterations of k-means.", within(1, 1000));
     D2_FIELD(vq_use_cosine_sim, "Codes on the unit sphere, compared by their cosine.");
-    D2_FIELD(
-        vq_threshold_ema_dead_code,
-        "A code with a smaller moving count is replaced by a vector of the batch; 0 replaces none.",
-        at_least(0));
-    D2_FIELD(
-        vq_rotation_trick,
-        "Gradients pass the quantiser through a rotation (Fifty et al. 2024); false: unchanged.");
+    D2_FIELD(vq_threshold_ema_dead_code,
+             "A code is replaced by a vector of the batch if the moving average of its number of "
+             "uses falls below this value; 0 replaces none.",
+             at_least(0));
+    D2_FIELD(vq_rotation_trick,
+             "Gradients are rotated when they pass the quantiser (Fifty et al. 2024); false passes "
+             "them unchanged.");
     D2_FIELD(encdec_layer_mults,
              "Width of each resolution as a multiple of `dim`. Null: 1, 2, 4, ...",
              within(1, most::kDimMult).not_empty());
     D2_FIELD(encdec_num_resnet_blocks,
-             "Residual blocks of each resolution; a single number applies to the last one.",
+             "Residual blocks of each resolution. A single number applies to the last, smallest "
+             "resolution only; the others then have none.",
              within(0, most::kLayers).not_empty());
-    D2_FIELD(encdec_resnet_groups, "Groups of the norms.", within(1, most::kWidth));
-    D2_FIELD(encdec_first_conv_kernel_size, "Kernel of the first convolution; odd.", within(1, 63));
+    D2_FIELD(encdec_resnet_groups, "Groups of the group norms.", within(1, most::kWidth));
+    D2_FIELD(
+        encdec_first_conv_kernel_size, "Kernel size of the first convolution; odd.", within(1, 63));
     D2_FIELD(encdec_use_attn,
-             "For the `dalle2` kind: attention at each resolution; a single value applies to the "
-             "last one.");
-    D2_FIELD(encdec_attn_dim_head, "Width of a head. Null: 64.", within(1, most::kHeadWidth));
+             "For the `dalle2` kind: attention at each resolution. A single value applies to "
+             "the last, smallest resolution only; the others then have none.");
+    D2_FIELD(
+        encdec_attn_dim_head, "Width of an attention head. Null: 64.", within(1, most::kHeadWidth));
     D2_FIELD(encdec_attn_heads, "Heads of each attention. Null: 8.", within(1, most::kHeads));
     D2_FIELD(encdec_patch_size, "For a `vit`: side of a patch in pixels.", within(1, 1024));
     D2_FIELD(encdec_dim_head, "For a `vit`: width of a head.", within(1, most::kHeadWidth));

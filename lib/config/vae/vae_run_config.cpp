@@ -13,12 +13,14 @@ constexpr const char* kVaePage = R"(
 ## Files that train a VAE
 
 A file with the root key `vae` trains a VQGAN-VAE (Esser et al. 2021), which encodes pictures as small maps of codes and
-decodes such maps to pictures. Keys and defaults are the arguments of VQGanVAE and VQGanVAETrainer in
+decodes such maps into pictures. The keys and defaults are those of VQGanVAE and VQGanVAETrainer in
 muse-maskgit-pytorch. With `vae.kind` `dalle2`, the network is that of dalle2-pytorch. These rules apply between the sections:
 
 | if | then |
 |---|---|
-| always | `data.image_size` is divisible by 2 to the power of `vae.layers` (a `vit`: by its patch), and equals `vae.image_size` where that is given |
+| always | `data.image_size` is divisible by 2 to the power of `vae.layers`, or for a `vit` by `vae.encdec_patch_size` |
+| `vae.image_size` is given | `data.image_size` equals it |
+| always | `train.lora.rank` is 0: a VAE is trained as a whole |
 | `vae.use_vgg_and_gan` | `train.vgg_path` is given, and `data.image_size` is 4 times 2 to the power of `vae.discr_layers`, or more |
 | `vae.kind` `muse` with `lookup_free_quantization` | `vae.codebook_size` is a power of two |
 
@@ -85,7 +87,7 @@ LoadedVaeConfig parse_vae_config(const std::string& json,
 }
 
 ConfigKind vae_kind() {
-  return kind_row<TrainVaeConfig, parse_vae_config>(kVaePage, "The sections of a VAE's file");
+  return kind_row<TrainVaeConfig, parse_vae_config>(kVaePage, "a VAE");
 }
 
 }  // namespace dalle2

@@ -32,15 +32,15 @@ struct VaeDataConfig {
 
   void fields(auto& f) {
     D2_REQUIRED(folder, "Folder of the pictures and tar shards.", not_empty());
-    D2_REQUIRED(image_size, "Side of the pictures, pixels.", within(1, most::kImageSide));
+    D2_REQUIRED(image_size, "Side of the pictures in pixels.", within(1, most::kImageSide));
     D2_REQUIRED(batch_size, "Pictures per step and process.", within(1, most::kBatch));
     D2_FIELD(valid_frac,
              "Share of the pictures for validation; 0 validates with the training pictures.",
              at_least(0).below(1));
     D2_FIELD(random_split_seed, "Seed of the random split of the pictures.", at_least(0));
     D2_FIELD(preprocessing,
-             "Transforms by torchvision's names. Null: Resize and CenterCrop to `image_size`, and "
-             "RandomHorizontalFlip between them.");
+             "Transforms, named as in torchvision. Null: `Resize` to `image_size`, then "
+             "`RandomHorizontalFlip`, then `CenterCrop` to `image_size`.");
   }
 };
 
@@ -57,11 +57,15 @@ struct VaeOnlyTrainConfig {
   int64_t validation_samples = 256;
 
   void fields(auto& f) {
-    D2_REQUIRED(num_train_steps, "Steps of the run.", within(1, most::kSteps));
+    D2_REQUIRED(num_train_steps,
+                "Number of steps of the run. A step updates the autoencoder "
+                "and, with `vae.use_vgg_and_gan`, the discriminator.",
+                within(1, most::kSteps));
     D2_FIELD(
         discr_max_grad_norm, "`max_grad_norm` of the discriminator; null for no limit.", above(0));
     D2_FIELD(discr_start_step,
-             "Steps before the discriminator is trained and its loss counts.",
+             "Number of steps after which the discriminator is trained and the adversarial loss "
+             "counts.",
              within(0, most::kSteps));
     D2_FIELD(apply_grad_penalty_every,
              "Steps between two gradient penalties of the discriminator; 0 for none.",
@@ -75,7 +79,8 @@ struct VaeOnlyTrainConfig {
              "last step also saves them.",
              within(1, most::kSteps));
     D2_FIELD(results_folder,
-             "Folder for the grids and these files. Null: `results` in tracker.data_path.",
+             "Folder for the grids, `vae.N.pt` and `vae.N.ema.pt`. Null: `results` in "
+             "`tracker.data_path`.",
              not_empty());
     D2_FIELD(vgg_path,
              "TorchScript of the network whose features the perceptual loss compares: "
