@@ -26,7 +26,7 @@ import decoder_steps
 from decoder_steps import ROOT
 
 BASE = "a32"
-SERIES = {"width": ("channels of the first level", [8, 16, 32, 48, 64]), "depth": ("residual blocks of a level", [1, 2, 3, 4]),
+SERIES = {"width": ("channels of the first level", [8, 16, 32, 48, 64]), "depth": ("residual blocks of a level after its first", [1, 2, 3, 4]),
           "pixels": ("side of the picture", [16, 32, 64, 96]), "batch": ("samples of a batch", [1, 2, 4, 8, 16])}
 
 

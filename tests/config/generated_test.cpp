@@ -101,7 +101,7 @@ TEST_CASE("the config at the head of docs/config.md is accepted") {
 
 TEST_CASE("every example config is read without a warning and fits its schema") {
   const std::filesystem::path configs = std::filesystem::path(DALLE2_SOURCE_DIR) / "configs";
-  int read = 0;
+  int read = 0, resumable = 0;
   for (const auto& folder : {configs, configs / "smoke"}) {
     for (const auto& entry : std::filesystem::directory_iterator(folder)) {
       if (entry.path().extension() != ".json") continue;
@@ -115,10 +115,17 @@ TEST_CASE("every example config is read without a warning and fits its schema") 
       };
       const std::string full = config_kind_of(kind).fill_in(read_config_file(path), strict);
       CHECK(fits(Json::parse(config_schema(kind)), Json::parse(full)));
+      // Else the second start, which resumes, is refused.
+      const Json tracker = Json::parse(full)["tracker"];
+      if (tracker["log"].dump().find("\"auto_resume\":true") != std::string::npos) {
+        CHECK(tracker["overwrite_data_path"] == true);
+        ++resumable;
+      }
       ++read;
     }
   }
   CHECK(read >= 13);
+  CHECK(resumable >= 13);
 }
 
 TEST_CASE("the schema takes the reference's configs and a full dump") {
