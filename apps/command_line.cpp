@@ -81,7 +81,7 @@ Runner add_sample(CLI::App& app) {
   auto o = options_of<SampleCommand>();
   app.add_option("--checkpoint",
                  o->checkpoint_path,
-                 "Checkpoint or model of this program or dalle2-pytorch: a file or a URL "
+                 "Checkpoint or model file of this program or dalle2-pytorch: a file or a URL "
                  "(https:, s3:, hf://OWNER/NAME/FILE)")
       ->required()
       ->type_name("FILE");
@@ -167,7 +167,7 @@ Runner add_sample(CLI::App& app) {
   app.add_option("--device", o->device, "cpu, cuda, or cuda:N for GPU number N")
       ->capture_default_str()
       ->type_name("DEVICE:{cpu,cuda}");
-  app.add_option("--batch-size", o->batch_size, "Pictures (or texts, for a prior) drawn at once")
+  app.add_option("--batch-size", o->batch_size, "Pictures (for a prior: texts) processed at once")
       ->capture_default_str()
       ->check(whole_number());
   app.add_option(
@@ -196,7 +196,7 @@ Runner add_sample(CLI::App& app) {
       ->type_name("PATH");
   app.add_option("--inpaint-resample-times",
                  o->inpaint_resample_times,
-                 "Times that RePaint repeats each step (default: 5)")
+                 "Times that RePaint runs each step (default: 5; 1 repeats none)")
       ->type_name("N")
       ->check(whole_number());
   app.add_option(
@@ -288,9 +288,9 @@ Runner add_convert(CLI::App& app) {
       app.add_option(
              "--lora-naming",
              o->lora_naming,
-             "IN holds adapters: rename them as in diffusers or peft (both for text encoders), "
-             "unet (the names of this program) or unet-peft (both for unets), or old (the old "
-             "names of diffusers)")
+             "IN holds adapters: give them other names. For text encoders: diffusers or peft. For "
+             "unets: unet (the names of this program) or unet-peft. For both: old (the old names "
+             "of diffusers)")
           ->check(CLI::IsMember({"diffusers", "peft", "old", "unet", "unet-peft"}))
           ->excludes(ema)
           ->excludes(join)
@@ -326,7 +326,7 @@ Runner add_ema(CLI::App& app) {
   auto paths = options_of<std::vector<std::string>>();
   app.add_option("paths",
                  *paths,
-                 "Folder DATA_PATH/averages, files of it, or checkpoints; then the .pth to write")
+                 "Folder DATA_PATH/averages, files in it, or checkpoints; then the .pth to write")
       ->required()
       ->expected(2, 1 << 20)
       ->type_name("FILES... OUT");
@@ -370,8 +370,8 @@ Runner add_init(CLI::App& app) {
       ->check(non_empty("a path"));
   app.add_option("--image-size",
                  o->image_size,
-                 "Side of the pictures in pixels (default: up to 64, as "
-                 "most pictures allow; for a VAE 64)")
+                 "Side of the pictures in pixels (default: 64, or less if many pictures are "
+                 "smaller; for a VAE 64)")
       ->type_name("N")
       ->check(CLI::Range(8, 1024));
   app.add_option("--nproc-per-node",

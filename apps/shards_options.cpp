@@ -63,8 +63,8 @@ Runner add_shards_check(CLI::App& app) {
   auto o = options_of<ShardsCheckCommand>();
   app.add_option("shards",
                  o->url,
-                 "Folder of tars; or a path or URL (http(s)://, s3://, pipe:), with braces "
-                 "{000..009}, or with {} and --last")
+                 "Folder of tars; or a path or URL (http(s)://, s3://, hf://, pipe:), with "
+                 "braces {000..009}, or with {} and --last")
       ->required()
       ->type_name("SHARDS")
       ->transform(with_small_schemes)
@@ -170,8 +170,9 @@ Runner add_shards_encode(CLI::App& app) {
   add_overwrite(
       app, o->overwrite, "Remove the shards that DIR holds, if they belong to another set");
   app.footer(
-      "Writes a copy of each shard that the config names. KEY.latent.npy beside a picture is "
-      "its latent after data.preprocessing. Existing shards are kept, so the same command "
+      "Writes a copy of each shard that the config names, with KEY.latent.npy beside each "
+      "picture: the latent of the picture after data.preprocessing. Existing shards are kept, so "
+      "the same command "
       "continues where it was stopped. Prints the scale that suits the noise schedules. Train "
       "with data.latents_in_tar.");
   return [o] {
@@ -184,7 +185,7 @@ Runner add_shards_embed(CLI::App& app) {
   auto o = options_of<ShardsEmbedCommand>();
   app.add_option("shards",
                  o->url,
-                 "Folder of tars; or a path or URL (http(s)://, s3://), with {} or braces "
+                 "Folder of tars; or a path or URL (http(s)://, s3://, hf://), with {} or braces "
                  "{000..009}")
       ->required()
       ->type_name("SHARDS")

@@ -52,8 +52,9 @@ One JSON file describes a run. The file of a decoder has the keys and defaults o
   resolutions), or a list with one value for each. For a few keys the list means something else,
   such as a range; the table then says so.
 - **Unknown keys** give a warning and are ignored. An unknown key is an error if it resembles a known
-  key ("did you mean"), and always in `decoder`, `prior`, `vae`, `clip`, the arguments of transforms
-  and those of metrics. With `--strict`, every warning is an error.
+  key ("did you mean"). It is always an error directly in `decoder`, `prior` and `clip`, in
+  `prior.net`, and in the arguments of transforms and metrics. With `--strict`, every warning is an
+  error.
 - **Editors** check a config while you write it if the key `$schema` names one of the schemas
   `decoder.json`, `prior.json`, `vae.json` and `clip.json` in `configs/schema`.
 - **Comments** (`//` and `/* */`) are allowed. A duplicate key in an object is an error.
@@ -105,7 +106,12 @@ class Page {
       if (titles_.contains(title)) title += " of " + kind;
       const auto [known, is_new] = title_of_.emplace(section.body, title);
       if (!is_new) {
-        if (!std::exchange(repeats_, true)) text_ += "\nThese tables stand above:\n\n";
+        // The tables below a repeated one are repeated with it.
+        if (!repeated_.empty() && section.title.starts_with(repeated_ + ".")) return;
+        repeated_ = section.title.substr(0, section.title.find('`', 1));
+        if (!std::exchange(repeats_, true)) {
+          text_ += "\nThese sections, with those below them, have the same keys as above:\n\n";
+        }
         const bool is_same = section.title == known->second;
         text_ += fmt::format("- {}{}\n",
                              is_same ? "" : fmt::format("{}: see ", section.title),
@@ -114,6 +120,7 @@ class Page {
       }
     }
     repeats_ = false;
+    repeated_.clear();
     titles_.insert(section.title);
     text_ += fmt::format("{}{}{}", kHeading, title, section.body);
   }
@@ -124,6 +131,7 @@ class Page {
   std::map<std::string, std::string> title_of_;  // by the body
   std::set<std::string> titles_;
   bool repeats_ = false;
+  std::string repeated_;  // the last title of the list of repeats, to its name: "`tracker"
 };
 
 }  // namespace

@@ -59,8 +59,8 @@ These rules apply to every kind of run:
   `sample_timesteps` must be below `timesteps - 1`. `zero_terminal_snr` also ends at beta = 1. The
   same conditions apply, and the unet must have `predict_v` or `predict_x_start`.
 - **Widths.** `init_dim` must equal `dim`, and `dim_mults` must start with 1 unless
-  `memory_efficient`, because the last block of the network has this shape. `resnet_groups` must
-  divide every width.
+  `memory_efficient`, because the last block of the network expects 2 x `dim` channels.
+  `resnet_groups` must divide every width.
 )";
 
 /// A config that says what a checkpoint's model is.

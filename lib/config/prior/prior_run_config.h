@@ -20,11 +20,11 @@ namespace dalle2 {
 struct PriorDataConfig {
   static constexpr const char* kDoc =
       "Where the samples come from: folders of `.npy` files with one embedding per row, and "
-      "captions. A folder is on this machine, in S3 (`s3://BUCKET/FOLDER`), in a repository of "
-      "the Hugging Face hub (`hf://OWNER/NAME/FOLDER` or `hf://datasets/OWNER/NAME/FOLDER`, "
-      "with `@REVISION` after `NAME` for a revision other than `main`), or the URL of a web "
-      "page that links the files. The files of a folder and of the folders below it are joined "
-      "in the order of their paths. Row n of each folder belongs to sample n.";
+      "captions. A folder is on this machine, in S3 (`s3://BUCKET/FOLDER`) or in a repository "
+      "of the Hugging Face hub (`hf://OWNER/NAME/FOLDER` or `hf://datasets/OWNER/NAME/FOLDER`, "
+      "with `@REVISION` after `NAME` for a revision other than `main`). The URL of a web page "
+      "that links the files also works. The files of a folder and of the folders below it are "
+      "joined in the order of their paths. Row n of each folder belongs to sample n.";
 
   std::optional<std::string> image_url;
   std::optional<std::string> text_url;

@@ -151,6 +151,14 @@ struct TrackerConfig {
              "signal. Files that were not sent stay in `data_path/outbox`. The next start or "
              "`dalle2-train sync` sends them.",
              within(0, 1e6));
+    const auto& loggers = log.values();
+    const bool resumes = std::any_of(loggers.begin(), loggers.end(), [](const LogConfig& logger) {
+      return std::visit([](const auto& config) { return config.auto_resume; }, logger);
+    });
+    f.note(resumes && !overwrite_data_path,
+           "overwrite_data_path",
+           "must be true for auto_resume: otherwise the next start is refused, because the folder "
+           "exists");
     check_wandb_runs(f);
   }
 

@@ -73,7 +73,7 @@ struct EmaConfig {
 
   void fields(auto& f) {
     D2_FIELD(kind, "`ema_pytorch` or `diffusers`; the other keys are those of `diffusers`.");
-    D2_FIELD(decay, "Largest decay, per step.", within(0, 1));
+    D2_FIELD(decay, "Largest decay, per update.", within(0, 1));
     D2_FIELD(min_decay, "Lowest decay, once averaging has begun.", within(0, 1));
     D2_FIELD(update_after_step,
              "Updates before averaging begins. Up to and including the next update, the average "

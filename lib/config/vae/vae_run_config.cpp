@@ -19,10 +19,11 @@ muse-maskgit-pytorch. With `vae.kind` `dalle2`, the network is that of dalle2-py
 | if | then |
 |---|---|
 | always | `data.image_size` is divisible by 2 to the power of `vae.layers`, or for a `vit` by `vae.encdec_patch_size` |
-| `vae.image_size` is given | `data.image_size` equals it |
 | always | `train.lora.rank` is 0: a VAE is trained as a whole |
-| `vae.use_vgg_and_gan` | `train.vgg_path` is given, and `data.image_size` is 4 times 2 to the power of `vae.discr_layers`, or more |
-| `vae.kind` `muse` with `lookup_free_quantization` | `vae.codebook_size` is a power of two |
+| `vae.image_size` is given | `data.image_size` equals it |
+| `vae.use_vgg_and_gan` is true | `train.vgg_path` is given |
+| `vae.use_vgg_and_gan` is true | `data.image_size` is at least 4 times 2 to the power of `vae.discr_layers` |
+| `vae.kind` is `muse`, and `vae.lookup_free_quantization` is true | `vae.codebook_size` is a power of two |
 
 )";
 

@@ -35,7 +35,7 @@ struct VaeDataConfig {
     D2_REQUIRED(image_size, "Side of the pictures in pixels.", within(1, most::kImageSide));
     D2_REQUIRED(batch_size, "Pictures per step and process.", within(1, most::kBatch));
     D2_FIELD(valid_frac,
-             "Share of the pictures for validation; 0 validates with the training pictures.",
+             "Fraction of the pictures for validation; 0 validates with the training pictures.",
              at_least(0).below(1));
     D2_FIELD(random_split_seed, "Seed of the random split of the pictures.", at_least(0));
     D2_FIELD(preprocessing,
