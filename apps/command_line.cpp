@@ -482,8 +482,10 @@ std::string suggestion(const CLI::App& app, const CLI::App& command) {
   std::vector<std::string> known = commands_of(command);
   for (const CLI::Option* each : command.get_options(kAll)) known.push_back(each->get_name());
   const std::string word = unknown.front().substr(0, unknown.front().find('='));
-  if (&app == &command && word.ends_with(".json")) {
-    return fmt::format("  Did you mean `--config {}`?\n", printable(word));
+  if (&app == &command && word.ends_with(".json") && !word.starts_with('-') &&
+      app.count("--config") == 0) {
+    return fmt::format("  Did you mean `--config {}`?\n",
+                       printable(without_tokens(public_text(word))));
   }
   const std::optional<std::string> near = nearest_word(word, known);
   return near ? fmt::format("  Did you mean `{}`?\n", *near) : "";

@@ -107,8 +107,13 @@ class Page {
       const auto [known, is_new] = title_of_.emplace(section.body, title);
       if (!is_new) {
         // The tables below a repeated one are repeated with it.
-        if (!repeated_.empty() && section.title.starts_with(repeated_ + ".")) return;
+        const auto below = [](const std::string& name, const std::string& above) {
+          return !above.empty() && name.starts_with(above + ".") ? name.substr(above.size()) : "";
+        };
+        const std::string path = below(section.title, repeated_);
+        if (!path.empty() && path == below(known->second, equal_to_)) return;
         repeated_ = section.title.substr(0, section.title.find('`', 1));
+        equal_to_ = known->second.substr(0, known->second.find('`', 1));
         if (!std::exchange(repeats_, true)) {
           text_ += "\nThese sections, with those below them, have the same keys as above:\n\n";
         }
@@ -121,6 +126,7 @@ class Page {
     }
     repeats_ = false;
     repeated_.clear();
+    equal_to_.clear();
     titles_.insert(section.title);
     text_ += fmt::format("{}{}{}", kHeading, title, section.body);
   }
@@ -131,7 +137,8 @@ class Page {
   std::map<std::string, std::string> title_of_;  // by the body
   std::set<std::string> titles_;
   bool repeats_ = false;
-  std::string repeated_;  // the last title of the list of repeats, to its name: "`tracker"
+  std::string repeated_,
+      equal_to_;  // of the list's last line, without the end: "`prior.clip", "`decoder.clip"
 };
 
 }  // namespace

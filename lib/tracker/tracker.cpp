@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <iterator>
 #include <string_view>
 #include <utility>
 
@@ -276,7 +277,7 @@ std::vector<std::string> Tracker::recall_candidates() const {
       was_saved_by_this_run(loaded, source.facts.value_or(SavedFacts{}).run_id);
   std::vector<std::string> known = existing_once(own_files());
   std::vector<ResumeFile> files = with_facts(known);
-  const size_t replaced = erase_others(files);
+  const std::vector<ResumeFile> replaced = take_others(files);
   if (is_own.value_or(false) && is_another(loaded, known)) {
     known.push_back(loaded);
     files.push_back(source);
@@ -288,32 +289,41 @@ std::vector<std::string> Tracker::recall_candidates() const {
     known.push_back(path);
     files.push_back(std::move(file));
   }
+  if (!replaced.empty()) {  // the other run has renamed this one's file
+    for (ResumeFile& file : with_facts(numbered_checkpoints())) {
+      if (file.facts && file.facts->run_id == own_files_->run_id())
+        files.push_back(std::move(file));
+    }
+  }
   std::vector<std::string> own = resume_order(files, ResumeFor::kStart);
-  const bool begun_before = own_files_ && own_files_->began_from(source_->name()) && !own.empty();
-  if (!is_own.value_or(false)) {  // else it is among them
-    if (begun_before) {           // the base stays a last resort
+  const bool is_base = own_files_ && own_files_->began_from(source_->name());
+  if (!replaced.empty() && own.empty() && (is_base || source_->only_auto_resume())) {
+    throw ConfigError(
+        "{}: {} was saved by another run ({}, this one is {}), and this run's own checkpoints are gone\n"
+        "  To continue from a checkpoint, name it in /tracker/load (load_from \"local\", file_path) and "
+        "choose another /tracker/data_path. Give each run its own targets (/tracker/save).",
+        config_.data_path,
+        replaced.front().path,
+        replaced.front().facts->run_id,
+        own_files_->run_id());
+  }
+  if (!is_own.value_or(false)) {
+    if (is_base && !own.empty()) {  // the base stays a last resort
       own.push_back(loaded);
-    } else if (!source_->only_auto_resume()) {  // asked for by name: another run begins from it
+    } else if (!source_->only_auto_resume() &&
+               is_another(loaded, known)) {  // asked for by name: another run begins from it
       own.insert(own.begin(), loaded);
     } else if (!is_own) {
       own.push_back(loaded);
     }
   }
-  own = existing_once(own);
-  if (replaced > 0 && own.empty()) {
-    throw ConfigError(
-        "{}: another run has replaced this run's checkpoints, and no other copy is known\n  To continue from a "
-        "checkpoint, name it in /tracker/load (load_from \"local\", file_path) and choose another "
-        "/tracker/data_path. Give each run its own targets (/tracker/save).",
-        config_.data_path);
-  }
-  return own;
+  return existing_once(own);
 }
 
 std::vector<std::string> Tracker::own_checkpoints() const {
   if (!goes_on_ && !saved_->load()) return {};
   std::vector<ResumeFile> files = with_facts(existing_once(own_files()));
-  erase_others(files);
+  take_others(files);
   return resume_order(files, ResumeFor::kRollBack);
 }
 
@@ -344,11 +354,27 @@ std::vector<ResumeFile> Tracker::with_facts(const std::vector<std::string>& path
   return files;
 }
 
-/// Leaves out what savers of other runs have written into this run's folder. @return how many files that were
-size_t Tracker::erase_others(std::vector<ResumeFile>& files) const {
-  return std::erase_if(files, [&](const ResumeFile& file) {
-    return file.facts && own_files_->is_of_another_run(file.path, file.facts->run_id);
+/// Takes out what savers of other runs have written into this run's folder. What the run began from is none of it.
+std::vector<ResumeFile> Tracker::take_others(std::vector<ResumeFile>& files) const {
+  const std::lock_guard lock(*files_mutex_);
+  if (!own_files_ || !own_files_->recorded()) return {};
+  const auto others = std::stable_partition(files.begin(), files.end(), [&](const auto& file) {
+    return !file.facts || !own_files_->is_of_another_run(file.path, file.facts->run_id) ||
+           own_files_->began_from(file.path);
   });
+  std::vector<ResumeFile> taken(std::make_move_iterator(others),
+                                std::make_move_iterator(files.end()));
+  files.erase(others, files.end());
+  return taken;
+}
+
+/// checkpoint.1.pth and so on, as far as they are there.
+std::vector<std::string> Tracker::numbered_checkpoints() const {
+  const std::string path = in_data_path(kCheckpointFile);
+  std::vector<std::string> found;
+  const int end = free_number({path});
+  for (int number = 1; number < end; ++number) found.push_back(numbered_path(path, number));
+  return found;
 }
 
 std::optional<SavedFacts> Tracker::facts_of(const std::string& path) const {
@@ -486,9 +512,9 @@ void Tracker::save_with(Saver& saver,
     save_as(saver,
             {source, save_type_name(type)},
             python_format(target_template, request.placeholders));
-    failed_copies_[target_template].last_failed = false;
+    failed_copies_[{&saver, target_template}].last_failed = false;
   } catch (const std::exception& error) {
-    FailedCopies& failed = failed_copies_[target_template];
+    FailedCopies& failed = failed_copies_[{&saver, target_template}];
     ++failed.count;
     failed.last_failed = true;
     log_error(fmt::format("Error saving checkpoint: {}", error.what()));
@@ -497,15 +523,19 @@ void Tracker::save_with(Saver& saver,
 
 /// The single errors may be far up in the log.
 void Tracker::tell_failed_copies() const {
-  for (const auto& [target, failed] : failed_copies_) {
+  for (const auto& [copy, failed] : failed_copies_) {
     if (failed.count == 0) continue;
+    const auto& [saver, target] = copy;
+    const SaveTargets& targets = saver->targets();
+    const bool is_state =
+        targets.save_type == SaveType::checkpoint && targets.save_latest_to == target;
+    const std::string newest =
+        is_state ? fmt::format(": the newest checkpoint is {}", in_data_path(kCheckpointFile)) : "";
     log_warning("track",
                 "{} to '{}' failed{}",
                 counted(failed.count, "save"),
                 public_text(target),
-                failed.last_failed ? fmt::format(", the last one too: the newest checkpoint is {}",
-                                                 in_data_path(kCheckpointFile))
-                                   : "; the last one succeeded");
+                failed.last_failed ? ", the last one too" + newest : "; the last one succeeded");
   }
 }
 

@@ -231,7 +231,8 @@ class Tracker {
   std::vector<std::string> own_files() const;
   std::vector<std::string> recorded_checkpoints() const;
   std::vector<ResumeFile> with_facts(const std::vector<std::string>& paths) const;
-  size_t erase_others(std::vector<ResumeFile>& files) const;
+  std::vector<ResumeFile> take_others(std::vector<ResumeFile>& files) const;
+  std::vector<std::string> numbered_checkpoints() const;
   std::optional<SavedFacts> facts_of(const std::string& path) const;
   std::string saved_by(const std::string& path) const;
   std::optional<bool> was_saved_by_this_run(const std::string& path) const;
@@ -241,7 +242,7 @@ class Tracker {
   void prepare_data_path(const std::function<void()>& while_lock_waits);
   bool is_of_this_run(const std::string& checkpoint) const;
   void explain_start(const std::string& reason) const;
-  void explain_left_out() const;
+  void explain_left_out(const std::string& taken) const;
   void clear_recorded() const;
   void start_over(const std::string& began_from);
   void remove_mark();
@@ -309,7 +310,8 @@ class Tracker {
     int64_t count = 0;
     bool last_failed = false;
   };
-  std::map<std::string, FailedCopies> failed_copies_;  // by target template; of this start
+  std::map<std::pair<const Saver*, std::string>, FailedCopies>
+      failed_copies_;  // by target template; of this start
   bool sent_cards_ = false;
   std::unique_ptr<Uploads> uploads_;  // null: nothing is sent
 };

@@ -184,7 +184,7 @@ void Tracker::begin_anew(const std::string& reason) {
   if (dummy_) return;
   check_undecided();
   explain_start(reason);
-  explain_left_out();
+  explain_left_out("");
   if (is_cleared_) clear_recorded();
   const bool has_base = source_ && !source_->only_auto_resume();
   start_over(has_base ? source_->path() : "");
@@ -194,7 +194,7 @@ void Tracker::begin_anew(const std::string& reason) {
 void Tracker::go_on(const std::string& checkpoint) {
   if (dummy_) return;
   check_undecided();
-  explain_left_out();
+  explain_left_out(checkpoint);
   if (is_cleared_) {
     log_info(
         "track", "--clear-results: nothing is removed, because the run starts from {}", checkpoint);
@@ -282,7 +282,8 @@ void Tracker::name_run(const std::string& checkpoint) {
   if (run_id_ != own_files_->run_id()) own_files_->rename(run_id_);
 }
 
-void Tracker::explain_left_out() const {
+/// @param taken the checkpoint that the run starts from, if any
+void Tracker::explain_left_out(const std::string& taken) const {
   if (!auto_resumed_ || !source_) return;
   const auto explain = [&](const std::string& name, const std::string& by) {
     log_warning(
@@ -293,9 +294,9 @@ void Tracker::explain_left_out() const {
         by,
         own_files_->run_id());
   };
-  for (const std::string& path : own_files()) {
-    const std::string by = saved_by(path);
-    if (own_files_->is_of_another_run(path, by)) explain(path, by);
+  std::vector<ResumeFile> files = with_facts(own_files());
+  for (const ResumeFile& file : take_others(files)) {
+    if (taken.empty() || !same_file(file.path, taken)) explain(file.path, file.facts->run_id);
   }
   const std::string loaded = source_->path();
   if (!source_->only_auto_resume() || is_among(loaded, own_files())) return;
@@ -304,9 +305,10 @@ void Tracker::explain_left_out() const {
 
 /// Whether a checkpoint that was resumed is of the run whose log and files are in data_path.
 bool Tracker::is_of_this_run(const std::string& checkpoint) const {
-  if (is_among(checkpoint, own_files())) return true;
   if (auto_resumed_ && own_files_->began_from(begun_from(checkpoint)))
     return true;  // killed before a save
+  if (is_among(checkpoint, own_files()))
+    return !own_files_->is_of_another_run(checkpoint, saved_by(checkpoint));
   if (const std::optional<bool> known = was_saved_by_this_run(checkpoint)) return *known;
   if (own_files_->recorded()) return false;
   return auto_resumed_ || is_among(checkpoint, fixed_targets(savers_));

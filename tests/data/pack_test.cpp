@@ -62,6 +62,7 @@ void fill_folder(const TempDir& folder) {
   write_file_atomically(folder / "in/b/c.txt", "a c\n");
   write_file_atomically(folder / "in/h.txt", "\n");
   write_file_atomically(folder / "in/lonely.txt", "x");
+  write_file_atomically(folder / "in/g.Txt", "x");
   write_file_atomically(folder / "in/x.svg", "x");
 }
 
@@ -106,9 +107,11 @@ TEST_CASE("a folder of pictures and captions becomes shards, and what is left ou
   REQUIRE(report.skipped.size() == 1);
   CHECK(report.skipped[0].path == "f.png");
   CHECK_THAT(report.skipped[0].reason, Contains("neither JPEG, PNG nor WebP"));
-  CHECK(report.lonely_captions == std::vector<std::string>{"lonely.txt"});
-  CHECK_THAT(text_of(report),
-             Contains("1 .txt file was skipped, without a picture of its name: lonely.txt\n"));
+  CHECK(report.lonely_captions == std::vector<std::string>{"g.Txt", "lonely.txt"});
+  CHECK_THAT(
+      text_of(report),
+      Contains(
+          "2 .txt files were skipped, each without a picture of its name: g.Txt, lonely.txt\n"));
   CHECK(report.other_files == std::map<std::string, int64_t>{{".svg", 1}});
 
   const auto first = samples_of(folder / "out/000000.tar");

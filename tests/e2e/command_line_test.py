@@ -329,6 +329,10 @@ class CommandLine(EndToEnd):
         self.refuse(2, "--config", config, "--set", "/train/colour=1", expect=["/train/colour: no such key; known are: "])
         self.refuse(2, "smaple", expect=["smaple", "Did you mean `sample`?"])
         self.refuse(2, config, expect=["Did you mean `--config"])
+        hidden = run("https://user:canary@h.example/x.json", cwd=self.dir, check=2)
+        self.assertIn("Did you mean `--config https://h.example/x.json`?", hidden.stderr)
+        self.assertNotIn("canary", hidden.stdout + hidden.stderr)
+        self.assertNotIn("Did you mean `--config", run("--config", config, "b.json", cwd=self.dir, check=2).stderr)
         self.refuse(2, "shards", "mkae", "pictures", expect=["Did you mean `make`?"])
         self.refuse(2, "--config", config, "--dry-urn", expect=["--dry-urn", "Did you mean `--dry-run`?"])
 

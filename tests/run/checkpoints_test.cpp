@@ -118,6 +118,7 @@ TEST_CASE("a run goes on from its own checkpoint where another run has written t
 void replace_checkpoint(const TempDir& folder, const ToyConfig& config) {
   ToyConfig other = config;
   other.tracker.data_path = folder / "other";
+  other.tracker.load.reset();
   LocalSaveConfig save;
   save.save_latest_to = folder / "of_other.pth";
   other.tracker.save = {save};
@@ -129,36 +130,119 @@ void replace_checkpoint(const TempDir& folder, const ToyConfig& config) {
   fs::rename(part, folder / "out/checkpoint.pth");
 }
 
+/// Runs to the end. @return the first step that the run trains
+int64_t first_step_of(const ToyConfig& config) {
+  ToyRun run(config);
+  int64_t first = -1;
+  run.before_step = [&](int64_t step, at::Tensor&) {
+    if (first < 0) first = step;
+  };
+  CHECK(run.run() == ExitCode::kDone);
+  return first;
+}
+
+void remove_targets(const TempDir& folder) {
+  for (const char* name : {"latest.pth", "best.pth"}) fs::remove(folder / name);
+}
+
+/// The start is refused, and the other run's file stays as it is.
+void refuses_replaced(const TempDir& folder, const ToyConfig& config) {
+  const std::string of_other = read_file(folder / "out/checkpoint.pth");
+  CHECK_THROWS_WITH(ToyRun(config).run(),
+                    Contains("out/checkpoint.pth was saved by another run (") &&
+                        Contains("this run's own checkpoints are gone") &&
+                        Contains("/tracker/load"));
+  CHECK(read_file(folder / "out/checkpoint.pth") == of_other);
+}
+
 TEST_CASE("a run does not resume from its checkpoint.pth if another run has replaced it") {
   const TempDir folder;
-  const ToyConfig config = stopped_run(folder.path());
+  ToyConfig config = stopped_run(folder.path());
   replace_checkpoint(folder, config);
   fs::remove(folder / "latest.pth");
   const std::string of_other = read_file(folder / "out/checkpoint.pth");
-  ToyRun run(config);
   CapturedLog log;
-  int64_t first_step = -1;
-  run.before_step = [&](int64_t step, at::Tensor&) {
-    if (first_step < 0) first_step = step;
-  };
-  CHECK(run.run() == ExitCode::kDone);
+  SECTION("found by auto-resume") {}
+  SECTION("named by /tracker/load") {
+    LocalLoadConfig load;
+    load.file_path = folder / "out/checkpoint.pth";
+    config.tracker.load = load;
+  }
+  CHECK(first_step_of(config) == 9);  // of the newest snapshot, the state that it was stopped with
   CHECK(log.count("out/checkpoint.pth was saved by another run (") == 1);
-  CHECK(first_step == 9);  // of the newest snapshot, the state that it was stopped with
   CHECK(read_file(folder / "out/checkpoint.1.pth") == of_other);
 }
 
-TEST_CASE(
-    "a run whose every checkpoint another run has replaced starts neither from it nor from zero") {
+TEST_CASE("a run without a checkpoint that no other run has replaced is refused") {
   const TempDir folder;
   const ToyConfig config = stopped_run(folder.path());
   replace_checkpoint(folder, config);
-  for (const char* name : {"latest.pth", "best.pth"}) fs::remove(folder / name);
+  remove_targets(folder);
   fs::remove_all(folder / "out/snapshots");
-  const std::string of_other = read_file(folder / "out/checkpoint.pth");
-  CHECK_THROWS_WITH(
-      ToyRun(config).run(),
-      Contains("another run has replaced this run's checkpoints") && Contains("/tracker/load"));
-  CHECK(read_file(folder / "out/checkpoint.pth") == of_other);
+  refuses_replaced(folder, config);
+}
+
+TEST_CASE(
+    "a run that began from another run's checkpoint does not begin again where its own is replaced") {
+  const TempDir folder;
+  ToyConfig base = toy_config(folder / "first");
+  base.train.epochs = 1;
+  CHECK(ToyRun(base).run() == ExitCode::kDone);
+  ToyConfig config = toy_config(folder.path());
+  LocalLoadConfig load;
+  load.file_path = folder / "first/out/checkpoint.pth";
+  config.tracker.load = load;
+  StopRequest stop;
+  {
+    ToyRun run(config);
+    run.before_step = [&](int64_t step, at::Tensor&) {
+      if (step == 8) stop.make();
+    };
+    CHECK(run.run() == ExitCode::kStopped);
+  }
+  clear_stop_request();
+  replace_checkpoint(folder, config);
+  remove_targets(folder);
+  refuses_replaced(folder, config);
+}
+
+TEST_CASE("a checkpoint that another run has set aside in this run's folder is resumed from") {
+  const TempDir folder;
+  const ToyConfig config = stopped_run(folder.path());
+  fs::copy_file(folder / "out/checkpoint.pth", folder / "out/checkpoint.1.pth");
+  replace_checkpoint(folder, config);
+  remove_targets(folder);
+  fs::remove_all(folder / "out/snapshots");
+  CHECK(first_step_of(config) == 9);
+}
+
+TEST_CASE("a copy of a run's folder falls back to the original's snapshots at any start") {
+  const TempDir folder;
+  ToyConfig config = stopped_run(folder.path());
+  fs::copy(folder / "out", folder / "copy", fs::copy_options::recursive);
+  config.tracker.data_path = folder / "copy";
+  remove_targets(folder);
+  {
+    StopRequest stop;
+    ToyRun first(config);  // gives the copy an id of its own
+    first.before_step = [&](int64_t step, at::Tensor&) {
+      if (step == 10) stop.make();
+    };
+    CHECK(first.run() == ExitCode::kStopped);
+  }
+  remove_targets(folder);
+  fs::remove(folder / "copy/checkpoint.pth");
+  const auto size_before = std::distance(fs::directory_iterator(folder / "copy/snapshots"), {});
+  for (const auto& entry : fs::directory_iterator(folder / "copy/snapshots")) {
+    const std::string original = folder / ("out/snapshots/" + entry.path().filename().string());
+    const bool is_own =
+        !fs::exists(original) || read_file(original) != read_file(entry.path().string());
+    if (is_own) fs::remove(entry.path());
+  }
+  REQUIRE(std::distance(fs::directory_iterator(folder / "copy/snapshots"), {}) < size_before);
+  CapturedLog log;
+  CHECK(first_step_of(config) == 9);  // of the original's newest snapshot
+  CHECK(log.count("was saved by another run") == 0);
 }
 
 TEST_CASE("a file of a saver's target is resumed from where data_path has none left") {

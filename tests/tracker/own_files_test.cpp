@@ -58,6 +58,22 @@ TEST_CASE("what another run's saver wrote into the run's folder is set aside, no
   CHECK(again.claim("out/best.pth", kOtherId, /*must_write=*/true) == "out/best.2.pth");
 }
 
+TEST_CASE("the snapshots of a copied folder are the copy's own") {
+  const test::TempDir folder;
+  const test::WorkingDirectory inside(folder.path());
+  fs::create_directories("a/snapshots");
+  OwnFiles original("a");
+  original.start_over(kOwnId, "", {"a/checkpoint.pth", "a/snapshots"});
+  fs::copy("a", "b", fs::copy_options::recursive);
+  OwnFiles("b").rename(kOtherId);
+  const OwnFiles copy("b");
+  CHECK_FALSE(copy.is_of_another_run("b/snapshots/epoch0.pth", kOwnId));
+  CHECK_FALSE(copy.is_of_another_run("b/checkpoint.pth", kOwnId));
+  CHECK_FALSE(copy.is_of_another_run("b/checkpoint.pth", kOtherId));
+  CHECK(copy.is_of_another_run("b/unknown.pth", kOwnId));
+  CHECK(OwnFiles("a").is_of_another_run("a/snapshots/epoch0.pth", kOtherId));
+}
+
 TEST_CASE("a record of an earlier version names no earlier ids: its files are its own") {
   const test::TempDir folder;
   const test::WorkingDirectory inside(folder.path());

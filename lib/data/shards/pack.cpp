@@ -156,24 +156,31 @@ class Packer {
 
 void Packer::find_pictures() {
   std::vector<std::string> captions;
+  std::set<std::string> named;  // pictures, without extensions
+  const auto without_extension = [](const std::string& source) {
+    return fs::path(source).replace_extension().string();
+  };
   const auto pictures = list_pictures(
       from_,
       [&](const std::string& source) {
         const std::string extension = lower_extension(source);
-        if (extension == ".txt") return captions.push_back(source);
+        if (extension == ".txt") {
+          captions.push_back(source);
+          return;
+        }
         ++report_.other_files[extension.empty() ? "without extension" : extension];
       },
-      [this](const std::string& link) {
+      [&](const std::string& link) {
         if (!is_picture_name(link)) return;  // a caption: told of with its picture
+        named.insert(without_extension(link));
         report_.skipped.push_back({link, "unreadable: a link that leads to no file"});
       });
-  std::set<std::string> named;  // without extensions
   for (const FolderPicture& picture : pictures) {
     pictures_.push_back({picture});
-    named.insert(fs::path(picture.source).replace_extension().string());
+    named.insert(without_extension(picture.source));
   }
   std::erase_if(captions, [&](const std::string& source) {
-    return named.contains(fs::path(source).replace_extension().string());
+    return is_caption_name(source) && named.contains(without_extension(source));
   });
   std::sort(captions.begin(), captions.end());
   report_.lonely_captions = std::move(captions);

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <map>
 #include <mutex>
@@ -31,6 +32,7 @@ namespace fs = std::filesystem;
 constexpr const char* kScheme = "folder:";
 constexpr int64_t kShards = 100, kMostInShard = 1000;
 constexpr int kShardWidth = 6, kIndexWidth = 4;
+constexpr std::array kCaptionExtensions = {".txt", ".TXT"};  // in the order in which they are tried
 
 /// Of a url of PictureShards.
 std::string folder_of(const std::string& url) {
@@ -152,10 +154,15 @@ std::string read_picture_file(const fs::path& path) {
   return read_file(path.string());
 }
 
+bool is_caption_name(const fs::path& path) {
+  return std::find(kCaptionExtensions.begin(), kCaptionExtensions.end(), path.extension()) !=
+         kCaptionExtensions.end();
+}
+
 std::optional<fs::path> caption_file(const fs::path& picture) {
   std::error_code ignored;
   std::optional<fs::path> lost;
-  for (const char* extension : {".txt", ".TXT"}) {
+  for (const char* extension : kCaptionExtensions) {
     const fs::path path = fs::path(picture).replace_extension(extension);
     if (fs::is_regular_file(path, ignored)) return path;
     if (!lost && fs::is_symlink(path, ignored)) lost = path;  // to nowhere, or to no file

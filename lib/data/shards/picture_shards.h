@@ -33,7 +33,10 @@ std::vector<FolderPicture> list_pictures(
 /// of a tar
 std::string read_picture_file(const std::filesystem::path& path);
 
-/// The .txt file of the same name, or a link of that name that leads to no file; none if there is neither.
+/// Whether a file is a caption by its name: .txt or .TXT.
+bool is_caption_name(const std::filesystem::path& path);
+
+/// The .txt or .TXT file of the same name, or a link of that name that leads to no file; none if there is neither.
 std::optional<std::filesystem::path> caption_file(const std::filesystem::path& picture);
 
 /// The text of such a file, without its last line ends; none without a text.

@@ -40,6 +40,11 @@ TrainingRun::TrainingRun(RunPlan plan,
 ExitCode TrainingRun::run() {
   using Outcome = RunEnd::Outcome;
   const auto tell = [this](Outcome outcome, ExitCode code) {
+    try {
+      checkpoints_.wait();  // a save in the background uses the tracker
+    } catch (const std::exception& error) {
+      log_error("ckpt", "{}", error.what());
+    }
     session_.tracker().finish({.outcome = outcome, .exit_code = static_cast<int>(code)});
   };
   try {

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/untrusted_json.h"
 #include "io/files/atomic_file.h"
+#include "tracker/run_folder/run_files.h"
 
 namespace dalle2 {
 namespace {
@@ -27,14 +28,6 @@ std::string full_path(const std::string& path) {
   return full.string();
 }
 
-/// latest.1.pth of a file, snapshots.1 of a folder.
-fs::path numbered(const fs::path& path, int number) {
-  std::error_code error;
-  if (fs::is_directory(path, error)) return fmt::format("{}.{}", path.string(), number);
-  return path.parent_path() /
-         fmt::format("{}.{}{}", path.stem().string(), number, path.extension().string());
-}
-
 /// Whether there is nothing at `path`, or a file or folder without content.
 bool is_nothing(const std::string& path) {
   std::error_code error;
@@ -49,6 +42,15 @@ std::string text_of(const Json& record, const char* key) {
 }
 
 }  // namespace
+
+std::string numbered_path(const std::string& path, int number) {
+  std::error_code error;
+  if (fs::is_directory(path, error)) return fmt::format("{}.{}", path, number);
+  const fs::path file(path);
+  return (file.parent_path() /
+          fmt::format("{}.{}{}", file.stem().string(), number, file.extension().string()))
+      .string();
+}
 
 std::string make_run_id() {
   std::string id;
@@ -68,7 +70,7 @@ int free_number(const std::vector<std::string>& paths, int first) {
   const auto taken = [&](int number) {
     return std::any_of(paths.begin(), paths.end(), [&](const std::string& path) {
       std::error_code error;
-      return fs::exists(fs::symlink_status(numbered(path, number), error));
+      return fs::exists(fs::symlink_status(numbered_path(path, number), error));
     });
   };
   while (taken(first)) ++first;
@@ -78,9 +80,9 @@ int free_number(const std::vector<std::string>& paths, int first) {
 std::optional<std::string> set_aside(const std::string& path, int number) {
   if (is_nothing(path)) return std::nullopt;
   std::error_code error;
-  const fs::path other = numbered(path, free_number({path}, number));
+  const std::string other = numbered_path(path, free_number({path}, number));
   fs::rename(path, other, error);
-  if (!error) return other.string();
+  if (!error) return other;
   throw ConfigError(
       "'{}' belongs to another run and cannot be renamed: {}\n  Move it away, or choose another "
       "place (/tracker/data_path, /tracker/save).",
@@ -194,7 +196,8 @@ bool OwnFiles::is_of_another_run(const std::string& path, const std::string& wri
   if (run_id_.empty() || written_by.empty() || written_by == run_id_) return false;
   if (also_own_ == key_of(path)) return false;
   // The folder is locked, but savers of another run may write into it. In a copy, files have the original's id.
-  const bool is_of_original = is_below(path) && contains(path) &&
+  const bool is_snapshot = fs::path(key_of(path)).parent_path() == kSnapshotsFolder;
+  const bool is_of_original = is_below(path) && (contains(path) || is_snapshot) &&
                               (!knows_earlier_ids_ || earlier_ids_.contains(written_by));
   return !is_of_original;
 }

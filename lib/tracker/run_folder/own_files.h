@@ -19,6 +19,9 @@ bool is_run_id(const std::string& text);
 /// The file in data_path that tells which files are the run's own.
 inline constexpr const char* kRecordFile = "targets.json";
 
+/// latest.1.pth of a file, snapshots.1 of a folder.
+std::string numbered_path(const std::string& path, int number);
+
 /// The first number from `first` on under which none of `paths` was set aside before.
 int free_number(const std::vector<std::string>& paths, int first = 1);
 
