@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: MIT
+#include "usage_errors.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <optional>
+#include <regex>
+#include <vector>
+
+#include "base/public_url.h"
+#include "base/secret_words.h"
+#include "base/text.h"
+#include "base/untrusted_text.h"
+
+namespace dalle2 {
+namespace {
+
+constexpr auto kAll = [](const auto*) { return true; };
+
+/// The innermost command that the command line names.
+const CLI::App& command_of(const CLI::App& app) {
+  const CLI::App* command = &app;
+  while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
+  return *command;
+}
+
+/// "dalle2-train shards make"
+std::string full_name(const CLI::App& command) {
+  const CLI::App* parent = command.get_parent();
+  return parent ? full_name(*parent) + " " + command.get_name() : command.get_name();
+}
+
+std::vector<std::string> commands_of(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* each : app.get_subcommands(kAll)) {
+    if (!each->get_group().empty()) names.push_back(each->get_name());
+  }
+  return names;
+}
+
+/// CLI11's reason; where its words say neither what was expected nor what to do, ours.
+std::string reason(const CLI::App& command, const CLI::Error& error) {
+  const std::string text = error.what();
+  std::smatch found;
+  if (std::regex_match(text, found, std::regex("(.*): At Most 1 required but received (\\d+)"))) {
+    return fmt::format("{}: expected at most once, got it {} times", found.str(1), found.str(2));
+  }
+  if (std::regex_match(text, found, std::regex("(.*): \\d+ required (.*) missing"))) {
+    return fmt::format("{}: expected {} after it, got nothing", found.str(1), found.str(2));
+  }
+  if (text == "A subcommand is required") {
+    return fmt::format("{}: expected one of its commands: {}",
+                       command.get_name(),
+                       fmt::join(commands_of(command), ", "));
+  }
+  return text;
+}
+
+/// "  Did you mean `sample`?\n", if the first word that no command took is near one it knows, or is a config; else "".
+std::string suggestion(const CLI::App& app, const CLI::App& command) {
+  const std::vector<std::string> unknown = app.remaining(/*recurse=*/true);
+  if (unknown.empty()) return "";
+  std::vector<std::string> known = commands_of(command);
+  for (const CLI::Option* each : command.get_options(kAll)) known.push_back(each->get_name());
+  const std::string word = unknown.front().substr(0, unknown.front().find('='));
+  if (&app == &command && word.ends_with(".json") && !word.starts_with('-') &&
+      app.count("--config") == 0) {
+    return fmt::format("  Did you mean `--config {}`?\n",
+                       printable(without_tokens(public_text(word))));
+  }
+  const std::optional<std::string> near = nearest_word(word, known);
+  return near ? fmt::format("  Did you mean `{}`?\n", *near) : "";
+}
+
+}  // namespace
+
+std::string usage_error_text(const CLI::App* root, const CLI::Error& error) {
+  const CLI::App& command = command_of(*root);
+  return fmt::format("error: {}\n{}  `{} --help` lists the options.\n",
+                     printable(without_tokens(public_text(reason(command, error)))),
+                     suggestion(*root, command),
+                     full_name(command));
+}
+
+}  // namespace dalle2
