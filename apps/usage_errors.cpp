@@ -69,6 +69,9 @@ std::string suggestion(const CLI::App& app, const CLI::App& command) {
     return fmt::format("  Did you mean `--config {}`?\n",
                        printable(without_tokens(public_text(word))));
   }
+  if (&app == &command && word == "train") {
+    return "  Training has no command name: `dalle2-train --config my.json`.\n";
+  }
   const std::optional<std::string> near = nearest_word(word, known);
   return near ? fmt::format("  Did you mean `{}`?\n", *near) : "";
 }

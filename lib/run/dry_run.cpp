@@ -162,6 +162,8 @@ at::Device check_start(DryRunPlan& plan,
   if (!check_candidates(candidates, plan, train, position)) {
     if (train.lora.rank > 0) throw_no_base(plan.texts.kind);
     if (const std::vector<std::string> earlier = tracker.earlier_files(); !earlier.empty()) {
+      tracker.add_save_metadata("config", plan.texts.full_json);
+      tracker.check_renames();
       log_warning(
           "track",
           "the run itself would start from {}; in {} it would rename what an earlier run "

@@ -134,6 +134,9 @@ class Tracker {
   void look_for_earlier_run();
   /// Names of what an earlier run left in data_path, which begin_anew() would rename.
   std::vector<std::string> earlier_files() const;
+  /// @throws ConfigError if a start from zero would rename, as files of an earlier run, what the config
+  /// (add_save_metadata()) reads
+  void check_renames() const;
 
   /// True if auto_resume.json of an earlier start was found, and auto-resume is on.
   bool auto_resumed() const { return auto_resumed_; }
@@ -244,6 +247,7 @@ class Tracker {
   void explain_start(const std::string& reason) const;
   void explain_left_out(const std::string& taken) const;
   void clear_recorded() const;
+  std::vector<std::string> paths_of_a_run() const;
   void start_over(const std::string& began_from);
   void remove_mark();
   void name_run(const std::string& checkpoint);

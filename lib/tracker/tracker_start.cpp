@@ -20,6 +20,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// Where a VAE puts its results, which it does not read.
+constexpr std::string_view kResultsPointer = "/train/results_folder";
+
 /// What of data_path belongs to one run. The mark comes first: without it a start that was
 /// interrupted here does not take the rest for its own.
 constexpr const char* kFilesOfARun[] = {kAutoResumeFile,
@@ -331,11 +334,48 @@ void Tracker::clear_recorded() const {
   log_info("track", "--clear-results: {} of the earlier run removed", counted(removed, "file"));
 }
 
+std::vector<std::string> Tracker::paths_of_a_run() const {
+  std::vector<std::string> paths;
+  for (const char* name : kFilesOfARun) paths.push_back(in_data_path(name));
+  return paths;
+}
+
+void Tracker::check_renames() const {
+  std::error_code ignored;
+  std::vector<fs::path> there;
+  for (const std::string& path : paths_of_a_run()) {
+    if (fs::exists(path, ignored)) there.push_back(fs::weakly_canonical(path, ignored));
+  }
+  const auto config = std::find_if(metadata_.begin(), metadata_.end(), [](const auto& entry) {
+    return entry.first == "config";
+  });
+  if (there.empty() || config == metadata_.end()) return;
+  const Json all = parse_untrusted_object(config->second).flatten();
+  for (const auto& [pointer, value] : all.items()) {
+    if (!value.is_string() || pointer.starts_with("/tracker/") || pointer == kResultsPointer)
+      continue;
+    const std::string text = value.get<std::string>();
+    if (text.empty() || !fs::exists(text, ignored)) continue;
+    const fs::path read = fs::weakly_canonical(text, ignored);
+    for (const fs::path& path : there) {
+      if (std::mismatch(path.begin(), path.end(), read.begin(), read.end()).first != path.end())
+        continue;
+      throw ConfigError(
+          "/tracker/data_path {}: a run keeps {} there, and {} reads '{}'\n  Choose another data_path, "
+          "for example runs/my.",
+          config_.data_path,
+          path.filename().string(),
+          pointer,
+          text);
+    }
+  }
+}
+
 /// Sets aside what an earlier run left in data_path, all under one number, and what a later
 /// auto-resume would take for this run's.
 void Tracker::start_over(const std::string& began_from) {
-  std::vector<std::string> paths;
-  for (const char* name : kFilesOfARun) paths.push_back(in_data_path(name));
+  const std::vector<std::string> paths = paths_of_a_run();
+  check_renames();
   const int number = free_number(paths);
   if (!loggers_->auto_resume()) remove_mark();
   const auto is_loaded = [&](const std::string& path) {

@@ -13,6 +13,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "data/shards/picture_shards.h"
 #include "io/formats/tar.h"
 #include "support/broken_listing.h"
 #include "support/captured_log.h"
@@ -76,6 +77,28 @@ std::vector<int64_t> numbers_of_epoch(ImageFolder& folder,
       all.push_back(number);
   }
   return all;
+}
+
+/// What a run whose data_path is `data_path` leaves in the folder that it reads.
+void leave_drawings(const std::string& data_path) {
+  write_numbered(data_path + "/images/10.png", 200);
+  write_numbered(data_path + "/images/deep/11.png", 201);
+  write_numbered(data_path + "/results/0.png", 202);
+  std::ofstream(data_path + "/targets.json") << "{}";
+}
+
+TEST_CASE("what runs drew below the folder is none of its pictures") {
+  const TempDir folder;
+  write_ten(folder.path());
+  leave_drawings(folder / "runs/vae");
+  write_numbered(folder / "runs/vae/mine/0.png", 10);  // no place where a run draws
+  write_numbered(folder / "b/images/0.png", 11);       // no run's folder
+  CapturedLog log;
+  CHECK(ImageFolder(folder_config(folder.path()), 3, 0).files() == 12);
+  CHECK(log.count("3 pictures that a run drew there are left out") == 1);
+  CHECK(PictureShards(folder.path()).pictures() == 12);
+  leave_drawings(folder.path());  // the folder itself is a run's
+  CHECK(ImageFolder(folder_config(folder.path()), 3, 0).files() == 12);
 }
 
 TEST_CASE("a folder's pictures are divided as torch's random_split divides them") {

@@ -49,7 +49,7 @@ class CommandLine(EndToEnd):
         for line in ("decoders and CLIPs from webdataset shards, priors from embeddings, VQGAN-VAEs from pictures",
                      "says what is trained: decoder, prior, vae or clip", "a decoder's checkpoint, or image embeddings from a prior's"):
             self.assertIn(line, " ".join(help_text.split()))
-        self.assertIn("texts, for a prior", run("sample", "--help", cwd=self.dir, check=0).stdout)
+        self.assertIn("for a prior: texts", run("sample", "--help", cwd=self.dir, check=0).stdout)
 
     def test_the_version_names_every_library(self):
         text = run("--version", cwd=self.dir, check=0).stdout
@@ -329,6 +329,7 @@ class CommandLine(EndToEnd):
         self.refuse(2, "--config", config, "--set", "/train/colour=1", expect=["/train/colour: no such key; known are: "])
         self.refuse(2, "smaple", expect=["smaple", "Did you mean `sample`?"])
         self.refuse(2, config, expect=["Did you mean `--config"])
+        self.refuse(2, "train", "--config", config, expect=["Training has no command name: `dalle2-train --config"])
         hidden = run("https://user:canary@h.example/x.json", cwd=self.dir, check=2)
         self.assertIn("Did you mean `--config https://h.example/x.json`?", hidden.stderr)
         self.assertNotIn("canary", hidden.stdout + hidden.stderr)

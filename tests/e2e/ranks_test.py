@@ -190,7 +190,8 @@ class Ranks(RankRuns):
         shutil.rmtree(self.dir / "failing", ignore_errors=True)
         config = self.write("failing", train={"epochs": 100000, "save_every_n_samples": 20, **FASTER_TO_GIVE_UP, **(train or {})})
         process = self.start(config, ranks, inside=inside)
-        self.wait_for_steps(process, "failing", lambda done: done >= 12)
+        # The first save, which is written in the background, may end later on a busy machine.
+        self.wait_for_steps(process, "failing", lambda done: done >= 12 and (self.dir / "failing" / "checkpoint.pth").exists())
         begin = time.monotonic()
         act(process)
         output = process.communicate(timeout=90)[0]

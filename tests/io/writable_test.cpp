@@ -56,6 +56,11 @@ TEST_CASE("a file in the way of a folder is named, and a folder in the way of a 
   CHECK(why_file_not_writable(folder / "file/x.pth") == expected);
   CHECK(why_file_not_writable(folder.path()) ==
         "'" + folder.path() + "' is a folder, a file is expected");
+  CHECK(why_file_not_writable("/dev/null") ==
+        "'/dev/null' is a device or a pipe, which a file must not replace");
+  REQUIRE(::mkfifo((folder / "pipe").c_str(), 0600) == 0);
+  CHECK(why_file_not_writable(folder / "pipe") ==
+        "'" + (folder / "pipe") + "' is a device or a pipe, which a file must not replace");
 }
 
 TEST_CASE("a folder without the right to write is named with the reason") {

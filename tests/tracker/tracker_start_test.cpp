@@ -302,6 +302,32 @@ TEST_CASE("until the start is decided nothing of an earlier run is touched") {
   CHECK(listing() == before);
 }
 
+TEST_CASE("what the config reads is not renamed as if an earlier run had left it") {
+  ResumingRun run;
+  fs::create_directories("data/images/cats");
+  write_file_atomically("data/model.pth", "a CLIP");
+  const auto begin_with = [&](const std::string& config) {
+    Tracker tracker(run.config, test::placeholders(), /*dummy=*/false);
+    tracker.init();
+    tracker.add_save_metadata("config", config);
+    tracker.begin_anew();
+  };
+  for (const char* folder : {"data/images", "data/images/cats", "data/../data/images/"}) {
+    CHECK_THROWS_WITH(begin_with(fmt::format(R"({{"data": {{"folder": "{}"}}}})", folder)),
+                      Contains(fmt::format("/tracker/data_path data: a run keeps images there, and "
+                                           "/data/folder reads '{}'",
+                                           folder)));
+  }
+  CHECK_THROWS_WITH(begin_with(R"({"decoder": {"clip": {"model": "data/model.pth"}}})"),
+                    Contains("a run keeps model.pth there, and /decoder/clip/model reads"));
+  CHECK(fs::is_directory("data/images/cats"));
+  // The folder above, a run's own places and names of nothing are no reason.
+  begin_with(
+      R"({"data": {"folder": ".", "x": "imagesx", "y": ""}, "train": {"results_folder": "data/results"},
+          "tracker": {"load": {"file_path": "data/model.pth"}}})");
+  CHECK(fs::is_directory("data/images.1/cats"));
+}
+
 TEST_CASE("a start is decided once, after init") {
   ResumingRun run;
   Tracker tracker(run.config, test::placeholders(), /*dummy=*/false);

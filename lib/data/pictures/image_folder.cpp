@@ -20,6 +20,7 @@
 #include "data/names_hash.h"
 #include "data/pictures/lost_links.h"
 #include "data/pictures/planes.h"
+#include "data/pictures/run_drawings.h"
 #include "io/files/folder_names.h"
 #include "io/files/walk_folder.h"
 #include "io/formats/tar.h"
@@ -71,6 +72,7 @@ std::vector<ImageFolder::Picture> ImageFolder::list_pictures(const std::string& 
                 printable(list.fault),
                 counted(static_cast<int64_t>(pictures.size() - before), "picture"));
   };
+  RunDrawings drawings;
   std::error_code unknown;  // whether an entry is a file
   const WalkEnd end = walk_folder(folder, Below::kReadable, [&](const fs::directory_entry& entry) {
     const fs::path path = entry.path().lexically_relative(folder);
@@ -82,6 +84,7 @@ std::vector<ImageFolder::Picture> ImageFolder::list_pictures(const std::string& 
     const bool is_file = entry.is_regular_file(error);
     if (error && error != std::errc::no_such_file_or_directory) unknown = error;
     if (!is_file) return;
+    drawings.see(path);
     if (is_picture_name(path)) pictures.push_back({.path = path.string()});
     if (lower_extension(path) == ".tar") add_members(path);
   });
@@ -89,6 +92,9 @@ std::vector<ImageFolder::Picture> ImageFolder::list_pictures(const std::string& 
   if (const std::error_code error = end.error ? end.error : unknown) {
     throw DataError("/data/folder: {}: {}", printable(folder), error.message());
   }
+  RunDrawings::tell(folder, std::erase_if(pictures, [&](const Picture& picture) {
+                      return picture.tar.empty() && drawings.has(picture.path);
+                    }));
   std::sort(pictures.begin(), pictures.end(), [](const Picture& a, const Picture& b) {
     return std::tie(a.path, a.offset) < std::tie(b.path, b.offset);
   });

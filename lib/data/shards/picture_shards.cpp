@@ -19,6 +19,7 @@
 #include "base/untrusted_text.h"
 #include "data/names_hash.h"
 #include "data/pictures/lost_links.h"
+#include "data/pictures/run_drawings.h"
 #include "data/shards/shards.h"
 #include "io/files/atomic_file.h"
 #include "io/files/folder_names.h"
@@ -110,6 +111,7 @@ std::vector<FolderPicture> list_pictures(
     const std::function<void(const std::string& source)>& other,
     const std::function<void(const std::string& source)>& lost) {
   std::vector<FolderPicture> pictures;
+  RunDrawings drawings;
   size_t links = 0;
   walk_whole_folder(folder, Below::kReadable, [&](const fs::directory_entry& entry) {
     std::error_code ignored;
@@ -127,12 +129,16 @@ std::vector<FolderPicture> list_pictures(
       if (lost) lost(source);
     }
     if (!entry.is_regular_file(ignored)) return;
+    drawings.see(source);
     if (is_picture) {
       pictures.push_back({entry.path(), source});
     } else if (other) {
       other(source);
     }
   });
+  RunDrawings::tell(folder.string(), std::erase_if(pictures, [&](const FolderPicture& picture) {
+                      return drawings.has(picture.source);
+                    }));
   if (pictures.empty()) {
     throw DataError("{}: found no jpg, jpeg, png or webp file in the folder or below it{}.",
                     folder.string(),

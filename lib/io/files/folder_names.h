@@ -28,6 +28,11 @@ bool is_picture_name(const std::filesystem::path& path);
 /// Beside the pictures that `sample` drew: all of them in one. It is not one of them.
 inline constexpr const char* kSheetFile = "sheet.png";
 
+/// In a run's data_path: its record, and the folders in which it draws (`results`: a VAE, unless it has another).
+inline constexpr const char* kRecordFile = "targets.json";
+inline constexpr const char* kImagesFolder = "images";
+inline constexpr const char* kResultsFolder = "results";
+
 /// Names for a message, those that number a series as its first and last: "000000.tar to
 /// 000003.tar, notes.tar", and after the first few how many more. @param names sorted
 std::string short_list(const std::vector<std::string>& names);

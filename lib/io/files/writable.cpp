@@ -56,8 +56,12 @@ std::optional<std::string> why_not_writable(const std::string& folder) {
 
 std::optional<std::string> why_file_not_writable(const std::string& path) {
   struct stat status = {};
-  if (::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) {
+  const bool is_there = ::stat(path.c_str(), &status) == 0;
+  if (is_there && S_ISDIR(status.st_mode)) {
     return fmt::format("'{}' is a folder, a file is expected", path);
+  }
+  if (is_there && !S_ISREG(status.st_mode)) {
+    return fmt::format("'{}' is a device or a pipe, which a file must not replace", path);
   }
   return why_not_writable(std::filesystem::path(path).parent_path().string());
 }

@@ -4,8 +4,10 @@
 
 #include <fmt/ranges.h>
 #include <torch/types.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -94,6 +96,7 @@ StartedFrom RunCheckpoints::start() {
   ProcessGroup& group = session_.group();
   Tracker& tracker = session_.tracker();
   tracker.describe(facts());
+  tracker.add_save_metadata("config", texts_.full_json);
   // Rank 0 moves files: the others look when it has looked, and it begins when they have.
   session_.together("looking at what an earlier run left", [&] {
     if (group.is_main()) take_folder();
@@ -111,7 +114,6 @@ StartedFrom RunCheckpoints::start() {
     tracker.begin_anew(found ? found->reason : "");
   }
   tracker.save_config(texts_.kind + "_config.json", public_config(texts_.raw_json));
-  tracker.add_save_metadata("config", texts_.full_json);
   return found ? found->start : StartedFrom::kNothing;
 }
 
@@ -170,6 +172,16 @@ std::vector<std::string> RunCheckpoints::candidates_of_main() {
   nlohmann::json own = nlohmann::json::array();
   const Tracker& tracker = session_.tracker();
   if (session_.group().is_main() && tracker.can_recall()) own = tracker.recall_candidates();
+  for (const auto& entry : own) {
+    const std::string path = entry;
+    // It is not damaged: an older state would replace a good one.
+    if (::access(path.c_str(), R_OK) == 0 || errno != EACCES) continue;
+    throw ConfigError(
+        "{}: cannot be opened: {}\n  Make it readable for this user, or move it away to resume from "
+        "an older state.",
+        path,
+        errno_text(EACCES));
+  }
   return nlohmann::json::parse(session_.group().text_of_main(own.dump(), "files to start from"));
 }
 

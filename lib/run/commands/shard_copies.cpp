@@ -20,6 +20,7 @@
 #include "base/stop_signal.h"
 #include "base/text.h"
 #include "base/untrusted_text.h"
+#include "data/loader/drop_log.h"
 #include "data/pictures/planes.h"
 #include "data/shards/shard_walk.h"
 #include "data/shards/shards.h"
@@ -127,15 +128,17 @@ class ShardCopier {
   std::vector<at::Tensor> decode(std::vector<GroupedSample>& samples, const std::string& url) {
     std::vector<at::Tensor> pictures(samples.size());
     std::vector<std::string> faults(samples.size());
+    std::vector<const char*> reasons(samples.size(), drop::kBrokenPicture);
     at::parallel_for(0, std::ssize(samples), 1, [&](int64_t begin, int64_t end) {
       for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
         try {
-          pictures[i] = picture_of(samples[i]);
+          pictures[i] = picture_of(samples[i], reasons[i]);
         } catch (const DataError& error) {
           faults[i] = error.what();
         }
       }
     });
+    DropLog drops;
     std::vector<GroupedSample> usable;
     std::vector<at::Tensor> of_usable;
     for (size_t i = 0; i < samples.size(); ++i) {
@@ -144,22 +147,26 @@ class ShardCopier {
         of_usable.push_back(pictures[i]);
       } else {
         ++of_shard_.left_out;
-        log_warning("data", "{}: left out: {}", public_url(url), faults[i]);
+        drops.add(reasons[i], fmt::format("{}: {}", public_url(url), faults[i]));
       }
     }
+    DropCounts of_batch;
+    drops.report(plan_.noun, told_, of_batch);
     samples = std::move(usable);
     return of_usable;
   }
 
-  /// @return [3, H, W] in [0, 1]
-  at::Tensor picture_of(const GroupedSample& sample) const {
+  /// @param reason set if it throws @return [3, H, W] in [0, 1]
+  at::Tensor picture_of(const GroupedSample& sample, const char*& reason) const {
     const std::string* content = sample.find({"jpg", "jpeg", "png", "webp"});
     if (content == nullptr) {
+      reason = drop::kNoPicture;
       throw DataError("sample {}: no field jpg, jpeg, png or webp", printable(sample.key));
     }
     if (plan_.need_captions) {
       const std::string* caption = sample.find({"txt"});
       if (caption == nullptr || !is_utf8(*caption)) {
+        reason = drop::kNoCaption;
         throw DataError("sample {}: {}",
                         printable(sample.key),
                         caption == nullptr ? "no field txt" : "its field txt is not UTF-8");
@@ -177,6 +184,7 @@ class ShardCopier {
   std::function<void()> check_held_;
   ShardCopyCounts& counts_;
   ShardCopyCounts of_shard_;
+  DropCounts told_;  // of all shards
   Preprocess preprocess_;
 };
 

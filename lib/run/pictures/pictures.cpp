@@ -112,6 +112,10 @@ at::Tensor load_npy_tensor(const std::string& path, int64_t dimensions) {
                     fmt::join(array.shape, ", "));
   }
   const std::vector<float> values = array.to_float32();
+  if (values.empty()) {
+    throw DataError(
+        "{}: expected one or more rows, got shape [{}]", path, fmt::join(array.shape, ", "));
+  }
   if (!std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); })) {
     throw DataError("{}: holds values that are not finite (NaN or infinite)", path);
   }

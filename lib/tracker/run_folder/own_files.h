@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "io/files/folder_names.h"  // kRecordFile
+
 namespace dalle2 {
 
 /// A random UUID (RFC 9562, version 4): "0f8fad5b-d9cb-469f-a165-70867728950e".
@@ -15,9 +17,6 @@ namespace dalle2 {
 std::string make_run_id();
 /// Whether `text` has the form of such an id.
 bool is_run_id(const std::string& text);
-
-/// The file in data_path that tells which files are the run's own.
-inline constexpr const char* kRecordFile = "targets.json";
 
 /// latest.1.pth of a file, snapshots.1 of a folder.
 std::string numbered_path(const std::string& path, int number);

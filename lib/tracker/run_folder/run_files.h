@@ -2,16 +2,16 @@
 // Names of the files and folders of data_path that belong to one run.
 #pragma once
 
+#include "io/files/folder_names.h"  // kRecordFile, kImagesFolder, kResultsFolder
+
 namespace dalle2 {
 
 inline constexpr const char* kCheckpointFile = "checkpoint.pth";
 inline constexpr const char* kModelFile = "model.pth";
 inline constexpr const char* kLoraFile = "lora.safetensors";
 inline constexpr const char* kLogFile = "log.jsonl";
-inline constexpr const char* kImagesFolder = "images";
 inline constexpr const char* kSnapshotsFolder = "snapshots";
 inline constexpr const char* kAveragesFolder = "averages";  ///< of /train/post_hoc_ema
-inline constexpr const char* kResultsFolder = "results";    ///< of a VAE, unless it has another
 /// Of a state that is spread over ranks, while it is put together.
 inline constexpr const char* kGatheredFile = "gathered";
 /// What /tracker/load names, if that is not a file of this machine.
