@@ -108,11 +108,13 @@ StartedFrom RunCheckpoints::start() {
   const std::vector<std::string> candidates = candidates_of_main();
   session_.together("loading a checkpoint", [&] { found = find_at_start(candidates); });
   check_same_start(found);
-  if (found && found->start == StartedFrom::kCheckpoint) {
-    tracker.go_on(found->path);
-  } else {
-    tracker.begin_anew(found ? found->reason : "");
-  }
+  session_.together("beginning the run", [&] {
+    if (found && found->start == StartedFrom::kCheckpoint) {
+      tracker.go_on(found->path);
+    } else {
+      tracker.begin_anew(found ? found->reason : "");
+    }
+  });
   tracker.save_config(texts_.kind + "_config.json", public_config(texts_.raw_json));
   return found ? found->start : StartedFrom::kNothing;
 }
