@@ -71,6 +71,19 @@ class DataPath(EndToEnd):
         self.assertLessEqual({f"out/{name}" for name in CHECKPOINTS}, self.files(folder))
         return folder
 
+    def test_fsck_names_files_that_another_run_saved(self):
+        folder = self.copy("prior")
+        run("--quiet", "--config", "config.json", "--set", "/tracker/data_path=other", "--set",
+            '/tracker/save={"save_to": "local", "save_latest_to": "other.pth"}', cwd=folder, check=0)
+        told = "checkpoint.pth: saved by run "
+        self.assertNotIn(told, run("fsck", "out", cwd=folder, check=0).stdout)
+        shutil.copy(folder / "other" / "checkpoint.pth", folder / "out" / "replaced")
+        (folder / "out" / "replaced").rename(folder / "out" / "checkpoint.pth")
+        text = run("fsck", "out", cwd=folder, check=0).stdout
+        ids = [json.loads((folder / name / "targets.json").read_text())["run_id"] for name in ("other", "out")]
+        self.assertIn(f"out/checkpoint.pth: saved by run {ids[0]}, not by the run of this folder ({ids[1]}), which does not resume from it", text)
+        self.assertEqual(text.count(": saved by run "), 1)
+
     def start(self, config, cwd, **env):
         process = subprocess.Popen([BINARY, "--config", config], cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                    text=True, env={**os.environ, "OMP_NUM_THREADS": "1", **env})
