@@ -113,7 +113,13 @@ def make_case(seed):
     losses = [make_decoder.train_step(decoder, d, n, r, tensors) for n in range(1, len(d["unets"]) + 1)]
     for _ in range(5):
         sampling = make_decoder.draw_sampling(r, d) | {"inpaint": False}
-        drawn, noise = make_decoder.sample_with_noise(decoder, d, sampling)
+        try:
+            drawn, noise = make_decoder.sample_with_noise(decoder, d, sampling)
+        except RuntimeError as error:
+            # Attention of the reference's VAE keeps the positions of the first size that it sees: docs/parity.md.
+            if "must match the size of tensor" not in str(error):
+                raise
+            return None
         if 20 * noise <= 1e-2 * drawn.abs().max().item():
             break
     else:
