@@ -88,7 +88,7 @@ struct XClipConfig {
              "has 49408.",
              within(1, 1 << 24));
     D2_FIELD(text_enc_depth, "Layers of the text transformer.", within(1, most::kLayers));
-    D2_FIELD(text_seq_len, "Tokens of a text; longer ones are cut.", within(1, most::kTokens));
+    D2_FIELD(text_seq_len, "Tokens of a text; longer texts are cut.", within(1, most::kTokens));
     D2_FIELD(text_heads, "Attention heads of the text transformer.", within(1, most::kHeads));
     D2_FIELD(text_dim_head,
              "Width of an attention head of the text transformer.",

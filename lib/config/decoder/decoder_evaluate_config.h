@@ -63,7 +63,7 @@ struct FidConfig {
   std::optional<bool> antialias;
 
   void fields(auto& f) {
-    D2_FIELD(feature, "Layer of the Inception network, other than `logits_unbiased`.");
+    D2_FIELD(feature, "Layer of the Inception network; must not be `logits_unbiased`.");
     D2_FIELD(reset_real_features, detail::kResetDoc);
     D2_FIELD(normalize, detail::kNormalizeDoc);
     D2_FIELD(input_img_size,

@@ -23,8 +23,9 @@ struct PriorDataConfig {
       "captions. A folder is on this machine, in S3 (`s3://BUCKET/FOLDER`) or in a repository "
       "of the Hugging Face hub (`hf://OWNER/NAME/FOLDER` or `hf://datasets/OWNER/NAME/FOLDER`, "
       "with `@REVISION` after `NAME` for a revision other than `main`). The URL of a web page "
-      "that links the files also works. The files of a folder and of the folders below it are "
-      "joined in the order of their paths. Row n of each folder belongs to sample n.";
+      "that links the files also works. The files of a folder are joined in the order of their "
+      "paths; subfolders are included only on this machine. Row n of each folder belongs to "
+      "sample n.";
 
   std::optional<std::string> image_url;
   std::optional<std::string> text_url;
@@ -53,8 +54,8 @@ struct PriorDataConfig {
         "Captions of the rows, from which `prior.clip` computes embeddings and encodings: a "
         "file, or a folder of files that are joined in the order of their paths. `.txt` has one "
         "caption per line; `.jsonl` has one object with the key `caption` per line; `.parquet` "
-        "has a column `caption` (in programs that were built with Arrow); `.tar` has samples "
-        "with a field `txt`.",
+        "has a column `caption` (this needs the module that `scripts/build.sh --parquet` "
+        "builds); `.tar` has samples with a field `txt`.",
         not_empty());
     D2_FIELD(caption_key,
              "Name of the key in `.jsonl` files and of the column in `.parquet` files, if not "
