@@ -20,8 +20,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Where a VAE puts its results, which it does not read.
-constexpr std::string_view kResultsPointer = "/train/results_folder";
+/// Where a VAE puts its results, which it does not read, and the folder of the pictures.
+constexpr std::string_view kResultsPointer = "/train/results_folder",
+                           kFolderPointer = "/data/folder";
 
 /// What of data_path belongs to one run. The mark comes first: without it a start that was
 /// interrupted here does not take the rest for its own.
@@ -52,6 +53,12 @@ std::vector<std::string> fixed_targets(const std::vector<std::unique_ptr<Saver>>
     for (std::string& path : saver->fixed_local_targets()) paths.push_back(std::move(path));
   }
   return paths;
+}
+
+/// Whether `path` is `folder` or lies below it. Both are canonical.
+bool is_in(const fs::path& path, const fs::path& folder) {
+  return std::mismatch(folder.begin(), folder.end(), path.begin(), path.end()).first ==
+         folder.end();
 }
 
 bool is_among(const std::string& path, const std::vector<std::string>& paths) {
@@ -186,6 +193,7 @@ void Tracker::prepare_data_path(const std::function<void()>& while_lock_waits) {
 void Tracker::begin_anew(const std::string& reason) {
   if (dummy_) return;
   check_undecided();
+  check_renames();  // before anything is removed
   explain_start(reason);
   explain_left_out("");
   if (is_cleared_) clear_recorded();
@@ -205,6 +213,7 @@ void Tracker::go_on(const std::string& checkpoint) {
   goes_on_ = is_of_this_run(checkpoint);
   const bool was_copy = own_files_->is_copy();
   if (!goes_on_) {
+    check_renames();
     start_over(checkpoint);
   } else {
     if (!loggers_->auto_resume()) remove_mark();
@@ -357,14 +366,18 @@ void Tracker::check_renames() const {
     const std::string text = value.get<std::string>();
     if (text.empty() || !fs::exists(text, ignored)) continue;
     const fs::path read = fs::weakly_canonical(text, ignored);
+    // Below the folder that is read, pictures are the user's unless a run has been there.
+    const bool reads_below = pointer == kFolderPointer && !own_files_->recorded();
     for (const fs::path& path : there) {
-      if (std::mismatch(path.begin(), path.end(), read.begin(), read.end()).first != path.end())
-        continue;
+      const std::string name = path.filename().string();
+      const bool is_read = is_in(read, path) || (reads_below && is_in(path, read) &&
+                                                 (name == kImagesFolder || name == kResultsFolder));
+      if (!is_read) continue;
       throw ConfigError(
           "/tracker/data_path {}: a run keeps {} there, and {} reads '{}'\n  Choose another data_path, "
           "for example runs/my.",
           config_.data_path,
-          path.filename().string(),
+          name,
           pointer,
           text);
     }
@@ -375,7 +388,6 @@ void Tracker::check_renames() const {
 /// auto-resume would take for this run's.
 void Tracker::start_over(const std::string& began_from) {
   const std::vector<std::string> paths = paths_of_a_run();
-  check_renames();
   const int number = free_number(paths);
   if (!loggers_->auto_resume()) remove_mark();
   const auto is_loaded = [&](const std::string& path) {

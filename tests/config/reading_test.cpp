@@ -365,7 +365,7 @@ TEST_CASE("a clip model makes the embeddings that are not given") {
   CHECK(accepted({"/decoder/clip={}", "/data/img_embeddings_url=null"}) == "no error");
 }
 
-TEST_CASE("auto_resume without overwrite_data_path is told before the second start refuses") {
+TEST_CASE("auto_resume without overwrite_data_path gives a warning") {
   const auto warnings = [](const std::vector<std::string>& overrides) {
     return read_with(overrides).warnings;
   };

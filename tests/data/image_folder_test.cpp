@@ -97,6 +97,10 @@ TEST_CASE("what runs drew below the folder is none of its pictures") {
   CHECK(ImageFolder(folder_config(folder.path()), 3, 0).files() == 12);
   CHECK(log.count("3 pictures that a run drew there are left out") == 1);
   CHECK(PictureShards(folder.path()).pictures() == 12);
+  // A start from zero renames what an earlier run drew.
+  std::filesystem::rename(folder / "runs/vae/images", folder / "runs/vae/images.1");
+  CHECK(ImageFolder(folder_config(folder.path()), 3, 0).files() == 12);
+  CHECK(PictureShards(folder.path()).pictures() == 12);
   leave_drawings(folder.path());  // the folder itself is a run's
   CHECK(ImageFolder(folder_config(folder.path()), 3, 0).files() == 12);
 }

@@ -320,12 +320,35 @@ TEST_CASE("what the config reads is not renamed as if an earlier run had left it
   }
   CHECK_THROWS_WITH(begin_with(R"({"decoder": {"clip": {"model": "data/model.pth"}}})"),
                     Contains("a run keeps model.pth there, and /decoder/clip/model reads"));
+  // No run has been there: the pictures below the folder that is read are the user's.
+  CHECK_THROWS_WITH(begin_with(R"({"data": {"folder": "."}})"),
+                    Contains("a run keeps images there, and /data/folder reads '.'"));
   CHECK(fs::is_directory("data/images/cats"));
-  // The folder above, a run's own places and names of nothing are no reason.
+  // A run's own places, names of nothing and, where a run has been, the folder above are no reason.
+  write_file_atomically("data/targets.json", "{}");
   begin_with(
       R"({"data": {"folder": ".", "x": "imagesx", "y": ""}, "train": {"results_folder": "data/results"},
           "tracker": {"load": {"file_path": "data/model.pth"}}})");
   CHECK(fs::is_directory("data/images.1/cats"));
+}
+
+TEST_CASE("a start that is refused has cleared no result") {
+  ResumingRun run;
+  run.auto_resume(false);
+  fs::create_directories("data/images");
+  write_file_atomically("data/results/vae.0.pt", "a result");
+  write_file_atomically("data/targets.json", R"({"paths": ["results/vae.0.pt"]})");
+  const auto begin_with = [&](const std::string& folder) {
+    Tracker tracker(run.config, test::placeholders(), /*dummy=*/false);
+    tracker.clear_at_start([](const std::string&) { return true; });
+    tracker.init();
+    tracker.add_save_metadata("config", fmt::format(R"({{"data": {{"folder": "{}"}}}})", folder));
+    tracker.begin_anew();
+  };
+  CHECK_THROWS_WITH(begin_with("data/images"), Contains("a run keeps images there"));
+  CHECK(fs::exists("data/results/vae.0.pt"));
+  begin_with("elsewhere");
+  CHECK_FALSE(fs::exists("data/results/vae.0.pt"));
 }
 
 TEST_CASE("a start is decided once, after init") {

@@ -10,15 +10,17 @@ namespace dalle2 {
 
 void RunDrawings::see(const std::filesystem::path& file) {
   if (file.filename() != kRecordFile) return;
-  for (const char* name : {kImagesFolder, kResultsFolder})
-    folders_.insert(file.parent_path() / name);
+  folders_.insert(file.parent_path());
 }
 
 bool RunDrawings::has(const std::filesystem::path& file) const {
   if (folders_.empty()) return false;
   for (std::filesystem::path above = file.parent_path(); above.has_relative_path();
        above = above.parent_path()) {
-    if (folders_.contains(above)) return true;
+    // "images", and "images.1" of an earlier run in the same folder
+    const std::filesystem::path name = above.filename().stem();
+    const bool is_drawn_in = name == kImagesFolder || name == kResultsFolder;
+    if (is_drawn_in && folders_.contains(above.parent_path())) return true;
   }
   return false;
 }

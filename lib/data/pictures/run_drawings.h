@@ -9,7 +9,7 @@
 namespace dalle2 {
 
 /// Tells a run's drawings from the pictures of a folder. A run's folder has the file kRecordFile, and
-/// the run draws in kImagesFolder and kResultsFolder below it.
+/// the run draws in kImagesFolder and kResultsFolder below it. A later run there renames them to images.1 and so on.
 class RunDrawings {
  public:
   /// To be called for each file of the walk.
@@ -20,7 +20,7 @@ class RunDrawings {
   static void tell(const std::string& folder, size_t count);
 
  private:
-  std::set<std::filesystem::path> folders_;  // in which runs draw
+  std::set<std::filesystem::path> folders_;  // of runs
 };
 
 }  // namespace dalle2
