@@ -91,8 +91,8 @@ Runner add_sample(CLI::App& app) {
       ->type_name("NPY");
   app.add_option("--text",
                  o->text,
-                 "Text to draw, or @FILE with one text per line; needs --prior and --clip. With "
-                 "--from-text: text that the picture changes towards")
+                 "Text to draw, or @FILE with one text per line; needs --clip and, without "
+                 "--image, --prior. With --from-text: text that the picture changes towards")
       ->type_name("TEXT")
       ->check(non_empty("a text"));
   app.add_option("--to",
@@ -267,7 +267,8 @@ Runner add_convert(CLI::App& app) {
       "--merge", o->merge, "Join checkpoints of one cascade whose unets were trained separately");
   app.add_option("--config",
                  o->config_path,
-                 "With --merge: config of the cascade (default: the config of IN)")
+                 "With --merge: config of the cascade (default: that of the file with the lowest "
+                 "stage)")
       ->type_name("FILE");
   CLI::Option* ema = app.add_flag("--ema", o->ema, "Write only the averaged weights");
   CLI::Option* merge =
@@ -366,8 +367,8 @@ Runner add_init(CLI::App& app) {
       ->check(non_empty("a path"));
   app.add_option("--image-size",
                  o->image_size,
-                 "Side of the pictures in pixels (default: 64, or less if many pictures are "
-                 "smaller; for a VAE 64)")
+                 "Side of the pictures in pixels, a multiple of 8 (default: 64, or less if many "
+                 "pictures are smaller; for a VAE 64)")
       ->type_name("N")
       ->check(CLI::Range(8, 1024));
   app.add_option("--nproc-per-node",
@@ -525,8 +526,8 @@ int run_command_line(int argc, char** argv) {
   }
   if (const int number = stop_requested()) {
     log_info("train",
-             "signal {}: stopped before anything was read or written; run the same command again",
-             number);
+             "{}: stopped before anything was read or written; run the same command again",
+             signal_name(number));
     return static_cast<int>(ExitCode::kStopped);
   }
   return static_cast<int>(train());

@@ -83,7 +83,8 @@ Runner add_shards_check(CLI::App& app) {
                "Run the commands of pipe: URLs, with your permissions, on this machine");
   app.add_option("--img-embeddings",
                  o->img_embeddings,
-                 "Image embeddings: folder (or URL, as for SHARDS) of PREFIX_<shard>.npy [N, D]")
+                 "Image embeddings: folder (or URL, as for SHARDS) of <shard>.npy or "
+                 "PREFIX_<shard>.npy [N, D]")
       ->type_name("DIR")
       ->transform(with_small_schemes);
   app.add_option("--text-embeddings",

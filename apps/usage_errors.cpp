@@ -57,12 +57,25 @@ std::string reason(const CLI::App& command, const CLI::Error& error) {
   return text;
 }
 
+/// What was given to --set.
+std::vector<std::string> set_pointers(const CLI::App& app) {
+  const CLI::Option* const set = app.get_option_no_throw("--set");
+  return set != nullptr ? set->results() : std::vector<std::string>{};
+}
+
 /// "  Did you mean `sample`?\n", if the first word that no command took is near one it knows, or is a config; else "".
 std::string suggestion(const CLI::App& app, const CLI::App& command) {
   const std::vector<std::string> unknown = app.remaining(/*recurse=*/true);
   if (unknown.empty()) return "";
   std::vector<std::string> known = commands_of(command);
   for (const CLI::Option* each : command.get_options(kAll)) known.push_back(each->get_name());
+  const std::vector<std::string> set = set_pointers(app);
+  if (!unknown.front().starts_with('-') && !set.empty() &&
+      set.back().find('=') == set.back().npos) {
+    return fmt::format("  Did you mean `--set {}={}`?\n",
+                       printable(set.back()),
+                       printable(without_tokens(public_text(unknown.front()))));
+  }
   const std::string word = unknown.front().substr(0, unknown.front().find('='));
   if (&app == &command && word.ends_with(".json") && !word.starts_with('-') &&
       app.count("--config") == 0) {

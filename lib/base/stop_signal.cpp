@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
 #include "base/stop_signal.h"
 
+#include <fmt/format.h>
 #include <signal.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -76,6 +78,12 @@ bool is_stop_signal(int number) {
 
 int stop_requested() {
   return requested.load();
+}
+
+std::string signal_name(int number) {
+  if (number == 0) return "a stop signal to another process";
+  const char* const name = sigabbrev_np(number);
+  return name != nullptr ? fmt::format("SIG{}", name) : fmt::format("signal {}", number);
 }
 
 void clear_stop_request() {

@@ -4,6 +4,8 @@
 // (nohup). RunSession (run/loop/run_session.h) acts on the request.
 #pragma once
 
+#include <string>
+
 namespace dalle2 {
 
 /// Installs the handlers, and ignores SIGPIPE (writing to a closed pipe becomes an error). A signal
@@ -19,6 +21,10 @@ bool is_stop_signal(int number);
 
 /// The signal that asked for a stop, or 0.
 int stop_requested();
+
+/// "SIGTERM" for 15; "signal 99" for a number without a name; for 0, which stop_requested() is where
+/// only another rank was signalled, "a stop signal to another process".
+std::string signal_name(int number);
 
 /// Forgets a request (tests).
 void clear_stop_request();

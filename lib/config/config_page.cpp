@@ -53,8 +53,8 @@ One JSON file describes a run. The file of a decoder has the keys and defaults o
   such as a range; the table then says so.
 - **Unknown keys** give a warning and are ignored. An unknown key is an error if it resembles a known
   key ("did you mean"). It is always an error directly in `decoder`, `prior` and `clip`, in
-  `prior.net`, and in the arguments of transforms and metrics. With `--strict`, every warning is an
-  error.
+  `decoder.vae[i]`, `prior.net` and `clip.tokenizer`, below keys that end in `_kwargs`, and in the
+  arguments of transforms and metrics. With `--strict`, every warning is an error.
 - **Editors** check a config while you write it if the key `$schema` names one of the schemas
   `decoder.json`, `prior.json`, `vae.json` and `clip.json` in `configs/schema`.
 - **Comments** (`//` and `/* */`) are allowed. A duplicate key in an object is an error.

@@ -10,7 +10,8 @@ namespace dalle2 {
 /// the ranks that wait. @throws StoppedError after a stop signal
 inline void still_working() {
   sign_of_life();
-  if (const int signal = stop_requested(); signal != 0) throw StoppedError("signal {}", signal);
+  if (const int signal = stop_requested(); signal != 0)
+    throw StoppedError("{}", signal_name(signal));
 }
 
 }  // namespace dalle2

@@ -508,33 +508,39 @@ void Tracker::save_with(Saver& saver,
                         const SaveRequest& request) {
   const SaveType type = saver.targets().save_type;
   const std::string source = in_data_path(own_file(type));
+  const auto find_failed = [&] {
+    return std::find_if(failed_copies_.begin(), failed_copies_.end(), [&](const FailedCopies& of) {
+      return of.saver == &saver && of.target_template == target_template;
+    });
+  };
   try {
     save_as(saver,
             {source, save_type_name(type)},
             python_format(target_template, request.placeholders));
-    failed_copies_[{&saver, target_template}].last_failed = false;
+    if (const auto known = find_failed(); known != failed_copies_.end()) known->last_failed = false;
   } catch (const std::exception& error) {
-    FailedCopies& failed = failed_copies_[{&saver, target_template}];
-    ++failed.count;
-    failed.last_failed = true;
+    auto failed = find_failed();
+    if (failed == failed_copies_.end()) {
+      failed = failed_copies_.insert(failed, {&saver, target_template});
+    }
+    ++failed->count;
+    failed->last_failed = true;
     log_error(fmt::format("Error saving checkpoint: {}", error.what()));
   }
 }
 
 /// The single errors may be far up in the log.
 void Tracker::tell_failed_copies() const {
-  for (const auto& [copy, failed] : failed_copies_) {
-    if (failed.count == 0) continue;
-    const auto& [saver, target] = copy;
-    const SaveTargets& targets = saver->targets();
-    const bool is_state =
-        targets.save_type == SaveType::checkpoint && targets.save_latest_to == target;
+  for (const FailedCopies& failed : failed_copies_) {
+    const SaveTargets& targets = failed.saver->targets();
+    const bool is_state = targets.save_type == SaveType::checkpoint &&
+                          targets.save_latest_to == failed.target_template;
     const std::string newest =
         is_state ? fmt::format(": the newest checkpoint is {}", in_data_path(kCheckpointFile)) : "";
     log_warning("track",
                 "{} to '{}' failed{}",
                 counted(failed.count, "save"),
-                public_text(target),
+                public_text(failed.target_template),
                 failed.last_failed ? ", the last one too" + newest : "; the last one succeeded");
   }
 }

@@ -14,7 +14,6 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -245,7 +244,7 @@ class Tracker {
   void prepare_data_path(const std::function<void()>& while_lock_waits);
   bool is_of_this_run(const std::string& checkpoint) const;
   void explain_start(const std::string& reason) const;
-  void explain_left_out(const std::string& taken) const;
+  void explain_left_out() const;
   void clear_recorded() const;
   std::vector<std::string> paths_of_a_run() const;
   void start_over(const std::string& began_from);
@@ -311,11 +310,12 @@ class Tracker {
   std::vector<StoredImage> last_pictures_;  // without their bytes
   int64_t saves_ = 0;                       // of this start
   struct FailedCopies {
+    const Saver* saver;
+    std::string target_template;
     int64_t count = 0;
     bool last_failed = false;
   };
-  std::map<std::pair<const Saver*, std::string>, FailedCopies>
-      failed_copies_;  // by target template; of this start
+  std::vector<FailedCopies> failed_copies_;  // of this start, in the order of their first failure
   bool sent_cards_ = false;
   std::unique_ptr<Uploads> uploads_;  // null: nothing is sent
 };

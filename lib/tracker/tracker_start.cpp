@@ -195,7 +195,7 @@ void Tracker::begin_anew(const std::string& reason) {
   check_undecided();
   check_renames();  // before anything is removed
   explain_start(reason);
-  explain_left_out("");
+  explain_left_out();
   if (is_cleared_) clear_recorded();
   const bool has_base = source_ && !source_->only_auto_resume();
   start_over(has_base ? source_->path() : "");
@@ -205,7 +205,7 @@ void Tracker::begin_anew(const std::string& reason) {
 void Tracker::go_on(const std::string& checkpoint) {
   if (dummy_) return;
   check_undecided();
-  explain_left_out(checkpoint);
+  explain_left_out();
   if (is_cleared_) {
     log_info(
         "track", "--clear-results: nothing is removed, because the run starts from {}", checkpoint);
@@ -294,8 +294,7 @@ void Tracker::name_run(const std::string& checkpoint) {
   if (run_id_ != own_files_->run_id()) own_files_->rename(run_id_);
 }
 
-/// @param taken the checkpoint that the run starts from, if any
-void Tracker::explain_left_out(const std::string& taken) const {
+void Tracker::explain_left_out() const {
   if (!auto_resumed_ || !source_) return;
   const auto explain = [&](const std::string& name, const std::string& by) {
     log_warning(
@@ -307,9 +306,7 @@ void Tracker::explain_left_out(const std::string& taken) const {
         own_files_->run_id());
   };
   std::vector<ResumeFile> files = with_facts(own_files());
-  for (const ResumeFile& file : take_others(files)) {
-    if (taken.empty() || !same_file(file.path, taken)) explain(file.path, file.facts->run_id);
-  }
+  for (const ResumeFile& file : take_others(files)) explain(file.path, file.facts->run_id);
   const std::string loaded = source_->path();
   if (!source_->only_auto_resume() || is_among(loaded, own_files())) return;
   if (!was_saved_by_this_run(loaded).value_or(true)) explain(source_->name(), saved_by(loaded));

@@ -28,9 +28,21 @@ dalle2_header_version(LibTorch ${torch_version_header} "define TORCH_VERSION_(MA
 add_library(dalle2_torch INTERFACE)
 target_include_directories(dalle2_torch SYSTEM INTERFACE
   ${TORCH_DIR}/include ${TORCH_DIR}/include/torch/csrc/api/include)
-# The wheel brings headers of a newer fmt than Debian's library: what sees torch uses them alone.
-target_compile_definitions(dalle2_torch INTERFACE _GLIBCXX_USE_CXX11_ABI=1 FMT_HEADER_ONLY=1)
-set(torch_libraries ${TORCH_DIR}/lib/libtorch_cpu.so ${TORCH_DIR}/lib/libc10.so)
+target_compile_definitions(dalle2_torch INTERFACE _GLIBCXX_USE_CXX11_ABI=1)
+# LibTorch brings the headers of a newer fmt than Debian's library: what sees torch uses them alone. Their other half, which
+# LibTorch's libraries do not export, is compiled once here: header only, each file that formats would hold a copy.
+file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/torch_fmt.cpp CONTENT [[
+#include <fmt/format-inl.h>
+FMT_BEGIN_NAMESPACE
+template FMT_API auto detail::dragonbox::to_decimal(float x) noexcept -> dragonbox::decimal_fp<float>;
+template FMT_API auto detail::dragonbox::to_decimal(double x) noexcept -> dragonbox::decimal_fp<double>;
+template FMT_API auto detail::thousands_sep_impl(locale_ref) -> thousands_sep_result<char>;
+template FMT_API auto detail::decimal_point_impl(locale_ref) -> char;
+FMT_END_NAMESPACE
+]] @ONLY)
+add_library(dalle2_torch_fmt STATIC ${CMAKE_BINARY_DIR}/torch_fmt.cpp)
+target_include_directories(dalle2_torch_fmt SYSTEM PRIVATE ${TORCH_DIR}/include)
+set(torch_libraries dalle2_torch_fmt ${TORCH_DIR}/lib/libtorch_cpu.so ${TORCH_DIR}/lib/libc10.so)
 if(DALLE2_CUDA)
   foreach(library torch_cuda c10_cuda)
     if(NOT EXISTS ${TORCH_DIR}/lib/lib${library}.so)

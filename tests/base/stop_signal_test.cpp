@@ -134,6 +134,14 @@ TEST_CASE("a read is taken up again after the signal") {
   CHECK(code == 0);
 }
 
+TEST_CASE("a signal is called by its name") {
+  CHECK(signal_name(SIGTERM) == "SIGTERM");
+  CHECK(signal_name(SIGINT) == "SIGINT");
+  CHECK(signal_name(SIGUSR1) == "SIGUSR1");
+  CHECK(signal_name(999) == "signal 999");
+  CHECK(signal_name(0) == "a stop signal to another process");
+}
+
 TEST_CASE("a reader of our output that goes away does not end the process") {
   const int code = exit_code_of([] {
     install_stop_signals();

@@ -3,11 +3,12 @@
 """Training steps of a VQGAN-VAE, ours against muse-maskgit-pytorch, in turns on one machine.
 
     scripts/bench.sh vae [--binary build/bin/dalle2-train] [--steps 30] [--rounds 5] [--threads 2] [--side 128] [--batch 4]
-        [--codebook-size 65536] [--only reconstruction|gan]
+        [--codebook-size 65536] [--only reconstruction|gan] [--penalty-every 1]
 
 Both train the same network (lookup-free codes, an EMA each step) on the same folder of demo pictures. Side, batch and codebook are those of
 the reference's own example; only `dim` is 32 where it has 256. `gan` is a step of both parts with
-the perceptual loss of a VGG16 of synthetic weights and the gradient penalty every fourth step: the reference is its VQGanVAETrainer.
+the perceptual loss of a VGG16 of synthetic weights: the reference is its VQGanVAETrainer. That computes the gradient penalty in every step,
+whatever its `apply_grad_penalty_every` says, and so do we here; `--penalty-every 4` is what our program does without that key.
 `reconstruction` is use_vgg_and_gan off, with which that trainer cannot be built: its loop is written out here, around the reference's
 network, optimizer, average and data set. Both load their pictures. A round is one run of each; its figures are the median over its steps,
 the first five left out, and the largest resident memory of the process. Prints min, median and max over the rounds.
@@ -38,7 +39,7 @@ def ours(arguments, folder, phase):
         "data": {"folder": str(folder / "pictures"), "image_size": arguments.side, "batch_size": arguments.batch},
         "train": {"num_train_steps": arguments.steps, "device": "cpu", "vgg_path": str(folder / "vgg.pt") if gan else None,
                   "ema_update_after_step": 0, "save_results_every": 10**6, "save_model_every": 10**6, "log_every_n_updates": 1,
-                  "validation_samples": arguments.batch},
+                  "validation_samples": arguments.batch, "apply_grad_penalty_every": arguments.penalty_every},
         "tracker": {"data_path": str(folder / "out"), "overwrite_data_path": True, "log": {"log_type": "console"},
                     "save": {"save_to": "local", "save_latest_to": str(folder / "latest.pth")}}}
     (folder / "config.json").write_text(json.dumps(config))
@@ -112,6 +113,7 @@ def main():
     parser.add_argument("--side", type=int, default=128)
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--codebook-size", type=int, default=65536)
+    parser.add_argument("--penalty-every", type=int, default=1, help="steps from one gradient penalty of ours to the next")
     parser.add_argument("--only", choices=("reconstruction", "gan"))
     parser.add_argument("--reference", nargs=2, help=argparse.SUPPRESS)  # a phase and the folder
     arguments = parser.parse_args()

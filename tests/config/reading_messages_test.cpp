@@ -188,6 +188,20 @@ TEST_CASE("an unknown key is named with the one it may have been meant for") {
                    R"(into a batch without it; add "ToTensor": true as the last transform)"});
 }
 
+TEST_CASE("a key of another section is named with its place") {
+  expect_problems({"/train/batch_size=4"},
+                  {"/train/batch_size: no such key; did you mean /data/batch_size?"});
+  expect_problems({"/lr=1"}, {"/lr: no such key; did you mean /train/lr?"});
+  const std::string file = file_with(kMinimalConfig, {"/train/num_workers=4"});
+  CHECK(parse_decoder_config(file, "test.json", {}).warnings ==
+        std::vector<std::string>{
+            "/train/num_workers: no such key, it is ignored; did you mean /data/num_workers?"});
+  // Of several places none is named.
+  CHECK_THAT(
+      message_of([] { read_with({"/evaluate/train=1"}); }),
+      Catch::StartsWith("test.json: 1 problem\n  /evaluate/train: no such key; known are: "));
+}
+
 TEST_CASE("the sections have to fit each other") {
   expect_problems(
       {"/train/cond_scale=3", "/decoder/image_cond_drop_prob=0", "/decoder/text_cond_drop_prob=0"},

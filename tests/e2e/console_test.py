@@ -128,7 +128,7 @@ class Console(EndToEnd):
                 code, shown = on_terminal("--config", config, cwd=self.dir, stop_at="Starting epoch 2")
                 self.assertEqual(code, 75, shown)
                 self.check_terminal(shown)
-                self.assertIn("[train] signal 2: saving and stopping; run the same command again to resume\r\n", shown)
+                self.assertIn("[train] SIGINT: saving and stopping; run the same command again to resume\r\n", shown)
                 epoch = int(re.findall(r"Starting epoch (\d+)", shown)[-1])  # a fast run is beyond epoch 2 when it hears the stop
                 again = ("--config", config, "--set", f"/train/epochs={epoch + 1}")
                 code, shown = on_terminal(*again, "--dry-run", cwd=self.dir)
@@ -200,7 +200,7 @@ class Console(EndToEnd):
             time.sleep(0.02)
         process.send_signal(signal.SIGTERM)
         shown = process.communicate(timeout=60)[0]
-        self.assertTrue(shown.startswith("[train] signal 15: saving and stopping; run the same command again to resume\n"), shown)
+        self.assertTrue(shown.startswith("[train] SIGTERM: saving and stopping; run the same command again to resume\n"), shown)
 
     def test_a_line_of_another_rank_has_a_line_of_the_terminal_to_itself(self):
         shards = self.dir / "damaged"

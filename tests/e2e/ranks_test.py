@@ -179,7 +179,7 @@ class Ranks(RankRuns):
         self.run_ranks(whole, 2)
         for rank, steps in ((1, 3), (0, 8), (None, 13)):
             output = self.stop(parts, 2, lambda done, steps=steps: done >= steps, "parts", rank=rank)
-            self.assertEqual(output.count("signal 15: saving"), 1, output)  # all do the same, and one says it
+            self.assertEqual(output.count("SIGTERM: saving"), 1, output)  # all do the same, and one says it
         self.run_ranks(parts, 2)
         expected, found = (saved_state(self.dir / name / "checkpoint.pth", self.dir) for name in ("whole", "parts"))
         self.assertGreater(len(expected[0]), 50)
@@ -467,7 +467,7 @@ class Ranks(RankRuns):
             os.kill(each, signal.SIGTERM)
         output = process.communicate(timeout=60)[0]
         self.assertEqual(process.returncode, 75, output)
-        self.assertEqual(output.count("signal 15: saving"), 1, output)
+        self.assertEqual(output.count("SIGTERM: saving"), 1, output)
 
     def test_a_lost_launcher_lets_the_ranks_save(self):
         config = self.write("orphans", train={"epochs": 100000})
@@ -476,7 +476,7 @@ class Ranks(RankRuns):
         ranks = ranks_of(process)
         process.kill()
         output = process.communicate(timeout=60)[0]  # until the last rank has closed it
-        self.assertEqual(output.count("signal 15: saving"), 1, output)
+        self.assertEqual(output.count("SIGTERM: saving"), 1, output)
         self.assertEqual(len(ranks), 2)
         self.assertFalse((self.dir / "orphans" / "run.lock").exists())
         self.assertEqual(run("fsck", "orphans", cwd=self.dir).returncode, 0)

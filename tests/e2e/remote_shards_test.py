@@ -248,7 +248,7 @@ class RemoteShards(harness.EndToEnd):
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=30)
         self.assertEqual(process.returncode, 75, out + err)
-        self.assertIn("signal 15: stopped before the first step", out)
+        self.assertIn("SIGTERM: stopped before the first step", out)
         self.assertIn("nothing was trained, so nothing was saved", out)
         self.assertIn("run the same command again", out)
         self.assertFalse((self.dir / "out").exists())

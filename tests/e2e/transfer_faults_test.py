@@ -218,7 +218,7 @@ class Faults(Services):
                     self.assertLess(time.monotonic() - began, 15)
                     self.assertEqual(process.returncode, -9 if number == signal.SIGKILL else 0, out + err)
                     if number == signal.SIGTERM:  # all was trained; the wait for the upload ends early
-                        self.assertIn("signal 15: sending ends in 10 s", out)
+                        self.assertIn("SIGTERM: sending ends in 10 s", out)
                     self.assertEqual(len(self.outbox()), 2, out + err)
             hub.mistreat = lambda handler, step, number: False
             self.train(config, env=self.env(hub))
@@ -414,7 +414,7 @@ class Faults(Services):
                     self.assertFalse((self.dir / "out/loaded_checkpoint.pth").exists(), "a part of a file has the whole one's name")
                     if number != signal.SIGKILL:
                         self.assertEqual(process.returncode, 75, out)
-                        self.assertIn(f"signal {number.value}: stopped before the first step: nothing was trained", out)
+                        self.assertIn(f"{number.name}: stopped before the first step: nothing was trained", out)
                         self.assertFalse((self.dir / "out").exists(), "the start left its folder")
             web.mistreat = lambda handler, name, number: False
             done = self.train(config, env=self.env())

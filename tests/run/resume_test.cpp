@@ -109,7 +109,7 @@ TEST_CASE("a stop during a validation is noticed between batches, and the valida
     };
     CHECK(run.run() == ExitCode::kStopped);
     CHECK(calls == stop_at);
-    CHECK(log.count("signal 15: saving and stopping") == 1);
+    CHECK(log.count("SIGTERM: saving and stopping") == 1);
   }
   ToyRun last(config);
   CHECK(last.run() == ExitCode::kDone);
@@ -129,7 +129,7 @@ TEST_CASE("a stop that a loader hears of first is reported once and saved") {
       throw StoppedError("signal 15");
     };
     CHECK(run.run() == ExitCode::kStopped);
-    CHECK(log.count("signal 15: saving and stopping") == 1);
+    CHECK(log.count("SIGTERM: saving and stopping") == 1);
   }
   ToyRun last(config);
   CHECK(last.run() == ExitCode::kDone);

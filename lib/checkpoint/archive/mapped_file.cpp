@@ -28,6 +28,7 @@ MappedFile::MappedFile(std::string path) : path_(std::move(path)) {
   const OpenFile file(path_);
   struct stat status {};
   if (::fstat(file.descriptor(), &status) != 0) file.fail_to_read(errno);
+  if (S_ISDIR(status.st_mode)) throw DataError("{}: expected a file, got a folder", path_);
   if (!S_ISREG(status.st_mode)) throw DataError("{}: cannot be read: is not a plain file", path_);
   size_ = static_cast<uint64_t>(status.st_size);
   if (size_ == 0) return;

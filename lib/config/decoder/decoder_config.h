@@ -301,8 +301,10 @@ struct DecoderConfig {
     D2_FIELD(lowres_noise_sample_level,
              "Noise level of the low-resolution picture when sampling; 1 is pure noise.",
              at_least(0).below(1));
-    D2_FIELD(clip_denoised, "No effect, as in the reference: sampling always clips.");
-    D2_FIELD(clip_x_start, "No effect, as in the reference: sampling always clips.");
+    D2_FIELD(clip_denoised,
+             "No effect, as in the reference: sampling clips, except in a VAE's latent space.");
+    D2_FIELD(clip_x_start,
+             "No effect, as in the reference: sampling clips, except in a VAE's latent space.");
     D2_FIELD(clip_adapter_overrides,
              "No effect, as in the reference, whose configs create their own adapters.");
     D2_FIELD(learned_variance_constrain_frac,

@@ -167,11 +167,10 @@ struct FrechetDistanceConfig {
   std::vector<double> std = {0.229, 0.224, 0.225};
 
   void fields(auto& f) {
-    D2_FIELD(
-        feature_extractor_weights_path,
-        "TorchScript file of the network. It turns pictures [n, 3, image_size, image_size] into "
-        "features [n, d].",
-        not_empty());
+    D2_FIELD(feature_extractor_weights_path,
+             "TorchScript file of the network; must be given. The network turns pictures [n, 3, "
+             "image_size, image_size] into features [n, d].",
+             not_empty());
     D2_FIELD(image_size, "Side of its input pictures in pixels.", within(1, most::kImageSide));
     D2_FIELD(resize, "How pictures are resized to `image_size`.");
     D2_FIELD(
@@ -196,8 +195,8 @@ struct LpipsConfig {
              "is refused.");
     D2_FIELD(normalize, "No effect: the range of the pictures, [0, 1] or [-1, 1], is known.");
     D2_FIELD(weights_path,
-             "TorchScript file of the backbone and its linear layers. `scripts/export_lpips.py` "
-             "makes the file.",
+             "TorchScript file of the backbone and its linear layers; must be given. "
+             "`scripts/export_lpips.py` makes the file.",
              not_empty());
     f.check(reduction != LpipsReduction::none,
             "reduction",

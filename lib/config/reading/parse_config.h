@@ -28,6 +28,7 @@ LoadedConfig parse_config(const std::string& json,
   ReadFindings findings;
   Faults& faults = findings.faults;
   findings.placeholders = Config::kPlaceholders;
+  findings.defaults = to_json(Config{});
   Json root = parse_root(json, origin, faults);
   const bool file_allows_pipe = allows_pipe(root);
   for (const std::string& assignment : options.overrides) {

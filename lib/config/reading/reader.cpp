@@ -56,6 +56,26 @@ const char* required_argument(TransformKind kind) {
   }
 }
 
+/// The pointers of the keys called `key` in `config`, lists left out.
+void find_key(const std::string& key,
+              const Json& config,
+              const std::string& pointer,
+              std::vector<std::string>& found) {
+  if (!config.is_object()) return;
+  for (const auto& [name, value] : config.items()) {
+    const std::string at = pointer + "/" + name;
+    if (name == key) found.push_back(at);
+    find_key(key, value, at, found);
+  }
+}
+
+/// The pointer of the one key called `key` in `config`; "" if there is none, or several.
+std::string only_place_of(const std::string& key, const Json& config) {
+  std::vector<std::string> found;
+  find_key(key, config, "", found);
+  return found.size() == 1 ? found.front() : "";
+}
+
 }  // namespace
 
 void Reader::wrong_type(const Json& json, const std::string& pointer, const std::string& expected) {
@@ -93,8 +113,10 @@ void Reader::unknown_key(const std::string& key,
                          std::span<const MovedKey> moved) {
   const std::string at = pointer + "/" + pointer_part(key);
   const std::string near = guess(key, known);
-  const auto place =
+  const auto moved_key =
       std::find_if(moved.begin(), moved.end(), [&](const MovedKey& m) { return m.key == key; });
+  const std::string place =
+      moved_key != moved.end() ? moved_key->pointer : only_place_of(key, findings_.defaults);
   const bool is_overridden = std::any_of(
       findings_.overridden.begin(), findings_.overridden.end(), [&](const std::string& set) {
         return set == at || set.starts_with(at + "/") || at.starts_with(set + "/");
@@ -105,15 +127,15 @@ void Reader::unknown_key(const std::string& key,
         "no such key, and no place for a secret: tokens, keys and passwords come from the "
         "environment or from files (docs/tracking.md lists them). Remove it, and withdraw "
         "it if others have seen this file");
-  } else if (place != moved.end()) {
-    const std::string other = fmt::format("; did you mean {}?", place->pointer);
-    if (is_overridden) {
+  } else if (!near.empty() && moved_key == moved.end()) {
+    faults_.error(at, "no such key" + near);
+  } else if (!place.empty()) {
+    const std::string other = fmt::format("; did you mean {}?", place);
+    if (is_overridden || policy == UnknownKeys::fatal) {
       faults_.error(at, "no such key" + other);
     } else {
       faults_.warn(at, "no such key, it is ignored" + other);
     }
-  } else if (!near.empty()) {
-    faults_.error(at, "no such key" + near);
   } else if (policy == UnknownKeys::fatal || is_overridden) {
     std::string keys;
     for (const std::string& name : known) keys += (keys.empty() ? "" : " ") + name;

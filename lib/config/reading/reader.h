@@ -19,6 +19,7 @@ struct ReadFindings {
   std::vector<Fault> unavailable;             ///< asked for, but not there yet
   std::span<const Placeholder> placeholders;  ///< of the kind of run, for the targets of savers
   std::vector<std::string> overridden;        ///< pointers that `--set` wrote: they must have a use
+  Json defaults;                              ///< a config of this kind: says where a key belongs
 };
 
 /// A value, where it stands, and what it has to satisfy.

@@ -26,8 +26,10 @@ struct SplitConfig {
 
   void fields(auto& f) {
     D2_FIELD(train, "Fraction for training.", within(0, 1));
-    D2_FIELD(val, "Fraction for validation.", within(0, 1));
-    D2_FIELD(test, "Fraction for test samples and metrics.", within(0, 1));
+    D2_FIELD(val, "Fraction for validation and metrics.", within(0, 1));
+    D2_FIELD(test,
+             "Fraction for testing: the test pictures in a decoder's log, or a prior's test loss.",
+             within(0, 1));
     f.check(std::abs(train + val + test - 1) <= 1e-6,
             "",
             "train, val and test must sum to 1.0, found: " + std::to_string(train + val + test));
@@ -261,9 +263,10 @@ struct ShardDataConfig {
         not_empty().fetched().or_else("folder", folder.has_value()));
     D2_FIELD(
         img_embeddings_url,
-        "Folder of `.npy` files with the image embeddings, one file per shard. The digits at "
-        "the end of a file's name are the number of its shard (`img_emb_000012.npy`). The last "
-        "`index_width` digits of a sample's key are its row. Give a path, `s3://bucket/folder`, "
+        "Folder of `.npy` files with the image embeddings, one file per shard. A file's name is "
+        "the number of its shard (`000012.npy`), or ends in `_` and this number "
+        "(`img_emb_000012.npy`). The last `index_width` digits of a sample's key are its row. "
+        "Give a path, `s3://bucket/folder`, "
         "`hf://OWNER/NAME/FOLDER`, `hf://datasets/OWNER/NAME/FOLDER`, the URL of a web page "
         "that links the files, or a URL with one `{}` for the shard number, like "
         "`https://host/img_emb_{}.npy`.",

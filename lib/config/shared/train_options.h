@@ -180,9 +180,9 @@ struct PrecisionConfig {
              "otherwise none. The log says which was chosen.");
     D2_FIELD(mixed_precision,
              "Arithmetic of matrix products and convolutions in training and validation: `no` "
-             "(float32), `bf16`, or `fp16` with a loss scale for each network. Weights, gradients, "
-             "moments, averages and losses are float32 in any case. Null is `no`, or what `amp` "
-             "chooses.");
+             "(float32), `bf16`, or `fp16` with a loss scale for each network. Trained weights, "
+             "gradients, moments, averages and losses are float32 in any case. Null is `no`, or "
+             "what `amp` chooses.");
     D2_FIELD(
         tf32,
         "Which float32 operations NVIDIA GPUs since Ampere may compute in TF32. This is faster, "

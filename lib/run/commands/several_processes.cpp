@@ -27,7 +27,7 @@ ExitCode stopped_before_the_start(int64_t signal) {
   log_info("train",
            "{}: stopped before the first step: nothing was trained, so nothing was saved (a "
            "checkpoint of an earlier run is as it was); run the same command again",
-           signal != 0 ? fmt::format("signal {}", signal) : "a stop signal to another process");
+           signal_name(static_cast<int>(signal)));
   return ExitCode::kStopped;
 }
 

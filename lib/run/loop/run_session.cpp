@@ -103,13 +103,15 @@ bool RunSession::stop_asked() {
   stopped_ = true;
   progress_.finish();
   end_quiet();
-  log_info("train", "signal {}: saving and stopping; run the same command again to resume", signal);
+  log_info("train",
+           "{}: saving and stopping; run the same command again to resume",
+           signal_name(static_cast<int>(signal)));
   return true;
 }
 
 void RunSession::throw_if_signalled() const {
   group_->still_busy();
-  if (stop_requested() != 0) throw StoppedError("signal {}", stop_requested());
+  if (stop_requested() != 0) throw StoppedError("{}", signal_name(stop_requested()));
 }
 
 void RunSession::together(const std::string& what, const std::function<void()>& part) {
@@ -131,7 +133,7 @@ void RunSession::together(const std::string& what, const std::function<void()>& 
 }
 
 void RunSession::throw_if_stop_asked() {
-  if (stop_asked()) throw StoppedError("signal {}", stop_requested());
+  if (stop_asked()) throw StoppedError("{}", signal_name(stop_requested()));
 }
 
 bool RunSession::is_due(double since, int64_t seconds) const {

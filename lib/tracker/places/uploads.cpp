@@ -210,7 +210,7 @@ size_t Uploads::finish(double seconds) {
     if (stopped || stop_requested() == 0) continue;
     stopped = true;
     most = std::min(most, passed() + kSecondsAfterStop);
-    log_info("track", "signal {}: sending ends in {:g} s", stop_requested(), most - passed());
+    log_info("track", "{}: sending ends in {:g} s", signal_name(stop_requested()), most - passed());
   }
   lock.unlock();
   end_threads();
