@@ -69,12 +69,13 @@ std::string suggestion(const CLI::App& app, const CLI::App& command) {
   if (unknown.empty()) return "";
   std::vector<std::string> known = commands_of(command);
   for (const CLI::Option* each : command.get_options(kAll)) known.push_back(each->get_name());
-  const std::vector<std::string> set = set_pointers(app);
+  const std::vector<std::string> set = set_pointers(command);
   if (!unknown.front().starts_with('-') && !set.empty() &&
       set.back().find('=') == set.back().npos) {
-    return fmt::format("  Did you mean `--set {}={}`?\n",
-                       printable(set.back()),
-                       printable(without_tokens(public_text(unknown.front()))));
+    const std::string value = printable(without_tokens(public_text(unknown.front())));
+    const char* const quote = value.find_first_of(" \t") == value.npos ? "" : "'";
+    return fmt::format(
+        "  Did you mean `--set {}{}={}{}`?\n", quote, printable(set.back()), value, quote);
   }
   const std::string word = unknown.front().substr(0, unknown.front().find('='));
   if (&app == &command && word.ends_with(".json") && !word.starts_with('-') &&

@@ -21,8 +21,12 @@ static_assert(std::atomic<int>::is_always_lock_free,
 
 constexpr int kStopSignals[] = {SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGHUP};
 
-/// The earlier action of each signal, SIGPIPE last.
-struct sigaction before[std::size(kStopSignals) + 1];
+/// A reader of our output that goes away (`| tee`, a lost ssh), and a file that may not grow further (`ulimit -f`), become errors
+/// of writing: they must not end a run unsaved.
+constexpr int kIgnoredSignals[] = {SIGPIPE, SIGXFSZ};
+
+/// The earlier action of each signal, those of kIgnoredSignals last.
+struct sigaction before[std::size(kStopSignals) + std::size(kIgnoredSignals)];
 
 /// One request may come by several ways: a service manager signals all processes of a run, and each
 /// that has started others passes it on.
@@ -58,15 +62,14 @@ void install_stop_signals() {
     if (number == SIGHUP && old->sa_handler == SIG_IGN) sigaction(number, old, nullptr);
     ++old;
   }
-  // A reader of our output that goes away (`| tee`, a lost ssh) must not end a run unsaved.
   action.sa_handler = SIG_IGN;
-  sigaction(SIGPIPE, &action, old);
+  for (const int number : kIgnoredSignals) sigaction(number, &action, old++);
 }
 
 void uninstall_stop_signals() {
   const struct sigaction* old = before;
   for (const int number : kStopSignals) sigaction(number, old++, nullptr);
-  sigaction(SIGPIPE, old, nullptr);
+  for (const int number : kIgnoredSignals) sigaction(number, old++, nullptr);
   requested_at_ms = kNever;
   if (const int number = requested.exchange(0)) raise(number);
 }

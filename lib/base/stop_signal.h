@@ -8,8 +8,8 @@
 
 namespace dalle2 {
 
-/// Installs the handlers, and ignores SIGPIPE (writing to a closed pipe becomes an error). A signal
-/// that comes earlier ends the process.
+/// Installs the handlers, and ignores SIGPIPE and SIGXFSZ: writing to a closed pipe, or beyond the size that a file may have,
+/// becomes an error. A signal that comes earlier ends the process.
 void install_stop_signals();
 
 /// Restores what the signals did before install_stop_signals(), for work that they may end at once.

@@ -89,21 +89,21 @@ void check_loaded_file(const std::string& path,
 }
 
 /// The first of the files that a start would look at, in their order, that it would take.
-/// @return whether there is one
-bool check_candidates(const std::vector<std::string>& candidates,
-                      DryRunPlan& plan,
-                      const SharedTrainConfig& train,
-                      RunPosition& position) {
+/// @return its path; "" if there is none
+std::string check_candidates(const std::vector<std::string>& candidates,
+                             DryRunPlan& plan,
+                             const SharedTrainConfig& train,
+                             RunPosition& position) {
   for (size_t i = 0; i < candidates.size(); ++i) {
     try {
       check_loaded_file(candidates[i], plan, train, position);
-      return true;
+      return candidates[i];
     } catch (const DataError& error) {
       if (i + 1 == candidates.size()) throw;
       tell_fall_back(error.what(), candidates[i + 1]);
     }
   }
-  return false;
+  return "";
 }
 
 /// "arithmetic: float32, TF32 in convolutions"
@@ -159,11 +159,13 @@ at::Device check_start(DryRunPlan& plan,
   tracker.check_source();
   const std::vector<std::string> candidates =
       tracker.can_recall() ? tracker.recall_candidates() : std::vector<std::string>{};
-  if (!check_candidates(candidates, plan, train, position)) {
+  check_readable(candidates);
+  const std::string taken = check_candidates(candidates, plan, train, position);
+  tracker.add_save_metadata("config", plan.texts.full_json);
+  tracker.check_start(taken);
+  if (taken.empty()) {
     if (train.lora.rank > 0) throw_no_base(plan.texts.kind);
     if (const std::vector<std::string> earlier = tracker.earlier_files(); !earlier.empty()) {
-      tracker.add_save_metadata("config", plan.texts.full_json);
-      tracker.check_renames();
       log_warning(
           "track",
           "the run itself would start from {}; in {} it would rename what an earlier run "

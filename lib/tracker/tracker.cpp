@@ -289,7 +289,8 @@ std::vector<std::string> Tracker::recall_candidates() const {
     known.push_back(path);
     files.push_back(std::move(file));
   }
-  if (!replaced.empty()) {  // the other run has renamed this one's file
+  // Another run has renamed this one's file: it may have been killed before it put its own there.
+  if (!replaced.empty() || resume_order(files, ResumeFor::kStart).empty()) {
     for (ResumeFile& file : with_facts(numbered_checkpoints())) {
       if (file.facts && file.facts->run_id == own_files_->run_id())
         files.push_back(std::move(file));
@@ -297,7 +298,8 @@ std::vector<std::string> Tracker::recall_candidates() const {
   }
   std::vector<std::string> own = resume_order(files, ResumeFor::kStart);
   const bool is_base = own_files_ && own_files_->began_from(source_->name());
-  if (!replaced.empty() && own.empty() && (is_base || source_->only_auto_resume())) {
+  if (!replaced.empty() && own.empty() &&
+      (is_base || source_->only_auto_resume() || !is_another(loaded, known))) {
     throw ConfigError(
         "{}: {} was saved by another run ({}, this one is {}), and this run's own checkpoints are gone\n"
         "  To continue from a checkpoint, name it in /tracker/load (load_from \"local\", file_path) and "

@@ -136,6 +136,8 @@ class Tracker {
   /// @throws ConfigError if a start from zero would rename, as files of an earlier run, what the config
   /// (add_save_metadata()) reads
   void check_renames() const;
+  /// The same for a start from `checkpoint` ("" for none), unless it resumes the run that is there.
+  void check_start(const std::string& checkpoint) const;
 
   /// True if auto_resume.json of an earlier start was found, and auto-resume is on.
   bool auto_resumed() const { return auto_resumed_; }
@@ -245,7 +247,9 @@ class Tracker {
   bool is_of_this_run(const std::string& checkpoint) const;
   void explain_start(const std::string& reason) const;
   void explain_left_out() const;
-  void clear_recorded() const;
+  void clear_recorded();
+  void remove_cleared();
+  void give_back_names();
   std::vector<std::string> paths_of_a_run() const;
   void start_over(const std::string& began_from);
   void remove_mark();
@@ -309,6 +313,7 @@ class Tracker {
   SaveMetadata metadata_;
   std::vector<StoredImage> last_pictures_;  // without their bytes
   int64_t saves_ = 0;                       // of this start
+  std::optional<int64_t> cleared_;          // files that --clear-results has taken away
   struct FailedCopies {
     const Saver* saver;
     std::string target_template;

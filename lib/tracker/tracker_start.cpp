@@ -55,10 +55,17 @@ std::vector<std::string> fixed_targets(const std::vector<std::unique_ptr<Saver>>
   return paths;
 }
 
-/// Whether `path` is `folder` or lies below it. Both are canonical.
-bool is_in(const fs::path& path, const fs::path& folder) {
-  return std::mismatch(folder.begin(), folder.end(), path.begin(), path.end()).first ==
-         folder.end();
+/// What exists of the path that a config names: of a pattern ("shards/{}.tar") the folder before it. Canonical; empty if
+/// nothing.
+fs::path existing_part(const std::string& text) {
+  std::error_code ignored;
+  if (text.empty()) return {};
+  if (fs::exists(text, ignored)) return fs::weakly_canonical(text, ignored);
+  const size_t pattern = text.find_first_of("{*?[");
+  if (pattern == std::string::npos) return {};
+  const fs::path folder = fs::path(text.substr(0, pattern)).parent_path();
+  return !folder.empty() && fs::exists(folder, ignored) ? fs::weakly_canonical(folder, ignored)
+                                                        : fs::path();
 }
 
 bool is_among(const std::string& path, const std::vector<std::string>& paths) {
@@ -196,9 +203,14 @@ void Tracker::begin_anew(const std::string& reason) {
   check_renames();  // before anything is removed
   explain_start(reason);
   explain_left_out();
-  if (is_cleared_) clear_recorded();
   const bool has_base = source_ && !source_->only_auto_resume();
-  start_over(has_base ? source_->path() : "");
+  try {
+    if (is_cleared_) clear_recorded();
+    start_over(has_base ? source_->path() : "");
+  } catch (...) {
+    give_back_names();
+    throw;
+  }
   open_logs();
 }
 
@@ -323,21 +335,36 @@ bool Tracker::is_of_this_run(const std::string& checkpoint) const {
   return auto_resumed_ || is_among(checkpoint, fixed_targets(savers_));
 }
 
-/// Of a copied folder the original's files, which lie elsewhere, are not its own. What the run begins
-/// with stays.
-void Tracker::clear_recorded() const {
-  int64_t removed = 0;
+/// Takes the results of the earlier run out of the way; remove_cleared() removes them once the run has begun. Of a copied
+/// folder the original's files, which lie elsewhere, are not its own. What the run begins with stays.
+void Tracker::clear_recorded() {
+  const std::string cleared = in_data_path(kClearedFolder);
+  std::error_code ignored;
+  fs::remove_all(cleared, ignored);  // of a start that was killed
+  cleared_ = 0;
   for (const std::string& path : own_files_->paths()) {
     std::error_code error;
     if (!is_cleared_(path) || !fs::is_regular_file(fs::symlink_status(path, error))) continue;
     if (own_files_->is_copy() && !own_files_->is_below(path)) continue;
     if (source_ && same_file(path, source_->path())) continue;
-    if (!fs::remove(path, error) && error) {
-      throw ConfigError("--clear-results: {}: {}", path, error.message());
+    fs::create_directories(cleared, error);
+    const std::string now = fmt::format("{}/{}", cleared, *cleared_);
+    fs::rename(path, now, error);
+    if (error == std::errc::cross_device_link) {  // results_folder is on another disk
+      fs::remove(path, error);
+    } else if (!error) {
+      renamed_.emplace_back(now, path);
     }
-    ++removed;
+    if (error) throw ConfigError("--clear-results: {}: {}", path, error.message());
+    ++*cleared_;
   }
-  log_info("track", "--clear-results: {} of the earlier run removed", counted(removed, "file"));
+}
+
+void Tracker::remove_cleared() {
+  if (!cleared_) return;
+  std::error_code ignored;
+  fs::remove_all(in_data_path(kClearedFolder), ignored);
+  log_info("track", "--clear-results: {} of the earlier run removed", counted(*cleared_, "file"));
 }
 
 std::vector<std::string> Tracker::paths_of_a_run() const {
@@ -346,29 +373,35 @@ std::vector<std::string> Tracker::paths_of_a_run() const {
   return paths;
 }
 
+void Tracker::check_start(const std::string& checkpoint) const {
+  if (own_files_ && (checkpoint.empty() || !is_of_this_run(checkpoint))) check_renames();
+}
+
 void Tracker::check_renames() const {
   std::error_code ignored;
-  std::vector<fs::path> there;
+  std::vector<std::pair<fs::path, std::string>> there;  // canonical, and the name in data_path
   for (const std::string& path : paths_of_a_run()) {
-    if (fs::exists(path, ignored)) there.push_back(fs::weakly_canonical(path, ignored));
+    if (!fs::exists(path, ignored)) continue;
+    there.emplace_back(fs::weakly_canonical(path, ignored), fs::path(path).filename().string());
   }
   const auto config = std::find_if(metadata_.begin(), metadata_.end(), [](const auto& entry) {
     return entry.first == "config";
   });
   if (there.empty() || config == metadata_.end()) return;
+  const bool has_been_run_in = is_run_record(in_data_path(kRecordFile));
   const Json all = parse_untrusted_object(config->second).flatten();
   for (const auto& [pointer, value] : all.items()) {
     if (!value.is_string() || pointer.starts_with("/tracker/") || pointer == kResultsPointer)
       continue;
     const std::string text = value.get<std::string>();
-    if (text.empty() || !fs::exists(text, ignored)) continue;
-    const fs::path read = fs::weakly_canonical(text, ignored);
+    const fs::path read = existing_part(text);
+    if (read.empty()) continue;
     // Below the folder that is read, pictures are the user's unless a run has been there.
-    const bool reads_below = pointer == kFolderPointer && !own_files_->recorded();
-    for (const fs::path& path : there) {
-      const std::string name = path.filename().string();
-      const bool is_read = is_in(read, path) || (reads_below && is_in(path, read) &&
-                                                 (name == kImagesFolder || name == kResultsFolder));
+    const bool reads_below = pointer == kFolderPointer && !has_been_run_in;
+    for (const auto& [path, name] : there) {
+      const bool is_read =
+          is_in_folder(read, path) || (reads_below && is_in_folder(path, read) &&
+                                       (name == kImagesFolder || name == kResultsFolder));
       if (!is_read) continue;
       throw ConfigError(
           "/tracker/data_path {}: a run keeps {} there, and {} reads '{}'\n  Choose another data_path, "
@@ -466,6 +499,7 @@ void Tracker::open_logs() {
     throw;
   }
   renamed_.clear();
+  remove_cleared();
 }
 
 /// Removes what this start has made of a run that begins anew, and gives what was there its names again.
@@ -477,11 +511,17 @@ void Tracker::take_back() {
        {kRecordFile, kLogFile, kWandbMarkFile, kAutoResumeFile, kTensorboardFolder}) {
     if (!goes_on_) fs::remove_all(in_data_path(name), ignored);
   }
+  give_back_names();
+}
+
+void Tracker::give_back_names() {
+  std::error_code ignored;
   // Backwards: a kill between two leaves no mark without its record.
   for (auto it = renamed_.rbegin(); it != renamed_.rend(); ++it) {
     fs::rename(it->first, it->second, ignored);
   }
   renamed_.clear();
+  fs::remove(in_data_path(kClearedFolder), ignored);  // it is empty
 }
 
 void Tracker::begin_logs() {

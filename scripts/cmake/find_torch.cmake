@@ -38,6 +38,9 @@ template FMT_API auto detail::dragonbox::to_decimal(float x) noexcept -> dragonb
 template FMT_API auto detail::dragonbox::to_decimal(double x) noexcept -> dragonbox::decimal_fp<double>;
 template FMT_API auto detail::thousands_sep_impl(locale_ref) -> thousands_sep_result<char>;
 template FMT_API auto detail::decimal_point_impl(locale_ref) -> char;
+#if FMT_USE_LOCALE
+template FMT_API auto locale_ref::get<std::locale>() const -> std::locale;
+#endif
 FMT_END_NAMESPACE
 ]] @ONLY)
 add_library(dalle2_torch_fmt STATIC ${CMAKE_BINARY_DIR}/torch_fmt.cpp)

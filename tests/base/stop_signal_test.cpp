@@ -2,10 +2,14 @@
 #include "base/stop_signal.h"
 
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <cerrno>
+#include <cstdio>
+#include <string>
 
 namespace dalle2 {
 namespace {
@@ -130,6 +134,19 @@ TEST_CASE("a read is taken up again after the signal") {
     char letter = 0;
     const bool read = ::read(ends[0], &letter, 1) == 1;
     return read && stop_requested() == SIGTERM ? 0 : 1;
+  });
+  CHECK(code == 0);
+}
+
+TEST_CASE("a file that may not grow further is an error of writing, and no end of the process") {
+  const int code = exit_code_of([] {
+    install_stop_signals();
+    std::FILE* const file = std::tmpfile();
+    const rlimit limit{16, 16};
+    if (file == nullptr || ::setrlimit(RLIMIT_FSIZE, &limit) != 0) return 1;
+    const std::string text(32, 'x');
+    const ssize_t first = ::write(::fileno(file), text.data(), text.size());
+    return first == 16 && ::write(::fileno(file), "x", 1) == -1 && errno == EFBIG ? 0 : 2;
   });
   CHECK(code == 0);
 }

@@ -84,7 +84,8 @@ void leave_drawings(const std::string& data_path) {
   write_numbered(data_path + "/images/10.png", 200);
   write_numbered(data_path + "/images/deep/11.png", 201);
   write_numbered(data_path + "/results/0.png", 202);
-  std::ofstream(data_path + "/targets.json") << "{}";
+  write_numbered(data_path + "/outbox/card/0.png", 203);
+  std::ofstream(data_path + "/targets.json") << R"({"run_id": "x", "paths": []})";
 }
 
 TEST_CASE("what runs drew below the folder is none of its pictures") {
@@ -93,9 +94,10 @@ TEST_CASE("what runs drew below the folder is none of its pictures") {
   leave_drawings(folder / "runs/vae");
   write_numbered(folder / "runs/vae/mine/0.png", 10);  // no place where a run draws
   write_numbered(folder / "b/images/0.png", 11);       // no run's folder
+  std::ofstream(folder / "b/targets.json") << R"({"labels": [3, 4]})";
   CapturedLog log;
   CHECK(ImageFolder(folder_config(folder.path()), 3, 0).files() == 12);
-  CHECK(log.count("3 pictures that a run drew there are left out") == 1);
+  CHECK(log.count("4 pictures that a run drew there are left out") == 1);
   CHECK(PictureShards(folder.path()).pictures() == 12);
   // A start from zero renames what an earlier run drew.
   std::filesystem::rename(folder / "runs/vae/images", folder / "runs/vae/images.1");
@@ -103,6 +105,10 @@ TEST_CASE("what runs drew below the folder is none of its pictures") {
   CHECK(PictureShards(folder.path()).pictures() == 12);
   leave_drawings(folder.path());  // the folder itself is a run's
   CHECK(ImageFolder(folder_config(folder.path()), 3, 0).files() == 12);
+  write_numbered(folder / "wandb/offline-run-20261126_101500-x/files/media/images/0.png", 204);
+  CHECK(ImageFolder(folder_config(folder.path()), 3, 0).files() == 12);
+  write_numbered(folder / "media/images/0.png", 12);
+  CHECK(ImageFolder(folder_config(folder.path()), 3, 0).files() == 13);
 }
 
 TEST_CASE("a folder's pictures are divided as torch's random_split divides them") {

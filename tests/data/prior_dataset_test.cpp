@@ -182,6 +182,22 @@ TEST_CASE("files that pair by number hold as many rows, though the totals agree"
   f.data.image_url = f.dir / "paired";
   f.data.text_url = f.dir / "other";  // other numbers: only the totals can be compared
   CHECK(PriorDataset(f.data, f.prior, 1).rows("train") > 0);
+  // Some of the numbers: a file is missing.
+  for (const int number : {0, 7}) {
+    write_rows(f.dir / fmt::format("lost/text_emb_{}.npy", number), 0, 10, {2});
+  }
+  f.data.text_url = f.dir / "lost";
+  CHECK_THAT(message_of([&] { PriorDataset(f.data, f.prior, 1); }),
+             Contains("/data/text_url: '" + (f.dir / "lost/text_emb_7.npy") +
+                      "' has a number that no file of /data/image_url has"));
+  write_rows(f.dir / "paired/img_emb_2.npy", 0, 10, {2});
+  f.data.text_url = f.dir / "fewer";
+  for (const int number : {0, 1}) {
+    write_rows(f.dir / fmt::format("fewer/text_emb_{}.npy", number), 0, 15, {2});
+  }
+  CHECK_THAT(message_of([&] { PriorDataset(f.data, f.prior, 1); }),
+             Contains("/data/image_url: '" + (f.dir / "paired/img_emb_2.npy") +
+                      "' has a number that no file of /data/text_url has"));
 }
 
 TEST_CASE("a file that shrinks under a run is told of by name") {

@@ -202,6 +202,16 @@ class Clip(EndToEnd):
         config["decoder"]["unets"][0]["image_embed_dim"] = WIDTH
         config["data"].update(webdataset_base_url="embedded/{}.tar", img_embeddings_url=None, embeddings_in_tar=True)
         run("--config", harness.write_config(self.dir / "decoder.json", config), cwd=self.dir, check=0)
+        # The rows of the folders follow the embedded samples, not the digits of the keys.
+        done = run("--config", "decoder.json", "--set", "/data/img_embeddings_url=embedded/img_emb", "--dry-run", cwd=self.dir, check=3)
+        self.assertIn("/data/img_embeddings_url: `shards embed` made embedded/img_emb: its rows follow the samples", " ".join(done.stderr.split()))
+        bare = self.dir / "embedded" / "bare"
+        shutil.copytree(self.shards, bare, ignore=shutil.ignore_patterns("*_emb*"))
+        done = run("init", "embedded/bare", "--out", "first.json", cwd=self.dir, check=0)
+        self.assertIn("which `shards embed` made: a decoder reads these embeddings from the shards beside them. For that, use: dalle2-train init "
+                      "embedded", " ".join((done.stdout + done.stderr).split()))
+        self.assertIn('"unconditional": true', (self.dir / "first.json").read_text())
+        shutil.rmtree(bare)
         text = ["sample", "--checkpoint", "decoder/model.pth", "--clip", self.trained / "clip/model.pth", "--prior", "prior/model.pth"]
         (self.dir / "texts.txt").write_text("a large red circle\na small blue ring\n")
         for out, batch in (("drawn", 2), ("again", 1)):
@@ -518,6 +528,11 @@ class Clip(EndToEnd):
         self.assertIn("and no embeddings.json beside them", done.stderr)
         done = run("shards", "embed", self.shards, "--clip", self.shards / "000000.tar", "--out", "none", cwd=self.dir, check=3)
         self.assertIn("000000.tar", done.stderr)
+        enlarging = {"Resize": {"size": 32}, "CenterCrop": {"size": 32}, "ToTensor": True}
+        large = self.clip_config(self.dir, "large.json", "large", clip={"vision_cfg": sizes}, data={"preprocessing": enlarging}, train={"epochs": 1})
+        run("--config", large, cwd=self.dir, check=0)
+        done = run("shards", "embed", self.shards, "--clip", "large/model.pth", "--out", "enlarged", cwd=self.dir, check=0)
+        self.assertIn("has 16 x 16 pixels, and the CLIP sees 32 x 32: smaller pictures are enlarged", " ".join((done.stderr + done.stdout).split()))
 
     def test_tools_know_a_clip(self):
         done = run("--config", self.clip_config(self.dir), "--dry-run", cwd=self.dir, check=0)

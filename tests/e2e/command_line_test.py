@@ -328,6 +328,7 @@ class CommandLine(EndToEnd):
         self.refuse(2, "--config", config, "--set", "/train/lrr=1", expect=["/train/lrr", "did you mean"])
         self.refuse(2, "--config", config, "--set", "/train/colour=1", expect=["/train/colour: no such key; known are: "])
         self.refuse(2, "--config", config, "--set", "/train/lr", "3e-4", expect=["Did you mean `--set /train/lr=3e-4`?"])
+        self.refuse(2, "evaluate", "--config", config, "--set", "/data/x", "a b", expect=["Did you mean `--set '/data/x=a b'`?"])
         self.refuse(2, "smaple", expect=["smaple", "Did you mean `sample`?"])
         self.refuse(2, config, expect=["Did you mean `--config"])
         self.refuse(2, "train", "--config", config, expect=["Training has no command name: `dalle2-train --config"])

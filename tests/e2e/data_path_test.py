@@ -79,10 +79,24 @@ class DataPath(EndToEnd):
         self.assertNotIn(told, run("fsck", "out", cwd=folder, check=0).stdout)
         shutil.copy(folder / "other" / "checkpoint.pth", folder / "out" / "replaced")
         (folder / "out" / "replaced").rename(folder / "out" / "checkpoint.pth")
+        shutil.copy(folder / "other" / "checkpoint.pth", folder / "out" / "loaded_checkpoint.pth")  # what a run began from
         text = run("fsck", "out", cwd=folder, check=0).stdout
         ids = [json.loads((folder / name / "targets.json").read_text())["run_id"] for name in ("other", "out")]
         self.assertIn(f"out/checkpoint.pth: saved by run {ids[0]}, not by the run of this folder ({ids[1]}), which does not resume from it", text)
         self.assertEqual(text.count(": saved by run "), 1)
+
+    def test_a_dry_run_refuses_the_renames_that_the_run_refuses(self):
+        folder = self.copy("prior")
+        run("--quiet", "--config", "config.json", "--set", "/tracker/data_path=other", "--set",
+            '/tracker/save={"save_to": "local", "save_latest_to": "other.pth"}', cwd=folder, check=0)
+        url = json.loads((folder / "config.json").read_text())["data"]["image_url"]
+        shutil.copytree(url, folder / "out" / "images" / "embedded")
+        before = self.files(folder / "out")
+        for more in (["--dry-run"], []):  # it would begin anew, from the weights of another run
+            done = run("--config", "config.json", *more, "--set", "/data/image_url=out/images/embedded", "--set",
+                       '/tracker/load={"load_from": "local", "file_path": "other.pth"}', cwd=folder, check=2)
+            self.assertIn("/tracker/data_path out: a run keeps images there, and /data/image_url reads 'out/images/embedded'", said_by(done))
+        self.assertEqual(self.files(folder / "out"), before)
 
     def start(self, config, cwd, **env):
         process = subprocess.Popen([BINARY, "--config", config], cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

@@ -288,6 +288,8 @@ class Vae(VaeRuns):
                 ({"train": {"vgg_path": str(FEATURES.parent / "strange.pt")}}, 2, "expected features [2, F], got [2, 3, 32, 32]"),
                 ({"train": {"lora": {"rank": 4}}}, 2, "/train/lora: has no place here"),
                 ({"train": {"results_folder": str(FEATURES.parent / "strange.pt")}}, 2, "/train/results_folder: "),
+                ({"data": {"folder": str(empty)}, "train": {"results_folder": str(empty / "drawn")}}, 2,
+                 f"/train/results_folder '{empty}/drawn' is in /data/folder '{empty}': the next start would train on what this one draws"),
                 ({"data": {"valid_frac": 0.999}}, 3, "leaves none for training")]):
             with self.subTest(text):
                 config = self.write(f"wrong{number}", **sections)

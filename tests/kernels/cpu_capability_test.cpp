@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "kernels/cpu_capability.h"
 
+#include <ATen/cpu/Utils.h>
+
 #include <catch2/catch.hpp>
 #include <fstream>
 #include <string>
@@ -22,6 +24,7 @@ bool kernel_lists(const std::string& flag) {
 TEST_CASE("what a processor has is what the system says of it") {
   for (const char* const capability : {"avx2", "avx512_bf16", "amx_bf16"}) {
     INFO(capability);
+    CHECK(at::cpu::get_cpu_capabilities().contains(capability));
     CHECK(cpu_has(capability) == kernel_lists(capability));
   }
   CHECK_FALSE(cpu_has("no such thing"));

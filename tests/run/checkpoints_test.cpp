@@ -175,7 +175,13 @@ TEST_CASE("a run does not resume from its checkpoint.pth if another run has repl
 
 TEST_CASE("a run without a checkpoint that no other run has replaced is refused") {
   const TempDir folder;
-  const ToyConfig config = stopped_run(folder.path());
+  ToyConfig config = stopped_run(folder.path());
+  SECTION("found by auto-resume") {}
+  SECTION("named by /tracker/load") {
+    LocalLoadConfig load;
+    load.file_path = folder / "out/checkpoint.pth";
+    config.tracker.load = load;
+  }
   replace_checkpoint(folder, config);
   remove_targets(folder);
   fs::remove_all(folder / "out/snapshots");
@@ -211,6 +217,15 @@ TEST_CASE("a checkpoint that another run has set aside in this run's folder is r
   const ToyConfig config = stopped_run(folder.path());
   fs::copy_file(folder / "out/checkpoint.pth", folder / "out/checkpoint.1.pth");
   replace_checkpoint(folder, config);
+  remove_targets(folder);
+  fs::remove_all(folder / "out/snapshots");
+  CHECK(first_step_of(config) == 9);
+}
+
+TEST_CASE("a checkpoint that another run has set aside before it was killed is resumed from") {
+  const TempDir folder;
+  const ToyConfig config = stopped_run(folder.path());
+  fs::rename(folder / "out/checkpoint.pth", folder / "out/checkpoint.1.pth");
   remove_targets(folder);
   fs::remove_all(folder / "out/snapshots");
   CHECK(first_step_of(config) == 9);

@@ -324,8 +324,20 @@ TEST_CASE("what the config reads is not renamed as if an earlier run had left it
   CHECK_THROWS_WITH(begin_with(R"({"data": {"folder": "."}})"),
                     Contains("a run keeps images there, and /data/folder reads '.'"));
   CHECK(fs::is_directory("data/images/cats"));
+  write_file_atomically("data/targets.json", R"({"labels": [1, 2]})");  // no run's
+  CHECK_THROWS_WITH(begin_with(R"({"data": {"folder": "."}})"),
+                    Contains("a run keeps images there, and /data/folder reads '.'"));
+  for (const char* shards : {"data/images/{}.tar", "data/images/{000..011}.tar"}) {
+    CHECK_THROWS_WITH(begin_with(fmt::format(R"({{"data": {{"url": "{}"}}}})", shards)),
+                      Contains("a run keeps images there, and /data/url reads"));
+  }
+  fs::create_directories("elsewhere");
+  fs::create_directory_symlink("../elsewhere", "data/results");
+  CHECK_THROWS_WITH(begin_with(R"({"data": {"url": "elsewhere"}})"),
+                    Contains("a run keeps results there, and /data/url reads"));
+  fs::remove("data/results");
   // A run's own places, names of nothing and, where a run has been, the folder above are no reason.
-  write_file_atomically("data/targets.json", "{}");
+  write_file_atomically("data/targets.json", R"({"paths": []})");
   begin_with(
       R"({"data": {"folder": ".", "x": "imagesx", "y": ""}, "train": {"results_folder": "data/results"},
           "tracker": {"load": {"file_path": "data/model.pth"}}})");
@@ -347,8 +359,19 @@ TEST_CASE("a start that is refused has cleared no result") {
   };
   CHECK_THROWS_WITH(begin_with("data/images"), Contains("a run keeps images there"));
   CHECK(fs::exists("data/results/vae.0.pt"));
+  std::ofstream("file") << "no folder";
+  TensorboardLogConfig tensorboard;
+  tensorboard.log_dir = "file/events";
+  const auto good = std::exchange(run.config.log, LogConfig(tensorboard));
+  CHECK_THROWS_WITH(begin_with("elsewhere"), Contains("file/events"));
+  CHECK(file("data/results/vae.0.pt") == "a result");
+  CHECK_FALSE(fs::exists("data/.cleared"));
+  CHECK(run.log.count("1 file of the earlier run removed") == 0);
+  run.config.log = good;
   begin_with("elsewhere");
   CHECK_FALSE(fs::exists("data/results/vae.0.pt"));
+  CHECK_FALSE(fs::exists("data/.cleared"));
+  CHECK(run.log.count("--clear-results: 1 file of the earlier run removed") == 1);
 }
 
 TEST_CASE("a start is decided once, after init") {

@@ -121,6 +121,20 @@ void EmbeddingRows::copy_row(int64_t row, float* out) const {
   array_.copy_row_float32(row, out);
 }
 
+std::optional<std::string> embed_manifest_of(const std::string& url) {
+  namespace fs = std::filesystem;
+  if (url.empty() || !is_local_url(url)) return std::nullopt;
+  std::error_code ignored;
+  const fs::path given = (fs::absolute(local_path(url), ignored) / "").lexically_normal();
+  // The folder may be a link.
+  for (const fs::path& folder :
+       {given.parent_path(), fs::weakly_canonical(given.parent_path(), ignored)}) {
+    const fs::path beside = folder.parent_path() / kEmbeddingsManifest;
+    if (fs::is_regular_file(beside, ignored)) return beside.string();
+  }
+  return std::nullopt;
+}
+
 EmbeddingFolder::EmbeddingFolder(const std::string& folder,
                                  std::string kind,
                                  int64_t shard_width,

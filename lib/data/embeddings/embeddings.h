@@ -16,6 +16,13 @@
 
 namespace dalle2 {
 
+/// What `shards embed` writes beside its folders of embeddings: with which CLIP they were made, and of what.
+inline constexpr const char* kEmbeddingsManifest = "embeddings.json";
+
+/// The path of kEmbeddingsManifest, if `shards embed` made the folder of embeddings at `url`. Its rows follow one another as the
+/// samples do that were embedded; for an EmbeddingFolder the digits of a sample's key would have to be its row.
+std::optional<std::string> embed_manifest_of(const std::string& url);
+
 /// The rows of one file. Rows stay as stored until they are copied.
 class EmbeddingRows {
  public:

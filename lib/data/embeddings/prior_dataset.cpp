@@ -110,6 +110,7 @@ PriorDataset::PriorDataset(const PriorDataConfig& config,
     }
     side_ = clip_side.value();
     preprocess_ = std::make_unique<Preprocess>(clip_preprocessing(side_));
+    small_pictures_ = std::make_unique<SmallPictures>(side_);
   }
   check_lengths(config);
   end_ = std::min(all_rows(), config.num_data_points);
@@ -237,6 +238,7 @@ void PriorDataset::read_pictures(const std::vector<int64_t>& rows,
         const std::optional<std::string> content = captions_->picture(row);
         if (content) {
           const std::string where = fmt::format("row {}", row);
+          small_pictures_->look_at(*content, "/data/meta_url: the picture of " + where);
           write_planes(preprocess_->apply(*content, where, [] { return 0U; }), out + i * numel);
         } else {
           faults.add(i, drop::kNoPicture);

@@ -15,6 +15,7 @@
 #include "data/embeddings/embedding_table.h"
 #include "data/loader/drop_log.h"
 #include "data/pictures/preprocess.h"
+#include "data/pictures/small_pictures.h"
 
 namespace dalle2 {
 
@@ -78,6 +79,7 @@ class PriorDataset {
   std::unique_ptr<EmbeddingTable> texts_, encodings_;  // null without
   std::unique_ptr<CaptionTable> captions_;             // null without a CLIP
   std::unique_ptr<Preprocess> preprocess_;             // of the pictures
+  std::unique_ptr<SmallPictures> small_pictures_;      // beside preprocess_
   int64_t side_ = 0;                                   // of the pictures, pixels
   int64_t train_end_ = 0, val_end_ = 0, end_ = 0;
   int64_t seed_, block_rows_ = 0;

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: MIT
 #include "data/embeddings/sample_embeddings.h"
 
+#include <filesystem>
+
 #include "base/error.h"
 #include "base/public_url.h"
 #include "base/text.h"
+#include "base/untrusted_text.h"
 #include "data/shards/picture_shards.h"
 
 namespace dalle2 {
@@ -48,6 +51,17 @@ void SampleEmbeddings::open(const ShardDataConfig& config, const LoaderOptions& 
         words_.key,
         words_.name,
         words_.field);
+  }
+  if (const std::optional<std::string> manifest = embed_manifest_of(*url)) {
+    const std::string made = std::filesystem::path(*manifest).parent_path().string();
+    throw DataError(
+        "/data/{}: `shards embed` made {}: its rows follow the samples that were embedded, but here the digits of a "
+        "key are its row, so after one that was left out all others would be wrong\n  The shards in {} hold the "
+        "embeddings: name them in /data/webdataset_base_url, set /data/embeddings_in_tar to true, and /data/{} to null.",
+        words_.key,
+        printable(*url),
+        printable(made),
+        words_.key);
   }
   folder_.emplace(*url,
                   words_.name,

@@ -62,6 +62,10 @@ Numbers numbers_of(const std::vector<TableFile>& files) {
   return numbers;
 }
 
+bool has_unnumbered(const Numbers& numbers) {
+  return std::find(numbers.begin(), numbers.end(), std::nullopt) != numbers.end();
+}
+
 Numbers sorted(Numbers numbers) {
   std::sort(numbers.begin(), numbers.end());
   return numbers;
@@ -74,8 +78,29 @@ void check_pairs(const std::string& key,
                  const std::string& other_key,
                  const std::vector<TableFile>& other_files) {
   const Numbers numbers = numbers_of(files), other_numbers = numbers_of(other_files);
-  const bool is_numbered = std::find(numbers.begin(), numbers.end(), std::nullopt) == numbers.end();
-  if (!is_numbered || sorted(numbers) != sorted(other_numbers)) return;
+  if (has_unnumbered(numbers) || has_unnumbered(other_numbers)) return;
+  const auto first_alone = [](const Numbers& all, const Numbers& others) {
+    const auto alone = std::find_if(all.begin(), all.end(), [&](const auto& number) {
+      return std::find(others.begin(), others.end(), number) == others.end();
+    });
+    return static_cast<size_t>(alone - all.begin());
+  };
+  if (sorted(numbers) != sorted(other_numbers)) {
+    const bool is_one = files.size() == 1 || other_files.size() == 1;
+    const bool shares_none = std::none_of(numbers.begin(), numbers.end(), [&](const auto& number) {
+      return std::find(other_numbers.begin(), other_numbers.end(), number) != other_numbers.end();
+    });
+    if (is_one || shares_none) return;  // numbered otherwise: only the totals can be compared
+    const size_t here = first_alone(other_numbers, numbers);
+    const bool is_here = here < other_files.size();
+    throw DataError(
+        "{}: '{}' has a number that no file of {} has, though others have: files are paired by the number at "
+        "the end of their names\n  Fetch or make the file that is missing, or remove this one.",
+        is_here ? other_key : key,
+        public_url(is_here ? other_files[here].path
+                           : files[first_alone(numbers, other_numbers)].path),
+        is_here ? key : other_key);
+  }
   for (size_t i = 0; i < files.size(); ++i) {
     if (numbers[i] != other_numbers[i]) {
       throw DataError(

@@ -72,7 +72,7 @@ std::vector<ImageFolder::Picture> ImageFolder::list_pictures(const std::string& 
                 printable(list.fault),
                 counted(static_cast<int64_t>(pictures.size() - before), "picture"));
   };
-  RunDrawings drawings;
+  RunDrawings drawings(folder);
   std::error_code unknown;  // whether an entry is a file
   const WalkEnd end = walk_folder(folder, Below::kReadable, [&](const fs::directory_entry& entry) {
     const fs::path path = entry.path().lexically_relative(folder);
@@ -92,9 +92,9 @@ std::vector<ImageFolder::Picture> ImageFolder::list_pictures(const std::string& 
   if (const std::error_code error = end.error ? end.error : unknown) {
     throw DataError("/data/folder: {}: {}", printable(folder), error.message());
   }
-  RunDrawings::tell(folder, std::erase_if(pictures, [&](const Picture& picture) {
-                      return picture.tar.empty() && drawings.has(picture.path);
-                    }));
+  drawings.tell(std::erase_if(pictures, [&](const Picture& picture) {
+    return picture.tar.empty() && drawings.has(picture.path);
+  }));
   std::sort(pictures.begin(), pictures.end(), [](const Picture& a, const Picture& b) {
     return std::tie(a.path, a.offset) < std::tie(b.path, b.offset);
   });

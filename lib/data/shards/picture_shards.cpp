@@ -111,7 +111,7 @@ std::vector<FolderPicture> list_pictures(
     const std::function<void(const std::string& source)>& other,
     const std::function<void(const std::string& source)>& lost) {
   std::vector<FolderPicture> pictures;
-  RunDrawings drawings;
+  RunDrawings drawings(folder);
   size_t links = 0;
   walk_whole_folder(folder, Below::kReadable, [&](const fs::directory_entry& entry) {
     std::error_code ignored;
@@ -136,9 +136,8 @@ std::vector<FolderPicture> list_pictures(
       other(source);
     }
   });
-  RunDrawings::tell(folder.string(), std::erase_if(pictures, [&](const FolderPicture& picture) {
-                      return drawings.has(picture.source);
-                    }));
+  drawings.tell(std::erase_if(
+      pictures, [&](const FolderPicture& picture) { return drawings.has(picture.source); }));
   if (pictures.empty()) {
     throw DataError("{}: found no jpg, jpeg, png or webp file in the folder or below it{}.",
                     folder.string(),

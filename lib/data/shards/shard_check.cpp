@@ -243,7 +243,11 @@ std::vector<std::string> shards_in_folder(const std::string& folder) {
   walk_whole_folder(folder, Below::kNothing, [&](const auto& entry) {
     if (entry.path().extension() == ".tar") urls.push_back(entry.path().string());
   });
-  if (urls.empty()) throw DataError("{}: found no .tar file in the folder.", folder);
+  if (urls.empty()) {
+    throw DataError(
+        "{}: found no .tar file in the folder.\n  `dalle2-train shards make` packs pictures into shards.",
+        folder);
+  }
   std::sort(urls.begin(), urls.end());
   return urls;
 }

@@ -25,13 +25,21 @@ std::string lower_extension(const std::filesystem::path& path);
 /// Whether a file is a picture by its name: .jpg, .jpeg, .png, .webp, in small or large letters.
 bool is_picture_name(const std::filesystem::path& path);
 
+/// Whether `path` is `folder` or lies below it. Both are canonical.
+bool is_in_folder(const std::filesystem::path& path, const std::filesystem::path& folder);
+
 /// Beside the pictures that `sample` drew: all of them in one. It is not one of them.
 inline constexpr const char* kSheetFile = "sheet.png";
 
-/// In a run's data_path: its record, and the folders in which it draws (`results`: a VAE, unless it has another).
+/// In a run's data_path: its record, the folders in which it draws (`results`: a VAE, unless it has another), and that of what
+/// waits to be sent.
 inline constexpr const char* kRecordFile = "targets.json";
 inline constexpr const char* kImagesFolder = "images";
 inline constexpr const char* kResultsFolder = "results";
+inline constexpr const char* kOutboxFolder = "outbox";
+
+/// Whether `path` is the record of a run, and not only a file of that name.
+bool is_run_record(const std::filesystem::path& path);
 
 /// Names for a message, those that number a series as its first and last: "000000.tar to
 /// 000003.tar, notes.tar", and after the first few how many more. @param names sorted

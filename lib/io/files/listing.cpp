@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "io/files/listing.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <set>
@@ -10,7 +12,9 @@
 #include "base/error.h"
 #include "base/public_url.h"
 #include "base/text.h"
+#include "base/untrusted_json.h"
 #include "base/untrusted_text.h"
+#include "io/files/atomic_file.h"
 #include "io/files/folder_names.h"
 #include "io/files/walk_folder.h"
 #include "io/streams/url_source.h"
@@ -133,6 +137,22 @@ std::string lower_extension(const std::filesystem::path& path) {
 bool is_picture_name(const std::filesystem::path& path) {
   const std::string extension = lower_extension(path);
   return extension == ".jpg" || extension == ".jpeg" || extension == ".png" || extension == ".webp";
+}
+
+bool is_in_folder(const std::filesystem::path& path, const std::filesystem::path& folder) {
+  return std::mismatch(folder.begin(), folder.end(), path.begin(), path.end()).first ==
+         folder.end();
+}
+
+bool is_run_record(const std::filesystem::path& path) {
+  constexpr uintmax_t kMostBytes = 16 << 20;  // a user's labels may be larger
+  std::error_code error;
+  const uintmax_t bytes = std::filesystem::file_size(path, error);
+  if (error || bytes > kMostBytes || ::access(path.c_str(), R_OK) != 0) return false;
+  const Json record = parse_untrusted_object(read_file(path.string()));
+  if (record.is_null()) return false;
+  const auto paths = record.find("paths");
+  return record.contains("run_id") || (paths != record.end() && paths->is_array());
 }
 
 std::vector<std::string> names_in_folder(const std::string& folder) {

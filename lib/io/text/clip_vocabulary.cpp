@@ -76,10 +76,11 @@ std::string find_clip_vocabulary(const std::optional<std::string>& configured,
     if (fs::is_regular_file(place)) return place.string();
     searched.push_back(printable(place.string()));
   }
-  throw ConfigError("{}: the vocabulary of CLIP was not found in{}\n  {}",
-                    where,
-                    indented_list(searched),
-                    kAdvice);
+  throw ConfigError(
+      "{}: the vocabulary of CLIP was not found in{}\n  scripts/clip_vocabulary.sh puts it into the last of "
+      "these; or put it there yourself",
+      where,
+      indented_list(searched));
 }
 
 ClipTokenizer read_clip_vocabulary(const std::string& path) {
@@ -210,7 +211,7 @@ std::string ClipVocabularyTrainer::merges(int64_t vocab_size) const {
   std::unordered_set<std::string> known(names.begin(), names.end());
   std::string merges;
   while (static_cast<int64_t>(names.size()) + 2 < vocab_size) {
-    if (stop_requested() != 0) throw StoppedError("signal {}", stop_requested());
+    if (stop_requested() != 0) throw StoppedError("{}", signal_name(stop_requested()));
     sign_of_life();
     const auto pair = counts.most_frequent();
     if (!pair) break;

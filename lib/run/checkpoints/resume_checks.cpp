@@ -3,6 +3,9 @@
 
 #include <fmt/ranges.h>
 #include <torch/types.h>
+#include <unistd.h>
+
+#include <cerrno>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -25,6 +28,17 @@ HeldStages held_stages(const Cursor& root,
     held.untrained = held.untrained || is_untrained(key.as_string());
   }
   return held;
+}
+
+void check_readable(const std::vector<std::string>& checkpoints) {
+  for (const std::string& path : checkpoints) {
+    if (::access(path.c_str(), R_OK) == 0 || errno != EACCES) continue;
+    throw ConfigError(
+        "{}: cannot be opened: {}\n  Make it readable for this user, or move it away to resume from "
+        "an older state.",
+        path,
+        errno_text(EACCES));
+  }
 }
 
 void tell_fall_back(const std::string& fault, const std::string& next) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "checkpoint/state_dict.h"
 #include "config/resume_changes.h"
@@ -61,6 +62,9 @@ HeldStages held_stages(const Cursor& root,
                        const std::function<bool(const std::string&)>& is_untrained);
 /// Warns where the checkpoint at `path` has been trained for more epochs than are asked for.
 void warn_if_nothing_is_left(const RunPosition& position, int64_t epochs, const std::string& path);
+/// A file that this user may not open is not damaged: an older state must not replace it.
+/// @throws ConfigError
+void check_readable(const std::vector<std::string>& checkpoints);
 /// Warns that a checkpoint is skipped for `next`. What to do about its fault, after its first
 /// line, is for those who have no other.
 void tell_fall_back(const std::string& fault, const std::string& next);

@@ -4,10 +4,8 @@
 
 #include <fmt/ranges.h>
 #include <torch/types.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -174,16 +172,7 @@ std::vector<std::string> RunCheckpoints::candidates_of_main() {
   nlohmann::json own = nlohmann::json::array();
   const Tracker& tracker = session_.tracker();
   if (session_.group().is_main() && tracker.can_recall()) own = tracker.recall_candidates();
-  for (const auto& entry : own) {
-    const std::string path = entry;
-    // It is not damaged: an older state would replace a good one.
-    if (::access(path.c_str(), R_OK) == 0 || errno != EACCES) continue;
-    throw ConfigError(
-        "{}: cannot be opened: {}\n  Make it readable for this user, or move it away to resume from "
-        "an older state.",
-        path,
-        errno_text(EACCES));
-  }
+  check_readable(own.get<std::vector<std::string>>());
   return nlohmann::json::parse(session_.group().text_of_main(own.dump(), "files to start from"));
 }
 

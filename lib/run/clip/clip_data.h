@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "config/clip/clip_run_config.h"
+#include "data/embeddings/embeddings.h"
 #include "io/text/clip_tokenizer.h"
 #include "metrics/retrieval.h"
 #include "run/clip/long_captions.h"
@@ -15,8 +16,7 @@
 
 namespace dalle2 {
 
-/// What `shards embed` writes beside the embeddings: with which CLIP, by clip_sha256(), and of what.
-inline constexpr const char* kEmbeddingsManifest = "embeddings.json";
+/// In kEmbeddingsManifest: the CLIP, by clip_sha256().
 inline constexpr const char* kClipOfEmbeddings = "clip_sha256";
 
 /// Of a sample: its picture and its caption.

@@ -36,6 +36,10 @@ void tell_other_runs(const std::string& folder, const std::vector<CheckedFile>& 
   for (const CheckedFile& file : files) {
     const std::optional<SavedFacts> facts = read_saved_facts(file.path);
     if (!facts || !own.is_of_another_run(file.path, facts->run_id)) continue;
+    // What the run began from is its last resort.
+    if (own.began_from(file.path) || file.path == (std::filesystem::path(folder) / kLoadedFile)) {
+      continue;
+    }
     std::printf(
         "%s: saved by run %s, not by the run of this folder (%s), which does not resume from it\n",
         printable(file.path).c_str(),

@@ -10,6 +10,7 @@
 #include "base/untrusted_text.h"
 #include "checkpoint/clip/raw_clip.h"
 #include "checkpoint/convert.h"
+#include "io/text/clip_tokenizer.h"
 #include "run/checkpoints/model_weights.h"
 #include "run/clip/clip_data.h"
 #include "run/commands/sample_clip.h"
@@ -60,7 +61,7 @@ void SampleClip::check_lengths(const char* option, const std::vector<std::string
     if (tokens <= room) continue;
     throw ConfigError("{}: \"{}\" has {} tokens, and --clip {} takes {}\n  Shorten the text.",
                       option,
-                      printable(text),
+                      shown_caption(text),
                       tokens,
                       printable(*command_.clip_path),
                       room);
@@ -119,12 +120,19 @@ at::Tensor drawn_by_prior(const SampleCommand& command,
     of_prior.encodings =
         texts.encodings.narrow(1, 0, std::min(texts.encodings.size(1), config.net.text_len()));
   }
-  return draw_image_embeds(
+  const at::Tensor embeds = draw_image_embeds(
       prior,
       of_prior,
       command,
       {.cond_scale = command.prior_cond_scale.value_or(1.0), .timesteps = std::nullopt},
       device);
+  if (!at::isfinite(embeds).all().item<bool>()) {
+    throw NonFiniteError(
+        "--prior {}: its image embeddings are not finite: nothing was written\n"
+        "  Its weights may be damaged or diverged, or --prior-cond-scale is far too large.",
+        printable(*command.prior_path));
+  }
+  return embeds;
 }
 
 }  // namespace dalle2

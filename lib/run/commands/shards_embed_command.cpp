@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "base/untrusted_text.h"
 #include "data/pictures/preprocess.h"
+#include "data/pictures/small_pictures.h"
 #include "data/shards/shard_check.h"
 #include "io/formats/npy.h"
 #include "io/streams/url_source.h"
@@ -58,7 +59,11 @@ class ClipEmbeddings : public ShardAddition {
   void add(std::vector<GroupedSample>& samples, const at::Tensor& images) override {
     const torch::NoGradGuard no_grad;
     std::vector<std::string> captions;
-    for (const GroupedSample& sample : samples) captions.push_back(*sample.find({"txt"}));
+    for (const GroupedSample& sample : samples) {
+      captions.push_back(*sample.find({"txt"}));
+      const std::string* const picture = sample.find({"jpg", "jpeg", "png", "webp"});
+      if (picture != nullptr) small_pictures_.look_at(*picture, "the picture of " + sample.key);
+    }
     const at::Tensor tokens = clip_.tokens_of(captions, &long_captions_);
     const at::Tensor pictures = clip_.clip->embed_image(images.to(device_)).cpu();
     const ClipTexts texts = clip_.clip->embed_text(tokens.to(device_));
@@ -100,6 +105,7 @@ class ClipEmbeddings : public ShardAddition {
   at::Device device_;
   LoadedClip clip_;
   LongCaptions long_captions_;
+  SmallPictures small_pictures_{clip_.clip->image_size()};
   std::string shown_url_;
   EmbeddingArray images_{"img_emb"}, texts_{"text_emb"}, encodings_{"text_encodings"};
 };

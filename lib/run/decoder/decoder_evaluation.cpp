@@ -78,6 +78,16 @@ std::shared_ptr<ClipEmbedder> open_clip_of_score(const LoadedDecoderConfig& load
   // Of one's own a copy with the same weights, which computes in float32 whatever the run does.
   auto clip = score->clip ? open_clip_of(score->clip, "/evaluate/clip_score/clip")
                           : std::make_shared<ClipEmbedder>(*own.embedder);
+  const int64_t side =
+      loaded.plan.stages.at(static_cast<size_t>(trained_unets(loaded).second - 1)).image_size;
+  if (side < clip->clip().image_size()) {
+    log_warning(
+        "clip",
+        "/evaluate/clip_score: the CLIP sees pictures of {} pixels, and those of this decoder have {}: they are "
+        "enlarged, and the score says less",
+        clip->clip().image_size(),
+        side);
+  }
   clip->compute_as(MixedPrecision::no, loaded.config.train.max_batch_size);
   clip->to(device);
   return clip;

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: MIT
+#include <filesystem>
+
 #include "base/text.h"
 #include "data/embeddings/embeddings.h"
 #include "run/commands/first_config.h"
@@ -10,7 +12,18 @@ FirstConfig decoder_first_config(const InitCommand& command) {
   const ShardSurvey survey = survey_shards(command.data);
   const int64_t side = first_side(command, survey);
   FirstConfig first{.found = {describe(survey)}};
-  const std::string folder = find_embeddings(command.data, {"img_emb", "embeddings"});
+  std::string folder = find_embeddings(command.data, {"img_emb", "embeddings"});
+  if (const auto manifest = embed_manifest_of(folder); manifest && survey.embed_width == 0) {
+    first.found.push_back(fmt::format(
+        "{}, which `shards embed` made: a decoder reads these embeddings from the shards beside them. For that, "
+        "use: dalle2-train init {}",
+        folder,
+        std::filesystem::path(*manifest)
+            .parent_path()
+            .lexically_relative(std::filesystem::current_path())
+            .string()));
+    folder.clear();
+  }
   std::string condition = R"("unconditional": true,        // no embeddings were found)", width,
               url;
   if (survey.embed_width > 0) {

@@ -71,18 +71,10 @@ PriorDataset prior_data(const TrainPriorConfig& config, const ClipEmbedder* clip
 
 std::string clip_identity(const TrainPriorConfig& config, const ClipEmbedder* clip) {
   if (clip != nullptr) return clip_sha256(clip->clip());
-  const std::string url = config.data.text_url.value_or("");
-  if (url.empty() || !is_local_url(url)) return "";
-  namespace fs = std::filesystem;
-  std::error_code ignored;
-  const fs::path given = (fs::absolute(local_path(url), ignored) / "").lexically_normal();
-  fs::path beside = given.parent_path().parent_path() / kEmbeddingsManifest;
-  if (!fs::is_regular_file(beside, ignored)) {  // the folder may be a link
-    beside = fs::weakly_canonical(given.parent_path(), ignored).parent_path() / kEmbeddingsManifest;
-  }
-  if (!fs::is_regular_file(beside, ignored)) return "";
+  const std::optional<std::string> beside = embed_manifest_of(config.data.text_url.value_or(""));
+  if (!beside) return "";
   try {
-    const Json manifest = parse_untrusted_object(read_file(beside.string()));
+    const Json manifest = parse_untrusted_object(read_file(*beside));
     return manifest.value(kClipOfEmbeddings, "");
   } catch (const std::exception&) {  // it is there for people too
     return "";

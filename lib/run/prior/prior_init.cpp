@@ -23,7 +23,8 @@ Rows rows_of(const InitCommand& command,
   const std::string folder = find_embeddings(command.data, names);
   if (folder.empty()) {
     throw DataError(
-        "{}: no folder {} with .npy files of {} embeddings was found in it or beside it",
+        "{}: no folder {} with .npy files of {} embeddings was found in it or beside it\n  `dalle2-train shards "
+        "embed` makes them of captioned shards. For another kind of run, give --kind.",
         command.data,
         fmt::join(names, " or "),
         what);

@@ -2,9 +2,12 @@
 // How a VAE's run is made and opened.
 #include <torch/torch.h>
 
+#include <filesystem>
+
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "io/files/folder_names.h"
 #include "io/files/writable.h"
 #include "run/checkpoints/model_weights.h"
 #include "run/vae/vae_features.h"
@@ -27,7 +30,24 @@ std::unique_ptr<VaeTrainer> make_trainer(const LoadedVaeConfig& loaded, const at
 
 void check_results_folder(const TrainVaeConfig& config) {
   if (!config.train.results_folder) return;  // the tracker looks at its own
-  const std::optional<std::string> why = why_not_writable(*config.train.results_folder);
+  const std::string& results = *config.train.results_folder;
+  const auto canonical = [](const std::filesystem::path& path) {
+    std::error_code ignored;
+    return std::filesystem::weakly_canonical(std::filesystem::absolute(path), ignored);
+  };
+  // What a run draws in its data_path is known as such; elsewhere the next start would take it for data.
+  const std::filesystem::path own =
+      std::filesystem::path(config.tracker.data_path) / kResultsFolder;
+  if (canonical(results) != canonical(own) &&
+      is_in_folder(canonical(results), canonical(config.data.folder))) {
+    throw ConfigError(
+        "/train/results_folder '{}' is in /data/folder '{}': the next start would train on what this one "
+        "draws\n  Choose a folder elsewhere, or null for {}.",
+        results,
+        config.data.folder,
+        own.string());
+  }
+  const std::optional<std::string> why = why_not_writable(results);
   if (!why) return;
   throw ConfigError(
       "/train/results_folder: {}\n  Choose another folder, or make that place writable for this user.",

@@ -18,8 +18,8 @@ inline constexpr const char* kGatheredFile = "gathered";
 inline constexpr const char* kLoadedFile = "loaded_checkpoint.pth";
 /// README.md of a repository on the hub, in the outbox while it is put there.
 inline constexpr const char* kCardFile = "model_card.md";
-/// What has still to be sent to the places of /tracker/save.
-inline constexpr const char* kOutboxFolder = "outbox";
+/// What --clear-results removes, while the run that replaces it begins.
+inline constexpr const char* kClearedFolder = ".cleared";
 /// How many records Weights & Biases has.
 inline constexpr const char* kWandbMarkFile = "wandb_mark.json";
 
