@@ -290,7 +290,8 @@ std::vector<std::string> Tracker::recall_candidates() const {
     files.push_back(std::move(file));
   }
   // Another run has renamed this one's file: it may have been killed before it put its own there.
-  if (!replaced.empty() || resume_order(files, ResumeFor::kStart).empty()) {
+  const bool has_id = own_files_ && !own_files_->run_id().empty();
+  if (has_id && (!replaced.empty() || resume_order(files, ResumeFor::kStart).empty())) {
     for (ResumeFile& file : with_facts(numbered_checkpoints())) {
       if (file.facts && file.facts->run_id == own_files_->run_id())
         files.push_back(std::move(file));

@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "io/files/atomic_file.h"
 #include "io/files/writable.h"
+#include "io/streams/url_source.h"
 #include "tracker/run_folder/auto_resume.h"
 #include "tracker/run_folder/stale_parts.h"
 #include "tracker/tracker.h"
@@ -59,13 +60,29 @@ std::vector<std::string> fixed_targets(const std::vector<std::unique_ptr<Saver>>
 /// nothing.
 fs::path existing_part(const std::string& text) {
   std::error_code ignored;
-  if (text.empty()) return {};
-  if (fs::exists(text, ignored)) return fs::weakly_canonical(text, ignored);
-  const size_t pattern = text.find_first_of("{*?[");
+  if (text.empty() || !is_local_url(text)) return {};
+  const std::string path = local_path(text);
+  if (fs::exists(path, ignored)) return fs::weakly_canonical(path, ignored);
+  const size_t pattern = path.find_first_of("{*?[");
   if (pattern == std::string::npos) return {};
-  const fs::path folder = fs::path(text.substr(0, pattern)).parent_path();
+  const fs::path folder = fs::path(path.substr(0, pattern)).parent_path();
   return !folder.empty() && fs::exists(folder, ignored) ? fs::weakly_canonical(folder, ignored)
                                                         : fs::path();
+}
+
+/// Moves a file into a folder, which is made, under the first free number. @return where it is now
+std::string moved_into(const std::string& folder, const std::string& path, std::error_code& error) {
+  fs::create_directories(folder, error);
+  if (error) return "";
+  int64_t number = 0;
+  const auto place = [&] { return fmt::format("{}/{}", folder, number); };
+  while (fs::exists(place())) ++number;
+  fs::rename(path, place(), error);
+  if (error) {
+    std::error_code ignored;
+    fs::remove(folder, ignored);  // unless it holds others
+  }
+  return place();
 }
 
 bool is_among(const std::string& path, const std::vector<std::string>& paths) {
@@ -188,6 +205,8 @@ void Tracker::prepare_data_path(const std::function<void()>& while_lock_waits) {
     locks_.push_back(
         std::make_unique<RunLock>(place, LockTimes{.while_waiting = while_lock_waits}));
   }
+  std::error_code ignored;
+  fs::remove_all(in_data_path(kClearedFolder), ignored);  // of a start that was killed
   const int swept = sweep_stale_parts(config_.data_path);
   if (swept > 0) {
     log_info("track",
@@ -338,24 +357,18 @@ bool Tracker::is_of_this_run(const std::string& checkpoint) const {
 /// Takes the results of the earlier run out of the way; remove_cleared() removes them once the run has begun. Of a copied
 /// folder the original's files, which lie elsewhere, are not its own. What the run begins with stays.
 void Tracker::clear_recorded() {
-  const std::string cleared = in_data_path(kClearedFolder);
-  std::error_code ignored;
-  fs::remove_all(cleared, ignored);  // of a start that was killed
   cleared_ = 0;
   for (const std::string& path : own_files_->paths()) {
     std::error_code error;
     if (!is_cleared_(path) || !fs::is_regular_file(fs::symlink_status(path, error))) continue;
     if (own_files_->is_copy() && !own_files_->is_below(path)) continue;
     if (source_ && same_file(path, source_->path())) continue;
-    fs::create_directories(cleared, error);
-    const std::string now = fmt::format("{}/{}", cleared, *cleared_);
-    fs::rename(path, now, error);
+    std::string now = moved_into(in_data_path(kClearedFolder), path, error);
     if (error == std::errc::cross_device_link) {  // results_folder is on another disk
-      fs::remove(path, error);
-    } else if (!error) {
-      renamed_.emplace_back(now, path);
+      now = moved_into((fs::path(path).parent_path() / kClearedFolder).string(), path, error);
     }
     if (error) throw ConfigError("--clear-results: {}: {}", path, error.message());
+    renamed_.emplace_back(now, path);
     ++*cleared_;
   }
 }
@@ -363,7 +376,12 @@ void Tracker::clear_recorded() {
 void Tracker::remove_cleared() {
   if (!cleared_) return;
   std::error_code ignored;
-  fs::remove_all(in_data_path(kClearedFolder), ignored);
+  for (const auto& [now, before] : renamed_) {
+    const fs::path folder = fs::path(now).parent_path();
+    if (folder.filename() != kClearedFolder) continue;
+    fs::remove(now, ignored);
+    fs::remove(folder, ignored);  // with the last one
+  }
   log_info("track", "--clear-results: {} of the earlier run removed", counted(*cleared_, "file"));
 }
 
@@ -498,8 +516,8 @@ void Tracker::open_logs() {
     take_back();
     throw;
   }
-  renamed_.clear();
   remove_cleared();
+  renamed_.clear();
 }
 
 /// Removes what this start has made of a run that begins anew, and gives what was there its names again.
@@ -519,9 +537,10 @@ void Tracker::give_back_names() {
   // Backwards: a kill between two leaves no mark without its record.
   for (auto it = renamed_.rbegin(); it != renamed_.rend(); ++it) {
     fs::rename(it->first, it->second, ignored);
+    const fs::path folder = fs::path(it->first).parent_path();
+    if (folder.filename() == kClearedFolder) fs::remove(folder, ignored);  // with the last one
   }
   renamed_.clear();
-  fs::remove(in_data_path(kClearedFolder), ignored);  // it is empty
 }
 
 void Tracker::begin_logs() {

@@ -85,7 +85,7 @@ void leave_drawings(const std::string& data_path) {
   write_numbered(data_path + "/images/deep/11.png", 201);
   write_numbered(data_path + "/results/0.png", 202);
   write_numbered(data_path + "/outbox/card/0.png", 203);
-  std::ofstream(data_path + "/targets.json") << R"({"run_id": "x", "paths": []})";
+  std::ofstream(data_path + "/targets.json") << R"({"data_path": "x", "paths": []})";
 }
 
 TEST_CASE("what runs drew below the folder is none of its pictures") {
@@ -94,7 +94,7 @@ TEST_CASE("what runs drew below the folder is none of its pictures") {
   leave_drawings(folder / "runs/vae");
   write_numbered(folder / "runs/vae/mine/0.png", 10);  // no place where a run draws
   write_numbered(folder / "b/images/0.png", 11);       // no run's folder
-  std::ofstream(folder / "b/targets.json") << R"({"labels": [3, 4]})";
+  std::ofstream(folder / "b/targets.json") << R"({"paths": ["images/0.png"], "labels": [3]})";
   CapturedLog log;
   CHECK(ImageFolder(folder_config(folder.path()), 3, 0).files() == 12);
   CHECK(log.count("4 pictures that a run drew there are left out") == 1);

@@ -191,13 +191,21 @@ TEST_CASE("files that pair by number hold as many rows, though the totals agree"
              Contains("/data/text_url: '" + (f.dir / "lost/text_emb_7.npy") +
                       "' has a number that no file of /data/image_url has"));
   write_rows(f.dir / "paired/img_emb_2.npy", 0, 10, {2});
-  f.data.text_url = f.dir / "fewer";
   for (const int number : {0, 1}) {
-    write_rows(f.dir / fmt::format("fewer/text_emb_{}.npy", number), 0, 15, {2});
+    write_rows(f.dir / fmt::format("fewer/text_emb_{}.npy", number), 0, 10, {2});
+    write_rows(f.dir / fmt::format("longer/text_emb_{}.npy", number), 0, 15, {2});
+    write_rows(f.dir / fmt::format("twice/a/text_emb_{}.npy", number), 0, 10, {2});
   }
+  f.data.text_url = f.dir / "fewer";
   CHECK_THAT(message_of([&] { PriorDataset(f.data, f.prior, 1); }),
              Contains("/data/image_url: '" + (f.dir / "paired/img_emb_2.npy") +
                       "' has a number that no file of /data/text_url has"));
+  f.data.text_url = f.dir / "longer";  // divided otherwise, with the same total
+  CHECK(PriorDataset(f.data, f.prior, 1).rows("train") > 0);
+  write_rows(
+      f.dir / "twice/b/text_emb_0.npy", 0, 10, {2});  // a number that comes twice pairs nothing
+  f.data.text_url = f.dir / "twice";
+  CHECK(PriorDataset(f.data, f.prior, 1).rows("train") > 0);
 }
 
 TEST_CASE("a file that shrinks under a run is told of by name") {

@@ -25,6 +25,7 @@ TEST_CASE("pictures that a CLIP sees enlarged are warned of, the first and then 
   SmallPictures small(32);
   small.look_at(picture(32, 40), "whole");
   small.look_at("no picture", "broken");
+  small.look_at("\x89PNG\r\n", "cut");
   CHECK(log.count("enlarged") == 0);
   small.look_at(picture(50, 31), "narrow");
   CHECK(log.count("narrow: has 50 x 31 pixels, and the CLIP sees 32 x 32") == 1);
@@ -33,7 +34,7 @@ TEST_CASE("pictures that a CLIP sees enlarged are warned of, the first and then 
   CHECK(log.count("other: has") == 0);
   CHECK(log.count("pictures were enlarged") == 0);
   small.look_at(other, "other");
-  CHECK(log.count("100 pictures were enlarged for the CLIP so far") == 1);
+  CHECK(log.count("pictures were enlarged for the CLIP 100 times so far") == 1);
 }
 
 }  // namespace dalle2::test

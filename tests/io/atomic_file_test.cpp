@@ -188,10 +188,15 @@ TEST_CASE("a link or a removal that fails leaves the older file and no part") {
   CHECK(read_file(folder / "b.pth") == "old");
 }
 
-TEST_CASE("a full disk is a resource error that says what to do") {
+TEST_CASE(
+    "a full disk, or a limit on the size of files, is a resource error that says what to do") {
   const test::TempDir folder;
-  // A limit on the size of files stands in for the full disk; the kernel then cuts writes short
-  // first.
+  {
+    const FailAt fail_at("write:1:enospc");
+    CHECK_THROWS_WITH(write_file_atomically(folder / "big", "text"),
+                      Catch::Contains("Free some space"));
+  }
+  // The kernel cuts writes short first.
   const int status = in_child([&] {
     std::signal(SIGXFSZ, SIG_IGN);
     const rlimit limit{300'000, 300'000};
@@ -199,7 +204,9 @@ TEST_CASE("a full disk is a resource error that says what to do") {
     try {
       write_file_atomically(folder / "big", std::string(1'000'000, 'x'));
     } catch (const ResourceError& error) {
-      _exit(std::string(error.what()).find("Free some space") != std::string::npos ? 42 : 41);
+      _exit(std::string(error.what()).find("Raise the limit of file sizes") != std::string::npos
+                ? 42
+                : 41);
     }
   });
   CHECK(status == 42);

@@ -324,7 +324,7 @@ TEST_CASE("what the config reads is not renamed as if an earlier run had left it
   CHECK_THROWS_WITH(begin_with(R"({"data": {"folder": "."}})"),
                     Contains("a run keeps images there, and /data/folder reads '.'"));
   CHECK(fs::is_directory("data/images/cats"));
-  write_file_atomically("data/targets.json", R"({"labels": [1, 2]})");  // no run's
+  write_file_atomically("data/targets.json", R"({"paths": ["images/1.png"]})");  // no run's
   CHECK_THROWS_WITH(begin_with(R"({"data": {"folder": "."}})"),
                     Contains("a run keeps images there, and /data/folder reads '.'"));
   for (const char* shards : {"data/images/{}.tar", "data/images/{000..011}.tar"}) {
@@ -337,7 +337,7 @@ TEST_CASE("what the config reads is not renamed as if an earlier run had left it
                     Contains("a run keeps results there, and /data/url reads"));
   fs::remove("data/results");
   // A run's own places, names of nothing and, where a run has been, the folder above are no reason.
-  write_file_atomically("data/targets.json", R"({"paths": []})");
+  write_file_atomically("data/targets.json", R"({"data_path": "x", "paths": []})");
   begin_with(
       R"({"data": {"folder": ".", "x": "imagesx", "y": ""}, "train": {"results_folder": "data/results"},
           "tracker": {"load": {"file_path": "data/model.pth"}}})");

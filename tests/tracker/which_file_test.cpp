@@ -141,23 +141,6 @@ TEST_CASE("what another run has written to a common target is neither loaded nor
   CHECK(test::read_facts("latest.2.pth")->samples_seen == 90);
 }
 
-TEST_CASE("where a run has begun from its own folder, another run's file there is not its base") {
-  MarkedRun run;
-  fs::create_directories("data");
-  put("data/targets.json", R"({"run_id": "0f8fad5b-d9cb-469f-a165-70867728950e", "paths": []})");
-  put("data/checkpoint.pth", "run=another samples=5");
-  run.load("data/checkpoint.pth", /*only_auto_resume=*/false);
-  {
-    Tracker tracker = run.start();
-    CHECK(file("data/checkpoint.pth") == "run=another samples=5");
-    MarkedRun::save(tracker, {.samples = 10});
-  }
-  fs::remove_all("data/snapshots");
-  write_file_atomically("data/checkpoint.pth",
-                        "run=third samples=90");        // latest.pth was the same file
-  CHECK(run.candidates() == std::vector<int64_t>{10});  // of latest.pth
-}
-
 TEST_CASE("a file that was saved amid skipped updates leaves the last good one in place") {
   MarkedRun run;
   Tracker tracker = run.start();

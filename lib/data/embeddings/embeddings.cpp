@@ -2,6 +2,7 @@
 #include "data/embeddings/embeddings.h"
 
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -14,6 +15,7 @@
 #include "base/log.h"
 #include "base/public_url.h"
 #include "base/text.h"
+#include "base/untrusted_json.h"
 #include "io/files/atomic_file.h"
 #include "io/files/listing.h"
 #include "io/streams/url_source.h"
@@ -125,12 +127,16 @@ std::optional<std::string> embed_manifest_of(const std::string& url) {
   namespace fs = std::filesystem;
   if (url.empty() || !is_local_url(url)) return std::nullopt;
   std::error_code ignored;
-  const fs::path given = (fs::absolute(local_path(url), ignored) / "").lexically_normal();
-  // The folder may be a link.
+  fs::path given = (fs::absolute(local_path(url), ignored) / "").lexically_normal().parent_path();
+  if (given.filename().string().find('{') != std::string::npos) given = given.parent_path();
+  const std::string name = given.filename().string();
+  if (name != "img_emb" && name != "text_emb" && name != "text_encodings") return std::nullopt;
   for (const fs::path& folder :
-       {given.parent_path(), fs::weakly_canonical(given.parent_path(), ignored)}) {
-    const fs::path beside = folder.parent_path() / kEmbeddingsManifest;
-    if (fs::is_regular_file(beside, ignored)) return beside.string();
+       {given, fs::weakly_canonical(given, ignored)}) {  // it may be a link
+    const std::string beside = (folder.parent_path() / kEmbeddingsManifest).string();
+    if (!fs::is_regular_file(beside, ignored) || ::access(beside.c_str(), R_OK) != 0) continue;
+    const Json manifest = parse_untrusted_object(read_file(beside));
+    if (manifest.contains(kClipOfEmbeddings)) return beside;
   }
   return std::nullopt;
 }

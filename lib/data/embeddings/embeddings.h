@@ -18,6 +18,8 @@ namespace dalle2 {
 
 /// What `shards embed` writes beside its folders of embeddings: with which CLIP they were made, and of what.
 inline constexpr const char* kEmbeddingsManifest = "embeddings.json";
+/// In it: the CLIP, by clip_sha256().
+inline constexpr const char* kClipOfEmbeddings = "clip_sha256";
 
 /// The path of kEmbeddingsManifest, if `shards embed` made the folder of embeddings at `url`. Its rows follow one another as the
 /// samples do that were embedded; for an EmbeddingFolder the digits of a sample's key would have to be its row.

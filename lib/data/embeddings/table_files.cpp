@@ -71,6 +71,28 @@ Numbers sorted(Numbers numbers) {
   return numbers;
 }
 
+/// Whether each file of a number that is on both sides has as many rows on both, there is such a pair, and no number comes twice.
+/// @param alone set to the first file without a partner
+bool pairs_agree(const std::vector<TableFile>& files,
+                 const Numbers& numbers,
+                 const std::vector<TableFile>& other_files,
+                 const Numbers& other_numbers,
+                 const TableFile*& alone) {
+  bool has_pair = false;
+  for (size_t i = 0; i < files.size(); ++i) {
+    if (std::count(numbers.begin(), numbers.end(), numbers[i]) > 1) return false;
+    const auto partner = std::find(other_numbers.begin(), other_numbers.end(), numbers[i]);
+    if (partner == other_numbers.end()) {
+      if (alone == nullptr) alone = &files[i];
+      continue;
+    }
+    has_pair = true;
+    if (other_files[static_cast<size_t>(partner - other_numbers.begin())].rows != files[i].rows)
+      return false;
+  }
+  return has_pair;
+}
+
 }  // namespace
 
 void check_pairs(const std::string& key,
@@ -79,27 +101,19 @@ void check_pairs(const std::string& key,
                  const std::vector<TableFile>& other_files) {
   const Numbers numbers = numbers_of(files), other_numbers = numbers_of(other_files);
   if (has_unnumbered(numbers) || has_unnumbered(other_numbers)) return;
-  const auto first_alone = [](const Numbers& all, const Numbers& others) {
-    const auto alone = std::find_if(all.begin(), all.end(), [&](const auto& number) {
-      return std::find(others.begin(), others.end(), number) == others.end();
-    });
-    return static_cast<size_t>(alone - all.begin());
-  };
   if (sorted(numbers) != sorted(other_numbers)) {
-    const bool is_one = files.size() == 1 || other_files.size() == 1;
-    const bool shares_none = std::none_of(numbers.begin(), numbers.end(), [&](const auto& number) {
-      return std::find(other_numbers.begin(), other_numbers.end(), number) != other_numbers.end();
-    });
-    if (is_one || shares_none) return;  // numbered otherwise: only the totals can be compared
-    const size_t here = first_alone(other_numbers, numbers);
-    const bool is_here = here < other_files.size();
+    // Numbered or divided otherwise, only the totals can be compared. One file is missing if all pairs agree.
+    if (files.size() == 1 || other_files.size() == 1) return;
+    const TableFile *alone = nullptr, *other_alone = nullptr;
+    const bool agree = pairs_agree(files, numbers, other_files, other_numbers, alone) &&
+                       pairs_agree(other_files, other_numbers, files, numbers, other_alone);
+    if (!agree || (alone == nullptr && other_alone == nullptr)) return;
     throw DataError(
-        "{}: '{}' has a number that no file of {} has, though others have: files are paired by the number at "
-        "the end of their names\n  Fetch or make the file that is missing, or remove this one.",
-        is_here ? other_key : key,
-        public_url(is_here ? other_files[here].path
-                           : files[first_alone(numbers, other_numbers)].path),
-        is_here ? key : other_key);
+        "{}: '{}' has a number that no file of {} has, though all others are paired by their numbers\n"
+        "  Fetch or make the file that is missing, or remove this one.",
+        other_alone != nullptr ? other_key : key,
+        public_url((other_alone != nullptr ? other_alone : alone)->path),
+        other_alone != nullptr ? key : other_key);
   }
   for (size_t i = 0; i < files.size(); ++i) {
     if (numbers[i] != other_numbers[i]) {

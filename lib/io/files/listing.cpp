@@ -151,8 +151,9 @@ bool is_run_record(const std::filesystem::path& path) {
   if (error || bytes > kMostBytes || ::access(path.c_str(), R_OK) != 0) return false;
   const Json record = parse_untrusted_object(read_file(path.string()));
   if (record.is_null()) return false;
-  const auto paths = record.find("paths");
-  return record.contains("run_id") || (paths != record.end() && paths->is_array());
+  const auto paths = record.find("paths"), data_path = record.find("data_path");
+  return paths != record.end() && paths->is_array() && data_path != record.end() &&
+         data_path->is_string();
 }
 
 std::vector<std::string> names_in_folder(const std::string& folder) {

@@ -16,9 +16,6 @@
 
 namespace dalle2 {
 
-/// In kEmbeddingsManifest: the CLIP, by clip_sha256().
-inline constexpr const char* kClipOfEmbeddings = "clip_sha256";
-
 /// Of a sample: its picture and its caption.
 LoaderOptions clip_needs();
 

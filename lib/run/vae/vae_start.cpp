@@ -33,12 +33,13 @@ void check_results_folder(const TrainVaeConfig& config) {
   const std::string& results = *config.train.results_folder;
   const auto canonical = [](const std::filesystem::path& path) {
     std::error_code ignored;
-    return std::filesystem::weakly_canonical(std::filesystem::absolute(path), ignored);
+    const std::filesystem::path whole = (std::filesystem::absolute(path) / "").lexically_normal();
+    return std::filesystem::weakly_canonical(whole.parent_path(), ignored);
   };
   // What a run draws in its data_path is known as such; elsewhere the next start would take it for data.
   const std::filesystem::path own =
       std::filesystem::path(config.tracker.data_path) / kResultsFolder;
-  if (canonical(results) != canonical(own) &&
+  if (!is_in_folder(canonical(results), canonical(own)) &&
       is_in_folder(canonical(results), canonical(config.data.folder))) {
     throw ConfigError(
         "/train/results_folder '{}' is in /data/folder '{}': the next start would train on what this one "

@@ -214,16 +214,10 @@ std::optional<std::string> OwnFiles::claim(const std::string& path,
         path);
   }
   if (resumed_from) also_own_.clear();
-  const bool replaces_base = began_from(path);
-  if (contains(path) && !is_another && !replaces_base) return std::nullopt;
-  const bool is_ours =
-      own_all_ || resumed_from || contains(path) || (!written_by.empty() && !is_another);
+  if (contains(path) && !is_another) return std::nullopt;
+  const bool is_ours = own_all_ || resumed_from || (!written_by.empty() && !is_another);
   std::optional<std::string> moved;
   if (is_another || !is_ours) moved = set_aside(path);
-  if (replaces_base) {  // from now on, what lies at `path` is not what the run began from
-    began_from_ = moved ? key_of(*moved) : "";
-    began_from_here_ = moved ? from_here(*moved) : "";
-  }
   paths_.insert(key_of(path));
   write();
   return moved;
