@@ -70,11 +70,13 @@ fs::path existing_part(const std::string& text) {
                                                         : fs::path();
 }
 
-/// Moves a file into a folder, which is made, under the first free number. @return where it is now
-std::string moved_into(const std::string& folder, const std::string& path, std::error_code& error) {
+/// Moves a file into a folder, which is made, under the first free number from `number` on. @return where it is now
+std::string moved_into(const std::string& folder,
+                       const std::string& path,
+                       int64_t number,
+                       std::error_code& error) {
   fs::create_directories(folder, error);
   if (error) return "";
-  int64_t number = 0;
   const auto place = [&] { return fmt::format("{}/{}", folder, number); };
   while (fs::exists(place())) ++number;
   fs::rename(path, place(), error);
@@ -363,9 +365,10 @@ void Tracker::clear_recorded() {
     if (!is_cleared_(path) || !fs::is_regular_file(fs::symlink_status(path, error))) continue;
     if (own_files_->is_copy() && !own_files_->is_below(path)) continue;
     if (source_ && same_file(path, source_->path())) continue;
-    std::string now = moved_into(in_data_path(kClearedFolder), path, error);
+    std::string now = moved_into(in_data_path(kClearedFolder), path, *cleared_, error);
     if (error == std::errc::cross_device_link) {  // results_folder is on another disk
-      now = moved_into((fs::path(path).parent_path() / kClearedFolder).string(), path, error);
+      now = moved_into(
+          (fs::path(path).parent_path() / kClearedFolder).string(), path, *cleared_, error);
     }
     if (error) throw ConfigError("--clear-results: {}: {}", path, error.message());
     renamed_.emplace_back(now, path);
