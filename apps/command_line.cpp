@@ -114,7 +114,8 @@ Runner add_sample(CLI::App& app) {
       ->type_name("X")
       ->check(CLI::Range(0.0, 1.0));
   app.add_option("--prior", o->prior_path, "Checkpoint of a prior, for --text")->type_name("FILE");
-  app.add_option("--clip", o->clip_path, "Checkpoint of a CLIP, for --text and --image")
+  app.add_option(
+         "--clip", o->clip_path, "File of a CLIP (as for shards embed), for --text and --image")
       ->type_name("FILE");
   app.add_option("--prior-cond-scale",
                  o->prior_cond_scale,
@@ -237,7 +238,9 @@ Runner add_evaluate(CLI::App& app) {
 
 Runner add_inspect(CLI::App& app) {
   auto o = options_of<InspectCommand>();
-  app.add_option("file", o->path, ".pth or .safetensors")->required();
+  app.add_option(
+         "file", o->path, ".pth or .safetensors: a file or a URL, as for sample --checkpoint")
+      ->required();
   app.add_flag("--json", o->json, "One JSON object instead of a table");
   return [o] {
     run_inspect(*o);

@@ -50,6 +50,8 @@ void install_early(int /*argc*/, char** /*argv*/, char** /*environment*/) {
 
 int main(int argc, char** argv) {
   using dalle2::ExitCode;
+  std::setvbuf(
+      stdout, nullptr, _IOLBF, BUFSIZ);  // into a pipe, too: a reader sees each line at once
   try {
     return dalle2::run_command_line(argc, argv);
   } catch (const dalle2::Error& error) {

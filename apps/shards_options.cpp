@@ -106,7 +106,7 @@ Runner add_shards_check(CLI::App& app) {
   app.footer(
       "Reads every shard, decodes every picture, and prints what is wrong with each. Exit code 3 "
       "if a shard cannot be read or has no samples, if samples cannot be used, or if embeddings "
-      "seem to belong to other pictures.");
+      "seem to belong to other pictures; 6 if a shard cannot be reached.");
   return [o] {
     run_shards_check(*o);
     return ExitCode::kDone;
@@ -186,13 +186,17 @@ Runner add_shards_embed(CLI::App& app) {
   auto o = options_of<ShardsEmbedCommand>();
   app.add_option("shards",
                  o->url,
-                 "Folder of tars; or a path or URL (http(s)://, s3://, hf://), with {} or braces "
-                 "{000..009}")
+                 "Folder of tars; or a path or URL (http(s)://, s3://, hf://), with braces "
+                 "{000..009} or, unless it is http(s)://, with {}")
       ->required()
       ->type_name("SHARDS")
       ->transform(with_small_schemes)
       ->check(non_empty("a path"));
-  app.add_option("--clip", o->clip_path, "checkpoint.pth or model.pth of a CLIP")
+  app.add_option(
+         "--clip",
+         o->clip_path,
+         "File of a CLIP: checkpoint.pth or model.pth of a run, or a file of OpenAI, open_clip, "
+         "Hugging Face, x-clip or coca-pytorch")
       ->required()
       ->type_name("FILE");
   app.add_option("--out", o->out_folder, "Folder for the shards and arrays with embeddings")

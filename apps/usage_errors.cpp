@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <optional>
 #include <regex>
 #include <vector>
@@ -39,9 +40,22 @@ std::vector<std::string> commands_of(const CLI::App& app) {
   return names;
 }
 
+/// The words that no command took, in their order.
+std::vector<std::string> unknown_words(const CLI::App& app) {
+  std::vector<std::string> words = app.remaining(/*recurse=*/true);
+  std::reverse(words.begin(), words.end());  // CLI11 has the last one first
+  return words;
+}
+
 /// CLI11's reason; where its words say neither what was expected nor what to do, ours.
-std::string reason(const CLI::App& command, const CLI::Error& error) {
+std::string reason(const CLI::App& root, const CLI::App& command, const CLI::Error& error) {
   const std::string text = error.what();
+  if (error.get_name() == "ExtrasError") {
+    const std::vector<std::string> extra = unknown_words(root);
+    return fmt::format("The following {} not expected: {}",
+                       extra.size() == 1 ? "argument was" : "arguments were",
+                       fmt::join(extra, " "));
+  }
   std::smatch found;
   if (std::regex_match(text, found, std::regex("(.*): At Most 1 required but received (\\d+)"))) {
     return fmt::format("{}: expected at most once, got it {} times", found.str(1), found.str(2));
@@ -57,6 +71,20 @@ std::string reason(const CLI::App& command, const CLI::Error& error) {
   return text;
 }
 
+/// Full names of the commands that have the option.
+std::vector<std::string> commands_with_option(const CLI::App& app, const std::string& option) {
+  std::vector<std::string> names;
+  if (!option.starts_with("--")) return names;
+  if (!app.get_group().empty() && app.get_option_no_throw(option) != nullptr) {
+    names.push_back(full_name(app));
+  }
+  for (const CLI::App* each : app.get_subcommands(kAll)) {
+    const std::vector<std::string> below = commands_with_option(*each, option);
+    names.insert(names.end(), below.begin(), below.end());
+  }
+  return names;
+}
+
 /// What was given to --set.
 std::vector<std::string> set_pointers(const CLI::App& app) {
   const CLI::Option* const set = app.get_option_no_throw("--set");
@@ -65,7 +93,7 @@ std::vector<std::string> set_pointers(const CLI::App& app) {
 
 /// "  Did you mean `sample`?\n", if the first word that no command took is near one it knows, or is a config; else "".
 std::string suggestion(const CLI::App& app, const CLI::App& command) {
-  const std::vector<std::string> unknown = app.remaining(/*recurse=*/true);
+  const std::vector<std::string> unknown = unknown_words(app);
   if (unknown.empty()) return "";
   std::vector<std::string> known = commands_of(command);
   for (const CLI::Option* each : command.get_options(kAll)) known.push_back(each->get_name());
@@ -86,8 +114,16 @@ std::string suggestion(const CLI::App& app, const CLI::App& command) {
   if (&app == &command && word == "train") {
     return "  Training has no command name: `dalle2-train --config my.json`.\n";
   }
-  const std::optional<std::string> near = nearest_word(word, known);
-  return near ? fmt::format("  Did you mean `{}`?\n", *near) : "";
+  if (const std::optional<std::string> near = nearest_word(word, known)) {
+    return fmt::format("  Did you mean `{}`?\n", *near);
+  }
+  const std::vector<std::string> takers = commands_with_option(app, word);
+  if (!takers.empty()) {
+    return fmt::format("  {} is an option of: {}.\n", word, fmt::join(takers, ", "));
+  }
+  return &app == &command && word.starts_with("--")
+             ? "  The settings of a run are keys of its config. --set /data/batch_size=8 changes one.\n"
+             : "";
 }
 
 }  // namespace
@@ -95,7 +131,7 @@ std::string suggestion(const CLI::App& app, const CLI::App& command) {
 std::string usage_error_text(const CLI::App* root, const CLI::Error& error) {
   const CLI::App& command = command_of(*root);
   return fmt::format("error: {}\n{}  `{} --help` lists the options.\n",
-                     printable(without_tokens(public_text(reason(command, error)))),
+                     printable(without_tokens(public_text(reason(*root, command, error)))),
                      suggestion(*root, command),
                      full_name(command));
 }

@@ -12,6 +12,8 @@
 #include <cstdint>
 #include <iterator>
 
+#include "base/error.h"
+
 namespace dalle2 {
 namespace {
 
@@ -87,6 +89,10 @@ std::string signal_name(int number) {
   if (number == 0) return "a stop signal to another process";
   const char* const name = sigabbrev_np(number);
   return name != nullptr ? fmt::format("SIG{}", name) : fmt::format("signal {}", number);
+}
+
+void throw_stopped() {
+  throw StoppedError("{}", signal_name(stop_requested()));
 }
 
 void clear_stop_request() {

@@ -26,6 +26,9 @@ int stop_requested();
 /// only another rank was signalled, "a stop signal to another process".
 std::string signal_name(int number);
 
+/// @throws StoppedError that names the signal
+[[noreturn]] void throw_stopped();
+
 /// Forgets a request (tests).
 void clear_stop_request();
 

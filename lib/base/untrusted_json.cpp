@@ -193,7 +193,10 @@ std::string json_error_text(const Json::exception& error) {
     text.erase(read);
   }
   constexpr size_t kMost = 300;
-  return text.size() <= kMost ? text : as_utf8(text.substr(0, kMost)) + "...";
+  if (text.size() > kMost) return as_utf8(text.substr(0, kMost)) + "...";
+  const bool is_after_comma = text.ends_with("unexpected '}'; expected string literal") ||
+                              text.ends_with("unexpected ']'; expected '[', '{', or a literal");
+  return is_after_comma ? text + "; remove the comma before it" : text;
 }
 
 std::string pointer_part(const std::string& key) {

@@ -5,6 +5,7 @@
 #include <cctype>
 #include <map>
 #include <set>
+#include <sstream>
 #include <string_view>
 #include <utility>
 
@@ -52,7 +53,8 @@ One JSON file describes a run. The file of a decoder has the keys and defaults o
   resolutions), or a list with one value for each. For a few keys the list means something else,
   such as a range; the table then says so.
 - **Unknown keys** give a warning and are ignored. An unknown key is an error if it resembles a known
-  key ("did you mean"). It is always an error directly in `decoder`, `prior` and `clip`, in
+  key of the same section. For a key of another section, the warning names that section. An unknown
+  key is always an error directly in `decoder`, `prior` and `clip`, in
   `decoder.vae[i]`, `prior.net` and `clip.tokenizer`, below keys that end in `_kwargs`, and in the
   arguments of transforms and metrics. With `--strict`, every warning is an error.
 - **Editors** check a config while you write it if the key `$schema` names one of the schemas
@@ -82,6 +84,23 @@ std::vector<Section> sections_of(const std::string& text) {
     begin = end;
   }
   return sections;
+}
+
+/// The paragraphs of a section wrapped; rows of tables, and lists, which their authors wrapped, stay.
+std::string with_wrapped_text(const std::string& body) {
+  constexpr size_t kColumns = 140;
+  std::string text;
+  std::istringstream lines(body);
+  for (std::string line; std::getline(lines, line);) {
+    while (!line.starts_with("|") && line.size() > kColumns) {
+      const size_t space = line.rfind(' ', kColumns);
+      if (space == line.npos) break;
+      text += line.substr(0, space) + "\n";
+      line.erase(0, space + 1);
+    }
+    text += line + "\n";
+  }
+  return text;
 }
 
 /// A link to a heading of this page, as GitHub and MkDocs name them.
@@ -128,7 +147,7 @@ class Page {
     repeated_.clear();
     equal_to_.clear();
     titles_.insert(section.title);
-    text_ += fmt::format("{}{}{}", kHeading, title, section.body);
+    text_ += fmt::format("{}{}{}", kHeading, title, with_wrapped_text(section.body));
   }
   const std::string& text() const { return text_; }
 

@@ -71,8 +71,7 @@ void wait_until(const MeetingTimes& times, const IsOver& is_over, const Missing&
       told = now;
     }
     if (stop_requested() != 0 && !stopped) stopped = now;
-    if (stopped && now - *stopped > kAfterStop)
-      throw StoppedError("{}", signal_name(stop_requested()));
+    if (stopped && now - *stopped > kAfterStop) throw_stopped();
     std::this_thread::sleep_for(pause);
   }
 }

@@ -14,6 +14,7 @@
 
 #include "kernels/cpu_algorithms.h"
 #include "kernels/cpu_capability.h"
+#include "kernels/half_weights.h"
 #include "kernels/loops.h"
 #include "kernels/winograd.h"
 
@@ -424,13 +425,13 @@ at::Tensor convolution(const ConvolutionInputs& inputs, int64_t stride, int64_t 
   const auto& [x, weight, bias] = inputs;
   switch (algorithm_for(inputs, stride, padding)) {
     case ConvolutionAlgorithm::kTokens: {
-      const ConvolutionInputs cast = in_autocast_type(inputs);
+      const ConvolutionInputs cast = in_autocast_type({x, in_half(weight), in_half(bias)});
       const WithoutAutocast without;
       const at::Tensor tokens = cast.x.permute({0, 2, 3, 1});  // [B, H, W, in], contiguous
       return at::linear(tokens, cast.weight.flatten(1), cast.bias).permute({0, 3, 1, 2});
     }
     case ConvolutionAlgorithm::kUnfolded: {
-      const ConvolutionInputs cast = in_autocast_type(inputs);
+      const ConvolutionInputs cast = in_autocast_type({x, in_half(weight), in_half(bias)});
       const at::ScalarType dtype = cast.x.scalar_type();
       const bool has_loops = dtype == at::kFloat || dtype == at::kBFloat16;
       if (!has_loops || cast.weight.scalar_type() != dtype) break;
@@ -447,7 +448,7 @@ at::Tensor convolution(const ConvolutionInputs& inputs, int64_t stride, int64_t 
     case ConvolutionAlgorithm::kPlain:
       break;
   }
-  return at::conv2d(x, weight, bias, stride, padding);
+  return at::conv2d(x, in_half(weight), in_half(bias), stride, padding);
 }
 
 }  // namespace dalle2

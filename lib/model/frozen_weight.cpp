@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "kernels/convolution.h"
+#include "kernels/half_weights.h"
 #include "model/layers.h"
 
 namespace dalle2 {
@@ -153,7 +154,7 @@ WeightsAtRest::~WeightsAtRest() {
 }
 
 at::Tensor weighted_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
-  if (!needs_cast(x, weight)) return at::linear(x, weight, bias);
+  if (!needs_cast(x, weight)) return at::linear(x, in_half(weight), in_half(bias));
   const at::Tensor product = FrozenMatmul::apply(x, weight.t());
   return bias.defined() ? product + bias : product;
 }

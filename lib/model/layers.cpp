@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "kernels/cpu_algorithms.h"
+#include "kernels/half_weights.h"
 #include "model/frozen_weight.h"
 
 namespace dalle2 {
@@ -50,7 +51,7 @@ TokenConvImpl::TokenConvImpl(int64_t in, int64_t out)
     : ConvLayerImpl(torch::nn::Conv2dOptions(in, out, 1).bias(false)) {}
 
 at::Tensor TokenConvImpl::forward(const at::Tensor& tokens) {
-  const at::Tensor y = weighted_linear(tokens, weight.flatten(1), {});
+  const at::Tensor y = weighted_linear(tokens, in_half(weight).flatten(1), {});
   return adapter() ? y + adapter()->forward(tokens).to(y.scalar_type()) : y;
 }
 
@@ -126,7 +127,8 @@ DownsampleImpl::DownsampleImpl(int64_t in, int64_t out) {
 at::Tensor DownsampleImpl::forward(const at::Tensor& x) {
   // A 1x1 convolution of the unshuffled pixels is a 2x2 convolution of stride 2 of the pixels: the
   // weights [out, (c s1 s2), 1, 1] are [out, c, 2, 2] already.
-  const at::Tensor kernel = conv_->weight.view({conv_->weight.size(0), x.size(1), 2, 2});
+  const at::Tensor weight = in_half(conv_->weight);
+  const at::Tensor kernel = weight.view({weight.size(0), x.size(1), 2, 2});
   return weighted_conv(x, kernel, conv_->bias, {.stride = 2});
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/half_weights.h"
 #include "model/lora.h"
 
 namespace dalle2 {
@@ -29,7 +30,7 @@ class LinearLayerImpl : public torch::nn::LinearImpl, public LoraHost {
   /// bmm of x with `view` of the weight, a function that makes [n, in, out] of [out, in].
   template <class View>
   at::Tensor multiply(const at::Tensor& x, const View& view) const {
-    const at::Tensor product = multiply_base(x, view(weight));
+    const at::Tensor product = multiply_base(x, view(in_half(weight)));
     return adapter() ? product + multiply_adapter(x, view(adapter()->weight())) : product;
   }
 

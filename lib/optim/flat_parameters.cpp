@@ -129,11 +129,14 @@ std::vector<std::string> FlatParameters::names() const {
   return names;
 }
 
+using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+
 struct FlatGradients::State {
   at::Tensor flat;
   std::vector<at::Tensor> views;
   std::vector<bool> received;
-  std::vector<bool> filled;  ///< the slice may hold something other than zero
+  std::vector<bool> filled;        ///< the slice may hold something other than zero
+  std::vector<WeakTensor> placed;  ///< of place_of()
   std::function<void(size_t)> listener;
 };
 
@@ -158,6 +161,7 @@ FlatGradients::FlatGradients(const FlatParameters& parameters) : state_(std::mak
   state_->flat = at::zeros({parameters.parameter_span()}, parameters.values().options());
   state_->received.assign(count, false);
   state_->filled.assign(count, false);
+  forget_places();
   for (size_t i = 0; i < count; ++i) {
     const FlatEntry& entry = parameters.parameters()[i];
     parameters_.push_back(entry.tensor);
@@ -167,10 +171,14 @@ FlatGradients::FlatGradients(const FlatParameters& parameters) : state_(std::mak
     }
     auto store = [state = state_, i](const at::Tensor& parameter) {
       at::Tensor& grad = parameter.mutable_grad();
-      if (!grad.is_same(state->views[i])) {
-        const torch::NoGradGuard no_grad;
-        state->views[i].copy_(grad);
-        grad = state->views[i];
+      const at::Tensor& place = state->views[i];
+      if (!grad.is_same(place)) {
+        if (grad.const_data_ptr() != place.const_data_ptr()) {
+          D2_CHECK(state->placed[i].expired(), "a gradient came while another one was on its way");
+          const torch::NoGradGuard no_grad;
+          place.copy_(grad);
+        }
+        grad = place;
       }
       state->received[i] = true;
       state->filled[i] = true;
@@ -216,6 +224,19 @@ void FlatGradients::zero_grad() {
     parameter.mutable_grad().reset();
   }
   state_->received.assign(state_->received.size(), false);
+  forget_places();
+}
+
+void FlatGradients::forget_places() {
+  state_->placed.assign(state_->received.size(), WeakTensor(at::Tensor().getIntrusivePtr()));
+}
+
+at::Tensor FlatGradients::place_of(size_t parameter) {
+  if (state_->received[parameter] || !state_->placed[parameter].expired()) return {};
+  at::Tensor place = state_->views[parameter].variable_data();
+  state_->placed[parameter] = WeakTensor(place.getIntrusivePtr());
+  state_->filled[parameter] = true;
+  return place;
 }
 
 FlatSlice FlatSlice::overlap(const FlatSlice& other) const {

@@ -111,6 +111,10 @@ class FlatGradients {
   const at::Tensor& values();
   /// One flag a parameter, in the order of FlatParameters::parameters(): a gradient has arrived.
   const std::vector<bool>& received() const;
+  /// Where the gradient of a parameter goes, for a pass that writes it there itself and hands it on to autograd, which then copies
+  /// nothing. Undefined if there is a gradient already, to which another has to be added.
+  /// @return the only reference to a tensor of the parameter's shape
+  at::Tensor place_of(size_t parameter);
   /// Takes that these parameters have a gradient, be it zero, though none may have arrived here: on
   /// another rank one has. One flag a parameter.
   void set_received(const std::vector<bool>& received);
@@ -121,6 +125,8 @@ class FlatGradients {
   void zero_grad();
 
  private:
+  void forget_places();
+
   struct State;
   std::shared_ptr<State> state_;
   std::vector<at::Tensor> parameters_;

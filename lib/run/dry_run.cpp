@@ -16,6 +16,7 @@
 #include "checkpoint/lora/lora_file.h"
 #include "checkpoint/module_state.h"
 #include "io/files/folder_names.h"
+#include "io/files/writable.h"
 #include "model/lora.h"
 #include "optim/precision.h"
 #include "optim/tf32.h"
@@ -136,6 +137,19 @@ void check_memory(uint64_t peak, const at::Device& device, int64_t processes) {
       on_cpu && processes > 1 ? ", start fewer processes" : "");
 }
 
+/// A save writes the new checkpoint beside the old one.
+/// @throws ConfigError if the disk of `data_path` has no room for one checkpoint
+void check_disk(const std::string& data_path, uint64_t checkpoint_bytes) {
+  const uint64_t left = free_disk_bytes(data_path).value_or(checkpoint_bytes);
+  if (left >= checkpoint_bytes) return;
+  throw ConfigError(
+      "/tracker/data_path: a checkpoint takes about {}, and the disk of '{}' has {} left\n  Make "
+      "room there, or choose a data_path on another disk.",
+      human_bytes(checkpoint_bytes),
+      data_path,
+      human_bytes(left));
+}
+
 }  // namespace
 
 at::Device check_start(DryRunPlan& plan,
@@ -143,6 +157,7 @@ at::Device check_start(DryRunPlan& plan,
                        const SharedTrainConfig& train,
                        RunPosition& position) {
   const at::Device device = prepare_device(train);
+  plan.data_path = tracker_config.data_path;
   // What the run would take can be told whatever lies in its folder.
   TrackerConfig config = tracker_config;
   config.overwrite_data_path = true;
@@ -251,6 +266,7 @@ void print_sizes(const DryRunPlan& plan,
       human_bytes(static_cast<uint64_t>(count_parameters(*plan.model).total * kBytesPerValue +
                                         plan.carried_bytes))
           .c_str());
+  check_disk(plan.data_path, static_cast<uint64_t>(checkpoint));
   print_arithmetic(train, device);
   const bool on_cpu = device.is_cpu();
   PeakMemory memory = peak_memory(plan, train, on_cpu);

@@ -39,6 +39,7 @@ struct DryRunPlan {
   int64_t carried_bytes = 0;
   ConfigTexts texts = {};
   DataSize data_size = {};
+  std::string data_path = "";  ///< of the tracker; check_start() sets it
   /// As Trainer::is_begun_by(); null: no file is of that sort.
   bool (*is_begun_by)(const Cursor& root) = nullptr;
   /// Makes the steps take less memory, if the config says how much they may take. Null: it cannot.
@@ -47,7 +48,7 @@ struct DryRunPlan {
 };
 
 /// Checks, in the order of a start, what a run would refuse: the device, the paths of the tracker,
-/// a loader's file that does not fit the model. Sets `carried_bytes`.
+/// a loader's file that does not fit the model. Sets `carried_bytes` and `data_path`.
 /// @return the device
 at::Device check_start(DryRunPlan& plan,
                        const TrackerConfig& tracker,
@@ -66,7 +67,7 @@ void print_networks(const DryRunPlan& plan, const SharedTrainConfig& train);
 void print_steps(int64_t epoch_samples, int64_t batch_size, const SharedTrainConfig& train);
 /// Sizes of files and the peak of memory, and that nothing was written.
 /// @param processes that share this machine's memory, or have a GPU each
-/// @throws ConfigError if there is less memory than that
+/// @throws ConfigError if there is less memory, or less room on the disk of data_path, than that
 void print_sizes(const DryRunPlan& plan,
                  const SharedTrainConfig& train,
                  const at::Device& device,

@@ -8,9 +8,9 @@
 
 #include "base/error.h"
 #include "checkpoint/clip/clip_file.h"
-#include "diffusion/decoder/pass_scopes.h"
 #include "model/clip/contrastive_loss.h"
 #include "model/layers.h"
+#include "model/pass_scopes.h"
 
 namespace dalle2 {
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "diffusion/decoder/pass_scopes.h"
+#include "model/pass_scopes.h"
 
 namespace dalle2 {
 namespace {

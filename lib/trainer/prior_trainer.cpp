@@ -9,8 +9,8 @@
 #include "base/log.h"
 #include "checkpoint/clip/raw_clip.h"
 #include "checkpoint/module_state.h"
-#include "diffusion/decoder/pass_scopes.h"
 #include "model/clip/frozen_clip.h"
+#include "model/pass_scopes.h"
 
 namespace dalle2 {
 namespace {

@@ -47,11 +47,14 @@ at::Tensor TrainedPart::accumulate(const PassSettings& settings,
                                    double weight,
                                    const ChunkLoss& loss_of) {
   at::Tensor total;
+  timed(settings.step_times, StepPhase::kForward, [&] { refresh_half_weights(settings); });
   for (const ChunkRange& range : chunk_ranges(batch, settings.max_batch_size)) {
     const double fraction = weight * static_cast<double>(range.length) / static_cast<double>(batch);
     const bool is_last = completes_update && range.begin + range.length == batch;
     const at::Tensor part = timed(settings.step_times, StepPhase::kForward, [&] {
       const Autocast autocast(settings.device.type(), settings.precision);
+      std::optional<HalfWeights::Pass> pass;
+      if (half_weights) pass.emplace(*half_weights);
       return loss_of(range) * fraction;
     });
     if (is_last) begin_last_pass();
@@ -61,6 +64,17 @@ at::Tensor TrainedPart::accumulate(const PassSettings& settings,
   if (completes_update) send_gradients();
   add_loss(total);
   return total;
+}
+
+/// Not where weights of other ranks arrive while a pass runs.
+void TrainedPart::refresh_half_weights(const PassSettings& settings) {
+  if (settings.precision == MixedPrecision::no || shards) return half_weights.reset();
+  if (!half_weights) {
+    const at::ScalarType dtype =
+        settings.precision == MixedPrecision::fp16 ? at::kHalf : at::kBFloat16;
+    half_weights = std::make_unique<HalfWeights>(parameters, gradients, dtype);
+  }
+  half_weights->refresh();
 }
 
 void TrainedPart::send_gradients() {

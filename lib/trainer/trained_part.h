@@ -18,6 +18,7 @@
 #include "dist/process_group.h"
 #include "model/lora.h"
 #include "optim/flat_parameters.h"
+#include "optim/half_weights.h"
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
 #include "optim/precision.h"
@@ -111,8 +112,9 @@ struct TrainedPart {
   at::Tensor last_loss;              ///< [] of the last update, over all ranks
   /// Adds the gradients up over the ranks; null where the process is alone.
   std::unique_ptr<GradientExchange> exchange;
-  std::unique_ptr<RankShards> shards;  ///< null: every rank has all moments and averages
-  WeightArrival arrival;               ///< of the weights that others have updated
+  std::unique_ptr<RankShards> shards;         ///< null: every rank has all moments and averages
+  std::unique_ptr<HalfWeights> half_weights;  ///< null until a pass in half precision
+  WeightArrival arrival;                      ///< of the weights that others have updated
   /// The pass that follows is the last before the update.
   bool completes_update = true;
   /// The averages follow tensors that still move after the update, as a codebook does: they are made
@@ -178,6 +180,7 @@ struct TrainedPart {
   ProcessGroup* group() const { return group_; }
 
  private:
+  void refresh_half_weights(const PassSettings& settings);
   void combine_ranks();
   void check_received();
   at::Tensor norm_of_gradients();

@@ -5,8 +5,9 @@
     scripts/bench.sh sample [--only a16 b32 laion32] [--precision no bf16] [--rounds 3] [--calls 1] [--timesteps 50] [--cond-scale 3] [--threads 2]
     scripts/bench.sh sample --profile a16     where the time of our call goes, by operation
 
-The configs are those of `bench.sh step`, the number of pictures of a call is their batch size. Both sides have the same weights, conditions
-and starting noise, and their pictures are compared before a ratio is printed. A round is a call of ours, of the reference, and of ours once
+The configs are those of `bench.sh step` with `predict_x_start`; the number of pictures of a call is their batch size. Both sides have the
+same weights, conditions and starting noise, and their pictures are compared before a ratio is printed. A round is a call of ours, of the
+reference, and of ours once
 more, each in a process of its own, after a call of two timesteps that is not counted. The two calls of ours give the control. `cpu` is the
 processor time of all threads, which other programs change less than `wall`; `peak` is the largest resident memory of the process.
 """
@@ -27,11 +28,19 @@ SEED = 0
 MOST_MEAN_DIFFERENCE = {"no": 1e-4, "bf16": 1e-2}
 
 
+def config_of(name):
+    """The config of `bench.sh step`, but the network predicts the picture. As noise, what a network of random weights predicts would make
+    every pixel black or white, whatever the weights and the precision."""
+    config = DECODER.config(name)
+    config["decoder"]["predict_x_start"] = True
+    return config
+
+
 def make_decoder(name, timesteps):
     import torch
     from dalle2_pytorch import Decoder, Unet
     torch.manual_seed(SEED)
-    options = dict(DECODER.config(name)["decoder"])
+    options = config_of(name)["decoder"]
     unets = tuple(Unet(**unet) for unet in options.pop("unets"))
     decoder = Decoder(unet=unets, **options, sample_timesteps=timesteps)
     for unet in unets:  # which begins with zeros, so that nothing would be drawn
@@ -42,7 +51,7 @@ def make_decoder(name, timesteps):
 def make_inputs(name):
     """The conditions, drawn before anything else, and the noise that the reference draws first after SEED."""
     import torch
-    config = DECODER.config(name)
+    config = config_of(name)
     unet, batch, side = config["decoder"]["unets"][0], config["data"]["batch_size"], config["decoder"]["image_size"]
     generator = torch.Generator().manual_seed(SEED)
     inputs = {"image_embed": torch.randn(batch, unet["image_embed_dim"], generator=generator)}
@@ -56,6 +65,7 @@ def prepare(arguments, name, folder):
     from safetensors.torch import save_file
     inputs, noise = make_inputs(name)
     weights = {f"decoder.{key}": tensor.contiguous() for key, tensor in make_decoder(name, arguments.timesteps).state_dict().items()}
+    (folder / f"{name}.json").write_text(json.dumps(config_of(name)))
     save_file({**weights, **inputs, "init_noise": noise}, folder / f"{name}.safetensors")
 
 
@@ -80,7 +90,7 @@ def measure_reference(arguments):
 
 
 def our_command(arguments, name, folder, precision, threads):
-    return [arguments.binary, "sample", str(DECODER.path(name)), f"{folder}/{name}.safetensors", f"{folder}/ours.{precision}.safetensors",
+    return [arguments.binary, "sample", f"{folder}/{name}.json", f"{folder}/{name}.safetensors", f"{folder}/ours.{precision}.safetensors",
             precision, str(arguments.timesteps), str(arguments.cond_scale), str(arguments.calls), str(threads)]
 
 

@@ -6,8 +6,8 @@
 
 #include "base/error.h"
 #include "diffusion/decoder/noise_augmentation.h"
-#include "diffusion/decoder/pass_scopes.h"
 #include "diffusion/decoder_fixture.h"
+#include "model/pass_scopes.h"
 
 namespace dalle2::test {
 namespace {

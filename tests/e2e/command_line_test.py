@@ -123,6 +123,11 @@ class CommandLine(EndToEnd):
         self.refuse(2, "--config", "absent.json", expect=["absent.json", "no such file"])
         self.refuse(2, "shards", expect=["shards: expected one of its commands"])
         self.refuse(2, "schema", "decodr", expect=["decodr"])
+        self.refuse(2, "one", "two", "three", expect=["The following arguments were not expected: one two three\n"])
+        self.refuse(2, "ema", "a.pth", "b.pth", "--grid", "--sigma", 1, expect=["The following argument was not expected: --grid\n"])
+        self.refuse(2, "fsck", "--timesteps", 3,
+                    expect=["  --timesteps is an option of: dalle2-train sample, dalle2-train evaluate.\n"])
+        self.refuse(2, "--batch-size", 3, expect=["  The settings of a run are keys of its config."])
 
     def test_text_that_is_not_utf8_exits_2_by_our_message(self):
         # Python hands "\udcff" on as the byte 0xff.
@@ -344,7 +349,11 @@ class CommandLine(EndToEnd):
         config["train"]["something_else_entirely"] = 1
         path = write_config(self.dir / "c.json", config)
         self.refuse(0, "--config", path, "--dry-run", expect=["something_else_entirely"])
-        self.refuse(2, "--config", path, "--strict", expect=["something_else_entirely"])
+        self.refuse(2, "--config", path, "--strict", expect=["  /train/something_else_entirely: no such key\n"])
+        config["training"] = config["train"].pop("something_else_entirely")
+        path = write_config(self.dir / "c.json", config)
+        self.refuse(0, "--config", path, "--dry-run", expect=["/training: no such key, it is ignored; did you mean train?\n"])
+        self.refuse(2, "--config", path, "--strict", expect=["  /training: no such key; did you mean train?\n"])
 
     def test_every_shipped_config_is_valid(self):
         configs = [path for path in (harness.ROOT / "configs").rglob("*.json") if path.parent.name != "schema"]

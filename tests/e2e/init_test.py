@@ -129,6 +129,9 @@ class Init(EndToEnd):
         (self.dir / "vectors").mkdir()
         make_embeddings(self.dir / "vectors")
         self.assertIn("a first config of a prior", self.init("vectors"))
+        folder = self.pictures("with_a_vector")
+        write_npy(folder / "samples.npy", (3, 4), [1.0] * 12)
+        self.assertIn("a first config of a decoder", self.init("with_a_vector"))
 
     def test_wrong_folders_and_names(self):
         self.assertIn("expected a folder of shards, embeddings or pictures, relative to", self.init("absent", check=2))

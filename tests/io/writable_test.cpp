@@ -2,10 +2,12 @@
 #include "io/files/writable.h"
 
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <cmath>
 
 #include "support/temp_dir.h"
 
@@ -36,6 +38,19 @@ std::string answer_of_nobody(const std::string& folder) {
 }
 
 }  // namespace
+
+TEST_CASE("the room on a disk is that of the nearest folder that is there") {
+  const TempDir folder;
+  struct statvfs disk = {};
+  REQUIRE(::statvfs(folder.path().c_str(), &disk) == 0);
+  const auto left = static_cast<double>(disk.f_bavail) * static_cast<double>(disk.f_frsize);
+  constexpr double kOfOthers = 1 << 30;  // what other programs write meanwhile
+  for (const std::string& place : {folder.path(), folder / "a/b/c"}) {
+    const auto found = static_cast<double>(free_disk_bytes(place).value());
+    CHECK(std::abs(found - left) < kOfOthers);
+  }
+  CHECK_FALSE(free_disk_bytes("/proc/not/there"));  // which counts none
+}
 
 TEST_CASE("a folder that is there or can be made is writable, and is not made by asking") {
   const test::TempDir folder;

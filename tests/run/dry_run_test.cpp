@@ -6,6 +6,8 @@
 #include <catch2/catch.hpp>
 #include <vector>
 
+#include "support/temp_dir.h"
+
 namespace dalle2 {
 namespace {
 
@@ -34,6 +36,19 @@ TEST_CASE("the memory of a batch counts what its samples take, not what else the
   train.max_batch_size = 2;
   CHECK(activation_bytes(plan.networks[0], plan, train) ==
         static_cast<uint64_t>((1 + 2 * 3) * kMebi));
+}
+
+TEST_CASE("a dry run refuses a disk without room for a checkpoint") {
+  const test::TempDir folder;
+  const torch::nn::Linear network(2, 2);
+  DryRunPlan plan{.model = network.ptr(), .batch_size = 1};
+  plan.data_path = folder / "not/there/yet";
+  plan.carried_bytes = int64_t{1} << 60;
+  CHECK_THROWS_WITH(print_sizes(plan, SharedTrainConfig(), at::kCPU, /*processes=*/1),
+                    Catch::Contains("/tracker/data_path: a checkpoint takes about 1.0 EiB, and the "
+                                    "disk of '" +
+                                    plan.data_path + "' has ") &&
+                        Catch::Contains("Make room there, or choose a data_path on another disk"));
 }
 
 }  // namespace

@@ -273,7 +273,7 @@ struct DecoderConfig {
              "Predict the clean picture instead of the noise, for all unets or for each.");
     D2_FIELD(predict_v,
              "Predict v (Salimans & Ho 2022), for all unets or for each; takes precedence over "
-             "`predict_x_start`.");
+             "`predict_x_start` and `predict_x_start_for_latent_diffusion`.");
     D2_FIELD(
         predict_x_start_for_latent_diffusion,
         "Predict the clean latent in stages that work in a VAE's latent space, and the noise in "

@@ -11,6 +11,8 @@ namespace {
 
 // An error has to fit in 60 lines of a terminal.
 constexpr size_t kMostLines = 50;
+/// The consequence in a warning's text, which does not hold for an error.
+constexpr std::string_view kIgnored = ", it is ignored";
 
 }  // namespace
 
@@ -21,7 +23,11 @@ bool Faults::has_error_under(const std::string& pointer) const {
 }
 
 void Faults::promote_warnings() {
-  errors_.insert(errors_.end(), warnings_.begin(), warnings_.end());
+  for (Fault& fault : warnings_) {
+    const size_t at = fault.text.find(kIgnored);
+    if (at != std::string::npos) fault.text.erase(at, kIgnored.size());
+    errors_.push_back(std::move(fault));
+  }
   warnings_.clear();
 }
 

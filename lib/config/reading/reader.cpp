@@ -138,10 +138,20 @@ void Reader::unknown_key(const std::string& key,
     }
   } else if (policy == UnknownKeys::fatal || is_overridden) {
     std::string keys;
-    for (const std::string& name : known) keys += (keys.empty() ? "" : " ") + name;
+    for (const std::string& name : known) {
+      const bool is_named = (" " + keys + " ").find(" " + name + " ") != std::string::npos;
+      if (!is_named) keys += (keys.empty() ? "" : " ") + name;
+    }
     faults_.error(at, "no such key; known are: " + keys);
   } else {
-    faults_.warn(at, "no such key, it is ignored");
+    // Of sections: "training" is no typo of "train", and yet no other word.
+    const auto similar = std::find_if(known.begin(), known.end(), [&](const std::string& name) {
+      return pointer.empty() && key.starts_with(name);
+    });
+    faults_.warn(at,
+                 similar == known.end()
+                     ? "no such key, it is ignored"
+                     : fmt::format("no such key, it is ignored; did you mean {}?", *similar));
   }
 }
 

@@ -40,7 +40,7 @@ struct ClipConfig {
         "package has downloaded into `~/.cache/clip`.",
         not_empty());
     D2_FIELD(base_model_kwargs,
-             "With `x-clip` or `coca`: the arguments that the CLIP was made with.",
+             "Needed with `x-clip` or `coca`: the arguments that the CLIP was made with.",
              alternative(make));
     D2_FIELD(sha256,
              "Extension: SHA-256 of the file. The run sets it, and then refuses to resume with "

@@ -247,11 +247,13 @@ struct ShardDataConfig {
   }
 
   void fields(auto& f) {
-    D2_FIELD(folder,
-             "Extension: folder of JPEG, PNG and WebP pictures with same-named `.txt` captions, "
-             "instead of shards. Subfolders are included. The pictures are divided into about a "
-             "hundred virtual shards, in the order of their paths.",
-             not_empty());
+    D2_FIELD(
+        folder,
+        "Extension: folder of JPEG, PNG and WebP pictures with same-named `.txt` captions, "
+        "instead of shards. Subfolders are included. The pictures are divided into about a "
+        "hundred virtual shards (more if there are over 100,000 pictures), in the order of their "
+        "paths.",
+        not_empty());
     D2_REQUIRED(
         webdataset_base_url,
         "Path of the shards with one `{}` for the zero-padded shard number, e.g. "
@@ -268,8 +270,9 @@ struct ShardDataConfig {
         "(`img_emb_000012.npy`). The last `index_width` digits of a sample's key are its row. "
         "Give a path, `s3://bucket/folder`, "
         "`hf://OWNER/NAME/FOLDER`, `hf://datasets/OWNER/NAME/FOLDER`, the URL of a web page "
-        "that links the files, or a URL with one `{}` for the shard number, like "
-        "`https://host/img_emb_{}.npy`.",
+        "that links the files, or a path or URL with one `{}` for the shard number, like "
+        "`https://host/img_emb_{}.npy` (with `allow_pipe`, also `pipe:`). The folders that `shards "
+        "embed` writes are refused: use `embeddings_in_tar`.",
         not_empty().fetched());
     D2_FIELD(text_embeddings_url,
              "The same as `img_embeddings_url`, for text encodings. Allowed only if a unet has "
@@ -293,7 +296,8 @@ struct ShardDataConfig {
              within(1, 18));
     D2_REQUIRED(splits,
                 "Fractions of the shards for training, validation and test; `{}` for the "
-                "defaults.");
+                "defaults. Each fraction must give at least one shard to each process (with "
+                "`lanes`: to each of that many equal parts of the shards).");
     D2_FIELD(shuffle_train,
              "Read the training shards in a new random order in each epoch; the "
              "order depends on `seed`.");

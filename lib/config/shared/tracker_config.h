@@ -58,8 +58,8 @@ struct WandbLogConfig {
 
   void fields(auto& f) {
     log_fields(f, *this);
-    D2_REQUIRED(wandb_entity, "User or team that owns the project.", not_empty());
-    D2_REQUIRED(wandb_project, "Project to log to.", not_empty());
+    D2_REQUIRED(wandb_entity, "User or team that owns the project; must not be null.", not_empty());
+    D2_REQUIRED(wandb_project, "Project to log to; must not be null.", not_empty());
     D2_FIELD(wandb_run_id, "Run to continue; needed with `resume`.", not_empty());
     D2_FIELD(wandb_run_name, "Name of the run.", not_empty());
     f.check(wandb_entity.has_value(),

@@ -158,9 +158,12 @@ struct VaeConfig {
     D2_FIELD(encdec_use_attn,
              "For the `dalle2` kind: attention at each resolution. A single value applies to "
              "the last, smallest resolution only; the others then have none.");
-    D2_FIELD(
-        encdec_attn_dim_head, "Width of an attention head. Null: 64.", within(1, most::kHeadWidth));
-    D2_FIELD(encdec_attn_heads, "Heads of each attention. Null: 8.", within(1, most::kHeads));
+    D2_FIELD(encdec_attn_dim_head,
+             "For the `dalle2` kind: width of an attention head. Null: 64.",
+             within(1, most::kHeadWidth));
+    D2_FIELD(encdec_attn_heads,
+             "For the `dalle2` kind: heads of each attention. Null: 8.",
+             within(1, most::kHeads));
     D2_FIELD(encdec_patch_size, "For a `vit`: side of a patch in pixels.", within(1, 1024));
     D2_FIELD(encdec_dim_head, "For a `vit`: width of a head.", within(1, most::kHeadWidth));
     D2_FIELD(encdec_heads, "For a `vit`: number of heads.", within(1, most::kHeads));

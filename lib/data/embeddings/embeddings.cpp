@@ -23,6 +23,8 @@
 namespace dalle2 {
 namespace {
 
+namespace fs = std::filesystem;
+
 /// Files that are looked into for rows of the width asked for.
 constexpr int kMostReadForWidth = 8;
 /// Files that a server refuses before the folder counts as refused.
@@ -38,6 +40,15 @@ std::optional<EmbeddingName> parse_name(const std::string& stem) {
   const auto shard = number_of_digits(stem.substr(digits));
   if (!shard) return std::nullopt;
   return EmbeddingName{stem.substr(0, digits), *shard};
+}
+
+/// The absolute path of a local folder of embeddings, given with or without {} or a slash at its end; else "".
+fs::path embedding_folder(const std::string& url) {
+  if (url.empty() || !is_local_url(url)) return "";
+  std::error_code ignored;
+  const fs::path folder =
+      (fs::absolute(local_path(url), ignored) / "").lexically_normal().parent_path();
+  return folder.filename().string().find('{') == std::string::npos ? folder : folder.parent_path();
 }
 
 size_t axes_of(const std::string& kind) {
@@ -124,13 +135,15 @@ void EmbeddingRows::copy_row(int64_t row, float* out) const {
 }
 
 std::optional<std::string> embed_manifest_of(const std::string& url) {
-  namespace fs = std::filesystem;
-  if (url.empty() || !is_local_url(url)) return std::nullopt;
-  std::error_code ignored;
-  fs::path given = (fs::absolute(local_path(url), ignored) / "").lexically_normal().parent_path();
-  if (given.filename().string().find('{') != std::string::npos) given = given.parent_path();
-  const std::string name = given.filename().string();
+  const std::string name = embedding_folder(url).filename().string();
   if (name != "img_emb" && name != "text_emb" && name != "text_encodings") return std::nullopt;
+  return embed_manifest_beside(url);
+}
+
+std::optional<std::string> embed_manifest_beside(const std::string& url) {
+  const fs::path given = embedding_folder(url);
+  if (given.empty()) return std::nullopt;
+  std::error_code ignored;
   for (const fs::path& folder :
        {given, fs::weakly_canonical(given, ignored)}) {  // it may be a link
     const std::string beside = (folder.parent_path() / kEmbeddingsManifest).string();

@@ -25,6 +25,9 @@ inline constexpr const char* kClipOfEmbeddings = "clip_sha256";
 /// samples do that were embedded; for an EmbeddingFolder the digits of a sample's key would have to be its row.
 std::optional<std::string> embed_manifest_of(const std::string& url);
 
+/// The same, whatever the folder is called now.
+std::optional<std::string> embed_manifest_beside(const std::string& url);
+
 /// The rows of one file. Rows stay as stored until they are copied.
 class EmbeddingRows {
  public:

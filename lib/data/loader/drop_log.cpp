@@ -13,7 +13,7 @@ namespace dalle2 {
 namespace {
 
 /// Warnings of one reason before only round counts are reported.
-constexpr size_t kToldOneByOne = 10;
+constexpr size_t kToldOneByOne = 3;
 
 /// A reason, which is also its name in log.jsonl, as one and as several things that were left out.
 struct Words {
@@ -87,7 +87,7 @@ void DropLog::report(const std::string& split, DropCounts& total, DropCounts& ep
       ++told;
       log_warning("data", "{}: {}: {} ({} so far)", split, outcome(reason), text, told);
     }
-    for (int64_t round = 100; round <= known + count; round *= 10) {
+    for (int64_t round = 10; round <= known + count; round *= 10) {
       if (round > known) {
         log_warning("data",
                     "{}: {}, last {}",

@@ -135,7 +135,7 @@ std::vector<int64_t> ShardLoader::share_sizes(std::optional<Batch>& batch, int64
   std::vector<int64_t> sizes = options_.share_sizes(own);
   if (fault) std::rethrow_exception(fault);
   for (const int64_t size : sizes) {
-    if (size == LoaderOptions::kStopAsked) throw StoppedError("{}", signal_name(stop_requested()));
+    if (size == LoaderOptions::kStopAsked) throw_stopped();
     if (size == LoaderOptions::kFault) throw StoppedError("another rank cannot read its batch");
   }
   return sizes;

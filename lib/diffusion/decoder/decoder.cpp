@@ -4,8 +4,8 @@
 #include <torch/torch.h>
 
 #include "base/error.h"
-#include "diffusion/decoder/pass_scopes.h"
 #include "diffusion/decoder/stage.h"
+#include "model/pass_scopes.h"
 #include "model/resize.h"
 
 namespace dalle2 {

@@ -6,10 +6,10 @@
 
 #include "base/error.h"
 #include "diffusion/decoder/decoder.h"
-#include "diffusion/decoder/pass_scopes.h"
 #include "diffusion/decoder/stage.h"
 #include "diffusion/denoiser.h"
 #include "model/frozen_weight.h"
+#include "model/pass_scopes.h"
 #include "model/resize.h"
 
 namespace dalle2 {
@@ -119,7 +119,7 @@ at::Tensor DecoderImpl::sample(const DecoderSampleOptions& options) {
       }
       only_this.emplace(std::move(unets), stage(number).unet, device());
     }
-    image = sample_stage(number, image, batch, options, noise);
+    image = inferred([&] { return sample_stage(number, image, batch, options, noise); });
   }
   return image;
 }

@@ -5,8 +5,8 @@
 
 #include "base/error.h"
 #include "config/decoder/plan_rules.h"
-#include "diffusion/decoder/pass_scopes.h"
 #include "diffusion/noise_schedule.h"
+#include "model/pass_scopes.h"
 
 namespace dalle2 {
 

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "base/error.h"
-#include "diffusion/decoder/pass_scopes.h"
 #include "diffusion/decoder/step_noise.h"
+#include "model/pass_scopes.h"
 #include "model/unet/unet.h"
 
 namespace dalle2 {

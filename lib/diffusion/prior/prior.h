@@ -122,6 +122,8 @@ class DiffusionPriorImpl : public torch::nn::Module {
   PriorConditions conditions(const TextEmbedding& text) const;
   void check_sample_options(const PriorSampleOptions& options) const;
   at::Tensor l2_clamp(const at::Tensor& embeds) const;
+  /// From noise to embeddings.
+  at::Tensor walk(const PriorSampleOptions& options);
   at::Tensor clean_estimate(const at::Tensor& x,
                             const at::Tensor& times,
                             const PriorConditions& conditions,

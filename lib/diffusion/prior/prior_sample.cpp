@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "base/error.h"
-#include "diffusion/decoder/pass_scopes.h"
 #include "diffusion/prior/prior.h"
+#include "model/pass_scopes.h"
 
 namespace dalle2 {
 void DiffusionPriorImpl::check_sample_options(const PriorSampleOptions& options) const {
@@ -47,6 +47,10 @@ at::Tensor DiffusionPriorImpl::p_sample_loop(const PriorSampleOptions& options) 
   check_sample_options(options);
   const torch::NoGradGuard no_grad;
   const EvalScope eval(*this);
+  return inferred([&] { return walk(options); });
+}
+
+at::Tensor DiffusionPriorImpl::walk(const PriorSampleOptions& options) {
   const PriorConfig& config = plan_.config;
   PriorConditions given = conditions(options.text);
   const NoiseSource noise = noise_source(options.noise, options.generator, device());

@@ -66,4 +66,14 @@ std::optional<std::string> why_file_not_writable(const std::string& path) {
   return why_not_writable(std::filesystem::path(path).parent_path().string());
 }
 
+std::optional<uint64_t> free_disk_bytes(const std::string& folder) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  fs::path place = fs::absolute(folder.empty() ? "." : folder, error);
+  while (place.has_relative_path() && !fs::exists(place, error)) place = place.parent_path();
+  const fs::space_info space = fs::space(place, error);
+  if (error || space.capacity == 0) return std::nullopt;  // a file system that does not count
+  return space.available;
+}
+
 }  // namespace dalle2

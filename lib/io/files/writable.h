@@ -2,6 +2,7 @@
 // Whether files could be written at a place, found out without leaving anything behind.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -14,5 +15,8 @@ std::optional<std::string> why_not_writable(const std::string& folder);
 
 /// The same for a file `path` and its folder: a folder in its place is reported too.
 std::optional<std::string> why_file_not_writable(const std::string& path);
+
+/// Bytes that the disk of `folder`, which need not exist yet, has left for this user; none: not known.
+std::optional<uint64_t> free_disk_bytes(const std::string& folder);
 
 }  // namespace dalle2

@@ -211,7 +211,7 @@ std::string ClipVocabularyTrainer::merges(int64_t vocab_size) const {
   std::unordered_set<std::string> known(names.begin(), names.end());
   std::string merges;
   while (static_cast<int64_t>(names.size()) + 2 < vocab_size) {
-    if (stop_requested() != 0) throw StoppedError("{}", signal_name(stop_requested()));
+    if (stop_requested() != 0) throw_stopped();
     sign_of_life();
     const auto pair = counts.most_frequent();
     if (!pair) break;

@@ -55,11 +55,11 @@ at::Tensor ClipAttentionImpl::forward(const at::Tensor& x) {
 
 at::Tensor ClipAttentionImpl::forward_at(const at::Tensor& x, const ChosenTokens& chosen) {
   const int64_t width = x.size(-1);
-  const at::Tensor q = weighted_linear(
-      chosen.of(x), in_proj_weight.narrow(0, 0, width), in_proj_bias.narrow(0, 0, width));
+  const at::Tensor weight = in_half(in_proj_weight), bias = in_half(in_proj_bias);
+  const at::Tensor q =
+      weighted_linear(chosen.of(x), weight.narrow(0, 0, width), bias.narrow(0, 0, width));
   const auto kv =
-      weighted_linear(
-          x, in_proj_weight.narrow(0, width, 2 * width), in_proj_bias.narrow(0, width, 2 * width))
+      weighted_linear(x, weight.narrow(0, width, 2 * width), bias.narrow(0, width, 2 * width))
           .chunk(2, -1);
   std::optional<at::Tensor> seen;
   if (chosen.seen.defined()) seen = chosen.seen;

@@ -7,7 +7,7 @@
 
 #include "base/log.h"
 #include "base/untrusted_text.h"
-#include "diffusion/decoder/pass_scopes.h"
+#include "model/pass_scopes.h"
 #include "optim/precision.h"
 #include "trainer/tensor_group.h"
 

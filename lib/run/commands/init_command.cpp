@@ -25,8 +25,8 @@ std::string kind_of_data(const std::string& data) {
         std::filesystem::current_path().string());
   }
   if (holds_files(data, {".tar"}, /*below=*/false)) return "decoder";
-  if (holds_files(data, {".npy"}, /*below=*/true)) return "prior";
   if (holds_files(data, {".jpg", ".jpeg", ".png", ".webp"}, /*below=*/true)) return "decoder";
+  if (holds_files(data, {".npy"}, /*below=*/true)) return "prior";
   throw DataError(
       "{}: found no shard (.tar), embedding (.npy) or picture (.jpg, .png, .webp) in the folder\n  "
       "`dalle2-train shards make --from PICTURES --out {}` makes shards.",

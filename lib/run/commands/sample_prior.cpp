@@ -24,9 +24,10 @@ void refuse_decoder_options(const SampleCommand& command) {
   const auto refuse = [&](bool given, const char* option) {
     if (!given) return;
     throw ConfigError(
-        "{}: has no effect on {}, which is of a prior; it takes --text-embeds and "
-        "--text-encodings",
+        "{}: {} no effect on {}, which is of a prior; it draws image embeddings from --text-embeds "
+        "and --text-encodings\n  For pictures, give a decoder as --checkpoint.",
         option,
+        std::string_view(option).find(" and ") == std::string_view::npos ? "has" : "have",
         command.checkpoint_path);
   };
   refuse(command.image_embeds_path.has_value(), "--image-embeds");

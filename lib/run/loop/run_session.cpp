@@ -111,7 +111,7 @@ bool RunSession::stop_asked() {
 
 void RunSession::throw_if_signalled() const {
   group_->still_busy();
-  if (stop_requested() != 0) throw StoppedError("{}", signal_name(stop_requested()));
+  if (stop_requested() != 0) throw_stopped();
 }
 
 void RunSession::together(const std::string& what, const std::function<void()>& part) {
@@ -133,7 +133,7 @@ void RunSession::together(const std::string& what, const std::function<void()>& 
 }
 
 void RunSession::throw_if_stop_asked() {
-  if (stop_asked()) throw StoppedError("{}", signal_name(stop_requested()));
+  if (stop_asked()) throw_stopped();
 }
 
 bool RunSession::is_due(double since, int64_t seconds) const {

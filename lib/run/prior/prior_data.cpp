@@ -71,7 +71,8 @@ PriorDataset prior_data(const TrainPriorConfig& config, const ClipEmbedder* clip
 
 std::string clip_identity(const TrainPriorConfig& config, const ClipEmbedder* clip) {
   if (clip != nullptr) return clip_sha256(clip->clip());
-  const std::optional<std::string> beside = embed_manifest_of(config.data.text_url.value_or(""));
+  const std::optional<std::string> beside =
+      embed_manifest_beside(config.data.text_url.value_or(""));
   if (!beside) return "";
   try {
     const Json manifest = parse_untrusted_object(read_file(*beside));

@@ -184,7 +184,7 @@ void ShardData::for_each_caption(
   ShardDataset dataset(config_, needs);
   dataset.start_epoch(0);
   for (Candidate candidate; dataset.next(candidate);) {
-    if (stop_requested() != 0) throw StoppedError("{}", signal_name(stop_requested()));
+    if (stop_requested() != 0) throw_stopped();
     sign_of_life();
     if (!more(candidate.caption)) return;
   }

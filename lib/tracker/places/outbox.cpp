@@ -84,12 +84,6 @@ bool same_place(const OutboxEntry& a, const OutboxEntry& b) {
 
 }  // namespace
 
-std::optional<uint64_t> Outbox::free_bytes_of(const std::string& folder) {
-  std::error_code error;
-  const fs::space_info space = fs::space(folder, error);
-  return error ? std::nullopt : std::optional<uint64_t>(space.available);
-}
-
 Outbox::Outbox(std::string folder, FreeBytes free_bytes)
     : folder_(std::move(folder)), free_bytes_(std::move(free_bytes)) {
   read_folder();

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "io/files/writable.h"
+
 namespace dalle2 {
 
 /// A file that waits.
@@ -30,11 +32,10 @@ class Outbox {
  public:
   /// Bytes that the disk of a folder has left; none: not known.
   using FreeBytes = std::function<std::optional<uint64_t>(const std::string& folder)>;
-  static std::optional<uint64_t> free_bytes_of(const std::string& folder);
 
   /// Reads what waits; removes what is incomplete.
   /// @throws DataError, ResourceError
-  explicit Outbox(std::string folder, FreeBytes free_bytes = free_bytes_of);
+  explicit Outbox(std::string folder, FreeBytes free_bytes = free_disk_bytes);
 
   /// Whether anything waits in a folder; nothing is changed.
   static bool has_entries(const std::string& folder);

@@ -15,6 +15,7 @@
 #include "base/url_scheme.h"
 #include "config/shared/text_rules.h"
 #include "io/files/atomic_file.h"
+#include "io/files/writable.h"
 #include "io/streams/url_source.h"
 #include "net/digest.h"
 #include "net/http_call.h"
@@ -29,14 +30,13 @@ namespace {
 namespace fs = std::filesystem;
 
 void check_space(const std::string& path, uint64_t bytes, const std::string& name) {
-  std::error_code error;
-  const fs::space_info space = fs::space(fs::absolute(path).parent_path(), error);
-  if (error || space.available >= bytes) return;
+  const uint64_t left = free_disk_bytes(fs::path(path).parent_path().string()).value_or(bytes);
+  if (left >= bytes) return;
   throw ResourceError("{}: has {}, and the disk of {} has {} left\n  Make room there.",
                       name,
                       human_bytes(bytes),
                       path,
-                      human_bytes(space.available));
+                      human_bytes(left));
 }
 
 void check_hash(const char* kind,

@@ -29,7 +29,7 @@ struct Recipient {
 class Uploads {
  public:
   /// Takes up what an earlier process left there. @throws as Outbox
-  explicit Uploads(const std::string& folder, Outbox::FreeBytes free_bytes = Outbox::free_bytes_of);
+  explicit Uploads(const std::string& folder, Outbox::FreeBytes free_bytes = free_disk_bytes);
   /// Ends transfers that are under way; what is left waits in the outbox.
   ~Uploads();
   Uploads(const Uploads&) = delete;

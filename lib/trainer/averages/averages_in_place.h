@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "diffusion/decoder/pass_scopes.h"
+#include "model/pass_scopes.h"
 #include "trainer/trained_part.h"
 
 namespace dalle2 {

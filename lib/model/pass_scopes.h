@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
-// What holds for a pass through a network: eval mode, no gradients.
+// What holds for a pass through a network: eval mode, no gradients, inference mode.
 #pragma once
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/core/InferenceMode.h>
 #include <torch/nn/module.h>
 
 #include <memory>
@@ -48,5 +49,17 @@ class NoGradPass {
   at::NoGradGuard no_grad_;
   bool caches_;
 };
+
+/// What `pass` returns, computed in LibTorch's inference mode, in which operations cost less than without gradients alone. The result
+/// is a tensor like any other.
+template <typename Pass>
+at::Tensor inferred(Pass&& pass) {
+  at::Tensor result;
+  {
+    const c10::InferenceMode inference;
+    result = std::forward<Pass>(pass)();
+  }
+  return result.clone();
+}
 
 }  // namespace dalle2
