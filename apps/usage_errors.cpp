@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <optional>
 #include <regex>
 #include <vector>
@@ -40,18 +39,11 @@ std::vector<std::string> commands_of(const CLI::App& app) {
   return names;
 }
 
-/// The words that no command took, in their order.
-std::vector<std::string> unknown_words(const CLI::App& app) {
-  std::vector<std::string> words = app.remaining(/*recurse=*/true);
-  std::reverse(words.begin(), words.end());  // CLI11 has the last one first
-  return words;
-}
-
 /// CLI11's reason; where its words say neither what was expected nor what to do, ours.
 std::string reason(const CLI::App& root, const CLI::App& command, const CLI::Error& error) {
   const std::string text = error.what();
-  if (error.get_name() == "ExtrasError") {
-    const std::vector<std::string> extra = unknown_words(root);
+  if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError)) {
+    const std::vector<std::string> extra = root.remaining(/*recurse=*/true);  // CLI11 reverses them
     return fmt::format("The following {} not expected: {}",
                        extra.size() == 1 ? "argument was" : "arguments were",
                        fmt::join(extra, " "));
@@ -93,7 +85,7 @@ std::vector<std::string> set_pointers(const CLI::App& app) {
 
 /// "  Did you mean `sample`?\n", if the first word that no command took is near one it knows, or is a config; else "".
 std::string suggestion(const CLI::App& app, const CLI::App& command) {
-  const std::vector<std::string> unknown = unknown_words(app);
+  const std::vector<std::string> unknown = app.remaining(/*recurse=*/true);
   if (unknown.empty()) return "";
   std::vector<std::string> known = commands_of(command);
   for (const CLI::Option* each : command.get_options(kAll)) known.push_back(each->get_name());
@@ -118,12 +110,15 @@ std::string suggestion(const CLI::App& app, const CLI::App& command) {
     return fmt::format("  Did you mean `{}`?\n", *near);
   }
   const std::vector<std::string> takers = commands_with_option(app, word);
+  std::string text;
   if (!takers.empty()) {
-    return fmt::format("  {} is an option of: {}.\n", word, fmt::join(takers, ", "));
+    text = fmt::format("  {} is an option of: {}.\n", word, fmt::join(takers, ", "));
   }
-  return &app == &command && word.starts_with("--")
-             ? "  The settings of a run are keys of its config. --set /data/batch_size=8 changes one.\n"
-             : "";
+  if (&app == &command && word.starts_with("--")) {
+    text +=
+        "  The settings of a run are keys of its config. --set /data/batch_size=8 changes one.\n";
+  }
+  return text;
 }
 
 }  // namespace
