@@ -177,6 +177,33 @@ struct Winograd {
                    float* u);
 };
 
+/// One update by Adam, or AdamW (Loshchilov & Hutter 2019, algorithm 2), with its t-th step's corrections of bias.
+struct AdamStep {
+  float grad_factor;   ///< what gradients are multiplied by first
+  float kept;          ///< 1 - lr weight_decay: what the weights are multiplied by
+  float beta1, beta2;  ///< decays of the moments
+  float step_size;     ///< lr / (1 - beta1^t)
+  float root_factor;   ///< 1 / sqrt(1 - beta2^t)
+  float eps;
+  float average_weight;  ///< the share of the new weights in their average
+};
+
+/// Stretches of flat buffers, of which none overlaps another.
+struct AdamBuffers {
+  float* weights;
+  const float* grads;
+  float* exp_avg;
+  float* exp_avg_sq;
+  float* average;  ///< null: there is none
+  Half* halves;    ///< null: the weights are not wanted in bfloat16
+};
+
+struct FlatUpdate {
+  void (*adam)(const AdamStep& step, const AdamBuffers& buffers, int64_t n);
+  /// The norm of each row of x. @param x [rows, width]
+  void (*row_norms)(int64_t rows, int64_t width, const float* x, float* norms);
+};
+
 /// From which shapes on these loops are faster than LibTorch's convolutions: measured for each instruction set.
 struct FastShapes {
   int64_t fewest_tiles;       ///< of a convolution by tiles
@@ -196,6 +223,7 @@ struct Table {
   WinogradMaps<float> winograd_maps_float;
   WinogradMaps<Half> winograd_maps_half;
   Winograd winograd;
+  FlatUpdate flat_update;
 };
 
 const Table& baseline();

@@ -260,6 +260,7 @@ void rows_norm_silu_backward(const Rows& rows,
 }  // namespace dalle2::loops
 
 #include "kernels/convolution_body.h"
+#include "kernels/flat_update_body.h"
 #include "kernels/winograd_body.h"
 
 namespace dalle2::loops {
@@ -287,6 +288,7 @@ constexpr Table kTable = {
      &weights_of_tiles,
      &tile_product,
      &tile_gradient},
+    {&adam, &row_norms},
 };
 
 }  // namespace

@@ -8,8 +8,8 @@
 
 namespace dalle2 {
 
-double EmaPytorchRule::decay() const {
-  const int64_t epoch = step_ - config_.ema_update_after_step - 1;
+double EmaPytorchRule::decay_of(int64_t step) const {
+  const int64_t epoch = step - config_.ema_update_after_step - 1;
   if (epoch <= 0) return 0.0;
   const double value =
       1.0 - std::pow(1.0 + static_cast<double>(epoch) / config_.ema_inv_gamma, -config_.ema_power);
@@ -40,6 +40,17 @@ double DiffusersRule::decay_of(int64_t step) const {
                            : (1.0 + steps) / (10.0 + steps);
   // In this order: the lower bound wins where the two cross.
   return std::max(std::min(value, config_.decay), config_.min_decay);
+}
+
+std::optional<double> EmaPytorchRule::share_of_next() const {
+  const auto& every = config_.update_model_with_ema_every;
+  const bool averages = initted_ && step_ % config_.ema_update_every == 0 &&
+                        step_ > config_.ema_update_after_step && config_.ema_beta != 1.0 &&
+                        !(every && step_ % *every == 0);
+  const double share = 1.0 - decay_of(step_ + 1);
+  constexpr double kHalf =
+      0.5;  // from here on lerp counts from the weights: a share of 1 is a copy
+  return averages && share < kHalf ? std::optional<double>(share) : std::nullopt;
 }
 
 void DiffusersRule::update(const at::Tensor& average, const at::Tensor& weights) {

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "config/shared/train_options.h"
 
@@ -20,6 +21,9 @@ class AverageRule {
   virtual void update(const at::Tensor& average, const at::Tensor& weights) = 0;
   /// Decay of the next averaging: the share of itself that the average keeps.
   virtual double decay() const = 0;
+  /// The share s of the weights, if all that the next update() does is average += s (weights - average). An optimizer can do that while
+  /// it has the weights at hand.
+  virtual std::optional<double> share_of_next() const { return std::nullopt; }
 
   int64_t step() const { return step_; }  ///< calls of update()
   /// The first update has happened, by ema-pytorch's rule; the others do not ask.
@@ -46,9 +50,12 @@ class EmaPytorchRule : public AverageRule {
   void update(const at::Tensor& average, const at::Tensor& weights) override;
   /// 0 up to ema_update_after_step, then clamp(1 - (1 + e / inv_gamma)^-power, min_value, beta),
   /// e = step - update_after_step - 1. A beta of 1 freezes the average after its first copies.
-  double decay() const override;
+  double decay() const override { return decay_of(step_); }
+  std::optional<double> share_of_next() const override;
 
  private:
+  double decay_of(int64_t step) const;
+
   AveragesConfig config_;
 };
 

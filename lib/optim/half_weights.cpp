@@ -49,9 +49,18 @@ HalfWeights::HalfWeights(const FlatParameters& parameters,
   }
 }
 
+/// Rises with every operation on the weights, through the buffer or through a parameter.
+int64_t HalfWeights::version() const {
+  auto sum = static_cast<int64_t>(values_._version());
+  for (const at::Tensor& weight : weights_) sum += static_cast<int64_t>(weight._version());
+  return sum;
+}
+
 void HalfWeights::refresh() {
+  if (copied_version_ == version()) return;
   const torch::NoGradGuard no_grad;
   halves_.copy_(values_);
+  are_fresh();
 }
 
 at::Tensor HalfWeights::half_of(const at::Tensor& weight) {

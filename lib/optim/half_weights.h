@@ -19,8 +19,11 @@ class HalfWeights : public HalfWeightSource {
  public:
   /// @param dtype that of autocast @param gradients of `parameters`; both have to outlive this and the graphs of its passes
   HalfWeights(const FlatParameters& parameters, FlatGradients& gradients, at::ScalarType dtype);
-  /// Copies the weights. Call it before the first pass after they have changed.
+  /// Copies the weights, if they have changed since. Call it before a pass.
   void refresh();
+  /// [parameter_span] the copies, in the layout of the flat buffer. Who writes the weights into them calls are_fresh().
+  const at::Tensor& values() const { return halves_; }
+  void are_fresh() { copied_version_ = version(); }
   at::Tensor half_of(const at::Tensor& weight) override;
 
   /// A forward pass of this thread with these weights.
@@ -37,8 +40,11 @@ class HalfWeights : public HalfWeightSource {
   };
 
  private:
-  at::Tensor values_;  // [parameter_span] float32
-  at::Tensor halves_;  // the same in dtype
+  int64_t version() const;
+
+  int64_t copied_version_ = -1;  // of the weights that the copies have
+  at::Tensor values_;            // [parameter_span] float32
+  at::Tensor halves_;            // the same in dtype
   FlatGradients& gradients_;
   std::unordered_map<const void*, size_t> number_of_;  // of a weight, by its TensorImpl
   std::vector<at::Tensor> weights_, copies_;  // copies_: in halves_, in the weights' shapes

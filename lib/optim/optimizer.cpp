@@ -4,9 +4,12 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "base/error.h"
+#include "kernels/cpu_algorithms.h"
+#include "kernels/flat_update.h"
 #include "optim/flat_parameters.h"
 
 namespace dalle2 {
@@ -84,6 +87,7 @@ void Optimizer::add_range(Call& call, size_t first, size_t last) const {
   call.values.push_back(range.of(values_));
   call.exp_avgs.push_back(kept.of(moments_.exp_avg));
   call.exp_avg_sqs.push_back(kept.of(moments_.exp_avg_sq));
+  call.firsts.push_back(first);
   call.steps.push_back(at::full({}, static_cast<double>(steps_[first]), values_.options()));
 }
 
@@ -128,6 +132,13 @@ void Optimizer::step(FlatGradients& gradients,
   if (active_ != gradients.received()) {
     build_calls(gradients.received());
   }
+  if (uses_cpu_algorithms(values_.device())) {
+    const bool is_made = !found_inf || found_inf->item<float>() == 0.0F;
+    const double factor = grad_divisor ? 1.0 / grad_divisor->item<double>() : 1.0;
+    if (is_made) update_on_cpu(flat, lr, factor, {});
+    if (!found_inf) count_update();
+    return;
+  }
   const std::optional<at::Tensor> counted =
       found_inf ? std::optional<at::Tensor>(1 - *found_inf) : std::nullopt;
   for (const Call& call : calls_) {
@@ -164,6 +175,57 @@ void Optimizer::step(FlatGradients& gradients,
   if (!found_inf) {
     count_update();
   }
+}
+
+bool Optimizer::takes_companions(const FlatGradients& gradients) const {
+  const std::vector<bool>& received = gradients.received();
+  return uses_cpu_algorithms(values_.device()) && slice_.length() == values_.numel() &&
+         std::find(received.begin(), received.end(), false) == received.end();
+}
+
+void Optimizer::step_with(const UpdateCompanions& companions,
+                          FlatGradients& gradients,
+                          double lr,
+                          const at::Tensor& grad_divisor,
+                          const at::Tensor& found_inf) {
+  const torch::NoGradGuard no_grad;
+  const at::Tensor& flat = gradients.values();
+  if (active_ != gradients.received()) build_calls(gradients.received());
+  if (found_inf.item<float>() != 0.0F) return;
+  update_on_cpu(flat, lr, 1.0 / grad_divisor.item<double>(), companions);
+}
+
+void Optimizer::update_on_cpu(const at::Tensor& grads,
+                              double lr,
+                              double grad_factor,
+                              const UpdateCompanions& companions) {
+  const auto part = [](const at::Tensor& flat, const FlatSlice& range) {
+    return flat.defined() ? range.of(flat) : flat;
+  };
+  for (const Call& call : calls_) {
+    for (size_t i = 0; i < call.ranges.size(); ++i) {
+      const FlatSlice& range = call.ranges[i];
+      call.steps[i].add_(1);
+      const auto t = static_cast<double>(steps_[call.firsts[i]] + 1);
+      loops::AdamStep step = {};
+      step.grad_factor = static_cast<float>(grad_factor);
+      step.kept = static_cast<float>(1.0 - lr * call.weight_decay);
+      step.beta1 = static_cast<float>(options_.beta1);
+      step.beta2 = static_cast<float>(options_.beta2);
+      step.step_size = static_cast<float>(lr / (1.0 - std::pow(options_.beta1, t)));
+      step.root_factor = static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(options_.beta2, t)));
+      step.eps = static_cast<float>(options_.eps);
+      step.average_weight = static_cast<float>(companions.average_weight);
+      adam_update_(step,
+                   {call.values[i],
+                    range.of(grads),
+                    call.exp_avgs[i],
+                    call.exp_avg_sqs[i],
+                    part(companions.average, range),
+                    part(companions.halves, range)});
+    }
+  }
+  torch::autograd::impl::bump_version(values_);  // as an operation of ATen would
 }
 
 bool Optimizer::is_finite() const {

@@ -36,6 +36,13 @@ struct ParameterState {
   at::Tensor exp_avg, exp_avg_sq;  ///< views of the flat moments, shaped like the parameter
 };
 
+/// What an update on the CPU writes besides, in the same pass over memory. In the layout of the flat buffer
+struct UpdateCompanions {
+  at::Tensor average;         ///< takes in the new weights; undefined: none does
+  double average_weight = 0;  ///< the share of the new weights
+  at::Tensor halves;          ///< bfloat16: becomes the new weights; undefined: they are not wanted
+};
+
 class Optimizer {
  public:
   /// @throws ConfigError for a beta outside [0, 1), or a negative eps or weight decay
@@ -51,6 +58,15 @@ class Optimizer {
             double lr,
             const std::optional<at::Tensor>& grad_divisor = std::nullopt,
             const std::optional<at::Tensor>& found_inf = std::nullopt);
+
+  /// Whether step() can take companions with it: it updates all parameters, on the CPU.
+  bool takes_companions(const FlatGradients& gradients) const;
+  /// step() with companions, which are left alone where found_inf is 1.
+  void step_with(const UpdateCompanions& companions,
+                 FlatGradients& gradients,
+                 double lr,
+                 const at::Tensor& grad_divisor,
+                 const at::Tensor& found_inf);
 
   /// Counts the last step() once its `found_inf` has turned out to be 0. Call it before the next
   /// step().
@@ -84,8 +100,13 @@ class Optimizer {
     std::vector<FlatSlice> ranges;  ///< of the whole buffer
     std::vector<at::Tensor> values, exp_avgs, exp_avg_sqs;
     std::vector<at::Tensor> steps;  ///< [] float32 each, on the device
+    std::vector<size_t> firsts;     ///< the first parameter of each range
   };
   void build_calls(const std::vector<bool>& active);
+  void update_on_cpu(const at::Tensor& grads,
+                     double lr,
+                     double grad_factor,
+                     const UpdateCompanions& companions);
   void add_range(Call& call, size_t first, size_t last) const;
   void forget_moments();
 

@@ -9,6 +9,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/types.h>
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -132,6 +133,7 @@ void TrainedPart::connect(ProcessGroup& group,
                           const ShardOptions& sharding) {
   if (group.is_alone()) return;
   group_ = &group;
+  half_weights.reset();  // a broadcast changes the weights behind autograd's back
   exchange_options_ = options;
   group.broadcast(parameters.values(), "weights of " + (name.empty() ? "the network" : name));
   std::vector<ExchangeEntry> entries;
@@ -235,7 +237,7 @@ void TrainedPart::make_update(double lr) {
   const at::Tensor found_inf = find_inf(grad_norm, loss);
   at::Tensor divisor = clip_divisor(grad_norm, max_grad_norm);
   if (scaler) divisor = divisor * scaler->scale();
-  optimizer.step(gradients, lr, divisor, found_inf);
+  update_weights(lr, divisor, found_inf);
   if (after_step) after_step();
   if (scaler) scaler->update(found_inf);
   gradients.zero_grad();
@@ -244,6 +246,27 @@ void TrainedPart::make_update(double lr) {
   was_skipped = found_inf;
   step_is_open = averages_at_end_of_step;
   outcome.post(found_inf);
+}
+
+/// On the CPU in one pass over memory with what follows the weights; what after_step() changes has to be followed later.
+void TrainedPart::update_weights(double lr,
+                                 const at::Tensor& divisor,
+                                 const at::Tensor& found_inf) {
+  has_averaged_ = false;
+  if (after_step || !optimizer.takes_companions(gradients)) {
+    return optimizer.step(gradients, lr, divisor, found_inf);
+  }
+  UpdateCompanions companions;
+  const bool is_followed = average && !averages_at_end_of_step;
+  if (const auto share = is_followed ? average->share_of_next() : std::nullopt) {
+    companions.average = average->values().narrow(0, 0, parameters.parameter_span());
+    companions.average_weight = *share;
+    has_averaged_ = true;
+  }
+  const bool has_halves = half_weights && half_weights->values().scalar_type() == at::kBFloat16;
+  if (has_halves) companions.halves = half_weights->values();
+  optimizer.step_with(companions, gradients, lr, divisor, found_inf);
+  if (has_halves) half_weights->are_fresh();
 }
 
 bool TrainedPart::settle() {
@@ -263,12 +286,12 @@ bool TrainedPart::settle() {
 void TrainedPart::make_averages_if_due() {
   if (!averages_are_due || step_is_open) return;
   averages_are_due = false;
-  if (average) average->update();
+  if (average) average->update(std::exchange(has_averaged_, false));
   if (post_hoc) post_hoc->update();
 }
 
 void TrainedPart::begin_averages_anew() {
-  step_is_open = averages_are_due = false;
+  step_is_open = averages_are_due = has_averaged_ = false;
   if (average) average->begin_anew();
   if (post_hoc) post_hoc->begin_anew();
 }

@@ -181,12 +181,14 @@ struct TrainedPart {
 
  private:
   void refresh_half_weights(const PassSettings& settings);
+  void update_weights(double lr, const at::Tensor& divisor, const at::Tensor& found_inf);
   void combine_ranks();
   void check_received();
   at::Tensor norm_of_gradients();
   bool any_rank(bool own, const char* what) const;
 
   ProcessGroup* group_ = nullptr;
+  bool has_averaged_ = false;  // the optimizer has averaged the last update's parameters
   ExchangeOptions exchange_options_;
   int64_t first_vector_ =
       0;  // in the flat buffer: norms and biases, which the first layers need too

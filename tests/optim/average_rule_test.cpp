@@ -117,6 +117,39 @@ TEST_CASE("averages and decays of the example in the documentation") {
   }
 }
 
+TEST_CASE("what an optimizer may do instead of an update is what the update does") {
+  int64_t shares = 0, others = 0;
+  for (const auto& [after, every, beta, model_every] :
+       std::vector<std::tuple<int64_t, int64_t, double, std::optional<int64_t>>>{
+           {0, 1, 0.99, {}}, {3, 2, 0.9, {}}, {2, 3, 1.0, {}}, {1, 2, 0.95, 4}}) {
+    AveragesConfig options;
+    options.ema_beta = beta;
+    options.ema_update_after_step = after;
+    options.ema_update_every = every;
+    options.update_model_with_ema_every = model_every;
+    EmaPytorchRule ema(options);
+    torch::manual_seed(6);
+    const at::Tensor average = torch::randn({64});
+    for (int call = 0; call < 30; ++call) {
+      const at::Tensor weights = torch::randn({64}), given = weights.clone(),
+                       before = average.clone();
+      const std::optional<double> share = ema.share_of_next();
+      ema.update(average, weights);
+      if (!share) {
+        ++others;
+        continue;
+      }
+      ++shares;
+      CHECK(*share < 0.5);
+      CHECK(at::equal(weights, given));
+      CHECK(at::allclose(average, before + *share * (weights - before), 1e-6, 1e-6));
+    }
+  }
+  CHECK(shares > 30);
+  CHECK(others > 60);
+  CHECK_FALSE(make_average_rule(AveragesConfig())->share_of_next());  // the first one copies
+}
+
 TEST_CASE("the decay never exceeds beta") {
   AveragesConfig options;
   options.ema_beta = 0.5;

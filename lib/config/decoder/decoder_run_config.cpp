@@ -52,9 +52,9 @@ These rules apply to every kind of run:
 - **Inputs.** The first unet receives the image embedding (unless `unconditional`), and each other
   unet receives the low-resolution picture of the previous unet. Unets with `cond_on_text_encodings`
   also receive the text encodings.
-- **Schedules.** Every beta must stay below 1, except the last one of `jsd` and of
-  `zero_terminal_snr`: 21 `timesteps` are enough for `linear`, `quadratic` and `sigmoid`. `jsd` ends at beta = 1, which leaves nothing of the picture in the last step. A
-  unet with `jsd` therefore cannot have `learned_variance`, nor `sample_timesteps` equal to
+- **Schedules.** Every beta must stay below 1, except the last one with `jsd` or
+  `zero_terminal_snr`. With `linear`, `quadratic` and `sigmoid`, 21 `timesteps` are enough for this.
+  `jsd` ends at beta = 1, which leaves nothing of the picture in the last step. A unet with `jsd` therefore cannot have `learned_variance`, nor `sample_timesteps` equal to
   `timesteps - 1`, because DDIM must not start at the last step. If the unet predicts the noise, its
   `sample_timesteps` must be below `timesteps - 1`. `zero_terminal_snr` also ends at beta = 1. The
   same conditions apply, and the unet must have `predict_v` or `predict_x_start`.

@@ -117,8 +117,18 @@ std::shared_ptr<torch::nn::Module> WeightAverage::network() const {
   return whole().network;
 }
 
-void WeightAverage::update() {
+std::optional<double> WeightAverage::share_of_next() const {
+  return is_resident() ? rule_->share_of_next() : std::nullopt;
+}
+
+void WeightAverage::update(bool has_parameters) {
   const torch::NoGradGuard no_grad;
+  if (has_parameters) {
+    const FlatSlice buffers = {online_.parameter_span(), kept_.end};
+    rule_->update(buffers.of(average_), buffers.of(online_.values()));
+    whole_->copy_other_buffers();
+    return;
+  }
   const at::Tensor weights = kept_.of(online_.values());
   // To the device and back in the order of its stream: the host waits for neither copy.
   const at::Tensor average = average_.to(weights.device(), /*non_blocking=*/true);

@@ -61,8 +61,10 @@ class WeightAverage {
   /// over the ranks it is put together now, on all of them. No update may be made meanwhile.
   void hold();
   void let_go();
-  /// Call after every optimizer step.
-  void update();
+  /// Call after every optimizer step. @param has_parameters the optimizer has averaged the parameters, as share_of_next() says
+  void update(bool has_parameters = false);
+  /// AverageRule::share_of_next(), where the average lies beside the weights.
+  std::optional<double> share_of_next() const;
   const AverageRule& rule() const { return *rule_; }
   /// Makes the average a copy of the weights and forgets the steps.
   void begin_anew();

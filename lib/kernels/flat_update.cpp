@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: MIT
+#include "kernels/flat_update.h"
+
+#include <ATen/Parallel.h>
+#include <torch/torch.h>
+
+#include "base/error.h"
+
+namespace dalle2 {
+namespace {
+
+constexpr int64_t kUpdateGrain = 1 << 15;  // elements
+
+float* floats_of(const at::Tensor& tensor, int64_t n) {
+  if (!tensor.defined()) return nullptr;
+  D2_CHECK(tensor.is_cpu() && tensor.scalar_type() == at::kFloat && tensor.is_contiguous() &&
+               tensor.numel() == n,
+           "a stretch of {} floats is {} of {}",
+           n,
+           c10::str(tensor.sizes()),
+           c10::toString(tensor.scalar_type()));
+  return tensor.data_ptr<float>();
+}
+
+}  // namespace
+
+void adam_update_(const loops::AdamStep& step, const AdamStretch& stretch) {
+  const int64_t n = stretch.weights.numel();
+  D2_CHECK(n % kUpdateLanes == 0, "a stretch of {} floats", n);
+  float* const weights = floats_of(stretch.weights, n);
+  const float* const grads = floats_of(stretch.grads, n);
+  float* const exp_avg = floats_of(stretch.exp_avg, n);
+  float* const exp_avg_sq = floats_of(stretch.exp_avg_sq, n);
+  float* const average = floats_of(stretch.average, n);
+  loops::Half* halves = nullptr;
+  if (stretch.halves.defined()) {
+    D2_CHECK(stretch.halves.scalar_type() == at::kBFloat16 && stretch.halves.numel() == n,
+             "halves of another shape or type");
+    halves = static_cast<loops::Half*>(stretch.halves.data_ptr());
+  }
+  const auto& update = loops::best().flat_update.adam;
+  at::parallel_for(
+      0, n / kUpdateLanes, kUpdateGrain / kUpdateLanes, [&](int64_t begin, int64_t end) {
+        const int64_t at = begin * kUpdateLanes;
+        update(step,
+               {weights + at,
+                grads + at,
+                exp_avg + at,
+                exp_avg_sq + at,
+                average != nullptr ? average + at : nullptr,
+                halves != nullptr ? halves + at : nullptr},
+               (end - begin) * kUpdateLanes);
+      });
+}
+
+at::Tensor row_norms_on_cpu(const at::Tensor& x) {
+  const int64_t rows = x.size(0), width = x.size(1);
+  const float* const values = floats_of(x, rows * width);
+  at::Tensor norms = at::empty({rows}, x.options());
+  float* const found = norms.data_ptr<float>();
+  at::parallel_for(
+      0, rows, std::max<int64_t>(1, kUpdateGrain / width), [&](int64_t begin, int64_t end) {
+        loops::best().flat_update.row_norms(
+            end - begin, width, values + begin * width, found + begin);
+      });
+  return norms;
+}
+
+}  // namespace dalle2

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: MIT
+// Included by loops_body.h: one pass over the weights, gradients, moments and average of a network.
+
+namespace dalle2::loops {
+namespace {
+
+template <bool kAverage, bool kHalves>
+void adam_with(const AdamStep& step, const AdamBuffers& buffers, int64_t n) {
+  float* __restrict const weights = buffers.weights;
+  const float* __restrict const grads = buffers.grads;
+  float* __restrict const exp_avg = buffers.exp_avg;
+  float* __restrict const exp_avg_sq = buffers.exp_avg_sq;
+  float* __restrict const average = buffers.average;
+  Half* __restrict const halves = buffers.halves;
+  const AdamStep s = step;
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) {
+    const float grad = grads[i] * s.grad_factor;
+    const float first = exp_avg[i] + (1.0f - s.beta1) * (grad - exp_avg[i]);
+    const float second = exp_avg_sq[i] * s.beta2 + (1.0f - s.beta2) * grad * grad;
+    const float root = std::sqrt(second) * s.root_factor + s.eps;
+    const float weight = weights[i] * s.kept - s.step_size * first / root;
+    exp_avg[i] = first;
+    exp_avg_sq[i] = second;
+    weights[i] = weight;
+    if constexpr (kAverage) average[i] += s.average_weight * (weight - average[i]);
+    if constexpr (kHalves) store(halves[i], weight);
+  }
+}
+
+void adam(const AdamStep& step, const AdamBuffers& buffers, int64_t n) {
+  if (buffers.average != nullptr && buffers.halves != nullptr) {
+    adam_with<true, true>(step, buffers, n);
+  } else if (buffers.average != nullptr) {
+    adam_with<true, false>(step, buffers, n);
+  } else if (buffers.halves != nullptr) {
+    adam_with<false, true>(step, buffers, n);
+  } else {
+    adam_with<false, false>(step, buffers, n);
+  }
+}
+
+void row_norms(int64_t rows, int64_t width, const float* x, float* norms) {
+  constexpr int64_t kSums = 64;
+  for (int64_t row = 0; row < rows; ++row) {
+    const float* const values = x + row * width;
+    float lanes[kSums] = {};
+    int64_t i = 0;
+    for (; i + kSums <= width; i += kSums) {
+#pragma omp simd
+      for (int64_t k = 0; k < kSums; ++k) lanes[k] += values[i + k] * values[i + k];
+    }
+    float sum = 0;
+    for (; i < width; ++i) sum += values[i] * values[i];
+    for (const float lane : lanes) sum += lane;
+    norms[row] = std::sqrt(sum);
+  }
+}
+
+}  // namespace
+}  // namespace dalle2::loops

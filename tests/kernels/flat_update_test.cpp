@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: MIT
+#include "kernels/flat_update.h"
+
+#include <torch/torch.h>
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+namespace dalle2::test {
+namespace {
+
+constexpr int64_t kLength = 3 * 1024 + 48;  // not a whole number of rows
+constexpr double kLr = 3e-3, kDecay = 1e-2, kBeta1 = 0.9, kBeta2 = 0.99, kAdamEps = 1e-8;
+constexpr double kShare = 0.07;
+
+loops::AdamStep step_of(int64_t t, double divisor) {
+  const auto number = static_cast<double>(t);
+  return {.grad_factor = static_cast<float>(1 / divisor),
+          .kept = static_cast<float>(1 - kLr * kDecay),
+          .beta1 = static_cast<float>(kBeta1),
+          .beta2 = static_cast<float>(kBeta2),
+          .step_size = static_cast<float>(kLr / (1 - std::pow(kBeta1, number))),
+          .root_factor = static_cast<float>(1 / std::sqrt(1 - std::pow(kBeta2, number))),
+          .eps = static_cast<float>(kAdamEps),
+          .average_weight = static_cast<float>(kShare)};
+}
+
+AdamStretch drawn_stretch() {
+  torch::manual_seed(3);
+  AdamStretch stretch;
+  stretch.weights = torch::randn({kLength});
+  stretch.grads = torch::randn({kLength}) * 0.1;
+  stretch.exp_avg = torch::zeros({kLength});
+  stretch.exp_avg_sq = torch::zeros({kLength});
+  stretch.average = torch::randn({kLength});
+  stretch.halves = torch::zeros({kLength}, torch::kBFloat16);
+  return stretch;
+}
+
+AdamStretch copy_of(const AdamStretch& s) {
+  return {s.weights.clone(),
+          s.grads.clone(),
+          s.exp_avg.clone(),
+          s.exp_avg_sq.clone(),
+          s.average.clone(),
+          s.halves.clone()};
+}
+
+TEST_CASE("an update is that of LibTorch's fused AdamW, and takes average and halves along") {
+  const AdamStretch ours = drawn_stretch(), theirs = copy_of(ours);
+  const at::Tensor count = torch::zeros({}), divisor = torch::full({}, 2.5);
+  for (int64_t t = 1; t <= 20; ++t) {
+    const at::Tensor grads = torch::randn({kLength}) * std::pow(10.0, -static_cast<double>(t % 4));
+    ours.grads.copy_(grads);
+    count.add_(1);
+    adam_update_(step_of(t, 2.5), ours);
+    at::_fused_adamw_({theirs.weights},
+                      {grads},
+                      {theirs.exp_avg},
+                      {theirs.exp_avg_sq},
+                      {},
+                      {count},
+                      kLr,
+                      kBeta1,
+                      kBeta2,
+                      kDecay,
+                      kAdamEps,
+                      /*amsgrad=*/false,
+                      /*maximize=*/false,
+                      divisor);
+    theirs.average.lerp_(theirs.weights, kShare);
+    // Rounding alone: the gradient is multiplied by 1 / 2.5, and products are fused with sums.
+    CHECK(at::allclose(ours.weights, theirs.weights, 1e-5, 1e-6));
+    CHECK(at::allclose(ours.exp_avg, theirs.exp_avg, 1e-5, 1e-7));
+    CHECK(at::allclose(ours.exp_avg_sq, theirs.exp_avg_sq, 1e-5, 1e-9));
+    CHECK(at::allclose(ours.average, theirs.average, 1e-5, 1e-6));
+    CHECK(at::equal(ours.halves, ours.weights.to(at::kBFloat16)));
+  }
+}
+
+TEST_CASE("an update has the same bits with and without company, and cut anywhere") {
+  const AdamStretch whole = drawn_stretch(), alone = copy_of(whole), cut = copy_of(whole);
+  AdamStretch bare = alone;
+  bare.average = bare.halves = at::Tensor();
+  const at::Tensor untouched = alone.average.clone();
+  adam_update_(step_of(1, 1), whole);
+  adam_update_(step_of(1, 1), bare);
+  for (const auto& [begin, end] :
+       std::vector<std::pair<int64_t, int64_t>>{{0, 16}, {16, 1040}, {1040, kLength}}) {
+    const auto part = [begin = begin, end = end](const at::Tensor& t) {
+      return t.slice(0, begin, end);
+    };
+    adam_update_(step_of(1, 1),
+                 {part(cut.weights),
+                  part(cut.grads),
+                  part(cut.exp_avg),
+                  part(cut.exp_avg_sq),
+                  part(cut.average),
+                  part(cut.halves)});
+  }
+  for (const AdamStretch* other : {&alone, &cut}) {
+    CHECK(at::equal(other->weights, whole.weights));
+    CHECK(at::equal(other->exp_avg, whole.exp_avg));
+    CHECK(at::equal(other->exp_avg_sq, whole.exp_avg_sq));
+  }
+  CHECK(at::equal(cut.average, whole.average));
+  CHECK(at::equal(cut.halves, whole.halves));
+  CHECK(at::equal(alone.average, untouched));
+}
+
+TEST_CASE("the norms of rows are LibTorch's, and NaN and infinity show in them") {
+  torch::manual_seed(4);
+  const at::Tensor x =
+      torch::randn({7, 1024}) * torch::tensor({1e-12, 1e-3, 1.0, 1e3, 1e12, 0.0, 1.0}).unsqueeze(1);
+  const at::Tensor wide = x.to(at::kDouble);
+  CHECK(at::allclose(row_norms_on_cpu(x).to(at::kDouble), wide.norm(2, {1}), 1e-6, 0));
+  CHECK(at::allclose(row_norms_on_cpu(x.slice(1, 0, 100).contiguous()).to(at::kDouble),
+                     wide.slice(1, 0, 100).norm(2, {1}),
+                     1e-6,
+                     0));
+  x[1][1000] = std::numeric_limits<float>::quiet_NaN();
+  x[2][3] = std::numeric_limits<float>::infinity();
+  const at::Tensor norms = row_norms_on_cpu(x);
+  CHECK(std::isnan(norms[1].item<float>()));
+  CHECK(std::isinf(norms[2].item<float>()));
+  CHECK(std::isfinite(norms[3].item<float>()));
+}
+
+}  // namespace
+}  // namespace dalle2::test
