@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 
 #include "base/error.h"
+#include "kernels/cpu_algorithms.h"
 
 namespace dalle2 {
 namespace {
@@ -50,6 +51,27 @@ void adam_update_(const loops::AdamStep& step, const AdamStretch& stretch) {
                 average != nullptr ? average + at : nullptr,
                 halves != nullptr ? halves + at : nullptr},
                (end - begin) * kUpdateLanes);
+      });
+}
+
+void copy_from_half_(const at::Tensor& to, const at::Tensor& from) {
+  constexpr int64_t kFewest = 1 << 14;  // smaller ones fit into a cache
+  constexpr uintptr_t kAlignment = 64;
+  const bool fits = uses_cpu_algorithms(to.device()) && from.scalar_type() == at::kBFloat16 &&
+                    to.scalar_type() == at::kFloat && to.numel() >= kFewest &&
+                    to.numel() % kUpdateLanes == 0 && to.sizes() == from.sizes() &&
+                    to.strides() == from.strides() && to.is_non_overlapping_and_dense() &&
+                    reinterpret_cast<uintptr_t>(to.const_data_ptr()) % kAlignment == 0;
+  if (!fits) {
+    to.copy_(from);
+    return;
+  }
+  const auto* const x = static_cast<const loops::Half*>(from.const_data_ptr());
+  float* const y = to.data_ptr<float>();
+  at::parallel_for(
+      0, to.numel() / kUpdateLanes, kUpdateGrain / kUpdateLanes, [&](int64_t begin, int64_t end) {
+        const int64_t at = begin * kUpdateLanes;
+        loops::best().flat_update.widen((end - begin) * kUpdateLanes, x + at, y + at);
       });
 }
 

@@ -21,6 +21,10 @@ inline constexpr int64_t kUpdateLanes = 16;
 /// Makes the update in place.
 void adam_update_(const loops::AdamStep& step, const AdamStretch& stretch);
 
+/// to.copy_(from), past the caches if that is possible: what is written is not read soon. @param from [...] bfloat16
+/// @param to [...] float32
+void copy_from_half_(const at::Tensor& to, const at::Tensor& from);
+
 /// The norm of each row, on the CPU. @param x [rows, width] float32, contiguous @return [rows]
 at::Tensor row_norms_on_cpu(const at::Tensor& x);
 

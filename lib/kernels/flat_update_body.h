@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Included by loops_body.h: one pass over the weights, gradients, moments and average of a network.
+// Included by loops_body.h: passes over the weights, gradients, moments and average of a network.
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
 
 namespace dalle2::loops {
 namespace {
@@ -38,6 +41,27 @@ void adam(const AdamStep& step, const AdamBuffers& buffers, int64_t n) {
   } else {
     adam_with<false, false>(step, buffers, n);
   }
+}
+
+void widen(int64_t n, const Half* x, float* y) {
+#if defined(__AVX512F__)
+  for (int64_t i = 0; i < n; i += 16) {
+    const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x + i));
+    _mm512_stream_ps(y + i,
+                     _mm512_castsi512_ps(_mm512_maskz_slli_epi32(
+                         0xFFFF, _mm512_maskz_cvtepu16_epi32(0xFFFF, bits), 16)));
+  }
+  _mm_sfence();
+#elif defined(__AVX2__)
+  for (int64_t i = 0; i < n; i += 8) {
+    const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(x + i));
+    _mm256_stream_ps(y + i,
+                     _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16)));
+  }
+  _mm_sfence();
+#else
+  for (int64_t i = 0; i < n; ++i) y[i] = load(x[i]);
+#endif
 }
 
 void row_norms(int64_t rows, int64_t width, const float* x, float* norms) {

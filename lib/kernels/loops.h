@@ -200,6 +200,8 @@ struct AdamBuffers {
 
 struct FlatUpdate {
   void (*adam)(const AdamStep& step, const AdamBuffers& buffers, int64_t n);
+  /// To float32, past the caches. @param y aligned to 64 bytes, n a multiple of 16
+  void (*widen)(int64_t n, const Half* x, float* y);
   /// The norm of each row of x. @param x [rows, width]
   void (*row_norms)(int64_t rows, int64_t width, const float* x, float* norms);
 };

@@ -288,7 +288,7 @@ constexpr Table kTable = {
      &weights_of_tiles,
      &tile_product,
      &tile_gradient},
-    {&adam, &row_norms},
+    {&adam, &widen, &row_norms},
 };
 
 }  // namespace

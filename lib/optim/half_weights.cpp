@@ -7,6 +7,8 @@
 
 #include <utility>
 
+#include "kernels/flat_update.h"
+
 namespace dalle2 {
 namespace {
 
@@ -22,7 +24,7 @@ class FromHalf : public torch::autograd::Node {
     if (at::GradMode::is_enabled()) return {grad.to(at::kFloat)};  // it will be derived again
     at::Tensor place = gradients_.place_of(number_);
     if (!place.defined()) return {grad.to(at::kFloat)};
-    place.copy_(grad);
+    copy_from_half_(place, grad);
     torch::autograd::variable_list found;
     found.push_back(std::move(place));  // the only reference, so that nobody copies it
     return found;

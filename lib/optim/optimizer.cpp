@@ -118,6 +118,20 @@ void Optimizer::build_calls(const std::vector<bool>& active) {
     }
     add_range(call_for(decay_of_[first]), first, last);
   }
+  left_alone_.clear();
+  std::vector<FlatSlice> updated;
+  for (const Call& call : calls_) {
+    updated.insert(updated.end(), call.ranges.begin(), call.ranges.end());
+  }
+  std::sort(updated.begin(), updated.end(), [](const FlatSlice& a, const FlatSlice& b) {
+    return a.begin < b.begin;
+  });
+  updated.push_back({slice_.end, slice_.end});
+  int64_t end = slice_.begin;
+  for (const FlatSlice& range : updated) {
+    if (range.begin > end) left_alone_.push_back({end, range.begin});
+    end = range.end;
+  }
   // Of a slice: it may have nothing of a kind.
   std::erase_if(calls_, [](const Call& call) { return call.ranges.empty(); });
   active_ = active;
@@ -177,10 +191,8 @@ void Optimizer::step(FlatGradients& gradients,
   }
 }
 
-bool Optimizer::takes_companions(const FlatGradients& gradients) const {
-  const std::vector<bool>& received = gradients.received();
-  return uses_cpu_algorithms(values_.device()) && slice_.length() == values_.numel() &&
-         std::find(received.begin(), received.end(), false) == received.end();
+bool Optimizer::takes_companions() const {
+  return uses_cpu_algorithms(values_.device()) && slice_.length() == values_.numel();
 }
 
 void Optimizer::step_with(const UpdateCompanions& companions,
@@ -226,6 +238,10 @@ void Optimizer::update_on_cpu(const at::Tensor& grads,
     }
   }
   torch::autograd::impl::bump_version(values_);  // as an operation of ATen would
+  if (!companions.average.defined()) return;
+  for (const FlatSlice& rest : left_alone_) {
+    rest.of(companions.average).lerp_(rest.of(values_), companions.average_weight);
+  }
 }
 
 bool Optimizer::is_finite() const {

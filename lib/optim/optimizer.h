@@ -59,9 +59,10 @@ class Optimizer {
             const std::optional<at::Tensor>& grad_divisor = std::nullopt,
             const std::optional<at::Tensor>& found_inf = std::nullopt);
 
-  /// Whether step() can take companions with it: it updates all parameters, on the CPU.
-  bool takes_companions(const FlatGradients& gradients) const;
-  /// step() with companions, which are left alone where found_inf is 1.
+  /// Whether step_with() can be called: all moments are here, on the CPU.
+  bool takes_companions() const;
+  /// step() with companions: the average takes in all parameters, the halves those that are updated. Where found_inf is 1 all are left
+  /// alone.
   void step_with(const UpdateCompanions& companions,
                  FlatGradients& gradients,
                  double lr,
@@ -120,7 +121,8 @@ class Optimizer {
   std::vector<int64_t> steps_;
   std::vector<ParameterGroup> groups_;
   std::vector<Call> calls_;
-  std::vector<bool> active_;  // what calls_ was built for; empty: not built
+  std::vector<FlatSlice> left_alone_;  // by the calls
+  std::vector<bool> active_;           // what calls_ was built for; empty: not built
 };
 
 }  // namespace dalle2

@@ -253,7 +253,7 @@ void TrainedPart::update_weights(double lr,
                                  const at::Tensor& divisor,
                                  const at::Tensor& found_inf) {
   has_averaged_ = false;
-  if (after_step || !optimizer.takes_companions(gradients)) {
+  if (after_step || !optimizer.takes_companions()) {
     return optimizer.step(gradients, lr, divisor, found_inf);
   }
   UpdateCompanions companions;

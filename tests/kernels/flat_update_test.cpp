@@ -110,6 +110,26 @@ TEST_CASE("an update has the same bits with and without company, and cut anywher
   CHECK(at::equal(alone.average, untouched));
 }
 
+TEST_CASE("a copy out of half precision has the values of copy_, whatever the layout") {
+  torch::manual_seed(8);
+  const at::Tensor flat = torch::zeros({1 << 18});
+  for (const bool last : {false, true}) {
+    for (const int64_t channels : {3, 32, 64}) {  // 3: too few
+      const at::Tensor from =
+          torch::randn({48, channels, 3, 3})
+              .to(at::kBFloat16)
+              .contiguous(last ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous);
+      at::Tensor to = flat.narrow(0, 16, from.numel()).as_strided(from.sizes(), from.strides(), 16);
+      copy_from_half_(to, from);
+      CHECK(at::equal(to, from.to(at::kFloat)));
+      to = flat.narrow(0, 16, from.numel()).view({48, 3, 3, channels}).permute({0, 3, 1, 2});
+      copy_from_half_(to, from);
+      CHECK(at::equal(to, from.to(at::kFloat)));
+    }
+  }
+  CHECK(flat.narrow(0, 0, 16).abs().sum().item<float>() == 0);
+}
+
 TEST_CASE("the norms of rows are LibTorch's, and NaN and infinity show in them") {
   torch::manual_seed(4);
   const at::Tensor x =
