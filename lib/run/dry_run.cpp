@@ -184,7 +184,7 @@ at::Device check_start(DryRunPlan& plan,
       log_warning(
           "track",
           "the run itself would start from {}; in {} it would rename what an earlier run "
-          "left: {}\n  To resume that run, use its config with auto_resume.",
+          "left: {}\n  To resume that run, use its config with /tracker/log/auto_resume and /tracker/load.",
           tracker.can_recall() && tracker.loads_from_afar() ? "the file of /tracker/load" : "zero",
           config.data_path,
           short_list(earlier));

@@ -505,7 +505,7 @@ void Tracker::claim(const std::string& path, bool checkpoint, bool must_write) {
   if (!now) return;
   if (!log_file_) renamed_.emplace_back(*now, path);
   log_warning("track",
-              "{} belongs to an earlier run; it is kept as {}{}",
+              "{} is not this run's; it is kept as {}{}",
               path,
               *now,
               checkpoint ? how_to_go_on(*now) : "");

@@ -37,7 +37,9 @@ TEST_CASE("the rules of the data section are enforced") {
                    R"("ColorJitter" "RandomRotation" "ToTensor"; did you mean "ToTensor"?)"});
   expect_problems({R"(/data/preprocessing={"ToTensor": false})"},
                   {"/data/preprocessing: ToTensor is missing: pictures cannot be made "
-                   R"(into a batch without it; add "ToTensor": true as the last transform)"});
+                   R"(into a batch without it; add "ToTensor": true as the last transform)",
+                   "warning: /data/preprocessing/ToTensor: false switches the transform off (the "
+                   "reference applies it all the same)"});
   expect_problems({R"(/data/preprocessing={"RandomResizedCrop": true, "ToTensor": true})"},
                   {"/data/preprocessing/RandomResizedCrop/size: required, but missing"});
   expect_problems({R"(/data/preprocessing={"Resize": 32, "ToTensor": true})"},

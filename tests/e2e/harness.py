@@ -115,7 +115,7 @@ def checkpoint_content(path, cwd):
     """Every tensor of a checkpoint as (dtype, bytes) by its name, and every other value but the config, which names its
     files, and the id of the run."""
     out = pathlib.Path(cwd) / "content.safetensors"
-    run("convert", path, out, cwd=cwd, check=0)
+    run("convert", path, out, "--overwrite", cwd=cwd, check=0)
     content = out.read_bytes()
     length = int.from_bytes(content[:8], "little")
     header = json.loads(content[8:8 + length])

@@ -98,7 +98,7 @@ class Init(EndToEnd):
             write_white(self.dir / f"mine/{number:02}.png", 20 if number == 7 else 70)
         said = "found: 1 of 40 pictures is smaller than the run's 64 px: the run enlarges it. Remove it, or choose another size with --image-size"
         shown = self.init("mine")
-        self.assertIn("40 pictures; 40 pictures looked at: 0 with a caption, shortest side 20 px", shown)
+        self.assertIn("40 pictures; 40 pictures looked at: 40 usable, 0 with a caption; shortest side 20 px", shown)
         self.assertIn(said, shown)
         self.assertEqual(self.read("decoder.json")["decoder"]["image_size"], 64)
         self.dry_run("decoder.json")

@@ -277,7 +277,7 @@ class Kill(EndToEnd):
             names = sorted(path.relative_to(self.dir / mode) for path in (self.dir / mode).rglob("*.pth"))
             tensors[mode] = {}
             for name in names:
-                run("convert", self.dir / mode / name, "x.safetensors", cwd=self.dir, check=0)
+                run("convert", self.dir / mode / name, "x.safetensors", "--overwrite", cwd=self.dir, check=0)
                 content = (self.dir / "x.safetensors").read_bytes()
                 (length,) = struct.unpack("<Q", content[:8])
                 header = json.loads(content[8:8 + length])

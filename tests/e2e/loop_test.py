@@ -15,7 +15,7 @@ BATCH = 4
 def values_of(tensor, path, cwd):
     """The float32 values of a checkpoint's tensor."""
     out = pathlib.Path(cwd) / "values.safetensors"
-    run("convert", path, out, cwd=cwd, check=0)
+    run("convert", path, out, "--overwrite", cwd=cwd, check=0)
     content = out.read_bytes()
     length = int.from_bytes(content[:8], "little")
     begin, end = json.loads(content[8:8 + length])[tensor]["data_offsets"]

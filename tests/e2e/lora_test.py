@@ -51,7 +51,7 @@ def tensors_of(path, cwd):
     """Bytes of every tensor of a safetensors file, or of what a .pth file becomes, by its name in the decoder."""
     path = pathlib.Path(cwd) / path
     if path.suffix != ".safetensors":
-        run("convert", path, path.with_suffix(".all.safetensors"), cwd=cwd, check=0)
+        run("convert", path, path.with_suffix(".all.safetensors"), "--overwrite", cwd=cwd, check=0)
         path = path.with_suffix(".all.safetensors")
     content = path.read_bytes()
     length = struct.unpack("<Q", content[:8])[0]
@@ -127,7 +127,7 @@ class Lora(EndToEnd):
 
         for naming in ("unet-peft", "old"):
             run("convert", "lora/lora.safetensors", f"{naming}.safetensors", "--lora-naming", naming, cwd=self.dir, check=0)
-            run("convert", f"{naming}.safetensors", "back.safetensors", "--lora-naming", "unet", cwd=self.dir, check=0)
+            run("convert", f"{naming}.safetensors", "back.safetensors", "--lora-naming", "unet", "--overwrite", cwd=self.dir, check=0)
             self.assertNotEqual(set(tensors_of(f"{naming}.safetensors", self.dir)), set(adapters))
             self.assertEqual(tensors_of("back.safetensors", self.dir), adapters)
         wrong = run("convert", "lora/lora.safetensors", "x.safetensors", "--lora-naming", "peft", cwd=self.dir, check=3)

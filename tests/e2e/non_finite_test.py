@@ -18,7 +18,7 @@ HUGE = 3e38  # finite, so the loader passes it, but no product with it is
 def saved(path, cwd):
     """The float32 tensors of a checkpoint by name, and every other value."""
     out = pathlib.Path(cwd) / "saved.safetensors"
-    run("convert", path, out, cwd=cwd, check=0)
+    run("convert", path, out, "--overwrite", cwd=cwd, check=0)
     content = out.read_bytes()
     length = int.from_bytes(content[:8], "little")
     header = json.loads(content[8:8 + length])

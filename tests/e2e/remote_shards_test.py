@@ -24,7 +24,7 @@ class RemoteShards(harness.EndToEnd):
 
     def weights(self, out):
         """The averaged weights, without the config that lies beside them."""
-        harness.run("convert", self.dir / out / "latest.pth", self.dir / f"{out}.safetensors", "--ema",
+        harness.run("convert", self.dir / out / "latest.pth", self.dir / f"{out}.safetensors", "--ema", "--overwrite",
                     cwd=self.dir, check=0)
         content = (self.dir / f"{out}.safetensors").read_bytes()
         end = 8 + int.from_bytes(content[:8], "little")

@@ -21,7 +21,7 @@ def digest(path):
 def weights(path, cwd):
     """Every tensor of a checkpoint by name, through our own inspect and convert."""
     out = pathlib.Path(cwd) / (pathlib.Path(path).stem + ".weights.safetensors")
-    run("convert", path, out, cwd=cwd, check=0)
+    run("convert", path, out, "--overwrite", cwd=cwd, check=0)
     content = out.read_bytes()
     length = int.from_bytes(content[:8], "little")
     header = json.loads(content[8:8 + length])
@@ -116,7 +116,7 @@ class Training(EndToEnd):
         self.assertEqual([name for name in names if name.startswith("ema")], [])
         self.assertNotIn("EMA Decay", (self.dir / "out/log.jsonl").read_text())
 
-    def test_a_conversion_replaces_no_file_but_an_earlier_one(self):
+    def test_a_conversion_replaces_no_file_without_overwrite(self):
         self.train(self.config())
         (self.dir / "thesis.pth").write_text("of years")
         before = weights(self.dir / "out/latest.pth", self.dir)
@@ -125,8 +125,10 @@ class Training(EndToEnd):
             self.assertIn(f"OUT {out}: {text}", run("convert", "out/model.pth", out, cwd=self.dir, check=2).stderr)
         self.assertEqual((self.dir / "thesis.pth").read_text(), "of years")
         self.assertEqual(weights(self.dir / "out/latest.pth", self.dir), before)
-        for out, options in (("thesis.pth", ["--overwrite"]), ("a.safetensors", []), ("a.safetensors", [])):
-            run("convert", "out/model.pth", out, *options, cwd=self.dir, check=0)
+        run("convert", "out/model.pth", "a.safetensors", cwd=self.dir, check=0)
+        self.assertIn("OUT a.safetensors: the file exists", run("convert", "out/model.pth", "a.safetensors", cwd=self.dir, check=2).stderr)
+        for out in ("thesis.pth", "a.safetensors"):
+            run("convert", "out/model.pth", out, "--overwrite", cwd=self.dir, check=0)
 
     def test_a_config_that_a_killed_start_left_is_the_runs(self):
         done = run("--config", self.config(), cwd=self.dir, env={"DALLE2_FAIL_AT": "open:6:abort"})
@@ -135,7 +137,7 @@ class Training(EndToEnd):
         self.assertFalse((self.dir / "out/checkpoint.pth").exists())
         self.train(self.config())
         again = self.train(self.config(), "--set=/train/epochs=2")
-        self.assertNotIn("belongs to an earlier run", again.stdout + again.stderr)
+        self.assertNotIn("is not this run's", again.stdout + again.stderr)
         self.assertFalse((self.dir / "out/decoder_config.1.json").exists())
 
     def test_a_resume_at_the_end_trains_nothing(self):

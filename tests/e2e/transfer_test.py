@@ -526,8 +526,8 @@ class Reference(Services):
             with environment(hub.env(HF_HOME=str(self.dir / "home"))):
                 printed = run_reference(HUB_EXCHANGE, self.dir / "cache", self.dir / "out/model.pth", cwd=self.dir)
             self.assertEqual(printed.split()[-1], sha256(self.content()))
-            done = run("convert", f"hf://{REPO}/by/python.pth", "python.safetensors", cwd=self.dir, env=env, check=0)
-            ours = run("convert", "out/model.pth", "ours.safetensors", cwd=self.dir, check=0)
+            done = run("convert", f"hf://{REPO}/by/python.pth", "python.safetensors", "--overwrite", cwd=self.dir, env=env, check=0)
+            ours = run("convert", "out/model.pth", "ours.safetensors", "--overwrite", cwd=self.dir, check=0)
             self.assertEqual(self.content("python.safetensors"), self.content("ours.safetensors"), done.stdout + ours.stdout)
 
     def test_the_real_s3_client_and_ours_read_each_other_by_the_reference(self):
@@ -539,8 +539,8 @@ class Reference(Services):
                 (self.dir / "large").write_bytes(os.urandom(12 << 20))
                 printed = run_reference(S3_EXCHANGE, store.url, self.dir / "out/model.pth", self.dir / "large", cwd=self.dir)
             self.assertEqual(printed.split()[-1], sha256(self.content()))
-            run("convert", "s3://my-bucket/by/python.pth", "python.safetensors", cwd=self.dir, env=env, check=0)
-            run("convert", "out/model.pth", "ours.safetensors", cwd=self.dir, check=0)
+            run("convert", "s3://my-bucket/by/python.pth", "python.safetensors", "--overwrite", cwd=self.dir, env=env, check=0)
+            run("convert", "out/model.pth", "ours.safetensors", "--overwrite", cwd=self.dir, check=0)
             self.assertEqual(self.content("python.safetensors"), self.content("ours.safetensors"))
             self.assertEqual(store.faults, [])
 

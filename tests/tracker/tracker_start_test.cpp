@@ -80,7 +80,7 @@ TEST_CASE("a finished run whose auto_resume.json is gone keeps every file") {
             "model.1.pth, log.1.jsonl, images.1, targets.1.json\n"
             "  To resume from it instead, stop this run and set /tracker/load to {\"load_from\": "
             "\"local\", \"file_path\": \"data/checkpoint.1.pth\"}.") == 1);
-  CHECK(run.log.count("best.pth belongs to an earlier run; it is kept as best.1.pth") == 1);
+  CHECK(run.log.count("best.pth is not this run's; it is kept as best.1.pth") == 1);
   CHECK(run.log.count("To resume from it instead") == 1);
 }
 
@@ -171,7 +171,7 @@ TEST_CASE("a run that goes on replaces its own files and no others") {
   CHECK(file("best.1.pth") == "another's");
   CHECK_FALSE(fs::exists("latest_7.1.pth"));
   CHECK_FALSE(fs::exists("data/log.1.jsonl"));
-  CHECK(run.log.count("belongs to an earlier run") == 1);
+  CHECK(run.log.count("is not this run's") == 1);
 }
 
 TEST_CASE("a run that was begun before there were records goes on as it did") {

@@ -41,6 +41,10 @@ void Faults::throw_if_any(const std::string& origin) const {
   if (errors_.size() > kMostLines) {
     text += fmt::format("\n  and {} more", errors_.size() - kMostLines);
   }
+  constexpr size_t kMostWarnings = 5;
+  for (size_t i = 0; i < std::min(warnings_.size(), kMostWarnings); ++i) {
+    text += "\n  warning: " + fault_line(warnings_[i]);
+  }
   throw ConfigError("{}", text);
 }
 

@@ -29,8 +29,8 @@ class Faults {
   bool has_error_under(const std::string& pointer) const;
   /// Makes each warning an error (`--strict`): what was ignored is refused.
   void promote_warnings();
-  /// @throws ConfigError "ORIGIN: N problems\n  /pointer: text\n...", at most 50 lines; nothing if
-  /// none
+  /// @throws ConfigError "ORIGIN: N problems\n  /pointer: text\n...", at most 50 lines and a few warnings;
+  /// nothing if there is no error
   void throw_if_any(const std::string& origin) const;
 
  private:

@@ -26,7 +26,9 @@ Json value_of_assignment(const std::string& pointer, const std::string& text) {
   JsonRules rules = kConfigRules;
   rules.comments = false;
   ParsedJson parsed = parse_untrusted_json(text, rules);
-  if (parsed.is_no_json) return text;
+  // A template may begin with {}.
+  const bool is_meant_as_json = text.starts_with("[") || text.starts_with("{\"");
+  if (parsed.is_no_json && !is_meant_as_json) return text;
   if (!parsed.is_right()) refuse(parsed.fault);
   return std::move(parsed.value);
 }

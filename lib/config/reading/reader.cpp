@@ -42,6 +42,20 @@ bool names_login(const std::string& key) {
   return std::find(kWords.begin(), kWords.end(), lower_case(key)) != kWords.end();
 }
 
+/// A key of this program for one of others: "lr" for "learning_rate".
+std::string word_for(const std::string& key, const std::vector<std::string>& known) {
+  constexpr std::array<std::pair<const char*, const char*>, 6> kOthers = {{{"learning_rate", "lr"},
+                                                                           {"num_epochs", "epochs"},
+                                                                           {"n_epochs", "epochs"},
+                                                                           {"max_epochs", "epochs"},
+                                                                           {"weight_decay", "wd"},
+                                                                           {"bs", "batch_size"}}};
+  for (const auto& [other, own] : kOthers) {
+    if (key == other && std::find(known.begin(), known.end(), own) != known.end()) return own;
+  }
+  return key;
+}
+
 /// The argument that a transform cannot do without; null if there is none.
 const char* required_argument(TransformKind kind) {
   switch (kind) {
@@ -112,7 +126,7 @@ void Reader::unknown_key(const std::string& key,
                          UnknownKeys policy,
                          std::span<const MovedKey> moved) {
   const std::string at = pointer + "/" + pointer_part(key);
-  const std::string near = guess(key, known);
+  const std::string near = guess(word_for(key, known), known);
   const auto moved_key =
       std::find_if(moved.begin(), moved.end(), [&](const MovedKey& m) { return m.key == key; });
   const std::string place =

@@ -11,7 +11,9 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/public_url.h"
+#include "base/text.h"
 #include "data/embeddings/row_order.h"
 #include "data/names_hash.h"
 #include "data/pictures/planes.h"
@@ -100,6 +102,13 @@ PriorDataset::PriorDataset(const PriorDataConfig& config,
     texts_ = table(config.text_url, "/data/text_url", {prior.image_embed_dim});
     encodings_ =
         table(config.text_encodings_url, "/data/text_encodings_url", {0, prior.image_embed_dim});
+    const int64_t tokens = encodings_ ? encodings_->row_shape().front() : 0;
+    if (tokens > prior.net.text_len()) {
+      log_warning("data",
+                  "/prior/net/max_text_len is {}, and the text encodings have {}: the rest is cut",
+                  prior.net.text_len(),
+                  counted(tokens, "token"));
+    }
   }
   if (!images_) {
     if (!captions_->has_pictures()) {

@@ -301,7 +301,8 @@ void DecoderImpl::check_conditions(bool needs_image_embeds,
   if (plan_.text_conditioned() && !text_encodings.defined()) {
     throw DataError(
         "text encodings: expected [batch, length, width], got none\n  A unet has "
-        "cond_on_text_encodings: give the decoder text encodings.");
+        "cond_on_text_encodings: give the decoder text encodings (with `sample`: "
+        "--text-encodings).");
   }
   if (!plan_.text_conditioned() && text_encodings.defined()) {
     throw DataError(

@@ -98,7 +98,7 @@ ConfigChanges compare_config(const Cursor& root,
     throw ConfigError(
         "{}: the config gives this checkpoint's weights or data another meaning:\n  {}\n  Use the "
         "values it was made with, begin a new run in another /tracker/data_path (and with other targets in /tracker/save), or "
-        "set /train/allow_changed_config to true if that is what you want.",
+        "set /train/allow_changed_config to true if that is what you want and the weights still fit.",
         root.where(),
         list);
   }

@@ -136,9 +136,10 @@ ShardSurvey survey_shards(const std::string& folder) {
 std::string describe(const ShardSurvey& survey) {
   const std::string all =
       survey.pictures > 0 ? counted(survey.pictures, "picture") : counted(survey.count, "shard");
-  return fmt::format("{}; {} looked at: {} with a caption, shortest side {} px",
+  return fmt::format("{}; {} looked at: {} usable, {} with a caption; shortest side {} px",
                      all,
-                     counted(survey.usable, "picture"),
+                     counted(survey.samples, "picture"),
+                     with_commas(survey.usable),
                      with_commas(survey.with_caption),
                      survey.short_sides.front());
 }

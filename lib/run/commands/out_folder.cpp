@@ -54,9 +54,6 @@ void check_new_weights(const std::string& option, const std::string& path, bool 
   if (overwrite || !std::filesystem::is_regular_file(path, ignored)) return;
   const bool is_recorded_file = is_recorded(path);
   const CheckedFile found = check_file(path);
-  // A run saves and resumes .pth files; a conversion to safetensors is made again and again.
-  const bool is_safetensors = std::filesystem::path(path).extension() == ".safetensors";
-  if (is_safetensors && !is_recorded_file && !found.kind.empty()) return;
   if (!is_recorded_file && found.resume == Resume::kNo) check_new_file(option, path, overwrite);
   throw ConfigError(
       "{} {}: is a file of a run, which may be the only one to resume from\n"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include <cstdio>
 
+#include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "data/shards/pack.h"
@@ -27,6 +28,9 @@ ExitCode run_shards_make(const ShardsMakeCommand& command) {
                   });
   log_live("");
   for (const std::string& line : describe_pack(report)) std::printf("%s\n", line.c_str());
+  if (!report.stopped && report.packed == 0) {
+    throw DataError("{}: not one usable picture, so no shard was written", command.from_folder);
+  }
   if (!report.stopped) std::printf("next: dalle2-train init %s\n", command.out_folder.c_str());
   return report.stopped ? ExitCode::kStopped : ExitCode::kDone;
 }

@@ -104,8 +104,12 @@ bool RunSession::stop_asked() {
   progress_.finish();
   end_quiet();
   log_info("train",
-           "{}: saving and stopping; run the same command again to resume",
-           signal_name(static_cast<int>(signal)));
+           "{}: saving and stopping; {}",
+           signal_name(static_cast<int>(signal)),
+           tracker_.resumes_by_itself()
+               ? "run the same command again to resume"
+               : "to resume, set /tracker/log/auto_resume to true and /tracker/load to the saved "
+                 "checkpoint");
   return true;
 }
 

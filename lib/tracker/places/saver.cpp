@@ -164,6 +164,18 @@ class LocalSaver : public Saver {
           other,
           save_type_name(targets().save_type));
     }
+    // The first name below data_path, whether of a file or of a folder.
+    const fs::path below = path.lexically_relative(fs::absolute(data_path).lexically_normal());
+    const std::string name = below.empty() ? "" : below.begin()->string();
+    const bool is_own = std::find(std::begin(kRecordsOfARun), std::end(kRecordsOfARun), name) !=
+                            std::end(kRecordsOfARun) ||
+                        (name.ends_with("_config.json") && name == below);
+    if (!is_own) return;
+    throw ConfigError(
+        "/tracker/save: '{}' is a place of the run's own files, a {} cannot be saved there: choose "
+        "another path",
+        filled.target,
+        save_type_name(targets().save_type));
   }
 };
 

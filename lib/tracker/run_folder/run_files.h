@@ -23,4 +23,18 @@ inline constexpr const char* kClearedFolder = ".cleared";
 /// How many records Weights & Biases has.
 inline constexpr const char* kWandbMarkFile = "wandb_mark.json";
 
+/// What a run writes itself besides its checkpoints; no target of a saver.
+inline constexpr const char* kRecordsOfARun[] = {"auto_resume.json",
+                                                 "run.lock",
+                                                 kLogFile,
+                                                 kRecordFile,
+                                                 kWandbMarkFile,
+                                                 kImagesFolder,
+                                                 kResultsFolder,
+                                                 kAveragesFolder,
+                                                 kOutboxFolder,
+                                                 kClearedFolder,
+                                                 "tensorboard",
+                                                 "wandb"};
+
 }  // namespace dalle2

@@ -389,6 +389,13 @@ void RunLock::refresh() {
     try {
       create(place_.key, path_, content_);  // somebody removed it
     } catch (const Error&) {                // the disk fails: the run will tell of it
+      std::error_code error;
+      if (!std::filesystem::exists(place_.folder, error) && !std::exchange(told_gone_, true)) {
+        log_error("track",
+                  "{} was removed or renamed while this process writes there: what it has logged "
+                  "since is lost\n  Stop it, put the folder back, and start again.",
+                  place_.folder);
+      }
     }
     return;
   }

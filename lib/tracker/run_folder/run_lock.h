@@ -100,6 +100,7 @@ class RunLock {
   bool made_folder_ = false;
   bool stays_ = false;  // a process that could not be asked has held it, and may wake
   std::optional<LockFile> waited_for_;  // as it was when the wait began
+  bool told_gone_ = false;
   std::atomic<bool> lost_ = false;
   std::mutex mutex_;  // of what follows, and of what refresh() does
   std::condition_variable wake_;
