@@ -196,7 +196,7 @@ std::string json_error_text(const Json::exception& error) {
   if (text.size() > kMost) return as_utf8(text.substr(0, kMost)) + "...";
   const bool is_after_comma = text.ends_with("unexpected '}'; expected string literal") ||
                               text.ends_with("unexpected ']'; expected '[', '{', or a literal");
-  return is_after_comma ? text + "; remove the comma before it" : text;
+  return is_after_comma ? text + "; remove the comma, if one stands before it" : text;
 }
 
 std::string pointer_part(const std::string& key) {

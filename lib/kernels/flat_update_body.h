@@ -19,8 +19,8 @@ void adam_with(const AdamStep& step, const AdamBuffers& buffers, int64_t n) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
     const float grad = grads[i] * s.grad_factor;
-    const float first = exp_avg[i] + (1.0f - s.beta1) * (grad - exp_avg[i]);
-    const float second = exp_avg_sq[i] * s.beta2 + (1.0f - s.beta2) * grad * grad;
+    const float first = exp_avg[i] + s.taken1 * (grad - exp_avg[i]);
+    const float second = exp_avg_sq[i] * s.beta2 + s.taken2 * grad * grad;
     const float root = std::sqrt(second) * s.root_factor + s.eps;
     const float weight = weights[i] * s.kept - s.step_size * first / root;
     exp_avg[i] = first;

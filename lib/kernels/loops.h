@@ -179,11 +179,12 @@ struct Winograd {
 
 /// One update by Adam, or AdamW (Loshchilov & Hutter 2019, algorithm 2), with its t-th step's corrections of bias.
 struct AdamStep {
-  float grad_factor;   ///< what gradients are multiplied by first
-  float kept;          ///< 1 - lr weight_decay: what the weights are multiplied by
-  float beta1, beta2;  ///< decays of the moments
-  float step_size;     ///< lr / (1 - beta1^t)
-  float root_factor;   ///< 1 / sqrt(1 - beta2^t)
+  float grad_factor;    ///< what gradients are multiplied by first
+  float kept;           ///< 1 - lr weight_decay: what the weights are multiplied by
+  float taken1;         ///< 1 - beta1: the share of the gradient in the first moment
+  float beta2, taken2;  ///< of the second moment, and 1 - beta2
+  float step_size;      ///< lr / (1 - beta1^t)
+  float root_factor;    ///< 1 / sqrt(1 - beta2^t)
   float eps;
   float average_weight;  ///< the share of the new weights in their average
 };

@@ -59,7 +59,7 @@ int64_t HalfWeights::version() const {
 }
 
 void HalfWeights::refresh() {
-  if (copied_version_ == version()) return;
+  if (is_fresh()) return;
   const torch::NoGradGuard no_grad;
   halves_.copy_(values_);
   are_fresh();

@@ -24,6 +24,7 @@ class HalfWeights : public HalfWeightSource {
   /// [parameter_span] the copies, in the layout of the flat buffer. Who writes the weights into them calls are_fresh().
   const at::Tensor& values() const { return halves_; }
   void are_fresh() { copied_version_ = version(); }
+  bool is_fresh() const { return copied_version_ == version(); }
   at::Tensor half_of(const at::Tensor& weight) override;
 
   /// A forward pass of this thread with these weights.

@@ -186,6 +186,7 @@ void Optimizer::step(FlatGradients& gradients,
       update([](auto&&... arguments) { at::_fused_adam_(arguments...); });
     }
   }
+  torch::autograd::impl::bump_version(values_);  // LibTorch's fused updates do not
   if (!found_inf) {
     count_update();
   }
@@ -222,8 +223,9 @@ void Optimizer::update_on_cpu(const at::Tensor& grads,
       loops::AdamStep step = {};
       step.grad_factor = static_cast<float>(grad_factor);
       step.kept = static_cast<float>(1.0 - lr * call.weight_decay);
-      step.beta1 = static_cast<float>(options_.beta1);
+      step.taken1 = static_cast<float>(1.0 - options_.beta1);
       step.beta2 = static_cast<float>(options_.beta2);
+      step.taken2 = static_cast<float>(1.0 - options_.beta2);
       step.step_size = static_cast<float>(lr / (1.0 - std::pow(options_.beta1, t)));
       step.root_factor = static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(options_.beta2, t)));
       step.eps = static_cast<float>(options_.eps);
@@ -237,7 +239,7 @@ void Optimizer::update_on_cpu(const at::Tensor& grads,
                     part(companions.halves, range)});
     }
   }
-  torch::autograd::impl::bump_version(values_);  // as an operation of ATen would
+  torch::autograd::impl::bump_version(values_);
   if (!companions.average.defined()) return;
   for (const FlatSlice& rest : left_alone_) {
     rest.of(companions.average).lerp_(rest.of(values_), companions.average_weight);

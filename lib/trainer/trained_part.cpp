@@ -263,7 +263,8 @@ void TrainedPart::update_weights(double lr,
     companions.average_weight = *share;
     has_averaged_ = true;
   }
-  const bool has_halves = half_weights && half_weights->values().scalar_type() == at::kBFloat16;
+  const bool has_halves = half_weights && half_weights->is_fresh() &&
+                          half_weights->values().scalar_type() == at::kBFloat16;
   if (has_halves) companions.halves = half_weights->values();
   optimizer.step_with(companions, gradients, lr, divisor, found_inf);
   if (has_halves) half_weights->are_fresh();

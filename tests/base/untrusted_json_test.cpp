@@ -50,10 +50,11 @@ TEST_CASE("what is no JSON is told by line and column") {
         "separator - unexpected number literal; expected ':'");
   CHECK(fault_of("{\"a\": 1,}") ==
         "not valid JSON: parse error at line 1, column 9: syntax error while parsing object key - "
-        "unexpected '}'; expected string literal; remove the comma before it");
-  CHECK(fault_of("[1,]") ==
-        "not valid JSON: parse error at line 1, column 4: syntax error while parsing value - "
-        "unexpected ']'; expected '[', '{', or a literal; remove the comma before it");
+        "unexpected '}'; expected string literal; remove the comma, if one stands before it");
+  CHECK(
+      fault_of("[1,]") ==
+      "not valid JSON: parse error at line 1, column 4: syntax error while parsing value - "
+      "unexpected ']'; expected '[', '{', or a literal; remove the comma, if one stands before it");
   CHECK(fault_of(std::string("{}\0x", 4)) == "not valid JSON: a NUL byte at offset 2");
   CHECK(fault_of("[1e999]") == "not valid JSON: number overflow parsing '1e999'");
   CHECK(fault_of("// c\n1").find("not valid JSON: ") == 0);

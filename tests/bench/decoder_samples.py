@@ -43,7 +43,7 @@ def make_decoder(name, timesteps):
     options = config_of(name)["decoder"]
     unets = tuple(Unet(**unet) for unet in options.pop("unets"))
     decoder = Decoder(unet=unets, **options, sample_timesteps=timesteps)
-    for unet in unets:  # which begins with zeros, so that nothing would be drawn
+    for unet in decoder.unets:  # which begin with zeros, so that nothing would be drawn
         torch.nn.init.normal_(unet.to_out.weight, std=0.02)
     return decoder
 

@@ -315,8 +315,8 @@ TEST_CASE("many drops of one reason are told a few times, and counted all") {
   CHECK(run(loader).size() == 1);
   CHECK(loader.dropped() == DropCounts{{"no picture", 250}});
   CHECK(log.count("left out (sample without picture): ") == 3);
-  CHECK(log.count("train: left out 10 times so far (sample without picture), last ") == 1);
-  CHECK(log.count("train: left out 100 times so far (sample without picture), last ") == 1);
+  CHECK(log.count("train: left out 10 times so far (sample without picture), such as ") == 1);
+  CHECK(log.count("train: left out 100 times so far (sample without picture), such as ") == 1);
 }
 
 TEST_CASE("repeated members are left out and named") {

@@ -19,8 +19,9 @@ loops::AdamStep step_of(int64_t t, double divisor) {
   const auto number = static_cast<double>(t);
   return {.grad_factor = static_cast<float>(1 / divisor),
           .kept = static_cast<float>(1 - kLr * kDecay),
-          .beta1 = static_cast<float>(kBeta1),
+          .taken1 = static_cast<float>(1 - kBeta1),
           .beta2 = static_cast<float>(kBeta2),
+          .taken2 = static_cast<float>(1 - kBeta2),
           .step_size = static_cast<float>(kLr / (1 - std::pow(kBeta1, number))),
           .root_factor = static_cast<float>(1 / std::sqrt(1 - std::pow(kBeta2, number))),
           .eps = static_cast<float>(kAdamEps),

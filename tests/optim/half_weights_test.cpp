@@ -6,8 +6,11 @@
 
 #include <catch2/catch.hpp>
 #include <functional>
+#include <optional>
 #include <vector>
 
+#include "kernels/cpu_algorithms.h"
+#include "optim/optimizer.h"
 #include "optim/precision.h"
 
 namespace dalle2 {
@@ -120,6 +123,56 @@ TEST_CASE("copies follow the weights, whichever way these change") {
   expect_fresh();
   training.parameters.parameters()[3].of(training.parameters.values()).fill_(2);  // through a view
   expect_fresh();
+}
+
+TEST_CASE("copies follow an update, by LibTorch's operations and by the CPU's own") {
+  for (const bool plain : {true, false}) {
+    std::optional<PlainAlgorithms> like_a_gpu;
+    if (plain) like_a_gpu.emplace();
+    Training training;
+    Optimizer optimizer(training.parameters, {});
+    for (int step = 0; step < 3; ++step) {
+      training.loss_with_halves().backward();
+      const at::Tensor before = training.halves.values().clone();
+      optimizer.step(training.gradients, 1e-1, torch::ones({}), torch::zeros({}));
+      optimizer.count_update();
+      training.gradients.zero_grad();
+      CHECK_FALSE(training.halves.is_fresh());
+      training.halves.refresh();
+      CHECK_FALSE(at::equal(training.halves.values(), before));
+      CHECK(at::equal(training.halves.values(),
+                      training.parameters.values()
+                          .narrow(0, 0, training.parameters.parameter_span())
+                          .to(at::kBFloat16)));
+    }
+  }
+}
+
+TEST_CASE("an update writes copies and average; a skipped one writes neither") {
+  Training training;
+  Optimizer optimizer(training.parameters, {});
+  const int64_t span = training.parameters.parameter_span();
+  const at::Tensor average = training.parameters.values().narrow(0, 0, span).clone();
+  const at::Tensor wanted = average.clone();
+  for (const bool skipped : {false, true, false}) {
+    training.loss_with_halves().backward();
+    const at::Tensor before = training.parameters.values().clone();
+    const at::Tensor halves_before = training.halves.values().clone();
+    optimizer.step_with(
+        {.average = average, .average_weight = 0.25, .halves = training.halves.values()},
+        training.gradients,
+        1e-2,
+        torch::ones({}),
+        torch::full({}, skipped ? 1.0 : 0.0));
+    if (!skipped) optimizer.count_update();
+    training.gradients.zero_grad();
+    const at::Tensor weights = training.parameters.values().narrow(0, 0, span);
+    CHECK(at::equal(training.parameters.values(), before) == skipped);
+    CHECK(at::equal(training.halves.values(), halves_before) == skipped);
+    CHECK(at::equal(training.halves.values(), weights.to(at::kBFloat16)));
+    if (!skipped) wanted.lerp_(weights, 0.25);  // of what has no gradient, too
+    CHECK(at::allclose(average, wanted, 1e-6, 1e-7));
+  }
 }
 
 TEST_CASE("passes without gradients and other threads of work keep what they had") {

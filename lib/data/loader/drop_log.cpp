@@ -90,7 +90,7 @@ void DropLog::report(const std::string& split, DropCounts& total, DropCounts& ep
     for (int64_t round = 10; round <= known + count; round *= 10) {
       if (round > known) {
         log_warning("data",
-                    "{}: {}, last {}",
+                    "{}: {}, such as {}",
                     split,
                     outcome(reason, fmt::format(" {} times so far", with_commas(round))),
                     texts.back());
