@@ -63,7 +63,8 @@ One JSON file describes a run. The file of a decoder has the keys and defaults o
 - **Comments** (`//` and `/* */`) are allowed. A duplicate key in an object is an error.
 - **Paths** are relative to the working directory.
 - `--set /train/lr=3e-4` changes one value from the command line and overrides the file. The part
-  after `=` is read as JSON or, if it is no valid JSON, as a string. An unknown key is an error.
+  after `=` is read as JSON or, if it is no valid JSON, as a string, unless it begins with `[` or
+  `{"`. An unknown key is an error.
   `--dump-config` prints the resulting config with all defaults.
 - **The reference** in these tables is dalle2-pytorch. "Extension" marks a key that the reference
   does not have. In `train`, `evaluate` and `tracker`, not all such keys are marked.

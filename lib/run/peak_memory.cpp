@@ -94,16 +94,10 @@ PeakMemory peak_memory(const DryRunPlan& plan, const SharedTrainConfig& train, b
   const uint64_t more_code = std::max(process_memory("RssFile"), code) - code;  // that steps load
   const bool offloads = train.use_ema && train.ema.offload && !on_cpu;
   const int64_t averages = average_copies(train) - (offloads ? 1 : 0);
-  // A step of a network casts its weights, and those of the others stay cast (optim/half_weights.h).
+  // Each network's weights stay in half precision, too (optim/half_weights.h), if steps compute in it.
   const bool is_half =
       train.mixed_precision ? *train.mixed_precision != MixedPrecision::no : train.amp;
-  int64_t largest = 0;
-  for (const DryRunPlan::Network& network : plan.networks) {
-    if (network.module) largest = std::max(largest, parameter_bytes(*network.module).trained);
-  }
-  const int64_t halves = is_half && !train.shard_optimizer
-                             ? std::max<int64_t>(0, parameters.trained - largest) / 2
-                             : 0;
+  const int64_t halves = is_half && !train.shard_optimizer ? parameters.trained / 2 : 0;
   const int64_t state = parameters.all + (3 + averages) * parameters.trained + halves;
   // Saving in the background holds a checkpoint and a model file besides.
   const int64_t saved =

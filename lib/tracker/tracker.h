@@ -128,7 +128,9 @@ class Tracker {
   /// Whether the file of /tracker/load has to be fetched before it can be read.
   bool loads_from_afar() const { return source_ != nullptr && source_->is_remote(); }
   /// The same command continues the run, without a change of the config.
-  bool resumes_by_itself() const { return source_ != nullptr && loggers_->auto_resume(); }
+  bool resumes_by_itself() const {
+    return source_ != nullptr && loggers_->auto_resume() && config_.overwrite_data_path;
+  }
 
   /// Before init(), or in its place in a dry run: finds out whether this run would continue with an
   /// earlier one. Writes nothing and locks nothing.

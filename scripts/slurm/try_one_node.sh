@@ -152,8 +152,8 @@ scontrol show job "$job" | grep -q "Restarts=0 " || fail "the cancelled job was 
 
 same() { # NAME: the files of that run hold what Slurm's hold, but for the id of the run
   for file in checkpoint.pth model.pth; do
-    "$program" convert "out/$file" "$file.slurm.safetensors" > /dev/null
-    "$program" convert "$1/out/$file" "$file.$1.safetensors" > /dev/null
+    "$program" convert "out/$file" "$file.slurm.safetensors" --overwrite > /dev/null
+    "$program" convert "$1/out/$file" "$file.$1.safetensors" --overwrite > /dev/null
     for of in slurm "$1"; do
       LC_ALL=C sed -E 's/(run_id[\\]?":[\\]?")[0-9a-f-]{36}/\1/' "$file.$of.safetensors" > "$file.$of"
     done

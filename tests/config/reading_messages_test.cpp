@@ -189,10 +189,6 @@ TEST_CASE("an unknown key is named with the one it may have been meant for") {
        R"(into a batch without it; add "ToTensor": true as the last transform)",
        "warning: /data/preprocessing/Resize/antialias: has no effect: pictures are always "
        "smoothed when shrunk"});
-  expect_problems({"/train/learning_rate=1e-4", "/train/num_epochs=3", "/train/wd=-1"},
-                  {"/train/wd: must be >= 0, got -1",
-                   R"(/train/learning_rate: no such key; did you mean "lr"?)",
-                   R"(/train/num_epochs: no such key; did you mean "epochs"?)"});
 }
 
 TEST_CASE("a key of another section is named with its place") {

@@ -127,6 +127,16 @@ TEST_CASE("an unknown key far from any known one is a warning, with --strict an 
         "  /train/colour: no such key");
 }
 
+TEST_CASE("a key of other programs is a warning that names ours") {
+  nlohmann::json config = nlohmann::json::parse(file_with(kMinimalConfig, {}));
+  config["train"]["learning_rate"] = 1e-4;
+  config["train"]["num_epochs"] = 3;
+  CHECK(parse_decoder_config(config.dump(), "test.json", {}).warnings ==
+        std::vector<std::string>{
+            "/train/learning_rate: no such key, it is ignored; did you mean lr?",
+            "/train/num_epochs: no such key, it is ignored; did you mean epochs?"});
+}
+
 TEST_CASE("options without effect are warned of") {
   const LoadedDecoderConfig loaded =
       read_with({"/decoder/clip_denoised=false",

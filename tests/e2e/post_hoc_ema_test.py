@@ -50,7 +50,7 @@ class PostHocEma(EndToEnd):
             # The files carry their configs, which name their folders: only the weights are compared.
             for out in ("straight", "stopped"):
                 run("ema", "--sigma", 0.05, "--overwrite", f"{out}/averages/{name}", f"{out}.pth", cwd=self.dir, check=0)
-                run("convert", f"{out}.pth", f"{out}.safetensors", cwd=self.dir, check=0)
+                run("convert", f"{out}.pth", f"{out}.safetensors", "--overwrite", cwd=self.dir, check=0)
                 content = (self.dir / f"{out}.safetensors").read_bytes()
                 (self.dir / f"{out}.bin").write_bytes(content[8 + int.from_bytes(content[:8], "little"):])
             self.assertTrue(filecmp.cmp(self.dir / "straight.bin", self.dir / "stopped.bin", shallow=False), name)

@@ -224,6 +224,33 @@ TEST_CASE("a model may not be saved over the run's own checkpoint") {
                     Catch::Contains("keeps its own model.pth"));
 }
 
+TEST_CASE("a saver spares the run's records and folders") {
+  SavingRun run;
+  std::filesystem::create_directories("real");
+  std::filesystem::create_directory_symlink("real", "link");
+  for (const char* target : {"data/log.jsonl",
+                             "data/./targets.json",
+                             "data/auto_resume.json",
+                             "data/run.lock",
+                             "data/decoder_config.json",
+                             "data/outbox/latest.pth",
+                             "data/snapshots/best.pth"}) {
+    INFO(target);
+    CHECK_THROWS_WITH(run.start({saver(target, {})}),
+                      Catch::Contains("is a place of the run's own files"));
+  }
+  CHECK_THROWS_WITH(run.start({saver("data", {})}),
+                    Catch::Contains("'data' is data_path or a folder above it"));
+  CHECK_THROWS_WITH(run.start({saver("data/checkpoint.pth.part", {})}),
+                    Catch::Contains("has the name of an unfinished file"));
+  Tracker tracker = run.start(
+      {saver("data/results/{epoch}.pth", "data/logs/log.jsonl.pth"), saver("link/latest.pth", {})});
+  run.save(tracker, /*is_best=*/true, /*is_latest=*/true);
+  CHECK(run.log.count(LogLevel::kError) == 0);
+  CHECK(read_file("data/logs/log.jsonl.pth") == "checkpoint 1");
+  CHECK(read_file("real/latest.pth") == "checkpoint 1");
+}
+
 TEST_CASE("a saver without any target is refused") {
   SavingRun run;
   CHECK_THROWS_WITH(run.start({saver({}, {})}),

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/secret_words.h"
+#include "base/text.h"
 
 namespace dalle2 {
 namespace {
@@ -44,6 +45,11 @@ void Faults::throw_if_any(const std::string& origin) const {
   constexpr size_t kMostWarnings = 5;
   for (size_t i = 0; i < std::min(warnings_.size(), kMostWarnings); ++i) {
     text += "\n  warning: " + fault_line(warnings_[i]);
+  }
+  if (warnings_.size() > kMostWarnings) {
+    text += fmt::format(
+        "\n  and {}",
+        counted(std::ssize(warnings_) - static_cast<int64_t>(kMostWarnings), "more warning"));
   }
   throw ConfigError("{}", text);
 }

@@ -126,7 +126,7 @@ void Reader::unknown_key(const std::string& key,
                          UnknownKeys policy,
                          std::span<const MovedKey> moved) {
   const std::string at = pointer + "/" + pointer_part(key);
-  const std::string near = guess(word_for(key, known), known);
+  const std::string near = guess(key, known);
   const auto moved_key =
       std::find_if(moved.begin(), moved.end(), [&](const MovedKey& m) { return m.key == key; });
   const std::string place =
@@ -158,9 +158,10 @@ void Reader::unknown_key(const std::string& key,
     }
     faults_.error(at, "no such key; known are: " + keys);
   } else {
-    // Of sections: "training" is no typo of "train", and yet no other word.
+    // Of sections: "training" is no typo of "train", and yet no other word. Of keys: those of other programs.
+    const std::string word = word_for(key, known);
     const auto similar = std::find_if(known.begin(), known.end(), [&](const std::string& name) {
-      return pointer.empty() && key.starts_with(name);
+      return name == word || (pointer.empty() && key.starts_with(name));
     });
     faults_.warn(at,
                  similar == known.end()

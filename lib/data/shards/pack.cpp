@@ -104,6 +104,8 @@ class Packer {
       }
       add(std::move(of_shard));
     }
+    if (report_.packed == 0 && report_.shards_kept == 0)
+      spare.clear();  // they are all that there is
     if (!spare.empty()) check_held_();
     for (const std::string& name : spare) remove_file((fs::path(out_) / name).string());
     report_.removed.insert(report_.removed.end(), spare.begin(), spare.end());

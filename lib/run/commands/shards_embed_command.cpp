@@ -118,13 +118,6 @@ ShardDataConfig data_of(const ShardsEmbedCommand& command, int64_t image_size) {
     data.webdataset_base_url = OneOrMany<std::string>(shards_in_folder(local_path(command.url)));
   } else {
     data.webdataset_base_url = command.url;
-    if (has_url_placeholder(command.url) &&
-        (command.url.starts_with("http://") || command.url.starts_with("https://"))) {
-      throw ConfigError(
-          "SHARDS {}: a web server does not list what {{}} stands for\n  Give the numbers in "
-          "braces, such as {{000000..000099}}.",
-          public_url(command.url));
-    }
   }
   if (const auto fault = shard_url_fault(data.webdataset_base_url))
     throw ConfigError("SHARDS: {}", *fault);
@@ -135,6 +128,13 @@ ShardDataConfig data_of(const ShardsEmbedCommand& command, int64_t image_size) {
 }
 
 ExitCode embed(const ShardsEmbedCommand& command, ProcessGroup& group) {
+  if (has_url_placeholder(command.url) &&
+      (command.url.starts_with("http://") || command.url.starts_with("https://"))) {
+    throw ConfigError(
+        "SHARDS {}: a web server does not list what {{}} stands for\n  Give the numbers in "
+        "braces, such as {{000000..000099}}.",
+        public_url(command.url));
+  }
   ClipEmbeddings embeddings(command, group.world(), public_url(command.url));
   const ShardDataConfig data = data_of(command, embeddings.image_size());
   ShardCopyCounts counts;

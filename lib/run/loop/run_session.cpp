@@ -103,13 +103,14 @@ bool RunSession::stop_asked() {
   stopped_ = true;
   progress_.finish();
   end_quiet();
-  log_info("train",
-           "{}: saving and stopping; {}",
-           signal_name(static_cast<int>(signal)),
-           tracker_.resumes_by_itself()
-               ? "run the same command again to resume"
-               : "to resume, set /tracker/log/auto_resume to true and /tracker/load to the saved "
-                 "checkpoint");
+  log_info(
+      "train",
+      "{}: saving and stopping; {}",
+      signal_name(static_cast<int>(signal)),
+      tracker_.resumes_by_itself()
+          ? "run the same command again to resume"
+          : "to resume, set /tracker/log/auto_resume and /tracker/overwrite_data_path to true, and "
+            "/tracker/load to the saved checkpoint, without only_auto_resume");
   return true;
 }
 

@@ -164,12 +164,30 @@ class LocalSaver : public Saver {
           other,
           save_type_name(targets().save_type));
     }
-    // The first name below data_path, whether of a file or of a folder.
-    const fs::path below = path.lexically_relative(fs::absolute(data_path).lexically_normal());
-    const std::string name = below.empty() ? "" : below.begin()->string();
-    const bool is_own = std::find(std::begin(kRecordsOfARun), std::end(kRecordsOfARun), name) !=
-                            std::end(kRecordsOfARun) ||
-                        (name.ends_with("_config.json") && name == below);
+    std::error_code ignored;
+    const fs::path below =
+        fs::weakly_canonical(path, ignored)
+            .lexically_relative(fs::weakly_canonical(fs::absolute(data_path), ignored));
+    const auto is_one_of = [](const auto& names, const std::string& name) {
+      return std::find(std::begin(names), std::end(names), name) != std::end(names);
+    };
+    const fs::path above = fs::weakly_canonical(fs::absolute(data_path), ignored)
+                               .lexically_relative(fs::weakly_canonical(path, ignored));
+    if (!above.empty() && *above.begin() != "..") {
+      throw ConfigError(
+          "/tracker/save: '{}' is data_path or a folder above it; a file is expected, such as "
+          "{}/latest.pth",
+          filled.target,
+          data_path);
+    }
+    if (path.extension() == ".part") {
+      throw ConfigError(
+          "/tracker/save: '{}' has the name of an unfinished file: choose another name",
+          filled.target);
+    }
+    const std::string file = below.string();
+    const bool is_own = is_one_of(kRecordsOfARun, file) || file.ends_with("_config.json") ||
+                        (!below.empty() && is_one_of(kFoldersOfARun, below.begin()->string()));
     if (!is_own) return;
     throw ConfigError(
         "/tracker/save: '{}' is a place of the run's own files, a {} cannot be saved there: choose "

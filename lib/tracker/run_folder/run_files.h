@@ -24,17 +24,9 @@ inline constexpr const char* kClearedFolder = ".cleared";
 inline constexpr const char* kWandbMarkFile = "wandb_mark.json";
 
 /// What a run writes itself besides its checkpoints; no target of a saver.
-inline constexpr const char* kRecordsOfARun[] = {"auto_resume.json",
-                                                 "run.lock",
-                                                 kLogFile,
-                                                 kRecordFile,
-                                                 kWandbMarkFile,
-                                                 kImagesFolder,
-                                                 kResultsFolder,
-                                                 kAveragesFolder,
-                                                 kOutboxFolder,
-                                                 kClearedFolder,
-                                                 "tensorboard",
-                                                 "wandb"};
+inline constexpr const char* kRecordsOfARun[] = {
+    "auto_resume.json", "run.lock", kLogFile, kRecordFile, kWandbMarkFile};
+/// Folders in which a saver has nothing to put.
+inline constexpr const char* kFoldersOfARun[] = {kOutboxFolder, kClearedFolder, kSnapshotsFolder};
 
 }  // namespace dalle2

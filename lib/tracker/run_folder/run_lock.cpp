@@ -260,6 +260,7 @@ RunLock::RunLock(const LockPlace& place, const LockTimes& times)
   std::error_code error;
   made_folder_ = fs::create_directories(place.folder, error);
   if (error) throw_cannot_make(place.key, place.folder, error.value());
+  if (struct stat made = {}; ::stat(place.folder.c_str(), &made) == 0) folder_inode_ = made.st_ino;
   try {
     while (!acquire()) {
       times_.while_waiting();
@@ -383,19 +384,27 @@ bool RunLock::make() {
   return create(place_.key, path_, content_);  // no links there
 }
 
+/// Says once that the folder is not the one that was locked; after an error nothing is known.
+void RunLock::look_at_folder() {
+  struct stat now = {};
+  const bool is_there = ::stat(place_.folder.c_str(), &now) == 0;
+  if (!is_there && errno != ENOENT) return;
+  if (is_there && now.st_ino == folder_inode_) return;
+  if (std::exchange(told_gone_, true)) return;
+  log_error(
+      "track",
+      "{} was removed or renamed while this process writes there: its open files, such as the "
+      "log, are no longer in it\n  If you renamed it, stop this process and rename it back.",
+      place_.folder);
+}
+
 void RunLock::refresh() {
+  look_at_folder();
   const std::optional<LockFile> file = read_lock(path_);
   if (!file) {
     try {
       create(place_.key, path_, content_);  // somebody removed it
     } catch (const Error&) {                // the disk fails: the run will tell of it
-      std::error_code error;
-      if (!std::filesystem::exists(place_.folder, error) && !std::exchange(told_gone_, true)) {
-        log_error("track",
-                  "{} was removed or renamed while this process writes there: what it has logged "
-                  "since is lost\n  Stop it, put the folder back, and start again.",
-                  place_.folder);
-      }
     }
     return;
   }

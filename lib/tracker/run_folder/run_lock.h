@@ -88,6 +88,7 @@ class RunLock {
 
  private:
   bool acquire();
+  void look_at_folder();
   bool make();
   void refresh();
   void keep_fresh();
@@ -100,6 +101,7 @@ class RunLock {
   bool made_folder_ = false;
   bool stays_ = false;  // a process that could not be asked has held it, and may wake
   std::optional<LockFile> waited_for_;  // as it was when the wait began
+  uint64_t folder_inode_ = 0;
   bool told_gone_ = false;
   std::atomic<bool> lost_ = false;
   std::mutex mutex_;  // of what follows, and of what refresh() does
