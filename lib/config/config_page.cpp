@@ -54,17 +54,17 @@ One JSON file describes a run. The file of a decoder has the keys and defaults o
   such as a range; the table then says so.
 - **Unknown keys** give a warning and are ignored. An unknown key is an error if it resembles a known
   key of the same section. For a key of another section, the warning names that section. An unknown
-  key is always an error directly in `decoder`, `prior` and `clip`, in
-  `decoder.vae[i]`, `prior.net` and `clip.tokenizer`, below keys that end in `_kwargs`, and in the
-  arguments of transforms and metrics. A key for a token or a password is an error
-  everywhere. With `--strict`, every warning is an error.
+  key is always an error directly in `decoder`, `prior` and `clip`, in `decoder.vae[i]`, `prior.net`
+  and `clip.tokenizer`, below keys that end in `_kwargs`, and in the arguments of transforms and
+  metrics. A key for a token or a password is an error everywhere. With `--strict`, every warning is
+  an error.
 - **Editors** check a config while you write it if the key `$schema` names one of the schemas
   `decoder.json`, `prior.json`, `vae.json` and `clip.json` in `configs/schema`.
 - **Comments** (`//` and `/* */`) are allowed. A duplicate key in an object is an error.
 - **Paths** are relative to the working directory.
 - `--set /train/lr=3e-4` changes one value from the command line and overrides the file. The part
-  after `=` is read as JSON or, if it is no valid JSON, as a string, unless it begins with `[` or
-  `{"`. An unknown key is an error.
+  after `=` is read as JSON. If it is not valid JSON, it is read as a string, but it is an error if
+  it begins with `[` or `{"`. An unknown key is an error too.
   `--dump-config` prints the resulting config with all defaults.
 - **The reference** in these tables is dalle2-pytorch. "Extension" marks a key that the reference
   does not have. In `train`, `evaluate` and `tracker`, not all such keys are marked.
