@@ -56,8 +56,9 @@ These rules apply to every kind of run:
   `zero_terminal_snr`. With `linear`, `quadratic` and `sigmoid`, 21 `timesteps` are enough for this.
   `jsd` ends at beta = 1, which leaves nothing of the picture in the last step. A unet with `jsd`
   therefore cannot have `learned_variance`, nor `sample_timesteps` equal to `timesteps - 1`, because
-  DDIM must not start at the last step. If the unet predicts the noise, its `sample_timesteps` must be below `timesteps - 1`. `zero_terminal_snr` also ends at beta = 1. The
-  same conditions apply, and the unet must have `predict_v` or `predict_x_start`.
+  DDIM must not start at the last step. If the unet predicts the noise, its `sample_timesteps` must
+  be below `timesteps - 1`. `zero_terminal_snr` also ends at beta = 1. The same conditions apply,
+  and the unet must have `predict_v` or `predict_x_start`.
 - **Widths.** `init_dim` must equal `dim`, and `dim_mults` must start with 1 unless
   `memory_efficient`, because the last block of the network expects 2 x `dim` channels.
   `resnet_groups` must divide every width.
