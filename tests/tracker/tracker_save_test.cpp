@@ -234,7 +234,8 @@ TEST_CASE("a saver spares the run's records and folders") {
                              "data/run.lock",
                              "data/decoder_config.json",
                              "data/outbox/latest.pth",
-                             "data/snapshots/best.pth"}) {
+                             "data/snapshots/best.pth",
+                             "data/images/1.png"}) {
     INFO(target);
     CHECK_THROWS_WITH(run.start({saver(target, {})}),
                       Catch::Contains("is a place of the run's own files"));

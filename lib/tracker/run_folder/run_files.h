@@ -27,6 +27,7 @@ inline constexpr const char* kWandbMarkFile = "wandb_mark.json";
 inline constexpr const char* kRecordsOfARun[] = {
     "auto_resume.json", "run.lock", kLogFile, kRecordFile, kWandbMarkFile};
 /// Folders in which a saver has nothing to put.
-inline constexpr const char* kFoldersOfARun[] = {kOutboxFolder, kClearedFolder, kSnapshotsFolder};
+inline constexpr const char* kFoldersOfARun[] = {
+    kImagesFolder, kOutboxFolder, kClearedFolder, kSnapshotsFolder};
 
 }  // namespace dalle2
