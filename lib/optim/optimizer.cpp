@@ -140,7 +140,8 @@ void Optimizer::build_calls(const std::vector<bool>& active) {
 void Optimizer::step(FlatGradients& gradients,
                      double lr,
                      const std::optional<at::Tensor>& grad_divisor,
-                     const std::optional<at::Tensor>& found_inf) {
+                     const std::optional<at::Tensor>& found_inf,
+                     const UpdateCompanions& companions) {
   const torch::NoGradGuard no_grad;
   const at::Tensor& flat = gradients.values();
   if (active_ != gradients.received()) {
@@ -149,10 +150,12 @@ void Optimizer::step(FlatGradients& gradients,
   if (uses_cpu_algorithms(values_.device())) {
     const bool is_made = !found_inf || found_inf->item<float>() == 0.0F;
     const double factor = grad_divisor ? 1.0 / grad_divisor->item<double>() : 1.0;
-    if (is_made) update_on_cpu(flat, lr, factor, {});
+    if (is_made) update_on_cpu(flat, lr, factor, companions);
     if (!found_inf) count_update();
     return;
   }
+  D2_CHECK(!companions.average.defined() && !companions.halves.defined(),
+           "an update that takes no companions was given some");
   const std::optional<at::Tensor> counted =
       found_inf ? std::optional<at::Tensor>(1 - *found_inf) : std::nullopt;
   for (const Call& call : calls_) {
@@ -194,18 +197,6 @@ void Optimizer::step(FlatGradients& gradients,
 
 bool Optimizer::takes_companions() const {
   return uses_cpu_algorithms(values_.device()) && slice_.length() == values_.numel();
-}
-
-void Optimizer::step_with(const UpdateCompanions& companions,
-                          FlatGradients& gradients,
-                          double lr,
-                          const at::Tensor& grad_divisor,
-                          const at::Tensor& found_inf) {
-  const torch::NoGradGuard no_grad;
-  const at::Tensor& flat = gradients.values();
-  if (active_ != gradients.received()) build_calls(gradients.received());
-  if (found_inf.item<float>() != 0.0F) return;
-  update_on_cpu(flat, lr, 1.0 / grad_divisor.item<double>(), companions);
 }
 
 void Optimizer::update_on_cpu(const at::Tensor& grads,

@@ -54,20 +54,16 @@ class Optimizer {
   /// @param found_inf [] float32 on the same device: where it is 1 nothing changes, where it is 0
   ///        all is updated except the step counts, which wait for count_update(), so that nobody
   ///        has to read found_inf now
+  /// @param companions only where takes_companions(). The average takes in all parameters, the halves those that are updated; where
+  ///        found_inf is 1 both are left alone
   void step(FlatGradients& gradients,
             double lr,
             const std::optional<at::Tensor>& grad_divisor = std::nullopt,
-            const std::optional<at::Tensor>& found_inf = std::nullopt);
+            const std::optional<at::Tensor>& found_inf = std::nullopt,
+            const UpdateCompanions& companions = {});
 
-  /// Whether step_with() can be called: all moments are here, on the CPU.
+  /// Whether step() takes companions: all moments are here, on the CPU.
   bool takes_companions() const;
-  /// step() with companions: the average takes in all parameters, the halves those that are updated. Where found_inf is 1 all are left
-  /// alone.
-  void step_with(const UpdateCompanions& companions,
-                 FlatGradients& gradients,
-                 double lr,
-                 const at::Tensor& grad_divisor,
-                 const at::Tensor& found_inf);
 
   /// Counts the last step() once its `found_inf` has turned out to be 0. Call it before the next
   /// step().

@@ -48,11 +48,11 @@ at::Tensor TrainedPart::accumulate(const PassSettings& settings,
                                    double weight,
                                    const ChunkLoss& loss_of) {
   at::Tensor total;
-  timed(settings.step_times, StepPhase::kForward, [&] { refresh_half_weights(settings); });
   for (const ChunkRange& range : chunk_ranges(batch, settings.max_batch_size)) {
     const double fraction = weight * static_cast<double>(range.length) / static_cast<double>(batch);
     const bool is_last = completes_update && range.begin + range.length == batch;
     const at::Tensor part = timed(settings.step_times, StepPhase::kForward, [&] {
+      refresh_half_weights(settings);
       const Autocast autocast(settings.device.type(), settings.precision);
       std::optional<HalfWeights::Pass> pass;
       if (half_weights) pass.emplace(*half_weights);
@@ -253,20 +253,18 @@ void TrainedPart::update_weights(double lr,
                                  const at::Tensor& divisor,
                                  const at::Tensor& found_inf) {
   has_averaged_ = false;
-  if (after_step || !optimizer.takes_companions()) {
-    return optimizer.step(gradients, lr, divisor, found_inf);
-  }
   UpdateCompanions companions;
-  const bool is_followed = average && !averages_at_end_of_step;
+  const bool takes = !after_step && optimizer.takes_companions();
+  const bool is_followed = takes && average && !averages_at_end_of_step;
   if (const auto share = is_followed ? average->share_of_next() : std::nullopt) {
     companions.average = average->values().narrow(0, 0, parameters.parameter_span());
     companions.average_weight = *share;
     has_averaged_ = true;
   }
-  const bool has_halves = half_weights && half_weights->is_fresh() &&
+  const bool has_halves = takes && half_weights && half_weights->is_fresh() &&
                           half_weights->values().scalar_type() == at::kBFloat16;
   if (has_halves) companions.halves = half_weights->values();
-  optimizer.step_with(companions, gradients, lr, divisor, found_inf);
+  optimizer.step(gradients, lr, divisor, found_inf, companions);
   if (has_halves) half_weights->are_fresh();
 }
 

@@ -16,7 +16,7 @@
 namespace dalle2 {
 namespace {
 
-/// Two products, of which the second is used twice; the filters of the convolution lie channels last.
+/// Two linear weights, of which the second is used twice, and a convolution with channels-last filters.
 struct TwoLayersImpl : torch::nn::Module {
   TwoLayersImpl() {
     torch::manual_seed(5);
@@ -158,12 +158,12 @@ TEST_CASE("an update writes copies and average; a skipped one writes neither") {
     training.loss_with_halves().backward();
     const at::Tensor before = training.parameters.values().clone();
     const at::Tensor halves_before = training.halves.values().clone();
-    optimizer.step_with(
-        {.average = average, .average_weight = 0.25, .halves = training.halves.values()},
+    optimizer.step(
         training.gradients,
         1e-2,
         torch::ones({}),
-        torch::full({}, skipped ? 1.0 : 0.0));
+        torch::full({}, skipped ? 1.0 : 0.0),
+        {.average = average, .average_weight = 0.25, .halves = training.halves.values()});
     if (!skipped) optimizer.count_update();
     training.gradients.zero_grad();
     const at::Tensor weights = training.parameters.values().narrow(0, 0, span);

@@ -14,12 +14,21 @@
 #include "tracker/places/destination.h"
 #include "tracker/places/model_card.h"
 #include "tracker/places/uploads.h"
+#include "tracker/run_folder/auto_resume.h"
 #include "tracker/run_folder/run_files.h"
+#include "tracker/run_folder/run_lock.h"
 
 namespace dalle2 {
 namespace {
 
 namespace fs = std::filesystem;
+
+/// What a run writes itself besides its checkpoints.
+constexpr const char* kRecords[] = {
+    kAutoResumeFile, kLockFile, kLogFile, kRecordFile, kWandbMarkFile};
+/// Folders of a run in which a saver has nothing to put.
+constexpr const char* kClosedFolders[] = {
+    kImagesFolder, kOutboxFolder, kClearedFolder, kSnapshotsFolder};
 
 constexpr int kAttemptsAtStart = 3;  ///< a service that is away holds no start up for long
 /// Of one pause that the service asks for.
@@ -165,15 +174,9 @@ class LocalSaver : public Saver {
           save_type_name(targets().save_type));
     }
     std::error_code ignored;
-    const fs::path below =
-        fs::weakly_canonical(path, ignored)
-            .lexically_relative(fs::weakly_canonical(fs::absolute(data_path), ignored));
-    const auto is_one_of = [](const auto& names, const std::string& name) {
-      return std::find(std::begin(names), std::end(names), name) != std::end(names);
-    };
-    const fs::path above = fs::weakly_canonical(fs::absolute(data_path), ignored)
-                               .lexically_relative(fs::weakly_canonical(path, ignored));
-    if (!above.empty() && *above.begin() != "..") {
+    const fs::path target = fs::weakly_canonical(path, ignored);
+    const fs::path folder = fs::weakly_canonical(fs::absolute(data_path), ignored);
+    if (is_in_folder(folder, target)) {
       throw ConfigError(
           "/tracker/save: '{}' is data_path or a folder above it; a file is expected, such as "
           "{}/latest.pth",
@@ -185,9 +188,13 @@ class LocalSaver : public Saver {
           "/tracker/save: '{}' has the name of an unfinished file: choose another name",
           filled.target);
     }
-    const std::string file = below.string();
-    const bool is_own = is_one_of(kRecordsOfARun, file) || file.ends_with("_config.json") ||
-                        (!below.empty() && is_one_of(kFoldersOfARun, below.begin()->string()));
+    const fs::path below = target.lexically_relative(folder);
+    const std::string name = below.string();
+    const auto is_one_of = [](const auto& names, const std::string& text) {
+      return std::find(std::begin(names), std::end(names), text) != std::end(names);
+    };
+    const bool is_own = is_one_of(kRecords, name) || name.ends_with("_config.json") ||
+                        (!below.empty() && is_one_of(kClosedFolders, below.begin()->string()));
     if (!is_own) return;
     throw ConfigError(
         "/tracker/save: '{}' is a place of the run's own files, a {} cannot be saved there: choose "

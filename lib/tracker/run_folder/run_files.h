@@ -23,11 +23,4 @@ inline constexpr const char* kClearedFolder = ".cleared";
 /// How many records Weights & Biases has.
 inline constexpr const char* kWandbMarkFile = "wandb_mark.json";
 
-/// What a run writes itself besides its checkpoints; no target of a saver.
-inline constexpr const char* kRecordsOfARun[] = {
-    "auto_resume.json", "run.lock", kLogFile, kRecordFile, kWandbMarkFile};
-/// Folders in which a saver has nothing to put.
-inline constexpr const char* kFoldersOfARun[] = {
-    kImagesFolder, kOutboxFolder, kClearedFolder, kSnapshotsFolder};
-
 }  // namespace dalle2

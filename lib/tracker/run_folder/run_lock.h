@@ -45,10 +45,13 @@ struct LockFile {
   int64_t touched_ms = 0;  ///< by the clock of the file system
 };
 
+/// Of a run, in data_path.
+inline constexpr const char* kLockFile = "run.lock";
+
 /// A folder that a process has to itself, and what is said of it.
 struct LockPlace {
   std::string folder;  ///< made if it is not there
-  std::string file = "run.lock";
+  std::string file = kLockFile;
   std::string key = "/tracker/data_path";  ///< where the folder is named
   std::string clash = "Two runs would overwrite each other's files.";
   /// What this process does about a lock that another one has taken over.
