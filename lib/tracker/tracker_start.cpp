@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "io/files/atomic_file.h"
+#include "io/files/folder_names.h"
 #include "io/files/writable.h"
 #include "io/streams/url_source.h"
 #include "tracker/run_folder/auto_resume.h"
@@ -209,13 +210,17 @@ void Tracker::prepare_data_path(const std::function<void()>& while_lock_waits) {
   }
   std::error_code ignored;
   fs::remove_all(in_data_path(kClearedFolder), ignored);  // of a start that was killed
-  const int swept = sweep_stale_parts(config_.data_path);
-  if (swept > 0) {
-    log_info("track",
-             "Removed {} unfinished files of an interrupted run from {}",
-             swept,
-             config_.data_path);
+  const std::vector<std::string> swept = sweep_stale_parts(config_.data_path);
+  if (swept.empty()) return;
+  std::vector<std::string> names;
+  for (const std::string& path : swept) {
+    names.push_back(fs::path(path).lexically_relative(config_.data_path).string());
   }
+  log_info("track",
+           "Removed {} of an interrupted run from {}: {}",
+           counted(static_cast<int64_t>(swept.size()), "unfinished file"),
+           config_.data_path,
+           short_list(names));
 }
 
 void Tracker::begin_anew(const std::string& reason) {

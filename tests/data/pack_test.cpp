@@ -231,6 +231,16 @@ TEST_CASE("shards of another set are neither replaced nor removed, unless that i
     CHECK_THAT(text_of(report), Contains("removed: 000000.tar to 000002.tar\n"));
     CHECK(content().size() == 1);
   }
+  SECTION("with embeddings beside them, which would be paired with other pictures") {
+    write_file_atomically(folder / "out/img_emb/img_emb_000000.npy", "embeddings");
+    fs::remove(folder / "in/g.png");
+    options.overwrite = true;
+    CHECK_THROWS_WITH(pack_folder(folder / "in", folder / "out", options),
+                      Contains("found some in img_emb\n") && Contains("or remove that one."));
+    fs::remove_all(folder / "out/img_emb");
+    CHECK(content() == before);
+    CHECK_FALSE(pack_folder(folder / "in", folder / "out", options).replaced.empty());
+  }
   SECTION("of more samples a shard") {
     options.samples_per_shard = 4;
     refuses("in", "000001.tar to 000003.tar");  // the first would only grow

@@ -187,6 +187,11 @@ class Prior(unittest.TestCase):
         self.assertNotEqual(drawn, read_npy(self.dir / "other" / "image_embeds.npy")[1])
         done = run(*sample, "--out", folder, "--num", 3, cwd=self.dir, check=2)
         self.assertIn("--num: has no effect on out/latest.pth, which is of a prior", done.stderr)
+        longer = self.dir / "longer.npy"
+        most = json.loads(pathlib.Path(config).read_text())["prior"]["net"]["max_text_len"]
+        write_npy(longer, (25, most + 1, DIM), [0.5] * (25 * (most + 1) * DIM))
+        done = run(*sample[:-1], longer, "--out", self.dir / "longer", cwd=self.dir, check=0)
+        self.assertIn(f"/prior/net/max_text_len is {most}, and the text encodings have {most + 1} tokens: the rest is cut", done.stderr)
         done = run("sample", "--checkpoint", "out/latest.pth", "--out", folder, cwd=self.dir, check=2)
         self.assertIn("--text-embeds is missing: a prior draws from text embeddings (.npy, [N, 8])", done.stderr)
 

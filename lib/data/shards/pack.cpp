@@ -19,6 +19,7 @@
 #include "data/shards/picture_shards.h"
 #include "io/files/atomic_file.h"
 #include "io/files/folder_names.h"
+#include "io/files/walk_folder.h"
 #include "io/formats/tar.h"
 #include "io/formats/webdataset.h"
 #include "io/pictures/image.h"
@@ -93,6 +94,7 @@ class Packer {
     std::vector<std::string> spare = spare_shards();
     if (!look_at_shards()) return std::move(report_);
     if (!options_.overwrite) refuse_other_set(spare);
+    refuse_stale_arrays(spare);
     for (const Shard& shard : shards_) {
       if (shard.found == Found::kCurrent) continue;
       if (stops()) return std::move(report_);
@@ -133,6 +135,7 @@ class Packer {
   bool look_at_shards();
   std::vector<std::string> spare_shards() const;
   void refuse_other_set(std::vector<std::string> others) const;
+  void refuse_stale_arrays(const std::vector<std::string>& spare) const;
   bool stops();
   Found look_at(const Shard& shard, PackReport& report) const;
   bool write_shard(const Shard& shard, PackReport& report) const;
@@ -293,6 +296,30 @@ void Packer::refuse_other_set(std::vector<std::string> others) const {
       "replace them with --overwrite.",
       out_,
       short_list(others));
+}
+
+/// Embeddings belong to the samples of a shard by their order: those of a shard that is replaced would
+/// be paired with other pictures. @param spare shards that would be removed
+void Packer::refuse_stale_arrays(const std::vector<std::string>& spare) const {
+  const bool changes =
+      !spare.empty() || std::any_of(shards_.begin(), shards_.end(), [](const Shard& shard) {
+        return shard.found == Found::kEarlier || shard.found == Found::kOther;
+      });
+  if (!changes) return;
+  std::vector<fs::path> folders;
+  walk_folder(out_, Below::kNothing, [&](const fs::directory_entry& entry) {
+    std::error_code ignored;
+    if (entry.is_directory(ignored)) folders.push_back(entry.path());
+  });
+  std::sort(folders.begin(), folders.end());
+  for (const fs::path& folder : folders) {
+    if (names_ending(folder.string(), ".npy").empty()) continue;
+    throw ConfigError(
+        "--out {}: expected no embeddings of shards that are to be replaced, found some in {}\n  They "
+        "would be paired with other pictures. Choose another folder, or remove that one.",
+        out_,
+        folder.filename().string());
+  }
 }
 
 /// Whether a signal asks for a stop, which the report then says.

@@ -46,6 +46,10 @@ void run_init(InitCommand command) {
     throw ConfigError(
         "--image-size: expected a multiple of {}, got {}", kSideUnit, *command.image_size);
   }
+  if (std::filesystem::path(command.out_path).extension() != ".json") {
+    throw ConfigError(
+        "--out: expected the name of a config, such as {}.json, got {}", key, command.out_path);
+  }
   check_out_folder("--out", command.out_path);
   check_new_file("--out", command.out_path, command.overwrite);
   const FirstConfig first = kind.first_config(command);

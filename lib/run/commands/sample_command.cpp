@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "base/log.h"
+#include "base/text.h"
 #include "checkpoint/convert.h"
 #include "config/decoder/decoder_run_config.h"
 #include "io/files/folder_names.h"
@@ -35,6 +36,15 @@ void check_one_or_each(const char* option,
                     unets,
                     checkpoint_path,
                     given);
+}
+
+void warn_of_cut_encodings(const at::Tensor& encodings, const std::string& key, int64_t most) {
+  if (!encodings.defined() || encodings.size(1) <= most) return;
+  log_warning("sample",
+              "{} is {}, and the text encodings have {}: the rest is cut",
+              key,
+              most,
+              counted(encodings.size(1), "token"));
 }
 
 OneOrMany<std::optional<int64_t>> sampling_steps(const std::vector<int64_t>& timesteps) {

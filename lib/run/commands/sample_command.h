@@ -18,6 +18,10 @@ void sample_decoder(const SampleCommand& command,
 /// Writes image_embeds.npy.
 void sample_prior(const SampleCommand& command, const Value& checkpoint, const at::Device& device);
 
+/// Says that tokens are left out. @param encodings [N, L, W], undefined for none
+/// @param key that limits them to `most` tokens
+void warn_of_cut_encodings(const at::Tensor& encodings, const std::string& key, int64_t most);
+
 /// Whether --image is seen by a CLIP: else a unet enlarges it.
 inline bool starts_from_picture(const SampleCommand& command) {
   return command.image_path && command.clip_path && command.start_unet == 1;

@@ -417,6 +417,14 @@ void check_command(const SampleCommand& command,
   check_image_embeds(command, plan, inputs);
   check_inpainting(command, inputs);
   check_init_noise(command, plan, inputs);
+  for (size_t i = 0; i < plan.stages.size(); ++i) {
+    const UnetConfig& unet = plan.stages[i].unet;
+    const int64_t number = static_cast<int64_t>(i) + 1;
+    const bool draws = number >= command.start_unet && number <= command.stop_unet.value_or(number);
+    if (!draws || !unet.cond_on_text_encodings.value_or(false)) continue;
+    warn_of_cut_encodings(
+        inputs.text_encodings, fmt::format("/decoder/unets/{}/max_text_len", i), unet.max_text_len);
+  }
   make_out_folder(command);
   check_out_files(command, inputs.rows);
 }

@@ -72,6 +72,7 @@ TextEmbedding load_texts(const SampleCommand& command, const PriorConfig& config
         "(/prior/condition_on_text_encodings is false)",
         command.checkpoint_path);
   }
+  warn_of_cut_encodings(text.encodings, "/prior/net/max_text_len", config.net.text_len());
   if (text.encodings.defined() && text.encodings.size(0) != text.embeds.size(0)) {
     throw DataError("{} has {}, {} has {}: the numbers must agree",
                     *command.text_embeds_path,

@@ -42,7 +42,10 @@ bool remove_regular_file(const fs::path& path) {
 }
 
 /// @param names pattern of what follows `prefix` in a name
-int sweep_folder(const fs::path& folder, const std::regex& names, const std::string& prefix = "") {
+/// @return the paths of what was removed
+std::vector<std::string> sweep_folder(const fs::path& folder,
+                                      const std::regex& names,
+                                      const std::string& prefix = "") {
   std::vector<fs::path> stale;
   // What a listing that breaks off did not show is swept at the next start.
   walk_folder(folder, Below::kNothing, [&](const fs::directory_entry& entry) {
@@ -51,17 +54,26 @@ int sweep_folder(const fs::path& folder, const std::regex& names, const std::str
         name.starts_with(prefix) && std::regex_match(name.substr(prefix.size()), names);
     if (is_ours) stale.push_back(entry.path());
   });
-  return static_cast<int>(std::count_if(stale.begin(), stale.end(), remove_regular_file));
+  std::vector<std::string> removed;
+  for (const fs::path& path : stale) {
+    if (remove_regular_file(path)) removed.push_back(path.string());
+  }
+  std::sort(removed.begin(), removed.end());
+  return removed;
 }
 
 }  // namespace
 
-int sweep_stale_parts(const std::string& data_path) {
+std::vector<std::string> sweep_stale_parts(const std::string& data_path) {
   const fs::path folder(data_path);
-  return sweep_folder(folder, names_in_data_path()) +
-         sweep_folder(folder / kImagesFolder, kImages) +
-         sweep_folder(folder / kSnapshotsFolder, kSnapshots) +
-         sweep_folder(folder / kAveragesFolder, kAverages);
+  std::vector<std::string> removed = sweep_folder(folder, names_in_data_path());
+  const auto sweep = [&](const char* name, const std::regex& names) {
+    for (std::string& path : sweep_folder(folder / name, names)) removed.push_back(std::move(path));
+  };
+  sweep(kImagesFolder, kImages);
+  sweep(kSnapshotsFolder, kSnapshots);
+  sweep(kAveragesFolder, kAverages);
+  return removed;
 }
 
 void sweep_parts_of_lock(const std::string& lock) {
