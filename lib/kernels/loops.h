@@ -207,6 +207,20 @@ struct FlatUpdate {
   void (*row_norms)(int64_t rows, int64_t width, const float* x, float* norms);
 };
 
+/// The rows of an attention's head, `step` elements from one to the next.
+struct HeadRows {
+  int64_t rows, width, step;
+};
+inline constexpr int64_t kMostHeadWidth = 256;
+
+/// From such rows to rows one after the other.
+template <class T>
+struct LinearAttention {
+  void (*softmax_rows)(const HeadRows& rows, const T* x, T* y);
+  void (*softmax_columns)(const HeadRows& rows, const T* x, T* y);
+  void (*unit_rows)(const HeadRows& rows, float least, const T* x, T* y);
+};
+
 /// From which shapes on these loops are faster than LibTorch's convolutions: measured for each instruction set.
 struct FastShapes {
   int64_t fewest_tiles;       ///< of a convolution by tiles
@@ -227,6 +241,8 @@ struct Table {
   WinogradMaps<Half> winograd_maps_half;
   Winograd winograd;
   FlatUpdate flat_update;
+  LinearAttention<float> linear_attention_float;
+  LinearAttention<Half> linear_attention_half;
 };
 
 const Table& baseline();

@@ -3,6 +3,8 @@
 
 #include <cmath>
 
+#include "kernels/linear_attention.h"
+
 namespace dalle2 {
 namespace {
 
@@ -31,6 +33,15 @@ at::Tensor attention_in_fast_type(const at::Tensor& q,
                                           /*is_causal=*/false,
                                           scale)
       .to(at::kBFloat16);
+}
+
+/// @param qkv [B, N, 3, heads, d]
+LinearAttentionParts parts_of(const at::Tensor& qkv) {
+  if (has_linear_attention_parts(qkv)) return linear_attention_parts(qkv);
+  const std::vector<at::Tensor> parts = qkv.unbind(2);  // 3 x [B, N, heads, d]
+  return {.q = parts[0].softmax(-1).transpose(1, 2),
+          .k = parts[1].softmax(1).transpose(1, 2),
+          .v = l2_normalize(parts[2]).transpose(1, 2)};
 }
 
 /// An adapter's dropout acts on the layer's input: the layer cannot be folded into others then.
@@ -190,15 +201,10 @@ at::Tensor LinearAttentionImpl::forward(const at::Tensor& x) {
   const int64_t batch = x.size(0);
   const double tokens = static_cast<double>(x.size(2) * x.size(3));
   const at::Tensor normed = norm_->forward(map_to_tokens(x));
-  const std::vector<at::Tensor> qkv = to_qkv_->forward(normed)
-                                          .view({batch, -1, 3, heads_, dim_head_})
-                                          .unbind(2);            // 3 x [B, N, heads, d]
-  const at::Tensor q = qkv[0].softmax(-1).transpose(1, 2);       // [B, heads, N, d]
-  const at::Tensor k = qkv[1].softmax(1).permute({0, 2, 3, 1});  // [B, heads, d, N]
-  const at::Tensor v = l2_normalize(qkv[2]).transpose(1, 2);     // [B, heads, N, d]
+  const auto [q, k, v] = parts_of(to_qkv_->forward(normed).view({batch, -1, 3, heads_, dim_head_}));
   // The reference scales q by d^-1/2 and both k and v by N^-1/2.
   const double scale = 1.0 / (tokens * std::sqrt(static_cast<double>(dim_head_)));
-  const at::Tensor context = at::matmul(k, v) * scale;  // [B, heads, d, d]
+  const at::Tensor context = at::matmul(k.transpose(-1, -2), v) * scale;  // [B, heads, d, d]
   const at::Tensor out = at::matmul(q, context).transpose(1, 2).flatten(2);
   const at::Tensor projected = to_out_->forward(at::gelu(out));
   return x + tokens_to_map(out_norm_->forward(projected), x.size(2), x.size(3));

@@ -7,6 +7,7 @@
 #include <torch/torch.h>
 
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "kernels/convolution.h"
@@ -27,11 +28,39 @@ bool needs_cast(const at::Tensor& x, const at::Tensor& weight) {
 
 /// Derived from weights at rest: by weight and by the type that decides the eps.
 struct Derived {
-  at::Tensor weight;  // kept alive, so that its address stays its own
-  at::Tensor filters;
+  at::Tensor weight;   // kept alive, so that its address stays its own
+  at::Tensor filters;  // or a view
 };
 thread_local std::map<std::pair<const void*, at::ScalarType>, Derived> derived;
 thread_local int at_rest = 0;  // WeightsAtRest that live on this thread
+
+/// Weights at rest in autocast's type, which would cast them at each use.
+class RestingHalves final : public HalfWeightSource {
+ public:
+  /// None for what is no weight: views and results, which are new tensors each time.
+  at::Tensor half_of(const at::Tensor& weight) override {
+    const at::ScalarType dtype = at::autocast::get_autocast_dtype(weight.device().type());
+    const bool is_weight = !weight.is_view() && !weight.is_inference() && weight.is_leaf();
+    if (!is_weight || at::GradMode::is_enabled() || weight.scalar_type() != at::kFloat) return {};
+    Copy& copy = copies_[{weight.unsafeGetTensorImpl(), dtype}];
+    if (!copy.half.defined()) copy = {weight, weight.to(dtype)};
+    return copy.half;
+  }
+
+ private:
+  struct Copy {
+    at::Tensor weight;  // kept alive, so that its address stays its own
+    at::Tensor half;
+  };
+  std::map<std::pair<const void*, at::ScalarType>, Copy> copies_;
+};
+
+/// Of all WeightsAtRest that live on this thread.
+struct AtRest {
+  RestingHalves halves;
+  HalfWeightScope scope{halves};
+};
+thread_local std::optional<AtRest> resting;
 
 at::Tensor standardize_filters(const at::Tensor& weight, at::ScalarType dtype) {
   // In the order in which they lie: their mean and variance do not depend on it.
@@ -146,11 +175,21 @@ struct FrozenConv : torch::autograd::Function<FrozenConv> {
 }  // namespace
 
 WeightsAtRest::WeightsAtRest() {
-  ++at_rest;
+  if (++at_rest == 1) resting.emplace();
 }
 
 WeightsAtRest::~WeightsAtRest() {
-  if (--at_rest == 0) derived.clear();
+  if (--at_rest > 0) return;
+  resting.reset();
+  derived.clear();
+}
+
+at::Tensor view_of_weight(const at::Tensor& weight,
+                          const std::function<at::Tensor(const at::Tensor&)>& view) {
+  if (at_rest == 0 || at::GradMode::is_enabled() || weight.is_view()) return view(weight);
+  Derived& entry = derived[{weight.unsafeGetTensorImpl(), weight.scalar_type()}];
+  if (!entry.filters.defined()) entry = {weight, view(weight).contiguous()};
+  return entry.filters;
 }
 
 at::Tensor weighted_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {

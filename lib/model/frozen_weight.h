@@ -7,11 +7,13 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 
 namespace dalle2 {
 
 /// While one lives, the weights that this thread uses do not change. What is derived from a weight, such
-/// as standardised filters, is then computed once: a sampler asks its network hundreds of times.
+/// as standardised filters or copies in autocast's type, is then computed once: a sampler asks its network
+/// hundreds of times.
 class WeightsAtRest {
  public:
   WeightsAtRest();
@@ -19,6 +21,11 @@ class WeightsAtRest {
   WeightsAtRest(const WeightsAtRest&) = delete;
   WeightsAtRest& operator=(const WeightsAtRest&) = delete;
 };
+
+/// `view` of a weight, laid out as it is multiplied: of a weight at rest that is done once.
+/// @param weight of a layer, which has one such view
+at::Tensor view_of_weight(const at::Tensor& weight,
+                          const std::function<at::Tensor(const at::Tensor&)>& view);
 
 /// x weight^T + bias: at::linear. @param x [..., in]; weight [out, in]; bias [out] or undefined
 at::Tensor weighted_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/half_weights.h"
+#include "model/frozen_weight.h"
 #include "model/lora.h"
 
 namespace dalle2 {
@@ -30,7 +31,7 @@ class LinearLayerImpl : public torch::nn::LinearImpl, public LoraHost {
   /// bmm of x with `view` of the weight, a function that makes [n, in, out] of [out, in].
   template <class View>
   at::Tensor multiply(const at::Tensor& x, const View& view) const {
-    const at::Tensor product = multiply_base(x, view(in_half(weight)));
+    const at::Tensor product = multiply_base(x, view_of_weight(in_half(weight), view));
     return adapter() ? product + multiply_adapter(x, view(adapter()->weight())) : product;
   }
 

@@ -157,6 +157,7 @@ def main():
     parser.add_argument("--cond-scale", type=float, default=3)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--profile", choices=NAMES)
+    parser.add_argument("--by", choices=("profile", "shapes"), default="profile")
     parser.add_argument("--one-reference", nargs=2, help=argparse.SUPPRESS)  # config and folder
     arguments = parser.parse_args()
     if arguments.one_reference:
@@ -165,7 +166,7 @@ def main():
         for name in [arguments.profile] if arguments.profile else arguments.only:
             prepare(arguments, name, pathlib.Path(folder))
         if arguments.profile:
-            command = [*our_command(arguments, arguments.profile, folder, arguments.precision[0], 1), "profile"]
+            command = [*our_command(arguments, arguments.profile, folder, arguments.precision[0], 1), arguments.by]
             status = os.spawnve(os.P_WAIT, command[0], command, {**os.environ, "OMP_NUM_THREADS": "1"})
             return status
         medians = [report(arguments, name, [one_round(arguments, name, folder) for _ in range(arguments.rounds)]) for name in arguments.only]

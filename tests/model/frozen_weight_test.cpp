@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "model/frozen_weight.h"
 
+#include <ATen/autocast_mode.h>
 #include <torch/torch.h>
 
 #include <catch2/catch.hpp>
@@ -94,6 +95,38 @@ TEST_CASE("weights at rest take no more memory with each pass") {
   CHECK(test::host_counts_of([&] {
           for (int i = 0; i < 3; ++i) pass();
         }).left_bytes == 0);
+}
+
+TEST_CASE("weights at rest are cast once under autocast, with the same results") {
+  const at::NoGradGuard no_grad;
+  const at::Tensor x = test::wave({4, 8}), map = test::wave({2, 4, 8, 8});
+  at::Tensor matrix = test::wave({6, 8}, 0.7), filters = test::wave({5, 4, 3, 3}, 0.3);
+  at::autocast::set_autocast_enabled(at::kCPU, true);
+  const auto pass = [&] {
+    return std::pair(weighted_linear(x, matrix, {}),
+                     weighted_conv(map, filters, {}, {.padding = 1}));
+  };
+  const auto [line, product] = pass();
+  CHECK(line.scalar_type() == at::kBFloat16);
+  const auto check = [&] {
+    const auto [again, other] = pass();
+    CHECK(at::equal(again, line));
+    CHECK(at::equal(other, product));
+  };
+  {
+    const WeightsAtRest rest;
+    check();
+    matrix.mul_(2);  // copied already
+    filters.mul_(2);
+    check();
+    CHECK(test::host_counts_of([&] {
+            for (int i = 0; i < 3; ++i) pass();
+          }).left_bytes == 0);
+  }
+  const auto [doubled, doubled_product] = pass();
+  CHECK(at::equal(doubled, line * 2));
+  CHECK(at::equal(doubled_product, product * 2));
+  at::autocast::set_autocast_enabled(at::kCPU, false);
 }
 
 TEST_CASE("autograd keeps the frozen weight itself for the backward pass") {

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "diffusion/prior/prior.h"
+#include "model/frozen_weight.h"
 #include "model/pass_scopes.h"
 
 namespace dalle2 {
@@ -47,6 +48,7 @@ at::Tensor DiffusionPriorImpl::p_sample_loop(const PriorSampleOptions& options) 
   check_sample_options(options);
   const torch::NoGradGuard no_grad;
   const EvalScope eval(*this);
+  const WeightsAtRest weights_at_rest;
   return inferred([&] { return walk(options); });
 }
 
