@@ -7,6 +7,7 @@
 #include "base/url_scheme.h"
 #include "command_options.h"
 #include "demo/demo_commands.h"
+#include "run/commands/out_folder.h"
 
 namespace dalle2 {
 
@@ -246,7 +247,9 @@ Runner add_shards_score(CLI::App& app) {
                  "drawn ones")
       ->required()
       ->type_name("PNG");
+  app.add_flag("--overwrite", o->overwrite, "Replace the picture if it is there");
   return [o] {
+    check_new_file("--grid", o->grid_path, o->overwrite);
     run_demo_score(*o);
     return ExitCode::kDone;
   };

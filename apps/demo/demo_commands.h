@@ -43,6 +43,7 @@ struct DemoScoreCommand {
   std::string drawn_folder;    ///< what `sample` wrote
   std::string heldout_folder;  ///< what `shards demo` wrote
   std::string grid_path;
+  bool overwrite = false;  ///< replace a picture that is there
 };
 /// Prints how many drawings of the held-out combinations are right, and writes the grid "asked for /
 /// drawn". @throws DataError

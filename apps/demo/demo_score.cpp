@@ -92,6 +92,10 @@ Image pair_grid(const std::vector<Image>& pictures) {
 }  // namespace
 
 void run_demo_score(const DemoScoreCommand& command) {
+  if (std::filesystem::path(command.grid_path).extension() != ".png") {
+    throw ConfigError("--grid: expected the name of a picture, such as grid.png, got {}",
+                      command.grid_path);
+  }
   const std::vector<DemoAttributes> truth = load_truth(command.heldout_folder + "/truth.json");
   const std::vector<std::string> files = drawn_files(command.drawn_folder);
   if (files.size() != truth.size()) {

@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <random>
 #include <utility>
 
@@ -124,7 +125,10 @@ void check(const DemoShardOptions& options) {
   }
 }
 
-/// Shards and embeddings that lie where the set's go, by their names in the folder.
+constexpr const char* kTruthFile = "heldout/truth.json";
+constexpr const char* kCaptionsFile = "heldout/captions.txt";
+
+/// Files that lie where the set's go, by their names in the folder.
 std::vector<std::string> earlier_files(const std::string& out) {
   std::vector<std::string> found;
   for (const auto& [below, ending] : {std::pair{"", ".tar"},
@@ -134,6 +138,10 @@ std::vector<std::string> earlier_files(const std::string& out) {
     for (const std::string& name : names_ending(out + "/" + below, ending)) {
       found.push_back(below + name);
     }
+  }
+  for (const char* name : {kTruthFile, kCaptionsFile}) {
+    std::error_code ignored;
+    if (std::filesystem::exists(out + "/" + name, ignored)) found.emplace_back(name);
   }
   return found;
 }
@@ -182,8 +190,8 @@ DemoShardReport write_demo_shards(const DemoShardOptions& options, const DemoPro
   Deck held_out_deck(std::move(held_out), draws);
   const std::string folder = options.out + "/heldout";
   const std::vector<Picture> held_out_pictures = write(held_out_deck, folder, 0, report.held_out);
-  write_truth(folder + "/truth.json", held_out_pictures);
-  write_captions(folder + "/captions.txt", held_out_pictures);
+  write_truth(options.out + "/" + kTruthFile, held_out_pictures);
+  write_captions(options.out + "/" + kCaptionsFile, held_out_pictures);
   return report;
 }
 

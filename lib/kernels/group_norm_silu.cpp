@@ -15,6 +15,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "kernels/gpu/group_norm_silu_on_gpu.h"
 #include "kernels/loops.h"
 
 namespace dalle2 {
@@ -452,6 +453,11 @@ TORCH_LIBRARY(dalle2, m) {
       "Tensor? scale_shift, int groups) -> (Tensor, Tensor, Tensor, Tensor)");
 }
 
+TORCH_LIBRARY_IMPL(dalle2, CUDA, m) {
+  m.impl("group_norm_silu", &group_norm_silu_on_gpu);
+  m.impl("group_norm_silu_backward", &group_norm_silu_backward_on_gpu);
+}
+
 TORCH_LIBRARY_IMPL(dalle2, CPU, m) {
   m.impl("group_norm_silu", &forward_on_cpu);
   m.impl("group_norm_silu_backward", &backward_on_cpu);
@@ -531,6 +537,7 @@ at::Tensor group_norm_silu_plain(const GroupNormSiluInputs& inputs, int64_t grou
 }
 
 bool has_group_norm_silu(const at::Tensor& x) {
+  if (x.is_cuda()) return has_group_norm_silu_on_gpu(x);
   return (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16) && x.dim() == 4 &&
          (x.is_contiguous() || is_rows(x)) &&
          forward_operation().hasKernelForDispatchKey(x.options().computeDispatchKey());

@@ -201,6 +201,29 @@ TEST_CASE("a resumed epoch reads nothing of the shards before its window") {
   CHECK(rest.dropped().empty());
 }
 
+TEST_CASE("a shard that was written anew is read on after as many samples, and that is told") {
+  const TempDir folder;
+  write_tiny_shards(folder.path(), 3, 8);
+  const LoaderOptions options = options_over(folder.path(), 3, 4);
+  ShardLoader whole(config_with(0), options);
+  whole.start_epoch(0);
+  const Epoch epoch = read_epoch(whole);
+  // Samples of twice the size: the byte at which the fifth began is now that of the third.
+  Members longer = tiny_members(1, 8);
+  for (auto& [name, content] : longer) {
+    if (name.ends_with(".txt")) content.resize(2500, '.');
+  }
+  write_tar(options.urls[1], longer);
+  CapturedLog log;
+  ShardLoader rest(config_with(1), options);
+  rest.start_epoch(0, epoch.positions[2]);
+  const Keys expected = flat(Batches(epoch.batches.begin() + 3, epoch.batches.end()));
+  CHECK(flat(keys_of(rest)) == expected);
+  CHECK(log.count(
+            "train: 00001.tar has 33,792 bytes, and had 17,408 when the epoch was interrupted") ==
+        1);
+}
+
 TEST_CASE(
     "what cannot be read when an epoch is taken up is told, and takes no other sample with it") {
   const TempDir folder;

@@ -75,8 +75,16 @@ class Cascade(EndToEnd):
         draw = ["sample", "--checkpoint", "runs/cascade/model.pth", "--batch-size", COUNT, "--image-embeds",
                 "runs/cascade/shards/heldout/img_emb/img_emb_000000.npy"]
         run(*draw, "--out", "cascade", cwd=self.dir, check=0)
-        run("shards", "score", "--drawn", "cascade", "--heldout", "runs/cascade/shards/heldout", "--grid", "grid.png",
-            cwd=self.dir, check=0)
+        score = ["shards", "score", "--drawn", "cascade", "--heldout", "runs/cascade/shards/heldout", "--grid"]
+        run(*score, "grid.png", cwd=self.dir, check=0)
+        done = run(*score, "grid.png", cwd=self.dir, check=2)
+        self.assertIn("--grid grid.png: the file exists", done.stderr)
+        run(*score, "grid.png", "--overwrite", cwd=self.dir, check=0)
+        shard = self.dir / "runs/cascade/shards/000000.tar"
+        before = shard.read_bytes()
+        done = run(*score, shard, "--overwrite", cwd=self.dir, check=2)
+        self.assertIn("expected the name of a picture", done.stderr)
+        self.assertEqual(shard.read_bytes(), before)
         truth = pictures_asked_for(self.dir / "grid.png")
         small = [halve(image) for image in truth]
         write_npy(self.dir / "small.npy", (COUNT, 3, SIDE // 2, SIDE // 2), flat(small))

@@ -248,6 +248,12 @@ class Clip(EndToEnd):
                 said = f"--prior {path}: trained with the embeddings of another CLIP: its identity, a SHA-256, is {identity[:16]}, and that of --clip "
                 self.assertNotIn("SHA-256", run(*drawn, *text[3:5], cwd=self.dir, check=0).stderr)
                 self.assertIn(said, run(*drawn, "--clip", "other/model.pth", cwd=self.dir, check=0).stderr)
+        # Pictures embedded by one CLIP, and texts by another.
+        run("shards", "embed", self.shards, "--clip", "other/model.pth", "--out", "mixed", cwd=self.dir, check=0)
+        mixed = ["--config", harness.write_config(self.dir / "mixed.json", embeddings), "--set", "/data/image_url=mixed/img_emb", "--dry-run"]
+        said = "/data/image_url: the embeddings are of another CLIP than those of /data/text_url"
+        self.assertIn(said, run(*mixed, cwd=self.dir, check=0).stderr)
+        self.assertNotIn(said, run(*mixed, "--set", "/data/text_url=mixed/text_emb", cwd=self.dir, check=0).stderr)
         # A run whose embeddings are another CLIP's by now says so once, and its files name the new one.
         manifest = self.dir / "embedded/embeddings.json"
         manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "clip_sha256": "f" * 64}))
@@ -433,6 +439,13 @@ class Clip(EndToEnd):
         self.assertIn(".tar", done.stderr)
         done = run(*command, damaged, cwd=self.dir, check=2)
         self.assertIn("and no embeddings.json beside them", " ".join(done.stderr.split()))
+        # A manifest that is none.
+        (self.dir / "foreign").mkdir()
+        (self.dir / "foreign/embeddings.json").write_text('{"mine": 1}')
+        done = run(*command[:-1], "--out", "foreign", cwd=self.dir, check=2)
+        self.assertIn("holds embeddings.json, which no call with these options wrote", " ".join(done.stderr.split()))
+        self.assertEqual((self.dir / "foreign/embeddings.json").read_text(), '{"mine": 1}')
+        self.assertIn("SHARDS nowhere: there is no such folder", run("shards", "embed", "nowhere", *command[3:-3], "--out", "no", cwd=self.dir, check=2).stderr)
         # Ranks that would make different things.
         run("--config", self.clip_config(self.dir, "other.json", "other", train={"epochs": 1}), cwd=self.dir, check=0)
         port = harness.free_port()

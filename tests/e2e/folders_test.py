@@ -88,6 +88,12 @@ class Folders(EndToEnd):
         demo = ["shards", "demo", "--num", 16, "--image-size", 16, "--out", "set"]
         run(*demo, cwd=self.dir, check=0)
         before = content(self.dir / "set")
+        own = self.dir / "own/heldout/truth.json"
+        own.parent.mkdir(parents=True)
+        own.write_text("mine")
+        done = run(*demo[:-1], "own", cwd=self.dir, check=2)
+        self.assertIn("found heldout/truth.json", " ".join(done.stderr.split()))
+        self.assertEqual(own.read_text(), "mine")
         (self.dir / "set/000020.tar").write_bytes(b"mine")
         done = run(*demo, cwd=self.dir, check=2)
         self.assertIn("found 000000.tar to 000015.tar, 000020.tar, img_emb/img_emb_000000.npy to", " ".join(done.stderr.split()))

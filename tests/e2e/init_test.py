@@ -144,6 +144,10 @@ class Init(EndToEnd):
         self.assertTrue((self.dir / "decoder.json").read_text().endswith("// mine\n"))
         self.init(self.shards, "--overwrite")
         self.assertEqual((self.dir / "decoder.json").read_text(), before)
+        odd = self.dir / "{a} b"
+        shutil.copytree(self.shards, odd)
+        self.init(odd, "--out", "odd.json")
+        self.dry_run("odd.json")
         self.assertIn("expected the name of a config, such as decoder.json, got x.tar", self.init(self.shards, "--out", "x.tar", "--overwrite", check=2))
         self.assertIn("there is no folder nowhere", self.init(self.shards, "--out", "nowhere/x.json", check=2))
         text = self.init(self.shards, "--out", "x.json", "--nproc-per-node", 900, check=2)

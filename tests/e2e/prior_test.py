@@ -294,6 +294,9 @@ class Prior(unittest.TestCase):
         run(*sample, "--overwrite", cwd=self.dir, check=0)
         run(*sample, cwd=self.dir, check=0)
         self.assertEqual(read_npy(folder / "image_embeds.npy")[0], (25, DIM))
+        write_npy(folder / "image_embeds.npy", (25, DIM), [0.0] * 25 * DIM)  # of the same shape
+        run(*sample, cwd=self.dir, check=2)
+        self.assertEqual(set(read_npy(folder / "image_embeds.npy")[1]), {0.0})
 
     def test_folders_that_do_not_fit_are_refused(self):
         (self.dir / "empty").mkdir()

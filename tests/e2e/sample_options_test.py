@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 """`sample`: options that would do nothing are refused, a used folder holds one sampling, adapters and steps a unet."""
+import json
 import struct
 
 import harness
@@ -127,13 +128,14 @@ class SampleOptions(EndToEnd):
         (folder / "notes.txt").write_text("mine")
         (folder / "0003-copy.png").write_text("mine, too")
         self.sample("free/model.pth", "--num", 2, "--timesteps", 1)
-        self.assertEqual(names(folder), ["0000.png", "0001.png", "0003-copy.png", "notes.txt", "samples.npy", "sheet.png"])
+        self.assertEqual(names(folder), ["0000.png", "0001.png", "0003-copy.png", "notes.txt", "sampled.json", "samples.npy", "sheet.png"])
         self.assertEqual(read_npy(folder / "samples.npy")[0][0], 2)
-        # A picture that no array tells of is not ours to remove.
+        # A picture that the record does not name, or of which it says something else, is not ours to remove.
+        (folder / "0001.png").write_text("edited")
         (folder / "0002.png").write_text("mine")
         done = self.sample("free/model.pth", "--num", 1, "--timesteps", 1)
-        self.assertIn("0002.png is not among the pictures of samples.npy", done.stdout + done.stderr)
-        self.assertEqual(names(folder), ["0000.png", "0002.png", "0003-copy.png", "notes.txt", "samples.npy"])
+        self.assertIn("0001.png is not among the pictures of samples.npy", done.stdout + done.stderr)
+        self.assertEqual(names(folder), ["0000.png", "0001.png", "0002.png", "0003-copy.png", "notes.txt", "sampled.json", "samples.npy"])
 
     def test_files_that_no_sampling_wrote_are_replaced_only_if_asked(self):
         folder = self.dir / "x"
@@ -148,11 +150,30 @@ class SampleOptions(EndToEnd):
         self.sample(*three, "--overwrite")
         self.assertEqual(read_npy(folder / "samples.npy")[0][0], 3)
         self.assertTrue((folder / "0002.png").read_bytes().startswith(b"\x89PNG"))
-        # Nor does an array of somebody else's say what is.
-        write_npy(folder / "samples.npy", (9, 2), [0] * 18)
+        self.sample(*three)
+        # Nor does an array of the right shape make them ours.
+        write_npy(folder / "samples.npy", (3, 3, 16, 16), [0] * 3 * 3 * 256)
         done = self.sample(*three, check=2)
-        self.assertIn("holds 0000.png to 0002.png, samples.npy, sheet.png, which no sampling wrote", " ".join(done.stderr.split()))
-        self.assertEqual(read_npy(folder / "samples.npy")[0], (9, 2))
+        self.assertIn("holds samples.npy, which no sampling wrote", " ".join(done.stderr.split()))
+        (folder / "sampled.json").unlink()
+        done = self.sample(*three, check=2)
+        self.assertIn("holds samples.npy, 0000.png to 0002.png, sheet.png, which no sampling wrote", " ".join(done.stderr.split()))
+        self.assertEqual(set(read_npy(folder / "samples.npy")[1]), {0.0})
+        (folder / "sampled.json").write_text('{"mine": 1}')
+        done = self.sample("free/model.pth", "--num", 1, "--timesteps", 1, check=2)
+        self.assertIn("sampled.json, which no sampling wrote", " ".join(done.stderr.split()))
+        self.assertEqual((folder / "sampled.json").read_text(), '{"mine": 1}')
+
+    def test_a_sampling_that_was_stopped_half_way_is_known_to_the_next(self):
+        folder = self.dir / "x"
+        self.sample("free/model.pth", "--num", 3, "--timesteps", 1)
+        record = json.loads((folder / "sampled.json").read_text())
+        self.assertEqual(sorted(record["files"]), ["0000.png", "0001.png", "0002.png", "samples.npy", "sheet.png"])
+        # As it was while the pictures were being written.
+        (folder / "sampled.json").write_text(json.dumps({**record, "files": {name: None for name in record["files"]}}))
+        (folder / "0001.png").write_bytes(b"half")
+        self.sample("free/model.pth", "--num", 2, "--timesteps", 1)
+        self.assertEqual(names(folder), ["0000.png", "0001.png", "sampled.json", "samples.npy", "sheet.png"])
 
     def test_timesteps_are_one_number_or_one_for_each_unet(self):
         embeds = ["--image-embeds", "two.npy"]

@@ -165,7 +165,9 @@ EmbeddingFolder::EmbeddingFolder(const std::string& folder,
       key_(!key.empty()       ? key
            : kind_ == "image" ? "/data/img_embeddings_url"
                               : "/data/text_embeddings_url") {
-  if (folder.find('{') != std::string::npos) {
+  std::error_code unknown;  // the name of a folder may have braces
+  const bool is_folder = is_local_url(folder) && fs::is_directory(local_path(folder), unknown);
+  if (!is_folder && folder.find('{') != std::string::npos) {
     numbered_ = parse_url_template(folder, shard_width, key_);
     if (const auto numbers = existing_numbers(*numbered_)) {
       for (const int64_t number : *numbers) urls_.emplace(number, numbered_->with(number));

@@ -14,6 +14,7 @@ struct ShardPlace {
   int64_t shard = 0;    ///< shards of the epoch before it
   int64_t sample = 0;   ///< samples of the shard before it
   uint64_t offset = 0;  ///< the byte of the shard at which the next sample begins; 0: not known
+  uint64_t bytes = 0;   ///< of the shard, which tells whether it is still the same; 0: not known
   bool operator==(const ShardPlace&) const = default;
   bool is_before(const ShardPlace& other) const {
     return shard != other.shard ? shard < other.shard : sample < other.sample;

@@ -26,6 +26,14 @@ std::string base_name(const std::string& address) {
   return slash == std::string::npos ? url : url.substr(slash + 1);
 }
 
+/// Of a file of this machine; 0: not known.
+uint64_t bytes_of(const std::string& url) {
+  if (!is_local_url(url)) return 0;
+  std::error_code unknown;
+  const auto bytes = std::filesystem::file_size(local_path(url), unknown);
+  return unknown ? 0 : bytes;
+}
+
 }  // namespace
 
 ShardWalk::ShardWalk(const LoaderOptions& options, const ShardDataConfig& config, Admit admit)
@@ -108,6 +116,20 @@ void ShardWalk::open(const ShardPlace& place) {
     member_warnings_.add(drop::kRepeatedMember, fmt::format("{}: {}", shown_name_, text));
   };
   SourceOptions source = source_options();
+  bytes_of_shard_ = bytes_of(url_);
+  if (place.bytes > 0 && bytes_of_shard_ > 0 && bytes_of_shard_ != place.bytes) {
+    log_warning(
+        "data",
+        "{}: {} has {} bytes, and had {} when the epoch was interrupted: the shard has been "
+        "written anew\n  The epoch resumes after the first {} of it. In this epoch, samples may come "
+        "twice or not at all.",
+        options_.split,
+        shown_name_,
+        with_commas(static_cast<int64_t>(bytes_of_shard_)),
+        with_commas(static_cast<int64_t>(place.bytes)),
+        counted(place.sample, "sample"));
+    return open({place.shard, place.sample});
+  }
   source.offset = place.offset;
   sought_.reset();
   if (place.offset > 0) sought_ = place;
@@ -255,7 +277,8 @@ std::optional<GroupedSample> ShardWalk::next(DropLog& drops) {
 ShardPlace ShardWalk::place() const {
   if (shards_opened_ == first_.shard) return first_;  // nothing was read yet
   if (!reader_ || reader_->at_end()) return {.shard = shards_opened_};
-  return {shards_opened_ - 1, samples_of_shard_, reader_->next_offset().value_or(0)};
+  return {
+      shards_opened_ - 1, samples_of_shard_, reader_->next_offset().value_or(0), bytes_of_shard_};
 }
 
 }  // namespace dalle2

@@ -81,6 +81,7 @@ class ShardWalk {
   ShardPlace first_;  // where the epoch was resumed
   int64_t shards_opened_ = 0, opened_since_usable_ = 0;
   int64_t samples_of_shard_ = 0;
+  uint64_t bytes_of_shard_ = 0;       // ShardPlace::bytes
   int64_t bad_shards_ = 0;            // of this epoch
   int64_t unreachable_in_a_row_ = 0;  // since the last sample
   std::atomic<bool> cancelled_ = false;

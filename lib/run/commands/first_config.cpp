@@ -34,6 +34,16 @@ std::string number_of(const fs::path& shard) {
   return stem.substr(last_other == std::string::npos ? 0 : last_other + 1);
 }
 
+/// A path as the beginning of a url, in which a brace is written twice.
+std::string as_url_text(const std::string& path) {
+  std::string text;
+  for (const char c : path) {
+    text += c;
+    if (c == '{' || c == '}') text += c;
+  }
+  return text;
+}
+
 /// Fills in the keys and how many shards the splits are cut from.
 void read_names(const std::vector<std::string>& shards, ShardSurvey& survey) {
   const fs::path front = shards.front();
@@ -61,7 +71,7 @@ void read_names(const std::vector<std::string>& shards, ShardSurvey& survey) {
     "end_shard": {},
     "shard_width": {},
 )",
-      json_text((front.parent_path() / (prefix + "{}.tar")).string()),
+      json_text(as_url_text((front.parent_path() / prefix).string()) + "{}.tar"),
       first,
       last,
       survey.width);

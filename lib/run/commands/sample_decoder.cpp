@@ -15,6 +15,7 @@
 #include "io/formats/npy.h"
 #include "run/checkpoints/model_weights.h"
 #include "run/commands/sample_command.h"
+#include "run/commands/sample_record.h"
 #include "run/pictures/pictures.h"
 #include "run/pictures/row_noise.h"
 
@@ -167,29 +168,17 @@ std::string picture_name(int64_t number) {
   return fmt::format("{:04}.png", number);
 }
 
-/// How many pictures an earlier sampling left, as its array tells; none of an array of another kind.
-std::optional<int64_t> earlier_pictures(const SampleCommand& command) {
-  if (!is_there(command, kArray)) return 0;
-  try {
-    const NpyArray array = read_npy(path_in(command, kArray));
-    if (array.shape.size() == 4 && array.numel() > 0) return array.shape[0];
-  } catch (const DataError&) {
-    // not ours
-  }
-  return std::nullopt;
+/// What a sampling of `count` pictures writes.
+std::vector<std::string> out_files(int64_t count) {
+  std::vector<std::string> names = {kArray};
+  for (int64_t i = 0; i < count; ++i) names.push_back(picture_name(i));
+  if (count > 1) names.emplace_back(kSheetFile);
+  return names;
 }
 
 /// @throws ConfigError if the folder holds files of the same names that no sampling wrote
 void check_out_files(const SampleCommand& command, int64_t count) {
-  const std::optional<int64_t> earlier = earlier_pictures(command);
-  std::vector<std::string> others;
-  for (int64_t i = earlier.value_or(0); i < count; ++i) {
-    if (is_there(command, picture_name(i))) others.push_back(picture_name(i));
-  }
-  if (!earlier) others.emplace_back(kArray);
-  const bool has_sheet = is_there(command, kSheetFile);
-  if (has_sheet && earlier.value_or(0) == 0) others.emplace_back(kSheetFile);
-  refuse_to_replace(command, others);
+  refuse_to_replace(command, SampleRecord(command.out_folder).others_among(out_files(count)));
 }
 
 /// The first pictures side by side, about as many in a row as in a column. One alone has no sheet.
@@ -198,11 +187,7 @@ void write_sheet(const at::Tensor& pictures,
                  const std::vector<std::string>& texts,
                  const SampleCommand& command) {
   const int64_t count = std::min(pictures.size(0), kMostOnSheet);
-  if (count == 1) {
-    std::error_code error;
-    std::filesystem::remove(path_in(command, kSheetFile), error);
-    return;
-  }
+  if (count == 1) return;
   const auto columns = static_cast<int64_t>(std::ceil(std::sqrt(count)));
   std::vector<at::Tensor> cells = pictures.narrow(0, 0, count).unbind();
   if (!texts.empty()) {
@@ -221,12 +206,8 @@ void write_samples(const at::Tensor& samples,
                    ImageRange range,
                    const SampleCommand& command) {
   const int64_t count = samples.size(0);
-  const int64_t earlier = earlier_pictures(command).value_or(0);
-  std::error_code error;
-  for (int64_t i = count; i < earlier; ++i) {
-    std::filesystem::remove(path_in(command, picture_name(i)), error);
-  }
-  // Before the pictures: what is stopped half-way is known to the next sampling too.
+  SampleRecord record(command.out_folder);
+  record.begin(out_files(count));
   const at::Tensor values = samples.contiguous();
   write_npy_float32(path_in(command, kArray), values.sizes().vec(), values.const_data_ptr<float>());
   const at::Tensor pictures = range.auto_normalize ? samples : (samples + 1) / 2;
@@ -234,7 +215,8 @@ void write_samples(const at::Tensor& samples,
     write_png(path_in(command, picture_name(i)), to_picture(pictures[i]));
   }
   write_sheet(pictures, texts, command);
-  const std::string next = picture_name(std::max(count, earlier));
+  record.finish();
+  const std::string next = picture_name(count);
   if (is_there(command, next)) {
     log_warning("sample",
                 "{} is not among the pictures of samples.npy: it stays among the new ones",

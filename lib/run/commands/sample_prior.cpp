@@ -10,6 +10,7 @@
 #include "io/formats/npy.h"
 #include "run/checkpoints/model_weights.h"
 #include "run/commands/sample_command.h"
+#include "run/commands/sample_record.h"
 #include "run/pictures/pictures.h"
 #include "run/pictures/row_noise.h"
 #include "trainer/tensor_group.h"
@@ -85,20 +86,6 @@ TextEmbedding load_texts(const SampleCommand& command, const PriorConfig& config
 
 constexpr const char* kEmbeds = "image_embeds.npy";
 
-/// @throws ConfigError if the folder holds an array of that name, but of another shape
-void check_out_file(const SampleCommand& command, int64_t width) {
-  const std::filesystem::path path = std::filesystem::path(command.out_folder) / kEmbeds;
-  std::error_code ignored;
-  if (!std::filesystem::exists(path, ignored)) return;
-  try {
-    const NpyArray array = read_npy(path.string());
-    if (array.shape.size() == 2 && array.shape[1] == width) return;
-  } catch (const DataError&) {
-    // not ours
-  }
-  refuse_to_replace(command, {kEmbeds});
-}
-
 }  // namespace
 
 at::Tensor draw_image_embeds(DiffusionPrior prior,
@@ -142,7 +129,7 @@ void sample_prior(const SampleCommand& command, const Value& checkpoint, const a
   DiffusionPrior prior = load_prior(source_of(command), checkpoint);
   const TextEmbedding texts = load_texts(command, prior->plan().config);
   make_out_folder(command);
-  check_out_file(command, prior->plan().config.image_embed_dim);
+  refuse_to_replace(command, SampleRecord(command.out_folder).others_among({kEmbeds}));
   prior->to(device);
   PriorDraw draw;
   if (!command.cond_scale.empty()) draw.cond_scale = command.cond_scale.front();
@@ -151,7 +138,10 @@ void sample_prior(const SampleCommand& command, const Value& checkpoint, const a
   Timer timer;
   const at::Tensor embeds = draw_image_embeds(prior, texts, command, draw, device);  // [N, D]
   const std::string path = (std::filesystem::path(command.out_folder) / kEmbeds).string();
+  SampleRecord record(command.out_folder);
+  record.begin({kEmbeds});
   write_npy_float32(path, embeds.sizes().vec(), embeds.const_data_ptr<float>());
+  record.finish();
   log_info("sample",
            "{} in {}: {}",
            counted(rows, "image embedding"),

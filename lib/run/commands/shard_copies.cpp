@@ -207,6 +207,13 @@ void claim_folder(const ShardCopyPlan& plan, const std::map<std::string, std::st
   const std::string there{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
   if (there == plan.manifest) return;
   const std::vector<std::string> others = names_of_set(plan);
+  if (in && !plan.overwrite && others.empty()) {
+    throw ConfigError(
+        "--out {}: holds {}, which no call with these options wrote\n  Choose another folder, or replace "
+        "it with --overwrite.",
+        printable(folder),
+        plan.manifest_name);
+  }
   if (!plan.overwrite && !others.empty()) {
     throw ConfigError(
         "--out {}: expected only shards that this call makes, found {}, {}\n  Choose another "

@@ -117,6 +117,12 @@ ShardDataConfig data_of(const ShardsEmbedCommand& command, int64_t image_size) {
   if (fs::is_directory(local_path(command.url), ignored)) {
     data.webdataset_base_url = OneOrMany<std::string>(shards_in_folder(local_path(command.url)));
   } else {
+    const bool is_path = is_local_url(command.url) && !has_url_placeholder(command.url);
+    if (is_path && !fs::exists(local_path(command.url), ignored)) {
+      throw ConfigError("SHARDS {}: there is no such folder, relative to {}",
+                        printable(command.url),
+                        fs::current_path().string());
+    }
     data.webdataset_base_url = command.url;
   }
   if (const auto fault = shard_url_fault(data.webdataset_base_url))

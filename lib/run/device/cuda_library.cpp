@@ -6,16 +6,10 @@
 #include <torch/version.h>
 
 #include "base/log.h"
+#include "kernels/gpu/nvrtc_launcher.h"
 
 namespace dalle2 {
 namespace {
-
-std::filesystem::path folder_of_libtorch() {
-  Dl_info info{};
-  // Any function that libtorch_cpu.so defines.
-  if (dladdr(reinterpret_cast<const void*>(&at::globalContext), &info) == 0) return {};
-  return std::filesystem::path(info.dli_fname).parent_path();
-}
 
 bool has_nvidia_driver() {
   return dlopen("libcuda.so.1", RTLD_LAZY) != nullptr;

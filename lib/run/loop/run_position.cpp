@@ -21,9 +21,11 @@ void visit_lane(Position& position, Visitor visitor) {
   visitor("shard", position.window_start.shard);
   visitor("sample", position.window_start.sample);
   visitor("offset", position.window_start.offset);
+  visitor("bytes", position.window_start.bytes);
   visitor("end_shard", position.window_end.shard);
   visitor("end_sample", position.window_end.sample);
   visitor("end_offset", position.window_end.offset);
+  visitor("end_bytes", position.window_end.bytes);
   visitor("window_samples", position.window_samples);
   visitor("passed", position.passed);
   visitor("last_draw", position.last_draw);

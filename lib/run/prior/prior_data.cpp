@@ -12,6 +12,7 @@
 #include "base/stop_signal.h"
 #include "base/text.h"
 #include "base/untrusted_json.h"
+#include "checkpoint/clip/raw_clip.h"
 #include "data/loader/drop_log.h"
 #include "io/files/atomic_file.h"
 #include "io/streams/url_source.h"
@@ -69,10 +70,11 @@ PriorDataset prior_data(const TrainPriorConfig& config, const ClipEmbedder* clip
   return {config.data, config.prior, config.seed, clip_side};
 }
 
-std::string clip_identity(const TrainPriorConfig& config, const ClipEmbedder* clip) {
-  if (clip != nullptr) return clip_sha256(clip->clip());
-  const std::optional<std::string> beside =
-      embed_manifest_beside(config.data.text_url.value_or(""));
+namespace {
+
+/// What `shards embed` wrote beside a folder of embeddings; empty without, or for none.
+std::string clip_beside(const std::optional<std::string>& url) {
+  const std::optional<std::string> beside = embed_manifest_beside(url.value_or(""));
   if (!beside) return "";
   try {
     const Json manifest = parse_untrusted_object(read_file(*beside));
@@ -80,6 +82,26 @@ std::string clip_identity(const TrainPriorConfig& config, const ClipEmbedder* cl
   } catch (const std::exception&) {  // it is there for people too
     return "";
   }
+}
+
+}  // namespace
+
+std::string clip_identity(const TrainPriorConfig& config, const ClipEmbedder* clip) {
+  return clip != nullptr ? clip_sha256(clip->clip()) : clip_beside(config.data.text_url);
+}
+
+void warn_of_several_clips(const TrainPriorConfig& config, const ClipEmbedder* clip) {
+  const std::string of_texts = clip_identity(config, clip);
+  const std::string of_images = clip_beside(config.data.image_url);
+  if (of_texts.empty() || of_images.empty() || of_texts == of_images) return;
+  log_warning(
+      "config",
+      "/data/image_url: the embeddings are of another CLIP than {}: its identity, a SHA-256, is {}, "
+      "and that of the other {}\n  A prior learns how the two embeddings of one CLIP belong together. "
+      "Make both with one CLIP.",
+      clip != nullptr ? "/prior/clip" : "those of /data/text_url",
+      short_clip_identity(of_images),
+      short_clip_identity(of_texts));
 }
 
 void check_usable(const PriorDataset& data, bool has_clip) {

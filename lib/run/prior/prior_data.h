@@ -33,6 +33,9 @@ PriorDataset prior_data(const TrainPriorConfig& config, const ClipEmbedder* clip
 /// has written beside the folder /data/text_url on this machine. Empty if it is not known.
 std::string clip_identity(const TrainPriorConfig& config, const ClipEmbedder* clip);
 
+/// Warns if the embeddings of pictures are of another CLIP than those of texts, as far as `shards embed` has written that down.
+void warn_of_several_clips(const TrainPriorConfig& config, const ClipEmbedder* clip);
+
 /// Reads training rows until one can be used, some 65,000 at most. @throws DataError if there are no
 /// more, and none can
 void check_usable(const PriorDataset& data, bool has_clip);

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: MIT
+#include "kernels/dropout_mask.h"
+
+#include <ATen/Parallel.h>
+#include <torch/library.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "base/error.h"
+#include "kernels/gpu/kernel_launcher.h"
+
+#define __device__
+#include "kernels/gpu/dropout_bits.cuh"
+#undef __device__
+
+namespace dalle2 {
+namespace {
+
+constexpr double kBitValues = 16777216;  // 2^24 values of dropout_bits()
+
+/// Elements whose bits are below it are kept.
+uint32_t threshold_of(double keep) {
+  return static_cast<uint32_t>(std::llround(keep * kBitValues));
+}
+
+template <class T>
+void fill(T* mask,
+          uint64_t address,
+          int64_t first_sample,
+          int64_t samples,
+          int64_t per_sample,
+          double keep) {
+  constexpr int64_t kGrain = 1 << 14;
+  const uint32_t threshold = threshold_of(keep);
+  const T kept(static_cast<float>(1 / keep)), dropped(0.0F);
+  at::parallel_for(0, samples * per_sample, kGrain, [&](int64_t begin, int64_t end) {
+    while (begin < end) {
+      const int64_t sample = begin / per_sample;
+      const int64_t stop = std::min(end, (sample + 1) * per_sample);
+      const unsigned long long key = dropout_key(address, first_sample + sample);
+      for (; begin < stop; ++begin) {
+        const auto index = static_cast<unsigned long long>(begin - sample * per_sample);
+        mask[begin] = dropout_bits(key, index) < threshold ? kept : dropped;
+      }
+    }
+  });
+}
+
+/// The address as int64, which is what operations take.
+at::Tensor& fill_on_cpu(at::Tensor& mask, int64_t address, int64_t first_sample, double keep) {
+  const int64_t per_sample = mask.numel() / std::max<int64_t>(1, mask.size(0));
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, mask.scalar_type(), "dropout", [&] {
+    fill(mask.mutable_data_ptr<scalar_t>(),
+         std::bit_cast<uint64_t>(address),
+         first_sample,
+         mask.size(0),
+         per_sample,
+         keep);
+  });
+  return mask;
+}
+
+at::Tensor& fill_on_gpu(at::Tensor& mask, int64_t address, int64_t first_sample, double keep) {
+  const at::ScalarType dtype = mask.scalar_type();
+  const bool has_kernel = dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf;
+  if (!has_kernel || kernel_launcher(mask.device().type()) == nullptr) {
+    at::Tensor bits = at::empty(mask.sizes(), mask.options().device(at::kCPU));
+    fill_on_cpu(bits, address, first_sample, keep);
+    return mask.copy_(bits);
+  }
+  if (mask.numel() == 0) return mask;
+  constexpr int64_t kThreads = 256, kMostBlocks = 4096;
+  const int64_t blocks = std::min(kMostBlocks, (mask.numel() + kThreads - 1) / kThreads);
+  launch_kernel(mask.device(),
+                {"dropout_mask", dtype},
+                "dropout_mask",
+                {{blocks, 1}, kThreads},
+                mask.mutable_data_ptr(),
+                std::bit_cast<unsigned long long>(address),
+                static_cast<long long>(first_sample),
+                static_cast<long long>(mask.numel() / mask.size(0)),
+                static_cast<long long>(mask.numel()),
+                threshold_of(keep),
+                static_cast<float>(1 / keep));
+  return mask;
+}
+
+TORCH_LIBRARY_FRAGMENT(dalle2, m) {
+  m.def(
+      "fill_dropout_mask_(Tensor(a!) mask, int address, int first_sample, float keep) -> "
+      "Tensor(a!)");
+}
+TORCH_LIBRARY_IMPL(dalle2, CPU, m) {
+  m.impl("fill_dropout_mask_", &fill_on_cpu);
+}
+TORCH_LIBRARY_IMPL(dalle2, CUDA, m) {
+  m.impl("fill_dropout_mask_", &fill_on_gpu);
+}
+
+}  // namespace
+
+void fill_dropout_mask_(const at::Tensor& mask,
+                        uint64_t address,
+                        int64_t first_sample,
+                        double keep) {
+  D2_CHECK(mask.is_contiguous() && mask.dim() > 0 && keep > 0 && keep <= 1,
+           "a mask of strides {} that keeps {}",
+           c10::str(mask.strides()),
+           keep);
+  static const auto operation = c10::Dispatcher::singleton()
+                                    .findSchemaOrThrow("dalle2::fill_dropout_mask_", "")
+                                    .typed<decltype(fill_on_cpu)>();
+  at::Tensor filled = mask;
+  operation.call(filled, std::bit_cast<int64_t>(address), first_sample, keep);
+}
+
+}  // namespace dalle2

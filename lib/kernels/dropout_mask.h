@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: MIT
+// Masks for dropout in one operation, whose random bits hang on their number alone: the same on every device, and in any chunks.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+namespace dalle2 {
+
+/// Fills a mask: 0 with probability 1 - `keep`, else 1 / `keep`.
+/// @param mask [B, ...] contiguous; its samples have the numbers `first_sample` on
+/// @param address of the pass and of the place in the network
+void fill_dropout_mask_(const at::Tensor& mask,
+                        uint64_t address,
+                        int64_t first_sample,
+                        double keep);
+
+}  // namespace dalle2

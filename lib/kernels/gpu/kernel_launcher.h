@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: MIT
+// Kernels of ours for devices other than the CPU. Their sources (*.cuh) are in the program as text, and are compiled for the GPU at hand
+// when the first of them is needed: a build needs no CUDA compiler, and knows of no architecture.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+namespace dalle2 {
+
+/// A program and the type that ELEMENT stands for in it.
+struct KernelProgram {
+  const char* name;        ///< "group_norm_silu", "dropout_mask"
+  at::ScalarType element;  ///< float32, bfloat16 or float16
+};
+
+struct KernelCall {
+  KernelProgram program;
+  std::string kernel;
+  std::array<int64_t, 2> grid = {1, 1};  ///< blocks; at most 2^31 - 1 and 65,535
+  int64_t threads = 1;                   ///< of a block
+  std::vector<void*> arguments;  ///< where each argument lies, as cuLaunchKernel() takes them
+};
+
+class KernelLauncher {
+ public:
+  virtual ~KernelLauncher() = default;
+  /// Starts it on the current stream of the device.
+  virtual void launch(const KernelCall& call, const at::Device& device) = 0;
+};
+
+/// Of a type of device; null: it has none, and operations take ATen's way.
+KernelLauncher* kernel_launcher(at::DeviceType type);
+/// From now on kernels of that type of device start by this; null takes it away. CUDA has one without this.
+void set_kernel_launcher(at::DeviceType type, KernelLauncher* launcher);
+
+/// The text of a program for NVRTC, from its parts. Needs the macros ELEMENT and KERNEL.
+std::string kernel_source(const std::string& program);
+
+/// Where and how often a kernel runs.
+struct KernelShape {
+  std::array<int64_t, 2> grid;
+  int64_t threads;
+};
+
+/// Calls a kernel with values as arguments, whose types have to be those of its parameters.
+template <class... Arguments>
+void launch_kernel(const at::Device& device,
+                   const KernelProgram& program,
+                   const std::string& kernel,
+                   const KernelShape& shape,
+                   Arguments... arguments) {
+  KernelCall call{program, kernel, shape.grid, shape.threads, {}};
+  call.arguments = {static_cast<void*>(&arguments)...};
+  kernel_launcher(device.type())->launch(call, device);
+}
+
+}  // namespace dalle2
