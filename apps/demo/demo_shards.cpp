@@ -127,19 +127,19 @@ void check(const DemoShardOptions& options) {
 
 constexpr const char* kTruthFile = "heldout/truth.json";
 constexpr const char* kCaptionsFile = "heldout/captions.txt";
+/// Of `shards embed`: it would say of which CLIP the demo's embeddings are.
+constexpr const char* kEmbeddingsManifest = "embeddings.json";
 
 /// Files that lie where the set's go, by their names in the folder.
 std::vector<std::string> earlier_files(const std::string& out) {
   std::vector<std::string> found;
-  for (const auto& [below, ending] : {std::pair{"", ".tar"},
-                                      std::pair{"img_emb/", ".npy"},
-                                      std::pair{"heldout/", ".tar"},
-                                      std::pair{"heldout/img_emb/", ".npy"}}) {
-    for (const std::string& name : names_ending(out + "/" + below, ending)) {
-      found.push_back(below + name);
-    }
+  for (const char* of_set : {"", "heldout/"}) {
+    for (const std::string& name : names_ending(out + "/" + of_set, ".tar"))
+      found.push_back(of_set + name);
+    for (const std::string& name : numbered_arrays(out + "/" + of_set))
+      found.push_back(of_set + name);
   }
-  for (const char* name : {kTruthFile, kCaptionsFile}) {
+  for (const char* name : {kTruthFile, kCaptionsFile, kEmbeddingsManifest}) {
     std::error_code ignored;
     if (std::filesystem::exists(out + "/" + name, ignored)) found.emplace_back(name);
   }

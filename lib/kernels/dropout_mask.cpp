@@ -63,19 +63,11 @@ at::Tensor& fill_on_cpu(at::Tensor& mask, int64_t address, int64_t first_sample,
   return mask;
 }
 
-at::Tensor& fill_on_gpu(at::Tensor& mask, int64_t address, int64_t first_sample, double keep) {
-  const at::ScalarType dtype = mask.scalar_type();
-  const bool has_kernel = dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf;
-  if (!has_kernel || kernel_launcher(mask.device().type()) == nullptr) {
-    at::Tensor bits = at::empty(mask.sizes(), mask.options().device(at::kCPU));
-    fill_on_cpu(bits, address, first_sample, keep);
-    return mask.copy_(bits);
-  }
-  if (mask.numel() == 0) return mask;
+void fill_by_kernel(at::Tensor& mask, int64_t address, int64_t first_sample, double keep) {
   constexpr int64_t kThreads = 256, kMostBlocks = 4096;
   const int64_t blocks = std::min(kMostBlocks, (mask.numel() + kThreads - 1) / kThreads);
   launch_kernel(mask.device(),
-                {"dropout_mask", dtype},
+                {"dropout_mask", mask.scalar_type(), mask.scalar_type()},
                 "dropout_mask",
                 {{blocks, 1}, kThreads},
                 mask.mutable_data_ptr(),
@@ -85,6 +77,53 @@ at::Tensor& fill_on_gpu(at::Tensor& mask, int64_t address, int64_t first_sample,
                 static_cast<long long>(mask.numel()),
                 threshold_of(keep),
                 static_cast<float>(1 / keep));
+}
+
+/// The same bits by ATen's operations, whose int64 wraps around as unsigned numbers do.
+void fill_by_operations(at::Tensor& mask, int64_t address, int64_t first_sample, double keep) {
+  const auto options = mask.options().dtype(at::kLong);
+  const auto wrapped = [](uint64_t value) { return std::bit_cast<int64_t>(value); };
+  const auto mixed = [&](const at::Tensor& x, int64_t shift, uint64_t factor) {
+    // Zeros come in from the left, as in unsigned numbers.
+    const at::Tensor shifted =
+        x.bitwise_right_shift(shift).bitwise_and_((int64_t{1} << (64 - shift)) - 1);
+    return shifted.bitwise_xor_(x).mul_(wrapped(factor));
+  };
+  constexpr uint64_t kGamma = 0x9E3779B97F4A7C15ULL, kFirst = 0xBF58476D1CE4E5B9ULL,
+                     kSecond = 0x94D049BB133111EBULL;
+  const int64_t per_sample = mask.numel() / mask.size(0);
+  const at::Tensor samples = at::arange(first_sample, first_sample + mask.size(0), options);
+  const at::Tensor keys = mixed(samples.mul(wrapped(kGamma)).add_(address), 27, kFirst);
+  const at::Tensor steps = at::arange(1, per_sample + 1, options).mul_(wrapped(kGamma));
+  const at::Tensor bits =
+      mixed(mixed(mixed(keys.unsqueeze(1) + steps, 30, kFirst), 27, kSecond), 31, 1)
+          .bitwise_right_shift_(40)
+          .bitwise_and_((int64_t{1} << 24) - 1);
+  mask.copy_(bits.lt(static_cast<int64_t>(threshold_of(keep))).view(mask.sizes()));
+  mask.mul_(static_cast<float>(1 / keep));
+}
+
+/// Whether the kernel gives the processor's bits.
+bool kernel_agrees(const at::Tensor& like) {
+  constexpr double kKeep = 0.7;
+  constexpr int64_t kAddress = 0x123456789ABCDEF, kFirstSample = 5;
+  at::Tensor expected = at::empty({3, 700}, like.options().device(at::kCPU));
+  at::Tensor found = at::empty({3, 700}, like.options());
+  fill_on_cpu(expected, kAddress, kFirstSample, kKeep);
+  fill_by_kernel(found, kAddress, kFirstSample, kKeep);
+  return at::equal(found.cpu(), expected);
+}
+
+at::Tensor& fill_on_gpu(at::Tensor& mask, int64_t address, int64_t first_sample, double keep) {
+  if (mask.numel() == 0) return mask;
+  const at::ScalarType dtype = mask.scalar_type();
+  const bool has_type = dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf;
+  const bool has_kernel =
+      has_type && has_kernels(mask.device(), {"dropout_mask", dtype, dtype}, "dropout", [&] {
+        return kernel_agrees(mask);
+      });
+  has_kernel ? fill_by_kernel(mask, address, first_sample, keep)
+             : fill_by_operations(mask, address, first_sample, keep);
   return mask;
 }
 
@@ -115,6 +154,14 @@ void fill_dropout_mask_(const at::Tensor& mask,
                                     .typed<decltype(fill_on_cpu)>();
   at::Tensor filled = mask;
   operation.call(filled, std::bit_cast<int64_t>(address), first_sample, keep);
+}
+
+void fill_dropout_mask_on_gpu_(const at::Tensor& mask,
+                               uint64_t address,
+                               int64_t first_sample,
+                               double keep) {
+  at::Tensor filled = mask;
+  fill_on_gpu(filled, std::bit_cast<int64_t>(address), first_sample, keep);
 }
 
 }  // namespace dalle2

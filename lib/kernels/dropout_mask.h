@@ -16,4 +16,10 @@ void fill_dropout_mask_(const at::Tensor& mask,
                         int64_t first_sample,
                         double keep);
 
+/// How a device other than the CPU fills it: by a kernel, or, without one, by ATen's operations with the same bits.
+void fill_dropout_mask_on_gpu_(const at::Tensor& mask,
+                               uint64_t address,
+                               int64_t first_sample,
+                               double keep);
+
 }  // namespace dalle2

@@ -221,11 +221,24 @@ struct LinearAttention {
   void (*unit_rows)(const HeadRows& rows, float least, const T* x, T* y);
 };
 
+/// Attention with heads of kNarrowHead values: q and the result row after row, keys and values `kv_step` elements apart.
+struct NarrowShape {
+  int64_t queries, keys, kv_step;
+  float scale;  ///< of the products
+};
+inline constexpr int kNarrowHead = 16;
+
+template <class T>
+struct NarrowAttention {
+  void (*attend)(const NarrowShape& shape, const T* q, const T* k, const T* v, T* out);
+};
+
 /// From which shapes on these loops are faster than LibTorch's convolutions: measured for each instruction set.
 struct FastShapes {
   int64_t fewest_tiles;       ///< of a convolution by tiles
   int64_t channels_per_tile;  ///< the most, of both sides together
   int64_t narrowest_kernel;   ///< of a wide convolution
+  bool narrow_attention;
 };
 
 struct Table {
@@ -243,6 +256,8 @@ struct Table {
   FlatUpdate flat_update;
   LinearAttention<float> linear_attention_float;
   LinearAttention<Half> linear_attention_half;
+  NarrowAttention<float> narrow_attention_float;
+  NarrowAttention<Half> narrow_attention_half;
 };
 
 const Table& baseline();

@@ -262,6 +262,7 @@ void rows_norm_silu_backward(const Rows& rows,
 #include "kernels/convolution_body.h"
 #include "kernels/flat_update_body.h"
 #include "kernels/linear_attention_body.h"
+#include "kernels/narrow_attention_body.h"
 #include "kernels/winograd_body.h"
 
 namespace dalle2::loops {
@@ -292,6 +293,8 @@ constexpr Table kTable = {
     {&adam, &widen, &row_norms},
     {&softmax_rows<float>, &softmax_columns<float>, &unit_rows<float>},
     {&softmax_rows<Half>, &softmax_columns<Half>, &unit_rows<Half>},
+    {&narrow_attention<float>},
+    {&narrow_attention<Half>},
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/linear_attention.h"
+#include "kernels/narrow_attention.h"
 
 namespace dalle2 {
 namespace {
@@ -18,6 +19,7 @@ at::Tensor attention_in_fast_type(const at::Tensor& q,
                                   const at::Tensor& k,
                                   const at::Tensor& v,
                                   double scale) {
+  if (has_narrow_attention(q, k, v)) return narrow_attention(q, k, v, scale);
   constexpr int64_t kNarrow = 16;
   const bool widens = q.is_cpu() && q.scalar_type() == at::kBFloat16 && q.size(-1) <= kNarrow;
   if (!widens) {

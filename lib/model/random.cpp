@@ -83,4 +83,8 @@ void use_deterministic_algorithms() {
   context.setDeterministicFillUninitializedMemory(false);
 }
 
+void search_for_algorithms() {
+  at::globalContext().setBenchmarkCuDNN(true);
+}
+
 }  // namespace dalle2

@@ -36,4 +36,8 @@ at::Generator cpu_generator(uint64_t seed);
 /// none throws. Holds for the whole process; call it before the first work on a GPU.
 void use_deterministic_algorithms();
 
+/// From now on cuDNN measures its algorithms at the first convolution of each shape, and takes the fastest. They may differ in the last
+/// bits from start to start, so not with use_deterministic_algorithms().
+void search_for_algorithms();
+
 }  // namespace dalle2

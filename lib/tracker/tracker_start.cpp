@@ -369,6 +369,7 @@ void Tracker::clear_recorded() {
     std::error_code error;
     if (!is_cleared_(path) || !fs::is_regular_file(fs::symlink_status(path, error))) continue;
     if (own_files_->is_copy() && !own_files_->is_below(path)) continue;
+    if (own_files_->is_taken_over(path)) continue;
     if (source_ && same_file(path, source_->path())) continue;
     std::string now = moved_into(in_data_path(kClearedFolder), path, *cleared_, error);
     if (error == std::errc::cross_device_link) {  // results_folder is on another disk

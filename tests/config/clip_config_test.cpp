@@ -48,7 +48,7 @@ TEST_CASE("a vocabulary that is trained says how many tokens a CLIP has") {
       {"/clip/tokenizer/train=600", "/clip/tokenizer/path=words.txt"},
       "/clip/tokenizer/path: has no place beside clip.tokenizer.train: a vocabulary is "
       "read or trained");
-  expect_clip_problem({"/clip/tokenizer/train=513"}, "/clip/tokenizer/train: must be >= 514");
+  expect_clip_problem({"/clip/tokenizer/train=514"}, "/clip/tokenizer/train: must be >= 515");
 }
 
 TEST_CASE("towers that cannot be built are refused") {

@@ -205,6 +205,7 @@ TEST_CASE("shards of another set are neither replaced nor removed, unless that i
   const auto content = [&] {
     std::map<std::string, std::string> files;
     for (const auto& entry : fs::directory_iterator(folder / "out")) {
+      if (entry.is_directory()) continue;
       files[entry.path().filename().string()] = read_file(entry.path().string());
     }
     return files;
@@ -232,14 +233,23 @@ TEST_CASE("shards of another set are neither replaced nor removed, unless that i
     CHECK(content().size() == 1);
   }
   SECTION("with embeddings beside them, which would be paired with other pictures") {
-    write_file_atomically(folder / "out/img_emb/img_emb_000000.npy", "embeddings");
+    const std::string array = "img_emb_000003.npy";
+    write_file_atomically(folder / "out/img_emb/" + array, "embeddings");
     fs::remove(folder / "in/g.png");
+    fs::remove(folder / "in/h.jpeg");
     options.overwrite = true;
     CHECK_THROWS_WITH(pack_folder(folder / "in", folder / "out", options),
-                      Contains("found some in img_emb\n") && Contains("or remove that one."));
-    fs::remove_all(folder / "out/img_emb");
+                      Contains("found img_emb/" + array) && Contains("or remove these"));
+    fs::rename(folder / "out/img_emb", folder / "out/embedded");
+    fs::create_directories(folder / "out/more");
+    fs::rename(folder / "out/embedded", folder / "out/more/img_emb");
+    CHECK_THROWS_WITH(pack_folder(folder / "in", folder / "out", options),
+                      Contains("found more/img_emb/" + array));
+    // Of a shard that stays, and others of somebody.
+    fs::rename(folder / "out/more/img_emb/" + array, folder / "out/more/img_emb_000099.npy");
+    write_file_atomically(folder / "out/more/samples.npy", "mine");
     CHECK(content() == before);
-    CHECK_FALSE(pack_folder(folder / "in", folder / "out", options).replaced.empty());
+    CHECK_FALSE(pack_folder(folder / "in", folder / "out", options).removed.empty());
   }
   SECTION("of more samples a shard") {
     options.samples_per_shard = 4;

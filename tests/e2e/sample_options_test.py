@@ -2,6 +2,7 @@
 """`sample`: options that would do nothing are refused, a used folder holds one sampling, adapters and steps a unet."""
 import json
 import struct
+import zlib
 
 import harness
 from harness import EndToEnd, read_npy, run, tiny_config, write_config, write_npy
@@ -128,14 +129,14 @@ class SampleOptions(EndToEnd):
         (folder / "notes.txt").write_text("mine")
         (folder / "0003-copy.png").write_text("mine, too")
         self.sample("free/model.pth", "--num", 2, "--timesteps", 1)
-        self.assertEqual(names(folder), ["0000.png", "0001.png", "0003-copy.png", "notes.txt", "sampled.json", "samples.npy", "sheet.png"])
+        self.assertEqual(names(folder), ["0000.png", "0001.png", "0003-copy.png", "notes.txt", "sampled.jsonl", "samples.npy", "sheet.png"])
         self.assertEqual(read_npy(folder / "samples.npy")[0][0], 2)
         # A picture that the record does not name, or of which it says something else, is not ours to remove.
         (folder / "0001.png").write_text("edited")
         (folder / "0002.png").write_text("mine")
         done = self.sample("free/model.pth", "--num", 1, "--timesteps", 1)
         self.assertIn("0001.png is not among the pictures of samples.npy", done.stdout + done.stderr)
-        self.assertEqual(names(folder), ["0000.png", "0001.png", "0002.png", "0003-copy.png", "notes.txt", "sampled.json", "samples.npy"])
+        self.assertEqual(names(folder), ["0000.png", "0001.png", "0002.png", "0003-copy.png", "notes.txt", "sampled.jsonl", "samples.npy"])
 
     def test_files_that_no_sampling_wrote_are_replaced_only_if_asked(self):
         folder = self.dir / "x"
@@ -155,25 +156,34 @@ class SampleOptions(EndToEnd):
         write_npy(folder / "samples.npy", (3, 3, 16, 16), [0] * 3 * 3 * 256)
         done = self.sample(*three, check=2)
         self.assertIn("holds samples.npy, which no sampling wrote", " ".join(done.stderr.split()))
-        (folder / "sampled.json").unlink()
+        (folder / "sampled.jsonl").unlink()
         done = self.sample(*three, check=2)
         self.assertIn("holds samples.npy, 0000.png to 0002.png, sheet.png, which no sampling wrote", " ".join(done.stderr.split()))
         self.assertEqual(set(read_npy(folder / "samples.npy")[1]), {0.0})
-        (folder / "sampled.json").write_text('{"mine": 1}')
+        (folder / "sampled.jsonl").write_text('{"mine": 1}')
         done = self.sample("free/model.pth", "--num", 1, "--timesteps", 1, check=2)
-        self.assertIn("sampled.json, which no sampling wrote", " ".join(done.stderr.split()))
-        self.assertEqual((folder / "sampled.json").read_text(), '{"mine": 1}')
+        self.assertIn("sampled.jsonl, which no sampling wrote", " ".join(done.stderr.split()))
+        self.assertEqual((folder / "sampled.jsonl").read_text(), '{"mine": 1}')
 
     def test_a_sampling_that_was_stopped_half_way_is_known_to_the_next(self):
         folder = self.dir / "x"
         self.sample("free/model.pth", "--num", 3, "--timesteps", 1)
-        record = json.loads((folder / "sampled.json").read_text())
-        self.assertEqual(sorted(record["files"]), ["0000.png", "0001.png", "0002.png", "samples.npy", "sheet.png"])
-        # As it was while the pictures were being written.
-        (folder / "sampled.json").write_text(json.dumps({**record, "files": {name: None for name in record["files"]}}))
+        lines = (folder / "sampled.jsonl").read_text().splitlines()
+        self.assertEqual(sorted(json.loads(line)["file"] for line in lines), ["0000.png", "0001.png", "0002.png", "samples.npy", "sheet.png"])
+        # As it was while the second picture was being written, and its line torn.
+        begun = [json.dumps({"file": "0001.png", "kind": "decoder"}) if "0001" in line else line for line in lines]
+        (folder / "sampled.jsonl").write_text("\n".join(begun) + '\n{"file": "00')
         (folder / "0001.png").write_bytes(b"half")
         self.sample("free/model.pth", "--num", 2, "--timesteps", 1)
-        self.assertEqual(names(folder), ["0000.png", "0001.png", "sampled.json", "samples.npy", "sheet.png"])
+        self.assertEqual(names(folder), ["0000.png", "0001.png", "sampled.jsonl", "samples.npy", "sheet.png"])
+        # Of a prior's sampling into the same folder, which a decoder may read.
+        embeds = folder / "image_embeds.npy"
+        embeds.write_bytes(b"embeddings")
+        line = {"file": embeds.name, "kind": "prior", "bytes": 10, "crc32": zlib.crc32(b"embeddings")}
+        with open(folder / "sampled.jsonl", "a") as record:
+            record.write(json.dumps(line) + "\n")
+        self.sample("free/model.pth", "--num", 1, "--timesteps", 1)
+        self.assertEqual(names(folder), ["0000.png", "image_embeds.npy", "sampled.jsonl", "samples.npy"])
 
     def test_timesteps_are_one_number_or_one_for_each_unet(self):
         embeds = ["--image-embeds", "two.npy"]

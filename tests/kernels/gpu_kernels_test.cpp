@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Kernels for GPUs, on the processor, and their compilation, which needs no GPU.
+#include <ATen/autocast_mode.h>
 #include <dlfcn.h>
 #include <torch/torch.h>
 
@@ -42,6 +43,7 @@ TEST_CASE("the GPU's norm, scale, shift and SiLU is the chain of ATen's, in floa
   OnEmulator emulated;
   const auto dtype = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
   const bool timed = GENERATE(true, false);
+  const bool autocast = dtype != at::kFloat && GENERATE(true, false);
   // Groups of one channel and of more than a block's threads, planes of one pixel and of several chunks.
   const auto sizes = GENERATE(std::vector<int64_t>{2, 8, 4, 4, 4},
                               std::vector<int64_t>{1, 6, 1, 1, 2},
@@ -49,7 +51,7 @@ TEST_CASE("the GPU's norm, scale, shift and SiLU is the chain of ATen's, in floa
                               std::vector<int64_t>{1, 80, 3, 4, 2},
                               std::vector<int64_t>{1, 2, 129, 130, 1},
                               std::vector<int64_t>{1, 2, 71, 73, 2});
-  CAPTURE(sizes, timed, c10::toString(dtype));
+  CAPTURE(sizes, timed, autocast, c10::toString(dtype));
   torch::manual_seed(3);
   const int64_t batch = sizes[0], channels = sizes[1], groups = sizes[4];
   GroupNormSiluInputs given;
@@ -58,7 +60,8 @@ TEST_CASE("the GPU's norm, scale, shift and SiLU is the chain of ATen's, in floa
   given.weight = torch::randn({channels});
   given.bias = torch::randn({channels});
   if (timed) given.scale_shift = torch::randn({batch, 2 * channels}).to(dtype);
-  const at::Tensor dy = torch::randn(given.x.sizes()).to(dtype);
+  const at::ScalarType result = autocast ? at::kFloat : dtype;
+  const at::Tensor dy = torch::randn(given.x.sizes()).to(result);
 
   GroupNormSiluInputs exact;
   const auto leaf = [](const at::Tensor& tensor) {
@@ -75,13 +78,15 @@ TEST_CASE("the GPU's norm, scale, shift and SiLU is the chain of ATen's, in floa
 
   const std::optional<at::Tensor> scale_shift =
       timed ? std::optional(given.scale_shift) : std::nullopt;
+  at::autocast::set_autocast_enabled(at::kCPU, autocast);
   const auto [found, moments] =
       group_norm_silu_on_gpu(given.x, given.weight, given.bias, scale_shift, groups, kGroupEps);
+  at::autocast::set_autocast_enabled(at::kCPU, false);
   const auto [dx, dweight, dbias, dscale_shift] = group_norm_silu_backward_on_gpu(
       dy, given.x, moments, given.weight, given.bias, scale_shift, groups);
   // Sums of up to 17,000 values in float32; results are rounded to the map's type.
   const double digits = dtype == at::kFloat ? 2e-5 : dtype == at::kHalf ? 1e-3 : 6e-3;
-  CHECK(found.scalar_type() == dtype);
+  CHECK(found.scalar_type() == result);
   CHECK(distance(found, y.detach()) < digits);
   // One pixel alone has the gradient zero: what is left is rounding.
   const bool has_gradient = expected[0].norm().item<double>() > 1e-3;
@@ -123,7 +128,7 @@ TEST_CASE("a GPU whose kernel is wrong is found out, and takes ATen's operations
   set_kernel_launcher(at::kCPU, nullptr);
   CHECK(
       log.count(
-          "the kernel of normalisation and activation is not used for Float: its results differ") ==
+          "the kernels of normalisation and activation are not used for Float on cpu: the results differ") ==
       1);
 }
 
@@ -132,7 +137,7 @@ TEST_CASE("a mask of a GPU has the processor's bits, and hangs on the sample's n
   const auto dtype = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
   const at::Tensor host = torch::empty({5, 7, 11}, dtype), device = torch::empty_like(host);
   fill_dropout_mask_(host, 0x123456789ABCDEF0ULL, 3, 0.7);
-  const KernelProgram program{"dropout_mask", dtype};
+  const KernelProgram program{"dropout_mask", dtype, dtype};
   launch_kernel(host.device(),
                 program,
                 "dropout_mask",
@@ -145,6 +150,13 @@ TEST_CASE("a mask of a GPU has the processor's bits, and hangs on the sample's n
                 static_cast<unsigned>(std::llround(0.7 * 16777216)),
                 static_cast<float>(1 / 0.7));
   CHECK(at::equal(host, device));
+  const at::Tensor by_operations = torch::empty_like(host);
+  fill_dropout_mask_on_gpu_(device.zero_(), 0x123456789ABCDEF0ULL, 3, 0.7);
+  CHECK(at::equal(host, device));
+  CHECK(emulated.launcher.launches["dropout_mask"] == 3);
+  set_kernel_launcher(at::kCPU, nullptr);
+  fill_dropout_mask_on_gpu_(by_operations, 0x123456789ABCDEF0ULL, 3, 0.7);
+  CHECK(at::equal(host, by_operations));
   const at::Tensor later = torch::empty({3, 7, 11}, dtype);
   fill_dropout_mask_(later, 0x123456789ABCDEF0ULL, 5, 0.7);
   CHECK(at::equal(later, host.narrow(0, 2, 3)));
@@ -189,15 +201,16 @@ TEST_CASE("all kernels compile for GPUs, known and newer") {
                                             "input_gradients_4",
                                             "affine_gradients"};
   for (const at::ScalarType element : {at::kFloat, at::kBFloat16, at::kHalf}) {
-    const std::string code = nvrtc.compile({"group_norm_silu", element}, 90);
+    const std::string code = nvrtc.compile({"group_norm_silu", element, at::kFloat}, 90);
     CHECK(code.substr(1, 3) == "ELF");
     for (const char* kernel : kernels) CHECK_THAT(code, Contains(std::string(".text.") + kernel));
-    CHECK_THAT(nvrtc.compile({"dropout_mask", element}, 80), Contains(".text.dropout_mask"));
+    CHECK_THAT(nvrtc.compile({"dropout_mask", element, element}, 80),
+               Contains(".text.dropout_mask"));
   }
   // As text, which the driver translates.
-  CHECK_THAT(nvrtc.compile({"dropout_mask", at::kFloat}, capabilities.back() + 7),
+  CHECK_THAT(nvrtc.compile({"dropout_mask", at::kFloat, at::kFloat}, capabilities.back() + 7),
              Contains(".visible .entry dropout_mask"));
-  CHECK_THROWS_WITH(nvrtc.compile({"dropout_mask", at::kFloat}, 35),
+  CHECK_THROWS_WITH(nvrtc.compile({"dropout_mask", at::kFloat, at::kFloat}, 35),
                     Contains("compute capability 3.5 is too old"));
 }
 

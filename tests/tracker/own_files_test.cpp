@@ -2,7 +2,9 @@
 #include "tracker/run_folder/own_files.h"
 
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <filesystem>
+#include <thread>
 
 #include "base/error.h"
 #include "io/files/atomic_file.h"
@@ -147,6 +149,36 @@ TEST_CASE("the id of the mark counts where the record has none") {
   CHECK(OwnFiles("out", kOwnId).run_id() == kOwnId);
   OwnFiles("out").start_over(kOtherId, "", {});
   CHECK(OwnFiles("out", kOwnId).run_id() == kOtherId);
+}
+
+TEST_CASE(
+    "a file that names no run, at a path where another run has renamed this one's, is that run's") {
+  const test::TempDir folder;
+  const test::WorkingDirectory inside(folder.path());
+  {
+    OwnFiles own("first");
+    own.start_over("aaa", "", {});
+    own.claim("shared/0.png");
+    own.claim("shared/1.png");
+    put("shared/0.png", "of the first");
+    put("shared/1.png", "of the first");
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // times of files are coarse
+  {
+    OwnFiles own("second");
+    own.start_over("bbb", "", {});
+    CHECK(own.claim("shared/0.png") == "shared/0.1.png");
+    put("shared/0.png", "of the second");
+  }
+  OwnFiles own("first");
+  CHECK(own.is_taken_over("shared/0.png"));
+  CHECK_FALSE(own.is_taken_over("shared/1.png"));
+  CHECK_FALSE(own.claim("shared/1.png"));
+  CHECK(own.claim("shared/0.png") == "shared/0.2.png");
+  CHECK(read_file("shared/0.2.png") == "of the second");
+  put("shared/0.png", "of the first again");
+  CHECK_FALSE(own.claim("shared/0.png"));  // known now
+  CHECK_FALSE(OwnFiles("first").claim("shared/0.png"));
 }
 
 TEST_CASE("what is set aside gets the first free number, before the ending of a file") {

@@ -31,7 +31,7 @@ struct ClipTokenizerConfig {
         train,
         "Train a vocabulary of this many tokens on the captions of the training shards, before the "
         "first update. `clip.text_cfg.vocab_size` then has the same value.",
-        within(514, 1 << 24));
+        within(515, 1 << 24));
     D2_FIELD(path, "File of a vocabulary in OpenAI's format.", not_empty());
   }
 };

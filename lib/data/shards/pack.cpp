@@ -19,7 +19,6 @@
 #include "data/shards/picture_shards.h"
 #include "io/files/atomic_file.h"
 #include "io/files/folder_names.h"
-#include "io/files/walk_folder.h"
 #include "io/formats/tar.h"
 #include "io/formats/webdataset.h"
 #include "io/pictures/image.h"
@@ -299,27 +298,26 @@ void Packer::refuse_other_set(std::vector<std::string> others) const {
 }
 
 /// Embeddings belong to the samples of a shard by their order: those of a shard that is replaced would
-/// be paired with other pictures. @param spare shards that would be removed
+/// be paired with other pictures. They lie one or two folders below, named after the number of the shard.
+/// @param spare shards that would be removed
 void Packer::refuse_stale_arrays(const std::vector<std::string>& spare) const {
-  const bool changes =
-      !spare.empty() || std::any_of(shards_.begin(), shards_.end(), [](const Shard& shard) {
-        return shard.found == Found::kEarlier || shard.found == Found::kOther;
-      });
-  if (!changes) return;
-  std::vector<fs::path> folders;
-  walk_folder(out_, Below::kNothing, [&](const fs::directory_entry& entry) {
-    std::error_code ignored;
-    if (entry.is_directory(ignored)) folders.push_back(entry.path());
-  });
-  std::sort(folders.begin(), folders.end());
-  for (const fs::path& folder : folders) {
-    if (names_ending(folder.string(), ".npy").empty()) continue;
-    throw ConfigError(
-        "--out {}: expected no embeddings of shards that are to be replaced, found some in {}\n  They "
-        "would be paired with other pictures. Choose another folder, or remove that one.",
-        out_,
-        folder.filename().string());
+  std::set<int64_t> numbers;
+  const auto add = [&](const std::string& shard) { numbers.insert(std::stoll(shard)); };
+  for (const Shard& shard : shards_) {
+    if (shard.found != Found::kCurrent) add(shard.name);
   }
+  std::for_each(spare.begin(), spare.end(), add);
+  if (numbers.empty()) return;
+  std::vector<std::string> arrays = numbered_arrays(out_);
+  std::erase_if(arrays, [&](const std::string& array) {
+    return !numbers.contains(number_of_array(array).value_or(-1));
+  });
+  if (arrays.empty()) return;
+  throw ConfigError(
+      "--out {}: expected no embeddings of shards that are to be written, found {}\n  They would be "
+      "paired with other pictures. Choose another folder, or remove these embeddings.",
+      out_,
+      short_list(arrays));
 }
 
 /// Whether a signal asks for a stop, which the report then says.

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,6 +42,12 @@ inline constexpr const char* kOutboxFolder = "outbox";
 
 /// Whether `path` is the record of a run, and not only a file of that name.
 bool is_run_record(const std::filesystem::path& path);
+
+/// Arrays that belong to the shards of a folder by their number, such as img_emb/img_emb_000012.npy: in its folders and in those below
+/// them. @return paths from the folder on, sorted
+std::vector<std::string> numbered_arrays(const std::string& folder);
+/// The number of such an array; none for another name.
+std::optional<int64_t> number_of_array(const std::string& path);
 
 /// Names for a message, those that number a series as its first and last: "000000.tar to
 /// 000003.tar, notes.tar", and after the first few how many more. @param names sorted

@@ -178,6 +178,41 @@ std::vector<std::string> names_ending(const std::string& folder, const std::stri
   return names;
 }
 
+std::optional<int64_t> number_of_array(const std::string& path) {
+  constexpr size_t kMostDigits = 17;
+  const std::filesystem::path file = path;
+  const std::string stem = file.stem().string();
+  const std::string digits = stem.substr(stem.rfind('_') + 1);  // all of it without one
+  const bool is_number = !digits.empty() && digits.size() <= kMostDigits &&
+                         digits.find_first_not_of("0123456789") == std::string::npos;
+  if (file.extension() != ".npy" || !is_number) return std::nullopt;
+  return std::stoll(digits);
+}
+
+std::vector<std::string> numbered_arrays(const std::string& folder) {
+  std::vector<std::string> arrays;
+  const std::filesystem::path top = folder.empty() ? "." : folder;
+  const auto folders_in = [](const std::filesystem::path& path) {
+    std::vector<std::filesystem::path> found;
+    walk_folder(path, Below::kNothing, [&](const std::filesystem::directory_entry& entry) {
+      std::error_code ignored;
+      if (entry.is_directory(ignored)) found.push_back(entry.path());
+    });
+    return found;
+  };
+  const auto look_into = [&](const std::filesystem::path& path) {
+    for (const std::string& name : names_ending(path.string(), ".npy")) {
+      if (number_of_array(name)) arrays.push_back((path / name).lexically_relative(top).string());
+    }
+  };
+  for (const std::filesystem::path& one_down : folders_in(top)) {
+    look_into(one_down);
+    for (const std::filesystem::path& two_down : folders_in(one_down)) look_into(two_down);
+  }
+  std::sort(arrays.begin(), arrays.end());
+  return arrays;
+}
+
 std::string short_list(const std::vector<std::string>& names) {
   constexpr size_t kMostParts = 8;
   std::string text;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
-// Kernels of GroupNorm, scale, shift and SiLU over planar maps [B, C, pixels] of ELEMENT. A plane is a channel of a sample, and is cut into
+// Kernels of GroupNorm, scale, shift and SiLU over planar maps [B, C, pixels]: x and dx of ELEMENT, y and dy of RESULT. A plane is a channel of a sample, and is cut into
 // chunks; sums are added up in one order, so that they are the same each time. With n = (x - mean) rstd of its group,
 // z = n gain + offset, gain = weight (scale + 1), offset = bias (scale + 1) + shift, y = z sigmoid(z).
 
 constexpr int kMostThreads = 256;
 
 /// Adjacent elements that a thread reads and writes at once.
-template <int kWidth>
-struct alignas(kWidth * sizeof(ELEMENT)) Pack {
-  ELEMENT values[kWidth];
+template <class T, int kWidth>
+struct alignas(kWidth * sizeof(T)) Pack {
+  T values[kWidth];
 };
 
 /// The pixels of this block: chunk blockIdx.y of plane blockIdx.x.
@@ -73,29 +73,32 @@ __device__ inline float silu_backward(float z, float dy) {
   return dy * (s + z * s * (1.0f - s));
 }
 
-/// Sums and squares of x - its plane's first value: about zero they would lose the digits of a mean far from it.
-/// @param parts [planes, chunks, 2]
+/// The sum of a chunk, and of the squares about its mean. @param parts [planes, chunks, 2]
 template <int kWidth>
 __device__ void plane_sums(
     const ELEMENT* x, float* parts, int pixels, int packs, int packs_of_chunk) {
   const Chunk chunk(packs, packs_of_chunk, pixels);
-  const float center = load(x[chunk.plane_begin]);
-  const Pack<kWidth>* const from =
-      reinterpret_cast<const Pack<kWidth>*>(x + chunk.plane_begin);
+  const Pack<ELEMENT, kWidth>* const from =
+      reinterpret_cast<const Pack<ELEMENT, kWidth>*>(x + chunk.plane_begin);
   float sum = 0, squares = 0;
   for (int i = chunk.begin + static_cast<int>(threadIdx.x); i < chunk.end; i += blockDim.x) {
-    const Pack<kWidth> pack = from[i];
+    const Pack<ELEMENT, kWidth> pack = from[i];
+    for (int k = 0; k < kWidth; ++k) sum += load(pack.values[k]);
+  }
+  const float all = sums_of_block(sum, 0.0f).first;
+  const float mean = all / static_cast<float>((chunk.end - chunk.begin) * kWidth);
+  for (int i = chunk.begin + static_cast<int>(threadIdx.x); i < chunk.end; i += blockDim.x) {
+    const Pack<ELEMENT, kWidth> pack = from[i];
     for (int k = 0; k < kWidth; ++k) {
-      const float d = load(pack.values[k]) - center;
-      sum += d;
+      const float d = load(pack.values[k]) - mean;
       squares += d * d;
     }
   }
-  const Pair<float> all = sums_of_block(sum, squares);
+  const float all_squares = sums_of_block(squares, 0.0f).first;
   if (threadIdx.x > 0) return;
   float* const to = parts + 2 * (static_cast<long long>(blockIdx.x) * gridDim.y + blockIdx.y);
-  to[0] = all.first;
-  to[1] = all.second;
+  to[0] = all;
+  to[1] = all_squares;
 }
 
 /// The sums of a plane's chunks.
@@ -109,36 +112,32 @@ __device__ inline Pair<double> sums_of_plane(const float* parts, long long plane
   return sums;
 }
 
-/// Mean and 1 / deviation of group blockIdx.x. @param moments [groups of all samples, 2]
-KERNEL group_moments(const ELEMENT* x,
-                     const float* parts,
+/// Mean and 1 / deviation of group blockIdx.x. @param chunk_pixels of all chunks of a plane but the last
+/// @param moments [groups of all samples, 2]
+KERNEL group_moments(const float* parts,
                      float* moments,
                      int members,
                      int pixels,
                      int chunks,
+                     int chunk_pixels,
                      float eps) {
-  const long long first = static_cast<long long>(blockIdx.x) * members;
-  const double count = static_cast<double>(pixels);
-  double means = 0;
-  for (int i = static_cast<int>(threadIdx.x); i < members; i += blockDim.x) {
-    const long long plane = first + i;
-    means += static_cast<double>(load(x[plane * pixels])) +
-             sums_of_plane(parts, plane, chunks).first / count;
-  }
-  const double mean = sums_of_block(means, 0.0).first / members;
+  const long long first = static_cast<long long>(blockIdx.x) * members * chunks;
+  const double count = static_cast<double>(pixels) * members;
+  double sum = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < members * chunks; i += blockDim.x)
+    sum += static_cast<double>(parts[2 * (first + i)]);
+  const double mean = sums_of_block(sum, 0.0).first / count;
   double squares = 0;
-  for (int i = static_cast<int>(threadIdx.x); i < members; i += blockDim.x) {
-    const long long plane = first + i;
-    const Pair<double> sums = sums_of_plane(parts, plane, chunks);
-    const double shift = sums.first / count;
-    const double own = static_cast<double>(load(x[plane * pixels])) + shift - mean;
-    squares += sums.second - shift * shift * count + own * own * count;
+  for (int i = static_cast<int>(threadIdx.x); i < members * chunks; i += blockDim.x) {
+    const bool is_last = i % chunks == chunks - 1;
+    const double n = is_last ? pixels - (chunks - 1) * chunk_pixels : chunk_pixels;
+    const double off = static_cast<double>(parts[2 * (first + i)]) / n - mean;
+    squares += static_cast<double>(parts[2 * (first + i) + 1]) + n * off * off;
   }
-  const double variance = sums_of_block(squares, 0.0).first / (count * members);
+  const double variance = sums_of_block(squares, 0.0).first / count;
   if (threadIdx.x > 0) return;
   moments[2 * blockIdx.x] = static_cast<float>(mean);
-  moments[2 * blockIdx.x + 1] =
-      static_cast<float>(1.0 / sqrt((variance < 0 ? 0 : variance) + static_cast<double>(eps)));
+  moments[2 * blockIdx.x + 1] = static_cast<float>(1.0 / sqrt(variance + static_cast<double>(eps)));
 }
 
 template <int kWidth>
@@ -147,7 +146,7 @@ __device__ void normalize(const ELEMENT* x,
                           const float* weight,
                           const float* bias,
                           const float* scale_shift,
-                          ELEMENT* y,
+                          RESULT* y,
                           int channels,
                           int members,
                           int pixels,
@@ -157,21 +156,23 @@ __device__ void normalize(const ELEMENT* x,
   const Affine affine(weight, bias, scale_shift, channels, blockIdx.x);
   const float* const found = moments + 2 * (blockIdx.x / members);
   const float mean = found[0], factor = found[1] * affine.gain;
-  const Pack<kWidth>* const from = reinterpret_cast<const Pack<kWidth>*>(x + chunk.plane_begin);
-  Pack<kWidth>* const to = reinterpret_cast<Pack<kWidth>*>(y + chunk.plane_begin);
+  const Pack<ELEMENT, kWidth>* const from =
+      reinterpret_cast<const Pack<ELEMENT, kWidth>*>(x + chunk.plane_begin);
+  Pack<RESULT, kWidth>* const to = reinterpret_cast<Pack<RESULT, kWidth>*>(y + chunk.plane_begin);
   for (int i = chunk.begin + static_cast<int>(threadIdx.x); i < chunk.end; i += blockDim.x) {
-    Pack<kWidth> pack = from[i];
+    const Pack<ELEMENT, kWidth> pack = from[i];
+    Pack<RESULT, kWidth> result;
     for (int k = 0; k < kWidth; ++k) {
       const float z = (load(pack.values[k]) - mean) * factor + affine.offset;
-      store(pack.values[k], z * sigmoid(z));
+      store(result.values[k], z * sigmoid(z));
     }
-    to[i] = pack;
+    to[i] = result;
   }
 }
 
 /// The sums of dz and of dz (x - mean). @param parts [planes, chunks, 2]
 template <int kWidth>
-__device__ void gradient_sums(const ELEMENT* dy,
+__device__ void gradient_sums(const RESULT* dy,
                               const ELEMENT* x,
                               const float* moments,
                               const float* weight,
@@ -187,11 +188,14 @@ __device__ void gradient_sums(const ELEMENT* dy,
   const Affine affine(weight, bias, scale_shift, channels, blockIdx.x);
   const float* const found = moments + 2 * (blockIdx.x / members);
   const float mean = found[0], factor = found[1] * affine.gain;
-  const Pack<kWidth>* const from = reinterpret_cast<const Pack<kWidth>*>(x + chunk.plane_begin);
-  const Pack<kWidth>* const from_dy = reinterpret_cast<const Pack<kWidth>*>(dy + chunk.plane_begin);
+  const Pack<ELEMENT, kWidth>* const from =
+      reinterpret_cast<const Pack<ELEMENT, kWidth>*>(x + chunk.plane_begin);
+  const Pack<RESULT, kWidth>* const from_dy =
+      reinterpret_cast<const Pack<RESULT, kWidth>*>(dy + chunk.plane_begin);
   float sum = 0, product = 0;
   for (int i = chunk.begin + static_cast<int>(threadIdx.x); i < chunk.end; i += blockDim.x) {
-    const Pack<kWidth> pack = from[i], pack_dy = from_dy[i];
+    const Pack<ELEMENT, kWidth> pack = from[i];
+    const Pack<RESULT, kWidth> pack_dy = from_dy[i];
     for (int k = 0; k < kWidth; ++k) {
       const float d = load(pack.values[k]) - mean;
       const float dz = silu_backward(d * factor + affine.offset, load(pack_dy.values[k]));
@@ -242,7 +246,7 @@ KERNEL group_gradients(const float* parts,
 
 /// dx = rstd gain dz - base - (x - mean) slope.
 template <int kWidth>
-__device__ void input_gradients(const ELEMENT* dy,
+__device__ void input_gradients(const RESULT* dy,
                                 const ELEMENT* x,
                                 const float* moments,
                                 const float* losses,
@@ -261,12 +265,14 @@ __device__ void input_gradients(const ELEMENT* dy,
   const float mean = found[0], factor = found[1] * affine.gain;
   const float base = losses[2 * (blockIdx.x / members)];
   const float slope = losses[2 * (blockIdx.x / members) + 1];
-  const Pack<kWidth>* const from = reinterpret_cast<const Pack<kWidth>*>(x + chunk.plane_begin);
-  const Pack<kWidth>* const from_dy = reinterpret_cast<const Pack<kWidth>*>(dy + chunk.plane_begin);
-  Pack<kWidth>* const to = reinterpret_cast<Pack<kWidth>*>(dx + chunk.plane_begin);
+  const Pack<ELEMENT, kWidth>* const from =
+      reinterpret_cast<const Pack<ELEMENT, kWidth>*>(x + chunk.plane_begin);
+  const Pack<RESULT, kWidth>* const from_dy =
+      reinterpret_cast<const Pack<RESULT, kWidth>*>(dy + chunk.plane_begin);
+  Pack<ELEMENT, kWidth>* const to = reinterpret_cast<Pack<ELEMENT, kWidth>*>(dx + chunk.plane_begin);
   for (int i = chunk.begin + static_cast<int>(threadIdx.x); i < chunk.end; i += blockDim.x) {
-    Pack<kWidth> pack = from[i];
-    const Pack<kWidth> pack_dy = from_dy[i];
+    Pack<ELEMENT, kWidth> pack = from[i];
+    const Pack<RESULT, kWidth> pack_dy = from_dy[i];
     for (int k = 0; k < kWidth; ++k) {
       const float d = load(pack.values[k]) - mean;
       const float dz = silu_backward(d * factor + affine.offset, load(pack_dy.values[k]));
@@ -316,7 +322,7 @@ KERNEL affine_gradients(const float* dgain,
                            const float* weight,                                                  \
                            const float* bias,                                                    \
                            const float* scale_shift,                                             \
-                           ELEMENT* y,                                                           \
+                           RESULT* y,                                                            \
                            int channels,                                                         \
                            int members,                                                          \
                            int pixels,                                                           \
@@ -325,7 +331,7 @@ KERNEL affine_gradients(const float* dgain,
     normalize<width>(x, moments, weight, bias, scale_shift, y, channels, members, pixels, packs, \
                      packs_of_chunk);                                                            \
   }                                                                                              \
-  KERNEL gradient_sums_##width(const ELEMENT* dy,                                                \
+  KERNEL gradient_sums_##width(const RESULT* dy,                                                \
                                const ELEMENT* x,                                                 \
                                const float* moments,                                             \
                                const float* weight,                                              \
@@ -340,7 +346,7 @@ KERNEL affine_gradients(const float* dgain,
     gradient_sums<width>(dy, x, moments, weight, bias, scale_shift, parts, channels, members,    \
                          pixels, packs, packs_of_chunk);                                         \
   }                                                                                              \
-  KERNEL input_gradients_##width(const ELEMENT* dy,                                              \
+  KERNEL input_gradients_##width(const RESULT* dy,                                              \
                                  const ELEMENT* x,                                               \
                                  const float* moments,                                           \
                                  const float* losses,                                            \

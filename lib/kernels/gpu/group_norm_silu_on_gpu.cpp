@@ -1,18 +1,15 @@
 // SPDX-License-Identifier: MIT
 #include "kernels/gpu/group_norm_silu_on_gpu.h"
 
+#include <ATen/autocast_mode.h>
 #include <torch/torch.h>
 
-#include <c10/core/InferenceMode.h>
 #include <c10/util/accumulate.h>
 
 #include <algorithm>
 #include <bit>
-#include <map>
-#include <mutex>
+#include <vector>
 
-#include "base/error.h"
-#include "base/log.h"
 #include "kernels/gpu/kernel_launcher.h"
 #include "kernels/group_norm_silu.h"
 
@@ -57,8 +54,14 @@ bool is_aligned(const at::Tensor& tensor) {
   return reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % kAlignment == 0;
 }
 
-KernelProgram program_of(const at::Tensor& x) {
-  return {"group_norm_silu", x.scalar_type()};
+/// @param y or dy
+KernelProgram program_of(const at::Tensor& x, const at::Tensor& y) {
+  return {"group_norm_silu", x.scalar_type(), y.scalar_type()};
+}
+
+/// Of y: autocast wants norms in float32, as ATen's have it.
+at::ScalarType result_type(const at::Tensor& x) {
+  return at::autocast::is_autocast_enabled(x.device().type()) ? at::kFloat : x.scalar_type();
 }
 
 /// weight, bias [C] and scale_shift [B, 2 C], as the kernels read them.
@@ -82,93 +85,22 @@ at::Tensor floats(const at::Tensor& like, at::IntArrayRef sizes) {
   return at::empty(sizes, like.options().dtype(at::kFloat));
 }
 
-/// Whether the kernels give what ATen's operations do, on two small maps.
-bool agrees_with_plain(const at::Device& device, at::ScalarType dtype) {
-  constexpr int64_t kGroups = 2;
-  constexpr double kCheckEps = 1e-5;
-  const double limit = dtype == at::kFloat ? 1e-4 : 2e-2;  // of the norm of the difference
-  const auto wave = [&](at::IntArrayRef sizes, double step) {
-    const int64_t count = c10::multiply_integers(sizes);
-    return (at::arange(count, at::kFloat) * step).sin().view(sizes).to(device);
-  };
-  for (const int64_t side : {3, 8}) {
-    const at::Tensor x = (wave({2, 8, side, side}, 1.3) + 2).to(dtype);
-    const at::Tensor dy = wave(x.sizes(), 0.7).to(dtype);
-    const at::Tensor weight = wave({8}, 0.9) + 1, bias = wave({8}, 0.5);
-    const at::Tensor scale_shift = wave({2, 16}, 1.1);
-    const auto leaf = [](const at::Tensor& tensor) {
-      return tensor.to(at::kFloat).clone().set_requires_grad(true);
-    };
-    const GroupNormSiluInputs exact{leaf(x), leaf(weight), leaf(bias), leaf(scale_shift)};
-    const at::Tensor y = group_norm_silu_plain(exact, kGroups, kCheckEps);
-    std::vector<at::Tensor> expected = torch::autograd::grad(
-        {y}, {exact.x, exact.weight, exact.bias, exact.scale_shift}, {dy.to(at::kFloat)});
-    expected.push_back(y.detach());
-    const auto [found, moments] =
-        group_norm_silu_on_gpu(x, weight, bias, scale_shift, kGroups, kCheckEps);
-    const auto [dx, dweight, dbias, dscale_shift] =
-        group_norm_silu_backward_on_gpu(dy, x, moments, weight, bias, scale_shift, kGroups);
-    const std::vector<at::Tensor> ours = {dx, dweight, dbias, dscale_shift, found};
-    for (size_t i = 0; i < ours.size(); ++i) {
-      const at::Tensor rest = (ours[i].to(at::kFloat) - expected[i]).norm() / expected[i].norm();
-      if (!(rest.item<double>() < limit)) return false;
-    }
-  }
-  return true;
-}
-
-/// Of a device's type and the maps', looked at once a process.
-bool can_be_used(const at::Device& device, at::ScalarType dtype) {
-  static std::mutex mutex;
-  static std::map<std::tuple<KernelLauncher*, at::ScalarType>, bool> known;
-  KernelLauncher* const launcher = kernel_launcher(device.type());
-  if (launcher == nullptr) return false;
-  const std::lock_guard lock(mutex);
-  const auto [found, is_new] = known.try_emplace({launcher, dtype}, false);
-  if (!is_new) return found->second;
-  std::string fault = "its results differ from those of LibTorch's operations";
-  try {
-    const c10::InferenceMode inference(false);  // the pass that asks may be one without gradients
-    const at::AutoGradMode with_grad(true);
-    const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-    found->second = agrees_with_plain(device, dtype);
-  } catch (const std::exception& error) {
-    fault = error.what();
-  }
-  if (!found->second) {
-    log_warning("train",
-                "the kernel of normalisation and activation is not used for {}: {}\n  Steps take "
-                "LibTorch's operations instead, which take longer.",
-                c10::toString(dtype),
-                fault);
-  }
-  return found->second;
-}
-
-}  // namespace
-
-bool has_group_norm_silu_on_gpu(const at::Tensor& x) {
-  const at::ScalarType dtype = x.scalar_type();
-  const bool has_type = dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf;
-  constexpr int64_t kMostPixels = int64_t{1} << 30;
-  return has_type && x.dim() == 4 && x.is_contiguous() && x.numel() > 0 &&
-         x.size(2) * x.size(3) <= kMostPixels && can_be_used(x.device(), dtype);
-}
-
-std::tuple<at::Tensor, at::Tensor> group_norm_silu_on_gpu(
-    const at::Tensor& x,
-    const at::Tensor& weight,
-    const at::Tensor& bias,
-    const std::optional<at::Tensor>& scale_shift,
-    int64_t groups,
-    double eps) {
+/// @param result type of y
+std::tuple<at::Tensor, at::Tensor> normalized(const at::Tensor& x,
+                                              const at::Tensor& weight,
+                                              const at::Tensor& bias,
+                                              const std::optional<at::Tensor>& scale_shift,
+                                              int64_t groups,
+                                              double eps,
+                                              at::ScalarType result) {
   const AffineInputs affine(weight, bias, scale_shift);
-  const at::Tensor y = at::empty_like(x);
+  const at::Tensor y = at::empty_like(x, x.options().dtype(result));
   const Maps maps(x, groups, is_aligned(x) && is_aligned(y));
   const at::Tensor parts = floats(x, {maps.planes.grid[0], maps.chunks(), 2});
   const at::Tensor moments = floats(x, {maps.groups, 2});
+  const KernelProgram program = program_of(x, y);
   launch_kernel(x.device(),
-                program_of(x),
+                program,
                 maps.kernel("plane_sums"),
                 maps.planes,
                 const_data(x),
@@ -177,18 +109,18 @@ std::tuple<at::Tensor, at::Tensor> group_norm_silu_on_gpu(
                 maps.packs,
                 maps.packs_of_chunk);
   launch_kernel(x.device(),
-                program_of(x),
+                program,
                 "group_moments",
                 {{maps.groups, 1}, kThreadsOfGroup},
-                const_data(x),
                 const_data(parts),
                 data(moments),
                 maps.members,
                 maps.pixels,
                 maps.chunks(),
+                maps.packs_of_chunk * maps.width,
                 static_cast<float>(eps));
   launch_kernel(x.device(),
-                program_of(x),
+                program,
                 maps.kernel("normalize"),
                 maps.planes,
                 const_data(x),
@@ -205,6 +137,81 @@ std::tuple<at::Tensor, at::Tensor> group_norm_silu_on_gpu(
   return {y, moments};
 }
 
+/// A map and its groups.
+struct CheckedMap {
+  std::vector<int64_t> sizes;
+  int64_t groups;
+  bool has_scale;
+};
+
+bool agrees_with_plain(const at::Device& device,
+                       const CheckedMap& map,
+                       const KernelProgram& types) {
+  constexpr double kCheckEps = 1e-5;
+  const double limit = types.element == at::kFloat ? 1e-4 : 2e-2;  // of the norm of the difference
+  const auto wave = [&](at::IntArrayRef sizes, double step) {
+    const int64_t count = c10::multiply_integers(sizes);
+    return (at::arange(count, at::kDouble) * step).sin().to(at::kFloat).view(sizes).to(device);
+  };
+  const auto leaf = [](const at::Tensor& tensor) {
+    return tensor.defined() ? tensor.to(at::kFloat).clone().set_requires_grad(true) : tensor;
+  };
+  const int64_t channels = map.sizes[1];
+  const at::Tensor x = (wave(map.sizes, 1.3) + 2).to(types.element);
+  const at::Tensor dy = wave(map.sizes, 0.7).to(types.result);
+  const at::Tensor weight = wave({channels}, 0.9) + 1, bias = wave({channels}, 0.5);
+  at::Tensor scale_shift;
+  if (map.has_scale) scale_shift = wave({map.sizes[0], 2 * channels}, 1.1);
+  const GroupNormSiluInputs exact{leaf(x), leaf(weight), leaf(bias), leaf(scale_shift)};
+  const at::Tensor y = group_norm_silu_plain(exact, map.groups, kCheckEps);
+  std::vector<at::Tensor> leaves = {exact.x, exact.weight, exact.bias};
+  if (map.has_scale) leaves.push_back(exact.scale_shift);
+  std::vector<at::Tensor> expected = torch::autograd::grad({y}, leaves, {dy.to(at::kFloat)});
+  expected.push_back(y.detach());
+  const auto given = map.has_scale ? std::optional(scale_shift) : std::nullopt;
+  const auto [found, moments] =
+      normalized(x, weight, bias, given, map.groups, kCheckEps, types.result);
+  const auto [dx, dweight, dbias, dscale_shift] =
+      group_norm_silu_backward_on_gpu(dy, x, moments, weight, bias, given, map.groups);
+  std::vector<at::Tensor> ours = {dx, dweight, dbias};
+  if (map.has_scale) ours.push_back(dscale_shift);
+  ours.push_back(found);
+  for (size_t i = 0; i < ours.size(); ++i) {
+    const at::Tensor rest = (ours[i].to(at::kFloat) - expected[i]).norm() / expected[i].norm();
+    if (!(rest.item<double>() < limit)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+bool has_group_norm_silu_on_gpu(const at::Tensor& x) {
+  const at::ScalarType dtype = x.scalar_type();
+  const bool has_type = dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf;
+  constexpr int64_t kMostPixels = int64_t{1} << 30;
+  if (!has_type || x.dim() != 4 || !x.is_contiguous() || x.numel() == 0 ||
+      x.size(2) * x.size(3) > kMostPixels) {
+    return false;
+  }
+  const KernelProgram program{"group_norm_silu", dtype, result_type(x)};
+  return has_kernels(x.device(), program, "normalisation and activation", [&] {
+    // Element by element; in packs; and several chunks of whole blocks, with more channels in a group than threads look at it.
+    return agrees_with_plain(x.device(), {{2, 8, 3, 3}, 2, true}, program) &&
+           agrees_with_plain(x.device(), {{2, 8, 8, 8}, 2, true}, program) &&
+           agrees_with_plain(x.device(), {{1, 80, 131, 128}, 2, false}, program);
+  });
+}
+
+std::tuple<at::Tensor, at::Tensor> group_norm_silu_on_gpu(
+    const at::Tensor& x,
+    const at::Tensor& weight,
+    const at::Tensor& bias,
+    const std::optional<at::Tensor>& scale_shift,
+    int64_t groups,
+    double eps) {
+  return normalized(x, weight, bias, scale_shift, groups, eps, result_type(x));
+}
+
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> group_norm_silu_backward_on_gpu(
     const at::Tensor& dy,
     const at::Tensor& x,
@@ -215,7 +222,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> group_norm_silu_backw
     int64_t groups) {
   constexpr int64_t kThreadsOfChannels = 128;
   const AffineInputs affine(weight, bias, scale_shift);
-  const at::Tensor grad = dy.to(x.scalar_type()).contiguous();
+  const at::Tensor grad = dy.contiguous();
   const at::Tensor dx = at::empty_like(x);
   const Maps maps(x, groups, is_aligned(x) && is_aligned(grad) && is_aligned(dx));
   const int64_t planes = maps.planes.grid[0];
@@ -225,8 +232,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> group_norm_silu_backw
   const at::Tensor dweight = at::empty_like(affine.weight), dbias = at::empty_like(affine.bias);
   at::Tensor dscale_shift;
   if (affine.scale_shift.defined()) dscale_shift = at::empty_like(affine.scale_shift);
+  const KernelProgram program = program_of(x, grad);
   launch_kernel(x.device(),
-                program_of(x),
+                program,
                 maps.kernel("gradient_sums"),
                 maps.planes,
                 const_data(grad),
@@ -242,7 +250,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> group_norm_silu_backw
                 maps.packs,
                 maps.packs_of_chunk);
   launch_kernel(x.device(),
-                program_of(x),
+                program,
                 "group_gradients",
                 {{maps.groups, 1}, kThreadsOfGroup},
                 const_data(parts),
@@ -258,7 +266,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> group_norm_silu_backw
                 maps.pixels,
                 maps.chunks());
   launch_kernel(x.device(),
-                program_of(x),
+                program,
                 maps.kernel("input_gradients"),
                 maps.planes,
                 const_data(grad),
@@ -276,7 +284,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> group_norm_silu_backw
                 maps.packs_of_chunk);
   launch_kernel(
       x.device(),
-      program_of(x),
+      program,
       "affine_gradients",
       {{(maps.channels + kThreadsOfChannels - 1) / kThreadsOfChannels, 1}, kThreadsOfChannels},
       const_data(dgain),

@@ -3,10 +3,16 @@
 
 #include <kernel_texts.h>  // made of the sources beside this file
 
+#include <ATen/core/grad_mode.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
 #include <map>
 #include <mutex>
+#include <tuple>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "kernels/gpu/nvrtc_launcher.h"
 
 namespace dalle2 {
@@ -27,6 +33,42 @@ KernelLauncher* kernel_launcher(at::DeviceType type) {
   const auto found = launchers.find(type);
   if (found != launchers.end()) return found->second;
   return type == at::kCUDA ? nvrtc_launcher() : nullptr;
+}
+
+bool has_kernels(const at::Device& device,
+                 const KernelProgram& program,
+                 const std::string& what,
+                 const std::function<bool()>& agrees) {
+  using Key =
+      std::tuple<KernelLauncher*, c10::DeviceIndex, std::string, at::ScalarType, at::ScalarType>;
+  static std::mutex mutex;
+  static std::map<Key, bool> known;
+  KernelLauncher* const launcher = kernel_launcher(device.type());
+  if (launcher == nullptr) return false;
+  const std::lock_guard lock(mutex);
+  const auto [found, is_new] = known.try_emplace(
+      {launcher, device.index(), program.name, program.element, program.result}, false);
+  if (!is_new) return found->second;
+  std::string fault = "the results differ from those of LibTorch's operations";
+  try {
+    const c10::InferenceMode inference(false);  // the pass that asks may be one without gradients
+    const at::AutoGradMode with_grad(true);
+    const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+    found->second = agrees();
+  } catch (const std::exception& error) {
+    fault = error.what();
+  }
+  if (!found->second) {
+    log_warning(
+        "train",
+        "the kernels of {} are not used for {} on {}: {}\n  LibTorch's operations are used instead, "
+        "which take longer.",
+        what,
+        c10::toString(program.element),
+        device.str(),
+        fault);
+  }
+  return found->second;
 }
 
 std::string kernel_source(const std::string& program) {

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -14,10 +15,10 @@
 
 namespace dalle2 {
 
-/// A program and the type that ELEMENT stands for in it.
+/// A program and the types that ELEMENT and RESULT stand for in it: float32, bfloat16 or float16.
 struct KernelProgram {
-  const char* name;        ///< "group_norm_silu", "dropout_mask"
-  at::ScalarType element;  ///< float32, bfloat16 or float16
+  const char* name;  ///< "group_norm_silu", "dropout_mask"
+  at::ScalarType element, result;
 };
 
 struct KernelCall {
@@ -40,7 +41,15 @@ KernelLauncher* kernel_launcher(at::DeviceType type);
 /// From now on kernels of that type of device start by this; null takes it away. CUDA has one without this.
 void set_kernel_launcher(at::DeviceType type, KernelLauncher* launcher);
 
-/// The text of a program for NVRTC, from its parts. Needs the macros ELEMENT and KERNEL.
+/// Whether a device's kernels can be used. The first time in a process it asks `agrees`, which compares their results with those of other
+/// operations; if they differ, or the kernels cannot be compiled or started, it warns once that they are left out.
+/// @param what they do, for the warning
+bool has_kernels(const at::Device& device,
+                 const KernelProgram& program,
+                 const std::string& what,
+                 const std::function<bool()>& agrees);
+
+/// The text of a program for NVRTC, from its parts. Needs the macros ELEMENT, RESULT and KERNEL.
 std::string kernel_source(const std::string& program);
 
 /// Where and how often a kernel runs.

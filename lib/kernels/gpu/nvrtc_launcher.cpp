@@ -28,13 +28,24 @@ Function* function_in(void* library, const char* name) {
 class Driver {
  public:
   explicit Driver(void* library)
-      : get_device_(function_in<int(int*)>(library, "cuCtxGetDevice")),
+      : get_context_(function_in<int(void**)>(library, "cuCtxGetCurrent")),
+        set_context_(function_in<int(void*)>(library, "cuCtxSetCurrent")),
+        retain_context_(function_in<int(void**, int)>(library, "cuDevicePrimaryCtxRetain")),
+        get_device_(function_in<int(int*)>(library, "cuCtxGetDevice")),
         attribute_(function_in<int(int*, int, int)>(library, "cuDeviceGetAttribute")),
         load_(function_in<int(void**, const void*)>(library, "cuModuleLoadData")),
         get_function_(function_in<int(void**, void*, const char*)>(library, "cuModuleGetFunction")),
         launch_(function_in<Launch>(library, "cuLaunchKernel")),
         error_(function_in<int(int, const char**)>(library, "cuGetErrorString")) {}
 
+  /// A thread that has only chosen its device may have no context yet: it gets the one that CUDA's runtime uses.
+  void enter(int device) const {
+    void* context = nullptr;
+    check(get_context_(&context), "the current context");
+    if (context != nullptr) return;
+    check(retain_context_(&context, device), "the device's context");
+    check(set_context_(context), "the device's context");
+  }
   /// Of the current device: 90 is 9.0.
   int capability() const {
     constexpr int kMajor = 75, kMinor = 76;
@@ -90,6 +101,9 @@ class Driver {
     throw ResourceError("{}: the GPU's driver says: {}", what, text == nullptr ? "?" : text);
   }
 
+  int (*get_context_)(void**);
+  int (*set_context_)(void*);
+  int (*retain_context_)(void**, int);
   int (*get_device_)(int*);
   int (*attribute_)(int*, int, int);
   int (*load_)(void**, const void*);
@@ -112,17 +126,19 @@ class NvrtcLauncher final : public KernelLauncher {
 
   void launch(const KernelCall& call, const at::Device& device) override {
     const c10::DeviceGuard on_device(device);
+    driver_.enter(device.index());
     const c10::impl::VirtualGuardImpl streams(device.type());
     void* const stream = streams.getStreamNativeHandle(streams.getStream(device));
     driver_.launch(function_of(call, device), call, stream);
   }
 
  private:
-  using ProgramKey = std::tuple<std::string, at::ScalarType, c10::DeviceIndex>;
+  using ProgramKey = std::tuple<std::string, at::ScalarType, at::ScalarType, c10::DeviceIndex>;
 
   void* function_of(const KernelCall& call, const at::Device& device) {
     const std::lock_guard lock(mutex_);
-    const ProgramKey key{call.program.name, call.program.element, device.index()};
+    const ProgramKey key{
+        call.program.name, call.program.element, call.program.result, device.index()};
     void*& function = functions_[{key, call.kernel}];
     if (function != nullptr) return function;
     void*& module = modules_[key];
@@ -208,8 +224,12 @@ std::string Nvrtc::compile(const KernelProgram& program, int capability) const {
   const std::string target =
       fmt::format("--gpu-architecture={}_{}", is_known ? "sm" : "compute", nearest);
   const std::string element = fmt::format("-DELEMENT={}", name_of_element(program.element));
-  const std::vector<const char*> options = {
-      target.c_str(), element.c_str(), "-DKERNEL=extern \"C\" __global__ void", "--std=c++17"};
+  const std::string result = fmt::format("-DRESULT={}", name_of_element(program.result));
+  const std::vector<const char*> options = {target.c_str(),
+                                            element.c_str(),
+                                            result.c_str(),
+                                            "-DKERNEL=extern \"C\" __global__ void",
+                                            "--std=c++17"};
   const std::string source = kernel_source(program.name);
   Program compiled = nullptr;
   check(create_(&compiled, source.c_str(), program.name, 0, nullptr, nullptr), program.name);

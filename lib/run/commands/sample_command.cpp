@@ -16,6 +16,7 @@
 #include "run/device/device.h"
 #include "run/kinds.h"
 #include "tracker/places/remote_file.h"
+#include "tracker/run_folder/own_files.h"
 
 namespace dalle2 {
 
@@ -74,6 +75,15 @@ void refuse_to_replace(const SampleCommand& command, const std::vector<std::stri
       command.out_folder,
       short_list(others),
       others.size() == 1 ? "it" : "them");
+}
+
+void tell_of_others(const SampleCommand& command, const std::vector<std::string>& others) {
+  if (command.overwrite) return;
+  for (const std::string& name : others) {
+    const std::filesystem::path path = std::filesystem::path(command.out_folder) / name;
+    const std::optional<std::string> now = set_aside(path.string());
+    if (now) log_warning("sample", "{} appeared meanwhile; it is kept as {}", path.string(), *now);
+  }
 }
 
 void check_finite(const at::Tensor& samples,

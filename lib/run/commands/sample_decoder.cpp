@@ -178,16 +178,15 @@ std::vector<std::string> out_files(int64_t count) {
 
 /// @throws ConfigError if the folder holds files of the same names that no sampling wrote
 void check_out_files(const SampleCommand& command, int64_t count) {
-  refuse_to_replace(command, SampleRecord(command.out_folder).others_among(out_files(count)));
+  refuse_to_replace(
+      command,
+      SampleRecord(command.out_folder, TrainDecoderConfig::kKind).others_among(out_files(count)));
 }
 
-/// The first pictures side by side, about as many in a row as in a column. One alone has no sheet.
+/// The first pictures side by side, about as many in a row as in a column.
 /// @param pictures [N, C, H, W] in [0, 1] @param texts under them; none without
-void write_sheet(const at::Tensor& pictures,
-                 const std::vector<std::string>& texts,
-                 const SampleCommand& command) {
+Image sheet_of(const at::Tensor& pictures, const std::vector<std::string>& texts) {
   const int64_t count = std::min(pictures.size(0), kMostOnSheet);
-  if (count == 1) return;
   const auto columns = static_cast<int64_t>(std::ceil(std::sqrt(count)));
   std::vector<at::Tensor> cells = pictures.narrow(0, 0, count).unbind();
   if (!texts.empty()) {
@@ -195,10 +194,10 @@ void write_sheet(const at::Tensor& pictures,
     for (int64_t i = 0; i < count; ++i) names.push_back(picture_name(i));
     cells = above_texts(cells, {texts.begin(), texts.begin() + count}, names);
   }
-  write_png(path_in(command, kSheetFile), to_picture(image_grid(cells, columns)));
+  return to_picture(image_grid(cells, columns));
 }
 
-/// The folder holds this sampling afterwards and nothing of an earlier one.
+/// The folder holds this sampling afterwards and nothing of an earlier one of a decoder.
 /// @param samples [N, C, H, W] in the range of the decoder's data; samples.npy keeps it
 /// @param texts of them; none without
 void write_samples(const at::Tensor& samples,
@@ -206,16 +205,27 @@ void write_samples(const at::Tensor& samples,
                    ImageRange range,
                    const SampleCommand& command) {
   const int64_t count = samples.size(0);
-  SampleRecord record(command.out_folder);
-  record.begin(out_files(count));
+  SampleRecord record(command.out_folder, TrainDecoderConfig::kKind);
+  const std::vector<std::string> names = out_files(count);
+  tell_of_others(command, record.others_among(names));
+  const auto write = [&](const std::string& name, const auto& write_to) {
+    record.writing(name);
+    write_to(path_in(command, name));
+    record.wrote(name);
+  };
   const at::Tensor values = samples.contiguous();
-  write_npy_float32(path_in(command, kArray), values.sizes().vec(), values.const_data_ptr<float>());
+  write(kArray, [&](const std::string& path) {
+    write_npy_float32(path, values.sizes().vec(), values.const_data_ptr<float>());
+  });
   const at::Tensor pictures = range.auto_normalize ? samples : (samples + 1) / 2;
   for (int64_t i = 0; i < count; ++i) {
-    write_png(path_in(command, picture_name(i)), to_picture(pictures[i]));
+    write(picture_name(i),
+          [&](const std::string& path) { write_png(path, to_picture(pictures[i])); });
   }
-  write_sheet(pictures, texts, command);
-  record.finish();
+  if (count > 1) {
+    write(kSheetFile, [&](const std::string& path) { write_png(path, sheet_of(pictures, texts)); });
+  }
+  record.finish(names);
   const std::string next = picture_name(count);
   if (is_there(command, next)) {
     log_warning("sample",

@@ -188,13 +188,10 @@ class ShardCopier {
   Preprocess preprocess_;
 };
 
-/// The shards in the folder, and the arrays that belong to them.
+/// The shards in the folder, and the arrays that belong to them, of whatever command.
 std::vector<std::string> names_of_set(const ShardCopyPlan& plan) {
   std::vector<std::string> names = names_ending(plan.out_folder, ".tar");
-  for (const std::string& folder : plan.array_folders) {
-    for (const std::string& name : names_ending(plan.out_folder + "/" + folder, ".npy"))
-      names.push_back(folder + "/" + name);
-  }
+  for (std::string& name : numbered_arrays(plan.out_folder)) names.push_back(std::move(name));
   return names;
 }
 

@@ -40,8 +40,7 @@ struct ShardCopyPlan {
       manifest_name;      ///< of the file in the folder that says what its shards were made with
   std::string manifest;   ///< its text
   std::string other_set;  ///< what another manifest may mean, for the message
-  bool need_captions = false;                   ///< a sample without a caption is left out
-  std::vector<std::string> array_folders = {};  ///< in the folder: .npy files of the same set
+  bool need_captions = false;  ///< a sample without a caption is left out
 };
 
 struct ShardCopyCounts {

@@ -153,8 +153,7 @@ ExitCode embed(const ShardsEmbedCommand& command, ProcessGroup& group) {
        .manifest_name = kEmbeddingsManifest,
        .manifest = embeddings.manifest(),
        .other_set = "with embeddings of another CLIP or set, or with other text encodings",
-       .need_captions = true,
-       .array_folders = {"img_emb", "text_emb", "text_encodings"}},
+       .need_captions = true},
       embeddings,
       group,
       counts);

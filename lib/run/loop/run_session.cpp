@@ -41,7 +41,11 @@ at::Device prepare_device(const SharedTrainConfig& train, const World& world) {
                                            : world.is_main() ? WithoutGpu::kWarn
                                                              : WithoutGpu::kQuiet,
                                            world);
-  if (train.deterministic) use_deterministic_algorithms();
+  if (train.deterministic) {
+    use_deterministic_algorithms();
+  } else if (!device.is_cpu()) {
+    search_for_algorithms();
+  }
   if (!device.is_cpu()) use_tf32(train.tf32);
   return device;
 }

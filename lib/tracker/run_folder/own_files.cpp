@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "tracker/run_folder/own_files.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -96,6 +98,8 @@ OwnFiles::OwnFiles(const std::string& data_path, const std::string& marked_id)
       run_id_(marked_id) {
   std::error_code ignored;
   if (!fs::exists(record_path_, ignored)) return;
+  struct stat status {};
+  if (::stat(record_path_.c_str(), &status) == 0) recorded_at_ = status.st_mtim;
   recorded_ = true;  // a damaged one knows of no file: at worst something is set aside
   const Json record = parse_untrusted_object(read_file(record_path_));
   if (record.is_null()) return;
@@ -202,11 +206,25 @@ bool OwnFiles::is_of_another_run(const std::string& path, const std::string& wri
   return !is_of_original;
 }
 
+bool OwnFiles::is_taken_over(const std::string& path) const {
+  if (!contains(path) || is_below(path) || claimed_.contains(key_of(path))) return false;
+  struct stat status {};
+  for (int number = 1; ::lstat(numbered_path(path, number).c_str(), &status) == 0; ++number) {
+    const bool is_later = status.st_ctim.tv_sec > recorded_at_.tv_sec ||
+                          (status.st_ctim.tv_sec == recorded_at_.tv_sec &&
+                           status.st_ctim.tv_nsec > recorded_at_.tv_nsec);
+    if (is_later) return true;
+  }
+  return false;
+}
+
 std::optional<std::string> OwnFiles::claim(const std::string& path,
                                            const std::string& written_by,
                                            bool must_write) {
   const bool resumed_from = also_own_ == key_of(path);
-  const bool is_another = is_of_another_run(path, written_by);
+  const bool is_another =
+      written_by.empty() ? is_taken_over(path) : is_of_another_run(path, written_by);
+  claimed_.insert(key_of(path));
   if (is_another && !must_write && contains(path) && !contested_.insert(key_of(path)).second) {
     throw ConfigError(
         "'{}' is written by another run too: it is left as it is\n"

@@ -3,6 +3,7 @@
 // knows its files again wherever they are moved or copied.
 #pragma once
 
+#include <ctime>
 #include <optional>
 #include <set>
 #include <string>
@@ -49,6 +50,9 @@ class OwnFiles {
   /// Whether data_path is a copy of a folder that is still there: a copy is a run of its own.
   bool is_copy() const;
   bool contains(const std::string& path) const;
+  /// Of a recorded path outside of data_path, whose files name no run: whether another run has renamed this run's file since the
+  /// record was written. What is at the path now is then that run's.
+  bool is_taken_over(const std::string& path) const;
   /// The paths of the record; absolute.
   std::vector<std::string> paths() const;
   /// Whether `path` is in data_path or a folder of it.
@@ -100,6 +104,8 @@ class OwnFiles {
   std::set<std::string> earlier_ids_;  // of the folders that this one is a copy of
   bool knows_earlier_ids_ = true;      // false: the record is of an earlier version
   std::set<std::string> contested_;    // written by others since this start
+  std::set<std::string> claimed_;      // since this start
+  timespec recorded_at_{};             // when the record was written that was read
   std::string also_own_, began_from_, began_from_here_, finished_as_;
 };
 
