@@ -133,11 +133,16 @@ constexpr const char* kEmbeddingsManifest = "embeddings.json";
 /// Files that lie where the set's go, by their names in the folder.
 std::vector<std::string> earlier_files(const std::string& out) {
   std::vector<std::string> found;
-  for (const char* of_set : {"", "heldout/"}) {
-    for (const std::string& name : names_ending(out + "/" + of_set, ".tar"))
-      found.push_back(of_set + name);
-    for (const std::string& name : numbered_arrays(out + "/" + of_set))
-      found.push_back(of_set + name);
+  for (const auto& [below, ending] : {std::pair{"", ".tar"},
+                                      std::pair{"img_emb/", ".npy"},
+                                      std::pair{"heldout/", ".tar"},
+                                      std::pair{"heldout/img_emb/", ".npy"}}) {
+    for (const std::string& name : names_ending(out + "/" + below, ending)) {
+      found.push_back(below + name);
+    }
+  }
+  for (const std::string& name : numbered_arrays(out)) {  // of other commands
+    if (std::find(found.begin(), found.end(), name) == found.end()) found.push_back(name);
   }
   for (const char* name : {kTruthFile, kCaptionsFile, kEmbeddingsManifest}) {
     std::error_code ignored;

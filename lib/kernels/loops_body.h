@@ -259,11 +259,12 @@ void rows_norm_silu_backward(const Rows& rows,
 }  // namespace
 }  // namespace dalle2::loops
 
+#include "kernels/attention/linear_attention_body.h"
 #include "kernels/convolution_body.h"
 #include "kernels/flat_update_body.h"
-#include "kernels/linear_attention_body.h"
-#include "kernels/narrow_attention_body.h"
 #include "kernels/winograd_body.h"
+// takes the vectors of convolution_body.h
+#include "kernels/attention/narrow_attention_body.h"
 
 namespace dalle2::loops {
 namespace {

@@ -3,8 +3,8 @@
 
 #include <cmath>
 
-#include "kernels/linear_attention.h"
-#include "kernels/narrow_attention.h"
+#include "kernels/attention/linear_attention.h"
+#include "kernels/attention/narrow_attention.h"
 
 namespace dalle2 {
 namespace {

@@ -236,7 +236,8 @@ TEST_CASE("a demo set is not written over shards that are there") {
       write_demo_shards({folder / "mine", 16, 16, 2}),
       Contains("--out " + folder / "mine") &&
           Contains("found 000015.tar, img_emb/img_emb_000000.npy to img_emb/img_emb_000015.npy, "
-                   "heldout/000000.tar, heldout/img_emb/img_emb_000000.npy\n") &&
+                   "heldout/000000.tar, heldout/img_emb/img_emb_000000.npy, heldout/truth.json, "
+                   "heldout/captions.txt\n") &&
           Contains("--overwrite"));
   CHECK_FALSE(fs::exists(folder / "mine/000003.tar"));  // refused before anything is written
   {
@@ -246,7 +247,7 @@ TEST_CASE("a demo set is not written over shards that are there") {
   }
   test::put_file(folder / "mine/img_emb/mine.npy", "mine");
   const auto report = write_demo_shards({folder / "mine", 16, 16, 1, /*overwrite=*/true});
-  CHECK(report.removed.size() == 20);
+  CHECK(report.removed.size() == 22);
   CHECK(read_file(folder / "mine/000003.tar") == shard);
   CHECK_FALSE(fs::exists(folder / "mine/img_emb/mine.npy"));
   CHECK(read_file(folder / "mine/notes.txt") == "mine");

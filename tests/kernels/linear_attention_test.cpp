@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "kernels/linear_attention.h"
+#include "kernels/attention/linear_attention.h"
 
 #include <c10/core/InferenceMode.h>
 #include <torch/torch.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "kernels/narrow_attention.h"
+#include "kernels/attention/narrow_attention.h"
 
 #include <c10/core/InferenceMode.h>
 #include <torch/torch.h>
