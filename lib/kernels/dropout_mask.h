@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Masks for dropout in one operation, whose random bits hang on their number alone: the same on every device, and in any chunks.
+// Dropout masks in one operation. The random bits are counter-based, so they depend neither on the device nor on the chunk size.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -70,8 +70,11 @@ class Runs:
 
     def program(self, *arguments, env=None, exact=True):
         """@param exact no TF32 in place of float32, whatever the config says"""
-        return self.within_time(lambda seconds: harness.run(
+        done = self.within_time(lambda seconds: harness.run(
             *arguments, cwd=self.folder, env={**(NO_TF32 if exact else {}), **(env or {})}, check=0, timeout=seconds), 300)
+        # A kernel that cannot be compiled, or differs from LibTorch's operations, is left out with a warning.
+        assert "the kernels of" not in done.stderr and "cannot be compiled" not in done.stderr, done.stderr
+        return done
 
     def other_program(self, command, exact=False):
         """@return what it printed"""

@@ -154,7 +154,7 @@ class Latent(EndToEnd):
         done = run("shards", "encode", "--config", other, "--out", "encoded", cwd=self.dir, check=2)
         self.assertIn("with latents of another VAE, image size, preprocessing or set (latents.json)", " ".join(done.stderr.split()))
         done = run("shards", "encode", "--config", self.latent("other.json", "other"), "--out", self.shards, cwd=self.dir, check=2)
-        self.assertIn("found 000000.tar to 000015.tar, and no latents.json beside them", " ".join(done.stderr.split()))
+        self.assertIn("found 000000.tar to 000015.tar, img_emb/img_emb_000000.npy to img_emb/img_emb_000015.npy, and no latents.json beside them", " ".join(done.stderr.split()))
         done = self.train(self.latent("plain.json", "plain", data={"latents_in_tar": True}), check=3)
         self.assertIn("no field latent.npy", done.stderr)
         mirrored = {"RandomHorizontalFlip": True, "ToTensor": True}

@@ -58,6 +58,13 @@ class Vae(VaeRuns):
             self.assertEqual(json.loads(run(*evaluate, "--nproc-per-node", processes, cwd=self.dir, check=0).stdout), alone)
         self.assertEqual(alone["pictures"], 12)
         self.assertLess(alone["mean_square_error"], alone["mean_absolute_error"])
+        done = run(*evaluate, cwd=self.dir, check=0)
+        self.assertNotIn("warning", done.stderr)
+        # Other splits than the run's.
+        done = run(*evaluate, "--set", "/data/valid_frac=0.3", cwd=self.dir, check=0)
+        self.assertIn("expected the splits of the run that saved it, but the figures may be of samples that it was trained on",
+                      " ".join(done.stderr.split()))
+        self.assertIn("/data/valid_frac", done.stderr)
 
     def test_a_classic_codebook_and_the_reconstruction_alone(self):
         alone = {"use_vgg_and_gan": False, "lookup_free_quantization": False, "vq_codebook_dim": 8, "vq_threshold_ema_dead_code": 1}

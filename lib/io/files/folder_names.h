@@ -44,7 +44,7 @@ inline constexpr const char* kOutboxFolder = "outbox";
 bool is_run_record(const std::filesystem::path& path);
 
 /// Arrays that belong to the shards of a folder by their number, such as img_emb/img_emb_000012.npy: in its folders and in those below
-/// them. @return paths from the folder on, sorted
+/// them, but not where other shards lie. @return paths from the folder on, sorted
 std::vector<std::string> numbered_arrays(const std::string& folder);
 /// The number of such an array; none for another name.
 std::optional<int64_t> number_of_array(const std::string& path);

@@ -206,6 +206,7 @@ std::vector<std::string> numbered_arrays(const std::string& folder) {
     }
   };
   for (const std::filesystem::path& one_down : folders_in(top)) {
+    if (!names_ending(one_down.string(), ".tar").empty()) continue;  // arrays of its own shards
     look_into(one_down);
     for (const std::filesystem::path& two_down : folders_in(one_down)) look_into(two_down);
   }

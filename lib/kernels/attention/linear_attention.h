@@ -17,7 +17,7 @@ struct LinearAttentionParts {
 /// any other pass they would differ in their last bits from those of the pass with gradients, which may follow.
 bool has_linear_attention_parts(const at::Tensor& qkv);
 
-/// In one pass over memory each what ATen's operations make, with the transposes. @param qkv [B, N, 3, heads, d] contiguous
+/// The results of ATen's operations and transposes, computed in fused loops. @param qkv [B, N, 3, heads, d] contiguous
 LinearAttentionParts linear_attention_parts(const at::Tensor& qkv);
 
 }  // namespace dalle2

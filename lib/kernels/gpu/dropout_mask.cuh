@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The mask of kernels/dropout_mask.h: element i of a sample hangs on the sample's key and i alone.
+// The mask of kernels/dropout_mask.h: element i of a sample depends only on the sample's key and i.
 
 KERNEL dropout_mask(ELEMENT* mask,
                     unsigned long long address,

@@ -22,7 +22,7 @@ struct Chunk {
         end(begin + packs_of_chunk < packs ? begin + packs_of_chunk : packs) {}
 };
 
-/// The sums over a block of both, in thread 0.
+/// Two sums over a block; every thread gets both.
 template <class T>
 struct Pair {
   T first, second;
@@ -282,7 +282,7 @@ __device__ void input_gradients(const RESULT* dy,
   }
 }
 
-/// Of the gradients of gain and offset, those of what they are made of, for channel blockIdx.x blockDim.x + threadIdx.x.
+/// Gradients of weight, bias, scale and shift from those of gain and offset, for channel blockIdx.x blockDim.x + threadIdx.x.
 /// @param dscale_shift [B, 2 C], null without scale_shift
 KERNEL affine_gradients(const float* dgain,
                         const float* doffset,

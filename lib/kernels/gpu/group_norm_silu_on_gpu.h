@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// group_norm_silu() by kernels of ours: planar maps, float32 sums. Reads the map twice forward, and map and gradient twice backward.
+// group_norm_silu() by this program's own kernels, for planar maps. A chunk is summed in float32, and chunks are combined in float64.
 #pragma once
 
 #include <ATen/core/Tensor.h>

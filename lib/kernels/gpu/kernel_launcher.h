@@ -36,9 +36,9 @@ class KernelLauncher {
   virtual void launch(const KernelCall& call, const at::Device& device) = 0;
 };
 
-/// Of a type of device; null: it has none, and operations take ATen's way.
+/// The launcher of a device type; null if there is none, in which case ATen's operations are used.
 KernelLauncher* kernel_launcher(at::DeviceType type);
-/// From now on kernels of that type of device start by this; null takes it away. CUDA has one without this.
+/// Sets the launcher of a device type; null removes it. CUDA has one by default.
 void set_kernel_launcher(at::DeviceType type, KernelLauncher* launcher);
 
 /// Whether a device's kernels can be used. The first time in a process it asks `agrees`, which compares their results with those of other

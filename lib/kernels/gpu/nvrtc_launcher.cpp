@@ -98,7 +98,7 @@ class Driver {
     if (code == 0) return;
     const char* text = nullptr;
     error_(code, &text);
-    throw ResourceError("{}: the GPU's driver says: {}", what, text == nullptr ? "?" : text);
+    throw ResourceError("{}: the GPU driver reports: {}", what, text == nullptr ? "?" : text);
   }
 
   int (*get_context_)(void**);
@@ -120,7 +120,7 @@ void* open(const std::string& library) {
 
 class NvrtcLauncher final : public KernelLauncher {
  public:
-  /// libcaffe2_nvrtc links both libraries: what is asked of it is found in them.
+  /// libcaffe2_nvrtc links NVRTC, so dlsym() finds NVRTC's functions through it.
   NvrtcLauncher()
       : driver_(open("libcuda.so.1")), nvrtc_(open(folder_of_libtorch() / "libcaffe2_nvrtc.so")) {}
 
@@ -242,7 +242,8 @@ std::string Nvrtc::compile(const KernelProgram& program, int capability) const {
     return text;
   };
   if (compile_(compiled, static_cast<int>(options.size()), options.data()) != 0) {
-    throw ResourceError("{}: NVRTC cannot compile it:\n{}", program.name, take(log_size_, log_));
+    throw ResourceError(
+        "{}: NVRTC reports compilation errors:\n{}", program.name, take(log_size_, log_));
   }
   return is_known ? take(code_size_, code_) : take(text_size_, text_);
 }

@@ -110,6 +110,21 @@ ConfigChanges compare_config(const Cursor& root,
   return changes;
 }
 
+void warn_of_other_splits(const Cursor& root, const ConfigTexts& texts, const DataSize& data_size) {
+  ConfigChanges changes = changes_since(root, texts.full_json);
+  std::erase_if(changes.meaning, [](const std::string& line) {
+    return !line.starts_with("/data") && !line.starts_with("/seed");
+  });
+  compare_data_size(root, data_size, changes);
+  if (changes.meaning.empty()) return;
+  log_warning(
+      "eval",
+      "{}: expected the splits of the run that saved it, but the figures may be of samples that it "
+      "was trained on:\n  {}",
+      root.where(),
+      fmt::join(changes.meaning, "\n  "));
+}
+
 void check_same_model(const Cursor& root, const ConfigTexts& texts, bool allow_changed_config) {
   if (allow_changed_config) return;
   const std::vector<std::string> changes = model_changes(root, texts.kind, texts.full_json);

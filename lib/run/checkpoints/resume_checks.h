@@ -46,6 +46,9 @@ ConfigChanges compare_config(const Cursor& root,
                              const ConfigTexts& texts,
                              const DataSize& data_size,
                              bool allow_changed_config);
+/// For an evaluation: warns if the config or the data now give other splits than those of the run that saved `root`, for then the
+/// figures may be of samples that it was trained on.
+void warn_of_other_splits(const Cursor& root, const ConfigTexts& texts, const DataSize& data_size);
 /// The same for a file that only gives weights to stand on or to carry: the model alone counts.
 /// @throws ConfigError
 void check_same_model(const Cursor& root, const ConfigTexts& texts, bool allow_changed_config);

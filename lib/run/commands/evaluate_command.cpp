@@ -17,6 +17,7 @@
 #include "model/random.h"
 #include "run/checkpoints/clip_weights.h"
 #include "run/checkpoints/model_weights.h"
+#include "run/checkpoints/resume_checks.h"
 #include "run/clip/clip_data.h"
 #include "run/commands.h"
 #include "run/commands/sample_command.h"
@@ -26,7 +27,9 @@
 #include "run/kinds.h"
 #include "run/loop/run_session.h"
 #include "run/prior/prior_data.h"
+#include "run/prior/prior_run.h"
 #include "run/shards/shard_position.h"
+#include "run/shards/shard_run.h"
 #include "tracker/log/progress.h"
 #include "trainer/tensor_group.h"
 
@@ -39,6 +42,18 @@ ModelSource source_of(const EvaluateCommand& command, const SharedTrainConfig& c
           .overrides = command.overrides,
           .use_ema = command.use_ema,
           .allow_changed_config = config.allow_changed_config};
+}
+
+/// @param loaded the config @param data_size of its data
+template <class Loaded>
+void warn_of_other_splits(const EvaluateCommand& command,
+                          const Loaded& loaded,
+                          const Value& checkpoint,
+                          const DataSize& data_size,
+                          const ProcessGroup& group) {
+  if (!group.is_main()) return;
+  dalle2::warn_of_other_splits(
+      Cursor(checkpoint, command.checkpoint_path), config_texts(loaded), data_size);
 }
 
 /// The five similarities of /train/eval_timesteps, of the split's first batch, as a run logs them.
@@ -57,12 +72,13 @@ nlohmann::ordered_json prior_figures(const EvaluateCommand& command,
                       config.prior.timesteps,
                       count);
   }
-  DiffusionPrior prior =
-      load_prior(source_of(command, config.train), read_checkpoint(command.checkpoint_path));
+  const Value checkpoint = read_checkpoint(command.checkpoint_path);
+  DiffusionPrior prior = load_prior(source_of(command, config.train), checkpoint);
   prior->to(device);
   const auto clip = open_prior_clip(config.prior);
   if (clip) clip->to(device);
   const PriorDataset data = prior_data(config, clip.get());
+  warn_of_other_splits(command, loaded, checkpoint, {count_rows(data), "row"}, group);
   const auto batch = data.batch(command.split, 0, 0, config.data.batch_size);
   if (!batch || batch->size() == 0) {
     throw DataError("--split {}: has no usable row (/data/splits)", command.split);
@@ -118,6 +134,7 @@ nlohmann::ordered_json decoder_figures(const EvaluateCommand& command,
   const auto clip_of_score = open_clip_of_score(loaded, clip, device);
   const ShardData data =
       decoder_data(config, loaded.plan, device, Cursor(checkpoint, command.checkpoint_path));
+  warn_of_other_splits(command, loaded, checkpoint, data_size_of(data), group);
   const auto [first_unet, last_unet] = trained_unets(loaded);
   Progress progress({.quiet = !group.is_main(), .terminal = log_is_terminal()});
   show_pairs({.data = &data,
@@ -172,10 +189,11 @@ nlohmann::ordered_json vae_figures(const EvaluateCommand& command,
   if (command.split == "test") {
     throw ConfigError("--split test: a VAE's pictures are divided into train and val");
   }
-  VqganVae vae =
-      load_vae(source_of(command, config.train), read_checkpoint(command.checkpoint_path));
+  const Value checkpoint = read_checkpoint(command.checkpoint_path);
+  VqganVae vae = load_vae(source_of(command, config.train), checkpoint);
   vae->to(device);
   ImageFolder data(config.data, config.vae.channels, config.seed);
+  warn_of_other_splits(command, loaded, checkpoint, {data.files(), "picture"}, group);
   const torch::NoGradGuard no_grad;
   // Of each batch: absolute and square errors, and pictures. Those of other ranks: 0.
   constexpr size_t kSums = 3;
@@ -223,6 +241,7 @@ nlohmann::ordered_json clip_figures(const EvaluateCommand& command,
   ShardData data(config.data, config.seed, clip_needs(), RankInfo{}, device);
   data.deal_into(
       slices_of(Cursor(checkpoint, command.checkpoint_path)).value_or(data.slices_at_begin()));
+  warn_of_other_splits(command, loaded, checkpoint, data_size_of(data), group);
   const auto loader = data.loader_of_share(command.split,
                                            config.train.validation_samples.value_or(INT64_MAX),
                                            config.data.batch_size,

@@ -82,7 +82,11 @@ void tell_of_others(const SampleCommand& command, const std::vector<std::string>
   for (const std::string& name : others) {
     const std::filesystem::path path = std::filesystem::path(command.out_folder) / name;
     const std::optional<std::string> now = set_aside(path.string());
-    if (now) log_warning("sample", "{} appeared meanwhile; it is kept as {}", path.string(), *now);
+    if (now)
+      log_warning("sample",
+                  "{} was created or changed during sampling; it was renamed to {}",
+                  path.string(),
+                  *now);
   }
 }
 

@@ -75,7 +75,7 @@ void make_out_folder(const SampleCommand& command);
 /// @param others names in --out that are written, and that no sampling wrote
 /// @throws ConfigError if there are some
 void refuse_to_replace(const SampleCommand& command, const std::vector<std::string>& others);
-/// Files that came into --out while this command drew: they are kept under other names.
+/// Renames files that appeared in --out during sampling, and warns about them.
 /// @param others as above
 void tell_of_others(const SampleCommand& command, const std::vector<std::string>& others);
 /// @param samples from number `begin` on; `what` they are, for the message

@@ -109,7 +109,7 @@ void SampleRecord::finish(const std::vector<std::string>& names) {
     try {
       if (is_ours(name)) remove_file(path_of(name));
     } catch (const Error& error) {  // the new files are there, and that is what was asked for
-      log_warning("sample", "an earlier file stays: {}", error.what());
+      log_warning("sample", "an earlier output file was not removed: {}", error.what());
     }
     file = files_.erase(file);
   }
