@@ -201,7 +201,7 @@ TEST_CASE("a resumed epoch reads nothing of the shards before its window") {
   CHECK(rest.dropped().empty());
 }
 
-TEST_CASE("a shard that was written anew is read on after as many samples, and that is told") {
+TEST_CASE("an epoch resumes in a replaced shard after the same number of samples, with a warning") {
   const TempDir folder;
   write_tiny_shards(folder.path(), 3, 8);
   const LoaderOptions options = options_over(folder.path(), 3, 4);

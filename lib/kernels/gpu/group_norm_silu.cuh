@@ -73,6 +73,14 @@ __device__ inline float silu_backward(float z, float dy) {
   return dy * (s + z * s * (1.0f - s));
 }
 
+/// Thread 0 writes the sums of this block's chunk. @param parts [planes, chunks, 2]
+__device__ inline void put_part(float* parts, float first, float second) {
+  if (threadIdx.x > 0) return;
+  float* const to = parts + 2 * (static_cast<long long>(blockIdx.x) * gridDim.y + blockIdx.y);
+  to[0] = first;
+  to[1] = second;
+}
+
 /// The sum of a chunk, and of the squares about its mean. @param parts [planes, chunks, 2]
 template <int kWidth>
 __device__ void plane_sums(
@@ -95,10 +103,7 @@ __device__ void plane_sums(
     }
   }
   const float all_squares = sums_of_block(squares, 0.0f).first;
-  if (threadIdx.x > 0) return;
-  float* const to = parts + 2 * (static_cast<long long>(blockIdx.x) * gridDim.y + blockIdx.y);
-  to[0] = all;
-  to[1] = all_squares;
+  put_part(parts, all, all_squares);
 }
 
 /// The sums of a plane's chunks.
@@ -140,6 +145,27 @@ KERNEL group_moments(const float* parts,
   moments[2 * blockIdx.x + 1] = static_cast<float>(1.0 / sqrt(variance + static_cast<double>(eps)));
 }
 
+/// Plane blockIdx.x on its way to z = (x - mean) factor + offset.
+struct NormalizedPlane {
+  float mean, factor, offset;
+
+  __device__ NormalizedPlane(const float* moments,
+                             const float* weight,
+                             const float* bias,
+                             const float* scale_shift,
+                             int channels,
+                             int members) {
+    const Affine affine(weight, bias, scale_shift, channels, blockIdx.x);
+    const float* const of_group = moments + 2 * (blockIdx.x / members);
+    mean = of_group[0];
+    factor = of_group[1] * affine.gain;
+    offset = affine.offset;
+  }
+
+  /// @param d x - mean
+  __device__ float z_of(float d) const { return d * factor + offset; }
+};
+
 template <int kWidth>
 __device__ void normalize(const ELEMENT* x,
                           const float* moments,
@@ -153,9 +179,7 @@ __device__ void normalize(const ELEMENT* x,
                           int packs,
                           int packs_of_chunk) {
   const Chunk chunk(packs, packs_of_chunk, pixels);
-  const Affine affine(weight, bias, scale_shift, channels, blockIdx.x);
-  const float* const found = moments + 2 * (blockIdx.x / members);
-  const float mean = found[0], factor = found[1] * affine.gain;
+  const NormalizedPlane plane(moments, weight, bias, scale_shift, channels, members);
   const Pack<ELEMENT, kWidth>* const from =
       reinterpret_cast<const Pack<ELEMENT, kWidth>*>(x + chunk.plane_begin);
   Pack<RESULT, kWidth>* const to = reinterpret_cast<Pack<RESULT, kWidth>*>(y + chunk.plane_begin);
@@ -163,7 +187,7 @@ __device__ void normalize(const ELEMENT* x,
     const Pack<ELEMENT, kWidth> pack = from[i];
     Pack<RESULT, kWidth> result;
     for (int k = 0; k < kWidth; ++k) {
-      const float z = (load(pack.values[k]) - mean) * factor + affine.offset;
+      const float z = plane.z_of(load(pack.values[k]) - plane.mean);
       store(result.values[k], z * sigmoid(z));
     }
     to[i] = result;
@@ -185,9 +209,7 @@ __device__ void gradient_sums(const RESULT* dy,
                               int packs,
                               int packs_of_chunk) {
   const Chunk chunk(packs, packs_of_chunk, pixels);
-  const Affine affine(weight, bias, scale_shift, channels, blockIdx.x);
-  const float* const found = moments + 2 * (blockIdx.x / members);
-  const float mean = found[0], factor = found[1] * affine.gain;
+  const NormalizedPlane plane(moments, weight, bias, scale_shift, channels, members);
   const Pack<ELEMENT, kWidth>* const from =
       reinterpret_cast<const Pack<ELEMENT, kWidth>*>(x + chunk.plane_begin);
   const Pack<RESULT, kWidth>* const from_dy =
@@ -197,17 +219,14 @@ __device__ void gradient_sums(const RESULT* dy,
     const Pack<ELEMENT, kWidth> pack = from[i];
     const Pack<RESULT, kWidth> pack_dy = from_dy[i];
     for (int k = 0; k < kWidth; ++k) {
-      const float d = load(pack.values[k]) - mean;
-      const float dz = silu_backward(d * factor + affine.offset, load(pack_dy.values[k]));
+      const float d = load(pack.values[k]) - plane.mean;
+      const float dz = silu_backward(plane.z_of(d), load(pack_dy.values[k]));
       sum += dz;
       product += dz * d;
     }
   }
   const Pair<float> all = sums_of_block(sum, product);
-  if (threadIdx.x > 0) return;
-  float* const to = parts + 2 * (static_cast<long long>(blockIdx.x) * gridDim.y + blockIdx.y);
-  to[0] = all.first;
-  to[1] = all.second;
+  put_part(parts, all.first, all.second);
 }
 
 /// Of group blockIdx.x with N elements: the gradients of gain and offset of its planes, and what all of its elements lose,
@@ -260,9 +279,7 @@ __device__ void input_gradients(const RESULT* dy,
                                 int packs,
                                 int packs_of_chunk) {
   const Chunk chunk(packs, packs_of_chunk, pixels);
-  const Affine affine(weight, bias, scale_shift, channels, blockIdx.x);
-  const float* const found = moments + 2 * (blockIdx.x / members);
-  const float mean = found[0], factor = found[1] * affine.gain;
+  const NormalizedPlane plane(moments, weight, bias, scale_shift, channels, members);
   const float base = losses[2 * (blockIdx.x / members)];
   const float slope = losses[2 * (blockIdx.x / members) + 1];
   const Pack<ELEMENT, kWidth>* const from =
@@ -274,9 +291,9 @@ __device__ void input_gradients(const RESULT* dy,
     Pack<ELEMENT, kWidth> pack = from[i];
     const Pack<RESULT, kWidth> pack_dy = from_dy[i];
     for (int k = 0; k < kWidth; ++k) {
-      const float d = load(pack.values[k]) - mean;
-      const float dz = silu_backward(d * factor + affine.offset, load(pack_dy.values[k]));
-      store(pack.values[k], dz * factor - base - d * slope);
+      const float d = load(pack.values[k]) - plane.mean;
+      const float dz = silu_backward(plane.z_of(d), load(pack_dy.values[k]));
+      store(pack.values[k], dz * plane.factor - base - d * slope);
     }
     to[i] = pack;
   }
