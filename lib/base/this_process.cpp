@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "base/this_process.h"
 
+#include <dlfcn.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -24,6 +25,15 @@ std::string base_library_versions() {
                      NLOHMANN_JSON_VERSION_MAJOR,
                      NLOHMANN_JSON_VERSION_MINOR,
                      NLOHMANN_JSON_VERSION_PATCH);
+}
+
+ModuleFunction function_of_module(const char* file, const char* function) {
+  // Without a slash in its name it is looked for along the program's RPATH.
+  void* const module = dlopen(file, RTLD_LAZY | RTLD_LOCAL);
+  void* const found = module == nullptr ? nullptr : dlsym(module, function);
+  if (found != nullptr) return {found, ""};
+  const char* const fault = dlerror();
+  return {nullptr, fault == nullptr ? file : fault};
 }
 
 std::string host_name() {

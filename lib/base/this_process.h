@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// This program and its process: version, libraries, machine, memory.
+// This program and its process: version, libraries, modules, machine, memory.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +15,14 @@ inline constexpr const char* kCheckpointLayoutVersion = "1.15.6";
 
 /// The libraries that this layer is linked with, or whose headers it is compiled with: "fmt 9.1.0, ...".
 std::string base_library_versions();
+
+/// A function of a module: a shared object beside the program, with what needs libraries that not every machine has.
+struct ModuleFunction {
+  void* function = nullptr;  ///< null: it cannot be had
+  std::string fault;         ///< why, in the words of the loader
+};
+/// Loads a module and looks up one of its functions. @param file name of the module, without a folder
+ModuleFunction function_of_module(const char* file, const char* function);
 
 /// Of this machine; "localhost" if it has none.
 std::string host_name();

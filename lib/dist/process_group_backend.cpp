@@ -2,8 +2,6 @@
 // The only file of the program that sees c10d and gloo; NCCL is seen by nccl_module.cpp.
 #include "dist/process_group_backend.h"
 
-#include <dlfcn.h>
-
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -18,6 +16,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/this_process.h"
 #include "dist/nccl_module.h"
 
 namespace dalle2 {
@@ -278,18 +277,15 @@ std::unique_ptr<GroupBackend> make_backend_of_group(const World& world,
 }
 
 MakeNcclGroup* load_nccl_module() {
-  // Without a slash in its name it is looked for along the program's RPATH.
-  void* const module = dlopen(kNcclModule, RTLD_LAZY | RTLD_LOCAL);
-  void* const made = module == nullptr ? nullptr : dlsym(module, kMakeNcclGroup);
-  if (made == nullptr) {
-    const char* const fault = dlerror();
+  const ModuleFunction found = function_of_module(kNcclModule, kMakeNcclGroup);
+  if (found.function == nullptr) {
     throw ConfigError(
         "several GPUs need NCCL, and the module for it cannot be loaded: {}\n"
         "  Programs built by scripts/build.sh --cuda have it, and so do wheels and archives made of "
         "such a build. DALLE2_GROUP=gloo trains without NCCL, more slowly.",
-        fault == nullptr ? kNcclModule : fault);
+        found.fault);
   }
-  return reinterpret_cast<MakeNcclGroup*>(made);
+  return reinterpret_cast<MakeNcclGroup*>(found.function);
 }
 
 }  // namespace dalle2

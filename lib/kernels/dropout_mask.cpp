@@ -49,6 +49,13 @@ void fill(T* mask,
   });
 }
 
+/// Where the address of a mask comes from: it is given, or follows from a seed on the device.
+struct AddressSource {
+  int64_t address = 0;
+  at::Tensor seed = {};  ///< [] int64; undefined: `address` is used
+  int64_t place = 0;
+};
+
 /// The address as int64, which is what operations take.
 at::Tensor& fill_on_cpu(at::Tensor& mask, int64_t address, int64_t first_sample, double keep) {
   const int64_t per_sample = mask.numel() / std::max<int64_t>(1, mask.size(0));
@@ -63,7 +70,17 @@ at::Tensor& fill_on_cpu(at::Tensor& mask, int64_t address, int64_t first_sample,
   return mask;
 }
 
-void fill_by_kernel(at::Tensor& mask, int64_t address, int64_t first_sample, double keep) {
+at::Tensor& fill_from_on_cpu(
+    at::Tensor& mask, const at::Tensor& seed, int64_t place, int64_t first_sample, double keep) {
+  const auto number = std::bit_cast<uint64_t>(*seed.const_data_ptr<int64_t>());
+  const auto address = std::bit_cast<int64_t>(dropout_address(number, place));
+  return fill_on_cpu(mask, address, first_sample, keep);
+}
+
+void fill_by_kernel(at::Tensor& mask,
+                    const AddressSource& source,
+                    int64_t first_sample,
+                    double keep) {
   constexpr int64_t kThreads = 256, kMostBlocks = 4096;
   const int64_t blocks = std::min(kMostBlocks, (mask.numel() + kThreads - 1) / kThreads);
   launch_kernel(mask.device(),
@@ -71,7 +88,9 @@ void fill_by_kernel(at::Tensor& mask, int64_t address, int64_t first_sample, dou
                 "dropout_mask",
                 {{blocks, 1}, kThreads},
                 mask.mutable_data_ptr(),
-                std::bit_cast<unsigned long long>(address),
+                std::bit_cast<unsigned long long>(source.address),
+                source.seed.defined() ? source.seed.const_data_ptr() : nullptr,
+                static_cast<long long>(source.place),
                 static_cast<long long>(first_sample),
                 static_cast<long long>(mask.numel() / mask.size(0)),
                 static_cast<long long>(mask.numel()),
@@ -80,7 +99,10 @@ void fill_by_kernel(at::Tensor& mask, int64_t address, int64_t first_sample, dou
 }
 
 /// The same bits by ATen's operations, whose int64 wraps around as unsigned numbers do.
-void fill_by_operations(at::Tensor& mask, int64_t address, int64_t first_sample, double keep) {
+void fill_by_operations(at::Tensor& mask,
+                        const AddressSource& source,
+                        int64_t first_sample,
+                        double keep) {
   const auto options = mask.options().dtype(at::kLong);
   const auto wrapped = [](uint64_t value) { return std::bit_cast<int64_t>(value); };
   const auto mixed = [&](const at::Tensor& x, int64_t shift, uint64_t factor) {
@@ -93,7 +115,14 @@ void fill_by_operations(at::Tensor& mask, int64_t address, int64_t first_sample,
                      kSecond = 0x94D049BB133111EBULL;
   const int64_t per_sample = mask.numel() / mask.size(0);
   const at::Tensor samples = at::arange(first_sample, first_sample + mask.size(0), options);
-  const at::Tensor keys = mixed(samples.mul(wrapped(kGamma)).add_(address), 27, kFirst);
+  at::Tensor sums = samples.mul(wrapped(kGamma));
+  if (source.seed.defined()) {
+    const auto place = static_cast<uint64_t>(source.place);
+    sums.add_(mixed(source.seed.bitwise_xor(wrapped(place * kGamma)), 30, kFirst));
+  } else {
+    sums.add_(source.address);
+  }
+  const at::Tensor keys = mixed(sums, 27, kFirst);
   const at::Tensor steps = at::arange(1, per_sample + 1, options).mul_(wrapped(kGamma));
   const at::Tensor bits =
       mixed(mixed(mixed(keys.unsqueeze(1) + steps, 30, kFirst), 27, kSecond), 31, 1)
@@ -106,15 +135,19 @@ void fill_by_operations(at::Tensor& mask, int64_t address, int64_t first_sample,
 /// Whether the kernel gives the processor's bits.
 bool kernel_agrees(const at::Tensor& like) {
   constexpr double kKeep = 0.7;
-  constexpr int64_t kAddress = 0x123456789ABCDEF, kFirstSample = 5;
+  constexpr int64_t kAddress = 0x123456789ABCDEF, kFirstSample = 5, kPlace = -3;
   at::Tensor expected = at::empty({3, 700}, like.options().device(at::kCPU));
   at::Tensor found = at::empty({3, 700}, like.options());
   fill_on_cpu(expected, kAddress, kFirstSample, kKeep);
-  fill_by_kernel(found, kAddress, kFirstSample, kKeep);
+  fill_by_kernel(found, {kAddress}, kFirstSample, kKeep);
+  if (!at::equal(found.cpu(), expected)) return false;
+  const at::Tensor seed = at::scalar_tensor(kAddress, at::kLong);
+  fill_from_on_cpu(expected, seed, kPlace, kFirstSample, kKeep);
+  fill_by_kernel(found, {0, seed.to(like.device()), kPlace}, kFirstSample, kKeep);
   return at::equal(found.cpu(), expected);
 }
 
-at::Tensor& fill_on_gpu(at::Tensor& mask, int64_t address, int64_t first_sample, double keep) {
+at::Tensor& fill(at::Tensor& mask, const AddressSource& source, int64_t first_sample, double keep) {
   if (mask.numel() == 0) return mask;
   const at::ScalarType dtype = mask.scalar_type();
   const bool has_type = dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf;
@@ -122,38 +155,77 @@ at::Tensor& fill_on_gpu(at::Tensor& mask, int64_t address, int64_t first_sample,
       has_type && has_kernels(mask.device(), {"dropout_mask", dtype, dtype}, "dropout", [&] {
         return kernel_agrees(mask);
       });
-  has_kernel ? fill_by_kernel(mask, address, first_sample, keep)
-             : fill_by_operations(mask, address, first_sample, keep);
+  has_kernel ? fill_by_kernel(mask, source, first_sample, keep)
+             : fill_by_operations(mask, source, first_sample, keep);
   return mask;
+}
+
+at::Tensor& fill_on_gpu(at::Tensor& mask, int64_t address, int64_t first_sample, double keep) {
+  return fill(mask, {address}, first_sample, keep);
+}
+
+at::Tensor& fill_from_on_gpu(
+    at::Tensor& mask, const at::Tensor& seed, int64_t place, int64_t first_sample, double keep) {
+  return fill(mask, {0, seed, place}, first_sample, keep);
 }
 
 TORCH_LIBRARY_FRAGMENT(dalle2, m) {
   m.def(
       "fill_dropout_mask_(Tensor(a!) mask, int address, int first_sample, float keep) -> "
       "Tensor(a!)");
+  m.def(
+      "fill_dropout_mask_from_(Tensor(a!) mask, Tensor seed, int place, int first_sample, float "
+      "keep) -> Tensor(a!)");
 }
 TORCH_LIBRARY_IMPL(dalle2, CPU, m) {
   m.impl("fill_dropout_mask_", &fill_on_cpu);
+  m.impl("fill_dropout_mask_from_", &fill_from_on_cpu);
 }
 TORCH_LIBRARY_IMPL(dalle2, CUDA, m) {
   m.impl("fill_dropout_mask_", &fill_on_gpu);
+  m.impl("fill_dropout_mask_from_", &fill_from_on_gpu);
+}
+
+void check_mask(const at::Tensor& mask, double keep) {
+  D2_CHECK(mask.is_contiguous() && mask.dim() > 0 && keep > 0 && keep <= 1,
+           "a mask of strides {} that keeps {}",
+           c10::str(mask.strides()),
+           keep);
 }
 
 }  // namespace
+
+uint64_t dropout_address(uint64_t seed, int64_t place) {
+  return ::dropout_address(seed, place);
+}
 
 void fill_dropout_mask_(const at::Tensor& mask,
                         uint64_t address,
                         int64_t first_sample,
                         double keep) {
-  D2_CHECK(mask.is_contiguous() && mask.dim() > 0 && keep > 0 && keep <= 1,
-           "a mask of strides {} that keeps {}",
-           c10::str(mask.strides()),
-           keep);
+  check_mask(mask, keep);
   static const auto operation = c10::Dispatcher::singleton()
                                     .findSchemaOrThrow("dalle2::fill_dropout_mask_", "")
                                     .typed<decltype(fill_on_cpu)>();
   at::Tensor filled = mask;
   operation.call(filled, std::bit_cast<int64_t>(address), first_sample, keep);
+}
+
+void fill_dropout_mask_from_(const at::Tensor& mask,
+                             const at::Tensor& seed,
+                             int64_t place,
+                             int64_t first_sample,
+                             double keep) {
+  check_mask(mask, keep);
+  D2_CHECK(seed.dim() == 0 && seed.scalar_type() == at::kLong && seed.device() == mask.device(),
+           "a seed of sizes {} on {}",
+           c10::str(seed.sizes()),
+           seed.device().str());
+  static const auto operation = c10::Dispatcher::singleton()
+                                    .findSchemaOrThrow("dalle2::fill_dropout_mask_from_", "")
+                                    .typed<decltype(fill_from_on_cpu)>();
+  at::Tensor filled = mask;
+  operation.call(filled, seed, place, first_sample, keep);
 }
 
 void fill_dropout_mask_on_gpu_(const at::Tensor& mask,
@@ -162,6 +234,15 @@ void fill_dropout_mask_on_gpu_(const at::Tensor& mask,
                                double keep) {
   at::Tensor filled = mask;
   fill_on_gpu(filled, std::bit_cast<int64_t>(address), first_sample, keep);
+}
+
+void fill_dropout_mask_from_on_gpu_(const at::Tensor& mask,
+                                    const at::Tensor& seed,
+                                    int64_t place,
+                                    int64_t first_sample,
+                                    double keep) {
+  at::Tensor filled = mask;
+  fill_from_on_gpu(filled, seed, place, first_sample, keep);
 }
 
 }  // namespace dalle2

@@ -16,10 +16,25 @@ void fill_dropout_mask_(const at::Tensor& mask,
                         int64_t first_sample,
                         double keep);
 
+/// The address that fill_dropout_mask_() takes. @param seed of the pass @param place in the network
+uint64_t dropout_address(uint64_t seed, int64_t place);
+
+/// The same mask, for work that is recorded: the seed is read when the mask is filled. @param seed [] int64 on the device of the mask
+void fill_dropout_mask_from_(const at::Tensor& mask,
+                             const at::Tensor& seed,
+                             int64_t place,
+                             int64_t first_sample,
+                             double keep);
+
 /// How a device other than the CPU fills it: by a kernel, or, without one, by ATen's operations with the same bits.
 void fill_dropout_mask_on_gpu_(const at::Tensor& mask,
                                uint64_t address,
                                int64_t first_sample,
                                double keep);
+void fill_dropout_mask_from_on_gpu_(const at::Tensor& mask,
+                                    const at::Tensor& seed,
+                                    int64_t place,
+                                    int64_t first_sample,
+                                    double keep);
 
 }  // namespace dalle2

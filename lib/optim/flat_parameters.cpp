@@ -215,6 +215,16 @@ void FlatGradients::set_received(const std::vector<bool>& received) {
   }
 }
 
+void FlatGradients::restore_account(const std::vector<bool>& received) {
+  for (size_t i = 0; i < received.size(); ++i) {
+    at::Tensor& grad = parameters_[i].mutable_grad();
+    grad = received[i] ? state_->views[i] : at::Tensor();
+    if (received[i]) state_->filled[i] = true;
+  }
+  state_->received = received;
+  forget_places();
+}
+
 void FlatGradients::set_listener(std::function<void(size_t)> listener) {
   state_->listener = std::move(listener);
 }

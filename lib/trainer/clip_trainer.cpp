@@ -57,7 +57,9 @@ ClipTrainer::ClipTrainer(std::shared_ptr<ClipImpl> clip,
 ClipTrainer::ClipTrainer(std::shared_ptr<ClipModel> model,
                          const ClipTrainConfig& config,
                          const at::Device& device)
-    : Trainer(plan_parts(model, config), config, device), model_(std::move(model)) {}
+    : Trainer(plan_parts(model, config), config, device), model_(std::move(model)) {
+  if (config.cuda_graph) record_passes();
+}
 
 const ClipImpl& ClipTrainer::clip() const {
   return *model_->clip();
@@ -91,16 +93,38 @@ JointLoss ClipTrainer::joint_loss(const std::vector<ClipInputs>& batches) const 
       [clip](const at::Tensor& pairs) { return contrastive_loss(pairs, clip->logit_scale); });
 }
 
-at::Tensor ClipTrainer::step(const std::vector<ClipInputs>& batches, uint64_t dropout_seed) {
+JointLoss ClipTrainer::joint_loss(const std::vector<ClipInputs>& batches,
+                                  const DropoutSeed& seed) const {
   JointLoss joint = joint_loss(batches);
   if (const auto& dropout = part(1).dropout) {
     // A chunk that goes through the network twice has the same mask both times.
-    joint.features_of = [&batches, &dropout, dropout_seed, made = std::move(joint.features_of)](
+    joint.features_of = [&batches, &dropout, seed, made = std::move(joint.features_of)](
                             size_t index, const ChunkRange& range) {
-      int64_t before = 0;
-      for (size_t i = 0; i < index; ++i) before += batches[i].size();
-      *dropout = {dropout_seed, before + range.begin};
+      *dropout = seed;
+      for (size_t i = 0; i < index; ++i) dropout->first_sample += batches[i].size();
+      dropout->first_sample += range.begin;
       return made(index, range);
+    };
+  }
+  return joint;
+}
+
+at::Tensor ClipTrainer::step(const std::vector<ClipInputs>& batches, uint64_t dropout_seed) {
+  const DropoutSeed seed{dropout_seed};
+  JointLoss joint = joint_loss(batches, seed);
+  if (batches.size() == 1 && part(1).graphs) {
+    joint.pass.inputs = tensors_of(batches.front());
+    const bool reads_seed = part(1).dropout != nullptr;
+    if (reads_seed) add_seed(joint.pass, seed);
+    joint.given = [this, seed, reads_seed](const Tensors& inputs) {
+      DropoutSeed own = seed;
+      if (reads_seed) own.on_device = inputs.back();
+      const auto one =
+          std::make_shared<const std::vector<ClipInputs>>(1, with_tensors(ClipInputs{}, inputs));
+      JointLoss given = joint_loss(*one, own);
+      given.features_of = [one, made = std::move(given.features_of)](
+                              size_t index, const ChunkRange& range) { return made(index, range); };
+      return given;
     };
   }
   return accumulate_joint(1, joint);

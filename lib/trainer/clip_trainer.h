@@ -84,6 +84,8 @@ class ClipTrainer : public Trainer {
       size_t index, std::shared_ptr<torch::nn::Module> network) const override;
   Extras companions() const override;
   JointLoss joint_loss(const std::vector<ClipInputs>& batches) const;
+  /// The same with the masks of adapters' dropout.
+  JointLoss joint_loss(const std::vector<ClipInputs>& batches, const DropoutSeed& seed) const;
 
   std::shared_ptr<ClipModel> model_;
   std::string merges_;

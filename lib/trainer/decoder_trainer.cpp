@@ -87,7 +87,9 @@ int64_t batch_of(const DecoderInputs& inputs) {
 DecoderTrainer::DecoderTrainer(Decoder decoder,
                                const DecoderTrainConfig& config,
                                const at::Device& device)
-    : Trainer(plan_parts(decoder, config), config, device), decoder_(std::move(decoder)) {}
+    : Trainer(plan_parts(decoder, config), config, device), decoder_(std::move(decoder)) {
+  if (config.cuda_graph) record_passes();
+}
 
 at::Tensor DecoderTrainer::step(const DecoderInputs& inputs,
                                 int64_t unet_number,
@@ -108,11 +110,21 @@ at::Tensor DecoderTrainer::step(const DecoderInputs& inputs,
   const auto& dropout = part(unet_number).dropout;
   const int64_t batch = batch_of(inputs);
   const DecoderInputs local = on_device(inputs, device());
-  const auto loss_of = [&](const ChunkRange& range) {
-    if (dropout) *dropout = {draws.dropout_seed, range.begin};
-    return decoder_->loss(chunk_of(local, range), unet_number, chunk_of(draws, range));
-  };
-  return accumulate(unet_number, batch, max_batch_size, weight, loss_of);
+  return accumulate_prepared(
+      unet_number, batch, max_batch_size, weight, [&](const ChunkRange& range) {
+        const DecoderExamples examples =
+            decoder_->prepare(chunk_of(local, range), unet_number, chunk_of(draws, range));
+        std::optional<DropoutSeed> seed;
+        if (dropout) seed = {draws.dropout_seed, range.begin};
+        return chunk_pass(unet_number,
+                          examples,
+                          examples.self_condition ? kSelfConditioned : "",
+                          seed,
+                          [&](const DecoderExamples& given, const DropoutSeed& own) {
+                            if (dropout) *dropout = own;
+                            return decoder_->loss(given, unet_number);
+                          });
+      });
 }
 
 StepResult DecoderTrainer::evaluate(const DecoderInputs& inputs,

@@ -49,12 +49,11 @@ at::Tensor features_of(const PassSettings& settings,
   return own.empty() ? at::Tensor() : at::cat(own);
 }
 
-}  // namespace
-
-at::Tensor accumulate_joint(TrainedPart& part,
-                            const PassSettings& settings,
-                            const JointLoss& loss) {
-  const std::vector<PlacedChunk> chunks = chunks_of(loss.batches, settings.max_batch_size);
+/// All passes of an update. @return [] the loss, detached; undefined if no rank has samples
+at::Tensor joint_passes(TrainedPart& part,
+                        const PassSettings& settings,
+                        const JointLoss& loss,
+                        const std::vector<PlacedChunk>& chunks) {
   at::Tensor kept;  // of a single chunk, with its graph: it goes through the network once
   const GatheredRows features = timed(settings.step_times, StepPhase::kForward, [&] {
     if (chunks.size() == 1) kept = features_of_chunk(settings, chunks.front(), loss);
@@ -63,10 +62,7 @@ at::Tensor accumulate_joint(TrainedPart& part,
     return part.group() ? all_gather_rows(*part.group(), own, "features of the samples")
                         : GatheredRows{own, 0};
   });
-  if (!features.rows.defined()) {
-    part.send_gradients();
-    return {};
-  }
+  if (!features.rows.defined()) return {};
   const at::Tensor leaves = features.rows.detach().requires_grad_();
   const at::Tensor total =
       timed(settings.step_times, StepPhase::kForward, [&] { return loss.loss_of(leaves); });
@@ -95,10 +91,29 @@ at::Tensor accumulate_joint(TrainedPart& part,
       part.backward_from(made, at_rows.to(made.scalar_type()));
     });
   }
+  return total.detach();
+}
+
+}  // namespace
+
+at::Tensor accumulate_joint(TrainedPart& part,
+                            const PassSettings& settings,
+                            const JointLoss& loss) {
+  const std::vector<PlacedChunk> chunks = chunks_of(loss.batches, settings.max_batch_size);
+  const bool is_one_pass = chunks.size() == 1 && loss.given && part.group() == nullptr;
+  const at::Tensor total =
+      part.run_pass(settings,
+                    is_one_pass ? loss.pass : RecordablePass{},
+                    /*factor=*/1.0,
+                    [&](const PassSettings& own, const Tensors& inputs) {
+                      return is_one_pass ? joint_passes(part, own, loss.given(inputs), chunks)
+                                         : joint_passes(part, own, loss, chunks);
+                    });
   part.send_gradients();
-  const at::Tensor value = total.detach();
-  part.add_loss(is_main ? value : at::zeros_like(value));
-  return value;
+  if (!total.defined()) return {};
+  const bool is_main = !part.group() || part.group()->is_main();
+  part.add_loss(is_main ? total : at::zeros_like(total));
+  return total;
 }
 
 at::Tensor evaluate_joint(const PassSettings& settings, const JointLoss& loss) {

@@ -29,6 +29,9 @@ struct JointLoss {
   /// [] float32 of the features of all samples, [N, ...] float32; the same on all ranks. Parameters
   /// that it uses besides, a temperature, get their gradient too.
   std::function<at::Tensor(const at::Tensor& features)> loss_of;
+  /// Of a single batch, which may be recorded: its tensors, and the loss of others like them. Without it nothing is recorded.
+  RecordablePass pass = {};
+  std::function<JointLoss(const Tensors& inputs)> given = nullptr;
 };
 
 /// Of batches that are groups of tensors and know their size(). @param batches have to outlive the

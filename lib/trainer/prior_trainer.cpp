@@ -30,6 +30,17 @@ ModelPlan plan_parts(const DiffusionPrior& prior, const PriorTrainConfig& config
   return plan_one_part(prior.ptr(), TrainPriorConfig::kKind, std::move(part));
 }
 
+/// A training batch with its draws.
+struct PriorExamples {
+  PriorInputs inputs;
+  PriorStepNoise draws;
+
+  void tensors(const auto& f) {
+    inputs.tensors(f);
+    draws.tensors(f);
+  }
+};
+
 int64_t batch_of(const PriorInputs& inputs) {
   const at::Tensor& images = inputs.image_embeds;
   if (!images.defined() || images.dim() != 2 || images.size(0) == 0) {
@@ -55,7 +66,9 @@ PriorTrainer::PriorTrainer(DiffusionPrior prior,
                            const at::Device& device)
     : Trainer(plan_parts(prior, config), config, device),
       prior_(std::move(prior)),
-      warmup_steps_(config.warmup_steps) {}
+      warmup_steps_(config.warmup_steps) {
+  if (config.cuda_graph) record_passes();
+}
 
 Extras PriorTrainer::companions() const {
   const std::string& known = clip_identity_.empty() ? clip_identity_of_file_ : clip_identity_;
@@ -89,13 +102,24 @@ at::Tensor PriorTrainer::step(const PriorInputs& inputs,
                               std::optional<int64_t> max_batch_size,
                               double weight) {
   const auto& dropout = part(1).dropout;
+  const PriorNetworkConfig& net = prior_->net()->config();
+  const bool drops = dropout || net.attn_dropout > 0 || net.ff_dropout > 0;
   const int64_t batch = batch_of(inputs);
   const PriorInputs local = on_device(inputs, device());
-  const auto loss_of = [&](const ChunkRange& range) {
-    if (dropout) *dropout = {draws.dropout.seed, range.begin};
-    return prior_->loss(chunk_of(local, range), chunk_of(draws, range));
-  };
-  return accumulate(1, batch, max_batch_size, weight, loss_of);
+  return accumulate_prepared(1, batch, max_batch_size, weight, [&](const ChunkRange& range) {
+    const PriorExamples examples{chunk_of(local, range), chunk_of(draws, range)};
+    const DropoutSeed& seed = examples.draws.dropout;
+    return chunk_pass(
+        1,
+        examples,
+        prior_->plan().config.net.self_cond && draws.self_condition ? kSelfConditioned : "",
+        drops ? std::optional<DropoutSeed>(seed) : std::nullopt,
+        [&](PriorExamples given, const DropoutSeed& own) {
+          if (drops) given.draws.dropout = own;
+          if (dropout) *dropout = own;
+          return prior_->loss(given.inputs, given.draws);
+        });
+  });
 }
 
 at::Tensor PriorTrainer::evaluate(const PriorInputs& inputs,

@@ -54,6 +54,20 @@ Group on_device(Group group, const at::Device& device) {
   return group;
 }
 
+/// The tensors of a group in its order, and back.
+template <TensorGroup Group>
+std::vector<at::Tensor> tensors_of(Group group) {
+  std::vector<at::Tensor> tensors;
+  group.tensors([&](at::Tensor& tensor) { tensors.push_back(tensor); });
+  return tensors;
+}
+template <TensorGroup Group>
+Group with_tensors(Group group, const std::vector<at::Tensor>& tensors) {
+  size_t i = 0;
+  group.tensors([&](at::Tensor& tensor) { tensor = tensors.at(i++); });
+  return group;
+}
+
 /// Images that `options` asks for: the length of the first tensor given, else batch_size.
 int64_t sample_batch(const DecoderSampleOptions& options);
 

@@ -47,24 +47,64 @@ at::Tensor TrainedPart::accumulate(const PassSettings& settings,
                                    int64_t batch,
                                    double weight,
                                    const ChunkLoss& loss_of) {
+  return accumulate_prepared(settings, batch, weight, [&](const ChunkRange& range) {
+    return ChunkPass{{}, [&loss_of, range](const Tensors&) { return loss_of(range); }};
+  });
+}
+
+at::Tensor TrainedPart::accumulate_prepared(const PassSettings& settings,
+                                            int64_t batch,
+                                            double weight,
+                                            const PrepareChunk& prepare) {
   at::Tensor total;
   for (const ChunkRange& range : chunk_ranges(batch, settings.max_batch_size)) {
     const double fraction = weight * static_cast<double>(range.length) / static_cast<double>(batch);
     const bool is_last = completes_update && range.begin + range.length == batch;
-    const at::Tensor part = timed(settings.step_times, StepPhase::kForward, [&] {
+    const ChunkPass chunk = timed(settings.step_times, StepPhase::kForward, [&] {
       refresh_half_weights(settings);
       const Autocast autocast(settings.device.type(), settings.precision);
-      std::optional<HalfWeights::Pass> pass;
-      if (half_weights) pass.emplace(*half_weights);
-      return loss_of(range) * fraction;
+      return prepare(range);
     });
-    if (is_last) begin_last_pass();
-    timed(settings.step_times, StepPhase::kBackward, [&] { backward_from(scaled(part), {}); });
-    total = total.defined() ? total + part.detach() : part.detach();
+    const at::Tensor part = run_pass(
+        settings, chunk.pass, fraction, [&](const PassSettings& own, const Tensors& inputs) {
+          return forward_backward(own, fraction, is_last, [&] { return chunk.loss(inputs); });
+        });
+    total = total.defined() ? total + part : part;
   }
   if (completes_update) send_gradients();
   add_loss(total);
   return total;
+}
+
+at::Tensor TrainedPart::run_pass(const PassSettings& settings,
+                                 const RecordablePass& pass,
+                                 double factor,
+                                 const PassWork& work) {
+  if (!graphs || pass.inputs.empty()) return work(settings, pass.inputs);
+  const at::Tensor replayed =
+      timed(settings.step_times, StepPhase::kForward, [&] { return graphs->replay(pass, factor); });
+  if (replayed.defined()) return replayed;
+  return graphs->run(pass, factor, [&](const Tensors& inputs, bool is_recorded) {
+    PassSettings own = settings;
+    if (is_recorded) own.step_times = nullptr;
+    return work(own, inputs);
+  });
+}
+
+/// Forward and backward pass of one chunk. @return [] its loss times `factor`, detached
+at::Tensor TrainedPart::forward_backward(const PassSettings& settings,
+                                         double factor,
+                                         bool is_last,
+                                         const std::function<at::Tensor()>& loss_of) {
+  const at::Tensor loss_value = timed(settings.step_times, StepPhase::kForward, [&] {
+    const Autocast autocast(settings.device.type(), settings.precision);
+    std::optional<HalfWeights::Pass> pass;
+    if (half_weights) pass.emplace(*half_weights);
+    return loss_of() * factor;
+  });
+  if (is_last) begin_last_pass();
+  timed(settings.step_times, StepPhase::kBackward, [&] { backward_from(scaled(loss_value), {}); });
+  return loss_value.detach();
 }
 
 /// Not where weights of other ranks arrive while a pass runs.
@@ -133,6 +173,7 @@ void TrainedPart::connect(ProcessGroup& group,
                           const ShardOptions& sharding) {
   if (group.is_alone()) return;
   group_ = &group;
+  graphs.reset();
   half_weights.reset();  // a broadcast changes the weights behind autograd's back
   exchange_options_ = options;
   group.broadcast(parameters.values(), "weights of " + (name.empty() ? "the network" : name));

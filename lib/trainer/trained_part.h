@@ -21,6 +21,7 @@
 #include "optim/half_weights.h"
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
+#include "optim/pass_graphs.h"
 #include "optim/precision.h"
 #include "trainer/averages/post_hoc_averages.h"
 #include "trainer/averages/weight_average.h"
@@ -66,6 +67,14 @@ struct PassSettings {
 
 /// Mean loss of a chunk of the batch. [] float32
 using ChunkLoss = std::function<at::Tensor(const ChunkRange& range)>;
+
+/// A chunk of the batch, ready for the network: what the host has to decide is decided.
+struct ChunkPass {
+  RecordablePass pass;
+  /// Mean loss of the chunk, given tensors like the inputs of `pass`. [] float32
+  std::function<at::Tensor(const Tensors& inputs)> loss;
+};
+using PrepareChunk = std::function<ChunkPass(const ChunkRange& range)>;
 
 /// How a part is optimized.
 struct PartOptions {
@@ -114,6 +123,7 @@ struct TrainedPart {
   std::unique_ptr<GradientExchange> exchange;
   std::unique_ptr<RankShards> shards;         ///< null: every rank has all moments and averages
   std::unique_ptr<HalfWeights> half_weights;  ///< null until a pass in half precision
+  std::unique_ptr<PassGraphs> graphs;         ///< null: passes are not recorded
   WeightArrival arrival;                      ///< of the weights that others have updated
   /// The pass that follows is the last before the update.
   bool completes_update = true;
@@ -137,6 +147,19 @@ struct TrainedPart {
                         int64_t batch,
                         double weight,
                         const ChunkLoss& loss_of);
+  /// The same of chunks that are prepared apart from their passes, which can be recorded: `graphs`.
+  at::Tensor accumulate_prepared(const PassSettings& settings,
+                                 int64_t batch,
+                                 double weight,
+                                 const PrepareChunk& prepare);
+  /// One pass, by a graph where there is one. @param pass without inputs: it cannot be recorded
+  /// @param factor of the loss, which the work has from elsewhere
+  /// @param work makes it from these inputs, and adds to the gradients @return [] what the work returns, a loss
+  using PassWork = std::function<at::Tensor(const PassSettings& settings, const Tensors& inputs)>;
+  at::Tensor run_pass(const PassSettings& settings,
+                      const RecordablePass& pass,
+                      double factor,
+                      const PassWork& work);
   /// This rank has no more gradients for the update: what it has goes to the others. accumulate()
   /// does so after its last pass; without samples it is to be called instead of that.
   void send_gradients();
@@ -181,6 +204,10 @@ struct TrainedPart {
 
  private:
   void refresh_half_weights(const PassSettings& settings);
+  at::Tensor forward_backward(const PassSettings& settings,
+                              double factor,
+                              bool is_last,
+                              const std::function<at::Tensor()>& loss_of);
   void update_weights(double lr, const at::Tensor& divisor, const at::Tensor& found_inf);
   void combine_ranks();
   void check_received();

@@ -4,10 +4,12 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "optim/trained_parameters.h"
 #include "trainer/adapters.h"
 
@@ -98,7 +100,7 @@ void Trainer::add_part(const PartPlan& plan,
                                         plan.network,
                                         optimized_names(plan, config.lora.rank > 0),
                                         plan.options);
-  added->dropout = std::move(dropout);
+  if (config.lora.dropout > 0) added->dropout = std::move(dropout);
   added->shares_graph = plan.shares_graph;
   added->after_step = plan.after_step;
   added->numbered_before = plan.numbered_before;
@@ -144,6 +146,44 @@ at::Tensor Trainer::accumulate(int64_t part_number,
   return part(part_number).accumulate(pass_settings(max_batch_size), batch, weight, loss_of);
 }
 
+at::Tensor Trainer::accumulate_prepared(int64_t part_number,
+                                        int64_t batch,
+                                        std::optional<int64_t> max_batch_size,
+                                        double weight,
+                                        const PrepareChunk& prepare) {
+  return part(part_number)
+      .accumulate_prepared(pass_settings(max_batch_size), batch, weight, prepare);
+}
+
+/// As an input: a number of the host would be recorded as it is.
+void Trainer::add_seed(RecordablePass& pass, const DropoutSeed& seed) const {
+  const at::Tensor host = at::empty({}, at::dtype(at::kLong).pinned_memory(!device_.is_cpu()));
+  *host.mutable_data_ptr<int64_t>() = std::bit_cast<int64_t>(seed.seed);
+  pass.inputs.push_back(host.to(device_, /*non_blocking=*/true));
+  if (seed.first_sample == 0) return;
+  const std::string place = fmt::format("from sample {} on", seed.first_sample);
+  pass.variant += pass.variant.empty() ? place : ", " + place;
+}
+
+void Trainer::record_passes() {
+  if (!PassGraphs::are_there_for(device_)) {
+    log_warning("train",
+                "/train/cuda_graph has no effect on {}: only GPUs have graphs",
+                device_.is_cpu() ? "the CPU" : device_.str());
+    return;
+  }
+  for (const auto& recorded : contents_.parts) {
+    if (!recorded) continue;
+    recorded->graphs = std::make_unique<PassGraphs>(recorded->name, recorded->gradients, device_);
+  }
+}
+
+void Trainer::forget_graphs() {
+  for (const auto& recorded : contents_.parts) {
+    if (recorded && recorded->graphs) recorded->graphs->forget();
+  }
+}
+
 at::Tensor Trainer::evaluate_chunks(int64_t batch,
                                     std::optional<int64_t> max_batch_size,
                                     const ChunkLoss& loss_of) const {
@@ -175,6 +215,16 @@ void Trainer::connect(ProcessGroup& group,
   if (!group.is_alone()) {
     for (const auto& item : contents_.model->named_parameters()) {
       if (!item.value().requires_grad()) group.broadcast(item.value(), "frozen weights");
+    }
+    const bool records =
+        std::any_of(contents_.parts.begin(), contents_.parts.end(), [](const auto& part) {
+          return part && part->graphs != nullptr;
+        });
+    if (records && group.is_main()) {
+      log_warning(
+          "train",
+          "/train/cuda_graph has no effect with several processes: their gradients are sent while "
+          "the backward pass runs");
     }
   }
   for (const auto& connected : contents_.parts) {

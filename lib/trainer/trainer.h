@@ -225,6 +225,36 @@ class Trainer {
                         std::optional<int64_t> max_batch_size,
                         double weight,
                         const ChunkLoss& loss_of);
+  /// The same of chunks that are prepared apart from their passes: TrainedPart::accumulate_prepared.
+  at::Tensor accumulate_prepared(int64_t part_number,
+                                 int64_t batch,
+                                 std::optional<int64_t> max_batch_size,
+                                 double weight,
+                                 const PrepareChunk& prepare);
+  /// A chunk whose pass is a function of a group of tensors, so that it can be recorded.
+  /// @param variant RecordablePass::variant @param dropout of its masks; none: nothing is dropped
+  /// @param loss_of (const Examples&, const DropoutSeed&) -> [] float32
+  template <TensorGroup Examples, class Loss>
+  ChunkPass chunk_pass(int64_t part_number,
+                       const Examples& examples,
+                       std::string variant,
+                       const std::optional<DropoutSeed>& dropout,
+                       Loss loss_of) const {
+    ChunkPass chunk{{tensors_of(examples), std::move(variant)}, {}};
+    DropoutSeed seed = dropout.value_or(DropoutSeed{});
+    const bool reads_seed = dropout && part(part_number).graphs;
+    if (reads_seed) add_seed(chunk.pass, seed);
+    chunk.loss = [=](const Tensors& inputs) {
+      DropoutSeed own = seed;
+      if (reads_seed) own.on_device = inputs.back();
+      return loss_of(with_tensors(examples, inputs), own);
+    };
+    return chunk;
+  }
+  /// Makes the seed an input of the pass, its last.
+  void add_seed(RecordablePass& pass, const DropoutSeed& seed) const;
+  /// Records the passes of all parts as graphs, if the device has graphs; else says so.
+  void record_passes();
   /// The same loss without gradients and without effect.
   at::Tensor evaluate_chunks(int64_t batch,
                              std::optional<int64_t> max_batch_size,
@@ -260,6 +290,8 @@ class Trainer {
   friend struct TrainerProbe;  // of the tests
 
   void settle(size_t index) const;
+  /// After something was loaded: tensors may have moved.
+  void forget_graphs();
   void add_part(const PartPlan& plan,
                 const SharedTrainConfig& config,
                 std::shared_ptr<DropoutSeed> dropout);

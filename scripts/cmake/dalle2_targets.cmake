@@ -71,6 +71,15 @@ function(dalle2_library name)
   dalle2_setup(${name} ${kind} USES ${ARG_USES} LINKS ${ARG_LINKS})
 endfunction()
 
+# dalle2_cuda_module(NAME SOURCE): a shared object of one file that uses LibTorch's CUDA half, loaded by base/this_process.h.
+function(dalle2_cuda_module name source)
+  add_library(${name} MODULE ${source})
+  target_link_libraries(${name} PRIVATE dalle2_options dalle2_torch dalle2_torch_cuda)
+  # A wheel names its libraries as they name themselves.
+  target_link_options(${name} PRIVATE -Wl,-soname,lib${name}.so)
+  set_target_properties(${name} PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)
+endfunction()
+
 # What the sources of tests see besides the layers.
 function(dalle2_test_sources target)
   target_include_directories(${target} PRIVATE ${CMAKE_SOURCE_DIR}/tests)

@@ -76,6 +76,11 @@ class Runs:
         assert "the kernels of" not in done.stderr and "cannot be compiled" not in done.stderr, done.stderr
         return done
 
+    def train(self, config, graph=False, exact=True):
+        """@param graph whether passes have to run as CUDA graphs"""
+        said = self.program("--config", config, exact=exact).stderr
+        assert not graph or ("one CUDA graph each from now on" in said and "without a CUDA graph" not in said), said
+
     def other_program(self, command, exact=False):
         """@return what it printed"""
         done = self.within_time(lambda seconds: subprocess.run(

@@ -23,19 +23,34 @@ LARGE_STEPS = 30
 PRECISIONS = {"no": {}, "tf32": {"tf32": "all"}, "bf16": {"mixed_precision": "bf16"}}
 
 
-def small(runs):
+def need_graphs(runs):
+    need(runs.on_gpu, "a processor has no graphs")
+
+
+def small(graph):
     """Bound by launches: without what train.deterministic costs."""
-    runs.program("--config", runs.decoder("small", deterministic=False), exact=False)
-    return runs.figures("small", BATCH)
+    def check(runs):
+        if graph:
+            need_graphs(runs)
+        name = "small_graph" if graph else "small"
+        runs.train(runs.decoder(name, deterministic=False, cuda_graph=graph), graph=graph, exact=False)
+        found = runs.figures(name, BATCH)
+        if graph:
+            found["without_over_with"] = round(runs.figures("small", BATCH)["ms_a_step"] / found["ms_a_step"], 3)
+        return found
+    return check
 
 
-def large(precision):
+def large(precision, graph=False):
     def check(runs):
         need(runs.arguments.large_batch, "--large-batch 0")
         need(runs.on_gpu or precision == "no", "takes minutes on a processor")
-        name, batch = f"large_{precision}", runs.arguments.large_batch
-        config = runs.decoder(name, LARGE, batch, steps=LARGE_STEPS if runs.on_gpu else 7, deterministic=False, **PRECISIONS[precision])
-        runs.program("--config", config, exact=precision == "no")
+        if graph:
+            need_graphs(runs)
+        name, batch = f"large_{precision}{'_graph' if graph else ''}", runs.arguments.large_batch
+        config = runs.decoder(name, LARGE, batch, steps=LARGE_STEPS if runs.on_gpu else 7, deterministic=False, cuda_graph=graph,
+                              **PRECISIONS[precision])
+        runs.train(config, graph=graph, exact=precision == "no")
         runs.losses(name)  # finite
         found = runs.figures(name, batch)
         peak = next((peaks[precision] for gpu, peaks in PEAK_TFLOPS.items() if runs.on_gpu and gpu in runs.gpu_name), None)
@@ -72,20 +87,23 @@ def reference_python():
     return None
 
 
-def reference(precision, compiled):
-    """The large decoder's step of dalle2-pytorch, on tensors in memory, on the same device."""
+def reference(precision, compiled, name="large"):
+    """The step of dalle2-pytorch for the large or the small decoder, on tensors in memory, on the same device."""
     def check(runs):
-        need(runs.arguments.large_batch, "--large-batch 0")
+        batch = runs.arguments.large_batch if name == "large" else BATCH
+        need(batch, "--large-batch 0")
         need(runs.on_gpu or (precision == "no" and not compiled), "takes minutes on a processor")
         python = reference_python()
         need(python, "no Python that imports dalle2_pytorch: DALLE2_REFERENCE_PYTHON names one")
-        name = f"large_{precision}"
-        need((runs.folder / name / "log.jsonl").exists(), f"needs large_{precision}")
-        ours = runs.figures(name, runs.arguments.large_batch)["ms_a_step"]
+        run = f"large_{precision}" if name == "large" else name
+        need((runs.folder / run / "log.jsonl").exists(), f"needs {run}")
         printed = runs.other_program(
-            [python, ROOT / "tests" / "bench" / "decoder_step.py", "--one-reference-round", "--config", f"{name}.json", "--steps",
+            [python, ROOT / "tests" / "bench" / "decoder_step.py", "--one-reference-round", "--config", f"{run}.json", "--steps",
              str(LARGE_STEPS if runs.on_gpu else 7), "--device", runs.device, "--precision", precision, *(["--compile"] if compiled else [])],
             exact=precision == "no")
         theirs = 1e3 * float(printed.split()[-1])
-        return {"ms_a_step": round(theirs, 2), "reference_over_ours": round(theirs / ours, 3)}
+        found = {"ms_a_step": round(theirs, 2), "reference_over_ours": round(theirs / runs.figures(run, batch)["ms_a_step"], 3)}
+        if (runs.folder / f"{run}_graph" / "log.jsonl").exists():
+            found["reference_over_ours_with_graph"] = round(theirs / runs.figures(f"{run}_graph", batch)["ms_a_step"], 3)
+        return found
     return check

@@ -155,6 +155,7 @@ TEST_CASE("every option that kinds of run share is declared, and each kind takes
   CHECK(declared<AveragesConfig>() == count_members<AveragesConfig>());
   CHECK(declared<PrecisionConfig>() == count_members<PrecisionConfig>());
   CHECK(declared<AdaptersConfig>() == count_members<AdaptersConfig>());
+  CHECK(declared<PassGraphConfig>() == count_members<PassGraphConfig>());
   CHECK(declared<LoopConfig>() == count_members<LoopConfig>());
   CHECK(declared<RanksConfig>() == count_members<RanksConfig>());
   CHECK(declared<EmaConfig>() == count_members<EmaConfig>());
@@ -167,7 +168,8 @@ TEST_CASE("every option that kinds of run share is declared, and each kind takes
                         declared<AdaptersConfig>() + declared<LoopConfig>() +
                         declared<RanksConfig>();
   CHECK(declared<SharedTrainConfig>() == shared);
-  const size_t both = shared + declared<OptimizerConfig<Single>>() + declared<LossConfig<Single>>();
+  const size_t both = shared + declared<OptimizerConfig<Single>>() +
+                      declared<LossConfig<Single>>() + declared<PassGraphConfig>();
   CHECK(declared<DecoderTrainConfig>() ==
         both + declared<ShardLoopConfig>() + declared<DecoderOnlyTrainConfig>());
   CHECK(declared<PriorTrainConfig>() == both + declared<PriorOnlyTrainConfig>());

@@ -355,6 +355,11 @@ TEST_CASE("a picture becomes planes of value / 255") {
     const size_t colour = i / 267, pixel = i % 267;
     REQUIRE(planes[i] == static_cast<float>(all.pixels[3 * pixel + colour]) / 255.0F);
   }
+  std::vector<uint8_t> bytes(all.pixels.size() + 1, 99);
+  write_planes(all, bytes.data());
+  CHECK(bytes.back() == 99);
+  for (size_t i = 0; i < planes.size(); ++i)
+    REQUIRE(static_cast<float>(bytes[i]) / 255.0F == planes[i]);
 }
 
 TEST_CASE("preprocessing that cannot work is refused with the remedy") {

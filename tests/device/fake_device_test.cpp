@@ -10,6 +10,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
+#include "data/pictures/planes.h"
 #include "diffusion/decoder/step_noise.h"
 #include "model/random.h"
 #include "optim/precision.h"
@@ -167,6 +168,17 @@ TEST_CASE("batches go to the fake device in the background") {
   CHECK(at::equal(pageable.cpu(), expected));
   CHECK(at::equal(pinned.cpu(), expected_pinned));
   CHECK(counts_of([&] { pageable.reset(), pinned.reset(); }).unsafe_frees == 0);
+}
+
+TEST_CASE("bytes become floats on the device, with the bits of the CPU's division") {
+  at::Tensor bytes = at::arange(256, at::kByte).reshape({2, 128}).pin_memory();
+  const at::Tensor expected = bytes.to(at::kFloat) / at::full({2, 128}, 255.0F);
+  const auto counts = counts_of([&] { copy_to_device(fake_device(), {&bytes}); });
+  INFO(counts.text());
+  CHECK(counts.by_name.at("upload, [2, 128]Byte") == 1);
+  CHECK(counts.stalls() == 0);
+  CHECK(at::equal(bytes.cpu(), expected));
+  CHECK(at::equal(floats_from_bytes(at::arange(256, at::kByte)).reshape({2, 128}), expected));
 }
 
 TEST_CASE("the fake device draws the CPU's random numbers") {

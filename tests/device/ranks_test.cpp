@@ -15,6 +15,7 @@
 #include "dist/work_double.h"
 #include "model/random.h"
 #include "model/vae/quantizer.h"
+#include "support/captured_log.h"
 #include "support/fake_device.h"
 #include "support/fake_device_group.h"
 #include "support/temp_dir.h"
@@ -115,7 +116,9 @@ std::string bits_of_two_ranks(const TrainerFixture& fixture, bool on_fake, bool 
   as_ranks(
       2,
       [&](ProcessGroup& group) {
-        const auto trainer = fixture.trainer(fixture.train_config(), device);
+        DecoderTrainConfig config = fixture.train_config();
+        config.cuda_graph = on_fake;
+        const auto trainer = fixture.trainer(config, device);
         trainer->connect(group,
                          {.bucket_bytes = 4096},
                          {.shard_optimizer = shard_optimizer, .scratch_path = folder / "scratch"});
@@ -139,7 +142,9 @@ TEST_CASE("two ranks on the fake device train with the CPU's bits, sharded or no
   const std::string expected = bits_of_two_ranks(fixture, /*on_fake=*/false, false);
   const FakeDeviceGroups groups;
   for (const bool shard_optimizer : {false, true}) {
+    const CapturedLog log;
     CHECK(bits_of_two_ranks(fixture, /*on_fake=*/true, shard_optimizer) == expected);
+    CHECK(log.count("/train/cuda_graph has no effect with several processes") == 1);
   }
 }
 

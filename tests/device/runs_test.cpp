@@ -20,6 +20,7 @@
 #include "run/loop/run_position.h"
 #include "run/loop/run_session.h"
 #include "run/tiny_decoder.h"
+#include "support/captured_log.h"
 #include "support/fake_device.h"
 #include "support/fixture.h"
 #include "support/temp_dir.h"
@@ -158,10 +159,10 @@ class Kind {
   }
   json& config() { return config_; }
   /// @param length epochs; of a VAE steps
-  void train(const std::string& out, int64_t length) const {
+  void train(const std::string& out, int64_t length, bool quiet = true) const {
     TrainCommand command;
     command.config_path = write(out, length);
-    command.quiet = true;
+    command.quiet = quiet;
     CHECK(run_train(command) == ExitCode::kDone);
   }
   std::string write(const std::string& out, int64_t length) const {
@@ -199,15 +200,38 @@ void expect_same_state(const std::string& file, const std::string& other) {
 
 TEST_CASE("runs on the fake device, resumed between, end with the CPU's checkpoint") {
   const std::string name = GENERATE("decoder", "prior", "clip");
-  CAPTURE(name);
-  const Kind kind(name);
+  const bool by_graphs = GENERATE(false, true);
+  CAPTURE(name, by_graphs);
+  Kind kind(name);
   kind.train("cpu", 2);  // no GPU, no stand-in
+  kind.config()["train"]["cuda_graph"] = by_graphs;
   {
     const FakeGpu gpu;
-    kind.train("fake", 1);
-    kind.train("fake", 2);
+    const CapturedLog log;
+    kind.train("fake", 1, /*quiet=*/false);
+    kind.train("fake", 2, /*quiet=*/false);
+    INFO(log.text());
+    CHECK((log.count("one CUDA graph each from now on") > 0) == by_graphs);
   }
   expect_same_state(kind.file("fake", "latest.pth"), kind.file("cpu", "latest.pth"));
+}
+
+TEST_CASE("pictures go to the device as bytes") {
+  const std::string name = GENERATE("decoder", "clip");
+  CAPTURE(name);
+  const Kind kind(name);
+  const FakeGpu gpu;
+  const auto counts = counts_of([&] { kind.train("out", 1); });
+  INFO(counts.text());
+  int64_t bytes = 0, floats = 0;
+  for (const auto& [what, times] : counts.by_name) {
+    const bool is_batch =
+        what.starts_with("upload") && what.find(", 3, 8, 8]") != std::string::npos;
+    if (!is_batch || what.find("[1, ") != std::string::npos) continue;  // noise of a picture
+    (what.ends_with("Byte") ? bytes : floats) += times;
+  }
+  CHECK(bytes > 3);
+  CHECK(floats == 0);
 }
 
 std::string sampled(const Kind& kind, const std::string& name, const std::string& device) {

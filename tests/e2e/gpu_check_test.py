@@ -39,12 +39,13 @@ class GpuCheck(unittest.TestCase):
         return done.stdout + done.stderr
 
     def test_it_checks_what_is_asked_for_and_says_what_it_did_not_try(self):
-        self.check("--device", "cpu", "--steps", "8", "--only", "parity.prior", "launches", "resume.prior", "--json", "found.json")
+        self.check("--device", "cpu", "--steps", "8", "--only", "parity.prior", "launches", "graph.decoder", "resume.prior", "--json", "found.json")
         found = json.loads((self.dir / "found.json").read_text())
         rows = {row["name"]: row for row in found["checks"]}
         self.assertEqual({name: row["state"] for name, row in rows.items()},
-                         {"parity.prior": "ok", "launches": "not tried", "resume.prior": "ok"})
+                         {"parity.prior": "ok", "graph.decoder": "not tried", "launches": "not tried", "resume.prior": "ok"})
         self.assertEqual(rows["launches"]["reason"], "a processor launches none")
+        self.assertEqual(rows["graph.decoder"]["reason"], "a processor has no graphs")
         self.assertEqual(rows["parity.prior"]["figures"], {"first_losses_apart": 0, "losses_apart": 0})
         self.assertGreater(rows["resume.prior"]["figures"]["tensors_equal"], 50)
         self.assertIn("LibTorch", found["program"])

@@ -144,6 +144,8 @@ TEST_CASE("a mask of a GPU has the processor's bits, and hangs on the sample's n
                 {{2, 1}, 64},
                 device.mutable_data_ptr(),
                 0x123456789ABCDEF0ULL,
+                static_cast<const unsigned long long*>(nullptr),
+                static_cast<long long>(0),
                 static_cast<long long>(3),
                 static_cast<long long>(77),
                 static_cast<long long>(5 * 77),
@@ -153,7 +155,7 @@ TEST_CASE("a mask of a GPU has the processor's bits, and hangs on the sample's n
   const at::Tensor by_operations = torch::empty_like(host);
   fill_dropout_mask_on_gpu_(device.zero_(), 0x123456789ABCDEF0ULL, 3, 0.7);
   CHECK(at::equal(host, device));
-  CHECK(emulated.launcher.launches["dropout_mask"] == 3);
+  CHECK(emulated.launcher.launches["dropout_mask"] == 4);  // the check takes two
   set_kernel_launcher(at::kCPU, nullptr);
   fill_dropout_mask_on_gpu_(by_operations, 0x123456789ABCDEF0ULL, 3, 0.7);
   CHECK(at::equal(host, by_operations));
@@ -161,6 +163,24 @@ TEST_CASE("a mask of a GPU has the processor's bits, and hangs on the sample's n
   fill_dropout_mask_(later, 0x123456789ABCDEF0ULL, 5, 0.7);
   CHECK(at::equal(later, host.narrow(0, 2, 3)));
   CHECK_FALSE(at::equal(host[0], host[1]));
+}
+
+TEST_CASE("a mask whose seed lies on the device has the bits of the number") {
+  OnEmulator emulated;
+  const auto dtype = GENERATE(at::kFloat, at::kBFloat16);
+  constexpr uint64_t kSeed = 0xFEDCBA9876543210ULL;
+  const int64_t place = GENERATE(-2, 0, 5);
+  const at::Tensor seed = at::scalar_tensor(static_cast<int64_t>(kSeed), at::kLong);
+  const at::Tensor expected = torch::empty({4, 50}, dtype), found = torch::empty_like(expected);
+  fill_dropout_mask_(expected, dropout_address(kSeed, place), 1, 0.6);
+  const auto check = [&](const auto& fill) {
+    fill(found.zero_(), seed, place, 1, 0.6);
+    CHECK(at::equal(found, expected));
+  };
+  check(fill_dropout_mask_from_);
+  check(fill_dropout_mask_from_on_gpu_);  // by the kernel
+  set_kernel_launcher(at::kCPU, nullptr);
+  check(fill_dropout_mask_from_on_gpu_);  // by ATen's operations
 }
 
 TEST_CASE("masks keep the share that they should, and others of other addresses") {

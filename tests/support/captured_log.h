@@ -38,6 +38,12 @@ class CapturedLog {
     return std::count_if(
         lines_.begin(), lines_.end(), [&](const Line& line) { return line.level == level; });
   }
+  /// All lines, for the message of a test.
+  std::string text() const {
+    std::string all;
+    for (const Line& line : lines_) all += line.tag + ": " + line.text + "\n";
+    return all;
+  }
   void clear() { lines_.clear(); }
 
  private:

@@ -101,6 +101,8 @@ struct DeviceGuard final : c10::impl::DeviceGuardImplInterface {
               const c10::Stream& stream,
               const c10::DeviceIndex /*index*/,
               const c10::EventFlag flag) const override {
+    if (flag == c10::EventFlag::BACKEND_DEFAULT)
+      refuse_while_recording("an event with a time stamp");
     if (*event == nullptr) *event = new DeviceEvent;
     event_of(*event) = {clock_of(stream),
                         std::chrono::steady_clock::now(),
@@ -109,7 +111,10 @@ struct DeviceGuard final : c10::impl::DeviceGuardImplInterface {
   void block(void* event, const c10::Stream& stream) const override {
     if (event != nullptr) wait_in_stream(stream, event_of(event).clock);
   }
-  bool queryEvent(void* /*event*/) const override { return true; }
+  bool queryEvent(void* /*event*/) const override {
+    refuse_while_recording("a look at an event");
+    return true;
+  }
   void synchronizeEvent(void* event) const override {
     if (event != nullptr) wait_on_host(event_of(event).clock, "an event");
   }
@@ -172,6 +177,7 @@ bool thread_has_chosen_device() {
 }
 
 at::Generator host_generator_in(const at::Generator& generator) {
+  refuse_while_recording("random numbers");
   return static_cast<DeviceGenerator*>(generator.unsafeGetGeneratorImpl())->draw();
 }
 

@@ -6,6 +6,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <limits>
 #include <set>
 #include <utility>
@@ -44,6 +45,12 @@ class HostTensors {
     fake.unsafeGetTensorImpl()->set_sizes_and_strides(
         host.sizes(), host.strides(), host.storage_offset());
     return fake;
+  }
+
+  bool is_argument(const at::Tensor& host) const {
+    return std::any_of(tensors_.begin(), tensors_.end(), [&](const auto& each) {
+      return each.second.storage().is_alias_of(host.storage());
+    });
   }
 
   /// Arguments that were given another size.
@@ -111,6 +118,7 @@ class DeviceCall {
 
   void run() {
     for (size_t i = begin_; i < stack_.size(); ++i) look_at(stack_[i]);
+    records_ = is_recording() && !is_view() && name_ != "aten::_fused_sdp_choice";
     for (size_t i = begin_; i < stack_.size(); ++i) {
       const c10::AliasInfo* const alias = op_.schema().arguments()[i - begin_].alias_info();
       writes_ = alias != nullptr && alias->isWrite();
@@ -118,17 +126,61 @@ class DeviceCall {
     }
     count_call();
     alert_without_order();
+    torch::jit::Stack arguments;
+    if (records_) {
+      arguments.assign(stack_.begin() + static_cast<std::ptrdiff_t>(begin_), stack_.end());
+      before_recorded_writes(written_);
+    }
     {
       const at::AutoDispatchBelowADInplaceOrView below;
       op_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack_);
     }
+    const torch::jit::Stack results(
+        stack_.end() - static_cast<std::ptrdiff_t>(op_.schema().returns().size()), stack_.end());
     for (size_t i = stack_.size() - op_.schema().returns().size(); i < stack_.size(); ++i) {
       stack_[i] = to_device(stack_[i]);
     }
     tensors_.hand_back_sizes();
+    if (records_) record(std::move(arguments), results);
   }
 
  private:
+  void record(torch::jit::Stack arguments, const torch::jit::Stack& results) {
+    std::vector<at::Tensor>
+        made;  // by each replay; undefined: an argument, which is written in place
+    for (const c10::IValue& result : results) {
+      if (result.isTensorList()) {
+        for (const at::Tensor& each : result.toTensorVector())
+          made.push_back(new_or_undefined(each));
+      } else {
+        made.push_back(result.isTensor() ? new_or_undefined(result.toTensor()) : at::Tensor());
+      }
+    }
+    const auto again = [op = op_, arguments = std::move(arguments), made] {
+      const at::AutoDispatchBelowADInplaceOrView below;
+      torch::jit::Stack stack = arguments;
+      op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
+      size_t i = 0;
+      const auto take = [&](const at::Tensor& result) {
+        const at::Tensor& place = made.at(i++);
+        if (place.defined()) place.copy_(result);
+      };
+      for (const c10::IValue& result : stack) {
+        if (result.isTensorList()) {
+          for (const at::Tensor& each : result.toTensorVector()) take(each);
+        } else {
+          take(result.isTensor() ? result.toTensor() : at::Tensor());
+        }
+      }
+    };
+    record_work({name_, read_, written_, again});
+  }
+
+  at::Tensor new_or_undefined(const at::Tensor& result) {
+    if (!result.defined() || tensors_.is_argument(result)) return {};
+    return result;
+  }
+
   void look_at(const c10::IValue& value) {
     if (value.isTensor()) {
       has_fake_ = has_fake_ || is_fake(value.toTensor());
@@ -142,6 +194,7 @@ class DeviceCall {
   at::Tensor tensor_to_host(const at::Tensor& tensor) {
     if (!tensor.defined()) return tensor;
     if (is_fake(tensor)) {
+      (writes_ ? written_ : read_).push_back(tensor.storage());
       if (!is_view()) use_memory(tensor.storage().mutable_data(), writes_, name_);
       has_mask_ = has_mask_ || tensor.scalar_type() == at::kBool;
       return tensors_.of(tensor);
@@ -151,7 +204,9 @@ class DeviceCall {
                 ": expected all tensors on one device, got ",
                 tensor.sizes(),
                 " on the CPU");
-    return tensor;
+    // A number of the host is recorded as it is now.
+    const bool is_kept = records_ && !tensor.unsafeGetTensorImpl()->is_wrapped_number();
+    return is_kept ? tensor.clone() : tensor;
   }
 
   c10::IValue to_host(const c10::IValue& value) {
@@ -190,7 +245,9 @@ class DeviceCall {
   }
 
   at::Tensor result(const at::Tensor& host) {
+    const bool is_new = host.defined() && !tensors_.is_argument(host);
     at::Tensor fake = tensors_.back(host);
+    if (is_new) written_.push_back(fake.storage());
     if (fake.defined() && !is_view()) use_memory(fake.storage().mutable_data(), true, name_);
     return fake;
   }
@@ -215,6 +272,7 @@ class DeviceCall {
     static const std::set<std::string> masked = {
         "aten::index.Tensor", "aten::_index_put_impl_", "aten::index_put_"};
     if (reads.contains(name_) || (has_mask_ && masked.contains(name_))) {
+      refuse_while_recording(name_ + ", which the host reads");
       count(&FakeDeviceCounts::host_reads, "read by the host, " + name_);
     }
     if (is_view() || name_ == "aten::_local_scalar_dense" || name_ == "aten::_fused_sdp_choice") {
@@ -240,7 +298,8 @@ class DeviceCall {
   torch::jit::Stack& stack_;
   size_t begin_;
   HostTensors tensors_;
-  bool has_fake_ = false, has_mask_ = false, writes_ = false;
+  std::vector<c10::Storage> read_, written_;
+  bool has_fake_ = false, has_mask_ = false, writes_ = false, records_ = false;
 };
 
 void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
@@ -288,8 +347,14 @@ at::Tensor& copy(at::Tensor& to, const at::Tensor& from, bool non_blocking) {
   } else if (!is_fake(from)) {
     upload(host_to, host_from, non_blocking);
   } else {
+    if (is_recording()) before_recorded_writes({to.storage()});
     host_to.copy_(host_from);
     count(&FakeDeviceCounts::operations, "operation aten::copy_");
+    if (is_recording()) {
+      record_work({"aten::copy_", {from.storage()}, {to.storage()}, [host_to, host_from] {
+                     host_to.copy_(host_from);
+                   }});
+    }
   }
   return to;
 }
@@ -372,7 +437,10 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 }
 
 TORCH_LIBRARY_IMPL(dalle2, PrivateUse1, m) {  // those of lib/kernels
-  for (const char* const name : {"group_norm_silu", "group_norm_silu_backward"}) {
+  for (const char* const name : {"group_norm_silu",
+                                 "group_norm_silu_backward",
+                                 "fill_dropout_mask_",
+                                 "fill_dropout_mask_from_"}) {
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&run_on_host>());
   }
 }

@@ -25,6 +25,7 @@ struct MemoryUse {
   c10::StreamId writer = 0;                ///< the last
   uint64_t written = 0;                    ///< number of that work
   std::set<c10::StreamId> used, recorded;  ///< by other streams than `home`
+  uint64_t graph = 0;                      ///< taken while this one was recorded; 0: none was
 };
 
 struct Download {
@@ -80,9 +81,11 @@ c10::DataPtr owned_by_device(std::unique_ptr<Owner> owner, void* host, size_t by
   owner->address = device_address(host);
   void* const address = owner->address;
   if (address != nullptr) {
+    const uint64_t graph = recorded_graph();
     Everything& all = everything();
     const std::lock_guard lock(all.mutex);
     MemoryUse& memory = all.memory[address] = {};
+    memory.graph = graph;
     memory.home = memory.writer = stream_of_thread;
     memory.bytes = static_cast<int64_t>(bytes);
     all.bytes += memory.bytes;
@@ -132,6 +135,7 @@ void free_pinned(void* context) {
 class PinnedAllocator : public at::HostAllocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
+    refuse_while_recording("taking page-locked memory");
     auto owner = std::make_unique<Owner>();
     owner->pointer = c10::GetAllocator(at::kCPU)->allocate(bytes);
     owner->address = owner->pointer.get();
@@ -293,6 +297,7 @@ c10::Stream new_stream() {
 }
 
 void use_memory(void* device_memory, bool writes, const std::string& by) {
+  if (is_recording()) return;  // it is used by the replays
   Everything& all = everything();
   const std::lock_guard lock(all.mutex);
   const auto found = all.memory.find(device_memory);
@@ -324,6 +329,25 @@ void record_memory(void* device_memory, c10::Stream stream) {
   if (found != all.memory.end()) found->second.recorded.insert(stream.id());
 }
 
+void adopt_memory(void* device_memory, c10::Stream stream) {
+  Everything& all = everything();
+  const std::lock_guard lock(all.mutex);
+  const auto found = all.memory.find(device_memory);
+  if (found == all.memory.end()) return;
+  MemoryUse& memory = found->second;
+  memory.home = memory.writer = stream.id();
+  memory.written = 0;
+  memory.used.clear();
+  memory.recorded.clear();
+}
+
+uint64_t graph_of_memory(void* device_memory) {
+  Everything& all = everything();
+  const std::lock_guard lock(all.mutex);
+  const auto found = all.memory.find(device_memory);
+  return found == all.memory.end() ? 0 : found->second.graph;
+}
+
 StreamClock clock_of(c10::Stream stream) {
   Everything& all = everything();
   const std::lock_guard lock(all.mutex);
@@ -337,6 +361,7 @@ void wait_in_stream(c10::Stream stream, const StreamClock& clock) {
 }
 
 void wait_on_host(const StreamClock& clock, const std::string& what) {
+  refuse_while_recording("waiting for " + what);
   count(&FakeDeviceCounts::host_waits, "wait for " + what);
   {
     Everything& all = everything();
@@ -357,6 +382,7 @@ void wait_for_all() {
 }
 
 void download(const at::Tensor& to, const at::Tensor& from, bool non_blocking) {
+  refuse_while_recording("a copy to the host");
   if (waits_for_copy("download",
                      &FakeDeviceCounts::downloads,
                      &FakeDeviceCounts::waiting_downloads,
@@ -378,6 +404,7 @@ void download(const at::Tensor& to, const at::Tensor& from, bool non_blocking) {
 }
 
 void upload(const at::Tensor& to, const at::Tensor& from, bool non_blocking) {
+  refuse_while_recording("a copy from the host");
   const bool waits = waits_for_copy(
       "upload", &FakeDeviceCounts::uploads, &FakeDeviceCounts::waiting_uploads, from, non_blocking);
   arrive(clock_of(current_stream()));  // what the stream has copied there before, it reads

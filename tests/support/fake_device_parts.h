@@ -9,8 +9,10 @@
 #include <c10/core/Storage.h>
 #include <c10/core/Stream.h>
 
+#include <functional>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "support/fake_device.h"
 
@@ -59,6 +61,30 @@ void wait_for_all();
 /// not wait arrive later; until then nothing sensible is there.
 void download(const at::Tensor& to, const at::Tensor& from, bool non_blocking);
 void upload(const at::Tensor& to, const at::Tensor& from, bool non_blocking);
+
+// ---- Graphs (fake_device_graph.cpp)
+
+/// Whether work on this thread's current stream is being recorded.
+bool is_recording();
+/// For what no graph can hold. @throws c10::Error while work is recorded
+void refuse_while_recording(const std::string& what);
+
+/// An operation that is recorded: as on a GPU, its effects come with a replay alone.
+struct RecordedWork {
+  std::string name;
+  std::vector<c10::Storage> reads, writes;  ///< on the device
+  std::function<void()> again;
+};
+/// To be called before the operation runs: what it writes outside the graph's memory is put back at the end of the recording.
+void before_recorded_writes(const std::vector<c10::Storage>& writes);
+void record_work(RecordedWork work);
+
+/// Hands memory to a stream, as if it were new.
+void adopt_memory(void* device_memory, c10::Stream stream);
+/// Whether it was taken while the graph of this number was recorded; 0: none was.
+uint64_t graph_of_memory(void* device_memory);
+/// The graph that is being recorded on this thread's current stream; 0: none.
+uint64_t recorded_graph();
 
 // ---- Random numbers
 

@@ -61,6 +61,7 @@ struct ClipOnlyTrainConfig {
 
 struct ClipTrainConfig : OptimizerConfig<Single>,
                          SharedTrainConfig,
+                         PassGraphConfig,
                          ShardLoopConfig,
                          ClipOnlyTrainConfig {
   static constexpr const char* kDoc =
@@ -82,6 +83,7 @@ struct ClipTrainConfig : OptimizerConfig<Single>,
   void fields(auto& f) {
     OptimizerConfig::fields(f);
     SharedTrainConfig::fields(f);
+    PassGraphConfig::fields(f);
     ShardLoopConfig::fields(f);
     ClipOnlyTrainConfig::fields(f);
   }

@@ -51,6 +51,7 @@ struct DecoderOnlyTrainConfig {
 struct DecoderTrainConfig : OptimizerConfig<OneOrMany>,
                             LossConfig<OneOrMany>,
                             SharedTrainConfig,
+                            PassGraphConfig,
                             ShardLoopConfig,
                             DecoderOnlyTrainConfig {
   static constexpr const char* kDoc =
@@ -68,6 +69,7 @@ struct DecoderTrainConfig : OptimizerConfig<OneOrMany>,
   void fields(auto& f) {
     OptimizerConfig::fields(f, above(0).up_to(1e-2));
     SharedTrainConfig::fields(f);
+    PassGraphConfig::fields(f);
     LossConfig::fields(f);
     ShardLoopConfig::fields(f);
     DecoderOnlyTrainConfig::fields(f);

@@ -104,6 +104,7 @@ struct PriorOnlyTrainConfig {
 struct PriorTrainConfig : OptimizerConfig<Single>,
                           LossConfig<Single>,
                           SharedTrainConfig,
+                          PassGraphConfig,
                           PriorOnlyTrainConfig {
   static constexpr const char* kDoc =
       "The optimisation and the loop. (In the reference's config, `ema_beta` is 0.99, but has "
@@ -121,6 +122,7 @@ struct PriorTrainConfig : OptimizerConfig<Single>,
   void fields(auto& f) {
     OptimizerConfig::fields(f);
     SharedTrainConfig::fields(f);
+    PassGraphConfig::fields(f);
     LossConfig::fields(f);
     PriorOnlyTrainConfig::fields(f);
   }

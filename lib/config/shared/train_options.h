@@ -192,6 +192,21 @@ struct PrecisionConfig {
   }
 };
 
+/// Kinds whose passes have the same operations each time: all but the VAE.
+struct PassGraphConfig {
+  bool cuda_graph = false;
+
+  void fields(auto& f) {
+    D2_FIELD(
+        cuda_graph,
+        "Record the forward and backward pass as a CUDA graph, one for each shape of a batch, and "
+        "start it as a whole. Faster where the host limits the steps: small networks, small "
+        "batches. Takes more GPU memory. A graph is checked against the same pass without a graph "
+        "before it is used; if it cannot be used, the log says why. Needs a GPU, one process, and "
+        "a program built with `--cuda`.");
+  }
+};
+
 struct LoraConfig {
   static constexpr const char* kDoc =
       "Low-rank adapters (Hu et al. 2021): the network is frozen, and each layer that `targets` "

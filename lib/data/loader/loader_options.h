@@ -37,7 +37,8 @@ struct LoaderOptions {
       {};  ///< width the model takes; others are an error at the start
   std::optional<int64_t> text_embed_dim = {};
   std::optional<int64_t> latent_side = {};  ///< likewise, of the latents
-  bool pin_memory = false;  ///< batches in page-locked memory, for copies to a GPU that overlap
+  bool byte_pictures = false;  ///< Batch::images as bytes, which floats_from_bytes() takes
+  bool pin_memory = false;     ///< batches in page-locked memory, for copies to a GPU that overlap
   /// What earlier loaders of this split have warned of, and this one adds to; null: nothing.
   std::shared_ptr<DropCounts> told = {};
   int64_t seed = 0;

@@ -14,15 +14,15 @@
 namespace dalle2 {
 namespace {
 
-at::Tensor empty_floats(const std::vector<int64_t>& shape, bool pinned) {
-  return at::empty(shape, at::TensorOptions().dtype(at::kFloat).pinned_memory(pinned));
+at::Tensor empty_of(at::ScalarType dtype, const std::vector<int64_t>& shape, bool pinned) {
+  return at::empty(shape, at::TensorOptions().dtype(dtype).pinned_memory(pinned));
 }
 
 at::Tensor empty_like_rows(const LoaderOptions& options, const EmbeddingRow& row) {
   if (!row.rows) return {};
   std::vector<int64_t> shape = row.rows->row_shape();
   shape.insert(shape.begin(), options.batch_size);
-  return empty_floats(shape, options.pin_memory);
+  return empty_of(at::kFloat, shape, options.pin_memory);
 }
 
 void write_embedding(const EmbeddingRow& row, int64_t place, const at::Tensor& out) {
@@ -33,7 +33,9 @@ void write_embedding(const EmbeddingRow& row, int64_t place, const at::Tensor& o
 
 OpenBatch::OpenBatch(const LoaderOptions& options, const Image& picture, const Candidate& first)
     : width(picture.width), height(picture.height) {
-  batch.images = empty_floats({options.batch_size, 3, height, width}, options.pin_memory);
+  batch.images = empty_of(options.byte_pictures ? at::kByte : at::kFloat,
+                          {options.batch_size, 3, height, width},
+                          options.pin_memory);
   batch.image_embeds = empty_like_rows(options, first.image_embed);
   batch.text_encodings = empty_like_rows(options, first.text_encoding);
   batch.latents = empty_like_rows(options, first.latent);
@@ -61,7 +63,11 @@ int64_t OpenBatch::add(const Image& picture, Candidate& candidate, const std::st
 
 void OpenBatch::write(int64_t place, const Image& picture, const Candidate& candidate) const {
   const int64_t numel = int64_t{3} * picture.width * picture.height;
-  write_planes(picture, batch.images.data_ptr<float>() + place * numel);
+  if (batch.images.scalar_type() == at::kByte) {
+    write_planes(picture, batch.images.data_ptr<uint8_t>() + place * numel);
+  } else {
+    write_planes(picture, batch.images.data_ptr<float>() + place * numel);
+  }
   write_embedding(candidate.image_embed, place, batch.image_embeds);
   write_embedding(candidate.text_encoding, place, batch.text_encodings);
   write_embedding(candidate.latent, place, batch.latents);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "data/pictures/planes.h"
 
+#include <ATen/ops/full.h>
+
 #include <cstddef>
 #include <cstdint>
 
@@ -11,12 +13,18 @@
 namespace dalle2 {
 namespace {
 
+void store_one(uint8_t byte, float* out) {
+  *out = static_cast<float>(byte) / 255.0F;
+}
+void store_one(uint8_t byte, uint8_t* out) {
+  *out = byte;
+}
+
 /// Pixels from `begin` on, one by one.
-void write_pixels(const uint8_t* pixels, size_t begin, size_t plane, float* out) {
+template <class Value>
+void write_pixels(const uint8_t* pixels, size_t begin, size_t plane, Value* out) {
   for (size_t i = begin; i < plane; ++i) {
-    for (size_t c = 0; c < 3; ++c) {
-      out[c * plane + i] = static_cast<float>(pixels[3 * i + c]) / 255.0F;
-    }
+    for (size_t c = 0; c < 3; ++c) store_one(pixels[3 * i + c], out + c * plane + i);
   }
 }
 
@@ -28,8 +36,17 @@ void write_pixels(const uint8_t* pixels, size_t begin, size_t plane, float* out)
   _mm256_storeu_ps(out, _mm256_div_ps(values, _mm256_set1_ps(255.0F)));
 }
 
+[[gnu::target("avx2"), gnu::always_inline]] inline void store_sixteen(__m128i bytes, float* out) {
+  store_eight(bytes, out);
+  store_eight(_mm_srli_si128(bytes, 8), out + 8);
+}
+[[gnu::target("avx2"), gnu::always_inline]] inline void store_sixteen(__m128i bytes, uint8_t* out) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(out), bytes);
+}
+
 /// 16 pixels at a time, in three loads of 16 bytes. @return the pixels done
-[[gnu::target("avx2")]] size_t write_pixels_avx2(const uint8_t* pixels, size_t plane, float* out) {
+template <class Value>
+[[gnu::target("avx2")]] size_t write_pixels_avx2(const uint8_t* pixels, size_t plane, Value* out) {
   constexpr size_t kBlock = 16;
   // Where colour c of 16 pixels lies in the first, second and third 16 bytes.
   alignas(16) int8_t places[3][3][16];
@@ -56,9 +73,7 @@ void write_pixels(const uint8_t* pixels, size_t begin, size_t plane, float* out)
       const __m128i colour = _mm_or_si128(_mm_or_si128(_mm_shuffle_epi8(parts[0], shuffles[c][0]),
                                                        _mm_shuffle_epi8(parts[1], shuffles[c][1])),
                                           _mm_shuffle_epi8(parts[2], shuffles[c][2]));
-      float* to = out + c * plane + i;
-      store_eight(colour, to);
-      store_eight(_mm_srli_si128(colour, 8), to + 8);
+      store_sixteen(colour, out + c * plane + i);
     }
   }
   return i;
@@ -66,9 +81,8 @@ void write_pixels(const uint8_t* pixels, size_t begin, size_t plane, float* out)
 
 #endif
 
-}  // namespace
-
-void write_planes(const Image& image, float* out) {
+template <class Value>
+void write_planes_of(const Image& image, Value* out) {
   const size_t plane = static_cast<size_t>(image.width) * static_cast<size_t>(image.height);
   size_t done = 0;
 #if defined(__x86_64__)
@@ -76,6 +90,22 @@ void write_planes(const Image& image, float* out) {
   if (has_avx2) done = write_pixels_avx2(image.pixels.data(), plane, out);
 #endif
   write_pixels(image.pixels.data(), done, plane, out);
+}
+
+}  // namespace
+
+void write_planes(const Image& image, float* out) {
+  write_planes_of(image, out);
+}
+
+void write_planes(const Image& image, uint8_t* out) {
+  write_planes_of(image, out);
+}
+
+at::Tensor floats_from_bytes(const at::Tensor& bytes) {
+  // By a tensor: LibTorch multiplies by the reciprocal of a number of the host, which rounds otherwise.
+  const at::Tensor floats = bytes.to(at::kFloat);
+  return floats.div_(at::full({}, 255.0, floats.options()));
 }
 
 }  // namespace dalle2

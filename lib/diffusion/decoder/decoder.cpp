@@ -175,17 +175,29 @@ at::Tensor DecoderImpl::loss(const DecoderInputs& inputs,
                              int64_t unet_number,
                              const DecoderStepNoise& draws,
                              at::Tensor* lowres_cond_image) {
-  Stage& s = stage(unet_number);
+  return loss(prepare(inputs, unet_number, draws, lowres_cond_image), unet_number);
+}
+
+DecoderExamples DecoderImpl::prepare(const DecoderInputs& inputs,
+                                     int64_t unet_number,
+                                     const DecoderStepNoise& draws,
+                                     at::Tensor* lowres_cond_image) const {
+  const Stage& s = stage(unet_number);
   check_training_inputs(inputs, s);
-  UnetConditions conditions;
+  DecoderExamples examples;
+  examples.times = draws.times;
+  examples.noise = draws.noise;
+  examples.augmentation = draws.augmentation;
+  examples.self_condition = s.plan.unet.self_cond && draws.self_condition;
+  UnetConditions& conditions = examples.conditions;
   conditions.image_embed = inputs.image_embeds;
   conditions.text_encodings = inputs.text_encodings;
   conditions.image_keep_mask = draws.image_keep_mask;
   conditions.text_keep_mask = draws.text_keep_mask;
 
   if (unet_number == 1 && inputs.latents.defined()) {
-    const at::Tensor x_start = inputs.latents * s.plan.latent->scale;
-    return denoising_loss(s, x_start, std::move(conditions), draws);
+    examples.x_start = inputs.latents * s.plan.latent->scale;
+    return examples;
   }
   LowresImage lowres;
   if (s.lowres) {
@@ -203,7 +215,8 @@ at::Tensor DecoderImpl::loss(const DecoderInputs& inputs,
     conditions.lowres_cond_img = s.space->from_images(lowres.image);
     conditions.lowres_noise_level = lowres.noise_level;
   }
-  return denoising_loss(s, s.space->from_images(images), std::move(conditions), draws);
+  examples.x_start = s.space->from_images(images);
+  return examples;
 }
 
 at::Tensor DecoderImpl::encode(const at::Tensor& images, int64_t unet_number) const {
@@ -212,17 +225,17 @@ at::Tensor DecoderImpl::encode(const at::Tensor& images, int64_t unet_number) co
       resize_image_to(images, s.plan.image_size, std::nullopt, /*nearest=*/true));
 }
 
-at::Tensor DecoderImpl::denoising_loss(Stage& s,
-                                       const at::Tensor& x_start,
-                                       UnetConditions conditions,
-                                       const DecoderStepNoise& draws) {
-  const at::Tensor& t = draws.times;
+at::Tensor DecoderImpl::loss(const DecoderExamples& examples, int64_t unet_number) {
+  Stage& s = stage(unet_number);
+  const at::Tensor& x_start = examples.x_start;
+  const at::Tensor& t = examples.times;
+  UnetConditions conditions = examples.conditions;
   const NoiseScheduleImpl& schedule = *s.schedule;
-  const at::Tensor noise = s.augmentation.target_noise(draws.noise, draws.augmentation);
+  const at::Tensor noise = s.augmentation.target_noise(examples.noise, examples.augmentation);
   const at::Tensor noised =
-      schedule.q_sample(x_start, t, s.augmentation.input_noise(noise, draws.augmentation));
+      schedule.q_sample(x_start, t, s.augmentation.input_noise(noise, examples.augmentation));
 
-  if (s.plan.unet.self_cond && draws.self_condition) {
+  if (examples.self_condition) {
     const NoGradPass no_grad;
     UnetConditions everything = conditions;  // nothing is dropped in this pass
     everything.image_keep_mask = at::Tensor();

@@ -41,6 +41,30 @@ struct DecoderInputs {
   }
 };
 
+/// A training batch as the network of a stage takes it: whatever the host has to decide about it is done.
+struct DecoderExamples {
+  at::Tensor x_start;         ///< [B, D, s, s] what is denoised, in the space of the stage
+  at::Tensor times;           ///< [B] int64
+  at::Tensor noise;           ///< [B, D, s, s] standard normal
+  UnetConditions conditions;  ///< without its own estimate
+  NoiseAugmentationDraws augmentation;
+  bool self_condition = false;  ///< the network is shown its own estimate
+
+  void tensors(const auto& f) {
+    f(x_start);
+    f(times);
+    f(noise);
+    f(conditions.image_embed);
+    f(conditions.text_encodings);
+    f(conditions.lowres_cond_img);
+    f(conditions.lowres_noise_level);
+    f(conditions.image_keep_mask);
+    f(conditions.text_keep_mask);
+    f(augmentation.offset);
+    f(augmentation.perturbation);
+  }
+};
+
 struct DecoderSampleOptions {
   at::Tensor image_embeds;             ///< [B, D]; undefined if unconditional
   at::Tensor text_encodings;           ///< [B, L, D]
@@ -103,6 +127,14 @@ class DecoderImpl : public torch::nn::Module {
                   const DecoderStepNoise& draws,
                   at::Tensor* lowres_cond_image = nullptr);
 
+  /// The same in two halves: pictures become examples (resized, cropped, blurred, encoded), without gradients of the unet.
+  DecoderExamples prepare(const DecoderInputs& inputs,
+                          int64_t unet_number,
+                          const DecoderStepNoise& draws,
+                          at::Tensor* lowres_cond_image = nullptr) const;
+  /// Mean loss of examples of prepare(). [] float32
+  at::Tensor loss(const DecoderExamples& examples, int64_t unet_number);
+
   /// What `forward` draws for a batch, on the decoder's device.
   DecoderStepNoise draw(int64_t batch, int64_t unet_number, at::Generator generator) const;
 
@@ -137,10 +169,6 @@ class DecoderImpl : public torch::nn::Module {
   void check_conditions(bool needs_image_embeds,
                         const at::Tensor& image_embeds,
                         const at::Tensor& text_encodings) const;
-  at::Tensor denoising_loss(Stage& stage,
-                            const at::Tensor& x_start,
-                            UnetConditions conditions,
-                            const DecoderStepNoise& draws);
 
   /// @return the batch size
   int64_t check_sample_options(const DecoderSampleOptions& options) const;

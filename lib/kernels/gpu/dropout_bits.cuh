@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: MIT
 // Random bits by number, for dropout: the same on every device. Included by the program of GPUs and by the processor's.
 
+/// The address of a place in the network, in the pass that has this seed.
+__device__ inline unsigned long long dropout_address(unsigned long long seed, long long place) {
+  const unsigned long long address = seed ^ (static_cast<unsigned long long>(place) * 0x9E3779B97F4A7C15ULL);
+  return (address ^ (address >> 30)) * 0xBF58476D1CE4E5B9ULL;
+}
+
 /// The key of a sample. @param address of the pass and the place in the network
 __device__ inline unsigned long long dropout_key(unsigned long long address, long long sample) {
   const unsigned long long mixed = address + static_cast<unsigned long long>(sample) * 0x9E3779B97F4A7C15ULL;

@@ -8,12 +8,14 @@
 namespace dalle2 {
 
 at::Tensor dropout_mask(const at::Tensor& x, double drop, const DropoutSeed& seed, int64_t number) {
-  constexpr uint64_t kOddA = 0x9E3779B97F4A7C15, kOddB = 0xBF58476D1CE4E5B9;
-  uint64_t address = seed.seed ^ (static_cast<uint64_t>(number + 1) * kOddA);
-  address = (address ^ (address >> 30)) * kOddB;
   const torch::NoGradGuard no_grad;
   const at::Tensor mask = at::empty(x.sizes(), x.options());
-  fill_dropout_mask_(mask, address, seed.first_sample, 1.0 - drop);
+  const int64_t place = number + 1;
+  if (seed.on_device.defined()) {
+    fill_dropout_mask_from_(mask, seed.on_device, place, seed.first_sample, 1.0 - drop);
+  } else {
+    fill_dropout_mask_(mask, dropout_address(seed.seed, place), seed.first_sample, 1.0 - drop);
+  }
   return mask;
 }
 

@@ -13,6 +13,8 @@ namespace dalle2 {
 struct DropoutSeed {
   uint64_t seed = 0;
   int64_t first_sample = 0;  ///< number of the pass' first sample in its batch
+  /// [] int64 on the device of the masks: the seed, of a pass that is recorded. Undefined: `seed` is used.
+  at::Tensor on_device = {};
 };
 
 /// Zero with probability `drop`, else 1 / (1 - drop): what `x` is multiplied by.

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "config/shared/text_rules.h"
+#include "data/pictures/planes.h"
 #include "run/device/cuda_library.h"
 
 namespace dalle2 {
@@ -107,6 +108,9 @@ void copy_to_device(const at::Device& device, const std::vector<at::Tensor*>& te
   c10::Event copied(device.type());
   copied.record(copies);
   copied.block(compute);
+  for (at::Tensor* tensor : tensors) {
+    if (tensor->scalar_type() == at::kByte) *tensor = floats_from_bytes(*tensor);
+  }
 }
 
 }  // namespace dalle2

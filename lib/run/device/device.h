@@ -15,7 +15,8 @@
 namespace dalle2 {
 
 /// Copies tensors of the host, from pinned memory and on a stream of their own; work that is queued
-/// on the current stream afterwards waits for them, the host does not. On the CPU they stay.
+/// on the current stream afterwards waits for them, the host does not. On the CPU they stay. Bytes are pictures, and become floats on
+/// the device: floats_from_bytes().
 void copy_to_device(const at::Device& device, const std::vector<at::Tensor*>& tensors);
 
 /// A batch of any kind by copy_to_device().

@@ -120,7 +120,9 @@ LoaderOptions ShardData::options(const std::string& split,
 std::unique_ptr<ShardLoader> ShardData::loader(const std::string& split,
                                                int64_t batch_size,
                                                bool in_order) const {
-  return std::make_unique<ShardLoader>(config_, options(split, batch_size, in_order));
+  LoaderOptions needs = options(split, batch_size, in_order);
+  needs.byte_pictures = needs.pin_memory;  // copy_to_device() makes floats of them
+  return std::make_unique<ShardLoader>(config_, needs);
 }
 
 std::unique_ptr<ShardLoader> ShardData::loader_of_share(const std::string& split,

@@ -41,7 +41,8 @@ class ShardData {
   /// The loaders' ranks keep step through `group`, which has to outlive them.
   void keep_step_through(ProcessGroup& group);
 
-  /// A loader over "train", "val" or "test" in batches of `batch_size`.
+  /// A loader over "train", "val" or "test" in batches of `batch_size`, to be moved by copy_to_device(): for a GPU its pictures are
+  /// bytes. Those of the loaders below are floats.
   /// @param in_order keeps the order of the shards and takes each sample once, whatever the config
   /// says
   std::unique_ptr<ShardLoader> loader(const std::string& split,

@@ -99,6 +99,7 @@ void Trainer::load_state(const Value& checkpoint,
                          const std::string& file) {
   const torch::NoGradGuard no_grad;
   settle_all();
+  forget_graphs();
   const Cursor root(checkpoint, file);
   if (!contents_.lora && has_lora(root)) {
     throw DataError(
@@ -114,6 +115,7 @@ void Trainer::load_state(const Value& checkpoint,
 
 void Trainer::load_base(const StateDict& weights, const std::string& file) {
   const torch::NoGradGuard no_grad;
+  forget_graphs();
   StateDict all = weights;
   std::erase_if(all, [&](const auto& entry) { return is_of_untrained_part(entry.first); });
   keep_own_clip(all, *contents_.model);

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: MIT
+// Forward and backward pass of a part as one CUDA graph: small networks are limited by the host, which starts hundreds of kernels a pass.
+// A pass is recorded once for each shape of its inputs, and checked against the same pass without a graph before it is used.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Stream.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "optim/flat_parameters.h"
+
+namespace dalle2 {
+
+using Tensors = std::vector<at::Tensor>;
+
+/// A pass whose operations are the same each time, apart from the values of its inputs.
+struct RecordablePass {
+  Tensors
+      inputs;  ///< on the device, samples in the first dimension where there is one; undefined ones are allowed
+  std::string variant =
+      "";  ///< what else decides which operations it consists of, in words: "conditioned on itself"
+};
+
+/// A variant that decoder and prior have.
+inline constexpr const char* kSelfConditioned = "conditioned on the network's own estimate";
+
+/// The graphs of a part. What a pass reads besides its inputs (weights, buffers, gradients) has to stay where it is, or forget() follows.
+class PassGraphs {
+ public:
+  /// Makes the pass from these inputs: adds to the gradients. @param is_recorded: it must not wait, nor look at the clock of the device
+  /// @return [] its loss, detached
+  using Work = std::function<at::Tensor(const Tensors& inputs, bool is_recorded)>;
+
+  /// @param part_name in messages, empty where the run has one part @param gradients has to outlive this
+  PassGraphs(std::string part_name, FlatGradients& gradients, const at::Device& device);
+  ~PassGraphs();
+  PassGraphs(const PassGraphs&) = delete;
+  PassGraphs& operator=(const PassGraphs&) = delete;
+
+  /// Nothing is recorded any more: to be called when what a pass reads may have moved.
+  void forget();
+
+  /// Whether there are graphs for such a device.
+  static bool are_there_for(const at::Device& device);
+
+  /// Makes the pass by its graph. @param factor of the loss, which the work has from elsewhere
+  /// @return [] the loss; undefined if the pass has no graph that can be used: run() does it then
+  at::Tensor replay(const RecordablePass& pass, double factor);
+  /// Makes the pass without a graph, and works towards one. The first passes of a kind make what is made once (choices of algorithms,
+  /// workspaces); then one is recorded as well, and the next is checked.
+  at::Tensor run(const RecordablePass& pass, double factor, const Work& work);
+
+ private:
+  struct Key;
+  struct Graph;
+
+  Key key_of(const RecordablePass& pass, double factor) const;
+  Graph* find(const RecordablePass& pass, double factor) const;
+  Graph* find_or_add(const RecordablePass& pass, double factor);
+  void record(Graph& graph, const Tensors& inputs, const Work& work);
+  at::Tensor replay(const Graph& graph, const Tensors& inputs);
+  at::Tensor check(Graph& graph, const Tensors& inputs, const Work& work);
+  void give_up(Graph& graph, const std::string& reason);
+  std::string text_of(const Graph& graph) const;
+
+  std::string part_name_;
+  FlatGradients& gradients_;
+  at::Device device_;
+  std::optional<c10::Stream> side_;  // on which passes are recorded
+  std::vector<std::unique_ptr<Graph>> graphs_;
+  bool has_told_of_limit_ = false;
+};
+
+}  // namespace dalle2
