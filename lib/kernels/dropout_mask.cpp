@@ -49,10 +49,11 @@ void fill(T* mask,
   });
 }
 
-/// Where the address of a mask comes from: it is given, or follows from a seed on the device.
+/// Where the address of a mask and the number of its first sample come from: they are given, or follow from numbers on the device.
 struct AddressSource {
-  int64_t address = 0;
-  at::Tensor seed = {};  ///< [] int64; undefined: `address` is used
+  int64_t address = 0, first_sample = 0;
+  at::Tensor seed =
+      {};  ///< [2] int64: the seed, and the first sample; undefined: the numbers above are used
   int64_t place = 0;
 };
 
@@ -70,17 +71,13 @@ at::Tensor& fill_on_cpu(at::Tensor& mask, int64_t address, int64_t first_sample,
   return mask;
 }
 
-at::Tensor& fill_from_on_cpu(
-    at::Tensor& mask, const at::Tensor& seed, int64_t place, int64_t first_sample, double keep) {
-  const auto number = std::bit_cast<uint64_t>(*seed.const_data_ptr<int64_t>());
-  const auto address = std::bit_cast<int64_t>(dropout_address(number, place));
-  return fill_on_cpu(mask, address, first_sample, keep);
+at::Tensor& fill_from_on_cpu(at::Tensor& mask, const at::Tensor& seed, int64_t place, double keep) {
+  const int64_t* const numbers = seed.const_data_ptr<int64_t>();
+  const uint64_t address = dropout_address(std::bit_cast<uint64_t>(numbers[0]), place);
+  return fill_on_cpu(mask, std::bit_cast<int64_t>(address), numbers[1], keep);
 }
 
-void fill_by_kernel(at::Tensor& mask,
-                    const AddressSource& source,
-                    int64_t first_sample,
-                    double keep) {
+void fill_by_kernel(at::Tensor& mask, const AddressSource& source, double keep) {
   constexpr int64_t kThreads = 256, kMostBlocks = 4096;
   const int64_t blocks = std::min(kMostBlocks, (mask.numel() + kThreads - 1) / kThreads);
   launch_kernel(mask.device(),
@@ -91,7 +88,7 @@ void fill_by_kernel(at::Tensor& mask,
                 std::bit_cast<unsigned long long>(source.address),
                 source.seed.defined() ? source.seed.const_data_ptr() : nullptr,
                 static_cast<long long>(source.place),
-                static_cast<long long>(first_sample),
+                static_cast<long long>(source.first_sample),
                 static_cast<long long>(mask.numel() / mask.size(0)),
                 static_cast<long long>(mask.numel()),
                 threshold_of(keep),
@@ -99,10 +96,7 @@ void fill_by_kernel(at::Tensor& mask,
 }
 
 /// The same bits by ATen's operations, whose int64 wraps around as unsigned numbers do.
-void fill_by_operations(at::Tensor& mask,
-                        const AddressSource& source,
-                        int64_t first_sample,
-                        double keep) {
+void fill_by_operations(at::Tensor& mask, const AddressSource& source, double keep) {
   const auto options = mask.options().dtype(at::kLong);
   const auto wrapped = [](uint64_t value) { return std::bit_cast<int64_t>(value); };
   const auto mixed = [&](const at::Tensor& x, int64_t shift, uint64_t factor) {
@@ -114,11 +108,13 @@ void fill_by_operations(at::Tensor& mask,
   constexpr uint64_t kGamma = 0x9E3779B97F4A7C15ULL, kFirst = 0xBF58476D1CE4E5B9ULL,
                      kSecond = 0x94D049BB133111EBULL;
   const int64_t per_sample = mask.numel() / mask.size(0);
-  const at::Tensor samples = at::arange(first_sample, first_sample + mask.size(0), options);
-  at::Tensor sums = samples.mul(wrapped(kGamma));
+  const at::Tensor samples =
+      at::arange(source.first_sample, source.first_sample + mask.size(0), options);
+  if (source.seed.defined()) samples.add_(source.seed[1]);
+  const at::Tensor sums = samples.mul(wrapped(kGamma));
   if (source.seed.defined()) {
     const auto place = static_cast<uint64_t>(source.place);
-    sums.add_(mixed(source.seed.bitwise_xor(wrapped(place * kGamma)), 30, kFirst));
+    sums.add_(mixed(source.seed[0].bitwise_xor(wrapped(place * kGamma)), 30, kFirst));
   } else {
     sums.add_(source.address);
   }
@@ -139,15 +135,15 @@ bool kernel_agrees(const at::Tensor& like) {
   at::Tensor expected = at::empty({3, 700}, like.options().device(at::kCPU));
   at::Tensor found = at::empty({3, 700}, like.options());
   fill_on_cpu(expected, kAddress, kFirstSample, kKeep);
-  fill_by_kernel(found, {kAddress}, kFirstSample, kKeep);
+  fill_by_kernel(found, {kAddress, kFirstSample}, kKeep);
   if (!at::equal(found.cpu(), expected)) return false;
-  const at::Tensor seed = at::scalar_tensor(kAddress, at::kLong);
-  fill_from_on_cpu(expected, seed, kPlace, kFirstSample, kKeep);
-  fill_by_kernel(found, {0, seed.to(like.device()), kPlace}, kFirstSample, kKeep);
+  const at::Tensor seed = at::tensor({kAddress, kFirstSample}, at::kLong);
+  fill_from_on_cpu(expected, seed, kPlace, kKeep);
+  fill_by_kernel(found, {0, 0, seed.to(like.device()), kPlace}, kKeep);
   return at::equal(found.cpu(), expected);
 }
 
-at::Tensor& fill(at::Tensor& mask, const AddressSource& source, int64_t first_sample, double keep) {
+at::Tensor& fill(at::Tensor& mask, const AddressSource& source, double keep) {
   if (mask.numel() == 0) return mask;
   const at::ScalarType dtype = mask.scalar_type();
   const bool has_type = dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf;
@@ -155,18 +151,16 @@ at::Tensor& fill(at::Tensor& mask, const AddressSource& source, int64_t first_sa
       has_type && has_kernels(mask.device(), {"dropout_mask", dtype, dtype}, "dropout", [&] {
         return kernel_agrees(mask);
       });
-  has_kernel ? fill_by_kernel(mask, source, first_sample, keep)
-             : fill_by_operations(mask, source, first_sample, keep);
+  has_kernel ? fill_by_kernel(mask, source, keep) : fill_by_operations(mask, source, keep);
   return mask;
 }
 
 at::Tensor& fill_on_gpu(at::Tensor& mask, int64_t address, int64_t first_sample, double keep) {
-  return fill(mask, {address}, first_sample, keep);
+  return fill(mask, {address, first_sample}, keep);
 }
 
-at::Tensor& fill_from_on_gpu(
-    at::Tensor& mask, const at::Tensor& seed, int64_t place, int64_t first_sample, double keep) {
-  return fill(mask, {0, seed, place}, first_sample, keep);
+at::Tensor& fill_from_on_gpu(at::Tensor& mask, const at::Tensor& seed, int64_t place, double keep) {
+  return fill(mask, {0, 0, seed, place}, keep);
 }
 
 TORCH_LIBRARY_FRAGMENT(dalle2, m) {
@@ -174,8 +168,8 @@ TORCH_LIBRARY_FRAGMENT(dalle2, m) {
       "fill_dropout_mask_(Tensor(a!) mask, int address, int first_sample, float keep) -> "
       "Tensor(a!)");
   m.def(
-      "fill_dropout_mask_from_(Tensor(a!) mask, Tensor seed, int place, int first_sample, float "
-      "keep) -> Tensor(a!)");
+      "fill_dropout_mask_from_(Tensor(a!) mask, Tensor seed, int place, float keep) -> "
+      "Tensor(a!)");
 }
 TORCH_LIBRARY_IMPL(dalle2, CPU, m) {
   m.impl("fill_dropout_mask_", &fill_on_cpu);
@@ -214,10 +208,10 @@ void fill_dropout_mask_(const at::Tensor& mask,
 void fill_dropout_mask_from_(const at::Tensor& mask,
                              const at::Tensor& seed,
                              int64_t place,
-                             int64_t first_sample,
                              double keep) {
   check_mask(mask, keep);
-  D2_CHECK(seed.dim() == 0 && seed.scalar_type() == at::kLong && seed.device() == mask.device(),
+  D2_CHECK(seed.numel() == 2 && seed.is_contiguous() && seed.scalar_type() == at::kLong &&
+               seed.device() == mask.device(),
            "a seed of sizes {} on {}",
            c10::str(seed.sizes()),
            seed.device().str());
@@ -225,7 +219,7 @@ void fill_dropout_mask_from_(const at::Tensor& mask,
                                     .findSchemaOrThrow("dalle2::fill_dropout_mask_from_", "")
                                     .typed<decltype(fill_from_on_cpu)>();
   at::Tensor filled = mask;
-  operation.call(filled, seed, place, first_sample, keep);
+  operation.call(filled, seed, place, keep);
 }
 
 void fill_dropout_mask_on_gpu_(const at::Tensor& mask,
@@ -239,10 +233,9 @@ void fill_dropout_mask_on_gpu_(const at::Tensor& mask,
 void fill_dropout_mask_from_on_gpu_(const at::Tensor& mask,
                                     const at::Tensor& seed,
                                     int64_t place,
-                                    int64_t first_sample,
                                     double keep) {
   at::Tensor filled = mask;
-  fill_from_on_gpu(filled, seed, place, first_sample, keep);
+  fill_from_on_gpu(filled, seed, place, keep);
 }
 
 }  // namespace dalle2

@@ -19,11 +19,11 @@ void fill_dropout_mask_(const at::Tensor& mask,
 /// The address that fill_dropout_mask_() takes. @param seed of the pass @param place in the network
 uint64_t dropout_address(uint64_t seed, int64_t place);
 
-/// The same mask, for work that is recorded: the seed is read when the mask is filled. @param seed [] int64 on the device of the mask
+/// The same mask, for work that is recorded: the numbers are read when the mask is filled.
+/// @param seed [2] int64 on the device of the mask: the seed, and the number of the first sample
 void fill_dropout_mask_from_(const at::Tensor& mask,
                              const at::Tensor& seed,
                              int64_t place,
-                             int64_t first_sample,
                              double keep);
 
 /// How a device other than the CPU fills it: by a kernel, or, without one, by ATen's operations with the same bits.
@@ -34,7 +34,6 @@ void fill_dropout_mask_on_gpu_(const at::Tensor& mask,
 void fill_dropout_mask_from_on_gpu_(const at::Tensor& mask,
                                     const at::Tensor& seed,
                                     int64_t place,
-                                    int64_t first_sample,
                                     double keep);
 
 }  // namespace dalle2

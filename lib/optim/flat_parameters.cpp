@@ -171,6 +171,7 @@ FlatGradients::FlatGradients(const FlatParameters& parameters) : state_(std::mak
     }
     auto store = [state = state_, i](const at::Tensor& parameter) {
       at::Tensor& grad = parameter.mutable_grad();
+      if (!grad.defined()) return;  // autograd has called without a gradient
       const at::Tensor& place = state->views[i];
       if (!grad.is_same(place)) {
         if (grad.const_data_ptr() != place.const_data_ptr()) {

@@ -19,8 +19,9 @@ namespace dalle2 {
 namespace {
 
 constexpr int64_t kPassesWithout =
-    3;                              // before one is recorded, as LibTorch's own recordings have it
-constexpr size_t kMostGraphs = 16;  // each keeps the memory of its inputs
+    3;                               // before one is recorded, as LibTorch's own recordings have it
+constexpr int64_t kMostGraphs = 16;  // each keeps the memory of its inputs
+constexpr size_t kMostKeys = 64;     // of passes with a graph and without
 /// Of the difference between the gradients of both ways, relative to the gradients. Atomic additions change last bits; stale inputs
 /// change everything. A run with deterministic algorithms has no atomic additions.
 double tolerance() {
@@ -50,6 +51,30 @@ struct PassGraphs::Key {
   bool operator==(const Key&) const = default;
 };
 
+/// What a pass changes, to go back to.
+class PassGraphs::Before {
+ public:
+  Before(FlatGradients& gradients, const std::vector<at::Tensor>& buffers)
+      : gradients_(gradients), received_(gradients.received()), buffers_(buffers) {
+    const torch::NoGradGuard no_grad;
+    if (has_any(received_)) values_ = gradients.values().clone();
+    for (const at::Tensor& buffer : buffers_) kept_.push_back(buffer.clone());
+  }
+  void restore() const {
+    const torch::NoGradGuard no_grad;
+    if (values_.defined()) gradients_.values().copy_(values_);
+    gradients_.restore_account(received_);
+    for (size_t i = 0; i < buffers_.size(); ++i) buffers_[i].copy_(kept_[i]);
+  }
+
+ private:
+  FlatGradients& gradients_;
+  std::vector<bool> received_;
+  const std::vector<at::Tensor>& buffers_;
+  at::Tensor values_;
+  std::vector<at::Tensor> kept_;
+};
+
 struct PassGraphs::Graph {
   enum class State { without, unchecked, ready, given_up };
 
@@ -62,8 +87,14 @@ struct PassGraphs::Graph {
   std::shared_ptr<DeviceGraph> work;
 };
 
-PassGraphs::PassGraphs(std::string part_name, FlatGradients& gradients, const at::Device& device)
-    : part_name_(std::move(part_name)), gradients_(gradients), device_(device) {}
+PassGraphs::PassGraphs(std::string part_name,
+                       FlatGradients& gradients,
+                       std::vector<at::Tensor> buffers,
+                       const at::Device& device)
+    : part_name_(std::move(part_name)),
+      gradients_(gradients),
+      buffers_(std::move(buffers)),
+      device_(device) {}
 
 PassGraphs::~PassGraphs() = default;
 
@@ -71,8 +102,13 @@ void PassGraphs::forget() {
   graphs_.clear();
 }
 
-bool PassGraphs::are_there_for(const at::Device& device) {
-  return static_cast<bool>(graph_maker(device.type()));
+std::optional<std::string> PassGraphs::fault_of(const at::Device& device) {
+  try {
+    if (graph_maker(device.type())) return std::nullopt;
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "only GPUs have graphs";
 }
 
 std::string PassGraphs::text_of(const Graph& graph) const {
@@ -109,20 +145,19 @@ PassGraphs::Graph* PassGraphs::find(const RecordablePass& pass, double factor) c
 
 PassGraphs::Graph* PassGraphs::find_or_add(const RecordablePass& pass, double factor) {
   if (Graph* const found = find(pass, factor)) return found;
-  if (graphs_.size() == kMostGraphs) {
-    if (!std::exchange(has_told_of_limit_, true)) {
-      log_warning(
-          "train",
-          "{}{}passes have more than {} shapes; those of further shapes run without a CUDA graph",
-          part_name_,
-          part_name_.empty() ? "" : ": ",
-          kMostGraphs);
-    }
-    return nullptr;
-  }
+  make_room();
   graphs_.push_back(std::make_unique<Graph>());
   graphs_.back()->key = key_of(pass, factor);
   return graphs_.back().get();
+}
+
+/// Of the passes without a graph the one that came first goes: shapes of texts may be many.
+void PassGraphs::make_room() {
+  if (graphs_.size() < kMostKeys) return;
+  const auto oldest = std::find_if(graphs_.begin(), graphs_.end(), [](const auto& each) {
+    return each->state == Graph::State::without || each->state == Graph::State::given_up;
+  });
+  graphs_.erase(oldest);
 }
 
 at::Tensor PassGraphs::replay(const RecordablePass& pass, double factor) {
@@ -132,13 +167,40 @@ at::Tensor PassGraphs::replay(const RecordablePass& pass, double factor) {
 }
 
 at::Tensor PassGraphs::run(const RecordablePass& pass, double factor, const Work& work) {
-  Graph* const graph = find_or_add(pass, factor);
-  if (graph != nullptr && graph->state == Graph::State::unchecked)
-    return check(*graph, pass.inputs, work);
+  if (has_stopped_) return work(pass.inputs, /*is_recorded=*/false);
+  Graph& graph = *find_or_add(pass, factor);
+  if (graph.state == Graph::State::unchecked) return check(graph, pass.inputs, work);
   // The check comes with the next pass: it finds out what a pass has from the host, which stays as it was when it was recorded.
-  if (graph != nullptr && graph->state == Graph::State::without && ++graph->passes > kPassesWithout)
-    record(*graph, pass.inputs, work);
-  return work(pass.inputs, /*is_recorded=*/false);
+  if (graph.state == Graph::State::without && ++graph.passes > kPassesWithout)
+    record(graph, pass.inputs, work);
+  return run_without(pass.inputs, work);
+}
+
+/// Without a graph. Where graphs have taken the memory for that, they are given up.
+at::Tensor PassGraphs::run_without(const Tensors& inputs, const Work& work) {
+  const bool holds_memory = std::any_of(
+      graphs_.begin(), graphs_.end(), [](const auto& each) { return each->work != nullptr; });
+  if (!holds_memory) return work(inputs, /*is_recorded=*/false);
+  const Before before(gradients_, buffers_);
+  try {
+    return work(inputs, /*is_recorded=*/false);
+  } catch (const c10::OutOfMemoryError&) {
+    stop_recording();
+    before.restore();
+  }
+  return work(inputs, /*is_recorded=*/false);
+}
+
+void PassGraphs::stop_recording() {
+  has_stopped_ = true;
+  graphs_.clear();
+  at::getDeviceAllocator(device_.type())->emptyCache();
+  log_warning(
+      "train",
+      "{}{}passes run without CUDA graphs from now on: the GPU has no memory left for both\n  The "
+      "results are the same. Where the GPU waits for the host, steps take longer.",
+      part_name_,
+      part_name_.empty() ? "" : ": ");
 }
 
 void PassGraphs::give_up(Graph& graph, const std::string& reason) {
@@ -156,6 +218,19 @@ void PassGraphs::give_up(Graph& graph, const std::string& reason) {
 }
 
 void PassGraphs::record(Graph& graph, const Tensors& inputs, const Work& work) {
+  const int64_t recorded = std::count_if(
+      graphs_.begin(), graphs_.end(), [](const auto& each) { return each->work != nullptr; });
+  if (recorded >= kMostGraphs) {
+    if (!std::exchange(has_told_of_limit_, true)) {
+      log_warning("train",
+                  "{}{}passes have more than {} shapes; those of further shapes are not recorded",
+                  part_name_,
+                  part_name_.empty() ? "" : ": ",
+                  kMostGraphs);
+    }
+    graph.state = Graph::State::given_up;
+    return;
+  }
   const std::vector<bool> before = gradients_.received();
   const c10::impl::VirtualGuardImpl device(device_.type());
   std::string fault;
@@ -207,32 +282,20 @@ at::Tensor PassGraphs::replay(const Graph& graph, const Tensors& inputs) {
 
 /// The pass runs both ways; what stays is the result of the one without a graph.
 at::Tensor PassGraphs::check(Graph& graph, const Tensors& inputs, const Work& work) {
-  const std::vector<bool> before = gradients_.received();
-  at::Tensor earlier, by_graph, loss_by_graph;
-  const auto go_back = [&] {
+  at::Tensor by_graph, loss_by_graph;
+  {
     const torch::NoGradGuard no_grad;
-    if (earlier.defined()) gradients_.values().copy_(earlier);
-    gradients_.restore_account(before);
-  };
-  try {
-    const torch::NoGradGuard no_grad;
-    if (has_any(before)) earlier = gradients_.values().clone();
-    loss_by_graph = replay(graph, inputs);
-    by_graph = gradients_.values().clone();
-  } catch (const std::exception& error) {
-    give_up(graph, error.what());
+    const Before before(gradients_, buffers_);
+    try {
+      loss_by_graph = replay(graph, inputs);
+      by_graph = gradients_.values().clone();
+    } catch (const std::exception& error) {
+      give_up(graph, error.what());
+    }
+    before.restore();
   }
-  go_back();
-  at::Tensor loss;
-  try {
-    loss = work(inputs, /*is_recorded=*/false);
-  } catch (const c10::OutOfMemoryError&) {
-    if (graph.state == Graph::State::given_up) throw;
-    by_graph.reset();
-    give_up(graph, "the GPU has no memory left for it beside the same pass without");
-    go_back();
-    return work(inputs, /*is_recorded=*/false);
-  }
+  const at::Tensor loss = run_without(inputs, work);
+  if (has_stopped_) return loss;  // the graph is gone
   if (graph.state == Graph::State::given_up) return loss;
   const torch::NoGradGuard no_grad;
   const at::Tensor& expected = gradients_.values();

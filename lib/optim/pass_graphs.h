@@ -38,7 +38,11 @@ class PassGraphs {
   using Work = std::function<at::Tensor(const Tensors& inputs, bool is_recorded)>;
 
   /// @param part_name in messages, empty where the run has one part @param gradients has to outlive this
-  PassGraphs(std::string part_name, FlatGradients& gradients, const at::Device& device);
+  /// @param buffers that a pass may write, such as running means
+  PassGraphs(std::string part_name,
+             FlatGradients& gradients,
+             std::vector<at::Tensor> buffers,
+             const at::Device& device);
   ~PassGraphs();
   PassGraphs(const PassGraphs&) = delete;
   PassGraphs& operator=(const PassGraphs&) = delete;
@@ -46,8 +50,8 @@ class PassGraphs {
   /// Nothing is recorded any more: to be called when what a pass reads may have moved.
   void forget();
 
-  /// Whether there are graphs for such a device.
-  static bool are_there_for(const at::Device& device);
+  /// Why a device has no graphs; none if it has.
+  static std::optional<std::string> fault_of(const at::Device& device);
 
   /// Makes the pass by its graph. @param factor of the loss, which the work has from elsewhere
   /// @return [] the loss; undefined if the pass has no graph that can be used: run() does it then
@@ -59,6 +63,7 @@ class PassGraphs {
  private:
   struct Key;
   struct Graph;
+  class Before;
 
   Key key_of(const RecordablePass& pass, double factor) const;
   Graph* find(const RecordablePass& pass, double factor) const;
@@ -66,15 +71,20 @@ class PassGraphs {
   void record(Graph& graph, const Tensors& inputs, const Work& work);
   at::Tensor replay(const Graph& graph, const Tensors& inputs);
   at::Tensor check(Graph& graph, const Tensors& inputs, const Work& work);
+  at::Tensor run_without(const Tensors& inputs, const Work& work);
   void give_up(Graph& graph, const std::string& reason);
+  void stop_recording();
+  void make_room();
   std::string text_of(const Graph& graph) const;
 
   std::string part_name_;
   FlatGradients& gradients_;
+  std::vector<at::Tensor> buffers_;
   at::Device device_;
   std::optional<c10::Stream> side_;  // on which passes are recorded
   std::vector<std::unique_ptr<Graph>> graphs_;
   bool has_told_of_limit_ = false;
+  bool has_stopped_ = false;  // for want of memory
 };
 
 }  // namespace dalle2

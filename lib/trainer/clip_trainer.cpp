@@ -3,10 +3,12 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "checkpoint/clip/clip_file.h"
 #include "model/clip/contrastive_loss.h"
 #include "model/layers.h"
@@ -47,6 +49,14 @@ ModelPlan plan_parts(const std::shared_ptr<ClipModel>& model, const ClipTrainCon
   return plan_one_part(model, TrainClipConfig::kKind, std::move(part));
 }
 
+/// With what follows the ends of all texts, which no token before it sees, so that texts of many lengths have few shapes.
+at::Tensor padded(const at::Tensor& tokens, int64_t context_length) {
+  constexpr int64_t kStep = 16;
+  const int64_t length = tokens.size(1);
+  const int64_t whole = std::min((length + kStep - 1) / kStep * kStep, context_length);
+  return whole > length ? at::constant_pad_nd(tokens, {0, whole - length}) : tokens;
+}
+
 }  // namespace
 
 ClipTrainer::ClipTrainer(std::shared_ptr<ClipImpl> clip,
@@ -57,7 +67,9 @@ ClipTrainer::ClipTrainer(std::shared_ptr<ClipImpl> clip,
 ClipTrainer::ClipTrainer(std::shared_ptr<ClipModel> model,
                          const ClipTrainConfig& config,
                          const at::Device& device)
-    : Trainer(plan_parts(model, config), config, device), model_(std::move(model)) {
+    : Trainer(plan_parts(model, config), config, device),
+      model_(std::move(model)),
+      max_batch_size_(config.max_batch_size) {
   if (config.cuda_graph) record_passes();
 }
 
@@ -109,11 +121,25 @@ JointLoss ClipTrainer::joint_loss(const std::vector<ClipInputs>& batches,
   return joint;
 }
 
+/// Chunks of a batch are passes of one loss, too.
+void ClipTrainer::warn_of_passes_without_graph() {
+  if (std::exchange(told_of_passes_, true)) return;
+  log_warning(
+      "train",
+      "/train/cuda_graph has no effect on an update of several batches or chunks: the loss of a CLIP "
+      "takes all of its samples together");
+}
+
 at::Tensor ClipTrainer::step(const std::vector<ClipInputs>& batches, uint64_t dropout_seed) {
   const DropoutSeed seed{dropout_seed};
   JointLoss joint = joint_loss(batches, seed);
-  if (batches.size() == 1 && part(1).graphs) {
-    joint.pass.inputs = tensors_of(batches.front());
+  const bool is_one_pass =
+      batches.size() == 1 && batches.front().size() <= max_batch_size_.value_or(INT64_MAX);
+  if (part(1).graphs && !is_one_pass) warn_of_passes_without_graph();
+  if (part(1).graphs && is_one_pass && batches.front().size() > 0) {
+    ClipInputs batch = batches.front();
+    batch.tokens = padded(batch.tokens, clip().config().text_cfg.context_length);
+    joint.pass.inputs = tensors_of(batch);
     const bool reads_seed = part(1).dropout != nullptr;
     if (reads_seed) add_seed(joint.pass, seed);
     joint.given = [this, seed, reads_seed](const Tensors& inputs) {

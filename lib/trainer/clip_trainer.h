@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -86,10 +87,13 @@ class ClipTrainer : public Trainer {
   JointLoss joint_loss(const std::vector<ClipInputs>& batches) const;
   /// The same with the masks of adapters' dropout.
   JointLoss joint_loss(const std::vector<ClipInputs>& batches, const DropoutSeed& seed) const;
+  void warn_of_passes_without_graph();
 
   std::shared_ptr<ClipModel> model_;
+  std::optional<int64_t> max_batch_size_;
   std::string merges_;
   bool has_taken_weights_ = false;
+  bool told_of_passes_ = false;
 };
 
 }  // namespace dalle2

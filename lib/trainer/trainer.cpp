@@ -157,24 +157,25 @@ at::Tensor Trainer::accumulate_prepared(int64_t part_number,
 
 /// As an input: a number of the host would be recorded as it is.
 void Trainer::add_seed(RecordablePass& pass, const DropoutSeed& seed) const {
-  const at::Tensor host = at::empty({}, at::dtype(at::kLong).pinned_memory(!device_.is_cpu()));
-  *host.mutable_data_ptr<int64_t>() = std::bit_cast<int64_t>(seed.seed);
+  const at::Tensor host = at::empty({2}, at::dtype(at::kLong).pinned_memory(!device_.is_cpu()));
+  auto* const numbers = host.mutable_data_ptr<int64_t>();
+  numbers[0] = std::bit_cast<int64_t>(seed.seed);
+  numbers[1] = seed.first_sample;
   pass.inputs.push_back(host.to(device_, /*non_blocking=*/true));
-  if (seed.first_sample == 0) return;
-  const std::string place = fmt::format("from sample {} on", seed.first_sample);
-  pass.variant += pass.variant.empty() ? place : ", " + place;
 }
 
 void Trainer::record_passes() {
-  if (!PassGraphs::are_there_for(device_)) {
+  if (const std::optional<std::string> fault = PassGraphs::fault_of(device_)) {
     log_warning("train",
-                "/train/cuda_graph has no effect on {}: only GPUs have graphs",
-                device_.is_cpu() ? "the CPU" : device_.str());
+                "/train/cuda_graph has no effect on {}: {}",
+                device_.is_cpu() ? "the CPU" : device_.str(),
+                *fault);
     return;
   }
   for (const auto& recorded : contents_.parts) {
     if (!recorded) continue;
-    recorded->graphs = std::make_unique<PassGraphs>(recorded->name, recorded->gradients, device_);
+    recorded->graphs = std::make_unique<PassGraphs>(
+        recorded->name, recorded->gradients, recorded->network->buffers(), device_);
   }
 }
 

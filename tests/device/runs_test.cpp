@@ -205,15 +205,18 @@ TEST_CASE("runs on the fake device, resumed between, end with the CPU's checkpoi
   Kind kind(name);
   kind.train("cpu", 2);  // no GPU, no stand-in
   kind.config()["train"]["cuda_graph"] = by_graphs;
+  const bool pads_texts = name == "clip" && by_graphs;  // which changes last bits
   {
     const FakeGpu gpu;
+    if (pads_texts) kind.train("whole", 2);
     const CapturedLog log;
     kind.train("fake", 1, /*quiet=*/false);
     kind.train("fake", 2, /*quiet=*/false);
     INFO(log.text());
     CHECK((log.count("one CUDA graph each from now on") > 0) == by_graphs);
   }
-  expect_same_state(kind.file("fake", "latest.pth"), kind.file("cpu", "latest.pth"));
+  expect_same_state(kind.file("fake", "latest.pth"),
+                    kind.file(pads_texts ? "whole" : "cpu", "latest.pth"));
 }
 
 TEST_CASE("pictures go to the device as bytes") {

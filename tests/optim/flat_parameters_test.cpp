@@ -130,6 +130,48 @@ TEST_CASE("a parameter that got a gradient once and none the next time counts as
   CHECK(gradients.values().sum().item<float>() == 6.0F);
 }
 
+/// Depends on the second tensor too, but has no gradient of it.
+struct OfFirstAlone : torch::autograd::Function<OfFirstAlone> {
+  static at::Tensor forward(torch::autograd::AutogradContext* /*context*/,
+                            const at::Tensor& first,
+                            const at::Tensor& second) {
+    return first.sum() + second.sum();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* /*context*/,
+                                                 const torch::autograd::variable_list& grads) {
+    return {grads[0].expand({4}).clone(), at::Tensor()};
+  }
+};
+
+TEST_CASE(
+    "a pass may reach a parameter without a gradient of it, as one does that is computed again") {
+  struct Two : torch::nn::Module {
+    at::Tensor first = register_parameter("first", at::ones({4}));
+    at::Tensor second = register_parameter("second", at::ones({4}));
+  } module;
+  const FlatParameters parameters(module);
+  FlatGradients gradients(parameters);
+  OfFirstAlone::apply(module.first, module.second).backward();
+  CHECK(gradients.received() == std::vector<bool>{true, false});
+  CHECK(gradients.values().sum().item<float>() == 4);
+}
+
+TEST_CASE("the account of gradients is restored without their values") {
+  torch::nn::Linear linear(2, 1);
+  const FlatParameters parameters(*linear);
+  FlatGradients gradients(parameters);
+  linear->forward(at::ones({1, 2})).sum().backward();
+  const at::Tensor values = gradients.values().clone();
+  gradients.restore_account({false, false});
+  CHECK_FALSE(linear->weight.grad().defined());
+  CHECK(gradients.values().abs().sum().item<float>() == 0);  // what nobody has received
+  gradients.values().copy_(values);
+  gradients.restore_account({true, true});
+  CHECK(at::equal(gradients.values(), values));
+  linear->forward(at::ones({1, 2})).sum().backward();  // adds
+  CHECK(at::equal(gradients.values(), 2 * values));
+}
+
 TEST_CASE("who listens hears of each gradient as it arrives, in every pass") {
   test::FlatModule module(three_parameters());
   const FlatParameters flat(module);

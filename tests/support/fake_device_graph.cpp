@@ -37,6 +37,7 @@ struct Recording {
   uint64_t number = 0;
   std::vector<Step> steps;
   std::map<void*, std::vector<char>> contents;  ///< of other memory, before the recording
+  bool is_invalid = false;                      ///< something was refused
 };
 
 std::mutex recordings_mutex;
@@ -71,6 +72,7 @@ class FakeGraph final : public DeviceGraph {
     }
     record_->contents.clear();
     forget_values();
+    TORCH_CHECK(!record_->is_invalid, "the recording has become invalid");
     TORCH_CHECK(!record_->steps.empty(), "nothing was recorded");
   }
 
@@ -131,7 +133,9 @@ uint64_t recorded_graph() {
 }
 
 void refuse_while_recording(const std::string& what) {
-  TORCH_CHECK(!is_recording(), what, ": a graph cannot hold it");
+  const auto record = recording();
+  if (record != nullptr) record->is_invalid = true;
+  TORCH_CHECK(record == nullptr, what, ": a graph cannot hold it");
 }
 
 void before_recorded_writes(const std::vector<c10::Storage>& writes) {

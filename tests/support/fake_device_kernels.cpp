@@ -130,6 +130,8 @@ class DeviceCall {
     if (records_) {
       arguments.assign(stack_.begin() + static_cast<std::ptrdiff_t>(begin_), stack_.end());
       before_recorded_writes(written_);
+      before_recorded_writes(
+          read_);  // of running means the schema does not say that they are written
     }
     {
       const at::AutoDispatchBelowADInplaceOrView below;

@@ -1,12 +1,25 @@
 // SPDX-License-Identifier: MIT
 // The whole of libdalle2_cuda_graph.so, and the only file that sees CUDA's graphs.
+#include <ATen/core/CachingHostAllocator.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAFunctions.h>
 
 #include "kernels/gpu/device_graph.h"
 
 namespace dalle2 {
 namespace {
+
+/// Goes on where something fails.
+template <class Step>
+bool attempt(const Step& step) {
+  try {
+    step();
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
 
 class CudaGraph final : public DeviceGraph {
  public:
@@ -16,13 +29,34 @@ class CudaGraph final : public DeviceGraph {
   /// Other threads, such as those that load pictures, may meanwhile use the GPU as they like.
   void begin_capture() override {
     c10::cuda::CUDACachingAllocator::emptyCache();  // the graph's memory is apart from it
-    graph_.capture_begin(pool_, cudaStreamCaptureModeThreadLocal);
+    device_ = c10::cuda::current_device();
+    undone_if_it_throws([&] { graph_.capture_begin(pool_, cudaStreamCaptureModeThreadLocal); });
   }
-  void end_capture() override { graph_.capture_end(); }
+  void end_capture() override {
+    undone_if_it_throws([&] { graph_.capture_end(); });
+  }
   void replay() override { graph_.replay(); }
 
  private:
+  /// LibTorch leaves its allocators in the middle of a recording that has failed: they would go on to take the graph's memory, and would
+  /// not use other memory again. (Its default generator stays there too. No draw uses that one.)
+  template <class Step>
+  void undone_if_it_throws(const Step& step) {
+    try {
+      step();
+    } catch (...) {
+      using namespace c10::cuda;
+      if (attempt([&] { CUDACachingAllocator::endAllocateToPool(device_, pool_); }))
+        attempt([&] { CUDACachingAllocator::releasePool(device_, pool_); });
+      at::HostAllocator* const host = at::getHostAllocator(at::kCUDA);
+      if (attempt([&] { host->end_allocate_to_pool(pool_); }))
+        attempt([&] { host->release_pool(pool_); });
+      throw;
+    }
+  }
+
   at::cuda::MempoolId_t pool_;
+  c10::DeviceIndex device_ = 0;
   at::cuda::CUDAGraph graph_;
 };
 

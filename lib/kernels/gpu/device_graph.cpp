@@ -34,9 +34,9 @@ GraphMaker graph_maker(c10::DeviceType type) {
   const auto found = makers().by_type.find(type);
   if (found != makers().by_type.end()) return found->second;
   if (type != c10::DeviceType::CUDA) return {};
-  return [](DeviceGraph* neighbour) {
+  return [make = load_cuda_graph_module()](DeviceGraph* neighbour) {
     std::shared_ptr<DeviceGraph> made;
-    load_cuda_graph_module()(neighbour, made);
+    make(neighbour, made);
     return made;
   };
 }

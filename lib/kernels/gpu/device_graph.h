@@ -18,8 +18,8 @@ class DeviceGraph {
   /// From here on, work on the current stream is recorded instead of done. The stream must not be the device's default stream.
   /// @throws c10::Error
   virtual void begin_capture() = 0;
-  /// Ends the recording. Has to follow a failed recording too, in which case it throws.
-  /// @throws c10::Error if something between the two calls cannot be recorded
+  /// Ends the recording, also one in which work has thrown.
+  /// @throws c10::Error if something between the two calls could not be recorded; the device is as before then
   virtual void end_capture() = 0;
   /// Starts the recorded work on the current stream.
   virtual void replay() = 0;
@@ -30,7 +30,8 @@ class DeviceGraph {
 /// @throws std::exception if graphs cannot be used
 using GraphMaker = std::function<std::shared_ptr<DeviceGraph>(DeviceGraph* neighbour)>;
 
-/// The maker of a device type; empty if it has no graphs. CUDA has one by default.
+/// The maker of a device type; empty if it has no graphs. CUDA has one by default, from load_cuda_graph_module().
+/// @throws ConfigError if the module of CUDA's cannot be loaded
 GraphMaker graph_maker(c10::DeviceType type);
 /// Sets the maker of a device type; an empty function removes it.
 void set_graph_maker(c10::DeviceType type, GraphMaker maker);

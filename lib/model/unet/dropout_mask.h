@@ -13,7 +13,7 @@ namespace dalle2 {
 struct DropoutSeed {
   uint64_t seed = 0;
   int64_t first_sample = 0;  ///< number of the pass' first sample in its batch
-  /// [] int64 on the device of the masks: the seed, of a pass that is recorded. Undefined: `seed` is used.
+  /// [2] int64 on the device of the masks: both numbers, for a pass that is recorded. Undefined: those above are used.
   at::Tensor on_device = {};
 };
 
