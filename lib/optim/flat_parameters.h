@@ -118,8 +118,8 @@ class FlatGradients {
   /// Takes that these parameters have a gradient, be it zero, though none may have arrived here: on
   /// another rank one has. One flag a parameter.
   void set_received(const std::vector<bool>& received);
-  /// Puts the account of which parameters have a gradient, `.grad()` among it, to this; values stay as they are. After recorded work,
-  /// whose hooks ran when it was recorded. One flag a parameter.
+  /// Sets which parameters have a gradient, in `.grad()` and in received(), without writing to the gradients. Needed after a replay of
+  /// recorded work, since the hooks of that work ran only during the recording. One flag for each parameter.
   void restore_account(const std::vector<bool>& received);
   /// Called with the number of a parameter each time a backward pass has added to its gradient. An
   /// empty function for none.

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <mutex>
 #include <utility>
 
 #include "base/error.h"
@@ -22,8 +23,8 @@ constexpr int64_t kPassesWithout =
     3;                               // before one is recorded, as LibTorch's own recordings have it
 constexpr int64_t kMostGraphs = 16;  // each keeps the memory of its inputs
 constexpr size_t kMostKeys = 64;     // of passes with a graph and without
-/// Of the difference between the gradients of both ways, relative to the gradients. Atomic additions change last bits; stale inputs
-/// change everything. A run with deterministic algorithms has no atomic additions.
+/// The largest relative difference allowed between a pass with and without a graph, for the gradients and for the loss. Atomic additions
+/// change the last bits; stale inputs change everything. A run with deterministic algorithms has no atomic additions.
 double tolerance() {
   return at::globalContext().deterministicAlgorithms() ? 0.0 : 1e-2;
 }
@@ -87,6 +88,36 @@ struct PassGraphs::Graph {
   std::shared_ptr<DeviceGraph> work;
 };
 
+/// All that there are in this process: parts share a device.
+class PassGraphs::Living {
+ public:
+  void add(PassGraphs* graphs) {
+    const std::lock_guard lock(mutex_);
+    all_.push_back(graphs);
+  }
+  void remove(PassGraphs* graphs) {
+    const std::lock_guard lock(mutex_);
+    std::erase(all_, graphs);
+  }
+  std::vector<PassGraphs*> that_hold_memory(const at::Device& device) {
+    const std::lock_guard lock(mutex_);
+    std::vector<PassGraphs*> found;
+    for (PassGraphs* const each : all_) {
+      if (each->device_ == device && each->hold_memory()) found.push_back(each);
+    }
+    return found;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<PassGraphs*> all_;
+};
+
+PassGraphs::Living& PassGraphs::living() {
+  static Living all;
+  return all;
+}
+
 PassGraphs::PassGraphs(std::string part_name,
                        FlatGradients& gradients,
                        std::vector<at::Tensor> buffers,
@@ -94,9 +125,13 @@ PassGraphs::PassGraphs(std::string part_name,
     : part_name_(std::move(part_name)),
       gradients_(gradients),
       buffers_(std::move(buffers)),
-      device_(device) {}
+      device_(device) {
+  living().add(this);
+}
 
-PassGraphs::~PassGraphs() = default;
+PassGraphs::~PassGraphs() {
+  living().remove(this);
+}
 
 void PassGraphs::forget() {
   graphs_.clear();
@@ -151,13 +186,15 @@ PassGraphs::Graph* PassGraphs::find_or_add(const RecordablePass& pass, double fa
   return graphs_.back().get();
 }
 
-/// Of the passes without a graph the one that came first goes: shapes of texts may be many.
+/// Forgets the oldest entry that has no graph, since texts may have many shapes.
 void PassGraphs::make_room() {
   if (graphs_.size() < kMostKeys) return;
-  const auto oldest = std::find_if(graphs_.begin(), graphs_.end(), [](const auto& each) {
-    return each->state == Graph::State::without || each->state == Graph::State::given_up;
-  });
-  graphs_.erase(oldest);
+  const auto find_one = [&](Graph::State state) {
+    return std::find_if(
+        graphs_.begin(), graphs_.end(), [state](const auto& each) { return each->state == state; });
+  };
+  const auto oldest = find_one(Graph::State::without);
+  graphs_.erase(oldest != graphs_.end() ? oldest : find_one(Graph::State::given_up));
 }
 
 at::Tensor PassGraphs::replay(const RecordablePass& pass, double factor) {
@@ -170,37 +207,51 @@ at::Tensor PassGraphs::run(const RecordablePass& pass, double factor, const Work
   if (has_stopped_) return work(pass.inputs, /*is_recorded=*/false);
   Graph& graph = *find_or_add(pass, factor);
   if (graph.state == Graph::State::unchecked) return check(graph, pass.inputs, work);
-  // The check comes with the next pass: it finds out what a pass has from the host, which stays as it was when it was recorded.
+  // The graph is checked in the next pass, not in this one. A number from the host is frozen in the recording, and only a pass with
+  // another number reveals this.
   if (graph.state == Graph::State::without && ++graph.passes > kPassesWithout)
     record(graph, pass.inputs, work);
   return run_without(pass.inputs, work);
 }
 
-/// Without a graph. Where graphs have taken the memory for that, they are given up.
-at::Tensor PassGraphs::run_without(const Tensors& inputs, const Work& work) {
-  const bool holds_memory = std::any_of(
+bool PassGraphs::hold_memory() const {
+  return std::any_of(
       graphs_.begin(), graphs_.end(), [](const auto& each) { return each->work != nullptr; });
-  if (!holds_memory) return work(inputs, /*is_recorded=*/false);
-  const Before before(gradients_, buffers_);
+}
+
+at::Tensor PassGraphs::run_without(const Tensors& inputs, const Work& work) {
+  Tensors nothing;
+  return run_without(inputs, work, nothing);
+}
+
+at::Tensor PassGraphs::run_without(const Tensors& inputs, const Work& work, Tensors& beside) {
+  if (living().that_hold_memory(device_).empty()) return work(inputs, /*is_recorded=*/false);
+  std::optional<Before> before;
+  std::string fault;
   try {
+    before.emplace(gradients_, buffers_);
     return work(inputs, /*is_recorded=*/false);
-  } catch (const c10::OutOfMemoryError&) {
-    stop_recording();
-    before.restore();
+  } catch (const c10::Error& error) {  // cuDNN has other words for a lack of memory
+    fault = error.what_without_backtrace();
   }
+  for (PassGraphs* const each : living().that_hold_memory(device_)) each->stop_recording(fault);
+  if (before) before->restore();
+  before.reset();
+  beside.clear();
+  at::getDeviceAllocator(device_.type())->emptyCache();
   return work(inputs, /*is_recorded=*/false);
 }
 
-void PassGraphs::stop_recording() {
+void PassGraphs::stop_recording(const std::string& reason) {
   has_stopped_ = true;
   graphs_.clear();
-  at::getDeviceAllocator(device_.type())->emptyCache();
   log_warning(
       "train",
-      "{}{}passes run without CUDA graphs from now on: the GPU has no memory left for both\n  The "
+      "{}{}passes run without CUDA graphs from now on, to have their memory for others: {}\n  The "
       "results are the same. Where the GPU waits for the host, steps take longer.",
       part_name_,
-      part_name_.empty() ? "" : ": ");
+      part_name_.empty() ? "" : ": ",
+      reason);
 }
 
 void PassGraphs::give_up(Graph& graph, const std::string& reason) {
@@ -234,7 +285,7 @@ void PassGraphs::record(Graph& graph, const Tensors& inputs, const Work& work) {
   const std::vector<bool> before = gradients_.received();
   const c10::impl::VirtualGuardImpl device(device_.type());
   std::string fault;
-  bool has_begun = false;
+  bool has_begun = false, has_memory = true;
   try {
     const GraphMaker make = graph_maker(device_.type());
     if (!make) throw ConfigError("{} has no graphs", device_.str());
@@ -251,6 +302,9 @@ void PassGraphs::record(Graph& graph, const Tensors& inputs, const Work& work) {
     graph.work->begin_capture();
     has_begun = true;
     graph.loss = work(graph.inputs, /*is_recorded=*/true);
+  } catch (const c10::OutOfMemoryError& error) {
+    fault = error.what_without_backtrace();
+    has_memory = false;
   } catch (const std::exception& error) {
     fault = error.what();
   }
@@ -262,8 +316,10 @@ void PassGraphs::record(Graph& graph, const Tensors& inputs, const Work& work) {
   }
   graph.received = gradients_.received();
   gradients_.restore_account(before);
-  if (!fault.empty()) return give_up(graph, fault);
-  graph.state = Graph::State::unchecked;
+  if (!fault.empty()) give_up(graph, fault);
+  // What the recording took stays in the memory that graphs share.
+  if (!has_memory && hold_memory()) return stop_recording(fault);
+  if (fault.empty()) graph.state = Graph::State::unchecked;
 }
 
 at::Tensor PassGraphs::replay(const Graph& graph, const Tensors& inputs) {
@@ -282,19 +338,19 @@ at::Tensor PassGraphs::replay(const Graph& graph, const Tensors& inputs) {
 
 /// The pass runs both ways; what stays is the result of the one without a graph.
 at::Tensor PassGraphs::check(Graph& graph, const Tensors& inputs, const Work& work) {
-  at::Tensor by_graph, loss_by_graph;
-  {
+  Tensors by_graph;  // gradients, loss
+  std::optional<Before> before;
+  try {
     const torch::NoGradGuard no_grad;
-    const Before before(gradients_, buffers_);
-    try {
-      loss_by_graph = replay(graph, inputs);
-      by_graph = gradients_.values().clone();
-    } catch (const std::exception& error) {
-      give_up(graph, error.what());
-    }
-    before.restore();
+    before.emplace(gradients_, buffers_);
+    const at::Tensor loss = replay(graph, inputs);
+    by_graph = {gradients_.values().clone(), loss};
+  } catch (const std::exception& error) {
+    give_up(graph, error.what());
   }
-  const at::Tensor loss = run_without(inputs, work);
+  if (before) before->restore();
+  before.reset();
+  const at::Tensor loss = run_without(inputs, work, by_graph);
   if (has_stopped_) return loss;  // the graph is gone
   if (graph.state == Graph::State::given_up) return loss;
   const torch::NoGradGuard no_grad;
@@ -303,16 +359,18 @@ at::Tensor PassGraphs::check(Graph& graph, const Tensors& inputs, const Work& wo
   const double loss_size = loss.abs().item<double>();
   if (!std::isfinite(size) || !std::isfinite(loss_size))
     return loss;  // says nothing: the next pass will
-  const double rest = by_graph.sub_(expected).norm().item<double>();
-  const double loss_rest = (loss_by_graph - loss).abs().item<double>();
+  const double rest = by_graph[0].sub_(expected).norm().item<double>();
+  const double loss_rest = (by_graph[1] - loss).abs().item<double>();
   if (graph.received != gradients_.received()) {
-    give_up(graph, "other parameters have a gradient than when it was recorded");
+    give_up(graph, "the parameters that have a gradient are not those of the recording");
   } else if (!(rest <= tolerance() * size) || !(loss_rest <= tolerance() * loss_size)) {
-    give_up(graph,
-            fmt::format(
-                "it gives other gradients (by {:.1e} of them) or another loss (by {:.1e} of it)",
-                rest / size,
-                loss_rest / loss_size));
+    give_up(
+        graph,
+        fmt::format(
+            "the graph's gradients differ by {:.1e} and its loss by {:.1e}, relative to those of the pass "
+            "without a graph",
+            rest / size,
+            loss_rest / loss_size));
   } else {
     graph.state = Graph::State::ready;
     at::getDeviceAllocator(device_.type())->emptyCache();

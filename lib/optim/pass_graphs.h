@@ -30,11 +30,13 @@ struct RecordablePass {
 /// A variant that decoder and prior have.
 inline constexpr const char* kSelfConditioned = "conditioned on the network's own estimate";
 
-/// The graphs of a part. What a pass reads besides its inputs (weights, buffers, gradients) has to stay where it is, or forget() follows.
+/// The graphs of a part. What a pass uses besides its inputs (weights, buffers, gradients) must stay at the same address. After a move,
+/// the caller has to call forget().
 class PassGraphs {
  public:
-  /// Makes the pass from these inputs: adds to the gradients. @param is_recorded: it must not wait, nor look at the clock of the device
-  /// @return [] its loss, detached
+  /// Runs the pass on these inputs and adds to the gradients. @param is_recorded the pass is being recorded, so the work must neither
+  /// wait for the device nor measure its time
+  /// @return [] the loss of the pass, detached
   using Work = std::function<at::Tensor(const Tensors& inputs, bool is_recorded)>;
 
   /// @param part_name in messages, empty where the run has one part @param gradients has to outlive this
@@ -47,23 +49,30 @@ class PassGraphs {
   PassGraphs(const PassGraphs&) = delete;
   PassGraphs& operator=(const PassGraphs&) = delete;
 
-  /// Nothing is recorded any more: to be called when what a pass reads may have moved.
+  /// Runs work that is not recorded. If memory runs out while graphs hold some, those of all parts on the device are given up, and the work
+  /// runs again.
+  at::Tensor run_without(const Tensors& inputs, const Work& work);
+
+  /// Discards all graphs. The owner calls this when something that a pass uses may have moved in memory.
   void forget();
 
   /// Why a device has no graphs; none if it has.
   static std::optional<std::string> fault_of(const at::Device& device);
 
-  /// Makes the pass by its graph. @param factor of the loss, which the work has from elsewhere
-  /// @return [] the loss; undefined if the pass has no graph that can be used: run() does it then
+  /// Runs the pass by its graph. @param factor of the loss; the work multiplies by this factor itself, here it only tells passes apart
+  /// @return [] the loss; undefined if the pass has no usable graph, and run() has to be called instead
   at::Tensor replay(const RecordablePass& pass, double factor);
-  /// Makes the pass without a graph, and works towards one. The first passes of a kind make what is made once (choices of algorithms,
-  /// workspaces); then one is recorded as well, and the next is checked.
+  /// Runs the pass without a graph, and prepares one. The first passes of a kind do what is needed only once (choosing algorithms,
+  /// allocating workspaces). A later pass is also recorded, and the pass after that checks the graph.
   at::Tensor run(const RecordablePass& pass, double factor, const Work& work);
 
  private:
   struct Key;
   struct Graph;
   class Before;
+  class Living;
+
+  static Living& living();
 
   Key key_of(const RecordablePass& pass, double factor) const;
   Graph* find(const RecordablePass& pass, double factor) const;
@@ -71,9 +80,11 @@ class PassGraphs {
   void record(Graph& graph, const Tensors& inputs, const Work& work);
   at::Tensor replay(const Graph& graph, const Tensors& inputs);
   at::Tensor check(Graph& graph, const Tensors& inputs, const Work& work);
-  at::Tensor run_without(const Tensors& inputs, const Work& work);
+  /// @param beside freed before the work runs again
+  at::Tensor run_without(const Tensors& inputs, const Work& work, Tensors& beside);
+  bool hold_memory() const;
   void give_up(Graph& graph, const std::string& reason);
-  void stop_recording();
+  void stop_recording(const std::string& reason);
   void make_room();
   std::string text_of(const Graph& graph) const;
 

@@ -49,7 +49,7 @@ ModelPlan plan_parts(const std::shared_ptr<ClipModel>& model, const ClipTrainCon
   return plan_one_part(model, TrainClipConfig::kKind, std::move(part));
 }
 
-/// With what follows the ends of all texts, which no token before it sees, so that texts of many lengths have few shapes.
+/// Pads the texts with zeros, so that texts of many lengths have few shapes. No token of a text sees the padding that follows the text.
 at::Tensor padded(const at::Tensor& tokens, int64_t context_length) {
   constexpr int64_t kStep = 16;
   const int64_t length = tokens.size(1);

@@ -29,7 +29,8 @@ struct JointLoss {
   /// [] float32 of the features of all samples, [N, ...] float32; the same on all ranks. Parameters
   /// that it uses besides, a temperature, get their gradient too.
   std::function<at::Tensor(const at::Tensor& features)> loss_of;
-  /// Of a single batch, which may be recorded: its tensors, and the loss of others like them. Without it nothing is recorded.
+  /// For a single batch, whose pass may be recorded: `pass` has the tensors of the batch, and `given` makes the loss of other tensors of
+  /// the same shapes. Without `given`, nothing is recorded.
   RecordablePass pass = {};
   std::function<JointLoss(const Tensors& inputs)> given = nullptr;
 };

@@ -80,15 +80,17 @@ at::Tensor TrainedPart::run_pass(const PassSettings& settings,
                                  const RecordablePass& pass,
                                  double factor,
                                  const PassWork& work) {
-  if (!graphs || pass.inputs.empty()) return work(settings, pass.inputs);
-  const at::Tensor replayed =
-      timed(settings.step_times, StepPhase::kForward, [&] { return graphs->replay(pass, factor); });
-  if (replayed.defined()) return replayed;
-  return graphs->run(pass, factor, [&](const Tensors& inputs, bool is_recorded) {
+  if (!graphs) return work(settings, pass.inputs);
+  const auto plain = [&](const Tensors& inputs, bool is_recorded) {
     PassSettings own = settings;
     if (is_recorded) own.step_times = nullptr;
     return work(own, inputs);
-  });
+  };
+  if (pass.inputs.empty()) return graphs->run_without(pass.inputs, plain);
+  const at::Tensor replayed =
+      timed(settings.step_times, StepPhase::kForward, [&] { return graphs->replay(pass, factor); });
+  if (replayed.defined()) return replayed;
+  return graphs->run(pass, factor, plain);
 }
 
 /// Forward and backward pass of one chunk. @return [] its loss times `factor`, detached

@@ -152,9 +152,9 @@ struct TrainedPart {
                                  int64_t batch,
                                  double weight,
                                  const PrepareChunk& prepare);
-  /// One pass, by a graph where there is one. @param pass without inputs: it cannot be recorded
-  /// @param factor of the loss, which the work has from elsewhere
-  /// @param work makes it from these inputs, and adds to the gradients @return [] what the work returns, a loss
+  /// Runs one pass, by its graph if there is one. @param pass if it has no inputs, the pass cannot be recorded
+  /// @param factor of the loss; the work multiplies by this factor itself, here it only tells passes apart
+  /// @param work runs the pass on the given inputs and adds to the gradients @return [] the loss that the work returns
   using PassWork = std::function<at::Tensor(const PassSettings& settings, const Tensors& inputs)>;
   at::Tensor run_pass(const PassSettings& settings,
                       const RecordablePass& pass,

@@ -81,7 +81,7 @@ void record_work(RecordedWork work);
 
 /// Hands memory to a stream, as if it were new.
 void adopt_memory(void* device_memory, c10::Stream stream);
-/// Whether it was taken while the graph of this number was recorded; 0: none was.
+/// The number of the graph that was being recorded when this memory was taken; 0: none was.
 uint64_t graph_of_memory(void* device_memory);
 /// The graph that is being recorded on this thread's current stream; 0: none.
 uint64_t recorded_graph();

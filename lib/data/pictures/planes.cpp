@@ -103,7 +103,7 @@ void write_planes(const Image& image, uint8_t* out) {
 }
 
 at::Tensor floats_from_bytes(const at::Tensor& bytes) {
-  // By a tensor: LibTorch multiplies by the reciprocal of a number of the host, which rounds otherwise.
+  // The divisor is a tensor: with a number from the host, LibTorch multiplies by the reciprocal, which rounds differently.
   const at::Tensor floats = bytes.to(at::kFloat);
   return floats.div_(at::full({}, 255.0, floats.options()));
 }

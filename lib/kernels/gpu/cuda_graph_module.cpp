@@ -10,7 +10,7 @@
 namespace dalle2 {
 namespace {
 
-/// Goes on where something fails.
+/// Runs a step and ignores its exception. @return whether the step succeeded
 template <class Step>
 bool attempt(const Step& step) {
   try {
@@ -38,8 +38,8 @@ class CudaGraph final : public DeviceGraph {
   void replay() override { graph_.replay(); }
 
  private:
-  /// LibTorch leaves its allocators in the middle of a recording that has failed: they would go on to take the graph's memory, and would
-  /// not use other memory again. (Its default generator stays there too. No draw uses that one.)
+  /// When a recording fails, LibTorch leaves its allocators in recording mode. They would keep allocating from the graph's memory, and
+  /// never use other memory again. (The default generator also stays in this mode, but no draw uses that generator.)
   template <class Step>
   void undone_if_it_throws(const Step& step) {
     try {

@@ -18,8 +18,8 @@ class DeviceGraph {
   /// From here on, work on the current stream is recorded instead of done. The stream must not be the device's default stream.
   /// @throws c10::Error
   virtual void begin_capture() = 0;
-  /// Ends the recording, also one in which work has thrown.
-  /// @throws c10::Error if something between the two calls could not be recorded; the device is as before then
+  /// Ends the recording, even if the recorded work threw an exception.
+  /// @throws c10::Error if something between the two calls could not be recorded; the device is then in the same state as before
   virtual void end_capture() = 0;
   /// Starts the recorded work on the current stream.
   virtual void replay() = 0;
