@@ -123,18 +123,25 @@ struct WideConvolution {
 };
 
 /// A map [B, H, W, channels] in tiles of 4x4 pixels, numbered over all samples; `channels` is a multiple of
-/// kTileChannels.
+/// kTileChannels. In line t of tiles, pixel k lies at step * (4 t + k) - top, or - left. `step` divides both sides.
 struct TileMap {
   int64_t height, width, channels;
+  int64_t step = 1, top = 0, left = 0;
 };
 inline constexpr int64_t kTileChannels = 16;
 
-/// Between maps of one type and their tiles in float32. What belongs to tiles `first` to `last` is 36 times
-/// [last - first, channels], each `step` after the one before.
+/// Between maps of one type and their tiles in float32. What belongs to tiles `first` to `last` is, for each place of a
+/// tile, [last - first, channels]; places are `step` apart.
 template <class T>
 struct WinogradMaps {
-  void (*tiles_of_pixels)(
-      const TileMap& map, int64_t first, int64_t last, int64_t step, const T* x, float* v);
+  /// @param row the numbers from a tile to the next, at least the map's channels
+  void (*tiles_of_pixels)(const TileMap& map,
+                          int64_t first,
+                          int64_t last,
+                          int64_t step,
+                          int64_t row,
+                          const T* x,
+                          float* v);
   /// Of `width` channels, those of m, of the map's. @param bias [width] or null
   void (*pixels_of_tiles)(const TileMap& map,
                           int64_t first,
@@ -148,23 +155,40 @@ struct WinogradMaps {
       const TileMap& map, int64_t first, int64_t last, int64_t step, const T* dy, float* z);
 };
 
-/// The other parts of a 3x3 convolution by tiles.
+/// Where the weights of a channel lie, in numbers: from a filter to the next, to the first tap, from a row of taps to the
+/// next, and from a column to the next.
+struct FilterTaps {
+  int64_t filter, first, row, column;
+};
+
+/// The other parts of a convolution by tiles.
 struct Winograd {
-  /// [out, 3, 3, in] -> [36, in, out], of the channels `first` to `last` of `in`
-  void (*tiles_of_weights)(
-      int64_t first, int64_t last, int64_t out, int64_t in, const float* w, float* u);
-  /// [out, 3, 3, in] -> [36, out, width], flipped, of the channels `first` to `last` of `out` and the first `width`
-  /// of `in`
-  void (*tiles_of_flipped_weights)(int64_t first,
-                                   int64_t last,
-                                   int64_t out,
-                                   int64_t in,
-                                   int64_t width,
-                                   const float* w,
-                                   float* u);
-  /// [36, out, in] -> [out, 3, 3, in], of the channels `first` to `last` of `out`
-  void (*weights_of_tiles)(
-      int64_t first, int64_t last, int64_t out, int64_t in, const float* u, float* w);
+  int64_t places;  ///< of a tile
+  /// Filters -> [places, in, out], of the channels `first` to `last` of `in`
+  void (*tiles_of_weights)(const FilterTaps& taps,
+                           int64_t first,
+                           int64_t last,
+                           int64_t out,
+                           int64_t in,
+                           const float* w,
+                           float* u);
+  /// Filters -> [places, out, width], of the filters `first` to `last` of `out` and the first `width` channels
+  void (*tiles_of_filters)(const FilterTaps& taps,
+                           int64_t first,
+                           int64_t last,
+                           int64_t out,
+                           int64_t width,
+                           const float* w,
+                           float* u);
+  /// [places, out, row] -> `in` channels of filters, of the filters `first` to `last` of `out`
+  void (*weights_of_tiles)(const FilterTaps& taps,
+                           int64_t first,
+                           int64_t last,
+                           int64_t out,
+                           int64_t in,
+                           int64_t row,
+                           const float* u,
+                           float* w);
   /// m = v u: [tiles, in] [in, out] -> [tiles, out]
   void (*product)(int64_t tiles, int64_t in, int64_t out, const float* v, const float* u, float* m);
   /// u += z^T v: [tiles, out] [tiles, in] -> [out, in]. Rows of z are z_row apart.
@@ -250,9 +274,12 @@ struct Table {
   Unfold<float> unfold_float;
   Unfold<Half> unfold_half;
   WideConvolution wide_convolution;
-  WinogradMaps<float> winograd_maps_float;
-  WinogradMaps<Half> winograd_maps_half;
-  Winograd winograd;
+  WinogradMaps<float> winograd3_maps_float;  ///< of filters with 3x3 taps
+  WinogradMaps<Half> winograd3_maps_half;
+  Winograd winograd3;
+  WinogradMaps<float> winograd2_maps_float;  ///< with 2x2 taps
+  WinogradMaps<Half> winograd2_maps_half;
+  Winograd winograd2;
   FlatUpdate flat_update;
   LinearAttention<float> linear_attention_float;
   LinearAttention<Half> linear_attention_half;

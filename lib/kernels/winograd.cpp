@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "kernels/loops.h"
 
@@ -18,63 +19,112 @@ const T* values_of(const at::Tensor& t) {
 
 /// Calls `work(loops of maps like this, an element)`.
 template <class Work>
-void with_maps_like(const at::Tensor& map, const Work& work) {
+void with_maps_like(const at::Tensor& map, int64_t taps, const Work& work) {
   const loops::Table& table = loops::best();
   if (map.scalar_type() == at::kFloat) {
-    work(table.winograd_maps_float, float{});
+    work(taps == 3 ? table.winograd3_maps_float : table.winograd2_maps_float, float{});
   } else {
-    work(table.winograd_maps_half, loops::Half{});
+    work(taps == 3 ? table.winograd3_maps_half : table.winograd2_maps_half, loops::Half{});
   }
 }
 
-/// 3x3 convolutions of channels-last maps, in tiles of 4x4 pixels. There are two loop orders. Each keeps its inner
-/// block in the second-level cache: a block of tiles with all weights, or a block of channels with all tiles.
+/// A map and which of its pixels are in the tiles.
+loops::TileMap tile_map(const at::Tensor& map,
+                        int64_t step = 1,
+                        int64_t top = 0,
+                        int64_t left = 0) {
+  return {map.size(2), map.size(3), map.size(1), step, top, left};
+}
+
+/// Maps that are read into tiles, their channels side by side, and the taps of the filters of each.
+struct Sources {
+  std::vector<loops::TileMap> maps;
+  std::vector<loops::FilterTaps> taps;
+
+  int64_t channels() const { return maps.front().channels * static_cast<int64_t>(maps.size()); }
+};
+
+/// `count` of the channels that are made, from `first` on; rows `begin` to `end` of those that are read.
+struct WeightPart {
+  int64_t first, count, begin, end;
+};
+
+/// Sums of products over tiles of 4x4 pixels. There are two loop orders. Each keeps its inner block in the second-level
+/// cache: a block of tiles with all weights, or a block of channels with all tiles.
 class Tiles {
  public:
-  /// @param weight [out, in, 3, 3], channels last
-  Tiles(const at::Tensor& map, const at::Tensor& weight)
-      : batch_(map.size(0)),
-        height_(map.size(2)),
-        width_(map.size(3)),
-        tiles_(winograd_tiles(map)),
-        in_(weight.size(1)),
-        out_(weight.size(0)),
-        weight_(weight) {}
+  /// @param taps of the filters in a line, 2 or 3 @param in, out channels of a tile
+  Tiles(int64_t taps, int64_t tiles, int64_t in, int64_t out)
+      : loop_(taps == 3 ? loops::best().winograd3 : loops::best().winograd2),
+        taps_(taps),
+        places_(loop_.places),
+        tiles_(tiles),
+        in_(in),
+        out_(out) {}
 
-  at::Tensor forward(const at::Tensor& x, const at::Tensor& bias) const {
-    const float* const w = weight_.const_data_ptr<float>();
-    return multiplied(x, out_, bias, [&](const WeightPart& part, float* u) {
-      loop_.tiles_of_weights(part.begin, part.end, part.count, in_, w + part.first * 9 * in_, u);
+  /// The sums over the sources of filters that make a channel each: those of a convolution.
+  void convolve(const at::Tensor& x,
+                const Sources& from,
+                const at::Tensor& weight,
+                const loops::TileMap& to,
+                const at::Tensor& bias,
+                at::Tensor& y) const {
+    const float* const w = weight.const_data_ptr<float>();
+    const int64_t channels = from.maps.front().channels;
+    multiply(x, from, out_, to, bias, y, [&](const WeightPart& part, float* u) {
+      for (size_t i = 0; i < from.taps.size(); ++i) {
+        const int64_t before = static_cast<int64_t>(i) * channels;
+        const int64_t begin = std::max<int64_t>(part.begin - before, 0);
+        const int64_t end = std::min(part.end - before, channels);
+        if (begin >= end) continue;
+        loop_.tiles_of_weights(from.taps[i],
+                               begin,
+                               end,
+                               part.count,
+                               in_,
+                               w + part.first * from.taps[i].filter,
+                               u + before * part.count);
+      }
     });
   }
 
-  at::Tensor pixel_gradient(const at::Tensor& dy) const {
-    const float* const w = weight_.const_data_ptr<float>();
-    return multiplied(dy, in_, {}, [&](const WeightPart& part, float* u) {
-      loop_.tiles_of_flipped_weights(
-          part.begin, part.end, out_, in_, part.count, w + part.first, u);
+  /// The sums over the filters: those of the gradient of a convolution at its pixels. @param from one map
+  void spread(const at::Tensor& dy,
+              const Sources& from,
+              const at::Tensor& weight,
+              const loops::TileMap& to,
+              const at::Tensor& bias,
+              at::Tensor& dx) const {
+    const float* const w = weight.const_data_ptr<float>();
+    multiply(dy, from, in_, to, bias, dx, [&](const WeightPart& part, float* u) {
+      loop_.tiles_of_filters(
+          from.taps.front(), part.begin, part.end, out_, part.count, w + part.first, u);
     });
   }
 
-  at::Tensor weight_gradient(const at::Tensor& x, const at::Tensor& dy) const {
-    at::Tensor weight = at::empty_like(weight_);
+  /// The gradient of convolve() at the weight.
+  void weight_gradient(const at::Tensor& x,
+                       const Sources& from,
+                       const at::Tensor& dy,
+                       at::Tensor& weight) const {
+    const loops::TileMap map_of_dy = tile_map(dy);
     float* const to = weight.mutable_data_ptr<float>();
     const bool all_tiles = takes_all_tiles(in_ + out_, out_);
     const int64_t block = all_tiles ? tiles_ : tiles_of_block(in_ + out_);
     const at::Tensor v = room(block, in_), z = room(block, out_);
-    const at::Tensor u = all_tiles ? at::Tensor() : at::zeros({36 * out_ * in_}, at::kFloat);
+    const at::Tensor u = all_tiles ? at::Tensor() : at::zeros({places_ * out_ * in_}, at::kFloat);
     float* const to_v = v.mutable_data_ptr<float>();
     float* const to_z = z.mutable_data_ptr<float>();
     const int64_t v_step = v.size(1), z_step = z.size(1);
     for (int64_t first = 0; first < tiles_; first += block) {
       const int64_t count = std::min(block, tiles_ - first);
-      with_maps_like(x, [&](const auto& maps, auto element) {
-        const auto* const from = values_of<decltype(element)>(x);
-        const auto* const from_dy = values_of<decltype(element)>(dy);
+      with_maps_like(x, taps_, [&](const auto& maps, auto element) {
+        const auto* const pixels = values_of<decltype(element)>(x);
+        const auto* const gradients = values_of<decltype(element)>(dy);
         each_tile(first, count, in_ + out_, [&](int64_t begin, int64_t end) {
-          maps.tiles_of_pixels(map_of(in_), begin, end, v_step, from, to_v + (begin - first) * in_);
+          read(maps, from, begin, end, v_step, pixels, to_v + (begin - first) * in_);
           maps.tiles_of_gradients(
-              map_of(out_), begin, end, z_step, from_dy, to_z + (begin - first) * out_);
+              map_of_dy, begin, end, z_step, gradients, to_z + (begin - first) * out_);
         });
       });
       if (all_tiles) break;
@@ -89,57 +139,83 @@ class Tiles {
       });
     }
     if (!all_tiles) {
-      at::parallel_for(0, out_, grain(kTransform * in_), [&](int64_t begin, int64_t end) {
-        loop_.weights_of_tiles(begin, end, out_, in_, u.const_data_ptr<float>(), to);
+      at::parallel_for(0, out_, grain(transform() * in_), [&](int64_t begin, int64_t end) {
+        weights_of(from, begin, end, out_, u.const_data_ptr<float>(), to);
       });
-      return weight;
+      return;
     }
-    each_block(
-        out_, channels_of_block(in_, out_), 36 * tiles_ * in_, [&](int64_t first, int64_t count) {
-          const at::Tensor own = at::zeros({36 * count * in_}, at::kFloat);
-          float* const sums = own.mutable_data_ptr<float>();
-          for (int64_t place = 0; place < 36; ++place) {
-            loop_.gradient(tiles_,
-                           count,
-                           out_,
-                           in_,
-                           to_z + place * z_step + first,
-                           to_v + place * v_step,
-                           sums + place * count * in_);
-          }
-          loop_.weights_of_tiles(0, count, count, in_, sums, to + first * 9 * in_);
-        });
-    return weight;
+    each_block(out_,
+               channels_of_block(in_, out_),
+               places_ * tiles_ * in_,
+               [&](int64_t first, int64_t count) {
+                 const at::Tensor own = at::zeros({places_ * count * in_}, at::kFloat);
+                 float* const sums = own.mutable_data_ptr<float>();
+                 for (int64_t place = 0; place < places_; ++place) {
+                   loop_.gradient(tiles_,
+                                  count,
+                                  out_,
+                                  in_,
+                                  to_z + place * z_step + first,
+                                  to_v + place * v_step,
+                                  sums + place * count * in_);
+                 }
+                 weights_of(from, 0, count, count, sums, to + first * from.taps.front().filter);
+               });
   }
 
  private:
-  /// `count` of the channels that are made, from `first` on; rows `begin` to `end` of those that are read.
-  struct WeightPart {
-    int64_t first, count, begin, end;
-  };
-
-  /// A map of `out` channels. `weights(part, u)` makes rows of u [36, channels of x, part.count].
-  template <class Weights>
-  at::Tensor multiplied(const at::Tensor& x,
-                        int64_t out,
-                        const at::Tensor& bias,
-                        const Weights& weights) const {
-    at::Tensor y =
-        at::empty({batch_, out, height_, width_}, x.options(), at::MemoryFormat::ChannelsLast);
-    const float* const add = bias.defined() ? bias.const_data_ptr<float>() : nullptr;
-    with_maps_like(x, [&](const auto& maps, auto element) {
-      using T = decltype(element);
-      T* const to = static_cast<T*>(y.mutable_data_ptr());
-      if (takes_all_tiles(x.size(1), out)) {
-        multiply_all_tiles(maps, values_of<T>(x), x.size(1), out, add, weights, to);
-      } else {
-        multiply_blocks_of_tiles(maps, values_of<T>(x), x.size(1), out, add, weights, to);
-      }
-    });
-    return y;
+  /// The tiles of all sources, side by side.
+  template <class T>
+  static void read(const loops::WinogradMaps<T>& maps,
+                   const Sources& from,
+                   int64_t first,
+                   int64_t last,
+                   int64_t step,
+                   const T* x,
+                   float* v) {
+    for (size_t i = 0; i < from.maps.size(); ++i) {
+      const loops::TileMap& map = from.maps[i];
+      maps.tiles_of_pixels(
+          map, first, last, step, from.channels(), x, v + static_cast<int64_t>(i) * map.channels);
+    }
   }
 
-  /// m = v u at each of the 36 places. @param v, m of room() @param u [36, in, out]
+  /// Filters `first` to `last` of the weight's gradient. @param u [places, out, in]
+  void weights_of(const Sources& from,
+                  int64_t first,
+                  int64_t last,
+                  int64_t out,
+                  const float* u,
+                  float* w) const {
+    const int64_t channels = from.maps.front().channels;
+    for (size_t i = 0; i < from.taps.size(); ++i) {
+      loop_.weights_of_tiles(
+          from.taps[i], first, last, out, channels, in_, u + static_cast<int64_t>(i) * channels, w);
+    }
+  }
+
+  /// `made` channels of y. `weights(part, u)` makes rows of u [places, channels of the sources, part.count].
+  template <class Weights>
+  void multiply(const at::Tensor& x,
+                const Sources& from,
+                int64_t made,
+                const loops::TileMap& to,
+                const at::Tensor& bias,
+                at::Tensor& y,
+                const Weights& weights) const {
+    const float* const add = bias.defined() ? bias.const_data_ptr<float>() : nullptr;
+    with_maps_like(x, taps_, [&](const auto& maps, auto element) {
+      using T = decltype(element);
+      T* const values = static_cast<T*>(y.mutable_data_ptr());
+      if (takes_all_tiles(from.channels(), made)) {
+        multiply_all_tiles(maps, values_of<T>(x), from, made, to, add, weights, values);
+      } else {
+        multiply_blocks_of_tiles(maps, values_of<T>(x), from, made, to, add, weights, values);
+      }
+    });
+  }
+
+  /// m = v u at each of the places. @param v, m of room() @param u [places, in, out]
   void multiply_places(int64_t tiles,
                        int64_t in,
                        int64_t out,
@@ -149,7 +225,7 @@ class Tiles {
     const float* const from = v.const_data_ptr<float>();
     const float* const with = u.const_data_ptr<float>();
     float* const to = m.mutable_data_ptr<float>();
-    for (int64_t place = 0; place < 36; ++place) {
+    for (int64_t place = 0; place < places_; ++place) {
       loop_.product(tiles,
                     in,
                     out,
@@ -162,68 +238,72 @@ class Tiles {
   /// Each thread has channels of its own, and computes them for all tiles.
   template <class T, class Weights>
   void multiply_all_tiles(const loops::WinogradMaps<T>& maps,
-                          const T* from,
-                          int64_t in,
+                          const T* x,
+                          const Sources& from,
                           int64_t out,
+                          const loops::TileMap& to,
                           const float* bias,
                           const Weights& weights,
-                          T* to) const {
+                          T* y) const {
+    const int64_t in = from.channels();
     const at::Tensor v = room(tiles_, in);
     float* const to_v = v.mutable_data_ptr<float>();
     const int64_t v_step = v.size(1);
     each_tile(0, tiles_, in, [&](int64_t begin, int64_t end) {
-      maps.tiles_of_pixels(map_of(in), begin, end, v_step, from, to_v + begin * in);
+      read(maps, from, begin, end, v_step, x, to_v + begin * in);
     });
     each_block(
-        out, channels_of_block(in, out), 36 * tiles_ * in, [&](int64_t first, int64_t count) {
-          const at::Tensor u = at::empty({36 * in * count}, at::kFloat), m = room(tiles_, count);
+        out, channels_of_block(in, out), places_ * tiles_ * in, [&](int64_t first, int64_t count) {
+          const at::Tensor u = at::empty({places_ * in * count}, at::kFloat),
+                           m = room(tiles_, count);
           float* const to_u = u.mutable_data_ptr<float>();
           float* const to_m = m.mutable_data_ptr<float>();
-          weights({first, count, 0, in}, to_u);
+          weights(WeightPart{first, count, 0, in}, to_u);
           multiply_places(tiles_, in, count, v, u, m);
-          maps.pixels_of_tiles(map_of(out),
+          maps.pixels_of_tiles(to,
                                0,
                                tiles_,
                                m.size(1),
                                count,
                                to_m,
                                bias == nullptr ? nullptr : bias + first,
-                               to + first);
+                               y + first);
         });
   }
 
   /// Each thread has tiles of its own, which stay in its cache from the first pixel to the last.
   template <class T, class Weights>
   void multiply_blocks_of_tiles(const loops::WinogradMaps<T>& maps,
-                                const T* from,
-                                int64_t in,
+                                const T* x,
+                                const Sources& from,
                                 int64_t out,
+                                const loops::TileMap& to,
                                 const float* bias,
                                 const Weights& weights,
-                                T* to) const {
-    const at::Tensor u = at::empty({36 * in * out}, at::kFloat);
+                                T* y) const {
+    const int64_t in = from.channels();
+    const at::Tensor u = at::empty({places_ * in * out}, at::kFloat);
     float* const to_u = u.mutable_data_ptr<float>();
     const int64_t units = in / loops::kTileChannels;
     at::parallel_for(
-        0, units, grain(kTransform * loops::kTileChannels * out), [&](int64_t begin, int64_t end) {
-          weights({0, out, begin * loops::kTileChannels, end * loops::kTileChannels}, to_u);
+        0, units, grain(transform() * loops::kTileChannels * out), [&](int64_t begin, int64_t end) {
+          weights(WeightPart{0, out, begin * loops::kTileChannels, end * loops::kTileChannels},
+                  to_u);
         });
     const int64_t tiles = tiles_of_block(in + out, at::get_num_threads());
     const int64_t blocks = (tiles_ + tiles - 1) / tiles;
-    at::parallel_for(0, blocks, grain(36 * tiles * in * out), [&](int64_t begin, int64_t end) {
+    at::parallel_for(0, blocks, grain(places_ * tiles * in * out), [&](int64_t begin, int64_t end) {
       const at::Tensor v = room(tiles, in), m = room(tiles, out);
       float* const to_v = v.mutable_data_ptr<float>();
       float* const to_m = m.mutable_data_ptr<float>();
       for (int64_t first = begin * tiles; first < std::min(end * tiles, tiles_); first += tiles) {
         const int64_t last = std::min(first + tiles, tiles_);
-        maps.tiles_of_pixels(map_of(in), first, last, v.size(1), from, to_v);
+        read(maps, from, first, last, v.size(1), x, to_v);
         multiply_places(last - first, in, out, v, u, m);
-        maps.pixels_of_tiles(map_of(out), first, last, m.size(1), out, to_m, bias, to);
+        maps.pixels_of_tiles(to, first, last, m.size(1), out, to_m, bias, y);
       }
     });
   }
-
-  loops::TileMap map_of(int64_t channels) const { return {height_, width_, channels}; }
 
   /// If their numbers are few, those of the weights many, and there are channels for all threads.
   /// @param channels of the tiles @param made channels that threads divide
@@ -236,9 +316,9 @@ class Tiles {
   /// In blocks of nearly equal size, as many for each thread. No bit depends on their size. @param channels of both
   /// sides @param threads that each take blocks
   int64_t tiles_of_block(int64_t channels, int64_t threads = 1) const {
-    constexpr int64_t kNumbers = (1 << 20) / (36 * sizeof(float)), kFewest = 64,
-                      kFewestOfThread = 12;
-    const int64_t largest = std::max(kFewest, kNumbers / channels);
+    constexpr int64_t kBytes = 1 << 20, kFewest = 64, kFewestOfThread = 12;
+    const int64_t numbers = kBytes / (places_ * static_cast<int64_t>(sizeof(float)));
+    const int64_t largest = std::max(kFewest, numbers / channels);
     const int64_t rounds = (tiles_ + largest * threads - 1) / (largest * threads);
     const int64_t blocks = rounds * threads;
     return std::min(std::max((tiles_ + blocks - 1) / blocks, kFewestOfThread), tiles_);
@@ -253,13 +333,13 @@ class Tiles {
     return std::clamp(most / kUnit * kUnit, kUnit, 4 * kUnit);
   }
 
-  /// [36, numbers of a place]: a little more than needed, so that places do not share lines of the cache
-  static at::Tensor room(int64_t tiles, int64_t channels) {
-    return at::empty({36, tiles * channels + loops::kTileChannels}, at::kFloat);
+  /// [places, numbers of a place]: a little more than needed, so that places do not share lines of the cache
+  at::Tensor room(int64_t tiles, int64_t channels) const {
+    return at::empty({places_, tiles * channels + loops::kTileChannels}, at::kFloat);
   }
 
-  /// As many products take as long as the 36 numbers of a pixel or weight.
-  static constexpr int64_t kTransform = 16 * 36;
+  /// As many products take as long as the numbers of a pixel or weight.
+  int64_t transform() const { return 16 * places_; }
 
   /// How many items of so much work a thread takes at least: waking one costs as much as some ten microseconds of work.
   static int64_t grain(int64_t products_of_item) {
@@ -269,12 +349,12 @@ class Tiles {
 
   /// @param channels that are transformed
   template <class Work>
-  static void each_tile(int64_t first, int64_t count, int64_t channels, const Work& work) {
-    at::parallel_for(first, first + count, grain(kTransform * channels), work);
+  void each_tile(int64_t first, int64_t count, int64_t channels, const Work& work) const {
+    at::parallel_for(first, first + count, grain(transform() * channels), work);
   }
   template <class Work>
-  static void each_place(int64_t products, const Work& work) {
-    at::parallel_for(0, 36, grain(products), [&](int64_t begin, int64_t end) {
+  void each_place(int64_t products, const Work& work) const {
+    at::parallel_for(0, places_, grain(products), [&](int64_t begin, int64_t end) {
       for (int64_t place = begin; place < end; ++place) work(place);
     });
   }
@@ -289,10 +369,45 @@ class Tiles {
     });
   }
 
-  const loops::Winograd& loop_ = loops::best().winograd;
-  int64_t batch_, height_, width_, tiles_, in_, out_;
-  at::Tensor weight_;
+  const loops::Winograd& loop_;
+  int64_t taps_, places_, tiles_, in_, out_;
 };
+
+at::Tensor map_like(const at::Tensor& x, int64_t channels, int64_t height, int64_t width) {
+  return at::empty(
+      {x.size(0), channels, height, width}, x.options(), at::MemoryFormat::ChannelsLast);
+}
+
+/// The 3x3 taps of filters [out, 3, 3, in], from the first or from the last on.
+loops::FilterTaps taps_of(const at::Tensor& weight, bool flipped) {
+  const int64_t in = weight.size(1), sign = flipped ? -1 : 1;
+  return {9 * in, flipped ? 8 * in : 0, sign * 3 * in, sign * in};
+}
+
+Tiles tiles_of(const at::Tensor& map, const at::Tensor& weight) {
+  return {3, winograd_tiles(map), weight.size(1), weight.size(0)};
+}
+
+// A 4x4 convolution with a stride of 2 is the sum of four with 2x2 taps, of every second pixel of every second row each:
+// the phases (p, q) with taps (p + 2 t, q + 2 s). Tile pixel k is row 2 k + p - 1.
+constexpr int64_t kPhases = 2, kTaps = 4;
+
+Sources phases_of(const at::Tensor& x, const at::Tensor& weight) {
+  const int64_t in = weight.size(1);
+  Sources found;
+  for (int64_t p = 0; p < kPhases; ++p) {
+    for (int64_t q = 0; q < kPhases; ++q) {
+      found.maps.push_back(tile_map(x, kPhases, 1 - p, 1 - q));
+      found.taps.push_back(
+          {kTaps * kTaps * in, (p * kTaps + q) * in, kPhases * kTaps * in, kPhases * in});
+    }
+  }
+  return found;
+}
+
+Tiles halving_tiles(const at::Tensor& x, const at::Tensor& weight) {
+  return {2, winograd_halving_tiles(x), kPhases * kPhases * weight.size(1), weight.size(0)};
+}
 
 }  // namespace
 
@@ -303,17 +418,64 @@ int64_t winograd_tiles(const at::Tensor& map) {
 at::Tensor winograd_convolution(const at::Tensor& x,
                                 const at::Tensor& weight,
                                 const at::Tensor& bias) {
-  return Tiles(x, weight).forward(x, bias);
+  at::Tensor y = map_like(x, weight.size(0), x.size(2), x.size(3));
+  const Sources from{{tile_map(x, 1, 1, 1)}, {taps_of(weight, false)}};
+  tiles_of(x, weight).convolve(x, from, weight, tile_map(y), bias, y);
+  return y;
 }
 
 at::Tensor winograd_pixel_gradient(const at::Tensor& dy, const at::Tensor& weight) {
-  return Tiles(dy, weight).pixel_gradient(dy);
+  at::Tensor dx = map_like(dy, weight.size(1), dy.size(2), dy.size(3));
+  const Sources from{{tile_map(dy, 1, 1, 1)}, {taps_of(weight, true)}};
+  tiles_of(dy, weight).spread(dy, from, weight, tile_map(dx), {}, dx);
+  return dx;
 }
 
 at::Tensor winograd_weight_gradient(const at::Tensor& x,
                                     const at::Tensor& dy,
                                     const at::Tensor& weight) {
-  return Tiles(x, weight).weight_gradient(x, dy);
+  at::Tensor found = at::empty_like(weight);
+  const Sources from{{tile_map(x, 1, 1, 1)}, {taps_of(weight, false)}};
+  tiles_of(x, weight).weight_gradient(x, from, dy, found);
+  return found;
+}
+
+int64_t winograd_halving_tiles(const at::Tensor& x) {
+  return x.size(0) * ((x.size(2) / 2 + 3) / 4) * ((x.size(3) / 2 + 3) / 4);
+}
+
+at::Tensor winograd_halving(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+  at::Tensor y = map_like(x, weight.size(0), x.size(2) / 2, x.size(3) / 2);
+  halving_tiles(x, weight).convolve(x, phases_of(x, weight), weight, tile_map(y), bias, y);
+  return y;
+}
+
+at::Tensor winograd_doubling(const at::Tensor& y,
+                             const at::Tensor& weight,
+                             const at::Tensor& bias) {
+  const int64_t in = weight.size(1);
+  at::Tensor x = map_like(y, in, y.size(2) * 2, y.size(3) * 2);
+  const Tiles tiles(2, winograd_tiles(y), in, weight.size(0));
+  for (int64_t p = 0; p < kPhases; ++p) {
+    for (int64_t q = 0; q < kPhases; ++q) {
+      // Row 2 k + 1 - p is made of the rows k - p and k - p + 1 of y.
+      const Sources from{{tile_map(y, 1, p, q)},
+                         {{kTaps * kTaps * in,
+                           ((kPhases + p) * kTaps + kPhases + q) * in,
+                           -kPhases * kTaps * in,
+                           -kPhases * in}}};
+      tiles.spread(y, from, weight, tile_map(x, kPhases, p - 1, q - 1), bias, x);
+    }
+  }
+  return x;
+}
+
+at::Tensor winograd_halving_weight_gradient(const at::Tensor& x,
+                                            const at::Tensor& dy,
+                                            const at::Tensor& weight) {
+  at::Tensor found = at::empty_like(weight);
+  halving_tiles(x, weight).weight_gradient(x, phases_of(x, weight), dy, found);
+  return found;
 }
 
 }  // namespace dalle2

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Bodies of the loops of winograd.cpp, for loops_body.h: 3x3 convolutions by 36 instead of 144 products for a
-// square of 4x4 pixels (Lavin and Gray 2015). The interpolation points 0, +-3/4, +-3/2 round half as much as the
-// usual 0, +-1, +-2 (Barabasz et al. 2018): twice the error of the plain sum.
+// Bodies of the loops of winograd.cpp, for loops_body.h: convolutions with 3x3 taps by 36 instead of 144 products for a
+// square of 4x4 pixels, and those with 2x2 taps by 25 instead of 64 (Lavin and Gray 2015). The interpolation points 0,
+// +-3/4, +-3/2 round half as much as the usual 0, +-1, +-2 (Barabasz et al. 2018): twice the error of the plain sum. Three
+// taps need a sixth point, at infinity.
 #include <cstdint>
 
 #include "kernels/loops.h"
@@ -14,11 +15,17 @@ constexpr float kA2 = kA * kA, kB2 = kB * kB, kA3 = kA2 * kA, kB3 = kB2 * kB;
 constexpr float kOf0 = 1.0f / (kA2 * kB2);
 constexpr float kOfA = 1.0f / (2.0f * kA2 * (kA2 - kB2)), kOfB = 1.0f / (2.0f * kB2 * (kB2 - kA2));
 
-/// Of six pixels in a line. Elements of `to` and `from` are `step` apart.
-template <class V>
+/// Numbers of a line and of a square of four pixels.
+template <int Taps>
+inline constexpr int kPoints = Taps + 3;
+template <int Taps>
+inline constexpr int kPlaces = kPoints<Taps>* kPoints<Taps>;
+
+/// Of as many pixels in a line as there are points. Elements of `to` and `from` are `step` apart.
+template <int Taps, class V>
 inline void of_pixels(const V* from, int step, V* to, int to_step) {
   const V d0 = from[0], d1 = from[step], d2 = from[2 * step];
-  const V d3 = from[3 * step], d4 = from[4 * step], d5 = from[5 * step];
+  const V d3 = from[3 * step], d4 = from[4 * step];
   const V even_a = d4 - kB2 * d2, odd_a = kA * (d3 - kB2 * d1);
   const V even_b = d4 - kA2 * d2, odd_b = kB * (d3 - kA2 * d1);
   to[0] = (kA2 * kB2) * d0 - (kA2 + kB2) * d2 + d4;
@@ -26,46 +33,63 @@ inline void of_pixels(const V* from, int step, V* to, int to_step) {
   to[2 * to_step] = even_a - odd_a;
   to[3 * to_step] = even_b + odd_b;
   to[4 * to_step] = even_b - odd_b;
-  to[5 * to_step] = (kA2 * kB2) * d1 - (kA2 + kB2) * d3 + d5;
+  if constexpr (Taps == 3) {
+    to[5 * to_step] = (kA2 * kB2) * d1 - (kA2 + kB2) * d3 + from[5 * step];
+  }
 }
 
-/// Of three weights in a line.
-template <class V>
+/// Of the weights in a line.
+template <int Taps, class V>
 inline void of_weights(const V* from, int step, V* to, int to_step) {
-  const V g0 = from[0], g1 = from[step], g2 = from[2 * step];
-  const V even_a = kOfA * g0 + (kOfA * kA2) * g2, odd_a = (kOfA * kA) * g1;
-  const V even_b = kOfB * g0 + (kOfB * kB2) * g2, odd_b = (kOfB * kB) * g1;
+  const V g0 = from[0], g1 = from[step];
+  V even_a, even_b;
+  if constexpr (Taps == 3) {
+    const V g2 = from[2 * step];
+    even_a = kOfA * g0 + (kOfA * kA2) * g2;
+    even_b = kOfB * g0 + (kOfB * kB2) * g2;
+    to[5 * to_step] = g2;
+  } else {
+    even_a = kOfA * g0;
+    even_b = kOfB * g0;
+  }
+  const V odd_a = (kOfA * kA) * g1, odd_b = (kOfB * kB) * g1;
   to[0] = kOf0 * g0;
   to[to_step] = even_a + odd_a;
   to[2 * to_step] = even_a - odd_a;
   to[3 * to_step] = even_b + odd_b;
   to[4 * to_step] = even_b - odd_b;
-  to[5 * to_step] = g2;
 }
 
 /// The transpose of of_weights().
-template <class V>
+template <int Taps, class V>
 inline void to_weights(const V* from, int step, V* to, int to_step) {
   const V sum_a = from[step] + from[2 * step], difference_a = from[step] - from[2 * step];
   const V sum_b = from[3 * step] + from[4 * step], difference_b = from[3 * step] - from[4 * step];
   to[0] = kOf0 * from[0] + kOfA * sum_a + kOfB * sum_b;
   to[to_step] = (kOfA * kA) * difference_a + (kOfB * kB) * difference_b;
-  to[2 * to_step] = (kOfA * kA2) * sum_a + (kOfB * kB2) * sum_b + from[5 * step];
+  if constexpr (Taps == 3) {
+    to[2 * to_step] = (kOfA * kA2) * sum_a + (kOfB * kB2) * sum_b + from[5 * step];
+  }
 }
 
-/// Four pixels in a line of what the six products are.
-template <class V>
+/// Four pixels in a line of what the products are.
+template <int Taps, class V>
 inline void to_pixels(const V* from, int step, V* to, int to_step) {
   const V sum_a = from[step] + from[2 * step], difference_a = from[step] - from[2 * step];
   const V sum_b = from[3 * step] + from[4 * step], difference_b = from[3 * step] - from[4 * step];
   to[0] = from[0] + sum_a + sum_b;
   to[to_step] = kA * difference_a + kB * difference_b;
   to[2 * to_step] = kA2 * sum_a + kB2 * sum_b;
-  to[3 * to_step] = kA3 * difference_a + kB3 * difference_b + from[5 * step];
+  const V last = kA3 * difference_a + kB3 * difference_b;
+  if constexpr (Taps == 3) {
+    to[3 * to_step] = last + from[5 * step];
+  } else {
+    to[3 * to_step] = last;
+  }
 }
 
 /// The transpose of to_pixels().
-template <class V>
+template <int Taps, class V>
 inline void of_gradients(const V* from, int step, V* to, int to_step) {
   const V y0 = from[0], y1 = from[step], y2 = from[2 * step], y3 = from[3 * step];
   const V even_a = y0 + kA2 * y2, odd_a = kA * y1 + kA3 * y3;
@@ -75,83 +99,98 @@ inline void of_gradients(const V* from, int step, V* to, int to_step) {
   to[2 * to_step] = even_a - odd_a;
   to[3 * to_step] = even_b + odd_b;
   to[4 * to_step] = even_b - odd_b;
-  to[5 * to_step] = y3;
+  if constexpr (Taps == 3) to[5 * to_step] = y3;
 }
 
-/// Reads a square of `Side` pixels at (y, x), zero outside of the map, of each kLanes channels; `transform` works
-/// on a line, which makes 36 numbers of the square. They go to out + place * step_of_place + tile * channels.
-template <int Side, class T, class Transform>
+/// Tiles in a line of pixels of a map.
+inline int64_t tiles_in(int64_t pixels, int64_t step) {
+  return (pixels / step + 3) / 4;
+}
+
+/// Reads a square of `Side` pixels of each tile, zero outside of the map, of kLanes channels each; `transform` works on a
+/// line, which makes Points * Points numbers of the square. They go to out + place * step_of_place + tile * row.
+template <int Side, int Points, class T, class Transform>
 inline void transform_tiles(const TileMap& s,
                             int64_t first,
                             int64_t last,
-                            int64_t offset,
                             const T* map,
                             int64_t step_of_place,
+                            int64_t row,
                             float* out,
                             const Transform& transform) {
-  const int64_t c = s.channels, across = (s.width + 3) / 4, down = (s.height + 3) / 4;
+  const int64_t c = s.channels, across = tiles_in(s.width, s.step),
+                down = tiles_in(s.height, s.step);
+  const int64_t reach = (Side - 1) * s.step;
   for (int64_t tile = first; tile < last; ++tile) {
     const int64_t sample = tile / (across * down);
-    const int64_t y = tile / across % down * 4 - offset, x = tile % across * 4 - offset;
+    const int64_t y = tile / across % down * 4 * s.step - s.top,
+                  x = tile % across * 4 * s.step - s.left;
     const T* const from = map + ((sample * s.height + y) * s.width + x) * c;
-    const bool inside = y >= 0 && x >= 0 && y + Side <= s.height && x + Side <= s.width;
-    float* const to = out + (tile - first) * c;
+    const bool inside = y >= 0 && x >= 0 && y + reach < s.height && x + reach < s.width;
+    float* const to = out + (tile - first) * row;
     for (int64_t i = 0; i < c; i += kLanes) {
-      Vector pixels[Side * Side], half[6 * Side], whole[36];
+      Vector pixels[Side * Side], half[Points * Side], whole[Points * Points];
       if (inside) {
         for (int ky = 0; ky < Side; ++ky) {
           for (int kx = 0; kx < Side; ++kx) {
-            pixels[ky * Side + kx] = load_vector(from + (ky * s.width + kx) * c + i);
+            pixels[ky * Side + kx] = load_vector(from + (ky * s.width + kx) * s.step * c + i);
           }
         }
       } else {
         for (int ky = 0; ky < Side; ++ky) {
           for (int kx = 0; kx < Side; ++kx) {
-            const bool in = y + ky >= 0 && y + ky < s.height && x + kx >= 0 && x + kx < s.width;
+            const int64_t at_y = y + ky * s.step, at_x = x + kx * s.step;
+            const bool in = at_y >= 0 && at_y < s.height && at_x >= 0 && at_x < s.width;
             pixels[ky * Side + kx] =
-                in ? load_vector(from + (ky * s.width + kx) * c + i) : Vector{};
+                in ? load_vector(from + (ky * s.width + kx) * s.step * c + i) : Vector{};
           }
         }
       }
       for (int kx = 0; kx < Side; ++kx) transform(pixels + kx, Side, half + kx, Side);
-      for (int ky = 0; ky < 6; ++ky) transform(half + ky * Side, 1, whole + ky * 6, 1);
-      for (int place = 0; place < 36; ++place)
+      for (int ky = 0; ky < Points; ++ky) transform(half + ky * Side, 1, whole + ky * Points, 1);
+      for (int place = 0; place < Points * Points; ++place)
         store_vector(to + place * step_of_place + i, whole[place]);
     }
   }
 }
 
-template <class T>
-void tiles_of_pixels(
-    const TileMap& s, int64_t first, int64_t last, int64_t step_of_place, const T* x, float* v) {
-  transform_tiles<6>(s,
-                     first,
-                     last,
-                     1,
-                     x,
-                     step_of_place,
-                     v,
-                     [](const Vector* from, int step, Vector* to, int to_step) {
-                       of_pixels(from, step, to, to_step);
-                     });
+template <int Taps, class T>
+void tiles_of_pixels(const TileMap& s,
+                     int64_t first,
+                     int64_t last,
+                     int64_t step_of_place,
+                     int64_t row,
+                     const T* x,
+                     float* v) {
+  constexpr int kSide = kPoints<Taps>;
+  transform_tiles<kSide, kSide>(s,
+                                first,
+                                last,
+                                x,
+                                step_of_place,
+                                row,
+                                v,
+                                [](const Vector* from, int step, Vector* to, int to_step) {
+                                  of_pixels<Taps>(from, step, to, to_step);
+                                });
 }
 
-template <class T>
+template <int Taps, class T>
 void tiles_of_gradients(
     const TileMap& s, int64_t first, int64_t last, int64_t step_of_place, const T* dy, float* z) {
-  transform_tiles<4>(s,
-                     first,
-                     last,
-                     0,
-                     dy,
-                     step_of_place,
-                     z,
-                     [](const Vector* from, int step, Vector* to, int to_step) {
-                       of_gradients(from, step, to, to_step);
-                     });
+  transform_tiles<4, kPoints<Taps>>(s,
+                                    first,
+                                    last,
+                                    dy,
+                                    step_of_place,
+                                    s.channels,
+                                    z,
+                                    [](const Vector* from, int step, Vector* to, int to_step) {
+                                      of_gradients<Taps>(from, step, to, to_step);
+                                    });
 }
 
-template <class T>
+template <int Taps, class T>
 void pixels_of_tiles(const TileMap& s,
                      int64_t first,
                      int64_t last,
@@ -160,36 +199,47 @@ void pixels_of_tiles(const TileMap& s,
                      const float* m,
                      const float* bias,
                      T* y) {
-  const int64_t c = s.channels, across = (s.width + 3) / 4, down = (s.height + 3) / 4;
+  constexpr int kSide = kPoints<Taps>;
+  const int64_t c = s.channels, across = tiles_in(s.width, s.step),
+                down = tiles_in(s.height, s.step);
   for (int64_t tile = first; tile < last; ++tile) {
     const int64_t sample = tile / (across * down);
-    const int64_t row = tile / across % down * 4, column = tile % across * 4;
-    const int64_t rows = s.height - row < 4 ? s.height - row : 4;
-    const int64_t columns = s.width - column < 4 ? s.width - column : 4;
+    const int64_t row = tile / across % down * 4 * s.step - s.top,
+                  column = tile % across * 4 * s.step - s.left;
+    const int64_t rows_left = (s.height - row + s.step - 1) / s.step,
+                  rows = rows_left < 4 ? rows_left : 4;
+    const int64_t columns_left = (s.width - column + s.step - 1) / s.step;
+    const int64_t columns = columns_left < 4 ? columns_left : 4;
     T* const to = y + ((sample * s.height + row) * s.width + column) * c;
     const float* const from = m + (tile - first) * width;
     for (int64_t i = 0; i < width; i += kLanes) {
-      Vector whole[36], half[24], pixels[16];
-      for (int place = 0; place < 36; ++place)
+      Vector whole[kPlaces<Taps>], half[4 * kSide], pixels[16];
+      for (int place = 0; place < kPlaces<Taps>; ++place)
         whole[place] = load_vector(from + place * step_of_place + i);
-      for (int kx = 0; kx < 6; ++kx) to_pixels(whole + kx, 6, half + kx, 6);
-      for (int ky = 0; ky < 4; ++ky) to_pixels(half + ky * 6, 1, pixels + ky * 4, 1);
+      for (int kx = 0; kx < kSide; ++kx) to_pixels<Taps>(whole + kx, kSide, half + kx, kSide);
+      for (int ky = 0; ky < 4; ++ky) to_pixels<Taps>(half + ky * kSide, 1, pixels + ky * 4, 1);
       const Vector add = bias != nullptr ? load_vector(bias + i) : Vector{};
       for (int64_t ky = 0; ky < rows; ++ky) {
         for (int64_t kx = 0; kx < columns; ++kx) {
-          store_vector(to + (ky * s.width + kx) * c + i, pixels[ky * 4 + kx] + add);
+          store_vector(to + (ky * s.width + kx) * s.step * c + i, pixels[ky * 4 + kx] + add);
         }
       }
     }
   }
 }
 
-inline void weights_at(const float* w, int64_t in, bool flipped, Vector* whole) {
-  Vector g[9], half[18];
-  for (int place = 0; place < 9; ++place)
-    g[place] = load_vector(w + (flipped ? 8 - place : place) * in);
-  for (int kx = 0; kx < 3; ++kx) of_weights(g + kx, 3, half + kx, 3);
-  for (int ky = 0; ky < 6; ++ky) of_weights(half + ky * 3, 1, whole + ky * 6, 1);
+/// The numbers of the taps of a filter, kLanes channels from `w` on.
+template <int Taps>
+inline void weights_at(const float* w, const FilterTaps& taps, Vector* whole) {
+  Vector g[Taps * Taps], half[kPoints<Taps> * Taps];
+  for (int ky = 0; ky < Taps; ++ky) {
+    for (int kx = 0; kx < Taps; ++kx) {
+      g[ky * Taps + kx] = load_vector(w + taps.first + ky * taps.row + kx * taps.column);
+    }
+  }
+  for (int kx = 0; kx < Taps; ++kx) of_weights<Taps>(g + kx, Taps, half + kx, Taps);
+  for (int ky = 0; ky < kPoints<Taps>; ++ky)
+    of_weights<Taps>(half + ky * Taps, 1, whole + ky * kPoints<Taps>, 1);
 }
 
 /// The rows of a square become its columns, by halves, quarters, ... of it.
@@ -212,18 +262,25 @@ inline void turn(Vector* rows) {
   }
 }
 
-// Sixteen by sixteen (kLanes) at a time, turned: [out, 3, 3, in] -> [36, in, out].
-void tiles_of_weights(
-    int64_t first, int64_t last, int64_t out, int64_t in, const float* w, float* u) {
+// Sixteen by sixteen (kLanes) at a time, turned: filters [out] of channels [in] -> [places, in, out].
+template <int Taps>
+void tiles_of_weights(const FilterTaps& taps,
+                      int64_t first,
+                      int64_t last,
+                      int64_t out,
+                      int64_t in,
+                      const float* w,
+                      float* u) {
   for (int64_t i = first; i < last; i += kLanes) {
     for (int64_t o = 0; o < out; o += kLanes) {
-      float block[36][kLanes][kLanes];
+      float block[kPlaces<Taps>][kLanes][kLanes];
       for (int64_t row = 0; row < kLanes; ++row) {
-        Vector whole[36];
-        weights_at(w + (o + row) * 9 * in + i, in, false, whole);
-        for (int place = 0; place < 36; ++place) store_vector(block[place][row], whole[place]);
+        Vector whole[kPlaces<Taps>];
+        weights_at<Taps>(w + (o + row) * taps.filter + i, taps, whole);
+        for (int place = 0; place < kPlaces<Taps>; ++place)
+          store_vector(block[place][row], whole[place]);
       }
-      for (int place = 0; place < 36; ++place) {
+      for (int place = 0; place < kPlaces<Taps>; ++place) {
         float* const to = u + (place * in + i) * out + o;
         Vector rows[kLanes];
         for (int64_t row = 0; row < kLanes; ++row) rows[row] = load_vector(block[place][row]);
@@ -236,31 +293,49 @@ void tiles_of_weights(
   }
 }
 
-// [out, 3, 3, in] -> [36, out, width], turned by half a circle: for the gradient of the pixels.
-void tiles_of_flipped_weights(
-    int64_t first, int64_t last, int64_t out, int64_t in, int64_t width, const float* w, float* u) {
+// Filters [out] of channels [width] -> [places, out, width]: for the gradient of the pixels.
+template <int Taps>
+void tiles_of_filters(const FilterTaps& taps,
+                      int64_t first,
+                      int64_t last,
+                      int64_t out,
+                      int64_t width,
+                      const float* w,
+                      float* u) {
   for (int64_t o = first; o < last; ++o) {
     for (int64_t i = 0; i < width; i += kLanes) {
-      Vector whole[36];
-      weights_at(w + o * 9 * in + i, in, true, whole);
-      for (int place = 0; place < 36; ++place) {
+      Vector whole[kPlaces<Taps>];
+      weights_at<Taps>(w + o * taps.filter + i, taps, whole);
+      for (int place = 0; place < kPlaces<Taps>; ++place) {
         store_vector(u + (place * out + o) * width + i, whole[place]);
       }
     }
   }
 }
 
-// [36, out, in] -> [out, 3, 3, in]
-void weights_of_tiles(
-    int64_t first, int64_t last, int64_t out, int64_t in, const float* u, float* w) {
+// [places, out, row], of which the first `in` of a row -> filters [out] of channels [in]
+template <int Taps>
+void weights_of_tiles(const FilterTaps& taps,
+                      int64_t first,
+                      int64_t last,
+                      int64_t out,
+                      int64_t in,
+                      int64_t row,
+                      const float* u,
+                      float* w) {
+  constexpr int kSide = kPoints<Taps>;
   for (int64_t o = first; o < last; ++o) {
     for (int64_t i = 0; i < in; i += kLanes) {
-      Vector whole[36], half[18], g[9];
-      for (int place = 0; place < 36; ++place)
-        whole[place] = load_vector(u + (place * out + o) * in + i);
-      for (int kx = 0; kx < 6; ++kx) to_weights(whole + kx, 6, half + kx, 6);
-      for (int ky = 0; ky < 3; ++ky) to_weights(half + ky * 6, 1, g + ky * 3, 1);
-      for (int place = 0; place < 9; ++place) store_vector(w + (o * 9 + place) * in + i, g[place]);
+      Vector whole[kPlaces<Taps>], half[Taps * kSide], g[Taps * Taps];
+      for (int place = 0; place < kPlaces<Taps>; ++place)
+        whole[place] = load_vector(u + (place * out + o) * row + i);
+      for (int kx = 0; kx < kSide; ++kx) to_weights<Taps>(whole + kx, kSide, half + kx, kSide);
+      for (int ky = 0; ky < Taps; ++ky) to_weights<Taps>(half + ky * kSide, 1, g + ky * Taps, 1);
+      float* const to = w + o * taps.filter + taps.first + i;
+      for (int ky = 0; ky < Taps; ++ky) {
+        for (int kx = 0; kx < Taps; ++kx)
+          store_vector(to + ky * taps.row + kx * taps.column, g[ky * Taps + kx]);
+      }
     }
   }
 }

@@ -22,12 +22,31 @@ struct ConvolutionCase {
   ConvolutionAlgorithm algorithm;
   int64_t batch, in, out, height, width, kernel;
   bool channels_last;
+  bool transposed = false;
+
+  int64_t stride() const { return algorithm == ConvolutionAlgorithm::kHalving ? 2 : 1; }
+  int64_t padding() const { return (kernel - 1) / 2; }
 };
+
+bool goes_by_tiles(const ConvolutionCase& c) {
+  return c.algorithm == ConvolutionAlgorithm::kWinograd ||
+         c.algorithm == ConvolutionAlgorithm::kHalving;
+}
+
+at::Tensor ours(const ConvolutionCase& c, const ConvolutionInputs& in) {
+  return c.transposed ? transposed_convolution(in, c.stride(), c.padding())
+                      : convolution(in, c.stride(), c.padding());
+}
+
+at::Tensor by_aten(const ConvolutionCase& c, const ConvolutionInputs& in) {
+  return c.transposed ? at::conv_transpose2d(in.x, in.weight, in.bias, c.stride(), c.padding())
+                      : at::conv2d(in.x, in.weight, in.bias, c.stride(), c.padding());
+}
 
 /// Whether this processor has the loops of this algorithm. Others take ATen's convolution.
 bool has_loops_for(const ConvolutionCase& c) {
   const loops::FastShapes& fast = loops::best().fast_shapes;
-  if (c.algorithm == ConvolutionAlgorithm::kWinograd) return fast.channels_per_tile > 0;
+  if (goes_by_tiles(c)) return fast.channels_per_tile > 0;
   return c.algorithm != ConvolutionAlgorithm::kWide || c.kernel >= fast.narrowest_kernel;
 }
 
@@ -40,16 +59,17 @@ ConvolutionInputs drawn_convolution(const ConvolutionCase& c, at::ScalarType dty
   };
   ConvolutionInputs inputs;
   inputs.x = leaf(at::randn({c.batch, c.in, c.height, c.width}).contiguous(format));
-  inputs.weight = leaf(at::randn({c.out, c.in, c.kernel, c.kernel}).contiguous(format));
+  const int64_t filters = c.transposed ? c.in : c.out, channels = c.transposed ? c.out : c.in;
+  inputs.weight = leaf(at::randn({filters, channels, c.kernel, c.kernel}).contiguous(format));
   if (bias) inputs.bias = leaf(at::randn({c.out}));
   return inputs;
 }
 
 /// y and the gradients of x, weight and bias.
-std::vector<at::Tensor> values_and_gradients(const ConvolutionInputs& in, bool plain) {
-  const int64_t padding = in.weight.size(2) / 2;
-  const at::Tensor y =
-      plain ? at::conv2d(in.x, in.weight, in.bias, 1, padding) : convolution(in, 1, padding);
+std::vector<at::Tensor> values_and_gradients(const ConvolutionCase& c,
+                                             const ConvolutionInputs& in,
+                                             bool plain) {
+  const at::Tensor y = plain ? by_aten(c, in) : ours(c, in);
   torch::manual_seed(6);
   const at::Tensor dy = at::randn(y.sizes()).to(y.scalar_type());
   std::vector<at::Tensor> leaves = {in.x, in.weight};
@@ -63,7 +83,7 @@ double relative_difference(const at::Tensor& a, const at::Tensor& b) {
   return ((a.to(at::kDouble) - b).norm() / b.norm()).item<double>();
 }
 
-// Sides that no tile divides, and one that does; more output maps than a tile of them, and fewer.
+// Sides that no tile divides, and one that does; more output maps than a tile of them, and fewer; few tiles for their weights, and many.
 const std::vector<ConvolutionCase> kCases = {
     {ConvolutionAlgorithm::kTokens, 2, 24, 40, 5, 3, 1, true},
     {ConvolutionAlgorithm::kUnfolded, 2, 24, 40, 5, 3, 3, true},
@@ -71,6 +91,14 @@ const std::vector<ConvolutionCase> kCases = {
     {ConvolutionAlgorithm::kWinograd, 2, 32, 48, 21, 18, 3, true},
     {ConvolutionAlgorithm::kWinograd, 1, 16, 96, 32, 32, 3, true},
     {ConvolutionAlgorithm::kWinograd, 3, 80, 16, 17, 70, 3, true},
+    {ConvolutionAlgorithm::kHalving, 2, 32, 48, 22, 18, 4, true},
+    {ConvolutionAlgorithm::kHalving, 1, 16, 96, 32, 32, 4, true},
+    {ConvolutionAlgorithm::kHalving, 3, 80, 16, 34, 70, 4, true},
+    {ConvolutionAlgorithm::kHalving, 2, 32, 64, 32, 28, 4, true},
+    {ConvolutionAlgorithm::kHalving, 2, 48, 32, 11, 9, 4, true, /*transposed=*/true},
+    {ConvolutionAlgorithm::kHalving, 2, 96, 96, 15, 13, 4, true, /*transposed=*/true},
+    {ConvolutionAlgorithm::kHalving, 1, 96, 16, 16, 16, 4, true, /*transposed=*/true},
+    {ConvolutionAlgorithm::kHalving, 3, 16, 80, 17, 35, 4, true, /*transposed=*/true},
     {ConvolutionAlgorithm::kWide, 2, 3, 6, 19, 37, 15, false},
     {ConvolutionAlgorithm::kWide, 2, 6, 4, 40, 64, 7, false},
     {ConvolutionAlgorithm::kWide, 1, 1, 9, 5, 33, 3, false},
@@ -81,9 +109,10 @@ TEST_CASE("each algorithm of a convolution gives at::conv2d and its gradients, i
     for (const bool bias : {true, false}) {
       const ConvolutionInputs given = drawn_convolution(c, at::kFloat, bias);
       CAPTURE(static_cast<int>(c.algorithm), c.in, c.out, c.height, c.width, c.kernel, bias);
-      if (has_loops_for(c)) CHECK(algorithm_for(given, 1, c.kernel / 2) == c.algorithm);
-      const auto found = values_and_gradients(given, false);
-      const auto expected = values_and_gradients(drawn_convolution(c, at::kDouble, bias), true);
+      if (has_loops_for(c) && !c.transposed)
+        CHECK(algorithm_for(given, c.stride(), c.padding()) == c.algorithm);
+      const auto found = values_and_gradients(c, given, false);
+      const auto expected = values_and_gradients(c, drawn_convolution(c, at::kDouble, bias), true);
       REQUIRE(found.size() == expected.size());
       for (size_t i = 0; i < found.size(); ++i) {
         CAPTURE(i);
@@ -101,10 +130,10 @@ TEST_CASE(
     CAPTURE(static_cast<int>(c.algorithm));
     at::autocast::set_autocast_enabled(at::kCPU, true);
     at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
-    const auto found = values_and_gradients(given, false);
+    const auto found = values_and_gradients(c, given, false);
     at::autocast::set_autocast_enabled(at::kCPU, false);
     at::autocast::clear_cache();
-    const auto expected = values_and_gradients(drawn_convolution(c, at::kDouble, true), true);
+    const auto expected = values_and_gradients(c, drawn_convolution(c, at::kDouble, true), true);
     CHECK(found[0].scalar_type() == at::kBFloat16);
     for (size_t i = 0; i < found.size(); ++i) {
       CAPTURE(i);
@@ -117,16 +146,17 @@ TEST_CASE(
 
 TEST_CASE("tiles of bfloat16 maps are those of the same numbers in float32, rounded at the end") {
   for (const ConvolutionCase& c : kCases) {
-    if (c.algorithm != ConvolutionAlgorithm::kWinograd || !has_loops_for(c)) continue;
+    if (!goes_by_tiles(c) || c.transposed || !has_loops_for(c)) continue;
     torch::manual_seed(6);
-    const auto map = [&](int64_t channels) {
-      at::Tensor t = at::randn({c.batch, channels, c.height, c.width}).to(at::kBFloat16);
+    const auto map = [&](int64_t channels, int64_t of) {
+      at::Tensor t = at::randn({c.batch, channels, c.height / of, c.width / of}).to(at::kBFloat16);
       t[0][1][2][3] = std::numeric_limits<float>::quiet_NaN();
-      t[0][0][c.height - 1][0] = std::numeric_limits<float>::infinity();
+      t[0][0][c.height / of - 1][0] = std::numeric_limits<float>::infinity();
       return t.contiguous(at::MemoryFormat::ChannelsLast);
     };
-    const at::Tensor x = map(c.in), dy = map(c.out), bias = at::randn({c.out});
-    const at::Tensor w = at::randn({c.out, c.in, 3, 3}).contiguous(at::MemoryFormat::ChannelsLast);
+    const at::Tensor x = map(c.in, 1), dy = map(c.out, c.stride()), bias = at::randn({c.out});
+    const at::Tensor w =
+        at::randn({c.out, c.in, c.kernel, c.kernel}).contiguous(at::MemoryFormat::ChannelsLast);
     // The compiler may fuse other products with sums: a last bit of float32, which rarely changes one of bfloat16.
     const auto check = [](const at::Tensor& found, const at::Tensor& in_float, double step) {
       const at::Tensor expected = in_float.to(found.scalar_type());
@@ -141,6 +171,14 @@ TEST_CASE("tiles of bfloat16 maps are those of the same numbers in float32, roun
       }
     };
     constexpr double kStep = 0x1p-7;  // of bfloat16
+    if (c.algorithm == ConvolutionAlgorithm::kHalving) {
+      check(winograd_halving(x, w, bias), winograd_halving(x.to(at::kFloat), w, bias), kStep);
+      check(winograd_doubling(dy, w, {}), winograd_doubling(dy.to(at::kFloat), w, {}), kStep);
+      check(winograd_halving_weight_gradient(x, dy, w),
+            winograd_halving_weight_gradient(x.to(at::kFloat), dy.to(at::kFloat), w),
+            1e-5);
+      continue;
+    }
     check(winograd_convolution(x, w, bias), winograd_convolution(x.to(at::kFloat), w, bias), kStep);
     check(winograd_pixel_gradient(dy, w), winograd_pixel_gradient(dy.to(at::kFloat), w), kStep);
     check(winograd_weight_gradient(x, dy, w),
@@ -192,14 +230,12 @@ TEST_CASE("threads change no bit of a convolution") {
   for (const ConvolutionCase& c : kCases) {
     CAPTURE(static_cast<int>(c.algorithm));
     // Products of LibTorch split their sums by threads.
-    if (c.algorithm != ConvolutionAlgorithm::kWinograd &&
-        c.algorithm != ConvolutionAlgorithm::kWide)
-      continue;
+    if (!goes_by_tiles(c) && c.algorithm != ConvolutionAlgorithm::kWide) continue;
     if (!has_loops_for(c)) continue;
     ConvolutionInputs given = drawn_convolution(c, at::kFloat, false);
     if (c.algorithm == ConvolutionAlgorithm::kWide) given.x = given.x.detach();
     const auto gradients = [&] {
-      const at::Tensor y = convolution(given, 1, c.kernel / 2);
+      const at::Tensor y = ours(c, given);
       std::vector<at::Tensor> inputs = {given.weight};
       if (given.x.requires_grad()) inputs.push_back(given.x);
       std::vector<at::Tensor> found = torch::autograd::grad({y.sin().sum()}, inputs);
@@ -234,6 +270,17 @@ TEST_CASE("other convolutions are at::conv2d") {
                       1) == ConvolutionAlgorithm::kPlain);
   const at::Tensor y = convolution({x, w, {}}, 2, 1);
   CHECK(at::equal(y, at::conv2d(x, w, {}, 2, 1)));
+  const at::Tensor halving = at::randn({32, 32, 4, 4});
+  CHECK((algorithm_for({x, halving, {}}, 2, 1) == ConvolutionAlgorithm::kHalving) == has_tiles);
+  CHECK(algorithm_for({x, halving, {}}, 2, 0) == ConvolutionAlgorithm::kPlain);
+  CHECK(algorithm_for({x, halving, {}}, 4, 1) == ConvolutionAlgorithm::kPlain);
+  CHECK(algorithm_for({x.narrow(2, 0, 31).contiguous(at::MemoryFormat::ChannelsLast), halving, {}},
+                      2,
+                      1) == ConvolutionAlgorithm::kPlain);
+  CHECK(algorithm_for({x, at::randn({24, 32, 4, 4}), {}}, 2, 1) == ConvolutionAlgorithm::kPlain);
+  const at::Tensor twice = at::randn({32, 24, 4, 4});
+  CHECK(at::equal(transposed_convolution({x, twice, {}}, 2, 1),
+                  at::conv_transpose2d(x, twice, {}, 2, 1)));
 }
 
 TEST_CASE("second derivatives of a convolution are those of at::conv2d") {
@@ -241,8 +288,7 @@ TEST_CASE("second derivatives of a convolution are those of at::conv2d") {
     CAPTURE(static_cast<int>(c.algorithm));
     const auto second = [&](at::ScalarType dtype, bool plain) {
       const ConvolutionInputs in = drawn_convolution(c, dtype, true);
-      const at::Tensor y = plain ? at::conv2d(in.x, in.weight, in.bias, 1, c.kernel / 2)
-                                 : convolution(in, 1, c.kernel / 2);
+      const at::Tensor y = plain ? by_aten(c, in) : ours(c, in);
       // As a gradient penalty: of the norm of the gradient at the pixels.
       const auto first =
           torch::autograd::grad({y.sin().sum()}, {in.x}, {}, true, /*create_graph=*/true);

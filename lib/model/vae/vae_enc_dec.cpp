@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "kernels/convolution.h"
 #include "model/attention.h"
 
 namespace dalle2 {
@@ -63,7 +64,9 @@ VaeResnetImpl::VaeResnetImpl(const VaeConfig& config) {
         std::make_shared<torch::nn::ConvTranspose2dImpl>(
             torch::nn::ConvTranspose2dOptions(width, before, 4).stride(2).padding(1)));
     encoders.push_back(activated(down, [halve](const at::Tensor& x) { return halve->forward(x); }));
-    from_end.push_back(activated(up, [twice](const at::Tensor& x) { return twice->forward(x); }));
+    from_end.push_back(activated(up, [twice](const at::Tensor& x) {
+      return transposed_convolution({x, twice->weight, twice->bias}, 2, 1);
+    }));
     const bool attends =
         !config.is_muse() && of_layer(config.encdec_use_attn, layer, config.layers, false);
     const auto attention = [&] {
