@@ -19,10 +19,11 @@
 namespace dalle2 {
 namespace {
 
-constexpr int64_t kPassesWithout =
-    3;                               // before one is recorded, as LibTorch's own recordings have it
-constexpr int64_t kMostGraphs = 16;  // each keeps the memory of its inputs
-constexpr size_t kMostKeys = 64;     // of passes with a graph and without
+constexpr int64_t kPassesWithout = 3;  // before a recording, as in LibTorch's own
+constexpr int64_t kMostGraphs = 16;    // each keeps the memory of its inputs
+constexpr size_t kMostKeys = 64;       // of passes with a graph and without
+constexpr const char* kWithoutGraphs =
+    "The results are the same. Where the GPU waits for the host, steps take longer.";
 /// The largest relative difference allowed between a pass with and without a graph, for the gradients and for the loss. Atomic additions
 /// change the last bits; stale inputs change everything. A run with deterministic algorithms has no atomic additions.
 double tolerance() {
@@ -86,6 +87,8 @@ struct PassGraphs::Graph {
   at::Tensor loss;             ///< [] which it writes
   std::vector<bool> received;  ///< parameters that have a gradient after it
   std::shared_ptr<DeviceGraph> work;
+
+  bool is_recorded() const { return work != nullptr; }
 };
 
 /// All that there are in this process: parts share a device.
@@ -137,13 +140,24 @@ void PassGraphs::forget() {
   graphs_.clear();
 }
 
-std::optional<std::string> PassGraphs::fault_of(const at::Device& device) {
+std::optional<std::string> PassGraphs::fault_of(const at::Device& device, int64_t processes) {
+  std::string place = device.is_cpu() ? "on the CPU" : "on " + device.str();
+  std::string reason = "only GPUs have graphs";
   try {
-    if (graph_maker(device.type())) return std::nullopt;
+    if (graph_maker(device.type())) {
+      if (processes == 1) return std::nullopt;
+      place = "with several processes";
+      reason = "their gradients are sent while the backward pass runs";
+    }
   } catch (const ConfigError& error) {
-    return error.what();
+    reason = error.what();
   }
-  return "only GPUs have graphs";
+  return fmt::format("/train/cuda_graph has no effect {}: {}", place, reason);
+}
+
+/// Of messages.
+std::string PassGraphs::prefix() const {
+  return part_name_.empty() ? "" : part_name_ + ": ";
 }
 
 std::string PassGraphs::text_of(const Graph& graph) const {
@@ -151,9 +165,8 @@ std::string PassGraphs::text_of(const Graph& graph) const {
   for (const Key::Shape& shape : graph.key.shapes) {
     if (samples == 0 && !shape.sizes.empty()) samples = shape.sizes.front();
   }
-  return fmt::format("{}{}passes of {} samples{}{}",
-                     part_name_,
-                     part_name_.empty() ? "" : ": ",
+  return fmt::format("{}passes of {} samples{}{}",
+                     prefix(),
                      samples,
                      graph.key.variant.empty() ? "" : ", " + graph.key.variant,
                      has_any(graph.key.received) ? ", added to earlier gradients" : "");
@@ -170,20 +183,20 @@ PassGraphs::Key PassGraphs::key_of(const RecordablePass& pass, double factor) co
   return key;
 }
 
-PassGraphs::Graph* PassGraphs::find(const RecordablePass& pass, double factor) const {
-  const Key key = key_of(pass, factor);
+PassGraphs::Graph* PassGraphs::find(const Key& key) const {
   for (const auto& graph : graphs_) {
     if (graph->key == key) return graph.get();
   }
   return nullptr;
 }
 
-PassGraphs::Graph* PassGraphs::find_or_add(const RecordablePass& pass, double factor) {
-  if (Graph* const found = find(pass, factor)) return found;
+PassGraphs::Graph& PassGraphs::find_or_add(const RecordablePass& pass, double factor) {
+  Key key = key_of(pass, factor);
+  if (Graph* const found = find(key)) return *found;
   make_room();
   graphs_.push_back(std::make_unique<Graph>());
-  graphs_.back()->key = key_of(pass, factor);
-  return graphs_.back().get();
+  graphs_.back()->key = std::move(key);
+  return *graphs_.back();
 }
 
 /// Forgets the oldest entry that has no graph, since texts may have many shapes.
@@ -198,14 +211,14 @@ void PassGraphs::make_room() {
 }
 
 at::Tensor PassGraphs::replay(const RecordablePass& pass, double factor) {
-  const Graph* const graph = find(pass, factor);
+  const Graph* const graph = find(key_of(pass, factor));
   if (graph == nullptr || graph->state != Graph::State::ready) return {};
   return replay(*graph, pass.inputs);
 }
 
 at::Tensor PassGraphs::run(const RecordablePass& pass, double factor, const Work& work) {
   if (has_stopped_) return work(pass.inputs, /*is_recorded=*/false);
-  Graph& graph = *find_or_add(pass, factor);
+  Graph& graph = find_or_add(pass, factor);
   if (graph.state == Graph::State::unchecked) return check(graph, pass.inputs, work);
   // The graph is checked in the next pass, not in this one. A number from the host is frozen in the recording, and only a pass with
   // another number reveals this.
@@ -214,9 +227,13 @@ at::Tensor PassGraphs::run(const RecordablePass& pass, double factor, const Work
   return run_without(pass.inputs, work);
 }
 
+std::vector<std::unique_ptr<PassGraphs::Graph>>::const_iterator PassGraphs::first_recorded() const {
+  return std::find_if(
+      graphs_.begin(), graphs_.end(), [](const auto& each) { return each->is_recorded(); });
+}
+
 bool PassGraphs::hold_memory() const {
-  return std::any_of(
-      graphs_.begin(), graphs_.end(), [](const auto& each) { return each->work != nullptr; });
+  return first_recorded() != graphs_.end();
 }
 
 at::Tensor PassGraphs::run_without(const Tensors& inputs, const Work& work) {
@@ -247,11 +264,10 @@ void PassGraphs::stop_recording(const std::string& reason) {
   graphs_.clear();
   log_warning(
       "train",
-      "{}{}passes run without CUDA graphs from now on, to have their memory for others: {}\n  The "
-      "results are the same. Where the GPU waits for the host, steps take longer.",
-      part_name_,
-      part_name_.empty() ? "" : ": ",
-      reason);
+      "{}passes run without CUDA graphs from now on, to have their memory for others: {}\n  {}",
+      prefix(),
+      reason,
+      kWithoutGraphs);
 }
 
 void PassGraphs::give_up(Graph& graph, const std::string& reason) {
@@ -261,22 +277,17 @@ void PassGraphs::give_up(Graph& graph, const std::string& reason) {
   graph.loss.reset();
   at::getDeviceAllocator(device_.type())->emptyCache();
   log_warning(
-      "train",
-      "{}: run without a CUDA graph: {}\n  The results are the same. Where the GPU waits for the "
-      "host, steps take longer.",
-      text_of(graph),
-      reason);
+      "train", "{}: run without a CUDA graph: {}\n  {}", text_of(graph), reason, kWithoutGraphs);
 }
 
 void PassGraphs::record(Graph& graph, const Tensors& inputs, const Work& work) {
   const int64_t recorded = std::count_if(
-      graphs_.begin(), graphs_.end(), [](const auto& each) { return each->work != nullptr; });
+      graphs_.begin(), graphs_.end(), [](const auto& each) { return each->is_recorded(); });
   if (recorded >= kMostGraphs) {
     if (!std::exchange(has_told_of_limit_, true)) {
       log_warning("train",
-                  "{}{}passes have more than {} shapes; those of further shapes are not recorded",
-                  part_name_,
-                  part_name_.empty() ? "" : ": ",
+                  "{}passes have more than {} shapes; those of further shapes are not recorded",
+                  prefix(),
                   kMostGraphs);
     }
     graph.state = Graph::State::given_up;
@@ -289,8 +300,7 @@ void PassGraphs::record(Graph& graph, const Tensors& inputs, const Work& work) {
   try {
     const GraphMaker make = graph_maker(device_.type());
     if (!make) throw ConfigError("{} has no graphs", device_.str());
-    const auto neighbour = std::find_if(
-        graphs_.begin(), graphs_.end(), [](const auto& each) { return each->work != nullptr; });
+    const auto neighbour = first_recorded();
     graph.work = make(neighbour == graphs_.end() ? nullptr : (*neighbour)->work.get());
     for (const at::Tensor& input : inputs)
       graph.inputs.push_back(input.defined() ? input.clone() : input);

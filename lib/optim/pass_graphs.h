@@ -21,10 +21,10 @@ using Tensors = std::vector<at::Tensor>;
 
 /// A pass whose operations are the same each time, apart from the values of its inputs.
 struct RecordablePass {
-  Tensors
-      inputs;  ///< on the device, samples in the first dimension where there is one; undefined ones are allowed
-  std::string variant =
-      "";  ///< what else decides which operations it consists of, in words: "conditioned on itself"
+  /// On the device, samples in the first dimension where there is one; undefined ones are allowed.
+  Tensors inputs;
+  /// What else decides which operations the pass consists of, in words: "conditioned on itself".
+  std::string variant = "";
 };
 
 /// A variant that decoder and prior have.
@@ -56,8 +56,8 @@ class PassGraphs {
   /// Discards all graphs. The owner calls this when something that a pass uses may have moved in memory.
   void forget();
 
-  /// Why a device has no graphs; none if it has.
-  static std::optional<std::string> fault_of(const at::Device& device);
+  /// Why `processes` that train together have no graphs on a device, as a message on /train/cuda_graph; none if they have.
+  static std::optional<std::string> fault_of(const at::Device& device, int64_t processes);
 
   /// Runs the pass by its graph. @param factor of the loss; the work multiplies by this factor itself, here it only tells passes apart
   /// @return [] the loss; undefined if the pass has no usable graph, and run() has to be called instead
@@ -75,8 +75,8 @@ class PassGraphs {
   static Living& living();
 
   Key key_of(const RecordablePass& pass, double factor) const;
-  Graph* find(const RecordablePass& pass, double factor) const;
-  Graph* find_or_add(const RecordablePass& pass, double factor);
+  Graph* find(const Key& key) const;
+  Graph& find_or_add(const RecordablePass& pass, double factor);
   void record(Graph& graph, const Tensors& inputs, const Work& work);
   at::Tensor replay(const Graph& graph, const Tensors& inputs);
   at::Tensor check(Graph& graph, const Tensors& inputs, const Work& work);
@@ -86,6 +86,8 @@ class PassGraphs {
   void give_up(Graph& graph, const std::string& reason);
   void stop_recording(const std::string& reason);
   void make_room();
+  std::vector<std::unique_ptr<Graph>>::const_iterator first_recorded() const;
+  std::string prefix() const;
   std::string text_of(const Graph& graph) const;
 
   std::string part_name_;

@@ -18,6 +18,7 @@
 #include "io/files/folder_names.h"
 #include "io/files/writable.h"
 #include "model/lora.h"
+#include "optim/pass_graphs.h"
 #include "optim/precision.h"
 #include "optim/tf32.h"
 #include "run/checkpoints/model_weights.h"
@@ -268,6 +269,10 @@ void print_sizes(const DryRunPlan& plan,
           .c_str());
   check_disk(plan.data_path, static_cast<uint64_t>(checkpoint));
   print_arithmetic(train, device);
+  if (plan.cuda_graph) {
+    if (const auto fault = PassGraphs::fault_of(device, processes))
+      log_warning("train", "{}", *fault);
+  }
   const bool on_cpu = device.is_cpu();
   PeakMemory memory = peak_memory(plan, train, on_cpu);
   if (plan.fit_budget) {

@@ -67,9 +67,7 @@ ClipTrainer::ClipTrainer(std::shared_ptr<ClipImpl> clip,
 ClipTrainer::ClipTrainer(std::shared_ptr<ClipModel> model,
                          const ClipTrainConfig& config,
                          const at::Device& device)
-    : Trainer(plan_parts(model, config), config, device),
-      model_(std::move(model)),
-      max_batch_size_(config.max_batch_size) {
+    : Trainer(plan_parts(model, config), config, device), model_(std::move(model)) {
   if (config.cuda_graph) record_passes();
 }
 
@@ -134,20 +132,18 @@ at::Tensor ClipTrainer::step(const std::vector<ClipInputs>& batches, uint64_t dr
   const DropoutSeed seed{dropout_seed};
   JointLoss joint = joint_loss(batches, seed);
   const bool is_one_pass =
-      batches.size() == 1 && batches.front().size() <= max_batch_size_.value_or(INT64_MAX);
+      batches.size() == 1 && batches.front().size() <= max_batch_size().value_or(INT64_MAX);
   if (part(1).graphs && !is_one_pass) warn_of_passes_without_graph();
   if (part(1).graphs && is_one_pass && batches.front().size() > 0) {
     ClipInputs batch = batches.front();
     batch.tokens = padded(batch.tokens, clip().config().text_cfg.context_length);
     joint.pass.inputs = tensors_of(batch);
-    const bool reads_seed = part(1).dropout != nullptr;
-    if (reads_seed) add_seed(joint.pass, seed);
-    joint.given = [this, seed, reads_seed](const Tensors& inputs) {
-      DropoutSeed own = seed;
-      if (reads_seed) own.on_device = inputs.back();
+    const PassSeed own =
+        add_seed(1, joint.pass, part(1).dropout ? std::optional(seed) : std::nullopt);
+    joint.given = [this, own](const Tensors& inputs) {
       const auto one =
           std::make_shared<const std::vector<ClipInputs>>(1, with_tensors(ClipInputs{}, inputs));
-      JointLoss given = joint_loss(*one, own);
+      JointLoss given = joint_loss(*one, own.of(inputs));
       given.features_of = [one, made = std::move(given.features_of)](
                               size_t index, const ChunkRange& range) { return made(index, range); };
       return given;

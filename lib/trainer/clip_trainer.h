@@ -90,7 +90,6 @@ class ClipTrainer : public Trainer {
   void warn_of_passes_without_graph();
 
   std::shared_ptr<ClipModel> model_;
-  std::optional<int64_t> max_batch_size_;
   std::string merges_;
   bool has_taken_weights_ = false;
   bool told_of_passes_ = false;

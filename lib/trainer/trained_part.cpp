@@ -81,16 +81,16 @@ at::Tensor TrainedPart::run_pass(const PassSettings& settings,
                                  double factor,
                                  const PassWork& work) {
   if (!graphs) return work(settings, pass.inputs);
-  const auto plain = [&](const Tensors& inputs, bool is_recorded) {
+  const auto work_on = [&](const Tensors& inputs, bool is_recorded) {
     PassSettings own = settings;
     if (is_recorded) own.step_times = nullptr;
     return work(own, inputs);
   };
-  if (pass.inputs.empty()) return graphs->run_without(pass.inputs, plain);
+  if (pass.inputs.empty()) return graphs->run_without(pass.inputs, work_on);
   const at::Tensor replayed =
       timed(settings.step_times, StepPhase::kForward, [&] { return graphs->replay(pass, factor); });
   if (replayed.defined()) return replayed;
-  return graphs->run(pass, factor, plain);
+  return graphs->run(pass, factor, work_on);
 }
 
 /// Forward and backward pass of one chunk. @return [] its loss times `factor`, detached

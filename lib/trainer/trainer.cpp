@@ -156,22 +156,22 @@ at::Tensor Trainer::accumulate_prepared(int64_t part_number,
 }
 
 /// As an input: a number of the host would be recorded as it is.
-void Trainer::add_seed(RecordablePass& pass, const DropoutSeed& seed) const {
+Trainer::PassSeed Trainer::add_seed(int64_t part_number,
+                                    RecordablePass& pass,
+                                    const std::optional<DropoutSeed>& dropout) const {
+  const PassSeed made{dropout.value_or(DropoutSeed{}), dropout && part(part_number).graphs};
+  if (!made.is_input) return made;
   const at::Tensor host = at::empty({2}, at::dtype(at::kLong).pinned_memory(!device_.is_cpu()));
   auto* const numbers = host.mutable_data_ptr<int64_t>();
-  numbers[0] = std::bit_cast<int64_t>(seed.seed);
-  numbers[1] = seed.first_sample;
+  numbers[0] = std::bit_cast<int64_t>(made.seed.seed);
+  numbers[1] = made.seed.first_sample;
   pass.inputs.push_back(host.to(device_, /*non_blocking=*/true));
+  return made;
 }
 
 void Trainer::record_passes() {
-  if (const std::optional<std::string> fault = PassGraphs::fault_of(device_)) {
-    log_warning("train",
-                "/train/cuda_graph has no effect on {}: {}",
-                device_.is_cpu() ? "the CPU" : device_.str(),
-                *fault);
-    return;
-  }
+  records_passes_ = true;
+  if (PassGraphs::fault_of(device_, /*processes=*/1)) return;
   for (const auto& recorded : contents_.parts) {
     if (!recorded) continue;
     recorded->graphs = std::make_unique<PassGraphs>(
@@ -213,19 +213,13 @@ void Trainer::connect(ProcessGroup& group,
                       const ExchangeOptions& options,
                       const ShardOptions& sharding) {
   const torch::NoGradGuard no_grad;
+  if (records_passes_ && group.is_main()) {
+    if (const auto fault = PassGraphs::fault_of(device_, group.size()))
+      log_warning("train", "{}", *fault);
+  }
   if (!group.is_alone()) {
     for (const auto& item : contents_.model->named_parameters()) {
       if (!item.value().requires_grad()) group.broadcast(item.value(), "frozen weights");
-    }
-    const bool records =
-        std::any_of(contents_.parts.begin(), contents_.parts.end(), [](const auto& part) {
-          return part && part->graphs != nullptr;
-        });
-    if (records && group.is_main()) {
-      log_warning(
-          "train",
-          "/train/cuda_graph has no effect with several processes: their gradients are sent while "
-          "the backward pass runs");
     }
   }
   for (const auto& connected : contents_.parts) {

@@ -241,20 +241,31 @@ class Trainer {
                        const std::optional<DropoutSeed>& dropout,
                        Loss loss_of) const {
     ChunkPass chunk{{tensors_of(examples), std::move(variant)}, {}};
-    DropoutSeed seed = dropout.value_or(DropoutSeed{});
-    const bool reads_seed = dropout && part(part_number).graphs;
-    if (reads_seed) add_seed(chunk.pass, seed);
+    const PassSeed seed = add_seed(part_number, chunk.pass, dropout);
     chunk.loss = [=](const Tensors& inputs) {
-      DropoutSeed own = seed;
-      if (reads_seed) own.on_device = inputs.back();
-      return loss_of(with_tensors(examples, inputs), own);
+      return loss_of(with_tensors(examples, inputs), seed.of(inputs));
     };
     return chunk;
   }
-  /// Makes the seed an input of the pass, its last.
-  void add_seed(RecordablePass& pass, const DropoutSeed& seed) const;
-  /// Records the passes of all parts as graphs, if the device has graphs; else says so.
+  /// The seed of the dropout masks of a pass.
+  struct PassSeed {
+    DropoutSeed seed;
+    bool is_input = false;  ///< the last one of the pass
+
+    DropoutSeed of(const Tensors& inputs) const {
+      DropoutSeed own = seed;
+      if (is_input) own.on_device = inputs.back();
+      return own;
+    }
+  };
+  /// Makes the seed an input of a pass that is recorded. @param dropout none: nothing is dropped
+  PassSeed add_seed(int64_t part_number,
+                    RecordablePass& pass,
+                    const std::optional<DropoutSeed>& dropout) const;
+  /// Records the passes of all parts as graphs, if the device has graphs; connect() says so if not.
   void record_passes();
+  /// Samples of a chunk if a step does not say so itself; none: the whole batch.
+  std::optional<int64_t> max_batch_size() const { return max_batch_size_; }
   /// The same loss without gradients and without effect.
   at::Tensor evaluate_chunks(int64_t batch,
                              std::optional<int64_t> max_batch_size,
@@ -312,6 +323,7 @@ class Trainer {
   /// for, and where an average changes the weights, which the next forward pass reads.
   bool settles_at_once_ = true;
   bool averages_change_weights_ = false;
+  bool records_passes_ = false;
 };
 
 /// Options of a part from the `train` section: entry `index` of what may differ between parts.

@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "dist/process_group.h"
 #include "kernels/gpu/device_graph.h"
 #include "optim/pass_graphs.h"
 #include "support/captured_log.h"
@@ -558,8 +559,10 @@ TEST_CASE("where there are no graphs a run says so") {
   const TrainerFixture fixture("cascade");
   DecoderTrainConfig config = fixture.train_config();
   config.cuda_graph = true;
-  CapturedLog log;
+  const CapturedLog log;
   const auto trainer = fixture.trainer(config, at::kCPU);
+  ProcessGroup alone;
+  trainer->connect(alone, {});
   CHECK(log.count("/train/cuda_graph has no effect on the CPU") == 1);
   trainer->step(drawn_inputs(2, 1), 1, make_generator({0, "train"}, at::kCPU));
   trainer->update(1);

@@ -51,6 +51,14 @@ class DryRun(EndToEnd):
         self.assertEqual(labels["prior"], ["network", "train", "val", "test", "samples per epoch", "steps", "checkpoint", "arithmetic",
                                            "peak memory of the process", "nothing was trained or written (--dry-run)"])
 
+    def test_graphs_that_a_run_would_not_have_are_told(self):
+        for kind in self.for_each_kind():
+            config = self.config_of(kind)
+            config["train"]["cuda_graph"] = True
+            for processes in (1, 2):
+                done = self.start(config, "--dry-run", "--nproc-per-node", processes, check=0)
+                self.assertEqual(done.stderr.count("/train/cuda_graph has no effect on the CPU: only GPUs have graphs"), 1, done.stderr)
+
     def test_pictures_that_are_smaller_than_the_unet_are_found_before_anything_is_written(self):
         config = self.config_of("decoder", data={"preprocessing": {"Resize": {"size": 8}, "ToTensor": True}})
         for more in (["--dry-run"], []):

@@ -54,7 +54,7 @@ class DropLog {
   std::map<std::string, std::vector<std::string>> texts_;  // the first of each reason
 };
 
-/// "3 broken pictures, 1 sample without picture; used anyway: 1 shard without end marker",
+/// "3 broken pictures, 1 sample without picture; used all the same: 1 shard without end marker",
 /// "nothing was found" if empty.
 std::string describe_drops(const DropCounts& counts);
 

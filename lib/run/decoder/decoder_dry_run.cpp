@@ -64,7 +64,9 @@ DryRunPlan decoder_dry_run_plan(const LoadedDecoderConfig& loaded, const ClipEmb
     networks.push_back(decoder->unet(unet));
   }
   add_adapters(networks, train);
-  DryRunPlan plan{.model = decoder.ptr(), .batch_size = loaded.config.data.batch_size};
+  DryRunPlan plan{.model = decoder.ptr(),
+                  .batch_size = loaded.config.data.batch_size,
+                  .cuda_graph = train.cuda_graph};
   for (size_t i = 0; i < networks.size(); ++i) {
     const auto unet = static_cast<int64_t>(i) + 1;
     plan.networks.push_back(

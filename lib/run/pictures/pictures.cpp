@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "data/pictures/planes.h"
 #include "io/files/atomic_file.h"
 #include "io/files/folder_names.h"
 #include "io/formats/npy.h"
@@ -52,7 +53,7 @@ Image to_picture(const at::Tensor& image) {
 at::Tensor from_picture(const Image& picture) {
   at::Tensor pixels = at::empty({picture.height, picture.width, 3}, at::kByte);
   std::memcpy(pixels.mutable_data_ptr(), picture.pixels.data(), picture.pixels.size());
-  return pixels.permute({2, 0, 1}).to(at::kFloat).div_(255).contiguous();
+  return floats_from_bytes(pixels.permute({2, 0, 1})).contiguous();
 }
 
 at::Tensor image_grid(const std::vector<at::Tensor>& images, int64_t columns, int64_t padding) {

@@ -33,6 +33,7 @@ DryRunPlan make_plan(const LoadedPriorConfig& loaded, const ClipEmbedder* clip) 
                         .module = prior->net(),
                         .step = [prior](int64_t batch) { step(prior, batch); }}},
           .batch_size = loaded.config.data.batch_size,
+          .cuda_graph = loaded.config.train.cuda_graph,
           .texts = config_texts(loaded)};
 }
 
