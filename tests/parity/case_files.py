@@ -31,15 +31,16 @@ def write_case(folder, name, tensors, meta=None):
     path.chmod(0o644)
 
 
-def write_cases(folder, make_case, seed, count):
+def write_cases(folder, make_case, seed, count, sorts=None):
     """Writes `count` cases to case_00.safetensors and so on.
 
     @param make_case tensors and metadata of a number, or None where the reference has none to compare with: the next
-        number is tried
+        number is tried @param sorts that cases have in turn: make_case also gets one of them
     """
     made, left_out = 0, 0
     while made < count:
-        case = make_case(seed * 1000 + made + left_out)
+        sort = () if sorts is None else (sorts[made % len(sorts)],)
+        case = make_case(seed * 1000 + made + left_out, *sort)
         if case is None:
             left_out += 1
             continue

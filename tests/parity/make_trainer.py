@@ -4,6 +4,9 @@ weights, averages, and the checkpoints it writes in the middle.
 
     python make_trainer.py --out fixtures [--seed 0]      writes fixtures/trainer/{cascade,masked}.*
 
+Adam divides a gradient by its size, so a gradient that cancels to almost nothing turns a rounding into a step of any direction. A run with
+such a weight is drawn anew.
+
 check_with_reference.py imports this file for its decoder, its trainer and its way to play a run.
 """
 import contextlib
@@ -21,7 +24,7 @@ from dalle2_pytorch.train_configs import DecoderConfig
 from dalle2_pytorch.trainer import DecoderTrainer
 
 from case_files import folder_and_options, write_case
-from waves import fill
+from waves import fill, nudge
 
 UNET = dict(dim=4, dim_mults=[1], cond_dim=4, image_embed_dim=8, attn_heads=1, attn_dim_head=4, resnet_groups=2,
             num_resnet_blocks=1, init_cross_embed_kernel_sizes=[3, 5])
@@ -39,6 +42,8 @@ CONFIG = {
                 "load": None, "save": [{"save_to": "local", "save_latest_to": "unused.pth"}]},
 }
 BATCH = 3
+NUDGED = 6  # replays with weights moved by a rounding
+MOST_NOISE = 3e-4  # of a tensor's largest entry in those replays: the tests allow 1e-3
 
 
 def event(unet, update=True, max_batch_size=None):
@@ -124,7 +129,46 @@ def save_extras():
                 config=CONFIG)
 
 
+def weights(trainer, mask):
+    """Weights and averages of the trained unets."""
+    found = {}
+    for u, trained in enumerate(mask):
+        if trained:
+            found |= {f"{u}.{name}": tensor.clone() for name, tensor in trainer.decoder.unets[u].state_dict().items()}
+            found |= {f"ema.{u}.{name}": tensor.clone() for name, tensor in trainer.ema_unets[u].ema_model.state_dict().items()}
+    return found
+
+
+def replayed(run, tensors, seed=None):
+    """The weights where the recorded run saves and at its end, from weights that are moved by a rounding if `seed` says how."""
+    trainer, found = make_trainer(run["mask"]), {}
+    for u, trained in enumerate(run["mask"]):
+        if trained and seed is not None:
+            nudge(trainer.decoder.unets[u].parameters(), seed)
+            trainer.ema_unets[u].ema_model.load_state_dict(trainer.decoder.unets[u].state_dict())
+    for i, e in enumerate(run["events"]):
+        inputs = {name.removeprefix(f"{i}."): tensor for name, tensor in tensors.items() if name.startswith(f"{i}.")}
+        with given(inputs, e["max_batch_size"]):
+            trainer(inputs["images"], image_embed=inputs["image_embeds"], unet_number=e["unet"], max_batch_size=e["max_batch_size"])
+        if e["update"]:
+            trainer.update(e["unet"])
+        if i == run["save_behind"]:
+            found = {f"saved.{name}": tensor for name, tensor in weights(trainer, run["mask"]).items()}
+    return found | weights(trainer, run["mask"])
+
+
+def most_noise(run, tensors):
+    """How far roundings of the first weights move a weight, of the largest in its tensor."""
+    one, most = replayed(run, tensors), 0.0
+    for seed in range(NUDGED):
+        for name, tensor in replayed(run, tensors, seed).items():
+            if tensor.is_floating_point():
+                most = max(most, ((tensor - one[name]).abs().max() / one[name].abs().max().clamp(min=1e-30)).item())
+    return most
+
+
 def play(folder, name, seed):
+    """@return whether the run was written"""
     run = RUNS[name]
     torch.manual_seed(seed)
     random.seed(seed)
@@ -151,6 +195,8 @@ def play(folder, name, seed):
         log.append(entry)
         if i == run["save_behind"]:
             trainer.save(folder / f"{name}.pth", **save_extras())
+    if most_noise(run, tensors) > MOST_NOISE:
+        return False
     for u, trained in enumerate(run["mask"]):
         if trained:
             tensors.update(compact(trainer.decoder.unets[u].state_dict(), f"final.{u}."))
@@ -161,13 +207,16 @@ def play(folder, name, seed):
                 steps=trainer.steps.tolist())
     write_case(folder, name, tensors, meta)
     (folder / f"{name}.pth").chmod(0o644)
+    return True
 
 
 def main():
     folder, arguments = folder_and_options("trainer", __doc__)
     torch.set_num_threads(1)
     for name in RUNS:
-        play(folder, name, arguments.seed)
+        number = arguments.seed
+        while not play(folder, name, number):
+            number += 1000003
 
 
 if __name__ == "__main__":

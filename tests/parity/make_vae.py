@@ -5,9 +5,9 @@
 
 One safetensors file a case: two batches of pictures, what the networks and losses make of them, every gradient of both parts, and the
 codebook before and after. Weights are a function of the parameter's name, and gradients are compact, as in make_unet.py. `noise` is how
-far a value moves when every weight moves by one rounding. What the
+far a value moves when every weight moves by one rounding, or a tenth of how far it moves when values at a kink lie on its other side. What the
 references cannot do is put right here: muse's classic codebook (its constructor crashes), and the loss of the discriminator without the
-penalty (theirs is unbound). A case whose codes hang on a rounding is left out.
+penalty (theirs is unbound). A case is left out if its codes hang on a rounding, or if nearly all of them are the same.
 """
 import copy
 import random
@@ -22,6 +22,7 @@ from vector_quantize_pytorch import VectorQuantize
 import dalle2_pytorch.vqgan_vae as theirs
 import muse_maskgit_pytorch.vqgan_vae as muse
 from case_files import folder_and_options, write_cases
+from close_choices import CloseChoices, kink_noise
 from make_unet import compact, rounding_noise
 from waves import fill
 
@@ -36,10 +37,14 @@ class Features(nn.Module):
         return torch.tanh(nn.functional.conv2d(images, self.weight, stride=2)).flatten(1)
 
 
-def draw_config(rng):
+SORTS = ("lookup-free", "resnet", "classic", "vit")  # of VAEs: cases have them in turn
+
+
+def draw_config(rng, sort):
+    """@param sort one of SORTS: the first and the third are muse's, the others dalle2's"""
     coin = lambda p=0.5: rng.random() < p
-    kind = rng.choice(["muse", "muse", "dalle2"])
-    vit = kind == "dalle2" and coin(0.3)
+    kind = "muse" if sort in ("lookup-free", "classic") else "dalle2"
+    vit = sort == "vit"
     layers = rng.choice([1, 2, 2, 2])
     config = {"kind": kind, "dim": 16, "channels": rng.choice([1, 3, 3]), "layers": layers,
               "l2_recon_loss": coin(), "use_hinge_loss": coin(0.6), "use_vgg_and_gan": coin(0.8), "discr_layers": rng.choice([1, 2])}
@@ -55,7 +60,7 @@ def draw_config(rng):
         if kind == "dalle2":
             config["encdec_use_attn"] = coin() if coin() else [coin() for _ in range(layers)]
             config |= {"encdec_attn_dim_head": rng.choice([4, 8]), "encdec_attn_heads": rng.choice([1, 2])}
-    if kind == "muse" and coin(0.7):
+    if sort == "lookup-free":
         config["codebook_size"] = rng.choice([8, 16, 64])
         config["lfq_kwargs"] = {"diversity_gamma": rng.choice([1.0, 4.0]), "commitment_loss_weight": rng.choice([0.0, 0.25])}
     else:
@@ -64,7 +69,7 @@ def draw_config(rng):
         else:
             config["vq_codebook_size"] = rng.choice([6, 12])
         config |= {"vq_codebook_dim": rng.choice([4, 8, 16]), "vq_decay": rng.choice([0.8, 0.5]), "vq_commitment_weight": rng.choice([1.0, 0.25]),
-                   "vq_kmeans_init": coin(0.6), "vq_use_cosine_sim": coin(0.6), "vq_threshold_ema_dead_code": rng.choice([0, 0, 2]),
+                   "vq_kmeans_init": coin(0.8), "vq_use_cosine_sim": coin(0.6), "vq_threshold_ema_dead_code": rng.choice([0, 0, 2]),
                    "vq_rotation_trick": coin(0.7)}
     config["image_size"] = 32
     return config
@@ -88,10 +93,10 @@ def make_vae(config):
 
 
 def pictures(rng_torch, channels):
-    """Smooth, and with edges: [2, channels, 32, 32] in [0, 1]."""
+    """[2, channels, 32, 32] in [0, 1]: smooth, with so much noise that no two places of the latent are alike."""
     coarse = torch.rand(2, channels, 5, 5, generator=rng_torch)
     smooth = nn.functional.interpolate(coarse, (32, 32), mode="bicubic", align_corners=False)
-    return (smooth + 0.2 * torch.rand(2, channels, 32, 32, generator=rng_torch)).clamp(0, 1)
+    return (0.5 * smooth + 0.5 * torch.rand(2, channels, 32, 32, generator=rng_torch)).clamp(0, 1)
 
 
 def quantizer_of(vae):
@@ -144,9 +149,14 @@ def losses_turn(one, noise):
     return any(noise[name] > 1e-3 * max(1e-6, float(value.double().abs().max())) for name, value in one.items() if "loss" in name)
 
 
-def make_case(number):
+def mostly_one_code(indices):
+    """Whether the decoder's map is nearly constant: norms of such maps enlarge roundings without bound."""
+    return indices.flatten().unique(return_counts=True)[1].max() > 0.8 * indices.numel()
+
+
+def make_case(number, sort):
     rng = random.Random(number)
-    config = draw_config(rng)
+    config = draw_config(rng, sort)
     torch.manual_seed(number)
     vae = make_vae(config)
     fill(vae)
@@ -155,8 +165,10 @@ def make_case(number):
     codebook = {name: value.clone() for name, value in vae.state_dict().items() if "_codebook" in name}
     names = list(vae.state_dict())
     start = copy.deepcopy(vae)
-    one = observe(vae, config, features, images, more, number)
-    if any(not value.isfinite().all() for value in one.values()):
+    with CloseChoices() as close:
+        one = observe(vae, config, features, images, more, number)
+    assert close.choices_of_codes > 0
+    if close.found or mostly_one_code(one["indices"]) or any(not value.isfinite().all() for value in one.values()):
         return None
     noise = rounding_noise(one, start, lambda moved: observe(moved, config, features, images, more, number), number)
     if noise["indices"] > 0:
@@ -166,6 +178,8 @@ def make_case(number):
         return None
     if losses_turn(one, noise):
         return None
+    kinks = kink_noise(one, lambda: observe(copy.deepcopy(start), config, features, images, more, number))
+    noise = {name: max(value, kinks[name]) for name, value in noise.items()}
     tensors = {f"codebook.{name}": value for name, value in codebook.items()}
     tensors |= {"features": features.weight, "images": images, "more": more}
     tensors |= one
@@ -176,7 +190,7 @@ def make_case(number):
 def main():
     folder, arguments = folder_and_options("vae", __doc__, cases=8)
     torch.set_num_threads(1)
-    write_cases(folder, make_case, arguments.seed, arguments.cases)
+    write_cases(folder, make_case, arguments.seed, arguments.cases, SORTS)
 
 
 if __name__ == "__main__":

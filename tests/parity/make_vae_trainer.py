@@ -13,14 +13,27 @@ import random
 import torch
 
 from case_files import folder_and_options, write_cases
+from close_choices import CloseChoices, kink_noise
 from make_unet import compact, rounding_noise
-from make_vae import Features, draw_config, losses_turn, make_vae, pictures, quantizer_of
+from make_vae import SORTS, Features, draw_config, losses_turn, make_vae, mostly_one_code, pictures, quantizer_of
 from waves import fill
 
 STEPS, LR = 3, 3e-4
 
 
-def train(vae, config, features, batches, seed):
+GRADIENT_ROUNDINGS = 8  # of the largest gradient of a tensor: sums in another order
+
+
+def move_by_roundings(parameters, generator):
+    """Moves the gradients. Adam makes a whole step of a gradient that is nothing but a rounding."""
+    for p in parameters:
+        if p.grad is not None:
+            signs = torch.randint(0, 2, p.grad.shape, generator=generator) * 2 - 1
+            p.grad += signs * GRADIENT_ROUNDINGS * torch.finfo(torch.float32).eps * p.grad.abs().max()
+
+
+def train(vae, config, features, batches, seed, roundings=None):
+    """@param roundings a generator: gradients are moved by it"""
     found = {}
     if config["use_vgg_and_gan"]:
         setattr(vae, "_vgg" if config["kind"] == "muse" else "vgg", features)
@@ -33,6 +46,8 @@ def train(vae, config, features, batches, seed):
         loss = vae(batches[2 * step].clone(), return_loss=True)
         optimizer.zero_grad()
         loss.backward()
+        if roundings is not None:
+            move_by_roundings(own, roundings)
         torch.nn.utils.clip_grad_norm_(own, 0.5)
         optimizer.step()
         found[f"loss.{step}"] = loss
@@ -41,16 +56,22 @@ def train(vae, config, features, batches, seed):
         discr_optimizer.zero_grad()
         loss = vae(batches[2 * step + 1].clone(), return_discr_loss=True)
         loss.backward()
+        if roundings is not None:
+            move_by_roundings(vae.discr.parameters(), roundings)
         discr_optimizer.step()
         found[f"discr_loss.{step}"] = loss
+    with torch.no_grad():
+        vae.eval()
+        encoded = vae.encode(batches[0])
+        indices = encoded[1] if config["kind"] == "muse" else vae.vq(encoded)[1]
     found |= {f"weights.{name}": compact(p) for name, p in vae.named_parameters()}
     found |= {f"codes.{name}": b for name, b in quantizer_of(vae).named_buffers() if "_codebook" in name}
-    return {name: value.detach().clone() for name, value in found.items()}
+    return {name: value.detach().clone() for name, value in found.items()}, indices
 
 
-def make_case(number):
+def make_case(number, sort):
     rng = random.Random(number)
-    config = draw_config(rng) | {"vq_threshold_ema_dead_code": 0}
+    config = draw_config(rng, sort) | {"vq_threshold_ema_dead_code": 0}
     if config["kind"] == "muse" and config.get("lookup_free_quantization", True):
         del config["vq_threshold_ema_dead_code"]
     torch.manual_seed(number)
@@ -61,14 +82,19 @@ def make_case(number):
     batches = [pictures(generator, config["channels"]) for _ in range(2 * STEPS)]
     codebook = {f"codebook.{name}": value.clone() for name, value in vae.state_dict().items() if "_codebook" in name}
     start = copy.deepcopy(vae)
-    one = train(vae, config, features, batches, number)
-    if any(not value.isfinite().all() for value in one.values()):
+    with CloseChoices() as close:
+        one, indices = train(vae, config, features, batches, number)
+    assert close.choices_of_codes > 0
+    if close.found or mostly_one_code(indices) or any(not value.isfinite().all() for value in one.values()):
         return None
-    noise = rounding_noise(one, start, lambda moved: train(moved, config, features, batches, number), number)
+    roundings = torch.Generator().manual_seed(number)
+    noise = rounding_noise(one, start, lambda moved: train(moved, config, features, batches, number, roundings)[0], number)
     if losses_turn(one, noise):
         return None
     if any(noise[name] > 1e-2 for name in one if name.startswith("codes.")):
         return None
+    kinks = kink_noise(one, lambda: train(copy.deepcopy(start), config, features, batches, number)[0])
+    noise = {name: max(value, kinks[name]) for name, value in noise.items()}
     tensors = {f"batch.{i}": batch for i, batch in enumerate(batches)} | {"features": features.weight} | codebook | one
     return {name: value.numpy() for name, value in tensors.items()}, {"config": config, "seed": number, "noise": noise}
 
@@ -76,7 +102,7 @@ def make_case(number):
 def main():
     folder, arguments = folder_and_options("vae_trainer", __doc__, cases=5)
     torch.set_num_threads(1)
-    write_cases(folder, make_case, arguments.seed, arguments.cases)
+    write_cases(folder, make_case, arguments.seed, arguments.cases, SORTS)
 
 
 if __name__ == "__main__":

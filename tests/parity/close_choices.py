@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: MIT
+"""Where a result of a VAE hangs on a rounding: which code is the nearest, and on which side of a kink a value lies."""
+import unittest.mock
+
+import torch
+import vector_quantize_pytorch.vector_quantize_pytorch as quantizers
+from torch.overrides import TorchFunctionMode
+
+EPSILON = torch.finfo(torch.float32).eps
+# Roundings of a latent, by its length: some twenty layers whose sums may have another order.
+LATENT_ROUNDINGS = 32
+# Roundings of a value at a kink, by the largest value of its map: norms enlarge those of the layers before.
+KINK_ROUNDINGS = 64
+# Roundings of a squared distance |x|^2 - 2 xy + |y|^2, by |x|^2 + |y|^2.
+DISTANCE_ROUNDINGS = 4
+
+
+def close_to_zero(values, scale, roundings):
+    """Which of `values` are within `roundings` of the largest of `scale`."""
+    return values.detach().abs() < roundings * EPSILON * scale.detach().abs().max()
+
+
+class CloseChoices(TorchFunctionMode):
+    """While it is entered, `found` becomes True where a value is so near a border that roundings can move it over.
+
+    It sees what decides: `argmax` over scores of codes (the nearest code, and the buckets of k-means), and `x > 0` of lookup-free codes. A
+    case with such a choice has no single right answer, so its maker leaves it out.
+    """
+    def __init__(self):
+        super().__init__()
+        self.found = False
+        self.choices_of_codes = 0
+        self._squared_lengths = None
+        self._patch = unittest.mock.patch.object(quantizers, "cdist", self._distances)
+        self._cdist = quantizers.cdist
+
+    def __enter__(self):
+        self._patch.start()
+        return super().__enter__()
+
+    def __exit__(self, *exception):
+        self._patch.stop()
+        return super().__exit__(*exception)
+
+    def _distances(self, x, y):
+        self._squared_lengths = float(x.detach().square().sum(-1).max() + y.detach().square().sum(-1).max())
+        return self._cdist(x, y)
+
+    def _nearest_is_close(self, scores):
+        """@param scores minus the distances, or the cosines of unit vectors, over the last dimension"""
+        best = scores.detach().double().topk(2, dim=-1).values
+        if self._squared_lengths is None:
+            squared_lengths, squares = 2.0, (2 - 2 * best).clamp_min(0)
+        else:
+            squared_lengths, squares = self._squared_lengths, best.square()
+        self._squared_lengths = None
+        roundings = DISTANCE_ROUNDINGS * squared_lengths + LATENT_ROUNDINGS * squared_lengths**0.5 * squares.sqrt().sum(-1)
+        return bool((squares[..., 1] - squares[..., 0] < EPSILON * roundings).any())
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        name = getattr(function, "__name__", "")
+        if name == "argmax":
+            self.choices_of_codes += 1
+            self.found |= self._nearest_is_close(args[0])
+        elif name in ("gt", "__gt__") and isinstance(args[0], torch.Tensor) and args[0].is_floating_point() and args[1] == 0:
+            self.choices_of_codes += 1
+            self.found |= bool(close_to_zero(args[0], args[0], LATENT_ROUNDINGS).any())
+        return function(*args, **(kwargs or {}))
+
+
+class OtherSides(TorchFunctionMode):
+    """While it is entered, half of the values that roundings can move over a kink (of a ReLU, or of an absolute difference) lie on the other
+    side of it. The values themselves hardly change, but their gradients do.
+    """
+    def __init__(self, seed):
+        super().__init__()
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def _moved(self, values, scale):
+        return close_to_zero(values, scale, KINK_ROUNDINGS) & (torch.rand(values.shape, generator=self._generator) < 0.5)
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        name = getattr(function, "__name__", "")
+        made = function(*args, **kwargs)
+        if name in ("relu", "leaky_relu"):
+            x = args[0]
+            slope = 0.0 if name == "relu" else kwargs.get("negative_slope", args[1] if len(args) > 1 else 0.01)
+            return torch.where(self._moved(x, x), torch.where(x > 0, slope * x, x), made)
+        if name == "l1_loss":
+            assert kwargs.get("reduction", "mean") == "mean"
+            rest = args[0] - args[1]
+            return torch.where(self._moved(rest, args[0]), -rest.abs(), rest.abs()).mean()
+        return made
+
+
+RUNS_WITH_OTHER_SIDES = 6
+
+
+def kink_noise(one, run):
+    """For each tensor of `one`, a tenth of how far it moves if `run` has close kinks on other sides. The tests allow twenty times as much."""
+    noise = dict.fromkeys(one, 0.0)
+    for seed in range(RUNS_WITH_OTHER_SIDES):
+        with OtherSides(seed):
+            other = run()
+        noise = {name: max(noise[name], float((other[name].double() - value.double()).abs().max()) / 10) for name, value in one.items()}
+    return noise
