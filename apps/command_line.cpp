@@ -170,12 +170,13 @@ Runner add_sample(CLI::App& app) {
   app.add_option(
          "--candidates,--num-prior-samples",
          o->candidates,
-         "For a prior: number of embeddings drawn for each text; the one nearest to the text is "
-         "used (default: 2)")
+         "With a prior, as --checkpoint or --prior: number of embeddings drawn for each text; the "
+         "one nearest to the text is used (default: 2)")
       ->type_name("N")
       ->check(whole_number(1000));
-  app.add_option(
-         "--start-unet", o->start_unet, "First stage to sample, from 1; later ones need --image")
+  app.add_option("--start-unet",
+                 o->start_unet,
+                 "First stage to sample, counted from 1; above 1, --image is needed")
       ->capture_default_str()
       ->check(whole_number());
   app.add_option("--stop-unet", o->stop_unet, "Last stage to sample")->check(whole_number());
@@ -193,7 +194,7 @@ Runner add_sample(CLI::App& app) {
       ->type_name("PATH");
   app.add_option("--inpaint-resample-times",
                  o->inpaint_resample_times,
-                 "Times that RePaint runs each step (default: 5; 1 repeats none)")
+                 "Number of times that RePaint runs each step (default: 5; 1 repeats none)")
       ->type_name("N")
       ->check(whole_number());
   app.add_option(
@@ -202,7 +203,10 @@ Runner add_sample(CLI::App& app) {
          "Folder for 0000.png ..., sheet.png and samples.npy, or for a prior's image_embeds.npy")
       ->required()
       ->type_name("DIR");
-  add_overwrite(app, o->overwrite, "Replace files with these names that `sample` did not write");
+  add_overwrite(app,
+                o->overwrite,
+                "Replace files in DIR that have the name of an output, even if `sample` did not "
+                "write them or they were edited since");
   return [o] {
     run_sample(*o);
     return ExitCode::kDone;
@@ -468,7 +472,7 @@ int run_command_line(int argc, char** argv) {
           "convert",
           "Convert between .pth and .safetensors, join stages, merge and rename adapters",
           add_convert);
-  command(app, "ema", "Make an average of any width after training", add_ema);
+  command(app, "ema", "Make an average of the weights, with any width, after training", add_ema);
   command(app, "schema", "Print the JSON Schema of a config", add_schema);
   command(app, "init", "Write a first config that fits a folder of data", add_init);
   command(app, "report", "Show a run as one HTML page: curves, pictures, config", add_report);
@@ -481,17 +485,19 @@ int run_command_line(int argc, char** argv) {
   add_shards_commands([&](const char* name, const char* text, Runner (*add)(CLI::App&)) {
     command(*shards, name, text, add);
   });
-  command(
-      app, "completion", "Print the completions of a shell: bash, zsh or fish", [](CLI::App& sub) {
-        auto shell = options_of<std::string>();
-        sub.add_option("shell", *shell, "bash, zsh or fish")
-            ->required()
-            ->check(CLI::IsMember({"bash", "zsh", "fish"}));
-        return Runner([shell, &sub] {
-          std::fputs(completion_script(*sub.get_parent(), *shell).c_str(), stdout);
-          return ExitCode::kDone;
-        });
-      });
+  command(app,
+          "completion",
+          "Print the completion script for a shell: bash, zsh or fish",
+          [](CLI::App& sub) {
+            auto shell = options_of<std::string>();
+            sub.add_option("shell", *shell, "bash, zsh or fish")
+                ->required()
+                ->check(CLI::IsMember({"bash", "zsh", "fish"}));
+            return Runner([shell, &sub] {
+              std::fputs(completion_script(*sub.get_parent(), *shell).c_str(), stdout);
+              return ExitCode::kDone;
+            });
+          });
   command(app, "man-page", "", [](CLI::App& sub) {
     sub.group("");  // for the installation
     return Runner([&sub] {

@@ -21,7 +21,7 @@ constexpr const char* kExitCodes =
     "4\ttoo many non-finite losses in a row\n"
     "5\tout of memory or disk space\n"
     "6\tlost process or network\n"
-    "75\tstopped by a signal after saving (run it again to continue); commands that cannot continue end by the signal\n";
+    "75\tstopped by a signal after saving (run it again to continue); commands that cannot be continued are killed by the signal\n";
 
 /// What the value of an option is, for completions.
 enum class Value { none, other, choice, file, folder };

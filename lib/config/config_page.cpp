@@ -19,8 +19,9 @@ constexpr const char* kIntroduction = R"(# The config of a training run
 <!-- Generated from lib/config; `DALLE2_UPDATE_GENERATED=1 ctest -R config` writes it again. -->
 
 One JSON file describes a run. The file of a decoder has the keys and defaults of dalle2-pytorch's
-`train_decoder.py`, so configs for that script work unchanged. Further down are the keys for
-[priors](#files-that-train-a-prior), [VAEs](#files-that-train-a-vae) and
+`train_decoder.py`. Configs for that script work unchanged, except that `pipe:` URLs need
+`data.allow_pipe`, and metrics need the [files of their networks](evaluation.md#networks). Further
+down are the keys for [priors](#files-that-train-a-prior), [VAEs](#files-that-train-a-vae) and
 [CLIPs](#files-that-train-a-clip). The smallest config that trains a decoder:
 
 ```json
@@ -44,8 +45,8 @@ One JSON file describes a run. The file of a decoder has the keys and defaults o
 ## How a config is read
 
 - **All mistakes at once.** The program reports all mistakes together. Each message has the location
-  as a JSON pointer (`/decoder/unets/0/dim`), the expected value, the value found, and the key that
-  you may have meant. The program then ends with exit code 2, before it reads data or builds a model.
+  as a JSON pointer (`/decoder/unets/0/dim`), the expected value and the value found, or, for a
+  misspelled key, the key that you may have meant. The program then ends with exit code 2, before it reads data or builds a model.
 - **Unambiguous forms are accepted.** `"3"`, `8.0`, `1e6` and `true` are read as integers,
   `"1e-4"` as a number, and `0`, `1`, `"yes"`, `"off"` and similar values as booleans. `8.5` is not
   an integer.

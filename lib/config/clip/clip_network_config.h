@@ -111,7 +111,8 @@ struct ClipTextConfig {
 };
 
 struct ClipNetworkConfig {
-  static constexpr const char* kDoc = "The networks of a CLIP, in the keys of open_clip.";
+  static constexpr const char* kDoc =
+      "The networks of a CLIP. The keys are those of open_clip's model configs.";
 
   /// Declared for GCC 12, which takes members of nested aggregates for uninitialised.
   ClipNetworkConfig() = default;
@@ -129,8 +130,8 @@ struct ClipNetworkConfig {
     D2_FIELD(vision_cfg, "The image tower.");
     D2_FIELD(text_cfg, "The text tower.");
     D2_FIELD(quick_gelu,
-             "x sigmoid(1.702 x) instead of GELU. OpenAI's weights, and open_clip's models with "
-             "`-quickgelu`, were trained with it.");
+             "Use x * sigmoid(1.702 x) instead of GELU. OpenAI's weights, and open_clip's models "
+             "with `-quickgelu` in their names, were trained with it.");
     D2_FIELD(init_logit_scale, "Initial logarithm of the inverse temperature.");
     D2_FIELD(image_mean,
              "Subtracted from the red, green and blue of a picture in [0, 1].",

@@ -65,9 +65,10 @@ struct ClipTrainConfig : OptimizerConfig<Single>,
                          ShardLoopConfig,
                          ClipOnlyTrainConfig {
   static constexpr const char* kDoc =
-      "The optimisation and the loop; defaults are open_clip's. The loss is computed over all "
-      "samples of an update together. Neither `grad_accum_every` nor `max_batch_size` nor the "
-      "number of processes changes it.";
+      "The optimisation and the loop. The defaults are those of open_clip. The loss is computed "
+      "over all samples of an update together: those of all processes and of all "
+      "`grad_accum_every` batches. It does not depend on how these samples are divided among "
+      "processes, batches and chunks (`max_batch_size`).";
 
   ClipTrainConfig() {
     lr = 5e-4;

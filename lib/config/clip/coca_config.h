@@ -62,8 +62,8 @@ struct SimpleVitConfig {
 struct CocaConfig {
   static constexpr const char* kTag = "coca";
   static constexpr const char* kDoc =
-      "The arguments that a CoCa of coca-pytorch was made with. Those that only matter while such a "
-      "CoCa is trained are read and have no effect.";
+      "The arguments that a CoCa of coca-pytorch was made with. Those that matter only while such "
+      "a CoCa is trained are read, but have no effect.";
   /// Here a slip of the pen would be another network.
   static constexpr UnknownKeys kUnknownKeys = UnknownKeys::fatal;
 

@@ -19,8 +19,8 @@ namespace dalle2 {
 struct XClipConfig {
   static constexpr const char* kTag = "x-clip";
   static constexpr const char* kDoc =
-      "The arguments that a CLIP of x-clip was made with. Those that only matter while such a CLIP is "
-      "trained are read and have no effect.";
+      "The arguments that a CLIP of x-clip was made with. Those that matter only while such a CLIP "
+      "is trained are read, but have no effect.";
   /// Here a slip of the pen would be another network.
   static constexpr UnknownKeys kUnknownKeys = UnknownKeys::fatal;
 
@@ -106,7 +106,7 @@ struct XClipConfig {
     D2_FIELD(visual_dim_head,
              "Width of an attention head of the image transformer.",
              within(1, most::kHeadWidth));
-    D2_FIELD(visual_image_size, "Side of its input pictures in pixels.", side());
+    D2_FIELD(visual_image_size, "Side of the input pictures in pixels.", side());
     D2_FIELD(
         visual_patch_size, "Side of a patch in pixels; must divide `visual_image_size`.", side());
     D2_FIELD(visual_patch_dropout, "No effect: all patches are seen.", within(0, 1));

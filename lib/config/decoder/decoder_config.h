@@ -106,7 +106,7 @@ struct UnetConfig {
              "`decoder.unconditional`.");
     D2_FIELD(self_cond,
              "Self conditioning (Chen et al. 2022): feed the previous estimate back in.");
-    D2_FIELD(sparse_attn, "Linear attention at every resolution without full self attention.");
+    D2_FIELD(sparse_attn, "Linear attention at each resolution that has no full self attention.");
     D2_FIELD(cosine_sim_cross_attn, "Cosine similarity in the cross attention.");
     D2_FIELD(cosine_sim_self_attn, "Cosine similarity in the self attention.");
     D2_FIELD(attend_at_middle, "No effect, as in the reference: the middle always has attention.");
@@ -178,12 +178,14 @@ struct LatentConfig {
                 "A checkpoint or model file of a VAE: `checkpoint.pth` of a run, `vae.N.pt`, "
                 "`vae.N.ema.pt`, or safetensors.",
                 not_empty());
-    D2_FIELD(model, "The `vae` section of that VAE. Null: the one in the checkpoint.");
+    D2_FIELD(model,
+             "The `vae` section of that VAE's config. Null: the one in the checkpoint. Needed for "
+             "files without a config, such as `vae.N.pt`.");
     D2_FIELD(use_ema, "Use the averaged weights if the file has them.");
     D2_FIELD(scale,
              "Extension: latents are multiplied by this factor before they are noised. The "
-             "noise schedules are made for latents with a standard deviation of 1. Set 1 "
-             "divided by the standard deviation that a run prints. The reference uses 1.",
+             "noise schedules are made for latents with a standard deviation of 1. Set it "
+             "to 1 divided by the standard deviation that a run prints. The reference uses 1.",
              above(0));
   }
 };

@@ -171,7 +171,8 @@ struct FrechetDistanceConfig {
              "TorchScript file of the network; must be given. The network turns pictures [n, 3, "
              "image_size, image_size] into features [n, d].",
              not_empty());
-    D2_FIELD(image_size, "Side of its input pictures in pixels.", within(1, most::kImageSide));
+    D2_FIELD(
+        image_size, "Side of the network's input pictures in pixels.", within(1, most::kImageSide));
     D2_FIELD(resize, "How pictures are resized to `image_size`.");
     D2_FIELD(
         mean, "Subtracted from each channel of a picture in [0, 1].", within(-1e3, 1e3).entries(3));
@@ -180,7 +181,7 @@ struct FrechetDistanceConfig {
 };
 
 struct LpipsConfig {
-  static constexpr const char* kDoc = "Learned perceptual similarity of pairs of images.";
+  static constexpr const char* kDoc = "Learned perceptual similarity of pairs of pictures.";
   static constexpr UnknownKeys kUnknownKeys = UnknownKeys::fatal;
 
   LpipsNet net_type = LpipsNet::alex;

@@ -19,6 +19,8 @@ constexpr const char* kDecoderRules = R"(
 
 | if | then |
 |---|---|
+| always | `data.preprocessing` makes square pictures, at least as large as the size of each trained unet |
+| `decoder.clip` computes image embeddings | `data.preprocessing` makes pictures at least as large as the CLIP's input |
 | a unet has `cond_on_text_encodings` | `data.text_embeddings_url`, `data.embeddings_in_tar` or `decoder.clip` is given |
 | no unet has `cond_on_text_encodings` | `data.text_embeddings_url` is absent |
 | `decoder.unconditional` is false | `data.img_embeddings_url`, `data.embeddings_in_tar` or `decoder.clip` is given |
@@ -46,9 +48,9 @@ These rules apply to every kind of run:
 ## Derived values of each unet
 
 - **Sizes.** `image_sizes` is sorted and duplicates are removed; the first unet has the smallest
-  size. Each size (and crop size) must be divisible by 2 for each halving; with a VAE, the side of
-  the latent must be. The number of halvings is one less than the number of `dim_mults`, or equal to
-  it with `memory_efficient`.
+  size. Each size (and crop size) must be divisible by 2 to the power of the number of halvings.
+  With a VAE, this applies to the side of the latent instead. The number of halvings is one less
+  than the number of `dim_mults`, or equal to it with `memory_efficient`.
 - **Inputs.** The first unet receives the image embedding (unless `unconditional`), and each other
   unet receives the low-resolution picture of the previous unet. Unets with `cond_on_text_encodings`
   also receive the text encodings.

@@ -27,13 +27,14 @@ struct DecoderOnlyTrainConfig {
 
   void fields(auto& f) {
     D2_FIELD(n_sample_images,
-             "Number of pictures drawn for the log with samples of the training shards, and as "
-             "many with samples of the test shards; 0 for none.",
+             "Number of pictures that are drawn for the log with samples of the training shards. "
+             "The same number is drawn with samples of the test shards. 0 for none.",
              within(0, most::kPictures));
     D2_FIELD(cond_scale, "Strength of classifier-free guidance when sampling; 1 means none.");
     D2_FIELD(unet_training_mask,
-             "True for each unet that is trained; null trains all. Untrained unets take no memory, "
-             "and real pictures replace their output.",
+             "True for each unet that is trained; null trains all. Untrained unets take no memory. "
+             "When the run draws pictures, real pictures replace the output of the unets before "
+             "the first trained one.",
              not_empty());
     D2_FIELD(
         noise_offset,

@@ -14,10 +14,11 @@ constexpr const char* kPriorPage = R"(
 
 A file with the root key `prior` instead of `decoder` trains a diffusion prior, which makes image
 embeddings from text embeddings. It has the keys and defaults of the reference's
-`train_diffusion_prior.py`. Keys that also occur in a decoder's file have the same meaning. Compute the
-embeddings beforehand: `data.image_url`, `data.text_url` and `data.text_encodings_url` are folders of
-`.npy` files. With `prior.clip`, the run computes the embeddings and encodings of the texts from the
-captions of `data.meta_url`.
+`train_diffusion_prior.py`. Keys that also occur in a decoder's file have the same meaning. Without
+`prior.clip`, compute the embeddings beforehand: `data.image_url`, `data.text_url` and
+`data.text_encodings_url` are folders of `.npy` files. With `prior.clip`, the run computes the
+embeddings and encodings of the texts from the captions of `data.meta_url`. If `data.meta_url` has
+shards, the run can also compute the image embeddings.
 These rules apply between the sections:
 
 | if | then |

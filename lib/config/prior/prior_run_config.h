@@ -20,10 +20,11 @@ namespace dalle2 {
 struct PriorDataConfig {
   static constexpr const char* kDoc =
       "Where the samples come from: folders of `.npy` files with one embedding per row, and "
-      "captions. A folder is on this machine, in S3 (`s3://BUCKET/FOLDER`) or in a repository "
-      "of the Hugging Face hub (`hf://OWNER/NAME/FOLDER` or `hf://datasets/OWNER/NAME/FOLDER`, "
-      "with `@REVISION` after `NAME` for a revision other than `main`). The URL of a web page "
-      "that links the files also works. The files of a folder are joined in the order of their "
+      "captions. A folder of embeddings is on this machine, in S3 (`s3://BUCKET/FOLDER`) or in a "
+      "repository of the Hugging Face hub (`hf://OWNER/NAME/FOLDER` or "
+      "`hf://datasets/OWNER/NAME/FOLDER`, with `@REVISION` after `NAME` for a revision other than "
+      "`main`). The URL of a web page that links to the files also works. Captions (`meta_url`) "
+      "must be on this machine. The files of a folder are joined in the order of their "
       "paths; subfolders are included only on this machine. Row n of each folder belongs to "
       "sample n.";
 
@@ -47,7 +48,8 @@ struct PriorDataConfig {
     D2_FIELD(text_url, "Folder of the text embeddings, [n, image_embed_dim].", not_empty());
     D2_FIELD(text_encodings_url,
              "Folder of the encodings of the texts' tokens, [n, length, image_embed_dim], zero "
-             "after a text's end. With `prior.condition_on_text_encodings`.",
+             "after a text's end. Needed with `prior.condition_on_text_encodings`, unless there is "
+             "a `prior.clip`.",
              not_empty());
     D2_FIELD(
         meta_url,
@@ -55,7 +57,7 @@ struct PriorDataConfig {
         "file, or a folder of files that are joined in the order of their paths. `.txt` has one "
         "caption per line; `.jsonl` has one object with the key `caption` per line; `.parquet` "
         "has a column `caption` (this needs the module that `scripts/build.sh --parquet` "
-        "builds); `.tar` has samples with a field `txt`.",
+        "builds); `.tar`, uncompressed, has samples with a field `txt`.",
         not_empty());
     D2_FIELD(caption_key,
              "Name of the key in `.jsonl` files and of the column in `.parquet` files, if not "

@@ -108,7 +108,7 @@ struct HuggingfaceLoadConfig {
 struct WandbLoadConfig {
   static constexpr const char* kTag = "wandb";
   static constexpr const char* kDoc =
-      "Downloads a file of a Weights & Biases run. The key comes from `WANDB_API_KEY` or "
+      "Downloads a file of a Weights & Biases run. The API key comes from `WANDB_API_KEY` or "
       "`~/.netrc`.";
 
   std::string wandb_file_path;  // required
@@ -162,8 +162,11 @@ struct SaveTargets {
              "(without an average, the live ones), `lora` the averaged adapters of a run with "
              "`train.lora`.");
     D2_FIELD(save_all, "No effect, as in the reference.");
-    D2_FIELD(save_latest, "No effect, as in the reference: leave out `save_latest_to` instead.");
-    D2_FIELD(save_best, "No effect, as in the reference: leave out `save_best_to` instead.");
+    D2_FIELD(save_latest,
+             "No effect, as in the reference. To save no latest state, leave out "
+             "`save_latest_to`.");
+    D2_FIELD(save_best,
+             "No effect, as in the reference. To save no best state, leave out `save_best_to`.");
     f.check(save_latest_to || save_best_to || save_meta_to,
             "",
             "At least one saving option must be specified: save_latest_to, save_best_to or "
@@ -188,7 +191,7 @@ struct LocalSaveConfig : SaveTargets {
 struct WandbSaveConfig : SaveTargets {
   static constexpr const char* kTag = "wandb";
   static constexpr const char* kDoc =
-      "Saves to the files of a Weights & Biases run. The key comes from `WANDB_API_KEY` or "
+      "Saves to the files of a Weights & Biases run. The API key comes from `WANDB_API_KEY` or "
       "`~/.netrc`.";
 
   std::optional<std::string> wandb_run_path;
@@ -255,7 +258,8 @@ struct UrlSaveConfig : SaveTargets {
 struct S3SaveConfig : SaveTargets {
   static constexpr const char* kTag = "s3";
   static constexpr const char* kDoc =
-      "Saves to a bucket of S3 or of a compatible store. Keys, region and endpoint come from "
+      "Saves to a bucket of S3 or of a compatible store. Credentials, region and endpoint come "
+      "from "
       "the environment and the files of the AWS tools. This is an extension.";
 
   std::string url;  // required

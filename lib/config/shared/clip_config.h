@@ -29,15 +29,15 @@ struct ClipConfig {
 
   void fields(auto& f) {
     D2_FIELD(make,
-             "Origin of the model. Only `x-clip` and `coca` have an effect: other files say "
-             "themselves what their networks are.",
+             "Origin of the model. Only `x-clip` and `coca` have an effect: files of other origins "
+             "describe their networks themselves.",
              one_of({"openai", "open_clip", "x-clip", "coca"}));
     D2_FIELD(
         model,
         "File of the CLIP: a checkpoint or model file of a run, or a file of OpenAI, open_clip "
-        "or Hugging Face. With the `make` `x-clip` or `coca`, the file has the state dict of "
-        "such a CLIP. Instead of a file, you can give the name of an OpenAI model that OpenAI's "
-        "package has downloaded into `~/.cache/clip`.",
+        "or Hugging Face. If `make` is `x-clip` or `coca`, the file has the state dict of such a "
+        "CLIP. Instead of a file, you can give the name of an OpenAI model that OpenAI's package "
+        "has downloaded into `~/.cache/clip`.",
         not_empty());
     D2_FIELD(base_model_kwargs,
              "Needed with `x-clip` or `coca`: the arguments that the CLIP was made with.",

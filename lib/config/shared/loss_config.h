@@ -44,7 +44,7 @@ struct TimestepSamplingConfig {
   void fields(auto& f) {
     D2_FIELD(scheme,
              "`uniform`: u is uniform. `logit_normal`: u = sigmoid(z) with a normal z. `mode`: "
-             "u = 1 - v - mode_scale * (cos^2(pi v / 2) - 1 + v) with a v uniform in [0, 1].");
+             "u = 1 - v - mode_scale * (cos^2(pi v / 2) - 1 + v), where v is uniform in [0, 1].");
     D2_FIELD(logit_mean,
              "Mean of z in `logit_normal`. Below 0 prefers noisy timesteps, above 0 clean ones.");
     D2_FIELD(logit_std, "Standard deviation of z in `logit_normal`.", at_least(0));

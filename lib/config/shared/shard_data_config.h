@@ -270,7 +270,7 @@ struct ShardDataConfig {
         "(`img_emb_000012.npy`). The last `index_width` digits of a sample's key are its row. "
         "Give a path, `s3://bucket/folder`, "
         "`hf://OWNER/NAME/FOLDER`, `hf://datasets/OWNER/NAME/FOLDER`, the URL of a web page "
-        "that links the files, or a path or URL with one `{}` for the shard number, like "
+        "that links to the files, or a path or URL with one `{}` for the shard number, like "
         "`https://host/img_emb_{}.npy` (with `allow_pipe`, also `pipe:`). The folders that `shards "
         "embed` writes are refused: use `embeddings_in_tar`.",
         not_empty().fetched());
@@ -318,8 +318,8 @@ struct ShardDataConfig {
         latents_in_tar,
         "Extension: take the latents of the first unet from the shards, as `<key>.latent.npy`, "
         "instead of encoding the pictures at each step. `dalle2-train shards encode` writes "
-        "such shards. The shards keep their pictures, for grids, metrics and upper unets. No "
-        "transform may be random.");
+        "such shards. The shards keep their pictures, for the pictures in the log, for metrics and "
+        "for upper unets. No transform may be random.");
     D2_FIELD(fast_jpeg,
              "Extension: decode JPEG at 1/2, 1/4 or 1/8 scale if RandomResizedCrop or Resize still "
              "gets all the pixels that it needs. This is faster, above all for large pictures, but "
@@ -328,12 +328,12 @@ struct ShardDataConfig {
     D2_FIELD(apply_exif,
              "Extension: rotate and mirror pictures by the EXIF orientation that cameras and "
              "phones store. The reference ignores this orientation.");
-    D2_FIELD(
-        max_bad_fraction,
-        "Extension: largest fraction of a split's shards that may be absent, damaged or "
-        "unreachable in an epoch. Such shards are left out with a warning; a larger fraction "
-        "ends the run. With 1, the run ends only if the training shards have no usable sample.",
-        within(0, 1));
+    D2_FIELD(max_bad_fraction,
+             "Extension: largest fraction of a split's shards that may be absent, damaged or "
+             "unreachable in an epoch. Such shards are left out with a warning; a larger fraction "
+             "ends the run. With 1, the run ends only if no training sample is usable, or if three "
+             "shards in a row are unreachable, which counts as a lost network.",
+             within(0, 1));
     D2_FIELD(allow_pipe,
              "Extension: run the commands of `pipe:` URLs on this machine, with your permissions. "
              "Only the config file itself can allow this; `--set` cannot. A config in a checkpoint "

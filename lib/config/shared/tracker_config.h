@@ -48,7 +48,7 @@ struct ConsoleLogConfig {
 struct WandbLogConfig {
   static constexpr const char* kTag = "wandb";
   static constexpr const char* kDoc =
-      "Logs to Weights & Biases: to the service while training or, without a key or with "
+      "Logs to Weights & Biases: to the service while training or, without an API key or with "
       "`WANDB_MODE=offline`, into a folder for `wandb sync`.";
 
   bool resume = false;
@@ -127,7 +127,8 @@ struct TrackerConfig {
              "Use `data_path` even if it exists (nothing in it is deleted); otherwise an existing "
              "folder is refused.");
     D2_REQUIRED(log,
-                "Where records and images go: one logger or a list of them; `{}` for the console.",
+                "Where records and pictures go: one logger or a list of them; `{}` for the "
+                "console.",
                 any_value().not_empty("at least one logger is needed, `{}` for the console"));
     D2_FIELD(load, "The checkpoint to start from; null for none.");
     D2_REQUIRED(save,

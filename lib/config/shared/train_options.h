@@ -159,8 +159,8 @@ struct AveragesConfig {
     D2_FIELD(ema_power, "Exponent in the warm-up of the decay (see `ema_inv_gamma`).", above(0));
     D2_FIELD(ema_min_value, "Lowest decay, once averaging has begun.", within(0, 1));
     D2_FIELD(update_model_with_ema_every,
-             "Updates after which the weights are set to their average, again and again (arXiv "
-             "2406.02596); null for never. Only with the `ema.kind` `ema_pytorch`.",
+             "Every time this many updates have been made, the weights are set to their average "
+             "(arXiv 2406.02596); null for never. Only if `ema.kind` is `ema_pytorch`.",
              within(1, most::kSteps));
     D2_FIELD(ema, "Kind of the averaged weights.");
     D2_FIELD(post_hoc_ema, "Averages whose width is chosen after training.");
@@ -396,7 +396,7 @@ struct RanksConfig {
         shard_optimizer,
         "Several processes: each keeps the moments and the averages of a part of the weights and "
         "updates that part (ZeRO stage 1). This saves memory. Losses, weights and checkpoints are "
-        "the same as without it.");
+        "the same as without it; on GPUs, sums may round differently.");
     D2_FIELD(
         bucket_mebibytes,
         "Several processes: gradients are sent in buckets of about this size, in MiB, while the "

@@ -134,7 +134,7 @@ struct VaeConfig {
     D2_FIELD(vq_decay, "Decay of the codebook's moving averages.", within(0, 1));
     D2_FIELD(vq_commitment_weight, "Weight of the commitment loss.", at_least(0));
     D2_FIELD(vq_kmeans_init,
-             "Start with the centres that k-means finds in the first batch as "
+             "Use the centres that k-means finds in the first batch as the initial "
              "codes.");
     D2_FIELD(vq_kmeans_iters, "Iterations of k-means.", within(1, 1000));
     D2_FIELD(vq_use_cosine_sim, "Codes on the unit sphere, compared by their cosine.");
@@ -143,8 +143,8 @@ struct VaeConfig {
              "uses falls below this value; 0 replaces none.",
              at_least(0));
     D2_FIELD(vq_rotation_trick,
-             "Gradients are rotated when they pass the quantiser (Fifty et al. 2024); false passes "
-             "them unchanged.");
+             "Gradients are rotated when they pass through the quantiser (Fifty et al. 2024); "
+             "false passes them unchanged.");
     D2_FIELD(encdec_layer_mults,
              "Width of each resolution as a multiple of `dim`. Null: 1, 2, 4, ...",
              within(1, most::kDimMult).not_empty());

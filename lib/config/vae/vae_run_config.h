@@ -19,9 +19,10 @@ namespace dalle2 {
 
 struct VaeDataConfig {
   static constexpr const char* kDoc =
-      "Where the pictures come from: a folder, the folders below it, and the tar shards in them. "
-      "Files and members of tars ending in jpg, jpeg, png or webp are taken in the order of their "
-      "paths. Those that cannot be read are left out and counted.";
+      "Where the pictures come from: a local folder, the folders below it, and the uncompressed "
+      "tar shards in them. "
+      "Files and members of tars whose names end in jpg, jpeg, png or webp are taken in the order "
+      "of their paths. Those that cannot be read are left out and counted.";
 
   std::string folder;      // required
   int64_t image_size = 0;  // required
@@ -83,7 +84,7 @@ struct VaeOnlyTrainConfig {
              "`tracker.data_path`.",
              not_empty());
     D2_FIELD(vgg_path,
-             "TorchScript of the network whose features the perceptual loss compares: "
+             "TorchScript file of the network whose features the perceptual loss compares. "
              "`scripts/export_vgg.py` makes it. Needed with `vae.use_vgg_and_gan`.",
              not_empty());
     D2_FIELD(validation_samples,
