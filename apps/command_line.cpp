@@ -402,7 +402,7 @@ Runner add_report(CLI::App& app) {
   app.add_option("--picture-steps",
                  o->most_picture_steps,
                  "Number of steps whose pictures are shown: the first, the last, and some "
-                 "between")
+                 "in between")
       ->capture_default_str()
       ->check(whole_number(1000));
   return [o] {

@@ -15,7 +15,7 @@ namespace {
 
 Runner add_shards_demo(CLI::App& app) {
   auto o = options_of<DemoShardOptions>();
-  app.add_option("--out", o->out, "Folder for the shards, embeddings and the held-out split")
+  app.add_option("--out", o->out, "Folder for the shards, the embeddings and the held-out split")
       ->required()
       ->type_name("DIR")
       ->check(non_empty("a path"));

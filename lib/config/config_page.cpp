@@ -51,8 +51,8 @@ down are the keys for [priors](#files-that-train-a-prior), [VAEs](#files-that-tr
   `"1e-4"` as a number, and `0`, `1`, `"yes"`, `"off"` and similar values as booleans. `8.5` is not
   an integer.
 - **One value or a list.** If the type is "X, or a list", give one value for all unets (or
-  resolutions), or a list with one value for each. For a few keys the list means something else,
-  such as a range; the table then says so.
+  resolutions), or a list with one value for each. For a few keys, the list means something else,
+  such as a range, or one value does not apply to all; the table then says so.
 - **Unknown keys** give a warning and are ignored. An unknown key is an error if it resembles a known
   key of the same section. For a key of another section, the warning names that section. An unknown
   key is always an error directly in `decoder`, `prior` and `clip`, in `decoder.vae[i]`, `prior.net`

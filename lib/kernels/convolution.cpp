@@ -192,6 +192,7 @@ struct ByTiles : torch::autograd::Function<ByTiles<Algorithm>> {
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const WithoutAutocast without;
     if (at::GradMode::is_enabled()) {
       return plain_gradients(context, grads[0], Algorithm::kStride, Algorithm::kTransposed);
     }
@@ -548,14 +549,22 @@ at::Tensor convolution(const ConvolutionInputs& inputs, int64_t stride, int64_t 
   return at::conv2d(x, in_half(weight), in_half(bias), stride, padding);
 }
 
+ConvolutionAlgorithm transposed_algorithm_for(const ConvolutionInputs& inputs,
+                                              int64_t stride,
+                                              int64_t padding) {
+  const at::Tensor &x = inputs.x, &weight = inputs.weight;
+  const bool by_tiles = is_known(x, weight) && x.size(1) == weight.size(0) &&
+                        fits_halving(x, weight, winograd_tiles(x), stride, padding);
+  return by_tiles ? ConvolutionAlgorithm::kHalving : ConvolutionAlgorithm::kPlain;
+}
+
 at::Tensor transposed_convolution(const ConvolutionInputs& inputs,
                                   int64_t stride,
                                   int64_t padding) {
-  const auto& [x, weight, bias] = inputs;
-  const bool by_halves = is_known(x, weight) && x.size(1) == weight.size(0) &&
-                         fits_halving(x, weight, winograd_tiles(x), stride, padding);
-  if (by_halves) return by_tiles<Doubling>(inputs);
-  return at::conv_transpose2d(x, weight, bias, stride, padding);
+  if (transposed_algorithm_for(inputs, stride, padding) == ConvolutionAlgorithm::kHalving) {
+    return by_tiles<Doubling>(inputs);
+  }
+  return at::conv_transpose2d(inputs.x, inputs.weight, inputs.bias, stride, padding);
 }
 
 }  // namespace dalle2

@@ -20,8 +20,9 @@ enum class ConvolutionAlgorithm {
   kTokens,    ///< 1x1 of a channels-last map: a matrix product without a copy
   kUnfolded,  ///< a small map of many channels: a matrix product with the squares around its pixels
   kWinograd,  ///< 3x3 of many channels: tiles of 4x4 pixels, a quarter of the products
-  kHalving,   ///< 4x4 of many channels with a stride of 2: such tiles, two fifths of the products
-  kWide,      ///< few maps to few, e.g. with 15x15 kernels: loops of our own along the rows
+  kHalving,  ///< 4x4 of many channels with a stride of 2: such tiles, two fifths of the products; where few
+             ///< tiles share the weights, only for the gradient of the weights
+  kWide,  ///< few maps to few, e.g. with 15x15 kernels: loops of our own along the rows
 };
 ConvolutionAlgorithm algorithm_for(const ConvolutionInputs& inputs,
                                    int64_t stride,
@@ -29,6 +30,11 @@ ConvolutionAlgorithm algorithm_for(const ConvolutionInputs& inputs,
 
 /// at::conv2d with its gradients, under autocast in autocast's type. Second derivatives are ATen's.
 at::Tensor convolution(const ConvolutionInputs& inputs, int64_t stride, int64_t padding);
+
+/// What transposed_convolution() computes with: kHalving or kPlain. @param inputs as there
+ConvolutionAlgorithm transposed_algorithm_for(const ConvolutionInputs& inputs,
+                                              int64_t stride,
+                                              int64_t padding);
 
 /// at::conv_transpose2d with its gradients, under autocast in autocast's type. Second derivatives are ATen's. With a 4x4 kernel and a
 /// stride of 2, on the CPU by tiles as above. @param inputs x [B, in, H, W], weight [in, out, k, k], bias [out] or undefined

@@ -52,12 +52,15 @@ class DryRun(EndToEnd):
                                            "peak memory of the process", "nothing was trained or written (--dry-run)"])
 
     def test_graphs_that_a_run_would_not_have_are_told(self):
-        for kind in self.for_each_kind():
-            config = self.config_of(kind)
-            config["train"]["cuda_graph"] = True
+        for kind in KINDS:
+            write_config(self.dir / f"{kind}.json", self.config_of(kind))
+        run("init", self.shards, "--kind", "clip", "--image-size", 16, cwd=self.dir, check=0)
+        for kind in (*KINDS, "clip"):
             for processes in (1, 2):
-                done = self.start(config, "--dry-run", "--nproc-per-node", processes, check=0)
-                self.assertEqual(done.stderr.count("/train/cuda_graph has no effect on the CPU: only GPUs have graphs"), 1, done.stderr)
+                with self.subTest(kind, processes=processes):
+                    done = run("--config", f"{kind}.json", "--set=/train/cuda_graph=true", "--set=/train/device=cpu", "--dry-run",
+                               "--nproc-per-node", processes, cwd=self.dir, check=0)
+                    self.assertEqual(done.stderr.count("/train/cuda_graph has no effect on the CPU: only GPUs have graphs"), 1, done.stderr)
 
     def test_pictures_that_are_smaller_than_the_unet_are_found_before_anything_is_written(self):
         config = self.config_of("decoder", data={"preprocessing": {"Resize": {"size": 8}, "ToTensor": True}})

@@ -5,7 +5,7 @@
 
 The order is that of muse's trainer: the autoencoder's update, then on other pictures the discriminator's, whose gradients were cleared
 before. Its faults are left out: parameters in the order of a set, clipping over both parts. The fixture has each step's two losses, and
-the weights and codes after the last, compact as in make_unet.py.
+the weights and codes after the last, compact as in make_unet.py. The noise of a value is that of moved weights and gradients, or of kinks.
 """
 import copy
 import random
@@ -13,7 +13,7 @@ import random
 import torch
 
 from case_files import folder_and_options, write_cases
-from close_choices import CloseChoices, kink_noise
+from close_choices import CloseChoices, biases_without_gradient, kink_movement, with_kinks
 from make_unet import compact, rounding_noise
 from make_vae import SORTS, Features, draw_config, losses_turn, make_vae, mostly_one_code, pictures, quantizer_of
 from waves import fill
@@ -21,6 +21,7 @@ from waves import fill
 STEPS, LR = 3, 3e-4
 
 
+LARGEST_SHARE = 0.5  # of a weight's movement, that the tests may allow
 GRADIENT_ROUNDINGS = 8  # of the largest gradient of a tensor: sums in another order
 
 
@@ -33,8 +34,12 @@ def move_by_roundings(parameters, generator):
 
 
 def train(vae, config, features, batches, seed, roundings=None):
-    """@param roundings a generator: gradients are moved by it"""
+    """@param roundings a generator: gradients are moved by it
+    @return what is compared; the codes of the first pictures at the end; how far weights moved, without those that have no gradient
+    """
     found = {}
+    start = {name: compact(p) for name, p in vae.named_parameters()}
+    gradients = {}
     if config["use_vgg_and_gan"]:
         setattr(vae, "_vgg" if config["kind"] == "muse" else "vgg", features)
     vae.train()
@@ -48,6 +53,8 @@ def train(vae, config, features, batches, seed, roundings=None):
         loss.backward()
         if roundings is not None:
             move_by_roundings(own, roundings)
+        if step == 0:
+            gradients |= {name: p.grad.clone() for name, p in vae.named_parameters() if p.grad is not None}
         torch.nn.utils.clip_grad_norm_(own, 0.5)
         optimizer.step()
         found[f"loss.{step}"] = loss
@@ -58,6 +65,8 @@ def train(vae, config, features, batches, seed, roundings=None):
         loss.backward()
         if roundings is not None:
             move_by_roundings(vae.discr.parameters(), roundings)
+        if step == 0:
+            gradients |= {name: p.grad.clone() for name, p in vae.named_parameters() if name.startswith("discr.") and p.grad is not None}
         discr_optimizer.step()
         found[f"discr_loss.{step}"] = loss
     with torch.no_grad():
@@ -66,7 +75,9 @@ def train(vae, config, features, batches, seed, roundings=None):
         indices = encoded[1] if config["kind"] == "muse" else vae.vq(encoded)[1]
     found |= {f"weights.{name}": compact(p) for name, p in vae.named_parameters()}
     found |= {f"codes.{name}": b for name, b in quantizer_of(vae).named_buffers() if "_codebook" in name}
-    return {name: value.detach().clone() for name, value in found.items()}, indices
+    steady = start.keys() - biases_without_gradient(gradients)
+    moved = {f"weights.{name}": float((found[f"weights.{name}"] - start[name]).abs().max()) for name in steady}
+    return {name: value.detach().clone() for name, value in found.items()}, indices, moved
 
 
 def make_case(number, sort):
@@ -83,18 +94,19 @@ def make_case(number, sort):
     codebook = {f"codebook.{name}": value.clone() for name, value in vae.state_dict().items() if "_codebook" in name}
     start = copy.deepcopy(vae)
     with CloseChoices() as close:
-        one, indices = train(vae, config, features, batches, number)
+        one, indices, trained = train(vae, config, features, batches, number)
     assert close.choices_of_codes > 0
     if close.found or mostly_one_code(indices) or any(not value.isfinite().all() for value in one.values()):
         return None
     roundings = torch.Generator().manual_seed(number)
     noise = rounding_noise(one, start, lambda moved: train(moved, config, features, batches, number, roundings)[0], number)
-    if losses_turn(one, noise):
+    kinks = kink_movement(one, lambda: train(copy.deepcopy(start), config, features, batches, number)[0])
+    moved = {name: max(value, kinks[name]) for name, value in noise.items()}
+    noise = with_kinks(noise, kinks)
+    if losses_turn(one, moved) or any(moved[name] > 1e-2 for name in one if name.startswith("codes.")):
         return None
-    if any(noise[name] > 1e-2 for name in one if name.startswith("codes.")):
+    if any(20 * noise[name] > LARGEST_SHARE * movement for name, movement in trained.items()):
         return None
-    kinks = kink_noise(one, lambda: train(copy.deepcopy(start), config, features, batches, number)[0])
-    noise = {name: max(value, kinks[name]) for name, value in noise.items()}
     tensors = {f"batch.{i}": batch for i, batch in enumerate(batches)} | {"features": features.weight} | codebook | one
     return {name: value.numpy() for name, value in tensors.items()}, {"config": config, "seed": number, "noise": noise}
 

@@ -203,7 +203,7 @@ struct PassGraphConfig {
         "start it as a whole. Faster where the host limits the steps: small networks, small "
         "batches. Takes more GPU memory. A graph is checked against the same pass without a graph "
         "before it is used; if it cannot be used, the log says why. Needs a GPU, one process, and "
-        "a program built with `--cuda`.");
+        "a program built with `scripts/build.sh --cuda`.");
   }
 };
 

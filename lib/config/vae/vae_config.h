@@ -162,7 +162,7 @@ struct VaeConfig {
              "For the `dalle2` kind: width of an attention head. Null: 64.",
              within(1, most::kHeadWidth));
     D2_FIELD(encdec_attn_heads,
-             "For the `dalle2` kind: heads of each attention. Null: 8.",
+             "For the `dalle2` kind: heads of each attention layer. Null: 8.",
              within(1, most::kHeads));
     D2_FIELD(encdec_patch_size, "For a `vit`: side of a patch in pixels.", within(1, 1024));
     D2_FIELD(encdec_dim_head, "For a `vit`: width of a head.", within(1, most::kHeadWidth));
