@@ -313,7 +313,7 @@ void tiles_of_filters(const FilterTaps& taps,
   }
 }
 
-// [places, out, row], of which the first `in` of a row -> filters [out] of channels [in]
+// Turns [places, out, row] into `out` filters of `in` channels. Only the first `in` numbers of each row are read.
 template <int Taps>
 void weights_of_tiles(const FilterTaps& taps,
                       int64_t first,

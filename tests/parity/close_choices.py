@@ -108,9 +108,22 @@ def kink_movement(one, run):
     return most
 
 
-def with_kinks(noise, movement):
-    """The tests allow twenty times the noise of a rounding: for kinks, what they move."""
-    return {name: max(value, movement[name] / 20) for name, value in noise.items()}
+ROUNDINGS_ALLOWED = 20  # kNoiseStepsAllowed of tests/support/rounding_noise.h
+
+
+def with_kinks(noise, run, one):
+    """Adds the kinks that `run` meets to the rounding noise of each tensor of `one`.
+
+    @return how far a tensor moves at most; the noise for the tests, which allow twenty times as much: of kinks, what they move
+    """
+    kinks = kink_movement(one, run)
+    moved = {name: max(value, kinks[name]) for name, value in noise.items()}
+    return moved, {name: max(value, kinks[name] / ROUNDINGS_ALLOWED) for name, value in noise.items()}
+
+
+def hides(noise, share, sizes):
+    """Whether the tests would allow more than `share` of a tensor's size. @param sizes by name"""
+    return any(ROUNDINGS_ALLOWED * noise[name] > share * size for name, size in sizes.items())
 
 
 def biases_without_gradient(gradients):

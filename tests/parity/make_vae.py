@@ -5,9 +5,10 @@
 
 One safetensors file a case: two batches of pictures, what the networks and losses make of them, every gradient of both parts, and the
 codebook before and after. Weights are a function of the parameter's name, and gradients are compact, as in make_unet.py. `noise` is how
-far a value moves when every weight moves by one rounding, or a tenth of how far it moves when values at a kink lie on its other side. What the
+far a value moves when every weight moves by one rounding, or a twentieth of how far it moves when values at a kink change sides. What the
 references cannot do is put right here: muse's classic codebook (its constructor crashes), and the loss of the discriminator without the
-penalty (theirs is unbound). A case is left out if its codes hang on a rounding, or if nearly all of them are the same.
+penalty (theirs is unbound). A case is left out if its codes hang on a rounding, if nearly all of them are the same,
+or if roundings hide a gradient.
 """
 import copy
 import random
@@ -22,7 +23,7 @@ from vector_quantize_pytorch import VectorQuantize
 import dalle2_pytorch.vqgan_vae as theirs
 import muse_maskgit_pytorch.vqgan_vae as muse
 from case_files import folder_and_options, write_cases
-from close_choices import CloseChoices, biases_without_gradient, kink_movement, with_kinks
+from close_choices import CloseChoices, biases_without_gradient, hides, with_kinks
 from make_unet import compact, rounding_noise
 from waves import fill
 
@@ -153,7 +154,7 @@ def losses_turn(one, moved):
     return any(moved[name] > most(name) * max(1e-6, float(value.double().abs().max())) for name, value in one.items() if "loss" in name)
 
 
-LARGEST_NOISE = 0.05 / 20  # the tests allow twenty times the noise
+LARGEST_SHARE = 0.05  # of a gradient's largest entry, that the tests may allow
 
 
 def mostly_one_code(indices):
@@ -164,7 +165,8 @@ def mostly_one_code(indices):
 def gradients_are_noisy(one, noise):
     """Whether the tests would allow more than a twentieth of the largest entry of a gradient that is not zero."""
     gradients = {name: value for name, value in one.items() if "grad." in name}
-    return any(noise[name] > LARGEST_NOISE * float(gradients[name].abs().max()) for name in gradients.keys() - biases_without_gradient(gradients))
+    steady = gradients.keys() - biases_without_gradient(gradients)
+    return hides(noise, LARGEST_SHARE, {name: float(gradients[name].abs().max()) for name in steady})
 
 
 def make_case(number, sort):
@@ -184,9 +186,7 @@ def make_case(number, sort):
     if close.found or mostly_one_code(one["indices"]) or any(not value.isfinite().all() for value in one.values()):
         return None
     noise = rounding_noise(one, start, lambda moved: observe(moved, config, features, images, more, number), number)
-    kinks = kink_movement(one, lambda: observe(copy.deepcopy(start), config, features, images, more, number))
-    moved = {name: max(value, kinks[name]) for name, value in noise.items()}
-    noise = with_kinks(noise, kinks)
+    moved, noise = with_kinks(noise, lambda: observe(copy.deepcopy(start), config, features, images, more, number), one)
     sizes = [name for name in one if name.startswith("codes_") and name.endswith("cluster_size")]
     if moved["indices"] > 0 or any(moved[name] > 1e-3 for name in sizes) or losses_turn(one, moved) or gradients_are_noisy(one, noise):
         return None

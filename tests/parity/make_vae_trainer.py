@@ -13,14 +13,12 @@ import random
 import torch
 
 from case_files import folder_and_options, write_cases
-from close_choices import CloseChoices, biases_without_gradient, kink_movement, with_kinks
+from close_choices import CloseChoices, biases_without_gradient, hides, with_kinks
 from make_unet import compact, rounding_noise
 from make_vae import SORTS, Features, draw_config, losses_turn, make_vae, mostly_one_code, pictures, quantizer_of
 from waves import fill
 
 STEPS, LR = 3, 3e-4
-
-
 LARGEST_SHARE = 0.5  # of a weight's movement, that the tests may allow
 GRADIENT_ROUNDINGS = 8  # of the largest gradient of a tensor: sums in another order
 
@@ -100,12 +98,10 @@ def make_case(number, sort):
         return None
     roundings = torch.Generator().manual_seed(number)
     noise = rounding_noise(one, start, lambda moved: train(moved, config, features, batches, number, roundings)[0], number)
-    kinks = kink_movement(one, lambda: train(copy.deepcopy(start), config, features, batches, number)[0])
-    moved = {name: max(value, kinks[name]) for name, value in noise.items()}
-    noise = with_kinks(noise, kinks)
+    moved, noise = with_kinks(noise, lambda: train(copy.deepcopy(start), config, features, batches, number)[0], one)
     if losses_turn(one, moved) or any(moved[name] > 1e-2 for name in one if name.startswith("codes.")):
         return None
-    if any(20 * noise[name] > LARGEST_SHARE * movement for name, movement in trained.items()):
+    if hides(noise, LARGEST_SHARE, trained):
         return None
     tensors = {f"batch.{i}": batch for i, batch in enumerate(batches)} | {"features": features.weight} | codebook | one
     return {name: value.numpy() for name, value in tensors.items()}, {"config": config, "seed": number, "noise": noise}
