@@ -11,6 +11,7 @@ EPSILON = torch.finfo(torch.float32).eps
 LATENT_ROUNDINGS = 32
 # Roundings of a value at a kink, by the largest value of its map: norms enlarge those of the layers before.
 KINK_ROUNDINGS = 16
+KINK_MOVES = 3
 # Roundings of a squared distance |x|^2 - 2 xy + |y|^2, by |x|^2 + |y|^2.
 DISTANCE_ROUNDINGS = 4
 
@@ -69,16 +70,11 @@ class CloseChoices(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-class OtherSides(TorchFunctionMode):
-    """While it is entered, half of the values that roundings can move over a kink (of a ReLU, or of an absolute difference) lie on the other
-    side of it. In a single pass the values hardly change, but their gradients do.
-    """
-    def __init__(self, seed):
-        super().__init__()
-        self._generator = torch.Generator().manual_seed(seed)
-
-    def _moved(self, values, scale):
-        return close_to_zero(values, scale, KINK_ROUNDINGS) & (torch.rand(values.shape, generator=self._generator) < 0.5)
+class _AtKinks(TorchFunctionMode):
+    """Hands on what lies at each kink of a run: the argument of a ReLU, and the difference of an l1_loss."""
+    def at_kink(self, values, scale):
+        """@param scale what `values` is made of @return where it is to lie on the other side, or None for nowhere"""
+        raise NotImplementedError
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -86,39 +82,83 @@ class OtherSides(TorchFunctionMode):
         made = function(*args, **kwargs)
         if name in ("relu", "leaky_relu"):
             x = args[0]
+            moved = self.at_kink(x, x)
             slope = 0.0 if name == "relu" else kwargs.get("negative_slope", args[1] if len(args) > 1 else 0.01)
-            return torch.where(self._moved(x, x), torch.where(x > 0, slope * x, x), made)
+            return made if moved is None else torch.where(moved, torch.where(x > 0, slope * x, x), made)
         if name == "l1_loss":
             assert kwargs.get("reduction", "mean") == "mean"
             rest = args[0] - args[1]
-            return torch.where(self._moved(rest, args[0]), -rest.abs(), rest.abs()).mean()
+            moved = self.at_kink(rest, args[0])
+            return made if moved is None else torch.where(moved, -rest.abs(), rest.abs()).mean()
         return made
 
 
+class _Seen(_AtKinks):
+    def __init__(self):
+        super().__init__()
+        self.values, self.scales = [], []
+
+    def at_kink(self, values, scale):
+        self.values.append(values.detach().clone())
+        self.scales.append(float(scale.detach().abs().max()))
+
+
+class _OtherSides(_AtKinks):
+    """Half of the values within reach of a kink lie on the other side of it. In a single pass the values hardly change, but their gradients
+    do.
+    """
+    def __init__(self, reach, seed):
+        super().__init__()
+        self._reach = iter(reach)
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def at_kink(self, values, scale):
+        return (values.detach().abs() < next(self._reach)) & (torch.rand(values.shape, generator=self._generator) < 0.5)
+
+
 RUNS_WITH_OTHER_SIDES = 6
-
-
-def kink_movement(one, run):
-    """How far each tensor of `one` moves at most if `run` has close kinks on other sides."""
-    most = dict.fromkeys(one, 0.0)
-    for seed in range(RUNS_WITH_OTHER_SIDES):
-        with OtherSides(seed):
-            other = run()
-        most = {name: max(most[name], float((other[name].double() - value.double()).abs().max())) for name, value in one.items()}
-    return most
-
-
 ROUNDINGS_ALLOWED = 20  # kNoiseStepsAllowed of tests/support/rounding_noise.h
 
 
-def with_kinks(noise, run, one):
-    """Adds the kinks that `run` meets to the rounding noise of each tensor of `one`.
+class Kinks:
+    """The kinks of a run, and how far from each of them roundings can move a value over it.
 
-    @return how far a tensor moves at most; the noise for the tests, which allow twenty times as much: of kinks, what they move
+    That is a few roundings of the map's largest value, or as often as KINK_MOVES what moved weights move in it: norms of maps that are
+    nearly constant enlarge roundings.
     """
-    kinks = kink_movement(one, run)
-    moved = {name: max(value, kinks[name]) for name, value in noise.items()}
-    return moved, {name: max(value, kinks[name] / ROUNDINGS_ALLOWED) for name, value in noise.items()}
+    def __init__(self):
+        self._first = None
+        self._reach = []
+
+    def see(self, run):
+        """The result of `run`, a single pass, whose kinks are compared with those of the first run."""
+        with _Seen() as seen:
+            result = run()
+        if self._first is None:
+            self._first = seen.values
+            self._reach = [KINK_ROUNDINGS * EPSILON * scale for scale in seen.scales]
+        assert len(seen.values) == len(self._first)
+        moves = [float((values - first).abs().max()) for values, first in zip(seen.values, self._first)]
+        self._reach = [max(reach, KINK_MOVES * move) for reach, move in zip(self._reach, moves)]
+        return result
+
+    def _movement(self, one, run):
+        """How far each tensor of `one` moves at most if values within reach of a kink lie on the other side."""
+        most = dict.fromkeys(one, 0.0)
+        for seed in range(RUNS_WITH_OTHER_SIDES):
+            with _OtherSides(self._reach, seed):
+                other = run()
+            most = {name: max(most[name], float((other[name].double() - value.double()).abs().max())) for name, value in one.items()}
+        return most
+
+    def add_to(self, noise, run, one):
+        """Adds the kinks that `run` meets to the rounding noise of each tensor of `one`.
+
+        @return how far a tensor moves at most; the noise for the tests, which allow twenty times as much: of kinks, what they move
+        """
+        kinks = self._movement(one, run)
+        moved = {name: max(value, kinks[name]) for name, value in noise.items()}
+        return moved, {name: max(value, kinks[name] / ROUNDINGS_ALLOWED) for name, value in noise.items()}
 
 
 def hides(noise, share, sizes):

@@ -23,7 +23,7 @@ from vector_quantize_pytorch import VectorQuantize
 import dalle2_pytorch.vqgan_vae as theirs
 import muse_maskgit_pytorch.vqgan_vae as muse
 from case_files import folder_and_options, write_cases
-from close_choices import CloseChoices, biases_without_gradient, hides, with_kinks
+from close_choices import CloseChoices, Kinks, biases_without_gradient, hides
 from make_unet import compact, rounding_noise
 from waves import fill
 
@@ -180,13 +180,15 @@ def make_case(number, sort):
     codebook = {name: value.clone() for name, value in vae.state_dict().items() if "_codebook" in name}
     names = list(vae.state_dict())
     start = copy.deepcopy(vae)
+    kinks = Kinks()
     with CloseChoices() as close:
-        one = observe(vae, config, features, images, more, number)
+        one = kinks.see(lambda: observe(vae, config, features, images, more, number))
     assert close.choices_of_codes > 0
     if close.found or mostly_one_code(one["indices"]) or any(not value.isfinite().all() for value in one.values()):
         return None
-    noise = rounding_noise(one, start, lambda moved: observe(moved, config, features, images, more, number), number)
-    moved, noise = with_kinks(noise, lambda: observe(copy.deepcopy(start), config, features, images, more, number), one)
+    noise = rounding_noise(
+        one, start, lambda moved: kinks.see(lambda: observe(moved, config, features, images, more, number)), number)
+    moved, noise = kinks.add_to(noise, lambda: observe(copy.deepcopy(start), config, features, images, more, number), one)
     sizes = [name for name in one if name.startswith("codes_") and name.endswith("cluster_size")]
     if moved["indices"] > 0 or any(moved[name] > 1e-3 for name in sizes) or losses_turn(one, moved) or gradients_are_noisy(one, noise):
         return None

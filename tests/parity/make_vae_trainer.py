@@ -13,7 +13,7 @@ import random
 import torch
 
 from case_files import folder_and_options, write_cases
-from close_choices import CloseChoices, biases_without_gradient, hides, with_kinks
+from close_choices import CloseChoices, Kinks, biases_without_gradient, hides
 from make_unet import compact, rounding_noise
 from make_vae import SORTS, Features, draw_config, losses_turn, make_vae, mostly_one_code, pictures, quantizer_of
 from waves import fill
@@ -91,14 +91,16 @@ def make_case(number, sort):
     batches = [pictures(generator, config["channels"]) for _ in range(2 * STEPS)]
     codebook = {f"codebook.{name}": value.clone() for name, value in vae.state_dict().items() if "_codebook" in name}
     start = copy.deepcopy(vae)
+    kinks = Kinks()
     with CloseChoices() as close:
-        one, indices, trained = train(vae, config, features, batches, number)
+        one, indices, trained = kinks.see(lambda: train(vae, config, features, batches, number))
     assert close.choices_of_codes > 0
     if close.found or mostly_one_code(indices) or any(not value.isfinite().all() for value in one.values()):
         return None
     roundings = torch.Generator().manual_seed(number)
+    # Kinks do not see these runs: Adam moves values by far more than one pass does, and `noise` holds what crosses a kink then.
     noise = rounding_noise(one, start, lambda moved: train(moved, config, features, batches, number, roundings)[0], number)
-    moved, noise = with_kinks(noise, lambda: train(copy.deepcopy(start), config, features, batches, number)[0], one)
+    moved, noise = kinks.add_to(noise, lambda: train(copy.deepcopy(start), config, features, batches, number)[0], one)
     if losses_turn(one, moved) or any(moved[name] > 1e-2 for name in one if name.startswith("codes.")):
         return None
     if hides(noise, LARGEST_SHARE, trained):
