@@ -216,22 +216,15 @@ struct Winograd3x3 {
   static constexpr auto weight_gradient = &winograd_weight_gradient;
 };
 
-/// 4x4 convolutions with a stride of 2, and their transposes. Which of the three operations by tiles is faster than
-/// LibTorch's depends on how many tiles share the weights: measured in float32, with AVX2 and AVX-512.
-class HalvingShape {
- public:
-  /// @param tiles of the smaller map @param weight [out, in, 4, 4]
-  HalvingShape(int64_t tiles, const at::Tensor& weight)
-      : tiles_(tiles), channels_(4 * weight.size(1) + weight.size(0)) {}
-  bool halves_by_tiles() const { return channels_ <= 8 * tiles_; }
-  bool doubles_by_tiles() const { return channels_ <= 24 * tiles_; }
-
- private:
-  int64_t tiles_, channels_;
-};
+/// Whether enough tiles share the weights of a 4x4 convolution with a stride of 2, or of its transpose, that tiles are
+/// faster than LibTorch: measured in float32, with AVX2 and AVX-512. @param tiles of the smaller map
+/// @param weight [out, in, 4, 4]
+bool enough_tiles(int64_t tiles, const at::Tensor& weight, int64_t most_channels_per_tile) {
+  return 4 * weight.size(1) + weight.size(0) <= most_channels_per_tile * tiles;
+}
 
 at::Tensor halved(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
-  if (HalvingShape(winograd_halving_tiles(x), weight).halves_by_tiles()) {
+  if (enough_tiles(winograd_halving_tiles(x), weight, /*most_channels_per_tile=*/8)) {
     return winograd_halving(x, weight, bias);
   }
   const at::ScalarType dtype = x.scalar_type();
@@ -239,7 +232,7 @@ at::Tensor halved(const at::Tensor& x, const at::Tensor& weight, const at::Tenso
 }
 
 at::Tensor doubled(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
-  if (HalvingShape(winograd_tiles(x), weight).doubles_by_tiles()) {
+  if (enough_tiles(winograd_tiles(x), weight, /*most_channels_per_tile=*/24)) {
     return winograd_doubling(x, weight, bias);
   }
   const at::ScalarType dtype = x.scalar_type();

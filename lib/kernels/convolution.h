@@ -24,6 +24,12 @@ enum class ConvolutionAlgorithm {
              ///< tiles share the weights, only for the gradient of the weights
   kWide,  ///< few maps to few, e.g. with 15x15 kernels: loops of our own along the rows
 };
+/// Whether its products are those of Winograd's tiles, at least in the gradient of the weights.
+inline bool is_by_tiles(ConvolutionAlgorithm algorithm) {
+  return algorithm == ConvolutionAlgorithm::kWinograd ||
+         algorithm == ConvolutionAlgorithm::kHalving;
+}
+
 ConvolutionAlgorithm algorithm_for(const ConvolutionInputs& inputs,
                                    int64_t stride,
                                    int64_t padding);

@@ -85,11 +85,9 @@ at::Tensor in_type_of_convolution(const at::Tensor& x,
                                   const ConvSettings& settings) {
   const at::DeviceType device = filters.device().type();
   if (!at::autocast::is_autocast_enabled(device)) return filters;
-  const ConvolutionAlgorithm algorithm =
-      algorithm_for({x, filters, {}}, settings.stride, settings.padding);
-  const bool by_tiles =
-      algorithm == ConvolutionAlgorithm::kWinograd || algorithm == ConvolutionAlgorithm::kHalving;
-  return by_tiles ? filters : filters.to(at::autocast::get_autocast_dtype(device));
+  if (is_by_tiles(algorithm_for({x, filters, {}}, settings.stride, settings.padding)))
+    return filters;
+  return filters.to(at::autocast::get_autocast_dtype(device));
 }
 
 /// What a convolution of x multiplies by.

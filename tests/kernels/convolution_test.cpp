@@ -28,11 +28,6 @@ struct ConvolutionCase {
   int64_t padding() const { return (kernel - 1) / 2; }
 };
 
-bool goes_by_tiles(const ConvolutionCase& c) {
-  return c.algorithm == ConvolutionAlgorithm::kWinograd ||
-         c.algorithm == ConvolutionAlgorithm::kHalving;
-}
-
 ConvolutionAlgorithm chosen_for(const ConvolutionCase& c, const ConvolutionInputs& in) {
   return c.transposed ? transposed_algorithm_for(in, c.stride(), c.padding())
                       : algorithm_for(in, c.stride(), c.padding());
@@ -63,7 +58,7 @@ at::Tensor by_aten(const ConvolutionCase& c, const ConvolutionInputs& in) {
 /// Whether this processor has the loops of this algorithm. Others take ATen's convolution.
 bool has_loops_for(const ConvolutionCase& c) {
   const loops::FastShapes& fast = loops::best().fast_shapes;
-  if (goes_by_tiles(c)) return fast.channels_per_tile > 0;
+  if (is_by_tiles(c.algorithm)) return fast.channels_per_tile > 0;
   return c.algorithm != ConvolutionAlgorithm::kWide || c.kernel >= fast.narrowest_kernel;
 }
 
@@ -164,7 +159,7 @@ TEST_CASE(
 
 TEST_CASE("tiles of bfloat16 maps are those of the same numbers in float32, rounded at the end") {
   for (const ConvolutionCase& c : kCases) {
-    if (!goes_by_tiles(c) || c.transposed || !has_loops_for(c)) continue;
+    if (!is_by_tiles(c.algorithm) || c.transposed || !has_loops_for(c)) continue;
     torch::manual_seed(6);
     const auto map = [&](int64_t channels, int64_t of) {
       at::Tensor t = at::randn({c.batch, channels, c.height / of, c.width / of}).to(at::kBFloat16);
