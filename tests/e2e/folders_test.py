@@ -63,6 +63,17 @@ class Folders(EndToEnd):
                     if member.name.endswith(".jpg"):
                         (cls.pictures / member.name).write_bytes(tar.extractfile(member).read())
 
+    def test_shards_make_warns_of_shards_among_the_pictures(self):
+        pictures = self.dir / "own"
+        pictures.mkdir()
+        for picture in sorted(self.pictures.iterdir())[:2]:
+            (pictures / picture.name).write_bytes(picture.read_bytes())
+        said = "reads each picture twice, from its file and from the shards"
+        done = run("shards", "make", "--from", "own", "--out", "beside", cwd=self.dir, check=0)
+        self.assertNotIn(said, done.stderr)
+        done = run("shards", "make", "--from", "own/", "--out", "own/shards", cwd=self.dir, check=0)
+        self.assertIn("--out own/shards is inside --from own/: a VAE with that folder as its data.folder " + said, done.stderr)
+
     def test_shards_make_leaves_another_set_alone(self):
         broken = self.dir / "broken"
         broken.mkdir()

@@ -27,6 +27,9 @@ std::string lower_extension(const std::filesystem::path& path);
 /// Whether a file is a picture by its name: .jpg, .jpeg, .png, .webp, in small or large letters.
 bool is_picture_name(const std::filesystem::path& path);
 
+/// The absolute path of a folder without links, dots and a slash at its end. The folder need not exist.
+std::filesystem::path canonical_folder(const std::filesystem::path& folder);
+
 /// Whether `path` is `folder` or lies below it. Both are canonical.
 bool is_in_folder(const std::filesystem::path& path, const std::filesystem::path& folder);
 

@@ -139,6 +139,12 @@ bool is_picture_name(const std::filesystem::path& path) {
   return extension == ".jpg" || extension == ".jpeg" || extension == ".png" || extension == ".webp";
 }
 
+std::filesystem::path canonical_folder(const std::filesystem::path& folder) {
+  std::error_code ignored;
+  const std::filesystem::path whole = (std::filesystem::absolute(folder) / "").lexically_normal();
+  return std::filesystem::weakly_canonical(whole.parent_path(), ignored);
+}
+
 bool is_in_folder(const std::filesystem::path& path, const std::filesystem::path& folder) {
   return std::mismatch(folder.begin(), folder.end(), path.begin(), path.end()).first ==
          folder.end();

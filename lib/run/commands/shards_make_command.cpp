@@ -4,13 +4,23 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "base/untrusted_text.h"
 #include "data/shards/pack.h"
+#include "io/files/folder_names.h"
 #include "run/commands.h"
 #include "run/commands/out_folder.h"
 
 namespace dalle2 {
 
 ExitCode run_shards_make(const ShardsMakeCommand& command) {
+  if (is_in_folder(canonical_folder(command.out_folder), canonical_folder(command.from_folder))) {
+    log_warning(
+        "data",
+        "--out {} is inside --from {}: a VAE with that folder as its data.folder reads each picture "
+        "twice, from its file and from the shards",
+        printable(command.out_folder),
+        printable(command.from_folder));
+  }
   const PackReport report =
       pack_folder(command.from_folder,
                   command.out_folder,

@@ -173,9 +173,7 @@ class LocalSaver : public Saver {
           other,
           save_type_name(targets().save_type));
     }
-    std::error_code ignored;
-    const fs::path target = fs::weakly_canonical(path, ignored);
-    const fs::path folder = fs::weakly_canonical(fs::absolute(data_path), ignored);
+    const fs::path target = canonical_folder(path), folder = canonical_folder(data_path);
     if (is_in_folder(folder, target)) {
       throw ConfigError(
           "/tracker/save: '{}' is data_path or a folder above it; a file is expected, such as "
