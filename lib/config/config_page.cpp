@@ -57,8 +57,8 @@ down are the keys for [priors](#files-that-train-a-prior), [VAEs](#files-that-tr
   key of the same section. For a key of another section, the warning names that section. An unknown
   key is always an error directly in `decoder`, `prior` and `clip`, in `decoder.vae[i]`, `prior.net`
   and `clip.tokenizer`, below keys that end in `_kwargs`, and in the arguments of transforms and
-  metrics. A key for a token or a password is an error everywhere. With `--strict`, every warning is
-  an error.
+  metrics. A key for a token or a password is an error everywhere. With `--strict`, every warning
+  about the file is an error.
 - **Editors** check a config while you write it if the key `$schema` names one of the schemas
   `decoder.json`, `prior.json`, `vae.json` and `clip.json` in `configs/schema`.
 - **Comments** (`//` and `/* */`) are allowed. A duplicate key in an object is an error.

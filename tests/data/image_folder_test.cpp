@@ -163,15 +163,39 @@ TEST_CASE("what is read ahead is what is asked for, or is read again") {
   CHECK_FALSE(folder.batch("train", 0, 10, 4).has_value());
 }
 
-TEST_CASE("a file that is no picture is left out and told") {
+TEST_CASE("the number of threads changes neither the pictures nor their order") {
   const TempDir dir;
   write_ten(dir.path());
   std::ofstream(dir.path() + "/e.png") << "nothing";
+  VaeDataConfig config = folder_config(dir.path(), 0);
+  config.num_workers = 0;
+  ImageFolder expected(config, 3, 1);
+  const auto first = expected.batch("train", 0, 0, 10), second = expected.batch("train", 1, 0, 10);
+  for (const int64_t threads : {1, 3, 20}) {
+    CAPTURE(threads);
+    config.num_workers = threads;
+    ImageFolder folder(config, 3, 1);
+    folder.read_ahead("train", 0, 0, 10);
+    CHECK(at::equal(folder.batch("train", 0, 0, 10)->images, first->images));
+    CHECK(at::equal(folder.batch("train", 1, 0, 10)->images, second->images));
+  }
+}
+
+TEST_CASE("files that are no pictures are left out and told") {
+  const TempDir dir;
+  write_ten(dir.path());
+  ImageFolder all(folder_config(dir.path(), 0), 3, 1);
+  std::vector<int64_t> expected = numbers_of(*all.batch("train", 0, 0, 10));
+  for (const auto& [name, number] : {std::pair("e.png", 7), std::pair("a/0.png", 0)}) {
+    std::ofstream(dir.path() + "/" + name) << "nothing";
+    std::erase(expected, number);
+  }
   ImageFolder folder(folder_config(dir.path(), 0), 3, 1);
   const auto batch = folder.batch("train", 0, 0, 10);
   CHECK(batch->rows == 10);
-  CHECK(batch->size() == 9);
-  CHECK(batch->drops.total() == 1);
+  CHECK(batch->size() == 8);
+  CHECK(numbers_of(*batch) == expected);
+  CHECK(batch->drops.total() == 2);
 }
 
 std::string content_of(const std::string& path) {

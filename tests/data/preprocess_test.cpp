@@ -362,6 +362,26 @@ TEST_CASE("a picture becomes planes of value / 255") {
     REQUIRE(static_cast<float>(bytes[i]) / 255.0F == planes[i]);
 }
 
+TEST_CASE("a picture goes to its place in a batch, as floats or bytes, in colour or grey") {
+  Image image{5, 4, {}};
+  for (int i = 0; i < 3 * 20; ++i) image.pixels.push_back(static_cast<uint8_t>(i * 37));
+  for (const int64_t channels : {1, 3}) {
+    CAPTURE(channels);
+    const at::Tensor bytes = at::full({3, channels, 4, 5}, 99, at::kByte);
+    const at::Tensor floats = at::full({3, channels, 4, 5}, 99.0, at::kFloat);
+    write_picture(image, bytes, 1);
+    write_picture(image, floats, 1);
+    CHECK(at::equal(floats_from_bytes(bytes[1]), floats[1]));
+    CHECK(bytes[1].ne(99).any().item<bool>());
+    for (const int64_t other : {0, 2}) {
+      CHECK(bytes[other].eq(99).all().item<bool>());
+      CHECK(floats[other].eq(99).all().item<bool>());
+    }
+    CHECK(at::equal(as_floats(bytes[1]), floats[1]));
+    CHECK(as_floats(floats).is_same(floats));
+  }
+}
+
 TEST_CASE("preprocessing that cannot work is refused with the remedy") {
   using Steps = std::vector<TransformConfig>;
   TransformConfig crop = step(TransformKind::RandomResizedCrop, {8});

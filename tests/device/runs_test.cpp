@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/pickle/pth.h"
+#include "data/pictures/image_folder.h"
 #include "io/files/atomic_file.h"
 #include "model/random.h"
 #include "optim/tf32.h"
@@ -269,6 +270,27 @@ TEST_CASE("a run of a VAE on the fake device goes on from its checkpoint") {
   kind.train("parts", 3);
   kind.train("parts", 6);
   expect_same_state(kind.file("parts", "latest.pth"), kind.file("whole", "latest.pth"));
+}
+
+TEST_CASE("a VAE's batches for a GPU are bytes in page-locked memory") {
+  const TempDir folder;
+  vae_config(folder.path());  // makes the pictures
+  write_file_atomically(folder.path() + "/pictures/3.png", "nothing");
+  VaeDataConfig config;
+  config.folder = folder.path() + "/pictures";
+  config.image_size = 8;
+  config.valid_frac = 0;
+  const int64_t channels = GENERATE(1, 3);
+  CAPTURE(channels);
+  ImageFolder floats(config, channels, /*seed=*/5);
+  ImageFolder bytes(config, channels, /*seed=*/5, /*for_gpu=*/true);
+  const at::Tensor expected = floats.batch("train", 0, 0, 20)->images;
+  at::Tensor images = bytes.batch("train", 0, 0, 20)->images;
+  CHECK(images.scalar_type() == at::kByte);
+  CHECK(images.is_pinned());
+  copy_to_device(fake_device(), {&images});
+  REQUIRE(expected.size(0) == 19);
+  CHECK(at::equal(images.cpu(), expected));
 }
 
 json evaluated(const Kind& kind, const std::string& device) {

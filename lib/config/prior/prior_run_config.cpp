@@ -30,7 +30,7 @@ These rules apply between the sections:
 | `prior.clip` is given, and `data.meta_url` has no shards | `data.image_url` is given |
 | `prior.net.num_timesteps` is given | it equals `prior.timesteps` |
 | `train.dream.enabled` is true | `prior.predict_v` and `prior.predict_x_start` are false |
-| always | each number in `train.eval_timesteps` is from `prior.sample_timesteps` (null: 2) to `prior.timesteps` |
+| always | each number in `train.eval_timesteps` is from `prior.sample_timesteps` (2 if that is null) to `prior.timesteps` |
 )";
 
 /// With a CLIP, what it makes has to come from it alone: of two CLIPs nothing fits together.

@@ -29,6 +29,7 @@ struct VaeDataConfig {
   int64_t batch_size = 0;  // required
   double valid_frac = 0.05;
   int64_t random_split_seed = 42;
+  int64_t num_workers = 4;
   std::optional<std::vector<TransformConfig>> preprocessing;
 
   void fields(auto& f) {
@@ -39,6 +40,11 @@ struct VaeDataConfig {
              "Fraction of the pictures for validation; 0 validates with the training pictures.",
              at_least(0).below(1));
     D2_FIELD(random_split_seed, "Seed of the random split of the pictures.", at_least(0));
+    D2_FIELD(
+        num_workers,
+        "Threads that read and decode the next batch, per process; 0 reads in the main thread. "
+        "The pictures do not depend on it.",
+        within(0, most::kThreads));
     D2_FIELD(preprocessing,
              "Transforms, named as in torchvision. Null: `Resize` to `image_size`, then "
              "`RandomHorizontalFlip`, then `CenterCrop` to `image_size`.");

@@ -45,8 +45,8 @@ class DropLog {
   bool empty() const { return counts_.empty(); }
   int64_t total() const;
 
-  /// Adds to `total` and `epoch`. Warns about new drops by the total: about each of the first few
-  /// of a reason, then at 100, 1000, ...
+  /// Adds to `total` and `epoch`. Warns about new drops by the total: about each of the first
+  /// three of a reason, then at 10, 100, 1000, ...
   void report(const std::string& split, DropCounts& total, DropCounts& epoch) const;
 
  private:

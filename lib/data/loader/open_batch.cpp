@@ -62,12 +62,7 @@ int64_t OpenBatch::add(const Image& picture, Candidate& candidate, const std::st
 }
 
 void OpenBatch::write(int64_t place, const Image& picture, const Candidate& candidate) const {
-  const int64_t numel = int64_t{3} * picture.width * picture.height;
-  if (batch.images.scalar_type() == at::kByte) {
-    write_planes(picture, batch.images.data_ptr<uint8_t>() + place * numel);
-  } else {
-    write_planes(picture, batch.images.data_ptr<float>() + place * numel);
-  }
+  write_picture(picture, batch.images, place);
   write_embedding(candidate.image_embed, place, batch.image_embeds);
   write_embedding(candidate.text_encoding, place, batch.text_encodings);
   write_embedding(candidate.latent, place, batch.latents);

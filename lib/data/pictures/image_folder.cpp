@@ -9,6 +9,7 @@
 #include <fstream>
 #include <iterator>
 #include <numeric>
+#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -17,6 +18,7 @@
 #include "base/stop_signal.h"
 #include "base/text.h"
 #include "base/untrusted_text.h"
+#include "data/in_parallel.h"
 #include "data/names_hash.h"
 #include "data/pictures/lost_links.h"
 #include "data/pictures/planes.h"
@@ -40,13 +42,6 @@ std::vector<TransformConfig> transforms_of(const VaeDataConfig& config) {
   steps[2].size = {config.image_size};
   steps[3].kind = TransformKind::ToTensor;
   return steps;
-}
-
-/// Pillow's grey of red, green and blue, ITU-R 601. @param planes [3, H, W] in [0, 1]
-at::Tensor as_grey(const at::Tensor& planes) {
-  const at::Tensor bytes = (planes * 255).round().to(at::kLong);
-  const at::Tensor sum = bytes[0] * 19595 + bytes[1] * 38470 + bytes[2] * 7471 + 0x8000;
-  return sum.bitwise_right_shift(16).to(at::kFloat).div_(255).unsqueeze(0);
 }
 
 }  // namespace
@@ -124,10 +119,12 @@ std::string ImageFolder::content_of(const Picture& picture) const {
   return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
 }
 
-ImageFolder::ImageFolder(const VaeDataConfig& config, int64_t channels, int64_t seed)
+ImageFolder::ImageFolder(const VaeDataConfig& config, int64_t channels, int64_t seed, bool for_gpu)
     : folder_(config.folder),
       channels_(channels),
       seed_(seed),
+      threads_(config.num_workers),
+      for_gpu_(for_gpu),
       side_(config.image_size),
       preprocess_(transforms_of(config)),
       pictures_(list_pictures(config.folder)) {
@@ -179,34 +176,49 @@ std::optional<std::vector<int64_t>> ImageFolder::chosen_rows(const Address& addr
   return std::vector<int64_t>(first, first + std::min(address.count, all - address.begin));
 }
 
+Image ImageFolder::prepared(const Address& address, int64_t number) const {
+  const Picture& picture = pictures_[static_cast<size_t>(number)];
+  SampleRandom random(
+      seed_, address.split == "val" ? 0 : address.epoch, address.split, picture.path, 0);
+  Image image = preprocess_.apply(content_of(picture), picture.path, [&] { return random(); });
+  if (image.width != side_ || image.height != side_) {
+    throw ConfigError(
+        "/data/preprocessing: makes pictures of {} x {} pixels; expected {} x {}, "
+        "/data/image_size",
+        image.width,
+        image.height,
+        side_,
+        side_);
+  }
+  return image;
+}
+
 ImageBatch ImageFolder::read(const Address& address, const std::vector<int64_t>& chosen) const {
   ImageBatch batch;
   batch.rows = std::ssize(chosen);
-  std::vector<at::Tensor> images;
-  for (const int64_t number : chosen) {
-    const Picture& picture = pictures_[static_cast<size_t>(number)];
+  const at::TensorOptions options =
+      at::TensorOptions().dtype(for_gpu_ ? at::kByte : at::kFloat).pinned_memory(for_gpu_);
+  const at::Tensor images = at::empty({batch.rows, channels_, side_, side_}, options);
+  std::vector<std::optional<std::string>> faults(chosen.size());
+  in_parallel(chosen.size(), threads_, [&](size_t i) {
     try {
-      SampleRandom random(
-          seed_, address.split == "val" ? 0 : address.epoch, address.split, picture.path, 0);
-      const Image image =
-          preprocess_.apply(content_of(picture), picture.path, [&] { return random(); });
-      if (image.width != side_ || image.height != side_) {
-        throw ConfigError(
-            "/data/preprocessing: makes pictures of {} x {} pixels; expected {} x {}, "
-            "/data/image_size",
-            image.width,
-            image.height,
-            side_,
-            side_);
-      }
-      at::Tensor planes = at::empty({3, image.height, image.width}, at::kFloat);
-      write_planes(image, planes.mutable_data_ptr<float>());
-      images.push_back(channels_ == 1 ? as_grey(planes) : planes);
+      write_picture(prepared(address, chosen[i]), images, static_cast<int64_t>(i));
     } catch (const DataError& error) {
-      batch.drops.add(drop::kBrokenPicture, error.what());
+      faults[i] = error.what();
     }
+  });
+  int64_t usable = 0;
+  for (size_t i = 0; i < faults.size(); ++i) {
+    if (faults[i]) {
+      batch.drops.add(drop::kBrokenPicture, *faults[i]);
+      continue;
+    }
+    if (const auto place = static_cast<int64_t>(i); usable != place) {
+      images[usable].copy_(images[place]);
+    }
+    ++usable;
   }
-  if (!images.empty()) batch.images = at::stack(images);
+  if (usable > 0) batch.images = images.narrow(0, 0, usable);
   return batch;
 }
 
@@ -250,9 +262,10 @@ void ImageFolder::read_ahead(const std::string& split,
                              int64_t epoch,
                              int64_t begin,
                              int64_t count) {
+  if (threads_ == 0 || reading_.valid()) return;
   const Address address{split, epoch, begin, count};
   auto chosen = chosen_rows(address);
-  if (!chosen || reading_.valid()) return;
+  if (!chosen) return;
   ahead_ = address;
   reading_ = std::async(std::launch::async,
                         [this, address, rows = *std::move(chosen)] { return read(address, rows); });

@@ -19,7 +19,7 @@ namespace dalle2 {
 
 /// Pictures in [0, 1]; the first dimension is 0 if none of the files was usable.
 struct ImageBatch {
-  at::Tensor images;  ///< [B, C, H, W] float32
+  at::Tensor images;  ///< [B, C, H, W] float32, or for a GPU uint8
   int64_t rows = 0;   ///< taken of the epoch, the dropped ones too
   DropLog drops;      ///< files that cannot be read
 
@@ -32,8 +32,9 @@ class ImageFolder {
   /// names, in the order of their paths below the folder ("shard.tar/0001.jpg"). A tar that ends
   /// early gives the pictures before its end, and a warning.
   /// @param channels of the pictures: 3, or 1 for grey @param seed of the orders and transforms
+  /// @param for_gpu batches are bytes in page-locked memory, of which copy_to_device() makes floats
   /// @throws DataError for a folder that is not there or has no picture, or too few to divide
-  ImageFolder(const VaeDataConfig& config, int64_t channels, int64_t seed);
+  ImageFolder(const VaeDataConfig& config, int64_t channels, int64_t seed, bool for_gpu = false);
 
   /// Pictures of "train" or "val": int((1 - valid_frac) n) and the rest of a random division, or all
   /// for both where valid_frac is 0.
@@ -56,7 +57,7 @@ class ImageFolder {
                                   int64_t epoch,
                                   int64_t begin,
                                   int64_t count);
-  /// Reads that batch in the background, for the next call of batch().
+  /// Reads that batch in the background, for the next call of batch(); not with num_workers 0.
   void read_ahead(const std::string& split, int64_t epoch, int64_t begin, int64_t count);
 
  private:
@@ -73,11 +74,15 @@ class ImageFolder {
   static std::vector<Picture> list_pictures(const std::string& folder);
   std::string content_of(const Picture& picture) const;
   const std::vector<int64_t>& order_of(const Address& address);
+  /// @throws DataError if the picture cannot be read; ConfigError for another size than image_size
+  Image prepared(const Address& address, int64_t number) const;
   ImageBatch read(const Address& address, const std::vector<int64_t>& chosen) const;
   std::optional<std::vector<int64_t>> chosen_rows(const Address& address);
 
   std::string folder_;
-  int64_t channels_, seed_, side_;
+  int64_t channels_, seed_, threads_;
+  bool for_gpu_;
+  int64_t side_;
   Preprocess preprocess_;
   std::vector<Picture> pictures_;
   std::vector<int64_t> train_, val_;  // numbers of the pictures

@@ -92,6 +92,27 @@ void write_planes_of(const Image& image, Value* out) {
   write_pixels(image.pixels.data(), done, plane, out);
 }
 
+/// Pillow's weights of red, green and blue, in units of 1 / 65,536.
+template <class Value>
+void write_grey(const Image& image, Value* out) {
+  const size_t plane = static_cast<size_t>(image.width) * static_cast<size_t>(image.height);
+  for (size_t i = 0; i < plane; ++i) {
+    const uint8_t* pixel = &image.pixels[3 * i];
+    const uint32_t sum = pixel[0] * 19595U + pixel[1] * 38470U + pixel[2] * 7471U + 0x8000U;
+    store_one(static_cast<uint8_t>(sum >> 16U), out + i);
+  }
+}
+
+template <class Value>
+void write_picture_of(const Image& image, const at::Tensor& batch, int64_t place) {
+  Value* out = batch.mutable_data_ptr<Value>() + place * batch.stride(0);
+  if (batch.size(1) == 1) {
+    write_grey(image, out);
+  } else {
+    write_planes(image, out);
+  }
+}
+
 }  // namespace
 
 void write_planes(const Image& image, float* out) {
@@ -102,10 +123,22 @@ void write_planes(const Image& image, uint8_t* out) {
   write_planes_of(image, out);
 }
 
+void write_picture(const Image& image, const at::Tensor& batch, int64_t place) {
+  if (batch.scalar_type() == at::kByte) {
+    write_picture_of<uint8_t>(image, batch, place);
+  } else {
+    write_picture_of<float>(image, batch, place);
+  }
+}
+
 at::Tensor floats_from_bytes(const at::Tensor& bytes) {
   // The divisor is a tensor: with a number from the host, LibTorch multiplies by the reciprocal, which rounds differently.
   const at::Tensor floats = bytes.to(at::kFloat);
   return floats.div_(at::full({}, 255.0, floats.options()));
+}
+
+at::Tensor as_floats(const at::Tensor& pictures) {
+  return pictures.scalar_type() == at::kByte ? floats_from_bytes(pictures) : pictures;
 }
 
 }  // namespace dalle2

@@ -4,13 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
-#include <exception>
 #include <filesystem>
-#include <mutex>
 #include <string>
 #include <system_error>
-#include <thread>
 #include <unordered_set>
 #include <utility>
 
@@ -18,6 +14,7 @@
 #include "base/text.h"
 #include "base/untrusted_text.h"
 #include "data/embeddings/embedding_check.h"
+#include "data/in_parallel.h"
 #include "data/shards/picture_shards.h"
 #include "data/shards/shards.h"
 #include "io/files/walk_folder.h"
@@ -170,29 +167,6 @@ void count_repeated_keys(std::vector<Findings>& all) {
       }
     }
   }
-}
-
-/// Runs `work(i)` for i < count on some threads and rethrows the first of their errors.
-void in_parallel(size_t count, int64_t threads, const std::function<void(size_t)>& work) {
-  std::atomic<size_t> next = 0;
-  std::mutex mutex;
-  std::exception_ptr error;
-  const auto run = [&] {
-    for (size_t i = next++; i < count; i = next++) {
-      try {
-        work(i);
-      } catch (...) {
-        const std::lock_guard lock(mutex);
-        if (!error) error = std::current_exception();
-        next = count;
-      }
-    }
-  };
-  std::vector<std::thread> pool;
-  for (int64_t i = 1; i < threads; ++i) pool.emplace_back(run);
-  run();
-  for (std::thread& thread : pool) thread.join();
-  if (error) std::rethrow_exception(error);
 }
 
 }  // namespace

@@ -24,6 +24,7 @@
 #include "run/commands/several_processes.h"
 #include "run/decoder/decoder_data.h"
 #include "run/decoder/decoder_evaluation.h"
+#include "run/device/device.h"
 #include "run/kinds.h"
 #include "run/loop/run_session.h"
 #include "run/prior/prior_data.h"
@@ -192,7 +193,7 @@ nlohmann::ordered_json vae_figures(const EvaluateCommand& command,
   const Value checkpoint = read_checkpoint(command.checkpoint_path);
   VqganVae vae = load_vae(source_of(command, config.train), checkpoint);
   vae->to(device);
-  ImageFolder data(config.data, config.vae.channels, config.seed);
+  ImageFolder data(config.data, config.vae.channels, config.seed, !device.is_cpu());
   warn_of_other_splits(command, loaded, checkpoint, {data.files(), "picture"}, group);
   const torch::NoGradGuard no_grad;
   // Of each batch: absolute and square errors, and pictures. Those of other ranks: 0.
@@ -202,8 +203,10 @@ nlohmann::ordered_json vae_figures(const EvaluateCommand& command,
   std::vector<double> sums(kSums * static_cast<size_t>(batches), 0.0);
   for (int64_t number = group.rank(); number < batches; number += group.size()) {
     const auto batch = data.batch(command.split, /*epoch=*/0, number * size, size);
+    data.read_ahead(command.split, /*epoch=*/0, (number + group.size()) * size, size);
     if (!batch || batch->size() == 0) continue;
-    const at::Tensor images = batch->images.to(device);
+    at::Tensor images = batch->images;
+    copy_to_device(device, {&images});
     const at::Tensor apart = vae->reconstruct(images).images - images;
     const double values = static_cast<double>(images[0].numel());
     double* own = &sums[kSums * static_cast<size_t>(number)];

@@ -109,7 +109,7 @@ void copy_to_device(const at::Device& device, const std::vector<at::Tensor*>& te
   copied.record(copies);
   copied.block(compute);
   for (at::Tensor* tensor : tensors) {
-    if (tensor->scalar_type() == at::kByte) *tensor = floats_from_bytes(*tensor);
+    *tensor = as_floats(*tensor);
   }
 }
 

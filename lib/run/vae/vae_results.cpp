@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "checkpoint/module_state.h"
 #include "checkpoint/pickle/pth.h"
+#include "data/pictures/planes.h"
 #include "io/files/atomic_file.h"
 #include "io/pictures/image.h"
 #include "run/device/device.h"
@@ -102,8 +103,9 @@ void VaeRun::save_grids() {
     const int64_t count = std::min(kMostGridPictures, config_.data.batch_size);
     const auto batch = from_outside([&] { return data_.batch("val", 0, 0, count); });
     if (!batch || batch->size() == 0) return;
-    if (trainer_.uses_ema()) save_grid(batch->images, /*averaged=*/true);
-    save_grid(batch->images, /*averaged=*/false);
+    const at::Tensor images = as_floats(batch->images);
+    if (trainer_.uses_ema()) save_grid(images, /*averaged=*/true);
+    save_grid(images, /*averaged=*/false);
   });
   position_.grid_step = position_.last_step();
   restart_step_clock();

@@ -31,16 +31,12 @@ std::unique_ptr<VaeTrainer> make_trainer(const LoadedVaeConfig& loaded, const at
 void check_results_folder(const TrainVaeConfig& config) {
   if (!config.train.results_folder) return;  // the tracker looks at its own
   const std::string& results = *config.train.results_folder;
-  const auto canonical = [](const std::filesystem::path& path) {
-    std::error_code ignored;
-    const std::filesystem::path whole = (std::filesystem::absolute(path) / "").lexically_normal();
-    return std::filesystem::weakly_canonical(whole.parent_path(), ignored);
-  };
   // What a run draws in its data_path is known as such; elsewhere the next start would take it for data.
   const std::filesystem::path own =
       std::filesystem::path(config.tracker.data_path) / kResultsFolder;
-  if (!is_in_folder(canonical(results), canonical(own)) &&
-      is_in_folder(canonical(results), canonical(config.data.folder))) {
+  const std::filesystem::path canonical = canonical_folder(results);
+  if (!is_in_folder(canonical, canonical_folder(own)) &&
+      is_in_folder(canonical, canonical_folder(config.data.folder))) {
     throw ConfigError(
         "/train/results_folder '{}' is in /data/folder '{}': the next start would train on what this one "
         "draws\n  Choose a folder elsewhere, or null for {}.",
@@ -69,7 +65,7 @@ VaeRun::VaeRun(const LoadedVaeConfig& loaded, const RunProcess& process)
                   std::make_unique<VaePosition>(),
                   [&](const at::Device& device) { return make_trainer(loaded, device); }),
       config_(loaded.config),
-      data_(config_.data, config_.vae.channels, config_.seed),
+      data_(config_.data, config_.vae.channels, config_.seed, !session_.device().is_cpu()),
       position_(position_as<VaePosition>()),
       trainer_(trainer_as<VaeTrainer>()) {
   position_.rows = data_.rows("train");
