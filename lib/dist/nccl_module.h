@@ -25,6 +25,11 @@ using MakeNcclGroup = void(const c10::intrusive_ptr<c10d::Store>& store,
                            std::chrono::milliseconds timeout,
                            c10::intrusive_ptr<c10d::Backend>& made);
 
+/// Sets LibTorch's variables for NCCL groups that are made from now on. Otherwise, LibTorch's watchdog ends the process before ours has
+/// said which rank is gone, or what the GPU's fault is. Its report of a failure also stays in the store that torchrun keeps, and then
+/// ends every rank of later attempts. Blocking waits would keep the host from queueing work.
+void leave_failures_to_our_watch();
+
 /// Loads the module, and with it the CUDA half of LibTorch.
 /// @throws ConfigError if it is absent or does not fit
 MakeNcclGroup* load_nccl_module();

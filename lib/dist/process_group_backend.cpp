@@ -11,6 +11,7 @@
 #endif
 
 #include <cstdlib>
+#include <sstream>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "base/error.h"
 #include "base/this_process.h"
 #include "dist/nccl_module.h"
+#include "dist/own_address.h"
 
 namespace dalle2 {
 namespace {
@@ -94,17 +96,30 @@ class C10dWork : public BackendWork {
 
 using Group = c10::intrusive_ptr<c10d::Backend>;
 
+#ifdef DALLE2_WITH_GLOO
+/// Those of GLOO_SOCKET_IFNAME, as PyTorch reads it; else the one on which the other ranks can be reached.
+std::vector<std::shared_ptr<gloo::transport::Device>> gloo_devices(const World& world) {
+  using Gloo = c10d::ProcessGroupGloo;
+  std::vector<std::shared_ptr<gloo::transport::Device>> devices;
+  const char* const names = std::getenv("GLOO_SOCKET_IFNAME");
+  std::istringstream interfaces(names != nullptr ? names : "");
+  for (std::string name; std::getline(interfaces, name, ',');) {
+    if (!name.empty()) devices.push_back(Gloo::createDeviceForInterface(name));
+  }
+  if (!devices.empty()) return devices;
+  // All on this machine: the name of a laptop or a container need not resolve to anything.
+  if (world.launcher == Launcher::kOurs) return {Gloo::createDeviceForHostname("127.0.0.1")};
+  if (const auto address = own_address(world)) return {Gloo::createDeviceForHostname(*address)};
+  return {Gloo::createDefaultDevice()};
+}
+#endif
+
 Group make_gloo(const c10::intrusive_ptr<c10d::Store>& store,
                 const World& world,
                 std::chrono::milliseconds timeout) {
 #ifdef DALLE2_WITH_GLOO
   auto options = c10d::ProcessGroupGloo::Options::create();
-  const char* interface = std::getenv("GLOO_SOCKET_IFNAME");
-  // All on this machine: the name of a laptop or a container need not resolve to anything.
-  const bool is_local = world.launcher == Launcher::kOurs;
-  options->devices = {interface  ? c10d::ProcessGroupGloo::createDeviceForInterface(interface)
-                      : is_local ? c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1")
-                                 : c10d::ProcessGroupGloo::createDefaultDevice()};
+  options->devices = gloo_devices(world);
   options->timeout = timeout;
   return c10::make_intrusive<c10d::ProcessGroupGloo>(store, world.rank, world.size, options);
 #else
@@ -124,10 +139,7 @@ Group make_nccl(const c10::intrusive_ptr<c10d::Store>& store,
   if (device.is_cpu()) {
     throw ConfigError("DALLE2_GROUP: NCCL carries what is on GPUs, and this run is on the CPU");
   }
-  // Its own watchdog would abort the process before ours has said which rank is gone, or what the
-  // GPU's fault is.
-  ::setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", /*overwrite=*/1);
-  ::setenv("TORCH_NCCL_RETHROW_CUDA_ERRORS", "0", /*overwrite=*/1);
+  leave_failures_to_our_watch();
   Group made;
   load_nccl_module()(store, world.rank, world.size, timeout, made);
   return made;
@@ -274,6 +286,17 @@ void stand_in_for_backends(BackendMaker make) {
 std::unique_ptr<GroupBackend> make_backend_of_group(const World& world,
                                                     std::chrono::seconds timeout) {
   return stand_in() ? stand_in()(world, timeout) : make_backend(world, timeout);
+}
+
+void leave_failures_to_our_watch() {
+  for (const char* name : {"TORCH_NCCL_ASYNC_ERROR_HANDLING",
+                           "TORCH_NCCL_RETHROW_CUDA_ERRORS",
+                           "TORCH_NCCL_DUMP_ON_TIMEOUT",
+                           "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC",
+                           "TORCH_NCCL_ENABLE_MONITORING",
+                           "TORCH_NCCL_BLOCKING_WAIT"}) {
+    ::setenv(name, "0", /*overwrite=*/1);
+  }
 }
 
 MakeNcclGroup* load_nccl_module() {

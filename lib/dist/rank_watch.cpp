@@ -214,36 +214,36 @@ std::string RankWatch::hang_report() {
 
 /// Of a collective that failed while nobody waited in it on the host, as happens on a GPU. None as
 /// long as one who does may say it, or the ranks at fault may yet be heard of.
-std::optional<std::string> RankWatch::report_of(const Failed& failed) {
+std::optional<RankWatch::Report> RankWatch::report_of(const Failed& failed) {
   const auto since = Clock::now() - failed.since;
   if (since < beat_) return std::nullopt;
-  const bool is_own = is_of_own_device(failed.reason);
   std::string causes;
-  if (!is_own) {
+  if (!is_of_own_device(failed.reason)) {
     causes = culprits_of(failed.number, failed.what);
     if (causes.empty() && since < kExplanationBeats * beat_) return std::nullopt;
   }
-  if (causes.empty()) causes = "\n  " + reason_of(failed.reason);
-  return failure_text(failed.what, causes);
+  const bool is_own = causes.empty();
+  if (is_own) causes = "\n  " + reason_of(failed.reason);
+  return Report{.text = failure_text(failed.what, causes), .is_own = is_own};
 }
 
 void RankWatch::beat() {
   for (bool told = false;;) {
     post_own_place();
     const std::optional<Failed> failed = works_.failed();
-    std::optional<std::string> found;
+    std::optional<Report> found;
     if (failed) {
       found = report_of(*failed);
     } else if (std::string hang = hang_report(); !hang.empty()) {
-      found = std::move(hang);
+      found = Report{.text = std::move(hang)};
     }
     std::unique_lock lock(mutex_);
     if (found && !told && !explaining_ && !closing_) {
       told = true;
       lock.unlock();
-      // Of a fault of this GPU the others cannot know.
-      if (failed && is_of_own_device(failed->reason)) tell_failure(*found);
-      on_hang_(*found);
+      // A fault of this GPU, or of this machine's network, the others cannot know.
+      if (found->is_own) tell_failure(found->text);
+      on_hang_(found->text);
       lock.lock();
     }
     wake_.wait_for(lock, beat_, [this] { return closing_; });

@@ -116,7 +116,11 @@ class RankWatch {
   RankPlace own_place();
   void post_own_place();
   std::string hang_report();
-  std::optional<std::string> report_of(const Failed& failed);
+  struct Report {
+    std::string text;
+    bool is_own = false;  ///< no other rank has to do with it, as far as is known
+  };
+  std::optional<Report> report_of(const Failed& failed);
   std::string culprits_of(int64_t number, const std::string& what);
   std::string failure_text(const std::string& what, const std::string& causes);
 

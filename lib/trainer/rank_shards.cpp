@@ -88,13 +88,14 @@ at::Tensor RankShards::gather_to_file(const at::Tensor& own,
     }
   };
   unless_failed([&] { file.emplace(scratch_path_); });
+  // One for all pieces: on a GPU a rank that writes nothing queues them all, and each would stay allocated until its broadcast.
+  const at::Tensor received = at::empty({std::min(kPiece, numel)}, own.options());
   for (size_t rank = 0; rank < slices_.size(); ++rank) {
     const int64_t length = slices_[rank].overlap({0, numel}).length();
     const bool is_own = static_cast<int>(rank) == group_.rank();
     for (int64_t begin = 0; begin < length; begin += kPiece) {
       const int64_t size = std::min(kPiece, length - begin);
-      const at::Tensor piece =
-          is_own ? own.narrow(0, begin, size) : at::empty({size}, own.options());
+      const at::Tensor piece = is_own ? own.narrow(0, begin, size) : received.narrow(0, 0, size);
       group_.broadcast(piece, what, static_cast<int>(rank));
       unless_failed([&] { file->append(piece); });
     }

@@ -7,12 +7,29 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
+#include <cstdlib>
+#include <string>
+
 #include "base/error.h"
 
 namespace dalle2 {
 namespace {
 
 using Catch::Matchers::Contains;
+
+TEST_CASE(
+    "LibTorch's own watchdog of NCCL neither ends the process nor leaves a report in the store") {
+  ::setenv("TORCH_NCCL_BLOCKING_WAIT", "1", 1);
+  ::setenv("TORCH_NCCL_DUMP_ON_TIMEOUT", "1", 1);
+  leave_failures_to_our_watch();
+  for (const std::string name :
+       {"ASYNC_ERROR_HANDLING", "DUMP_ON_TIMEOUT", "ENABLE_MONITORING", "BLOCKING_WAIT"}) {
+    CAPTURE(name);
+    const char* const value = std::getenv(("TORCH_NCCL_" + name).c_str());
+    REQUIRE(value != nullptr);
+    CHECK(std::string(value) == "0");
+  }
+}
 
 #ifdef DALLE2_WITH_NCCL
 

@@ -197,10 +197,12 @@ TEST_CASE("a collective that fails for a rank that is gone names the rank") {
         "damaged");
 }
 
-TEST_CASE("the other ranks report the fault of a rank's GPU") {
+TEST_CASE("the other ranks report the fault of a rank's GPU or network") {
   const auto store = std::make_shared<StoreContents>();
   WatchedRank first(0, store, 60s), second(1, store, 60s);
-  const std::string fault = "CUDA error: uncorrectable ECC error encountered";
+  const std::string fault = GENERATE("CUDA error: uncorrectable ECC error encountered",
+                                     "NCCL error: ibv_poll_cq: local adapter");
+  CAPTURE(fault);
   first.watch.launched(first.watch.begin("gradients"),
                        std::make_shared<WorkDouble>(failed_with(fault + "\nSearch for `x' in y")));
   second.watch.launched(second.watch.begin("gradients"),
