@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "model/resize.h"
 
+#include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <cmath>
@@ -76,6 +78,9 @@ at::Tensor axis_weights_on(const at::TensorOptions& options,
       return table.weights;
     }
   }
+  // A step may need it for its gradients after sampling has made it.
+  const c10::InferenceMode no_inference(false);
+  const c10::NoGradGuard no_grad;
   constexpr size_t kMostTables = 64;
   if (tables->size() == kMostTables) tables->erase(tables->begin());
   tables->push_back({in, out, factor, options, axis_weights(in, out, factor).to(options)});

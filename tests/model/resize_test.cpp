@@ -29,6 +29,19 @@ TEST_CASE("a square image gets exactly the size that was asked for") {
   CHECK(resize_image_to(wave({1, 2, 8, 16}), 12).sizes() == at::IntArrayRef({1, 2, 6, 12}));
 }
 
+TEST_CASE("a size that sampling has met first can be trained with") {
+  const at::Tensor image = at::rand({1, 2, 13, 13});
+  {
+    const c10::InferenceMode sampling;
+    resize_image_to(image, 37);
+  }
+  const at::Tensor leaf = image.clone().set_requires_grad(true);
+  const at::Tensor sum = resize_image_to(leaf, 37).sum();
+  sum.backward();
+  // It is linear in the image.
+  CHECK((leaf.grad() * image).sum().item<double>() == Approx(sum.item<double>()).epsilon(1e-4));
+}
+
 TEST_CASE("an image of the right width comes back untouched, not even clamped") {
   const at::Tensor image = wave({1, 3, 8, 8}, 0.37, 0.0, 3.0);
   CHECK(resize_image_to(image, 8, std::pair(0.0, 1.0)).is_same(image));
