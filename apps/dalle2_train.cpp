@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/stop_signal.h"
+#include "base/this_process.h"
 #include "command_line.h"
 
 namespace {
@@ -32,12 +33,6 @@ int fail(dalle2::ExitCode code, const std::string& message) {
   return static_cast<int>(code);
 }
 
-bool is_out_of_memory(const std::string& message) {
-  return message.find("out of memory") != std::string::npos ||
-         message.find("not enough memory") != std::string::npos ||
-         message.find("can't allocate memory") != std::string::npos;
-}
-
 /// The constructors of the libraries take a good part of a second before main: a signal meanwhile
 /// is to be heard too.
 void install_early(int /*argc*/, char** /*argv*/, char** /*environment*/) {
@@ -61,7 +56,7 @@ int main(int argc, char** argv) {
                 "out of memory: lower data.batch_size or train.max_batch_size");
   } catch (const std::exception& error) {
     const std::string message = error.what();
-    if (is_out_of_memory(message)) {
+    if (dalle2::says_out_of_memory(message)) {
       return fail(
           ExitCode::kResource,
           first_lines(message, 3) +

@@ -36,6 +36,17 @@ ModuleFunction function_of_module(const char* file, const char* function) {
   return {nullptr, fault == nullptr ? file : fault};
 }
 
+bool says_out_of_memory(const std::string& message) {
+  for (const char* words : {"out of memory",
+                            "not enough memory",
+                            "can't allocate memory",
+                            "_STATUS_ALLOC_FAILED",
+                            "NVML_SUCCESS =="}) {
+    if (message.find(words) != std::string::npos) return true;
+  }
+  return false;
+}
+
 std::string host_name() {
   std::array<char, 256> name{};
   if (::gethostname(name.data(), name.size() - 1) != 0 || name[0] == '\0') return "localhost";

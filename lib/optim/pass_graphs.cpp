@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/this_process.h"
 #include "kernels/gpu/device_graph.h"
 
 namespace dalle2 {
@@ -312,9 +313,9 @@ void PassGraphs::record(Graph& graph, const Tensors& inputs, const Work& work) {
     graph.work->begin_capture();
     has_begun = true;
     graph.loss = work(graph.inputs, /*is_recorded=*/true);
-  } catch (const c10::OutOfMemoryError& error) {
+  } catch (const c10::Error& error) {
     fault = error.what_without_backtrace();
-    has_memory = false;
+    has_memory = !says_out_of_memory(fault);
   } catch (const std::exception& error) {
     fault = error.what();
   }

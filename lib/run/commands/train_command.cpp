@@ -101,6 +101,8 @@ ExitCode answer(const TrainCommand& command, const LoadedRun& loaded) {
     });
   }
   uninstall_stop_signals();  // there is nothing to save
+  // LibTorch asks at its first convolution, and never again, whether it has CUDA: load that before any network is tried.
+  if (loaded.train->device != "cpu") cuda_library();
   for (const std::string& warning : loaded.warnings) log_warning("config", "{}", warning);
   loaded.dry_run(command.processes);
   check_stdout();
