@@ -6,6 +6,8 @@
 #include "io/files/atomic_file.h"
 #include "support/temp_dir.h"
 
+#include <sys/resource.h>
+
 #include <catch2/catch.hpp>
 
 #include <fcntl.h>
@@ -77,6 +79,25 @@ TEST_CASE("a file that cannot be read from the disk is named") {
   CHECK_THROWS_AS(from_disk(folder / "absent"), DataError);
   CHECK_THROWS_WITH(from_disk(folder / "absent"), Contains("absent: cannot be opened: No such"));
   CHECK_THROWS_WITH(from_disk(folder.path()), Contains("cannot be read: Is a directory"));
+}
+
+TEST_CASE("too many open files are a lack of resources, not damaged data") {
+  const test::TempDir folder;
+  write_file_atomically(folder / "here", "content");
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
+  const rlimit none{.rlim_cur = 0, .rlim_max = before.rlim_max};
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
+  std::string said;
+  try {
+    read_file(folder / "here");
+  } catch (const ResourceError& error) {
+    said = error.what();
+  }
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &before) == 0);
+  CHECK_THAT(said,
+             Contains("here: cannot be opened: Too many open files") && Contains("ulimit -n"));
+  CHECK(read_file(folder / "here") == "content");
 }
 
 TEST_CASE("the checksum is the CRC-32 of zip, in one go or piece by piece") {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "io/files/folder_names.h"
 #include "support/broken_listing.h"
 #include "support/temp_dir.h"
 
@@ -64,4 +65,30 @@ TEST_CASE("a listing that breaks off is not at its end") {
     CHECK(cut.end.error == std::errc::io_error);
     CHECK(cut.names.size() == 1);
   }
+}
+
+TEST_CASE("a folder has one canonical path, however it is written") {
+  const TempDir dir;
+  const fs::path root = fs::canonical(dir.path());
+  fs::create_directories(root / "a/b");
+  fs::create_directories(root / "else/deep");
+  fs::create_directory_symlink(root / "else/deep", root / "link");
+  fs::create_directory_symlink(root / "circle", root / "circle");
+  CHECK(canonical_folder(root / "a/b") == root / "a/b");
+  CHECK(canonical_folder(root / "a/b/") == root / "a/b");
+  CHECK(canonical_folder(root / "a/./../a/b/.") == root / "a/b");
+  CHECK(canonical_folder(root / "link") == root / "else/deep");
+  CHECK(canonical_folder(root / "link/..") == root / "else");
+  CHECK(canonical_folder(root / "link/../new/run/") == root / "else/new/run");
+  CHECK(canonical_folder(root / "absent/") == root / "absent");
+  CHECK(canonical_folder("/") == "/");
+  CHECK(canonical_folder(".") == fs::current_path());
+  CHECK(canonical_folder(root / "circle").empty());
+}
+
+TEST_CASE("nothing is in a folder that has no path") {
+  CHECK(is_in_folder("/a/b", "/a"));
+  CHECK(is_in_folder("/a", "/a"));
+  CHECK_FALSE(is_in_folder("/ab", "/a"));
+  CHECK_FALSE(is_in_folder("/a/b", ""));
 }

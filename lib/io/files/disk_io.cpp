@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/sign_of_life.h"
+#include "base/untrusted_text.h"
 
 #include <fcntl.h>
 #include <libdeflate.h>
@@ -27,7 +28,15 @@ bool set_direct(int descriptor, bool on) {
 
 OpenFile::OpenFile(std::string path)
     : path_(std::move(path)), descriptor_(open(path_.c_str(), O_RDONLY | O_CLOEXEC)) {
-  if (descriptor_ < 0) throw DataError("{}: cannot be opened: {}", path_, errno_text(errno));
+  if (descriptor_ >= 0) return;
+  const int error_number = errno;
+  const std::string shown = printable(path_);
+  if (error_number == EMFILE || error_number == ENFILE || error_number == ENOMEM) {
+    throw ResourceError("{}: cannot be opened: {}\n  `ulimit -n` shows the limit of open files.",
+                        shown,
+                        errno_text(error_number));
+  }
+  throw DataError("{}: cannot be opened: {}", shown, errno_text(error_number));
 }
 
 OpenFile::~OpenFile() {
@@ -35,7 +44,7 @@ OpenFile::~OpenFile() {
 }
 
 void OpenFile::fail_to_read(int error_number) const {
-  throw DataError("{}: cannot be read: {}", path_, errno_text(error_number));
+  throw DataError("{}: cannot be read: {}", printable(path_), errno_text(error_number));
 }
 
 size_t OpenFile::read(char* to, size_t capacity) const {

@@ -27,10 +27,11 @@ std::string lower_extension(const std::filesystem::path& path);
 /// Whether a file is a picture by its name: .jpg, .jpeg, .png, .webp, in small or large letters.
 bool is_picture_name(const std::filesystem::path& path);
 
-/// The absolute path of a folder without links, dots and a slash at its end. The folder need not exist.
+/// The absolute path of a folder without links, dots and a slash at its end. The folder need not exist. @return empty if the system does
+/// not say, e.g. for links that lead in a circle
 std::filesystem::path canonical_folder(const std::filesystem::path& folder);
 
-/// Whether `path` is `folder` or lies below it. Both are canonical.
+/// Whether `path` is `folder` or lies below it. Both are canonical; nothing is in an empty path.
 bool is_in_folder(const std::filesystem::path& path, const std::filesystem::path& folder);
 
 /// Beside the pictures that `sample` drew: all of them in one. It is not one of them.

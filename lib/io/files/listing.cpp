@@ -140,14 +140,18 @@ bool is_picture_name(const std::filesystem::path& path) {
 }
 
 std::filesystem::path canonical_folder(const std::filesystem::path& folder) {
-  std::error_code ignored;
-  const std::filesystem::path whole = (std::filesystem::absolute(folder) / "").lexically_normal();
-  return std::filesystem::weakly_canonical(whole.parent_path(), ignored);
+  std::error_code error;
+  // Links first: `link/..` is the folder above the one that the link leads to.
+  const std::filesystem::path real =
+      std::filesystem::weakly_canonical(std::filesystem::absolute(folder), error)
+          .lexically_normal();
+  return real.has_filename() || !real.has_relative_path() ? real : real.parent_path();
 }
 
 bool is_in_folder(const std::filesystem::path& path, const std::filesystem::path& folder) {
-  return std::mismatch(folder.begin(), folder.end(), path.begin(), path.end()).first ==
-         folder.end();
+  return !folder.empty() &&
+         std::mismatch(folder.begin(), folder.end(), path.begin(), path.end()).first ==
+             folder.end();
 }
 
 bool is_run_record(const std::filesystem::path& path) {

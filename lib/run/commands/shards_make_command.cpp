@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include <cstdio>
+#include <filesystem>
+#include <system_error>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -13,10 +15,12 @@
 namespace dalle2 {
 
 ExitCode run_shards_make(const ShardsMakeCommand& command) {
-  if (is_in_folder(canonical_folder(command.out_folder), canonical_folder(command.from_folder))) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(command.from_folder, ignored) &&
+      is_in_folder(canonical_folder(command.out_folder), canonical_folder(command.from_folder))) {
     log_warning(
         "data",
-        "--out {} is inside --from {}: a VAE with that folder as its data.folder reads each picture "
+        "--out {} is --from {} or inside it: a VAE with that folder as its data.folder reads each picture "
         "twice, from its file and from the shards",
         printable(command.out_folder),
         printable(command.from_folder));
