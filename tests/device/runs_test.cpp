@@ -283,7 +283,7 @@ TEST_CASE("a VAE's batches for a GPU are bytes in page-locked memory") {
   const int64_t channels = GENERATE(1, 3);
   CAPTURE(channels);
   ImageFolder floats(config, channels, /*seed=*/5);
-  ImageFolder bytes(config, channels, /*seed=*/5, /*for_gpu=*/true);
+  ImageFolder bytes(config, channels, /*seed=*/5, fake_device());
   const at::Tensor expected = floats.batch("train", 0, 0, 20)->images;
   at::Tensor images = bytes.batch("train", 0, 0, 20)->images;
   CHECK(images.scalar_type() == at::kByte);

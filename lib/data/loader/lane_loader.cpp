@@ -5,6 +5,8 @@
 // numbers alone.
 #include "data/loader/lane_loader.h"
 
+#include <c10/core/DeviceGuard.h>
+
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
@@ -134,6 +136,8 @@ void LaneLoader::State::start(int64_t new_epoch, const LanePosition& from) {
   started = true;
   for (int64_t i = 0; i < workers; ++i) {
     threads.emplace_back([this] {
+      const c10::OptionalDeviceGuard on_gpu(
+          options.gpu);  // page-locked memory belongs to the device of the thread
       while (work_once()) {
       }
     });

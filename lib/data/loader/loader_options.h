@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <c10/core/Device.h>
+
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -38,7 +40,8 @@ struct LoaderOptions {
   std::optional<int64_t> text_embed_dim = {};
   std::optional<int64_t> latent_side = {};  ///< likewise, of the latents
   bool byte_pictures = false;  ///< Batch::images as bytes, which floats_from_bytes() takes
-  bool pin_memory = false;     ///< batches in page-locked memory, for copies to a GPU that overlap
+  std::optional<at::Device> gpu =
+      {};  ///< batches in page-locked memory, for copies to it that overlap
   /// What earlier loaders of this split have warned of, and this one adds to; null: nothing.
   std::shared_ptr<DropCounts> told = {};
   int64_t seed = 0;

@@ -22,7 +22,7 @@ at::Tensor empty_like_rows(const LoaderOptions& options, const EmbeddingRow& row
   if (!row.rows) return {};
   std::vector<int64_t> shape = row.rows->row_shape();
   shape.insert(shape.begin(), options.batch_size);
-  return empty_of(at::kFloat, shape, options.pin_memory);
+  return empty_of(at::kFloat, shape, options.gpu.has_value());
 }
 
 void write_embedding(const EmbeddingRow& row, int64_t place, const at::Tensor& out) {
@@ -35,7 +35,7 @@ OpenBatch::OpenBatch(const LoaderOptions& options, const Image& picture, const C
     : width(picture.width), height(picture.height) {
   batch.images = empty_of(options.byte_pictures ? at::kByte : at::kFloat,
                           {options.batch_size, 3, height, width},
-                          options.pin_memory);
+                          options.gpu.has_value());
   batch.image_embeds = empty_like_rows(options, first.image_embed);
   batch.text_encodings = empty_like_rows(options, first.text_encoding);
   batch.latents = empty_like_rows(options, first.latent);

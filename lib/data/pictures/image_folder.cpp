@@ -3,13 +3,13 @@
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
+#include <c10/core/DeviceGuard.h>
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <numeric>
 #include <optional>
+#include <system_error>
 #include <tuple>
 #include <utility>
 
@@ -23,6 +23,7 @@
 #include "data/pictures/lost_links.h"
 #include "data/pictures/planes.h"
 #include "data/pictures/run_drawings.h"
+#include "io/files/atomic_file.h"
 #include "io/files/folder_names.h"
 #include "io/files/walk_folder.h"
 #include "io/formats/tar.h"
@@ -114,17 +115,18 @@ std::string ImageFolder::content_of(const Picture& picture) const {
   if (!picture.tar.empty()) {
     return read_tar_member((fs::path(folder_) / picture.tar).string(), picture.offset).content;
   }
-  std::ifstream in(fs::path(folder_) / picture.path, std::ios::binary);
-  if (!in) throw DataError("{}: cannot be opened", printable(picture.path));
-  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  return read_file((fs::path(folder_) / picture.path).string());
 }
 
-ImageFolder::ImageFolder(const VaeDataConfig& config, int64_t channels, int64_t seed, bool for_gpu)
+ImageFolder::ImageFolder(const VaeDataConfig& config,
+                         int64_t channels,
+                         int64_t seed,
+                         std::optional<at::Device> gpu)
     : folder_(config.folder),
       channels_(channels),
       seed_(seed),
       threads_(config.num_workers),
-      for_gpu_(for_gpu),
+      gpu_(gpu),
       side_(config.image_size),
       preprocess_(transforms_of(config)),
       pictures_(list_pictures(config.folder)) {
@@ -196,8 +198,11 @@ Image ImageFolder::prepared(const Address& address, int64_t number) const {
 ImageBatch ImageFolder::read(const Address& address, const std::vector<int64_t>& chosen) const {
   ImageBatch batch;
   batch.rows = std::ssize(chosen);
+  const c10::OptionalDeviceGuard on_gpu(
+      gpu_);  // page-locked memory belongs to the device of the thread
+  const bool for_gpu = gpu_.has_value();
   const at::TensorOptions options =
-      at::TensorOptions().dtype(for_gpu_ ? at::kByte : at::kFloat).pinned_memory(for_gpu_);
+      at::TensorOptions().dtype(for_gpu ? at::kByte : at::kFloat).pinned_memory(for_gpu);
   const at::Tensor images = at::empty({batch.rows, channels_, side_, side_}, options);
   std::vector<std::optional<std::string>> faults(chosen.size());
   in_parallel(chosen.size(), threads_, [&](size_t i) {
@@ -267,8 +272,12 @@ void ImageFolder::read_ahead(const std::string& split,
   auto chosen = chosen_rows(address);
   if (!chosen) return;
   ahead_ = address;
-  reading_ = std::async(std::launch::async,
-                        [this, address, rows = *std::move(chosen)] { return read(address, rows); });
+  try {
+    reading_ = std::async(std::launch::async, [this, address, rows = *std::move(chosen)] {
+      return read(address, rows);
+    });
+  } catch (const std::system_error&) {  // no thread can be had now: batch() reads it
+  }
 }
 
 }  // namespace dalle2

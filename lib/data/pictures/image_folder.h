@@ -4,6 +4,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include <cstdint>
 #include <future>
@@ -32,9 +33,12 @@ class ImageFolder {
   /// names, in the order of their paths below the folder ("shard.tar/0001.jpg"). A tar that ends
   /// early gives the pictures before its end, and a warning.
   /// @param channels of the pictures: 3, or 1 for grey @param seed of the orders and transforms
-  /// @param for_gpu batches are bytes in page-locked memory, of which copy_to_device() makes floats
+  /// @param gpu for which batches are bytes in page-locked memory, of which copy_to_device() makes floats
   /// @throws DataError for a folder that is not there or has no picture, or too few to divide
-  ImageFolder(const VaeDataConfig& config, int64_t channels, int64_t seed, bool for_gpu = false);
+  ImageFolder(const VaeDataConfig& config,
+              int64_t channels,
+              int64_t seed,
+              std::optional<at::Device> gpu = {});
 
   /// Pictures of "train" or "val": int((1 - valid_frac) n) and the rest of a random division, or all
   /// for both where valid_frac is 0.
@@ -81,7 +85,7 @@ class ImageFolder {
 
   std::string folder_;
   int64_t channels_, seed_, threads_;
-  bool for_gpu_;
+  std::optional<at::Device> gpu_;
   int64_t side_;
   Preprocess preprocess_;
   std::vector<Picture> pictures_;

@@ -193,7 +193,7 @@ nlohmann::ordered_json vae_figures(const EvaluateCommand& command,
   const Value checkpoint = read_checkpoint(command.checkpoint_path);
   VqganVae vae = load_vae(source_of(command, config.train), checkpoint);
   vae->to(device);
-  ImageFolder data(config.data, config.vae.channels, config.seed, !device.is_cpu());
+  ImageFolder data(config.data, config.vae.channels, config.seed, gpu_of(device));
   warn_of_other_splits(command, loaded, checkpoint, {data.files(), "picture"}, group);
   const torch::NoGradGuard no_grad;
   // Of each batch: absolute and square errors, and pictures. Those of other ranks: 0.

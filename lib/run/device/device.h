@@ -19,6 +19,11 @@ namespace dalle2 {
 /// the device: floats_from_bytes().
 void copy_to_device(const at::Device& device, const std::vector<at::Tensor*>& tensors);
 
+/// The device for loaders, which make batches for a GPU in page-locked memory; none for the CPU.
+inline std::optional<at::Device> gpu_of(const at::Device& device) {
+  return device.is_cpu() ? std::nullopt : std::optional(device);
+}
+
 /// A batch of any kind by copy_to_device().
 template <TensorGroup Group>
 Group copied_to(const at::Device& device, Group group) {

@@ -14,6 +14,7 @@
 #include "base/text.h"
 #include "data/loader/shard_dataset.h"
 #include "data/shards/shards.h"
+#include "run/device/device.h"
 
 namespace dalle2 {
 
@@ -58,7 +59,7 @@ ShardData::ShardData(const ShardDataConfig& config,
   needs_.shard_width = config.shard_width;
   needs_.rank = rank;
   needs_.lanes = config.lanes;
-  needs_.pin_memory = !device.is_cpu();
+  needs_.gpu = gpu_of(device);
 }
 
 int64_t ShardData::slices_at_begin() const {
@@ -121,7 +122,7 @@ std::unique_ptr<ShardLoader> ShardData::loader(const std::string& split,
                                                int64_t batch_size,
                                                bool in_order) const {
   LoaderOptions needs = options(split, batch_size, in_order);
-  needs.byte_pictures = needs.pin_memory;  // copy_to_device() makes floats of them
+  needs.byte_pictures = needs.gpu.has_value();  // copy_to_device() makes floats of them
   return std::make_unique<ShardLoader>(config_, needs);
 }
 

@@ -10,6 +10,7 @@
 #include "io/files/folder_names.h"
 #include "io/files/writable.h"
 #include "run/checkpoints/model_weights.h"
+#include "run/device/device.h"
 #include "run/vae/vae_features.h"
 #include "run/vae/vae_run.h"
 
@@ -65,7 +66,7 @@ VaeRun::VaeRun(const LoadedVaeConfig& loaded, const RunProcess& process)
                   std::make_unique<VaePosition>(),
                   [&](const at::Device& device) { return make_trainer(loaded, device); }),
       config_(loaded.config),
-      data_(config_.data, config_.vae.channels, config_.seed, !session_.device().is_cpu()),
+      data_(config_.data, config_.vae.channels, config_.seed, gpu_of(session_.device())),
       position_(position_as<VaePosition>()),
       trainer_(trainer_as<VaeTrainer>()) {
   position_.rows = data_.rows("train");
