@@ -20,6 +20,8 @@ constexpr double kFeatureTolerance = 2e-5;
 constexpr double kGradientTolerance = 2e-4;
 // bfloat16 has 8 bits of mantissa, float16 has 11; both sides round at the same places but for sums.
 constexpr double kBfloat16Tolerance = 4e-2, kHalfTolerance = 8e-3;
+// Features of small norm, whose terms cancel, move by more when the reference's weights move by one rounding.
+constexpr double kHalfNoiseSteps = 4;
 
 struct Case {
   explicit Case(const std::string& path)
@@ -116,11 +118,14 @@ TEST_CASE("features in half precision are the references'") {
     const double tolerance = is_bfloat ? kBfloat16Tolerance : kHalfTolerance;
     const at::Tensor image = one.clip->image_features(one.images);
     CHECK(image.scalar_type() == (is_bfloat ? at::kBFloat16 : at::kHalf));
-    expect_close(image, one.fixture.tensor("half.image_features"), tolerance, "image");
-    expect_close(one.clip->text_features(one.tokens),
-                 one.fixture.tensor("half.text_features"),
-                 tolerance,
-                 "text");
+    const auto close = [&](const at::Tensor& actual, const std::string& name) {
+      const at::Tensor expected = one.fixture.tensor(name);
+      const double noise = one.fixture.json.at("noise").at(name).get<double>();
+      const double roundings = kHalfNoiseSteps * noise / expected.abs().max().item<double>();
+      expect_close(actual, expected, std::max(tolerance, roundings), name);
+    };
+    close(image, "half.image_features");
+    close(one.clip->text_features(one.tokens), "half.text_features");
     CHECK(one.clip->embed_text(one.tokens).encodings.scalar_type() == at::kFloat);
     CHECK(one.clip->embed_image(one.larger).scalar_type() == at::kFloat);
   });

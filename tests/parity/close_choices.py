@@ -27,10 +27,11 @@ class CloseChoices(TorchFunctionMode):
     It sees what decides: `argmax` over scores of codes (the nearest code, and the buckets of k-means), and `x > 0` of lookup-free codes. A
     case with such a choice has no single right answer, so its maker leaves it out.
     """
-    def __init__(self):
+    def __init__(self, latent_roundings=LATENT_ROUNDINGS):
         super().__init__()
         self.found = False
         self.choices_of_codes = 0
+        self._latent_roundings = latent_roundings
         self._squared_lengths = None
         self._patch = unittest.mock.patch.object(quantizers, "cdist", self._distances)
         self._cdist = quantizers.cdist
@@ -55,7 +56,7 @@ class CloseChoices(TorchFunctionMode):
         else:
             squared_lengths, squares = self._squared_lengths, best.square()
         self._squared_lengths = None
-        roundings = DISTANCE_ROUNDINGS * squared_lengths + LATENT_ROUNDINGS * squared_lengths**0.5 * squares.sqrt().sum(-1)
+        roundings = DISTANCE_ROUNDINGS * squared_lengths + self._latent_roundings * squared_lengths**0.5 * squares.sqrt().sum(-1)
         return bool((squares[..., 1] - squares[..., 0] < EPSILON * roundings).any())
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
@@ -66,7 +67,7 @@ class CloseChoices(TorchFunctionMode):
         elif name in ("gt", "__gt__") and isinstance(args[0], torch.Tensor) and args[0].is_floating_point() \
                 and not isinstance(args[1], torch.Tensor) and args[1] == 0:
             self.choices_of_codes += 1
-            self.found |= bool(close_to_zero(args[0], args[0], LATENT_ROUNDINGS).any())
+            self.found |= bool(close_to_zero(args[0], args[0], self._latent_roundings).any())
         return function(*args, **(kwargs or {}))
 
 
@@ -116,6 +117,11 @@ class _OtherSides(_AtKinks):
         return (values.detach().abs() < next(self._reach)) & (torch.rand(values.shape, generator=self._generator) < 0.5)
 
 
+def of_planes(values):
+    """The largest of each plane of a map [B, C, H, W], or of all values."""
+    return values.amax((2, 3), keepdim=True) if values.dim() == 4 else values.max()
+
+
 RUNS_WITH_OTHER_SIDES = 6
 ROUNDINGS_ALLOWED = 20  # kNoiseStepsAllowed of tests/support/rounding_noise.h
 
@@ -123,8 +129,8 @@ ROUNDINGS_ALLOWED = 20  # kNoiseStepsAllowed of tests/support/rounding_noise.h
 class Kinks:
     """The kinks of a run, and how far from each of them roundings can move a value over it.
 
-    That is a few roundings of the map's largest value, or as often as KINK_MOVES what moved weights move in it: norms of maps that are
-    nearly constant enlarge roundings.
+    That is a few roundings of the map's largest value, or as often as KINK_MOVES what moved weights move in its plane: norms of planes that
+    are nearly constant enlarge roundings.
     """
     def __init__(self):
         self._first = None
@@ -136,10 +142,10 @@ class Kinks:
             result = run()
         if self._first is None:
             self._first = seen.values
-            self._reach = [KINK_ROUNDINGS * EPSILON * scale for scale in seen.scales]
+            self._reach = [torch.tensor(KINK_ROUNDINGS * EPSILON * scale) for scale in seen.scales]
         assert len(seen.values) == len(self._first)
-        moves = [float((values - first).abs().max()) for values, first in zip(seen.values, self._first)]
-        self._reach = [max(reach, KINK_MOVES * move) for reach, move in zip(self._reach, moves)]
+        moves = [of_planes((values - first).abs()) for values, first in zip(seen.values, self._first)]
+        self._reach = [torch.maximum(reach, KINK_MOVES * move) for reach, move in zip(self._reach, moves)]
         return result
 
     def _movement(self, one, run):

@@ -24,10 +24,11 @@ from torchvision.transforms import Normalize
 
 from case_files import folder_and_options, write_cases
 from make_unet import compact, rounding_noise
-from waves import fill, wave
+from waves import fill, nudge, wave
 
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 BATCH, EXTRA_PIXELS = 4, 5
+NUDGES_OF_HALVES = 6
 
 
 def draw_config(r, number):
@@ -87,8 +88,8 @@ def draw_tokens(r, text):
     return torch.tensor(rows)
 
 
-def half_features(maker, config, state, images, tokens):
-    """In bfloat16 by open_clip, in float16 by clip-anytorch."""
+def half_features(maker, config, state, images, tokens, nudge_seed=None):
+    """In bfloat16 by open_clip, in float16 by clip-anytorch; with weights moved by a rounding if `nudge_seed` says how."""
     dtype = torch.bfloat16 if maker == "open_clip" else torch.float16
     model = build(maker, config, dtype)
     model.load_state_dict(state)
@@ -97,8 +98,11 @@ def half_features(maker, config, state, images, tokens):
         open_clip.model.convert_weights_to_lp(model, dtype)
     else:
         openai.convert_weights(model)
+    if nudge_seed is not None:
+        nudge(model.parameters(), nudge_seed, dtype)
     with torch.no_grad():
-        return model.encode_image(images.to(dtype)).float(), model.encode_text(tokens).float()
+        return {"half.image_features": model.encode_image(images.to(dtype)).float(),
+                "half.text_features": model.encode_text(tokens).float()}
 
 
 def observe(model, maker, config, images, larger, tokens):
@@ -133,8 +137,12 @@ def make_case(number):
     one = observe(model, maker, config, images, larger, tokens)
     noise = rounding_noise(one, start, lambda moved: observe(moved, maker, config, images, larger, tokens), number)
     tensors = dict(tokens=tokens) | one
-    tensors["half.image_features"], tensors["half.text_features"] = half_features(
-        maker, config, model.state_dict(), Normalize(MEAN, STD)(images), tokens)
+    half = lambda nudge_seed=None: half_features(maker, config, model.state_dict(), Normalize(MEAN, STD)(images), tokens, nudge_seed)
+    halves = half()
+    tensors |= halves
+    for moved in map(half, range(NUDGES_OF_HALVES)):
+        for name, features in halves.items():
+            noise[name] = max(noise.get(name, 0.0), float((moved[name] - features).abs().max()))
     meta = dict(maker=maker, config=config, names=sorted(model.state_dict()), phase=number % 97,
                 extra_pixels=EXTRA_PIXELS, noise=noise)
     return {name: value.numpy() for name, value in tensors.items()}, meta

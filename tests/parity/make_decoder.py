@@ -257,7 +257,7 @@ def inputs_of(d, side):
     return image, embed, text
 
 
-NUDGES = (1, 2)
+NUDGES = (1, 2, 3, 4)
 
 
 def train_step(decoder, d, number, r, tensors):

@@ -5,7 +5,7 @@
 
 As make_decoder.py, with a dalle2_pytorch.VQGanVAE before some of the unets. Its weights are a function of their names, its codebook is
 in the file (`codebookN`). The reference maps a sampled latent by (x + 1) / 2 before it decodes it, though training never mapped it: that is
-put right here.
+put right here. Samples whose codes hang on a rounding are drawn anew.
 """
 import random
 
@@ -16,7 +16,10 @@ import make_decoder
 from make_decoder import reference
 import dalle2_pytorch.vqgan_vae as vqgan_vae
 from case_files import folder_and_options, write_cases
+from close_choices import CloseChoices
 from waves import fill
+
+SAMPLE_ROUNDINGS = 1000  # of a latent, at whose end the nearest codes are taken: a sampling loop repeats those of its steps
 
 
 def draw_vae(r, channels):
@@ -114,13 +117,14 @@ def make_case(seed):
     for _ in range(5):
         sampling = make_decoder.draw_sampling(r, d) | {"inpaint": False}
         try:
-            drawn, noise = make_decoder.sample_with_noise(decoder, d, sampling)
+            with CloseChoices(SAMPLE_ROUNDINGS) as close:
+                drawn, noise = make_decoder.sample_with_noise(decoder, d, sampling)
         except RuntimeError as error:
             # Attention of the reference's VAE keeps the positions of the first size that it sees: docs/parity.md.
             if "must match the size of tensor" not in str(error):
                 raise
             return None
-        if 20 * noise <= 1e-2 * drawn.abs().max().item():
+        if not close.found and 20 * noise <= 1e-2 * drawn.abs().max().item():
             break
     else:
         return None

@@ -24,7 +24,7 @@ from case_files import folder_and_options, write_cases
 from waves import digest, fill, nudge, wave
 
 BATCH = 3
-NUDGES = (1, 2)
+NUDGES = range(1, 7)
 
 
 def draw_config(r):

@@ -38,11 +38,13 @@ class Features(nn.Module):
         return torch.tanh(nn.functional.conv2d(images, self.weight, stride=2)).flatten(1)
 
 
-SORTS = ("lookup-free", "resnet", "classic", "vit")  # of VAEs: cases have them in turn
+# Of VAEs, which cases have in turn. Those after the fourth are sorts of the first four, with what few of them would have.
+SORTS = ("lookup-free", "resnet", "classic", "vit", "lookup-free", "attention resnet", "deep classic", "deep vit")
 
 
 def draw_config(rng, sort):
-    """@param sort one of SORTS: the first and the third are muse's, the others dalle2's"""
+    """@param sort one of SORTS: lookup-free and classic ones are muse's, the others dalle2's"""
+    *additions, sort = sort.split()
     coin = lambda p=0.5: rng.random() < p
     kind = "muse" if sort in ("lookup-free", "classic") else "dalle2"
     vit = sort == "vit"
@@ -72,6 +74,12 @@ def draw_config(rng, sort):
         config |= {"vq_codebook_dim": rng.choice([4, 8, 16]), "vq_decay": rng.choice([0.8, 0.5]), "vq_commitment_weight": rng.choice([1.0, 0.25]),
                    "vq_kmeans_init": coin(0.8), "vq_use_cosine_sim": coin(0.6), "vq_threshold_ema_dead_code": rng.choice([0, 0, 2]),
                    "vq_rotation_trick": coin(0.7)}
+    if additions:
+        config["use_vgg_and_gan"] = True
+    if "deep" in additions:
+        config["discr_layers"] = 2
+    if "attention" in additions:
+        config["encdec_use_attn"] = True
     config["image_size"] = 32
     return config
 
