@@ -24,8 +24,8 @@ struct ModuleFunction {
 /// Loads a module and looks up one of its functions. @param file name of the module, without a folder
 ModuleFunction function_of_module(const char* file, const char* function);
 
-/// Whether the message of a library's exception says that memory ran out: of the machine, or of a GPU. Some of LibTorch's are no
-/// c10::OutOfMemoryError: those of CUDA's libraries, and its own where the driver's figures for its report cannot be had.
+/// Whether the message of a library's exception says that memory ran out: of the machine, or of a GPU. Not all are a
+/// c10::OutOfMemoryError: cuBLAS and cuDNN have their own, and LibTorch fails an assertion if it cannot ask the driver who uses the memory.
 bool says_out_of_memory(const std::string& message);
 
 /// Of this machine; "localhost" if it has none.

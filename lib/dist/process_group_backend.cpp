@@ -294,14 +294,21 @@ void leave_failures_to_our_watch() {
                            "TORCH_NCCL_DUMP_ON_TIMEOUT",
                            "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC",
                            "TORCH_NCCL_ENABLE_MONITORING",
+                           "TORCH_NCCL_DESYNC_DEBUG",
+                           "TORCH_NCCL_PROPAGATE_ERROR",
                            "TORCH_NCCL_BLOCKING_WAIT"}) {
     ::setenv(name, "0", /*overwrite=*/1);
   }
 }
 
 MakeNcclGroup* load_nccl_module() {
-  const ModuleFunction found = function_of_module(kNcclModule, kMakeNcclGroup);
-  if (found.function == nullptr) {
+  ModuleFunction found = function_of_module(kNcclModule, kMakeNcclGroup);
+  if (found.function != nullptr) {
+    const ModuleFunction check = function_of_module(kNcclModule, kFaultOfNccl);
+    found.fault = check.fault;
+    if (check.function != nullptr) reinterpret_cast<FaultOfNccl*>(check.function)(found.fault);
+  }
+  if (!found.fault.empty()) {
     throw ConfigError(
         "several GPUs need NCCL, and the module for it cannot be loaded: {}\n"
         "  Programs built by scripts/build.sh --cuda have it, and so do wheels and archives made of "

@@ -241,7 +241,7 @@ void RankWatch::beat() {
     if (found && !told && !explaining_ && !closing_) {
       told = true;
       lock.unlock();
-      // A fault of this GPU, or of this machine's network, the others cannot know.
+      // No other rank is known to be the cause: they hear of it from this one.
       if (found->is_own) tell_failure(found->text);
       on_hang_(found->text);
       lock.lock();

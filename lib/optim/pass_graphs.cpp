@@ -315,7 +315,8 @@ void PassGraphs::record(Graph& graph, const Tensors& inputs, const Work& work) {
     graph.loss = work(graph.inputs, /*is_recorded=*/true);
   } catch (const c10::Error& error) {
     fault = error.what_without_backtrace();
-    has_memory = !says_out_of_memory(fault);
+    has_memory =
+        dynamic_cast<const c10::OutOfMemoryError*>(&error) == nullptr && !says_out_of_memory(fault);
   } catch (const std::exception& error) {
     fault = error.what();
   }

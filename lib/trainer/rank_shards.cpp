@@ -89,7 +89,11 @@ at::Tensor RankShards::gather_to_file(const at::Tensor& own,
   };
   unless_failed([&] { file.emplace(scratch_path_); });
   // One for all pieces: on a GPU a rank that writes nothing queues them all, and each would stay allocated until its broadcast.
-  const at::Tensor received = at::empty({std::min(kPiece, numel)}, own.options());
+  int64_t longest = 0;
+  for (const FlatSlice& slice : slices_) {
+    longest = std::max(longest, slice.overlap({0, numel}).length());
+  }
+  const at::Tensor received = at::empty({std::min(kPiece, longest)}, own.options());
   for (size_t rank = 0; rank < slices_.size(); ++rank) {
     const int64_t length = slices_[rank].overlap({0, numel}).length();
     const bool is_own = static_cast<int>(rank) == group_.rank();

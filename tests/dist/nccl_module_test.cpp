@@ -22,8 +22,14 @@ TEST_CASE(
   ::setenv("TORCH_NCCL_BLOCKING_WAIT", "1", 1);
   ::setenv("TORCH_NCCL_DUMP_ON_TIMEOUT", "1", 1);
   leave_failures_to_our_watch();
-  for (const std::string name :
-       {"ASYNC_ERROR_HANDLING", "DUMP_ON_TIMEOUT", "ENABLE_MONITORING", "BLOCKING_WAIT"}) {
+  for (const std::string name : {"ASYNC_ERROR_HANDLING",
+                                 "RETHROW_CUDA_ERRORS",
+                                 "DUMP_ON_TIMEOUT",
+                                 "WAIT_TIMEOUT_DUMP_MILSEC",
+                                 "ENABLE_MONITORING",
+                                 "DESYNC_DEBUG",
+                                 "PROPAGATE_ERROR",
+                                 "BLOCKING_WAIT"}) {
     CAPTURE(name);
     const char* const value = std::getenv(("TORCH_NCCL_" + name).c_str());
     REQUIRE(value != nullptr);

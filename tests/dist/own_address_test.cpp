@@ -6,10 +6,13 @@
 namespace dalle2 {
 namespace {
 
+const std::string kNoHost(300, 'x');  // longer than names may be: nobody is asked
+
 TEST_CASE("a machine's own address is that of the route to the other end") {
   CHECK(own_address_towards("127.0.0.1") == "127.0.0.1");
   CHECK(own_address_towards("127.0.1.1") == "127.0.0.1");
-  CHECK(own_address_towards("no such host") == std::nullopt);
+  CHECK(own_address_towards("localhost") == "127.0.0.1");  // not ::1, which hosts may name first
+  CHECK(own_address_towards(kNoHost) == std::nullopt);
   if (const auto network = own_network_address()) {
     CHECK_FALSE(is_loopback(*network));
     CHECK(own_address_towards(*network) == *network);
@@ -31,8 +34,8 @@ TEST_CASE("a loopback address serves the processes of one machine only") {
   world.store_host = "127.0.1.1";
   CHECK(own_address(world) == "127.0.0.1");
   world.local_size = 1;
-  CHECK(own_address(world) == own_network_address());
-  world.store_host = "no such host";
+  CHECK(own_address(world) == own_network_address().value_or("127.0.0.1"));
+  world.store_host = kNoHost;
   CHECK(own_address(world) == own_network_address());
   world.local_size = 2;
   CHECK(own_address(world) == std::nullopt);

@@ -77,7 +77,7 @@ class Machine:
             ip("link", "set", "eth0", "up")
             os.execve(command[0], command, {
                 **os.environ, "RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
-                "MASTER_ADDR": "10.77.0.1", "MASTER_PORT": MEETING_PORT, "GLOO_SOCKET_IFNAME": "eth0"})
+                "MASTER_ADDR": "10.77.0.1", "MASTER_PORT": MEETING_PORT})
         os.read(left_reader, 1)
         ip("link", "add", f"cable{rank}", "type", "veth", "peer", "name", "eth0", "netns", str(self.pid))
         ip("link", "set", f"cable{rank}", "master", "bridge0", "up")

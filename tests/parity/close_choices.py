@@ -129,8 +129,8 @@ ROUNDINGS_ALLOWED = 20  # kNoiseStepsAllowed of tests/support/rounding_noise.h
 class Kinks:
     """The kinks of a run, and how far from each of them roundings can move a value over it.
 
-    That is a few roundings of the map's largest value, or as often as KINK_MOVES what moved weights move in its plane: norms of planes that
-    are nearly constant enlarge roundings.
+    That is a few roundings of the map's largest value, or KINK_MOVES times what moved weights change in its plane: norms of planes that are
+    nearly constant enlarge roundings.
     """
     def __init__(self):
         self._first = None

@@ -91,9 +91,9 @@ def write_adjustments(rng, folder, count):
             continue
         steps = [draw_adjustment(rng), {"kind": "RandomHorizontalFlip", "p": .5}]
         seed = int(rng.integers(0, 2 ** 31))
-        expected.append(np.asarray(image).reshape(-1))
         if is_almost_a_quarter_turn(steps[0], seed):
             continue
+        expected.append(np.asarray(image).reshape(-1))
         torch.manual_seed(seed)
         shown = transform(steps[1])(transform(steps[0])(image))
         cases.append({"seed": seed, "steps": steps, "width": image.size[0], "height": image.size[1]})

@@ -29,6 +29,7 @@ from waves import fill, nudge, wave
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 BATCH, EXTRA_PIXELS = 4, 5
 NUDGES_OF_HALVES = 6
+MOST_HALF_NOISE = 0.1  # of the largest feature: roundings hide more
 
 
 def draw_config(r, number):
@@ -143,6 +144,8 @@ def make_case(number):
     for moved in map(half, range(NUDGES_OF_HALVES)):
         for name, features in halves.items():
             noise[name] = max(noise.get(name, 0.0), float((moved[name] - features).abs().max()))
+    if any(noise[name] > MOST_HALF_NOISE * float(features.abs().max()) for name, features in halves.items()):
+        return None
     meta = dict(maker=maker, config=config, names=sorted(model.state_dict()), phase=number % 97,
                 extra_pixels=EXTRA_PIXELS, noise=noise)
     return {name: value.numpy() for name, value in tensors.items()}, meta

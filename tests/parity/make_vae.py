@@ -38,7 +38,7 @@ class Features(nn.Module):
         return torch.tanh(nn.functional.conv2d(images, self.weight, stride=2)).flatten(1)
 
 
-# Of VAEs, which cases have in turn. Those after the fourth are sorts of the first four, with what few of them would have.
+# Of VAEs, which cases have in turn. Those after the fourth are sorts of the first four, with an option that is rare among those.
 SORTS = ("lookup-free", "resnet", "classic", "vit", "lookup-free", "attention resnet", "deep classic", "deep vit")
 
 

@@ -5,8 +5,6 @@
 // numbers alone.
 #include "data/loader/lane_loader.h"
 
-#include <c10/core/DeviceGuard.h>
-
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
@@ -15,6 +13,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -135,12 +134,17 @@ void LaneLoader::State::start(int64_t new_epoch, const LanePosition& from) {
   epoch_dropped.clear();
   started = true;
   for (int64_t i = 0; i < workers; ++i) {
-    threads.emplace_back([this] {
-      const c10::OptionalDeviceGuard on_gpu(
-          options.gpu);  // page-locked memory belongs to the device of the thread
-      while (work_once()) {
+    try {
+      threads.emplace_back([this] {
+        while (work_once()) {
+        }
+      });
+    } catch (const std::system_error& fault) {
+      if (threads.empty()) {
+        throw ResourceError("a thread that reads the data cannot be started: {}", fault.what());
       }
-    });
+      break;  // fewer will do
+    }
   }
 }
 

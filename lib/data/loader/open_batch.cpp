@@ -1,28 +1,23 @@
 // SPDX-License-Identifier: MIT
 #include "data/loader/open_batch.h"
 
-#include <ATen/ops/empty.h>
-
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
+#include "data/batch_memory.h"
 #include "data/pictures/planes.h"
 #include "data/pictures/preprocess.h"
 
 namespace dalle2 {
 namespace {
 
-at::Tensor empty_of(at::ScalarType dtype, const std::vector<int64_t>& shape, bool pinned) {
-  return at::empty(shape, at::TensorOptions().dtype(dtype).pinned_memory(pinned));
-}
-
 at::Tensor empty_like_rows(const LoaderOptions& options, const EmbeddingRow& row) {
   if (!row.rows) return {};
   std::vector<int64_t> shape = row.rows->row_shape();
   shape.insert(shape.begin(), options.batch_size);
-  return empty_of(at::kFloat, shape, options.gpu.has_value());
+  return empty_for_batch(at::kFloat, shape, options.gpu);
 }
 
 void write_embedding(const EmbeddingRow& row, int64_t place, const at::Tensor& out) {
@@ -33,9 +28,9 @@ void write_embedding(const EmbeddingRow& row, int64_t place, const at::Tensor& o
 
 OpenBatch::OpenBatch(const LoaderOptions& options, const Image& picture, const Candidate& first)
     : width(picture.width), height(picture.height) {
-  batch.images = empty_of(options.byte_pictures ? at::kByte : at::kFloat,
-                          {options.batch_size, 3, height, width},
-                          options.gpu.has_value());
+  batch.images = empty_for_batch(options.byte_pictures ? at::kByte : at::kFloat,
+                                 {options.batch_size, 3, height, width},
+                                 options.gpu);
   batch.image_embeds = empty_like_rows(options, first.image_embed);
   batch.text_encodings = empty_like_rows(options, first.text_encoding);
   batch.latents = empty_like_rows(options, first.latent);

@@ -3,7 +3,6 @@
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
-#include <c10/core/DeviceGuard.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -18,6 +17,7 @@
 #include "base/stop_signal.h"
 #include "base/text.h"
 #include "base/untrusted_text.h"
+#include "data/batch_memory.h"
 #include "data/in_parallel.h"
 #include "data/names_hash.h"
 #include "data/pictures/lost_links.h"
@@ -198,12 +198,8 @@ Image ImageFolder::prepared(const Address& address, int64_t number) const {
 ImageBatch ImageFolder::read(const Address& address, const std::vector<int64_t>& chosen) const {
   ImageBatch batch;
   batch.rows = std::ssize(chosen);
-  const c10::OptionalDeviceGuard on_gpu(
-      gpu_);  // page-locked memory belongs to the device of the thread
-  const bool for_gpu = gpu_.has_value();
-  const at::TensorOptions options =
-      at::TensorOptions().dtype(for_gpu ? at::kByte : at::kFloat).pinned_memory(for_gpu);
-  const at::Tensor images = at::empty({batch.rows, channels_, side_, side_}, options);
+  const at::Tensor images =
+      empty_for_batch(gpu_ ? at::kByte : at::kFloat, {batch.rows, channels_, side_, side_}, gpu_);
   std::vector<std::optional<std::string>> faults(chosen.size());
   in_parallel(chosen.size(), threads_, [&](size_t i) {
     try {

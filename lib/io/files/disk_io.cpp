@@ -32,9 +32,11 @@ OpenFile::OpenFile(std::string path)
   const int error_number = errno;
   const std::string shown = printable(path_);
   if (error_number == EMFILE || error_number == ENFILE || error_number == ENOMEM) {
-    throw ResourceError("{}: cannot be opened: {}\n  `ulimit -n` shows the limit of open files.",
-                        shown,
-                        errno_text(error_number));
+    throw ResourceError(
+        "{}: cannot be opened: {}{}",
+        shown,
+        errno_text(error_number),
+        error_number == EMFILE ? "\n  `ulimit -n` shows the limit of open files." : "");
   }
   throw DataError("{}: cannot be opened: {}", shown, errno_text(error_number));
 }

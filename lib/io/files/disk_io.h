@@ -34,7 +34,7 @@ bool set_direct(int descriptor, bool on);
 /// A file that is open for reading until its end of scope.
 class OpenFile {
  public:
-  /// @throws DataError naming the path and the reason, here and when read; ResourceError if too many files are open
+  /// @throws DataError naming the path and the reason, here and when read; ResourceError if too many files are open, or memory is short
   explicit OpenFile(std::string path);
   ~OpenFile();
   OpenFile(const OpenFile&) = delete;

@@ -143,7 +143,7 @@ std::filesystem::path canonical_folder(const std::filesystem::path& folder) {
   std::error_code error;
   // Links first: `link/..` is the folder above the one that the link leads to.
   const std::filesystem::path real =
-      std::filesystem::weakly_canonical(std::filesystem::absolute(folder), error)
+      std::filesystem::weakly_canonical(std::filesystem::absolute(folder, error), error)
           .lexically_normal();
   return real.has_filename() || !real.has_relative_path() ? real : real.parent_path();
 }

@@ -65,6 +65,8 @@ ScriptArchive open_script_archive(const std::string& path,
     archive.module = std::make_shared<torch::jit::Module>(torch::jit::load(path, device, extra));
   } catch (const DataError& error) {
     fault = error.what();
+  } catch (const ResourceError&) {
+    throw;
   } catch (const std::exception& error) {
     const std::string text = last_message(error);
     fault = fmt::format(
