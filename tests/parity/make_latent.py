@@ -16,10 +16,11 @@ import make_decoder
 from make_decoder import reference
 import dalle2_pytorch.vqgan_vae as vqgan_vae
 from case_files import folder_and_options, write_cases
-from close_choices import CloseChoices
-from waves import fill
+from close_choices import EPSILON, LATENT_ROUNDINGS, CloseChoices
+from waves import fill, nudge
 
-SAMPLE_ROUNDINGS = 1000  # of a latent, at whose end the nearest codes are taken: a sampling loop repeats those of its steps
+LATENTS = []  # that VAEs have decoded
+MOVES_ALLOWED = 60  # kLoopNoiseSteps of the tests: how often a sampling loop may move by what moved weights move
 
 
 def draw_vae(r, channels):
@@ -92,8 +93,30 @@ def build(d):
     for vae in decoder.vaes:
         if isinstance(vae, vqgan_vae.VQGanVAE):
             plain = vae.decode
-            vae.decode = lambda x, plain=plain: plain(x * 2 - 1)  # takes the (x + 1) / 2 back
+            def decode(x, plain=plain):
+                LATENTS.append(x * 2 - 1)  # takes the (x + 1) / 2 back
+                return plain(LATENTS[-1])
+
+            vae.decode = decode
     return decoder
+
+
+def roundings_of_latents(decoder, d, sampling):
+    """How far latents may move before their codes are chosen, in roundings of the longest: the tests see only the codes' pictures."""
+    def latents():
+        LATENTS.clear()
+        make_decoder.sample(decoder, d, sampling)
+        return [latent.movedim(1, -1) for latent in LATENTS]
+
+    one, share = latents(), 0.0
+    for seed in make_decoder.NUDGES:
+        for unet in decoder.unets:
+            nudge(unet.parameters(), seed)
+        for latent, moved in zip(one, latents()):
+            share = max(share, float((moved - latent).norm(dim=-1).max() / latent.norm(dim=-1).max()))
+        for unet in decoder.unets:
+            fill(unet)
+    return max(LATENT_ROUNDINGS, MOVES_ALLOWED * share / EPSILON)
 
 
 def make_case(seed):
@@ -117,8 +140,9 @@ def make_case(seed):
     for _ in range(5):
         sampling = make_decoder.draw_sampling(r, d) | {"inpaint": False}
         try:
-            with CloseChoices(SAMPLE_ROUNDINGS) as close:
-                drawn, noise = make_decoder.sample_with_noise(decoder, d, sampling)
+            drawn, noise = make_decoder.sample_with_noise(decoder, d, sampling)
+            with CloseChoices(roundings_of_latents(decoder, d, sampling)) as close:
+                make_decoder.sample(decoder, d, sampling)
         except RuntimeError as error:
             # Attention of the reference's VAE keeps the positions of the first size that it sees: docs/parity.md.
             if "must match the size of tensor" not in str(error):

@@ -184,11 +184,17 @@ def make_case(seed):
     loss, rows = train_step(prior, config, t, draws)
     loop, best = sample(prior, t, s)
     loss_noise, noise, sample_noise = 0.0, torch.zeros(len(rows), dtype=torch.float64), 0.0
+    # Those of the noise schedule too: a loop divides by some that are tiny.
+    buffers = [buffer for buffer in prior.noise_scheduler.buffers() if buffer.is_floating_point()]
+    kept = [buffer.clone() for buffer in buffers]
     for n in NUDGES:
         nudge(prior.net.parameters(), n)
+        nudge(buffers, n)
         moved_loss, moved = train_step(prior, config, t, draws)
         moved_loop, moved_best = sample(prior, t, s)
         fill(prior.net)
+        for buffer, value in zip(buffers, kept):
+            buffer.copy_(value)
         loss_noise = max(loss_noise, abs(moved_loss - loss))
         noise = torch.maximum(noise, (moved - rows).abs().amax(1))
         sample_noise = max(sample_noise, (moved_loop - loop).abs().max().item(),
