@@ -102,13 +102,18 @@ def build(d):
 
 
 def roundings_of_latents(decoder, d, sampling):
-    """How far latents may move before their codes are chosen, in roundings of the longest: the tests see only the codes' pictures."""
+    """How far latents may move before their codes are chosen, in roundings of the longest: the tests see only the codes' pictures.
+
+    @return None if some are NaN, which codes hide
+    """
     def latents():
         LATENTS.clear()
         make_decoder.sample(decoder, d, sampling)
         return [latent.movedim(1, -1) for latent in LATENTS]
 
     one, share = latents(), 0.0
+    if any(not latent.isfinite().all() for latent in one):
+        return None
     for seed in make_decoder.NUDGES:
         for unet in decoder.unets:
             nudge(unet.parameters(), seed)
@@ -141,7 +146,10 @@ def make_case(seed):
         sampling = make_decoder.draw_sampling(r, d) | {"inpaint": False}
         try:
             drawn, noise = make_decoder.sample_with_noise(decoder, d, sampling)
-            with CloseChoices(roundings_of_latents(decoder, d, sampling)) as close:
+            roundings = roundings_of_latents(decoder, d, sampling)
+            if roundings is None:
+                continue
+            with CloseChoices(roundings) as close:
                 make_decoder.sample(decoder, d, sampling)
         except RuntimeError as error:
             # Attention of the reference's VAE keeps the positions of the first size that it sees: docs/parity.md.
