@@ -87,7 +87,9 @@ std::string expectation(const Limits& limits) {
   else if constexpr (std::is_same_v<T, std::string>) {
     if (!limits.words.empty()) return "one of " + word_list(limits.words);
     return limits.false_is_null_ ? "a path, or false or null for none" : "a string";
-  } else if constexpr (std::is_enum_v<T>)
+  } else if constexpr (std::is_same_v<T, Colour>)
+    return "\"white\", \"black\" or a list of three integers from 0 to 255";
+  else if constexpr (std::is_enum_v<T>)
     return "one of " + enum_list<T>();
   else if constexpr (IsVector<T>::value)
     return "a list";

@@ -268,6 +268,21 @@ void Reader::read_scalar(const ValueAt& at, RawJson& out) {
   out.text = at.json.dump();
 }
 
+void Reader::read_scalar(const ValueAt& at, Colour& out) {
+  const Json& json = at.json;
+  if (json == "white") return void(out = {});
+  if (json == "black") return void(out = {{0, 0, 0}});
+  Colour read;
+  bool is_right = json.is_array() && json.size() == read.rgb.size();
+  for (size_t i = 0; is_right && i < read.rgb.size(); ++i) {
+    const auto value = as_integer(json[i]);
+    is_right = value && *value >= 0 && *value <= 255;
+    if (is_right) read.rgb[i] = *value;
+  }
+  if (!is_right) return wrong_type(json, at.pointer, expectation<Colour>(at.limits));
+  out = read;
+}
+
 void Reader::read_transforms(const Json& json,
                              const std::string& pointer,
                              std::vector<TransformConfig>& out) {

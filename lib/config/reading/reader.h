@@ -68,6 +68,7 @@ class Reader {
   void read_scalar(const ValueAt& at, double& out);
   void read_scalar(const ValueAt& at, std::string& out);
   void read_scalar(const ValueAt& at, RawJson& out);
+  void read_scalar(const ValueAt& at, Colour& out);
   void read_transforms(const Json& json,
                        const std::string& pointer,
                        std::vector<TransformConfig>& out);

@@ -136,6 +136,10 @@ Json type_schema(const Limits& limits) {
     return text;
   } else if constexpr (std::is_same_v<T, RawJson>) {
     return Json{{"type", "object"}};
+  } else if constexpr (std::is_same_v<T, Colour>) {
+    Json channel = type_schema<int64_t>(within(0, 255));
+    return any_of({Json{{"enum", {"white", "black"}}},
+                   Json{{"type", "array"}, {"items", channel}, {"minItems", 3}, {"maxItems", 3}}});
   } else if constexpr (Reflected<T>) {
     return struct_schema(T{});
   } else {

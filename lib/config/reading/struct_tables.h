@@ -71,6 +71,8 @@ std::string type_text(const Limits& limits) {
     return with_limits("number", limits);
   } else if constexpr (std::is_same_v<T, std::string>) {
     return limits.words.empty() ? "string" : words_text(limits.words);
+  } else if constexpr (std::is_same_v<T, Colour>) {
+    return "`white`, `black`, list of 3 integers";
   } else {
     return "object";
   }

@@ -132,6 +132,12 @@ enum class NonFiniteAction { stop, roll_back };
 template <>
 inline constexpr std::array enum_names<NonFiniteAction> = {"stop", "roll_back"};
 
+/// Red, green and blue, 0 to 255; in JSON "white", "black" or a list of three.
+struct Colour {
+  std::array<int64_t, 3> rgb = {255, 255, 255};
+  bool operator==(const Colour&) const = default;
+};
+
 /// What a unet predicts: the noise, the clean image, or v (Salimans & Ho 2022).
 enum class Objective { eps, x_start, v };
 

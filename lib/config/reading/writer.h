@@ -76,6 +76,9 @@ Json to_json(const T& value) {
     return enum_to_json(value);
   } else if constexpr (std::is_same_v<T, RawJson>) {
     return Json::parse(value.text);
+  } else if constexpr (std::is_same_v<T, Colour>) {
+    if (value == Colour{}) return "white";
+    return value == Colour{{0, 0, 0}} ? Json("black") : Json(value.rgb);
   } else if constexpr (Reflected<T>) {
     Writer writer;
     T copy = value;

@@ -203,13 +203,65 @@ inline std::optional<std::string> transform_size_fault(const std::vector<Transfo
   return std::nullopt;
 }
 
-struct ShardDataConfig {
+/// How the file of a picture becomes pixels: the same in every reader.
+struct PictureReadConfig {
+  std::optional<Colour> ground;
+  std::optional<bool> apply_exif;  ///< null: as the kind of data says
+  std::optional<int64_t> range;
+
+  bool turns(bool by_default) const { return apply_exif.value_or(by_default); }
+
+  void fields(auto& f) {
+    D2_FIELD(
+        ground,
+        "Extension: colour under transparent pictures: `white`, `black` or red, green and "
+        "blue (0 to 255). Null: transparency is ignored, as in the reference, and the colours "
+        "that the file stores there appear. A picture with 4 channels keeps its transparency.");
+    D2_FIELD(apply_exif,
+             "Extension: rotate and mirror pictures by the EXIF orientation that cameras and "
+             "phones store. Null: true with `data.folder` of a decoder or a CLIP, false with "
+             "shards and for a VAE, as in the reference.");
+    D2_FIELD(range,
+             "Extension: largest value of grey pictures with 16 bits, which becomes 255. Null: "
+             "65535, or less if the PNG file states fewer significant bits (sBIT).",
+             within(1, 65'535));
+  }
+};
+
+/// Which lines of a caption file are the caption.
+enum class CaptionLines { all, first, drawn };
+template <>
+inline constexpr std::array enum_names<CaptionLines> = {"all", "first", "drawn"};
+
+/// How a caption's bytes become text: the same in every reader.
+struct CaptionReadConfig {
+  std::string caption_encoding = "windows-1252";
+  CaptionLines caption_lines = CaptionLines::all;
+
+  void fields(auto& f) {
+    D2_FIELD(caption_encoding,
+             "Extension: encoding of captions that are not UTF-8 and have no byte order mark, by "
+             "its name in ICU, e.g. `windows-1251`, `gb18030` or `shift_jis`.",
+             not_empty());
+    D2_FIELD(caption_lines,
+             "Extension: caption of a text with several lines. `all`: the whole text. `first`: its "
+             "first line that is not empty. `drawn`: one of its lines, drawn anew each epoch.");
+  }
+};
+
+/// How the pictures of a folder are dealt into virtual shards.
+enum class FolderOrder { mixed, in_order, together };
+template <>
+inline constexpr std::array enum_names<FolderOrder> = {"mixed", "in_order", "together"};
+
+struct ShardDataConfig : PictureReadConfig, CaptionReadConfig {
   static constexpr const char* kDoc =
       "Where the samples come from: tar shards or a folder of pictures and captions. Several "
       "threads read them.";
 
   OneOrMany<std::string> webdataset_base_url = std::string();  // required without folder
   std::optional<std::string> folder;                           // extension
+  std::optional<FolderOrder> folder_order;                     // extension
   std::optional<std::string> img_embeddings_url;
   std::optional<std::string> text_embeddings_url;
   int64_t num_workers = 4;
@@ -228,10 +280,13 @@ struct ShardDataConfig {
   bool latents_in_tar = false;     ///< take <key>.latent.npy from the shards
   bool embeddings_in_tar = false;  ///< take <key>.img_emb.npy / <key>.text_emb.npy from the shards
   bool fast_jpeg = false;          ///< decode JPEG at a smaller scale where the crop allows it
-  bool apply_exif = false;         ///< turn pictures as their EXIF orientation says
   double max_bad_fraction = 1;     ///< of a split's shards, more that cannot be read end the run
   bool allow_pipe = false;         ///< urls may be commands
   int64_t max_transform_pixels = 16'777'216;  ///< of a picture that a transform makes
+
+  FolderOrder order_of_folder() const { return folder_order.value_or(FolderOrder::mixed); }
+  /// Whether EXIF orientations count.
+  bool turns_pictures() const { return turns(/*by_default=*/folder.has_value()); }
 
   bool names_pipe() const {
     const auto is_pipe = [](const std::string& url) { return url.starts_with("pipe:"); };
@@ -250,10 +305,16 @@ struct ShardDataConfig {
     D2_FIELD(
         folder,
         "Extension: folder of JPEG, PNG and WebP pictures with same-named `.txt` captions, "
-        "instead of shards. Subfolders are included. The pictures are divided into about a "
-        "hundred virtual shards (more if there are over 100,000 pictures), in the order of their "
-        "paths.",
+        "instead of shards. Subfolders are included, links too. The pictures are divided into about "
+        "a hundred virtual shards (more if there are over 100,000 pictures), by `folder_order`.",
         not_empty());
+    D2_FIELD(
+        folder_order,
+        "Extension: which pictures of `folder` lie in one virtual shard, and so in one split. "
+        "`mixed`: each shard has its share of each subfolder. `together`: the pictures of a lowest "
+        "subfolder lie in one shard, for example all pictures of a person. `in_order`: in the order "
+        "of the paths. Null: `mixed`; with folders of embeddings the key must be given, because a "
+        "row belongs to a picture by this order.");
     D2_REQUIRED(
         webdataset_base_url,
         "Path of the shards with one `{}` for the zero-padded shard number, e.g. "
@@ -325,9 +386,8 @@ struct ShardDataConfig {
              "gets all the pixels that it needs. This is faster, above all for large pictures, but "
              "the result is no longer bit-identical to the reference's: pixel values (0 to 255) "
              "differ by 0.5 to 2 on average.");
-    D2_FIELD(apply_exif,
-             "Extension: rotate and mirror pictures by the EXIF orientation that cameras and "
-             "phones store. The reference ignores this orientation.");
+    PictureReadConfig::fields(f);
+    CaptionReadConfig::fields(f);
     D2_FIELD(max_bad_fraction,
              "Extension: largest fraction of a split's shards that may be absent, damaged or "
              "unreachable in an epoch. Such shards are left out with a warning; a larger fraction "
@@ -344,6 +404,11 @@ struct ShardDataConfig {
         "Resize keeps the proportions, so a strip of a few pixels by many thousands would "
         "become huge. Such pictures are left out and counted, like damaged ones.",
         within(1, most::kImagePixels));
+    f.check(!folder_order || folder, "folder_order", "has no effect without data.folder");
+    f.check(!folder || folder_order || (!img_embeddings_url && !text_embeddings_url),
+            "folder_order",
+            "must be given with embeddings: \"in_order\" if their rows follow the paths of the "
+            "pictures, \"mixed\" if they follow the virtual shards of today");
     if (!folder) f.rule("webdataset_base_url", shard_url_fault(webdataset_base_url));
     f.check(!folder || !(embeddings_in_tar || latents_in_tar),
             embeddings_in_tar ? "embeddings_in_tar" : "latents_in_tar",

@@ -17,7 +17,7 @@
 
 namespace dalle2 {
 
-struct VaeDataConfig {
+struct VaeDataConfig : PictureReadConfig {
   static constexpr const char* kDoc =
       "Where the pictures come from: a local folder, the folders below it, and the uncompressed "
       "tar shards in them. "
@@ -48,6 +48,7 @@ struct VaeDataConfig {
     D2_FIELD(preprocessing,
              "Transforms, named as in torchvision. Null: `Resize` to `image_size`, then "
              "`RandomHorizontalFlip`, then `CenterCrop` to `image_size`.");
+    PictureReadConfig::fields(f);
   }
 };
 

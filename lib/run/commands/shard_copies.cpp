@@ -80,7 +80,7 @@ class ShardCopier {
         check_held_(std::move(check_held)),
         counts_(counts),
         preprocess_(plan.data.preprocessing,
-                    {.apply_exif = plan.data.apply_exif, .fast_jpeg = plan.data.fast_jpeg},
+                    {.apply_exif = plan.data.turns_pictures(), .fast_jpeg = plan.data.fast_jpeg},
                     plan.data.max_transform_pixels) {}
 
   /// Of a shard that cannot be read to its end nothing is written.
