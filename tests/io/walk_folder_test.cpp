@@ -45,6 +45,52 @@ TEST_CASE("a folder is walked through, with those below it or without") {
   }
 }
 
+TEST_CASE(
+    "data is walked behind links, each folder once, and without names that begin with a dot") {
+  const test::TempDir folder;
+  for (const char* name : {"top/a",
+                           "top/.hidden",
+                           "top/._a",
+                           "top/.ipynb_checkpoints/a-checkpoint",
+                           "top/b/c",
+                           "elsewhere/d",
+                           "elsewhere/deep/e",
+                           "other/f"}) {
+    fs::create_directories(fs::path(folder / name).parent_path());
+    test::put_file(folder / name, "x");
+  }
+  const auto link = [&](const char* target, const char* name) {
+    fs::create_directory_symlink(target, folder / name);
+  };
+  link("../elsewhere", "top/more");
+  link("../elsewhere", "top/again");           // the first by name is taken
+  link("../../elsewhere/deep", "top/b/deep");  // lies in it
+  link(".", "top/loop");
+  link("..", "top/up");
+  link("../other", "elsewhere/onward");
+  link("../elsewhere", "other/back");
+  const auto names_of = [&](Below below) {
+    std::vector<std::string> names;
+    const WalkEnd end = walk_data(folder / "top", below, [&](const fs::directory_entry& entry) {
+      if (entry.is_regular_file()) {
+        names.push_back(entry.path().lexically_relative(folder / "top").string());
+      }
+    });
+    CHECK(end.opened);
+    CHECK_FALSE(end.error);
+    std::sort(names.begin(), names.end());
+    return names;
+  };
+  for (const Below below : {Below::kAll, Below::kReadable}) {
+    CHECK(names_of(below) ==
+          std::vector<std::string>{"a", "again/d", "again/deep/e", "again/onward/f", "b/c"});
+  }
+  CHECK(names_of(Below::kNothing) == std::vector<std::string>{"a"});
+  const WalkEnd absent = walk_data(folder / "absent", Below::kAll, [](const auto&) {});
+  CHECK_FALSE(absent.opened);
+  CHECK(absent.error == std::errc::no_such_file_or_directory);
+}
+
 TEST_CASE("a folder that is not there is not an empty one") {
   const test::TempDir folder;
   for (const Below below : {Below::kNothing, Below::kAll, Below::kReadable}) {

@@ -29,7 +29,7 @@ std::vector<std::string> table_files(const std::string& folder,
                     fs::exists(folder, error) ? "a file" : "not there");
   }
   std::vector<std::string> files;
-  const WalkEnd end = walk_folder(folder, Below::kAll, [&](const fs::directory_entry& entry) {
+  const WalkEnd end = walk_data(folder, Below::kAll, [&](const fs::directory_entry& entry) {
     const std::string extension = entry.path().extension().string();
     if (std::find(extensions.begin(), extensions.end(), extension) != extensions.end())
       files.push_back(entry.path().string());

@@ -70,7 +70,7 @@ std::vector<ImageFolder::Picture> ImageFolder::list_pictures(const std::string& 
   };
   RunDrawings drawings(folder);
   std::error_code unknown;  // whether an entry is a file
-  const WalkEnd end = walk_folder(folder, Below::kReadable, [&](const fs::directory_entry& entry) {
+  const WalkEnd end = walk_data(folder, Below::kReadable, [&](const fs::directory_entry& entry) {
     const fs::path path = entry.path().lexically_relative(folder);
     if (is_lost_link(entry.path())) {
       if (is_picture_name(path)) lost.push_back(path.string());

@@ -253,7 +253,9 @@ std::vector<std::string> files_in_folder(const std::string& folder) {
   return files;
 }
 
-std::vector<ListedFile> list_folder(const std::string& folder, const HttpOptions& http) {
+namespace {
+
+std::vector<ListedFile> all_in_folder(const std::string& folder, const HttpOptions& http) {
   if (is_local_url(folder)) return list_local(local_path(folder));
   if (folder.starts_with("s3://")) return list_s3(folder, http);
   if (is_hub_url(folder)) return list_hub(folder, http);
@@ -269,6 +271,15 @@ std::vector<ListedFile> list_folder(const std::string& folder, const HttpOptions
       is_page ? folder : with_slash(folder.substr(0, query)) + folder.substr(query);
   return links_of_page(
       read_source(open_source(page, {.http = http}), public_url(page), kMostPageBytes), page);
+}
+
+}  // namespace
+
+std::vector<ListedFile> list_folder(const std::string& folder, const HttpOptions& http) {
+  std::vector<ListedFile> files = all_in_folder(folder, http);
+  // Copies and notes of other programs.
+  std::erase_if(files, [](const ListedFile& file) { return file.name.starts_with('.'); });
+  return files;
 }
 
 }  // namespace dalle2

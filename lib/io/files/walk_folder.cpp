@@ -1,34 +1,36 @@
 // SPDX-License-Identifier: MIT
 #include "io/files/walk_folder.h"
 
+#include <algorithm>
 #include <cerrno>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "io/files/fail_point.h"
+#include "io/files/folder_names.h"
 
 namespace dalle2 {
 namespace {
 
 namespace fs = std::filesystem;
 
-template <class Iterator>
-std::error_code each_entry(Iterator entry,
-                           const std::function<void(const fs::directory_entry&)>& take) {
+/// @param take gets the iterator at each entry
+template <class Iterator, class Take>
+std::error_code each_entry(Iterator entry, const Take& take) {
   std::error_code error;
   // A step that fails makes the iterator the end.
   for (const Iterator end; !error && entry != end;) {
-    take(*entry);
+    take(entry);
     entry.increment(error);
     if (fails_here("readdir")) error.assign(errno, std::generic_category());
   }
   return error;
 }
 
-}  // namespace
-
-WalkEnd walk_folder(const fs::path& folder,
-                    Below below,
-                    const std::function<void(const fs::directory_entry&)>& take) {
+template <class Take>
+WalkEnd walk(const fs::path& folder, Below below, const Take& take) {
   WalkEnd result;
   const auto go = [&](auto entry) {
     result.opened = !result.error;
@@ -51,10 +53,55 @@ WalkEnd walk_folder(const fs::path& folder,
   return result;
 }
 
+}  // namespace
+
+WalkEnd walk_folder(const fs::path& folder,
+                    Below below,
+                    const std::function<void(const fs::directory_entry&)>& take) {
+  return walk(folder, below, [&](const auto& entry) { take(*entry); });
+}
+
+WalkEnd walk_data(const fs::path& folder,
+                  Below below,
+                  const std::function<void(const fs::directory_entry&)>& take) {
+  std::vector<fs::path> links;  // to folders
+  const auto walk_visible = [&](const fs::path& top) {
+    return walk(top, below, [&](auto& entry) {
+      const bool is_hidden = entry->path().filename().native().starts_with('.');
+      if constexpr (requires { entry.disable_recursion_pending(); }) {
+        if (is_hidden) entry.disable_recursion_pending();
+        std::error_code ignored;
+        if (!is_hidden && entry->is_symlink(ignored) && entry->is_directory(ignored)) {
+          links.push_back(entry->path());
+        }
+      }
+      if (!is_hidden) take(*entry);
+    });
+  };
+  WalkEnd result = walk_visible(folder);
+  std::vector<fs::path> walked = {canonical_folder(folder)};
+  while (!result.error && !links.empty()) {
+    std::vector<fs::path> found = std::exchange(links, {});
+    std::sort(found.begin(), found.end());
+    for (const fs::path& link : found) {
+      const fs::path target = canonical_folder(link);
+      const bool is_known = std::any_of(walked.begin(), walked.end(), [&](const fs::path& other) {
+        return is_in_folder(target, other) || is_in_folder(other, target);
+      });
+      if (is_known) continue;
+      walked.push_back(target);
+      const WalkEnd end = walk_visible(link);
+      // Of a folder that cannot be read the caller has seen the link.
+      if (end.error && (end.opened || below != Below::kReadable)) return {true, end.error};
+    }
+  }
+  return result;
+}
+
 void walk_whole_folder(const fs::path& folder,
                        Below below,
                        const std::function<void(const fs::directory_entry&)>& take) {
-  const WalkEnd end = walk_folder(folder, below, take);
+  const WalkEnd end = walk_data(folder, below, take);
   if (!end.error) return;
   throw DataError("{}: the folder cannot be read: {}.", folder.string(), end.error.message());
 }

@@ -25,7 +25,15 @@ WalkEnd walk_folder(const std::filesystem::path& folder,
                     Below below,
                     const std::function<void(const std::filesystem::directory_entry&)>& take);
 
-/// The same, to the end. @throws DataError if the folder cannot be read to its end
+/// The same for a folder of data. Names that begin with a dot are left out: they are copies and notes of
+/// other programs (`._a.jpg`, `.ipynb_checkpoints`). Links to folders are followed, in the order of
+/// their paths, unless the target lies in a folder that is walked already or holds one, so that no
+/// file comes twice and no circle is entered. Without folders below, links to them are not followed.
+WalkEnd walk_data(const std::filesystem::path& folder,
+                  Below below,
+                  const std::function<void(const std::filesystem::directory_entry&)>& take);
+
+/// walk_data() to the end. @throws DataError if the folder cannot be read to its end
 void walk_whole_folder(const std::filesystem::path& folder,
                        Below below,
                        const std::function<void(const std::filesystem::directory_entry&)>& take);
