@@ -61,7 +61,7 @@ class Preprocess {
   /// @param steps that a config may have @throws ConfigError for a filter of another name
   explicit Preprocess(const std::vector<TransformConfig>& steps,
                       DecodeOptions options = {},
-                      int64_t most_pixels = ShardDataConfig{}.max_transform_pixels);
+                      int64_t most_pixels = ShardDataConfig().max_transform_pixels);
 
   /// Decodes a file and takes all steps but ToTensor. Of a JPEG no more is decoded than the first
   /// step needs; the result is the same.
