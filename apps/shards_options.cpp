@@ -35,9 +35,10 @@ Runner add_shards_demo(CLI::App& app) {
 
 Runner add_shards_make(CLI::App& app) {
   auto o = options_of<ShardsMakeCommand>();
-  app.add_option("--from",
-                 o->from_folder,
-                 "Folder of pictures with same-named .txt captions (searched recursively)")
+  app.add_option(
+         "--from",
+         o->from_folder,
+         "Folder of pictures with captions (searched recursively), or of shards to mix anew")
       ->required()
       ->type_name("DIR")
       ->check(non_empty("a path"));
@@ -50,6 +51,13 @@ Runner add_shards_make(CLI::App& app) {
                  "Samples in a shard (default: a tenth of all samples, at "
                  "most 1000)")
       ->check(whole_number());
+  app.add_flag(
+      "--in-order", o->in_order, "Keep the order of the paths instead of mixing the folders");
+  app.add_flag("--together",
+               o->together,
+               "Pack all pictures of a lowest folder into one shard, so that they lie in one split")
+      ->excludes("--in-order");
+  app.add_option("--seed", o->seed, "Seed of the order")->capture_default_str();
   app.add_flag("--white-ground", o->white_ground, "Put transparent pictures on a white background");
   app.add_flag("--need-captions", o->need_captions, "Leave out pictures without a caption");
   app.add_flag("--first-line", o->first_line_only, "Take only the first line of a caption file");
@@ -62,10 +70,11 @@ Runner add_shards_make(CLI::App& app) {
 
 Runner add_shards_check(CLI::App& app) {
   auto o = options_of<ShardsCheckCommand>();
-  app.add_option("shards",
-                 o->url,
-                 "Folder of tars; or a path or URL (http(s)://, s3://, hf://, pipe:), with "
-                 "braces {000..009}, or with {} and --last")
+  app.add_option(
+         "shards",
+         o->url,
+         "Folder of tars or of pictures; or a path or URL (http(s)://, s3://, hf://, pipe:), with "
+         "braces {000..009}, or with {} and --last")
       ->required()
       ->type_name("SHARDS")
       ->transform(with_small_schemes)
@@ -185,10 +194,11 @@ Runner add_shards_encode(CLI::App& app) {
 
 Runner add_shards_embed(CLI::App& app) {
   auto o = options_of<ShardsEmbedCommand>();
-  app.add_option("shards",
-                 o->url,
-                 "Folder of tars; or a path or URL (http(s)://, s3://, hf://), with braces "
-                 "{000..009} or, unless it is http(s)://, with {}")
+  app.add_option(
+         "shards",
+         o->url,
+         "Folder of tars or of pictures; or a path or URL (http(s)://, s3://, hf://), with braces "
+         "{000..009} or, unless it is http(s)://, with {}")
       ->required()
       ->type_name("SHARDS")
       ->transform(with_small_schemes)

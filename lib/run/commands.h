@@ -128,6 +128,9 @@ struct InitCommand {
 struct ShardsMakeCommand {
   std::string from_folder, out_folder;
   int64_t per_shard = 0;         ///< 0: a tenth of all, 1000 at most
+  bool in_order = false;         ///< of the paths; else mixed
+  bool together = false;         ///< a lowest folder in one shard
+  int64_t seed = 0;              ///< of the order
   bool white_ground = false;     ///< behind transparent pictures
   bool need_captions = false;    ///< leave pictures without a caption out
   bool first_line_only = false;  ///< of a caption

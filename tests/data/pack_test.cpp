@@ -30,6 +30,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
+const PackOptions kInOrder = {.order = FolderOrder::in_order};
+
 std::vector<GroupedSample> samples_of(const std::string& path) {
   std::vector<GroupedSample> samples;
   SampleReader reader(path);
@@ -80,7 +82,7 @@ TEST_CASE("links to files that are not there are pictures, or captions, that can
   write_file_atomically(folder / "in/b.png", encode_png(busy_picture(6, 5)));
   for (const char* name : {"in/b.txt", "in/c.png"})
     std::filesystem::create_symlink("nowhere", folder / name);
-  const PackReport report = pack_folder(folder / "in", folder / "out", {});
+  const PackReport report = pack_folder(folder / "in", folder / "out", kInOrder);
   CHECK(report.found == 3);
   CHECK(report.packed == 1);
   CHECK_THAT(text_of(report),
@@ -92,7 +94,7 @@ TEST_CASE("links to files that are not there are pictures, or captions, that can
 TEST_CASE("a folder of pictures and captions becomes shards, and what is left out is reported") {
   const TempDir folder;
   fill_folder(folder);
-  PackOptions options;
+  PackOptions options = kInOrder;
   options.samples_per_shard = 3;
   std::vector<int64_t> done;
   const PackReport report =
@@ -152,7 +154,7 @@ TEST_CASE("a folder whose listing breaks off is not packed") {
   const TempDir folder;
   fill_folder(folder);
   const BrokenListing broken;
-  CHECK_THROWS_WITH(pack_folder(folder / "in", folder / "out", {}),
+  CHECK_THROWS_WITH(pack_folder(folder / "in", folder / "out", kInOrder),
                     Contains("in: the folder cannot be read: Input/output error"));
   CHECK_FALSE(fs::exists(folder / "out/000000.tar"));
 }
@@ -162,7 +164,7 @@ TEST_CASE("pictures that fill their shards leave no empty one") {
   for (const char* name : {"a.png", "b.png", "c.png", "d.png"}) {
     write_file_atomically(folder / "in" + "/" + name, encode_png(busy_picture(6, 5)));
   }
-  PackOptions options;
+  PackOptions options = kInOrder;
   options.samples_per_shard = 2;
   CHECK(pack_folder(folder / "in", folder / "out", options).shards_written == 2);
   CHECK(samples_of(folder / "out/000001.tar").size() == 2);
@@ -172,7 +174,7 @@ TEST_CASE("pictures that fill their shards leave no empty one") {
 TEST_CASE("packing again keeps right shards and mends the others") {
   const TempDir folder;
   fill_folder(folder);
-  PackOptions options;
+  PackOptions options = kInOrder;
   options.samples_per_shard = 2;
   pack_folder(folder / "in", folder / "out", options);
   const std::string shard = read_file(folder / "out/000000.tar");
@@ -199,7 +201,7 @@ TEST_CASE("packing again keeps right shards and mends the others") {
 TEST_CASE("shards of another set are neither replaced nor removed, unless that is asked for") {
   const TempDir folder;
   fill_folder(folder);
-  PackOptions options;
+  PackOptions options = kInOrder;
   options.samples_per_shard = 2;
   pack_folder(folder / "in", folder / "out", options);
   const auto content = [&] {
@@ -296,14 +298,16 @@ TEST_CASE("captions that are not UTF-8 are left out") {
   const TempDir folder;
   fill_folder(folder);
   write_file_atomically(folder / "in/e.txt", "caf\xe9");
-  CHECK_THAT(text_of(pack_folder(folder / "in", folder / "out", {.samples_per_shard = 2})),
-             Contains("left out: e.jpg (its caption is not UTF-8)"));
+  CHECK_THAT(
+      text_of(pack_folder(
+          folder / "in", folder / "out", {.samples_per_shard = 2, .order = FolderOrder::in_order})),
+      Contains("left out: e.jpg (its caption is not UTF-8)"));
 }
 
 TEST_CASE("a signal ends the packing after a whole shard, and the same call continues") {
   const TempDir folder;
   fill_folder(folder);
-  const PackOptions options{.samples_per_shard = 2};
+  const PackOptions options{.samples_per_shard = 2, .order = FolderOrder::in_order};
   install_stop_signals();
   PackReport report =
       pack_folder(folder / "in", folder / "out", options, [](const PackProgress& progress) {
@@ -322,7 +326,7 @@ TEST_CASE("a signal ends the packing after a whole shard, and the same call cont
 TEST_CASE("options choose captions and digits, and the default size gives every split shards") {
   const TempDir folder;
   fill_folder(folder);
-  PackOptions options;
+  PackOptions options = kInOrder;
   options.need_captions = options.first_line_only = true;
   options.shard_width = 5;
   options.index_width = 2;
@@ -336,16 +340,17 @@ TEST_CASE("options choose captions and digits, and the default size gives every 
   options.samples_per_shard = 101;
   CHECK_THROWS_WITH(pack_folder(folder / "in", folder / "out", options),
                     Contains("expected 1 to 100"));
-  CHECK_THROWS_WITH(pack_folder(folder / "absent", folder / "out", {}), Contains("cannot be read"));
+  CHECK_THROWS_WITH(pack_folder(folder / "absent", folder / "out", kInOrder),
+                    Contains("cannot be read"));
   fs::create_directories(folder / "empty");
-  CHECK_THROWS_WITH(pack_folder(folder / "empty", folder / "out", {}),
+  CHECK_THROWS_WITH(pack_folder(folder / "empty", folder / "out", kInOrder),
                     Contains("no jpg, jpeg, png"));
 }
 
 TEST_CASE("no shard is empty: left-out pictures do not count, and broken ones alone make none") {
   const TempDir folder;
   fill_folder(folder);
-  PackOptions options;
+  PackOptions options = kInOrder;
   options.need_captions = true;
   options.samples_per_shard = 1;
   PackReport report = pack_folder(folder / "in", folder / "out", options);
@@ -382,7 +387,7 @@ TEST_CASE("a transparent ground becomes white, and opaque pictures stay as they 
   write_file_atomically(folder / "in/clear.png", rgba_png(picture, 4, 4));
   for (size_t i = 3; i < picture.size(); i += 4) picture[i] = 255;
   write_file_atomically(folder / "in/opaque.png", rgba_png(picture, 4, 4));
-  PackOptions options;
+  PackOptions options = kInOrder;
   options.white_ground = true;
   options.samples_per_shard = 10;
   const PackReport report = pack_folder(folder / "in", folder / "out", options);
@@ -428,7 +433,7 @@ TEST_CASE("packed shards load, and the check finds nothing wrong with them") {
                           encode_png(plain_picture(4, 4, static_cast<uint8_t>(i), 0, 0)));
     write_file_atomically(path + ".txt", "number " + std::to_string(i));
   }
-  pack_folder(folder / "in", folder / "out", {});
+  pack_folder(folder / "in", folder / "out", kInOrder);
   const CheckReport check = check_shards({.urls = shards_in_folder(folder / "out")});
   CHECK(check.shards.size() == 10);
   CHECK(check.usable() == 20);

@@ -43,7 +43,7 @@ TEST_CASE("a picture of a folder is a sample with its caption, under a key with 
   add_picture(folder, "b/tom.the.cat.png", "a cat\n\n");
   add_picture(folder, "a.PNG");
   write_file_atomically(folder / "notes.md", "no picture");
-  const auto shards = PictureShards::of(folder.path());
+  const auto shards = PictureShards::of(folder.path(), FolderOrder::in_order);
   REQUIRE(shards->size() == 2);  // one picture each: few pictures make many small shards
   const auto first = samples_of(shards->url(0)), second = samples_of(shards->url(1));
   REQUIRE(first.size() == 1);
@@ -55,12 +55,12 @@ TEST_CASE("a picture of a folder is a sample with its caption, under a key with 
   CHECK(*second[0].find({"png"}) == read_file(folder / "b/tom.the.cat.png"));
 }
 
-TEST_CASE("pictures are cut into about a hundred shards, which open at any picture") {
+TEST_CASE("pictures are cut into shards of about equal size, which open at any picture") {
   const TempDir folder;
   for (int i = 0; i < 250; ++i)
     add_picture(folder, fmt::format("{:03}.png", i), fmt::format("{}", i));
-  const auto shards = PictureShards::of(folder.path());
-  REQUIRE(shards->size() == 84);  // of 3 pictures, the last of 1
+  const auto shards = PictureShards::of(folder.path(), FolderOrder::in_order);
+  REQUIRE(shards->size() == 28);  // of 9 pictures, the last of 7
   std::vector<std::string> captions;
   for (int64_t i = 0; i < shards->size(); ++i) {
     CHECK(shard_number(shards->url(i)) == i);
@@ -73,17 +73,17 @@ TEST_CASE("pictures are cut into about a hundred shards, which open at any pictu
   reader->next();
   REQUIRE(reader->next_offset() == uint64_t{1});
   const auto rest = samples_of(shards->url(1), *reader->next_offset());
-  REQUIRE(rest.size() == 2);
-  CHECK(rest[0].key == "004_png_0000010001");
+  REQUIRE(rest.size() == 8);
+  CHECK(rest[0].key == "010_png_0000010001");
 }
 
 TEST_CASE("shards of other pictures have other names, and are not read for the earlier ones") {
   const TempDir folder;
   for (const char* name : {"a.png", "b.png"}) add_picture(folder, name);
-  const std::string first = PictureShards(folder.path()).url(0);
-  const std::string second = PictureShards(folder.path()).url(1);
+  const std::string first = PictureShards(folder.path(), FolderOrder::in_order).url(0);
+  const std::string second = PictureShards(folder.path(), FolderOrder::in_order).url(1);
   add_picture(folder, "aa.png");
-  const PictureShards now(folder.path());
+  const PictureShards now(folder.path(), FolderOrder::in_order);
   CHECK(now.url(0) == first);
   CHECK(now.pictures() == 3);
   const std::string names = now.names();
@@ -109,7 +109,7 @@ TEST_CASE("links that lead nowhere are left out with one warning") {
   write_file_atomically(folder / "d.TXT", "a text");
   add_picture(folder, "d.png");
   const CapturedLog log;
-  const PictureShards shards(folder.path());
+  const PictureShards shards(folder.path(), FolderOrder::in_order);
   CHECK(shards.pictures() == 2);
   CHECK(log.lines().size() == 1);
   CHECK(log.count(folder.path() +
@@ -183,7 +183,7 @@ TEST_CASE("a file that is too large for a tar is one broken picture, not the end
   fs::resize_file(folder / "a.png", (uint64_t{1} << 30) + 1);  // sparse
   CHECK_THROWS_WITH(read_picture_file(folder / "a.png"), Contains("expected at most 1"));
   const CapturedLog log;
-  const auto shards = PictureShards::of(folder.path());
+  const auto shards = PictureShards::of(folder.path(), FolderOrder::in_order);
   const auto first = samples_of(shards->url(0));
   REQUIRE(first.size() == 1);
   CHECK(first[0].find({"jpg"})->empty());

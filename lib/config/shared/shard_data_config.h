@@ -305,8 +305,8 @@ struct ShardDataConfig : PictureReadConfig, CaptionReadConfig {
     D2_FIELD(
         folder,
         "Extension: folder of JPEG, PNG and WebP pictures with same-named `.txt` captions, "
-        "instead of shards. Subfolders are included, links too. The pictures are divided into about "
-        "a hundred virtual shards (more if there are over 100,000 pictures), by `folder_order`.",
+        "instead of shards. Subfolders are included, links too. The pictures are divided into 30 to "
+        "100 virtual shards (more if there are over 100,000 pictures), by `folder_order`.",
         not_empty());
     D2_FIELD(
         folder_order,

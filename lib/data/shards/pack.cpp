@@ -16,6 +16,7 @@
 #include "base/stop_signal.h"
 #include "base/text.h"
 #include "base/untrusted_text.h"
+#include "data/shards/deal.h"
 #include "data/shards/picture_shards.h"
 #include "io/files/atomic_file.h"
 #include "io/files/folder_names.h"
@@ -65,31 +66,12 @@ class Packer {
       : from_(from), out_(out), options_(options) {
     find_pictures();
     if (options.need_captions) leave_out_without_captions();
-    per_shard_ = options.samples_per_shard;
-    if (per_shard_ == 0) per_shard_ = std::clamp<int64_t>((places() + 9) / 10, 1, 1000);
-    int64_t most = 1;
-    for (int64_t i = 0; i < options.index_width && most < 1000000000; ++i) most *= 10;
-    if (per_shard_ < 1 || per_shard_ > most || options.shard_width < 1) {
-      throw ConfigError(
-          "{} samples per shard: expected 1 to {}, as many as {} digits of the index can count.",
-          per_shard_,
-          most,
-          options.index_width);
-    }
-    for (size_t i = 0; i < pictures_.size(); ++i) {
-      const int64_t place = static_cast<int64_t>(i);
-      pictures_[i].key = fmt::format("{:0{}}{:0{}}",
-                                     place / per_shard_,
-                                     options.shard_width,
-                                     place % per_shard_,
-                                     options.index_width);
-    }
+    plan_shards();
   }
 
   PackReport run(const std::function<void(const PackProgress&)>& progress) {
     progress_ = progress;
     if (options_.hold_out) check_held_ = options_.hold_out();
-    plan_shards();
     std::vector<std::string> spare = spare_shards();
     if (!look_at_shards()) return std::move(report_);
     if (!options_.overwrite) refuse_other_set(spare);
@@ -150,7 +132,6 @@ class Packer {
   fs::path from_;
   std::string out_;
   PackOptions options_;
-  int64_t per_shard_ = 0;
   std::vector<Planned> pictures_;
   std::vector<Shard> shards_;
   PackReport report_;
@@ -249,12 +230,28 @@ std::optional<Sample> Packer::make_sample(const Planned& planned, std::string& r
   }
 }
 
+/// Deals the pictures and numbers them.
 void Packer::plan_shards() {
-  const size_t step = static_cast<size_t>(per_shard_);
-  for (size_t begin = 0; begin < pictures_.size(); begin += step) {
-    const std::string name = fmt::format("{:0{}}.tar", begin / step, options_.shard_width);
-    shards_.push_back({name, out_ + "/" + name, begin, std::min(begin + step, pictures_.size())});
+  std::vector<std::string> paths;
+  for (const Planned& picture : pictures_) paths.push_back(picture.source);
+  const auto dealt = deal(paths,
+                          {.order = options_.order,
+                           .seed = options_.seed,
+                           .per_shard = options_.samples_per_shard,
+                           .index_width = options_.index_width});
+  std::vector<Planned> planned;
+  for (size_t shard = 0; shard < dealt.size(); ++shard) {
+    const std::string number = fmt::format("{:0{}}", shard, options_.shard_width);
+    const std::string name = number + ".tar";
+    const size_t begin = planned.size();
+    for (const size_t picture : dealt[shard]) {
+      planned.push_back(std::move(pictures_[picture]));
+      planned.back().key =
+          fmt::format("{}{:0{}}", number, planned.size() - 1 - begin, options_.index_width);
+    }
+    shards_.push_back({name, out_ + "/" + name, begin, planned.size()});
   }
+  pictures_ = std::move(planned);
 }
 
 /// The numbered shards of the folder that are none of this call's.

@@ -8,11 +8,15 @@
 #include <string>
 #include <vector>
 
+#include "config/shared/shard_data_config.h"
+
 namespace dalle2 {
 
 struct PackOptions {
   /// Pictures a shard; 0: a tenth of all, 1000 at most, so that every split finds shards.
   int64_t samples_per_shard = 0;
+  FolderOrder order = FolderOrder::mixed;
+  int64_t seed = 0;              ///< of the order
   int64_t shard_width = 6;       ///< digits of the shard number, in file names and keys
   int64_t index_width = 4;       ///< digits of the place in the shard, at the end of a key
   bool white_ground = false;     ///< transparent pictures are laid on white and stored as PNG
@@ -44,8 +48,8 @@ struct PackReport {
   bool stopped = false;                         ///< by a signal, after a whole shard
 };
 
-/// Packs the jpg, jpeg, png and webp files below `from`, sorted by path, into OUT/000000.tar and so
-/// on. A sample KEY has KEY.jpg (or png, webp, by content), KEY.txt and KEY.json (its source).
+/// Packs the jpg, jpeg, png and webp files below `from`, as deal() divides them, into OUT/000000.tar and
+/// so on. A sample KEY has KEY.jpg (or png, webp, by content), KEY.txt and KEY.json (its source).
 /// Pictures that lack a needed caption have no place; the place of one that is broken stays empty,
 /// and a shard of which all are broken is not written.
 ///

@@ -20,6 +20,7 @@
 #include "data/names_hash.h"
 #include "data/pictures/lost_links.h"
 #include "data/pictures/run_drawings.h"
+#include "data/shards/deal.h"
 #include "data/shards/shards.h"
 #include "io/files/atomic_file.h"
 #include "io/files/folder_names.h"
@@ -31,20 +32,24 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kScheme = "folder:";
-constexpr int64_t kShards = 100, kMostInShard = 1000;
+constexpr int64_t kLeastShards = 30, kMostShards = 100;  // unless a shard would be too large
+constexpr int64_t kUsualInShard = 20, kMostInShard = 1000;
 constexpr int kShardWidth = 6, kIndexWidth = 4;
 constexpr std::array kCaptionExtensions = {".txt", ".TXT"};  // in the order in which they are tried
 
 /// Of a url of PictureShards.
-std::string folder_of(const std::string& url) {
-  const size_t begin = std::string_view(kScheme).size();
-  return url.substr(begin, url.rfind('/') - begin);
-}
+struct FolderPart {
+  FolderOrder order = FolderOrder::mixed;
+  std::string folder;
+};
 
-std::string hash_of(const std::vector<FolderPicture>& pictures, size_t begin, size_t end) {
-  NamesHash hash;
-  for (size_t i = begin; i < end; ++i) hash.add(pictures[i].source);
-  return hash.hex();
+FolderPart part_of(const std::string& url) {
+  const size_t begin = std::string_view(kScheme).size();
+  const size_t end = url.find(':', begin);
+  const std::string order = url.substr(begin, end - begin);
+  const auto& names = enum_names<FolderOrder>;
+  const auto index = std::find(names.begin(), names.end(), order) - names.begin();
+  return {static_cast<FolderOrder>(index), url.substr(end + 1, url.rfind('/') - end - 1)};
 }
 
 /// "cats/tom.jpg" -> "cats/tom_jpg_0000120003": a key ends at the first dot, and its last digits are
@@ -191,49 +196,63 @@ std::optional<std::string> picture_field(const std::string& content) {
   return std::nullopt;
 }
 
-PictureShards::PictureShards(const std::string& folder) : folder_(folder) {
+PictureShards::PictureShards(const std::string& folder, FolderOrder order)
+    : folder_(folder), order_(order) {
   std::vector<std::string> lost;
   pictures_ = list_pictures(folder, {}, [&](const std::string& link) { lost.push_back(link); });
   warn_of_lost_links(folder, std::move(lost));
-  const auto count = static_cast<int64_t>(pictures_.size());
-  per_shard_ = std::clamp<int64_t>((count + kShards - 1) / kShards, 1, kMostInShard);
+  // Shards of a few pictures have uneven shares of small folders, and few shards suit few processes.
+  const int64_t wanted = std::clamp(pictures() / kUsualInShard, kLeastShards, kMostShards);
+  const int64_t per_shard =
+      std::clamp<int64_t>((pictures() + wanted - 1) / wanted, 1, kMostInShard);
+  std::vector<std::string> paths;
+  for (const FolderPicture& picture : pictures_) paths.push_back(picture.source);
+  shards_ = deal(paths, {.order = order, .per_shard = per_shard, .index_width = kIndexWidth});
 }
 
-std::shared_ptr<const PictureShards> PictureShards::of(const std::string& folder) {
+std::shared_ptr<const PictureShards> PictureShards::of(const std::string& folder,
+                                                       FolderOrder order) {
   static std::mutex mutex;
-  static std::map<std::string, std::weak_ptr<const PictureShards>> known;
+  static std::map<std::pair<std::string, FolderOrder>, std::weak_ptr<const PictureShards>> known;
   const std::lock_guard<std::mutex> lock(mutex);
-  std::weak_ptr<const PictureShards>& entry = known[folder];
+  std::weak_ptr<const PictureShards>& entry = known[{folder, order}];
   std::shared_ptr<const PictureShards> shards = entry.lock();
-  if (!shards) entry = shards = std::make_shared<const PictureShards>(folder);
+  if (!shards) entry = shards = std::make_shared<const PictureShards>(folder, order);
   return shards;
 }
 
-int64_t PictureShards::size() const {
-  return (static_cast<int64_t>(pictures_.size()) + per_shard_ - 1) / per_shard_;
-}
-
 const FolderPicture& PictureShards::picture(int64_t shard, int64_t index) const {
-  return pictures_.at(static_cast<size_t>(shard * per_shard_ + index));
+  return pictures_.at(shards_.at(static_cast<size_t>(shard)).at(static_cast<size_t>(index)));
 }
 
 std::string PictureShards::url(int64_t shard) const {
-  const auto begin = static_cast<size_t>(shard * per_shard_);
-  const size_t end = std::min(begin + static_cast<size_t>(per_shard_), pictures_.size());
-  D2_CHECK(begin < end, "shard {} of {}", shard, size());
-  return fmt::format(
-      "{}{}/{:0{}}.{}.tar", kScheme, folder_, shard, kShardWidth, hash_of(pictures_, begin, end));
+  NamesHash hash;
+  for (const size_t i : shards_.at(static_cast<size_t>(shard))) hash.add(pictures_[i].source);
+  return fmt::format("{}{}:{}/{:0{}}.{}.tar",
+                     kScheme,
+                     enum_names<FolderOrder>[static_cast<size_t>(order_)],
+                     folder_,
+                     shard,
+                     kShardWidth,
+                     hash.hex());
+}
+
+std::vector<std::string> PictureShards::urls() const {
+  std::vector<std::string> all;
+  for (int64_t shard = 0; shard < size(); ++shard) all.push_back(url(shard));
+  return all;
 }
 
 std::string PictureShards::names() const {
-  return hash_of(pictures_, 0, pictures_.size());
+  NamesHash hash;
+  for (const FolderPicture& picture : pictures_) hash.add(picture.source);
+  return hash.hex();
 }
 
 std::unique_ptr<MemberSource> PictureShards::open(int64_t shard, uint64_t first_picture) const {
-  const auto begin = pictures_.begin() + shard * per_shard_;
-  const int64_t count = std::min(per_shard_, pictures_.end() - begin);
-  return std::make_unique<FolderMembers>(
-      std::vector<FolderPicture>(begin, begin + count), shard, first_picture);
+  std::vector<FolderPicture> chosen;
+  for (const size_t i : shards_.at(static_cast<size_t>(shard))) chosen.push_back(pictures_[i]);
+  return std::make_unique<FolderMembers>(std::move(chosen), shard, first_picture);
 }
 
 bool is_picture_shard(const std::string& url) {
@@ -242,23 +261,25 @@ bool is_picture_shard(const std::string& url) {
 
 std::string shown_shard(const std::string& url) {
   if (!is_picture_shard(url)) return public_url(url);
-  return fmt::format("{} (virtual shard {})", folder_of(url), shard_number(url));
+  return fmt::format("{} (virtual shard {})", part_of(url).folder, shard_number(url));
 }
 
 std::string picture_of(const std::string& url, const std::string& key) {
   if (!is_picture_shard(url)) return "";
   const int64_t index = std::stoll(key.substr(key.size() - kIndexWidth));
-  return PictureShards::of(folder_of(url))->picture(shard_number(url), index).path.string();
+  const auto [order, folder] = part_of(url);
+  return PictureShards::of(folder, order)->picture(shard_number(url), index).path.string();
 }
 
 std::unique_ptr<MemberSource> open_picture_shard(const std::string& url, uint64_t first_picture) {
-  const auto shards = PictureShards::of(folder_of(url));
+  const auto [order, folder] = part_of(url);
+  const auto shards = PictureShards::of(folder, order);
   const int64_t shard = shard_number(url);
   if (shard < 0 || shard >= shards->size() || shards->url(shard) != url) {
     throw DataError(
         "{}: the pictures of the folder have changed since the run began\n  Start the "
         "run again, or put the pictures back.",
-        folder_of(url));
+        folder);
   }
   return shards->open(shard, first_picture);
 }

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "config/shared/shard_data_config.h"
 #include "io/formats/tar.h"
 
 namespace dalle2 {
@@ -46,31 +47,35 @@ std::optional<std::string> read_caption(const std::filesystem::path& path, bool 
 /// "jpg", "png" or "webp" by a picture's first bytes; none if they are of no kind we read.
 std::optional<std::string> picture_field(const std::string& content);
 
-/// `data.folder`: about a hundred shards of neighbouring pictures, 1000 in a shard at most. How they
-/// are cut depends on the pictures' number alone.
+/// `data.folder`: 30 to 100 virtual shards, more where they would have over 1000 pictures on average. deal() chooses the
+/// pictures of each; the result depends on the order and on their names alone.
 class PictureShards {
  public:
   /// The listing of a folder, which all who hold it share. @throws as list_pictures()
-  static std::shared_ptr<const PictureShards> of(const std::string& folder);
-  explicit PictureShards(const std::string& folder);
+  static std::shared_ptr<const PictureShards> of(const std::string& folder,
+                                                 FolderOrder order = FolderOrder::mixed);
+  /// @throws as list_pictures(); ConfigError as deal()
+  explicit PictureShards(const std::string& folder, FolderOrder order = FolderOrder::mixed);
 
-  int64_t size() const;
+  int64_t size() const { return static_cast<int64_t>(shards_.size()); }
   int64_t pictures() const { return static_cast<int64_t>(pictures_.size()); }
   /// @param index in the shard
   const FolderPicture& picture(int64_t shard, int64_t index) const;
   /// A hash of the names of all pictures.
   std::string names() const;
-  /// "folder:PATH/000012.1f2e3d4c.tar": the shard's number and a hash of its pictures' names, so that
-  /// shards of other pictures have other names.
+  /// "folder:ORDER:PATH/000012.1f2e3d4c.tar": the shard's number and a hash of its pictures' names, so
+  /// that shards of other pictures have other names.
   std::string url(int64_t shard) const;
+  std::vector<std::string> urls() const;
   /// A picture and its caption after the other. Offsets count pictures.
   /// @param first_picture of the shard
   std::unique_ptr<MemberSource> open(int64_t shard, uint64_t first_picture) const;
 
  private:
   std::string folder_;
-  std::vector<FolderPicture> pictures_;
-  int64_t per_shard_ = 1;
+  FolderOrder order_;
+  std::vector<FolderPicture> pictures_;      // in the order of their paths
+  std::vector<std::vector<size_t>> shards_;  // numbers of pictures
 };
 
 /// Whether a url is one of PictureShards.

@@ -17,6 +17,7 @@
 #include "data/in_parallel.h"
 #include "data/shards/picture_shards.h"
 #include "data/shards/shards.h"
+#include "data/shards/split_balance.h"
 #include "io/files/walk_folder.h"
 #include "io/pictures/image.h"
 
@@ -27,9 +28,11 @@ constexpr size_t kMostExamples = 5;
 
 /// A shard's findings and what is needed to judge them against the others.
 struct Findings {
+  std::string url;
   ShardCheck check;
   std::vector<std::string> keys;
   ShapeCounts image_shapes, text_shapes;
+  ShardTraits traits;
 };
 
 /// True for a key of digits that begins with the number of another shard.
@@ -46,7 +49,8 @@ bool is_foreign(const std::string& key, int64_t shard, int64_t index_width) {
 
 /// @param name of the sample, for messages
 /// @return true if the sample has a picture that can be decoded
-bool check_picture(const GroupedSample& sample, const std::string& name, ShardCheck& check) {
+bool check_picture(const GroupedSample& sample, const std::string& name, Findings& findings) {
+  ShardCheck& check = findings.check;
   const std::string* picture = sample.find({"jpg", "jpeg", "png", "webp"});
   if (picture == nullptr) {
     ++check.no_picture;
@@ -55,8 +59,11 @@ bool check_picture(const GroupedSample& sample, const std::string& name, ShardCh
   }
   try {
     const Image image = decode_image(*picture, name);
-    ++check.short_sides[std::min(image.width, image.height)];
-    if (decode_onto_white(*picture, name)) ++check.transparent;
+    const int64_t side = std::min(image.width, image.height);
+    ++check.short_sides[side];
+    const bool is_transparent = decode_onto_white(*picture, name).has_value();
+    if (is_transparent) ++check.transparent;
+    findings.traits.add(sample, findings.url, side, is_transparent);
     return true;
   } catch (const DataError& error) {
     ++check.broken_pictures;
@@ -87,7 +94,9 @@ Findings check_shard(const std::string& url,
                      const CheckOptions& options) {
   Findings findings;
   ShardCheck& check = findings.check;
+  findings.url = url;
   check.url = shown_shard(url);
+  check.is_virtual = is_picture_shard(url);
   const int64_t index_width = options.index_width;
   EmbeddingChecker images(image, index_width, check, check.image, findings.image_shapes);
   EmbeddingChecker texts(text, index_width, check, check.text, findings.text_shapes);
@@ -109,7 +118,7 @@ Findings check_shard(const std::string& url,
       const std::string file = picture_of(url, sample->key);
       const std::string& name = file.empty() ? sample->key : file;
       const bool caption = check_caption(*sample, name, check);
-      const bool picture = check_picture(*sample, name, check);
+      const bool picture = check_picture(*sample, name, findings);
       const bool image_embedding = images.check(*sample);
       const bool text_embedding = texts.check(*sample);
       if (caption && picture && image_embedding && text_embedding) ++check.usable;
@@ -258,7 +267,12 @@ CheckReport check_shards(const CheckOptions& options,
       used += source->folder->has(shard_number(url)) ? 1 : 0;
     report.unused_files += std::max<int64_t>(source->folder->file_count() - used, 0);
   }
-  for (Findings& findings : all) report.shards.push_back(std::move(findings.check));
+  std::vector<ShardTraits> traits;
+  for (Findings& findings : all) {
+    report.shards.push_back(std::move(findings.check));
+    traits.push_back(std::move(findings.traits));
+  }
+  report.split_differences = compare_splits(traits);
   return report;
 }
 

@@ -46,6 +46,7 @@ struct EmbeddingCheck {
 
 struct ShardCheck {
   std::string url;
+  bool is_virtual = false;   ///< of a folder of pictures
   std::string fault;         ///< absent, damaged, out of reach, without samples; else empty
   bool unreachable = false;  ///< the fault is one of the network
   bool without_end = false;  ///< no end marker: it may have been cut, and is used anyway
@@ -68,7 +69,8 @@ struct CheckReport {
   std::vector<ShardCheck> shards;
   std::vector<int64_t> image_row_shape, text_row_shape;  ///< of most embeddings; empty without
   int64_t embedding_files = 0;                           ///< in the folders
-  int64_t unused_files = 0;  ///< of them, for shards that are not among the urls
+  int64_t unused_files = 0;                    ///< of them, for shards that are not among the urls
+  std::vector<std::string> split_differences;  ///< compare_splits()
 
   int64_t samples() const;
   bool unreachable() const;  ///< a shard or a file of embeddings could not be reached

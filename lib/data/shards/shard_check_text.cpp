@@ -161,7 +161,8 @@ std::vector<std::string> describe_check(const CheckReport& report) {
     without_end += shard.without_end ? 1 : 0;
     without_image_file += shard.image.fault.empty() ? 0 : 1;
     without_text_file += shard.text.fault.empty() ? 0 : 1;
-    lines.push_back(describe_shard(shard, faults));
+    // Of a folder's virtual shards only those that have something to tell.
+    if (!shard.is_virtual || !faults.empty()) lines.push_back(describe_shard(shard, faults));
     for (const std::string& example : shard.examples) lines.push_back("    " + example);
     if (shard.untold > 0) lines.push_back("    and " + with_commas(shard.untold) + " more");
   }
@@ -189,6 +190,7 @@ std::vector<std::string> describe_check(const CheckReport& report) {
   }
   describe_alignment(sum, lines);
   describe_pictures(sum, lines);
+  lines.insert(lines.end(), report.split_differences.begin(), report.split_differences.end());
   return lines;
 }
 

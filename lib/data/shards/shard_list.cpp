@@ -118,7 +118,7 @@ ShardList::ShardList(const ShardDataConfig& config) : texts_(config.webdataset_b
   if (config.folder) {
     texts_ = {*config.folder};
     Section section;
-    section.pictures = PictureShards::of(*config.folder);
+    section.pictures = PictureShards::of(*config.folder, config.order_of_folder());
     section.size = size_ = section.pictures->size();
     sections_.push_back(std::move(section));
     return;

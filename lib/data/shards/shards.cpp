@@ -55,6 +55,38 @@ std::string enough_shards_advice(const SplitConfig& splits, int64_t per_rank, in
 
 }  // namespace
 
+SplitConfig first_splits(int64_t shards) {
+  constexpr int64_t kTenth = 10;
+  constexpr double kDigits = 1e6;  // of a share
+  const auto other = static_cast<double>(std::max<int64_t>(1, shards / kTenth));
+  const double share = std::round(kDigits * other / static_cast<double>(shards));
+  return {
+      .train = (kDigits - 2 * share) / kDigits, .val = share / kDigits, .test = share / kDigits};
+}
+
+std::optional<ShardSplit> split_positions(const SplitConfig& splits, int64_t shards, int64_t seed) {
+  const SplitSizes sizes = split_sizes(splits, shards);
+  if (empty_split(sizes)) return std::nullopt;
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(seed));
+  const bool fits = shards <= std::numeric_limits<int32_t>::max();  // same draws, half the memory
+  const at::Tensor order =
+      at::randperm(shards, generator, at::TensorOptions().dtype(fits ? at::kInt : at::kLong));
+  ShardSplit split;
+  split.train.reserve(static_cast<size_t>(sizes.train));
+  split.val.reserve(static_cast<size_t>(sizes.val));
+  split.test.reserve(static_cast<size_t>(sizes.test));
+  for (int64_t i = 0; i < shards; ++i) {
+    // Differs from what the names suggest, and is the reference's: test comes before val.
+    std::vector<uint32_t>& part = i < sizes.train                ? split.train
+                                  : i < sizes.train + sizes.test ? split.test
+                                                                 : split.val;
+    const int64_t place =
+        fits ? order.const_data_ptr<int32_t>()[i] : order.const_data_ptr<int64_t>()[i];
+    part.push_back(static_cast<uint32_t>(place));
+  }
+  return split;
+}
+
 ShardSplit split_shards(const SplitConfig& splits,
                         const ShardList& list,
                         int64_t seed,
@@ -91,23 +123,10 @@ ShardSplit split_shards(const SplitConfig& splits,
         enough_shards_advice(splits, per_rank, rank.world));
   }
 
-  auto generator = at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(seed));
-  const bool fits = per_rank <= std::numeric_limits<int32_t>::max();  // same draws, half the memory
-  const at::Tensor order =
-      at::randperm(per_rank, generator, at::TensorOptions().dtype(fits ? at::kInt : at::kLong));
-  const int64_t first = rank.rank * per_rank;
-  ShardSplit split;
-  split.train.reserve(static_cast<size_t>(sizes.train));
-  split.val.reserve(static_cast<size_t>(sizes.val));
-  split.test.reserve(static_cast<size_t>(sizes.test));
-  for (int64_t i = 0; i < per_rank; ++i) {
-    // Differs from what the names suggest, and is the reference's: test comes before val.
-    std::vector<uint32_t>& part = i < sizes.train                ? split.train
-                                  : i < sizes.train + sizes.test ? split.test
-                                                                 : split.val;
-    const int64_t place =
-        fits ? order.const_data_ptr<int32_t>()[i] : order.const_data_ptr<int64_t>()[i];
-    part.push_back(static_cast<uint32_t>(first + place));
+  ShardSplit split = *split_positions(splits, per_rank, seed);
+  const auto first = static_cast<uint32_t>(rank.rank * per_rank);
+  for (std::vector<uint32_t>* part : {&split.train, &split.val, &split.test}) {
+    for (uint32_t& position : *part) position += first;
   }
   return split;
 }

@@ -90,6 +90,13 @@ struct ShardSplit {
   std::vector<uint32_t> train, val, test;
 };
 
+/// Shares for a first run over so many shards: a tenth, but at least one shard, for val and for test.
+SplitConfig first_splits(int64_t shards);
+
+/// The positions 0 .. shards - 1 of one slice in the splits, as split_shards() says. @return none if a
+/// split would be empty
+std::optional<ShardSplit> split_positions(const SplitConfig& splits, int64_t shards, int64_t seed);
+
 /// Cuts the list into one contiguous slice a rank and permutes the slice's shards into train, test
 /// and val as the reference does: torch.randperm with a generator seeded by `seed`. The list is not
 /// probed: a shard's split does not depend on which files exist.

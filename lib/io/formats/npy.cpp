@@ -358,10 +358,9 @@ NpyArray read_npy(const std::string& path) {
   return parse_npy(read_file(path), path);
 }
 
-std::string format_npy_float32(const std::vector<int64_t>& shape, const float* values) {
-  size_t count = 1;
-  for (const int64_t size : shape) count *= static_cast<size_t>(size);
-  std::string header = fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}{}), }}",
+std::string format_npy(NpyType type, const std::vector<int64_t>& shape, std::string_view bytes) {
+  std::string header = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}{}), }}",
+                                   kTypes[static_cast<size_t>(type)].descr,
                                    fmt::join(shape, ", "),
                                    shape.size() == 1 ? "," : "");
   // Values begin at a multiple of 64 bytes, and the header ends in a newline, as NumPy writes it.
@@ -372,8 +371,14 @@ std::string format_npy_float32(const std::vector<int64_t>& shape, const float* v
   file += '\0';
   append_little_endian(file, header.size(), 2);
   file += header;
-  file.append(reinterpret_cast<const char*>(values), 4 * count);
+  file += bytes;
   return file;
+}
+
+std::string format_npy_float32(const std::vector<int64_t>& shape, const float* values) {
+  size_t count = 1;
+  for (const int64_t size : shape) count *= static_cast<size_t>(size);
+  return format_npy(NpyType::kFloat32, shape, {reinterpret_cast<const char*>(values), 4 * count});
 }
 
 void write_npy_float32(const std::string& path,

@@ -50,7 +50,9 @@ NpyLayout parse_npy_layout(std::string_view begin, uint64_t file_size, const std
 /// @throws DataError (magic, version, header, dtype, size)
 NpyArray parse_npy(std::string content, const std::string& origin);
 NpyArray read_npy(const std::string& path);
-/// A float32 array as a version 1 file, and that on disk, whole or not at all.
+/// A version 1 file of values in C order.
+std::string format_npy(NpyType type, const std::vector<int64_t>& shape, std::string_view bytes);
+/// A float32 array as such a file, and that on disk, whole or not at all.
 std::string format_npy_float32(const std::vector<int64_t>& shape, const float* values);
 void write_npy_float32(const std::string& path,
                        const std::vector<int64_t>& shape,

@@ -85,13 +85,11 @@ std::vector<std::string> shards_of(const std::string& folder, ShardSurvey& surve
     return shards;
   }
   survey.listing = PictureShards::of(folder);
-  std::vector<std::string> urls;
-  for (int64_t i = 0; i < survey.listing->size(); ++i) urls.push_back(survey.listing->url(i));
   survey.dealt = survey.listing->size();
   survey.pictures = survey.listing->pictures();
   survey.keys = fmt::format("    \"folder\": {},   // pictures and same-named .txt captions\n",
                             json_text(folder));
-  return urls;
+  return survey.listing->urls();
 }
 
 /// Of the image embeddings beside the pictures, if all usable pictures have one; else 0.
@@ -156,7 +154,7 @@ std::string describe(const ShardSurvey& survey) {
 
 bool holds_files(const std::string& folder, const std::vector<std::string>& endings, bool below) {
   bool found = false;
-  walk_folder(folder, below ? Below::kReadable : Below::kNothing, [&](const auto& entry) {
+  walk_data(folder, below ? Below::kReadable : Below::kNothing, [&](const auto& entry) {
     const std::string ending = lower_case(entry.path().extension().string());
     found = found || std::find(endings.begin(), endings.end(), ending) != endings.end();
   });
@@ -219,14 +217,9 @@ std::string first_splits(const ShardSurvey& survey, int64_t processes) {
         counted(processes, "process", "processes"),
         kSplits * processes);
   }
-  constexpr int64_t kTenth = 10;
-  const int64_t other = std::max<int64_t>(1, each / kTenth);
-  constexpr double kDigits = 1e6;  // of a share
-  const double share = std::round(kDigits * static_cast<double>(other) / static_cast<double>(each));
-  return fmt::format(R"({{"train": {:g}, "val": {:g}, "test": {:g}}})",
-                     (kDigits - 2 * share) / kDigits,
-                     share / kDigits,
-                     share / kDigits);
+  const SplitConfig splits = first_splits(each);
+  return fmt::format(
+      R"({{"train": {:g}, "val": {:g}, "test": {:g}}})", splits.train, splits.val, splits.test);
 }
 
 std::string json_text(const std::string& text) {

@@ -6,9 +6,11 @@
 #include "base/log.h"
 #include "base/public_url.h"
 #include "base/text.h"
+#include "data/shards/picture_shards.h"
 #include "data/shards/shard_check.h"
 #include "data/shards/shards.h"
 #include "data/shards/url_template.h"
+#include "io/files/folder_names.h"
 #include "run/commands.h"
 
 namespace dalle2 {
@@ -55,7 +57,10 @@ std::vector<std::string> shards_to_check(const ShardsCheckCommand& command) {
                       command.first_shard ? "--first" : "--last",
                       short_shards({command.url}));
   }
-  return is_folder ? shards_in_folder(local_path(command.url)) : expand_urls(command.url, "SHARDS");
+  if (!is_folder) return expand_urls(command.url, "SHARDS");
+  const std::string folder = local_path(command.url);
+  return names_ending(folder, ".tar").empty() ? PictureShards::of(folder)->urls()
+                                              : shards_in_folder(folder);
 }
 
 /// @throws DataError, NetworkError for what speaks against training on the shards as they are

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "base/untrusted_text.h"
+#include "data/shards/mix_shards.h"
 #include "data/shards/pack.h"
 #include "io/files/folder_names.h"
 #include "run/commands.h"
@@ -14,7 +15,47 @@
 
 namespace dalle2 {
 
+namespace {
+
+FolderOrder order_of(const ShardsMakeCommand& command) {
+  if (command.together) return FolderOrder::together;
+  return command.in_order ? FolderOrder::in_order : FolderOrder::mixed;
+}
+
+ExitCode mix(const ShardsMakeCommand& command) {
+  if (command.white_ground || command.need_captions || command.first_line_only ||
+      command.overwrite) {
+    throw ConfigError(
+        "--from {}: holds shards, whose samples are mixed as they are; expected no option of pictures "
+        "(--ground, --need-captions, --first-line) and no --overwrite\n  To change pictures or "
+        "captions, pack the folder of pictures again.",
+        printable(command.from_folder));
+  }
+  const MixReport report =
+      mix_shards(command.from_folder,
+                 command.out_folder,
+                 {.order = order_of(command), .seed = command.seed, .per_shard = command.per_shard},
+                 [](int64_t done, int64_t total) {
+                   log_live(fmt::format("{} of {}", with_commas(done), counted(total, "sample")));
+                 });
+  log_live("");
+  if (report.stopped) return ExitCode::kStopped;
+  std::printf("%s in %s\n",
+              counted(report.samples, "sample").c_str(),
+              counted(report.shards, "shard").c_str());
+  if (report.arrays > 0) {
+    std::printf("%s, %s absent\n",
+                counted(report.arrays, "file of rows", "files of rows").c_str(),
+                counted(report.absent_rows, "row").c_str());
+  }
+  std::printf("next: dalle2-train shards check %s\n", command.out_folder.c_str());
+  return ExitCode::kDone;
+}
+
+}  // namespace
+
 ExitCode run_shards_make(const ShardsMakeCommand& command) {
+  if (!names_ending(command.from_folder, ".tar").empty()) return mix(command);
   std::error_code ignored;
   if (std::filesystem::is_directory(command.from_folder, ignored) &&
       is_in_folder(canonical_folder(command.out_folder), canonical_folder(command.from_folder))) {
@@ -29,6 +70,8 @@ ExitCode run_shards_make(const ShardsMakeCommand& command) {
       pack_folder(command.from_folder,
                   command.out_folder,
                   {.samples_per_shard = command.per_shard,
+                   .order = order_of(command),
+                   .seed = command.seed,
                    .white_ground = command.white_ground,
                    .need_captions = command.need_captions,
                    .first_line_only = command.first_line_only,

@@ -208,7 +208,7 @@ int64_t ShardData::num_shards(int64_t slices) const {
 }
 
 std::shared_ptr<const PictureShards> ShardData::pictures() const {
-  return config_.folder ? PictureShards::of(*config_.folder) : nullptr;
+  return config_.folder ? PictureShards::of(*config_.folder, config_.order_of_folder()) : nullptr;
 }
 
 std::optional<std::string> ShardData::other_shards(const LoaderPosition& position) const {
