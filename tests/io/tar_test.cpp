@@ -231,6 +231,93 @@ TEST_CASE("a tar without its end marker may have been cut, which shows behind it
   CHECK(from_member.has_end_marker());
 }
 
+namespace {
+
+/// A tar as bsdtar writes it, whose "1.jpg" has `data` bytes of content and then a hole up to `size`.
+void write_sparse(const std::string& path, int64_t size, int64_t data) {
+  archive* handle = archive_write_new();
+  archive_write_set_format_pax(handle);
+  archive_write_open_filename(handle, path.c_str());
+  const auto add = [&](const char* name, const std::string& content, bool is_sparse) {
+    archive_entry* entry = archive_entry_new();
+    archive_entry_set_pathname(entry, name);
+    archive_entry_set_size(entry, static_cast<int64_t>(content.size()));
+    archive_entry_set_filetype(entry, AE_IFREG);
+    archive_entry_set_perm(entry, 0644);
+    if (is_sparse) archive_entry_sparse_add_entry(entry, data > 0 ? 0 : size, data);
+    archive_write_header(handle, entry);
+    archive_write_data(handle, content.data(), content.size());
+    archive_entry_free(entry);
+  };
+  std::string content(static_cast<size_t>(size), '\0');
+  content.replace(0, static_cast<size_t>(data), static_cast<size_t>(data), 'x');
+  add("0.jpg", "zero", false);
+  add("1.jpg", content, true);
+  add("2.jpg", "two", false);
+  archive_write_close(handle);
+  archive_write_free(handle);
+}
+
+std::string unread_of(const std::string& path) {
+  TarReader reader(path);
+  CHECK(reader.unread().empty());  // nothing is known yet
+  for (TarMember member; reader.next(member);) {
+  }
+  reader.check_rest();
+  return reader.unread();
+}
+
+std::string behind(const std::string& bytes) {
+  return "data behind the end of the tar (" + bytes + " bytes, another tar?): not read";
+}
+
+}  // namespace
+
+TEST_CASE("the hole at the end of a sparse member is zeros, and the members behind it are read") {
+  const test::TempDir folder;
+  for (const int64_t data : {0, 512, 4096}) {
+    write_sparse(folder / "a.tar", 1 << 20, data);
+    REQUIRE(std::filesystem::file_size(folder / "a.tar") < 20'000);
+    const std::string hole((1 << 20) - static_cast<size_t>(data), '\0');
+    CHECK(read_all(folder / "a.tar") ==
+          Members{{"0.jpg", "zero"},
+                  {"1.jpg", std::string(static_cast<size_t>(data), 'x') + hole},
+                  {"2.jpg", "two"}});
+    const TarList list = list_tar(folder / "a.tar");
+    REQUIRE(list.places.size() == 3);
+    CHECK(read_tar_member(folder / "a.tar", list.places[1].offset).content.size() == 1 << 20);
+  }
+  CHECK_THROWS_WITH(read_all(folder / "a.tar", {.member_bytes = 1000}), Contains("announces"));
+}
+
+TEST_CASE("data behind the end of a tar is counted, and padding is none") {
+  const test::TempDir folder;
+  for (const bool gzip : {false, true}) {
+    write_all(folder / "a.tar", {{"1.txt", "one"}}, gzip);
+    const std::string one = read_file(folder / "a.tar");
+    std::string all = one;
+    for (const std::string& told : {std::string(), behind("2,048"), behind("4,096")}) {
+      test::put_file(folder / "x.tar", all);
+      CHECK(unread_of(folder / "x.tar") == told);
+      CHECK(read_all(folder / "x.tar").size() == 1);
+      if (!gzip) CHECK(list_tar(folder / "x.tar").unread == told);
+      all += one;
+    }
+    if (gzip) continue;
+    for (const size_t padding : {512, 8192, 600'000}) {  // more than is read at once
+      const std::string padded = one + std::string(padding, '\0');
+      test::put_file(folder / "x.tar", padded);
+      CHECK(unread_of(folder / "x.tar").empty());
+      CHECK(list_tar(folder / "x.tar").unread.empty());
+      test::put_file(folder / "x.tar", padded + one);
+      CHECK(unread_of(folder / "x.tar") == behind("2,048"));
+      CHECK(list_tar(folder / "x.tar").unread == behind("2,048"));
+    }
+    test::put_file(folder / "x.tar", one + std::string(5 << 20, 'x'));
+    CHECK_THAT(unread_of(folder / "x.tar"), Contains("(1,048,576 bytes or more, another tar?)"));
+  }
+}
+
 TEST_CASE("a tar that ends behind the headers of a long name is damaged") {
   const test::TempDir folder;
   write_all(folder / "a.tar", {{"1.txt", "one"}, {std::string(300, 'n') + ".txt", "two"}});
@@ -267,7 +354,7 @@ TEST_CASE("gzip of several members, read in crumbs, is one stream") {
   CHECK(unpacked(buffer, sizeof(buffer)) == 0);
 }
 
-TEST_CASE("links, folders and devices are passed over") {
+TEST_CASE("links, folders and devices are passed over, and links are told") {
   const test::TempDir folder;
   std::string out(1 << 16, '\0');
   size_t used = 0;
@@ -294,6 +381,11 @@ TEST_CASE("links, folders and devices are passed over") {
   archive_write_free(handle);
   test::put_file(folder / "a.tar", out.substr(0, used));
   CHECK(read_all(folder / "a.tar") == Members{{"c.jpg", ""}});
+  const std::string told =
+      "2 links in the tar (a.jpg, ...): not read, pack with tar -h --hard-dereference";
+  CHECK(unread_of(folder / "a.tar") == told);
+  CHECK(list_tar(folder / "a.tar").unread == told);
+  CHECK(list_tar(folder / "a.tar").places.size() == 1);
 }
 
 TEST_CASE("checksums behind the last member are compared, whatever it is packed with") {

@@ -167,3 +167,21 @@ TEST_CASE("a shard that breaks off yields its whole samples, never the cut one")
   CHECK_THROWS_AS(reader.next(), DataError);
   CHECK_FALSE(reader.next());
 }
+
+TEST_CASE("a sample without a field says what it has instead") {
+  SampleGrouper grouper;
+  for (const char* field : {"txt", "v0.png", "v1.png", "v2.JPG", "v3.png"})
+    grouper.add({std::string("photo.") + field, "x"});
+  const auto dotted = grouper.add({"one.a.webp", "x"});
+  REQUIRE(dotted);
+  CHECK(no_field_text(*dotted, {"jpg", "jpeg", "png"}) ==
+        "no field jpg, jpeg or png; it has the fields v2.jpg, v0.png, v1.png, ..., 4 in all (a key "
+        "ends at the first dot of the name: replace the others)");
+  CHECK(no_field_text(*dotted, {"json"}) == "no field json");
+  const auto one = grouper.finish();
+  REQUIRE(one);
+  CHECK(
+      no_field_text(*one, {"webp"}) ==
+      "no field webp; it has the field a.webp (a key ends at the first dot of the name: replace the "
+      "others)");
+}

@@ -34,7 +34,23 @@ constexpr std::array kReasonWords = {
     Words{drop::kWrongEmbeddingShape, drop::kWrongEmbeddingShape, "embeddings of another shape"},
     Words{drop::kRepeatedMember, drop::kRepeatedMember, "repeated keys or fields"},
     Words{drop::kShardWithoutEnd, drop::kShardWithoutEnd, "shards without end marker"},
+    Words{drop::kUnreadData, drop::kUnreadData, "shards with data that is not read"},
+    Words{drop::kBadCaption,
+          "picture whose caption has no text",
+          "pictures whose captions have no text"},
+    Words{drop::kAssumedEncoding, drop::kAssumedEncoding, "captions of an assumed encoding"},
+    Words{drop::kSeveralLines, drop::kSeveralLines, "captions of several lines"},
 };
+constexpr std::array kUsed = {drop::kShardWithoutEnd,
+                              drop::kUnreadData,
+                              drop::kBadCaption,
+                              drop::kAssumedEncoding,
+                              drop::kSeveralLines};
+
+/// Whether what has this reason was used all the same.
+bool is_used(const std::string& reason) {
+  return std::find(kUsed.begin(), kUsed.end(), reason) != kUsed.end();
+}
 
 /// Of other reasons the plural is with an s.
 Words words_of(const std::string& reason) {
@@ -47,10 +63,8 @@ Words words_of(const std::string& reason) {
 
 /// "left out (sample without picture)"
 std::string outcome(const std::string& reason, const std::string& times = "") {
-  return fmt::format("{}{} ({})",
-                     reason == drop::kShardWithoutEnd ? "used all the same" : "left out",
-                     times,
-                     words_of(reason).one);
+  return fmt::format(
+      "{}{} ({})", is_used(reason) ? "used all the same" : "left out", times, words_of(reason).one);
 }
 
 }  // namespace
@@ -73,7 +87,7 @@ void DropLog::merge(DropLog&& later) {
 
 int64_t DropLog::total() const {
   int64_t sum = 0;
-  for (const auto& [reason, count] : counts_) sum += count;
+  for (const auto& [reason, count] : counts_) sum += is_used(reason) ? 0 : count;
   return sum;
 }
 
@@ -105,7 +119,7 @@ std::string describe_drops(const DropCounts& counts) {
   if (counts.empty()) return "nothing was found";
   std::string left_out, used;
   for (const auto& [reason, count] : counts) {
-    std::string& text = reason == drop::kShardWithoutEnd ? used : left_out;
+    std::string& text = is_used(reason) ? used : left_out;
     if (!text.empty()) text += ", ";
     const Words words = words_of(reason);
     text += counted(count, words.one, words.many);

@@ -33,6 +33,11 @@ inline constexpr const char* kWrongEmbeddingShape = "embedding of another shape"
 inline constexpr const char* kRepeatedMember = "repeated key or field";
 /// Of a shard whose samples are used anyway: it may have been cut between two members.
 inline constexpr const char* kShardWithoutEnd = "shard without end marker";
+// Used anyway, too:
+inline constexpr const char* kUnreadData = "shard with data that is not read";
+inline constexpr const char* kBadCaption = "caption without text";
+inline constexpr const char* kAssumedEncoding = "caption of an assumed encoding";
+inline constexpr const char* kSeveralLines = "caption of several lines";
 }  // namespace drop
 
 /// Drops travel with the next batch, and are counted and reported when that batch is handed out.
@@ -43,6 +48,7 @@ class DropLog {
   void add(const std::string& reason, std::string text);
   void merge(DropLog&& later);
   bool empty() const { return counts_.empty(); }
+  /// Of those that were left out, not of those that were used all the same.
   int64_t total() const;
 
   /// Adds to `total` and `epoch`. Warns about new drops by the total: about each of the first

@@ -61,6 +61,7 @@ std::vector<ImageFolder::Picture> ImageFolder::list_pictures(const std::string& 
       pictures.push_back(
           {.path = (tar / place.name).string(), .tar = tar.string(), .offset = place.offset});
     }
+    if (!list.unread.empty()) log_warning("data", "{}: {}", printable(tar.string()), list.unread);
     if (list.fault.empty()) return;
     log_warning("data",
                 "{}: {}: {} before that are used",

@@ -237,6 +237,8 @@ void ShardWalk::note_end(bool has_sample, DropLog& drops) {
     drops.add(drop::kShardWithoutEnd,
               fmt::format("{} ends without its end marker: it may have been cut", shown_name_));
   }
+  if (const std::string unread = reader_->unread(); !unread.empty())
+    drops.add(drop::kUnreadData, fmt::format("{}: {}", shown_name_, unread));
   if (!has_sample && samples_of_shard_ == 0) {
     drops.add(drop::kEmptyShard, fmt::format("{}: no member of it makes a sample", shown_name_));
   }

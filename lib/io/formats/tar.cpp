@@ -2,6 +2,8 @@
 #include "io/formats/tar.h"
 
 #include "base/error.h"
+#include "base/text.h"
+#include "base/untrusted_text.h"
 #include "io/files/atomic_file.h"
 #include "io/locale_scope.h"
 #include "io/streams/unpack.h"
@@ -12,9 +14,50 @@
 #include <algorithm>
 #include <cerrno>
 #include <exception>
+#include <string_view>
 #include <utility>
 
 namespace dalle2 {
+
+/// What of a tar is not read.
+struct TarUnread {
+  std::string first_link;
+  int64_t links = 0;
+  uint64_t bytes_behind = 0;  // its end, kMost at most
+  static constexpr size_t kMost = size_t{1} << 20;
+
+  /// Looks at what follows the end: at some padding, and what is behind it.
+  /// @param first what of it was read already @param block for the rest
+  void look_behind(std::string_view first, std::string& block, const ByteSource& source) {
+    for (size_t seen = 0; seen < kMost;) {
+      const size_t padding = std::min(first.find_first_not_of('\0'), first.size());
+      bytes_behind += first.size() - (bytes_behind > 0 ? 0 : padding);
+      seen += first.size();
+      const size_t got = source(block.data(), block.size());
+      if (got == 0) break;
+      first = std::string_view(block).substr(0, got);
+    }
+    bytes_behind = std::min<uint64_t>(bytes_behind, kMost);
+  }
+
+  std::string text() const {
+    std::string text;
+    if (links > 0) {
+      text = fmt::format("{} in the tar ({}{}): not read, pack with tar -h --hard-dereference",
+                         counted(links, "link"),
+                         one_line(first_link),
+                         links > 1 ? ", ..." : "");
+    }
+    if (bytes_behind > 0) {
+      text += fmt::format("{}data behind the end of the tar ({} bytes{}, another tar?): not read",
+                          text.empty() ? "" : "; ",
+                          with_commas(static_cast<int64_t>(bytes_behind)),
+                          bytes_behind == kMost ? " or more" : "");
+    }
+    return text;
+  }
+};
+
 namespace {
 
 constexpr size_t kReadBytes = size_t{1} << 18;
@@ -29,9 +72,13 @@ bool is_packed_data(const std::string& magic) {
 }
 
 /// The name of a regular file; null for folders, links and devices.
-const char* name_of_file(archive_entry* entry) {
-  const bool is_file =
-      archive_entry_filetype(entry) == AE_IFREG && archive_entry_hardlink(entry) == nullptr;
+const char* name_of_file(archive_entry* entry, TarUnread& unread) {
+  const bool is_hard = archive_entry_hardlink(entry) != nullptr;
+  if (is_hard || archive_entry_filetype(entry) == AE_IFLNK) {
+    const char* name = archive_entry_pathname(entry);
+    if (++unread.links == 1 && name != nullptr) unread.first_link = name;
+  }
+  const bool is_file = archive_entry_filetype(entry) == AE_IFREG && !is_hard;
   return is_file ? archive_entry_pathname(entry) : nullptr;
 }
 
@@ -53,6 +100,10 @@ struct TarReader::State {
   std::exception_ptr failure;  // of the source, carried through libarchive
   bool done = false;
   bool has_end_marker = true;
+  uint64_t given_bytes = 0;  // unpacked, to libarchive
+  size_t in_block = 0;       // of them the last ones, in `block`
+  TarUnread unread;
+  std::exception_ptr rest_failure;  // of what follows the end
 
   ~State() {
     if (handle != nullptr) archive_read_free(handle);
@@ -64,7 +115,9 @@ struct TarReader::State {
     State& state = *static_cast<State*>(self);
     *block = state.block.data();
     try {
-      return static_cast<la_ssize_t>(state.source(state.block.data(), state.block.size()));
+      state.in_block = state.source(state.block.data(), state.block.size());
+      state.given_bytes += state.in_block;
+      return static_cast<la_ssize_t>(state.in_block);
     } catch (...) {
       state.failure = std::current_exception();
       archive_set_error(handle, EIO, "the stream failed");
@@ -121,12 +174,16 @@ struct TarReader::State {
     }
   }
 
-  /// A command says behind the end of its output how it ended, and packed data has its checksums
-  /// there. What goes on and on is left.
+  /// A command says behind the end of its output how it ended, packed data has its checksums there,
+  /// and two tars that were put together have the second. What goes on and on is left.
   void read_rest() {
-    if (!origin.starts_with("pipe:") && !is_packed()) return;
-    for (size_t rest = 0, got = 1; got > 0 && rest < (size_t{1} << 20); rest += got) {
-      got = source(block.data(), block.size());
+    const auto consumed = static_cast<uint64_t>(archive_filter_bytes(handle, 0));
+    const size_t rest = std::min<uint64_t>(given_bytes - std::min(consumed, given_bytes), in_block);
+    const std::string first = block.substr(in_block - rest, rest);
+    try {
+      unread.look_behind(first, block, source);
+    } catch (...) {
+      rest_failure = std::current_exception();
     }
   }
 
@@ -141,12 +198,14 @@ struct TarReader::State {
                       limits.member_bytes);
     }
     const size_t size = static_cast<size_t>(announced);
+    const bool is_sparse = archive_entry_sparse_reset(entry) > 0;
     size_t filled = 0;
     // Grown as the bytes come, so that a lying header cannot allocate what the file does not hold.
     while (filled < size) {
       const size_t wanted = std::min(size - filled, size_t{1} << 24);
       member.content.resize(filled + wanted);
       const la_ssize_t got = archive_read_data(handle, member.content.data() + filled, wanted);
+      if (got == 0 && is_sparse) break;  // it ends in a hole
       if (got <= 0) {
         fail(got == 0 ? "the member " + member.name + " ends early"
                       : last_error(handle) + " in the member " + member.name);
@@ -191,7 +250,11 @@ std::optional<uint64_t> TarReader::member_offset() const {
 
 void TarReader::check_rest() {
   D2_CHECK(state_->done, "{}: the tar goes on", state_->origin);
-  state_->read_rest();
+  if (state_->rest_failure) std::rethrow_exception(state_->rest_failure);
+}
+
+std::string TarReader::unread() const {
+  return state_->unread.text();
 }
 
 bool TarReader::has_end_marker() const {
@@ -211,13 +274,14 @@ bool TarReader::next(TarMember& member) {
       // What is after the last member was taken as its end, if anything was.
       state.has_end_marker =
           archive_filter_bytes(state.handle, 0) > archive_read_header_position(state.handle);
+      state.read_rest();
       break;
     }
     // A warning is about an attribute (a time, an owner, a name of another charset), not the
     // content.
     if (result != ARCHIVE_OK && result != ARCHIVE_WARN) state.fail(last_error(state.handle));
     state.check_bomb(state.last_name);
-    const char* name = name_of_file(entry);
+    const char* name = name_of_file(entry, state.unread);
     if (name == nullptr) continue;
     member.name = name;
     member.content.clear();
@@ -237,18 +301,25 @@ TarList list_tar(const std::string& path) {
   if (!reader) throw ResourceError("{}: out of memory", path);
   archive_read_support_format_tar(reader.get());
   TarList list;
+  TarUnread unread;
   if (archive_read_open_filename(reader.get(), path.c_str(), kReadBytes) != ARCHIVE_OK) {
     list.fault = last_error(reader.get());
     return list;
   }
   for (archive_entry* entry = nullptr;;) {
     const int result = archive_read_next_header(reader.get(), &entry);
-    if (result == ARCHIVE_EOF) return list;
+    if (result == ARCHIVE_EOF) {
+      const auto end = static_cast<uint64_t>(archive_filter_bytes(reader.get(), 0));
+      std::string block(kReadBytes, '\0');
+      unread.look_behind("", block, file_source(path, end));
+      list.unread = unread.text();
+      return list;
+    }
     if (result != ARCHIVE_OK && result != ARCHIVE_WARN) {
       list.fault = last_error(reader.get());
       return list;
     }
-    const char* name = name_of_file(entry);
+    const char* name = name_of_file(entry, unread);
     if (name == nullptr) continue;
     list.places.push_back(
         {name, static_cast<uint64_t>(archive_read_header_position(reader.get()))});

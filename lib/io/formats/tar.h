@@ -38,6 +38,8 @@ class MemberSource {
   virtual std::optional<uint64_t> member_offset() const = 0;
   /// At the end: whether the source says that this is its end.
   virtual bool has_end_marker() const { return true; }
+  /// At the end: what of the source is not read, for messages: links, data behind its end. Empty: nothing.
+  virtual std::string unread() const { return ""; }
 };
 
 /// Walks the regular files of a tar in order; folders, links and devices are skipped. ustar,
@@ -67,6 +69,7 @@ class TarReader : public MemberSource {
   /// At the end: false if the bytes are out after a whole member, without the zero block that ends
   /// a tar. It may have been cut there. Before the end true.
   bool has_end_marker() const override;
+  std::string unread() const override;
 
  private:
   struct State;
@@ -82,6 +85,7 @@ struct TarPlace {
 struct TarList {
   std::vector<TarPlace> places;  ///< in the order of the tar
   std::string fault;             ///< why the list ends before the tar does; empty if it does not
+  std::string unread = {};       ///< as MemberSource has it
 };
 
 /// Lists the regular files of a plain tar, reading its headers alone. A packed tar has a fault.

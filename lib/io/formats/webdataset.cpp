@@ -4,6 +4,9 @@
 #include "io/locale_scope.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
 
 #include <climits>
 #include <cwchar>
@@ -84,6 +87,28 @@ const std::string* GroupedSample::find(std::initializer_list<const char*> names)
     if (found != fields.end()) return &found->second;
   }
   return nullptr;
+}
+
+std::string no_field_text(const GroupedSample& sample, const std::vector<std::string>& names) {
+  std::string text = "no field " + names.front();
+  for (size_t i = 1; i < names.size(); ++i)
+    text += (i + 1 < names.size() ? ", " : " or ") + names[i];
+  std::vector<std::string> dotted;
+  for (const std::string& name : names) {
+    for (const auto& [field, content] : sample.fields) {
+      if (field.ends_with("." + name)) dotted.push_back(field);
+    }
+  }
+  if (dotted.empty()) return text;
+  const size_t count = dotted.size();
+  constexpr size_t kMostNamed = 3;
+  dotted.resize(std::min(count, kMostNamed));
+  return fmt::format(
+      "{}; it has the field{} {}{} (a key ends at the first dot of the name: replace the others)",
+      text,
+      count == 1 ? "" : "s",
+      fmt::join(dotted, ", "),
+      count > kMostNamed ? fmt::format(", ..., {} in all", count) : "");
 }
 
 SampleGrouper::SampleGrouper(MemberWarning warn) : warn_(std::move(warn)) {}

@@ -10,6 +10,7 @@
 #include <string>
 #include <unordered_set>
 #include <utility>
+#include <vector>
 
 namespace dalle2 {
 
@@ -30,6 +31,10 @@ struct GroupedSample {
   /// The content of the first of `names` that is there, or null.
   const std::string* find(std::initializer_list<const char*> names) const;
 };
+
+/// "no field jpg or png", and fields such as "v1.png" that a sample has instead: their name has an earlier
+/// dot.
+std::string no_field_text(const GroupedSample& sample, const std::vector<std::string>& names);
 
 /// What a shard has to tell that is no reason to give it up: a repair note without the shard's
 /// name.
@@ -82,6 +87,8 @@ class SampleReader {
   bool at_end() const { return done_; }
   /// False at the end of a shard that may have been cut between two members.
   bool has_end_marker() const { return members_->has_end_marker(); }
+  /// At the end: MemberSource::unread().
+  std::string unread() const { return members_->unread(); }
 
  private:
   std::unique_ptr<MemberSource> members_;
