@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: MIT
+#include "io/text/caption_text.h"
+
+#include <fmt/format.h>
+#include <unicode/uchar.h>
+#include <unicode/ucnv.h>
+#include <unicode/unistr.h>
+#include <unicode/utf8.h>
+
+#include <memory>
+#include <utility>
+
+#include "base/untrusted_text.h"
+
+namespace dalle2 {
+namespace {
+
+constexpr const char* kLineEnds = "\r\n";
+
+/// The encoding that a mark or the zeros of UTF-16 show; empty without. Takes the mark off. Text of few
+/// letters beyond Latin has a 0 in more than half of its units of UTF-16, all on the same side.
+std::string known_encoding(std::string_view& bytes) {
+  UErrorCode code = U_ZERO_ERROR;
+  int32_t mark = 0;
+  const auto size = static_cast<int32_t>(bytes.size());
+  const char* found = ucnv_detectUnicodeSignature(bytes.data(), size, &mark, &code);
+  const std::string name = found == nullptr ? "" : found;
+  if (name == "UTF-8" || name.starts_with("UTF-16") || name.starts_with("UTF-32")) {
+    bytes.remove_prefix(static_cast<size_t>(mark));
+    return name;
+  }
+  size_t zeros[2] = {0, 0};
+  for (size_t i = 0; i < bytes.size(); ++i) zeros[i % 2] += bytes[i] == '\0' ? 1 : 0;
+  const size_t most = bytes.size() / 4;
+  if (bytes.size() % 2 != 0 || (zeros[0] > 0) == (zeros[1] > 0)) return "";
+  return zeros[1] > most ? "UTF-16LE" : zeros[0] > most ? "UTF-16BE" : "";
+}
+
+/// @return none for bytes that the encoding does not have
+std::optional<std::string> decoded(std::string_view bytes, const std::string& encoding) {
+  UErrorCode code = U_ZERO_ERROR;
+  const std::unique_ptr<UConverter, void (*)(UConverter*)> converter(
+      ucnv_open(encoding.c_str(), &code), &ucnv_close);
+  ucnv_setToUCallBack(
+      converter.get(), UCNV_TO_U_CALLBACK_STOP, nullptr, nullptr, nullptr, &code);
+  if (U_FAILURE(code)) return std::nullopt;
+  const auto size = static_cast<int32_t>(bytes.size());
+  const icu::UnicodeString text(bytes.data(), size, converter.get(), code);
+  std::string utf8;
+  text.toUTF8String(utf8);
+  // Bytes that a page of Windows does not have become the control characters U+0080 to U+009F.
+  for (int32_t i = 0; i < text.length(); ++i) {
+    if (text[i] >= 0x80 && text[i] < 0xa0) return std::nullopt;
+  }
+  return U_SUCCESS(code) && is_utf8(utf8) ? std::optional(utf8) : std::nullopt;
+}
+
+/// Calls `f` with each line that is not blank, until it returns false.
+template <class F>
+void each_line(std::string_view text, const F& f) {
+  while (!text.empty()) {
+    const size_t end = std::min(text.find_first_of(kLineEnds), text.size());
+    const std::string_view line = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    if (!is_blank(line) && !f(line)) return;
+  }
+}
+
+}  // namespace
+
+bool is_blank(std::string_view text) {
+  const auto* const bytes = reinterpret_cast<const uint8_t*>(text.data());
+  const auto size = static_cast<int32_t>(text.size());
+  for (int32_t i = 0; i < size;) {
+    UChar32 c = 0;
+    U8_NEXT(bytes, i, size, c);
+    const bool is_seen = c < 0 || !(u_isUWhiteSpace(c) || u_iscntrl(c) ||
+                                    u_hasBinaryProperty(c, UCHAR_DEFAULT_IGNORABLE_CODE_POINT));
+    if (is_seen) return false;
+  }
+  return true;
+}
+
+CaptionText caption_text(std::string_view bytes, const std::string& encoding) {
+  CaptionText caption;
+  const std::string known = known_encoding(bytes);
+  std::optional<std::string> text;
+  if ((known.empty() || known == "UTF-8") && is_utf8(bytes)) {
+    text = bytes;
+  } else {
+    text = decoded(bytes, known.empty() ? encoding : known);
+    caption.is_assumed = known.empty() && text;
+  }
+  if (!text) {
+    caption.fault = "its caption is " + (known.empty() ? "neither UTF-8 nor " + encoding +
+                                                            ": caption_encoding names another"
+                                                      : "damaged " + known);
+  } else if (is_blank(*text)) {
+    caption = {.fault = "its caption is empty"};
+  } else {
+    caption.text = std::move(*text);
+    each_line(caption.text, [&](std::string_view) { return ++caption.lines > 0; });
+  }
+  return caption;
+}
+
+std::optional<std::string> unicode_text(std::string bytes) {
+  std::string_view rest = bytes;
+  const std::string known = known_encoding(rest);
+  return known.empty() ? bytes : decoded(rest, known);
+}
+
+std::string caption_line(std::string_view text, int64_t number) {
+  std::string_view found = text;
+  each_line(text, [&](std::string_view line) {
+    found = line;
+    return number-- > 0;
+  });
+  return std::string(found);
+}
+
+std::optional<std::string> encoding_fault(const std::string& name) {
+  UErrorCode code = U_ZERO_ERROR;
+  ucnv_close(ucnv_open(name.c_str(), &code));
+  if (U_SUCCESS(code) && !name.empty()) return std::nullopt;
+  return fmt::format("ICU has no encoding \"{}\"; common ones are windows-1252, windows-1251, "
+                     "iso-8859-2, koi8-r, shift_jis, euc-kr, gb18030 and big5",
+                     printable(name));
+}
+
+}  // namespace dalle2
