@@ -35,10 +35,10 @@ Runner add_shards_demo(CLI::App& app) {
 
 Runner add_shards_make(CLI::App& app) {
   auto o = options_of<ShardsMakeCommand>();
-  app.add_option(
-         "--from",
-         o->from_folder,
-         "Folder of pictures with captions (searched recursively), or of shards to mix anew")
+  app.add_option("--from",
+                 o->from_folder,
+                 "Folder of pictures with captions (same-named .txt, .caption or .json, or "
+                 "metadata.jsonl or .csv; searched recursively), or of shards to mix anew")
       ->required()
       ->type_name("DIR")
       ->check(non_empty("a path"));
@@ -61,6 +61,11 @@ Runner add_shards_make(CLI::App& app) {
   app.add_flag("--white-ground", o->white_ground, "Put transparent pictures on a white background");
   app.add_flag("--need-captions", o->need_captions, "Leave out pictures without a caption");
   app.add_flag("--first-line", o->first_line_only, "Take only the first line of a caption file");
+  app.add_option("--caption-encoding",
+                 o->caption_encoding,
+                 "Encoding of captions that are not UTF-8 and have no byte order mark")
+      ->type_name("NAME")
+      ->capture_default_str();
   add_overwrite(app, o->overwrite, "Replace the set that DIR holds, if it is a different one");
   return [o] {
     install_stop_signals();  // it ends after a whole shard

@@ -127,14 +127,15 @@ struct InitCommand {
 
 struct ShardsMakeCommand {
   std::string from_folder, out_folder;
-  int64_t per_shard = 0;         ///< 0: a tenth of all, 1000 at most
-  bool in_order = false;         ///< of the paths; else mixed
-  bool together = false;         ///< a lowest folder in one shard
-  int64_t seed = 0;              ///< of the order
-  bool white_ground = false;     ///< behind transparent pictures
-  bool need_captions = false;    ///< leave pictures without a caption out
-  bool first_line_only = false;  ///< of a caption
-  bool overwrite = false;        ///< replace and remove shards of another set
+  int64_t per_shard = 0;                          ///< 0: a tenth of all, 1000 at most
+  bool in_order = false;                          ///< of the paths; else mixed
+  bool together = false;                          ///< a lowest folder in one shard
+  int64_t seed = 0;                               ///< of the order
+  bool white_ground = false;                      ///< behind transparent pictures
+  bool need_captions = false;                     ///< leave pictures without a caption out
+  bool first_line_only = false;                   ///< of a caption
+  std::string caption_encoding = "windows-1252";  ///< of captions that are not UTF-8
+  bool overwrite = false;                         ///< replace and remove shards of another set
 };
 
 struct ShardsCheckCommand {

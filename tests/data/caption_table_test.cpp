@@ -69,7 +69,40 @@ TEST_CASE("captions are the texts of JSON lines") {
   CHECK_THAT(refused("[1]"), Contains("got something else"));
   CHECK_THAT(refused("{\"caption\": 3}"), Contains("expected a text as \"caption\", got number"));
   refused("{");
-  refused("");
+  CHECK_THAT(refused("\n{}"), Contains("expected an object, got an empty line"));
+  write(dir / "blank.JSONL", "{\"caption\": \"a\"}\r\n\r\n \n\n");
+  CHECK(captions_of(dir / "blank.JSONL") == Texts{"a"});
+}
+
+TEST_CASE("captions of tables become text as in shards, and what is assumed is told once") {
+  const TempDir dir;
+  std::string wide = "\xff\xfe";
+  for (const char c : std::string("a cat\r\n\na dog\n")) wide += {c, '\0'};
+  write(dir / "wide.TXT", wide);
+  CHECK(captions_of(dir / "wide.TXT") == Texts{"a cat", "", "a dog"});
+  write(dir / "mark.jsonl", "\xef\xbb\xbf{\"caption\": \" \\u00a0\\u200b\"}\n");
+  CHECK(captions_of(dir / "mark.jsonl") == Texts{""});
+  write(dir / "old.txt", "caf\xe9\nplain\n\xea\xee\xf2\n");
+  const CapturedLog log;
+  const CaptionTable old(
+      dir / "old.txt", "/data/meta_url", "caption", {.caption_encoding = "windows-1251"});
+  CHECK(old.caption(2) == "\u043a\u043e\u0442");
+  CHECK(log.count("/data/meta_url: used all the same (caption of an assumed encoding): row 0: its "
+                  "caption is not UTF-8, and is read as windows-1251") == 1);
+  CHECK(log.lines().size() == 2);
+  CHECK_THROWS_WITH(
+      CaptionTable(dir / "old.txt", "/data/meta_url", "caption", {.caption_encoding = "latin7000"}),
+      Contains("/data/caption_encoding: ICU has no encoding \"latin7000\""));
+  write(dir / "s/0.tar", "");
+  {
+    TarWriter tar(dir / "s/0.tar");
+    tar.add("0.txt", "caf\xe9");
+    tar.add("1.txt", "one\ntwo");
+    tar.add("2.png", "x");
+    tar.commit();
+  }
+  CHECK(captions_of(dir / "s") == Texts{"caf\u00e9", "one\ntwo", ""});
+  CHECK(log.count("row 1: its caption has 2 lines, and all are used") == 1);
 }
 
 TEST_CASE("captions and pictures are the samples of shards, by row") {

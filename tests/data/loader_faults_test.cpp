@@ -3,9 +3,11 @@
 #include <torch/torch.h>
 
 #include <catch2/catch.hpp>
+#include <set>
 #include <string>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "data/loader/loader.h"
 #include "data/loader_support.h"
 #include "io/files/atomic_file.h"
@@ -105,29 +107,67 @@ TEST_CASE("a missing caption is empty without a word, or drops the sample if cap
   CHECK(loader.dropped() == DropCounts{{"no caption", 2}});
 }
 
-TEST_CASE("a caption that is no UTF-8 counts as missing") {
+TEST_CASE("captions become text as the config says, and those without a text are none") {
   const TempDir folder;
-  const std::vector<std::string> captions = {
-      "plain",
-      "\xc3\xa4 \xe2\x82\xac \xf0\x9f\x98\x80",  // whole characters of 2, 3 and 4 bytes
-      "\xe4",
-      "\xc3",
-      "\xc0\xaf",
-      "\xe0\x80\xaf",
-      "\xed\xa0\x80",
-      "\xf4\x90\x80\x80",
-      "\xff",
-      "\x80"};
+  const std::vector<std::string> captions = {"plain",
+                                             "\xc3\xa4 \xe2\x82\xac \xf0\x9f\x98\x80",
+                                             "\xef\xbb\xbf"
+                                             "marked",
+                                             "\xea\xee\xf2",
+                                             std::string("\0u\0t\0f", 6),
+                                             "",
+                                             " \u3000\n",
+                                             "\x98",  // no character of windows-1251
+                                             "one\n\ntwo\nthree"};
   Members members = tiny_members(0, static_cast<int64_t>(captions.size()));
   for (size_t i = 0; i < captions.size(); ++i) members[2 * i + 1].second = captions[i];
   write_tar(folder / "shards/00000.tar", members);
+  ShardDataConfig config = config_with(1);
+  config.caption_encoding = "windows-1251";
   LoaderOptions options = options_over(folder.path(), 1, 16);
   options.need_captions = true;
+  const auto captions_of = [&](int64_t epoch) {
+    ShardLoader loader(config, options);
+    loader.start_epoch(epoch);
+    return loader.next()->captions;
+  };
   CapturedLog log;
-  ShardLoader loader(config_with(1), options);
-  CHECK(run(loader) == Keys{tiny_key(0, 0), tiny_key(0, 1)});
-  CHECK(loader.dropped() == DropCounts{{"no caption", 8}});
-  CHECK(log.count("its field txt is not UTF-8") == 3);  // the first ones
+  ShardLoader loader(config, options);
+  loader.start_epoch(0);
+  CHECK(loader.next()->captions ==
+        Keys{"plain", captions[1], "marked", "\u043a\u043e\u0442", "utf", "one\n\ntwo\nthree"});
+  CHECK(loader.dropped() ==
+        DropCounts{{drop::kNoCaption, 3}, {drop::kAssumedEncoding, 1}, {drop::kSeveralLines, 1}});
+  CHECK(log.count("train: left out (sample without caption): shard 00000.tar, sample " +
+                  tiny_key(0, 5) + ": its caption is empty (1 so far)") == 1);
+  CHECK(log.count(tiny_key(0, 7) + ": its caption is neither UTF-8 nor windows-1251") == 1);
+  CHECK(log.count("train: used all the same (caption of an assumed encoding): shard 00000.tar, "
+                  "sample " +
+                  tiny_key(0, 3) +
+                  ": its caption is not UTF-8, and is read as "
+                  "windows-1251 (caption_encoding) (1 so far)") == 1);
+  CHECK(log.count(tiny_key(0, 8) + ": its caption has 3 lines, and all are used") == 1);
+  config.caption_lines = CaptionLines::first;
+  CHECK(captions_of(0).back() == "one");
+  config.caption_lines = CaptionLines::drawn;
+  std::set<std::string> drawn;
+  for (int64_t epoch = 0; epoch < 20; ++epoch) {
+    const std::string line = captions_of(epoch).back();
+    config.num_workers = 3;  // the same line for any number of threads
+    CHECK(captions_of(epoch).back() == line);
+    config.num_workers = 1;
+    drawn.insert(line);
+  }
+  CHECK(drawn == std::set<std::string>{"one", "two", "three"});
+  config.caption_encoding = "windows1521";
+  CHECK_THROWS_WITH(ShardLoader(config, options),
+                    Contains("/data/caption_encoding: ICU has no encoding \"windows1521\""));
+  config.caption_encoding = "";
+  options.need_captions = false;  // all pictures are used then, without a word
+  config.caption_encoding = "windows-1252";
+  CapturedLog quiet;
+  CHECK(captions_of(0).size() == captions.size());
+  CHECK(quiet.lines().empty());
 }
 
 TEST_CASE(
@@ -359,6 +399,23 @@ TEST_CASE(
   again.start_epoch(0, behind);
   CHECK_FALSE(again.next());
   CHECK(again.dropped() == DropCounts{{"shard without samples", 1}});
+}
+
+TEST_CASE("data behind the end of a shard is told, and its samples are used") {
+  const TempDir folder;
+  write_tiny_shards(folder.path(), 2, 3);
+  const std::string one = read_file(folder / "shards/00000.tar");
+  write_file_atomically(folder / "shards/00000.tar", one + one + one);
+  for (const int64_t workers : {0, 3}) {
+    CapturedLog log;
+    ShardLoader loader(config_with(workers), options_over(folder.path(), 2, 2));
+    CHECK(run(loader).size() == 6);
+    CHECK(loader.dropped() == DropCounts{{drop::kUnreadData, 1}});
+    CHECK(log.count("train: used all the same (shard with data that is not read): 00000.tar: data "
+                    "behind the end of the tar (" +
+                    with_commas(2 * std::ssize(one)) +
+                    " bytes, another tar?): not read (1 so far)") == 1);
+  }
 }
 
 TEST_CASE("counts of what was left out have their plural, and what was used stands apart") {

@@ -84,11 +84,12 @@ TEST_CASE("links to files that are not there are pictures, or captions, that can
     std::filesystem::create_symlink("nowhere", folder / name);
   const PackReport report = pack_folder(folder / "in", folder / "out", kInOrder);
   CHECK(report.found == 3);
-  CHECK(report.packed == 1);
+  CHECK(report.packed == 2);
+  const CapturedLog log;
   CHECK_THAT(text_of(report),
-             Contains("left out: c.png (unreadable: a link that leads to no file)\n") &&
-                 Contains("left out: b.png (" + (folder / "in/b.txt") +
-                          ": cannot be opened: No such file or directory)\n"));
+             Contains("left out: c.png (unreadable: a link that leads to no file)\n"));
+  CHECK(log.count("captions: used all the same (picture whose caption has no text): b.png: its "
+                  "caption is a link that leads to no file (1 so far)") == 1);
 }
 
 TEST_CASE("a folder of pictures and captions becomes shards, and what is left out is reported") {
@@ -113,7 +114,7 @@ TEST_CASE("a folder of pictures and captions becomes shards, and what is left ou
   CHECK_THAT(
       text_of(report),
       Contains(
-          "2 .txt files were skipped, each without a picture of its name: g.Txt, lonely.txt\n"));
+          "2 caption files were skipped, each without a picture of its name: g.Txt, lonely.txt\n"));
   CHECK(report.other_files == std::map<std::string, int64_t>{{".svg", 1}});
 
   const auto first = samples_of(folder / "out/000000.tar");
@@ -294,14 +295,52 @@ TEST_CASE("shards of another set are neither replaced nor removed, unless that i
   }
 }
 
-TEST_CASE("captions that are not UTF-8 are left out") {
+TEST_CASE("a picture is packed whatever its caption is, and the caption as UTF-8") {
   const TempDir folder;
-  fill_folder(folder);
-  write_file_atomically(folder / "in/e.txt", "caf\xe9");
-  CHECK_THAT(
-      text_of(pack_folder(
-          folder / "in", folder / "out", {.samples_per_shard = 2, .order = FolderOrder::in_order})),
-      Contains("left out: e.jpg (its caption is not UTF-8)"));
+  const std::vector<std::pair<std::string, std::string>> captions = {
+      {"a", "caf\xe9"},
+      {"b", "\xff\xfe" + std::string("c\0a\0t\0", 6)},
+      {"c",
+       "\xef\xbb\xbf"
+       "a dog\r\n"},
+      {"d", "\x81\x8d"},
+      {"e", " \xc2\xa0\n"},
+      {"f", "\na frog\nune grenouille\n"}};
+  for (const auto& [name, caption] : captions) {
+    write_file_atomically(folder / "in" + "/" + name + ".png", encode_png(busy_picture(6, 5)));
+    write_file_atomically(folder / "in" + "/" + name + ".txt", caption);
+  }
+  const auto texts = [&](PackOptions options) {
+    options.samples_per_shard = 6;
+    options.overwrite = true;
+    const PackReport report = pack_folder(folder / "in", folder / "out", options);
+    std::vector<std::string> packed;
+    for (const GroupedSample& sample : samples_of(folder / "out/000000.tar"))
+      packed.push_back(sample.find({"txt"}) == nullptr ? "none" : *sample.find({"txt"}));
+    std::sort(packed.begin(), packed.end());
+    return std::make_pair(packed, text_of(report));
+  };
+  using Texts = std::vector<std::string>;
+  const CapturedLog log;
+  const auto [all, told] = texts({});
+  CHECK(all == Texts{"\na frog\nune grenouille", "a dog", "café", "cat", "none", "none"});
+  CHECK_THAT(told,
+             Contains("6 of 6 pictures in 1 shard") && Contains("2 have no caption\n") &&
+                 Contains("captions left out: nothing; used all the same: 1 caption of an assumed "
+                          "encoding, 1 caption of several lines, 2 pictures whose captions have no "
+                          "text\n"));
+  CHECK(log.count("a.png: its caption is not UTF-8, and is read as windows-1252") == 1);
+  CHECK(log.count("d.png: its caption is neither UTF-8 nor windows-1252") == 1);
+  CHECK(log.count("f.png: its caption has 2 lines, and all are used") == 1);
+  const auto first = texts({.captions = {.caption_lines = CaptionLines::first}});
+  CHECK(first.first == Texts{"a dog", "a frog", "café", "cat", "none", "none"});
+  CHECK_THAT(first.second, !Contains("several lines"));
+  CHECK(texts({.captions = {.caption_encoding = "koi8-r"}}).first[3] == "cafИ");
+  CHECK_THAT(texts({.need_captions = true}).second,
+             Contains("left out: e.png (its caption is empty)"));
+  CHECK_THROWS_WITH(
+      texts({.captions = {.caption_encoding = "windows-1521"}}),
+      Contains("--caption-encoding: ICU has no encoding \"windows-1521\"; common ones are"));
 }
 
 TEST_CASE("a signal ends the packing after a whole shard, and the same call continues") {
@@ -327,7 +366,8 @@ TEST_CASE("options choose captions and digits, and the default size gives every 
   const TempDir folder;
   fill_folder(folder);
   PackOptions options = kInOrder;
-  options.need_captions = options.first_line_only = true;
+  options.need_captions = true;
+  options.captions.caption_lines = CaptionLines::first;
   options.shard_width = 5;
   options.index_width = 2;
   const PackReport report = pack_folder(folder / "in", folder / "out", options);

@@ -199,5 +199,83 @@ TEST_CASE("a folder without pictures is an error that names it") {
   CHECK_THROWS_AS(PictureShards(folder / "absent"), DataError);
 }
 
+TEST_CASE("captions of a folder come from files of the same name, then from its tables") {
+  const TempDir folder;
+  for (const char* name : {"a.png", "b.png", "c.png", "d/a.png", "d/b.png", "d/e/f.png", "g/h.png"})
+    add_picture(folder, name);
+  const auto write = [&](const char* name, const std::string& text) {
+    write_file_atomically(folder / name, text);
+  };
+  write("a.caption", "of a file\n");
+  write("b.json", R"({"caption": "of JSON", "text": "not this"})");
+  write("c.JSON", R"({"width": 3})");
+  write("metadata.jsonl",
+        "\xef\xbb\xbf{\"file_name\": \"./c.png\", \"text\": \"of a line\"}\n\n"
+        "{\"file_name\": \"d/e/f.png\", \"text\": \"from the top\"}\n"
+        "{\"file_name\": \"a.png\", \"text\": \"not this\"}\n");
+  write("metadata.csv", "file_name,text\na.png,not this\n");
+  write("d/METADATA.CSV",
+        "id,text,file_name\r\n1,\"a \"\"red\"\" car, old\r\nand big\",a.png\r\n2,plain,b.png");
+  write("g/own.jsonl", R"({"file_name": "h.png", "caption": "of the only table"})");
+  const auto captions_of = [&] {
+    std::map<std::string, std::string> captions;
+    const PictureShards shards(folder.path());
+    for (int64_t shard = 0; shard < shards.size(); ++shard) {
+      TarMember member;
+      for (const auto source = shards.open(shard, 0); source->next(member);) {
+        const auto parts = split_member_name(member.name).value();
+        if (parts.second == "txt")
+          captions[parts.first.substr(0, parts.first.find("_png"))] = member.content;
+      }
+    }
+    return captions;
+  };
+  CHECK(captions_of() ==
+        std::map<std::string, std::string>{{"a", "of a file"},
+                                           {"b", "of JSON"},
+                                           {"c", "of a line"},
+                                           {"d/a", "a \"red\" car, old\r\nand big"},
+                                           {"d/b", "plain"},
+                                           {"d/e/f", "from the top"},
+                                           {"g/h", "of the only table"}});
+  write("g/other.jsonl", "{}\n");  // which of the two counts is not known
+  write("d/METADATA.CSV", "path,label\na.png,1\n");
+  const CapturedLog log;
+  CHECK(captions_of().size() == 4);
+  CHECK(log.count((folder / "d/METADATA.CSV") +
+                  ": line 1: expected the columns file_name and text, separated by commas") == 1);
+  CHECK(log.lines().size() == 1);
+}
+
+TEST_CASE("a picture without a caption is told with what lies beside it") {
+  const TempDir folder;
+  for (const char* name : {"a.png", "b.png", "c.png"}) add_picture(folder, name);
+  for (const char* name : {"a.tags", "b.tags", "notes"}) write_file_atomically(folder / name, "x");
+  write_file_atomically(folder / "c.txt", "\n");
+  ShardDataConfig config;
+  config.folder = folder.path();
+  config.num_workers = 0;
+  LoaderOptions options;
+  options.need_captions = true;
+  const auto list = std::make_shared<const ShardList>(config);
+  options.urls = ShardUrls(list, {0, 1, 2});
+  const CapturedLog log;
+  ShardLoader loader(config, options);
+  loader.start_epoch(0);
+  CHECK_THROWS_AS(loader.next(), DataError);
+  CHECK(log.count((folder / "a.png") +
+                  ": no a.txt beside it; beside it 2 .tags; beside it 1 without "
+                  "extension") == 1);
+  CHECK(log.count((folder / "c.png") + ": its caption is empty") == 1);
+  std::filesystem::remove(folder / "a.png");
+}
+
+TEST_CASE("a folder of Parquet files without pictures is told where help is") {
+  const TempDir folder;
+  write_file_atomically(folder / "data/train-0.parquet", "PAR1");
+  CHECK_THROWS_WITH(PictureShards(folder.path()),
+                    Contains("below it, but Parquet files: docs/data.md says how"));
+}
+
 }  // namespace
 }  // namespace dalle2::test

@@ -128,22 +128,37 @@ TEST_CASE("embeddings inside the shards are checked, too") {
   CHECK(report.image_row_shape == std::vector<int64_t>{2});
 }
 
-TEST_CASE("captions that are no UTF-8 and shards without samples are told") {
+TEST_CASE("captions without text, dotted keys and shards without samples are told") {
   const TempDir folder;
-  Members members = tiny_members(0, 2);
+  Members members = tiny_members(0, 6);
   members[1].second = "caf\xe9";
+  members[3].second = " \n";
+  members[5].second = "\x81";
+  members[7].second = "one\ntwo";
+  members[9].second = "\xef\xbb\xbf";
   members.emplace_back("a\x1b[2J.txt", "no picture");
+  for (const char* name : {"photo.v0.png", "photo.v1.png"})
+    members.emplace_back(name, members[0].second);
   write_tar(folder / "00000.tar", members);
+  write_file_atomically(folder / "00000.tar", read_file(folder / "00000.tar") + "behind");
   write_tar(folder / "00001.tar", {});
   const CheckReport report =
       check_shards({.urls = {folder / "00000.tar", folder / "00001.tar", folder / "00002.tar"}});
-  CHECK(report.shards[0].broken_captions == 1);
-  CHECK(report.usable() == 1);
+  CHECK(report.shards[0].no_caption == 4);
+  CHECK(report.usable() == 6);
+  const CapturedLog log;
   std::string text;
   for (const std::string& line : describe_check(report)) text += line + "\n";
-  CHECK_THAT(text,
-             Contains("3 samples, 1 usable: 1 without picture, 1 caption not UTF-8") &&
-                 Contains("its field txt is not UTF-8") && Contains("a\\x1b[2J: no field jpg"));
+  CHECK_THAT(
+      text,
+      Contains("8 samples, 6 usable: 2 without picture, data behind the end of the tar (6 "
+               "bytes, another tar?): not read\n") &&
+          Contains("a\\x1b[2J: no field jpg") &&
+          Contains("photo: no field jpg, jpeg, png or webp; it has the fields v0.png, v1.png") &&
+          Contains("\n4 samples have no caption, which only a CLIP needs\n") &&
+          Contains("used all the same: 1 caption of an assumed encoding, 1 caption of several "
+                   "lines, 3 pictures whose captions have no text\n"));
+  CHECK(log.count(tiny_key(0, 1) + ": its caption is empty") == 1);
   CHECK_THAT(text,
              Contains("00001.tar: no sample: the tar holds none\n") &&
                  Contains("00002.tar: no sample: ") && !Contains("all usable"));

@@ -4,15 +4,18 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <fstream>
 #include <set>
 #include <system_error>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "base/untrusted_json.h"
 #include "base/untrusted_text.h"
 #include "data/embeddings/table_files.h"
+#include "data/shards/captions.h"
+#include "io/files/atomic_file.h"
+#include "io/files/folder_names.h"
 #include "io/formats/parquet.h"
 #include "io/formats/tar.h"
 #include "io/formats/webdataset.h"
@@ -52,7 +55,7 @@ std::vector<std::string> caption_files(const std::string& path, const std::strin
   }
   const auto files = table_files(path, key, {kLines, kJsonLines, kShard});
   std::set<std::string> sorts;
-  for (const std::string& file : files) sorts.insert(fs::path(file).extension().string());
+  for (const std::string& file : files) sorts.insert(lower_extension(file));
   if (sorts.empty()) {
     auto parquet =
         table_files(path, key, {kParquet});  // beside shards they are img2dataset's notes
@@ -105,11 +108,13 @@ bool is_picture_field(const std::string& field) {
 
 CaptionTable::CaptionTable(const std::string& path,
                            const std::string& key,
-                           const std::string& caption_key)
-    : key_(key), caption_key_(caption_key) {
+                           const std::string& caption_key,
+                           const CaptionReadConfig& read)
+    : key_(key), caption_key_(caption_key), read_(read) {
+  check_caption_encoding(read.caption_encoding, "/data/caption_encoding");
   for (const std::string& file : caption_files(path, key)) {
     const int64_t rows_before = rows();
-    const std::string extension = fs::path(file).extension().string();
+    const std::string extension = lower_extension(file);
     if (extension == kShard) {
       add_tar(file);
     } else if (extension == kLines || extension == kJsonLines) {
@@ -125,32 +130,43 @@ CaptionTable::CaptionTable(const std::string& path,
     files_.push_back({file, rows() - rows_before});
   }
   if (rows_.empty()) throw DataError("{}: expected captions in '{}', found none", key, path);
+  DropCounts counts, ignored;
+  notes_.report(key, counts, ignored);
 }
 
-namespace {
-
-/// A caption that is not UTF-8 counts as none, as in the shards of other runs.
-std::string utf8_or_none(std::string caption) {
-  return is_utf8(caption) ? std::move(caption) : "";
+/// A row without a caption is told of when it is left out.
+void CaptionTable::add_row(Row row, const std::string& bytes) {
+  CaptionText caption = caption_text(bytes, read_.caption_encoding);
+  if (!caption.text.empty()) note_caption(caption, read_, fmt::format("row {}", rows()), notes_);
+  row.caption = std::move(caption.text);
+  rows_.push_back(std::move(row));
 }
-
-}  // namespace
 
 void CaptionTable::add_lines(const std::string& path, bool is_json) {
-  std::ifstream in(path, std::ios::binary);
-  int64_t number = 0;
-  for (std::string line; std::getline(in, line);) {
+  const std::string where = fmt::format("{}: {}", key_, printable(path));
+  std::optional<std::string> text;
+  try {
+    text = unicode_text(read_file(path));
+  } catch (const DataError& error) {
+    throw DataError("{}: {}", key_, error.what());
+  }
+  if (!text) throw DataError("{}: expected text, got damaged UTF-8, UTF-16 or UTF-32", where);
+  int64_t number = 0, of_blank = 0;
+  for (size_t at = 0; at < text->size();) {
+    const size_t end = std::min(text->find('\n', at), text->size());
+    std::string line = text->substr(at, end - at);
+    at = end + 1;
     ++number;
     if (line.ends_with('\r')) line.pop_back();
-    rows_.push_back(
-        {.caption = is_json ? caption_of_json(
-                                  line,
-                                  caption_key_,
-                                  fmt::format("{}: {}: line {}", key_, printable(path), number))
-                            : utf8_or_none(std::move(line))});
-  }
-  if (!in.is_open() || in.bad()) {
-    throw DataError("{}: {}: cannot be read: {}", key_, printable(path), errno_text(errno));
+    if (is_json && is_blank(line)) {
+      if (of_blank == 0) of_blank = number;
+      continue;
+    }
+    if (of_blank > 0)  // those at the end are none
+      throw DataError("{}: line {}: expected an object, got an empty line", where, of_blank);
+    if (is_json)
+      line = caption_of_json(line, caption_key_, fmt::format("{}: line {}", where, number));
+    add_row({}, line);
   }
 }
 
@@ -170,7 +186,7 @@ void CaptionTable::add_parquet(const std::string& path) {
         printable(path),
         printable(fault));
   }
-  for (std::string& text : texts) rows_.push_back({.caption = utf8_or_none(std::move(text))});
+  for (const std::string& text : texts) add_row({}, text);
 }
 
 void CaptionTable::add_tar(const std::string& path) {
@@ -182,20 +198,27 @@ void CaptionTable::add_tar(const std::string& path) {
                     printable(path),
                     list.fault);
   }
+  if (!list.unread.empty()) log_warning("data", "{}: {}: {}", key_, printable(path), list.unread);
   std::optional<std::string> open_key;
+  Row row;
+  std::string caption;
+  const auto close = [&] {
+    if (open_key) add_row(std::exchange(row, Row{}), std::exchange(caption, ""));
+  };
   for (const TarPlace& place : list.places) {
     const auto parts = split_member_name(place.name);
     if (!parts || is_meta_member(place.name)) continue;
-    if (open_key != parts->first) rows_.push_back({.file = files_.size()});
+    if (open_key != parts->first) close();
     open_key = parts->first;
-    Row& row = rows_.back();
+    row.file = files_.size();
     const std::string field = lower_case(parts->second);
     if (field == "txt") {
-      row.caption = utf8_or_none(read_tar_member(path, place.offset).content);
+      caption = read_tar_member(path, place.offset).content;
     } else if (is_picture_field(field) && !row.picture_offset) {
       row.picture_offset = place.offset;
     }
   }
+  close();
 }
 
 std::optional<std::string> CaptionTable::picture(int64_t row) const {

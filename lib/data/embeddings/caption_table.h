@@ -7,7 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "config/shared/shard_data_config.h"
 #include "data/embeddings/table_files.h"
+#include "data/loader/drop_log.h"
 
 namespace dalle2 {
 
@@ -17,13 +19,14 @@ namespace dalle2 {
 class CaptionTable {
  public:
   /// @param key where the path is named, for messages
-  /// @param caption_key of the objects, or name of the column
+  /// @param caption_key of the objects, or name of the column @param read tells how, and what is told of
   /// @throws DataError for a path without such files, or with several sorts of them; for a line that
   /// is no such object, a tar that is packed or damaged, a Parquet file that is damaged, lacks the
   /// column, or cannot be read by this build
   CaptionTable(const std::string& path,
                const std::string& key,
-               const std::string& caption_key = "caption");
+               const std::string& caption_key = "caption",
+               const CaptionReadConfig& read = {});
 
   int64_t rows() const { return static_cast<int64_t>(rows_.size()); }
   /// In the order of the rows.
@@ -47,7 +50,11 @@ class CaptionTable {
   void add_parquet(const std::string& path);
   void add_tar(const std::string& path);
 
+  void add_row(Row row, const std::string& bytes);
+
   std::string key_, caption_key_;
+  CaptionReadConfig read_;
+  DropLog notes_;
   bool has_pictures_ = false;
   std::vector<TableFile> files_;
   std::vector<Row> rows_;

@@ -17,6 +17,7 @@
 #include "data/embeddings/row_order.h"
 #include "data/names_hash.h"
 #include "data/pictures/planes.h"
+#include "data/shards/captions.h"
 
 namespace dalle2 {
 
@@ -97,7 +98,8 @@ PriorDataset::PriorDataset(const PriorDataConfig& config,
   images_ = table(config.image_url, "/data/image_url", {prior.image_embed_dim});
   if (clip_side) {
     captions_ = std::make_unique<CaptionTable>(
-        config.meta_url.value(), "/data/meta_url", config.caption_key);
+        config.meta_url.value(), "/data/meta_url", config.caption_key, config);
+    caption_lines_ = config.caption_lines;
   } else {
     texts_ = table(config.text_url, "/data/text_url", {prior.image_embed_dim});
     encodings_ =
@@ -219,17 +221,21 @@ std::optional<PriorBatch> PriorDataset::batch(const std::string& split,
   read(images_, batch.image_embeds);
   read(texts_, batch.text_embeds);
   read(encodings_, batch.text_encodings);
-  if (captions_) read_captions(rows, batch, faults);
+  if (captions_) read_captions(rows, epoch, batch, faults);
   if (!images_) read_pictures(rows, batch, faults);
   faults.leave_out(batch);
   return batch;
 }
 
 void PriorDataset::read_captions(const std::vector<int64_t>& rows,
+                                 int64_t epoch,
                                  PriorBatch& batch,
                                  RowFaults& faults) const {
   for (int64_t i = 0; i < batch.rows; ++i) {
-    batch.captions.push_back(captions_->caption(rows[static_cast<size_t>(i)]));
+    const int64_t row = rows[static_cast<size_t>(i)];
+    SampleRandom random(seed_, epoch, "caption line", "", row);
+    batch.captions.push_back(
+        chosen_lines(captions_->caption(row), caption_lines_, [&] { return random(); }));
     if (batch.captions.back().empty()) faults.add(i, drop::kNoCaption);
   }
 }

@@ -72,15 +72,19 @@ class PriorDataset {
                                int64_t count) const;
   int64_t all_rows() const { return images_ ? images_->rows() : captions_->rows(); }
   void check_lengths(const PriorDataConfig& config) const;
-  void read_captions(const std::vector<int64_t>& rows, PriorBatch& batch, RowFaults& faults) const;
+  void read_captions(const std::vector<int64_t>& rows,
+                     int64_t epoch,
+                     PriorBatch& batch,
+                     RowFaults& faults) const;
   void read_pictures(const std::vector<int64_t>& rows, PriorBatch& batch, RowFaults& faults) const;
 
   std::unique_ptr<EmbeddingTable> images_;             // null: pictures in their place
   std::unique_ptr<EmbeddingTable> texts_, encodings_;  // null without
   std::unique_ptr<CaptionTable> captions_;             // null without a CLIP
-  std::unique_ptr<Preprocess> preprocess_;             // of the pictures
-  std::unique_ptr<SmallPictures> small_pictures_;      // beside preprocess_
-  int64_t side_ = 0;                                   // of the pictures, pixels
+  CaptionLines caption_lines_ = CaptionLines::all;
+  std::unique_ptr<Preprocess> preprocess_;         // of the pictures
+  std::unique_ptr<SmallPictures> small_pictures_;  // beside preprocess_
+  int64_t side_ = 0;                               // of the pictures, pixels
   int64_t train_end_ = 0, val_end_ = 0, end_ = 0;
   int64_t seed_, block_rows_ = 0;
 };

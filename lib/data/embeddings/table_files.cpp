@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/public_url.h"
 #include "base/text.h"
+#include "io/files/folder_names.h"
 #include "io/files/walk_folder.h"
 
 namespace dalle2 {
@@ -30,7 +31,7 @@ std::vector<std::string> table_files(const std::string& folder,
   }
   std::vector<std::string> files;
   const WalkEnd end = walk_data(folder, Below::kAll, [&](const fs::directory_entry& entry) {
-    const std::string extension = entry.path().extension().string();
+    const std::string extension = lower_extension(entry.path());
     if (std::find(extensions.begin(), extensions.end(), extension) != extensions.end())
       files.push_back(entry.path().string());
   });

@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "base/untrusted_text.h"
+#include "data/shards/captions.h"
 #include "data/shards/picture_shards.h"
 
 namespace dalle2 {
@@ -19,6 +19,7 @@ std::string Candidate::where() const {
 
 ShardDataset::ShardDataset(const ShardDataConfig& config, const LoaderOptions& options)
     : options_(options),
+      captions_(config),
       index_width_(config.index_width),
       image_(SampleEmbeddings::Kind::kImage, options.need_image_embeds, options.image_embed_dim),
       text_(SampleEmbeddings::Kind::kText, options.need_text_encodings, options.text_embed_dim),
@@ -29,6 +30,7 @@ ShardDataset::ShardDataset(const ShardDataConfig& config, const LoaderOptions& o
               const std::string refusal = image_.open_shard(url, source, drops);
               return refusal.empty() ? text_.open_shard(url, source, drops) : refusal;
             }) {
+  check_caption_encoding(config.caption_encoding, "/data/caption_encoding");
   image_.open(config, options_);
   text_.open(config, options_);
 }
@@ -51,18 +53,26 @@ void ShardDataset::start_epoch(int64_t epoch, LanePosition position) {
   walk_.start_epoch(epoch, position.window_start, position.bad_shards);
 }
 
-bool ShardDataset::take_caption(GroupedSample& sample, Candidate& candidate, DropLog& drops) {
-  candidate.caption.clear();
-  std::string* text = find_field(sample, "txt");
-  if (text != nullptr && is_utf8(*text)) {
-    candidate.caption = std::move(*text);
-    return true;
-  }
-  if (options_.need_captions) {
-    const char* fault = text == nullptr ? "no field txt" : "its field txt is not UTF-8";
-    drops.add(drop::kNoCaption, fmt::format("{}: {}", candidate.where(), fault));
+bool ShardDataset::take_caption(const GroupedSample& sample, Candidate& candidate, DropLog& drops) {
+  CaptionText caption = caption_of(sample, captions_.caption_encoding);
+  SampleRandom random(options_.seed,
+                      epoch_,
+                      "caption line of " + candidate.shard,
+                      candidate.key,
+                      candidate.ordinal);
+  candidate.caption = chosen_lines(
+      std::exchange(caption.text, ""), captions_.caption_lines, [&] { return random(); });
+  if (!options_.need_captions) return true;
+  const std::string where = candidate.where();
+  if (candidate.caption.empty()) {
+    const bool is_beside = !candidate.file.empty() && sample.find({"txt"}) == nullptr;
+    drops.add(
+        drop::kNoCaption,
+        fmt::format(
+            "{}: {}", where, is_beside ? missing_caption(walk_.url(), sample.key) : caption.fault));
     return false;
   }
+  note_caption(caption, captions_, where, drops);
   return true;
 }
 
@@ -76,8 +86,10 @@ bool ShardDataset::take(GroupedSample& sample, Candidate& candidate, DropLog& dr
     if (picture == nullptr) picture = find_field(sample, name);
   }
   if (picture == nullptr) {
-    drops.add(drop::kNoPicture,
-              fmt::format("{}: no field jpg, jpeg, png or webp", candidate.where()));
+    drops.add(
+        drop::kNoPicture,
+        fmt::format(
+            "{}: {}", candidate.where(), no_field_text(sample, {"jpg", "jpeg", "png", "webp"})));
     return false;
   }
   if (!take_caption(sample, candidate, drops)) return false;

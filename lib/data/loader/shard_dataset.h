@@ -73,9 +73,10 @@ class ShardDataset {
   int64_t draw_of(const ShardPlace& place) const;
   LanePosition position() const;
   bool take(GroupedSample& sample, Candidate& candidate, DropLog& drops);
-  bool take_caption(GroupedSample& sample, Candidate& candidate, DropLog& drops);
+  bool take_caption(const GroupedSample& sample, Candidate& candidate, DropLog& drops);
 
   const LoaderOptions options_;
+  const CaptionReadConfig captions_;
   const int64_t index_width_;
   SampleEmbeddings image_, text_, latent_;
   ShardWalk walk_;

@@ -16,6 +16,8 @@
 #include "base/stop_signal.h"
 #include "base/text.h"
 #include "base/untrusted_text.h"
+#include "data/pictures/lost_links.h"
+#include "data/shards/captions.h"
 #include "data/shards/deal.h"
 #include "data/shards/picture_shards.h"
 #include "io/files/atomic_file.h"
@@ -38,14 +40,14 @@ struct Planned : FolderPicture {
 /// What a sample is stored as.
 struct Sample {
   std::string field, picture, source_json;
-  std::optional<std::string> caption;
+  CaptionText caption;
   bool whitened = false, transparent = false;
 };
 
 std::map<std::string, std::string> fields_of(const Sample& sample) {
   std::map<std::string, std::string> fields = {{sample.field, sample.picture},
                                                {"json", sample.source_json}};
-  if (sample.caption) fields.emplace("txt", *sample.caption);
+  if (!sample.caption.text.empty()) fields.emplace("txt", sample.caption.text);
   return fields;
 }
 
@@ -64,6 +66,7 @@ class Packer {
  public:
   Packer(const std::string& from, const std::string& out, const PackOptions& options)
       : from_(from), out_(out), options_(options) {
+    check_caption_encoding(options.captions.caption_encoding, "--caption-encoding");
     find_pictures();
     if (options.need_captions) leave_out_without_captions();
     plan_shards();
@@ -121,10 +124,7 @@ class Packer {
   Found look_at(const Shard& shard, PackReport& report) const;
   bool write_shard(const Shard& shard, PackReport& report) const;
   int64_t places() const { return static_cast<int64_t>(pictures_.size()); }
-  std::optional<std::string> caption_of(const Planned& planned) const {
-    const auto file = caption_file(planned.path);
-    return file ? read_caption(*file, options_.first_line_only) : std::nullopt;
-  }
+  CaptionText caption_of(const Planned& planned) const;
   std::optional<Sample> make_sample(const Planned& planned, std::string& reason) const;
   std::optional<Sample> next_sample(const Shard& shard, size_t index, PackReport& report) const;
   void add(PackReport of_shard);
@@ -133,6 +133,7 @@ class Packer {
   std::string out_;
   PackOptions options_;
   std::vector<Planned> pictures_;
+  FolderCaptions captions_;
   std::vector<Shard> shards_;
   PackReport report_;
   std::function<void(const PackProgress&)> progress_;
@@ -149,7 +150,7 @@ void Packer::find_pictures() {
       from_,
       [&](const std::string& source) {
         const std::string extension = lower_extension(source);
-        if (extension == ".txt") {
+        if (extension == ".txt" || is_caption_name(source)) {
           captions.push_back(source);
           return;
         }
@@ -165,7 +166,10 @@ void Packer::find_pictures() {
     named.insert(without_extension(picture.source));
   }
   std::erase_if(captions, [&](const std::string& source) {
-    return is_caption_name(source) && named.contains(without_extension(source));
+    if (is_caption_name(source) && named.contains(without_extension(source))) return true;
+    const std::string extension = lower_extension(source);
+    if (extension == ".json") ++report_.other_files[extension];  // notes rather than a caption
+    return extension != ".txt" && extension != ".caption";
   });
   std::sort(captions.begin(), captions.end());
   report_.lonely_captions = std::move(captions);
@@ -175,21 +179,37 @@ void Packer::find_pictures() {
 /// They have no place in a shard: its size is that of the samples it can hold.
 void Packer::leave_out_without_captions() {
   std::erase_if(pictures_, [&](const Planned& picture) {
-    try {
-      if (caption_of(picture)) return false;
-    } catch (const DataError&) {
-      return false;  // one that cannot be read is reported with its picture
-    }
-    report_.skipped.push_back({picture.source, "no caption"});
+    const CaptionText caption = caption_of(picture);
+    if (!caption.text.empty()) return false;
+    report_.skipped.push_back(
+        {picture.source, caption.fault.empty() ? "no caption" : caption.fault});
     return true;
   });
   if (pictures_.empty()) {
     throw DataError(
-        "{}: none of {} has a caption, a .txt file of the same name with a text in it.\n"
+        "{}: none of {} has a caption, such as a .txt file of the same name with a text in it.\n"
         "  Write them, or pack the pictures without (leave --need-captions out).",
         from_.string(),
         counted(report_.found, "picture"));
   }
+}
+
+/// Without a file of it, there is no fault either.
+CaptionText Packer::caption_of(const Planned& planned) const {
+  CaptionText caption;
+  try {
+    const auto bytes = captions_.of(planned.path, planned.source);
+    if (bytes) {
+      caption = caption_text(*bytes, options_.captions.caption_encoding);
+    } else if (const auto file = caption_file(planned.path); file && is_lost_link(*file)) {
+      caption.fault = "its caption is a link that leads to no file";
+    }
+  } catch (const DataError& error) {
+    caption.fault = error.what();
+  }
+  caption.text =
+      chosen_lines(std::move(caption.text), options_.captions.caption_lines, [] { return 0U; });
+  return caption;
 }
 
 /// @param reason set if there is no sample
@@ -205,10 +225,6 @@ std::optional<Sample> Packer::make_sample(const Planned& planned, std::string& r
     }
     sample.field = *field;
     sample.caption = caption_of(planned);
-    if (sample.caption && !is_utf8(*sample.caption)) {
-      reason = "its caption is not UTF-8";
-      return std::nullopt;
-    }
     decode_image(sample.picture, planned.source);
     if (const auto white = decode_onto_white(sample.picture, planned.source)) {
       sample.whitened = options_.white_ground;
@@ -329,6 +345,7 @@ void Packer::add(PackReport of_shard) {
   };
   report_.packed += of_shard.packed;
   report_.without_caption += of_shard.without_caption;
+  report_.captions.merge(std::move(of_shard.captions));
   report_.whitened += of_shard.whitened;
   report_.transparent += of_shard.transparent;
   report_.shards_written += of_shard.shards_written;
@@ -350,7 +367,8 @@ std::optional<Sample> Packer::next_sample(const Shard& shard,
     return std::nullopt;
   }
   ++report.packed;
-  if (!sample->caption) ++report.without_caption;
+  if (sample->caption.text.empty()) ++report.without_caption;
+  note_caption(sample->caption, options_.captions, pictures_[index].source, report.captions);
   if (sample->whitened) ++report.whitened;
   if (sample->transparent) ++report.transparent;
   return sample;
@@ -395,7 +413,7 @@ bool Packer::write_shard(const Shard& shard, PackReport& report) const {
     const std::string& key = pictures_[i].key;
     if (!tar) tar.emplace(shard.path);
     tar->add(key + "." + sample->field, sample->picture);
-    if (sample->caption) tar->add(key + ".txt", *sample->caption);
+    if (!sample->caption.text.empty()) tar->add(key + ".txt", sample->caption.text);
     tar->add(key + ".json", sample->source_json);
   }
   check_held_();

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "config/shared/shard_data_config.h"
+#include "data/loader/drop_log.h"
 
 namespace dalle2 {
 
@@ -16,13 +17,13 @@ struct PackOptions {
   /// Pictures a shard; 0: a tenth of all, 1000 at most, so that every split finds shards.
   int64_t samples_per_shard = 0;
   FolderOrder order = FolderOrder::mixed;
-  int64_t seed = 0;              ///< of the order
-  int64_t shard_width = 6;       ///< digits of the shard number, in file names and keys
-  int64_t index_width = 4;       ///< digits of the place in the shard, at the end of a key
-  bool white_ground = false;     ///< transparent pictures are laid on white and stored as PNG
-  bool need_captions = false;    ///< pictures without a caption are left out, and have no place
-  bool first_line_only = false;  ///< of a caption (files that continue with translations)
-  bool overwrite = false;        ///< replace and remove shards of another set
+  int64_t seed = 0;            ///< of the order
+  int64_t shard_width = 6;     ///< digits of the shard number, in file names and keys
+  int64_t index_width = 4;     ///< digits of the place in the shard, at the end of a key
+  bool white_ground = false;   ///< transparent pictures are laid on white and stored as PNG
+  bool need_captions = false;  ///< pictures without a caption are left out, and have no place
+  CaptionReadConfig captions = {};
+  bool overwrite = false;  ///< replace and remove shards of another set
   /// Locks OUT, before it is looked at. What it gives is kept to the end, and called before each
   /// change: it throws where the lock was lost.
   std::function<std::function<void()>()> hold_out = nullptr;
@@ -42,7 +43,8 @@ struct PackReport {
   int64_t whitened = 0, transparent = 0;        ///< laid on white; packed with their transparency
   int64_t shards_written = 0, shards_kept = 0;  ///< kept: they were there, and right
   std::vector<Skipped> skipped;                 ///< pictures that are in no shard
-  std::vector<std::string> lonely_captions;     ///< .txt files without a picture of their name
+  DropLog captions;                             ///< what is told of captions
+  std::vector<std::string> lonely_captions;     ///< caption files without a picture of their name
   std::map<std::string, int64_t> other_files;   ///< by extension: neither pictures nor .txt by name
   std::vector<std::string> replaced, removed;   ///< names of shards that were there
   bool stopped = false;                         ///< by a signal, after a whole shard

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <map>
 #include <mutex>
@@ -20,6 +19,7 @@
 #include "data/names_hash.h"
 #include "data/pictures/lost_links.h"
 #include "data/pictures/run_drawings.h"
+#include "data/shards/captions.h"
 #include "data/shards/deal.h"
 #include "data/shards/shards.h"
 #include "io/files/atomic_file.h"
@@ -35,7 +35,6 @@ constexpr const char* kScheme = "folder:";
 constexpr int64_t kLeastShards = 30, kMostShards = 100;  // unless a shard would be too large
 constexpr int64_t kUsualInShard = 20, kMostInShard = 1000;
 constexpr int kShardWidth = 6, kIndexWidth = 4;
-constexpr std::array kCaptionExtensions = {".txt", ".TXT"};  // in the order in which they are tried
 
 /// Of a url of PictureShards.
 struct FolderPart {
@@ -73,8 +72,14 @@ auto read_or_warn(const Read& read) -> decltype(read()) {
 
 class FolderMembers : public MemberSource {
  public:
-  FolderMembers(std::vector<FolderPicture> pictures, int64_t shard, uint64_t first_picture)
-      : pictures_(std::move(pictures)), shard_(shard), next_(first_picture) {}
+  FolderMembers(std::vector<FolderPicture> pictures,
+                std::shared_ptr<const FolderCaptions> captions,
+                int64_t shard,
+                uint64_t first_picture)
+      : pictures_(std::move(pictures)),
+        captions_(std::move(captions)),
+        shard_(shard),
+        next_(first_picture) {}
 
   bool next(TarMember& member) override {
     if (caption_) {
@@ -88,21 +93,15 @@ class FolderMembers : public MemberSource {
     std::string content = read_or_warn([&] { return read_picture_file(picture.path); });
     // One of no kind that we read, or that cannot be read, is counted as a broken picture.
     const std::string field = picture_field(content).value_or("jpg");
-    caption_ = caption_beside(picture.path);
+    caption_ = read_or_warn([&] { return captions_->of(picture.path, picture.source); });
     member = {key_ + "." + field, std::move(content)};
     return true;
   }
   std::optional<uint64_t> member_offset() const override { return next_ - 1; }
 
  private:
-  /// A link that leads nowhere was told of when the folder was listed.
-  static std::optional<std::string> caption_beside(const fs::path& picture) {
-    const std::optional<fs::path> file = caption_file(picture);
-    if (!file || is_lost_link(*file)) return std::nullopt;
-    return read_or_warn([&] { return read_caption(*file, /*first_line_only=*/false); });
-  }
-
   std::vector<FolderPicture> pictures_;
+  std::shared_ptr<const FolderCaptions> captions_;
   int64_t shard_;
   uint64_t next_;
   std::string key_;
@@ -118,6 +117,7 @@ std::vector<FolderPicture> list_pictures(
   std::vector<FolderPicture> pictures;
   RunDrawings drawings(folder);
   size_t links = 0;
+  bool has_parquet = false;
   walk_whole_folder(folder, Below::kReadable, [&](const fs::directory_entry& entry) {
     std::error_code ignored;
     if (entry.is_directory(ignored) && ::access(entry.path().c_str(), R_OK | X_OK) != 0) {
@@ -129,6 +129,7 @@ std::vector<FolderPicture> list_pictures(
     const std::string source = entry.path().lexically_relative(folder).string();
     const std::string extension = lower_extension(entry.path());
     const bool is_picture = is_picture_name(entry.path());
+    has_parquet = has_parquet || extension == ".parquet";
     if ((is_picture || extension == ".txt") && is_lost_link(entry.path())) {
       links += is_picture ? 1 : 0;
       if (lost) lost(source);
@@ -146,7 +147,9 @@ std::vector<FolderPicture> list_pictures(
   if (pictures.empty()) {
     throw DataError("{}: found no jpg, jpeg, png or webp file in the folder or below it{}.",
                     folder.string(),
-                    links > 0 ? ", but " + counted_lost_links(links) : "");
+                    links > 0     ? ", but " + counted_lost_links(links)
+                    : has_parquet ? ", but Parquet files: docs/data.md says how to unpack them"
+                                  : "");
   }
   std::sort(pictures.begin(), pictures.end(), [](const auto& a, const auto& b) {
     return a.source < b.source;
@@ -164,29 +167,6 @@ std::string read_picture_file(const fs::path& path) {
   return read_file(path.string());
 }
 
-bool is_caption_name(const fs::path& path) {
-  return std::find(kCaptionExtensions.begin(), kCaptionExtensions.end(), path.extension()) !=
-         kCaptionExtensions.end();
-}
-
-std::optional<fs::path> caption_file(const fs::path& picture) {
-  std::error_code ignored;
-  std::optional<fs::path> lost;
-  for (const char* extension : kCaptionExtensions) {
-    const fs::path path = fs::path(picture).replace_extension(extension);
-    if (fs::is_regular_file(path, ignored)) return path;
-    if (!lost && fs::is_symlink(path, ignored)) lost = path;  // to nowhere, or to no file
-  }
-  return lost;
-}
-
-std::optional<std::string> read_caption(const fs::path& path, bool first_line_only) {
-  std::string caption = read_picture_file(path);
-  if (first_line_only) caption.resize(std::min(caption.find('\n'), caption.size()));
-  while (!caption.empty() && (caption.back() == '\n' || caption.back() == '\r')) caption.pop_back();
-  return caption.empty() ? std::nullopt : std::optional(caption);
-}
-
 std::optional<std::string> picture_field(const std::string& content) {
   if (content.starts_with("\xff\xd8")) return "jpg";
   if (content.starts_with("\x89PNG")) return "png";
@@ -197,7 +177,7 @@ std::optional<std::string> picture_field(const std::string& content) {
 }
 
 PictureShards::PictureShards(const std::string& folder, FolderOrder order)
-    : folder_(folder), order_(order) {
+    : folder_(folder), captions_(std::make_shared<const FolderCaptions>()), order_(order) {
   std::vector<std::string> lost;
   pictures_ = list_pictures(folder, {}, [&](const std::string& link) { lost.push_back(link); });
   warn_of_lost_links(folder, std::move(lost));
@@ -252,7 +232,7 @@ std::string PictureShards::names() const {
 std::unique_ptr<MemberSource> PictureShards::open(int64_t shard, uint64_t first_picture) const {
   std::vector<FolderPicture> chosen;
   for (const size_t i : shards_.at(static_cast<size_t>(shard))) chosen.push_back(pictures_[i]);
-  return std::make_unique<FolderMembers>(std::move(chosen), shard, first_picture);
+  return std::make_unique<FolderMembers>(std::move(chosen), captions_, shard, first_picture);
 }
 
 bool is_picture_shard(const std::string& url) {
@@ -269,6 +249,11 @@ std::string picture_of(const std::string& url, const std::string& key) {
   const int64_t index = std::stoll(key.substr(key.size() - kIndexWidth));
   const auto [order, folder] = part_of(url);
   return PictureShards::of(folder, order)->picture(shard_number(url), index).path.string();
+}
+
+std::string missing_caption(const std::string& url, const std::string& key) {
+  const auto [order, folder] = part_of(url);
+  return PictureShards::of(folder, order)->captions().missing_text(picture_of(url, key));
 }
 
 std::unique_ptr<MemberSource> open_picture_shard(const std::string& url, uint64_t first_picture) {

@@ -15,6 +15,8 @@
 
 namespace dalle2 {
 
+class FolderCaptions;
+
 /// A file that is a picture by its name.
 struct FolderPicture {
   std::filesystem::path path;
@@ -34,16 +36,6 @@ std::vector<FolderPicture> list_pictures(
 /// of a tar
 std::string read_picture_file(const std::filesystem::path& path);
 
-/// Whether a file is a caption by its name: .txt or .TXT.
-bool is_caption_name(const std::filesystem::path& path);
-
-/// The .txt or .TXT file of the same name, or a link of that name that leads to no file; none if there is neither.
-std::optional<std::filesystem::path> caption_file(const std::filesystem::path& picture);
-
-/// The text of such a file, without its last line ends; none without a text.
-/// @throws as read_picture_file()
-std::optional<std::string> read_caption(const std::filesystem::path& path, bool first_line_only);
-
 /// "jpg", "png" or "webp" by a picture's first bytes; none if they are of no kind we read.
 std::optional<std::string> picture_field(const std::string& content);
 
@@ -61,6 +53,7 @@ class PictureShards {
   int64_t pictures() const { return static_cast<int64_t>(pictures_.size()); }
   /// @param index in the shard
   const FolderPicture& picture(int64_t shard, int64_t index) const;
+  const FolderCaptions& captions() const { return *captions_; }
   /// A hash of the names of all pictures.
   std::string names() const;
   /// "folder:ORDER:PATH/000012.1f2e3d4c.tar": the shard's number and a hash of its pictures' names, so
@@ -73,6 +66,7 @@ class PictureShards {
 
  private:
   std::string folder_;
+  std::shared_ptr<const FolderCaptions> captions_;
   FolderOrder order_;
   std::vector<FolderPicture> pictures_;      // in the order of their paths
   std::vector<std::vector<size_t>> shards_;  // numbers of pictures
@@ -84,6 +78,8 @@ bool is_picture_shard(const std::string& url);
 std::string shown_shard(const std::string& url);
 /// For messages: the file of a sample of such a url; empty for another url.
 std::string picture_of(const std::string& url, const std::string& key);
+/// For messages: that such a sample has no caption, and what lies beside its picture.
+std::string missing_caption(const std::string& url, const std::string& key);
 /// Opens such a url. @throws DataError if the pictures are others by now
 std::unique_ptr<MemberSource> open_picture_shard(const std::string& url, uint64_t first_picture);
 

@@ -15,6 +15,7 @@
 #include "base/untrusted_text.h"
 #include "data/embeddings/embedding_check.h"
 #include "data/in_parallel.h"
+#include "data/shards/captions.h"
 #include "data/shards/picture_shards.h"
 #include "data/shards/shards.h"
 #include "data/shards/split_balance.h"
@@ -54,7 +55,8 @@ bool check_picture(const GroupedSample& sample, const std::string& name, Finding
   const std::string* picture = sample.find({"jpg", "jpeg", "png", "webp"});
   if (picture == nullptr) {
     ++check.no_picture;
-    check.add_example(fmt::format("{}: no field jpg, jpeg, png or webp", name));
+    check.add_example(
+        fmt::format("{}: {}", name, no_field_text(sample, {"jpg", "jpeg", "png", "webp"})));
     return false;
   }
   try {
@@ -72,19 +74,18 @@ bool check_picture(const GroupedSample& sample, const std::string& name, Finding
   }
 }
 
-/// @return false for a caption that the loader refuses; one that is absent is none to it
-bool check_caption(const GroupedSample& sample, const std::string& name, ShardCheck& check) {
-  const std::string* caption = sample.find({"txt"});
-  if (caption == nullptr) ++check.no_caption;
-  if (caption == nullptr || is_utf8(*caption)) return true;
-  ++check.broken_captions;
-  check.add_example(fmt::format("{}: its field txt is not UTF-8", name));
-  return false;
+void check_caption(const GroupedSample& sample, const std::string& name, ShardCheck& check) {
+  const CaptionReadConfig read;
+  CaptionText caption = caption_of(sample, read.caption_encoding);
+  if (caption.text.empty()) ++check.no_caption;
+  if (sample.find({"txt"}) != nullptr)
+    note_caption(caption, read, check.url + ": " + name, check.captions);
 }
 
 /// What is wrong with the shard as a whole shows after its last sample.
 void check_end(const SampleReader& reader, ShardCheck& check) {
   check.without_end = !reader.has_end_marker();
+  check.unread = reader.unread();
   if (check.samples == 0) check.fault = "the tar holds none";
 }
 
@@ -117,11 +118,11 @@ Findings check_shard(const std::string& url,
       }
       const std::string file = picture_of(url, sample->key);
       const std::string& name = file.empty() ? sample->key : file;
-      const bool caption = check_caption(*sample, name, check);
+      check_caption(*sample, name, check);
       const bool picture = check_picture(*sample, name, findings);
       const bool image_embedding = images.check(*sample);
       const bool text_embedding = texts.check(*sample);
-      if (caption && picture && image_embedding && text_embedding) ++check.usable;
+      if (picture && image_embedding && text_embedding) ++check.usable;
     }
     images.finish();
     texts.finish();

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "config/shared/shard_data_config.h"
+#include "data/loader/drop_log.h"
 
 namespace dalle2 {
 
@@ -51,8 +52,10 @@ struct ShardCheck {
   bool unreachable = false;  ///< the fault is one of the network
   bool without_end = false;  ///< no end marker: it may have been cut, and is used anyway
   int64_t samples = 0, usable = 0;
-  int64_t no_picture = 0, broken_pictures = 0, no_caption = 0, broken_captions = 0,
-          repeated_keys = 0, repeated_members = 0;
+  int64_t no_picture = 0, broken_pictures = 0, no_caption = 0, repeated_keys = 0,
+          repeated_members = 0;
+  DropLog captions;                        ///< what is told of captions
+  std::string unread;                      ///< what of the tar is not read
   int64_t foreign_keys = 0;                ///< keys that begin with the number of another shard
   std::map<int64_t, int64_t> short_sides;  ///< of each shorter side in pixels: how many pictures
   int64_t transparent = 0;                 ///< pictures that are transparent in part

@@ -50,7 +50,6 @@ std::string faults_of(const ShardCheck& shard) {
   std::string text = printable(shard.fault);
   append_count(text, shard.no_picture, "without picture");
   append_count(text, shard.broken_pictures, "broken picture", "broken pictures");
-  append_count(text, shard.broken_captions, "caption not UTF-8", "captions not UTF-8");
   append_count(text, shard.repeated_keys, "repeated key", "repeated keys");
   append_count(text, shard.repeated_members, "repeated member", "repeated members");
   append_count(text,
@@ -58,6 +57,7 @@ std::string faults_of(const ShardCheck& shard) {
                "key with another shard's number",
                "keys with another shard's number");
   if (shard.without_end) append_text(text, "without its end marker: it may have been cut");
+  append_text(text, shard.unread);
   append_text(text, faults_of(shard.image, "image"));
   append_text(text, faults_of(shard.text, "text"));
   return text;
@@ -77,7 +77,6 @@ constexpr int64_t ShardCheck::*kShardCounts[] = {&ShardCheck::samples,
                                                  &ShardCheck::no_picture,
                                                  &ShardCheck::broken_pictures,
                                                  &ShardCheck::no_caption,
-                                                 &ShardCheck::broken_captions,
                                                  &ShardCheck::repeated_keys,
                                                  &ShardCheck::repeated_members,
                                                  &ShardCheck::foreign_keys,
@@ -191,6 +190,13 @@ std::vector<std::string> describe_check(const CheckReport& report) {
   describe_alignment(sum, lines);
   describe_pictures(sum, lines);
   lines.insert(lines.end(), report.split_differences.begin(), report.split_differences.end());
+  DropLog captions;
+  for (ShardCheck shard : report.shards) captions.merge(std::move(shard.captions));
+  if (!captions.empty()) {
+    DropCounts counts, ignored;
+    captions.report("captions", counts, ignored);
+    lines.push_back("captions left out: " + describe_drops(counts));
+  }
   return lines;
 }
 

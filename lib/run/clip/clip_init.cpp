@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/untrusted_text.h"
+#include "data/shards/captions.h"
 #include "data/shards/shards.h"
 #include "io/text/clip_tokenizer.h"
 #include "io/text/clip_vocabulary.h"
@@ -33,8 +33,8 @@ int64_t first_vocabulary(const ShardSurvey& survey) {
     try {
       const auto reader = open_shard(url);
       while (const auto sample = reader->next()) {
-        const std::string* caption = sample->find({"txt"});
-        if (caption != nullptr && is_utf8(*caption)) trainer.add(*caption);
+        const CaptionText caption = caption_of(*sample, CaptionReadConfig{}.caption_encoding);
+        if (!caption.text.empty()) trainer.add(caption.text);
       }
     } catch (const DataError&) {  // what comes before the damage counts
     }

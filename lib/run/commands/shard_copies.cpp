@@ -22,6 +22,7 @@
 #include "base/untrusted_text.h"
 #include "data/loader/drop_log.h"
 #include "data/pictures/planes.h"
+#include "data/shards/captions.h"
 #include "data/shards/shard_walk.h"
 #include "data/shards/shards.h"
 #include "io/files/atomic_file.h"
@@ -129,10 +130,11 @@ class ShardCopier {
     std::vector<at::Tensor> pictures(samples.size());
     std::vector<std::string> faults(samples.size());
     std::vector<const char*> reasons(samples.size(), drop::kBrokenPicture);
+    std::vector<DropLog> notes(samples.size());
     at::parallel_for(0, std::ssize(samples), 1, [&](int64_t begin, int64_t end) {
       for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
         try {
-          pictures[i] = picture_of(samples[i], reasons[i]);
+          pictures[i] = picture_of(samples[i], reasons[i], notes[i]);
         } catch (const DataError& error) {
           faults[i] = error.what();
         }
@@ -142,6 +144,7 @@ class ShardCopier {
     std::vector<GroupedSample> usable;
     std::vector<at::Tensor> of_usable;
     for (size_t i = 0; i < samples.size(); ++i) {
+      drops.merge(std::move(notes[i]));
       if (faults[i].empty()) {
         usable.push_back(std::move(samples[i]));
         of_usable.push_back(pictures[i]);
@@ -156,21 +159,24 @@ class ShardCopier {
     return of_usable;
   }
 
-  /// @param reason set if it throws @return [3, H, W] in [0, 1]
-  at::Tensor picture_of(const GroupedSample& sample, const char*& reason) const {
+  /// Puts the caption as text in the place of its bytes. @param reason set if it throws
+  /// @return [3, H, W] in [0, 1]
+  at::Tensor picture_of(GroupedSample& sample, const char*& reason, DropLog& notes) const {
     const std::string* content = sample.find({"jpg", "jpeg", "png", "webp"});
     if (content == nullptr) {
       reason = drop::kNoPicture;
-      throw DataError("sample {}: no field jpg, jpeg, png or webp", printable(sample.key));
+      throw DataError("sample {}: {}",
+                      printable(sample.key),
+                      no_field_text(sample, {"jpg", "jpeg", "png", "webp"}));
     }
     if (plan_.need_captions) {
-      const std::string* caption = sample.find({"txt"});
-      if (caption == nullptr || !is_utf8(*caption)) {
+      CaptionText caption = caption_of(sample, plan_.data.caption_encoding);
+      if (caption.text.empty()) {
         reason = drop::kNoCaption;
-        throw DataError("sample {}: {}",
-                        printable(sample.key),
-                        caption == nullptr ? "no field txt" : "its field txt is not UTF-8");
+        throw DataError("sample {}: {}", printable(sample.key), caption.fault);
       }
+      note_caption(caption, plan_.data, "sample " + printable(sample.key), notes);
+      sample.fields["txt"] = std::move(caption.text);
     }
     const Image picture = preprocess_.apply(*content, sample.key, [] { return 0U; });
     at::Tensor planes = at::empty({3, picture.height, picture.width}, at::kFloat);

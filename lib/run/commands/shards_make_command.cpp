@@ -74,7 +74,9 @@ ExitCode run_shards_make(const ShardsMakeCommand& command) {
                    .seed = command.seed,
                    .white_ground = command.white_ground,
                    .need_captions = command.need_captions,
-                   .first_line_only = command.first_line_only,
+                   .captions = {.caption_encoding = command.caption_encoding,
+                                .caption_lines = command.first_line_only ? CaptionLines::first
+                                                                         : CaptionLines::all},
                    .overwrite = command.overwrite,
                    .hold_out = [&] { return hold_shards_folder(command.out_folder); }},
                   [](const PackProgress& progress) {

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: MIT
+#include "data/shards/captions.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "base/untrusted_json.h"
+#include "base/untrusted_text.h"
+#include "data/pictures/lost_links.h"
+#include "data/shards/picture_shards.h"
+#include "io/files/folder_names.h"
+
+namespace dalle2 {
+namespace {
+
+namespace fs = std::filesystem;
+using Captions = std::map<std::string, std::string>;
+
+// In the order in which they are tried.
+constexpr std::array kCaptionExtensions = {
+    ".txt", ".TXT", ".caption", ".CAPTION", ".json", ".JSON"};
+
+std::string text_member(const Json& object, const char* key) {
+  const Json value = object.is_object() ? object.value(key, Json()) : Json();
+  return value.is_string() ? value.get<std::string>() : "";
+}
+
+std::string caption_member(const Json& object) {
+  std::string caption = text_member(object, "caption");
+  return caption.empty() ? text_member(object, "text") : caption;
+}
+
+std::string normal(const std::string& file) {
+  return fs::path(file).lexically_normal().string();
+}
+
+/// @return what is wrong with the table, whose captions up to there count
+std::string add_json_lines(std::string_view text, Captions& captions) {
+  for (int64_t number = 1; !text.empty(); ++number) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    const std::string_view line = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    if (is_blank(line)) continue;
+    const Json object = parse_untrusted_object(line);
+    const std::string file = text_member(object, "file_name");
+    if (file.empty()) return fmt::format("line {}: expected an object with \"file_name\"", number);
+    captions[normal(file)] = caption_member(object);
+  }
+  return "";
+}
+
+/// Takes a row from the front (RFC 4180).
+std::vector<std::string> take_row(std::string_view& text) {
+  std::vector<std::string> values(1);
+  bool is_quoted = false;
+  size_t at = 0;
+  for (; at < text.size(); ++at) {
+    const char c = text[at];
+    if (c == '"' && is_quoted && text.substr(at + 1).starts_with('"')) {
+      values.back() += text[at++];
+    } else if (c == '"') {
+      is_quoted = !is_quoted;
+    } else if (is_quoted || (c != ',' && c != '\r' && c != '\n')) {
+      values.back() += c;
+    } else if (c == ',') {
+      values.emplace_back();
+    } else if (c == '\n') {
+      break;
+    }
+  }
+  text.remove_prefix(std::min(at + 1, text.size()));
+  return values;
+}
+
+/// @return as add_json_lines()
+std::string add_csv(std::string_view text, Captions& captions) {
+  const std::vector<std::string> head = take_row(text);
+  const auto column = [&](const char* name) {
+    return static_cast<size_t>(std::find(head.begin(), head.end(), name) - head.begin());
+  };
+  const size_t file = column("file_name"), caption = std::min(column("caption"), column("text"));
+  if (std::max(file, caption) >= head.size())
+    return "line 1: expected the columns file_name and text, separated by commas";
+  while (!text.empty()) {
+    const std::vector<std::string> row = take_row(text);
+    if (row.size() > std::max(file, caption)) captions[normal(row[file])] = row[caption];
+  }
+  return "";
+}
+
+}  // namespace
+
+void check_caption_encoding(const std::string& encoding, const char* key) {
+  if (const auto fault = encoding_fault(encoding)) throw ConfigError("{}: {}", key, *fault);
+}
+
+CaptionText caption_of(const GroupedSample& sample, const std::string& encoding) {
+  const std::string* bytes = sample.find({"txt"});
+  if (bytes == nullptr) return {.fault = no_field_text(sample, {"txt"})};
+  return caption_text(*bytes, encoding);
+}
+
+std::string chosen_lines(std::string text, CaptionLines lines, const RandomBits& random) {
+  if (lines == CaptionLines::all || text.find_first_of("\r\n") == std::string::npos) return text;
+  if (lines == CaptionLines::first) return caption_line(text, 0);
+  const auto count = static_cast<uint64_t>(caption_text(text, "UTF-8").lines);
+  return caption_line(text, static_cast<int64_t>(random() % std::max<uint64_t>(count, 1)));
+}
+
+void note_caption(const CaptionText& caption,
+                  const CaptionReadConfig& read,
+                  const std::string& where,
+                  DropLog& notes) {
+  if (caption.text.empty() && !caption.fault.empty())
+    notes.add(drop::kBadCaption, fmt::format("{}: {}", where, caption.fault));
+  if (caption.is_assumed) {
+    notes.add(drop::kAssumedEncoding,
+              fmt::format("{}: its caption is not UTF-8, and is read as {} (caption_encoding)",
+                          where,
+                          read.caption_encoding));
+  }
+  if (caption.lines > 1 && read.caption_lines == CaptionLines::all) {
+    notes.add(drop::kSeveralLines,
+              fmt::format("{}: its caption has {} lines, and all are used: caption_lines \"first\" "
+                          "or \"drawn\" takes one",
+                          where,
+                          caption.lines));
+  }
+}
+
+bool is_caption_name(const fs::path& path) {
+  const std::string name = lower_case(path.filename().string());
+  return name == "metadata.jsonl" || name == "metadata.csv" ||
+         std::find(kCaptionExtensions.begin(), kCaptionExtensions.end(), path.extension()) !=
+             kCaptionExtensions.end();
+}
+
+std::optional<fs::path> caption_file(const fs::path& picture) {
+  std::error_code ignored;
+  std::optional<fs::path> lost;
+  for (const char* extension : kCaptionExtensions) {
+    const fs::path path = fs::path(picture).replace_extension(extension);
+    if (fs::is_regular_file(path, ignored)) return path;
+    if (!lost && fs::is_symlink(path, ignored)) lost = path;  // to nowhere, or to no file
+  }
+  return lost;
+}
+
+std::optional<std::string> FolderCaptions::of(const fs::path& picture,
+                                              const fs::path& source) const {
+  const std::optional<fs::path> file = caption_file(picture);
+  if (file && !is_lost_link(*file)) {
+    const std::string bytes = read_picture_file(*file);
+    const std::string text = unicode_text(bytes).value_or(bytes);
+    const bool is_json = lower_extension(*file) == ".json";
+    const std::string caption = is_json ? caption_member(parse_untrusted_object(text)) : text;
+    if (!is_json || !caption.empty()) return caption.substr(0, caption.find_last_not_of("\r\n") + 1);
+  }
+  fs::path folder = picture.parent_path(), below = source.filename();
+  for (fs::path rest = source.parent_path();; rest = rest.parent_path()) {
+    const auto table = table_of(folder);
+    const auto found = table->captions.find(below.string());
+    if (found != table->captions.end()) return found->second;
+    if (rest.empty()) return std::nullopt;
+    below = rest.filename() / below;
+    folder = folder.parent_path();
+  }
+}
+
+std::string FolderCaptions::missing_text(const fs::path& picture) const {
+  std::string others;
+  for (const auto& [extension, count] : table_of(picture.parent_path())->others)
+    others += fmt::format("; beside it {} {}", with_commas(count), one_line(extension));
+  return fmt::format(
+      "no {} beside it{}", fs::path(picture).replace_extension(".txt").filename().string(), others);
+}
+
+std::shared_ptr<const FolderCaptions::Table> FolderCaptions::table_of(
+    const fs::path& folder) const {
+  const std::lock_guard lock(mutex_);
+  std::shared_ptr<const Table>& table = tables_[folder];
+  if (!table) table = std::make_shared<const Table>(read_table(folder));
+  return table;
+}
+
+FolderCaptions::Table FolderCaptions::read_table(const fs::path& folder) {
+  Table table;
+  std::vector<std::string> named, lines;  // metadata.csv comes before metadata.jsonl
+  for (const fs::path path : files_in_folder(folder.string())) {
+    const std::string extension = lower_extension(path);
+    if (is_caption_name(path) && extension != ".txt" && extension != ".caption" &&
+        extension != ".json") {
+      named.push_back(path.string());
+    } else if (extension == ".jsonl") {
+      lines.push_back(path.string());
+    }
+    if (!is_picture_name(path) && !is_caption_name(path))
+      ++table.others[extension.empty() ? "without extension" : extension];
+  }
+  if (named.empty() && lines.size() != 1) return table;
+  const std::string path = named.empty() ? lines.front() : named.back();
+  const std::string text = unicode_text(read_picture_file(path)).value_or("");
+  const std::string fault = lower_extension(path) == ".csv" ? add_csv(text, table.captions)
+                                                            : add_json_lines(text, table.captions);
+  // Another .jsonl may be no table of pictures.
+  if (!fault.empty() && (!named.empty() || !table.captions.empty()))
+    log_warning("data", "{}: {}\n  Its captions from there on are not used.", printable(path), fault);
+  return table;
+}
+
+}  // namespace dalle2

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: MIT
+// Where the captions of pictures are: in the samples of shards, and beside the pictures of a folder.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "config/shared/shard_data_config.h"
+#include "data/loader/drop_log.h"
+#include "data/pictures/preprocess.h"
+#include "io/formats/webdataset.h"
+#include "io/text/caption_text.h"
+
+namespace dalle2 {
+
+/// @param key of the config, or option, that names the encoding @throws ConfigError
+void check_caption_encoding(const std::string& encoding, const char* key);
+/// The caption of a sample, its field txt.
+CaptionText caption_of(const GroupedSample& sample, const std::string& encoding);
+/// What `lines` makes of a caption. @param random draws one of several lines
+std::string chosen_lines(std::string text, CaptionLines lines, const RandomBits& random);
+/// Notes what is to be told of a caption that is not as most are. @param where names its sample
+void note_caption(const CaptionText& caption,
+                  const CaptionReadConfig& read,
+                  const std::string& where,
+                  DropLog& notes);
+
+/// The file of the same name with the extension .txt, .caption or .json, in small or large letters; else a
+/// link of such a name that leads to no file; else none.
+std::optional<std::filesystem::path> caption_file(const std::filesystem::path& picture);
+/// Whether caption_file() could give it, or it is metadata.jsonl or metadata.csv.
+bool is_caption_name(const std::filesystem::path& path);
+
+/// Captions of the pictures of a folder. A file of the same name comes first, then the tables of the
+/// picture's folder and of those above it, up to the top: metadata.jsonl, metadata.csv, or else the only
+/// .jsonl. May be asked by several threads.
+class FolderCaptions {
+ public:
+  /// The bytes of a caption, without its last line ends; none if there is none. @throws DataError for a file that cannot be read
+  /// @param source the picture's path below the top
+  std::optional<std::string> of(const std::filesystem::path& picture,
+                                const std::filesystem::path& source) const;
+  /// "no tom.txt beside it", and what lies there that is not read.
+  std::string missing_text(const std::filesystem::path& picture) const;
+
+ private:
+  struct Table {
+    std::map<std::string, std::string> captions;  // by path below the folder
+    std::map<std::string, int64_t> others;        // files that are not read, by extension
+  };
+  static Table read_table(const std::filesystem::path& folder);
+  std::shared_ptr<const Table> table_of(const std::filesystem::path& folder) const;
+
+  mutable std::mutex mutex_;
+  mutable std::map<std::filesystem::path, std::shared_ptr<const Table>> tables_;
+};
+
+}  // namespace dalle2
