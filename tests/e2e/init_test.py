@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """`init` writes a config that runs as it stands, for each kind of data, and answers wrong folders with what to do."""
 import json
+import re
 import shutil
 import tarfile
 
@@ -124,6 +125,35 @@ class Init(EndToEnd):
         for text in folder.rglob("*.txt"):
             text.unlink()
         self.assertIn("no picture has a caption", self.init("bare", "--kind", "clip", "--overwrite", check=3))
+
+    def test_captions_of_other_programs_are_read_or_told(self):
+        folder = self.pictures("mine")
+        texts = sorted(folder.rglob("*.txt"))
+        texts[0].write_bytes("un café".encode("utf-16"))
+        texts[1].write_bytes("un café".encode("latin-1"))
+        texts[2].write_bytes(b"\xef\xbb\xbf \n")
+        texts[3].write_text("a frog\nune grenouille\n")
+        texts[4].rename(texts[4].with_suffix(".caption"))
+        texts[5].rename(texts[5].with_suffix(".tags"))
+        self.assertIn("96 usable, 94 with a caption", self.init("mine", "--kind", "clip"))
+        done = run("--config", "clip.json", "--dry-run", cwd=self.dir, check=0)
+        for said in ("its caption is empty", "its caption is not UTF-8, and is read as windows-1252 (caption_encoding)", "its caption has 2 lines",
+                     f"no {texts[5].name} beside it; beside it 1 .tags"):
+            self.assertEqual(done.stderr.count(said), 1, said)
+        self.assertEqual(sum(int(count) for count in re.findall(r"^\w+: (\d+) samples in ", done.stdout, re.M)), 94)
+        done = run("--config", "clip.json", "--dry-run", "--set=/data/caption_encoding=windows-1521", cwd=self.dir, check=2)
+        self.assertIn('/data/caption_encoding: ICU has no encoding "windows-1521"; common ones are', done.stderr)
+        done = run("shards", "make", "--from", "mine", "--out", "packed", "--caption-encoding", "koi8-r", cwd=self.dir, check=0)
+        self.assertIn("96 of 96 pictures", done.stdout)
+        self.assertIn("1 caption of an assumed encoding, 1 caption of several lines, 1 picture whose caption has no text", done.stdout)
+        packed = b"".join(path.read_bytes() for path in (self.dir / "packed").glob("*.tar"))
+        for text in ("un caf\u00e9\0", "un caf\u0418\0"):
+            self.assertIn(text.encode(), packed)
+        done = run("shards", "check", "packed", cwd=self.dir, check=0)
+        self.assertIn("2 samples have no caption", done.stdout)
+        (self.dir / "hub").mkdir()
+        (self.dir / "hub/train-0.parquet").write_bytes(b"PAR1")
+        self.assertIn("but Parquet files: docs/data.md", run("shards", "make", "--from", "hub", "--out", "none", cwd=self.dir, check=3).stderr)
 
     def test_what_a_folder_holds_decides_the_kind(self):
         (self.dir / "vectors").mkdir()
