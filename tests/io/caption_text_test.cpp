@@ -24,7 +24,8 @@ std::string utf16(const std::string& ascii, bool big_endian) {
 }  // namespace
 
 TEST_CASE("a mark decides the encoding of a caption, and is no part of it") {
-  CHECK(text_of("\xef\xbb\xbf" "a cat\r\n") == "a cat\r\n");
+  CHECK(text_of("\xef\xbb\xbf"
+                "a cat\r\n") == "a cat\r\n");
   CHECK(text_of("\xff\xfe" + utf16("a cat\r\n", false)) == "a cat\r\n");
   CHECK(text_of("\xfe\xff" + utf16("a cat", true)) == "a cat");
   CHECK(text_of("\xff\xfe\0\0a\0\0\0"s) == "a");
@@ -32,8 +33,10 @@ TEST_CASE("a mark decides the encoding of a caption, and is no part of it") {
   CHECK_FALSE(caption_text("\xff\xfe" + utf16("a", false), "windows-1252").is_assumed);
   CHECK(caption_text("\xff\xfe\x3d\xd8"s, "windows-1252").fault ==
         "its caption is damaged UTF-16LE");  // half a pair
-  CHECK(caption_text("\xef\xbb\xbf" "caf\xe9", "windows-1252").fault ==
-        "its caption is damaged UTF-8");
+  CHECK(caption_text("\xef\xbb\xbf"
+                     "caf\xe9",
+                     "windows-1252")
+            .fault == "its caption is damaged UTF-8");
 }
 
 TEST_CASE("UTF-16 without a mark shows by its zeros") {
@@ -88,19 +91,23 @@ TEST_CASE("the lines of a caption that are not blank are counted, and taken one 
 }
 
 TEST_CASE("a file of several captions becomes UTF-8 only if it says what it is") {
-  CHECK(unicode_text("\xef\xbb\xbf" "a\nb") == "a\nb");
+  CHECK(unicode_text("\xef\xbb\xbf"
+                     "a\nb") == "a\nb");
   CHECK(unicode_text("\xff\xfe" + utf16("a\nb", false)) == "a\nb");
   CHECK(unicode_text("a\xe9\n") == "a\xe9\n");
-  CHECK_FALSE(unicode_text("\xff\xfe" "a"));
+  CHECK_FALSE(
+      unicode_text("\xff\xfe"
+                   "a"));
 }
 
 TEST_CASE("an encoding that ICU does not know is named, with some that it does") {
   for (const char* name : {"windows-1252", "Shift_JIS", "gb18030", "latin1", "koi8-r", "utf-8"})
     CHECK_FALSE(encoding_fault(name));
   for (const char* name : {"windows-1521", ""}) {
-    CHECK(encoding_fault(name) ==
-          "ICU has no encoding \""s + name +
-              "\"; common ones are windows-1252, windows-1251, iso-8859-2, koi8-r, shift_jis, euc-kr, "
-              "gb18030 and big5");
+    CHECK(
+        encoding_fault(name) ==
+        "ICU has no encoding \""s + name +
+            "\"; common ones are windows-1252, windows-1251, iso-8859-2, koi8-r, shift_jis, euc-kr, "
+            "gb18030 and big5");
   }
 }

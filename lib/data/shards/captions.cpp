@@ -162,7 +162,8 @@ std::optional<std::string> FolderCaptions::of(const fs::path& picture,
     const std::string text = unicode_text(bytes).value_or(bytes);
     const bool is_json = lower_extension(*file) == ".json";
     const std::string caption = is_json ? caption_member(parse_untrusted_object(text)) : text;
-    if (!is_json || !caption.empty()) return caption.substr(0, caption.find_last_not_of("\r\n") + 1);
+    if (!is_json || !caption.empty())
+      return caption.substr(0, caption.find_last_not_of("\r\n") + 1);
   }
   fs::path folder = picture.parent_path(), below = source.filename();
   for (fs::path rest = source.parent_path();; rest = rest.parent_path()) {
@@ -212,7 +213,8 @@ FolderCaptions::Table FolderCaptions::read_table(const fs::path& folder) {
                                                             : add_json_lines(text, table.captions);
   // Another .jsonl may be no table of pictures.
   if (!fault.empty() && (!named.empty() || !table.captions.empty()))
-    log_warning("data", "{}: {}\n  Its captions from there on are not used.", printable(path), fault);
+    log_warning(
+        "data", "{}: {}\n  Its captions from there on are not used.", printable(path), fault);
   return table;
 }
 

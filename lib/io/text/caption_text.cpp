@@ -41,8 +41,7 @@ std::optional<std::string> decoded(std::string_view bytes, const std::string& en
   UErrorCode code = U_ZERO_ERROR;
   const std::unique_ptr<UConverter, void (*)(UConverter*)> converter(
       ucnv_open(encoding.c_str(), &code), &ucnv_close);
-  ucnv_setToUCallBack(
-      converter.get(), UCNV_TO_U_CALLBACK_STOP, nullptr, nullptr, nullptr, &code);
+  ucnv_setToUCallBack(converter.get(), UCNV_TO_U_CALLBACK_STOP, nullptr, nullptr, nullptr, &code);
   if (U_FAILURE(code)) return std::nullopt;
   const auto size = static_cast<int32_t>(bytes.size());
   const icu::UnicodeString text(bytes.data(), size, converter.get(), code);
@@ -93,8 +92,8 @@ CaptionText caption_text(std::string_view bytes, const std::string& encoding) {
   }
   if (!text) {
     caption.fault = "its caption is " + (known.empty() ? "neither UTF-8 nor " + encoding +
-                                                            ": caption_encoding names another"
-                                                      : "damaged " + known);
+                                                             ": caption_encoding names another"
+                                                       : "damaged " + known);
   } else if (is_blank(*text)) {
     caption = {.fault = "its caption is empty"};
   } else {
@@ -123,9 +122,10 @@ std::optional<std::string> encoding_fault(const std::string& name) {
   UErrorCode code = U_ZERO_ERROR;
   ucnv_close(ucnv_open(name.c_str(), &code));
   if (U_SUCCESS(code) && !name.empty()) return std::nullopt;
-  return fmt::format("ICU has no encoding \"{}\"; common ones are windows-1252, windows-1251, "
-                     "iso-8859-2, koi8-r, shift_jis, euc-kr, gb18030 and big5",
-                     printable(name));
+  return fmt::format(
+      "ICU has no encoding \"{}\"; common ones are windows-1252, windows-1251, "
+      "iso-8859-2, koi8-r, shift_jis, euc-kr, gb18030 and big5",
+      printable(name));
 }
 
 }  // namespace dalle2
