@@ -215,7 +215,7 @@ TEST_CASE("captions of a folder come from files of the same name, then from its 
         "{\"file_name\": \"a.png\", \"text\": \"not this\"}\n");
   write("metadata.csv", "file_name,text\na.png,not this\n");
   write("d/METADATA.CSV",
-        "id,text,file_name\r\n1,\"a \"\"red\"\" car, old\r\nand big\",a.png\r\n2,plain,b.png");
+        "id,text,file_name\r\n1,\"a \"\"red\"\" car, old\r\nand big\",a.png\r\n2,a 5\" disk,b.png");
   write("g/own.jsonl", R"({"file_name": "h.png", "caption": "of the only table"})");
   const auto captions_of = [&] {
     std::map<std::string, std::string> captions;
@@ -235,7 +235,7 @@ TEST_CASE("captions of a folder come from files of the same name, then from its 
                                            {"b", "of JSON"},
                                            {"c", "of a line"},
                                            {"d/a", "a \"red\" car, old\r\nand big"},
-                                           {"d/b", "plain"},
+                                           {"d/b", "a 5\" disk"},
                                            {"d/e/f", "from the top"},
                                            {"g/h", "of the only table"}});
   write("g/other.jsonl", "{}\n");  // which of the two counts is not known

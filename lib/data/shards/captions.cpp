@@ -66,7 +66,7 @@ std::vector<std::string> take_row(std::string_view& text) {
     const char c = text[at];
     if (c == '"' && is_quoted && text.substr(at + 1).starts_with('"')) {
       values.back() += text[at++];
-    } else if (c == '"') {
+    } else if (c == '"' && (is_quoted || values.back().empty())) {
       is_quoted = !is_quoted;
     } else if (is_quoted || (c != ',' && c != '\r' && c != '\n')) {
       values.back() += c;
@@ -208,9 +208,14 @@ FolderCaptions::Table FolderCaptions::read_table(const fs::path& folder) {
   }
   if (named.empty() && lines.size() != 1) return table;
   const std::string path = named.empty() ? lines.front() : named.back();
-  const std::string text = unicode_text(read_picture_file(path)).value_or("");
-  const std::string fault = lower_extension(path) == ".csv" ? add_csv(text, table.captions)
-                                                            : add_json_lines(text, table.captions);
+  std::string fault;
+  try {
+    const std::string text = unicode_text(read_picture_file(path)).value_or("");
+    fault = lower_extension(path) == ".csv" ? add_csv(text, table.captions)
+                                            : add_json_lines(text, table.captions);
+  } catch (const DataError& error) {
+    fault = error.what();
+  }
   // Another .jsonl may be no table of pictures.
   if (!fault.empty() && (!named.empty() || !table.captions.empty()))
     log_warning(
