@@ -3,7 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <unordered_map>
 #include <utility>
@@ -41,11 +43,75 @@ std::string lone_surrogate(std::string_view text) {
   return "";
 }
 
+/// Where a byte of a text stands, as editors count: "line 18, column 17".
+std::string line_and_column(std::string_view text, size_t at) {
+  const size_t line_begin = text.substr(0, at).rfind('\n') + 1;  // 0 if there is none
+  const auto is_first_byte = [](char c) { return (static_cast<unsigned char>(c) & 0xc0U) != 0x80; };
+  return fmt::format("line {}, column {}",
+                     std::count(text.begin(), text.begin() + static_cast<ptrdiff_t>(at), '\n') + 1,
+                     std::count_if(text.begin() + static_cast<ptrdiff_t>(line_begin),
+                                   text.begin() + static_cast<ptrdiff_t>(at),
+                                   is_first_byte) +
+                         1);
+}
+
+/// Signs that pages, chats and word processors write in place of those of JSON.
+struct Lookalike {
+  std::string_view sign;
+  const char* shown;
+  const char* plain;
+};
+constexpr const char* kPlainQuote = "a plain quote \"";
+constexpr Lookalike kLookalikes[] = {{"\u201c", "\u201c (U+201C)", kPlainQuote},
+                                     {"\u201d", "\u201d (U+201D)", kPlainQuote},
+                                     {"\u201e", "\u201e (U+201E)", kPlainQuote},
+                                     {"\u2018", "\u2018 (U+2018)", kPlainQuote},
+                                     {"\u2019", "\u2019 (U+2019)", kPlainQuote},
+                                     {"\u00ab", "\u00ab (U+00AB)", kPlainQuote},
+                                     {"\u00bb", "\u00bb (U+00BB)", kPlainQuote},
+                                     {"\uff02", "\uff02 (U+FF02)", kPlainQuote},
+                                     {"\u00a0", "a no-break space (U+00A0)", "a plain space"},
+                                     {"\u202f", "a no-break space (U+202F)", "a plain space"},
+                                     {"\u3000", "a wide space (U+3000)", "a plain space"},
+                                     {"\u2013", "\u2013 (U+2013)", "a plain minus -"},
+                                     {"\u2212", "\u2212 (U+2212)", "a plain minus -"},
+                                     {"\uff0c", "\uff0c (U+FF0C)", "a plain comma ,"},
+                                     {"\uff1a", "\uff1a (U+FF1A)", "a plain colon :"}};
+
+const Lookalike* lookalike_at(std::string_view text, size_t at) {
+  const auto* const found =
+      std::find_if(std::begin(kLookalikes), std::end(kLookalikes), [&](const Lookalike& each) {
+        return text.substr(at).starts_with(each.sign);
+      });
+  return found == std::end(kLookalikes) ? nullptr : found;
+}
+
+/// What is wrong where the parser stopped, if a sign there only looks like one of JSON. One in place
+/// of a closing quote is found too: the text goes on to the next plain quote or the end of the line.
+/// @param stop the last byte that was read @param otherwise what the parser says
+std::string grammar_fault(std::string_view text, size_t stop, const std::string& otherwise) {
+  const auto told = [&](size_t at, const Lookalike& sign) {
+    return fmt::format(
+        "{}: got {}; expected {}", line_and_column(text, at), sign.shown, sign.plain);
+  };
+  size_t at = stop;
+  while (at > 0 && (static_cast<unsigned char>(text[at]) & 0xc0U) == 0x80) --at;
+  if (const Lookalike* sign = lookalike_at(text, at)) return told(at, *sign);
+  for (at = stop == 0 ? 0 : text.substr(0, stop).rfind('\n') + 1; at < stop; ++at) {
+    const Lookalike* sign = lookalike_at(text, at);
+    if (sign != nullptr && sign->plain == kPlainQuote) {
+      return otherwise + "\n  Perhaps the cause is in " + told(at, *sign);
+    }
+  }
+  return otherwise;
+}
+
 /// Builds the value as the parser comes along. The library's own builder looks a key up in all keys
 /// before it.
 class Builder : public nlohmann::json_sax<Json> {
  public:
-  Builder(const JsonRules& rules, ParsedJson& out) : rules_(rules), out_(out) {}
+  Builder(std::string_view text, const JsonRules& rules, ParsedJson& out)
+      : text_(text), rules_(rules), out_(out) {}
 
   bool null() override { return add(nullptr) != nullptr; }
   bool boolean(bool value) override { return add(value) != nullptr; }
@@ -75,14 +141,19 @@ class Builder : public nlohmann::json_sax<Json> {
     return true;
   }
 
-  bool parse_error(size_t, const std::string& raw, const Json::exception& error) override {
-    const std::string token = raw.starts_with('"') ? raw.substr(1) : raw;
-    const std::string surrogate = lone_surrogate(token);
-    const std::string fault =
-        surrogate.empty() ? utf8_fault(token).value_or("") : half_a_pair(surrogate);
-    if (!fault.empty()) return fail(fault);
+  bool parse_error(size_t read, const std::string& raw, const Json::exception& error) override {
+    const std::string surrogate = lone_surrogate(raw);
+    if (!surrogate.empty()) return fail(half_a_pair(surrogate));
+    const size_t stop = std::min(read, text_.size()) - (read > 0 ? 1 : 0);
+    // The parser may have stopped inside of a character: what is wrong is said of the whole text.
+    const size_t foreign = first_foreign_byte(text_);
+    if (foreign <= stop && foreign < text_.size()) {
+      return fail(fmt::format("expected UTF-8, got the byte 0x{:02x} at {}",
+                              static_cast<unsigned char>(text_[foreign]),
+                              line_and_column(text_, foreign)));
+    }
     out_.is_no_json = true;
-    out_.fault = "not valid JSON: " + json_error_text(error);
+    out_.fault = grammar_fault(text_, stop, "not valid JSON: " + json_error_text(error));
     return false;
   }
 
@@ -145,6 +216,7 @@ class Builder : public nlohmann::json_sax<Json> {
     return true;
   }
 
+  const std::string_view text_;
   const JsonRules& rules_;
   ParsedJson& out_;
   std::vector<Level> levels_;
@@ -160,7 +232,7 @@ ParsedJson parse_untrusted_json(std::string_view text, const JsonRules& rules) {
     parsed.fault = fmt::format("not valid JSON: a NUL byte at offset {}", nul);
     return parsed;
   }
-  Builder builder(rules, parsed);
+  Builder builder(text, rules, parsed);
   const bool right = Json::sax_parse(text.begin(),
                                      text.end(),
                                      &builder,

@@ -24,17 +24,6 @@ size_t utf8_length(std::string_view text, size_t at) {
   return overlong || beyond ? 0 : length;
 }
 
-/// Where the first byte stands that belongs to no character; the text's size if there is none.
-size_t first_foreign_byte(std::string_view text) {
-  size_t at = 0;
-  while (at < text.size()) {
-    const size_t length = utf8_length(text, at);
-    if (length == 0) return at;
-    at += length;
-  }
-  return at;
-}
-
 bool is_control(unsigned char c) {
   return c < 0x20 || c == 0x7f;
 }
@@ -47,6 +36,16 @@ unsigned char second_page_control(const std::string& text, size_t at) {
 }
 
 }  // namespace
+
+size_t first_foreign_byte(std::string_view text) {
+  size_t at = 0;
+  while (at < text.size()) {
+    const size_t length = utf8_length(text, at);
+    if (length == 0) return at;
+    at += length;
+  }
+  return at;
+}
 
 bool is_utf8(std::string_view text) {
   return first_foreign_byte(text) == text.size();

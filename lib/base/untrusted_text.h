@@ -2,6 +2,7 @@
 // Text from other people's files: names, keys, captions.
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -11,6 +12,9 @@ namespace dalle2 {
 /// True for well-formed UTF-8 (RFC 3629): no overlong forms, no surrogates, nothing beyond
 /// U+10FFFF.
 bool is_utf8(std::string_view text);
+
+/// Where the first byte stands that belongs to no character; the text's size if there is none.
+size_t first_foreign_byte(std::string_view text);
 
 /// What is wrong with a text that is not UTF-8: "expected UTF-8, got the byte 0xed at offset 4";
 /// nothing if it is. Every message about such text ends in this.
