@@ -69,19 +69,21 @@ void ImageMetrics::compute_network_metrics(MetricValues& found) const {
   const auto generator = [this](uint64_t purpose) {
     return at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(seed_) * 16 + purpose);
   };
-  if (config_.FID && has_at_least(2, "FID", "")) {
-    const std::string layer = layer_name(config_.FID->feature);
-    found.values.emplace_back("FID", distance_of(layer));
+  const auto add_distance = [&](const char* metric, const std::string& layer) {
+    found.values.emplace_back(metric, distance_of(layer));
     const int64_t features = real_.at(layer).rows().size(1);
-    if (found.images < features) {
-      found.notes.push_back(fmt::format(
-          "FID: the {} images are fewer than its {} features: compare it only with figures of "
-          "equally many images",
-          found.images,
-          features));
-    }
-  }
-  if (config_.IS) {
+    if (found.images >= features) return;
+    found.notes.push_back(
+        fmt::format("{}: the {} images are fewer than its {} features: compare it only with "
+                    "figures of equally many images",
+                    metric,
+                    found.images,
+                    features));
+  };
+  if (config_.FID && has_at_least(2, "FID", ""))
+    add_distance("FID", layer_name(config_.FID->feature));
+  // The score of a part is 1 for one picture, whatever it shows.
+  if (config_.IS && has_at_least(2 * config_.IS->splits, "IS", " (2 for each of the splits)")) {
     const MeanAndDeviation score = inception_score(
         generated_.at(layer_name(config_.IS->feature)).rows(), config_.IS->splits, generator(1));
     found.values.emplace_back("IS_mean", score.mean);
@@ -114,9 +116,7 @@ void ImageMetrics::compute_network_metrics(MetricValues& found) const {
     found.values.emplace_back("PR_precision", both.precision);
     found.values.emplace_back("PR_recall", both.recall);
   }
-  if (config_.FD && has_at_least(2, "FD", "")) {
-    found.values.emplace_back("FD", distance_of(kOwnNetwork));
-  }
+  if (config_.FD && has_at_least(2, "FD", "")) add_distance("FD", kOwnNetwork);
 }
 
 std::string ImageMetrics::description() const {

@@ -204,12 +204,40 @@ TEST_CASE("what cannot be computed from the images is told, and the rest is comp
   const MetricValues one = metrics.compute();
   CHECK(one.faults ==
         std::vector<std::string>{"FID: needs at least 2 images, got 1",
+                                 "IS: needs at least 6 images (2 for each of the splits), got 1",
                                  "KID: needs at least 6 images (subset_size), got 1",
                                  "PR: needs at least 4 images (neighborhood + 1), got 1",
                                  "FD: needs at least 2 images, got 1"});
-  REQUIRE(one.values.size() == 2);
-  CHECK(one.values[0].first == "IS_mean");
-  CHECK(one.values[1].first == "LPIPS");
+  REQUIRE(one.values.size() == 1);
+  CHECK(one.values[0].first == "LPIPS");
+}
+
+TEST_CASE("a score of parts of one picture each, which is always 1, is left out") {
+  DecoderEvaluateConfig config = all_metrics();
+  const auto scores = [&](int64_t pictures, int64_t splits) {
+    config.IS->splits = splits;
+    ImageMetrics metrics(config, 12, at::kCPU, 3);
+    show(metrics, make_pairs(pictures));
+    const MetricValues found = metrics.compute();
+    return std::count_if(found.values.begin(), found.values.end(), [](const auto& value) {
+      return value.first.starts_with("IS_");
+    });
+  };
+  CHECK(scores(7, 4) == 0);
+  CHECK(scores(8, 4) == 2);
+  CHECK(scores(2, 1) == 1);
+  CHECK(scores(1, 1) == 0);
+}
+
+TEST_CASE("both Frechet distances say that pictures are fewer than features") {
+  ImageMetrics metrics(all_metrics(), 12, at::kCPU, 3);
+  show(metrics, make_pairs(3));
+  std::vector<std::string> told;
+  for (const std::string& note : metrics.compute().notes) {
+    if (note.find("images are fewer than its") != std::string::npos)
+      told.push_back(note.substr(0, note.find(':')));
+  }
+  CHECK(told == std::vector<std::string>{"FID", "FD"});
 }
 
 TEST_CASE(
