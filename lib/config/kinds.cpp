@@ -62,9 +62,58 @@ static std::string near_kind(const Json& root) {
   return "";
 }
 
+/// Files of other programs that people bring, by a key that only they have.
+struct OtherConfig {
+  const char* pointer;
+  const char* what;
+  const char* advice;
+};
+constexpr const char* kDrawAdvice =
+    "It trains nothing: it says how pictures are drawn. `dalle2-train sample --checkpoint DECODER "
+    "--prior PRIOR --clip CLIP --text TEXT --out DIR` does that with the files or URLs that stand under "
+    "its load_model_from.";
+constexpr const char* kInitAdvice =
+    "Models of that program are not trained here. `dalle2-train init DATA` writes a first config for "
+    "your pictures; configs/ has examples.";
+constexpr const char* kClipAdvice =
+    "It describes a model, not a training. `dalle2-train init DATA --kind clip` writes a config; put "
+    "embed_dim, vision_cfg and text_cfg into its section \"clip\".";
+constexpr OtherConfig kOtherConfigs[] = {
+    {"/decoder/unet_sources", "a config of dalle2-laion", kDrawAdvice},
+    {"/prior/load_model_from", "a config of dalle2-laion", kDrawAdvice},
+    {"/model_cfg", "a model config of open_clip", kClipAdvice},
+    {"/vision_cfg", "a model config of open_clip", kClipAdvice},
+    {"/_class_name", "a model config of diffusers or muse", kInitAdvice},
+    {"/_diffusers_version", "a model config of diffusers or muse", kInitAdvice},
+    {"/architectures", "a model config of transformers", kInitAdvice},
+    {"/model_type", "a model config of transformers", kInitAdvice},
+    {"/pretrained_model_name_or_path",
+     "a training config of kohya's or diffusers' scripts",
+     kInitAdvice},
+    {"/train_data_dir", "a training config of kohya's or diffusers' scripts", kInitAdvice},
+    {"/network_module", "a training config of kohya's scripts", kInitAdvice},
+    {"/datasets/0/subsets", "a data config of kohya's scripts", kInitAdvice},
+    {"/train_micro_batch_size_per_gpu", "a config of DeepSpeed", kInitAdvice}};
+
+/// @throws ConfigError for a file of another program
+static void refuse_other_programs(const Json& root, const std::string& path) {
+  for (const auto& [pointer, what, advice] : kOtherConfigs) {
+    if (!root.contains(Json::json_pointer(pointer))) continue;
+    throw ConfigError("{}: this is {} (it has {})\n  {}", path, what, pointer, advice);
+  }
+}
+
 std::string config_kind(const std::string& path) {
+  for (const char* other : {".toml", ".yaml", ".yml"}) {
+    if (!path.ends_with(other)) continue;
+    throw ConfigError("{}: expected a config in JSON, got a name that ends in {}\n  {}",
+                      path,
+                      other,
+                      kInitAdvice);
+  }
   Faults ignored;  // reading the whole config reports them
   const Json root = parse_root(read_config_file(path), path, ignored);
+  refuse_other_programs(root, path);
   const ConfigKind* found = nullptr;
   for (const ConfigKind& kind : config_kinds()) {
     if (!root.contains(kind.key)) continue;

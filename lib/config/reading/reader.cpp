@@ -44,12 +44,14 @@ bool names_login(const std::string& key) {
 
 /// A key of this program for one of others: "lr" for "learning_rate".
 std::string word_for(const std::string& key, const std::vector<std::string>& known) {
-  constexpr std::array<std::pair<const char*, const char*>, 6> kOthers = {{{"learning_rate", "lr"},
-                                                                           {"num_epochs", "epochs"},
-                                                                           {"n_epochs", "epochs"},
-                                                                           {"max_epochs", "epochs"},
-                                                                           {"weight_decay", "wd"},
-                                                                           {"bs", "batch_size"}}};
+  constexpr std::array<std::pair<const char*, const char*>, 7> kOthers = {
+      {{"learning_rate", "lr"},
+       {"num_epochs", "epochs"},
+       {"n_epochs", "epochs"},
+       {"max_epochs", "epochs"},
+       {"weight_decay", "wd"},
+       {"bs", "batch_size"},
+       {"embeddings_url", "img_embeddings_url"}}};
   for (const auto& [other, own] : kOthers) {
     if (key == other && std::find(known.begin(), known.end(), own) != known.end()) return own;
   }

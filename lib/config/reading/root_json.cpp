@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <sstream>
 #include <system_error>
 
@@ -24,16 +25,26 @@ std::string read_config_file(const std::string& path) {
   if (std::filesystem::is_directory(path, ignored)) {
     throw ConfigError("{}: expected a JSON file, got a folder", path);
   }
+  // A pipe gives its text once, and the config is asked for several times.
+  static std::map<std::string, std::string> piped;
+  const bool is_pipe = std::filesystem::is_fifo(path, ignored);
+  if (const auto known = piped.find(path); is_pipe && known != piped.end()) return known->second;
   errno = 0;
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
   if (file && file.peek() == std::ifstream::traits_type::eof() && file.eof() && errno == 0) {
-    throw ConfigError("{}: the file is empty; configs/ has examples", path);
+    throw ConfigError("{}: {}",
+                      path,
+                      is_pipe
+                          ? "the pipe is empty: what wrote to it failed, or another process has "
+                            "read it; several processes need a config in a file"
+                          : "the file is empty; configs/ has examples");
   }
   if (file) text << file.rdbuf();
   if (!file || text.fail()) {
     throw ConfigError("{}: cannot read the config: {}", path, errno_text(errno == 0 ? EIO : errno));
   }
+  if (is_pipe) piped[path] = text.str();
   return text.str();
 }
 
