@@ -68,7 +68,7 @@ TEST_CASE("an event file has the bytes that the tensorboard package writes") {
       }
     }
     test::TempDir folder;
-    EventFile file(folder.path());
+    EventFile file(folder.path(), 1);
     file.write(summary, wanted["step"], wanted["wall_time"]);
     const std::vector<std::string> records = framed_records(file.path());
     REQUIRE(records.size() == 3);  // version, start of the session, ours
@@ -79,7 +79,7 @@ TEST_CASE("an event file has the bytes that the tensorboard package writes") {
 
 TEST_CASE("each event file of a process has a name of its own, which TensorBoard looks for") {
   test::TempDir folder;
-  const EventFile first(folder / "a/b"), second(folder / "a/b");
+  const EventFile first(folder / "a/b", 1), second(folder / "a/b", 1);
   CHECK(first.path() != second.path());
   for (const EventFile* file : {&first, &second}) {
     CHECK(fs::path(file->path()).filename().string().rfind("events.out.tfevents.", 0) == 0);
@@ -87,9 +87,18 @@ TEST_CASE("each event file of a process has a name of its own, which TensorBoard
   }
 }
 
+TEST_CASE("a new event file comes last by its name, even if the clock went back") {
+  test::TempDir folder;
+  std::ofstream(folder / "events.out.tfevents.4102444800.host.7.0") << "of a clock that was ahead";
+  std::ofstream(folder / "events.out.tfevents.12345678901.host.7.0") << "of another program";
+  const EventFile first(folder.path(), 1), second(folder.path(), 1);
+  CHECK(fs::path(first.path()).filename().string().starts_with("events.out.tfevents.4102444801."));
+  CHECK(fs::path(second.path()).filename().string().starts_with("events.out.tfevents.4102444802."));
+}
+
 TEST_CASE("an event is in the file as soon as it is written") {
   test::TempDir folder;
-  EventFile file(folder.path());
+  EventFile file(folder.path(), 1);
   EventSummary summary;
   summary.add_scalar("loss", 0.5);
   for (int step = 1; step <= 5; ++step) {
@@ -111,7 +120,7 @@ TEST_CASE("a picture that is no PNG is refused by name") {
 TEST_CASE("a folder for events that cannot be made is refused") {
   test::TempDir folder;
   std::ofstream(folder / "file") << "no folder";
-  CHECK_THROWS_WITH(EventFile(folder / "file/below"),
+  CHECK_THROWS_WITH(EventFile(folder / "file/below", 1),
                     Catch::EndsWith("file/below: the folder cannot be made: Not a directory"));
 }
 
@@ -120,7 +129,7 @@ TEST_CASE("writes events for a reader in Python", "[.python]") {
   const char* folder = std::getenv("DALLE2_PYTHON_CHECK_DIR");
   REQUIRE(folder != nullptr);
   for (const auto& [begin, end, offset] : {std::tuple{0, 50, 0.0}, std::tuple{30, 60, 100.0}}) {
-    EventFile file(folder);
+    EventFile file(folder, begin);
     for (int step = begin; step < end; step += 10) {
       EventSummary summary;
       summary.add_scalar("Unet 0 Training Loss", step + offset);

@@ -60,6 +60,18 @@ TEST_CASE("the tensorboard logger writes numbers, texts, pictures and captions a
   CHECK_FALSE(tracker.prints_records());
 }
 
+TEST_CASE("a resumed run forgets what was logged after its checkpoint, and nothing before") {
+  TensorboardRun run;
+  run.config.log = LogConfig(run.tensorboard);
+  Tracker tracker(run.config, test::placeholders(), /*dummy=*/false, test::read_facts);
+  tracker.describe({.steps = 4});
+  test::begin(tracker);
+  // The pictures of step 4 are drawn again.
+  tracker.log_images({{encode_png({1, 1, {1, 2, 3}}), ""}}, "Train Samples", 4);
+  const std::string start_at_5 = "\x10\x05\x3a\x02\x08\x01";  // step, session log, START
+  CHECK_THAT(read_file(event_files("data/tensorboard").at(0)), Contains(start_at_5));
+}
+
 TEST_CASE("each start of a tensorboard run adds a file, in the folder that the config names") {
   TensorboardRun run;
   run.tensorboard.log_dir = "boards/mine";

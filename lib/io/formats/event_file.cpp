@@ -6,10 +6,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <protozero/pbf_builder.hpp>
 
@@ -94,14 +96,31 @@ std::string version_event() {
   return bytes;
 }
 
-std::string start_event(int64_t step, double wall_time) {
+std::string start_event(int64_t step) {
   std::string bytes;
   Message<EventField> event(bytes);
-  event.add_double(EventField::kWallTime, wall_time);
+  event.add_double(EventField::kWallTime, wall_time_seconds());
   event.add_int64(EventField::kStep, step);
   Message<SessionLogField>(event, EventField::kSessionLog)
       .add_enum(SessionLogField::kStatus, kSessionStart);
   return bytes;
+}
+
+constexpr std::string_view kPrefix = "events.out.tfevents.";
+
+/// For the name of a new file: seconds since 1970, but more than all files of the folder have, for
+/// the clock may have been set back. TensorBoard reads them in the order of their names.
+int64_t next_number(const std::string& folder) {
+  auto number = static_cast<int64_t>(wall_time_seconds());
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(kPrefix)) continue;
+    const int64_t other = std::strtoll(name.c_str() + kPrefix.size(), nullptr, 10);
+    // Ten digits: names of more would come before those that are there.
+    if (other < 9'999'999'999) number = std::max(number, other + 1);
+  }
+  return number;
 }
 
 }  // namespace
@@ -168,13 +187,14 @@ void EventSummary::add_text(const std::string& tag, const std::string& markdown)
   Message<PluginField>(metadata, MetadataField::kPluginData).add_string(PluginField::kName, "text");
 }
 
-EventFile::EventFile(const std::string& folder) {
+EventFile::EventFile(const std::string& folder, int64_t first_step) {
   static std::atomic<int> files_of_process{0};
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) throw ConfigError("{}: the folder cannot be made: {}", folder, error.message());
-  path_ = (fs::path(folder) / fmt::format("events.out.tfevents.{:010}.{}.{}.{}",
-                                          static_cast<int64_t>(wall_time_seconds()),
+  path_ = (fs::path(folder) / fmt::format("{}{:010}.{}.{}.{}",
+                                          kPrefix,
+                                          next_number(folder),
                                           host_name(),
                                           ::getpid(),
                                           files_of_process++))
@@ -182,6 +202,7 @@ EventFile::EventFile(const std::string& folder) {
   descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0644);
   if (descriptor_ < 0) throw ConfigError("{}: cannot be written: {}", path_, errno_text(errno));
   append(version_event());
+  append(start_event(first_step));
 }
 
 EventFile::~EventFile() {
@@ -189,8 +210,6 @@ EventFile::~EventFile() {
 }
 
 void EventFile::write(const EventSummary& summary, int64_t step, double wall_time) {
-  if (!started_) append(start_event(step, wall_time));
-  started_ = true;
   std::string bytes;
   Message<EventField> event(bytes);
   event.add_double(EventField::kWallTime, wall_time);

@@ -38,17 +38,17 @@ class EventSummary {
 /// ever appended to an older file: its end may be torn, and a reader stops there.
 class EventFile {
  public:
-  /// Makes the folder and `events.out.tfevents.<seconds>.<host>.<pid>.<n>` in it.
+  /// Makes the folder and `events.out.tfevents.<seconds>.<host>.<pid>.<n>` in it, which comes after all
+  /// others there by its name. It begins with a mark at which TensorBoard forgets what older files hold
+  /// of `first_step` and later: a resumed run repeats the steps since its last save.
   /// @throws ConfigError if it cannot be written
-  explicit EventFile(const std::string& folder);
+  EventFile(const std::string& folder, int64_t first_step);
   ~EventFile();
   EventFile(const EventFile&) = delete;
   EventFile& operator=(const EventFile&) = delete;
 
   /// Hands one event to the system, whole: a kill of the process loses nothing of it. If it cannot
-  /// be written (disk full), a warning says so once and the run continues. The first event of a file
-  /// is preceded by a mark at which TensorBoard forgets what older files hold of this step and
-  /// later: a resumed run repeats the steps since its last save.
+  /// be written (disk full), a warning says so once and the run continues.
   /// @param wall_time seconds since 1970
   void write(const EventSummary& summary, int64_t step, double wall_time);
 
@@ -59,7 +59,6 @@ class EventFile {
 
   std::string path_;
   int descriptor_ = -1;
-  bool started_ = false;
   bool warned_ = false;
 };
 

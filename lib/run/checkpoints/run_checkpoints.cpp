@@ -72,11 +72,12 @@ RunFacts RunCheckpoints::facts() const {
   const char* several = session_.device().is_cuda() ? R"("MULTI_GPU")" : R"("MULTI_CPU")";
   const auto precision = static_cast<size_t>(trainer_.precision().precision);
   return {.config = public_config(texts_.full_json),
-          .process = {
-              {"Distributed", group.is_alone() ? "false" : "true"},
-              {"DistributedType", group.is_alone() ? R"("NO")" : several},
-              {"NumProcesses", std::to_string(group.size())},
-              {"MixedPrecision", fmt::format(R"("{}")", enum_names<MixedPrecision>[precision])}}};
+          .process = {{"Distributed", group.is_alone() ? "false" : "true"},
+                      {"DistributedType", group.is_alone() ? R"("NO")" : several},
+                      {"NumProcesses", std::to_string(group.size())},
+                      {"MixedPrecision",
+                       fmt::format(R"("{}")", enum_names<MixedPrecision>[precision])}},
+          .steps = trainer_.first_steps()};
 }
 
 /// Of rank 0: locks data_path, and fetches what the run is to load.
@@ -93,7 +94,6 @@ void RunCheckpoints::take_folder() {
 StartedFrom RunCheckpoints::start() {
   ProcessGroup& group = session_.group();
   Tracker& tracker = session_.tracker();
-  tracker.describe(facts());
   tracker.add_save_metadata("config", texts_.full_json);
   // Rank 0 moves files: the others look when it has looked, and it begins when they have.
   session_.together("looking at what an earlier run left", [&] {
@@ -106,6 +106,7 @@ StartedFrom RunCheckpoints::start() {
   const std::vector<std::string> candidates = candidates_of_main();
   session_.together("loading a checkpoint", [&] { found = find_at_start(candidates); });
   check_same_start(found);
+  tracker.describe(facts());
   session_.together("beginning the run", [&] {
     if (found && found->start == StartedFrom::kCheckpoint) {
       tracker.go_on(found->path);
@@ -259,6 +260,7 @@ void RunCheckpoints::load(const Value& checkpoint, const std::string& path, bool
         "ckpt", "the order of the samples has changed: epoch {} starts over", position_.epoch);
     position_.restart_epoch();
   }
+  if (!changes.meaning.empty()) position_.forget_losses();
   session_.group().set_step(trainer_.first_steps());
   tell_position(path, /*at_start=*/compares_config);
 }

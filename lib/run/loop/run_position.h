@@ -59,6 +59,8 @@ struct RunPosition {
   virtual void restart_epoch() = 0;
   /// The same, where the data are others than before: what was known of them is forgotten.
   virtual void restart_with_other_data() { restart_epoch(); }
+  /// The losses so far are of a model or of data with another meaning: none is the best any more.
+  virtual void forget_losses() {}
   /// For people, e.g. "epoch 3, having seen 1200 samples, ...".
   virtual std::string description() const = 0;
   /// Where a resumed run begins, e.g. "epoch 3 at sample 40"; empty if description() says it.

@@ -43,8 +43,13 @@ void ShardPosition::restart_with_other_data() {
   next_task = "train";
   slices = samples_per_epoch = best_is_due = 0;
   has_other_data = true;
-  validation_losses.clear();  // of other samples
+  forget_losses();
+}
+
+void ShardPosition::forget_losses() {
+  validation_losses.clear();
   validation_loss.reset();
+  best_is_due = 0;
 }
 
 std::string ShardPosition::description() const {

@@ -33,6 +33,7 @@ struct ShardPosition : RunPosition {
   void guess_own_fields() override;
   void restart_epoch() override;
   void restart_with_other_data() override;
+  void forget_losses() override;
   std::string description() const override;
   std::string resumes_with() const override;
   int64_t epochs_trained() const override { return next_task == "train" ? epoch : epoch + 1; }

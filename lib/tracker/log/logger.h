@@ -25,6 +25,7 @@ struct RunFacts {
   std::string config = "{}";  ///< a JSON object, every default filled in, without secrets
   /// What the config does not say, names and JSON texts: ranks, precision.
   std::vector<std::pair<std::string, std::string>> process = {};
+  int64_t steps = 0;           ///< of the state that the run begins with
   bool goes_on = false;        ///< with the run in data_path; set by the tracker, as are the next
   bool is_copy = false;        ///< data_path is a copy of another run's
   int64_t records = 0;         ///< in its log.jsonl before this start

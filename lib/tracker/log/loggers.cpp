@@ -52,9 +52,9 @@ class TensorboardLogger : public Logger {
         verbose_(config.verbose) {}
 
   std::string type_name() const override { return "TensorboardLogger"; }
-  void init(const RunFacts&) override {
+  void init(const RunFacts& facts) override {
     const std::string folder = log_dir_.value_or(default_folder_);
-    events_.emplace(folder);
+    events_.emplace(folder, facts.steps + 1);
     log_info("track", "Logging to TensorBoard: tensorboard --logdir {}", folder);
   }
   void log(const LogRecord& record, const LogMoment& moment) override {
