@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,6 +13,7 @@
 #include <filesystem>
 #include <functional>
 #include <optional>
+#include <thread>
 #include <vector>
 
 #include "base/error.h"
@@ -42,6 +44,34 @@ void make_older(const std::string& path, int seconds) {
   timespec times[2] = {status.st_atim, status.st_mtim};
   times[1].tv_sec -= seconds;
   REQUIRE(::utimensat(AT_FDCWD, path.c_str(), times, 0) == 0);
+}
+
+TEST_CASE("a folder that another program keeps locked is not waited for without end") {
+  Place place;
+  const int other = ::open("data", O_RDONLY | O_DIRECTORY);
+  REQUIRE(::flock(other, LOCK_EX) == 0);
+  LockTimes times;
+  times.folder = std::chrono::milliseconds(100);
+  CHECK_THROWS_WITH(RunLock("data", times),
+                    Contains(fmt::format("'data' is locked by process {} (flock)", ::getpid())) &&
+                        Contains("without `flock`"));
+  times.folder = std::chrono::hours(1);
+  install_stop_signals();
+  std::thread stopper([] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    ::kill(::getpid(), SIGTERM);
+  });
+  CHECK_THROWS_AS(RunLock("data", times), StoppedError);
+  stopper.join();
+  clear_stop_request();
+  uninstall_stop_signals();
+  ::close(other);
+  CHECK_NOTHROW(RunLock("data", times));
+}
+
+TEST_CASE("a name that the file system does not take asks for a shorter one") {
+  Place place;
+  CHECK_THROWS_WITH(RunLock(std::string(300, 'x')), Contains("a name may have 255 bytes"));
 }
 
 /// A lock of this process with something changed.

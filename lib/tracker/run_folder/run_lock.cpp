@@ -15,10 +15,13 @@
 #include <fstream>
 #include <iterator>
 #include <optional>
+#include <sstream>
+#include <thread>
 #include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/stop_signal.h"
 #include "base/this_process.h"
 #include "base/untrusted_json.h"
 #include "io/files/fail_point.h"
@@ -124,6 +127,9 @@ std::optional<LockFile> read_lock(const std::string& path) {
       throw ResourceError("{}\n  Free some space, or choose another {}.", text, key);
     case EIO:
       throw ResourceError("{}\n  The disk or the network file system fails.", text);
+    case ENAMETOOLONG:
+      throw ConfigError(
+          "{}\n  Choose another {}: a name may have 255 bytes, and a path 4,095.", text, key);
     default:
       throw ConfigError(
           "{}\n  Make the folder writable for this user, or choose another {}.", text, key);
@@ -159,13 +165,49 @@ int64_t file_system_now_ms(const std::string& key, const std::string& lock) {
   return file ? file->touched_ms : int64_t{std::time(nullptr)} * 1000;
 }
 
+/// "process 17", which holds a flock of the file, as far as /proc/locks says.
+std::string flock_holder(int descriptor) {
+  struct stat status = {};
+  if (::fstat(descriptor, &status) != 0) return "another process";
+  std::ifstream locks("/proc/locks");
+  for (std::string line;
+       std::getline(locks, line);) {  // "1: FLOCK  ADVISORY  WRITE 17 fe:01:99 0 EOF"
+    std::istringstream words(line);
+    std::string number, sort, advisory, mode, pid, place;
+    words >> number >> sort >> advisory >> mode >> pid >> place;
+    if (sort == "FLOCK" && place.ends_with(fmt::format(":{}", status.st_ino)))
+      return "process " + pid;
+  }
+  return "another process";
+}
+
 /// Starters on one machine come one after the other. File systems that cannot lock a folder have
 /// the care with which a lock is made and taken over.
 class FolderLock {
  public:
-  explicit FolderLock(const std::string& folder)
-      : descriptor_(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
-    while (descriptor_ >= 0 && ::flock(descriptor_, LOCK_EX) != 0 && errno == EINTR) {
+  /// @throws ConfigError if another program keeps the folder locked, StoppedError after a stop signal
+  FolderLock(const LockPlace& place, const LockTimes& times)
+      : descriptor_(::open(place.folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+    constexpr std::chrono::milliseconds kPause{50};
+    std::chrono::milliseconds waited{0};
+    while (descriptor_ >= 0 && ::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
+      if (errno == EINTR) continue;
+      if (errno != EWOULDBLOCK) return;
+      if (waited < times.folder && stop_requested() == 0) {
+        std::this_thread::sleep_for(kPause);
+        waited += kPause;
+        continue;
+      }
+      const std::string holder = flock_holder(descriptor_);
+      ::close(descriptor_);
+      const std::string text =
+          fmt::format("{}: '{}' is locked by {} (flock)", place.key, place.folder, holder);
+      if (stop_requested() != 0) throw StoppedError("{}", text);
+      throw ConfigError(
+          "{}\n  A run locks its folder itself: start it without `flock`, end that process, or choose "
+          "another {}.",
+          text,
+          place.key);
     }
   }
   ~FolderLock() {
@@ -313,7 +355,7 @@ void RunLock::remove_folder_if_made() {
 /// @return false if it is worth waiting for
 bool RunLock::acquire() {
   constexpr int kAttempts = 20;  // others may be starting, ending and taking over at the same time
-  const FolderLock one_at_a_time(place_.folder);
+  const FolderLock one_at_a_time(place_, times_);
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     if (make()) {
       sweep_parts_of_lock(path_);

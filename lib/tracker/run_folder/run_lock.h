@@ -34,6 +34,7 @@ std::string lock_text(const LockOwner& owner);
 struct LockTimes {
   std::chrono::milliseconds refresh{30'000};  ///< the owner touches the file this often
   std::chrono::milliseconds stale{300'000};   ///< not touched for so long: its process is dead
+  std::chrono::milliseconds folder{10'000};   ///< others lock the folder for moments only
   /// Called again and again while a lock of another machine is waited for, which its process may
   /// have left behind; it may throw. Null: such a lock is an error at once.
   std::function<void()> while_waiting = nullptr;
