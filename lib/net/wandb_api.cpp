@@ -95,7 +95,7 @@ std::string find_base_url(const Settings& settings) {
 }
 
 std::string find_key(const std::string& base_url) {
-  std::string key = environment("WANDB_API_KEY");
+  std::string key = trimmed(environment("WANDB_API_KEY"));
   std::string source = "WANDB_API_KEY";
   if (key.empty()) {
     const NetrcFile file = read_netrc();

@@ -115,6 +115,23 @@ HttpReply take_one_row(const HttpRequest& request) {
                            {"name": "wandb-metadata.json", "uploadUrl": "/storage"}]}}})");
 }
 
+TEST_CASE("a name that Weights & Biases refuses is told at the start, offline too") {
+  test::CleanEnvironment environment({"WANDB_MODE", "WANDB_API_KEY", "WANDB_RUN_ID"});
+  test::CleanEnvironment::set("WANDB_MODE", "offline");
+  test::CleanEnvironment::set("WANDB_API_KEY", "key\n");  // as a mounted secret ends
+  WandbLogConfig config;
+  config.wandb_entity = "e";
+  config.wandb_project = "p";
+  CHECK_NOTHROW(WandbLogger(config).check());
+  config.wandb_project = "a/b";
+  CHECK_THROWS_WITH(WandbLogger(config).check(),
+                    "/tracker/log: wandb_project is \"a/b\": Weights & Biases allows no '/' in it");
+  config.wandb_project = "p";
+  test::CleanEnvironment::set("WANDB_RUN_ID", "a:b");
+  CHECK_THROWS_WITH(WandbLogger(config).check(),
+                    Catch::Contains("WANDB_RUN_ID) is \"a:b\": Weights & Biases allows no ':'"));
+}
+
 TEST_CASE("rows that neither the service nor a full disk takes wait for the next start") {
   const test::TempDir dir;
   const test::LoopbackServer server(take_one_row);

@@ -73,6 +73,14 @@ std::string page_of(const std::string& base_url, const WandbRunPath& path) {
   return fmt::format("{}/{}", public_url(site), path.page());
 }
 
+/// The service refuses such a name, and an offline run would show it only when it is sent.
+void check_name(const char* what, const std::string& name, const char* forbidden) {
+  const size_t at = name.find_first_of(forbidden);
+  if (at == std::string::npos) return;
+  throw ConfigError(
+      "/tracker/log: {} is \"{}\": Weights & Biases allows no '{}' in it", what, name, name[at]);
+}
+
 /// A refusal that does not pass by waiting.
 bool is_refusal(const HttpStatusError& error) {
   return error.status() < 500 && !is_worth_retrying(error.status());
@@ -116,6 +124,9 @@ HttpCallOptions WandbLogger::options(bool at_start) const {
 
 void WandbLogger::check() {
   access_ = find_wandb_access();
+  check_name("the id of the run (wandb_run_id, WANDB_RUN_ID)", wanted_id(), ":;,#?/'\\");
+  check_name("wandb_project", project_, "/\\#?%:");
+  check_name("wandb_entity", entity_, "/\\ #?%:");
   if (access_->mode != WandbMode::kOnline) return;
   try {
     const WandbApi api(*access_, options(/*at_start=*/true));
