@@ -158,6 +158,12 @@ NpyType type_from_descr(const std::string& descr, const std::string& origin) {
         descr,
         descr.substr(1));
   }
+  if (descr.starts_with("|O")) {
+    throw DataError(
+        "{}: an array of Python objects; expected float16, float32 or float64.\n  If its entries are "
+        "arrays of one shape, save numpy.stack(array).astype('<f4') instead.",
+        origin);
+  }
   throw DataError(
       "{}: NumPy type '{}'; expected float16, float32, float64, int64, uint8 or bool (<f2 <f4 <f8 "
       "<i8 |u1 |b1).\n"
@@ -174,9 +180,13 @@ struct Preamble {
 
 Preamble read_preamble(std::string_view content, const std::string& origin) {
   if (!content.starts_with(kMagic)) {
-    throw DataError("{}: not a NumPy .npy file ({})",
-                    origin,
-                    content.empty() ? "it is empty" : "it does not begin with \\x93NUMPY");
+    throw DataError(
+        "{}: not a NumPy .npy file ({})",
+        origin,
+        content.empty() ? "it is empty"
+        : content.starts_with("PK")
+            ? "it is an archive, as numpy.savez makes: save each of its arrays by numpy.save"
+            : "it does not begin with \\x93NUMPY");
   }
   if (content.size() < 10) {
     throw DataError("{}: truncated NumPy file ({} bytes)", origin, content.size());
