@@ -443,13 +443,13 @@ TEST_CASE("a file of another program is recognised, with what to do") {
 
 TEST_CASE("a config from a pipe is read once, and an empty pipe is no empty file") {
   test::TempDir folder;
-  const std::string pipe = (folder / "pipe").string();
+  const std::string pipe = folder / "pipe";
   REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
   std::thread writer([&] { std::ofstream(pipe) << "{\"vae\": {}}"; });
   CHECK(config_kind(pipe) == "vae");
   writer.join();
   CHECK(read_config_file(pipe) == "{\"vae\": {}}");
-  const std::string empty = (folder / "empty").string();
+  const std::string empty = folder / "empty";
   REQUIRE(::mkfifo(empty.c_str(), 0600) == 0);
   std::thread closer([&] { std::ofstream{empty}; });
   CHECK_THAT(message_of([&] { read_config_file(empty); }), Catch::Contains("the pipe is empty"));
