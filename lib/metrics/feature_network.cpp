@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <stdexcept>
 #include <utility>
 
 #include "base/error.h"
@@ -77,13 +78,19 @@ struct FeatureNetwork::Impl {
   Features run_ours(const at::Tensor& bytes) const {
     const at::Tensor images =
         resize_for_network(bytes.to(device).to(at::kFloat), kSide, resize).sub_(128).div_(128);
-    const auto found = archive.module
-                           ->forward({images.contiguous(at::MemoryFormat::ChannelsLast),
-                                      layer_name(layers.back())})
-                           .toGenericDict();
+    const c10::IValue answer = archive.module->forward(
+        {images.contiguous(at::MemoryFormat::ChannelsLast), layer_name(layers.back())});
+    if (!answer.isGenericDict()) {
+      throw std::runtime_error(fmt::format(
+          "it returns a {}, where a dictionary of layers is expected", answer.tagKind()));
+    }
+    const auto found = answer.toGenericDict();
     Features features;
     for (const InceptionFeature layer : layers) {
-      features[layer] = found.at(layer_name(layer)).toTensor().cpu();
+      const auto entry = found.find(layer_name(layer));
+      if (entry == found.end())
+        throw std::runtime_error("its dictionary has no layer " + layer_name(layer));
+      features[layer] = floats_of(entry->value()).cpu();
     }
     return features;
   }
@@ -98,7 +105,7 @@ struct FeatureNetwork::Impl {
       const auto found = archive.module->forward(
           {bytes.to(device)}, {{deep ? "return_features" : "no_output_bias", true}});
       features[layer] =
-          deep ? found.toTensor().cpu() : found.toTensor().cpu().clamp_min(kLeast).log();
+          deep ? floats_of(found).cpu() : floats_of(found).cpu().clamp_min(kLeast).log();
     }
     return features;
   }

@@ -15,9 +15,6 @@ namespace dalle2 {
 namespace {
 
 constexpr int64_t kEncodedAtOnce = 16;
-constexpr const char* kEncoderAdvice =
-    "torch.jit.trace(network.eval(), torch.zeros(1, 3, side, side)).save(file) makes one from a "
-    "network that gives features [n, d].";
 
 at::Tensor by_channel(const std::vector<double>& values, const at::Device& device) {
   return at::tensor(values, at::kFloat).to(device).view({1, -1, 1, 1});
@@ -37,7 +34,7 @@ struct ImageEncoder::Impl {
             .div_(255)
             .sub_(mean)
             .div_(std);
-    return archive.module->forward({images}).toTensor().to(at::kCPU, at::kFloat);
+    return floats_of(archive.module->forward({images})).cpu();
   }
 
   at::Tensor look_at(const at::Tensor& images) const {

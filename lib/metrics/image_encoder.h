@@ -12,6 +12,10 @@
 
 namespace dalle2 {
 
+inline constexpr const char* kEncoderAdvice =
+    "torch.jit.trace(network.eval(), torch.zeros(1, 3, side, side)).save(file) makes one from a "
+    "network that gives features [n, d].";
+
 class ImageEncoder {
  public:
   /// Runs the network once, so that what is wrong with it is known before an epoch is trained.

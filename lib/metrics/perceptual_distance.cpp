@@ -25,7 +25,7 @@ struct PerceptualDistance::Impl {
     const auto prepared = [this](const at::Tensor& images) {
       return images.to(device).clamp(0, 1).mul_(2).sub_(1);
     };
-    return archive.module->forward({prepared(one), prepared(other)}).toTensor().cpu();
+    return floats_of(archive.module->forward({prepared(one), prepared(other)})).cpu();
   }
 
   at::Tensor look_at(const at::Tensor& one, const at::Tensor& other) const {

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: MIT
 #include "metrics/image_encoder.h"
 
+#include <torch/script.h>
+
 #include <string>
 
 #include "support/fixture.h"
+#include "support/temp_dir.h"
 
 namespace dalle2::test {
 namespace {
@@ -82,6 +85,23 @@ TEST_CASE("what is wrong with a network of one's own is told at the start") {
                  Catch::Contains("index 33 out of range"));
   CHECK(encoder_fault(encoder_config("absent.pt")) ==
         where + "there is no file " + fixture_folder("feature_networks") + "/absent.pt");
+  // The same features as float64; other answers are told by their type.
+  test::TempDir folder;
+  config = encoder_config("encoder.pt");
+  const auto answers = [&](const std::string& body) {
+    torch::jit::Module network("network");
+    network.define("def forward(self, x):\n  " + body + "\n");
+    config.feature_extractor_weights_path = folder / "own.pt";
+    network.save(*config.feature_extractor_weights_path);
+    return encoder_fault(config);
+  };
+  CHECK(answers("return x.flatten(1).double()").empty());
+  CHECK(answers("return x.flatten(1).long()").empty());
+  CHECK_THAT(answers("return (x, x)"),
+             Catch::Contains("got \"a Tuple, where a tensor is expected: let forward() return the "
+                             "features alone\""));
+  CHECK_THAT(answers("return {'features': x}"), Catch::Contains("got \"a GenericDict, where"));
+  CHECK_THAT(answers("return torch.fft.fft(x.flatten(1))"), Catch::Contains("complex numbers"));
   CHECK(encoder_fault({}) == where + "expected the file of the network, got null");
 }
 

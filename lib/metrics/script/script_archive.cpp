@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <stdexcept>
 #include <string_view>
 #include <vector>
 
@@ -80,6 +81,19 @@ ScriptArchive open_script_archive(const std::string& path,
     parameter.set_requires_grad(false);
   if (!extra[kAbout].empty()) archive.about = parse_untrusted_object(extra[kAbout]);
   return archive;
+}
+
+at::Tensor floats_of(const c10::IValue& answer) {
+  if (!answer.isTensor()) {
+    throw std::runtime_error(
+        fmt::format("a {}, where a tensor is expected: let forward() return "
+                    "the features alone",
+                    answer.tagKind()));
+  }
+  const at::Tensor& tensor = answer.toTensor();
+  if (tensor.is_complex() || !tensor.defined())
+    throw std::runtime_error("complex numbers, where real ones are expected");
+  return tensor.to(at::kFloat);
 }
 
 std::string last_message(const std::exception& error) {

@@ -13,6 +13,10 @@
 
 #include "base/untrusted_json.h"
 
+namespace c10 {
+struct IValue;
+}
+
 namespace torch::jit {
 struct Module;
 }
@@ -34,6 +38,9 @@ ScriptArchive open_script_archive(const std::string& path,
                                   const std::string& where,
                                   const std::string& how_to_make_one,
                                   const at::Device& device);
+
+/// A network's answer as float32. @throws std::runtime_error that says what it is instead
+at::Tensor floats_of(const c10::IValue& answer);
 
 /// What an operation of a network said last, without the trace of its Python.
 std::string last_message(const std::exception& error);

@@ -38,7 +38,7 @@ ImageFeatures perceptual_features(const TrainVaeConfig& config, const at::Device
   const ScriptArchive archive =
       open_script_archive(config.train.vgg_path.value(), kWhere, kAdvice, device);
   const ImageFeatures features = [module = archive.module](const at::Tensor& images) {
-    return module->forward({images}).toTensor();
+    return floats_of(module->forward({images}));
   };
   const int64_t side = config.data.image_size;
   std::string found;
