@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,7 +12,24 @@
 
 namespace dalle2 {
 
+class Faults;
+struct ClipTokenizerConfig;
+struct DecoderEvaluateConfig;
+struct PriorDataConfig;
 struct ReadFindings;
+struct ShardDataConfig;
+struct TrackerConfig;
+
+/// The sections of a config that name files, services and hosts. Null: a kind has none of that sort.
+struct NamedOutside {
+  const TrackerConfig* tracker = nullptr;
+  const ShardDataConfig* shards = nullptr;
+  const PriorDataConfig* tables = nullptr;
+  const DecoderEvaluateConfig* metrics = nullptr;
+  const ClipTokenizerConfig* tokenizer = nullptr;
+  const std::string* vae_folder = nullptr;
+  const std::optional<std::string>* vgg_path = nullptr;
+};
 
 /// Options of reading a file.
 struct ReadOptions {
@@ -30,6 +48,9 @@ struct ReadOptions {
   /// Of the file that a /decoder/clip/model or /prior/clip/model names. Empty: it is not asked for.
   /// @throws ConfigError for a name without a file, DataError
   std::function<std::string(const std::string& model)> sha256_of_clip = nullptr;
+  /// Adds what is missing outside of the config to its faults, so that one report has all.
+  /// Empty: nothing is looked for.
+  std::function<void(const NamedOutside&, Faults&)> find_missing = nullptr;
 };
 
 /// A file that was read: the config, its warnings, and what else belongs to it.

@@ -7,9 +7,11 @@
 #include <torch/version.h>
 
 #include <array>
+#include <filesystem>
 #include <set>
 
 #include "base/error.h"
+#include "base/untrusted_text.h"
 #include "metrics/network_resize.h"
 
 namespace dalle2 {
@@ -29,24 +31,9 @@ std::vector<InceptionFeature> layers_of(const DecoderEvaluateConfig& config) {
   return {layers.begin(), layers.end()};
 }
 
-std::string path_of_network(const DecoderEvaluateConfig& config) {
-  const std::vector<std::string> paths = config.network_paths();
-  if (paths.empty()) {
-    throw ConfigError(
-        "/evaluate/{}/feature_extractor_weights_path: expected the file of the Inception network, "
-        "got null\n  scripts/export_inception.py makes one from the weights that torch-fidelity or "
-        "pytorch-fid publish.",
-        config.FID   ? "FID"
-        : config.IS  ? "IS"
-        : config.KID ? "KID"
-                     : "PR");
-  }
-  return paths.front();
-}
-
 std::string where_of_network(const DecoderEvaluateConfig& config) {
-  const auto names_it = [](const auto& metric) {
-    return metric && metric->feature_extractor_weights_path;
+  const auto names_it = [&](const auto& metric) {
+    return metric && (config.network_paths().empty() || metric->feature_extractor_weights_path);
   };
   return fmt::format("/evaluate/{}/feature_extractor_weights_path",
                      names_it(config.FID)   ? "FID"
@@ -90,13 +77,53 @@ NamedFeatures rows_of(const NamedFeatures& features, const at::Tensor& chosen) {
 
 }  // namespace
 
+std::vector<AbsentNetwork> absent_networks(const DecoderEvaluateConfig& config) {
+  std::vector<AbsentNetwork> absent;
+  const auto look = [&](const std::string& where,
+                        const std::optional<std::string>& path,
+                        const char* what,
+                        const char* advice) {
+    std::error_code ignored;
+    if (path && std::filesystem::is_regular_file(*path, ignored)) return;
+    absent.push_back({where,
+                      fmt::format("{}\n  {}",
+                                  path ? fmt::format("there is no file {}", printable(*path))
+                                       : fmt::format("expected the file of {}, got null", what),
+                                  advice)});
+  };
+  if (config.needs_network()) {
+    const std::vector<std::string> paths = config.network_paths();
+    look(where_of_network(config),
+         paths.empty() ? std::nullopt : std::make_optional(paths.front()),
+         "the Inception network",
+         "scripts/export_inception.py makes one from the weights that torch-fidelity or "
+         "pytorch-fid publish.");
+  }
+  if (config.FD) {
+    look("/evaluate/FD/feature_extractor_weights_path",
+         config.FD->feature_extractor_weights_path,
+         "the network",
+         kEncoderAdvice);
+  }
+  if (config.LPIPS) {
+    look("/evaluate/LPIPS/weights_path",
+         config.LPIPS->weights_path,
+         "its network",
+         "scripts/export_lpips.py makes one from the weights that torchvision publishes.");
+  }
+  return absent;
+}
+
 ImageMetrics::ImageMetrics(const DecoderEvaluateConfig& config,
                            int64_t image_side,
                            const at::Device& device,
                            int64_t seed)
     : config_(config), seed_(seed), device_type_(device.type()), layers_(layers_of(config)) {
+  std::vector<std::string> absent;
+  for (const auto& [where, text] : absent_networks(config)) absent.push_back(where + ": " + text);
+  if (!absent.empty()) throw ConfigError("{}", fmt::join(absent, "\n"));
   if (config.needs_network()) {
-    network_ = std::make_unique<FeatureNetwork>(path_of_network(config),
+    network_ = std::make_unique<FeatureNetwork>(config.network_paths().front(),
                                                 where_of_network(config),
                                                 layers_,
                                                 config.network_resize(),
@@ -107,11 +134,6 @@ ImageMetrics::ImageMetrics(const DecoderEvaluateConfig& config,
         *config.FD, "/evaluate/FD/feature_extractor_weights_path", device);
   }
   if (config.LPIPS) {
-    if (!config.LPIPS->weights_path) {
-      throw ConfigError(
-          "/evaluate/LPIPS/weights_path: expected the file of its network, got null\n  "
-          "scripts/export_lpips.py makes one from the weights that torchvision publishes.");
-    }
     perceptual_ = std::make_unique<PerceptualDistance>(*config.LPIPS->weights_path,
                                                        "/evaluate/LPIPS/weights_path",
                                                        config.LPIPS->net_type,

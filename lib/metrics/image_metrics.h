@@ -38,6 +38,13 @@ struct LeftOutPair {
   std::string what;  ///< is not finite: "the generated picture"
 };
 
+/// A network's file that a config does not name, or that is not there.
+struct AbsentNetwork {
+  std::string pointer;  ///< "/evaluate/LPIPS/weights_path"
+  std::string text;     ///< what is missing and what to do
+};
+std::vector<AbsentNetwork> absent_networks(const DecoderEvaluateConfig& config);
+
 /// One pass of the network over an image serves all metrics. What is kept has the numbers of the
 /// images: neither batches nor ranks change a figure.
 class ImageMetrics {

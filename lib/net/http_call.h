@@ -54,7 +54,7 @@ struct HttpCall {
 
 struct HttpCallOptions {
   double stall_seconds = net_timeout_seconds();
-  int attempts = 8;  ///< 1 for a call that must not reach the server twice
+  int attempts = net_attempts();  ///< 1 for a call that must not reach the server twice
   /// A server that asks for a longer pause (Retry-After) than this is not asked again.
   std::optional<double> most_asked_seconds = {};
   bool ends_at_stop = true;  ///< a stop signal ends the call with StoppedError

@@ -15,7 +15,7 @@ namespace dalle2 {
 
 struct HttpOptions {
   double stall_seconds = net_timeout_seconds();
-  int attempts = 8;                 ///< in a row without progress
+  int attempts = net_attempts();    ///< in a row without progress
   int64_t offset = 0;               ///< byte of the file to begin at
   std::function<bool()> cancelled;  ///< asked while waiting; true ends the stream by an error
 };

@@ -5,6 +5,7 @@
 
 #include <curl/curl.h>
 #include <algorithm>
+#include <atomic>
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
@@ -55,6 +56,16 @@ constexpr double kNoticeEvery = 15;                      ///< seconds of waiting
 constexpr double kSlow = 1 << 14;                        ///< bytes a second that are worth a word
 
 }  // namespace
+
+static std::atomic<int> attempts_of_transfers{8};
+
+int net_attempts() {
+  return attempts_of_transfers;
+}
+
+void try_hosts_once() {
+  attempts_of_transfers = 1;
+}
 
 double net_timeout_seconds() {
   const char* text = std::getenv("DALLE2_NET_TIMEOUT");

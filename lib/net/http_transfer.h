@@ -66,6 +66,11 @@ struct HttpResponse {
 /// @throws ConfigError if the variable is not a positive number
 double net_timeout_seconds();
 
+/// Attempts of a transfer, in a row without progress, where its options do not say another number: 8,
+/// or 1 after try_hosts_once(), as nobody who looks at a config wants to wait for a host.
+int net_attempts();
+void try_hosts_once();
+
 /// The libraries that this layer runs with: "libcurl 7.88.1, OpenSSL 3.0.17".
 std::string net_library_versions();
 

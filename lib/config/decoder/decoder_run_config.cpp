@@ -234,10 +234,10 @@ void check_sections(const TrainDecoderConfig& config, const DecoderPlan& plan, F
 
 void check_decoder(const ReadOptions& options, LoadedDecoderConfig& loaded, Faults& faults) {
   TrainDecoderConfig& config = loaded.config;
-  if (!faults.has_error_under("/decoder")) {
-    fill_in_vaes(config.decoder, options, faults);
-    fill_in_clip(config.decoder.clip, "/decoder/clip", options, faults);
-  }
+  Faults of_clip;  // a file that is missing hides no fault of the config
+  if (!faults.has_error_under("/decoder/clip"))
+    fill_in_clip(config.decoder.clip, "/decoder/clip", options, of_clip);
+  if (!faults.has_error_under("/decoder")) fill_in_vaes(config.decoder, options, faults);
   fill_in_clip_score(config, options, faults);
   // The reference takes an empty text as none.
   auto& text_url = config.data.text_embeddings_url;
@@ -247,6 +247,7 @@ void check_decoder(const ReadOptions& options, LoadedDecoderConfig& loaded, Faul
   if (!faults.has_error_under("/decoder") && !faults.has_error_under("/train")) {
     plan_losses(config.train, loaded.plan, faults);
   }
+  faults.add(of_clip);
 }
 
 }  // namespace

@@ -137,8 +137,9 @@ void check_prior(const Json& root,
                  LoadedPriorConfig& loaded,
                  Faults& faults) {
   TrainPriorConfig& config = loaded.config;
+  Faults of_clip;  // a file that is missing hides no fault of the config
   if (!faults.has_error_under("/prior/clip"))
-    fill_in_clip(config.prior.clip, "/prior/clip", options, faults);
+    fill_in_clip(config.prior.clip, "/prior/clip", options, of_clip);
   const bool train = !faults.has_error_under("/train");
   if (train && !faults.has_error_under("/seed")) unite_seeds(root, config, faults);
   if (train && !faults.has_error_under("/prior")) {
@@ -150,6 +151,7 @@ void check_prior(const Json& root,
     if (!faults.has_error_under("/prior/clip")) check_sources(config, faults);
     check_splits(config.data, faults);
   }
+  faults.add(of_clip);
 }
 
 }  // namespace

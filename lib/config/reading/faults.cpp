@@ -17,6 +17,11 @@ constexpr std::string_view kIgnored = ", it is ignored";
 
 }  // namespace
 
+void Faults::add(const Faults& others) {
+  errors_.insert(errors_.end(), others.errors_.begin(), others.errors_.end());
+  warnings_.insert(warnings_.end(), others.warnings_.begin(), others.warnings_.end());
+}
+
 bool Faults::has_error_under(const std::string& pointer) const {
   return std::any_of(errors_.begin(), errors_.end(), [&](const Fault& fault) {
     return fault.pointer == pointer || fault.pointer.starts_with(pointer + "/");

@@ -23,6 +23,8 @@ class Faults {
     warnings_.push_back({pointer, text});
   }
 
+  void add(const Faults& others);
+
   const std::vector<Fault>& errors() const { return errors_; }
   const std::vector<Fault>& warnings() const { return warnings_; }
   /// True if an error is at `pointer` or below it.

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <string>
+#include <type_traits>
 
 #include "config/kinds.h"
 #include "config/reading/reader.h"
@@ -15,6 +16,26 @@
 #include "config/reading/writer.h"
 
 namespace dalle2 {
+
+template <class Section, class T>
+void name_if_same(const Section& section, const T*& named) {
+  if constexpr (std::is_same_v<Section, T>) named = &section;
+}
+
+template <class Config>
+NamedOutside named_outside(const Config& config) {
+  NamedOutside named;
+  named.tracker = &config.tracker;
+  name_if_same(config.data, named.shards);
+  name_if_same(config.data, named.tables);
+  if constexpr (requires { config.evaluate; }) name_if_same(config.evaluate, named.metrics);
+  if constexpr (requires { config.clip.tokenizer; }) named.tokenizer = &config.clip.tokenizer;
+  if constexpr (requires { config.train.vgg_path; }) {
+    if (config.vae.use_vgg_and_gan) named.vgg_path = &config.train.vgg_path;
+    named.vae_folder = &config.data.folder;
+  }
+  return named;
+}
 
 /// Reads `json`; `origin` names it in messages. `check(root, loaded, faults)` gets the root with
 /// its overrides and `loaded.config`, whose faults so far are known; it may change both config and
@@ -49,6 +70,7 @@ LoadedConfig parse_config(const std::string& json,
   if (options.check_available) {
     for (const Fault& fault : findings.unavailable) faults.error(fault.pointer, fault.text);
   }
+  if (options.find_missing) options.find_missing(named_outside(loaded.config), faults);
   faults.throw_if_any(origin);
   loaded.raw_json = options.overrides.empty() ? json : root.dump(2) + "\n";
   loaded.full_json = to_json(loaded.config).dump(2) + "\n";

@@ -319,11 +319,18 @@ std::string clip_file_of(const std::string& model) {
   const std::filesystem::path file =
       std::filesystem::path(home == nullptr ? "." : home) / ".cache" / "clip" / name;
   if (std::filesystem::exists(file, ignored)) return file.string();
+  std::string vocabulary;
+  try {
+    find_clip_vocabulary(std::nullopt, "Its vocabulary is missing too", file.string());
+  } catch (const ConfigError& error) {
+    vocabulary = fmt::format("\n  {}", error.what());
+  }
   throw ConfigError(
       "{}: no such file, and OpenAI's model of this name is not at {}\n  Put it there "
-      "(`clip.load` of their package does), or name the file of a CLIP.",
+      "(`clip.load` of their package does), or name the file of a CLIP.{}",
       printable(model),
-      printable(file.string()));
+      printable(file.string()),
+      vocabulary);
 }
 
 LoadedClip load_clip_file(const std::string& path, const std::optional<ClipArguments>& arguments) {

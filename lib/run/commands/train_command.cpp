@@ -16,6 +16,7 @@
 #include "run/commands/several_processes.h"
 #include "run/device/cuda_library.h"
 #include "run/kinds.h"
+#include "run/missing_outside.h"
 #include "tracker/public_config.h"
 
 namespace dalle2 {
@@ -118,8 +119,14 @@ ExitCode run_train(const TrainCommand& command) {
                       command.config_path,
                       std::filesystem::current_path().string());
   }
-  const ReadOptions options =
+  if (command.dry_run) try_hosts_once();
+  ReadOptions options =
       with_checkpoints({.overrides = command.overrides, .strict = command.strict});
+  if (!command.dump_config) {
+    options.find_missing = [&](const NamedOutside& named, Faults& faults) {
+      find_missing(named, /*asks_hosts=*/command.dry_run, faults);
+    };
+  }
   const RunKind& kind = run_kind_of(config_kind(command.config_path));
   if (command.clear_results && !kind.has_results) {
     throw ConfigError(
