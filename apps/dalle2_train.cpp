@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: MIT
 // dalle2-train: trains the parts of a DALLE2 system from a JSON file.
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
+#include <filesystem>
 #include <new>
 #include <string>
+#include <system_error>
 
 #include "base/stop_signal.h"
 #include "base/this_process.h"
@@ -33,10 +36,29 @@ int fail(dalle2::ExitCode code, const std::string& message) {
   return static_cast<int>(code);
 }
 
+constexpr const char* kNoMemory =
+    "out of memory: lower data.batch_size or train.max_batch_size, or allow the process more "
+    "(`ulimit -v`, the memory limit of the job)";
+
+/// Where memory ends in a thread of a library or within a destructor, nothing can catch it.
+[[noreturn]] void end_at_terminate() {
+  try {
+    if (std::current_exception()) std::rethrow_exception(std::current_exception());
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "error: %s\n", kNoMemory);
+    std::_Exit(static_cast<int>(dalle2::ExitCode::kResource));
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "terminated by: %s\n", error.what());
+  } catch (...) {
+  }
+  std::abort();
+}
+
 /// The constructors of the libraries take a good part of a second before main: a signal meanwhile
 /// is to be heard too.
 void install_early(int /*argc*/, char** /*argv*/, char** /*environment*/) {
   dalle2::install_stop_signals();
+  std::set_terminate(end_at_terminate);
 }
 [[gnu::section(".preinit_array"),
   gnu::used]] void (*const kInstallEarly)(int, char**, char**) = install_early;
@@ -47,13 +69,24 @@ int main(int argc, char** argv) {
   using dalle2::ExitCode;
   std::setvbuf(
       stdout, nullptr, _IOLBF, BUFSIZ);  // into a pipe, too: a reader sees each line at once
+  if (std::error_code error; std::filesystem::current_path(error).empty()) {
+    return fail(ExitCode::kConfig,
+                "the working directory cannot be read: " + error.message() +
+                    "\n  It may have been removed or replaced: change to a folder that exists.");
+  }
   try {
     return dalle2::run_command_line(argc, argv);
   } catch (const dalle2::Error& error) {
     return fail(error.code(), error.what());
   } catch (const std::bad_alloc&) {
+    return fail(ExitCode::kResource, kNoMemory);
+  } catch (const std::system_error& error) {
+    if (error.code() != std::errc::resource_unavailable_try_again)
+      return fail(ExitCode::kFailed, error.what());
     return fail(ExitCode::kResource,
-                "out of memory: lower data.batch_size or train.max_batch_size");
+                "a thread cannot be started: this user or container may have no more processes and "
+                "threads\n  Raise the limit (`ulimit -u`, pids.max of the container), or lower "
+                "data.num_workers and OMP_NUM_THREADS.");
   } catch (const std::exception& error) {
     const std::string message = error.what();
     if (dalle2::says_out_of_memory(message)) {

@@ -37,11 +37,15 @@ ModuleFunction function_of_module(const char* file, const char* function) {
 }
 
 bool says_out_of_memory(const std::string& message) {
-  for (const char* words : {"out of memory",
-                            "not enough memory",
-                            "can't allocate memory",
-                            "_STATUS_ALLOC_FAILED",
-                            "NVML_SUCCESS =="}) {
+  for (const char* words :
+       {"out of memory",
+        "not enough memory",
+        "can't allocate memory",
+        "_STATUS_ALLOC_FAILED",
+        "could not create a primitive",  // of oneDNN, which has no other word for it
+        "could not create a memory object",
+        "bad_alloc",
+        "NVML_SUCCESS =="}) {
     if (message.find(words) != std::string::npos) return true;
   }
   return false;
