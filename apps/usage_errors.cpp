@@ -4,8 +4,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <optional>
 #include <regex>
+#include <utility>
 #include <vector>
 
 #include "base/public_url.h"
@@ -77,6 +79,30 @@ std::vector<std::string> commands_with_option(const CLI::App& app, const std::st
   return names;
 }
 
+/// The option of `command` that other programs call `word`; empty if it has none.
+std::string option_for(const std::string& word, const CLI::App& command) {
+  constexpr std::pair<const char*, const char*> kOthers[] = {
+      {"--steps", "--timesteps"},
+      {"--num-steps", "--timesteps"},
+      {"--num-inference-steps", "--timesteps"},
+      {"--sample-timesteps", "--timesteps"},
+      {"--guidance-scale", "--cond-scale"},
+      {"--cfg-scale", "--cond-scale"},
+      {"--prompt", "--text"},
+      {"--num-images", "--num"},
+      {"--num-samples", "--num"},
+      {"--model", "--checkpoint"},
+      {"--ckpt", "--checkpoint"},
+      {"--output", "--out"},
+      {"--outdir", "--out"}};
+  std::string dashed = word;
+  std::replace(dashed.begin(), dashed.end(), '_', '-');
+  for (const auto& [other, own] : kOthers) {
+    if (dashed == other && command.get_option_no_throw(own) != nullptr) return own;
+  }
+  return "";
+}
+
 /// What was given to --set.
 std::vector<std::string> set_pointers(const CLI::App& app) {
   const CLI::Option* const set = app.get_option_no_throw("--set");
@@ -105,6 +131,9 @@ std::string suggestion(const CLI::App& app, const CLI::App& command) {
   }
   if (&app == &command && word == "train") {
     return "  Training has no command name: `dalle2-train --config my.json`.\n";
+  }
+  if (const std::string own = option_for(word, command); !own.empty()) {
+    return fmt::format("  Did you mean `{}`?\n", own);
   }
   if (const std::optional<std::string> near = nearest_word(word, known)) {
     return fmt::format("  Did you mean `{}`?\n", *near);
