@@ -66,7 +66,7 @@ class DryRun(EndToEnd):
         config = self.config_of("decoder", data={"preprocessing": {"Resize": {"size": 8}, "ToTensor": True}})
         for more in (["--dry-run"], []):
             done = self.start(config, *more, check=3)
-            self.assertIn("images: expected at least 16 x 16 pixels, the unet's size, got 8 x 8", done.stderr)
+            self.assertRegex(done.stderr, r"sample \d+: images: expected at least 16 x 16 pixels, the unet's size, got 8 x 8")
         self.assertFalse((self.dir / "out").exists())
 
     def test_the_size_of_a_checkpoint_is_that_of_the_file(self):

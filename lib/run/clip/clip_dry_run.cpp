@@ -48,8 +48,10 @@ void dry_run(const LoadedClipConfig& loaded, int64_t processes) {
                  at::kCPU);
   data.deal_into(data.slices_at_begin());
   data.check_usable("train");
-  if (const auto example = data.examples("train", 1))
-    check_picture_size(example->images, config.clip.vision_cfg.image_size);
+  if (const auto example = data.examples("train", 1)) {
+    naming_sample(*example,
+                  [&] { check_picture_size(example->images, config.clip.vision_cfg.image_size); });
+  }
   if (!config.clip.tokenizer.train) {
     check_class_texts(config.evaluate,
                       make_clip_tokenizer(config.clip, data),

@@ -54,7 +54,9 @@ void ClipRun::introduce() const {
 void ClipRun::load_examples() {
   session_.together("looking at a picture", [&] {
     const auto example = session_.group().is_main() ? data_.examples("train", 1) : std::nullopt;
-    if (example) check_picture_size(example->images, config_.clip.vision_cfg.image_size);
+    if (!example) return;
+    naming_sample(*example,
+                  [&] { check_picture_size(example->images, config_.clip.vision_cfg.image_size); });
   });
   if (tokenizer_) return;
   const bool has_earlier =

@@ -105,12 +105,11 @@ ShardData decoder_data(const TrainDecoderConfig& config,
   return data;
 }
 
-void check_sizes(const at::Tensor& images,
-                 const DecoderTrainConfig& train,
-                 const DecoderPlan& plan) {
+void check_sizes(const Batch& example, const DecoderTrainConfig& train, const DecoderPlan& plan) {
+  const at::Tensor& images = example.images;
   for (size_t i = 0; i < plan.stages.size(); ++i) {
     if (train.unet_training_mask && !train.unet_training_mask->at(i)) continue;
-    check_size(images, plan.stages[i].image_size);
+    naming_sample(example, [&] { check_size(images, plan.stages[i].image_size); });
   }
   if (images.size(2) == images.size(3)) return;
   throw DataError(

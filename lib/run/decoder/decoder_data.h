@@ -43,9 +43,7 @@ ShardData decoder_data(const TrainDecoderConfig& config,
 /// A decoder draws squares, and its unets only make pictures smaller.
 /// @param images [N, C, H, W] as the transforms leave them
 /// @throws DataError for others, and for smaller ones than a unet that is trained takes
-void check_sizes(const at::Tensor& images,
-                 const DecoderTrainConfig& train,
-                 const DecoderPlan& plan);
+void check_sizes(const Batch& example, const DecoderTrainConfig& train, const DecoderPlan& plan);
 
 /// A batch on `device`, as the decoder takes it. Copies to a GPU run on a stream of their own,
 /// beside the step before; the current stream waits for them.

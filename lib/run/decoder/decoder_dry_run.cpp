@@ -92,8 +92,9 @@ void dry_run(const LoadedDecoderConfig& loaded, int64_t processes) {
   const DecoderClip clip = open_decoder_clip(config, loaded.plan);
   open_clip_of_score(loaded, clip, at::kCPU);
   if (const auto example = data.examples("train", 1)) {
-    if (clip.makes_image_embeds) clip.check_pictures(example->images);
-    check_sizes(example->images, config.train, loaded.plan);
+    if (clip.makes_image_embeds)
+      naming_sample(*example, [&] { clip.check_pictures(example->images); });
+    check_sizes(*example, config.train, loaded.plan);
   }
   DryRunPlan plan = decoder_dry_run_plan(loaded, clip.get());
   plan.data_size = data_size_of(data);

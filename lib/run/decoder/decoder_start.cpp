@@ -132,8 +132,9 @@ void DecoderRun::load_examples() {
     if (!session_.group().is_main()) return;
     const auto example = data_.examples("train", 1);
     if (!example) return;
-    if (clip_.makes_image_embeds) clip_.check_pictures(example->images);
-    check_sizes(example->images, config_.train, loaded_.plan);
+    if (clip_.makes_image_embeds)
+      naming_sample(*example, [&] { clip_.check_pictures(example->images); });
+    check_sizes(*example, config_.train, loaded_.plan);
   });
   pictures_.load();
   pictures_.tell_latents();

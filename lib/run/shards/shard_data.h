@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
+#include "base/untrusted_text.h"
 #include "config/shared/shard_data_config.h"
 #include "data/loader/batch.h"
 #include "data/loader/loader.h"
@@ -94,5 +96,15 @@ class ShardData {
   ShardUrls train_, val_, test_;
   std::string train_names_, names_;  // shard_names_hash(): of the training shards, of all
 };
+
+/// What `check` says of an example's pictures begins with the sample's key.
+template <class Check>
+void naming_sample(const Batch& example, const Check& check) {
+  try {
+    check();
+  } catch (const DataError& error) {
+    throw DataError("sample {}: {}", one_line(example.keys.front()), error.what());
+  }
+}
 
 }  // namespace dalle2
