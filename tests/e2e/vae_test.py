@@ -6,6 +6,7 @@ import math
 import os
 import pathlib
 import random
+import re
 import shutil
 import time
 
@@ -34,6 +35,7 @@ class Vae(VaeRuns):
         done = self.train(self.write("run"))
         self.assertIn("pictures: 48 train, 12 val; batches of 4", " ".join(done.stdout.split()))
         self.assertIn("[train] done: ", done.stdout)
+        self.assertEqual(len(re.findall(r"^(\S+ )*\[train\] training complete$", done.stdout, re.MULTILINE)), 1, done.stdout)
         results = sorted(path.name for path in (self.dir / "run" / "results").iterdir())
         names = [f"{n}{kind}" for n in (0, 5, 10) for kind in (".png", ".ema.png")]
         pictures = sorted(names)

@@ -30,6 +30,7 @@ ExitCode VaeRun::run_epochs() {
   } else {
     save_model();  // the last one, whatever its number
   }
+  log_info("train", "training complete");  // the reference's last words
   return ExitCode::kDone;
 }
 
