@@ -75,6 +75,11 @@ class SampleOptions(EndToEnd):
                     expect=["--inpaint-image is missing", "--inpaint-mask mask.npy"])
         self.refuse("conditional/model.pth", *embeds, "--inpaint-image", "small.npy",
                     expect=["--inpaint-mask is missing", "--inpaint-image small.npy"])
+        for value, told in ((1 / 255, "keeps nothing, so that the whole picture is drawn again"), (0.6, "keeps the whole picture")):
+            write_npy(self.base / "even.npy", (1, 3, 8, 8), [value] * 192)
+            done = run("sample", "--checkpoint", "conditional/model.pth", *embeds, "--inpaint-image", "small.npy", "--inpaint-mask",
+                       "even.npy", "--out", "even", "--overwrite", cwd=self.base, check=0)
+            self.assertIn(told, " ".join(done.stderr.split()))
         self.refuse("conditional/model.pth", *embeds, "--inpaint-image", "small.npy", "--inpaint-mask", "mask.npy", code=3,
                     expect=["--inpaint-mask mask.npy: expected 8 x 8 pixels, as small.npy has, got 4 x 4"])
         self.refuse("cascade/model.pth", *embeds, "--timesteps", 2, 3, 4,

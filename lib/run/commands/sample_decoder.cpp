@@ -386,6 +386,17 @@ void check_inpainting(const SampleCommand& command, const SampleInputs& inputs) 
   }
   if (!inputs.inpaint_image.defined()) return;
   const at::Tensor &image = inputs.inpaint_image, &mask = inputs.inpaint_mask;
+  for (const bool keeps : {false, true}) {
+    const at::Tensor same = keeps ? mask.flatten(1).all(1) : mask.flatten(1).any(1).logical_not();
+    if (!same.any().item<bool>()) continue;
+    log_warning(
+        "sample",
+        "--inpaint-mask {}: the mask keeps {}: white (from 128 of 255 on) is kept, black is "
+        "drawn again",
+        *command.inpaint_mask_path,
+        keeps ? "the whole picture, so that nothing is drawn"
+              : "nothing, so that the whole picture is drawn again");
+  }
   if (mask.size(1) == image.size(2) && mask.size(2) == image.size(3)) return;
   throw DataError("--inpaint-mask {}: expected {} x {} pixels, as {} has, got {} x {}",
                   *command.inpaint_mask_path,
@@ -402,7 +413,8 @@ void check_command(const SampleCommand& command,
                    const SampleInputs& inputs) {
   if (!plan.config.unconditional && command.start_unet == 1 && !inputs.image_embeds.defined()) {
     throw ConfigError(
-        "--image-embeds is missing: this decoder draws from image embeddings (.npy, [N, {}])",
+        "--image-embeds is missing: this decoder draws from image embeddings (.npy, [N, {}])\n  Or "
+        "give --text with --prior and --clip, or --image with --clip, which make them.",
         plan.stages.front().unet.image_embed_dim.value_or(0));
   }
   check_unets(command, plan);
