@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/little_endian.h"
+#include "base/untrusted_text.h"
 #include "checkpoint/archive/mapped_file.h"
 #include "checkpoint/archive/safetensors.h"
 #include "checkpoint/clip/clip_file.h"
@@ -13,6 +14,7 @@
 #include "checkpoint/pickle/value_json.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <iterator>
 #include <unordered_map>
 
@@ -219,7 +221,24 @@ bool has_averages(const Cursor& checkpoint) {
           !strip_prefix(checkpoint.as_state_dict(), kEmaModel).empty());
 }
 
+/// @throws DataError for the folder of a run, naming the file that is meant
+static void refuse_folder(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  if (!fs::is_directory(path, ignored)) return;
+  for (const char* name : {"model.pth", "checkpoint.pth"}) {
+    const fs::path file = fs::path(path) / name;
+    if (!fs::exists(file, ignored)) continue;
+    throw DataError("{}: expected a file, got the folder of a run\n  Did you mean {}?",
+                    printable(path),
+                    file.string());
+  }
+  throw DataError("{}: expected a file, got a folder without model.pth or checkpoint.pth",
+                  printable(path));
+}
+
 Value read_checkpoint(const std::string& path) {
+  refuse_folder(path);
   if (!looks_like_safetensors(path)) return read_pth(path);
   SafetensorsFile file = read_safetensors(path);
   if (const auto tree = file.metadata.find(kTreeKey); tree != file.metadata.end()) {
@@ -229,6 +248,7 @@ Value read_checkpoint(const std::string& path) {
 }
 
 Value read_checkpoint_outline(const std::string& path) {
+  refuse_folder(path);
   return looks_like_safetensors(path) ? read_checkpoint(path) : read_pth_outline(path);
 }
 
