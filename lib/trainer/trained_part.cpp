@@ -248,6 +248,7 @@ void TrainedPart::check_received() {
     if (!received_[i] && entry.tensor.requires_grad()) unused += "\n  " + prefix + entry.name;
   }
   if (unused.empty()) return;
+  if (!exchange_options_.unused_is_error && !group_->is_main()) return;  // rank 0 says it for all
   if (exchange_options_.unused_is_error) {
     throw ConfigError(
         "/train/find_unused_parameters is false, and the loss does not depend on these "
