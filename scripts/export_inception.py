@@ -112,6 +112,8 @@ def main():
     source.add_argument("--synthetic", type=int, metavar="SEED")
     parser.add_argument("--out", type=pathlib.Path, required=True)
     arguments = parser.parse_args()
+    if arguments.weights is not None and not arguments.weights.is_file():
+        parser.error(f"--weights: there is no file {arguments.weights}: download it first (see the top of --help)")
     net, weights = load(arguments)
     script = torch.jit.freeze(torch.jit.script(Features(net).eval().requires_grad_(False)))
     about = {"kind": "inception", "weights": weights, "widths": WIDTHS, "side": 299}

@@ -72,6 +72,8 @@ def main():
     source.add_argument("--synthetic", type=int, metavar="SEED")
     parser.add_argument("--out", type=pathlib.Path, required=True)
     arguments = parser.parse_args()
+    if arguments.weights is not None and not arguments.weights.is_file():
+        parser.error(f"--weights: there is no file {arguments.weights}: download it first (see the top of --help)")
     net, weights = load(arguments)
     net.requires_grad_(False)
     example = torch.rand(2, 3, 64, 64)

@@ -46,6 +46,8 @@ def main():
     source.add_argument("--synthetic", type=int, metavar="SEED")
     parser.add_argument("--out", type=pathlib.Path, required=True)
     arguments = parser.parse_args()
+    if arguments.weights is not None and not arguments.weights.is_file():
+        parser.error(f"--weights: there is no file {arguments.weights}: download it first (see the top of --help)")
     net = torchvision.models.vgg16(weights=None)
     if arguments.synthetic is not None:
         fill(net, arguments.synthetic)

@@ -2,8 +2,10 @@
 """The command line: help, exit codes, and what a user reads after a mistake."""
 import io
 import json
+import os
 import pathlib
 import re
+import resource
 import shutil
 import struct
 import subprocess
@@ -12,7 +14,7 @@ import unittest
 import zlib
 
 import harness
-from harness import EndToEnd, run, tiny_config, write_config, write_npy
+from harness import BINARY, EndToEnd, run, tiny_config, write_config, write_npy
 
 SUBCOMMANDS = [[], ["sample"], ["evaluate"], ["inspect"], ["fsck"], ["convert"], ["ema"], ["schema"], ["report"], ["shards"], ["shards", "demo"],
                ["shards", "make"], ["shards", "check"], ["shards", "order"],
@@ -166,6 +168,32 @@ class CommandLine(EndToEnd):
         text = self.refuse(5, "--config", self.config(), *options, "--dry-run",
                            expect=["allocate memory", "smaller model"])
         self.assertNotIn("frame #", text)
+
+    def test_memory_and_processes_that_run_out_exit_5(self):
+        config = self.config(train={"epochs": 1})
+        for kilobytes in (500_000, 520_000, 600_000, 650_000):
+            with self.subTest(kilobytes):
+                limit = kilobytes * 1024
+                done = subprocess.run([BINARY, "--config", config], cwd=self.dir, env={**os.environ, "OMP_NUM_THREADS": "1"},
+                                      capture_output=True, text=True, timeout=120,
+                                      preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
+                self.assertIn(done.returncode, (0, 5), done.stderr)
+                if done.returncode == 5:
+                    self.assertIn("memory", done.stderr)
+
+    def test_a_working_directory_that_was_removed_exits_2(self):
+        command = f"mkdir gone && cd gone && rmdir ../gone && exec {BINARY} --version"
+        done = subprocess.run(["sh", "-c", command], cwd=self.dir, capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertIn("the working directory cannot be read", done.stderr)
+
+    def test_a_config_comes_from_a_pipe_too(self):
+        config = self.config()
+        for command in (f"cat {config} | {BINARY} --config /dev/stdin --dry-run", f"{BINARY} --config <(cat {config}) --dry-run"):
+            done = subprocess.run(["bash", "-c", command], cwd=self.dir, capture_output=True, text=True, timeout=120)
+            self.assertEqual(done.returncode, 0, done.stderr)
+        done = subprocess.run(["bash", "-c", f"true | {BINARY} --config /dev/stdin"], cwd=self.dir, capture_output=True, text=True, timeout=60)
+        self.assertIn("the pipe is empty", done.stderr)
 
     def test_a_damaged_shard_fails_the_check_and_spares_the_run(self):
         shards = self.dir / "shards"
@@ -343,6 +371,8 @@ class CommandLine(EndToEnd):
         self.assertNotIn("Did you mean `--config", run("--config", config, "b.json", cwd=self.dir, check=2).stderr)
         self.refuse(2, "shards", "mkae", "pictures", expect=["Did you mean `make`?"])
         self.refuse(2, "--config", config, "--dry-urn", expect=["--dry-urn", "Did you mean `--dry-run`?"])
+        for other, own in (("--steps", "--timesteps"), ("--num_inference_steps", "--timesteps"), ("--prompt", "--text")):
+            self.refuse(2, "sample", other, "20", expect=[f"Did you mean `{own}`?"])
 
     def test_strict_turns_warnings_into_errors(self):
         config = tiny_config(self.shards, "out")
@@ -489,7 +519,9 @@ class CommandLine(EndToEnd):
         self.train(self.config())
         heldout = next((self.shards / "heldout").rglob("*.npy"))
         self.refuse(2, "sample", "--checkpoint", "out/model.pth", "--num", "2", "--out", "x",
-                    expect=["--image-embeds is missing", "32"])
+                    expect=["--image-embeds is missing", "32", "--text with --prior and --clip"])
+        self.refuse(3, "sample", "--checkpoint", "out", "--num", "2", "--out", "x", expect=["got the folder of a run", "out/model.pth?"])
+        self.refuse(3, "inspect", self.shards, expect=["got a folder without model.pth"])
         self.refuse(2, "sample", "--checkpoint", "out/model.pth", "--num", "0", "--out", "x",
                     expect=["expected a whole number from 1 to 1000000, got 0"])
         self.refuse(2, "sample", "--checkpoint", "out/model.pth", "--image-embeds", heldout, "--cond-scale", "nan", "--out", "x",

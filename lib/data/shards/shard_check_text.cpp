@@ -132,6 +132,9 @@ void describe_alignment(const ShardCheck& sum, std::vector<std::string>& lines) 
       "    a sample's row is the number in the last digits of its key (--index-width), its file "
       "the one with the shard's number;");
   lines.push_back(
+      "    keys of img2dataset have as many such digits as the number of samples in a shard needs: 1 "
+      "for up to 10, 2 for up to 100;");
+  lines.push_back(
       "    embeddings made from other shards, or in another order, belong to other pictures");
 }
 

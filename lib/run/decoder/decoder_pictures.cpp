@@ -151,7 +151,10 @@ void DecoderPictures::log(const Examples& examples, const at::Tensor& drawn) {
   Tracker& tracker = session_.tracker();
   tracker.log_images(pairs, examples.section, trainer_.first_steps());
   // All pairs on one sheet, four pairs a row.
-  tracker.log_images({{encode_png(to_picture(image_grid(all, 8))), "real | drawn, in pairs"}},
+  tracker.log_images({{encode_png(to_picture(image_grid(all, 8))),
+                       config_.decoder.unconditional
+                           ? "real | drawn; the drawn ones are of no subject that was asked for"
+                           : "real | drawn, in pairs"}},
                      examples.section + " Grid",
                      trainer_.first_steps());
 }
