@@ -144,7 +144,7 @@ class Builder : public nlohmann::json_sax<Json> {
   bool parse_error(size_t read, const std::string& raw, const Json::exception& error) override {
     const std::string surrogate = lone_surrogate(raw);
     if (!surrogate.empty()) return fail(half_a_pair(surrogate));
-    const size_t stop = std::min(read, text_.size()) - (read > 0 ? 1 : 0);
+    const size_t stop = std::min(read, text_.size()) - (read > 0 && !text_.empty() ? 1 : 0);
     // The parser may have stopped inside of a character: what is wrong is said of the whole text.
     const size_t foreign = first_foreign_byte(text_);
     if (foreign <= stop && foreign < text_.size()) {

@@ -59,7 +59,10 @@ TEST_CASE("what is no JSON is told by line and column") {
   CHECK(fault_of("[1e999]") == "not valid JSON: number overflow parsing '1e999'");
   CHECK(fault_of("// c\n1").find("not valid JSON: ") == 0);
   CHECK(fault_of("// c\n1", {.comments = true}).empty());
-  CHECK(parse_untrusted_json("[").is_no_json);
+  for (const char* cut : {"", " ", "[", "\"a", "{\"a\": \"\u00e4"}) {
+    CHECK(parse_untrusted_json(cut).is_no_json);
+    CHECK(fault_of(cut).starts_with("not valid JSON: "));
+  }
 }
 
 TEST_CASE("text in JSON is UTF-8, and no half of a surrogate pair") {
