@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: MIT
-// What a config names outside of itself, and is not there: files of networks, vocabularies, folders,
-// keys of services, hosts.
 #pragma once
 
 #include "config/kinds.h"
@@ -8,9 +6,8 @@
 
 namespace dalle2 {
 
-/// Adds what is missing to the faults of the config, where one of them or several things missing end
-/// the start anyway: a user mends all at once. A single thing that is missing is left to the place that
-/// needs it, which ends the program with its own exit code.
+/// Adds to the faults of a config what it names outside of itself and is not there: files, folders,
+/// programs, keys of services. A single thing is left to the place that needs it, with its exit code.
 /// @param asks_hosts services and hosts are asked too, once each
 void find_missing(const NamedOutside& named, bool asks_hosts, Faults& faults);
 
