@@ -58,7 +58,8 @@ Runner add_shards_make(CLI::App& app) {
                "Pack all pictures of a lowest folder into one shard, so that they lie in one split")
       ->excludes("--in-order");
   app.add_option("--seed", o->seed, "Seed of the order")->capture_default_str();
-  app.add_flag("--white-ground", o->white_ground, "Put transparent pictures on a white background");
+  app.add_option("--ground", o->ground, "Put transparent pictures on a background of this colour")
+      ->type_name("white|black|R,G,B");
   app.add_flag("--need-captions", o->need_captions, "Leave out pictures without a caption");
   app.add_flag("--first-line", o->first_line_only, "Take only the first line of a caption file");
   app.add_option("--caption-encoding",
@@ -222,6 +223,11 @@ Runner add_shards_embed(CLI::App& app) {
   app.add_flag("--text-encodings",
                o->text_encodings,
                "Also write a vector for each token, for decoders and priors conditioned on text");
+  app.add_option("--ground", o->ground, "Colour under transparent pictures, like data.ground")
+      ->type_name("white|black|R,G,B");
+  app.add_flag("--apply-exif", o->apply_exif, "Turn pictures upright, like data.apply_exif");
+  app.add_option("--range", o->range, "White of grey pictures with 16 bits, like data.range")
+      ->check(CLI::Range(1, 65'535));
   app.add_option("--batch-size", o->batch_size, "Samples embedded at once")
       ->capture_default_str()
       ->check(whole_number(100'000));

@@ -37,4 +37,4 @@ fi
 pictures=$(mktemp -d)
 trap 'rm -rf "$pictures"' EXIT
 "$python" "$here/emoji_pictures.py" --font "$font" --names "$names" --out "$pictures"
-"$program" shards make --from "$pictures" --out "$out" --white-ground
+"$program" shards make --from "$pictures" --out "$out" --ground white

@@ -131,7 +131,7 @@ struct ShardsMakeCommand {
   bool in_order = false;                          ///< of the paths; else mixed
   bool together = false;                          ///< a lowest folder in one shard
   int64_t seed = 0;                               ///< of the order
-  bool white_ground = false;                      ///< behind transparent pictures
+  std::optional<std::string> ground;              ///< colour behind transparent pictures
   bool need_captions = false;                     ///< leave pictures without a caption out
   bool first_line_only = false;                   ///< of a caption
   std::string caption_encoding = "windows-1252";  ///< of captions that are not UTF-8
@@ -173,8 +173,11 @@ struct ShardsEncodeCommand {
 struct ShardsEmbedCommand {
   std::string url;  ///< like data.webdataset_base_url, or a folder of tars
   std::string clip_path, out_folder;
-  bool text_encodings = false;  ///< those of each caption's tokens too
-  int64_t batch_size = 64;      ///< samples embedded at once
+  bool text_encodings = false;        ///< those of each caption's tokens too
+  std::optional<std::string> ground;  ///< these three as in a run's `data`
+  bool apply_exif = false;
+  std::optional<int64_t> range;
+  int64_t batch_size = 64;  ///< samples embedded at once
   int64_t shard_width = 6;
   std::string device = "cpu";
   bool overwrite = false;  ///< remove the shards that the folder holds

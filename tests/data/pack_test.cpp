@@ -124,7 +124,7 @@ TEST_CASE("a folder of pictures and captions becomes shards, and what is left ou
   CHECK(first[1].fields.at("png") == encode_png(busy_picture(6, 5)));
   CHECK(first[1].fields.at("json") == R"({"source":"b/c.PNG","bytes":)" +
                                           std::to_string(encode_png(busy_picture(6, 5)).size()) +
-                                          R"(,"white_ground":false})");
+                                          R"(,"ground":null})");
   // e.jpg is a PNG by content; the place of the broken f.png stays empty.
   const auto second = samples_of(folder / "out/000001.tar");
   REQUIRE(second.size() == 2);
@@ -417,7 +417,7 @@ TEST_CASE("no shard is empty: left-out pictures do not count, and broken ones al
                     Contains("none of 1 picture has a caption") && Contains("--need-captions"));
 }
 
-TEST_CASE("a transparent ground becomes white, and opaque pictures stay as they are") {
+TEST_CASE("transparent pictures are laid on a ground, and opaque pictures stay as they are") {
   const TempDir folder;
   std::vector<uint8_t> picture;
   for (int i = 0; i < 16; ++i) picture.insert(picture.end(), {200, 20, 10, 0});
@@ -428,10 +428,10 @@ TEST_CASE("a transparent ground becomes white, and opaque pictures stay as they 
   for (size_t i = 3; i < picture.size(); i += 4) picture[i] = 255;
   write_file_atomically(folder / "in/opaque.png", rgba_png(picture, 4, 4));
   PackOptions options = kInOrder;
-  options.white_ground = true;
+  options.ground = Rgb{255, 255, 255};
   options.samples_per_shard = 10;
   const PackReport report = pack_folder(folder / "in", folder / "out", options);
-  CHECK(report.whitened == 1);
+  CHECK(report.grounded == 1);
   const auto samples = samples_of(folder / "out/000000.tar");
   const Image white = decode_image(samples[0].fields.at("png"), "clear");
   const auto pixel = [&](size_t x, size_t y) {
@@ -442,26 +442,26 @@ TEST_CASE("a transparent ground becomes white, and opaque pictures stay as they 
   CHECK(pixel(2, 1) == std::vector<uint8_t>{200, 20, 10});
   CHECK(pixel(3, 3) == std::vector<uint8_t>{204, 204, 204});
   CHECK(samples[1].fields.at("png") == read_file(folder / "in/opaque.png"));
-  CHECK(report.transparent == 0);
+  CHECK(report.pictures.transparent == 0);
 
-  options.white_ground = false;
+  options.ground.reset();
   const PackReport as_they_are = pack_folder(folder / "in", folder / "clear", options);
-  CHECK(as_they_are.transparent == 1);
-  CHECK(as_they_are.whitened == 0);
+  CHECK(as_they_are.pictures.transparent == 1);
+  CHECK(as_they_are.grounded == 0);
   CHECK(samples_of(folder / "clear/000000.tar")[0].fields.at("png") ==
         read_file(folder / "in/clear.png"));
   CHECK_THAT(fmt::format("{}", fmt::join(describe_pack(as_they_are), "\n")),
              Contains("1 picture is transparent in part: training sees the colours stored there, "
-                      "often black; --white-ground lays them on white"));
+                      "often black; data.ground or `shards make --ground` lays them on a colour"));
   CheckOptions check;
   check.urls = {folder / "clear/000000.tar", folder / "out/000000.tar"};
   const CheckReport checked = check_shards(check);
-  CHECK(checked.shards[0].transparent == 1);
-  CHECK(checked.shards[1].transparent == 0);
+  CHECK(checked.shards[0].pictures.transparent == 1);
+  CHECK(checked.shards[1].pictures.transparent == 0);
   CHECK_THAT(fmt::format("{}", fmt::join(describe_check(checked), "\n")),
              Contains("1 picture is transparent in part: training sees the colours stored there, "
-                      "often black; `shards make --white-ground` lays them on white"));
-  options.white_ground = true;
+                      "often black; data.ground or `shards make --ground` lays them on a colour"));
+  options.ground = Rgb{255, 255, 255};
   CHECK(pack_folder(folder / "in", folder / "out", options).shards_kept == 1);
 }
 

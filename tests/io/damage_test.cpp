@@ -170,7 +170,7 @@ TEST_CASE("damaged pictures are decoded or refused", "[damage]") {
         FAIL("a picture of " << image.width << "x" << image.height << " with "
                              << image.pixels.size() << " bytes");
       }
-      decode_onto_white(mutation.file, "x");
+      look_at_picture(mutation.file, "x");
     };
     const Outcome outcome =
         survive(kind, files_below(folder, std::string(".") + kind, 4), 800, read);

@@ -4,10 +4,13 @@
 #include "base/error.h"
 #include "io/files/atomic_file.h"
 #include "io/formats/npy.h"
+#include "io/pictures/picture_tally.h"
 #include "io/pictures/resample.h"
 #include "support/fixture_folder.h"
 #include "support/temp_dir.h"
 
+#include <png.h>
+#include <zlib.h>
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
@@ -53,7 +56,165 @@ void patch_big_endian(std::string& file, size_t at, uint32_t value) {
   }
 }
 
+void append_big_endian(std::string& file, uint32_t value) {
+  file.resize(file.size() + 4);
+  patch_big_endian(file, file.size() - 4, value);
+}
+
+/// A row of 16-bit grey. @param bits of sBIT, 0 for none @param format PNG_FORMAT_LINEAR_Y, or with alpha
+std::string grey16_png(std::vector<uint16_t> values,
+                       int bits,
+                       uint32_t format = PNG_FORMAT_LINEAR_Y) {
+  png_image writer{};
+  writer.version = PNG_IMAGE_VERSION;
+  writer.format = format;
+  writer.width = static_cast<uint32_t>(values.size()) / PNG_IMAGE_SAMPLE_CHANNELS(format);
+  writer.height = 1;
+  png_alloc_size_t size = 1 << 16;
+  std::string file(size, '\0');
+  REQUIRE(png_image_write_to_memory(&writer, file.data(), &size, 0, values.data(), 0, nullptr) !=
+          0);
+  file.resize(size);
+  if (bits == 0) return file;
+  std::string chunk = "sBIT" + std::string(format == PNG_FORMAT_LINEAR_Y ? 1 : 2, char(bits));
+  const uLong sum = crc32(0, reinterpret_cast<const Bytef*>(chunk.data()), uInt(chunk.size()));
+  std::string length;
+  append_big_endian(length, static_cast<uint32_t>(chunk.size() - 4));
+  append_big_endian(chunk, static_cast<uint32_t>(sum));
+  constexpr size_t kAfterHeader = 33;
+  return file.insert(kAfterHeader, length + chunk);
+}
+
+/// The red of the pixels.
+std::vector<int> reds(const std::string& file, DecodeOptions options = {}) {
+  const Image image = decode_image(file, "grey.png", options);
+  std::vector<int> values;
+  for (size_t i = 0; i < image.pixels.size(); i += 3) values.push_back(image.pixels[i]);
+  return values;
+}
+
+std::vector<uint8_t> rgba_of(const Image& image) {
+  std::vector<uint8_t> bytes;
+  for (size_t i = 0; i < image.pixels.size() / 3; ++i) {
+    bytes.insert(bytes.end(), &image.pixels[3 * i], &image.pixels[3 * i] + 3);
+    bytes.push_back(image.alpha.empty() ? 255 : image.alpha[i]);
+  }
+  return bytes;
+}
+
 }  // namespace
+
+TEST_CASE("grey with 16 bits is scaled to what the file or the caller says is white", "[image]") {
+  using Values = std::vector<int>;
+  CHECK(reds(grey16_png({0, 128, 129, 32768, 65407, 65535}, 0)) == Values{0, 0, 1, 128, 255, 255});
+  // 12 bits as many programs store them: as they are.
+  CHECK(reds(grey16_png({0, 1, 2047, 4095}, 12)) == Values{0, 0, 127, 255});
+  CHECK(reds(grey16_png({0, 1, 511, 1023}, 10)) == Values{0, 0, 127, 255});
+  // As the PNG standard has it: scaled to 16 bits, dark pictures too.
+  CHECK(reds(grey16_png({0, 16, 0x7ff7, 0xffff}, 12)) == Values{0, 0, 127, 255});
+  CHECK(reds(grey16_png({0, 16, 2032, 4080}, 12)) == Values{0, 0, 8, 16});
+  CHECK(reds(grey16_png({0, 100, 50, 1000}, 0), {.range = 100}) == Values{0, 255, 128, 255});
+  CHECK(reds(grey16_png({0, 1, 2047, 4095}, 12), {.range = 65535}) == Values{0, 0, 8, 16});
+  // With alpha, too; PNG_FORMAT_LINEAR_Y_ALPHA takes colours times alpha.
+  const std::string soft =
+      grey16_png({2047, 65535, 4095, 65535, 0, 257}, 12, PNG_FORMAT_LINEAR_Y_ALPHA);
+  CHECK(reds(soft) == Values{127, 255, 0});
+  CHECK(reds(soft, {.ground = Rgb{9, 9, 9}}) == Values{127, 255, 9});
+  CHECK(reds(soft, {.ground = Rgb{9, 9, 9}, .range = 65535}) == Values{7, 15, 9});
+
+  const PictureFacts facts = look_at_picture(grey16_png({5, 3000}, 0), "dark.png");
+  CHECK(facts.bits == 16);
+  CHECK(facts.channels == 1);
+  CHECK(facts.grey_range == 65535);
+  CHECK(facts.grey_largest == 3000);
+  CHECK(look_at_picture(grey16_png({5, 3000}, 12), "12.png").grey_range == 4095);
+  PictureTally tally;
+  tally.add(facts);
+  CHECK_THAT(tally.describe().at(0),
+             Contains("1 picture is grey with 16 bits") && Contains("3,000") &&
+                 Contains("data.range to 3000"));
+  CHECK(tally.describe({.range = 3000}).empty());
+  tally.add(look_at_picture(grey16_png({5, 60000}, 0), "light.png"));
+  CHECK(tally.describe() == std::vector<std::string>{"2 pictures are grey with 16 bits"});
+}
+
+TEST_CASE("transparency is read, resized and laid on a ground as with Pillow", "[image][parity]") {
+  const std::string folder = test::fixture_folder("images");
+  const NpyArray expected = read_npy(folder + "/rgba.npy");
+  const uint8_t* next = reinterpret_cast<const uint8_t*>(expected.bytes.data());
+  const json all = cases().at("rgba");
+  for (const json& one : all) {
+    const std::string name = one.at("file");
+    INFO(name);
+    const std::string file = read_file(folder + "/rgba/" + name);
+    const Image image = decode_image(file, name, {.keep_alpha = true});
+    REQUIRE(image.width == one.at("width").get<int>());
+    REQUIRE(image.height == one.at("height").get<int>());
+    CHECK(largest_difference(next, rgba_of(image)) == 0);
+    CHECK(image.pixels == decode_image(file, name).pixels);
+    Image ground = image;
+    lay_on(ground, {10, 200, 90});
+    CHECK(decode_image(file, name, {.ground = Rgb{10, 200, 90}}).pixels == ground.pixels);
+    const bool transparent = !name.starts_with("opaque");
+    CHECK(look_at_picture(file, name).transparent == transparent);
+    CHECK((ground.pixels != image.pixels) == transparent);
+    const Image back = decode_image(encode_png(image), name, {.keep_alpha = true});
+    CHECK(rgba_of(back) == rgba_of(image));
+    next += 4 * image.pixels.size() / 3;
+
+    const int left = one.at("left"), top = one.at("top");
+    const Image resized = crop_resize(image,
+                                      left,
+                                      top,
+                                      image.width - left,
+                                      image.height - top,
+                                      7,
+                                      5,
+                                      interpolation_from_name(one.at("mode")));
+    CHECK(largest_difference(next, rgba_of(resized)) == 0);
+    next += 4 * 7 * 5;
+  }
+  CHECK(all.size() >= 15);
+  CHECK(next == reinterpret_cast<const uint8_t*>(expected.bytes.data() + expected.bytes.size()));
+}
+
+TEST_CASE("what is told of a picture is what its owner sees", "[image]") {
+  const std::string folder = test::fixture_folder("images") + "/oriented/";
+  for (const char* name : {"8.jpeg", "8.png", "8.webp"}) {
+    INFO(name);
+    const std::string file = read_file(folder + name);
+    const PictureFacts facts = look_at_picture(file, name);
+    const Image stored = decode_image(file, name);
+    CHECK(facts.orientation == 8);
+    CHECK(facts.width == stored.height);
+    CHECK(facts.height == stored.width);
+    CHECK(!facts.transparent);
+    PictureTally tally;
+    CHECK(tally.look_at(file));
+    CHECK_THAT(tally.describe().at(0), Contains("1 picture carries a rotation (EXIF)"));
+    CHECK(tally.describe({.apply_exif = true}).empty());
+  }
+  // An alpha channel of which all is opaque.
+  Image opaque = noise_image(5, 4, 3);
+  opaque.alpha.assign(20, 255);
+  CHECK(!look_at_picture(encode_png(opaque), "opaque.png").transparent);
+  opaque.alpha[7] = 254;
+  CHECK(look_at_picture(encode_png(opaque), "opaque.png").transparent);
+  CHECK(look_at_picture(encode_png(opaque), "opaque.png").channels == 4);
+  CHECK(PictureTally{}.look_at("no picture"));
+  CHECK(PictureTally{}.describe().empty());
+}
+
+TEST_CASE("a colour is a name or three numbers", "[image]") {
+  CHECK(rgb_from_text("--ground", "white") == Rgb{255, 255, 255});
+  CHECK(rgb_from_text("--ground", "0,120,255") == Rgb{0, 120, 255});
+  for (const char* text :
+       {"", "red", "1,2", "1,2,3,4", "1,2,256", "1, 2,3", "-1,2,3", "1,2,3 ", "1.5,2,3"}) {
+    INFO(text);
+    CHECK_THROWS_WITH(rgb_from_text("--ground", text),
+                      Contains("--ground") && Contains("expected white, black or red, green"));
+  }
+}
 
 TEST_CASE("pictures of every kind decode bit for bit as with Pillow", "[image][parity]") {
   const NpyArray expected = read_npy(test::fixture_folder("images") + "/decoded.npy");

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: MIT
 """Pictures as Pillow decodes and resamples them.
 
-Writes <out>/images/: the encoded files (decode/, oriented/), cases.json, and the expected RGB bytes of
-all cases one after another in decoded.npy, oriented.npy and resized.npy (uint8). Needs Pillow 13.0.0 and
-numpy.
+Writes <out>/images/: the encoded files (decode/, oriented/, rgba/), cases.json, and the expected RGB bytes of
+all cases one after another in decoded.npy, oriented.npy and resized.npy (uint8), or RGBA bytes in rgba.npy: each
+picture, then a part of it, resized. Needs Pillow 13.0.0 and numpy.
 """
 import io
 import json
@@ -220,8 +220,68 @@ def decode_cases(rng, more_rng, folder):
             cases.append({"file": name, "refused": True})
             continue
         rgb = np.asarray(image.convert("RGB"))
+        if image.mode.startswith("I;16"):  # differs from Pillow, which clips
+            rgb = np.repeat(scaled(np.asarray(image))[..., None], 3, axis=-1)
         cases.append({"file": name, "refused": False, "width": rgb.shape[1], "height": rgb.shape[0]})
         expected.append(rgb.reshape(-1))
+    return cases, np.concatenate(expected)
+
+
+def scaled(deep):
+    """16 bits to 8, rounded."""
+    return ((deep.astype(np.int64) * 255 + 32767) // 65535).astype(np.uint8)
+
+
+def transparent_files(rng):
+    """Files of all kinds of transparency, each with its RGBA pixels as a Pillow image."""
+    def deep(channels):
+        return rng.integers(0, 65536, (13, 17, channels))
+
+    def opened(name, content):
+        return name, content, Image.open(io.BytesIO(content)).convert("RGBA")
+
+    palette = rng.integers(0, 256, (256, 3))
+    alphas = bytes(rng.integers(0, 256, 200).astype(np.uint8))
+    yield opened("palette.png", png_file(picture(rng, 21, 14, 1), 8, 3, False, palette, alphas))
+    yield opened("palette2.png", png_file(rng.integers(0, 4, (9, 11, 1)), 2, 3, True, palette[:4], b"\0\x80"))
+    yield opened("grey_alpha.png", png_file(picture(rng, 16, 12, 2), 8, 4))
+    yield opened("grey_alpha16.png", png_file(deep(2), 16, 4, True))
+    yield opened("rgba.png", png_file(picture(rng, 19, 23, 4), 8, 6))
+    yield opened("rgba16.png", png_file(deep(4), 16, 6))
+    grey = picture(rng, 14, 10, 1)
+    yield opened("grey_key.png", png_file(grey, 8, 0, False, None, struct.pack(">H", int(grey[3, 4, 0]))))
+    bits = rng.integers(0, 2, (8, 9, 1))
+    yield opened("bit_key.png", png_file(bits, 1, 0, False, None, struct.pack(">H", 0)))
+    rgb = picture(rng, 12, 15)
+    rgb[2:5] = rgb[1, 1]
+    yield opened("rgb_key.png", png_file(rgb, 8, 2, False, None, struct.pack(">HHH", *map(int, rgb[1, 1]))))
+    for name, depth_of in (("grey16_key.png", 1), ("rgb16_key.png", 3)):  # Pillow compares 8 bits with 16
+        samples = deep(depth_of)
+        samples[4:7] = key = samples[2, 3].copy()
+        samples[8] = key ^ 1  # the same high byte
+        content = png_file(samples, 16, 0 if depth_of == 1 else 2, False, None, key.astype(">u2").tobytes())
+        values = scaled(samples) if depth_of == 1 else (samples >> 8).astype(np.uint8)
+        colours = np.broadcast_to(values, (13, 17, 3))
+        alpha = np.where((samples == key).all(-1, keepdims=True), 0, 255).astype(np.uint8)
+        yield name, content, Image.fromarray(np.concatenate([colours, alpha], -1))
+    soft = Image.fromarray(picture(rng, 26, 18, 4))
+    yield opened("lossy.webp", saved(soft, "WEBP", quality=70))
+    yield opened("lossless.webp", saved(soft, "WEBP", lossless=True))
+    yield opened("opaque.webp", saved(soft.convert("RGB"), "WEBP", quality=80))
+    yield opened("opaque.jpeg", saved(soft.convert("L"), "JPEG", quality=90))
+
+
+def rgba_cases(rng, folder):
+    cases, expected = [], []
+    for i, (name, content, image) in enumerate(transparent_files(rng)):
+        (folder / name).write_bytes(content)
+        mode = FILTERS[i % len(FILTERS)]
+        left, top = int(rng.integers(0, 3)), int(rng.integers(0, 3))
+        resized = image.crop((left, top, image.width, image.height)).resize(
+            (7, 5), getattr(Image.Resampling, mode.upper()))
+        cases.append({"file": name, "width": image.width, "height": image.height, "mode": mode, "left": left,
+                      "top": top})
+        expected += [np.asarray(image).reshape(-1), np.asarray(resized).reshape(-1)]
     return cases, np.concatenate(expected)
 
 
@@ -251,17 +311,19 @@ def resize_cases(rng, count):
 def main():
     folder, arguments = folder_and_options("images", __doc__, cases=150)
     rng = np.random.default_rng(arguments.seed)
-    for part in ("decode", "oriented"):
+    for part in ("decode", "oriented", "rgba"):
         (folder / part).mkdir(exist_ok=True)
     more_rng = np.random.default_rng([arguments.seed, 1])
     decode, decoded = decode_cases(rng, more_rng, folder / "decode")
     oriented, oriented_bytes = oriented_cases(more_rng, folder / "oriented")
+    rgba, rgba_bytes = rgba_cases(np.random.default_rng([arguments.seed, 2]), folder / "rgba")
     source, resize, resized = resize_cases(rng, arguments.cases)
     np.save(folder / "decoded.npy", decoded)
     np.save(folder / "oriented.npy", oriented_bytes)
+    np.save(folder / "rgba.npy", rgba_bytes)
     np.save(folder / "source.npy", np.asarray(source))
     np.save(folder / "resized.npy", resized)
-    cases = {"decode": decode, "oriented": oriented, "resize": resize}
+    cases = {"decode": decode, "oriented": oriented, "rgba": rgba, "resize": resize}
     (folder / "cases.json").write_text(json.dumps(cases, indent=0) + "\n")
 
 

@@ -41,7 +41,8 @@ struct Planned : FolderPicture {
 struct Sample {
   std::string field, picture, source_json;
   CaptionText caption;
-  bool whitened = false, transparent = false;
+  bool grounded = false;
+  PictureFacts facts;
 };
 
 std::map<std::string, std::string> fields_of(const Sample& sample) {
@@ -149,6 +150,7 @@ void Packer::find_pictures() {
   const auto pictures = list_pictures(
       from_,
       [&](const std::string& source) {
+        if (is_unread_extension(lower_extension(source))) named.insert(without_extension(source));
         const std::string extension = lower_extension(source);
         if (extension == ".txt" || is_caption_name(source)) {
           captions.push_back(source);
@@ -225,19 +227,18 @@ std::optional<Sample> Packer::make_sample(const Planned& planned, std::string& r
     }
     sample.field = *field;
     sample.caption = caption_of(planned);
-    decode_image(sample.picture, planned.source);
-    if (const auto white = decode_onto_white(sample.picture, planned.source)) {
-      sample.whitened = options_.white_ground;
-      sample.transparent = !options_.white_ground;
-      if (sample.whitened) {
-        sample.picture = encode_png(*white);
-        sample.field = "png";
-      }
+    sample.facts = look_at_picture(sample.picture, planned.source);
+    sample.grounded = options_.ground && sample.facts.transparent;
+    if (sample.grounded) {  // the new file carries no EXIF, so it is turned too
+      const DecodeOptions as_shown{.apply_exif = true, .ground = options_.ground};
+      sample.picture = encode_png(decode_image(sample.picture, planned.source, as_shown));
+      sample.field = "png";
+      sample.facts = {};
     }
     Json source;
     source["source"] = planned.source;
     source["bytes"] = bytes;
-    source["white_ground"] = sample.whitened;
+    source["ground"] = sample.grounded ? Json(*options_.ground) : Json();
     sample.source_json = source.dump(-1, ' ', false, Json::error_handler_t::replace);
     return sample;
   } catch (const DataError& error) {
@@ -346,8 +347,8 @@ void Packer::add(PackReport of_shard) {
   report_.packed += of_shard.packed;
   report_.without_caption += of_shard.without_caption;
   report_.captions.merge(std::move(of_shard.captions));
-  report_.whitened += of_shard.whitened;
-  report_.transparent += of_shard.transparent;
+  report_.grounded += of_shard.grounded;
+  report_.pictures.add(of_shard.pictures);
   report_.shards_written += of_shard.shards_written;
   report_.shards_kept += of_shard.shards_kept;
   append(report_.skipped, of_shard.skipped);
@@ -369,8 +370,8 @@ std::optional<Sample> Packer::next_sample(const Shard& shard,
   ++report.packed;
   if (sample->caption.text.empty()) ++report.without_caption;
   note_caption(sample->caption, options_.captions, pictures_[index].source, report.captions);
-  if (sample->whitened) ++report.whitened;
-  if (sample->transparent) ++report.transparent;
+  if (sample->grounded) ++report.grounded;
+  report.pictures.add(sample->facts);
   return sample;
 }
 

@@ -5,11 +5,13 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "config/shared/shard_data_config.h"
 #include "data/loader/drop_log.h"
+#include "io/pictures/picture_tally.h"
 
 namespace dalle2 {
 
@@ -17,11 +19,11 @@ struct PackOptions {
   /// Pictures a shard; 0: a tenth of all, 1000 at most, so that every split finds shards.
   int64_t samples_per_shard = 0;
   FolderOrder order = FolderOrder::mixed;
-  int64_t seed = 0;            ///< of the order
-  int64_t shard_width = 6;     ///< digits of the shard number, in file names and keys
-  int64_t index_width = 4;     ///< digits of the place in the shard, at the end of a key
-  bool white_ground = false;   ///< transparent pictures are laid on white and stored as PNG
-  bool need_captions = false;  ///< pictures without a caption are left out, and have no place
+  int64_t seed = 0;                ///< of the order
+  int64_t shard_width = 6;         ///< digits of the shard number, in file names and keys
+  int64_t index_width = 4;         ///< digits of the place in the shard, at the end of a key
+  std::optional<Rgb> ground = {};  ///< transparent pictures are laid on it and stored as PNG
+  bool need_captions = false;      ///< pictures without a caption are left out, and have no place
   CaptionReadConfig captions = {};
   bool overwrite = false;  ///< replace and remove shards of another set
   /// Locks OUT, before it is looked at. What it gives is kept to the end, and called before each
@@ -40,7 +42,8 @@ struct PackReport {
     std::string path, reason;
   };
   int64_t found = 0, packed = 0, without_caption = 0;
-  int64_t whitened = 0, transparent = 0;        ///< laid on white; packed with their transparency
+  int64_t grounded = 0;                         ///< laid on the ground
+  PictureTally pictures;                        ///< as they are packed
   int64_t shards_written = 0, shards_kept = 0;  ///< kept: they were there, and right
   std::vector<Skipped> skipped;                 ///< pictures that are in no shard
   DropLog captions;                             ///< what is told of captions

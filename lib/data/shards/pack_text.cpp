@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: MIT
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "base/text.h"
@@ -19,16 +21,12 @@ std::vector<std::string> describe_pack(const PackReport& report) {
   if (!report.replaced.empty()) lines.push_back("replaced: " + short_list(report.replaced));
   if (!report.removed.empty()) lines.push_back("removed: " + short_list(report.removed));
   if (report.stopped) lines.push_back("stopped by a signal; run it again to continue");
-  if (report.whitened > 0) {
-    lines.push_back(counted(report.whitened,
-                            "with a transparent ground is on white",
-                            "with a transparent ground are on white"));
+  if (report.grounded > 0) {
+    lines.push_back(counted(report.grounded,
+                            "transparent picture was laid on the ground",
+                            "transparent pictures were laid on the ground"));
   }
-  if (report.transparent > 0) {
-    lines.push_back(counted(report.transparent, "picture is", "pictures are") +
-                    " transparent in part: training sees the colours stored there, often black; "
-                    "--white-ground lays them on white");
-  }
+  for (std::string& line : report.pictures.describe()) lines.push_back(std::move(line));
   if (report.without_caption > 0) {
     lines.push_back(counted(report.without_caption, "has no caption", "have no caption"));
   }
@@ -45,6 +43,7 @@ std::vector<std::string> describe_pack(const PackReport& report) {
                                 printable(short_list(report.lonely_captions))));
   }
   for (const auto& [extension, count] : report.other_files) {
+    if (is_unread_extension(extension)) continue;  // list_pictures() has told of them
     lines.push_back(fmt::format("{} skipped: {}",
                                 counted(count, "other file was", "other files were"),
                                 one_line(extension)));

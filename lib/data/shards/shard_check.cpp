@@ -52,7 +52,7 @@ bool is_foreign(const std::string& key, int64_t shard, int64_t index_width) {
 /// @return true if the sample has a picture that can be decoded
 bool check_picture(const GroupedSample& sample, const std::string& name, Findings& findings) {
   ShardCheck& check = findings.check;
-  const std::string* picture = sample.find({"jpg", "jpeg", "png", "webp"});
+  const std::string* picture = sample.picture();
   if (picture == nullptr) {
     ++check.no_picture;
     check.add_example(
@@ -60,12 +60,15 @@ bool check_picture(const GroupedSample& sample, const std::string& name, Finding
     return false;
   }
   try {
-    const Image image = decode_image(*picture, name);
-    const int64_t side = std::min(image.width, image.height);
+    const PictureFacts facts = look_at_picture(*picture, name);
+    const int64_t side = std::min(facts.width, facts.height);
     ++check.short_sides[side];
-    const bool is_transparent = decode_onto_white(*picture, name).has_value();
-    if (is_transparent) ++check.transparent;
-    findings.traits.add(sample, findings.url, side, is_transparent);
+    check.pictures.add(facts);
+    findings.traits.add(sample, findings.url, side, facts.transparent);
+    if (const std::string several = sample.several_pictures(); !several.empty()) {
+      ++check.several_pictures;
+      check.add_example(fmt::format("{} {}", name, several));
+    }
     return true;
   } catch (const DataError& error) {
     ++check.broken_pictures;

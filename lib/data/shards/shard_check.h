@@ -11,6 +11,7 @@
 
 #include "config/shared/shard_data_config.h"
 #include "data/loader/drop_log.h"
+#include "io/pictures/picture_tally.h"
 
 namespace dalle2 {
 
@@ -58,7 +59,8 @@ struct ShardCheck {
   std::string unread;                      ///< what of the tar is not read
   int64_t foreign_keys = 0;                ///< keys that begin with the number of another shard
   std::map<int64_t, int64_t> short_sides;  ///< of each shorter side in pixels: how many pictures
-  int64_t transparent = 0;                 ///< pictures that are transparent in part
+  int64_t several_pictures = 0;            ///< samples with more than one, as jpg and png
+  PictureTally pictures;
   EmbeddingCheck image, text;
   std::vector<std::string> examples;  ///< the first few faults, with their keys
   int64_t untold = 0;                 ///< faults after them

@@ -80,7 +80,7 @@ constexpr int64_t ShardCheck::*kShardCounts[] = {&ShardCheck::samples,
                                                  &ShardCheck::repeated_keys,
                                                  &ShardCheck::repeated_members,
                                                  &ShardCheck::foreign_keys,
-                                                 &ShardCheck::transparent};
+                                                 &ShardCheck::several_pictures};
 
 /// All shards as one, without the faults that are of a whole shard.
 ShardCheck sum_of(const std::vector<ShardCheck>& shards) {
@@ -92,6 +92,7 @@ ShardCheck sum_of(const std::vector<ShardCheck>& shards) {
       sum.text.*count += shard.text.*count;
     }
     for (const auto& [side, pictures] : shard.short_sides) sum.short_sides[side] += pictures;
+    sum.pictures.add(shard.pictures);
   }
   return sum;
 }
@@ -144,10 +145,10 @@ void describe_pictures(const ShardCheck& sum, std::vector<std::string>& lines) {
     lines.push_back(counted(sum.no_caption, "sample has", "samples have") +
                     " no caption, which only a CLIP needs");
   }
-  if (sum.transparent > 0) {
-    lines.push_back(counted(sum.transparent, "picture is", "pictures are") +
-                    " transparent in part: training sees the colours stored there, often black; "
-                    "`shards make --white-ground` lays them on white");
+  for (std::string& line : sum.pictures.describe()) lines.push_back(std::move(line));
+  if (sum.several_pictures > 0) {
+    lines.push_back(counted(sum.several_pictures, "sample has", "samples have") +
+                    " several pictures: of jpg, jpeg, png, webp and jfif, the first is used");
   }
 }
 

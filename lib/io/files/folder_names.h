@@ -24,8 +24,11 @@ std::vector<std::string> names_ending(const std::string& folder, const std::stri
 /// ".jpg" of "a.JPG": the extension in small letters.
 std::string lower_extension(const std::filesystem::path& path);
 
-/// Whether a file is a picture by its name: .jpg, .jpeg, .png, .webp, in small or large letters.
+/// Whether a file is a picture by its name: .jpg, .jpeg, .jfif, .png, .webp, in small or large letters.
 bool is_picture_name(const std::filesystem::path& path);
+
+/// Whether files with this lower_extension() are pictures of a kind that is not read, such as .bmp.
+bool is_unread_extension(const std::string& extension);
 
 /// The absolute path of a folder without links, dots and a slash at its end. The folder need not exist. @return empty if the system does
 /// not say, e.g. for links that lead in a circle

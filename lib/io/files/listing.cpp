@@ -136,7 +136,14 @@ std::string lower_extension(const std::filesystem::path& path) {
 
 bool is_picture_name(const std::filesystem::path& path) {
   const std::string extension = lower_extension(path);
-  return extension == ".jpg" || extension == ".jpeg" || extension == ".png" || extension == ".webp";
+  return extension == ".jpg" || extension == ".jpeg" || extension == ".jfif" ||
+         extension == ".png" || extension == ".webp";
+}
+
+bool is_unread_extension(const std::string& extension) {
+  constexpr std::array kUnread = {
+      ".avif", ".bmp", ".gif", ".heic", ".heif", ".jp2", ".jxl", ".tif", ".tiff"};
+  return std::find(kUnread.begin(), kUnread.end(), extension) != kUnread.end();
 }
 
 std::filesystem::path canonical_folder(const std::filesystem::path& folder) {

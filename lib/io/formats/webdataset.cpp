@@ -6,12 +6,13 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
 
+#include <algorithm>
 #include <climits>
 #include <cwchar>
 #include <cwctype>
 #include <string_view>
+#include <vector>
 
 namespace dalle2 {
 namespace {
@@ -109,6 +110,28 @@ std::string no_field_text(const GroupedSample& sample, const std::vector<std::st
       count == 1 ? "" : "s",
       fmt::join(dotted, ", "),
       count > kMostNamed ? fmt::format(", ..., {} in all", count) : "");
+}
+
+const char* GroupedSample::picture_field() const {
+  const auto* const field =
+      std::find_if(kPictureFields.begin(), kPictureFields.end(), [this](const char* name) {
+        return fields.contains(name);
+      });
+  return field != kPictureFields.end() ? *field : nullptr;
+}
+
+const std::string* GroupedSample::picture() const {
+  const char* field = picture_field();
+  return field != nullptr ? &fields.at(field) : nullptr;
+}
+
+std::string GroupedSample::several_pictures() const {
+  std::vector<std::string> names;
+  for (const char* name : kPictureFields) {
+    if (fields.contains(name)) names.emplace_back(name);
+  }
+  if (names.size() < 2) return "";
+  return fmt::format("has the pictures {}: {} is used", fmt::join(names, " and "), names.front());
 }
 
 SampleGrouper::SampleGrouper(MemberWarning warn) : warn_(std::move(warn)) {}

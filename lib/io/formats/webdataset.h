@@ -4,6 +4,7 @@
 
 #include "io/formats/tar.h"
 
+#include <array>
 #include <functional>
 #include <map>
 #include <optional>
@@ -22,6 +23,9 @@ std::optional<std::pair<std::string, std::string>> split_member_name(const std::
 /// True for `__x__` at top level and all that lies below a top folder of such a name.
 bool is_meta_member(const std::string& name);
 
+/// Fields that are pictures; of several in a sample the first of these is used.
+inline constexpr std::array kPictureFields = {"jpg", "jpeg", "png", "webp", "jfif"};
+
 /// Members with the same key that follow each other.
 struct GroupedSample {
   std::string key;
@@ -30,6 +34,11 @@ struct GroupedSample {
 
   /// The content of the first of `names` that is there, or null.
   const std::string* find(std::initializer_list<const char*> names) const;
+  /// The field that is the picture; null without one.
+  const char* picture_field() const;
+  const std::string* picture() const;  ///< its content, or null
+  /// "has the pictures jpg and png: jpg is used"; empty for one or none.
+  std::string several_pictures() const;
 };
 
 /// "no field jpg or png", and fields such as "v1.png" that a sample has instead: their name has an earlier

@@ -5,6 +5,7 @@
 #include "io/pictures/image_codecs.h"
 #include "io/pictures/resample.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <utility>
@@ -74,14 +75,17 @@ int largest_denominator(const CropBox& box, int out_width, int out_height) {
 EncodedImage::EncodedImage(const std::string& content, std::string origin, DecodeOptions options)
     : origin_(std::move(origin)), options_(options) {
   const std::string_view bytes(content);
+  DecodeOptions stored = options;
+  stored.keep_alpha = options.keep_alpha || options.ground.has_value();
   if (bytes.starts_with("\xff\xd8\xff")) {
     jpeg_ = std::make_unique<JpegReader>(content, origin_);
     width_ = jpeg_->width();
     height_ = jpeg_->height();
+    facts_.channels = jpeg_->channels();
   } else if (bytes.starts_with("\x89PNG\r\n\x1a\n")) {
-    decoded_ = decode_png(content, origin_);
+    decoded_ = decode_png(content, origin_, stored, facts_);
   } else if (bytes.size() >= 12 && bytes.starts_with("RIFF") && bytes.substr(8, 4) == "WEBP") {
-    decoded_ = decode_webp(content, origin_);
+    decoded_ = decode_webp(content, origin_, stored, facts_);
   } else {
     throw DataError("{}: not a picture that can be read ({} bytes); expected JPEG, PNG or WebP",
                     origin_,
@@ -91,11 +95,15 @@ EncodedImage::EncodedImage(const std::string& content, std::string origin, Decod
   if (jpeg_) {
     orientation_ = orientation;
     if (orientation >= 5) std::swap(width_, height_);
-    return;
+  } else {
+    if (options.ground && !options.keep_alpha) lay_on(decoded_, *options.ground);
+    if (orientation != 1) decoded_ = turned(decoded_, orientation);
+    width_ = decoded_.width;
+    height_ = decoded_.height;
   }
-  if (orientation != 1) decoded_ = turned(decoded_, orientation);
-  width_ = decoded_.width;
-  height_ = decoded_.height;
+  facts_.width = width_;
+  facts_.height = height_;
+  facts_.orientation = orientation;
 }
 
 EncodedImage::~EncodedImage() = default;
@@ -154,9 +162,19 @@ Image EncodedImage::crop_resize(const CropBox& box,
       upright, {0, 0, upright.width, upright.height}, part, out_width, out_height, mode);
 }
 
-Image decode_image(const std::string& content, const std::string& origin) {
-  EncodedImage image(content, origin);
+Image decode_image(const std::string& content, const std::string& origin, DecodeOptions options) {
+  EncodedImage image(content, origin, options);
   return image.crop({0, 0, image.width(), image.height()});
+}
+
+PictureFacts look_at_picture(const std::string& content, const std::string& origin) {
+  EncodedImage image(content, origin, {.keep_alpha = true});
+  const std::vector<uint8_t> alpha = image.crop({0, 0, image.width(), image.height()}).alpha;
+  PictureFacts facts = image.facts();
+  facts.transparent = std::any_of(alpha.begin(), alpha.end(), [](uint8_t a) { return a != 255; });
+  facts.orientation = exif_orientation(content);
+  if (facts.orientation >= 5) std::swap(facts.width, facts.height);
+  return facts;
 }
 
 }  // namespace dalle2

@@ -27,6 +27,7 @@ void check_image_size(int64_t width, int64_t height, const std::string& origin) 
 }
 
 Image flip_horizontally(const Image& image) {
+  if (!image.alpha.empty()) return change_with_alpha(image, /*blends=*/false, flip_horizontally);
   Image flipped{image.width, image.height, std::vector<uint8_t>(image.pixels.size())};
   const size_t width = static_cast<size_t>(image.width);
   for (size_t y = 0; y < static_cast<size_t>(image.height); ++y) {
@@ -41,6 +42,11 @@ Image flip_horizontally(const Image& image) {
 }
 
 Image crop(const Image& image, int left, int top, int width, int height) {
+  if (!image.alpha.empty()) {
+    return change_with_alpha(image, /*blends=*/false, [&](const Image& part) {
+      return crop(part, left, top, width, height);
+    });
+  }
   Image result{width, height, {}};
   const size_t stride = 3 * static_cast<size_t>(width);
   result.pixels.resize(stride * static_cast<size_t>(height));

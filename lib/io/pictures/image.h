@@ -2,6 +2,7 @@
 // Pictures: decoding to RGB as Pillow does, Pillow's resampling, PNG.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -14,7 +15,11 @@ namespace dalle2 {
 struct Image {
   int width = 0, height = 0;
   std::vector<uint8_t> pixels;
+  /// [height, width], 255 is opaque; empty: all is opaque. Only DecodeOptions::keep_alpha sets it.
+  std::vector<uint8_t> alpha = {};
 };
+
+using Rgb = std::array<uint8_t, 3>;
 
 /// Pillow's limit against decompression bombs.
 inline constexpr int64_t kMostImagePixels = 178'956'970;
@@ -27,22 +32,44 @@ struct CropBox {
 
 enum class Interpolation { kNearest, kBox, kBilinear, kHamming, kBicubic, kLanczos };
 
-/// Decodes JPEG, PNG or WebP by content (a PNG named .jpg works), to RGB like Pillow's
-/// convert("RGB"): alpha is dropped, an EXIF orientation is ignored, 16 bits become 8.
-/// @param origin names the picture in errors
-/// @throws DataError (not a picture, truncated, damaged, too large), before anything is allocated
-/// for a size beyond kMostImagePixels
-Image decode_image(const std::string& content, const std::string& origin);
-
 class JpegReader;
 
-/// How a file's pixels are taken.
+/// How a file's pixels are taken. The defaults are those of Pillow's convert("RGB") (alpha is dropped, an EXIF orientation is ignored, 16
+/// bits become 8), but for grey pictures with 16 bits, which are scaled: Pillow clips their values to 255.
 struct DecodeOptions {
   bool apply_exif = false;  ///< turn the picture as its EXIF (or XMP) orientation says
   /// JPEG: decode at 1/2, 1/4 or 1/8 where that still has the pixels a resize asks for. Not
   /// bit-equal to the whole way.
   bool fast_jpeg = false;
+  std::optional<Rgb> ground = {};  ///< under what is transparent; none: the colours stored there
+  bool keep_alpha = false;         ///< as Image::alpha; no ground then
+  /// Value of grey pictures with 16 bits that becomes 255; larger ones do too. 0: as the file says.
+  int range = 0;
 };
+
+/// Decodes JPEG, PNG or WebP by content (a PNG named .jpg works).
+/// @param origin names the picture in errors
+/// @throws DataError (not a picture, truncated, damaged, too large), before anything is allocated
+/// for a size beyond kMostImagePixels
+Image decode_image(const std::string& content,
+                   const std::string& origin,
+                   DecodeOptions options = {});
+
+/// What its file says of a picture, and what its pixels are like.
+struct PictureFacts {
+  int width = 0, height = 0;  ///< pixels, as the picture is shown: turned by its orientation
+  int orientation = 1;        ///< EXIF, 1 to 8
+  bool transparent = false;   ///< some pixel is not opaque
+  int channels = 3;           ///< as stored: 1 grey, 2 grey and alpha, 3, 4; of a palette 3
+  int bits = 8;               ///< of a channel
+  int grey_range = 0;         ///< of grey with 16 bits: the value that becomes 255; else 0
+  int grey_largest = 0;       ///< of grey with 16 bits: the largest value
+
+  bool is_deep_grey() const { return grey_range > 0; }
+};
+
+/// Decodes the whole picture. @throws DataError as decode_image does
+PictureFacts look_at_picture(const std::string& content, const std::string& origin);
 
 /// A picture in memory: the header is read at once, of the pixels only what is asked for.
 class EncodedImage {
@@ -55,6 +82,8 @@ class EncodedImage {
 
   int width() const { return width_; }    ///< pixels, as the picture is shown
   int height() const { return height_; }  ///< pixels
+  /// Without `transparent` and, unless apply_exif is on, `orientation`.
+  const PictureFacts& facts() const { return facts_; }
 
   // Each of these once, and one of them.
 
@@ -70,14 +99,17 @@ class EncodedImage {
   std::string origin_;
   DecodeOptions options_;
   int width_ = 0, height_ = 0;
+  PictureFacts facts_;
   int orientation_ = 1;               ///< EXIF, 1 to 8; of `jpeg_` alone
   std::unique_ptr<JpegReader> jpeg_;  ///< none: another format, which is always decoded whole
   Image decoded_;
 };
 
-/// A PNG or WebP with transparency, blended onto white. @return none for other pictures
-/// @throws DataError as decode_image does
-std::optional<Image> decode_onto_white(const std::string& content, const std::string& origin);
+/// "white", "black" or "R,G,B" of 0 to 255. @param option names it in the message @throws ConfigError
+Rgb rgb_from_text(const char* option, const std::string& text);
+
+/// Blends the picture onto a colour. It has no alpha afterwards.
+void lay_on(Image& image, const Rgb& ground);
 
 /// Crops `left, top, width, height` (inside the image), then resamples to the size: torchvision's
 /// resized_crop on a Pillow image, bit-equal. Pixels outside the crop have no influence.
@@ -98,7 +130,7 @@ Image crop(const Image& image, int left, int top, int width, int height);  ///< 
 /// @throws ConfigError for another, listing the names
 Interpolation interpolation_from_name(const std::string& name);
 
-std::string encode_png(const Image& image);
+std::string encode_png(const Image& image);                   ///< RGBA if the picture has alpha
 void write_png(const std::string& path, const Image& image);  ///< whole or not at all
 std::string encode_jpeg(const Image& image,
                         int quality);  ///< quality 1 to 100, colour not subsampled

@@ -4,8 +4,10 @@
 #include <opencv2/imgproc.hpp>
 
 #include <cmath>
+#include <utility>
 
 #include "base/error.h"
+#include "io/pictures/image_codecs.h"
 
 namespace dalle2 {
 namespace {
@@ -57,6 +59,13 @@ void adjust_hue(Image& image, double turn) {
 Image rotate(Image image, double degrees, Interpolation mode, const std::array<double, 3>& fill) {
   D2_CHECK(mode == Interpolation::kNearest || mode == Interpolation::kBilinear,
            "pictures are turned by nearest or bilinear interpolation");
+  if (!image.alpha.empty()) {  // what comes from outside is transparent, unless it has a colour
+    const double outside = fill == std::array<double, 3>{} ? 0 : 255;
+    std::array<double, 3> next_fill = fill;
+    return change_with_alpha(image, mode != Interpolation::kNearest, [&](const Image& part) {
+      return rotate(part, degrees, mode, std::exchange(next_fill, {outside, outside, outside}));
+    });
+  }
   Image turned{image.width, image.height, std::vector<uint8_t>(image.pixels.size())};
   // Pixels lie at whole coordinates here, so the middle of the picture lies half a pixel before.
   const cv::Point2f middle(static_cast<float>(image.width - 1) / 2,

@@ -29,6 +29,7 @@ class JpegReader {
 
   int width() const;   ///< pixels, as stored
   int height() const;  ///< pixels, as stored
+  int channels() const;
 
   /// Hands the rows of the box to the sink. Once. The pixels are those of a whole decoding.
   /// @param box of the picture at 1/denominator scale, whose sides are rounded up
@@ -46,14 +47,21 @@ int exif_orientation(const std::string& content);
 /// The picture turned as its orientation says.
 Image turned(const Image& image, int orientation);
 
-Image decode_png(const std::string& content, const std::string& origin);
-Image decode_webp(const std::string& content, const std::string& origin);
+/// Both take `keep_alpha` and `range` of the options, and fill in what they know of the facts.
+Image decode_png(const std::string& content,
+                 const std::string& origin,
+                 const DecodeOptions& options,
+                 PictureFacts& facts);
+Image decode_webp(const std::string& content,
+                  const std::string& origin,
+                  const DecodeOptions& options,
+                  PictureFacts& facts);
 
-/// Four bytes a pixel, colour not multiplied by alpha.
-struct RgbaImage {
-  int width = 0, height = 0;
-  std::vector<uint8_t> pixels;
-};
-RgbaImage decode_webp_rgba(const std::string& content, const std::string& origin);
+/// Does to colours, then to alpha what `change` does to a picture without alpha.
+/// @param image with alpha
+/// @param blends the change mixes neighbouring pixels: like Pillow, it then sees colours times alpha
+Image change_with_alpha(const Image& image,
+                        bool blends,
+                        const std::function<Image(const Image&)>& change);
 
 }  // namespace dalle2

@@ -132,6 +132,10 @@ int exif_orientation(const std::string& content) {
 }
 
 Image turned(const Image& image, int orientation) {
+  if (!image.alpha.empty()) {
+    return change_with_alpha(
+        image, /*blends=*/false, [&](const Image& part) { return turned(part, orientation); });
+  }
   const int width = image.width, height = image.height;
   const bool swaps = orientation >= 5;
   const bool mirrors_x =

@@ -1,61 +1,65 @@
 // SPDX-License-Identifier: MIT
-// Pictures with transparency, blended onto white.
+// Transparency: a ground under it, and changes of pictures that keep it.
 #include "base/error.h"
+#include "base/untrusted_text.h"
 #include "io/pictures/image.h"
 #include "io/pictures/image_codecs.h"
 
-#include <png.h>
+#include <algorithm>
+#include <charconv>
+#include <utility>
 
 namespace dalle2 {
-namespace {
 
-/// @return none without an alpha channel or a transparent colour, before any pixel is decoded
-std::optional<RgbaImage> decode_png_rgba(const std::string& content, const std::string& origin) {
-  png_image reader{};
-  reader.version = PNG_IMAGE_VERSION;
-  RgbaImage image;
-  if (png_image_begin_read_from_memory(&reader, content.data(), content.size()) != 0) {
-    check_image_size(reader.width, reader.height, origin);
-    if ((reader.format & PNG_FORMAT_FLAG_ALPHA) == 0) {
-      png_image_free(&reader);
-      return std::nullopt;
-    }
-    reader.format = PNG_FORMAT_RGBA;
-    image.width = static_cast<int>(reader.width);
-    image.height = static_cast<int>(reader.height);
-    image.pixels.resize(PNG_IMAGE_SIZE(reader));
-    png_image_finish_read(&reader, nullptr, image.pixels.data(), 0, nullptr);
+Rgb rgb_from_text(const char* option, const std::string& text) {
+  if (text == "white") return {255, 255, 255};
+  if (text == "black") return {0, 0, 0};
+  Rgb colour{};
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  for (size_t i = 0; i < colour.size(); ++i) {
+    if (i > 0 && (at == end || *at++ != ',')) break;
+    const auto [next, fault] = std::from_chars(at, end, colour[i]);
+    if (fault != std::errc()) break;
+    at = next;
+    if (i == 2 && at == end) return colour;
   }
-  const std::string message = PNG_IMAGE_FAILED(reader) ? reader.message : "";
-  png_image_free(&reader);
-  if (!message.empty()) throw DataError("{}: a PNG that cannot be read: {}.", origin, message);
-  return image;
+  throw ConfigError(
+      "{} {}: expected white, black or red, green and blue from 0 to 255, as in 255,240,200",
+      option,
+      printable(text));
 }
 
-}  // namespace
-
-std::optional<Image> decode_onto_white(const std::string& content, const std::string& origin) {
-  std::optional<RgbaImage> decoded;
-  if (content.starts_with("\x89PNG")) {
-    decoded = decode_png_rgba(content, origin);
-  } else if (content.starts_with("RIFF")) {
-    decoded = decode_webp_rgba(content, origin);
-  }
-  if (!decoded) return std::nullopt;
-  const RgbaImage& source = *decoded;
-  Image image{source.width, source.height, {}};
-  image.pixels.reserve(source.pixels.size() / 4 * 3);
-  bool transparent = false;
-  for (size_t at = 0; at < source.pixels.size(); at += 4) {
-    const int alpha = source.pixels[at + 3];
-    transparent = transparent || alpha != 255;
+void lay_on(Image& image, const Rgb& ground) {
+  for (size_t i = 0; i < image.alpha.size(); ++i) {
+    const int alpha = image.alpha[i];
     for (size_t channel = 0; channel < 3; ++channel) {
-      const int value = (source.pixels[at + channel] * alpha + 255 * (255 - alpha) + 127) / 255;
-      image.pixels.push_back(static_cast<uint8_t>(value));
+      uint8_t& value = image.pixels[3 * i + channel];
+      value = static_cast<uint8_t>((value * alpha + ground[channel] * (255 - alpha) + 127) / 255);
     }
   }
-  if (!transparent) return std::nullopt;
-  return image;
+  image.alpha.clear();
+}
+
+Image change_with_alpha(const Image& image,
+                        bool blends,
+                        const std::function<Image(const Image&)>& change) {
+  Image colours = image, coverage{image.width, image.height, {}};
+  coverage.pixels.reserve(image.pixels.size());
+  for (const uint8_t alpha : image.alpha) coverage.pixels.insert(coverage.pixels.end(), 3, alpha);
+  if (blends) lay_on(colours, {0, 0, 0});
+  colours.alpha.clear();
+  Image result = change(colours);
+  const Image changed = change(coverage);
+  result.alpha.resize(result.pixels.size() / 3);
+  for (size_t i = 0; i < result.alpha.size(); ++i) {
+    const int alpha = result.alpha[i] = changed.pixels[3 * i];
+    for (size_t channel = 0; blends && alpha > 0 && channel < 3; ++channel) {
+      uint8_t& value = result.pixels[3 * i + channel];
+      value = static_cast<uint8_t>(std::min(255 * value / alpha, 255));  // as Pillow rounds
+    }
+  }
+  return result;
 }
 
 }  // namespace dalle2

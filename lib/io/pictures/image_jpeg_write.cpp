@@ -52,6 +52,11 @@ bool compress(Compressor& compressor, const Image& image, int quality) {
 }  // namespace
 
 std::string encode_jpeg(const Image& image, int quality) {
+  if (!image.alpha.empty()) {
+    Image on_white = image;
+    lay_on(on_white, {255, 255, 255});
+    return encode_jpeg(on_white, quality);
+  }
   Compressor compressor;
   if (!compress(compressor, image, quality)) {
     throw DataError("a {}x{} picture cannot be stored as JPEG: {}",

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "io/pictures/image_codecs.h"
 
+#include <algorithm>
 #include <csetjmp>
 #include <cstdio>
 #include <cstring>
@@ -72,11 +73,17 @@ bool read_header(Reader& reader) {
   return true;
 }
 
-/// The stored channels, one byte each (palette: the index; 16 bits: the high byte, or both).
-bool read_rows(Reader& reader, png_bytep* rows, bool high_byte) {
+bool is_grey(const Reader& reader) {
+  return (reader.colour_type & PNG_COLOR_MASK_COLOR) == 0;
+}
+
+/// The stored channels, one byte each (palette: the index; 16 bits: the high byte, of grey both).
+/// @param adds_alpha a channel more: whether the colour is the transparent one
+bool read_rows(Reader& reader, png_bytep* rows, bool adds_alpha) {
   if (setjmp(reader.error.jump) != 0) return false;
   if (reader.colour_type == PNG_COLOR_TYPE_GRAY) png_set_expand_gray_1_2_4_to_8(reader.handle);
-  if (reader.depth == 16 && high_byte) png_set_strip_16(reader.handle);
+  if (adds_alpha) png_set_tRNS_to_alpha(reader.handle);
+  if (reader.depth == 16 && !is_grey(reader)) png_set_strip_16(reader.handle);
   png_set_packing(reader.handle);
   png_set_interlace_handling(reader.handle);
   png_read_update_info(reader.handle, reader.info);
@@ -97,13 +104,15 @@ int stored_channels(int colour_type) {
   }
 }
 
-/// Colours of the indices; those beyond the file's palette are black, as in Pillow.
+/// Colours of the indices; those beyond the file's palette are black, as in Pillow, and opaque.
 struct Palette {
-  uint8_t rgb[256][3];
+  uint8_t rgb[256][3] = {};
+  uint8_t alpha[256];
 };
 
 Palette read_palette(Reader& reader) {
-  Palette palette{};
+  Palette palette;
+  std::memset(palette.alpha, 255, sizeof(palette.alpha));
   png_colorp colours = nullptr;
   int count = 0;
   if (png_get_PLTE(reader.handle, reader.info, &colours, &count) != 0) {
@@ -113,7 +122,36 @@ Palette read_palette(Reader& reader) {
       palette.rgb[i][2] = colours[i].blue;
     }
   }
+  png_bytep alphas = nullptr;
+  if (png_get_tRNS(reader.handle, reader.info, &alphas, &count, nullptr) != 0 && alphas != nullptr)
+    std::memcpy(palette.alpha, alphas, static_cast<size_t>(std::min(count, 256)));
   return palette;
+}
+
+int big_endian(const uint8_t* bytes) {
+  return bytes[0] << 8 | bytes[1];
+}
+
+/// Finds out grey_largest and grey_range of 16-bit grey. Where a file states fewer significant bits (sBIT), the PNG standard asks
+/// for values that are scaled to 16 bits, yet many programs store them as they are. Scaled values below 2^bits have
+/// no bit below the significant ones.
+/// @param step bytes from one value to the next
+void measure_grey(Reader& reader,
+                  const std::vector<uint8_t>& stored,
+                  size_t step,
+                  PictureFacts& facts) {
+  int any_bit = 0;
+  for (size_t at = 0; at < stored.size(); at += step) {
+    const int value = big_endian(&stored[at]);
+    facts.grey_largest = std::max(facts.grey_largest, value);
+    any_bit |= value;
+  }
+  facts.grey_range = 65'535;
+  png_color_8p significant = nullptr;
+  if (png_get_sBIT(reader.handle, reader.info, &significant) == 0) return;
+  const int bits = significant->gray, as_they_are = (1 << bits) - 1;
+  if (bits < 1 || bits > 15 || facts.grey_largest > as_they_are) return;
+  if ((any_bit & ((1 << (16 - bits)) - 1)) != 0) facts.grey_range = as_they_are;
 }
 
 void append_bytes(png_structp handle, png_bytep data, size_t size) {
@@ -123,8 +161,13 @@ void append_bytes(png_structp handle, png_bytep data, size_t size) {
 
 void flush_nothing(png_structp) {}
 
-bool write_rows(
-    png_structp handle, png_infop info, ErrorState& error, const Image& image, std::string& file) {
+/// @param pixels of the image, with alpha if it has any
+bool write_rows(png_structp handle,
+                png_infop info,
+                ErrorState& error,
+                const Image& image,
+                const std::vector<uint8_t>& pixels,
+                std::string& file) {
   if (setjmp(error.jump) != 0) return false;
   png_set_write_fn(handle, &file, append_bytes, flush_nothing);
   png_set_IHDR(handle,
@@ -132,14 +175,14 @@ bool write_rows(
                static_cast<png_uint_32>(image.width),
                static_cast<png_uint_32>(image.height),
                8,
-               PNG_COLOR_TYPE_RGB,
+               image.alpha.empty() ? PNG_COLOR_TYPE_RGB : PNG_COLOR_TYPE_RGB_ALPHA,
                PNG_INTERLACE_NONE,
                PNG_COMPRESSION_TYPE_DEFAULT,
                PNG_FILTER_TYPE_DEFAULT);
   png_write_info(handle, info);
-  const size_t stride = 3 * static_cast<size_t>(image.width);
+  const size_t stride = pixels.size() / static_cast<size_t>(image.height);
   for (int y = 0; y < image.height; ++y) {
-    png_write_row(handle, image.pixels.data() + static_cast<size_t>(y) * stride);
+    png_write_row(handle, pixels.data() + static_cast<size_t>(y) * stride);
   }
   png_write_end(handle, nullptr);
   return true;
@@ -147,18 +190,27 @@ bool write_rows(
 
 }  // namespace
 
-Image decode_png(const std::string& content, const std::string& origin) {
+Image decode_png(const std::string& content,
+                 const std::string& origin,
+                 const DecodeOptions& options,
+                 PictureFacts& facts) {
   Reader reader(content);
   if (!read_header(reader)) throw DataError("{}: damaged PNG: {}", origin, reader.error.message);
   check_image_size(reader.width, reader.height, origin);
   const size_t width = reader.width, height = reader.height;
-  const size_t channels = static_cast<size_t>(stored_channels(reader.colour_type));
-  const bool deep_grey = reader.depth == 16 && reader.colour_type == PNG_COLOR_TYPE_GRAY;
-  const size_t stride = width * channels * (deep_grey ? 2 : 1);
+  const bool indexed = reader.colour_type == PNG_COLOR_TYPE_PALETTE;
+  const bool has_key =
+      !indexed && png_get_valid(reader.handle, reader.info, PNG_INFO_tRNS) != 0;  // a colour
+  const bool adds_alpha = options.keep_alpha && has_key;
+  const bool deep_grey = reader.depth == 16 && is_grey(reader);
+  facts.channels = indexed ? 3 : stored_channels(reader.colour_type);
+  facts.bits = reader.depth;
+  const size_t channels = static_cast<size_t>(stored_channels(reader.colour_type)) + adds_alpha;
+  const size_t bytes = deep_grey ? 2 : 1, step = channels * bytes, stride = width * step;
   std::vector<uint8_t> stored(stride * height);
   std::vector<png_bytep> rows(height);
   for (size_t y = 0; y < height; ++y) rows[y] = stored.data() + y * stride;
-  if (!read_rows(reader, rows.data(), /*high_byte=*/!deep_grey)) {
+  if (!read_rows(reader, rows.data(), adds_alpha)) {
     throw DataError("{}: damaged PNG of {}x{}: {}", origin, width, height, reader.error.message);
   }
   Image image;
@@ -169,20 +221,30 @@ Image decode_png(const std::string& content, const std::string& origin) {
     return image;
   }
   image.pixels.resize(3 * width * height);
-  const bool indexed = reader.colour_type == PNG_COLOR_TYPE_PALETTE;
   const Palette palette = read_palette(reader);
+  if (deep_grey) measure_grey(reader, stored, step, facts);
+  const int range = options.range > 0 ? options.range : facts.grey_range;
+  const bool coloured = !is_grey(reader) && !indexed;
+  // Pillow clips grey with 16 bits, but takes the high byte of grey with alpha.
+  const bool scales = deep_grey && (range != 65'535 || reader.colour_type == PNG_COLOR_TYPE_GRAY);
   for (size_t i = 0; i < width * height; ++i) {
     uint8_t* rgb = image.pixels.data() + 3 * i;
-    if (channels == 4) {
-      std::memcpy(rgb, stored.data() + 4 * i, 3);  // alpha is dropped, not blended
+    const uint8_t* from = stored.data() + step * i;
+    if (coloured) {
+      std::memcpy(rgb, from, 3);
     } else if (indexed) {
-      std::memcpy(rgb, palette.rgb[stored[i]], 3);
-    } else if (deep_grey) {
-      // Pillow clips a 16-bit grey to 255 instead of scaling it.
-      std::memset(rgb, stored[2 * i] != 0 ? 255 : stored[2 * i + 1], 3);
+      std::memcpy(rgb, palette.rgb[*from], 3);
+    } else if (scales) {
+      std::memset(rgb, std::min((255 * big_endian(from) + range / 2) / range, 255), 3);
     } else {
-      std::memset(rgb, stored[channels * i], 3);
+      std::memset(rgb, *from, 3);
     }
+  }
+  if (!options.keep_alpha || (channels == 1 && !indexed)) return image;
+  image.alpha.resize(width * height);
+  for (size_t i = 0; i < image.alpha.size(); ++i) {
+    const uint8_t* from = stored.data() + step * i;
+    image.alpha[i] = indexed ? palette.alpha[*from] : from[step - bytes];
   }
   return image;
 }
@@ -192,7 +254,14 @@ std::string encode_png(const Image& image) {
   std::string file;
   png_structp handle = png_create_write_struct(PNG_LIBPNG_VER_STRING, &error, on_error, on_warning);
   png_infop info = handle != nullptr ? png_create_info_struct(handle) : nullptr;
-  const bool whole = info != nullptr && write_rows(handle, info, error, image, file);
+  std::vector<uint8_t> with_alpha;
+  with_alpha.reserve(4 * image.alpha.size());
+  for (size_t i = 0; i < image.alpha.size(); ++i) {
+    const uint8_t* rgb = &image.pixels[3 * i];
+    with_alpha.insert(with_alpha.end(), {rgb[0], rgb[1], rgb[2], image.alpha[i]});
+  }
+  const std::vector<uint8_t>& pixels = image.alpha.empty() ? image.pixels : with_alpha;
+  const bool whole = info != nullptr && write_rows(handle, info, error, image, pixels, file);
   png_destroy_write_struct(&handle, &info);
   if (!whole) {
     throw DataError(

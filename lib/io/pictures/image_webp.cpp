@@ -3,20 +3,16 @@
 #include "base/error.h"
 #include "io/pictures/image_codecs.h"
 
+#include <utility>
+
 #include <webp/decode.h>
 
 namespace dalle2 {
 
-namespace {
-
-/// @param image receives size and pixels, `channels` bytes each
-/// @param decode the function of libwebp for these channels
-template <class AnyImage>
-void decode_into(AnyImage& image,
-                 size_t channels,
-                 decltype(WebPDecodeRGBInto)* decode,
-                 const std::string& content,
-                 const std::string& origin) {
+Image decode_webp(const std::string& content,
+                  const std::string& origin,
+                  const DecodeOptions& options,
+                  PictureFacts& facts) {
   const uint8_t* bytes = reinterpret_cast<const uint8_t*>(content.data());
   WebPBitstreamFeatures features;
   if (WebPGetFeatures(bytes, content.size(), &features) != VP8_STATUS_OK) {
@@ -26,10 +22,12 @@ void decode_into(AnyImage& image,
     throw DataError("{}: an animated WebP; expected a still picture", origin);
   }
   check_image_size(features.width, features.height, origin);
-  image.width = features.width;
-  image.height = features.height;
-  const size_t stride = channels * static_cast<size_t>(image.width);
+  facts.channels = features.has_alpha != 0 ? 4 : 3;
+  const bool keeps_alpha = options.keep_alpha && features.has_alpha != 0;
+  Image image{features.width, features.height, {}};
+  const size_t stride = (keeps_alpha ? 4 : 3) * static_cast<size_t>(image.width);
   image.pixels.resize(stride * static_cast<size_t>(image.height));
+  const auto decode = keeps_alpha ? WebPDecodeRGBAInto : WebPDecodeRGBInto;
   if (decode(bytes,
              content.size(),
              image.pixels.data(),
@@ -37,19 +35,13 @@ void decode_into(AnyImage& image,
              static_cast<int>(stride)) == nullptr) {
     throw DataError("{}: damaged or truncated WebP of {}x{}", origin, image.width, image.height);
   }
-}
-
-}  // namespace
-
-Image decode_webp(const std::string& content, const std::string& origin) {
-  Image image;
-  decode_into(image, 3, WebPDecodeRGBInto, content, origin);
-  return image;
-}
-
-RgbaImage decode_webp_rgba(const std::string& content, const std::string& origin) {
-  RgbaImage image;
-  decode_into(image, 4, WebPDecodeRGBAInto, content, origin);
+  if (!keeps_alpha) return image;
+  std::vector<uint8_t> rgba = std::move(image.pixels);
+  image.pixels.clear();
+  for (size_t at = 0; at < rgba.size(); at += 4) {
+    image.pixels.insert(image.pixels.end(), {rgba[at], rgba[at + 1], rgba[at + 2]});
+    image.alpha.push_back(rgba[at + 3]);
+  }
   return image;
 }
 

@@ -4,6 +4,7 @@
 #include "io/pictures/resample.h"
 
 #include "base/error.h"
+#include "io/pictures/image_codecs.h"
 
 #include <algorithm>
 #include <array>
@@ -206,6 +207,11 @@ Image crop_resize(const Image& image,
            image.height,
            out_width,
            out_height);
+  if (!image.alpha.empty()) {
+    return change_with_alpha(image, mode != Interpolation::kNearest, [&](const Image& part) {
+      return crop_resize(part, left, top, width, height, out_width, out_height, mode);
+    });
+  }
   return resample(image,
                   {left, top, width, height},
                   {0, 0, static_cast<double>(width), static_cast<double>(height)},

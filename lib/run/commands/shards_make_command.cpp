@@ -66,13 +66,15 @@ ExitCode run_shards_make(const ShardsMakeCommand& command) {
         printable(command.out_folder),
         printable(command.from_folder));
   }
+  std::optional<Rgb> ground;
+  if (command.ground) ground = rgb_from_text("--ground", *command.ground);
   const PackReport report =
       pack_folder(command.from_folder,
                   command.out_folder,
                   {.samples_per_shard = command.per_shard,
                    .order = order_of(command),
                    .seed = command.seed,
-                   .white_ground = command.white_ground,
+                   .ground = ground,
                    .need_captions = command.need_captions,
                    .captions = {.caption_encoding = command.caption_encoding,
                                 .caption_lines = command.first_line_only ? CaptionLines::first

@@ -68,7 +68,7 @@ std::optional<Shown> load(const std::string& data_path, const std::string& path)
   const std::optional<std::string> file = stored_picture(data_path, path);
   if (!file) return std::nullopt;
   try {
-    return take_apart(decode_image(read_file(*file), *file));
+    return take_apart(decode_image(read_file(*file), *file, {.keep_alpha = true}));
   } catch (const DataError&) {
     return std::nullopt;  // deleted, or damaged: the cell says so
   }
