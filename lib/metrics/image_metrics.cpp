@@ -15,12 +15,13 @@
 #include "metrics/network_resize.h"
 
 namespace dalle2 {
-namespace {
-
-/// Grey pictures as three equal channels.
 at::Tensor with_three_channels(const at::Tensor& images) {
-  return images.size(1) == 1 ? images.expand({-1, 3, -1, -1}) : images;
+  if (images.size(1) != 4) return images.size(1) == 1 ? images.expand({-1, 3, -1, -1}) : images;
+  const at::Tensor alpha = images.narrow(1, 3, 1);
+  return images.narrow(1, 0, 3) * alpha + (1 - alpha);
 }
+
+namespace {
 
 std::vector<InceptionFeature> layers_of(const DecoderEvaluateConfig& config) {
   std::set<InceptionFeature> layers;

@@ -44,6 +44,8 @@ struct AbsentNetwork {
   std::string text;     ///< what is missing and what to do
 };
 std::vector<AbsentNetwork> absent_networks(const DecoderEvaluateConfig& config);
+/// Grey pictures as three equal channels, transparent ones on white. @param images [n, 1, 3 or 4, h, w] @return [n, 3, h, w]
+at::Tensor with_three_channels(const at::Tensor& images);
 
 /// One pass of the network over an image serves all metrics. What is kept has the numbers of the
 /// images: neither batches nor ranks change a figure.
@@ -59,7 +61,7 @@ class ImageMetrics {
 
   /// Pairs of a real image and the one drawn for it. One of which a picture or a feature is not
   /// finite is left out of all metrics, and counted.
-  /// @param index [n] int64, numbers of the pairs @param real, generated [n, 3 or 1, h, w] float32 in
+  /// @param index [n] int64, numbers of the pairs @param real, generated [n, C, h, w] float32 in
   /// [0, 1], clamped to it
   /// @param caption_cosines [n] float32 on the CPU, by a CLIP, of each generated image and its caption:
   /// NaN without one; undefined without evaluate.clip_score

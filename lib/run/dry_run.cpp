@@ -15,6 +15,7 @@
 #include "checkpoint/convert.h"
 #include "checkpoint/lora/lora_file.h"
 #include "checkpoint/module_state.h"
+#include "data/pictures/preprocess.h"
 #include "io/files/folder_names.h"
 #include "io/files/writable.h"
 #include "model/lora.h"
@@ -226,22 +227,34 @@ void print_steps(int64_t epoch_samples, int64_t batch_size, const SharedTrainCon
               counted(train.epochs, "epoch").c_str());
 }
 
+void print_pictures(const PictureTally& pictures, const DecodeOptions& options) {
+  for (const std::string& line : pictures.describe(options)) {
+    std::printf("of the first %s: %s\n",
+                counted(pictures.looked_at, "training picture").c_str(),
+                line.c_str());
+  }
+}
+
 void print_shards(const ShardData& data,
                   const ShardDataConfig& data_config,
                   const ShardLoopConfig& loop,
                   const SharedTrainConfig& train,
-                  int64_t processes) {
+                  int64_t processes,
+                  int64_t channels) {
   int64_t train_samples = 0;
+  PictureTally pictures;
   for (const char* split : {"train", "val", "test"}) {
     DropCounts dropped;
-    const int64_t samples = data.count_samples(split, dropped);
-    if (std::string(split) == "train") train_samples = samples;
+    const bool trains = std::string(split) == "train";
+    const int64_t samples = data.count_samples(split, dropped, trains ? &pictures : nullptr);
+    if (trains) train_samples = samples;
     std::printf("%s: %s in %s%s\n",
                 split,
                 counted(samples, "sample").c_str(),
                 counted(data.num_shards(split), "shard").c_str(),
                 dropped.empty() ? "" : ("; left out: " + describe_drops(dropped)).c_str());
   }
+  print_pictures(pictures, decode_options(data_config, channels));
   const bool draws_without_end = data_config.resample_train && train_samples > 0;
   if (draws_without_end && !loop.epoch_samples) {
     std::printf("samples per epoch: without end (resample_train without /train/epoch_samples)\n");

@@ -56,12 +56,15 @@ at::Device check_start(DryRunPlan& plan,
                        const SharedTrainConfig& train,
                        RunPosition& position);
 /// Samples and shards of each split, and the steps of an epoch of `processes`.
-/// @param data with its splits
+/// @param data with its splits @param channels of the pictures
 void print_shards(const ShardData& data,
                   const ShardDataConfig& data_config,
                   const ShardLoopConfig& loop,
                   const SharedTrainConfig& train,
-                  int64_t processes);
+                  int64_t processes,
+                  int64_t channels = 3);
+/// What of them the options do not settle. @param pictures some of them
+void print_pictures(const PictureTally& pictures, const DecodeOptions& options);
 /// Parameters of each network, of all, and of adapters.
 void print_networks(const DryRunPlan& plan, const SharedTrainConfig& train);
 /// "steps: 10 per epoch, 30 in 3 epochs" @param batch_size of all processes together

@@ -93,6 +93,18 @@ TEST_CASE("the rules of the data section are enforced") {
                   {"/data/img_embeddings_url: must not be empty"});
 }
 
+TEST_CASE("whether EXIF counts is settled by the kind of data, and kept with the config") {
+  CHECK(read_with({}).config.data.apply_exif == false);
+  const std::string folder = R"(/data={"folder": "pictures", "splits": {}})";
+  const LoadedDecoderConfig of_folder = read_with({folder, "/decoder/unconditional=true"});
+  CHECK(of_folder.config.data.apply_exif == true);
+  CHECK(Json::parse(of_folder.full_json)["data"]["apply_exif"] == true);
+  CHECK(read_with({folder, "/decoder/unconditional=true", "/data/apply_exif=false"})
+            .config.data.apply_exif == false);
+  expect_problems({"/decoder/channels=2"}, {"/decoder/channels: must be 1, 3 or 4, got 2"});
+  expect_problems({"/decoder/channels=5"}, {"/decoder/channels: must be 1, 3 or 4, got 5"});
+}
+
 TEST_CASE("the rules of the tracker section are enforced") {
   expect_problems({"/tracker/log/log_type=wandbb"},
                   {"/tracker/log/log_type: Unknown logger type: wandbb. Must be one of "

@@ -44,7 +44,14 @@ TEST_CASE("the smallest VAE config has the references' defaults") {
   CHECK(read_vae({}).warnings.empty());
 }
 
+TEST_CASE("whether EXIF counts is settled when a config is read, and part of it") {
+  CHECK(read_vae({}).config.data.apply_exif == false);
+  CHECK(read_vae({"/data/apply_exif=true"}).config.data.apply_exif == true);
+  CHECK(read_vae({}).full_json.find("\"apply_exif\": false") != std::string::npos);
+}
+
 TEST_CASE("what a VAE config says against itself is told") {
+  expect_vae_problem({"/vae/channels=2"}, "/vae/channels: must be 1, 3 or 4, got 2");
   expect_vae_problem(
       {"/data/image_size=72"},
       "/data/image_size: must be divisible by 16 (2 to the power of vae.layers), got 72");

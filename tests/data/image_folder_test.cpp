@@ -272,6 +272,66 @@ TEST_CASE("grey pictures have Pillow's luma") {
   CHECK(at::equal((grey.flatten() * 255).round().to(at::kLong), expected));
 }
 
+TEST_CASE("transparent pictures lie on the ground, or keep their transparency as a channel") {
+  const TempDir dir;
+  Image image{.width = 4, .height = 4, .pixels = std::vector<uint8_t>(48, 100)};
+  image.alpha.assign(16, 0);
+  image.alpha[5] = 255;
+  write_png(dir.path() + "/one.PNG", image);
+  VaeDataConfig config = folder_config(dir.path(), 0);
+  config.image_size = 4;
+  config.preprocessing.emplace(1);  // ToTensor alone
+  const auto bytes = [&](int64_t channels) {
+    ImageFolder folder(config, channels, 1);
+    return (folder.batch("train", 0, 0, 1)->images * 255).round().to(at::kLong)[0].flatten(1);
+  };
+  CHECK(at::equal(bytes(3), at::full({3, 16}, 100, at::kLong)));
+  at::Tensor alpha = at::zeros({16}, at::kLong);
+  alpha[5] = 255;
+  CHECK(at::equal(bytes(4)[3], alpha));
+  CHECK(at::equal(bytes(4).narrow(0, 0, 3), at::full({3, 16}, 100, at::kLong)));
+  config.ground = Colour{{10, 20, 30}};
+  CHECK(bytes(3)[1][4].item<int64_t>() == 20);
+  CHECK(bytes(3)[2][5].item<int64_t>() == 100);
+  CHECK(bytes(1)[0][4].item<int64_t>() == 18);  // Pillow's luma of the ground
+  CHECK(at::equal(bytes(4)[3], alpha));
+  ImageFolder folder(config, 3, 1);
+  CHECK(folder.first_pictures().transparent == 1);
+}
+
+TEST_CASE("pictures of kinds that are not read are counted, those in tars too") {
+  const TempDir dir;
+  write_numbered(dir.path() + "/a.jfif", 3);
+  for (const char* name : {"b.BMP", "c.gif", "d/e.gif", "f.heic", "g.tif"})
+    write_numbered(dir.path() + "/" + name, 4);
+  TarWriter tar(dir.path() + "/t.tar");
+  tar.add("x.avif", "x");
+  tar.add("y.jfif", content_of(dir.path() + "/a.jfif"));
+  tar.commit();
+  const std::string said =
+      "left out 6 pictures of kinds that are not read (1 .avif, 1 .bmp, 2 .gif, 1 .heic, 1 .tif): "
+      "convert them to PNG or JPEG";
+  {
+    const CapturedLog log;
+    ImageFolder folder(folder_config(dir.path(), 0), 3, 1);
+    CHECK(folder.files() == 2);
+    CHECK(log.count(said) == 1);
+    CHECK(folder.batch("train", 0, 0, 2)->size() == 2);
+  }
+  std::filesystem::remove(dir.path() + "/t.tar");
+  {
+    const CapturedLog log;
+    CHECK(PictureShards(dir.path()).pictures() == 1);
+    CHECK(log.count("left out 5 pictures of kinds that are not read") == 1);
+  }
+  std::filesystem::remove(dir.path() + "/a.jfif");
+  using Catch::Matchers::Contains;
+  CHECK_THROWS_WITH(ImageFolder(folder_config(dir.path(), 0), 3, 1),
+                    Contains("found none, but 5 pictures of kinds that are not read"));
+  CHECK_THROWS_WITH(PictureShards(dir.path()),
+                    Contains("or below it, but 5 pictures of kinds that are not read"));
+}
+
 TEST_CASE("a folder that has no picture for training is refused") {
   const TempDir dir;
   const auto fault = [&](const VaeDataConfig& config) {

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT
 #include "data/loader/loader.h"
 
+#include <fmt/ranges.h>
 #include <torch/torch.h>
 
 #include <catch2/catch.hpp>
 #include <cstdlib>
+#include <filesystem>
 #include <random>
 #include <set>
 #include <string>
@@ -12,6 +14,7 @@
 #include "base/error.h"
 #include "data/loader/lane_loader.h"
 #include "data/loader_support.h"
+#include "data/shards/shard_check.h"
 #include "io/files/atomic_file.h"
 #include "support/captured_log.h"
 #include "support/temp_dir.h"
@@ -50,6 +53,65 @@ TEST_CASE("a batch holds pictures, captions and keys in the order of the shards"
   CHECK_FALSE(loader.next());
   CHECK_FALSE(loader.next());
   CHECK(loader.dropped().empty());
+}
+
+TEST_CASE("a batch has the channels that are asked for") {
+  const TempDir folder;
+  Image soft = plain_picture(4, 4, 200, 100, 50);
+  soft.alpha.assign(16, 51);
+  std::filesystem::create_directories(folder / "shards");
+  write_tar(
+      folder / "shards/00000.tar",
+      {{"a.png", encode_png(soft)}, {"b.jfif", encode_jpeg(plain_picture(4, 4, 80, 80, 80), 95)}});
+  const auto first_pixels = [&](int64_t channels, std::optional<Colour> ground) {
+    LoaderOptions options = options_over(folder.path(), 1, 2);
+    options.channels = channels;
+    ShardDataConfig config = config_with(0);
+    config.ground = ground;
+    ShardLoader loader(config, options);
+    loader.start_epoch(0);
+    const auto batch = loader.next();
+    REQUIRE(batch);
+    REQUIRE(batch->images.sizes() == at::IntArrayRef({2, channels, 4, 4}));
+    std::vector<int64_t> values;
+    for (int64_t i = 0; i < 2; ++i) {
+      for (int64_t c = 0; c < channels; ++c)
+        values.push_back(std::lround(batch->images[i][c][1][2].item<float>() * 255));
+    }
+    return values;
+  };
+  using Values = std::vector<int64_t>;
+  CHECK(first_pixels(3, {}) == Values{200, 100, 50, 80, 80, 80});
+  CHECK(first_pixels(3, Colour{{0, 0, 0}}) == Values{40, 20, 10, 80, 80, 80});
+  CHECK(first_pixels(1, Colour{{255, 255, 255}}) == Values{229, 80});  // of (244, 224, 214)
+  CHECK(first_pixels(4, Colour{{0, 0, 0}}) == Values{200, 100, 50, 51, 80, 80, 80, 255});
+}
+
+TEST_CASE("a sample with several pictures is told, and the same one is always used") {
+  const TempDir folder;
+  const std::string jpg = encode_jpeg(plain_picture(4, 4, 80, 80, 80), 95);
+  const std::string png = encode_png(plain_picture(4, 4, 9, 9, 9));
+  std::filesystem::create_directories(folder / "shards");
+  write_tar(folder / "shards/00000.tar",
+            {{"a.webp", png}, {"a.png", png}, {"a.jpg", jpg}, {"b.png", png}});
+  const CapturedLog log;
+  ShardLoader loader(config_with(0), options_over(folder.path(), 1, 2));
+  loader.start_epoch(0);
+  const auto batch = loader.next();
+  REQUIRE(batch);
+  CHECK(batch->size() == 2);
+  CHECK(batch->images[0][0][0][0].item<float>() == 80.0F / 255.0F);
+  CHECK(log.count("sample a has the pictures jpg and png and webp: jpg is used") == 1);
+  CHECK(describe_drops(loader.dropped()) ==
+        "nothing; used all the same: 1 sample with several pictures");
+  const CheckReport report = check_shards({.urls = {folder / "shards/00000.tar"}});
+  CHECK(report.usable() == 2);
+  CHECK(report.shards[0].several_pictures == 1);
+  CHECK_THAT(
+      fmt::format("{}", fmt::join(describe_check(report), "\n")),
+      Contains("a has the pictures jpg and png and webp: jpg is used") &&
+          Contains(
+              "1 sample has several pictures: of jpg, jpeg, png, webp and jfif, the first is used"));
 }
 
 TEST_CASE("each sample comes once an epoch, in the same order for any number of threads") {

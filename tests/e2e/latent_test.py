@@ -149,7 +149,20 @@ class Latent(EndToEnd):
             self.assertAlmostEqual(one, other, delta=1e-4 * one)
         done = self.train(self.latent("other.json", "other", vae={"checkpoint": str(self.base / "vae/results/vae.0.pt"), "model": VAE}, data=data),
                           check=3)
+        self.assertRegex(done.stderr, r'/decoder/vae/0/vae_sha256: the run has "[0-9a-f]+", the latents were made with "[0-9a-f]+"')
+        self.assertIn("make them again: dalle2-train shards encode", done.stderr)
+        # Whatever else decides what the pictures look like, in a dry run too.
+        changed = {"ground": "white", "apply_exif": True, "range": 4095, "preprocessing": {"CenterCrop": {"size": 16}, "ToTensor": True}}
+        done = self.train(self.latent("changed.json", "changed", data={**data, **changed}), "--dry-run", check=3)
+        for said in ('/data/ground: the run has "white", the latents were made with null', "/data/apply_exif: the run has true",
+                     "/data/range: the run has 4095", '/data/preprocessing: the run has {"CenterCrop":'):
+            self.assertIn(said, done.stderr)
+        # A folder without a note of it: the first latents tell.
+        (self.dir / "encoded/latents.json").rename(self.dir / "latents.json")
+        done = self.train(self.latent("other.json", "other", vae={"checkpoint": str(self.base / "vae/results/vae.0.pt"), "model": VAE}, data=data),
+                          check=3)
         self.assertIn("the latents in the shards are not what /decoder/vae/0 makes of their pictures", done.stderr)
+        (self.dir / "latents.json").rename(self.dir / "encoded/latents.json")
         other = self.latent("other.json", "other", vae={"checkpoint": str(self.base / "vae/results/vae.0.pt"), "model": VAE})
         done = run("shards", "encode", "--config", other, "--out", "encoded", cwd=self.dir, check=2)
         self.assertIn("with latents of another VAE, image size, preprocessing or set (latents.json)", " ".join(done.stderr.split()))

@@ -86,6 +86,7 @@ void check_classes(const ClipEvaluateConfig& evaluate, Faults& faults) {
 
 void check_clip(const Json& root, LoadedClipConfig& loaded, Faults& faults) {
   TrainClipConfig& config = loaded.config;
+  config.data.apply_exif = config.data.turns_pictures();  // a resumed run keeps what it had
   if (!faults.has_error_under("/clip")) check_resnet_size(config.clip.vision_cfg, faults);
   if (!faults.has_error_under("/clip")) set_vocabulary(root, config.clip, faults);
   if (!faults.has_error_under("/data")) check_sources(config.data, faults);

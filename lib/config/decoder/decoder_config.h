@@ -252,7 +252,9 @@ struct DecoderConfig {
              "VQGAN-VAEs for the first unets, which then work in latent space; null for a unet "
              "that works on pixels. Needs `auto_normalize_img`.",
              Limits{}.one_is_list());
-    D2_FIELD(channels, "Channels of the pictures.", within(1, most::kWidth));
+    D2_FIELD(channels,
+             "Channels of the pictures: 3, 1 for grey, or 4 with transparency.",
+             within(1, most::kWidth));
     D2_FIELD(timesteps,
              "Steps of the noising chain in training, the same for every unet.",
              within(1, most::kTimesteps));

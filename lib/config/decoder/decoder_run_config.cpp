@@ -243,6 +243,10 @@ void check_decoder(const ReadOptions& options, LoadedDecoderConfig& loaded, Faul
   auto& text_url = config.data.text_embeddings_url;
   if (text_url && text_url->empty()) text_url.reset();
   if (!faults.has_error_under("/decoder")) loaded.plan = plan_decoder(config.decoder, faults);
+  if (const int64_t channels = config.decoder.channels; channels == 2 || channels > 4) {
+    faults.error("/decoder/channels", fmt::format("must be 1, 3 or 4, got {}", channels));
+  }
+  config.data.apply_exif = config.data.turns_pictures();  // a resumed run keeps what it had
   check_sections(config, loaded.plan, faults);
   if (!faults.has_error_under("/decoder") && !faults.has_error_under("/train")) {
     plan_losses(config.train, loaded.plan, faults);

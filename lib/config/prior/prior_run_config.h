@@ -17,7 +17,7 @@
 
 namespace dalle2 {
 
-struct PriorDataConfig : CaptionReadConfig {
+struct PriorDataConfig : PictureReadConfig, CaptionReadConfig {
   static constexpr const char* kDoc =
       "Where the samples come from: folders of `.npy` files with one embedding per row, and "
       "captions. A folder of embeddings is on this machine, in S3 (`s3://BUCKET/FOLDER`) or in a "
@@ -74,6 +74,7 @@ struct PriorDataConfig : CaptionReadConfig {
         "within 16 blocks at a time.");
     D2_FIELD(num_data_points, "Largest number of rows to use.", within(1, most::kSamples));
     D2_FIELD(eval_every_seconds, "Seconds between two validations.", within(0, most::kSeconds));
+    PictureReadConfig::fields(f);
     CaptionReadConfig::fields(f);
   }
 };

@@ -106,7 +106,9 @@ struct VaeConfig {
              "Side of the pictures in pixels. The `dalle2` kind needs this key and accepts no "
              "other side. Null: any side.",
              within(1, most::kImageSide));
-    D2_FIELD(channels, "Channels of a picture: 3, or 1 for grey.", within(1, 3));
+    D2_FIELD(
+        channels, "Channels of a picture: 3, 1 for grey, or 4 with transparency.", within(1, 4));
+    f.check(channels != 2, "channels", "must be 1, 3 or 4, got 2");
     D2_FIELD(layers,
              "Number of resolutions. The first has half the picture's side, and each other one "
              "has half the side of the one before. For a `vit`: layers of the transformer.",

@@ -72,7 +72,8 @@ void check_training(const TrainVaeConfig& config, Faults& faults) {
 }
 
 void check_vae(const Json& /*root*/, LoadedVaeConfig& loaded, Faults& faults) {
-  const TrainVaeConfig& config = loaded.config;
+  TrainVaeConfig& config = loaded.config;
+  config.data.apply_exif = config.data.turns(/*by_default=*/false);  // a resumed run keeps it
   const bool vae = !faults.has_error_under("/vae");
   if (vae && !faults.has_error_under("/data")) check_sides(config, faults);
   if (vae && !faults.has_error_under("/train")) check_training(config, faults);

@@ -30,8 +30,6 @@ constexpr const char* kJsonLines = ".jsonl";
 constexpr const char* kShard = ".tar";
 constexpr const char* kParquet = ".parquet";
 
-constexpr std::array kPictureFields = {"jpg", "jpeg", "png", "webp"};
-
 [[noreturn]] void throw_for_parquet(const std::string& path,
                                     const std::string& key,
                                     const std::string& fault) {

@@ -14,7 +14,7 @@ namespace dalle2 {
 /// What the loader yields. Without a sample (and without tensors) it is the share of a rank whose
 /// lanes are out while other ranks still have some.
 struct Batch {
-  at::Tensor images;  ///< [B, 3, H, W] float32 in [0, 1], or uint8: LoaderOptions::byte_pictures
+  at::Tensor images;  ///< [B, C, H, W] float32 in [0, 1], or uint8: LoaderOptions::byte_pictures
   at::Tensor image_embeds;  ///< [B, D] float32, undefined without
   at::Tensor
       text_encodings;  ///< [B, L, D] float32 ([B, D] from two-dimensional files), undefined without

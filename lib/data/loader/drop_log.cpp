@@ -40,12 +40,14 @@ constexpr std::array kReasonWords = {
           "pictures whose captions have no text"},
     Words{drop::kAssumedEncoding, drop::kAssumedEncoding, "captions of an assumed encoding"},
     Words{drop::kSeveralLines, drop::kSeveralLines, "captions of several lines"},
+    Words{drop::kSeveralPictures, "sample with several pictures", "samples with several pictures"},
 };
 constexpr std::array kUsed = {drop::kShardWithoutEnd,
                               drop::kUnreadData,
                               drop::kBadCaption,
                               drop::kAssumedEncoding,
-                              drop::kSeveralLines};
+                              drop::kSeveralLines,
+                              drop::kSeveralPictures};
 
 /// Whether what has this reason was used all the same.
 bool is_used(const std::string& reason) {

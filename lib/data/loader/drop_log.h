@@ -38,6 +38,8 @@ inline constexpr const char* kUnreadData = "shard with data that is not read";
 inline constexpr const char* kBadCaption = "caption without text";
 inline constexpr const char* kAssumedEncoding = "caption of an assumed encoding";
 inline constexpr const char* kSeveralLines = "caption of several lines";
+/// Of a sample that is used anyway, with one of them.
+inline constexpr const char* kSeveralPictures = "several pictures";
 }  // namespace drop
 
 /// Drops travel with the next batch, and are counted and reported when that batch is handed out.

@@ -48,7 +48,7 @@ struct LaneLoader::State {
       : options(std::move(given)),
         workers(config.num_workers),
         preprocess(config.preprocessing,
-                   {.apply_exif = config.turns_pictures(), .fast_jpeg = config.fast_jpeg},
+                   decode_options(config, options.channels),
                    config.max_transform_pixels),
         told(options.told ? options.told : std::make_shared<DropCounts>()),
         dataset(config, options) {

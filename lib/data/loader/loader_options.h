@@ -39,6 +39,7 @@ struct LoaderOptions {
       {};  ///< width the model takes; others are an error at the start
   std::optional<int64_t> text_embed_dim = {};
   std::optional<int64_t> latent_side = {};  ///< likewise, of the latents
+  int64_t channels = 3;                     ///< of the pictures: 1 grey, 3, or 4 with transparency
   bool byte_pictures = false;  ///< Batch::images as bytes, which floats_from_bytes() takes
   std::optional<at::Device> gpu =
       {};  ///< batches in page-locked memory, for copies to it that overlap

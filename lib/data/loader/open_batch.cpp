@@ -29,7 +29,7 @@ void write_embedding(const EmbeddingRow& row, int64_t place, const at::Tensor& o
 OpenBatch::OpenBatch(const LoaderOptions& options, const Image& picture, const Candidate& first)
     : width(picture.width), height(picture.height) {
   batch.images = empty_for_batch(options.byte_pictures ? at::kByte : at::kFloat,
-                                 {options.batch_size, 3, height, width},
+                                 {options.batch_size, options.channels, height, width},
                                  options.gpu);
   batch.image_embeds = empty_like_rows(options, first.image_embed);
   batch.text_encodings = empty_like_rows(options, first.text_encoding);

@@ -81,23 +81,19 @@ bool ShardDataset::take(GroupedSample& sample, Candidate& candidate, DropLog& dr
   candidate.key = sample.key;
   candidate.file = picture_of(walk_.url(), sample.key);
   candidate.ordinal = options_.resample ? walk_.shards_opened() : 0;
-  std::string* picture = nullptr;
-  for (const char* name : {"jpg", "jpeg", "png", "webp"}) {
-    if (picture == nullptr) picture = find_field(sample, name);
-  }
-  if (picture == nullptr) {
-    drops.add(
-        drop::kNoPicture,
-        fmt::format(
-            "{}: {}", candidate.where(), no_field_text(sample, {"jpg", "jpeg", "png", "webp"})));
+  const char* field = sample.picture_field();
+  if (field == nullptr) {
+    drops.add(drop::kNoPicture, fmt::format("{}: {}", candidate.where(), no_field_text(sample, {"jpg", "jpeg", "png", "webp"})));
     return false;
   }
+  if (const std::string several = sample.several_pictures(); !several.empty())
+    drops.add(drop::kSeveralPictures, fmt::format("{} {}", candidate.where(), several));
   if (!take_caption(sample, candidate, drops)) return false;
   const std::string where = candidate.where();
   if (!image_.take(sample, index_width_, where, candidate.image_embed, drops)) return false;
   if (!text_.take(sample, index_width_, where, candidate.text_encoding, drops)) return false;
   if (!latent_.take(sample, index_width_, where, candidate.latent, drops)) return false;
-  candidate.picture = std::move(*picture);
+  candidate.picture = std::move(sample.fields.at(field));
   return true;
 }
 

@@ -53,10 +53,12 @@ std::vector<ImageFolder::Picture> ImageFolder::list_pictures(const std::string& 
   }
   std::vector<Picture> pictures;
   std::vector<std::string> lost;
+  UnreadPictures unread;
   const auto add_members = [&](const fs::path& tar) {
     const TarList list = list_tar((fs::path(folder) / tar).string());
     const size_t before = pictures.size();
     for (const TarPlace& place : list.places) {
+      unread.see(place.name);
       if (!is_picture_name(place.name)) continue;
       pictures.push_back(
           {.path = (tar / place.name).string(), .tar = tar.string(), .offset = place.offset});
@@ -82,6 +84,7 @@ std::vector<ImageFolder::Picture> ImageFolder::list_pictures(const std::string& 
     if (error && error != std::errc::no_such_file_or_directory) unknown = error;
     if (!is_file) return;
     drawings.see(path);
+    unread.see(path);
     if (is_picture_name(path)) pictures.push_back({.path = path.string()});
     if (lower_extension(path) == ".tar") add_members(path);
   });
@@ -100,8 +103,9 @@ std::vector<ImageFolder::Picture> ImageFolder::list_pictures(const std::string& 
         "/data/folder: {}: expected pictures ending in jpg, jpeg, png or webp, or tars of them, "
         "here or in the folders below, found none{}",
         printable(folder),
-        lost.empty() ? "" : ", but " + counted_lost_links(lost.size()));
+        lost.empty() ? unread.but() : ", but " + counted_lost_links(lost.size()));
   }
+  unread.tell(folder);
   warn_of_lost_links(folder, std::move(lost));
   return pictures;
 }
@@ -129,7 +133,8 @@ ImageFolder::ImageFolder(const VaeDataConfig& config,
       threads_(config.num_workers),
       gpu_(gpu),
       side_(config.image_size),
-      preprocess_(transforms_of(config)),
+      preprocess_(transforms_of(config),
+                  decode_options(config, /*turns_by_default=*/false, channels)),
       pictures_(list_pictures(config.folder)) {
   const int64_t all = files();
   std::vector<int64_t> numbers(pictures_.size());
@@ -236,6 +241,17 @@ void ImageFolder::check_usable() const {
   DropCounts by_reason, of_epoch;
   drops.report("train", by_reason, of_epoch);
   throw_nothing_usable();
+}
+
+PictureTally ImageFolder::first_pictures() const {
+  PictureTally pictures;
+  for (const int64_t number : train_) {
+    try {
+      if (!pictures.look_at(content_of(pictures_[static_cast<size_t>(number)]))) break;
+    } catch (const DataError&) {  // an epoch will tell
+    }
+  }
+  return pictures;
 }
 
 void ImageFolder::throw_nothing_usable() const {

@@ -15,6 +15,7 @@
 #include "config/vae/vae_run_config.h"
 #include "data/loader/drop_log.h"
 #include "data/pictures/preprocess.h"
+#include "io/pictures/picture_tally.h"
 
 namespace dalle2 {
 
@@ -32,7 +33,7 @@ class ImageFolder {
   /// Lists the files ending in .jpg, .jpeg, .png or .webp, and the members of plain tars with such
   /// names, in the order of their paths below the folder ("shard.tar/0001.jpg"). A tar that ends
   /// early gives the pictures before its end, and a warning.
-  /// @param channels of the pictures: 3, or 1 for grey @param seed of the orders and transforms
+  /// @param channels of the pictures: 3, 1 for grey, or 4 with transparency @param seed of the orders and transforms
   /// @param gpu for which batches are bytes in page-locked memory, of which copy_to_device() makes floats
   /// @throws DataError for a folder that is not there or has no picture, or too few to divide
   ImageFolder(const VaeDataConfig& config,
@@ -53,6 +54,9 @@ class ImageFolder {
   void check_usable() const;
   /// @throws DataError: none of the training pictures can be read
   [[noreturn]] void throw_nothing_usable() const;
+
+  /// What the first training pictures are like, enough of them to stand for all.
+  PictureTally first_pictures() const;
 
   /// Up to `count` pictures from place `begin` of the epoch's order on; those of "val" come in one
   /// order for all epochs. What it reads does not hang on what was read before.

@@ -108,9 +108,13 @@ void write_picture_of(const Image& image, const at::Tensor& batch, int64_t place
   Value* out = batch.mutable_data_ptr<Value>() + place * batch.stride(0);
   if (batch.size(1) == 1) {
     write_grey(image, out);
-  } else {
-    write_planes(image, out);
+    return;
   }
+  write_planes(image, out);
+  if (batch.size(1) == 3) return;
+  const size_t plane = image.pixels.size() / 3;
+  for (size_t i = 0; i < plane; ++i)
+    store_one(image.alpha.empty() ? uint8_t{255} : image.alpha[i], out + 3 * plane + i);
 }
 
 }  // namespace

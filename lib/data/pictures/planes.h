@@ -16,8 +16,8 @@ void write_planes(const Image& image, float* out);
 /// The same without the division, a quarter of the memory. @param out room for 3 * height * width bytes
 void write_planes(const Image& image, uint8_t* out);
 
-/// The pixels of one picture of a batch. @param batch [B, C, height, width], contiguous float32 or uint8; C is 3, or 1 for Pillow's grey
-/// (ITU-R 601)
+/// The pixels of one picture of a batch. @param batch [B, C, height, width], contiguous float32 or uint8; C is 3, 1 for Pillow's grey
+/// (ITU-R 601), or 4 with alpha
 void write_picture(const Image& image, const at::Tensor& batch, int64_t place);
 
 /// The division, where the bytes are. @param bytes [...] uint8 @return [...] float32 in [0, 1]; the bits of the CPU's on every device

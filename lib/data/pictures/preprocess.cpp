@@ -263,6 +263,26 @@ std::vector<TransformConfig> clip_preprocessing(int64_t side) {
   return {resize, crop, TransformConfig{}};
 }
 
+DecodeOptions decode_options(const PictureReadConfig& config,
+                             bool turns_by_default,
+                             int64_t channels) {
+  DecodeOptions options{.apply_exif = config.turns(turns_by_default),
+                        .keep_alpha = channels == 4,
+                        .range = static_cast<int>(config.range.value_or(0))};
+  if (config.ground) {
+    Rgb& ground = options.ground.emplace();
+    for (size_t i = 0; i < ground.size(); ++i)
+      ground[i] = static_cast<uint8_t>(config.ground->rgb[i]);
+  }
+  return options;
+}
+
+DecodeOptions decode_options(const ShardDataConfig& config, int64_t channels) {
+  DecodeOptions options = decode_options(config, config.turns_pictures(), channels);
+  options.fast_jpeg = config.fast_jpeg;
+  return options;
+}
+
 Preprocess::Preprocess(const std::vector<TransformConfig>& steps,
                        DecodeOptions options,
                        int64_t most_pixels)

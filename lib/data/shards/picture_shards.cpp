@@ -116,6 +116,7 @@ std::vector<FolderPicture> list_pictures(
     const std::function<void(const std::string& source)>& lost) {
   std::vector<FolderPicture> pictures;
   RunDrawings drawings(folder);
+  UnreadPictures unread;
   size_t links = 0;
   bool has_parquet = false;
   walk_whole_folder(folder, Below::kReadable, [&](const fs::directory_entry& entry) {
@@ -138,8 +139,9 @@ std::vector<FolderPicture> list_pictures(
     drawings.see(source);
     if (is_picture) {
       pictures.push_back({entry.path(), source});
-    } else if (other) {
-      other(source);
+    } else {
+      unread.see(source);
+      if (other) other(source);
     }
   });
   drawings.tell(std::erase_if(
@@ -149,8 +151,9 @@ std::vector<FolderPicture> list_pictures(
                     folder.string(),
                     links > 0     ? ", but " + counted_lost_links(links)
                     : has_parquet ? ", but Parquet files: docs/data.md says how to unpack them"
-                                  : "");
+                                  : unread.but());
   }
+  unread.tell(folder.string());
   std::sort(pictures.begin(), pictures.end(), [](const auto& a, const auto& b) {
     return a.source < b.source;
   });

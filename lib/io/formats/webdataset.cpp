@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-
 #include <algorithm>
 #include <climits>
 #include <cwchar>

@@ -149,9 +149,11 @@ void measure_grey(Reader& reader,
   facts.grey_range = 65'535;
   png_color_8p significant = nullptr;
   if (png_get_sBIT(reader.handle, reader.info, &significant) == 0) return;
-  const int bits = significant->gray, as_they_are = (1 << bits) - 1;
-  if (bits < 1 || bits > 15 || facts.grey_largest > as_they_are) return;
-  if ((any_bit & ((1 << (16 - bits)) - 1)) != 0) facts.grey_range = as_they_are;
+  const int bits = significant->gray;
+  if (bits < 1 || bits > 15) return;
+  const int as_they_are = (1 << bits) - 1;
+  if (facts.grey_largest <= as_they_are && (any_bit & ((1 << (16 - bits)) - 1)) != 0)
+    facts.grey_range = as_they_are;
 }
 
 void append_bytes(png_structp handle, png_bytep data, size_t size) {

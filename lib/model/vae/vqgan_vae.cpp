@@ -27,7 +27,10 @@ at::Tensor unrounded(const at::Tensor& values) {
 }
 
 at::Tensor for_features(const at::Tensor& images) {
-  return in_order_for_convolutions(images.size(1) == 1 ? images.expand({-1, 3, -1, -1}) : images);
+  const int64_t channels = images.size(1);
+  return in_order_for_convolutions(channels == 1   ? images.expand({-1, 3, -1, -1})
+                                   : channels == 4 ? images.narrow(1, 0, 3)
+                                                   : images);
 }
 
 /// Brings gradients of means over pictures and features, some 1e-8, into the range of fp16.

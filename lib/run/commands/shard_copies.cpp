@@ -81,7 +81,7 @@ class ShardCopier {
         check_held_(std::move(check_held)),
         counts_(counts),
         preprocess_(plan.data.preprocessing,
-                    {.apply_exif = plan.data.turns_pictures(), .fast_jpeg = plan.data.fast_jpeg},
+                    decode_options(plan.data, plan.channels),
                     plan.data.max_transform_pixels) {}
 
   /// Of a shard that cannot be read to its end nothing is written.
@@ -125,7 +125,7 @@ class ShardCopier {
         group_.is_alone() ? "" : fmt::format(" of one of {} processes", group_.size())));
   }
 
-  /// Takes the samples out that cannot be used. @return the pictures of the others, [3, H, W]
+  /// Takes the samples out that cannot be used. @return the pictures of the others, [C, H, W]
   std::vector<at::Tensor> decode(std::vector<GroupedSample>& samples, const std::string& url) {
     std::vector<at::Tensor> pictures(samples.size());
     std::vector<std::string> faults(samples.size());
@@ -160,9 +160,9 @@ class ShardCopier {
   }
 
   /// Puts the caption as text in the place of its bytes. @param reason set if it throws
-  /// @return [3, H, W] in [0, 1]
+  /// @return [C, H, W] in [0, 1]
   at::Tensor picture_of(GroupedSample& sample, const char*& reason, DropLog& notes) const {
-    const std::string* content = sample.find({"jpg", "jpeg", "png", "webp"});
+    const std::string* content = sample.picture();
     if (content == nullptr) {
       reason = drop::kNoPicture;
       throw DataError("sample {}: {}",
@@ -179,9 +179,9 @@ class ShardCopier {
       sample.fields["txt"] = std::move(caption.text);
     }
     const Image picture = preprocess_.apply(*content, sample.key, [] { return 0U; });
-    at::Tensor planes = at::empty({3, picture.height, picture.width}, at::kFloat);
-    write_planes(picture, planes.mutable_data_ptr<float>());
-    return planes;
+    at::Tensor planes = at::empty({1, plan_.channels, picture.height, picture.width}, at::kFloat);
+    write_picture(picture, planes, 0);
+    return planes[0];
   }
 
   const ShardCopyPlan& plan_;

@@ -21,7 +21,7 @@ class ShardAddition {
  public:
   virtual ~ShardAddition() = default;
   virtual void begin_shard() = 0;
-  /// Adds fields to samples. @param images [B, 3, H, W] in [0, 1], their pictures
+  /// Adds fields to samples. @param images [B, C, H, W] in [0, 1], their pictures
   virtual void add(std::vector<GroupedSample>& samples, const at::Tensor& images) = 0;
   /// The shard of that name is complete, and is about to be committed.
   virtual void end_shard(const std::string& name) = 0;
@@ -40,6 +40,7 @@ struct ShardCopyPlan {
       manifest_name;      ///< of the file in the folder that says what its shards were made with
   std::string manifest;   ///< its text
   std::string other_set;  ///< what another manifest may mean, for the message
+  int64_t channels = 3;   ///< of the pictures
   bool need_captions = false;  ///< a sample without a caption is left out
 };
 

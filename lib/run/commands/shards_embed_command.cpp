@@ -5,10 +5,12 @@
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "base/public_url.h"
 #include "base/text.h"
 #include "base/untrusted_text.h"
+#include "config/reading/writer.h"
 #include "data/pictures/preprocess.h"
 #include "data/pictures/small_pictures.h"
 #include "data/shards/shard_check.h"
@@ -20,6 +22,7 @@
 #include "run/commands/several_processes.h"
 #include "run/commands/shard_copies.h"
 #include "run/device/device.h"
+#include "run/shards/stored_arrays.h"
 
 namespace dalle2 {
 namespace {
@@ -36,19 +39,22 @@ class ClipEmbeddings : public ShardAddition {
  public:
   ClipEmbeddings(const ShardsEmbedCommand& command,
                  const World& world,
-                 const std::string& shown_url)
+                 const std::string& shown_url,
+                 LoadedClip clip,
+                 const ShardDataConfig& data)
       : command_(command),
         device_(device_of_rank(command.device, "--device", WithoutGpu::kError, world)),
-        clip_(load_clip_file(command.clip_path)),
-        shown_url_(shown_url) {
+        clip_(std::move(clip)),
+        shown_url_(shown_url),
+        data_(data) {
     clip_.clip->to(device_);
   }
 
-  int64_t image_size() const { return clip_.clip->image_size(); }
   std::string manifest() const {
     nlohmann::ordered_json made_with;
     made_with[kClipOfEmbeddings] = clip_sha256(*clip_.clip);
     made_with["text_encodings"] = command_.text_encodings;
+    add_reading(made_with, to_json(data_));
     made_with["webdataset_base_url"] = shown_url_;
     return made_with.dump(2) + "\n";
   }
@@ -61,7 +67,7 @@ class ClipEmbeddings : public ShardAddition {
     std::vector<std::string> captions;
     for (const GroupedSample& sample : samples) {
       captions.push_back(*sample.find({"txt"}));
-      const std::string* const picture = sample.find({"jpg", "jpeg", "png", "webp"});
+      const std::string* const picture = sample.picture();
       if (picture != nullptr) small_pictures_.look_at(*picture, "the picture of " + sample.key);
     }
     const at::Tensor tokens = clip_.tokens_of(captions, &long_captions_);
@@ -107,6 +113,7 @@ class ClipEmbeddings : public ShardAddition {
   LongCaptions long_captions_;
   SmallPictures small_pictures_{clip_.clip->image_size()};
   std::string shown_url_;
+  const ShardDataConfig& data_;
   EmbeddingArray images_{"img_emb"}, texts_{"text_emb"}, encodings_{"text_encodings"};
 };
 
@@ -130,6 +137,12 @@ ShardDataConfig data_of(const ShardsEmbedCommand& command, int64_t image_size) {
   data.batch_size = command.batch_size;
   data.shard_width = command.shard_width;
   data.preprocessing = clip_preprocessing(image_size);
+  data.apply_exif = command.apply_exif;
+  data.range = command.range;
+  if (command.ground) {
+    const Rgb ground = rgb_from_text("--ground", *command.ground);
+    data.ground = Colour{{ground[0], ground[1], ground[2]}};
+  }
   return data;
 }
 
@@ -141,8 +154,9 @@ ExitCode embed(const ShardsEmbedCommand& command, ProcessGroup& group) {
         "braces, such as {{000000..000099}}.",
         public_url(command.url));
   }
-  ClipEmbeddings embeddings(command, group.world(), public_url(command.url));
-  const ShardDataConfig data = data_of(command, embeddings.image_size());
+  LoadedClip clip = load_clip_file(command.clip_path);
+  const ShardDataConfig data = data_of(command, clip.clip->image_size());
+  ClipEmbeddings embeddings(command, group.world(), public_url(command.url), std::move(clip), data);
   ShardCopyCounts counts;
   const ExitCode code = copy_shards(
       {.data = data,
@@ -152,7 +166,7 @@ ExitCode embed(const ShardsEmbedCommand& command, ProcessGroup& group) {
        .noun = "embedding",
        .manifest_name = kEmbeddingsManifest,
        .manifest = embeddings.manifest(),
-       .other_set = "with embeddings of another CLIP or set, or with other text encodings",
+       .other_set = "with embeddings of another CLIP or set, or made with other options",
        .need_captions = true},
       embeddings,
       group,

@@ -18,6 +18,7 @@
 #include "run/commands/several_processes.h"
 #include "run/commands/shard_copies.h"
 #include "run/device/device.h"
+#include "run/shards/stored_arrays.h"
 #include "tracker/public_config.h"
 
 namespace dalle2 {
@@ -52,7 +53,7 @@ class Latents : public ShardAddition {
       : stage_(loaded.plan.stages.front()),
         device_(device_of_rank(device, "--device", WithoutGpu::kError, world)),
         vae_(load_latent_vae(*stage_.latent)),
-        transforms_(nlohmann::ordered_json::parse(loaded.full_json)["data"]["preprocessing"]) {
+        data_(nlohmann::ordered_json::parse(loaded.full_json)["data"]) {
     vae_->to(device_);
     vae_->eval();
   }
@@ -60,9 +61,10 @@ class Latents : public ShardAddition {
   /// What makes these latents what they are. @param base_url of the shards, as it may be shown
   std::string manifest(const nlohmann::ordered_json& base_url) const {
     nlohmann::ordered_json made_with;
-    made_with["vae_sha256"] = weights_sha256(*vae_);
+    made_with[kVaeOfLatents] = weights_sha256(*vae_);
     made_with["image_size"] = stage_.image_size;
-    made_with["preprocessing"] = transforms_;
+    made_with["preprocessing"] = data_["preprocessing"];
+    add_reading(made_with, data_);
     made_with["webdataset_base_url"] = base_url;
     return made_with.dump(2) + "\n";
   }
@@ -93,7 +95,7 @@ class Latents : public ShardAddition {
   const UnetPlan& stage_;
   at::Device device_;
   VqganVae vae_;
-  nlohmann::ordered_json transforms_;
+  nlohmann::ordered_json data_;  // of the config
   Spread spread_, of_shard_;
 };
 
@@ -128,10 +130,11 @@ ExitCode encode(const ShardsEncodeCommand& command,
                    .device = command.device,
                    .overwrite = command.overwrite,
                    .noun = "latent",
-                   .manifest_name = "latents.json",
+                   .manifest_name = kLatentsManifest,
                    .manifest = latents.manifest(
                        shown["data"][loaded.config.data.folder ? "folder" : "webdataset_base_url"]),
-                   .other_set = "with latents of another VAE, image size, preprocessing or set"},
+                   .other_set = "with latents of another VAE, image size, preprocessing or set",
+                   .channels = loaded.config.decoder.channels},
                   latents,
                   group,
                   counts);

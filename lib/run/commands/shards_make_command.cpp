@@ -23,7 +23,7 @@ FolderOrder order_of(const ShardsMakeCommand& command) {
 }
 
 ExitCode mix(const ShardsMakeCommand& command) {
-  if (command.white_ground || command.need_captions || command.first_line_only ||
+  if (command.ground || command.need_captions || command.first_line_only ||
       command.overwrite) {
     throw ConfigError(
         "--from {}: holds shards, whose samples are mixed as they are; expected no option of pictures "

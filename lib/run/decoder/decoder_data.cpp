@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "run/decoder/decoder_data.h"
 
+#include "metrics/image_metrics.h"
 #include "run/device/device.h"
 #include "run/shards/shard_position.h"
 
@@ -83,6 +84,7 @@ LoaderOptions decoder_needs(const TrainDecoderConfig& config, const DecoderPlan&
       needs.text_embed_dim = stage.unet.text_embed_dim;
   }
   needs.need_latents = config.data.latents_in_tar;
+  needs.channels = config.decoder.channels;
   if (needs.need_latents) needs.latent_side = first.map_side(first.image_size);
   return needs;
 }
@@ -122,7 +124,8 @@ void check_sizes(const Batch& example, const DecoderTrainConfig& train, const De
 DecoderInputs to_inputs(const Batch& batch, const at::Device& device, const DecoderClip& clip) {
   DecoderInputs inputs = copied_to(
       device, DecoderInputs{batch.images, batch.image_embeds, batch.text_encodings, batch.latents});
-  if (clip.makes_image_embeds) inputs.image_embeds = clip.embedder->embed_images(inputs.images);
+  if (clip.makes_image_embeds)
+    inputs.image_embeds = clip.embedder->embed_images(with_three_channels(inputs.images));
   if (clip.makes_text_encodings)
     inputs.text_encodings = clip.embedder->embed_captions(batch.captions).encodings;
   return inputs;

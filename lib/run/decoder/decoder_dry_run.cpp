@@ -13,6 +13,7 @@
 #include "run/decoder/decoder_run.h"
 #include "run/decoder/memory_budget.h"
 #include "run/dry_run.h"
+#include "run/shards/stored_arrays.h"
 #include "trainer/adapters.h"
 
 namespace dalle2 {
@@ -53,6 +54,7 @@ DryRunPlan decoder_dry_run_plan(const LoadedDecoderConfig& loaded, const ClipEmb
   const DecoderTrainConfig& train = loaded.config.train;
   Decoder decoder(loaded.plan);
   load_latent_vaes(decoder);
+  check_stored_arrays(loaded, decoder, clip);
   if (clip != nullptr) clip->hold_in(*decoder);
   std::vector<std::shared_ptr<torch::nn::Module>> networks;
   std::vector<NetworkMaker> makers;
@@ -102,7 +104,7 @@ void dry_run(const LoadedDecoderConfig& loaded, int64_t processes) {
   const at::Device device = check_start(plan, config.tracker, config.train, position);
   if (const int64_t slices = position.slices_of_run(); slices > 0) data.deal_into(slices);
   print_networks(plan, config.train);
-  print_shards(data, config.data, config.train, config.train, processes);
+  print_shards(data, config.data, config.train, config.train, processes, config.decoder.channels);
   if (metrics) {
     std::printf("metrics of at most %s after each epoch: %s\n",
                 counted(config.evaluate.n_evaluation_samples, "image").c_str(),

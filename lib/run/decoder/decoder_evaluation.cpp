@@ -114,15 +114,14 @@ int64_t number_of(const ShardPlace& place) {
 }
 
 /// Cosines of pictures and their captions; NaN without a caption.
-/// @param drawn [n, 3 or 1, h, w] @return [n] float32 on the CPU
+/// @param drawn [n, C, h, w] @return [n] float32 on the CPU
 at::Tensor caption_cosines(const ClipEmbedder& clip,
                            const at::Tensor& drawn,
                            const std::vector<std::string>& captions) {
   const PlainFloat32 plain;
-  const at::Tensor pictures =
-      resize_image_to(
-          drawn.to(at::kFloat).clamp(0, 1), clip.clip().image_size(), std::make_pair(0.0, 1.0))
-          .expand({-1, 3, -1, -1});
+  const at::Tensor pictures = resize_image_to(with_three_channels(drawn.to(at::kFloat).clamp(0, 1)),
+                                              clip.clip().image_size(),
+                                              std::make_pair(0.0, 1.0));
   at::Tensor cosines = clip.similarity(pictures, captions).cpu();
   for (size_t i = 0; i < captions.size(); ++i) {
     if (captions[i].empty()) cosines[static_cast<int64_t>(i)] = NAN;

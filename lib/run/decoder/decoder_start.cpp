@@ -11,6 +11,7 @@
 #include "run/decoder/decoder_evaluation.h"
 #include "run/decoder/decoder_run.h"
 #include "run/decoder/memory_budget.h"
+#include "run/shards/stored_arrays.h"
 
 namespace dalle2 {
 namespace {
@@ -62,6 +63,7 @@ std::unique_ptr<DecoderTrainer> make_trainer(const LoadedDecoderConfig& loaded,
   torch::manual_seed(static_cast<uint64_t>(loaded.config.seed));
   Decoder decoder(loaded.plan);
   load_latent_vaes(decoder);
+  check_stored_arrays(loaded, decoder, clip);
   if (clip != nullptr) clip->hold_in(*decoder);
   std::vector<std::shared_ptr<UnetImpl>> unets;  // also those that are not trained
   for (int64_t unet = 1; unet <= decoder->num_unets(); ++unet) unets.push_back(decoder->unet(unet));

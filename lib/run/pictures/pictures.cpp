@@ -36,17 +36,27 @@ std::vector<std::string> picture_files(const std::string& path) {
   return files;
 }
 
+/// @param image [C, H, W] in [0, 1] @return [H, W, C] uint8
+at::Tensor bytes_of(const at::Tensor& image) {
+  const at::Tensor values = image.detach().to(at::kCPU, at::kFloat);
+  return (values * 255 + 0.5).clamp(0, 255).to(at::kByte).permute({1, 2, 0}).contiguous();
+}
+
 }  // namespace
 
 Image to_picture(const at::Tensor& image) {
-  at::Tensor rgb = image.detach().to(at::kCPU, at::kFloat);
-  rgb = rgb.size(0) >= 3 ? rgb.narrow(0, 0, 3) : rgb.narrow(0, 0, 1).expand({3, -1, -1});
-  rgb = (rgb * 255 + 0.5).clamp(0, 255).to(at::kByte).permute({1, 2, 0}).contiguous();  // [H, W, 3]
+  const at::Tensor rgb = bytes_of(image.size(0) >= 3 ? image.narrow(0, 0, 3)
+                                                     : image.narrow(0, 0, 1).expand({3, -1, -1}));
   Image picture;
   picture.height = static_cast<int>(rgb.size(0));
   picture.width = static_cast<int>(rgb.size(1));
   const uint8_t* pixels = rgb.const_data_ptr<uint8_t>();
   picture.pixels.assign(pixels, pixels + rgb.numel());
+  if (image.size(0) == 4) {
+    const at::Tensor alpha = bytes_of(image.narrow(0, 3, 1));
+    picture.alpha.assign(alpha.const_data_ptr<uint8_t>(),
+                         alpha.const_data_ptr<uint8_t>() + alpha.numel());
+  }
   return picture;
 }
 
@@ -92,10 +102,12 @@ std::vector<at::Tensor> above_texts(const std::vector<at::Tensor>& pictures,
   const int text_height = static_cast<int>(most_lines) * caption_line_height(style);
   std::vector<at::Tensor> cells;
   for (size_t i = 0; i < texts.size(); ++i) {
+    Image picture = to_picture(pictures[i]);
+    lay_on(picture, {255, 255, 255});
     at::Tensor cell = at::zeros({3, height + kGap + text_height, style.width}, at::kFloat);
     cell.narrow(1, 0, height)
         .narrow(2, (style.width - width) / 2, width)
-        .copy_(from_picture(to_picture(pictures[i])));
+        .copy_(from_picture(picture));
     cell.narrow(1, height + kGap, text_height)
         .copy_(from_picture(draw_caption(lines[i], style, text_height)));
     cells.push_back(cell);

@@ -11,8 +11,8 @@
 
 namespace dalle2 {
 
-/// A picture of [C, H, W] in [0, 1]; values outside are clamped. One channel is drawn grey, of more
-/// than three the first three are drawn.
+/// A picture of [C, H, W] in [0, 1]; values outside are clamped. One channel is drawn grey, the fourth
+/// is transparency; of more the first three are drawn.
 Image to_picture(const at::Tensor& image);
 
 /// [3, H, W] in [0, 1].

@@ -166,7 +166,9 @@ void ShardData::check_usable(const std::string& split) const {
   loader.next();
 }
 
-int64_t ShardData::count_samples(const std::string& split, DropCounts& dropped) const {
+int64_t ShardData::count_samples(const std::string& split,
+                                 DropCounts& dropped,
+                                 PictureTally* pictures) const {
   ShardDataset dataset(config_, options(split, config_.batch_size, /*in_order=*/true));
   dataset.start_epoch(0);
   DropCounts total;
@@ -176,6 +178,7 @@ int64_t ShardData::count_samples(const std::string& split, DropCounts& dropped) 
     found = dataset.next(candidate);
     candidate.dropped_before.report(split, total, dropped);
     count += found ? 1 : 0;
+    if (found && pictures != nullptr && !pictures->look_at(candidate.picture)) pictures = nullptr;
   }
   return count;
 }

@@ -18,6 +18,7 @@
 #include "data/loader/loader.h"
 #include "data/shards/picture_shards.h"
 #include "dist/process_group.h"
+#include "io/pictures/picture_tally.h"
 
 namespace dalle2 {
 
@@ -75,7 +76,10 @@ class ShardData {
 
   /// Samples a whole epoch of a split holds, counted by walking its shards without decoding
   /// pictures. What is left out is added to `dropped`, and the first few are named in warnings.
-  int64_t count_samples(const std::string& split, DropCounts& dropped) const;
+  /// @param pictures looks at the first ones, until it has seen enough; null: nobody does
+  int64_t count_samples(const std::string& split,
+                        DropCounts& dropped,
+                        PictureTally* pictures = nullptr) const;
   /// Hands out the captions of a split in the order of its shards, without decoding pictures, until
   /// `more` is false. @throws StoppedError after a signal
   void for_each_caption(const std::string& split,

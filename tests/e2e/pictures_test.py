@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: MIT
+"""Pictures of all sorts, from the file to a run: grey and transparent ones, 16 bits, and kinds that are not read."""
+import json
+import struct
+import tarfile
+import unittest
+import zlib
+
+import harness
+from harness import EndToEnd, main, run
+
+
+def png(rows, depth, colour_type):
+    """@param rows of integers, the channels of the pixels one after another"""
+    def chunk(name, data):
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    channels = {0: 1, 2: 3, 4: 2, 6: 4}[colour_type]
+    head = struct.pack(">IIBBBBB", len(rows[0]) // channels, len(rows), depth, colour_type, 0, 0, 0)
+    data = b"".join(b"\0" + struct.pack(f">{len(row)}{'H' if depth == 16 else 'B'}", *row) for row in rows)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(data)) + chunk(b"IEND", b"")
+
+
+def kind_of_png(path):
+    """Bits of a channel and the colour type."""
+    return tuple(path.read_bytes()[24:26])
+
+
+VAE = {"dim": 8, "layers": 1, "codebook_size": 16, "use_vgg_and_gan": False}
+
+
+class Pictures(EndToEnd):
+    def make(self, folder, channels, colour_type, depth=8, count=40, largest=255):
+        (self.dir / folder).mkdir()
+        for i in range(count):
+            rows = [[(7 * i + 31 * x + 13 * y) % (largest + 1) for x in range(16 * channels)] for y in range(16)]
+            (self.dir / folder / f"{i:02}.png").write_bytes(png(rows, depth, colour_type))
+
+    def of_folder(self, folder, channels=3, **data):
+        config = harness.tiny_config(self.shards, "out", decoder={"channels": channels, "unconditional": True})
+        config["decoder"]["unets"][0].pop("image_embed_dim")
+        for key in ("webdataset_base_url", "img_embeddings_url", "end_shard"):
+            config["data"].pop(key)
+        config["data"].update(folder=folder, folder_order="mixed", **data)
+        return harness.write_config(self.dir / "config.json", config)
+
+    def vae(self, folder, channels, **data):
+        return harness.write_config(self.dir / "vae.json", {
+            "vae": {**VAE, "channels": channels}, "data": {"folder": folder, "image_size": 16, "batch_size": 8, "valid_frac": 0.2, **data},
+            "train": {"num_train_steps": 2, "device": "cpu", "save_results_every": 2, "save_model_every": 2},
+            "tracker": {"data_path": "vae", "overwrite_data_path": True, "log": {"log_type": "console"},
+                        "save": {"save_to": "local", "save_latest_to": "vae.pth"}}})
+
+    def test_grey_and_transparent_pictures_train_and_are_drawn_as_such(self):
+        for folder, channels, stored, drawn in (("grey", 1, 0, 2), ("soft", 4, 6, 6)):
+            self.make(folder, channels, stored)
+            done = self.train(self.of_folder(folder, channels), "--dry-run")
+            self.assertNotIn("transparent in part", done.stdout)
+            self.train(self.of_folder(folder, channels))
+            pairs = list((self.dir / "out/images").glob("*Train Samples*.png"))
+            self.assertTrue(pairs)
+            self.assertEqual({kind_of_png(path) for path in pairs}, {(8, drawn)})
+            run("sample", "--checkpoint", "out/latest.pth", "--num", 2, "--out", f"drawn_{folder}", cwd=self.dir, check=0)
+            self.assertEqual(harness.read_npy(self.dir / f"drawn_{folder}/samples.npy")[0], (2, channels, 16, 16))
+            self.assertEqual(kind_of_png(next((self.dir / f"drawn_{folder}").glob("[0-9]*.png"))), (8, drawn))
+            self.train(self.vae(folder, channels))
+            self.assertEqual({kind_of_png(path) for path in (self.dir / "vae/results").glob("*.png")}, {(8, drawn)})
+        self.assertIn("/decoder/channels: must be 1, 3 or 4, got 2", self.train(self.of_folder("grey", 2), check=2).stderr)
+
+    def test_what_the_owner_would_not_expect_is_told_before_training(self):
+        self.make("soft", 4, 6)
+        self.make("dark", 1, 0, depth=16, largest=4000)
+        (self.dir / "soft/x.bmp").write_bytes(b"BM")
+        (self.dir / "soft/x.txt").write_text("a caption")
+        unread = "left out 1 picture of kinds that are not read (1 .bmp): convert it to PNG or JPEG"
+        for config in (self.of_folder("soft"), self.vae("soft", 3)):
+            done = self.train(config, "--dry-run")
+            self.assertRegex(done.stdout, r"of the first \d+ training pictures: \d+ pictures are transparent in part")
+            self.assertIn(unread, " ".join((done.stdout + done.stderr).split()))
+        done = self.train(self.of_folder("soft", ground="white"), "--dry-run")
+        self.assertNotIn("transparent in part", done.stdout)
+        done = self.train(self.vae("dark", 1), "--dry-run")
+        self.assertIn("the largest value is 4,000, and 65,535 becomes white, so they are almost black; set data.range to 4000", done.stdout)
+        self.assertNotIn("16 bits", self.train(self.vae("dark", 1, range=4000), "--dry-run").stdout)
+        done = run("shards", "make", "--from", "soft", "--out", "packed", cwd=self.dir, check=0)
+        said = " ".join((done.stdout + done.stderr).split())
+        self.assertIn(unread, said)
+        self.assertIn("40 pictures are transparent in part", said)
+        self.assertNotIn("without a picture", said)
+        done = run("shards", "make", "--from", "soft", "--out", "laid", "--ground", "1,2,3", cwd=self.dir, check=0)
+        self.assertIn("40 transparent pictures were laid on the ground", done.stdout)
+        self.assertNotIn("transparent in part", done.stdout)
+        done = run("shards", "make", "--from", "soft", "--out", "red", "--ground", "red", cwd=self.dir, check=2)
+        self.assertIn("--ground red: expected white, black or red, green and blue from 0 to 255", done.stderr)
+        done = run("shards", "check", "packed", cwd=self.dir, check=0)
+        self.assertIn("40 pictures are transparent in part", done.stdout)
+
+    def test_a_run_keeps_whether_exif_counts(self):
+        self.make("grey", 1, 0)
+        full = json.loads(self.train(self.of_folder("grey"), "--dump-config").stdout)
+        self.assertIs(full["data"]["apply_exif"], True)
+        full = json.loads(self.train(self.of_folder("grey", apply_exif=False), "--dump-config").stdout)
+        self.assertIs(full["data"]["apply_exif"], False)
+        self.assertIs(json.loads(self.train(self.config(), "--dump-config").stdout)["data"]["apply_exif"], False)
+        self.assertIs(json.loads(self.train(self.vae("grey", 3), "--dump-config").stdout)["data"]["apply_exif"], False)
+        self.train(self.of_folder("grey"))
+        done = self.train(self.of_folder("grey", apply_exif=False), check=2)
+        self.assertIn("apply_exif", done.stderr)
+
+
+if __name__ == "__main__":
+    main()
