@@ -108,7 +108,6 @@ struct VaeConfig {
              within(1, most::kImageSide));
     D2_FIELD(
         channels, "Channels of a picture: 3, 1 for grey, or 4 with transparency.", within(1, 4));
-    f.check(channels != 2, "channels", "must be 1, 3 or 4, got 2");
     D2_FIELD(layers,
              "Number of resolutions. The first has half the picture's side, and each other one "
              "has half the side of the one before. For a `vit`: layers of the transformer.",
@@ -178,7 +177,7 @@ struct VaeConfig {
 
  private:
   void check_kind(auto& f) {
-    f.check(channels != 2, "channels", "expected 3, or 1 for grey pictures, got 2");
+    f.check(channels != 2, "channels", "must be 1, 3 or 4, got 2");
     f.check(is_muse() || image_size, "image_size", "is needed by the dalle2 kind");
     f.check(is_muse() || !codebook_size,
             "codebook_size",

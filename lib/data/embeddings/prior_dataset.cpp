@@ -120,8 +120,8 @@ PriorDataset::PriorDataset(const PriorDataConfig& config,
           *config.meta_url);
     }
     side_ = clip_side.value();
-    preprocess_ = std::make_unique<Preprocess>(clip_preprocessing(side_),
-                                               decode_options(config, /*turns_by_default=*/false));
+    const DecodeOptions options = decode_options(config, /*turns_by_default=*/false);
+    preprocess_ = std::make_unique<Preprocess>(clip_preprocessing(side_), options);
     small_pictures_ = std::make_unique<SmallPictures>(side_);
   }
   check_lengths(config);

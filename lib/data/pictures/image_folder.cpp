@@ -45,6 +45,11 @@ std::vector<TransformConfig> transforms_of(const VaeDataConfig& config) {
   return steps;
 }
 
+Preprocess preprocess_of(const VaeDataConfig& config, int64_t channels) {
+  const DecodeOptions options = decode_options(config, /*turns_by_default=*/false, channels);
+  return Preprocess(transforms_of(config), options);
+}
+
 }  // namespace
 
 std::vector<ImageFolder::Picture> ImageFolder::list_pictures(const std::string& folder) {
@@ -133,8 +138,7 @@ ImageFolder::ImageFolder(const VaeDataConfig& config,
       threads_(config.num_workers),
       gpu_(gpu),
       side_(config.image_size),
-      preprocess_(transforms_of(config),
-                  decode_options(config, /*turns_by_default=*/false, channels)),
+      preprocess_(preprocess_of(config, channels)),
       pictures_(list_pictures(config.folder)) {
   const int64_t all = files();
   std::vector<int64_t> numbers(pictures_.size());

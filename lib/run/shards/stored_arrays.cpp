@@ -49,8 +49,11 @@ void check_manifest(const std::string& path,
   for (const auto& [pointer, value] : own.items()) {
     const std::string key = pointer.substr(pointer.rfind('/') + 1);
     if (!manifest.contains(key) || manifest[key] == value) continue;
-    faults += fmt::format(
-        "\n  {}: the run has {}, the {} were made with {}", pointer, value.dump(), what, manifest[key].dump());
+    faults += fmt::format("\n  {}: the run has {}, the {} were made with {}",
+                          pointer,
+                          value.dump(),
+                          what,
+                          manifest[key].dump());
   }
   if (faults.empty()) return;
   throw DataError(
@@ -77,7 +80,8 @@ void check_stored_arrays(const LoadedDecoderConfig& loaded,
   for (const char* key : kReadingKeys) reading[std::string("/data/") + key] = data[key];
   if (config.embeddings_in_tar) {
     Json own = reading;
-    if (clip != nullptr) own[std::string("/decoder/clip/") + kClipOfEmbeddings] = clip_sha256(clip->clip());
+    if (clip != nullptr)
+      own[std::string("/decoder/clip/") + kClipOfEmbeddings] = clip_sha256(clip->clip());
     for (const std::string& path : manifests_beside(config, kEmbeddingsManifest))
       check_manifest(path, own, "embeddings", "embed");
   }
