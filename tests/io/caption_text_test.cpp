@@ -59,7 +59,6 @@ TEST_CASE("other bytes are in the encoding that is given, and this is told") {
   CHECK_FALSE(none.is_assumed);
   CHECK(none.fault ==
         "its caption is neither UTF-8 nor windows-1252: caption_encoding names another");
-  CHECK(caption_text("\xff\xff", "shift_jis").text.empty());
 }
 
 TEST_CASE("a caption of white space or characters without width is none") {
