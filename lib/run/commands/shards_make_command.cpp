@@ -23,8 +23,7 @@ FolderOrder order_of(const ShardsMakeCommand& command) {
 }
 
 ExitCode mix(const ShardsMakeCommand& command) {
-  if (command.ground || command.need_captions || command.first_line_only ||
-      command.overwrite) {
+  if (command.ground || command.need_captions || command.first_line_only || command.overwrite) {
     throw ConfigError(
         "--from {}: holds shards, whose samples are mixed as they are; expected no option of pictures "
         "(--ground, --need-captions, --first-line) and no --overwrite\n  To change pictures or "
