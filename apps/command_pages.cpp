@@ -406,7 +406,8 @@ std::string man_page(const CLI::App& app) {
       ".TP\n.B AWS_ACCESS_KEY_ID\\fR, \\fBAWS_SECRET_ACCESS_KEY\\fR, \\fBAWS_SESSION_TOKEN\\fR, "
       "\\fBAWS_PROFILE\n"
       "Credentials for s3:// urls; files below ~/.aws are read too.\n"
-      ".TP\n.B OMP_NUM_THREADS\nThreads of the arithmetic on the CPU.\n"
+      ".TP\n.B OMP_NUM_THREADS\nThreads of the arithmetic on the CPU. By default, their "
+      "number follows from the config and the cores that the process may use.\n"
       ".TP\n.B DALLE2_NET_TIMEOUT\nSeconds without progress after which a transfer is tried "
       "again.\n";
   out +=

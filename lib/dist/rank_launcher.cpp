@@ -11,10 +11,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
 #include <optional>
-#include <thread>
 #include <utility>
 
 #include "base/log.h"
@@ -102,10 +100,6 @@ class Launch {
     set("MASTER_PORT", std::to_string(store_.port()));
     set("TORCHELASTIC_USE_AGENT_STORE", "True");
     set("DALLE2_LAUNCHED", "1");
-    if (std::getenv("OMP_NUM_THREADS") == nullptr) {
-      const int64_t cores = std::max(1u, std::thread::hardware_concurrency());
-      set("OMP_NUM_THREADS", std::to_string(std::max<int64_t>(1, cores / options_.processes)));
-    }
     return variables;
   }
 

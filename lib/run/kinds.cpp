@@ -11,6 +11,7 @@
 #include "run/commands/first_config.h"
 #include "run/commands/sample_command.h"
 #include "run/decoder/decoder_run.h"
+#include "run/device/forward_work.h"
 #include "run/prior/prior_run.h"
 #include "run/vae/vae_run.h"
 

@@ -32,6 +32,7 @@ struct LoadedRun {
   std::string full_json;              ///< Loaded::full_json
   std::vector<std::string> warnings;  ///< of reading it
   const SharedTrainConfig* train = nullptr;
+  double work = 0;  ///< forward_work()
   /// @throws ConfigError, DataError
   std::function<std::unique_ptr<TrainingRun>(const RunProcess& process)> make_run;
   /// Prints what a run of `processes` would take. @throws as a run would
@@ -72,6 +73,7 @@ LoadedRun load_run(const std::string& config_path, const ReadOptions& options) {
       .full_json = loaded->full_json,
       .warnings = loaded->warnings,
       .train = &loaded->config.train,
+      .work = forward_work(*loaded),
       .make_run =
           [loaded](const RunProcess& process) { return std::make_unique<Run>(*loaded, process); },
       .dry_run = [loaded](int64_t processes) { dry_run(*loaded, processes); }};

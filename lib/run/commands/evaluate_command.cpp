@@ -25,6 +25,7 @@
 #include "run/decoder/decoder_data.h"
 #include "run/decoder/decoder_evaluation.h"
 #include "run/device/device.h"
+#include "run/device/forward_work.h"
 #include "run/kinds.h"
 #include "run/loop/run_session.h"
 #include "run/prior/prior_data.h"
@@ -284,7 +285,8 @@ ExitCode print_figures(const EvaluateCommand& command, const Figures& figures) {
       load_config<parse>(command.config_path, with_checkpoints({.overrides = command.overrides}));
   if (command.processes > 1) return launch(command.processes);
   const SharedTrainConfig& train = loaded.config.train;
-  return as_one_of_several(train, loaded.warnings, [&](ProcessGroup& group) {
+  const double work = forward_work(loaded);
+  return as_one_of_several(train, work, loaded.warnings, [&](ProcessGroup& group) {
     check_same_config(group, loaded.full_json, train.device);
     {
       const ProcessGroup::BusyScope busy(group, "evaluating");

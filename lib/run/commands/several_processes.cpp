@@ -17,6 +17,7 @@
 #include "dist/rank_launcher.h"
 #include "dist/world.h"
 #include "run/commands.h"
+#include "run/device/compute_threads.h"
 #include "run/device/cuda_library.h"
 #include "run/device/device.h"
 #include "run/loop/run_session.h"
@@ -76,6 +77,7 @@ ExitCode meet_and_run(const World& world,
                       std::chrono::seconds hang_timeout,
                       const std::function<at::Device()>& device_of,
                       const std::function<ExitCode(ProcessGroup&)>& part) {
+  const CoreWatch watch(/*tells=*/world.is_main());
   std::optional<ProcessGroup> group;
   if (!world.is_alone()) hush_libtorch();
   try {
@@ -98,6 +100,7 @@ ExitCode meet_and_run(const World& world,
 }  // namespace
 
 ExitCode as_one_of_several(const SharedTrainConfig& config,
+                           double work,
                            const std::vector<std::string>& config_warnings,
                            const std::function<ExitCode(ProcessGroup&)>& part) {
   const World world = world_from_environment();
@@ -106,6 +109,7 @@ ExitCode as_one_of_several(const SharedTrainConfig& config,
   } else {
     set_least_log_level(LogLevel::kWarning);
   }
+  choose_threads(world, work);
   return meet_and_run(
       world,
       std::chrono::seconds(config.hang_timeout_seconds),
@@ -117,6 +121,7 @@ ExitCode as_one_of_several(const std::string& device,
                            const std::function<ExitCode(ProcessGroup&)>& part) {
   const World world = world_from_environment();
   if (!world.is_main()) set_least_log_level(LogLevel::kWarning);
+  choose_threads(world);
   return meet_and_run(
       world,
       GroupOptions().hang_timeout,

@@ -18,9 +18,11 @@ namespace dalle2 {
 /// @throws ConfigError where another program starts the processes already
 ExitCode launch(int64_t processes);
 
-/// Runs `part` as the process that the environment says this is. Logs the warnings of the config on
-/// rank 0. @return what `part` returns, or kStopped for a signal before the processes had met
+/// Runs `part` as the process that the environment says this is, with the number of threads that choose_threads() gives. Logs
+/// the warnings of the config on rank 0.
+/// @param work forward_work() @return what `part` returns, or kStopped for a signal before the processes had met
 ExitCode as_one_of_several(const SharedTrainConfig& config,
+                           double work,
                            const std::vector<std::string>& config_warnings,
                            const std::function<ExitCode(ProcessGroup&)>& part);
 

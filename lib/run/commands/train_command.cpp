@@ -14,6 +14,7 @@
 #include "run/checkpoints/model_weights.h"
 #include "run/commands.h"
 #include "run/commands/several_processes.h"
+#include "run/device/compute_threads.h"
 #include "run/device/cuda_library.h"
 #include "run/kinds.h"
 #include "run/missing_outside.h"
@@ -97,7 +98,7 @@ ExitCode answer(const TrainCommand& command, const LoadedRun& loaded) {
   }
   if (!command.dry_run) {
     if (command.processes > 1) return launch(command.processes);
-    return as_one_of_several(*loaded.train, loaded.warnings, [&](ProcessGroup& group) {
+    return as_one_of_several(*loaded.train, loaded.work, loaded.warnings, [&](ProcessGroup& group) {
       return train(command, loaded, group);
     });
   }
@@ -105,6 +106,9 @@ ExitCode answer(const TrainCommand& command, const LoadedRun& loaded) {
   // LibTorch asks at its first convolution, and never again, whether it has CUDA: load that before any network is tried.
   if (loaded.train->device != "cpu") cuda_library();
   for (const std::string& warning : loaded.warnings) log_warning("config", "{}", warning);
+  World world;
+  world.local_size = static_cast<int>(command.processes);
+  choose_threads(world, loaded.work);
   loaded.dry_run(command.processes);
   check_stdout();
   return ExitCode::kDone;

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: MIT
+#include "run/device/compute_threads.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/Version.h>
+#include <fmt/ranges.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <vector>
+
+#include "base/log.h"
+#include "base/text.h"
+
+namespace dalle2 {
+namespace {
+
+int64_t number_of(const char* variable) {
+  const char* const text = std::getenv(variable);
+  return text == nullptr ? 0 : std::max<int64_t>(0, std::atoll(text));
+}
+
+bool threads_are_given() {
+  return number_of("OMP_NUM_THREADS") > 0;
+}
+
+/// @return 0 where it is not known
+int64_t allowed_cores() {
+  cpu_set_t set;
+  return ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
+}
+
+int64_t allowed_here(const World& world) {
+  static const int64_t of_libtorch = at::get_num_threads();  // before anybody has set it
+  const int64_t cores = allowed_cores();
+  return allowed_threads({.cores = cores > 0 ? std::min(cores, of_libtorch) : of_libtorch,
+                          .quota = core_quota(),
+                          .per_task = number_of("SLURM_CPUS_PER_TASK"),
+                          .on_node = number_of("SLURM_CPUS_ON_NODE"),
+                          .processes = world.local_size,
+                          .is_bound = world.launcher == Launcher::kSlurm});
+}
+
+/// That of all threads of this process which compute.
+std::atomic<int64_t> threads_now = 1;
+
+void set_threads(int64_t threads) {
+  at::set_num_threads(static_cast<int>(threads));
+  threads_now = threads;
+}
+
+}  // namespace
+
+int64_t allowed_threads(const CoreLimits& limits) {
+  int64_t least = limits.is_bound ? limits.cores : limits.cores / limits.processes;
+  if (limits.quota > 0) {
+    least = std::min(least, static_cast<int64_t>(limits.quota) / limits.processes);
+  }
+  if (limits.on_node > 0) least = std::min(least, limits.on_node / limits.processes);
+  if (limits.per_task > 0) least = std::min(least, limits.per_task);
+  return std::max<int64_t>(1, least);
+}
+
+void choose_threads(const World& world, double work) {
+  const int64_t allowed = allowed_here(world);
+  const bool is_little = work > 0 && work < kWorkOfSeveralThreads;
+  if (threads_are_given()) {
+    threads_now = at::get_num_threads();
+  } else {
+    set_threads(is_little ? 1 : allowed);
+  }
+}
+
+ComputedWith computing_with() {
+  return {.threads = at::get_num_threads(),
+          .processor = fmt::format("{} with {}", processor_name(), at::get_cpu_capability())};
+}
+
+std::string difference_of_resume(const ComputedWith& saved,
+                                 ComputedWith& now,
+                                 int64_t allowed,
+                                 bool is_given) {
+  std::vector<std::string> differences;
+  if (saved.threads != now.threads && saved.threads > 0) {
+    if (!is_given && saved.threads <= allowed) {
+      now.threads = saved.threads;
+    } else {
+      differences.push_back(fmt::format("with {}, and {}",
+                                        counted(saved.threads, "thread"),
+                                        is_given
+                                            ? fmt::format("OMP_NUM_THREADS is {}", now.threads)
+                                            : "this process may use " + counted(allowed, "core")));
+    }
+  }
+  if (saved.processor != now.processor) {
+    differences.push_back(fmt::format("on a {}, and this is a {}", saved.processor, now.processor));
+  }
+  if (differences.empty()) return "";
+  return fmt::format("it was trained {}", fmt::join(differences, "; "));
+}
+
+std::string resume_threads(const ComputedWith& saved, const World& world) {
+  ComputedWith now = computing_with();
+  const int64_t chosen = now.threads;
+  const std::string difference =
+      difference_of_resume(saved, now, allowed_here(world), threads_are_given());
+  if (now.threads != chosen) {
+    set_threads(now.threads);
+    log_info(
+        "ckpt", "computing with {} again, as the run has so far", counted(now.threads, "thread"));
+  }
+  return difference;
+}
+
+bool cores_are_busy(bool were_busy, const CoreTimes& before, const CoreTimes& now) {
+  const double ran = now.ran - before.ran, waited = now.waited - before.waited;
+  return waited > (were_busy ? 0.1 : 0.2) * ran && ran > 0;  // what has ended is no longer counted
+}
+
+CoreWatch::CoreWatch(bool tells) : watcher_([this, tells] { watch(tells); }) {}
+
+CoreWatch::~CoreWatch() {
+  {
+    const std::lock_guard lock(mutex_);
+    ends_ = true;
+  }
+  changed_.notify_all();
+  watcher_.join();
+}
+
+void CoreWatch::watch(bool tells) {
+  constexpr std::chrono::milliseconds kInterval{500};
+  constexpr int kLooksOfTheLine = 40;  // 20 s
+  CoreTimes last = core_times(), first = last;
+  for (int looks = 1;; ++looks) {
+    {
+      std::unique_lock lock(mutex_);
+      if (changed_.wait_for(lock, kInterval, [this] { return ends_; })) break;
+    }
+    const CoreTimes now = core_times();
+    sleep_at_once(cores_are_busy(sleeps_, last, now));
+    last = now;
+    if (looks % kLooksOfTheLine != 0) continue;
+    const double ran = now.ran - first.ran, waited = now.waited - first.waited;
+    first = now;
+    if (!tells || ran <= 0 || waited <= ran / 2) continue;
+    tells = false;
+    log_warning(
+        "train",
+        "the threads waited for a core {:.1f} times as long as they ran: other programs use the cores\n  Stop "
+        "those, or give this one cores of its own. If neither is possible, OMP_NUM_THREADS=1 may be faster; "
+        "another number of threads changes the last bits of the results.",
+        waited / ran);
+  }
+  sleep_at_once(false);
+}
+
+/// While libgomp has more threads than the process has cores, none of them spins for more than a moment (GOMP_SPINCOUNT in its
+/// manual). Those that another thread has started count: they sleep until it ends.
+void CoreWatch::sleep_at_once(bool yes) {
+  if (yes == sleeps_ || (yes && threads_now < 2)) return;
+  for (const char* of_user : {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}) {
+    if (std::getenv(of_user) != nullptr) return;
+  }
+  const int64_t more = std::max<int64_t>(2, allowed_cores() - threads_now + 2);
+  {
+    const std::lock_guard lock(mutex_);
+    sleeps_ = yes;
+  }
+  changed_.notify_all();
+  if (surplus_.joinable()) surplus_.join();
+  if (!yes) return;
+  surplus_ = std::thread([this, more] {
+    std::atomic<int64_t> started = 0;  // keeps the region in the program
+#pragma omp parallel num_threads(static_cast <int>(more))
+    ++started;
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return !sleeps_; });
+  });
+}
+
+}  // namespace dalle2

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: MIT
+// How many threads compute on the CPU, and how they wait. The number decides in which order sums are added, and so the
+// last bits of a run: it follows from the config and from what the process may use, never from the load.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "dist/world.h"
+#include "run/device/cores.h"
+
+namespace dalle2 {
+
+/// What limits the threads of a process. 0: it does not.
+struct CoreLimits {
+  int64_t cores = 1;  ///< that it may run on; LibTorch counts two threads of a core as one
+  double quota = 0;   ///< core_quota()
+  int64_t per_task = 0, on_node = 0;  ///< SLURM_CPUS_PER_TASK, SLURM_CPUS_ON_NODE
+  int64_t processes = 1;              ///< of the run on this machine
+  bool is_bound = false;  ///< srun has bound it to `cores`, else the processes share them
+};
+/// The most threads that a process should compute with, at least 1.
+int64_t allowed_threads(const CoreLimits& limits);
+
+/// With less forward_work(), one thread computes: the operations are so short that several would mostly wait for each other.
+inline constexpr double kWorkOfSeveralThreads = 2.5e8;
+/// Sets the number of threads that compute, unless OMP_NUM_THREADS gives it: as many as are allowed, or one for little work.
+/// @param work forward_work() of the config; 0: not known
+void choose_threads(const World& world, double work = 0);
+
+/// What computes, or has computed, a run on the CPU.
+struct ComputedWith {
+  int64_t threads = 0;
+  std::string processor = "";  ///< its name and the instructions that LibTorch uses
+};
+ComputedWith computing_with();
+
+/// What keeps a resumed run from the bits of one without a stop; empty: nothing.
+/// @param saved what the checkpoint says @param now what this start has chosen; its threads become those of `saved` if they may
+/// @param is_given whether OMP_NUM_THREADS gives the number
+std::string difference_of_resume(const ComputedWith& saved,
+                                 ComputedWith& now,
+                                 int64_t allowed,
+                                 bool is_given);
+/// Computes with as many threads as the run did before, if this process may. @return difference_of_resume()
+std::string resume_threads(const ComputedWith& saved, const World& world);
+
+/// Whether other programs use the cores. @param before, now some time in which the threads of this process ran and waited
+bool cores_are_busy(bool were_busy, const CoreTimes& before, const CoreTimes& now);
+
+/// Looks twice a second whether other programs use the cores. Threads that wait for work spin for milliseconds: best on idle cores,
+/// but on a busy machine it keeps the thread that they wait for from its core. There, they sleep at once. The first time that
+/// the threads wait for a core for more than half as long as they run, a line says so.
+class CoreWatch {
+ public:
+  /// @param tells whether this process writes the line
+  explicit CoreWatch(bool tells);
+  ~CoreWatch();
+
+ private:
+  void watch(bool tells);
+  void sleep_at_once(bool yes);
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool ends_ = false;
+  bool sleeps_ = false;
+  std::thread surplus_, watcher_;
+};
+
+}  // namespace dalle2

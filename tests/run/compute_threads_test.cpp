@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: MIT
+#include "run/device/compute_threads.h"
+
+#include <ATen/Parallel.h>
+
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <string>
+#include <utility>
+
+#include "config/kinds.h"
+#include "run/device/forward_work.h"
+
+namespace dalle2 {
+namespace {
+
+/// Without OMP_NUM_THREADS, which the tests are given; sets all back.
+struct FreeChoice {
+  FreeChoice() { ::unsetenv("OMP_NUM_THREADS"); }
+  ~FreeChoice() {
+    ::setenv("OMP_NUM_THREADS", given.c_str(), 1);
+    at::set_num_threads(threads);
+  }
+  const std::string given = std::getenv("OMP_NUM_THREADS") ? std::getenv("OMP_NUM_THREADS") : "1";
+  const int threads = at::get_num_threads();
+};
+
+template <auto parse>
+double work_of(const std::string& path, const std::string& more = "") {
+  ReadOptions options;
+  if (!more.empty()) options.overrides = {more};
+  return forward_work(load_config<parse>(DALLE2_SOURCE_DIR "/" + path, options));
+}
+
+TEST_CASE("a process may use its share of the cores, the quota and what Slurm gives") {
+  CHECK(allowed_threads({.cores = 8}) == 8);
+  CHECK(allowed_threads({.cores = 8, .processes = 3}) == 2);
+  CHECK(allowed_threads({.cores = 2, .processes = 4}) == 1);
+  CHECK(allowed_threads({.cores = 8, .quota = 3.5}) == 3);
+  CHECK(allowed_threads({.cores = 8, .quota = 0.5}) == 1);
+  CHECK(allowed_threads({.cores = 8, .quota = 6, .processes = 2}) == 3);
+  CHECK(allowed_threads({.cores = 64, .per_task = 4}) == 4);
+  CHECK(allowed_threads({.cores = 64, .on_node = 16, .processes = 4}) == 4);
+  // srun binds each process to cores of its own: they are not divided again.
+  CHECK(allowed_threads({.cores = 8, .on_node = 32, .processes = 4, .is_bound = true}) == 8);
+  CHECK(allowed_threads({.cores = 32, .on_node = 32, .processes = 4, .is_bound = true}) == 8);
+  // All tasks in one: --nproc-per-node in a job of one task.
+  CHECK(allowed_threads({.cores = 32, .per_task = 32, .on_node = 32, .processes = 4}) == 8);
+}
+
+TEST_CASE("small operations get one thread, OMP_NUM_THREADS has the last word") {
+  const FreeChoice free;
+  choose_threads({}, 0.9 * kWorkOfSeveralThreads);
+  CHECK(at::get_num_threads() == 1);
+  choose_threads({}, 1.1 * kWorkOfSeveralThreads);
+  const int most = at::get_num_threads();
+  CHECK(most >= 1);
+  choose_threads({});
+  CHECK(at::get_num_threads() == most);
+  World crowded;
+  crowded.local_size = 1000;
+  choose_threads(crowded, 1e15);
+  CHECK(at::get_num_threads() == 1);
+  at::set_num_threads(3);
+  ::setenv("OMP_NUM_THREADS", "3", 1);
+  choose_threads({}, 1);
+  CHECK(at::get_num_threads() == 3);
+}
+
+TEST_CASE(
+    "the work of a step follows from the config: one thread for the quickstart, more for larger decoders") {
+  const double quickstart = work_of<parse_decoder_config>("configs/quickstart.json");
+  CHECK(quickstart < kWorkOfSeveralThreads);
+  CHECK(work_of<parse_decoder_config>("tests/bench/step/laion32.json") > kWorkOfSeveralThreads);
+  CHECK(work_of<parse_decoder_config>("tests/bench/step/a32.json") > kWorkOfSeveralThreads);
+  // 3 levels with 1 block of 2 convolutions, down and up: the same work in each; 16 pictures.
+  CHECK(quickstart == 3 * 4 * 9.0 * 16 * 16 * 16 * 16 * 16);
+  CHECK(work_of<parse_decoder_config>("configs/quickstart.json", "/train/max_batch_size=4") ==
+        quickstart / 4);
+  CHECK(work_of<parse_prior_config>("configs/prior.json") > 0);
+  CHECK(work_of<parse_vae_config>("configs/vae.json") > 0);
+  CHECK(work_of<parse_clip_config>("configs/clip.json") > 0);
+}
+
+/// The difference, and the number of threads that a resumed run computes with.
+std::pair<std::string, int64_t> resumed(const ComputedWith& saved,
+                                        ComputedWith now,
+                                        int64_t allowed,
+                                        bool is_given = false) {
+  std::string difference = difference_of_resume(saved, now, allowed, is_given);
+  return {difference, now.threads};
+}
+
+TEST_CASE("a resumed run computes with as many threads as before, or says why it does not") {
+  using Result = std::pair<std::string, int64_t>;
+  const ComputedWith saved = {4, "A with AVX2"};
+  CHECK(resumed(saved, saved, 8) == Result("", 4));
+  CHECK(resumed(saved, {8, "A with AVX2"}, 8) == Result("", 4));
+  CHECK(resumed(saved, {1, "A with AVX2"}, 4) == Result("", 4));
+  CHECK(resumed(saved, {2, "A with AVX2"}, 2) ==
+        Result("it was trained with 4 threads, and this process may use 2 cores", 2));
+  CHECK(resumed(saved, {1, "A with AVX2"}, 8, true) ==
+        Result("it was trained with 4 threads, and OMP_NUM_THREADS is 1", 1));
+  CHECK(resumed(saved, saved, 2, true) == Result("", 4));
+  CHECK(resumed(saved, {4, "B with AVX512"}, 8) ==
+        Result("it was trained on a A with AVX2, and this is a B with AVX512", 4));
+  CHECK(
+      resumed(saved, {1, "B"}, 1) ==
+      Result(
+          "it was trained with 4 threads, and this process may use 1 core; on a A with AVX2, and this "
+          "is a B",
+          1));
+  CHECK(resumed({-3, "A"}, {2, "A"}, 2) == Result("", 2));  // what a file says is not trusted
+}
+
+TEST_CASE("cores are busy where the threads wait for them, until they hardly do") {
+  CHECK_FALSE(cores_are_busy(false, {10, 1}, {20, 2.5}));
+  CHECK(cores_are_busy(false, {10, 1}, {20, 3.5}));
+  CHECK(cores_are_busy(true, {10, 1}, {20, 2.5}));
+  CHECK_FALSE(cores_are_busy(true, {10, 1}, {20, 1.5}));
+  CHECK_FALSE(cores_are_busy(false, {10, 1}, {9, 2}));  // a thread has ended
+  CHECK_FALSE(cores_are_busy(false, {}, {}));
+}
+
+}  // namespace
+}  // namespace dalle2
