@@ -16,6 +16,7 @@
 #include "checkpoint/lora/lora_file.h"
 #include "checkpoint/pickle/value_json.h"
 #include "run/checkpoints/model_weights.h"
+#include "run/device/compute_threads.h"
 #include "run/loop/run_position.h"
 #include "tracker/public_config.h"
 
@@ -49,6 +50,19 @@ void check_finite(const Trainer& trainer, const std::string& path) {
       "another checkpoint; `dalle2-train fsck` shows which are intact.",
       path,
       *part);
+}
+
+/// The same bits need the same number of threads. An earlier version did not record it.
+void take_threads(const Cursor& root, RunSession& session) {
+  const std::optional<Cursor> own = root.find(kOwnState);
+  if (!session.device().is_cpu() || !own || !own->has("threads")) return;
+  const ComputedWith saved = {own->at("threads").as_int(), own->at("processor").as_string()};
+  const std::string difference = resume_threads(saved, session.group().world());
+  if (difference.empty() || !session.group().is_main()) return;
+  log_warning("ckpt",
+              "{}: {}: the last bits of what follows are not those of a run without a stop",
+              root.where(),
+              difference);
 }
 
 }  // namespace
@@ -262,6 +276,7 @@ void RunCheckpoints::load(const Value& checkpoint, const std::string& path, bool
   }
   if (!changes.meaning.empty()) position_.forget_losses();
   session_.group().set_step(trainer_.first_steps());
+  if (compares_config) take_threads(root, session_);
   tell_position(path, /*at_start=*/compares_config);
 }
 

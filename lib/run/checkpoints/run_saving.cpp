@@ -13,6 +13,7 @@
 #include "io/files/atomic_file.h"
 #include "io/files/folder_names.h"
 #include "run/checkpoints/run_checkpoints.h"
+#include "run/device/compute_threads.h"
 #include "run/loop/run_position.h"
 
 namespace dalle2 {
@@ -76,6 +77,11 @@ void RunCheckpoints::save(bool is_best, bool is_latest) {
     own.set("learning_rate_factor", trainer_.learning_rate_factor());
   }
   if (data_size_.count > 0) own.set("data_size", data_size_.count);
+  if (session_.device().is_cpu()) {
+    const ComputedWith computed = computing_with();
+    own.set("threads", computed.threads);
+    own.set("processor", computed.processor);
+  }
   if (!data_size_.names.empty()) own.set("data_names", data_size_.names);
   if (session_.draws_by_all_bits()) own.set(kDrawsByAllBits, true);
   extras.emplace_back(kOwnState, std::move(own));

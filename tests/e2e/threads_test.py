@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: MIT
+"""The number of threads that compute: chosen from the config and the machine, kept by a run, and told of where other programs use the
+cores."""
+import os
+import signal
+import subprocess
+
+import harness
+from harness import BINARY, EndToEnd, checkpoint_content
+
+UNET = {"dim": 8, "dim_mults": [1, 2], "image_embed_dim": 32, "cond_dim": 8, "num_resnet_blocks": 1, "resnet_groups": 4}
+CORES = len(os.sched_getaffinity(0))
+
+
+class Threads(EndToEnd):
+    def write(self, name, epochs, **train):
+        config = harness.tiny_config(self.shards, name, decoder={"unets": [UNET]},
+                                     train={"epochs": epochs, "n_sample_images": 0, **train})
+        return harness.write_config(self.dir / f"{name}.json", config)
+
+    def run_with(self, threads, *arguments, before=()):
+        """@param threads of OMP_NUM_THREADS, None to leave it out"""
+        env = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}
+        if threads:
+            env["OMP_NUM_THREADS"] = str(threads)
+        done = subprocess.run([*before, BINARY, *map(str, arguments)], cwd=self.dir, env=env, text=True, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        return done.stdout
+
+    def own_state(self, name):
+        return checkpoint_content(self.dir / name / "checkpoint.pth", self.dir)[1]["dalle2_train"]
+
+    def test_a_small_config_gets_one_thread_and_the_checkpoint_says_so(self):
+        said = self.run_with(None, "--config", self.write("small", 1))
+        self.assertIn("on cpu, 1 thread\n", said)
+        self.assertEqual(self.own_state("small")["threads"], 1)
+        self.assertRegex(self.own_state("small")["processor"], r"\w.* with \w")
+        self.assertNotIn("it was trained", self.run_with(None, "--config", self.write("small", 2)))
+
+    def test_processes_of_the_launcher_choose_for_themselves(self):
+        self.run_with(None, "--config", self.write("ranks", 1), "--nproc-per-node", 2)
+        self.assertEqual(self.own_state("ranks")["threads"], 1)
+
+    def test_a_resumed_run_keeps_its_number_or_says_why_not(self):
+        self.run_with(2, "--config", self.write("kept", 1))
+        self.assertEqual(self.own_state("kept")["threads"], 2)
+        said = self.run_with(None, "--config", self.write("kept", 2))
+        if CORES > 1:
+            self.assertIn("computing with 2 threads again", said)
+            self.assertEqual(self.own_state("kept")["threads"], 2)
+        else:
+            self.assertIn("this process may use 1 core:", said)
+        said = self.run_with(1, "--config", self.write("kept", 3))
+        self.assertIn("with 2 threads, and OMP_NUM_THREADS is 1:" if CORES > 1 else "", said)
+        said = self.run_with(None, "--config", self.write("kept", 4), before=["taskset", "-c", str(min(os.sched_getaffinity(0)))])
+        self.assertNotIn("it was trained with", said)
+
+    def test_one_core_of_a_run_with_two_threads_is_told(self):
+        self.run_with(2, "--config", self.write("fewer", 1))
+        said = self.run_with(None, "--config", self.write("fewer", 2), before=["taskset", "-c", str(min(os.sched_getaffinity(0)))])
+        self.assertIn("it was trained with 2 threads, and this process may use 1 core: the last bits", said)
+
+    def test_other_programs_on_the_cores_are_told_of_once(self):
+        core = ["taskset", "-c", str(min(os.sched_getaffinity(0)))]
+        loops = [subprocess.Popen([*core, "sh", "-c", "while :; do :; done"]) for _ in range(3)]
+        process = subprocess.Popen([*core, BINARY, "--config", self.write("busy", 10**6)], cwd=self.dir, text=True,
+                                   env={**os.environ, "OMP_NUM_THREADS": "2"}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        try:
+            line = next(line for line in process.stdout if "waited for a core" in line)
+        finally:
+            for loop in loops:
+                loop.kill()
+                loop.wait()
+            process.send_signal(signal.SIGTERM)
+            rest = process.communicate()[0]
+        self.assertRegex(line, r"waited for a core \d+\.\d times as long as they ran: other programs use the cores")
+        self.assertIn("OMP_NUM_THREADS=1 may be faster", rest)
+        self.assertNotIn("waited for a core", rest)
+        self.assertEqual(process.returncode, 75)
+
+
+if __name__ == "__main__":
+    harness.main()
