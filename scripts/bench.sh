@@ -14,6 +14,7 @@
 #   scripts/bench.sh vae [arguments of tests/bench/vae.py]                 steps of a VQGAN-VAE, compared with muse-maskgit-pytorch
 #   scripts/bench.sh clip [arguments of tests/bench/clip.py]               training and embedding with a CLIP, compared with open_clip
 #   scripts/bench.sh wandb [arguments of tests/bench/wandb_logging.py]     a step with and without logging to Weights & Biases
+#   scripts/bench.sh busy [arguments of tests/bench/busy.py]               training beside busy loops, by threads; no reference
 #   scripts/bench.sh growth [arguments of tests/bench/growth.py]           how a step grows with width, depth, pixels and batch
 #   scripts/bench.sh estimate [arguments of tests/bench/memory_estimate.py] the dry run's estimate of memory, compared with the run's
 #   scripts/bench.sh scaling [arguments of tests/bench/scaling.py]         simulates many GPUs; builds nothing
@@ -26,7 +27,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-usage() { sed -n '3,25s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '3,26s/^# \{0,1\}//p' "$0"; }
 
 case "${1:-}" in
   loader | memory | step | prior | sample | start | growth | run | metrics | vae | clip | quickstart | samplers | all) what=$1; shift ;;
@@ -40,11 +41,12 @@ case "${1:-}" in
     [ -f build/CMakeCache.txt ] || scripts/build.sh --no-tests
     cmake --build build --target dalle2-train >/dev/null
     exec python3 tests/bench/wandb_logging.py "$@" ;;
-  estimate)
+  estimate | busy)
+    [ "$1" = busy ] && program=busy.py || program=memory_estimate.py
     shift
     [ -f build/CMakeCache.txt ] || scripts/build.sh --no-tests
     cmake --build build --target dalle2-train >/dev/null
-    exec python3 tests/bench/memory_estimate.py "$@" ;;
+    exec python3 "tests/bench/$program" "$@" ;;
   scaling) shift; exec "$(scripts/reference_python.sh)" tests/bench/scaling.py "$@" ;;
   --help | -h) usage; exit 0 ;;
   *) usage >&2; exit 2 ;;
