@@ -117,6 +117,13 @@ class Init(EndToEnd):
             (self.dir / f"mine/{number:02}.png").write_bytes(b"no picture")
         self.assertRegex(self.init("mine", "--overwrite", check=3), r"mine: no usable picture in the first 40 pictures: mine/00.png: ")
 
+    def test_folders_with_braces_in_their_names(self):
+        for name in ("br{}ce", "{}", "a{{}}b", "x{0..3}", "}{"):
+            with self.subTest(name):
+                shutil.copytree(self.shards, self.dir / name, ignore=shutil.ignore_patterns("*_emb*"))
+                self.init(name, "--out", "odd.json", "--overwrite")
+                self.assertIn("train: ", self.dry_run("odd.json"))
+
     def test_a_clip_needs_captions(self):
         self.init(self.shards, "--kind", "clip")
         self.assertEqual(self.read("clip.json")["clip"]["vision_cfg"]["image_size"], 16)

@@ -168,10 +168,11 @@ struct TransformConfig {
   }
 };
 
-/// How many times `{}` is in `text`.
+/// How many times `{}` is in `text`. `{{` is a plain brace, as in the urls.
 inline int count_braces(const std::string& text) {
   int count = 0;
-  for (size_t at = 0; (at = text.find("{}", at)) != std::string::npos; at += 2) ++count;
+  for (size_t at = 0; (at = text.find('{', at)) != std::string::npos; at += 2)
+    count += text.compare(at, 2, "{}") == 0 ? 1 : 0;
   return count;
 }
 

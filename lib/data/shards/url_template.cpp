@@ -87,6 +87,10 @@ UrlTemplate parse_url_template(const std::string& text, int64_t width, const std
 
 bool has_url_placeholder(const std::string& text) {
   for (size_t open = text.find('{'); open != std::string::npos; open = text.find('{', open + 1)) {
+    if (text[open + 1] == '{') {  // a plain brace
+      ++open;
+      continue;
+    }
     const size_t end = text.find('}', open);
     if (end == std::string::npos) return false;
     if (placeholder_width(text.substr(open + 1, end - open - 1), 1)) return true;
