@@ -372,12 +372,20 @@ Runner add_init(CLI::App& app) {
   app.add_option("--out", o->out_path, "File to write (default: KIND.json)")
       ->type_name("FILE")
       ->check(non_empty("a path"));
-  app.add_option("--image-size",
-                 o->image_size,
-                 "Side of the pictures in pixels, a multiple of 8 (default: 64, or less if many "
-                 "pictures are smaller; for a VAE 64)")
+  app.add_option(
+         "--image-size",
+         o->image_size,
+         "Side of the pictures in pixels, a multiple of 8 (default: 64 on a GPU, 32 on a CPU, or "
+         "less if many pictures are smaller; for a VAE 64)")
       ->type_name("N")
       ->check(CLI::Range(8, 1024));
+  app.add_option(
+         "--minutes",
+         o->minutes,
+         "Time that the run may take on this machine: trains a few updates to see how many fit "
+         "(default: as many as the samples are worth, within limits)")
+      ->type_name("M")
+      ->check(CLI::Range(0.1, 1e6));
   app.add_option("--nproc-per-node",
                  o->processes,
                  "Number of processes that the splits must have shards for")

@@ -123,6 +123,8 @@ struct InitCommand {
   std::optional<int64_t> image_size;
   int64_t processes = 1;  ///< that the splits have to have shards for
   bool overwrite = false;
+  std::optional<double> minutes;   ///< that the run may take on this machine
+  std::optional<int64_t> updates;  ///< that fit into them: run_init() finds out
 };
 
 struct ShardsMakeCommand {

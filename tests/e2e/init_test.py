@@ -44,7 +44,8 @@ class Init(EndToEnd):
         self.init("plain", "--out", "first.json", "--nproc-per-node", 2)
         self.assertIs(self.read("first.json")["decoder"]["unconditional"], True)
         self.dry_run("first.json", "--nproc-per-node", 2)
-        smaller = [f"--set={each}" for each in ("/train/epochs=1", "/train/device=cpu", "/decoder/unets/0/dim=8", "/decoder/sample_timesteps=[2]")]
+        smaller = [f"--set={each}" for each in ("/train/epochs=1", "/train/epoch_samples=96", "/train/device=cpu", "/decoder/unets/0/dim=8",
+                                                "/decoder/sample_timesteps=[2]")]
         run("--config", "first.json", *smaller, cwd=self.dir, check=0)
         self.assertTrue((self.dir / "runs/first/latest.pth").exists())
         done = run("--config", "first.json", *smaller, "--set=/train/epochs=2", cwd=self.dir, check=0)
@@ -58,7 +59,7 @@ class Init(EndToEnd):
         self.assertIn("pictures in ", shown)
         self.assertEqual(self.read("vae.json")["data"]["image_size"], 16)
         done = run("--config", "vae.json", "--dry-run", cwd=self.dir, check=0)
-        self.assertIn("steps: 5,000", done.stdout)
+        self.assertIn("steps: 1,500", done.stdout)
         self.assertEqual(done.stderr, "")  # nothing of LibTorch's about memory
 
     def pictures(self, name, **options):
@@ -74,7 +75,8 @@ class Init(EndToEnd):
         shown = self.init("mine")
         self.assertIn("a first config of a decoder", shown)
         self.assertEqual(self.read("decoder.json")["data"]["folder"], "mine")
-        smaller = [f"--set={each}" for each in ("/train/device=cpu", "/decoder/unets/0/dim=8", "/decoder/sample_timesteps=[2]", "/data/lanes=1")]
+        smaller = [f"--set={each}" for each in ("/train/device=cpu", "/train/epoch_samples=96", "/decoder/unets/0/dim=8",
+                                                "/decoder/sample_timesteps=[2]", "/data/lanes=1")]
         self.assertIn("train: ", self.dry_run("decoder.json"))
         whole = ("--set=/tracker/data_path=whole", "--set=/tracker/load=null", "--set=/tracker/save/save_latest_to=whole/latest.pth",
                  "--set=/tracker/save/save_best_to=null")
@@ -97,16 +99,17 @@ class Init(EndToEnd):
         (self.dir / "mine").mkdir()
         for number in range(40):
             write_white(self.dir / f"mine/{number:02}.png", 20 if number == 7 else 70)
-        said = "found: 1 of 40 pictures is smaller than the run's 64 px: the run enlarges it. Remove it, or choose another size with --image-size"
+        said = "found: 1 of 40 pictures is smaller than the run's 32 px: the run enlarges it. Remove it, or choose another size with --image-size"
         shown = self.init("mine")
         self.assertIn("40 pictures; 40 pictures looked at: 40 usable, 0 with a caption; shortest side 20 px", shown)
         self.assertIn(said, shown)
-        self.assertEqual(self.read("decoder.json")["decoder"]["image_size"], 64)
+        self.assertEqual(self.read("decoder.json")["decoder"]["image_size"], 32)
         self.dry_run("decoder.json")
-        smaller = [f"--set={each}" for each in ("/train/epochs=1", "/train/device=cpu", "/decoder/unets/0/dim=8", "/decoder/sample_timesteps=[2]",
+        smaller = [f"--set={each}" for each in ("/train/epochs=1", "/train/epoch_samples=32", "/train/device=cpu", "/decoder/unets/0/dim=8",
+                                                "/decoder/sample_timesteps=[2]",
                                                 "/data/splits={\"train\": 0.9, \"val\": 0.05, \"test\": 0.05}")]
         done = run("--config", "decoder.json", *smaller, cwd=self.dir, check=0)
-        self.assertIn("[train] done: 1 epoch, 36 samples", done.stdout)
+        self.assertIn("[train] done: 1 epoch, 32 samples", done.stdout)
         self.assertNotIn("smaller than", self.init("mine", "--image-size", 16, "--overwrite"))
         # From four small pictures on, the size is theirs.
         for number in range(4):
@@ -117,12 +120,48 @@ class Init(EndToEnd):
             (self.dir / f"mine/{number:02}.png").write_bytes(b"no picture")
         self.assertRegex(self.init("mine", "--overwrite", check=3), r"mine: no usable picture in the first 40 pictures: mine/00.png: ")
 
+    def test_each_kind_gives_a_config_that_a_strict_dry_run_takes_without_a_warning(self):
+        for kind, data in (("decoder", self.shards), ("clip", self.shards), ("vae", self.shards), ("prior", self.base)):
+            for more in ([], ["--minutes", 0.1]):
+                with self.subTest(kind, more=more):
+                    shown = self.init(data, "--kind", kind, "--overwrite", *more)
+                    self.assertRegex(shown, r"the run: [0-9,]+ updates? of [0-9,]+ ")
+                    done = run("--config", f"{kind}.json", "--strict", "--dry-run", cwd=self.dir, check=0)
+                    self.assertEqual(done.stderr, "")
+                    updates = int(re.search(r"the run: ([0-9,]+) update", shown)[1].replace(",", ""))
+                    self.assertEqual(int(re.findall(r"steps: (?:.*, )?([0-9,]+)(?: in|$)", done.stdout, re.M)[0].replace(",", "")), updates)
+                    train = self.read(f"{kind}.json")["train"]
+                    self.assertEqual(train["cosine_decay_max_steps"], updates)
+                    if kind != "clip":
+                        self.assertEqual((train["ema_update_every"], train["ema_update_after_step"]), (1, 0))
+                    self.assertFalse((self.dir / f"{kind}.json.trial").exists())
+
+    def test_few_short_captions_make_a_vocabulary_that_a_clip_takes(self):
+        (self.dir / "mine").mkdir()
+        for number in range(36):
+            write_white(self.dir / f"mine/{number:02}.png", 40)
+            (self.dir / f"mine/{number:02}.txt").write_text("ab")
+        self.init("mine", "--kind", "clip")
+        self.assertEqual(self.read("clip.json")["clip"]["tokenizer"]["train"], 515)
+        run("--config", "clip.json", "--set=/train/epochs=1", cwd=self.dir, check=0)
+
     def test_folders_with_braces_in_their_names(self):
         for name in ("br{}ce", "{}", "a{{}}b", "x{0..3}", "}{"):
             with self.subTest(name):
                 shutil.copytree(self.shards, self.dir / name, ignore=shutil.ignore_patterns("*_emb*"))
                 self.init(name, "--out", "odd.json", "--overwrite")
                 self.assertIn("train: ", self.dry_run("odd.json"))
+
+    def test_pictures_that_are_not_usable_are_named(self):
+        (self.dir / "mine").mkdir()
+        for number in range(30):
+            write_white(self.dir / f"mine/{number:02}.png", 40)
+        (self.dir / "mine/07.png").write_bytes(b"")
+        (self.dir / "mine/11.png").write_text("<html>")
+        shown = self.init("mine")
+        self.assertIn("28 usable", shown)
+        self.assertRegex(shown, r"not usable, or not in all:\n +mine/07.png: .*\n +mine/11.png: ")
+        self.assertIn("the run: so few samples are learned by heart", shown)
 
     def test_a_clip_needs_captions(self):
         self.init(self.shards, "--kind", "clip")

@@ -63,6 +63,7 @@ bool check_picture(const GroupedSample& sample, const std::string& name, Finding
     const PictureFacts facts = look_at_picture(*picture, name);
     const int64_t side = std::min(facts.width, facts.height);
     ++check.short_sides[side];
+    ++check.shapes[100 * side / std::max(facts.width, facts.height)];
     check.pictures.add(facts);
     findings.traits.add(sample, findings.url, side, facts.transparent);
     if (const std::string several = sample.several_pictures(); !several.empty()) {

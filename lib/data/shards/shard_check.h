@@ -59,6 +59,7 @@ struct ShardCheck {
   std::string unread;                      ///< what of the tar is not read
   int64_t foreign_keys = 0;                ///< keys that begin with the number of another shard
   std::map<int64_t, int64_t> short_sides;  ///< of each shorter side in pixels: how many pictures
+  std::map<int64_t, int64_t> shapes;       ///< of each shorter by longer side in percent, likewise
   int64_t several_pictures = 0;            ///< samples with more than one, as jpg and png
   PictureTally pictures;
   EmbeddingCheck image, text;

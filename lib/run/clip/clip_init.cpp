@@ -14,17 +14,6 @@ namespace dalle2 {
 namespace {
 
 constexpr int64_t kVocabulary = 4096;
-constexpr int64_t kBatchSize = 64, kEpochs = 20;
-
-/// A tenth of the run's updates, at most 100.
-int64_t first_warmup(const ShardSurvey& survey, int64_t processes) {
-  constexpr int64_t kMost = 100, kTenth = 10;
-  const int64_t samples = survey.samples * survey.count / std::max<int64_t>(survey.looked_at, 1);
-  const int64_t of_update = kBatchSize * std::max<int64_t>(processes, 1);
-  const int64_t updates = (samples + of_update - 1) / of_update * kEpochs;
-  return std::clamp<int64_t>(updates / kTenth, 1, kMost);
-}
-
 /// Tokens that the captions of a run will surely give: those of the shards that were looked at, less
 /// a part, since some of these shards are not for training.
 int64_t first_vocabulary(const ShardSurvey& survey) {
@@ -41,7 +30,7 @@ int64_t first_vocabulary(const ShardSurvey& survey) {
   }
   const int64_t least = ClipTokenizer::kLeastVocabSize;
   const int64_t most = ClipTokenizer(trainer.merges(2 * kVocabulary), "captions").vocab_size();
-  return std::min(kVocabulary, least + (most - least) / 2);
+  return std::min(kVocabulary, least + std::max<int64_t>((most - least) / 2, 1));
 }
 
 }  // namespace
@@ -55,9 +44,9 @@ FirstConfig clip_first_config(const InitCommand& command) {
         command.data);
   }
   constexpr int64_t kPatches = 8;  // a side
-  const int64_t side = first_side(command, survey);
-  std::vector<std::string> found = of_smaller_pictures(survey, side);
-  found.insert(found.begin(), describe(survey));
+  const FirstRecipe recipe = first_recipe(FirstKind::kClip, command, survey);
+  std::vector<std::string> found = describe(survey);
+  for (std::string& line : of_smaller_pictures(survey, recipe.side)) found.push_back(line);
   return {.text = fmt::format(R"({{
   "clip": {{
     "embed_dim": 128,
@@ -66,27 +55,30 @@ FirstConfig clip_first_config(const InitCommand& command) {
     "tokenizer": {{"train": {}}}       // a vocabulary of the captions
   }},
   "data": {{
-{}    "batch_size": {},
-    "splits": {},                   // shares of the shards
+{}{}{}    "splits": {},                   // shares of the shards
     "preprocessing": {{
-      "RandomResizedCrop": {{"size": {}, "scale": [0.9, 1.0], "interpolation": "bicubic"}},
+      {},
       "ToTensor": true
     }}
   }},
-  "train": {{"epochs": {}, "lr": 5e-4, "warmup_steps": {}, "device": "{}"}},
+  "train": {{
+{}    "wd": 0.1,
+    "device": "{}"
+  }},
 )",
-                              side / kPatches,
-                              side,
+                              recipe.side / kPatches,
+                              recipe.side,
                               first_vocabulary(survey),
                               survey.keys,
-                              kBatchSize,
+                              picture_text(survey, recipe),
+                              batch_text(recipe),
                               first_splits(survey, command.processes),
-                              side,
-                              kEpochs,
-                              first_warmup(survey, command.processes),
+                              crop_text(survey, recipe.side, /*least=*/0.9),
+                              train_text(recipe),
                               first_device()) +
                   tracker_text(command, /*best=*/true),
-          .found = std::move(found)};
+          .found = std::move(found),
+          .recipe = recipe};
 }
 
 }  // namespace dalle2

@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kShardsLookedAt = 3,
                   kPicturesLookedAt = 100;  // of a folder, if it has that many
-constexpr int64_t kLargestSide = 64, kSmallestSide = 16;
+constexpr size_t kTenth = 10;
 constexpr int64_t kSplits = 3;
 
 /// "shards/set_000012.tar" -> the digits at the end of its stem.
@@ -135,21 +135,34 @@ ShardSurvey survey_shards(const std::string& folder) {
     for (const auto& [side, pictures] : shard.short_sides) {
       survey.short_sides.insert(survey.short_sides.end(), static_cast<size_t>(pictures), side);
     }
+    for (const auto& [percent, pictures] : shard.shapes) {
+      constexpr double kWhole = 100;
+      survey.shapes.insert(survey.shapes.end(),
+                           static_cast<size_t>(pictures),
+                           static_cast<double>(percent) / kWhole);
+    }
+    survey.faults.insert(survey.faults.end(), shard.examples.begin(), shard.examples.end());
   }
   std::sort(survey.short_sides.begin(), survey.short_sides.end());
+  std::sort(survey.shapes.begin(), survey.shapes.end());
   survey.embed_width = width_in_shards(survey);
   return survey;
 }
 
-std::string describe(const ShardSurvey& survey) {
+std::vector<std::string> describe(const ShardSurvey& survey) {
   const std::string all =
       survey.pictures > 0 ? counted(survey.pictures, "picture") : counted(survey.count, "shard");
-  return fmt::format("{}; {} looked at: {} usable, {} with a caption; shortest side {} px",
-                     all,
-                     counted(survey.samples, "picture"),
-                     with_commas(survey.usable),
-                     with_commas(survey.with_caption),
-                     survey.short_sides.front());
+  std::vector<std::string> lines = {
+      fmt::format("{}; {} looked at: {} usable, {} with a caption; shortest side {} px",
+                  all,
+                  counted(survey.samples, "picture"),
+                  with_commas(survey.usable),
+                  with_commas(survey.with_caption),
+                  survey.short_sides.front())};
+  if (survey.usable < survey.samples && !survey.faults.empty()) {
+    lines.push_back("not usable, or not in all:" + indented_list(survey.faults));
+  }
+  return lines;
 }
 
 bool holds_files(const std::string& folder, const std::vector<std::string>& endings, bool below) {
@@ -175,13 +188,45 @@ std::string find_embeddings(const std::string& folder, const std::vector<std::st
   return "";
 }
 
-int64_t first_side(const InitCommand& command, const ShardSurvey& survey) {
-  if (command.image_size) return *command.image_size;
-  constexpr size_t kTenth = 10;
+FirstRecipe first_recipe(FirstKind kind, const InitCommand& command, const ShardSurvey& survey) {
+  const int64_t all = survey.pictures > 0
+                          ? survey.pictures
+                          : survey.samples * survey.count / std::max<int64_t>(survey.looked_at, 1);
+  const int64_t of_samples = kind == FirstKind::kClip ? survey.with_caption : survey.usable;
+  const double usable = static_cast<double>(of_samples) / static_cast<double>(survey.samples);
+  const double share =
+      first_splits(std::max<int64_t>(survey.dealt / command.processes, kSplits)).train;
+  return recipe_for({.kind = kind,
+                     .samples = std::lround(static_cast<double>(all) * usable * share),
+                     .short_side = survey.short_sides.at(survey.short_sides.size() / kTenth),
+                     .gpu = first_device() != "cpu",
+                     .processes = command.processes,
+                     .image_size = command.image_size,
+                     .updates = command.updates});
+}
+
+std::string picture_text(const ShardSurvey& survey, const FirstRecipe& recipe) {
+  std::string text;
+  constexpr int64_t kScales = 8;
   const int64_t most_have = survey.short_sides.at(survey.short_sides.size() / kTenth);
-  int64_t side = kSmallestSide;
-  while (side < kLargestSide && 2 * side <= most_have) side *= 2;
-  return side;
+  if (most_have >= kScales * recipe.side) {
+    text +=
+        "    \"fast_jpeg\": true,            // large pictures, decoded at a part of their size\n";
+  }
+  return text;
+}
+
+std::string crop_text(const ShardSurvey& survey, int64_t side, double least) {
+  constexpr double kHundred = 100, kLeast = 0.01;
+  const auto tenth = static_cast<std::ptrdiff_t>(survey.shapes.size() / kTenth);
+  // Pictures that are much longer than most give their centre.
+  const double middle = survey.shapes.at(survey.shapes.size() / 2);
+  const double low = std::floor(kHundred * least * middle) / kHundred;
+  return fmt::format(
+      R"("RandomResizedCrop": {{"size": [{0}, {0}], "scale": [{1:g}, {2:g}], "ratio": [1.0, 1.0], "interpolation": "bicubic"}})",
+      side,
+      std::max(low, kLeast),
+      std::max(survey.shapes.rbegin()[tenth], kLeast));
 }
 
 std::vector<std::string> of_smaller_pictures(const ShardSurvey& survey, int64_t side) {

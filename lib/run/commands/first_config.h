@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "run/commands.h"
+#include "run/commands/first_recipe.h"
 
 namespace dalle2 {
 
@@ -17,6 +18,7 @@ class PictureShards;
 struct FirstConfig {
   std::string text = {};  ///< JSON with comments
   std::vector<std::string> found = {};
+  FirstRecipe recipe = {};
 };
 
 /// Shards of a folder, or pictures that are read as shards, and the samples of the first few.
@@ -34,13 +36,16 @@ struct ShardSurvey {
   int64_t usable = 0;        ///< pictures of them that can be decoded
   int64_t with_caption = 0;  ///< of the samples
   std::vector<int64_t> short_sides;  ///< of the pictures, pixels, ascending
+  std::vector<double> shapes;        ///< shorter side by longer side of each, ascending
+  std::vector<std::string> faults;   ///< why the first few others are not usable, with their names
 };
 
 /// @throws DataError for a folder without shards and pictures, or without a usable one, ConfigError for shards
 /// whose names do not end in a number of one width
 ShardSurvey survey_shards(const std::string& folder);
-/// "10 shards, 300 pictures in the first 3, 300 with a caption, shortest side 96 px"
-std::string describe(const ShardSurvey& survey);
+/// "10 shards; 300 pictures looked at: 298 usable, 300 with a caption; shortest side 96 px", and what
+/// else a user should know of the pictures.
+std::vector<std::string> describe(const ShardSurvey& survey);
 
 /// True if a file with one of the endings (".tar") lies in the folder itself, or, if `below`, in one
 /// below it.
@@ -48,9 +53,13 @@ bool holds_files(const std::string& folder, const std::vector<std::string>& endi
 /// The first of `names` that is a folder of .npy files in `folder` or beside it; empty if none is.
 std::string find_embeddings(const std::string& folder, const std::vector<std::string>& names);
 
-/// A side for a first run, pixels: a power of two from 16 to 64, which at least nine of ten pictures
-/// have, if 16 will do.
-int64_t first_side(const InitCommand& command, const ShardSurvey& survey);
+/// The recipe for these pictures.
+FirstRecipe first_recipe(FirstKind kind, const InitCommand& command, const ShardSurvey& survey);
+/// Of the section `data`: how pictures are read. Lines of JSON, each with a comma at its end.
+std::string picture_text(const ShardSurvey& survey, const FirstRecipe& recipe);
+/// RandomResizedCrop to a square that pictures of these shapes can give, as JSON. @param least the
+/// smallest part of the largest square, by area
+std::string crop_text(const ShardSurvey& survey, int64_t side, double least);
 /// What a run of that side does with smaller pictures; empty if there are none.
 std::vector<std::string> of_smaller_pictures(const ShardSurvey& survey, int64_t side);
 

@@ -49,6 +49,13 @@ FirstConfig prior_first_config(const InitCommand& command) {
         text.width);
   }
   constexpr int64_t kHeadWidth = 64, kDepth = 6;
+  constexpr double kTrain = 0.8;
+  const FirstRecipe recipe =
+      recipe_for({.kind = FirstKind::kPrior,
+                  .samples = static_cast<int64_t>(kTrain * static_cast<double>(image.count)),
+                  .gpu = first_device() != "cpu",
+                  .processes = command.processes,
+                  .updates = command.updates});
   return {.text = fmt::format(R"({{
   "prior": {{
     "net": {{"dim": {}, "depth": {}, "dim_head": {}, "heads": {}, "max_text_len": 1}},
@@ -60,10 +67,12 @@ FirstConfig prior_first_config(const InitCommand& command) {
   "data": {{
     "image_url": {},
     "text_url": {},
-    "batch_size": 64,
-    "splits": {{"train": 0.8, "val": 0.1, "test": 0.1}}
+{}    "eval_every_seconds": 60,
+    "splits": {{"train": {}, "val": 0.1, "test": 0.1}}
   }},
-  "train": {{"epochs": 20, "device": "{}"}},
+  "train": {{
+{}    "device": "{}"
+  }},
 )",
                               image.width,
                               kDepth,
@@ -72,13 +81,17 @@ FirstConfig prior_first_config(const InitCommand& command) {
                               image.width,
                               json_text(image.folder),
                               json_text(text.folder),
+                              batch_text(recipe),
+                              kTrain,
+                              train_text(recipe),
                               first_device()) +
                   tracker_text(command, /*best=*/true),
           .found = {fmt::format("{} of image and text embeddings of width {} in {} and {}",
                                 counted(image.count, "pair"),
                                 image.width,
                                 image.folder,
-                                text.folder)}};
+                                text.folder)},
+          .recipe = recipe};
 }
 
 }  // namespace dalle2

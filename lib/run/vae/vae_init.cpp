@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: MIT
+#include <algorithm>
+
 #include "base/text.h"
 #include "data/pictures/image_folder.h"
 #include "run/commands/first_config.h"
@@ -8,14 +10,21 @@ namespace dalle2 {
 
 FirstConfig vae_first_config(const InitCommand& command) {
   constexpr int64_t kSide = 64, kLayers = 2;
-  const int64_t side = command.image_size.value_or(kSide);
   VaeDataConfig data;
   data.folder = command.data;
-  data.image_size = side;
+  data.image_size = command.image_size.value_or(kSide);
   const ImageFolder pictures(data, /*channels=*/3, /*seed=*/0);
+  const FirstRecipe recipe = recipe_for({.kind = FirstKind::kVae,
+                                         .samples = pictures.rows("train"),
+                                         .short_side = data.image_size,
+                                         .gpu = first_device() != "cpu",
+                                         .processes = command.processes,
+                                         .image_size = data.image_size,
+                                         .updates = command.updates});
+  constexpr int64_t kGrids = 20, kSaves = 5;  // of a run
   return {.text = fmt::format(R"({{
   "vae": {{
-    "dim": 32,
+    "dim": {},
     "layers": {},                         // each halves the side: {} px become {} px of codes
     "lookup_free_quantization": false,
     "codebook_size": 1024,
@@ -26,28 +35,37 @@ FirstConfig vae_first_config(const InitCommand& command) {
   "data": {{
     "folder": {},                       // pictures, those in tar shards too
     "image_size": {},
-    "batch_size": 16
+{}    "preprocessing": {{               // "RandomHorizontalFlip": true between these two doubles the pictures
+      "Resize": {{"size": {}}},
+      "CenterCrop": {{"size": {}}},
+      "ToTensor": true
+    }}
   }},
   "train": {{
-    "num_train_steps": 5000,
-    "lr": 1e-3,
-    "warmup_steps": 50,
-    "device": "{}",
-    "save_results_every": 250,
-    "save_model_every": 1000
+{}    "device": "{}",
+    "save_results_every": {},
+    "save_model_every": {}
   }},
 )",
+                              recipe.dim,
                               kLayers,
-                              side,
-                              side >> kLayers,
+                              recipe.side,
+                              recipe.side >> kLayers,
                               json_text(command.data),
-                              side,
-                              first_device()) +
+                              recipe.side,
+                              batch_text(recipe),
+                              recipe.side,
+                              recipe.side,
+                              train_text(recipe),
+                              first_device(),
+                              std::max<int64_t>(recipe.updates / kGrids, 1),
+                              std::max<int64_t>(recipe.updates / kSaves, 1)) +
                   tracker_text(command, /*best=*/false),
           .found = {fmt::format("{} in {}, {} for training",
                                 counted(pictures.files(), "picture"),
                                 command.data,
-                                with_commas(pictures.rows("train")))}};
+                                with_commas(pictures.rows("train")))},
+          .recipe = recipe};
 }
 
 }  // namespace dalle2
