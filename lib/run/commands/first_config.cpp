@@ -135,6 +135,7 @@ ShardSurvey survey_shards(const std::string& folder) {
     for (const auto& [side, pictures] : shard.short_sides) {
       survey.short_sides.insert(survey.short_sides.end(), static_cast<size_t>(pictures), side);
     }
+    survey.tally.add(shard.pictures);
     for (const auto& [percent, pictures] : shard.shapes) {
       constexpr double kWhole = 100;
       survey.shapes.insert(survey.shapes.end(),
@@ -162,6 +163,14 @@ std::vector<std::string> describe(const ShardSurvey& survey) {
   if (survey.usable < survey.samples && !survey.faults.empty()) {
     lines.push_back("not usable, or not in all:" + indented_list(survey.faults));
   }
+  const auto tell = [&](int64_t count, const char* what) {
+    if (count > 0)
+      lines.push_back(fmt::format("{} {}", counted(count, "picture is", "pictures are"), what));
+  };
+  tell(survey.tally.transparent, "transparent in part: data.ground lays a colour under them");
+  tell(survey.tally.rotated, "stored on their side (EXIF): data.apply_exif turns them upright");
+  if (survey.tally.needs_range())
+    tell(survey.tally.deep_grey, "dark, of 16 bits: data.range says which value is white");
   return lines;
 }
 
@@ -207,6 +216,10 @@ FirstRecipe first_recipe(FirstKind kind, const InitCommand& command, const Shard
 
 std::string picture_text(const ShardSurvey& survey, const FirstRecipe& recipe) {
   std::string text;
+  if (survey.tally.transparent > 0) text += "    \"ground\": \"white\",\n";
+  if (survey.tally.rotated > 0) text += "    \"apply_exif\": true,\n";
+  if (survey.tally.needs_range())
+    text += fmt::format("    \"range\": {},\n", survey.tally.grey_largest);
   constexpr int64_t kScales = 8;
   const int64_t most_have = survey.short_sides.at(survey.short_sides.size() / kTenth);
   if (most_have >= kScales * recipe.side) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "io/pictures/picture_tally.h"
 #include "run/commands.h"
 #include "run/commands/first_recipe.h"
 
@@ -36,6 +37,7 @@ struct ShardSurvey {
   int64_t usable = 0;        ///< pictures of them that can be decoded
   int64_t with_caption = 0;  ///< of the samples
   std::vector<int64_t> short_sides;  ///< of the pictures, pixels, ascending
+  PictureTally tally;                ///< transparent, rotated and 16-bit ones
   std::vector<double> shapes;        ///< shorter side by longer side of each, ascending
   std::vector<std::string> faults;   ///< why the first few others are not usable, with their names
 };
