@@ -61,10 +61,8 @@ void set_epochs(FirstRecipe& recipe) {
 FirstRecipe recipe_for(const RecipeInput& input) {
   const KindRow& row = kRows[static_cast<size_t>(input.kind)];
   const int device = input.gpu ? 1 : 0;
-  FirstRecipe recipe{.input = input,
-                     .side = first_side(input),
-                     .dim = row.dim[device],
-                     .lr = row.lr[device]};
+  FirstRecipe recipe{
+      .input = input, .side = first_side(input), .dim = row.dim[device], .lr = row.lr[device]};
   recipe.input.samples = std::max<int64_t>(input.samples, 1);
   constexpr int64_t kLeastBatch = 16;
   const int64_t of_batch = input.samples / input.processes / row.batches_of_pass;
@@ -96,7 +94,8 @@ std::string train_text(const FirstRecipe& recipe) {
   std::string text = kind == FirstKind::kVae
                          ? fmt::format("    \"num_train_steps\": {},\n", recipe.updates)
                          : fmt::format("    \"epochs\": {},\n", recipe.epochs);
-  if (recipe.epoch_samples) text += fmt::format("    \"epoch_samples\": {},\n", *recipe.epoch_samples);
+  if (recipe.epoch_samples)
+    text += fmt::format("    \"epoch_samples\": {},\n", *recipe.epoch_samples);
   if (kind == FirstKind::kDecoder || kind == FirstKind::kClip)
     text += "    \"validation_samples\": 1024,      // at most\n";
   text += fmt::format(
@@ -105,8 +104,10 @@ std::string train_text(const FirstRecipe& recipe) {
       recipe.warmup_steps,
       recipe.updates);
   if (kind == FirstKind::kClip) return text;
-  return text + fmt::format("    \"ema_beta\": {}, \"ema_update_after_step\": 0, \"ema_update_every\": 1,\n",
-                            recipe.ema_beta);
+  return text +
+         fmt::format(
+             "    \"ema_beta\": {}, \"ema_update_after_step\": 0, \"ema_update_every\": 1,\n",
+             recipe.ema_beta);
 }
 
 std::string batch_text(const FirstRecipe& recipe) {
@@ -123,7 +124,8 @@ std::string batch_text(const FirstRecipe& recipe) {
 std::vector<std::string> describe(const FirstRecipe& recipe) {
   const int64_t samples = recipe.input.samples;
   const int64_t of_update = recipe.batch_size * recipe.input.processes;
-  const double passes = static_cast<double>(recipe.updates * of_update) / static_cast<double>(samples);
+  const double passes =
+      static_cast<double>(recipe.updates * of_update) / static_cast<double>(samples);
   std::vector<std::string> lines = {fmt::format("{} of {}: each of {} for training about {} times",
                                                 counted(recipe.updates, "update"),
                                                 counted(of_update, "sample"),
@@ -131,7 +133,8 @@ std::vector<std::string> describe(const FirstRecipe& recipe) {
                                                 short_number(passes, /*digits=*/2))};
   constexpr int64_t kFew = 200, kNoise = 2'000;
   if (samples < kFew)
-    lines.push_back("so few samples are learned by heart: for new results, add some hundreds of the same kind");
+    lines.push_back(
+        "so few samples are learned by heart: for new results, add some hundreds of the same kind");
   if (recipe.updates < recipe.wanted_updates) {
     const bool is_noise = recipe.input.kind == FirstKind::kDecoder && recipe.updates < kNoise;
     lines.push_back(fmt::format(
