@@ -175,7 +175,8 @@ void write_set(const TempDir& folder) {
       folder / "in", folder / "sorted", {.samples_per_shard = 10, .order = FolderOrder::in_order});
   for (int shard = 0; shard < 4; ++shard) {
     std::vector<float> rows;
-    for (int i = 0; i < 10; ++i) rows.insert(rows.end(), {1.0F * shard, 1.0F * i});
+    for (int i = 0; i < 10; ++i)
+      rows.insert(rows.end(), {static_cast<float>(shard), static_cast<float>(i)});
     write_npy_float32(fmt::format("{}/img_emb/img_emb_{:06}.npy", folder / "sorted", shard),
                       {10, 2},
                       rows.data());

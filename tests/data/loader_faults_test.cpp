@@ -191,7 +191,7 @@ TEST_CASE(
   CHECK(batch->keys == Keys{"a", "b", "c", "d", "e", "dir.x/k"});
   CHECK(batch->images.select(1, 0).min().item<float>() == 1.0F);
   CHECK_FALSE(loader.next());
-  CHECK(loader.dropped() == DropCounts{{"no picture", 2}});
+  CHECK(loader.dropped() == DropCounts{{"no picture", 2}, {"several pictures", 1}});
 }
 
 TEST_CASE("samples and shards without an embedding are left out by reason") {

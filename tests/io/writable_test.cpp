@@ -40,7 +40,7 @@ std::string answer_of_nobody(const std::string& folder) {
 }  // namespace
 
 TEST_CASE("the room on a disk is that of the nearest folder that is there") {
-  const TempDir folder;
+  const test::TempDir folder;
   struct statvfs disk = {};
   REQUIRE(::statvfs(folder.path().c_str(), &disk) == 0);
   const auto left = static_cast<double>(disk.f_bavail) * static_cast<double>(disk.f_frsize);

@@ -50,6 +50,10 @@ class DropLog {
   void add(const std::string& reason, std::string text);
   void merge(DropLog&& later);
   bool empty() const { return counts_.empty(); }
+  int64_t count(const std::string& reason) const {
+    const auto found = counts_.find(reason);
+    return found != counts_.end() ? found->second : 0;
+  }
   /// Of those that were left out, not of those that were used all the same.
   int64_t total() const;
 

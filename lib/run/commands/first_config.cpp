@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "base/untrusted_text.h"
+#include "data/loader/drop_log.h"
 #include "data/shards/picture_shards.h"
 #include "data/shards/shard_check.h"
 #include "data/shards/shards.h"
@@ -116,11 +117,19 @@ ShardSurvey survey_shards(const std::string& folder) {
     const int64_t in_shard = (survey.pictures + survey.dealt - 1) / survey.dealt;
     wanted = std::max(wanted, (kPicturesLookedAt + in_shard - 1) / in_shard);
   }
+  constexpr uintmax_t kSmallSet = 256 << 20;  // bytes; it is looked at whole, to compare its splits
+  uintmax_t bytes = 0;
+  for (const std::string& shard : shards) {
+    std::error_code ignored;
+    if (survey.pictures == 0) bytes += fs::file_size(shard, ignored);
+  }
+  if (survey.pictures == 0 && bytes <= kSmallSet) wanted = survey.count;
   survey.looked_at = std::min(survey.count, wanted);
   survey.urls.assign(shards.begin(), shards.begin() + survey.looked_at);
   const CheckReport report = check_shards({.urls = survey.urls});
   survey.samples = report.samples();
   survey.usable = report.usable();
+  if (survey.looked_at == survey.count) survey.differences = report.split_differences;
   if (survey.usable == 0) {
     throw DataError("{}: no usable picture in the first {}{}",
                     folder,
@@ -132,6 +141,7 @@ ShardSurvey survey_shards(const std::string& folder) {
   }
   for (const ShardCheck& shard : report.shards) {
     survey.with_caption += shard.samples - shard.no_caption;
+    survey.several_lines += shard.captions.count(drop::kSeveralLines);
     for (const auto& [side, pictures] : shard.short_sides) {
       survey.short_sides.insert(survey.short_sides.end(), static_cast<size_t>(pictures), side);
     }
@@ -171,6 +181,11 @@ std::vector<std::string> describe(const ShardSurvey& survey) {
   tell(survey.tally.rotated, "stored on their side (EXIF): data.apply_exif turns them upright");
   if (survey.tally.needs_range())
     tell(survey.tally.deep_grey, "dark, of 16 bits: data.range says which value is white");
+  if (survey.several_lines > 0) {
+    lines.push_back(counted(survey.several_lines, "caption has", "captions have") +
+                    " several lines: data.caption_lines \"first\" takes the first");
+  }
+  lines.insert(lines.end(), survey.differences.begin(), survey.differences.end());
   return lines;
 }
 
@@ -220,6 +235,9 @@ std::string picture_text(const ShardSurvey& survey, const FirstRecipe& recipe) {
   if (survey.tally.rotated > 0) text += "    \"apply_exif\": true,\n";
   if (survey.tally.needs_range())
     text += fmt::format("    \"range\": {},\n", survey.tally.grey_largest);
+  if (2 * survey.several_lines > survey.with_caption) {
+    text += "    \"caption_lines\": \"first\",     // \"all\" keeps the other lines too\n";
+  }
   constexpr int64_t kScales = 8;
   const int64_t most_have = survey.short_sides.at(survey.short_sides.size() / kTenth);
   if (most_have >= kScales * recipe.side) {

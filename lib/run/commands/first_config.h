@@ -32,14 +32,16 @@ struct ShardSurvey {
   std::vector<std::string> urls;  ///< of these
   int64_t pictures = 0;           ///< of a folder of pictures, all of them; 0: it has shards
   std::shared_ptr<const PictureShards> listing;  ///< of that folder, so that it is listed once
-  int64_t embed_width = 0;   ///< of image embeddings beside the pictures in the shards; 0: none
-  int64_t samples = 0;       ///< in these shards
-  int64_t usable = 0;        ///< pictures of them that can be decoded
-  int64_t with_caption = 0;  ///< of the samples
-  std::vector<int64_t> short_sides;  ///< of the pictures, pixels, ascending
-  PictureTally tally;                ///< transparent, rotated and 16-bit ones
-  std::vector<double> shapes;        ///< shorter side by longer side of each, ascending
-  std::vector<std::string> faults;   ///< why the first few others are not usable, with their names
+  int64_t embed_width = 0;    ///< of image embeddings beside the pictures in the shards; 0: none
+  int64_t samples = 0;        ///< in these shards
+  int64_t usable = 0;         ///< pictures of them that can be decoded
+  int64_t with_caption = 0;   ///< of the samples
+  int64_t several_lines = 0;  ///< of these, captions of more than one line
+  std::vector<std::string> differences;  ///< of the splits, if all shards were looked at
+  std::vector<int64_t> short_sides;      ///< of the pictures, pixels, ascending
+  PictureTally tally;                    ///< transparent, rotated and 16-bit ones
+  std::vector<double> shapes;            ///< shorter side by longer side of each, ascending
+  std::vector<std::string> faults;  ///< why the first few others are not usable, with their names
 };
 
 /// @throws DataError for a folder without shards and pictures, or without a usable one, ConfigError for shards
