@@ -69,11 +69,13 @@ template <class Run, auto parse>
 LoadedRun load_run(const std::string& config_path, const ReadOptions& options) {
   using Config = decltype(parse({}, config_path, options));
   const auto loaded = std::make_shared<const Config>(load_config<parse>(config_path, options));
+  double work = 0;  // of a kind that does not say it
+  if constexpr (requires { forward_work(*loaded); }) work = forward_work(*loaded);
   return {
       .full_json = loaded->full_json,
       .warnings = loaded->warnings,
       .train = &loaded->config.train,
-      .work = forward_work(*loaded),
+      .work = work,
       .make_run =
           [loaded](const RunProcess& process) { return std::make_unique<Run>(*loaded, process); },
       .dry_run = [loaded](int64_t processes) { dry_run(*loaded, processes); }};

@@ -19,6 +19,9 @@ double sample_work(const LoadedVaeConfig& loaded);
 double sample_work(const LoadedClipConfig& loaded);
 
 template <class Loaded>
+requires requires(const Loaded& config) {
+  sample_work(config);
+}
 double forward_work(const Loaded& loaded) {
   const int64_t batch = loaded.config.data.batch_size;
   return sample_work(loaded) *
