@@ -58,6 +58,12 @@ Runner add_shards_make(CLI::App& app) {
                "Pack all pictures of a lowest folder into one shard, so that they lie in one split")
       ->excludes("--in-order");
   app.add_option("--seed", o->seed, "Seed of the order")->capture_default_str();
+  app.add_option("--index-width",
+                 o->index_width,
+                 "Number of digits at the end of a key that count the samples of a shard")
+      ->type_name("DIGITS")
+      ->capture_default_str()
+      ->check(whole_number(18));
   app.add_option("--ground", o->ground, "Put transparent pictures on a background of this colour")
       ->type_name("white|black|R,G,B");
   app.add_flag("--need-captions", o->need_captions, "Leave out pictures without a caption");
@@ -200,11 +206,10 @@ Runner add_shards_encode(CLI::App& app) {
 
 Runner add_shards_embed(CLI::App& app) {
   auto o = options_of<ShardsEmbedCommand>();
-  app.add_option(
-         "shards",
-         o->url,
-         "Folder of tars or of pictures; or a path or URL (http(s)://, s3://, hf://), with braces "
-         "{000..009} or, unless it is http(s)://, with {}")
+  app.add_option("shards",
+                 o->url,
+                 "Folder of tars; or a path or URL (http(s)://, s3://, hf://), with braces "
+                 "{000..009} or, unless it is http(s)://, with {}")
       ->required()
       ->type_name("SHARDS")
       ->transform(with_small_schemes)

@@ -133,6 +133,7 @@ struct ShardsMakeCommand {
   bool in_order = false;                          ///< of the paths; else mixed
   bool together = false;                          ///< a lowest folder in one shard
   int64_t seed = 0;                               ///< of the order
+  int64_t index_width = 4;                        ///< digits of a row, at the end of a key
   std::optional<std::string> ground;              ///< colour behind transparent pictures
   bool need_captions = false;                     ///< leave pictures without a caption out
   bool first_line_only = false;                   ///< of a caption

@@ -8,10 +8,10 @@
 #include "config/prior/prior_run_config.h"
 #include "config/vae/vae_run_config.h"
 #include "run/clip/clip_run.h"
-#include "run/commands/first_config.h"
 #include "run/commands/sample_command.h"
 #include "run/decoder/decoder_run.h"
 #include "run/device/forward_work.h"
+#include "run/init/first_config.h"
 #include "run/prior/prior_run.h"
 #include "run/vae/vae_run.h"
 

@@ -153,16 +153,17 @@ void find_missing(const NamedOutside& named, bool asks_hosts, Faults& faults) {
     search.attempt("/clip/tokenizer/path",
                    [&] { find_clip_vocabulary(named.tokenizer->path, "/clip/tokenizer/path"); });
   }
-  const TrackerConfig& tracker = *named.tracker;
-  if (tracker.load) {
-    search.attempt("/tracker/load", [&] {
-      make_checkpoint_source(*tracker.load, tracker.data_path, [] {
-        return std::nullopt;
-      })->check();
-    });
+  if (const TrackerConfig* tracker = named.tracker) {
+    if (tracker->load) {
+      search.attempt("/tracker/load", [&] {
+        make_checkpoint_source(*tracker->load, tracker->data_path, [] {
+          return std::nullopt;
+        })->check();
+      });
+    }
+    for (size_t i = 0; i < tracker->save.size(); ++i)
+      search.saver(fmt::format("/tracker/save/{}", i), tracker->save[i]);
   }
-  for (size_t i = 0; i < tracker.save.size(); ++i)
-    search.saver(fmt::format("/tracker/save/{}", i), tracker.save[i]);
   if (faults.errors().empty() && search.found.size() < 2) return;
   for (const auto& [pointer, text] : search.found) faults.error(pointer, text);
 }

@@ -101,7 +101,8 @@ TEST_CASE("what is wrong with a network of one's own is told at the start") {
              Catch::Contains("got \"a Tuple, where a tensor is expected: let forward() return the "
                              "features alone\""));
   CHECK_THAT(answers("return {'features': x}"), Catch::Contains("got \"a GenericDict, where"));
-  CHECK_THAT(answers("return torch.fft.fft(x.flatten(1))"), Catch::Contains("complex numbers"));
+  CHECK_THAT(answers("return torch.complex(x.flatten(1), x.flatten(1))"),
+             Catch::Contains("complex numbers"));
   CHECK(encoder_fault({}) == where + "expected the file of the network, got null");
 }
 

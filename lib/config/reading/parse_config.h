@@ -49,7 +49,7 @@ LoadedConfig parse_config(const std::string& json,
   ReadFindings findings;
   Faults& faults = findings.faults;
   findings.placeholders = Config::kPlaceholders;
-  findings.defaults = to_json(Config{});
+  findings.defaults = to_json(Config());
   Json root = parse_root(json, origin, faults);
   const bool file_allows_pipe = allows_pipe(root);
   for (const std::string& assignment : options.overrides) {
@@ -88,10 +88,10 @@ ConfigKind kind_row(std::string before, std::string name, std::string after = ""
           .name = std::move(name),
           .fill_in = [](const std::string& json,
                         const ReadOptions& options) { return parse(json, "", options).full_json; },
-          .schema = [] { return struct_schema(Config{}); },
+          .schema = [] { return struct_schema(Config()); },
           .docs =
               [before = std::move(before), title, after = std::move(after)] {
-                return before + Tables::section_of(Config{}, "", title) + after;
+                return before + Tables::section_of(Config(), "", title) + after;
               }};
 }
 

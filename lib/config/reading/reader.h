@@ -115,7 +115,7 @@ class Reader {
     if constexpr (IsOneOrMany<T>::value)
       return T(typename ValueOf<T>::Type{});
     else
-      return T{};
+      return T();
   }
 
   template <class T>

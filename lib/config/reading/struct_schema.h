@@ -141,7 +141,7 @@ Json type_schema(const Limits& limits) {
     return any_of({Json{{"enum", {"white", "black"}}},
                    Json{{"type", "array"}, {"items", channel}, {"minItems", 3}, {"maxItems", 3}}});
   } else if constexpr (Reflected<T>) {
-    return struct_schema(T{});
+    return struct_schema(T());
   } else {
     Json number = {{"type", std::is_same_v<T, int64_t> ? "integer" : "number"}};
     add_limits(number, limits);

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <optional>
 #include <system_error>
 #include <utility>
@@ -16,6 +17,7 @@
 #include "base/text.h"
 #include "base/untrusted_json.h"
 #include "base/untrusted_text.h"
+#include "data/embeddings/embeddings.h"
 #include "data/shards/shard_check.h"
 #include "data/shards/shards.h"
 #include "io/files/atomic_file.h"
@@ -31,33 +33,41 @@ namespace fs = std::filesystem;
 
 /// Where the members of a sample lie.
 struct StoredSample {
-  size_t shard = 0;  // of the old ones
+  size_t shard = 0, place = 0;  // of the old ones
   std::string key, path;
   std::vector<std::pair<std::string, uint64_t>> members;  // field as stored, offset
 };
 
-/// The `source` that `shards make` writes, which names the folder of a picture.
+/// The `source` that `shards make` writes beside `bytes`, which names the folder of a picture. That of other
+/// programs is no path.
 std::optional<std::string> source_of(const std::string& json) {
   const Json notes = parse_untrusted_object(json);
   if (notes.is_null() || !notes.contains("source") || !notes["source"].is_string()) return {};
-  return notes["source"].get<std::string>();
+  std::string source = notes["source"].get<std::string>();
+  constexpr size_t kMostPath = 4096;
+  return notes.contains("bytes") && source.size() <= kMostPath ? std::optional(source)
+                                                               : std::nullopt;
 }
 
 void list_samples(const std::vector<std::string>& shards,
                   size_t shard,
                   std::vector<StoredSample>& samples) {
   const TarList list = list_tar(shards[shard]);
-  if (!list.fault.empty()) {
+  if (const std::string& fault = list.fault.empty() ? list.unread : list.fault; !fault.empty()) {
     throw DataError("{}: {}\n  Mend or remove this shard, or unpack it if it is compressed.",
                     printable(shards[shard]),
-                    printable(list.fault));
+                    printable(fault));
   }
   const size_t before = samples.size();
   for (const TarPlace& place : list.places) {
     const auto name = split_member_name(place.name);
     if (!name || is_meta_member(place.name)) continue;
     if (samples.size() == before || samples.back().key != name->first) {
-      samples.push_back({.shard = shard, .key = name->first, .path = {}, .members = {}});
+      samples.push_back({.shard = shard,
+                         .place = samples.size() - before,
+                         .key = name->first,
+                         .path = {},
+                         .members = {}});
     }
     samples.back().members.emplace_back(name->second, place.offset);
   }
@@ -96,16 +106,26 @@ class ArrayFamily {
     for (const int64_t size : row) row_bytes_ *= static_cast<size_t>(size);
     files_[shard] = {path, layout.data_begin, layout.shape.front()};
   }
-  /// @return zeros for a row that is not there
-  std::string row(int64_t shard, int64_t index) const {
-    std::string bytes(row_bytes_, '\0');
+  /// @return none if the shard has no file. @throws DataError for a row that is not in the file
+  std::string row(int64_t shard, int64_t index, const std::string& key) const {
     const auto found = files_.find(shard);
-    if (found == files_.end() || index < 0 || index >= found->second.rows) return {};
-    std::ifstream file(found->second.path, std::ios::binary);
-    file.seekg(static_cast<std::streamoff>(found->second.begin +
-                                           static_cast<uint64_t>(index) * row_bytes_));
+    if (found == files_.end()) return {};
+    const File& of_shard = found->second;
+    if (index < 0 || index >= of_shard.rows) {
+      throw DataError(
+          "{}: holds {} rows, and the sample {} has the row {} by the digits at the end of its key\n  Give "
+          "their number with --index-width, or move these files away.",
+          printable(of_shard.path),
+          of_shard.rows,
+          printable(key),
+          index);
+    }
+    std::string bytes(row_bytes_, '\0');
+    std::ifstream file(of_shard.path, std::ios::binary);
+    file.seekg(
+        static_cast<std::streamoff>(of_shard.begin + static_cast<uint64_t>(index) * row_bytes_));
     if (!file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()))) {
-      throw DataError("{}: row {} cannot be read", printable(found->second.path), index);
+      throw DataError("{}: row {} cannot be read", printable(of_shard.path), index);
     }
     return bytes;
   }
@@ -139,14 +159,6 @@ std::map<std::string, ArrayFamily> arrays_of(const std::string& folder) {
   return families;
 }
 
-/// The last digits of a key.
-int64_t row_of(const std::string& key, int64_t index_width) {
-  const size_t width = static_cast<size_t>(index_width);
-  const std::string digits = key.size() < width ? "" : key.substr(key.size() - width);
-  const bool is_number = !digits.empty() && digits.find_first_not_of("0123456789") == digits.npos;
-  return is_number ? std::stoll(digits) : -1;
-}
-
 void check_empty(const std::string& out) {
   std::error_code error;
   if (!fs::exists(out, error) || (fs::is_directory(out, error) && fs::is_empty(out, error))) return;
@@ -173,9 +185,22 @@ MixReport mix_shards(const std::string& from,
   const auto total = std::ssize(samples);
   const auto dealt = deal(paths, options);
   std::map<std::string, ArrayFamily> families = arrays_of(from);
+  // Rows of `shards embed` follow one another as the samples do, whatever their keys are.
+  const bool follows_samples = fs::exists(fs::path(from) / kEmbeddingsManifest);
 
-  const std::string part = canonical_folder(out).string() + ".part";
-  fs::remove_all(part);
+  const fs::path target = canonical_folder(out);
+  const std::string part = target.string() + ".part";
+  if (!target.parent_path().empty()) fs::create_directories(target.parent_path());
+  if (!fs::create_directory(part)) {
+    throw ConfigError(
+        "{}: exists: another call writes there, or one was killed\n  Remove it, then run this again.",
+        printable(part));
+  }
+  bool is_done = false;
+  const std::shared_ptr<void> at_end(nullptr, [&](void*) {
+    std::error_code ignored;
+    if (!is_done) fs::remove_all(part, ignored);
+  });
   MixReport report;
   for (size_t shard = 0; shard < dealt.size(); ++shard) {
     const std::string number = fmt::format("{:06}", shard);
@@ -192,8 +217,10 @@ MixReport mix_shards(const std::string& from,
                 read_tar_member(shards[sample.shard], offset).content);
       }
       for (const auto& [prefix, family] : families) {
-        std::string row =
-            family.row(shard_number(shards[sample.shard]), row_of(sample.key, options.index_width));
+        const int64_t index = follows_samples
+                                  ? static_cast<int64_t>(sample.place)
+                                  : row_of_key(sample.key, options.index_width).value_or(-1);
+        std::string row = family.row(shard_number(shards[sample.shard]), index, sample.key);
         report.absent_rows += row.empty() ? 1 : 0;
         row.resize(family.row_bytes());
         rows[prefix] += row;
@@ -213,11 +240,12 @@ MixReport mix_shards(const std::string& from,
     copy_file_atomically((fs::path(from) / name).string(), part + "/" + name);
   }
   std::error_code error;
-  fs::rename(part, out, error);
+  is_done = true;
+  fs::rename(part, target, error);
   if (error) {
     throw DataError("{}: the finished shards cannot be renamed to {}: {}\n  Move them by hand.",
                     printable(part),
-                    printable(out),
+                    printable(target.string()),
                     error.message());
   }
   return report;

@@ -247,27 +247,30 @@ std::string shown_shard(const std::string& url) {
   return fmt::format("{} (virtual shard {})", part_of(url).folder, shard_number(url));
 }
 
+std::shared_ptr<const PictureShards> listing_of(const std::string& url) {
+  if (!is_picture_shard(url)) return nullptr;
+  const auto [order, folder] = part_of(url);
+  return PictureShards::of(folder, order);
+}
+
 std::string picture_of(const std::string& url, const std::string& key) {
   if (!is_picture_shard(url)) return "";
   const int64_t index = std::stoll(key.substr(key.size() - kIndexWidth));
-  const auto [order, folder] = part_of(url);
-  return PictureShards::of(folder, order)->picture(shard_number(url), index).path.string();
+  return listing_of(url)->picture(shard_number(url), index).path.string();
 }
 
 std::string missing_caption(const std::string& url, const std::string& key) {
-  const auto [order, folder] = part_of(url);
-  return PictureShards::of(folder, order)->captions().missing_text(picture_of(url, key));
+  return listing_of(url)->captions().missing_text(picture_of(url, key));
 }
 
 std::unique_ptr<MemberSource> open_picture_shard(const std::string& url, uint64_t first_picture) {
-  const auto [order, folder] = part_of(url);
-  const auto shards = PictureShards::of(folder, order);
+  const auto shards = listing_of(url);
   const int64_t shard = shard_number(url);
   if (shard < 0 || shard >= shards->size() || shards->url(shard) != url) {
     throw DataError(
         "{}: the pictures of the folder have changed since the run began\n  Start the "
         "run again, or put the pictures back.",
-        folder);
+        part_of(url).folder);
   }
   return shards->open(shard, first_picture);
 }

@@ -74,6 +74,9 @@ class PictureShards {
 
 /// Whether a url is one of PictureShards.
 bool is_picture_shard(const std::string& url);
+/// The listing of such a url's folder, none for another url. As long as somebody holds it, the folder is not
+/// listed again.
+std::shared_ptr<const PictureShards> listing_of(const std::string& url);
 /// For messages: the folder and number of such a url's shard, of another url public_url().
 std::string shown_shard(const std::string& url);
 /// For messages: the file of a sample of such a url; empty for another url.

@@ -250,6 +250,7 @@ CheckReport check_shards(const CheckOptions& options,
                                                      options.text_embeddings_in_tar,
                                                      options.shard_width,
                                                      access);
+  const auto listing = options.urls.empty() ? nullptr : listing_of(options.urls.front());
   std::vector<Findings> all(options.urls.size());
   std::mutex mutex;
   int64_t done = 0;

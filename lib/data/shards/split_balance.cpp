@@ -123,7 +123,7 @@ void ShardTraits::add(const GroupedSample& sample,
   const auto side = std::bit_floor(static_cast<uint64_t>(std::max<int64_t>(short_side, 1)));
   ++values["shorter side"][fmt::format("{} to {} pixels", side, 2 * side - 1)];
   ++values["transparency"][is_transparent ? "transparent" : "opaque"];
-  if (const std::string* picture = sample.find({"jpg", "jpeg", "png", "webp"})) {
+  if (const std::string* picture = sample.picture()) {
     pictures.insert(std::hash<std::string_view>{}(*picture));
   }
 }

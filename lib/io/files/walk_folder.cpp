@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "io/files/fail_point.h"
 #include "io/files/folder_names.h"
 
@@ -85,10 +86,17 @@ WalkEnd walk_data(const fs::path& folder,
     std::sort(found.begin(), found.end());
     for (const fs::path& link : found) {
       const fs::path target = canonical_folder(link);
-      const bool is_known = std::any_of(walked.begin(), walked.end(), [&](const fs::path& other) {
-        return is_in_folder(target, other) || is_in_folder(other, target);
-      });
-      if (is_known) continue;
+      const auto any_walked = [&](const auto& rule) {
+        return std::any_of(walked.begin(), walked.end(), rule);
+      };
+      if (any_walked([&](const fs::path& other) { return is_in_folder(target, other); })) continue;
+      if (any_walked([&](const fs::path& other) { return is_in_folder(other, target); })) {
+        log_warning(
+            "data",
+            "{}: the link leads to a folder that holds one which is read already; it is left out",
+            link.string());
+        continue;
+      }
       walked.push_back(target);
       const WalkEnd end = walk_visible(link);
       // Of a folder that cannot be read the caller has seen the link.

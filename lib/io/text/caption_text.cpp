@@ -49,7 +49,7 @@ std::optional<std::string> decoded(std::string_view bytes, const std::string& en
   std::string utf8;
   text.toUTF8String(utf8);
   // Bytes that a page of Windows does not have become the control characters U+0080 to U+009F.
-  for (int32_t i = 0; i < text.length(); ++i) {
+  for (int32_t i = 0; !encoding.starts_with("UTF-") && i < text.length(); ++i) {
     if (text[i] >= 0x80 && text[i] < 0xa0) return std::nullopt;
   }
   return U_SUCCESS(code) && is_utf8(utf8) ? std::optional(utf8) : std::nullopt;

@@ -8,7 +8,7 @@
 #include "io/text/clip_tokenizer.h"
 #include "io/text/clip_vocabulary.h"
 #include "run/clip/clip_run.h"
-#include "run/commands/first_config.h"
+#include "run/init/first_config.h"
 
 namespace dalle2 {
 namespace {

@@ -10,11 +10,12 @@
 
 #include "base/error.h"
 #include "base/stop_signal.h"
+#include "base/untrusted_text.h"
 #include "config/kinds.h"
 #include "io/files/atomic_file.h"
 #include "run/commands.h"
-#include "run/commands/first_config.h"
 #include "run/commands/out_folder.h"
+#include "run/init/first_config.h"
 #include "run/kinds.h"
 
 namespace dalle2 {
@@ -30,7 +31,7 @@ std::string kind_of_data(const std::string& data) {
         std::filesystem::current_path().string());
   }
   if (holds_files(data, {".tar"}, /*below=*/false)) return "decoder";
-  if (holds_files(data, {".jpg", ".jpeg", ".png", ".webp"}, /*below=*/true)) return "decoder";
+  if (holds_files(data, kPictureEndings, /*below=*/true)) return "decoder";
   if (holds_files(data, {".npy"}, /*below=*/true)) return "prior";
   throw DataError(
       "{}: found no shard (.tar), embedding (.npy) or picture (.jpg, .png, .webp) in the folder\n  "
@@ -48,11 +49,15 @@ int64_t updates_that_fit(const RunKind& kind, InitCommand command) {
   command.processes = 1;
   const FirstConfig first = kind.first_config(command);
   const fs::path folder = command.out_path + ".trial", config = folder / "trial.json";
+  if (!fs::create_directory(folder)) {
+    throw ConfigError(
+        "{}: exists\n  Remove what an earlier trial has left there, or choose another --out.",
+        printable(folder.string()));
+  }
   const std::shared_ptr<void> at_end(nullptr, [&](void*) {
     std::error_code ignored;
     fs::remove_all(folder, ignored);
   });
-  fs::create_directories(folder);
   write_file_atomically(config.string(), first.text);
   const std::string run = (folder / "run").string();
   const TrainCommand trial{

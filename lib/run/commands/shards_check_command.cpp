@@ -46,7 +46,9 @@ std::vector<std::string> numbered_shards(const ShardsCheckCommand& command) {
   return urls;
 }
 
-std::vector<std::string> shards_to_check(const ShardsCheckCommand& command) {
+/// @param listing set for a folder of pictures: holds it listed
+std::vector<std::string> shards_to_check(const ShardsCheckCommand& command,
+                                         std::shared_ptr<const PictureShards>& listing) {
   std::error_code ignored;  // a list of urls may be longer than a path
   const bool is_folder = std::filesystem::is_directory(local_path(command.url), ignored);
   // Commands have braces of their own.
@@ -59,8 +61,9 @@ std::vector<std::string> shards_to_check(const ShardsCheckCommand& command) {
   }
   if (!is_folder) return expand_urls(command.url, "SHARDS");
   const std::string folder = local_path(command.url);
-  return names_ending(folder, ".tar").empty() ? PictureShards::of(folder)->urls()
-                                              : shards_in_folder(folder);
+  if (!names_ending(folder, ".tar").empty()) return shards_in_folder(folder);
+  listing = PictureShards::of(folder);
+  return listing->urls();
 }
 
 /// @throws DataError, NetworkError for what speaks against training on the shards as they are
@@ -96,7 +99,8 @@ void judge(const CheckReport& report, const std::string& shards) {
 
 void run_shards_check(const ShardsCheckCommand& command) {
   CheckOptions options;
-  options.urls = shards_to_check(command);
+  std::shared_ptr<const PictureShards> listing;
+  options.urls = shards_to_check(command, listing);
   options.img_embeddings_url = command.img_embeddings;
   options.text_embeddings_url = command.text_embeddings;
   options.allow_pipe = command.allow_pipe;

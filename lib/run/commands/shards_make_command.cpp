@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <system_error>
@@ -12,6 +13,7 @@
 #include "io/files/folder_names.h"
 #include "run/commands.h"
 #include "run/commands/out_folder.h"
+#include "run/init/first_config.h"
 
 namespace dalle2 {
 
@@ -33,7 +35,10 @@ ExitCode mix(const ShardsMakeCommand& command) {
   const MixReport report =
       mix_shards(command.from_folder,
                  command.out_folder,
-                 {.order = order_of(command), .seed = command.seed, .per_shard = command.per_shard},
+                 {.order = order_of(command),
+                  .seed = command.seed,
+                  .per_shard = command.per_shard,
+                  .index_width = command.index_width},
                  [](int64_t done, int64_t total) {
                    log_live(fmt::format("{} of {}", with_commas(done), counted(total, "sample")));
                  });
@@ -54,7 +59,21 @@ ExitCode mix(const ShardsMakeCommand& command) {
 }  // namespace
 
 ExitCode run_shards_make(const ShardsMakeCommand& command) {
-  if (!names_ending(command.from_folder, ".tar").empty()) return mix(command);
+  const std::vector<std::string> tars = names_ending(command.from_folder, ".tar");
+  const bool has_shards = std::any_of(
+      tars.begin(), tars.end(), [](const std::string& name) { return !name.starts_with('.'); });
+  const bool is_again =
+      canonical_folder(command.out_folder) == canonical_folder(command.from_folder);
+  if (has_shards && !is_again) {
+    if (holds_files(command.from_folder, kPictureEndings, /*below=*/true)) {
+      throw ConfigError(
+          "--from {}: expected pictures or shards, found both\n  Move the shards ({} ...) to a folder of "
+          "their own.",
+          printable(command.from_folder),
+          printable(tars.front()));
+    }
+    return mix(command);
+  }
   std::error_code ignored;
   if (std::filesystem::is_directory(command.from_folder, ignored) &&
       is_in_folder(canonical_folder(command.out_folder), canonical_folder(command.from_folder))) {
@@ -73,6 +92,7 @@ ExitCode run_shards_make(const ShardsMakeCommand& command) {
                   {.samples_per_shard = command.per_shard,
                    .order = order_of(command),
                    .seed = command.seed,
+                   .index_width = command.index_width,
                    .ground = ground,
                    .need_captions = command.need_captions,
                    .captions = {.caption_encoding = command.caption_encoding,

@@ -127,7 +127,8 @@ ExitCode run_train(const TrainCommand& command) {
   ReadOptions options =
       with_checkpoints({.overrides = command.overrides, .strict = command.strict});
   if (!command.dump_config) {
-    options.find_missing = [&](const NamedOutside& named, Faults& faults) {
+    options.find_missing = [&](NamedOutside named, Faults& faults) {
+      if (!world_from_environment().is_main()) named.tracker = nullptr;  // rank 0 alone uses it
       find_missing(named, /*asks_hosts=*/command.dry_run, faults);
     };
   }

@@ -3,8 +3,8 @@
 
 #include "base/text.h"
 #include "data/embeddings/embeddings.h"
-#include "run/commands/first_config.h"
 #include "run/decoder/decoder_run.h"
+#include "run/init/first_config.h"
 
 namespace dalle2 {
 FirstConfig decoder_first_config(const InitCommand& command) {

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <system_error>
 #include <vector>
 
 #include "base/log.h"
@@ -120,7 +121,13 @@ bool cores_are_busy(bool were_busy, const CoreTimes& before, const CoreTimes& no
   return waited > (were_busy ? 0.1 : 0.2) * ran && ran > 0;  // what has ended is no longer counted
 }
 
-CoreWatch::CoreWatch(bool tells) : watcher_([this, tells] { watch(tells); }) {}
+CoreWatch::CoreWatch(bool tells)
+    : watcher_([this, tells] {
+        try {
+          watch(tells);
+        } catch (const std::system_error&) {  // no further thread can be had: they wait as ever
+        }
+      }) {}
 
 CoreWatch::~CoreWatch() {
   {
@@ -150,9 +157,10 @@ void CoreWatch::watch(bool tells) {
     tells = false;
     log_warning(
         "train",
-        "the threads waited for a core {:.1f} times as long as they ran: other programs use the cores\n  Stop "
-        "those, or give this one cores of its own. If neither is possible, OMP_NUM_THREADS=1 may be faster; "
-        "another number of threads changes the last bits of the results.",
+        "the threads waited for a core {:.1f} times as long as they ran: other programs use the cores, or a "
+        "quota allows fewer\n  Give this program cores of its own. If that is not possible, OMP_NUM_THREADS=1 "
+        "or a smaller data.num_workers may be faster; another number of compute threads changes the last bits "
+        "of the results.",
         waited / ran);
   }
   sleep_at_once(false);
@@ -166,6 +174,8 @@ void CoreWatch::sleep_at_once(bool yes) {
     if (std::getenv(of_user) != nullptr) return;
   }
   const int64_t more = std::max<int64_t>(2, allowed_cores() - threads_now + 2);
+  constexpr int64_t kMost = 32;  // of a small share of a large machine
+  if (more > kMost) return;
   {
     const std::lock_guard lock(mutex_);
     sleeps_ = yes;

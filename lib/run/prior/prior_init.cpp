@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "data/embeddings/embedding_table.h"
-#include "run/commands/first_config.h"
+#include "run/init/first_config.h"
 #include "run/prior/prior_run.h"
 
 namespace dalle2 {

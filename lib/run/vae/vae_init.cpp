@@ -3,7 +3,7 @@
 
 #include "base/text.h"
 #include "data/pictures/image_folder.h"
-#include "run/commands/first_config.h"
+#include "run/init/first_config.h"
 #include "run/vae/vae_run.h"
 
 namespace dalle2 {
@@ -14,6 +14,7 @@ FirstConfig vae_first_config(const InitCommand& command) {
   data.folder = command.data;
   data.image_size = command.image_size.value_or(kSide);
   const ImageFolder pictures(data, /*channels=*/3, /*seed=*/0);
+  const PictureTally tally = pictures.first_pictures();
   const FirstRecipe recipe = recipe_for({.kind = FirstKind::kVae,
                                          .samples = pictures.rows("train"),
                                          .short_side = data.image_size,
@@ -22,6 +23,11 @@ FirstConfig vae_first_config(const InitCommand& command) {
                                          .image_size = data.image_size,
                                          .updates = command.updates});
   constexpr int64_t kGrids = 20, kSaves = 5;  // of a run
+  std::vector<std::string> found = {fmt::format("{} in {}, {} for training",
+                                                counted(pictures.files(), "picture"),
+                                                command.data,
+                                                with_commas(pictures.rows("train")))};
+  for (std::string& line : tally.describe()) found.push_back(std::move(line));
   return {.text = fmt::format(R"({{
   "vae": {{
     "dim": {},
@@ -35,7 +41,7 @@ FirstConfig vae_first_config(const InitCommand& command) {
   "data": {{
     "folder": {},                       // pictures, those in tar shards too
     "image_size": {},
-{}    "preprocessing": {{               // "RandomHorizontalFlip": true between these two doubles the pictures
+{}{}    "preprocessing": {{               // "RandomHorizontalFlip": true between these two doubles the pictures
       "Resize": {{"size": {}}},
       "CenterCrop": {{"size": {}}},
       "ToTensor": true
@@ -54,6 +60,7 @@ FirstConfig vae_first_config(const InitCommand& command) {
                               json_text(command.data),
                               recipe.side,
                               batch_text(recipe),
+                              reading_text(tally),
                               recipe.side,
                               recipe.side,
                               train_text(recipe),
@@ -61,10 +68,7 @@ FirstConfig vae_first_config(const InitCommand& command) {
                               std::max<int64_t>(recipe.updates / kGrids, 1),
                               std::max<int64_t>(recipe.updates / kSaves, 1)) +
                   tracker_text(command, /*best=*/false),
-          .found = {fmt::format("{} in {}, {} for training",
-                                counted(pictures.files(), "picture"),
-                                command.data,
-                                with_commas(pictures.rows("train")))},
+          .found = std::move(found),
           .recipe = recipe};
 }
 

@@ -9,7 +9,7 @@
 
 #include "io/pictures/picture_tally.h"
 #include "run/commands.h"
-#include "run/commands/first_recipe.h"
+#include "run/init/first_recipe.h"
 
 namespace dalle2 {
 
@@ -51,6 +51,9 @@ ShardSurvey survey_shards(const std::string& folder);
 /// else a user should know of the pictures.
 std::vector<std::string> describe(const ShardSurvey& survey);
 
+/// The names of pictures that are read.
+inline const std::vector<std::string> kPictureEndings = {".jpg", ".jpeg", ".jfif", ".png", ".webp"};
+
 /// True if a file with one of the endings (".tar") lies in the folder itself, or, if `below`, in one
 /// below it.
 bool holds_files(const std::string& folder, const std::vector<std::string>& endings, bool below);
@@ -70,6 +73,9 @@ std::vector<std::string> of_smaller_pictures(const ShardSurvey& survey, int64_t 
 /// Shares of train, val and test as JSON, so that each of the processes has a shard of each.
 /// @throws ConfigError for fewer than three a process
 std::string first_splits(const ShardSurvey& survey, int64_t processes);
+
+/// Lines of `data` for what was found of the pictures: ground, apply_exif, range.
+std::string reading_text(const PictureTally& tally);
 
 /// A text as JSON, with its quotes.
 std::string json_text(const std::string& text);

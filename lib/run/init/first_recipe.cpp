@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "run/commands/first_recipe.h"
+#include "run/init/first_recipe.h"
 
 #include <fmt/format.h>
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
-#include "run/commands/first_config.h"
+#include "run/init/first_config.h"
 
 #include <torch/cuda.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -173,14 +174,7 @@ std::vector<std::string> describe(const ShardSurvey& survey) {
   if (survey.usable < survey.samples && !survey.faults.empty()) {
     lines.push_back("not usable, or not in all:" + indented_list(survey.faults));
   }
-  const auto tell = [&](int64_t count, const char* what) {
-    if (count > 0)
-      lines.push_back(fmt::format("{} {}", counted(count, "picture is", "pictures are"), what));
-  };
-  tell(survey.tally.transparent, "transparent in part: data.ground lays a colour under them");
-  tell(survey.tally.rotated, "stored on their side (EXIF): data.apply_exif turns them upright");
-  if (survey.tally.needs_range())
-    tell(survey.tally.deep_grey, "dark, of 16 bits: data.range says which value is white");
+  for (std::string& line : survey.tally.describe()) lines.push_back(std::move(line));
   if (survey.several_lines > 0) {
     lines.push_back(counted(survey.several_lines, "caption has", "captions have") +
                     " several lines: data.caption_lines \"first\" takes the first");
@@ -229,12 +223,21 @@ FirstRecipe first_recipe(FirstKind kind, const InitCommand& command, const Shard
                      .updates = command.updates});
 }
 
+std::string reading_text(const PictureTally& tally) {
+  std::string text;
+  if (tally.transparent > 0) text += "    \"ground\": \"white\",\n";
+  if (tally.rotated > 0) text += "    \"apply_exif\": true,\n";
+  if (tally.needs_range()) {  // other pictures may be brighter: up to the bits that are in use
+    const auto bits = std::bit_ceil(static_cast<unsigned>(tally.grey_largest) + 1);
+    text += fmt::format("    \"range\": {},\n", bits - 1);
+  }
+  return text;
+}
+
 std::string picture_text(const ShardSurvey& survey, const FirstRecipe& recipe) {
   std::string text;
-  if (survey.tally.transparent > 0) text += "    \"ground\": \"white\",\n";
-  if (survey.tally.rotated > 0) text += "    \"apply_exif\": true,\n";
-  if (survey.tally.needs_range())
-    text += fmt::format("    \"range\": {},\n", survey.tally.grey_largest);
+  // Stored embeddings hold for pictures as they were read then.
+  if (survey.embed_width == 0) text += reading_text(survey.tally);
   if (2 * survey.several_lines > survey.with_caption) {
     text += "    \"caption_lines\": \"first\",     // \"all\" keeps the other lines too\n";
   }
