@@ -88,7 +88,7 @@ class Tables : public IgnoresRules {
     row<Member>(key, "`" + to_json(member).dump() + "`", doc, limits);
     const std::string path = path_.empty() ? key : path_ + "." + key;
     if constexpr (Reflected<Member>) {
-      // Not of Member{}: a kind of run may have defaults of its own.
+      // Not of Member(): a kind of run may have defaults of its own.
       below_ += section_of(member, path, "`" + path + "`");
     } else {
       section<Member>(path);
@@ -142,7 +142,7 @@ class Tables : public IgnoresRules {
     } else if constexpr (IsVariant<Member>::value) {
       alternatives(static_cast<Member*>(nullptr), path);
     } else if constexpr (Reflected<Member>) {
-      below_ += section_of(Member{}, path, "`" + path + "`");
+      below_ += section_of(Member(), path, "`" + path + "`");
     }
   }
 
