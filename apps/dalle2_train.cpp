@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: MIT
 // dalle2-train: trains the parts of a DALLE2 system from a JSON file.
+#include <unistd.h>
+
+#include <cerrno>
+#include <climits>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
-#include <filesystem>
 #include <new>
 #include <string>
 #include <system_error>
@@ -55,8 +58,16 @@ constexpr const char* kNoMemory =
 }
 
 /// The constructors of the libraries take a good part of a second before main: a signal meanwhile
-/// is to be heard too.
+/// is to be heard too. One of them ends the process with words of its own if there is no working directory.
 void install_early(int /*argc*/, char** /*argv*/, char** /*environment*/) {
+  char path[PATH_MAX];
+  if (::getcwd(path, sizeof path) == nullptr && errno == ENOENT) {
+    std::fputs(
+        "error: the working directory cannot be read: it was removed or replaced\n  Change to a folder "
+        "that exists.\n",
+        stderr);
+    ::_exit(static_cast<int>(dalle2::ExitCode::kConfig));
+  }
   dalle2::install_stop_signals();
   std::set_terminate(end_at_terminate);
 }
@@ -69,11 +80,6 @@ int main(int argc, char** argv) {
   using dalle2::ExitCode;
   std::setvbuf(
       stdout, nullptr, _IOLBF, BUFSIZ);  // into a pipe, too: a reader sees each line at once
-  if (std::error_code error; std::filesystem::current_path(error).empty()) {
-    return fail(ExitCode::kConfig,
-                "the working directory cannot be read: " + error.message() +
-                    "\n  It may have been removed or replaced: change to a folder that exists.");
-  }
   try {
     return dalle2::run_command_line(argc, argv);
   } catch (const dalle2::Error& error) {

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Pictures of all sorts, from the file to a run: grey and transparent ones, 16 bits, and kinds that are not read."""
 import json
+import shutil
 import struct
 import tarfile
 import unittest
@@ -26,7 +27,7 @@ def kind_of_png(path):
     return tuple(path.read_bytes()[24:26])
 
 
-VAE = {"dim": 8, "layers": 1, "codebook_size": 16, "use_vgg_and_gan": False}
+VAE = {"dim": 16, "layers": 1, "codebook_size": 16, "use_vgg_and_gan": False}
 
 
 class Pictures(EndToEnd):
@@ -34,6 +35,7 @@ class Pictures(EndToEnd):
         (self.dir / folder).mkdir()
         for i in range(count):
             rows = [[(7 * i + 31 * x + 13 * y) % (largest + 1) for x in range(16 * channels)] for y in range(16)]
+            rows[0][0] = largest
             (self.dir / folder / f"{i:02}.png").write_bytes(png(rows, depth, colour_type))
 
     def of_folder(self, folder, channels=3, **data):
@@ -65,6 +67,9 @@ class Pictures(EndToEnd):
             self.assertEqual(kind_of_png(next((self.dir / f"drawn_{folder}").glob("[0-9]*.png"))), (8, drawn))
             self.train(self.vae(folder, channels))
             self.assertEqual({kind_of_png(path) for path in (self.dir / "vae/results").glob("*.png")}, {(8, drawn)})
+            for made in ("out", "vae"):
+                shutil.rmtree(self.dir / made)
+            (self.dir / "vae.pth").unlink()
         self.assertIn("/decoder/channels: must be 1, 3 or 4, got 2", self.train(self.of_folder("grey", 2), check=2).stderr)
 
     def test_what_the_owner_would_not_expect_is_told_before_training(self):

@@ -75,7 +75,7 @@ class Threads(EndToEnd):
             process.send_signal(signal.SIGTERM)
             rest = process.communicate()[0]
         self.assertRegex(line, r"waited for a core \d+\.\d times as long as they ran: other programs use the cores")
-        self.assertIn("OMP_NUM_THREADS=1 may be faster", rest)
+        self.assertIn("OMP_NUM_THREADS=1 or a smaller data.num_workers may be faster", rest)
         self.assertNotIn("waited for a core", rest)
         self.assertEqual(process.returncode, 75)
 
