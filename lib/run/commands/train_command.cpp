@@ -116,6 +116,15 @@ ExitCode answer(const TrainCommand& command, const LoadedRun& loaded) {
 
 }  // namespace
 
+/// Variables that do not fit each other are told of by who starts the ranks.
+static bool is_first_rank() {
+  try {
+    return world_from_environment().is_main();
+  } catch (const ConfigError&) {
+    return true;
+  }
+}
+
 ExitCode run_train(const TrainCommand& command) {
   std::error_code ignored;
   if (!std::filesystem::exists(command.config_path, ignored)) {
@@ -128,7 +137,7 @@ ExitCode run_train(const TrainCommand& command) {
       with_checkpoints({.overrides = command.overrides, .strict = command.strict});
   if (!command.dump_config) {
     options.find_missing = [&](NamedOutside named, Faults& faults) {
-      if (!world_from_environment().is_main()) named.tracker = nullptr;  // rank 0 alone uses it
+      if (!is_first_rank()) named.tracker = nullptr;  // the others do not use it
       find_missing(named, /*asks_hosts=*/command.dry_run, faults);
     };
   }
