@@ -28,11 +28,6 @@ using Captions = std::map<std::string, std::string>;
 constexpr std::array kCaptionExtensions = {
     ".txt", ".TXT", ".caption", ".CAPTION", ".json", ".JSON"};
 
-std::string text_member(const Json& object, const char* key) {
-  const Json value = object.is_object() ? object.value(key, Json()) : Json();
-  return value.is_string() ? value.get<std::string>() : "";
-}
-
 std::string caption_member(const Json& object) {
   std::string caption = text_member(object, "caption");
   return caption.empty() ? text_member(object, "text") : caption;
@@ -97,6 +92,11 @@ std::string add_csv(std::string_view text, Captions& captions) {
 }
 
 }  // namespace
+
+std::string text_member(const Json& object, const char* key) {
+  const Json value = object.is_object() ? object.value(key, Json()) : Json();
+  return value.is_string() ? value.get<std::string>() : "";
+}
 
 void check_caption_encoding(const std::string& encoding, const char* key) {
   if (const auto fault = encoding_fault(encoding)) throw ConfigError("{}: {}", key, *fault);

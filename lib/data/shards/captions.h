@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 
+#include "base/untrusted_json.h"
 #include "config/shared/shard_data_config.h"
 #include "data/loader/drop_log.h"
 #include "data/pictures/preprocess.h"
@@ -16,6 +17,9 @@
 #include "io/text/caption_text.h"
 
 namespace dalle2 {
+
+/// The text of a key; empty if it is absent or no text, or if `object` is no object.
+std::string text_member(const Json& object, const char* key);
 
 /// @param key of the config, or option, that names the encoding @throws ConfigError
 void check_caption_encoding(const std::string& encoding, const char* key);

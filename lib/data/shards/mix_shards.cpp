@@ -18,6 +18,7 @@
 #include "base/untrusted_json.h"
 #include "base/untrusted_text.h"
 #include "data/embeddings/embeddings.h"
+#include "data/shards/captions.h"
 #include "data/shards/shard_check.h"
 #include "data/shards/shards.h"
 #include "io/files/atomic_file.h"
@@ -42,11 +43,10 @@ struct StoredSample {
 /// programs is no path.
 std::optional<std::string> source_of(const std::string& json) {
   const Json notes = parse_untrusted_object(json);
-  if (notes.is_null() || !notes.contains("source") || !notes["source"].is_string()) return {};
-  std::string source = notes["source"].get<std::string>();
+  const std::string source = text_member(notes, "source");
   constexpr size_t kMostPath = 4096;
-  return notes.contains("bytes") && source.size() <= kMostPath ? std::optional(source)
-                                                               : std::nullopt;
+  const bool is_path = !source.empty() && notes.contains("bytes") && source.size() <= kMostPath;
+  return is_path ? std::optional(source) : std::nullopt;
 }
 
 void list_samples(const std::vector<std::string>& shards,

@@ -46,7 +46,7 @@ struct PackReport {
   PictureTally pictures;                        ///< as they are packed
   int64_t shards_written = 0, shards_kept = 0;  ///< kept: they were there, and right
   std::vector<Skipped> skipped;                 ///< pictures that are in no shard
-  DropLog captions;                             ///< what is told of captions
+  DropLog captions;                             ///< notes on captions
   std::vector<std::string> lonely_captions;     ///< caption files without a picture of their name
   std::map<std::string, int64_t> other_files;   ///< by extension: neither pictures nor .txt by name
   std::vector<std::string> replaced, removed;   ///< names of shards that were there

@@ -55,7 +55,7 @@ struct ShardCheck {
   int64_t samples = 0, usable = 0;
   int64_t no_picture = 0, broken_pictures = 0, no_caption = 0, repeated_keys = 0,
           repeated_members = 0;
-  DropLog captions;                        ///< what is told of captions
+  DropLog captions;                        ///< notes on captions
   std::string unread;                      ///< what of the tar is not read
   int64_t foreign_keys = 0;                ///< keys that begin with the number of another shard
   std::map<int64_t, int64_t> short_sides;  ///< of each shorter side in pixels: how many pictures

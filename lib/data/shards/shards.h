@@ -90,7 +90,7 @@ struct ShardSplit {
   std::vector<uint32_t> train, val, test;
 };
 
-/// Shares for a first run over so many shards: a tenth, but at least one shard, for val and for test.
+/// The splits of a first run: a tenth of the shards, but at least one, for val and for test.
 SplitConfig first_splits(int64_t shards);
 
 /// The positions 0 .. shards - 1 of one slice in the splits, as split_shards() says. @return none if a

@@ -14,6 +14,7 @@
 #include "base/text.h"
 #include "base/untrusted_json.h"
 #include "base/untrusted_text.h"
+#include "data/shards/captions.h"
 #include "data/shards/picture_shards.h"
 #include "data/shards/shards.h"
 
@@ -31,10 +32,7 @@ std::string top_folder(const GroupedSample& sample, const std::string& shard_url
   if (is_picture_shard(shard_url)) {
     path = sample.key;
   } else if (const std::string* notes = sample.find({"json"})) {
-    const Json json = parse_untrusted_object(*notes);
-    if (!json.is_null() && json.contains("source") && json["source"].is_string()) {
-      path = json["source"].get<std::string>();
-    }
+    path = text_member(parse_untrusted_object(*notes), "source");
   }
   return path.substr(0, path.find('/') == std::string::npos ? 0 : path.find('/'));
 }

@@ -116,7 +116,7 @@ ExitCode answer(const TrainCommand& command, const LoadedRun& loaded) {
 
 }  // namespace
 
-/// Variables that do not fit each other are told of by who starts the ranks.
+/// True also if the variables of the ranks contradict each other: starting the ranks reports that.
 static bool is_first_rank() {
   try {
     return world_from_environment().is_main();
