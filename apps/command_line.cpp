@@ -43,6 +43,13 @@ Runner add_train(CLI::App& app) {
       "--dump-config", o->dump_config, "Print the effective config with every default, and stop");
   add_processes(app, o->processes, "train");
   app.add_flag("--quiet", o->quiet, "Show only warnings, errors and how the run ended");
+  app.add_flag("--fresh",
+               o->fresh,
+               "Begin a new run: the whole folder of a run that is in data_path is renamed");
+  app.add_option("--back-to",
+                 o->back_to,
+                 "Resume from this snapshot of the run in data_path; what is newer moves to abandoned/")
+      ->type_name("FILE");
   app.add_flag("--clear-results",
                o->clear_results,
                "For a VAE that starts from zero: remove the results that the earlier run in its "

@@ -23,15 +23,6 @@ namespace {
 
 const std::string kTreeKey = "dalle2.checkpoint";
 
-/// A header length that fits the file, then JSON.
-bool looks_like_safetensors(const std::string& path) {
-  const MappedFile file(path);
-  if (file.size() < 10) return false;
-  const uint64_t length = from_little_endian(file.bytes(0, 8));
-  const uint8_t first = file.data()[8];
-  return length <= file.size() - 8 && (first == '{' || first == ' ' || first == '\n');
-}
-
 bool is_state_dict(const Value& value) {
   return value.is_dict() &&
          std::all_of(
@@ -222,6 +213,15 @@ bool has_averages(const Cursor& checkpoint) {
 }
 
 /// @throws DataError for the folder of a run, naming the file that is meant
+// A header length that fits the file, then JSON.
+bool looks_like_safetensors(const std::string& path) {
+  const MappedFile file(path);
+  if (file.size() < 10) return false;
+  const uint64_t length = from_little_endian(file.bytes(0, 8));
+  const uint8_t first = file.data()[8];
+  return length <= file.size() - 8 && (first == '{' || first == ' ' || first == '\n');
+}
+
 static void refuse_folder(const std::string& path) {
   namespace fs = std::filesystem;
   std::error_code ignored;

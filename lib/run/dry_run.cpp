@@ -160,38 +160,18 @@ at::Device check_start(DryRunPlan& plan,
                        RunPosition& position) {
   const at::Device device = prepare_device(train);
   plan.data_path = tracker_config.data_path;
-  // What the run would take can be told whatever lies in its folder.
-  TrackerConfig config = tracker_config;
-  config.overwrite_data_path = true;
-  Tracker tracker(config, position_placeholders(position), /*dummy=*/false, read_saved_facts);
-  std::error_code ignored;
-  if (!tracker_config.overwrite_data_path && std::filesystem::exists(config.data_path, ignored)) {
-    log_warning("track",
-                "the run itself would end with code 2: /tracker/data_path {} exists already, and "
-                "/tracker/overwrite_data_path is not set",
-                config.data_path);
-  }
-  tracker.look_for_earlier_run();
-  tracker.check_writable();
-  tracker.check_source();
-  const std::vector<std::string> candidates =
-      tracker.can_recall() ? tracker.recall_candidates() : std::vector<std::string>{};
-  check_readable(candidates);
-  const std::string taken = check_candidates(candidates, plan, train, position);
+  Tracker tracker(tracker_config,
+                  position_placeholders(position),
+                  /*dummy=*/false,
+                  read_saved_facts,
+                  plan.start);
   tracker.add_save_metadata("config", plan.texts.full_json);
-  tracker.check_start(taken);
-  if (taken.empty()) {
-    if (train.lora.rank > 0) throw_no_base(plan.texts.kind);
-    if (const std::vector<std::string> earlier = tracker.earlier_files(); !earlier.empty()) {
-      log_warning(
-          "track",
-          "the run itself would start from {}; in {} it would rename what an earlier run "
-          "left: {}\n  To resume that run, use its config with /tracker/log/auto_resume and /tracker/load.",
-          tracker.can_recall() && tracker.loads_from_afar() ? "the file of /tracker/load" : "zero",
-          config.data_path,
-          short_list(earlier));
-    }
-  }
+  const StartPlan& start = tracker.look();
+  const StartRule& rule = rule_of(start.action);
+  std::printf("%s: %s: a start %s\n", plan.data_path.c_str(), rule.folder, rule.does);
+  check_readable(start.files);
+  const std::string taken = check_candidates(start.files, plan, train, position);
+  if (taken.empty() && train.lora.rank > 0) throw_no_base(plan.texts.kind);
   return device;
 }
 

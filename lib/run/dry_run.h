@@ -41,6 +41,7 @@ struct DryRunPlan {
   ConfigTexts texts = {};
   DataSize data_size = {};
   std::string data_path = "";  ///< of the tracker; check_start() sets it
+  StartOptions start = {};     ///< --fresh, --back-to
   /// As Trainer::is_begun_by(); null: no file is of that sort.
   bool (*is_begun_by)(const Cursor& root) = nullptr;
   /// Makes the steps take less memory, if the config says how much they may take. Null: it cannot.

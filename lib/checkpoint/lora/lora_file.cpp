@@ -92,7 +92,8 @@ void write_lora_file(const std::string& path, const LoraFile& file) {
                      {"rank", std::to_string(file.info.rank)},
                      {"alpha", nlohmann::json(file.info.alpha).dump()},
                      {"targets", nlohmann::json(file.info.targets).dump()},
-                     {"lora_adapter_metadata", adapter_metadata(file)}});
+                     {"lora_adapter_metadata", adapter_metadata(file)},
+                     {kRunIdOfLora, file.run_id}});
 }
 
 LoraAdapters read_lora_file(const std::string& path) {

@@ -26,7 +26,10 @@ LoraInfo lora_info_of(const Cursor& entry);
 struct LoraFile {
   StateDict tensors;
   LoraInfo info;
+  std::string run_id = {};  ///< of the run that trained them; empty: none
 };
+/// In the metadata of the file.
+inline constexpr const char* kRunIdOfLora = "dalle2_train_run_id";
 
 /// Writes whole or not at all. The metadata holds `rank`, `alpha`, `targets` (JSON), and
 /// `lora_adapter_metadata`, which newer diffusers write: r, lora_alpha and target_modules.

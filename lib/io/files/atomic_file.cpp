@@ -86,7 +86,7 @@ void create_folders(const std::string& folder, const std::string& for_path) {
   if (fs::exists(folder, ignored)) return;
   const std::string parent = parent_folder(folder);
   if (parent != folder) create_folders(parent, for_path);
-  if (mkdir(folder.c_str(), 0777) != 0) {
+  if (fails_here("mkdir") || mkdir(folder.c_str(), 0777) != 0) {
     if (errno != EEXIST) throw_write_error(for_path, "create its folder", errno);
     return;
   }
@@ -227,22 +227,45 @@ void copy_file_atomically(const std::string& from, const std::string& to) {
   file.commit();
 }
 
+/// Not every file system has links, and a file can have only so many.
+static bool says_no_links(int code) {
+  return code == EPERM || code == ENOTSUP || code == EMLINK || code == ENOSYS || code == EXDEV;
+}
+
 void link_file_atomically(const std::string& from, const std::string& to) {
   create_folders(parent_folder(to), to);
   const std::string part = to + ".part";
   unlink(part.c_str());
   if (fails_here("link") || link(from.c_str(), part.c_str()) != 0) {
-    // Not every file system has links, and a file can have only so many.
-    if (errno == EPERM || errno == ENOTSUP || errno == EMLINK || errno == ENOSYS ||
-        errno == EXDEV) {
-      return copy_file_atomically(from, to);
-    }
+    if (says_no_links(errno)) return copy_file_atomically(from, to);
     throw_write_error(to, "link " + from + " to it", errno);
   }
   const bool failed = fails_here("rename") || rename(part.c_str(), to.c_str()) != 0;
   const int error_number = errno;
   unlink(part.c_str());  // rename leaves it where both are names of one file already
   if (failed) throw_write_error(to, "rename the finished part onto it", error_number);
+  flush_folder_of(to);
+}
+
+bool link_new_file(const std::string& from, const std::string& to) {
+  create_folders(parent_folder(to), to);
+  if (!fails_here("link") && link(from.c_str(), to.c_str()) == 0) {
+    flush_folder_of(to);
+    return true;
+  }
+  if (errno == EEXIST) return false;
+  if (!says_no_links(errno)) throw_write_error(to, "link " + from + " to it", errno);
+  std::error_code ignored;
+  if (fs::exists(fs::symlink_status(to, ignored))) return false;
+  copy_file_atomically(from, to);
+  return true;
+}
+
+void move_path(const std::string& from, const std::string& to) {
+  create_folders(parent_folder(to), to);
+  if (fails_here("rename") || rename(from.c_str(), to.c_str()) != 0)
+    throw_write_error(from, "rename it to " + to, errno);
+  flush_folder_of(from);
   flush_folder_of(to);
 }
 

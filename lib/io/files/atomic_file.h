@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Files that are whole or absent.
-// Each of their calls can be made to fail for tests: io/fail_point.h.
+// Each of their calls can be made to fail for tests: io/files/fail_point.h.
 #pragma once
 
 #include "io/files/disk_io.h"
@@ -56,6 +56,13 @@ void copy_file_atomically(const std::string& from, const std::string& to);
 /// space; a copy where there can be no link (another file system). Parent folders are created.
 /// @throws as AtomicFile
 void link_file_atomically(const std::string& from, const std::string& to);
+/// Makes `to`, where nothing may be, a second name of the file `from`; a copy on another file system.
+/// Parent folders are created. @return false if something is there, which stays as it is
+/// @throws as AtomicFile
+bool link_new_file(const std::string& from, const std::string& to);
+/// rename(2) of a file or a folder, and both folders above are flushed. The new one is created.
+/// @throws as AtomicFile
+void move_path(const std::string& from, const std::string& to);
 /// Removes a file. It is not an error if the file is already gone. @throws as AtomicFile
 void remove_file(const std::string& path);
 /// The whole file. @throws DataError naming the path and the reason

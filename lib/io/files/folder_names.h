@@ -42,7 +42,7 @@ inline constexpr const char* kSheetFile = "sheet.png";
 
 /// In a run's data_path: its record, the folders in which it draws (`results`: a VAE, unless it has another), and that of what
 /// waits to be sent.
-inline constexpr const char* kRecordFile = "targets.json";
+inline constexpr const char* kRecordFile = "run.json";
 inline constexpr const char* kImagesFolder = "images";
 inline constexpr const char* kResultsFolder = "results";
 inline constexpr const char* kOutboxFolder = "outbox";

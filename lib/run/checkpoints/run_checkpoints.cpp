@@ -94,15 +94,10 @@ RunFacts RunCheckpoints::facts() const {
           .steps = trainer_.first_steps()};
 }
 
-/// Of rank 0: locks data_path, and fetches what the run is to load.
-void RunCheckpoints::take_folder() {
-  // A lost machine may have left its lock, and the run is started again on another at once.
-  const Launcher launcher = session_.group().world().launcher;
-  std::function<void()> while_lock_waits;
-  if (launcher == Launcher::kSlurm || launcher == Launcher::kTorchrun) {
-    while_lock_waits = [this] { session_.throw_if_signalled(); };
-  }
-  session_.tracker().init({.while_lock_waits = while_lock_waits});
+/// Of rank 0: locks data_path and decides what the start does.
+const StartPlan& RunCheckpoints::open_folder() {
+  session_.tracker().add_save_metadata("config", texts_.full_json);
+  return session_.tracker().open([this] { session_.throw_if_signalled(); });
 }
 
 StartedFrom RunCheckpoints::start() {
@@ -111,25 +106,29 @@ StartedFrom RunCheckpoints::start() {
   tracker.add_save_metadata("config", texts_.full_json);
   // Rank 0 moves files: the others look when it has looked, and it begins when they have.
   session_.together("looking at what an earlier run left", [&] {
-    if (group.is_main()) take_folder();
+    if (group.is_main()) open_folder();
   });
   const ProcessGroup::BusyScope busy(group, "resuming what an earlier run left");
-  const bool resumes = group.text_of_main(tracker.auto_resumed() ? "yes" : "no", "start") == "yes";
-  if (!group.is_main()) tracker.init({.auto_resumed_on_main = resumes});
   std::optional<Found> found;
-  const std::vector<std::string> candidates = candidates_of_main();
-  session_.together("loading a checkpoint", [&] { found = find_at_start(candidates); });
+  const StartPlan plan = plan_of_main();
+  session_.together("loading a checkpoint", [&] { found = find_at_start(plan); });
   check_same_start(found);
   tracker.describe(facts());
   session_.together("beginning the run", [&] {
-    if (found && found->start == StartedFrom::kCheckpoint) {
-      tracker.go_on(found->path);
-    } else {
-      tracker.begin_anew(found ? found->reason : "");
-    }
+    const bool resumes = found && found->start == StartedFrom::kCheckpoint;
+    if (found && !resumes) log_info("ckpt", "Starting from zero: {}", found->reason);
+    tracker.begin(resumes ? loaded_from(found->path) : LoadedState{});
   });
   tracker.save_config(texts_.kind + "_config.json", public_config(texts_.raw_json));
   return found ? found->start : StartedFrom::kNothing;
+}
+
+LoadedState RunCheckpoints::loaded_from(const std::string& path) const {
+  return {.path = path,
+          .position = {.samples_seen = position_.samples_seen,
+                       .step = trainer_.first_steps(),
+                       .epoch = position_.epoch},
+          .log_lines = log_lines_};
 }
 
 /// All ranks read the files by themselves: they have to find the same.
@@ -166,14 +165,7 @@ void RunCheckpoints::check_same_weights() {
 }
 
 std::optional<Value> RunCheckpoints::outline_of_earlier() {
-  Tracker& tracker = session_.tracker();
-  if (tracker.loads_from_afar()) {
-    take_folder();
-  } else {
-    tracker.look_for_earlier_run();
-  }
-  if (!tracker.can_recall()) return std::nullopt;
-  for (const std::string& path : tracker.recall_candidates()) {
+  for (const std::string& path : open_folder().files) {
     try {
       return read_checkpoint_outline(path);
     } catch (const DataError&) {  // start() says so
@@ -182,76 +174,55 @@ std::optional<Value> RunCheckpoints::outline_of_earlier() {
   return std::nullopt;
 }
 
-/// The files to try, as rank 0 sees them: it alone reads the run's records.
-std::vector<std::string> RunCheckpoints::candidates_of_main() {
-  nlohmann::json own = nlohmann::json::array();
-  const Tracker& tracker = session_.tracker();
-  if (session_.group().is_main() && tracker.can_recall()) own = tracker.recall_candidates();
-  check_readable(own.get<std::vector<std::string>>());
-  return nlohmann::json::parse(session_.group().text_of_main(own.dump(), "files to start from"));
+/// What rank 0 has decided: it alone looks at the folder.
+StartPlan RunCheckpoints::plan_of_main() {
+  StartPlan plan = session_.tracker().open();
+  check_readable(plan.files);
+  const nlohmann::json own = {
+      {"action", static_cast<int>(plan.action)}, {"files", plan.files}, {"elsewhere", plan.elsewhere}};
+  const auto of_main =
+      nlohmann::json::parse(session_.group().text_of_main(own.dump(), "what the start does"));
+  plan.action = static_cast<StartAction>(of_main["action"].get<int>());
+  of_main["files"].get_to(plan.files);
+  of_main["elsewhere"].get_to(plan.elsewhere);
+  return plan;
 }
 
-std::optional<RunCheckpoints::Found> RunCheckpoints::find_at_start(
-    const std::vector<std::string>& candidates) {
-  const std::optional<Found> found = take_up(candidates, /*compares_config=*/true);
+std::optional<RunCheckpoints::Found> RunCheckpoints::find_at_start(const StartPlan& plan) {
+  const std::optional<Found> found = take_up(plan);
   if (!found && trainer_.uses_lora()) throw_no_base(trainer_.model_name());
   return found;
 }
 
-/// Loads the first of `candidates` that is good. What a run only stands on is its last choice.
-std::optional<RunCheckpoints::Found> RunCheckpoints::take_up(
-    const std::vector<std::string>& candidates, bool compares_config) {
-  std::optional<std::pair<std::string, Value>> base;
-  std::string last_fault;
-  for (size_t i = 0; i < candidates.size(); ++i) {
-    const std::string& path = candidates[i];
+/// Loads the first of the plan's files that is good.
+std::optional<RunCheckpoints::Found> RunCheckpoints::take_up(const StartPlan& plan) {
+  const std::vector<std::string>& files = plan.files;
+  for (size_t i = 0; i < files.size(); ++i) {
+    const std::string& path = files[i];
     try {
-      Value checkpoint = read_checkpoint(path);
-      if (is_base(Cursor(checkpoint, path))) {
-        if (!base) base.emplace(path, std::move(checkpoint));
-        continue;
+      const Value checkpoint = read_checkpoint(path);
+      const Cursor root(checkpoint, path);
+      if (!plan.resumes() && is_base(root)) {
+        load_base(checkpoint, path);
+        return Found{.path = path,
+                     .start = StartedFrom::kBase,
+                     .reason = reason_of_base(trainer_, root, path)};
       }
-      load(checkpoint, path, compares_config);
-      if (!last_fault.empty())
-        position_.best_is_due = 0;  // a later file may have held a better state
+      load(checkpoint, path, /*compares_config=*/true);
+      if (i > 0) position_.best_is_due = 0;  // the file that is damaged may have held a better state
       return Found{.path = path, .start = StartedFrom::kCheckpoint};
     } catch (const DataError& error) {
-      last_fault = error.what();
-      if (i + 1 < candidates.size()) {
-        tell_fall_back(last_fault, candidates[i + 1]);
+      if (i + 1 < files.size()) {
+        tell_fall_back(error.what(), files[i + 1]);
+      } else if (!plan.resumes()) {
+        throw;  // the file of /tracker/load has a fault, and no other takes its place
+      } else {
+        throw DataError(
+            "{}\n{}", error.what(), nothing_intact(session_.tracker().data_path(), plan.elsewhere));
       }
     }
   }
-  if (base && last_fault.empty()) {
-    load_base(base->second, base->first);
-    return Found{.path = base->first,
-                 .start = StartedFrom::kBase,
-                 .reason = reason_of_base(trainer_, Cursor(base->second), base->first)};
-  }
-  if (last_fault.empty()) return std::nullopt;
-  if (compares_config && !session_.tracker().auto_resumed()) {
-    // The file of /tracker/load has a fault, and no other takes its place.
-    const bool has_own = !session_.tracker().earlier_files().empty();
-    throw DataError("{}{}",
-                    last_fault,
-                    has_own
-                        ? fmt::format("\n  {0} holds files of an earlier run: `dalle2-train fsck "
-                                      "{0}` shows which are intact.",
-                                      session_.tracker().data_path())
-                        : "");
-  }
-  const bool is_only = candidates.size() == 1;
-  throw DataError(
-      "{}\n  {}: `dalle2-train fsck {}` says more. To resume from a copy, name it in "
-      "/tracker/load (file_path). To start {}{}",
-      last_fault,
-      is_only ? "There is no other checkpoint" : "No other checkpoint can be used",
-      session_.tracker().data_path(),
-      base
-          ? fmt::format("from {} again, choose another /tracker/data_path.", base->first)
-          : "from zero, choose another /tracker/data_path, and leave /tracker/load out unless it has "
-            "only_auto_resume.",
-      is_only ? " /tracker/keep_last keeps older checkpoints of later runs." : "");
+  return std::nullopt;
 }
 
 void RunCheckpoints::load(const Value& checkpoint, const std::string& path, bool compares_config) {
@@ -283,8 +254,8 @@ void RunCheckpoints::load(const Value& checkpoint, const std::string& path, bool
 void RunCheckpoints::read_own(const Cursor& root) {
   read_position(position_, root);
   losses_.clear();
-  averages_saved_at_ = 0;
-  went_back_to_ = facts_of(root).went_back_to;
+  averages_saved_at_ = roll_backs_ = 0;
+  log_lines_ = facts_of(root).log_lines;
   const std::optional<Cursor> own = root.find(kOwnState);
   session_.set_draws_by_all_bits(!own || own->has(kDrawsByAllBits));
   if (!own) return;
@@ -295,8 +266,7 @@ void RunCheckpoints::read_own(const Cursor& root) {
     throw DataError(
         "{}: expected from 0 to {}, got {}", own->at("roll_backs").where(), kMostRollBacks, count);
   }
-  // Files of version 0.1.0 count the roll-backs alone.
-  went_back_to_.resize(static_cast<size_t>(count), position_.samples_seen);
+  roll_backs_ = count;
   trainer_.set_learning_rate_factor(own->at("learning_rate_factor").as_double());
 }
 
@@ -372,32 +342,23 @@ ExitCode RunCheckpoints::finish(ExitCode code) {
   return code;
 }
 
-/// Those that rank 0 sees.
-std::vector<std::string> RunCheckpoints::own_checkpoints() {
+std::string RunCheckpoints::newest_good() {
   saving_.wait();
-  const nlohmann::json own = session_.tracker().own_checkpoints();
-  return nlohmann::json::parse(session_.group().text_of_main(own.dump(), "own checkpoints"));
+  return session_.group().text_of_main(session_.tracker().newest_good(), "own checkpoints");
 }
 
-bool RunCheckpoints::has_own() {
-  return !own_checkpoints().empty();
-}
-
-bool RunCheckpoints::go_back() {
+void RunCheckpoints::go_back() {
   const ProcessGroup::BusyScope busy(session_.group(), "going back to a checkpoint");
-  const std::vector<std::string> own = own_checkpoints();
-  if (own.empty()) return false;
-  std::vector<int64_t> went_back_to = went_back_to_;
-  const double factor = trainer_.learning_rate_factor();
-  check_same_start(take_up(own, /*compares_config=*/false));
-  position_.best_is_due = 0;  // its savers have had it from this process
-  if (session_.group().is_main()) forget_later_averages();
+  const std::string path = newest_good();
   // What the checkpoint says of these is older than what has happened since.
-  went_back_to.push_back(position_.samples_seen);
-  went_back_to_ = std::move(went_back_to);
-  went_back_ = true;
+  const int64_t roll_backs = roll_backs_;
+  const double factor = trainer_.learning_rate_factor();
+  load(read_checkpoint(path), path, /*compares_config=*/false);
+  check_same_start(Found{.path = path});
+  position_.best_is_due = 0;  // its savers have had it from this process
+  session_.tracker().go_back(loaded_from(path));
+  roll_backs_ = roll_backs + 1;
   trainer_.set_learning_rate_factor(factor);
-  return true;
 }
 
 }  // namespace dalle2

@@ -49,13 +49,11 @@ class RunCheckpoints {
   void tell_resuming() const;
   /// How much data the run has. Call it before start(), which compares it with the checkpoint.
   void set_data_size(DataSize size) { data_size_ = std::move(size); }
-  /// What start() will probably resume from, with tensors without their contents, for decisions
-  /// that come before start(). None if the run begins from zero. Changes nothing, except that a
-  /// file from a service is fetched now. For rank 0. @throws as Tracker::init()
+  /// What start() will probably load, with tensors without their contents, for decisions that come
+  /// before start(). None if the run begins from zero. For rank 0. @throws as Tracker::open()
   std::optional<Value> outline_of_earlier();
-  /// Goes back to the run's own newest checkpoint that was not saved amid skipped updates. Waits
-  /// for a save that is under way. @return false if there is none. @throws DataError if none is good
-  bool go_back();
+  /// Goes back to newest_good(). @throws DataError it cannot be loaded
+  void go_back();
 
   /// Saves where the run stands: checkpoint.pth and model.pth in the data_path, then the savers'
   /// targets. @throws NonFiniteError, and saves nothing, if weights or averages are not finite
@@ -73,17 +71,18 @@ class RunCheckpoints {
   /// @return `code`. @throws as wait()
   ExitCode finish(ExitCode code);
   /// @throws what a save in the background threw, once. check() does not wait for one under way,
-  /// and throws ConfigError once another run has taken data_path over.
+  /// and throws ConfigError once another start has taken the run over.
   void wait() { saving_.wait(); }
   /// The same, and waits for uploads as Tracker::finish_uploads() does: nothing can be saved afterwards.
   void end_saving();
   void check();
 
-  /// Whether there is a checkpoint of this run to go back to. Waits for a save in progress.
-  bool has_own();
+  /// The run's own newest checkpoint that was not saved amid skipped updates; empty if there is none.
+  /// Waits for a save in progress.
+  std::string newest_good();
 
   /// Roll-backs of the whole run; checkpoints record them.
-  int64_t roll_backs() const { return static_cast<int64_t>(went_back_to_.size()); }
+  int64_t roll_backs() const { return roll_backs_; }
 
  private:
   struct Found {
@@ -93,22 +92,21 @@ class RunCheckpoints {
   };
 
   RunFacts facts() const;
-  void take_folder();
-  std::optional<Found> take_up(const std::vector<std::string>& candidates, bool compares_config);
+  const StartPlan& open_folder();
+  LoadedState loaded_from(const std::string& path) const;
+  std::optional<Found> take_up(const StartPlan& plan);
   void load(const Value& checkpoint, const std::string& path, bool compares_config);
   void read_own(const Cursor& root);
   void load_base(const Value& checkpoint, const std::string& path);
   bool is_base(const Cursor& root) const;
   HeldStages held_by(const Cursor& root) const;
   void carry_untrained(const Cursor& root);
-  std::vector<std::string> candidates_of_main();
-  std::optional<Found> find_at_start(const std::vector<std::string>& candidates);
+  StartPlan plan_of_main();
+  std::optional<Found> find_at_start(const StartPlan& plan);
   void check_same_start(const std::optional<Found>& found);
   void check_same_weights();
-  std::vector<std::string> own_checkpoints();
   void tell_position(const std::string& path, bool at_start) const;
   void check_state() const;
-  void forget_later_averages() const;
   void start_saving(SaveRequest request, Value checkpoint, Value model);
   bool saves_in_background() const;
   std::string averages_folder() const;
@@ -120,9 +118,9 @@ class RunCheckpoints {
   const SharedTrainConfig& config_;
   ConfigTexts texts_;
   DataSize data_size_;
-  std::vector<int64_t> went_back_to_;  // samples seen after each roll-back of the run
-  bool went_back_ = false;             // since the last save
-  int64_t averages_saved_at_ = 0;      // steps of the first trained part
+  int64_t roll_backs_ = 0;
+  std::optional<int64_t> log_lines_;  // of the state that was loaded
+  int64_t averages_saved_at_ = 0;     // steps of the first trained part
   PthSaving saving_;                   // the last member: it uses the others until it has finished
 };
 

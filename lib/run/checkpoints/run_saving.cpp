@@ -24,10 +24,6 @@ Extras with_metadata(Extras extras, const SaveMetadata& metadata) {
   return extras;
 }
 
-std::string averages_name(int64_t step) {
-  return fmt::format("step{:08}.pth", step);
-}
-
 }  // namespace
 
 bool RunCheckpoints::is_amid_skips() const {
@@ -38,7 +34,7 @@ bool RunCheckpoints::is_amid_skips() const {
 }
 
 void RunCheckpoints::check() {
-  session_.tracker().check_lock();
+  session_.tracker().check();
   saving_.check();
 }
 
@@ -67,8 +63,9 @@ void RunCheckpoints::save(bool is_best, bool is_latest) {
   own.set("version", program_version());
   const SavedFacts facts = {.run_id = session_.tracker().run_id(),
                             .samples_seen = position_.samples_seen,
-                            .went_back_to = went_back_to_,
-                            .amid_skips = is_amid_skips()};
+                            .steps = trainer_.first_steps(),
+                            .amid_skips = is_amid_skips(),
+                            .log_lines = session_.tracker().log_lines()};
   add_facts(facts, own);
   Extras extras = position_entries(position_, own);
   own.set("recent_losses", losses_.state());
@@ -96,7 +93,6 @@ void RunCheckpoints::save(bool is_best, bool is_latest) {
     start_saving({.is_best = is_best,
                   .is_latest = is_latest,
                   .amid_skips = facts.amid_skips,
-                  .went_back = std::exchange(went_back_, false),
                   .position = {.samples_seen = position_.samples_seen,
                                .step = trainer_.first_steps(),
                                .epoch = position_.epoch},
@@ -118,6 +114,7 @@ void RunCheckpoints::start_saving(SaveRequest request, Value checkpoint, Value m
     // Adapters are small: a copy is made in any case.
     for (auto& [name, tensor] : lora->tensors)
       tensor = tensor.to(at::kCPU, at::kFloat, false, true);
+    lora->run_id = session_.tracker().run_id();
     request.write_lora = [file = std::move(*lora)](const std::string& path) {
       write_lora_file(path, file);
     };
@@ -159,17 +156,6 @@ void RunCheckpoints::save_averages() {
     });
   }
   session_.times().end(StepPhase::kSave);
-}
-
-/// Averages from after the point that the run went back to are no longer part of its past.
-void RunCheckpoints::forget_later_averages() const {
-  const std::filesystem::path folder = averages_folder();
-  std::error_code ignored;
-  if (!config_.post_hoc_ema.save_every_n_steps || !std::filesystem::exists(folder, ignored)) return;
-  const std::string last = averages_name(trainer_.first_steps());
-  for (const std::string& file : files_in_folder(folder.string())) {
-    if (std::filesystem::path(file).filename().string() > last) remove_file(file);
-  }
 }
 
 }  // namespace dalle2

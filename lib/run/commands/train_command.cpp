@@ -49,6 +49,10 @@ std::string program_version_text(const std::string& device) {
 
 namespace {
 
+StartOptions start_of(const TrainCommand& command) {
+  return {.fresh = command.fresh, .back_to = command.back_to, .config_path = command.config_path};
+}
+
 /// A signal before there is anything to save; afterwards the run answers it itself.
 ExitCode train(const TrainCommand& command, const LoadedRun& loaded, ProcessGroup& group) {
   check_same_config(group, loaded.full_json, loaded.train->device);
@@ -64,7 +68,7 @@ ExitCode train(const TrainCommand& command, const LoadedRun& loaded, ProcessGrou
   if (stopped_by == 0) {
     const ProcessGroup::BusyScope busy(group, "opening the data");
     try {
-      run = loaded.make_run({.quiet = command.quiet, .group = &group});
+      run = loaded.make_run({.quiet = command.quiet, .group = &group, .start = start_of(command)});
       if (command.clear_results) run->clear_results();
       run->open();
     } catch (const StoppedError&) {

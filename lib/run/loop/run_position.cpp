@@ -3,8 +3,12 @@
 
 #include <torch/types.h>
 
+#include <filesystem>
+
 #include "base/error.h"
+#include "checkpoint/archive/safetensors.h"
 #include "checkpoint/convert.h"
+#include "checkpoint/lora/lora_file.h"
 #include "config/reading/count_limits.h"
 
 namespace dalle2 {
@@ -153,6 +157,13 @@ FormatFields position_placeholders(RunPosition& position) {
 
 std::optional<SavedFacts> read_saved_facts(const std::string& path) {
   try {
+    std::error_code ignored;
+    if (!std::filesystem::exists(path, ignored)) return std::nullopt;
+    if (looks_like_safetensors(path)) {
+      const SafetensorsFile file = read_safetensors(path);
+      const auto id = file.metadata.find(kRunIdOfLora);
+      return SavedFacts{.run_id = id == file.metadata.end() ? "" : id->second};
+    }
     const Value root = read_checkpoint_outline(path);
     return facts_of(Cursor(root, path));
   } catch (const DataError&) {  // the start says why, should it want the file
@@ -162,11 +173,9 @@ std::optional<SavedFacts> read_saved_facts(const std::string& path) {
 
 void add_facts(const SavedFacts& facts, Dict& own) {
   own.set("run_id", facts.run_id);
+  own.set("first_steps", facts.steps);
   if (facts.amid_skips) own.set("amid_skips", true);
-  if (facts.went_back_to.empty()) return;
-  List samples;
-  for (const int64_t each : facts.went_back_to) samples.items.emplace_back(each);
-  own.set("went_back_to", std::move(samples));
+  if (facts.log_lines) own.set("log_lines", *facts.log_lines);
 }
 
 SavedFacts facts_of(const Cursor& root) {
@@ -176,11 +185,9 @@ SavedFacts facts_of(const Cursor& root) {
   const std::optional<Cursor> own = root.find(kOwnState);
   if (!own) return facts;
   if (const auto id = own->find("run_id")) facts.run_id = id->as_string();
+  if (const auto steps = own->find("first_steps")) facts.steps = steps->as_int();
   if (const auto amid = own->find("amid_skips")) facts.amid_skips = amid->as_bool();
-  if (const auto samples = own->find("went_back_to")) {
-    for (size_t i = 0; i < samples->size(); ++i)
-      facts.went_back_to.push_back(samples->at(i).as_int());
-  }
+  if (const auto lines = own->find("log_lines")) facts.log_lines = lines->as_int();
   return facts;
 }
 

@@ -12,7 +12,7 @@
 #include "checkpoint/state_dict.h"
 #include "data/loader/loader_position.h"
 #include "dist/process_group.h"
-#include "tracker/run_folder/resume_order.h"
+#include "tracker/run_folder/snapshots.h"
 #include "trainer/state/train_state.h"
 
 namespace dalle2 {
@@ -87,7 +87,8 @@ Value value_of(const LoaderPosition& position);
 /// @throws DataError naming the entry that is of another type, or no position of any epoch
 LoaderPosition loader_position_of(const Cursor& saved);
 
-/// What a checkpoint or a model file says of its run, read without its tensors. None if it cannot be read.
+/// What a checkpoint, a model or a file of adapters says of its run, read without its tensors. None if it
+/// cannot be read.
 std::optional<SavedFacts> read_saved_facts(const std::string& path);
 
 /// The entries of `dalle2_train` that say it; samples_seen is at the root.

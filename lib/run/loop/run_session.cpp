@@ -62,7 +62,8 @@ RunSession::RunSession(const SessionOptions& options, RunPosition& position)
       tracker_(options.tracker,
                position_placeholders(position),
                /*dummy=*/!group_->is_main(),
-               read_saved_facts),
+               read_saved_facts,
+               options.start),
       progress_({.quiet = options.quiet || !group_->is_main(),
                  .terminal = log_is_terminal(),
                  .beside_records = tracker_.prints_records()}),
@@ -113,8 +114,7 @@ bool RunSession::stop_asked() {
       signal_name(static_cast<int>(signal)),
       tracker_.resumes_by_itself()
           ? "run the same command again to resume"
-          : "to resume, set /tracker/log/auto_resume and /tracker/overwrite_data_path to true, and "
-            "/tracker/load to the saved checkpoint, without only_auto_resume");
+          : "to resume, set /tracker/log/auto_resume to true and run the same command again");
   return true;
 }
 

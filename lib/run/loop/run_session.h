@@ -53,6 +53,7 @@ struct SessionOptions {
   int64_t seed = 0;
   bool quiet = false;
   ProcessGroup* group = nullptr;  ///< null: the process is alone
+  StartOptions start = {};
 };
 
 /// The /train/device of a config. Prepares the process for it (current device, deterministic

@@ -34,6 +34,7 @@ namespace dalle2 {
 struct RunProcess {
   bool quiet = false;             ///< no progress, no lines of steps
   ProcessGroup* group = nullptr;  ///< null: alone; else it has to outlive the run
+  StartOptions start = {};        ///< --fresh, --back-to
 };
 
 /// What a kind says about its run.
@@ -55,7 +56,8 @@ RunPlan run_plan(const Loaded& loaded,
                       .train = loaded.config.train,
                       .seed = loaded.config.seed,
                       .quiet = process.quiet,
-                      .group = process.group},
+                      .group = process.group,
+                      .start = process.start},
           .texts = config_texts(loaded),
           .metrics = std::move(metrics),
           .suspects = std::move(suspects)};

@@ -76,10 +76,12 @@ int64_t UpdateGuard::skipped() const {
 void UpdateGuard::give_up(int64_t part, int64_t in_a_row, const std::string& why) {
   const bool fp16 = trainer_.precision().precision == MixedPrecision::fp16;
   const std::string& name = trainer_.part_name(part);
+  const std::string good = checkpoints_.newest_good();
   const std::string kept =
-      checkpoints_.has_own()
-          ? "The checkpoints hold finite weights: run the command again to resume from the last "
-            "one."
+      !good.empty()
+          ? fmt::format("The checkpoints hold finite weights: run the command again with --back-to "
+                        "{} (or another of the snapshots) to resume from it.",
+                        good)
           : "Nothing was saved.";
   throw NonFiniteError(
       "the last {} updates{} were skipped, because their losses or gradients are not finite (step "
@@ -98,7 +100,7 @@ void UpdateGuard::give_up(int64_t part, int64_t in_a_row, const std::string& why
 
 void UpdateGuard::roll_back(int64_t part, int64_t in_a_row) {
   if (policy_.action == NonFiniteAction::stop) give_up(part, in_a_row, "");
-  if (!checkpoints_.has_own()) {
+  if (checkpoints_.newest_good().empty()) {
     give_up(part, in_a_row, "; there is no checkpoint of this run to go back to");
   }
   if (checkpoints_.roll_backs() >= policy_.max_roll_backs) {

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <string_view>
 
 #include "base/error.h"
 #include "checkpoint/module_state.h"
@@ -24,32 +23,11 @@ namespace {
 /// Pictures of a grid: a sheet that people can look at.
 constexpr int64_t kMostGridPictures = 16;
 
-/// "100.png", "100.ema.png", "vae.100.pt", "vae.100.ema.pt".
-bool is_name_of_result(std::string_view name) {
-  const bool is_model = name.starts_with("vae.");
-  if (is_model) name.remove_prefix(4);
-  const size_t digits = std::min(name.find_first_not_of("0123456789"), name.size());
-  const std::string_view ending = name.substr(digits);
-  if (digits == 0) return false;
-  return is_model ? ending == ".pt" || ending == ".ema.pt"
-                  : ending == ".png" || ending == ".ema.png";
-}
-
 }  // namespace
 
 std::string VaeRun::result_path(const std::string& name) const {
   const std::string own = session_.tracker().in_data_path(kResultsFolder);
   return (std::filesystem::path(config_.train.results_folder.value_or(own)) / name).string();
-}
-
-void VaeRun::clear_results() {
-  const std::filesystem::path folder =
-      std::filesystem::absolute(result_path("")).lexically_normal();
-  session_.tracker().clear_at_start([folder](const std::string& path) {
-    const std::filesystem::path full = std::filesystem::absolute(path).lexically_normal();
-    return full.parent_path() == folder.parent_path() &&
-           is_name_of_result(full.filename().string());
-  });
 }
 
 /// A stop may come in each of these, or between two: the position says what is still to be done. The

@@ -65,9 +65,6 @@ class VaeRun : public TrainingRun {
   /// @throws ConfigError, DataError
   VaeRun(const LoadedVaeConfig& loaded, const RunProcess& process);
 
-  /// If the run starts from zero, the grids and model files that an earlier run in data_path has
-  /// left in this one's folder of results are removed, and nothing else; call it before run().
-  void clear_results() override;
   void open() override;
 
  private:

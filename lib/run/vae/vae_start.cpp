@@ -70,13 +70,8 @@ VaeRun::VaeRun(const LoadedVaeConfig& loaded, const RunProcess& process)
       position_(position_as<VaePosition>()),
       trainer_(trainer_as<VaeTrainer>()) {
   position_.rows = data_.rows("train");
-  if (config_.train.results_folder) {
-    session_.tracker().hold({.folder = *config_.train.results_folder,
-                             .file = "results.lock",
-                             .key = "/train/results_folder",
-                             .clash = "Two runs would set each other's results aside.",
-                             .when_lost = "This run ends without writing there."});
-  }
+  if (config_.train.results_folder)
+    session_.tracker().add_folder(*config_.train.results_folder, "/train/results_folder");
   ProcessGroup& group = session_.group();
   if (group.is_alone()) return;
   trainer_.vae()->quantizer()->set_ranks(

@@ -25,6 +25,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr const char* kResumedFrom = "resumed_from_line";
+
 std::string value_text(const LogValue& value) {
   if (const auto* number = std::get_if<int64_t>(&value)) return std::to_string(*number);
   if (const auto* text = std::get_if<std::string>(&value)) return json_line(*text);
@@ -32,49 +34,27 @@ std::string value_text(const LogValue& value) {
   return std::isfinite(real) ? python_repr(real) : "null";
 }
 
-/// Where the last whole line of a file ends. A line that lacks only its end is whole.
-struct LastLine {
-  int64_t end = 0;
-  bool needs_newline = false;
-};
-
-LastLine find_last_line(const std::string& path) {
+/// Ends a line that a kill left half-written, and counts the lines.
+int64_t ended_lines(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  file.seekg(0, std::ios::end);
-  const int64_t size = static_cast<int64_t>(file.tellg());
-  std::string tail;
-  int64_t begin = size;
-  constexpr int64_t kBlock = 64 * 1024;
-  while (begin > 0 && tail.find('\n') == std::string::npos) {
-    const int64_t block = std::min(kBlock, begin);
-    begin -= block;
-    std::string bytes(static_cast<size_t>(block), '\0');
-    file.seekg(begin);
-    file.read(bytes.data(), block);
-    tail.insert(0, bytes);
+  int64_t lines = 0;
+  char last = '\n';
+  for (std::istreambuf_iterator<char> at(file), end; at != end; ++at) {
+    last = *at;
+    if (last == '\n') ++lines;
   }
-  const size_t newline = tail.rfind('\n');
-  const size_t last = newline == std::string::npos ? 0 : newline + 1;
-  const int64_t end = begin + static_cast<int64_t>(last);
-  if (last == tail.size()) return {end, false};
-  const bool whole = !parse_untrusted_object(tail.substr(last)).is_null();
-  return whole ? LastLine{size, true} : LastLine{end, false};
+  if (last == '\n') return lines;
+  std::ofstream(path, std::ios::binary | std::ios::app) << '\n';
+  return lines + 1;
 }
 
-/// Makes `path` end after a whole line.
-void repair(const std::string& path) {
-  const int64_t size = static_cast<int64_t>(fs::file_size(path));
-  const LastLine last = find_last_line(path);
-  if (last.end != size) {
-    fs::resize_file(path, static_cast<uintmax_t>(last.end));
-    log_info("track", "{}: dropped {} bytes of a half-written record", path, size - last.end);
-  }
-  if (last.needs_newline) std::ofstream(path, std::ios::binary | std::ios::app) << '\n';
-}
-
-int64_t count_lines(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return std::count(std::istreambuf_iterator<char>(file), {}, '\n');
+/// The number in a mark that a resume has left; none of another line.
+std::optional<int64_t> resumed_from(const std::string& line) {
+  if (line.find(kResumedFrom) == std::string::npos) return std::nullopt;
+  const Json record = parse_untrusted_object(line);
+  const auto mark = record.find(kResumedFrom);
+  return mark != record.end() && mark->is_number_integer() ? std::optional(mark->get<int64_t>())
+                                                           : std::nullopt;
 }
 
 class LogReader {
@@ -107,7 +87,7 @@ class LogReader {
     const auto [place, is_new] = index_.emplace(name, log_.series.size());
     if (is_new) log_.series.push_back({name, {}, {}});
     LogSeries& series = log_.series[place->second];
-    while (!series.steps.empty() && series.steps.back() >= step) {
+    while (!series.steps.empty() && series.steps.back() >= step) {  // a log without marks
       series.steps.pop_back();
       series.values.pop_back();
     }
@@ -167,10 +147,7 @@ std::string format_record(const LogRecord& record, int64_t step) {
 
 LogFile::LogFile(std::string path) : path_(std::move(path)) {
   try {
-    if (fs::exists(path_) && fs::file_size(path_) > 0) {
-      repair(path_);
-      records_ = count_lines(path_);
-    }
+    if (fs::exists(path_)) records_ = ended_lines(path_);
   } catch (const fs::filesystem_error& error) {
     throw ConfigError("{}: the log cannot be continued: {}", path_, error.code().message());
   }
@@ -187,6 +164,10 @@ LogFile::LogFile(LogFile&& other) noexcept
       descriptor_(std::exchange(other.descriptor_, -1)),
       records_(other.records_),
       warned_(other.warned_) {}
+
+void LogFile::pass_over(int64_t lines) {
+  if (records_ > lines) append_line(json_line(Json{{kResumedFrom, lines}}));
+}
 
 void LogFile::write(const LogRecord& record, int64_t step) {
   append_line(format_record(record, step));
@@ -250,8 +231,17 @@ RunLog read_run_log(const std::string& path) {
   errno = 0;
   std::ifstream lines(path, std::ios::binary);
   if (!lines) throw DataError("{}: cannot be read: {}", path, errno_text(errno));
+  std::vector<std::string> kept;
+  for (std::string line; std::getline(lines, line); kept.push_back(std::move(line))) {
+    const std::optional<int64_t> from = resumed_from(line);
+    const auto count = static_cast<int64_t>(kept.size());
+    if (!from || *from < 0 || *from > count) continue;
+    // Lines keep their numbers: what is passed over stays as nothing.
+    for (int64_t i = *from; i < count; ++i) kept[static_cast<size_t>(i)].clear();
+    line.clear();
+  }
   LogReader reader;
-  for (std::string line; std::getline(lines, line);) {
+  for (const std::string& line : kept) {
     if (!line.empty()) reader.add(line);
   }
   return reader.take();

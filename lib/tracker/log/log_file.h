@@ -17,7 +17,8 @@ namespace dalle2 {
 /// {"Epoch": 3, "loss": 0.5, "step": 40} on one line. NaN and infinity, which JSON has not, are null.
 std::string format_record(const LogRecord& record, int64_t step);
 
-/// Appends whole lines; what a killed run left half-written is dropped when the file is opened.
+/// Appends whole lines, and never takes one back. A line that a kill left half-written is ended when
+/// the file is opened: it is no record.
 class LogFile {
  public:
   /// Goes on with the file, if there is one. @throws ConfigError if it cannot be written
@@ -26,8 +27,11 @@ class LogFile {
   LogFile(LogFile&& other) noexcept;
   LogFile& operator=(LogFile&&) = delete;
 
-  /// Records in the file, earlier starts' among them: the number of the next one.
+  /// Lines in the file, earlier starts' and marks among them: the number of the next one.
   int64_t records() const { return records_; }
+  /// If there are more than `lines`, appends {"resumed_from_line": lines}: whoever reads the file
+  /// passes over the lines between.
+  void pass_over(int64_t lines);
   void write(const LogRecord& record, int64_t step);
   /// {section: [{"path": ..., "caption": text or null}, ...], "step": n}
   void write_images(const std::vector<StoredImage>& images,
@@ -84,8 +88,8 @@ struct RunLog {
   int64_t unreadable_lines = 0;  ///< the last one of a run that was killed, or damage
 };
 
-/// Reads what can be read. Steps that were done twice (a run that was killed and went on from its
-/// last save) keep what was logged last. @throws DataError if the file cannot be read at all
+/// Reads what can be read, without the lines that a resume passed over.
+/// @throws DataError if the file cannot be read at all
 RunLog read_run_log(const std::string& path);
 
 /// The series of that name; null if there is none.

@@ -15,8 +15,7 @@
 #include "tracker/places/model_card.h"
 #include "tracker/places/uploads.h"
 #include "tracker/run_folder/auto_resume.h"
-#include "tracker/run_folder/run_files.h"
-#include "tracker/run_folder/run_lock.h"
+#include "tracker/run_folder/run_folder.h"
 
 namespace dalle2 {
 namespace {
@@ -28,7 +27,7 @@ constexpr const char* kRecords[] = {
     kAutoResumeFile, kLockFile, kLogFile, kRecordFile, kWandbMarkFile};
 /// Folders of a run in which a saver has nothing to put.
 constexpr const char* kClosedFolders[] = {
-    kImagesFolder, kOutboxFolder, kClearedFolder, kSnapshotsFolder};
+    kImagesFolder, kOutboxFolder, kAbandonedFolder, kSnapshotsFolder};
 
 constexpr int kAttemptsAtStart = 3;  ///< a service that is away holds no start up for long
 /// Of one pause that the service asks for.
@@ -112,7 +111,8 @@ void check_path(const FilledTarget& filled, const char* hint) {
 /// directory, not to data_path.
 class LocalSaver : public Saver {
  public:
-  using Saver::Saver;
+  LocalSaver(SaveTargets targets, const RunFolder& folder)
+      : Saver(std::move(targets)), folder_(folder) {}
 
   void check_targets(const FormatFields& example, const std::string& data_path) const override {
     for (const FilledTarget& filled : filled_targets(targets(), example)) {
@@ -142,18 +142,29 @@ class LocalSaver : public Saver {
     log_info("track", "Saving {} locally", save_type_name(targets().save_type));
   }
 
-  void save_file(const FileToSave& file,
-                 const std::string& target,
-                 const ClaimPath& claim) override {
+  /// A checkpoint, a model or adapters name their run; of copies of the config run.json has the hash.
+  bool may_replace(const std::string& path) const override {
+    return folder_.has_saved(path) || folder_.wrote_copy(path);
+  }
+
+  void save_file(const FileToSave& file, const std::string& target) override {
     std::error_code error;
     if (fs::equivalent(file.path, target, error)) return;  // the file in data_path is the target
-    // A config that is there already, word for word, is no other run's.
-    const bool is_there = file.kind == "config" && fs::is_regular_file(target, error) &&
-                          read_file(target) == read_file(file.path);
-    if (!is_there) claim(target, file.kind == "checkpoint");
     // A second name of bytes that were read back already: neither time nor space. Both are only
     // ever replaced, never changed.
-    link_file_atomically(file.path, target);
+    if (!link_new_file(file.path, target)) {
+      const bool is_same = file.kind == "config" && fs::is_regular_file(target, error) &&
+                           read_file(target) == read_file(file.path);
+      if (!is_same && !may_replace(target)) {
+        throw ConfigError(
+            "{}: a file lies there that this run has not saved, and it is not replaced\n  Move it "
+            "away: mv {} {}.earlier",
+            target,
+            target,
+            target);
+      }
+      link_file_atomically(file.path, target);
+    }
     log_info("track", "Saved {} to local path {}", file.kind, target);
   }
 
@@ -200,6 +211,8 @@ class LocalSaver : public Saver {
         filled.target,
         save_type_name(targets().save_type));
   }
+
+  const RunFolder& folder_;
 };
 
 SaveTargets targets_of(const SaveConfig& config) {
@@ -263,9 +276,7 @@ class RemoteSaver : public Saver {
     log_info("track", "Saving {} to {}", save_type_name(targets().save_type), destination_->name());
   }
 
-  void save_file(const FileToSave& file,
-                 const std::string& target,
-                 const ClaimPath& /*claim*/) override {
+  void save_file(const FileToSave& file, const std::string& target) override {
     uploads_->add(destination_->name(), {.path = file.path, .target = target, .kind = file.kind});
   }
 
@@ -328,9 +339,9 @@ std::unique_ptr<Destination> make_destination(const SaveConfig& config) {
   return nullptr;
 }
 
-std::unique_ptr<Saver> make_saver(const SaveConfig& config) {
+std::unique_ptr<Saver> make_saver(const SaveConfig& config, const RunFolder& folder) {
   if (const auto* local = std::get_if<LocalSaveConfig>(&config)) {
-    return std::make_unique<LocalSaver>(*local);
+    return std::make_unique<LocalSaver>(*local, folder);
   }
   return std::make_unique<RemoteSaver>(config, make_destination(config));
 }

@@ -3,7 +3,6 @@
 // that get them in the background.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,6 +14,7 @@
 
 namespace dalle2 {
 
+class RunFolder;
 class Uploads;
 struct CardFacts;
 
@@ -23,9 +23,6 @@ struct FileToSave {
   std::string path;
   std::string kind;  ///< for people: "checkpoint", "model", "lora" or "config"
 };
-
-/// Sets aside what another run left at a path of this machine, which is written then.
-using ClaimPath = std::function<void(const std::string& path, bool is_checkpoint)>;
 
 class Saver {
  public:
@@ -41,15 +38,15 @@ class Saver {
   virtual void check_access(const FormatFields& example) const = 0;
   /// Of those targets that are the same at every save the files of this machine.
   virtual std::vector<std::string> fixed_local_targets() const { return {}; }
+  /// Whether the file at a target of this machine is of this run: only that is ever replaced.
+  virtual bool may_replace(const std::string& /*path*/) const { return true; }
   /// The run may write now, and its loggers have begun.
   /// @param uploads null where no saver sends anything
   /// @param own_wandb_run the run that the W&B logger logs to, if there is one
   virtual void init(Uploads* uploads, const std::optional<std::string>& own_wandb_run) = 0;
   /// Copies a file to `target`, or sees to that.
   /// @throws anything: the tracker logs it and continues
-  virtual void save_file(const FileToSave& file,
-                         const std::string& target,
-                         const ClaimPath& claim) = 0;
+  virtual void save_file(const FileToSave& file, const std::string& target) = 0;
   /// Whether it sends files in the background.
   virtual bool is_remote() const { return false; }
 
@@ -68,7 +65,8 @@ std::string save_type_name(SaveType type);
 /// The file of data_path that holds it.
 const char* own_file(SaveType type);
 
-/// The saver of a config. @throws ConfigError what it names cannot be a place
-std::unique_ptr<Saver> make_saver(const SaveConfig& config);
+/// The saver of a config. @param folder of the run, which has to outlive it
+/// @throws ConfigError what it names cannot be a place
+std::unique_ptr<Saver> make_saver(const SaveConfig& config, const RunFolder& folder);
 
 }  // namespace dalle2

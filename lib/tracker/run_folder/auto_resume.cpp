@@ -9,39 +9,34 @@
 #include "base/log.h"
 #include "base/untrusted_json.h"
 #include "io/files/atomic_file.h"
-#include "tracker/run_folder/own_files.h"
 
 namespace dalle2 {
 namespace {
 
 namespace fs = std::filesystem;
 
-/// Ours, beside the logger's attributes ("run_id" is W&B's).
-constexpr const char* kRunIdKey = "dalle2_train_run_id";
 /// Ours: one object a logger, in a file for several of them.
 constexpr const char* kLoggersKey = "loggers";
 constexpr const char* kTypeKey = "logger_type";
 
 [[noreturn]] void throw_unreadable(const std::string& path, const std::string& why) {
   throw ConfigError(
-      "{}: unreadable: {}\n  It marks {} as a run to resume. Write {{\"logger_type\": "
-      "\"ConsoleLogger\"}} into it to resume that run, or delete it to start a new one.",
+      "{}: unreadable: {}\n  It says where the loggers of the run log to. Write {{\"logger_type\": "
+      "\"ConsoleLogger\"}} into it, or remove it: they begin anew then.",
       path,
-      why,
-      fs::path(path).parent_path().string());
+      why);
 }
 
 /// Each key of the mark overwrites the logger's attribute of that name.
-void set_attributes(const std::string& path, const Json& mark, Logger& logger, bool tells) {
+void set_attributes(const std::string& path, const Json& mark, Logger& logger) {
   for (const auto& [name, value] : mark.items()) {
-    if (name == kTypeKey || name == kRunIdKey) continue;
+    if (name == kTypeKey) continue;
     try {
       const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
       if (logger.set_attribute(name, text)) continue;
     } catch (const ConfigError& error) {
       throw_unreadable(path, error.what());
     }
-    if (!tells) continue;
     log_warning("track", "{}: \"{}\" is not an attribute of {}", path, name, logger.type_name());
   }
 }
@@ -65,10 +60,7 @@ std::vector<Json> marks_in(const std::string& path, const Json& content) {
 }
 
 /// Gives each mark to a logger of its type: those of one type in order.
-void give_out(const std::string& path,
-              const std::vector<Json>& marks,
-              const Loggers& loggers,
-              bool tells) {
+void give_out(const std::string& path, const std::vector<Json>& marks, const Loggers& loggers) {
   std::vector<Logger*> free;
   for (const auto& logger : loggers.all()) free.push_back(logger.get());
   for (const Json& mark : marks) {
@@ -78,17 +70,14 @@ void give_out(const std::string& path,
     if (logger == free.end()) {
       throw ConfigError(
           "The logger type in the auto_resume file is {} but the current logger is {}. Either use "
-          "the original logger type, set /tracker/log/auto_resume to false, or choose another "
-          "data_path: "
-          "'{}' keeps what it holds.",
+          "the original logger type, or choose another data_path: '{}' keeps what it holds.",
           type,
           loggers.type_names(),
           fs::path(path).parent_path().string());
     }
-    set_attributes(path, mark, **logger, tells);
+    set_attributes(path, mark, **logger);
     free.erase(logger);
   }
-  if (!tells) return;
   for (const Logger* logger : free) {
     log_info(
         "track", "{}: not of the earlier starts, it begins with this one", logger->type_name());
@@ -97,36 +86,20 @@ void give_out(const std::string& path,
 
 }  // namespace
 
-AutoResumeMark read_auto_resume(const std::string& path, const Loggers& loggers, bool tells) {
+void read_auto_resume(const std::string& path, const Loggers& loggers) {
   std::error_code ignored;
-  if (!fs::exists(path, ignored)) {
-    if (loggers.auto_resume() && tells) {
-      log_info("track",
-               "/tracker/log/auto_resume is true, and there is no run to resume: this is the first "
-               "start");
-    }
-    return {};
-  }
-  if (!loggers.auto_resume()) return {};
-  const Json content = parse_untrusted_object(read_file(path));
-  give_out(path, marks_in(path, content), loggers, tells);
-  AutoResumeMark found{.resumes = true};
-  const auto id = content.find(kRunIdKey);
-  if (id != content.end() && id->is_string() && is_run_id(id->get<std::string>())) {
-    found.run_id = id->get<std::string>();
-  }
-  return found;
+  if (!loggers.auto_resume() || !fs::exists(path, ignored)) return;
+  give_out(path, marks_in(path, parse_untrusted_object(read_file(path))), loggers);
 }
 
-void write_auto_resume(const std::string& path, const Loggers& loggers, const std::string& run_id) {
+void write_auto_resume(const std::string& path, const Loggers& loggers) {
   std::vector<Json> marks;
   for (const auto& logger : loggers.all()) {
     Json& mark = marks.emplace_back(Json::object());
     for (const auto& [key, value] : logger->resume_data()) mark[key] = value;
     mark[kTypeKey] = logger->type_name();
   }
-  Json content = marks.size() == 1 ? marks.front() : Json{{kLoggersKey, marks}};
-  content[kRunIdKey] = run_id;
+  const Json content = marks.size() == 1 ? marks.front() : Json{{kLoggersKey, marks}};
   write_file_atomically(path, content.dump());
 }
 

@@ -37,6 +37,10 @@ std::string snapshot_name(const SnapshotPosition& position) {
                      position.step);
 }
 
+std::string averages_name(int64_t step) {
+  return fmt::format("step{:08}.pth", step);
+}
+
 std::optional<SnapshotPosition> snapshot_position(const std::string& name) {
   SnapshotPosition position;
   std::string_view rest = name;
@@ -77,24 +81,12 @@ void Snapshots::keep(const std::string& checkpoint_path,
   }
 }
 
-void Snapshots::keep_last_good(const std::string& checkpoint_path) {
-  link_file_atomically(checkpoint_path, last_good_path());
-}
-
-void Snapshots::remove_last_good() {
-  std::error_code error;
-  if (fs::exists(last_good_path(), error)) remove_file(last_good_path());
-}
-
-void Snapshots::remove_after(const SnapshotPosition& position,
-                             const std::function<bool(const std::string& path)>& is_later) {
+std::vector<std::string> Snapshots::after(const SnapshotPosition& position) const {
+  std::vector<std::string> paths;
   for (const SnapshotPosition& other : positions()) {
-    if (other > position) remove_file(path_of(other));
+    if (other > position) paths.push_back(path_of(other));
   }
-  for (const std::string& path : {last_good_path(), best_path()}) {
-    std::error_code error;
-    if (fs::exists(path, error) && is_later(path)) remove_file(path);
-  }
+  return paths;
 }
 
 std::vector<std::string> Snapshots::newest_first() const {
@@ -103,9 +95,7 @@ std::vector<std::string> Snapshots::newest_first() const {
   std::vector<std::string> paths;
   for (const SnapshotPosition& position : all) paths.push_back(path_of(position));
   std::error_code error;
-  for (const std::string& path : {last_good_path(), best_path()}) {
-    if (fs::exists(path, error)) paths.push_back(path);
-  }
+  if (fs::exists(best_path(), error)) paths.push_back(best_path());
   return paths;
 }
 
@@ -129,10 +119,6 @@ std::string Snapshots::path_of(const SnapshotPosition& position) const {
 
 std::string Snapshots::best_path() const {
   return (fs::path(folder_) / "best.pth").string();
-}
-
-std::string Snapshots::last_good_path() const {
-  return (fs::path(folder_) / "last_good.pth").string();
 }
 
 }  // namespace dalle2

@@ -24,8 +24,24 @@ std::string snapshot_name(const SnapshotPosition& position);
 /// The position of a name of that form; none of any other name.
 std::optional<SnapshotPosition> snapshot_position(const std::string& name);
 
+/// What a file that a run saved says of itself.
+struct SavedFacts {
+  std::string run_id = {};  ///< empty: saved by another program
+  int64_t samples_seen = 0;
+  int64_t steps = 0;  ///< SnapshotPosition::step
+  /// Updates were being skipped when it was saved: its weights may be at fault.
+  bool amid_skips = false;
+  std::optional<int64_t> log_lines = {};  ///< of log.jsonl when it was saved
+};
+
+/// Reads them without the tensors. None if the file cannot be read.
+using ReadFacts = std::function<std::optional<SavedFacts>(const std::string& path)>;
+
+/// The file of the averages at a step, in kAveragesFolder: "step00001234.pth".
+std::string averages_name(int64_t step);
+
 struct SnapshotRules {
-  int64_t keep_last = 0;                   ///< besides the newest
+  int64_t keep_last = 1;                   ///< besides the newest
   std::optional<int64_t> keep_every = {};  ///< samples seen; the first snapshot at or after each
                                            ///< multiple stays for good
   bool enabled() const { return keep_last > 0 || keep_every.has_value(); }
@@ -48,25 +64,15 @@ class Snapshots {
   /// @throws ResourceError, DataError: the file at `checkpoint_path` is untouched
   void keep(const std::string& checkpoint_path, const SnapshotPosition& position, bool is_best);
 
-  /// Keeps `checkpoint_path` as last_good.pth, whatever the rules: what comes after it is saved amid
-  /// skipped updates. @throws as keep()
-  void keep_last_good(const std::string& checkpoint_path);
-  /// A later checkpoint is good too.
-  void remove_last_good();
-
-  /// Removes what is of a branch that the run has left: snapshots of positions after `position`, and
-  /// of the files without a position in their names those that `is_later`. @throws as keep()
-  void remove_after(const SnapshotPosition& position,
-                    const std::function<bool(const std::string& path)>& is_later);
-
-  /// The snapshots there are, the newest first, then the last good one and the best.
+  /// The files of positions after `position`. @throws DataError the folder cannot be read
+  std::vector<std::string> after(const SnapshotPosition& position) const;
+  std::string best_path() const;
+  /// The snapshots there are, the newest first, then the best.
   std::vector<std::string> newest_first() const;
 
  private:
   std::vector<SnapshotPosition> positions() const;
   std::string path_of(const SnapshotPosition& position) const;
-  std::string best_path() const;
-  std::string last_good_path() const;
 
   std::string folder_;
   SnapshotRules rules_;

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: MIT
+// What a run says: lines of log.jsonl and pictures, and what the loggers make of them.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tracker/log/log_file.h"
+#include "tracker/log/loggers.h"
+#include "tracker/log/record.h"
+
+namespace dalle2 {
+
+class Journal {
+ public:
+  /// @param may_write called before a line or a picture is written; throws if it must not be
+  Journal(const std::vector<LogConfig>& configs,
+          const std::string& data_path,
+          std::function<void()> may_write);
+
+  Loggers& loggers() { return loggers_; }
+  const Loggers& loggers() const { return loggers_; }
+
+  /// Opens log.jsonl and the loggers. @param lines that the file had when the checkpoint that the run
+  /// resumes from was saved: those that came later are marked as passed over. None: it is not known
+  /// @throws ConfigError the log cannot be written; what a logger throws that cannot begin
+  void open(RunFacts facts, const std::string& run_id, std::optional<int64_t> lines);
+  bool is_open() const { return file_.has_value(); }
+  /// The lines so far, marks among them.
+  int64_t lines() const;
+  /// The run has gone back to a checkpoint that was saved when the file had so many.
+  void pass_over(int64_t lines);
+
+  /// A line in log.jsonl, where NaN and infinity become null, and what the loggers make of it.
+  /// @param shown what of it is for people; all of it if not given, no line if empty
+  void log(const LogRecord& record, int64_t step, const std::optional<ShownRecord>& shown);
+  /// Stores data_path/images/{step}_{section}_{i}.png, or under the names given, and a record
+  /// {section: [{path, caption}]}. A picture that cannot be stored is an error in the log.
+  void log_images(const std::vector<LogImage>& images, const std::string& section, int64_t step);
+  void log_error(const std::string& message);
+  void log_file(const std::string& name, const std::string& content) {
+    loggers_.log_file(name, content);
+  }
+  void finish(const RunEnd& end, double seconds) { loggers_.finish(end, seconds); }
+
+  /// Whether an error was logged: a file or a picture may be missing.
+  bool has_errors() const { return has_errors_.load(); }
+  /// Up to four of the pictures that were stored last, without their bytes.
+  std::vector<StoredImage> last_pictures() const;
+
+ private:
+  void log_error_locked(const std::string& message);
+  LogMoment moment() const;
+
+  std::string data_path_;
+  std::function<void()> may_write_;
+  Loggers loggers_;
+  std::optional<LogFile> file_;
+  mutable std::mutex mutex_;
+  int64_t last_step_ = 0;
+  std::string unnamed_run_;  // its first line is still to be written
+  std::atomic<bool> has_errors_ = false;
+  std::vector<StoredImage> last_pictures_;
+};
+
+}  // namespace dalle2

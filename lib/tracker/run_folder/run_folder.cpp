@@ -1,0 +1,489 @@
+// SPDX-License-Identifier: MIT
+#include "tracker/run_folder/run_folder.h"
+
+#include <fmt/ranges.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <ctime>
+#include <filesystem>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "base/untrusted_json.h"
+#include "config/kinds.h"
+#include "io/files/atomic_file.h"
+#include "io/files/walk_folder.h"
+#include "io/streams/url_source.h"
+#include "net/digest.h"
+#include "tracker/log/loggers.h"
+#include "tracker/run_folder/auto_resume.h"
+
+namespace dalle2 {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// What a run writes into its folder, besides its config.
+constexpr const char* kOwnNames[] = {kCheckpointFile,
+                                     kModelFile,
+                                     kLoraFile,
+                                     kLogFile,
+                                     kAutoResumeFile,
+                                     kWandbMarkFile,
+                                     kSnapshotsFolder,
+                                     kAveragesFolder,
+                                     kAbandonedFolder,
+                                     kImagesFolder,
+                                     kResultsFolder,
+                                     kTensorboardFolder,
+                                     kOutboxFolder};
+/// Folders in which a kill may leave a *.part.
+constexpr const char* kFoldersWithParts[] = {
+    "", kSnapshotsFolder, kAveragesFolder, kImagesFolder, kResultsFolder};
+/// Of a config: places that the run writes to.
+constexpr std::string_view kWritten[] = {"/train/results_folder", "/evaluate/cache_path"};
+
+bool is_nothing(const fs::path& path) {
+  std::error_code error;
+  if (!fs::exists(fs::symlink_status(path, error))) return true;
+  return fs::is_directory(path, error) && fs::is_empty(path, error);
+}
+
+/// What exists of a path in a config: of a pattern ("shards/{}.tar") the folder before it. Without
+/// links; empty if nothing does.
+fs::path existing_part(const std::string& text) {
+  std::error_code ignored;
+  if (text.empty() || !is_local_url(text)) return {};
+  const std::string path = local_path(text);
+  if (fs::exists(path, ignored)) return fs::weakly_canonical(path, ignored);
+  const size_t pattern = path.find_first_of("{*?[");
+  if (pattern == std::string::npos) return {};
+  const fs::path folder = fs::path(path.substr(0, pattern)).parent_path();
+  return !folder.empty() && fs::exists(folder, ignored) ? fs::weakly_canonical(folder, ignored)
+                                                        : fs::path();
+}
+
+std::string utc_now() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts = {};
+  ::gmtime_r(&now, &parts);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text;
+}
+
+}  // namespace
+
+std::string nothing_intact(const std::string& data_path,
+                           const std::vector<std::string>& elsewhere) {
+  return fmt::format(
+      "{0}: the run has saved, and none of its checkpoints is intact: `dalle2-train fsck {0}` says "
+      "more\n  {1} To begin a new run, use --fresh or choose another /tracker/data_path.",
+      data_path,
+      elsewhere.empty()
+          ? "No saver has a copy either."
+          : fmt::format("Copy one of these to {0}/checkpoint.pth and start again: {1}.",
+                        data_path,
+                        fmt::join(elsewhere, ", ")));
+}
+
+RunFolder::RunFolder(std::string path, ReadFacts read_facts, const SnapshotRules& rules)
+    : path_(std::move(path)),
+      real_(canonical_folder(path_).string()),
+      read_facts_(std::move(read_facts)),
+      snapshots_(in(kSnapshotsFolder), rules) {}
+
+std::string RunFolder::in(const std::string& name) const {
+  return (fs::path(path_) / name).string();
+}
+
+void RunFolder::lock(const LockTimes& times) {
+  lock_ = std::make_unique<RunLock>(path_, times);
+}
+
+/// Those of kOwnNames, and configs, that are there.
+std::vector<std::string> RunFolder::own_names() const {
+  std::vector<std::string> names;
+  for (const char* name : kOwnNames) {
+    if (!is_nothing(in(name))) names.emplace_back(name);
+  }
+  for (const std::string& kind : known_root_keys()) {
+    if (!is_nothing(in(kind + "_config.json"))) names.push_back(kind + "_config.json");
+  }
+  return names;
+}
+
+/// Whether the folder holds anything that a start does not leave there.
+bool RunFolder::holds_others() const {
+  bool others = false;
+  walk_folder(path_, Below::kNothing, [&](const fs::directory_entry& entry) {
+    const std::string name = entry.path().filename().string();
+    others = others || !(name == kLockFile || name == kLoadedFile || name.ends_with(".part"));
+  });
+  return others;
+}
+
+FolderState RunFolder::look() {
+  try {
+    found_ = read_run_record(path_);
+  } catch (const DataError& error) {
+    fault_ = error.what();
+    return FolderState::kUnreadable;
+  }
+  const std::optional<SavedFacts> newest =
+      read_facts_ ? read_facts_(in(kCheckpointFile)) : std::nullopt;
+  planned_id_ = found_ ? found_->id : "";
+  if (found_) {
+    // A kill may have come between the first checkpoint and the note in run.json.
+    const bool saved = found_->has_saved || (newest && newest->run_id == found_->id);
+    return saved ? FolderState::kSaved : FolderState::kUnsaved;
+  }
+  if (own_names().empty()) return FolderState::kEmpty;
+  return newest ? FolderState::kCheckpoint : FolderState::kFiles;
+}
+
+bool RunFolder::has_saved(const std::string& path) const {
+  const std::string& id = run_id_.empty() ? planned_id_ : run_id_;
+  const std::optional<SavedFacts> facts = read_facts_ ? read_facts_(path) : std::nullopt;
+  return facts && !id.empty() && facts->run_id == id;
+}
+
+std::vector<std::string> RunFolder::checkpoints() const {
+  std::vector<std::string> found;
+  std::vector<std::string> paths = {in(kCheckpointFile)};
+  for (std::string& path : snapshots_.newest_first()) paths.push_back(std::move(path));
+  std::error_code error;
+  for (std::string& path : paths) {
+    // The newest snapshot is the file of checkpoint.pth under another name.
+    const bool is_new = std::none_of(found.begin(), found.end(), [&](const std::string& other) {
+      return fs::equivalent(other, path, error);
+    });
+    if (is_new && fs::exists(path, error)) found.push_back(std::move(path));
+  }
+  return found;
+}
+
+StartFacts RunFolder::facts_of(const StartWishes& wishes, const StartOptions& options) {
+  StartFacts facts{.folder = look(),
+                   .auto_resume = wishes.auto_resume,
+                   .overwrite = wishes.overwrite,
+                   .fresh = options.fresh,
+                   .back_to = !options.back_to.empty()};
+  if (!found_) return facts;
+  facts.restarted_job = is_restarted_job() && !found_->job.empty() && found_->job == this_job();
+  std::error_code ignored;
+  const bool loads = !wishes.load_path.empty();
+  const fs::path load = loads ? fs::weakly_canonical(wishes.load_path, ignored) : fs::path();
+  const bool is_fetched = load == fs::path(real_) / kLoadedFile;
+  facts.load_is_inside =
+      loads && !wishes.only_auto_resume && is_in_folder(load, real_) && !is_fetched;
+  const bool is_own =
+      loads && (wishes.load_name == found_->began_from ||
+                (!is_fetched && is_in_folder(load, real_)) || has_saved(wishes.load_path));
+  if (loads && !wishes.only_auto_resume) facts.load = is_own ? LoadNames::kOwn : LoadNames::kOther;
+  const auto is_intact = [&](const std::string& path) {
+    return !read_facts_ || read_facts_(path).has_value();
+  };
+  if (facts.back_to) {
+    facts.has_intact = is_in_folder(fs::weakly_canonical(options.back_to, ignored), real_) &&
+                       has_saved(options.back_to);
+  } else {
+    const std::vector<std::string> own = checkpoints();
+    facts.has_intact =
+        std::any_of(own.begin(), own.end(), is_intact) || (loads && has_saved(wishes.load_path));
+  }
+  return facts;
+}
+
+StartAction RunFolder::decide(const StartWishes& wishes, const StartOptions& options) {
+  const StartAction action = dalle2::decide(facts_of(wishes, options));
+  const bool is_refused = action >= StartAction::kRefuseFiles;
+  if (is_refused && action != StartAction::kRefuseDamaged) refuse(action, wishes, options);
+  if (action == StartAction::kSetAside) planned_id_.clear();
+  if (action == StartAction::kAdopt) planned_id_ = read_facts_(in(kCheckpointFile))->run_id;
+  return action;
+}
+
+void RunFolder::refuse(StartAction action, const StartWishes& wishes, const StartOptions& options) {
+  switch (action) {
+    case StartAction::kRefuseFiles:
+      throw ConfigError(
+          "/tracker/data_path: {} has no run.json, and holds what a run would write: {}\n  Choose "
+          "another data_path, or move these away.{}",
+          path_,
+          fmt::join(own_names(), ", "),
+          wishes.auto_resume ? ""
+                             : " To resume an earlier run by its checkpoint.pth, set "
+                               "/tracker/log/auto_resume to true.");
+    case StartAction::kRefuseExists:
+      throw ConfigError(
+          "/tracker/data_path: the folder {} exists and holds a run\n  To resume it, set "
+          "/tracker/log/auto_resume to true. To begin a new run, choose another data_path, or use "
+          "--fresh (or set /tracker/overwrite_data_path): the whole folder is renamed then.",
+          path_);
+    case StartAction::kRefuseLoad:
+      throw ConfigError(
+          "/tracker/load: {} is neither a file of the run in {} nor what that run began from{}\n  To "
+          "resume the run, leave /tracker/load out. To begin a new run from that file, choose "
+          "another data_path or use --fresh.",
+          wishes.load_name,
+          path_,
+          found_->began_from.empty() ? " (it began from zero)"
+                                     : fmt::format(" ({})", found_->began_from));
+    case StartAction::kRefuseLoadInside:
+      throw ConfigError(
+          "/tracker/load: {} lies in data_path {}, which a new run would set aside\n  To resume the "
+          "run, set /tracker/log/auto_resume to true. To begin a new one from that file, choose "
+          "another data_path.",
+          wishes.load_name,
+          path_);
+    case StartAction::kRefuseBack:
+      throw ConfigError(
+          "--back-to {}: expected an intact snapshot of the run in {}{}\n  `dalle2-train fsck {}` "
+          "lists them.",
+          options.back_to,
+          path_,
+          options.fresh ? ", and not --fresh" : "",
+          path_);
+    default:
+      throw DataError("{}", fault_);  // kRefuseUnreadable
+  }
+}
+
+void RunFolder::check_can_be_set_aside(const std::string& config,
+                                       const StartOptions& options) const {
+  const auto refuse_if = [&](bool is_so, const std::string& why) {
+    if (!is_so) return;
+    throw ConfigError(
+        "/tracker/data_path: {0} holds a run and cannot be set aside as a whole: {1}\n  Choose "
+        "another data_path, or move the run's files yourself: mkdir {2} && mv {3}/* {2}/",
+        path_,
+        why,
+        real_ + ".1",
+        real_);
+  };
+  std::error_code ignored;
+  struct stat own {
+  }, above{};
+  const std::string parent = fs::path(real_).parent_path().string();
+  refuse_if(!found_->was_empty, "it held other files when its run began");
+  refuse_if(::stat(real_.c_str(), &own) == 0 && ::stat(parent.c_str(), &above) == 0 &&
+                own.st_dev != above.st_dev,
+            "it is the root of a file system");
+  refuse_if(is_in_folder(fs::current_path(ignored), real_), "the working directory lies in it");
+  refuse_if(is_in_folder(fs::weakly_canonical(options.config_path, ignored), real_) &&
+                !options.config_path.empty(),
+            fmt::format("the config {} lies in it", options.config_path));
+  const Json all = parse_untrusted_object(config).flatten();
+  for (const auto& [pointer, value] : all.items()) {
+    const bool is_written =
+        std::find(std::begin(kWritten), std::end(kWritten), pointer) != std::end(kWritten);
+    if (!value.is_string() || pointer.starts_with("/tracker/") || is_written) continue;
+    const fs::path read = existing_part(value.get<std::string>());
+    refuse_if(is_in_folder(read, real_) && !read.empty(),
+              fmt::format("{} reads '{}' in it", pointer, value.get<std::string>()));
+  }
+  walk_folder(real_, Below::kReadable, [&](const fs::directory_entry& entry) {
+    refuse_if(entry.path().filename() == kRecordFile && entry.path().parent_path() != real_,
+              fmt::format("{} is another run", entry.path().parent_path().string()));
+  });
+}
+
+std::string RunFolder::set_aside(const LockTimes& times) {
+  std::error_code error;
+  int number = 1;
+  while (fs::exists(fs::symlink_status(fmt::format("{}.{}", real_, number), error))) ++number;
+  const std::string aside = fmt::format("{}.{}", real_, number);
+  try {
+    move_path(real_, aside);
+  } catch (const Error& fault) {
+    throw ConfigError(
+        "/tracker/data_path: {0} holds a run and cannot be renamed: {1}\n  Choose another data_path, "
+        "or move the run's files yourself: mkdir {2} && mv {0}/* {2}/",
+        real_,
+        fault.what(),
+        aside);
+  }
+  const std::unique_ptr<RunLock> old = std::exchange(lock_, nullptr);
+  lock(times);
+  found_.reset();
+  log_info("track", "{} is set aside as {}: a new run begins", path_, aside);
+  return aside;
+}
+
+bool RunFolder::take(StartAction action, const std::string& began_from) {
+  const bool resumes = action == StartAction::kResume || action == StartAction::kGoBack;
+  if (found_) {
+    record_ = *found_;
+    check_token();  // nobody has come since decide()
+  } else {
+    record_ = {.id = make_run_id(),
+               .token = {},
+               .began = utc_now(),
+               .job = {},
+               .home = {},
+               .began_from = {},
+               .wandb = {},
+               .finished = {}};
+    record_.was_empty = !holds_others();
+  }
+  const std::string home = std::exchange(record_.home, real_);
+  if (action == StartAction::kAdopt) {
+    if (!planned_id_.empty()) record_.id = planned_id_;
+    record_.has_saved = true;
+  } else if (!resumes) {
+    record_.began_from = began_from;
+    record_.finished.clear();
+  }
+  record_.token = make_run_id();
+  record_.job = this_job();
+  run_id_ = record_.id;
+  sweep_parts();
+  write_run_record(path_, record_);
+  if (!found_ || home == real_) return false;
+  // A moved folder has left nothing behind; an alias of this one has the token of now.
+  std::optional<RunRecord> there;
+  try {
+    there = read_run_record(home);
+  } catch (const DataError&) {  // whoever starts there is told
+  }
+  if (!there || there->id != record_.id || there->token == record_.token) return false;
+  record_.id = run_id_ = make_run_id();
+  record_.wandb.clear();
+  record_.copies.clear();
+  write_run_record(path_, record_);
+  // What waits to be sent is the original's to send.
+  for (const char* name : {kOutboxFolder, kWandbMarkFile}) {
+    if (!is_nothing(in(name))) abandon(in(name));
+  }
+  log_info("track", "{} is a copy of {}: it logs and saves as a run of its own", path_, home);
+  return true;
+}
+
+void RunFolder::check_token() const {
+  std::optional<RunRecord> now;
+  try {
+    now = read_run_record(path_);
+  } catch (const DataError&) {  // damaged: no longer what this start wrote
+  }
+  const std::string& own = record_.token;
+  if (now && now->token == own) return;
+  throw ConfigError(
+      "{}: another start has taken this run over{}; this one ends, and writes nothing more\n  Let "
+      "that one continue.",
+      path_,
+      now ? "" : " or moved it away (run.json is gone)");
+}
+
+void RunFolder::go_back_to(const std::string& file) {
+  check_token();
+  std::error_code error;
+  if (!fs::equivalent(file, in(kCheckpointFile), error))
+    link_file_atomically(file, in(kCheckpointFile));
+}
+
+void RunFolder::abandon(const std::string& path) const {
+  const std::string base =
+      in(fmt::format("{}/{}", kAbandonedFolder, fs::path(path).filename().string()));
+  std::string free = base;
+  for (int number = 1; fs::exists(free); ++number) free = fmt::format("{}.{}", base, number);
+  move_path(path, free);
+  log_info("track", "{} is kept as {}", path, free);
+}
+
+void RunFolder::abandon_newer(const SnapshotPosition& position) {
+  check_token();
+  for (const std::string& path : snapshots_.after(position)) abandon(path);
+  const std::string best = snapshots_.best_path();
+  std::error_code error;
+  const std::optional<SavedFacts> facts =
+      fs::exists(best, error) && read_facts_ ? read_facts_(best) : std::nullopt;
+  if (facts && facts->samples_seen > position.samples_seen) abandon(best);
+  if (!fs::exists(in(kAveragesFolder), error)) return;
+  const std::string last = averages_name(position.step);
+  for (const std::string& name : names_in_folder(in(kAveragesFolder))) {
+    if (name > last && name.ends_with(".pth"))
+      abandon((fs::path(in(kAveragesFolder)) / name).string());
+  }
+}
+
+void RunFolder::keep_snapshot(const SnapshotPosition& position, bool is_best) {
+  snapshots_.keep(in(kCheckpointFile), position, is_best);
+}
+
+void RunFolder::write_record() {
+  check_token();
+  write_run_record(path_, record_);
+}
+
+void RunFolder::note_saved() {
+  const std::lock_guard lock(*mutex_);
+  if (!std::exchange(record_.has_saved, true)) write_record();
+}
+
+void RunFolder::note_wandb(const std::string& run) {
+  const std::lock_guard lock(*mutex_);
+  if (std::exchange(record_.wandb, run) != run) write_record();
+}
+
+void RunFolder::note_finished(const std::string& what) {
+  const std::lock_guard lock(*mutex_);
+  if (std::exchange(record_.finished, what) != what) write_record();
+}
+
+void RunFolder::note_copy(const std::string& path, const std::string& content) {
+  const std::lock_guard lock(*mutex_);
+  std::string& known = record_.copies[fs::absolute(path).lexically_normal().string()];
+  const std::string hash = to_hex(sha256(content));
+  if (std::exchange(known, hash) != hash) write_record();
+}
+
+bool RunFolder::wrote_copy(const std::string& path) const {
+  const std::lock_guard lock(*mutex_);
+  const bool is_planned = run_id_.empty() && found_ && planned_id_ == found_->id;
+  const RunRecord& record = is_planned ? *found_ : record_;
+  const auto known = record.copies.find(fs::absolute(path).lexically_normal().string());
+  return known != record.copies.end() && known->second == to_hex(sha256(read_file(path)));
+}
+
+void RunFolder::check_outside(const std::string& folder, const char* key) const {
+  if (is_in_folder(canonical_folder(folder), real_) || is_nothing(folder)) return;
+  const std::optional<RunRecord> there = read_run_record(folder);
+  const std::string& id = run_id_.empty() ? planned_id_ : run_id_;
+  if (there && there->id == id) return;
+  throw ConfigError("{}: {} {}\n  Choose another folder, or move what is there away: mv {} {}.1",
+                    key,
+                    folder,
+                    there ? "belongs to another run (" + there->home + ")"
+                          : "is not empty, and no run has begun there",
+                    folder,
+                    fs::path(folder).lexically_normal().string());
+}
+
+void RunFolder::take_outside(const std::string& folder) const {
+  if (!is_in_folder(canonical_folder(folder), real_)) write_run_record(folder, record_);
+}
+
+/// What a killed start of this run was writing.
+void RunFolder::sweep_parts() const {
+  if (!found_) return;
+  std::vector<std::string> stale;
+  for (const char* name : kFoldersWithParts) {
+    walk_folder(in(name), Below::kNothing, [&](const fs::directory_entry& entry) {
+      std::error_code error;
+      const bool is_file = fs::is_regular_file(entry.symlink_status(error));
+      if (is_file && entry.path().extension() == ".part") stale.push_back(entry.path().string());
+    });
+  }
+  for (const std::string& path : stale) remove_file(path);
+  if (!stale.empty())
+    log_info("track",
+             "Removed {} of an interrupted start from {}",
+             counted(static_cast<int64_t>(stale.size()), "unfinished file"),
+             path_);
+}
+
+}  // namespace dalle2

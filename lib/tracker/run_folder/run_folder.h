@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: MIT
+// The folder of a run: whose it is, what a start does with it, and what a run that goes back leaves
+// out. docs/resuming.md has the rule.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tracker/run_folder/decide.h"
+#include "tracker/run_folder/run_files.h"
+#include "tracker/run_folder/run_lock.h"
+#include "tracker/run_folder/run_record.h"
+#include "tracker/run_folder/snapshots.h"
+
+namespace dalle2 {
+
+/// What the command asks of a start besides the config.
+struct StartOptions {
+  bool fresh = false;            ///< --fresh
+  std::string back_to = {};      ///< --back-to; empty: none
+  std::string config_path = {};  ///< --config: it must not be renamed
+};
+
+/// What the config asks of a start.
+struct StartWishes {
+  bool auto_resume = false;
+  bool overwrite = false;
+  std::string load_path = {};  ///< of /tracker/load on this machine; empty: none
+  std::string load_name = {};  ///< the same for people and records: a path, or an address
+  bool only_auto_resume = true;
+};
+
+/// For a run that has saved and has nothing to resume from. @param elsewhere copies of its checkpoint
+std::string nothing_intact(const std::string& data_path, const std::vector<std::string>& elsewhere);
+
+class RunFolder {
+ public:
+  RunFolder(std::string path, ReadFacts read_facts, const SnapshotRules& rules);
+
+  const std::string& path() const { return path_; }
+  std::string in(const std::string& name) const;
+  /// The id of the run; empty before take().
+  const std::string& run_id() const { return run_id_; }
+  const RunRecord& record() const { return record_; }
+  const Snapshots& snapshots() const { return snapshots_; }
+
+  /// Locks the folder for as long as this object lives. @throws as RunLock
+  void lock(const LockTimes& times);
+  bool is_locked() const { return lock_ != nullptr; }
+  /// Looks at the folder, and applies the rule. Writes nothing.
+  /// @throws ConfigError, DataError for an action that ends the start, but for kRefuseDamaged: more
+  /// may lie elsewhere
+  StartAction decide(const StartWishes& wishes, const StartOptions& options);
+  /// The files of the run that a resume may take, in their order.
+  std::vector<std::string> checkpoints() const;
+  /// Whether the run saved the file at `path`. False for a file that names no run.
+  bool has_saved(const std::string& path) const;
+
+  /// @param config JSON, with every default @throws ConfigError why one rename(2) cannot set the
+  /// folder aside, and what to do
+  void check_can_be_set_aside(const std::string& config, const StartOptions& options) const;
+  /// Renames the whole folder, makes and locks a new one. @return its new name. @throws ConfigError
+  std::string set_aside(const LockTimes& times);
+  /// Makes the run this process's: writes run.json with a new token. @return whether the folder is a
+  /// copy of another, which then gets an id of its own
+  bool take(StartAction action, const std::string& began_from);
+  /// To be called before a file or a line is written. @throws ConfigError if another start has taken
+  /// the run over
+  void check_token() const;
+
+  /// `file` becomes checkpoint.pth.
+  void go_back_to(const std::string& file);
+  /// Moves snapshots and averages from after `position` to abandoned/.
+  void abandon_newer(const SnapshotPosition& position);
+  /// Keeps the checkpoint as the snapshot of `position`. @throws as Snapshots::keep()
+  void keep_snapshot(const SnapshotPosition& position, bool is_best);
+
+  void note_saved();
+  void note_wandb(const std::string& run);
+  void note_finished(const std::string& what);
+  /// The run has written its config to `path`, outside. Known copies may be replaced.
+  void note_copy(const std::string& path, const std::string& content);
+  bool wrote_copy(const std::string& path) const;
+
+  /// Makes `folder`, outside of this one, the run's: it is absent, empty or holds a run.json of it.
+  /// @param key of the config, for messages @throws ConfigError
+  void check_outside(const std::string& folder, const char* key) const;
+  void take_outside(const std::string& folder) const;
+
+ private:
+  FolderState look();
+  std::vector<std::string> own_names() const;
+  bool holds_others() const;
+  StartFacts facts_of(const StartWishes& wishes, const StartOptions& options);
+  [[noreturn]] void refuse(StartAction action,
+                           const StartWishes& wishes,
+                           const StartOptions& options);
+  void abandon(const std::string& path) const;
+  void write_record();
+  void sweep_parts() const;
+
+  std::string path_, real_;  // real_: without links
+  ReadFacts read_facts_;
+  Snapshots snapshots_;
+  std::unique_ptr<RunLock> lock_;
+  std::optional<RunRecord> found_;  // of an earlier start
+  std::string fault_;               // of its run.json
+  RunRecord record_;                // of this one, after take()
+  std::string run_id_;      // after take()
+  std::string planned_id_;  // before: of the run that the start resumes, or begins in place
+  std::unique_ptr<std::mutex> mutex_ =
+      std::make_unique<std::mutex>();  // of record_: a save runs in the background
+};
+
+}  // namespace dalle2

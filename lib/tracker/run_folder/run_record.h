@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: MIT
+// run.json: what makes a folder the folder of a run. Whoever writes its token owns the run.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+
+#include "io/files/folder_names.h"  // kRecordFile
+
+namespace dalle2 {
+
+/// A random UUID (RFC 9562, version 4): "0f8fad5b-d9cb-469f-a165-70867728950e".
+/// @throws ResourceError if the system gives no random bytes
+std::string make_run_id();
+
+/// The content of run.json.
+struct RunRecord {
+  std::string id;
+  std::string token;       ///< drawn at each start
+  std::string began;       ///< UTC, for people
+  std::string job;         ///< of Slurm or torchrun; empty: none
+  std::string home;        ///< where the folder was at the last start, without links
+  std::string began_from;  ///< the file of /tracker/load; empty: the run began from zero
+  std::string wandb;       ///< entity/project/run_id; empty: none
+  std::string finished;    ///< what the run was when it finished; empty: it has not
+  bool has_saved = false;
+  bool was_empty = true;  ///< nothing was in the folder when the run began
+  /// SHA-256 of the copies of its config that the run has written elsewhere, by absolute path.
+  std::map<std::string, std::string> copies = {};
+};
+
+/// None if the folder holds no run.json. @throws DataError with the way out if it cannot be read
+std::optional<RunRecord> read_run_record(const std::string& folder);
+/// @throws as AtomicFile
+void write_run_record(const std::string& folder, const RunRecord& record);
+
+/// "slurm 4711" or "torchrun ID"; empty outside of both.
+std::string this_job();
+/// Whether Slurm or torchrun has restarted this job.
+bool is_restarted_job();
+
+}  // namespace dalle2
