@@ -212,8 +212,7 @@ Runner add_sample(CLI::App& app) {
       ->type_name("DIR");
   add_overwrite(app,
                 o->overwrite,
-                "Replace files in DIR that have the name of an output, even if `sample` did not "
-                "write them or they were edited since");
+                "Write into a DIR that holds files, and replace those with the name of an output");
   return [o] {
     run_sample(*o);
     return ExitCode::kDone;

@@ -54,6 +54,6 @@ say "training a decoder: configs/text_decoder.json"
 $program --config configs/text_decoder.json "${changes[@]}"
 say "trained in $((SECONDS - start)) s; drawing 64 captions that no shard holds"
 $program sample --text @$run/shards/heldout/captions.txt --clip $run/clip.pth --prior $run/prior.pth \
-  --checkpoint $run/decoder.pth --num-prior-samples 4 --cond-scale 1.5 --batch-size 32 --seed "$seed" --out $run/drawn
-$program shards score --drawn $run/drawn --heldout $run/shards/heldout --grid $run/grid.png | sed 's/^right:/text:/'
+  --checkpoint $run/decoder.pth --num-prior-samples 4 --cond-scale 1.5 --batch-size 32 --seed "$seed" --out $run/drawn --overwrite
+$program shards score --drawn $run/drawn --heldout $run/shards/heldout --grid $run/grid.png --overwrite | sed 's/^right:/text:/'
 say "asked for / drawn: $run/grid.png, captions in $run/shards/heldout/captions.txt"

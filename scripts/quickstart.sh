@@ -31,6 +31,6 @@ start=$SECONDS
 $program --config configs/quickstart.json
 say "trained in $((SECONDS - start)) s; drawing 64 held-out combinations"
 $program sample --checkpoint $run/model.pth --image-embeds $run/shards/heldout/img_emb/img_emb_000000.npy \
-  --cond-scale 1.5 --batch-size 32 --out $run/drawn
-$program shards score --drawn $run/drawn --heldout $run/shards/heldout --grid $run/grid.png
+  --cond-scale 1.5 --batch-size 32 --out $run/drawn --overwrite
+$program shards score --drawn $run/drawn --heldout $run/shards/heldout --grid $run/grid.png --overwrite
 say "asked for / drawn: $run/grid.png. Loss and samples over time: $run/tracker/log.jsonl, $run/tracker/images"

@@ -68,7 +68,7 @@ struct SampleCommand {
   std::optional<std::string> inpaint_image_path, inpaint_mask_path;
   std::optional<int64_t> inpaint_resample_times;  ///< none is 5
   std::string out_folder;
-  bool overwrite = false;  ///< files of these names that no sampling wrote
+  bool overwrite = false;  ///< replace files that are there
 };
 
 /// dalle2-train evaluate

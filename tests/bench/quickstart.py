@@ -48,11 +48,11 @@ class Quickstart:
 
     def draw(self, model, out, *more):
         self.call("sample", "--checkpoint", model, "--image-embeds", self.folder / "shards/heldout/img_emb/img_emb_000000.npy",
-                  "--cond-scale", "1.5", "--batch-size", "32", "--out", out, *more)
+                  "--cond-scale", "1.5", "--batch-size", "32", "--out", out, "--overwrite", *more)
 
     def score(self, drawn, grid):
         """Shares of ATTRIBUTES that were right, in per cent, and the error against the pictures asked for."""
-        said = self.call("shards", "score", "--drawn", drawn, "--heldout", self.folder / "shards/heldout", "--grid", grid)
+        said = self.call("shards", "score", "--drawn", drawn, "--heldout", self.folder / "shards/heldout", "--grid", grid, "--overwrite")
         shares = dict(re.findall(r"(size|ground|colour|shape|place) (\d+)%", said))
         return [int(shares[key]) for key in ATTRIBUTES], float(re.search(r"asked for: ([\d.]+)", said)[1])
 

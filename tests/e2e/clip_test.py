@@ -244,7 +244,7 @@ class Clip(EndToEnd):
         for path in ("prior/model.pth", "prior/checkpoint.pth", "captions/model.pth", "averaged.pth"):
             with self.subTest(path):
                 self.assertEqual(harness.inspect(path, self.dir)["clip_weights_sha256"]["value"], identity)
-                drawn = [*text[:3], "--prior", path, "--text", "a large red circle", "--out", "said"]
+                drawn = [*text[:3], "--prior", path, "--text", "a large red circle", "--out", "said", "--overwrite"]
                 said = f"--prior {path}: trained with the embeddings of another CLIP: its identity, a SHA-256, is {identity[:16]}, and that of --clip "
                 self.assertNotIn("SHA-256", run(*drawn, *text[3:5], cwd=self.dir, check=0).stderr)
                 self.assertIn(said, run(*drawn, "--clip", "other/model.pth", cwd=self.dir, check=0).stderr)

@@ -168,7 +168,7 @@ class Loop(EndToEnd):
         embeds = next((self.shards / "heldout").rglob("*.npy"))
         drawn = []
         for name in ("out/checkpoint.pth", "a.safetensors", "averages.safetensors", "out/model.pth"):
-            run("sample", "--checkpoint", name, "--image-embeds", embeds, "--seed", 3, "--out", "drawn", cwd=self.dir, check=0)
+            run("sample", "--checkpoint", name, "--image-embeds", embeds, "--seed", 3, "--out", "drawn", "--overwrite", cwd=self.dir, check=0)
             drawn.append((self.dir / "drawn/samples.npy").read_bytes())
         self.assertEqual(len(set(drawn)), 1)
         # and a run goes on from a converted checkpoint

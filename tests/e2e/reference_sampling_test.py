@@ -34,7 +34,7 @@ class ReferenceSampling(unittest.TestCase):
     def sample(self, case, *more):
         arguments = [self.folder / a["file"] if isinstance(a, dict) else a for a in case["arguments"]]
         out = self.dir / case["name"]
-        run("sample", "--checkpoint", self.folder / case["checkpoint"], "--out", out, *arguments, *more,
+        run("sample", "--checkpoint", self.folder / case["checkpoint"], "--out", out, "--overwrite", *arguments, *more,
             cwd=self.dir, check=0)
         return out
 

@@ -292,7 +292,7 @@ class RemoteShards(harness.EndToEnd):
         self.train(config)
         (self.dir / "ran").unlink()
         heldout = next((self.shards / "heldout").rglob("*.npy"))
-        sample = ("sample", "--checkpoint", "out/checkpoint.pth", "--image-embeds", heldout, "--out", "drawn")
+        sample = ("sample", "--checkpoint", "out/checkpoint.pth", "--image-embeds", heldout, "--out", "drawn", "--overwrite")
         harness.run(*sample, cwd=self.dir, check=0)
         # Nor does the file beside it, which need not allow what is not done.
         data["allow_pipe"] = False

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""`sample`: options that would do nothing are refused, a used folder holds one sampling, adapters and steps a unet."""
-import json
+"""`sample`: options that would do nothing are refused, a used folder only with --overwrite, adapters and steps a unet."""
 import struct
-import zlib
 
 import harness
 from harness import EndToEnd, read_npy, run, tiny_config, write_config, write_npy
@@ -125,76 +123,31 @@ class SampleOptions(EndToEnd):
         self.sample(*cascade, "--stop-unet", 1, out="small")
         self.sample(*cascade, "--start-unet", 2, "--image", self.dir / "small", out="large")
         self.assertEqual(read_npy(self.dir / "large/samples.npy")[0][0], 2)
-        self.sample("free/model.pth", "--num", 1, "--timesteps", 1)
-        self.assertFalse((self.dir / "x/sheet.png").exists())
+        self.sample("free/model.pth", "--num", 1, "--timesteps", 1, out="alone")
+        self.assertEqual(names(self.dir / "alone"), ["0000.png", "samples.npy"])
 
-    def test_a_used_folder_holds_the_last_sampling_and_what_is_not_ours(self):
-        self.sample("free/model.pth", "--num", 4, "--timesteps", 1)
+    def test_a_used_folder_is_drawn_into_only_if_asked_and_nothing_is_removed(self):
         folder = self.dir / "x"
-        (folder / "notes.txt").write_text("mine")
-        (folder / "0003-copy.png").write_text("mine, too")
-        self.sample("free/model.pth", "--num", 2, "--timesteps", 1)
-        self.assertEqual(names(folder), ["0000.png", "0001.png", "0003-copy.png", "notes.txt", "sampled.jsonl", "samples.npy", "sheet.png"])
-        self.assertEqual(read_npy(folder / "samples.npy")[0][0], 2)
-        # A picture that the record does not name, or of which it says something else, is not ours to remove.
-        (folder / "0001.png").write_text("edited")
-        (folder / "0002.png").write_text("mine")
-        done = self.sample("free/model.pth", "--num", 1, "--timesteps", 1)
-        self.assertIn("0001.png is not among the pictures of samples.npy", done.stdout + done.stderr)
-        self.assertEqual(names(folder), ["0000.png", "0001.png", "0002.png", "0003-copy.png", "notes.txt", "sampled.jsonl", "samples.npy"])
-
-    def test_files_that_no_sampling_wrote_are_replaced_only_if_asked(self):
-        folder = self.dir / "x"
-        self.sample("free/model.pth", "--num", 1, "--timesteps", 1)
-        (folder / "0001.png").write_text("mine")
-        (folder / "0002.png").write_text("mine")
-        three = ["free/model.pth", "--num", 3, "--timesteps", 1]
-        done = self.sample(*three, check=2)
-        self.assertIn("holds 0001.png to 0002.png, which no sampling wrote", done.stderr)
-        self.assertIn("--overwrite", done.stderr)
-        self.assertEqual((folder / "0001.png").read_text(), "mine")
-        self.sample(*three, "--overwrite")
-        self.assertEqual(read_npy(folder / "samples.npy")[0][0], 3)
-        self.assertTrue((folder / "0002.png").read_bytes().startswith(b"\x89PNG"))
-        self.sample(*three)
-        # Nor does an array of the right shape make them ours.
-        write_npy(folder / "samples.npy", (3, 3, 16, 16), [0] * 3 * 3 * 256)
-        done = self.sample(*three, check=2)
-        self.assertIn("holds samples.npy, which no sampling wrote", " ".join(done.stderr.split()))
-        (folder / "sampled.jsonl").unlink()
-        done = self.sample(*three, check=2)
-        self.assertIn("holds samples.npy, 0000.png to 0002.png, sheet.png, which no sampling wrote", " ".join(done.stderr.split()))
-        self.assertEqual(set(read_npy(folder / "samples.npy")[1]), {0.0})
-        (folder / "sampled.jsonl").write_text('{"mine": 1}')
-        done = self.sample("free/model.pth", "--num", 1, "--timesteps", 1, check=2)
-        self.assertIn("sampled.jsonl, which no sampling wrote", " ".join(done.stderr.split()))
-        self.assertEqual((folder / "sampled.jsonl").read_text(), '{"mine": 1}')
-
-    def test_a_sampling_that_was_stopped_half_way_is_known_to_the_next(self):
-        folder = self.dir / "x"
+        folder.mkdir()
+        for name in (".hidden", "0000.png.part"):  # neither is output
+            (folder / name).write_text("")
         self.sample("free/model.pth", "--num", 3, "--timesteps", 1)
-        lines = (folder / "sampled.jsonl").read_text().splitlines()
-        self.assertEqual(sorted(json.loads(line)["file"] for line in lines), ["0000.png", "0001.png", "0002.png", "samples.npy", "sheet.png"])
-        # As it was while the second picture was being written, and its line torn.
-        begun = [json.dumps({"file": "0001.png", "kind": "decoder"}) if "0001" in line else line for line in lines]
-        (folder / "sampled.jsonl").write_text("\n".join(begun) + '\n{"file": "00')
-        (folder / "0001.png").write_bytes(b"half")
-        self.sample("free/model.pth", "--num", 2, "--timesteps", 1)
-        self.assertEqual(names(folder), ["0000.png", "0001.png", "sampled.jsonl", "samples.npy", "sheet.png"])
-        # Of a prior's sampling into the same folder, which a decoder may read.
-        embeds = folder / "image_embeds.npy"
-        embeds.write_bytes(b"embeddings")
-        line = {"file": embeds.name, "kind": "prior", "bytes": 10, "crc32": zlib.crc32(b"embeddings")}
-        with open(folder / "sampled.jsonl", "a") as record:
-            record.write(json.dumps(line) + "\n")
-        self.sample("free/model.pth", "--num", 1, "--timesteps", 1)
-        self.assertEqual(names(folder), ["0000.png", "image_embeds.npy", "sampled.jsonl", "samples.npy"])
+        (folder / "0001.png").write_text("mine")
+        done = self.sample("free/model.pth", "--num", 2, "--timesteps", 1, check=2)
+        told = " ".join(done.stderr.split())
+        self.assertIn("expected a new or empty folder, but it holds 0000.png to 0002.png, samples.npy, sheet.png", told)
+        self.assertIn("--overwrite", told)
+        self.assertEqual((folder / "0001.png").read_text(), "mine")
+        self.sample("free/model.pth", "--num", 2, "--timesteps", 1, "--overwrite")
+        self.assertTrue((folder / "0001.png").read_bytes().startswith(b"\x89PNG"))
+        self.assertEqual(read_npy(folder / "samples.npy")[0][0], 2)
+        self.assertLessEqual({".hidden", "0000.png", "0001.png", "0002.png", "samples.npy", "sheet.png"}, set(names(folder)))
 
     def test_timesteps_are_one_number_or_one_for_each_unet(self):
         embeds = ["--image-embeds", "two.npy"]
 
         def drawn(out, *steps):
-            self.sample("cascade/model.pth", *embeds, "--timesteps", *steps, out=out)
+            self.sample("cascade/model.pth", *embeds, "--timesteps", *steps, "--overwrite", out=out)
             return read_npy(self.dir / out / "samples.npy")[1]
 
         self.assertEqual(drawn("one", 2), drawn("same", 2, 2))
@@ -211,7 +164,7 @@ class SampleOptions(EndToEnd):
         file, base = self.dir / "lora" / "lora.safetensors", "conditional/model.pth"
 
         def drawn(out, checkpoint, *arguments):
-            self.sample(checkpoint, "--image-embeds", "two.npy", "--timesteps", 3, *arguments, out=out)
+            self.sample(checkpoint, "--image-embeds", "two.npy", "--timesteps", 3, "--overwrite", *arguments, out=out)
             return read_npy(self.dir / out / "samples.npy")[1]
 
         def merged(name, *arguments):

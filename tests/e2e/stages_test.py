@@ -35,7 +35,7 @@ class Stages(EndToEnd):
                    check=check)
 
     def sample(self, checkpoint, out, *arguments, check=0):
-        return run("sample", "--checkpoint", checkpoint, "--sampler", "ddim", *arguments, "--out", self.dir / out,
+        return run("sample", "--checkpoint", checkpoint, "--sampler", "ddim", *arguments, "--out", self.dir / out, "--overwrite",
                    cwd=self.base, check=check)
 
     def first_stage(self, checkpoint, out="first"):

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 #include <torch/types.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 
@@ -16,7 +17,6 @@
 #include "run/device/device.h"
 #include "run/kinds.h"
 #include "tracker/places/remote_file.h"
-#include "tracker/run_folder/own_files.h"
 
 namespace dalle2 {
 
@@ -61,33 +61,21 @@ Autocast precision_of(const SampleCommand& command, const at::Device& device) {
 void make_out_folder(const SampleCommand& command) {
   std::error_code error, ignored;
   std::filesystem::create_directories(command.out_folder, error);
-  if (std::filesystem::is_directory(command.out_folder, ignored)) return;
-  throw ConfigError("--out {}: this folder cannot be made: {}",
-                    command.out_folder,
-                    error ? error.message() : "a file of that name is there");
-}
-
-void refuse_to_replace(const SampleCommand& command, const std::vector<std::string>& others) {
-  if (others.empty() || command.overwrite) return;
-  throw ConfigError(
-      "--out {}: holds {}, which no sampling wrote\n  Choose another folder, or replace {} with "
-      "--overwrite.",
-      command.out_folder,
-      short_list(others),
-      others.size() == 1 ? "it" : "them");
-}
-
-void tell_of_others(const SampleCommand& command, const std::vector<std::string>& others) {
-  if (command.overwrite) return;
-  for (const std::string& name : others) {
-    const std::filesystem::path path = std::filesystem::path(command.out_folder) / name;
-    const std::optional<std::string> now = set_aside(path.string());
-    if (now)
-      log_warning("sample",
-                  "{} was created or changed during sampling; it was renamed to {}",
-                  path.string(),
-                  *now);
+  if (!std::filesystem::is_directory(command.out_folder, ignored)) {
+    throw ConfigError("--out {}: this folder cannot be made: {}",
+                      command.out_folder,
+                      error ? error.message() : "a file of that name is there");
   }
+  std::vector<std::string> names = names_in_folder(command.out_folder);
+  std::erase_if(names,
+                [](const std::string& n) { return n.starts_with('.') || n.ends_with(".part"); });
+  if (names.empty() || command.overwrite) return;
+  std::sort(names.begin(), names.end());
+  throw ConfigError(
+      "--out {}: expected a new or empty folder, but it holds {}\n  Choose another folder, or add "
+      "--overwrite: files with the names of the output are replaced, and nothing is removed.",
+      command.out_folder,
+      short_list(names));
 }
 
 void check_finite(const at::Tensor& samples,

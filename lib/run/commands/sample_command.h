@@ -69,15 +69,9 @@ OneOrMany<std::optional<int64_t>> sampling_steps(const std::vector<int64_t>& tim
 ModelSource source_of(const SampleCommand& command);
 /// The arithmetic that --precision asks for, for as long as it lives.
 Autocast precision_of(const SampleCommand& command, const at::Device& device);
-/// @throws ConfigError if --out is no folder and cannot be made one
+/// @throws ConfigError if --out is no folder and cannot be made one, or if it holds files and
+/// --overwrite is not given
 void make_out_folder(const SampleCommand& command);
-/// Without --overwrite only files of an earlier sampling are replaced.
-/// @param others names in --out that are written, and that no sampling wrote
-/// @throws ConfigError if there are some
-void refuse_to_replace(const SampleCommand& command, const std::vector<std::string>& others);
-/// Renames files that appeared in --out during sampling, and warns about them.
-/// @param others as above
-void tell_of_others(const SampleCommand& command, const std::vector<std::string>& others);
 /// @param samples from number `begin` on; `what` they are, for the message
 /// @throws NonFiniteError
 void check_finite(const at::Tensor& samples,

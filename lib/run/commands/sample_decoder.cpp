@@ -15,7 +15,6 @@
 #include "io/formats/npy.h"
 #include "run/checkpoints/model_weights.h"
 #include "run/commands/sample_command.h"
-#include "run/commands/sample_record.h"
 #include "run/pictures/pictures.h"
 #include "run/pictures/row_noise.h"
 
@@ -159,28 +158,8 @@ std::string path_in(const SampleCommand& command, const std::string& name) {
   return (std::filesystem::path(command.out_folder) / name).string();
 }
 
-bool is_there(const SampleCommand& command, const std::string& name) {
-  std::error_code ignored;
-  return std::filesystem::exists(path_in(command, name), ignored);
-}
-
 std::string picture_name(int64_t number) {
   return fmt::format("{:04}.png", number);
-}
-
-/// What a sampling of `count` pictures writes.
-std::vector<std::string> out_files(int64_t count) {
-  std::vector<std::string> names = {kArray};
-  for (int64_t i = 0; i < count; ++i) names.push_back(picture_name(i));
-  if (count > 1) names.emplace_back(kSheetFile);
-  return names;
-}
-
-/// @throws ConfigError if the folder holds files of the same names that no sampling wrote
-void check_out_files(const SampleCommand& command, int64_t count) {
-  refuse_to_replace(
-      command,
-      SampleRecord(command.out_folder, TrainDecoderConfig::kKind).others_among(out_files(count)));
 }
 
 /// The first pictures side by side, about as many in a row as in a column.
@@ -197,7 +176,6 @@ Image sheet_of(const at::Tensor& pictures, const std::vector<std::string>& texts
   return to_picture(image_grid(cells, columns));
 }
 
-/// The folder holds this sampling afterwards and nothing of an earlier one of a decoder.
 /// @param samples [N, C, H, W] in the range of the decoder's data; samples.npy keeps it
 /// @param texts of them; none without
 void write_samples(const at::Tensor& samples,
@@ -205,33 +183,12 @@ void write_samples(const at::Tensor& samples,
                    ImageRange range,
                    const SampleCommand& command) {
   const int64_t count = samples.size(0);
-  SampleRecord record(command.out_folder, TrainDecoderConfig::kKind);
-  const std::vector<std::string> names = out_files(count);
-  tell_of_others(command, record.others_among(names));
-  const auto write = [&](const std::string& name, const auto& write_to) {
-    record.writing(name);
-    write_to(path_in(command, name));
-    record.wrote(name);
-  };
   const at::Tensor values = samples.contiguous();
-  write(kArray, [&](const std::string& path) {
-    write_npy_float32(path, values.sizes().vec(), values.const_data_ptr<float>());
-  });
+  write_npy_float32(path_in(command, kArray), values.sizes().vec(), values.const_data_ptr<float>());
   const at::Tensor pictures = range.auto_normalize ? samples : (samples + 1) / 2;
-  for (int64_t i = 0; i < count; ++i) {
-    write(picture_name(i),
-          [&](const std::string& path) { write_png(path, to_picture(pictures[i])); });
-  }
-  if (count > 1) {
-    write(kSheetFile, [&](const std::string& path) { write_png(path, sheet_of(pictures, texts)); });
-  }
-  record.finish(names);
-  const std::string next = picture_name(count);
-  if (is_there(command, next)) {
-    log_warning("sample",
-                "{} is not among the pictures of samples.npy: it stays among the new ones",
-                path_in(command, next));
-  }
+  for (int64_t i = 0; i < count; ++i)
+    write_png(path_in(command, picture_name(i)), to_picture(pictures[i]));
+  if (count > 1) write_png(path_in(command, kSheetFile), sheet_of(pictures, texts));
 }
 
 /// A file for each sampled unet, of its size.
@@ -430,7 +387,6 @@ void check_command(const SampleCommand& command,
         inputs.text_encodings, fmt::format("/decoder/unets/{}/max_text_len", i), unet.max_text_len);
   }
   make_out_folder(command);
-  check_out_files(command, inputs.rows);
 }
 
 }  // namespace

@@ -10,7 +10,6 @@
 #include "io/formats/npy.h"
 #include "run/checkpoints/model_weights.h"
 #include "run/commands/sample_command.h"
-#include "run/commands/sample_record.h"
 #include "run/pictures/pictures.h"
 #include "run/pictures/row_noise.h"
 #include "trainer/tensor_group.h"
@@ -129,8 +128,6 @@ void sample_prior(const SampleCommand& command, const Value& checkpoint, const a
   DiffusionPrior prior = load_prior(source_of(command), checkpoint);
   const TextEmbedding texts = load_texts(command, prior->plan().config);
   make_out_folder(command);
-  SampleRecord record(command.out_folder, TrainPriorConfig::kKind);
-  refuse_to_replace(command, record.others_among({kEmbeds}));
   prior->to(device);
   PriorDraw draw;
   if (!command.cond_scale.empty()) draw.cond_scale = command.cond_scale.front();
@@ -139,11 +136,7 @@ void sample_prior(const SampleCommand& command, const Value& checkpoint, const a
   Timer timer;
   const at::Tensor embeds = draw_image_embeds(prior, texts, command, draw, device);  // [N, D]
   const std::string path = (std::filesystem::path(command.out_folder) / kEmbeds).string();
-  tell_of_others(command, record.others_among({kEmbeds}));
-  record.writing(kEmbeds);
   write_npy_float32(path, embeds.sizes().vec(), embeds.const_data_ptr<float>());
-  record.wrote(kEmbeds);
-  record.finish({kEmbeds});
   log_info("sample",
            "{} in {}: {}",
            counted(rows, "image embedding"),
