@@ -83,7 +83,7 @@ void run_convert(const ConvertCommand& command) {
   check_convert_options(command);
   check_out_folder("OUT", command.out_path);
   check_other_file(command);
-  check_new_weights("OUT", command.out_path, command.overwrite);
+  check_new_file("OUT", command.out_path, command.overwrite);
   ConvertCommand local = command;
   std::vector<std::unique_ptr<FetchedFile>> files;
   for (std::string& path : local.in_paths) {

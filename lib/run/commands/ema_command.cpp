@@ -75,7 +75,7 @@ void run_ema(const EmaCommand& command) {
   }
   const std::vector<std::string> files = files_of(command.checkpoints);
   check_out_path(command.out_path, files);
-  check_new_weights("OUT", command.out_path, command.overwrite);
+  check_new_file("OUT", command.out_path, command.overwrite);
   const PostHocResult result =
       combine_post_hoc(files, {.sigma = command.sigma, .step = command.step});
   if (result.missed > kMuchMissed) {

@@ -12,9 +12,6 @@ void check_out_folder(const std::string& option, const std::string& path);
 
 /// Refuses to replace a file that is there. @param option that names it: "--out" @throws ConfigError
 void check_new_file(const std::string& option, const std::string& path, bool overwrite);
-/// For weights: refuses the same, but for a .safetensors of weights that no run has recorded.
-/// @throws ConfigError
-void check_new_weights(const std::string& option, const std::string& path, bool overwrite);
 
 /// Makes the folder `out` (option --out) of a command that writes shards, and holds its lock as long
 /// as the result lives: the shards of two commands would be mixed. @throws ConfigError if another
