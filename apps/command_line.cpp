@@ -50,10 +50,6 @@ Runner add_train(CLI::App& app) {
                  o->back_to,
                  "Resume from this snapshot of the run in data_path; what is newer moves to abandoned/")
       ->type_name("FILE");
-  app.add_flag("--clear-results",
-               o->clear_results,
-               "For a VAE that starts from zero: remove the results that the earlier run in its "
-               "data_path recorded");
   return [o] {
     if (o->config_path.empty()) {
       throw ConfigError(

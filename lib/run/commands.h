@@ -23,7 +23,6 @@ struct TrainCommand {
   bool dry_run = false;
   bool dump_config = false;
   bool quiet = false;          ///< warnings, errors and how the run ends, no more
-  bool clear_results = false;  ///< of a VAE: grids and model files of earlier runs
   bool fresh = false;          ///< a new run, whatever is in data_path
   std::string back_to = {};    ///< a snapshot of the run in data_path; empty: none
   int64_t processes = 1;       ///< to start on this machine

@@ -55,7 +55,6 @@ struct RunKind {
   std::function<void(
       const SampleCommand& command, const Value& checkpoint, const at::Device& device)>
       sample = {};
-  bool has_results = false;  ///< --clear-results has a meaning
 };
 
 /// In the order in which files are compared with them. Tests may add rows.

@@ -114,37 +114,6 @@ class VaeResume(VaeRuns):
         self.assertEqual(found, ["0.1.png", "0.2.png", "0.ema.1.png", "0.ema.png", "0.png", "vae.0.1.pt", "vae.0.ema.1.pt", "vae.0.ema.pt", "vae.0.pt"])
         self.assertEqual((self.dir / "mine/0.1.png").read_text(), "a picture of somebody")
 
-    def test_results_are_cleared_only_by_a_run_that_begins_and_only_its_predecessors(self):
-        folder = self.dir / "mine"
-        settings = {"num_train_steps": 6, "results_folder": str(folder)}
-        self.train(self.write("run", train=settings))
-        made = sorted(path.name for path in folder.iterdir())
-        self.assertEqual(len(made), 8)
-        theirs = ("0000.png", "7777.png", "vae.7777.pt", "notes.png")
-        for name in theirs:
-            (folder / name).write_text("mine")
-        # A resume clears nothing, nor does a start that another run in data_path refuses.
-        resumed = self.train(self.write("run", train={**settings, "num_train_steps": 8}), "--clear-results")
-        self.assertIn("--clear-results: nothing is removed, because the run starts from run/checkpoint.pth", " ".join(resumed.stdout.split()))
-        self.assertLessEqual({*made, *theirs}, {path.name for path in folder.iterdir()})
-        process = self.start(self.write("run", train={**settings, "num_train_steps": 4000}))
-        next(line for line in process.stdout if line.startswith("step "))
-        before = {path.name for path in folder.iterdir()}
-        refused = self.train(self.write("run", train=settings), "--clear-results", check=2)
-        self.assertIn("in use", refused.stderr)
-        self.assertLessEqual(before, {path.name for path in folder.iterdir()})
-        process.terminate()
-        process.communicate(timeout=120)
-        # Another run that begins there clears what this one has made, and nothing else.
-        made = {path.name for path in folder.iterdir()} - set(theirs)
-        done = self.train(self.without_auto_resume("run", train={**settings, "num_train_steps": 1}), "--clear-results")
-        self.assertIn(f"--clear-results: {len(made)} files of the earlier run removed", " ".join(done.stdout.split()))
-        self.assertEqual({path.name for path in folder.iterdir()}, {*theirs, "0.png", "0.ema.png", "vae.0.pt", "vae.0.ema.pt"})
-        for name in theirs:
-            self.assertEqual((folder / name).read_text(), "mine")
-        done = self.train(self.config("decoder.json"), "--clear-results", check=2)
-        self.assertIn("decoder.json, which is of a decoder: only a VAE has a folder of results", done.stderr)
-
     def test_a_folder_of_results_is_of_one_run_at_a_time(self):
         settings = {"num_train_steps": 4000, "results_folder": str(self.dir / "mine")}
         process = self.start(self.write("run", train=settings))
@@ -165,7 +134,7 @@ class VaeResume(VaeRuns):
         before = {path.name: path.read_bytes() for path in (self.dir / "mine").iterdir()}
         shutil.copytree(self.dir / "run", self.dir / "copy")
         self.train(self.write("copy", train={**settings, "num_train_steps": 8, "save_model_every": 1}))
-        self.train(self.without_auto_resume("copy", train={**settings, "num_train_steps": 1}), "--clear-results")
+        self.train(self.without_auto_resume("copy", train={**settings, "num_train_steps": 1}))
         kept = {path.read_bytes() for path in (self.dir / "mine").iterdir()}
         for name, content in before.items():
             self.assertIn(content, kept, name)

@@ -55,10 +55,6 @@ TEST_CASE("what the shared places know of a kind comes from its row") {
   CHECK(config_kind(path) == "joint_toy");
   CHECK_THROWS_WITH(run_train(train_of(path, {"/joint_toy/widht=3"})),
                     Catch::Matchers::Contains("did you mean"));
-  // Only a VAE has a folder of results.
-  TrainCommand clears = train_of(path);
-  clears.clear_results = true;
-  CHECK_THROWS_WITH(run_train(clears), Catch::Matchers::Contains("--clear-results"));
 }
 
 }  // namespace

@@ -344,36 +344,6 @@ TEST_CASE("what the config reads is not renamed as if an earlier run had left it
   CHECK(fs::is_directory("data/images.1/cats"));
 }
 
-TEST_CASE("a start that is refused has cleared no result") {
-  ResumingRun run;
-  run.auto_resume(false);
-  fs::create_directories("data/images");
-  write_file_atomically("data/results/vae.0.pt", "a result");
-  write_file_atomically("data/targets.json", R"({"paths": ["results/vae.0.pt"]})");
-  const auto begin_with = [&](const std::string& folder) {
-    Tracker tracker(run.config, test::placeholders(), /*dummy=*/false);
-    tracker.clear_at_start([](const std::string&) { return true; });
-    tracker.init();
-    tracker.add_save_metadata("config", fmt::format(R"({{"data": {{"folder": "{}"}}}})", folder));
-    tracker.begin_anew();
-  };
-  CHECK_THROWS_WITH(begin_with("data/images"), Contains("a run keeps images there"));
-  CHECK(fs::exists("data/results/vae.0.pt"));
-  std::ofstream("file") << "no folder";
-  TensorboardLogConfig tensorboard;
-  tensorboard.log_dir = "file/events";
-  const auto good = std::exchange(run.config.log, LogConfig(tensorboard));
-  CHECK_THROWS_WITH(begin_with("elsewhere"), Contains("file/events"));
-  CHECK(file("data/results/vae.0.pt") == "a result");
-  CHECK_FALSE(fs::exists("data/.cleared"));
-  CHECK(run.log.count("1 file of the earlier run removed") == 0);
-  run.config.log = good;
-  begin_with("elsewhere");
-  CHECK_FALSE(fs::exists("data/results/vae.0.pt"));
-  CHECK_FALSE(fs::exists("data/.cleared"));
-  CHECK(run.log.count("--clear-results: 1 file of the earlier run removed") == 1);
-}
-
 TEST_CASE("a start is decided once, after init") {
   ResumingRun run;
   Tracker tracker(run.config, test::placeholders(), /*dummy=*/false);

@@ -69,7 +69,6 @@ ExitCode train(const TrainCommand& command, const LoadedRun& loaded, ProcessGrou
     const ProcessGroup::BusyScope busy(group, "opening the data");
     try {
       run = loaded.make_run({.quiet = command.quiet, .group = &group, .start = start_of(command)});
-      if (command.clear_results) run->clear_results();
       run->open();
     } catch (const StoppedError&) {
       stopped_by = stop_requested();
@@ -146,14 +145,6 @@ ExitCode run_train(const TrainCommand& command) {
     };
   }
   const RunKind& kind = run_kind_of(config_kind(command.config_path));
-  if (command.clear_results && !kind.has_results) {
-    throw ConfigError(
-        "--clear-results: has no effect on {}, which is of a {}: only a VAE has a folder of "
-        "results\n"
-        "  Leave it out.",
-        command.config_path,
-        kind.key);
-  }
   return answer(command, kind.load(command.config_path, options));
 }
 

@@ -76,8 +76,6 @@ class TrainingRun {
   /// Reads the samples that are shown in the log, after open(); all ranks call it together. Again if
   /// the data turn out to be dealt otherwise. @throws as open(), but StoppedError on all ranks
   virtual void read_examples() {}
-  /// --clear-results, of a kind that has some (RunKind::has_results).
-  virtual void clear_results() {}
   /// Resumes from a checkpoint or starts from zero, and trains to the last epoch.
   /// @return kStopped if a signal asked for a stop; the state is saved then, as it is before an
   /// OutsideFault ends the run: what that holds is thrown

@@ -7,7 +7,6 @@
 #include <cmath>
 #include <filesystem>
 
-#include "base/error.h"
 #include "checkpoint/module_state.h"
 #include "checkpoint/pickle/pth.h"
 #include "data/pictures/planes.h"
