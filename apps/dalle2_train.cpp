@@ -1,9 +1,5 @@
 // SPDX-License-Identifier: MIT
 // dalle2-train: trains the parts of a DALLE2 system from a JSON file.
-#include <unistd.h>
-
-#include <cerrno>
-#include <climits>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -57,27 +53,12 @@ constexpr const char* kNoMemory =
   std::abort();
 }
 
-/// The constructors of the libraries take a good part of a second before main: a signal meanwhile
-/// is to be heard too. One of them ends the process with words of its own if there is no working directory.
-void install_early(int /*argc*/, char** /*argv*/, char** /*environment*/) {
-  char path[PATH_MAX];
-  if (::getcwd(path, sizeof path) == nullptr && errno == ENOENT) {
-    std::fputs(
-        "error: the working directory cannot be read: it was removed or replaced\n  Change to a folder "
-        "that exists.\n",
-        stderr);
-    ::_exit(static_cast<int>(dalle2::ExitCode::kConfig));
-  }
-  dalle2::install_stop_signals();
-  std::set_terminate(end_at_terminate);
-}
-[[gnu::section(".preinit_array"),
-  gnu::used]] void (*const kInstallEarly)(int, char**, char**) = install_early;
-
 }  // namespace
 
 int main(int argc, char** argv) {
   using dalle2::ExitCode;
+  dalle2::install_stop_signals();  // a signal that comes earlier ends the process
+  std::set_terminate(end_at_terminate);
   std::setvbuf(
       stdout, nullptr, _IOLBF, BUFSIZ);  // into a pipe, too: a reader sees each line at once
   try {

