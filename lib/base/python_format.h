@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Python's str.format for the values a file name can hold: "epoch_{epoch:03d}.pth".
+// Python's str.format, as far as file names need it: "epoch_{epoch:03d}.pth".
 #pragma once
 
 #include <cstdint>
@@ -11,17 +11,13 @@
 
 namespace dalle2 {
 
-/// std::monostate is Python's None.
-using FormatValue =
-    std::variant<int64_t, double, std::string, std::vector<double>, bool, std::monostate>;
+using FormatValue = std::variant<int64_t, double, std::string, std::vector<double>>;
 using FormatFields = std::vector<std::pair<std::string, FormatValue>>;
 
-/// `text` with each {name} replaced, as Python's text.format(**fields) does: format specs with
-/// fill, align, sign, z, #, 0, width, grouping, precision and type; !s, !r and !a; {list[0]}; {{
-/// and }}; specs that hold fields themselves. Attributes and positional fields are refused. A float
-/// that may be infinite fits every spec of a float ("inf"); None takes no spec, as in Python.
-/// @throws ConfigError where Python raises, and for more than 64 KiB: an unknown name (the known
-/// ones are listed), a bad spec
+/// `text` with each {name} replaced, as Python's text.format(**fields) does. The forms are {name},
+/// {list[0]}, {name:06d}, {name:.3f} and {name:.2e}, with any width and precision; {{ and }} are
+/// braces. A width pads with blanks, or with zeros if it begins with 0.
+/// @throws ConfigError another form, which names the field; an unknown name, which lists the known
 std::string python_format(const std::string& text, const FormatFields& fields);
 
 /// What `text` may become, from values of the kinds of `examples`. Lists may have any number of
@@ -32,11 +28,6 @@ std::string python_format_example(const std::string& text, const FormatFields& e
 std::optional<std::string> python_format_fault(const std::string& text,
                                                const FormatFields& examples);
 
-/// One value under one spec, as Python's format(value, spec). @throws ConfigError
-std::string python_format_value(const FormatValue& value, const std::string& spec);
-
-/// Python's str(value).
-std::string python_text(const FormatValue& value);
 /// Python's repr of a float: "0.1", "1e+16", "3.0", "inf".
 std::string python_repr(double value);
 

@@ -305,24 +305,20 @@ TEST_CASE("a loader of none is no loader, a saver may stand alone or in a list")
             .config.tracker.save.size() == 2);
 }
 
-TEST_CASE("targets may hold placeholders with Python's format specs, false is off") {
-  const auto config = read_with({"/tracker/save/save_latest_to=a/{epoch:03d}_{sample:,}_{{x}}.pth",
+TEST_CASE("targets may hold placeholders with format specs, false is off") {
+  const auto config = read_with({"/tracker/save/save_latest_to=a/{epoch:03d}_{sample}_{{x}}.pth",
                                  "/tracker/save/save_best_to=false",
                                  "/tracker/save/save_meta_to=null"})
                           .config;
   const auto& save = std::get<LocalSaveConfig>(config.tracker.save[0]);
-  CHECK(save.save_latest_to == "a/{epoch:03d}_{sample:,}_{{x}}.pth");
+  CHECK(save.save_latest_to == "a/{epoch:03d}_{sample}_{{x}}.pth");
   CHECK_FALSE(save.save_best_to);
   CHECK_FALSE(save.save_meta_to);
-  for (const char* target : {"{samples_seen:>10}",
-                             "{next_task:_<8s}",
+  for (const char* target : {"{samples_seen:10d}",
+                             "{next_task}",
                              "{validation_losses}",
-                             "{validation_losses[0]}",
                              "{validation_losses[12]:.4f}",
-                             "{epoch!s:>5}",
-                             "{epoch:z.2f}",
-                             "{samples_seen:{epoch}>8}",
-                             "{epoch:+.3e}",
+                             "{epoch:.3e}",
                              "a..b/...pth"}) {
     CHECK_NOTHROW(read_with({std::string("/tracker/save/save_latest_to=") + target}));
   }

@@ -145,7 +145,9 @@ TEST_CASE("the rules of the tracker section are enforced") {
                   {"/tracker/save/save_latest_to: unknown placeholder {0}: known are {epoch}, "
                    "{sample}, {next_task}, {validation_losses}, {samples_seen}"});
   expect_problems({"/tracker/save/save_best_to={next_task:03d}.pth"},
-                  {"/tracker/save/save_best_to: Unknown format code 'd' for text"});
+                  {"/tracker/save/save_best_to: '{next_task:03d}' is no form of a placeholder; "
+                   "there are {name}, {list[0]}, {name:06d} of a whole number, {name:.3f} and "
+                   "{name:.2e} of a number, with any width and precision up to 999"});
   expect_problems({"/tracker/save/save_best_to=a}b"},
                   {"/tracker/save/save_best_to: a single '}' in 'a}b': write '}}' for the "
                    "brace itself"});
@@ -161,7 +163,8 @@ TEST_CASE("the rules of the tracker section are enforced") {
       message_of([] {
         read_with({"/tracker/save/save_latest_to={epoch:" + std::string(1000000, '1') + "}"});
       }),
-      Catch::Contains("/tracker/save/save_latest_to: the number in the format spec"));
+      Catch::Contains("/tracker/save/save_latest_to: '{epoch:1111") &&
+          Catch::Contains("1...}' is no form of a placeholder"));
   expect_problems({"/tracker/save/save_meta_to=a/.."},
                   {R"(/tracker/save/save_meta_to: must not contain "..", got "a/..")"});
   expect_problems({R"(/tracker/log={"log_type": "wandb", "wandb_entity": null, )"

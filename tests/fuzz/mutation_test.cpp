@@ -80,7 +80,7 @@ TEST_CASE("damaged configs are read or refused", "[damage]") {
 
 TEST_CASE("damaged templates of targets are read or refused", "[damage]") {
   damage("template",
-         {"{epoch:03d}_{losses[0]:.3f}_{task!r:>8}.pth", "{{x}}{loss:{epoch}.2f}", "{losses}"},
+         {"{epoch:03d}_{losses[0]:.3f}_{task}.pth", "{{x}}{loss:012.2e}", "{losses}"},
          test::read_template);
 }
 

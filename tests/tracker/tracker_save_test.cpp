@@ -186,7 +186,7 @@ TEST_CASE("a start takes a template with an entry of a list that is empty then")
   TrackerConfig config;
   LocalSaveConfig save;
   save.save_latest_to = "l{validation_losses[2]:.3f}.pth";
-  save.save_best_to = "b{validation_losses[0]:>8}.pth";
+  save.save_best_to = "b{validation_losses[0]}.pth";
   config.save = {save};
   const FormatFields fresh = {{"validation_losses", std::vector<double>{}}};
   Tracker tracker(config, fresh, /*dummy=*/false);

@@ -148,8 +148,9 @@ struct SaveTargets {
   void fields(auto& f) {
     D2_FIELD(
         save_latest_to,
-        "File for the latest state. Its name may contain placeholders, with Python's format "
-        "specs (`{epoch:03d}`). A decoder and a CLIP have `{epoch}`, `{sample}`, `{next_task}`, "
+        "File for the latest state. Its name may contain placeholders, in the forms `{epoch}`, "
+        "`{validation_losses[0]}`, `{epoch:03d}`, `{x:.3f}` and `{x:.2e}`, with any width and "
+        "precision. A decoder and a CLIP have `{epoch}`, `{sample}`, `{next_task}`, "
         "`{validation_losses}` and `{samples_seen}`. A prior has `{epoch}`, `{samples_seen}` "
         "and `{best_validation_loss}`. A VAE has `{epoch}`, `{step}` and `{samples_seen}`.",
         path_or_off().placeholders());
