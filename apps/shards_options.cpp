@@ -26,7 +26,7 @@ Runner add_shards_demo(CLI::App& app) {
       ->capture_default_str()
       ->check(CLI::Range(16, 1024));
   app.add_option("--seed", o->seed, "Seed of the drawings")->capture_default_str();
-  add_overwrite(app, o->overwrite, "Remove the shards and embeddings that DIR holds");
+  add_overwrite(app, o->overwrite, "Replace the shards and embeddings that DIR holds");
   return [o] {
     run_shards_demo(*o);
     return ExitCode::kDone;
@@ -73,9 +73,9 @@ Runner add_shards_make(CLI::App& app) {
                  "Encoding of captions that are not UTF-8 and have no byte order mark")
       ->type_name("NAME")
       ->capture_default_str();
-  add_overwrite(app, o->overwrite, "Replace the set that DIR holds, if it is a different one");
+  add_overwrite(app, o->overwrite, "Replace the shards and embeddings that DIR holds");
   return [o] {
-    install_stop_signals();  // it ends after a whole shard
+    install_stop_signals();  // DIR stays as it was
     return run_shards_make(*o);
   };
 }
@@ -190,13 +190,10 @@ Runner add_shards_encode(CLI::App& app) {
       ->capture_default_str()
       ->type_name("DEVICE:{cpu,cuda}");
   add_processes(app, o->processes, "encode");
-  add_overwrite(
-      app, o->overwrite, "Remove the shards that DIR holds, if they belong to another set");
+  add_overwrite(app, o->overwrite, "Replace the shards and embeddings that DIR holds");
   app.footer(
       "Writes a copy of each shard that the config names, with KEY.latent.npy beside each "
-      "picture: the latent of the picture after data.preprocessing. Existing shards are kept, so "
-      "the same command "
-      "continues where it was stopped. Prints the scale that suits the noise schedules. Train "
+      "picture: the latent of the picture after data.preprocessing. Prints the scale that suits the noise schedules. Train "
       "with data.latents_in_tar.");
   return [o] {
     install_stop_signals();  // as above
@@ -244,13 +241,11 @@ Runner add_shards_embed(CLI::App& app) {
       ->capture_default_str()
       ->type_name("DEVICE:{cpu,cuda}");
   add_processes(app, o->processes, "embed");
-  add_overwrite(
-      app, o->overwrite, "Remove the shards that DIR holds, if they belong to another set");
+  add_overwrite(app, o->overwrite, "Replace the shards and embeddings that DIR holds");
   app.footer(
       "Writes a copy of each shard, with KEY.img_emb.npy beside the picture, and the embeddings of "
       "its samples as arrays: DIR/img_emb/NUMBER.npy, DIR/text_emb/NUMBER.npy. Samples without a "
-      "caption are left out. Existing shards are kept, so the same command continues where it was "
-      "stopped.");
+      "caption are left out.");
   return [o] {
     install_stop_signals();  // as above
     return run_shards_embed(*o);

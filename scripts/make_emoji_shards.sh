@@ -3,7 +3,7 @@
 # A real data set with captions from what Debian ships: the 136x128 bitmaps of Noto Color Emoji, captioned
 # with their Unicode names, on white, as shards for configs/emoji.json.
 #
-#   scripts/make_emoji_shards.sh [folder for the shards (runs/emoji/shards)]
+#   scripts/make_emoji_shards.sh [folder for the shards (runs/emoji/shards) [--overwrite]]
 #
 # Needs build/bin/dalle2-train (or DALLE2_TRAIN) and
 #   apt-get install --no-install-recommends fonts-noto-color-emoji unicode-data python3-fonttools
@@ -37,4 +37,4 @@ fi
 pictures=$(mktemp -d)
 trap 'rm -rf "$pictures"' EXIT
 "$python" "$here/emoji_pictures.py" --font "$font" --names "$names" --out "$pictures"
-"$program" shards make --from "$pictures" --out "$out" --ground white
+"$program" shards make --from "$pictures" --out "$out" --ground white "${@:2}"

@@ -47,7 +47,8 @@ fi
 say "training a CLIP: configs/text_clip.json"
 $program --config configs/text_clip.json "${changes[@]}"
 say "its embeddings of all pictures and captions"
-$program shards embed $run/shards --clip $run/clip.pth --out $run/embedded --batch-size 256
+[ -f $run/embedded/embeddings.json ] ||
+  $program shards embed $run/shards --clip $run/clip.pth --out $run/embedded --batch-size 256
 say "training a prior: configs/text_prior.json"
 $program --config configs/text_prior.json "${changes[@]}"
 say "training a decoder: configs/text_decoder.json"

@@ -139,7 +139,7 @@ struct ShardsMakeCommand {
   bool need_captions = false;                     ///< leave pictures without a caption out
   bool first_line_only = false;                   ///< of a caption
   std::string caption_encoding = "windows-1252";  ///< of captions that are not UTF-8
-  bool overwrite = false;                         ///< replace and remove shards of another set
+  bool overwrite = false;                         ///< replace the shards that are there
 };
 
 struct ShardsCheckCommand {
@@ -169,7 +169,7 @@ struct ShardsEncodeCommand {
   std::vector<std::string> overrides;
   std::string out_folder;
   std::string device = "cpu";
-  bool overwrite = false;  ///< remove the shards that the folder holds
+  bool overwrite = false;  ///< replace the shards that the folder holds
   int64_t processes = 1;   ///< on this machine, which share the shards
 };
 
@@ -184,7 +184,7 @@ struct ShardsEmbedCommand {
   int64_t batch_size = 64;  ///< samples embedded at once
   int64_t shard_width = 6;
   std::string device = "cpu";
-  bool overwrite = false;  ///< remove the shards that the folder holds
+  bool overwrite = false;  ///< replace the shards that the folder holds
   int64_t processes = 1;   ///< on this machine, which share the shards
 };
 

@@ -193,7 +193,7 @@ TEST_CASE("packed shards are mixed with all members and their rows of embeddings
   CHECK(report.arrays == 10);
   CHECK(report.absent_rows == 0);
   CHECK(read_file(folder / "mixed/notes.json") == "{}");
-  CHECK_FALSE(fs::exists(folder / "mixed.part"));
+  CHECK_FALSE(fs::exists(folder / "mixed/shards.part"));
   const auto sorted = nested_paths({12, 28});
   std::set<std::string> captions;
   for (int shard = 0; shard < 10; ++shard) {
@@ -218,13 +218,14 @@ TEST_CASE("packed shards are mixed with all members and their rows of embeddings
   CHECK(captions.size() == 40);
 }
 
-TEST_CASE("shards are mixed into a new folder only, and only if all of them can be read") {
+TEST_CASE("shards are mixed if all of them can be read, and replace others only if asked to") {
   const TempDir folder;
   write_set(folder);
-  fs::create_directories(folder / "used");
-  write_file_atomically(folder / "used/x", "x");
+  write_file_atomically(folder / "used/000077.tar", "x");
   CHECK_THROWS_WITH(mix_shards(folder / "sorted", folder / "used", {}),
-                    Contains("used: expected an empty folder or none"));
+                    Contains("used: expected a folder without shards, found 000077.tar"));
+  CHECK(mix_shards(folder / "sorted", folder / "used", {}, /*overwrite=*/true).removed ==
+        std::vector<std::string>{"000077.tar"});
   fs::remove(folder / "sorted/img_emb/img_emb_000002.npy");
   CHECK(mix_shards(folder / "sorted", folder / "fewer", {}).absent_rows == 10);
   fs::resize_file(folder / "sorted/000001.tar", 3000);

@@ -187,9 +187,6 @@ class Clip(EndToEnd):
         for name in ("img_emb", "text_emb"):
             first, second = ((self.dir / out / name / "000000.npy").read_bytes() for out in ("embedded", "embedded2"))
             self.assertEqual(first, second, name)
-        # What is there is kept, what is missing is made.
-        (self.dir / "embedded/000003.tar").unlink()
-        self.assertIn("6 embeddings in 1 shard, 15 shards are there already", self.embed().stdout)
         prior = {"prior": {"net": {"dim": WIDTH, "depth": 1, "dim_head": 8, "heads": 2, "max_text_len": 1}, "image_embed_dim": WIDTH,
                            "timesteps": 20, "sample_timesteps": 4, "condition_on_text_encodings": False},
                  "data": {"image_url": "embedded/img_emb", "text_url": "embedded/text_emb", "batch_size": 16,
@@ -373,25 +370,13 @@ class Clip(EndToEnd):
         refused(3, "expected embeddings of 8 values, as --clip narrow/model.pth makes, got a prior of 16", *text[:3], "--text", "a ring",
                 "--clip", "narrow/model.pth", "--prior", "prior/model.pth")
 
-    def test_embeddings_follow_their_shards(self):
-        shards = self.dir / "set"
-        shards.mkdir()
-        for name in ("000000.tar", "000001.tar"):
-            shutil.copy(self.shards / name, shards)
-        embed = ["shards", "embed", shards, "--clip", self.trained / "clip/model.pth", "--out", "made"]
-        self.assertIn("12 embeddings in 2 shards\n", run(*embed, cwd=self.dir, check=0).stdout)
-        (self.dir / "made/text_emb/000000.npy").unlink()
-        self.assertIn("6 embeddings in 1 shard, 1 shard is there already", run(*embed, cwd=self.dir, check=0).stdout)
-        self.assertTrue((self.dir / "made/text_emb/000000.npy").exists())
-        made = self.dir / "made/000001.tar"
-        whole = made.read_bytes()
-        for part in (whole[:len(whole) // 2], whole.rstrip(b"\0"), b""):  # newer, but not whole
-            made.write_bytes(part)
-            self.assertIn("6 embeddings in 1 shard, 1 shard is there already", run(*embed, cwd=self.dir, check=0).stdout)
-            self.assertEqual(made.read_bytes(), whole)
-        later = (self.dir / "made/000001.tar").stat().st_mtime + 10
-        os.utime(shards / "000001.tar", (later, later))
-        self.assertIn("6 embeddings in 1 shard, 1 shard is there already", run(*embed, cwd=self.dir, check=0).stdout)
+    def test_embeddings_are_replaced_with_their_shards(self):
+        self.embed("--text-encodings")
+        expected = {name for name in self.content("embedded") if "text_encodings" not in name}
+        refused = run("shards", "embed", self.shards, "--clip", self.trained / "clip/model.pth", "--out", "embedded", cwd=self.dir, check=2)
+        self.assertIn("found 000000.tar to 000015.tar, img_emb/000000.npy to img_emb/000015.npy, text_emb/000000.npy", " ".join(refused.stderr.split()))
+        self.assertIn("removed: 000000.tar to 000015.tar, ", self.embed("--overwrite").stdout)
+        self.assertEqual(set(self.content("embedded")), expected)
 
     def content(self, folder):
         """Of all files of a folder, by their places in it."""
@@ -409,12 +394,6 @@ class Clip(EndToEnd):
         self.assertEqual(len(expected), 4 * 16 + 1)  # tars, three arrays each, and what they were made with
         three = self.embed("--text-encodings", "--nproc-per-node", 3, out="three")
         self.assertEqual(three.stdout, one.stdout.replace("one/", "three/"))
-        self.assertEqual(self.content("three"), expected)
-        # What is missing is shared anew.
-        (self.dir / "three/000004.tar").unlink()
-        (self.dir / "three/img_emb/000011.npy").unlink()
-        again = self.embed("--text-encodings", "--nproc-per-node", 2, out="three")
-        self.assertIn("12 embeddings in 2 shards, 14 shards are there already\n", again.stdout)
         self.assertEqual(self.content("three"), expected)
         # As torchrun and srun start them: rank 0 speaks for all.
         port = harness.free_port()
@@ -438,13 +417,7 @@ class Clip(EndToEnd):
         done = run(*command, "none", cwd=self.dir, check=3)
         self.assertIn(".tar", done.stderr)
         done = run(*command, damaged, cwd=self.dir, check=2)
-        self.assertIn("and no embeddings.json beside them", " ".join(done.stderr.split()))
-        # A manifest that is none.
-        (self.dir / "foreign").mkdir()
-        (self.dir / "foreign/embeddings.json").write_text('{"mine": 1}')
-        done = run(*command[:-1], "--out", "foreign", cwd=self.dir, check=2)
-        self.assertIn("holds embeddings.json, which no call with these options wrote", " ".join(done.stderr.split()))
-        self.assertEqual((self.dir / "foreign/embeddings.json").read_text(), '{"mine": 1}')
+        self.assertIn("000000.tar, which is one of the shards to read", " ".join(done.stderr.split()))
         self.assertIn("SHARDS nowhere: there is no such folder", run("shards", "embed", "nowhere", *command[3:-3], "--out", "no", cwd=self.dir, check=2).stderr)
         # Ranks that would make different things.
         run("--config", self.clip_config(self.dir, "other.json", "other", train={"epochs": 1}), cwd=self.dir, check=0)
@@ -456,31 +429,28 @@ class Clip(EndToEnd):
         self.assertIn("/clip_sha256: rank 0 has", " ".join(said[0].split()))
         self.assertFalse((self.dir / "mixed").exists())
 
-    def test_a_stop_or_a_loss_of_one_process_keeps_the_whole_shards(self):
+    def test_a_stop_or_a_loss_of_one_process_leaves_no_shards(self):
         with StallingServer(self.shards) as server:
             server.let_go.set()
             self.assertEqual(self.start_embedding("whole", shards=server.url).wait(timeout=120), 0)
             expected = self.content("whole")
-            for ending, code, text in ((signal.SIGTERM, 75, "stopped by a signal; the same command continues"),
+            for ending, code, text in ((signal.SIGTERM, 75, "stopped by a signal; no shard was written"),
                                        (signal.SIGKILL, 6, "rank 1 was killed by signal 9")):
                 server.let_go.clear()
                 server.is_stalled.clear()
                 process = self.start_embedding("cut", "--nproc-per-node", 2, shards=server.url)
                 # Rank 1 waits within its last shard, and rank 0 is through with its own.
-                self.wait_until(lambda: server.is_stalled.is_set() and len(list((self.dir / "cut").glob("*.tar"))) == 15)
+                part = self.dir / "cut/shards.part"
+                self.wait_until(lambda: server.is_stalled.is_set() and len(list(part.glob("*.tar"))) == 15)
                 os.kill(harness.ranks_of(process)[1], ending)
                 said = process.communicate(timeout=90)[0]
                 self.assertEqual(process.returncode, code, said)
                 self.assertIn(text, " ".join(said.split()))
-                self.assertFalse((self.dir / "cut/000015.tar").exists())
-                again = self.dir / "cut/000006.tar"  # so that both have something to do
-                self.assertEqual(again.read_bytes(), expected[again.name])
-                again.unlink()
+                self.assertFalse(list((self.dir / "cut").glob("*.tar")))
             server.let_go.set()
             process = self.start_embedding("cut", "--nproc-per-node", 2, shards=server.url)
             said = process.communicate(timeout=120)[0]
             self.assertEqual(process.returncode, 0, said)
-            self.assertIn("12 embeddings in 2 shards, 14 shards are there already", said)
             self.assertEqual(self.content("cut"), expected)
 
     def wait_until(self, is_so):
@@ -538,7 +508,7 @@ class Clip(EndToEnd):
         self.assertIn("6 samples left out", done.stdout)
         shutil.copytree(self.shards, self.dir / "others")
         done = run("shards", "embed", self.shards, "--clip", self.trained / "clip/model.pth", "--out", "others", cwd=self.dir, check=2)
-        self.assertIn("and no embeddings.json beside them", done.stderr)
+        self.assertIn("expected a folder without shards, found 000000.tar to 000015.tar", " ".join(done.stderr.split()))
         done = run("shards", "embed", self.shards, "--clip", self.shards / "000000.tar", "--out", "none", cwd=self.dir, check=3)
         self.assertIn("000000.tar", done.stderr)
         enlarging = {"Resize": {"size": 32}, "CenterCrop": {"size": 32}, "ToTensor": True}

@@ -136,10 +136,6 @@ class Latent(EndToEnd):
         self.assertEqual(shared.stdout, done.stdout.replace("encoded", "shared"))
         for path in (self.dir / "encoded").iterdir():
             self.assertEqual((self.dir / "shared" / path.name).read_bytes(), path.read_bytes(), path.name)
-        # A shard that is missing is made again, the others stay.
-        (self.dir / "encoded" / shards[1]).unlink()
-        done = run("shards", "encode", "--config", config, "--out", "encoded", cwd=self.dir, check=0)
-        self.assertIn(f"in 1 shard, {len(shards) - 1} shards are there already", done.stdout)
         data = {"webdataset_base_url": f"{self.dir}/encoded/{{}}.tar", "latents_in_tar": True}
         self.train(config)
         self.train(self.latent("stored.json", "stored", train={"epochs": 2}, data=data))
@@ -163,11 +159,8 @@ class Latent(EndToEnd):
                           check=3)
         self.assertIn("the latents in the shards are not what /decoder/vae/0 makes of their pictures", done.stderr)
         (self.dir / "latents.json").rename(self.dir / "encoded/latents.json")
-        other = self.latent("other.json", "other", vae={"checkpoint": str(self.base / "vae/results/vae.0.pt"), "model": VAE})
-        done = run("shards", "encode", "--config", other, "--out", "encoded", cwd=self.dir, check=2)
-        self.assertIn("with latents of another VAE, image size, preprocessing or set (latents.json)", " ".join(done.stderr.split()))
         done = run("shards", "encode", "--config", self.latent("other.json", "other"), "--out", self.shards, cwd=self.dir, check=2)
-        self.assertIn("found 000000.tar to 000015.tar, img_emb/img_emb_000000.npy to img_emb/img_emb_000015.npy, and no latents.json beside them", " ".join(done.stderr.split()))
+        self.assertIn("000000.tar, which is one of the shards to read", " ".join(done.stderr.split()))
         done = self.train(self.latent("plain.json", "plain", data={"latents_in_tar": True}), check=3)
         self.assertIn("no field latent.npy", done.stderr)
         mirrored = {"RandomHorizontalFlip": True, "ToTensor": True}

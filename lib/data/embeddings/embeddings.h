@@ -11,14 +11,13 @@
 #include <vector>
 
 #include "data/shards/url_template.h"
+#include "io/files/folder_names.h"
 #include "io/formats/npy.h"
 #include "io/streams/url_source.h"
 
 namespace dalle2 {
 
-/// What `shards embed` writes beside its folders of embeddings: with which CLIP they were made, and of what.
-inline constexpr const char* kEmbeddingsManifest = "embeddings.json";
-/// In it: the CLIP, by clip_sha256().
+/// In kEmbeddingsManifest: the CLIP, by clip_sha256().
 inline constexpr const char* kClipOfEmbeddings = "clip_sha256";
 
 /// The path of kEmbeddingsManifest, if `shards embed` made the folder of embeddings at `url`. Its rows follow one another as the

@@ -7,9 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <memory>
 #include <optional>
-#include <system_error>
 #include <utility>
 
 #include "base/error.h"
@@ -23,6 +21,7 @@
 #include "data/shards/shards.h"
 #include "io/files/atomic_file.h"
 #include "io/files/folder_names.h"
+#include "io/files/new_shards.h"
 #include "io/formats/npy.h"
 #include "io/formats/tar.h"
 #include "io/formats/webdataset.h"
@@ -159,20 +158,13 @@ std::map<std::string, ArrayFamily> arrays_of(const std::string& folder) {
   return families;
 }
 
-void check_empty(const std::string& out) {
-  std::error_code error;
-  if (!fs::exists(out, error) || (fs::is_directory(out, error) && fs::is_empty(out, error))) return;
-  throw ConfigError("--out {}: expected an empty folder or none, to put the mixed shards there",
-                    printable(out));
-}
-
 }  // namespace
 
 MixReport mix_shards(const std::string& from,
                      const std::string& out,
                      const DealOptions& options,
+                     bool overwrite,
                      const std::function<void(int64_t done, int64_t total)>& progress) {
-  check_empty(out);
   const std::vector<std::string> shards = shards_in_folder(from);
   std::vector<StoredSample> samples;
   for (size_t i = 0; i < shards.size(); ++i) list_samples(shards, i, samples);
@@ -188,23 +180,14 @@ MixReport mix_shards(const std::string& from,
   // Rows of `shards embed` follow one another as the samples do, whatever their keys are.
   const bool follows_samples = fs::exists(fs::path(from) / kEmbeddingsManifest);
 
-  const fs::path target = canonical_folder(out);
-  const std::string part = target.string() + ".part";
-  if (!target.parent_path().empty()) fs::create_directories(target.parent_path());
-  if (!fs::create_directory(part)) {
-    throw ConfigError(
-        "{}: exists: another call writes there, or one was killed\n  Remove it, then run this again.",
-        printable(part));
-  }
-  bool is_done = false;
-  const std::shared_ptr<void> at_end(nullptr, [&](void*) {
-    std::error_code ignored;
-    if (!is_done) fs::remove_all(part, ignored);
-  });
+  NewShards made(out, overwrite);
+  const std::string part = NewShards::folder(out);
+  std::vector<std::string> files;  // made
   MixReport report;
   for (size_t shard = 0; shard < dealt.size(); ++shard) {
     const std::string number = fmt::format("{:06}", shard);
-    TarWriter tar(part + "/" + number + ".tar");
+    files.push_back(number + ".tar");
+    TarWriter tar(part + "/" + files.back());
     std::map<std::string, std::string> rows;
     for (size_t i = 0; i < dealt[shard].size(); ++i) {
       if (stop_requested() != 0) {
@@ -231,23 +214,17 @@ MixReport mix_shards(const std::string& from,
     tar.commit();
     ++report.shards;
     for (const auto& [prefix, family] : families) {
-      write_file_atomically(fmt::format("{}/{}{}.npy", part, prefix, number),
+      files.push_back(prefix + number + ".npy");
+      write_file_atomically(part + "/" + files.back(),
                             family.file_of(std::ssize(dealt[shard]), rows[prefix]));
       ++report.arrays;
     }
   }
   for (const std::string& name : names_ending(from, ".json")) {
     copy_file_atomically((fs::path(from) / name).string(), part + "/" + name);
+    files.push_back(name);
   }
-  std::error_code error;
-  is_done = true;
-  fs::rename(part, target, error);
-  if (error) {
-    throw DataError("{}: the finished shards cannot be renamed to {}: {}\n  Move them by hand.",
-                    printable(part),
-                    printable(target.string()),
-                    error.message());
-  }
+  report.removed = made.finish(files);
   return report;
 }
 

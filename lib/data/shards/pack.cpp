@@ -5,11 +5,9 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
-#include <system_error>
 #include <utility>
 
 #include "base/error.h"
@@ -22,8 +20,8 @@
 #include "data/shards/picture_shards.h"
 #include "io/files/atomic_file.h"
 #include "io/files/folder_names.h"
+#include "io/files/new_shards.h"
 #include "io/formats/tar.h"
-#include "io/formats/webdataset.h"
 #include "io/pictures/image.h"
 
 namespace dalle2 {
@@ -45,24 +43,6 @@ struct Sample {
   PictureFacts facts;
 };
 
-std::map<std::string, std::string> fields_of(const Sample& sample) {
-  std::map<std::string, std::string> fields = {{sample.field, sample.picture},
-                                               {"json", sample.source_json}};
-  if (!sample.caption.text.empty()) fields.emplace("txt", sample.caption.text);
-  return fields;
-}
-
-/// Whether an earlier call made `stored` from the picture of `sample`, by its name, its size in bytes
-/// (another folder may have pictures of the same names) and its ground, and nobody added to it.
-bool is_made_from(const GroupedSample& stored, const Sample& sample) {
-  const std::string* source = stored.find({"json"});
-  if (source == nullptr || *source != sample.source_json) return false;
-  return std::all_of(stored.fields.begin(), stored.fields.end(), [](const auto& field) {
-    const std::string& name = field.first;
-    return name == "jpg" || name == "png" || name == "webp" || name == "txt" || name == "json";
-  });
-}
-
 class Packer {
  public:
   Packer(const std::string& from, const std::string& out, const PackOptions& options)
@@ -75,60 +55,30 @@ class Packer {
 
   PackReport run(const std::function<void(const PackProgress&)>& progress) {
     progress_ = progress;
-    if (options_.hold_out) check_held_ = options_.hold_out();
-    std::vector<std::string> spare = spare_shards();
-    if (!look_at_shards()) return std::move(report_);
-    if (!options_.overwrite) refuse_other_set(spare);
-    refuse_stale_arrays(spare);
+    NewShards shards(out_, options_.overwrite);
     for (const Shard& shard : shards_) {
-      if (shard.found == Found::kCurrent) continue;
-      if (stops()) return std::move(report_);
-      PackReport of_shard;
-      const bool is_written = write_shard(shard, of_shard);
-      if (is_written) ++of_shard.shards_written;
-      if (shard.found != Found::kNothing) {
-        (is_written ? of_shard.replaced : of_shard.removed).push_back(shard.name);
-      }
-      add(std::move(of_shard));
+      write_shard(shard);
+      if (report_.stopped) return std::move(report_);
     }
-    if (report_.packed == 0 && report_.shards_kept == 0)
-      spare.clear();  // they are all that there is
-    if (!spare.empty()) check_held_();
-    for (const std::string& name : spare) remove_file((fs::path(out_) / name).string());
-    report_.removed.insert(report_.removed.end(), spare.begin(), spare.end());
-    std::sort(report_.removed.begin(), report_.removed.end());
+    report_.shards = std::ssize(written_);
+    if (report_.shards > 0) report_.removed = shards.finish(written_);
     return std::move(report_);
   }
 
  private:
-  void find_pictures();
-  void leave_out_without_captions();
-  /// What lies where a shard is to be.
-  enum class Found {
-    kNothing,
-    kCurrent,  ///< what would be written
-    kEarlier,  ///< no sample but of this call: an earlier one wrote it, or it is torn
-    kOther,
-  };
   /// Pictures begin .. end - 1 and their file.
   struct Shard {
-    std::string name, path;
+    std::string name;
     size_t begin = 0, end = 0;
-    Found found = Found::kNothing;
   };
+  void find_pictures();
+  void leave_out_without_captions();
   void plan_shards();
-  bool look_at_shards();
-  std::vector<std::string> spare_shards() const;
-  void refuse_other_set(std::vector<std::string> others) const;
-  void refuse_stale_arrays(const std::vector<std::string>& spare) const;
-  bool stops();
-  Found look_at(const Shard& shard, PackReport& report) const;
-  bool write_shard(const Shard& shard, PackReport& report) const;
+  void write_shard(const Shard& shard);
   int64_t places() const { return static_cast<int64_t>(pictures_.size()); }
   CaptionText caption_of(const Planned& planned) const;
   std::optional<Sample> make_sample(const Planned& planned, std::string& reason) const;
-  std::optional<Sample> next_sample(const Shard& shard, size_t index, PackReport& report) const;
-  void add(PackReport of_shard);
+  std::optional<Sample> next_sample(const Shard& shard, size_t index);
 
   fs::path from_;
   std::string out_;
@@ -136,9 +86,9 @@ class Packer {
   std::vector<Planned> pictures_;
   FolderCaptions captions_;
   std::vector<Shard> shards_;
+  std::vector<std::string> written_;  // names of shards
   PackReport report_;
   std::function<void(const PackProgress&)> progress_;
-  std::function<void()> check_held_ = [] {};
 };
 
 void Packer::find_pictures() {
@@ -259,171 +209,53 @@ void Packer::plan_shards() {
   std::vector<Planned> planned;
   for (size_t shard = 0; shard < dealt.size(); ++shard) {
     const std::string number = fmt::format("{:0{}}", shard, options_.shard_width);
-    const std::string name = number + ".tar";
     const size_t begin = planned.size();
     for (const size_t picture : dealt[shard]) {
       planned.push_back(std::move(pictures_[picture]));
       planned.back().key =
           fmt::format("{}{:0{}}", number, planned.size() - 1 - begin, options_.index_width);
     }
-    shards_.push_back({name, out_ + "/" + name, begin, planned.size()});
+    shards_.push_back({number + ".tar", begin, planned.size()});
   }
   pictures_ = std::move(planned);
 }
 
-/// The numbered shards of the folder that are none of this call's.
-std::vector<std::string> Packer::spare_shards() const {
-  std::vector<std::string> names = names_ending(out_, ".tar");
-  std::erase_if(names, [this](const std::string& name) {
-    return name.find_first_not_of("0123456789") != name.size() - 4 ||
-           std::any_of(shards_.begin(), shards_.end(), [&](const Shard& shard) {
-             return shard.name == name;
-           });
-  });
-  return names;
-}
-
-/// @return false if a signal stopped it
-bool Packer::look_at_shards() {
-  for (Shard& shard : shards_) {
-    if (stops()) return false;
-    PackReport of_shard;
-    shard.found = look_at(shard, of_shard);
-    if (shard.found != Found::kCurrent) continue;
-    ++of_shard.shards_kept;
-    add(std::move(of_shard));
-  }
-  return true;
-}
-
-/// @param others names of shards that are none of this call's
-void Packer::refuse_other_set(std::vector<std::string> others) const {
-  for (const Shard& shard : shards_) {
-    if (shard.found == Found::kOther) others.push_back(shard.name);
-  }
-  if (others.empty()) return;
-  std::sort(others.begin(), others.end());
-  throw ConfigError(
-      "--out {}: expected only shards that this call makes, found others: {}\n  They were made "
-      "from other pictures or with other options, or cannot be read. Choose another folder, or "
-      "replace them with --overwrite.",
-      out_,
-      short_list(others));
-}
-
-/// Embeddings belong to the samples of a shard by their order: those of a shard that is replaced would
-/// be paired with other pictures. They lie one or two folders below, named after the number of the shard.
-/// @param spare shards that would be removed
-void Packer::refuse_stale_arrays(const std::vector<std::string>& spare) const {
-  std::set<int64_t> numbers;
-  const auto add = [&](const std::string& shard) { numbers.insert(std::stoll(shard)); };
-  for (const Shard& shard : shards_) {
-    if (shard.found != Found::kCurrent) add(shard.name);
-  }
-  std::for_each(spare.begin(), spare.end(), add);
-  if (numbers.empty()) return;
-  std::vector<std::string> arrays = numbered_arrays(out_);
-  std::erase_if(arrays, [&](const std::string& array) {
-    return !numbers.contains(number_of_array(array).value_or(-1));
-  });
-  if (arrays.empty()) return;
-  throw ConfigError(
-      "--out {}: expected no embeddings of shards that are to be written, found {}\n  They would be "
-      "paired with other pictures. Choose another folder, or remove these embeddings.",
-      out_,
-      short_list(arrays));
-}
-
-/// Whether a signal asks for a stop, which the report then says.
-bool Packer::stops() {
-  report_.stopped = stop_requested() != 0;
-  return report_.stopped;
-}
-
-void Packer::add(PackReport of_shard) {
-  const auto append = [](auto& to, auto& from) {
-    std::move(from.begin(), from.end(), std::back_inserter(to));
-  };
-  report_.packed += of_shard.packed;
-  report_.without_caption += of_shard.without_caption;
-  report_.captions.merge(std::move(of_shard.captions));
-  report_.grounded += of_shard.grounded;
-  report_.pictures.add(of_shard.pictures);
-  report_.shards_written += of_shard.shards_written;
-  report_.shards_kept += of_shard.shards_kept;
-  append(report_.skipped, of_shard.skipped);
-  append(report_.replaced, of_shard.replaced);
-  append(report_.removed, of_shard.removed);
-}
-
 /// The sample of a picture, counted; none if it is left out.
-std::optional<Sample> Packer::next_sample(const Shard& shard,
-                                          size_t index,
-                                          PackReport& report) const {
+std::optional<Sample> Packer::next_sample(const Shard& shard, size_t index) {
   std::string reason;
   auto sample = make_sample(pictures_[index], reason);
-  if (progress_) progress_({static_cast<int64_t>(index) + 1, places(), shard.path});
+  if (progress_) {
+    progress_({static_cast<int64_t>(index) + 1, places(), out_ + "/" + shard.name});
+  }
   if (!sample) {
-    report.skipped.push_back({pictures_[index].source, reason});
+    report_.skipped.push_back({pictures_[index].source, reason});
     return std::nullopt;
   }
-  ++report.packed;
-  if (sample->caption.text.empty()) ++report.without_caption;
-  note_caption(sample->caption, options_.captions, pictures_[index].source, report.captions);
-  if (sample->grounded) ++report.grounded;
-  report.pictures.add(sample->facts);
+  ++report_.packed;
+  if (sample->caption.text.empty()) ++report_.without_caption;
+  note_caption(sample->caption, options_.captions, pictures_[index].source, report_.captions);
+  if (sample->grounded) ++report_.grounded;
+  report_.pictures.add(sample->facts);
   return sample;
 }
 
-/// Compares the file of a shard, if there is one, with what write_shard() would write.
-Packer::Found Packer::look_at(const Shard& shard, PackReport& report) const {
-  std::error_code error;
-  if (!fs::exists(fs::symlink_status(shard.path, error))) return Found::kNothing;
-  size_t next = shard.begin;
-  bool is_same = true;
-  const auto pass_over = [&](const std::string* until) {
-    for (; next < shard.end && (until == nullptr || pictures_[next].key != *until); ++next) {
-      if (next_sample(shard, next, report)) is_same = false;
-    }
-  };
-  bool has_samples = false;
-  try {
-    SampleReader reader(shard.path);
-    while (const auto stored = reader.next()) {
-      pass_over(&stored->key);
-      if (next == shard.end) return Found::kOther;
-      const auto sample = next_sample(shard, next++, report);
-      if (!sample || !is_made_from(*stored, *sample)) return Found::kOther;
-      is_same = is_same && stored->fields == fields_of(*sample);
-      has_samples = true;
-    }
-    pass_over(nullptr);
-  } catch (const DataError&) {
-    is_same = false;
-  }
-  if (!has_samples) return Found::kOther;
-  return is_same ? Found::kCurrent : Found::kEarlier;
-}
-
-/// @return false if it would be empty: all its pictures are broken, and there is no file of it
-bool Packer::write_shard(const Shard& shard, PackReport& report) const {
+/// If all its pictures are broken, there is no file of it.
+void Packer::write_shard(const Shard& shard) {
   std::optional<TarWriter> tar;
   for (size_t i = shard.begin; i < shard.end; ++i) {
-    const auto sample = next_sample(shard, i, report);
+    report_.stopped = stop_requested() != 0;
+    if (report_.stopped) return;
+    const auto sample = next_sample(shard, i);
     if (!sample) continue;
     const std::string& key = pictures_[i].key;
-    if (!tar) tar.emplace(shard.path);
+    if (!tar) tar.emplace(NewShards::folder(out_) + "/" + shard.name);
     tar->add(key + "." + sample->field, sample->picture);
     if (!sample->caption.text.empty()) tar->add(key + ".txt", sample->caption.text);
     tar->add(key + ".json", sample->source_json);
   }
-  check_held_();
-  if (!tar) {
-    remove_file(shard.path);
-    return false;
-  }
+  if (!tar) return;
   tar->commit();
-  return true;
+  written_.push_back(shard.name);
 }
 
 }  // namespace

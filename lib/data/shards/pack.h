@@ -25,10 +25,7 @@ struct PackOptions {
   std::optional<Rgb> ground = {};  ///< transparent pictures are laid on it and stored as PNG
   bool need_captions = false;      ///< pictures without a caption are left out, and have no place
   CaptionReadConfig captions = {};
-  bool overwrite = false;  ///< replace and remove shards of another set
-  /// Locks OUT, before it is looked at. What it gives is kept to the end, and called before each
-  /// change: it throws where the lock was lost.
-  std::function<std::function<void()>()> hold_out = nullptr;
+  bool overwrite = false;  ///< replace the shards that are there
 };
 
 struct PackProgress {
@@ -41,28 +38,23 @@ struct PackReport {
   struct Skipped {
     std::string path, reason;
   };
-  int64_t found = 0, packed = 0, without_caption = 0;
-  int64_t grounded = 0;                         ///< laid on the ground
-  PictureTally pictures;                        ///< as they are packed
-  int64_t shards_written = 0, shards_kept = 0;  ///< kept: they were there, and right
-  std::vector<Skipped> skipped;                 ///< pictures that are in no shard
-  DropLog captions;                             ///< notes on captions
-  std::vector<std::string> lonely_captions;     ///< caption files without a picture of their name
-  std::map<std::string, int64_t> other_files;   ///< by extension: neither pictures nor .txt by name
-  std::vector<std::string> replaced, removed;   ///< names of shards that were there
-  bool stopped = false;                         ///< by a signal, after a whole shard
+  int64_t found = 0, packed = 0, without_caption = 0, shards = 0;
+  int64_t grounded = 0;                        ///< laid on the ground
+  PictureTally pictures;                       ///< as they are packed
+  std::vector<Skipped> skipped;                ///< pictures that are in no shard
+  DropLog captions;                            ///< notes on captions
+  std::vector<std::string> lonely_captions;    ///< caption files without a picture of their name
+  std::map<std::string, int64_t> other_files;  ///< by extension: neither pictures nor .txt by name
+  std::vector<std::string> removed;            ///< names of shards and arrays that were there
+  bool stopped = false;                        ///< by a signal: OUT is as it was
 };
 
 /// Packs the jpg, jpeg, png and webp files below `from`, as deal() divides them, into OUT/000000.tar and
 /// so on. A sample KEY has KEY.jpg (or png, webp, by content), KEY.txt and KEY.json (its source).
 /// Pictures that lack a needed caption have no place; the place of one that is broken stays empty,
 /// and a shard of which all are broken is not written.
-///
-/// Shards that are there already are read first. One that holds what would be written is kept, so an
-/// interrupted run is finished by running it again. One of the same samples (same keys and sources,
-/// as far as it can be read) is replaced: a caption has changed, or the file is torn. Any other
-/// shard may be somebody's only copy: without `overwrite` nothing is written, replaced or removed.
-/// @throws ConfigError (options that cannot hold, shards of another set), DataError (no pictures,
+/// All is written beside what OUT holds (NewShards), and takes its place at the end. If no picture can be used, OUT stays as it was.
+/// @throws ConfigError (options that cannot hold, shards in OUT), DataError (no pictures,
 /// none with a needed caption, folder cannot be read), ResourceError (disk full)
 PackReport pack_folder(const std::string& from,
                        const std::string& out,

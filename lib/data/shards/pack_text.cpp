@@ -12,15 +12,11 @@ namespace dalle2 {
 
 std::vector<std::string> describe_pack(const PackReport& report) {
   std::vector<std::string> lines;
-  lines.push_back(fmt::format("{} of {} in {} ({} written, {} there already)",
+  lines.push_back(fmt::format("{} of {} in {}",
                               with_commas(report.packed),
                               counted(report.found, "picture"),
-                              counted(report.shards_written + report.shards_kept, "shard"),
-                              with_commas(report.shards_written),
-                              counted(report.shards_kept, "was", "were")));
-  if (!report.replaced.empty()) lines.push_back("replaced: " + short_list(report.replaced));
+                              counted(report.shards, "shard")));
   if (!report.removed.empty()) lines.push_back("removed: " + short_list(report.removed));
-  if (report.stopped) lines.push_back("stopped by a signal; run it again to continue");
   if (report.grounded > 0) {
     lines.push_back(counted(report.grounded,
                             "transparent picture was laid on the ground",

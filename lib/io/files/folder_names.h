@@ -47,6 +47,10 @@ inline constexpr const char* kImagesFolder = "images";
 inline constexpr const char* kResultsFolder = "results";
 inline constexpr const char* kOutboxFolder = "outbox";
 
+/// Beside shards: what `shards embed` made their embeddings with, and `shards encode` their latents.
+inline constexpr const char* kEmbeddingsManifest = "embeddings.json";
+inline constexpr const char* kLatentsManifest = "latents.json";
+
 /// Whether `path` is the record of a run, and not only a file of that name.
 bool is_run_record(const std::filesystem::path& path);
 

@@ -2,10 +2,8 @@
 #include "run/commands/out_folder.h"
 
 #include <filesystem>
-#include <memory>
 
 #include "base/error.h"
-#include "tracker/run_folder/run_lock.h"
 
 namespace dalle2 {
 
@@ -27,14 +25,6 @@ void check_new_file(const std::string& option, const std::string& path, bool ove
       "{} {}: the file exists\n  Name another one, or add --overwrite.", option, path);
 }
 
-std::function<void()> hold_shards_folder(const std::string& out) {
-  const auto lock = std::make_shared<RunLock>(
-      LockPlace{.folder = out,
-                .file = "shards.lock",
-                .key = "--out",
-                .clash = "Two commands would mix their shards.",
-                .when_lost = "Stop one of the two, and make the shards again."});
-  return [lock] { lock->look(); };
 }
 
 }  // namespace dalle2

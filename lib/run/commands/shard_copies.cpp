@@ -7,9 +7,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
-#include <functional>
-#include <iterator>
 #include <map>
 #include <optional>
 #include <sstream>
@@ -27,9 +24,9 @@
 #include "data/shards/shards.h"
 #include "io/files/atomic_file.h"
 #include "io/files/folder_names.h"
+#include "io/files/new_shards.h"
 #include "io/formats/tar.h"
 #include "net/http_stream.h"
-#include "run/commands/out_folder.h"
 #include "run/commands/several_processes.h"
 
 namespace dalle2 {
@@ -69,40 +66,42 @@ class WholeShard {
 /// Goes through one shard after the other.
 class ShardCopier {
  public:
-  /// @param check_held called before a file is put in its place
   ShardCopier(const ShardCopyPlan& plan,
               ShardAddition& addition,
               ProcessGroup& group,
-              std::function<void()> check_held,
               ShardCopyCounts& counts)
       : plan_(plan),
         addition_(addition),
         group_(group),
-        check_held_(std::move(check_held)),
         counts_(counts),
         preprocess_(plan.data.preprocessing,
                     decode_options(plan.data, plan.channels),
                     plan.data.max_transform_pixels) {}
 
-  /// Of a shard that cannot be read to its end nothing is written.
+  /// Of a shard that cannot be read to its end nothing is written. @throws StoppedError
   void copy(const std::string& url, const std::string& name, WholeShard& shard) {
-    TarWriter tar((fs::path(plan_.out_folder) / name).string());
+    const std::string path = (fs::path(NewShards::folder(plan_.out_folder)) / name).string();
+    TarWriter tar(path);
     addition_.begin_shard();
     of_shard_ = {};
     std::vector<GroupedSample> waiting;
     while (std::optional<GroupedSample> sample = shard.next()) {
+      if (stop_requested() != 0) throw_stopped();
       waiting.push_back(*std::move(sample));
       if (std::ssize(waiting) == plan_.data.batch_size) write(waiting, url, tar);
     }
     if (!shard.fault().empty()) return;
     write(waiting, url, tar);
-    addition_.end_shard(name);
-    check_held_();
+    for (std::string& array : addition_.end_shard(path)) files_.push_back(std::move(array));
     tar.commit();
+    files_.push_back(name);
     ++counts_.written;
     counts_.samples += of_shard_.samples;
     counts_.left_out += of_shard_.left_out;
   }
+
+  /// What was written, by names in the folder.
+  const std::vector<std::string>& files() const { return files_; }
 
  private:
   void write(std::vector<GroupedSample>& waiting, const std::string& url, TarWriter& tar) {
@@ -187,81 +186,12 @@ class ShardCopier {
   const ShardCopyPlan& plan_;
   ShardAddition& addition_;
   ProcessGroup& group_;
-  std::function<void()> check_held_;
   ShardCopyCounts& counts_;
   ShardCopyCounts of_shard_;
+  std::vector<std::string> files_;
   DropCounts told_;  // of all shards
   Preprocess preprocess_;
 };
-
-/// The shards in the folder, and the arrays that belong to them, of whatever command.
-std::vector<std::string> names_of_set(const ShardCopyPlan& plan) {
-  std::vector<std::string> names = names_ending(plan.out_folder, ".tar");
-  for (std::string& name : numbered_arrays(plan.out_folder)) names.push_back(std::move(name));
-  return names;
-}
-
-/// Writes the manifest into the folder, unless it is there. @throws ConfigError for a folder that
-/// holds shards which no call with this manifest wrote
-void claim_folder(const ShardCopyPlan& plan, const std::map<std::string, std::string>& shards) {
-  const std::string& folder = plan.out_folder;
-  const std::string path = (fs::path(folder) / plan.manifest_name).string();
-  std::ifstream in(path, std::ios::binary);
-  const std::string there{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-  if (there == plan.manifest) return;
-  const std::vector<std::string> others = names_of_set(plan);
-  if (in && !plan.overwrite && others.empty()) {
-    throw ConfigError(
-        "--out {}: holds {}, which no call with these options wrote\n  Choose another folder, or replace "
-        "it with --overwrite.",
-        printable(folder),
-        plan.manifest_name);
-  }
-  if (!plan.overwrite && !others.empty()) {
-    throw ConfigError(
-        "--out {}: expected only shards that this call makes, found {}, {}\n  Choose another "
-        "folder, or remove them with --overwrite.",
-        printable(folder),
-        short_list(others),
-        in ? fmt::format("{} ({})", plan.other_set, plan.manifest_name)
-           : fmt::format(
-                 "and no {} beside {}", plan.manifest_name, others.size() == 1 ? "it" : "them"));
-  }
-  for (const std::string& name : others) {
-    const fs::path path_there = fs::path(folder) / name;
-    for (const auto& [of_result, url] : shards) {
-      std::error_code ignored;
-      if (!is_local_url(url) || !fs::equivalent(local_path(url), path_there, ignored)) continue;
-      throw ConfigError(
-          "--out {}: holds {}, which is one of the shards to read\n  Choose another folder.",
-          printable(folder),
-          printable(name));
-    }
-  }
-  if (!others.empty()) std::printf("removing: %s\n", short_list(others).c_str());
-  for (const std::string& name : others) remove_file((fs::path(folder) / name).string());
-  write_file_atomically(path, plan.manifest);
-}
-
-/// Whether a plain tar has its end, and the headers of its members lead there. Their contents are not read.
-bool is_whole_tar(const std::string& path) {
-  constexpr std::streamoff kEnd = 1024;  // zeros
-  std::ifstream file(path, std::ios::binary);
-  std::string end(static_cast<size_t>(kEnd), 'x');
-  file.seekg(-kEnd, std::ios::end).read(end.data(), kEnd);
-  return file && end.find_first_not_of('\0') == std::string::npos && list_tar(path).fault.empty();
-}
-
-/// Whether what was made of a shard is there and whole, and no older than the shard as far as this can
-/// be known.
-bool is_up_to_date(const std::string& made, const std::string& url) {
-  std::error_code absent, unknown;
-  const auto made_at = fs::last_write_time(made, absent);
-  if (absent || !is_whole_tar(made)) return false;
-  if (!is_local_url(url)) return true;
-  const auto changed_at = fs::last_write_time(local_path(url), unknown);
-  return unknown || changed_at <= made_at;
-}
 
 /// The shards that are there, each with the name that it gets. @throws ConfigError for two of one name
 std::map<std::string, std::string> shards_by_name(const ShardDataConfig& data) {
@@ -286,57 +216,44 @@ std::map<std::string, std::string> shards_by_name(const ShardDataConfig& data) {
   return shards;
 }
 
+/// The files would take the place of the shards of which they are made.
+void refuse_own_folder(const std::string& out, const std::map<std::string, std::string>& shards) {
+  for (const auto& [name, url] : shards) {
+    std::error_code ignored;
+    if (!is_local_url(url) ||
+        !fs::equivalent(fs::path(local_path(url)).parent_path(), out, ignored))
+      continue;
+    throw ConfigError(
+        "--out {}: holds {}, which is one of the shards to read\n  Choose another folder.",
+        printable(out),
+        public_url(url));
+  }
+}
+
+/// For other ranks, who may see an older state of a shared folder. No part has a zero byte.
+std::string joined(const std::vector<std::string>& parts) {
+  std::string text;
+  for (const std::string& part : parts) text += part + '\0';
+  return text;
+}
+
+std::vector<std::string> split(const std::string& text) {
+  std::istringstream in(text);
+  std::vector<std::string> parts;
+  for (std::string part; std::getline(in, part, '\0');) parts.push_back(part);
+  return parts;
+}
+
 struct NamedShard {
   std::string name, url;
 };
 
-/// What there is to do, as rank 0 finds it.
-struct ShardsToCopy {
-  int64_t all = 0;  ///< with those that are there already
-  std::vector<NamedShard> missing;
-};
-
-/// For the other ranks, who may see an older state of a shared folder. Neither text has a zero byte.
-std::string as_text(const ShardsToCopy& shards) {
-  std::string text = std::to_string(shards.all) + '\0';
-  for (const auto& [name, url] : shards.missing) text += name + '\0' + url + '\0';
-  return text;
-}
-
-ShardsToCopy shards_of_text(const std::string& text) {
-  std::istringstream in(text);
-  const auto next = [&in] {
-    std::string part;
-    std::getline(in, part, '\0');
-    return part;
-  };
-  ShardsToCopy shards;
-  shards.all = std::stoll(next());
-  while (in.peek() != std::istringstream::traits_type::eof()) {
-    std::string name = next();
-    shards.missing.push_back({std::move(name), next()});
-  }
-  return shards;
-}
-
-ShardsToCopy look_at_shards(const ShardCopyPlan& plan, const ShardAddition& addition) {
-  const auto shards = shards_by_name(plan.data);
-  claim_folder(plan, shards);
-  ShardsToCopy found{.all = std::ssize(shards), .missing = {}};
-  for (const auto& [name, url] : shards) {
-    if (!is_up_to_date((fs::path(plan.out_folder) / name).string(), url) ||
-        !addition.is_whole(name))
-      found.missing.push_back({name, url});
-  }
-  return found;
-}
-
-/// Those of a rank: every n-th.
-std::vector<NamedShard> share_of(const std::vector<NamedShard>& shards, const ProcessGroup& group) {
+/// Those of a rank: every n-th. @param all a name and a url each
+std::vector<NamedShard> share_of(const std::vector<std::string>& all, const ProcessGroup& group) {
   std::vector<NamedShard> own;
-  for (auto i = static_cast<size_t>(group.rank()); i < shards.size();
+  for (auto i = static_cast<size_t>(group.rank()); 2 * i < all.size();
        i += static_cast<size_t>(group.size()))
-    own.push_back(shards[i]);
+    own.push_back({all[2 * i], all[2 * i + 1]});
   return own;
 }
 
@@ -346,7 +263,7 @@ struct CopyEnd {
   std::string fault = {};   ///< of the last shard that was skipped
 };
 
-/// @param all shards of all ranks, with those that are there already
+/// @param all shards of all ranks
 CopyEnd copy_share(const ShardCopyPlan& plan,
                    const std::vector<NamedShard>& shards,
                    int64_t all,
@@ -356,11 +273,10 @@ CopyEnd copy_share(const ShardCopyPlan& plan,
   const int64_t most_unreachable = std::min<int64_t>(kMostUnreachable, all);
   int64_t unreachable_in_a_row = 0;
   for (const auto& [name, url] : shards) {
-    if (stop_requested() != 0) return {.is_stopped = true};
     WholeShard shard(url, plan.data.allow_pipe);
     try {
       copier.copy(url, name, shard);
-    } catch (const StoppedError&) {  // it waited for the network
+    } catch (const StoppedError&) {
       return {.is_stopped = true};
     }
     if (shard.fault().empty()) {
@@ -395,8 +311,6 @@ void print_counts(const ShardCopyPlan& plan, const ShardCopyCounts& counts) {
   std::printf("%s in %s",
               counted(counts.samples, plan.noun).c_str(),
               counted(counts.written, "shard").c_str());
-  if (counts.kept > 0)
-    std::printf(", %s there already", counted(counts.kept, "shard is", "shards are").c_str());
   if (counts.left_out > 0) std::printf(", %s left out", counted(counts.left_out, "sample").c_str());
   if (counts.lost > 0) std::printf(", %s skipped", counted(counts.lost, "shard").c_str());
   std::printf("\n");
@@ -409,42 +323,62 @@ ExitCode copy_shards(const ShardCopyPlan& plan,
                      ProcessGroup& group,
                      ShardCopyCounts& counts) {
   check_same_config(group, plan.manifest, plan.device);
-  std::function<void()> check_held = [] {};  // rank 0 holds the folder for all
-  ShardsToCopy shards;
+  std::optional<NewShards> made;   // of rank 0
+  std::vector<std::string> found;  // a name and a url each
   bool is_stopped = false;
   {
     const ProcessGroup::BusyScope busy(group, "looking at the shards");
     try {
       if (group.is_main()) {
-        check_held = hold_shards_folder(plan.out_folder);
-        shards = look_at_shards(plan, addition);
+        const auto shards = shards_by_name(plan.data);
+        refuse_own_folder(plan.out_folder, shards);
+        std::vector<std::string> names;
+        for (const auto& [name, url] : shards) {
+          names.push_back(name);
+          found.insert(found.end(), {name, url});
+        }
+        made.emplace(plan.out_folder, plan.overwrite, names);
       }
     } catch (const StoppedError&) {  // it waited for the network
       is_stopped = true;
     }
   }
-  if (group.any(is_stopped, "stop before the shards")) return ExitCode::kStopped;
-  shards = shards_of_text(group.text_of_main(as_text(shards), "shards"));
+  const auto stopped = [&] {
+    if (group.is_main()) std::printf("stopped by a signal; no shard was written\n");
+    return ExitCode::kStopped;
+  };
+  if (group.any(is_stopped, "stop before the shards")) return stopped();
+  found = split(group.text_of_main(joined(found), "shards"));
+  const int64_t all = std::ssize(found) / 2;
+  ShardCopier copier(plan, addition, group, counts);
   CopyEnd end;
   {
     const ProcessGroup::BusyScope busy(group, "its share of the shards");
-    ShardCopier copier(plan, addition, group, check_held, counts);
-    end = copy_share(plan, share_of(shards.missing, group), shards.all, copier, counts);
+    end = copy_share(plan, share_of(found, group), all, copier, counts);
   }
   is_stopped = group.any(end.is_stopped, "end of the shards");
-  counts.kept = shards.all - std::ssize(shards.missing);
+  if (group.is_main()) log_live("");
+  if (is_stopped) return stopped();
   add_up(counts, group);
-  if (counts.lost == shards.all) {
+  if (counts.lost == all) {
     const auto faults = group.gather_texts(end.fault, "faults of the shards");
     throw DataError("{}", *std::find_if(faults.begin(), faults.end(), [](const auto& fault) {
                       return !fault.empty();
                     }));
   }
-  if (group.is_main()) {
-    log_live("");
-    print_counts(plan, counts);
+  const auto files = group.gather_texts(joined(copier.files()), "names of the shards");
+  if (!group.is_main()) return ExitCode::kDone;
+  const fs::path part = NewShards::folder(plan.out_folder);
+  write_file_atomically((part / plan.manifest_name).string(), plan.manifest);
+  std::vector<std::string> names;
+  for (const std::string& of_rank : files) {
+    for (std::string& name : split(of_rank)) names.push_back(std::move(name));
   }
-  return is_stopped ? ExitCode::kStopped : ExitCode::kDone;
+  names.emplace_back(plan.manifest_name);
+  if (const auto removed = made->finish(names); !removed.empty())
+    std::printf("removed: %s\n", short_list(removed).c_str());
+  print_counts(plan, counts);
+  return ExitCode::kDone;
 }
 
 }  // namespace dalle2

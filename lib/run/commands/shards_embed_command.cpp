@@ -14,6 +14,7 @@
 #include "data/pictures/preprocess.h"
 #include "data/pictures/small_pictures.h"
 #include "data/shards/shard_check.h"
+#include "io/files/folder_names.h"
 #include "io/formats/npy.h"
 #include "io/streams/url_source.h"
 #include "run/checkpoints/clip_weights.h"
@@ -82,25 +83,21 @@ class ClipEmbeddings : public ShardAddition {
         put(samples[i], "text_emb.npy", encodings_.rows.back()[static_cast<int64_t>(i)]);
     }
   }
-  void end_shard(const std::string& name) override {
+  std::vector<std::string> end_shard(const std::string& path) override {
+    const fs::path shard = path;
+    std::vector<std::string> files;
     for (EmbeddingArray* array : arrays()) {
       if (array->rows.empty()) continue;
       const at::Tensor all = at::cat(array->rows).contiguous();
-      write_npy_float32(path_of(*array, name), all.sizes().vec(), all.const_data_ptr<float>());
+      files.push_back(fmt::format("{}/{}.npy", array->name, shard.stem().string()));
+      write_npy_float32((shard.parent_path() / files.back()).string(),
+                        all.sizes().vec(),
+                        all.const_data_ptr<float>());
     }
-  }
-
-  bool is_whole(const std::string& name) const override {
-    return fs::exists(path_of(images_, name)) && fs::exists(path_of(texts_, name)) &&
-           (!command_.text_encodings || fs::exists(path_of(encodings_, name)));
+    return files;
   }
 
  private:
-  /// @param name of a shard
-  std::string path_of(const EmbeddingArray& array, const std::string& name) const {
-    const std::string file = fs::path(name).stem().string() + ".npy";
-    return (fs::path(command_.out_folder) / array.name / file).string();
-  }
   std::vector<EmbeddingArray*> arrays() { return {&images_, &texts_, &encodings_}; }
   static void put(GroupedSample& sample, const char* field, const at::Tensor& values) {
     const at::Tensor row = values.contiguous();
@@ -158,24 +155,18 @@ ExitCode embed(const ShardsEmbedCommand& command, ProcessGroup& group) {
   const ShardDataConfig data = data_of(command, clip.clip->image_size());
   ClipEmbeddings embeddings(command, group.world(), public_url(command.url), std::move(clip), data);
   ShardCopyCounts counts;
-  const ExitCode code = copy_shards(
-      {.data = data,
-       .out_folder = command.out_folder,
-       .device = command.device,
-       .overwrite = command.overwrite,
-       .noun = "embedding",
-       .manifest_name = kEmbeddingsManifest,
-       .manifest = embeddings.manifest(),
-       .other_set = "with embeddings of another CLIP or set, or made with other options",
-       .need_captions = true},
-      embeddings,
-      group,
-      counts);
-  if (!group.is_main()) return code;
-  if (code == ExitCode::kStopped) {
-    std::printf("stopped by a signal; the same command continues with the next shard\n");
-    return code;
-  }
+  const ExitCode code = copy_shards({.data = data,
+                                     .out_folder = command.out_folder,
+                                     .device = command.device,
+                                     .overwrite = command.overwrite,
+                                     .noun = "embedding",
+                                     .manifest_name = kEmbeddingsManifest,
+                                     .manifest = embeddings.manifest(),
+                                     .need_captions = true},
+                                    embeddings,
+                                    group,
+                                    counts);
+  if (!group.is_main() || code == ExitCode::kStopped) return code;
   const std::string out = printable(command.out_folder);
   std::printf(
       "a decoder reads \"webdataset_base_url\": \"%s/{}.tar\" with \"embeddings_in_tar\": true,\n"

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "base/untrusted_text.h"
+#include "io/files/folder_names.h"
 #include "io/formats/npy.h"
 #include "model/resize.h"
 #include "run/checkpoints/model_weights.h"
@@ -81,7 +82,10 @@ class Latents : public ShardAddition {
           format_npy_float32(latent.sizes().vec(), latent.const_data_ptr<float>());
     }
   }
-  void end_shard(const std::string& /*name*/) override { spread_.add(of_shard_); }
+  std::vector<std::string> end_shard(const std::string& /*path*/) override {
+    spread_.add(of_shard_);
+    return {};
+  }
 
  private:
   /// @return [B, D, h, w] on the CPU, not scaled
@@ -133,11 +137,11 @@ ExitCode encode(const ShardsEncodeCommand& command,
                    .manifest_name = kLatentsManifest,
                    .manifest = latents.manifest(
                        shown["data"][loaded.config.data.folder ? "folder" : "webdataset_base_url"]),
-                   .other_set = "with latents of another VAE, image size, preprocessing or set",
                    .channels = loaded.config.decoder.channels},
                   latents,
                   group,
                   counts);
+  if (code == ExitCode::kStopped) return code;
   const Spread spread = latents.spread().over(group);
   if (!group.is_main()) return code;
   if (counts.samples > 0) {
@@ -145,10 +149,6 @@ ExitCode encode(const ShardsEncodeCommand& command,
                 short_number(spread.mean()).c_str(),
                 short_number(spread.deviation()).c_str(),
                 short_number(1 / spread.deviation()).c_str());
-  }
-  if (code == ExitCode::kStopped) {
-    std::printf("stopped by a signal; the same command continues with the next shard\n");
-    return code;
   }
   std::printf("train with \"webdataset_base_url\": \"%s\" and \"latents_in_tar\": true\n",
               printable((std::filesystem::path(command.out_folder) / "{}.tar").string()).c_str());

@@ -12,7 +12,6 @@
 #include "data/shards/pack.h"
 #include "io/files/folder_names.h"
 #include "run/commands.h"
-#include "run/commands/out_folder.h"
 #include "run/init/first_config.h"
 
 namespace dalle2 {
@@ -24,12 +23,17 @@ FolderOrder order_of(const ShardsMakeCommand& command) {
   return command.in_order ? FolderOrder::in_order : FolderOrder::mixed;
 }
 
+ExitCode stopped() {
+  std::printf("stopped by a signal; no shard was written\n");
+  return ExitCode::kStopped;
+}
+
 ExitCode mix(const ShardsMakeCommand& command) {
-  if (command.ground || command.need_captions || command.first_line_only || command.overwrite) {
+  if (command.ground || command.need_captions || command.first_line_only) {
     throw ConfigError(
         "--from {}: holds shards, whose samples are mixed as they are; expected no option of pictures "
-        "(--ground, --need-captions, --first-line) and no --overwrite\n  To change pictures or "
-        "captions, pack the folder of pictures again.",
+        "(--ground, --need-captions, --first-line)\n  To change pictures or captions, pack the folder "
+        "of pictures again.",
         printable(command.from_folder));
   }
   const MixReport report =
@@ -39,11 +43,13 @@ ExitCode mix(const ShardsMakeCommand& command) {
                   .seed = command.seed,
                   .per_shard = command.per_shard,
                   .index_width = command.index_width},
+                 command.overwrite,
                  [](int64_t done, int64_t total) {
                    log_live(fmt::format("{} of {}", with_commas(done), counted(total, "sample")));
                  });
   log_live("");
-  if (report.stopped) return ExitCode::kStopped;
+  if (report.stopped) return stopped();
+  if (!report.removed.empty()) std::printf("removed: %s\n", short_list(report.removed).c_str());
   std::printf("%s in %s\n",
               counted(report.samples, "sample").c_str(),
               counted(report.shards, "shard").c_str());
@@ -98,8 +104,7 @@ ExitCode run_shards_make(const ShardsMakeCommand& command) {
                    .captions = {.caption_encoding = command.caption_encoding,
                                 .caption_lines = command.first_line_only ? CaptionLines::first
                                                                          : CaptionLines::all},
-                   .overwrite = command.overwrite,
-                   .hold_out = [&] { return hold_shards_folder(command.out_folder); }},
+                   .overwrite = command.overwrite},
                   [](const PackProgress& progress) {
                     log_live(fmt::format("{} of {}, {}",
                                          with_commas(progress.pictures),
@@ -107,12 +112,13 @@ ExitCode run_shards_make(const ShardsMakeCommand& command) {
                                          progress.shard));
                   });
   log_live("");
+  if (report.stopped) return stopped();
   for (const std::string& line : describe_pack(report)) std::printf("%s\n", line.c_str());
-  if (!report.stopped && report.packed == 0) {
+  if (report.packed == 0) {
     throw DataError("{}: not one usable picture, so no shard was written", command.from_folder);
   }
-  if (!report.stopped) std::printf("next: dalle2-train init %s\n", command.out_folder.c_str());
-  return report.stopped ? ExitCode::kStopped : ExitCode::kDone;
+  std::printf("next: dalle2-train init %s\n", command.out_folder.c_str());
+  return ExitCode::kDone;
 }
 
 }  // namespace dalle2

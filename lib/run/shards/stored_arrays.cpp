@@ -10,6 +10,7 @@
 #include "base/untrusted_text.h"
 #include "data/embeddings/embeddings.h"
 #include "io/files/atomic_file.h"
+#include "io/files/folder_names.h"
 #include "io/streams/url_source.h"
 #include "run/checkpoints/clip_weights.h"
 #include "run/checkpoints/model_weights.h"

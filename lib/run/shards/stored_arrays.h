@@ -11,8 +11,7 @@
 
 namespace dalle2 {
 
-/// In the folder of shards that `shards encode` wrote, beside kEmbeddingsManifest of `shards embed`.
-inline constexpr const char* kLatentsManifest = "latents.json";
+/// In kLatentsManifest: the VAE, by weights_sha256().
 inline constexpr const char* kVaeOfLatents = "vae_sha256";
 
 /// Adds to a manifest how pictures were read. @param data of a config, as JSON with every default
