@@ -215,7 +215,7 @@ Runner add_shards_embed(CLI::App& app) {
          "--clip",
          o->clip_path,
          "File of a CLIP: checkpoint.pth or model.pth of a run, or a file of OpenAI, open_clip, "
-         "Hugging Face, x-clip or coca-pytorch")
+         "Hugging Face or x-clip")
       ->required()
       ->type_name("FILE");
   app.add_option("--out", o->out_folder, "Folder for the shards and arrays with embeddings")

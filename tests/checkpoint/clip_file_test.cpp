@@ -73,8 +73,9 @@ TEST_CASE("weights of a CLIP that are not finite are refused by the tensor's nam
 }
 
 TEST_CASE("a file that is no CLIP is refused by the tensor that is missing") {
-  CHECK_THAT(refusal({{"weight", at::ones({2, 2})}}),
-             Contains("not a CLIP as OpenAI, open_clip or Hugging Face write it") &&
+  // Names of a CoCa of coca-pytorch, which the reference takes.
+  CHECK_THAT(refusal({{"text_cls_token", at::ones({2})}, {"img_queries", at::ones({2, 2})}}),
+             Contains("not a CLIP as OpenAI, open_clip, Hugging Face or x-clip write it") &&
                  Contains("'positional_embedding' is missing"));
   for (const char* name : {"token_embedding.weight",
                            "text_projection",

@@ -25,9 +25,9 @@ XClipFile read_x_clip(const std::string& path, const std::optional<XClipConfig>&
 }
 
 TEST_CASE("a state dict of x-clip is known by its names, and others are not") {
-  CHECK(maker_of(read_raw_clip(x_clip_file()).tensors) == &kXClip);
+  CHECK(is_x_clip(read_raw_clip(x_clip_file()).tensors));
   const std::string other = fixture_folder("clip_files") + "/open_clip/open_clip_model.safetensors";
-  CHECK(maker_of(read_raw_clip(other).tensors) == nullptr);
+  CHECK_FALSE(is_x_clip(read_raw_clip(other).tensors));
   CHECK_THROWS_WITH(
       read_clip_file(x_clip_file()),
       Contains(
@@ -57,12 +57,12 @@ TEST_CASE("without arguments a CLIP of x-clip is refused with what to do") {
                     Contains("clip.pt: a CLIP of x-clip, whose weights do not say all") &&
                         Contains("into x_clip_config.json beside the file") &&
                         Contains("\"base_model_kwargs\", with \"make\": \"x-clip\""));
-  write_file_atomically(dir / kXClip.config_name, R"({"text_width": 4, "visual_patch_size": 3})");
+  write_file_atomically(dir / kXClipConfigName, R"({"text_width": 4, "visual_patch_size": 3})");
   CHECK_THROWS_AS(read_x_clip(path), DataError);
   CHECK_THROWS_WITH(read_x_clip(path),
                     Contains("x_clip_config.json: no CLIP that can be built") &&
                         Contains("/text_width: no such key; known are: dim_text"));
-  write_file_atomically(dir / kXClip.config_name, "{");
+  write_file_atomically(dir / kXClipConfigName, "{");
   CHECK_THROWS_WITH(read_x_clip(path), Contains("x_clip_config.json"));
 }
 

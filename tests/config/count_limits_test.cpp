@@ -55,9 +55,6 @@ struct Unlimited {
     } else if constexpr (IsVector<T>::value) {
       typename T::value_type inner{};
       look(key, inner, limits);
-    } else if constexpr (std::is_same_v<T, ClipArguments>) {
-      XClipConfig().fields(*this);
-      CocaConfig().fields(*this);
     } else if constexpr (IsVariant<T>::value) {
       // Their members are places and switches.
     } else if constexpr (std::is_same_v<T, int64_t>) {

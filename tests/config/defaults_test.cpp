@@ -61,18 +61,6 @@ TEST_CASE("the arguments of an x-clip's CLIP and their defaults are those of its
   CHECK(ours.size() == reference.size());
 }
 
-TEST_CASE(
-    "the arguments of a CoCa and its encoder and their defaults are those of the constructors") {
-  const Json reference = fixture("defaults.json", "coca"), encoder = to_json(SimpleVitConfig{});
-  Json coca = to_json(CocaConfig{});
-  CHECK(coca.at("max_text_len") == 256);  // the tokens that the reference's tokenizer makes
-  coca.erase("max_text_len");
-  expect_same(reference.at("coca"), coca, "coca");
-  CHECK(coca.size() == reference.at("coca").size());
-  expect_same(reference.at("img_encoder"), encoder, "img_encoder");
-  CHECK(encoder.size() == reference.at("img_encoder").size());
-}
-
 TEST_CASE("every default is the reference's") {
   const Json reference = fixture("defaults.json");
   const LoadedDecoderConfig loaded =

@@ -45,8 +45,11 @@ TEST_CASE("a value of the wrong type is named with what was expected and found")
                   {"/evaluate/FID/feature: expected one of 64 192 768 2048 "
                    R"("logits_unbiased", got 65)"});
   expect_problems({R"(/decoder/clip={"make": "openclip"})"},
-                  {R"(/decoder/clip/make: expected one of "openai" "open_clip" "x-clip" )"
-                   R"("coca", got "openclip"; did you mean "open_clip"?)"});
+                  {R"(/decoder/clip/make: expected one of "openai" "open_clip" "x-clip", got )"
+                   R"("openclip"; did you mean "open_clip"?)"});
+  expect_problems({R"(/decoder/clip={"make": "coca"})"},
+                  {R"(/decoder/clip/make: expected one of "openai" "open_clip" "x-clip", got )"
+                   R"("coca")"});
 }
 
 TEST_CASE("texts of any length are read without harm") {

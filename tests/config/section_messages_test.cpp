@@ -370,71 +370,8 @@ TEST_CASE("a CLIP of x-clip needs the arguments it was made with, and each is ch
        at + "/channels: must be 3, got 1"});
   expect_problems(
       with_clip(R"({"model": "c.pt", "base_model_kwargs": {"dim_text": 8}})"),
-      {at + ": has a meaning with \"make\": \"x-clip\" or \"coca\" alone, and it is \"openai\": "
-            "the file says what its networks are; leave it out"});
-}
-
-TEST_CASE("a CoCa needs the arguments of both networks, and each is checked") {
-  const auto with_clip = [](const std::string& clip) {
-    return std::vector<std::string>{R"(/decoder/clip={"make": "coca")" + clip + "}",
-                                    "/data/img_embeddings_url=null"};
-  };
-  const auto with_arguments = [&](const std::string& more, const std::string& encoder) {
-    return with_clip(R"(, "model": "c.pt", "base_model_kwargs": {"dim": 8, "num_tokens": 9,
-                        "unimodal_depth": 2, "multimodal_depth": 1)" +
-                     more + R"(, "img_encoder": )" + encoder + "}");
-  };
-  const std::string right = R"({"image_size": 8, "patch_size": 4, "num_classes": 5, "dim": 8,
-                                "depth": 1, "heads": 2, "mlp_dim": 16})";
-  const std::string at = "/decoder/clip/base_model_kwargs";
-  CHECK_NOTHROW(read_with(with_arguments("", right)));
-  const auto given = read_with(with_arguments(R"(, "caption_loss_weight": 2, "pad_id": -1)", right))
-                         .config.decoder.clip->base_model_kwargs;
-  REQUIRE(std::holds_alternative<CocaConfig>(*given));
-  CHECK(std::get<CocaConfig>(*given).pad_id == -1);
-  CHECK(std::get<CocaConfig>(*given).img_encoder->mlp_dim == 16);
-  CHECK_THAT(message_of([&] { read_with(with_arguments("", R"("text")")); }),
-             Catch::Contains(at + "/img_encoder: expected an object"));
-  CHECK_THAT(message_of([&] {
-               read_with(with_clip(R"(, "model": "c.pt", "base_model_kwargs": {"dim_text": 8})"));
-             }),
-             Catch::Contains(at + "/dim_text: no such key; known are: dim num_tokens"));
-  CHECK_THAT(message_of([&] { read_with(with_arguments(R"(, "max_text_len": 257)", right)); }),
-             Catch::Contains(at + "/max_text_len: ") && Catch::Contains("256"));
-  expect_problems(with_clip(R"(, "model": "c.pt")"),
-                  {at + ": required with \"make\": \"coca\", but missing: the arguments that the "
-                        "CLIP was made with, as the weights do not say all of them"});
-  expect_problems(with_arguments("", "null"),
-                  {at + "/img_encoder: " + kCocaNeedsEncoder + "\n  " + kOtherCocaEncoders});
-  expect_problems(with_clip(R"(, "base_model_kwargs": {"dim": 8, "num_tokens": 9,
-                        "unimodal_depth": 2, "multimodal_depth": 1, "img_encoder": )" +
-                            right + "}"),
-                  {"/decoder/clip/model: required with \"make\": \"coca\", but missing: the file "
-                   "with the state dict of the CLIP"});
-  expect_problems(with_clip(R"(, "model": "c.pt", "base_model_kwargs": {"dim": 8})"),
-                  {at + "/num_tokens: required, but missing",
-                   at + "/unimodal_depth: required, but missing",
-                   at + "/multimodal_depth: required, but missing"});
-  CHECK_THAT(message_of([&] { read_with(with_arguments(R"(, "width": 8)", right)); }),
-             Catch::Contains(at + "/width: no such key; known are: dim num_tokens"));
-  CHECK_THAT(message_of([&] { read_with(with_arguments("", R"({"width": 8})")); }),
-             Catch::Contains(at + "/img_encoder/image_size: required, but missing") &&
-                 Catch::Contains(at + "/img_encoder/width: no such key; known are: image_size"));
-  expect_problems(with_arguments(R"(, "dim_head": 5, "image_dim": 12)", right),
-                  {at + "/dim_head: must be even for rotary embeddings; got 5",
-                   at + "/image_dim: expected 8, the dim of img_encoder, got 12"});
-  const std::string wrong = R"({"image_size": 9, "patch_size": 4, "num_classes": 5, "dim": 4,
-                                "depth": 1, "heads": 2, "mlp_dim": 16, "channels": 1})";
-  expect_problems(with_arguments("", wrong),
-                  {at + "/img_encoder/patch_size: must divide image_size, 9; got 4",
-                   at + "/img_encoder/dim: must be a multiple of 4, and more than 4, for the sines "
-                        "and cosines of the positions; got 4",
-                   at + "/img_encoder/channels: must be 3, got 1"});
-  const std::string wider = R"({"image_size": 8, "patch_size": 4, "num_classes": 5, "dim": 12,
-                                "depth": 1, "heads": 2, "mlp_dim": 16})";
-  expect_problems(with_arguments("", wider),
-                  {at + "/image_dim: expected 12, the dim of img_encoder, got none, which stands "
-                        "for dim, 8"});
+      {at + ": has a meaning with \"make\": \"x-clip\" alone, and it is \"openai\": the file says "
+            "what its networks are; leave it out"});
 }
 
 TEST_CASE("what has not landed yet is refused by name") {

@@ -303,34 +303,35 @@ print('loaded', decoder.load_state_dict(saved['model']))
                 data={"preprocessing": {"Resize": {"size": 8}, "ToTensor": True}})
 
 
-class ClipByArguments(ClipRuns):
-    """With a CLIP whose file does not say all of it, from the folder that tests/parity/adapter_cases.py wrote."""
+class XClip(ClipRuns):
+    """With a CLIP of x-clip, whose file does not say all of it, from the folder that tests/parity/make_x_clip.py wrote."""
     width = text_width = 6
-    make, name, tensor = None, None, None  # in a config, of its file, of one of its tensors
 
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.files = harness.ROOT / "tests/parity/fixtures" / cls.name / "file"
+        cls.files = harness.ROOT / "tests/parity/fixtures/x_clip/file"
         made = cls.base / "made"
         shutil.copytree(cls.files, made)
-        cls.embed(made / f"{cls.name}.pt")
+        cls.embed(made / "x_clip.pt")
         (cls.base / "moved").mkdir()  # away from the arguments that --clip finds beside it
         cls.clip = shutil.copy(cls.clip, cls.base / "moved")
 
     def arguments(self):
-        return json.loads((self.files / f"{self.name}_config.json").read_text())
+        """Without the network for masked language modelling, whose weights we leave out: its token is one of the others."""
+        config = json.loads((self.files / "x_clip_config.json").read_text())
+        return {**config, "use_mlm": False, "num_text_tokens": config["num_text_tokens"] + 1}
 
     def clip_section(self):
-        return {"make": self.make, "model": str(self.clip), "base_model_kwargs": self.arguments()}
+        return {"make": "x-clip", "model": str(self.clip), "base_model_kwargs": self.arguments()}
 
     def refused_clip(self, code, expected, **clip):
         config = json.loads(pathlib.Path(self.decoder("none")).read_text())
         config["decoder"]["clip"].update(clip)
         self.refused(code, expected, harness.write_config(self.dir / "none.json", config), "--dry-run")
 
-    def check_learning(self):
-        """Runs learn with it as from its embeddings, and all commands take it."""
+    def test_runs_learn_with_it_as_from_its_embeddings(self):
+        """And all commands take it."""
         self.assertEqual(harness.read_npy(self.embedded / "img_emb/000000.npy")[0], (6, self.width))
         self.assertEqual(harness.read_npy(self.embedded / "text_encodings/000000.npy")[0], (6, 12, self.text_width))
         for kind, make in (("decoder", self.decoder), ("prior", self.prior)):
@@ -348,48 +349,15 @@ class ClipByArguments(ClipRuns):
                     self.assertAlmostEqual(a, b, delta=1e-3 * max(1, b), msg=key)
         # Nothing of a run knows the CLIP but by its config and its weights.
         done = run("sample", "--checkpoint", "decoder/model.pth", "--prior", "prior/model.pth", "--clip",
-                   self.embedded.parent / f"{self.name}.pt", "--text", "a red circle", "--out", "drawn", cwd=self.dir, check=0)
+                   self.embedded.parent / "x_clip.pt", "--text", "a red circle", "--out", "drawn", cwd=self.dir, check=0)
         self.assertEqual(harness.read_npy(self.dir / "drawn/samples.npy")[0], (1, 3, 16, 16))
         run("fsck", "decoder", cwd=self.dir, check=0)
         names = harness.inspect(self.dir / "decoder/latest.pth", self.dir)
-        self.assertTrue(f"model/clip.clip.{self.tensor}" in names)
+        self.assertTrue("model/clip.clip.text_transformer.cls_token" in names)
         given = json.dumps({"clip": self.clip_section()})
         found = json.loads(run("evaluate", "--config", "decoder_before.json", "--checkpoint", "decoder_before/latest.pth", "--set",
                                f"/evaluate/clip_score={given}", "--set", "/evaluate/n_evaluation_samples=4", cwd=self.dir, check=0).stdout)
         self.assertIn("CLIP_score", found)
-
-    def check_with_reference(self, config, kind, adapter=""):
-        """The reference loads the checkpoint, with the same weights. @param adapter Python that makes `create()`, of an adapter"""
-        self.train(config)
-        done = run_reference(f"""
-import torch
-from dalle2_pytorch.train_configs import AdapterConfig, {kind}Config
-{adapter}
-saved = torch.load({str(json.loads(pathlib.Path(config).read_text())["tracker"]["save"]["save_latest_to"])!r}, weights_only=True)
-model = {kind}Config(**saved['config']['{kind.replace('Diffusion', '').lower()}']).create()
-print('loaded', model.load_state_dict(saved['model']))
-model.eval()
-tokens = torch.zeros(1, 12, dtype=torch.long)
-own = torch.load({str(self.clip)!r}, weights_only=True)['state_dict']
-for name, value in model.clip.clip.state_dict().items():
-    assert torch.equal(value, own[name]), name
-print('embeds', model.clip.embed_text(tokens).text_embed.shape[1])
-""", cwd=self.dir)
-        self.assertIn("All keys matched", done)
-        self.assertEqual(done.splitlines()[-1], f"embeds {self.width}")
-
-
-class XClip(ClipByArguments):
-    """With a CLIP of x-clip."""
-    make, name, tensor = "x-clip", "x_clip", "text_transformer.cls_token"
-
-    def arguments(self):
-        """Without the network for masked language modelling, whose weights we leave out: its token is one of the others."""
-        config = super().arguments()
-        return {**config, "use_mlm": False, "num_text_tokens": config["num_text_tokens"] + 1}
-
-    def test_runs_learn_with_it_as_from_its_embeddings(self):
-        self.check_learning()
 
     def test_wrong_input_is_named(self):
         refused = self.refused_clip
@@ -403,58 +371,23 @@ class XClip(ClipByArguments):
 
     @needs_reference
     def test_checkpoints_are_loaded_by_the_reference(self):
-        self.check_with_reference(self.decoder("out"), "Decoder")
-
-
-class Coca(ClipByArguments):
-    """With a CoCa of coca-pytorch and its image encoder."""
-    make, name, tensor = "coca", "coca", "img_encoder.vit.linear_head.bias"
-    # The reference's config has no place for what its adapter needs.
-    ADAPTER = """
-from coca_pytorch.coca_pytorch import CoCa
-from dalle2_pytorch.dalle2_pytorch import CoCaAdapter
-from vit_pytorch.extractor import Extractor
-from vit_pytorch.simple_vit_with_patch_dropout import SimpleViT
-def create(config):
-    arguments = dict(config.base_model_kwargs)
-    encoder, text_len = arguments.pop('img_encoder'), arguments.pop('max_text_len')
-    vit = Extractor(SimpleViT(**encoder), return_embeddings_only=True, detach=False)
-    return CoCaAdapter(CoCa(img_encoder=vit, **arguments), image_size=encoder['image_size'], image_channels=3, max_text_len=text_len)
-AdapterConfig.create = create
-"""
-
-    def test_runs_learn_with_it_as_from_its_embeddings(self):
-        self.check_learning()
-
-    def test_a_prior_is_warned_of_embeddings_that_are_not_of_length_1(self):
-        said = "/prior/clip: the embeddings of a CoCa are about sqrt(image_embed_dim) long, not 1\n  Set /prior/image_embed_scale to 1"
-        for options in ([], ["--dry-run"]):
-            self.assertEqual(self.train(self.prior("scaled"), *options).stderr.count(said), 1)
-            self.assertNotIn(said, self.train(self.prior("right", prior={"image_embed_scale": 1}), *options).stderr)
-            done = self.train(self.prior("clamped", prior={"image_embed_scale": 1, "sampling_clamp_l2norm": True}), *options)
-            self.assertIn("leave out the keys of /prior that end in _l2norm", done.stderr)
-        again = self.train(self.prior("scaled", train={"epochs": 3}))  # which cannot change it any more
-        self.assertNotIn(said, again.stderr)
-
-    def test_wrong_input_is_named(self):
-        refused = self.refused_clip
-        without = {key: value for key, value in self.arguments().items() if key != "img_encoder"}
-        refused(2, "/decoder/clip/base_model_kwargs/img_encoder: required, but missing", base_model_kwargs=without)
-        refused(2, "/decoder/clip/base_model_kwargs/width: no such key; known are: dim num_tokens",
-                base_model_kwargs={**self.arguments(), "width": 1})
-        refused(3, "text_to_latents.to_latents.weight: expected [8, 6] (by dim_latents, dim), got [6, 6]",
-                base_model_kwargs={**self.arguments(), "dim_latents": 8})
-        refused(2, "coca.pt: a CoCa of coca-pytorch, whose weights do not say all", make="openai", base_model_kwargs=None)
-        encoder = {**self.arguments()["img_encoder"], "image_size": 32}  # which no weight tells of
-        refused(3, "/data/preprocessing: expected square pictures of at least 32 x 32 pixels",
-                base_model_kwargs={**self.arguments(), "img_encoder": encoder})
-
-    @needs_reference
-    def test_checkpoints_are_loaded_by_the_reference(self):
-        # The reference's config of a prior needs a size of pictures.
-        for kind, config in (("Decoder", self.decoder("decoder")), ("DiffusionPrior", self.prior("prior", prior={"image_size": 8}))):
-            with self.subTest(kind):
-                self.check_with_reference(config, kind, self.ADAPTER)
+        """With the same weights."""
+        self.train(self.decoder("out"))
+        done = run_reference(f"""
+import torch
+from dalle2_pytorch.train_configs import DecoderConfig
+saved = torch.load('out/latest.pth', weights_only=True)
+model = DecoderConfig(**saved['config']['decoder']).create()
+print('loaded', model.load_state_dict(saved['model']))
+model.eval()
+tokens = torch.zeros(1, 12, dtype=torch.long)
+own = torch.load({str(self.clip)!r}, weights_only=True)['state_dict']
+for name, value in model.clip.clip.state_dict().items():
+    assert torch.equal(value, own[name]), name
+print('embeds', model.clip.embed_text(tokens).text_embed.shape[1])
+""", cwd=self.dir)
+        self.assertIn("All keys matched", done)
+        self.assertEqual(done.splitlines()[-1], f"embeds {self.width}")
 
 
 if __name__ == "__main__":

@@ -8,10 +8,8 @@
 #include <filesystem>
 
 #include "base/error.h"
-#include "checkpoint/clip/clip_by_arguments.h"
 #include "checkpoint/clip/clip_file.h"
 #include "checkpoint/clip/clip_shape.h"
-#include "checkpoint/clip/coca_file.h"
 #include "checkpoint/clip/x_clip_file.h"
 #include "checkpoint/module_state.h"
 #include "checkpoint/pickle/pth.h"
@@ -110,11 +108,7 @@ std::string x_clip_file(const std::string& name) {
   return fixture_folder("x_clip") + "/file/" + name;
 }
 
-std::string coca_file(const std::string& name) {
-  return fixture_folder("coca") + "/file/" + name;
-}
-
-/// @param expected by tests/parity/adapter_cases.py
+/// @param expected by tests/parity/make_x_clip.py
 void expect_embeddings(const LoadedClip& loaded, const Fixture& expected) {
   constexpr double kTolerance = 2e-5;  // sums in another order: a few roundings of float32 a layer
   CHECK(loaded.text_len() == 12);
@@ -137,62 +131,12 @@ void expect_embeddings(const LoadedClip& loaded, const Fixture& expected) {
 }
 
 TEST_CASE("a CLIP of x-clip takes texts and pictures as the reference's tokenizer and adapter do") {
+  const CapturedLog log;
   expect_embeddings(load_clip_file(x_clip_file("x_clip.pt")),
                     load_fixture(x_clip_file("expected.safetensors")));
-}
-
-TEST_CASE("a CoCa takes texts and pictures as the reference's tokenizer and adapter do") {
-  const Fixture expected = load_fixture(coca_file("expected.safetensors"));
-  const CapturedLog log;
-  expect_embeddings(load_clip_file(coca_file("coca.pt")), expected);
-  CHECK(log.count("coca.pt: a CoCa of coca-pytorch: pictures of 8 pixels, 2 and 2 heads, "
-                  "embeddings of 6 values") == 1);
-  expect_embeddings(load_clip_file(coca_file("coca.safetensors")), expected);
-}
-
-/// Writes the CLIP of `path` anew, with its config beside it. @param change of tensors and merges
-template <class Change>
-void write_changed(const std::string& path,
-                   const char* config_name,
-                   const std::string& out,
-                   const Change& change) {
-  namespace fs = std::filesystem;
-  RawClip raw = read_raw_clip(path);
-  change(raw.tensors, raw.texts.at(kClipMergesKey));
-  Dict root;
-  root.set("state_dict", to_dict(raw.tensors));
-  root.set(kClipMergesKey, raw.texts.at(kClipMergesKey));
-  write_pth(out, root);
-  write_file_atomically((fs::path(out).parent_path() / config_name).string(),
-                        read_file((fs::path(path).parent_path() / config_name).string()));
-}
-
-TEST_CASE("tensors that a CoCa does not have, or lacks, are named") {
-  const TempDir dir;
-  const std::string path = dir / "coca.pt";
-  write_changed(
-      coca_file("coca.pt"), kCoca.config_name, path, [](StateDict& tensors, std::string&) {
-        for (auto& [name, tensor] : tensors) {
-          if (name == "multimodal_layers.0.1.fn.ff.2.weight") name = "multimodal_layers.0.2.weight";
-        }
-      });
-  CHECK_THROWS_AS(load_clip_file(path), DataError);
-  CHECK_THROWS_WITH(load_clip_file(path),
-                    Contains("coca.pt: does not fit the model that the config describes") &&
-                        Contains("missing (1):\n    multimodal_layers.0.1.fn.ff.2.weight") &&
-                        Contains("unexpected (1):\n    multimodal_layers.0.2.weight"));
-}
-
-TEST_CASE("a CoCa is refused for a vocabulary that it does not know") {
-  const TempDir dir;
-  const std::string path = dir / "coca.pt";
-  write_changed(coca_file("coca.pt"), kCoca.config_name, path, [](StateDict&, std::string& merges) {
-    merges += "\na t</w>";
-  });
-  CHECK_THROWS_AS(load_clip_file(path), DataError);
-  CHECK_THROWS_WITH(load_clip_file(path),
-                    Contains("coca.pt: num_tokens: expected at least 518, the tokens of its "
-                             "vocabulary, got 517"));
+  CHECK(
+      log.count("x_clip.pt: a CLIP of x-clip: pictures of 8 pixels, 2 and 1 heads, embeddings of 6 "
+                "values") == 1);
 }
 
 TEST_CASE("a text has at most the 256 tokens that the reference's tokenizer makes") {
@@ -210,10 +154,13 @@ TEST_CASE("a text has at most the 256 tokens that the reference's tokenizer make
 TEST_CASE("an x-clip's CLIP is refused for a vocabulary that it does not know") {
   const TempDir dir;
   const std::string path = dir / "x_clip.pt";
-  write_changed(
-      x_clip_file("x_clip.pt"), kXClip.config_name, path, [](StateDict&, std::string& merges) {
-        merges += "\na t</w>";
-      });
+  RawClip raw = read_raw_clip(x_clip_file("x_clip.pt"));
+  raw.texts.at(kClipMergesKey) += "\na t</w>";
+  Dict root;
+  root.set("state_dict", to_dict(raw.tensors));
+  root.set(kClipMergesKey, raw.texts.at(kClipMergesKey));
+  write_pth(path, root);
+  write_file_atomically(dir / kXClipConfigName, read_file(x_clip_file(kXClipConfigName)));
   CHECK_THROWS_AS(load_clip_file(path), DataError);
   CHECK_THROWS_WITH(load_clip_file(path),
                     Contains("x_clip.pt: num_text_tokens: expected at least 518, the tokens of its "
@@ -230,32 +177,7 @@ TEST_CASE("where a config says x-clip, the file has to be of x-clip") {
           Contains("to_text_latent.weight: expected [512, 512]"));
 }
 
-TEST_CASE("where a config says coca, the file has to be of a CoCa") {
-  for (const std::string& path : {foreign_file("openai/tiny.pt"), x_clip_file("x_clip.pt")}) {
-    CHECK_THROWS_AS(load_clip_file(path, CocaConfig{}), DataError);
-    CHECK_THROWS_WITH(load_clip_file(path, CocaConfig{}),
-                      Contains("expected the state dict of a CoCa of coca-pytorch, by \"make\": "
-                               "\"coca\", with tensors of unimodal_layers.* and img_attn_pool.*"));
-  }
-  CHECK_THROWS_WITH(load_clip_file(coca_file("coca.pt"), XClipConfig{}),
-                    Contains("coca.pt: expected the state dict of a CLIP of x-clip") &&
-                        Contains("got a CoCa of coca-pytorch\n  Set \"make\" to \"coca\""));
-}
-
 TEST_CASE("what a CLIP is known by holds the arguments that its weights do not tell") {
-  const CocaConfig coca =
-      as_coca_file(read_raw_clip(coca_file("coca.pt")), coca_file("coca.pt"), {}).config;
-  const auto coca_with = [&](const auto& change) {
-    CocaConfig config = coca;
-    change(config);
-    return clip_sha256(*load_clip_file(coca_file("coca.pt"), config).clip);
-  };
-  const std::string own = coca_with([](CocaConfig&) {});
-  CHECK(own == clip_sha256(*load_clip_file(coca_file("coca.pt")).clip));
-  CHECK(own == coca_with([](CocaConfig& config) { config.caption_loss_weight = 3; }));
-  CHECK(own != coca_with([](CocaConfig& config) { config.max_text_len = 13; }));
-  CHECK(own != coca_with([](CocaConfig& config) { config.pad_id = 1; }));
-  CHECK(own != coca_with([](CocaConfig& config) { config.img_encoder->image_size = 12; }));
   XClipConfig x_clip =
       as_x_clip_file(read_raw_clip(x_clip_file("x_clip.pt")), x_clip_file("x_clip.pt"), {}).config;
   const std::string other = clip_sha256(*load_clip_file(x_clip_file("x_clip.pt"), x_clip).clip);

@@ -9,9 +9,9 @@
 
 #include "base/error.h"
 #include "checkpoint/archive/safetensors.h"
-#include "checkpoint/clip/clip_by_arguments.h"
 #include "checkpoint/clip/clip_names.h"
 #include "checkpoint/clip/clip_shape.h"
+#include "checkpoint/clip/x_clip_file.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/pickle/pth.h"
 #include "io/files/atomic_file.h"
@@ -66,11 +66,11 @@ ClipFile read_clip_file(const std::string& path, const ClipFileHints& hints) {
 }
 
 ClipFile as_clip_file(RawClip raw, const std::string& path, const ClipFileHints& hints) {
-  if (const ClipMaker* const maker = maker_of(raw.tensors)) {
+  if (is_x_clip(raw.tensors)) {
     throw DataError(
-        "{}: {}: expected a CLIP of OpenAI, open_clip or Hugging Face, which have other networks",
-        path,
-        maker->name);
+        "{}: a CLIP of x-clip: expected a CLIP of OpenAI, open_clip or Hugging Face, which have "
+        "other networks",
+        path);
   }
   NamedClip named = open_clip_names(std::move(raw.tensors), path);
   check_weights(named.tensors, path);

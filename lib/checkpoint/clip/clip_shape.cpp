@@ -33,8 +33,8 @@ class Shapes {
     const at::Tensor* tensor = find_tensor(tensors_, name);
     if (tensor == nullptr) {
       throw DataError(
-          "{}: not a CLIP as OpenAI, open_clip or Hugging Face write it: the tensor '{}' is "
-          "missing",
+          "{}: not a CLIP as OpenAI, open_clip, Hugging Face or x-clip write it: the tensor '{}' "
+          "is missing",
           where_,
           name);
     }

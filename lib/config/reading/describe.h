@@ -26,14 +26,6 @@ template <class T>
 struct IsVariant : std::false_type {};
 template <class... T>
 struct IsVariant<std::variant<T...>> : std::true_type {};
-/// Whether T is a variant whose objects hold the tag of their alternative.
-template <class T>
-constexpr bool has_tag_inside() {
-  if constexpr (IsVariant<T>::value)
-    return TagTraits<T>::key != nullptr;
-  else
-    return false;
-}
 template <class T>
 struct ValueOf;
 template <class T>

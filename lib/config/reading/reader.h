@@ -100,7 +100,7 @@ class Reader {
     const Json& json = at.json;
     bool is_none =
         json.is_null() || (at.limits.false_is_null_ && json.is_boolean() && !json.get<bool>());
-    if constexpr (has_tag_inside<T>()) {
+    if constexpr (IsVariant<T>::value) {
       // `"load": {"load_from": null}` and `{}` load nothing.
       const auto tag = json.is_object() ? json.find(TagTraits<T>::key) : json.end();
       is_none |= json.is_object() && (tag == json.end() || tag->is_null());
@@ -174,31 +174,18 @@ class Reader {
     using Variant = std::variant<Alternatives...>;
     using Traits = TagTraits<Variant>;
     if (!at.json.is_object()) return wrong_type(at.json, at.pointer, "an object");
-    if constexpr (!has_tag_inside<Variant>()) {
-      read_tagged(at, at.limits.alternative_, {}, out);
-    } else {
-      const auto found = at.json.find(Traits::key);
-      const std::vector<std::string> tags = {Alternatives::kTag...};
-      // Without a tag the first alternative is meant.
-      const Json tag = found == at.json.end() ? Json(tags[0]) : *found;
-      if (!read_tagged(at, tag, {Traits::key}, out))
-        unknown_tag(tag, at.pointer + "/" + Traits::key, Traits::noun, tags);
-    }
-  }
-
-  /// @return whether an alternative has this tag
-  template <class... Alternatives>
-  bool read_tagged(const ValueAt& at,
-                   const Json& tag,
-                   const std::vector<std::string>& known_elsewhere,
-                   std::variant<Alternatives...>& out) {
+    const auto found = at.json.find(Traits::key);
+    const std::vector<std::string> tags = {Alternatives::kTag...};
+    // Without a tag the first alternative is meant.
+    const Json tag = found == at.json.end() ? Json(tags[0]) : *found;
     const auto read_if = [&]<class Alternative>(Alternative value) {
       if (tag != Json(Alternative::kTag)) return false;
-      read_struct(at.json, at.pointer, value, known_elsewhere);
+      read_struct(at.json, at.pointer, value, {Traits::key});
       out = std::move(value);
       return true;
     };
-    return (read_if(Alternatives{}) || ...);
+    if (!(read_if(Alternatives{}) || ...))
+      unknown_tag(tag, at.pointer + "/" + Traits::key, Traits::noun, tags);
   }
 
   ReadFindings& findings_;

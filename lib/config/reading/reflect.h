@@ -36,7 +36,6 @@ struct Limits {
       false;  ///< a path of this machine, `http(s):`, `s3:`, `hf:` or `pipe:`; others cannot be read
   size_t numbered_words = 0;           ///< an integer below it stands for the word of that index
   const char* unknown_word = nullptr;  ///< the fault of another word, `{}` takes it; else a default
-  std::string alternative_;            ///< the tag of a variant whose objects do not hold it
   std::vector<std::string> words;      ///< the values that a string may have
   const char* unavailable =
       nullptr;                      ///< any value but the default is not available yet: what to do
@@ -88,12 +87,6 @@ inline Limits not_empty() {
 inline Limits one_of(std::vector<std::string> words) {
   Limits limits;
   limits.words = std::move(words);
-  return limits;
-}
-/// The alternative of a variant by a key beside it. Of a tag that no alternative has nothing is read.
-inline Limits alternative(std::string tag) {
-  Limits limits;
-  limits.alternative_ = std::move(tag);
   return limits;
 }
 /// A text in which `fault` finds nothing wrong.
@@ -150,8 +143,8 @@ concept Reflected = requires(T& value, FieldsProbe& probe) {
   value.fields(probe);
 };
 
-/// How the alternatives of a std::variant are told apart; specialised beside each. `key` is that of the
-/// tag in the object, or null: `key_beside` is then that of the tag in the object around, alternative().
+/// How the alternatives of a std::variant are told apart: by the tag at `key` of the object; specialised
+/// beside each variant.
 template <class Variant>
 struct TagTraits;
 

@@ -57,13 +57,6 @@ struct VariantSchema<std::variant<Alternatives...>> {
   using Traits = TagTraits<std::variant<Alternatives...>>;
 
   static Json make(bool optional) {
-    if constexpr (Traits::key == nullptr)
-      return any_of({struct_schema(Alternatives{})...});
-    else
-      return make_tagged(optional);
-  }
-
-  static Json make_tagged(bool optional) {
     std::vector<Json> schemas;
     bool first = !optional;  // without a tag the first alternative is meant, or none if optional
     (schemas.push_back(alternative<Alternatives>(std::exchange(first, false))), ...);

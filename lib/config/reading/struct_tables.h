@@ -150,26 +150,18 @@ class Tables : public IgnoresRules {
   void alternatives(std::variant<Alternatives...>*, const std::string& path) {
     using Variant = std::variant<Alternatives...>;
     using Traits = TagTraits<Variant>;
-    const auto add = [&](auto alternative, const char* key, const std::string& first_row) {
-      below_ += section_of(alternative,
-                           path,
-                           fmt::format("`{}` with `\"{}\": \"{}\"`", path, key, alternative.kTag),
-                           first_row);
+    const bool none_is_default = Traits::key == std::string("load_from");
+    std::string initial = none_is_default ? "`null`" : "";
+    const auto add = [&](auto alternative) {
+      const std::string tag = fmt::format("`\"{}\"`", alternative.kTag);
+      if (initial.empty()) initial = tag;
+      below_ += section_of(
+          alternative,
+          path,
+          fmt::format("`{}` with `\"{}\": \"{}\"`", path, Traits::key, alternative.kTag),
+          fmt::format("| `{}` | {} | {} | {} |\n", Traits::key, tag, initial, Traits::doc));
     };
-    if constexpr (!has_tag_inside<Variant>()) {
-      (add(Alternatives{}, Traits::key_beside, ""), ...);
-    } else {
-      const bool none_is_default = Traits::key == std::string("load_from");
-      std::string initial = none_is_default ? "`null`" : "";
-      const auto add_tagged = [&](auto alternative) {
-        const std::string tag = fmt::format("`\"{}\"`", alternative.kTag);
-        if (initial.empty()) initial = tag;
-        add(alternative,
-            Traits::key,
-            fmt::format("| `{}` | {} | {} | {} |\n", Traits::key, tag, initial, Traits::doc));
-      };
-      (add_tagged(Alternatives{}), ...);
-    }
+    (add(Alternatives{}), ...);
   }
 
   static std::string transforms(const std::string& path) {

@@ -47,8 +47,7 @@ Json variant_to_json(const Variant& value) {
   return std::visit(
       [](auto alternative) {
         Writer writer;
-        if constexpr (has_tag_inside<Variant>())
-          writer.object[TagTraits<Variant>::key] = alternative.kTag;
+        writer.object[TagTraits<Variant>::key] = alternative.kTag;
         alternative.fields(writer);
         return writer.object;
       },

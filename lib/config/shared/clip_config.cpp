@@ -20,14 +20,6 @@ bool check_arguments(const ClipConfig& clip, const std::string& pointer, Faults&
                "/base_model_kwargs",
                "the arguments that the CLIP was made with, as the weights do not say all of them"))
     return false;
-  const auto* const coca = std::get_if<CocaConfig>(&*clip.base_model_kwargs);
-  if (coca != nullptr && !coca->img_encoder) {
-    const bool is_of_run = !pointer.starts_with("/evaluate");  // which can read embeddings instead
-    faults.error(pointer + "/base_model_kwargs/img_encoder",
-                 is_of_run ? fmt::format("{}\n  {}", kCocaNeedsEncoder, kOtherCocaEncoders)
-                           : kCocaNeedsEncoder);
-    return false;
-  }
   return require(
       clip.model != ClipConfig{}.model, "/model", "the file with the state dict of the CLIP");
 }

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "config/clip/clip_arguments.h"
+#include "config/clip/x_clip_config.h"
 #include "config/kinds.h"
 #include "config/reading/faults.h"
 #include "config/reading/reflect.h"
@@ -21,35 +21,34 @@ struct ClipConfig {
 
   std::string make = "openai";
   std::string model = "ViT-L/14";
-  std::optional<ClipArguments> base_model_kwargs;
+  std::optional<XClipConfig> base_model_kwargs;
   std::optional<std::string> sha256;
 
   /// Whether the file of the CLIP does not say all that it was made with.
-  bool needs_arguments() const { return make == XClipConfig::kTag || make == CocaConfig::kTag; }
+  bool needs_arguments() const { return make == XClipConfig::kTag; }
 
   void fields(auto& f) {
-    D2_FIELD(make,
-             "Origin of the model. Only `x-clip` and `coca` have an effect: files of other origins "
-             "describe their networks themselves.",
-             one_of({"openai", "open_clip", "x-clip", "coca"}));
+    D2_FIELD(
+        make,
+        "Origin of the model. Only `x-clip` has an effect: files of other origins describe their "
+        "networks themselves.",
+        one_of({"openai", "open_clip", "x-clip"}));
     D2_FIELD(
         model,
         "File of the CLIP: a checkpoint or model file of a run, or a file of OpenAI, open_clip "
-        "or Hugging Face. If `make` is `x-clip` or `coca`, the file has the state dict of such a "
-        "CLIP. Instead of a file, you can give the name of an OpenAI model that OpenAI's package "
-        "has downloaded into `~/.cache/clip`.",
+        "or Hugging Face. If `make` is `x-clip`, the file has the state dict of such a CLIP. "
+        "Instead of a file, you can give the name of an OpenAI model that OpenAI's package has "
+        "downloaded into `~/.cache/clip`.",
         not_empty());
-    D2_FIELD(base_model_kwargs,
-             "Needed with `x-clip` or `coca`: the arguments that the CLIP was made with.",
-             alternative(make));
+    D2_FIELD(base_model_kwargs, "Needed with `x-clip`: the arguments that the CLIP was made with.");
     D2_FIELD(sha256,
              "Extension: SHA-256 of the file. The run sets it, and then refuses to resume with "
              "a different CLIP.",
              not_empty());
     f.check(needs_arguments() || !base_model_kwargs,
             "base_model_kwargs",
-            fmt::format("has a meaning with \"make\": \"x-clip\" or \"coca\" alone, and it is "
-                        "\"{}\": the file says what its networks are; leave it out",
+            fmt::format("has a meaning with \"make\": \"x-clip\" alone, and it is \"{}\": the file "
+                        "says what its networks are; leave it out",
                         make));
   }
 };

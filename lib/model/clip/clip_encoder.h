@@ -14,7 +14,7 @@ namespace dalle2 {
 at::Tensor patch_values(const at::Tensor& images, int64_t patch_size);
 
 struct ClipTexts {
-  at::Tensor embed;      ///< [B, D]
+  at::Tensor embed;      ///< [B, D], of length 1
   at::Tensor encodings;  ///< [B, L, W] a vector a token, zero where the mask is false
   at::Tensor mask;       ///< [B, L] bool, tokens that count
 };
@@ -22,16 +22,11 @@ struct ClipTexts {
 class ClipEncoderImpl : public torch::nn::Module {
  public:
   /// @param images [B, 3, H, H] in [0, 1], H at least image_size(); they are resized to it
-  /// @return [B, D] float32 @throws DataError for pictures that are smaller
+  /// @return [B, D] float32, of length 1 @throws DataError for pictures that are smaller
   virtual at::Tensor embed_image(const at::Tensor& images) = 0;
   /// @param tokens [B, L] int64; those after max_text_len() are left out
   /// @return float32
   virtual ClipTexts embed_text(const at::Tensor& tokens) = 0;
-  /// How well each text fits its picture: the cosine that the CLIP was trained by.
-  /// @param images of embed_image() @param texts the embeddings of embed_text() @return [B]
-  virtual at::Tensor similarity(const at::Tensor& images, const at::Tensor& texts) {
-    return (images * texts).sum(-1);
-  }
   /// Without the columns at the end that change nothing of what embed_text() makes of the others.
   /// @param tokens [B, L] on the CPU @return [B, L' <= L]
   virtual at::Tensor trimmed(const at::Tensor& tokens) const { return tokens; }

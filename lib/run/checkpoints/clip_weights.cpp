@@ -17,12 +17,10 @@
 #include "base/untrusted_text.h"
 #include "checkpoint/clip/clip_file.h"
 #include "checkpoint/clip/clip_shape.h"
-#include "checkpoint/clip/coca_file.h"
 #include "checkpoint/clip/x_clip_file.h"
 #include "checkpoint/module_state.h"
 #include "io/files/atomic_file.h"
 #include "io/text/clip_vocabulary.h"
-#include "model/clip/coca.h"
 #include "model/clip/x_clip.h"
 #include "net/digest.h"
 #include "run/clip/clip_data.h"
@@ -88,108 +86,49 @@ ClipTokenizer tokenizer_of(const ClipFile& file, const std::string& path) {
   return vocabulary_of(file.merges, path);
 }
 
-/// What messages say of a CLIP that was made by arguments.
-struct ArgumentsShown {
-  const ClipMaker& maker;
-  const char* token_count_name;  ///< of the argument
-  int64_t token_count;
-  int64_t image_heads, text_heads;
-};
-
 /// @throws DataError if the table of tokens is too short for the vocabulary
-ClipTokenizer tokenizer_of(const std::optional<std::string>& merges,
-                           const ArgumentsShown& shown,
-                           const std::string& path) {
-  ClipTokenizer tokenizer = vocabulary_of(merges, path);
-  if (tokenizer.vocab_size() <= shown.token_count) return tokenizer;
+ClipTokenizer tokenizer_of(const XClipFile& file, const std::string& path) {
+  ClipTokenizer tokenizer = vocabulary_of(file.merges, path);
+  if (tokenizer.vocab_size() <= file.config.num_text_tokens) return tokenizer;
   throw DataError(
-      "{}: {}: expected at least {}, the tokens of {}, got {}: captions would have tokens that this "
-      "CLIP does not know",
+      "{}: num_text_tokens: expected at least {}, the tokens of {}, got {}: captions would have "
+      "tokens that this CLIP does not know",
       printable(path),
-      shown.token_count_name,
       tokenizer.vocab_size(),
-      merges ? "its vocabulary" : "OpenAI's vocabulary, which the reference's tokenizer has",
-      shown.token_count);
+      file.merges ? "its vocabulary" : "OpenAI's vocabulary, which the reference's tokenizer has",
+      file.config.num_text_tokens);
 }
 
-template <class Network, class Config>
-LoadedClip clip_by_arguments(const ClipByArguments<Config>& file,
-                             const ArgumentsShown& shown,
-                             const std::string& path) {
-  ClipTokenizer tokenizer = tokenizer_of(file.merges, shown, path);
-  auto clip = std::make_shared<Network>(file.config);
+LoadedClip x_clip_of(const XClipFile& file, const std::string& path) {
+  ClipTokenizer tokenizer = tokenizer_of(file, path);
+  auto clip = std::make_shared<XClipImpl>(file.config);
   log_info("clip",
-           "{}: {}: pictures of {} pixels, {} and {} heads, embeddings of {} values",
+           "{}: a CLIP of x-clip: pictures of {} pixels, {} and {} heads, embeddings of {} values",
            printable(path),
-           shown.maker.name,
            clip->image_size(),
-           shown.image_heads,
-           shown.text_heads,
+           file.config.visual_heads,
+           file.config.text_heads,
            clip->embed_dim());
   load_state_dict(*clip, file.weights, /*prefix=*/"", /*strict=*/true, path);
   return frozen_clip(std::move(clip), std::move(tokenizer), TextFrame::kBare, path);
 }
 
-LoadedClip x_clip_of(const XClipFile& file, const std::string& path) {
-  const XClipConfig& config = file.config;
-  return clip_by_arguments<XClipImpl>(file,
-                                      {.maker = kXClip,
-                                       .token_count_name = "num_text_tokens",
-                                       .token_count = config.num_text_tokens,
-                                       .image_heads = config.visual_heads,
-                                       .text_heads = config.text_heads},
-                                      path);
-}
-
-LoadedClip coca_of(const CocaFile& file, const std::string& path) {
-  const CocaConfig& config = file.config;
-  return clip_by_arguments<CocaImpl>(file,
-                                     {.maker = kCoca,
-                                      .token_count_name = "num_tokens",
-                                      .token_count = config.num_tokens,
-                                      .image_heads = config.img_encoder->heads,
-                                      .text_heads = config.heads},
-                                     path);
-}
-
-/// @param maker by the arguments in a config
-/// @param found whose file it is, if its CLIPs have arguments too
-[[noreturn]] void throw_for_another(const ClipMaker& maker,
-                                    const std::string& path,
-                                    const ClipMaker* found = nullptr) {
+/// For a config with arguments of x-clip.
+[[noreturn]] void throw_for_another(const std::string& path) {
   throw DataError(
-      "{}: expected the state dict of {}, by \"make\": \"{}\", with tensors of {}, got {}\n  {}",
+      "{}: expected the state dict of a CLIP of x-clip, by \"make\": \"{}\", with tensors of "
+      "text_transformer.* and visual_transformer.*, got another file\n  A CLIP of a run, of OpenAI, "
+      "open_clip or Hugging Face needs neither \"make\" nor \"base_model_kwargs\".",
       printable(path),
-      maker.name,
-      maker.make,
-      maker.tensors,
-      found != nullptr ? found->name : "another file",
-      found != nullptr
-          ? fmt::format("Set \"make\" to \"{}\", and give its arguments.", found->make)
-          : "A CLIP of a run, of OpenAI, open_clip or Hugging Face needs neither \"make\" nor "
-            "\"base_model_kwargs\".");
-}
-
-const ClipMaker& maker_by(const ClipArguments& arguments) {
-  return std::holds_alternative<XClipConfig>(arguments) ? kXClip : kCoca;
-}
-
-template <class Config>
-std::optional<Config> arguments_for(const std::optional<ClipArguments>& arguments) {
-  return arguments ? std::optional<Config>(std::get<Config>(*arguments)) : std::nullopt;
+      XClipConfig::kTag);
 }
 
 /// Of a file that no run wrote.
-LoadedClip foreign_clip(const std::string& path, const std::optional<ClipArguments>& arguments) {
+LoadedClip foreign_clip(const std::string& path, const std::optional<XClipConfig>& arguments) {
   RawClip raw = read_raw_clip(path);
-  const ClipMaker* const maker = maker_of(raw.tensors);
-  if (arguments && maker != &maker_by(*arguments))
-    throw_for_another(maker_by(*arguments), path, maker);
-  if (maker == &kXClip)
-    return x_clip_of(as_x_clip_file(std::move(raw), path, arguments_for<XClipConfig>(arguments)),
-                     path);
-  if (maker == &kCoca)
-    return coca_of(as_coca_file(std::move(raw), path, arguments_for<CocaConfig>(arguments)), path);
+  if (is_x_clip(raw.tensors))
+    return x_clip_of(as_x_clip_file(std::move(raw), path, arguments), path);
+  if (arguments) throw_for_another(path);
   const ClipFile file = as_clip_file(std::move(raw), path);
   log_network(path, file);
   ClipTokenizer tokenizer = tokenizer_of(file, path);
@@ -225,14 +164,6 @@ std::string unseen_arguments(const ClipEncoderImpl& clip) {
                        std::min(config.text_seq_len, kMostBareTokens),
                        config.visual_image_size);
   }
-  if (const auto* coca = dynamic_cast<const CocaImpl*>(&clip)) {
-    const CocaConfig& config = coca->config();
-    return fmt::format("heads {}, {} tokens padded with {}, pictures of {} pixels",
-                       config.img_encoder->heads,
-                       config.max_text_len,
-                       config.pad_id,
-                       config.img_encoder->image_size);
-  }
   if (const auto* plain = dynamic_cast<const ClipImpl*>(&clip)) {
     const ClipNetworkConfig& config = plain->config();
     return fmt::format("heads {} {}, {}, mean {}, deviation {}",
@@ -267,10 +198,6 @@ std::string clip_sha256(const ClipEncoderImpl& clip) {
   hash.add(weights.data(), weights.size());
   hash.add(unseen.data(), unseen.size());
   return hash.hex();
-}
-
-bool has_unit_embeddings(const ClipEncoderImpl& clip) {
-  return dynamic_cast<const CocaImpl*>(&clip) == nullptr;
 }
 
 int64_t LoadedClip::text_len() const {
@@ -333,13 +260,13 @@ std::string clip_file_of(const std::string& model) {
       vocabulary);
 }
 
-LoadedClip load_clip_file(const std::string& path, const std::optional<ClipArguments>& arguments) {
+LoadedClip load_clip_file(const std::string& path, const std::optional<XClipConfig>& arguments) {
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored))
     throw ConfigError("{}: no such file", printable(path));
   const std::optional<Value> checkpoint = checkpoint_of_run(path);
   if (!checkpoint) return foreign_clip(path, arguments);
-  if (arguments) throw_for_another(maker_by(*arguments), path);
+  if (arguments) throw_for_another(path);
   return load_clip({.checkpoint_path = path}, *checkpoint);
 }
 

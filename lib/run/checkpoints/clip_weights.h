@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "checkpoint/convert.h"
-#include "config/clip/clip_arguments.h"
+#include "config/clip/x_clip_config.h"
 #include "io/text/clip_tokenizer.h"
 #include "model/clip/clip.h"
 #include "run/checkpoints/model_weights.h"
@@ -45,16 +45,14 @@ LoadedRunClip load_clip(const ModelSource& source, const Value& checkpoint);
 /// The file that a config means by a CLIP's "model": a path, or a name of OpenAI's, whose package keeps
 /// its files in ~/.cache/clip. @throws ConfigError if it is nowhere
 std::string clip_file_of(const std::string& model);
-/// The same of any file that read_clip_file(), as_x_clip_file() or as_coca_file() reads; OpenAI's
-/// vocabulary then lies where find_clip_vocabulary() looks. @param arguments of a CLIP of x-clip or a
-/// CoCa, which the file then has to be @throws as those
+/// The same of any file that read_clip_file() or as_x_clip_file() reads; OpenAI's vocabulary then lies
+/// where find_clip_vocabulary() looks. @param arguments of a CLIP of x-clip, which the file then has to
+/// be @throws as those
 LoadedClip load_clip_file(const std::string& path,
-                          const std::optional<ClipArguments>& arguments = std::nullopt);
+                          const std::optional<XClipConfig>& arguments = std::nullopt);
 
 /// A hash of a CLIP's weights and of what else decides its embeddings.
 std::string clip_sha256(const ClipEncoderImpl& clip);
-/// Whether its embeddings have the length 1.
-bool has_unit_embeddings(const ClipEncoderImpl& clip);
 
 /// Writes the CLIP of any file that load_clip_file() takes in open_clip's layout: write_clip_file(). Of
 /// a run's file it takes the averages, if there are any.

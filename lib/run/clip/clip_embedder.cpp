@@ -55,7 +55,7 @@ ClipTexts ClipEmbedder::embed_captions(const std::vector<std::string>& captions)
 at::Tensor ClipEmbedder::similarity(const at::Tensor& images,
                                     const std::vector<std::string>& captions) const {
   const NoGradPass no_grad;
-  return clip_.clip->similarity(embed_images(images), embed_captions(captions).embed);
+  return (embed_images(images) * embed_captions(captions).embed).sum(-1);
 }
 
 std::shared_ptr<ClipEmbedder> open_clip_of(const std::optional<ClipConfig>& config,

@@ -95,7 +95,7 @@ static void warn_of_other_clip(const Cursor& root,
       "sample",
       "--prior {}: trained with the embeddings of another CLIP: its identity, a SHA-256, is {}, and "
       "that of --clip {} is {}: the pictures will not match the texts\n  Name the CLIP that the "
-      "prior's embeddings were made with; for one of x-clip or a CoCa, give the same arguments.",
+      "prior's embeddings were made with; for one of x-clip, give the same arguments.",
       *command.prior_path,
       short_clip_identity(own),
       *command.clip_path,

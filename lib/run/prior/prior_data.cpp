@@ -51,19 +51,6 @@ std::shared_ptr<ClipEmbedder> open_prior_clip(const PriorConfig& prior) {
   return clip;
 }
 
-void warn_of_long_embeddings(const PriorConfig& prior, const ClipEmbedder* clip) {
-  if (clip == nullptr || has_unit_embeddings(clip->clip())) return;
-  const bool clamps = prior.training_clamp_l2norm || prior.sampling_clamp_l2norm ||
-                      prior.sampling_final_clamp_l2norm || prior.init_image_embed_l2norm;
-  if (prior.image_embed_scale && !clamps) return;
-  log_warning(
-      "config",
-      "/prior/clip: the embeddings of a CoCa are about sqrt(image_embed_dim) long, not 1\n  Set "
-      "/prior/image_embed_scale to 1{}, unless the run is to equal one of the reference.",
-      clamps ? ", and leave out the keys of /prior that end in _l2norm: they scale to another norm"
-             : "");
-}
-
 PriorDataset prior_data(const TrainPriorConfig& config, const ClipEmbedder* clip) {
   std::optional<int64_t> clip_side;
   if (clip != nullptr) clip_side = clip->clip().image_size();

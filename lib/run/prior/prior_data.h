@@ -23,9 +23,6 @@ void check_clip_widths(const PriorConfig& prior,
 /// The CLIP of /prior/clip, which fits the prior; null for none. @throws as open_clip_of()
 std::shared_ptr<ClipEmbedder> open_prior_clip(const PriorConfig& prior);
 
-/// Warns if the prior's norms are made for embeddings of length 1, and those of the CLIP have another.
-void warn_of_long_embeddings(const PriorConfig& prior, const ClipEmbedder* clip);
-
 /// Rows for a run with that CLIP, or without. @throws as PriorDataset
 PriorDataset prior_data(const TrainPriorConfig& config, const ClipEmbedder* clip);
 

@@ -77,7 +77,6 @@ void PriorRun::open() {
 
 void PriorRun::prepare() {
   if (position_.samples_seen > 0 || !session_.group().is_main()) return;
-  warn_of_long_embeddings(config_.prior, clip_.get());
   warn_of_several_clips(config_, clip_.get());
 }
 
