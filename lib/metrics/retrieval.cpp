@@ -62,9 +62,8 @@ std::vector<std::pair<std::string, double>> retrieval_figures(const RetrievalSam
   if (!samples.pairs.defined() || samples.pairs.size(0) == 0) return {};
   const at::NoGradGuard no_grad;
   const at::Tensor pictures = samples.pairs.select(1, 0);
-  const at::Device device = pictures.device();
-  const auto [ids, caption_of, counts] =
-      at::_unique2(samples.captions.to(device), /*sorted=*/true, /*return_inverse=*/true);
+  const auto [ids, caption_of, counts] = at::_unique2(
+      samples.captions.to(pictures.device()), /*sorted=*/true, /*return_inverse=*/true);
   // Of each caption its first row: equal captions have equal features.
   const at::Tensor rows = at::arange(caption_of.size(0), caption_of.options());
   const at::Tensor row_of =
@@ -72,20 +71,10 @@ std::vector<std::pair<std::string, double>> retrieval_figures(const RetrievalSam
   const at::Tensor captions = samples.pairs.select(1, 1).index_select(0, row_of);
   const at::Tensor to_text = ranks_of_own(pictures, captions, caption_of);
   const at::Tensor to_image = ranks_of_nearest_own(captions, pictures, caption_of);
-  std::vector<std::pair<std::string, double>> figures = {
-      {"image_to_text_R@1", share_below(to_text, 1)},
-      {"image_to_text_R@5", share_below(to_text, 5)},
-      {"text_to_image_R@1", share_below(to_image, 1)},
-      {"text_to_image_R@5", share_below(to_image, 5)}};
-  if (!samples.classes.defined()) return figures;
-  const at::Tensor labels = samples.labels.to(device);
-  const at::Tensor labelled = (labels >= 0).nonzero().squeeze(1);
-  if (labelled.numel() == 0) return figures;
-  const at::Tensor ranks = ranks_of_own(pictures.index_select(0, labelled),
-                                        samples.classes.to(device),
-                                        labels.index_select(0, labelled));
-  figures.emplace_back("zero_shot_top1", share_below(ranks, 1));
-  return figures;
+  return {{"image_to_text_R@1", share_below(to_text, 1)},
+          {"image_to_text_R@5", share_below(to_text, 5)},
+          {"text_to_image_R@1", share_below(to_image, 1)},
+          {"text_to_image_R@5", share_below(to_image, 5)}};
 }
 
 }  // namespace dalle2

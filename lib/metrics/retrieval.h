@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// How well a CLIP finds the caption of a picture, the picture of a caption, and the class of a picture.
+// How well a CLIP finds the caption of a picture, and the picture of a caption.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,16 +15,13 @@ namespace dalle2 {
 struct RetrievalSamples {
   at::Tensor pairs;     ///< [N, 2, D] float32: of pictures and of their captions
   at::Tensor captions;  ///< [N] int64: equal where the captions are
-  at::Tensor labels;    ///< [N] int64: the class of each picture; -1: of none
-  at::Tensor classes;   ///< [C, D] float32: features of the classes' names; undefined: no classes
 };
 
 /// Shares of the pictures and of the different captions, 0 to 1, with open_clip's names:
 /// "image_to_text_R@1", "image_to_text_R@5": the own caption is among the 1 or 5 nearest of all
 /// different captions; "text_to_image_R@1", "text_to_image_R@5": a picture with that caption is among
-/// the nearest pictures; "zero_shot_top1" with classes: the nearest class is the picture's, of those
-/// that have one. Of equally near candidates, the right one counts as the last, so that
-/// features that are all equal, or NaN, find nothing.
+/// the nearest pictures. Of equally near candidates, the right one counts as the last, so that features
+/// that are all equal, or NaN, find nothing.
 /// @return nothing without samples
 std::vector<std::pair<std::string, double>> retrieval_figures(const RetrievalSamples& samples);
 

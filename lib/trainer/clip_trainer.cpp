@@ -11,7 +11,6 @@
 #include "base/log.h"
 #include "checkpoint/clip/clip_file.h"
 #include "model/clip/contrastive_loss.h"
-#include "model/layers.h"
 #include "model/pass_scopes.h"
 
 namespace dalle2 {
@@ -163,12 +162,6 @@ ClipEvaluation ClipTrainer::evaluate(const ClipInputs& batch) const {
   };
   const at::Tensor loss = evaluate_joint(joint);
   return {loss, at::cat(made)};
-}
-
-at::Tensor ClipTrainer::text_features(const at::Tensor& tokens) const {
-  const torch::NoGradGuard no_grad;
-  const EvalScope eval(*model_->clip());
-  return l2_normalize(model_->clip()->text_features(tokens.to(device())).to(at::kFloat));
 }
 
 double ClipTrainer::logit_scale() const {

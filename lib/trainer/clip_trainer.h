@@ -61,8 +61,6 @@ class ClipTrainer : public Trainer {
   at::Tensor step(const std::vector<ClipInputs>& batches, uint64_t dropout_seed = 0);
   /// Of a batch of this rank, at least one sample, without gradients and in eval mode.
   ClipEvaluation evaluate(const ClipInputs& batch) const;
-  /// What is in for the features of texts: [C, L] int64 to [C, D] float32, each of length 1.
-  at::Tensor text_features(const at::Tensor& tokens) const;
   /// exp(logit_scale): what the cosines are multiplied by. Waits for the device.
   double logit_scale() const;
 

@@ -100,14 +100,13 @@ class Clip(EndToEnd):
         self.assertLess(losses[-1], losses[0] - 0.3)
         figures = [record for record in records if "image_to_text_R@1" in record]
         self.assertEqual(len(figures), 8)
-        for name in ("image_to_text_R@1", "image_to_text_R@5", "text_to_image_R@1", "text_to_image_R@5", "zero_shot_top1"):
+        for name in ("image_to_text_R@1", "image_to_text_R@5", "text_to_image_R@1", "text_to_image_R@5"):
             self.assertTrue(all(0 <= record[name] <= 1 for record in figures), name)
         self.assertGreaterEqual(figures[-1]["image_to_text_R@5"], figures[-1]["image_to_text_R@1"])
         found = json.loads(run("evaluate", "--config", self.trained / "clip.json", "--checkpoint", "clip/checkpoint.pth",
                                cwd=self.trained, check=0).stdout)
         # The same samples and weights as at the end of the run, whose loss is that of its batches.
         self.assertAlmostEqual(found["image_to_text_R@1"], figures[-1]["image_to_text_R@1"], places=6)
-        self.assertAlmostEqual(found["zero_shot_top1"], figures[-1]["zero_shot_top1"], places=6)
         whole = [record["Validation Loss"] for record in records if "Validation Loss" in record][-1]
         self.assertAlmostEqual(found["loss"], whole, places=4)
 
@@ -163,7 +162,7 @@ class Clip(EndToEnd):
                                       train={"epochs": 2, "grad_accum_every": batches})
             run("--config", config, *(["--nproc-per-node", processes] if processes > 1 else []), cwd=self.dir, check=0)
             found.append(harness.records(self.dir / name))
-        for key in ("Training Loss", "Logit Scale", "image_to_text_R@1", "zero_shot_top1"):
+        for key in ("Training Loss", "Logit Scale", "image_to_text_R@1"):
             alone, shared = ([record[key] for record in records if key in record] for records in found)
             self.assertGreater(len(alone), 1, key)
             self.assertEqual(len(alone), len(shared), key)
@@ -467,7 +466,7 @@ class Clip(EndToEnd):
         done = run("--config", config, cwd=self.dir, check=0)
         self.assertIn("weights only", done.stdout)
         # Weights and vocabulary are those of the run that made the file: so are its last figures.
-        for key in ("Validation Loss", "image_to_text_R@1", "zero_shot_top1"):
+        for key in ("Validation Loss", "image_to_text_R@1"):
             found, expected = ([record[key] for record in harness.records(folder / "clip") if key in record]
                                for folder in (self.dir, self.trained))
             self.assertAlmostEqual(found[-1], expected[-1], places=4, msg=key)
@@ -493,10 +492,6 @@ class Clip(EndToEnd):
         resnet = {"layers": [1, 1, 1, 1], "width": 4, "head_width": 8, "image_size": 64}
         done = run("--config", self.clip_config(self.dir, clip={"vision_cfg": resnet}), "--nproc-per-node", 2, cwd=self.dir, check=2)
         self.assertIn("/clip/vision_cfg/layers: a ResNet is trained by one process, got 2", done.stderr)
-        long = {"classes": ["circle", "ring " * 30]}
-        done = run("--config", self.clip_config(self.dir, evaluate=long), cwd=self.dir, check=2)
-        self.assertIn("tokens, and /clip/text_cfg/context_length is 20", done.stderr)
-        self.assertFalse((self.dir / "clip").exists())
         bare = self.dir / "bare"
         bare.mkdir()
         with tarfile.open(self.shards / "000000.tar") as tar, tarfile.open(bare / "000000.tar", "w") as out:

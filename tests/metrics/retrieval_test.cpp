@@ -21,10 +21,7 @@ Figures figures_of(const RetrievalSamples& samples) {
 /// Features along axes of their own, which are as near to each other as can be told apart.
 RetrievalSamples perfect(int64_t count) {
   const at::Tensor axes = at::eye(count);
-  return {.pairs = at::stack({axes, axes}, 1),
-          .captions = at::arange(count),
-          .labels = at::full({count}, -1, at::kLong),
-          .classes = {}};
+  return {.pairs = at::stack({axes, axes}, 1), .captions = at::arange(count)};
 }
 
 TEST_CASE("pairs that are nearest to each other are all found") {
@@ -61,22 +58,11 @@ TEST_CASE("features that are all the same, or NaN, find nothing") {
   for (const float value : {0.5F, std::numeric_limits<float>::quiet_NaN()}) {
     RetrievalSamples samples = perfect(8);
     samples.pairs.fill_(value);
-    samples.classes = at::full({3, 8}, value);
-    samples.labels.fill_(1);
     for (const auto& [name, share] : figures_of(samples)) {
       CAPTURE(name, value);
       CHECK(share == 0);
     }
   }
-}
-
-TEST_CASE("classification counts the pictures that have a class") {
-  RetrievalSamples samples = perfect(4);
-  samples.classes = at::eye(4).narrow(0, 0, 2);  // of the pictures 0 and 1
-  samples.labels = at::tensor({0, 0, -1, -1}, at::kLong);
-  CHECK(figures_of(samples).at("zero_shot_top1") == 0.5);
-  samples.labels.fill_(-1);
-  CHECK(figures_of(samples).count("zero_shot_top1") == 0);
 }
 
 TEST_CASE("tables of many rows give what small ones give") {
@@ -87,7 +73,6 @@ TEST_CASE("tables of many rows give what small ones give") {
   RetrievalSamples samples = perfect(1);
   samples.pairs = pairs;
   samples.captions = at::arange(count);
-  samples.labels = at::full({count}, -1, at::kLong);
   const at::Tensor near = pairs.select(1, 0).matmul(pairs.select(1, 1).t());
   const at::Tensor right = near.argmax(1) == at::arange(count);
   CHECK(figures_of(samples).at("image_to_text_R@1") ==

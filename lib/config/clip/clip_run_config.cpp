@@ -3,11 +3,8 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <string>
-#include <vector>
 
-#include "base/text.h"
 #include "config/reading/parse_config.h"
 #include "config/shared/train_rules.h"
 
@@ -69,28 +66,17 @@ void check_resnet_size(const ClipVisionConfig& vision, Faults& faults) {
       fmt::format("must be {} or more to train a ResNet; got {}", kLeast, vision.image_size));
 }
 
-/// No class without a name, and none twice.
-void check_classes(const ClipEvaluateConfig& evaluate, Faults& faults) {
-  std::vector<std::string> seen;
-  for (size_t i = 0; i < evaluate.classes.size(); ++i) {
-    const std::string pointer = fmt::format("/evaluate/classes/{}", i);
-    const std::string name = lower_case(evaluate.classes[i]);
-    if (name.find_first_not_of(" \t\r\n") == std::string::npos) {
-      faults.error(pointer, "must be a name, got an empty text");
-    } else if (std::find(seen.begin(), seen.end(), name) != seen.end()) {
-      faults.error(pointer, fmt::format("\"{}\" is there twice", evaluate.classes[i]));
-    }
-    seen.push_back(name);
-  }
-}
-
 void check_clip(const Json& root, LoadedClipConfig& loaded, Faults& faults) {
   TrainClipConfig& config = loaded.config;
   config.data.apply_exif = config.data.turns_pictures();  // a resumed run keeps what it had
   if (!faults.has_error_under("/clip")) check_resnet_size(config.clip.vision_cfg, faults);
   if (!faults.has_error_under("/clip")) set_vocabulary(root, config.clip, faults);
   if (!faults.has_error_under("/data")) check_sources(config.data, faults);
-  if (!faults.has_error_under("/evaluate")) check_classes(config.evaluate, faults);
+  if (root.contains("evaluate")) {
+    faults.error("/evaluate",
+                 "has no place here: a CLIP is measured by its loss and by retrieval (R@1, R@5) "
+                 "alone; leave it out");
+  }
   if (!faults.has_error_under("/clip") && config.clip.vision_cfg.is_resnet() &&
       config.train.mixed_precision == MixedPrecision::fp16) {
     faults.error(

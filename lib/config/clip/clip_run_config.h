@@ -90,32 +90,6 @@ struct ClipTrainConfig : OptimizerConfig<Single>,
   }
 };
 
-struct ClipEvaluateConfig {
-  static constexpr const char* kDoc =
-      "What a validation measures in addition to the loss and the retrieval of captions and "
-      "pictures.";
-
-  std::vector<std::string> classes;
-  std::vector<std::string> templates = {"a photo of a {}."};
-
-  void fields(auto& f) {
-    D2_FIELD(classes,
-             "Names of two or more classes for zero-shot classification. A picture belongs to the "
-             "class that its caption names as whole words. A picture whose caption names none or "
-             "several is left out. Empty: no classification.");
-    D2_FIELD(templates,
-             "Texts with one `{}` each, where the name of a class goes; their embeddings are "
-             "averaged (Radford et al. 2021, section 3.1.4).",
-             not_empty());
-    for (size_t i = 0; i < templates.size(); ++i) {
-      f.check(count_braces(templates[i]) == 1,
-              "templates",
-              "must contain {} exactly once in each text, got \"" + templates[i] + "\"");
-    }
-    f.check(classes.size() != 1, "classes", "must be two or more, got 1");
-  }
-};
-
 struct TrainClipConfig : RootConfig {
   static constexpr const char* kDoc = "A file that trains a CLIP.";
   static constexpr const char* kKind = "clip";
@@ -124,13 +98,11 @@ struct TrainClipConfig : RootConfig {
   ClipModelConfig clip;
   ShardDataConfig data;
   ClipTrainConfig train;
-  ClipEvaluateConfig evaluate;
 
   void fields(auto& f) {
     D2_REQUIRED(clip, "The model.");
     D2_REQUIRED(data, "The samples: pictures and captions.");
     D2_REQUIRED(train, "The optimisation; `{}` for the defaults.");
-    D2_FIELD(evaluate, "Metrics of a validation.");
     RootConfig::fields(f);
   }
 };

@@ -5,7 +5,6 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -13,7 +12,6 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "base/untrusted_text.h"
 #include "dist/gather_rows.h"
 #include "io/text/clip_vocabulary.h"
 #include "net/digest.h"
@@ -55,28 +53,12 @@ int64_t number_of(const std::string& text) {
   return number;
 }
 
-bool has_word(const std::string& text, const std::string& word) {
-  // Bytes above 127 are parts of letters.
-  const auto is_letter = [](char c) {
-    return (static_cast<unsigned char>(c) & 0x80U) != 0 ||
-           std::isalnum(static_cast<unsigned char>(c)) != 0;
-  };
-  for (size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) {
-    const size_t end = at + word.size();
-    const bool begins = at == 0 || !is_letter(text[at - 1]);
-    if (begins && (end == text.size() || !is_letter(text[end]))) return true;
-  }
-  return false;
-}
-
-/// Numbers of all ranks in the order of the ranks. @param own one a row of this rank
-at::Tensor gathered_numbers(ProcessGroup& group,
-                            const std::vector<int64_t>& own,
-                            const std::string& what) {
+/// Numbers of captions of all ranks in the order of the ranks. @param own one a row of this rank
+at::Tensor gathered_numbers(ProcessGroup& group, const std::vector<int64_t>& own) {
   std::string bytes(own.size() * sizeof(int64_t), '\0');
   if (!own.empty()) std::memcpy(bytes.data(), own.data(), bytes.size());
   std::vector<int64_t> all;
-  for (const std::string& each : group.gather_texts(bytes, what)) {
+  for (const std::string& each : group.gather_texts(bytes, "numbers of captions")) {
     const size_t before = all.size();
     all.resize(before + each.size() / sizeof(int64_t));
     if (!each.empty()) std::memcpy(&all[before], each.data(), each.size());
@@ -134,31 +116,10 @@ at::Tensor tokens_of(const std::vector<std::string>& texts,
   return tokens;
 }
 
-int64_t class_of_caption(const std::string& caption, const std::vector<std::string>& classes) {
-  const std::string text = lower_case(caption);
-  std::vector<std::pair<std::string, int64_t>> named;
-  for (size_t i = 0; i < classes.size(); ++i) {
-    std::string name = lower_case(classes[i]);
-    if (has_word(text, name)) named.emplace_back(std::move(name), static_cast<int64_t>(i));
-  }
-  const auto all = named;
-  std::erase_if(named, [&](const auto& each) {
-    return std::any_of(all.begin(), all.end(), [&](const auto& other) {
-      return other.second != each.second && has_word(other.first, each.first);
-    });
-  });
-  return named.size() == 1 ? named.front().second : -1;
-}
-
-void ClipValidation::add(const at::Tensor& pairs,
-                         const std::vector<std::string>& captions,
-                         const ClipEvaluateConfig& config) {
+void ClipValidation::add(const at::Tensor& pairs, const std::vector<std::string>& captions) {
   if (!pairs.defined()) return;
   pairs_.push_back(pairs);
-  for (const std::string& caption : captions) {
-    captions_.push_back(number_of(caption));
-    labels_.push_back(class_of_caption(caption, config.classes));
-  }
+  for (const std::string& caption : captions) captions_.push_back(number_of(caption));
 }
 
 RetrievalSamples ClipValidation::gather(ProcessGroup& group) {
@@ -166,53 +127,10 @@ RetrievalSamples ClipValidation::gather(ProcessGroup& group) {
   RetrievalSamples all;
   all.pairs = all_gather_rows(group, own, "features").rows;
   if (all.pairs.defined()) all.pairs = all.pairs.to(at::kCPU);
-  all.captions = gathered_numbers(group, captions_, "numbers of captions");
-  all.labels = gathered_numbers(group, labels_, "classes of samples");
+  all.captions = gathered_numbers(group, captions_);
   pairs_.clear();
   captions_.clear();
-  labels_.clear();
   return all;
-}
-
-std::vector<std::string> texts_of_class(const std::string& name, const ClipEvaluateConfig& config) {
-  std::vector<std::string> texts;
-  for (std::string text : config.templates) {
-    texts.push_back(text.replace(text.find("{}"), 2, name));
-  }
-  return texts;
-}
-
-void check_class_texts(const ClipEvaluateConfig& config,
-                       const ClipTokenizer& tokenizer,
-                       int64_t context_length) {
-  for (const std::string& name : config.classes) {
-    for (const std::string& text : texts_of_class(name, config)) {
-      const int64_t tokens =
-          std::ssize(tokenizer.encode(text)) + enclosing_tokens(TextFrame::kEnclosed);
-      if (tokens <= context_length) continue;
-      throw ConfigError(
-          "/evaluate/classes: \"{}\" has {} tokens, and /clip/text_cfg/context_length is {}\n  "
-          "Shorten "
-          "the name, or the text of /evaluate/templates.",
-          printable(text),
-          tokens,
-          context_length);
-    }
-  }
-}
-
-at::Tensor class_features(const ClipEvaluateConfig& config,
-                          const ClipTokenizer& tokenizer,
-                          int64_t context_length,
-                          const std::function<at::Tensor(const at::Tensor& tokens)>& features_of) {
-  std::vector<at::Tensor> classes;
-  for (const std::string& name : config.classes) {
-    const at::Tensor features =
-        features_of(tokens_of(texts_of_class(name, config), tokenizer, context_length));
-    const at::Tensor mean = features.mean(0);
-    classes.push_back(mean / mean.norm());
-  }
-  return classes.empty() ? at::Tensor() : at::stack(classes);
 }
 
 }  // namespace dalle2

@@ -2,7 +2,7 @@
 // From a loader's batches to what a CLIP takes, and what its validation measures.
 #pragma once
 
-#include <functional>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -33,37 +33,18 @@ at::Tensor tokens_of(const std::vector<std::string>& texts,
                      TextFrame frame = TextFrame::kEnclosed,
                      LongCaptions* long_captions = nullptr);
 
-/// The class of /evaluate/classes that a caption names as whole words, whatever the case; -1 if it names
-/// none or several. Of names within each other ("car", "sports car") the longest counts.
-int64_t class_of_caption(const std::string& caption, const std::vector<std::string>& classes);
-
 /// What a validation has seen of this rank's samples.
 class ClipValidation {
  public:
   /// @param pairs [B, 2, D], by pair_features()
-  void add(const at::Tensor& pairs,
-           const std::vector<std::string>& captions,
-           const ClipEvaluateConfig& config);
+  void add(const at::Tensor& pairs, const std::vector<std::string>& captions);
   bool is_empty() const { return pairs_.empty(); }
-  /// Those of all ranks, which call it together; then it is empty again. Without classes.
+  /// Those of all ranks, which call it together; then it is empty again.
   RetrievalSamples gather(ProcessGroup& group);
 
  private:
   std::vector<at::Tensor> pairs_;  // on the run's device: a copy to the host would wait for it
-  std::vector<int64_t> captions_, labels_;
+  std::vector<int64_t> captions_;
 };
-
-/// The texts of a class: each template of /evaluate/templates with its name.
-std::vector<std::string> texts_of_class(const std::string& name, const ClipEvaluateConfig& config);
-/// @throws ConfigError for a text of a class that has more tokens than the context
-void check_class_texts(const ClipEvaluateConfig& config,
-                       const ClipTokenizer& tokenizer,
-                       int64_t context_length);
-/// [C, D] the mean feature of the texts of each class, of length 1; undefined without classes.
-/// @param features_of [T, L] tokens to [T, D]
-at::Tensor class_features(const ClipEvaluateConfig& config,
-                          const ClipTokenizer& tokenizer,
-                          int64_t context_length,
-                          const std::function<at::Tensor(const at::Tensor& tokens)>& features_of);
 
 }  // namespace dalle2

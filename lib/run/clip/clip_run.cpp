@@ -79,7 +79,6 @@ void ClipRun::take_vocabulary(const std::string& merges, const std::string& wher
   tokenizer_.emplace(merges, where);
   merges_ = merges;
   check_vocabulary(*tokenizer_, config_.clip);
-  check_class_texts(config_.evaluate, *tokenizer_, config_.clip.text_cfg.context_length);
 }
 
 /// From here on each checkpoint holds the vocabulary, the one of a stop before the first step too.
@@ -138,18 +137,13 @@ void ClipRun::add_validation_losses(const Batch& batch,
   from_outside([&] { trainer_.check({inputs}); });
   const ClipEvaluation found = trainer_.evaluate(inputs);
   sums[0].add(found.loss);
-  validation_.add(found.pairs, batch.captions, config_.evaluate);
+  validation_.add(found.pairs, batch.captions);
 }
 
-/// Retrieval and classification over all samples of the validation.
+/// Retrieval over all samples of the validation.
 void ClipRun::log_figures() {
-  RetrievalSamples samples = validation_.gather(session_.group());
+  const RetrievalSamples samples = validation_.gather(session_.group());
   if (!session_.group().is_main()) return;
-  samples.classes = class_features(
-      config_.evaluate,
-      *tokenizer_,
-      config_.clip.text_cfg.context_length,
-      [this](const at::Tensor& tokens) { return trainer_.text_features(tokens).to(at::kCPU); });
   const auto figures = retrieval_figures(samples);
   if (figures.empty()) return;
   LogRecord record;

@@ -261,16 +261,12 @@ nlohmann::ordered_json clip_figures(const EvaluateCommand& command,
                           tokens_of(batch->captions, *clip.tokenizer, length).to(device)));
     sums[0] += contrastive_loss(pairs, clip.network->logit_scale).item<double>();
     sums[1] += 1;
-    validation.add(pairs, batch->captions, config.evaluate);
+    validation.add(pairs, batch->captions);
     group.still_busy();
   }
   sums = group.sum(sums, "losses of the batches");
-  RetrievalSamples samples = validation.gather(group);
+  const RetrievalSamples samples = validation.gather(group);
   if (sums[1] == 0) throw DataError("--split {}: has no usable sample", command.split);
-  samples.classes =
-      class_features(config.evaluate, *clip.tokenizer, length, [&](const at::Tensor& tokens) {
-        return clip.clip->embed_text(tokens.to(device)).embed;
-      });
   nlohmann::ordered_json json;
   json["pairs"] = samples.pairs.size(0);
   json["loss"] = sums[0] / sums[1];
