@@ -225,7 +225,8 @@ at::Tensor PassGraphs::run(const RecordablePass& pass, double factor, const Work
   // another number reveals this.
   if (graph.state == Graph::State::without && ++graph.passes > kPassesWithout)
     record(graph, pass.inputs, work);
-  return run_without(pass.inputs, work);
+  Tensors nothing;
+  return run_without(pass.inputs, work, nothing);
 }
 
 std::vector<std::unique_ptr<PassGraphs::Graph>>::const_iterator PassGraphs::first_recorded() const {
@@ -235,11 +236,6 @@ std::vector<std::unique_ptr<PassGraphs::Graph>>::const_iterator PassGraphs::firs
 
 bool PassGraphs::hold_memory() const {
   return first_recorded() != graphs_.end();
-}
-
-at::Tensor PassGraphs::run_without(const Tensors& inputs, const Work& work) {
-  Tensors nothing;
-  return run_without(inputs, work, nothing);
 }
 
 at::Tensor PassGraphs::run_without(const Tensors& inputs, const Work& work, Tensors& beside) {

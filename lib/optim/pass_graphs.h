@@ -49,10 +49,6 @@ class PassGraphs {
   PassGraphs(const PassGraphs&) = delete;
   PassGraphs& operator=(const PassGraphs&) = delete;
 
-  /// Runs work that is not recorded. If memory runs out while graphs hold some, those of all parts on the device are given up, and the work
-  /// runs again.
-  at::Tensor run_without(const Tensors& inputs, const Work& work);
-
   /// Discards all graphs. The owner calls this when something that a pass uses may have moved in memory.
   void forget();
 
@@ -80,7 +76,8 @@ class PassGraphs {
   void record(Graph& graph, const Tensors& inputs, const Work& work);
   at::Tensor replay(const Graph& graph, const Tensors& inputs);
   at::Tensor check(Graph& graph, const Tensors& inputs, const Work& work);
-  /// @param beside freed before the work runs again
+  /// Runs work that is not recorded. If memory runs out while graphs hold some, those of all parts on the device are given up, and the work
+  /// runs again. @param beside freed before that
   at::Tensor run_without(const Tensors& inputs, const Work& work, Tensors& beside);
   bool hold_memory() const;
   void give_up(Graph& graph, const std::string& reason);

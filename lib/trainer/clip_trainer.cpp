@@ -3,12 +3,10 @@
 
 #include <torch/torch.h>
 
-#include <algorithm>
 #include <cmath>
 #include <utility>
 
 #include "base/error.h"
-#include "base/log.h"
 #include "checkpoint/clip/clip_file.h"
 #include "model/clip/contrastive_loss.h"
 #include "model/pass_scopes.h"
@@ -48,14 +46,6 @@ ModelPlan plan_parts(const std::shared_ptr<ClipModel>& model, const ClipTrainCon
   return plan_one_part(model, TrainClipConfig::kKind, std::move(part));
 }
 
-/// Pads the texts with zeros, so that texts of many lengths have few shapes. No token of a text sees the padding that follows the text.
-at::Tensor padded(const at::Tensor& tokens, int64_t context_length) {
-  constexpr int64_t kStep = 16;
-  const int64_t length = tokens.size(1);
-  const int64_t whole = std::min((length + kStep - 1) / kStep * kStep, context_length);
-  return whole > length ? at::constant_pad_nd(tokens, {0, whole - length}) : tokens;
-}
-
 }  // namespace
 
 ClipTrainer::ClipTrainer(std::shared_ptr<ClipImpl> clip,
@@ -66,9 +56,7 @@ ClipTrainer::ClipTrainer(std::shared_ptr<ClipImpl> clip,
 ClipTrainer::ClipTrainer(std::shared_ptr<ClipModel> model,
                          const ClipTrainConfig& config,
                          const at::Device& device)
-    : Trainer(plan_parts(model, config), config, device), model_(std::move(model)) {
-  if (config.cuda_graph) record_passes();
-}
+    : Trainer(plan_parts(model, config), config, device), model_(std::move(model)) {}
 
 const ClipImpl& ClipTrainer::clip() const {
   return *model_->clip();
@@ -118,37 +106,8 @@ JointLoss ClipTrainer::joint_loss(const std::vector<ClipInputs>& batches,
   return joint;
 }
 
-/// Chunks of a batch are passes of one loss, too.
-void ClipTrainer::warn_of_passes_without_graph() {
-  if (std::exchange(told_of_passes_, true)) return;
-  log_warning(
-      "train",
-      "/train/cuda_graph has no effect on an update of several batches or chunks: the loss of a CLIP "
-      "takes all of its samples together");
-}
-
 at::Tensor ClipTrainer::step(const std::vector<ClipInputs>& batches, uint64_t dropout_seed) {
-  const DropoutSeed seed{dropout_seed};
-  JointLoss joint = joint_loss(batches, seed);
-  const bool is_one_pass =
-      batches.size() == 1 && batches.front().size() <= max_batch_size().value_or(INT64_MAX);
-  if (part(1).graphs && !is_one_pass) warn_of_passes_without_graph();
-  if (part(1).graphs && is_one_pass && batches.front().size() > 0) {
-    ClipInputs batch = batches.front();
-    batch.tokens = padded(batch.tokens, clip().config().text_cfg.context_length);
-    joint.pass.inputs = tensors_of(batch);
-    const PassSeed own =
-        add_seed(1, joint.pass, part(1).dropout ? std::optional(seed) : std::nullopt);
-    joint.given = [this, own](const Tensors& inputs) {
-      const auto one =
-          std::make_shared<const std::vector<ClipInputs>>(1, with_tensors(ClipInputs{}, inputs));
-      JointLoss given = joint_loss(*one, own.of(inputs));
-      given.features_of = [one, made = std::move(given.features_of)](
-                              size_t index, const ChunkRange& range) { return made(index, range); };
-      return given;
-    };
-  }
-  return accumulate_joint(1, joint);
+  return accumulate_joint(1, joint_loss(batches, DropoutSeed{dropout_seed}));
 }
 
 ClipEvaluation ClipTrainer::evaluate(const ClipInputs& batch) const {

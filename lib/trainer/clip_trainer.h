@@ -85,12 +85,10 @@ class ClipTrainer : public Trainer {
   JointLoss joint_loss(const std::vector<ClipInputs>& batches) const;
   /// The same with the masks of adapters' dropout.
   JointLoss joint_loss(const std::vector<ClipInputs>& batches, const DropoutSeed& seed) const;
-  void warn_of_passes_without_graph();
 
   std::shared_ptr<ClipModel> model_;
   std::string merges_;
   bool has_taken_weights_ = false;
-  bool told_of_passes_ = false;
 };
 
 }  // namespace dalle2

@@ -100,15 +100,7 @@ at::Tensor accumulate_joint(TrainedPart& part,
                             const PassSettings& settings,
                             const JointLoss& loss) {
   const std::vector<PlacedChunk> chunks = chunks_of(loss.batches, settings.max_batch_size);
-  const bool is_one_pass = chunks.size() == 1 && loss.given && part.group() == nullptr;
-  const at::Tensor total =
-      part.run_pass(settings,
-                    is_one_pass ? loss.pass : RecordablePass{},
-                    /*factor=*/1.0,
-                    [&](const PassSettings& own, const Tensors& inputs) {
-                      return is_one_pass ? joint_passes(part, own, loss.given(inputs), chunks)
-                                         : joint_passes(part, own, loss, chunks);
-                    });
+  const at::Tensor total = joint_passes(part, settings, loss, chunks);
   part.send_gradients();
   if (!total.defined()) return {};
   const bool is_main = !part.group() || part.group()->is_main();

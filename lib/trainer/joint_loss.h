@@ -29,10 +29,6 @@ struct JointLoss {
   /// [] float32 of the features of all samples, [N, ...] float32; the same on all ranks. Parameters
   /// that it uses besides, a temperature, get their gradient too.
   std::function<at::Tensor(const at::Tensor& features)> loss_of;
-  /// For a single batch, whose pass may be recorded: `pass` has the tensors of the batch, and `given` makes the loss of other tensors of
-  /// the same shapes. Without `given`, nothing is recorded.
-  RecordablePass pass = {};
-  std::function<JointLoss(const Tensors& inputs)> given = nullptr;
 };
 
 /// Of batches that are groups of tensors and know their size(). @param batches have to outlive the

@@ -80,13 +80,12 @@ at::Tensor TrainedPart::run_pass(const PassSettings& settings,
                                  const RecordablePass& pass,
                                  double factor,
                                  const PassWork& work) {
-  if (!graphs) return work(settings, pass.inputs);
+  if (!graphs || pass.inputs.empty()) return work(settings, pass.inputs);
   const auto work_on = [&](const Tensors& inputs, bool is_recorded) {
     PassSettings own = settings;
     if (is_recorded) own.step_times = nullptr;
     return work(own, inputs);
   };
-  if (pass.inputs.empty()) return graphs->run_without(pass.inputs, work_on);
   const at::Tensor replayed =
       timed(settings.step_times, StepPhase::kForward, [&] { return graphs->replay(pass, factor); });
   if (replayed.defined()) return replayed;

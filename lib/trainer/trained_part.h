@@ -152,14 +152,6 @@ struct TrainedPart {
                                  int64_t batch,
                                  double weight,
                                  const PrepareChunk& prepare);
-  /// Runs one pass, by its graph if there is one. @param pass if it has no inputs, the pass cannot be recorded
-  /// @param factor of the loss; the work multiplies by this factor itself, here it only tells passes apart
-  /// @param work runs the pass on the given inputs and adds to the gradients @return [] the loss that the work returns
-  using PassWork = std::function<at::Tensor(const PassSettings& settings, const Tensors& inputs)>;
-  at::Tensor run_pass(const PassSettings& settings,
-                      const RecordablePass& pass,
-                      double factor,
-                      const PassWork& work);
   /// This rank has no more gradients for the update: what it has goes to the others. accumulate()
   /// does so after its last pass; without samples it is to be called instead of that.
   void send_gradients();
@@ -203,6 +195,14 @@ struct TrainedPart {
   ProcessGroup* group() const { return group_; }
 
  private:
+  /// Runs one pass, by its graph if there is one. @param pass if it has no inputs, the pass cannot be recorded
+  /// @param factor of the loss; the work multiplies by this factor itself, here it only tells passes apart
+  /// @param work runs the pass on the given inputs and adds to the gradients @return [] the loss that the work returns
+  using PassWork = std::function<at::Tensor(const PassSettings& settings, const Tensors& inputs)>;
+  at::Tensor run_pass(const PassSettings& settings,
+                      const RecordablePass& pass,
+                      double factor,
+                      const PassWork& work);
   void refresh_half_weights(const PassSettings& settings);
   at::Tensor forward_backward(const PassSettings& settings,
                               double factor,

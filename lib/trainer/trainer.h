@@ -264,8 +264,6 @@ class Trainer {
                     const std::optional<DropoutSeed>& dropout) const;
   /// Records the passes of all parts as graphs, if the device has graphs; connect() says so if not.
   void record_passes();
-  /// Samples of a chunk if a step does not say so itself; none: the whole batch.
-  std::optional<int64_t> max_batch_size() const { return max_batch_size_; }
   /// The same loss without gradients and without effect.
   at::Tensor evaluate_chunks(int64_t batch,
                              std::optional<int64_t> max_batch_size,

@@ -56,7 +56,6 @@ PLAN = [
     Check("reference.no", 30, gpu_speed.reference("no", compiled=False), ("speed.no",)),
     Check("launches", 25, gpu_speed.launches),
     Check("graph.prior", 14, gpu_checks.graph("prior")),
-    Check("graph.clip", 14, gpu_checks.graph("clip")),
     Check("parity.latent", 12, gpu_checks.parity_latent),
     Check("parity.cascade", 8, gpu_checks.parity_cascade),
     Check("parity.lora", 8, gpu_checks.parity_lora, ("train",)),

@@ -173,7 +173,7 @@ def graph(kind):
     """Passes as CUDA graphs: the losses of the same run without, with the same draws."""
     def check(runs):
         need(runs.on_gpu, "a processor has no graphs")
-        make = {"decoder": runs.decoder, "prior": runs.prior, "clip": runs.clip}[kind]
+        make = {"decoder": runs.decoder, "prior": runs.prior}[kind]
         for name, on in ((f"{kind}_without", False), (f"{kind}_graph", True)):
             runs.train(make(name, cuda_graph=on), graph=on)
         return runs.near(f"{kind}_without", f"{kind}_graph", FIRST, ALL)

@@ -93,10 +93,14 @@ TEST_CASE("a CLIP is trained on pictures and captions alone") {
   expect_clip_problem({"/data/latents_in_tar=true"}, "/data/latents_in_tar:" + why);
 }
 
-TEST_CASE("a CLIP's config has no section evaluate") {
-  expect_clip_problem({R"(/evaluate/classes=["cat","dog"])"},
-                      "/evaluate: has no place here: a CLIP is measured by its loss and by "
-                      "retrieval (R@1, R@5) alone; leave it out");
+TEST_CASE("what a CLIP's config has no place for is refused") {
+  CHECK(message_of([] { read_clip({R"(/evaluate/classes=["cat","dog"])"}); }) ==
+        "clip.json: 1 problem\n  /evaluate: has no place here: a CLIP is measured by its loss and "
+        "by retrieval (R@1, R@5) alone; leave it out");
+  CHECK(
+      message_of([] { read_clip({"/train/cuda_graph=true"}); }) ==
+      "clip.json: 1 problem\n  /train/cuda_graph: has no place here: a decoder and a prior record "
+      "their passes as CUDA graphs, a CLIP does not; leave it out");
 }
 
 TEST_CASE("a CLIP's checkpoint is of other weights where the size of its pictures is another") {

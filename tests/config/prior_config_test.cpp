@@ -245,13 +245,6 @@ TEST_CASE("what is wrong between options is told of a prior as of a decoder") {
   CHECK(warnings({"/train/lora/dropout=0.5"}) ==
         Lines{"/train/lora/rank: is 0: the other keys of lora have no effect, and the whole "
               "network is trained"});
-  const std::string file = file_with(kMinimalPrior, {"/train/stop_after_skipped=20"});
-  CHECK(parse_prior_config(file, "prior.json", {}).warnings ==
-        Lines{"/train/stop_after_skipped: no such key, it is ignored; did you mean "
-              "/train/non_finite/after?"});
-  CHECK(message_of([&] { warnings({"/train/stop_after_skipped=20"}); }) ==
-        "prior.json: 1 problem\n  /train/stop_after_skipped: no such key; did you mean "
-        "/train/non_finite/after?");
 }
 
 TEST_CASE("the seed of a prior may stand at the root or have the reference's name") {

@@ -170,11 +170,11 @@ TEST_CASE("a config of an older version or of the reference is compared as far a
   const ConfigChanges changes = compare_for_resume(refused, read_with({}).full_json);
   CHECK(changes.meaning == Lines{"/decoder/timesteps: the checkpoint has 500, this config 1000"});
   CHECK(changes.other == Lines{"/train/lr: the checkpoint has 7, this config 0.0001"});
-  // A prior's file before there was a seed at the root.
+  // A prior's file without a seed at the root, which the reference's has in `train`.
   std::string old = read_prior({"/train/random_seed=5"}).full_json;
   const size_t seed = old.find("\"seed\": 5");
   REQUIRE(seed != std::string::npos);
-  old.replace(seed, 9, "\"stop_after_skipped\": 20");
+  old.replace(seed, 9, "\"colour\": 20");
   expect_meaning(compare_for_resume(old, read_prior({"/seed=5"}).full_json), {});
 }
 

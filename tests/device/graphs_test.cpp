@@ -14,8 +14,6 @@
 #include "optim/pass_graphs.h"
 #include "support/captured_log.h"
 #include "support/fake_device.h"
-#include "support/tiny_clip.h"
-#include "trainer/clip_trainer.h"
 #include "trainer/prior_trainer_fixture.h"
 #include "trainer/trainer_fixture.h"
 
@@ -186,105 +184,6 @@ TEST_CASE("a prior's passes by graphs have the bits of passes without") {
   const bool conditions_itself = prior["net"].value("self_cond", false);
   CHECK(log.count(kInUse) == (conditions_itself ? 2 : 1));
   CHECK(log.count(LogLevel::kWarning) == 0);
-}
-
-TEST_CASE("a CLIP's passes by graphs have the bits of passes without") {
-  ClipTrainConfig config;
-  config.mixed_precision = GENERATE(MixedPrecision::no, MixedPrecision::bf16);
-  const bool has_adapters = GENERATE(false, true);
-  if (has_adapters) {
-    config.lora.rank = 2;
-    config.lora.targets = {"out_proj", "c_fc"};
-    config.lora.dropout = 0.5;
-  }
-  const bool is_resnet = !has_adapters && GENERATE(false, true);
-  ClipNetworkConfig network = tiny_clip();
-  if (is_resnet) {
-    network.vision_cfg.layers = std::vector<int64_t>{1, 1, 1, 1};
-    network.vision_cfg.width = 8;
-    network.vision_cfg.image_size = 32;
-  }
-  const auto make = [&](bool cuda_graph) {
-    torch::manual_seed(4);
-    config.cuda_graph = cuda_graph;
-    return std::make_unique<ClipTrainer>(
-        std::make_shared<ClipImpl>(network), config, fake_device());
-  };
-  const auto plain = make(false), by_graph = make(true);
-  CapturedLog log;
-  expect_same_steps(*plain, *by_graph, 8, [&](ClipTrainer& trainer, int64_t number) {
-    const at::Generator generator = make_generator({0, "pairs", 0, number}, at::kCPU);
-    at::Tensor tokens = at::randint(1, 500, {4, 6}, generator, at::kLong);
-    tokens.select(1, 0).fill_(518);
-    tokens.select(1, 5).fill_(519);
-    const ClipInputs inputs{
-        at::rand({4, 3, network.vision_cfg.image_size, network.vision_cfg.image_size}, generator)
-            .to(fake_device()),
-        tokens.to(fake_device())};
-    trainer.step({inputs}, static_cast<uint64_t>(number));
-    trainer.update();
-  });
-  INFO(log.text());
-  CHECK(log.count(std::string("passes of 4 samples: ") + kInUse) == 1);
-  CHECK(log.count(LogLevel::kWarning) == 0);
-}
-
-TEST_CASE("texts of many lengths share graphs, and updates of several passes have none") {
-  ClipTrainConfig config;
-  config.cuda_graph = true;
-  config.max_batch_size = 4;
-  ClipNetworkConfig network = tiny_clip();
-  network.text_cfg.context_length = 40;
-  ClipTrainer trainer(std::make_shared<ClipImpl>(network), config, fake_device());
-  const auto batch_of = [&](int64_t samples, int64_t length) {
-    at::Tensor tokens = at::ones({samples, length}, at::kLong);
-    tokens.select(1, 0).fill_(518);
-    tokens.select(1, length - 1).fill_(519);
-    return ClipInputs{at::rand({samples, 3, 8, 8}).to(fake_device()), tokens.to(fake_device())};
-  };
-  CapturedLog log;
-  for (int64_t length = 3; length <= 40; ++length) {
-    trainer.step({batch_of(4, length)});
-    trainer.update();
-  }
-  INFO(log.text());
-  CHECK(log.count(kInUse) == 3);  // lengths of 16, 32 and 40
-  CHECK(log.count(LogLevel::kWarning) == 0);
-  trainer.step({batch_of(5, 8)});
-  trainer.update();
-  trainer.step({batch_of(2, 8), batch_of(2, 8)});
-  trainer.update();
-  CHECK(log.count("no effect on an update of several batches or chunks") == 1);
-}
-
-TEST_CASE("texts that are padded for graphs teach the same but for rounding") {
-  ClipNetworkConfig network = tiny_clip();
-  network.text_cfg.context_length = 40;
-  ClipTrainConfig config;
-  config.lora.rank = 2;
-  config.lora.targets = {"out_proj", "c_fc"};
-  config.lora.dropout = 0.5;
-  const auto weights_of = [&](bool cuda_graph) {
-    torch::manual_seed(4);
-    config.cuda_graph = cuda_graph;
-    ClipTrainer trainer(std::make_shared<ClipImpl>(network), config, fake_device());
-    const at::Generator generator = make_generator({0, "pairs"}, at::kCPU);
-    for (int64_t number = 0; number < 7; ++number) {
-      at::Tensor tokens = at::randint(1, 500, {4, 10}, generator, at::kLong);
-      tokens.select(1, 9).fill_(519);
-      trainer.step(
-          {{at::rand({4, 3, 8, 8}, generator).to(fake_device()), tokens.to(fake_device())}},
-          static_cast<uint64_t>(number));
-      trainer.update();
-    }
-    std::vector<at::Tensor> all;
-    for (const at::Tensor& each : trainer.model().parameters())
-      all.push_back(each.detach().cpu().flatten());
-    return at::cat(all);
-  };
-  const at::Tensor plain = weights_of(false), padded = weights_of(true);
-  // The order of a few sums; the first moves of Adam raise what is near nought.
-  CHECK(at::allclose(padded, plain, /*rtol=*/1e-3, /*atol=*/1e-4));
 }
 
 TEST_CASE("a decoder's options are recorded with it") {

@@ -72,11 +72,6 @@ void check_clip(const Json& root, LoadedClipConfig& loaded, Faults& faults) {
   if (!faults.has_error_under("/clip")) check_resnet_size(config.clip.vision_cfg, faults);
   if (!faults.has_error_under("/clip")) set_vocabulary(root, config.clip, faults);
   if (!faults.has_error_under("/data")) check_sources(config.data, faults);
-  if (root.contains("evaluate")) {
-    faults.error("/evaluate",
-                 "has no place here: a CLIP is measured by its loss and by retrieval (R@1, R@5) "
-                 "alone; leave it out");
-  }
   if (!faults.has_error_under("/clip") && config.clip.vision_cfg.is_resnet() &&
       config.train.mixed_precision == MixedPrecision::fp16) {
     faults.error(

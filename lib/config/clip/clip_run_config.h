@@ -2,6 +2,7 @@
 // A whole training file of a CLIP.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -61,7 +62,6 @@ struct ClipOnlyTrainConfig {
 
 struct ClipTrainConfig : OptimizerConfig<Single>,
                          SharedTrainConfig,
-                         PassGraphConfig,
                          ShardLoopConfig,
                          ClipOnlyTrainConfig {
   static constexpr const char* kDoc =
@@ -69,6 +69,10 @@ struct ClipTrainConfig : OptimizerConfig<Single>,
       "over all samples of an update together: those of all processes and of all "
       "`grad_accum_every` batches. It does not depend on how these samples are divided among "
       "processes, batches and chunks (`max_batch_size`).";
+  static constexpr std::array kRefusedKeys = {
+      RefusedKey{"cuda_graph",
+                 "has no place here: a decoder and a prior record their passes as CUDA graphs, a "
+                 "CLIP does not; leave it out"}};
 
   ClipTrainConfig() {
     lr = 5e-4;
@@ -84,7 +88,6 @@ struct ClipTrainConfig : OptimizerConfig<Single>,
   void fields(auto& f) {
     OptimizerConfig::fields(f);
     SharedTrainConfig::fields(f);
-    PassGraphConfig::fields(f);
     ShardLoopConfig::fields(f);
     ClipOnlyTrainConfig::fields(f);
   }
@@ -94,6 +97,10 @@ struct TrainClipConfig : RootConfig {
   static constexpr const char* kDoc = "A file that trains a CLIP.";
   static constexpr const char* kKind = "clip";
   static constexpr auto& kPlaceholders = kShardPlaceholders;
+  static constexpr std::array kRefusedKeys = {
+      RefusedKey{"evaluate",
+                 "has no place here: a CLIP is measured by its loss and by retrieval (R@1, R@5) "
+                 "alone; leave it out"}};
 
   ClipModelConfig clip;
   ShardDataConfig data;

@@ -113,8 +113,6 @@ struct PriorTrainConfig : OptimizerConfig<Single>,
   static constexpr const char* kDoc =
       "The optimisation and the loop. (In the reference's config, `ema_beta` is 0.99, but has "
       "no effect. Its runs use 0.9999, which is the default here.)";
-  static constexpr std::array kMovedKeys = {
-      MovedKey{"stop_after_skipped", "/train/non_finite/after"}};
 
   PriorTrainConfig() {
     lr = 1.1e-4;

@@ -126,13 +126,12 @@ void Reader::unknown_key(const std::string& key,
                          const std::string& pointer,
                          const std::vector<std::string>& known,
                          UnknownKeys policy,
-                         std::span<const MovedKey> moved) {
+                         std::span<const RefusedKey> refused) {
   const std::string at = pointer + "/" + pointer_part(key);
   const std::string near = guess(key, known);
-  const auto moved_key =
-      std::find_if(moved.begin(), moved.end(), [&](const MovedKey& m) { return m.key == key; });
-  const std::string place =
-      moved_key != moved.end() ? moved_key->pointer : only_place_of(key, findings_.defaults);
+  const auto refused_key = std::find_if(
+      refused.begin(), refused.end(), [&](const RefusedKey& each) { return each.key == key; });
+  const std::string place = only_place_of(key, findings_.defaults);
   const bool is_overridden = std::any_of(
       findings_.overridden.begin(), findings_.overridden.end(), [&](const std::string& set) {
         return set == at || set.starts_with(at + "/") || at.starts_with(set + "/");
@@ -143,7 +142,9 @@ void Reader::unknown_key(const std::string& key,
         "no such key, and no place for a secret: tokens, keys and passwords come from the "
         "environment or from files (docs/tracking.md lists them). Remove it, and withdraw "
         "it if others have seen this file");
-  } else if (!near.empty() && moved_key == moved.end()) {
+  } else if (refused_key != refused.end()) {
+    faults_.error(at, refused_key->text);
+  } else if (!near.empty()) {
     faults_.error(at, "no such key" + near);
   } else if (!place.empty()) {
     const std::string other = fmt::format("; did you mean {}?", place);

@@ -81,7 +81,7 @@ class Reader {
                    const std::string& pointer,
                    const std::vector<std::string>& known,
                    UnknownKeys policy,
-                   std::span<const MovedKey> moved);
+                   std::span<const RefusedKey> refused);
   void wrong_type(const Json& json, const std::string& pointer, const std::string& expected);
   /// Checks the number of a list's entries.
   void check_count(size_t count, const std::string& pointer, const Limits& limits);
@@ -257,11 +257,11 @@ class StructReader {
   void report_unknown_keys() {
     UnknownKeys policy = UnknownKeys::warn;
     if constexpr (requires { T::kUnknownKeys; }) policy = T::kUnknownKeys;
-    std::span<const MovedKey> moved;
-    if constexpr (requires { T::kMovedKeys; }) moved = T::kMovedKeys;
+    std::span<const RefusedKey> refused;
+    if constexpr (requires { T::kRefusedKeys; }) refused = T::kRefusedKeys;
     for (const auto& [key, value] : json_.items()) {
       if (std::find(known_.begin(), known_.end(), key) == known_.end()) {
-        reader_.unknown_key(key, pointer_, known_, policy, moved);
+        reader_.unknown_key(key, pointer_, known_, policy, refused);
       }
     }
   }

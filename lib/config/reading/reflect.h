@@ -123,10 +123,10 @@ struct RawJson {
 /// The same for a member without a default.
 #define D2_REQUIRED(member, ...) f.required(#member, member, __VA_ARGS__)
 
-/// A key that has gone: where its value is given now.
-struct MovedKey {
+/// A key that other kinds have and this one has not: an error, with this text.
+struct RefusedKey {
   const char* key;
-  const char* pointer;
+  const char* text;
 };
 
 /// A visitor that only looks at the fields.

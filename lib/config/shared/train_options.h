@@ -192,7 +192,7 @@ struct PrecisionConfig {
   }
 };
 
-/// Kinds whose passes have the same operations each time: all but the VAE.
+/// Of decoders and priors, whose passes have the same operations each time.
 struct PassGraphConfig {
   bool cuda_graph = false;
 
