@@ -290,23 +290,10 @@ Runner add_convert(CLI::App& app) {
                                o->lora_scale,
                                "Merge this file of adapters into the weights of IN (repeatable)");
   lora->excludes(merge)->excludes(join);
-  CLI::Option* naming =
-      app.add_option(
-             "--lora-naming",
-             o->lora_naming,
-             "IN holds adapters: give them other names. For text encoders: diffusers or peft. For "
-             "unets: unet (the names of this program) or unet-peft. For both: old (the old names "
-             "of diffusers)")
-          ->check(CLI::IsMember({"diffusers", "peft", "old", "unet", "unet-peft"}))
-          ->excludes(ema)
-          ->excludes(join)
-          ->excludes(merge)
-          ->excludes(lora);
   app.add_flag(
          "--open-clip",
          o->open_clip,
          "IN is a CLIP, from a run or another program: write the layout and config of open_clip")
-      ->excludes(naming)
       ->excludes(ema)
       ->excludes(join)
       ->excludes(merge)

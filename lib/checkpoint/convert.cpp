@@ -7,7 +7,6 @@
 #include "checkpoint/archive/mapped_file.h"
 #include "checkpoint/archive/safetensors.h"
 #include "checkpoint/clip/clip_file.h"
-#include "checkpoint/lora/lora_naming.h"
 #include "checkpoint/lora/lora_weights.h"
 #include "checkpoint/pickle/pickle.h"
 #include "checkpoint/pickle/pth.h"
@@ -285,34 +284,6 @@ ConvertReport convert_checkpoint(const std::string& in,
   }
   if (merge) root = merged_checkpoint(Cursor(root, in), *merge);
   return write_checkpoint(out, std::move(root));
-}
-
-ConvertReport convert_lora_names(const std::string& in,
-                                 const std::string& out,
-                                 const std::string& naming) {
-  std::map<std::string, std::string> metadata;
-  StateDict tensors;
-  if (looks_like_safetensors(in)) {
-    SafetensorsFile file = read_safetensors(in);
-    metadata = std::move(file.metadata);
-    tensors = std::move(file.tensors);
-  } else {
-    const Value root = read_pth(in);
-    tensors = Cursor(root, in).as_state_dict();
-  }
-  ConvertReport report;
-  try {
-    tensors = with_lora_naming(tensors, naming);
-  } catch (const DataError& error) {
-    throw DataError("{}: {}", in, error.what());
-  }
-  report.tensor_count = tensors.size();
-  if (is_safetensors_name(out)) {
-    write_safetensors(out, tensors, metadata);
-  } else {
-    write_pth(out, to_dict(tensors));
-  }
-  return report;
 }
 
 }  // namespace dalle2

@@ -69,10 +69,4 @@ ConvertReport write_checkpoint(const std::string& out, Value root);
 /// Whether `out` is to be safetensors, and not .pth or .pt. @throws ConfigError for other endings
 bool is_safetensors_name(const std::string& out);
 
-/// Writes a state dict of adapters with other names (lora_naming.h). Metadata of safetensors are
-/// kept. @throws DataError, ConfigError
-ConvertReport convert_lora_names(const std::string& in,
-                                 const std::string& out,
-                                 const std::string& naming);
-
 }  // namespace dalle2

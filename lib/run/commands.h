@@ -102,9 +102,8 @@ struct ConvertCommand {
   bool merge_lora = false;              ///< the checkpoint's adapters become a part of its weights
   std::vector<std::string> lora_paths;  ///< files of adapters to become a part of the weights
   std::vector<double> lora_scale;       ///< one, or one for each file; none is 1
-  std::optional<std::string> lora_naming;  ///< the input is a file of adapters: only names change
-  bool open_clip = false;                  ///< the input is a CLIP: open_clip's layout
-  bool overwrite = false;                  ///< replace a file that is there
+  bool open_clip = false;               ///< the input is a CLIP: open_clip's layout
+  bool overwrite = false;               ///< replace a file that is there
 };
 
 /// An average of the weights, of a width chosen after training.

@@ -2,7 +2,6 @@
 // What the tests of this layer share.
 #pragma once
 
-#include "checkpoint/lora/lora_naming.h"
 #include "checkpoint/state_dict.h"
 #include "support/temp_dir.h"
 
@@ -31,21 +30,6 @@ inline std::vector<std::string> names_of(const StateDict& tensors) {
   std::vector<std::string> names;
   for (const auto& [name, tensor] : tensors) names.push_back(name);
   return names;
-}
-
-/// What diffusers' _set_state_dict_into_text_encoder gives PEFT: the entries whose names begin with
-/// `prefix`, without any occurrence of it, in PEFT's naming.
-inline StateDict text_encoder_lora(const StateDict& tensors, const std::string& prefix) {
-  StateDict own;
-  for (const auto& [name, tensor] : tensors) {
-    if (!name.starts_with(prefix)) continue;
-    std::string rest = name;
-    for (size_t at = 0; !prefix.empty() && (at = rest.find(prefix, at)) != std::string::npos;) {
-      rest.erase(at, prefix.size());
-    }
-    own.emplace_back(std::move(rest), tensor);
-  }
-  return with_lora_naming(with_lora_naming(own, "diffusers"), "peft");
 }
 
 inline bool same_content(const Value& a, const Value& b);

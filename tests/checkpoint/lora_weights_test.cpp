@@ -6,12 +6,12 @@
 #include <catch2/catch.hpp>
 
 #include <cmath>
+#include <cstring>
 
 #include "base/error.h"
 #include "checkpoint/archive/safetensors.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/lora/lora_file.h"
-#include "checkpoint/lora/lora_naming.h"
 #include "checkpoint/module_state.h"
 #include "checkpoint/pickle/pth.h"
 #include "checkpoint_test_tools.h"
@@ -21,27 +21,6 @@ namespace dalle2 {
 namespace {
 
 using test::wave;
-
-/// Attention as a text encoder has it.
-struct TextAttention : torch::nn::Module {
-  TextAttention() {
-    for (const char* name : {"q_proj", "k_proj", "v_proj", "out_proj"}) {
-      register_module(name, torch::nn::Linear(6, 6));
-    }
-  }
-  at::Tensor weight(const std::string& name) { return named_parameters()[name + ".weight"]; }
-};
-
-StateDict text_lora() {
-  StateDict tensors;
-  for (const char* name : {"q_proj", "k_proj", "v_proj", "out_proj"}) {
-    const std::string layer = std::string("text_encoder.") + name + ".lora_linear_layer.";
-    tensors.emplace_back(layer + "down.weight", wave({2, 6}, 0.3, name[0]));
-    tensors.emplace_back(layer + "up.weight", wave({6, 2}, 0.7, name[0]));
-  }
-  tensors.emplace_back("unet.to_q.lora.down.weight", wave({2, 6}));
-  return tensors;
-}
 
 /// Two unets' worth of a decoder.
 StateDict base_weights() {
@@ -80,25 +59,11 @@ std::string message_of(const std::function<void()>& action) {
   return "no error";
 }
 
-TEST_CASE("adapters of a text encoder become a part of its weights") {
-  TextAttention module;
-  const at::Tensor before = module.weight("k_proj").detach().clone();
-  const StateDict peft = test::text_encoder_lora(text_lora(), "text_encoder.");
-  CHECK(peft.size() == 8);
-  const LoraAdapters adapters = lora_adapters(peft, std::nullopt, "lora");
-  REQUIRE(adapters.layers.size() == 4);
-  CHECK(adapters.layers[0].first == "q_proj");
-  CHECK(adapters.layers[0].second.alpha == 2);
-  load_state_dict(module, merged_lora(state_dict(module), adapters, "lora"));
-  const at::Tensor expected = before + at::matmul(wave({6, 2}, 0.7, 'k'), wave({2, 6}, 0.3, 'k'));
-  test::expect_close(module.weight("k_proj"), expected, 1e-6, "k_proj");
-}
-
 TEST_CASE("the strength of an adapter is its own entry, else the given one, else its rank") {
   const StateDict tensors = {{"a.lora.down.weight", wave({2, 4})},
                              {"a.lora.up.weight", wave({3, 2})},
-                             {"b.lora_A.weight", wave({2, 4})},
-                             {"b.lora_B.weight", wave({3, 2})},
+                             {"b.lora.down.weight", wave({2, 4})},
+                             {"b.lora.up.weight", wave({3, 2})},
                              {"b.alpha", at::scalar_tensor(5.0)},
                              {"a.bias", wave({3})}};
   const LoraAdapters own = lora_adapters(tensors, std::nullopt, "x");
@@ -148,7 +113,7 @@ TEST_CASE("a file of adapters holds their strength and comes back") {
   CHECK(at::equal(adapters.layers[1].second.up, wave({6, 2, 1, 1}, 0.8)));
 }
 
-TEST_CASE("a file of adapters is merged into a checkpoint, in any naming of a unet's") {
+TEST_CASE("a file of adapters is merged into a checkpoint, with our names or diffusers'") {
   const test::TempDir folder;
   write_pth(folder / "base.pth", checkpoint_of(base_weights()));
   write_lora_file(folder / "lora.safetensors", adapter_file());
@@ -165,11 +130,10 @@ TEST_CASE("a file of adapters is merged into a checkpoint, in any naming of a un
     CHECK(at::equal(weights[3].second, wave({5, 4}, 0.9)));
   };
   check(folder / "lora.safetensors");
-  // PEFT's names keep the metadata and with it the strength.
-  convert_lora_names(folder / "lora.safetensors", folder / "peft.safetensors", "unet-peft");
-  CHECK(read_safetensors(folder / "peft.safetensors").tensors[0].first ==
-        "unets.0.a.to_q.lora_A.weight");
-  check(folder / "peft.safetensors");
+  SafetensorsFile diffusers = read_safetensors(folder / "lora.safetensors");
+  for (auto& [name, tensor] : diffusers.tensors) name.replace(0, std::strlen("unets.0."), "unet.");
+  write_safetensors(folder / "diffusers.safetensors", diffusers.tensors, diffusers.metadata);
+  check(folder / "diffusers.safetensors");
 }
 
 TEST_CASE("a checkpoint that holds adapters becomes plain weights") {
@@ -237,9 +201,15 @@ TEST_CASE("files that hold no adapters are refused") {
   write_safetensors(folder / "base.safetensors", base_weights());
   CHECK_THROWS_WITH(read_lora_file(folder / "base.safetensors"),
                     Catch::Contains("no adapters: expected names like"));
+  write_safetensors(folder / "peft.safetensors", {{"unet.a.to_q.lora_A.weight", wave({2, 4})}});
+  CHECK_THROWS_AS(read_lora_file(folder / "peft.safetensors"), DataError);
   CHECK_THROWS_WITH(
-      convert_lora_names(folder / "base.safetensors", folder / "o.safetensors", "diffusers"),
-      Catch::Contains("base.safetensors: Could not automatically infer"));
+      read_lora_file(folder / "peft.safetensors"),
+      Catch::Contains(
+          "no adapters: expected names like "
+          "unets.0.mid_attn.fn.fn.to_q.lora.down.weight, as this program writes them, or "
+          "unet.LAYER.lora.down.weight, as diffusers does; got "
+          "unet.a.to_q.lora_A.weight"));
   write_safetensors(folder / "odd.safetensors", adapter_file().tensors, {{"alpha", "big"}});
   CHECK_THROWS_WITH(read_lora_file(folder / "odd.safetensors"),
                     Catch::EndsWith("metadata \"alpha\": expected a number, got 'big'"));

@@ -125,14 +125,6 @@ class Lora(EndToEnd):
             check=0)
         self.expect_near(self.sample("joined2.pth", "drawn-joined2"), by_checkpoint)
 
-        for naming in ("unet-peft", "old"):
-            run("convert", "lora/lora.safetensors", f"{naming}.safetensors", "--lora-naming", naming, cwd=self.dir, check=0)
-            run("convert", f"{naming}.safetensors", "back.safetensors", "--lora-naming", "unet", "--overwrite", cwd=self.dir, check=0)
-            self.assertNotEqual(set(tensors_of(f"{naming}.safetensors", self.dir)), set(adapters))
-            self.assertEqual(tensors_of("back.safetensors", self.dir), adapters)
-        wrong = run("convert", "lora/lora.safetensors", "x.safetensors", "--lora-naming", "peft", cwd=self.dir, check=3)
-        self.assertIn("Could not automatically infer state dict type", wrong.stderr)
-
     @needs_reference
     def test_the_adapters_are_put_in_by_the_reference_and_peft_as_by_us(self):
         self.train_base()
@@ -176,7 +168,6 @@ class Lora(EndToEnd):
         self.assertIn("holds adapters, and this run has none", done.stderr)
         done = run("convert", "--merge-lora", "base/model.pth", "x.pth", cwd=self.dir, check=3)
         self.assertIn("no adapters", done.stderr)
-        run("convert", "--merge-lora", "--lora-naming", "old", "base/model.pth", "x.pth", cwd=self.dir, check=2)
 
     def test_a_dry_run_counts_what_is_trained(self):
         self.train_base()

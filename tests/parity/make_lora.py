@@ -1,20 +1,15 @@
 # SPDX-License-Identifier: MIT
-"""Adapters of PEFT on attentions and a unet of dalle2-pytorch (outputs, gradients, five steps of AdamW), and names of
-adapters as diffusers converts them.
+"""Adapters of PEFT on attentions and a unet of dalle2-pytorch: outputs, gradients, five steps of AdamW.
 
     python make_lora.py --out fixtures [--seed 0]      writes fixtures/lora/
 
 Weights of the networks are a function of the parameter's name (see make_unet.py), so they are not stored.
 """
-import random
 import warnings
 
 warnings.filterwarnings("ignore")
 
-import diffusers.training_utils
 import torch
-from diffusers.utils.state_dict_utils import (convert_state_dict_to_diffusers, convert_state_dict_to_peft,
-                                              convert_unet_state_dict_to_peft)
 from peft import LoraConfig, inject_adapter_in_model
 from torch import nn
 from torch.nn import functional as F
@@ -139,68 +134,11 @@ def begins(folder):
     return out
 
 
-def key_sets(rng):
-    """Sets of names in every naming, plain and odd."""
-    text = ["q_proj", "k_proj", "v_proj", "out_proj"]
-    old = ["to_q_lora", "to_k_lora", "to_v_lora", "to_out_lora"]
-    unet = ["to_q", "to_k", "to_v", "to_out.0"]
-    layer = lambda: rng.choice(["text_model.encoder.layers.%d.self_attn" % rng.randrange(12), "down_blocks.%d.attn1" % rng.randrange(4),
-                                "mid_block.attentions.0.attn2.processor", "a.processor.b", "x"])
-    pairs = lambda names, ends: [f"{layer()}.{n}.{e}.weight" for n in names for e in ends]
-    diffusers = pairs(text, ["lora_linear_layer.up", "lora_linear_layer.down"])
-    peft = pairs(text, ["lora_A", "lora_B"])
-    peft_unet = pairs(unet, ["lora_A", "lora_B"]) + ["to_q.lora_A.weight", "mid.proj.lora_B.weight"]
-    new_unet = pairs(unet + ["ff.net.0.proj"], ["lora.up", "lora.down"])
-    olds = pairs(old, ["up", "down"])
-    odd = ["a.alpha", "text_projection.lora.down.weight", "text_projection.lora.up.weight", "fc1.lora_linear_layer.down.weight",
-           "x.to_out.lora_magnitude_vector", "x.to_k.lora_magnitude_vector", "conv.weight", "y.processor.z"]
-    sets = [diffusers, peft, peft_unet, new_unet, olds, odd, [], diffusers + odd, peft + odd, olds + odd, peft + peft_unet,
-            new_unet + odd, olds + new_unet]
-    everything = diffusers + peft + peft_unet + new_unet + olds + odd
-    sets += [rng.sample(everything, rng.randrange(1, 12)) for _ in range(40)]
-    prefixes = ["text_encoder.", "text_encoder_2.", ""]
-    sets += [[rng.choice(prefixes) + rng.choice(prefixes) + k for k in rng.sample(everything, rng.randrange(1, 15))]
-             for _ in range(20)]
-    return [list(dict.fromkeys(keys)) for keys in sets]
-
-
-def renamed(convert, keys):
-    """{new name: index of the old one}, or the text of the error."""
-    try:
-        return convert({key: i for i, key in enumerate(keys)})
-    except ValueError as error:
-        return str(error)
-
-
-def text_encoder(state_dict, prefix):
-    taken = {}
-    keep = diffusers.training_utils.set_peft_model_state_dict
-    diffusers.training_utils.set_peft_model_state_dict = lambda encoder, state, adapter_name: taken.update(state)
-    try:
-        diffusers.training_utils._set_state_dict_into_text_encoder(state_dict, prefix, None)
-    finally:
-        diffusers.training_utils.set_peft_model_state_dict = keep
-    return taken
-
-
-def names(rng):
-    cases = []
-    for keys in key_sets(rng):
-        prefix = rng.choice(["text_encoder.", "text_encoder_2.", "text_encoder"])
-        cases.append({"keys": keys, "prefix": prefix,
-                      "diffusers": renamed(convert_state_dict_to_diffusers, keys),
-                      "peft": renamed(convert_state_dict_to_peft, keys),
-                      "unet-peft": renamed(convert_unet_state_dict_to_peft, keys),
-                      "text_encoder": renamed(lambda s: text_encoder(s, prefix), keys)})
-    return cases
-
-
 def main():
     folder, arguments = folder_and_options("lora", __doc__)
     torch.manual_seed(arguments.seed)
     networks(folder, torch.Generator().manual_seed(arguments.seed))
     write_case(folder, "begins", {"none": torch.zeros(1)}, begins(folder))
-    write_case(folder, "names", {"none": torch.zeros(1)}, names(random.Random(arguments.seed)))
 
 
 if __name__ == "__main__":

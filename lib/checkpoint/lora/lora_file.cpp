@@ -3,9 +3,9 @@
 
 #include "base/error.h"
 #include "base/untrusted_json.h"
+#include "base/untrusted_text.h"
 #include "checkpoint/archive/safetensors.h"
 #include "checkpoint/convert.h"
-#include "checkpoint/lora/lora_naming.h"
 
 #include <set>
 
@@ -107,15 +107,17 @@ LoraAdapters read_lora_file(const std::string& path) {
     const Value root = read_checkpoint(path);
     tensors = Cursor(root, path).as_state_dict();
   }
-  for (auto& [name, tensor] : tensors) name = numbered_unet(name);
-  tensors = with_lora_naming(tensors, "unet");
   if (!has_lora(tensors)) {
     throw DataError(
-        "{}: no adapters: expected names like unets.0.mid_attn.fn.fn.to_q.lora.down.weight\n"
-        "  `dalle2-train inspect {}` lists what it holds.",
+        "{}: no adapters: expected names like unets.0.mid_attn.fn.fn.to_q.lora.down.weight, as this "
+        "program writes them, or unet.LAYER.lora.down.weight, as diffusers does; got {}\n"
+        "  `dalle2-train inspect {}` lists what it holds. Give the adapters of another program (PEFT, "
+        "kohya) one of these two forms first.",
         path,
+        tensors.empty() ? "no tensors" : printable(tensors.front().first),
         path);
   }
+  for (auto& [name, tensor] : tensors) name = numbered_unet(name);
   return lora_adapters(tensors, alpha, path);
 }
 

@@ -35,9 +35,9 @@ inline constexpr const char* kRunIdOfLora = "dalle2_train_run_id";
 /// `lora_adapter_metadata`, which newer diffusers write: r, lora_alpha and target_modules.
 void write_lora_file(const std::string& path, const LoraFile& file);
 
-/// Reads a file of adapters, ours or another's (safetensors or .pth): PEFT's names are accepted
-/// too, and `unet.` stands for `unets.0.`. The strength is that of the metadata, else of
-/// `{layer}.alpha`, else the rank. @throws DataError for a file without adapters
+/// Reads a file of adapters, ours or diffusers', whose `unet.` stands for `unets.0.` (safetensors or
+/// .pth). The strength is that of the metadata, else of `{layer}.alpha`, else the rank.
+/// @throws DataError for a file without adapters, or with other names
 LoraAdapters read_lora_file(const std::string& path);
 
 /// Which adapters become a part of weights, and how strong.

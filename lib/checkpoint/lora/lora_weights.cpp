@@ -6,24 +6,20 @@
 
 #include <torch/torch.h>
 
-#include <array>
 #include <string_view>
 #include <unordered_map>
 
 namespace dalle2 {
 namespace {
 
-constexpr std::array<std::string_view, 2> kDown = {".lora.down.weight", ".lora_A.weight"};
-constexpr std::array<std::string_view, 2> kUp = {".lora.up.weight", ".lora_B.weight"};
+constexpr std::string_view kDown = ".lora.down.weight";
+constexpr std::string_view kUp = ".lora.up.weight";
 constexpr std::string_view kAlpha = ".alpha";
 
-/// The layer of an entry that ends in one of `ends`.
-std::optional<std::string> layer_of(const std::string& name,
-                                    const std::array<std::string_view, 2>& ends) {
-  for (const std::string_view end : ends) {
-    if (name.ends_with(end)) return name.substr(0, name.size() - end.size());
-  }
-  return std::nullopt;
+/// The layer of an entry that ends in `end`.
+std::optional<std::string> layer_of(const std::string& name, std::string_view end) {
+  if (!name.ends_with(end)) return std::nullopt;
+  return name.substr(0, name.size() - end.size());
 }
 
 void check_halves(const std::string& layer, const LoraWeights& adapter, const std::string& where) {

@@ -24,9 +24,8 @@ struct LoraAdapters {
   StateDict others;  ///< entries that belong to no adapter, such as trained biases
 };
 
-/// Sorts the entries `{layer}.lora.down.weight` and `.lora.up.weight` (or `.lora_A.weight` and
-/// `.lora_B.weight`, PEFT's) into adapters. A strength is that of the entry `{layer}.alpha`, else
-/// `alpha`, else the rank.
+/// Sorts the entries `{layer}.lora.down.weight` and `.lora.up.weight` into adapters. A strength is that
+/// of the entry `{layer}.alpha`, else `alpha`, else the rank.
 /// @param where precedes the text of errors
 /// @throws DataError for one half of an adapter without the other, or of another rank
 LoraAdapters lora_adapters(const StateDict& tensors,

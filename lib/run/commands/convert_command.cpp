@@ -67,9 +67,6 @@ ConvertReport convert(const ConvertCommand& command) {
   const Weights weights = command.ema ? Weights::kAveraged : Weights::kAll;
   const std::string& in = command.in_paths.front();
   if (command.open_clip) return convert_to_open_clip(in, command.out_path);
-  if (command.lora_naming) {
-    return convert_lora_names(in, command.out_path, *command.lora_naming);
-  }
   if (command.merge_lora || !command.lora_paths.empty()) {
     return convert_checkpoint(
         in, command.out_path, weights, LoraChoice{command.lora_paths, command.lora_scale});
