@@ -113,7 +113,13 @@ const StartPlan& Tracker::plan_start(bool writes, const LockTimes& times) {
     throw DataError("{}", nothing_intact(folder_.path(), plan.elsewhere));
   if (plan.action == StartAction::kSetAside)
     folder_.check_can_be_set_aside(config_json(), options_);
-  if (plan.resumes()) read_auto_resume(folder_.in(kAutoResumeFile), journal_.loggers());
+  const bool in_place = plan.action == StartAction::kBeginInPlace;
+  try {
+    if (plan.resumes() || in_place)
+      read_auto_resume(folder_.in(kAutoResumeFile), journal_.loggers());
+  } catch (const ConfigError&) {
+    if (!in_place) throw;  // else any config will do, with other loggers too
+  }
   check_access();
   plan_ = std::move(plan);
   add_loaded_file(writes);
@@ -158,7 +164,8 @@ void Tracker::begin(const LoadedState& loaded) {
     folder_.take_outside(folder);
   }
   if (plan_->resumes()) go_back(loaded);
-  facts_.goes_on = plan_->resumes() && !is_copy;
+  const bool in_place = plan_->action == StartAction::kBeginInPlace;
+  facts_.goes_on = (plan_->resumes() || in_place) && !is_copy;
   facts_.is_copy = is_copy;
   // What a start logged that saved nothing is passed over as a whole.
   journal_.open(facts_, folder_.run_id(), plan_->resumes() ? loaded.log_lines : std::optional<int64_t>(0));

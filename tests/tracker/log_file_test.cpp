@@ -65,38 +65,45 @@ TEST_CASE("pictures are recorded under their section, an absent caption as null"
   CHECK(records[0]["Test Samples"][1]["caption"].is_null());
 }
 
-TEST_CASE("a record that a kill tore is dropped on a resume, at any byte") {
-  test::CapturedLog log;
+TEST_CASE("a line that a kill tore is ended on a resume, at any byte, and no byte is taken back") {
   const std::string first = "{\"loss\": 0.5, \"step\": 1}\n";
   const std::string second = "{\"loss\": 0.25, \"step\": 2}\n";
   for (size_t size = 0; size <= second.size(); ++size) {
     CAPTURE(size);
     const test::TempDir folder;
-    test::put_file(folder / "log.jsonl", first + second.substr(0, size));
-    LogFile(folder / "log.jsonl").write({{"loss", 0.125}}, 3);
-    const auto records = records_of(folder / "log.jsonl");
-    // A line that lacks only its end is whole and stays.
-    const bool whole = size + 1 >= second.size();
-    REQUIRE(records.size() == (whole ? 3 : 2));
-    CHECK(records.front()["step"] == 1);
-    CHECK(records.back()["step"] == 3);
+    const std::string before = first + second.substr(0, size);
+    test::put_file(folder / "log.jsonl", before);
+    LogFile file(folder / "log.jsonl");
+    CHECK(file.records() == (size == 0 ? 1 : 2));
+    file.write({{"loss", 0.125}}, 3);
+    const bool torn = size > 0 && size < second.size();
+    CHECK(read_file(folder / "log.jsonl") ==
+          before + (torn ? "\n" : "") + "{\"loss\": 0.125, \"step\": 3}\n");
+    const RunLog log = read_run_log(folder / "log.jsonl");
+    const bool whole = size + 1 >= second.size();  // a record that lacked its newline alone
+    CHECK(log.series.at(0).steps ==
+          (whole ? std::vector<int64_t>{1, 2, 3} : std::vector<int64_t>{1, 3}));
   }
-  CHECK(log.count("half-written record") == static_cast<long>(second.size()) - 2);
 }
 
-TEST_CASE("a torn record longer than a block, and a file of one torn record, are dropped") {
-  test::CapturedLog log;
+TEST_CASE("readers pass over the lines between a checkpoint and the mark of its resume") {
   const test::TempDir folder;
-  const std::string torn = "{\"note\": \"" + std::string(300'000, 'x');
-  test::put_file(folder / "a.jsonl", "{\"step\": 1}\n" + torn);
-  test::put_file(folder / "b.jsonl", torn);
-  test::put_file(folder / "c.jsonl", std::string(5000, '\0'));
-  for (const char* name : {"a.jsonl", "b.jsonl", "c.jsonl"}) {
-    LogFile(folder / name).write({}, 2);
-  }
-  CHECK(read_file(folder / "a.jsonl") == "{\"step\": 1}\n{\"step\": 2}\n");
-  CHECK(read_file(folder / "b.jsonl") == "{\"step\": 2}\n");
-  CHECK(read_file(folder / "c.jsonl") == "{\"step\": 2}\n");
+  LogFile file(folder / "log.jsonl");
+  for (int64_t step = 1; step <= 5; ++step) file.write({{"loss", 0.5}}, step);
+  file.pass_over(5);  // nothing came after the checkpoint
+  CHECK(file.records() == 5);
+  file.pass_over(2);
+  CHECK(file.records() == 6);
+  CHECK_THAT(read_file(folder / "log.jsonl"), Catch::EndsWith("{\"resumed_from_line\":2}\n"));
+  file.write({{"loss", 0.25}}, 3);
+  CHECK(read_run_log(folder / "log.jsonl").series.at(0).values ==
+        std::vector<double>{0.5, 0.5, 0.25});
+  // A resume from before a mark passes over the mark too; lines keep their numbers.
+  file.pass_over(1);
+  file.write({{"loss", 0.125}}, 2);
+  CHECK(read_run_log(folder / "log.jsonl").series.at(0).values == std::vector<double>{0.5, 0.125});
+  test::put_file(folder / "odd.jsonl", "{\"a\": 1, \"step\": 1}\n{\"resumed_from_line\": 99}\n");
+  CHECK(read_run_log(folder / "odd.jsonl").records == 1);
 }
 
 TEST_CASE("a log that cannot be written is refused at the start") {

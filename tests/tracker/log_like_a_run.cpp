@@ -55,12 +55,8 @@ int run(int count, char** arguments) {
     Tracker tracker(read_config(arguments[1], arguments[2]), {}, /*dummy=*/false);
     tracker.describe(
         {.config = R"({"train": {"lr": 0.5}, "seed": 7})", .process = {{"NumProcesses", "1"}}});
-    tracker.init();
-    if (tracker.auto_resumed()) {
-      tracker.go_on(tracker.in_data_path(kCheckpointFile));
-    } else {
-      tracker.begin_anew();
-    }
+    const StartPlan& plan = tracker.open();
+    tracker.begin(plan.files.empty() ? LoadedState{} : LoadedState{.path = plan.files.front()});
     tracker.save_config("decoder_config.json", R"({"seed": 7})");
     const int64_t records = std::atoll(arguments[3]);
     log_all(tracker, records, count > 4 ? std::atof(arguments[4]) : 0);

@@ -17,10 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Positions of a run that saves after every 10 samples, each a step.
-SnapshotPosition at(int64_t samples_seen) {
-  return {.samples_seen = samples_seen, .step = samples_seen / 10, .epoch = samples_seen / 100};
-}
+using test::at;
 
 /// Saves at 10, 20, ... `last`, and what is left in the end.
 std::vector<int64_t> left_after(const SnapshotRules& rules, int64_t last) {
@@ -55,20 +52,12 @@ TrackerConfig saving_config(int64_t keep_last, std::optional<int64_t> keep_every
   return config;
 }
 
-void save(Tracker& tracker, int64_t samples_seen, bool is_best = false) {
-  const std::string content = std::to_string(samples_seen);
-  tracker.save(
-      {.is_best = is_best,
-       .is_latest = true,
-       .position = at(samples_seen),
-       .placeholders = test::placeholders(),
-       .write_checkpoint = [&](const std::string& path) { write_file_atomically(path, content); },
-       .write_model = [&](const std::string& path) { write_file_atomically(path, "model"); }});
-}
+using test::save;
 
 std::vector<std::string> contents(const std::vector<std::string>& paths) {
   std::vector<std::string> texts;
-  for (const std::string& path : paths) texts.push_back(read_file(path));
+  for (const std::string& path : paths)
+    texts.push_back(std::to_string(test::read_facts(path)->samples_seen));
   return texts;
 }
 
@@ -111,12 +100,13 @@ TEST_CASE("saves leave the snapshots that the config asks for, and the best") {
   const test::TempDir folder;
   const test::WorkingDirectory inside(folder.path());
   test::CapturedLog log;
-  Tracker tracker = test::start(saving_config(2));
+  const auto tracker_held = test::start(saving_config(2));
+  Tracker& tracker = *tracker_held;
   save(tracker, 10);
   save(tracker, 20, /*is_best=*/true);
   for (const int64_t samples : {30, 40, 50, 60}) save(tracker, samples);
   CHECK(kept() == std::vector<std::string>{"60", "50", "40", "20"});
-  CHECK(read_file("data/snapshots/best.pth") == "20");
+  CHECK(contents({"data/snapshots/best.pth"}) == std::vector<std::string>{"20"});
   CHECK(fs::equivalent("data/checkpoint.pth", "data/snapshots/" + snapshot_name(at(60))));
 }
 
@@ -124,50 +114,18 @@ TEST_CASE("without keep_last and keep_every there are no snapshots") {
   const test::TempDir folder;
   const test::WorkingDirectory inside(folder.path());
   test::CapturedLog log;
-  Tracker tracker = test::start(saving_config(0));
+  const auto tracker_held = test::start(saving_config(0));
+  Tracker& tracker = *tracker_held;
   save(tracker, 10, /*is_best=*/true);
   CHECK_FALSE(fs::exists("data/snapshots"));
-}
-
-TEST_CASE("a resumed run may fall back on its snapshots, the newest first, each file once") {
-  const test::TempDir folder;
-  const test::WorkingDirectory inside(folder.path());
-  test::CapturedLog log;
-  {
-    Tracker tracker = test::start(saving_config(2));
-    save(tracker, 10, /*is_best=*/true);
-    for (const int64_t samples : {20, 30, 40}) save(tracker, samples);
-  }
-  Tracker resumed(saving_config(2), test::placeholders(), /*dummy=*/false);
-  resumed.init();
-  // latest.pth, checkpoint.pth and the newest snapshot are one file.
-  CHECK(contents(resumed.recall_candidates()) == std::vector<std::string>{"40", "30", "20", "10"});
-}
-
-TEST_CASE("a new run in an old folder sets the snapshots of the old one aside") {
-  const test::TempDir folder;
-  const test::WorkingDirectory inside(folder.path());
-  test::CapturedLog log;
-  for (int run = 0; run < 3; ++run) {
-    TrackerConfig config = saving_config(1);
-    config.log = LogConfig(ConsoleLogConfig{});  // no auto_resume: each start is a new run
-    config.load.reset();
-    Tracker tracker = test::start(config);
-    CHECK(kept().empty());
-    save(tracker, 90 - run);
-  }
-  CHECK(kept() == std::vector<std::string>{"88"});
-  CHECK(fs::exists("data/snapshots.1/" + snapshot_name(at(90))));
-  CHECK(fs::exists("data/snapshots.2/" + snapshot_name(at(89))));
-  CHECK(log.count("data holds files of an earlier run; they are kept as checkpoint.2.pth, "
-                  "snapshots.2, model.2.pth") == 1);
 }
 
 TEST_CASE("a snapshot that cannot be kept or removed is logged and the save goes on") {
   const test::TempDir folder;
   const test::WorkingDirectory inside(folder.path());
   test::CapturedLog log;
-  Tracker tracker = test::start(saving_config(1));
+  const auto tracker_held = test::start(saving_config(1));
+  Tracker& tracker = *tracker_held;
   save(tracker, 10);
   save(tracker, 20);
   setenv("DALLE2_FAIL_AT", "link:1:enospc", 1);
@@ -177,7 +135,7 @@ TEST_CASE("a snapshot that cannot be kept or removed is logged and the save goes
   save(tracker, 40);
   unsetenv("DALLE2_FAIL_AT");
   CHECK(kept() == std::vector<std::string>{"40", "20", "10"});
-  CHECK(read_file("latest.pth") == "40");
+  CHECK(contents({"latest.pth"}) == std::vector<std::string>{"40"});
   CHECK(log.count("Error keeping a snapshot") == 2);
   {
     const test::BrokenListing broken;

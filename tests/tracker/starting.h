@@ -2,8 +2,11 @@
 // A tracker as a run starts it, and the files around it.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -25,7 +28,7 @@ inline const FormatFields& placeholders() {
   return fields;
 }
 
-/// What the files of these tests say of themselves: "run=ID samples=N [amid] [back=N]...".
+/// What the files of these tests say of themselves: "run=ID samples=N [lines=N] [amid]".
 inline std::optional<SavedFacts> read_facts(const std::string& path) {
   std::ifstream file(path);
   std::optional<SavedFacts> facts;
@@ -34,26 +37,54 @@ inline std::optional<SavedFacts> read_facts(const std::string& path) {
     if (word.starts_with("run=")) facts = SavedFacts{.run_id = value};
     if (!facts) continue;
     if (word.starts_with("samples=")) facts->samples_seen = std::stoll(value);
-    if (word.starts_with("back=")) facts->went_back_to.push_back(std::stoll(value));
+    if (word.starts_with("lines=")) facts->log_lines = std::stoll(value);
     if (word == "amid") facts->amid_skips = true;
   }
   return facts;
 }
 
-/// What a run does with a tracker that was made: the first candidate is taken up if there is one.
-inline void begin(Tracker& tracker) {
-  tracker.init();
-  if (tracker.can_recall()) {
-    const std::vector<std::string> candidates = tracker.recall_candidates();
-    if (!candidates.empty()) return tracker.go_on(candidates.front());
-  }
-  tracker.begin_anew();
+/// Positions of a run that saves after every 10 samples, each a step.
+inline SnapshotPosition at(int64_t samples_seen) {
+  return {.samples_seen = samples_seen, .step = samples_seen / 10, .epoch = samples_seen / 100};
 }
 
-inline Tracker start(const TrackerConfig& config, bool dummy = false) {
-  Tracker tracker(config, placeholders(), dummy, read_facts);
-  begin(tracker);
+/// The state of a file, as a run that has loaded it describes it.
+inline LoadedState loaded(const std::string& path) {
+  const SavedFacts facts = read_facts(path).value_or(SavedFacts{});
+  return {.path = path, .position = at(facts.samples_seen), .log_lines = facts.log_lines};
+}
+
+/// What a run does with a tracker that was made: the first file is loaded if there is one.
+inline void begin(Tracker& tracker) {
+  const StartPlan& plan = tracker.open();
+  tracker.begin(plan.files.empty() ? LoadedState{} : loaded(plan.files.front()));
+}
+
+inline std::unique_ptr<Tracker> start(const TrackerConfig& config,
+                                      bool dummy = false,
+                                      const StartOptions& options = {}) {
+  auto tracker = std::make_unique<Tracker>(config, placeholders(), dummy, read_facts, options);
+  begin(*tracker);
   return tracker;
+}
+
+/// Saves as a run that has seen so many samples.
+inline void save(Tracker& tracker, int64_t samples, bool is_best = false, bool amid_skips = false) {
+  const auto write = [&](const std::string& path) {
+    write_file_atomically(path,
+                          fmt::format("run={} samples={} lines={}{}",
+                                      tracker.run_id(),
+                                      samples,
+                                      tracker.log_lines(),
+                                      amid_skips ? " amid" : ""));
+  };
+  tracker.save({.is_best = is_best,
+                .is_latest = true,
+                .amid_skips = amid_skips,
+                .position = at(samples),
+                .placeholders = placeholders(),
+                .write_checkpoint = write,
+                .write_model = write});
 }
 
 /// A run in an empty working directory; data_path is "data", the latest goes to latest.pth.
@@ -80,20 +111,15 @@ struct Run {
     local.only_auto_resume = only_auto_resume;
     config.load = local;
   }
-  Tracker start(bool dummy = false) const { return test::start(config, dummy); }
+  std::unique_ptr<Tracker> start(bool dummy = false, const StartOptions& options = {}) const {
+    return test::start(config, dummy, options);
+  }
 };
 
 /// log.jsonl without the line that names the run.
 inline std::string log_text() {
   const std::string text = read_file("data/log.jsonl");
   return text.starts_with("{\"run_id\": ") ? text.substr(text.find('\n') + 1) : text;
-}
-
-/// The mark of auto-resume without the id of the run.
-inline std::string mark_text() {
-  nlohmann::json mark = nlohmann::json::parse(read_file("data/auto_resume.json"));
-  mark.erase("dalle2_train_run_id");
-  return mark.dump();
 }
 
 /// The content of a file.

@@ -33,10 +33,20 @@ struct SavingRun : test::Run {
   int saves = 0;
   bool has_adapters = false;
 
-  Tracker start(const std::vector<SaveConfig>& savers) {
-    config.overwrite_data_path = true;
+  std::string id = {};  // of the run that writes these files
+
+  std::unique_ptr<Tracker> start(const std::vector<SaveConfig>& savers) {
     config.save = savers;
-    return Run::start();
+    const auto read = [this](const std::string& path) -> std::optional<SavedFacts> {
+      if (!fs::is_regular_file(path)) return std::nullopt;
+      const std::string kind = read_file(path).substr(0, 4);
+      if (kind != "chec" && kind != "mode" && kind != "lora") return std::nullopt;
+      return SavedFacts{.run_id = id};
+    };
+    auto tracker = std::make_unique<Tracker>(config, test::placeholders(), false, read);
+    test::begin(*tracker);
+    id = tracker->run_id();
+    return tracker;
   }
   void save(Tracker& tracker, bool is_best, bool is_latest, std::vector<double> losses = {}) {
     ++saves;
@@ -61,7 +71,8 @@ struct SavingRun : test::Run {
 
 TEST_CASE("each save leaves checkpoint.pth and model.pth in data_path") {
   SavingRun run;
-  Tracker tracker = run.start({saver("latest.pth", {})});
+  const auto tracker_held = run.start({saver("latest.pth", {})});
+  Tracker& tracker = *tracker_held;
   run.save(tracker, /*is_best=*/false, /*is_latest=*/true);
   CHECK(read_file("data/checkpoint.pth") == "checkpoint 1");
   CHECK(read_file("data/model.pth") == "model 1");
@@ -75,7 +86,8 @@ TEST_CASE("each save leaves checkpoint.pth and model.pth in data_path") {
 
 TEST_CASE("a save that is neither best nor latest does nothing") {
   SavingRun run;
-  Tracker tracker = run.start({saver("latest.pth", "best.pth")});
+  const auto tracker_held = run.start({saver("latest.pth", "best.pth")});
+  Tracker& tracker = *tracker_held;
   run.save(tracker, /*is_best=*/false, /*is_latest=*/false);
   CHECK_FALSE(fs::exists("data/checkpoint.pth"));
   CHECK_FALSE(fs::exists("latest.pth"));
@@ -83,7 +95,9 @@ TEST_CASE("a save that is neither best nor latest does nothing") {
 
 TEST_CASE("a run with adapters leaves their file too, and savers copy it") {
   SavingRun run;
-  Tracker tracker = run.start({saver("latest.pth", {}), saver("adapters.st", {}, SaveType::lora)});
+  const auto tracker_held =
+      run.start({saver("latest.pth", {}), saver("adapters.st", {}, SaveType::lora)});
+  Tracker& tracker = *tracker_held;
   run.has_adapters = true;
   run.save(tracker, /*is_best=*/false, /*is_latest=*/true);
   CHECK(read_file("data/lora.safetensors") == "lora 1");
@@ -98,7 +112,8 @@ TEST_CASE("a run with adapters leaves their file too, and savers copy it") {
 TEST_CASE(
     "latest and best go to their own targets, with parents made below the working directory") {
   SavingRun run;
-  Tracker tracker = run.start({saver("a/b/latest.pth", "c/best.pth")});
+  const auto tracker_held = run.start({saver("a/b/latest.pth", "c/best.pth")});
+  Tracker& tracker = *tracker_held;
   run.save(tracker, /*is_best=*/true, /*is_latest=*/true);
   run.save(tracker, /*is_best=*/false, /*is_latest=*/true);
   CHECK(read_file("a/b/latest.pth") == "checkpoint 2");
@@ -108,8 +123,9 @@ TEST_CASE(
 
 TEST_CASE("several savers keep to their own type and targets") {
   SavingRun run;
-  Tracker tracker = run.start(
+  const auto tracker_held = run.start(
       {saver("latest.pth", {}), saver({}, "best.pth", SaveType::model), saver("copy.pth", {})});
+  Tracker& tracker = *tracker_held;
   run.save(tracker, /*is_best=*/true, /*is_latest=*/true);
   CHECK(read_file("latest.pth") == "checkpoint 1");
   CHECK(read_file("best.pth") == "model 1");
@@ -118,16 +134,18 @@ TEST_CASE("several savers keep to their own type and targets") {
 
 TEST_CASE("placeholders take the values of the save") {
   SavingRun run;
-  Tracker tracker = run.start({saver(
-      "out/{epoch:03d}_{sample}_{next_task}_{samples_seen:>6}_{validation_losses}.pth", {})});
+  const auto tracker_held = run.start({saver(
+      "out/{epoch:03d}_{sample}_{next_task}_{samples_seen:6d}_{validation_losses}.pth", {})});
+  Tracker& tracker = *tracker_held;
   run.save(tracker, /*is_best=*/false, /*is_latest=*/true, {0.5, 0.25});
   CHECK(read_file("out/003_64_train_  3064_[0.5, 0.25].pth") == "checkpoint 1");
 }
 
 TEST_CASE("a saver that fails is told, and the others still save") {
   SavingRun run;
-  Tracker tracker =
+  const auto tracker_held =
       run.start({saver("a/b.pth", {}), saver("file/below.pth", {}), saver("latest.pth", {})});
+  Tracker& tracker = *tracker_held;
   std::ofstream("a") << "no folder";
   std::ofstream("file") << "no folder";
   CHECK_NOTHROW(run.save(tracker, /*is_best=*/false, /*is_latest=*/true));
@@ -154,7 +172,8 @@ TEST_CASE(
   UrlSaveConfig config;
   config.url = server.url("");
   config.save_latest_to = "l.pth";
-  Tracker tracker = run.start({config});
+  const auto tracker_held = run.start({config});
+  Tracker& tracker = *tracker_held;
   run.save(tracker, false, true);
   const auto has_error = [] {
     return read_file("data/log.jsonl").find("Error saving checkpoint to http://127") !=
@@ -171,7 +190,9 @@ TEST_CASE(
 
 TEST_CASE("a template that only some values fit fails alone") {
   SavingRun run;
-  Tracker tracker = run.start({saver("{validation_losses[0]}.pth", {}), saver("latest.pth", {})});
+  const auto tracker_held =
+      run.start({saver("{validation_losses[0]}.pth", {}), saver("latest.pth", {})});
+  Tracker& tracker = *tracker_held;
   run.save(tracker, /*is_best=*/false, /*is_latest=*/true);
   CHECK(run.log.count("the list has 0 entries now") == 1);
   CHECK(fs::exists("latest.pth"));
@@ -195,7 +216,8 @@ TEST_CASE("a start takes a template with an entry of a list that is empty then")
 
 TEST_CASE("a checkpoint that cannot be written ends the run") {
   SavingRun run;
-  Tracker tracker = run.start({saver("latest.pth", {})});
+  const auto tracker_held = run.start({saver("latest.pth", {})});
+  Tracker& tracker = *tracker_held;
   const SaveRequest request = {
       .is_best = false,
       .is_latest = true,
@@ -208,7 +230,8 @@ TEST_CASE("a checkpoint that cannot be written ends the run") {
 
 TEST_CASE("a target that is the run's own file is not copied over itself") {
   SavingRun run;
-  Tracker tracker = run.start({saver("./data/checkpoint.pth", {})});
+  const auto tracker_held = run.start({saver("./data/checkpoint.pth", {})});
+  Tracker& tracker = *tracker_held;
   run.save(tracker, /*is_best=*/false, /*is_latest=*/true);
   CHECK(read_file("data/checkpoint.pth") == "checkpoint 1");
   CHECK(run.log.count(LogLevel::kError) == 0);
@@ -229,7 +252,7 @@ TEST_CASE("a saver spares the run's records and folders") {
   std::filesystem::create_directories("real");
   std::filesystem::create_directory_symlink("real", "link");
   for (const char* target : {"data/log.jsonl",
-                             "data/./targets.json",
+                             "data/./run.json",
                              "data/auto_resume.json",
                              "data/run.lock",
                              "data/decoder_config.json",
@@ -244,8 +267,9 @@ TEST_CASE("a saver spares the run's records and folders") {
                     Catch::Contains("'data' is data_path or a folder above it"));
   CHECK_THROWS_WITH(run.start({saver("data/checkpoint.pth.part", {})}),
                     Catch::Contains("has the name of an unfinished file"));
-  Tracker tracker = run.start(
+  const auto tracker_held = run.start(
       {saver("data/results/{epoch}.pth", "data/logs/log.jsonl.pth"), saver("link/latest.pth", {})});
+  Tracker& tracker = *tracker_held;
   run.save(tracker, /*is_best=*/true, /*is_latest=*/true);
   CHECK(run.log.count(LogLevel::kError) == 0);
   CHECK(read_file("data/logs/log.jsonl.pth") == "checkpoint 1");
@@ -320,7 +344,8 @@ TEST_CASE("the config is kept in data_path and with each saver that has save_met
   only_meta.save_meta_to = "{not_a_placeholder}";
   LocalSaveConfig failing;
   failing.save_meta_to = "file";
-  Tracker tracker = run.start({with_meta, failing, only_meta, saver("other.pth", {})});
+  const auto tracker_held = run.start({with_meta, failing, only_meta, saver("other.pth", {})});
+  Tracker& tracker = *tracker_held;
   std::ofstream("file") << "no folder";
   tracker.save_config("decoder_config.json", "{\"seed\": 1}\n");
   CHECK(read_file("data/decoder_config.json") == "{\"seed\": 1}\n");

@@ -21,48 +21,6 @@ using test::file;
 using test::put;
 using test::Run;
 
-void save_latest(Tracker& tracker) {
-  tracker.save(
-      {.is_latest = true,
-       .placeholders = test::placeholders(),
-       .write_checkpoint = [](const std::string& path) { write_file_atomically(path, "own"); },
-       .write_model = [](const std::string& path) { write_file_atomically(path, "model"); }});
-}
-
-TEST_CASE("a data_path that exists is refused unless it may be overwritten") {
-  Run run;
-  fs::create_directory("data");
-  put("data/old.txt", "kept");
-  CHECK_THROWS_WITH(
-      run.start(),
-      Catch::StartsWith("/tracker/data_path: the folder data exists.\n  Set "
-                        "/tracker/overwrite_data_path to true to resume the run in it"));
-  put("data/run.lock", "another run's");
-  CHECK_THROWS_WITH(run.start(), Catch::Contains("exists, and a run works in it or was killed.\n"));
-  fs::remove("data/run.lock");
-  run.config.overwrite_data_path = true;
-  run.start();
-  CHECK(file("data/old.txt") == "kept");
-  CHECK(fs::exists("data/log.jsonl"));
-}
-
-TEST_CASE("a start that is refused after the lock leaves no folder behind") {
-  Run run;
-  {
-    Tracker tracker(run.config, test::placeholders(), /*dummy=*/false);
-    tracker.init();
-    CHECK(fs::exists("data/run.lock"));
-  }
-  CHECK_FALSE(fs::exists("data"));
-  fs::create_directory("data");  // somebody else's stays
-  run.config.overwrite_data_path = true;
-  {
-    Tracker tracker(run.config, test::placeholders(), /*dummy=*/false);
-    tracker.init();
-  }
-  CHECK(fs::is_empty("data"));
-}
-
 TEST_CASE("an absent data_path is made with its parents, with overwrite or without") {
   for (const bool overwrite : {false, true}) {
     Run run;
@@ -120,7 +78,8 @@ TEST_CASE("the logger's own W&B run is asked for a checkpoint only if it has an 
 
 TEST_CASE("other ranks write nothing") {
   Run run;
-  Tracker tracker = run.start(/*dummy=*/true);
+  const auto tracker_held = run.start(/*dummy=*/true);
+  Tracker& tracker = *tracker_held;
   tracker.log({{"Epoch", int64_t{0}}}, 0);
   tracker.log_images({{"png", "caption"}}, "Test Samples", 0);
   tracker.log_error("nothing");
@@ -161,114 +120,8 @@ TEST_CASE("only rank 0 needs the login of what is loaded") {
 
 TEST_CASE("other ranks do not mind a data_path that rank 0 has made") {
   Run run;
-  const Tracker main = run.start();
+  const auto main = run.start();
   CHECK_NOTHROW(run.start(/*dummy=*/true));
-}
-
-TEST_CASE("without auto_resume and its file a run is a new one, silently") {
-  Run run;
-  const Tracker tracker = run.start();
-  CHECK_FALSE(tracker.auto_resumed());
-  CHECK_FALSE(fs::exists("data/auto_resume.json"));
-  CHECK(run.log.count("uto") == 0);
-}
-
-TEST_CASE("the first run with auto_resume says so and leaves the mark") {
-  Run run;
-  run.auto_resume(true);
-  Tracker tracker = run.start();
-  CHECK_FALSE(tracker.auto_resumed());
-  CHECK(run.log.count(
-            "/tracker/log/auto_resume is true, and there is no run to resume: this is the first "
-            "start") == 1);
-  const auto mark = nlohmann::json::parse(file("data/auto_resume.json"));
-  CHECK(mark == nlohmann::json{{"logger_type", "ConsoleLogger"},
-                               {"dalle2_train_run_id", tracker.run_id()}});
-  tracker.log({{"loss", 0.5}}, 3);
-  CHECK(file("data/log.jsonl") ==
-        "{\"run_id\": \"" + tracker.run_id() + "\", \"step\": 3}\n{\"loss\": 0.5, \"step\": 3}\n");
-}
-
-TEST_CASE("what the records say is logged once, though they are read before and after the lock") {
-  Run run;
-  run.auto_resume(true);
-  run.config.overwrite_data_path = true;
-  fs::create_directory("data");
-  Tracker tracker(run.config, test::placeholders(), /*dummy=*/false, test::read_facts);
-  tracker.look_for_earlier_run();
-  test::begin(tracker);
-  CHECK(run.log.count("this is the first start") == 1);
-}
-
-TEST_CASE("the second run with auto_resume goes on with the first and warns of it") {
-  Run run;
-  run.auto_resume(true);
-  run.config.overwrite_data_path = true;
-  run.load("latest.pth", /*only_auto_resume=*/true);
-  {
-    Tracker first = run.start();
-    first.log({{"Epoch", int64_t{0}}}, 1);
-    save_latest(first);
-  }
-  run.log.clear();
-  Tracker tracker = run.start();
-  CHECK(tracker.auto_resumed());
-  CHECK(run.log.count("RUN HAS BEEN AUTO-RESUMED WITH THE LOGGER TYPE ConsoleLogger") == 1);
-  tracker.log({{"Epoch", int64_t{1}}}, 2);
-  CHECK(test::log_text() == "{\"Epoch\": 0, \"step\": 1}\n{\"Epoch\": 1, \"step\": 2}\n");
-  CHECK(fs::exists("data/auto_resume.json"));
-}
-
-TEST_CASE("a run without auto_resume removes the mark and starts a log of its own") {
-  Run run;
-  run.config.overwrite_data_path = true;
-  run.auto_resume(true);
-  run.start().log({}, 1);
-  run.auto_resume(false);
-  const Tracker tracker = run.start();
-  CHECK_FALSE(tracker.auto_resumed());
-  CHECK_FALSE(fs::exists("data/auto_resume.json"));
-  CHECK(run.log.count("Removing auto_resume.json because auto_resume is not enabled in the config: "
-                      "it is now data/auto_resume.1.json") == 1);
-  CHECK(test::log_text().empty());
-  CHECK_THAT(file("data/log.1.jsonl"), Catch::EndsWith("\n{\"step\": 1}\n"));
-}
-
-TEST_CASE("a mark of another logger is refused with advice, and stays") {
-  Run run;
-  run.auto_resume(true);
-  run.config.overwrite_data_path = true;
-  put("data/auto_resume.json", R"({"run_id": "x", "logger_type": "WandbLogger"})");
-  CHECK_THROWS_WITH(
-      run.start(),
-      Catch::Contains("in the auto_resume file is WandbLogger but the current logger is "
-                      "ConsoleLogger") &&
-          Catch::Contains("set /tracker/log/auto_resume to false"));
-  CHECK(fs::exists("data/auto_resume.json"));
-  CHECK_FALSE(fs::exists("data/log.jsonl"));
-}
-
-TEST_CASE("a damaged mark is answered with what to do") {
-  for (const char* content : {"", "{", "[]", "{}", R"({"logger_type": 3})"}) {
-    CAPTURE(content);
-    Run run;
-    run.auto_resume(true);
-    run.config.overwrite_data_path = true;
-    put("data/auto_resume.json", content);
-    CHECK_THROWS_WITH(run.start(),
-                      Catch::Contains("data/auto_resume.json: unreadable") &&
-                          Catch::Contains("delete it to start a new one"));
-  }
-}
-
-TEST_CASE("another rank is resumed if rank 0 says so") {
-  Run run;
-  run.auto_resume(true);
-  run.load("absent.pth", /*only_auto_resume=*/true);
-  Tracker tracker(run.config, test::placeholders(), /*dummy=*/true);
-  tracker.init({.auto_resumed_on_main = true});
-  CHECK(tracker.auto_resumed());
-  CHECK(tracker.can_recall());
 }
 
 TEST_CASE("a file to load that is not there is refused before anything is written") {
@@ -282,80 +135,10 @@ TEST_CASE("a file to load that is not there is refused before anything is writte
   CHECK_THROWS_WITH(run.start(), Catch::Contains("is a folder"));
 }
 
-TEST_CASE("only_auto_resume ignores the missing file first, and loads it in the second run") {
-  Run run;
-  run.auto_resume(true);
-  run.config.overwrite_data_path = true;
-  run.load("latest.pth", /*only_auto_resume=*/true);
-  {
-    Tracker first = run.start();
-    CHECK_FALSE(first.can_recall());
-    CHECK_THROWS_WITH(first.recall_candidates(),
-                      "Tried to recall, but no loader was set or auto-resume was not performed.");
-    save_latest(first);
-  }
-  fs::remove("data/checkpoint.pth");
-  const Tracker second = run.start();
-  CHECK(second.can_recall());
-  CHECK(second.recall_candidates() == std::vector<std::string>{"latest.pth"});
-}
-
-TEST_CASE("without a loader there is nothing to recall") {
-  Run run;
-  const Tracker tracker = run.start();
-  CHECK_FALSE(tracker.can_recall());
-  CHECK_THROWS_AS(tracker.recall_candidates(), ConfigError);
-}
-
-TEST_CASE("a resumed run falls back on its own checkpoint, a run from elsewhere does not") {
-  Run run;
-  run.auto_resume(true);
-  run.config.overwrite_data_path = true;
-  put("data/auto_resume.json", R"({"logger_type": "ConsoleLogger"})");
-  put("data/checkpoint.pth", "own");
-  run.load("latest.pth", /*only_auto_resume=*/true);
-  CHECK(run.start().recall_candidates() == std::vector<std::string>{"data/checkpoint.pth"});
-  put("latest.pth", "copy");
-  CHECK(run.start().recall_candidates() ==
-        std::vector<std::string>{"data/checkpoint.pth", "latest.pth"});
-  run.load("./data/checkpoint.pth", /*only_auto_resume=*/true);
-  CHECK(run.start().recall_candidates() == std::vector<std::string>{"data/checkpoint.pth"});
-
-  run.auto_resume(false);
-  run.load("latest.pth", /*only_auto_resume=*/false);
-  CHECK(run.start().recall_candidates() == std::vector<std::string>{"latest.pth"});
-}
-
-TEST_CASE("a run that was killed before its first save has nothing to recall and starts anew") {
-  Run run;
-  run.auto_resume(true);
-  run.config.overwrite_data_path = true;
-  run.load("latest.pth", /*only_auto_resume=*/true);
-  run.start();
-  const Tracker second = run.start();
-  CHECK(second.can_recall());
-  CHECK(second.recall_candidates().empty());
-}
-
-TEST_CASE("a run goes back to what it saved itself, not to what an earlier one left") {
-  Run run;
-  run.config.overwrite_data_path = true;
-  put("data/checkpoint.pth", "of an earlier run");
-  std::optional<Tracker> tracker(run.start());
-  CHECK(tracker->own_checkpoints().empty());
-  save_latest(*tracker);
-  CHECK(tracker->own_checkpoints() == std::vector<std::string>{"data/checkpoint.pth"});
-  tracker.reset();
-
-  run.auto_resume(true);
-  run.load("latest.pth", /*only_auto_resume=*/true);
-  put("data/auto_resume.json", R"({"logger_type": "ConsoleLogger"})");
-  CHECK(run.start().own_checkpoints() == std::vector<std::string>{"data/checkpoint.pth"});
-}
-
 TEST_CASE("a record is a console line and a line of the log") {
   Run run;
-  Tracker tracker = run.start();
+  const auto tracker_held = run.start();
+  Tracker& tracker = *tracker_held;
   tracker.log({{"Epoch", int64_t{0}}, {"Unet 0 Training Loss", 0.25}}, 10);
   CHECK(run.log.count("Logging to console") == 1);
   REQUIRE_FALSE(run.log.lines().empty());
@@ -366,7 +149,8 @@ TEST_CASE("a record is a console line and a line of the log") {
 
 TEST_CASE("of a record the console shows what was chosen for people, and the log has all of it") {
   Run run;
-  Tracker tracker = run.start();
+  const auto tracker_held = run.start();
+  Tracker& tracker = *tracker_held;
   CHECK(tracker.prints_records());
   run.log.clear();
   tracker.log({{"Epoch", int64_t{0}}, {"Unet 0 Training Loss", 0.25}},
@@ -382,7 +166,8 @@ TEST_CASE("of a record the console shows what was chosen for people, and the log
 
 TEST_CASE("an error is a line on the console and in the log, with the step it came after") {
   Run run;
-  Tracker tracker = run.start();
+  const auto tracker_held = run.start();
+  Tracker& tracker = *tracker_held;
   tracker.log({}, 7);
   tracker.log_error("shard lost");
   CHECK(run.log.count(LogLevel::kError) == 1);
@@ -391,7 +176,8 @@ TEST_CASE("an error is a line on the console and in the log, with the step it ca
 
 TEST_CASE("pictures lie in images, named by step, section and number") {
   Run run;
-  Tracker tracker = run.start();
+  const auto tracker_held = run.start();
+  Tracker& tracker = *tracker_held;
   tracker.log_images({{"first", "Train: a cat"}, {"second", ""}}, "Train Samples", 30);
   CHECK(file("data/images/30_Train Samples_0.png") == "first");
   CHECK(file("data/images/30_Train Samples_1.png") == "second");
@@ -405,20 +191,32 @@ TEST_CASE("pictures lie in images, named by step, section and number") {
   CHECK(fs::exists("data/images/1_a_.._b_0.png"));
 }
 
-TEST_CASE("logging before the start is decided is a broken promise, not a crash") {
+TEST_CASE("logging before the run has begun is a broken promise, not a crash") {
   Run run;
   Tracker tracker(run.config, test::placeholders(), /*dummy=*/false);
-  tracker.init();
+  tracker.open();
   CHECK_THROWS_AS(tracker.log({}, 0), std::logic_error);
-  CHECK_THROWS_AS(tracker.save_config("config.json", "{}"), std::logic_error);
-  CHECK_THROWS_AS(save_latest(tracker), std::logic_error);
   CHECK_THROWS_AS(tracker.log_images({}, "Test Samples", 0), std::logic_error);
   CHECK_THROWS_AS(tracker.log_error("x"), std::logic_error);
 }
 
+TEST_CASE("a file that cannot be stored is an error in the log, and its run has not finished") {
+  Run run;
+  const auto tracker = run.start();
+  put("a file", "");
+  const auto write = [](const std::string& path) { write_file_atomically(path, "content"); };
+  tracker->store("data/results/1.png", write);
+  CHECK(file("data/results/1.png") == "content");
+  tracker->store("a file/1.png", write);
+  CHECK_THAT(file("data/log.jsonl"), Catch::Contains("Error storing a file/1.png: "));
+  tracker->finish_as("everything");
+  CHECK(tracker->finished_as().empty());
+}
+
 TEST_CASE("metadata cannot take the place of the state in a checkpoint") {
   Run run;
-  Tracker tracker = run.start();
+  const auto tracker_held = run.start();
+  Tracker& tracker = *tracker_held;
   tracker.add_save_metadata("config", "{}");
   for (const char* key : {"scaler", "optimizer", "model", "version", "step", "steps"}) {
     tracker.add_save_metadata(key, "\"taken\"");
@@ -429,85 +227,6 @@ TEST_CASE("metadata cannot take the place of the state in a checkpoint") {
   CHECK(model.front() == std::pair<std::string, std::string>("version", "\"1.15.6\""));
   CHECK(std::count(
             model.begin(), model.end(), SaveMetadata::value_type("config", "{\"seed\": 1}")) == 1);
-}
-
-TEST_CASE("unfinished files of an interrupted run are swept, those of others stay") {
-  Run run;
-  run.config.overwrite_data_path = true;
-  LocalSaveConfig save;
-  save.save_latest_to = "out/[a]_{epoch:03d}_{{x}}.pth";
-  run.config.save = {save};
-  const std::vector<std::string> ours = {"data/checkpoint.pth.part",
-                                         "data/model.pth.part",
-                                         "data/lora.safetensors.part",
-                                         "data/gathered.part",
-                                         "data/auto_resume.json.part",
-                                         "data/targets.json.part",
-                                         "data/decoder_config.json.part",
-                                         "data/prior_config.json.part",
-                                         "data/run.lock.a-host.example.123.4.part",
-                                         "data/images/3_Validation Samples_0.png.part",
-                                         "data/images/3.png.part",
-                                         "data/images/3.ema.png.part",
-                                         "data/snapshots/best.pth.part",
-                                         "data/snapshots/last_good.pth.part",
-                                         "data/snapshots/epoch0003_sample0000009872_step00001234"
-                                         ".pth.part",
-                                         "data/averages/step00000036.pth.part"};
-  // What the run has written is in its record; a name of the template may be anybody's.
-  const std::string beside_target = "out/[a]_007_{x}.pth.part";
-  put("data/targets.json",
-      nlohmann::json{{"paths",
-                      {(fs::current_path() / "out/[a]_007_{x}.pth").string(),
-                       (fs::current_path() / "out/[a]_006_{x}.pth").string(),
-                       "mine/link.pth"}}}
-          .dump());
-  const std::vector<std::string> of_others = {"data/notes.part",
-                                              "data/my_config.json.part",
-                                              "data/run.lock.old.part",
-                                              "data/best.pth.part",
-                                              "data/3_a_0.png.part",
-                                              "data/images/film.part",
-                                              "data/images/3.other.png.part",
-                                              "data/images/checkpoint.pth.part",
-                                              "data/images/more/3_a_0.png.part",
-                                              "data/snapshots/epoch3_sample9_step1.pth.part",
-                                              "data/averages/step.pth.part",
-                                              "data/averages/stepwise.pth.part",
-                                              "data/mine/checkpoint.pth.part",
-                                              "data/tensorboard/checkpoint.pth.part",
-                                              "out/a_007_{x}.pth.part",
-                                              "out/[a]_008_{x}.pth.part",
-                                              "out/[a]_mine_{x}.pth.part",
-                                              "out/film.part"};
-  for (const std::string& path : ours) put(path, "half");
-  put(beside_target, "half");
-  for (const std::string& path : of_others) put(path, "not ours");
-  fs::create_symlink("checkpoint.pth", "data/mine/link.pth.part");
-  fs::create_symlink("checkpoint.pth", "data/model.pth.part.link");
-  fs::remove("data/model.pth.part");
-  fs::rename("data/model.pth.part.link", "data/model.pth.part");  // a link is not ours
-  Tracker tracker(run.config, test::placeholders(), /*dummy=*/false);
-  tracker.init();  // what is set aside for another run comes later
-  for (const std::string& path : ours) {
-    INFO(path);
-    CHECK(fs::is_symlink(path) == (path == "data/model.pth.part"));
-    CHECK_FALSE(fs::is_regular_file(path));
-  }
-  for (const std::string& path : of_others) {
-    INFO(path);
-    CHECK(fs::exists(path));
-  }
-  CHECK_FALSE(fs::exists(beside_target));
-  CHECK(fs::is_symlink("data/mine/link.pth.part"));
-  CHECK(run.log.count("Removed " + fs::current_path().string() + "/" + beside_target +
-                      ", left by an interrupted save") == 1);
-  CHECK(run.log.count("left by an interrupted save") == 1);
-  tracker.begin_anew();
-  CHECK(fs::exists("out/film.part"));
-  CHECK(fs::exists("out/[a]_008_{x}.pth.part"));
-  CHECK(run.log.count("Removed 14 unfinished files of an interrupted run from data: "
-                      "auto_resume.json.part, checkpoint.pth.part, ") == 1);
 }
 
 }  // namespace

@@ -25,9 +25,8 @@ void log_fields(auto& f, auto& log) {
           "Biases uses this key.");
   f.field("auto_resume",
           log.auto_resume,
-          "After a crash or a stop, the same command resumes the run. Needs "
-          "`overwrite_data_path` and a loader. In a list of loggers, one logger with this key "
-          "is enough.");
+          "After a crash or a stop, the same command resumes the run that is in `data_path`. In a "
+          "list of loggers, one logger with this key is enough.");
   f.field("verbose",
           log.verbose,
           "Print every record to the console too. No effect on the console logger, which always "
@@ -114,7 +113,7 @@ struct TrackerConfig {
   OneOrMany<LogConfig> log = LogConfig(ConsoleLogConfig{});  // required
   std::optional<LoadConfig> load;                            // load_from null: none
   std::vector<SaveConfig> save;                              // required, one or many
-  int64_t keep_last = 0;
+  int64_t keep_last = 1;
   std::optional<int64_t> keep_every;
   double upload_deadline_seconds = 600;
 
@@ -124,8 +123,8 @@ struct TrackerConfig {
              "`model.pth`, `auto_resume.json`.",
              not_empty());
     D2_FIELD(overwrite_data_path,
-             "Use `data_path` even if it exists (nothing in it is deleted); otherwise an existing "
-             "folder is refused.");
+             "Without `auto_resume`: a run that is in `data_path` is set aside, the whole folder under "
+             "another name, and a new one begins. Otherwise such a start is refused.");
     D2_REQUIRED(log,
                 "Where records and pictures go: one logger or a list of them; `{}` for the "
                 "console.",
@@ -152,14 +151,6 @@ struct TrackerConfig {
              "signal. Files that were not sent stay in `data_path/outbox`. The next start or "
              "`dalle2-train sync` sends them.",
              within(0, 1e6));
-    const auto& loggers = log.values();
-    const bool resumes = std::any_of(loggers.begin(), loggers.end(), [](const LogConfig& logger) {
-      return std::visit([](const auto& config) { return config.auto_resume; }, logger);
-    });
-    f.note(resumes && !overwrite_data_path,
-           "overwrite_data_path",
-           "must be true for auto_resume: otherwise the next start is refused, because the folder "
-           "exists");
     check_wandb_runs(f);
   }
 

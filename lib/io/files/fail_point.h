@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Test hook: DALLE2_FAIL_AT="<call>:<n>:<abort|eio|enospc>", the call being open, write, fsync,
-// rename, mkdir, dirsync, link, unlink or readdir (one step of a listing),
+// rename, mkdir, dirsync, link, unlink, flock or readdir (one step of a listing),
 // makes the n-th such call of the process (from 1) fail with that errno, or ends the process at
 // that moment as kill -9 would (exit status 137; a write is torn in the middle). Calls are counted
 // from the moment the variable takes its value.

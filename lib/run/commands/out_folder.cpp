@@ -25,6 +25,4 @@ void check_new_file(const std::string& option, const std::string& path, bool ove
       "{} {}: the file exists\n  Name another one, or add --overwrite.", option, path);
 }
 
-}
-
 }  // namespace dalle2

@@ -42,15 +42,20 @@ int64_t Journal::lines() const {
   return file_ ? file_->records() : 0;
 }
 
+void Journal::check_may_write() const {
+  D2_CHECK(file_.has_value(), "Tracker::begin comes before anything is logged");
+  may_write_();
+}
+
 void Journal::pass_over(int64_t lines) {
   const std::lock_guard lock(mutex_);
-  may_write_();
+  check_may_write();
   file_->pass_over(lines);
 }
 
 void Journal::log(const LogRecord& record, int64_t step, const std::optional<ShownRecord>& shown) {
   const std::lock_guard lock(mutex_);
-  may_write_();
+  check_may_write();
   last_step_ = step;
   // The steps of a log rise: the line that names the run has the step of the first record.
   if (!unnamed_run_.empty())
@@ -65,7 +70,7 @@ void Journal::log_images(const std::vector<LogImage>& images,
                          const std::string& section,
                          int64_t step) {
   const std::lock_guard lock(mutex_);
-  may_write_();
+  check_may_write();
   std::vector<StoredImage> stored;
   for (size_t i = 0; i < images.size(); ++i) {
     const LogImage& image = images[i];
@@ -93,7 +98,7 @@ void Journal::log_images(const std::vector<LogImage>& images,
 
 void Journal::log_error(const std::string& message) {
   const std::lock_guard lock(mutex_);
-  may_write_();
+  check_may_write();
   log_error_locked(message);
 }
 

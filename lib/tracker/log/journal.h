@@ -55,6 +55,7 @@ class Journal {
   std::vector<StoredImage> last_pictures() const;
 
  private:
+  void check_may_write() const;
   void log_error_locked(const std::string& message);
   LogMoment moment() const;
 

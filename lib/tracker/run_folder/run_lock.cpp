@@ -18,6 +18,7 @@
 #include "base/this_process.h"
 #include "base/untrusted_json.h"
 #include "io/files/atomic_file.h"
+#include "io/files/fail_point.h"
 
 namespace dalle2 {
 namespace {
@@ -97,7 +98,7 @@ RunLock::RunLock(const std::string& folder, const LockTimes& times)
 bool RunLock::try_once() {
   descriptor_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (descriptor_ < 0) throw ConfigError("/tracker/data_path: '{}': {}", path_, errno_text(errno));
-  if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
+  if (fails_here("flock") || ::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
     const int reason = errno;
     if (reason == EWOULDBLOCK || reason == EINTR) {
       ::close(std::exchange(descriptor_, -1));
