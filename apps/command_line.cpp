@@ -15,9 +15,8 @@
 #include "base/untrusted_text.h"
 #include "command_options.h"
 #include "command_pages.h"
-#include "help_formatter.h"
 #include "run/kinds.h"
-#include "usage_errors.h"
+#include "usage.h"
 
 namespace dalle2 {
 namespace {
@@ -442,8 +441,12 @@ int run_command_line(int argc, char** argv) {
   app.set_version_flag("--version", [] {
     return program_version_text() + "\n  command line by CLI11 " CLI11_VERSION;
   });
-  app.formatter(std::make_shared<HelpFormatter>());
-  app.footer(exit_code_lines());
+  app.formatter(help_formatter());
+  app.footer(
+      "Exit codes: 0 success, 1 any other error, 2 wrong usage or config, 3 missing or damaged data,\n"
+      "4 too many non-finite losses in a row, 5 out of memory or disk space, 6 lost process or "
+      "network,\n75 stopped by a signal after saving (run it again to continue); commands that "
+      "cannot be continued are killed by the signal.");
   app.failure_message(usage_error_text);
 
   std::vector<std::pair<CLI::App*, Runner>> commands;

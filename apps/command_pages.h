@@ -7,10 +7,7 @@
 
 namespace dalle2 {
 
-/// The exit codes as the two lines below `--help`.
-std::string exit_code_lines();
-
-/// dalle2-train(1) as roff for man.
+/// dalle2-train(1) as roff for man: the help text of every command.
 std::string man_page(const CLI::App& app);
 
 /// A script that completes subcommands, options, their values and files.

@@ -61,7 +61,7 @@ endif()
 set(pages ${CMAKE_BINARY_DIR}/pages)
 add_custom_command(OUTPUT ${pages}/dalle2-train.1
   COMMAND ${CMAKE_COMMAND} -E make_directory ${pages}
-  COMMAND dalle2-train man-page > ${pages}/dalle2-train.1
+  COMMAND ${CMAKE_COMMAND} -E env COLUMNS=72 $<TARGET_FILE:dalle2-train> man-page > ${pages}/dalle2-train.1
   COMMAND dalle2-train completion bash > ${pages}/dalle2-train
   COMMAND dalle2-train completion zsh > ${pages}/_dalle2-train
   COMMAND dalle2-train completion fish > ${pages}/dalle2-train.fish

@@ -1,22 +1,70 @@
 // SPDX-License-Identifier: MIT
-#include "usage_errors.h"
+#include "usage.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <optional>
-#include <regex>
 #include <utility>
 #include <vector>
 
 #include "base/public_url.h"
 #include "base/secret_words.h"
+#include "base/terminal.h"
 #include "base/text.h"
 #include "base/untrusted_text.h"
 
 namespace dalle2 {
 namespace {
+
+std::string without(std::string text, const std::string& part) {
+  const size_t at = text.find(part);
+  return at == std::string::npos ? text : text.erase(at, part.size());
+}
+
+class HelpFormatter : public CLI::Formatter {
+ public:
+  HelpFormatter() { column_width(kNameColumns); }
+
+  std::string make_option(const CLI::Option* option, bool is_positional) const override {
+    // CLI11 marks a flag that sets false, and how many values an option takes at least.
+    return two_columns(without(make_option_name(option, is_positional), "{false}") +
+                           without(make_option_opts(option), " x 2"),
+                       make_option_desc(option));
+  }
+  std::string make_subcommand(const CLI::App* command) const override {
+    return two_columns(command->get_display_name(true), command->get_description());
+  }
+  std::string make_help(const CLI::App* app,
+                        std::string name,
+                        CLI::AppFormatMode mode) const override {
+    return wrapped(without(Formatter::make_help(app, std::move(name), mode), "(2x)"), columns_);
+  }
+
+ private:
+  static constexpr int kNameColumns = 34;
+  static constexpr int kLeastColumns = 64;  // for two columns
+
+  /// A name that is too long for its column has a line of its own.
+  std::string two_columns(const std::string& name, const std::string& text) const {
+    const std::string indent(kNameColumns, ' ');
+    std::string out = wrapped("  " + name, columns_);
+    if (out.size() >= indent.size()) {
+      out += "\n" + indent;
+    } else {
+      out.resize(indent.size(), ' ');
+    }
+    for (const char c : wrapped(text, columns_ - kNameColumns)) {
+      out += c;
+      if (c == '\n') out += indent;
+    }
+    return out + "\n";
+  }
+
+  int columns_ = std::max(terminal_columns(STDOUT_FILENO), kLeastColumns);
+};
 
 constexpr auto kAll = [](const auto*) { return true; };
 
@@ -43,26 +91,18 @@ std::vector<std::string> commands_of(const CLI::App& app) {
 
 /// CLI11's reason; where its words say neither what was expected nor what to do, ours.
 std::string reason(const CLI::App& root, const CLI::App& command, const CLI::Error& error) {
-  const std::string text = error.what();
   if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError)) {
     const std::vector<std::string> extra = root.remaining(/*recurse=*/true);  // CLI11 reverses them
     return fmt::format("The following {} not expected: {}",
                        extra.size() == 1 ? "argument was" : "arguments were",
                        fmt::join(extra, " "));
   }
-  std::smatch found;
-  if (std::regex_match(text, found, std::regex("(.*): At Most 1 required but received (\\d+)"))) {
-    return fmt::format("{}: expected at most once, got it {} times", found.str(1), found.str(2));
-  }
-  if (std::regex_match(text, found, std::regex("(.*): \\d+ required (.*) missing"))) {
-    return fmt::format("{}: expected {} after it, got nothing", found.str(1), found.str(2));
-  }
-  if (text == "A subcommand is required") {
+  if (std::string_view(error.what()) == "A subcommand is required") {
     return fmt::format("{}: expected one of its commands: {}",
                        command.get_name(),
                        fmt::join(commands_of(command), ", "));
   }
-  return text;
+  return error.what();
 }
 
 /// Full names of the commands that have the option.
@@ -103,19 +143,14 @@ std::string option_for(const std::string& word, const CLI::App& command) {
   return "";
 }
 
-/// What was given to --set.
-std::vector<std::string> set_pointers(const CLI::App& app) {
-  const CLI::Option* const set = app.get_option_no_throw("--set");
-  return set != nullptr ? set->results() : std::vector<std::string>{};
-}
-
 /// "  Did you mean `sample`?\n", if the first word that no command took is near one it knows, or is a config; else "".
 std::string suggestion(const CLI::App& app, const CLI::App& command) {
   const std::vector<std::string> unknown = app.remaining(/*recurse=*/true);
   if (unknown.empty()) return "";
   std::vector<std::string> known = commands_of(command);
   for (const CLI::Option* each : command.get_options(kAll)) known.push_back(each->get_name());
-  const std::vector<std::string> set = set_pointers(command);
+  const CLI::Option* const set_option = command.get_option_no_throw("--set");
+  const auto set = set_option != nullptr ? set_option->results() : std::vector<std::string>{};
   if (!unknown.front().starts_with('-') && !set.empty() &&
       set.back().find('=') == set.back().npos) {
     const std::string value = printable(without_tokens(public_text(unknown.front())));
@@ -151,6 +186,10 @@ std::string suggestion(const CLI::App& app, const CLI::App& command) {
 }
 
 }  // namespace
+
+std::shared_ptr<CLI::FormatterBase> help_formatter() {
+  return std::make_shared<HelpFormatter>();
+}
 
 std::string usage_error_text(const CLI::App* root, const CLI::Error& error) {
   const CLI::App& command = command_of(*root);
