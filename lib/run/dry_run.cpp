@@ -152,8 +152,7 @@ void check_disk(const std::string& data_path, uint64_t checkpoint_bytes) {
       human_bytes(left));
 }
 
-}  // namespace
-
+/// Sets `carried_bytes` and `data_path`. @return the device
 at::Device check_start(DryRunPlan& plan,
                        const TrackerConfig& tracker_config,
                        const SharedTrainConfig& train,
@@ -175,6 +174,7 @@ at::Device check_start(DryRunPlan& plan,
   return device;
 }
 
+/// Parameters of each network, of all, and of adapters.
 void print_networks(const DryRunPlan& plan, const SharedTrainConfig& train) {
   for (const DryRunPlan::Network& network : plan.networks) {
     if (!network.module) {
@@ -197,6 +197,8 @@ void print_networks(const DryRunPlan& plan, const SharedTrainConfig& train) {
               with_commas(all.training).c_str());
 }
 
+}  // namespace
+
 void print_steps(int64_t epoch_samples, int64_t batch_size, const SharedTrainConfig& train) {
   const int64_t per_step = batch_size * train.grad_accum_every;
   const int64_t steps = (epoch_samples + per_step - 1) / per_step;
@@ -215,12 +217,14 @@ void print_pictures(const PictureTally& pictures, const DecodeOptions& options) 
   }
 }
 
-void print_shards(const ShardData& data,
+void print_shards(ShardData& data,
+                  const ShardPosition& position,
                   const ShardDataConfig& data_config,
                   const ShardLoopConfig& loop,
                   const SharedTrainConfig& train,
                   int64_t processes,
                   int64_t channels) {
+  if (const int64_t slices = position.slices_of_run(); slices > 0) data.deal_into(slices);
   int64_t train_samples = 0;
   PictureTally pictures;
   for (const char* split : {"train", "val", "test"}) {
@@ -278,6 +282,18 @@ void print_sizes(const DryRunPlan& plan,
       human_bytes(peak).c_str());
   check_memory(peak, device, processes);
   std::printf("nothing was trained or written (--dry-run)\n");
+}
+
+void finish_dry_run(DryRunPlan& plan,
+                    const TrackerConfig& tracker,
+                    const SharedTrainConfig& train,
+                    RunPosition& position,
+                    int64_t processes,
+                    const std::function<void()>& print_data) {
+  const at::Device device = check_start(plan, tracker, train, position);
+  print_networks(plan, train);
+  print_data();
+  print_sizes(plan, train, device, processes);
 }
 
 }  // namespace dalle2

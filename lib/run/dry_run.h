@@ -16,6 +16,7 @@
 #include "run/checkpoints/run_checkpoints.h"
 #include "run/loop/run_position.h"
 #include "run/shards/shard_data.h"
+#include "run/shards/shard_position.h"
 
 namespace dalle2 {
 
@@ -49,16 +50,11 @@ struct DryRunPlan {
   std::function<std::vector<std::string>(PeakMemory&)> fit_budget = nullptr;
 };
 
-/// Checks, in the order of a start, what a run would refuse: the device, the paths of the tracker,
-/// a loader's file that does not fit the model. Sets `carried_bytes` and `data_path`.
-/// @return the device
-at::Device check_start(DryRunPlan& plan,
-                       const TrackerConfig& tracker,
-                       const SharedTrainConfig& train,
-                       RunPosition& position);
 /// Samples and shards of each split, and the steps of an epoch of `processes`.
-/// @param data with its splits @param channels of the pictures
-void print_shards(const ShardData& data,
+/// @param position that the run would resume from, or of its beginning: as it dealt the shards
+/// @param channels of the pictures
+void print_shards(ShardData& data,
+                  const ShardPosition& position,
                   const ShardDataConfig& data_config,
                   const ShardLoopConfig& loop,
                   const SharedTrainConfig& train,
@@ -66,8 +62,6 @@ void print_shards(const ShardData& data,
                   int64_t channels = 3);
 /// What of them the options do not settle. @param pictures some of them
 void print_pictures(const PictureTally& pictures, const DecodeOptions& options);
-/// Parameters of each network, of all, and of adapters.
-void print_networks(const DryRunPlan& plan, const SharedTrainConfig& train);
 /// "steps: 10 per epoch, 30 in 3 epochs" @param batch_size of all processes together
 void print_steps(int64_t epoch_samples, int64_t batch_size, const SharedTrainConfig& train);
 /// Sizes of files and the peak of memory, and that nothing was written.
@@ -77,5 +71,17 @@ void print_sizes(const DryRunPlan& plan,
                  const SharedTrainConfig& train,
                  const at::Device& device,
                  int64_t processes);
+
+/// What follows once a kind has opened its data and built its networks as a start does. Checks, in the
+/// order of a start, what a run would refuse: the device, the paths of the tracker, a loader's file
+/// that does not fit the model. Then prints what the run would take.
+/// @param position to be filled in from the file that the run would resume from
+/// @param print_data says what the splits hold
+void finish_dry_run(DryRunPlan& plan,
+                    const TrackerConfig& tracker,
+                    const SharedTrainConfig& train,
+                    RunPosition& position,
+                    int64_t processes,
+                    const std::function<void()>& print_data);
 
 }  // namespace dalle2

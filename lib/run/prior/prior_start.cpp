@@ -1,23 +1,34 @@
 // SPDX-License-Identifier: MIT
-// What a prior run is made of.
+// What a prior run is made of, and what `--dry-run` says of it.
 #include <torch/torch.h>
+
+#include <cstdio>
 
 #include "base/log.h"
 #include "base/text.h"
 #include "metrics/embedding_similarities.h"
+#include "model/random.h"
 #include "run/checkpoints/model_weights.h"
+#include "run/dry_run.h"
 #include "run/prior/prior_run.h"
+#include "trainer/adapters.h"
 
 namespace dalle2 {
 namespace {
+
+/// With the CLIP that its files hold.
+DiffusionPrior make_prior(const LoadedPriorConfig& loaded, const ClipEmbedder* clip) {
+  DiffusionPrior prior(loaded.plan);
+  if (clip != nullptr) clip->hold_in(*prior);
+  return prior;
+}
 
 std::unique_ptr<PriorTrainer> make_trainer(const LoadedPriorConfig& loaded,
                                            const ClipEmbedder* clip,
                                            const at::Device& device,
                                            bool is_main) {
   torch::manual_seed(static_cast<uint64_t>(loaded.config.seed));
-  DiffusionPrior prior(loaded.plan);
-  if (clip != nullptr) clip->hold_in(*prior);
+  DiffusionPrior prior = make_prior(loaded, clip);
   // Before it moves to the device. Other ranks write no file.
   const std::string identity = is_main ? clip_identity(loaded.config, clip) : "";
   auto trainer = std::make_unique<PriorTrainer>(prior, loaded.config.train, device);
@@ -29,6 +40,30 @@ std::unique_ptr<PriorTrainer> make_trainer(const LoadedPriorConfig& loaded,
 PartMetricNames metric_names(const PriorConfig& config) {
   const char* loss_type = enum_names<LossType>[static_cast<size_t>(config.loss_type)];
   return {"tracking/", NameStyle::kHyphen, fmt::format("training {}", loss_type)};
+}
+
+/// Loss and gradients of made-up embeddings.
+void step(DiffusionPrior prior, int64_t batch) {
+  const PriorConfig& config = prior->plan().config;
+  PriorInputs inputs{at::ones({batch, config.image_embed_dim}),
+                     {at::ones({batch, config.image_embed_dim}), {}}};
+  if (config.condition_on_text_encodings) {
+    inputs.text.encodings = at::ones({batch, config.net.text_len(), config.image_embed_dim});
+  }
+  prior->forward(inputs, make_generator({.purpose = "dry run"}, at::kCPU)).backward();
+}
+
+DryRunPlan make_plan(const LoadedPriorConfig& loaded, const ClipEmbedder* clip) {
+  DiffusionPrior prior = make_prior(loaded, clip);
+  add_adapters({prior->net()}, loaded.config.train);
+  return {.model = prior.ptr(),
+          .networks = {{.label = "network",
+                        .note = "",
+                        .module = prior->net(),
+                        .step = [prior](int64_t batch) { step(prior, batch); }}},
+          .batch_size = loaded.config.data.batch_size,
+          .cuda_graph = loaded.config.train.cuda_graph,
+          .texts = config_texts(loaded)};
 }
 
 }  // namespace
@@ -78,6 +113,24 @@ void PriorRun::open() {
 void PriorRun::prepare() {
   if (position_.samples_seen > 0 || !session_.group().is_main()) return;
   warn_of_several_clips(config_, clip_.get());
+}
+
+void dry_run(const LoadedPriorConfig& loaded, int64_t processes) {
+  const TrainPriorConfig& config = loaded.config;
+  const auto clip = open_prior_clip(config.prior);
+  const PriorDataset data = prior_data(config, clip.get());
+  check_usable(data, clip != nullptr);
+  warn_of_long_embeddings(config.prior, clip.get());
+  warn_of_several_clips(config, clip.get());
+  DryRunPlan plan = make_plan(loaded, clip.get());
+  plan.data_size = {count_rows(data), "row"};
+  PriorPosition position(config.train);
+  finish_dry_run(plan, config.tracker, config.train, position, processes, [&] {
+    for (const char* split : {"train", "val", "test"}) {
+      std::printf("%s: %s\n", split, counted(data.rows(split), "sample").c_str());
+    }
+    print_steps(data.rows("train"), config.data.batch_size * processes, config.train);
+  });
 }
 
 }  // namespace dalle2

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: MIT
+// What a CLIP's run is made of, and what `--dry-run` says of it.
+#include <torch/torch.h>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "model/clip/contrastive_loss.h"
+#include "run/checkpoints/model_weights.h"
+#include "run/clip/clip_data.h"
+#include "run/clip/clip_run.h"
+#include "run/device/device.h"
+#include "run/dry_run.h"
+#include "trainer/adapters.h"
+
+namespace dalle2 {
+namespace {
+
+std::unique_ptr<ClipTrainer> make_trainer(const LoadedClipConfig& loaded,
+                                          const RunProcess& process,
+                                          const at::Device& device) {
+  if (process.group != nullptr) check_processes(loaded.config.clip, process.group->size());
+  torch::manual_seed(static_cast<uint64_t>(loaded.config.seed));
+  const auto clip = std::make_shared<ClipImpl>(loaded.config.clip);
+  auto trainer = std::make_unique<ClipTrainer>(clip, loaded.config.train, device);
+  log_parameters(count_parameters(trainer->model()));
+  return trainer;
+}
+
+/// A picture of the training shards, if there is one. @throws DataError
+void check_example(const ShardData& data, const ClipModelConfig& config) {
+  const auto example = data.examples("train", 1);
+  if (!example) return;
+  naming_sample(*example,
+                [&] { check_picture_size(example->images, config.vision_cfg.image_size); });
+}
+
+/// Loss and gradients of made-up pairs.
+void step(ClipImpl& clip, int64_t batch) {
+  const int64_t side = clip.image_size();
+  const at::Tensor images = at::full({batch, 3, side, side}, 0.5);
+  const at::Tensor tokens =
+      at::full({batch, clip.max_text_len()}, clip.config().text_cfg.end_token(), at::kLong);
+  contrastive_loss(pair_features(clip.image_features(images), clip.text_features(tokens)),
+                   clip.logit_scale)
+      .backward();
+}
+
+DryRunPlan make_plan(const LoadedClipConfig& loaded) {
+  const auto clip = std::make_shared<ClipImpl>(loaded.config.clip);
+  add_adapters({clip}, loaded.config.train);
+  DryRunPlan plan{.model = clip,
+                  .batch_size = loaded.config.data.batch_size,
+                  .cuda_graph = loaded.config.train.cuda_graph};
+  plan.networks.push_back({.label = "network",
+                           .note = fmt::format("{} px", clip->image_size()),
+                           .module = clip,
+                           .step = [clip](int64_t batch) { step(*clip, batch); }});
+  plan.texts = config_texts(loaded);
+  plan.is_begun_by = is_clip_weights_alone;
+  return plan;
+}
+
+}  // namespace
+
+void check_processes(const ClipModelConfig& config, int64_t processes) {
+  if (!config.vision_cfg.is_resnet() || processes == 1) return;
+  throw ConfigError(
+      "/clip/vision_cfg/layers: a ResNet is trained by one process, got {}: each would have other "
+      "statistics in its batch norms\n  Train a vision transformer (a single number of layers), or "
+      "use one process.",
+      processes);
+}
+
+ClipRun::ClipRun(const LoadedClipConfig& loaded, const RunProcess& process)
+    : ShardRun(
+          run_plan(loaded,
+                   process,
+                   {{}},
+                   "damaged images with `dalle2-train shards check`, and for captions that are all "
+                   "identical"),
+          [&](const at::Device& device) { return make_trainer(loaded, process, device); },
+          {.loop = loaded.config.train, .data = loaded.config.data, .needs = clip_needs()}),
+      config_(loaded.config),
+      trainer_(trainer_as<ClipTrainer>()) {}
+
+void ClipRun::introduce() const {
+  session_.print_precision(trainer_.precision());
+}
+
+void ClipRun::load_examples() {
+  session_.together("looking at a picture", [&] {
+    if (session_.group().is_main()) check_example(data_, config_.clip);
+  });
+  if (tokenizer_) return;
+  const bool has_earlier =
+      session_.group().is_main() && checkpoints_.outline_of_earlier().has_value();
+  const std::string answer =
+      session_.group().text_of_main(has_earlier ? "earlier" : "", "whether there is a checkpoint");
+  if (answer.empty()) make_tokenizer();
+}
+
+/// Rank 0 reads or trains it, and the others take its own.
+void ClipRun::make_tokenizer() {
+  std::string merges;
+  session_.together("making the vocabulary", [&] {
+    if (session_.group().is_main()) merges = make_clip_tokenizer(config_.clip, data_).merges();
+  });
+  take_vocabulary(session_.group().text_of_main(merges, "the vocabulary"), "/clip/tokenizer");
+}
+
+void ClipRun::take_vocabulary(const std::string& merges, const std::string& where) {
+  tokenizer_.emplace(merges, where);
+  merges_ = merges;
+  check_vocabulary(*tokenizer_, config_.clip);
+  check_class_texts(config_.evaluate, *tokenizer_, config_.clip.text_cfg.context_length);
+}
+
+/// From here on each checkpoint holds the vocabulary, the one of a stop before the first step too.
+void ClipRun::prepare() {
+  const std::string& saved = trainer_.merges();
+  if (!saved.empty()) {
+    if (!tokenizer_ || merges_ != saved) take_vocabulary(saved, "the checkpoint's vocabulary");
+    return;
+  }
+  if (trainer_.has_weights_without_vocabulary() && config_.clip.tokenizer.train) {
+    throw ConfigError(
+        "/clip/tokenizer/train: the run begins with the weights of a file, whose embeddings of "
+        "tokens belong to another vocabulary\n  Leave the key out to use OpenAI's vocabulary.");
+  }
+  if (!tokenizer_) make_tokenizer();  // an earlier file was there that gave no vocabulary
+  trainer_.set_merges(merges_);
+}
+
+void dry_run(const LoadedClipConfig& loaded, int64_t processes) {
+  const TrainClipConfig& config = loaded.config;
+  check_processes(config.clip, processes);
+  ShardData data(config.data,
+                 config.seed,
+                 clip_needs(),
+                 RankInfo{.world = static_cast<int>(processes)},
+                 at::kCPU);
+  data.deal_into(data.slices_at_begin());
+  data.check_usable("train");
+  check_example(data, config.clip);
+  if (!config.clip.tokenizer.train) {
+    check_class_texts(config.evaluate,
+                      make_clip_tokenizer(config.clip, data),
+                      config.clip.text_cfg.context_length);
+  }
+  DryRunPlan plan = make_plan(loaded);
+  plan.data_size = data_size_of(data);
+  ShardPosition position;
+  finish_dry_run(plan, config.tracker, config.train, position, processes, [&] {
+    print_shards(data, position, config.data, config.train, config.train, processes);
+  });
+}
+
+}  // namespace dalle2
