@@ -1,15 +1,21 @@
 // SPDX-License-Identifier: MIT
-// What a CLIP's run is made of, and what `--dry-run` says of it.
+// What a CLIP's run is made of, what `--dry-run` says of it, and the first config of `init`.
 #include <torch/torch.h>
+
+#include <algorithm>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "data/shards/captions.h"
+#include "data/shards/shards.h"
+#include "io/text/clip_vocabulary.h"
 #include "model/clip/contrastive_loss.h"
 #include "run/checkpoints/model_weights.h"
 #include "run/clip/clip_data.h"
 #include "run/clip/clip_run.h"
 #include "run/device/device.h"
 #include "run/dry_run.h"
+#include "run/init/first_config.h"
 #include "trainer/adapters.h"
 
 namespace dalle2 {
@@ -58,6 +64,26 @@ DryRunPlan make_plan(const LoadedClipConfig& loaded) {
   plan.texts = config_texts(loaded);
   plan.is_begun_by = is_clip_weights_alone;
   return plan;
+}
+
+constexpr int64_t kVocabulary = 4096;
+/// Tokens that the captions of a run will surely give: those of the shards that were looked at, less
+/// a part, since some of these shards are not for training.
+int64_t first_vocabulary(const ShardSurvey& survey) {
+  ClipVocabularyTrainer trainer;
+  for (const std::string& url : survey.urls) {
+    try {
+      const auto reader = open_shard(url);
+      while (const auto sample = reader->next()) {
+        const CaptionText caption = caption_of(*sample, CaptionReadConfig{}.caption_encoding);
+        if (!caption.text.empty()) trainer.add(caption.text);
+      }
+    } catch (const DataError&) {  // what comes before the damage counts
+    }
+  }
+  const int64_t least = ClipTokenizer::kLeastVocabSize;
+  const int64_t most = ClipTokenizer(trainer.merges(2 * kVocabulary), "captions").vocab_size();
+  return std::min(kVocabulary, least + std::max<int64_t>((most - least) / 2, 1));
 }
 
 }  // namespace
@@ -153,6 +179,35 @@ void dry_run(const LoadedClipConfig& loaded, int64_t processes) {
   finish_dry_run(plan, config.tracker, config.train, position, processes, [&] {
     print_shards(data, position, config.data, config.train, config.train, processes);
   });
+}
+
+FirstConfig clip_first_config(const InitCommand& command) {
+  const ShardSurvey survey = survey_shards(command.data);
+  if (survey.with_caption == 0) {
+    throw DataError(
+        "{}: no picture has a caption, and a CLIP learns from pairs\n"
+        "  Put a .txt file of the same name beside each picture.",
+        command.data);
+  }
+  const FirstRecipe recipe = first_recipe(FirstKind::kClip, command, survey);
+  FirstConfig first{.found = describe(survey), .recipe = recipe};
+  for (std::string& line : of_smaller_pictures(survey, recipe.side)) first.found.push_back(line);
+  constexpr int64_t kPatches = 8;  // a side
+  const std::string model = fmt::format(
+      R"(    "embed_dim": 128,
+    "vision_cfg": {{"layers": 6, "width": 192, "head_width": 64, "patch_size": {}, "image_size": {}}},
+    "text_cfg": {{"context_length": 32, "width": 128, "heads": 2, "layers": 4}},
+    "tokenizer": {{"train": {}}}       // a vocabulary of the captions
+)",
+      recipe.side / kPatches,
+      recipe.side,
+      first_vocabulary(survey));
+  first.text = first_file(command,
+                          recipe,
+                          model,
+                          shards_text(command, survey, recipe, /*least=*/0.9),
+                          "    \"wd\": 0.1,\n");
+  return first;
 }
 
 }  // namespace dalle2

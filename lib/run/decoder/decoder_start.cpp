@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT
-// What a decoder run is made of, and what `--dry-run` says of it.
+// What a decoder run is made of, what `--dry-run` says of it, and the first config of `init`.
 #include <torch/torch.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/log.h"
 #include "base/text.h"
+#include "data/embeddings/embeddings.h"
 #include "model/random.h"
 #include "optim/precision.h"
 #include "run/checkpoints/model_weights.h"
@@ -15,6 +17,7 @@
 #include "run/decoder/decoder_run.h"
 #include "run/decoder/memory_budget.h"
 #include "run/dry_run.h"
+#include "run/init/first_config.h"
 #include "run/shards/stored_arrays.h"
 #include "trainer/adapters.h"
 
@@ -250,6 +253,62 @@ void dry_run(const LoadedDecoderConfig& loaded, int64_t processes) {
                 counted(config.evaluate.n_evaluation_samples, "image").c_str(),
                 metrics->description().c_str());
   });
+}
+
+FirstConfig decoder_first_config(const InitCommand& command) {
+  const ShardSurvey survey = survey_shards(command.data);
+  const FirstRecipe recipe = first_recipe(FirstKind::kDecoder, command, survey);
+  FirstConfig first{.found = describe(survey), .recipe = recipe};
+  std::string folder = find_embeddings(command.data, {"img_emb", "embeddings"});
+  if (const auto manifest = embed_manifest_of(folder); manifest && survey.embed_width == 0) {
+    first.found.push_back(fmt::format(
+        "{}, which `shards embed` made: a decoder reads these embeddings from the shards beside them. For that, "
+        "use: dalle2-train init {}",
+        folder,
+        std::filesystem::path(*manifest)
+            .parent_path()
+            .lexically_relative(std::filesystem::current_path())
+            .string()));
+    folder.clear();
+  }
+  std::string embeddings;  // of the section `data`
+  int64_t width = 0;
+  if (survey.embed_width > 0) {
+    width = survey.embed_width;
+    embeddings = "    \"embeddings_in_tar\": true,     // KEY.img_emb.npy beside each picture\n";
+    first.found.push_back(fmt::format("image embeddings of width {} in the shards", width));
+  } else if (!folder.empty()) {
+    const EmbeddingFolder stored(folder, "image", survey.width);
+    width = stored.row_shape().empty() ? 0 : stored.row_shape().back();
+    embeddings = fmt::format("    \"img_embeddings_url\": {},\n", json_text(folder));
+    if (survey.pictures > 0)
+      embeddings += "    \"folder_order\": \"in_order\",   // rows follow the paths\n";
+    first.found.push_back(
+        fmt::format("image embeddings of width {} in {}, {}", width, folder, stored.describe()));
+  }
+  for (std::string& line : of_smaller_pictures(survey, recipe.side)) first.found.push_back(line);
+  const std::string model = fmt::format(
+      R"(    {}
+    "unets": [{{"dim": {}, "dim_mults": [1, 2, 4], "num_resnet_blocks": {}, "num_time_tokens": 1{}}}],
+    "image_size": {},               // pixels; "image_sizes" for a cascade, one a unet
+    "timesteps": 1000,
+    "sample_timesteps": [50],       // DDIM steps when drawing; null for all 1000
+    "learned_variance": false,
+    "predict_v": true
+)",
+      embeddings.empty() ? R"("unconditional": true,        // no embeddings were found)"
+                         : R"("unconditional": false,       // conditioned on image embeddings)",
+      recipe.dim,
+      recipe.dim > 32 ? 2 : 1,
+      embeddings.empty() ? ""
+                         : fmt::format(R"(, "image_embed_dim": {}, "num_image_tokens": 4)", width),
+      recipe.side);
+  first.text = first_file(command,
+                          recipe,
+                          model,
+                          shards_text(command, survey, recipe, /*least=*/0.8, embeddings),
+                          "    \"n_sample_images\": 8,\n");
+  return first;
 }
 
 }  // namespace dalle2

@@ -107,6 +107,68 @@ int64_t width_in_shards(const ShardSurvey& survey) {
   return report.image_row_shape.back();
 }
 
+/// Of the section `data`: how pictures are read. Lines of JSON, each with a comma at its end.
+std::string picture_text(const ShardSurvey& survey, const FirstRecipe& recipe) {
+  std::string text;
+  // Stored embeddings hold for pictures as they were read then.
+  if (survey.embed_width == 0) text += reading_text(survey.tally);
+  if (2 * survey.several_lines > survey.with_caption) {
+    text += "    \"caption_lines\": \"first\",     // \"all\" keeps the other lines too\n";
+  }
+  constexpr int64_t kScales = 8;
+  const int64_t most_have = survey.short_sides.at(survey.short_sides.size() / kTenth);
+  if (most_have >= kScales * recipe.side) {
+    text +=
+        "    \"fast_jpeg\": true,            // large pictures, decoded at a part of their size\n";
+  }
+  return text;
+}
+
+/// RandomResizedCrop to a square, as JSON. @param least as shards_text() takes it
+std::string crop_text(const ShardSurvey& survey, int64_t side, double least) {
+  constexpr double kHundred = 100, kLeast = 0.01;
+  const auto tenth = static_cast<std::ptrdiff_t>(survey.shapes.size() / kTenth);
+  // Pictures that are much longer than most give their centre.
+  const double middle = survey.shapes.at(survey.shapes.size() / 2);
+  const double low = std::floor(kHundred * least * middle) / kHundred;
+  return fmt::format(
+      R"("RandomResizedCrop": {{"size": [{0}, {0}], "scale": [{1:g}, {2:g}], "ratio": [1.0, 1.0], "interpolation": "bicubic"}})",
+      side,
+      std::max(low, kLeast),
+      std::max(survey.shapes.rbegin()[tenth], kLeast));
+}
+
+/// Shares of train, val and test as JSON, so that each of the processes has a shard of each.
+/// @throws ConfigError for fewer than three a process
+std::string splits_text(const ShardSurvey& survey, int64_t processes) {
+  const int64_t shards = survey.dealt, each = shards / processes;
+  if (each < kSplits && survey.pictures > 0) {
+    throw ConfigError(
+        "{} for {}: each process needs one for training, one for validation and one for the test, "
+        "{} in all",
+        counted(survey.pictures, "picture is too few", "pictures are too few"),
+        counted(processes, "process", "processes"),
+        kSplits * processes);
+  }
+  if (each < kSplits) {
+    throw ConfigError(
+        "{} for {}: each process needs one for training, one for validation and one for the test, "
+        "{} in all\n  Make more and smaller ones: `dalle2-train shards make --per-shard N`.",
+        counted(shards, "shard is too few", "shards are too few"),
+        counted(processes, "process", "processes"),
+        kSplits * processes);
+  }
+  const SplitConfig splits = first_splits(each);
+  return fmt::format(
+      R"({{"train": {:g}, "val": {:g}, "test": {:g}}})", splits.train, splits.val, splits.test);
+}
+
+/// "cuda:0" if there is a usable GPU, else "cpu".
+std::string first_device() {
+  cuda_library();  // before torch is asked
+  return torch::cuda::is_available() ? "cuda:0" : "cpu";
+}
+
 }  // namespace
 
 ShardSurvey survey_shards(const std::string& folder) {
@@ -206,23 +268,6 @@ std::string find_embeddings(const std::string& folder, const std::vector<std::st
   return "";
 }
 
-FirstRecipe first_recipe(FirstKind kind, const InitCommand& command, const ShardSurvey& survey) {
-  const int64_t all = survey.pictures > 0
-                          ? survey.pictures
-                          : survey.samples * survey.count / std::max<int64_t>(survey.looked_at, 1);
-  const int64_t of_samples = kind == FirstKind::kClip ? survey.with_caption : survey.usable;
-  const double usable = static_cast<double>(of_samples) / static_cast<double>(survey.samples);
-  const double share =
-      first_splits(std::max<int64_t>(survey.dealt / command.processes, kSplits)).train;
-  return recipe_for({.kind = kind,
-                     .samples = std::lround(static_cast<double>(all) * usable * share),
-                     .short_side = survey.short_sides.at(survey.short_sides.size() / kTenth),
-                     .gpu = first_device() != "cpu",
-                     .processes = command.processes,
-                     .image_size = command.image_size,
-                     .updates = command.updates});
-}
-
 std::string reading_text(const PictureTally& tally) {
   std::string text;
   if (tally.transparent > 0) text += "    \"ground\": \"white\",\n";
@@ -232,35 +277,6 @@ std::string reading_text(const PictureTally& tally) {
     text += fmt::format("    \"range\": {},\n", bits - 1);
   }
   return text;
-}
-
-std::string picture_text(const ShardSurvey& survey, const FirstRecipe& recipe) {
-  std::string text;
-  // Stored embeddings hold for pictures as they were read then.
-  if (survey.embed_width == 0) text += reading_text(survey.tally);
-  if (2 * survey.several_lines > survey.with_caption) {
-    text += "    \"caption_lines\": \"first\",     // \"all\" keeps the other lines too\n";
-  }
-  constexpr int64_t kScales = 8;
-  const int64_t most_have = survey.short_sides.at(survey.short_sides.size() / kTenth);
-  if (most_have >= kScales * recipe.side) {
-    text +=
-        "    \"fast_jpeg\": true,            // large pictures, decoded at a part of their size\n";
-  }
-  return text;
-}
-
-std::string crop_text(const ShardSurvey& survey, int64_t side, double least) {
-  constexpr double kHundred = 100, kLeast = 0.01;
-  const auto tenth = static_cast<std::ptrdiff_t>(survey.shapes.size() / kTenth);
-  // Pictures that are much longer than most give their centre.
-  const double middle = survey.shapes.at(survey.shapes.size() / 2);
-  const double low = std::floor(kHundred * least * middle) / kHundred;
-  return fmt::format(
-      R"("RandomResizedCrop": {{"size": [{0}, {0}], "scale": [{1:g}, {2:g}], "ratio": [1.0, 1.0], "interpolation": "bicubic"}})",
-      side,
-      std::max(low, kLeast),
-      std::max(survey.shapes.rbegin()[tenth], kLeast));
 }
 
 std::vector<std::string> of_smaller_pictures(const ShardSurvey& survey, int64_t side) {
@@ -278,44 +294,75 @@ std::vector<std::string> of_smaller_pictures(const ShardSurvey& survey, int64_t 
       smaller == 1 ? "it" : "them")};
 }
 
-std::string first_splits(const ShardSurvey& survey, int64_t processes) {
-  const int64_t shards = survey.dealt, each = shards / processes;
-  if (each < kSplits && survey.pictures > 0) {
-    throw ConfigError(
-        "{} for {}: each process needs one for training, one for validation and one for the test, "
-        "{} in all",
-        counted(survey.pictures, "picture is too few", "pictures are too few"),
-        counted(processes, "process", "processes"),
-        kSplits * processes);
-  }
-  if (each < kSplits) {
-    throw ConfigError(
-        "{} for {}: each process needs one for training, one for validation and one for the test, "
-        "{} in all\n  Make more and smaller ones: `dalle2-train shards make --per-shard N`.",
-        counted(shards, "shard is too few", "shards are too few"),
-        counted(processes, "process", "processes"),
-        kSplits * processes);
-  }
-  const SplitConfig splits = first_splits(each);
-  return fmt::format(
-      R"({{"train": {:g}, "val": {:g}, "test": {:g}}})", splits.train, splits.val, splits.test);
-}
-
 std::string json_text(const std::string& text) {
   return nlohmann::json(as_utf8(text)).dump();
 }
 
-std::string first_device() {
-  cuda_library();  // before torch is asked
-  return torch::cuda::is_available() ? "cuda:0" : "cpu";
+FirstRecipe first_recipe(FirstKind kind, const InitCommand& command, const ShardSurvey& survey) {
+  const int64_t all = survey.pictures > 0
+                          ? survey.pictures
+                          : survey.samples * survey.count / std::max<int64_t>(survey.looked_at, 1);
+  const int64_t of_samples = kind == FirstKind::kClip ? survey.with_caption : survey.usable;
+  const double usable = static_cast<double>(of_samples) / static_cast<double>(survey.samples);
+  const double share =
+      first_splits(std::max<int64_t>(survey.dealt / command.processes, kSplits)).train;
+  return first_recipe(kind,
+                      command,
+                      std::lround(static_cast<double>(all) * usable * share),
+                      survey.short_sides.at(survey.short_sides.size() / kTenth));
 }
 
-std::string tracker_text(const InitCommand& command, bool best) {
+FirstRecipe first_recipe(FirstKind kind,
+                         const InitCommand& command,
+                         int64_t samples,
+                         int64_t short_side) {
+  return recipe_for({.kind = kind,
+                     .samples = samples,
+                     .short_side = short_side,
+                     .gpu = first_device() != "cpu",
+                     .processes = command.processes,
+                     .image_size = command.image_size,
+                     .updates = command.updates});
+}
+
+std::string shards_text(const InitCommand& command,
+                        const ShardSurvey& survey,
+                        const FirstRecipe& recipe,
+                        double least,
+                        const std::string& more) {
+  return survey.keys + more + picture_text(survey, recipe) + batch_text(recipe) +
+         fmt::format(R"(    "splits": {},                   // shares of the shards
+    "preprocessing": {{               // torchvision's transforms, in this order
+      {},
+      // "RandomHorizontalFlip": true,   // doubles the pictures; not for letters, clocks, left and right hands
+      "ToTensor": true
+    }}
+)",
+                     splits_text(survey, command.processes),
+                     crop_text(survey, recipe.side, least));
+}
+
+std::string first_file(const InitCommand& command,
+                       const FirstRecipe& recipe,
+                       const std::string& model,
+                       const std::string& data,
+                       const std::string& train) {
+  const FirstKind kind = recipe.input.kind;
+  constexpr const char* kKinds[] = {"decoder", "prior", "vae", "clip"};  // as FirstKind
   const fs::path folder = fs::path("runs") / fs::path(command.out_path).stem();
-  const std::string latest = (folder / "latest.pth").string();
-  const std::string best_text =
-      best ? R"(, "save_best_to": )" + json_text((folder / "best.pth").string()) : "";
-  return fmt::format(R"(  "tracker": {{
+  const std::string latest = json_text((folder / "latest.pth").string());
+  const std::string best =
+      kind == FirstKind::kVae ? ""
+                              : R"(, "save_best_to": )" + json_text((folder / "best.pth").string());
+  return fmt::format(R"({{
+  "{}": {{
+{}  }},
+  "data": {{
+{}  }},
+  "train": {{
+{}{}    "device": "{}"
+  }},
+{}  "tracker": {{
     "data_path": {},               // log, checkpoint.pth, model.pth, pictures
     "overwrite_data_path": true,
     "keep_last": 1,                // an older checkpoint, should the newest be damaged
@@ -326,10 +373,17 @@ std::string tracker_text(const InitCommand& command, bool best) {
   "seed": 0
 }}
 )",
+                     kKinds[static_cast<size_t>(kind)],
+                     model,
+                     data,
+                     train_text(recipe),
+                     train,
+                     first_device(),
+                     kind == FirstKind::kDecoder ? "  \"evaluate\": {},\n" : "",
                      json_text(folder.string()),
-                     json_text(latest),
-                     json_text(latest),
-                     best_text);
+                     latest,
+                     latest,
+                     best);
 }
 
 }  // namespace dalle2

@@ -62,27 +62,34 @@ std::string find_embeddings(const std::string& folder, const std::vector<std::st
 
 /// The recipe for these pictures.
 FirstRecipe first_recipe(FirstKind kind, const InitCommand& command, const ShardSurvey& survey);
-/// Of the section `data`: how pictures are read. Lines of JSON, each with a comma at its end.
-std::string picture_text(const ShardSurvey& survey, const FirstRecipe& recipe);
-/// RandomResizedCrop to a square that pictures of these shapes can give, as JSON. @param least the
-/// smallest part of the largest square, by area
-std::string crop_text(const ShardSurvey& survey, int64_t side, double least);
+/// The recipe for so many samples for training.
+/// @param short_side that nearly all pictures have, pixels; 0 for none
+FirstRecipe first_recipe(FirstKind kind,
+                         const InitCommand& command,
+                         int64_t samples,
+                         int64_t short_side = 0);
+/// The section `data` of these shards: lines of JSON. Pictures are cropped to squares that those of these
+/// shapes can give.
+/// @param more of its lines @param least the smallest part of the largest square, by area
+/// @throws ConfigError for fewer than three shards a process
+std::string shards_text(const InitCommand& command,
+                        const ShardSurvey& survey,
+                        const FirstRecipe& recipe,
+                        double least,
+                        const std::string& more = "");
 /// What a run of that side does with smaller pictures; empty if there are none.
 std::vector<std::string> of_smaller_pictures(const ShardSurvey& survey, int64_t side);
-
-/// Shares of train, val and test as JSON, so that each of the processes has a shard of each.
-/// @throws ConfigError for fewer than three a process
-std::string first_splits(const ShardSurvey& survey, int64_t processes);
-
 /// Lines of `data` for what was found of the pictures: ground, apply_exif, range.
 std::string reading_text(const PictureTally& tally);
 
 /// A text as JSON, with its quotes.
 std::string json_text(const std::string& text);
-/// "cuda:0" if there is a usable GPU, else "cpu".
-std::string first_device();
-/// The section `tracker` and the seed, to the end of the file. @param best whether the kind has a
-/// best checkpoint
-std::string tracker_text(const InitCommand& command, bool best);
+/// The whole file. @param model, data, train lines of JSON in the kind's sections; those of `train` end
+/// in commas
+std::string first_file(const InitCommand& command,
+                       const FirstRecipe& recipe,
+                       const std::string& model,
+                       const std::string& data,
+                       const std::string& train = "");
 
 }  // namespace dalle2

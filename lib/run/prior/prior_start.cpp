@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: MIT
-// What a prior run is made of, and what `--dry-run` says of it.
+// What a prior run is made of, what `--dry-run` says of it, and the first config of `init`.
+#include <fmt/ranges.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <cstdio>
 
+#include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "data/embeddings/embedding_table.h"
 #include "metrics/embedding_similarities.h"
 #include "model/random.h"
 #include "run/checkpoints/model_weights.h"
 #include "run/dry_run.h"
+#include "run/init/first_config.h"
 #include "run/prior/prior_run.h"
 #include "trainer/adapters.h"
 
@@ -64,6 +69,27 @@ DryRunPlan make_plan(const LoadedPriorConfig& loaded, const ClipEmbedder* clip) 
           .batch_size = loaded.config.data.batch_size,
           .cuda_graph = loaded.config.train.cuda_graph,
           .texts = config_texts(loaded)};
+}
+
+struct Rows {
+  std::string folder;
+  int64_t count = 0, width = 0;
+};
+
+Rows rows_of(const InitCommand& command,
+             const std::string& what,
+             const std::vector<std::string>& names) {
+  const std::string folder = find_embeddings(command.data, names);
+  if (folder.empty()) {
+    throw DataError(
+        "{}: no folder {} with .npy files of {} embeddings was found in it or beside it\n  `dalle2-train shards "
+        "embed` makes them of captioned shards. For another kind of run, give --kind.",
+        command.data,
+        fmt::join(names, " or "),
+        what);
+  }
+  const EmbeddingTable table(folder, folder, {0});
+  return {.folder = folder, .count = table.rows(), .width = table.row_shape().back()};
 }
 
 }  // namespace
@@ -131,6 +157,54 @@ void dry_run(const LoadedPriorConfig& loaded, int64_t processes) {
     }
     print_steps(data.rows("train"), config.data.batch_size * processes, config.train);
   });
+}
+
+FirstConfig prior_first_config(const InitCommand& command) {
+  const Rows image = rows_of(command, "image", {"img_emb", "images"});
+  const Rows text = rows_of(command, "text", {"text_emb", "texts"});
+  if (image.count != text.count || image.width != text.width) {
+    throw DataError(
+        "{} has {} of width {}, {} has {} of width {}: a prior needs pairs of one width",
+        image.folder,
+        counted(image.count, "row"),
+        image.width,
+        text.folder,
+        counted(text.count, "row"),
+        text.width);
+  }
+  constexpr int64_t kHeadWidth = 64, kDepth = 6;
+  constexpr double kTrain = 0.8;
+  const FirstRecipe recipe = first_recipe(
+      FirstKind::kPrior, command, static_cast<int64_t>(kTrain * static_cast<double>(image.count)));
+  const std::string model = fmt::format(
+      R"(    "net": {{"dim": {}, "depth": {}, "dim_head": {}, "heads": {}, "max_text_len": 1}},
+    "image_embed_dim": {},
+    "condition_on_text_encodings": false,   // true takes "text_encodings_url", and "max_text_len" 77
+    "timesteps": 1000,
+    "sample_timesteps": 64
+)",
+      image.width,
+      kDepth,
+      kHeadWidth,
+      std::max<int64_t>(1, image.width / kHeadWidth),
+      image.width);
+  const std::string data = fmt::format(
+      R"(    "image_url": {},
+    "text_url": {},
+{}    "eval_every_seconds": 60,
+    "splits": {{"train": {}, "val": 0.1, "test": 0.1}}
+)",
+      json_text(image.folder),
+      json_text(text.folder),
+      batch_text(recipe),
+      kTrain);
+  return {.text = first_file(command, recipe, model, data),
+          .found = {fmt::format("{} of image and text embeddings of width {} in {} and {}",
+                                counted(image.count, "pair"),
+                                image.width,
+                                image.folder,
+                                text.folder)},
+          .recipe = recipe};
 }
 
 }  // namespace dalle2

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
-// How a VAE's run is made and opened, and what `--dry-run` says of it.
+// How a VAE's run is made and opened, what `--dry-run` says of it, and the first config of `init`.
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 
@@ -14,6 +15,7 @@
 #include "run/checkpoints/model_weights.h"
 #include "run/device/device.h"
 #include "run/dry_run.h"
+#include "run/init/first_config.h"
 #include "run/vae/vae_features.h"
 #include "run/vae/vae_run.h"
 
@@ -154,6 +156,59 @@ void dry_run(const LoadedVaeConfig& loaded, int64_t processes) {
                    decode_options(config.data, /*turns_by_default=*/false, config.vae.channels));
     std::printf("steps: %s\n", with_commas(config.train.num_train_steps).c_str());
   });
+}
+
+FirstConfig vae_first_config(const InitCommand& command) {
+  constexpr int64_t kSide = 64, kLayers = 2;
+  InitCommand sized = command;
+  sized.image_size = command.image_size.value_or(kSide);
+  VaeDataConfig config;
+  config.folder = command.data;
+  config.image_size = *sized.image_size;
+  const ImageFolder pictures(config, /*channels=*/3, /*seed=*/0);
+  const PictureTally tally = pictures.first_pictures();
+  const FirstRecipe recipe = first_recipe(FirstKind::kVae, sized, pictures.rows("train"));
+  FirstConfig first{.found = {fmt::format("{} in {}, {} for training",
+                                          counted(pictures.files(), "picture"),
+                                          command.data,
+                                          with_commas(pictures.rows("train")))},
+                    .recipe = recipe};
+  for (std::string& line : tally.describe()) first.found.push_back(std::move(line));
+  const std::string model = fmt::format(
+      R"(    "dim": {},
+    "layers": {},                         // each halves the side: {} px become {} px of codes
+    "lookup_free_quantization": false,
+    "codebook_size": 1024,
+    "use_vgg_and_gan": false,           // true is sharper, and takes "vgg_path" in "train"
+    "l2_recon_loss": true,
+    "quantizer_loss_without_gan": true
+)",
+      recipe.dim,
+      kLayers,
+      recipe.side,
+      recipe.side >> kLayers);
+  const std::string data = fmt::format(
+      R"(    "folder": {},                       // pictures, those in tar shards too
+    "image_size": {},
+{}{}    "preprocessing": {{               // "RandomHorizontalFlip": true between these two doubles the pictures
+      "Resize": {{"size": {}}},
+      "CenterCrop": {{"size": {}}},
+      "ToTensor": true
+    }}
+)",
+      json_text(command.data),
+      recipe.side,
+      batch_text(recipe),
+      reading_text(tally),
+      recipe.side,
+      recipe.side);
+  constexpr int64_t kGrids = 20, kSaves = 5;  // of a run
+  const std::string train =
+      fmt::format("    \"save_results_every\": {},\n    \"save_model_every\": {},\n",
+                  std::max<int64_t>(recipe.updates / kGrids, 1),
+                  std::max<int64_t>(recipe.updates / kSaves, 1));
+  first.text = first_file(command, recipe, model, data, train);
+  return first;
 }
 
 }  // namespace dalle2
