@@ -156,16 +156,16 @@ Runner add_shards_order(CLI::App& app) {
                  o->from_path,
                  "Continue from a position that --save wrote, or from the checkpoint of a run, "
                  "with any --world")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->excludes("--epoch");
   app.add_option("--save", o->save_path, "Write the position after the last step")
       ->type_name("FILE");
-  app.add_flag("--print",
-               o->print,
-               "Print one JSON line per step with the keys of each rank, and no summary");
+  app.add_flag(
+      "--print", o->print, "Print one JSON line per step with the keys of each rank, and no table");
+  add_overwrite(app, o->overwrite, "Replace the file of --save");
   app.footer(
       "Reads the training shards with the loaders of all ranks in one process, and trains nothing. "
-      "Without --print it shows a table: batches, samples, steps without a batch, and the first "
-      "and last keys of each rank.");
+      "Without --print it shows a table: batches, samples and steps without a batch of each rank.");
   return [o] {
     run_shards_order(*o);
     return ExitCode::kDone;

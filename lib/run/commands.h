@@ -159,7 +159,8 @@ struct ShardsOrderCommand {
   std::optional<int64_t> steps;          ///< to the end of the epoch
   std::optional<std::string> from_path;  ///< a saved position, or a checkpoint
   std::optional<std::string> save_path;
-  bool print = false;  ///< a JSON line a step instead of the summary
+  bool overwrite = false;  ///< replace `save_path` if it is there
+  bool print = false;      ///< a JSON line a step instead of the table
 };
 
 /// The shards of a decoder's config again, with the latents of its first unet.

@@ -63,7 +63,7 @@ class ShardOrder(EndToEnd):
         keys, begin = [], []
         for world, steps in parts:
             limit = ["--steps", steps] if steps else []
-            keys += self.walk(world, *begin, *limit, "--save", "at.pth", **kwargs)
+            keys += self.walk(world, *begin, *limit, "--save", "at.pth", "--overwrite", **kwargs)
             begin = ["--from", "at.pth"]
         return keys
 
@@ -96,8 +96,8 @@ class ShardOrder(EndToEnd):
         self.assertIn("--steps is missing", self.order(config=resampled, check=2).stderr)
         short = ("--set", "/train/epoch_samples=21")
         self.assertEqual(len(self.walk(4, *short)), 24)  # whole steps
-        self.walk(4, "--steps", 2, "--save", "at.pth")
-        self.assertEqual(len(self.walk(2, "--from", "at.pth", *short)), 8)
+        self.walk(4, "--steps", 2, "--save", "two.pth")
+        self.assertEqual(len(self.walk(2, "--from", "two.pth", *short)), 8)
 
     def test_ranks_whose_samples_are_out_take_empty_steps(self):
         shards = self.dir / "shards"
@@ -116,7 +116,6 @@ class ShardOrder(EndToEnd):
         steps = int(rows["1"][1])
         for rank in "0123":
             self.assertEqual(int(rows[rank][1]) + int(rows[rank][3]), steps)
-        self.assertIn(f"{whole[2]} ... {whole[3]}, to ", summary)  # rank 1's first batch
 
     def stop_within_an_epoch(self, config, env):
         process = subprocess.Popen([BINARY, "--config", config], cwd=self.dir, stdout=subprocess.PIPE,
@@ -208,11 +207,12 @@ class ShardOrder(EndToEnd):
     def test_wrong_inputs_are_explained(self):
         usage = run("shards", "order", cwd=self.dir, check=2)
         self.assertIn("--config is required", usage.stdout + usage.stderr)
-        self.refuse(2, config="absent.json", expect=["absent.json: no such file"])
+        self.refuse(2, config="absent.json", expect=["absent.json: cannot read the config"])
         self.refuse(2, "--world", 0, expect=["--world", "expected a whole number from 1 to 4096, got 0"])
         self.refuse(2, "--epoch", -1, expect=["--epoch"])
         self.refuse(2, "--world", 17, expect=["Not enough shards to split evenly: 16 for 17 ranks", "start fewer ranks"])
-        self.refuse(2, "--from", "absent.pth", expect=["absent.pth: no such file (--from"])
+        self.refuse(2, "--from", "at.pth", "--epoch", 1, expect=["--epoch excludes --from"])
+        self.refuse(3, "--from", "absent.pth", expect=["absent.pth: "])
         (self.dir / "prior.json").write_text('{"prior": {}}')
         self.refuse(2, config="prior.json", expect=["prior.json", "needs the config of a decoder"])
         (self.dir / "bad.pth").write_bytes(b"no checkpoint")
@@ -220,7 +220,7 @@ class ShardOrder(EndToEnd):
         # Before an epoch is read, and without leaving anything behind.
         self.refuse(2, "--save", "prior.json/at.pth", expect=["--save prior.json/at.pth: there is no folder prior.json"])
         self.refuse(2, "--save", "new/at.pth", expect=["--save new/at.pth: there is no folder new"])
-        self.refuse(2, "--save", ".", expect=["--save .: is a folder; expected the name of a file, e.g. ./position.pth"])
+        self.refuse(2, "--save", "bad.pth", expect=["--save bad.pth: the file exists", "--overwrite"])
         text = self.refuse(3, "--save", "/proc/at.pth", expect=["/proc/at.pth"])
         self.assertNotIn("training shards", text)
         self.assertFalse((self.dir / "new").exists())
@@ -238,9 +238,6 @@ class ShardOrder(EndToEnd):
                     expect=["/config/data/shuffle_train"])
         self.refuse(2, "--from", "at.pth", "--set", "/data/splits={\"train\": 0.25, \"val\": 0.5, \"test\": 0.25}",
                     expect=["/config/data/splits"])
-        self.refuse(2, "--from", "at.pth", "--epoch", 1, expect=["--epoch 1: at.pth is in epoch 0"])
-        other = self.order("--from", "at.pth", "--set", "/data/batch_size=3").stderr
-        self.assertIn("/config/data/batch_size: batches of 2", other)
 
 
 if __name__ == "__main__":
