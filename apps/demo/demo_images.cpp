@@ -99,19 +99,6 @@ std::vector<float> demo_embedding(const DemoAttributes& attributes) {
   return embedding;
 }
 
-DemoAttributes attributes_of_embedding(const std::vector<float>& embedding) {
-  D2_CHECK(
-      embedding.size() == kDemoEmbeddingSize, "a demo embedding of {} values", embedding.size());
-  DemoAttributes attributes;
-  auto begin = embedding.begin();
-  for (const DemoAttribute& attribute : kDemoAttributes) {
-    const auto end = begin + count_of(attribute);
-    attributes.*attribute.member = static_cast<int>(std::max_element(begin, end) - begin);
-    begin = end;
-  }
-  return attributes;
-}
-
 cv::Mat1f draw_coverage(int shape, double diameter, DemoPoint centre, int side, int oversampling) {
   cv::Mat1b canvas(side * oversampling, side * oversampling, static_cast<uint8_t>(0));
   const double half = diameter / 2;

@@ -58,8 +58,6 @@ inline constexpr int kDemoEmbeddingSize = 32;
 inline constexpr float kDemoEmbeddingStrength = 10;
 /// One value in each of five blocks (shape, colour, size, place, ground), then zeros: [32].
 std::vector<float> demo_embedding(const DemoAttributes& attributes);
-/// The largest value of each block. @param embedding [32]
-DemoAttributes attributes_of_embedding(const std::vector<float>& embedding);
 
 /// Small differences between drawings of the same attributes.
 struct DemoVariation {

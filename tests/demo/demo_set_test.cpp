@@ -23,6 +23,18 @@ namespace fs = std::filesystem;
 
 namespace {
 
+/// What demo_embedding() made it of: the largest value of each block. @param embedding [32]
+DemoAttributes attributes_of_embedding(const std::vector<float>& embedding) {
+  DemoAttributes attributes;
+  auto begin = embedding.begin();
+  for (const DemoAttribute& attribute : kDemoAttributes) {
+    const auto end = begin + std::ssize(attribute.values);
+    attributes.*attribute.member = static_cast<int>(std::max_element(begin, end) - begin);
+    begin = end;
+  }
+  return attributes;
+}
+
 /// Shares of readings that are right.
 struct Right {
   double shape = 0, colour = 0, size = 0, place = 0, ground = 0;
