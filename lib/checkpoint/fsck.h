@@ -21,28 +21,24 @@ enum class Resume {
   kNo,
 };
 
-/// Of a CheckedFile that is intact and no checkpoint, such as a network for metrics.
-inline constexpr const char* kProgramKind = "TorchScript program";
-
 /// What is known of one file.
 struct CheckedFile {
   std::string path;
   FileState state = FileState::kIntact;
   uint64_t bytes = 0;
-  /// "checkpoint", "model", "tensors" (neither of the two), kProgramKind; empty if it could not be
-  /// read.
+  /// "checkpoint", "model", "tensors" (neither of the two), "TorchScript program" (networks for metrics,
+  /// OpenAI's CLIPs); empty if it could not be read.
   std::string kind;
-  bool has_checksums = false;  ///< safetensors have none, nor has the format before torch 1.6
   size_t tensor_count = 0;
   std::vector<std::string> faults;  ///< where, what was expected, what was found
   Resume resume = Resume::kNo;
-  std::vector<std::string> missing;  ///< what resuming, or exact resuming, would need
+  std::vector<std::string> missing;  ///< what resuming would need
   std::optional<int64_t> epoch, samples_seen;
   std::vector<int64_t> steps;  ///< updates of each unet
 };
 
-/// Reads all of a .pth, .pt or safetensors file: structure, CRC-32 of every entry, sizes and types
-/// of tensors, and whether what belongs together fits: moments to moments, averages to weights.
+/// Reads a .pth, .pt or safetensors file as a resume does, with the CRC-32 of every entry, and looks at what
+/// can be known without the networks: whether its weights and averages are finite, and what a run needs.
 CheckedFile check_file(const std::string& path);
 
 /// The file, or every .pth, .pt, .safetensors and .part below the folder, by name.
@@ -54,8 +50,8 @@ bool all_intact(const std::vector<CheckedFile>& files);
 /// A paragraph a file and a closing line with the sums.
 std::string fsck_text(const std::string& path, const std::vector<CheckedFile>& files);
 
-/// {"path", "intact", "files": [{"file", "state", "bytes", "kind", "checksums", "tensors", "faults",
-/// "resume", "missing", "epoch", "samples_seen", "steps"}]}
+/// {"path", "intact", "files": [{"file", "state", "bytes", "kind", "tensors", "faults", "resume",
+/// "missing", "epoch", "samples_seen", "steps"}]}
 std::string fsck_json(const std::string& path, const std::vector<CheckedFile>& files);
 
 }  // namespace dalle2

@@ -72,7 +72,6 @@ TEST_CASE("fsck: an intact checkpoint says where its run stands and that it can 
   const TempDir folder;
   const CheckedFile file = checked(folder, run_checkpoint());
   CHECK(file.state == FileState::kIntact);
-  CHECK(file.has_checksums);
   CHECK(file.faults.empty());
   CHECK(file.kind == "checkpoint");
   CHECK(file.resume == Resume::kExact);
@@ -91,19 +90,7 @@ TEST_CASE("fsck: what resuming needs and the file lacks is named") {
   const TempDir folder;
   const CheckedFile reference = checked(folder, without(run_checkpoint(), "dalle2_train"));
   CHECK(reference.resume == Resume::kBySamples);
-  CHECK(reference.missing == std::vector<std::string>{"dalle2_train/loader_position"});
-  // Of a run of ours that kept no place, or one without lanes.
-  for (const Dict& own : {Dict{}, [] {
-                            Dict without_lanes;
-                            without_lanes.set("loader_position", Dict{});
-                            return without_lanes;
-                          }()}) {
-    Dict checkpoint = run_checkpoint();
-    checkpoint.set("dalle2_train", own);
-    const CheckedFile file = checked(folder, checkpoint);
-    CHECK(file.resume == Resume::kBySamples);
-    CHECK(file.missing == std::vector<std::string>{"dalle2_train/loader_position"});
-  }
+  CHECK_THAT(fsck_text("a.pth", {reference}), Contains("in its epoch by the count of samples"));
   for (const std::string key : {"optim0", "sched0"}) {
     const CheckedFile file = checked(folder, without(run_checkpoint(), key));
     CHECK(file.state == FileState::kIntact);
@@ -118,7 +105,7 @@ TEST_CASE("fsck: what resuming needs and the file lacks is named") {
   CHECK(weights.kind == "model");
   CHECK(weights.resume == Resume::kNo);
   CHECK_THAT(fsck_text("a.pth", {weights}),
-             Contains("weights without a run's state: no run can resume from it"));
+             Contains("no checkpoint of a run: none can resume from it"));
 }
 
 TEST_CASE("fsck: a checkpoint of a prior has one step count, one optimizer and a row") {
@@ -138,65 +125,31 @@ TEST_CASE("fsck: a checkpoint of a prior has one step count, one optimizer and a
         std::vector<std::string>{"optimizer"});
 }
 
-TEST_CASE("fsck: what no run could go on from is a fault: NaN, or an average that is not there") {
+TEST_CASE("fsck: each weight and average that is no number is named") {
   const TempDir folder;
-  Dict with_nan = run_checkpoint();
-  const at::Tensor bias = drawn({2});
-  bias[1] = std::numeric_limits<float>::quiet_NaN();
-  Dict model = with_nan.find("model")->as_dict();
-  model.set("unets.0.init_conv.bias", bias);
-  with_nan.set("model", model);
-  const CheckedFile damaged = checked(folder, with_nan);
-  CHECK(damaged.state == FileState::kDamaged);
-  CHECK(damaged.faults ==
-        std::vector<std::string>{"model/unets.0.init_conv.bias: NaN or infinity"});
-  Dict lacks = run_checkpoint();
-  lacks.set("ema", without(lacks.find("ema")->as_dict(), "0.ema_model.init_conv.bias"));
-  const CheckedFile partial = checked(folder, lacks);
-  CHECK(partial.resume == Resume::kNo);
-  CHECK(partial.faults == std::vector<std::string>{"ema/0.ema_model.init_conv.bias: the average of "
-                                                   "model/unets.0.init_conv.bias is missing"});
+  Dict checkpoint = run_checkpoint();
+  for (const auto& [entry, name] : {std::pair{"model", "unets.0.init_conv.bias"},
+                                    std::pair{"ema", "0.ema_model.init_conv.weight"}}) {
+    Dict tensors = checkpoint.find(entry)->as_dict();
+    tensors.set(name, at::full({2}, std::numeric_limits<float>::quiet_NaN()));
+    checkpoint.set(entry, tensors);
+  }
+  const CheckedFile file = checked(folder, checkpoint);
+  CHECK(file.state == FileState::kDamaged);
+  CHECK(file.resume == Resume::kNo);
+  CHECK(file.faults ==
+        std::vector<std::string>{"model/unets.0.init_conv.bias: NaN or infinity",
+                                 "ema/0.ema_model.init_conv.weight: NaN or infinity"});
 }
 
-TEST_CASE("fsck: a prior's averages are those of all its weights, in their shapes") {
+TEST_CASE("fsck: an entry of another type is a fault though every checksum is right") {
   const TempDir folder;
-  Dict prior, model, own, averages;
-  model.set("net.weight", drawn({2, 3}));
-  model.set("noise_scheduler.betas", drawn({4}));
-  own.set("row", 7);
-  averages.set("initted", at::ones({}, at::kBool));
-  averages.set("step", at::full({}, 4, at::kLong));
-  for (const char* copy : {"online_model.", "ema_model."}) {
-    averages.set(std::string(copy) + "net.weight", drawn({2, 3}) * 5);
-    averages.set(std::string(copy) + "noise_scheduler.betas", drawn({4}));
-  }
-  prior.set("model", model);
-  prior.set("optimizer", Value());
-  prior.set("scheduler", Dict{});
-  prior.set("step", at::full({1}, 20, at::kLong));
-  prior.set("dalle2_train", own);
-  const auto faults_with = [&](const Dict& ema) {
-    Dict changed = prior;
-    changed.set("ema", ema);
-    const CheckedFile file = checked(folder, changed);
-    CHECK((file.resume == Resume::kExact) == file.faults.empty());
-    return file.faults;
-  };
-  CHECK(faults_with(averages).empty());
-  CHECK(faults_with(Dict{}).empty());  // they begin anew
-  CHECK(faults_with(without(averages, "ema_model.net.weight")) ==
-        std::vector<std::string>{"ema/ema_model.net.weight: the average of model/net.weight is "
-                                 "missing"});
-  CHECK(faults_with(without(averages, "initted")) ==
-        std::vector<std::string>{"ema/initted: is not there"});
-  Dict other = without(averages, "ema_model.net.weight");
-  other.set("ema_model.net.weight", drawn({3, 3}));
-  REQUIRE(faults_with(other).size() == 1);
-  CHECK_THAT(faults_with(other)[0], Contains("ema/ema_model.net.weight: expected Float [2, 3] as"));
-  other = averages;
-  other.set("ema_model.net.bias", drawn({3}));
-  CHECK(faults_with(other) ==
-        std::vector<std::string>{"/ema/ema_model.net.bias: the model has no such weight"});
+  Dict checkpoint = run_checkpoint();
+  checkpoint.set("steps", "many");
+  const CheckedFile file = checked(folder, checkpoint);
+  CHECK(file.state == FileState::kDamaged);
+  REQUIRE(file.faults.size() == 1);
+  CHECK_THAT(file.faults[0], Contains("/steps: expected"));
 }
 
 TEST_CASE("fsck: every damaged entry is named with its tensor, its bytes and both checksums") {
@@ -241,66 +194,6 @@ TEST_CASE(
   CHECK(found > 100);
 }
 
-TEST_CASE("fsck: parts that do not fit together are damage though every checksum is right") {
-  const TempDir folder;
-  Dict averages;
-  averages.set("0.ema_model.init_conv.weight", drawn({3, 2}));
-  averages.set("0.ema_model.init_conv.bias", drawn({2}));
-  averages.set("0.ema_model.final.bias", drawn({2}));
-  Dict checkpoint = run_checkpoint();
-  checkpoint.set("ema", averages);
-  const CheckedFile file = checked(folder, checkpoint);
-  CHECK(file.state == FileState::kDamaged);
-  REQUIRE(file.faults.size() == 2);
-  CHECK_THAT(file.faults[0] + file.faults[1],
-             Contains("/ema/0.ema_model.init_conv.weight: expected Float [2, 3] as in the model, "
-                      "got Float [3, 2]") &&
-                 Contains("/ema/0.ema_model.final.bias: the model has no such weight"));
-
-  Dict moments, states, optimizer = run_checkpoint().find("optim0")->as_dict();
-  moments.set("exp_avg", drawn({2, 3}));
-  moments.set("exp_avg_sq", drawn({6}));
-  states.items.emplace_back(Value(0), Value(moments));
-  optimizer.set("state", states);
-  checkpoint = run_checkpoint();
-  checkpoint.set("optim0", optimizer);
-  CHECK_THAT(checked(folder, checkpoint).faults.at(0),
-             Contains("/optim0/state/0: expected two moments of one shape, got Float [2, 3] and "
-                      "Float [6]"));
-}
-
-TEST_CASE(
-    "fsck: moments of a parameter that is not there are a fault, those of the last are none") {
-  const TempDir folder;
-  Dict moments;
-  moments.set("exp_avg", drawn({2}));
-  moments.set("exp_avg_sq", drawn({2}));
-  const auto faults = [&](int64_t index) {
-    Dict states, optimizer = run_checkpoint().find("optim0")->as_dict();
-    states.items.emplace_back(Value(index), Value(moments));
-    optimizer.set("state", states);
-    Dict checkpoint = run_checkpoint();
-    checkpoint.set("optim0", optimizer);
-    return checked(folder, checkpoint).faults;
-  };
-  const Value checkpoint = run_checkpoint();
-  const Cursor groups = Cursor(checkpoint).at("optim0").at("param_groups");
-  int64_t parameters = 0;
-  for (size_t g = 0; g < groups.size(); ++g) {
-    parameters += static_cast<int64_t>(groups.at(g).at("params").size());
-  }
-  REQUIRE(parameters > 0);
-  CHECK(faults(0).empty());
-  CHECK(faults(parameters - 1).empty());
-  for (const int64_t index : {int64_t{-1}, parameters}) {
-    const std::vector<std::string> found = faults(index);
-    REQUIRE(found.size() == 1);
-    CHECK_THAT(found[0],
-               Contains("/optim0/state: expected one of " + std::to_string(parameters) +
-                        " parameters, got " + std::to_string(index)));
-  }
-}
-
 TEST_CASE("fsck: an intact TorchScript program is no damage, a broken one is") {
   const TempDir folder;
   const std::string path = folder / "inception.pt";
@@ -310,9 +203,10 @@ TEST_CASE("fsck: an intact TorchScript program is no damage, a broken one is") {
   CHECK(intact.state == FileState::kIntact);
   CHECK(intact.resume == Resume::kNo);
   CHECK(intact.faults.empty());
-  CHECK_THAT(fsck_text(path, {intact}),
-             Contains("; a TorchScript program\n  no checkpoint: no run can resume from it\n") &&
-                 Contains("1 intact (0 to resume from), 0 damaged"));
+  CHECK_THAT(
+      fsck_text(path, {intact}),
+      Contains("; TorchScript program\n  no checkpoint of a run: none can resume from it\n") &&
+          Contains("1 intact (0 to resume from), 0 damaged"));
   bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 4);
   test::put_file(path, bytes);
   CHECK(check_file(path).state == FileState::kDamaged);
@@ -330,7 +224,6 @@ TEST_CASE("fsck: a folder is checked file by file, .part files are reported but 
   CHECK(all_intact(files));
   CHECK(files[1].state == FileState::kUnfinished);
   CHECK(files[2].kind == "tensors");
-  CHECK_FALSE(files[2].has_checksums);
   CHECK_THAT(fsck_text(path, files),
              Contains("2 intact (1 to resume from), 0 damaged, 1 unfinished"));
 
