@@ -27,6 +27,10 @@ ModelSource source_of(const SampleCommand& command) {
           .lora = {.files = command.lora_paths, .scales = command.lora_scale}};
 }
 
+void refuse_if(bool given, const char* option, const std::string& why) {
+  if (given) throw ConfigError("{}: has no effect {}", option, why);
+}
+
 void check_one_or_each(const char* option,
                        size_t given,
                        size_t unets,

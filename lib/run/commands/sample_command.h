@@ -57,6 +57,8 @@ at::Tensor draw_image_embeds(DiffusionPrior prior,
                              const PriorDraw& draw,
                              const at::Device& device);
 
+/// @throws ConfigError if an option is given that has no effect. @param why: "without --text\n  ..."
+void refuse_if(bool given, const char* option, const std::string& why);
 /// @throws ConfigError unless an option is given not at all, once, or for each of `unets`
 void check_one_or_each(const char* option,
                        size_t given,

@@ -225,11 +225,6 @@ void check_init_noise(const SampleCommand& command,
   }
 }
 
-/// An option that would do nothing. @param what of the decoder or of the command it has none on
-void refuse_if(bool given, const char* option, const std::string& why) {
-  if (given) throw ConfigError("{}: has no effect {}", option, why);
-}
-
 /// Those that say what a CLIP makes the conditions of.
 void refuse_idle_makers(const SampleCommand& command) {
   const bool made = has_made_conditions(command);

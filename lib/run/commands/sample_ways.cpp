@@ -23,33 +23,28 @@ constexpr double kDefaultTheta = 0.5;
   throw ConfigError("{} is missing: {}", option, why);
 }
 
-/// An option that would do nothing.
-void refuse_idle(bool given, const char* option, const char* why) {
-  if (given) throw ConfigError("{}: has no effect {}", option, why);
-}
-
 /// Options that do not fit together, before anything is loaded.
 void check_options(const SampleCommand& command, bool takes_encodings) {
   if (!starts_from_picture(command)) {
     constexpr const char* kNeeded =
         "--text needs a CLIP (--clip) and a prior (--prior), trained on embeddings of that CLIP";
-    refuse_idle(command.from_text.has_value(),
-                "--from-text",
-                "without a picture that is to change\n  Give it with --image.");
+    refuse_if(command.from_text.has_value(),
+              "--from-text",
+              "without a picture that is to change\n  Give it with --image.");
     if (!command.clip_path) throw_for_missing("--clip", kNeeded);
     if (!command.prior_path) throw_for_missing("--prior", kNeeded);
-    refuse_idle(command.to && takes_encodings,
-                "--to",
-                "between texts on a decoder that is conditioned on text encodings: there are none "
-                "between two texts\n  Give pictures (--image), or one text.");
+    refuse_if(command.to && takes_encodings,
+              "--to",
+              "between texts on a decoder that is conditioned on text encodings: there are none "
+              "between two texts\n  Give pictures (--image), or one text.");
     return;
   }
   constexpr const char* kByClip = "beside --image, whose embedding the CLIP makes\n  Leave it out.";
-  refuse_idle(command.prior_path.has_value(), "--prior", kByClip);
-  refuse_idle(command.prior_cond_scale.has_value(), "--prior-cond-scale", kByClip);
-  refuse_idle(command.candidates.has_value(), "--candidates", kByClip);
+  refuse_if(command.prior_path.has_value(), "--prior", kByClip);
+  refuse_if(command.prior_cond_scale.has_value(), "--prior-cond-scale", kByClip);
+  refuse_if(command.candidates.has_value(), "--candidates", kByClip);
   if (command.from_text) {
-    refuse_idle(
+    refuse_if(
         command.to.has_value(),
         "--to",
         "beside --from-text: a picture goes to another one, or changes as texts do\n  Give one.");
@@ -62,7 +57,7 @@ void check_options(const SampleCommand& command, bool takes_encodings) {
     throw_for_missing("--text",
                       "this decoder is conditioned on text encodings: say what it is to draw");
   }
-  refuse_idle(
+  refuse_if(
       command.text && !command.from_text && !takes_encodings,
       "--text",
       "beside --image on a decoder that is not conditioned on text encodings\n  Leave it out, "
