@@ -10,21 +10,12 @@
 #include "io/pictures/image.h"
 
 namespace dalle2 {
-namespace {
-
-int64_t big_endian(const std::string& bytes, size_t begin) {
-  int64_t value = 0;
-  for (size_t i = begin; i < begin + 4; ++i) value = value * 256 + static_cast<uint8_t>(bytes[i]);
-  return value;
-}
-
-}  // namespace
 
 void SmallPictures::look_at(const std::string& content, const std::string& origin) {
   int64_t width = 0, height = 0;
-  if (content.starts_with("\x89PNG\r\n") && content.size() >= 24) {  // without decoding it whole
-    width = big_endian(content, 16);
-    height = big_endian(content, 20);
+  if (const auto png = png_header(content)) {  // an EncodedImage would decode it whole
+    width = png->width;
+    height = png->height;
   } else {
     try {
       const EncodedImage picture(content, origin);

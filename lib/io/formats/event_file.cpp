@@ -19,6 +19,7 @@
 #include "base/little_endian.h"
 #include "base/log.h"
 #include "base/this_process.h"
+#include "io/pictures/image.h"
 
 namespace dalle2 {
 namespace {
@@ -78,14 +79,6 @@ constexpr std::array<uint32_t, 256> make_crc_table() {
 uint32_t masked_crc32c(std::string_view bytes) {
   const uint32_t crc = crc32c(bytes);
   return ((crc >> 15) | (crc << 17)) + 0xA282EAD8U;
-}
-
-/// Four bytes at `offset`, the most significant first.
-int64_t big_endian(std::string_view bytes, size_t offset) {
-  int64_t value = 0;
-  for (size_t i = 0; i < 4; ++i)
-    value = value * 256 + static_cast<unsigned char>(bytes[offset + i]);
-  return value;
 }
 
 std::string version_event() {
@@ -150,23 +143,18 @@ void EventSummary::add_scalar(const std::string& tag, double value) {
 }
 
 void EventSummary::add_image(const std::string& tag, std::string_view png) {
-  // The header chunk comes first: width, height, bit depth, colour type (PNG, 11.2.2).
-  constexpr size_t kHeaderEnd = 26;
-  if (png.size() < kHeaderEnd || png.substr(0, 8) != "\x89PNG\r\n\x1a\n" ||
-      png.substr(12, 4) != "IHDR") {
+  const auto header = png_header(png);
+  if (!header) {
     throw DataError(
         "picture '{}': expected a PNG file, got {} bytes of something else", tag, png.size());
   }
-  // Bits of a PNG colour type: 2 colour, 4 alpha; TensorBoard wants the number of channels.
-  const auto type = static_cast<unsigned char>(png[25]);
-  const int32_t channels = ((type & 2) ? 3 : 1) + ((type & 4) ? 1 : 0);
   Message<SummaryField> summary(bytes_);
   Message<ValueField> entry(summary, SummaryField::kValue);
   entry.add_string(ValueField::kTag, tag);
   Message<ImageField> image(entry, ValueField::kImage);
-  image.add_int32(ImageField::kHeight, static_cast<int32_t>(big_endian(png, 20)));
-  image.add_int32(ImageField::kWidth, static_cast<int32_t>(big_endian(png, 16)));
-  image.add_int32(ImageField::kColorspace, channels);
+  image.add_int32(ImageField::kHeight, static_cast<int32_t>(header->height));
+  image.add_int32(ImageField::kWidth, static_cast<int32_t>(header->width));
+  image.add_int32(ImageField::kColorspace, header->channels);
   image.add_bytes(ImageField::kEncoded, png.data(), png.size());
 }
 

@@ -81,11 +81,10 @@ EncodedImage::EncodedImage(const std::string& content, std::string origin, Decod
     jpeg_ = std::make_unique<JpegReader>(content, origin_);
     width_ = jpeg_->width();
     height_ = jpeg_->height();
-    facts_.channels = jpeg_->channels();
   } else if (bytes.starts_with("\x89PNG\r\n\x1a\n")) {
     decoded_ = decode_png(content, origin_, stored, facts_);
   } else if (bytes.size() >= 12 && bytes.starts_with("RIFF") && bytes.substr(8, 4) == "WEBP") {
-    decoded_ = decode_webp(content, origin_, stored, facts_);
+    decoded_ = decode_webp(content, origin_, stored.keep_alpha);
   } else {
     throw DataError("{}: not a picture that can be read ({} bytes); expected JPEG, PNG or WebP",
                     origin_,

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace dalle2 {
@@ -60,8 +61,6 @@ struct PictureFacts {
   int width = 0, height = 0;  ///< pixels, as the picture is shown: turned by its orientation
   int orientation = 1;        ///< EXIF, 1 to 8
   bool transparent = false;   ///< some pixel is not opaque
-  int channels = 3;           ///< as stored: 1 grey, 2 grey and alpha, 3, 4; of a palette 3
-  int bits = 8;               ///< of a channel
   int grey_range = 0;         ///< of grey with 16 bits: the value that becomes 255; else 0
   int grey_largest = 0;       ///< of grey with 16 bits: the largest value
 
@@ -70,6 +69,14 @@ struct PictureFacts {
 
 /// Decodes the whole picture. @throws DataError as decode_image does
 PictureFacts look_at_picture(const std::string& content, const std::string& origin);
+
+/// What the first chunk of a PNG says.
+struct PngHeader {
+  int64_t width = 0, height = 0;  ///< pixels
+  int channels = 0;               ///< 1 grey or palette, 2 grey and alpha, 3, 4
+};
+/// None for another file.
+std::optional<PngHeader> png_header(std::string_view content);
 
 /// A picture in memory: the header is read at once, of the pixels only what is asked for.
 class EncodedImage {

@@ -29,7 +29,6 @@ class JpegReader {
 
   int width() const;   ///< pixels, as stored
   int height() const;  ///< pixels, as stored
-  int channels() const;
 
   /// Hands the rows of the box to the sink. Once. The pixels are those of a whole decoding.
   /// @param box of the picture at 1/denominator scale, whose sides are rounded up
@@ -47,15 +46,12 @@ int exif_orientation(const std::string& content);
 /// The picture turned as its orientation says.
 Image turned(const Image& image, int orientation);
 
-/// Both take `keep_alpha` and `range` of the options, and fill in what they know of the facts.
+/// Takes `keep_alpha` and `range` of the options, and fills in what it knows of the facts.
 Image decode_png(const std::string& content,
                  const std::string& origin,
                  const DecodeOptions& options,
                  PictureFacts& facts);
-Image decode_webp(const std::string& content,
-                  const std::string& origin,
-                  const DecodeOptions& options,
-                  PictureFacts& facts);
+Image decode_webp(const std::string& content, const std::string& origin, bool keep_alpha);
 
 /// Does to colours, then to alpha what `change` does to a picture without alpha.
 /// @param image with alpha

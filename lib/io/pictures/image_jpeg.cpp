@@ -247,9 +247,6 @@ int JpegReader::width() const {
 int JpegReader::height() const {
   return static_cast<int>(state_->info.image_height);
 }
-int JpegReader::channels() const {
-  return state_->info.num_components;
-}
 
 void JpegReader::read(const CropBox& box, int denominator, const RowSink& sink) {
   State& state = *state_;

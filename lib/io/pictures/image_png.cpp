@@ -205,8 +205,6 @@ Image decode_png(const std::string& content,
       !indexed && png_get_valid(reader.handle, reader.info, PNG_INFO_tRNS) != 0;  // a colour
   const bool adds_alpha = options.keep_alpha && has_key;
   const bool deep_grey = reader.depth == 16 && is_grey(reader);
-  facts.channels = indexed ? 3 : stored_channels(reader.colour_type);
-  facts.bits = reader.depth;
   const size_t channels = static_cast<size_t>(stored_channels(reader.colour_type)) + adds_alpha;
   const size_t bytes = deep_grey ? 2 : 1, step = channels * bytes, stride = width * step;
   std::vector<uint8_t> stored(stride * height);
@@ -249,6 +247,22 @@ Image decode_png(const std::string& content,
     image.alpha[i] = indexed ? palette.alpha[*from] : from[step - bytes];
   }
   return image;
+}
+
+std::optional<PngHeader> png_header(std::string_view content) {
+  // The chunk comes first: width, height, bit depth, colour type (PNG, 11.2.2).
+  constexpr size_t kHeaderEnd = 26;
+  if (content.size() < kHeaderEnd || !content.starts_with("\x89PNG\r\n\x1a\n") ||
+      content.substr(12, 4) != "IHDR")
+    return std::nullopt;
+  const auto number = [&](size_t at) {
+    int64_t value = 0;
+    for (size_t i = at; i < at + 4; ++i)
+      value = value * 256 + static_cast<unsigned char>(content[i]);
+    return value;
+  };
+  const auto type = static_cast<unsigned char>(content[25]);  // bits: 2 colour, 4 alpha
+  return PngHeader{number(16), number(20), ((type & 2) ? 3 : 1) + ((type & 4) ? 1 : 0)};
 }
 
 std::string encode_png(const Image& image) {

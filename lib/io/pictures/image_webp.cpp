@@ -9,10 +9,7 @@
 
 namespace dalle2 {
 
-Image decode_webp(const std::string& content,
-                  const std::string& origin,
-                  const DecodeOptions& options,
-                  PictureFacts& facts) {
+Image decode_webp(const std::string& content, const std::string& origin, bool keep_alpha) {
   const uint8_t* bytes = reinterpret_cast<const uint8_t*>(content.data());
   WebPBitstreamFeatures features;
   if (WebPGetFeatures(bytes, content.size(), &features) != VP8_STATUS_OK) {
@@ -22,8 +19,7 @@ Image decode_webp(const std::string& content,
     throw DataError("{}: an animated WebP; expected a still picture", origin);
   }
   check_image_size(features.width, features.height, origin);
-  facts.channels = features.has_alpha != 0 ? 4 : 3;
-  const bool keeps_alpha = options.keep_alpha && features.has_alpha != 0;
+  const bool keeps_alpha = keep_alpha && features.has_alpha != 0;
   Image image{features.width, features.height, {}};
   const size_t stride = (keeps_alpha ? 4 : 3) * static_cast<size_t>(image.width);
   image.pixels.resize(stride * static_cast<size_t>(image.height));

@@ -18,6 +18,7 @@
 #include "base/untrusted_json.h"
 #include "io/files/atomic_file.h"
 #include "io/formats/event_file.h"
+#include "io/pictures/image.h"
 #include "tracker/log/log_file.h"
 #include "tracker/run_folder/run_files.h"
 #include "tracker/wandb/wandb_folder.h"
@@ -56,15 +57,6 @@ WandbItems items_of(const std::string& config, const RunFacts& facts) {
   for (const auto& [key, value] : object.items()) items.emplace_back(key, json_line(value));
   items.insert(items.end(), facts.process.begin(), facts.process.end());
   return items;
-}
-
-/// Width or height of a PNG file, from its first chunk.
-int64_t png_extent(const std::string& png, size_t at) {
-  int64_t value = 0;
-  for (size_t i = at; i < at + 4 && i < png.size(); ++i) {
-    value = 256 * value + static_cast<unsigned char>(png[i]);
-  }
-  return value;
 }
 
 /// The page of a run; that of the service itself is not at the address of its API.
@@ -471,10 +463,10 @@ void WandbLogger::add_pictures(const std::vector<StoredImage>& images,
     has_captions = has_captions || !image.caption.empty();
     captions.push_back(image.caption);
   }
-  const std::string& first = *images.front().png;
+  const PngHeader first = png_header(*images.front().png).value_or(PngHeader{});
   Json value = {{"_type", "images/separated"},
-                {"width", png_extent(first, 16)},
-                {"height", png_extent(first, 20)},
+                {"width", first.width},
+                {"height", first.height},
                 {"format", "png"},
                 {"count", images.size()},
                 {"filenames", names}};
