@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <initializer_list>
 
+#include "base/fnv1a.h"
+
 namespace dalle2 {
 namespace {
 
@@ -18,15 +20,6 @@ uint64_t splitmix64(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
   return x ^ (x >> 31);
-}
-
-// FNV-1a: names of purposes are few and short.
-uint64_t hash_name(std::string_view name) {
-  uint64_t hash = 0xcbf29ce484222325ULL;
-  for (const char c : name) {
-    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
-  }
-  return hash;
 }
 
 }  // namespace
@@ -49,7 +42,7 @@ at::Generator cpu_generator(uint64_t seed) {
 }
 
 uint64_t hash_address(const RandomAddress& address) {
-  uint64_t hash = hash_name(address.purpose);
+  uint64_t hash = Fnv1a<uint64_t>(address.purpose).value();
   for (const int64_t part : {address.seed, address.epoch, address.step, address.rank}) {
     hash = splitmix64(hash ^ static_cast<uint64_t>(part));
   }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "base/text.h"
+#include "base/fnv1a.h"
 
 #include <catch2/catch.hpp>
 #include <limits>
@@ -14,6 +15,15 @@ TEST_CASE("a number is 1 to 18 digits and nothing else") {
     INFO(text);
     CHECK_FALSE(number_of_digits(text));
   }
+}
+
+TEST_CASE("a hash is FNV-1a of 32 or 64 bits") {
+  CHECK(Fnv1a<uint64_t>().hex() == "cbf29ce484222325");
+  CHECK(Fnv1a<uint64_t>("foobar").hex() == "85944171f73967e8");  // the authors' test vectors
+  CHECK(Fnv1a<uint32_t>("foobar").hex() == "bf9cf968");
+  Fnv1a<uint32_t> lines;
+  lines.add_line("foo");
+  CHECK(lines.value() == Fnv1a<uint32_t>("foo\n").value());
 }
 
 TEST_CASE("edits are counted, a swap of neighbours as one") {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "checkpoint/pickle/pth.h"
 
+#include "base/fnv1a.h"
 #include "checkpoint/archive/mapped_file.h"
 #include "checkpoint/archive/zip_archive.h"
 #include "checkpoint/pickle/pickle.h"
@@ -18,13 +19,12 @@ const std::string kFolder = "archive/";
 
 /// 40 digits that depend on every member's name and content, as torch's own writer has them.
 std::string serialization_id(const std::vector<ZipMember>& members) {
-  uint64_t names = 14695981039346656037ULL, contents = names;  // FNV-1a
-  const auto mix = [](uint64_t& hash, uint64_t value) { hash = (hash ^ value) * 1099511628211ULL; };
+  Fnv1a<uint64_t> names, contents;
   for (const ZipMember& member : members) {
-    for (const char letter : member.name) mix(names, static_cast<uint8_t>(letter));
-    mix(contents, member.crc);
+    names.add(member.name);
+    contents.mix(member.crc);
   }
-  return fmt::format("{:020}{:020}", names, contents);
+  return fmt::format("{:020}{:020}", names.value(), contents.value());
 }
 
 /// @param storages of the pickle, on any device

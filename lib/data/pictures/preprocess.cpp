@@ -6,10 +6,10 @@
 #include <cmath>
 #include <limits>
 #include <string>
-#include <string_view>
 #include <utility>
 
 #include "base/error.h"
+#include "base/fnv1a.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "io/pictures/image_adjust.h"
@@ -32,15 +32,6 @@ constexpr uint64_t kGoldenGamma = 0x9e3779b97f4a7c15ULL;
 
 uint64_t absorb(uint64_t state, uint64_t value) {
   return mix((state ^ value) + kGoldenGamma);
-}
-
-/// FNV-1a: a fixed hash, the same on every machine (std::hash is not).
-uint64_t hash_text(std::string_view text) {
-  uint64_t hash = 0xcbf29ce484222325ULL;
-  for (const char c : text) {
-    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
-  }
-  return hash;
 }
 
 /// ATen's uniform_ for one float: 24 random bits.
@@ -110,8 +101,8 @@ SampleRandom::SampleRandom(
     : state_(kGoldenGamma) {
   for (const uint64_t part : {static_cast<uint64_t>(seed),
                               static_cast<uint64_t>(epoch),
-                              hash_text(shard),
-                              hash_text(key),
+                              Fnv1a<uint64_t>(shard).value(),
+                              Fnv1a<uint64_t>(key).value(),
                               static_cast<uint64_t>(ordinal)}) {
     state_ = absorb(state_, part);
   }

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/fnv1a.h"
 #include "base/public_url.h"
 #include "base/text.h"
 #include "data/shards/picture_shards.h"
@@ -132,13 +133,9 @@ ShardSplit split_shards(const SplitConfig& splits,
 }
 
 std::string shard_names_hash(const ShardUrls& urls) {
-  uint64_t hash = 0xcbf29ce484222325ULL;  // FNV-1a, 64 bits
-  for (size_t i = 0; i < urls.size(); ++i) {
-    for (const char c : url_file_name(urls[i]) + '\n') {
-      hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
-    }
-  }
-  return fmt::format("{:016x}", hash);
+  Fnv1a<uint64_t> hash;
+  for (size_t i = 0; i < urls.size(); ++i) hash.add_line(url_file_name(urls[i]));
+  return hash.hex();
 }
 
 std::optional<std::string> other_shards(const LoaderPosition& position,
