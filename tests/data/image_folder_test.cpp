@@ -79,36 +79,15 @@ std::vector<int64_t> numbers_of_epoch(ImageFolder& folder,
   return all;
 }
 
-/// What a run whose data_path is `data_path` leaves in the folder that it reads.
-void leave_drawings(const std::string& data_path) {
-  write_numbered(data_path + "/images/10.png", 200);
-  write_numbered(data_path + "/images/deep/11.png", 201);
-  write_numbered(data_path + "/results/0.png", 202);
-  write_numbered(data_path + "/outbox/card/0.png", 203);
-  std::ofstream(data_path + "/targets.json") << R"({"data_path": "x", "paths": []})";
-}
-
 TEST_CASE("what runs drew below the folder is none of its pictures") {
   const TempDir folder;
   write_ten(folder.path());
-  leave_drawings(folder / "runs/vae");
-  write_numbered(folder / "runs/vae/mine/0.png", 10);  // no place where a run draws
-  write_numbered(folder / "b/images/0.png", 11);       // no run's folder
-  std::ofstream(folder / "b/targets.json") << R"({"paths": ["images/0.png"], "labels": [3]})";
-  CapturedLog log;
-  CHECK(ImageFolder(folder_config(folder.path()), 3, 0).files() == 12);
-  CHECK(log.count("4 pictures that a run drew there are left out") == 1);
-  CHECK(PictureShards(folder.path()).pictures() == 12);
-  // A start from zero renames what an earlier run drew.
-  std::filesystem::rename(folder / "runs/vae/images", folder / "runs/vae/images.1");
-  CHECK(ImageFolder(folder_config(folder.path()), 3, 0).files() == 12);
-  CHECK(PictureShards(folder.path()).pictures() == 12);
-  leave_drawings(folder.path());  // the folder itself is a run's
-  CHECK(ImageFolder(folder_config(folder.path()), 3, 0).files() == 12);
-  write_numbered(folder / "wandb/offline-run-20261126_101500-x/files/media/images/0.png", 204);
-  CHECK(ImageFolder(folder_config(folder.path()), 3, 0).files() == 12);
-  write_numbered(folder / "media/images/0.png", 12);
-  CHECK(ImageFolder(folder_config(folder.path()), 3, 0).files() == 13);
+  write_numbered(folder / "runs/vae/images/10.png", 200);
+  std::ofstream(folder / "runs/vae/run.json") << "{}";
+  const CapturedLog log;
+  CHECK(ImageFolder(folder_config(folder.path()), 3, 0).files() == 10);
+  CHECK(log.count("left out folders of runs: " + (folder / "runs/vae")) == 1);
+  CHECK(PictureShards(folder.path()).pictures() == 10);
 }
 
 TEST_CASE("a folder's pictures are divided as torch's random_split divides them") {
@@ -327,7 +306,7 @@ TEST_CASE("pictures of kinds that are not read are counted, those in tars too") 
   std::filesystem::remove(dir.path() + "/a.jfif");
   using Catch::Matchers::Contains;
   CHECK_THROWS_WITH(ImageFolder(folder_config(dir.path(), 0), 3, 1),
-                    Contains("found none, but 5 pictures of kinds that are not read"));
+                    Contains("or below it, but 5 pictures of kinds that are not read"));
   CHECK_THROWS_WITH(PictureShards(dir.path()),
                     Contains("or below it, but 5 pictures of kinds that are not read"));
 }
@@ -342,21 +321,21 @@ TEST_CASE("a folder that has no picture for training is refused") {
     }
     return std::string();
   };
-  CHECK(fault(folder_config(dir.path())) ==
-        "/data/folder: " + dir.path() +
-            ": expected pictures ending in jpg, jpeg, png or webp, or tars of them, here or in the "
-            "folders below, found none");
-  CHECK(fault(folder_config(dir.path() + "/absent")) ==
-        "/data/folder: " + dir.path() + "/absent: there is no such folder");
+  CHECK(
+      fault(folder_config(dir.path())) ==
+      dir.path() +
+          ": found no jpg, jpeg, png or webp file, nor a tar of them, in the folder or below it.");
+  CHECK_THAT(fault(folder_config(dir.path() + "/absent")),
+             Catch::StartsWith(dir.path() + "/absent: the folder cannot be read: "));
   std::filesystem::create_symlink("nowhere", dir.path() + "/link.png");
   CHECK_THAT(
       fault(folder_config(dir.path())),
-      Catch::EndsWith("found none, but 1 link whose target does not exist or cannot be reached"));
+      Catch::EndsWith("below it, but 1 link whose target does not exist or cannot be reached."));
   write_numbered(dir.path() + "/one.png", 1);
   {
     const BrokenListing broken;
     CHECK(fault(folder_config(dir.path())) ==
-          "/data/folder: " + dir.path() + ": Input/output error");
+          dir.path() + ": the folder cannot be read: Input/output error.");
   }
   CHECK(
       fault(folder_config(dir.path(), 0.05)) ==

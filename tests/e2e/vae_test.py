@@ -281,8 +281,8 @@ class Vae(VaeRuns):
         empty = self.dir / "empty"
         empty.mkdir()
         for number, (sections, code, text) in enumerate([
-                ({"data": {"folder": str(empty)}}, 3, "expected pictures ending in jpg, jpeg, png or webp, or tars of them, here or in the folders below, found none"),
-                ({"data": {"folder": "absent"}}, 3, "/data/folder: absent: there is no such folder"),
+                ({"data": {"folder": str(empty)}}, 3, "found no jpg, jpeg, png or webp file, nor a tar of them, in the folder or below it"),
+                ({"data": {"folder": "absent"}}, 3, "absent: the folder cannot be read: No such file or directory"),
                 ({"data": {"image_size": 30}}, 2, "/data/image_size: must be divisible by 4 (2 to the power of vae.layers), got 30"),
                 ({"vae": {"discr_layers": 4}}, 2, "/data/image_size: the discriminator of vae.discr_layers = 4 needs pictures of 64 pixels or more, got 32"),
                 ({"vae": {"codebook_size": 60}}, 2, "/vae/codebook_size: must be a power of two for lookup-free quantisation, got 60"),

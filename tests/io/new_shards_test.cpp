@@ -20,7 +20,7 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-Names files_below(const std::string& folder) {
+Names set_below(const std::string& folder) {
   Names names;
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {
     if (!entry.is_directory()) names.push_back(fs::relative(entry.path(), folder).string());
@@ -29,7 +29,7 @@ Names files_below(const std::string& folder) {
   return names;
 }
 
-void write(const std::string& path) {
+void make(const std::string& path) {
   write_file_atomically(path, "made");
 }
 
@@ -40,13 +40,13 @@ TEST_CASE("new shards take their place all at once, and without that the folder 
   const std::string out = folder / "deep/out", part = NewShards::folder(out);
   {
     NewShards shards(out, /*overwrite=*/false);
-    write(part + "/000000.tar");
-    CHECK(files_below(out) == Names{"shards.part/000000.tar"});
+    make(part + "/000000.tar");
+    CHECK(set_below(out) == Names{"shards.part/000000.tar"});
   }
   CHECK_FALSE(fs::exists(out));
   NewShards shards(out, false);
   for (const char* name : {"/000000.tar", "/img_emb/000000.npy", "/of_a_lost_shard"})
-    write(part + name);
+    make(part + name);
   CHECK(shards.finish({"000000.tar", "img_emb/000000.npy"}).empty());
   CHECK(fs::exists(out + "/000000.tar"));
   CHECK(fs::exists(out + "/img_emb/000000.npy"));
@@ -55,9 +55,9 @@ TEST_CASE("new shards take their place all at once, and without that the folder 
 TEST_CASE("what a killed command left is removed, but not that of one which still writes") {
   const test::TempDir folder;
   const std::string out = folder / "out";
-  write(NewShards::folder(out) + "/000007.tar");
+  make(NewShards::folder(out) + "/000007.tar");
   std::optional<NewShards> first(std::in_place, out, false);
-  CHECK(files_below(out).empty());
+  CHECK(set_below(out).empty());
   CHECK_THROWS_WITH(NewShards(out, true), Contains("another process makes shards there"));
   first.reset();
   CHECK_NOTHROW(NewShards(out, true));
@@ -68,33 +68,33 @@ TEST_CASE("shards, their arrays and manifests that are there are replaced only i
   const std::string out = folder / "out", part = NewShards::folder(out);
   const Names set = {
       "000000.tar", "000020.tar", "a.tar", "img_emb/img_emb_000000.npy", "latents.json"};
-  for (const std::string& name : set) write(out + "/" + name);
+  for (const std::string& name : set) make(out + "/" + name);
   const Names others = {"old.tar", "img_emb_000000.npy", "x/samples.npy", "y/y.tar", "y/z_0.npy"};
-  for (const std::string& name : others) write(out + "/" + name);
-  const Names all = files_below(out);
+  for (const std::string& name : others) make(out + "/" + name);
+  const Names all = set_below(out);
   CHECK_THROWS_WITH(NewShards(out, false, {"a.tar"}),
                     Contains("found 000000.tar, 000020.tar, a.tar, img_emb/img_emb_000000.npy, "
                              "latents.json\n") &&
                         Contains("--overwrite"));
-  CHECK(files_below(out) == all);
+  CHECK(set_below(out) == all);
   {
     NewShards shards(out, true, {"a.tar"});
     write_file_atomically(part + "/000000.tar", "again");
-    CHECK(files_below(out).size() == all.size() + 1);
+    CHECK(set_below(out).size() == all.size() + 1);
     CHECK(shards.finish({"000000.tar"}) == set);
   }
   CHECK(read_file(out + "/000000.tar") == "again");
   Names left = others;
   left.emplace_back("000000.tar");
   std::sort(left.begin(), left.end());
-  CHECK(files_below(out) == left);
+  CHECK(set_below(out) == left);
 }
 
 TEST_CASE("a file that came meanwhile is not replaced") {
   const test::TempDir folder;
   const std::string out = folder / "out";
   NewShards shards(out, false);
-  write(NewShards::folder(out) + "/notes.json");
+  make(NewShards::folder(out) + "/notes.json");
   write_file_atomically(out + "/notes.json", "mine");
   CHECK_THROWS_WITH(shards.finish({"notes.json"}), Contains("holds notes.json"));
   CHECK(read_file(out + "/notes.json") == "mine");

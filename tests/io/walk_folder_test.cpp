@@ -91,6 +91,32 @@ TEST_CASE(
   CHECK(absent.error == std::errc::no_such_file_or_directory);
 }
 
+TEST_CASE("a walk over data does not enter the folders of runs") {
+  const test::TempDir folder;
+  for (const char* name : {"top/a",
+                           "top/run.json",  // a run's itself
+                           "top/b/c",
+                           "top/b/run/run.json",
+                           "top/b/run/images/d",
+                           "top/b/wandb/offline-run-1/files/media/e",
+                           "elsewhere/run.json",
+                           "elsewhere/f"}) {
+    fs::create_directories(fs::path(folder / name).parent_path());
+    test::put_file(folder / name, "x");
+  }
+  fs::create_directory_symlink("../elsewhere", folder / "top/link");
+  std::vector<std::string> names;
+  const WalkEnd end =
+      walk_data(folder / "top", Below::kReadable, [&](const fs::directory_entry& entry) {
+        if (entry.is_regular_file())
+          names.push_back(entry.path().lexically_relative(folder / "top").string());
+      });
+  std::sort(names.begin(), names.end());
+  CHECK(names == std::vector<std::string>{"a", "b/c", "run.json"});
+  CHECK(end.of_runs == std::vector<std::string>{
+                           folder / "top/b/run", folder / "top/b/wandb", folder / "top/link"});
+}
+
 TEST_CASE("a folder that is not there is not an empty one") {
   const test::TempDir folder;
   for (const Below below : {Below::kNothing, Below::kAll, Below::kReadable}) {
@@ -114,7 +140,7 @@ TEST_CASE("a listing that breaks off is not at its end") {
 }
 
 TEST_CASE("a folder has one canonical path, however it is written") {
-  const TempDir dir;
+  const test::TempDir dir;
   const fs::path root = fs::canonical(dir.path());
   fs::create_directories(root / "a/b");
   fs::create_directories(root / "else/deep");

@@ -11,11 +11,11 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/fnv1a.h"
 #include "base/log.h"
 #include "base/public_url.h"
 #include "base/text.h"
 #include "data/embeddings/row_order.h"
-#include "data/names_hash.h"
 #include "data/pictures/planes.h"
 #include "data/shards/captions.h"
 
@@ -175,13 +175,13 @@ PriorDataset::Range PriorDataset::range(const std::string& split) const {
 }
 
 std::string PriorDataset::names() const {
-  NamesHash hash;
+  Fnv1a<uint32_t> hash;
   for (const EmbeddingTable* table : {images_.get(), texts_.get(), encodings_.get()}) {
     if (table == nullptr) continue;
     for (const TableFile& file : table->files())
-      hash.add(fmt::format("{} {}", public_url(file.path), file.rows));
+      hash.add_line(fmt::format("{} {}", public_url(file.path), file.rows));
   }
-  if (captions_) hash.add(fmt::format("{} captions", captions_->rows()));
+  if (captions_) hash.add_line(fmt::format("{} captions", captions_->rows()));
   return hash.hex();
 }
 

@@ -5,33 +5,21 @@
 #include <ATen/CPUGeneratorImpl.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <numeric>
 #include <optional>
 #include <system_error>
-#include <tuple>
 #include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/stop_signal.h"
-#include "base/text.h"
 #include "base/untrusted_text.h"
 #include "data/batch_memory.h"
 #include "data/in_parallel.h"
-#include "data/names_hash.h"
-#include "data/pictures/lost_links.h"
 #include "data/pictures/planes.h"
-#include "data/pictures/run_drawings.h"
-#include "io/files/atomic_file.h"
-#include "io/files/folder_names.h"
-#include "io/files/walk_folder.h"
-#include "io/formats/tar.h"
 
 namespace dalle2 {
 namespace {
-
-namespace fs = std::filesystem;
 
 std::vector<TransformConfig> transforms_of(const VaeDataConfig& config) {
   if (config.preprocessing) return *config.preprocessing;
@@ -50,83 +38,13 @@ Preprocess preprocess_of(const VaeDataConfig& config, int64_t channels) {
   return Preprocess(transforms_of(config), options);
 }
 
+std::vector<FolderPicture> pictures_in(const std::string& folder) {
+  PictureListing listing = list_pictures(folder, Tars::kRead);
+  warn_of_lost_links(folder, listing.lost);
+  return std::move(listing.pictures);
+}
+
 }  // namespace
-
-std::vector<ImageFolder::Picture> ImageFolder::list_pictures(const std::string& folder) {
-  if (!fs::is_directory(folder)) {
-    throw DataError("/data/folder: {}: there is no such folder", printable(folder));
-  }
-  std::vector<Picture> pictures;
-  std::vector<std::string> lost;
-  UnreadPictures unread;
-  const auto add_members = [&](const fs::path& tar) {
-    const TarList list = list_tar((fs::path(folder) / tar).string());
-    const size_t before = pictures.size();
-    for (const TarPlace& place : list.places) {
-      unread.see(place.name);
-      if (!is_picture_name(place.name)) continue;
-      pictures.push_back(
-          {.path = (tar / place.name).string(), .tar = tar.string(), .offset = place.offset});
-    }
-    if (!list.unread.empty()) log_warning("data", "{}: {}", printable(tar.string()), list.unread);
-    if (list.fault.empty()) return;
-    log_warning("data",
-                "{}: {}: {} before that are used",
-                printable(tar.string()),
-                printable(list.fault),
-                counted(static_cast<int64_t>(pictures.size() - before), "picture"));
-  };
-  RunDrawings drawings(folder);
-  std::error_code unknown;  // whether an entry is a file
-  const WalkEnd end = walk_data(folder, Below::kReadable, [&](const fs::directory_entry& entry) {
-    const fs::path path = entry.path().lexically_relative(folder);
-    if (is_lost_link(entry.path())) {
-      if (is_picture_name(path)) lost.push_back(path.string());
-      return;
-    }
-    std::error_code error;
-    const bool is_file = entry.is_regular_file(error);
-    if (error && error != std::errc::no_such_file_or_directory) unknown = error;
-    if (!is_file) return;
-    drawings.see(path);
-    unread.see(path);
-    if (is_picture_name(path)) pictures.push_back({.path = path.string()});
-    if (lower_extension(path) == ".tar") add_members(path);
-  });
-  // All ranks, and a run that continues, must see the same pictures.
-  if (const std::error_code error = end.error ? end.error : unknown) {
-    throw DataError("/data/folder: {}: {}", printable(folder), error.message());
-  }
-  drawings.tell(std::erase_if(pictures, [&](const Picture& picture) {
-    return picture.tar.empty() && drawings.has(picture.path);
-  }));
-  std::sort(pictures.begin(), pictures.end(), [](const Picture& a, const Picture& b) {
-    return std::tie(a.path, a.offset) < std::tie(b.path, b.offset);
-  });
-  if (pictures.empty()) {
-    throw DataError(
-        "/data/folder: {}: expected pictures ending in jpg, jpeg, png or webp, or tars of them, "
-        "here or in the folders below, found none{}",
-        printable(folder),
-        lost.empty() ? unread.but() : ", but " + counted_lost_links(lost.size()));
-  }
-  unread.tell(folder);
-  warn_of_lost_links(folder, std::move(lost));
-  return pictures;
-}
-
-std::string ImageFolder::names() const {
-  NamesHash hash;
-  for (const Picture& picture : pictures_) hash.add(picture.path);
-  return hash.hex();
-}
-
-std::string ImageFolder::content_of(const Picture& picture) const {
-  if (!picture.tar.empty()) {
-    return read_tar_member((fs::path(folder_) / picture.tar).string(), picture.offset).content;
-  }
-  return read_file((fs::path(folder_) / picture.path).string());
-}
 
 ImageFolder::ImageFolder(const VaeDataConfig& config,
                          int64_t channels,
@@ -139,7 +57,7 @@ ImageFolder::ImageFolder(const VaeDataConfig& config,
       gpu_(gpu),
       side_(config.image_size),
       preprocess_(preprocess_of(config, channels)),
-      pictures_(list_pictures(config.folder)) {
+      pictures_(pictures_in(config.folder)) {
   const int64_t all = files();
   std::vector<int64_t> numbers(pictures_.size());
   std::iota(numbers.begin(), numbers.end(), int64_t{0});
@@ -189,10 +107,10 @@ std::optional<std::vector<int64_t>> ImageFolder::chosen_rows(const Address& addr
 }
 
 Image ImageFolder::prepared(const Address& address, int64_t number) const {
-  const Picture& picture = pictures_[static_cast<size_t>(number)];
+  const FolderPicture& picture = pictures_[static_cast<size_t>(number)];
   SampleRandom random(
-      seed_, address.split == "val" ? 0 : address.epoch, address.split, picture.path, 0);
-  Image image = preprocess_.apply(content_of(picture), picture.path, [&] { return random(); });
+      seed_, address.split == "val" ? 0 : address.epoch, address.split, picture.source, 0);
+  Image image = preprocess_.apply(read_picture(picture), picture.source, [&] { return random(); });
   if (image.width != side_ || image.height != side_) {
     throw ConfigError(
         "/data/preprocessing: makes pictures of {} x {} pixels; expected {} x {}, "
@@ -251,7 +169,7 @@ PictureTally ImageFolder::first_pictures() const {
   PictureTally pictures;
   for (const int64_t number : train_) {
     try {
-      if (!pictures.look_at(content_of(pictures_[static_cast<size_t>(number)]))) break;
+      if (!pictures.look_at(read_picture(pictures_[static_cast<size_t>(number)]))) break;
     } catch (const DataError&) {  // an epoch will tell
     }
   }

@@ -14,6 +14,7 @@
 
 #include "config/vae/vae_run_config.h"
 #include "data/loader/drop_log.h"
+#include "data/pictures/picture_listing.h"
 #include "data/pictures/preprocess.h"
 #include "io/pictures/picture_tally.h"
 
@@ -30,9 +31,7 @@ struct ImageBatch {
 
 class ImageFolder {
  public:
-  /// Lists the files ending in .jpg, .jpeg, .png or .webp, and the members of plain tars with such
-  /// names, in the order of their paths below the folder ("shard.tar/0001.jpg"). A tar that ends
-  /// early gives the pictures before its end, and a warning.
+  /// Lists the pictures, those in tars too, in the order of their paths: list_pictures().
   /// @param channels of the pictures: 3, 1 for grey, or 4 with transparency @param seed of the orders and transforms
   /// @param gpu for which batches are bytes in page-locked memory, of which copy_to_device() makes floats
   /// @throws DataError for a folder that is not there or has no picture, or too few to divide
@@ -46,7 +45,7 @@ class ImageFolder {
   int64_t rows(const std::string& split) const;
   int64_t files() const { return static_cast<int64_t>(pictures_.size()); }
   /// A hash of the names of all pictures.
-  std::string names() const;
+  std::string names() const { return hash_of_names(pictures_); }
 
   /// Prepares the first training picture that can be read, of the first thousand. @throws ConfigError
   /// if the preprocessing makes another size of it than image_size; DataError if the folder has no
@@ -69,18 +68,11 @@ class ImageFolder {
   void read_ahead(const std::string& split, int64_t epoch, int64_t begin, int64_t count);
 
  private:
-  struct Picture {
-    std::string path;      ///< below the folder; of a member, behind that of its tar
-    std::string tar = {};  ///< its path below the folder; empty: a file of its own
-    uint64_t offset = 0;   ///< in the tar
-  };
   struct Address {
     std::string split;
     int64_t epoch = 0, begin = 0, count = 0;
     bool operator==(const Address&) const = default;
   };
-  static std::vector<Picture> list_pictures(const std::string& folder);
-  std::string content_of(const Picture& picture) const;
   const std::vector<int64_t>& order_of(const Address& address);
   /// @throws DataError if the picture cannot be read; ConfigError for another size than image_size
   Image prepared(const Address& address, int64_t number) const;
@@ -92,7 +84,7 @@ class ImageFolder {
   std::optional<at::Device> gpu_;
   int64_t side_;
   Preprocess preprocess_;
-  std::vector<Picture> pictures_;
+  std::vector<FolderPicture> pictures_;
   std::vector<int64_t> train_, val_;  // numbers of the pictures
   Address ordered_;                   // whose order is in order_
   std::vector<int64_t> order_;

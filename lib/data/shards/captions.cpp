@@ -14,7 +14,7 @@
 #include "base/text.h"
 #include "base/untrusted_json.h"
 #include "base/untrusted_text.h"
-#include "data/pictures/lost_links.h"
+#include "data/pictures/picture_listing.h"
 #include "data/shards/picture_shards.h"
 #include "io/files/folder_names.h"
 

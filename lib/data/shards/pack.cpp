@@ -14,7 +14,7 @@
 #include "base/stop_signal.h"
 #include "base/text.h"
 #include "base/untrusted_text.h"
-#include "data/pictures/lost_links.h"
+#include "data/pictures/picture_listing.h"
 #include "data/shards/captions.h"
 #include "data/shards/deal.h"
 #include "data/shards/picture_shards.h"
@@ -97,25 +97,24 @@ void Packer::find_pictures() {
   const auto without_extension = [](const std::string& source) {
     return fs::path(source).replace_extension().string();
   };
-  const auto pictures = list_pictures(
-      from_,
-      [&](const std::string& source) {
-        if (is_unread_extension(lower_extension(source))) named.insert(without_extension(source));
-        const std::string extension = lower_extension(source);
-        if (extension == ".txt" || is_caption_name(source)) {
-          captions.push_back(source);
-          return;
-        }
-        ++report_.other_files[extension.empty() ? "without extension" : extension];
-      },
-      [&](const std::string& link) {
-        if (!is_picture_name(link)) return;  // a caption: told of with its picture
-        named.insert(without_extension(link));
-        report_.skipped.push_back({link, "unreadable: a link that leads to no file"});
-      });
-  for (const FolderPicture& picture : pictures) {
-    pictures_.push_back({picture});
+  PictureListing listing = list_pictures(from_, Tars::kPassOver);
+  for (const std::string& source : listing.others) {
+    const std::string extension = lower_extension(source);
+    if (is_unread_extension(extension)) named.insert(without_extension(source));
+    if (extension == ".txt" || is_caption_name(source)) {
+      captions.push_back(source);
+    } else {
+      ++report_.other_files[extension.empty() ? "without extension" : extension];
+    }
+  }
+  for (const std::string& link : listing.lost) {
+    if (!is_picture_name(link)) continue;  // a caption: told of with its picture
+    named.insert(without_extension(link));
+    report_.skipped.push_back({link, "unreadable: a link that leads to no file"});
+  }
+  for (FolderPicture& picture : listing.pictures) {
     named.insert(without_extension(picture.source));
+    pictures_.push_back({std::move(picture)});
   }
   std::erase_if(captions, [&](const std::string& source) {
     if (is_caption_name(source) && named.contains(without_extension(source))) return true;

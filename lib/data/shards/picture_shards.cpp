@@ -2,29 +2,21 @@
 #include "data/shards/picture_shards.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <map>
 #include <mutex>
 #include <string_view>
 #include <utility>
 
 #include "base/error.h"
+#include "base/fnv1a.h"
 #include "base/log.h"
 #include "base/public_url.h"
-#include "base/text.h"
 #include "base/untrusted_text.h"
-#include "data/names_hash.h"
-#include "data/pictures/lost_links.h"
-#include "data/pictures/run_drawings.h"
 #include "data/shards/captions.h"
 #include "data/shards/deal.h"
 #include "data/shards/shards.h"
-#include "io/files/atomic_file.h"
-#include "io/files/folder_names.h"
-#include "io/files/walk_folder.h"
 
 namespace dalle2 {
 namespace {
@@ -90,7 +82,7 @@ class FolderMembers : public MemberSource {
     const FolderPicture& picture = pictures_[next_];
     key_ = key_of(picture, shard_, static_cast<int64_t>(next_));
     ++next_;
-    std::string content = read_or_warn([&] { return read_picture_file(picture.path); });
+    std::string content = read_or_warn([&] { return read_picture(picture); });
     // One of no kind that we read, or that cannot be read, is counted as a broken picture.
     const std::string field = picture_field(content).value_or("jpg");
     caption_ = read_or_warn([&] { return captions_->of(picture.path, picture.source); });
@@ -110,66 +102,6 @@ class FolderMembers : public MemberSource {
 
 }  // namespace
 
-std::vector<FolderPicture> list_pictures(
-    const fs::path& folder,
-    const std::function<void(const std::string& source)>& other,
-    const std::function<void(const std::string& source)>& lost) {
-  std::vector<FolderPicture> pictures;
-  RunDrawings drawings(folder);
-  UnreadPictures unread;
-  size_t links = 0;
-  bool has_parquet = false;
-  walk_whole_folder(folder, Below::kReadable, [&](const fs::directory_entry& entry) {
-    std::error_code ignored;
-    if (entry.is_directory(ignored) && ::access(entry.path().c_str(), R_OK | X_OK) != 0) {
-      log_warning("data",
-                  "{}: the folder cannot be read ({}); its pictures are left out",
-                  entry.path().string(),
-                  errno_text(errno));
-    }
-    const std::string source = entry.path().lexically_relative(folder).string();
-    const std::string extension = lower_extension(entry.path());
-    const bool is_picture = is_picture_name(entry.path());
-    has_parquet = has_parquet || extension == ".parquet";
-    if ((is_picture || extension == ".txt") && is_lost_link(entry.path())) {
-      links += is_picture ? 1 : 0;
-      if (lost) lost(source);
-    }
-    if (!entry.is_regular_file(ignored)) return;
-    drawings.see(source);
-    if (is_picture) {
-      pictures.push_back({entry.path(), source});
-    } else {
-      unread.see(source);
-      if (other) other(source);
-    }
-  });
-  drawings.tell(std::erase_if(
-      pictures, [&](const FolderPicture& picture) { return drawings.has(picture.source); }));
-  if (pictures.empty()) {
-    throw DataError("{}: found no jpg, jpeg, png or webp file in the folder or below it{}.",
-                    folder.string(),
-                    links > 0     ? ", but " + counted_lost_links(links)
-                    : has_parquet ? ", but Parquet files: docs/data.md says how to unpack them"
-                                  : unread.but());
-  }
-  unread.tell(folder.string());
-  std::sort(pictures.begin(), pictures.end(), [](const auto& a, const auto& b) {
-    return a.source < b.source;
-  });
-  return pictures;
-}
-
-std::string read_picture_file(const fs::path& path) {
-  std::error_code error;
-  const uint64_t bytes = fs::file_size(path, error), most = TarLimits{}.member_bytes;
-  if (!error && bytes > most) {
-    throw DataError(
-        "{}: expected at most {}, got {}", path.string(), human_bytes(most), human_bytes(bytes));
-  }
-  return read_file(path.string());
-}
-
 std::optional<std::string> picture_field(const std::string& content) {
   if (content.starts_with("\xff\xd8")) return "jpg";
   if (content.starts_with("\x89PNG")) return "png";
@@ -181,9 +113,9 @@ std::optional<std::string> picture_field(const std::string& content) {
 
 PictureShards::PictureShards(const std::string& folder, FolderOrder order)
     : folder_(folder), captions_(std::make_shared<const FolderCaptions>()), order_(order) {
-  std::vector<std::string> lost;
-  pictures_ = list_pictures(folder, {}, [&](const std::string& link) { lost.push_back(link); });
-  warn_of_lost_links(folder, std::move(lost));
+  PictureListing listing = list_pictures(folder, Tars::kPassOver);
+  warn_of_lost_links(folder, listing.lost);
+  pictures_ = std::move(listing.pictures);
   // Shards of a few pictures have uneven shares of small folders, and few shards suit few processes.
   const int64_t wanted = std::clamp(pictures() / kUsualInShard, kLeastShards, kMostShards);
   const int64_t per_shard =
@@ -209,8 +141,8 @@ const FolderPicture& PictureShards::picture(int64_t shard, int64_t index) const 
 }
 
 std::string PictureShards::url(int64_t shard) const {
-  NamesHash hash;
-  for (const size_t i : shards_.at(static_cast<size_t>(shard))) hash.add(pictures_[i].source);
+  Fnv1a<uint32_t> hash;
+  for (const size_t i : shards_.at(static_cast<size_t>(shard))) hash.add_line(pictures_[i].source);
   return fmt::format("{}{}:{}/{:0{}}.{}.tar",
                      kScheme,
                      enum_names<FolderOrder>[static_cast<size_t>(order_)],
@@ -227,9 +159,7 @@ std::vector<std::string> PictureShards::urls() const {
 }
 
 std::string PictureShards::names() const {
-  NamesHash hash;
-  for (const FolderPicture& picture : pictures_) hash.add(picture.source);
-  return hash.hex();
+  return hash_of_names(pictures_);
 }
 
 std::unique_ptr<MemberSource> PictureShards::open(int64_t shard, uint64_t first_picture) const {

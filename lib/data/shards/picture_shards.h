@@ -3,38 +3,18 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "config/shared/shard_data_config.h"
+#include "data/pictures/picture_listing.h"
 #include "io/formats/tar.h"
 
 namespace dalle2 {
 
 class FolderCaptions;
-
-/// A file that is a picture by its name.
-struct FolderPicture {
-  std::filesystem::path path;
-  std::string source;  ///< its path below the folder
-};
-
-/// The pictures of a folder and of those below it that this user may read, sorted by `source`.
-/// @param other gets the path below the folder of each other file, captions too
-/// @param lost gets the `source` of each link that is a picture or a .txt by its name, and leads nowhere
-/// @throws DataError if there are none, or the folder cannot be read
-std::vector<FolderPicture> list_pictures(
-    const std::filesystem::path& folder,
-    const std::function<void(const std::string& source)>& other = {},
-    const std::function<void(const std::string& source)>& lost = {});
-
-/// The content of a file. @throws DataError if it cannot be read, or is larger than the largest member
-/// of a tar
-std::string read_picture_file(const std::filesystem::path& path);
 
 /// "jpg", "png" or "webp" by a picture's first bytes; none if they are of no kind we read.
 std::optional<std::string> picture_field(const std::string& content);

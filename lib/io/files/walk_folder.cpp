@@ -54,6 +54,11 @@ WalkEnd walk(const fs::path& folder, Below below, const Take& take) {
   return result;
 }
 
+bool is_folder_of_run(const fs::path& folder) {
+  std::error_code ignored;
+  return folder.filename() == "wandb" || fs::exists(folder / "run.json", ignored);
+}
+
 }  // namespace
 
 WalkEnd walk_folder(const fs::path& folder,
@@ -66,15 +71,17 @@ WalkEnd walk_data(const fs::path& folder,
                   Below below,
                   const std::function<void(const fs::directory_entry&)>& take) {
   std::vector<fs::path> links;  // to folders
+  std::vector<std::string> of_runs;
   const auto walk_visible = [&](const fs::path& top) {
     return walk(top, below, [&](auto& entry) {
       const bool is_hidden = entry->path().filename().native().starts_with('.');
       if constexpr (requires { entry.disable_recursion_pending(); }) {
-        if (is_hidden) entry.disable_recursion_pending();
         std::error_code ignored;
-        if (!is_hidden && entry->is_symlink(ignored) && entry->is_directory(ignored)) {
-          links.push_back(entry->path());
-        }
+        const bool is_folder = !is_hidden && entry->is_directory(ignored);
+        const bool is_of_run = is_folder && is_folder_of_run(entry->path());
+        if (is_hidden || is_of_run) entry.disable_recursion_pending();
+        if (is_of_run) of_runs.push_back(entry->path().string());
+        if (is_folder && !is_of_run && entry->is_symlink(ignored)) links.push_back(entry->path());
       }
       if (!is_hidden) take(*entry);
     });
@@ -103,6 +110,8 @@ WalkEnd walk_data(const fs::path& folder,
       if (end.error && (end.opened || below != Below::kReadable)) return {true, end.error};
     }
   }
+  std::sort(of_runs.begin(), of_runs.end());
+  result.of_runs = std::move(of_runs);
   return result;
 }
 
@@ -110,8 +119,10 @@ void walk_whole_folder(const fs::path& folder,
                        Below below,
                        const std::function<void(const fs::directory_entry&)>& take) {
   const WalkEnd end = walk_data(folder, below, take);
-  if (!end.error) return;
-  throw DataError("{}: the folder cannot be read: {}.", folder.string(), end.error.message());
+  if (end.error)
+    throw DataError("{}: the folder cannot be read: {}.", folder.string(), end.error.message());
+  if (!end.of_runs.empty())
+    log_info("data", "{}: left out folders of runs: {}", folder.string(), short_list(end.of_runs));
 }
 
 }  // namespace dalle2

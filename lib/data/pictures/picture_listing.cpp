@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: MIT
+#include "data/pictures/picture_listing.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <map>
+#include <system_error>
+#include <tuple>
+
+#include "base/error.h"
+#include "base/fnv1a.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "base/untrusted_text.h"
+#include "io/files/atomic_file.h"
+#include "io/files/folder_names.h"
+#include "io/files/walk_folder.h"
+#include "io/formats/tar.h"
+
+namespace dalle2 {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string counted_lost_links(size_t count) {
+  return counted(static_cast<int64_t>(count), "link") +
+         (count == 1 ? " whose target does not exist or cannot be reached"
+                     : " whose targets do not exist or cannot be reached");
+}
+
+/// @param unread pictures of kinds that are not read, such as .bmp, by extension
+std::string text_of_unread(const std::map<std::string, int64_t>& unread) {
+  std::string kinds;
+  int64_t all = 0;
+  for (const auto& [extension, count] : unread) {
+    kinds += fmt::format("{}{} {}", all > 0 ? ", " : "", with_commas(count), extension);
+    all += count;
+  }
+  return fmt::format("{} of kinds that are not read ({}): convert {} to PNG or JPEG",
+                     counted(all, "picture"),
+                     kinds,
+                     all == 1 ? "it" : "them");
+}
+
+class Lister {
+ public:
+  Lister(const fs::path& folder, Tars tars) : folder_(folder), tars_(tars) {}
+
+  PictureListing list() {
+    walk_whole_folder(folder_, Below::kReadable, [&](const auto& entry) { see(entry); });
+    if (listing_.pictures.empty()) throw_for_none();
+    if (!unread_.empty()) {
+      log_warning("data", "{}: left out {}", printable(folder_.string()), text_of_unread(unread_));
+    }
+    std::sort(listing_.pictures.begin(), listing_.pictures.end(), [](const auto& a, const auto& b) {
+      return std::tie(a.source, a.offset) < std::tie(b.source, b.offset);
+    });
+    std::sort(listing_.lost.begin(), listing_.lost.end());
+    return std::move(listing_);
+  }
+
+ private:
+  void see(const fs::directory_entry& entry) {
+    const fs::path& path = entry.path();
+    const std::string source = path.lexically_relative(folder_).string();
+    const std::string extension = lower_extension(path);
+    std::error_code error;
+    if (is_lost_link(path)) {
+      const bool is_caption = extension == ".txt" && tars_ == Tars::kPassOver;
+      if (is_picture_name(path) || is_caption) listing_.lost.push_back(source);
+      return;
+    }
+    if (entry.is_directory(error) && ::access(path.c_str(), R_OK | X_OK) != 0) {
+      log_warning("data",
+                  "{}: the folder cannot be read ({}); its pictures are left out",
+                  path.string(),
+                  errno_text(errno));
+    }
+    const bool is_file = entry.is_regular_file(error);
+    // All ranks, and a run that continues, must see the same pictures.
+    if (error && error != std::errc::no_such_file_or_directory)
+      throw DataError("{}: cannot be read: {}", path.string(), error.message());
+    if (!is_file) return;
+    count_unread(extension);
+    if (is_picture_name(path)) {
+      listing_.pictures.push_back({path, source});
+    } else if (extension == ".tar" && tars_ == Tars::kRead) {
+      add_members(path, source);
+    } else {
+      listing_.others.push_back(source);
+    }
+  }
+
+  void count_unread(const std::string& extension) {
+    if (is_unread_extension(extension)) ++unread_[extension];
+  }
+
+  void add_members(const fs::path& path, const std::string& source) {
+    const TarList list = list_tar(path.string());
+    const size_t before = listing_.pictures.size();
+    for (const TarPlace& place : list.places) {
+      count_unread(lower_extension(place.name));
+      if (!is_picture_name(place.name)) continue;
+      listing_.pictures.push_back({path, (source / fs::path(place.name)).string(), place.offset});
+    }
+    if (!list.unread.empty()) log_warning("data", "{}: {}", printable(source), list.unread);
+    if (list.fault.empty()) return;
+    log_warning("data",
+                "{}: {}: {} before that are used",
+                printable(source),
+                printable(list.fault),
+                counted(static_cast<int64_t>(listing_.pictures.size() - before), "picture"));
+  }
+
+  [[noreturn]] void throw_for_none() const {
+    const auto& others = listing_.others;
+    const bool has_parquet = std::any_of(others.begin(), others.end(), [](const auto& other) {
+      return lower_extension(other) == ".parquet";
+    });
+    const auto links = static_cast<size_t>(
+        std::count_if(listing_.lost.begin(), listing_.lost.end(), [](const std::string& link) {
+          return is_picture_name(link);
+        }));
+    throw DataError("{}: found no jpg, jpeg, png or webp file{} in the folder or below it{}.",
+                    printable(folder_.string()),
+                    tars_ == Tars::kRead ? ", nor a tar of them," : "",
+                    links > 0          ? ", but " + counted_lost_links(links)
+                    : has_parquet      ? ", but Parquet files: docs/data.md says how to unpack them"
+                    : !unread_.empty() ? ", but " + text_of_unread(unread_)
+                                       : "");
+  }
+
+  fs::path folder_;
+  Tars tars_;
+  PictureListing listing_;
+  std::map<std::string, int64_t> unread_;  // by extension
+};
+
+}  // namespace
+
+PictureListing list_pictures(const fs::path& folder, Tars tars) {
+  return Lister(folder, tars).list();
+}
+
+void warn_of_lost_links(const std::string& folder, const std::vector<std::string>& links) {
+  if (links.empty()) return;
+  log_warning("data",
+              "{}: left out {}: {}",
+              printable(folder),
+              counted_lost_links(links.size()),
+              printable(short_list(links)));
+}
+
+std::string hash_of_names(const std::vector<FolderPicture>& pictures) {
+  Fnv1a<uint32_t> hash;
+  for (const FolderPicture& picture : pictures) hash.add_line(picture.source);
+  return hash.hex();
+}
+
+std::string read_picture(const FolderPicture& picture) {
+  if (!picture.offset) return read_picture_file(picture.path);
+  return read_tar_member(picture.path.string(), *picture.offset).content;
+}
+
+std::string read_picture_file(const fs::path& path) {
+  std::error_code error;
+  const uint64_t bytes = fs::file_size(path, error), most = TarLimits{}.member_bytes;
+  if (!error && bytes > most) {
+    throw DataError(
+        "{}: expected at most {}, got {}", path.string(), human_bytes(most), human_bytes(bytes));
+  }
+  return read_file(path.string());
+}
+
+bool is_lost_link(const fs::path& path) {
+  std::error_code ignored;
+  return fs::is_symlink(path, ignored) && !fs::exists(path, ignored);
+}
+
+}  // namespace dalle2
