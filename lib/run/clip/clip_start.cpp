@@ -55,8 +55,7 @@ DryRunPlan make_plan(const LoadedClipConfig& loaded) {
   const auto clip = std::make_shared<ClipImpl>(loaded.config.clip);
   add_adapters({clip}, loaded.config.train);
   DryRunPlan plan{.model = clip,
-                  .batch_size = loaded.config.data.batch_size,
-                  .cuda_graph = loaded.config.train.cuda_graph};
+                  .batch_size = loaded.config.data.batch_size};
   plan.networks.push_back({.label = "network",
                            .note = fmt::format("{} px", clip->image_size()),
                            .module = clip,
@@ -138,7 +137,6 @@ void ClipRun::take_vocabulary(const std::string& merges, const std::string& wher
   tokenizer_.emplace(merges, where);
   merges_ = merges;
   check_vocabulary(*tokenizer_, config_.clip);
-  check_class_texts(config_.evaluate, *tokenizer_, config_.clip.text_cfg.context_length);
 }
 
 /// From here on each checkpoint holds the vocabulary, the one of a stop before the first step too.
@@ -168,11 +166,7 @@ void dry_run(const LoadedClipConfig& loaded, int64_t processes) {
   data.deal_into(data.slices_at_begin());
   data.check_usable("train");
   check_example(data, config.clip);
-  if (!config.clip.tokenizer.train) {
-    check_class_texts(config.evaluate,
-                      make_clip_tokenizer(config.clip, data),
-                      config.clip.text_cfg.context_length);
-  }
+  if (!config.clip.tokenizer.train) make_clip_tokenizer(config.clip, data);  // names its faults
   DryRunPlan plan = make_plan(loaded);
   plan.data_size = data_size_of(data);
   ShardPosition position;

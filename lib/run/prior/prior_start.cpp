@@ -146,7 +146,6 @@ void dry_run(const LoadedPriorConfig& loaded, int64_t processes) {
   const auto clip = open_prior_clip(config.prior);
   const PriorDataset data = prior_data(config, clip.get());
   check_usable(data, clip != nullptr);
-  warn_of_long_embeddings(config.prior, clip.get());
   warn_of_several_clips(config, clip.get());
   DryRunPlan plan = make_plan(loaded, clip.get());
   plan.data_size = {count_rows(data), "row"};
