@@ -31,7 +31,7 @@ struct ConfigNames {
 
 /// Compares two configs as JSON texts, `saved` of a checkpoint and `current` as Loaded::full_json.
 /// Where both can be read, keys that one of them lacks count as their defaults; else (a config of
-/// an older version, or of the reference) such keys are no change. A value and null are a change; a
+/// the reference that is refused here) such keys are no change. A value and null are a change; a
 /// single value and a list of equal values are not, nor are 1 and 1.0. A text that is not JSON
 /// object gives no changes; nothing is thrown.
 /// @param names of the two in the texts

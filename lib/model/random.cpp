@@ -49,13 +49,9 @@ uint64_t hash_address(const RandomAddress& address) {
   return hash;
 }
 
-at::Generator make_generator(const RandomAddress& address,
-                             const at::Device& device,
-                             bool all_bits) {
+at::Generator make_generator(const RandomAddress& address, const at::Device& device) {
   const uint64_t hash = hash_address(address);
-  if (device.is_cpu()) {
-    return all_bits ? cpu_generator(hash) : at::detail::createCPUGenerator(hash);
-  }
+  if (device.is_cpu()) return cpu_generator(hash);
   at::Generator generator = at::globalContext().defaultGenerator(device).clone();
   generator.set_current_seed(hash);
   return generator;

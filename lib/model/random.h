@@ -23,11 +23,7 @@ struct RandomAddress {
 uint64_t hash_address(const RandomAddress& address);
 
 /// A fresh generator for `device`, seeded by the address.
-/// @param all_bits of its hash; false: of a CPU's generator the low 32, as in version 0.1.0, with
-/// which two of some 100,000 addresses share their numbers
-at::Generator make_generator(const RandomAddress& address,
-                             const at::Device& device,
-                             bool all_bits = true);
+at::Generator make_generator(const RandomAddress& address, const at::Device& device);
 
 /// A generator on the CPU that takes all 64 bits of a seed.
 at::Generator cpu_generator(uint64_t seed);

@@ -47,12 +47,5 @@ TEST_CASE("losses go into a checkpoint and come back") {
   CHECK(std::isnan(window.average(1).mean));
 }
 
-TEST_CASE("a single tensor, as version 0.1.0 wrote for a prior, belongs to the first part") {
-  const Value saved = torch::tensor({2.0F, 4.0F});
-  LossWindow window(1, 10, at::kCPU);
-  window.load(Cursor(saved));
-  CHECK(window.average(1).mean == 3);
-}
-
 }  // namespace
 }  // namespace dalle2

@@ -90,25 +90,6 @@ TEST_CASE("a VAE's position takes what its log says through a checkpoint, and ba
   CHECK(record_of(other.diagnostics).empty());
 }
 
-TEST_CASE("a VAE's checkpoint of an earlier version has done none of a step's results") {
-  VaePosition position;
-  Dict own, root;
-  own.set("row", int64_t{8});
-  own.set("iteration", int64_t{2});
-  own.set("discriminator_is_due", int64_t{0});
-  root.set("step", int64_t{101});
-  root.set(kOwnState, own);
-  position.validated_step = position.grid_step = position.model_step = 7;
-  const Value checkpoint = root;
-  read_position(position, Cursor(checkpoint));
-  CHECK(position.last_step() == 100);
-  CHECK(position.row == 8);
-  CHECK(position.validated_step == -1);
-  CHECK(position.grid_step == -1);
-  CHECK(position.model_step == -1);
-  CHECK(record_of(position.diagnostics).empty());
-}
-
 TEST_CASE("entries of a VAE's log of another form are refused") {
   for (const auto& [key, tensor] : {std::pair{"recent_diagnostics", at::zeros({3, 4})},
                                     std::pair{"recent_diagnostics", at::zeros({5}, at::kLong)},

@@ -146,7 +146,7 @@ ConfigChanges changes_since(const Cursor& checkpoint, const std::string& full_js
   const std::optional<Cursor> saved =
       checkpoint.value().is_dict() ? checkpoint.find("config") : std::nullopt;
   if (!saved || !saved->value().is_dict()) return {};
-  // What an older version stored may hold secrets.
+  // What the reference stored may hold secrets.
   return compare_for_resume(public_config(json_of_value(saved->value())), full_json);
 }
 

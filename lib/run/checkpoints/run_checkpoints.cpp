@@ -25,9 +25,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// More than any run makes: /train/non_finite/max_roll_backs is far below.
-constexpr int64_t kMostRollBacks = 1'000'000;
-
 /// Whether the checkpoint's samples, their order or their splits differ from this config's.
 bool gives_other_samples(const ConfigChanges& changes) {
   const auto is_of_data = [](const std::string& line) {
@@ -52,7 +49,7 @@ void check_finite(const Trainer& trainer, const std::string& path) {
       *part);
 }
 
-/// The same bits need the same number of threads. An earlier version did not record it.
+/// The same bits need the same number of threads, which a run on a GPU does not record.
 void take_threads(const Cursor& root, RunSession& session) {
   const std::optional<Cursor> own = root.find(kOwnState);
   if (!session.device().is_cpu() || !own || !own->has("threads")) return;
@@ -257,7 +254,6 @@ void RunCheckpoints::read_own(const Cursor& root) {
   averages_saved_at_ = roll_backs_ = 0;
   log_lines_ = facts_of(root).log_lines;
   const std::optional<Cursor> own = root.find(kOwnState);
-  session_.set_draws_by_all_bits(!own || own->has(kDrawsByAllBits));
   if (!own) return;
   losses_.load(own->at("recent_losses"));
   if (!own->has("roll_backs")) return;

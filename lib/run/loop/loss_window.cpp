@@ -58,11 +58,9 @@ Value LossWindow::state() const {
 
 void LossWindow::load(const Cursor& saved) {
   clear();
-  const bool single = saved.value().is_tensor();
-  const size_t count = single ? 1 : saved.size();
-  for (size_t part = 0; part < count && part < losses_.size(); ++part) {
-    const Cursor losses = single ? saved : saved.at(part);
-    for (const at::Tensor& loss : losses.as_tensor().to(device_, at::kFloat).flatten().unbind())
+  for (size_t part = 0; part < saved.size() && part < losses_.size(); ++part) {
+    const at::Tensor losses = saved.at(part).as_tensor().to(device_, at::kFloat);
+    for (const at::Tensor& loss : losses.flatten().unbind())
       push(static_cast<int64_t>(part) + 1, loss.clone());
   }
 }

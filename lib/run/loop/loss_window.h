@@ -47,7 +47,7 @@ class LossWindow {
 
   /// A list of tensors [n], one a part, oldest loss first.
   Value state() const;
-  /// Also reads a single tensor, as version 0.1.0 wrote for a prior. @throws DataError
+  /// @throws DataError
   void load(const Cursor& saved);
 
  private:

@@ -89,7 +89,7 @@ class EntryReader : public PositionVisitor {
     values.clear();
     for (size_t i = 0; i < entry->size(); ++i) values.push_back(entry->at(i).as_double());
   }
-  // An entry that an earlier version did not write keeps the value of the start.
+  // A model file has our entry without these: they keep the values of the start.
   void own(const char* key, int64_t& value) override {
     if (const auto entry = find_own(key)) value = entry->as_int();
   }
@@ -209,18 +209,14 @@ Value value_of(const LoaderPosition& position) {
 LoaderPosition loader_position_of(const Cursor& saved) {
   LoaderPosition position;
   const Cursor lanes = saved.at("lanes");
-  if (lanes.value().is_dict()) {
-    throw DataError("{}: expected a list with one entry per lane, got a dict", lanes.where());
-  }
   if (lanes.size() > kMostLanes) {
     throw DataError(
         "{}: expected {} lanes or less, got {}", lanes.where(), kMostLanes, lanes.size());
   }
   for (size_t i = 0; i < lanes.size(); ++i) {
     const Cursor lane = lanes.at(i);
-    visit_lane(position.lanes.emplace_back(), [&](const char* key, auto& value) {
-      if (const auto entry = lane.find(key)) read_count(*entry, value);
-    });
+    visit_lane(position.lanes.emplace_back(),
+               [&](const char* key, auto& value) { read_count(lane.at(key), value); });
   }
   const Cursor next_lane = saved.at("next_lane");
   read_count(next_lane, position.next_lane);
@@ -228,7 +224,7 @@ LoaderPosition loader_position_of(const Cursor& saved) {
     throw DataError(
         "{}: expected a lane of {}, got {}", next_lane.where(), lanes.size(), position.next_lane);
   }
-  if (const auto names = saved.find("shard_names")) position.shard_names = names->as_string();
+  position.shard_names = saved.at("shard_names").as_string();
   return position;
 }
 

@@ -19,8 +19,6 @@ namespace dalle2 {
 
 /// Our own entry of a checkpoint, which the reference skips.
 inline constexpr const char* kOwnState = "dalle2_train";
-/// Below it: there if the run draws so, see RunSession.
-inline constexpr const char* kDrawsByAllBits = "draws_by_all_bits";
 
 /// What a list of fields may name.
 class PositionVisitor {
@@ -83,8 +81,7 @@ FormatFields position_placeholders(RunPosition& position);
 
 /// {next_lane: int, lanes: [{...}], shard_names: str}, with the numbers of each LanePosition.
 Value value_of(const LoaderPosition& position);
-/// Entries that an earlier version did not write keep their defaults.
-/// @throws DataError naming the entry that is of another type, or no position of any epoch
+/// @throws DataError naming the entry that is missing or of another type, or no position of any epoch
 LoaderPosition loader_position_of(const Cursor& saved);
 
 /// What a checkpoint, a model or a file of adapters says of its run, read without its tensors. None if it

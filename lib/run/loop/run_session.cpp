@@ -80,8 +80,7 @@ RunSession::RunSession(const SessionOptions& options, RunPosition& position)
 at::Generator RunSession::generator(std::string_view purpose, int64_t epoch, int64_t step) const {
   // Generators of a GPU draw other numbers: to compare a run on one with a run on the CPU.
   static const bool on_cpu = std::getenv("DALLE2_DRAW_ON_CPU") != nullptr;
-  return make_generator(
-      {seed_, purpose, epoch, step}, on_cpu ? at::Device(at::kCPU) : device_, draws_by_all_bits_);
+  return make_generator({seed_, purpose, epoch, step}, on_cpu ? at::Device(at::kCPU) : device_);
 }
 
 void RunSession::check_same_data(const std::string& names, const char* what, const char* key) {

@@ -87,10 +87,6 @@ class RunSession {
   /// A generator addressed by seed, purpose, epoch and step. Draws for a sample are addressed by
   /// its place among the samples of all ranks, so the number of ranks changes nothing.
   at::Generator generator(std::string_view purpose, int64_t epoch, int64_t step) const;
-  /// A run draws in the same way to its end, whatever version resumes it. @param all_bits whether a
-  /// generator of the CPU takes all 64 bits of an address; version 0.1.0 took 32
-  void set_draws_by_all_bits(bool all_bits) { draws_by_all_bits_ = all_bits; }
-  bool draws_by_all_bits() const { return draws_by_all_bits_; }
 
   /// Whether a signal has asked any rank to stop. The answer is that of ProcessGroup::heard_stop(),
   /// and so the same on all ranks. The first time, it also writes the line in the log.
@@ -121,7 +117,6 @@ class RunSession {
  private:
   at::Device device_;
   int64_t seed_;
-  bool draws_by_all_bits_ = true;
   ProcessGroup alone_;
   ProcessGroup* group_;
   bool quiet_;

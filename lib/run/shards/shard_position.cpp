@@ -73,9 +73,7 @@ bool ShardPosition::is_best() const {
 }
 
 int64_t ShardPosition::slices_of_run() const {
-  if (slices > 0) return std::min(slices, static_cast<int64_t>(most::kRanks));
-  const bool is_ours = !loader.lanes.empty() && loader.lanes.front().shards > 0;
-  return is_ours ? static_cast<int64_t>(loader.lanes.size()) : 0;
+  return std::clamp<int64_t>(slices, 0, static_cast<int64_t>(most::kRanks));
 }
 
 void ShardPosition::gather(ProcessGroup& group) {

@@ -42,8 +42,7 @@ struct ShardPosition : RunPosition {
   void gather(ProcessGroup& group) override;
 
   bool is_best() const;  ///< validation_loss is less than all earlier ones
-  /// `slices`; of a file of an earlier version, within an epoch, its lanes, which were as many.
-  /// 0: not known
+  /// `slices`, within what a config allows; 0: not known
   int64_t slices_of_run() const;
 };
 

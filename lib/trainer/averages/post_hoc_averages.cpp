@@ -52,13 +52,6 @@ Cursor averages_of(const Value& root, const std::string& path) {
   return file.at(kKey);
 }
 
-/// The prefix of the network's names in the model. Files of version 0.1.0 do not state it: they are
-/// of decoders.
-std::string prefix_of(const Cursor& network, size_t index) {
-  const auto prefix = network.find("prefix");
-  return prefix ? prefix->as_string() : "unets." + std::to_string(index) + ".";
-}
-
 Survey survey_files(const std::vector<std::string>& paths) {
   Survey survey;
   for (const std::string& path : paths) {
@@ -110,7 +103,7 @@ void add_file(const std::string& path,
   std::set<std::string> met;
   for (size_t i = 0; i < unets.size(); ++i) {
     if (unets.at(i).is_none()) continue;
-    const std::string prefix = prefix_of(unets.at(i), i);
+    const std::string prefix = unets.at(i).at("prefix").as_string();  // of the model's names
     const Cursor averages = unets.at(i).at("averages");
     for (size_t a = 0; a < averages.size(); ++a) {
       const Entry& entry = entries[next++];
