@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// `data` of a decoder config.
+// `data` of the kinds that read shards: a decoder and a CLIP.
 #pragma once
 
 #include <cmath>

@@ -240,7 +240,7 @@ at::Tensor DecoderImpl::loss(const DecoderExamples& examples, int64_t unet_numbe
     UnetConditions everything = conditions;  // nothing is dropped in this pass
     everything.image_keep_mask = at::Tensor();
     everything.text_keep_mask = at::Tensor();
-    // The output as it is, whatever the objective: as in the reference (docs/parity.md, M7).
+    // The output as it is, whatever the objective: as in the reference (docs/parity.md, M6).
     conditions.self_cond =
         split_output(s.unet->forward(noised, t, everything), s.plan.learned_variance).first;
   }
@@ -261,7 +261,7 @@ at::Tensor DecoderImpl::loss(const DecoderExamples& examples, int64_t unet_numbe
       s.weight->weigh(pixel_loss(plan_.config.loss_type, prediction, target), t).mean();
   if (!s.variance) return simple;
 
-  // The output read as noise, whatever the objective: as in the reference (docs/parity.md, M6).
+  // The output read as noise, whatever the objective: as in the reference (docs/parity.md, M7).
   const at::Tensor model_x_start = schedule.x_start_from_noise(x_t, t, prediction.detach());
   const at::Tensor bits = s.variance->bound(schedule, x_start, x_t, t, model_x_start, raw_fraction);
   return simple + bits.mean() * plan_.config.vb_loss_weight;

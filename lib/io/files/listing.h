@@ -22,7 +22,7 @@ struct ListedFile {
 std::vector<ListedFile> list_folder(const std::string& folder, const HttpOptions& http = {});
 
 /// The links of a page to files in the folder of `base`, decoded names and urls.
-/// @throws NetworkError beyond the limits of net/listing_limits.h
+/// @throws NetworkError beyond the limits of net/s3/s3.h
 std::vector<ListedFile> links_of_page(const std::string& html, const std::string& base);
 
 }  // namespace dalle2
