@@ -107,11 +107,4 @@ void warn_of_rest(const LoadReport& report, const std::string& where) {
       report.unexpected.empty() ? "-" : report.unexpected.front());
 }
 
-LoadReport load_state_dict(torch::nn::Module& module,
-                           const Cursor& source,
-                           const std::string& prefix,
-                           bool strict) {
-  return load_state_dict(module, source.as_state_dict(), prefix, strict, source.where());
-}
-
 }  // namespace dalle2

@@ -38,10 +38,4 @@ void check_finite(const torch::nn::Module& module, const std::string& where);
 /// Warns of what a load that is not strict left out, if anything.
 void warn_of_rest(const LoadReport& report, const std::string& where);
 
-/// From a place in a checkpoint, which errors name.
-LoadReport load_state_dict(torch::nn::Module& module,
-                           const Cursor& source,
-                           const std::string& prefix = "",
-                           bool strict = true);
-
 }  // namespace dalle2

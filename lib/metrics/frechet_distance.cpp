@@ -41,12 +41,6 @@ void FeatureSums::add(const at::Tensor& features) {
   count += features.size(0);
 }
 
-void FeatureSums::merge(const FeatureSums& other) {
-  sum += other.sum;
-  outer += other.outer;
-  count += other.count;
-}
-
 double frechet_distance(const at::Tensor& real, const at::Tensor& generated) {
   D2_CHECK(real.dim() == 2 && generated.dim() == 2 && real.size(1) == generated.size(1),
            "features of one width");

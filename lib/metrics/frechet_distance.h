@@ -13,7 +13,6 @@ struct FeatureSums {
   explicit FeatureSums(int64_t width = 0);
   /// @param features [n, d]
   void add(const at::Tensor& features);
-  void merge(const FeatureSums& other);
 
   int64_t count = 0;
   at::Tensor sum;    ///< [d] float64

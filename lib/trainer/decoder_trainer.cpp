@@ -127,7 +127,7 @@ at::Tensor DecoderTrainer::step(const DecoderInputs& inputs,
       });
 }
 
-StepResult DecoderTrainer::evaluate(const DecoderInputs& inputs,
+at::Tensor DecoderTrainer::evaluate(const DecoderInputs& inputs,
                                     int64_t unet_number,
                                     at::Generator generator,
                                     std::optional<int64_t> max_batch_size) {
@@ -136,16 +136,9 @@ StepResult DecoderTrainer::evaluate(const DecoderInputs& inputs,
   const int64_t batch = batch_of(inputs);
   const DecoderStepNoise draws = decoder_->draw(batch, unet_number, std::move(generator));
   const DecoderInputs local = on_device(inputs, device());
-  std::vector<at::Tensor> lowres_images;
-  const auto loss_of = [&](const ChunkRange& range) {
-    at::Tensor lowres_image;
-    const at::Tensor loss =
-        decoder_->loss(chunk_of(local, range), unet_number, chunk_of(draws, range), &lowres_image);
-    if (lowres_image.defined()) lowres_images.push_back(lowres_image);
-    return loss;
-  };
-  const at::Tensor total = evaluate_chunks(batch, max_batch_size, loss_of);
-  return {total, lowres_images.empty() ? at::Tensor() : at::cat(lowres_images)};
+  return evaluate_chunks(batch, max_batch_size, [&](const ChunkRange& range) {
+    return decoder_->loss(chunk_of(local, range), unet_number, chunk_of(draws, range));
+  });
 }
 
 at::Tensor DecoderTrainer::sample(const DecoderSampleOptions& options,

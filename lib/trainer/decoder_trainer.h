@@ -14,12 +14,6 @@
 
 namespace dalle2 {
 
-/// A loss and the low-resolution images the stage was conditioned on.
-struct StepResult {
-  at::Tensor loss;                ///< [] float32 on the device, detached: reading it synchronises
-  at::Tensor lowres_cond_images;  ///< [B, C, H, W]; undefined for the first unet
-};
-
 /// Its parts are the unets. Usage:
 ///   DecoderTrainer trainer(decoder, config.train, device);
 ///   const at::Generator random = make_generator({seed, "train", epoch, i}, device);
@@ -53,7 +47,7 @@ class DecoderTrainer : public Trainer {
                   double weight = 1.0);
 
   /// The loss without gradients, with the decoder in eval mode meanwhile.
-  StepResult evaluate(const DecoderInputs& inputs,
+  at::Tensor evaluate(const DecoderInputs& inputs,
                       int64_t unet_number,
                       at::Generator generator,
                       std::optional<int64_t> max_batch_size = std::nullopt);

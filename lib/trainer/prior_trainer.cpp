@@ -137,15 +137,6 @@ at::Tensor PriorTrainer::evaluate(const PriorInputs& inputs,
   });
 }
 
-at::Tensor PriorTrainer::sample(const PriorSampleOptions& options,
-                                bool use_non_ema,
-                                std::optional<int64_t> max_batch_size) {
-  return sample_in_chunks(
-      options, texts_of(options), use_non_ema, max_batch_size, [&](const auto& chunk) {
-        return prior_->sample(chunk);
-      });
-}
-
 at::Tensor PriorTrainer::p_sample_loop(const PriorSampleOptions& options,
                                        bool use_non_ema,
                                        std::optional<int64_t> max_batch_size) {
@@ -153,21 +144,6 @@ at::Tensor PriorTrainer::p_sample_loop(const PriorSampleOptions& options,
       options, texts_of(options), use_non_ema, max_batch_size, [&](const auto& chunk) {
         return prior_->p_sample_loop(chunk);
       });
-}
-
-TextEmbedding PriorTrainer::embed_text(TextEncoder& encoder,
-                                       const at::Tensor& tokens,
-                                       std::optional<int64_t> max_batch_size) {
-  const torch::NoGradGuard no_grad;
-  std::vector<at::Tensor> embeds, encodings;
-  for (const ChunkRange& range : chunk_ranges(tokens.size(0), max_batch_size)) {
-    const TextEmbedding part =
-        encoder.embed_text(tokens.narrow(0, range.begin, range.length).to(device()));
-    embeds.push_back(part.embeds);
-    if (part.encodings.defined()) encodings.push_back(part.encodings);
-  }
-  if (embeds.empty()) throw DataError("embed_text: expected at least one text, got none");
-  return {at::cat(embeds), encodings.empty() ? at::Tensor() : at::cat(encodings)};
 }
 
 std::shared_ptr<torch::nn::Module> PriorTrainer::swap_network(

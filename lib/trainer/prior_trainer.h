@@ -47,20 +47,11 @@ class PriorTrainer : public Trainer {
                       bool averaged = false,
                       std::optional<int64_t> max_batch_size = std::nullopt);
 
-  /// DiffusionPrior::sample and p_sample_loop with the averaged network (the live one with
-  /// `use_non_ema`, or without averages), in chunks of max_batch_size texts. Afterwards every
-  /// weight and mode is as before, even if it throws. @return [B, D] on the device
-  at::Tensor sample(const PriorSampleOptions& options,
-                    bool use_non_ema = false,
-                    std::optional<int64_t> max_batch_size = std::nullopt);
+  /// DiffusionPrior::p_sample_loop with the averaged network (the live one with `use_non_ema`, or
+  /// without averages), in chunks of max_batch_size texts. Afterwards every weight and mode is as
+  /// before, even if it throws. @return [B, D] on the device
   at::Tensor p_sample_loop(const PriorSampleOptions& options,
                            bool use_non_ema = false,
-                           std::optional<int64_t> max_batch_size = std::nullopt);
-
-  /// What `encoder` makes of tokens [B, L], in chunks, without gradients, on the device. An encoder
-  /// is never averaged: it is not trained.
-  TextEmbedding embed_text(TextEncoder& encoder,
-                           const at::Tensor& tokens,
                            std::optional<int64_t> max_batch_size = std::nullopt);
 
   DiffusionPrior prior() const { return prior_; }

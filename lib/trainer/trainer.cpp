@@ -374,11 +374,4 @@ void Trainer::put_averages_in_place(std::optional<AveragesInPlace>& scope) const
                 });
 }
 
-std::shared_ptr<torch::nn::Module> Trainer::averaged_network(int64_t number) const {
-  if (!is_trained(number)) return nullptr;
-  settle_all();
-  const TrainedPart& averaged = part(number);
-  return averaged.average ? averaged.average->network() : nullptr;
-}
-
 }  // namespace dalle2

@@ -120,9 +120,6 @@ class Trainer {
   double learning_rate(int64_t part = 1) const;
   /// Decay of the part's average; none without averages.
   std::optional<double> ema_decay(int64_t part = 1) const;
-  /// The averaged network of a part, for reading; null without averages or for a part that is not
-  /// trained.
-  std::shared_ptr<torch::nn::Module> averaged_network(int64_t part = 1) const;
   /// [] norm of the gradients of the part's last update, before clipping; undefined before the
   /// first.
   at::Tensor last_grad_norm(int64_t part = 1) const;

@@ -100,16 +100,4 @@ TEST_CASE("long lists of names are shortened") {
                     Contains("missing (200)") && Contains("and 185 more"));
 }
 
-TEST_CASE("a place in a checkpoint can be loaded and errors name it") {
-  Mixed module;
-  Dict root_dict;
-  root_dict.set("model", to_dict(state_dict(module)));
-  const Value root = root_dict;
-  CHECK(load_state_dict(module, Cursor(root, "a.pth").at("model")).missing.empty());
-  root_dict.set("model", Dict{});
-  const Value empty = root_dict;
-  CHECK_THROWS_WITH(load_state_dict(module, Cursor(empty, "a.pth").at("model")),
-                    Contains("a.pth: /model: does not fit"));
-}
-
 }  // namespace dalle2

@@ -55,7 +55,7 @@ TEST_CASE("a decoder's training on the fake device has the CPU's bits") {
   const int64_t unet = on_cpu->trained_parts().back();
   const auto loss = [&](DecoderTrainer& trainer) {
     return trainer.evaluate(drawn_inputs(3, 80), unet, make_generator({0, "validate"}, at::kCPU))
-        .loss.item<double>();
+        .item<double>();
   };
   CHECK(loss(*on_fake) == loss(*on_cpu));
   if (on_cpu->trained_parts().size() < 2) return;
@@ -235,8 +235,6 @@ TEST_CASE("a prior's training on the fake device has the CPU's bits") {
         .item<double>();
   };
   CHECK(loss(*on_fake, fake_device()) == loss(*on_cpu, at::kCPU));
-  CHECK(at::equal(on_fake->sample(prior_samples(fake_device())).cpu(),
-                  on_cpu->sample(prior_samples(at::kCPU))));
   CHECK(at::equal(on_fake->p_sample_loop(prior_samples(fake_device())).cpu(),
                   on_cpu->p_sample_loop(prior_samples(at::kCPU))));
   const auto resumed = fixture.trainer(config, fake_device());

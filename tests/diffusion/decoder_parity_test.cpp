@@ -84,12 +84,9 @@ void check_training(const char* folder, size_t cases) {
       const std::string at = fmt::format("stage{}.", n);
       INFO("unet " << n << " of " << c.config.dump());
       decoder->zero_grad();
-      at::Tensor lowres;
-      const at::Tensor loss =
-          decoder->loss(c.inputs(side),
-                        n,
-                        c.draws(n, decoder->plan().stages[static_cast<size_t>(n - 1)]),
-                        &lowres);
+      const UnetPlan& stage = decoder->plan().stages[static_cast<size_t>(n - 1)];
+      const DecoderExamples examples = decoder->prepare(c.inputs(side), n, c.draws(n, stage));
+      const at::Tensor loss = decoder->loss(examples, n);
       const double expected = c.fixture.tensor(at + "loss").item<double>();
       const double error = std::abs(loss.item<double>() - expected);
       const double noise = c.fixture.tensor(at + "loss_noise").item<double>();
@@ -98,8 +95,11 @@ void check_training(const char* folder, size_t cases) {
       lenient += error > kLossTolerance * std::abs(expected) ? 1 : 0;
       ++steps;
       if (n > 1) {
-        VqganVae vae = decoder->vae(n);  // the reference gives it encoded
-        const at::Tensor shown = vae.is_empty() ? lowres : vae->encode_unquantized(lowres);
+        // The reference gives it encoded, but neither scaled nor in [-1, 1].
+        const at::Tensor& given = examples.conditions.lowres_cond_img;
+        const ImageRange range{decoder->plan().config.auto_normalize_img};
+        const at::Tensor shown =
+            stage.latent ? given / stage.latent->scale : range.unnormalize(given);
         expect_close(digest(shown), c.fixture.tensor(at + "lowres"), 1e-5, "low-resolution image");
       }
       loss.backward();

@@ -340,10 +340,9 @@ TEST_CASE("Crops are the same window of image and low-resolution image, each sam
   const at::Tensor images = wave({2, 3, 16, 16}, 0.05, 0, 0.5, 0.5);
   DecoderStepNoise draws = decoder->draw(2, 2, generator_of(0));
   draws.crop_offsets = {{1, 2}, {7, 0}};
-  at::Tensor lowres;
-  decoder->loss({images, {}, {}}, 2, draws, &lowres);
-  const at::Tensor whole =
-      resize_image_to(resize_image_to(images, 8, std::nullopt, true), 16, std::nullopt, true);
+  const at::Tensor lowres = decoder->prepare({images, {}, {}}, 2, draws).conditions.lowres_cond_img;
+  const at::Tensor whole = ImageRange{}.normalize(
+      resize_image_to(resize_image_to(images, 8, std::nullopt, true), 16, std::nullopt, true));
   CHECK(at::equal(lowres[0], whole[0].slice(1, 2, 10).slice(2, 1, 9)));
   CHECK(at::equal(lowres[1], whole[1].slice(1, 0, 8).slice(2, 7, 15)));
 }

@@ -66,7 +66,7 @@ TEST_CASE("equal sets are at no distance, and never below it") {
 TEST_CASE("sums of parts are the sums of the whole") {
   const at::Tensor rows = torch::randn({3000, 6}, at::make_generator<at::CPUGeneratorImpl>(7));
   FeatureSums parts = sums_of(rows.narrow(0, 0, 1100));
-  parts.merge(sums_of(rows.narrow(0, 1100, 1900)));
+  parts.add(rows.narrow(0, 1100, 1900));
   const FeatureSums whole = sums_of(rows);
   CHECK(parts.count == 3000);
   CHECK(at::allclose(parts.sum, whole.sum, 1e-12, 1e-9));

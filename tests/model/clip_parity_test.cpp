@@ -6,8 +6,10 @@
 
 #include "checkpoint/module_state.h"
 #include "kernels/cpu_algorithms.h"
+#include "model/clip/clip_transformer.h"
 #include "model/clip/contrastive_loss.h"
 #include "model/clip_support.h"
+#include "model/layers.h"
 #include "support/rounding_noise.h"
 
 namespace dalle2::test {
@@ -108,13 +110,29 @@ TEST_CASE("features and embeddings are those of the reference's adapters") {
   });
 }
 
+/// Holds the weights of products and convolutions in `dtype` and calculates in it, norms excepted, as the
+/// references do on a GPU.
+void hold_weights_as(ClipImpl& clip, at::ScalarType dtype) {
+  const torch::NoGradGuard no_grad;
+  for (const auto& module : clip.modules()) {
+    const bool multiplies = module->as<LinearLayerImpl>() || module->as<ConvLayerImpl>() ||
+                            module->as<ClipAttentionImpl>();
+    if (!multiplies) continue;
+    for (at::Tensor& each : module->parameters(/*recurse=*/false)) each.set_data(each.to(dtype));
+  }
+  auto parameters = clip.named_parameters();
+  for (const char* name : {"text_projection", "visual.proj"}) {
+    if (at::Tensor* const found = parameters.find(name)) found->set_data(found->to(dtype));
+  }
+}
+
 TEST_CASE("features in half precision are the references'") {
   for_each_case([](Case& one) {
     train_once(one);
     one.clip->eval();
     const torch::NoGradGuard no_grad;
     const bool is_bfloat = one.fixture.json.at("maker") == "open_clip";
-    one.clip->hold_weights_as(is_bfloat ? at::kBFloat16 : at::kHalf);
+    hold_weights_as(*one.clip, is_bfloat ? at::kBFloat16 : at::kHalf);
     const double tolerance = is_bfloat ? kBfloat16Tolerance : kHalfTolerance;
     const at::Tensor image = one.clip->image_features(one.images);
     CHECK(image.scalar_type() == (is_bfloat ? at::kBFloat16 : at::kHalf));

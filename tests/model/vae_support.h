@@ -35,6 +35,18 @@ inline VqganVae filled_vae(const VaeConfig& config) {
   return vae;
 }
 
+/// The reference's `encode`: a map that is quantised by the muse kind, not yet by the dalle2 kind.
+inline at::Tensor encoded(VqganVae vae, const at::Tensor& images) {
+  const at::Tensor map = vae->encode_unquantized(images);
+  return vae->config().is_muse() ? vae->quantizer()->quantize(map, {}).map : map;
+}
+
+/// The reference's `decode`: pictures of such a map.
+inline at::Tensor decoded(VqganVae vae, const at::Tensor& map) {
+  return vae->config().is_muse() ? vae->autoencoder()->enc_dec->decode(map)
+                                 : vae->decode_unquantized(map);
+}
+
 inline ImageFeatures features_of(const Fixture& fixture) {
   const at::Tensor weight = fixture.tensor("features");
   return [weight](const at::Tensor& images) {

@@ -35,7 +35,7 @@ double validation_loss(const json& config, size_t batches) {
   Decoder decoder(loaded.plan);
   const std::string out = config["tracker"]["data_path"];
   const Value checkpoint = read_checkpoint(out + "/checkpoint.pth");
-  load_state_dict(*decoder, Cursor(checkpoint).at("model"));
+  load_state_dict(*decoder, Cursor(checkpoint).at("model").as_state_dict());
   decoder->eval();
   const ShardData data = decoder_data(loaded.config, loaded.plan, RankInfo{}, at::kCPU);
   const auto loader = data.loader("val", loaded.config.data.batch_size, /*in_order=*/true);

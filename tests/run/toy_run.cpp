@@ -60,7 +60,8 @@ double ToyTrainer::evaluate(const at::Tensor& x) {
 }
 
 std::shared_ptr<ToyNetwork> ToyTrainer::averaged() const {
-  return std::static_pointer_cast<ToyNetwork>(averaged_network(1));
+  settle_all();
+  return std::static_pointer_cast<ToyNetwork>(part(1).average->network());
 }
 
 void ToyPosition::fields(PositionVisitor& visitor) {

@@ -11,6 +11,7 @@
 #include "support/temp_dir.h"
 #include "trainer/averages/weight_average.h"
 #include "trainer_fixture.h"
+#include "trainer_probe.h"
 
 namespace dalle2 {
 namespace {
@@ -236,7 +237,7 @@ TEST_CASE("a decoder is trained with diffusers' average: it follows each update"
     test::train(*trainer, step, step + 1);
     if (step % 2 == 0) by_hand.step(trainer->decoder()->unet(1)->parameters());
   }
-  const auto averaged = trainer->averaged_network(1)->parameters();
+  const auto averaged = TrainerProbe::averaged_network(*trainer, 1)->parameters();
   for (size_t i = 0; i < averaged.size(); ++i) {
     CHECK(at::equal(averaged[i], by_hand.shadow_params()[i]));
   }
@@ -246,7 +247,7 @@ TEST_CASE("a decoder is trained with diffusers' average: it follows each update"
   const Dict model = trainer->model_state();
   CHECK(at::equal(
       model.find("model")->as_dict().find("unets.0.init_conv.convs.0.weight")->as_tensor(),
-      trainer->averaged_network(1)->named_parameters()["init_conv.convs.0.weight"]));
+      TrainerProbe::averaged_network(*trainer, 1)->named_parameters()["init_conv.convs.0.weight"]));
   CHECK(test::bits_of(*trainer) == before);
 }
 
@@ -295,7 +296,7 @@ TEST_CASE("a change of the kind or of the options of the average is mentioned") 
   test::CapturedLog log;
   other->load_state(trainer->state(), false, true, "a.pth");
   CHECK(log.count("no averaged weights 'ema_diffusers'") == 1);
-  CHECK(at::equal(other->averaged_network(1)->parameters()[0],
+  CHECK(at::equal(TrainerProbe::averaged_network(*other, 1)->parameters()[0],
                   trainer->decoder()->unet(1)->parameters()[0]));
   config.ema.decay = 0.5;
   const auto third = fixture.trainer(config);
@@ -315,7 +316,7 @@ TEST_CASE("the weights become their average where update_model_with_ema_every sa
   std::vector<bool> equal;
   for (int64_t step = 0; step < 14; step += 2) {
     test::train(*trainer, step, step + 1);
-    equal.push_back(at::equal(trainer->averaged_network(1)->parameters()[0],
+    equal.push_back(at::equal(TrainerProbe::averaged_network(*trainer, 1)->parameters()[0],
                               trainer->decoder()->unet(1)->parameters()[0]));
   }
   // The first call copies; of the others the third, sixth, ... copy back.

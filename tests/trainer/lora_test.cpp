@@ -12,6 +12,7 @@
 #include "support/temp_dir.h"
 #include "trainer/averages/post_hoc_averages.h"
 #include "trainer_fixture.h"
+#include "trainer_probe.h"
 
 namespace dalle2 {
 namespace {
@@ -189,9 +190,9 @@ TEST_CASE("adapters begin on the weights of a decoder without any") {
       CHECK(trainer->steps(unet) == 0);
       const DecoderInputs inputs = test::drawn_inputs(2, 3);
       const auto random = [] { return make_generator({0, "validate"}, at::kCPU); };
-      CHECK(trainer->evaluate(inputs, unet, random()).loss.item<double>() ==
-            base->evaluate(inputs, unet, random()).loss.item<double>());
-      for (const auto& item : trainer->averaged_network(unet)->named_parameters()) {
+      CHECK(trainer->evaluate(inputs, unet, random()).item<double>() ==
+            base->evaluate(inputs, unet, random()).item<double>());
+      for (const auto& item : TrainerProbe::averaged_network(*trainer, unet)->named_parameters()) {
         const at::Tensor* theirs =
             find_tensor(weights, fmt::format("unets.{}.{}", unet - 1, item.key()));
         if (!is_adapter(item.key())) CHECK(at::equal(item.value(), *theirs));
@@ -290,7 +291,7 @@ TEST_CASE("a frozen network in half precision takes half the memory and trains a
     train(*trainer, 0, 6);
     losses.push_back(
         trainer->evaluate(test::drawn_inputs(3, 8), 1, make_generator({0, "x"}, at::kCPU))
-            .loss.item<double>());
+            .item<double>());
     size_t sum = 0;
     for (const auto& item : trainer->decoder()->named_parameters()) {
       if (!is_adapter(item.key())) sum += item.value().nbytes();

@@ -152,7 +152,7 @@ TEST_CASE("a late update is not counted or averaged before something asks") {
     trainer->model_state();
   }
   SECTION("the average") {
-    trainer->averaged_network(1);
+    TrainerProbe::averaged_network(*trainer, 1);
   }
   SECTION("the next update") {
     train_step(*trainer, 1, 1);
@@ -198,8 +198,8 @@ TEST_CASE("steps and evaluations are in the precision of the config, weights and
   const auto loss_of = [&](MixedPrecision precision, bool evaluates) {
     const auto trainer = trainer_with(precision);
     const at::Generator generator = make_generator({0, "train"}, at::kCPU);
-    const at::Tensor loss = evaluates ? trainer->evaluate(inputs, 1, generator).loss
-                                      : trainer->step(inputs, 1, generator);
+    const at::Tensor loss =
+        evaluates ? trainer->evaluate(inputs, 1, generator) : trainer->step(inputs, 1, generator);
     CHECK(loss.scalar_type() == at::kFloat);
     if (!evaluates) trainer->update(1);
     for (const at::Tensor& parameter : trainer->decoder()->unet(1)->parameters()) {
@@ -292,7 +292,7 @@ TEST_CASE("weights and averages that are not finite are found") {
   const torch::NoGradGuard no_grad;
   const auto trainer = trainer_with(MixedPrecision::no);
   CHECK_FALSE(trainer->non_finite_part());
-  at::Tensor average = trainer->averaged_network(2)->parameters()[3];
+  at::Tensor average = TrainerProbe::averaged_network(*trainer, 2)->parameters()[3];
   average.view(-1)[0] = INFINITY;
   CHECK(trainer->non_finite_part() == "averaged weights of unet 2");
   at::Tensor weight = trainer->decoder()->unet(1)->parameters()[5];

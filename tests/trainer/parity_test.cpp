@@ -5,6 +5,7 @@
 #include "parity_checks.h"
 #include "runs_for_reference.h"
 #include "trainer_fixture.h"
+#include "trainer_probe.h"
 
 namespace dalle2 {
 namespace {
@@ -37,7 +38,9 @@ void check_end(const test::TrainerFixture& fixture, const DecoderTrainer& traine
     CHECK(trainer.steps(number) == fixture.data().json.at("steps")[u].get<int64_t>());
     if (trainer.is_trained(number)) {
       check_compact(fixture.data(), fmt::format("final.{}.", u), *trainer.decoder()->unet(number));
-      check_compact(fixture.data(), fmt::format("ema.{}.", u), *trainer.averaged_network(number));
+      check_compact(fixture.data(),
+                    fmt::format("ema.{}.", u),
+                    *TrainerProbe::averaged_network(trainer, number));
     }
   }
 }

@@ -106,7 +106,7 @@ TEST_CASE("the saved average of a width is what the files are combined to") {
   // The file loads as a decoder's.
   const auto again = fixture.trainer(averaging_config(fixture));
   Decoder decoder = again->decoder();
-  const LoadReport report = load_state_dict(*decoder, Cursor(file).at("model"));
+  const LoadReport report = load_state_dict(*decoder, Cursor(file).at("model").as_state_dict());
   CHECK(report.missing.empty());
   CHECK(report.unexpected.empty());
 }

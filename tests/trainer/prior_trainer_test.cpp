@@ -4,6 +4,7 @@
 #include "checkpoint/pickle/pth.h"
 #include "prior_trainer_fixture.h"
 #include "support/temp_dir.h"
+#include "trainer_probe.h"
 
 namespace dalle2::test {
 namespace {
@@ -139,7 +140,7 @@ TEST_CASE("a prior's averages follow the options of the config") {
   for (size_t i = 0; i < expected.size(); ++i) {
     CHECK(decays[i] == Approx(expected[i]).margin(1e-4));
   }
-  CHECK_FALSE(at::equal(trainer->averaged_network()->parameters()[0],
+  CHECK_FALSE(at::equal(TrainerProbe::averaged_network(*trainer)->parameters()[0],
                         trainer->prior()->net()->parameters()[0]));
   const auto floor = trainer_with({{"ema_min_value", 0.5}, {"ema_update_after_step", 0}});
   train(*floor, 0, 2);
@@ -156,9 +157,9 @@ TEST_CASE("without averages a prior samples with its weights and saves none") {
   options.text = fixture().texts();
   options.timesteps = 4;
   options.noise = prior_wave_noise();
-  const at::Tensor averaged = trainer->sample(options);
+  const at::Tensor averaged = trainer->p_sample_loop(options);
   options.noise = prior_wave_noise();
-  CHECK(at::equal(averaged, trainer->sample(options, /*use_non_ema=*/true)));
+  CHECK(at::equal(averaged, trainer->p_sample_loop(options, /*use_non_ema=*/true)));
 }
 
 TEST_CASE("a prior's validation is of the live or the averaged weights and changes nothing") {
@@ -174,27 +175,6 @@ TEST_CASE("a prior's validation is of the live or the averaged weights and chang
   CHECK(loss(true, 3) == Approx(loss(true, {})).epsilon(1e-5));
   CHECK((bits_of(*trainer) == before));
   CHECK(trainer->prior()->is_training());
-}
-
-/// Embeds a token as a vector of its number.
-class NumberEncoder : public TextEncoder {
- public:
-  TextEmbedding embed_text(const at::Tensor& tokens) override {
-    batches.push_back(tokens.size(0));
-    return {tokens.narrow(1, 0, 1).to(at::kFloat).expand({-1, 8}),
-            tokens.unsqueeze(2).to(at::kFloat).expand({-1, -1, 8})};
-  }
-  std::vector<int64_t> batches;
-};
-
-TEST_CASE("texts are embedded by the encoder in chunks") {
-  const auto trainer = trainer_with({});
-  NumberEncoder encoder;
-  const at::Tensor tokens = at::arange(10, at::kLong).view({5, 2});
-  const TextEmbedding texts = trainer->embed_text(encoder, tokens, 2);
-  CHECK(encoder.batches == std::vector<int64_t>{2, 2, 1});
-  CHECK(texts.embeds.select(1, 0).equal(torch::tensor({0.0F, 2.0F, 4.0F, 6.0F, 8.0F})));
-  CHECK(texts.encodings.sizes() == at::IntArrayRef({5, 2, 8}));
 }
 
 TEST_CASE("adapters of a prior alone are trained, and merge into plain weights") {
@@ -244,7 +224,7 @@ TEST_CASE("what does not fit a prior's trainer is refused with what was expected
                trainer->step({}, make_generator({0, "train"}, at::kCPU));
              }),
              Contains("image embeddings: expected a batch [B, D] of at least one, got nothing"));
-  CHECK_THAT(message_of([&] { trainer->sample({}); }),
+  CHECK_THAT(message_of([&] { trainer->p_sample_loop({}); }),
              Contains("text embeddings: expected a batch [B, D] of at least one, got nothing"));
   for (const std::vector<int64_t>& shape : {std::vector<int64_t>{8}, {0, 8}, {2, 1, 8}}) {
     const std::string got = "of at least one, got " + c10::str(at::IntArrayRef(shape));
@@ -257,7 +237,7 @@ TEST_CASE("what does not fit a prior's trainer is refused with what was expected
     CHECK_THAT(message_of([&] {
                  PriorSampleOptions options;
                  options.text.embeds = at::ones(shape);
-                 trainer->sample(options);
+                 trainer->p_sample_loop(options);
                }),
                Contains("text embeddings: expected a batch [B, D] " + got));
   }

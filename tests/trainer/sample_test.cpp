@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "trainer_fixture.h"
+#include "trainer_probe.h"
 
 namespace dalle2 {
 namespace {
@@ -49,7 +50,7 @@ TEST_CASE("sampling uses the averages and puts the weights and the mode back bit
   // The same by hand: the averaged weights in the live network.
   for (const int64_t unet : {1, 2}) {
     trainer->decoder()->swap_unet(
-        unet, std::static_pointer_cast<UnetImpl>(trainer->averaged_network(unet)));
+        unet, std::static_pointer_cast<UnetImpl>(TrainerProbe::averaged_network(*trainer, unet)));
   }
   CHECK(at::equal(trainer->decoder()->sample(sample_options(2)), averaged));
 }
@@ -78,7 +79,7 @@ TEST_CASE("without averages sampling uses the weights") {
   const auto with = trained(fixture), without = trained(fixture, /*use_ema=*/false);
   CHECK_FALSE(without->uses_ema());
   CHECK_FALSE(without->ema_decay(1).has_value());
-  CHECK(without->averaged_network(1) == nullptr);
+  CHECK(TrainerProbe::averaged_network(*without, 1) == nullptr);
   CHECK(at::equal(without->sample(sample_options(1)),
                   with->sample(sample_options(1), /*use_non_ema=*/true)));
 }

@@ -162,26 +162,20 @@ DecoderStepNoise DecoderImpl::draw(int64_t batch,
 
 at::Tensor DecoderImpl::forward(const DecoderInputs& inputs,
                                 int64_t unet_number,
-                                at::Generator generator,
-                                at::Tensor* lowres_cond_image) {
+                                at::Generator generator) {
   check_training_inputs(inputs, stage(unet_number));
-  return loss(inputs,
-              unet_number,
-              draw(inputs.images.size(0), unet_number, std::move(generator)),
-              lowres_cond_image);
+  return loss(inputs, unet_number, draw(inputs.images.size(0), unet_number, std::move(generator)));
 }
 
 at::Tensor DecoderImpl::loss(const DecoderInputs& inputs,
                              int64_t unet_number,
-                             const DecoderStepNoise& draws,
-                             at::Tensor* lowres_cond_image) {
-  return loss(prepare(inputs, unet_number, draws, lowres_cond_image), unet_number);
+                             const DecoderStepNoise& draws) {
+  return loss(prepare(inputs, unet_number, draws), unet_number);
 }
 
 DecoderExamples DecoderImpl::prepare(const DecoderInputs& inputs,
                                      int64_t unet_number,
-                                     const DecoderStepNoise& draws,
-                                     at::Tensor* lowres_cond_image) const {
+                                     const DecoderStepNoise& draws) const {
   const Stage& s = stage(unet_number);
   check_training_inputs(inputs, s);
   DecoderExamples examples;
@@ -210,7 +204,6 @@ DecoderExamples DecoderImpl::prepare(const DecoderInputs& inputs,
     images = crop(images, draws.crop_offsets, *s.plan.random_crop_size);
     lowres.image = crop(lowres.image, draws.crop_offsets, *s.plan.random_crop_size);
   }
-  if (lowres_cond_image != nullptr) *lowres_cond_image = lowres.image;
   if (s.lowres) {
     conditions.lowres_cond_img = s.space->from_images(lowres.image);
     conditions.lowres_noise_level = lowres.noise_level;

@@ -114,24 +114,16 @@ class DecoderImpl : public torch::nn::Module {
   ~DecoderImpl() override;
 
   /// Mean loss of stage `unet_number` (from 1); drawing everything random from `generator`.
-  /// @param lowres_cond_image if given, receives the low-resolution image of an upper stage
   /// @throws DataError for inputs that do not fit the stage
-  at::Tensor forward(const DecoderInputs& inputs,
-                     int64_t unet_number,
-                     at::Generator generator,
-                     at::Tensor* lowres_cond_image = nullptr);
+  at::Tensor forward(const DecoderInputs& inputs, int64_t unet_number, at::Generator generator);
 
   /// The same with everything random given.
-  at::Tensor loss(const DecoderInputs& inputs,
-                  int64_t unet_number,
-                  const DecoderStepNoise& draws,
-                  at::Tensor* lowres_cond_image = nullptr);
+  at::Tensor loss(const DecoderInputs& inputs, int64_t unet_number, const DecoderStepNoise& draws);
 
   /// The same in two halves: pictures become examples (resized, cropped, blurred, encoded), without gradients of the unet.
   DecoderExamples prepare(const DecoderInputs& inputs,
                           int64_t unet_number,
-                          const DecoderStepNoise& draws,
-                          at::Tensor* lowres_cond_image = nullptr) const;
+                          const DecoderStepNoise& draws) const;
   /// Mean loss of examples of prepare(). [] float32
   at::Tensor loss(const DecoderExamples& examples, int64_t unet_number);
 

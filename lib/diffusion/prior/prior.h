@@ -33,14 +33,6 @@ struct TextEmbedding {
   }
 };
 
-/// Where text embeddings come from while a prior is used: a CLIP model, or a stand-in.
-class TextEncoder {
- public:
-  virtual ~TextEncoder() = default;
-  /// @param tokens [B, L] int64 @return embeddings [B, D] and encodings [B, L, D]
-  virtual TextEmbedding embed_text(const at::Tensor& tokens) = 0;
-};
-
 /// One training batch: embeddings as CLIP gives them, not scaled. The loss does not modify them.
 struct PriorInputs {
   at::Tensor image_embeds;  ///< [B, D]

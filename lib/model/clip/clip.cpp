@@ -130,17 +130,4 @@ ClipTexts ClipImpl::embed_text(const at::Tensor& tokens) {
           .mask = at::constant_pad_nd(mask, {0, trimmed}, false)};
 }
 
-void ClipImpl::hold_weights_as(at::ScalarType dtype) {
-  const torch::NoGradGuard no_grad;
-  for (const auto& module : modules()) {
-    const bool multiplies = module->as<LinearLayerImpl>() || module->as<ConvLayerImpl>() ||
-                            module->as<ClipAttentionImpl>();
-    if (!multiplies) continue;
-    for (at::Tensor& each : module->parameters(/*recurse=*/false)) each.set_data(each.to(dtype));
-  }
-  text_projection_.set_data(text_projection_.to(dtype));
-  auto of_tower = visual_->named_parameters(/*recurse=*/false);
-  if (at::Tensor* const proj = of_tower.find("proj")) proj->set_data(proj->to(dtype));
-}
-
 }  // namespace dalle2

@@ -37,10 +37,6 @@ class ClipImpl : public ClipEncoderImpl {
   ClipTexts embed_text(const at::Tensor& tokens) override;
   at::Tensor trimmed(const at::Tensor& tokens) const override { return trimmed_tokens(tokens); }
 
-  /// Holds the weights of products and convolutions in `dtype` and calculates in it, norms excepted:
-  /// float16 is how OpenAI's CLIP runs on a GPU.
-  void hold_weights_as(at::ScalarType dtype);
-
   const ClipNetworkConfig& config() const { return config_; }
   int64_t image_size() const override { return config_.vision_cfg.image_size; }
   int64_t max_text_len() const override { return config_.text_cfg.context_length; }

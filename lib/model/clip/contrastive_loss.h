@@ -6,9 +6,6 @@
 
 namespace dalle2 {
 
-/// ln 100, the most that a logit scale may become (section 2.5): logits are cosines times 100 then.
-inline constexpr double kMostLogitScale = 4.605170185988092;
-
 /// Features of a picture and of its text as one row, what a joint loss gathers over ranks.
 /// @param images, texts [B, D], of any length @return [B, 2, D] float32, each of length 1
 at::Tensor pair_features(const at::Tensor& images, const at::Tensor& texts);

@@ -117,11 +117,6 @@ Quantized LookupFreeQuantizerImpl::quantize(const at::Tensor& map,
   return result;
 }
 
-at::Tensor LookupFreeQuantizerImpl::from_indices(const at::Tensor& indices) {
-  const at::Tensor signs = indices.unsqueeze(-1).bitwise_and(mask_).ne(0).to(at::kFloat) * 2 - 1;
-  return projected_out(signs).permute({0, 3, 1, 2});
-}
-
 VectorQuantizerImpl::VectorQuantizerImpl(int64_t dim, const VaeConfig& config) : config_(config) {
   const int64_t codes = config.codes(), width = config.vq_codebook_dim;
   if (width != dim) {
@@ -170,13 +165,6 @@ Quantized VectorQuantizerImpl::quantize(const at::Tensor& map, const at::Generat
   result.map = as_map(project_out_ ? project_out_->forward(passed) : passed, map);
   result.indices = as_indices(indices, map);
   return result;
-}
-
-at::Tensor VectorQuantizerImpl::from_indices(const at::Tensor& indices) {
-  const at::Tensor codes = codebook().index_select(0, indices.flatten());
-  const at::Tensor map = (project_out_ ? project_out_->forward(codes) : codes)
-                             .view({indices.size(0), indices.size(1), indices.size(2), -1});
-  return map.permute({0, 3, 1, 2});
 }
 
 /// Read from the device only where the buffer has changed: once it has begun, and after a load.

@@ -46,8 +46,6 @@ class QuantizerImpl : public torch::nn::Module {
   /// learned from them; undefined: it was made
   virtual void learn(const at::Generator& /*generator*/, const at::Tensor& /*was_skipped*/ = {}) {}
   virtual void set_ranks(CodeRanks /*ranks*/) {}
-  /// What quantize() makes of a map with these codes. @param indices [B, h, w] @return [B, D, h, w]
-  virtual at::Tensor from_indices(const at::Tensor& indices) = 0;
 };
 
 /// The signs of a projection to log2 K numbers are the code (Yu et al. 2023, arXiv 2310.05737). The
@@ -56,7 +54,6 @@ class LookupFreeQuantizerImpl : public QuantizerImpl {
  public:
   LookupFreeQuantizerImpl(int64_t dim, int64_t codes, const LookupFreeConfig& config);
   Quantized quantize(const at::Tensor& map, const at::Generator& generator) override;
-  at::Tensor from_indices(const at::Tensor& indices) override;
 
  private:
   at::Tensor projected_out(const at::Tensor& signs) const;
@@ -73,7 +70,6 @@ class VectorQuantizerImpl : public QuantizerImpl {
  public:
   VectorQuantizerImpl(int64_t dim, const VaeConfig& config);
   Quantized quantize(const at::Tensor& map, const at::Generator& generator) override;
-  at::Tensor from_indices(const at::Tensor& indices) override;
   void quantize_nothing() override;
   void learn(const at::Generator& generator, const at::Tensor& was_skipped = {}) override;
   void set_ranks(CodeRanks ranks) override { ranks_ = std::move(ranks); }

@@ -121,17 +121,6 @@ VaeReconstruction VqganVaeImpl::reconstruct(const at::Tensor& images,
   return made;
 }
 
-at::Tensor VqganVaeImpl::encode(const at::Tensor& images) {
-  check_images(images);
-  const at::Tensor map = autoencoder_->enc_dec->encode(images);
-  return config_.is_muse() ? autoencoder_->quantizer->quantize(map, {}).map : map;
-}
-
-at::Tensor VqganVaeImpl::decode(const at::Tensor& map) {
-  return autoencoder_->enc_dec->decode(
-      config_.is_muse() ? map : autoencoder_->quantizer->quantize(map, {}).map);
-}
-
 at::Tensor VqganVaeImpl::encode_unquantized(const at::Tensor& images) {
   check_images(images, /*any_size=*/true);
   return autoencoder_->enc_dec->encode(images);
@@ -139,10 +128,6 @@ at::Tensor VqganVaeImpl::encode_unquantized(const at::Tensor& images) {
 
 at::Tensor VqganVaeImpl::decode_unquantized(const at::Tensor& map) {
   return autoencoder_->enc_dec->decode(autoencoder_->quantizer->quantize(map, {}).map);
-}
-
-at::Tensor VqganVaeImpl::decode_indices(const at::Tensor& indices) {
-  return autoencoder_->enc_dec->decode(autoencoder_->quantizer->from_indices(indices));
 }
 
 at::Tensor VqganVaeImpl::reconstruction_loss(const at::Tensor& made,

@@ -54,19 +54,11 @@ class VqganVaeImpl : public torch::nn::Module {
   /// @throws DataError for another number of channels, or a side that the network does not take
   VaeReconstruction reconstruct(const at::Tensor& images, const at::Generator& generator = {});
 
-  /// The reference's `encode`: a map that is quantised by the muse kind, not yet by the dalle2 kind.
-  /// @return [B, D, h, w] @throws as reconstruct()
-  at::Tensor encode(const at::Tensor& images);
-  /// Pictures of such a map.
-  at::Tensor decode(const at::Tensor& map);
-
   /// The map that a latent diffusion works on: that of either kind before it is quantised, of
   /// pictures of any side that is divisible by the network's. @return [B, D, h, w]
   at::Tensor encode_unquantized(const at::Tensor& images);
   /// Quantises such a map, and decodes it: what is near a code becomes the code.
   at::Tensor decode_unquantized(const at::Tensor& map);
-  /// Pictures of codes. @param indices [B, h, w] int64
-  at::Tensor decode_indices(const at::Tensor& indices);
 
   /// What the autoencoder is trained by. One pass of the discriminator and of the feature network
   /// serves the losses and the weight of the adversarial one, which is the ratio of the gradients

@@ -50,7 +50,7 @@ void DecoderRun::add_validation_losses(const Batch& batch,
     // The same draws in every epoch: the losses of two epochs then differ by the weights alone.
     const at::Generator random =
         session_.generator(fmt::format("validate unet {}", unet), /*epoch=*/0, place);
-    sums[static_cast<size_t>(unet - 1)].add(trainer_.evaluate(inputs, unet, random).loss);
+    sums[static_cast<size_t>(unet - 1)].add(trainer_.evaluate(inputs, unet, random));
   }
 }
 
