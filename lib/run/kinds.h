@@ -36,7 +36,7 @@ struct LoadedRun {
   /// @throws ConfigError, DataError
   std::function<std::unique_ptr<TrainingRun>(const RunProcess& process)> make_run;
   /// Prints what a run of `processes` would take. @throws as a run would
-  std::function<void(int64_t processes)> dry_run;
+  std::function<void(int64_t processes, const StartOptions& start)> dry_run;
 };
 
 struct FirstConfig;
@@ -63,7 +63,7 @@ std::vector<RunKind>& run_kinds();
 const RunKind& run_kind_of(const std::string& key);
 
 /// RunKind::load for a kind whose config `parse` reads from a text; for a TrainingRun whose constructor
-/// takes (loaded config, process), and for which there is a dry_run(loaded config, processes).
+/// takes (loaded config, process), and for which there is a dry_run(loaded config, processes, start).
 template <class Run, auto parse>
 LoadedRun load_run(const std::string& config_path, const ReadOptions& options) {
   using Config = decltype(parse({}, config_path, options));
@@ -77,7 +77,8 @@ LoadedRun load_run(const std::string& config_path, const ReadOptions& options) {
       .work = work,
       .make_run =
           [loaded](const RunProcess& process) { return std::make_unique<Run>(*loaded, process); },
-      .dry_run = [loaded](int64_t processes) { dry_run(*loaded, processes); }};
+      .dry_run = [loaded](int64_t processes,
+                          const StartOptions& start) { dry_run(*loaded, processes, start); }};
 }
 
 }  // namespace dalle2

@@ -69,7 +69,10 @@ void RunCheckpoints::save(bool is_best, bool is_latest) {
   add_facts(facts, own);
   Extras extras = position_entries(position_, own);
   own.set("recent_losses", losses_.state());
-  if (roll_backs() > 0) own.set("learning_rate_factor", trainer_.learning_rate_factor());
+  if (roll_backs() > 0) {
+    own.set("roll_backs", roll_backs());
+    own.set("learning_rate_factor", trainer_.learning_rate_factor());
+  }
   if (data_size_.count > 0) own.set("data_size", data_size_.count);
   if (session_.device().is_cpu()) {
     const ComputedWith computed = computing_with();

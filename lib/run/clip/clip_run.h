@@ -53,7 +53,7 @@ class ClipRun : public ShardRun {
 void check_processes(const ClipModelConfig& config, int64_t processes);
 
 /// What such a run would take. @throws as it would
-void dry_run(const LoadedClipConfig& loaded, int64_t processes);
+void dry_run(const LoadedClipConfig& loaded, int64_t processes, const StartOptions& start);
 /// A first config for a folder of its data. @throws ConfigError, DataError
 FirstConfig clip_first_config(const InitCommand& command);
 

@@ -155,7 +155,7 @@ void ClipRun::prepare() {
   trainer_.set_merges(merges_);
 }
 
-void dry_run(const LoadedClipConfig& loaded, int64_t processes) {
+void dry_run(const LoadedClipConfig& loaded, int64_t processes, const StartOptions& start) {
   const TrainClipConfig& config = loaded.config;
   check_processes(config.clip, processes);
   ShardData data(config.data,
@@ -170,6 +170,7 @@ void dry_run(const LoadedClipConfig& loaded, int64_t processes) {
   DryRunPlan plan = make_plan(loaded);
   plan.data_size = data_size_of(data);
   ShardPosition position;
+  plan.start = start;
   finish_dry_run(plan, config.tracker, config.train, position, processes, [&] {
     print_shards(data, position, config.data, config.train, config.train, processes);
   });

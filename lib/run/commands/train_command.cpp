@@ -112,7 +112,7 @@ ExitCode answer(const TrainCommand& command, const LoadedRun& loaded) {
   World world;
   world.local_size = static_cast<int>(command.processes);
   choose_threads(world, loaded.work);
-  loaded.dry_run(command.processes);
+  loaded.dry_run(command.processes, start_of(command));
   check_stdout();
   return ExitCode::kDone;
 }

@@ -57,7 +57,7 @@ class DecoderRun : public ShardRun {
 };
 
 /// What such a run would take. @throws as it would
-void dry_run(const LoadedDecoderConfig& loaded, int64_t processes);
+void dry_run(const LoadedDecoderConfig& loaded, int64_t processes, const StartOptions& start);
 /// A first config for a folder of its data. @throws ConfigError, DataError
 FirstConfig decoder_first_config(const InitCommand& command);
 

@@ -223,7 +223,7 @@ DryRunPlan decoder_dry_run_plan(const LoadedDecoderConfig& loaded, const ClipEmb
   return plan;
 }
 
-void dry_run(const LoadedDecoderConfig& loaded, int64_t processes) {
+void dry_run(const LoadedDecoderConfig& loaded, int64_t processes, const StartOptions& start) {
   const TrainDecoderConfig& config = loaded.config;
   ShardData data =
       decoder_data(config, loaded.plan, RankInfo{.world = static_cast<int>(processes)}, at::kCPU);
@@ -240,6 +240,7 @@ void dry_run(const LoadedDecoderConfig& loaded, int64_t processes) {
     return describe(choice, plan);
   };
   ShardPosition position;
+  plan.start = start;
   finish_dry_run(plan, config.tracker, config.train, position, processes, [&] {
     print_shards(data,
                  position,

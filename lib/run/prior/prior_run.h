@@ -103,7 +103,7 @@ class PriorRun : public TrainingRun {
 };
 
 /// What such a run would take. @throws as it would
-void dry_run(const LoadedPriorConfig& loaded, int64_t processes);
+void dry_run(const LoadedPriorConfig& loaded, int64_t processes, const StartOptions& start);
 /// A first config for a folder of its data. @throws ConfigError, DataError
 FirstConfig prior_first_config(const InitCommand& command);
 

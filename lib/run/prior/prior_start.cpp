@@ -141,7 +141,7 @@ void PriorRun::prepare() {
   warn_of_several_clips(config_, clip_.get());
 }
 
-void dry_run(const LoadedPriorConfig& loaded, int64_t processes) {
+void dry_run(const LoadedPriorConfig& loaded, int64_t processes, const StartOptions& start) {
   const TrainPriorConfig& config = loaded.config;
   const auto clip = open_prior_clip(config.prior);
   const PriorDataset data = prior_data(config, clip.get());
@@ -150,6 +150,7 @@ void dry_run(const LoadedPriorConfig& loaded, int64_t processes) {
   DryRunPlan plan = make_plan(loaded, clip.get());
   plan.data_size = {count_rows(data), "row"};
   PriorPosition position(config.train);
+  plan.start = start;
   finish_dry_run(plan, config.tracker, config.train, position, processes, [&] {
     for (const char* split : {"train", "val", "test"}) {
       std::printf("%s: %s\n", split, counted(data.rows(split), "sample").c_str());

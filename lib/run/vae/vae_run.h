@@ -100,7 +100,7 @@ class VaeRun : public TrainingRun {
 };
 
 /// What such a run would take. @throws as it would
-void dry_run(const LoadedVaeConfig& loaded, int64_t processes);
+void dry_run(const LoadedVaeConfig& loaded, int64_t processes, const StartOptions& start);
 /// A first config for a folder of its data. @throws ConfigError, DataError
 FirstConfig vae_first_config(const InitCommand& command);
 

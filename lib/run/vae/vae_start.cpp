@@ -140,7 +140,7 @@ void VaeRun::open() {
   checkpoints_.set_data_size({data_.files(), "picture"});
 }
 
-void dry_run(const LoadedVaeConfig& loaded, int64_t processes) {
+void dry_run(const LoadedVaeConfig& loaded, int64_t processes, const StartOptions& start) {
   const TrainVaeConfig& config = loaded.config;
   check_results_folder(config);
   const ImageFolder data(config.data, config.vae.channels, config.seed);
@@ -148,6 +148,7 @@ void dry_run(const LoadedVaeConfig& loaded, int64_t processes) {
   DryRunPlan plan = make_plan(loaded);
   plan.data_size = {data.files(), "picture"};
   VaePosition position;
+  plan.start = start;
   finish_dry_run(plan, config.tracker, config.train, position, processes, [&] {
     for (const char* split : {"train", "val"}) {
       std::printf("%s: %s\n", split, counted(data.rows(split), "picture").c_str());
