@@ -67,7 +67,7 @@ TEST_CASE("a damaged newest checkpoint is passed over") {
   change_newest(folder.path(), [](Dict&) {});
   for (const char* name : {"/latest.pth", "/out/checkpoint.pth"})
     fs::resize_file(folder.path() + name, 300);
-  falls_back(folder.path(), config, "latest.pth");
+  falls_back(folder.path(), config, "out/checkpoint.pth");
 }
 
 TEST_CASE("a newest checkpoint with NaN in it is passed over, as an unreadable one is") {
@@ -96,40 +96,6 @@ TEST_CASE(
   falls_back(folder.path(), config, "the moments of the optimizer are not finite");
 }
 
-TEST_CASE("a run goes on from its own checkpoint where another run has written to their target") {
-  const TempDir folder;
-  const ToyConfig config = stopped_run(folder.path());
-  ToyConfig other = config;
-  other.tracker.data_path = folder / "other";
-  other.train.epochs = 1;
-  CHECK(ToyRun(other).run() == ExitCode::kDone);
-  ToyRun run(config);
-  CapturedLog log;
-  int64_t first_step = -1;
-  run.before_step = [&](int64_t step, at::Tensor&) {
-    if (first_step < 0) first_step = step;
-  };
-  CHECK(run.run() == ExitCode::kDone);
-  CHECK(log.count("latest.pth was saved by another run (") == 1);
-  CHECK(first_step == 9);  // of out/checkpoint.pth, the state that it was stopped with
-}
-
-/// As the saver of another run leaves it that has this run's checkpoint.pth as its target.
-void replace_checkpoint(const TempDir& folder, const ToyConfig& config) {
-  ToyConfig other = config;
-  other.tracker.data_path = folder / "other";
-  other.tracker.load.reset();
-  LocalSaveConfig save;
-  save.save_latest_to = folder / "of_other.pth";
-  other.tracker.save = {save};
-  other.train.epochs = 1;
-  CHECK(ToyRun(other).run() == ExitCode::kDone);
-  const std::string part =
-      folder / "out/checkpoint.pth.of_other";  // the old file may have other names
-  fs::copy_file(folder / "other/checkpoint.pth", part);
-  fs::rename(part, folder / "out/checkpoint.pth");
-}
-
 /// Runs to the end. @return the first step that the run trains
 int64_t first_step_of(const ToyConfig& config) {
   ToyRun run(config);
@@ -141,174 +107,16 @@ int64_t first_step_of(const ToyConfig& config) {
   return first;
 }
 
-void remove_targets(const TempDir& folder) {
-  for (const char* name : {"latest.pth", "best.pth"}) fs::remove(folder / name);
-}
-
-/// The start is refused, and the other run's file stays as it is.
-void refuses_replaced(const TempDir& folder, const ToyConfig& config) {
-  const std::string of_other = read_file(folder / "out/checkpoint.pth");
-  CHECK_THROWS_WITH(ToyRun(config).run(),
-                    Contains("out/checkpoint.pth was saved by another run (") &&
-                        Contains("this run's own checkpoints are gone") &&
-                        Contains("/tracker/load"));
-  CHECK(read_file(folder / "out/checkpoint.pth") == of_other);
-}
-
-TEST_CASE("a run does not resume from its checkpoint.pth if another run has replaced it") {
-  const TempDir folder;
-  ToyConfig config = stopped_run(folder.path());
-  replace_checkpoint(folder, config);
-  fs::remove(folder / "latest.pth");
-  const std::string of_other = read_file(folder / "out/checkpoint.pth");
-  CapturedLog log;
-  SECTION("found by auto-resume") {}
-  SECTION("named by /tracker/load") {
-    LocalLoadConfig load;
-    load.file_path = folder / "out/checkpoint.pth";
-    config.tracker.load = load;
-  }
-  CHECK(first_step_of(config) == 9);  // of the newest snapshot, the state that it was stopped with
-  CHECK(log.count("out/checkpoint.pth was saved by another run (") == 1);
-  CHECK(read_file(folder / "out/checkpoint.1.pth") == of_other);
-}
-
-TEST_CASE("a run without a checkpoint that no other run has replaced is refused") {
-  const TempDir folder;
-  ToyConfig config = stopped_run(folder.path());
-  SECTION("found by auto-resume") {}
-  SECTION("named by /tracker/load") {
-    LocalLoadConfig load;
-    load.file_path = folder / "out/checkpoint.pth";
-    config.tracker.load = load;
-  }
-  replace_checkpoint(folder, config);
-  remove_targets(folder);
-  fs::remove_all(folder / "out/snapshots");
-  refuses_replaced(folder, config);
-}
-
-TEST_CASE(
-    "a run that began from another run's checkpoint does not begin again where its own is replaced") {
-  const TempDir folder;
-  ToyConfig base = toy_config(folder / "first");
-  base.train.epochs = 1;
-  CHECK(ToyRun(base).run() == ExitCode::kDone);
-  ToyConfig config = toy_config(folder.path());
-  LocalLoadConfig load;
-  load.file_path = folder / "first/out/checkpoint.pth";
-  config.tracker.load = load;
-  StopRequest stop;
-  {
-    ToyRun run(config);
-    run.before_step = [&](int64_t step, at::Tensor&) {
-      if (step == 8) stop.make();
-    };
-    CHECK(run.run() == ExitCode::kStopped);
-  }
-  clear_stop_request();
-  replace_checkpoint(folder, config);
-  remove_targets(folder);
-  refuses_replaced(folder, config);
-}
-
-TEST_CASE("a checkpoint that another run has set aside in this run's folder is resumed from") {
-  const TempDir folder;
-  const ToyConfig config = stopped_run(folder.path());
-  fs::copy_file(folder / "out/checkpoint.pth", folder / "out/checkpoint.1.pth");
-  replace_checkpoint(folder, config);
-  remove_targets(folder);
-  fs::remove_all(folder / "out/snapshots");
-  CHECK(first_step_of(config) == 9);
-}
-
-TEST_CASE("a checkpoint that another run has set aside before it was killed is resumed from") {
-  const TempDir folder;
-  const ToyConfig config = stopped_run(folder.path());
-  fs::rename(folder / "out/checkpoint.pth", folder / "out/checkpoint.1.pth");
-  remove_targets(folder);
-  fs::remove_all(folder / "out/snapshots");
-  CHECK(first_step_of(config) == 9);
-}
-
-TEST_CASE("a copy of a run's folder falls back to the original's snapshots at any start") {
-  const TempDir folder;
-  ToyConfig config = stopped_run(folder.path());
-  fs::copy(folder / "out", folder / "copy", fs::copy_options::recursive);
-  config.tracker.data_path = folder / "copy";
-  remove_targets(folder);
-  {
-    StopRequest stop;
-    ToyRun first(config);  // gives the copy an id of its own
-    first.before_step = [&](int64_t step, at::Tensor&) {
-      if (step == 10) stop.make();
-    };
-    CHECK(first.run() == ExitCode::kStopped);
-  }
-  remove_targets(folder);
-  fs::remove(folder / "copy/checkpoint.pth");
-  const auto size_before = std::distance(fs::directory_iterator(folder / "copy/snapshots"), {});
-  for (const auto& entry : fs::directory_iterator(folder / "copy/snapshots")) {
-    const std::string original = folder / ("out/snapshots/" + entry.path().filename().string());
-    const bool is_own =
-        !fs::exists(original) || read_file(original) != read_file(entry.path().string());
-    if (is_own) fs::remove(entry.path());
-  }
-  REQUIRE(std::distance(fs::directory_iterator(folder / "copy/snapshots"), {}) < size_before);
-  CapturedLog log;
-  CHECK(first_step_of(config) == 9);  // of the original's newest snapshot
-  CHECK(log.count("was saved by another run") == 0);
-}
-
-TEST_CASE("a file of a saver's target is resumed from where data_path has none left") {
-  const TempDir folder;
-  ToyConfig config = stopped_run(folder.path());
-  LocalLoadConfig load;
-  load.file_path = folder / "elsewhere.pth";
-  load.only_auto_resume = true;
-  config.tracker.load = load;
-  fs::remove(folder / "out/checkpoint.pth");
-  fs::remove_all(folder / "out/snapshots");
-  ToyRun run(config);
-  int64_t first_step = -1;
-  run.before_step = [&](int64_t step, at::Tensor&) {
-    if (first_step < 0) first_step = step;
-  };
-  CHECK(run.run() == ExitCode::kDone);
-  CHECK(first_step == 9);  // of latest.pth
-}
-
 TEST_CASE("a copy of a run's folder resumes though the original is there") {
   const TempDir folder;
   ToyConfig config = stopped_run(folder.path());
   fs::copy(folder / "out", folder / "copy", fs::copy_options::recursive);
   config.tracker.data_path = folder / "copy";
-  ToyRun run(config);
-  int64_t first_step = -1;
-  run.before_step = [&](int64_t step, at::Tensor&) {
-    if (first_step < 0) first_step = step;
-  };
-  CHECK(run.run() == ExitCode::kDone);
-  CHECK(first_step == 9);
-}
-
-TEST_CASE("a checkpoint that is newer than the loader's file is resumed from") {
-  const TempDir folder;
-  const ToyConfig config = stopped_run(folder.path());
-  std::vector<fs::path> snapshots;
-  for (const auto& entry : fs::directory_iterator(folder / "out/snapshots")) {
-    if (entry.path().filename().string().starts_with("epoch")) snapshots.push_back(entry.path());
-  }
-  REQUIRE(snapshots.size() >= 2);
-  fs::remove(folder / "latest.pth");  // as a save of the best, or a saver that fails, leaves it
-  fs::copy(*std::min_element(snapshots.begin(), snapshots.end()), folder / "latest.pth");
-  ToyRun run(config);
-  int64_t first_step = -1;
-  run.before_step = [&](int64_t step, at::Tensor&) {
-    if (first_step < 0) first_step = step;
-  };
-  CHECK(run.run() == ExitCode::kDone);
-  CHECK(first_step == 9);
+  CHECK_THROWS_WITH(ToyRun(config).run(), Contains("mv " + (folder / "latest.pth")));
+  LocalSaveConfig save;
+  save.save_latest_to = folder / "of_copy.pth";
+  config.tracker.save = {save};
+  CHECK(first_step_of(config) == 9);
 }
 
 TEST_CASE("a newest checkpoint without an optimizer is passed over") {
@@ -336,19 +144,29 @@ TEST_CASE("where no checkpoint is good the run ends, and says how to find out mo
   for (const auto& entry : fs::recursive_directory_iterator(folder.path())) {
     if (entry.path().extension() == ".pth") fs::resize_file(entry.path(), 100);
   }
-  const std::string fsck = ": `dalle2-train fsck " + config.tracker.data_path + "` says more";
   CHECK_THROWS_WITH(ToyRun(config).run(),
-                    Contains("No other checkpoint can be used" + fsck) &&
-                        Contains("To start from zero, choose another /tracker/data_path") &&
-                        !Contains("keep_last"));
-  for (const auto& entry : fs::recursive_directory_iterator(folder.path())) {
-    const fs::path& path = entry.path();
-    if (path.extension() == ".pth" && path.filename() != "checkpoint.pth") fs::remove(path);
-  }
-  CHECK_THROWS_WITH(ToyRun(config).run(),
-                    Contains("There is no other checkpoint" + fsck) &&
-                        Contains("To resume from a copy, name it in /tracker/load (file_path)") &&
-                        Contains("/tracker/keep_last keeps older checkpoints of later runs."));
+                    Contains("none of its checkpoints is intact: `dalle2-train fsck " +
+                             config.tracker.data_path + "`") &&
+                        Contains("use --fresh or choose another /tracker/data_path"));
+}
+
+TEST_CASE("a state that reads as whole and is not is passed over to none, and the copies are named") {
+  const TempDir folder;
+  const ToyConfig config = stopped_run(folder.path());
+  fs::copy_file(folder / "latest.pth", folder / "kept.pth");
+  fs::remove_all(folder / "out/snapshots");
+  Value value = read_pth(folder / "out/checkpoint.pth");
+  value.as_dict().set("optimizer", Dict{});
+  write_pth(folder / "new.pth", value);
+  fs::rename(folder / "new.pth", folder / "out/checkpoint.pth");
+  fs::remove(folder / "latest.pth");
+  fs::rename(folder / "kept.pth", folder / "latest.pth");
+  ToyConfig without_load = config;
+  without_load.tracker.load.reset();
+  CHECK_THROWS_WITH(ToyRun(without_load).run(),
+                    Contains("optimizer") && Contains("Copy one of these to ") &&
+                        Contains(folder / "latest.pth"));
+  CHECK(first_step_of(config) == 9);  // from the file of /tracker/load, which this run saved
 }
 
 TEST_CASE("tensors that differ are reported by name, not by counts of the optimizer") {

@@ -200,17 +200,5 @@ TEST_CASE("the state at the end of an epoch is saved before its pictures are dra
   CHECK(pictures == 4);
 }
 
-TEST_CASE("an existing folder is not used unless the config allows it") {
-  const TempDir folder;
-  json config = tiny_decoder_config(folder.path());
-  config["tracker"]["overwrite_data_path"] = false;
-  std::filesystem::create_directories(folder / "out");
-  const LoadedDecoderConfig loaded = parse_decoder_config(config.dump(), "test.json", {});
-  CHECK_THROWS_AS(DecoderRun(loaded, RunProcess{.quiet = true}), ConfigError);
-  CHECK_THROWS_WITH(DecoderRun(loaded, RunProcess{.quiet = true}),
-                    Catch::Contains("Set /tracker/overwrite_data_path to true"));
-  CHECK(std::filesystem::is_empty(folder / "out"));
-}
-
 }  // namespace
 }  // namespace dalle2::test

@@ -50,7 +50,8 @@ TEST_CASE("a run gives up after too many, and says correctly whether there is a 
   // The save after step 3 may still be under way when the next updates are skipped.
   ToyRun run(config);
   run.before_step = spoil(3, 100);
-  CHECK_THROWS_WITH(run.run(), Contains("The checkpoints hold finite weights: run the command"));
+  CHECK_THROWS_WITH(run.run(), Contains("The checkpoints hold finite weights: run the command again with "
+                             "--back-to " + (folder / "out/checkpoint.pth")));
   CHECK(std::filesystem::exists(folder / "out/checkpoint.pth"));
 }
 
@@ -89,7 +90,7 @@ TEST_CASE("a run goes back to its last checkpoint with a lower rate, and no furt
   CHECK(run.checkpoints().roll_backs() == 2);
 }
 
-TEST_CASE("averages from after the point a run went back to are gone") {
+TEST_CASE("averages from after the point a run went back to are abandoned") {
   const TempDir folder;
   ToyConfig config = toy_config(folder.path());
   config.train.epochs = 1;
@@ -111,6 +112,7 @@ TEST_CASE("averages from after the point a run went back to are gone") {
   CHECK(step_3_was_there);
   CHECK(log.count("going back to the last checkpoint") > 0);
   CHECK(std::filesystem::exists(folder / "out/averages/step00000005.pth"));
+  CHECK(std::filesystem::exists(folder / "out/abandoned/step00000003.pth"));
 }
 
 TEST_CASE("a state with NaN in it is never saved") {
@@ -161,7 +163,7 @@ TEST_CASE("a run that stopped amid skipped updates resumes there, and goes back 
   const size_t heard_after = run.session().device().is_cpu() ? 1 : 2;
   REQUIRE(steps.size() > 2);
   CHECK(steps[0] == 5);            // where it was stopped
-  CHECK(steps[heard_after] == 3);  // of the last good file, with keep_last 0
+  CHECK(steps[heard_after] == 3);  // of the snapshot from before them
   CHECK(run.checkpoints().roll_backs() == 1);
 }
 

@@ -4,8 +4,6 @@
 
 #include <csignal>
 #include <filesystem>
-#include <fstream>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -14,6 +12,7 @@
 #include "io/files/atomic_file.h"
 #include "run/toy_run.h"
 #include "support/temp_dir.h"
+#include "tracker/log/log_file.h"
 #include "trainer/state_bits.h"
 
 namespace dalle2::test {
@@ -39,15 +38,11 @@ inline ToyConfig toy_config(const std::string& folder) {
   return config;
 }
 
-/// The numbers under `key` in a log, in order.
+/// The numbers under `key` in a log, in order, as its readers see it.
 inline std::vector<double> logged(const std::string& data_path, const std::string& key) {
-  std::vector<double> values;
-  std::ifstream log(data_path + "/log.jsonl");
-  for (std::string line; std::getline(log, line);) {
-    const auto record = nlohmann::json::parse(line);
-    if (record.contains(key)) values.push_back(record[key].get<double>());
-  }
-  return values;
+  const RunLog log = read_run_log(data_path + "/log.jsonl");
+  const LogSeries* series = find_series(log, key);
+  return series == nullptr ? std::vector<double>{} : series->values;
 }
 
 /// A request to stop, withdrawn at the end of a test.

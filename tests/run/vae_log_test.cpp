@@ -75,14 +75,14 @@ TEST_CASE("a VAE's position takes what its log says through a checkpoint, and ba
   ProcessGroup alone;
   VaePosition position;
   position.step = 7;
-  position.validated_step = 5;
+  position.best_validation_loss = 0.5;
   update(position.diagnostics, 1, {0, 1});
   position.gather(alone);
   const Value checkpoint = saved(position);
   VaePosition other;
   update(other.diagnostics, 100, {3, 3});
   read_position(other, Cursor(checkpoint));
-  CHECK(other.validated_step == 5);
+  CHECK(other.best_validation_loss == 0.5);
   for (VaePosition* each : {&position, &other}) update(each->diagnostics, 2, {1, 1});
   CHECK(record_of(position.diagnostics) == record_of(other.diagnostics));
   CHECK(record_of(other.diagnostics).starts_with("reconstruction_loss 1.5; "));

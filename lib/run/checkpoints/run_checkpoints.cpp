@@ -206,7 +206,6 @@ std::optional<RunCheckpoints::Found> RunCheckpoints::take_up(const StartPlan& pl
                      .reason = reason_of_base(trainer_, root, path)};
       }
       load(checkpoint, path, /*compares_config=*/true);
-      if (i > 0) position_.best_is_due = 0;  // the file that is damaged may have held a better state
       return Found{.path = path, .start = StartedFrom::kCheckpoint};
     } catch (const DataError& error) {
       if (i + 1 < files.size()) {
@@ -236,7 +235,7 @@ void RunCheckpoints::load(const Value& checkpoint, const std::string& path, bool
     // A place in the old order of samples means nothing in the new one.
     log_warning("ckpt", "the samples have changed: epoch {} starts over", position_.epoch);
     position_.restart_with_other_data();
-    position_.best_is_due = 0;  // that was of other data
+    position_.actions_due = 0;  // that was of other data
   } else if (!changes.order.empty()) {
     log_warning(
         "ckpt", "the order of the samples has changed: epoch {} starts over", position_.epoch);
@@ -258,10 +257,8 @@ void RunCheckpoints::read_own(const Cursor& root) {
   losses_.load(own->at("recent_losses"));
   if (!own->has("roll_backs")) return;
   const int64_t count = own->at("roll_backs").as_int();
-  if (count < 0 || count > kMostRollBacks) {
-    throw DataError(
-        "{}: expected from 0 to {}, got {}", own->at("roll_backs").where(), kMostRollBacks, count);
-  }
+  if (count < 0)
+    throw DataError("{}: expected 0 or more, got {}", own->at("roll_backs").where(), count);
   roll_backs_ = count;
   trainer_.set_learning_rate_factor(own->at("learning_rate_factor").as_double());
 }
@@ -351,7 +348,6 @@ void RunCheckpoints::go_back() {
   const double factor = trainer_.learning_rate_factor();
   load(read_checkpoint(path), path, /*compares_config=*/false);
   check_same_start(Found{.path = path});
-  position_.best_is_due = 0;  // its savers have had it from this process
   session_.tracker().go_back(loaded_from(path));
   roll_backs_ = roll_backs + 1;
   trainer_.set_learning_rate_factor(factor);

@@ -14,7 +14,7 @@
 namespace dalle2 {
 namespace {
 
-constexpr const char* kBestIsDue = "best_is_due";
+constexpr const char* kActionsDue = "actions_due";
 
 /// What /data/lanes allows: a file that says more is damaged.
 constexpr auto kMostLanes = static_cast<size_t>(most::kRanks);
@@ -136,7 +136,7 @@ Extras position_entries(RunPosition& position, Dict& own) {
   Extras root;
   EntryWriter writer(root, own);
   position.fields(writer);
-  writer.own(kBestIsDue, position.best_is_due);
+  writer.own(kActionsDue, position.actions_due);
   return root;
 }
 
@@ -145,7 +145,7 @@ void read_position(RunPosition& position, const Cursor& root) {
   const std::optional<Cursor> own = root.find(kOwnState);
   EntryReader reader(root, own);
   position.fields(reader);
-  reader.own(kBestIsDue, position.best_is_due);
+  reader.own(kActionsDue, position.actions_due);
   if (!own) position.guess_own_fields();
 }
 

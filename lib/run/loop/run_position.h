@@ -40,14 +40,16 @@ struct RunPosition {
   int64_t epoch = 0;
   int64_t samples_seen = 0;  ///< of the whole run
   int64_t iteration = 0;     ///< updates of this epoch
-  int64_t best_is_due = 0;  ///< 1: the state is the best so far, and its savers may not have it yet
+  /// 1: what follows the last step (validation, best, model file, grids) is not done to its end, and a
+  /// resume does it again. Meanwhile the best value is that of before.
+  int64_t actions_due = 0;
 
   RunPosition() = default;
   RunPosition(const RunPosition&) = default;
   RunPosition& operator=(const RunPosition&) = default;
   virtual ~RunPosition() = default;
 
-  /// The one list of what a position holds; best_is_due belongs to every one.
+  /// The one list of what a position holds; actions_due belongs to every one.
   virtual void fields(PositionVisitor& visitor) = 0;
   /// Sets everything as at the start of the run.
   virtual void reset() = 0;

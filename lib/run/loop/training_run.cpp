@@ -3,6 +3,8 @@
 
 #include <torch/types.h>
 
+#include <cmath>
+
 #include "base/log.h"
 #include "base/stop_signal.h"
 #include "net/digest.h"
@@ -184,16 +186,11 @@ void TrainingRun::save_latest() {
   restart_step_clock();
 }
 
-void TrainingRun::save_best(bool is_latest) {
-  any_position_->best_is_due = 1;
-  checkpoints_.save(/*is_best=*/true, is_latest);
-  any_position_->best_is_due = 0;
-}
-
-void TrainingRun::save_due_best() {
-  if (any_position_->best_is_due == 0) return;
-  log_info("ckpt", "Saving the best so far again: the last start ended before its savers had it");
-  save_best(/*is_latest=*/false);
+void TrainingRun::save_if_best(double loss, double& best) {
+  if (!std::isfinite(loss) || !(loss < best)) return;
+  log_info("ckpt", "Saving the best so far");
+  checkpoints_.save(/*is_best=*/true, /*is_latest=*/false);
+  best = loss;
 }
 
 void TrainingRun::save_latest_if_due(int64_t seconds) {

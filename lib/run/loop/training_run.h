@@ -175,12 +175,17 @@ class TrainingRun {
   bool after_update(int64_t samples);
   /// Saves where the run stands.
   void save_latest();
-  /// Saves the state as the best so far. A kill before its savers have it costs nothing: the checkpoint
-  /// says that they wait for it, and save_due_best() makes up for it.
-  void save_best(bool is_latest);
-  /// At the beginning of the loop: the state that a start resumed from may be the best, and its savers
-  /// without it.
-  void save_due_best();
+  /// What follows a step, at least once: a resume from what is saved meanwhile, or after a stop in it,
+  /// does it again.
+  template <class Actions>
+  void act(Actions&& actions) {
+    any_position_->actions_due = 1;
+    actions();
+    any_position_->actions_due = 0;
+  }
+  /// Saves the state as the best if the loss of a validation is lower than `best`, which changes after
+  /// the save: within act() only.
+  void save_if_best(double loss, double& best);
   /// So many seconds after the last time, or after the beginning of the run.
   void save_latest_if_due(int64_t seconds);
   /// Restarts the clock of samples per second: the time since the last update was not spent on

@@ -14,23 +14,19 @@ void PriorPosition::fields(PositionVisitor& visitor) {
   visitor.own("row", row);
   visitor.own("block_rows", block_rows);
   visitor.own("iteration", iteration);
-  visitor.own("validation_is_due", validation_is_due);
-  visitor.own("validated_step", validated_step);
 }
 
 void PriorPosition::reset() {
   epoch = config_->current_epoch;
   samples_seen = config_->num_samples_seen;
   best_validation_loss = config_->best_validation_loss;
-  row = block_rows = iteration = validation_is_due = best_is_due = 0;
-  validated_step = -1;
+  row = block_rows = iteration = actions_due = 0;
 }
 
 void PriorPosition::restart_with_other_data() {
   restart_epoch();
   best_validation_loss = config_->best_validation_loss;  // that was of other rows
-  validation_is_due = best_is_due = 0;
-  validated_step = -1;
+  actions_due = 0;
 }
 
 std::string PriorPosition::description() const {

@@ -18,9 +18,8 @@ PriorInputs PriorRun::inputs_of(const PriorBatch& batch) {
 ExitCode PriorRun::run_epochs() {
   validated_at_ = session_.group().heard_seconds();
   take_order();
-  save_due_best();
   while (position_.epoch < config_.train.epochs) {
-    if (position_.validation_is_due != 0) validate();  // a stop cut it off
+    if (position_.actions_due != 0) validate();  // a stop cut it off
     if (!train_epoch()) continue;                      // it went back
     if (session_.stop_asked()) return ExitCode::kStopped;
     ++position_.epoch;
@@ -47,8 +46,7 @@ void PriorRun::take_order() {
 /// As in the reference, after the last epoch; but here a good loss of the test rows makes no best
 /// checkpoint.
 void PriorRun::finish() {
-  if (position_.validated_step != trainer_.steps()) validate();
-  position_.validated_step = trainer_.steps();
+  validate();
   save_latest();
   const HeldAverages averages = trainer_.hold_averages();
   DropCounts dropped;
@@ -132,10 +130,15 @@ std::optional<double> PriorRun::mean_loss(const std::string& split,
       });
 }
 
-/// A stop cuts it off before anything is logged: the resumed run makes it again, and each record
-/// comes once.
+/// A stop cuts it off before anything is logged: the resumed run makes it again.
 void PriorRun::validate() {
-  position_.validation_is_due = 1;
+  act([this] { save_if_best(validation_loss(), position_.best_validation_loss); });
+  validated_at_ = session_.group().heard_seconds();
+  restart_step_clock();
+}
+
+/// Logs what a validation finds. @return the loss, of the averages if there are any; NaN without rows
+double PriorRun::validation_loss() {
   session_.progress().pause();
   const HeldAverages averages = trainer_.hold_averages();
   Timer timer;
@@ -156,14 +159,7 @@ void PriorRun::validate() {
   session_.throw_if_stop_asked();
   report_drops(session_.tracker(), trainer_.steps(), "val", dropped);
   log(records);
-  position_.validation_is_due = 0;
-  if (std::isfinite(loss) && loss < position_.best_validation_loss) {
-    position_.best_validation_loss = loss;
-    log_info("ckpt", "Saving the best so far");
-    save_best(/*is_latest=*/false);
-  }
-  validated_at_ = session_.group().heard_seconds();
-  restart_step_clock();
+  return loss;
 }
 
 }  // namespace dalle2

@@ -30,8 +30,6 @@ struct PriorPosition : RunPosition {
   int64_t row = 0;                  ///< rows of this epoch, the dropped ones too
   int64_t block_rows = 0;           ///< of the order of the epoch, PriorDataset::block_rows()
   int64_t rows_per_epoch = 1;       ///< of the data: no field of a checkpoint
-  int64_t validation_is_due = 0;    ///< 1: one was begun and is not at its end
-  int64_t validated_step = -1;      ///< updates of the weights that the end has validated; -1: none
 
   void fields(PositionVisitor& visitor) override;
   void reset() override;
@@ -84,6 +82,7 @@ class PriorRun : public TrainingRun {
   void finish();
   /// Losses and similarities of the validation rows; saves the best. @throws StoppedError
   void validate();
+  double validation_loss();
   /// Mean loss over the rows of a split; nothing if it has no rows. @throws StoppedError
   std::optional<double> mean_loss(const std::string& split, bool averaged, DropCounts& dropped);
   void log(const std::vector<PriorRecord>& records);

@@ -41,7 +41,7 @@ void ShardPosition::restart_with_other_data() {
   restart_epoch();
   if (next_task != "train") ++epoch;
   next_task = "train";
-  slices = samples_per_epoch = best_is_due = 0;
+  slices = samples_per_epoch = actions_due = 0;
   has_other_data = true;
   forget_losses();
 }
@@ -49,7 +49,7 @@ void ShardPosition::restart_with_other_data() {
 void ShardPosition::forget_losses() {
   validation_losses.clear();
   validation_loss.reset();
-  best_is_due = 0;
+  actions_due = 0;
 }
 
 std::string ShardPosition::description() const {

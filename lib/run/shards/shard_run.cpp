@@ -20,7 +20,7 @@ ExitCode ShardRun::run_epochs() {
     if (position_.next_task == "val") validate_epoch();
     end_epoch();
     position_.next_task = "train";
-    position_.best_is_due = 0;
+    position_.actions_due = 0;
     ++position_.epoch;
     if (position_.epoch < epochs() && session_.stop_asked()) return ExitCode::kStopped;
   }
@@ -205,13 +205,11 @@ void ShardRun::log_validation(const std::vector<double>& sums, int64_t batches, 
 }
 
 void ShardRun::save_epoch() {
-  const bool is_best = position_.best_is_due != 0 || position_.is_best();
+  // A stop while pictures are drawn repeats this save: the flag keeps what the loss of then said.
+  position_.actions_due = position_.actions_due != 0 || position_.is_best() ? 1 : 0;
   if (position_.validation_loss) position_.validation_losses.push_back(*position_.validation_loss);
   position_.validation_loss.reset();
-  if (!is_best) return checkpoints_.save(/*is_best=*/false);
-  save_best(/*is_latest=*/true);
-  position_.best_is_due =
-      1;  // until the epoch is over: a stop while pictures are drawn repeats this save
+  checkpoints_.save(/*is_best=*/position_.actions_due != 0);
 }
 
 void ShardRun::report_drops(const ShardLoader& loader, const std::string& split) {

@@ -29,16 +29,19 @@ std::string VaeRun::result_path(const std::string& name) const {
   return (std::filesystem::path(config_.train.results_folder.value_or(own)) / name).string();
 }
 
-/// A stop may come in each of these, or between two: the position says what is still to be done. The
-/// state is saved before a picture is drawn.
+/// A stop may come in each of these, or between two: then a resume does all of them again. The state is
+/// saved before a picture is drawn.
 void VaeRun::finish_step() {
   const int64_t step = position_.last_step();
   const auto is_every = [step](int64_t steps) { return step >= 0 && step % steps == 0; };
   const bool has_results = is_every(config_.train.save_results_every);
-  if (has_results && position_.validated_step != step) validate();
   const bool has_model = is_every(config_.train.save_model_every);
-  if (has_model && position_.model_step != step && !guard_.in_a_streak()) save_model();
-  if (has_results && position_.grid_step != step) save_grids();
+  if (!has_results && !has_model) return;
+  act([&] {
+    if (has_results) validate();
+    if (has_model && !guard_.in_a_streak()) save_model();
+    if (has_results) save_grids();
+  });
 }
 
 /// The losses of the validation pictures, and the checkpoint if they are the best so far.
@@ -51,12 +54,7 @@ void VaeRun::validate() {
   if (trainer_.uses_ema()) record.emplace_back("ema_validation_reconstruction_loss", loss);
   session_.tracker().log(
       record, trainer_.first_steps(), ShownRecord{{.label = "validation loss", .values = {loss}}});
-  position_.validated_step = position_.last_step();
-  if (std::isfinite(loss) &&
-      (position_.best_validation_loss == 0 || loss < position_.best_validation_loss)) {
-    position_.best_validation_loss = loss;
-    save_best(/*is_latest=*/false);
-  }
+  save_if_best(loss, position_.best_validation_loss);
   restart_step_clock();
 }
 
@@ -84,7 +82,6 @@ void VaeRun::save_grids() {
     if (trainer_.uses_ema()) save_grid(images, /*averaged=*/true);
     save_grid(images, /*averaged=*/false);
   });
-  position_.grid_step = position_.last_step();
   restart_step_clock();
 }
 
@@ -111,7 +108,6 @@ void VaeRun::save_model() {
     const Dict averaged = trainer_.uses_ema() ? trainer_.model_state() : Dict();
     if (session_.group().is_main()) write_model(averaged);
   }
-  position_.model_step = position_.last_step();
   save_latest();
 }
 

@@ -5,18 +5,19 @@
 
 #include <fmt/format.h>
 #include <algorithm>
+#include <cmath>
 #include <optional>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/untrusted_text.h"
 #include "run/device/device.h"
 
 namespace dalle2 {
 
 ExitCode VaeRun::run_epochs() {
-  save_due_best();
   while (true) {
-    finish_step();  // what a stop left undone, also that of the last step
+    if (position_.actions_due != 0) finish_step();  // a stop cut it off
     if (is_done() || position_.epoch >= config_.train.epochs) break;
     if (!train_epoch()) continue;  // it went back
     if (session_.stop_asked()) return ExitCode::kStopped;
@@ -25,11 +26,7 @@ ExitCode VaeRun::run_epochs() {
     position_.restart_epoch();
     dropped_in_epoch_.clear();
   }
-  if (position_.model_step == position_.last_step()) {
-    save_latest();
-  } else {
-    save_model();  // the last one, whatever its number
-  }
+  save_model();  // the last one, whatever its number
   log_info("train", "training complete");  // the reference's last words
   return ExitCode::kDone;
 }
@@ -147,12 +144,9 @@ void VaePosition::fields(PositionVisitor& visitor) {
   visitor.own("discriminator_is_due", due);
   discriminator_is_due = due != 0;
   std::optional<double> best;
-  if (best_validation_loss != 0) best = best_validation_loss;
+  if (std::isfinite(best_validation_loss)) best = best_validation_loss;
   visitor.own("best_validation_loss", best);
-  best_validation_loss = best.value_or(0);
-  visitor.own("validated_step", validated_step);
-  visitor.own("grid_step", grid_step);
-  visitor.own("model_step", model_step);
+  best_validation_loss = best.value_or(std::numeric_limits<double>::infinity());
   diagnostics.fields(visitor);
 }
 

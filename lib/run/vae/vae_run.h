@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -26,12 +27,7 @@ struct VaePosition : RunPosition {
   int64_t row = 0;                    ///< pictures of this epoch, the dropped ones too
   int64_t rows = 0;                   ///< of an epoch; not saved
   bool discriminator_is_due = false;  ///< the step's autoencoder has had its update
-  double best_validation_loss = 0;    ///< 0: none yet
-  // What follows a step may be cut off by a stop, and is then still to be done. Each is the last step
-  // that had it, by the number in the names of results: 0 is the first step, -1 none.
-  int64_t validated_step = -1;
-  int64_t grid_step = -1;
-  int64_t model_step = -1;
+  double best_validation_loss = std::numeric_limits<double>::infinity();  ///< of the run so far
   VaeDiagnostics diagnostics;
 
   /// The step that was made last, by the number in the names of results.
