@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/log.h"
 #include "base/stop_signal.h"
 #include "base/untrusted_text.h"
 #include "command_options.h"
@@ -532,12 +531,6 @@ int run_command_line(int argc, char** argv) {
     const ExitCode code = run();
     check_stdout();
     return static_cast<int>(code);
-  }
-  if (const int number = stop_requested()) {
-    log_info("train",
-             "{}: stopped before anything was read or written; run the same command again",
-             signal_name(number));
-    return static_cast<int>(ExitCode::kStopped);
   }
   return static_cast<int>(train());
 }

@@ -56,7 +56,7 @@ void add_commands(const CLI::App& app, const std::string& path, std::vector<Comm
     add_commands(*each, path + (path.empty() ? "" : " ") + each->get_name(), all);
 }
 
-std::vector<Command> commands_of(const CLI::App& app) {
+std::vector<Command> all_commands(const CLI::App& app) {
   std::vector<Command> all;
   add_commands(app, "", all);
   return all;
@@ -65,7 +65,7 @@ std::vector<Command> commands_of(const CLI::App& app) {
 /// A function for bash, and for zsh by its bashcompinit.
 std::string bash_function(const CLI::App& app) {
   std::string known, cases, last_cases;
-  for (const auto& [unused, path, words] : commands_of(app)) {
+  for (const auto& [unused, path, words] : all_commands(app)) {
     if (!path.empty()) known += (known.empty() ? "'" : "|'") + path + "'";
     std::string options, commands, positional;
     for (const Word& word : words) {
@@ -104,7 +104,7 @@ std::string bash_function(const CLI::App& app) {
 std::string fish_completion(const CLI::App& app) {
   std::string out = "complete -c dalle2-train -f\n";
   const std::string seen = "__fish_seen_subcommand_from ";
-  for (const auto& [unused, path, words] : commands_of(app)) {
+  for (const auto& [unused, path, words] : all_commands(app)) {
     const std::string when = path.empty() ? "__fish_use_subcommand" : seen + path;
     for (const Word& word : words) {
       out += "complete -c dalle2-train -n '" +
@@ -129,7 +129,7 @@ std::string man_page(const CLI::App& app) {
   std::string out =
       ".TH DALLE2\\-TRAIN 1 \"\" \"dalle2\\-train " + program_version() +
       "\" \"User Commands\"\n.SH NAME\ndalle2\\-train \\- train DALLE2\\-style image generators\n";
-  for (const Command& command : commands_of(app)) {
+  for (const Command& command : all_commands(app)) {
     const std::string name = app.get_name() + (command.path.empty() ? "" : " " + command.path);
     std::string help =
         command.app->get_formatter()->make_help(command.app, name, CLI::AppFormatMode::Normal);

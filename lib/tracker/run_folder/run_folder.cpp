@@ -66,15 +66,6 @@ fs::path existing_part(const std::string& text) {
                                                         : fs::path();
 }
 
-std::string utc_now() {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts = {};
-  ::gmtime_r(&now, &parts);
-  char text[32];
-  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
-  return text;
-}
-
 }  // namespace
 
 std::string nothing_intact(const std::string& data_path,

@@ -19,6 +19,7 @@
 #include "base/untrusted_json.h"
 #include "io/files/atomic_file.h"
 #include "io/files/fail_point.h"
+#include "tracker/run_folder/run_record.h"
 
 namespace dalle2 {
 namespace {
@@ -27,15 +28,6 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kPause{200};  // between two tries
-
-std::string utc_now() {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts = {};
-  ::gmtime_r(&now, &parts);
-  char text[32];
-  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S UTC", &parts);
-  return text;
-}
 
 /// Who holds the lock, as the file says.
 struct Holder {

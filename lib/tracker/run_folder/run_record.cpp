@@ -2,6 +2,7 @@
 #include "tracker/run_folder/run_record.h"
 
 #include <cstdlib>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 
@@ -81,6 +82,15 @@ void write_run_record(const std::string& folder, const RunRecord& record) {
   json["was_empty"] = record.was_empty;
   json["copies"] = record.copies;
   write_file_atomically((fs::path(folder) / kRecordFile).string(), json.dump(2) + "\n");
+}
+
+std::string utc_now() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts = {};
+  ::gmtime_r(&now, &parts);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text;
 }
 
 std::string this_job() {

@@ -35,6 +35,8 @@ std::optional<RunRecord> read_run_record(const std::string& folder);
 /// @throws as AtomicFile
 void write_run_record(const std::string& folder, const RunRecord& record);
 
+/// "2026-01-31T12:00:00Z"
+std::string utc_now();
 /// "slurm 4711" or "torchrun ID"; empty outside of both.
 std::string this_job();
 /// Whether Slurm or torchrun has restarted this job.
