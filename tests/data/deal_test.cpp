@@ -17,7 +17,6 @@
 #include "data/shards/picture_shards.h"
 #include "data/shards/shard_check.h"
 #include "data/shards/shards.h"
-#include "data/shards/split_balance.h"
 #include "io/files/atomic_file.h"
 #include "io/formats/npy.h"
 #include "io/formats/tar.h"

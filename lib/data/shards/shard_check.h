@@ -7,10 +7,12 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "config/shared/shard_data_config.h"
 #include "data/loader/drop_log.h"
+#include "io/formats/webdataset.h"
 #include "io/pictures/picture_tally.h"
 
 namespace dalle2 {
@@ -84,6 +86,25 @@ struct CheckReport {
   /// Samples whose key says that their embeddings may be another picture's.
   int64_t misaligned() const;
 };
+
+/// What the samples of one shard are like.
+struct ShardTraits {
+  /// Property ("top folder", "class", "shorter side", "transparency") -> value -> samples.
+  std::map<std::string, std::map<std::string, int64_t>> values;
+  std::unordered_set<uint64_t> pictures;  ///< hashes of their files
+
+  /// @param shard_url its samples' keys are paths if it is one of PictureShards; of other shards the
+  /// `source` in a sample's .json names the folder @param short_side pixels
+  void add(const GroupedSample& sample,
+           const std::string& shard_url,
+           int64_t short_side,
+           bool is_transparent);
+};
+
+/// Compares the splits that a first config makes of these shards by each value that 20 or more samples
+/// have. A set that was mixed at random gives nothing.
+/// @return a line for each property in which they differ, and one if files are equal in two splits
+std::vector<std::string> compare_splits(const std::vector<ShardTraits>& shards);
 
 /// The .tar files of a folder, sorted. @throws DataError if there are none
 std::vector<std::string> shards_in_folder(const std::string& folder);
