@@ -36,7 +36,7 @@ struct ReadOptions {
   std::vector<std::string>
       overrides;                ///< `--set`: "/train/lr=3e-4", value parsed as JSON, else a string
   bool strict = false;          ///< warnings become errors
-  bool check_available = true;  ///< refuse what the program cannot do yet
+  bool check_available = true;  ///< refuse what cannot be had
   /// The config only describes a model or a run, as that in a checkpoint does: it runs no commands,
   /// whatever it says of them.
   bool no_commands = false;

@@ -16,7 +16,7 @@ namespace dalle2 {
 /// Where a Reader puts what it finds.
 struct ReadFindings {
   Faults faults;
-  std::vector<Fault> unavailable;             ///< asked for, but not there yet
+  std::vector<Fault> unavailable;             ///< asked for, and cannot be had
   std::span<const Placeholder> placeholders;  ///< of the kind of run, for the targets of savers
   std::vector<std::string> overridden;        ///< pointers that `--set` wrote: they must have a use
   Json defaults;                              ///< a config of this kind: says where a key belongs
@@ -220,12 +220,7 @@ class StructReader {
           pointer, fmt::format("must not be null; expected {}", expectation<Member>(limits)));
       return;
     }
-    const Member before = member;
     reader_.read({*found, pointer, limits}, member);
-    if (limits.unavailable != nullptr && differs(before, member)) {
-      reader_.findings_.unavailable.push_back(
-          {pointer, fmt::format("\"{}\" is not available yet: {}", key, limits.unavailable)});
-    }
   }
 
   template <class Member>
@@ -267,15 +262,6 @@ class StructReader {
   }
 
  private:
-  template <class Member>
-  static bool differs(const Member& before, const Member& after) {
-    if constexpr (OptionalTraits<Member>::is_optional)
-      return after.has_value();
-    else if constexpr (std::is_same_v<Member, bool>)
-      return before != after;
-    else
-      return true;
-  }
   // The fields read so far: the rules stand last.
   bool fields_are_right() {
     if (!fields_counted_) faults_at_rules_ = reader_.faults_.errors().size();

@@ -37,8 +37,6 @@ struct Limits {
   size_t numbered_words = 0;           ///< an integer below it stands for the word of that index
   const char* unknown_word = nullptr;  ///< the fault of another word, `{}` takes it; else a default
   std::vector<std::string> words;      ///< the values that a string may have
-  const char* unavailable =
-      nullptr;                      ///< any value but the default is not available yet: what to do
   bool placeholders_ = false;       ///< a target that may hold the placeholders of the kind of run
   const char* other_key = nullptr;  ///< a required value gives way to the value of this key ...
   bool other_given = false;         ///< ... which is given
@@ -99,12 +97,6 @@ inline Limits text_without(std::optional<std::string> (*fault)(const std::string
 inline Limits path_or_off(std::optional<std::string> (*fault)(const std::string&) = nullptr) {
   Limits limits = text_without(fault);
   limits.false_is_null_ = true;
-  return limits;
-}
-/// The feature is a later part; `hint` says what to do meanwhile.
-inline Limits not_yet(const char* hint) {
-  Limits limits;
-  limits.unavailable = hint;
   return limits;
 }
 

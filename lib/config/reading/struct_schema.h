@@ -167,9 +167,7 @@ class Schema : public IgnoresRules {
   template <class Member>
   void describe(const char* key, const char* doc, const Limits& limits) {
     properties[key] = type_schema<Member>(limits);
-    properties[key]["description"] = limits.unavailable == nullptr
-                                         ? std::string(doc)
-                                         : fmt::format("{} Not available yet.", doc);
+    properties[key]["description"] = doc;
   }
 };
 

@@ -121,12 +121,11 @@ class Tables : public IgnoresRules {
  private:
   template <class Member>
   void row(const char* key, const std::string& initial, const char* doc, const Limits& limits) {
-    rows_ += fmt::format("| `{}` | {} | {} | {}{} |\n",
+    rows_ += fmt::format("| `{}` | {} | {} | {} |\n",
                          key,
                          escaped(type_text<Member>(limits)),
                          escaped(initial),
-                         escaped(doc),
-                         limits.unavailable == nullptr ? "" : " *Not available yet.*");
+                         escaped(doc));
   }
 
   template <class Member>

@@ -18,7 +18,7 @@ inline constexpr const char* kTensorboardFolder = "tensorboard";
 
 class Loggers {
  public:
-  /// Of /tracker/log. @throws ConfigError for one that is not available yet
+  /// Of /tracker/log. @throws ConfigError
   Loggers(const std::vector<LogConfig>& configs, const std::string& data_path);
   /// Of tests.
   explicit Loggers(std::vector<std::unique_ptr<Logger>> loggers);
