@@ -154,7 +154,8 @@ TEST_CASE("captions without text, dotted keys and shards without samples are tol
       Contains("8 samples, 6 usable: 2 without picture, data behind the end of the tar (6 "
                "bytes, another tar?): not read\n") &&
           Contains("a\\x1b[2J: no field jpg") &&
-          Contains("photo: no field jpg, jpeg, png or webp; it has the fields v0.png, v1.png") &&
+          Contains(
+              "photo: no field jpg, jpeg, png, webp or jfif; it has the fields v0.png to v1.png") &&
           Contains("\n4 samples have no caption, which only a CLIP needs\n") &&
           Contains("used all the same: 1 caption of an assumed encoding, 1 caption of several "
                    "lines, 3 pictures whose captions have no text\n"));

@@ -83,10 +83,7 @@ bool ShardDataset::take(GroupedSample& sample, Candidate& candidate, DropLog& dr
   candidate.ordinal = options_.resample ? walk_.shards_opened() : 0;
   const char* field = sample.picture_field();
   if (field == nullptr) {
-    drops.add(
-        drop::kNoPicture,
-        fmt::format(
-            "{}: {}", candidate.where(), no_field_text(sample, {"jpg", "jpeg", "png", "webp"})));
+    drops.add(drop::kNoPicture, fmt::format("{}: {}", candidate.where(), no_field_text(sample)));
     return false;
   }
   if (const std::string several = sample.several_pictures(); !several.empty())

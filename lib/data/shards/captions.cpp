@@ -104,7 +104,7 @@ void check_caption_encoding(const std::string& encoding, const char* key) {
 
 CaptionText caption_of(const GroupedSample& sample, const std::string& encoding) {
   const std::string* bytes = sample.find({"txt"});
-  if (bytes == nullptr) return {.fault = no_field_text(sample, {"txt"})};
+  if (bytes == nullptr) return {.fault = no_field_text(sample, std::array{"txt"})};
   return caption_text(*bytes, encoding);
 }
 

@@ -60,8 +60,7 @@ bool check_picture(const GroupedSample& sample, const std::string& name, Finding
   const std::string* picture = sample.picture();
   if (picture == nullptr) {
     ++check.no_picture;
-    check.add_example(
-        fmt::format("{}: {}", name, no_field_text(sample, {"jpg", "jpeg", "png", "webp"})));
+    check.add_example(fmt::format("{}: {}", name, no_field_text(sample)));
     return false;
   }
   try {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "io/formats/webdataset.h"
 
+#include "io/files/folder_names.h"
 #include "io/locale_scope.h"
 
 #include <fmt/format.h>
@@ -89,26 +90,22 @@ const std::string* GroupedSample::find(std::initializer_list<const char*> names)
   return nullptr;
 }
 
-std::string no_field_text(const GroupedSample& sample, const std::vector<std::string>& names) {
-  std::string text = "no field " + names.front();
-  for (size_t i = 1; i < names.size(); ++i)
-    text += (i + 1 < names.size() ? ", " : " or ") + names[i];
+std::string no_field_text(const GroupedSample& sample, std::span<const char* const> names) {
+  std::string text = std::string("no field ") + names.front();
   std::vector<std::string> dotted;
-  for (const std::string& name : names) {
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (i > 0) text += (i + 1 < names.size() ? ", " : " or ") + std::string(names[i]);
     for (const auto& [field, content] : sample.fields) {
-      if (field.ends_with("." + name)) dotted.push_back(field);
+      if (field.ends_with("." + std::string(names[i]))) dotted.push_back(field);
     }
   }
   if (dotted.empty()) return text;
-  const size_t count = dotted.size();
-  constexpr size_t kMostNamed = 3;
-  dotted.resize(std::min(count, kMostNamed));
+  std::sort(dotted.begin(), dotted.end());
   return fmt::format(
-      "{}; it has the field{} {}{} (a key ends at the first dot of the name: replace the others)",
+      "{}; it has the field{} {} (a key ends at the first dot of the name: replace the others)",
       text,
-      count == 1 ? "" : "s",
-      fmt::join(dotted, ", "),
-      count > kMostNamed ? fmt::format(", ..., {} in all", count) : "");
+      dotted.size() == 1 ? "" : "s",
+      short_list(dotted));
 }
 
 const char* GroupedSample::picture_field() const {

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <unordered_set>
 #include <utility>
@@ -43,7 +44,8 @@ struct GroupedSample {
 
 /// "no field jpg or png", and fields such as "v1.png" that a sample has instead: their name has an earlier
 /// dot.
-std::string no_field_text(const GroupedSample& sample, const std::vector<std::string>& names);
+std::string no_field_text(const GroupedSample& sample,
+                          std::span<const char* const> names = kPictureFields);
 
 /// What a shard has to tell that is no reason to give it up: a repair note without the shard's
 /// name.

@@ -164,9 +164,7 @@ class ShardCopier {
     const std::string* content = sample.picture();
     if (content == nullptr) {
       reason = drop::kNoPicture;
-      throw DataError("sample {}: {}",
-                      printable(sample.key),
-                      no_field_text(sample, {"jpg", "jpeg", "png", "webp"}));
+      throw DataError("sample {}: {}", printable(sample.key), no_field_text(sample));
     }
     if (plan_.need_captions) {
       CaptionText caption = caption_of(sample, plan_.data.caption_encoding);
