@@ -236,7 +236,7 @@ void print_shards(ShardData& data,
                 split,
                 counted(samples, "sample").c_str(),
                 counted(data.num_shards(split), "shard").c_str(),
-                dropped.empty() ? "" : ("; left out: " + describe_drops(dropped)).c_str());
+                dropped.empty() ? "" : ("; " + describe_drops(dropped)).c_str());
   }
   print_pictures(pictures, decode_options(data_config, channels));
   const bool draws_without_end = data_config.resample_train && train_samples > 0;

@@ -420,13 +420,13 @@ TEST_CASE("data behind the end of a shard is told, and its samples are used") {
 TEST_CASE("counts of what was left out have their plural, and what was used stands apart") {
   CHECK(describe_drops({}) == "nothing was found");
   CHECK(describe_drops({{"broken picture", 3}, {"absent shard", 1}}) ==
-        "1 absent shard, 3 broken pictures");
+        "left out: 1 absent shard, 3 broken pictures");
   CHECK(describe_drops({{"no picture", 1}, {"no caption", 2}, {"damaged shard", 2000}}) ==
-        "2,000 damaged shards, 2 samples without caption, 1 sample without picture");
+        "left out: 2,000 damaged shards, 2 samples without caption, 1 sample without picture");
   CHECK(describe_drops({{"shard without end marker", 2}, {"repeated key or field", 2}}) ==
-        "2 repeated keys or fields; used all the same: 2 shards without end marker");
+        "left out: 2 repeated keys or fields; used all the same: 2 shards without end marker");
   CHECK(describe_drops({{"shard without end marker", 1}}) ==
-        "nothing; used all the same: 1 shard without end marker");
+        "used all the same: 1 shard without end marker");
 }
 
 TEST_CASE("a look at the first shards ends there, and says what was found") {

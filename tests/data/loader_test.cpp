@@ -102,8 +102,7 @@ TEST_CASE("a sample with several pictures is told, and the same one is always us
   CHECK(batch->size() == 2);
   CHECK(batch->images[0][0][0][0].item<float>() == 80.0F / 255.0F);
   CHECK(log.count("sample a has the pictures jpg and png and webp: jpg is used") == 1);
-  CHECK(describe_drops(loader.dropped()) ==
-        "nothing; used all the same: 1 sample with several pictures");
+  CHECK(describe_drops(loader.dropped()) == "used all the same: 1 sample with several pictures");
   const CheckReport report = check_shards({.urls = {folder / "shards/00000.tar"}});
   CHECK(report.usable() == 2);
   CHECK(report.shards[0].several_pictures == 1);

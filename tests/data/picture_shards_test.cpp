@@ -139,9 +139,10 @@ TEST_CASE("messages name the folder and the picture, not shards that are only ma
   const CapturedLog log;
   ShardLoader loader(config, options);
   loader.start_epoch(0);
-  CHECK_THROWS_WITH(loader.next(),
-                    Contains("(" + folder.path() + " (virtual shard 0) ...): 2 broken pictures") &&
-                        Contains("The warnings name the pictures"));
+  CHECK_THROWS_WITH(
+      loader.next(),
+      Contains("(" + folder.path() + " (virtual shard 0) ...): left out: 2 broken pictures") &&
+          Contains("The warnings name the pictures"));
   CHECK(log.count(": " + (folder / "b.png") + ": ") == 1);
   config.img_embeddings_url = folder / "img_emb";
   write_tiny_embeddings(folder / "img_emb/7.npy", 7, 1);

@@ -303,7 +303,7 @@ class CommandLine(EndToEnd):
         for npy in sorted((shards / "img_emb").glob("*.npy"))[:2]:
             npy.write_bytes(b"broken")
         done = run("--config", config, cwd=self.dir, check=0)
-        self.assertRegex(done.stderr, r"left out in this epoch: [12] shards? without embeddings")
+        self.assertRegex(done.stderr, r"in this epoch: left out: [12] shards? without embeddings")
         shutil.rmtree(self.dir / "out")
         self.refuse(3, "--config", config, "--set", "/data/max_bad_fraction=0", expect=["/data/max_bad_fraction 0 allows"])
 
@@ -319,7 +319,7 @@ class CommandLine(EndToEnd):
         self.assertIn("000000.tar: 6 samples, all usable: without its end marker: it may have been cut", done.stdout)
         self.assertIn("16 without end marker", done.stdout)
         done = run("--config", write_config(self.dir / "cut.json", tiny_config(shards, "out")), cwd=self.dir, check=0)
-        self.assertIn("nothing; used all the same: 12 shards without end marker", done.stderr)
+        self.assertIn("train in this epoch: used all the same: 12 shards without end marker", done.stderr)
         dropped = {key: value for record in harness.records(self.dir / "out") for key, value in record.items()
                    if key.startswith("Dropped train")}
         self.assertEqual(dropped, {"Dropped train: shard without end marker": 12})

@@ -18,6 +18,7 @@ constexpr size_t kToldOneByOne = 3;
 /// A reason, which is also its name in log.jsonl, as one and as several things that were left out.
 struct Words {
   const char *reason, *one, *many;
+  bool is_used = false;  ///< all the same
 };
 constexpr std::array kReasonWords = {
     Words{drop::kNoPicture, "sample without picture", "samples without picture"},
@@ -33,26 +34,19 @@ constexpr std::array kReasonWords = {
     Words{drop::kEmbeddingNotFinite, drop::kEmbeddingNotFinite, "embeddings with NaN or infinity"},
     Words{drop::kWrongEmbeddingShape, drop::kWrongEmbeddingShape, "embeddings of another shape"},
     Words{drop::kRepeatedMember, drop::kRepeatedMember, "repeated keys or fields"},
-    Words{drop::kShardWithoutEnd, drop::kShardWithoutEnd, "shards without end marker"},
-    Words{drop::kUnreadData, drop::kUnreadData, "shards with data that is not read"},
+    Words{drop::kShardWithoutEnd, drop::kShardWithoutEnd, "shards without end marker", true},
+    Words{drop::kUnreadData, drop::kUnreadData, "shards with data that is not read", true},
     Words{drop::kBadCaption,
           "picture whose caption has no text",
-          "pictures whose captions have no text"},
-    Words{drop::kAssumedEncoding, drop::kAssumedEncoding, "captions of an assumed encoding"},
-    Words{drop::kSeveralLines, drop::kSeveralLines, "captions of several lines"},
-    Words{drop::kSeveralPictures, "sample with several pictures", "samples with several pictures"},
+          "pictures whose captions have no text",
+          true},
+    Words{drop::kAssumedEncoding, drop::kAssumedEncoding, "captions of an assumed encoding", true},
+    Words{drop::kSeveralLines, drop::kSeveralLines, "captions of several lines", true},
+    Words{drop::kSeveralPictures,
+          "sample with several pictures",
+          "samples with several pictures",
+          true},
 };
-constexpr std::array kUsed = {drop::kShardWithoutEnd,
-                              drop::kUnreadData,
-                              drop::kBadCaption,
-                              drop::kAssumedEncoding,
-                              drop::kSeveralLines,
-                              drop::kSeveralPictures};
-
-/// Whether what has this reason was used all the same.
-bool is_used(const std::string& reason) {
-  return std::find(kUsed.begin(), kUsed.end(), reason) != kUsed.end();
-}
 
 /// Of other reasons the plural is with an s.
 Words words_of(const std::string& reason) {
@@ -65,8 +59,9 @@ Words words_of(const std::string& reason) {
 
 /// "left out (sample without picture)"
 std::string outcome(const std::string& reason, const std::string& times = "") {
+  const Words words = words_of(reason);
   return fmt::format(
-      "{}{} ({})", is_used(reason) ? "used all the same" : "left out", times, words_of(reason).one);
+      "{}{} ({})", words.is_used ? "used all the same" : "left out", times, words.one);
 }
 
 }  // namespace
@@ -89,7 +84,7 @@ void DropLog::merge(DropLog&& later) {
 
 int64_t DropLog::total() const {
   int64_t sum = 0;
-  for (const auto& [reason, count] : counts_) sum += is_used(reason) ? 0 : count;
+  for (const auto& [reason, count] : counts_) sum += words_of(reason).is_used ? 0 : count;
   return sum;
 }
 
@@ -117,17 +112,24 @@ void DropLog::report(const std::string& split, DropCounts& total, DropCounts& ep
   }
 }
 
+std::string DropLog::report_all(const std::string& split) const {
+  DropCounts total, epoch;
+  report(split, total, epoch);
+  return describe_drops(total);
+}
+
 std::string describe_drops(const DropCounts& counts) {
-  if (counts.empty()) return "nothing was found";
   std::string left_out, used;
   for (const auto& [reason, count] : counts) {
-    std::string& text = is_used(reason) ? used : left_out;
-    if (!text.empty()) text += ", ";
     const Words words = words_of(reason);
-    text += counted(count, words.one, words.many);
+    std::string& text = words.is_used ? used : left_out;
+    text += (!text.empty()   ? ", "
+             : words.is_used ? "used all the same: "
+                             : "left out: ") +
+            counted(count, words.one, words.many);
   }
-  if (left_out.empty()) left_out = "nothing";
-  return used.empty() ? left_out : left_out + "; used all the same: " + used;
+  if (left_out.empty() && used.empty()) return "nothing was found";
+  return left_out + (left_out.empty() || used.empty() ? "" : "; ") + used;
 }
 
 }  // namespace dalle2

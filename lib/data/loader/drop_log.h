@@ -60,14 +60,16 @@ class DropLog {
   /// Adds to `total` and `epoch`. Warns about new drops by the total: about each of the first
   /// three of a reason, then at 10, 100, 1000, ...
   void report(const std::string& split, DropCounts& total, DropCounts& epoch) const;
+  /// The same of what is told once. @return describe_drops() of it
+  std::string report_all(const std::string& split) const;
 
  private:
   DropCounts counts_;
   std::map<std::string, std::vector<std::string>> texts_;  // the first of each reason
 };
 
-/// "3 broken pictures, 1 sample without picture; used all the same: 1 shard without end marker",
-/// "nothing was found" if empty.
+/// "left out: 3 broken pictures, 1 sample without picture; used all the same: 1 shard without end
+/// marker", "nothing was found" if empty.
 std::string describe_drops(const DropCounts& counts);
 
 }  // namespace dalle2

@@ -160,8 +160,7 @@ void ImageFolder::check_usable() const {
     drops.merge(std::move(one.drops));
   }
   if (rows("train") > kMostTried) return;  // an epoch will tell
-  DropCounts by_reason, of_epoch;
-  drops.report("train", by_reason, of_epoch);
+  drops.report_all("train");
   throw_nothing_usable();
 }
 

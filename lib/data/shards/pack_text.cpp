@@ -26,11 +26,7 @@ std::vector<std::string> describe_pack(const PackReport& report) {
   if (report.without_caption > 0) {
     lines.push_back(counted(report.without_caption, "has no caption", "have no caption"));
   }
-  if (!report.captions.empty()) {
-    DropCounts counts, ignored;
-    report.captions.report("captions", counts, ignored);
-    lines.push_back("captions left out: " + describe_drops(counts));
-  }
+  if (!report.captions.empty()) lines.push_back(report.captions.report_all("captions"));
   if (!report.lonely_captions.empty()) {
     lines.push_back(fmt::format("{} of its name: {}",
                                 counted(std::ssize(report.lonely_captions),

@@ -196,11 +196,7 @@ std::vector<std::string> describe_check(const CheckReport& report) {
   lines.insert(lines.end(), report.split_differences.begin(), report.split_differences.end());
   DropLog captions;
   for (ShardCheck shard : report.shards) captions.merge(std::move(shard.captions));
-  if (!captions.empty()) {
-    DropCounts counts, ignored;
-    captions.report("captions", counts, ignored);
-    lines.push_back("captions left out: " + describe_drops(counts));
-  }
+  if (!captions.empty()) lines.push_back(captions.report_all("captions"));
   return lines;
 }
 

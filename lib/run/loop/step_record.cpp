@@ -115,7 +115,7 @@ void report_drops(Tracker& tracker,
                   const std::string& split,
                   const DropCounts& dropped) {
   if (dropped.empty()) return;
-  log_warning("data", "{}: left out in this epoch: {}", split, describe_drops(dropped));
+  log_warning("data", "{} in this epoch: {}", split, describe_drops(dropped));
   LogRecord record;
   for (const auto& [reason, count] : dropped)
     record.emplace_back(fmt::format("Dropped {}: {}", split, reason), count);
