@@ -4,8 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
-#include <iterator>
 #include <optional>
 #include <unordered_map>
 #include <utility>
@@ -55,53 +55,44 @@ std::string line_and_column(std::string_view text, size_t at) {
                          1);
 }
 
-/// Signs that pages, chats and word processors write in place of those of JSON.
-struct Lookalike {
-  std::string_view sign;
-  const char* shown;
-  const char* plain;
-};
-constexpr const char* kPlainQuote = "a plain quote \"";
-constexpr Lookalike kLookalikes[] = {{"\u201c", "\u201c (U+201C)", kPlainQuote},
-                                     {"\u201d", "\u201d (U+201D)", kPlainQuote},
-                                     {"\u201e", "\u201e (U+201E)", kPlainQuote},
-                                     {"\u2018", "\u2018 (U+2018)", kPlainQuote},
-                                     {"\u2019", "\u2019 (U+2019)", kPlainQuote},
-                                     {"\u00ab", "\u00ab (U+00AB)", kPlainQuote},
-                                     {"\u00bb", "\u00bb (U+00BB)", kPlainQuote},
-                                     {"\uff02", "\uff02 (U+FF02)", kPlainQuote},
-                                     {"\u00a0", "a no-break space (U+00A0)", "a plain space"},
-                                     {"\u202f", "a no-break space (U+202F)", "a plain space"},
-                                     {"\u3000", "a wide space (U+3000)", "a plain space"},
-                                     {"\u2013", "\u2013 (U+2013)", "a plain minus -"},
-                                     {"\u2212", "\u2212 (U+2212)", "a plain minus -"},
-                                     {"\uff0c", "\uff0c (U+FF0C)", "a plain comma ,"},
-                                     {"\uff1a", "\uff1a (U+FF1A)", "a plain colon :"}};
-
-const Lookalike* lookalike_at(std::string_view text, size_t at) {
-  const auto* const found =
-      std::find_if(std::begin(kLookalikes), std::end(kLookalikes), [&](const Lookalike& each) {
-        return text.substr(at).starts_with(each.sign);
-      });
-  return found == std::end(kLookalikes) ? nullptr : found;
-}
+/// Signs that pages, chats and word processors write in place of those of JSON. The quotes come first.
+constexpr size_t kOddQuotes = 8;
+constexpr std::array<std::string_view, 15> kOddSigns = {"\u201c",
+                                                        "\u201d",
+                                                        "\u201e",
+                                                        "\u2018",
+                                                        "\u2019",
+                                                        "\u00ab",
+                                                        "\u00bb",
+                                                        "\uff02",
+                                                        "\u00a0",
+                                                        "\u202f",
+                                                        "\u3000",
+                                                        "\u2013",
+                                                        "\u2212",
+                                                        "\uff0c",
+                                                        "\uff1a"};
 
 /// What is wrong where the parser stopped, if a sign there only looks like one of JSON. One in place
 /// of a closing quote is found too: the text goes on to the next plain quote or the end of the line.
 /// @param stop the last byte that was read @param otherwise what the parser says
 std::string grammar_fault(std::string_view text, size_t stop, const std::string& otherwise) {
-  const auto told = [&](size_t at, const Lookalike& sign) {
-    return fmt::format(
-        "{}: got {}; expected {}", line_and_column(text, at), sign.shown, sign.plain);
+  /// Of one of the first `kinds` of kOddSigns at `at`; empty without.
+  const auto odd_sign = [&](size_t at, size_t kinds) -> std::string {
+    for (size_t i = 0; i < kinds; ++i) {
+      if (!text.substr(at).starts_with(kOddSigns[i])) continue;
+      return fmt::format("{}: got '{}', expected a plain sign: \", space, minus, comma or colon",
+                         line_and_column(text, at),
+                         kOddSigns[i]);
+    }
+    return "";
   };
   size_t at = stop;
   while (at > 0 && (static_cast<unsigned char>(text[at]) & 0xc0U) == 0x80) --at;
-  if (const Lookalike* sign = lookalike_at(text, at)) return told(at, *sign);
+  if (std::string fault = odd_sign(at, kOddSigns.size()); !fault.empty()) return fault;
   for (at = stop == 0 ? 0 : text.substr(0, stop).rfind('\n') + 1; at < stop; ++at) {
-    const Lookalike* sign = lookalike_at(text, at);
-    if (sign != nullptr && sign->plain == kPlainQuote) {
-      return otherwise + "\n  Perhaps the cause is in " + told(at, *sign);
-    }
+    const std::string fault = odd_sign(at, kOddQuotes);
+    if (!fault.empty()) return otherwise + "\n  Perhaps the cause is in " + fault;
   }
   return otherwise;
 }
