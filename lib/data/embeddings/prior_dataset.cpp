@@ -120,7 +120,7 @@ PriorDataset::PriorDataset(const PriorDataConfig& config,
           *config.meta_url);
     }
     side_ = clip_side.value();
-    const DecodeOptions options = decode_options(config, /*turns_by_default=*/false);
+    const DecodeOptions options = decode_options(config);
     preprocess_ = std::make_unique<Preprocess>(clip_preprocessing(side_), options);
     small_pictures_ = std::make_unique<SmallPictures>(side_);
   }

@@ -34,8 +34,7 @@ std::vector<TransformConfig> transforms_of(const VaeDataConfig& config) {
 }
 
 Preprocess preprocess_of(const VaeDataConfig& config, int64_t channels) {
-  const DecodeOptions options = decode_options(config, /*turns_by_default=*/false, channels);
-  return Preprocess(transforms_of(config), options);
+  return Preprocess(transforms_of(config), decode_options(config, channels));
 }
 
 std::vector<FolderPicture> pictures_in(const std::string& folder) {

@@ -255,8 +255,8 @@ std::vector<TransformConfig> clip_preprocessing(int64_t side) {
 }
 
 DecodeOptions decode_options(const PictureReadConfig& config,
-                             bool turns_by_default,
-                             int64_t channels) {
+                             int64_t channels,
+                             bool turns_by_default) {
   DecodeOptions options{.apply_exif = config.turns(turns_by_default),
                         .keep_alpha = channels == 4,
                         .range = static_cast<int>(config.range.value_or(0))};
@@ -269,7 +269,7 @@ DecodeOptions decode_options(const PictureReadConfig& config,
 }
 
 DecodeOptions decode_options(const ShardDataConfig& config, int64_t channels) {
-  DecodeOptions options = decode_options(config, config.turns_pictures(), channels);
+  DecodeOptions options = decode_options(config, channels, config.turns_pictures());
   options.fast_jpeg = config.fast_jpeg;
   return options;
 }

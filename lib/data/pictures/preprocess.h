@@ -54,11 +54,12 @@ class Canvas;
 /// of the pictures that it sees
 std::vector<TransformConfig> clip_preprocessing(int64_t side);
 
-/// How the files of pictures become pixels, in all readers. @param turns_by_default `apply_exif` where the config leaves it open
+/// How the files of pictures become pixels, in all readers.
 /// @param channels of the pictures that a network sees: with 4 they keep their transparency
+/// @param turns_by_default `apply_exif` where the config leaves it open
 DecodeOptions decode_options(const PictureReadConfig& config,
-                             bool turns_by_default,
-                             int64_t channels = 3);
+                             int64_t channels = 3,
+                             bool turns_by_default = false);
 DecodeOptions decode_options(const ShardDataConfig& config, int64_t channels = 3);
 
 /// The steps of data.preprocessing, in their order.

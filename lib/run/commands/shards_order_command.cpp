@@ -148,7 +148,7 @@ void take_steps(const ShardsOrderCommand& command,
   position.loader = walk.position();
   if (!command.print) print_table(ranks, steps);
   const DropCounts dropped = walk.dropped();
-  if (!dropped.empty()) log_info("order", "left out: {}", describe_drops(dropped));
+  if (!dropped.empty()) log_info("order", "{}", describe_drops(dropped));
 }
 
 }  // namespace

@@ -154,7 +154,7 @@ void dry_run(const LoadedVaeConfig& loaded, int64_t processes, const StartOption
       std::printf("%s: %s\n", split, counted(data.rows(split), "picture").c_str());
     }
     print_pictures(data.first_pictures(),
-                   decode_options(config.data, /*turns_by_default=*/false, config.vae.channels));
+                   decode_options(config.data, config.vae.channels));
     std::printf("steps: %s\n", with_commas(config.train.num_train_steps).c_str());
   });
 }
