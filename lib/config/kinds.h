@@ -15,20 +15,17 @@ namespace dalle2 {
 class Faults;
 struct ClipTokenizerConfig;
 struct DecoderEvaluateConfig;
-struct PriorDataConfig;
 struct ReadFindings;
 struct ShardDataConfig;
 struct TrackerConfig;
 
-/// The sections of a config that name files, services and hosts. Null: a kind has none of that sort.
+/// What names files, services and hosts in a config. Null: a kind has no such section.
 struct NamedOutside {
+  const Json& config;  ///< all of it, with every default
   const TrackerConfig* tracker = nullptr;
   const ShardDataConfig* shards = nullptr;
-  const PriorDataConfig* tables = nullptr;
   const DecoderEvaluateConfig* metrics = nullptr;
   const ClipTokenizerConfig* tokenizer = nullptr;
-  const std::string* vae_folder = nullptr;
-  const std::optional<std::string>* vgg_path = nullptr;
 };
 
 /// Options of reading a file.

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <cstdlib>
 #include <filesystem>
 #include <numeric>
@@ -13,7 +14,6 @@
 #include "base/untrusted_text.h"
 #include "config/clip/clip_run_config.h"
 #include "config/decoder/decoder_evaluate_config.h"
-#include "config/prior/prior_run_config.h"
 #include "config/shared/shard_data_config.h"
 #include "config/shared/tracker_config.h"
 #include "data/shards/shards.h"
@@ -28,6 +28,15 @@
 
 namespace dalle2 {
 namespace {
+
+/// What names files and folders, here or at a url.
+constexpr std::array kPlaces = {"/data/folder",
+                                "/data/img_embeddings_url",
+                                "/data/text_embeddings_url",
+                                "/data/image_url",
+                                "/data/text_url",
+                                "/data/text_encodings_url",
+                                "/data/meta_url"};
 
 /// Whether a shell knows the program that a "pipe:" begins with. The command itself does not run.
 bool is_known_command(const std::string& url) {
@@ -94,7 +103,7 @@ struct Search {
 
   void shards(const ShardDataConfig& data) {
     constexpr const char* kKey = "/data/webdataset_base_url";
-    if (data.folder) return place("/data/folder", *data.folder);
+    if (data.folder) return;  // one of kPlaces
     attempt(kKey, [&] {
       const ShardList list(data);
       const std::string first = list.size() > 0 ? list.url(0) : "";
@@ -129,21 +138,18 @@ struct Search {
 
 void find_missing(const NamedOutside& named, bool asks_hosts, Faults& faults) {
   Search search{.asks_hosts = asks_hosts, .known = faults};
-  if (const ShardDataConfig* data = named.shards) {
-    search.shards(*data);
-    search.place("/data/img_embeddings_url", data->img_embeddings_url.value_or(""));
-    search.place("/data/text_embeddings_url", data->text_embeddings_url.value_or(""));
+  const auto at = [&](const char* pointer) {
+    const Json::json_pointer place(pointer);
+    return named.config.contains(place) ? named.config.at(place) : Json();
+  };
+  if (named.shards != nullptr) search.shards(*named.shards);
+  for (const char* pointer : kPlaces) {
+    if (const Json url = at(pointer); url.is_string()) search.place(pointer, url);
   }
-  if (const PriorDataConfig* data = named.tables) {
-    search.place("/data/image_url", data->image_url.value_or(""));
-    search.place("/data/text_url", data->text_url.value_or(""));
-    search.place("/data/text_encodings_url", data->text_encodings_url.value_or(""));
-    search.place("/data/meta_url", data->meta_url.value_or(""));
-  }
-  if (named.vae_folder != nullptr) search.place("/data/folder", *named.vae_folder);
-  if (named.vgg_path != nullptr) {
+  if (const Json path = at("/train/vgg_path");
+      path.is_string() && at("/vae/use_vgg_and_gan") == true) {
     search.place("/train/vgg_path",
-                 named.vgg_path->value_or(""),
+                 path,
                  "scripts/export_vgg.py makes it from the weights that torchvision publishes.");
   }
   if (named.metrics != nullptr) {

@@ -22,18 +22,13 @@ void name_if_same(const Section& section, const T*& named) {
   if constexpr (std::is_same_v<Section, T>) named = &section;
 }
 
+/// @param json of the config
 template <class Config>
-NamedOutside named_outside(const Config& config) {
-  NamedOutside named;
-  named.tracker = &config.tracker;
+NamedOutside named_outside(const Config& config, const Json& json) {
+  NamedOutside named{.config = json, .tracker = &config.tracker};
   name_if_same(config.data, named.shards);
-  name_if_same(config.data, named.tables);
   if constexpr (requires { config.evaluate; }) name_if_same(config.evaluate, named.metrics);
   if constexpr (requires { config.clip.tokenizer; }) named.tokenizer = &config.clip.tokenizer;
-  if constexpr (requires { config.train.vgg_path; }) {
-    if (config.vae.use_vgg_and_gan) named.vgg_path = &config.train.vgg_path;
-    named.vae_folder = &config.data.folder;
-  }
   return named;
 }
 
@@ -70,7 +65,8 @@ LoadedConfig parse_config(const std::string& json,
   if (options.check_available) {
     for (const Fault& fault : findings.unavailable) faults.error(fault.pointer, fault.text);
   }
-  if (options.find_missing) options.find_missing(named_outside(loaded.config), faults);
+  if (options.find_missing)
+    options.find_missing(named_outside(loaded.config, to_json(loaded.config)), faults);
   faults.throw_if_any(origin);
   loaded.raw_json = options.overrides.empty() ? json : root.dump(2) + "\n";
   loaded.full_json = to_json(loaded.config).dump(2) + "\n";
