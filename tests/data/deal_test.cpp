@@ -170,8 +170,9 @@ void write_set(const TempDir& folder) {
     write_file_atomically(folder / ("in/" + path), encode_png(busy_picture(6, 5)));
     write_file_atomically(folder / ("in/" + path.substr(0, path.size() - 4) + ".txt"), path);
   }
-  pack_folder(
-      folder / "in", folder / "sorted", {.samples_per_shard = 10, .order = FolderOrder::in_order});
+  pack_folder(folder / "in",
+              folder / "sorted",
+              {.deal = {.order = FolderOrder::in_order, .per_shard = 10}});
   for (int shard = 0; shard < 4; ++shard) {
     std::vector<float> rows;
     for (int i = 0; i < 10; ++i)
@@ -244,7 +245,7 @@ TEST_CASE(
     const int side = path.starts_with("kind0") ? 6 : 40;
     write_file_atomically(folder / ("in/" + path), encode_png(busy_picture(side, side)));
   }
-  pack_folder(folder / "in", folder / "sorted", {.order = FolderOrder::in_order});
+  pack_folder(folder / "in", folder / "sorted", {.deal = {.order = FolderOrder::in_order}});
   const auto found = differences(shards_in_folder(folder / "sorted"));
   REQUIRE(found.size() == 3);  // top folder and side, and the pictures, which are all equal
   CHECK_THAT(found[0], Contains("the splits differ by shorter side: "));
@@ -257,7 +258,7 @@ TEST_CASE(
   CHECK(describe_check(report).back() == found[2]);
   for (int64_t seed = 0; seed < 20; ++seed) {
     const std::string out = folder / fmt::format("mixed{}", seed);
-    pack_folder(folder / "in", out, {.samples_per_shard = seed % 2 == 0 ? 0 : 7, .seed = seed});
+    pack_folder(folder / "in", out, {.deal = {.seed = seed, .per_shard = seed % 2 == 0 ? 0 : 7}});
     const auto lines = differences(shards_in_folder(out));
     CAPTURE(seed, lines);
     CHECK(lines.size() == 1);  // the equal files

@@ -30,7 +30,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-const PackOptions kInOrder = {.order = FolderOrder::in_order};
+const PackOptions kInOrder = {.deal = {.order = FolderOrder::in_order}};
 
 std::vector<GroupedSample> samples_of(const std::string& path) {
   std::vector<GroupedSample> samples;
@@ -96,7 +96,7 @@ TEST_CASE("a folder of pictures and captions becomes shards, and what is left ou
   const TempDir folder;
   fill_folder(folder);
   PackOptions options = kInOrder;
-  options.samples_per_shard = 3;
+  options.deal.per_shard = 3;
   std::vector<int64_t> done;
   const PackReport report =
       pack_folder(folder / "in", folder / "out", options, [&](const PackProgress& p) {
@@ -166,7 +166,7 @@ TEST_CASE("pictures that fill their shards leave no empty one") {
     write_file_atomically(folder / "in" + "/" + name, encode_png(busy_picture(6, 5)));
   }
   PackOptions options = kInOrder;
-  options.samples_per_shard = 2;
+  options.deal.per_shard = 2;
   CHECK(pack_folder(folder / "in", folder / "out", options).shards == 2);
   CHECK(samples_of(folder / "out/000001.tar").size() == 2);
   CHECK_FALSE(fs::exists(folder / "out/000002.tar"));
@@ -176,7 +176,7 @@ TEST_CASE("a set that is there is replaced as a whole, and only if that is asked
   const TempDir folder;
   fill_folder(folder);
   PackOptions options = kInOrder;
-  options.samples_per_shard = 2;
+  options.deal.per_shard = 2;
   pack_folder(folder / "in", folder / "out", options);
   const auto names = [&] {
     std::vector<std::string> found;
@@ -185,7 +185,7 @@ TEST_CASE("a set that is there is replaced as a whole, and only if that is asked
     std::sort(found.begin(), found.end());
     return found;
   };
-  options.samples_per_shard = 4;
+  options.deal.per_shard = 4;
   const std::string first = read_file(folder / "out/000000.tar");
   CHECK_THROWS_WITH(pack_folder(folder / "in", folder / "out", options),
                     Contains("found 000000.tar to 000003.tar\n") && Contains("--overwrite"));
@@ -219,7 +219,7 @@ TEST_CASE("a picture is packed whatever its caption is, and the caption as UTF-8
     write_file_atomically(folder / "in" + "/" + name + ".txt", caption);
   }
   const auto texts = [&](PackOptions options) {
-    options.samples_per_shard = 6;
+    options.deal.per_shard = 6;
     options.overwrite = true;
     const PackReport report = pack_folder(folder / "in", folder / "out", options);
     std::vector<std::string> packed;
@@ -254,7 +254,7 @@ TEST_CASE("a picture is packed whatever its caption is, and the caption as UTF-8
 TEST_CASE("a signal ends the packing, and the folder is as it was") {
   const TempDir folder;
   fill_folder(folder);
-  const PackOptions options{.samples_per_shard = 2, .order = FolderOrder::in_order};
+  const PackOptions options{.deal = {.order = FolderOrder::in_order, .per_shard = 2}};
   install_stop_signals();
   const PackReport report =
       pack_folder(folder / "in", folder / "out", options, [](const PackProgress& progress) {
@@ -273,16 +273,15 @@ TEST_CASE("options choose captions and digits, and the default size gives every 
   PackOptions options = kInOrder;
   options.need_captions = true;
   options.captions.caption_lines = CaptionLines::first;
-  options.shard_width = 5;
-  options.index_width = 2;
+  options.deal.index_width = 2;
   const PackReport report = pack_folder(folder / "in", folder / "out", options);
   CHECK(report.packed == 2);
   CHECK(report.shards == 2);  // of the two pictures with captions, a tenth each
   CHECK(report.skipped.size() == 5);
   CHECK(report.skipped[0].reason == "no caption");
-  CHECK(samples_of(folder / "out/00000.tar")[0].fields.at("txt") == "an a");
-  CHECK(samples_of(folder / "out/00001.tar")[0].key == "0000100");
-  options.samples_per_shard = 101;
+  CHECK(samples_of(folder / "out/000000.tar")[0].fields.at("txt") == "an a");
+  CHECK(samples_of(folder / "out/000001.tar")[0].key == "00000100");
+  options.deal.per_shard = 101;
   CHECK_THROWS_WITH(pack_folder(folder / "in", folder / "out", options),
                     Contains("expected 1 to 100"));
   CHECK_THROWS_WITH(pack_folder(folder / "absent", folder / "out", kInOrder),
@@ -297,7 +296,7 @@ TEST_CASE("no shard is empty: left-out pictures do not count, and broken ones al
   fill_folder(folder);
   PackOptions options = kInOrder;
   options.need_captions = true;
-  options.samples_per_shard = 1;
+  options.deal.per_shard = 1;
   PackReport report = pack_folder(folder / "in", folder / "out", options);
   CHECK(report.found == 7);
   CHECK(report.packed == 2);
@@ -332,7 +331,7 @@ TEST_CASE("transparent pictures are laid on a ground, and opaque pictures stay a
   write_file_atomically(folder / "in/opaque.png", rgba_png(picture, 4, 4));
   PackOptions options = kInOrder;
   options.ground = Rgb{255, 255, 255};
-  options.samples_per_shard = 10;
+  options.deal.per_shard = 10;
   const PackReport report = pack_folder(folder / "in", folder / "out", options);
   CHECK(report.grounded == 1);
   const auto samples = samples_of(folder / "out/000000.tar");

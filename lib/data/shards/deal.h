@@ -11,11 +11,14 @@
 
 namespace dalle2 {
 
+/// Digits of a shard's number, and of the place in it at the end of a key, in what this program makes.
+inline constexpr int64_t kShardWidth = 6, kIndexWidth = 4;
+
 struct DealOptions {
   FolderOrder order = FolderOrder::mixed;
   int64_t seed = 0;       ///< of `mixed` and `together`
   int64_t per_shard = 0;  ///< pictures; with `together` on average. 0: a tenth of all, 1000 at most
-  int64_t index_width = 4;  ///< digits that count the pictures of a shard
+  int64_t index_width = kIndexWidth;  ///< digits that count the pictures of a shard
 };
 
 /// Deals pictures into shards. The result depends on the paths and the options alone.

@@ -185,7 +185,7 @@ MixReport mix_shards(const std::string& from,
   std::vector<std::string> files;  // made
   MixReport report;
   for (size_t shard = 0; shard < dealt.size(); ++shard) {
-    const std::string number = fmt::format("{:06}", shard);
+    const std::string number = fmt::format("{:0{}}", shard, kShardWidth);
     files.push_back(number + ".tar");
     TarWriter tar(part + "/" + files.back());
     std::map<std::string, std::string> rows;

@@ -16,7 +16,6 @@
 #include "base/untrusted_text.h"
 #include "data/pictures/picture_listing.h"
 #include "data/shards/captions.h"
-#include "data/shards/deal.h"
 #include "data/shards/picture_shards.h"
 #include "io/files/atomic_file.h"
 #include "io/files/folder_names.h"
@@ -200,19 +199,15 @@ std::optional<Sample> Packer::make_sample(const Planned& planned, std::string& r
 void Packer::plan_shards() {
   std::vector<std::string> paths;
   for (const Planned& picture : pictures_) paths.push_back(picture.source);
-  const auto dealt = deal(paths,
-                          {.order = options_.order,
-                           .seed = options_.seed,
-                           .per_shard = options_.samples_per_shard,
-                           .index_width = options_.index_width});
+  const auto dealt = deal(paths, options_.deal);
   std::vector<Planned> planned;
   for (size_t shard = 0; shard < dealt.size(); ++shard) {
-    const std::string number = fmt::format("{:0{}}", shard, options_.shard_width);
+    const std::string number = fmt::format("{:0{}}", shard, kShardWidth);
     const size_t begin = planned.size();
     for (const size_t picture : dealt[shard]) {
       planned.push_back(std::move(pictures_[picture]));
       planned.back().key =
-          fmt::format("{}{:0{}}", number, planned.size() - 1 - begin, options_.index_width);
+          fmt::format("{}{:0{}}", number, planned.size() - 1 - begin, options_.deal.index_width);
     }
     shards_.push_back({number + ".tar", begin, planned.size()});
   }

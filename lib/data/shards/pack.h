@@ -11,17 +11,13 @@
 
 #include "config/shared/shard_data_config.h"
 #include "data/loader/drop_log.h"
+#include "data/shards/deal.h"
 #include "io/pictures/picture_tally.h"
 
 namespace dalle2 {
 
 struct PackOptions {
-  /// Pictures a shard; 0: a tenth of all, 1000 at most, so that every split finds shards.
-  int64_t samples_per_shard = 0;
-  FolderOrder order = FolderOrder::mixed;
-  int64_t seed = 0;                ///< of the order
-  int64_t shard_width = 6;         ///< digits of the shard number, in file names and keys
-  int64_t index_width = 4;         ///< digits of the place in the shard, at the end of a key
+  DealOptions deal = {};           ///< with 0 a shard every split finds shards
   std::optional<Rgb> ground = {};  ///< transparent pictures are laid on it and stored as PNG
   bool need_captions = false;      ///< pictures without a caption are left out, and have no place
   CaptionReadConfig captions = {};

@@ -26,7 +26,6 @@ namespace fs = std::filesystem;
 constexpr const char* kScheme = "folder:";
 constexpr int64_t kLeastShards = 30, kMostShards = 100;  // unless a shard would be too large
 constexpr int64_t kUsualInShard = 20, kMostInShard = 1000;
-constexpr int kShardWidth = 6, kIndexWidth = 4;
 
 /// Of a url of PictureShards.
 struct FolderPart {
@@ -122,7 +121,7 @@ PictureShards::PictureShards(const std::string& folder, FolderOrder order)
       std::clamp<int64_t>((pictures() + wanted - 1) / wanted, 1, kMostInShard);
   std::vector<std::string> paths;
   for (const FolderPicture& picture : pictures_) paths.push_back(picture.source);
-  shards_ = deal(paths, {.order = order, .per_shard = per_shard, .index_width = kIndexWidth});
+  shards_ = deal(paths, {.order = order, .per_shard = per_shard});
 }
 
 std::shared_ptr<const PictureShards> PictureShards::of(const std::string& folder,

@@ -18,9 +18,13 @@ namespace dalle2 {
 
 namespace {
 
-FolderOrder order_of(const ShardsMakeCommand& command) {
-  if (command.together) return FolderOrder::together;
-  return command.in_order ? FolderOrder::in_order : FolderOrder::mixed;
+DealOptions deal_options(const ShardsMakeCommand& command) {
+  return {.order = command.together   ? FolderOrder::together
+                   : command.in_order ? FolderOrder::in_order
+                                      : FolderOrder::mixed,
+          .seed = command.seed,
+          .per_shard = command.per_shard,
+          .index_width = command.index_width};
 }
 
 ExitCode stopped() {
@@ -39,10 +43,7 @@ ExitCode mix(const ShardsMakeCommand& command) {
   const MixReport report =
       mix_shards(command.from_folder,
                  command.out_folder,
-                 {.order = order_of(command),
-                  .seed = command.seed,
-                  .per_shard = command.per_shard,
-                  .index_width = command.index_width},
+                 deal_options(command),
                  command.overwrite,
                  [](int64_t done, int64_t total) {
                    log_live(fmt::format("{} of {}", with_commas(done), counted(total, "sample")));
@@ -95,10 +96,7 @@ ExitCode run_shards_make(const ShardsMakeCommand& command) {
   const PackReport report =
       pack_folder(command.from_folder,
                   command.out_folder,
-                  {.samples_per_shard = command.per_shard,
-                   .order = order_of(command),
-                   .seed = command.seed,
-                   .index_width = command.index_width,
+                  {.deal = deal_options(command),
                    .ground = ground,
                    .need_captions = command.need_captions,
                    .captions = {.caption_encoding = command.caption_encoding,
