@@ -141,22 +141,18 @@ std::string crop_text(const ShardSurvey& survey, int64_t side, double least) {
 /// Shares of train, val and test as JSON, so that each of the processes has a shard of each.
 /// @throws ConfigError for fewer than three a process
 std::string splits_text(const ShardSurvey& survey, int64_t processes) {
-  const int64_t shards = survey.dealt, each = shards / processes;
-  if (each < kSplits && survey.pictures > 0) {
-    throw ConfigError(
-        "{} for {}: each process needs one for training, one for validation and one for the test, "
-        "{} in all",
-        counted(survey.pictures, "picture is too few", "pictures are too few"),
-        counted(processes, "process", "processes"),
-        kSplits * processes);
-  }
+  const int64_t each = survey.dealt / processes;
   if (each < kSplits) {
+    const bool has_shards = survey.pictures == 0;
     throw ConfigError(
         "{} for {}: each process needs one for training, one for validation and one for the test, "
-        "{} in all\n  Make more and smaller ones: `dalle2-train shards make --per-shard N`.",
-        counted(shards, "shard is too few", "shards are too few"),
+        "{} in all{}",
+        has_shards ? counted(survey.dealt, "shard is too few", "shards are too few")
+                   : counted(survey.pictures, "picture is too few", "pictures are too few"),
         counted(processes, "process", "processes"),
-        kSplits * processes);
+        kSplits * processes,
+        has_shards ? "\n  Make more and smaller ones: `dalle2-train shards make --per-shard N`."
+                   : "");
   }
   const SplitConfig splits = first_splits(each);
   return fmt::format(
