@@ -58,33 +58,6 @@ class DataPath(EndToEnd):
         self.assertLessEqual({f"out/{name}" for name in CHECKPOINTS}, self.files(folder))
         return folder
 
-    def test_fsck_names_files_that_another_run_saved(self):
-        folder = self.copy("prior")
-        run("--quiet", "--config", "config.json", "--set", "/tracker/data_path=other", "--set",
-            '/tracker/save={"save_to": "local", "save_latest_to": "other.pth"}', cwd=folder, check=0)
-        told = "checkpoint.pth: saved by run "
-        self.assertNotIn(told, run("fsck", "out", cwd=folder, check=0).stdout)
-        shutil.copy(folder / "other" / "checkpoint.pth", folder / "out" / "replaced")
-        (folder / "out" / "replaced").rename(folder / "out" / "checkpoint.pth")
-        shutil.copy(folder / "other" / "checkpoint.pth", folder / "out" / "loaded_checkpoint.pth")  # what a run began from
-        text = run("fsck", "out", cwd=folder, check=0).stdout
-        ids = [json.loads((folder / name / "targets.json").read_text())["run_id"] for name in ("other", "out")]
-        self.assertIn(f"out/checkpoint.pth: saved by run {ids[0]}, not by the run of this folder ({ids[1]}), which does not resume from it", text)
-        self.assertEqual(text.count(": saved by run "), 1)
-
-    def test_a_dry_run_refuses_the_renames_that_the_run_refuses(self):
-        folder = self.copy("prior")
-        run("--quiet", "--config", "config.json", "--set", "/tracker/data_path=other", "--set",
-            '/tracker/save={"save_to": "local", "save_latest_to": "other.pth"}', cwd=folder, check=0)
-        url = json.loads((folder / "config.json").read_text())["data"]["image_url"]
-        shutil.copytree(url, folder / "out" / "images" / "embedded")
-        before = self.files(folder / "out")
-        for more in (["--dry-run"], []):  # it would begin anew, from the weights of another run
-            done = run("--config", "config.json", *more, "--set", "/data/image_url=out/images/embedded", "--set",
-                       '/tracker/load={"load_from": "local", "file_path": "other.pth"}', cwd=folder, check=2)
-            self.assertIn("/tracker/data_path out: a run keeps images there, and /data/image_url reads 'out/images/embedded'", said_by(done))
-        self.assertEqual(self.files(folder / "out"), before)
-
     def start(self, config, cwd, **env):
         process = subprocess.Popen([BINARY, "--config", config], cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                    text=True, env={**os.environ, "OMP_NUM_THREADS": "1", **env})
@@ -108,130 +81,84 @@ class DataPath(EndToEnd):
 
     # One run at a time.
 
-    def test_a_second_run_in_the_folder_is_refused_and_names_the_first(self):
-        for kind in KINDS:
-            with self.subTest(kind):
-                folder = self.copy(kind)
-                write_config(folder / "config.json", self.config_of(kind, epochs=100000))
-                first = self.start("config.json", folder)
-                self.read_until(first, "Starting epoch 3")
-                second = run("--config", "config.json", "--set", "/train/epochs=4", cwd=folder, check=2)
-                self.assertRegex(second.stderr, rf"\b{first.pid}\b")
-                self.assertIn(socket.gethostname(), second.stderr)
-                self.assertIn("out", second.stderr)
-                self.assertIsNone(first.poll(), "the second start ended the first run")
-                first.send_signal(signal.SIGTERM)
-                output = first.communicate(timeout=60)[0]
-                self.assertEqual(first.returncode, 75, output)
-                steps = [record["step"] for record in records(folder / "out")]
-                self.assertEqual(steps, sorted(steps), "the second run wrote into the first one's log")
-
-    def test_the_folder_of_a_run_that_was_killed_is_taken_over(self):
-        for kind in KINDS:
-            with self.subTest(kind):
-                folder = self.copy(kind)
-                write_config(folder / "config.json", self.config_of(kind, epochs=100000))
-                first = self.start("config.json", folder)
-                self.read_until(first, "Starting epoch 3")
-                first.kill()
-                first.wait()
-                done = run("--config", "config.json", "--set", "/train/epochs=3", cwd=folder, check=0)
-                self.assertRegex(done.stdout, r"having seen \d+ samples")
-
-    # A start from zero keeps what it did not make.
-
-    def check_kept(self, before, folder, output):
-        """Each of the files (digest by name) is still in the folder, and a line names it, or the new folder it is in."""
-        older = {str(pathlib.Path(name).parent) for name in before}
-        for name, wanted in before.items():
-            found = [path for path in self.files(folder) if digest(folder / path) == wanted]
-            self.assertTrue(found, f"{name} is lost\n{output}")
-            names = {name for path in found for name in (path, str(pathlib.Path(path).parent)) if name not in older}
-            if name not in found:
-                self.assertTrue(any(pathlib.Path(name).name in output for name in names),
-                                f"{name} is now {found}, which no line says\n{output}")
-
-    def start_from_zero(self, kind, *arguments, prepare=None, check=0):
+    def endless(self, kind):
+        """A run that is in its third epoch. @return its folder and its process"""
         folder = self.copy(kind)
-        before = {f"out/{name}": digest(folder / "out" / name) for name in CHECKPOINTS}
-        if prepare:
-            before.update(prepare(folder) or {})
-        done = run("--config", "config.json", *arguments, cwd=folder, check=check)
-        self.assertNotRegex(said_by(done), r"having seen \d+ samples")
-        self.check_kept(before, folder, said_by(done))
-        if check == 0:
-            for name in CHECKPOINTS:
-                self.assertNotEqual(digest(folder / "out" / name), before[f"out/{name}"], f"{name} was not written anew")
-            self.assertEqual(len(records(folder / "out")), len(records(self.finished / kind / "out")))
-        return folder, done
+        for path in ("latest.pth", "best.pth"):
+            (folder / "out" / path).unlink()  # of the original
+        write_config(folder / "config.json", self.config_of(kind, epochs=100000))
+        first = self.start("config.json", folder)
+        self.read_until(first, "Starting epoch 3")
+        return folder, first
 
-    def test_without_auto_resume_json_the_older_checkpoints_are_moved_aside(self):
-        for kind in KINDS:
-            with self.subTest(kind):
-                # Other weights, so that a copy cannot be mistaken for what was there.
-                self.start_from_zero(kind, "--set", "/train/lr=0.002",
-                                     prepare=lambda folder: (folder / "out/auto_resume.json").unlink())
+    def test_a_second_start_in_the_folder_is_refused_and_names_the_first(self):
+        folder, first = self.endless("decoder")
+        second = run("--config", "config.json", "--set", "/train/epochs=4", cwd=folder, check=2)
+        self.assertRegex(second.stderr, rf"a run works in out: process {first.pid} on {socket.gethostname()}")
+        self.assertIsNone(first.poll(), "the second start ended the first run")
+        first.send_signal(signal.SIGTERM)
+        output = first.communicate(timeout=60)[0]
+        self.assertEqual(first.returncode, 75, output)
+        steps = [record["step"] for record in records(folder / "out") if "step" in record]
+        self.assertEqual(steps, sorted(steps), "the second start wrote into the first one's log")
+        # A kill releases the folder at once.
+        again = self.start("config.json", folder)
+        self.read_until(again, "Starting epoch")
+        again.kill()
+        again.wait()
+        done = run("--config", "config.json", "--set", "/train/epochs=3", cwd=folder, check=0)
+        self.assertRegex(done.stdout, r"having seen \d+ samples")
 
-    def test_with_auto_resume_off_the_older_checkpoints_are_moved_aside(self):
-        for kind in KINDS:
-            with self.subTest(kind):
-                self.start_from_zero(kind, "--set", "/train/lr=0.002", "--set", "/tracker/log/auto_resume=false")
+    def test_a_sleeper_that_wakes_after_another_start_took_over_writes_nothing(self):
+        """As on a file system without locks: the token alone tells the two apart."""
+        folder, first = self.endless("prior")
+        first.send_signal(signal.SIGSTOP)
+        done = run("--config", "config.json", "--set", "/train/epochs=3", cwd=folder, env={"DALLE2_FAIL_AT": "flock:1:eio"}, check=0)
+        self.assertIn("cannot be locked here", said_by(done))
+        before = {name: digest(folder / "out" / name) for name in self.files(folder / "out")}
+        first.send_signal(signal.SIGCONT)
+        output = first.communicate(timeout=60)[0]
+        self.assertEqual(first.returncode, 2, output)
+        self.assertIn("another start has taken this run over", output)
+        self.assertEqual({name: digest(folder / "out" / name) for name in self.files(folder / "out")}, before)
 
-    def test_a_checkpoint_copied_to_a_new_place_is_moved_aside(self):
-        def copy_latest(folder):
-            (folder / "new").mkdir()
-            shutil.copy(folder / "out/latest.pth", folder / "new/latest.pth")
-            return {"new/latest.pth": digest(folder / "new/latest.pth")}
+    # A new run in the folder of an old one, and an older state of a run.
 
+    def test_fresh_sets_the_whole_folder_aside_and_a_dry_run_says_so(self):
         for kind in KINDS:
             with self.subTest(kind):
                 folder = self.copy(kind)
-                before = copy_latest(folder)
-                shutil.rmtree(folder / "out")
-                done = run("--config", "config.json", "--set", "/train/lr=0.002", "--set", "/tracker/data_path=new",
-                           "--set", "/tracker/save/save_latest_to=new/latest.pth",
-                           "--set", "/tracker/save/save_best_to=new/best.pth",
-                           "--set", "/tracker/load/file_path=new/latest.pth", cwd=folder, check=0)
+                before = {name: digest(folder / "out" / name) for name in self.files(folder / "out")}
+                done = run("--config", "config.json", "--fresh", "--dry-run", cwd=folder, check=0)
+                self.assertIn("a start renames the whole folder to the first free `data_path.N`", done.stdout)
+                done = run("--config", "config.json", "--fresh", "--set", "/train/lr=0.002", cwd=folder, check=0)
+                self.assertRegex(said_by(done), r"out is set aside as \S+out\.1: a new run begins")
                 self.assertNotRegex(said_by(done), r"having seen \d+ samples")
-                self.assertNotEqual(digest(folder / "new/latest.pth"), before["new/latest.pth"])
-                self.check_kept(before, folder, said_by(done))
+                self.assertEqual({name: digest(folder / "out.1" / name) for name in self.files(folder / "out.1")
+                                  if name != "run.lock"}, {name: value for name, value in before.items() if name != "run.lock"})
+                self.assertEqual(len(records(folder / "out")), len(records(folder / "out.1")))
 
-    def test_another_seed_in_the_same_folder_overwrites_nothing(self):
-        for kind, seed in (("decoder", "/seed=5"), ("prior", "/train/random_seed=5")):
-            with self.subTest(kind, start="from zero"):
-                self.start_from_zero(kind, "--set", seed, prepare=lambda folder: (folder / "out/auto_resume.json").unlink())
-            with self.subTest(kind, start="auto-resume"):
-                folder, _ = self.start_from_zero(kind, "--set", seed, check=2)
-                for name in CHECKPOINTS:
-                    self.assertEqual(digest(folder / "out" / name), digest(self.finished / kind / "out" / name))
-
-    def test_how_to_go_on_from_what_was_moved_aside_is_said_and_works(self):
-        folder, done = self.start_from_zero("decoder", "--set", "/train/lr=0.002",
-                                            prepare=lambda folder: (folder / "out/auto_resume.json").unlink())
-        old = digest(self.finished / "decoder/out/latest.pth")
-        moved = next(path for path in self.files(folder) if digest(folder / path) == old)
-        self.assertRegex(said_by(done), r"file_path")
-        done = run("--config", "config.json", "--set", "/tracker/data_path=again", "--set", f"/tracker/load/file_path={moved}",
-                   "--set", "/tracker/load/only_auto_resume=false", "--set", "/train/epochs=3", cwd=folder, check=0)
-        self.assertRegex(done.stdout, rf"Loaded model from {re.escape(moved)} .*having seen \d+ samples")
+    def test_a_run_goes_back_to_a_snapshot_and_ends_where_it_did(self):
+        folder = pathlib.Path(tempfile.mkdtemp(dir=self.dir))
+        config = self.config_of("decoder", save_every_n_samples=8)
+        config["tracker"]["keep_last"] = 20
+        write_config(folder / "config.json", config)
+        run("--quiet", "--config", "config.json", cwd=folder, check=0)
+        whole = saved_state(folder / "out/checkpoint.pth", folder)
+        log = records(folder / "out")
+        snapshots = sorted((folder / "out/snapshots").glob("epoch*.pth"))
+        self.assertGreater(len(snapshots), 3)
+        done = run("--config", "config.json", "--back-to", snapshots[1], cwd=folder, check=0)
+        self.assertIn("is kept as", said_by(done))
+        again = saved_state(folder / "out/checkpoint.pth", folder)
+        self.assertEqual(again[0], whole[0])
+        self.assertEqual([each.name for each in sorted((folder / "out/abandoned").glob("epoch*.pth"))], [each.name for each in snapshots[2:]])
+        told = lambda lines: [{key: value for key, value in line.items() if "loss" in key.lower() or key == "step"} for line in lines]
+        self.assertEqual(told(records(folder / "out")), told(log))
+        self.assertIn("--back-to absent.pth: expected an intact snapshot of the run in out",
+                      run("--config", "config.json", "--back-to", "absent.pth", cwd=folder, check=2).stderr)
 
     # What a resume finds.
-
-    def test_auto_resume_without_a_checkpoint_says_so_and_begins_a_new_log(self):
-        for kind in KINDS:
-            with self.subTest(kind):
-                folder = self.copy(kind)
-                log = (folder / "out/log.jsonl").read_bytes()
-                before = records(folder / "out")
-                for path in (folder / "out").rglob("*.pth"):
-                    path.unlink()
-                done = run("--config", "config.json", cwd=folder, check=0)
-                self.assertRegex(said_by(done), r"(?i)no checkpoint")
-                kept = [path for path in self.files(folder) if (folder / path).read_bytes() == log]
-                self.assertTrue(kept, f"the log of the older run is lost\n{said_by(done)}")
-                self.assertIn(pathlib.Path(kept[0]).name, said_by(done))
-                after = records(folder / "out")
-                self.assertEqual([record["step"] for record in after], [record["step"] for record in before])
 
     def changed(self, kind, pointer, value, check, **train):
         """Goes on for an epoch with another value in the config."""
@@ -325,20 +252,18 @@ class DataPath(EndToEnd):
                 self.assertIn("/tracker/load", done.stderr)
                 self.assertFalse((folder / "out/checkpoint.pth").exists())
 
-    def test_a_refused_start_leaves_nothing_behind(self):
+    def test_a_refused_start_leaves_a_lock_at_most(self):
         for kind in KINDS:
             with self.subTest(kind):
                 folder = pathlib.Path(tempfile.mkdtemp(dir=self.dir))
                 config = self.config_of(kind, epochs=1)
-                config["tracker"]["overwrite_data_path"] = False
                 (folder / "damaged.pth").write_bytes(b"no checkpoint")
                 before = self.files(folder) | {"config.json"}
                 for file, code in (("damaged.pth", 3), ("absent.pth", 2)):
                     config["tracker"]["load"] = {"load_from": "local", "file_path": file}
                     write_config(folder / "config.json", config)
                     self.assertIn(file, said_by(run("--config", "config.json", cwd=folder, check=code)))
-                    self.assertEqual(self.files(folder), before)
-                    self.assertFalse((folder / "out").exists())
+                    self.assertLessEqual(self.files(folder), before | {"out/run.lock"})
                 config["tracker"]["load"] = {"load_from": None}
                 write_config(folder / "config.json", config)
                 run("--config", "config.json", cwd=folder, check=0)

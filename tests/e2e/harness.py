@@ -127,7 +127,18 @@ def checkpoint_content(path, cwd):
 
 
 def records(data_path):
-    return [json.loads(line) for line in (pathlib.Path(data_path) / "log.jsonl").read_text().splitlines()]
+    """The records of a log as its readers see it: without torn lines, and those that a resume passed over."""
+    kept = []
+    for line in (pathlib.Path(data_path) / "log.jsonl").read_text().splitlines():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            record = None
+        if record and "resumed_from_line" in record:
+            kept[record["resumed_from_line"]:] = [None] * (len(kept) - record["resumed_from_line"])
+            record = None
+        kept.append(record)
+    return [record for record in kept if record is not None]
 
 
 def free_port():

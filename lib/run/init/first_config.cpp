@@ -360,10 +360,7 @@ std::string first_file(const InitCommand& command,
   }},
 {}  "tracker": {{
     "data_path": {},               // log, checkpoint.pth, model.pth, pictures
-    "overwrite_data_path": true,
-    "keep_last": 1,                // an older checkpoint, should the newest be damaged
     "log": {{"log_type": "console", "auto_resume": true}},   // the same command resumes after a stop
-    "load": {{"load_from": "local", "file_path": {}, "only_auto_resume": true}},
     "save": {{"save_to": "local", "save_latest_to": {}{}}}
   }},
   "seed": 0
@@ -377,7 +374,6 @@ std::string first_file(const InitCommand& command,
                      first_device(),
                      kind == FirstKind::kDecoder ? "  \"evaluate\": {},\n" : "",
                      json_text(folder.string()),
-                     latest,
                      latest,
                      best);
 }

@@ -142,6 +142,13 @@ bool RunFolder::has_saved(const std::string& path) const {
   return facts && !id.empty() && facts->run_id == id;
 }
 
+bool RunFolder::owns(const std::string& path) const {
+  // What an earlier start left in the folder is the run's, and goes with it.
+  std::error_code ignored;
+  const bool is_inside = is_in_folder(fs::weakly_canonical(path, ignored), real_);
+  return (is_inside && (found_ || adopts_)) || has_saved(path) || wrote_copy(path);
+}
+
 std::vector<std::string> RunFolder::checkpoints() const {
   std::vector<std::string> found;
   std::vector<std::string> paths = {in(kCheckpointFile)};
@@ -194,7 +201,8 @@ StartAction RunFolder::decide(const StartWishes& wishes, const StartOptions& opt
   const bool is_refused = action >= StartAction::kRefuseFiles;
   if (is_refused && action != StartAction::kRefuseDamaged) refuse(action, wishes, options);
   if (action == StartAction::kSetAside) planned_id_.clear();
-  if (action == StartAction::kAdopt) planned_id_ = read_facts_(in(kCheckpointFile))->run_id;
+  adopts_ = action == StartAction::kAdopt;
+  if (adopts_) planned_id_ = read_facts_(in(kCheckpointFile))->run_id;
   return action;
 }
 

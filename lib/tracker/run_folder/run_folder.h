@@ -59,6 +59,8 @@ class RunFolder {
   std::vector<std::string> checkpoints() const;
   /// Whether the run saved the file at `path`. False for a file that names no run.
   bool has_saved(const std::string& path) const;
+  /// Whether the run may replace the file at `path`: it is of this run, or lies in its folder.
+  bool owns(const std::string& path) const;
 
   /// @param config JSON, with every default @throws ConfigError why one rename(2) cannot set the
   /// folder aside, and what to do
@@ -84,7 +86,6 @@ class RunFolder {
   void note_finished(const std::string& what);
   /// The run has written its config to `path`, outside. Known copies may be replaced.
   void note_copy(const std::string& path, const std::string& content);
-  bool wrote_copy(const std::string& path) const;
 
   /// Makes `folder`, outside of this one, the run's: it is absent, empty or holds a run.json of it.
   /// @param key of the config, for messages @throws ConfigError
@@ -100,6 +101,7 @@ class RunFolder {
                            const StartWishes& wishes,
                            const StartOptions& options);
   void abandon(const std::string& path) const;
+  bool wrote_copy(const std::string& path) const;
   void write_record();
   void sweep_parts() const;
 
@@ -112,6 +114,7 @@ class RunFolder {
   RunRecord record_;                // of this one, after take()
   std::string run_id_;      // after take()
   std::string planned_id_;  // before: of the run that the start resumes, or begins in place
+  bool adopts_ = false;     // StartAction::kAdopt
   std::unique_ptr<std::mutex> mutex_ =
       std::make_unique<std::mutex>();  // of record_: a save runs in the background
 };
