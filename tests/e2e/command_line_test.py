@@ -206,11 +206,12 @@ class CommandLine(EndToEnd):
         self.refuse_config(2, lambda c: c["data"].update(webdataset_base_url="gs://bucket/{}.tar"),
                            "/data/webdataset_base_url", "for other places use")
 
-    def test_an_existing_data_path_without_overwrite_exits_2(self):
-        (self.dir / "out").mkdir()
+    def test_a_data_path_with_a_run_and_no_word_of_it_exits_2(self):
         config = tiny_config(self.shards, "out")
-        config["tracker"]["overwrite_data_path"] = False
-        self.refuse(2, "--config", write_config(self.dir / "c.json", config), expect=["/tracker/data_path: the folder out exists", "overwrite_data_path"])
+        config["tracker"].update(overwrite_data_path=False, log={"log_type": "console"})
+        path = write_config(self.dir / "c.json", config)
+        self.train(path)
+        self.refuse(2, "--config", path, expect=["/tracker/data_path: the folder out exists and holds a run", "--fresh"])
 
     def test_an_absent_loader_file_exits_2(self):
         self.refuse_config(2, lambda c: c["tracker"].update(load={"load_from": "local", "file_path": "nowhere.pth"}),

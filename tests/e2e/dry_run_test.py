@@ -149,15 +149,15 @@ class DryRun(EndToEnd):
                 done = self.start(self.config_of(kind, "/proc/out"), *dry, check=2)
                 self.assertIn("/tracker/data_path: '/proc/out' cannot be written: '/proc' is not writable", done.stderr)
 
-    def test_what_lies_in_data_path_is_said_and_hinders_nothing(self):
+    def test_what_a_start_would_do_with_data_path_is_said(self):
         for kind in self.for_each_kind():
-            (self.dir / "out").mkdir()
             config = self.config_of(kind)
-            config["tracker"]["overwrite_data_path"] = False
-            done = self.start(config, "--dry-run", check=0)
-            self.assertIn("the run itself would end with code 2: /tracker/data_path out exists already", done.stderr)
-            self.assertIn("nothing was trained or written", done.stdout)
-            self.start(config, check=2)
+            self.assertIn("out: absent, empty or without `run.json`: a start begins", self.start(config, "--dry-run", check=0).stdout)
+            (self.dir / "out").mkdir()
+            (self.dir / "out/log.jsonl").write_text("somebody's")
+            for dry in (["--dry-run"], []):
+                done = self.start(config, *dry, check=2)
+                self.assertIn("/tracker/data_path: out has no run.json, and holds what a run would write: log.jsonl", done.stderr)
 
     def catches(self, process, number):
         mask = re.search(r"^SigCgt:\s*(\w+)", pathlib.Path(f"/proc/{process.pid}/status").read_text(), re.MULTILINE)

@@ -29,11 +29,11 @@ BATCH = 8
 # Three saves in the epoch and one behind it, then the run ends.
 SHORT = {**SAVING, "epochs": 2, "epoch_samples": 24}
 MODES = {"async": True, "sync": False}
-# The call of each kind that belongs to the first checkpoint of a start: targets.json (a copied folder gets an id of its
-# own), auto_resume.json and decoder_config.json come before it.
-FIRST_SAVE = ["open:4", "write:4", "fsync:4", "rename:4", "dirsync:4"]
-OLDER_COPIES = ["link:1", "rename:5", "unlink:1"]
-SAVERS = ["link:3", "rename:8"]  # after model.pth; the best is saved again, which the stop may have cut off
+# The call of each kind that belongs to the first checkpoint of a start: run.json (twice, as a copied folder gets an id of
+# its own), auto_resume.json and decoder_config.json come before it.
+FIRST_SAVE = ["open:5", "write:5", "fsync:5", "rename:5", "dirsync:5"]
+OLDER_COPIES = ["link:1", "rename:6", "unlink:1"]
+SAVERS = ["link:3", "rename:9"]  # after model.pth; the best is saved again, which the stop may have cut off
 CORES = os.cpu_count() or 1
 JUDGE = harness.ROOT / "tests" / "e2e" / "judge.py"
 
@@ -205,8 +205,7 @@ class Kill(EndToEnd):
             if (self.dir / out / "checkpoint.pth").exists():
                 break
         self.assertFalse(list((self.dir / out).glob("best*.pth")))
-        done = run("--config", config, cwd=self.dir, check=0)
-        self.assertIn("the last start ended before its savers had it", done.stdout)
+        run("--config", config, cwd=self.dir, check=0)
         for name, content in best.items():
             self.assertEqual(harness.checkpoint_content(self.dir / out / name, self.dir)[0], content, name)
 
@@ -239,7 +238,7 @@ class Kill(EndToEnd):
                     self.assertGreater(number, 1 if kind == "unlink" else 4, case)  # one a save at least
                     return
 
-        kinds = ("open", "write", "fsync", "rename", "dirsync", "link", "unlink")
+        kinds = ("open", "write", "fsync", "rename", "dirsync", "link", "unlink", "mkdir")
         cases = itertools.product(kinds, ("abort", "enospc", "eio"), MODES)
         with concurrent.futures.ThreadPoolExecutor(CORES) as pool:
             list(pool.map(fail_all, cases))
@@ -260,14 +259,13 @@ class Kill(EndToEnd):
         self.assertIn("out/latest.pth: damaged", done.stdout)
         done = run("--config", self.saving_config("async.json", SHORT, "async"), cwd=self.dir, check=0)
         said = done.stdout + done.stderr
-        self.assertIn("Falling back to out/latest.pth", said)
         self.assertIn(f"Falling back to {older.relative_to(self.dir)}", said)
         self.assertIn(f"Loaded model from {older.relative_to(self.dir)}", said)
         run("fsck", "out", cwd=self.dir, check=0)
         for path in (self.dir / "out").rglob("*.pth"):
             path.write_bytes(path.read_bytes()[:1000])
         done = run("--config", self.dir / "async.json", cwd=self.dir, check=3)
-        self.assertIn("No other checkpoint can be used: `dalle2-train fsck out` says more. To resume", done.stderr)
+        self.assertIn("none of its checkpoints is intact: `dalle2-train fsck out` says more", done.stderr)
 
     def test_files_saved_in_the_background_are_those_of_a_run_that_waits(self):
         tensors = {}

@@ -143,9 +143,8 @@ class RandomStops(VaeRuns):
             number += 1
 
     def newest_good(self, name):
-        """A run that was stopped amid its last skipped updates has saved there; what it had before is kept."""
-        last_good = self.dir / name / "snapshots" / "last_good.pth"
-        return last_good if last_good.exists() else self.dir / name / "checkpoint.pth"
+        """A run that was stopped amid its last skipped updates has saved there; no snapshot is from then."""
+        return max((self.dir / name / "snapshots").glob("epoch*.pth"), key=lambda path: path.name)
 
     def test_a_decoder(self):
         self.check_equal(self.decoder, share=0.2)

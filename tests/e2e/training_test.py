@@ -126,16 +126,6 @@ class Training(EndToEnd):
         self.assertEqual(weights(self.dir / "out/latest.pth", self.dir), before)
         run("convert", "out/model.pth", "thesis.pth", "--overwrite", cwd=self.dir, check=0)
 
-    def test_a_config_that_a_killed_start_left_is_the_runs(self):
-        done = run("--config", self.config(), cwd=self.dir, env={"DALLE2_FAIL_AT": "open:6:abort"})
-        self.assertNotEqual(done.returncode, 0)
-        self.assertTrue((self.dir / "out/decoder_config.json").exists())
-        self.assertFalse((self.dir / "out/checkpoint.pth").exists())
-        self.train(self.config())
-        again = self.train(self.config(), "--set=/train/epochs=2")
-        self.assertNotIn("is not this run's", again.stdout + again.stderr)
-        self.assertFalse((self.dir / "out/decoder_config.1.json").exists())
-
     def test_a_resume_at_the_end_trains_nothing(self):
         """A finished run is left as it is. With another config, sampling and saving are repeated."""
         self.train(self.config())

@@ -40,6 +40,13 @@ sys.exit(code)
 """
 
 
+def write_run_json(folder):
+    """Makes a folder that of a run."""
+    texts = {key: "" for key in ("began", "job", "began_from", "wandb", "finished")}
+    (folder / "run.json").write_text(json.dumps({"id": "a", "token": "b", "home": str(folder), **texts, "has_saved": True,
+                                                 "was_empty": True, "copies": {}}))
+
+
 class Table(Services):
     """Each service times each fault, each with one exit code and one text."""
 
@@ -102,7 +109,7 @@ class Table(Services):
         def command(service, folder):
             outbox = folder / "out/outbox"
             outbox.mkdir(parents=True)
-            (folder / "out/targets.json").write_text("{}")
+            write_run_json(folder / "out")
             (outbox / "00000001_l.pth").write_bytes(b"a checkpoint")
             (outbox / "00000001.json").write_text(json.dumps({"to": service.place(), "target": "l.pth", "kind": "checkpoint",
                                                               "file": "00000001_l.pth", "saver": service.saver()}))
@@ -328,7 +335,7 @@ class Faults(Services):
         """An outbox with a file of 130 MiB for a store. @return its hash"""
         outbox = self.dir / "out/outbox"
         outbox.mkdir(parents=True)
-        (self.dir / "out/targets.json").write_text("{}")
+        write_run_json(self.dir / "out")
         big = outbox / "00000001_big.pth"
         with open(big, "wb") as file:
             for place in (0, 70 << 20, (130 << 20) - 4):

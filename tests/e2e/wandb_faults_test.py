@@ -17,22 +17,21 @@ from wandb_test import LOG, TIMES, Wandb
 
 
 class Start(Wandb):
-    def test_a_refused_start_leaves_the_files_of_an_earlier_run_their_names(self):
+    def test_a_refused_start_changes_nothing_of_an_earlier_run(self):
         double = self.double()
         self.log(5, {"WANDB_MODE": "offline"})
-        before = {path: path.read_bytes() for path in (self.dir / "out").rglob("*") if path.is_file()}
-        refuse = lambda query: lambda handler, kind, number: query in double.requests[-1][3] and handler.json(
+        files = lambda: {path: path.read_bytes() for path in (self.dir / "out").rglob("*") if path.is_file() and path.name != "run.lock"}
+        before = files()
+        double.mistreat = lambda handler, kind, number: b"missingOk" in double.requests[-1][3] and handler.json(
             200, {"errors": [{"message": "permission denied"}], "data": None})
-        for query in (b"missingOk", b"upsertBucket"):  # what is asked, and what is made
-            double.mistreat = refuse(query)
-            self.assertIn("permission denied", self.log(5, double.environment(), check=6))
-            self.assertEqual({path: path.read_bytes() for path in (self.dir / "out").rglob("*") if path.is_file()}, before)
+        self.assertIn("permission denied", self.log(5, double.environment(), check=6))
+        self.assertEqual(files(), before)
         double.mistreat = lambda handler, kind, number: False
         log = {**LOG, "resume": True, "wandb_run_id": "absent"}
         self.assertIn("there is no run somebody/pictures/absent to continue", self.log(5, double.environment(), log=log, check=2))
-        self.assertEqual({path: path.read_bytes() for path in (self.dir / "out").rglob("*") if path.is_file()}, before)
+        self.assertEqual(files(), before)
         self.log(5, double.environment())
-        self.assertTrue((self.dir / "out/checkpoint.1.pth").exists())
+        self.assertTrue((self.dir / "out.1/checkpoint.pth").exists())
 
     def test_each_fault_at_the_start_ends_it_or_turns_the_run_into_a_folder(self):
         certificate = make_certificate(self.dir)
@@ -208,8 +207,8 @@ class Replay(Wandb):
         before = list(original.lines["wandb-history.jsonl"])
         shutil.copytree(self.dir / "out", self.dir / "copy")
         said = self.log(4, double.environment(), log=log, out="copy")
-        self.assertIn("copy is a copy of a run's folder: it logs and saves as a run of its own; what the original had still to send is "
-                      "kept as wandb_mark.1.json", said)
+        self.assertRegex(said, r"copy is a copy of \S+/out: it logs and saves as a run of its own")
+        self.assertTrue((self.dir / "copy/abandoned/wandb_mark.json").exists())
         self.assertEqual(original.lines["wandb-history.jsonl"], before)
         copy, = (run for run in double.runs.values() if run is not original)
         self.check_rows(copy.history, self.logged("copy")[len(before):])

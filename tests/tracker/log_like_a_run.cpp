@@ -23,10 +23,11 @@ namespace {
 
 TrackerConfig read_config(const char* path, const char* data_path) {
   TrackerConfig config;
-  const Json json = {{"data_path", data_path},
-                     {"overwrite_data_path", true},
-                     {"log", parse_untrusted_json(read_file(path)).value},
-                     {"save", {{"save_to", "local"}, {"save_latest_to", "latest.pth"}}}};
+  const Json json = {
+      {"data_path", data_path},
+      {"overwrite_data_path", true},
+      {"log", parse_untrusted_json(read_file(path)).value},
+      {"save", {{"save_to", "local"}, {"save_latest_to", std::string(data_path) + "/latest.pth"}}}};
   ReadFindings findings;
   Reader(findings).read_struct(json, "/tracker", config);
   findings.faults.throw_if_any(path);

@@ -148,8 +148,8 @@ std::string format_record(const LogRecord& record, int64_t step) {
 LogFile::LogFile(std::string path) : path_(std::move(path)) {
   try {
     if (fs::exists(path_)) records_ = ended_lines(path_);
-  } catch (const fs::filesystem_error& error) {
-    throw ConfigError("{}: the log cannot be continued: {}", path_, error.code().message());
+  } catch (const std::ios_base::failure&) {  // a folder
+    throw ConfigError("{}: the log cannot be continued: it cannot be read", path_);
   }
   descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (descriptor_ < 0) throw ConfigError("{}: cannot be written: {}", path_, errno_text(errno));

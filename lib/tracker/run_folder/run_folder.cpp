@@ -146,7 +146,11 @@ bool RunFolder::owns(const std::string& path) const {
   // What an earlier start left in the folder is the run's, and goes with it.
   std::error_code ignored;
   const bool is_inside = is_in_folder(fs::weakly_canonical(path, ignored), real_);
-  return (is_inside && (found_ || adopts_)) || has_saved(path) || wrote_copy(path);
+  const auto is_name_of = [&](const char* name) { return fs::equivalent(path, in(name), ignored); };
+  // A damaged checkpoint is damaged under all of its names.
+  return (is_inside && (found_ || adopts_)) || has_saved(path) || wrote_copy(path) ||
+         (found_ && !planned_id_.empty() &&
+          (is_name_of(kCheckpointFile) || is_name_of(kModelFile)));
 }
 
 std::vector<std::string> RunFolder::checkpoints() const {
