@@ -113,7 +113,7 @@ def inspect(path, cwd):
 
 def checkpoint_content(path, cwd):
     """Every tensor of a checkpoint as (dtype, bytes) by its name, and every other value but the config, which names its
-    files, and the id of the run."""
+    files, the id of the run and how long its log was."""
     out = pathlib.Path(cwd) / "content.safetensors"
     run("convert", path, out, "--overwrite", cwd=cwd, check=0)
     content = out.read_bytes()
@@ -121,7 +121,8 @@ def checkpoint_content(path, cwd):
     header = json.loads(content[8:8 + length])
     tree = json.loads(header.pop("__metadata__", {}).get("dalle2.checkpoint", "{}"))  # a file of weights alone has none
     tree.pop("config", None)
-    tree.get("dalle2_train", {}).pop("run_id", None)
+    for key in ("run_id", "log_lines"):
+        tree.get("dalle2_train", {}).pop(key, None)
     return {name: (entry["dtype"], content[8 + length + entry["data_offsets"][0]:8 + length + entry["data_offsets"][1]])
             for name, entry in header.items()}, tree
 

@@ -7,6 +7,7 @@ import concurrent.futures
 import itertools
 import json
 import os
+import pathlib
 import random
 import re
 import shutil
@@ -244,6 +245,44 @@ class Kill(EndToEnd):
             list(pool.map(fail_all, cases))
         failures = self.check_failed(seen)
         print(f"{failures} starts, {time.monotonic() - begin:.0f} s", file=sys.stderr)
+
+    @unittest.skipUnless(KILLS, "the long form")
+    def test_a_kill_at_every_call_of_each_kind_of_start_ends_as_an_unbroken_one(self):
+        """A resume, --fresh and --back-to: killed at one call, then the same command until it ends."""
+        config = json.loads(pathlib.Path(self.saving_config("all.json", SHORT, "sync")).read_text())
+        config["tracker"].update(keep_last=20)
+        path = harness.write_config(self.dir / "all.json", config)
+        run("--config", path, "--set", "/train/epochs=1", cwd=self.dir, check=0)
+        snapshot = sorted((self.dir / "out/snapshots").glob("epoch*.pth"))[0].relative_to(self.dir)
+        begin, starts = time.monotonic(), 0
+
+        def left_by(folder):
+            losses = [{key: value for key, value in record.items() if "oss" in key or key == "step"} for record in harness.records(folder / "out")]
+            return ([harness.checkpoint_content(folder / "out" / name, self.dir)[0] for name in ("checkpoint.pth", "best.pth")],
+                    [each for each in losses if len(each) > 1])
+
+        for name, more in (("resume", []), ("fresh", ["--fresh"]), ("back", ["--back-to", snapshot])):
+            def folder_of(kind):
+                folder = self.dir / "runs" / f"{name}_{kind}"
+                shutil.copytree(self.dir / "out", folder / "out")
+                return folder
+            whole = folder_of("whole")
+            run("--config", path, *more, cwd=whole, check=0)
+            expected = left_by(whole)
+            for call in ("rename", "link", "unlink", "fsync", "mkdir"):
+                for number in itertools.count(1):
+                    folder = folder_of(f"{call}{number}")
+                    done = run("--config", path, *more, cwd=folder, env={"DALLE2_FAIL_AT": f"{call}:{number}:abort"})
+                    starts += 1
+                    if done.returncode == 0:
+                        break
+                    with self.subTest(start=name, call=call, number=number):
+                        self.assertEqual(done.returncode, 137, done.stderr)
+                        run("--config", path, *more, cwd=folder, check=0)
+                        self.assertTrue(left_by(folder) == expected)
+                    shutil.rmtree(folder)
+        self.assertGreater(starts, 60)
+        print(f"{starts} starts, {time.monotonic() - begin:.0f} s", file=sys.stderr)
 
     def test_a_damaged_checkpoint_is_passed_over_for_the_newest_whole_one(self):
         self.prepared()
