@@ -10,7 +10,7 @@
 #include "run/clip/clip_run.h"
 #include "run/commands/sample_command.h"
 #include "run/decoder/decoder_run.h"
-#include "run/device/forward_work.h"
+#include "run/device/compute_threads.h"
 #include "run/init/first_config.h"
 #include "run/prior/prior_run.h"
 #include "run/vae/vae_run.h"

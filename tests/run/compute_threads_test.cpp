@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "config/kinds.h"
-#include "run/device/forward_work.h"
 
 namespace dalle2 {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "run/device/cores.h"
+#include "run/device/compute_threads.h"
 
 #include <catch2/catch.hpp>
 #include <map>

@@ -25,7 +25,7 @@
 #include "run/decoder/decoder_data.h"
 #include "run/decoder/decoder_evaluation.h"
 #include "run/device/device.h"
-#include "run/device/forward_work.h"
+#include "run/device/compute_threads.h"
 #include "run/kinds.h"
 #include "run/loop/run_session.h"
 #include "run/prior/prior_data.h"

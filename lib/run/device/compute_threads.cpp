@@ -10,6 +10,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <fstream>
 #include <system_error>
 #include <vector>
 
@@ -18,6 +19,19 @@
 
 namespace dalle2 {
 namespace {
+
+namespace fs = std::filesystem;
+
+/// Two convolutions a block, on the way down and on the way up.
+double of_blocks(int64_t blocks, int64_t width, int64_t side) {
+  const auto values = static_cast<double>(width * side);
+  return 2 * 2 * 9 * static_cast<double>(blocks) * values * values;
+}
+
+/// Four matrices of attention, and two that widen to four times the width and back.
+double of_layers(int64_t layers, int64_t width, int64_t tokens) {
+  return 12 * static_cast<double>(layers * tokens) * static_cast<double>(width * width);
+}
 
 int64_t number_of(const char* variable) {
   const char* const text = std::getenv(variable);
@@ -54,6 +68,107 @@ void set_threads(int64_t threads) {
 }
 
 }  // namespace
+
+double core_quota(const fs::path& root) {
+  double least = 0;
+  const auto look_at = [&](const fs::path& group) {
+    double quota = 0, period = 0;  // of a period, both in microseconds; "max" or -1 is no limit
+    std::ifstream both(group / "cpu.max");
+    if (!(both >> quota >> period) && !(std::ifstream(group / "cpu.cfs_quota_us") >> quota &&
+                                        std::ifstream(group / "cpu.cfs_period_us") >> period)) {
+      return;
+    }
+    if (quota <= 0 || period <= 0) return;
+    least = least == 0 ? quota / period : std::min(least, quota / period);
+  };
+  std::ifstream groups(root / "proc/self/cgroup");
+  // Version 1: "4:cpu,cpuacct:/path"; version 2: "0::/path". A container may show its own group as the topmost.
+  for (std::string line; std::getline(groups, line);) {
+    const size_t first = line.find(':'), second = line.find(":/", first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    const bool is_first_version = !controllers.empty();
+    if (is_first_version && ("," + controllers + ",").find(",cpu,") == std::string::npos) continue;
+    for (const char* mount : {controllers.c_str(), is_first_version ? "cpu" : "unified"}) {
+      const fs::path top = root / "sys/fs/cgroup" / mount;
+      look_at(top);
+      for (fs::path group = line.substr(second + 2); !group.empty(); group = group.parent_path()) {
+        look_at(top / group);
+      }
+    }
+  }
+  return least;
+}
+
+std::string processor_name() {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    const size_t colon = line.find(": ");
+    if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return "";
+}
+
+CoreTimes core_times(const fs::path& threads) {
+  CoreTimes times;
+  std::error_code ignored;
+  for (fs::directory_iterator at(threads, ignored), end; at != end; at.increment(ignored)) {
+    double ran = 0, waited = 0;  // nanoseconds; a thread may have ended meanwhile
+    if (!(std::ifstream(at->path() / "schedstat") >> ran >> waited)) continue;
+    times.ran += 1e-9 * ran;
+    times.waited += 1e-9 * waited;
+  }
+  return times;
+}
+
+double sample_work(const LoadedDecoderConfig& loaded) {
+  const auto& mask = loaded.config.train.unet_training_mask;
+  double most = 0;
+  for (size_t i = 0; i < loaded.plan.stages.size(); ++i) {
+    if (mask && !mask->at(i)) continue;
+    const UnetPlan& stage = loaded.plan.stages[i];
+    const UnetConfig& unet = stage.unet;
+    int64_t side = stage.map_side(stage.random_crop_size.value_or(stage.image_size));
+    double work = 0;
+    for (size_t level = 0; level < unet.dim_mults.size(); ++level) {
+      if (level > 0 || unet.memory_efficient) side /= 2;
+      work += of_blocks(unet.num_resnet_blocks.at(level), unet.dim * unet.dim_mults[level], side);
+    }
+    most = std::max(most, work);
+  }
+  return most;
+}
+
+double sample_work(const LoadedPriorConfig& loaded) {
+  const PriorNetworkConfig& net = loaded.config.prior.net;
+  const int64_t text = loaded.config.prior.condition_on_text_encodings ? net.text_len() : 0;
+  return of_layers(net.depth, net.dim, text + net.num_text_embeds + net.num_image_embeds + 2);
+}
+
+double sample_work(const LoadedVaeConfig& loaded) {
+  const VaeConfig& vae = loaded.config.vae;
+  int64_t side = loaded.config.data.image_size;
+  const int64_t grid = side / vae.reduction();
+  if (vae.is_vit()) return 2 * of_layers(vae.layers, vae.dim, grid * grid);
+  double work = 0;
+  for (int64_t layer = 0; layer < vae.layers; ++layer) {
+    const auto& mults = vae.encdec_layer_mults;
+    side /= 2;
+    work += of_blocks(
+        1, vae.dim * (mults ? mults->at(static_cast<size_t>(layer)) : int64_t{1} << layer), side);
+  }
+  return work;
+}
+
+double sample_work(const LoadedClipConfig& loaded) {
+  const ClipVisionConfig& vision = loaded.config.clip.vision_cfg;
+  const ClipTextConfig& text = loaded.config.clip.text_cfg;
+  const int64_t layers = vision.layers.at(0);
+  // The four stages of a ResNet take about the same.
+  return of_layers(text.layers, text.width, text.context_length) +
+         (vision.is_resnet() ? 2 * of_blocks(layers, vision.width, vision.image_size / 4)
+                             : of_layers(layers, vision.width, vision.grid() * vision.grid()));
+}
 
 int64_t allowed_threads(const CoreLimits& limits) {
   int64_t least = limits.is_bound ? limits.cores : limits.cores / limits.processes;

@@ -3,16 +3,53 @@
 // last bits of a run: it follows from the config and from what the process may use, never from the load.
 #pragma once
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstdint>
+#include <filesystem>
 #include <mutex>
 #include <string>
 #include <thread>
 
+#include "config/clip/clip_run_config.h"
+#include "config/decoder/decoder_run_config.h"
+#include "config/prior/prior_run_config.h"
+#include "config/vae/vae_run_config.h"
 #include "dist/world.h"
-#include "run/device/cores.h"
 
 namespace dalle2 {
+
+/// Cores whose time the control groups of this process, and those above them, let it use: 1.5, for instance. 0: no limit.
+/// @param root holds `proc` and `sys`
+double core_quota(const std::filesystem::path& root = "/");
+
+/// "Intel(R) Xeon(R) Processor", as /proc/cpuinfo has it; empty where it does not.
+std::string processor_name();
+
+/// Seconds that the threads of this process have run, and have waited while others had the cores.
+struct CoreTimes {
+  double ran = 0, waited = 0;
+};
+/// Of all threads that the process has now; zeros where the kernel does not count. @param threads a folder for each
+CoreTimes core_times(const std::filesystem::path& threads = "/proc/self/task");
+
+/// Multiply-adds of the forward pass of one sample, from the config alone: those of the 3x3 convolutions, or of the matrices
+/// of a transformer. Of a decoder, by the trained stage that takes the most.
+double sample_work(const LoadedDecoderConfig& loaded);
+double sample_work(const LoadedPriorConfig& loaded);
+double sample_work(const LoadedVaeConfig& loaded);
+double sample_work(const LoadedClipConfig& loaded);
+
+/// Those of the samples that go through the network at once.
+template <class Loaded>
+requires requires(const Loaded& config) {
+  sample_work(config);
+}
+double forward_work(const Loaded& loaded) {
+  const int64_t batch = loaded.config.data.batch_size;
+  return sample_work(loaded) *
+         static_cast<double>(std::min(batch, loaded.config.train.max_batch_size.value_or(batch)));
+}
 
 /// What limits the threads of a process. 0: it does not.
 struct CoreLimits {
