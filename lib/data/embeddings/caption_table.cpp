@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "base/this_process.h"
 #include "base/untrusted_json.h"
 #include "base/untrusted_text.h"
 #include "data/embeddings/table_files.h"
@@ -169,13 +170,11 @@ void CaptionTable::add_lines(const std::string& path, bool is_json) {
 }
 
 void CaptionTable::add_parquet(const std::string& path) {
+  const ModuleFunction found = function_of_module(kParquetModule, kReadParquetTexts);
+  if (found.function == nullptr) throw_for_parquet(path, key_, found.fault);
   std::vector<std::string> texts;
   std::string fault;
-  try {
-    load_parquet_module()(path, caption_key_, texts, fault);
-  } catch (const NoParquetModule& error) {
-    throw_for_parquet(path, key_, error.what());
-  }
+  reinterpret_cast<ReadParquetTexts*>(found.function)(path, caption_key_, texts, fault);
   if (!fault.empty()) {
     throw DataError(
         "{}: {}: {}\n  /data/caption_key names another column; a file that is damaged has to be made "

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "base/error.h"
-#include "data/batch_memory.h"
 #include "data/pictures/planes.h"
 #include "data/pictures/preprocess.h"
 

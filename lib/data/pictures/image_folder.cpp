@@ -14,7 +14,6 @@
 #include "base/log.h"
 #include "base/stop_signal.h"
 #include "base/untrusted_text.h"
-#include "data/batch_memory.h"
 #include "data/in_parallel.h"
 #include "data/pictures/planes.h"
 

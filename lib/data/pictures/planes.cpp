@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
 #include "data/pictures/planes.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <c10/core/DeviceGuard.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -133,6 +135,14 @@ void write_picture(const Image& image, const at::Tensor& batch, int64_t place) {
   } else {
     write_picture_of<float>(image, batch, place);
   }
+}
+
+at::Tensor empty_for_batch(at::ScalarType dtype,
+                           at::IntArrayRef shape,
+                           const std::optional<at::Device>& gpu) {
+  // LibTorch asks the thread's current GPU about its streams, and would open a context on the first one.
+  const c10::OptionalDeviceGuard on_gpu(gpu);
+  return at::empty(shape, at::TensorOptions().dtype(dtype).pinned_memory(gpu.has_value()));
 }
 
 at::Tensor floats_from_bytes(const at::Tensor& bytes) {

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT
-// The last transform: pixels to planes, of floats or of bytes that become floats on a GPU.
+// The last transform: pixels to planes of a batch, of floats or of bytes that become floats on a GPU.
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include <cstdint>
+#include <optional>
 
 #include "io/pictures/image.h"
 
@@ -19,6 +21,12 @@ void write_planes(const Image& image, uint8_t* out);
 /// The pixels of one picture of a batch. @param batch [B, C, height, width], contiguous float32 or uint8; C is 3, 1 for Pillow's grey
 /// (ITU-R 601), or 4 with alpha
 void write_picture(const Image& image, const at::Tensor& batch, int64_t place);
+
+/// Memory for a tensor of a batch, of which copy_to_device() makes one on the GPU.
+/// @param gpu whose page-locked memory it is; none: the batch stays on the CPU
+at::Tensor empty_for_batch(at::ScalarType dtype,
+                           at::IntArrayRef shape,
+                           const std::optional<at::Device>& gpu);
 
 /// The division, where the bytes are. @param bytes [...] uint8 @return [...] float32 in [0, 1]; the bits of the CPU's on every device
 at::Tensor floats_from_bytes(const at::Tensor& bytes);

@@ -3,13 +3,13 @@
 // is a shared object beside the program, which is loaded with the first such file.
 #pragma once
 
-#include <stdexcept>
 #include <string>
 #include <vector>
 
 namespace dalle2 {
 
 inline constexpr const char* kParquetModule = "libdalle2_parquet.so";
+/// The function of the module, a ReadParquetTexts: see function_of_module().
 inline constexpr const char* kReadParquetTexts = "dalle2_read_parquet_texts";
 
 /// Appends the texts of a column, a row each; of a null an empty one.
@@ -18,14 +18,5 @@ using ReadParquetTexts = void(const std::string& path,
                               const std::string& column,
                               std::vector<std::string>& texts,
                               std::string& fault);
-
-/// The module cannot be loaded: the message is the loader's.
-class NoParquetModule : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
-
-/// @throws NoParquetModule
-ReadParquetTexts* load_parquet_module();
 
 }  // namespace dalle2
