@@ -42,8 +42,8 @@ WAYS = [
     ]),
     ("a resume", "#c62828", [
         ("run/checkpoints/run_checkpoints.cpp", "RunCheckpoints::start"),
-        ("tracker/tracker.cpp", "Tracker::recall_candidates"),
-        ("tracker/run_folder/resume_order.cpp", "resume_order"),
+        ("tracker/tracker.cpp", "Tracker::open"),
+        ("tracker/run_folder/decide.cpp", "decide"),
         ("run/checkpoints/run_checkpoints.cpp", "RunCheckpoints::take_up"),
         ("checkpoint/pickle/pth_reader.cpp", "read_pth"),
         ("trainer/state/trainer_state.cpp", "Trainer::load_state"),
