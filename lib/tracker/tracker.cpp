@@ -72,6 +72,7 @@ StartWishes Tracker::wishes() const {
   wishes.load_name = source_->is_remote()
                          ? source_->name()
                          : fs::absolute(source_->path()).lexically_normal().string();
+  wishes.load_is_remote = source_->is_remote();
   wishes.only_auto_resume = source_->only_auto_resume();
   return wishes;
 }
@@ -84,7 +85,7 @@ std::string Tracker::config_json() const {
 }
 
 const StartPlan& Tracker::open(std::function<void()> while_lock_waits) {
-  lock_times_.while_waiting = std::move(while_lock_waits);
+  if (while_lock_waits) lock_times_.while_waiting = std::move(while_lock_waits);
   return plan_start(/*writes=*/true, lock_times_);
 }
 
@@ -109,6 +110,7 @@ const StartPlan& Tracker::plan_start(bool writes, const LockTimes& times) {
     plan.action = folder_.decide(wishes(), options_);
   }
   plan.elsewhere = copies_->intact();
+  if (source_ && source_->is_remote()) plan.elsewhere.push_back(source_->name());
   if (plan.action == StartAction::kRefuseDamaged)
     throw DataError("{}", nothing_intact(folder_.path(), plan.elsewhere));
   if (plan.action == StartAction::kSetAside)
@@ -152,11 +154,7 @@ void Tracker::check_access() {
 void Tracker::begin(const LoadedState& loaded) {
   if (dummy_) return;
   D2_CHECK(plan_.has_value() && !journal_.is_open(), "Tracker::open comes first, then begin, once");
-  if (plan_->action == StartAction::kSetAside) {
-    const std::string aside = folder_.set_aside(lock_times_);
-    if (loaded.path == folder_.in(kLoadedFile))  // fetched by this start
-      remove_file((fs::path(aside) / kLoadedFile).string());
-  }
+  if (plan_->action == StartAction::kSetAside) folder_.set_aside(lock_times_);
   const bool is_copy = folder_.take(plan_->action, plan_->files.empty() ? "" : wishes().load_name);
   if (is_copy) copies_->check_targets_are_free();
   for (const auto& [folder, key] : outside_) {
@@ -168,7 +166,8 @@ void Tracker::begin(const LoadedState& loaded) {
   facts_.goes_on = (plan_->resumes() || in_place) && !is_copy;
   facts_.is_copy = is_copy;
   // What a start logged that saved nothing is passed over as a whole.
-  journal_.open(facts_, folder_.run_id(), plan_->resumes() ? loaded.log_lines : std::optional<int64_t>(0));
+  journal_.open(
+      facts_, folder_.run_id(), plan_->resumes() ? loaded.log_lines : std::optional<int64_t>(0));
   if (const auto run = journal_.loggers().wandb_run()) folder_.note_wandb(*run);
   copies_->open(journal_.loggers().wandb_run(),
                 config_.upload_deadline_seconds,

@@ -380,21 +380,6 @@ TEST_CASE("a clip model makes the embeddings that are not given") {
   CHECK(accepted({"/decoder/clip={}", "/data/img_embeddings_url=null"}) == "no error");
 }
 
-TEST_CASE("auto_resume without overwrite_data_path gives a warning") {
-  const auto warnings = [](const std::vector<std::string>& overrides) {
-    return read_with(overrides).warnings;
-  };
-  const std::vector<std::string> told = {
-      "/tracker/overwrite_data_path: must be true for auto_resume: otherwise the next start is "
-      "refused, because the folder exists"};
-  CHECK(warnings({"/tracker/log={\"auto_resume\": true}"}) == told);
-  CHECK(warnings({"/tracker/log=[{\"log_type\": \"tensorboard\"}, {\"auto_resume\": true}]"}) ==
-        told);
-  CHECK(warnings({"/tracker/log={\"auto_resume\": true}", "/tracker/overwrite_data_path=true"})
-            .empty());
-  CHECK(warnings({}).empty());
-}
-
 TEST_CASE("the kind of a config follows from its root key") {
   CHECK(config_kind(write_file("decoder.json", "{\"decoder\": 1}")) == "decoder");
   CHECK(config_kind(write_file("prior.json", "{\"prior\": 1}")) == "prior");

@@ -150,7 +150,8 @@ TEST_CASE("where no checkpoint is good the run ends, and says how to find out mo
                         Contains("use --fresh or choose another /tracker/data_path"));
 }
 
-TEST_CASE("a state that reads as whole and is not is passed over to none, and the copies are named") {
+TEST_CASE(
+    "a state that reads as whole and is not is passed over to none, and the copies are named") {
   const TempDir folder;
   const ToyConfig config = stopped_run(folder.path());
   fs::copy_file(folder / "latest.pth", folder / "kept.pth");

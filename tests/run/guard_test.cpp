@@ -50,8 +50,10 @@ TEST_CASE("a run gives up after too many, and says correctly whether there is a 
   // The save after step 3 may still be under way when the next updates are skipped.
   ToyRun run(config);
   run.before_step = spoil(3, 100);
-  CHECK_THROWS_WITH(run.run(), Contains("The checkpoints hold finite weights: run the command again with "
-                             "--back-to " + (folder / "out/checkpoint.pth")));
+  CHECK_THROWS_WITH(run.run(),
+                    Contains("The checkpoints hold finite weights: run the command again with "
+                             "--back-to " +
+                             (folder / "out/checkpoint.pth")));
   CHECK(std::filesystem::exists(folder / "out/checkpoint.pth"));
 }
 

@@ -197,7 +197,9 @@ class JointToyRun : public ShardRun {
   JointToyTrainer& trainer_;
 };
 
-inline void dry_run(const LoadedJointToy& /*loaded*/, int64_t /*processes*/) {}
+inline void dry_run(const LoadedJointToy& /*loaded*/,
+                    int64_t /*processes*/,
+                    const StartOptions& /*start*/) {}
 
 /// @return the path of its file
 inline std::string write_joint_toy(const TempDir& folder, const std::string& out, int64_t epochs) {

@@ -23,6 +23,11 @@ const std::vector<std::pair<std::function<bool(const StartFacts&)>, StartAction>
   static const auto is_fresh = [](const StartFacts& f) { return f.fresh && !f.restarted_job; };
   static const std::vector<std::pair<std::function<bool(const StartFacts&)>, StartAction>> all = {
       {[](auto& f) { return f.folder == FolderState::kUnreadable; }, kRefuseUnreadable},
+      {[](auto& f) {
+         return f.back_to && is_run(f) && !f.fresh && f.restarted_job && !f.has_intact;
+       },
+       kRefuseDamaged},
+      {[](auto& f) { return f.back_to && is_run(f) && !f.fresh && f.restarted_job; }, kResume},
       {[](auto& f) { return f.back_to && is_run(f) && !f.fresh && f.has_intact; }, kGoBack},
       {[](auto& f) { return f.back_to; }, kRefuseBack},
       {[](auto& f) { return f.folder == FolderState::kEmpty; }, kBegin},

@@ -136,7 +136,7 @@ Work prior_sampling() {
     options.timesteps = 4;  // of which the sampler makes three
     options.cond_scale = 3.0;
     options.generator = make_generator({0, "sample"}, at::kCPU);
-    trainer->sample(options);
+    trainer->p_sample_loop(options);
   };
 }
 

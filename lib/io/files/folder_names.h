@@ -51,9 +51,6 @@ inline constexpr const char* kOutboxFolder = "outbox";
 inline constexpr const char* kEmbeddingsManifest = "embeddings.json";
 inline constexpr const char* kLatentsManifest = "latents.json";
 
-/// Whether `path` is the record of a run, and not only a file of that name.
-bool is_run_record(const std::filesystem::path& path);
-
 /// Arrays that belong to the shards of a folder by their number, such as img_emb/img_emb_000012.npy: in its folders and in those below
 /// them, but not where other shards lie. @return paths from the folder on, sorted
 std::vector<std::string> numbered_arrays(const std::string& folder);

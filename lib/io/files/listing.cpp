@@ -161,18 +161,6 @@ bool is_in_folder(const std::filesystem::path& path, const std::filesystem::path
              folder.end();
 }
 
-bool is_run_record(const std::filesystem::path& path) {
-  constexpr uintmax_t kMostBytes = 16 << 20;  // a user's labels may be larger
-  std::error_code error;
-  const uintmax_t bytes = std::filesystem::file_size(path, error);
-  if (error || bytes > kMostBytes || ::access(path.c_str(), R_OK) != 0) return false;
-  const Json record = parse_untrusted_object(read_file(path.string()));
-  if (record.is_null()) return false;
-  const auto paths = record.find("paths"), data_path = record.find("data_path");
-  return paths != record.end() && paths->is_array() && data_path != record.end() &&
-         data_path->is_string();
-}
-
 std::vector<std::string> names_in_folder(const std::string& folder) {
   std::error_code absent;
   std::vector<std::string> names;

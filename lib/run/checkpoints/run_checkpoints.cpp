@@ -97,7 +97,7 @@ const StartPlan& RunCheckpoints::open_folder() {
   return session_.tracker().open([this] { session_.throw_if_signalled(); });
 }
 
-StartedFrom RunCheckpoints::start() {
+StartedFrom RunCheckpoints::start(const std::function<void()>& prepare) {
   ProcessGroup& group = session_.group();
   Tracker& tracker = session_.tracker();
   tracker.add_save_metadata("config", texts_.full_json);
@@ -110,6 +110,7 @@ StartedFrom RunCheckpoints::start() {
   const StartPlan plan = plan_of_main();
   session_.together("loading a checkpoint", [&] { found = find_at_start(plan); });
   check_same_start(found);
+  prepare();
   tracker.describe(facts());
   session_.together("beginning the run", [&] {
     const bool resumes = found && found->start == StartedFrom::kCheckpoint;
@@ -175,8 +176,10 @@ std::optional<Value> RunCheckpoints::outline_of_earlier() {
 StartPlan RunCheckpoints::plan_of_main() {
   StartPlan plan = session_.tracker().open();
   check_readable(plan.files);
-  const nlohmann::json own = {
-      {"action", static_cast<int>(plan.action)}, {"files", plan.files}, {"elsewhere", plan.elsewhere}};
+  if (session_.group().is_alone()) return plan;
+  const nlohmann::json own = {{"action", static_cast<int>(plan.action)},
+                              {"files", plan.files},
+                              {"elsewhere", plan.elsewhere}};
   const auto of_main =
       nlohmann::json::parse(session_.group().text_of_main(own.dump(), "what the start does"));
   plan.action = static_cast<StartAction>(of_main["action"].get<int>());
@@ -347,7 +350,7 @@ void RunCheckpoints::go_back() {
   const int64_t roll_backs = roll_backs_;
   const double factor = trainer_.learning_rate_factor();
   load(read_checkpoint(path), path, /*compares_config=*/false);
-  check_same_start(Found{.path = path});
+  check_same_weights();
   session_.tracker().go_back(loaded_from(path));
   roll_backs_ = roll_backs + 1;
   trainer_.set_learning_rate_factor(factor);

@@ -44,7 +44,8 @@ class RunCheckpoints {
   /// @throws DataError if there are checkpoints and none is good; ConfigError if the config gives
   /// the checkpoint another meaning, or adapters find no weights to stand on; StoppedError on all
   /// ranks after a signal while it looked, with nothing changed
-  StartedFrom start();
+  /// @param prepare called when the state stands and nothing is written yet; may throw
+  StartedFrom start(const std::function<void()>& prepare);
   /// Says where in the run a start from a checkpoint begins.
   void tell_resuming() const;
   /// How much data the run has. Call it before start(), which compares it with the checkpoint.

@@ -150,8 +150,8 @@ void RunCheckpoints::save_averages() {
   Value averages = trainer_.post_hoc_state(with_metadata({}, session_.tracker().model_metadata()));
   if (session_.group().is_main()) {
     const std::string path = averages_folder() + "/" + averages_name(step);
-    saving_.start(saves_in_background(), {std::move(averages)}, [path](const auto& writers) {
-      writers.front()(path);
+    saving_.start(saves_in_background(), {std::move(averages)}, [this, path](const auto& writers) {
+      session_.tracker().store(path, writers.front());
     });
   }
   session_.times().end(StepPhase::kSave);

@@ -107,13 +107,12 @@ bool RunSession::stop_asked() {
   stopped_ = true;
   progress_.finish();
   end_quiet();
-  log_info(
-      "train",
-      "{}: saving and stopping; {}",
-      signal_name(static_cast<int>(signal)),
-      tracker_.resumes_by_itself()
-          ? "run the same command again to resume"
-          : "to resume, set /tracker/log/auto_resume to true and run the same command again");
+  log_info("train",
+           "{}: saving and stopping; {}",
+           signal_name(static_cast<int>(signal)),
+           tracker_.resumes_by_itself()
+               ? "run the same command again to resume"
+               : "to resume, set /tracker/log/auto_resume to true and run the same command again");
   return true;
 }
 

@@ -85,7 +85,7 @@ void TrainingRun::note_finished() {
 }
 
 ExitCode TrainingRun::run_to_the_end() {
-  if (checkpoints_.start() == StartedFrom::kCheckpoint) {
+  if (checkpoints_.start([this] { prepare(); }) == StartedFrom::kCheckpoint) {
     guard_.remember();
     if (was_finished()) {
       session_.end_quiet();
@@ -97,7 +97,6 @@ ExitCode TrainingRun::run_to_the_end() {
     }
     checkpoints_.tell_resuming();
   }
-  prepare();
   ExitCode code = ExitCode::kStopped;
   latest_at_ = session_.group().heard_seconds();
   began_with_seen_ = any_position_->samples_seen;

@@ -89,7 +89,7 @@ class TrainingRun {
   /// @throws ConfigError
   TrainingRun(RunPlan plan, std::unique_ptr<RunPosition> position, const MakeTrainer& make_trainer);
 
-  /// What the loop needs besides the state, which stands by now; a fault or a stop here saves nothing.
+  /// What the loop needs besides the state, which stands by now; nothing is written yet.
   /// @throws ConfigError, DataError; StoppedError on all ranks
   virtual void prepare() {}
   /// The loop. @return kDone or kStopped. @throws StoppedError instead of kStopped, from anywhere

@@ -79,9 +79,10 @@ void UpdateGuard::give_up(int64_t part, int64_t in_a_row, const std::string& why
   const std::string good = checkpoints_.newest_good();
   const std::string kept =
       !good.empty()
-          ? fmt::format("The checkpoints hold finite weights: run the command again with --back-to "
-                        "{} (or another of the snapshots) to resume from it.",
-                        good)
+          ? fmt::format(
+                "The checkpoints hold finite weights: run the command again with --back-to "
+                "{} (or another of the snapshots) to resume from it.",
+                good)
           : "Nothing was saved.";
   throw NonFiniteError(
       "the last {} updates{} were skipped, because their losses or gradients are not finite (step "

@@ -39,7 +39,7 @@ void Journal::open(RunFacts facts, const std::string& run_id, std::optional<int6
 
 int64_t Journal::lines() const {
   const std::lock_guard lock(mutex_);
-  return file_ ? file_->records() : 0;
+  return file_ ? file_->lines() : 0;
 }
 
 void Journal::check_may_write() const {

@@ -32,7 +32,7 @@ class Journal {
   /// @throws ConfigError the log cannot be written; what a logger throws that cannot begin
   void open(RunFacts facts, const std::string& run_id, std::optional<int64_t> lines);
   bool is_open() const { return file_.has_value(); }
-  /// The lines so far, marks among them.
+  /// The lines in the file so far, marks among them.
   int64_t lines() const;
   /// The run has gone back to a checkpoint that was saved when the file had so many.
   void pass_over(int64_t lines);

@@ -147,7 +147,7 @@ std::string format_record(const LogRecord& record, int64_t step) {
 
 LogFile::LogFile(std::string path) : path_(std::move(path)) {
   try {
-    if (fs::exists(path_)) records_ = ended_lines(path_);
+    if (fs::exists(path_)) records_ = lines_ = ended_lines(path_);
   } catch (const std::ios_base::failure&) {  // a folder
     throw ConfigError("{}: the log cannot be continued: it cannot be read", path_);
   }
@@ -163,10 +163,11 @@ LogFile::LogFile(LogFile&& other) noexcept
     : path_(std::move(other.path_)),
       descriptor_(std::exchange(other.descriptor_, -1)),
       records_(other.records_),
+      lines_(other.lines_),
       warned_(other.warned_) {}
 
 void LogFile::pass_over(int64_t lines) {
-  if (records_ > lines) append_line(json_line(Json{{kResumedFrom, lines}}));
+  if (lines_ > lines) append_line(json_line(Json{{kResumedFrom, lines}}));
 }
 
 void LogFile::write(const LogRecord& record, int64_t step) {
@@ -213,6 +214,7 @@ void LogFile::append_line(const std::string& line) {
     written += static_cast<size_t>(count);
   }
   warned_ = false;
+  ++lines_;
 }
 
 void for_each_record(const std::string& path,

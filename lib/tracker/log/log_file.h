@@ -29,6 +29,8 @@ class LogFile {
 
   /// Lines in the file, earlier starts' and marks among them: the number of the next one.
   int64_t records() const { return records_; }
+  /// Those of them that the disk has taken: a checkpoint records it.
+  int64_t lines() const { return lines_; }
   /// If there are more than `lines`, appends {"resumed_from_line": lines}: whoever reads the file
   /// passes over the lines between.
   void pass_over(int64_t lines);
@@ -43,7 +45,7 @@ class LogFile {
 
   std::string path_;
   int descriptor_ = -1;
-  int64_t records_ = 0;
+  int64_t records_ = 0, lines_ = 0;
   bool warned_ = false;
 };
 

@@ -143,9 +143,7 @@ class LocalSaver : public Saver {
   }
 
   /// A checkpoint, a model or adapters name their run; of copies of the config run.json has the hash.
-  bool may_replace(const std::string& path) const override {
-    return folder_.owns(path);
-  }
+  bool may_replace(const std::string& path) const override { return folder_.owns(path); }
 
   void save_file(const FileToSave& file, const std::string& target) override {
     std::error_code error;

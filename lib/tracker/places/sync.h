@@ -14,9 +14,7 @@ struct SyncReport {
 };
 
 /// Sends what waits in data_path/outbox. Each file is tried once, with the logins of this environment.
-/// @param data_path of a run; or one of its outboxes, for that of an earlier run (data_path/outbox.1),
-/// whose files may be older than what is there by now
-/// @throws ConfigError there is no run, or it is at work
+/// @param data_path of a run @throws ConfigError it is none, or a copy of one
 SyncReport sync_outbox(const std::string& data_path);
 
 }  // namespace dalle2

@@ -13,6 +13,7 @@ StartAction decide(const StartFacts& facts) {
   if (facts.folder == FolderState::kUnreadable) return kRefuseUnreadable;
   if (facts.back_to) {
     if (facts.folder != FolderState::kSaved || facts.fresh) return kRefuseBack;
+    if (facts.restarted_job) return facts.has_intact ? kResume : kRefuseDamaged;
     return facts.has_intact ? kGoBack : kRefuseBack;
   }
   if (facts.folder == FolderState::kEmpty) return kBegin;

@@ -28,10 +28,11 @@ enum class LoadNames {
 struct StartFacts {
   FolderState folder = FolderState::kEmpty;
   bool auto_resume = false;
-  bool overwrite = false;      ///< /tracker/overwrite_data_path
-  bool fresh = false;          ///< --fresh
-  bool restarted_job = false;  ///< the job of this run, started again: its --fresh is done
-  bool back_to = false;        ///< --back-to
+  bool overwrite = false;  ///< /tracker/overwrite_data_path
+  bool fresh = false;      ///< --fresh
+  /// The job of this run, started again: its --fresh or --back-to is done.
+  bool restarted_job = false;
+  bool back_to = false;  ///< --back-to
   LoadNames load = LoadNames::kNothing;
   bool load_is_inside = false;  ///< the file of /tracker/load lies in data_path
   bool has_intact = true;       ///< a file of the run that it could resume from

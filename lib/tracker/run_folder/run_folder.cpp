@@ -5,7 +5,6 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <ctime>
 #include <filesystem>
 #include <utility>
 
@@ -75,7 +74,7 @@ std::string nothing_intact(const std::string& data_path,
       "more\n  {1} To begin a new run, use --fresh or choose another /tracker/data_path.",
       data_path,
       elsewhere.empty()
-          ? "No saver has a copy either."
+          ? "No fixed target of a saver on this machine has a copy."
           : fmt::format("Copy one of these to {0}/checkpoint.pth and start again: {1}.",
                         data_path,
                         fmt::join(elsewhere, ", ")));
@@ -92,7 +91,7 @@ std::string RunFolder::in(const std::string& name) const {
 }
 
 void RunFolder::lock(const LockTimes& times) {
-  lock_ = std::make_unique<RunLock>(path_, times);
+  lock_ = std::make_unique<RunLock>(real_, times);
 }
 
 /// Those of kOwnNames, and configs, that are there.
@@ -129,8 +128,7 @@ FolderState RunFolder::look() {
   planned_id_ = found_ ? found_->id : "";
   if (found_) {
     // A kill may have come between the first checkpoint and the note in run.json.
-    const bool saved = found_->has_saved || (newest && newest->run_id == found_->id);
-    return saved ? FolderState::kSaved : FolderState::kUnsaved;
+    return found_->has_saved || newest ? FolderState::kSaved : FolderState::kUnsaved;
   }
   if (own_names().empty()) return FolderState::kEmpty;
   return newest ? FolderState::kCheckpoint : FolderState::kFiles;
@@ -148,7 +146,8 @@ bool RunFolder::owns(const std::string& path) const {
   const bool is_inside = is_in_folder(fs::weakly_canonical(path, ignored), real_);
   const auto is_name_of = [&](const char* name) { return fs::equivalent(path, in(name), ignored); };
   // A damaged checkpoint is damaged under all of its names.
-  return (is_inside && (found_ || adopts_)) || has_saved(path) || wrote_copy(path) ||
+  const bool is_folder_own = (found_ && found_->was_empty) || adopts_;
+  return (is_inside && is_folder_own) || has_saved(path) || wrote_copy(path) ||
          (found_ && !planned_id_.empty() &&
           (is_name_of(kCheckpointFile) || is_name_of(kModelFile)));
 }
@@ -179,7 +178,7 @@ StartFacts RunFolder::facts_of(const StartWishes& wishes, const StartOptions& op
   std::error_code ignored;
   const bool loads = !wishes.load_path.empty();
   const fs::path load = loads ? fs::weakly_canonical(wishes.load_path, ignored) : fs::path();
-  const bool is_fetched = load == fs::path(real_) / kLoadedFile;
+  const bool is_fetched = wishes.load_is_remote;
   facts.load_is_inside =
       loads && !wishes.only_auto_resume && is_in_folder(load, real_) && !is_fetched;
   const bool is_own =
@@ -189,11 +188,13 @@ StartFacts RunFolder::facts_of(const StartWishes& wishes, const StartOptions& op
   const auto is_intact = [&](const std::string& path) {
     return !read_facts_ || read_facts_(path).has_value();
   };
-  if (facts.back_to) {
+  const std::vector<std::string> own = checkpoints();
+  if (facts.back_to && !facts.restarted_job) {
     facts.has_intact = is_in_folder(fs::weakly_canonical(options.back_to, ignored), real_) &&
-                       has_saved(options.back_to);
+                       std::any_of(own.begin(), own.end(), [&](const std::string& path) {
+                         return fs::equivalent(path, options.back_to, ignored) && is_intact(path);
+                       });
   } else {
-    const std::vector<std::string> own = checkpoints();
     facts.has_intact =
         std::any_of(own.begin(), own.end(), is_intact) || (loads && has_saved(wishes.load_path));
   }
@@ -295,7 +296,7 @@ void RunFolder::check_can_be_set_aside(const std::string& config,
   });
 }
 
-std::string RunFolder::set_aside(const LockTimes& times) {
+void RunFolder::set_aside(const LockTimes& times) {
   std::error_code error;
   int number = 1;
   while (fs::exists(fs::symlink_status(fmt::format("{}.{}", real_, number), error))) ++number;
@@ -314,15 +315,13 @@ std::string RunFolder::set_aside(const LockTimes& times) {
   lock(times);
   found_.reset();
   log_info("track", "{} is set aside as {}: a new run begins", path_, aside);
-  return aside;
 }
 
 bool RunFolder::take(StartAction action, const std::string& began_from) {
   const bool resumes = action == StartAction::kResume || action == StartAction::kGoBack;
-  if (found_) {
-    record_ = *found_;
-    check_token();  // nobody has come since decide()
-  } else {
+  if (found_) record_ = *found_;
+  if (found_ || fs::exists(in(kRecordFile))) check_token();  // nobody has come since decide()
+  if (!found_) {
     record_ = {.id = make_run_id(),
                .token = {},
                .began = utc_now(),
@@ -333,14 +332,16 @@ bool RunFolder::take(StartAction action, const std::string& began_from) {
                .finished = {}};
     record_.was_empty = !holds_others();
   }
-  const std::string home = std::exchange(record_.home, real_);
+  const std::string home = record_.home;
+  if (!found_) record_.home = real_;
   if (action == StartAction::kAdopt) {
     if (!planned_id_.empty()) record_.id = planned_id_;
     record_.has_saved = true;
   } else if (!resumes) {
     record_.began_from = began_from;
-    record_.finished.clear();
   }
+  if (resumes) record_.has_saved = true;
+  if (action != StartAction::kResume) record_.finished.clear();
   record_.token = make_run_id();
   record_.job = this_job();
   run_id_ = record_.id;
@@ -353,46 +354,64 @@ bool RunFolder::take(StartAction action, const std::string& began_from) {
     there = read_run_record(home);
   } catch (const DataError&) {  // whoever starts there is told
   }
-  if (!there || there->id != record_.id || there->token == record_.token) return false;
-  record_.id = run_id_ = make_run_id();
-  record_.wandb.clear();
-  record_.copies.clear();
-  write_run_record(path_, record_);
-  // What waits to be sent is the original's to send.
-  for (const char* name : {kOutboxFolder, kWandbMarkFile}) {
-    if (!is_nothing(in(name))) abandon(in(name));
+  const bool is_copy = there && there->id == record_.id && there->token != record_.token;
+  if (is_copy) {
+    // What waits to be sent is the original's to send.
+    for (const char* name : {kOutboxFolder, kWandbMarkFile}) {
+      if (!is_nothing(in(name))) abandon(in(name));
+    }
+    record_.id = run_id_ = make_run_id();
+    record_.wandb.clear();
+    record_.copies.clear();
   }
+  record_.home = real_;
+  write_run_record(path_, record_);
+  if (!is_copy) return false;
   log_info("track", "{} is a copy of {}: it logs and saves as a run of its own", path_, home);
   return true;
 }
 
 void RunFolder::check_token() const {
-  std::optional<RunRecord> now;
+  const std::string path = in(kRecordFile);
+  std::error_code error;
+  const bool is_there = fs::exists(path, error);
+  if (error) return;  // cannot be asked now; a write that fails says why
   try {
-    now = read_run_record(path_);
-  } catch (const DataError&) {  // damaged: no longer what this start wrote
+    if (is_there && read_file(path).find(record_.token) != std::string::npos &&
+        !record_.token.empty())
+      return;
+  } catch (const Error&) {
+    if (fs::exists(path, error) || error) return;
   }
-  const std::string& own = record_.token;
-  if (now && now->token == own) return;
   throw ConfigError(
       "{}: another start has taken this run over{}; this one ends, and writes nothing more\n  Let "
       "that one continue.",
       path_,
-      now ? "" : " or moved it away (run.json is gone)");
+      is_there ? "" : " or moved it away (run.json is gone)");
 }
 
 void RunFolder::go_back_to(const std::string& file) {
   check_token();
+  const std::string checkpoint = in(kCheckpointFile);
   std::error_code error;
-  if (!fs::equivalent(file, in(kCheckpointFile), error))
-    link_file_atomically(file, in(kCheckpointFile));
+  if (fs::equivalent(file, checkpoint, error)) return;
+  // No snapshot may hold it: saved amid skipped updates, or with keep_last 0.
+  if (fs::hard_link_count(checkpoint, error) == 1 && !error)
+    link_new_file(checkpoint, free_abandoned(checkpoint));
+  link_file_atomically(file, checkpoint);
 }
 
-void RunFolder::abandon(const std::string& path) const {
+/// A name in abandoned/ that is free.
+std::string RunFolder::free_abandoned(const std::string& path) const {
   const std::string base =
       in(fmt::format("{}/{}", kAbandonedFolder, fs::path(path).filename().string()));
   std::string free = base;
   for (int number = 1; fs::exists(free); ++number) free = fmt::format("{}.{}", base, number);
+  return free;
+}
+
+void RunFolder::abandon(const std::string& path) const {
+  const std::string free = free_abandoned(path);
   move_path(path, free);
   log_info("track", "{} is kept as {}", path, free);
 }
@@ -414,6 +433,7 @@ void RunFolder::abandon_newer(const SnapshotPosition& position) {
 }
 
 void RunFolder::keep_snapshot(const SnapshotPosition& position, bool is_best) {
+  check_token();
   snapshots_.keep(in(kCheckpointFile), position, is_best);
 }
 
@@ -423,29 +443,29 @@ void RunFolder::write_record() {
 }
 
 void RunFolder::note_saved() {
-  const std::lock_guard lock(*mutex_);
+  const std::lock_guard lock(mutex_);
   if (!std::exchange(record_.has_saved, true)) write_record();
 }
 
 void RunFolder::note_wandb(const std::string& run) {
-  const std::lock_guard lock(*mutex_);
+  const std::lock_guard lock(mutex_);
   if (std::exchange(record_.wandb, run) != run) write_record();
 }
 
 void RunFolder::note_finished(const std::string& what) {
-  const std::lock_guard lock(*mutex_);
+  const std::lock_guard lock(mutex_);
   if (std::exchange(record_.finished, what) != what) write_record();
 }
 
 void RunFolder::note_copy(const std::string& path, const std::string& content) {
-  const std::lock_guard lock(*mutex_);
+  const std::lock_guard lock(mutex_);
   std::string& known = record_.copies[fs::absolute(path).lexically_normal().string()];
   const std::string hash = to_hex(sha256(content));
   if (std::exchange(known, hash) != hash) write_record();
 }
 
 bool RunFolder::wrote_copy(const std::string& path) const {
-  const std::lock_guard lock(*mutex_);
+  const std::lock_guard lock(mutex_);
   const bool is_planned = run_id_.empty() && found_ && planned_id_ == found_->id;
   const RunRecord& record = is_planned ? *found_ : record_;
   const auto known = record.copies.find(fs::absolute(path).lexically_normal().string());
@@ -472,7 +492,7 @@ void RunFolder::take_outside(const std::string& folder) const {
 
 /// What a killed start of this run was writing.
 void RunFolder::sweep_parts() const {
-  if (!found_) return;
+  if (!found_ || !found_->was_empty) return;
   std::vector<std::string> stale;
   for (const char* name : kFoldersWithParts) {
     walk_folder(in(name), Below::kNothing, [&](const fs::directory_entry& entry) {

@@ -31,6 +31,7 @@ struct StartWishes {
   bool overwrite = false;
   std::string load_path = {};  ///< of /tracker/load on this machine; empty: none
   std::string load_name = {};  ///< the same for people and records: a path, or an address
+  bool load_is_remote = false;
   bool only_auto_resume = true;
 };
 
@@ -50,7 +51,6 @@ class RunFolder {
 
   /// Locks the folder for as long as this object lives. @throws as RunLock
   void lock(const LockTimes& times);
-  bool is_locked() const { return lock_ != nullptr; }
   /// Looks at the folder, and applies the rule. Writes nothing.
   /// @throws ConfigError, DataError for an action that ends the start, but for kRefuseDamaged: more
   /// may lie elsewhere
@@ -65,8 +65,8 @@ class RunFolder {
   /// @param config JSON, with every default @throws ConfigError why one rename(2) cannot set the
   /// folder aside, and what to do
   void check_can_be_set_aside(const std::string& config, const StartOptions& options) const;
-  /// Renames the whole folder, makes and locks a new one. @return its new name. @throws ConfigError
-  std::string set_aside(const LockTimes& times);
+  /// Renames the whole folder, makes and locks a new one. @throws ConfigError
+  void set_aside(const LockTimes& times);
   /// Makes the run this process's: writes run.json with a new token. @return whether the folder is a
   /// copy of another, which then gets an id of its own
   bool take(StartAction action, const std::string& began_from);
@@ -100,6 +100,7 @@ class RunFolder {
   [[noreturn]] void refuse(StartAction action,
                            const StartWishes& wishes,
                            const StartOptions& options);
+  std::string free_abandoned(const std::string& path) const;
   void abandon(const std::string& path) const;
   bool wrote_copy(const std::string& path) const;
   void write_record();
@@ -112,11 +113,10 @@ class RunFolder {
   std::optional<RunRecord> found_;  // of an earlier start
   std::string fault_;               // of its run.json
   RunRecord record_;                // of this one, after take()
-  std::string run_id_;      // after take()
-  std::string planned_id_;  // before: of the run that the start resumes, or begins in place
-  bool adopts_ = false;     // StartAction::kAdopt
-  std::unique_ptr<std::mutex> mutex_ =
-      std::make_unique<std::mutex>();  // of record_: a save runs in the background
+  std::string run_id_;              // after take()
+  std::string planned_id_;          // before: of the run that the start resumes, or begins in place
+  bool adopts_ = false;             // StartAction::kAdopt
+  mutable std::mutex mutex_;        // of record_: a save runs in the background
 };
 
 }  // namespace dalle2

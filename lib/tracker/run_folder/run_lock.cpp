@@ -88,7 +88,10 @@ RunLock::RunLock(const std::string& folder, const LockTimes& times)
 
 /// @return false while another process holds the lock
 bool RunLock::try_once() {
-  descriptor_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  descriptor_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  std::error_code ignored;
+  // Another start is about to set the folder aside, or has.
+  if (descriptor_ < 0 && errno == ENOENT && fs::create_directories(folder_, ignored)) return false;
   if (descriptor_ < 0) throw ConfigError("/tracker/data_path: '{}': {}", path_, errno_text(errno));
   if (fails_here("flock") || ::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
     const int reason = errno;
@@ -107,7 +110,6 @@ bool RunLock::try_once() {
   if (::fstat(descriptor_, &held) != 0 || ::stat(path_.c_str(), &named) != 0 ||
       held.st_ino != named.st_ino || held.st_dev != named.st_dev) {
     ::close(std::exchange(descriptor_, -1));
-    std::error_code ignored;
     fs::create_directories(folder_, ignored);
     return false;
   }

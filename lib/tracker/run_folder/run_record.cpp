@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: MIT
 #include "tracker/run_folder/run_record.h"
 
+#include <unistd.h>
+
 #include <cstdlib>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
 
 #include "base/error.h"
+#include "base/this_process.h"
 #include "base/untrusted_json.h"
 #include "io/files/atomic_file.h"
 
@@ -81,7 +84,8 @@ void write_run_record(const std::string& folder, const RunRecord& record) {
   json["has_saved"] = record.has_saved;
   json["was_empty"] = record.was_empty;
   json["copies"] = record.copies;
-  write_file_atomically((fs::path(folder) / kRecordFile).string(), json.dump(2) + "\n");
+  write_file_atomically((fs::path(folder) / kRecordFile).string(),
+                        json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
 std::string utc_now() {
@@ -94,13 +98,11 @@ std::string utc_now() {
 }
 
 std::string this_job() {
-  for (const auto& [launcher, variable] :
-       {std::pair("slurm", "SLURM_JOB_ID"), std::pair("torchrun", "TORCHELASTIC_RUN_ID")}) {
-    // torchrun's id is "none" unless the user gives one.
-    const std::string id = environment(variable);
-    if (!id.empty() && id != "none") return fmt::format("{} {}", launcher, id);
-  }
-  return "";
+  if (const std::string id = environment("SLURM_JOB_ID"); !id.empty()) return "slurm " + id;
+  const std::string id = environment("TORCHELASTIC_RUN_ID");
+  if (id.empty()) return "";
+  // "none" unless the user gives one; the agent that restarts the processes stays.
+  return id == "none" ? fmt::format("torchrun {} {}", host_name(), ::getppid()) : "torchrun " + id;
 }
 
 bool is_restarted_job() {
