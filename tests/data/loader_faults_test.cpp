@@ -205,7 +205,9 @@ TEST_CASE("samples and shards without an embedding are left out by reason") {
   ShardDataConfig config = config_with(2);
   config.img_embeddings_url = folder / "img_emb";
   LoaderOptions options = options_over(folder.path(), 4, 8);
-  options.urls.push_back(folder / "shards/named.tar");
+  std::vector<std::string> urls = all_of(options.urls);
+  urls.push_back(folder / "shards/named.tar");
+  options.urls = std::move(urls);
   options.need_image_embeds = true;
   CapturedLog log;
   ShardLoader loader(config, options);

@@ -41,9 +41,11 @@ TEST_CASE("keys, captions, pictures and embeddings equal the reference's bit for
                           TransformConfig{}};
   LoaderOptions options;
   options.batch_size = 4;
+  std::vector<std::string> urls;
   for (const char* shard : {"002", "000", "009", "003", "001"}) {
-    options.urls.push_back(data_fixture("shards/") + shard + ".tar");
+    urls.push_back(data_fixture("shards/") + shard + ".tar");
   }
+  options.urls = std::move(urls);
   options.need_captions = options.need_image_embeds = options.need_text_encodings = true;
   const auto stream = data_json("stream.json");
   for (const int64_t workers : {0, 3}) {

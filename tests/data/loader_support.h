@@ -11,13 +11,21 @@
 
 namespace dalle2::test {
 
+inline std::vector<std::string> all_of(const ShardUrls& urls) {
+  std::vector<std::string> all;
+  for (size_t i = 0; i < urls.size(); ++i) all.push_back(urls[i]);
+  return all;
+}
+
 /// Options over FOLDER/shards/00000.tar and so on.
 inline LoaderOptions options_over(const std::string& folder, int64_t shards, int64_t batch_size) {
   LoaderOptions options;
   options.batch_size = batch_size;
+  std::vector<std::string> urls;
   for (int64_t shard = 0; shard < shards; ++shard) {
-    options.urls.push_back(fmt::format("{}/shards/{:05d}.tar", folder, shard));
+    urls.push_back(fmt::format("{}/shards/{:05d}.tar", folder, shard));
   }
+  options.urls = std::move(urls);
   return options;
 }
 

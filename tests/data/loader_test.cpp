@@ -377,7 +377,7 @@ TEST_CASE("shards come from a command's output") {
   const TempDir folder;
   write_tiny_shards(folder.path(), 2, 3);
   LoaderOptions options = options_over(folder.path(), 2, 4);
-  const std::vector<std::string> paths = options.urls.all();
+  const std::vector<std::string> paths = all_of(options.urls);
   options.urls = {"pipe:cat " + paths[0], "pipe:exit 7", "pipe:cat " + paths[1]};
   CapturedLog log;
   ShardDataConfig config = config_with(2);

@@ -38,7 +38,7 @@ struct Remote {
     setenv("DALLE2_NET_TIMEOUT", "0.3", 1);
     write_tiny_shards(folder.path(), kShards, kRows);
     options = options_over(folder.path(), kShards, 4);
-    std::vector<std::string> urls = options.urls.all();
+    std::vector<std::string> urls = all_of(options.urls);
     for (std::string& url : urls) {
       url = server.url(url.substr(folder.path().size()) + "?sig=a/secret");
     }

@@ -77,7 +77,6 @@ TEST_CASE("a text is enclosed by its two tokens and filled up with 0") {
   CHECK(tokenizer.tokenize("The hat", 7, LongText::kRefuse) ==
         Tokens{515, 513, 71, 514, 516, 0, 0});
   CHECK(tokenizer.tokenize("", 3, LongText::kRefuse) == Tokens{515, 516, 0});
-  CHECK(tokenizer.decode(Tokens{515, 513, 71, 514, 516}) == "the hat");
 }
 
 TEST_CASE("a long text is refused with its number of tokens, or cut with the token that ends it") {
@@ -105,12 +104,9 @@ TEST_CASE("a bare text has no tokens that enclose it, and loses its end if it is
                     Contains("the text \"the hat\" has 3 tokens: expected 2 at most"));
 }
 
-TEST_CASE("what encloses a text is one token inside it as well, and other numbers are refused") {
+TEST_CASE("what encloses a text is one token inside it as well") {
   const ClipTokenizer tokenizer(kFewMerges, "few");
   CHECK(tokenizer.encode("<|StartOfText|><|endoftext|>") == Tokens{515, 516});
-  CHECK_THROWS_WITH(tokenizer.decode(Tokens{517}),
-                    Contains("517 is not a token: expected 0 to 516"));
-  CHECK_THROWS_WITH(tokenizer.decode(Tokens{-1}), Contains("-1 is not a token"));
 }
 
 TEST_CASE("a caption that is made to take long is cleaned within a second, and a long one is cut") {

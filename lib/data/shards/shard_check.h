@@ -44,8 +44,6 @@ struct EmbeddingCheck {
   int64_t idle = 0;     ///< rows of the file that are not zero and without a sample
   int64_t surplus = 0;  ///< of them, if many of them follow samples without a gap
   std::vector<int64_t> row_shape;
-
-  int64_t faulty() const { return missing + zero + not_finite + wrong_shape; }
 };
 
 struct ShardCheck {

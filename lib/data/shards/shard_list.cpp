@@ -285,13 +285,6 @@ int64_t ShardUrls::number(size_t index) const {
   return shard_number((*this)[index]);
 }
 
-std::vector<std::string> ShardUrls::all() const {
-  std::vector<std::string> urls;
-  urls.reserve(size());
-  for (size_t i = 0; i < size(); ++i) urls.push_back((*this)[i]);
-  return urls;
-}
-
 ShardUrls ShardUrls::part(size_t begin, size_t end) const {
   D2_CHECK(begin <= end && end <= size(), "urls {} to {} of {}", begin, end, size());
   ShardUrls urls = *this;
@@ -303,11 +296,6 @@ ShardUrls ShardUrls::part(size_t begin, size_t end) const {
                   urls_.begin() + static_cast<std::ptrdiff_t>(end)};
   }
   return urls;
-}
-
-void ShardUrls::push_back(std::string url) {
-  D2_CHECK(!list_, "the urls of a list are fixed");
-  urls_.push_back(std::move(url));
 }
 
 std::string absent_shards(const ShardList& list,

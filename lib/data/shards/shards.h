@@ -72,11 +72,8 @@ class ShardUrls {
   std::string front() const { return (*this)[0]; }
   /// shard_number() of the url.
   int64_t number(size_t index) const;
-  std::vector<std::string> all() const;
   /// Those from `begin` up to `end`; what is stored is shared.
   ShardUrls part(size_t begin, size_t end) const;
-  /// Only of urls given as they are.
-  void push_back(std::string url);
 
  private:
   std::vector<std::string> urls_;

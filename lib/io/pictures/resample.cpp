@@ -157,10 +157,6 @@ Image Resampler::finish() {
   return image;
 }
 
-size_t kept_resample_bytes() {
-  return kept_room.capacity();
-}
-
 Image resample(const Image& image,
                const CropBox& from,
                const RealBox& box,

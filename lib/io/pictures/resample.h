@@ -47,9 +47,6 @@ class Resampler {
   uint8_t* middle_ = nullptr;      // the rows so far, through the horizontal pass
 };
 
-/// What this thread keeps of its room.
-size_t kept_resample_bytes();
-
 /// Resamples the part `box` of the pixels `from`; `box` is relative to their corner.
 Image resample(const Image& image,
                const CropBox& from,

@@ -88,19 +88,11 @@ void visit_words(const std::u32string& caption,
   }
 }
 
-int64_t token_of_byte(uint8_t byte) {
-  return byte_tables().token[byte];
-}
-
-uint8_t byte_of_token(int64_t token) {
-  return byte_tables().byte[static_cast<size_t>(token)];
-}
-
 std::vector<std::string> byte_token_names() {
   std::vector<std::string> names;
   for (const char* end : {"", kEndOfWord}) {
-    for (int64_t token = 0; token < kByteTokens; ++token)
-      names.push_back(utf8(std::u32string(1, byte_tables().letter[byte_of_token(token)])) + end);
+    for (const uint8_t byte : byte_tables().byte)
+      names.push_back(utf8(std::u32string(1, byte_tables().letter[byte])) + end);
   }
   return names;
 }
@@ -108,7 +100,7 @@ std::vector<std::string> byte_token_names() {
 std::vector<int64_t> byte_tokens(std::string_view word) {
   std::vector<int64_t> tokens;
   tokens.reserve(word.size());
-  for (const char byte : word) tokens.push_back(token_of_byte(static_cast<uint8_t>(byte)));
+  for (const char byte : word) tokens.push_back(byte_tables().token[static_cast<uint8_t>(byte)]);
   tokens.back() += kByteTokens;
   return tokens;
 }

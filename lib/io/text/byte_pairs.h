@@ -21,15 +21,11 @@ inline constexpr const char* kEndOfText = "<|endoftext|>";
 void visit_words(const std::u32string& caption,
                  const std::function<void(const std::string& word)>& visit);
 
-/// The token of a byte inside a word; at the end of one it is kByteTokens more.
-int64_t token_of_byte(uint8_t byte);
-uint8_t byte_of_token(int64_t token);
-
 /// Names in files of merges of the 2 kByteTokens tokens before any merge: a printable letter for a byte,
 /// with kEndOfWord at the end of a word.
 std::vector<std::string> byte_token_names();
 
-/// Tokens of a word before any merge. @param word not empty
+/// Tokens of a word before any merge: one a byte, that of the last byte kByteTokens more. @param word not empty
 std::vector<int64_t> byte_tokens(std::string_view word);
 
 }  // namespace dalle2

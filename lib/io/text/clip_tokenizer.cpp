@@ -49,17 +49,11 @@ struct MergeList {
 
 struct ClipTokenizer::Tables {
   std::vector<std::string> names;                // of each token but the last two, as in files
-  std::vector<std::string> bytes;                // the same
   std::vector<bool> ends_word;                   // the same
   std::unordered_map<uint64_t, int64_t> merged;  // of a pair of tokens; the lower, the sooner
 
-  Tables() : names(byte_token_names()) {
-    for (const bool at_end : {false, true}) {
-      for (int64_t token = 0; token < kByteTokens; ++token) {
-        bytes.emplace_back(1, static_cast<char>(byte_of_token(token)));
-        ends_word.push_back(at_end);
-      }
-    }
+  Tables() : names(byte_token_names()), ends_word(2 * kByteTokens) {
+    std::fill(ends_word.begin() + kByteTokens, ends_word.end(), true);
   }
 
   /// @return what is wrong with the line, or nullptr
@@ -82,7 +76,6 @@ const char* ClipTokenizer::Tables::add_merge(std::string_view line, Numbers& num
   merged.emplace(pair_key(first->second, second->second), number);
   names.push_back(names[a] + names[b]);
   if (!numbers.emplace(names.back(), number).second) return "an earlier line makes the same token";
-  bytes.push_back(bytes[a] + bytes[b]);
   ends_word.push_back(ends_word[b]);
   return nullptr;
 }
@@ -189,20 +182,6 @@ std::vector<int64_t> ClipTokenizer::tokenize(std::string_view text,
   if (is_enclosed && tokens.size() > length) tokens[length - 1] = end_token();
   tokens.resize(length, 0);
   return tokens;
-}
-
-std::string ClipTokenizer::decode(std::span<const int64_t> tokens) const {
-  std::string text;
-  for (const int64_t token : tokens) {
-    if (token == start_token() || token == end_token()) continue;
-    if (token < 0 || token >= vocab_size()) {
-      throw DataError("{} is not a token: expected 0 to {}", token, vocab_size() - 1);
-    }
-    text += tables_->bytes[static_cast<size_t>(token)];
-    if (tables_->ends_word[static_cast<size_t>(token)]) text += ' ';
-  }
-  if (text.ends_with(' ')) text.pop_back();
-  return as_utf8(text);
 }
 
 std::string ClipTokenizer::merges() const {

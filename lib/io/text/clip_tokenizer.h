@@ -8,7 +8,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -60,9 +59,6 @@ class ClipTokenizer {
                                 LongText long_text,
                                 TextFrame frame = TextFrame::kEnclosed,
                                 bool* was_cut = nullptr) const;
-  /// What the tokens stand for, words separated by spaces; those that enclose a text are left out.
-  /// @throws DataError for a number that is no token
-  std::string decode(std::span<const int64_t> tokens) const;
 
   int64_t vocab_size() const;
   int64_t start_token() const { return vocab_size() - 2; }
