@@ -300,8 +300,8 @@ TEST_CASE("an epoch keeps the windows it was begun with, and its position knows 
   const LoaderPosition& position = epoch.positions[2];
   CHECK(position.shard_names == options.shard_names);
   CHECK_FALSE(other_shards(position, options.urls, options.shard_names));
-  ShardUrls more = options.urls;
-  more.push_back(folder / "shards/00003.tar");
+  const ShardUrls more = {
+      options.urls[0], options.urls[1], options.urls[2], folder / "shards/00003.tar"};
   CHECK(other_shards(position, more, shard_names_hash(more)) ==
         "lane 0 of 1 had 3 shards, and would now have 4 of 4");
   const ShardUrls others = {

@@ -344,6 +344,62 @@ TEST_CASE("--back-to makes a snapshot the checkpoint and moves what is newer to 
   CHECK_THAT(file("data/checkpoint.pth"), Contains("samples=20 "));
 }
 
+TEST_CASE("--back-to is done in a job that is restarted, and loses no state that no snapshot has") {
+  const test::CleanEnvironment environment({"SLURM_JOB_ID", "SLURM_RESTART_COUNT"});
+  test::CleanEnvironment::set("SLURM_JOB_ID", "1");
+  ResumingRun run;
+  run.config.keep_last = 5;
+  {
+    const auto tracker = run.start();
+    save(*tracker, 10);
+    save(*tracker, 20);
+    save(*tracker, 30, false, /*amid_skips=*/true);  // becomes no snapshot
+    fs::remove("latest.pth");
+    tracker->finish_as("everything");
+  }
+  const StartOptions back{.back_to = "data/snapshots/" + snapshot_name(test::at(10))};
+  {
+    const auto tracker = run.start(false, back);
+    CHECK_THAT(file("data/abandoned/checkpoint.pth"), Contains("samples=30 "));
+    CHECK(tracker->finished_as().empty());
+    save(*tracker, 20);
+  }
+  test::CleanEnvironment::set("SLURM_RESTART_COUNT", "1");
+  run.start(false, back);
+  CHECK_THAT(file("data/checkpoint.pth"), Contains("samples=20 "));
+}
+
+TEST_CASE("a run behind a link is set aside where it lies, and the link stays") {
+  Run run;
+  run.config.overwrite_data_path = true;
+  fs::create_directory("disk");
+  fs::create_directory_symlink("disk/run", "data");
+  fs::create_directory("disk/run");
+  save(*run.start(), 10);
+  fs::remove("latest.pth");
+  save(*run.start(), 20);
+  CHECK_THAT(file("disk/run.1/checkpoint.pth"), Contains("samples=10 "));
+  CHECK_THAT(file("disk/run/checkpoint.pth"), Contains("samples=20 "));
+  CHECK(fs::is_symlink("data"));
+}
+
+TEST_CASE("a checkpoint that lies in the folder of an unsaved run is not overwritten") {
+  ResumingRun run;
+  run.start();
+  put("data/checkpoint.pth", "run=another samples=30");
+  Tracker tracker(run.config, test::placeholders(), false, test::read_facts);
+  CHECK(tracker.open().action == StartAction::kResume);
+}
+
+TEST_CASE("a start that finds a run.json which was not there when it looked writes nothing") {
+  ResumingRun run;
+  Tracker tracker(run.config, test::placeholders(), false, test::read_facts);
+  tracker.open();
+  put("data/run.json", "of another start, where locks do not work");
+  CHECK_THROWS_WITH(tracker.begin({}), Contains("another start has taken this run over"));
+  CHECK(file("data/run.json") == "of another start, where locks do not work");
+}
+
 TEST_CASE("a resume moves what is newer than the state it took to abandoned") {
   ResumingRun run;
   run.config.keep_last = 5;
