@@ -37,7 +37,7 @@ const char* name_of(Enum value, const std::array<const char*, kCount>& names) {
 /// What a run needs besides the model. The entries of the file show how its kind names them.
 std::vector<std::string> needed(const Cursor& root, size_t parts) {
   if (root.has("optimizer") || (root.has("step") && !root.has("steps")))
-    return {"step", "optimizer", "scheduler"};
+    return {root.has("steps") ? "steps" : "step", "optimizer", "scheduler"};
   std::vector<std::string> keys = {"steps"};
   if (root.has("optim") || root.has("discr_optim")) return {"steps", "optim"};
   for (size_t part = 0; part < parts; ++part) {

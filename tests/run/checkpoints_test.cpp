@@ -65,8 +65,7 @@ TEST_CASE("a damaged newest checkpoint is passed over") {
   const TempDir folder;
   const ToyConfig config = stopped_run(folder.path());
   change_newest(folder.path(), [](Dict&) {});
-  for (const char* name : {"/latest.pth", "/out/checkpoint.pth"})
-    fs::resize_file(folder.path() + name, 300);
+  fs::resize_file(folder / "out/checkpoint.pth", 300);
   falls_back(folder.path(), config, "out/checkpoint.pth");
 }
 
@@ -184,6 +183,9 @@ TEST_CASE("tensors that differ are reported by name, not by counts of the optimi
   load.file_path = folder / "other.pth";
   other.tracker.load = load;
   other.tracker.data_path = folder / "elsewhere";
+  LocalSaveConfig save;
+  save.save_latest_to = folder / "elsewhere/latest.pth";
+  other.tracker.save = {save};
   ToyRun run(other);
   CHECK_THROWS_WITH(run.run(), Contains("toy.extra.weight"));
 }
