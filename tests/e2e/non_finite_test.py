@@ -117,7 +117,7 @@ class NonFinite(EndToEnd):
         tree = self.check_finite("out/checkpoint.pth")
         self.assertEqual(tree["samples_seen"], 24)
         self.assertEqual(tree["optim0"]["param_groups"][0]["lr"], 0.25e-3)
-        self.assertEqual((len(tree["dalle2_train"]["went_back_to"]), tree["dalle2_train"]["learning_rate_factor"]), (2, 0.25))
+        self.assertEqual((tree["dalle2_train"]["roll_backs"], tree["dalle2_train"]["learning_rate_factor"]), (2, 0.25))
         # A start from there knows all that, and of the good shards it makes a whole run at the lower rate.
         again = self.train(config, check=4)
         self.assertIn("the run went back 2 times before", again.stdout + again.stderr)
