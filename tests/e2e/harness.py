@@ -142,6 +142,11 @@ def records(data_path):
     return [record for record in kept if record is not None]
 
 
+def left_by_refused_start(folder):
+    """What lies in data_path after a start that was refused: the lock is no trace of a run."""
+    return sorted(str(path.relative_to(folder)) for path in pathlib.Path(folder).rglob("*") if path.name != "run.lock")
+
+
 def free_port():
     with socket.socket() as some:
         some.bind(("127.0.0.1", 0))

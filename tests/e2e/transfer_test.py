@@ -202,7 +202,7 @@ class Refusals(Services):
     def refuse(self, text, *, code=6, env=None, **config):
         done = self.train(self.write(**config), check=code, env={**self.env(), **(env or {})}, timeout=60)
         self.assertIn(text, done.stderr)
-        self.assertFalse((self.dir / "out").exists(), "the start left its folder")
+        self.assertEqual(harness.left_by_refused_start(self.dir / "out"), [], "the start left its folder")
         self.assertNotIn("canary", done.stdout + done.stderr)
         return done
 
