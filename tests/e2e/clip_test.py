@@ -121,8 +121,8 @@ class Clip(EndToEnd):
         self.assertEqual(tree["clip_merges"], other["clip_merges"])
 
     def test_a_run_that_is_stopped_before_its_first_step_keeps_its_vocabulary(self):
-        # The shards can be read until the run has its folder, and then not before `go` is there.
-        (self.dir / "read.sh").write_text("if [ -d cut ]; then touch waiting; until [ -e go ]; do sleep 0.1; done; fi; cat $1\n")
+        # The shards can be read until the run has begun, and then not before `go` is there.
+        (self.dir / "read.sh").write_text("if [ -e cut/run.json ]; then touch waiting; until [ -e go ]; do sleep 0.1; done; fi; cat $1\n")
         shards = {"webdataset_base_url": f"pipe:sh read.sh {self.shards}/{{}}.tar", "allow_pipe": True}
         run("--config", self.clip_config(self.dir, "whole.json", "whole", data=shards), cwd=self.dir, check=0)
         config = self.clip_config(self.dir, "cut.json", "cut", data=shards)
@@ -246,7 +246,8 @@ class Clip(EndToEnd):
                 self.assertIn(said, run(*drawn, "--clip", "other/model.pth", cwd=self.dir, check=0).stderr)
         # Pictures embedded by one CLIP, and texts by another.
         run("shards", "embed", self.shards, "--clip", "other/model.pth", "--out", "mixed", cwd=self.dir, check=0)
-        mixed = ["--config", harness.write_config(self.dir / "mixed.json", embeddings), "--set", "/data/image_url=mixed/img_emb", "--dry-run"]
+        mixed = ["--config", harness.write_config(self.dir / "mixed.json", embeddings), "--set", "/data/image_url=mixed/img_emb", "--set",
+                 "/tracker/data_path=mixed_prior", "--set", "/tracker/save/save_latest_to=mixed_prior/latest.pth", "--dry-run"]
         said = "/data/image_url: the embeddings are of another CLIP than those of /data/text_url"
         self.assertIn(said, run(*mixed, cwd=self.dir, check=0).stderr)
         self.assertNotIn(said, run(*mixed, "--set", "/data/text_url=mixed/text_emb", cwd=self.dir, check=0).stderr)
@@ -479,7 +480,7 @@ class Clip(EndToEnd):
     def test_wrong_input_is_named(self):
         done = run("--config", self.clip_config(self.dir, clip={"tokenizer": {"train": 30000}}), cwd=self.dir, check=2)
         self.assertIn("/clip/tokenizer/train: expected at most", done.stderr)
-        self.assertFalse((self.dir / "clip").exists())
+        self.assertEqual(harness.left_by_refused_start(self.dir / "clip"), [])
         sizes = {"layers": 1, "width": 16, "head_width": 8, "patch_size": 4, "image_size": 32}
         done = run("--config", self.clip_config(self.dir, clip={"vision_cfg": sizes}), cwd=self.dir, check=3)
         self.assertIn("expected pictures of 32 x 32 pixels", done.stderr)
@@ -488,7 +489,7 @@ class Clip(EndToEnd):
         (self.dir / "words.txt").write_text("t h\n")
         done = run("--config", self.clip_config(self.dir, clip={"tokenizer": {"path": "words.txt"}}), cwd=self.dir, check=3)
         self.assertIn("words.txt: not the vocabulary of OpenAI's CLIP", done.stderr)
-        self.assertFalse((self.dir / "clip").exists())
+        self.assertEqual(harness.left_by_refused_start(self.dir / "clip"), [])
         resnet = {"layers": [1, 1, 1, 1], "width": 4, "head_width": 8, "image_size": 64}
         done = run("--config", self.clip_config(self.dir, clip={"vision_cfg": resnet}), "--nproc-per-node", 2, cwd=self.dir, check=2)
         self.assertIn("/clip/vision_cfg/layers: a ResNet is trained by one process, got 2", done.stderr)

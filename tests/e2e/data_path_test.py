@@ -94,7 +94,7 @@ class DataPath(EndToEnd):
     def test_a_second_start_in_the_folder_is_refused_and_names_the_first(self):
         folder, first = self.endless("decoder")
         second = run("--config", "config.json", "--set", "/train/epochs=4", cwd=folder, check=2)
-        self.assertRegex(second.stderr, rf"a run works in out: process {first.pid} on {socket.gethostname()}")
+        self.assertRegex(second.stderr, rf"a run works in \S*out: process {first.pid} on {socket.gethostname()}")
         self.assertIsNone(first.poll(), "the second start ended the first run")
         first.send_signal(signal.SIGTERM)
         output = first.communicate(timeout=60)[0]

@@ -300,7 +300,8 @@ class Kill(EndToEnd):
         said = done.stdout + done.stderr
         self.assertIn(f"Falling back to {older.relative_to(self.dir)}", said)
         self.assertIn(f"Loaded model from {older.relative_to(self.dir)}", said)
-        run("fsck", "out", cwd=self.dir, check=0)
+        run("fsck", "out/checkpoint.pth", cwd=self.dir, check=0)
+        self.assertEqual(len(list((self.dir / "out/abandoned").glob("epoch*.pth"))), 1)  # the damaged one
         for path in (self.dir / "out").rglob("*.pth"):
             path.write_bytes(path.read_bytes()[:1000])
         done = run("--config", self.dir / "async.json", cwd=self.dir, check=3)
