@@ -143,8 +143,9 @@ def records(data_path):
 
 
 def left_by_refused_start(folder):
-    """What lies in data_path after a start that was refused: the lock is no trace of a run."""
-    return sorted(str(path.relative_to(folder)) for path in pathlib.Path(folder).rglob("*") if path.name != "run.lock")
+    """What lies in data_path after a start that was refused: the lock and what was fetched are no trace of a run."""
+    return sorted(str(path.relative_to(folder)) for path in pathlib.Path(folder).rglob("*")
+                  if path.name not in ("run.lock", "loaded_checkpoint.pth"))
 
 
 def free_port():

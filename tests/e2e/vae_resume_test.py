@@ -81,6 +81,7 @@ class VaeResume(VaeRuns):
 
     def test_a_result_that_cannot_be_written_is_an_error_in_the_log_and_the_run_goes_on(self):
         results = self.dir / "results"
+        self.train(self.write("run", train={"results_folder": str(results), "num_train_steps": 2}))
         for name in ("5.png.part", "vae.5.pt.part"):  # a folder where the file is to be written first
             (results / name / "taken").mkdir(parents=True)
         done = self.train(self.write("run", train={"results_folder": str(results)}))
