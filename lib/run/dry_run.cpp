@@ -167,7 +167,7 @@ at::Device check_start(DryRunPlan& plan,
   tracker.add_save_metadata("config", plan.texts.full_json);
   const StartPlan& start = tracker.look();
   const StartRule& rule = rule_of(start.action);
-  std::printf("%s: %s: a start %s\n", plan.data_path.c_str(), rule.folder, rule.does);
+  log_info("track", "{}: {}: a start {}", plan.data_path, rule.folder, rule.does);
   check_readable(start.files);
   const std::string taken = check_candidates(start.files, plan, train, position);
   if (taken.empty() && train.lora.rank > 0) throw_no_base(plan.texts.kind);

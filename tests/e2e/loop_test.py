@@ -174,7 +174,8 @@ class Loop(EndToEnd):
         # and a run goes on from a converted checkpoint
         config = json.loads((self.dir / "config.json").read_text())
         config["train"]["epochs"] = 2
-        config["tracker"].update(data_path="other", load={"load_from": "local", "file_path": "a.safetensors"})
+        config["tracker"].update(data_path="other", load={"load_from": "local", "file_path": "a.safetensors"},
+                                 save={"save_to": "local", "save_latest_to": "other/latest.pth"})
         resumed = self.train(harness.write_config(self.dir / "config.json", config))
         self.assertIn("Loaded model from a.safetensors", resumed.stdout)
 

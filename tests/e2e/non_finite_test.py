@@ -127,9 +127,6 @@ class NonFinite(EndToEnd):
         self.assertEqual(tree["samples_seen"], BATCH * BATCHES)
 
     def test_a_run_without_a_checkpoint_of_its_own_cannot_roll_back(self):
-        out = self.dir / "out"
-        out.mkdir()
-        (out / "checkpoint.pth").write_bytes(b"of an earlier run")
         done = self.train(self.write(self.poisoned(range(4)), non_finite={"action": "roll_back", "after": 4}), check=4)
         self.assertIn("there is no checkpoint of this run to go back to", done.stdout + done.stderr)
 

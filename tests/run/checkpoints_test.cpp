@@ -128,13 +128,16 @@ TEST_CASE("a newest checkpoint without an optimizer is passed over") {
   falls_back(folder.path(), config, "no entry 'optimizer': the optimizer's state is missing");
 }
 
-TEST_CASE("a newest checkpoint of another kind of run is passed over") {
+TEST_CASE("a run of another kind in the folder is refused, with the ways out") {
   const TempDir folder;
   const ToyConfig config = stopped_run(folder.path());
   change_newest(folder.path(), [](Dict& state) {
     state.set("model", to_dict({{"unets.0.init_conv.bias", at::zeros({1})}}));
   });
-  falls_back(folder.path(), config, "expected a checkpoint of a toy, got one of a decoder");
+  CHECK_THROWS_AS(ToyRun(config).run(), ConfigError);
+  CHECK_THROWS_WITH(ToyRun(config).run(),
+                    Contains("expected a checkpoint of a toy, got one of a decoder") &&
+                        Contains("begin a new run with --fresh"));
 }
 
 TEST_CASE("where no checkpoint is good the run ends, and says how to find out more") {

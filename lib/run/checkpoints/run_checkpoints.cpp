@@ -208,6 +208,7 @@ std::optional<RunCheckpoints::Found> RunCheckpoints::take_up(const StartPlan& pl
                      .start = StartedFrom::kBase,
                      .reason = reason_of_base(trainer_, root, path)};
       }
+      if (plan.resumes()) check_fits_kind(root, texts_.kind);
       load(checkpoint, path, /*compares_config=*/true);
       return Found{.path = path, .start = StartedFrom::kCheckpoint};
     } catch (const DataError& error) {
@@ -216,8 +217,9 @@ std::optional<RunCheckpoints::Found> RunCheckpoints::take_up(const StartPlan& pl
       } else if (!plan.resumes()) {
         throw;  // the file of /tracker/load has a fault, and no other takes its place
       } else {
-        throw DataError(
-            "{}\n{}", error.what(), nothing_intact(session_.tracker().data_path(), plan.elsewhere));
+        throw DataError("{}\n  {}",
+                        error.what(),
+                        nothing_intact(session_.tracker().data_path(), plan.elsewhere));
       }
     }
   }
