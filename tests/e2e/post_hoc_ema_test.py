@@ -56,7 +56,7 @@ class PostHocEma(EndToEnd):
             self.assertTrue(filecmp.cmp(self.dir / "straight.bin", self.dir / "stopped.bin", shallow=False), name)
         self.train(self.averaging("stopped", lr=1e-4), "--set", "/tracker/log/auto_resume=false",
                    "--set", "/tracker/load=null")
-        self.assertTrue((self.dir / "stopped/averages.1").is_dir())  # those of the run before
+        self.assertTrue((self.dir / "stopped.1/averages").is_dir())  # those of the run before
 
     def test_what_cannot_be_combined_is_told(self):
         self.train(self.averaging("out", epochs=1))

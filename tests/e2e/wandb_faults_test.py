@@ -45,7 +45,7 @@ class Start(Wandb):
                 self.assertLess(time.monotonic() - began, 15)
                 self.assertIn(words.get(fault, f"/tracker/log: {service.url}/graphql: the server answers with status {fault}"), said)
                 self.assertEqual("Weights & Biases: the run goes into ./wandb/" in said, fault in words)
-                self.assertEqual((self.dir / fault / "out").exists(), fault in words)
+                self.assertEqual(harness.left_by_refused_start(self.dir / fault / "out") != [], fault in words)
         self.assertEqual([len(folder.history) for folder in self.folders()], [4] * len(words))
 
     def test_a_full_disk_of_a_folder_costs_records_and_no_run(self):

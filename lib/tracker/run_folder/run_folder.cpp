@@ -356,8 +356,8 @@ bool RunFolder::take(StartAction action, const std::string& began_from) {
   }
   const bool is_copy = there && there->id == record_.id && there->token != record_.token;
   if (is_copy) {
-    // What waits to be sent is the original's to send.
-    for (const char* name : {kOutboxFolder, kWandbMarkFile}) {
+    // What waits to be sent is the original's to send, and its runs at services are its own.
+    for (const char* name : {kOutboxFolder, kWandbMarkFile, kAutoResumeFile}) {
       if (!is_nothing(in(name))) abandon(in(name));
     }
     record_.id = run_id_ = make_run_id();
