@@ -49,6 +49,16 @@ void check_finite(const Trainer& trainer, const std::string& path) {
       *part);
 }
 
+/// A run of another kind is in the folder. @throws ConfigError
+void check_fits_kind(const Cursor& root, const std::string& kind) {
+  try {
+    check_kind(root, kind);
+  } catch (const DataError& error) {
+    throw ConfigError("{}\n  Choose another /tracker/data_path, or begin a new run with --fresh.",
+                      error.what());
+  }
+}
+
 /// The same bits need the same number of threads, which a run on a GPU does not record.
 void take_threads(const Cursor& root, RunSession& session) {
   const std::optional<Cursor> own = root.find(kOwnState);
