@@ -200,7 +200,7 @@ TEST_CASE("a run whose files are all damaged or gone ends with exit 3, and names
                     Contains("Copy one of these to data/checkpoint.pth") && Contains("latest.pth"));
   put("data/checkpoint.pth", "damaged");
   fs::remove("latest.pth");
-  CHECK_THROWS_WITH(run.start(), Contains("No saver has a copy either"));
+  CHECK_THROWS_WITH(run.start(), Contains("No fixed target of a saver on this machine has a copy"));
   // The file of /tracker/load takes its place if this run saved it.
   put("kept.pth", "run=" + record_of()["id"].get<std::string>() + " samples=20");
   run.load("kept.pth", /*only_auto_resume=*/true);
