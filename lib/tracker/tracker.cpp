@@ -172,8 +172,18 @@ void Tracker::begin(const LoadedState& loaded) {
   copies_->open(journal_.loggers().wandb_run(),
                 config_.upload_deadline_seconds,
                 [this](const std::string& message) { journal_.log_error(message); });
-  if (journal_.loggers().auto_resume())
-    write_auto_resume(folder_.in(kAutoResumeFile), journal_.loggers());
+  if (!journal_.loggers().auto_resume()) return;
+  write_auto_resume(folder_.in(kAutoResumeFile), journal_.loggers());
+  if (plan_->resumes()) {
+    log_info("track",
+             "RUN HAS BEEN AUTO-RESUMED WITH THE LOGGER TYPE {}.\n"
+             "  For a new run choose another /tracker/data_path, or use --fresh.",
+             journal_.loggers().type_names());
+  } else {
+    log_info("track",
+             "/tracker/log/auto_resume is true, and there is no run to resume: this is the first "
+             "start");
+  }
 }
 
 void Tracker::go_back(const LoadedState& loaded) {

@@ -255,7 +255,7 @@ class Clip(EndToEnd):
         manifest = self.dir / "embedded/embeddings.json"
         manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "clip_sha256": "f" * 64}))
         embeddings["train"]["epochs"] = embeddings["train"].get("epochs", 1) + 1
-        embeddings["tracker"]["load"] = {"load_from": "local", "file_path": "prior/checkpoint.pth"}
+        embeddings["tracker"]["log"] = {"log_type": "console", "auto_resume": True}
         done = run("--config", harness.write_config(self.dir / "again.json", embeddings), cwd=self.dir, check=0)
         self.assertEqual(done.stderr.count(f"its identity, a SHA-256, is {identity[:16]}, and that of this run's is ffffffffffffffff"), 1)
         self.assertEqual(harness.inspect("prior/model.pth", self.dir)["clip_weights_sha256"]["value"], "f" * 64)

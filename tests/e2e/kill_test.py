@@ -31,10 +31,10 @@ BATCH = 8
 SHORT = {**SAVING, "epochs": 2, "epoch_samples": 24}
 MODES = {"async": True, "sync": False}
 # The call of each kind that belongs to the first checkpoint of a start: run.json (twice, as a copied folder gets an id of
-# its own), auto_resume.json and decoder_config.json come before it.
-FIRST_SAVE = ["open:5", "write:5", "fsync:5", "rename:5", "dirsync:5"]
-OLDER_COPIES = ["link:1", "rename:6", "unlink:1"]
-SAVERS = ["link:3", "rename:9"]  # after model.pth; the best is saved again, which the stop may have cut off
+# its own, and the original's auto_resume.json is moved away), auto_resume.json and decoder_config.json come before it.
+FIRST_SAVE = ["open:5", "write:5", "fsync:5", "rename:6", "dirsync:7"]
+OLDER_COPIES = ["link:1", "rename:7", "unlink:1"]
+SAVERS = ["link:3", "rename:10"]  # after model.pth; the best is saved again, which the stop may have cut off
 CORES = os.cpu_count() or 1
 JUDGE = harness.ROOT / "tests" / "e2e" / "judge.py"
 

@@ -555,6 +555,10 @@ TEST_CASE("a run.json that cannot be read ends the start with exit 3 and the way
 TEST_CASE("auto_resume.json says where the loggers log to, and decides nothing") {
   ResumingRun run;
   run.saved(10);
+  CHECK(run.log.count("/tracker/log/auto_resume is true, and there is no run to resume") == 1);
+  CHECK(run.log.count("AUTO-RESUMED") == 0);
+  run.start();
+  CHECK(run.log.count("RUN HAS BEEN AUTO-RESUMED WITH THE LOGGER TYPE ConsoleLogger.") == 1);
   CHECK(file("data/auto_resume.json") == R"({"logger_type":"ConsoleLogger"})");
   fs::remove("data/auto_resume.json");
   CHECK_NOTHROW(run.start());
