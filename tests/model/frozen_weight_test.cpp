@@ -101,6 +101,7 @@ TEST_CASE("weights at rest are cast once under autocast, with the same results")
   const at::NoGradGuard no_grad;
   const at::Tensor x = test::wave({4, 8}), map = test::wave({2, 4, 8, 8});
   at::Tensor matrix = test::wave({6, 8}, 0.7), filters = test::wave({5, 4, 3, 3}, 0.3);
+  at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
   at::autocast::set_autocast_enabled(at::kCPU, true);
   const auto pass = [&] {
     return std::pair(weighted_linear(x, matrix, {}),
