@@ -93,6 +93,7 @@ TEST_CASE("a run with a memory budget trains the same weights") {
   config["data"]["batch_size"] = 96;  // more than there are samples
   const auto weights = [&](const std::string& out) {
     config["tracker"]["data_path"] = folder / out;
+    config["tracker"]["save"]["save_latest_to"] = folder / (out + "/latest.pth");
     const LoadedDecoderConfig parsed = loaded(config);
     DecoderRun run(parsed, {.quiet = true});
     run.open();
