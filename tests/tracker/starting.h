@@ -116,6 +116,21 @@ struct Run {
   }
 };
 
+/// A run that resumes by itself and saves to latest.pth.
+struct ResumingRun : Run {
+  ResumingRun() { auto_resume(true); }
+  /// A start that saves after 10, 20, ... samples.
+  void saved(int64_t samples) {
+    const auto tracker = start();
+    for (int64_t seen = 10; seen <= samples; seen += 10) save(*tracker, seen);
+  }
+};
+
+/// run.json of a folder.
+inline nlohmann::json record_of(const std::string& folder = "data") {
+  return nlohmann::json::parse(read_file(folder + "/run.json"));
+}
+
 /// log.jsonl without the line that names the run.
 inline std::string log_text() {
   const std::string text = read_file("data/log.jsonl");
