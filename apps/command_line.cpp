@@ -44,9 +44,10 @@ Runner add_train(CLI::App& app) {
   app.add_flag("--fresh",
                o->fresh,
                "Begin a new run: the whole folder of a run that is in data_path is renamed");
-  app.add_option("--back-to",
-                 o->back_to,
-                 "Resume from this snapshot of the run in data_path; what is newer moves to abandoned/")
+  app.add_option(
+         "--back-to",
+         o->back_to,
+         "Resume from this snapshot of the run in data_path; what is newer moves to abandoned/")
       ->type_name("FILE");
   return [o] {
     if (o->config_path.empty()) {

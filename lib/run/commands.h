@@ -22,10 +22,10 @@ struct TrainCommand {
   bool strict = false;                 ///< warnings about the config are errors
   bool dry_run = false;
   bool dump_config = false;
-  bool quiet = false;          ///< warnings, errors and how the run ends, no more
-  bool fresh = false;          ///< a new run, whatever is in data_path
-  std::string back_to = {};    ///< a snapshot of the run in data_path; empty: none
-  int64_t processes = 1;       ///< to start on this machine
+  bool quiet = false;        ///< warnings, errors and how the run ends, no more
+  bool fresh = false;        ///< a new run, whatever is in data_path
+  std::string back_to = {};  ///< a snapshot of the run in data_path; empty: none
+  int64_t processes = 1;     ///< to start on this machine
 };
 
 /// dalle2-train sample

@@ -187,20 +187,10 @@ class Faults(Services):
             done = run("sync", "copy", cwd=self.dir, env=env, check=2)
             self.assertIn("/out, and what waits in it is the original's to send", done.stderr)
             hub.mistreat = mistreat
-            waiting = {name: self.content(f"out/outbox/{name}") for name in self.outbox()}
             done = run("sync", "out", cwd=self.dir, env=env, check=0)
             self.assertIn("1 file sent, nothing is left", done.stdout)
             self.assertEqual(hub.file(REPO, "latest.pth"), self.content())
             self.assertEqual(self.outbox(), [])
-            # What an earlier run left may be older than what is there: it is sent on demand only.
-            (self.dir / "out/outbox.1").mkdir()
-            for name, content in waiting.items():
-                (self.dir / "out/outbox.1" / name).write_bytes(content)
-            done = run("sync", "out", cwd=self.dir, env=env, check=0)
-            self.assertIn("0 files sent, nothing is left", done.stdout)
-            self.assertIn("out/outbox.1: files of an earlier run wait here", done.stdout + done.stderr)
-            done = run("sync", "out/outbox.1", cwd=self.dir, env=env, check=0)
-            self.assertIn("1 file sent, nothing is left", done.stdout)
             done = run("sync", "nowhere", cwd=self.dir, check=2)
             self.assertIn("nowhere: not the folder of a run", done.stderr)
 

@@ -122,9 +122,10 @@ struct TrackerConfig {
              "Folder of the run's own files: `log.jsonl`, `images/`, `checkpoint.pth`, "
              "`model.pth`, `auto_resume.json`.",
              not_empty());
-    D2_FIELD(overwrite_data_path,
-             "Without `auto_resume`: a run that is in `data_path` is set aside, the whole folder under "
-             "another name, and a new one begins. Otherwise such a start is refused.");
+    D2_FIELD(
+        overwrite_data_path,
+        "Without `auto_resume`: a run that is in `data_path` is set aside, the whole folder under "
+        "another name, and a new one begins. Otherwise such a start is refused.");
     D2_REQUIRED(log,
                 "Where records and pictures go: one logger or a list of them; `{}` for the "
                 "console.",

@@ -122,7 +122,7 @@ class RunCheckpoints {
   int64_t roll_backs_ = 0;
   std::optional<int64_t> log_lines_;  // of the state that was loaded
   int64_t averages_saved_at_ = 0;     // steps of the first trained part
-  PthSaving saving_;                   // the last member: it uses the others until it has finished
+  PthSaving saving_;                  // the last member: it uses the others until it has finished
 };
 
 }  // namespace dalle2

@@ -20,7 +20,7 @@ ExitCode PriorRun::run_epochs() {
   take_order();
   while (position_.epoch < config_.train.epochs) {
     if (position_.actions_due != 0) validate();  // a stop cut it off
-    if (!train_epoch()) continue;                      // it went back
+    if (!train_epoch()) continue;                // it went back
     if (session_.stop_asked()) return ExitCode::kStopped;
     ++position_.epoch;
     position_.restart_epoch();

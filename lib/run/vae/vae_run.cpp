@@ -26,7 +26,7 @@ ExitCode VaeRun::run_epochs() {
     position_.restart_epoch();
     dropped_in_epoch_.clear();
   }
-  save_model();  // the last one, whatever its number
+  save_model();                            // the last one, whatever its number
   log_info("train", "training complete");  // the reference's last words
   return ExitCode::kDone;
 }

@@ -153,8 +153,7 @@ void dry_run(const LoadedVaeConfig& loaded, int64_t processes, const StartOption
     for (const char* split : {"train", "val"}) {
       std::printf("%s: %s\n", split, counted(data.rows(split), "picture").c_str());
     }
-    print_pictures(data.first_pictures(),
-                   decode_options(config.data, config.vae.channels));
+    print_pictures(data.first_pictures(), decode_options(config.data, config.vae.channels));
     std::printf("steps: %s\n", with_commas(config.train.num_train_steps).c_str());
   });
 }
