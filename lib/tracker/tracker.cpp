@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "tracker/tracker.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <array>
 #include <filesystem>
@@ -86,14 +84,14 @@ std::string Tracker::config_json() const {
 
 const StartPlan& Tracker::open(std::function<void()> while_lock_waits) {
   if (while_lock_waits) lock_times_.while_waiting = std::move(while_lock_waits);
-  return plan_start(/*writes=*/true, lock_times_);
+  return plan_start(/*writes=*/true);
 }
 
 const StartPlan& Tracker::look() {
-  return plan_start(/*writes=*/false, lock_times_);
+  return plan_start(/*writes=*/false);
 }
 
-const StartPlan& Tracker::plan_start(bool writes, const LockTimes& times) {
+const StartPlan& Tracker::plan_start(bool writes) {
   if (plan_) return *plan_;
   if (dummy_) return plan_.emplace();
   if (const std::optional<std::string> why = why_not_writable(config_.data_path)) {
@@ -103,7 +101,7 @@ const StartPlan& Tracker::plan_start(bool writes, const LockTimes& times) {
         config_.data_path,
         *why);
   }
-  if (writes) folder_.lock(times);
+  if (writes) folder_.lock(lock_times_);
   StartPlan plan{.action = folder_.decide(wishes(), options_)};
   if (plan.action == StartAction::kRefuseDamaged && source_ && source_->is_remote() && writes) {
     source_->fetch();  // the run may have sent its state there

@@ -169,7 +169,7 @@ class Tracker {
   void finish_as(const std::string& what);
 
  private:
-  const StartPlan& plan_start(bool writes, const LockTimes& times);
+  const StartPlan& plan_start(bool writes);
   StartWishes wishes() const;
   void add_loaded_file(bool writes);
   std::string config_json() const;

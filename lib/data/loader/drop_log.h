@@ -60,7 +60,7 @@ class DropLog {
   /// Adds to `total` and `epoch`. Warns about new drops by the total: about each of the first
   /// three of a reason, then at 10, 100, 1000, ...
   void report(const std::string& split, DropCounts& total, DropCounts& epoch) const;
-  /// The same of what is told once. @return describe_drops() of it
+  /// For a caller that reports once. @return describe_drops() of it
   std::string report_all(const std::string& split) const;
 
  private:

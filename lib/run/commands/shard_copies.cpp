@@ -214,7 +214,7 @@ std::map<std::string, std::string> shards_by_name(const ShardDataConfig& data) {
   return shards;
 }
 
-/// The files would take the place of the shards of which they are made.
+/// The output would replace the shards that it is made from.
 void refuse_own_folder(const std::string& out, const std::map<std::string, std::string>& shards) {
   for (const auto& [name, url] : shards) {
     std::error_code ignored;

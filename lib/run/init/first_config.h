@@ -62,7 +62,7 @@ std::string find_embeddings(const std::string& folder, const std::vector<std::st
 
 /// The recipe for these pictures.
 FirstRecipe first_recipe(FirstKind kind, const InitCommand& command, const ShardSurvey& survey);
-/// The recipe for so many samples for training.
+/// The recipe for this number of training samples.
 /// @param short_side that nearly all pictures have, pixels; 0 for none
 FirstRecipe first_recipe(FirstKind kind,
                          const InitCommand& command,

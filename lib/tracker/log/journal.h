@@ -34,7 +34,7 @@ class Journal {
   bool is_open() const { return file_.has_value(); }
   /// The lines in the file so far, marks among them.
   int64_t lines() const;
-  /// The run has gone back to a checkpoint that was saved when the file had so many.
+  /// The run has gone back to a checkpoint that was saved when the file had that many lines.
   void pass_over(int64_t lines);
 
   /// A line in log.jsonl, where NaN and infinity become null, and what the loggers make of it.

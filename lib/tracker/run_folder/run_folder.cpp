@@ -123,31 +123,42 @@ FolderState RunFolder::look() {
     fault_ = error.what();
     return FolderState::kUnreadable;
   }
-  const std::optional<SavedFacts> newest =
-      read_facts_ ? read_facts_(in(kCheckpointFile)) : std::nullopt;
   planned_id_ = found_ ? found_->id : "";
-  if (found_) {
-    // A kill may have come between the first checkpoint and the note in run.json.
-    return found_->has_saved || newest ? FolderState::kSaved : FolderState::kUnsaved;
-  }
-  if (own_names().empty()) return FolderState::kEmpty;
-  return newest ? FolderState::kCheckpoint : FolderState::kFiles;
+  if (found_ && found_->has_saved) return FolderState::kSaved;
+  if (!found_ && own_names().empty()) return FolderState::kEmpty;
+  // A kill may have come between the first checkpoint and the note in run.json.
+  const bool has_checkpoint = facts_in(in(kCheckpointFile)).has_value();
+  if (found_) return has_checkpoint ? FolderState::kSaved : FolderState::kUnsaved;
+  return has_checkpoint ? FolderState::kCheckpoint : FolderState::kFiles;
+}
+
+/// What a file says of the run that saved it.
+std::optional<SavedFacts> RunFolder::facts_in(const std::string& path) const {
+  return read_facts_ ? read_facts_(path) : std::nullopt;
+}
+
+/// Of the run that this start is, or is going to be.
+const std::string& RunFolder::id_now() const {
+  return run_id_.empty() ? planned_id_ : run_id_;
+}
+
+bool RunFolder::is_inside(const std::string& path) const {
+  std::error_code ignored;
+  return is_in_folder(fs::weakly_canonical(path, ignored), real_);
 }
 
 bool RunFolder::has_saved(const std::string& path) const {
-  const std::string& id = run_id_.empty() ? planned_id_ : run_id_;
-  const std::optional<SavedFacts> facts = read_facts_ ? read_facts_(path) : std::nullopt;
-  return facts && !id.empty() && facts->run_id == id;
+  const std::optional<SavedFacts> facts = facts_in(path);
+  return facts && !id_now().empty() && facts->run_id == id_now();
 }
 
 bool RunFolder::owns(const std::string& path) const {
   // What an earlier start left in the folder is the run's, and goes with it.
   std::error_code ignored;
-  const bool is_inside = is_in_folder(fs::weakly_canonical(path, ignored), real_);
   const auto is_name_of = [&](const char* name) { return fs::equivalent(path, in(name), ignored); };
   // A damaged checkpoint is damaged under all of its names.
   const bool is_folder_own = (found_ && found_->was_empty) || adopts_;
-  return (is_inside && is_folder_own) || has_saved(path) || wrote_copy(path) ||
+  return (is_inside(path) && is_folder_own) || has_saved(path) || wrote_copy(path) ||
          (found_ && !planned_id_.empty() &&
           (is_name_of(kCheckpointFile) || is_name_of(kModelFile)));
 }
@@ -177,20 +188,19 @@ StartFacts RunFolder::facts_of(const StartWishes& wishes, const StartOptions& op
   facts.restarted_job = is_restarted_job() && !found_->job.empty() && found_->job == this_job();
   std::error_code ignored;
   const bool loads = !wishes.load_path.empty();
-  const fs::path load = loads ? fs::weakly_canonical(wishes.load_path, ignored) : fs::path();
-  const bool is_fetched = wishes.load_is_remote;
-  facts.load_is_inside =
-      loads && !wishes.only_auto_resume && is_in_folder(load, real_) && !is_fetched;
-  const bool is_own =
-      loads && (wishes.load_name == found_->began_from ||
-                (!is_fetched && is_in_folder(load, real_)) || has_saved(wishes.load_path));
-  if (loads && !wishes.only_auto_resume) facts.load = is_own ? LoadNames::kOwn : LoadNames::kOther;
+  if (loads && !wishes.only_auto_resume) {
+    // What was fetched lies in the folder too, and is no file of it.
+    facts.load_is_inside = !wishes.load_is_remote && is_inside(wishes.load_path);
+    const bool is_own = wishes.load_name == found_->began_from || facts.load_is_inside ||
+                        has_saved(wishes.load_path);
+    facts.load = is_own ? LoadNames::kOwn : LoadNames::kOther;
+  }
   const auto is_intact = [&](const std::string& path) {
     return !read_facts_ || read_facts_(path).has_value();
   };
   const std::vector<std::string> own = checkpoints();
   if (facts.back_to && !facts.restarted_job) {
-    facts.has_intact = is_in_folder(fs::weakly_canonical(options.back_to, ignored), real_) &&
+    facts.has_intact = is_inside(options.back_to) &&
                        std::any_of(own.begin(), own.end(), [&](const std::string& path) {
                          return fs::equivalent(path, options.back_to, ignored) && is_intact(path);
                        });
@@ -278,8 +288,7 @@ void RunFolder::check_can_be_set_aside(const std::string& config,
                 own.st_dev != above.st_dev,
             "it is the root of a file system");
   refuse_if(is_in_folder(fs::current_path(ignored), real_), "the working directory lies in it");
-  refuse_if(is_in_folder(fs::weakly_canonical(options.config_path, ignored), real_) &&
-                !options.config_path.empty(),
+  refuse_if(!options.config_path.empty() && is_inside(options.config_path),
             fmt::format("the config {} lies in it", options.config_path));
   const Json all = parse_untrusted_object(config).flatten();
   for (const auto& [pointer, value] : all.items()) {
@@ -322,18 +331,13 @@ bool RunFolder::take(StartAction action, const std::string& began_from) {
   if (found_) record_ = *found_;
   if (found_ || fs::exists(in(kRecordFile))) check_token();  // nobody has come since decide()
   if (!found_) {
-    record_ = {.id = make_run_id(),
-               .token = {},
-               .began = utc_now(),
-               .job = {},
-               .home = {},
-               .began_from = {},
-               .wandb = {},
-               .finished = {}};
+    record_ = RunRecord();
+    record_.id = make_run_id();
+    record_.began = utc_now();
+    record_.home = real_;
     record_.was_empty = !holds_others();
   }
   const std::string home = record_.home;
-  if (!found_) record_.home = real_;
   if (action == StartAction::kAdopt) {
     if (!planned_id_.empty()) record_.id = planned_id_;
     record_.has_saved = true;
@@ -347,12 +351,12 @@ bool RunFolder::take(StartAction action, const std::string& began_from) {
   run_id_ = record_.id;
   sweep_parts();
   write_run_record(path_, record_);
-  if (!found_ || home == real_) return false;
+  if (home == real_) return false;
   // A moved folder has left nothing behind; an alias of this one has the token of now.
   std::optional<RunRecord> there;
   try {
     there = read_run_record(home);
-  } catch (const DataError&) {  // whoever starts there is told
+  } catch (const DataError&) {  // a start in that folder reports it
   }
   const bool is_copy = there && there->id == record_.id && there->token != record_.token;
   if (is_copy) {
@@ -421,8 +425,7 @@ void RunFolder::abandon_newer(const SnapshotPosition& position) {
   for (const std::string& path : snapshots_.after(position)) abandon(path);
   const std::string best = snapshots_.best_path();
   std::error_code error;
-  const std::optional<SavedFacts> facts =
-      fs::exists(best, error) && read_facts_ ? read_facts_(best) : std::nullopt;
+  const std::optional<SavedFacts> facts = fs::exists(best, error) ? facts_in(best) : std::nullopt;
   if (facts && facts->samples_seen > position.samples_seen) abandon(best);
   if (!fs::exists(in(kAveragesFolder), error)) return;
   const std::string last = averages_name(position.step);
@@ -475,8 +478,7 @@ bool RunFolder::wrote_copy(const std::string& path) const {
 void RunFolder::check_outside(const std::string& folder, const char* key) const {
   if (is_in_folder(canonical_folder(folder), real_) || is_nothing(folder)) return;
   const std::optional<RunRecord> there = read_run_record(folder);
-  const std::string& id = run_id_.empty() ? planned_id_ : run_id_;
-  if (there && there->id == id) return;
+  if (there && there->id == id_now()) return;
   throw ConfigError("{}: {} {}\n  Choose another folder, or move what is there away: mv {} {}.1",
                     key,
                     folder,

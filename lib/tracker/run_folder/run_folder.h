@@ -47,7 +47,6 @@ class RunFolder {
   /// The id of the run; empty before take().
   const std::string& run_id() const { return run_id_; }
   const RunRecord& record() const { return record_; }
-  const Snapshots& snapshots() const { return snapshots_; }
 
   /// Locks the folder for as long as this object lives. @throws as RunLock
   void lock(const LockTimes& times);
@@ -94,6 +93,9 @@ class RunFolder {
 
  private:
   FolderState look();
+  std::optional<SavedFacts> facts_in(const std::string& path) const;
+  const std::string& id_now() const;
+  bool is_inside(const std::string& path) const;
   std::vector<std::string> own_names() const;
   bool holds_others() const;
   StartFacts facts_of(const StartWishes& wishes, const StartOptions& options);
