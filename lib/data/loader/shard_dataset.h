@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "config/shared/shard_data_config.h"
-#include "data/embeddings/sample_embeddings.h"
+#include "data/embeddings/embeddings.h"
 #include "data/loader/drop_log.h"
 #include "data/loader/loader_options.h"
 #include "data/loader/loader_position.h"
