@@ -13,7 +13,7 @@
 #include <tuple>
 
 #include "base/error.h"
-#include "data/embeddings/row_order.h"
+#include "data/embeddings/embedding_table.h"
 #include "io/files/atomic_file.h"
 #include "support/broken_listing.h"
 #include "support/captured_log.h"

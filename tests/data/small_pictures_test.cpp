@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "data/pictures/small_pictures.h"
+#include "data/pictures/preprocess.h"
 
 #include <catch2/catch.hpp>
 #include <string>

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "config/shared/shard_data_config.h"
-#include "data/embeddings/table_files.h"
+#include "data/embeddings/embedding_table.h"
 #include "data/loader/drop_log.h"
 
 namespace dalle2 {

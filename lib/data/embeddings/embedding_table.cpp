@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT
 #include "data/embeddings/embedding_table.h"
 
+#include <fmt/ranges.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <numeric>
+#include <optional>
 #include <system_error>
 
 #include "base/error.h"
@@ -13,9 +15,9 @@
 #include "base/text.h"
 #include "base/untrusted_text.h"
 #include "data/embeddings/embeddings.h"
-#include "data/embeddings/row_order.h"
-#include "data/embeddings/table_files.h"
+#include "io/files/folder_names.h"
 #include "io/files/listing.h"
+#include "io/files/walk_folder.h"
 #include "io/streams/remote_part.h"
 #include "io/streams/url_source.h"
 
@@ -266,6 +268,222 @@ at::Tensor EmbeddingTable::read(int64_t first, int64_t count, uint64_t fetched) 
     row += part;
   }
   return out;
+}
+
+namespace {
+
+struct Slot {
+  int64_t unit, offset;  // which one, and the place in it
+};
+
+/// Where a place lies in units of `full` places, but for one that has fewer.
+Slot slot_of(int64_t place, int64_t full, int64_t short_unit, int64_t short_size) {
+  if (place < short_unit * full) return {place / full, place % full};
+  place -= short_unit * full;
+  if (place < short_size) return {short_unit, place};
+  place -= short_size;
+  return {short_unit + 1 + place / full, place % full};
+}
+
+}  // namespace
+
+Permutation::Permutation(int64_t size, SampleRandom keys) : size_(static_cast<uint64_t>(size)) {
+  D2_CHECK(size > 0 && size < (int64_t{1} << 60), "a permutation of {}", size);
+  while ((uint64_t{1} << (2 * half_bits_)) < size_) ++half_bits_;
+  for (uint64_t& key : keys_) {
+    key = uint64_t{keys()} << 32;
+    key |= keys();
+  }
+}
+
+uint64_t Permutation::round(uint64_t half, size_t number) const {
+  return split_mix(half ^ keys_[number]) & ((uint64_t{1} << half_bits_) - 1);
+}
+
+int64_t Permutation::operator()(int64_t place) const {
+  const uint64_t mask = (uint64_t{1} << half_bits_) - 1;
+  auto value = static_cast<uint64_t>(place);
+  do {
+    Halves halves{value >> half_bits_, value & mask};
+    for (size_t i = 0; i < kRounds; ++i)
+      halves = {halves.right, halves.left ^ round(halves.right, i)};
+    value = (halves.left << half_bits_) | halves.right;
+  } while (value >= size_);
+  return static_cast<int64_t>(value);
+}
+
+int64_t Permutation::place_of(int64_t value) const {
+  const uint64_t mask = (uint64_t{1} << half_bits_) - 1;
+  auto place = static_cast<uint64_t>(value);
+  do {
+    Halves halves{place >> half_bits_, place & mask};
+    for (size_t i = kRounds; i > 0; --i)
+      halves = {halves.right ^ round(halves.left, i - 1), halves.left};
+    place = (halves.left << half_bits_) | halves.right;
+  } while (place >= size_);
+  return static_cast<int64_t>(place);
+}
+
+RowOrder::RowOrder(int64_t rows, int64_t block_rows, int64_t seed, int64_t epoch)
+    : seed_(seed),
+      epoch_(epoch),
+      block_rows_(std::min(block_rows, rows)),
+      blocks_((rows + block_rows_ - 1) / block_rows_),
+      short_rows_(rows - (blocks_ - 1) * block_rows_),
+      block_at_(blocks_, random("blocks", 0)),
+      short_place_(block_at_.place_of(blocks_ - 1)) {}
+
+SampleRandom RowOrder::random(const char* purpose, int64_t ordinal) const {
+  return {seed_, epoch_, "order of rows", purpose, ordinal};
+}
+
+int64_t RowOrder::rows_of_group(int64_t group) const {
+  const int64_t blocks = std::min(kMixedBlocks, blocks_ - group * kMixedBlocks);
+  const bool has_short = short_place_ / kMixedBlocks == group;
+  return blocks * block_rows_ - (has_short ? block_rows_ - short_rows_ : 0);
+}
+
+std::vector<int64_t> RowOrder::rows_at(int64_t begin, int64_t count) const {
+  const int64_t group_of_short = short_place_ / kMixedBlocks;
+  std::vector<int64_t> rows;
+  std::optional<Permutation> in_group;
+  int64_t group = -1;  // of in_group
+  for (int64_t place = begin; place < begin + count; ++place) {
+    const Slot at =
+        slot_of(place, kMixedBlocks * block_rows_, group_of_short, rows_of_group(group_of_short));
+    if (at.unit != group) {
+      group = at.unit;
+      in_group.emplace(rows_of_group(group), random("rows", group));
+    }
+    // A short block of another group is behind the end of this one.
+    const int64_t short_unit = group == group_of_short ? short_place_ % kMixedBlocks : kMixedBlocks;
+    const Slot in_block = slot_of((*in_group)(at.offset), block_rows_, short_unit, short_rows_);
+    const int64_t block = block_at_(group * kMixedBlocks + in_block.unit);
+    rows.push_back(block * block_rows_ + in_block.offset);
+  }
+  return rows;
+}
+
+std::vector<std::string> table_files(const std::string& folder,
+                                     const std::string& key,
+                                     const std::vector<std::string>& extensions) {
+  std::error_code error;
+  if (!fs::is_directory(folder, error)) {
+    throw DataError("{}: expected a folder of {} files, got '{}', which is {}",
+                    key,
+                    fmt::join(extensions, " or "),
+                    folder,
+                    fs::exists(folder, error) ? "a file" : "not there");
+  }
+  std::vector<std::string> files;
+  const WalkEnd end = walk_data(folder, Below::kAll, [&](const fs::directory_entry& entry) {
+    const std::string extension = lower_extension(entry.path());
+    if (std::find(extensions.begin(), extensions.end(), extension) != extensions.end())
+      files.push_back(entry.path().string());
+  });
+  if (end.error) {
+    throw DataError(
+        "{}: the folder '{}', or one below it, cannot be read: {}\n"
+        "  Make them readable for this user, or name another folder.",
+        key,
+        folder,
+        end.error.message());
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+namespace {
+
+/// 7 of "folder/img_emb_7.npy"; none without a number at the end.
+std::optional<int64_t> number_of_name(const std::string& path) {
+  const std::string stem = fs::path(path.substr(0, path.find('?'))).stem().string();
+  return number_of_digits(stem.substr(stem.find_last_not_of("0123456789") + 1));
+}
+
+using Numbers = std::vector<std::optional<int64_t>>;
+
+Numbers numbers_of(const std::vector<TableFile>& files) {
+  Numbers numbers;
+  for (const TableFile& file : files) numbers.push_back(number_of_name(file.path));
+  return numbers;
+}
+
+bool has_unnumbered(const Numbers& numbers) {
+  return std::find(numbers.begin(), numbers.end(), std::nullopt) != numbers.end();
+}
+
+Numbers sorted(Numbers numbers) {
+  std::sort(numbers.begin(), numbers.end());
+  return numbers;
+}
+
+/// Whether each file of a number that is on both sides has as many rows on both, there is such a pair, and no number comes twice.
+/// @param alone set to the first file without a partner
+bool pairs_agree(const std::vector<TableFile>& files,
+                 const Numbers& numbers,
+                 const std::vector<TableFile>& other_files,
+                 const Numbers& other_numbers,
+                 const TableFile*& alone) {
+  bool has_pair = false;
+  for (size_t i = 0; i < files.size(); ++i) {
+    if (std::count(numbers.begin(), numbers.end(), numbers[i]) > 1) return false;
+    const auto partner = std::find(other_numbers.begin(), other_numbers.end(), numbers[i]);
+    if (partner == other_numbers.end()) {
+      if (alone == nullptr) alone = &files[i];
+      continue;
+    }
+    has_pair = true;
+    if (other_files[static_cast<size_t>(partner - other_numbers.begin())].rows != files[i].rows)
+      return false;
+  }
+  return has_pair;
+}
+
+}  // namespace
+
+void check_pairs(const std::string& key,
+                 const std::vector<TableFile>& files,
+                 const std::string& other_key,
+                 const std::vector<TableFile>& other_files) {
+  const Numbers numbers = numbers_of(files), other_numbers = numbers_of(other_files);
+  if (has_unnumbered(numbers) || has_unnumbered(other_numbers)) return;
+  if (sorted(numbers) != sorted(other_numbers)) {
+    // Numbered or divided otherwise, only the totals can be compared. One file is missing if all pairs agree.
+    if (files.size() == 1 || other_files.size() == 1) return;
+    const TableFile *alone = nullptr, *other_alone = nullptr;
+    const bool agree = pairs_agree(files, numbers, other_files, other_numbers, alone) &&
+                       pairs_agree(other_files, other_numbers, files, numbers, other_alone);
+    if (!agree || (alone == nullptr && other_alone == nullptr)) return;
+    throw DataError(
+        "{}: '{}' has a number that no file of {} has, though all others are paired by their numbers\n"
+        "  Fetch or make the file that is missing, or remove this one.",
+        other_alone != nullptr ? other_key : key,
+        public_url((other_alone != nullptr ? other_alone : alone)->path),
+        other_alone != nullptr ? key : other_key);
+  }
+  for (size_t i = 0; i < files.size(); ++i) {
+    if (numbers[i] != other_numbers[i]) {
+      throw DataError(
+          "{}: the files are in another order than those of {}: file {} by name is '{}' here and "
+          "'{}' there\n  Pad the numbers in the names with zeros, to the same width in both.",
+          other_key,
+          key,
+          i + 1,
+          public_url(other_files[i].path),
+          public_url(files[i].path));
+    }
+    if (files[i].rows == other_files[i].rows) continue;
+    throw DataError(
+        "{}: '{}' has {} rows, but '{}' ({}) has {}: row n of each must belong to sample n\n"
+        "  Make or fetch the file again that is wrong.",
+        other_key,
+        public_url(other_files[i].path),
+        other_files[i].rows,
+        public_url(files[i].path),
+        key,
+        files[i].rows);
+  }
 }
 
 }  // namespace dalle2

@@ -15,7 +15,7 @@
 #include "base/log.h"
 #include "base/public_url.h"
 #include "base/text.h"
-#include "data/embeddings/row_order.h"
+#include "data/embeddings/embedding_table.h"
 #include "data/pictures/planes.h"
 #include "data/shards/captions.h"
 

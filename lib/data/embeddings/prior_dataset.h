@@ -15,7 +15,6 @@
 #include "data/embeddings/embedding_table.h"
 #include "data/loader/drop_log.h"
 #include "data/pictures/preprocess.h"
-#include "data/pictures/small_pictures.h"
 
 namespace dalle2 {
 

@@ -12,6 +12,8 @@
 #include "base/fnv1a.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "base/untrusted_text.h"
+#include "io/pictures/image.h"
 #include "io/pictures/image_adjust.h"
 
 namespace dalle2 {
@@ -21,17 +23,10 @@ const char* name_of(TransformKind kind) {
   return enum_names<TransformKind>[static_cast<size_t>(kind)];
 }
 
-/// SplitMix64's finaliser.
-uint64_t mix(uint64_t z) {
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
-  return z ^ (z >> 31);
-}
-
 constexpr uint64_t kGoldenGamma = 0x9e3779b97f4a7c15ULL;
 
 uint64_t absorb(uint64_t state, uint64_t value) {
-  return mix((state ^ value) + kGoldenGamma);
+  return split_mix((state ^ value) + kGoldenGamma);
 }
 
 /// ATen's uniform_ for one float: 24 random bits.
@@ -96,6 +91,12 @@ int64_t width_of(const std::vector<int64_t>& size) {
 
 }  // namespace
 
+uint64_t split_mix(uint64_t z) {
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
+  return z ^ (z >> 31);
+}
+
 SampleRandom::SampleRandom(
     int64_t seed, int64_t epoch, const std::string& shard, const std::string& key, int64_t ordinal)
     : state_(kGoldenGamma) {
@@ -110,7 +111,7 @@ SampleRandom::SampleRandom(
 
 uint32_t SampleRandom::operator()() {
   state_ += kGoldenGamma;
-  return static_cast<uint32_t>(mix(state_) >> 32);
+  return static_cast<uint32_t>(split_mix(state_) >> 32);
 }
 
 CropBox random_resized_crop_box(int width,
@@ -384,6 +385,41 @@ Image Preprocess::take_steps(Canvas canvas,
     }
   }
   return canvas.take();
+}
+
+void SmallPictures::look_at(const std::string& content, const std::string& origin) {
+  int64_t width = 0, height = 0;
+  if (const auto png = png_header(content)) {  // an EncodedImage would decode it whole
+    width = png->width;
+    height = png->height;
+  } else {
+    try {
+      const EncodedImage picture(content, origin);
+      width = picture.width();
+      height = picture.height();
+    } catch (const DataError&) {
+      return;
+    }
+  }
+  if (std::min(width, height) >= side_) return;
+  const int64_t count = ++count_;
+  if (count == 1) {
+    log_warning(
+        "clip",
+        "{}: has {} x {} pixels, and the CLIP sees {} x {}: smaller pictures are enlarged, and their "
+        "embeddings say less. Use larger pictures, or a CLIP that sees smaller ones.",
+        printable(origin),
+        width,
+        height,
+        side_,
+        side_);
+    return;
+  }
+  for (int64_t round = 100; round <= count; round *= 10) {
+    if (round == count)
+      log_warning(
+          "clip", "pictures were enlarged for the CLIP {} times so far", with_commas(count));
+  }
 }
 
 }  // namespace dalle2

@@ -3,6 +3,7 @@
 // values.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -17,7 +18,10 @@ namespace dalle2 {
 /// what torchvision draws.
 using RandomBits = std::function<uint32_t()>;
 
-/// Draws addressed by what they are for (SplitMix64, Steele et al. 2014): one stream a sample, so
+/// The finaliser of SplitMix64 (Steele et al. 2014): all bits of `z` in all bits.
+uint64_t split_mix(uint64_t z);
+
+/// Draws addressed by what they are for, by SplitMix64: one stream a sample, so
 /// that neither the order of the samples nor the number of threads changes a picture.
 class SampleRandom {
  public:
@@ -98,6 +102,22 @@ class Preprocess {
   std::vector<Step> steps_;
   DecodeOptions options_;
   int64_t most_pixels_;
+};
+
+/// Warns of pictures that are smaller than what a CLIP sees, and so are enlarged for it: of the first one, and at 100,
+/// 1,000, ... of them. Any number of threads may use it.
+class SmallPictures {
+ public:
+  /// @param side of the square that the CLIP sees, pixels
+  explicit SmallPictures(int64_t side) : side_(side) {}
+
+  /// @param content of a picture's file. One that cannot be read is not counted: who decodes it says so.
+  /// @param origin names the picture
+  void look_at(const std::string& content, const std::string& origin);
+
+ private:
+  int64_t side_;
+  std::atomic<int64_t> count_ = 0;
 };
 
 }  // namespace dalle2

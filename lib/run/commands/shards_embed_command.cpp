@@ -12,7 +12,6 @@
 #include "base/untrusted_text.h"
 #include "config/reading/writer.h"
 #include "data/pictures/preprocess.h"
-#include "data/pictures/small_pictures.h"
 #include "data/shards/shard_check.h"
 #include "io/files/folder_names.h"
 #include "io/formats/npy.h"
