@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "data/shards/shards.h"
-#include "data/shards/url_template.h"
+#include "data/shards/url_patterns.h"
 
 #include <catch2/catch.hpp>
 #include <cstdlib>

@@ -14,7 +14,7 @@
 #include "config/decoder/decoder_run_config.h"
 #include "config/prior/prior_run_config.h"
 #include "config/vae/vae_run_config.h"
-#include "data/shards/brace_pattern.h"
+#include "data/shards/url_patterns.h"
 #include "fuzz/promise.h"
 #include "io/files/listing.h"
 #include "io/formats/npy.h"

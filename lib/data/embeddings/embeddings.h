@@ -13,7 +13,7 @@
 #include "config/shared/shard_data_config.h"
 #include "data/loader/drop_log.h"
 #include "data/loader/loader_options.h"
-#include "data/shards/url_template.h"
+#include "data/shards/url_patterns.h"
 #include "io/files/folder_names.h"
 #include "io/formats/npy.h"
 #include "io/formats/webdataset.h"

@@ -16,10 +16,9 @@
 #include "base/public_url.h"
 #include "base/text.h"
 #include "base/untrusted_text.h"
-#include "data/shards/brace_pattern.h"
 #include "data/shards/picture_shards.h"
 #include "data/shards/shards.h"
-#include "data/shards/url_template.h"
+#include "data/shards/url_patterns.h"
 #include "io/files/folder_names.h"
 
 namespace dalle2 {

@@ -9,7 +9,7 @@
 #include "data/shards/picture_shards.h"
 #include "data/shards/shard_check.h"
 #include "data/shards/shards.h"
-#include "data/shards/url_template.h"
+#include "data/shards/url_patterns.h"
 #include "io/files/folder_names.h"
 #include "run/commands.h"
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
-// Many texts in one, as a shell writes them: part_{000..123}.tar, {a,b}.
+// Many urls in one: with ranges and lists in braces, as a shell writes them, or a place for a number.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -53,5 +54,25 @@ bool is_brace_range(const std::string& body);
 /// @throws ConfigError for an unset variable, a brace without its other half, or a range that is
 /// none
 std::vector<BracePattern> url_patterns(const std::string& text, const std::string& key);
+
+/// A url cut at its only placeholder: {} or {0}, {:05d} (which sets its own width); {{ and }} are
+/// braces.
+struct UrlTemplate {
+  std::string before, after;
+  int64_t width = 0;  ///< digits at least
+
+  std::string with(int64_t number) const;
+};
+
+/// @param width of a placeholder that has none of its own; @param key of the config, for messages
+/// @throws ConfigError without a placeholder, or for another one
+UrlTemplate parse_url_template(const std::string& text, int64_t width, const std::string& key);
+
+/// True if the text has a placeholder for a number.
+bool has_url_placeholder(const std::string& text);
+
+/// The numbers for which a file of the template exists, ascending, by listing its folder, local or
+/// of S3; none for a place that cannot be listed. @throws NetworkError
+std::optional<std::vector<int64_t>> existing_numbers(const UrlTemplate& url);
 
 }  // namespace dalle2
