@@ -4,22 +4,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <bit>
-#include <cmath>
-#include <filesystem>
-#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
 #include <string>
-#include <string_view>
-#include <system_error>
 #include <unordered_set>
 #include <utility>
 
 #include "base/error.h"
+#include "base/public_url.h"
 #include "base/text.h"
-#include "base/untrusted_json.h"
 #include "base/untrusted_text.h"
-#include "data/embeddings/embedding_check.h"
+#include "data/embeddings/embeddings.h"
 #include "data/in_parallel.h"
 #include "data/shards/captions.h"
 #include "data/shards/picture_shards.h"
@@ -31,6 +27,141 @@ namespace dalle2 {
 namespace {
 
 constexpr size_t kMostExamples = 5;
+
+/// Where embeddings of one kind come from; none without a source.
+struct EmbeddingSource {
+  std::string kind;  ///< "image" or "text"
+  SourceOptions options;
+  std::optional<EmbeddingFolder> folder = {};
+  bool in_tar = false;  ///< image embeddings alone
+
+  bool exists() const { return folder.has_value() || in_tar; }
+  /// @throws DataError for a folder that cannot be right, ConfigError, NetworkError
+  void open(const std::optional<std::string>& url, int64_t shard_width, const char* option) {
+    if (url && !url->empty()) folder.emplace(*url, kind, shard_width, options, option);
+  }
+};
+
+/// Rows seen, by shape: which one most have is known only at the end.
+using ShapeCounts = std::map<std::vector<int64_t>, int64_t>;
+
+/// Checks the embeddings of one kind against the samples of a shard. What it is given outlives it.
+class EmbeddingChecker {
+ public:
+  EmbeddingChecker(const EmbeddingSource& source,
+                   int64_t index_width,
+                   ShardCheck& check,
+                   EmbeddingCheck& result,
+                   ShapeCounts& shapes)
+      : source_(source),
+        index_width_(index_width),
+        check_(check),
+        result_(result),
+        shapes_(shapes) {
+    if (!source.folder) return;
+    const int64_t shard = shard_number(check.url);
+    if (!source.folder->has(shard)) {
+      result.fault = fmt::format(
+          "no {} embedding file for it in {}", source.kind, public_url(source.folder->folder()));
+      return;
+    }
+    try {
+      rows_ = source.folder->load(shard, source.options);
+      result.rows = rows_->rows();
+      taken_.assign(static_cast<size_t>(rows_->rows()), false);
+    } catch (const DataError& error) {
+      result.fault = error.what();
+    } catch (const NetworkError& error) {
+      result.fault = error.what();
+      check.unreachable = true;
+    }
+  }
+
+  /// @return true if the sample has an embedding of this kind, or needs none
+  bool check(const GroupedSample& sample) {
+    if (!source_.exists()) return true;
+    if (!result_.fault.empty()) return false;
+    EmbeddingRow row;
+    std::string fault = source_.folder ? find_in_folder(sample, row) : find_in_shard(sample, row);
+    if (!fault.empty()) {
+      ++result_.missing;
+    } else {
+      ++result_.found;
+      ++shapes_[row.rows->row_shape()];
+      if (row.rows->is_zero(row.row)) {
+        ++result_.zero;
+        fault = fmt::format("its {} embedding is all zero", source_.kind);
+      } else if (!row.rows->is_finite(row.row)) {
+        ++result_.not_finite;
+        fault = fmt::format("its {} embedding has NaN or infinity", source_.kind);
+      }
+    }
+    if (fault.empty()) return true;
+    check_.add_example(fmt::format("{}: {}", sample.key, fault));
+    return false;
+  }
+
+  /// After the last sample: what the rows say about the way they were counted.
+  void finish() {
+    if (!rows_) return;
+    int64_t samples_rows = 0, behind = 0;  // rows with a sample; rows up to the last of them
+    for (int64_t row = 0; row < rows_->rows(); ++row) {
+      const bool taken = taken_[static_cast<size_t>(row)];
+      if (taken) behind = row + 1;
+      samples_rows += taken ? 1 : 0;
+      if (!taken && !rows_->is_zero(row)) ++result_.idle;
+    }
+    // Samples that were taken out of a shard leave gaps, or were a few last ones. More rows than that
+    // behind a shard without gaps are those of other pictures.
+    constexpr int64_t kFew = 10;  // a tenth
+    const bool has_gaps = samples_rows != behind;
+    if (!has_gaps && behind > 0 && result_.idle * kFew > rows_->rows()) {
+      result_.surplus = result_.idle;
+    }
+  }
+
+ private:
+  /// @return why there is none; empty if there is
+  std::string find_in_folder(const GroupedSample& sample, EmbeddingRow& row) {
+    const auto index = row_of_key(sample.key, index_width_);
+    if (!index) return fmt::format("the key does not end in {}", counted(index_width_, "digit"));
+    if (*index >= rows_->rows()) {
+      ++result_.beyond;
+      return fmt::format("no row {} among its shard's {} of {} embeddings",
+                         *index,
+                         counted(rows_->rows(), "row"),
+                         source_.kind);
+    }
+    row = {rows_, *index};
+    const auto taken = taken_.begin() + *index;
+    if (*taken) {
+      ++result_.shared;
+      check_.add_example(fmt::format("{}: row {} is another sample's, too", sample.key, *index));
+    }
+    *taken = true;
+    return "";
+  }
+
+  /// @return as find_in_folder()
+  std::string find_in_shard(const GroupedSample& sample, EmbeddingRow& row) const {
+    const std::string* content = sample.find({"img_emb.npy", "npy"});
+    if (content == nullptr) return fmt::format("no {} embedding in the shard", source_.kind);
+    try {
+      row = parse_embedding(*content, source_.kind, source_.kind + " embedding");
+      return "";
+    } catch (const DataError& error) {
+      return error.what();
+    }
+  }
+
+  const EmbeddingSource& source_;
+  const int64_t index_width_;
+  ShardCheck& check_;
+  EmbeddingCheck& result_;
+  ShapeCounts& shapes_;
+  std::shared_ptr<const EmbeddingRows> rows_;  // of a folder
+  std::vector<bool> taken_;                    // rows of samples
+};
 
 /// A shard's findings and what is needed to judge them against the others.
 struct Findings {
@@ -187,122 +318,7 @@ void count_repeated_keys(std::vector<Findings>& all) {
   }
 }
 
-constexpr std::array kSplitNames = {"train", "val", "test"};
-constexpr int64_t kLeastGroup = 20;
-constexpr double kOddRatio = 9;
-using Counts = std::array<double, kSplitNames.size()>;
-
-/// The top folder of a picture; empty without one.
-std::string top_folder(const GroupedSample& sample, const std::string& shard_url) {
-  std::string path;
-  if (is_picture_shard(shard_url)) {
-    path = sample.key;
-  } else if (const std::string* notes = sample.find({"json"})) {
-    path = text_member(parse_untrusted_object(*notes), "source");
-  }
-  return path.substr(0, path.find('/') == std::string::npos ? 0 : path.find('/'));
-}
-
-/// The split of each shard by a first config; none if a split would be empty.
-std::optional<std::vector<size_t>> splits_of(size_t shards) {
-  const auto count = static_cast<int64_t>(shards);
-  const auto split = split_positions(first_splits(count), count, /*seed=*/0);
-  if (!split) return std::nullopt;
-  std::vector<size_t> of_shard(shards, 0);
-  for (const uint32_t position : split->val) of_shard[position] = 1;
-  for (const uint32_t position : split->test) of_shard[position] = 2;
-  return of_shard;
-}
-
-/// The line about one property; empty if its values are divided as chance may divide them. Each value is
-/// judged by the logarithm of its likelihood ratio (a G-test): exp(-kOddRatio) is about the probability
-/// that a set which was mixed at random gives a line.
-std::string judge(const std::string& property, const std::map<std::string, Counts>& values) {
-  Counts sums = {};
-  double groups = 0;
-  for (const auto& [value, counts] : values) {
-    for (size_t i = 0; i < sums.size(); ++i) sums[i] += counts[i];
-    if (counts[0] + counts[1] + counts[2] >= kLeastGroup) ++groups;
-  }
-  const double all = sums[0] + sums[1] + sums[2];
-  double largest = kOddRatio + std::log(groups);
-  std::string line;
-  for (const auto& [value, counts] : values) {
-    const double of_value = counts[0] + counts[1] + counts[2];
-    if (of_value < kLeastGroup) continue;
-    double ratio = 0, farthest = 0, expected_there = 0;
-    size_t split = 0;
-    for (size_t i = 0; i < sums.size(); ++i) {
-      const double expected = of_value * sums[i] / all;
-      if (counts[i] > 0) ratio += counts[i] * std::log(counts[i] / expected);
-      const double off = expected > 0 ? std::abs(counts[i] - expected) / std::sqrt(expected) : 0;
-      if (off <= farthest) continue;
-      farthest = off;
-      expected_there = expected;
-      split = i;
-    }
-    if (ratio <= largest) continue;
-    largest = ratio;
-    line = fmt::format(
-        "the splits differ by {}: {} has {} of the {} samples in {}, where a mixed set has about {:.0f}; "
-        "`dalle2-train shards make --from SHARDS --out DIR` mixes a set",
-        property,
-        one_line(value),
-        with_commas(static_cast<int64_t>(counts[split])),
-        with_commas(static_cast<int64_t>(of_value)),
-        kSplitNames[split],
-        expected_there);
-  }
-  return line;
-}
-
 }  // namespace
-
-void ShardTraits::add(const GroupedSample& sample,
-                      const std::string& shard_url,
-                      int64_t short_side,
-                      bool is_transparent) {
-  if (const std::string folder = top_folder(sample, shard_url); !folder.empty()) {
-    ++values["top folder"][folder];
-  }
-  if (const std::string* label = sample.find({"cls"})) ++values["class"][*label];
-  const auto side = std::bit_floor(static_cast<uint64_t>(std::max<int64_t>(short_side, 1)));
-  ++values["shorter side"][fmt::format("{} to {} pixels", side, 2 * side - 1)];
-  ++values["transparency"][is_transparent ? "transparent" : "opaque"];
-  if (const std::string* picture = sample.picture()) {
-    pictures.insert(std::hash<std::string_view>{}(*picture));
-  }
-}
-
-std::vector<std::string> compare_splits(const std::vector<ShardTraits>& shards) {
-  const auto split_of = splits_of(shards.size());
-  if (!split_of) return {};
-  std::map<std::string, std::map<std::string, Counts>> properties;
-  std::map<uint64_t, size_t> first_split;
-  int64_t repeated = 0;
-  for (size_t shard = 0; shard < shards.size(); ++shard) {
-    const size_t split = (*split_of)[shard];
-    for (const auto& [property, values] : shards[shard].values) {
-      for (const auto& [value, count] : values) {
-        properties[property][value][split] += static_cast<double>(count);
-      }
-    }
-    for (const uint64_t picture : shards[shard].pictures) {
-      if (first_split.emplace(picture, split).first->second != split) ++repeated;
-    }
-  }
-  std::vector<std::string> lines;
-  for (const auto& [property, values] : properties) {
-    if (std::string line = judge(property, values); !line.empty()) lines.push_back(line);
-  }
-  if (repeated > 0) {
-    lines.push_back(
-        fmt::format("{} in another split too, as the same file: a validation would "
-                    "measure what was trained on",
-                    counted(repeated, "picture is", "pictures are")));
-  }
-  return lines;
-}
 
 void ShardCheck::add_example(const std::string& fault_text) {
   if (examples.size() < kMostExamples) {
@@ -362,13 +378,10 @@ std::vector<std::string> shards_in_folder(const std::string& folder) {
 CheckReport check_shards(const CheckOptions& options,
                          const std::function<void(int64_t done, int64_t total)>& progress) {
   const SourceOptions access{.allow_pipe = options.allow_pipe};
-  const EmbeddingSource image = open_embedding_source(
-      "image", options.img_embeddings_url, options.embeddings_in_tar, options.shard_width, access);
-  const EmbeddingSource text = open_embedding_source("text",
-                                                     options.text_embeddings_url,
-                                                     options.text_embeddings_in_tar,
-                                                     options.shard_width,
-                                                     access);
+  EmbeddingSource image{"image", access}, text{"text", access};
+  image.open(options.img_embeddings_url, options.shard_width, "--img-embeddings");
+  image.in_tar = !image.folder && options.embeddings_in_tar;
+  text.open(options.text_embeddings_url, options.shard_width, "--text-embeddings");
   const auto listing = options.urls.empty() ? nullptr : listing_of(options.urls.front());
   std::vector<Findings> all(options.urls.size());
   std::mutex mutex;

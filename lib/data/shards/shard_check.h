@@ -22,9 +22,8 @@ struct CheckOptions {
   std::optional<std::string> img_embeddings_url = {};   ///< folder, as in the config
   std::optional<std::string> text_embeddings_url = {};  ///< likewise
   bool allow_pipe = false;                              ///< urls may be commands
-  bool embeddings_in_tar = false;       ///< image embeddings, if there is no folder of them
-  bool text_embeddings_in_tar = false;  ///< text embeddings, likewise
-  int64_t shard_width = 6;              ///< digits of {} in a url of embeddings
+  bool embeddings_in_tar = false;  ///< image embeddings, if there is no folder of them
+  int64_t shard_width = 6;         ///< digits of {} in a url of embeddings
   int64_t index_width = 4;
   int64_t threads = 4;
 };
@@ -43,7 +42,6 @@ struct EmbeddingCheck {
   int64_t shared = 0;   ///< samples whose row another sample of the shard has too
   int64_t idle = 0;     ///< rows of the file that are not zero and without a sample
   int64_t surplus = 0;  ///< of them, if many of them follow samples without a gap
-  std::vector<int64_t> row_shape;
 };
 
 struct ShardCheck {

@@ -1,15 +1,23 @@
 // SPDX-License-Identifier: MIT
-// The findings of `shards check` in words.
+// The findings of `shards check` in words, and what tells whether the splits are alike.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/text.h"
+#include "base/untrusted_json.h"
 #include "base/untrusted_text.h"
-#include "data/embeddings/embeddings.h"
+#include "data/shards/captions.h"
+#include "data/shards/picture_shards.h"
 #include "data/shards/shard_check.h"
+#include "data/shards/shards.h"
 
 namespace dalle2 {
 namespace {
@@ -152,7 +160,122 @@ void describe_pictures(const ShardCheck& sum, std::vector<std::string>& lines) {
   }
 }
 
+constexpr std::array kSplitNames = {"train", "val", "test"};
+constexpr int64_t kLeastGroup = 20;
+constexpr double kOddRatio = 9;
+using Counts = std::array<double, kSplitNames.size()>;
+
+/// The top folder of a picture; empty without one.
+std::string top_folder(const GroupedSample& sample, const std::string& shard_url) {
+  std::string path;
+  if (is_picture_shard(shard_url)) {
+    path = sample.key;
+  } else if (const std::string* notes = sample.find({"json"})) {
+    path = text_member(parse_untrusted_object(*notes), "source");
+  }
+  return path.substr(0, path.find('/') == std::string::npos ? 0 : path.find('/'));
+}
+
+/// The split of each shard by a first config; none if a split would be empty.
+std::optional<std::vector<size_t>> splits_of(size_t shards) {
+  const auto count = static_cast<int64_t>(shards);
+  const auto split = split_positions(first_splits(count), count, /*seed=*/0);
+  if (!split) return std::nullopt;
+  std::vector<size_t> of_shard(shards, 0);
+  for (const uint32_t position : split->val) of_shard[position] = 1;
+  for (const uint32_t position : split->test) of_shard[position] = 2;
+  return of_shard;
+}
+
+/// The line about one property; empty if its values are divided as chance may divide them. Each value is
+/// judged by the logarithm of its likelihood ratio (a G-test): exp(-kOddRatio) is about the probability
+/// that a set which was mixed at random gives a line.
+std::string judge(const std::string& property, const std::map<std::string, Counts>& values) {
+  Counts sums = {};
+  double groups = 0;
+  for (const auto& [value, counts] : values) {
+    for (size_t i = 0; i < sums.size(); ++i) sums[i] += counts[i];
+    if (counts[0] + counts[1] + counts[2] >= kLeastGroup) ++groups;
+  }
+  const double all = sums[0] + sums[1] + sums[2];
+  double largest = kOddRatio + std::log(groups);
+  std::string line;
+  for (const auto& [value, counts] : values) {
+    const double of_value = counts[0] + counts[1] + counts[2];
+    if (of_value < kLeastGroup) continue;
+    double ratio = 0, farthest = 0, expected_there = 0;
+    size_t split = 0;
+    for (size_t i = 0; i < sums.size(); ++i) {
+      const double expected = of_value * sums[i] / all;
+      if (counts[i] > 0) ratio += counts[i] * std::log(counts[i] / expected);
+      const double off = expected > 0 ? std::abs(counts[i] - expected) / std::sqrt(expected) : 0;
+      if (off <= farthest) continue;
+      farthest = off;
+      expected_there = expected;
+      split = i;
+    }
+    if (ratio <= largest) continue;
+    largest = ratio;
+    line = fmt::format(
+        "the splits differ by {}: {} has {} of the {} samples in {}, where a mixed set has about {:.0f}; "
+        "`dalle2-train shards make --from SHARDS --out DIR` mixes a set",
+        property,
+        one_line(value),
+        with_commas(static_cast<int64_t>(counts[split])),
+        with_commas(static_cast<int64_t>(of_value)),
+        kSplitNames[split],
+        expected_there);
+  }
+  return line;
+}
+
 }  // namespace
+
+void ShardTraits::add(const GroupedSample& sample,
+                      const std::string& shard_url,
+                      int64_t short_side,
+                      bool is_transparent) {
+  if (const std::string folder = top_folder(sample, shard_url); !folder.empty()) {
+    ++values["top folder"][folder];
+  }
+  if (const std::string* label = sample.find({"cls"})) ++values["class"][*label];
+  const auto side = std::bit_floor(static_cast<uint64_t>(std::max<int64_t>(short_side, 1)));
+  ++values["shorter side"][fmt::format("{} to {} pixels", side, 2 * side - 1)];
+  ++values["transparency"][is_transparent ? "transparent" : "opaque"];
+  if (const std::string* picture = sample.picture()) {
+    pictures.insert(std::hash<std::string_view>{}(*picture));
+  }
+}
+
+std::vector<std::string> compare_splits(const std::vector<ShardTraits>& shards) {
+  const auto split_of = splits_of(shards.size());
+  if (!split_of) return {};
+  std::map<std::string, std::map<std::string, Counts>> properties;
+  std::map<uint64_t, size_t> first_split;
+  int64_t repeated = 0;
+  for (size_t shard = 0; shard < shards.size(); ++shard) {
+    const size_t split = (*split_of)[shard];
+    for (const auto& [property, values] : shards[shard].values) {
+      for (const auto& [value, count] : values) {
+        properties[property][value][split] += static_cast<double>(count);
+      }
+    }
+    for (const uint64_t picture : shards[shard].pictures) {
+      if (first_split.emplace(picture, split).first->second != split) ++repeated;
+    }
+  }
+  std::vector<std::string> lines;
+  for (const auto& [property, values] : properties) {
+    if (std::string line = judge(property, values); !line.empty()) lines.push_back(line);
+  }
+  if (repeated > 0) {
+    lines.push_back(
+        fmt::format("{} in another split too, as the same file: a validation would "
+                    "measure what was trained on",
+                    counted(repeated, "picture is", "pictures are")));
+  }
+  return lines;
+}
 
 std::vector<std::string> describe_check(const CheckReport& report) {
   std::vector<std::string> lines;
