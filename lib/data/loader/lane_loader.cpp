@@ -5,142 +5,155 @@
 // numbers alone.
 #include "data/loader/lane_loader.h"
 
-#include <algorithm>
-#include <atomic>
-#include <condition_variable>
-#include <deque>
-#include <exception>
-#include <map>
-#include <mutex>
-#include <string>
 #include <system_error>
-#include <thread>
 #include <utility>
-#include <vector>
 
 #include "base/error.h"
 #include "base/log.h"
-#include "data/loader/open_batch.h"
-#include "data/loader/shard_dataset.h"
-#include "data/pictures/preprocess.h"
-#include "io/pictures/image.h"
+#include "data/pictures/planes.h"
 
 namespace dalle2 {
-struct LaneLoader::State {
-  /// A candidate on its way from the dataset to its batch.
-  struct Item {
-    int64_t number = 0;  // since the start, in the order of the epoch
-    bool last = false;   // the end of the epoch, no sample
-    Candidate candidate;
-    Image picture;             // 8-bit, all transforms but ToTensor applied
-    std::string fault;         // why the picture cannot be used
-    std::exception_ptr error;  // what ends the epoch
-  };
+namespace {
 
-  /// A sample and its place.
-  struct Placement {
-    std::shared_ptr<OpenBatch> batch;
-    int64_t place = 0;
-    Item item;
-  };
-
-  State(const ShardDataConfig& config, LoaderOptions given)
-      : options(std::move(given)),
-        workers(config.num_workers),
-        preprocess(config.preprocessing,
-                   decode_options(config, options.channels),
-                   config.max_transform_pixels),
-        told(options.told ? options.told : std::make_shared<DropCounts>()),
-        dataset(config, options) {
-    // Two batches a thread, as the reference's prefetch_factor.
-    window = 2 * std::max<int64_t>(workers, 1) * options.batch_size;
-  }
-  ~State() { stop(); }
-
-  void start(int64_t new_epoch, const LanePosition& from);
-  void stop();
-  std::optional<Batch> next();
-
-  bool work_once();
-  bool reserve();
-  bool fetch(Item& item);
-  void prepare(Item& item) const;
-  void give_place(Item&& item);
-  bool is_hopeless(const Item& item);
-  void assign(Item&& item, std::vector<Placement>& placements);
-  bool front_is_ready() const { return !batches.empty() && batches.front()->is_ready(); }
-  bool is_settled() const;
-  std::optional<Batch> finish();
-  void report(const DropLog& drops);
-
-  const LoaderOptions options;
-  const int64_t workers;
-  const Preprocess preprocess;
-  int64_t window = 0;
-  int64_t epoch = 0;
-  LanePosition first;  // where the epoch was resumed
-  bool started = false;
-  const std::shared_ptr<DropCounts> told;
-  DropCounts dropped;        // of the caller's thread
-  DropCounts epoch_dropped;  // the same, of this epoch
-  std::vector<std::thread> threads;
-  std::atomic<bool> stopping = false;
-
-  std::mutex source_mutex;  // guards the next three
-  ShardDataset dataset;
-  int64_t next_number = 0;
-  bool source_done = false;
-
-  std::mutex mutex;                 // guards all below
-  std::condition_variable room;     // in the window, for threads
-  std::condition_variable ready;    // a batch, or the end, for the caller
-  std::map<int64_t, Item> decoded;  // waiting for those before them
-  int64_t next_to_assign = 0;
-  int64_t in_flight = 0;   // candidates without a place yet
-  int64_t placed = 0;      // samples of the epoch that got one
-  int64_t broken = 0;      // pictures before the first of them
-  int64_t unconsumed = 0;  // of them, not handed out yet
-  DropLog carry;           // drops since the last closed batch
-  std::deque<std::shared_ptr<OpenBatch>> batches;
-  bool ended = false;
-  std::exception_ptr error;
-};
-
-void LaneLoader::State::stop() {
-  {
-    const std::lock_guard lock(mutex);
-    stopping = true;
-  }
-  dataset.cancel();
-  room.notify_all();
-  for (std::thread& thread : threads) thread.join();
-  threads.clear();
+at::Tensor empty_like_rows(const LoaderOptions& options, const EmbeddingRow& row) {
+  if (!row.rows) return {};
+  std::vector<int64_t> shape = row.rows->row_shape();
+  shape.insert(shape.begin(), options.batch_size);
+  return empty_for_batch(at::kFloat, shape, options.gpu);
 }
 
-void LaneLoader::State::start(int64_t new_epoch, const LanePosition& from) {
+void write_embedding(const EmbeddingRow& row, int64_t place, const at::Tensor& out) {
+  if (row.rows) row.rows->copy_row(row.row, out.data_ptr<float>() + place * row.rows->row_numel());
+}
+
+}  // namespace
+
+/// A batch being filled. Places are given in order, under the loader's lock; the samples are
+/// written to their places by several threads at once.
+struct LaneLoader::OpenBatch {
+  /// Room for `options.batch_size` samples like the first.
+  OpenBatch(const LoaderOptions& options, const Image& picture, const Candidate& first)
+      : width(picture.width), height(picture.height) {
+    batch.images = empty_for_batch(options.byte_pictures ? at::kByte : at::kFloat,
+                                   {options.batch_size, options.channels, height, width},
+                                   options.gpu);
+    batch.image_embeds = empty_like_rows(options, first.image_embed);
+    batch.text_encodings = empty_like_rows(options, first.text_encoding);
+    batch.latents = empty_like_rows(options, first.latent);
+  }
+
+  /// Gives the sample its place. @return the place
+  /// @throws DataError if the picture is not of the size of the batch; `split` is named in it
+  int64_t add(const Image& picture, Candidate& candidate, const std::string& split) {
+    if (picture.width != width || picture.height != height) {
+      throw DataError(
+          "{}: the pictures of a batch differ in size: \"{}\" is {} x {}, \"{}\" is {} x {} pixels.\n"
+          "  Let /data/preprocessing end in one size: add \"Resize\": {{\"size\": S}} and "
+          "\"CenterCrop\": {{\"size\": S}}, or RandomResizedCrop, before ToTensor.",
+          split,
+          batch.keys.front(),
+          width,
+          height,
+          candidate.key,
+          picture.width,
+          picture.height);
+    }
+    batch.keys.push_back(candidate.key);
+    batch.places.push_back(candidate.place);
+    batch.captions.push_back(std::move(candidate.caption));
+    return added++;
+  }
+
+  /// Writes pixels and embeddings straight into the tensors of the batch.
+  void write(int64_t place, const Image& picture, const Candidate& candidate) const {
+    write_picture(picture, batch.images, place);
+    write_embedding(candidate.image_embed, place, batch.image_embeds);
+    write_embedding(candidate.text_encoding, place, batch.text_encodings);
+    write_embedding(candidate.latent, place, batch.latents);
+  }
+
+  /// No more samples. Others may still be written.
+  void close(const LanePosition& position, DropLog&& drops_before) {
+    batch.position.lanes = {position};
+    drops = std::move(drops_before);
+    closed = true;
+  }
+
+  /// Closed, and every sample written.
+  bool is_ready() const { return closed && written == added; }
+
+  /// The batch, cut to the samples there are. Only once it is ready.
+  Batch take() {
+    batch.tensors([&](at::Tensor& tensor) {
+      if (tensor.defined()) tensor = tensor.narrow(0, 0, added);
+    });
+    return std::move(batch);
+  }
+
+  Batch batch;
+  int width = 0, height = 0;       ///< of its pictures, pixels
+  int64_t added = 0, written = 0;  ///< samples with a place; those that were written to it
+  bool closed = false;
+  DropLog drops;  ///< since the batch before, up to its last sample
+};
+
+/// A sample and its place.
+struct LaneLoader::Placement {
+  std::shared_ptr<OpenBatch> batch;
+  int64_t place = 0;
+  Item item;
+};
+
+LaneLoader::LaneLoader(const ShardDataConfig& config, LoaderOptions options)
+    : options_(std::move(options)),
+      workers_(config.num_workers),
+      preprocess_(config.preprocessing,
+                  decode_options(config, options_.channels),
+                  config.max_transform_pixels),
+      told_(options_.told ? options_.told : std::make_shared<DropCounts>()),
+      // Two batches a thread, as the reference's prefetch_factor.
+      window_(2 * std::max<int64_t>(workers_, 1) * options_.batch_size),
+      dataset_(config, options_) {}
+
+LaneLoader::~LaneLoader() {
   stop();
-  stopping = false;
-  epoch = new_epoch;
-  first = from;
-  dataset.start_epoch(epoch, first);
-  next_number = 0;
-  source_done = false;
-  decoded.clear();
-  next_to_assign = in_flight = placed = broken = unconsumed = 0;
-  carry = DropLog{};
-  batches.clear();
-  ended = false;
-  error = nullptr;
-  epoch_dropped.clear();
-  started = true;
-  for (int64_t i = 0; i < workers; ++i) {
+}
+
+void LaneLoader::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  dataset_.cancel();
+  room_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
+}
+
+void LaneLoader::start_epoch(int64_t epoch, const LanePosition& position) {
+  stop();
+  stopping_ = false;
+  epoch_ = epoch;
+  first_ = position;
+  dataset_.start_epoch(epoch, position);
+  next_number_ = 0;
+  source_done_ = false;
+  decoded_.clear();
+  next_to_assign_ = in_flight_ = placed_ = broken_ = unconsumed_ = 0;
+  carry_ = DropLog{};
+  batches_.clear();
+  ended_ = false;
+  error_ = nullptr;
+  epoch_dropped_.clear();
+  started_ = true;
+  for (int64_t i = 0; i < workers_; ++i) {
     try {
-      threads.emplace_back([this] {
+      threads_.emplace_back([this] {
         while (work_once()) {
         }
       });
     } catch (const std::system_error& fault) {
-      if (threads.empty()) {
+      if (threads_.empty()) {
         throw ResourceError("a thread that reads the data cannot be started: {}", fault.what());
       }
       break;  // fewer will do
@@ -149,12 +162,12 @@ void LaneLoader::State::start(int64_t new_epoch, const LanePosition& from) {
 }
 
 /// One candidate from the dataset to its batch. @return false if there is no more to do
-bool LaneLoader::State::work_once() {
+bool LaneLoader::work_once() {
   if (!reserve()) return false;
   Item item;
   if (!fetch(item)) {
-    const std::lock_guard lock(mutex);
-    --in_flight;
+    const std::lock_guard lock(mutex_);
+    --in_flight_;
     return false;
   }
   if (!item.last && !item.error) prepare(item);
@@ -163,36 +176,36 @@ bool LaneLoader::State::work_once() {
 }
 
 /// Waits for room in the window of candidates that are ahead of the caller.
-bool LaneLoader::State::reserve() {
-  std::unique_lock lock(mutex);
-  const auto over = [this] { return stopping || ended || error; };
-  if (workers > 0) {
-    room.wait(lock, [&] { return over() || in_flight + unconsumed < window; });
+bool LaneLoader::reserve() {
+  std::unique_lock lock(mutex_);
+  const auto over = [this] { return stopping_ || ended_ || error_; };
+  if (workers_ > 0) {
+    room_.wait(lock, [&] { return over() || in_flight_ + unconsumed_ < window_; });
   }
   if (over()) return false;
-  ++in_flight;
+  ++in_flight_;
   return true;
 }
 
 /// @return false if another thread has taken the end of the epoch
-bool LaneLoader::State::fetch(Item& item) {
-  const std::lock_guard lock(source_mutex);
-  if (source_done) return false;
+bool LaneLoader::fetch(Item& item) {
+  const std::lock_guard lock(source_mutex_);
+  if (source_done_) return false;
   try {
-    item.last = !dataset.next(item.candidate);
+    item.last = !dataset_.next(item.candidate);
   } catch (...) {
     item.error = std::current_exception();
   }
-  source_done = item.last || item.error != nullptr;
-  item.number = next_number++;
+  source_done_ = item.last || item.error != nullptr;
+  item.number = next_number_++;
   return true;
 }
 
-void LaneLoader::State::prepare(Item& item) const {
+void LaneLoader::prepare(Item& item) const {
   const Candidate& candidate = item.candidate;
   try {
-    SampleRandom random(options.seed, epoch, candidate.shard, candidate.key, candidate.ordinal);
-    item.picture = preprocess.apply(candidate.picture, candidate.where(), std::ref(random));
+    SampleRandom random(options_.seed, epoch_, candidate.shard, candidate.key, candidate.ordinal);
+    item.picture = preprocess_.apply(candidate.picture, candidate.where(), std::ref(random));
   } catch (const DataError& damage) {
     item.fault = damage.what();
   } catch (...) {
@@ -202,17 +215,17 @@ void LaneLoader::State::prepare(Item& item) const {
 }
 
 /// Gives places to this item and to those that waited for it, and writes them.
-void LaneLoader::State::give_place(Item&& item) {
+void LaneLoader::give_place(Item&& item) {
   std::vector<Placement> placements;
   {
-    const std::lock_guard lock(mutex);
-    decoded.emplace(item.number, std::move(item));
-    for (auto next = decoded.begin(); next != decoded.end() && next->first == next_to_assign;
-         next = decoded.begin()) {
-      ++next_to_assign;
-      --in_flight;
-      if (!error && !ended) assign(std::move(next->second), placements);
-      decoded.erase(next);
+    const std::lock_guard lock(mutex_);
+    decoded_.emplace(item.number, std::move(item));
+    for (auto next = decoded_.begin(); next != decoded_.end() && next->first == next_to_assign_;
+         next = decoded_.begin()) {
+      ++next_to_assign_;
+      --in_flight_;
+      if (!error_ && !ended_) assign(std::move(next->second), placements);
+      decoded_.erase(next);
     }
   }
   std::exception_ptr failure;
@@ -224,130 +237,110 @@ void LaneLoader::State::give_place(Item&& item) {
     failure = std::current_exception();
   }
   {
-    const std::lock_guard lock(mutex);
+    const std::lock_guard lock(mutex_);
     for (const Placement& placement : placements) ++placement.batch->written;
     if (failure) {
-      error = failure;
-      batches.clear();
+      error_ = failure;
+      batches_.clear();
     }
     // Nobody is woken for less: a batch is 64 samples, and a waking thread costs as much as one.
-    if (front_is_ready() || is_settled()) ready.notify_one();
-    if (ended || error || in_flight + unconsumed < window) room.notify_all();
+    if (front_is_ready() || is_settled()) ready_.notify_one();
+    if (ended_ || error_ || in_flight_ + unconsumed_ < window_) room_.notify_all();
   }
 }
 
 /// Resampling has no end, so it is given up where ten rounds of the shards and two windows of mixed
 /// samples had nothing but broken pictures.
-bool LaneLoader::State::is_hopeless(const Item& item) {
-  if (!options.resample || placed > 0 || item.fault.empty()) return false;
-  const int64_t rounds = 10 * static_cast<int64_t>(options.urls.size()) + 10;
-  return ++broken > 2 * options.shuffle_buffer &&
-         item.candidate.ordinal > first.window_start.shard + rounds;
+bool LaneLoader::is_hopeless(const Item& item) {
+  if (!options_.resample || placed_ > 0 || item.fault.empty()) return false;
+  const int64_t rounds = 10 * static_cast<int64_t>(options_.urls.size()) + 10;
+  return ++broken_ > 2 * options_.shuffle_buffer &&
+         item.candidate.ordinal > first_.window_start.shard + rounds;
 }
 
 /// Called in the order of the numbers, under the mutex.
-void LaneLoader::State::assign(Item&& item, std::vector<Placement>& placements) {
+void LaneLoader::assign(Item&& item, std::vector<Placement>& placements) {
   if (item.error) {
-    error = item.error;
+    error_ = item.error;
     return;
   }
   Candidate& candidate = item.candidate;
-  carry.merge(std::move(candidate.dropped_before));
-  const bool has_open = !batches.empty() && !batches.back()->closed;
+  carry_.merge(std::move(candidate.dropped_before));
+  const bool has_open = !batches_.empty() && !batches_.back()->closed;
   if (item.last || is_hopeless(item)) {
-    if (has_open) batches.back()->close(candidate.behind, std::exchange(carry, DropLog{}));
-    ended = true;
+    if (has_open) batches_.back()->close(candidate.behind, std::exchange(carry_, DropLog{}));
+    ended_ = true;
     return;
   }
   if (!item.fault.empty()) {
-    carry.add(drop::kBrokenPicture, item.fault);
+    carry_.add(drop::kBrokenPicture, item.fault);
     return;
   }
   try {
     if (!has_open) {
-      batches.push_back(std::make_shared<OpenBatch>(options, item.picture, candidate));
+      batches_.push_back(std::make_shared<OpenBatch>(options_, item.picture, candidate));
     }
-    const std::shared_ptr<OpenBatch> open = batches.back();
-    const int64_t place = open->add(item.picture, candidate, options.split);
-    ++placed;
-    ++unconsumed;
-    if (open->added == options.batch_size) {
-      open->close(candidate.behind, std::exchange(carry, DropLog{}));
+    const std::shared_ptr<OpenBatch> open = batches_.back();
+    const int64_t place = open->add(item.picture, candidate, options_.split);
+    ++placed_;
+    ++unconsumed_;
+    if (open->added == options_.batch_size) {
+      open->close(candidate.behind, std::exchange(carry_, DropLog{}));
     }
     placements.push_back({open, place, std::move(item)});
   } catch (...) {
-    error = std::current_exception();
+    error_ = std::current_exception();
   }
 }
 
-/// No batch will become ready any more.
-bool LaneLoader::State::is_settled() const {
-  return (ended || error) && (batches.empty() || !batches.front()->closed);
+bool LaneLoader::front_is_ready() const {
+  return !batches_.empty() && batches_.front()->is_ready();
 }
 
-std::optional<Batch> LaneLoader::State::next() {
-  D2_CHECK(started, "start_epoch() comes before next()");
-  std::unique_lock lock(mutex);
+/// No batch will become ready any more.
+bool LaneLoader::is_settled() const {
+  return (ended_ || error_) && (batches_.empty() || !batches_.front()->closed);
+}
+
+std::optional<Batch> LaneLoader::next() {
+  D2_CHECK(started_, "start_epoch() comes before next()");
+  std::unique_lock lock(mutex_);
   while (!front_is_ready() && !is_settled()) {
-    if (workers > 0) {
-      ready.wait(lock);
+    if (workers_ > 0) {
+      ready_.wait(lock);
     } else {
       lock.unlock();
       work_once();
       lock.lock();
     }
   }
-  if (!front_is_ready()) return finish();
-  const std::shared_ptr<OpenBatch> done = std::move(batches.front());
-  batches.pop_front();
-  unconsumed -= done->added;
+  if (!front_is_ready()) {  // the end of the epoch
+    if (error_) std::rethrow_exception(error_);
+    report(std::exchange(carry_, DropLog{}));
+    return std::nullopt;
+  }
+  const std::shared_ptr<OpenBatch> done = std::move(batches_.front());
+  batches_.pop_front();
+  unconsumed_ -= done->added;
   lock.unlock();
-  room.notify_all();
+  room_.notify_all();
 
   report(done->drops);
   return done->take();
 }
 
-/// The end of the epoch, under the mutex.
-std::optional<Batch> LaneLoader::State::finish() {
-  if (error) std::rethrow_exception(error);
-  report(std::exchange(carry, DropLog{}));
-  return std::nullopt;
-}
-
-void LaneLoader::State::report(const DropLog& drops) {
+void LaneLoader::report(const DropLog& drops) {
   DropCounts found;
-  drops.report(options.split, *told, found);
+  drops.report(options_.split, *told_, found);
   for (const auto& [reason, count] : found) {
-    dropped[reason] += count;
-    epoch_dropped[reason] += count;
+    dropped_[reason] += count;
+    epoch_dropped_[reason] += count;
   }
 }
 
-LaneLoader::LaneLoader(const ShardDataConfig& config, LoaderOptions options)
-    : state_(std::make_unique<State>(config, std::move(options))) {}
-
-LaneLoader::~LaneLoader() = default;
-
-void LaneLoader::start_epoch(int64_t epoch, const LanePosition& position) {
-  state_->start(epoch, position);
-}
-
-std::optional<Batch> LaneLoader::next() {
-  return state_->next();
-}
-
 int64_t LaneLoader::placed() const {
-  const std::lock_guard lock(state_->mutex);
-  return state_->placed;
-}
-
-const DropCounts& LaneLoader::dropped() const {
-  return state_->dropped;
-}
-
-const DropCounts& LaneLoader::dropped_in_epoch() const {
-  return state_->epoch_dropped;
+  const std::lock_guard lock(mutex_);
+  return placed_;
 }
 
 }  // namespace dalle2
