@@ -14,7 +14,6 @@
 
 #include "base/error.h"
 #include "data/loader/loader.h"
-#include "data/loader/rank_walk.h"
 #include "data/loader_support.h"
 #include "io/files/atomic_file.h"
 #include "support/captured_log.h"

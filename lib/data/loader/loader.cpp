@@ -8,15 +8,16 @@
 #include <cerrno>
 #include <cstdlib>
 #include <exception>
-#include <nlohmann/json.hpp>
 #include <numeric>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/stop_signal.h"
 #include "base/text.h"
+#include "base/untrusted_json.h"
 #include "data/loader/lane_loader.h"
 #include "data/shards/picture_shards.h"
 
@@ -28,14 +29,8 @@ namespace {
 void trace_samples(int rank, const std::string& split, int64_t epoch, const Batch& batch) {
   const char* base = std::getenv("DALLE2_TRACE_SAMPLES");
   if (base == nullptr || *base == '\0') return;
-  nlohmann::ordered_json record;
-  record["rank"] = rank;
-  record["split"] = split;
-  record["epoch"] = epoch;
-  record["keys"] = batch.keys;
-  // Keys come from tar files and may be no UTF-8.
-  const std::string line =
-      record.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  const Json record = {{"rank", rank}, {"split", split}, {"epoch", epoch}, {"keys", batch.keys}};
+  const std::string line = json_line(record) + "\n";
   const std::string path = fmt::format("{}.rank{}", base, rank);
   const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   const bool written =
@@ -45,6 +40,22 @@ void trace_samples(int rank, const std::string& split, int64_t epoch, const Batc
   if (!written) {
     throw DataError("DALLE2_TRACE_SAMPLES: {} cannot be written: {}.", path, errno_text(reason));
   }
+}
+
+/// Ends the step of a rank that waited for one that failed.
+struct OtherRankFailed {};
+
+/// @throws the first of them; what ended a rank by itself comes before what ended others for its sake
+void rethrow_cause(const std::vector<std::exception_ptr>& errors) {
+  std::exception_ptr stopped;
+  for (const std::exception_ptr& error : errors) {
+    try {
+      if (error) std::rethrow_exception(error);
+    } catch (const StoppedError&) {
+      if (!stopped) stopped = error;
+    }
+  }
+  if (stopped) std::rethrow_exception(stopped);
 }
 
 }  // namespace
@@ -204,6 +215,98 @@ DropCounts ShardLoader::dropped() const {
   for (const auto& lane : lanes_) {
     if (!lane) continue;
     for (const auto& [reason, count] : lane->dropped()) all[reason] += count;
+  }
+  return all;
+}
+
+RankWalk::RankWalk(const ShardDataConfig& config, const LoaderOptions& options, int world) {
+  D2_CHECK(world > 0, "{} ranks", world);
+  ShardDataConfig shared = config;
+  if (shared.num_workers > 0) {
+    shared.num_workers = std::max<int64_t>(shared.num_workers / world, 1);
+  }
+  for (int rank = 0; rank < world; ++rank) {
+    LoaderOptions own = options;
+    own.rank = {rank, world};
+    if (world > 1) {
+      own.share_sizes = [this, at = static_cast<size_t>(rank)](int64_t size) {
+        return meet(at, size);
+      };
+    }
+    loaders_.push_back(std::make_unique<ShardLoader>(shared, std::move(own)));
+  }
+}
+
+void RankWalk::start_epoch(int64_t epoch, const LoaderPosition& position) {
+  for (auto& loader : loaders_) loader->start_epoch(epoch, position);
+  position_ = position;
+  waiting_ = 0;
+  sizes_.assign(loaders_.size(), 0);
+  left_ = false;
+}
+
+std::optional<std::vector<Batch>> RankWalk::next() {
+  std::vector<std::optional<Batch>> batches(loaders_.size());
+  std::vector<std::exception_ptr> errors(loaders_.size());
+  {
+    std::vector<std::jthread> threads;
+    for (size_t rank = 0; rank < loaders_.size(); ++rank) {
+      threads.emplace_back([&, rank] {
+        try {
+          batches[rank] = loaders_[rank]->next();
+        } catch (const OtherRankFailed&) {
+        } catch (...) {
+          errors[rank] = std::current_exception();
+          leave();
+        }
+      });
+    }
+  }
+  rethrow_cause(errors);
+  const bool any = batches.front().has_value();
+  for (const auto& batch : batches) {
+    D2_CHECK(batch.has_value() == any, "ranks disagree on the end of the epoch");
+  }
+  if (!any) return std::nullopt;
+  std::vector<LoaderPosition> positions;
+  std::vector<Batch> step;
+  for (size_t rank = 0; rank < batches.size(); ++rank) {
+    loaders_[rank]->consumed(*batches[rank]);
+    positions.push_back(batches[rank]->position);
+    step.push_back(*std::move(batches[rank]));
+  }
+  position_ = join_positions(positions);
+  return step;
+}
+
+/// The barrier of a step, at which all say how many samples they have.
+std::vector<int64_t> RankWalk::meet(size_t rank, int64_t size) {
+  std::unique_lock lock(mutex_);
+  if (left_) throw OtherRankFailed{};
+  sizes_[rank] = size;
+  const int64_t round = round_;
+  if (++waiting_ == loaders_.size()) {
+    told_ = sizes_;
+    waiting_ = 0;
+    ++round_;
+    changed_.notify_all();
+    return told_;
+  }
+  changed_.wait(lock, [&] { return round_ != round || left_; });
+  if (round_ == round) throw OtherRankFailed{};
+  return told_;
+}
+
+void RankWalk::leave() {
+  const std::lock_guard lock(mutex_);
+  left_ = true;
+  changed_.notify_all();
+}
+
+DropCounts RankWalk::dropped() const {
+  DropCounts all;
+  for (const auto& loader : loaders_) {
+    for (const auto& [reason, count] : loader->dropped()) all[reason] += count;
   }
   return all;
 }

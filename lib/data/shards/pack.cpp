@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <utility>
@@ -13,6 +12,7 @@
 #include "base/error.h"
 #include "base/stop_signal.h"
 #include "base/text.h"
+#include "base/untrusted_json.h"
 #include "base/untrusted_text.h"
 #include "data/pictures/picture_listing.h"
 #include "data/shards/captions.h"
@@ -27,7 +27,6 @@ namespace dalle2 {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
 
 /// A picture of the folder and its place in the shards.
 struct Planned : FolderPicture {
@@ -183,11 +182,9 @@ std::optional<Sample> Packer::make_sample(const Planned& planned, std::string& r
       sample.field = "png";
       sample.facts = {};
     }
-    Json source;
-    source["source"] = planned.source;
-    source["bytes"] = bytes;
-    source["ground"] = sample.grounded ? Json(*options_.ground) : Json();
-    sample.source_json = source.dump(-1, ' ', false, Json::error_handler_t::replace);
+    sample.source_json = json_line({{"source", planned.source},
+                                    {"bytes", bytes},
+                                    {"ground", sample.grounded ? Json(*options_.ground) : Json()}});
     return sample;
   } catch (const DataError& error) {
     reason = error.what();

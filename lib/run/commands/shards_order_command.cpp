@@ -14,7 +14,7 @@
 #include "checkpoint/convert.h"
 #include "checkpoint/pickle/pth.h"
 #include "checkpoint/pickle/value_json.h"
-#include "data/loader/rank_walk.h"
+#include "data/loader/loader.h"
 #include "io/files/atomic_file.h"
 #include "run/checkpoints/model_weights.h"
 #include "run/commands.h"
