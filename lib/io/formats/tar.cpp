@@ -6,7 +6,7 @@
 #include "base/untrusted_text.h"
 #include "io/files/atomic_file.h"
 #include "io/locale_scope.h"
-#include "io/streams/unpack.h"
+#include "io/streams/stream.h"
 
 #include <archive.h>
 #include <archive_entry.h>

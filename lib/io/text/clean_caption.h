@@ -11,13 +11,8 @@ namespace dalle2 {
 /// Bytes of a text that are looked at. A CLIP reads some hundred, and a file may hold anything.
 inline constexpr size_t kMostCaptionBytes = 16384;
 
-/// The repairs of ftfy 6.3's fix_text() but for text that was decoded by the wrong encoding
-/// (docs/parity.md): closed HTML references, control characters of Windows-1252, ligatures, full and
-/// half width, curly quotes, line breaks, escapes of terminals, control characters, NFC.
-std::u32string repair_text(const std::u32string& text);
-
-/// repair_text(), HTML references twice, runs of white space as one space, none at the ends, and lower
-/// case: what OpenAI's tokenizer makes of a text before it looks for words.
+/// What OpenAI's tokenizer makes of a text before it looks for words: the repairs of ftfy, HTML
+/// references twice, runs of white space as one space, none at the ends, and lower case.
 /// @param text bytes that are not UTF-8 become U+FFFD; what follows kMostCaptionBytes is left out
 std::u32string clean_caption(std::string_view text);
 

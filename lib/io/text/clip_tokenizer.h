@@ -7,12 +7,31 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace dalle2 {
+
+inline constexpr int64_t kByteTokens = 256;
+inline constexpr const char* kEndOfWord = "</w>";
+inline constexpr const char* kStartOfText = "<|startoftext|>";
+inline constexpr const char* kEndOfText = "<|endoftext|>";
+
+/// Calls visit(word) for each word of a cleaned caption, in UTF-8: runs of letters, single numbers, runs
+/// of anything else that is no space, the ends of English contractions ("'s"), kStartOfText and
+/// kEndOfText.
+void visit_words(const std::u32string& caption,
+                 const std::function<void(const std::string& word)>& visit);
+
+/// Names in files of merges of the 2 kByteTokens tokens before any merge: a printable letter for a byte,
+/// with kEndOfWord at the end of a word.
+std::vector<std::string> byte_token_names();
+
+/// Tokens of a word before any merge: one a byte, that of the last byte kByteTokens more. @param word not empty
+std::vector<int64_t> byte_tokens(std::string_view word);
 
 /// What becomes of a text with more tokens than there is room for.
 enum class LongText {
@@ -36,7 +55,7 @@ std::string shown_caption(std::string_view text);
 class ClipTokenizer {
  public:
   /// Tokens of a vocabulary without merges: the bytes twice, and the two that enclose a text.
-  static constexpr int64_t kLeastVocabSize = 2 * 256 + 2;
+  static constexpr int64_t kLeastVocabSize = 2 * kByteTokens + 2;
 
   /// @param merges a line a merge, "t h" or "th e</w>", in the letters that stand for bytes; a first
   /// line that begins with "#version" or a quotation mark is a comment

@@ -16,8 +16,8 @@
 #include "base/text.h"
 #include "base/untrusted_text.h"
 #include "io/streams/stream.h"
-#include "io/text/byte_pairs.h"
 #include "io/text/clean_caption.h"
+#include "io/text/clip_tokenizer.h"
 #include "net/digest.h"
 
 namespace dalle2 {
