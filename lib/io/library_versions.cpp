@@ -8,10 +8,11 @@
 #include <webp/decode.h>
 #include <zlib.h>
 
+#include <cstdio>  // which jpeglib.h needs
 #include <opencv2/core/utility.hpp>
 #include <protozero/version.hpp>
 
-#include "io/pictures/jpeg_errors.h"
+#include <jpeglib.h>
 
 namespace dalle2 {
 namespace {

@@ -3,7 +3,7 @@
 #include "base/error.h"
 #include "io/pictures/image.h"
 #include "io/pictures/image_codecs.h"
-#include "io/pictures/resample_kernels.h"
+#include "io/pictures/resample.h"
 
 #include <fmt/format.h>
 #include <catch2/catch.hpp>

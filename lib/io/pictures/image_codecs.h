@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The decoders behind decode_image, one a format. Internal to lib/io.
+// What decodes and changes pictures behind image.h. Internal to lib/io.
 #pragma once
 
 #include "io/pictures/image.h"
@@ -40,18 +40,11 @@ class JpegReader {
   std::unique_ptr<State> state_;
 };
 
-/// The EXIF orientation, 1 to 8, of a JPEG, PNG or WebP; 1 if there is none.
-int exif_orientation(const std::string& content);
-
-/// The picture turned as its orientation says.
-Image turned(const Image& image, int orientation);
-
 /// Takes `keep_alpha` and `range` of the options, and fills in what it knows of the facts.
 Image decode_png(const std::string& content,
                  const std::string& origin,
                  const DecodeOptions& options,
                  PictureFacts& facts);
-Image decode_webp(const std::string& content, const std::string& origin, bool keep_alpha);
 
 /// Does to colours, then to alpha what `change` does to a picture without alpha.
 /// @param image with alpha

@@ -3,8 +3,7 @@
 // Of a crop only what it needs is transformed, and what lies below it is not even unpacked.
 #include "base/error.h"
 #include "io/pictures/image_codecs.h"
-#include "io/pictures/jpeg_errors.h"
-#include "io/pictures/resample_kernels.h"
+#include "io/pictures/resample.h"
 
 #include <algorithm>
 #include <csetjmp>
@@ -19,6 +18,31 @@
 
 namespace dalle2 {
 namespace {
+
+/// libjpeg reports an error by a jump, so no frame between setjmp and libjpeg may own anything.
+struct JpegErrors {
+  jpeg_error_mgr manager;
+  std::jmp_buf jump;
+  char message[JMSG_LENGTH_MAX];
+
+  /// To be given as `err` to libjpeg.
+  jpeg_error_mgr* install() {
+    jpeg_error_mgr* place = jpeg_std_error(&manager);
+    manager.error_exit = on_error;
+    manager.emit_message = on_warning;
+    message[0] = '\0';
+    return place;
+  }
+
+ private:
+  static void on_error(j_common_ptr info) {
+    JpegErrors* errors = reinterpret_cast<JpegErrors*>(info->err);
+    info->err->format_message(info, errors->message);
+    std::longjmp(errors->jump, 1);
+  }
+  /// Damaged entropy data is shown as far as it goes, as in Pillow.
+  static void on_warning(j_common_ptr, int) {}
+};
 
 constexpr int kMostScans = 1000;  // a few bytes a scan could keep a decoder busy for hours
 constexpr int kStripRows = 16;    // what is decoded at a time, so that it stays in the cache
@@ -74,6 +98,47 @@ void rgb_from_inverted_cmyk(const uint8_t* inverted, uint8_t* rgb, size_t pixels
       rgb[3 * i + c] = static_cast<uint8_t>(value < 0 ? 0 : value);
     }
   }
+}
+
+struct Compressor {
+  jpeg_compress_struct info{};
+  JpegErrors errors{};
+  unsigned char* buffer = nullptr;
+  unsigned long size = 0;
+
+  Compressor() {
+    info.err = errors.install();
+    jpeg_create_compress(&info);
+  }
+  ~Compressor() {
+    jpeg_destroy_compress(&info);
+    std::free(buffer);
+  }
+  Compressor(const Compressor&) = delete;
+  Compressor& operator=(const Compressor&) = delete;
+};
+
+bool compress(Compressor& compressor, const Image& image, int quality) {
+  if (setjmp(compressor.errors.jump) != 0) return false;
+  jpeg_compress_struct& info = compressor.info;
+  jpeg_mem_dest(&info, &compressor.buffer, &compressor.size);
+  info.image_width = static_cast<JDIMENSION>(image.width);
+  info.image_height = static_cast<JDIMENSION>(image.height);
+  info.input_components = 3;
+  info.in_color_space = JCS_RGB;
+  jpeg_set_defaults(&info);
+  jpeg_set_quality(&info, quality, TRUE);
+  // Colour at full resolution: small pictures are all edges.
+  info.comp_info[0].h_samp_factor = 1;
+  info.comp_info[0].v_samp_factor = 1;
+  jpeg_start_compress(&info, TRUE);
+  while (info.next_scanline < info.image_height) {
+    JSAMPROW row = const_cast<JSAMPROW>(image.pixels.data()) +
+                   size_t{3} * info.image_width * info.next_scanline;
+    jpeg_write_scanlines(&info, &row, 1);
+  }
+  jpeg_finish_compress(&info);
+  return true;
 }
 
 }  // namespace
@@ -289,6 +354,22 @@ void JpegReader::read(const CropBox& box, int denominator, const RowSink& sink) 
     }
   }
   if (!state.finish()) state.refuse();
+}
+
+std::string encode_jpeg(const Image& image, int quality) {
+  if (!image.alpha.empty()) {
+    Image on_white = image;
+    lay_on(on_white, {255, 255, 255});
+    return encode_jpeg(on_white, quality);
+  }
+  Compressor compressor;
+  if (!compress(compressor, image, quality)) {
+    throw DataError("a {}x{} picture cannot be stored as JPEG: {}",
+                    image.width,
+                    image.height,
+                    compressor.errors.message);
+  }
+  return {reinterpret_cast<const char*>(compressor.buffer), compressor.size};
 }
 
 }  // namespace dalle2

@@ -1,16 +1,75 @@
 // SPDX-License-Identifier: MIT
-// Resampling of rows as they come from a decoder. Internal to lib/io.
+// Resampling of rows as they come from a decoder, and its inner loops. Internal to lib/io.
 #pragma once
 
 #include "io/pictures/image.h"
-#include "io/pictures/resample_kernels.h"
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
 namespace dalle2 {
+
+inline constexpr int kFractionBits = 32 - 8 - 2;  ///< of a weight; Pillow's PRECISION_BITS
+
+/// The taps of every output pixel along one axis.
+struct Taps {
+  int most = 0;                  ///< stride of `weights`, a multiple of 4
+  std::vector<int32_t> first;    ///< first tap of an output pixel
+  std::vector<int32_t> count;    ///< taps of an output pixel
+  std::vector<int32_t> weights;  ///< [out, most], fixed point, 0 behind `count`
+
+  size_t size() const { return first.size(); }
+  const int32_t* of(size_t out) const { return weights.data() + out * static_cast<size_t>(most); }
+};
+
+/// Pillow's coefficients for the part [begin, end) of `in_size` pixels, not for kNearest.
+Taps make_taps(int in_size, double begin, double end, int out_size, Interpolation mode);
+
+/// kNearest: the input pixel of each output pixel.
+std::vector<int> nearest_pixels(int in_size, double begin, double end, int out_size);
+
+/// Bytes after the last pixel of a row that horizontal_pass() may read (and ignores).
+inline constexpr size_t kReadAhead = 16;
+/// Bytes after the last pixel of a row that it may write.
+inline constexpr size_t kWriteAhead = 1;
+
+/// Taps and, for the vector units, their weights as pairs of 16 bits, w = high * 2^15 + low, and as
+/// four times 8 bits, w = digits[2] * 2^16 + digits[1] * 2^8 + digits[0], each of -128 ... 127.
+struct SplitTaps {
+  explicit SplitTaps(Taps given);
+
+  Taps taps;
+  std::vector<int32_t> low, high;              ///< [out, most / 2], two weights each
+  std::array<std::vector<int32_t>, 3> digits;  ///< [out, most / 4], four weights each
+};
+
+/// The inner loops in one kind of instructions.
+struct ResampleKernels {
+  /// RGB rows to rows of the new width.
+  /// `in`: rows of RGB, `in_stride` bytes apart, with kReadAhead bytes after each. `out`: the same
+  /// for the result, with kWriteAhead bytes after each.
+  void (*horizontal_pass)(const uint8_t* in,
+                          size_t in_stride,
+                          int rows,
+                          uint8_t* out,
+                          size_t out_stride,
+                          const SplitTaps& taps);
+  /// Output row y of the vertical pass, `bytes` values.
+  /// `in`: row 0 of all input rows, which lie `stride` bytes apart.
+  void (*vertical_row)(const uint8_t* in,
+                       size_t stride,
+                       const SplitTaps& taps,
+                       size_t y,
+                       uint8_t* out,
+                       size_t bytes);
+};
+
+ResampleKernels plain_kernels();             ///< of any machine
+const ResampleKernels& best_kernels();       ///< the fastest of this machine
+std::vector<ResampleKernels> all_kernels();  ///< that run here
 
 /// A part of a picture with edges between pixels.
 struct RealBox {

@@ -2,7 +2,7 @@
 // Each kernel for any machine (GCC's vector extension) and for AVX2, one for AVX-512 too, chosen
 // when the program runs. All of them add whole numbers modulo 2^32, so that the order of the terms
 // does not show.
-#include "io/pictures/resample_kernels.h"
+#include "io/pictures/resample.h"
 
 #include <algorithm>
 #include <cstring>

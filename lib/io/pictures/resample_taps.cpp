@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "io/pictures/resample_taps.h"
+#include "io/pictures/resample.h"
 
 #include <algorithm>
 #include <cmath>
