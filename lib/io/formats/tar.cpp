@@ -5,11 +5,11 @@
 #include "base/text.h"
 #include "base/untrusted_text.h"
 #include "io/files/atomic_file.h"
-#include "io/locale_scope.h"
 #include "io/streams/stream.h"
 
 #include <archive.h>
 #include <archive_entry.h>
+#include <locale.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -62,6 +62,33 @@ namespace {
 
 constexpr size_t kReadBytes = size_t{1} << 18;
 
+// libarchive takes names through the thread's locale. Under UTF-8 it composes accents, as no other
+// reader does; what ASCII does not have it leaves as it is, with a warning.
+
+/// While it lives the thread's characters are those of a locale.
+class LocaleScope {
+ public:
+  explicit LocaleScope(locale_t locale) : previous_(uselocale(locale)) {}
+  ~LocaleScope() { uselocale(previous_); }
+  LocaleScope(const LocaleScope&) = delete;
+  LocaleScope& operator=(const LocaleScope&) = delete;
+
+ private:
+  locale_t previous_;
+};
+
+/// UTF-8; null, which changes nothing, where there is no such locale.
+locale_t utf8_locale() {
+  static const locale_t locale = newlocale(LC_CTYPE_MASK, "C.UTF-8", nullptr);
+  return locale;
+}
+
+/// ASCII alone.
+locale_t ascii_locale() {
+  static const locale_t locale = newlocale(LC_CTYPE_MASK, "C", nullptr);
+  return locale;
+}
+
 std::string last_error(archive* handle) {
   const char* text = archive_error_string(handle);
   return text != nullptr ? text : "unknown error";
@@ -83,9 +110,6 @@ const char* name_of_file(archive_entry* entry, TarUnread& unread) {
 }
 
 }  // namespace
-
-// libarchive takes names through the thread's locale. Under UTF-8 it composes accents, as no other
-// reader does; what ASCII does not have it leaves as it is, with a warning.
 
 struct TarReader::State {
   archive* handle = nullptr;

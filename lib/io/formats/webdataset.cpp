@@ -1,44 +1,28 @@
 // SPDX-License-Identifier: MIT
 #include "io/formats/webdataset.h"
 
+#include "base/untrusted_text.h"
 #include "io/files/folder_names.h"
-#include "io/locale_scope.h"
+#include "io/text/unicode.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <climits>
-#include <cwchar>
-#include <cwctype>
 #include <string_view>
 #include <vector>
 
 namespace dalle2 {
 namespace {
 
-/// Python's str.lower(), but for a capital sigma at the end of a word. Bytes that are not UTF-8
-/// stay.
-std::string unicode_lower_case(const std::string& text) {
-  const LocaleScope utf8(utf8_locale());
+/// Python's str.lower(). Bytes that are not UTF-8 stay.
+std::string unicode_lower_case(std::string_view text) {
   std::string lower;
-  std::mbstate_t state{};
-  for (size_t at = 0; at < text.size();) {
-    wchar_t letter = 0;
-    const size_t length = std::mbrtowc(&letter, text.data() + at, text.size() - at, &state);
-    if (length == 0 || length > MB_LEN_MAX) {  // a NUL, or no character
-      lower += text[at++];
-      state = {};
-      continue;
-    }
-    at += length;
-    char bytes[MB_LEN_MAX];
-    constexpr wchar_t kCapitalIWithDot = 0x130;  // the one letter that becomes two
-    const bool two = letter == kCapitalIWithDot;
-    const wint_t folded = two ? L'i' : std::towlower(static_cast<wint_t>(letter));
-    const size_t size = std::wcrtomb(bytes, static_cast<wchar_t>(folded), &state);
-    lower.append(bytes, size <= MB_LEN_MAX ? size : 0);
-    if (two) lower += "\u0307";
+  while (!text.empty()) {
+    const size_t good = first_foreign_byte(text);
+    lower += utf8(lower_case_of(code_points(text.substr(0, good))));
+    lower += text.substr(good, 1);
+    text.remove_prefix(std::min(good + 1, text.size()));
   }
   return lower;
 }
@@ -130,9 +114,21 @@ std::string GroupedSample::several_pictures() const {
   return fmt::format("has the pictures {}: {} is used", fmt::join(names, " and "), names.front());
 }
 
-SampleGrouper::SampleGrouper(MemberWarning warn) : warn_(std::move(warn)) {}
+SampleReader::SampleReader(const std::string& path, MemberWarning warn)
+    : SampleReader(std::make_unique<TarReader>(path), std::move(warn)) {}
 
-std::optional<GroupedSample> SampleGrouper::add(TarMember member) {
+SampleReader::SampleReader(ByteSource source,
+                           const std::string& origin,
+                           MemberWarning warn,
+                           uint64_t first_byte)
+    : SampleReader(std::make_unique<TarReader>(std::move(source), origin, TarLimits{}, first_byte),
+                   std::move(warn)) {}
+
+SampleReader::SampleReader(std::unique_ptr<MemberSource> members, MemberWarning warn)
+    : members_(std::move(members)), warn_(std::move(warn)) {}
+
+/// Takes the next member. @return the sample that it closed, if any
+std::optional<GroupedSample> SampleReader::add(TarMember member) {
   if (is_meta_member(member.name)) return std::nullopt;
   auto split = split_member_name(member.name);
   if (!split) return std::nullopt;
@@ -141,8 +137,7 @@ std::optional<GroupedSample> SampleGrouper::add(TarMember member) {
   std::optional<GroupedSample> closed;
   if (!current_ || current_->key != key) {
     closed = close();
-    if (closed_keys_.contains(key) && !warned_of_return_) {
-      warned_of_return_ = true;
+    if (closed_keys_.contains(key) && !std::exchange(warned_of_return_, true)) {
       warn(fmt::format(
           "the key {} comes back after other keys, so its fields are in two samples; the members "
           "of a sample have to follow each other (tar --sort=name)",
@@ -161,7 +156,8 @@ std::optional<GroupedSample> SampleGrouper::add(TarMember member) {
   return closed;
 }
 
-std::optional<GroupedSample> SampleGrouper::close() {
+/// @return the sample in progress, if any
+std::optional<GroupedSample> SampleReader::close() {
   if (!current_) return std::nullopt;
   std::optional<GroupedSample> sample = std::exchange(current_, std::nullopt);
   closed_keys_.insert(sample->key);
@@ -169,58 +165,29 @@ std::optional<GroupedSample> SampleGrouper::close() {
   return bad != sample->fields.end() && !bad->second.empty() ? std::nullopt : sample;
 }
 
-std::optional<GroupedSample> SampleGrouper::finish() {
-  std::optional<GroupedSample> sample = close();
-  closed_keys_.clear();
-  warned_of_return_ = false;
-  return sample;
-}
-
-std::optional<std::string> SampleGrouper::abandon() {
-  std::optional<std::string> key;
-  if (current_) key = std::move(current_->key);
-  current_.reset();
-  finish();
-  return key;
-}
-
-void SampleGrouper::warn(const std::string& text) const {
+void SampleReader::warn(const std::string& text) const {
   if (warn_) warn_(text);
 }
-
-SampleReader::SampleReader(const std::string& path, MemberWarning warn)
-    : SampleReader(std::make_unique<TarReader>(path), std::move(warn)) {}
-
-SampleReader::SampleReader(ByteSource source,
-                           const std::string& origin,
-                           MemberWarning warn,
-                           uint64_t first_byte)
-    : SampleReader(std::make_unique<TarReader>(std::move(source), origin, TarLimits{}, first_byte),
-                   std::move(warn)) {}
-
-SampleReader::SampleReader(std::unique_ptr<MemberSource> members, MemberWarning warn)
-    : members_(std::move(members)), grouper_(std::move(warn)) {}
 
 std::optional<GroupedSample> SampleReader::next() {
   while (!done_) {
     TarMember member;
-    bool found = false;
     try {
-      found = members_->next(member);
+      done_ = !members_->next(member);
     } catch (...) {
       done_ = true;
       next_offset_.reset();
-      grouper_.abandon();
+      current_.reset();  // fields of it may be missing
       throw;
     }
-    if (!found) {
-      done_ = true;
+    if (done_) {
       next_offset_.reset();
       rest_is_checked_ = false;
-      if (auto last = grouper_.finish()) return last;
+      if (auto last = close()) return last;
+      break;
     }
     // A member that closes a sample is the first of the next one.
-    if (std::optional<GroupedSample> sample = grouper_.add(std::move(member))) {
+    if (std::optional<GroupedSample> sample = add(std::move(member))) {
       next_offset_ = members_->member_offset();
       return sample;
     }

@@ -51,31 +51,9 @@ std::string no_field_text(const GroupedSample& sample,
 /// name.
 using MemberWarning = std::function<void(const std::string& text)>;
 
-/// Groups members. A second member of the same key and field is left out with a warning
-/// (webdataset's warn_and_continue); so is, once a shard, the note that a key came back after
-/// another one.
-class SampleGrouper {
- public:
-  explicit SampleGrouper(MemberWarning warn = {});
-  /// Takes the next member. @return the sample that it closed, if any
-  std::optional<GroupedSample> add(TarMember member);
-  /// The end of a shard. @return the sample in progress, if any; the next shard begins without one
-  std::optional<GroupedSample> finish();
-  /// A shard that broke off: the sample in progress is dropped, since fields of it may be missing.
-  /// @return its key, if there was one
-  std::optional<std::string> abandon();
-
- private:
-  std::optional<GroupedSample> close();
-  void warn(const std::string& text) const;
-
-  MemberWarning warn_;
-  std::optional<GroupedSample> current_;
-  std::unordered_set<std::string> closed_keys_;
-  bool warned_of_return_ = false;
-};
-
-/// The samples of one shard in order.
+/// The samples of one shard in order. A second member of the same key and field is left out with a
+/// warning (webdataset's warn_and_continue); so is, once, the note that a key came back after another
+/// one.
 class SampleReader {
  public:
   /// @throws DataError (cannot be opened)
@@ -102,8 +80,15 @@ class SampleReader {
   std::string unread() const { return members_->unread(); }
 
  private:
+  std::optional<GroupedSample> add(TarMember member);
+  std::optional<GroupedSample> close();
+  void warn(const std::string& text) const;
+
   std::unique_ptr<MemberSource> members_;
-  SampleGrouper grouper_;
+  MemberWarning warn_;
+  std::optional<GroupedSample> current_;
+  std::unordered_set<std::string> closed_keys_;
+  bool warned_of_return_ = false;
   std::optional<uint64_t> next_offset_;
   bool done_ = false;
   bool rest_is_checked_ = true;  // of what follows the tar, once it has ended
