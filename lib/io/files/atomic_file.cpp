@@ -3,7 +3,7 @@
 
 #include "base/error.h"
 #include "base/sign_of_life.h"
-#include "io/files/fail_point.h"
+#include "io/files/disk_io.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

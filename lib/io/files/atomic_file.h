@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Files that are whole or absent.
-// Each of their calls can be made to fail for tests: io/files/fail_point.h.
+// Each of their calls can be made to fail for tests: fails_here().
 #pragma once
 
 #include "io/files/disk_io.h"

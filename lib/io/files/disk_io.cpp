@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: MIT
 #include "io/files/disk_io.h"
 
-#include "base/error.h"
-#include "base/sign_of_life.h"
-#include "base/untrusted_text.h"
-
 #include <fcntl.h>
 #include <libdeflate.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstdlib>
+#include <mutex>
 #include <new>
+#include <string>
 #include <utility>
+
+#include "base/error.h"
+#include "base/sign_of_life.h"
+#include "base/untrusted_text.h"
 
 namespace dalle2 {
 
@@ -80,6 +83,29 @@ void read_from_disk(const std::string& path, const std::function<void(const char
 
 uint32_t crc32_of(uint32_t crc, const void* data, size_t size) {
   return size == 0 ? crc : libdeflate_crc32(crc, data, size);  // which takes null for "start over"
+}
+
+bool fails_here(std::string_view operation) {
+  constexpr int kKilledStatus = 137;  // what a shell reports after kill -9
+  const char* text = std::getenv("DALLE2_FAIL_AT");
+  if (text == nullptr) return false;
+  static std::mutex mutex;  // guards the next two, which are of the whole process
+  static std::string spec;
+  static int64_t calls = 0;
+  const std::lock_guard lock(mutex);
+  if (spec != text) {
+    spec = text;
+    calls = 0;
+  }
+  if (!spec.starts_with(fmt::format("{}:", operation))) return false;
+  char* end = nullptr;
+  const int64_t at = std::strtoll(spec.c_str() + operation.size() + 1, &end, 10);
+  if (++calls != at || *end != ':') return false;
+  const std::string_view action = end + 1;
+  if (action == "abort") _exit(kKilledStatus);
+  if (action != "eio" && action != "enospc") return false;
+  errno = action == "eio" ? EIO : ENOSPC;
+  return true;
 }
 
 }  // namespace dalle2

@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 namespace dalle2 {
 
@@ -59,5 +60,14 @@ void read_from_disk(const std::string& path, const std::function<void(const char
 /// CRC-32 (of zip, gzip, png) of `size` bytes that follow those whose checksum is `crc`, 0 at the
 /// beginning.
 uint32_t crc32_of(uint32_t crc, const void* data, size_t size);
+
+/// Test hook: DALLE2_FAIL_AT="<call>:<n>:<abort|eio|enospc>", the call being open, write, fsync,
+/// rename, mkdir, dirsync, link, unlink, flock or readdir (one step of a listing),
+/// makes the n-th such call of the process (from 1) fail with that errno, or ends the process at
+/// that moment as kill -9 would (exit status 137; a write is torn in the middle). Calls are counted
+/// from the moment the variable takes its value.
+/// To be asked at the beginning of each call of the kind `operation`: true if the call is to fail
+/// now, with errno set. Does not return for `abort`.
+bool fails_here(std::string_view operation);
 
 }  // namespace dalle2

@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "io/files/fail_point.h"
+#include "io/files/disk_io.h"
 #include "io/files/folder_names.h"
 
 namespace dalle2 {

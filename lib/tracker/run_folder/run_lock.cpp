@@ -17,7 +17,7 @@
 #include "base/this_process.h"
 #include "base/untrusted_json.h"
 #include "io/files/atomic_file.h"
-#include "io/files/fail_point.h"
+#include "io/files/disk_io.h"
 #include "tracker/run_folder/run_record.h"
 
 namespace dalle2 {
