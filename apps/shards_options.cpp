@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
+#include "base/public_url.h"
 #include "base/stop_signal.h"
-#include "base/url_scheme.h"
 #include "command_options.h"
 #include "demo/demo_commands.h"
 #include "run/commands/out_folder.h"

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "base/public_url.h"
-#include "base/secret_words.h"
 #include "base/terminal.h"
 #include "base/text.h"
 #include "base/untrusted_text.h"

@@ -4,7 +4,6 @@
 #include <system_error>
 
 #include "base/public_url.h"
-#include "base/secret_words.h"
 
 namespace dalle2 {
 

@@ -5,6 +5,8 @@
 #include <cctype>
 #include <string_view>
 
+#include "base/text.h"
+
 namespace dalle2 {
 namespace {
 
@@ -93,6 +95,45 @@ size_t end_of_first(std::string_view list) {
   return list.size();
 }
 
+constexpr std::string_view kHidden = "...";
+
+/// Letters and digits from `at` on, and what else a secret may hold.
+size_t end_of_word(std::string_view text, size_t at, std::string_view others) {
+  while (at < text.size() &&
+         (is_letter_or_digit(text[at]) || others.find(text[at]) != std::string_view::npos)) {
+    ++at;
+  }
+  return at;
+}
+
+bool has_only(std::string_view word, std::string_view letters) {
+  return word.find_first_not_of(letters) == std::string_view::npos;
+}
+
+/// A word of letters, digits and '_'. @param is_name of a file or folder, as commits are in caches
+bool is_token(std::string_view word, bool is_name) {
+  constexpr size_t kLeast = 16, kKeyOfWandb = 40, kIdOfAws = 20;
+  for (const std::string_view prefix : {"hf_", "wandb_v1_"}) {
+    if (word.starts_with(prefix) && word.size() >= prefix.size() + kLeast) return true;
+  }
+  if (word.size() == kKeyOfWandb && has_only(word, "0123456789abcdefABCDEF")) return !is_name;
+  return word.size() == kIdOfAws && (word.starts_with("AKIA") || word.starts_with("ASIA")) &&
+         has_only(word, "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789");
+}
+
+constexpr std::string_view kDigits = "0123456789", kSmall = "abcdefghijklmnopqrstuvwxyz",
+                           kLarge = "ABCDEFGHIJKLMNOPQRSTUVWXYZ";
+
+/// Base64 of 30 bytes; a path is not taken for it.
+bool is_secret_of_aws(std::string_view word) {
+  constexpr size_t kSize = 40;
+  return word.size() == kSize && word[0] != '/' &&
+         word.find_first_of("_.-~") == std::string_view::npos &&
+         word.find_first_of(kDigits) != std::string_view::npos &&
+         word.find_first_of(kSmall) != std::string_view::npos &&
+         word.find_first_of(kLarge) != std::string_view::npos;
+}
+
 }  // namespace
 
 std::string public_url(const std::string& url) {
@@ -135,6 +176,50 @@ std::string public_text(const std::string& text) {
     shown += public_url(text.substr(begin, url_end - begin));
     at = url_end;
   }
+}
+
+bool is_hub_repo(std::string_view repo) {
+  const size_t slash = repo.find('/');
+  const auto is_name = [](std::string_view name) {
+    return !name.empty() && end_of_word(name, 0, "-._") == name.size();
+  };
+  return slash != std::string_view::npos && is_name(repo.substr(0, slash)) &&
+         is_name(repo.substr(slash + 1)) && repo.find("..") == std::string_view::npos;
+}
+
+std::string with_small_schemes(std::string url) {
+  for (size_t begin = 0;;) {
+    for (const std::string_view scheme : {"http://", "https://", "s3://", "hf://", "file:"}) {
+      if (lower_case(std::string_view(url).substr(begin, scheme.size())) == scheme) {
+        url.replace(begin, scheme.size(), scheme);
+      }
+    }
+    begin = url.find(kBetween, begin);
+    if (begin == std::string::npos) return url;
+    begin += kBetween.size();
+  }
+}
+
+std::string without_tokens(const std::string& text) {
+  std::string shown;
+  const std::string_view all = text;
+  for (size_t at = 0, whole = 0; at < all.size();) {
+    if (at >= whole) {
+      whole = end_of_word(all, at, "_/+.-~");
+      while (whole > at && all[whole - 1] == '.') --whole;  // of the sentence
+      if (is_secret_of_aws(all.substr(at, whole - at))) {
+        shown += kHidden;
+        at = whole;
+        continue;
+      }
+    }
+    const size_t end = std::max(end_of_word(all, at, "_"), at + 1);
+    const std::string_view word = all.substr(at, end - at);
+    const bool is_name = (at > 0 && all[at - 1] == '/') || (end < all.size() && all[end] == '/');
+    shown += is_token(word, is_name) ? kHidden : word;
+    at = end;
+  }
+  return shown;
 }
 
 }  // namespace dalle2

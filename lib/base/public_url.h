@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
-// What may be shown of a url: messages, logs, stored configs, checkpoints and reports use these.
+// Addresses: their form, and what may be shown of them in messages, logs, stored configs, checkpoints and reports.
 #pragma once
 
 #include <string>
+#include <string_view>
 
 namespace dalle2 {
 
@@ -14,5 +15,18 @@ std::string public_url(const std::string& url);
 /// A sentence with every url in it as it may be shown. Commands and urls with blanks or quotes,
 /// whose end a sentence does not tell, go through public_url() before they come into one.
 std::string public_text(const std::string& text);
+
+/// Whether a text can name a repository of the Hugging Face hub: owner/name, of letters, digits, '-',
+/// '.' and '_'.
+bool is_hub_repo(std::string_view repo);
+
+/// An address, or a list of them joined by "::", with http, https, s3, hf and file in small letters:
+/// schemes have no case (RFC 3986, 3.1).
+std::string with_small_schemes(std::string url);
+
+/// A text with "..." for each word that looks like a secret of a service: tokens of Hugging Face (hf_...),
+/// keys of Weights & Biases (40 hexadecimal digits, wandb_v1_...) and of AWS. For what a user gave in a
+/// wrong place; secrets of urls are those of public_url().
+std::string without_tokens(const std::string& text);
 
 }  // namespace dalle2

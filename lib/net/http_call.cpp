@@ -12,7 +12,6 @@
 
 #include "base/log.h"
 #include "base/public_url.h"
-#include "base/secret_words.h"
 #include "base/stop_signal.h"
 #include "base/text.h"
 #include "net/digest.h"

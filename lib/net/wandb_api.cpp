@@ -11,7 +11,6 @@
 #include "base/error.h"
 #include "base/public_url.h"
 #include "base/text.h"
-#include "base/url_scheme.h"
 #include "net/digest.h"
 #include "net/http_call.h"
 #include "net/login_files.h"

@@ -153,3 +153,38 @@ TEST_CASE("a list of paths costs what its paths do, however many they are") {
   CHECK(public_url(list) == list);
   CHECK(timer.seconds() < 5);  // each over all that follow it: a minute
 }
+
+TEST_CASE("what looks like a token of a service is not shown") {
+  const std::string hub = "hf_" + std::string(34, 'A'), key = std::string(40, 'b');
+  for (const std::string& secret : {hub,
+                                    key,
+                                    "wandb_v1_" + std::string(70, 'a'),
+                                    std::string("AKIAIOSFODNN7EXAMPLE"),
+                                    std::string("wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY")}) {
+    CHECK(without_tokens(secret) == "...");
+    CHECK(without_tokens("got [\"" + secret + "\", 1]") == "got [\"...\", 1]");
+    CHECK(without_tokens("Unknown: " + secret + ". Must be") == "Unknown: .... Must be");
+    CHECK(without_tokens("--set /a=" + secret + ":") == "--set /a=...:");
+  }
+  CHECK(without_tokens("o/" + hub + "/x") == "o/.../x");
+  for (const std::string& text : {std::string(64, 'a'),
+                                  std::string(39, 'a'),
+                                  "x" + key,
+                                  "cache/snapshots/" + key + "/m.pt",
+                                  std::string("secrets/hf_token.txt"),
+                                  std::string("hf_login"),
+                                  std::string("AKIA"),
+                                  std::string("/home/User1/a/folder/of/Some/Pictures/01"),
+                                  std::string("expected 3 to 4, got 5\n  Do this.")}) {
+    CHECK(without_tokens(text) == text);
+  }
+}
+
+TEST_CASE("the scheme of an address has no case") {
+  CHECK(with_small_schemes("HTTPS://u:P@H/A?B") == "https://u:P@H/A?B");
+  CHECK(with_small_schemes("S3://B/K::Http://h/{}::FILE:/a::Hf://O/N/F") ==
+        "s3://B/K::http://h/{}::file:/a::hf://O/N/F");
+  for (const char* text : {"", "H", "HTTP:/h", "HTTPX://h", "a/HTTP://h", "PIPE:cat HTTP://h"}) {
+    CHECK(with_small_schemes(text) == text);
+  }
+}

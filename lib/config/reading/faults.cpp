@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "base/secret_words.h"
+#include "base/public_url.h"
 #include "base/text.h"
 
 namespace dalle2 {

@@ -5,7 +5,6 @@
 
 #include "base/error.h"
 #include "base/public_url.h"
-#include "base/secret_words.h"
 #include "base/untrusted_json.h"
 #include "base/untrusted_text.h"
 

@@ -5,8 +5,8 @@
 #include <array>
 #include <cmath>
 
+#include "base/public_url.h"
 #include "base/text.h"
-#include "base/url_scheme.h"
 
 namespace dalle2 {
 namespace {

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "base/hub_name.h"
 #include "base/public_url.h"
 #include "base/python_format.h"
 #include "config/reading/json_text.h"

@@ -12,7 +12,6 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/public_url.h"
-#include "base/url_scheme.h"
 #include "net/http_call.h"
 #include "net/login_files.h"
 #include "net/s3/s3.h"  // limits of listings

@@ -2,7 +2,6 @@
 #include "net/hub/hub_url.h"
 
 #include "base/error.h"
-#include "base/hub_name.h"
 #include "base/public_url.h"
 #include "net/hub/hub_api.h"
 #include "net/url.h"

@@ -12,7 +12,6 @@
 #include "base/stop_signal.h"
 #include "base/text.h"
 #include "base/timer.h"
-#include "base/url_scheme.h"
 #include "config/shared/text_rules.h"
 #include "io/files/atomic_file.h"
 #include "io/files/writable.h"
