@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/log.h"
 #include "base/public_url.h"
-#include "base/terminal.h"
 #include "base/text.h"
 #include "base/untrusted_text.h"
 

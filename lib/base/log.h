@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Lines for people: `[train] text` on stdout, warnings and errors on stderr.
+// Lines for people: `[train] text` on stdout, warnings and errors on stderr, laid out for a terminal.
 #pragma once
 
 #include <fmt/format.h>
@@ -57,5 +57,20 @@ void remove_log_listener(int listener);
 /// Replaces where lines go (tests catch warnings with it); an empty function restores the default.
 using LogSink = std::function<void(LogLevel, const std::string& tag, const std::string& text)>;
 void set_log_sink(LogSink sink);
+
+/// Columns of the terminal behind a file descriptor, else those of COLUMNS, else 80.
+int terminal_columns(int descriptor);
+
+/// Whether the descriptor is a terminal on which a line can be drawn over: TERM is not "dumb".
+bool is_live_terminal(int descriptor);
+
+/// The text with each line of more than `columns` broken at blanks, at a gap of two if there is a
+/// late one: such gaps are between values. Continuation lines are indented by two
+/// more columns. A word without a blank stays whole, so that a path can be copied. Characters are counted,
+/// not bytes.
+std::string wrapped(const std::string& text, int columns);
+
+/// The first `columns` characters of a line.
+std::string clipped(const std::string& line, int columns);
 
 }  // namespace dalle2

@@ -17,7 +17,6 @@
 
 #include "base/log.h"
 #include "base/stop_signal.h"
-#include "base/terminal.h"
 #include "dist/meeting.h"
 #include "dist/process_group_backend.h"
 

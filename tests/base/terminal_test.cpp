@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "base/terminal.h"
+#include "base/log.h"
 
 #include <pty.h>
 #include <unistd.h>

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "base/log.h"
-#include "base/terminal.h"
 #include "base/text.h"
 
 namespace dalle2 {
