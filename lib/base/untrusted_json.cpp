@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <unordered_map>
@@ -43,10 +42,13 @@ std::string lone_surrogate(std::string_view text) {
   return "";
 }
 
+bool is_first_byte(char c) {
+  return (static_cast<unsigned char>(c) & 0xc0U) != 0x80;
+}
+
 /// Where a byte of a text stands, as editors count: "line 18, column 17".
 std::string line_and_column(std::string_view text, size_t at) {
   const size_t line_begin = text.substr(0, at).rfind('\n') + 1;  // 0 if there is none
-  const auto is_first_byte = [](char c) { return (static_cast<unsigned char>(c) & 0xc0U) != 0x80; };
   return fmt::format("line {}, column {}",
                      std::count(text.begin(), text.begin() + static_cast<ptrdiff_t>(at), '\n') + 1,
                      std::count_if(text.begin() + static_cast<ptrdiff_t>(line_begin),
@@ -55,43 +57,31 @@ std::string line_and_column(std::string_view text, size_t at) {
                          1);
 }
 
-/// Signs that pages, chats and word processors write in place of those of JSON. The quotes come first.
-constexpr size_t kOddQuotes = 8;
-constexpr std::array<std::string_view, 15> kOddSigns = {"\u201c",
-                                                        "\u201d",
-                                                        "\u201e",
-                                                        "\u2018",
-                                                        "\u2019",
-                                                        "\u00ab",
-                                                        "\u00bb",
-                                                        "\uff02",
-                                                        "\u00a0",
-                                                        "\u202f",
-                                                        "\u3000",
-                                                        "\u2013",
-                                                        "\u2212",
-                                                        "\uff0c",
-                                                        "\uff1a"};
+/// Signs that pages, chats and word processors write in place of those of JSON.
+constexpr std::string_view kOddQuotes = "\u201c\u201d\u201e\u2018\u2019\u00ab\u00bb\uff02";
+constexpr std::string_view kOddSigns = "\u00a0\u202f\u3000\u2013\u2212\uff0c\uff1a";
 
 /// What is wrong where the parser stopped, if a sign there only looks like one of JSON. One in place
 /// of a closing quote is found too: the text goes on to the next plain quote or the end of the line.
 /// @param stop the last byte that was read @param otherwise what the parser says
 std::string grammar_fault(std::string_view text, size_t stop, const std::string& otherwise) {
-  /// Of one of the first `kinds` of kOddSigns at `at`; empty without.
-  const auto odd_sign = [&](size_t at, size_t kinds) -> std::string {
-    for (size_t i = 0; i < kinds; ++i) {
-      if (!text.substr(at).starts_with(kOddSigns[i])) continue;
-      return fmt::format("{}: got '{}', expected a plain sign: \", space, minus, comma or colon",
-                         line_and_column(text, at),
-                         kOddSigns[i]);
-    }
-    return "";
+  /// Of an odd quote at `at`, or another odd sign if `any`; empty without.
+  const auto odd_sign = [&](size_t at, bool any) -> std::string {
+    if (at >= text.size() || !is_first_byte(text[at])) return "";
+    size_t end = at + 1;
+    while (end < text.size() && !is_first_byte(text[end])) ++end;
+    const std::string_view sign = text.substr(at, end - at);
+    if (kOddQuotes.find(sign) == sign.npos && !(any && kOddSigns.find(sign) != sign.npos))
+      return "";
+    return fmt::format("{}: got '{}', expected a plain sign: \", space, minus, comma or colon",
+                       line_and_column(text, at),
+                       sign);
   };
   size_t at = stop;
-  while (at > 0 && (static_cast<unsigned char>(text[at]) & 0xc0U) == 0x80) --at;
-  if (std::string fault = odd_sign(at, kOddSigns.size()); !fault.empty()) return fault;
+  while (at > 0 && !is_first_byte(text[at])) --at;
+  if (std::string fault = odd_sign(at, /*any=*/true); !fault.empty()) return fault;
   for (at = stop == 0 ? 0 : text.substr(0, stop).rfind('\n') + 1; at < stop; ++at) {
-    const std::string fault = odd_sign(at, kOddQuotes);
+    const std::string fault = odd_sign(at, /*any=*/false);
     if (!fault.empty()) return otherwise + "\n  Perhaps the cause is in " + fault;
   }
   return otherwise;

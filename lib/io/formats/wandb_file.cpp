@@ -95,6 +95,18 @@ void add_text(Message<Parent>& parent, Tag tag, const std::string& text) {
   if (!text.empty()) parent.add_string(tag, text);
 }
 
+/// The bytes of a record. @param fill writes its content
+template <class Field, class Fill>
+std::string record(RecordField kind, const Fill& fill) {
+  std::string bytes;
+  Message<RecordField> whole(bytes);
+  {
+    Message<Field> content(whole, kind);
+    fill(content);
+  }
+  return bytes;
+}
+
 }  // namespace
 
 WandbFile::WandbFile(std::string path) : path_(std::move(path)) {
@@ -104,14 +116,10 @@ WandbFile::WandbFile(std::string path) : path_(std::move(path)) {
   append_little_endian(bytes, kSecondMark, 2);
   append_little_endian(bytes, 0, 1);  // version
   put(bytes);
-  std::string header;
-  {
-    Message<RecordField> record(header);
-    Message<HeaderField> content(record, RecordField::kHeader);
+  append(record<HeaderField>(RecordField::kHeader, [](auto& content) {
     Message<VersionField> version(content, HeaderField::kVersion);
     version.add_string(VersionField::kProducer, "dalle2-train " + program_version());
-  }
-  append(header);
+  }));
 }
 
 WandbFile::~WandbFile() {
@@ -119,10 +127,7 @@ WandbFile::~WandbFile() {
 }
 
 void WandbFile::write_run(const WandbRunRecord& run) {
-  std::string bytes;
-  {
-    Message<RecordField> record(bytes);
-    Message<RunField> content(record, RecordField::kRun);
+  append(record<RunField>(RecordField::kRun, [&](auto& content) {
     add_text(content, RunField::kRunId, run.run_id);
     add_text(content, RunField::kEntity, run.entity);
     add_text(content, RunField::kProject, run.project);
@@ -138,99 +143,65 @@ void WandbFile::write_run(const WandbRunRecord& run) {
     add_text(content, RunField::kHost, run.host);
     add_time(content, RunField::kStartTime, run.start_unix_seconds);
     content.add_bool(RunField::kResume, run.resumed);
-  }
-  append(bytes);
+  }));
 }
 
 void WandbFile::write_history(const WandbItems& row, int64_t step) {
-  std::string bytes;
-  {
-    Message<RecordField> record(bytes);
-    Message<ItemsField> content(record, RecordField::kHistory);
+  append(record<ItemsField>(RecordField::kHistory, [&](auto& content) {
     add_items(content, ItemsField::kItem, row);
     Message<StepField>(content, ItemsField::kStep).add_int64(StepField::kNumber, step);
-  }
-  append(bytes);
+  }));
 }
 
 void WandbFile::write_summary(const WandbItems& values) {
   if (values.empty()) return;  // protozero writes no empty message, and a record needs one
-  std::string bytes;
-  {
-    Message<RecordField> record(bytes);
-    Message<ItemsField> content(record, RecordField::kSummary);
-    add_items(content, ItemsField::kItem, values);
-  }
-  append(bytes);
+  append(record<ItemsField>(RecordField::kSummary,
+                            [&](auto& content) { add_items(content, ItemsField::kItem, values); }));
 }
 
 void WandbFile::write_metric(const std::string& name, const std::string& axis) {
-  std::string bytes;
-  {
-    Message<RecordField> record(bytes);
-    Message<MetricField> content(record, RecordField::kMetric);
+  append(record<MetricField>(RecordField::kMetric, [&](auto& content) {
     content.add_string(MetricField::kName, name);
     add_text(content, MetricField::kStepMetric, axis);
-    Message<OptionsField> options(content, MetricField::kOptions);
-    options.add_bool(OptionsField::kDefined, true);
-  }
-  append(bytes);
+    Message<OptionsField>(content, MetricField::kOptions).add_bool(OptionsField::kDefined, true);
+  }));
 }
 
 void WandbFile::write_file(const std::string& name, bool media) {
-  std::string bytes;
-  {
-    Message<RecordField> record(bytes);
-    Message<FilesField> content(record, RecordField::kFiles);
+  append(record<FilesField>(RecordField::kFiles, [&](auto& content) {
     Message<FileField> file(content, FilesField::kFile);
     file.add_string(FileField::kPath, name);
     file.add_enum(FileField::kPolicy, kNow);
     file.add_enum(FileField::kType, media ? kMedia : kOther);
-  }
-  append(bytes);
+  }));
 }
 
 void WandbFile::write_stats(const WandbItems& values, double unix_seconds) {
-  std::string bytes;
-  {
-    Message<RecordField> record(bytes);
-    Message<StatsField> content(record, RecordField::kStats);
+  append(record<StatsField>(RecordField::kStats, [&](auto& content) {
     add_time(content, StatsField::kTime, unix_seconds);
     add_items(content, StatsField::kItem, values);
-  }
-  append(bytes);
+  }));
 }
 
 void WandbFile::write_console(const std::string& line, bool is_error, double unix_seconds) {
-  std::string bytes;
-  {
-    Message<RecordField> record(bytes);
-    Message<OutputField> content(record, RecordField::kOutput);
+  append(record<OutputField>(RecordField::kOutput, [&](auto& content) {
     content.add_enum(OutputField::kType, is_error ? kStderr : kStdout);
     add_time(content, OutputField::kTime, unix_seconds);
     content.add_string(OutputField::kLine, line + "\n");
-  }
-  append(bytes);
+  }));
 }
 
 void WandbFile::write_preempting() {
   std::string bytes;
-  {
-    Message<RecordField> record(bytes);
-    record.add_message(RecordField::kPreempting, std::string());
-  }
+  Message<RecordField>(bytes).add_message(RecordField::kPreempting, std::string());
   append(bytes);
 }
 
 void WandbFile::write_exit(int exit_code, int64_t runtime_seconds) {
-  std::string bytes;
-  {
-    Message<RecordField> record(bytes);
-    Message<ExitField> content(record, RecordField::kExit);
+  append(record<ExitField>(RecordField::kExit, [&](auto& content) {
     content.add_int32(ExitField::kCode, exit_code);
     content.add_int32(ExitField::kRuntime, static_cast<int32_t>(runtime_seconds));
-  }
-  append(bytes);
+  }));
 }
 
 /// A record in chunks that do not cross the end of a block; the file's first bytes are of the first one.
