@@ -12,7 +12,6 @@
 #include <set>
 
 #include "base/error.h"
-#include "data/shards/mix_shards.h"
 #include "data/shards/pack.h"
 #include "data/shards/picture_shards.h"
 #include "data/shards/shard_check.h"

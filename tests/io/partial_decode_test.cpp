@@ -329,8 +329,8 @@ TEST_CASE("the vector instructions of this machine compute what plain ones do") 
     };
     INFO(width << " to " << out_width << ", " << rows << " rows");
     for (const ResampleKernels& kernels : all_kernels()) {
-      REQUIRE(across(kernels) == across(plain_kernels()));
-      REQUIRE(down(kernels) == down(plain_kernels()));
+      REQUIRE(across(kernels) == across(all_kernels().front()));
+      REQUIRE(down(kernels) == down(all_kernels().front()));
     }
   }
 }

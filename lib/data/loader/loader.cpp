@@ -101,7 +101,7 @@ void ShardLoader::start_epoch(int64_t epoch, const LoaderPosition& position) {
   position_.lanes.resize(count);
   over_.assign(count, false);
   epoch_ = epoch;
-  empty_steps_ = 0;
+  had_empty_step_ = false;
   for (size_t lane = 0; lane < count; ++lane) {
     if (lanes_[lane]) lanes_[lane]->start_epoch(epoch, position_.lanes[lane]);
   }
@@ -166,7 +166,7 @@ std::optional<Batch> ShardLoader::next() {
     if (all == 0) continue;
     if (!batch) {
       batch.emplace();
-      ++empty_steps_;
+      had_empty_step_ = true;
     }
     batch->position = position_;
     batch->samples_of_step = all;
@@ -191,7 +191,7 @@ void ShardLoader::finish() const {
     placed += lane->placed();
     for (const auto& [reason, count] : lane->dropped_in_epoch()) dropped[reason] += count;
   }
-  if (placed > 0 || !from_beginning_ || empty_steps_ > 0 || options_.share.rank > 0) return;
+  if (placed > 0 || !from_beginning_ || had_empty_step_ || options_.share.rank > 0) return;
   const int64_t shards = static_cast<int64_t>(options_.urls.size());
   const std::string all = counted(shards, "shard"), first = options_.urls[0];
   const std::string message = fmt::format(

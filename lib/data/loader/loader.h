@@ -56,8 +56,6 @@ class ShardLoader {
   void consumed(const Batch& batch) const;
   /// Samples left out since construction, up to the last batch that was handed out.
   DropCounts dropped() const;
-  /// Steps of the epoch that this rank took without samples.
-  int64_t empty_steps() const { return empty_steps_; }
 
  private:
   void make_lanes(int64_t count);
@@ -71,8 +69,8 @@ class ShardLoader {
   LoaderPosition position_;
   std::vector<bool> over_;  // lanes of this rank that are out
   bool started_ = false, from_beginning_ = true;
+  bool had_empty_step_ = false;  // in this epoch
   int64_t epoch_ = 0;
-  int64_t empty_steps_ = 0;
 };
 
 /// All ranks of a job in one process, in step: what each of them reads. The loaders of `world` ranks, a

@@ -14,7 +14,6 @@
 #include "base/text.h"
 #include "base/untrusted_text.h"
 #include "io/pictures/image.h"
-#include "io/pictures/image_adjust.h"
 
 namespace dalle2 {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Pictures: decoding to RGB as Pillow does, Pillow's resampling, PNG.
+// Pictures: decoding to RGB as Pillow does, Pillow's resampling, colours and rotation, PNG.
 #pragma once
 
 #include <array>
@@ -141,5 +141,26 @@ std::string encode_png(const Image& image);                   ///< RGBA if the p
 void write_png(const std::string& path, const Image& image);  ///< whole or not at all
 std::string encode_jpeg(const Image& image,
                         int quality);  ///< quality 1 to 100, colour not subsampled
+
+// Colours and rotation, with the meaning of torchvision's adjust_* and rotate. By OpenCV, so values differ
+// from Pillow's by rounding.
+
+/// All values times `factor`.
+void adjust_brightness(Image& image, double factor);
+/// Distance of all values from the picture's mean lightness times `factor`.
+void adjust_contrast(Image& image, double factor);
+/// Distance of all values from the pixel's lightness times `factor`: 0 is grey.
+void adjust_saturation(Image& image, double factor);
+/// @param turn part of the circle of hues, -0.5 to 0.5
+void adjust_hue(Image& image, double turn);
+
+/// Of the longer side, pixels.
+inline constexpr int kMostRotatedSide = 32'766;
+
+/// Turned about its middle, the size unchanged.
+/// @param image of at most kMostRotatedSide pixels a side
+/// @param degrees counter-clockwise @param mode kNearest or kBilinear
+/// @param fill red, green and blue of what comes from outside
+Image rotate(Image image, double degrees, Interpolation mode, const std::array<double, 3>& fill);
 
 }  // namespace dalle2

@@ -67,9 +67,8 @@ struct ResampleKernels {
                        size_t bytes);
 };
 
-ResampleKernels plain_kernels();             ///< of any machine
 const ResampleKernels& best_kernels();       ///< the fastest of this machine
-std::vector<ResampleKernels> all_kernels();  ///< that run here
+std::vector<ResampleKernels> all_kernels();  ///< that run here, those of any machine first
 
 /// A part of a picture with edges between pixels.
 struct RealBox {

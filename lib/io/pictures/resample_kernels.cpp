@@ -335,12 +335,8 @@ SplitTaps::SplitTaps(Taps given) : taps(std::move(given)) {
   }
 }
 
-ResampleKernels plain_kernels() {
-  return {horizontal_pass_plain, vertical_row_plain};
-}
-
 std::vector<ResampleKernels> all_kernels() {
-  std::vector<ResampleKernels> all = {plain_kernels()};
+  std::vector<ResampleKernels> all = {{horizontal_pass_plain, vertical_row_plain}};
 #if defined(__x86_64__)
   if (has_avx2()) {
     all.push_back({horizontal_pass_by_four<horizontal_four_rows_avx2>, vertical_row_avx2});

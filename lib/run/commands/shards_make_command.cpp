@@ -8,7 +8,6 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "base/untrusted_text.h"
-#include "data/shards/mix_shards.h"
 #include "data/shards/pack.h"
 #include "io/files/folder_names.h"
 #include "run/commands.h"
