@@ -17,7 +17,6 @@
 #include <jerror.h>
 
 namespace dalle2 {
-namespace {
 
 /// libjpeg reports an error by a jump, so no frame between setjmp and libjpeg may own anything.
 struct JpegErrors {
@@ -43,6 +42,8 @@ struct JpegErrors {
   /// Damaged entropy data is shown as far as it goes, as in Pillow.
   static void on_warning(j_common_ptr, int) {}
 };
+
+namespace {
 
 constexpr int kMostScans = 1000;  // a few bytes a scan could keep a decoder busy for hours
 constexpr int kStripRows = 16;    // what is decoded at a time, so that it stays in the cache
