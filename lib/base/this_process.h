@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
-// This program and its process: version, libraries, modules, machine, memory.
+// This program and its process: version, libraries, modules, machine, memory, signs of life.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 
@@ -38,5 +39,17 @@ uint64_t process_memory(const std::string& field);
 /// Memory in bytes that the processes of this machine share: its RAM, or less where a control group
 /// of this process has a limit. 0 where it is not known.
 uint64_t machine_memory();
+
+/// Pieces of work that take long and get on, done so far in this process: a save to a slow disk is not
+/// taken for a hang.
+inline std::atomic<uint64_t> signs_of_life_so_far{0};
+
+/// A piece of such work is done. Any thread, at any rate.
+inline void sign_of_life() {
+  signs_of_life_so_far.fetch_add(1, std::memory_order_relaxed);
+}
+inline uint64_t signs_of_life() {
+  return signs_of_life_so_far.load(std::memory_order_relaxed);
+}
 
 }  // namespace dalle2

@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "base/sign_of_life.h"
+#include "base/this_process.h"
 
 namespace dalle2 {
 namespace {

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/sign_of_life.h"
+#include "base/this_process.h"
 
 namespace dalle2 {
 namespace {

@@ -99,7 +99,7 @@ class RankWatch {
   /// Empty: no more. @return what it was before
   std::string set_busy(const std::string& what);
   /// What it is busy with continues: the time that others wait for it starts over. So does each sign
-  /// of life (base/sign_of_life.h) of a rank that is busy.
+  /// of life (sign_of_life()) of a rank that is busy.
   void still_busy();
   /// Waits until the others can read it, some seconds at most.
   void tell_failure(const std::string& message) noexcept;

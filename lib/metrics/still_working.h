@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include "base/sign_of_life.h"
 #include "base/stop_signal.h"
+#include "base/this_process.h"
 
 namespace dalle2 {
 

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <memory>
 
-#include "base/sign_of_life.h"
 #include "base/this_process.h"
 #include "run/checkpoints/model_weights.h"
 

@@ -6,7 +6,7 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 
-#include "base/sign_of_life.h"
+#include "base/this_process.h"
 #include "dist/ranks_in_threads.h"
 
 namespace dalle2::test {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "dist/rank_watch.h"
 
-#include "base/sign_of_life.h"
+#include "base/this_process.h"
 
 #include <catch2/catch.hpp>
 #include <future>

@@ -2,7 +2,7 @@
 #include "io/files/atomic_file.h"
 
 #include "base/error.h"
-#include "base/sign_of_life.h"
+#include "base/this_process.h"
 #include "io/files/disk_io.h"
 
 #include <fcntl.h>

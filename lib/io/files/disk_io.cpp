@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/sign_of_life.h"
+#include "base/this_process.h"
 #include "base/untrusted_text.h"
 
 namespace dalle2 {

@@ -81,6 +81,16 @@ uint32_t masked_crc32c(std::string_view bytes) {
   return ((crc >> 15) | (crc << 17)) + 0xA282EAD8U;
 }
 
+/// One record with its lengths and checksums.
+std::string tfrecord(std::string_view bytes) {
+  std::string record;
+  append_little_endian(record, bytes.size(), 8);
+  append_little_endian(record, masked_crc32c(record), 4);
+  record += bytes;
+  append_little_endian(record, masked_crc32c(bytes), 4);
+  return record;
+}
+
 std::string version_event() {
   std::string bytes;
   Message<EventField> event(bytes);
@@ -124,15 +134,6 @@ uint32_t crc32c(std::string_view bytes) {
   for (const char c : bytes)
     crc = (crc >> 8) ^ kTable[(crc ^ static_cast<unsigned char>(c)) & 0xFF];
   return ~crc;
-}
-
-std::string tfrecord(std::string_view bytes) {
-  std::string record;
-  append_little_endian(record, bytes.size(), 8);
-  append_little_endian(record, masked_crc32c(record), 4);
-  record += bytes;
-  append_little_endian(record, masked_crc32c(bytes), 4);
-  return record;
 }
 
 void EventSummary::add_scalar(const std::string& tag, double value) {

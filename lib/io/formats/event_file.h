@@ -14,9 +14,6 @@ namespace dalle2 {
 /// CRC-32C (Castagnoli, RFC 3720, appendix B.4): 0xE3069283 for "123456789".
 uint32_t crc32c(std::string_view bytes);
 
-/// One record with its lengths and checksums.
-std::string tfrecord(std::string_view bytes);
-
 /// What is shown together at one step: the bytes of a `tensorflow.Summary`.
 class EventSummary {
  public:

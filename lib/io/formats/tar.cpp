@@ -350,8 +350,8 @@ TarList list_tar(const std::string& path) {
   }
 }
 
-TarMember read_tar_member(const std::string& path, uint64_t offset, TarLimits limits) {
-  TarReader reader(file_source(path, offset), path, limits, offset);
+TarMember read_tar_member(const std::string& path, uint64_t offset) {
+  TarReader reader(file_source(path, offset), path, {}, offset);
   TarMember member;
   if (!reader.next(member)) throw DataError("{}: no member at byte {}", path, offset);
   return member;

@@ -91,7 +91,7 @@ struct TarList {
 /// Lists the regular files of a plain tar, reading its headers alone. A packed tar has a fault.
 TarList list_tar(const std::string& path);
 /// Reads the file that list_tar() found at `offset`. @throws DataError
-TarMember read_tar_member(const std::string& path, uint64_t offset, TarLimits limits = {});
+TarMember read_tar_member(const std::string& path, uint64_t offset);
 
 /// Writes a tar, whole or not at all. The same members give the same bytes (ustar, PAX where a name
 /// needs it; time 0, owner 0, mode 0644).

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/sign_of_life.h"
 #include "base/stop_signal.h"
 #include "base/text.h"
+#include "base/this_process.h"
 #include "base/untrusted_text.h"
 #include "io/streams/stream.h"
 #include "io/text/clean_caption.h"

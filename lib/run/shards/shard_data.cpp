@@ -9,9 +9,9 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "base/sign_of_life.h"
 #include "base/stop_signal.h"
 #include "base/text.h"
+#include "base/this_process.h"
 #include "data/loader/shard_dataset.h"
 #include "data/shards/shards.h"
 #include "run/device/device.h"
