@@ -26,11 +26,6 @@ namespace {
 constexpr int kUsualColumns = 80;
 constexpr int kMostColumns = 10'000;
 
-/// Whether a byte begins a character of UTF-8.
-bool begins_character(char byte) {
-  return (static_cast<unsigned char>(byte) & 0xc0) != 0x80;
-}
-
 /// The bytes of the first `columns` characters.
 size_t bytes_of(std::string_view line, int columns) {
   for (size_t at = 0; at < line.size(); ++at) {

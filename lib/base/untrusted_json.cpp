@@ -42,10 +42,6 @@ std::string lone_surrogate(std::string_view text) {
   return "";
 }
 
-bool is_first_byte(char c) {
-  return (static_cast<unsigned char>(c) & 0xc0U) != 0x80;
-}
-
 /// Where a byte of a text stands, as editors count: "line 18, column 17".
 std::string line_and_column(std::string_view text, size_t at) {
   const size_t line_begin = text.substr(0, at).rfind('\n') + 1;  // 0 if there is none
@@ -53,7 +49,7 @@ std::string line_and_column(std::string_view text, size_t at) {
                      std::count(text.begin(), text.begin() + static_cast<ptrdiff_t>(at), '\n') + 1,
                      std::count_if(text.begin() + static_cast<ptrdiff_t>(line_begin),
                                    text.begin() + static_cast<ptrdiff_t>(at),
-                                   is_first_byte) +
+                                   begins_character) +
                          1);
 }
 
@@ -67,9 +63,9 @@ constexpr std::string_view kOddSigns = "\u00a0\u202f\u3000\u2013\u2212\uff0c\uff
 std::string grammar_fault(std::string_view text, size_t stop, const std::string& otherwise) {
   /// Of an odd quote at `at`, or another odd sign if `any`; empty without.
   const auto odd_sign = [&](size_t at, bool any) -> std::string {
-    if (at >= text.size() || !is_first_byte(text[at])) return "";
+    if (at >= text.size() || !begins_character(text[at])) return "";
     size_t end = at + 1;
-    while (end < text.size() && !is_first_byte(text[end])) ++end;
+    while (end < text.size() && !begins_character(text[end])) ++end;
     const std::string_view sign = text.substr(at, end - at);
     if (kOddQuotes.find(sign) == sign.npos && !(any && kOddSigns.find(sign) != sign.npos))
       return "";
@@ -78,7 +74,7 @@ std::string grammar_fault(std::string_view text, size_t stop, const std::string&
                        sign);
   };
   size_t at = stop;
-  while (at > 0 && !is_first_byte(text[at])) --at;
+  while (at > 0 && !begins_character(text[at])) --at;
   if (std::string fault = odd_sign(at, /*any=*/true); !fault.empty()) return fault;
   for (at = stop == 0 ? 0 : text.substr(0, stop).rfind('\n') + 1; at < stop; ++at) {
     const std::string fault = odd_sign(at, /*any=*/false);

@@ -9,6 +9,11 @@
 
 namespace dalle2 {
 
+/// Whether a byte begins a character of UTF-8, and does not continue one.
+constexpr bool begins_character(char byte) {
+  return (static_cast<unsigned char>(byte) & 0xc0U) != 0x80;
+}
+
 /// True for well-formed UTF-8 (RFC 3629): no overlong forms, no surrogates, nothing beyond
 /// U+10FFFF.
 bool is_utf8(std::string_view text);

@@ -3,12 +3,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdint>
 #include <optional>
 #include <string_view>
 #include <utility>
 
 #include "base/text.h"
+#include "base/untrusted_text.h"
 #include "io/text/unicode.h"
 
 namespace dalle2 {
@@ -266,9 +266,8 @@ std::u32string repair_segment(std::u32string text, bool unescape) {
 /// At most kMostCaptionBytes of a text, without a part of a character at the end.
 std::string_view beginning(std::string_view text) {
   if (text.size() <= kMostCaptionBytes) return text;
-  const auto continues = [&](size_t at) { return (static_cast<uint8_t>(text[at]) & 0xC0) == 0x80; };
   size_t size = kMostCaptionBytes;
-  while (size > kMostCaptionBytes - 4 && continues(size)) --size;
+  while (size > kMostCaptionBytes - 4 && !begins_character(text[size])) --size;
   return text.substr(0, size);
 }
 
