@@ -2,12 +2,22 @@
 #include "dist/process_group.h"
 
 #include <ATen/ATen.h>
+#include <execinfo.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <future>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -18,7 +28,6 @@
 #include "dist/meeting.h"
 #include "dist/process_group_backend.h"
 #include "dist/rank_watch.h"
-#include "dist/thread_stacks.h"
 #include "dist/world.h"
 
 namespace dalle2 {
@@ -36,6 +45,59 @@ constexpr std::chrono::seconds kStoreLimit{300};
 constexpr const char* kAdvice =
     "\n  The run ends. What it has saved is intact: start it again once the cause is gone, and it "
     "will resume.";
+
+constexpr int kMostFrames = 40;
+/// LibTorch has dozens of idle threads on a large machine.
+constexpr int kMostThreads = 32;
+std::atomic<bool> written = false;
+
+/// Runs on the thread that is asked. Only what is safe in a signal handler, once backtrace() has
+/// loaded its library.
+void write_stack(int) {
+  void* frames[kMostFrames];
+  const int count = backtrace(frames, kMostFrames);
+  backtrace_symbols_fd(frames, count, STDERR_FILENO);
+  written = true;
+}
+
+std::string name_of(const std::string& thread) {
+  std::ifstream file("/proc/self/task/" + thread + "/comm");
+  std::string name;
+  std::getline(file, name);
+  return name;
+}
+
+void ask(const std::string& thread) {
+  std::fprintf(stderr, "thread %s (%s):\n", thread.c_str(), name_of(thread).c_str());
+  std::fflush(stderr);
+  written = false;
+  syscall(SYS_tgkill, getpid(), std::atoi(thread.c_str()), SIGRTMIN + 5);
+  for (int wait = 0; wait < 50 && !written; ++wait) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  if (!written) std::fprintf(stderr, "  does not answer\n");
+}
+
+/// Writes where each other thread of this process is to stderr, for a report of a process that is stuck.
+/// Takes a second at most; a thread that does not answer is named.
+void print_thread_stacks() noexcept {
+  try {
+    void* first[1];
+    backtrace(first, 1);
+    struct sigaction action = {};
+    action.sa_handler = write_stack;
+    action.sa_flags = SA_RESTART;
+    sigaction(SIGRTMIN + 5, &action, nullptr);
+    int count = 0;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) {
+      const std::string thread = entry.path().filename().string();
+      if (std::atoi(thread.c_str()) == gettid()) continue;  // it writes this
+      if (count++ == kMostThreads) break;
+      ask(thread);
+    }
+  } catch (const std::exception&) {  // the report itself is written
+  }
+}
 
 /// Told by the watch from its own thread: the others are asleep in a collective that will not end.
 [[noreturn]] void end_process(const World& world, const std::string& report) {
@@ -70,30 +132,16 @@ int64_t hash_of(const std::string& text) {
 
 }  // namespace
 
-struct PendingCollective::State {
-  std::shared_ptr<BackendWork> work;
-  RankWatch* watch;
-  int64_t number;
-  std::string what;
-};
-
-PendingCollective::PendingCollective() = default;
-PendingCollective::PendingCollective(std::unique_ptr<State> state) : state_(std::move(state)) {}
-PendingCollective::PendingCollective(PendingCollective&&) noexcept = default;
-PendingCollective& PendingCollective::operator=(PendingCollective&&) noexcept = default;
-PendingCollective::~PendingCollective() = default;
-
 void PendingCollective::wait() {
-  if (!state_) return;
-  const std::unique_ptr<State> state = std::move(state_);
+  if (!work_) return;
+  const std::shared_ptr<BackendWork> work = std::move(work_);
   try {
-    state->work->wait();
+    work->wait();
   } catch (const std::exception& error) {
-    throw PeerError(
-        "{}{}", state->watch->explain(error.what(), state->number, state->what), kAdvice);
+    throw PeerError("{}{}", watch_->explain(error.what(), number_, what_), kAdvice);
   }
   // On a GPU the work is only enqueued: the watch sees itself when it is done.
-  if (state->work->status().state == WorkState::kDone) state->watch->end(state->number);
+  if (work->status().state == WorkState::kDone) watch_->end(number_);
 }
 
 namespace {
@@ -117,8 +165,7 @@ PendingCollective watched(RankWatch& watch,
     throw PeerError("{}{}", watch.explain(error.what(), number, what), kAdvice);
   }
   watch.launched(number, work);
-  return PendingCollective(std::make_unique<PendingCollective::State>(
-      PendingCollective::State{std::move(work), &watch, number, what}));
+  return {std::move(work), watch, number, what};
 }
 
 }  // namespace
@@ -130,15 +177,15 @@ ProcessGroup::ProcessGroup(const World& world, const GroupOptions& options)
   if (is_alone()) return;
   try {
     if (!world_.hosts_store) wait_for_store(world_);
-    store_ = open_store(world_, kStoreLimit);
+    store_ = connect_store(world_, world_.hosts_store, kStoreLimit);
     world_.store_prefix += meet(world_, *store_) + "/";
     watch_ =
         std::make_unique<RankWatch>(world_,
-                                    connect_store(world_, kStoreLimit),
+                                    connect_store(world_, /*as_host=*/false, kStoreLimit),
                                     options.hang_timeout,
                                     [this](const auto& report) { end_process(world_, report); });
     const int64_t number = watch_->begin("connecting the ranks");
-    backend_ = make_backend_of_group(world_, kNoLimit);
+    backend_ = make_backend(world_, kNoLimit);
     watch_->end(number);
     watch_->meet_all();
     check_devices(options.device_id);

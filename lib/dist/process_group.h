@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -24,6 +25,7 @@ class PeerError : public NetworkError {
   using NetworkError::NetworkError;
 };
 
+class BackendWork;
 class GroupBackend;
 class RankStore;
 class RankWatch;
@@ -31,18 +33,23 @@ class RankWatch;
 /// A collective in progress. Call wait() before you read its tensor.
 class PendingCollective {
  public:
-  struct State;
-  PendingCollective();
-  explicit PendingCollective(std::unique_ptr<State> state);
-  PendingCollective(PendingCollective&&) noexcept;
-  PendingCollective& operator=(PendingCollective&&) noexcept;
-  ~PendingCollective();
+  PendingCollective() = default;
+  PendingCollective(std::shared_ptr<BackendWork> work,
+                    RankWatch& watch,
+                    int64_t number,
+                    std::string what)
+      : work_(std::move(work)), watch_(&watch), number_(number), what_(std::move(what)) {}
+  PendingCollective(PendingCollective&&) noexcept = default;
+  PendingCollective& operator=(PendingCollective&&) noexcept = default;
   /// On a GPU later work of the current stream waits, not the host.
   /// @throws NetworkError naming the rank that is gone or stuck
   void wait();
 
  private:
-  std::unique_ptr<State> state_;
+  std::shared_ptr<BackendWork> work_;  // null: nothing to wait for
+  RankWatch* watch_ = nullptr;
+  int64_t number_ = 0;  // of the collective
+  std::string what_;
 };
 
 enum class Reduction { kSum, kMax };

@@ -19,7 +19,6 @@
 #include "base/error.h"
 #include "base/this_process.h"
 #include "dist/nccl_module.h"
-#include "dist/own_address.h"
 
 namespace dalle2 {
 namespace {
@@ -234,14 +233,10 @@ class C10dBackend : public GroupBackend {
 
 }  // namespace
 
-std::unique_ptr<RankStore> connect_store(const World& world, std::chrono::seconds timeout) {
-  return std::make_unique<C10dStore>(connect(world, /*as_host=*/false, timeout),
-                                     world.store_prefix);
-}
-
-std::unique_ptr<RankStore> open_store(const World& world, std::chrono::seconds timeout) {
-  return std::make_unique<C10dStore>(connect(world, world.hosts_store, timeout),
-                                     world.store_prefix);
+std::unique_ptr<RankStore> connect_store(const World& world,
+                                         bool as_host,
+                                         std::chrono::seconds timeout) {
+  return std::make_unique<C10dStore>(connect(world, as_host, timeout), world.store_prefix);
 }
 
 struct StoreServer::Impl {
@@ -268,24 +263,6 @@ std::unique_ptr<RankStore> StoreServer::open() const {
 
 std::unique_ptr<GroupBackend> make_backend(const World& world, std::chrono::seconds timeout) {
   return std::make_unique<C10dBackend>(world, timeout);
-}
-
-namespace {
-
-BackendMaker& stand_in() {
-  static BackendMaker maker;
-  return maker;
-}
-
-}  // namespace
-
-void stand_in_for_backends(BackendMaker make) {
-  stand_in() = std::move(make);
-}
-
-std::unique_ptr<GroupBackend> make_backend_of_group(const World& world,
-                                                    std::chrono::seconds timeout) {
-  return stand_in() ? stand_in()(world, timeout) : make_backend(world, timeout);
 }
 
 void leave_failures_to_our_watch() {

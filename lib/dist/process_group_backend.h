@@ -6,7 +6,6 @@
 #include <c10/core/Device.h>
 
 #include <chrono>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,10 +29,11 @@ class RankStore {
   virtual std::string decide(const std::string& key, const std::string& value) = 0;
 };
 
-/// A connection of its own to the ranks' store. @throws std::exception if it does not answer
-std::unique_ptr<RankStore> connect_store(const World& world, std::chrono::seconds timeout);
-/// The same; the store itself where this rank keeps it, which ends with what is returned.
-std::unique_ptr<RankStore> open_store(const World& world, std::chrono::seconds timeout);
+/// A connection of its own to the ranks' store; with `as_host` the store itself, which ends with what is
+/// returned. @throws std::exception if it does not answer
+std::unique_ptr<RankStore> connect_store(const World& world,
+                                         bool as_host,
+                                         std::chrono::seconds timeout);
 
 /// A store that this process keeps for others, at a free port.
 class StoreServer {
@@ -92,14 +92,5 @@ class GroupBackend {
 /// Connects the hosts of all ranks; before collectives of the device GroupBackend::open_device()
 /// is to be called. @throws std::exception if the ranks do not meet
 std::unique_ptr<GroupBackend> make_backend(const World& world, std::chrono::seconds timeout);
-
-/// What makes a rank's backend.
-using BackendMaker =
-    std::function<std::unique_ptr<GroupBackend>(const World&, std::chrono::seconds)>;
-/// From now on groups use what `make` gives, for tests without NCCL; null: make_backend().
-void stand_in_for_backends(BackendMaker make);
-/// By the stand-in where there is one.
-std::unique_ptr<GroupBackend> make_backend_of_group(const World& world,
-                                                    std::chrono::seconds timeout);
 
 }  // namespace dalle2

@@ -59,10 +59,11 @@ void write_all(int file, const std::string& text) {
 
 class Launch {
  public:
-  explicit Launch(const LaunchOptions& options) : options_(options) {}
+  Launch(int64_t processes, const std::vector<std::string>& command)
+      : count_(processes), command_(command) {}
 
   ExitCode run() {
-    for (int rank = 0; rank < options_.processes; ++rank) start(rank);
+    for (int rank = 0; rank < count_; ++rank) start(rank);
     while (std::any_of(
         processes_.begin(), processes_.end(), [](const Process& each) { return each.running; })) {
       pass_output();
@@ -90,7 +91,7 @@ class Launch {
       variables.push_back(name + "=" + value);
     };
     for (char** each = environ; *each != nullptr; ++each) variables.emplace_back(*each);
-    const std::string count = std::to_string(options_.processes);
+    const std::string count = std::to_string(count_);
     set("RANK", std::to_string(rank));
     set("LOCAL_RANK", std::to_string(rank));
     set("WORLD_SIZE", count);
@@ -107,7 +108,7 @@ class Launch {
     std::vector<char*> environment, arguments;
     for (std::string& each : variables) environment.push_back(each.data());
     environment.push_back(nullptr);
-    std::vector<std::string> command = options_.command;
+    std::vector<std::string> command = command_;
     for (std::string& each : command) arguments.push_back(each.data());
     arguments.push_back(nullptr);
     int out[2] = {-1, -1}, error[2] = {-1, -1};
@@ -261,7 +262,8 @@ class Launch {
     }
   }
 
-  const LaunchOptions& options_;
+  const int64_t count_;
+  const std::vector<std::string>& command_;
   StoreServer store_;
   std::vector<Process> processes_;
   std::vector<RankEnd> ends_;
@@ -287,9 +289,8 @@ ExitCode exit_code_of(const std::vector<RankEnd>& ends) {
   return lost ? ExitCode::kNetwork : stopped ? ExitCode::kStopped : ExitCode::kDone;
 }
 
-ExitCode launch_ranks(const LaunchOptions& options) {
-  Launch launch(options);
-  return launch.run();
+ExitCode launch_ranks(int64_t processes, const std::vector<std::string>& command) {
+  return Launch(processes, command).run();
 }
 
 }  // namespace dalle2

@@ -3,18 +3,12 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
 
 namespace dalle2 {
-
-struct LaunchOptions {
-  int64_t processes = 1;
-  std::vector<std::string> command;  ///< program and arguments of each
-};
 
 /// What became of a rank. `signal` is 0 if it ended by itself.
 struct RankEnd {
@@ -32,7 +26,7 @@ ExitCode exit_code_of(const std::vector<RankEnd>& ends);
 /// appears unchanged; lines of the others begin with "[rank N] ". When one fails, the others have a
 /// few seconds to report what they see before they are ended. One that is stopped
 /// (SIGSTOP) for a minute is ended too.
-/// @throws ResourceError if a process cannot be started
-ExitCode launch_ranks(const LaunchOptions& options);
+/// @param command program and arguments of each @throws ResourceError if a process cannot be started
+ExitCode launch_ranks(int64_t processes, const std::vector<std::string>& command);
 
 }  // namespace dalle2

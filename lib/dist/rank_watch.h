@@ -16,7 +16,6 @@
 
 #include "dist/process_group_backend.h"
 #include "dist/rank_board.h"
-#include "dist/rank_place.h"
 #include "dist/world.h"
 
 namespace dalle2 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "dist/own_address.h"
+#include "dist/world.h"
 
 #include <catch2/catch.hpp>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "dist/rank_place.h"
+#include "dist/rank_board.h"
 
 #include <catch2/catch.hpp>
 

@@ -144,7 +144,7 @@ ExitCode launch(int64_t processes) {
       arguments.push_back(each);
     }
   }
-  return launch_ranks({.processes = processes, .command = std::move(arguments)});
+  return launch_ranks(processes, arguments);
 }
 
 }  // namespace dalle2
