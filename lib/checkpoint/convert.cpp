@@ -7,7 +7,7 @@
 #include "checkpoint/archive/mapped_file.h"
 #include "checkpoint/archive/safetensors.h"
 #include "checkpoint/clip/clip_file.h"
-#include "checkpoint/lora/lora_weights.h"
+#include "checkpoint/lora/lora_file.h"
 #include "checkpoint/pickle/pickle.h"
 #include "checkpoint/pickle/pth.h"
 #include "checkpoint/pickle/value_json.h"
@@ -211,7 +211,6 @@ bool has_averages(const Cursor& checkpoint) {
           !strip_prefix(checkpoint.as_state_dict(), kEmaModel).empty());
 }
 
-/// @throws DataError for the folder of a run, naming the file that is meant
 // A header length that fits the file, then JSON.
 bool looks_like_safetensors(const std::string& path) {
   const MappedFile file(path);
@@ -221,6 +220,7 @@ bool looks_like_safetensors(const std::string& path) {
   return length <= file.size() - 8 && (first == '{' || first == ' ' || first == '\n');
 }
 
+/// @throws DataError for the folder of a run, naming the file that is meant
 static void refuse_folder(const std::string& path) {
   namespace fs = std::filesystem;
   std::error_code ignored;

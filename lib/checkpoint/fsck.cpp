@@ -6,7 +6,6 @@
 #include "base/untrusted_json.h"
 #include "base/untrusted_text.h"
 #include "checkpoint/archive/mapped_file.h"
-#include "checkpoint/archive/script_file.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/pickle/pth.h"
 #include "checkpoint/pickle/value_json.h"
@@ -25,7 +24,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kProgram = "TorchScript program";
 constexpr std::array kStateNames = {"intact", "damaged", "unfinished"};
 constexpr std::array kResumeNames = {"exact", "by samples", "no"};
 
@@ -159,7 +157,7 @@ CheckedFile check_file(const std::string& path) {
     look_at(read_checkpoint(path), file);
   } catch (const DataError& fault) {
     if (is_intact_program(path)) {
-      file.kind = kProgram;
+      file.kind = "TorchScript program";
     } else {
       file.faults = faults_of(path, fault.what());
     }

@@ -5,8 +5,8 @@
 #include "base/untrusted_json.h"
 #include "base/untrusted_text.h"
 #include "checkpoint/convert.h"
-#include "checkpoint/pickle/dtypes.h"
 #include "checkpoint/pickle/value_json.h"
+#include "checkpoint/state_dict.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: MIT
-// What a checkpoint holds: Python's plain objects and tensors.
+// What a checkpoint holds: Python's plain objects and tensors, and the names of their element types.
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
 
 #include <concepts>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -165,5 +167,18 @@ Dict to_dict(const StateDict& tensors);
 const at::Tensor* find_tensor(const StateDict& tensors, const std::string& name);
 /// The entries whose names begin with `prefix`, without it.
 StateDict strip_prefix(const StateDict& tensors, const std::string& prefix);
+
+/// "F32" and the like; nothing for types that safetensors or we do not have.
+std::optional<at::ScalarType> dtype_of_safetensors(std::string_view name);
+std::optional<std::string> safetensors_dtype(at::ScalarType dtype);
+
+/// "float32": the attribute of Python's module torch, also what people are shown.
+std::string python_dtype(at::ScalarType dtype);
+std::optional<at::ScalarType> dtype_of_python(std::string_view name);
+
+/// "FloatStorage"; nothing for the types that came after the storage classes (uint16, float8, ...),
+/// which Python pickles with an untyped storage.
+std::optional<std::string> storage_class(at::ScalarType dtype);
+std::optional<at::ScalarType> dtype_of_storage_class(std::string_view name);
 
 }  // namespace dalle2

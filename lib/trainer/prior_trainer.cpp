@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "checkpoint/clip/raw_clip.h"
+#include "checkpoint/clip/clip_file.h"
 #include "checkpoint/module_state.h"
 #include "model/clip/frozen_clip.h"
 #include "model/pass_scopes.h"

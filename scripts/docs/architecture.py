@@ -35,9 +35,9 @@ WAYS = [
     ("a save", "#2e7d32", [
         ("run/checkpoints/run_saving.cpp", "RunCheckpoints::save"),
         ("trainer/state/trainer_state.cpp", "Trainer::state"),
-        ("checkpoint/pickle/pth_writer.cpp", "PthSnapshot::take"),
+        ("checkpoint/pickle/pth.cpp", "PthSnapshot::take"),
         ("tracker/tracker.cpp", "Tracker::save"),
-        ("checkpoint/pickle/pth_writer.cpp", "PthSnapshot::write"),
+        ("checkpoint/pickle/pth.cpp", "PthSnapshot::write"),
         ("io/files/atomic_file.cpp", "AtomicFile::commit"),
     ]),
     ("a resume", "#c62828", [
@@ -45,7 +45,7 @@ WAYS = [
         ("tracker/tracker.cpp", "Tracker::open"),
         ("tracker/run_folder/decide.cpp", "decide"),
         ("run/checkpoints/run_checkpoints.cpp", "RunCheckpoints::take_up"),
-        ("checkpoint/pickle/pth_reader.cpp", "read_pth"),
+        ("checkpoint/pickle/pth.cpp", "read_pth"),
         ("trainer/state/trainer_state.cpp", "Trainer::load_state"),
     ]),
 ]

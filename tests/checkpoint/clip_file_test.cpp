@@ -14,7 +14,6 @@
 #include "checkpoint/archive/safetensors.h"
 #include "checkpoint/archive/zip_archive.h"
 #include "checkpoint/checkpoint_test_tools.h"
-#include "checkpoint/clip/clip_names.h"
 #include "checkpoint/clip/clip_shape.h"
 #include "checkpoint/pickle/pth.h"
 

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: MIT
-#include "checkpoint/lora/lora_weights.h"
 
 #include <torch/torch.h>
 

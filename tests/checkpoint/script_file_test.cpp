@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "checkpoint/archive/script_file.h"
+#include "checkpoint/pickle/pth.h"
 
 #include <catch2/catch.hpp>
 #include <functional>

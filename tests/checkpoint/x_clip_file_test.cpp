@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
 // Files of CLIPs of x-clip: which arguments they need, and what becomes of those that do not fit.
-#include "checkpoint/clip/x_clip_file.h"
 
 #include <torch/types.h>
 

@@ -3,13 +3,13 @@
 
 #include "base/error.h"
 #include "checkpoint/archive/mapped_file.h"
-#include "checkpoint/archive/script_file.h"
 #include "checkpoint/archive/zip_archive.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/fsck.h"
 #include "checkpoint/inspect.h"
 #include "checkpoint/lora/lora_file.h"
 #include "checkpoint/pickle/pickle.h"
+#include "checkpoint/pickle/pth.h"
 #include "checkpoint/pickle/value_json.h"
 #include "fuzz/promise.h"
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "checkpoint/clip/config_in_file.h"
+#include "checkpoint/clip/clip_shape.h"
 #include "checkpoint/module_state.h"
 #include "model/clip/frozen_clip.h"
 #include "support/rounding_noise.h"

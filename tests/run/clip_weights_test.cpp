@@ -10,7 +10,6 @@
 #include "base/error.h"
 #include "checkpoint/clip/clip_file.h"
 #include "checkpoint/clip/clip_shape.h"
-#include "checkpoint/clip/x_clip_file.h"
 #include "checkpoint/module_state.h"
 #include "checkpoint/pickle/pth.h"
 #include "io/files/atomic_file.h"

@@ -5,7 +5,6 @@
 #include "base/error.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/lora/lora_file.h"
-#include "checkpoint/lora/lora_weights.h"
 #include "checkpoint/module_state.h"
 #include "checkpoint/pickle/pth.h"
 #include "support/captured_log.h"

@@ -5,7 +5,7 @@
 #include "base/little_endian.h"
 #include "base/untrusted_text.h"
 #include "checkpoint/archive/mapped_file.h"
-#include "checkpoint/pickle/dtypes.h"
+#include "checkpoint/state_dict.h"
 #include "io/files/atomic_file.h"
 
 #include <torch/types.h>

@@ -3,15 +3,23 @@
 
 #include <torch/types.h>
 
+#include <algorithm>
+#include <array>
+#include <cstdint>
 #include <filesystem>
 #include <map>
+#include <string_view>
+#include <unordered_set>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "base/untrusted_text.h"
 #include "checkpoint/archive/safetensors.h"
-#include "checkpoint/clip/clip_names.h"
+#include "checkpoint/archive/zip_archive.h"
 #include "checkpoint/clip/clip_shape.h"
-#include "checkpoint/clip/x_clip_file.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/pickle/pth.h"
 #include "io/files/atomic_file.h"
@@ -20,6 +28,185 @@ namespace dalle2 {
 namespace {
 
 namespace fs = std::filesystem;
+
+/// @throws DataError unless it is JSON @param where precedes the text of the error
+Json json_in_file(const std::string& text, const std::string& where) {
+  ParsedJson json = parse_untrusted_json(text);
+  if (!json.is_right()) throw DataError("{}: {}", where, json.fault);
+  return std::move(json.value);
+}
+
+/// The JSON in a file beside `path`, if there is one. @return its path and what is in it
+std::optional<std::pair<std::string, Json>> json_beside(const std::string& path, const char* name) {
+  const std::string file = (fs::path(path).parent_path() / name).string();
+  if (!fs::is_regular_file(file)) return std::nullopt;
+  return std::pair(file, json_in_file(read_file(file), file));
+}
+
+/// Lists in which state dicts lie, in the order in which they are looked for.
+constexpr const char* kStateDictKeys[] = {"state_dict", "model"};
+constexpr const char* kParallelPrefix = "module.";
+
+/// Tensors of the modules of a program, by their paths. A module that stands in several places counts
+/// in the first: the paths through a shared graph are without number.
+class ModuleTensors {
+ public:
+  /// Recurses as deep as the modules are nested, which read_script_attributes() limits.
+  void collect(const Value& module, const std::string& prefix = "") {
+    const auto* stub = std::get_if<std::shared_ptr<StubObject>>(&module.data);
+    if (stub == nullptr || !(*stub)->state.is_dict() || !seen_.insert(stub->get()).second) return;
+    for (const auto& [key, value] : (*stub)->state.as_dict().items) {
+      if (!key.is_string()) continue;
+      const std::string name = prefix + key.as_string();
+      if (value.is_tensor()) tensors.emplace_back(name, value.as_tensor());
+      collect(value, name + ".");
+    }
+  }
+
+  StateDict tensors;
+
+ private:
+  std::unordered_set<const StubObject*> seen_;
+};
+
+RawClip read_pickled(const std::string& path) {
+  const Value root = read_pth(path);
+  const Cursor cursor(root, path);
+  RawClip raw;
+  for (const char* key : {kClipConfigKey, kClipMergesKey}) {
+    if (const auto text = cursor.value().is_dict() ? cursor.find(key) : std::nullopt)
+      raw.texts[key] = text->as_string();
+  }
+  for (const char* key : kStateDictKeys) {
+    if (!cursor.value().is_dict() || !cursor.has(key)) continue;
+    raw.tensors = cursor.at(key).as_state_dict();
+    return raw;
+  }
+  raw.tensors = cursor.as_state_dict();
+  return raw;
+}
+
+RawClip read_tensors(const std::string& path) {
+  bool is_program = false, is_torch = path.ends_with(".pth") || path.ends_with(".bin");
+  {
+    const MappedFile file(path);
+    is_program = check_script_file(file);
+    is_torch = is_torch || looks_like_zip(file) || path.ends_with(".pt");
+  }
+  if (is_program) {
+    RawClip raw;
+    raw.is_program = true;
+    ModuleTensors modules;
+    modules.collect(read_script_attributes(path));
+    raw.tensors = std::move(modules.tensors);
+    return raw;
+  }
+  if (is_torch) return read_pickled(path);
+  SafetensorsFile file = read_safetensors(path);
+  return {.tensors = std::move(file.tensors), .texts = std::move(file.metadata)};
+}
+
+using Replacement = std::pair<std::string_view, std::string_view>;
+
+constexpr const char* kHuggingFaceMark = "text_model.embeddings.token_embedding.weight";
+constexpr const char* kCustomTextMark = "text.token_embedding.weight";
+constexpr std::string_view kAttention = ".self_attn.", kProjection = "_proj.";
+
+constexpr std::string_view kNoWeights[] = {
+    "input_resolution", "context_length", "vocab_size", "attn_mask"};
+
+constexpr Replacement kBeginnings[] = {
+    {"text_model.embeddings.token_embedding.", "token_embedding."},
+    {"text_model.embeddings.position_embedding.weight", "positional_embedding"},
+    {"text_model.final_layer_norm.", "ln_final."},
+    {"text_model.encoder.layers.", "transformer.resblocks."},
+    {"text_projection.weight", "text_projection"},
+    {"vision_model.embeddings.class_embedding", "visual.class_embedding"},
+    {"vision_model.embeddings.patch_embedding.weight", "visual.conv1.weight"},
+    {"vision_model.embeddings.position_embedding.weight", "visual.positional_embedding"},
+    {"vision_model.pre_layrnorm.", "visual.ln_pre."},
+    {"vision_model.post_layernorm.", "visual.ln_post."},
+    {"vision_model.encoder.layers.", "visual.transformer.resblocks."},
+    {"visual_projection.weight", "visual.proj"}};
+
+constexpr Replacement kInside[] = {{".layer_norm1.", ".ln_1."},
+                                   {".layer_norm2.", ".ln_2."},
+                                   {".mlp.fc1.", ".mlp.c_fc."},
+                                   {".mlp.fc2.", ".mlp.c_proj."},
+                                   {".self_attn.out_proj.", ".attn.out_proj."},
+                                   {".self_attn.q_proj.", ".attn.in_proj_"}};
+
+bool is_no_weight(const std::string& name) {
+  return std::find(std::begin(kNoWeights), std::end(kNoWeights), name) != std::end(kNoWeights) ||
+         name.ends_with("position_ids");
+}
+
+std::string renamed(std::string name) {
+  for (const auto& [from, to] : kBeginnings)
+    if (name.starts_with(from)) name = std::string(to) + name.substr(from.size());
+  for (const auto& [from, to] : kInside)
+    if (const size_t at = name.find(from); at != std::string::npos)
+      name.replace(at, from.size(), to);
+  return name;
+}
+
+/// Where the letter is in ".self_attn.q_proj.", "k_proj." or "v_proj."; npos in other names.
+size_t letter_place(const std::string& name) {
+  const size_t attention = name.find(kAttention);
+  const size_t place = attention + kAttention.size();
+  const bool is_part = attention != std::string::npos && place < name.size() &&
+                       std::string_view(name).substr(place + 1).starts_with(kProjection) &&
+                       std::string_view("qkv").find(name[place]) != std::string_view::npos;
+  return is_part ? place : std::string::npos;
+}
+
+/// The name of the query, key or value beside it.
+std::string sibling(std::string name, char letter) {
+  name[letter_place(name)] = letter;
+  return name;
+}
+
+const at::Tensor& needed(const StateDict& tensors,
+                         const std::string& name,
+                         const std::string& where) {
+  const at::Tensor* found = find_tensor(tensors, name);
+  if (found == nullptr) throw DataError("{}: the tensor '{}' is missing", where, name);
+  return *found;
+}
+
+/// Query, key and value, one below the other.
+at::Tensor joined(const StateDict& tensors, const std::string& query, const std::string& where) {
+  std::vector<at::Tensor> parts;
+  for (const char letter : {'q', 'k', 'v'}) {
+    const std::string name = sibling(query, letter);
+    parts.push_back(needed(tensors, name, where));
+    if (parts.back().sizes() != parts.front().sizes() || parts.back().dim() == 0) {
+      throw DataError("{}: '{}' is of another shape than '{}'", where, name, query);
+    }
+  }
+  return at::cat(parts);
+}
+
+StateDict from_hugging_face(const StateDict& tensors, const std::string& where) {
+  StateDict result;
+  for (const auto& [name, tensor] : tensors) {
+    if (is_no_weight(name)) continue;
+    at::Tensor value = tensor;
+    if (const size_t place = letter_place(name); place != std::string::npos) {
+      if (name[place] != 'q') {
+        needed(tensors, sibling(name, 'q'), where);
+        continue;
+      }
+      value = joined(tensors, name, where);
+    }
+    if (name == "text_projection.weight" || name == "visual_projection.weight") {
+      if (value.dim() != 2) throw DataError("{}: '{}' is not a matrix", where, name);
+      value = value.t();
+    }
+    result.emplace_back(renamed(name), value);
+  }
+  return result;
+}
 
 constexpr const char* kHuggingFaceConfig = "config.json";
 
@@ -59,7 +246,179 @@ void check_weights(const StateDict& tensors, const std::string& path) {
   }
 }
 
+constexpr const char* kTokenTable = "text_transformer.token_emb.weight";
+constexpr const char* kPatchWeight = "visual_transformer.to_tokens.1.weight";
+
+/// What arguments say of the tensors in a file.
+struct ExpectedTensors {
+  struct Shape {
+    std::string tensor;
+    std::vector<int64_t> sizes;
+    const char* arguments;  ///< that the sizes follow from
+  };
+  /// Of a transformer, whose layer N has a tensor `list`.N.0.norm.g.
+  struct Layers {
+    std::string list;
+    int64_t count;
+    const char* argument;
+  };
+  std::vector<Shape> shapes;
+  std::vector<Layers> layers;
+};
+
+/// Networks that help to train a CLIP, and no part of it.
+constexpr std::array kTrainingPrefixes = {"mlm.", "visual_ssl."};
+
+bool is_of_training(const std::string& name) {
+  return std::any_of(kTrainingPrefixes.begin(), kTrainingPrefixes.end(), [&](const char* prefix) {
+    return name.starts_with(prefix);
+  });
+}
+
+ExpectedTensors expected_tensors(const XClipConfig& config) {
+  const int64_t text = config.dim_text, image = config.dim_image, latent = config.dim_latent;
+  const int64_t patch_values =
+      config.channels * config.visual_patch_size * config.visual_patch_size;
+  const std::string text_layers = "text_transformer.transformer.layers";
+  const std::string image_layers = "visual_transformer.transformer.layers";
+  constexpr const char* kQkv = ".0.0.fn.to_qkv.weight";
+  ExpectedTensors expected;
+  expected.shapes = {
+      {kTokenTable, {config.token_rows(), text}, "num_text_tokens, use_mlm, dim_text"},
+      {text_layers + kQkv,
+       {3 * config.text_heads * config.text_dim_head, text},
+       "text_heads, text_dim_head, dim_text"},
+      {kPatchWeight, {image, patch_values}, "dim_image, visual_patch_size"},
+      {"visual_transformer.pos_emb.weight",
+       {config.num_patches(), image},
+       "visual_image_size, visual_patch_size, dim_image"},
+      {image_layers + kQkv,
+       {3 * config.visual_heads * config.visual_dim_head, image},
+       "visual_heads, visual_dim_head, dim_image"},
+      {"to_text_latent.weight", {latent, text}, "dim_latent, dim_text"},
+      {"to_visual_latent.weight", {latent, image}, "dim_latent, dim_image"}};
+  if (config.text_rotary_pos_emb) {
+    expected.shapes.push_back({"text_transformer.rotary_pos_emb.inv_freq",
+                               {config.rotary_dim() / 2},
+                               "text_rotary_pos_emb, text_dim_head"});
+  } else {
+    expected.shapes.push_back({"text_transformer.abs_pos_emb.weight",
+                               {config.text_seq_len, text},
+                               "text_rotary_pos_emb, text_seq_len, dim_text"});
+  }
+  expected.layers = {{text_layers, config.text_enc_depth, "text_enc_depth"},
+                     {image_layers, config.visual_enc_depth, "visual_enc_depth"}};
+  return expected;
+}
+
+int64_t layers_in(const StateDict& tensors, const std::string& list) {
+  int64_t layers = 0;
+  while (find_tensor(tensors, fmt::format("{}.{}.0.norm.g", list, layers)) != nullptr) ++layers;
+  return layers;
+}
+
+/// Whether the weights are those of this network: before anything is allocated by a config.
+/// @param config_where where of the arguments @throws DataError that lists what does not fit
+void check_arguments(const XClipConfig& config,
+                     const std::string& config_where,
+                     const StateDict& tensors,
+                     const std::string& path) {
+  const ExpectedTensors expected = expected_tensors(config);
+  std::vector<std::string> faults;
+  for (const ExpectedTensors::Shape& each : expected.shapes) {
+    const at::Tensor* const found = find_tensor(tensors, each.tensor);
+    if (found != nullptr && found->sizes() == each.sizes) continue;
+    faults.push_back(fmt::format("{}: expected {} (by {}), got {}",
+                                 each.tensor,
+                                 shape_text(each.sizes),
+                                 each.arguments,
+                                 found == nullptr ? "none" : shape_text(found->sizes())));
+  }
+  for (const ExpectedTensors::Layers& each : expected.layers) {
+    const int64_t found = layers_in(tensors, each.list);
+    if (found == each.count) continue;
+    faults.push_back(fmt::format(
+        "{}: expected {} layers (by {}), got {}", each.list, each.count, each.argument, found));
+  }
+  if (faults.empty()) return;
+  throw DataError(
+      "{}: these weights are of another CLIP than {} describes:{}\n  Give there the arguments of "
+      "x-clip's CLIP(...).",
+      printable(path),
+      config_where,
+      indented_list(faults));
+}
+
+/// @return the arguments, and where they are from, for messages
+std::pair<XClipConfig, std::string> arguments_of(const std::optional<XClipConfig>& given,
+                                                 const std::string& path) {
+  if (given) return {*given, "base_model_kwargs"};
+  const auto found = json_beside(path, kXClipConfigName);
+  if (!found) {
+    throw ConfigError(
+        "{}: a CLIP of x-clip, whose weights do not say all that it was made with\n  Put the "
+        "arguments of its constructor into {} beside the file, e.g. {{\"text_heads\": 8}}; in a "
+        "config give them as \"base_model_kwargs\", with \"make\": \"{}\".",
+        printable(path),
+        kXClipConfigName,
+        XClipConfig::kTag);
+  }
+  const std::string where = printable(found->first);
+  return {config_in_file<XClipConfig>(found->second, where), where};
+}
+
+void leave_out_training(StateDict& tensors, const std::string& path) {
+  const size_t left_out =
+      std::erase_if(tensors, [](const auto& item) { return is_of_training(item.first); });
+  if (left_out == 0) return;
+  log_info("clip",
+           "{}: {} are left out, which only the training of this CLIP needs",
+           printable(path),
+           counted(static_cast<int64_t>(left_out),
+                   "tensor of mlm.* or visual_ssl.*",
+                   "tensors of mlm.* or visual_ssl.*"));
+}
+
 }  // namespace
+
+std::string clip_identity_in(const Cursor& root) {
+  const auto identity = root.value().is_dict() ? root.find(kClipIdentityKey) : std::nullopt;
+  return identity && identity->value().is_string() ? identity->as_string() : "";
+}
+
+std::string short_clip_identity(const std::string& identity) {
+  constexpr size_t kDigits = 16;
+  return identity.substr(0, kDigits);
+}
+
+std::optional<std::string> RawClip::merges() const {
+  const auto found = texts.find(kClipMergesKey);
+  return found == texts.end() ? std::optional<std::string>() : found->second;
+}
+
+RawClip read_raw_clip(const std::string& path) {
+  RawClip raw = read_tensors(path);
+  const bool is_wrapped = !raw.tensors.empty() &&
+                          std::all_of(raw.tensors.begin(), raw.tensors.end(), [](const auto& item) {
+                            return item.first.starts_with(kParallelPrefix);
+                          });
+  if (is_wrapped) raw.tensors = strip_prefix(raw.tensors, kParallelPrefix);
+  return raw;
+}
+
+NamedClip open_clip_names(StateDict tensors, const std::string& where) {
+  if (find_tensor(tensors, kHuggingFaceMark) != nullptr) {
+    return {from_hugging_face(tensors, where), ClipNaming::kHuggingFace};
+  }
+  const bool has_text_prefix = find_tensor(tensors, kCustomTextMark) != nullptr;
+  StateDict result;
+  for (auto& [name, tensor] : tensors) {
+    const bool strip = has_text_prefix && name.starts_with("text.");
+    std::string plain = strip ? name.substr(std::string_view("text.").size()) : name;
+    if (!is_no_weight(plain)) result.emplace_back(std::move(plain), std::move(tensor));
+  }
+  return {std::move(result), ClipNaming::kOpenClip};
+}
 
 ClipFile read_clip_file(const std::string& path, const ClipFileHints& hints) {
   return as_clip_file(read_raw_clip(path), path, hints);
@@ -99,6 +458,20 @@ void write_clip_file(const std::string& path, const ClipFile& clip) {
   }
   write_file_atomically((fs::path(path).parent_path() / kOpenClipConfigName).string(),
                         config + "\n");
+}
+
+bool is_x_clip(const StateDict& tensors) {
+  return find_tensor(tensors, kTokenTable) != nullptr &&
+         find_tensor(tensors, kPatchWeight) != nullptr;
+}
+
+XClipFile as_x_clip_file(RawClip raw,
+                         const std::string& path,
+                         const std::optional<XClipConfig>& config) {
+  const auto [arguments, where] = arguments_of(config, path);
+  leave_out_training(raw.tensors, path);
+  check_arguments(arguments, where, raw.tensors, path);
+  return {.config = arguments, .weights = std::move(raw.tensors), .merges = raw.merges()};
 }
 
 }  // namespace dalle2

@@ -2,14 +2,54 @@
 // Files of CLIPs, ours and others'.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
 
-#include "checkpoint/clip/raw_clip.h"
 #include "checkpoint/state_dict.h"
 #include "config/clip/clip_network_config.h"
+#include "config/clip/x_clip_config.h"
 
 namespace dalle2 {
+
+/// The entry of a file that holds the merges of a vocabulary of its own, as text.
+inline constexpr const char* kClipMergesKey = "clip_merges";
+/// The entry of a prior's file that says of which CLIP its embeddings were: clip_sha256().
+inline constexpr const char* kClipIdentityKey = "clip_weights_sha256";
+/// What a trainer's files hold besides weights and config: each file that is made of one keeps them.
+inline constexpr const char* kCompanionKeys[] = {kClipMergesKey, kClipIdentityKey};
+/// The CLIP that a prior's file names; empty if it names none.
+std::string clip_identity_in(const Cursor& root);
+/// The beginning of one, for messages.
+std::string short_clip_identity(const std::string& identity);
+/// In the metadata of safetensors, and beside the state dict of a .pt.
+inline constexpr const char* kClipConfigKey = "clip_config";
+
+struct RawClip {
+  StateDict tensors;                         ///< without "module.", of data parallelism, in front
+  std::map<std::string, std::string> texts;  ///< what else the file says
+  bool is_program = false;                   ///< TorchScript: only its parameters are read
+
+  /// Of a vocabulary of its own; none: OpenAI's.
+  std::optional<std::string> merges() const;
+};
+
+/// @throws DataError for a damaged file, or one that holds no tensors by name
+RawClip read_raw_clip(const std::string& path);
+
+enum class ClipNaming { kOpenClip, kHuggingFace };
+
+struct NamedClip {
+  StateDict tensors;                          ///< open_clip's names
+  ClipNaming naming = ClipNaming::kOpenClip;  ///< of the file
+};
+
+/// Takes off "text.", which open_clip's CustomTextCLIP puts in front; drops what is no weight
+/// (positions, masks, OpenAI's three numbers); joins the queries, keys and values of Hugging Face's
+/// CLIPModel.
+/// @param where precedes the text of errors @throws DataError naming a tensor that is missing
+NamedClip open_clip_names(StateDict tensors, const std::string& where);
 
 /// Where open_clip looks for the config, beside the weights.
 inline constexpr const char* kOpenClipConfigName = "open_clip_config.json";
@@ -40,5 +80,29 @@ ClipFile as_clip_file(RawClip raw, const std::string& path, const ClipFileHints&
 /// .pt. The config lies in the file and, as open_clip wants it, in open_clip_config.json beside it.
 /// @throws ConfigError for another ending, ResourceError if the disk is full
 void write_clip_file(const std::string& path, const ClipFile& clip);
+
+// CLIPs of x-clip: the state dict of its class CLIP. The weights do not say all that such a CLIP was
+// made with: the arguments of the constructor come from a config, or from a file beside them.
+
+/// Of the file with the arguments.
+inline constexpr const char* kXClipConfigName = "x_clip_config.json";
+
+/// Without the tensors that only its training needs.
+struct XClipFile {
+  XClipConfig config;
+  StateDict weights;                  ///< x-clip's names
+  std::optional<std::string> merges;  ///< of a vocabulary of its own; none: OpenAI's
+};
+
+/// Whether these tensors are those of a CLIP of x-clip, by their names.
+bool is_x_clip(const StateDict& tensors);
+
+/// @param raw what was read from `path` @param config the arguments that the CLIP was made with; none:
+/// those in the file beside it
+/// @throws ConfigError without arguments, DataError for a file of arguments that cannot be read and for
+/// weights of another CLIP: it lists what does not fit
+XClipFile as_x_clip_file(RawClip raw,
+                         const std::string& path,
+                         const std::optional<XClipConfig>& config);
 
 }  // namespace dalle2

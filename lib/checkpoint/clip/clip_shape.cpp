@@ -10,7 +10,6 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "checkpoint/clip/config_in_file.h"
 #include "config/reading/writer.h"
 
 namespace dalle2 {

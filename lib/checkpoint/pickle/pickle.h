@@ -42,14 +42,11 @@ Value value_of_pickle(const PickleGraph& graph,
 /// "1.15.6" from a str or from a pickled packaging.version.Version; nothing for anything else.
 std::optional<std::string> version_text(const Value& value);
 
-/// A run of elements of a storage that a file is to hold as one storage of its own.
-struct StorageToWrite {
-  at::Tensor elements;  ///< [numel], on its own device, shares the tensors' memory
-};
-
 struct PickleToWrite {
-  std::string bytes;                     ///< protocol 2
-  std::vector<StorageToWrite> storages;  ///< storage `key` is the place in this vector
+  std::string bytes;  ///< protocol 2
+  /// Runs of elements that a file is to hold as storages of their own, by their key: [numel], on their own
+  /// device, in the tensors' memory.
+  std::vector<at::Tensor> storages;
 };
 
 /// The value as torch.save() pickles it. Views that overlap share a storage; of a storage only the

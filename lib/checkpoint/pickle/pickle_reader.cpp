@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // From the nodes of a pickle to values: the list of what is known.
-#include "checkpoint/pickle/dtypes.h"
 #include "checkpoint/pickle/pickle.h"
+#include "checkpoint/state_dict.h"
 
 #include "base/error.h"
 #include "base/text.h"

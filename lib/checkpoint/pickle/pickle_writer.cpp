@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Values to a pickle of protocol 2, as torch.save() writes it.
-#include "checkpoint/pickle/dtypes.h"
 #include "checkpoint/pickle/pickle.h"
+#include "checkpoint/state_dict.h"
 
 #include "base/error.h"
 #include "base/little_endian.h"
@@ -268,7 +268,7 @@ class Writer {
   int64_t storage_key(const at::Tensor& tensor, Span& span) {
     if (span.key < 0) {
       span.key = static_cast<int64_t>(storages_.size());
-      storages_.push_back({tensor.as_strided({span.end - span.begin}, {1}, span.begin)});
+      storages_.push_back(tensor.as_strided({span.end - span.begin}, {1}, span.begin));
     }
     return span.key;
   }
@@ -307,7 +307,7 @@ class Writer {
   }
 
   std::string out_;
-  std::vector<StorageToWrite> storages_;
+  std::vector<at::Tensor> storages_;
   std::map<SpanOwner, std::vector<Span>> spans_;
   std::unordered_map<const void*, at::Tensor> resolved_;
   std::unordered_map<std::string, size_t> memo_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Files of torch.save().
+// Files of torch.save() and torch.jit.save().
 #pragma once
 
 #include "checkpoint/state_dict.h"
@@ -10,6 +10,8 @@
 
 namespace dalle2 {
 
+class MappedFile;
+
 /// Reads a file of torch.save(), including the layout before torch 1.6. Every CRC-32 is checked.
 /// Tensors lie in a private mapping of the file: they are read when touched, and writing to them
 /// does not change the file.
@@ -19,6 +21,12 @@ Value read_pth(const std::string& path);
 /// The same without reading the contents of tensors, whose checksums are not looked at: for what a
 /// file says of itself. Whoever uses its tensors calls read_pth(). @throws as read_pth()
 Value read_pth_outline(const std::string& path);
+
+/// Whether a file is an archive with a TorchScript program (of torch 1.4 or later), and not weights alone.
+/// Every CRC-32 is checked, and that each tensor's record is as long as the tensor: LibTorch's own reader
+/// does neither, and what is cut off or damaged gives wrong numbers there or ends the process.
+/// @throws DataError for anything damaged; no code in the file is ever executed
+bool check_script_file(const MappedFile& file);
 
 /// The attributes of a program of torch.jit.save(): a StubObject a module, whose state is a dict of its
 /// tensors, numbers and modules. Its code is not looked at. @throws DataError, also for other files

@@ -17,7 +17,6 @@
 #include "base/untrusted_text.h"
 #include "checkpoint/clip/clip_file.h"
 #include "checkpoint/clip/clip_shape.h"
-#include "checkpoint/clip/x_clip_file.h"
 #include "checkpoint/module_state.h"
 #include "io/files/atomic_file.h"
 #include "io/text/clip_vocabulary.h"

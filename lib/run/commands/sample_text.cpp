@@ -8,7 +8,7 @@
 
 #include "base/log.h"
 #include "base/untrusted_text.h"
-#include "checkpoint/clip/raw_clip.h"
+#include "checkpoint/clip/clip_file.h"
 #include "checkpoint/convert.h"
 #include "io/text/clip_tokenizer.h"
 #include "run/checkpoints/model_weights.h"

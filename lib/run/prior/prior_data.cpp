@@ -12,7 +12,7 @@
 #include "base/stop_signal.h"
 #include "base/text.h"
 #include "base/untrusted_json.h"
-#include "checkpoint/clip/raw_clip.h"
+#include "checkpoint/clip/clip_file.h"
 #include "data/loader/drop_log.h"
 #include "io/files/atomic_file.h"
 #include "io/streams/url_source.h"

@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/this_process.h"
-#include "checkpoint/lora/lora_weights.h"
+#include "checkpoint/lora/lora_file.h"
 #include "checkpoint/module_state.h"
 #include "model/clip/frozen_clip.h"
 #include "model/lora.h"

@@ -2,15 +2,20 @@
 #include "checkpoint/pickle/pth.h"
 
 #include "base/error.h"
+#include "base/fnv1a.h"
 #include "checkpoint/archive/mapped_file.h"
-#include "checkpoint/archive/script_file.h"
 #include "checkpoint/archive/zip_archive.h"
 #include "checkpoint/pickle/pickle.h"
+#include "checkpoint/pickle/value_json.h"
+#include "io/files/atomic_file.h"
 
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/types.h>
 
 #include <cstring>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <unordered_map>
 
 namespace dalle2 {
@@ -206,10 +211,6 @@ class LegacyReader {
   uint64_t at_ = 0;
 };
 
-}  // namespace
-
-namespace {
-
 Value read_torch_file(const std::string& path, std::optional<Contents> contents) {
   const auto file = std::make_shared<MappedFile>(path);
   if (looks_like_zip(*file)) return read_archive(file, contents);
@@ -220,6 +221,117 @@ Value read_torch_file(const std::string& path, std::optional<Contents> contents)
       "{}: is not a checkpoint: expected a file of torch.save(), got {} bytes in another format",
       path,
       file->size());
+}
+
+const std::string kFolder = "archive/";
+
+/// 40 digits that depend on every member's name and content, as torch's own writer has them.
+std::string serialization_id(const std::vector<ZipMember>& members) {
+  Fnv1a<uint64_t> names, contents;
+  for (const ZipMember& member : members) {
+    names.add(member.name);
+    contents.mix(member.crc);
+  }
+  return fmt::format("{:020}{:020}", names.value(), contents.value());
+}
+
+/// @param storages of the pickle, on any device
+void write_archive(const std::string& path,
+                   const std::string& pickle,
+                   const std::vector<at::Tensor>& storages,
+                   ReadBack read_back) {
+  AtomicFile file(path);
+  ZipWriter zip(file);
+  zip.add(kFolder + "data.pkl", pickle);
+  zip.add(kFolder + "byteorder", "little");
+  for (size_t key = 0; key < storages.size(); ++key) {
+    const at::Tensor elements = storages[key].cpu();
+    zip.add(kFolder + "data/" + std::to_string(key), elements.const_data_ptr(), elements.nbytes());
+  }
+  zip.add(kFolder + "version", "3\n");
+  zip.add(kFolder + ".data/serialization_id", serialization_id(zip.members()));
+  zip.finish();
+  if (read_back == ReadBack::kYes) {
+    file.sync();
+    verify_pth(file.part_path());
+  }
+  file.commit();
+}
+
+int64_t aligned(int64_t bytes) {
+  constexpr int64_t kAlignment = 64;
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+struct PiecePlace {
+  size_t piece;
+  int64_t offset;  // in it
+};
+
+/// The place of `bytes` behind what the pieces hold already. @param sizes of the pieces; grows
+PiecePlace place_in_pieces(std::vector<int64_t>& sizes, int64_t bytes, int64_t piece_bytes) {
+  if (sizes.empty() || sizes.back() + aligned(bytes) > piece_bytes) sizes.push_back(0);
+  const PiecePlace place{sizes.size() - 1, sizes.back()};
+  sizes.back() += aligned(bytes);
+  return place;
+}
+
+using MembersByName = std::unordered_map<std::string, ZipMember>;
+
+/// @param storages the folder of the records that the pickle's tensors lie in
+void check_pickle(const MappedFile& file,
+                  const ZipMember& pickle,
+                  const std::string& storages,
+                  const MembersByName& members) {
+  const std::string where = file.path() + ": " + pickle.name;
+  const std::string_view bytes = file.bytes(pickle.offset, pickle.size);
+  for (const StorageRef& ref : storages_of(run_pickle(bytes, where), where)) {
+    const auto record = members.find(storages + ref.key);
+    if (record == members.end()) {
+      throw DataError("{}: the record \"{}\" of a tensor is missing", where, storages + ref.key);
+    }
+    uint64_t needed = 0;
+    if (__builtin_mul_overflow(ref.numel, ref.item_bytes(), &needed) ||
+        needed > record->second.size) {
+      throw DataError("{}: expected {} elements of {} bytes in the record \"{}\", got {} bytes",
+                      where,
+                      ref.numel,
+                      ref.item_bytes(),
+                      storages + ref.key,
+                      record->second.size);
+    }
+  }
+}
+
+/// The first entry that lies in each storage, by the storage's address.
+using StorageNames = std::unordered_map<const void*, std::string>;
+
+/// Which tensors lie where, from a pickle that is whole.
+StorageNames storage_names(const std::shared_ptr<MappedFile>& file,
+                           const std::vector<ZipMember>& members,
+                           const ZipMember& pickle) {
+  const std::string data = pickle.name.substr(0, pickle.name.size() - 8) + "data/";
+  std::unordered_map<std::string, at::Tensor> storages;
+  for (const ZipMember& member : members) {
+    if (member.name.starts_with(data)) {
+      storages[member.name.substr(data.size())] =
+          tensor_in_file(file, member.offset, {static_cast<int64_t>(member.size)}, at::kByte);
+    }
+  }
+  const auto load = [&](const StorageRef& ref) {
+    const auto found = storages.find(ref.key);
+    if (found == storages.end()) {
+      throw DataError("{}: storage '{}' is missing", file->path(), ref.key);
+    }
+    return found->second;
+  };
+  const Value value = value_of_pickle(
+      run_pickle(file->bytes(pickle.offset, pickle.size), file->path()), load, file->path());
+  StorageNames names;
+  visit_tensors(value, [&](const std::string& name, const at::Tensor& tensor) {
+    names.try_emplace(tensor.storage().data(), name);
+  });
+  return names;
 }
 
 }  // namespace
@@ -245,6 +357,108 @@ void verify_pth(const std::string& path) {
   file->expect_scattered_reads();
   if (!looks_like_zip(*file)) throw DataError("{}: truncated or damaged: not an archive", path);
   read_archive(file, Contents::kOnDisk);
+}
+
+void write_pth(const std::string& path, const Value& value, ReadBack read_back) {
+  const PickleToWrite pickle = pickle_of_value(value);
+  write_archive(path, pickle.bytes, pickle.storages, read_back);
+}
+
+void PthSnapshot::take(const Value& value) {
+  PickleToWrite pickle = pickle_of_value(value);
+  pickle_ = std::move(pickle.bytes);
+  storages_ = std::move(pickle.storages);
+  std::vector<PiecePlace> places;
+  std::vector<int64_t> sizes;        // of the pieces
+  std::optional<at::Device> device;  // that copies come from
+  for (const at::Tensor& live : storages_) {
+    if (lies_in_file(live)) continue;
+    places.push_back(place_in_pieces(sizes, static_cast<int64_t>(live.nbytes()), piece_bytes_));
+    if (!live.is_cpu()) device = live.device();
+  }
+  make_memory(sizes, /*pinned=*/device.has_value());
+  auto place = places.begin();
+  for (at::Tensor& storage : storages_) {
+    const at::Tensor live = storage;
+    if (lies_in_file(live)) continue;
+    storage = pieces_[place->piece]
+                  .narrow(0, place->offset, static_cast<int64_t>(live.nbytes()))
+                  .view(live.scalar_type());
+    storage.copy_(live, /*non_blocking=*/true);
+    ++place;
+  }
+  if (device) c10::impl::VirtualGuardImpl(device->type()).getStream(*device).synchronize();
+}
+
+/// Pieces of these sizes at least; those of an earlier call stay where they are large enough.
+void PthSnapshot::make_memory(const std::vector<int64_t>& sizes, bool pinned) {
+  pieces_.resize(sizes.size());
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (pieces_[i].defined() && pieces_[i].numel() >= sizes[i]) continue;
+    pieces_[i].reset();  // given back before more is taken
+    pieces_[i] = at::empty({sizes[i]}, at::TensorOptions().dtype(at::kByte).pinned_memory(pinned));
+  }
+}
+
+void PthSnapshot::clear() {
+  pickle_.clear();
+  storages_.clear();
+}
+
+void PthSnapshot::write(const std::string& path, ReadBack read_back) const {
+  write_archive(path, pickle_, storages_, read_back);
+}
+
+bool check_script_file(const MappedFile& file) {
+  if (!looks_like_zip(file)) return false;
+  MembersByName members;
+  std::string folder;
+  for (ZipMember& member : read_zip(file, Contents::kMapped, Packing::kStoredOrDeflated)) {
+    if (folder.empty()) folder = member.name.substr(0, member.name.find('/') + 1);
+    members[member.name] = std::move(member);
+  }
+  const auto data = members.find(folder + "data.pkl");
+  const auto constants = members.find(folder + "constants.pkl");
+  if (data == members.end() || constants == members.end()) return false;
+  for (const auto& pickle : {data, constants}) {
+    if (pickle->second.is_deflated) {
+      throw DataError("{}: member '{}' is compressed: expected it as torch.jit.save() writes it",
+                      file.path(),
+                      pickle->first);
+    }
+  }
+  check_pickle(file, data->second, folder + "data/", members);
+  check_pickle(file, constants->second, folder + "constants/", members);
+  return true;
+}
+
+std::vector<DamagedMember> damaged_members(const std::string& path) {
+  const auto file = std::make_shared<MappedFile>(path);
+  if (!looks_like_zip(*file)) return {};
+  const std::vector<ZipMember> members = read_zip_directory(*file);
+  const std::vector<uint32_t> crcs = content_crcs(*file, members);
+  StorageNames names;
+  for (size_t i = 0; i < members.size(); ++i) {
+    if (!members[i].name.ends_with("/data.pkl") || crcs[i] != members[i].crc) continue;
+    try {
+      names = storage_names(file, members, members[i]);
+    } catch (const DataError&) {
+      // Without names the members themselves still say where the damage is.
+    }
+  }
+  std::vector<DamagedMember> damaged;
+  for (size_t i = 0; i < members.size(); ++i) {
+    const ZipMember& member = members[i];
+    if (crcs[i] == member.crc) continue;
+    const auto name = names.find(file->data() + member.offset);
+    damaged.push_back({member.name,
+                       name == names.end() ? "" : name->second,
+                       member.offset,
+                       member.size,
+                       member.crc,
+                       crcs[i]});
+  }
+  return damaged;
 }
 
 }  // namespace dalle2

@@ -3,11 +3,7 @@
 
 #include "base/error.h"
 #include "base/little_endian.h"
-
 #include "checkpoint/archive/mapped_file.h"
-#include "checkpoint/pickle/pickle.h"
-#include "checkpoint/pickle/pth.h"
-#include "checkpoint/pickle/value_json.h"
 #include "io/files/disk_io.h"
 
 #include <ATen/Parallel.h>
@@ -19,49 +15,17 @@
 #include <new>
 #include <numeric>
 #include <optional>
-#include <unordered_map>
 #include <unordered_set>
 
 namespace dalle2 {
 namespace {
-
-/// The first entry that lies in each storage, by the storage's address.
-using StorageNames = std::unordered_map<const void*, std::string>;
-
-/// Which tensors lie where, from a pickle that is whole.
-StorageNames storage_names(const std::shared_ptr<MappedFile>& file,
-                           const std::vector<ZipMember>& members,
-                           const ZipMember& pickle) {
-  const std::string data = pickle.name.substr(0, pickle.name.size() - 8) + "data/";
-  std::unordered_map<std::string, at::Tensor> storages;
-  for (const ZipMember& member : members) {
-    if (member.name.starts_with(data)) {
-      storages[member.name.substr(data.size())] =
-          tensor_in_file(file, member.offset, {static_cast<int64_t>(member.size)}, at::kByte);
-    }
-  }
-  const auto load = [&](const StorageRef& ref) {
-    const auto found = storages.find(ref.key);
-    if (found == storages.end()) {
-      throw DataError("{}: storage '{}' is missing", file->path(), ref.key);
-    }
-    return found->second;
-  };
-  const Value value = value_of_pickle(
-      run_pickle(file->bytes(pickle.offset, pickle.size), file->path()), load, file->path());
-  StorageNames names;
-  visit_tensors(value, [&](const std::string& name, const at::Tensor& tensor) {
-    names.try_emplace(tensor.storage().data(), name);
-  });
-  return names;
-}
 
 // Field offsets from PKWARE's APPNOTE 6.3, sections 4.3.7 (local header), 4.3.12 (directory),
 // 4.3.14 to 4.3.16 (its end).
 constexpr uint32_t kLocalSignature = 0x04034b50, kDirectorySignature = 0x02014b50;
 constexpr uint32_t kEndSignature = 0x06054b50, kEnd64Signature = 0x06064b50,
                    kLocator64Signature = 0x07064b50;
-constexpr uint64_t kDirectoryBytes = 46, kEndBytes = 22, kEnd64Bytes = 56, kLocatorBytes = 20;
+constexpr uint64_t kDirectoryBytes = 46, kEndBytes = 22, kLocatorBytes = 20;
 constexpr uint64_t kMaxComment = 65535;
 constexpr uint16_t kEncrypted = 1, kDataDescriptor = 8;
 constexpr uint64_t kStoredMethod = 0, kDeflateMethod = 8;
@@ -215,6 +179,29 @@ class ZipReader {
   std::vector<ZipMember> members_;
 };
 
+constexpr uint64_t kAlignment = 64;
+constexpr uint16_t kUtf8Names = 0x0800;
+constexpr uint16_t kPaddingField = 0x4246;  // "FB", the padding of torch's own writer
+constexpr uint16_t kPlainVersion = 20, kZip64Version = 45;
+constexpr uint16_t kFirstDate = 0x21;  // 1980-01-01: equal checkpoints are equal files
+
+uint64_t or_all_ones(uint64_t value) {
+  return value >= UINT32_MAX ? UINT32_MAX : value;
+}
+
+/// The fields that both headers share, from "version needed" to the length of the name.
+void put_common(std::string& out, const ZipMember& member, bool zip64) {
+  append_little_endian(out, zip64 ? kZip64Version : kPlainVersion, 2);
+  append_little_endian(out, kUtf8Names, 2);
+  append_little_endian(out, 0, 2);  // stored
+  append_little_endian(out, 0, 2);
+  append_little_endian(out, kFirstDate, 2);
+  append_little_endian(out, member.crc, 4);
+  append_little_endian(out, or_all_ones(member.size), 4);
+  append_little_endian(out, or_all_ones(member.size), 4);
+  append_little_endian(out, member.name.size(), 2);
+}
+
 }  // namespace
 
 bool looks_like_zip(const MappedFile& file) {
@@ -322,33 +309,84 @@ std::vector<ZipMember> read_zip(const MappedFile& file, Contents contents, Packi
   return members;
 }
 
-std::vector<DamagedMember> damaged_members(const std::string& path) {
-  const auto file = std::make_shared<MappedFile>(path);
-  if (!looks_like_zip(*file)) return {};
-  const std::vector<ZipMember> members = read_zip_directory(*file);
-  const std::vector<uint32_t> crcs = content_crcs(*file, members);
-  StorageNames names;
-  for (size_t i = 0; i < members.size(); ++i) {
-    if (!members[i].name.ends_with("/data.pkl") || crcs[i] != members[i].crc) continue;
-    try {
-      names = storage_names(file, members, members[i]);
-    } catch (const DataError&) {
-      // Without names the members themselves still say where the damage is.
+void ZipWriter::add(const std::string& name, const void* data, uint64_t size) {
+  ZipMember member;
+  member.name = name;
+  member.size = size;
+  member.crc = crc32_of(0, data, size);
+  std::string extra;
+  if (size >= UINT32_MAX) {
+    append_little_endian(extra, kZip64Field, 2);
+    append_little_endian(extra, 16, 2);
+    append_little_endian(extra, size, 8);
+    append_little_endian(extra, size, 8);
+  }
+  const uint64_t header = file_.position();
+  const uint64_t unpadded = header + kZipLocalBytes + name.size() + extra.size() + 4;
+  const uint64_t padding = (kAlignment - unpadded % kAlignment) % kAlignment;
+  append_little_endian(extra, kPaddingField, 2);
+  append_little_endian(extra, padding, 2);
+  extra.append(padding, 'Z');
+
+  std::string out = "PK\x03\x04";
+  put_common(out, member, size >= UINT32_MAX);
+  append_little_endian(out, extra.size(), 2);
+  out += name + extra;
+  file_.write(out.data(), out.size());
+  member.offset = file_.position();
+  file_.write(data, size);
+  members_.push_back(std::move(member));
+  header_offsets_.push_back(header);
+}
+
+void ZipWriter::finish() {
+  const uint64_t begin = file_.position();
+  std::string out;
+  for (size_t i = 0; i < members_.size(); ++i) {
+    const ZipMember& member = members_[i];
+    std::string zip64;
+    if (member.size >= UINT32_MAX) {
+      append_little_endian(zip64, member.size, 8);
+      append_little_endian(zip64, member.size, 8);
+    }
+    if (header_offsets_[i] >= UINT32_MAX) append_little_endian(zip64, header_offsets_[i], 8);
+    out += "PK\x01\x02";
+    append_little_endian(out, zip64.empty() ? kPlainVersion : kZip64Version, 2);
+    put_common(out, member, !zip64.empty());
+    append_little_endian(out, zip64.empty() ? 0 : zip64.size() + 4, 2);
+    out.append(10, '\0');  // comment, disk, attributes
+    append_little_endian(out, or_all_ones(header_offsets_[i]), 4);
+    out += member.name;
+    if (!zip64.empty()) {
+      append_little_endian(out, kZip64Field, 2);
+      append_little_endian(out, zip64.size(), 2);
+      out += zip64;
     }
   }
-  std::vector<DamagedMember> damaged;
-  for (size_t i = 0; i < members.size(); ++i) {
-    const ZipMember& member = members[i];
-    if (crcs[i] == member.crc) continue;
-    const auto name = names.find(file->data() + member.offset);
-    damaged.push_back({member.name,
-                       name == names.end() ? "" : name->second,
-                       member.offset,
-                       member.size,
-                       member.crc,
-                       crcs[i]});
+  const uint64_t size = out.size(), count = members_.size(), end = begin + size;
+  if (count >= UINT16_MAX || end >= UINT32_MAX) {
+    out += "PK\x06\x06";
+    append_little_endian(out, 44, 8);
+    append_little_endian(out, kZip64Version, 2);
+    append_little_endian(out, kZip64Version, 2);
+    append_little_endian(out, 0, 8);  // disks
+    append_little_endian(out, count, 8);
+    append_little_endian(out, count, 8);
+    append_little_endian(out, size, 8);
+    append_little_endian(out, begin, 8);
+    out += "PK\x06\x07";
+    append_little_endian(out, 0, 4);
+    append_little_endian(out, end, 8);
+    append_little_endian(out, 1, 4);
   }
-  return damaged;
+  out += "PK\x05\x06";
+  append_little_endian(out, 0, 4);
+  append_little_endian(out, count >= UINT16_MAX ? UINT16_MAX : count, 2);
+  append_little_endian(out, count >= UINT16_MAX ? UINT16_MAX : count, 2);
+  append_little_endian(out, or_all_ones(size), 4);
+  append_little_endian(out, or_all_ones(begin), 4);
+  append_little_endian(out, 0, 2);
+  file_.write(out.data(), out.size());
 }
 
 }  // namespace dalle2
