@@ -8,8 +8,8 @@
 #include "config/clip/clip_run_config.h"
 #include "config/decoder/decoder_run_config.h"
 #include "config/prior/prior_run_config.h"
+#include "config/reading/json_text.h"
 #include "config/reading/reader.h"
-#include "config/reading/root_json.h"
 #include "config/vae/vae_run_config.h"
 
 namespace dalle2 {

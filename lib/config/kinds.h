@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "config/reading/json_text.h"
-#include "config/reading/root_json.h"
 
 namespace dalle2 {
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Commands in urls run only where the config file itself says so.
-#include "config/reading/root_json.h"
+#include "config/reading/json_text.h"
 
 #include "config/minimal_config.h"
 

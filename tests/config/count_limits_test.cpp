@@ -6,7 +6,7 @@
 
 #include "config/minimal_config.h"
 #include "config/minimal_prior.h"
-#include "config/reading/describe.h"
+#include "config/reading/reflect.h"
 #include "config/vae/vae_run_config.h"
 
 namespace dalle2 {

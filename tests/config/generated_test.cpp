@@ -10,7 +10,6 @@
 #include "config/minimal_config.h"
 #include "config/minimal_prior.h"
 #include "config/reading/json_text.h"
-#include "config/reading/root_json.h"
 #include "config/vae/vae_run_config.h"
 
 namespace dalle2 {

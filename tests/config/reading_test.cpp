@@ -8,7 +8,7 @@
 
 #include "config/kinds.h"
 #include "config/minimal_config.h"
-#include "config/reading/root_json.h"
+#include "config/reading/json_text.h"
 #include "support/temp_dir.h"
 
 namespace dalle2 {

@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "config/reading/count_limits.h"
 #include "config/reading/reflect.h"
 #include "config/reading/types.h"
 

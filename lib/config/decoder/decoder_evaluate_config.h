@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "config/reading/count_limits.h"
 #include "config/reading/reflect.h"
 #include "config/reading/types.h"
 #include "config/shared/clip_config.h"

@@ -7,7 +7,6 @@
 #include <optional>
 #include <string>
 
-#include "config/reading/count_limits.h"
 #include "config/reading/faults.h"
 #include "config/reading/reflect.h"
 #include "config/reading/types.h"

@@ -10,7 +10,7 @@
 
 #include "config/kinds.h"
 #include "config/prior/prior_config.h"
-#include "config/reading/count_limits.h"
+#include "config/reading/reflect.h"
 #include "config/shared/root_config.h"
 #include "config/shared/shard_data_config.h"
 #include "config/shared/train_options.h"

@@ -9,10 +9,9 @@
 #include <type_traits>
 
 #include "config/kinds.h"
+#include "config/reading/json_text.h"
 #include "config/reading/reader.h"
-#include "config/reading/root_json.h"
-#include "config/reading/struct_schema.h"
-#include "config/reading/struct_tables.h"
+#include "config/reading/struct_docs.h"
 #include "config/reading/writer.h"
 
 namespace dalle2 {

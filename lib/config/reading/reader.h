@@ -6,8 +6,8 @@
 #include <span>
 
 #include "base/text.h"
-#include "config/reading/coerce.h"
-#include "config/reading/describe.h"
+#include "config/reading/json_text.h"
+#include "config/reading/reflect.h"
 #include "config/shared/shard_data_config.h"
 #include "config/shared/text_rules.h"
 

@@ -9,16 +9,48 @@
 //   };
 #pragma once
 
+#include <fmt/format.h>
+
 #include <cstddef>
 #include <limits>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "config/reading/types.h"
 
 namespace dalle2 {
+
+/// Upper limits of the counts in a config: far above what anybody trains, so that a slip of the pen is a
+/// message and not a machine without memory.
+namespace most {
+
+inline constexpr double kTimesteps = 100'000;        ///< of a noise schedule, and when sampling
+inline constexpr double kDim = 16'384;               ///< base width of a network
+inline constexpr double kWidth = 65'536;             ///< of embeddings, conditions, channels
+inline constexpr double kDimMult = 1'024;            ///< width of a resolution in base widths
+inline constexpr double kLayers = 1'024;             ///< of a network, or of one of its resolutions
+inline constexpr double kHeads = 1'024;              ///< of an attention
+inline constexpr double kHeadWidth = 4'096;          ///< of an attention
+inline constexpr double kTokens = 65'536;            ///< of a text, or made from a condition
+inline constexpr double kKernel = 1'023;             ///< side of a kernel, pixels
+inline constexpr double kImageSide = 16'384;         ///< of a picture that a network sees, pixels
+inline constexpr double kBatch = 1'048'576;          ///< samples at once
+inline constexpr double kGroup = 65'536;             ///< batches of an update
+inline constexpr double kRanks = 65'536;             ///< processes of a run
+inline constexpr double kThreads = 1'024;            ///< that load data
+inline constexpr double kBuffer = 10'000'000;        ///< samples held in memory
+inline constexpr double kPictures = 65'536;          ///< drawn for the logs
+inline constexpr double kEpochs = 1e9;               ///< and other events of a run
+inline constexpr double kSteps = 1e12;               ///< of an optimizer
+inline constexpr double kSamples = 1e15;             ///< seen in a run, or numbers of shards
+inline constexpr double kSeconds = 1e12;             ///< between two events
+inline constexpr double kImagePixels = 178'956'970;  ///< Pillow's limit of a picture
+
+}  // namespace most
 
 /// What a value has to satisfy beyond its type. In lists the numeric limits hold for each entry.
 struct Limits {
@@ -139,5 +171,84 @@ concept Reflected = requires(T& value, FieldsProbe& probe) {
 /// beside each variant.
 template <class Variant>
 struct TagTraits;
+
+template <class T>
+struct IsVector : std::false_type {};
+template <class T>
+struct IsVector<std::vector<T>> : std::true_type {};
+template <class T>
+struct IsOneOrMany : std::false_type {};
+template <class T>
+struct IsOneOrMany<OneOrMany<T>> : std::true_type {};
+template <class T>
+struct IsVariant : std::false_type {};
+template <class... T>
+struct IsVariant<std::variant<T...>> : std::true_type {};
+template <class T>
+struct ValueOf;
+template <class T>
+struct ValueOf<std::vector<T>> {
+  using Type = T;
+};
+template <class T>
+struct ValueOf<OneOrMany<T>> {
+  using Type = T;
+};
+
+/// Whether null is a value of T.
+template <class T>
+inline constexpr bool takes_null = OptionalTraits<T>::is_optional;
+template <class T>
+inline constexpr bool takes_null<OneOrMany<T>> = OptionalTraits<T>::is_optional;
+
+/// "64" is the number 64 in JSON.
+inline bool is_number_name(const std::string& name) {
+  return !name.empty() && name.find_first_not_of("0123456789") == std::string::npos;
+}
+
+/// The names of E as JSON: `"l1" "l2"`.
+template <class E>
+std::string enum_list() {
+  std::string text;
+  for (const char* name : enum_names<E>) {
+    text += text.empty() ? "" : " ";
+    text += is_number_name(name) ? name : fmt::format("\"{}\"", name);
+  }
+  return text;
+}
+
+inline std::string word_list(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) {
+    text += fmt::format("{}\"{}\"", text.empty() ? "" : " ", word);
+  }
+  return text;
+}
+
+/// What a value of T has to be: "an integer", "one of "l1" "l2"", "a list".
+template <class T>
+std::string expectation(const Limits& limits) {
+  if constexpr (std::is_same_v<T, bool>)
+    return "true or false";
+  else if constexpr (std::is_same_v<T, int64_t>)
+    return "an integer";
+  else if constexpr (std::is_same_v<T, double>)
+    return "a number";
+  else if constexpr (std::is_same_v<T, std::string>) {
+    if (!limits.words.empty()) return "one of " + word_list(limits.words);
+    return limits.false_is_null_ ? "a path, or false or null for none" : "a string";
+  } else if constexpr (std::is_same_v<T, Colour>)
+    return "\"white\", \"black\" or a list of three integers from 0 to 255";
+  else if constexpr (std::is_enum_v<T>)
+    return "one of " + enum_list<T>();
+  else if constexpr (IsVector<T>::value)
+    return "a list";
+  else if constexpr (IsOneOrMany<T>::value)
+    return fmt::format("{} or a list", expectation<typename ValueOf<T>::Type>(limits));
+  else if constexpr (OptionalTraits<T>::is_optional)
+    return expectation<typename OptionalTraits<T>::Value>(limits);
+  else
+    return "an object";
+}
 
 }  // namespace dalle2

@@ -2,8 +2,8 @@
 // The visitor that turns a struct into JSON, every field filled in.
 #pragma once
 
-#include "config/reading/describe.h"
 #include "config/reading/json_text.h"
+#include "config/reading/reflect.h"
 #include "config/shared/shard_data_config.h"
 
 namespace dalle2 {

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "base/public_url.h"
-#include "config/reading/count_limits.h"
 #include "config/reading/reflect.h"
 #include "config/reading/types.h"
 

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "config/decoder/decoder_evaluate_config.h"
-#include "config/reading/count_limits.h"
 #include "config/reading/reflect.h"
 #include "config/reading/types.h"
 #include "config/shared/checkpoint_places_config.h"

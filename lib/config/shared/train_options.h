@@ -12,7 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "config/reading/count_limits.h"
 #include "config/reading/reflect.h"
 #include "config/reading/types.h"
 #include "config/shared/loss_config.h"

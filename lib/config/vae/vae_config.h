@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "config/reading/count_limits.h"
 #include "config/reading/reflect.h"
 #include "config/reading/types.h"
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "config/kinds.h"
-#include "config/reading/count_limits.h"
+#include "config/reading/reflect.h"
 #include "config/shared/root_config.h"
 #include "config/shared/shard_data_config.h"
 #include "config/shared/train_options.h"

@@ -9,7 +9,7 @@
 #include "checkpoint/archive/safetensors.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/lora/lora_file.h"
-#include "config/reading/count_limits.h"
+#include "config/reading/reflect.h"
 
 namespace dalle2 {
 namespace {

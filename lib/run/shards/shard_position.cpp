@@ -7,7 +7,7 @@
 
 #include "base/text.h"
 #include "checkpoint/pickle/value_json.h"
-#include "config/reading/count_limits.h"
+#include "config/reading/reflect.h"
 #include "run/loop/run_position.h"
 
 namespace dalle2 {
