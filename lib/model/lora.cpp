@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "model/layers.h"
-#include "model/unet/dropout_mask.h"
+#include "model/random.h"
 
 namespace dalle2 {
 namespace {

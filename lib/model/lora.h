@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "config/reading/types.h"
-#include "model/unet/dropout_mask.h"
+#include "model/random.h"
 
 namespace dalle2 {
 

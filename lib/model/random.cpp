@@ -3,11 +3,13 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
+#include <torch/torch.h>
 
 #include <cstdlib>
 #include <initializer_list>
 
 #include "base/fnv1a.h"
+#include "kernels/dropout_mask.h"
 
 namespace dalle2 {
 namespace {
@@ -74,6 +76,18 @@ void use_deterministic_algorithms() {
 
 void search_for_algorithms() {
   at::globalContext().setBenchmarkCuDNN(true);
+}
+
+at::Tensor dropout_mask(const at::Tensor& x, double drop, const DropoutSeed& seed, int64_t number) {
+  const torch::NoGradGuard no_grad;
+  const at::Tensor mask = at::empty(x.sizes(), x.options());
+  const int64_t place = number + 1;
+  if (seed.on_device.defined()) {
+    fill_dropout_mask_from_(mask, seed.on_device, place, 1.0 - drop);
+  } else {
+    fill_dropout_mask_(mask, dropout_address(seed.seed, place), seed.first_sample, 1.0 - drop);
+  }
+  return mask;
 }
 
 }  // namespace dalle2

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
 #include <cstdint>
@@ -35,5 +36,18 @@ void use_deterministic_algorithms();
 /// From now on cuDNN measures its algorithms at the first convolution of each shape, and takes the fastest. They may differ in the last
 /// bits from start to start, so not with use_deterministic_algorithms().
 void search_for_algorithms();
+
+/// The masks that a pass uses. A mask depends on the seed, the place in the network and the sample alone: a
+/// pass that is computed again, or in other chunks, has the same one.
+struct DropoutSeed {
+  uint64_t seed = 0;
+  int64_t first_sample = 0;  ///< number of the pass' first sample in its batch
+  /// [2] int64 on the device of the masks: both numbers, for a pass that is recorded. Undefined: those above are used.
+  at::Tensor on_device = {};
+};
+
+/// Zero with probability `drop`, else 1 / (1 - drop): what `x` is multiplied by.
+/// @param x [B, ...]; @param number of the place in the network @return like x, contiguous
+at::Tensor dropout_mask(const at::Tensor& x, double drop, const DropoutSeed& seed, int64_t number);
 
 }  // namespace dalle2

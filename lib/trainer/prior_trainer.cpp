@@ -9,7 +9,7 @@
 #include "base/log.h"
 #include "checkpoint/clip/clip_file.h"
 #include "checkpoint/module_state.h"
-#include "model/clip/frozen_clip.h"
+#include "model/clip/clip_encoder.h"
 #include "model/pass_scopes.h"
 
 namespace dalle2 {

@@ -7,7 +7,7 @@
 #include <functional>
 
 #include "model/random.h"
-#include "model/vae/code_entropies.h"
+#include "model/vae/quantizer.h"
 #include "support/fake_device.h"
 #include "trainer/state_bits.h"
 #include "trainer/vae_trainer.h"

@@ -6,8 +6,8 @@
 
 #include "checkpoint/module_state.h"
 #include "kernels/cpu_algorithms.h"
+#include "model/clip/clip.h"
 #include "model/clip/clip_transformer.h"
-#include "model/clip/contrastive_loss.h"
 #include "model/clip_support.h"
 #include "model/layers.h"
 #include "support/rounding_noise.h"

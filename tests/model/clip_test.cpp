@@ -4,8 +4,7 @@
 #include <torch/torch.h>
 
 #include "base/error.h"
-#include "model/clip/contrastive_loss.h"
-#include "model/clip/frozen_clip.h"
+#include "model/clip/clip_encoder.h"
 #include "model/clip_support.h"
 
 namespace dalle2::test {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "model/vae/code_entropies.h"
+#include "model/vae/quantizer.h"
 
 #include <torch/torch.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "model/clip/embedding_ways.h"
+#include "model/clip/clip_encoder.h"
 
 #include <torch/torch.h>
 

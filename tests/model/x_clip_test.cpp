@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "checkpoint/clip/clip_shape.h"
 #include "checkpoint/module_state.h"
-#include "model/clip/frozen_clip.h"
+#include "model/clip/clip_encoder.h"
 #include "support/rounding_noise.h"
 
 namespace dalle2::test {

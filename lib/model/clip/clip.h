@@ -4,6 +4,7 @@
 // width of the embeddings.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <torch/nn.h>
 
 #include <cstdint>
@@ -59,5 +60,14 @@ class ClipImpl : public ClipEncoderImpl {
   torch::nn::Embedding token_embedding_{nullptr};
   std::shared_ptr<ClipNormImpl> ln_final_;
 };
+
+/// Features of a picture and of its text as one row, what a joint loss gathers over ranks.
+/// @param images, texts [B, D], of any length @return [B, 2, D] float32, each of length 1
+at::Tensor pair_features(const at::Tensor& images, const at::Tensor& texts);
+
+/// The loss of CLIP (figure 3 of the paper), the mean of two cross entropies, in nats: of the own text
+/// among all texts by the cosine times exp(logit_scale), and of the own picture among all pictures.
+/// @param pairs [B, 2, D], by pair_features() @param logit_scale [] @return []
+at::Tensor contrastive_loss(const at::Tensor& pairs, const at::Tensor& logit_scale);
 
 }  // namespace dalle2

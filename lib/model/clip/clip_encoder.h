@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT
-// What priors and decoders ask of a CLIP, whichever it is. Legend: B batch, D width of embeddings, L
-// tokens of a text, W width of text encodings.
+// What priors and decoders ask of a CLIP, whichever it is, and what is made of its embeddings. Legend: B batch,
+// D width of embeddings, L tokens of a text, W width of text encodings.
 #pragma once
 
 #include <torch/nn/module.h>
 
 #include <cstdint>
+#include <memory>
+#include <string>
 
 namespace dalle2 {
 
@@ -39,6 +41,38 @@ class ClipEncoderImpl : public torch::nn::Module {
  protected:
   /// The pictures in the size that the image tower sees, [B, 3, image_size, image_size].
   at::Tensor resized(const at::Tensor& images) const;
+};
+
+// Ways between CLIP embeddings, as DALLE2 walks them (Ramesh et al. 2022, arXiv 2204.06125, sections 3.2
+// and 3.3), N of them at once.
+
+/// Spherical interpolation: the direction turns at an even pace (Shoemake 1985), the length changes
+/// evenly. Opposite directions, between which no turn is the shortest, are joined by a straight line.
+/// @param from, to [N, D]; one row stands for all @param share of the way, 0 to 1 @return [N, D]
+at::Tensor slerp(const at::Tensor& from, const at::Tensor& to, double share);
+
+/// The direction from one text to another, of length 1. @param from, to [N, D] @return [N, D], NaN
+/// where both are the same
+at::Tensor text_difference(const at::Tensor& from, const at::Tensor& to);
+
+/// The name of a FrozenClip in its model. With it the weights have the reference's keys: `clip.clip.*`.
+inline constexpr const char* kFrozenClipName = "clip";
+/// Whether a tensor of a model belongs to it, by its name.
+inline bool is_of_frozen_clip(const std::string& name) {
+  return name.starts_with(std::string(kFrozenClipName) + ".");
+}
+
+/// A CLIP as a part of a decoder or prior, which it is not trained with: without gradients, and in eval
+/// mode whatever mode its model is put into; differs from upstream, whose CLIP goes into training mode
+/// along with the decoder.
+class FrozenClipImpl : public torch::nn::Module {
+ public:
+  explicit FrozenClipImpl(std::shared_ptr<ClipEncoderImpl> clip);
+
+  void train(bool on = true) override;
+
+ private:
+  std::shared_ptr<ClipEncoderImpl> clip_;
 };
 
 }  // namespace dalle2

@@ -11,7 +11,7 @@
 #include "config/prior/prior_config.h"
 #include "model/attention.h"
 #include "model/layers.h"
-#include "model/unet/dropout_mask.h"
+#include "model/random.h"
 
 namespace dalle2 {
 

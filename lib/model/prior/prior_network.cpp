@@ -139,10 +139,6 @@ at::Tensor PriorNetworkImpl::text_embeds(const PriorConditions& given) const {
               null_text_embeds_);
 }
 
-PrefixCache PriorNetworkImpl::encode_null_text(at::ScalarType dtype) {
-  return transformer_->encode_prefix(null_text_encodings_.to(dtype));
-}
-
 std::shared_ptr<const PriorText> PriorNetworkImpl::encode_text(const PriorConditions& conditions,
                                                                bool guided) {
   check_text(conditions.text_embed.defined() ? conditions.text_embed.size(0) : 0, conditions);
@@ -172,7 +168,7 @@ at::Tensor PriorNetworkImpl::forward(const at::Tensor& image_embed,
     // kernel launches, which are the bottleneck on a GPU.
     const bool shared = !conditions.text_encodings.defined() && !transformer_->drops();
     if (shared && batch > 1 && uses_cpu_algorithms(image_embed.device())) {
-      nulls = encode_null_text(dtype);
+      nulls = transformer_->encode_prefix(null_text_encodings_.to(dtype));
       before = &nulls;
     } else {
       tokens.push_back(text_encodings(conditions, dtype));

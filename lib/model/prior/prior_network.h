@@ -9,7 +9,7 @@
 
 #include "config/prior/prior_config.h"
 #include "model/prior/causal_transformer.h"
-#include "model/unet/dropout_mask.h"
+#include "model/random.h"
 
 namespace dalle2 {
 
@@ -66,7 +66,6 @@ class PriorNetworkImpl : public torch::nn::Module {
   void build_time_embedding();
   at::Tensor text_encodings(const PriorConditions& given, at::ScalarType dtype) const;
   at::Tensor text_embeds(const PriorConditions& given) const;
-  PrefixCache encode_null_text(at::ScalarType dtype);
   at::Tensor time_tokens(const at::Tensor& time, at::ScalarType dtype);
 
   PriorNetworkConfig config_;

@@ -13,6 +13,22 @@
 namespace dalle2 {
 namespace {
 
+constexpr double kLeakySlope = 0.1;
+constexpr double kChannelNormEps = 1e-5;
+constexpr int64_t kDiscriminatorGroups = 16;
+constexpr int64_t kFirstKernel = 5, kHalvingKernel = 4;
+
+std::shared_ptr<ConvLayerImpl> conv_without_bias(int64_t in, int64_t out) {
+  return std::make_shared<ConvLayerImpl>(torch::nn::Conv2dOptions(in, out, 1).bias(false));
+}
+
+std::shared_ptr<torch::nn::LayerNormImpl> add_layer_norm(torch::nn::Module& parent,
+                                                         const char* name,
+                                                         int64_t dim) {
+  return parent.register_module(
+      name, std::make_shared<torch::nn::LayerNormImpl>(torch::nn::LayerNormOptions({dim})));
+}
+
 constexpr int64_t kDefaultHeadWidth = 64, kDefaultHeads = 8;
 
 /// The value of a layer: one that was given alone is that of the last, and the others have `none`.
@@ -23,6 +39,137 @@ T of_layer(const OneOrMany<T>& value, int64_t layer, int64_t layers, T none) {
 }
 
 }  // namespace
+
+at::Tensor leaky(const at::Tensor& x) {
+  return at::leaky_relu(x, kLeakySlope);
+}
+
+VaeBlockImpl::VaeBlockImpl(int64_t channels, int64_t groups, bool gated) : gated_(gated) {
+  const auto net = add_group(*this, "net");
+  for (const int first : {0, 3}) {  // the place of a convolution; a gate comes before the norm
+    convs_.push_back(net->register_module(
+        std::to_string(first), make_conv(channels, (gated ? 2 : 1) * channels, 3, 1, 1)));
+    norms_.push_back(
+        net->register_module(std::to_string(first + (gated ? 2 : 1)),
+                             std::make_shared<torch::nn::GroupNormImpl>(groups, channels)));
+  }
+  convs_.push_back(net->register_module("6", make_conv(channels, channels, 1)));
+}
+
+at::Tensor VaeBlockImpl::forward(const at::Tensor& x) {
+  at::Tensor h = x;
+  for (size_t i = 0; i < norms_.size(); ++i) {
+    h = convs_[i]->forward(h);
+    h = gated_ ? norms_[i]->forward(at::glu(h, 1)) : leaky(norms_[i]->forward(h));
+  }
+  return convs_[2]->forward(h) + x;
+}
+
+ContinuousPositionBiasImpl::ContinuousPositionBiasImpl(int64_t dim, int64_t heads) {
+  const auto net = add_group(*this, "net");
+  linears_.push_back(add_group(*net, "0")->register_module("0", make_linear(2, dim)));
+  linears_.push_back(add_group(*net, "1")->register_module("0", make_linear(dim, dim)));
+  linears_.push_back(net->register_module("2", make_linear(dim, heads)));
+}
+
+at::Tensor ContinuousPositionBiasImpl::forward(int64_t height, int64_t width) {
+  const auto options = linears_[0]->weight.options().requires_grad(false).dtype(at::kFloat);
+  const at::Tensor rows = at::arange(height, options), columns = at::arange(width, options);
+  const at::Tensor places = at::stack(at::meshgrid({rows, columns}, "ij"), -1).view({-1, 2});
+  const at::Tensor apart = places.unsqueeze(1) - places.unsqueeze(0);  // [N, N, 2]
+  at::Tensor h = apart.sign() * apart.abs().add(1).log();
+  h = leaky(linears_[0]->forward(h));
+  h = leaky(linears_[1]->forward(h));
+  return linears_[2]->forward(h).permute({2, 0, 1});
+}
+
+VaeAttentionImpl::VaeAttentionImpl(int64_t dim, int64_t dim_head, int64_t heads)
+    : dim_head_(dim_head), heads_(heads) {
+  gamma_ = add_group(*this, "pre_norm")->register_parameter("gamma", at::ones({1, dim, 1, 1}));
+  position_bias_ =
+      register_module("cpb", std::make_shared<ContinuousPositionBiasImpl>(dim / 4, heads));
+  to_qkv_ = register_module("to_qkv", conv_without_bias(dim, 3 * heads * dim_head));
+  to_out_ = register_module("to_out", conv_without_bias(heads * dim_head, dim));
+}
+
+at::Tensor VaeAttentionImpl::forward(const at::Tensor& x) {
+  const auto [variance, mean] = at::var_mean(x, at::IntArrayRef{1}, /*unbiased=*/false, true);
+  const at::Tensor normed = (x - mean) * (variance + kChannelNormEps).rsqrt() * gamma_;
+  // [B, heads, dim_head, H W] each
+  const auto qkv =
+      to_qkv_->forward(normed).flatten(2).unflatten(1, {3, heads_, dim_head_}).unbind(1);
+  const at::Tensor bias = position_bias_->forward(x.size(2), x.size(3)).to(x.scalar_type());
+  const at::Tensor logits =
+      at::matmul(qkv[0].transpose(-1, -2), qkv[1]) / std::sqrt(static_cast<double>(dim_head_)) +
+      bias;
+  const at::Tensor mixed = at::matmul(qkv[2], logits.softmax(-1).transpose(-1, -2));
+  return to_out_->forward(mixed.flatten(1, 2).unflatten(-1, {x.size(2), x.size(3)})) + x;
+}
+
+VaeTransformerImpl::VaeTransformerImpl(
+    int64_t dim, int64_t layers, int64_t dim_head, int64_t heads, int64_t ff_mult)
+    : dim_head_(dim_head), heads_(heads) {
+  const auto all = add_group(*this, "layers");
+  for (int64_t number = 0; number < layers; ++number) {
+    const auto group = add_group(*all, std::to_string(number));
+    const auto attention = add_group(*group, "0"), feed_forward = add_group(*group, "1");
+    Layer layer;
+    layer.attention_norm = add_layer_norm(*attention, "norm", dim);
+    layer.to_qkv =
+        attention->register_module("to_qkv", make_linear(dim, 3 * heads * dim_head, false));
+    layer.to_out = attention->register_module("to_out", make_linear(heads * dim_head, dim));
+    layer.forward_norm = add_layer_norm(*feed_forward, "0", dim);
+    layer.widen = feed_forward->register_module("1", make_linear(dim, ff_mult * dim, false));
+    layer.narrow = feed_forward->register_module("3", make_linear(ff_mult * dim, dim, false));
+    layers_.push_back(std::move(layer));
+  }
+  norm_ = add_layer_norm(*this, "norm", dim);
+}
+
+at::Tensor VaeTransformerImpl::attend(const Layer& layer, const at::Tensor& x) const {
+  // [B, heads, N, dim_head] each
+  const auto qkv = layer.to_qkv->forward(layer.attention_norm->forward(x))
+                       .unflatten(-1, {3, heads_, dim_head_})
+                       .permute({2, 0, 3, 1, 4})
+                       .unbind(0);
+  const at::Tensor mixed = at::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2]);
+  return layer.to_out->forward(mixed.transpose(1, 2).flatten(2));
+}
+
+at::Tensor VaeTransformerImpl::forward(at::Tensor x) {
+  for (const Layer& layer : layers_) {
+    x = attend(layer, x) + x;
+    const at::Tensor wide = at::gelu(layer.widen->forward(layer.forward_norm->forward(x)));
+    x = layer.narrow->forward(wide) + x;
+  }
+  return norm_->forward(x);
+}
+
+DiscriminatorImpl::DiscriminatorImpl(int64_t dim, int64_t layers, int64_t channels) {
+  const auto all = add_group(*this, "layers");
+  convs_.push_back(add_group(*all, "0")->register_module(
+      "0", make_conv(channels, dim, kFirstKernel, 1, kFirstKernel / 2)));
+  int64_t before = dim;
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    const int64_t width = dim << layer;
+    const auto group = add_group(*all, std::to_string(layer + 1));
+    convs_.push_back(group->register_module("0", make_conv(before, width, kHalvingKernel, 2, 1)));
+    norms_.push_back(group->register_module(
+        "1", std::make_shared<torch::nn::GroupNormImpl>(kDiscriminatorGroups, width)));
+    before = width;
+  }
+  const auto logits = add_group(*this, "to_logits");
+  mix_ = logits->register_module("0", make_conv(before, before, 1));
+  to_logits_ = logits->register_module("2", make_conv(before, 1, kHalvingKernel));
+}
+
+at::Tensor DiscriminatorImpl::forward(const at::Tensor& images) {
+  at::Tensor x = leaky(convs_[0]->forward(in_order_for_convolutions(images)));
+  for (size_t layer = 1; layer < convs_.size(); ++layer) {
+    x = leaky(norms_[layer - 1]->forward(convs_[layer]->forward(x)));
+  }
+  return to_logits_->forward(leaky(mix_->forward(x)));
+}
 
 template <class Block>
 VaeResnetImpl::Made VaeResnetImpl::make(std::shared_ptr<Block> block) {

@@ -12,7 +12,7 @@
 #include "checkpoint/convert.h"
 #include "checkpoint/module_state.h"
 #include "checkpoint/pickle/value_json.h"
-#include "model/clip/frozen_clip.h"
+#include "model/clip/clip_encoder.h"
 #include "net/digest.h"
 #include "run/checkpoints/clip_weights.h"
 #include "run/kinds.h"

@@ -11,7 +11,7 @@
 #include "config/reading/types.h"
 #include "config/shared/clip_config.h"
 #include "config/shared/train_options.h"
-#include "model/clip/frozen_clip.h"
+#include "model/clip/clip_encoder.h"
 #include "run/checkpoints/clip_weights.h"
 #include "run/clip/long_captions.h"
 

@@ -13,7 +13,7 @@
 #include "checkpoint/convert.h"
 #include "data/pictures/image_folder.h"
 #include "metrics/embedding_similarities.h"
-#include "model/clip/contrastive_loss.h"
+#include "model/clip/clip.h"
 #include "model/random.h"
 #include "run/checkpoints/clip_weights.h"
 #include "run/checkpoints/model_weights.h"

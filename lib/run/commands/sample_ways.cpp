@@ -9,7 +9,7 @@
 #include <numeric>
 
 #include "base/untrusted_text.h"
-#include "model/clip/embedding_ways.h"
+#include "model/clip/clip_encoder.h"
 #include "run/commands/sample_clip.h"
 
 namespace dalle2 {

@@ -9,7 +9,7 @@
 #include "base/log.h"
 #include "base/this_process.h"
 #include "checkpoint/module_state.h"
-#include "model/clip/frozen_clip.h"
+#include "model/clip/clip_encoder.h"
 #include "trainer/state/optimizer_state.h"
 
 namespace dalle2 {

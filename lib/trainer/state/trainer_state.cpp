@@ -7,7 +7,7 @@
 #include "base/this_process.h"
 #include "checkpoint/lora/lora_file.h"
 #include "checkpoint/module_state.h"
-#include "model/clip/frozen_clip.h"
+#include "model/clip/clip_encoder.h"
 #include "model/lora.h"
 #include "trainer/trainer.h"
 
