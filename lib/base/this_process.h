@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <string>
 
+#include "base/stop_signal.h"
+
 namespace dalle2 {
 
 /// Version of this program, e.g. "0.1.0".
@@ -50,6 +52,13 @@ inline void sign_of_life() {
 }
 inline uint64_t signs_of_life() {
   return signs_of_life_so_far.load(std::memory_order_relaxed);
+}
+
+/// To be called between two pieces, of seconds at most, of what may take minutes: a sign of life for the
+/// ranks that wait. @throws StoppedError after a stop signal
+inline void still_working() {
+  sign_of_life();
+  if (stop_requested() != 0) throw_stopped();
 }
 
 }  // namespace dalle2

@@ -14,11 +14,9 @@
 
 #include "config/decoder/decoder_evaluate_config.h"
 #include "dist/process_group.h"
-#include "metrics/feature_network.h"
 #include "metrics/feature_rows.h"
-#include "metrics/image_encoder.h"
 #include "metrics/known_features.h"
-#include "metrics/perceptual_distance.h"
+#include "metrics/networks.h"
 
 namespace dalle2 {
 

@@ -16,7 +16,7 @@
 
 #include "checkpoint/archive/safetensors.h"
 #include "checkpoint/state_dict.h"
-#include "metrics/frechet_distance.h"
+#include "metrics/feature_metrics.h"
 #include "metrics/image_metrics.h"
 
 namespace dalle2 {

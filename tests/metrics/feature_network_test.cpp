@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: MIT
-#include "metrics/feature_network.h"
+#include "metrics/networks.h"
 
 #include <cmath>
 #include <string>
 
-#include "metrics/network_resize.h"
-#include "metrics/perceptual_distance.h"
 #include "support/fixture.h"
 
 namespace dalle2::test {

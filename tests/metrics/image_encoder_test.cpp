@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "metrics/image_encoder.h"
+#include "metrics/networks.h"
 
 #include <torch/script.h>
 

@@ -5,10 +5,7 @@
 #include <cmath>
 #include <string>
 
-#include "metrics/frechet_distance.h"
-#include "metrics/inception_score.h"
-#include "metrics/kernel_distance.h"
-#include "metrics/precision_recall.h"
+#include "metrics/feature_metrics.h"
 #include "support/fixture.h"
 
 namespace dalle2::test {

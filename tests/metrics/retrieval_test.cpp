@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "metrics/retrieval.h"
+#include "metrics/embedding_metrics.h"
 
 #include <torch/torch.h>
 #include <catch2/catch.hpp>

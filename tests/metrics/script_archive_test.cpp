@@ -10,9 +10,7 @@
 #include <stdexcept>
 
 #include "base/error.h"
-#include "metrics/feature_network.h"
-#include "metrics/image_encoder.h"
-#include "metrics/perceptual_distance.h"
+#include "metrics/networks.h"
 #include "support/fixture.h"
 #include "support/temp_dir.h"
 

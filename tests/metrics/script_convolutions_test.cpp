@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "metrics/script/script_convolutions.h"
+#include "metrics/script/script_archive.h"
 
 #include <torch/script.h>
 

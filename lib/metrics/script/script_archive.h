@@ -59,4 +59,9 @@ at::Tensor in_parts(int64_t rows,
                     int64_t at_once,
                     const std::function<at::Tensor(int64_t begin, int64_t count)>& of_rows);
 
+/// Lets a frozen network compute its convolutions by convolution() (kernels/convolution.h), with filters that lie
+/// channels-last. Before its first pass; on a device without CPU algorithms the network stays as it is.
+/// @return how many convolutions were replaced
+int64_t use_own_convolutions(torch::jit::Module& network, const at::Device& device);
+
 }  // namespace dalle2

@@ -9,7 +9,7 @@
 #include "config/clip/clip_run_config.h"
 #include "data/embeddings/embeddings.h"
 #include "io/text/clip_tokenizer.h"
-#include "metrics/retrieval.h"
+#include "metrics/embedding_metrics.h"
 #include "run/clip/long_captions.h"
 #include "run/shards/shard_data.h"
 #include "trainer/clip_trainer.h"

@@ -12,7 +12,7 @@
 #include "base/log.h"
 #include "checkpoint/convert.h"
 #include "data/pictures/image_folder.h"
-#include "metrics/embedding_similarities.h"
+#include "metrics/embedding_metrics.h"
 #include "model/clip/clip.h"
 #include "model/random.h"
 #include "run/checkpoints/clip_weights.h"

@@ -3,7 +3,7 @@
 #include <torch/torch.h>
 
 #include "base/text.h"
-#include "metrics/embedding_similarities.h"
+#include "metrics/embedding_metrics.h"
 #include "run/prior/prior_run.h"
 
 namespace dalle2 {

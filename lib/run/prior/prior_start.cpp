@@ -10,7 +10,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "data/embeddings/embedding_table.h"
-#include "metrics/embedding_similarities.h"
+#include "metrics/embedding_metrics.h"
 #include "model/random.h"
 #include "run/checkpoints/model_weights.h"
 #include "run/dry_run.h"

@@ -6,7 +6,6 @@
 
 #include "base/error.h"
 #include "metrics/script/script_archive.h"
-#include "metrics/script/script_convolutions.h"
 
 namespace dalle2 {
 namespace {

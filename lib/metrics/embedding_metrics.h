@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// How well a CLIP finds the caption of a picture, and the picture of a caption.
+// How well a CLIP finds the caption of a picture, and the picture of a caption; how near image embeddings
+// that were drawn are to their texts and to the images they belong to.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,5 +25,14 @@ struct RetrievalSamples {
 /// that are all equal, or NaN, find nothing.
 /// @return nothing without samples
 std::vector<std::pair<std::string, double>> retrieval_figures(const RetrievalSamples& samples);
+
+/// Means over the rows of five cosines, with the names of the reference's prior: "baseline
+/// similarity" of text and image, "similarity with text", "similarity with original image",
+/// "similarity with unrelated caption" (the next row's text) of what is drawn, and "difference from
+/// baseline similarity".
+/// @param texts @param images @param drawn [B, D] each
+std::vector<std::pair<std::string, double>> embedding_similarities(const at::Tensor& texts,
+                                                                   const at::Tensor& images,
+                                                                   const at::Tensor& drawn);
 
 }  // namespace dalle2

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-#include "metrics/retrieval.h"
+#include "metrics/embedding_metrics.h"
 
+#include <ATen/ATen.h>
 #include <torch/types.h>
 
 #include <algorithm>
@@ -56,6 +57,11 @@ double share_below(const at::Tensor& ranks, int64_t most) {
   return (ranks < most).to(at::kDouble).mean().item<double>();
 }
 
+/// Mean over the rows of the cosine of the angle between them, as torch's cosine_similarity.
+double mean_cosine(const at::Tensor& a, const at::Tensor& b) {
+  return at::cosine_similarity(a, b, 1, 1e-6).mean().item<double>();
+}
+
 }  // namespace
 
 std::vector<std::pair<std::string, double>> retrieval_figures(const RetrievalSamples& samples) {
@@ -75,6 +81,18 @@ std::vector<std::pair<std::string, double>> retrieval_figures(const RetrievalSam
           {"image_to_text_R@5", share_below(to_text, 5)},
           {"text_to_image_R@1", share_below(to_image, 1)},
           {"text_to_image_R@5", share_below(to_image, 5)}};
+}
+
+std::vector<std::pair<std::string, double>> embedding_similarities(const at::Tensor& texts,
+                                                                   const at::Tensor& images,
+                                                                   const at::Tensor& drawn) {
+  const double baseline = mean_cosine(texts, images);
+  const double with_text = mean_cosine(texts, drawn);
+  return {{"baseline similarity", baseline},
+          {"similarity with text", with_text},
+          {"similarity with original image", mean_cosine(images, drawn)},
+          {"similarity with unrelated caption", mean_cosine(texts.roll(1, 0), drawn)},
+          {"difference from baseline similarity", with_text - baseline}};
 }
 
 }  // namespace dalle2

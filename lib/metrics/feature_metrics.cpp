@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: MIT
+#include "metrics/feature_metrics.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "base/error.h"
+#include "base/this_process.h"
+
+namespace dalle2 {
+namespace {
+
+/// Rows of a set that are turned into float64 at once.
+constexpr int64_t kRowsAtOnce = 1024;
+
+at::Tensor centred(const at::Tensor& features) {
+  const at::Tensor rows = features.to(at::kDouble);
+  return rows - rows.mean(0, /*keepdim=*/true);
+}
+
+/// The covariance's square root (symmetric, positive semi-definite); rounding below 0 counts as 0.
+at::Tensor square_root(const at::Tensor& covariance) {
+  const auto [values, vectors] = at::linalg_eigh(covariance);
+  return at::matmul(vectors * values.clamp_min(0).sqrt(), vectors.t());
+}
+
+at::Tensor subsets_of(int64_t rows, const KernelOptions& options, at::Generator& generator) {
+  std::vector<at::Tensor> drawn;
+  for (int64_t subset = 0; subset < options.subsets; ++subset) {
+    still_working();
+    drawn.push_back(at::randperm(rows, generator, at::kLong).narrow(0, 0, options.subset_size));
+  }
+  return at::stack(drawn);
+}
+
+/// Rows of a matrix of distances that are there at once.
+constexpr int64_t kPairsAtOnce = int64_t{1} << 22;
+
+/// Calls `use(begin, distances [rows, m])` for the rows of a, some at a time.
+template <typename Use>
+void for_distances(const at::Tensor& a, const at::Tensor& b, const Use& use) {
+  const int64_t step = std::max<int64_t>(1, kPairsAtOnce / b.size(0));
+  for (int64_t begin = 0; begin < a.size(0); begin += step) {
+    still_working();
+    use(begin, at::cdist(a.narrow(0, begin, std::min(step, a.size(0) - begin)), b));
+  }
+}
+
+/// [n] to the k-th nearest other row.
+at::Tensor radii_of(const at::Tensor& rows, int64_t neighbours) {
+  std::vector<at::Tensor> radii;
+  for_distances(rows, rows, [&](int64_t, const at::Tensor& distances) {
+    // The nearest is the row itself.
+    radii.push_back(std::get<0>(distances.kthvalue(neighbours + 1, 1)));
+  });
+  return at::cat(radii);
+}
+
+/// Share of `points` within a ball about a row of `set`.
+double share_within(const at::Tensor& points, const at::Tensor& set, const at::Tensor& radii) {
+  int64_t within = 0;
+  for_distances(points, set, [&](int64_t, const at::Tensor& distances) {
+    within += (distances <= radii).any(1).sum().item<int64_t>();
+  });
+  return static_cast<double>(within) / static_cast<double>(points.size(0));
+}
+
+}  // namespace
+
+FeatureSums::FeatureSums(int64_t width)
+    : sum(at::zeros({width}, at::kDouble)), outer(at::zeros({width, width}, at::kDouble)) {}
+
+void FeatureSums::add(const at::Tensor& features) {
+  for (int64_t begin = 0; begin < features.size(0); begin += kRowsAtOnce) {
+    still_working();
+    const at::Tensor rows =
+        features.narrow(0, begin, std::min(kRowsAtOnce, features.size(0) - begin)).to(at::kDouble);
+    sum += rows.sum(0);
+    outer.addmm_(rows.t(), rows);
+  }
+  count += features.size(0);
+}
+
+double frechet_distance(const at::Tensor& real, const at::Tensor& generated) {
+  D2_CHECK(real.dim() == 2 && generated.dim() == 2 && real.size(1) == generated.size(1),
+           "features of one width");
+  D2_CHECK(real.size(0) >= 2 && generated.size(0) >= 2, "a covariance needs two samples");
+  if (real.size(0) + generated.size(0) > 2 * real.size(1)) {
+    FeatureSums of_real(real.size(1)), of_generated(real.size(1));
+    of_real.add(real);
+    of_generated.add(generated);
+    return frechet_distance(of_real, of_generated);
+  }
+  // S1 = A'A with A the centred rows over (n - 1)^(1/2), S2 = B'B likewise. The eigenvalues of S1 S2
+  // that are not 0 are the squared singular values of AB'.
+  const at::Tensor a = centred(real), b = centred(generated);
+  still_working();
+  const double n = static_cast<double>(real.size(0)), m = static_cast<double>(generated.size(0));
+  const double root_trace =
+      at::linalg_svdvals(at::matmul(a, b.t())).sum().item<double>() / std::sqrt((n - 1) * (m - 1));
+  const at::Tensor apart = real.to(at::kDouble).mean(0) - generated.to(at::kDouble).mean(0);
+  const double distance = apart.square().sum().item<double>() +
+                          a.square().sum().item<double>() / (n - 1) +
+                          b.square().sum().item<double>() / (m - 1) - 2 * root_trace;
+  return std::max(distance, 0.0);
+}
+
+double frechet_distance(const FeatureSums& real, const FeatureSums& generated) {
+  D2_CHECK(real.count >= 2 && generated.count >= 2, "a covariance needs two samples");
+  const auto mean_of = [](const FeatureSums& sums) {
+    return sums.sum / static_cast<double>(sums.count);
+  };
+  const auto covariance_of = [&](const FeatureSums& sums) {
+    const at::Tensor mean = mean_of(sums);
+    return (sums.outer - static_cast<double>(sums.count) * at::outer(mean, mean)) /
+           static_cast<double>(sums.count - 1);
+  };
+  const at::Tensor s1 = covariance_of(real), s2 = covariance_of(generated);
+  still_working();
+  // (S1 S2)^(1/2) has the trace of (R S2 R)^(1/2) with R = S1^(1/2), and R S2 R is symmetric.
+  const at::Tensor root = square_root(s1);
+  still_working();
+  const at::Tensor inner = at::matmul(at::matmul(root, s2), root);
+  still_working();
+  const double root_trace =
+      at::linalg_eigvalsh((inner + inner.t()) / 2).clamp_min(0).sqrt().sum().item<double>();
+  const double distance = (mean_of(real) - mean_of(generated)).square().sum().item<double>() +
+                          s1.trace().item<double>() + s2.trace().item<double>() - 2 * root_trace;
+  return std::max(distance, 0.0);
+}
+
+MeanAndDeviation inception_score(const at::Tensor& logits,
+                                 int64_t splits,
+                                 std::optional<at::Generator> generator) {
+  D2_CHECK(logits.dim() == 2 && logits.size(0) > 0 && splits > 0, "samples, and parts");
+  at::Tensor rows = logits.to(at::kDouble);
+  if (generator) {
+    rows = rows.index_select(0, at::randperm(rows.size(0), generator, at::kLong));
+  }
+  const at::Tensor log_p = rows.log_softmax(1);
+  std::vector<double> scores;
+  for (const at::Tensor& part : log_p.chunk(splits, 0)) {
+    still_working();
+    const at::Tensor p = part.exp();
+    const at::Tensor log_mean = p.mean(0, /*keepdim=*/true).log();
+    // A class that no sample of the part has is 0 * (log 0 - log 0).
+    const at::Tensor terms = at::where(p > 0, p * (part - log_mean), at::zeros({}, p.options()));
+    scores.push_back(std::exp(terms.sum(1).mean().item<double>()));
+  }
+  const at::Tensor all = at::tensor(scores, at::kDouble);
+  return {all.mean().item<double>(),
+          scores.size() > 1 ? all.std(/*unbiased=*/true).item<double>()
+                            : std::numeric_limits<double>::quiet_NaN()};
+}
+
+KernelDistance kernel_distance(const at::Tensor& real,
+                               const at::Tensor& generated,
+                               const KernelOptions& options,
+                               at::Generator generator) {
+  D2_CHECK(real.size(0) >= options.subset_size && generated.size(0) >= options.subset_size,
+           "subsets are drawn without replacement");
+  const at::Tensor of_real = subsets_of(real.size(0), options, generator);
+  return kernel_distance(
+      real, generated, options, of_real, subsets_of(generated.size(0), options, generator));
+}
+
+KernelDistance kernel_distance(const at::Tensor& real,
+                               const at::Tensor& generated,
+                               const KernelOptions& options,
+                               const at::Tensor& of_real,
+                               const at::Tensor& of_generated) {
+  D2_CHECK(real.size(1) == generated.size(1), "features of one width");
+  const double gamma = options.gamma.value_or(1.0 / static_cast<double>(real.size(1)));
+  const at::Tensor x = real.to(at::kDouble), y = generated.to(at::kDouble);
+  const auto kernel = [&](const at::Tensor& a, const at::Tensor& b) {
+    const at::Tensor base = at::matmul(a, b.t()).mul_(gamma).add_(options.coef);
+    at::Tensor power = base.clone();
+    for (int64_t k = 1; k < options.degree; ++k) power.mul_(base);
+    return power;
+  };
+  std::vector<double> distances;
+  for (int64_t subset = 0; subset < of_real.size(0); ++subset) {
+    still_working();
+    const at::Tensor a = x.index_select(0, of_real[subset]);
+    const at::Tensor b = y.index_select(0, of_generated[subset]);
+    const auto m = static_cast<double>(a.size(0));
+    const auto off_diagonal = [](const at::Tensor& k) { return k.sum() - k.trace(); };
+    const at::Tensor within = off_diagonal(kernel(a, a)) + off_diagonal(kernel(b, b));
+    const at::Tensor between = kernel(a, b).sum();
+    distances.push_back((within / (m * (m - 1)) - 2 * between / (m * m)).item<double>());
+  }
+  const at::Tensor all = at::tensor(distances, at::kDouble);
+  const double deviation = all.std(/*unbiased=*/false).item<double>();
+  return {all.mean().item<double>(),
+          deviation,
+          distances.size() > 1 ? deviation / std::sqrt(static_cast<double>(distances.size() - 1))
+                               : std::nan("")};
+}
+
+PrecisionAndRecall precision_and_recall(const at::Tensor& real,
+                                        const at::Tensor& generated,
+                                        int64_t neighbours) {
+  D2_CHECK(real.size(1) == generated.size(1), "features of one width");
+  D2_CHECK(real.size(0) > neighbours && generated.size(0) > neighbours, "others than neighbours");
+  const at::Tensor x = real.to(at::kDouble), y = generated.to(at::kDouble);
+  return {share_within(y, x, radii_of(x, neighbours)), share_within(x, y, radii_of(y, neighbours))};
+}
+
+}  // namespace dalle2
