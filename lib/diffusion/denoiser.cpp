@@ -27,14 +27,8 @@ Denoised Denoiser::operator()(const at::Tensor& x,
                               const at::Tensor& self_cond) {
   UnetConditions conditions = conditions_;
   conditions.self_cond = self_cond;
-  const at::Tensor output = guided_output(x, times, conditions).to(x.scalar_type());
-  at::Tensor prediction = output;
-  at::Tensor raw_fraction;
-  if (options_.learned_variance) {
-    const int64_t channels = output.size(1) / 2;
-    prediction = output.narrow(1, 0, channels);
-    raw_fraction = output.narrow(1, channels, channels);
-  }
+  const auto [prediction, raw_fraction] = split_output(
+      guided_output(x, times, conditions).to(x.scalar_type()), options_.learned_variance);
   const at::Tensor x_start = target_.x_start(*schedule_, x, times, prediction);
   return {options_.threshold ? options_.threshold(x_start) : x_start, raw_fraction};
 }

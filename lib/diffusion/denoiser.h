@@ -8,7 +8,6 @@
 #include <memory>
 
 #include "diffusion/noise_schedule.h"
-#include "diffusion/objective.h"
 #include "diffusion/sampler.h"
 #include "model/unet/unet.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Noise schedules and the closed forms of the diffusion process.
+// Noise schedules, the closed forms of the diffusion process, and what a network predicts of it.
 // Legend: T training steps, t [B] int64 in [0, T), acp = cumulative product of the alphas.
 #pragma once
 
@@ -85,5 +85,22 @@ inline at::Tensor at_times(const at::Tensor& buffer, const at::Tensor& t, const 
   shape[0] = t.size(0);
   return buffer.gather(0, t).view(shape);
 }
+
+/// One reading of the network's output, chosen when the decoder is built.
+struct PredictionTarget {
+  Objective objective = Objective::eps;
+
+  /// What the network should have said. [B, C, H, W]
+  at::Tensor target(const NoiseScheduleImpl& schedule,
+                    const at::Tensor& x_start,
+                    const at::Tensor& t,
+                    const at::Tensor& noise) const;
+
+  /// The clean image that `prediction` at x_t implies, not clipped. [B, C, H, W]
+  at::Tensor x_start(const NoiseScheduleImpl& schedule,
+                     const at::Tensor& x_t,
+                     const at::Tensor& t,
+                     const at::Tensor& prediction) const;
+};
 
 }  // namespace dalle2

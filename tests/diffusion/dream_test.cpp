@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: MIT
-#include "diffusion/decoder/dream.h"
 
 #include <ATen/autocast_mode.h>
 #include <torch/torch.h>
 
 #include "base/error.h"
-#include "diffusion/decoder/noise_augmentation.h"
 #include "diffusion/decoder_fixture.h"
+#include "diffusion/loss.h"
 #include "model/pass_scopes.h"
 
 namespace dalle2::test {

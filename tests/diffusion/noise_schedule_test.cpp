@@ -8,7 +8,6 @@
 #include "base/error.h"
 #include "diffusion/decoder/learned_variance.h"
 #include "diffusion/loss.h"
-#include "diffusion/objective.h"
 #include "diffusion/sampler.h"
 #include "support/fixture.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "diffusion/timestep_density.h"
+#include "diffusion/loss.h"
 
 #include <torch/torch.h>
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "diffusion/decoder/decoder.h"
 
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/torch.h>
 
 #include "base/error.h"
@@ -26,13 +27,6 @@ at::Tensor crop(const at::Tensor& images, const std::vector<CropOffset>& offsets
   return at::stack(crops);
 }
 
-// The two halves of the network's output; the second is undefined without learned variance.
-std::pair<at::Tensor, at::Tensor> split_output(const at::Tensor& output, bool learned_variance) {
-  if (!learned_variance) return {output, {}};
-  const int64_t channels = output.size(1) / 2;
-  return {output.narrow(1, 0, channels), output.narrow(1, channels, channels)};
-}
-
 LowresOptions lowres_options(const DecoderConfig& config, const UnetPlan& plan, ImageRange range) {
   LowresOptions options;
   options.use_blur = plan.lowres_blur;
@@ -46,6 +40,22 @@ LowresOptions lowres_options(const DecoderConfig& config, const UnetPlan& plan, 
 }
 
 }  // namespace
+
+at::Tensor DecoderImpl::Stage::from_images(const at::Tensor& images) const {
+  if (vae.is_empty()) return range.normalize(images);
+  const torch::NoGradGuard no_grad;
+  // Autocast would round what targets are made of to half precision; stored latents are fp32.
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  vae.ptr()->eval();
+  return vae.ptr()->encode_unquantized(images) * plan.latent->scale;
+}
+
+at::Tensor DecoderImpl::Stage::to_images(const at::Tensor& x) const {
+  if (vae.is_empty()) return range.unnormalize(x);
+  const torch::NoGradGuard no_grad;
+  vae.ptr()->eval();
+  return vae.ptr()->decode_unquantized(x / plan.latent->scale);
+}
 
 void check_size(const at::Tensor& images, int64_t side) {
   if (images.size(2) >= side && images.size(3) >= side) return;
@@ -82,12 +92,8 @@ std::unique_ptr<DecoderImpl::Stage> DecoderImpl::make_stage(const UnetPlan& plan
   stage->plan = plan;
   stage->unet = unets_->register_module(key, std::make_shared<UnetImpl>(plan.unet));
 
-  if (plan.latent) {
-    stage->vae = vaes_->register_module(key, frozen_vae(*plan.latent->model));
-    stage->space = std::make_unique<LatentSpace>(stage->vae, plan.latent->scale);
-  } else {
-    stage->space = std::make_unique<PixelSpace>(range_);
-  }
+  stage->range = range_;
+  if (plan.latent) stage->vae = vaes_->register_module(key, frozen_vae(*plan.latent->model));
 
   NoiseScheduleOptions schedule;
   schedule.kind = plan.beta_schedule;
@@ -205,17 +211,16 @@ DecoderExamples DecoderImpl::prepare(const DecoderInputs& inputs,
     lowres.image = crop(lowres.image, draws.crop_offsets, *s.plan.random_crop_size);
   }
   if (s.lowres) {
-    conditions.lowres_cond_img = s.space->from_images(lowres.image);
+    conditions.lowres_cond_img = s.from_images(lowres.image);
     conditions.lowres_noise_level = lowres.noise_level;
   }
-  examples.x_start = s.space->from_images(images);
+  examples.x_start = s.from_images(images);
   return examples;
 }
 
 at::Tensor DecoderImpl::encode(const at::Tensor& images, int64_t unet_number) const {
   const Stage& s = stage(unet_number);
-  return s.space->from_images(
-      resize_image_to(images, s.plan.image_size, std::nullopt, /*nearest=*/true));
+  return s.from_images(resize_image_to(images, s.plan.image_size, std::nullopt, /*nearest=*/true));
 }
 
 at::Tensor DecoderImpl::loss(const DecoderExamples& examples, int64_t unet_number) {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "config/decoder/decoder_config.h"
-#include "diffusion/decoder/image_range.h"
+#include "diffusion/decoder/lowres_conditioner.h"
 #include "diffusion/decoder/step_noise.h"
 #include "diffusion/sampler.h"
 #include "model/unet/unet.h"

@@ -46,6 +46,12 @@ at::Tensor discretized_gaussian_log_likelihood(const at::Tensor& x,
                    at::where(x > kEdge, safe_log(1 - lower), safe_log(upper - lower)));
 }
 
+std::pair<at::Tensor, at::Tensor> split_output(const at::Tensor& output, bool learned_variance) {
+  if (!learned_variance) return {output, {}};
+  const int64_t channels = output.size(1) / 2;
+  return {output.narrow(1, 0, channels), output.narrow(1, channels, channels)};
+}
+
 at::Tensor LearnedVariance::log_variance(const NoiseScheduleImpl& schedule,
                                          const at::Tensor& t,
                                          const at::Tensor& raw_fraction) const {

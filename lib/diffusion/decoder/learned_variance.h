@@ -4,6 +4,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <utility>
+
 #include "diffusion/noise_schedule.h"
 
 namespace dalle2 {
@@ -18,6 +20,9 @@ at::Tensor normal_kl(const at::Tensor& mean1,
 at::Tensor discretized_gaussian_log_likelihood(const at::Tensor& x,
                                                const at::Tensor& means,
                                                const at::Tensor& log_scales);
+
+/// The two halves of the network's output, [B, 2 C, H, W]; the second is undefined without learned variance.
+std::pair<at::Tensor, at::Tensor> split_output(const at::Tensor& output, bool learned_variance);
 
 /// Turns the variance half of the network's output into a log variance.
 struct LearnedVariance {

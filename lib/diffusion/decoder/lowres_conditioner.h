@@ -2,13 +2,30 @@
 // Makes the low-resolution image that an upper stage of the cascade is shown.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <torch/nn.h>
 
+#include <utility>
+
 #include "config/decoder/decoder_config.h"
-#include "diffusion/decoder/image_range.h"
 #include "diffusion/noise_schedule.h"
 
 namespace dalle2 {
+
+/// Maps between the range of the data and [-1, 1]. Without auto_normalize the data is in [-1, 1]
+/// already.
+struct ImageRange {
+  bool auto_normalize = true;
+
+  at::Tensor normalize(const at::Tensor& image) const {
+    return auto_normalize ? image * 2 - 1 : image;
+  }
+  at::Tensor unnormalize(const at::Tensor& image) const {
+    return auto_normalize ? (image + 1) * 0.5 : image;
+  }
+  /// Lowest and highest value of the data's images.
+  std::pair<double, double> bounds() const { return {auto_normalize ? 0.0 : -1.0, 1.0}; }
+};
 
 /// Separable Gaussian blur with reflected borders. [B, C, H, W] -> [B, C, H, W]
 /// @param kernel_size odd, less than twice the image's side; @param sigma pixels, above 0

@@ -7,15 +7,10 @@
 
 #include "config/decoder/decoder_config.h"
 #include "diffusion/decoder/decoder.h"
-#include "diffusion/decoder/dream.h"
 #include "diffusion/decoder/learned_variance.h"
 #include "diffusion/decoder/lowres_conditioner.h"
-#include "diffusion/decoder/noise_augmentation.h"
-#include "diffusion/decoder/stage_space.h"
 #include "diffusion/loss.h"
 #include "diffusion/noise_schedule.h"
-#include "diffusion/objective.h"
-#include "diffusion/timestep_density.h"
 #include "model/unet/unet.h"
 
 namespace dalle2 {
@@ -26,13 +21,21 @@ struct DecoderImpl::Stage {
   NoiseSchedule schedule{nullptr};
   LowresConditioner lowres{nullptr};  ///< null in the first stage
   VqganVae vae{nullptr};              ///< null in a stage that works on pixels
-  std::unique_ptr<StageSpace> space;
+  ImageRange range;
   PredictionTarget target;
   std::optional<LossWeight> weight;  ///< this and the next two are there once the stage is made
   std::optional<TimestepDensity> density;
   std::optional<Dream> dream;
   NoiseAugmentation augmentation;
   std::optional<LearnedVariance> variance;
+
+  /// What the stage denoises: the pixels of pictures, in [-1, 1], or the map that its VAE makes of them, not
+  /// yet quantised, times the scale (latent diffusion, Rombach et al. 2022). The VAE is used in eval mode
+  /// and without gradients, whatever mode the decoder is in.
+  /// @param images [B, C, H, W] in the range of the data @return [B, D, h, w], without gradients
+  at::Tensor from_images(const at::Tensor& images) const;
+  /// The way back. @return [B, C, H, W]
+  at::Tensor to_images(const at::Tensor& x) const;
 };
 
 }  // namespace dalle2

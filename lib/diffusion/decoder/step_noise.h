@@ -10,8 +10,7 @@
 
 #include "config/decoder/decoder_config.h"
 #include "diffusion/decoder/lowres_conditioner.h"
-#include "diffusion/decoder/noise_augmentation.h"
-#include "diffusion/timestep_density.h"
+#include "diffusion/loss.h"
 
 namespace dalle2 {
 

@@ -10,13 +10,9 @@
 #include <optional>
 
 #include "config/prior/prior_config.h"
-#include "diffusion/decoder/dream.h"
-#include "diffusion/decoder/noise_augmentation.h"
 #include "diffusion/loss.h"
 #include "diffusion/noise_schedule.h"
-#include "diffusion/objective.h"
 #include "diffusion/sampler.h"
-#include "diffusion/timestep_density.h"
 #include "model/prior/prior_network.h"
 
 namespace dalle2 {
