@@ -209,6 +209,28 @@ at::Tensor LoadedClip::tokens_of(const std::vector<std::string>& texts,
   return dalle2::tokens_of(texts, *tokenizer, text_len(), frame, long_captions);
 }
 
+at::Tensor LoadedClip::rows_of(const at::Tensor& all, const ChunkRange& range) const {
+  return all.narrow(0, range.begin, range.length).to(clip->parameters().front().device());
+}
+
+at::Tensor LoadedClip::embed_images(const at::Tensor& images, std::optional<int64_t> most) const {
+  std::vector<at::Tensor> parts;
+  for (const ChunkRange& range : chunk_ranges(images.size(0), most))
+    parts.push_back(clip->embed_image(rows_of(images, range)));
+  return at::cat(parts);
+}
+
+TextEmbedding LoadedClip::embed_tokens(const at::Tensor& tokens,
+                                       std::optional<int64_t> most) const {
+  std::vector<at::Tensor> embeds, encodings;
+  for (const ChunkRange& range : chunk_ranges(tokens.size(0), most)) {
+    const ClipTexts part = clip->embed_text(rows_of(tokens, range));
+    embeds.push_back(part.embed);
+    encodings.push_back(part.encodings);
+  }
+  return {at::cat(embeds), at::cat(encodings)};
+}
+
 LoadedRunClip load_clip(const ModelSource& source, const Value& checkpoint) {
   const std::shared_ptr<ClipImpl> clip = load_clip_model(source, checkpoint);
   const Cursor root(checkpoint, source.checkpoint_path);

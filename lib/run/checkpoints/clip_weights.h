@@ -13,10 +13,11 @@
 #include "io/text/clip_tokenizer.h"
 #include "model/clip/clip.h"
 #include "run/checkpoints/model_weights.h"
+#include "trainer/tensor_group.h"
 
 namespace dalle2 {
 
-class LongCaptions;  // run/clip/long_captions.h
+class LongCaptions;  // run/clip/clip_data.h
 
 /// A CLIP that is frozen and in eval mode, and how it takes texts.
 struct LoadedClip {
@@ -32,6 +33,15 @@ struct LoadedClip {
   /// @return [B, text_len()] int64 on the CPU
   at::Tensor tokens_of(const std::vector<std::string>& texts,
                        LongCaptions* long_captions = nullptr) const;
+
+  // On the CLIP's device, in chunks of `most` rows.
+  /// @param images [B, 3, H, H] @return [B, D]
+  at::Tensor embed_images(const at::Tensor& images, std::optional<int64_t> most) const;
+  /// @param tokens [B, L]
+  TextEmbedding embed_tokens(const at::Tensor& tokens, std::optional<int64_t> most) const;
+
+ private:
+  at::Tensor rows_of(const at::Tensor& all, const ChunkRange& range) const;
 };
 
 /// Of a run, whose network is known.

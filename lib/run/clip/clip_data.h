@@ -10,7 +10,6 @@
 #include "data/embeddings/embeddings.h"
 #include "io/text/clip_tokenizer.h"
 #include "metrics/embedding_metrics.h"
-#include "run/clip/long_captions.h"
 #include "run/shards/shard_data.h"
 #include "trainer/clip_trainer.h"
 
@@ -24,6 +23,16 @@ LoaderOptions clip_needs();
 ClipTokenizer make_clip_tokenizer(const ClipModelConfig& config, const ShardData& data);
 /// @throws ConfigError unless the vocabulary is of as many tokens as the model
 void check_vocabulary(const ClipTokenizer& tokenizer, const ClipNetworkConfig& config);
+
+/// Warns of captions that are too long for a CLIP: of the first one, and at 100, 1,000, ... of them.
+class LongCaptions {
+ public:
+  /// @param cut captions of a batch, which were cut @param room tokens that a caption may have
+  void add(const std::vector<std::string>& cut, int64_t room);
+
+ private:
+  int64_t count_ = 0;
+};
 
 /// Texts that are too long are cut. @param long_captions is given those, if it is not null
 /// @return [B, L] int64 on the CPU

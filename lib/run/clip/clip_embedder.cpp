@@ -9,7 +9,6 @@
 #include "base/untrusted_text.h"
 #include "model/pass_scopes.h"
 #include "optim/precision.h"
-#include "trainer/tensor_group.h"
 
 namespace dalle2 {
 
@@ -30,32 +29,22 @@ void ClipEmbedder::compute_as(MixedPrecision precision, std::optional<int64_t> m
 at::Tensor ClipEmbedder::embed_images(const at::Tensor& images) const {
   const NoGradPass no_grad;
   const Autocast autocast(images.device().type(), precision_);
-  std::vector<at::Tensor> parts;
-  for (const ChunkRange& range : chunk_ranges(images.size(0), max_batch_size_))
-    parts.push_back(clip_.clip->embed_image(images.narrow(0, range.begin, range.length)));
-  return parts.size() == 1 ? parts.front() : at::cat(parts);
+  return clip_.embed_images(images, max_batch_size_);
 }
 
-ClipTexts ClipEmbedder::embed_captions(const std::vector<std::string>& captions) const {
+TextEmbedding ClipEmbedder::embed_captions(const std::vector<std::string>& captions) const {
   const NoGradPass no_grad;
   const at::Device device = clip_.clip->parameters().front().device();
   at::Tensor tokens = clip_.clip->trimmed(clip_.tokens_of(captions, &long_captions_));
   if (!device.is_cpu()) tokens = tokens.pin_memory().to(device, /*non_blocking=*/true);
   const Autocast autocast(device.type(), precision_);
-  std::vector<at::Tensor> embeds, encodings, masks;
-  for (const ChunkRange& range : chunk_ranges(tokens.size(0), max_batch_size_)) {
-    const ClipTexts part = clip_.clip->embed_text(tokens.narrow(0, range.begin, range.length));
-    embeds.push_back(part.embed);
-    encodings.push_back(part.encodings);
-    masks.push_back(part.mask);
-  }
-  return {.embed = at::cat(embeds), .encodings = at::cat(encodings), .mask = at::cat(masks)};
+  return clip_.embed_tokens(tokens, max_batch_size_);
 }
 
 at::Tensor ClipEmbedder::similarity(const at::Tensor& images,
                                     const std::vector<std::string>& captions) const {
   const NoGradPass no_grad;
-  return (embed_images(images) * embed_captions(captions).embed).sum(-1);
+  return (embed_images(images) * embed_captions(captions).embeds).sum(-1);
 }
 
 std::shared_ptr<ClipEmbedder> open_clip_of(const std::optional<ClipConfig>& config,

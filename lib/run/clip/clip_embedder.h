@@ -13,7 +13,7 @@
 #include "config/shared/train_options.h"
 #include "model/clip/clip_encoder.h"
 #include "run/checkpoints/clip_weights.h"
-#include "run/clip/long_captions.h"
+#include "run/clip/clip_data.h"
 
 namespace dalle2 {
 
@@ -36,7 +36,7 @@ class ClipEmbedder {
   /// @throws DataError for pictures smaller than those that it sees
   at::Tensor embed_images(const at::Tensor& images) const;
   /// Texts that are too long are cut, with a warning. @return float32; encodings are as long as the longest text
-  ClipTexts embed_captions(const std::vector<std::string>& captions) const;
+  TextEmbedding embed_captions(const std::vector<std::string>& captions) const;
   /// Cosines of pictures and their captions. @param images as of embed_images() @return [B] float32
   at::Tensor similarity(const at::Tensor& images, const std::vector<std::string>& captions) const;
 

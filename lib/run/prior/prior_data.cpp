@@ -119,6 +119,13 @@ void throw_nothing_usable(const PriorDataset& data, bool has_clip) {
             "/data/text_encodings_url\n  Make the embeddings again.");
 }
 
+TextEmbedding as_prior_takes(TextEmbedding texts, const PriorConfig& prior) {
+  if (!prior.condition_on_text_encodings) return {.embeds = texts.embeds, .encodings = {}};
+  const int64_t length = std::min(texts.encodings.size(1), prior.net.text_len());
+  texts.encodings = texts.encodings.narrow(1, 0, length);
+  return texts;
+}
+
 PriorInputs to_inputs(const PriorBatch& batch,
                       const at::Device& device,
                       const ClipEmbedder* clip,
@@ -128,12 +135,7 @@ PriorInputs to_inputs(const PriorBatch& batch,
   if (clip == nullptr) return inputs;
   if (!inputs.image_embeds.defined())
     inputs.image_embeds = clip->embed_images(batch.pictures.to(device));
-  const ClipTexts texts = clip->embed_captions(batch.captions);
-  inputs.text.embeds = texts.embed;
-  if (prior.condition_on_text_encodings) {
-    const int64_t length = std::min(texts.encodings.size(1), prior.net.text_len());
-    inputs.text.encodings = texts.encodings.narrow(1, 0, length);
-  }
+  inputs.text = as_prior_takes(clip->embed_captions(batch.captions), prior);
   return inputs;
 }
 

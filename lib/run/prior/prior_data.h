@@ -39,6 +39,9 @@ void check_usable(const PriorDataset& data, bool has_clip);
 /// @throws DataError: none of the training rows can be used
 [[noreturn]] void throw_nothing_usable(const PriorDataset& data, bool has_clip);
 
+/// What a CLIP makes of texts: encodings no longer than the prior takes, and none where it takes none.
+TextEmbedding as_prior_takes(TextEmbedding texts, const PriorConfig& prior);
+
 /// A batch on `device`, as the prior takes it: with what the CLIP makes of captions and pictures.
 /// @param clip null: the batch has embeddings
 PriorInputs to_inputs(const PriorBatch& batch,

@@ -1,16 +1,22 @@
 // SPDX-License-Identifier: MIT
-// `sample --text`, `--image`, `--to`, `--from-text`: what is asked for, as embeddings. Variations and
-// texts are drawn from an embedding each, ways from embeddings between two (Ramesh et al. 2022,
-// section 3). Legend: M texts or pictures, F images of each, D width of embeddings.
+// `sample --text`, `--image`, `--to`, `--from-text`: what is asked for, as embeddings that a CLIP and a
+// prior make. Variations and texts are drawn from an embedding each, ways from embeddings between two
+// (Ramesh et al. 2022, section 3). Legend: M texts or pictures, F images of each, D width of embeddings.
 #include <torch/types.h>
 
 #include <algorithm>
-#include <cmath>
+#include <fstream>
 #include <numeric>
 
+#include "base/log.h"
 #include "base/untrusted_text.h"
+#include "checkpoint/convert.h"
+#include "data/pictures/preprocess.h"
 #include "model/clip/clip_encoder.h"
-#include "run/commands/sample_clip.h"
+#include "run/checkpoints/clip_weights.h"
+#include "run/commands/sample_command.h"
+#include "run/pictures/pictures.h"
+#include "run/prior/prior_data.h"
 
 namespace dalle2 {
 namespace {
@@ -18,6 +24,165 @@ namespace {
 constexpr int64_t kDefaultFrames = 8;
 /// The largest that the paper names for text diffs.
 constexpr double kDefaultTheta = 0.5;
+
+/// A text, or with "@" the lines of a file, none of them empty. @param option that gave it
+/// @throws ConfigError
+std::vector<std::string> texts_of(const char* option, const std::string& given) {
+  std::vector<std::string> texts;
+  if (given.starts_with("@")) {
+    const std::string path = given.substr(1);
+    std::ifstream in(path);
+    if (!in)
+      throw ConfigError("{} {}: {}: no such file", option, printable(given), printable(path));
+    for (std::string line; std::getline(in, line);) {
+      if (line.ends_with('\r')) line.pop_back();
+      texts.push_back(line);
+    }
+    while (!texts.empty() && texts.back().empty()) texts.pop_back();
+    const auto blank = std::find(texts.begin(), texts.end(), "");
+    if (blank != texts.end())
+      throw ConfigError("{} {}: line {} is empty\n  Each line is the text of a picture: remove it.",
+                        option,
+                        printable(given),
+                        blank - texts.begin() + 1);
+    if (texts.empty())
+      throw ConfigError("{} {}: expected a text a line, got none", option, printable(given));
+  } else {
+    texts.push_back(given);
+  }
+  for (const std::string& text : texts) {
+    if (is_utf8(text)) continue;
+    throw ConfigError("{} {}: \"{}\" is not UTF-8", option, printable(given), printable(text));
+  }
+  return texts;
+}
+
+/// @param picture [C, H, W]
+void check_picture(const at::Tensor& picture,
+                   const std::string& given,
+                   const SampleCommand& command,
+                   int64_t side) {
+  if (picture.numel() == 0 || (picture.size(0) != 1 && picture.size(0) != 3)) {
+    throw DataError("{}: expected pictures of 1 or 3 channels, got {} x {} x {}",
+                    given,
+                    picture.size(0),
+                    picture.size(1),
+                    picture.size(2));
+  }
+  const auto [lowest, highest] = at::aminmax(picture);
+  if (lowest.item<float>() < 0 || highest.item<float>() > 1) {
+    throw DataError("{}: expected values from 0 to 1, what a CLIP is shown, got {} to {}",
+                    given,
+                    lowest.item<float>(),
+                    highest.item<float>());
+  }
+  if (std::min(picture.size(1), picture.size(2)) >= side) return;
+  throw DataError(
+      "{}: expected pictures of {} x {} pixels or more, what --clip {} sees, got {} x {}\n  "
+      "Give a larger picture: an enlarged one has other embeddings than what the decoder learnt.",
+      given,
+      side,
+      side,
+      printable(*command.clip_path),
+      picture.size(2),
+      picture.size(1));
+}
+
+/// The CLIP of --clip on the device of the sampling. What it makes is on the CPU.
+class SampleClip {
+ public:
+  /// @throws ConfigError, DataError as load_clip_file()
+  SampleClip(const SampleCommand& command, const at::Device& device)
+      : command_(command), clip_(load_clip_file(command.clip_path.value())) {
+    clip_.clip->to(device);
+  }
+
+  /// @throws ConfigError for a text that is too long: a drawing shows what the whole text says
+  TextEmbedding embed_texts(const char* option, const std::vector<std::string>& texts) const {
+    const int64_t room = clip_.text_room();
+    for (const std::string& text : texts) {
+      const int64_t tokens = std::ssize(clip_.tokenizer->encode(text));
+      if (tokens <= room) continue;
+      throw ConfigError("{}: \"{}\" has {} tokens, and --clip {} takes {}\n  Shorten the text.",
+                        option,
+                        shown_caption(text),
+                        tokens,
+                        printable(*command_.clip_path),
+                        room);
+    }
+    const torch::NoGradGuard no_grad;
+    TextEmbedding made = clip_.embed_tokens(clip_.tokens_of(texts), command_.batch_size);
+    made.tensors([](at::Tensor& tensor) { tensor = tensor.cpu(); });
+    return made;
+  }
+
+  /// A picture, a folder of them or an array in [0, 1], of any sizes. @return [N, D]
+  /// @throws DataError for a picture that is smaller than what the CLIP sees
+  at::Tensor embed_pictures(const char* option, const std::string& path) const {
+    const int64_t side = clip_.clip->image_size();
+    const Preprocess preprocess(clip_preprocessing(side));
+    const std::string given = printable(path);
+    std::vector<at::Tensor> seen;
+    try {
+      for (const at::Tensor& picture : load_pictures_of_any_size(path)) {
+        check_picture(picture, given, command_, side);
+        seen.push_back(from_picture(preprocess.apply(to_picture(picture), /*random=*/nullptr)));
+      }
+    } catch (const DataError& error) {
+      throw DataError("{} {}", option, error.what());  // which begins with the path
+    }
+    if (seen.empty())
+      throw DataError("{} {}: expected at least one picture, got none", option, given);
+    const torch::NoGradGuard no_grad;
+    return clip_.embed_images(at::stack(seen), command_.batch_size).cpu();
+  }
+
+  const ClipEncoderImpl& network() const { return *clip_.clip; }
+
+ private:
+  const SampleCommand& command_;
+  LoadedClip clip_;
+};
+
+/// A prior of this version says of which CLIP its embeddings were. @param root of the prior's file
+void warn_of_other_clip(const Cursor& root, const SampleCommand& command, const SampleClip& clip) {
+  const std::string own = clip_identity_in(root);
+  if (own.empty()) return;
+  const std::string given = clip_sha256(clip.network());
+  if (own == given) return;
+  log_warning(
+      "sample",
+      "--prior {}: trained with the embeddings of another CLIP: its identity, a SHA-256, is {}, and "
+      "that of --clip {} is {}: the pictures will not match the texts\n  Name the CLIP that the "
+      "prior's embeddings were made with; for one of x-clip, give the same arguments.",
+      *command.prior_path,
+      short_clip_identity(own),
+      *command.clip_path,
+      short_clip_identity(given));
+}
+
+/// Image embeddings that the prior of --prior draws for texts. @param texts by the CLIP
+/// @return [N, D] @throws DataError for a prior that is not of this CLIP
+at::Tensor drawn_by_prior(const SampleCommand& command,
+                          const SampleClip& clip,
+                          const TextEmbedding& texts,
+                          const at::Device& device) {
+  const Value checkpoint = read_checkpoint(*command.prior_path);
+  DiffusionPrior prior = load_prior({.checkpoint_path = *command.prior_path}, checkpoint);
+  const PriorConfig& config = prior->plan().config;
+  check_clip_widths(config,
+                    "--prior " + printable(*command.prior_path),
+                    clip.network(),
+                    "--clip " + printable(*command.clip_path));
+  warn_of_other_clip(Cursor(checkpoint, *command.prior_path), command, clip);
+  prior->to(device);
+  return draw_image_embeds(
+      prior,
+      as_prior_takes(texts, config),
+      command,
+      {.cond_scale = command.prior_cond_scale.value_or(1.0), .timesteps = std::nullopt},
+      device);
+}
 
 [[noreturn]] void throw_for_missing(const char* option, const char* why) {
   throw ConfigError("{} is missing: {}", option, why);
@@ -98,15 +263,11 @@ at::Tensor along(
   return at::stack(rows, /*dim=*/1).flatten(0, 1);
 }
 
-/// Images of one embedding have draws of their own.
-void number_rows(MadeConditions& made) {
+/// Images of one embedding have draws of their own. Those of one way, `frames` long, have the same: they
+/// differ by what they show alone.
+void number_rows(MadeConditions& made, int64_t frames = 1) {
   made.noise_rows.resize(static_cast<size_t>(made.image_embeds.size(0)));
   std::iota(made.noise_rows.begin(), made.noise_rows.end(), 0);
-}
-
-/// Images of one way have the same draws: they differ by what they show alone.
-void number_ways(MadeConditions& made, int64_t frames) {
-  number_rows(made);
   for (int64_t& row : made.noise_rows) row /= frames;
 }
 
@@ -129,10 +290,9 @@ MadeConditions of_texts(const SampleCommand& command,
                         const at::Device& device) {
   const int64_t pictures = command.num.value_or(1);
   const std::vector<std::string> given = texts_of("--text", *command.text);
-  ClipTexts texts = clip.embed_texts("--text", given);
+  TextEmbedding texts = clip.embed_texts("--text", given);
   // Each picture of a text has a draw of its own, of the prior too.
-  for (at::Tensor* tensor : {&texts.embed, &texts.encodings, &texts.mask})
-    *tensor = tensor->repeat_interleave(pictures, 0);
+  texts.tensors([&](at::Tensor& tensor) { tensor = tensor.repeat_interleave(pictures, 0); });
   MadeConditions made{drawn_by_prior(command, clip, texts, device), texts.encodings, {}, {}};
   number_rows(made);
   for (const std::string& text : given)
@@ -147,18 +307,17 @@ MadeConditions between_texts(const SampleCommand& command,
   const std::vector<std::string> ends = texts_of("--to", *command.to);
   const auto starts = std::ssize(texts);
   rows_of_both("--text", starts, "--to", std::ssize(ends));
-  const ClipTexts from = clip.embed_texts("--text", texts), to = clip.embed_texts("--to", ends);
-  const at::Tensor drawn = drawn_by_prior(command,
-                                          clip,
-                                          {at::cat({from.embed, to.embed}),
-                                           at::cat({from.encodings, to.encodings}),
-                                           at::cat({from.mask, to.mask})},
-                                          device);  // [starts and ends, D]
+  const TextEmbedding from = clip.embed_texts("--text", texts), to = clip.embed_texts("--to", ends);
+  const at::Tensor drawn =
+      drawn_by_prior(command,
+                     clip,
+                     {at::cat({from.embeds, to.embeds}), at::cat({from.encodings, to.encodings})},
+                     device);  // [starts and ends, D]
   const int64_t frames = command.num.value_or(kDefaultFrames);
   MadeConditions made;
   made.image_embeds =
       along(drawn.narrow(0, 0, starts), drawn.narrow(0, starts, std::ssize(ends)), frames, 1, 0.5);
-  number_ways(made, frames);
+  number_rows(made, frames);
   name_ends(made, texts, ends, frames);
   return made;
 }
@@ -173,7 +332,7 @@ at::Tensor end_of_picture(const SampleCommand& command,
     return ends;
   }
   const auto embed = [&](const char* option, const std::string& given) {
-    return clip.embed_texts(option, texts_of(option, given)).embed;
+    return clip.embed_texts(option, texts_of(option, given)).embeds;
   };
   const at::Tensor now = embed("--from-text", *command.from_text);
   const at::Tensor then = embed("--text", *command.text);
@@ -203,7 +362,7 @@ MadeConditions of_pictures(const SampleCommand& command,
                               images,
                               last,
                               command.from_text ? last : 0.5);
-    number_ways(made, images);
+    number_rows(made, images);
     if (command.from_text) {
       name_ends(made,
                 texts_of("--from-text", *command.from_text),
