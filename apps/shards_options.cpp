@@ -7,7 +7,6 @@
 #include "base/stop_signal.h"
 #include "command_options.h"
 #include "demo/demo_commands.h"
-#include "run/commands/out_folder.h"
 
 namespace dalle2 {
 

@@ -20,7 +20,17 @@
 
 namespace dalle2 {
 
-struct PeakMemory;
+/// An estimate of the most memory that a run takes, from one model and a few made-up steps.
+struct PeakMemory {
+  /// Weights, gradients, moments and averages. On the CPU also the program and the copies that are being
+  /// saved; with a GPU, these are in host memory.
+  uint64_t kept_bytes = 0;
+  std::vector<uint64_t>
+      activation_bytes;  ///< of a step of each network; 0 for one that is not trained
+
+  /// The networks take their steps one after the other.
+  uint64_t peak() const;
+};
 
 /// What a kind of run says about itself.
 struct DryRunPlan {
@@ -49,6 +59,14 @@ struct DryRunPlan {
   /// @return lines that say how
   std::function<std::vector<std::string>(PeakMemory&)> fit_budget = nullptr;
 };
+
+/// @param on_cpu whether the run trains on the CPU
+PeakMemory peak_memory(const DryRunPlan& plan, const SharedTrainConfig& train, bool on_cpu);
+/// What a step holds besides the weights and their gradients: a few steps show what a sample takes. Other
+/// memory of the process has no part in it.
+uint64_t activation_bytes(const DryRunPlan::Network& network,
+                          const DryRunPlan& plan,
+                          const SharedTrainConfig& train);
 
 /// Samples and shards of each split, and the steps of an epoch of `processes`.
 /// @param position that the run would resume from, or of its beginning: as it dealt the shards

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "model/random.h"
-#include "run/vae/vae_features.h"
+#include "run/vae/vae_run.h"
 #include "support/fake_device.h"
 #include "support/fixture.h"
 #include "support/temp_dir.h"

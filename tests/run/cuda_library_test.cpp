@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "run/device/cuda_library.h"
+#include "run/device/device.h"
 
 #include <c10/core/Device.h>
 #include <dlfcn.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "run/peak_memory.h"
+#include "run/dry_run.h"
 
 #include <torch/torch.h>
 

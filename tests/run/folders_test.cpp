@@ -7,7 +7,6 @@
 
 #include "base/error.h"
 #include "run/commands.h"
-#include "run/commands/out_folder.h"
 #include "run/pictures/pictures.h"
 #include "support/broken_listing.h"
 #include "support/temp_dir.h"

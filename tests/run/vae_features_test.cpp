@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "run/vae/vae_features.h"
+#include "run/vae/vae_run.h"
 
 #include <torch/script.h>
 

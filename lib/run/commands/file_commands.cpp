@@ -1,20 +1,169 @@
 // SPDX-License-Identifier: MIT
-// `inspect`, `fsck` and `schema`: what is in files, and what may be. `sync`: where they go.
+// Commands that read files of runs, and write others: `inspect`, `fsck`, `schema`, `convert`, `ema`, `report`,
+// `sync`.
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <optional>
+#include <fstream>
+#include <memory>
+#include <system_error>
 
 #include "base/public_url.h"
 #include "base/text.h"
-#include "base/untrusted_text.h"
+#include "checkpoint/convert.h"
 #include "checkpoint/fsck.h"
 #include "checkpoint/inspect.h"
+#include "checkpoint/pickle/pth.h"
 #include "config/kinds.h"
+#include "io/files/atomic_file.h"
+#include "io/files/folder_names.h"
+#include "run/checkpoints/clip_weights.h"
+#include "run/checkpoints/join_stages.h"
 #include "run/commands.h"
 #include "tracker/places/remote_file.h"
 #include "tracker/places/sync.h"
+#include "tracker/report/report.h"
+#include "trainer/averages/post_hoc_averages.h"
 
 namespace dalle2 {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Prints which file gave which stage.
+ConvertReport join_files(const ConvertCommand& command) {
+  is_safetensors_name(command.out_path);
+  JoinedStages joined = join_stages(command.in_paths, command.config_path, command.ema);
+  for (size_t i = 0; i < joined.givers.size(); ++i) {
+    const std::string& giver = joined.givers[i];
+    std::printf("unet %zu: %s\n", i + 1, giver.empty() ? "in none of the files" : giver.c_str());
+  }
+  return write_checkpoint(command.out_path, std::move(joined.checkpoint));
+}
+
+void check_convert_options(const ConvertCommand& command) {
+  const size_t files = command.in_paths.size();
+  if (command.merge && files < 2) {
+    throw ConfigError("--merge: expected at least two files and OUT, got {} and OUT", files);
+  }
+  if (!command.merge && files > 1) {
+    throw ConfigError(
+        "expected IN and OUT, got {} files\n  --merge joins checkpoints of one cascade whose unets "
+        "were trained apart.",
+        files + 1);
+  }
+  if (command.config_path && !command.merge) {
+    throw ConfigError("--config: has no effect without --merge\n  Leave the option out.");
+  }
+  if (!command.lora_scale.empty() && !command.merge_lora && command.lora_paths.empty()) {
+    throw ConfigError(
+        "--lora-scale: has no effect without adapters\n  Name a file of adapters with --lora, or "
+        "take those of IN with --merge-lora.");
+  }
+}
+
+/// What it writes has less than what it reads: the optimizer's state, the live weights, or both may be gone.
+void check_other_file(const ConvertCommand& command) {
+  for (const std::string& in : command.in_paths) {
+    std::error_code absent;
+    if (!fs::equivalent(in, command.out_path, absent)) continue;
+    throw ConfigError(
+        "OUT {}: is the file to convert\n  What is left out of it would be lost. Give another "
+        "name, and rename the new file after you have checked it.",
+        command.out_path);
+  }
+}
+
+ConvertReport convert(const ConvertCommand& command) {
+  if (command.merge) return join_files(command);
+  const Weights weights = command.ema ? Weights::kAveraged : Weights::kAll;
+  const std::string& in = command.in_paths.front();
+  if (command.open_clip) return convert_to_open_clip(in, command.out_path);
+  if (command.merge_lora || !command.lora_paths.empty()) {
+    return convert_checkpoint(
+        in, command.out_path, weights, LoraChoice{command.lora_paths, command.lora_scale});
+  }
+  return convert_checkpoint(in, command.out_path, weights);
+}
+
+/// Part of the wanted profile above which what is made is another average than asked for.
+constexpr double kMuchMissed = 0.05;
+
+/// step00000036.pth, as a run names its averages.
+bool is_name_of_averages(const fs::path& path) {
+  const std::string stem = path.stem().string();
+  return path.extension() == ".pth" && stem.size() > 4 && stem.starts_with("step") &&
+         stem.find_first_not_of("0123456789", 4) == std::string::npos;
+}
+
+/// The result must not take the place of what it is made of.
+void check_averages_out(const std::string& out, const std::vector<std::string>& files) {
+  std::error_code ignored;
+  const bool is_input = std::any_of(files.begin(), files.end(), [&](const std::string& file) {
+    return fs::equivalent(file, out, ignored);
+  });
+  if (is_input || (fs::exists(out, ignored) && is_name_of_averages(out))) {
+    throw ConfigError(
+        "{}: the last argument is the file to write, but this one holds averages of the run\n"
+        "  Name another file after the averages, e.g. ema.pth.",
+        out);
+  }
+}
+
+/// The files themselves, and of folders those that a run saved, by name.
+std::vector<std::string> files_of(const std::vector<std::string>& paths) {
+  std::vector<std::string> files;
+  for (const std::string& path : paths) {
+    std::error_code error;
+    if (!fs::is_directory(path, error)) {
+      files.push_back(path);
+      continue;
+    }
+    std::vector<std::string> found;
+    for (const std::string& file : files_in_folder(path)) {
+      if (is_name_of_averages(file)) found.push_back(file);
+    }
+    if (found.empty()) {
+      throw DataError("{}: found no file of averages (step00000036.pth, ...) in the folder", path);
+    }
+    files.insert(files.end(), found.begin(), found.end());
+  }
+  return files;
+}
+
+/// @throws ConfigError if a file is there that is no report
+void check_replaces_report(const std::string& path) {
+  constexpr size_t kHeadBytes = 400;  // which hold the generator
+  std::ifstream there(path, std::ios::binary);
+  if (!there) return;
+  std::string head(kHeadBytes, '\0');
+  there.read(head.data(), kHeadBytes);
+  if (head.find("content=\"dalle2-train\"") != std::string::npos) return;
+  throw ConfigError("--out {}: the file exists, and is no report of a run\n  Name another one.",
+                    path);
+}
+
+}  // namespace
+
+void check_out_folder(const std::string& option, const std::string& path) {
+  const fs::path folder = fs::path(path).parent_path();
+  std::error_code ignored;
+  if (folder.empty() || fs::is_directory(folder, ignored)) return;
+  throw ConfigError("{} {}: there is no folder {} (relative to {})",
+                    option,
+                    path,
+                    folder.string(),
+                    fs::current_path().string());
+}
+
+void check_new_file(const std::string& option, const std::string& path, bool overwrite) {
+  std::error_code ignored;
+  if (overwrite || !fs::exists(path, ignored)) return;
+  throw ConfigError(
+      "{} {}: the file exists\n  Name another one, or add --overwrite.", option, path);
+}
 
 void run_inspect(const InspectCommand& command) {
   log_to_stderr();
@@ -44,6 +193,82 @@ ExitCode run_sync(const SyncCommand& command) {
               counted(static_cast<int64_t>(report.sent), "file").c_str(),
               report.left == 0 ? "nothing is left" : fmt::format("{} left", report.left).c_str());
   return report.left == 0 && report.errors.empty() ? ExitCode::kDone : ExitCode::kNetwork;
+}
+
+void run_convert(const ConvertCommand& command) {
+  check_convert_options(command);
+  check_out_folder("OUT", command.out_path);
+  check_other_file(command);
+  check_new_file("OUT", command.out_path, command.overwrite);
+  ConvertCommand local = command;
+  std::vector<std::unique_ptr<FetchedFile>> files;
+  for (std::string& path : local.in_paths) {
+    files.push_back(std::make_unique<FetchedFile>(path));
+    path = files.back()->path();
+  }
+  const ConvertReport report = convert(local);
+  for (const std::string& path : report.replaced) {
+    log_warning("ckpt", "{}: an object of an unknown class, kept as text", path);
+  }
+  std::printf("%s -> %s, %zu tensors\n",
+              public_text(fmt::format("{}", fmt::join(command.in_paths, " + "))).c_str(),
+              command.out_path.c_str(),
+              report.tensor_count);
+}
+
+void run_ema(const EmaCommand& command) {
+  if (!command.out_path.ends_with(".pth") && !command.out_path.ends_with(".pt")) {
+    throw ConfigError(
+        "{}: the last argument is the file to write; expected a name that ends in .pth",
+        command.out_path);
+  }
+  const std::vector<std::string> files = files_of(command.checkpoints);
+  check_averages_out(command.out_path, files);
+  check_new_file("OUT", command.out_path, command.overwrite);
+  const PostHocResult result =
+      combine_post_hoc(files, {.sigma = command.sigma, .step = command.step});
+  if (result.missed > kMuchMissed) {
+    log_warning(
+        "ema",
+        "{:.0f} % of the average of sigma {} at step {} cannot be made from these files: save more "
+        "often, or ask for a sigma nearer to /train/post_hoc_ema/sigmas",
+        100 * result.missed,
+        command.sigma,
+        result.step);
+  }
+  write_pth(command.out_path, result.model_file);
+  std::printf("%s\n",
+              fmt::format("{}: sigma {} at step {}, of {} averages in {} files; {:.2g} % missed",
+                          command.out_path,
+                          command.sigma,
+                          result.step,
+                          result.snapshots,
+                          files.size(),
+                          100 * result.missed)
+                  .c_str());
+}
+
+void run_report(const ReportCommand& command) {
+  std::error_code ignored;
+  if (fs::is_directory(command.out_path, ignored)) {
+    throw ConfigError("--out {}: is a folder; expected the name of a file, e.g. {}",
+                      command.out_path,
+                      (fs::path(command.out_path) / "report.html").string());
+  }
+  if (const std::string ending = fs::path(command.out_path).extension().string();
+      ending != ".html" && ending != ".htm") {
+    throw ConfigError(
+        "--out {}: expected a name that ends in .html, so that no file of a run is replaced by "
+        "mistake",
+        command.out_path);
+  }
+  check_out_folder("--out", command.out_path);
+  check_replaces_report(command.out_path);
+  const std::string page =
+      make_report(command.data_path,
+                  {.most_picture_steps = command.most_picture_steps, .compare = command.compare});
+  write_file_atomically(command.out_path, page);
+  fmt::print("{}: {}\n", command.out_path, human_bytes(page.size()));
 }
 
 }  // namespace dalle2

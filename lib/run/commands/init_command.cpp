@@ -14,7 +14,6 @@
 #include "config/kinds.h"
 #include "io/files/atomic_file.h"
 #include "run/commands.h"
-#include "run/commands/out_folder.h"
 #include "run/init/first_config.h"
 #include "run/kinds.h"
 

@@ -18,7 +18,6 @@
 #include "dist/world.h"
 #include "run/commands.h"
 #include "run/device/compute_threads.h"
-#include "run/device/cuda_library.h"
 #include "run/device/device.h"
 #include "run/loop/run_session.h"
 

@@ -18,7 +18,6 @@
 #include "io/files/atomic_file.h"
 #include "run/checkpoints/model_weights.h"
 #include "run/commands.h"
-#include "run/commands/out_folder.h"
 #include "run/decoder/decoder_data.h"
 #include "run/shards/shard_position.h"
 

@@ -11,7 +11,6 @@
 #include "dist/process_group.h"
 #include "run/clip/clip_embedder.h"
 #include "run/dry_run.h"
-#include "run/peak_memory.h"
 
 namespace dalle2 {
 

@@ -17,7 +17,7 @@
 #include "data/shards/shard_check.h"
 #include "data/shards/shards.h"
 #include "io/files/walk_folder.h"
-#include "run/device/cuda_library.h"
+#include "run/device/device.h"
 
 namespace dalle2 {
 namespace {

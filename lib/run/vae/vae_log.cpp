@@ -8,7 +8,6 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "run/vae/vae_run.h"
 
 namespace dalle2 {
 namespace {
@@ -127,15 +126,6 @@ void VaeDiagnostics::fields(PositionVisitor& visitor) {
              uses_,
              uses_.defined() && uses_.dim() == 1 && uses_.scalar_type() == at::kLong,
              "[codes] int64");
-}
-
-LogRecord VaeRun::step_values(double samples_per_second) {
-  LogRecord record = {{"samples_per_second", samples_per_second},
-                      {"samples_seen", position_.samples_seen}};
-  for (auto& value : position_.diagnostics.take(session_.group())) {
-    record.push_back(std::move(value));
-  }
-  return record;
 }
 
 }  // namespace dalle2

@@ -50,6 +50,11 @@ struct VaePosition : RunPosition {
 struct FirstConfig;
 struct InitCommand;
 
+/// The network whose features the perceptual loss compares: opens /train/vgg_path and tries it; null
+/// without vae.use_vgg_and_gan.
+/// @throws ConfigError if it is not a network that gives features [B, F] of such pictures
+ImageFeatures perceptual_features(const TrainVaeConfig& config, const at::Device& device);
+
 /// @throws ConfigError if no grids can be written into train.results_folder
 void check_results_folder(const TrainVaeConfig& config);
 
