@@ -13,9 +13,7 @@
 #include "base/stop_signal.h"
 #include "base/untrusted_text.h"
 #include "command_options.h"
-#include "command_pages.h"
 #include "run/kinds.h"
-#include "usage.h"
 
 namespace dalle2 {
 namespace {
@@ -26,11 +24,8 @@ Runner add_train(CLI::App& app) {
                  o->config_path,
                  "Config (JSON). Its root key says what is trained: decoder, prior, vae or clip")
       ->type_name("FILE");
-  app.add_option("--set",
-                 o->overrides,
-                 "Override a key of the file, e.g. --set /train/lr=3e-4 (repeatable)")
-      ->type_name("/POINTER=VALUE")
-      ->allow_extra_args(false);
+  add_overrides(
+      app, o->overrides, "Override a key of the file, e.g. --set /train/lr=3e-4 (repeatable)");
   app.add_flag("--strict", o->strict, "Treat warnings about the file as errors");
   app.add_flag(
       "--dry-run",
@@ -163,12 +158,8 @@ Runner add_sample(CLI::App& app) {
   app.add_option("--seed", o->seed, "Seed of all random numbers")->capture_default_str();
   app.add_flag("!--no-ema", o->use_ema, "Use the live weights, not the averaged ones");
   add_lora(app, o->lora_paths, o->lora_scale, "Draw with this file of adapters (repeatable)");
-  app.add_option("--device", o->device, "cpu, cuda, or cuda:N for GPU number N")
-      ->capture_default_str()
-      ->type_name("DEVICE:{cpu,cuda}");
-  app.add_option("--batch-size", o->batch_size, "Pictures (for a prior: texts) processed at once")
-      ->capture_default_str()
-      ->check(whole_number());
+  add_device(app, o->device);
+  add_count(app, "--batch-size", o->batch_size, "Pictures (for a prior: texts) processed at once");
   app.add_option(
          "--candidates,--num-prior-samples",
          o->candidates,
@@ -176,11 +167,10 @@ Runner add_sample(CLI::App& app) {
          "one nearest to the text is used (default: 2)")
       ->type_name("N")
       ->check(whole_number(1000));
-  app.add_option("--start-unet",
-                 o->start_unet,
-                 "First stage to sample, counted from 1; above 1, --image is needed")
-      ->capture_default_str()
-      ->check(whole_number());
+  add_count(app,
+            "--start-unet",
+            o->start_unet,
+            "First stage to sample, counted from 1; above 1, --image is needed");
   app.add_option("--stop-unet", o->stop_unet, "Last stage to sample")->check(whole_number());
   app.add_option(
          "--image",
@@ -208,10 +198,7 @@ Runner add_sample(CLI::App& app) {
   add_overwrite(app,
                 o->overwrite,
                 "Write into a DIR that holds files, and replace those with the name of an output");
-  return [o] {
-    run_sample(*o);
-    return ExitCode::kDone;
-  };
+  return runner_of(o, run_sample);
 }
 
 Runner add_evaluate(CLI::App& app) {
@@ -223,9 +210,7 @@ Runner add_evaluate(CLI::App& app) {
   app.add_option("--checkpoint", o->checkpoint_path, "checkpoint.pth or model.pth of the run")
       ->required()
       ->type_name("FILE");
-  app.add_option("--set", o->overrides, "Override a key of the file (repeatable)")
-      ->type_name("/POINTER=VALUE")
-      ->allow_extra_args(false);
+  add_overrides(app, o->overrides);
   app.add_option("--split", o->split, "Samples to evaluate: train, val or test")
       ->capture_default_str()
       ->check(CLI::IsMember({"train", "val", "test"}));
@@ -238,7 +223,7 @@ Runner add_evaluate(CLI::App& app) {
       ->check(whole_number());
   app.add_flag("!--no-ema", o->use_ema, "Use the live weights, not the averaged ones");
   add_processes(app, o->processes, "evaluate");
-  return [o] { return run_evaluate(*o); };
+  return runner_of(o, run_evaluate);
 }
 
 Runner add_inspect(CLI::App& app) {
@@ -247,10 +232,7 @@ Runner add_inspect(CLI::App& app) {
          "file", o->path, ".pth or .safetensors: a file or a URL, as for sample --checkpoint")
       ->required();
   app.add_flag("--json", o->json, "One JSON object instead of a table");
-  return [o] {
-    run_inspect(*o);
-    return ExitCode::kDone;
-  };
+  return runner_of(o, run_inspect);
 }
 
 Runner add_fsck(CLI::App& app) {
@@ -258,7 +240,7 @@ Runner add_fsck(CLI::App& app) {
   app.add_option("path", o->path, "Checkpoint, model file, safetensors, or the folder of a run")
       ->required();
   app.add_flag("--json", o->json, "One JSON object instead of text");
-  return [o] { return run_fsck(*o); };
+  return runner_of(o, run_fsck);
 }
 
 Runner add_convert(CLI::App& app) {
@@ -336,10 +318,7 @@ Runner add_schema(CLI::App& app) {
   app.add_option("kind", *kind, "decoder, prior, vae or clip")
       ->required()
       ->type_name("KIND:{decoder,prior,vae,clip}");
-  return [kind] {
-    run_schema(*kind);
-    return ExitCode::kDone;
-  };
+  return runner_of(kind, run_schema);
 }
 
 Runner add_init(CLI::App& app) {
@@ -380,10 +359,7 @@ Runner add_init(CLI::App& app) {
       ->type_name("N")
       ->check(CLI::Range(1, 1024));
   add_overwrite(app, o->overwrite, "Replace FILE");
-  return [o] {
-    run_init(*o);
-    return ExitCode::kDone;
-  };
+  return runner_of(o, run_init);
 }
 
 Runner add_report(CLI::App& app) {
@@ -395,16 +371,13 @@ Runner add_report(CLI::App& app) {
                  o->compare,
                  "Folders of other runs, whose curves are drawn in the same charts")
       ->type_name("DATA_PATH");
-  app.add_option("--picture-steps",
-                 o->most_picture_steps,
-                 "Number of steps whose pictures are shown: the first, the last, and some "
-                 "in between")
-      ->capture_default_str()
-      ->check(whole_number(1000));
-  return [o] {
-    run_report(*o);
-    return ExitCode::kDone;
-  };
+  add_count(app,
+            "--picture-steps",
+            o->most_picture_steps,
+            "Number of steps whose pictures are shown: the first, the last, and some "
+            "in between",
+            1000);
+  return runner_of(o, run_report);
 }
 
 Runner add_sync(CLI::App& app) {

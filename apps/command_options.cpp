@@ -24,6 +24,32 @@ CLI::Validator non_empty(const std::string& what) {
       "");
 }
 
+void add_overrides(CLI::App& app, std::vector<std::string>& overrides, const char* text) {
+  app.add_option("--set", overrides, text)->type_name("/POINTER=VALUE")->allow_extra_args(false);
+}
+
+void add_device(CLI::App& app, std::string& device) {
+  app.add_option("--device", device, "cpu, cuda, or cuda:N for GPU number N")
+      ->capture_default_str()
+      ->type_name("DEVICE:{cpu,cuda}");
+}
+
+void add_folder(CLI::App& app, const char* name, std::string& path, const char* text) {
+  app.add_option(name, path, text)->required()->type_name("DIR")->check(non_empty("a path"));
+}
+
+void add_digits(CLI::App& app, const char* name, int64_t& digits, const char* text) {
+  constexpr int64_t kMost = 18;  // of a number of 64 bits
+  app.add_option(name, digits, text)
+      ->type_name("DIGITS")
+      ->capture_default_str()
+      ->check(whole_number(kMost));
+}
+
+void add_count(CLI::App& app, const char* name, int64_t& count, const char* text, int64_t most) {
+  app.add_option(name, count, text)->capture_default_str()->check(whole_number(most));
+}
+
 void add_overwrite(CLI::App& app, bool& overwrite, const char* text) {
   app.add_flag("--overwrite", overwrite, text);
 }

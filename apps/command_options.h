@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What the subcommands share.
+// What the sources of the command line share.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -7,6 +7,8 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <type_traits>
+#include <vector>
 
 #include "run/commands.h"
 
@@ -20,12 +22,42 @@ std::shared_ptr<T> options_of() {
   return std::make_shared<T>();
 }
 
+/// What calls a command's function with its options.
+template <class Command, class Result>
+Runner runner_of(const std::shared_ptr<Command>& options, Result (*run)(const Command&)) {
+  return [options, run] {
+    if constexpr (std::is_void_v<Result>) {
+      run(*options);
+      return ExitCode::kDone;
+    } else {
+      return run(*options);
+    }
+  };
+}
+
 /// A count: from 1 to `most`.
 CLI::Validator whole_number(int64_t most = 1'000'000'000);
 
 /// Anything but nothing. @param what is expected, with its article
 CLI::Validator non_empty(const std::string& what);
 
+// Options that several commands have.
+/// --set
+void add_overrides(CLI::App& app,
+                   std::vector<std::string>& overrides,
+                   const char* text = "Override a key of the file (repeatable)");
+/// --device
+void add_device(CLI::App& app, std::string& device);
+/// A folder that has to be given.
+void add_folder(CLI::App& app, const char* name, std::string& path, const char* text);
+/// How many digits a number has.
+void add_digits(CLI::App& app, const char* name, int64_t& digits, const char* text);
+/// A count with a default. @param most that it may be
+void add_count(CLI::App& app,
+               const char* name,
+               int64_t& count,
+               const char* text,
+               int64_t most = 1'000'000'000);
 /// --overwrite, of a command that writes into a folder.
 void add_overwrite(CLI::App& app, bool& overwrite, const char* text);
 
@@ -35,5 +67,20 @@ void add_processes(CLI::App& app, int64_t& processes, const std::string& what_th
 /// `shards demo|make|check|order|score|encode`.
 void add_shards_commands(
     const std::function<void(const char* name, const char* text, Runner (*add)(CLI::App&))>& add);
+
+// What `--help` and a wrong command line are answered with, usage.cpp.
+/// CLI11's layout as wide as the terminal.
+std::shared_ptr<CLI::FormatterBase> help_formatter();
+
+/// What is wrong, what may have been meant, and where help is: for CLI::App::failure_message().
+std::string usage_error_text(const CLI::App* root, const CLI::Error& error);
+
+// The manual page and the shells' completions, made from the declared options: command_pages.cpp.
+/// dalle2-train(1) as roff for man: the help text of every command.
+std::string man_page(const CLI::App& app);
+
+/// A script that completes subcommands, options, their values and files.
+/// @param shell bash, zsh or fish
+std::string completion_script(const CLI::App& app, const std::string& shell);
 
 }  // namespace dalle2

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "command_pages.h"
+#include "command_options.h"
 
 #include <fmt/format.h>
 

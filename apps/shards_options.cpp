@@ -14,37 +14,24 @@ namespace {
 
 Runner add_shards_demo(CLI::App& app) {
   auto o = options_of<DemoShardOptions>();
-  app.add_option("--out", o->out, "Folder for the shards, the embeddings and the held-out split")
-      ->required()
-      ->type_name("DIR")
-      ->check(non_empty("a path"));
-  app.add_option("--num", o->num, "Number of pictures")
-      ->capture_default_str()
-      ->check(whole_number());
+  add_folder(app, "--out", o->out, "Folder for the shards, the embeddings and the held-out split");
+  add_count(app, "--num", o->num, "Number of pictures");
   app.add_option("--image-size", o->image_side, "Side of the pictures in pixels")
       ->capture_default_str()
       ->check(CLI::Range(16, 1024));
   app.add_option("--seed", o->seed, "Seed of the drawings")->capture_default_str();
   add_overwrite(app, o->overwrite, "Replace the shards and embeddings that DIR holds");
-  return [o] {
-    run_shards_demo(*o);
-    return ExitCode::kDone;
-  };
+  return runner_of(o, run_shards_demo);
 }
 
 Runner add_shards_make(CLI::App& app) {
   auto o = options_of<ShardsMakeCommand>();
-  app.add_option("--from",
-                 o->from_folder,
-                 "Folder of pictures with captions (same-named .txt, .caption or .json, or "
-                 "metadata.jsonl or .csv; searched recursively), or of shards to mix anew")
-      ->required()
-      ->type_name("DIR")
-      ->check(non_empty("a path"));
-  app.add_option("--out", o->out_folder, "Folder for the shards")
-      ->required()
-      ->type_name("DIR")
-      ->check(non_empty("a path"));
+  add_folder(app,
+             "--from",
+             o->from_folder,
+             "Folder of pictures with captions (same-named .txt, .caption or .json, or "
+             "metadata.jsonl or .csv; searched recursively), or of shards to mix anew");
+  add_folder(app, "--out", o->out_folder, "Folder for the shards");
   app.add_option("--per-shard",
                  o->per_shard,
                  "Samples in a shard (default: a tenth of all samples, at "
@@ -57,12 +44,10 @@ Runner add_shards_make(CLI::App& app) {
                "Pack all pictures of a lowest folder into one shard, so that they lie in one split")
       ->excludes("--in-order");
   app.add_option("--seed", o->seed, "Seed of the order")->capture_default_str();
-  app.add_option("--index-width",
-                 o->index_width,
-                 "Number of digits at the end of a key that count the samples of a shard")
-      ->type_name("DIGITS")
-      ->capture_default_str()
-      ->check(whole_number(18));
+  add_digits(app,
+             "--index-width",
+             o->index_width,
+             "Number of digits at the end of a key that count the samples of a shard");
   app.add_option("--ground", o->ground, "Put transparent pictures on a background of this colour")
       ->type_name("white|black|R,G,B");
   app.add_flag("--need-captions", o->need_captions, "Leave out pictures without a caption");
@@ -114,24 +99,16 @@ Runner add_shards_check(CLI::App& app) {
                  "--img-embeddings, [N, L, D]")
       ->type_name("DIR")
       ->transform(with_small_schemes);
-  app.add_option("--shard-width", o->shard_width, "Digits of the shard number for {}")
-      ->type_name("DIGITS")
-      ->capture_default_str()
-      ->check(whole_number(18));
-  app.add_option("--index-width",
-                 o->index_width,
-                 "Number of digits at the end of a key that give its row in the embeddings")
-      ->type_name("DIGITS")
-      ->capture_default_str()
-      ->check(whole_number(18));
+  add_digits(app, "--shard-width", o->shard_width, "Digits of the shard number for {}");
+  add_digits(app,
+             "--index-width",
+             o->index_width,
+             "Number of digits at the end of a key that give its row in the embeddings");
   app.footer(
       "Reads every shard, decodes every picture, and prints what is wrong with each. Exit code 3 "
       "if a shard cannot be read or has no samples, if samples cannot be used, or if embeddings "
       "seem to belong to other pictures; 6 if a shard cannot be reached.");
-  return [o] {
-    run_shards_check(*o);
-    return ExitCode::kDone;
-  };
+  return runner_of(o, run_shards_check);
 }
 
 Runner add_shards_order(CLI::App& app) {
@@ -139,12 +116,8 @@ Runner add_shards_order(CLI::App& app) {
   app.add_option("--config,--config_file", o->config_path, "Config (JSON) of a decoder")
       ->required()
       ->type_name("FILE");
-  app.add_option("--set", o->overrides, "Override a key of the file (repeatable)")
-      ->type_name("/POINTER=VALUE")
-      ->allow_extra_args(false);
-  app.add_option("--world", o->world, "Ranks (processes, GPUs) that share the epoch")
-      ->capture_default_str()
-      ->check(whole_number(4096));
+  add_overrides(app, o->overrides);
+  add_count(app, "--world", o->world, "Ranks (processes, GPUs) that share the epoch", 4096);
   app.add_option("--epoch", o->epoch, "Epoch to read from its beginning (default: 0)")
       ->type_name("N")
       ->check(CLI::Range(int64_t{0}, int64_t{1'000'000'000}));
@@ -165,10 +138,7 @@ Runner add_shards_order(CLI::App& app) {
   app.footer(
       "Reads the training shards with the loaders of all ranks in one process, and trains nothing. "
       "Without --print it shows a table: batches, samples and steps without a batch of each rank.");
-  return [o] {
-    run_shards_order(*o);
-    return ExitCode::kDone;
-  };
+  return runner_of(o, run_shards_order);
 }
 
 Runner add_shards_encode(CLI::App& app) {
@@ -178,16 +148,9 @@ Runner add_shards_encode(CLI::App& app) {
                  "Config (JSON) of a decoder with a VAE before its first unet")
       ->required()
       ->type_name("FILE");
-  app.add_option("--set", o->overrides, "Override a key of the file (repeatable)")
-      ->type_name("/POINTER=VALUE")
-      ->allow_extra_args(false);
-  app.add_option("--out", o->out_folder, "Folder for the shards with latents")
-      ->required()
-      ->type_name("DIR")
-      ->check(non_empty("a path"));
-  app.add_option("--device", o->device, "cpu, cuda, or cuda:N for GPU number N")
-      ->capture_default_str()
-      ->type_name("DEVICE:{cpu,cuda}");
+  add_overrides(app, o->overrides);
+  add_folder(app, "--out", o->out_folder, "Folder for the shards with latents");
+  add_device(app, o->device);
   add_processes(app, o->processes, "encode");
   add_overwrite(app, o->overwrite, "Replace the shards and embeddings that DIR holds");
   app.footer(
@@ -217,10 +180,7 @@ Runner add_shards_embed(CLI::App& app) {
          "Hugging Face or x-clip")
       ->required()
       ->type_name("FILE");
-  app.add_option("--out", o->out_folder, "Folder for the shards and arrays with embeddings")
-      ->required()
-      ->type_name("DIR")
-      ->check(non_empty("a path"));
+  add_folder(app, "--out", o->out_folder, "Folder for the shards and arrays with embeddings");
   app.add_flag("--text-encodings",
                o->text_encodings,
                "Also write a vector for each token, for decoders and priors conditioned on text");
@@ -229,16 +189,9 @@ Runner add_shards_embed(CLI::App& app) {
   app.add_flag("--apply-exif", o->apply_exif, "Turn pictures upright, like data.apply_exif");
   app.add_option("--range", o->range, "White of grey pictures with 16 bits, like data.range")
       ->check(CLI::Range(1, 65'535));
-  app.add_option("--batch-size", o->batch_size, "Samples embedded at once")
-      ->capture_default_str()
-      ->check(whole_number(100'000));
-  app.add_option("--shard-width", o->shard_width, "Digits of the shard number for {}")
-      ->type_name("DIGITS")
-      ->capture_default_str()
-      ->check(whole_number(18));
-  app.add_option("--device", o->device, "cpu, cuda, or cuda:N for GPU number N")
-      ->capture_default_str()
-      ->type_name("DEVICE:{cpu,cuda}");
+  add_count(app, "--batch-size", o->batch_size, "Samples embedded at once", 100'000);
+  add_digits(app, "--shard-width", o->shard_width, "Digits of the shard number for {}");
+  add_device(app, o->device);
   add_processes(app, o->processes, "embed");
   add_overwrite(app, o->overwrite, "Replace the shards and embeddings that DIR holds");
   app.footer(
@@ -253,14 +206,8 @@ Runner add_shards_embed(CLI::App& app) {
 
 Runner add_shards_score(CLI::App& app) {
   auto o = options_of<DemoScoreCommand>();
-  app.add_option("--drawn", o->drawn_folder, "Folder that `sample` wrote")
-      ->required()
-      ->type_name("DIR")
-      ->check(non_empty("a path"));
-  app.add_option("--heldout", o->heldout_folder, "heldout/ folder that `shards demo` wrote")
-      ->required()
-      ->type_name("DIR")
-      ->check(non_empty("a path"));
+  add_folder(app, "--drawn", o->drawn_folder, "Folder that `sample` wrote");
+  add_folder(app, "--heldout", o->heldout_folder, "heldout/ folder that `shards demo` wrote");
   app.add_option("--grid",
                  o->grid_path,
                  "Picture to write: the requested pictures beside the "

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "usage.h"
+#include "command_options.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

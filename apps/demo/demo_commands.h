@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -18,25 +17,20 @@ struct DemoShardOptions {
 };
 struct DemoShardReport {
   int64_t shards = 0;  ///< of the training set; numbers 0 to shards - 1
-  int64_t pictures = 0;
   int64_t held_out = 0;
   std::vector<std::string> removed;  ///< what the folder held, by its name in it
 };
-/// Pictures written so far, and of how many.
-using DemoProgress = std::function<void(int64_t done, int64_t total)>;
 
 /// Writes `out/000000.tar ...` (jpg and txt; keys of 6 digits for the shard and 4 for the row),
 /// `out/img_emb/img_emb_000000.npy ...` (row = the last 4 digits of the key), and the held-out
 /// combinations, one picture each, as `out/heldout/` with the same layout and `truth.json`, a list
 /// of {key, caption, shape, colour, size, place, ground} in the order of the rows, and `captions.txt`,
-/// those captions, a line each. There are at
-/// least 16 shards, so that the usual splits have each a shard. Same options, same bytes.
-/// @throws ConfigError (fewer pictures than shards, a side out of 16 to 1024, or shards or
-/// embeddings that are in the folder already, without `overwrite`), and as AtomicFile
-DemoShardReport write_demo_shards(const DemoShardOptions& options,
-                                  const DemoProgress& progress = {});
-
-/// write_demo_shards, with its progress and its result on the terminal.
+/// those captions, a line each. There are at least 16 shards, so that the usual splits have each a
+/// shard. Same options, same bytes. Shows on a terminal how far it is.
+/// @throws ConfigError (fewer pictures than shards, or shards or embeddings that are in the folder
+/// already, without `overwrite`), and as AtomicFile
+DemoShardReport write_demo_shards(const DemoShardOptions& options);
+/// The same, and prints what was written.
 void run_shards_demo(const DemoShardOptions& options);
 
 struct DemoScoreCommand {

@@ -115,16 +115,6 @@ class Deck {
   Draws& draws_;
 };
 
-void check(const DemoShardOptions& options) {
-  if (options.num < kFewestShards) {
-    throw ConfigError(
-        "--num {}: expected at least {}, a picture for each shard", options.num, kFewestShards);
-  }
-  if (options.image_side < 16 || options.image_side > 1024) {
-    throw ConfigError("an image side of {} pixels: expected 16 to 1024", options.image_side);
-  }
-}
-
 constexpr const char* kTruthFile = "heldout/truth.json";
 constexpr const char* kCaptionsFile = "heldout/captions.txt";
 /// Of `shards embed`: it would say of which CLIP the demo's embeddings are.
@@ -153,8 +143,11 @@ std::vector<std::string> earlier_files(const std::string& out) {
 
 }  // namespace
 
-DemoShardReport write_demo_shards(const DemoShardOptions& options, const DemoProgress& progress) {
-  check(options);
+DemoShardReport write_demo_shards(const DemoShardOptions& options) {
+  if (options.num < kFewestShards) {
+    throw ConfigError(
+        "--num {}: expected at least {}, a picture for each shard", options.num, kFewestShards);
+  }
   DemoShardReport report;
   report.removed = earlier_files(options.out);
   if (!options.overwrite && !report.removed.empty()) {
@@ -170,14 +163,11 @@ DemoShardReport write_demo_shards(const DemoShardOptions& options, const DemoPro
   std::copy_if(train.begin(), train.end(), std::back_inserter(held_out), is_held_out);
   std::erase_if(train, is_held_out);
   report.shards = std::max(kFewestShards, (options.num + kMostRows - 1) / kMostRows);
-  report.pictures = options.num;
   report.held_out = static_cast<int64_t>(held_out.size());
   int64_t done = 0;
   const auto one_done = [&] {
-    ++done;
-    if (progress) {
-      progress(done, report.pictures + report.held_out);
-    }
+    log_live(fmt::format(
+        "{} of {}", with_commas(++done), counted(options.num + report.held_out, "picture")));
   };
   Draws draws(options.seed);
   const auto write = [&](Deck& deck, const std::string& folder, int64_t shard, int64_t rows) {
@@ -201,13 +191,11 @@ DemoShardReport write_demo_shards(const DemoShardOptions& options, const DemoPro
 }
 
 void run_shards_demo(const DemoShardOptions& options) {
-  const DemoShardReport report = write_demo_shards(options, [](int64_t done, int64_t total) {
-    log_live(fmt::format("{} of {}", with_commas(done), counted(total, "picture")));
-  });
+  const DemoShardReport report = write_demo_shards(options);
   log_live("");
   if (!report.removed.empty()) std::printf("removed: %s\n", short_list(report.removed).c_str());
   std::printf("%s in %s: %s/{}.tar, embeddings in %s/img_emb\n",
-              counted(report.pictures, "picture").c_str(),
+              counted(options.num, "picture").c_str(),
               counted(report.shards, "shard").c_str(),
               options.out.c_str(),
               options.out.c_str());

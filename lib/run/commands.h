@@ -216,7 +216,7 @@ ExitCode run_fsck(const FsckCommand& command);
 void run_convert(const ConvertCommand& command);
 void run_ema(const EmaCommand& command);
 void run_schema(const std::string& kind);
-void run_init(InitCommand command);
+void run_init(const InitCommand& command);
 ExitCode run_shards_make(const ShardsMakeCommand& command);
 void run_shards_check(const ShardsCheckCommand& command);
 void run_shards_order(const ShardsOrderCommand& command);

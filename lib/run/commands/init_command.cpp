@@ -88,7 +88,8 @@ int64_t updates_that_fit(const RunKind& kind, InitCommand command) {
 
 }  // namespace
 
-void run_init(InitCommand command) {
+void run_init(const InitCommand& asked) {
+  InitCommand command = asked;
   const std::string key = command.kind.value_or(kind_of_data(command.data));
   const RunKind& kind = run_kind_of(key);
   if (!kind.first_config) throw ConfigError("--kind {}: `init` knows no first config of it", key);
