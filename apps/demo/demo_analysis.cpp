@@ -2,7 +2,7 @@
 // Reading a demo picture back: ground from the border, colour from the core of what differs from
 // it, place from the centroid, size and shape from the best overlap with drawings.
 #include "base/error.h"
-#include "demo/demo_drawing.h"
+#include "demo/demo_images.h"
 
 #include <opencv2/imgproc.hpp>
 

@@ -2,7 +2,6 @@
 #include "demo/demo_images.h"
 
 #include "base/error.h"
-#include "demo/demo_drawing.h"
 
 #include <opencv2/imgproc.hpp>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "run/decoder/decoder_pictures.h"
+#include "run/decoder/decoder_evaluation.h"
 
 #include <torch/torch.h>
 

@@ -20,6 +20,14 @@ namespace {
 
 using nlohmann::json;
 
+ShardData decoder_data_of(const LoadedDecoderConfig& loaded) {
+  return dealt_shards(loaded.config.data,
+                      loaded.config.seed,
+                      decoder_needs(loaded.config, loaded.plan),
+                      RankInfo{},
+                      at::kCPU);
+}
+
 void train(const json& config) {
   const LoadedDecoderConfig loaded = parse_decoder_config(config.dump(), "test.json", {});
   DecoderRun run(loaded, {.quiet = true});
@@ -37,7 +45,7 @@ double validation_loss(const json& config, size_t batches) {
   const Value checkpoint = read_checkpoint(out + "/checkpoint.pth");
   load_state_dict(*decoder, Cursor(checkpoint).at("model").as_state_dict());
   decoder->eval();
-  const ShardData data = decoder_data(loaded.config, loaded.plan, RankInfo{}, at::kCPU);
+  const ShardData data = decoder_data_of(loaded);
   const auto loader = data.loader("val", loaded.config.data.batch_size, /*in_order=*/true);
   loader->start_epoch(0);
   const torch::NoGradGuard no_grad;
@@ -91,7 +99,7 @@ TEST_CASE("an update weighs each of its batches by its samples, the last short o
   const LoadedDecoderConfig loaded = parse_decoder_config(config.dump(), "test.json", {});
   torch::manual_seed(5);
   Decoder decoder(loaded.plan);
-  const ShardData data = decoder_data(loaded.config, loaded.plan, RankInfo{}, at::kCPU);
+  const ShardData data = decoder_data_of(loaded);
   const auto loader = data.loader("train", 4, /*in_order=*/false);
   loader->start_epoch(0);
   const torch::NoGradGuard no_grad;

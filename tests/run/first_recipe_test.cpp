@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "run/init/first_recipe.h"
+#include "run/init/first_config.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

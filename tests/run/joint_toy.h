@@ -175,7 +175,6 @@ class JointToyRun : public ShardRun {
         trainer_(trainer_as<JointToyTrainer>()) {}
 
  private:
-  void introduce() const override {}
   std::optional<int64_t> train_group(const std::vector<Batch>& group) override {
     std::vector<JointToyInputs> batches;
     int64_t samples = 0;

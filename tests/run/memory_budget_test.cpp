@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: MIT
-#include "run/decoder/memory_budget.h"
 
 #include <torch/torch.h>
 #include <catch2/catch.hpp>

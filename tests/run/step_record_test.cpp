@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "run/loop/step_record.h"
+#include "run/loop/training_run.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

@@ -2,6 +2,7 @@
 #include "run/checkpoints/clip_weights.h"
 
 #include <fmt/ranges.h>
+#include <torch/torch.h>
 #include <torch/types.h>
 
 #include <algorithm>
@@ -21,7 +22,9 @@
 #include "io/files/atomic_file.h"
 #include "io/text/clip_vocabulary.h"
 #include "model/clip/x_clip.h"
+#include "model/pass_scopes.h"
 #include "net/digest.h"
+#include "optim/precision.h"
 #include "run/clip/clip_data.h"
 
 namespace dalle2 {
@@ -306,6 +309,56 @@ ConvertReport convert_to_open_clip(const std::string& in, const std::string& out
   check_config_beside(file, out);
   write_clip_file(out, file);
   return {.tensor_count = file.weights.size(), .replaced = {}};
+}
+
+ClipEmbedder::ClipEmbedder(LoadedClip clip, std::string name)
+    : clip_(std::move(clip)),
+      module_(std::make_shared<FrozenClipImpl>(clip_.clip)),
+      name_(std::move(name)) {}
+
+void ClipEmbedder::hold_in(torch::nn::Module& model) const {
+  model.register_module(kFrozenClipName, module_);
+}
+
+void ClipEmbedder::compute_as(MixedPrecision precision, std::optional<int64_t> max_batch_size) {
+  precision_ = precision;
+  max_batch_size_ = max_batch_size;
+}
+
+at::Tensor ClipEmbedder::embed_images(const at::Tensor& images) const {
+  const NoGradPass no_grad;
+  const Autocast autocast(images.device().type(), precision_);
+  return clip_.embed_images(images, max_batch_size_);
+}
+
+TextEmbedding ClipEmbedder::embed_captions(const std::vector<std::string>& captions) const {
+  const NoGradPass no_grad;
+  const at::Device device = clip_.clip->parameters().front().device();
+  at::Tensor tokens = clip_.clip->trimmed(clip_.tokens_of(captions, &long_captions_));
+  if (!device.is_cpu()) tokens = tokens.pin_memory().to(device, /*non_blocking=*/true);
+  const Autocast autocast(device.type(), precision_);
+  return clip_.embed_tokens(tokens, max_batch_size_);
+}
+
+at::Tensor ClipEmbedder::similarity(const at::Tensor& images,
+                                    const std::vector<std::string>& captions) const {
+  const NoGradPass no_grad;
+  return (embed_images(images) * embed_captions(captions).embeds).sum(-1);
+}
+
+std::shared_ptr<ClipEmbedder> open_clip_of(const std::optional<ClipConfig>& config,
+                                           const std::string& pointer) {
+  if (!config) return nullptr;
+  LoadedClip clip = load_clip_file(clip_file_of(config->model), config->base_model_kwargs);
+  log_info("clip",
+           "{}: {} makes embeddings of {} values, pictures of {} pixels, {} tokens",
+           pointer,
+           printable(config->model),
+           clip.clip->embed_dim(),
+           clip.clip->image_size(),
+           clip.text_len());
+  return std::make_shared<ClipEmbedder>(std::move(clip),
+                                        fmt::format("{} ({})", pointer, printable(config->model)));
 }
 
 }  // namespace dalle2

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A CLIP that is used, not trained: from a file of a run or from one of another program.
+// A CLIP that is used, not trained: from a file of a run or from one of another program, and as the runs
+// of decoders and priors have it.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +11,17 @@
 
 #include "checkpoint/convert.h"
 #include "config/clip/x_clip_config.h"
+#include "config/reading/types.h"
+#include "config/shared/clip_config.h"
+#include "config/shared/train_options.h"
 #include "io/text/clip_tokenizer.h"
 #include "model/clip/clip.h"
+#include "model/clip/frozen_clip.h"
 #include "run/checkpoints/model_weights.h"
+#include "run/clip/clip_data.h"
 #include "trainer/tensor_group.h"
 
 namespace dalle2 {
-
-class LongCaptions;  // run/clip/clip_data.h
 
 /// A CLIP that is frozen and in eval mode, and how it takes texts.
 struct LoadedClip {
@@ -60,6 +64,44 @@ std::string clip_file_of(const std::string& model);
 /// be @throws as those
 LoadedClip load_clip_file(const std::string& path,
                           const std::optional<XClipConfig>& arguments = std::nullopt);
+
+/// The frozen CLIP of a decoder's or prior's run: embeddings of pictures and captions while it trains.
+class ClipEmbedder {
+ public:
+  /// @param name of the CLIP in messages: "/prior/clip (clip.pth)"
+  ClipEmbedder(LoadedClip clip, std::string name);
+
+  const ClipEncoderImpl& clip() const { return *clip_.clip; }
+  const std::string& name() const { return name_; }
+
+  /// Makes it a part of `model`, whose checkpoints then hold it and which takes it to its device.
+  void hold_in(torch::nn::Module& model) const;
+  void to(const at::Device& device) { clip_.clip->to(device); }
+  /// How the networks of the run compute, and in chunks of how many samples; before that in float32,
+  /// and all at once.
+  void compute_as(MixedPrecision precision, std::optional<int64_t> max_batch_size);
+
+  /// @param images [B, 3, H, H] in [0, 1] on its device @return [B, D] float32
+  /// @throws DataError for pictures smaller than those that it sees
+  at::Tensor embed_images(const at::Tensor& images) const;
+  /// Texts that are too long are cut, with a warning. @return float32; encodings are as long as the longest text
+  TextEmbedding embed_captions(const std::vector<std::string>& captions) const;
+  /// Cosines of pictures and their captions. @param images as of embed_images() @return [B] float32
+  at::Tensor similarity(const at::Tensor& images, const std::vector<std::string>& captions) const;
+
+ private:
+  LoadedClip clip_;
+  std::shared_ptr<FrozenClipImpl> module_;
+  std::string name_;
+  MixedPrecision precision_ = MixedPrecision::no;
+  std::optional<int64_t> max_batch_size_;
+  mutable LongCaptions long_captions_;
+};
+
+/// The CLIP of a section; null for none. @param pointer of the section, "/prior/clip"
+/// @throws ConfigError if it is nowhere, DataError for one that cannot be used
+std::shared_ptr<ClipEmbedder> open_clip_of(const std::optional<ClipConfig>& config,
+                                           const std::string& pointer);
 
 /// A hash of a CLIP's weights and of what else decides its embeddings.
 std::string clip_sha256(const ClipEncoderImpl& clip);

@@ -1,13 +1,207 @@
 // SPDX-License-Identifier: MIT
+// What a CLIP's run is made of and does, what `--dry-run` says of it, and the first config of `init`.
 #include "run/clip/clip_run.h"
 
+#include <torch/torch.h>
 #include <torch/types.h>
 
+#include <algorithm>
+
 #include "base/error.h"
+#include "base/text.h"
+#include "data/shards/captions.h"
+#include "data/shards/shards.h"
+#include "io/text/clip_vocabulary.h"
+#include "model/clip/contrastive_loss.h"
 #include "model/random.h"
+#include "run/checkpoints/model_weights.h"
+#include "run/clip/clip_data.h"
 #include "run/device/device.h"
+#include "run/dry_run.h"
+#include "run/init/first_config.h"
+#include "trainer/adapters.h"
 
 namespace dalle2 {
+namespace {
+
+std::unique_ptr<ClipTrainer> make_trainer(const LoadedClipConfig& loaded,
+                                          const RunProcess& process,
+                                          const at::Device& device) {
+  if (process.group != nullptr) check_processes(loaded.config.clip, process.group->size());
+  torch::manual_seed(static_cast<uint64_t>(loaded.config.seed));
+  const auto clip = std::make_shared<ClipImpl>(loaded.config.clip);
+  auto trainer = std::make_unique<ClipTrainer>(clip, loaded.config.train, device);
+  log_parameters(count_parameters(trainer->model()));
+  return trainer;
+}
+
+/// A picture of the training shards, if there is one. @throws DataError
+void check_example(const ShardData& data, const ClipModelConfig& config) {
+  const auto example = data.examples("train", 1);
+  if (!example) return;
+  naming_sample(*example,
+                [&] { check_picture_size(example->images, config.vision_cfg.image_size); });
+}
+
+/// Loss and gradients of made-up pairs.
+void step(ClipImpl& clip, int64_t batch) {
+  const int64_t side = clip.image_size();
+  const at::Tensor images = at::full({batch, 3, side, side}, 0.5);
+  const at::Tensor tokens =
+      at::full({batch, clip.max_text_len()}, clip.config().text_cfg.end_token(), at::kLong);
+  contrastive_loss(pair_features(clip.image_features(images), clip.text_features(tokens)),
+                   clip.logit_scale)
+      .backward();
+}
+
+DryRunPlan make_plan(const LoadedClipConfig& loaded) {
+  const auto clip = std::make_shared<ClipImpl>(loaded.config.clip);
+  add_adapters({clip}, loaded.config.train);
+  DryRunPlan plan{.model = clip, .batch_size = loaded.config.data.batch_size};
+  plan.networks.push_back({.label = "network",
+                           .note = fmt::format("{} px", clip->image_size()),
+                           .module = clip,
+                           .step = [clip](int64_t batch) { step(*clip, batch); }});
+  plan.texts = config_texts(loaded);
+  plan.is_begun_by = is_clip_weights_alone;
+  return plan;
+}
+
+constexpr int64_t kVocabulary = 4096;
+/// Tokens that the captions of a run will surely give: those of the shards that were looked at, less
+/// a part, since some of these shards are not for training.
+int64_t first_vocabulary(const ShardSurvey& survey) {
+  ClipVocabularyTrainer trainer;
+  for (const std::string& url : survey.urls) {
+    try {
+      const auto reader = open_shard(url);
+      while (const auto sample = reader->next()) {
+        const CaptionText caption = caption_of(*sample, CaptionReadConfig{}.caption_encoding);
+        if (!caption.text.empty()) trainer.add(caption.text);
+      }
+    } catch (const DataError&) {  // what comes before the damage counts
+    }
+  }
+  const int64_t least = ClipTokenizer::kLeastVocabSize;
+  const int64_t most = ClipTokenizer(trainer.merges(2 * kVocabulary), "captions").vocab_size();
+  return std::min(kVocabulary, least + std::max<int64_t>((most - least) / 2, 1));
+}
+
+}  // namespace
+
+void check_processes(const ClipModelConfig& config, int64_t processes) {
+  if (!config.vision_cfg.is_resnet() || processes == 1) return;
+  throw ConfigError(
+      "/clip/vision_cfg/layers: a ResNet is trained by one process, got {}: each would have other "
+      "statistics in its batch norms\n  Train a vision transformer (a single number of layers), or "
+      "use one process.",
+      processes);
+}
+
+ClipRun::ClipRun(const LoadedClipConfig& loaded, const RunProcess& process)
+    : ShardRun(
+          run_plan(loaded,
+                   process,
+                   {{}},
+                   "damaged images with `dalle2-train shards check`, and for captions that are all "
+                   "identical"),
+          [&](const at::Device& device) { return make_trainer(loaded, process, device); },
+          {.loop = loaded.config.train, .data = loaded.config.data, .needs = clip_needs()}),
+      config_(loaded.config),
+      trainer_(trainer_as<ClipTrainer>()) {}
+
+void ClipRun::load_examples() {
+  session_.together("looking at a picture", [&] {
+    if (session_.group().is_main()) check_example(data_, config_.clip);
+  });
+  if (tokenizer_) return;
+  const bool has_earlier =
+      session_.group().is_main() && checkpoints_.outline_of_earlier().has_value();
+  const std::string answer =
+      session_.group().text_of_main(has_earlier ? "earlier" : "", "whether there is a checkpoint");
+  if (answer.empty()) make_tokenizer();
+}
+
+/// Rank 0 reads or trains it, and the others take its own.
+void ClipRun::make_tokenizer() {
+  std::string merges;
+  session_.together("making the vocabulary", [&] {
+    if (session_.group().is_main()) merges = make_clip_tokenizer(config_.clip, data_).merges();
+  });
+  take_vocabulary(session_.group().text_of_main(merges, "the vocabulary"), "/clip/tokenizer");
+}
+
+void ClipRun::take_vocabulary(const std::string& merges, const std::string& where) {
+  tokenizer_.emplace(merges, where);
+  merges_ = merges;
+  check_vocabulary(*tokenizer_, config_.clip);
+}
+
+/// From here on each checkpoint holds the vocabulary, the one of a stop before the first step too.
+void ClipRun::prepare() {
+  const std::string& saved = trainer_.merges();
+  if (!saved.empty()) {
+    if (!tokenizer_ || merges_ != saved) take_vocabulary(saved, "the checkpoint's vocabulary");
+    return;
+  }
+  if (trainer_.has_weights_without_vocabulary() && config_.clip.tokenizer.train) {
+    throw ConfigError(
+        "/clip/tokenizer/train: the run begins with the weights of a file, whose embeddings of "
+        "tokens belong to another vocabulary\n  Leave the key out to use OpenAI's vocabulary.");
+  }
+  if (!tokenizer_) make_tokenizer();  // an earlier file was there that gave no vocabulary
+  trainer_.set_merges(merges_);
+}
+
+void dry_run(const LoadedClipConfig& loaded, int64_t processes, const StartOptions& start) {
+  const TrainClipConfig& config = loaded.config;
+  check_processes(config.clip, processes);
+  ShardData data = dealt_shards(config.data,
+                                config.seed,
+                                clip_needs(),
+                                RankInfo{.world = static_cast<int>(processes)},
+                                at::kCPU);
+  data.check_usable("train");
+  check_example(data, config.clip);
+  if (!config.clip.tokenizer.train) make_clip_tokenizer(config.clip, data);  // names its faults
+  DryRunPlan plan = make_plan(loaded);
+  plan.data_size = data_size_of(data);
+  ShardPosition position;
+  plan.start = start;
+  finish_dry_run(plan, config.tracker, config.train, position, processes, [&] {
+    print_shards(data, position, config.data, config.train, config.train, processes);
+  });
+}
+
+FirstConfig clip_first_config(const InitCommand& command) {
+  const ShardSurvey survey = survey_shards(command.data);
+  if (survey.with_caption == 0) {
+    throw DataError(
+        "{}: no picture has a caption, and a CLIP learns from pairs\n"
+        "  Put a .txt file of the same name beside each picture.",
+        command.data);
+  }
+  const FirstRecipe recipe = first_recipe(FirstKind::kClip, command, survey);
+  FirstConfig first{.found = describe(survey), .recipe = recipe};
+  for (std::string& line : of_smaller_pictures(survey, recipe.side)) first.found.push_back(line);
+  constexpr int64_t kPatches = 8;  // a side
+  const std::string model = fmt::format(
+      R"(    "embed_dim": 128,
+    "vision_cfg": {{"layers": 6, "width": 192, "head_width": 64, "patch_size": {}, "image_size": {}}},
+    "text_cfg": {{"context_length": 32, "width": 128, "heads": 2, "layers": 4}},
+    "tokenizer": {{"train": {}}}       // a vocabulary of the captions
+)",
+      recipe.side / kPatches,
+      recipe.side,
+      first_vocabulary(survey));
+  first.text = first_file(command,
+                          recipe,
+                          model,
+                          shards_text(command, survey, recipe, /*least=*/0.9),
+                          "    \"wd\": 0.1,\n");
+  return first;
+}
+
 ClipInputs ClipRun::inputs_of(const Batch& batch) {
   if (batch.size() == 0) return {};
   ClipInputs inputs{batch.images,

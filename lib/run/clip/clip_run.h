@@ -24,7 +24,6 @@ class ClipRun : public ShardRun {
   ClipRun(const LoadedClipConfig& loaded, const RunProcess& process);
 
  private:
-  void introduce() const override;
   /// Looks at a picture and makes the vocabulary of a run that begins, so that a fault in them leaves
   /// no files behind.
   void load_examples() override;

@@ -134,8 +134,12 @@ nlohmann::ordered_json decoder_figures(const EvaluateCommand& command,
   const DecoderClip clip = open_decoder_clip(config, loaded.plan);
   if (clip.embedder) clip.embedder->to(device);
   const auto clip_of_score = open_clip_of_score(loaded, clip, device);
-  const ShardData data =
-      decoder_data(config, loaded.plan, device, Cursor(checkpoint, command.checkpoint_path));
+  const ShardData data = dealt_shards(config.data,
+                                      config.seed,
+                                      decoder_needs(config, loaded.plan),
+                                      RankInfo{},
+                                      device,
+                                      slices_of(Cursor(checkpoint, command.checkpoint_path)));
   warn_of_other_splits(command, loaded, checkpoint, data_size_of(data), group);
   const auto [first_unet, last_unet] = trained_unets(loaded);
   Progress progress({.quiet = !group.is_main(), .terminal = log_is_terminal()});
@@ -242,9 +246,12 @@ nlohmann::ordered_json clip_figures(const EvaluateCommand& command,
   const LoadedRunClip clip = load_clip(source_of(command, config.train), checkpoint);
   clip.clip->to(device);
   const int64_t length = config.clip.text_cfg.context_length;
-  ShardData data(config.data, config.seed, clip_needs(), RankInfo{}, device);
-  data.deal_into(
-      slices_of(Cursor(checkpoint, command.checkpoint_path)).value_or(data.slices_at_begin()));
+  const ShardData data = dealt_shards(config.data,
+                                      config.seed,
+                                      clip_needs(),
+                                      RankInfo{},
+                                      device,
+                                      slices_of(Cursor(checkpoint, command.checkpoint_path)));
   warn_of_other_splits(command, loaded, checkpoint, data_size_of(data), group);
   const auto loader = data.loader_of_share(command.split,
                                            config.train.validation_samples.value_or(INT64_MAX),

@@ -16,7 +16,6 @@
 #include "run/checkpoints/model_weights.h"
 #include "run/commands/sample_command.h"
 #include "run/pictures/pictures.h"
-#include "run/pictures/row_noise.h"
 
 namespace dalle2 {
 namespace {

@@ -3,7 +3,6 @@
 
 #include "metrics/image_metrics.h"
 #include "run/device/device.h"
-#include "run/shards/shard_position.h"
 
 namespace dalle2 {
 namespace {
@@ -87,24 +86,6 @@ LoaderOptions decoder_needs(const TrainDecoderConfig& config, const DecoderPlan&
   needs.channels = config.decoder.channels;
   if (needs.need_latents) needs.latent_side = first.map_side(first.image_size);
   return needs;
-}
-
-ShardData decoder_data(const TrainDecoderConfig& config,
-                       const DecoderPlan& plan,
-                       RankInfo rank,
-                       const at::Device& device) {
-  ShardData data(config.data, config.seed, decoder_needs(config, plan), rank, device);
-  data.deal_into(data.slices_at_begin());
-  return data;
-}
-
-ShardData decoder_data(const TrainDecoderConfig& config,
-                       const DecoderPlan& plan,
-                       const at::Device& device,
-                       const Cursor& checkpoint) {
-  ShardData data(config.data, config.seed, decoder_needs(config, plan), RankInfo{}, device);
-  data.deal_into(slices_of(checkpoint).value_or(data.slices_at_begin()));
-  return data;
 }
 
 void check_sizes(const Batch& example, const DecoderTrainConfig& train, const DecoderPlan& plan) {

@@ -2,11 +2,10 @@
 // What a decoder needs of its shards.
 #pragma once
 
-#include "checkpoint/state_dict.h"
 #include "config/decoder/decoder_run_config.h"
 #include "data/loader/batch.h"
 #include "diffusion/decoder/decoder.h"
-#include "run/clip/clip_embedder.h"
+#include "run/checkpoints/clip_weights.h"
 #include "run/shards/shard_data.h"
 
 namespace dalle2 {
@@ -26,19 +25,6 @@ DecoderClip open_decoder_clip(const TrainDecoderConfig& config, const DecoderPla
 
 /// Embeddings, latents and their widths, as the unets take them.
 LoaderOptions decoder_needs(const TrainDecoderConfig& config, const DecoderPlan& plan);
-
-/// The shards of a decoder, dealt as by a run that begins. @param config has to outlive the result
-/// @throws ConfigError, DataError
-ShardData decoder_data(const TrainDecoderConfig& config,
-                       const DecoderPlan& plan,
-                       RankInfo rank,
-                       const at::Device& device);
-
-/// The same, dealt as by the run that saved `checkpoint`; its ranks read shares of a split.
-ShardData decoder_data(const TrainDecoderConfig& config,
-                       const DecoderPlan& plan,
-                       const at::Device& device,
-                       const Cursor& checkpoint);
 
 /// A decoder draws squares, and its unets only make pictures smaller.
 /// @param images [N, C, H, W] as the transforms leave them

@@ -3,6 +3,7 @@
 // shard_run.h.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,9 +11,13 @@
 
 #include "base/error.h"
 #include "config/decoder/decoder_run_config.h"
+#include "diffusion/decoder/decoder.h"
+#include "dist/process_group.h"
 #include "metrics/image_metrics.h"
+#include "run/checkpoints/clip_weights.h"
 #include "run/decoder/decoder_data.h"
-#include "run/decoder/decoder_pictures.h"
+#include "run/decoder/decoder_evaluation.h"
+#include "run/dry_run.h"
 #include "run/shards/shard_run.h"
 #include "trainer/decoder_trainer.h"
 
@@ -32,9 +37,10 @@ class DecoderRun : public ShardRun {
   /// @throws ConfigError, DataError
   DecoderRun(const LoadedDecoderConfig& loaded, const RunProcess& process);
 
+  void open() override;
+
  private:
   DecoderRun(const LoadedDecoderConfig& loaded, const RunProcess& process, const DecoderClip& clip);
-  void introduce() const override;
   void load_examples() override;
   std::optional<int64_t> train_group(const std::vector<Batch>& group) override;
   void add_validation_losses(const Batch& batch,
@@ -60,5 +66,33 @@ class DecoderRun : public ShardRun {
 void dry_run(const LoadedDecoderConfig& loaded, int64_t processes, const StartOptions& start);
 /// A first config for a folder of its data. @throws ConfigError, DataError
 FirstConfig decoder_first_config(const InitCommand& command);
+
+/// A decoder run without data. @param clip null: none
+DryRunPlan decoder_dry_run_plan(const LoadedDecoderConfig& loaded, const ClipEmbedder* clip);
+
+/// What fits the budget.
+struct MemoryChoice {
+  std::vector<int64_t> levels;  ///< of each unet, as UnetImpl::recompute_levels() takes them
+  PeakMemory before, after;
+};
+
+/// The fewest levels of each unet with which a step stays within the budget.
+/// @param memory of the plan as its networks are
+/// @throws ConfigError if even all levels are not enough: what a step needs, and what to change
+MemoryChoice fit_memory_budget(const DryRunPlan& plan,
+                               const DecoderTrainConfig& train,
+                               const PeakMemory& memory);
+
+/// "unet 1: the backward pass recomputes 2 of 4 levels: about 1.2 GiB instead of 3.1 GiB"; a line for each unet
+/// that does.
+std::vector<std::string> describe(const MemoryChoice& choice, const DryRunPlan& plan);
+
+/// The choice of rank 0, which builds a model of its own for it; zeros without a budget.
+/// @param group null: one process
+/// @throws on rank 0 what its model or steps throw, on the others ConfigError with its text
+std::vector<int64_t> levels_to_recompute(const LoadedDecoderConfig& loaded,
+                                         const ClipEmbedder* clip,
+                                         const at::Device& device,
+                                         ProcessGroup* group);
 
 }  // namespace dalle2

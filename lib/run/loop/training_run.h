@@ -3,6 +3,7 @@
 // derives from it, and adds its data, its losses and the order of its loop.
 #pragma once
 
+#include <c10/core/Device.h>
 #include <fmt/format.h>
 
 #include <cstdint>
@@ -19,16 +20,122 @@
 #include "base/text.h"
 #include "base/timer.h"
 #include "config/shared/train_options.h"
+#include "data/loader/drop_log.h"
+#include "dist/process_group.h"
 #include "run/checkpoints/run_checkpoints.h"
 #include "run/loop/loss_window.h"
 #include "run/loop/run_position.h"
 #include "run/loop/run_session.h"
-#include "run/loop/step_record.h"
 #include "run/loop/update_guard.h"
+#include "tracker/tracker.h"
 #include "trainer/step_times.h"
 #include "trainer/trainer.h"
 
 namespace dalle2 {
+
+/// How the log writes the words "grad norm".
+enum class NameStyle {
+  kTitle,       ///< "Grad Norm"
+  kUnderscore,  ///< "grad_norm"
+  kHyphen,      ///< "grad-norm"
+};
+
+/// Names in the log for the values of a part of the model: a prefix, and words in a style.
+struct PartMetricNames {
+  std::string prefix = "";
+  NameStyle style = NameStyle::kTitle;
+  std::string loss = "training loss";  ///< the words of the loss
+
+  std::string of(const std::string& words) const;
+};
+
+/// What there is to say of a trained part after an update.
+struct PartValues {
+  int64_t part = 1;
+  LossAverage loss = {};
+  std::optional<double> ema_decay = {};
+  double learning_rate = 0;
+  std::optional<double> grad_norm = {};
+  int64_t skipped_updates = 0;
+  std::optional<double> loss_scale = {};
+};
+
+/// Of each trained part. Waits for the device.
+/// @param losses one a trained part
+std::vector<PartValues> part_values(const Trainer& trainer, const std::vector<LossAverage>& losses);
+
+/// For log.jsonl: the loss if there is a finite one, decay, rate, gradient norm, skipped updates if
+/// there are any.
+/// @param names one a part
+void add_part_values(LogRecord& record,
+                     const std::vector<PartValues>& parts,
+                     const std::vector<PartMetricNames>& names);
+
+/// For people: "loss 0.3065 0.4217  lr 1.98e-3  grad 0.42 0.51  108 samples/s  2 skipped", a value a
+/// part; one rate where all have the same, skipped updates of all parts together.
+ShownRecord shown_step(const std::vector<PartValues>& parts, double samples_per_second);
+
+/// "Seconds data" ... "Seconds save": a step's average since the last call; "Memory peak MiB": the
+/// process's; "CUDA memory peak MiB" on a GPU. Waits for nothing.
+void add_process_values(LogRecord& record, StepTimes& times, const c10::Device& device);
+
+/// What an epoch of a split left out: a warning, and a record of counts by reason; nothing if nothing
+/// was.
+void report_drops(Tracker& tracker,
+                  int64_t steps,
+                  const std::string& split,
+                  const DropCounts& dropped);
+
+/// This rank's share of a step. @tparam Batch has `rows`, those taken, and size(), those that are
+/// used
+template <class Batch>
+struct RankBatch {
+  Batch batch;               ///< without rows where the rows ran out on ranks before this one
+  int64_t row = 0;           ///< its first, of the split or epoch
+  int64_t rows_of_step = 0;  ///< of all ranks
+  int64_t samples_of_step = 0;
+
+  int64_t size() const { return batch.size(); }
+};
+
+/// The step that begins at `row`; all ranks have to call it.
+/// @param rows of the split or epoch @param read gives an optional batch of (first row, rows), none
+/// after the end @return none after the end, on all ranks
+/// @throws what read() throws, an Error, on this rank; StoppedError on the others
+template <class Batch, class Read>
+std::optional<RankBatch<Batch>> rank_batch(
+    ProcessGroup& group, int64_t rows, int64_t row, int64_t batch_size, const Read& read) {
+  if (row >= rows) return std::nullopt;
+  RankBatch<Batch> next{.batch = {}, .row = row + group.rank() * batch_size};
+  const ProcessGroup::BusyScope busy(group, "waiting for data");
+  std::exception_ptr fault;
+  try {
+    if (std::optional<Batch> batch = read(next.row, batch_size)) next.batch = *std::move(batch);
+  } catch (const Error&) {  // the others would wait for this rank
+    fault = std::current_exception();
+  }
+  bool is_faulty = false;
+  for (const auto& each :
+       group.exchange({next.batch.rows, next.batch.size(), fault ? 1 : 0}, "rows of the step")) {
+    next.rows_of_step += each[0];
+    next.samples_of_step += each[1];
+    is_faulty = is_faulty || each[2] != 0;
+  }
+  if (fault) std::rethrow_exception(fault);
+  if (is_faulty) throw StoppedError("another rank cannot read its batch");
+  return next;
+}
+
+/// The steps from `row` on, one a call, none past the end.
+/// @param step_at gives the RankBatch of the step that begins at a row
+template <class StepAt>
+auto steps_from(int64_t row, StepAt step_at) {
+  return [row, step_at]() mutable {
+    auto step = step_at(row);
+    if (step) row += step->rows_of_step;
+    return step;
+  };
+}
 
 /// What a process of a run is.
 struct RunProcess {
@@ -72,7 +179,7 @@ class TrainingRun {
   /// Opens the data and says what is about to be trained, so that a fault in them leaves no files
   /// behind. All ranks call it before run(). @throws ConfigError, DataError, NetworkError;
   /// StoppedError at a stop signal
-  virtual void open() = 0;
+  virtual void open() { session_.print_precision(any_trainer_->precision()); }
   /// Reads the samples that are shown in the log, after open(); all ranks call it together. Again if
   /// the data turn out to be dealt otherwise. @throws as open(), but StoppedError on all ranks
   virtual void read_examples() {}

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT
 #include "run/pictures/pictures.h"
 
-#include <torch/types.h>
-
 #include <fmt/ranges.h>
+#include <torch/types.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <memory>
+#include <vector>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -17,6 +18,8 @@
 #include "io/files/folder_names.h"
 #include "io/formats/npy.h"
 #include "io/pictures/image_caption.h"
+#include "model/random.h"
+#include "run/device/device.h"
 
 namespace dalle2 {
 namespace {
@@ -161,6 +164,32 @@ at::Tensor load_pictures(const std::string& path) {
     }
   }
   return at::stack(pictures);
+}
+
+NoiseSource noise_by_row(int64_t seed,
+                         const std::vector<int64_t>& rows,
+                         const at::Device& device,
+                         int64_t candidates) {
+  auto generators = std::make_shared<std::vector<at::Generator>>();
+  for (const int64_t row : rows) {
+    for (int64_t candidate = 0; candidate < candidates; ++candidate) {
+      generators->push_back(make_generator(
+          {.seed = seed, .purpose = "sample", .epoch = candidate, .step = row}, at::kCPU));
+    }
+  }
+  return [generators, device](at::IntArrayRef sizes) {
+    D2_CHECK(sizes.at(0) == static_cast<int64_t>(generators->size()),
+             "noise of {} rows was asked for, there are {}",
+             sizes.at(0),
+             generators->size());
+    std::vector<at::Tensor> drawn;
+    for (at::Generator& generator : *generators) {
+      drawn.push_back(at::randn(sizes.slice(1), generator, at::TensorOptions(at::kFloat)));
+    }
+    at::Tensor noise = at::stack(drawn);
+    copy_to_device(device, {&noise});
+    return noise;
+  };
 }
 
 }  // namespace dalle2

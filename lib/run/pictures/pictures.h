@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: MIT
-// Between tensors and pictures: grids for people to look at, pictures as inputs.
+// Between tensors and pictures: grids for people to look at, pictures as inputs; and the noise that
+// pictures are drawn from.
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
+#include "diffusion/sampler.h"
 #include "io/pictures/image.h"
 
 namespace dalle2 {
@@ -40,5 +44,13 @@ at::Tensor load_pictures(const std::string& path);
 
 /// An .npy file as a float32 tensor. @throws DataError if it has another number of dimensions
 at::Tensor load_npy_tensor(const std::string& path, int64_t dimensions);
+
+/// Noise for some rows of what is sampled: a row's draws depend on seed and row alone, so that it
+/// comes out the same in any batch.
+/// @param candidates rows of one sample, one after another, each with draws of its own
+NoiseSource noise_by_row(int64_t seed,
+                         const std::vector<int64_t>& rows,
+                         const at::Device& device,
+                         int64_t candidates = 1);
 
 }  // namespace dalle2

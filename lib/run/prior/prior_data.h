@@ -9,7 +9,7 @@
 #include "config/prior/prior_run_config.h"
 #include "data/embeddings/prior_dataset.h"
 #include "diffusion/prior/prior.h"
-#include "run/clip/clip_embedder.h"
+#include "run/checkpoints/clip_weights.h"
 
 namespace dalle2 {
 

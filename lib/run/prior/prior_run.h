@@ -11,7 +11,6 @@
 #include "base/error.h"
 #include "config/prior/prior_run_config.h"
 #include "data/embeddings/prior_dataset.h"
-#include "run/loop/rank_batch.h"
 #include "run/loop/training_run.h"
 #include "run/prior/prior_data.h"
 #include "trainer/prior_trainer.h"

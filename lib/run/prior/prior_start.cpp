@@ -123,7 +123,7 @@ PriorRun::PriorRun(const LoadedPriorConfig& loaded,
 }
 
 void PriorRun::open() {
-  session_.print_precision(trainer_.precision());
+  TrainingRun::open();
   log_info("data",
            "rows: {} train, {} val, {} test; batches of {}{}",
            with_commas(data_.rows("train")),

@@ -218,4 +218,15 @@ std::optional<std::string> ShardData::other_shards(const LoaderPosition& positio
   return dalle2::other_shards(position, train_, train_names_);
 }
 
+ShardData dealt_shards(const ShardDataConfig& config,
+                       int64_t seed,
+                       LoaderOptions needs,
+                       RankInfo rank,
+                       const at::Device& device,
+                       std::optional<int64_t> slices) {
+  ShardData data(config, seed, std::move(needs), rank, device);
+  data.deal_into(slices.value_or(data.slices_at_begin()));
+  return data;
+}
+
 }  // namespace dalle2

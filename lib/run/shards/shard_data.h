@@ -101,6 +101,15 @@ class ShardData {
   std::string train_names_, names_;  // shard_names_hash(): of the training shards, of all
 };
 
+/// Shards that were dealt from `slices`, or as by a run that begins.
+/// @param config has to outlive the result @throws ConfigError, DataError
+ShardData dealt_shards(const ShardDataConfig& config,
+                       int64_t seed,
+                       LoaderOptions needs,
+                       RankInfo rank,
+                       const at::Device& device,
+                       std::optional<int64_t> slices = std::nullopt);
+
 /// What `check` says of an example's pictures begins with the sample's key.
 template <class Check>
 void naming_sample(const Batch& example, const Check& check) {

@@ -35,10 +35,6 @@ ShardRun::ShardRun(RunPlan plan, const MakeTrainer& make_trainer, const ShardRun
   data_.keep_step_through(session_.group());
 }
 
-void ShardRun::open() {
-  introduce();
-}
-
 void ShardRun::read_examples() {
   const int64_t slices = slices_of_earlier_run();
   session_.together("looking for the shards", [&] { deal_first(slices); });

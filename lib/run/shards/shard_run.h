@@ -29,7 +29,6 @@ DataSize data_size_of(const ShardData& data);
 
 class ShardRun : public TrainingRun {
  public:
-  void open() override;
   /// Deals the shards into the splits, as the run did that this start resumes, and loads examples.
   void read_examples() override;
 
@@ -37,8 +36,6 @@ class ShardRun : public TrainingRun {
   ShardRun(RunPlan plan, const MakeTrainer& make_trainer, const ShardRunPlan& shards);
 
   // What a kind adds:
-  /// Says what is about to be trained.
-  virtual void introduce() const = 0;
   /// Reads the samples that are shown in the log; again if the shards are dealt again. All ranks call
   /// it together.
   virtual void load_examples() {}

@@ -7,7 +7,7 @@
 
 #include "config/decoder/decoder_run_config.h"
 #include "diffusion/decoder/decoder.h"
-#include "run/clip/clip_embedder.h"
+#include "run/checkpoints/clip_weights.h"
 
 namespace dalle2 {
 

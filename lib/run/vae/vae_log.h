@@ -12,7 +12,7 @@
 #include "dist/process_group.h"
 #include "model/vae/vqgan_vae.h"
 #include "run/loop/run_position.h"
-#include "run/loop/step_record.h"
+#include "run/loop/training_run.h"
 #include "tracker/log/record.h"
 
 namespace dalle2 {

@@ -13,7 +13,6 @@
 #include "base/error.h"
 #include "config/vae/vae_run_config.h"
 #include "data/pictures/image_folder.h"
-#include "run/loop/rank_batch.h"
 #include "run/loop/run_position.h"
 #include "run/loop/training_run.h"
 #include "run/vae/vae_log.h"

@@ -188,7 +188,7 @@ VaeRun::VaeRun(const LoadedVaeConfig& loaded, const RunProcess& process)
 }
 
 void VaeRun::open() {
-  session_.print_precision(trainer_.precision());
+  TrainingRun::open();
   log_info("data",
            "pictures: {} train, {} val; batches of {}{}",
            with_commas(data_.rows("train")),
