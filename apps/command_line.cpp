@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <cstdint>
 #include <cstdio>
 #include <string>
 #include <utility>
@@ -19,7 +18,7 @@ namespace dalle2 {
 namespace {
 
 Runner add_train(CLI::App& app) {
-  auto o = options_of<TrainCommand>();
+  auto o = std::make_shared<TrainCommand>();
   app.add_option("--config,--config_file",
                  o->config_path,
                  "Config (JSON). Its root key says what is trained: decoder, prior, vae or clip")
@@ -71,7 +70,7 @@ CLI::Option* add_lora(CLI::App& app,
 }
 
 Runner add_sample(CLI::App& app) {
-  auto o = options_of<SampleCommand>();
+  auto o = std::make_shared<SampleCommand>();
   app.add_option("--checkpoint",
                  o->checkpoint_path,
                  "Checkpoint or model file of this program or dalle2-pytorch: a file or a URL "
@@ -202,7 +201,7 @@ Runner add_sample(CLI::App& app) {
 }
 
 Runner add_evaluate(CLI::App& app) {
-  auto o = options_of<EvaluateCommand>();
+  auto o = std::make_shared<EvaluateCommand>();
   app.add_option(
          "--config", o->config_path, "Config, which gives the data, the seed and the metrics")
       ->required()
@@ -227,7 +226,7 @@ Runner add_evaluate(CLI::App& app) {
 }
 
 Runner add_inspect(CLI::App& app) {
-  auto o = options_of<InspectCommand>();
+  auto o = std::make_shared<FileCommand>();
   app.add_option(
          "file", o->path, ".pth or .safetensors: a file or a URL, as for sample --checkpoint")
       ->required();
@@ -236,7 +235,7 @@ Runner add_inspect(CLI::App& app) {
 }
 
 Runner add_fsck(CLI::App& app) {
-  auto o = options_of<FsckCommand>();
+  auto o = std::make_shared<FileCommand>();
   app.add_option("path", o->path, "Checkpoint, model file, safetensors, or the folder of a run")
       ->required();
   app.add_flag("--json", o->json, "One JSON object instead of text");
@@ -244,8 +243,8 @@ Runner add_fsck(CLI::App& app) {
 }
 
 Runner add_convert(CLI::App& app) {
-  auto o = options_of<ConvertCommand>();
-  auto paths = options_of<std::vector<std::string>>();
+  auto o = std::make_shared<ConvertCommand>();
+  auto paths = std::make_shared<std::vector<std::string>>();
   app.add_option("files",
                  *paths,
                  "File to read (with --merge: two or more files), then file to "
@@ -289,7 +288,7 @@ Runner add_convert(CLI::App& app) {
 }
 
 Runner add_ema(CLI::App& app) {
-  auto o = options_of<EmaCommand>();
+  auto o = std::make_shared<EmaCommand>();
   app.add_option("--sigma",
                  o->sigma,
                  "Width of the average, relative to the length of the run: 0.05 is narrow, 0.2 "
@@ -297,7 +296,7 @@ Runner add_ema(CLI::App& app) {
       ->required()
       ->type_name("S");
   app.add_option("--step", o->step, "Average as of this step (default: the last one saved)");
-  auto paths = options_of<std::vector<std::string>>();
+  auto paths = std::make_shared<std::vector<std::string>>();
   app.add_option("paths",
                  *paths,
                  "Folder DATA_PATH/averages, files in it, or checkpoints; then the .pth to write")
@@ -314,7 +313,7 @@ Runner add_ema(CLI::App& app) {
 }
 
 Runner add_schema(CLI::App& app) {
-  auto kind = options_of<std::string>();
+  auto kind = std::make_shared<std::string>();
   app.add_option("kind", *kind, "decoder, prior, vae or clip")
       ->required()
       ->type_name("KIND:{decoder,prior,vae,clip}");
@@ -322,7 +321,7 @@ Runner add_schema(CLI::App& app) {
 }
 
 Runner add_init(CLI::App& app) {
-  auto o = options_of<InitCommand>();
+  auto o = std::make_shared<InitCommand>();
   app.add_option("data",
                  o->data,
                  "Folder of shards or pictures (decoder, VAE, CLIP), or of .npy embeddings (prior)")
@@ -363,7 +362,7 @@ Runner add_init(CLI::App& app) {
 }
 
 Runner add_report(CLI::App& app) {
-  auto o = options_of<ReportCommand>();
+  auto o = std::make_shared<ReportCommand>();
   app.add_option("data_path", o->data_path, "Folder of the run (tracker.data_path of its config)")
       ->required();
   app.add_option("--out", o->out_path, "Page to write")->required()->type_name("HTML");
@@ -381,12 +380,12 @@ Runner add_report(CLI::App& app) {
 }
 
 Runner add_sync(CLI::App& app) {
-  auto o = options_of<SyncCommand>();
-  app.add_option("data_path", o->data_path, "Folder of the run (tracker.data_path of its config)")
+  auto data_path = std::make_shared<std::string>();
+  app.add_option("data_path", *data_path, "Folder of the run (tracker.data_path of its config)")
       ->required();
-  return [o] {
+  return [data_path] {
     install_stop_signals();  // what is left stays in the outbox
-    return run_sync(*o);
+    return run_sync(*data_path);
   };
 }
 
@@ -462,7 +461,7 @@ int run_command_line(int argc, char** argv) {
           "completion",
           "Print the completion script for a shell: bash, zsh or fish",
           [](CLI::App& sub) {
-            auto shell = options_of<std::string>();
+            auto shell = std::make_shared<std::string>();
             sub.add_option("shell", *shell, "bash, zsh or fish")
                 ->required()
                 ->check(CLI::IsMember({"bash", "zsh", "fish"}));

@@ -17,11 +17,6 @@ namespace dalle2 {
 /// A subcommand: its options live in the closure until they are parsed, then it is called.
 using Runner = std::function<ExitCode()>;
 
-template <class T>
-std::shared_ptr<T> options_of() {
-  return std::make_shared<T>();
-}
-
 /// What calls a command's function with its options.
 template <class Command, class Result>
 Runner runner_of(const std::shared_ptr<Command>& options, Result (*run)(const Command&)) {

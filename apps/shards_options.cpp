@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: MIT
 // The options of `shards demo|make|check|order|encode|embed|score`.
-#include <string>
-#include <vector>
 
 #include "base/public_url.h"
 #include "base/stop_signal.h"
@@ -13,7 +11,7 @@ namespace dalle2 {
 namespace {
 
 Runner add_shards_demo(CLI::App& app) {
-  auto o = options_of<DemoShardOptions>();
+  auto o = std::make_shared<DemoShardOptions>();
   add_folder(app, "--out", o->out, "Folder for the shards, the embeddings and the held-out split");
   add_count(app, "--num", o->num, "Number of pictures");
   app.add_option("--image-size", o->image_side, "Side of the pictures in pixels")
@@ -25,7 +23,7 @@ Runner add_shards_demo(CLI::App& app) {
 }
 
 Runner add_shards_make(CLI::App& app) {
-  auto o = options_of<ShardsMakeCommand>();
+  auto o = std::make_shared<ShardsMakeCommand>();
   add_folder(app,
              "--from",
              o->from_folder,
@@ -65,7 +63,7 @@ Runner add_shards_make(CLI::App& app) {
 }
 
 Runner add_shards_check(CLI::App& app) {
-  auto o = options_of<ShardsCheckCommand>();
+  auto o = std::make_shared<ShardsCheckCommand>();
   app.add_option(
          "shards",
          o->url,
@@ -112,7 +110,7 @@ Runner add_shards_check(CLI::App& app) {
 }
 
 Runner add_shards_order(CLI::App& app) {
-  auto o = options_of<ShardsOrderCommand>();
+  auto o = std::make_shared<ShardsOrderCommand>();
   app.add_option("--config,--config_file", o->config_path, "Config (JSON) of a decoder")
       ->required()
       ->type_name("FILE");
@@ -142,7 +140,7 @@ Runner add_shards_order(CLI::App& app) {
 }
 
 Runner add_shards_encode(CLI::App& app) {
-  auto o = options_of<ShardsEncodeCommand>();
+  auto o = std::make_shared<ShardsEncodeCommand>();
   app.add_option("--config,--config_file",
                  o->config_path,
                  "Config (JSON) of a decoder with a VAE before its first unet")
@@ -164,7 +162,7 @@ Runner add_shards_encode(CLI::App& app) {
 }
 
 Runner add_shards_embed(CLI::App& app) {
-  auto o = options_of<ShardsEmbedCommand>();
+  auto o = std::make_shared<ShardsEmbedCommand>();
   app.add_option("shards",
                  o->url,
                  "Folder of tars; or a path or URL (http(s)://, s3://, hf://), with braces "
@@ -205,7 +203,7 @@ Runner add_shards_embed(CLI::App& app) {
 }
 
 Runner add_shards_score(CLI::App& app) {
-  auto o = options_of<DemoScoreCommand>();
+  auto o = std::make_shared<DemoScoreCommand>();
   add_folder(app, "--drawn", o->drawn_folder, "Folder that `sample` wrote");
   add_folder(app, "--heldout", o->heldout_folder, "heldout/ folder that `shards demo` wrote");
   app.add_option("--grid",

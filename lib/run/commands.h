@@ -82,13 +82,8 @@ struct EvaluateCommand {
   int64_t processes = 1;  ///< to start on this machine
 };
 
-struct InspectCommand {
-  std::string path;
-  bool json = false;
-};
-
-/// A checkpoint, a model file, safetensors, or the folder of a run.
-struct FsckCommand {
+/// dalle2-train inspect, fsck: a checkpoint, a model file or safetensors; for `fsck` the folder of a run too.
+struct FileCommand {
   std::string path;
   bool json = false;
 };
@@ -195,11 +190,6 @@ struct ReportCommand {
   int64_t most_picture_steps = 12;   ///< columns of the pictures' tables
 };
 
-/// Sends what waits in the outbox of a run.
-struct SyncCommand {
-  std::string data_path;
-};
-
 /// Refuses to write `path` into a folder that is not there, which is a slip of the pen more often
 /// than a wish. @param option that names it: "--out". @throws ConfigError
 void check_out_folder(const std::string& option, const std::string& path);
@@ -210,9 +200,9 @@ void check_new_file(const std::string& option, const std::string& path, bool ove
 ExitCode run_train(const TrainCommand& command);
 void run_sample(const SampleCommand& command);
 ExitCode run_evaluate(const EvaluateCommand& command);
-void run_inspect(const InspectCommand& command);
+void run_inspect(const FileCommand& command);
 /// @return kDone if all is whole, kData if a file is damaged
-ExitCode run_fsck(const FsckCommand& command);
+ExitCode run_fsck(const FileCommand& command);
 void run_convert(const ConvertCommand& command);
 void run_ema(const EmaCommand& command);
 void run_schema(const std::string& kind);
@@ -225,8 +215,8 @@ ExitCode run_shards_encode(const ShardsEncodeCommand& command);
 /// @return as run_shards_encode()
 ExitCode run_shards_embed(const ShardsEmbedCommand& command);
 void run_report(const ReportCommand& command);
-/// @return kNetwork if something could not be sent
-ExitCode run_sync(const SyncCommand& command);
+/// Sends what waits in the outbox of a run. @return kNetwork if something could not be sent
+ExitCode run_sync(const std::string& data_path);
 
 /// "0.1.0 (LibTorch 2.11.0)" and what it is made of.
 /// @param device the name of the one that is asked for: for "cpu" LibTorch's CUDA half is not looked

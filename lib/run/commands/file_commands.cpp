@@ -165,7 +165,7 @@ void check_new_file(const std::string& option, const std::string& path, bool ove
       "{} {}: the file exists\n  Name another one, or add --overwrite.", option, path);
 }
 
-void run_inspect(const InspectCommand& command) {
+void run_inspect(const FileCommand& command) {
   log_to_stderr();
   const FetchedFile file(command.path);
   Inspection inspection = inspect_file(file.path());
@@ -174,7 +174,7 @@ void run_inspect(const InspectCommand& command) {
   std::printf("%s\n", text.c_str());
 }
 
-ExitCode run_fsck(const FsckCommand& command) {
+ExitCode run_fsck(const FileCommand& command) {
   const std::vector<CheckedFile> files = check_path(command.path);
   const std::string text =
       command.json ? fsck_json(command.path, files) + "\n" : fsck_text(command.path, files);
@@ -186,8 +186,8 @@ void run_schema(const std::string& kind) {
   std::printf("%s\n", config_schema(kind).c_str());
 }
 
-ExitCode run_sync(const SyncCommand& command) {
-  const SyncReport report = sync_outbox(command.data_path);
+ExitCode run_sync(const std::string& data_path) {
+  const SyncReport report = sync_outbox(data_path);
   for (const std::string& error : report.errors) log_error("track", "{}", error);
   std::printf("%s sent, %s\n",
               counted(static_cast<int64_t>(report.sent), "file").c_str(),

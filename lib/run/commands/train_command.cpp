@@ -48,22 +48,17 @@ constexpr const char* kCompiler = __VERSION__;  // "Clang 14.0.6"
 constexpr const char* kCompiler = "g++ " __VERSION__;
 #endif
 
-/// @param cuda_line what is said of LibTorch's CUDA half
-std::string version_text(const std::string& cuda_line) {
+}  // namespace
+
+std::string program_version_text(const std::string& device) {
   return fmt::format("dalle2-train {} (LibTorch {})\n  {}\n  {}, {}\n  {}\n  compiled by {}",
                      program_version(),
                      TORCH_VERSION,
-                     cuda_line,
+                     device == "cpu" ? "CPU" : cuda_library_text(cuda_library()),
                      base_library_versions(),
                      net_library_versions(),
                      io_library_versions(),
                      kCompiler);
-}
-
-}  // namespace
-
-std::string program_version_text(const std::string& device) {
-  return version_text(device == "cpu" ? "CPU" : cuda_library_text(cuda_library()));
 }
 
 namespace {
