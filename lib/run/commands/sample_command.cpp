@@ -31,27 +31,28 @@ constexpr int64_t kDefaultCandidates = 2;
 
 /// Options that only a decoder knows would do nothing.
 void refuse_decoder_options(const SampleCommand& command) {
-  const auto refuse = [&](bool given, const char* option) {
-    if (!given) return;
-    throw ConfigError(
-        "{}: {} no effect on {}, which is of a prior; it draws image embeddings from --text-embeds "
-        "and --text-encodings\n  For pictures, give a decoder as --checkpoint.",
-        option,
-        std::string_view(option).find(" and ") == std::string_view::npos ? "has" : "have",
-        command.checkpoint_path);
+  const std::string why = fmt::format(
+      "on {}, which is of a prior; it draws image embeddings from --text-embeds and "
+      "--text-encodings\n  For pictures, give a decoder as --checkpoint.",
+      command.checkpoint_path);
+  refuse_if(command.image_embeds_path.has_value(), "--image-embeds", why);
+  refuse_if(command.num.has_value(), "--num", why);
+  refuse_if(command.text || command.clip_path || command.prior_path || command.prior_cond_scale,
+            "--text, --clip, --prior and --prior-cond-scale",
+            why);
+  refuse_if(command.to || command.from_text || command.theta, "--to, --from-text and --theta", why);
+  refuse_if(!command.init_noise_paths.empty(), "--init-noise", why);
+  refuse_if(command.start_unet != 1 || command.stop_unet, "--start-unet and --stop-unet", why);
+  refuse_if(command.image_path.has_value(), "--image", why);
+  refuse_if(command.inpaint_image_path || command.inpaint_mask_path, "--inpaint-image", why);
+  refuse_if(command.sampler != "auto", "--sampler", why);
+  refuse_if(command.inpaint_resample_times.has_value(), "--inpaint-resample-times", why);
+  refuse_if(command.cfg_rescale != 0, "--cfg-rescale", why);
+  const auto refuse_many = [](const char* option, size_t given) {
+    if (given > 1) throw ConfigError("{}: a prior takes one number, got {}", option, given);
   };
-  refuse(command.image_embeds_path.has_value(), "--image-embeds");
-  refuse(command.num.has_value(), "--num");
-  refuse(command.text || command.clip_path || command.prior_path || command.prior_cond_scale,
-         "--text, --clip, --prior and --prior-cond-scale");
-  refuse(command.to || command.from_text || command.theta, "--to, --from-text and --theta");
-  refuse(!command.init_noise_paths.empty(), "--init-noise");
-  refuse(command.start_unet != 1 || command.stop_unet, "--start-unet and --stop-unet");
-  refuse(command.image_path.has_value(), "--image");
-  refuse(command.inpaint_image_path || command.inpaint_mask_path, "--inpaint-image");
-  refuse(command.sampler != "auto", "--sampler");
-  refuse(command.inpaint_resample_times.has_value(), "--inpaint-resample-times");
-  refuse(command.cfg_rescale != 0, "--cfg-rescale");
+  refuse_many("--cond-scale", command.cond_scale.size());
+  refuse_many("--timesteps", command.timesteps.size());
 }
 
 TextEmbedding load_texts(const SampleCommand& command, const PriorConfig& config) {
@@ -105,7 +106,9 @@ ModelSource source_of(const SampleCommand& command) {
 }
 
 void refuse_if(bool given, const char* option, const std::string& why) {
-  if (given) throw ConfigError("{}: has no effect {}", option, why);
+  if (!given) return;
+  const bool are_several = std::string_view(option).find(" and ") != std::string_view::npos;
+  throw ConfigError("{}: {} no effect {}", option, are_several ? "have" : "has", why);
 }
 
 void check_one_or_each(const char* option,
@@ -202,11 +205,12 @@ void run_sample(const SampleCommand& asked) {
 at::Tensor draw_image_embeds(DiffusionPrior prior,
                              const TextEmbedding& texts,
                              const SampleCommand& command,
-                             const PriorDraw& draw,
+                             double cond_scale,
+                             std::optional<int64_t> timesteps,
                              const at::Device& device) {
   PriorSampleOptions options;
-  options.cond_scale = draw.cond_scale;
-  options.timesteps = draw.timesteps;
+  options.cond_scale = cond_scale;
+  options.timesteps = timesteps;
   options.num_samples_per_text = command.candidates.value_or(kDefaultCandidates);
   const int64_t rows = texts.embeds.size(0);
   std::vector<at::Tensor> parts;
@@ -233,21 +237,19 @@ at::Tensor draw_image_embeds(DiffusionPrior prior,
 
 void sample_prior(const SampleCommand& command, const Value& checkpoint, const at::Device& device) {
   refuse_decoder_options(command);
-  const auto refuse_many = [](const char* option, size_t given) {
-    if (given > 1) throw ConfigError("{}: a prior takes one number, got {}", option, given);
-  };
-  refuse_many("--cond-scale", command.cond_scale.size());
-  refuse_many("--timesteps", command.timesteps.size());
   DiffusionPrior prior = load_prior(source_of(command), checkpoint);
   const TextEmbedding texts = load_texts(command, prior->plan().config);
   make_out_folder(command);
   prior->to(device);
-  PriorDraw draw;
-  if (!command.cond_scale.empty()) draw.cond_scale = command.cond_scale.front();
-  if (!command.timesteps.empty()) draw.timesteps = command.timesteps.front();
   const int64_t rows = texts.embeds.size(0);
   Timer timer;
-  const at::Tensor embeds = draw_image_embeds(prior, texts, command, draw, device);  // [N, D]
+  const at::Tensor embeds = draw_image_embeds(
+      prior,
+      texts,
+      command,
+      command.cond_scale.empty() ? 1 : command.cond_scale.front(),
+      command.timesteps.empty() ? std::nullopt : std::optional(command.timesteps.front()),
+      device);  // [N, D]
   const std::string path = (std::filesystem::path(command.out_folder) / kEmbeds).string();
   write_npy_float32(path, embeds.sizes().vec(), embeds.const_data_ptr<float>());
   log_info("sample",

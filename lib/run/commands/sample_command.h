@@ -45,16 +45,12 @@ MadeConditions made_conditions(const SampleCommand& command,
                                bool takes_encodings,
                                const at::Device& device);
 
-/// How a prior draws.
-struct PriorDraw {
-  double cond_scale = 1;
-  std::optional<int64_t> timesteps;  ///< none: the config's
-};
-/// @param texts [N, ...] @return [N, D] on the CPU @throws NonFiniteError
+/// @param texts [N, ...] @param timesteps none: the config's @return [N, D] on the CPU @throws NonFiniteError
 at::Tensor draw_image_embeds(DiffusionPrior prior,
                              const TextEmbedding& texts,
                              const SampleCommand& command,
-                             const PriorDraw& draw,
+                             double cond_scale,
+                             std::optional<int64_t> timesteps,
                              const at::Device& device);
 
 /// @throws ConfigError if an option is given that has no effect. @param why: "without --text\n  ..."

@@ -176,12 +176,12 @@ at::Tensor drawn_by_prior(const SampleCommand& command,
                     "--clip " + printable(*command.clip_path));
   warn_of_other_clip(Cursor(checkpoint, *command.prior_path), command, clip);
   prior->to(device);
-  return draw_image_embeds(
-      prior,
-      as_prior_takes(texts, config),
-      command,
-      {.cond_scale = command.prior_cond_scale.value_or(1.0), .timesteps = std::nullopt},
-      device);
+  return draw_image_embeds(prior,
+                           as_prior_takes(texts, config),
+                           command,
+                           command.prior_cond_scale.value_or(1.0),
+                           /*timesteps=*/std::nullopt,
+                           device);
 }
 
 [[noreturn]] void throw_for_missing(const char* option, const char* why) {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <filesystem>
 #include <numeric>
 
@@ -40,10 +39,6 @@ int64_t common_rows(const std::vector<std::pair<std::string, at::Tensor>>& input
     from = name;
   }
   return rows.value_or(1);
-}
-
-at::Tensor slice(const at::Tensor& tensor, int64_t begin, int64_t count) {
-  return tensor.defined() ? tensor.narrow(0, begin, count) : tensor;
 }
 
 /// A picture given once stands for every image.
@@ -136,7 +131,7 @@ void set_rows(DecoderSampleOptions& options,
               int64_t seed,
               const at::Device& device) {
   const auto take = [&](const at::Tensor& tensor) {
-    return tensor.defined() ? slice(tensor, begin, count).to(device) : tensor;
+    return tensor.defined() ? tensor.narrow(0, begin, count).to(device) : tensor;
   };
   options.image_embeds = take(inputs.image_embeds);
   options.text_encodings = take(inputs.text_encodings);

@@ -242,35 +242,25 @@ std::vector<std::string> split(const std::string& text) {
   return parts;
 }
 
-struct NamedShard {
-  std::string name, url;
-};
-
-/// Those of a rank: every n-th. @param all a name and a url each
-std::vector<NamedShard> share_of(const std::vector<std::string>& all, const ProcessGroup& group) {
-  std::vector<NamedShard> own;
-  for (auto i = static_cast<size_t>(group.rank()); 2 * i < all.size();
-       i += static_cast<size_t>(group.size()))
-    own.push_back({all[2 * i], all[2 * i + 1]});
-  return own;
-}
-
 /// How a rank came through its shards.
 struct CopyEnd {
   bool is_stopped = false;  ///< by a signal
   std::string fault = {};   ///< of the last shard that was skipped
 };
 
-/// @param all shards of all ranks
+/// Every n-th shard, of n ranks. @param shards of all ranks: a name and a url each
 CopyEnd copy_share(const ShardCopyPlan& plan,
-                   const std::vector<NamedShard>& shards,
-                   int64_t all,
+                   const std::vector<std::string>& shards,
+                   const ProcessGroup& group,
                    ShardCopier& copier,
                    ShardCopyCounts& counts) {
   CopyEnd end;
+  const int64_t all = std::ssize(shards) / 2;
   const int64_t most_unreachable = std::min<int64_t>(kMostUnreachable, all);
   int64_t unreachable_in_a_row = 0;
-  for (const auto& [name, url] : shards) {
+  for (auto i = static_cast<size_t>(group.rank()); 2 * i < shards.size();
+       i += static_cast<size_t>(group.size())) {
+    const std::string &name = shards[2 * i], &url = shards[2 * i + 1];
     WholeShard shard(url, plan.data.allow_pipe);
     try {
       copier.copy(url, name, shard);
@@ -352,7 +342,7 @@ ExitCode copy_shards(const ShardCopyPlan& plan,
   CopyEnd end;
   {
     const ProcessGroup::BusyScope busy(group, "its share of the shards");
-    end = copy_share(plan, share_of(found, group), all, copier, counts);
+    end = copy_share(plan, found, group, copier, counts);
   }
   is_stopped = group.any(end.is_stopped, "end of the shards");
   if (group.is_main()) log_live("");
