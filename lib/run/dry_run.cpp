@@ -106,7 +106,7 @@ void check_carried(const StateDict& weights, const std::string& path, DryRunPlan
     if (given.empty()) continue;
     const auto made = network.make();
     load_state_dict(*made, given, "", /*strict=*/!has_lora(given), path + ": " + network.label);
-    plan.carried_bytes += parameter_bytes(*made).all;
+    plan.carried_bytes += count_parameters(*made).bytes;
   }
 }
 
@@ -144,22 +144,22 @@ void check_loaded_file(const std::string& path,
   std::printf("would load: %s\n", path.c_str());
 }
 
-/// The first of the files that a start would look at, in their order, that it would take.
-/// @return its path; "" if there is none
-std::string check_candidates(const std::vector<std::string>& candidates,
-                             DryRunPlan& plan,
-                             const SharedTrainConfig& train,
-                             RunPosition& position) {
+/// Finds the first of the files that a start would look at, in their order, that it would take.
+/// @return whether there is one
+bool check_candidates(const std::vector<std::string>& candidates,
+                      DryRunPlan& plan,
+                      const SharedTrainConfig& train,
+                      RunPosition& position) {
   for (size_t i = 0; i < candidates.size(); ++i) {
     try {
       check_loaded_file(candidates[i], plan, train, position);
-      return candidates[i];
+      return true;
     } catch (const DataError& error) {
       if (i + 1 == candidates.size()) throw;
       tell_fall_back(error.what(), candidates[i + 1]);
     }
   }
-  return "";
+  return false;
 }
 
 /// "arithmetic: float32, TF32 in convolutions"
@@ -205,28 +205,6 @@ void check_disk(const std::string& data_path, uint64_t checkpoint_bytes) {
       human_bytes(left));
 }
 
-/// Sets `carried_bytes` and `data_path`. @return the device
-at::Device check_start(DryRunPlan& plan,
-                       const TrackerConfig& tracker_config,
-                       const SharedTrainConfig& train,
-                       RunPosition& position) {
-  const at::Device device = prepare_device(train);
-  plan.data_path = tracker_config.data_path;
-  Tracker tracker(tracker_config,
-                  position_placeholders(position),
-                  /*dummy=*/false,
-                  read_saved_facts,
-                  plan.start);
-  tracker.add_save_metadata("config", plan.texts.full_json);
-  const StartPlan& start = tracker.look();
-  const StartRule& rule = rule_of(start.action);
-  log_info("track", "{}: {}: a start {}", plan.data_path, rule.folder, rule.does);
-  check_readable(start.files);
-  const std::string taken = check_candidates(start.files, plan, train, position);
-  if (taken.empty() && train.lora.rank > 0) throw_no_base(plan.texts.kind);
-  return device;
-}
-
 /// Parameters of each network, of all, and of adapters.
 void print_networks(const DryRunPlan& plan, const SharedTrainConfig& train) {
   for (const DryRunPlan::Network& network : plan.networks) {
@@ -266,8 +244,8 @@ uint64_t PeakMemory::peak() const {
 }
 
 PeakMemory peak_memory(const DryRunPlan& plan, const SharedTrainConfig& train, bool on_cpu) {
-  const ParameterBytes parameters = parameter_bytes(*plan.model);
-  const uint64_t program = process_memory("VmRSS") - static_cast<uint64_t>(parameters.all);
+  const ParameterCount parameters = count_parameters(*plan.model);
+  const uint64_t program = process_memory("VmRSS") - static_cast<uint64_t>(parameters.bytes);
   const uint64_t code = process_memory("RssFile");
   PeakMemory found;
   for (const DryRunPlan::Network& network : plan.networks) {
@@ -279,11 +257,12 @@ PeakMemory peak_memory(const DryRunPlan& plan, const SharedTrainConfig& train, b
   // Each network's weights stay in half precision, too (optim/half_weights.h), if steps compute in it.
   const bool is_half =
       train.mixed_precision ? *train.mixed_precision != MixedPrecision::no : train.amp;
-  const int64_t halves = is_half && !train.shard_optimizer ? parameters.trained / 2 : 0;
-  const int64_t state = parameters.all + (3 + averages) * parameters.trained + halves;
+  const int64_t halves = is_half && !train.shard_optimizer ? parameters.trained_bytes / 2 : 0;
+  const int64_t state = parameters.bytes + (3 + averages) * parameters.trained_bytes + halves;
   // Saving in the background holds a checkpoint and a model file besides.
-  const int64_t saved =
-      on_cpu && train.async_save ? 2 * parameters.all + (2 + averages) * parameters.trained : 0;
+  const int64_t saved = on_cpu && train.async_save
+                            ? 2 * parameters.bytes + (2 + averages) * parameters.trained_bytes
+                            : 0;
   found.kept_bytes = (on_cpu ? program + more_code : 0) + static_cast<uint64_t>(state + saved);
   return found;
 }
@@ -342,16 +321,16 @@ void print_sizes(const DryRunPlan& plan,
                  const SharedTrainConfig& train,
                  const at::Device& device,
                  int64_t processes) {
-  const ParameterBytes bytes = parameter_bytes(*plan.model);
+  const ParameterCount parameters = count_parameters(*plan.model);
   // Live weights, two moments, averages. An average also saves the live weights, but those are
   // stored only once.
-  const int64_t checkpoint =
-      bytes.all + (2 + average_copies(train)) * bytes.trained + plan.carried_bytes;
+  const int64_t checkpoint = parameters.bytes +
+                             (2 + average_copies(train)) * parameters.trained_bytes +
+                             plan.carried_bytes;
   std::printf(
       "checkpoint: about %s, model file: about %s\n",
       human_bytes(static_cast<uint64_t>(checkpoint)).c_str(),
-      human_bytes(static_cast<uint64_t>(count_parameters(*plan.model).total * kBytesPerValue +
-                                        plan.carried_bytes))
+      human_bytes(static_cast<uint64_t>(parameters.total * kBytesPerValue + plan.carried_bytes))
           .c_str());
   check_disk(plan.data_path, static_cast<uint64_t>(checkpoint));
   print_arithmetic(train, device);
@@ -374,12 +353,27 @@ void print_sizes(const DryRunPlan& plan,
 }
 
 void finish_dry_run(DryRunPlan& plan,
-                    const TrackerConfig& tracker,
+                    const TrackerConfig& tracker_config,
                     const SharedTrainConfig& train,
                     RunPosition& position,
                     int64_t processes,
                     const std::function<void()>& print_data) {
-  const at::Device device = check_start(plan, tracker, train, position);
+  const at::Device device = prepare_device(train);
+  plan.data_path = tracker_config.data_path;
+  {
+    Tracker tracker(tracker_config,
+                    position_placeholders(position),
+                    /*dummy=*/false,
+                    read_saved_facts,
+                    plan.start);
+    tracker.add_save_metadata("config", plan.texts.full_json);
+    const StartPlan& start = tracker.look();
+    const StartRule& rule = rule_of(start.action);
+    log_info("track", "{}: {}: a start {}", plan.data_path, rule.folder, rule.does);
+    check_readable(start.files);
+    const bool is_loaded = check_candidates(start.files, plan, train, position);
+    if (!is_loaded && train.lora.rank > 0) throw_no_base(plan.texts.kind);
+  }
   print_networks(plan, train);
   print_data();
   print_sizes(plan, train, device, processes);

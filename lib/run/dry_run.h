@@ -51,7 +51,7 @@ struct DryRunPlan {
   int64_t carried_bytes = 0;
   ConfigTexts texts = {};
   DataSize data_size = {};
-  std::string data_path = "";  ///< of the tracker; check_start() sets it
+  std::string data_path = "";  ///< of the tracker; finish_dry_run() sets it
   StartOptions start = {};     ///< --fresh, --back-to
   /// As Trainer::is_begun_by(); null: no file is of that sort.
   bool (*is_begun_by)(const Cursor& root) = nullptr;
@@ -96,7 +96,7 @@ void print_sizes(const DryRunPlan& plan,
 /// @param position to be filled in from the file that the run would resume from
 /// @param print_data says what the splits hold
 void finish_dry_run(DryRunPlan& plan,
-                    const TrackerConfig& tracker,
+                    const TrackerConfig& tracker_config,
                     const SharedTrainConfig& train,
                     RunPosition& position,
                     int64_t processes,

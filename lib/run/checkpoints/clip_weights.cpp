@@ -139,20 +139,16 @@ LoadedClip foreign_clip(const std::string& path, const std::optional<XClipConfig
   return frozen_clip(std::move(clip), std::move(tokenizer), path);
 }
 
-/// Whether a run wrote the file. One that cannot be looked into is left to read_clip_file().
-bool is_of_run(const std::string& path) {
+/// What a run wrote; none for another file, and for one that cannot be looked into, which is left to
+/// read_clip_file(). @throws DataError for a run's file that is damaged
+std::optional<Value> checkpoint_of_run(const std::string& path) {
   try {
     const Value outline = read_checkpoint_outline(path);
     const Cursor root(outline, path);
-    return outline.is_dict() && root.has("model") && root.has("config");
+    if (!outline.is_dict() || !root.has("model") || !root.has("config")) return std::nullopt;
   } catch (const DataError&) {
-    return false;
+    return std::nullopt;
   }
-}
-
-/// What a run wrote; none for another file. @throws DataError for a run's file that is damaged
-std::optional<Value> checkpoint_of_run(const std::string& path) {
-  if (!is_of_run(path)) return std::nullopt;
   return read_checkpoint(path);
 }
 

@@ -13,7 +13,6 @@
 #include "config/clip/x_clip_config.h"
 #include "config/reading/types.h"
 #include "config/shared/clip_config.h"
-#include "config/shared/train_options.h"
 #include "io/text/clip_tokenizer.h"
 #include "model/clip/clip.h"
 #include "model/clip/frozen_clip.h"

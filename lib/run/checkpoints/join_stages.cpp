@@ -16,7 +16,6 @@
 #include "config/resume_changes.h"
 #include "run/checkpoints/model_weights.h"
 #include "run/decoder/decoder_run.h"
-#include "tracker/public_config.h"
 
 namespace dalle2 {
 namespace {

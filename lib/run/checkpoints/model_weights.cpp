@@ -162,8 +162,12 @@ std::vector<std::string> model_changes(const Cursor& checkpoint,
 ParameterCount count_parameters(const torch::nn::Module& module) {
   ParameterCount count;
   for (const at::Tensor& parameter : module.parameters()) {
+    const auto bytes = static_cast<int64_t>(parameter.nbytes());
     count.total += parameter.numel();
-    if (parameter.requires_grad()) count.training += parameter.numel();
+    count.bytes += bytes;
+    if (!parameter.requires_grad()) continue;
+    count.training += parameter.numel();
+    count.trained_bytes += bytes;
   }
   return count;
 }
@@ -180,16 +184,6 @@ std::string weights_sha256(const torch::nn::Module& module) {
     hash.add(plain.const_data_ptr(), plain.nbytes());
   }
   return hash.hex();
-}
-
-ParameterBytes parameter_bytes(const torch::nn::Module& module) {
-  ParameterBytes bytes;
-  for (const at::Tensor& parameter : module.parameters()) {
-    const auto size = static_cast<int64_t>(parameter.nbytes());
-    bytes.all += size;
-    bytes.trained += parameter.requires_grad() ? size : 0;
-  }
-  return bytes;
 }
 
 std::string checkpoint_kind(const Cursor& checkpoint) {

@@ -23,9 +23,9 @@
 
 namespace dalle2 {
 
-/// Parameters of a module: all, and those that are trained.
+/// Parameters of a module, and their bytes as they are held: all, and those that are trained.
 struct ParameterCount {
-  int64_t total = 0, training = 0;
+  int64_t total = 0, training = 0, bytes = 0, trained_bytes = 0;
 };
 ParameterCount count_parameters(const torch::nn::Module& module);
 /// "Number of parameters: 1000 total; 900 training"
@@ -33,12 +33,6 @@ void log_parameters(const ParameterCount& count);
 
 /// Of the names and the bytes of all weights and buffers, as hexadecimal digits.
 std::string weights_sha256(const torch::nn::Module& module);
-
-/// Bytes of a module's parameters as they are held: all of them, and those that are trained.
-struct ParameterBytes {
-  int64_t all = 0, trained = 0;
-};
-ParameterBytes parameter_bytes(const torch::nn::Module& module);
 
 /// The kind of run that a checkpoint, a model file or a bare state dict is of, by the names of its
 /// tensors: a key of run_kinds(), or "" where the names do not tell.

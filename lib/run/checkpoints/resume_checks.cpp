@@ -10,9 +10,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "checkpoint/pickle/value_json.h"
 #include "run/checkpoints/model_weights.h"
-#include "tracker/public_config.h"
 
 namespace dalle2 {
 
