@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <tuple>
-#include <utility>
 
 #include "base/log.h"
 #include "checkpoint/convert.h"

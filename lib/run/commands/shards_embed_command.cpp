@@ -8,11 +8,12 @@
 #include <utility>
 
 #include "base/public_url.h"
-#include "base/text.h"
 #include "base/untrusted_text.h"
 #include "config/reading/writer.h"
+#include "data/embeddings/embeddings.h"
 #include "data/pictures/preprocess.h"
 #include "data/shards/shard_check.h"
+#include "data/shards/url_template.h"
 #include "io/files/folder_names.h"
 #include "io/formats/npy.h"
 #include "io/streams/url_source.h"
@@ -21,8 +22,8 @@
 #include "run/commands.h"
 #include "run/commands/several_processes.h"
 #include "run/commands/shard_copies.h"
+#include "run/decoder/decoder_data.h"
 #include "run/device/device.h"
-#include "run/shards/stored_arrays.h"
 
 namespace dalle2 {
 namespace {

@@ -18,8 +18,8 @@
 #include "run/commands.h"
 #include "run/commands/several_processes.h"
 #include "run/commands/shard_copies.h"
+#include "run/decoder/decoder_data.h"
 #include "run/device/device.h"
-#include "run/shards/stored_arrays.h"
 #include "tracker/public_config.h"
 
 namespace dalle2 {

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT
-// What a decoder needs of its shards.
+// What a decoder needs of its shards; latents and embeddings that lie in them: what they were made of, and
+// whether a run reads the same.
 #pragma once
+
+#include <nlohmann/json_fwd.hpp>
 
 #include "config/decoder/decoder_run_config.h"
 #include "data/loader/batch.h"
@@ -35,5 +38,19 @@ void check_sizes(const Batch& example, const DecoderTrainConfig& train, const De
 /// beside the step before; the current stream waits for them.
 /// @param clip on that device
 DecoderInputs to_inputs(const Batch& batch, const at::Device& device, const DecoderClip& clip = {});
+
+/// In kLatentsManifest: the VAE, by weights_sha256().
+inline constexpr const char* kVaeOfLatents = "vae_sha256";
+
+/// Adds to a manifest how pictures were read. @param data of a config, as JSON with every default
+void add_reading(nlohmann::ordered_json& manifest, const nlohmann::ordered_json& data);
+
+/// Compares what the manifests beside the shards say with what the run would make of the pictures itself. A manifest that is
+/// absent, or lacks a key, says nothing.
+/// @param decoder with its VAEs @param clip null: the embeddings may be of any
+/// @throws DataError
+void check_stored_arrays(const LoadedDecoderConfig& loaded,
+                         const Decoder& decoder,
+                         const ClipEmbedder* clip);
 
 }  // namespace dalle2

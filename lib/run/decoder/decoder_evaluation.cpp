@@ -3,7 +3,6 @@
 
 #include <torch/types.h>
 
-#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -13,7 +12,6 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "base/stop_signal.h"
 #include "base/text.h"
 #include "base/untrusted_text.h"
 #include "dist/gather_rows.h"
@@ -44,8 +42,48 @@ void check_stored(const at::Tensor& stored, const at::Tensor& made) {
       difference);
 }
 
-}  // namespace
+std::string cache_folder(const TrainDecoderConfig& config) {
+  if (config.evaluate.cache_path) return *config.evaluate.cache_path;
+  return (std::filesystem::path(config.tracker.data_path) / "metrics").string();
+}
 
+/// A number that no other sample of the split has.
+int64_t number_of(const ShardPlace& place) {
+  constexpr int kSampleBits = 32;
+  return place.shard << kSampleBits | place.sample;
+}
+
+/// Cosines of pictures and their captions; NaN without a caption.
+/// @param drawn [n, C, h, w] @return [n] float32 on the CPU
+at::Tensor caption_cosines(const ClipEmbedder& clip,
+                           const at::Tensor& drawn,
+                           const std::vector<std::string>& captions) {
+  const PlainFloat32 plain;
+  const at::Tensor pictures = resize_image_to(with_three_channels(drawn.to(at::kFloat).clamp(0, 1)),
+                                              clip.clip().image_size(),
+                                              std::make_pair(0.0, 1.0));
+  at::Tensor cosines = clip.similarity(pictures, captions).cpu();
+  for (size_t i = 0; i < captions.size(); ++i) {
+    if (captions[i].empty()) cosines[static_cast<int64_t>(i)] = NAN;
+  }
+  return cosines;
+}
+
+/// Says it once an evaluation and rank: there may be as many as there are samples.
+void tell_left_out(const std::vector<LeftOutPair>& left_out, const Batch& batch, bool& told) {
+  if (left_out.empty() || told) return;
+  told = true;
+  log_warning(
+      "eval",
+      "sample {}: {} is not finite (NaN or infinite): the metrics leave out this pair and all "
+      "others like it",
+      batch.keys.at(static_cast<size_t>(left_out.front().row)),
+      left_out.front().what);
+}
+
+/// To draw the rows `range` of a batch. The noise belongs to the row: whatever is drawn beside it
+/// changes nothing.
+/// @param noise_seed of all that is drawn together @param rows their numbers, to address the noise by
 DecoderSampleOptions draw_options(const Batch& batch,
                                   const ChunkRange& range,
                                   const DrawSettings& settings,
@@ -65,6 +103,8 @@ DecoderSampleOptions draw_options(const Batch& batch,
   return options;
 }
 
+}  // namespace
+
 std::pair<int64_t, int64_t> trained_unets(const LoadedDecoderConfig& loaded) {
   int64_t first = 0, last = 0;
   for (int64_t unet = 1; unet <= std::ssize(loaded.plan.stages); ++unet) {
@@ -75,15 +115,6 @@ std::pair<int64_t, int64_t> trained_unets(const LoadedDecoderConfig& loaded) {
   }
   return {first, last};
 }
-
-namespace {
-
-std::string cache_folder(const TrainDecoderConfig& config) {
-  if (config.evaluate.cache_path) return *config.evaluate.cache_path;
-  return (std::filesystem::path(config.tracker.data_path) / "metrics").string();
-}
-
-}  // namespace
 
 std::unique_ptr<ImageMetrics> make_metrics(const LoadedDecoderConfig& loaded,
                                            const at::Device& device) {
@@ -133,44 +164,6 @@ void keep_real_features(const TrainDecoderConfig& config, ImageMetrics& metrics)
         error.what());
   }
 }
-
-namespace {
-
-/// A number that no other sample of the split has.
-int64_t number_of(const ShardPlace& place) {
-  constexpr int kSampleBits = 32;
-  return place.shard << kSampleBits | place.sample;
-}
-
-/// Cosines of pictures and their captions; NaN without a caption.
-/// @param drawn [n, C, h, w] @return [n] float32 on the CPU
-at::Tensor caption_cosines(const ClipEmbedder& clip,
-                           const at::Tensor& drawn,
-                           const std::vector<std::string>& captions) {
-  const PlainFloat32 plain;
-  const at::Tensor pictures = resize_image_to(with_three_channels(drawn.to(at::kFloat).clamp(0, 1)),
-                                              clip.clip().image_size(),
-                                              std::make_pair(0.0, 1.0));
-  at::Tensor cosines = clip.similarity(pictures, captions).cpu();
-  for (size_t i = 0; i < captions.size(); ++i) {
-    if (captions[i].empty()) cosines[static_cast<int64_t>(i)] = NAN;
-  }
-  return cosines;
-}
-
-/// Says it once an evaluation and rank: there may be as many as there are samples.
-void tell_left_out(const std::vector<LeftOutPair>& left_out, const Batch& batch, bool& told) {
-  if (left_out.empty() || told) return;
-  told = true;
-  log_warning(
-      "eval",
-      "sample {}: {} is not finite (NaN or infinite): the metrics leave out this pair and all "
-      "others like it",
-      batch.keys.at(static_cast<size_t>(left_out.front().row)),
-      left_out.front().what);
-}
-
-}  // namespace
 
 void show_pairs(const DecoderEvaluation& evaluation, const RankInfo& rank, ImageMetrics& metrics) {
   const uint64_t noise_seed = hash_address({.seed = evaluation.seed, .purpose = "evaluate"});

@@ -29,15 +29,6 @@ struct DrawSettings {
   DecoderClip clip = {};
 };
 
-/// To draw the rows `range` of a batch. The noise belongs to the row: whatever is drawn beside it
-/// changes nothing.
-/// @param noise_seed of all that is drawn together @param rows their numbers, to address the noise by
-DecoderSampleOptions draw_options(const Batch& batch,
-                                  const ChunkRange& range,
-                                  const DrawSettings& settings,
-                                  uint64_t noise_seed,
-                                  const std::vector<int64_t>& rows);
-
 /// The metrics that a config asks for, their networks open and tried, with the real images' features
 /// that earlier runs left on the disk; null if it asks for none. @throws ConfigError
 std::unique_ptr<ImageMetrics> make_metrics(const LoadedDecoderConfig& loaded,

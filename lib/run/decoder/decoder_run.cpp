@@ -4,8 +4,6 @@
 #include <torch/types.h>
 
 #include "base/log.h"
-#include "base/stop_signal.h"
-#include "base/text.h"
 #include "metrics/script/script_archive.h"
 #include "run/decoder/decoder_evaluation.h"
 

@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "base/error.h"
 #include "config/decoder/decoder_run_config.h"
 #include "diffusion/decoder/decoder.h"
 #include "dist/process_group.h"
@@ -73,7 +72,10 @@ DryRunPlan decoder_dry_run_plan(const LoadedDecoderConfig& loaded, const ClipEmb
 /// What fits the budget.
 struct MemoryChoice {
   std::vector<int64_t> levels;  ///< of each unet, as UnetImpl::recompute_levels() takes them
-  PeakMemory before, after;
+  PeakMemory after;
+  /// "unet 1: the backward pass recomputes 2 of 4 levels: about 1.2 GiB instead of 3.1 GiB"; one for each
+  /// unet that does.
+  std::vector<std::string> lines;
 };
 
 /// The fewest levels of each unet with which a step stays within the budget.
@@ -82,10 +84,6 @@ struct MemoryChoice {
 MemoryChoice fit_memory_budget(const DryRunPlan& plan,
                                const DecoderTrainConfig& train,
                                const PeakMemory& memory);
-
-/// "unet 1: the backward pass recomputes 2 of 4 levels: about 1.2 GiB instead of 3.1 GiB"; a line for each unet
-/// that does.
-std::vector<std::string> describe(const MemoryChoice& choice, const DryRunPlan& plan);
 
 /// The choice of rank 0, which builds a model of its own for it; zeros without a budget.
 /// @param group null: one process

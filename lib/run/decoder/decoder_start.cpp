@@ -19,11 +19,8 @@
 #include "optim/precision.h"
 #include "run/checkpoints/model_weights.h"
 #include "run/decoder/decoder_data.h"
-#include "run/decoder/decoder_evaluation.h"
 #include "run/decoder/decoder_run.h"
-#include "run/dry_run.h"
 #include "run/init/first_config.h"
-#include "run/shards/stored_arrays.h"
 #include "trainer/adapters.h"
 
 namespace dalle2 {
@@ -263,7 +260,7 @@ void dry_run(const LoadedDecoderConfig& loaded, int64_t processes, const StartOp
   plan.fit_budget = [&](PeakMemory& memory) {
     const MemoryChoice choice = fit_memory_budget(plan, config.train, memory);
     memory = choice.after;
-    return describe(choice, plan);
+    return choice.lines;
   };
   ShardPosition position;
   plan.start = start;
@@ -341,7 +338,7 @@ FirstConfig decoder_first_config(const InitCommand& command) {
 MemoryChoice fit_memory_budget(const DryRunPlan& plan,
                                const DecoderTrainConfig& train,
                                const PeakMemory& memory) {
-  MemoryChoice choice{.levels = {}, .before = memory, .after = memory};
+  MemoryChoice choice{.levels = {}, .after = memory, .lines = {}};
   for (size_t i = 0; i < plan.networks.size(); ++i) {
     const DryRunPlan::Network& network = plan.networks[i];
     choice.levels.push_back(0);
@@ -349,34 +346,25 @@ MemoryChoice fit_memory_budget(const DryRunPlan& plan,
     auto& unet = dynamic_cast<UnetImpl&>(*network.module);
     int64_t& levels = choice.levels.back();
     levels = unet.recomputed_levels();
-    uint64_t& activations = choice.after.activation_bytes[i];
-    while (memory.kept_bytes + activations > budget_bytes(train)) {
-      if (levels == unet.recomputable_levels()) {
-        throw_too_small(train, network, memory.kept_bytes + activations);
-      }
+    const uint64_t before = memory.activation_bytes[i];
+    uint64_t& after = choice.after.activation_bytes[i];
+    while (memory.kept_bytes + after > budget_bytes(train)) {
+      if (levels == unet.recomputable_levels())
+        throw_too_small(train, network, memory.kept_bytes + after);
       unet.recompute_levels(++levels);
-      activations = activation_bytes(network, plan, train);
+      after = activation_bytes(network, plan, train);
     }
-  }
-  return choice;
-}
-
-std::vector<std::string> describe(const MemoryChoice& choice, const DryRunPlan& plan) {
-  std::vector<std::string> lines;
-  for (size_t i = 0; i < choice.levels.size(); ++i) {
-    const uint64_t before = choice.before.activation_bytes[i];
-    const uint64_t after = choice.after.activation_bytes[i];
-    if (choice.levels[i] == 0 || before == after) continue;
-    lines.push_back(fmt::format(
+    if (before == after) continue;
+    choice.lines.push_back(fmt::format(
         "{}: to fit /train/memory_budget_gib, the backward pass recomputes {} of {} levels (about {} "
         "instead of {})",
-        plan.networks[i].label,
-        choice.levels[i],
-        dynamic_cast<const UnetImpl&>(*plan.networks[i].module).recomputable_levels(),
-        human_bytes(choice.before.kept_bytes + after),
-        human_bytes(choice.before.kept_bytes + before)));
+        network.label,
+        levels,
+        unet.recomputable_levels(),
+        human_bytes(memory.kept_bytes + after),
+        human_bytes(memory.kept_bytes + before)));
   }
-  return lines;
+  return choice;
 }
 
 std::vector<int64_t> levels_to_recompute(const LoadedDecoderConfig& loaded,
@@ -395,7 +383,7 @@ std::vector<int64_t> levels_to_recompute(const LoadedDecoderConfig& loaded,
       const DryRunPlan plan = decoder_dry_run_plan(loaded, clip);
       const PeakMemory memory = peak_memory(plan, loaded.config.train, device.is_cpu());
       const MemoryChoice choice = fit_memory_budget(plan, loaded.config.train, memory);
-      for (const std::string& line : describe(choice, plan)) log_info("model", "{}", line);
+      for (const std::string& line : choice.lines) log_info("model", "{}", line);
       levels = choice.levels;
     } catch (const std::exception& error) {
       fault = std::current_exception();

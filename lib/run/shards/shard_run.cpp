@@ -212,7 +212,7 @@ std::optional<int64_t> ShardRun::pass_batches(const std::vector<Batch>& group,
 /// file.
 bool ShardRun::snapshot_is_due(bool first) const {
   const bool due = position_.sample > position_.samples_at_last_save + loop_.save_every_n_samples;
-  return (due || (loop_.save_immediately && first)) && !guard_.in_a_streak();
+  return (due || (loop_.save_immediately && first)) && !checkpoints_.is_amid_skips();
 }
 
 void ShardRun::save_snapshot() {
