@@ -106,7 +106,7 @@ bool ToyRun::train_epoch() {
     checkpoints_.check();
     if (!after_update(train_step())) return false;
     const bool due = position_.iteration % config_.save_every_n_steps == 0;
-    if (due && !guard_.in_a_streak()) checkpoints_.save(/*is_best=*/false);
+    if (due && !checkpoints_.is_amid_skips()) checkpoints_.save(/*is_best=*/false);
   }
   return true;
 }

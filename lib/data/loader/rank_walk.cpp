@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/stop_signal.h"
 
 namespace dalle2 {
 namespace {

@@ -7,11 +7,9 @@
 #include <vector>
 
 #include "config/clip/clip_run_config.h"
-#include "data/embeddings/embeddings.h"
 #include "io/text/clip_tokenizer.h"
 #include "metrics/embedding_metrics.h"
 #include "run/shards/shard_data.h"
-#include "trainer/clip_trainer.h"
 
 namespace dalle2 {
 

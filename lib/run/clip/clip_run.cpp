@@ -3,12 +3,10 @@
 #include "run/clip/clip_run.h"
 
 #include <torch/torch.h>
-#include <torch/types.h>
 
 #include <algorithm>
 
 #include "base/error.h"
-#include "base/text.h"
 #include "data/shards/captions.h"
 #include "data/shards/shards.h"
 #include "io/text/clip_vocabulary.h"
@@ -23,6 +21,16 @@
 
 namespace dalle2 {
 namespace {
+
+/// @throws ConfigError for a ResNet: the statistics of its batch norms would be each process's own
+void check_processes(const ClipModelConfig& config, int64_t processes) {
+  if (!config.vision_cfg.is_resnet() || processes == 1) return;
+  throw ConfigError(
+      "/clip/vision_cfg/layers: a ResNet is trained by one process, got {}: each would have other "
+      "statistics in its batch norms\n  Train a vision transformer (a single number of layers), or "
+      "use one process.",
+      processes);
+}
 
 std::unique_ptr<ClipTrainer> make_trainer(const LoadedClipConfig& loaded,
                                           const RunProcess& process,
@@ -89,15 +97,6 @@ int64_t first_vocabulary(const ShardSurvey& survey) {
 
 }  // namespace
 
-void check_processes(const ClipModelConfig& config, int64_t processes) {
-  if (!config.vision_cfg.is_resnet() || processes == 1) return;
-  throw ConfigError(
-      "/clip/vision_cfg/layers: a ResNet is trained by one process, got {}: each would have other "
-      "statistics in its batch norms\n  Train a vision transformer (a single number of layers), or "
-      "use one process.",
-      processes);
-}
-
 ClipRun::ClipRun(const LoadedClipConfig& loaded, const RunProcess& process)
     : ShardRun(
           run_plan(loaded,
@@ -133,7 +132,6 @@ void ClipRun::make_tokenizer() {
 
 void ClipRun::take_vocabulary(const std::string& merges, const std::string& where) {
   tokenizer_.emplace(merges, where);
-  merges_ = merges;
   check_vocabulary(*tokenizer_, config_.clip);
 }
 
@@ -141,7 +139,8 @@ void ClipRun::take_vocabulary(const std::string& merges, const std::string& wher
 void ClipRun::prepare() {
   const std::string& saved = trainer_.merges();
   if (!saved.empty()) {
-    if (!tokenizer_ || merges_ != saved) take_vocabulary(saved, "the checkpoint's vocabulary");
+    if (!tokenizer_ || tokenizer_->merges() != saved)
+      take_vocabulary(saved, "the checkpoint's vocabulary");
     return;
   }
   if (trainer_.has_weights_without_vocabulary() && config_.clip.tokenizer.train) {
@@ -150,7 +149,7 @@ void ClipRun::prepare() {
         "tokens belong to another vocabulary\n  Leave the key out to use OpenAI's vocabulary.");
   }
   if (!tokenizer_) make_tokenizer();  // an earlier file was there that gave no vocabulary
-  trainer_.set_merges(merges_);
+  trainer_.set_merges(tokenizer_->merges());
 }
 
 void dry_run(const LoadedClipConfig& loaded, int64_t processes, const StartOptions& start) {

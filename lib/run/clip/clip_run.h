@@ -43,13 +43,9 @@ class ClipRun : public ShardRun {
   const TrainClipConfig& config_;
   ClipTrainer& trainer_;
   std::optional<ClipTokenizer> tokenizer_;  // made once it is known whether a checkpoint has one
-  std::string merges_;                      // of which it was made
   LongCaptions long_captions_;
   ClipValidation validation_;
 };
-
-/// @throws ConfigError for a ResNet: the statistics of its batch norms would be each process's own
-void check_processes(const ClipModelConfig& config, int64_t processes);
 
 /// What such a run would take. @throws as it would
 void dry_run(const LoadedClipConfig& loaded, int64_t processes, const StartOptions& start);

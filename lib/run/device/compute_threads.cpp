@@ -67,6 +67,16 @@ void set_threads(int64_t threads) {
   threads_now = threads;
 }
 
+/// "Intel(R) Xeon(R) Processor", as /proc/cpuinfo has it; empty where it does not.
+std::string processor_name() {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    const size_t colon = line.find(": ");
+    if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return "";
+}
+
 }  // namespace
 
 double core_quota(const fs::path& root) {
@@ -98,15 +108,6 @@ double core_quota(const fs::path& root) {
     }
   }
   return least;
-}
-
-std::string processor_name() {
-  std::ifstream info("/proc/cpuinfo");
-  for (std::string line; std::getline(info, line);) {
-    const size_t colon = line.find(": ");
-    if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
-  }
-  return "";
 }
 
 CoreTimes core_times(const fs::path& threads) {

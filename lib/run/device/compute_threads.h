@@ -23,9 +23,6 @@ namespace dalle2 {
 /// @param root holds `proc` and `sys`
 double core_quota(const std::filesystem::path& root = "/");
 
-/// "Intel(R) Xeon(R) Processor", as /proc/cpuinfo has it; empty where it does not.
-std::string processor_name();
-
 /// Seconds that the threads of this process have run, and have waited while others had the cores.
 struct CoreTimes {
   double ran = 0, waited = 0;

@@ -159,12 +159,8 @@ at::Device device_of_rank(const std::string& name,
     device.set_index(static_cast<c10::DeviceIndex>(world.local_rank %
                                                    static_cast<int>(torch::cuda::device_count())));
   }
-  if (device.has_index()) make_current(device);
+  if (device.has_index()) c10::impl::VirtualGuardImpl(device.type()).setDevice(device);
   return device;
-}
-
-void make_current(const at::Device& device) {
-  c10::impl::VirtualGuardImpl(device.type()).setDevice(device);
 }
 
 void copy_to_device(const at::Device& device, const std::vector<at::Tensor*>& tensors) {

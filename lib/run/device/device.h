@@ -84,7 +84,4 @@ at::Device device_of_rank(const std::string& name,
 /// From now on "cuda" names this device, for tests on machines without a GPU; none: what the machine has.
 void stand_in_for_cuda(std::optional<at::Device> device);
 
-/// Makes a GPU the current one of this thread: what names no device then is on it.
-void make_current(const at::Device& device);
-
 }  // namespace dalle2

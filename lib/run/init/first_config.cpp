@@ -210,6 +210,28 @@ void set_epochs(FirstRecipe& recipe) {
   if (kind != FirstKind::kVae) recipe.updates = recipe.epochs * of_epoch;
 }
 
+/// Of the section `train`: length, learning rate, average. Lines of JSON that end in commas.
+std::string train_text(const FirstRecipe& recipe) {
+  const FirstKind kind = recipe.input.kind;
+  std::string text = kind == FirstKind::kVae
+                         ? fmt::format("    \"num_train_steps\": {},\n", recipe.updates)
+                         : fmt::format("    \"epochs\": {},\n", recipe.epochs);
+  if (recipe.epoch_samples)
+    text += fmt::format("    \"epoch_samples\": {},\n", *recipe.epoch_samples);
+  if (kind == FirstKind::kDecoder || kind == FirstKind::kClip)
+    text += "    \"validation_samples\": 1024,      // at most\n";
+  text += fmt::format(
+      "    \"lr\": {},\n    \"warmup_steps\": {},\n    \"cosine_decay_max_steps\": {},   // all updates of the run\n",
+      recipe.lr,
+      recipe.warmup_steps,
+      recipe.updates);
+  if (kind == FirstKind::kClip) return text;
+  return text +
+         fmt::format(
+             "    \"ema_beta\": {}, \"ema_update_after_step\": 0, \"ema_update_every\": 1,\n",
+             recipe.ema_beta);
+}
+
 }  // namespace
 
 ShardSurvey survey_shards(const std::string& folder) {
@@ -452,27 +474,6 @@ FirstRecipe recipe_for(const RecipeInput& input) {
   const double beta = 1 - kParts / static_cast<double>(recipe.updates);
   recipe.ema_beta = std::clamp(std::round(beta * kDigits) / kDigits, 0.9, 0.9999);
   return recipe;
-}
-
-std::string train_text(const FirstRecipe& recipe) {
-  const FirstKind kind = recipe.input.kind;
-  std::string text = kind == FirstKind::kVae
-                         ? fmt::format("    \"num_train_steps\": {},\n", recipe.updates)
-                         : fmt::format("    \"epochs\": {},\n", recipe.epochs);
-  if (recipe.epoch_samples)
-    text += fmt::format("    \"epoch_samples\": {},\n", *recipe.epoch_samples);
-  if (kind == FirstKind::kDecoder || kind == FirstKind::kClip)
-    text += "    \"validation_samples\": 1024,      // at most\n";
-  text += fmt::format(
-      "    \"lr\": {},\n    \"warmup_steps\": {},\n    \"cosine_decay_max_steps\": {},   // all updates of the run\n",
-      recipe.lr,
-      recipe.warmup_steps,
-      recipe.updates);
-  if (kind == FirstKind::kClip) return text;
-  return text +
-         fmt::format(
-             "    \"ema_beta\": {}, \"ema_update_after_step\": 0, \"ema_update_every\": 1,\n",
-             recipe.ema_beta);
 }
 
 std::string batch_text(const FirstRecipe& recipe) {

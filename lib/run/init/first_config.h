@@ -43,9 +43,7 @@ struct FirstRecipe {
 /// more than noise, and a large one in a bearable time.
 FirstRecipe recipe_for(const RecipeInput& input);
 
-/// Of the section `train`: length, learning rate, average. Lines of JSON that end in commas.
-std::string train_text(const FirstRecipe& recipe);
-/// Of the section `data`: the batch, and how samples are drawn. Likewise.
+/// Of the section `data`: the batch, and how samples are drawn. Lines of JSON that end in commas.
 std::string batch_text(const FirstRecipe& recipe);
 /// "10,000 updates of 16 samples: each of 640 for training about 250 times", and what to expect.
 std::vector<std::string> describe(const FirstRecipe& recipe);

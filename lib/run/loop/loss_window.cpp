@@ -39,12 +39,6 @@ LossAverage LossWindow::average(int64_t part) const {
   return {.mean = mean, .left_out = losses.numel() - finite.numel()};
 }
 
-std::vector<LossAverage> LossWindow::averages(const std::vector<int64_t>& parts) const {
-  std::vector<LossAverage> all;
-  for (const int64_t part : parts) all.push_back(average(part));
-  return all;
-}
-
 void LossWindow::clear() {
   for (std::deque<at::Tensor>& losses : losses_) losses.clear();
 }

@@ -42,7 +42,6 @@ class LossWindow {
   void push(int64_t part, const at::Tensor& loss);
   /// Reads the losses from the device.
   LossAverage average(int64_t part) const;
-  std::vector<LossAverage> averages(const std::vector<int64_t>& parts) const;
   void clear();
 
   /// A list of tensors [n], one a part, oldest loss first.

@@ -122,10 +122,6 @@ class Placeholders : public PositionVisitor {
   void field(const char* key, std::vector<double>& values) override {
     fields.emplace_back(key, values);
   }
-  void own(const char* /*key*/, int64_t& /*value*/) override {}
-  void own(const char* /*key*/, LoaderPosition& /*value*/) override {}
-  void own(const char* /*key*/, std::optional<double>& /*value*/) override {}
-  void own(const char* /*key*/, at::Tensor& /*value*/) override {}
 
   FormatFields fields;
 };

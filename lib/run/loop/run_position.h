@@ -30,10 +30,10 @@ class PositionVisitor {
   virtual void field(const char* key, std::string& value) = 0;
   virtual void field(const char* key, std::vector<double>& values) = 0;
   // Below kOwnState.
-  virtual void own(const char* key, int64_t& value) = 0;
-  virtual void own(const char* key, LoaderPosition& value) = 0;
-  virtual void own(const char* key, std::optional<double>& value) = 0;  ///< may be absent
-  virtual void own(const char* key, at::Tensor& value) = 0;             ///< undefined: absent
+  virtual void own(const char* /*key*/, int64_t& /*value*/) {}
+  virtual void own(const char* /*key*/, LoaderPosition& /*value*/) {}
+  virtual void own(const char* /*key*/, std::optional<double>& /*value*/) {}  ///< may be absent
+  virtual void own(const char* /*key*/, at::Tensor& /*value*/) {}             ///< undefined: absent
 };
 
 struct RunPosition {

@@ -3,7 +3,6 @@
 
 #include <ATen/Parallel.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <optional>
 

@@ -13,7 +13,6 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "base/stop_signal.h"
 #include "config/shared/tracker_config.h"
 #include "config/shared/train_options.h"
 #include "dist/process_group.h"
@@ -81,8 +80,7 @@ class RunSession {
   /// What --quiet hides ends where the run does: how it ends is shown.
   void end_quiet() const;
   int64_t seed() const { return seed_; }
-  ProcessGroup& group() { return *group_; }
-  int64_t group_size() const { return group_->size(); }
+  ProcessGroup& group() const { return *group_; }
 
   /// A generator addressed by seed, purpose, epoch and step. Draws for a sample are addressed by
   /// its place among the samples of all ranks, so the number of ranks changes nothing.

@@ -10,7 +10,6 @@
 #include <cmath>
 
 #include "base/log.h"
-#include "base/stop_signal.h"
 #include "base/this_process.h"
 #include "net/digest.h"
 
@@ -19,6 +18,41 @@ namespace {
 
 double mebibytes(double bytes) {
   return bytes / (1024.0 * 1024.0);
+}
+
+/// Of each trained part. Waits for the device. @param losses one a trained part
+std::vector<PartValues> part_values(const Trainer& trainer,
+                                    const std::vector<LossAverage>& losses) {
+  const std::vector<int64_t> parts = trainer.trained_parts();
+  std::vector<PartValues> values;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    PartValues& of_part = values.emplace_back();
+    of_part.part = parts[i];
+    of_part.loss = losses[i];
+    of_part.ema_decay = trainer.ema_decay(parts[i]);
+    of_part.learning_rate = trainer.learning_rate(parts[i]);
+    if (const at::Tensor norm = trainer.last_grad_norm(parts[i]); norm.defined())
+      of_part.grad_norm = norm.item<double>();
+    of_part.skipped_updates = trainer.skipped_updates(parts[i]).total;
+    of_part.loss_scale = trainer.loss_scale(parts[i]);
+  }
+  return values;
+}
+
+/// "Seconds data" ... "Seconds save": a step's average since the last call; "Memory peak MiB": the
+/// process's; "CUDA memory peak MiB" on a GPU. Waits for nothing.
+void add_process_values(LogRecord& record, StepTimes& times, const c10::Device& device) {
+  for (const auto& [phase, seconds] : times.take())
+    record.emplace_back("Seconds " + phase, seconds);
+  record.emplace_back("Memory peak MiB", mebibytes(static_cast<double>(process_memory("VmHWM"))));
+  if (!device.is_cpu()) {
+    const c10::Device one =
+        device.has_index() ? device : c10::impl::VirtualGuardImpl(device.type()).getDevice();
+    const auto stats = c10::getDeviceAllocator(one.type())->getDeviceStats(one.index());
+    const auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+    record.emplace_back("CUDA memory peak MiB",
+                        mebibytes(static_cast<double>(stats.allocated_bytes[all].peak)));
+  }
 }
 
 }  // namespace
@@ -208,11 +242,12 @@ void TrainingRun::save_latest_if_due(int64_t seconds) {
   const bool due = session_.is_due(latest_at_, seconds);
   // While updates are being skipped the weights may be at fault: they must not replace an older
   // file.
-  if (due && !guard_.in_a_streak()) save_latest();
+  if (due && !checkpoints_.is_amid_skips()) save_latest();
 }
 
 void TrainingRun::log_step(double samples_per_second) {
-  const std::vector<LossAverage> losses = losses_.averages(any_trainer_->trained_parts());
+  std::vector<LossAverage> losses;
+  for (const int64_t part : any_trainer_->trained_parts()) losses.push_back(losses_.average(part));
   const std::vector<PartValues> parts = part_values(*any_trainer_, losses);
   LogRecord record = step_values(samples_per_second);
   add_part_values(record, parts, metrics_);
@@ -247,24 +282,6 @@ std::string PartMetricNames::of(const std::string& words) const {
     begins_word = c == ' ';
   }
   return name;
-}
-
-std::vector<PartValues> part_values(const Trainer& trainer,
-                                    const std::vector<LossAverage>& losses) {
-  const std::vector<int64_t> parts = trainer.trained_parts();
-  std::vector<PartValues> values;
-  for (size_t i = 0; i < parts.size(); ++i) {
-    PartValues& of_part = values.emplace_back();
-    of_part.part = parts[i];
-    of_part.loss = losses[i];
-    of_part.ema_decay = trainer.ema_decay(parts[i]);
-    of_part.learning_rate = trainer.learning_rate(parts[i]);
-    if (const at::Tensor norm = trainer.last_grad_norm(parts[i]); norm.defined())
-      of_part.grad_norm = norm.item<double>();
-    of_part.skipped_updates = trainer.skipped_updates(parts[i]).total;
-    of_part.loss_scale = trainer.loss_scale(parts[i]);
-  }
-  return values;
 }
 
 void add_part_values(LogRecord& record,
@@ -305,20 +322,6 @@ ShownRecord shown_step(const std::vector<PartValues>& parts, double samples_per_
   shown.push_back({.values = {samples_per_second}, .unit = "samples/s", .digits = kRateDigits});
   if (skipped > 0) shown.push_back({.values = {skipped}, .unit = "skipped"});
   return shown;
-}
-
-void add_process_values(LogRecord& record, StepTimes& times, const c10::Device& device) {
-  for (const auto& [phase, seconds] : times.take())
-    record.emplace_back("Seconds " + phase, seconds);
-  record.emplace_back("Memory peak MiB", mebibytes(static_cast<double>(process_memory("VmHWM"))));
-  if (!device.is_cpu()) {
-    const c10::Device one =
-        device.has_index() ? device : c10::impl::VirtualGuardImpl(device.type()).getDevice();
-    const auto stats = c10::getDeviceAllocator(one.type())->getDeviceStats(one.index());
-    const auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-    record.emplace_back("CUDA memory peak MiB",
-                        mebibytes(static_cast<double>(stats.allocated_bytes[all].peak)));
-  }
 }
 
 void report_drops(Tracker& tracker,

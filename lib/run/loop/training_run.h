@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/stop_signal.h"
 #include "base/text.h"
 #include "base/timer.h"
 #include "config/shared/train_options.h"
@@ -60,10 +59,6 @@ struct PartValues {
   std::optional<double> loss_scale = {};
 };
 
-/// Of each trained part. Waits for the device.
-/// @param losses one a trained part
-std::vector<PartValues> part_values(const Trainer& trainer, const std::vector<LossAverage>& losses);
-
 /// For log.jsonl: the loss if there is a finite one, decay, rate, gradient norm, skipped updates if
 /// there are any.
 /// @param names one a part
@@ -74,10 +69,6 @@ void add_part_values(LogRecord& record,
 /// For people: "loss 0.3065 0.4217  lr 1.98e-3  grad 0.42 0.51  108 samples/s  2 skipped", a value a
 /// part; one rate where all have the same, skipped updates of all parts together.
 ShownRecord shown_step(const std::vector<PartValues>& parts, double samples_per_second);
-
-/// "Seconds data" ... "Seconds save": a step's average since the last call; "Memory peak MiB": the
-/// process's; "CUDA memory peak MiB" on a GPU. Waits for nothing.
-void add_process_values(LogRecord& record, StepTimes& times, const c10::Device& device);
 
 /// What an epoch of a split left out: a warning, and a record of counts by reason; nothing if nothing
 /// was.

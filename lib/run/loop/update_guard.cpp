@@ -63,10 +63,6 @@ bool UpdateGuard::look(bool settled) {
   return true;
 }
 
-bool UpdateGuard::in_a_streak() const {
-  return checkpoints_.is_amid_skips();
-}
-
 int64_t UpdateGuard::skipped() const {
   int64_t total = 0;
   for (const int64_t part : trainer_.trained_parts()) total += trainer_.skipped_updates(part).total;

@@ -29,8 +29,6 @@ class UpdateGuard {
   /// @return false if the run went back: the position is another one
   /// @throws NonFiniteError if the run has to stop
   bool look(bool settled);
-  /// Whether the last update of any part was skipped. Waits for the device.
-  bool in_a_streak() const;
   /// Skipped updates of all parts, of the whole run.
   int64_t skipped() const;
   /// Counts what was skipped so far as reported: call it after a checkpoint was loaded.

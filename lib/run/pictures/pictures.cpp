@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/text.h"
 #include "data/pictures/planes.h"
 #include "io/files/atomic_file.h"
 #include "io/files/folder_names.h"

@@ -4,7 +4,6 @@
 #include <torch/types.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <utility>
 
 #include "base/error.h"
@@ -13,12 +12,10 @@
 #include "base/text.h"
 #include "base/untrusted_json.h"
 #include "checkpoint/clip/clip_file.h"
+#include "data/embeddings/embeddings.h"
 #include "data/loader/drop_log.h"
 #include "io/files/atomic_file.h"
-#include "io/streams/url_source.h"
 #include "run/checkpoints/clip_weights.h"
-#include "run/checkpoints/model_weights.h"
-#include "run/clip/clip_data.h"
 #include "run/device/device.h"
 
 namespace dalle2 {

@@ -55,12 +55,6 @@ void check_form(const char* key, const at::Tensor& found, bool fits, const char*
 
 }  // namespace
 
-std::vector<PartMetricNames> vae_metric_names(const VaeConfig& config) {
-  std::vector<PartMetricNames> names = {{"", NameStyle::kUnderscore, "loss"}};
-  if (config.use_vgg_and_gan) names.push_back({"discr_", NameStyle::kUnderscore, "loss"});
-  return names;
-}
-
 void VaeDiagnostics::add(const VaeLosses& losses, int64_t codes) {
   add_to(of_update_, listed(losses));
   add_to(uses_of_update_, counts_of(losses.indices, codes));

@@ -5,20 +5,13 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <string>
-#include <vector>
 
-#include "config/vae/vae_config.h"
 #include "dist/process_group.h"
 #include "model/vae/vqgan_vae.h"
 #include "run/loop/run_position.h"
-#include "run/loop/training_run.h"
 #include "tracker/log/record.h"
 
 namespace dalle2 {
-
-/// Of the parts: muse's trainer logs `loss` and `discr_loss`.
-std::vector<PartMetricNames> vae_metric_names(const VaeConfig& config);
 
 /// What the log says of the autoencoder beside its whole loss: means of the last updates, as
 /// LossWindow has them of the whole losses, and how the codes were used since the last record. A

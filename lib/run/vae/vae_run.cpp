@@ -134,7 +134,7 @@ int64_t VaeRun::counted_epochs() const {
   const auto divided_up = [](int64_t count, int64_t by) { return (count + by - 1) / by; };
   // An epoch ends with a short batch, and with a short group of batches.
   const int64_t rows_of_part =
-      config_.train.grad_accum_every * config_.data.batch_size * session_.group_size();
+      config_.train.grad_accum_every * config_.data.batch_size * session_.group().size();
   const int64_t of_epoch = data_.rows("train"), steps = config_.train.num_train_steps;
   int64_t parts = steps - position_.step;
   if (trainer_.has_discriminator()) {
@@ -161,7 +161,7 @@ void VaeRun::finish_step() {
   if (!has_results && !has_model) return;
   act([&] {
     if (has_results) validate();
-    if (has_model && !guard_.in_a_streak()) save_model();
+    if (has_model && !checkpoints_.is_amid_skips()) save_model();
     if (has_results) save_grids();
   });
 }

@@ -5,10 +5,8 @@
 
 #include <cstdint>
 #include <limits>
-#include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "base/error.h"
 #include "config/vae/vae_run_config.h"
@@ -53,9 +51,6 @@ struct InitCommand;
 /// without vae.use_vgg_and_gan.
 /// @throws ConfigError if it is not a network that gives features [B, F] of such pictures
 ImageFeatures perceptual_features(const TrainVaeConfig& config, const at::Device& device);
-
-/// @throws ConfigError if no grids can be written into train.results_folder
-void check_results_folder(const TrainVaeConfig& config);
 
 using VaeRankBatch = RankBatch<ImageBatch>;
 

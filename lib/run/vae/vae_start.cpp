@@ -87,6 +87,46 @@ DryRunPlan make_plan(const LoadedVaeConfig& loaded) {
   return plan;
 }
 
+/// @throws ConfigError if no grids can be written into train.results_folder
+void check_results_folder(const TrainVaeConfig& config) {
+  if (!config.train.results_folder) return;  // the tracker looks at its own
+  const std::string& results = *config.train.results_folder;
+  // What a run draws in its data_path is known as such; elsewhere the next start would take it for data.
+  const std::filesystem::path own =
+      std::filesystem::path(config.tracker.data_path) / kResultsFolder;
+  const std::filesystem::path canonical = canonical_folder(results);
+  if (!is_in_folder(canonical, canonical_folder(own)) &&
+      is_in_folder(canonical, canonical_folder(config.data.folder))) {
+    throw ConfigError(
+        "/train/results_folder '{}' is in /data/folder '{}': the next start would train on what this one "
+        "draws\n  Choose a folder elsewhere, or null for {}.",
+        results,
+        config.data.folder,
+        own.string());
+  }
+  const std::optional<std::string> why = why_not_writable(results);
+  if (!why) return;
+  throw ConfigError(
+      "/train/results_folder: {}\n  Choose another folder, or make that place writable for this user.",
+      *why);
+}
+
+/// Of the parts: muse's trainer logs `loss` and `discr_loss`.
+std::vector<PartMetricNames> metric_names(const VaeConfig& config) {
+  std::vector<PartMetricNames> names = {{"", NameStyle::kUnderscore, "loss"}};
+  if (config.use_vgg_and_gan) names.push_back({"discr_", NameStyle::kUnderscore, "loss"});
+  return names;
+}
+
+/// The folder is looked at before anything is made.
+RunPlan checked_plan(const LoadedVaeConfig& loaded, const RunProcess& process) {
+  check_results_folder(loaded.config);
+  return run_plan(loaded,
+                  process,
+                  metric_names(loaded.config.vae),
+                  "pictures that are not like the others, and a learning rate that is too high");
+}
+
 }  // namespace
 
 ImageFeatures perceptual_features(const TrainVaeConfig& config, const at::Device& device) {
@@ -127,38 +167,6 @@ ImageFeatures perceptual_features(const TrainVaeConfig& config, const at::Device
       side,
       found,
       kAdvice);
-}
-
-void check_results_folder(const TrainVaeConfig& config) {
-  if (!config.train.results_folder) return;  // the tracker looks at its own
-  const std::string& results = *config.train.results_folder;
-  // What a run draws in its data_path is known as such; elsewhere the next start would take it for data.
-  const std::filesystem::path own =
-      std::filesystem::path(config.tracker.data_path) / kResultsFolder;
-  const std::filesystem::path canonical = canonical_folder(results);
-  if (!is_in_folder(canonical, canonical_folder(own)) &&
-      is_in_folder(canonical, canonical_folder(config.data.folder))) {
-    throw ConfigError(
-        "/train/results_folder '{}' is in /data/folder '{}': the next start would train on what this one "
-        "draws\n  Choose a folder elsewhere, or null for {}.",
-        results,
-        config.data.folder,
-        own.string());
-  }
-  const std::optional<std::string> why = why_not_writable(results);
-  if (!why) return;
-  throw ConfigError(
-      "/train/results_folder: {}\n  Choose another folder, or make that place writable for this user.",
-      *why);
-}
-
-/// The folder is looked at before anything is made.
-static RunPlan checked_plan(const LoadedVaeConfig& loaded, const RunProcess& process) {
-  check_results_folder(loaded.config);
-  return run_plan(loaded,
-                  process,
-                  vae_metric_names(loaded.config.vae),
-                  "pictures that are not like the others, and a learning rate that is too high");
 }
 
 VaeRun::VaeRun(const LoadedVaeConfig& loaded, const RunProcess& process)
