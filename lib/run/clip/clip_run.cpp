@@ -152,55 +152,6 @@ void ClipRun::prepare() {
   trainer_.set_merges(tokenizer_->merges());
 }
 
-void dry_run(const LoadedClipConfig& loaded, int64_t processes, const StartOptions& start) {
-  const TrainClipConfig& config = loaded.config;
-  check_processes(config.clip, processes);
-  ShardData data = dealt_shards(config.data,
-                                config.seed,
-                                clip_needs(),
-                                RankInfo{.world = static_cast<int>(processes)},
-                                at::kCPU);
-  data.check_usable("train");
-  check_example(data, config.clip);
-  if (!config.clip.tokenizer.train) make_clip_tokenizer(config.clip, data);  // names its faults
-  DryRunPlan plan = make_plan(loaded);
-  plan.data_size = data_size_of(data);
-  ShardPosition position;
-  plan.start = start;
-  finish_dry_run(plan, config.tracker, config.train, position, processes, [&] {
-    print_shards(data, position, config.data, config.train, config.train, processes);
-  });
-}
-
-FirstConfig clip_first_config(const InitCommand& command) {
-  const ShardSurvey survey = survey_shards(command.data);
-  if (survey.with_caption == 0) {
-    throw DataError(
-        "{}: no picture has a caption, and a CLIP learns from pairs\n"
-        "  Put a .txt file of the same name beside each picture.",
-        command.data);
-  }
-  const FirstRecipe recipe = first_recipe(FirstKind::kClip, command, survey);
-  FirstConfig first{.found = describe(survey), .recipe = recipe};
-  for (std::string& line : of_smaller_pictures(survey, recipe.side)) first.found.push_back(line);
-  constexpr int64_t kPatches = 8;  // a side
-  const std::string model = fmt::format(
-      R"(    "embed_dim": 128,
-    "vision_cfg": {{"layers": 6, "width": 192, "head_width": 64, "patch_size": {}, "image_size": {}}},
-    "text_cfg": {{"context_length": 32, "width": 128, "heads": 2, "layers": 4}},
-    "tokenizer": {{"train": {}}}       // a vocabulary of the captions
-)",
-      recipe.side / kPatches,
-      recipe.side,
-      first_vocabulary(survey));
-  first.text = first_file(command,
-                          recipe,
-                          model,
-                          shards_text(command, survey, recipe, /*least=*/0.9),
-                          "    \"wd\": 0.1,\n");
-  return first;
-}
-
 ClipInputs ClipRun::inputs_of(const Batch& batch) {
   if (batch.size() == 0) return {};
   ClipInputs inputs{batch.images,
@@ -271,6 +222,55 @@ LogRecord ClipRun::step_values(double samples_per_second) {
   LogRecord record = ShardRun::step_values(samples_per_second);
   record.emplace_back("Logit Scale", trainer_.logit_scale());
   return record;
+}
+
+void dry_run(const LoadedClipConfig& loaded, int64_t processes, const StartOptions& start) {
+  const TrainClipConfig& config = loaded.config;
+  check_processes(config.clip, processes);
+  ShardData data = dealt_shards(config.data,
+                                config.seed,
+                                clip_needs(),
+                                RankInfo{.world = static_cast<int>(processes)},
+                                at::kCPU);
+  data.check_usable("train");
+  check_example(data, config.clip);
+  if (!config.clip.tokenizer.train) make_clip_tokenizer(config.clip, data);  // names its faults
+  DryRunPlan plan = make_plan(loaded);
+  plan.data_size = data_size_of(data);
+  ShardPosition position;
+  plan.start = start;
+  finish_dry_run(plan, config.tracker, config.train, position, processes, [&] {
+    print_shards(data, position, config.data, config.train, config.train, processes);
+  });
+}
+
+FirstConfig clip_first_config(const InitCommand& command) {
+  const ShardSurvey survey = survey_shards(command.data);
+  if (survey.with_caption == 0) {
+    throw DataError(
+        "{}: no picture has a caption, and a CLIP learns from pairs\n"
+        "  Put a .txt file of the same name beside each picture.",
+        command.data);
+  }
+  const FirstRecipe recipe = first_recipe(FirstKind::kClip, command, survey);
+  FirstConfig first{.found = describe(survey), .recipe = recipe};
+  for (std::string& line : of_smaller_pictures(survey, recipe.side)) first.found.push_back(line);
+  constexpr int64_t kPatches = 8;  // a side
+  const std::string model = fmt::format(
+      R"(    "embed_dim": 128,
+    "vision_cfg": {{"layers": 6, "width": 192, "head_width": 64, "patch_size": {}, "image_size": {}}},
+    "text_cfg": {{"context_length": 32, "width": 128, "heads": 2, "layers": 4}},
+    "tokenizer": {{"train": {}}}       // a vocabulary of the captions
+)",
+      recipe.side / kPatches,
+      recipe.side,
+      first_vocabulary(survey));
+  first.text = first_file(command,
+                          recipe,
+                          model,
+                          shards_text(command, survey, recipe, /*least=*/0.9),
+                          "    \"wd\": 0.1,\n");
+  return first;
 }
 
 }  // namespace dalle2

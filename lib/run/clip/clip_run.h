@@ -14,9 +14,6 @@
 
 namespace dalle2 {
 
-struct FirstConfig;
-struct InitCommand;
-
 class ClipRun : public ShardRun {
  public:
   /// Builds data, model, trainer and tracker; nothing is trained or written yet.
@@ -49,7 +46,5 @@ class ClipRun : public ShardRun {
 
 /// What such a run would take. @throws as it would
 void dry_run(const LoadedClipConfig& loaded, int64_t processes, const StartOptions& start);
-/// A first config for a folder of its data. @throws ConfigError, DataError
-FirstConfig clip_first_config(const InitCommand& command);
 
 }  // namespace dalle2

@@ -200,16 +200,6 @@ void show_pairs(const DecoderEvaluation& evaluation, const RankInfo& rank, Image
   }
 }
 
-MetricValues compute_figures(const ImageMetrics& metrics) {
-  try {
-    return metrics.compute();
-  } catch (const StoppedError&) {
-    throw;
-  } catch (const std::exception& error) {
-    return {.values = {}, .faults = {last_message(error)}, .notes = {}};
-  }
-}
-
 void DecoderPictures::load() {
   training_ = examples("train", "Train: ", "Train Samples");
   test_ = examples("test", "Test: ", "Test Samples");

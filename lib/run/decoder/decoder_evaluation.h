@@ -67,9 +67,6 @@ struct DecoderEvaluation {
 /// them cannot read changes another's. @throws DataError, NetworkError, what on_step throws
 void show_pairs(const DecoderEvaluation& evaluation, const RankInfo& rank, ImageMetrics& metrics);
 
-/// Errors while the figures are computed are listed in their `faults`. @throws StoppedError
-MetricValues compute_figures(const ImageMetrics& metrics);
-
 /// Rank 0's batch on all ranks; all have to call it. Of `own` on the others nothing is looked at.
 /// @return none if rank 0 has none
 std::optional<Batch> batch_of_main(ProcessGroup& group, std::optional<Batch> own);

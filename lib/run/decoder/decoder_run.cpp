@@ -25,6 +25,17 @@ ShownRecord shown_metrics(const MetricValues& found) {
   return shown;
 }
 
+/// Errors while the figures are computed are listed in their `faults`. @throws StoppedError
+MetricValues compute_figures(const ImageMetrics& metrics) {
+  try {
+    return metrics.compute();
+  } catch (const StoppedError&) {
+    throw;
+  } catch (const std::exception& error) {
+    return {.values = {}, .faults = {last_message(error)}, .notes = {}};
+  }
+}
+
 }  // namespace
 
 std::optional<int64_t> DecoderRun::train_group(const std::vector<Batch>& group) {

@@ -22,9 +22,6 @@
 
 namespace dalle2 {
 
-struct FirstConfig;
-struct InitCommand;
-
 /// The config as it goes into a checkpoint: with all defaults, but in /decoder without nulls and
 /// without extensions of ours that are off. The reference builds its Decoder from all it finds
 /// there, and refuses both.
@@ -63,8 +60,6 @@ class DecoderRun : public ShardRun {
 
 /// What such a run would take. @throws as it would
 void dry_run(const LoadedDecoderConfig& loaded, int64_t processes, const StartOptions& start);
-/// A first config for a folder of its data. @throws ConfigError, DataError
-FirstConfig decoder_first_config(const InitCommand& command);
 
 /// A decoder run without data. @param clip null: none
 DryRunPlan decoder_dry_run_plan(const LoadedDecoderConfig& loaded, const ClipEmbedder* clip);

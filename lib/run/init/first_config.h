@@ -57,6 +57,12 @@ struct FirstConfig {
   FirstRecipe recipe = {};
 };
 
+// First configs of the kinds for a folder of their data. @throws ConfigError, DataError
+FirstConfig decoder_first_config(const InitCommand& command);
+FirstConfig prior_first_config(const InitCommand& command);
+FirstConfig vae_first_config(const InitCommand& command);
+FirstConfig clip_first_config(const InitCommand& command);
+
 /// Shards of a folder, or pictures that are read as shards, and the samples of the first few.
 struct ShardSurvey {
   std::string keys;               ///< of the section `data`, that name them: lines of JSON

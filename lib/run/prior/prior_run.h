@@ -17,9 +17,6 @@
 
 namespace dalle2 {
 
-struct FirstConfig;
-struct InitCommand;
-
 /// The names are the reference's.
 struct PriorPosition : RunPosition {
   /// @param config gives the values of the start
@@ -102,7 +99,5 @@ class PriorRun : public TrainingRun {
 
 /// What such a run would take. @throws as it would
 void dry_run(const LoadedPriorConfig& loaded, int64_t processes, const StartOptions& start);
-/// A first config for a folder of its data. @throws ConfigError, DataError
-FirstConfig prior_first_config(const InitCommand& command);
 
 }  // namespace dalle2

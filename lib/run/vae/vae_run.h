@@ -44,9 +44,6 @@ struct VaePosition : RunPosition {
   int64_t epochs_trained() const override { return rows > 0 && row >= rows ? epoch + 1 : epoch; }
 };
 
-struct FirstConfig;
-struct InitCommand;
-
 /// The network whose features the perceptual loss compares: opens /train/vgg_path and tries it; null
 /// without vae.use_vgg_and_gan.
 /// @throws ConfigError if it is not a network that gives features [B, F] of such pictures
@@ -96,7 +93,5 @@ class VaeRun : public TrainingRun {
 
 /// What such a run would take. @throws as it would
 void dry_run(const LoadedVaeConfig& loaded, int64_t processes, const StartOptions& start);
-/// A first config for a folder of its data. @throws ConfigError, DataError
-FirstConfig vae_first_config(const InitCommand& command);
 
 }  // namespace dalle2
