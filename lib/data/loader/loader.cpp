@@ -42,9 +42,6 @@ void trace_samples(int rank, const std::string& split, int64_t epoch, const Batc
   }
 }
 
-/// Ends the step of a rank that waited for one that failed.
-struct OtherRankFailed {};
-
 /// @throws the first of them; what ended a rank by itself comes before what ended others for its sake
 void rethrow_cause(const std::vector<std::exception_ptr>& errors) {
   std::exception_ptr stopped;
@@ -230,7 +227,11 @@ RankWalk::RankWalk(const ShardDataConfig& config, const LoaderOptions& options, 
     own.rank = {rank, world};
     if (world > 1) {
       own.share_sizes = [this, at = static_cast<size_t>(rank)](int64_t size) {
-        return meet(at, size);
+        sizes_[at] = size;
+        step_->arrive_and_wait();
+        std::vector<int64_t> told = sizes_;
+        step_->arrive_and_wait();  // before anybody gives the next size
+        return told;
       };
     }
     loaders_.push_back(std::make_unique<ShardLoader>(shared, std::move(own)));
@@ -240,24 +241,22 @@ RankWalk::RankWalk(const ShardDataConfig& config, const LoaderOptions& options, 
 void RankWalk::start_epoch(int64_t epoch, const LoaderPosition& position) {
   for (auto& loader : loaders_) loader->start_epoch(epoch, position);
   position_ = position;
-  waiting_ = 0;
   sizes_.assign(loaders_.size(), 0);
-  left_ = false;
 }
 
 std::optional<std::vector<Batch>> RankWalk::next() {
   std::vector<std::optional<Batch>> batches(loaders_.size());
   std::vector<std::exception_ptr> errors(loaders_.size());
+  step_.emplace(std::ssize(loaders_));
   {
     std::vector<std::jthread> threads;
     for (size_t rank = 0; rank < loaders_.size(); ++rank) {
       threads.emplace_back([&, rank] {
         try {
           batches[rank] = loaders_[rank]->next();
-        } catch (const OtherRankFailed&) {
         } catch (...) {
           errors[rank] = std::current_exception();
-          leave();
+          step_->arrive_and_drop();  // nobody waits for it
         }
       });
     }
@@ -277,30 +276,6 @@ std::optional<std::vector<Batch>> RankWalk::next() {
   }
   position_ = join_positions(positions);
   return step;
-}
-
-/// The barrier of a step, at which all say how many samples they have.
-std::vector<int64_t> RankWalk::meet(size_t rank, int64_t size) {
-  std::unique_lock lock(mutex_);
-  if (left_) throw OtherRankFailed{};
-  sizes_[rank] = size;
-  const int64_t round = round_;
-  if (++waiting_ == loaders_.size()) {
-    told_ = sizes_;
-    waiting_ = 0;
-    ++round_;
-    changed_.notify_all();
-    return told_;
-  }
-  changed_.wait(lock, [&] { return round_ != round || left_; });
-  if (round_ == round) throw OtherRankFailed{};
-  return told_;
-}
-
-void RankWalk::leave() {
-  const std::lock_guard lock(mutex_);
-  left_ = true;
-  changed_.notify_all();
 }
 
 DropCounts RankWalk::dropped() const {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <barrier>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -73,8 +74,7 @@ class ShardLoader {
   int64_t epoch_ = 0;
 };
 
-/// All ranks of a job in one process, in step: what each of them reads. The loaders of `world` ranks, a
-/// thread each while a step is taken.
+/// The loaders of `world` ranks, a thread each while a step is taken.
 class RankWalk {
  public:
   /// @param config its num_workers are shared among the ranks (one each at least), as they run on
@@ -94,18 +94,10 @@ class RankWalk {
   DropCounts dropped() const;
 
  private:
-  std::vector<int64_t> meet(size_t rank, int64_t size);
-  void leave();
-
   std::vector<std::unique_ptr<ShardLoader>> loaders_;
   LoaderPosition position_;
-
-  std::mutex mutex_;  // guards all below
-  std::condition_variable changed_;
-  size_t waiting_ = 0;
-  int64_t round_ = 0;
-  std::vector<int64_t> sizes_, told_;  // of the ranks in this step
-  bool left_ = false;                  // a rank failed: nobody waits for it
+  std::optional<std::barrier<>> step_;  // all ranks of a step meet here
+  std::vector<int64_t> sizes_;          // of the ranks in this step
 };
 
 }  // namespace dalle2

@@ -15,7 +15,7 @@
 #include "config/shared/clip_config.h"
 #include "io/text/clip_tokenizer.h"
 #include "model/clip/clip.h"
-#include "model/clip/frozen_clip.h"
+#include "model/clip/clip_encoder.h"
 #include "run/checkpoints/model_weights.h"
 #include "run/clip/clip_data.h"
 #include "trainer/tensor_group.h"

@@ -10,7 +10,7 @@
 #include "data/shards/captions.h"
 #include "data/shards/shards.h"
 #include "io/text/clip_vocabulary.h"
-#include "model/clip/contrastive_loss.h"
+#include "model/clip/clip.h"
 #include "model/random.h"
 #include "run/checkpoints/model_weights.h"
 #include "run/clip/clip_data.h"

@@ -13,7 +13,7 @@
 #include "data/embeddings/embeddings.h"
 #include "data/pictures/preprocess.h"
 #include "data/shards/shard_check.h"
-#include "data/shards/url_template.h"
+#include "data/shards/url_patterns.h"
 #include "io/files/folder_names.h"
 #include "io/formats/npy.h"
 #include "io/streams/url_source.h"

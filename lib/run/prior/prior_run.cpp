@@ -14,7 +14,7 @@
 #include "base/text.h"
 #include "base/timer.h"
 #include "data/embeddings/embedding_table.h"
-#include "metrics/embedding_similarities.h"
+#include "metrics/embedding_metrics.h"
 #include "model/random.h"
 #include "run/checkpoints/model_weights.h"
 #include "run/dry_run.h"

@@ -14,7 +14,6 @@
 #include "io/files/folder_names.h"
 #include "io/files/writable.h"
 #include "metrics/script/script_archive.h"
-#include "metrics/script/script_convolutions.h"
 #include "model/random.h"
 #include "run/checkpoints/model_weights.h"
 #include "run/device/device.h"
