@@ -185,7 +185,7 @@ ProcessGroup::ProcessGroup(const World& world, const GroupOptions& options)
                                     options.hang_timeout,
                                     [this](const auto& report) { end_process(world_, report); });
     const int64_t number = watch_->begin("connecting the ranks");
-    backend_ = make_backend(world_, kNoLimit);
+    backend_ = make_backend_of_group(world_, kNoLimit);
     watch_->end(number);
     watch_->meet_all();
     check_devices(options.device_id);

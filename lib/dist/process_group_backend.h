@@ -6,6 +6,7 @@
 #include <c10/core/Device.h>
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -92,5 +93,14 @@ class GroupBackend {
 /// Connects the hosts of all ranks; before collectives of the device GroupBackend::open_device()
 /// is to be called. @throws std::exception if the ranks do not meet
 std::unique_ptr<GroupBackend> make_backend(const World& world, std::chrono::seconds timeout);
+
+/// What makes a rank's backend.
+using BackendMaker =
+    std::function<std::unique_ptr<GroupBackend>(const World&, std::chrono::seconds)>;
+/// From now on groups use what `make` gives, for tests without NCCL; null: make_backend().
+void stand_in_for_backends(BackendMaker make);
+/// By the stand-in where there is one.
+std::unique_ptr<GroupBackend> make_backend_of_group(const World& world,
+                                                    std::chrono::seconds timeout);
 
 }  // namespace dalle2

@@ -11,7 +11,7 @@ namespace dalle2 {
 namespace {
 
 /// Rows of a table of similarities that are computed at once.
-constexpr int64_t kRowsAtOnce = 1024;
+constexpr int64_t kQueriesAtOnce = 1024;
 
 /// The ranks of all queries, made of a table of similarities that is never held whole.
 /// @param ranks_of_rows gives those of some rows: (similarities [R, C], number of the first row) to [R]
@@ -20,8 +20,8 @@ at::Tensor ranks_of_queries(const at::Tensor& queries,
                             const at::Tensor& candidates,
                             const RanksOfRows& ranks_of_rows) {
   std::vector<at::Tensor> ranks;
-  for (int64_t begin = 0; begin < queries.size(0); begin += kRowsAtOnce) {
-    const int64_t rows = std::min(kRowsAtOnce, queries.size(0) - begin);
+  for (int64_t begin = 0; begin < queries.size(0); begin += kQueriesAtOnce) {
+    const int64_t rows = std::min(kQueriesAtOnce, queries.size(0) - begin);
     ranks.push_back(ranks_of_rows(queries.narrow(0, begin, rows).matmul(candidates.t()), begin));
   }
   return at::cat(ranks);

@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "base/untrusted_text.h"
+#include "checkpoint/clip/clip_file.h"
 #include "checkpoint/convert.h"
 #include "data/pictures/preprocess.h"
 #include "model/clip/clip_encoder.h"

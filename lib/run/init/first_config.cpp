@@ -31,7 +31,7 @@ constexpr size_t kTenth = 10;
 constexpr int64_t kSplits = 3;
 
 /// "shards/set_000012.tar" -> the digits at the end of its stem.
-std::string number_of(const fs::path& shard) {
+std::string number_in_name(const fs::path& shard) {
   const std::string stem = shard.stem().string();
   const size_t last_other = stem.find_last_not_of("0123456789");
   return stem.substr(last_other == std::string::npos ? 0 : last_other + 1);
@@ -50,12 +50,12 @@ std::string as_url_text(const std::string& path) {
 /// Fills in the keys and how many shards the splits are cut from.
 void read_names(const std::vector<std::string>& shards, ShardSurvey& survey) {
   const fs::path front = shards.front();
-  const std::string digits = number_of(front);
+  const std::string digits = number_in_name(front);
   const std::string stem = front.stem().string();
   const std::string prefix = stem.substr(0, stem.size() - digits.size());
   for (const std::string& shard : shards) {
     const fs::path path = shard;
-    const std::string own = number_of(path);
+    const std::string own = number_in_name(path);
     if (own.empty() || own.size() != digits.size() || path.stem().string() != prefix + own) {
       throw ConfigError(
           "{} and {} are not numbered in the same way: expected names such as 000000.tar, "
@@ -65,7 +65,7 @@ void read_names(const std::vector<std::string>& shards, ShardSurvey& survey) {
           shard);
     }
   }
-  const int64_t first = std::stoll(digits), last = std::stoll(number_of(shards.back()));
+  const int64_t first = std::stoll(digits), last = std::stoll(number_in_name(shards.back()));
   survey.width = static_cast<int64_t>(digits.size());
   survey.dealt = last - first + 1;
   survey.keys = fmt::format(
