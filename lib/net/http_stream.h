@@ -4,46 +4,25 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "net/http_transfer.h"
 
 namespace dalle2 {
 
-struct HttpOptions {
-  double stall_seconds = net_timeout_seconds();
-  int attempts = net_attempts();    ///< in a row without progress
-  int64_t offset = 0;               ///< byte of the file to begin at
-  std::function<bool()> cancelled;  ///< asked while waiting; true ends the stream by an error
-};
-
-/// What is asked for.
-struct HttpGet {
-  std::string url;
-  std::string shown = {};  ///< the url in messages; empty: public_url(url)
-  bool follow_redirects = true;
-  bool netrc = false;  ///< a login for the host in ~/.netrc (NETRC) is used
-  /// All headers of an attempt ("Name: value"), given its range ("bytes=7-"; empty for the whole).
-  std::function<std::vector<std::string>(const std::string& range)> headers = {};
-  /// What a refusal means and what to do, given the beginning of its body.
-  std::function<std::string(const HttpResponse& response, const std::string& body)> explain = {};
-};
+/// The request of a stream: a GET without a range of its own. Its `accepted` does not count, plain http is allowed.
+using HttpGet = HttpCall;
 
 /// The body of a GET, pulled. A cut, a stall, a refused connection, 408, 425, 429 and 5xx are tried
-/// again after a growing pause (or the server's Retry-After), from the byte reached: by Range if
-/// the server knows it, else from the start, passing over what was delivered. Attempts and pauses
-/// without progress together last at most about four stall times. A file that changes between two
-/// attempts (ETag, size) is an error, and so is one that ends before the offset. A transfer that
-/// brings next to nothing (kSlowestTransfer) for a stall time counts as stalled. Redirects are
-/// followed, certificates checked. A stop signal ends the wait.
+/// again (HttpOptions), from the byte reached: by Range if the server knows it, else from the start,
+/// passing over what was delivered. A file that changes between two attempts (ETag, size) is an error,
+/// and so is one that ends before the offset.
 class HttpStream {
  public:
-  /// Connects at the first read.
+  /// Connects at the first read. @param offset byte of the file to begin at
+  explicit HttpStream(HttpGet request, HttpOptions options = {}, int64_t offset = 0);
   explicit HttpStream(const std::string& url, HttpOptions options = {});
-  explicit HttpStream(HttpGet request, HttpOptions options = {});
   ~HttpStream();
   HttpStream(const HttpStream&) = delete;
   HttpStream& operator=(const HttpStream&) = delete;

@@ -5,42 +5,67 @@
 
 #include <curl/curl.h>
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <ctime>
+#include <filesystem>
+#include <fstream>
 #include <mutex>
 #include <random>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "base/error.h"
 #include "base/log.h"
 #include "base/public_url.h"
+#include "base/stop_signal.h"
 #include "base/text.h"
 #include "net/login_files.h"
-#include "net/parsed_url.h"
 
 namespace dalle2 {
 namespace {
 
-/// More idle sessions than loader threads of a large run are closed.
-constexpr size_t kMostIdle = 64;
+using Clock = std::chrono::steady_clock;
 
-struct Idle {
-  std::mutex mutex;
-  std::vector<std::unique_ptr<HttpSession>> sessions;
-};
+constexpr size_t kMostIdle = 64;  ///< sets of connections: loader threads of a large run
+constexpr int kMostRedirects = 10;
+constexpr size_t kMostOfRefusal = 1 << 16;  ///< bytes of its body that are kept
 
-/// Never destroyed: a thread may still hand a session back while the process ends.
-Idle& idle() {
-  static Idle* const instance = [] {
+constexpr double kPatience = 4;  ///< stall times without progress until a transfer fails
+constexpr double kFirstPause = 0.5, kLongestPause = 15;  ///< seconds
+constexpr double kNoticeEvery = 15;                      ///< seconds of waiting
+constexpr double kSlow = 1 << 14;                        ///< bytes a second that are worth a word
+
+/// Connections that stay open from one transfer to the next. Back among the idle ones with the pointer.
+std::shared_ptr<CURLM> borrow_connections() {
+  struct Idle {
+    std::mutex mutex;
+    std::vector<CURLM*> all;
+  };
+  // Never destroyed: a thread may still hand connections back while the process ends.
+  static Idle& idle = [&]() -> Idle& {
     curl_global_init(CURL_GLOBAL_DEFAULT);
-    return new Idle;
+    return *new Idle;
   }();
-  return *instance;
+  CURLM* multi = nullptr;
+  {
+    const std::lock_guard lock(idle.mutex);
+    if (!idle.all.empty()) {
+      multi = idle.all.back();
+      idle.all.pop_back();
+    }
+  }
+  if (multi == nullptr) multi = curl_multi_init();
+  if (multi == nullptr) throw ResourceError("out of memory for a transfer");
+  return {multi, [](CURLM* used) {
+            const std::lock_guard lock(idle.mutex);
+            if (idle.all.size() < kMostIdle) return idle.all.push_back(used);
+            curl_multi_cleanup(used);
+          }};
 }
 
 std::optional<int64_t> to_number(std::string_view text) {
@@ -50,14 +75,70 @@ std::optional<int64_t> to_number(std::string_view text) {
   return number;
 }
 
-constexpr double kPatience = 4;  ///< stall times without progress until a transfer fails
-constexpr double kFirstPause = 0.5, kLongestPause = 15;  ///< seconds
-constexpr double kNoticeEvery = 15;                      ///< seconds of waiting
-constexpr double kSlow = 1 << 14;                        ///< bytes a second that are worth a word
+/// Headers that say what the content is, and tell no secret.
+bool describes_content(const std::string& line) {
+  constexpr std::array<std::string_view, 4> kNames = {
+      "accept:", "content-type:", "content-encoding:", "range:"};
+  const std::string small = lower_case(line);
+  return std::any_of(
+      kNames.begin(), kNames.end(), [&](std::string_view name) { return small.starts_with(name); });
+}
+
+/// What libcurl says of a failure. It names a proxy that cannot be used with its login.
+std::string curl_reason(const char* text, CURLcode result) {
+  if (*text == '\0') return curl_easy_strerror(result);
+  std::string reason = text;
+  const size_t begin = reason.find('\''), end = reason.rfind('\'');
+  if (lower_case(reason).find("proxy") != std::string::npos && begin < end) {
+    reason.replace(begin, end + 1 - begin, "the variable http_proxy, https_proxy or all_proxy");
+  }
+  return public_text(reason);
+}
+
+/// The variables that name a file or folder of certificates, the first one first.
+std::vector<const char*> ca_variables(bool is_s3) {
+  std::vector<const char*> names = {"SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE"};
+  if (is_s3) names.insert(names.begin(), "AWS_CA_BUNDLE");
+  return names;
+}
+
+/// The first one that is set; null if none is.
+const char* ca_variable(bool is_s3) {
+  for (const char* name : ca_variables(is_s3)) {
+    if (!environment(name).empty()) return name;
+  }
+  return nullptr;
+}
+
+void set_authorities(CURL* easy, bool is_s3) {
+  const char* const variable = ca_variable(is_s3);
+  if (variable == nullptr) return;
+  const std::string path = environment(variable);
+  std::error_code error;
+  const bool is_folder = std::filesystem::is_directory(path, error);
+  if (!is_folder && !std::ifstream(path)) {
+    throw ConfigError(
+        "{}: '{}' cannot be read: expected a file of certificates (PEM)\n  Name one that is there, or "
+        "unset the variable.",
+        variable,
+        path);
+  }
+  curl_easy_setopt(easy, is_folder ? CURLOPT_CAPATH : CURLOPT_CAINFO, path.c_str());
+}
+
+std::string certificate_advice(bool is_s3) {
+  const char* const variable = ca_variable(is_s3);
+  return fmt::format(
+      "Certificates are checked by {}. If the server's is signed by others, name a PEM file with theirs "
+      "in {}",
+      variable == nullptr ? "those of the system"
+                          : fmt::format("{}={}", variable, environment(variable)),
+      fmt::join(ca_variables(is_s3), " or "));
+}
+
+std::atomic<int> attempts_of_transfers{8};
 
 }  // namespace
-
-static std::atomic<int> attempts_of_transfers{8};
 
 int net_attempts() {
   return attempts_of_transfers;
@@ -87,22 +168,6 @@ bool is_worth_retrying(long status) {
   return status == 408 || status == 425 || status == 429 || status >= 500;
 }
 
-bool is_hopeless(CURLcode result) {
-  return result == CURLE_URL_MALFORMAT || result == CURLE_UNSUPPORTED_PROTOCOL ||
-         result == CURLE_PEER_FAILED_VERIFICATION || result == CURLE_SSL_CACERT_BADFILE ||
-         result == CURLE_TOO_MANY_REDIRECTS;
-}
-
-std::string curl_reason(const char* text, CURLcode result) {
-  if (*text == '\0') return curl_easy_strerror(result);
-  std::string reason = text;
-  const size_t begin = reason.find('\''), end = reason.rfind('\'');
-  if (lower_case(reason).find("proxy") != std::string::npos && begin < end) {
-    reason.replace(begin, end + 1 - begin, "the variable http_proxy, https_proxy or all_proxy");
-  }
-  return public_text(reason);
-}
-
 bool may_pass(const NetworkError& error) {
   const auto* refused = dynamic_cast<const HttpStatusError*>(&error);
   if (refused != nullptr) return is_worth_retrying(refused->status());
@@ -112,85 +177,20 @@ bool may_pass(const NetworkError& error) {
 const char* status_advice(long status) {
   if (status == 401 || status == 403) return "Give a url that may be read: its login or signature";
   if (status == 404 || status == 410) return "There is no such file: check the url and its number";
-  if (status == 429) return "The server asks for fewer requests: read with fewer threads";
+  if (status == 413) return "The server, or a proxy before it, takes no body of that size";
+  if (status == 429)
+    return "The server takes no more requests for now: the same one may succeed later";
+  if (status == 507) return "There is no space left at the server";
   if (status >= 500) return "The server fails: try again later";
   return "Check that the url names a file";
 }
 
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-double StallWatch::first_notice() const {
-  return std::min(kNoticeEvery, stall_seconds_ / 2);
-}
-
-void StallWatch::begin_attempt() {
-  window_seconds_ = 0;
-  window_bytes_ = 0;
-  notice_at_ = first_notice();
-  last_byte_ = Clock::now();
-}
-
-void StallWatch::moved(int64_t bytes) {
-  last_byte_ = Clock::now();
-  if (bytes <= 0) return;
-  notice_at_ = first_notice();
-  window_bytes_ += bytes;
-}
-
-void StallWatch::poll(const HttpSession& session) {
-  const Clock::time_point before = Clock::now();
-  const double longest = std::clamp(stall_seconds_ - silent_seconds(), 0.0, 0.25);
-  curl_multi_poll(session.multi(), nullptr, 0, static_cast<int>(longest * 1000) + 1, nullptr);
-  window_seconds_ += seconds_since(before);
-}
-
-std::optional<HttpFailure> StallWatch::stalled(const std::string& shown, int64_t at) {
-  const double silent = silent_seconds();
-  if (silent >= stall_seconds_) {
-    return HttpFailure{fmt::format("no byte for {:g} seconds", stall_seconds_), silent};
-  }
-  if (silent >= notice_at_) {
-    log_info("net", "{}: waiting for {:.0f} s at byte {}", shown, silent, at);
-    notice_at_ += kNoticeEvery;
-  }
-  if (window_seconds_ < stall_seconds_) return std::nullopt;
-  const double rate = static_cast<double>(window_bytes_) / window_seconds_;
-  if (rate < kSlowestTransfer) {
-    return HttpFailure{
-        fmt::format("only {} bytes in {:.3g} seconds", window_bytes_, window_seconds_),
-        window_seconds_};
-  }
-  if (rate < kSlow) log_info("net", "{}: {:.0f} bytes/s at byte {}", shown, rate, at);
-  window_seconds_ = 0;
-  window_bytes_ = 0;
-  return std::nullopt;
-}
-
-void HttpRetries::forget() {
-  failures_ = 0;
-  trouble_seconds_ = 0;
-}
-
-std::optional<double> HttpRetries::pause_after(const HttpFailure& failure) {
-  trouble_seconds_ += failure.lost_seconds;
-  ++failures_;
-  const double longest = std::min(kLongestPause, stall_seconds_ / 4);
-  std::random_device device;  // ranks that failed together shall not come back together
-  const double spread = 0.75 + 0.5 * static_cast<double>(device() % 1000) / 1000;
-  const double growing = kFirstPause * std::pow(2.0, failures_ - 1) * spread;
-  const double pause = failure.retry_after.value_or(std::min(growing, longest));
-  if (failure.retry_after.value_or(0) > most_asked_) return std::nullopt;
-  if (failures_ >= attempts_ || trouble_seconds_ + pause > kPatience * stall_seconds_) {
-    return std::nullopt;
-  }
-  trouble_seconds_ += pause;
-  return pause;
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
 void wait_seconds(double seconds, const std::function<void()>& check) {
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = Clock::now();
   while (seconds_since(start) < seconds) {
     check();
     const double rest = std::min(0.05, seconds - seconds_since(start));
@@ -198,35 +198,9 @@ void wait_seconds(double seconds, const std::function<void()>& check) {
   }
 }
 
-void set_up_transfer(CURL* easy, const std::string& url, double stall_seconds) {
-  curl_easy_setopt(easy, CURLOPT_URL, url.c_str());
-  curl_easy_setopt(easy, CURLOPT_PATH_AS_IS, 1L);  // a key may hold ".."
-  curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
-  curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
-  curl_easy_setopt(easy, CURLOPT_USERAGENT, "dalle2-train");
-  curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
-  // The end of a transfer waits for no name server that hangs: a stop signal has seconds.
-  curl_easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L);
-  curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
-  curl_easy_setopt(
-      easy, CURLOPT_CONNECTTIMEOUT_MS, static_cast<long>(std::ceil(stall_seconds * 1000)));
-}
-
-/// By our own reader: libcurl's would look again, for the host that a redirect leads to.
-void set_netrc_login(CURL* easy, const std::string& url) {
-  const ParsedUrl parsed(url);
-  if (!parsed.is_valid() || !parsed.password().empty() || parsed.is_signed()) return;
-  std::string host = parsed.host();
-  if (host.starts_with('[')) host = host.substr(1, host.size() - 2);
-  const std::optional<NetrcLogin> login = netrc_login(read_netrc().text, host, parsed.user());
-  if (!login) return;
-  curl_easy_setopt(easy, CURLOPT_USERNAME, login->user.c_str());
-  curl_easy_setopt(easy, CURLOPT_PASSWORD, login->password.c_str());
-}
-
 void HttpResponse::take_header(std::string_view line) {
   while (!line.empty() && (line.back() == '\r' || line.back() == '\n')) line.remove_suffix(1);
-  if (line.starts_with("HTTP/")) {  // a redirect's or a proxy's headers came before
+  if (line.starts_with("HTTP/")) {
     *this = HttpResponse{};
     const size_t space = line.find(' ');
     if (space != std::string_view::npos) {
@@ -240,17 +214,17 @@ void HttpResponse::take_header(std::string_view line) {
   std::string_view value = line.substr(colon + 1);
   while (value.starts_with(' ')) value.remove_prefix(1);
   headers[name] = value;
-  if (name == "etag") {
-    etag = value;
-  } else if (name == "content-length") {
+  if (name == "content-length") {
     content_length = to_number(value);
   } else if (name == "content-range" && value.starts_with("bytes ")) {
     range_start = to_number(value.substr(6));
     range_total = to_number(value.substr(std::min(value.find('/'), value.size() - 1) + 1));
-  } else if (name == "x-amz-bucket-region") {
-    bucket_region = value;
-  } else if (name == "retry-after") {
-    take_retry_after(std::string(value));
+  } else if (name == "retry-after") {  // seconds, or a date
+    if (const auto seconds = to_number(value)) {
+      retry_after = static_cast<double>(*seconds);
+    } else if (const time_t date = curl_getdate(headers[name].c_str(), nullptr); date > 0) {
+      retry_after = std::max(std::difftime(date, std::time(nullptr)), 0.0);
+    }
   }
 }
 
@@ -259,52 +233,397 @@ std::string HttpResponse::header(const std::string& name) const {
   return found == headers.end() ? "" : found->second;
 }
 
-/// Seconds, or a date.
-void HttpResponse::take_retry_after(const std::string& value) {
-  if (const auto seconds = to_number(value)) {
-    retry_after = static_cast<double>(*seconds);
-  } else if (const time_t date = curl_getdate(value.c_str(), nullptr); date > 0) {
-    retry_after = std::max(std::difftime(date, std::time(nullptr)), 0.0);
+HttpAttempts::HttpAttempts(const HttpCall& call, const HttpOptions& options)
+    : shown_(call.shown.empty() ? public_url(call.url) : call.shown), options_(options) {}
+
+void HttpAttempts::check() const {
+  if (options_.ends_at_stop && stop_requested() != 0) {
+    throw StoppedError("{}: stopped by a signal", shown_);
+  }
+  if (options_.cancelled && options_.cancelled()) throw NetworkError("{}: cancelled", shown_);
+  if (options_.deadline && Clock::now() >= *options_.deadline) {
+    throw UnreachableError("{}: not done in the time that was left for it", shown_);
   }
 }
 
-HttpSession::HttpSession() : multi_(curl_multi_init()), easy_(curl_easy_init()) {
-  if (multi_ == nullptr || easy_ == nullptr) throw ResourceError("out of memory for a transfer");
+void HttpAttempts::forget() {
+  failures_ = 0;
+  trouble_seconds_ = 0;
 }
 
-HttpSession::~HttpSession() {
+void HttpAttempts::after(const HttpFailure& failure, const std::string& where) {
+  trouble_seconds_ += failure.lost_seconds;
+  ++failures_;
+  const double longest = std::min(kLongestPause, options_.stall_seconds / 4);
+  std::random_device device;  // ranks that failed together shall not come back together
+  const double spread = 0.75 + 0.5 * static_cast<double>(device() % 1000) / 1000;
+  const double growing = kFirstPause * std::pow(2.0, failures_ - 1) * spread;
+  const double pause = failure.retry_after.value_or(std::min(growing, longest));
+  trouble_seconds_ += pause;
+  const bool is_late = options_.deadline && seconds_since(*options_.deadline) + pause >= 0;
+  if (failure.is_final || failures_ >= options_.attempts || is_late ||
+      trouble_seconds_ > kPatience * options_.stall_seconds) {
+    give_up(failure, where);
+  }
+  if (options_.says_retries) {
+    log_warning("net",
+                "{}: {}{}; attempt {} in {:.1f} s",
+                shown_,
+                failure.reason,
+                where,
+                failures_ + 1,
+                pause);
+  }
+  wait_seconds(pause, [this] { check(); });
+}
+
+void HttpAttempts::give_up(const HttpFailure& failure, const std::string& where) const {
+  const std::string text = fmt::format(
+      "{}: {}{}{}.\n  {}.",
+      shown_,
+      public_text(failure.reason),
+      where,
+      failures_ > 1 ? fmt::format(", after {} attempts", failures_) : "",
+      failure.advice.empty()
+          ? "Check the address and the network; DALLE2_NET_TIMEOUT is the longest stall "
+            "in seconds"
+          : failure.advice);
+  if (failure.status != 0) throw HttpStatusError(failure.status, "{}", text);
+  if (failure.is_final) throw NetworkError("{}", text);
+  throw UnreachableError("{}", text);
+}
+
+/// The body of a request, from memory or from a file.
+class HttpTransfer::Body {
+ public:
+  explicit Body(const HttpCall& call) : call_(call), size_(static_cast<int64_t>(call.body.size())) {
+    if (!call.file) return;
+    const std::string& path = call.file->path;
+    std::error_code error;
+    const auto length = static_cast<int64_t>(std::filesystem::file_size(path, error));
+    if (error) throw DataError("{}: cannot be read: {}", path, error.message());
+    const int64_t from = call.file->offset;
+    size_ = call.file->size.value_or(length - from);
+    if (from < 0 || size_ < 0 || from + size_ > length) {
+      throw DataError("{}: bytes {} to {} should be sent, but the file has {}",
+                      path,
+                      from,
+                      from + size_,
+                      length);
+    }
+    file_.open(path, std::ios::binary);
+    if (!file_) throw DataError("{}: cannot be read", path);
+  }
+
+  int64_t size() const { return size_; }
+  void rewind(int64_t to) {
+    sent_ = to;
+    if (!call_.file) return;
+    file_.clear();
+    file_.seekg(call_.file->offset + to);
+  }
+  size_t read(char* buffer, size_t capacity) {
+    const auto size =
+        static_cast<size_t>(std::min<int64_t>(static_cast<int64_t>(capacity), size_ - sent_));
+    if (!call_.file) {
+      std::memcpy(buffer, call_.body.data() + sent_, size);
+    } else {
+      file_.read(buffer, static_cast<std::streamsize>(size));
+      if (static_cast<size_t>(file_.gcount()) != size) return CURL_READFUNC_ABORT;
+    }
+    sent_ += static_cast<int64_t>(size);
+    return size;
+  }
+
+ private:
+  const HttpCall& call_;
+  std::ifstream file_;
+  int64_t size_ = 0, sent_ = 0;
+};
+
+HttpTransfer::HttpTransfer(const HttpCall& call, const HttpOptions& options, int64_t at, Take take)
+    : call_(call),
+      shown_(call.shown.empty() ? public_url(call.url) : call.shown),
+      stall_seconds_(options.stall_seconds),
+      is_once_(options.attempts == 1),
+      take_(std::move(take)),
+      connections_(borrow_connections()),
+      body_(std::make_unique<Body>(call)),
+      method_(call.method),
+      url_(call.url),
+      first_url_(call.url),
+      at_(at),
+      notice_at_(std::min(kNoticeEvery, stall_seconds_ / 2)) {
+  begin();
+}
+
+HttpTransfer::~HttpTransfer() {
   end();
-  curl_easy_cleanup(easy_);
-  curl_multi_cleanup(multi_);
 }
 
-void HttpSession::begin() {
-  curl_multi_add_handle(multi_, easy_);
-  running_ = true;
+void HttpTransfer::end() {
+  if (easy_) curl_multi_remove_handle(connections_.get(), easy_.get());
+  easy_.reset();
 }
 
-void HttpSession::end() {
-  if (std::exchange(running_, false)) curl_multi_remove_handle(multi_, easy_);
-  if (easy_ != nullptr) curl_easy_reset(easy_);
+void HttpTransfer::fail_for_good(const std::string& reason) {
+  failure_ = HttpFailure{.reason = reason, .is_final = true};
+  has_ended_ = true;
 }
 
-std::shared_ptr<HttpSession> borrow_http_session() {
-  Idle& pool = idle();
-  std::unique_ptr<HttpSession> session;
-  {
-    const std::lock_guard lock(pool.mutex);
-    if (!pool.sessions.empty()) {
-      session = std::move(pool.sessions.back());
-      pool.sessions.pop_back();
+/// Asks at the address of now.
+void HttpTransfer::begin() {
+  if (!url_.is_valid()) return fail_for_good("this is not an http(s) address");
+  const std::string scheme = url_.scheme();
+  if (scheme != "https" && scheme != "http") {
+    return fail_for_good("http or https is expected, got " + scheme);
+  }
+  if (scheme == "http" && !call_.plain_http && !url_.is_loopback()) {
+    throw ConfigError(
+        "{}: plain http to another machine is refused, because others could read the login and "
+        "change the content.\n  Give an https address.",
+        shown_);
+  }
+  head_ = {};
+  is_headed_ = false;
+  refusal_.clear();
+  curl_text_[0] = '\0';
+  forget_silence();
+  easy_.reset(curl_easy_init());
+  if (!easy_) throw ResourceError("out of memory for a transfer");
+  set_up(easy_.get());
+  set_headers(easy_.get(), url_.origin() == first_url_.origin());
+  curl_multi_add_handle(connections_.get(), easy_.get());
+}
+
+void HttpTransfer::set_up(CURL* easy) {
+  const auto set = [easy](CURLoption option, auto value) { curl_easy_setopt(easy, option, value); };
+  set(CURLOPT_URL, url_.whole().c_str());
+  set(CURLOPT_PATH_AS_IS, 1L);  // a key may hold ".."
+  set(CURLOPT_PROTOCOLS_STR, "http,https");
+  set(CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
+  set(CURLOPT_USERAGENT, "dalle2-train");
+  set(CURLOPT_NOSIGNAL, 1L);
+  // The end of a transfer waits for no name server that hangs: a stop signal has seconds.
+  set(CURLOPT_QUICK_EXIT, 1L);
+  set(CURLOPT_TCP_KEEPALIVE, 1L);
+  // libcurl itself asks again where a connection of before was dead.
+  set(CURLOPT_FRESH_CONNECT, is_once_ ? 1L : 0L);
+  set(CURLOPT_CONNECTTIMEOUT_MS, static_cast<long>(std::ceil(stall_seconds_ * 1000)));
+  set(CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
+  // A proxy could read what is meant for this machine, and does not reach it.
+  if (url_.is_loopback()) set(CURLOPT_NOPROXY, "*");
+  if (url_.scheme() == "https") set_authorities(easy, call_.is_s3);
+  set(CURLOPT_ERRORBUFFER, curl_text_);
+  set(CURLOPT_HEADERDATA, this);
+  set(
+      CURLOPT_HEADERFUNCTION, +[](char* data, size_t, size_t size, void* self) {
+        static_cast<HttpTransfer*>(self)->take_header({data, size});
+        return size;
+      });
+  set(CURLOPT_WRITEDATA, this);
+  set(
+      CURLOPT_WRITEFUNCTION, +[](char* data, size_t, size_t size, void* self) {
+        return static_cast<HttpTransfer*>(self)->take_body({data, size});
+      });
+  const bool sends = method_ == "POST" || method_ == "PUT" || method_ == "PATCH" ||
+                     (method_ == call_.method && body_->size() > 0);
+  if (sends) {
+    body_->rewind(0);
+    set(CURLOPT_UPLOAD, 1L);
+    set(CURLOPT_INFILESIZE_LARGE, static_cast<curl_off_t>(body_->size()));
+    set(CURLOPT_READDATA, this);
+    set(
+        CURLOPT_READFUNCTION, +[](char* data, size_t, size_t capacity, void* self) {
+          auto& transfer = *static_cast<HttpTransfer*>(self);
+          const size_t size = transfer.body_->read(data, capacity);
+          if (size != CURL_READFUNC_ABORT) transfer.moved(size);
+          return size;
+        });
+    set(CURLOPT_SEEKDATA, body_.get());
+    set(
+        CURLOPT_SEEKFUNCTION, +[](void* body, curl_off_t offset, int) {
+          static_cast<Body*>(body)->rewind(offset);
+          return CURL_SEEKFUNC_OK;
+        });
+  } else if (method_ == "HEAD") {
+    set(CURLOPT_NOBODY, 1L);
+  }
+  set(CURLOPT_CUSTOMREQUEST, method_.c_str());
+}
+
+void HttpTransfer::set_headers(CURL* easy, bool keeps_login) {
+  std::vector<std::string> lines = call_.headers;
+  if (call_.sign) {
+    const std::vector<std::string> made = call_.sign(call_.range);
+    lines.insert(lines.end(), made.begin(), made.end());
+  } else if (!call_.range.empty()) {
+    lines.push_back("Range: " + call_.range);
+  }
+  // No wait for "100 Continue", which few services send.
+  curl_slist* list = curl_slist_append(nullptr, "Expect:");
+  for (const std::string& line : lines) {
+    if (keeps_login || describes_content(line)) list = curl_slist_append(list, line.c_str());
+  }
+  headers_.reset(list);
+  curl_easy_setopt(easy, CURLOPT_HTTPHEADER, list);
+  std::string user = url_.user(), password = url_.password();
+  if (keeps_login && user.empty() && password.empty()) {
+    user = first_url_.user();
+    password = first_url_.password();
+  }
+  // A signature is a login too, and stores refuse a second one.
+  if (call_.netrc && keeps_login && password.empty() && !url_.is_signed()) {
+    std::string host = url_.host();
+    if (host.starts_with('[')) host = host.substr(1, host.size() - 2);
+    if (const auto login = netrc_login(read_netrc().text, host, user)) {
+      user = login->user;
+      password = login->password;
     }
   }
-  if (!session) session = std::make_unique<HttpSession>();
-  return {session.release(), [&pool](HttpSession* used) {
-            std::unique_ptr<HttpSession> owned(used);
-            owned->end();
-            const std::lock_guard lock(pool.mutex);
-            if (pool.sessions.size() < kMostIdle) pool.sessions.push_back(std::move(owned));
-          }};
+  if (user.empty() && password.empty()) return;
+  curl_easy_setopt(easy, CURLOPT_USERNAME, user.c_str());
+  curl_easy_setopt(easy, CURLOPT_PASSWORD, password.c_str());
+}
+
+bool HttpTransfer::advance() {
+  if (has_ended_) return false;
+  has_moved_ = false;
+  int running = 0, left = 0;
+  curl_multi_perform(connections_.get(), &running);
+  if (const CURLMsg* message = curl_multi_info_read(connections_.get(), &left)) {
+    finish(message->data.result);
+    return !has_ended_;
+  }
+  if (has_moved_) return true;
+  failure_ = stall();
+  has_ended_ = failure_.has_value();
+  if (has_ended_) return false;
+  const auto before = Clock::now();
+  const double longest = std::clamp(stall_seconds_ - seconds_since(last_byte_), 0.0, 0.25);
+  curl_multi_poll(connections_.get(), nullptr, 0, static_cast<int>(longest * 1000) + 1, nullptr);
+  window_seconds_ += seconds_since(before);
+  return true;
+}
+
+bool HttpTransfer::leads_on() const {
+  const long status = head_.status;
+  return (status == 301 || status == 302 || status == 303 || status == 307 || status == 308) &&
+         !head_.header("location").empty();
+}
+
+bool HttpTransfer::is_answer() const {
+  const auto& known = call_.accepted;
+  if (head_.status >= 200 && head_.status < 300) return true;
+  if (std::find(known.begin(), known.end(), head_.status) != known.end()) return true;
+  if (!call_.ends_at_other_host || !leads_on()) return false;
+  ParsedUrl next(url_.whole());
+  return next.go_to(head_.header("location")) && next.origin() != url_.origin();
+}
+
+void HttpTransfer::finish(CURLcode result) {
+  const std::string told = curl_reason(curl_text_, result);
+  end();
+  has_ended_ = true;
+  if (!fault_.empty()) return fail_for_good(fault_);
+  if (result == CURLE_ABORTED_BY_CALLBACK && call_.file) {
+    throw DataError("{}: the file became shorter while it was sent", call_.file->path);
+  }
+  if (result == CURLE_OK && is_answer()) return;
+  if (is_headed_ && !is_answer()) {  // perhaps before the whole body was sent
+    if (call_.follows && leads_on()) return follow();
+    failure_ = refusal();
+    return;
+  }
+  failure_ = HttpFailure{.reason = told, .lost_seconds = seconds_since(last_byte_)};
+  failure_->is_final = result == CURLE_URL_MALFORMAT || result == CURLE_UNSUPPORTED_PROTOCOL;
+  if (result == CURLE_PEER_FAILED_VERIFICATION || result == CURLE_SSL_CACERT_BADFILE) {
+    failure_->is_final = true;
+    failure_->advice = certificate_advice(call_.is_s3);
+  }
+}
+
+HttpFailure HttpTransfer::refusal() const {
+  const HttpAnswer answer{.head = head_, .body = refusal_, .shown = shown_};
+  HttpFailure failure{
+      .reason = fmt::format("the server answers with status {}", head_.status),
+      .advice = call_.explain ? call_.explain(answer) : status_advice(head_.status),
+      .is_final = !is_worth_retrying(head_.status),
+      .lost_seconds = seconds_since(last_byte_),
+      .retry_after = head_.retry_after,
+      .status = head_.status,
+  };
+  if (head_.retry_after && !failure.is_final) {
+    failure.reason += fmt::format(" and asks to wait {:.0f} s", *head_.retry_after);
+  }
+  return failure;
+}
+
+void HttpTransfer::follow() {
+  if (++redirects_ > kMostRedirects) {
+    return fail_for_good(fmt::format("more than {} redirects", kMostRedirects));
+  }
+  const bool was_secure = url_.scheme() == "https";
+  if (!url_.go_to(head_.header("location"))) {
+    return fail_for_good("a redirect names no http(s) address");
+  }
+  if (was_secure && url_.scheme() != "https") {
+    return fail_for_good("a redirect leads from https to plain http: " + public_url(url_.whole()));
+  }
+  // As every client does: 303 asks for the answer by GET, and 301 and 302 do so after a POST.
+  const long status = head_.status;
+  if (status == 303 || ((status == 301 || status == 302) && method_ == "POST")) method_ = "GET";
+  has_ended_ = false;
+  begin();
+}
+
+void HttpTransfer::moved(size_t bytes) {
+  forget_silence();
+  has_moved_ = true;
+  if (bytes == 0) return;
+  at_ += static_cast<int64_t>(bytes);
+  window_bytes_ += static_cast<int64_t>(bytes);
+  notice_at_ = std::min(kNoticeEvery, stall_seconds_ / 2);
+}
+
+void HttpTransfer::take_header(std::string_view line) {
+  moved(0);
+  head_.take_header(line);
+  is_headed_ = line.size() <= 2 && head_.status >= 200;
+}
+
+size_t HttpTransfer::take_body(std::string_view bytes) {
+  moved(bytes.size());
+  if (!is_answer()) {
+    refusal_ += bytes.substr(0, kMostOfRefusal - refusal_.size());
+    return refusal_.size() < kMostOfRefusal ? bytes.size() : 0;
+  }
+  fault_ = take_(head_, bytes);
+  return fault_.empty() ? bytes.size() : 0;
+}
+
+/// The failure of an attempt that is silent, or next to it, for a stall time. Says in the log what is slow.
+std::optional<HttpFailure> HttpTransfer::stall() {
+  const double silent = seconds_since(last_byte_);
+  if (silent >= stall_seconds_) {
+    return HttpFailure{.reason = fmt::format("no byte for {:g} seconds", stall_seconds_),
+                       .lost_seconds = silent};
+  }
+  if (silent >= notice_at_) {
+    log_info("net", "{}: waiting for {:.0f} s at byte {}", shown_, silent, at_);
+    notice_at_ += kNoticeEvery;
+  }
+  if (window_seconds_ < stall_seconds_ || call_.slow_answer) return std::nullopt;
+  const double rate = static_cast<double>(window_bytes_) / window_seconds_;
+  if (rate < kSlowestTransfer) {
+    return HttpFailure{
+        .reason = fmt::format("only {} bytes in {:.3g} seconds", window_bytes_, window_seconds_),
+        .lost_seconds = window_seconds_};
+  }
+  if (rate < kSlow) log_info("net", "{}: {:.0f} bytes/s at byte {}", shown_, rate, at_);
+  window_seconds_ = 0;
+  window_bytes_ = 0;
+  return std::nullopt;
 }
 
 }  // namespace dalle2

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What transfers of every kind share: how long they wait, when they try again, how libcurl is set up.
+// The engine of all transfers: one attempt of a request (HttpTransfer), and what is done when it fails
+// (HttpAttempts). Its users are http_call.h and http_stream.h.
 #pragma once
 
 #include <curl/curl.h>
@@ -7,47 +8,22 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
+#include "net/parsed_url.h"
 
 namespace dalle2 {
-
-/// One transfer at a time; its connections stay open for the next.
-class HttpSession {
- public:
-  /// @throws ResourceError
-  HttpSession();
-  ~HttpSession();
-  HttpSession(const HttpSession&) = delete;
-  HttpSession& operator=(const HttpSession&) = delete;
-
-  CURLM* multi() const { return multi_; }
-  CURL* easy() const { return easy_; }
-  /// Begins the transfer that easy() is set up for.
-  void begin();
-  /// Ends it, finished or not, and forgets its options.
-  void end();
-
- private:
-  CURLM* multi_;
-  CURL* easy_;
-  bool running_ = false;
-};
-
-/// An idle session of this process or a new one; goes back to the idle ones with the pointer.
-std::shared_ptr<HttpSession> borrow_http_session();
 
 /// What the headers of one response say.
 struct HttpResponse {
   long status = 0;
-  std::string etag, bucket_region;
   std::optional<int64_t> content_length, range_start, range_total;
   std::optional<double> retry_after;           ///< seconds
   std::map<std::string, std::string> headers;  ///< names in small letters
@@ -55,11 +31,47 @@ struct HttpResponse {
   std::optional<int64_t> total() const { return status == 206 ? range_total : content_length; }
   /// The header of that name (small letters); empty if there is none.
   std::string header(const std::string& name) const;
-  /// A line as it came; a status line forgets the response before it (a redirect, a proxy).
+  /// A line as it came; a status line forgets the response before it ("100 Continue").
   void take_header(std::string_view line);
+};
 
- private:
-  void take_retry_after(const std::string& value);
+struct HttpAnswer {
+  HttpResponse head;
+  std::string body;   ///< of a refusal only the beginning
+  std::string shown;  ///< the address in messages
+
+  long status() const { return head.status; }
+  std::string header(const std::string& name) const { return head.header(name); }
+};
+
+/// Bytes of a file, sent as a body.
+struct HttpFilePart {
+  std::string path;
+  int64_t offset = 0;
+  std::optional<int64_t> size = {};  ///< none: to the end of the file
+};
+
+/// What is asked for.
+struct HttpCall {
+  std::string method = "GET";
+  std::string url = {};
+  std::string shown = {};                 ///< the url in messages; empty: public_url(url)
+  std::vector<std::string> headers = {};  ///< "Name: value"; secrets among them stay on this host
+  std::string range = {};                 ///< "bytes=7-"; empty: the whole
+  /// More headers, made for each attempt: signatures are good for minutes. The range is one of them.
+  std::function<std::vector<std::string>(const std::string& range)> sign = nullptr;
+  std::string body = {};
+  std::optional<HttpFilePart> file = {};  ///< sent instead of `body`
+  std::vector<long> accepted = {};        ///< statuses beside 2xx that are answers, not errors
+  bool follows = true;                    ///< redirects are followed
+  bool ends_at_other_host = false;        ///< a redirect to another origin is an answer
+  bool netrc = false;                     ///< a login for the host in ~/.netrc (NETRC) is used
+  bool plain_http = false;                ///< http:// to another host than the loopback is allowed
+  bool is_s3 = false;                     ///< AWS_CA_BUNDLE counts
+  bool slow_answer = false;               ///< any byte of the answer is progress, at any rate
+  size_t most_bytes = size_t{64} << 20;   ///< of an answer in memory
+  /// What a refusal means and what to do, a sentence without its full stop. Null: by the status.
+  std::function<std::string(const HttpAnswer& answer)> explain = nullptr;
 };
 
 /// Seconds without a byte after which a transfer counts as stalled: DALLE2_NET_TIMEOUT, else 60.
@@ -70,6 +82,20 @@ double net_timeout_seconds();
 /// or 1 after try_hosts_once(), as nobody who looks at a config wants to wait for a host.
 int net_attempts();
 void try_hosts_once();
+
+/// How long a transfer is tried. It fails after `attempts` failures in a row: with 8 that answer at once
+/// about 45 s pass, in pauses of 0.5 s to 15 s or as the server asks (Retry-After). It fails earlier if
+/// failures and pauses cost four stall times, or if the next pause would end after the deadline.
+struct HttpOptions {
+  double stall_seconds = net_timeout_seconds();
+  int attempts = net_attempts();  ///< 1 for a call that must not reach the server twice
+  bool ends_at_stop = true;       ///< a stop signal ends it with StoppedError
+  /// Ends everything, a transfer under way too, as if the server were not reached.
+  std::optional<std::chrono::steady_clock::time_point> deadline = {};
+  std::function<bool()> cancelled = nullptr;  ///< asked while waiting; true ends it by an error
+  bool says_retries = true;                   ///< a warning in the log for each failed attempt
+};
+using HttpCallOptions = HttpOptions;
 
 /// The libraries that this layer runs with: "libcurl 7.88.1, OpenSSL 3.0.17".
 std::string net_library_versions();
@@ -99,87 +125,119 @@ inline constexpr double kSlowestTransfer = 128;
 
 /// Statuses that another attempt may change: 408, 425, 429 and 5xx.
 bool is_worth_retrying(long status);
-/// Results of libcurl that another attempt does not change: a wrong url, an untrusted certificate.
-bool is_hopeless(CURLcode result);
-/// Whether the same call may succeed later, without anything else changed: not after a refusal.
+/// Whether the same call may succeed later, without anything else changed: the service is away, or takes
+/// no more requests for now. Not after a refusal.
 bool may_pass(const NetworkError& error);
-/// What went wrong in a transfer, as it may be shown: a proxy that cannot be used is named with its login.
-/// @param text of CURLOPT_ERRORBUFFER; empty: the result says it
-std::string curl_reason(const char* text, CURLcode result);
 /// What to do about a status, as a sentence without its full stop.
 const char* status_advice(long status);
 
 double seconds_since(std::chrono::steady_clock::time_point start);
+/// Sleeps, and calls `check`, which may throw, every 50 ms.
+void wait_seconds(double seconds, const std::function<void()>& check);
 
 /// An attempt that failed.
 struct HttpFailure {
   std::string reason;
+  std::string advice = {};  ///< a sentence without its full stop; empty: that of an absent answer
+  bool is_final = false;    ///< no later attempt mends it
   double lost_seconds = 0;  ///< without progress
   std::optional<double> retry_after = {};
   long status = 0;
 };
 
-/// Tells when an attempt has been silent, or next to it (kSlowestTransfer), for a stall time.
-class StallWatch {
+/// The attempts of one request.
+class HttpAttempts {
  public:
-  explicit StallWatch(double stall_seconds) : stall_seconds_(stall_seconds) {}
+  HttpAttempts(const HttpCall& call, const HttpOptions& options);
 
-  void begin_attempt();
-  /// The time until now was the caller's.
-  void forget_silence() { last_byte_ = Clock::now(); }
-  /// Bytes came or went; 0 for a sign of life.
-  void moved(int64_t bytes);
-  /// Waits for the network, a quarter of a second at most.
-  void poll(const HttpSession& session);
-  double silent_seconds() const { return seconds_since(last_byte_); }
-  /// The failure of an attempt that has stalled. Says in the log what is slow.
-  /// @param at the byte reached
-  std::optional<HttpFailure> stalled(const std::string& shown, int64_t at);
+  const std::string& shown() const { return shown_; }
+  /// @throws StoppedError, NetworkError it is cancelled, UnreachableError the deadline has passed
+  void check() const;
+  /// There was progress: the count starts over.
+  void forget();
+  /// Waits until the next attempt may begin. @throws HttpStatusError, UnreachableError, NetworkError: the
+  /// failure, if it was the last one
+  /// @param where in the transfer: " at byte 7"
+  void after(const HttpFailure& failure, const std::string& where = "");
 
  private:
-  using Clock = std::chrono::steady_clock;
-  double first_notice() const;
+  [[noreturn]] void give_up(const HttpFailure& failure, const std::string& where) const;
 
-  double stall_seconds_;
-  Clock::time_point last_byte_;
-  double notice_at_ = 0;       // seconds without a byte
+  std::string shown_;
+  HttpOptions options_;
+  int failures_ = 0;
+  double trouble_seconds_ = 0;
+};
+
+/// One attempt: a request, the redirects that it meets (10 at most), and the body of the answer.
+/// Certificates are always checked. Another scheme, host or port gets no login: of the headers only
+/// those that describe the content. A redirect from https to http is refused.
+class HttpTransfer {
+ public:
+  /// Takes a piece of the answer's body. @return what no later attempt mends; empty: nothing
+  using Take = std::function<std::string(const HttpResponse& head, std::string_view bytes)>;
+
+  /// @param call outlives it
+  /// @param at the byte reached by earlier attempts
+  /// @throws ConfigError plain http without leave, a CA file that is not there; DataError the file
+  HttpTransfer(const HttpCall& call, const HttpOptions& options, int64_t at, Take take);
+  ~HttpTransfer();
+  HttpTransfer(const HttpTransfer&) = delete;
+  HttpTransfer& operator=(const HttpTransfer&) = delete;
+
+  /// Some bytes, or some waiting (a quarter of a second at most). @return false at the end
+  bool advance();
+  /// The time until now was the caller's.
+  void forget_silence() { last_byte_ = std::chrono::steady_clock::now(); }
+  /// What went wrong; none if there is an answer, whose headers head() has.
+  const std::optional<HttpFailure>& failure() const { return failure_; }
+  const HttpResponse& head() const { return head_; }
+
+ private:
+  class Body;
+
+  void begin();
+  void end();
+  void set_up(CURL* easy);
+  void set_headers(CURL* easy, bool keeps_login);
+  void finish(CURLcode result);
+  void follow();
+  void fail_for_good(const std::string& reason);
+  HttpFailure refusal() const;
+  bool is_answer() const;
+  bool leads_on() const;
+  void moved(size_t bytes);
+  void take_header(std::string_view line);
+  size_t take_body(std::string_view bytes);
+  std::optional<HttpFailure> stall();
+
+  const HttpCall& call_;
+  const std::string shown_;
+  const double stall_seconds_;
+  const bool is_once_;
+  const Take take_;
+  std::shared_ptr<CURLM> connections_;
+  std::unique_ptr<CURL, void (*)(CURL*)> easy_{nullptr, &curl_easy_cleanup};
+  std::unique_ptr<curl_slist, void (*)(curl_slist*)> headers_{nullptr, &curl_slist_free_all};
+  std::unique_ptr<Body> body_;
+  std::string method_;
+  ParsedUrl url_;
+  const ParsedUrl first_url_;
+  int redirects_ = 0;
+  bool has_ended_ = false, has_moved_ = false;
+  std::optional<HttpFailure> failure_;
+  // Of the response:
+  HttpResponse head_;
+  bool is_headed_ = false;  // all headers are there
+  std::string refusal_;     // the beginning of its body
+  std::string fault_;       // what take_ said
+  char curl_text_[CURL_ERROR_SIZE] = "";
+  // For stall():
+  std::chrono::steady_clock::time_point last_byte_;
+  int64_t at_;
+  double notice_at_;           // seconds without a byte
   double window_seconds_ = 0;  // waited since the rate was last looked at
   int64_t window_bytes_ = 0;   // that moved meanwhile
 };
-
-/// Counts attempts without progress. Together with their pauses they last at most about four stall
-/// times.
-class HttpRetries {
- public:
-  HttpRetries(double stall_seconds, int attempts)
-      : stall_seconds_(stall_seconds), attempts_(attempts) {}
-
-  /// There was progress: the count starts over.
-  void forget();
-  int failures() const { return failures_; }
-  /// Past this many seconds a server that asks for a pause is not waited for.
-  void set_most_asked(double seconds) { most_asked_ = seconds; }
-  /// Counts a failure. @return seconds to wait before the next attempt (growing, or as the server
-  /// asks); none: it was the last one
-  std::optional<double> pause_after(const HttpFailure& failure);
-
- private:
-  double stall_seconds_;
-  int attempts_;
-  int failures_ = 0;
-  double trouble_seconds_ = 0;
-  double most_asked_ = std::numeric_limits<double>::infinity();
-};
-
-/// Sleeps, and calls `check`, which may throw, every 50 ms.
-void wait_seconds(double seconds, const std::function<void()>& check);
-
-/// Sets what every transfer needs: protocols, certificates (always checked), no signals, timeouts.
-void set_up_transfer(CURL* easy, const std::string& url, double stall_seconds);
-
-/// Sets the login that ~/.netrc (NETRC) has for the host of `url`, unless the url has a password or a
-/// signature (presigned addresses of stores, which refuse a second login).
-/// libcurl sends it to this scheme, host and port alone, wherever redirects lead.
-void set_netrc_login(CURL* easy, const std::string& url);
 
 }  // namespace dalle2

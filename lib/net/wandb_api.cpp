@@ -211,6 +211,25 @@ std::string named_address(const WandbAccess& access, const std::string& named) {
                      public_url(url));
 }
 
+/// Whether the errors of a query, which come with status 200, say that it is refused. All else (too many
+/// connections or requests, faults within the service) passes.
+bool is_refusal(const Json& errors) {
+  const std::string said = lower_case(json_line(errors));
+  for (const char* word : {"not found",
+                           "not_found",
+                           "not exist",
+                           "permission",
+                           "denied",
+                           "forbidden",
+                           "unauthorized",
+                           "not authorized",
+                           "unauthenticated",
+                           "not logged in"}) {
+    if (said.find(word) != std::string::npos) return true;
+  }
+  return false;
+}
+
 std::string explain_refusal(const HttpAnswer& answer) {
   if (answer.status() == 401) {
     return "The API key is refused: copy it from the service's page /authorize into WANDB_API_KEY "
@@ -259,13 +278,16 @@ Json WandbApi::graphql(const std::string& query, const Json& variables) const {
   const Json answer = http_json(request, {{"query", query}, {"variables", variables}}, options_);
   const Json errors = at(answer, {"errors"});
   if (!errors.is_array() || errors.empty()) return at(answer, {"data"});
+  const std::string said =
+      service_words(text_or(at(errors.front(), {"message"}), "an error without a text"),
+                    {access_.api_key, base64("api:" + access_.api_key)});
+  const std::string text = fmt::format("{}: {}", public_url(request.url), said);
+  if (!is_refusal(errors))
+    throw UnreachableError("{}\n  The service fails: try again later.", text);
   throw HttpStatusError(
       200,
-      "{}: {}\n  Check the entity and the project of /tracker/log, and what the login "
-      "may do there.",
-      public_url(request.url),
-      service_words(text_or(at(errors.front(), {"message"}), "an error without a text"),
-                    {access_.api_key, base64("api:" + access_.api_key)}));
+      "{}\n  Check the entity and the project of /tracker/log, and what the login may do there.",
+      text);
 }
 
 std::string WandbApi::viewer() const {

@@ -136,7 +136,7 @@ TEST_CASE("429 and 5xx are tried again, after the pause that the server asks for
   std::string got;
   CHECK(seconds_of([&] { got = get(server.url("/a"), quick(2)); }) > 1);
   CHECK(got == file);
-  CHECK(log.count("status 429 at byte 0; attempt 3 in 1.0 s") == 1);
+  CHECK(log.count("status 429 and asks to wait 1 s; attempt 3 in 1.0 s") == 1);
 }
 
 TEST_CASE("a status that stays is an error with the status, the public url and advice") {

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: MIT
 #include "net/s3/s3_upload.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <fstream>
+#include <functional>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,7 +24,8 @@ using Catch::Matchers::Contains;
 
 namespace {
 
-/// A store that takes parts; `fault` may answer in its place.
+/// A store that takes parts and forgets an upload that is finished or taken away; `fault` may answer in its
+/// place.
 class Store {
  public:
   using Fault = std::function<std::optional<HttpReply>(const HttpRequest& request)>;
@@ -38,32 +42,64 @@ class Store {
     const std::lock_guard lock(mutex_);
     return requests_;
   }
-  /// "PUT /b/k?partNumber=1&uploadId=u".
+  /// "PUT /b/k?partNumber=1&uploadId=u0".
   std::vector<std::string> lines() {
     std::vector<std::string> lines;
     for (const HttpRequest& request : requests())
       lines.push_back(request.method + " " + request.path);
     return lines;
   }
+  /// How many requests began so.
+  int count(const std::string& line) {
+    const std::vector<std::string> all = lines();
+    return static_cast<int>(std::count_if(
+        all.begin(), all.end(), [&](const std::string& it) { return it.starts_with(line); }));
+  }
+  /// Puts the parts together, though no answer says so.
+  void finish() {
+    object_ = whole_;
+    upload_.clear();
+  }
+  void forget() { upload_.clear(); }
+  std::string object() const { return object_; }
+
+  bool is_old = false;  ///< the object was there before
 
  private:
   HttpReply answer(const HttpRequest& request) {
-    {
-      const std::lock_guard lock(mutex_);
-      requests_.push_back(request);
-    }
+    const std::lock_guard lock(mutex_);
+    requests_.push_back(request);
     if (fault_) {
       if (const auto reply = fault_(request)) return *reply;
     }
-    if (request.path.ends_with("?uploads="))
-      return http_reply(200, "<R><UploadId>u</UploadId></R>");
-    if (request.method == "POST") return http_reply(200, "<R><ETag>\"all\"</ETag></R>");
+    const std::string date = "Date: Sun, 06 Nov 2044 08:49:37 GMT\r\n";
+    if (request.method == "HEAD") {
+      if (object_.empty()) return {"HTTP/1.1 404 No\r\n\r\n"};
+      return {"HTTP/1.1 200 Yes\r\nContent-Length: " + std::to_string(object_.size()) +
+              "\r\nETag: \"x-3\"\r\nLast-Modified: " +
+              (is_old ? "Sun, 06 Nov 2044 08:47:37 GMT" : "Sun, 06 Nov 2044 08:49:36 GMT") +
+              "\r\n\r\n"};
+    }
+    if (request.path.ends_with("?uploads=")) {
+      upload_ = "u" + std::to_string(uploads_++);
+      whole_.clear();
+      return http_reply(200, "<R><UploadId>" + upload_ + "</UploadId></R>", date);
+    }
+    const bool is_known = !upload_.empty() && request.path.ends_with("uploadId=" + upload_);
+    if (request.path.find("uploadId=") != std::string::npos && !is_known) {
+      return http_reply(404, "<Error><Code>NoSuchUpload</Code></Error>");
+    }
+    if (request.method == "DELETE") return forget(), http_reply(204, "");
+    if (request.method == "POST") return finish(), http_reply(200, "<R><ETag>\"all\"</ETag></R>");
+    whole_ += request.body;
     return http_reply(200, "", "ETag: \"" + std::to_string(request.body.size()) + "\"\r\n");
   }
 
   const Fault fault_;
   std::mutex mutex_;
   std::vector<HttpRequest> requests_;
+  std::string upload_, whole_, object_;
+  int uploads_ = 0;
   LoopbackServer server_;
 };
 
@@ -73,6 +109,22 @@ S3UploadOptions in_parts_of(int64_t bytes) {
   options.part_bytes = bytes;
   return options;
 }
+
+/// A part of an upload.
+bool is_part(const HttpRequest& request, int number) {
+  return request.path.find("partNumber=" + std::to_string(number) + "&") != std::string::npos;
+}
+
+bool is_complete(const HttpRequest& request) {
+  return request.method == "POST" && request.path.find("uploadId=") != std::string::npos;
+}
+
+/// Notes as a later process finds them.
+struct Kept {
+  std::string text;
+  UploadNotes notes{.load = [this] { return text; },
+                    .keep = [this](const std::string& now) { text = now; }};
+};
 
 struct File {
   TempDir folder;
@@ -109,10 +161,10 @@ TEST_CASE("a large file goes in parts, which are put together in their order") {
   const File file("0123456789a");
   s3_upload(file.path, "s3://b/k", in_parts_of(4));
   CHECK(store.lines() == std::vector<std::string>{"POST /b/k?uploads=",
-                                                  "PUT /b/k?partNumber=1&uploadId=u",
-                                                  "PUT /b/k?partNumber=2&uploadId=u",
-                                                  "PUT /b/k?partNumber=3&uploadId=u",
-                                                  "POST /b/k?uploadId=u"});
+                                                  "PUT /b/k?partNumber=1&uploadId=u0",
+                                                  "PUT /b/k?partNumber=2&uploadId=u0",
+                                                  "PUT /b/k?partNumber=3&uploadId=u0",
+                                                  "POST /b/k?uploadId=u0"});
   const std::vector<HttpRequest> requests = store.requests();
   CHECK(requests[1].body + requests[2].body + requests[3].body == "0123456789a");
   CHECK(requests[3].body == "89a");
@@ -137,7 +189,7 @@ TEST_CASE("a part that is cut or refused for a moment is sent again, and no othe
   CHECK(faults == 3);
 }
 
-TEST_CASE("an upload that fails takes its parts away, and says why without the key") {
+TEST_CASE("an upload that fails without notes takes its parts away, and says why without the key") {
   const AwsEnvironment environment;
   const CapturedLog log;
   const File file("0123456789");
@@ -150,19 +202,19 @@ TEST_CASE("an upload that fails takes its parts away, and says why without the k
              Contains("s3://b/k: the server answers with status 403") &&
                  Contains("AccessDenied: ***. Give keys that may write there (s3:PutObject)") &&
                  !Contains("canary"));
-  CHECK(refusing.lines().back() == "DELETE /b/k?uploadId=u");
+  CHECK(refusing.lines().back() == "DELETE /b/k?uploadId=u0");
 }
 
 TEST_CASE("a fault that a store tells with status 200 is a fault") {
   const AwsEnvironment environment;
   const File file("0123456789");
   Store store([](const HttpRequest& request) -> std::optional<HttpReply> {
-    if (request.method != "POST" || request.path != "/b/k?uploadId=u") return {};
-    return http_reply(200, "<Error><Code>InternalError</Code></Error>");
+    if (!is_complete(request)) return {};
+    return http_reply(200, "<Error><Code>EntityTooSmall</Code></Error>");
   });
   CHECK_THAT(error_of_upload(file.path, in_parts_of(4)),
-             Contains("s3://b/k: the store does not put the parts together: InternalError"));
-  CHECK(store.lines().back() == "DELETE /b/k?uploadId=u");
+             Contains("s3://b/k: the store does not put the parts together: EntityTooSmall"));
+  CHECK(store.lines().back() == "DELETE /b/k?uploadId=u0");
 }
 
 TEST_CASE(
@@ -178,75 +230,170 @@ TEST_CASE(
   CHECK_THROWS_WITH(s3_check_bucket("s3://b/runs"), Contains("The store does not know these keys"));
 }
 
-namespace {
-
-struct KeptIds : S3UploadIds {
-  std::vector<std::string> ids;
-  std::vector<std::vector<std::string>> kept;  // each state
-
-  std::vector<std::string> load(const std::string& url) override {
-    CHECK(url == "s3://b/k");
-    return ids;
-  }
-  void keep(const std::string& /*url*/, const std::vector<std::string>& now) override {
-    ids = now;
-    kept.push_back(now);
-  }
-};
-
-}  // namespace
-
-TEST_CASE("an upload that a kill left at the store is taken away before the next one") {
+TEST_CASE("an upload that broke off goes on with the next part, in another process too") {
   const AwsEnvironment environment;
   const CapturedLog log;
   const File file("0123456789");
-  KeptIds ids;
-  ids.ids = {"old", "stuck", "gone"};
   bool is_away = true;
   Store store([&](const HttpRequest& request) -> std::optional<HttpReply> {
-    if (request.path.ends_with("=gone"))
-      return http_reply(404, "<Error><Code>NoSuchUpload</Code></Error>");
-    if (is_away && request.path.ends_with("=stuck")) return http_reply(500, "");
+    if (is_away && is_part(request, 3)) return http_reply(503, "");
     return {};
   });
+  Kept kept;
   S3UploadOptions options = in_parts_of(4);
-  options.ids = &ids;
-  s3_upload(file.path, "s3://b/k", options);
-  const std::vector<std::string> lines = store.lines();
-  CHECK(std::vector<std::string>(lines.begin(), lines.begin() + 4) ==
-        std::vector<std::string>{"DELETE /b/k?uploadId=old",
-                                 "DELETE /b/k?uploadId=stuck",
-                                 "DELETE /b/k?uploadId=gone",
-                                 "POST /b/k?uploads="});
-  // What the store still has stays in mind beside the upload of now.
-  CHECK(ids.kept == std::vector<std::vector<std::string>>{{"stuck"}, {"stuck", "u"}, {"stuck"}});
-  // Also before a file that is sent as a whole.
+  options.notes = &kept.notes;
+  CHECK_THAT(error_of_upload(file.path, options), Contains("status 503, after"));
+  CHECK(store.count("DELETE") == 0);
+  CHECK_THAT(kept.text, !Contains("canary"));
   is_away = false;
-  s3_upload(file.path, "s3://b/k", [&] {
-    S3UploadOptions whole = in_parts_of(100);
-    whole.ids = &ids;
-    return whole;
-  }());
-  CHECK(store.lines().back() == "PUT /b/k");
-  CHECK(ids.ids.empty());
+  s3_upload(file.path, "s3://b/k", options);
+  CHECK(store.object() == "0123456789");
+  CHECK(store.count("POST /b/k?uploads=") == 1);
+  for (const char* number : {"1", "2"}) {
+    CHECK(store.count(std::string("PUT /b/k?partNumber=") + number) == 1);
+  }
+  CHECK(kept.text.empty());
 }
 
-TEST_CASE("an upload in parts that fails is kept in mind until the store has been told") {
+TEST_CASE("an upload goes on for the same file and target only; another one's is taken away") {
+  const AwsEnvironment environment;
+  const CapturedLog log;
+  const File file("0123456789"), other("01234567890");
+  bool is_away = true;
+  Store store([&](const HttpRequest& request) -> std::optional<HttpReply> {
+    if (is_away && is_part(request, 2)) return http_reply(403, "");
+    return {};
+  });
+  Kept kept;
+  S3UploadOptions options = in_parts_of(4);
+  options.notes = &kept.notes;
+  error_of_upload(file.path, options);
+  is_away = false;
+  const std::string begun = kept.text;
+  s3_upload(other.path, "s3://b/k", options);
+  CHECK(store.count("DELETE /b/k?uploadId=u0") == 1);
+  CHECK(store.object() == "01234567890");
+  // Of the same size, but written later.
+  kept.text = begun;
+  std::filesystem::last_write_time(
+      file.path, std::filesystem::file_time_type::clock::now() + std::chrono::seconds(5));
+  s3_upload(file.path, "s3://b/k", options);
+  CHECK(store.count("POST /b/k?uploads=") == 3);
+  // Notes that are no JSON, or another's.
+  for (const char* strange : {"{", "[1]", "{\"upload_id\": \"u9\"}"}) {
+    kept.text = strange;
+    s3_upload(file.path, "s3://b/k", options);
+    CHECK(store.object() == "0123456789");
+  }
+}
+
+TEST_CASE("a store that has forgotten an upload gets all its parts again") {
   const AwsEnvironment environment;
   const CapturedLog log;
   const File file("0123456789");
-  bool takes_delete = false;
+  Store* self = nullptr;
+  bool forgets = true;
   Store store([&](const HttpRequest& request) -> std::optional<HttpReply> {
-    if (request.path.find("partNumber=2") != std::string::npos) return http_reply(403, "");
-    if (request.method == "DELETE" && !takes_delete) return http_reply(500, "");
+    if (is_part(request, 3) && std::exchange(forgets, false)) self->forget();
     return {};
   });
-  KeptIds ids;
+  self = &store;
+  s3_upload(file.path, "s3://b/k", in_parts_of(4));
+  CHECK(store.object() == "0123456789");
+  CHECK(store.count("POST /b/k?uploads=") == 2);
+  CHECK(log.count("NoSuchUpload") == 1);
+}
+
+TEST_CASE("white space from a store at work is life, however slow") {
+  const AwsEnvironment environment;
+  const CapturedLog log;
+  const File file("0123456789");
+  Store* self = nullptr;
+  Store store([&](const HttpRequest& request) -> std::optional<HttpReply> {
+    if (!is_complete(request)) return {};
+    self->finish();
+    HttpReply reply = http_reply(200, std::string(12, ' ') + "<R><ETag>\"all\"</ETag></R>");
+    reply.piece = 1;
+    reply.pause_ms = 60;  // 17 bytes/s for more than two seconds
+    return reply;
+  });
+  self = &store;
+  s3_upload(file.path, "s3://b/k", in_parts_of(4));
+  CHECK(log.count("attempt") == 0);
+  CHECK(store.count("POST /b/k?uploadId") == 1);
+}
+
+TEST_CASE("an object whose answer was lost is looked for before anything is sent again") {
+  const AwsEnvironment environment;
+  const CapturedLog log;
+  const File file("0123456789");
+  Store* self = nullptr;
+  bool loses = true;
+  Store store([&](const HttpRequest& request) -> std::optional<HttpReply> {
+    if (!is_complete(request) || !std::exchange(loses, false)) return {};
+    self->finish();
+    return HttpReply{};
+  });
+  self = &store;
+  s3_upload(file.path, "s3://b/k", in_parts_of(4));
+  CHECK(store.count("HEAD /b/k") == 1);
+  CHECK(store.count("PUT") == 3);
+  // An object of the same size and parts that was there before is not this one.
+  loses = true;
+  store.is_old = true;
+  s3_upload(file.path, "s3://b/k", in_parts_of(4));
+  CHECK(store.count("HEAD /b/k") == 2);
+  CHECK(store.count("PUT") == 9);
+}
+
+TEST_CASE("a store that fails while it puts the parts together is asked again") {
+  const AwsEnvironment environment;
+  const CapturedLog log;
+  const File file("0123456789");
+  int asked = 0;
+  Store store([&](const HttpRequest& request) -> std::optional<HttpReply> {
+    if (!is_complete(request) || ++asked > 2) return {};
+    return http_reply(200, "<Error><Code>InternalError</Code></Error>");
+  });
+  s3_upload(file.path, "s3://b/k", in_parts_of(4));
+  CHECK(store.object() == "0123456789");
+  CHECK(log.count("InternalError; attempt") == 2);
+}
+
+TEST_CASE("each attempt of a part is signed anew") {
+  const AwsEnvironment environment;
+  const CapturedLog log;
+  const File file("0123456789");
+  Store store([&](const HttpRequest& request) -> std::optional<HttpReply> {
+    if (request.number > 1) return {};
+    AwsEnvironment::set("AWS_ACCESS_KEY_ID", "next");  // as if it were the time
+    return http_reply(503, "");
+  });
+  s3_upload(file.path, "s3://b/k", in_parts_of(100));
+  const std::vector<HttpRequest> requests = store.requests();
+  REQUIRE(requests.size() == 2);
+  CHECK_THAT(requests[0].headers.at("authorization"), Contains("Credential=id/"));
+  CHECK_THAT(requests[1].headers.at("authorization"), Contains("Credential=next/"));
+}
+
+TEST_CASE("the parts of a file that is dropped are taken away, by its notes") {
+  const AwsEnvironment environment;
+  const CapturedLog log;
+  const File file("0123456789");
+  Store store([&](const HttpRequest& request) -> std::optional<HttpReply> {
+    if (is_part(request, 2)) return http_reply(403, "");
+    return {};
+  });
+  Kept kept;
   S3UploadOptions options = in_parts_of(4);
-  options.ids = &ids;
-  CHECK_THAT(error_of_upload(file.path, options), Contains("status 403"));
-  CHECK(ids.ids == std::vector<std::string>{"u"});
-  takes_delete = true;
-  CHECK_THAT(error_of_upload(file.path, options), Contains("status 403"));
-  CHECK(ids.ids.empty());
+  options.notes = &kept.notes;
+  error_of_upload(file.path, options);
+  s3_abandon("s3://b/k", kept.text);
+  CHECK(store.lines().back() == "DELETE /b/k?uploadId=u0");
+  const size_t before = store.lines().size();
+  s3_abandon("s3://b/k", "");
+  s3_abandon("s3://b/k", "no notes");
+  CHECK(store.lines().size() == before);
+  AwsEnvironment::set("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:1");
+  CHECK_NOTHROW(s3_abandon("s3://b/k", kept.text));
 }

@@ -14,22 +14,14 @@ namespace dalle2 {
 
 RemotePart fetch_part(const std::string& url, uint64_t from, uint64_t size) {
   constexpr long kPart = 206, kBehindTheEnd = 416;
-  const HttpGet get = remote_request(url).value_or(HttpGet{url});
-  const std::string range = fmt::format("bytes={}-{}", from, from + size - 1);
-  HttpCall call{
-      .url = get.url,
-      .shown = get.shown,
-      .headers = get.headers ? get.headers(range) : std::vector<std::string>{"Range: " + range},
-      .accepted = {kBehindTheEnd},
-      .plain_http = true,
-      .most_bytes = std::max(size, kMostWholeFile)};
-  if (get.explain) {
-    call.explain = [&get](const HttpAnswer& answer) {
-      return get.explain(answer.head, answer.body);
-    };
-  }
+  HttpCall call = remote_request(url).value_or(HttpCall{.url = url});
+  call.range = fmt::format("bytes={}-{}", from, from + size - 1);
+  call.accepted = {kBehindTheEnd};
+  call.plain_http = true;
+  call.most_bytes = std::max(size, kMostWholeFile);
   HttpAnswer answer = http_call(call);
-  std::string state = answer.head.etag.empty() ? answer.header("last-modified") : answer.head.etag;
+  std::string state = answer.header("etag");
+  if (state.empty()) state = answer.header("last-modified");
   if (answer.status() == kBehindTheEnd) {
     return {"", static_cast<uint64_t>(answer.head.range_total.value_or(0)), std::move(state)};
   }

@@ -34,7 +34,7 @@ std::string url_file_name(const std::string& url) {
 std::optional<HttpGet> remote_request(const std::string& url) {
   if (url.starts_with("s3://")) return s3_request(url);
   if (is_hub_url(url)) return hub_request(url);
-  if (url.starts_with("http://") || url.starts_with("https://")) return HttpGet{url};
+  if (url.starts_with("http://") || url.starts_with("https://")) return HttpGet{.url = url};
   return std::nullopt;
 }
 
@@ -50,9 +50,8 @@ ByteSource open_source(const std::string& url, const SourceOptions& options) {
     return command_source(url.substr(5), options.offset, options.http.cancelled);
   }
   if (std::optional<HttpGet> request = remote_request(url)) {
-    HttpOptions http = options.http;
-    http.offset = static_cast<int64_t>(options.offset);
-    auto stream = std::make_shared<HttpStream>(*std::move(request), std::move(http));
+    auto stream = std::make_shared<HttpStream>(
+        *std::move(request), options.http, static_cast<int64_t>(options.offset));
     return [stream](char* buffer, size_t capacity) { return stream->read(buffer, capacity); };
   }
   if (!is_local_url(url)) {

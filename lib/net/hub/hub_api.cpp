@@ -311,19 +311,11 @@ HubRepository::Download HubRepository::download(const std::string& path,
 }
 
 HttpGet HubRepository::request(const std::string& path, const std::string& revision) const {
-  HttpGet get;
-  get.url = access_.endpoint + page() + "/resolve/" + uri_encode(revision) + "/" +
-            uri_encode(path, /*keep_slash=*/true);
+  HttpGet get = call(
+      "GET",
+      page() + "/resolve/" + uri_encode(revision) + "/" + uri_encode(path, /*keep_slash=*/true));
   get.shown = name() + "/" + path;
-  get.headers = [token = access_.token](const std::string& range) {
-    std::vector<std::string> lines;
-    if (!range.empty()) lines.push_back("Range: " + range);
-    if (!token.empty()) lines.push_back("Authorization: Bearer " + token);
-    return lines;
-  };
-  get.explain = [self = *this](const HttpResponse& head, const std::string& body) {
-    return self.explain({.head = head, .body = body, .shown = ""});
-  };
+  get.explain = [self = *this](const HttpAnswer& answer) { return self.explain(answer); };
   return get;
 }
 

@@ -12,6 +12,7 @@
 #include "base/untrusted_json.h"
 #include "net/http_call.h"
 #include "net/http_stream.h"
+#include "net/upload_notes.h"
 
 namespace dalle2 {
 
@@ -63,7 +64,11 @@ class HubRepository {
   void create(bool is_private, const HttpCallOptions& options = {}) const;
   /// Sends a file in a commit of its own; nothing is done if the branch has the same file already.
   /// What another has committed meanwhile is kept. @throws NetworkError, DataError
-  void upload(const HubUpload& upload, const HttpCallOptions& options = {}) const;
+  /// @param notes keep a large file's parts that are there for the next call with the same file, as long as
+  /// the addresses are good; they are secret, so in memory. Null: parts are kept during this call
+  void upload(const HubUpload& upload,
+              const HttpCallOptions& options = {},
+              const UploadNotes* notes = nullptr) const;
   /// What the branch holds at a path. @throws NetworkError
   std::optional<HubFile> find(const std::string& path, const HttpCallOptions& options = {}) const;
 

@@ -110,38 +110,64 @@ class LfsUpload {
   LfsUpload(const Prepared& file,
             HttpCall batch,
             const HttpCallOptions& options,
+            const UploadNotes& notes,
             std::string where,
             std::string token)
       : file_(file),
         batch_(std::move(batch)),
         options_(options),
+        notes_(notes),
         where_(std::move(where)),
-        token_(std::move(token)) {}
+        token_(std::move(token)) {
+    batch_.headers.push_back(std::string("Accept: ") + kLfsType);
+    batch_.headers.push_back(std::string("Content-Type: ") + kLfsType);
+  }
 
   void run() {
     for (int round = 1;; ++round) {
       try {
-        return send();
+        send();
+        return notes_.keep("");
       } catch (const HttpStatusError& error) {
-        // An address that has expired, or a store that got other bytes: new addresses mend both.
-        const bool is_mended = !is_worth_retrying(error.status()) && error.status() != 401;
-        const bool again = is_mended && round < kMostRounds;
-        if (!again) throw;
+        // An address that has expired, or a store that got other bytes: new addresses mend both. An upload
+        // that is gone may be whole, and its answer lost: then there are no actions.
+        if (is_worth_retrying(error.status()) || error.status() == 401) throw;
+        notes_.keep("");
+        if (round == kMostRounds) throw;
         log_warning("net", "{}\n  All parts are asked for again.", error.what());
       }
     }
   }
 
  private:
+  /// With what the notes know of this file, else with what the hub says of it.
   void send() {
-    const Json object = {{"oid", file_.sha256}, {"size", file_.size}};
+    state_ = parse_untrusted_object(notes_.load());
+    if (!state_.is_object() || state_.value("oid", "") != file_.sha256) {
+      state_ = {{"oid", file_.sha256}, {"actions", ask()}, {"etags", Json::array()}};
+    }
+    const Json actions = at(state_, "actions", where_);
+    if (!actions.is_object()) return;  // these bytes are there already
+    const Json& upload = at(actions, "upload", where_);
+    if (upload.is_object()) {
+      if (upload.contains("header") && upload["header"].is_object() &&
+          upload["header"].contains("chunk_size")) {
+        send_parts(upload);
+      } else {
+        send_whole(upload);
+      }
+    }
+    const Json& verify = at(actions, "verify", where_);
+    if (verify.is_object()) check(verify);
+  }
+
+  /// The hub's actions; null if it has these bytes.
+  Json ask() const {
     const Json asked = {{"operation", "upload"},
                         {"transfers", {"basic", "multipart"}},
-                        {"objects", Json::array({object})},
+                        {"objects", Json::array({{{"oid", file_.sha256}, {"size", file_.size}}})},
                         {"hash_algo", "sha256"}};
     HttpCall call = batch_;
-    call.headers.push_back(std::string("Accept: ") + kLfsType);
-    call.headers.push_back(std::string("Content-Type: ") + kLfsType);
     call.body = asked.dump();
     const Json answer = json_of(http_call(call, options_));
     const Json& objects = at(answer, "objects", where_);
@@ -154,19 +180,7 @@ class LfsUpload {
                          where_,
                          service_words(text_at(error, "message", where_), {token_}));
     }
-    const Json& actions = at(objects[0], "actions", where_);
-    if (!actions.is_object()) return;  // these bytes are there already
-    const Json& upload = at(actions, "upload", where_);
-    if (upload.is_object()) {
-      if (upload.contains("header") && upload["header"].is_object() &&
-          upload["header"].contains("chunk_size")) {
-        send_parts(upload);
-      } else {
-        send_whole(upload);
-      }
-    }
-    const Json& verify = at(actions, "verify", where_);
-    if (verify.is_object()) check(verify, object);
+    return at(objects[0], "actions", where_);
   }
 
   HttpCall to_store(const std::string& method, const Json& action, const std::string& url) const {
@@ -190,7 +204,7 @@ class LfsUpload {
     http_call(call, options_);
   }
 
-  void send_parts(const Json& upload) const {
+  void send_parts(const Json& upload) {
     const Json& header = upload["header"];
     const Json& given = header["chunk_size"];
     const std::string text = given.is_string() ? given.get<std::string>() : given.dump();
@@ -201,8 +215,8 @@ class LfsUpload {
           "{}: the hub asks for parts of {} bytes", where_, service_words(text, {token_}));
     }
     const std::vector<std::string> urls = part_urls(header, parts, where_);
-    Json done = Json::array();
-    for (int64_t part = 0; part < parts; ++part) {
+    Json& etags = state_["etags"];  // of the parts that are there
+    for (auto part = static_cast<int64_t>(etags.size()); part < parts; ++part) {
       HttpCall call = to_store("PUT", {}, urls[static_cast<size_t>(part)]);
       const int64_t offset = part * chunk;
       call.file =
@@ -210,33 +224,39 @@ class LfsUpload {
       // The tag as it came, with its quotes.
       const std::string etag = http_call(call, options_).header("etag");
       if (etag.empty()) throw NetworkError("{}: part {} has no ETag", call.shown, part + 1);
-      done.push_back({{"partNumber", part + 1}, {"etag", etag}});
+      etags.push_back(etag);
+      notes_.keep(state_.dump());
+    }
+    Json done = Json::array();
+    for (const Json& etag : etags) {
+      done.push_back({{"partNumber", done.size() + 1}, {"etag", etag}});
     }
     HttpCall call = to_store("POST", {}, text_at(upload, "href", where_));
     call.headers = {std::string("Accept: ") + kLfsType, std::string("Content-Type: ") + kLfsType};
     call.body = Json{{"oid", file_.sha256}, {"parts", done}}.dump();
+    call.slow_answer = true;
     http_call(call, options_);
   }
 
   /// The token goes to the hub itself only.
-  void check(const Json& verify, const Json& object) const {
+  void check(const Json& verify) const {
     const std::string url = text_at(verify, "href", where_);
     HttpCall call = to_store("POST", verify, url);
     const std::string endpoint =
         batch_.url.substr(0, batch_.url.find('/', batch_.url.find("//") + 2));
-    if (url.starts_with(endpoint + "/")) {
-      for (const std::string& line : batch_.headers) call.headers.push_back(line);
-    }
-    call.headers.push_back(std::string("Accept: ") + kLfsType);
-    call.headers.push_back(std::string("Content-Type: ") + kLfsType);
-    call.body = object.dump();
+    const bool is_hub = url.starts_with(endpoint + "/");
+    const auto& lines = batch_.headers;  // the last two are no secrets
+    call.headers.insert(call.headers.end(), is_hub ? lines.begin() : lines.end() - 2, lines.end());
+    call.body = Json{{"oid", file_.sha256}, {"size", file_.size}}.dump();
     http_call(call, options_);
   }
 
   const Prepared& file_;
   HttpCall batch_;
   const HttpCallOptions& options_;
+  const UploadNotes& notes_;
   std::string where_, token_;
+  Json state_;  // what the notes keep: whose file, the hub's actions, the parts that are there
 };
 
 /// Asks how the hub keeps the file.
@@ -306,15 +326,21 @@ bool is_conflict(const NetworkError& error) {
 
 }  // namespace
 
-void HubRepository::upload(const HubUpload& upload, const HttpCallOptions& options) const {
+void HubRepository::upload(const HubUpload& upload,
+                           const HttpCallOptions& options,
+                           const UploadNotes* notes) const {
   if (upload.only_if_absent && find(upload.path, options)) return;
   const std::string branch = uri_encode(revision_);
   const Prepared file = prepare(upload, call("POST", api("/preupload/" + branch)), options);
   if (const auto there = find(upload.path, options); there && file.is_same(*there)) return;
   if (file.is_lfs) {
+    std::string kept;
+    const UploadNotes own{.load = [&] { return kept; },
+                          .keep = [&](const std::string& text) { kept = text; }};
     LfsUpload(file,
               call("POST", "/" + repo_ + ".git/info/lfs/objects/batch"),
               options,
+              notes == nullptr ? own : *notes,
               name() + "/" + upload.path,
               access_.token)
         .run();
@@ -337,7 +363,15 @@ void HubRepository::upload(const HubUpload& upload, const HttpCallOptions& optio
     try {
       const HttpAnswer answer = http_call(commit, once);
       const long status = answer.status();
-      if (status < 300) return;
+      if (status < 300) {
+        const Json made = parse_untrusted_object(answer.body);
+        if (made.is_object() && (made.contains("commitOid") || made.contains("commitUrl"))) return;
+        throw UnreachableError(
+            "{}: the answer (status {}) names no commit: does another server, or "
+            "a proxy's login page, answer there?",
+            answer.shown,
+            status);
+      }
       asked_seconds = std::min(answer.head.retry_after.value_or(0), kLongestCommitPause);
       throw HttpStatusError(status,
                             "{}: the server answers with status {}.\n  {}.",

@@ -61,13 +61,9 @@ HttpGet hub_request(const std::string& url) {
 
 std::vector<HubUrl> hub_list(const std::string& url, const HttpOptions& options) {
   HubUrl place = parse_hub_url(url, HubPath::kFolder);
-  HttpCallOptions call;
-  call.stall_seconds = options.stall_seconds;
-  call.attempts = options.attempts;
-  call.cancelled = options.cancelled;
-  place.revision = repository_of(place).commit(call);
+  place.revision = repository_of(place).commit(options);
   std::vector<HubUrl> files;
-  for (const HubFile& file : repository_of(place).list(place.path, call)) {
+  for (const HubFile& file : repository_of(place).list(place.path, options)) {
     files.push_back(place);
     files.back().path = file.path;
   }

@@ -2,51 +2,17 @@
 #include "net/s3/s3.h"
 
 #include <algorithm>
-#include <ctime>
 #include <optional>
 #include <string_view>
 #include <utility>
 
 #include "base/public_url.h"
-#include "base/text.h"
+#include "net/http_call.h"
 #include "net/s3/s3_request.h"
 #include "net/url.h"
 
 namespace dalle2 {
 namespace {
-
-HttpGet signed_request(const S3Url& url, const S3Query& query, const std::string& shown) {
-  const S3Place place = s3_place(url, find_s3_access());
-  HttpGet request;
-  request.url = place.origin + place.request.path;
-  if (!query.empty()) request.url += "?" + canonical_query(query);
-  request.shown = shown;
-  request.follow_redirects = false;  // the signature would not hold there
-  request.headers = [url, query](const std::string& range) {
-    const S3Access access = find_s3_access();
-    SignedRequest parts = s3_place(url, access).request;
-    parts.query = query;
-    if (!range.empty()) parts.headers["range"] = range;
-    return s3_headers(parts, access);
-  };
-  request.explain = [](const HttpResponse& response, const std::string& body) {
-    return explain_s3_refusal(response, body, find_s3_access(), /*writes=*/false);
-  };
-  return request;
-}
-
-std::string read_page(const std::string& url, HttpGet request, const HttpOptions& options) {
-  HttpStream stream(std::move(request), options);
-  std::string text, buffer(1 << 16, '\0');
-  while (const size_t size = stream.read(buffer.data(), buffer.size())) {
-    text.append(buffer, 0, size);
-    if (text.size() > kMostPageBytes) {
-      throw NetworkError(
-          "{}: a page of the listing has more than {}", url, human_bytes(kMostPageBytes));
-    }
-  }
-  return text;
-}
 
 void check_names(const std::string& url, const std::vector<std::string>& names, size_t pages) {
   if (!names.empty() && names.back().size() > kMostNameBytes) {
@@ -85,7 +51,7 @@ HttpGet s3_request(const std::string& url) {
   if (parts.key.empty()) {
     throw ConfigError("{}: expected s3://BUCKET/KEY, the key is absent", public_url(url));
   }
-  return signed_request(parts, {}, url);
+  return s3_call(parts, {}, /*writes=*/false);
 }
 
 std::vector<std::string> s3_list(const std::string& url, const HttpOptions& options) {
@@ -96,8 +62,11 @@ std::vector<std::string> s3_list(const std::string& url, const HttpOptions& opti
   S3Query query = {
       {"delimiter", "/"}, {"encoding-type", "url"}, {"list-type", "2"}, {"prefix", parts.key}};
   for (size_t pages = 1;; ++pages) {
-    const S3Page page =
-        parse_s3_page(read_page(url, signed_request({parts.bucket, ""}, query, url), options));
+    HttpCall call = s3_call({parts.bucket, ""}, {.query = query}, /*writes=*/false);
+    call.shown = url;
+    call.most_bytes = kMostPageBytes;
+    call.plain_http = true;
+    const S3Page page = parse_s3_page(http_call(call, options).body);
     for (const std::string& key : page.keys) {
       if (key.size() > folder) names.push_back(key.substr(folder));
       check_names(url, names, pages);

@@ -13,7 +13,10 @@
 
 namespace dalle2 {
 
-S3Place s3_place(const S3Url& url, const S3Access& access) {
+namespace {
+
+/// Sets host and path. @return what is in the url before the path: "https://host:port"
+std::string set_place(const S3Url& url, const S3Access& access, SignedRequest& request) {
   const bool own = !access.endpoint.empty();
   const bool in_path = own || url.bucket.find('.') != std::string::npos;
   const std::string suffix =
@@ -21,32 +24,29 @@ S3Place s3_place(const S3Url& url, const S3Access& access) {
   const std::string base = own ? access.endpoint : "https://s3." + access.region + suffix;
   const size_t host = base.find("://") + 3;
   const size_t slash = std::min(base.find('/', host), base.size());
-  S3Place place;
-  place.request.host = base.substr(host, slash - host);
+  request.host = base.substr(host, slash - host);
   const std::string usual = base.starts_with("https:") ? ":443" : ":80";
-  if (place.request.host.ends_with(usual)) {
-    place.request.host.resize(place.request.host.size() - usual.size());
-  }
-  if (!in_path) place.request.host = url.bucket + "." + place.request.host;
-  place.origin = base.substr(0, host) + place.request.host;
-  place.request.path = base.substr(slash);
-  if (in_path) place.request.path += "/" + uri_encode(url.bucket);
-  place.request.path += "/" + uri_encode(url.key, /*keep_slash=*/true);
-  return place;
+  if (request.host.ends_with(usual)) request.host.resize(request.host.size() - usual.size());
+  if (!in_path) request.host = url.bucket + "." + request.host;
+  request.path = base.substr(slash);
+  if (in_path) request.path += "/" + uri_encode(url.bucket);
+  request.path += "/" + uri_encode(url.key, /*keep_slash=*/true);
+  return base.substr(0, host) + request.host;
 }
 
-std::vector<std::string> s3_headers(const SignedRequest& request, const S3Access& access) {
-  if (!access.is_anonymous()) {
-    return sign_request(request,
-                        {access.key_id, access.secret, access.session_token, access.region},
-                        std::time(nullptr));
+/// The query as it is signed and has to be sent: encoded, sorted.
+std::string canonical_query(S3Query query) {
+  for (auto& [name, value] : query) {
+    name = uri_encode(name);
+    value = uri_encode(value);
   }
-  std::vector<std::string> lines;
-  for (const auto& [name, value] : request.headers) lines.push_back(name + ": " + value);
-  return lines;
+  std::sort(query.begin(), query.end());
+  std::string text;
+  for (const auto& [name, value] : query) {
+    text += fmt::format("{}{}={}", text.empty() ? "" : "&", name, value);
+  }
+  return text;
 }
-
-namespace {
 
 std::string utc(const char* format, std::time_t time) {
   std::tm parts{};
@@ -62,6 +62,7 @@ std::string advice(const std::string& code, long status, const S3Access& access,
             "AWS_PROFILE of ~/.aws/credentials), so the request was anonymous"
           : "the keys are those of " + access.source;
   if (code == "NoSuchBucket") return "There is no such bucket: check the url and the endpoint";
+  if (code == "NoSuchUpload") return "The store has no such upload any more: begin it again";
   if (status == 404) return "There is no such object: check the url and its number";
   if (code == "ExpiredToken" || code == "TokenRefreshRequired") {
     return "The session token has expired: get new keys; " + keys;
@@ -82,24 +83,18 @@ std::string advice(const std::string& code, long status, const S3Access& access,
            "an absent object looks the same; " +
            keys;
   }
-  if (status >= 500 || status == 429)
-    return "The store fails or asks for fewer requests: try again later";
+  if (status >= 500 || status == 429 || status == 413) return status_advice(status);
   return "Check the url, AWS_REGION and the endpoint (AWS_ENDPOINT_URL_S3)";
 }
 
-}  // namespace
-
-std::string explain_s3_refusal(const HttpResponse& response,
-                               const std::string& body,
-                               const S3Access& access,
-                               bool writes) {
+std::string explain_s3_refusal(const HttpAnswer& answer, const S3Access& access, bool writes) {
   const auto words = [&](const std::string& text) {
     return service_words(text, {access.secret, access.session_token});
   };
-  const std::string code = words(xml_element(body, "Code").value_or(""));
-  const std::string message = words(xml_element(body, "Message").value_or(""));
-  std::string region = response.bucket_region;
-  if (region.empty()) region = xml_element(body, "Region").value_or("");
+  const std::string code = words(xml_element(answer.body, "Code").value_or(""));
+  const std::string message = words(xml_element(answer.body, "Message").value_or(""));
+  std::string region = answer.header("x-amz-bucket-region");
+  if (region.empty()) region = xml_element(answer.body, "Region").value_or("");
   region = words(region);
   const std::string said = code.empty()      ? ""
                            : message.empty() ? code + ". "
@@ -111,23 +106,12 @@ std::string explain_s3_refusal(const HttpResponse& response,
                        access.region,
                        region);
   }
-  const bool moved = response.status >= 300 && response.status < 400;
+  const bool moved = answer.status() >= 300 && answer.status() < 400;
   if (moved) return said + "The bucket is in another region: set AWS_REGION to it";
-  return said + advice(code, response.status, access, writes);
+  return said + advice(code, answer.status(), access, writes);
 }
 
-std::string canonical_query(std::vector<std::pair<std::string, std::string>> query) {
-  for (auto& [name, value] : query) {
-    name = uri_encode(name);
-    value = uri_encode(value);
-  }
-  std::sort(query.begin(), query.end());
-  std::string text;
-  for (const auto& [name, value] : query) {
-    text += fmt::format("{}{}={}", text.empty() ? "" : "&", name, value);
-  }
-  return text;
-}
+}  // namespace
 
 std::vector<std::string> sign_request(const SignedRequest& request,
                                       const SigningKey& key,
@@ -169,6 +153,33 @@ std::vector<std::string> sign_request(const SignedRequest& request,
                   names,
                   to_hex(hmac_sha256(signing, to_sign))));
   return lines;
+}
+
+HttpCall s3_call(const S3Url& url, SignedRequest what, bool writes) {
+  HttpCall call{.method = what.method};
+  call.url = set_place(url, find_s3_access(), what) + what.path;
+  if (!what.query.empty()) call.url += "?" + canonical_query(what.query);
+  call.shown = fmt::format("s3://{}/{}", url.bucket, url.key);
+  call.follows = false;  // the signature would not hold there
+  call.is_s3 = true;
+  call.sign = [url, what](const std::string& range) {
+    const S3Access access = find_s3_access();
+    SignedRequest request = what;
+    set_place(url, access, request);
+    if (!range.empty()) request.headers["range"] = range;
+    if (!access.is_anonymous()) {
+      return sign_request(request,
+                          {access.key_id, access.secret, access.session_token, access.region},
+                          std::time(nullptr));
+    }
+    std::vector<std::string> lines;
+    for (const auto& [name, value] : request.headers) lines.push_back(name + ": " + value);
+    return lines;
+  };
+  call.explain = [writes](const HttpAnswer& answer) {
+    return explain_s3_refusal(answer, find_s3_access(), writes);
+  };
+  return call;
 }
 
 }  // namespace dalle2

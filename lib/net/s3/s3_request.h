@@ -24,42 +24,29 @@ struct SigningKey {
   std::string region = "us-east-1";
 };
 
+/// Names and values, not encoded.
+using S3Query = std::vector<std::pair<std::string, std::string>>;
+
 struct SignedRequest {
-  std::string host;  ///< with a port that is not the usual one
-  std::string path;  ///< encoded, from the first slash
-  std::vector<std::pair<std::string, std::string>> query = {};  ///< not encoded
+  std::string host = {};  ///< with a port that is not the usual one
+  std::string path = {};  ///< encoded, from the first slash
+  S3Query query = {};
   std::map<std::string, std::string> headers = {};  ///< more to sign, names in lower case
   std::string method = "GET";
   std::string body_sha256 = {};  ///< in hexadecimal digits; empty: there is no body
 };
-
-/// The query as it is signed and has to be sent: encoded, sorted.
-std::string canonical_query(std::vector<std::pair<std::string, std::string>> query);
 
 /// The headers of the request ("Name: value"): its own, host, date, token and Authorization.
 std::vector<std::string> sign_request(const SignedRequest& request,
                                       const SigningKey& key,
                                       std::time_t now);
 
-/// Names and values, not encoded.
-using S3Query = std::vector<std::pair<std::string, std::string>>;
-
-/// Where an object or a bucket is: what is in the url before the query.
-struct S3Place {
-  std::string origin;  ///< "https://host:port"
-  SignedRequest request;
-};
-
-S3Place s3_place(const S3Url& url, const S3Access& access);
-
-/// The headers of a request, signed unless the access is anonymous.
-std::vector<std::string> s3_headers(const SignedRequest& request, const S3Access& access);
-
-/// What a refusal means and what to do, without our keys, whatever the store says.
-/// @param writes whether something was to be written
-std::string explain_s3_refusal(const HttpResponse& response,
-                               const std::string& body,
-                               const S3Access& access,
-                               bool writes);
+/// A request for an object or a bucket. Keys are looked up and the request is signed again at each
+/// attempt: temporary keys may be replaced meanwhile, and a signature is good for 15 minutes. Refusals
+/// are explained without our keys, whatever the store says.
+/// @param what query, method and hash of the body
+/// @param writes whether something is to be written
+/// @throws ConfigError
+HttpCall s3_call(const S3Url& url, SignedRequest what, bool writes);
 
 }  // namespace dalle2

@@ -3,13 +3,17 @@
 
 #include <algorithm>
 #include <chrono>
+#include <ctime>
 #include <filesystem>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
+#include "base/log.h"
+#include "base/untrusted_json.h"
 #include "net/digest.h"
+#include "net/http_call.h"
 #include "net/s3/s3_request.h"
 #include "net/service_words.h"
 
@@ -17,144 +21,177 @@ namespace dalle2 {
 namespace {
 
 constexpr int64_t kMostS3Parts = 10'000;
-
-/// What is sent: a text, or a part of a file.
-struct S3Body {
-  std::string text = {};
-  std::optional<HttpFilePart> file = {};
-};
+constexpr int kMostS3Rounds = 3;     ///< in which a store forgets an upload
+constexpr int64_t kClockSlack = 60;  ///< seconds by which the times of a store may differ
 
 class S3Upload {
  public:
   S3Upload(const std::string& url, const S3UploadOptions& options)
       : shown_(url), url_(parse_s3_url(url)), options_(options) {}
 
-  HttpAnswer call(const std::string& method, const S3Query& query, const S3Body& body) const {
-    return call(method, query, body, options_.http);
-  }
-
-  HttpAnswer call(const std::string& method,
-                  const S3Query& query,
-                  const S3Body& body,
-                  const HttpCallOptions& http) const {
-    const S3Access access = find_s3_access();
-    const S3Place place = s3_place(url_, access);
-    SignedRequest parts = place.request;
-    parts.method = method;
-    parts.query = query;
-    parts.body_sha256 = body.file ? sha256_of_file(body.file->path,
-                                                   body.file->offset,
-                                                   body.file->size,
-                                                   [this] { check_cancelled(); })
-                                  : to_hex(sha256(body.text));
-    HttpCall call;
-    call.method = method;
-    call.url = place.origin + parts.path;
-    if (!query.empty()) call.url += "?" + canonical_query(query);
-    call.shown = shown_;
-    call.headers = s3_headers(parts, access);
-    call.body = body.text;
-    call.file = body.file;
+  /// @param what method and query
+  HttpCall call(SignedRequest what) const {
+    HttpCall call = s3_call(url_, std::move(what), /*writes=*/true);
     call.plain_http = options_.plain_http;
-    call.explain = [access](const HttpAnswer& answer) {
-      return explain_s3_refusal(answer.head, answer.body, access, /*writes=*/true);
-    };
-    return http_call(call, http);
+    return call;
   }
 
-  void send_whole(const std::string& path) const { call("PUT", {}, {.file = HttpFilePart{path}}); }
+  void send_whole(const std::string& path) const { send_file({.method = "PUT"}, {path}); }
 
-  void send_parts(const std::string& path, int64_t size) const {
+  void send_parts(const std::string& path, int64_t size) {
     const int64_t chunk = std::max(options_.part_bytes, (size + kMostS3Parts - 1) / kMostS3Parts);
-    const std::string id = begin();
+    const int64_t parts = (size + chunk - 1) / chunk;
+    const Json file = {
+        {"url", shown_},
+        {"size", size},
+        {"part_bytes", chunk},
+        {"modified", std::filesystem::last_write_time(path).time_since_epoch().count()}};
+    take_up(file);
     try {
-      keep_ids(id);
-      std::string list;
-      for (int64_t number = 1, at = 0; at < size; ++number, at += chunk) {
-        const S3Query query = {{"partNumber", std::to_string(number)}, {"uploadId", id}};
-        const HttpFilePart part{path, at, std::min(chunk, size - at)};
-        const std::string etag = call("PUT", query, {.file = part}).header("etag");
-        list +=
-            fmt::format("<Part><PartNumber>{}</PartNumber><ETag>{}</ETag></Part>", number, etag);
+      for (int round = 1;; ++round) {
+        try {
+          if (id_.empty()) begin();
+          for (int64_t part = etags(); part < parts; ++part) {
+            keep(file);
+            const int64_t at = part * chunk;
+            const HttpAnswer answer =
+                send_file({.query = {{"partNumber", std::to_string(part + 1)}, {"uploadId", id_}},
+                           .method = "PUT"},
+                          {path, at, std::min(chunk, size - at)});
+            etags_.push_back(answer.header("etag"));
+          }
+          keep(file);
+          complete();
+          break;
+        } catch (const HttpStatusError& error) {
+          if (!error.says_absent()) throw;
+          // The store has no such upload: it was finished, and the answer got lost; or it was taken away.
+          if (etags() == parts && is_there(size)) break;
+          if (round == kMostS3Rounds) throw;
+          log_warning("net", "{}\n  All parts are sent again.", error.what());
+          id_.clear();
+        }
       }
-      finish(id, list);
     } catch (const Error&) {
-      if (abandon(id)) keep_ids("");
+      if (options_.notes == nullptr) abandon();
       throw;
     }
-    keep_ids("");
+    id_.clear();
+    keep(file);
   }
 
-  /// What a process that was killed has begun.
-  void abandon_earlier() {
-    if (options_.ids == nullptr) return;
-    const std::vector<std::string> earlier = options_.ids->load(shown_);
-    for (const std::string& id : earlier) {
-      if (!abandon(id)) left_.push_back(id);
-    }
-    if (!earlier.empty()) keep_ids("");
+  void abandon(const std::string& notes) {
+    id_ = upload_id(parse_untrusted_object(notes));
+    abandon();
   }
 
  private:
-  std::string begin() const {
-    const HttpAnswer answer = call("POST", {{"uploads", ""}}, {});
-    const std::string id = xml_element(answer.body, "UploadId").value_or("");
-    if (!id.empty()) return id;
+  static std::string upload_id(const Json& notes) {
+    return notes.is_object() ? notes.value("upload_id", "") : "";
+  }
+  int64_t etags() const { return static_cast<int64_t>(etags_.size()); }
+
+  HttpAnswer send_file(SignedRequest what, HttpFilePart part) const {
+    what.body_sha256 = sha256_of_file(part.path, part.offset, part.size, [this] {
+      if (options_.http.cancelled && options_.http.cancelled()) {
+        throw NetworkError("{}: cancelled", shown_);
+      }
+    });
+    HttpCall put = call(std::move(what));
+    put.file = std::move(part);
+    return http_call(put, options_.http);
+  }
+
+  /// Goes on with the upload in the notes, if it is one of this file.
+  void take_up(const Json& file) {
+    const Json notes = parse_untrusted_object(options_.notes ? options_.notes->load() : "");
+    id_ = upload_id(notes);
+    if (id_.empty()) return;
+    for (const auto& [key, value] : file.items()) {
+      if (notes.value(key, Json()) != value) return abandon();
+    }
+    begun_ = notes.value("begun", begun_);
+    etags_ = notes.value("etags", etags_);
+  }
+
+  void keep(Json notes) const {
+    if (options_.notes == nullptr) return;
+    notes.update({{"upload_id", id_}, {"begun", begun_}, {"etags", etags_}});
+    try {
+      options_.notes->keep(id_.empty() ? "" : notes.dump());
+    } catch (const Error&) {  // the upload is worth more than what a kill would cost
+    }
+  }
+
+  void begin() {
+    etags_.clear();
+    const HttpAnswer answer =
+        http_call(call({.query = {{"uploads", ""}}, .method = "POST"}), options_.http);
+    id_ = xml_element(answer.body, "UploadId").value_or("");
+    begun_ = curl_getdate(answer.header("date").c_str(), nullptr);
+    if (!id_.empty()) return;
     throw NetworkError("{}: the store begins no upload in parts: is this an S3 store?", shown_);
   }
 
-  /// A store may answer 200 and tell the fault in the body.
-  void finish(const std::string& id, const std::string& list) const {
-    const std::string body = "<CompleteMultipartUpload>" + list + "</CompleteMultipartUpload>";
-    const HttpAnswer answer = call("POST", {{"uploadId", id}}, {.text = body});
-    const std::optional<std::string> code = xml_element(answer.body, "Code");
-    if (!code && xml_element(answer.body, "ETag")) return;
-    const S3Access access = find_s3_access();
-    throw NetworkError("{}: the store does not put the parts together: {}.\n  {}.",
-                       shown_,
-                       service_words(code.value_or("no word of the object"),
-                                     {access.secret, access.session_token}),
-                       explain_s3_refusal(answer.head, answer.body, access, true));
-  }
-
-  /// @param current the upload that is under way; empty: none
-  void keep_ids(const std::string& current) const {
-    if (options_.ids == nullptr) return;
-    std::vector<std::string> ids = left_;
-    if (!current.empty()) ids.push_back(current);
-    try {
-      options_.ids->keep(shown_, ids);
-    } catch (const Error&) {  // the upload is worth more than what a kill would leave of it
+  void complete() const {
+    std::string body = "<CompleteMultipartUpload>";
+    for (size_t i = 0; i < etags_.size(); ++i) {
+      body +=
+          fmt::format("<Part><PartNumber>{}</PartNumber><ETag>{}</ETag></Part>", i + 1, etags_[i]);
+    }
+    body += "</CompleteMultipartUpload>";
+    HttpCall post =
+        call({.query = {{"uploadId", id_}}, .method = "POST", .body_sha256 = to_hex(sha256(body))});
+    post.body = std::move(body);
+    post.slow_answer = true;  // white space comes while the store is at work
+    for (HttpAttempts attempts(post, options_.http);;) {
+      const HttpAnswer answer = http_call(post, options_.http);
+      // A store may answer 200 and tell the fault in the body.
+      const std::optional<std::string> code = xml_element(answer.body, "Code");
+      if (!code && xml_element(answer.body, "ETag")) return;
+      const S3Access access = find_s3_access();
+      const bool passes =
+          code == "InternalError" || code == "ServiceUnavailable" || code == "SlowDown";
+      attempts.after({.reason = "the store does not put the parts together: " +
+                                service_words(code.value_or("no word of the object"),
+                                              {access.secret, access.session_token}),
+                      .advice = post.explain(answer),
+                      .is_final = !passes,
+                      .status = code == "NoSuchUpload" ? 404 : 0});
     }
   }
 
-  /// Parts that are left cost money. One short attempt, after a stop too.
-  /// @return whether the store has no such parts any more
-  bool abandon(const std::string& id) const {
-    HttpCallOptions brief;
-    brief.attempts = 1;
-    brief.ends_at_stop = false;
-    brief.deadline = std::chrono::steady_clock::now() + std::chrono::seconds(3);
+  /// Whether the object is what this upload makes of the file: it may not be asked for by all keys.
+  bool is_there(int64_t size) const {
+    HttpCall look = call({.method = "HEAD"});
+    look.accepted = {403, 404};
+    const HttpAnswer answer = http_call(look, options_.http);
+    const auto changed = curl_getdate(answer.header("last-modified").c_str(), nullptr);
+    return answer.status() == 200 && answer.head.content_length == size &&
+           answer.header("etag").ends_with(fmt::format("-{}\"", etags())) && begun_ > 0 &&
+           changed >= begun_ - kClockSlack;
+  }
+
+  void abandon() {
+    if (id_.empty()) return;
+    const HttpCallOptions brief{
+        .attempts = 1,
+        .ends_at_stop = false,
+        .deadline = std::chrono::steady_clock::now() + std::chrono::seconds(3)};
     try {
-      call("DELETE", {{"uploadId", id}}, {}, brief);
-      return true;
-    } catch (const HttpStatusError& error) {
-      return error.says_absent();
+      http_call(call({.query = {{"uploadId", id_}}, .method = "DELETE"}), brief);
     } catch (const Error&) {  // the fault before it is the one to report
-      return false;
     }
-  }
-
-  void check_cancelled() const {
-    if (options_.http.cancelled && options_.http.cancelled()) {
-      throw NetworkError("{}: cancelled", shown_);
-    }
+    id_.clear();
   }
 
   std::string shown_;
   S3Url url_;
   const S3UploadOptions& options_;
-  std::vector<std::string> left_;  // uploads of earlier processes that the store still has
+  // Of an upload in parts:
+  std::string id_;                  // empty: none is under way
+  int64_t begun_ = -1;              // by the store's clock, seconds since 1970
+  std::vector<std::string> etags_;  // of the parts that are there, in their order
 };
 
 }  // namespace
@@ -164,16 +201,19 @@ void s3_upload(const std::string& path, const std::string& url, const S3UploadOp
   const auto size = static_cast<int64_t>(std::filesystem::file_size(path, error));
   if (error) throw DataError("{}: cannot be read: {}", path, error.message());
   S3Upload upload(url, options);
-  upload.abandon_earlier();
   if (size <= options.part_bytes) return upload.send_whole(path);
   upload.send_parts(path, size);
 }
 
+void s3_abandon(const std::string& url, const std::string& notes, bool plain_http) {
+  const S3UploadOptions options{.plain_http = plain_http};
+  S3Upload(url, options).abandon(notes);
+}
+
 void s3_check_bucket(const std::string& url, const S3UploadOptions& options) {
-  const S3Url parts = parse_s3_url(url);
-  const S3Query query = {{"list-type", "2"}, {"max-keys", "0"}};
+  const S3Upload bucket("s3://" + parse_s3_url(url).bucket + "/", options);
   try {
-    S3Upload("s3://" + parts.bucket + "/", options).call("GET", query, {});
+    http_call(bucket.call({.query = {{"list-type", "2"}, {"max-keys", "0"}}}), options.http);
   } catch (const HttpStatusError& error) {
     // Keys that may write need not be allowed to list; a refused key is another matter.
     const bool may_not_list = error.status() == 403 &&

@@ -4,40 +4,35 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
-#include "net/http_call.h"
+#include "net/http_transfer.h"
+#include "net/upload_notes.h"
 
 namespace dalle2 {
 
 /// Files above it are sent in parts, so that a cut costs a part and not all.
 inline constexpr int64_t kS3PartBytes = int64_t{64} << 20;
 
-/// Keeps the ids of uploads in parts while they are under way: a killed process abandons nothing, and a
-/// store keeps the parts of an upload, and charges for them, until it is told.
-class S3UploadIds {
- public:
-  virtual ~S3UploadIds() = default;
-  /// Of an object ("s3://bucket/key").
-  virtual std::vector<std::string> load(const std::string& url) = 0;
-  /// @throws Error
-  virtual void keep(const std::string& url, const std::vector<std::string>& ids) = 0;
-};
-
 struct S3UploadOptions {
   HttpCallOptions http = {};
-  /// Null: none are kept. Uploads to the object that it knows are abandoned before another one begins.
-  S3UploadIds* ids = nullptr;
+  /// Where an upload in parts is kept. Null: nowhere, and one that fails is taken away at once.
+  const UploadNotes* notes = nullptr;
   bool plain_http = false;            ///< to a store of another machine
   int64_t part_bytes = kS3PartBytes;  ///< S3 takes 5 MiB and more, and at most 10,000 parts
 };
 
 /// Stores a file as the object of a url ("s3://bucket/key"), whole or not at all. The store checks
-/// the SHA-256 of each part.
+/// the SHA-256 of each part. With notes of an upload of this file (url, size, time of change) to this
+/// object, only what the store has not yet is sent; an upload of another file is abandoned.
 /// @throws NetworkError, DataError (the file), ConfigError
 void s3_upload(const std::string& path,
                const std::string& url,
                const S3UploadOptions& options = {});
+
+/// Takes away the parts of an upload that nobody will finish: a store keeps and charges for them. For a file
+/// that is dropped. One short attempt; throws nothing.
+/// @param notes the text that s3_upload() has kept; empty: nothing is done
+void s3_abandon(const std::string& url, const std::string& notes, bool plain_http = false);
 
 /// Asks whether the bucket of a url is there and knows the keys. @throws NetworkError, ConfigError
 void s3_check_bucket(const std::string& url, const S3UploadOptions& options = {});

@@ -88,15 +88,15 @@ class UrlFile : public RemoteFile {
     check_login();
     if (!is_http_url(url_)) return open_source(url_);
     HttpGet request{.url = url_, .netrc = true};
-    request.explain = [](const HttpResponse& response, const std::string& /*body*/) -> std::string {
-      if (response.status == 404 || response.status == 410) {
+    request.explain = [](const HttpAnswer& answer) -> std::string {
+      if (answer.status() == 404 || answer.status() == 410) {
         return "There is no such file: check the address";
       }
-      if (response.status == 401) {
+      if (answer.status() == 401) {
         return "The server asks for a login, or refuses the one it got: write it into ~/.netrc "
                "(chmod 600)";
       }
-      return status_advice(response.status);
+      return status_advice(answer.status());
     };
     const auto stream = std::make_shared<HttpStream>(std::move(request));
     return [stream](char* buffer, size_t capacity) { return stream->read(buffer, capacity); };

@@ -30,8 +30,6 @@ constexpr const char* kClosedFolders[] = {
     kImagesFolder, kOutboxFolder, kAbandonedFolder, kSnapshotsFolder};
 
 constexpr int kAttemptsAtStart = 3;  ///< a service that is away holds no start up for long
-/// Of one pause that the service asks for.
-constexpr double kMostAskedAtStart = 30;
 
 /// A target, filled in.
 struct FilledTarget {
@@ -239,18 +237,8 @@ class RemoteSaver : public Saver {
 
   void check_access(const FormatFields& /*example*/) const override {
     try {
-      destination_->check_access(
-          {.attempts = kAttemptsAtStart, .most_asked_seconds = kMostAskedAtStart});
+      destination_->check_access({.attempts = kAttemptsAtStart});
     } catch (const NetworkError& error) {
-      const auto* refused = dynamic_cast<const HttpStatusError*>(&error);
-      if (refused != nullptr && refused->status() == 429) {
-        throw NetworkError(
-            "/tracker/save: {}\n  A start makes a request {} times at most, and waits {:g} s at most "
-            "between two. Start the run again later.",
-            error.what(),
-            kAttemptsAtStart,
-            kMostAskedAtStart);
-      }
       if (!may_pass(error)) throw NetworkError("/tracker/save: {}", error.what());
       log_warning("track",
                   "{}\n  The run continues: what it saves waits in its data_path until {} is back.",

@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -15,8 +13,6 @@
 #include "base/error.h"
 #include "base/public_url.h"
 #include "base/python_format.h"
-#include "base/this_process.h"
-#include "io/files/atomic_file.h"
 #include "net/digest.h"
 #include "net/http_call.h"
 #include "net/s3/s3_upload.h"
@@ -179,37 +175,6 @@ class UrlDestination : public Destination {
   std::vector<std::string> templates_;       // of the config
 };
 
-/// In the outbox, a file for each object: where the outbox is, then one id a line. In a copy of it, the uploads are
-/// the original's.
-class UploadIdFiles : public S3UploadIds {
- public:
-  explicit UploadIdFiles(std::filesystem::path outbox) : outbox_(std::move(outbox)) {}
-
-  std::vector<std::string> load(const std::string& url) override {
-    std::vector<std::string> ids;
-    std::ifstream file(path_of(url));
-    std::string place;
-    if (!std::getline(file, place) || place != own_place()) return ids;
-    for (std::string line; std::getline(file, line);) ids.push_back(line);
-    return ids;
-  }
-  void keep(const std::string& url, const std::vector<std::string>& ids) override {
-    if (ids.empty()) return remove_file(path_of(url));
-    write_file_atomically(path_of(url), fmt::format("{}\n{}\n", own_place(), fmt::join(ids, "\n")));
-  }
-
- private:
-  std::string path_of(const std::string& url) const {
-    return (outbox_ / fmt::format("upload-{}.ids", to_hex(sha256(url)).substr(0, 16))).string();
-  }
-
-  std::string own_place() const {
-    return fmt::format("{}:{}", host_name(), std::filesystem::absolute(outbox_).string());
-  }
-
-  std::filesystem::path outbox_;
-};
-
 class S3Destination : public Destination {
  public:
   explicit S3Destination(const S3SaveConfig& config)
@@ -220,12 +185,9 @@ class S3Destination : public Destination {
     s3_check_bucket(url_, {.http = options, .plain_http = plain_http_});
   }
   void send(const FileToSend& file, const std::function<bool()>& cancelled) override {
-    UploadIdFiles ids(std::filesystem::path(file.path).parent_path());
     s3_upload(file.path,
               url_ + "/" + file.target,
-              {.http = {.ends_at_stop = false, .cancelled = cancelled},
-               .ids = &ids,
-               .plain_http = plain_http_});
+              {.http = {.ends_at_stop = false, .cancelled = cancelled}, .plain_http = plain_http_});
   }
 
  private:

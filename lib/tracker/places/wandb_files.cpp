@@ -33,12 +33,7 @@ class WandbRemoteFile : public RemoteFile {
     const WandbAccess access = find_wandb_access();
     const WandbStoredFile found = find(access);
     HttpGet request{.url = found.url, .shown = name(access)};
-    request.headers =
-        [login = WandbApi(access, {}).download_headers(found.url)](const std::string& range) {
-          std::vector<std::string> lines = login;
-          if (!range.empty()) lines.push_back("Range: " + range);
-          return lines;
-        };
+    request.headers = WandbApi(access, {}).download_headers(found.url);
     ExpectedFile expected{.md5_base64 = found.md5};
     if (found.size > 0) expected.bytes = static_cast<uint64_t>(found.size);
     store_fetched(std::move(request), path, expected, name(access));
