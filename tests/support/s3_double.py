@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""A store on the loopback that speaks S3 and recomputes every signature (AWS Signature Version 4)."""
+"""A store on the loopback that speaks S3 and recomputes every signature (AWS Signature Version 4).
+
+Of CompleteMultipartUpload the answers can get lost (`lost_answers`: how many), or come after white space (`complete_seconds`).
+`break_every` is of bad_server.py."""
 import datetime
 import hashlib
 import hmac
@@ -77,6 +80,8 @@ class S3Handler(Handler):
             self.store(key, content)
         else:
             with self.server.lock:
+                if query["uploadId"] not in self.server.parts:
+                    return self.error(404, "NoSuchUpload")
                 self.server.parts[query["uploadId"]][int(query["partNumber"])] = (tag, content)
         return self.refuse(200, ETag=tag)
 
@@ -87,16 +92,39 @@ class S3Handler(Handler):
         key, query, content = what
         if "uploads" in query:
             with self.server.lock:
-                name = f"upload-{len(self.server.parts)}"
+                name = f"upload-{self.server.uploads}"
+                self.server.uploads += 1
                 self.server.parts[name] = {}
             return self.page(200, f"<InitiateMultipartUploadResult><UploadId>{name}</UploadId></InitiateMultipartUploadResult>")
         text = content.decode().replace("&quot;", '"')
         given = [(re.search(r"<PartNumber>(\d+)<", part)[1], re.search("<ETag>(.*?)<", part)[1]) for part in re.findall("<Part>.*?</Part>", text)]
-        parts = self.server.parts.pop(query["uploadId"])
+        parts = self.server.parts.get(query["uploadId"])
+        if parts is None:
+            return self.error(404, "NoSuchUpload")
         if [(int(number), tag) for number, tag in given] != [(number, parts[number][0]) for number in sorted(parts)]:
             return self.error(400, "InvalidPart")
         self.store(key, b"".join(parts[number][1] for number in sorted(parts)))
-        return self.page(200, "<CompleteMultipartUploadResult><ETag>\"whole\"</ETag></CompleteMultipartUploadResult>")
+        with self.server.lock:
+            del self.server.parts[query["uploadId"]]
+            self.server.counts_of_parts[key] = len(parts)
+            self.server.lost_answers -= 1
+        if self.server.lost_answers >= 0:
+            return self.lose()
+        text = "<CompleteMultipartUploadResult><ETag>\"whole\"</ETag></CompleteMultipartUploadResult>"
+        return self.page_after(self.server.complete_seconds, text) if self.server.complete_seconds else self.page(200, text)
+
+    def do_HEAD(self):
+        """Of an object: its size, how many parts it was sent in, when it was stored."""
+        self.note()
+        key = urllib.parse.unquote(self.path).lstrip("/").partition("/")[2]
+        path = self.server.folder / key
+        found = self.signature_fault() is None and path.is_file()
+        self.send_response(200 if found else 404)
+        if found:
+            self.send_header("Content-Length", str(path.stat().st_size))
+            self.send_header("ETag", f'"{"0" * 32}-{self.server.counts_of_parts.get(key, 1)}"')
+            self.send_header("Last-Modified", self.date_time_string(path.stat().st_mtime))
+        self.end_headers()
 
     def do_DELETE(self):
         what = self.begin_writing()
@@ -167,6 +195,8 @@ class S3Double(Server):
 
     def __init__(self, folder, bucket, mistreat=lambda handler, key, number: False):
         self.bucket, self.faults, self.lists, self.parts = bucket, [], 0, {}
+        self.uploads, self.counts_of_parts = 0, {}
+        self.complete_seconds, self.lost_answers = 0, 0  # of CompleteMultipartUpload
         self.mistreat_list = lambda handler: False
         super().__init__(folder, mistreat)
 
