@@ -14,11 +14,9 @@
 namespace dalle2 {
 
 std::string sha256(std::string_view text) {
-  std::string digest(SHA256_DIGEST_LENGTH, '\0');
-  SHA256(reinterpret_cast<const unsigned char*>(text.data()),
-         text.size(),
-         reinterpret_cast<unsigned char*>(digest.data()));
-  return digest;
+  Hash hash;
+  hash.add(text.data(), text.size());
+  return hash.bytes();
 }
 
 std::string hmac_sha256(std::string_view key, std::string_view text) {
@@ -54,30 +52,23 @@ std::string base64(std::string_view bytes) {
   return text;
 }
 
-struct Hash::State {
-  std::unique_ptr<EVP_MD_CTX, void (*)(EVP_MD_CTX*)> context{EVP_MD_CTX_new(), &EVP_MD_CTX_free};
-};
-
-Hash::Hash(HashKind kind) : state_(std::make_unique<State>()) {
+Hash::Hash(HashKind kind) : context_(EVP_MD_CTX_new(), &EVP_MD_CTX_free) {
   const EVP_MD* const method = kind == HashKind::kSha256 ? EVP_sha256()
                                : kind == HashKind::kSha1 ? EVP_sha1()
                                                          : EVP_md5();
-  const bool begun = state_->context && EVP_DigestInit_ex(state_->context.get(), method, nullptr);
-  if (!begun)
-    throw ResourceError("OpenSSL refuses to begin a hash (is this machine in FIPS mode?)");
+  if (context_ && EVP_DigestInit_ex(context_.get(), method, nullptr) != 0) return;
+  throw ResourceError("OpenSSL refuses to begin a hash (is this machine in FIPS mode?)");
 }
 
-Hash::~Hash() = default;
-
 void Hash::add(const void* data, size_t size) {
-  D2_CHECK(EVP_DigestUpdate(state_->context.get(), data, size) == 1, "a hash that has ended");
+  D2_CHECK(EVP_DigestUpdate(context_.get(), data, size) == 1, "a hash that has ended");
 }
 
 std::string Hash::bytes() {
   std::string digest(EVP_MAX_MD_SIZE, '\0');
   unsigned size = 0;
   D2_CHECK(EVP_DigestFinal_ex(
-               state_->context.get(), reinterpret_cast<unsigned char*>(digest.data()), &size) == 1,
+               context_.get(), reinterpret_cast<unsigned char*>(digest.data()), &size) == 1,
            "a hash that has ended");
   digest.resize(size);
   return digest;

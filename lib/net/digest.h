@@ -11,6 +11,8 @@
 #include <string>
 #include <string_view>
 
+struct evp_md_ctx_st;  // of OpenSSL
+
 namespace dalle2 {
 
 /// 32 bytes.
@@ -29,18 +31,13 @@ enum class HashKind { kSha256, kSha1, kMd5 };
 class Hash {
  public:
   explicit Hash(HashKind kind = HashKind::kSha256);
-  ~Hash();
-  Hash(const Hash&) = delete;
-  Hash& operator=(const Hash&) = delete;
-
   void add(const void* data, size_t size);
   /// Of all that was added: 32, 20 or 16 bytes. Nothing can be added afterwards.
   std::string bytes();
   std::string hex() { return to_hex(bytes()); }
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  std::unique_ptr<evp_md_ctx_st, void (*)(evp_md_ctx_st*)> context_;
 };
 
 /// The hash of a file, or of `size` bytes of it from `offset` on, in hexadecimal digits.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "net/http_call.h"
 
-#include <string_view>
 #include <utility>
 
 #include "base/log.h"
@@ -14,26 +13,27 @@
 
 namespace dalle2 {
 
+std::optional<HttpFailure> http_attempt(const HttpCall& call,
+                                        const HttpCallOptions& options,
+                                        const HttpAttempts& attempts,
+                                        HttpAnswer& answer) {
+  answer.body.clear();
+  answer.shown = attempts.shown();
+  HttpTransfer transfer(call, options, 0, [&](const HttpResponse&, auto bytes) -> std::string {
+    answer.body += bytes;
+    if (answer.body.size() <= call.most_bytes) return "";
+    return fmt::format("the answer has more than {} bytes", call.most_bytes);
+  });
+  do attempts.check();
+  while (transfer.advance());
+  answer.head = transfer.head();
+  return transfer.failure();
+}
+
 HttpAnswer http_call(const HttpCall& call, const HttpCallOptions& options) {
-  HttpAttempts attempts(call, options);
-  for (;;) {
-    HttpAnswer answer;
-    answer.shown = attempts.shown();
-    const auto take = [&](const HttpResponse&, std::string_view bytes) -> std::string {
-      if (answer.body.size() + bytes.size() > call.most_bytes) {
-        return fmt::format("the answer has more than {} bytes", call.most_bytes);
-      }
-      answer.body += bytes;
-      return "";
-    };
-    std::optional<HttpFailure> failure;
-    {
-      HttpTransfer transfer(call, options, 0, take);
-      do attempts.check();
-      while (transfer.advance());
-      failure = transfer.failure();
-      answer.head = transfer.head();
-    }
+  HttpAnswer answer;
+  for (HttpAttempts attempts(call, options);;) {
+    const std::optional<HttpFailure> failure = http_attempt(call, options, attempts, answer);
     if (!failure) return answer;
     attempts.after(*failure);
   }

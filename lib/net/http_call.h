@@ -6,6 +6,7 @@
 //   const HttpAnswer answer = http_call(call);
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "base/untrusted_json.h"
@@ -20,6 +21,12 @@ namespace dalle2 {
 /// got an answer in time; NetworkError for any other failure, all with the address as it may be shown;
 /// StoppedError; DataError if the file cannot be read; ConfigError for plain http
 HttpAnswer http_call(const HttpCall& call, const HttpCallOptions& options = {});
+
+/// One attempt of a call, for a caller that looks around before the next one. @return none if there is an answer
+std::optional<HttpFailure> http_attempt(const HttpCall& call,
+                                        const HttpCallOptions& options,
+                                        const HttpAttempts& attempts,
+                                        HttpAnswer& answer);
 
 /// "Authorization: Basic ..." for that login.
 std::string basic_authorization(const std::string& user, const std::string& password);

@@ -38,7 +38,12 @@ constexpr size_t kMostOfRefusal = 1 << 16;  ///< bytes of its body that are kept
 constexpr double kPatience = 4;  ///< stall times without progress until a transfer fails
 constexpr double kFirstPause = 0.5, kLongestPause = 15;  ///< seconds
 constexpr double kNoticeEvery = 15;                      ///< seconds of waiting
-constexpr double kSlow = 1 << 14;                        ///< bytes a second that are worth a word
+constexpr double kSlowest = 128;   ///< bytes a second; a transfer below is cut and begun again
+constexpr double kSlow = 1 << 14;  ///< bytes a second that are worth a word
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 /// Connections that stay open from one transfer to the next. Back among the idle ones with the pointer.
 std::shared_ptr<CURLM> borrow_connections() {
@@ -185,19 +190,6 @@ const char* status_advice(long status) {
   return "Check that the url names a file";
 }
 
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-void wait_seconds(double seconds, const std::function<void()>& check) {
-  const auto start = Clock::now();
-  while (seconds_since(start) < seconds) {
-    check();
-    const double rest = std::min(0.05, seconds - seconds_since(start));
-    std::this_thread::sleep_for(std::chrono::duration<double>(std::max(rest, 0.0)));
-  }
-}
-
 void HttpResponse::take_header(std::string_view line) {
   while (!line.empty() && (line.back() == '\r' || line.back() == '\n')) line.remove_suffix(1);
   if (line.starts_with("HTTP/")) {
@@ -274,7 +266,11 @@ void HttpAttempts::after(const HttpFailure& failure, const std::string& where) {
                 failures_ + 1,
                 pause);
   }
-  wait_seconds(pause, [this] { check(); });
+  for (const auto start = Clock::now(); seconds_since(start) < pause;) {
+    check();
+    const double rest = std::min(0.05, pause - seconds_since(start));
+    std::this_thread::sleep_for(std::chrono::duration<double>(std::max(rest, 0.0)));
+  }
 }
 
 void HttpAttempts::give_up(const HttpFailure& failure, const std::string& where) const {
@@ -615,7 +611,7 @@ std::optional<HttpFailure> HttpTransfer::stall() {
   }
   if (window_seconds_ < stall_seconds_ || call_.slow_answer) return std::nullopt;
   const double rate = static_cast<double>(window_bytes_) / window_seconds_;
-  if (rate < kSlowestTransfer) {
+  if (rate < kSlowest) {
     return HttpFailure{
         .reason = fmt::format("only {} bytes in {:.3g} seconds", window_bytes_, window_seconds_),
         .lost_seconds = window_seconds_};

@@ -120,9 +120,6 @@ class UnreachableError : public NetworkError {
   using NetworkError::NetworkError;
 };
 
-/// Bytes a second; a transfer below is cut and begun again.
-inline constexpr double kSlowestTransfer = 128;
-
 /// Statuses that another attempt may change: 408, 425, 429 and 5xx.
 bool is_worth_retrying(long status);
 /// Whether the same call may succeed later, without anything else changed: the service is away, or takes
@@ -130,10 +127,6 @@ bool is_worth_retrying(long status);
 bool may_pass(const NetworkError& error);
 /// What to do about a status, as a sentence without its full stop.
 const char* status_advice(long status);
-
-double seconds_since(std::chrono::steady_clock::time_point start);
-/// Sleeps, and calls `check`, which may throw, every 50 ms.
-void wait_seconds(double seconds, const std::function<void()>& check);
 
 /// An attempt that failed.
 struct HttpFailure {

@@ -5,7 +5,11 @@
 #include <fstream>
 #include <sstream>
 
+#include "base/error.h"
+#include "base/public_url.h"
 #include "base/text.h"
+#include "base/url_scheme.h"
+#include "net/parsed_url.h"
 
 namespace dalle2 {
 namespace {
@@ -62,6 +66,35 @@ Entry next_entry(std::istream& words, std::string& word, const std::string& host
 std::string environment(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? "" : value;
+}
+
+std::string service_address(const std::string& given,
+                            const std::string& source,
+                            const std::string& usual,
+                            const std::string& secret,
+                            bool plain_http) {
+  std::string url = with_small_schemes(trimmed(given));
+  while (url.ends_with('/')) url.pop_back();
+  if (url.empty()) return usual;
+  const std::string is = fmt::format("{} is \"{}\"", source, public_url(url));
+  const bool is_plain = url.starts_with("http://");
+  if (!is_plain && !url.starts_with("https://")) {
+    throw ConfigError("{}: expected an address such as {}", is, usual);
+  }
+  if (public_url(url) != url) {
+    throw ConfigError(
+        "{} with a login or a query, which would be shown wherever the address is shown.\n  Give the "
+        "address alone, and {}.",
+        is,
+        secret);
+  }
+  if (is_plain && !plain_http && !ParsedUrl(url).is_loopback()) {
+    throw ConfigError(
+        "{}: plain http to another machine is refused, because others could read what is secret.\n  "
+        "Give an https address, or set allow_plain_http in the section of the config, if it has it.",
+        is);
+  }
+  return url;
 }
 
 std::string trimmed(const std::string& text) {

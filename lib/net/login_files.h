@@ -12,6 +12,17 @@ namespace dalle2 {
 /// The variable's text; empty if it is not set.
 std::string environment(const char* name);
 
+/// The address of a service as its user gives it, without a slash at its end.
+/// @param source where `given` stands
+/// @param secret what is sent there and how it is given: "the token as HF_TOKEN"
+/// @throws ConfigError no http(s) address, one with a login or a query, plain http to another machine
+/// without leave
+std::string service_address(const std::string& given,
+                            const std::string& source,
+                            const std::string& usual,
+                            const std::string& secret,
+                            bool plain_http = false);
+
 /// Without blanks and line breaks at both ends.
 std::string trimmed(const std::string& text);
 

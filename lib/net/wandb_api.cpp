@@ -20,7 +20,6 @@
 namespace dalle2 {
 namespace {
 
-constexpr const char* kService = "https://api.wandb.ai";
 constexpr size_t kMostUploads = 100;  ///< whose places are asked for in one request
 
 /// A text and where it stands, for people.
@@ -64,33 +63,6 @@ std::string find_folder() {
 std::string authority_of(const std::string& url) {
   const size_t begin = url.find("://") + 3;
   return url.substr(begin, url.find('/', begin) - begin);
-}
-
-std::string find_base_url(const Settings& settings) {
-  auto [given, source] = settings.get("WANDB_BASE_URL", "base_url");
-  std::string url = with_small_schemes(given);
-  if (url.empty()) url = kService;
-  while (url.ends_with('/')) url.pop_back();
-  const bool is_plain = url.starts_with("http://");
-  if (!is_plain && !url.starts_with("https://")) {
-    throw ConfigError(
-        "{} is \"{}\": expected an address such as {}", source, public_url(url), kService);
-  }
-  if (public_url(url) != url) {
-    throw ConfigError(
-        "{} is {} with a login or a query\n  Give the address alone, and the key in WANDB_API_KEY or "
-        "~/.netrc.",
-        source,
-        public_url(url));
-  }
-  if (is_plain && !is_loopback_url(url)) {
-    throw ConfigError(
-        "{} is \"{}\": plain http to another machine would show the API key to others\n"
-        "  Give an https address.",
-        source,
-        url);
-  }
-  return url;
 }
 
 std::string find_key(const std::string& base_url) {
@@ -403,7 +375,9 @@ WandbAccess find_wandb_access() {
   WandbAccess access;
   access.folder = find_folder();
   const Settings settings(access.folder);
-  access.base_url = find_base_url(settings);
+  const auto [url, source] = settings.get("WANDB_BASE_URL", "base_url");
+  access.base_url =
+      service_address(url, source, "https://api.wandb.ai", "the key as WANDB_API_KEY");
   access.api_key = find_key(access.base_url);
   find_mode(access, settings.get("WANDB_MODE", "mode"));
   access.console = settings.get("WANDB_CONSOLE", "console").value != "off";

@@ -157,7 +157,7 @@ class Faults(Services):
         with HubDouble(mistreat) as hub:
             done = self.train(self.write(save=self.hub_saver()), env=self.env(hub))
             self.assertEqual(sorted(met), sorted(faults), done.stderr)
-            self.assertIn("The commit is tried again in 4.0 s.", done.stdout + done.stderr)
+            self.assertIn("status 429 and asks to wait 4 s; attempt 5 in 4.0 s", done.stdout + done.stderr)
             self.assertEqual(hub.file(REPO, "latest.pth"), self.content())
             # The commit whose answer was lost was not made again.
             self.assertEqual(hub.repos[REPO].summaries, ["Upload checkpoint latest.pth"])

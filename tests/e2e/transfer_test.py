@@ -8,7 +8,6 @@ import hashlib
 import json
 import shutil
 import os
-import time
 
 import harness
 from bad_server import Server

@@ -121,5 +121,5 @@ TEST_CASE("HF_ENDPOINT is an https address, or of this machine") {
                  !Contains("canary"));
   HubEnvironment::set("HF_ENDPOINT", "hub.example");
   CHECK(refusal_of({}) ==
-        "HF_ENDPOINT is \"hub.example\": expected an address that begins with https://");
+        "HF_ENDPOINT is \"hub.example\": expected an address such as https://huggingface.co");
 }

@@ -66,31 +66,6 @@ std::string login_file() {
   return (cache.empty() ? environment("HOME") + "/.cache" : cache) + "/huggingface/token";
 }
 
-std::string find_endpoint(bool plain_http) {
-  std::string endpoint = with_small_schemes(trimmed(environment("HF_ENDPOINT")));
-  if (endpoint.empty()) return "https://huggingface.co";
-  while (endpoint.ends_with('/')) endpoint.pop_back();
-  const bool is_plain = endpoint.starts_with("http://");
-  if (!is_plain && !endpoint.starts_with("https://")) {
-    throw ConfigError("HF_ENDPOINT is \"{}\": expected an address that begins with https://",
-                      public_url(endpoint));
-  }
-  if (public_url(endpoint) != endpoint) {
-    throw ConfigError(
-        "HF_ENDPOINT is \"{}\" with a login or a query, which would be shown wherever the address "
-        "is shown.\n  Give the address alone, and the token as HF_TOKEN.",
-        public_url(endpoint));
-  }
-  if (is_plain && !plain_http && !is_loopback_url(endpoint)) {
-    throw ConfigError(
-        "HF_ENDPOINT is \"{}\": plain http to another machine is refused, because others could "
-        "read the token.\n  Give an https address, or set allow_plain_http in the section of the "
-        "config that uses the hub.",
-        public_url(endpoint));
-  }
-  return endpoint;
-}
-
 std::string text_of(const Json& object, const char* key) {
   if (!object.is_object()) return "";
   const auto entry = object.find(key);
@@ -321,7 +296,11 @@ HttpGet HubRepository::request(const std::string& path, const std::string& revis
 
 HubAccess find_hub_access(const std::optional<std::string>& token_path, bool plain_http) {
   HubAccess access;
-  access.endpoint = find_endpoint(plain_http);
+  access.endpoint = service_address(environment("HF_ENDPOINT"),
+                                    "HF_ENDPOINT",
+                                    "https://huggingface.co",
+                                    "the token as HF_TOKEN",
+                                    plain_http);
   access.plain_http = plain_http;
   for (const char* name : {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}) {
     access.token = trimmed(environment(name));

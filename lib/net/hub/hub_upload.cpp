@@ -2,11 +2,9 @@
 // How a file comes into a repository: asked beforehand how it is kept (preupload), its bytes stored
 // by Git LFS if it is large, then committed.
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <optional>
-#include <random>
 #include <utility>
 
 #include "base/error.h"
@@ -23,11 +21,9 @@ namespace dalle2 {
 namespace {
 
 constexpr const char* kLfsType = "application/vnd.git-lfs+json";
-constexpr int kMostRounds = 4;               ///< of an LFS upload: its addresses may expire
-constexpr int kMostCommits = 12;             ///< while others commit to the same branch
-constexpr double kLongestCommitPause = 300;  ///< seconds, if the server asks for it
-constexpr int kMostFailures = 4;             ///< of commits, for any other reason
-constexpr size_t kSampleBytes = 512;         ///< the hub judges a file by its beginning
+constexpr int kMostRounds = 4;        ///< of an LFS upload: its addresses may expire
+constexpr int kMostCommits = 12;      ///< while others commit to the same branch
+constexpr size_t kSampleBytes = 512;  ///< the hub judges a file by its beginning
 constexpr int64_t kMostInCommit = int64_t{10} << 20;
 constexpr int64_t kMostLfsParts = 100'000;
 
@@ -104,51 +100,39 @@ std::vector<std::string> part_urls(const Json& header, int64_t parts, const std:
 }
 
 /// The store's requests: their addresses are signed, and no token goes to them.
-class LfsUpload {
- public:
-  /// @param token of the hub, which no message shows
-  LfsUpload(const Prepared& file,
-            HttpCall batch,
-            const HttpCallOptions& options,
-            const UploadNotes& notes,
-            std::string where,
-            std::string token)
-      : file_(file),
-        batch_(std::move(batch)),
-        options_(options),
-        notes_(notes),
-        where_(std::move(where)),
-        token_(std::move(token)) {
-    batch_.headers.push_back(std::string("Accept: ") + kLfsType);
-    batch_.headers.push_back(std::string("Content-Type: ") + kLfsType);
-  }
+struct LfsUpload {
+  const Prepared& file;
+  HttpCall batch;
+  const HttpCallOptions& options;
+  const UploadNotes& notes;
+  std::string where, token;  // no message shows the token
+  Json state = {};  // what the notes keep: whose file, the hub's actions, the parts that are there
 
   void run() {
     for (int round = 1;; ++round) {
       try {
         send();
-        return notes_.keep("");
+        return notes.keep("");
       } catch (const HttpStatusError& error) {
         // An address that has expired, or a store that got other bytes: new addresses mend both. An upload
         // that is gone may be whole, and its answer lost: then there are no actions.
         if (is_worth_retrying(error.status()) || error.status() == 401) throw;
-        notes_.keep("");
+        notes.keep("");
         if (round == kMostRounds) throw;
         log_warning("net", "{}\n  All parts are asked for again.", error.what());
       }
     }
   }
 
- private:
   /// With what the notes know of this file, else with what the hub says of it.
   void send() {
-    state_ = parse_untrusted_object(notes_.load());
-    if (!state_.is_object() || state_.value("oid", "") != file_.sha256) {
-      state_ = {{"oid", file_.sha256}, {"actions", ask()}, {"etags", Json::array()}};
+    state = parse_untrusted_object(notes.load());
+    if (!state.is_object() || state.value("oid", "") != file.sha256) {
+      state = {{"oid", file.sha256}, {"actions", ask()}, {"etags", Json::array()}};
     }
-    const Json actions = at(state_, "actions", where_);
+    const Json actions = at(state, "actions", where);
     if (!actions.is_object()) return;  // these bytes are there already
-    const Json& upload = at(actions, "upload", where_);
+    const Json& upload = at(actions, "upload", where);
     if (upload.is_object()) {
       if (upload.contains("header") && upload["header"].is_object() &&
           upload["header"].contains("chunk_size")) {
@@ -157,7 +141,7 @@ class LfsUpload {
         send_whole(upload);
       }
     }
-    const Json& verify = at(actions, "verify", where_);
+    const Json& verify = at(actions, "verify", where);
     if (verify.is_object()) check(verify);
   }
 
@@ -165,30 +149,30 @@ class LfsUpload {
   Json ask() const {
     const Json asked = {{"operation", "upload"},
                         {"transfers", {"basic", "multipart"}},
-                        {"objects", Json::array({{{"oid", file_.sha256}, {"size", file_.size}}})},
+                        {"objects", Json::array({{{"oid", file.sha256}, {"size", file.size}}})},
                         {"hash_algo", "sha256"}};
-    HttpCall call = batch_;
+    HttpCall call = batch;
     call.body = asked.dump();
-    const Json answer = json_of(http_call(call, options_));
-    const Json& objects = at(answer, "objects", where_);
+    const Json answer = json_of(http_call(call, options));
+    const Json& objects = at(answer, "objects", where);
     if (!objects.is_array() || objects.empty()) {
-      throw NetworkError("{}: the hub says nothing of the file", where_);
+      throw NetworkError("{}: the hub says nothing of the file", where);
     }
-    const Json& error = at(objects[0], "error", where_);
+    const Json& error = at(objects[0], "error", where);
     if (error.is_object()) {
       throw NetworkError("{}: the hub refuses the file: {}",
-                         where_,
-                         service_words(text_at(error, "message", where_), {token_}));
+                         where,
+                         service_words(text_at(error, "message", where), {token}));
     }
-    return at(objects[0], "actions", where_);
+    return at(objects[0], "actions", where);
   }
 
   HttpCall to_store(const std::string& method, const Json& action, const std::string& url) const {
     HttpCall call;
     call.method = method;
     call.url = url;
-    call.plain_http = batch_.plain_http;
-    call.shown = fmt::format("{} (upload of {})", public_url(url), file_.upload.path);
+    call.plain_http = batch.plain_http;
+    call.shown = fmt::format("{} (upload of {})", public_url(url), file.upload.path);
     call.explain = [](const HttpAnswer& answer) {
       if (answer.status() == 403) return "The address of the upload has expired, or is refused";
       if (answer.status() == 400) return "The store found other bytes than were announced";
@@ -199,9 +183,9 @@ class LfsUpload {
   }
 
   void send_whole(const Json& upload) const {
-    HttpCall call = to_store("PUT", upload, text_at(upload, "href", where_));
-    call.file = HttpFilePart{file_.upload.local_path, 0, file_.size};
-    http_call(call, options_);
+    HttpCall call = to_store("PUT", upload, text_at(upload, "href", where));
+    call.file = HttpFilePart{file.upload.local_path, 0, file.size};
+    http_call(call, options);
   }
 
   void send_parts(const Json& upload) {
@@ -209,54 +193,45 @@ class LfsUpload {
     const Json& given = header["chunk_size"];
     const std::string text = given.is_string() ? given.get<std::string>() : given.dump();
     const int64_t chunk = is_number(text) && text.size() < 18 ? std::stoll(text) : 0;
-    const int64_t parts = chunk > 0 ? (file_.size + chunk - 1) / chunk : 0;
+    const int64_t parts = chunk > 0 ? (file.size + chunk - 1) / chunk : 0;
     if (parts < 1 || parts > kMostLfsParts) {
       throw NetworkError(
-          "{}: the hub asks for parts of {} bytes", where_, service_words(text, {token_}));
+          "{}: the hub asks for parts of {} bytes", where, service_words(text, {token}));
     }
-    const std::vector<std::string> urls = part_urls(header, parts, where_);
-    Json& etags = state_["etags"];  // of the parts that are there
+    const std::vector<std::string> urls = part_urls(header, parts, where);
+    Json& etags = state["etags"];  // of the parts that are there
     for (auto part = static_cast<int64_t>(etags.size()); part < parts; ++part) {
       HttpCall call = to_store("PUT", {}, urls[static_cast<size_t>(part)]);
       const int64_t offset = part * chunk;
-      call.file =
-          HttpFilePart{file_.upload.local_path, offset, std::min(chunk, file_.size - offset)};
+      call.file = HttpFilePart{file.upload.local_path, offset, std::min(chunk, file.size - offset)};
       // The tag as it came, with its quotes.
-      const std::string etag = http_call(call, options_).header("etag");
+      const std::string etag = http_call(call, options).header("etag");
       if (etag.empty()) throw NetworkError("{}: part {} has no ETag", call.shown, part + 1);
       etags.push_back(etag);
-      notes_.keep(state_.dump());
+      notes.keep(state.dump());
     }
     Json done = Json::array();
     for (const Json& etag : etags) {
       done.push_back({{"partNumber", done.size() + 1}, {"etag", etag}});
     }
-    HttpCall call = to_store("POST", {}, text_at(upload, "href", where_));
+    HttpCall call = to_store("POST", {}, text_at(upload, "href", where));
     call.headers = {std::string("Accept: ") + kLfsType, std::string("Content-Type: ") + kLfsType};
-    call.body = Json{{"oid", file_.sha256}, {"parts", done}}.dump();
+    call.body = Json{{"oid", file.sha256}, {"parts", done}}.dump();
     call.slow_answer = true;
-    http_call(call, options_);
+    http_call(call, options);
   }
 
   /// The token goes to the hub itself only.
   void check(const Json& verify) const {
-    const std::string url = text_at(verify, "href", where_);
+    const std::string url = text_at(verify, "href", where);
     HttpCall call = to_store("POST", verify, url);
-    const std::string endpoint =
-        batch_.url.substr(0, batch_.url.find('/', batch_.url.find("//") + 2));
+    const std::string endpoint = batch.url.substr(0, batch.url.find('/', batch.url.find("//") + 2));
     const bool is_hub = url.starts_with(endpoint + "/");
-    const auto& lines = batch_.headers;  // the last two are no secrets
+    const auto& lines = batch.headers;  // the last two are no secrets
     call.headers.insert(call.headers.end(), is_hub ? lines.begin() : lines.end() - 2, lines.end());
-    call.body = Json{{"oid", file_.sha256}, {"size", file_.size}}.dump();
-    http_call(call, options_);
+    call.body = Json{{"oid", file.sha256}, {"size", file.size}}.dump();
+    http_call(call, options);
   }
-
-  const Prepared& file_;
-  HttpCall batch_;
-  const HttpCallOptions& options_;
-  const UploadNotes& notes_;
-  std::string where_, token_;
-  Json state_;  // what the notes keep: whose file, the hub's actions, the parts that are there
 };
 
 /// Asks how the hub keeps the file.
@@ -318,12 +293,6 @@ std::string commit_lines(const Prepared& file, const std::string& parent) {
          Json{{"key", file.is_lfs ? "lfsFile" : "file"}, {"value", content}}.dump() + "\n";
 }
 
-/// Another commit was first.
-bool is_conflict(const NetworkError& error) {
-  const auto* refused = dynamic_cast<const HttpStatusError*>(&error);
-  return refused != nullptr && (refused->status() == 409 || refused->status() == 412);
-}
-
 }  // namespace
 
 void HubRepository::upload(const HubUpload& upload,
@@ -337,59 +306,35 @@ void HubRepository::upload(const HubUpload& upload,
     std::string kept;
     const UploadNotes own{.load = [&] { return kept; },
                           .keep = [&](const std::string& text) { kept = text; }};
-    LfsUpload(file,
-              call("POST", "/" + repo_ + ".git/info/lfs/objects/batch"),
-              options,
-              notes == nullptr ? own : *notes,
-              name() + "/" + upload.path,
-              access_.token)
-        .run();
+    HttpCall batch = call("POST", "/" + repo_ + ".git/info/lfs/objects/batch");
+    for (const char* name : {"Accept: ", "Content-Type: "}) {
+      batch.headers.push_back(std::string(name) + kLfsType);
+    }
+    const UploadNotes& kept_by = notes == nullptr ? own : *notes;
+    LfsUpload{file, batch, options, kept_by, name() + "/" + upload.path, access_.token}.run();
   }
   // A commit that seems to have failed may have been made, and others commit too: what the branch
   // holds is looked at before each attempt, and it fails if the branch has moved since.
-  HttpCallOptions once = options;
+  HttpCallOptions once = options, patient = options;
   once.attempts = 1;
-  std::minstd_rand random(std::random_device{}());
-  for (int attempt = 1, failures = 0;; ++attempt) {
-    const std::string parent = commit(options);
+  patient.attempts = std::max(options.attempts, kMostCommits);
+  HttpCall call = this->call("POST", api("/commit/" + branch));
+  call.headers.emplace_back("Content-Type: application/x-ndjson");
+  for (HttpAttempts attempts(call, patient);;) {
+    call.body = commit_lines(file, commit(options));
     const std::optional<HubFile> there = find(upload.path, options);
     if (there && (upload.only_if_absent || file.is_same(*there))) return;
-    HttpCall commit = call("POST", api("/commit/" + branch));
-    commit.headers.emplace_back("Content-Type: application/x-ndjson");
-    commit.body = commit_lines(file, parent);
-    commit.accepted = {429, 503};  // answers that say when to come back
-    std::string fault;
-    double asked_seconds = 0;
-    try {
-      const HttpAnswer answer = http_call(commit, once);
-      const long status = answer.status();
-      if (status < 300) {
-        const Json made = parse_untrusted_object(answer.body);
-        if (made.is_object() && (made.contains("commitOid") || made.contains("commitUrl"))) return;
-        throw UnreachableError(
-            "{}: the answer (status {}) names no commit: does another server, or "
-            "a proxy's login page, answer there?",
-            answer.shown,
-            status);
-      }
-      asked_seconds = std::min(answer.head.retry_after.value_or(0), kLongestCommitPause);
-      throw HttpStatusError(status,
-                            "{}: the server answers with status {}.\n  {}.",
-                            answer.shown,
-                            status,
-                            status_advice(status));
-    } catch (const NetworkError& error) {
-      const bool again = is_conflict(error) || (may_pass(error) && ++failures < kMostFailures);
-      if (!again || attempt == kMostCommits) throw;
-      fault = error.what();
+    HttpAnswer answer;
+    std::optional<HttpFailure> failure = http_attempt(call, once, attempts, answer);
+    if (!failure) {
+      const Json made = parse_untrusted_object(answer.body);
+      if (made.is_object() && (made.contains("commitOid") || made.contains("commitUrl"))) return;
+      failure = {.reason = "the answer names no commit",
+                 .advice = "Another server, or a proxy's login page, may answer there"};
     }
-    const double spread = 0.5 + static_cast<double>(random() % 1000) / 1000;
-    const double growing = std::min(0.25 * std::pow(2.0, attempt - 1), 8.0) * spread;
-    const double pause = std::max(growing, asked_seconds);
-    log_warning("net", "{}\n  The commit is tried again in {:.1f} s.", fault, pause);
-    wait_seconds(pause, [&] {
-      if (options.cancelled && options.cancelled()) throw NetworkError("{}: cancelled", name());
-    });
+    const bool is_conflict = failure->status == 409 || failure->status == 412;  // another was first
+    failure->is_final = failure->is_final && !is_conflict;
+    attempts.after(*failure);
   }
 }
 
