@@ -60,6 +60,22 @@ Json json_of(const HttpAnswer& answer) {
       without_tokens(service_words(parsed.fault, {})));  // it may quote the answer
 }
 
+Json json_at(const Json& answer, const std::vector<std::string>& path) {
+  const Json* value = &answer;
+  for (const std::string& key : path) {
+    if (!value->is_object() || !value->contains(key)) return nullptr;
+    value = &(*value)[key];
+  }
+  return Json(*value);
+}
+
+std::string text_at(const Json& answer,
+                    const std::vector<std::string>& path,
+                    const std::string& otherwise) {
+  const Json value = json_at(answer, path);
+  return value.is_string() ? value.get<std::string>() : otherwise;
+}
+
 Json http_json(HttpCall call, const Json& content, const HttpCallOptions& options) {
   call.headers.emplace_back("Accept: application/json");
   if (!content.is_null()) {

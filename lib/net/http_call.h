@@ -8,6 +8,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/untrusted_json.h"
 #include "net/http_transfer.h"
@@ -36,6 +37,13 @@ bool is_loopback_url(const std::string& url);
 
 /// The answer's body as JSON. @throws NetworkError if it is none
 Json json_of(const HttpAnswer& answer);
+
+/// A value deep in an answer; null if something on the way to it is missing.
+Json json_at(const Json& answer, const std::vector<std::string>& path);
+/// The same of a text; `otherwise` if there is none.
+std::string text_at(const Json& answer,
+                    const std::vector<std::string>& path,
+                    const std::string& otherwise = "");
 
 /// Sends `content` (nothing if null) as application/json and reads the answer as JSON.
 /// @throws as http_call() and json_of()

@@ -91,7 +91,7 @@ std::string service_address(const std::string& given,
   if (is_plain && !plain_http && !ParsedUrl(url).is_loopback()) {
     throw ConfigError(
         "{}: plain http to another machine is refused, because others could read what is secret.\n  "
-        "Give an https address, or set allow_plain_http in the section of the config, if it has it.",
+        "Give an https address, or set allow_plain_http where the config has that key.",
         is);
   }
   return url;

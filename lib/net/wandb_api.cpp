@@ -142,20 +142,6 @@ constexpr const char* kFindFile =
     " files(names: $fileNames, first: 50) {"
     " edges { node { name directUrl url sizeBytes md5 } } } } } }";
 
-/// A value deep in an answer; null if something on the way to it is missing.
-Json at(const Json& answer, const std::vector<std::string>& path) {
-  Json value = answer;
-  for (const std::string& key : path) {
-    if (!value.is_object() || !value.contains(key)) return nullptr;
-    value = Json(value[key]);
-  }
-  return value;
-}
-
-std::string text_or(const Json& value, const std::string& otherwise) {
-  return value.is_string() ? value.get<std::string>() : otherwise;
-}
-
 /// The service has sent numbers as texts too.
 int64_t number_or(const Json& value, int64_t otherwise) {
   if (value.is_number()) return value.get<int64_t>();
@@ -168,9 +154,9 @@ Json text_or_null(const std::string& text) {
 
 /// The last row of a tail: JSON text of a list of JSON texts.
 Json last_row(const Json& tail) {
-  const ParsedJson list = parse_untrusted_json(text_or(tail, ""));
+  const ParsedJson list = parse_untrusted_json(text_at(tail, {}));
   if (!list.is_right() || !list.value.is_array() || list.value.empty()) return nullptr;
-  return parse_untrusted_object(text_or(list.value.back(), ""));
+  return parse_untrusted_object(text_at(list.value.back(), {}));
 }
 
 /// An address that the service names; without a host it is one of its own.
@@ -248,10 +234,10 @@ HttpCall WandbApi::call(const std::string& method, const std::string& path) cons
 Json WandbApi::graphql(const std::string& query, const Json& variables) const {
   const HttpCall request = call("POST", "/graphql");
   const Json answer = http_json(request, {{"query", query}, {"variables", variables}}, options_);
-  const Json errors = at(answer, {"errors"});
-  if (!errors.is_array() || errors.empty()) return at(answer, {"data"});
+  const Json errors = json_at(answer, {"errors"});
+  if (!errors.is_array() || errors.empty()) return json_at(answer, {"data"});
   const std::string said =
-      service_words(text_or(at(errors.front(), {"message"}), "an error without a text"),
+      service_words(text_at(errors.front(), {"message"}, "an error without a text"),
                     {access_.api_key, base64("api:" + access_.api_key)});
   const std::string text = fmt::format("{}: {}", public_url(request.url), said);
   if (!is_refusal(errors))
@@ -263,7 +249,7 @@ Json WandbApi::graphql(const std::string& query, const Json& variables) const {
 }
 
 std::string WandbApi::viewer() const {
-  const Json viewer = at(graphql(kViewer, Json::object()), {"viewer"});
+  const Json viewer = json_at(graphql(kViewer, Json::object()), {"viewer"});
   // A key that the service does not know may be answered without a fault.
   if (!viewer.is_object()) {
     throw HttpStatusError(
@@ -272,44 +258,44 @@ std::string WandbApi::viewer() const {
         "into WANDB_API_KEY or ~/.netrc, or set WANDB_MODE=offline.",
         public_url(access_.base_url));
   }
-  return text_or(at(viewer, {"entity"}), "");
+  return text_at(viewer, {"entity"});
 }
 
 std::optional<WandbRunState> WandbApi::find_run(const WandbRunPath& path) const {
-  const Json bucket = at(graphql(kRunState,
-                                 {{"project", path.project},
-                                  {"entity", text_or_null(path.entity)},
-                                  {"name", path.run_id}}),
-                         {"model", "bucket"});
+  const Json bucket = json_at(graphql(kRunState,
+                                      {{"project", path.project},
+                                       {"entity", text_or_null(path.entity)},
+                                       {"name", path.run_id}}),
+                              {"model", "bucket"});
   if (!bucket.is_object()) return std::nullopt;
-  const Json row = last_row(at(bucket, {"historyTail"}));
-  const Json runtime = at(row, {"_runtime"});
-  return WandbRunState{.history_lines = number_or(at(bucket, {"historyLineCount"}), 0),
-                       .event_lines = number_or(at(bucket, {"eventsLineCount"}), 0),
-                       .console_lines = number_or(at(bucket, {"logLineCount"}), 0),
-                       .last_step = number_or(at(row, {"_step"}), -1),
+  const Json row = last_row(json_at(bucket, {"historyTail"}));
+  const Json runtime = json_at(row, {"_runtime"});
+  return WandbRunState{.history_lines = number_or(json_at(bucket, {"historyLineCount"}), 0),
+                       .event_lines = number_or(json_at(bucket, {"eventsLineCount"}), 0),
+                       .console_lines = number_or(json_at(bucket, {"logLineCount"}), 0),
+                       .last_step = number_or(json_at(row, {"_step"}), -1),
                        .runtime_seconds = runtime.is_number() ? runtime.get<double>() : 0};
 }
 
 WandbRunPath WandbApi::upsert(const WandbRunInfo& info) const {
   const Json tags = info.tags.empty() ? Json(nullptr) : Json(info.tags);
-  const Json bucket = at(graphql(kUpsert,
-                                 {{"name", info.path.run_id},
-                                  {"project", info.path.project},
-                                  {"entity", text_or_null(info.path.entity)},
-                                  {"groupName", text_or_null(info.group)},
-                                  {"displayName", text_or_null(info.name)},
-                                  {"notes", text_or_null(info.notes)},
-                                  {"config", info.config},
-                                  {"host", text_or_null(info.host)},
-                                  {"program", "dalle2-train"},
-                                  {"jobType", text_or_null(info.job_type)},
-                                  {"tags", tags}}),
-                         {"upsertBucket", "bucket"});
-  const Json project = at(bucket, {"project"});
-  return {.entity = text_or(at(project, {"entity", "name"}), info.path.entity),
-          .project = text_or(at(project, {"name"}), info.path.project),
-          .run_id = text_or(at(bucket, {"name"}), info.path.run_id)};
+  const Json bucket = json_at(graphql(kUpsert,
+                                      {{"name", info.path.run_id},
+                                       {"project", info.path.project},
+                                       {"entity", text_or_null(info.path.entity)},
+                                       {"groupName", text_or_null(info.group)},
+                                       {"displayName", text_or_null(info.name)},
+                                       {"notes", text_or_null(info.notes)},
+                                       {"config", info.config},
+                                       {"host", text_or_null(info.host)},
+                                       {"program", "dalle2-train"},
+                                       {"jobType", text_or_null(info.job_type)},
+                                       {"tags", tags}}),
+                              {"upsertBucket", "bucket"});
+  const Json project = json_at(bucket, {"project"});
+  return {.entity = text_at(project, {"entity", "name"}, info.path.entity),
+          .project = text_at(project, {"name"}, info.path.project),
+          .run_id = text_at(bucket, {"name"}, info.path.run_id)};
 }
 
 void WandbApi::stream(const WandbRunPath& path, const Json& content) const {
@@ -326,42 +312,42 @@ void WandbApi::upload(const WandbRunPath& path, const std::vector<WandbUpload>& 
 void WandbApi::upload_some(const WandbRunPath& path, std::span<const WandbUpload> files) const {
   Json names = Json::array();
   for (const WandbUpload& file : files) names.push_back(file.name);
-  const Json made = at(graphql(kCreateFiles,
-                               {{"entity", path.entity},
-                                {"project", path.project},
-                                {"run", path.run_id},
-                                {"files", names}}),
-                       {"createRunFiles"});
-  const Json headers = at(made, {"uploadHeaders"});
+  const Json made = json_at(graphql(kCreateFiles,
+                                    {{"entity", path.entity},
+                                     {"project", path.project},
+                                     {"run", path.run_id},
+                                     {"files", names}}),
+                            {"createRunFiles"});
+  const Json headers = json_at(made, {"uploadHeaders"});
   std::map<std::string, std::string> urls;  // by name
-  for (const Json& place : at(made, {"files"})) {
-    urls[text_or(at(place, {"name"}), "")] = text_or(at(place, {"uploadUrl"}), "");
+  for (const Json& place : json_at(made, {"files"})) {
+    urls[text_at(place, {"name"})] = text_at(place, {"uploadUrl"});
   }
   for (const WandbUpload& file : files) {
     const std::string& url = urls[file.name];
     if (url.empty()) throw NetworkError("{}: no place for {}", path.text(), file.name);
     HttpCall put{.method = "PUT", .url = named_address(access_, url), .body = file.content};
     if (!file.path.empty()) put.file = HttpFilePart{file.path};
-    for (const Json& header : headers) put.headers.push_back(text_or(header, ""));
+    for (const Json& header : headers) put.headers.push_back(text_at(header, {}));
     http_call(put, options_);
   }
 }
 
 std::optional<WandbStoredFile> WandbApi::find_file(const WandbRunPath& path,
                                                    const std::string& name) const {
-  const Json edges = at(graphql(kFindFile,
-                                {{"project", path.project},
-                                 {"entity", path.entity},
-                                 {"name", path.run_id},
-                                 {"fileNames", {name}}}),
-                        {"project", "run", "files", "edges"});
+  const Json edges = json_at(graphql(kFindFile,
+                                     {{"project", path.project},
+                                      {"entity", path.entity},
+                                      {"name", path.run_id},
+                                      {"fileNames", {name}}}),
+                             {"project", "run", "files", "edges"});
   for (const Json& edge : edges) {
-    const Json node = at(edge, {"node"});
-    if (at(node, {"name"}) != name) continue;
-    const std::string url = text_or(at(node, {"directUrl"}), text_or(at(node, {"url"}), ""));
+    const Json node = json_at(edge, {"node"});
+    if (json_at(node, {"name"}) != name) continue;
+    const std::string url = text_at(node, {"directUrl"}, text_at(node, {"url"}));
     return WandbStoredFile{.url = named_address(access_, url),
-                           .size = number_or(at(node, {"sizeBytes"}), 0),
-                           .md5 = text_or(at(node, {"md5"}), "")};
+                           .size = number_or(json_at(node, {"sizeBytes"}), 0),
+                           .md5 = text_at(node, {"md5"})};
   }
   return std::nullopt;
 }

@@ -66,16 +66,10 @@ std::string login_file() {
   return (cache.empty() ? environment("HOME") + "/.cache" : cache) + "/huggingface/token";
 }
 
-std::string text_of(const Json& object, const char* key) {
-  if (!object.is_object()) return "";
-  const auto entry = object.find(key);
-  return entry != object.end() && entry->is_string() ? entry->get<std::string>() : "";
-}
-
 /// The hub's own words, without the token.
 std::string said_by(const HttpAnswer& answer, const std::string& token) {
   std::string text = answer.header("x-error-message");
-  if (text.empty()) text = text_of(parse_untrusted_object(answer.body), "error");
+  if (text.empty()) text = text_at(parse_untrusted_object(answer.body), {"error"});
   text = service_words(std::move(text), {token});
   return text.empty() ? "" : text + ". ";
 }
@@ -147,11 +141,7 @@ void HubRepository::check_token(const HttpCallOptions& options) const {
         access_.endpoint);
   }
   const Json who = http_json(call("GET", "/api/whoami-v2"), {}, options);
-  const auto auth = who.find("auth");
-  const auto token =
-      auth == who.end() || !auth->is_object() ? who.end() : auth->find("accessToken");
-  if (auth == who.end() || !auth->is_object() || token == auth->end()) return;
-  if (text_of(*token, "role") != "read") return;
+  if (text_at(who, {"auth", "accessToken", "role"}) != "read") return;
   throw NetworkError(
       "{}: the token of {} may only read.\n  Give one with the role \"write\" from "
       "{}/settings/tokens.",
@@ -190,19 +180,19 @@ void HubRepository::create(bool is_private, const HttpCallOptions& options) cons
 
 std::string HubRepository::commit(const HttpCallOptions& options) const {
   const Json info = http_json(call("GET", api("/revision/" + uri_encode(revision_))), {}, options);
-  return text_of(info, "sha");
+  return text_at(info, {"sha"});
 }
 
 namespace {
 
 /// What the hub says of a file; nothing of a folder.
 std::optional<HubFile> parse_file(const Json& entry) {
-  if (text_of(entry, "path").empty() || text_of(entry, "type") == "directory") return std::nullopt;
-  HubFile file{.path = text_of(entry, "path"), .sha256 = {}, .blob_id = text_of(entry, "oid")};
-  const auto size = entry.find("size");
-  if (size != entry.end() && size->is_number_integer()) file.size = size->get<int64_t>();
-  const auto lfs = entry.find("lfs");
-  if (lfs != entry.end()) file.sha256 = text_of(*lfs, "oid");
+  if (text_at(entry, {"path"}).empty() || text_at(entry, {"type"}) == "directory")
+    return std::nullopt;
+  HubFile file{.path = text_at(entry, {"path"}), .sha256 = {}, .blob_id = text_at(entry, {"oid"})};
+  file.sha256 = text_at(entry, {"lfs", "oid"});
+  const Json size = json_at(entry, {"size"});
+  if (size.is_number_integer()) file.size = size.get<int64_t>();
   return file;
 }
 

@@ -57,25 +57,12 @@ struct Prepared {
   }
 };
 
-const Json& at(const Json& object, const char* key, const std::string& where) {
-  static const Json none;
-  if (!object.is_object()) throw NetworkError("{}: the answer has no \"{}\"", where, key);
-  const auto entry = object.find(key);
-  return entry == object.end() ? none : *entry;
-}
-
-std::string text_at(const Json& object, const char* key, const std::string& where) {
-  const Json& entry = at(object, key, where);
-  return entry.is_string() ? entry.get<std::string>() : "";
-}
-
 /// The headers that an action asks for.
 std::vector<std::string> headers_of(const Json& action) {
   std::vector<std::string> lines;
-  const auto headers = action.find("header");
-  if (headers == action.end() || !headers->is_object()) return lines;
-  for (const auto& [name, value] : headers->items()) {
-    if (value.is_string()) lines.push_back(name + ": " + value.get<std::string>());
+  const Json headers = json_at(action, {"header"});
+  for (const auto& [name, value] : headers.items()) {
+    if (!name.empty() && value.is_string()) lines.push_back(name + ": " + value.get<std::string>());
   }
   return lines;
 }
@@ -130,18 +117,13 @@ struct LfsUpload {
     if (!state.is_object() || state.value("oid", "") != file.sha256) {
       state = {{"oid", file.sha256}, {"actions", ask()}, {"etags", Json::array()}};
     }
-    const Json actions = at(state, "actions", where);
+    const Json actions = json_at(state, {"actions"});
     if (!actions.is_object()) return;  // these bytes are there already
-    const Json& upload = at(actions, "upload", where);
+    const Json upload = json_at(actions, {"upload"});
     if (upload.is_object()) {
-      if (upload.contains("header") && upload["header"].is_object() &&
-          upload["header"].contains("chunk_size")) {
-        send_parts(upload);
-      } else {
-        send_whole(upload);
-      }
+      json_at(upload, {"header", "chunk_size"}).is_null() ? send_whole(upload) : send_parts(upload);
     }
-    const Json& verify = at(actions, "verify", where);
+    const Json verify = json_at(actions, {"verify"});
     if (verify.is_object()) check(verify);
   }
 
@@ -154,17 +136,17 @@ struct LfsUpload {
     HttpCall call = batch;
     call.body = asked.dump();
     const Json answer = json_of(http_call(call, options));
-    const Json& objects = at(answer, "objects", where);
+    const Json objects = json_at(answer, {"objects"});
     if (!objects.is_array() || objects.empty()) {
       throw NetworkError("{}: the hub says nothing of the file", where);
     }
-    const Json& error = at(objects[0], "error", where);
+    const Json error = json_at(objects[0], {"error"});
     if (error.is_object()) {
       throw NetworkError("{}: the hub refuses the file: {}",
                          where,
-                         service_words(text_at(error, "message", where), {token}));
+                         service_words(text_at(error, {"message"}), {token}));
     }
-    return at(objects[0], "actions", where);
+    return json_at(objects[0], {"actions"});
   }
 
   HttpCall to_store(const std::string& method, const Json& action, const std::string& url) const {
@@ -178,12 +160,12 @@ struct LfsUpload {
       if (answer.status() == 400) return "The store found other bytes than were announced";
       return status_advice(answer.status());
     };
-    if (action.is_object()) call.headers = headers_of(action);
+    call.headers = headers_of(action);
     return call;
   }
 
   void send_whole(const Json& upload) const {
-    HttpCall call = to_store("PUT", upload, text_at(upload, "href", where));
+    HttpCall call = to_store("PUT", upload, text_at(upload, {"href"}));
     call.file = HttpFilePart{file.upload.local_path, 0, file.size};
     http_call(call, options);
   }
@@ -214,7 +196,7 @@ struct LfsUpload {
     for (const Json& etag : etags) {
       done.push_back({{"partNumber", done.size() + 1}, {"etag", etag}});
     }
-    HttpCall call = to_store("POST", {}, text_at(upload, "href", where));
+    HttpCall call = to_store("POST", {}, text_at(upload, {"href"}));
     call.headers = {std::string("Accept: ") + kLfsType, std::string("Content-Type: ") + kLfsType};
     call.body = Json{{"oid", file.sha256}, {"parts", done}}.dump();
     call.slow_answer = true;
@@ -223,7 +205,7 @@ struct LfsUpload {
 
   /// The token goes to the hub itself only.
   void check(const Json& verify) const {
-    const std::string url = text_at(verify, "href", where);
+    const std::string url = text_at(verify, {"href"});
     HttpCall call = to_store("POST", verify, url);
     const std::string endpoint = batch.url.substr(0, batch.url.find('/', batch.url.find("//") + 2));
     const bool is_hub = url.starts_with(endpoint + "/");
@@ -245,11 +227,11 @@ Prepared prepare(const HubUpload& upload, HttpCall call, const HttpCallOptions& 
                       {"size", file.size}};
   const std::string where = call.url;
   const Json answer = http_json(std::move(call), {{"files", Json::array({asked})}}, options);
-  const Json& files = at(answer, "files", where);
+  const Json files = json_at(answer, {"files"});
   if (!files.is_array() || files.empty()) {
     throw NetworkError("{}: the hub says nothing of the file", where);
   }
-  const Json& ignored = at(files[0], "shouldIgnore", where);
+  const Json ignored = json_at(files[0], {"shouldIgnore"});
   if (ignored.is_boolean() && ignored.get<bool>()) {
     throw NetworkError(
         "{}: the repository's .gitignore leaves it out\n  Choose another target (/tracker/save), or "
@@ -257,7 +239,7 @@ Prepared prepare(const HubUpload& upload, HttpCall call, const HttpCallOptions& 
         upload.path);
   }
   // Git LFS keeps no empty files.
-  file.is_lfs = file.size > 0 && text_at(files[0], "uploadMode", where) != "regular";
+  file.is_lfs = file.size > 0 && text_at(files[0], {"uploadMode"}) != "regular";
   if (file.is_lfs) {
     file.sha256 = sha256_of_file(upload.local_path, 0, {}, [&] {
       if (options.cancelled && options.cancelled()) throw NetworkError("{}: cancelled", where);

@@ -21,7 +21,7 @@ namespace dalle2 {
 namespace {
 
 constexpr int64_t kMostS3Parts = 10'000;
-constexpr int kMostS3Rounds = 3;     ///< in which a store forgets an upload
+constexpr int kMostS3Rounds = 2;     ///< in which a store forgets an upload
 constexpr int64_t kClockSlack = 60;  ///< seconds by which the times of a store may differ
 
 class S3Upload {
@@ -64,12 +64,14 @@ class S3Upload {
           complete();
           break;
         } catch (const HttpStatusError& error) {
-          if (!error.says_absent()) throw;
-          // The store has no such upload: it was finished, and the answer got lost; or it was taken away.
-          if (etags() == parts && is_there(size)) break;
+          const bool is_whole = etags() == parts, is_refused = is_whole && error.status() == 400;
+          if (id_.empty() || !(error.says_absent() || is_refused)) throw;
+          // The store has no such upload: it was finished, and the answer got lost; or it was taken away. Or
+          // the store does not know the parts any more.
+          if (is_whole && !is_refused && is_there(size)) break;
           if (round == kMostS3Rounds) throw;
           log_warning("net", "{}\n  All parts are sent again.", error.what());
-          id_.clear();
+          abandon();
         }
       }
     } catch (const Error&) {
@@ -81,14 +83,11 @@ class S3Upload {
   }
 
   void abandon(const std::string& notes) {
-    id_ = upload_id(parse_untrusted_object(notes));
+    id_ = text_at(parse_untrusted_object(notes), {"upload_id"});
     abandon();
   }
 
  private:
-  static std::string upload_id(const Json& notes) {
-    return notes.is_object() ? notes.value("upload_id", "") : "";
-  }
   int64_t etags() const { return static_cast<int64_t>(etags_.size()); }
 
   HttpAnswer send_file(SignedRequest what, HttpFilePart part) const {
@@ -105,13 +104,14 @@ class S3Upload {
   /// Goes on with the upload in the notes, if it is one of this file.
   void take_up(const Json& file) {
     const Json notes = parse_untrusted_object(options_.notes ? options_.notes->load() : "");
-    id_ = upload_id(notes);
+    id_ = text_at(notes, {"upload_id"});
     if (id_.empty()) return;
     for (const auto& [key, value] : file.items()) {
-      if (notes.value(key, Json()) != value) return abandon();
+      if (json_at(notes, {key}) != value) return abandon();
     }
-    begun_ = notes.value("begun", begun_);
-    etags_ = notes.value("etags", etags_);
+    const Json begun = json_at(notes, {"begun"}), etags = json_at(notes, {"etags"});
+    if (begun.is_number_integer()) begun_ = begun.get<int64_t>();
+    for (const Json& etag : etags) etags_.push_back(text_at(etag, {}));
   }
 
   void keep(Json notes) const {
@@ -157,7 +157,9 @@ class S3Upload {
                                               {access.secret, access.session_token}),
                       .advice = post.explain(answer),
                       .is_final = !passes,
-                      .status = code == "NoSuchUpload" ? 404 : 0});
+                      .status = passes                   ? 0
+                                : code == "NoSuchUpload" ? 404
+                                                         : 400});
     }
   }
 
