@@ -50,6 +50,11 @@ using DataError = ErrorOfKind<ExitCode::kData>;
 using NonFiniteError = ErrorOfKind<ExitCode::kNonFinite>;
 /// Out of memory or disk (exit 5).
 using ResourceError = ErrorOfKind<ExitCode::kResource>;
+/// No space is left for a file (exit 5); there may be some later.
+class DiskFullError : public ResourceError {
+ public:
+  using ResourceError::ResourceError;
+};
 /// A service or peer that cannot be reached or refuses (exit 6).
 using NetworkError = ErrorOfKind<ExitCode::kNetwork>;
 /// A wait was ended by a stop signal (exit 75).

@@ -4,8 +4,10 @@
 
 #include "base/error.h"
 #include "checkpoint/pickle/value_json.h"
+#include "run/loop/run_position.h"
 #include "run/toy_support.h"
 #include "support/captured_log.h"
+#include "support/full_disk.h"
 
 namespace dalle2::test {
 namespace {
@@ -321,6 +323,49 @@ TEST_CASE("adapters begin on a checkpoint without any, and go on from their own 
   CHECK(second.trainer().toy().network->to_q->adapter()->up.abs().sum().item<double>() > 0);
   CHECK(fs::exists(folder / "parts/out/lora.safetensors"));
   CHECK(weight.numel() == 4);
+}
+
+TEST_CASE("a save that a full disk refuses waits for the next one, three in a row end the run") {
+  const TempDir folder;
+  CapturedLog log;
+  ToyConfig config = toy_config(folder.path());
+  config.train.async_save = false;
+  config.save_every_n_steps = 1;
+  std::optional<FullDisk> full;
+  ToyRun once(config);
+  once.before_step = [&](int64_t step, at::Tensor&) {
+    full.reset();
+    if (step == 6) full.emplace(1000);
+  };
+  CHECK(once.run() == ExitCode::kDone);
+  CHECK(log.count("epoch 1, step 7: the state is not saved, and the run continues") == 1);
+  CHECK(facts_of(Cursor(read_pth(folder / "out/checkpoint.pth"), "it")).samples_seen == 15 * 8);
+
+  config.tracker.data_path = folder / "lasting";
+  config.tracker.load.reset();
+  ToyRun often(config);
+  often.before_step = [&](int64_t step, at::Tensor&) {
+    if (step == 1) full.emplace(1000);
+  };
+  CHECK_THROWS_AS(often.run(), DiskFullError);
+  full.reset();
+  CHECK(log.count("the state is not saved, and the run continues") == 3);
+  CHECK(facts_of(Cursor(read_pth(folder / "lasting/checkpoint.pth"), "it")).samples_seen == 8);
+}
+
+TEST_CASE("a full disk at the last save of a run ends it with its exit code") {
+  const TempDir folder;
+  CapturedLog log;
+  const ToyConfig config = toy_config(folder.path());
+  std::optional<FullDisk> full;
+  StopRequest stop;
+  ToyRun run(config);
+  run.before_step = [&](int64_t step, at::Tensor&) {
+    if (step != 8) return;
+    full.emplace(1000);
+    stop.make();
+  };
+  CHECK_THROWS_AS(run.run(), DiskFullError);
 }
 
 TEST_CASE("a save that fails in the background is reported at the next step") {

@@ -30,12 +30,12 @@ namespace fs = std::filesystem;
   switch (error_number) {
     case ENOSPC:
     case EDQUOT:
-      throw ResourceError(
+      throw DiskFullError(
           "{}.\n  Free some space (an older file of this name is untouched), or choose another "
           "folder, and run again.",
           text);
     case EFBIG:
-      throw ResourceError(
+      throw DiskFullError(
           "{}.\n  Raise the limit of file sizes (`ulimit -f`); an older file of this name is untouched.",
           text);
     case EIO:

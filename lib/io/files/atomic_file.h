@@ -16,7 +16,7 @@ namespace dalle2 {
 class AtomicFile {
  public:
   /// Creates missing parent folders. @throws ConfigError (the path is a device, a pipe or a
-  /// socket), ResourceError (disk full, failing or over quota), DataError (cannot be written:
+  /// socket), DiskFullError (or over quota), ResourceError (the disk fails), DataError (cannot be written:
   /// permission, a folder in the way, read-only)
   explicit AtomicFile(std::string path);
   ~AtomicFile();

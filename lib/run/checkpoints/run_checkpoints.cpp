@@ -335,6 +335,7 @@ void RunCheckpoints::tell_resuming() const {
 
 void RunCheckpoints::end_saving() {
   saving_.wait();
+  if (full_disks_ > 0) throw DiskFullError("{}", full_disk_);
   session_.end_quiet();  // what is still to be sent may take minutes
   session_.tracker().finish_uploads();
 }

@@ -74,7 +74,8 @@ class RunCheckpoints {
   /// @throws what a save in the background threw, once. check() does not wait for one under way,
   /// and throws ConfigError once another start has taken the run over.
   void wait() { saving_.wait(); }
-  /// The same, and waits for uploads as Tracker::finish_uploads() does: nothing can be saved afterwards.
+  /// The same, with what a full disk has said to the last save, and waits for uploads as
+  /// Tracker::finish_uploads() does: nothing can be saved afterwards.
   void end_saving();
   void check();
 
@@ -109,6 +110,7 @@ class RunCheckpoints {
   void tell_position(const std::string& path, bool at_start) const;
   void check_state() const;
   void start_saving(SaveRequest request, Value checkpoint, Value model);
+  void save_or_wait(const SaveRequest& request);
   bool saves_in_background() const;
   std::string averages_folder() const;
 
@@ -122,7 +124,9 @@ class RunCheckpoints {
   int64_t roll_backs_ = 0;
   std::optional<int64_t> log_lines_;  // of the state that was loaded
   int64_t averages_saved_at_ = 0;     // steps of the first trained part
-  PthSaving saving_;                  // the last member: it uses the others until it has finished
+  int full_disks_ = 0;     // saves in a row, up to the last one, that a full disk refused
+  std::string full_disk_;  // what it said
+  PthSaving saving_;       // the last member: it uses the others until it has finished
 };
 
 }  // namespace dalle2

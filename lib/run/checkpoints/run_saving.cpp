@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/this_process.h"
 #include "checkpoint/lora/lora_file.h"
 #include "checkpoint/pickle/value_json.h"
@@ -124,8 +125,28 @@ void RunCheckpoints::start_saving(SaveRequest request, Value checkpoint, Value m
                   SaveRequest with_writers = request;
                   with_writers.write_checkpoint = writers[0];
                   with_writers.write_model = writers[1];
-                  session_.tracker().save(with_writers);
+                  save_or_wait(with_writers);
                 });
+}
+
+/// The memory has what a full disk does not take, and the next save may find room. The best state is not
+/// saved again.
+void RunCheckpoints::save_or_wait(const SaveRequest& request) {
+  constexpr int kMostFullDisks = 3;  // in a row
+  try {
+    session_.tracker().save(request);
+    full_disks_ = 0;
+  } catch (const DiskFullError& error) {
+    if (request.is_best || ++full_disks_ == kMostFullDisks) throw;
+    full_disk_ = error.what();
+    log_warning(
+        "ckpt",
+        "epoch {}, step {}: the state is not saved, and the run continues: the next save tries "
+        "again. {}",
+        request.position.epoch,
+        request.position.step,
+        full_disk_);
+  }
 }
 
 std::string RunCheckpoints::averages_folder() const {
