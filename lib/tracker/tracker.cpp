@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <filesystem>
 #include <string_view>
 
@@ -20,6 +21,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr double kSecondsBetweenChecks = 1;
+/// Services that are away hold no start up for longer.
+constexpr std::chrono::seconds kLongestQuestions{30};
 
 /// Entries of a checkpoint that hold the state itself: metadata must not take their place.
 constexpr std::array<std::string_view, 6> kStateKeys = {
@@ -143,7 +146,7 @@ void Tracker::add_loaded_file(bool writes) {
 }
 
 void Tracker::check_access() {
-  copies_->check_access(example_);
+  copies_->check_access(example_, std::chrono::steady_clock::now() + kLongestQuestions);
   copies_->check_targets_are_free();
   for (const auto& [folder, key] : outside_) folder_.check_outside(folder, key);
   journal_.loggers().check();
@@ -169,7 +172,9 @@ void Tracker::begin(const LoadedState& loaded) {
   if (const auto run = journal_.loggers().wandb_run()) folder_.note_wandb(*run);
   copies_->open(journal_.loggers().wandb_run(),
                 config_.upload_deadline_seconds,
-                [this](const std::string& message) { journal_.log_error(message); });
+                [this](const std::string& message, bool leaves_out) {
+                  journal_.log_error(message, leaves_out);
+                });
   if (!journal_.loggers().auto_resume()) return;
   write_auto_resume(folder_.in(kAutoResumeFile), journal_.loggers());
   if (plan_->resumes()) {

@@ -264,6 +264,21 @@ TEST_CASE("places in a network are checked as far as their text tells") {
                   {"/tracker/save/url: with it targets are paths below it, not whole addresses"});
 }
 
+TEST_CASE("two whole addresses that differ only in what is not shown are refused") {
+  const auto savers = [](const char* latest, const char* best) {
+    return fmt::format(R"(/tracker/save=[{{"save_to": "url", "save_latest_to": "{}"}}, )"
+                       R"({{"save_to": "url", "save_best_to": "{}"}}])",
+                       latest,
+                       best);
+  };
+  for (const char* best : {"https://h/p?file=best", "https://u:canary@h/p", "https://h/p"}) {
+    expect_problems({savers("https://h/p?file=latest", best)},
+                    {"/tracker/save: two targets differ only in their login or query, which is not "
+                     "shown or stored: give them different paths"});
+  }
+  CHECK_NOTHROW(read_with({savers("https://h/p?s=1", "https://h/best?s=1")}));
+}
+
 TEST_CASE("a W&B loader or saver without a run needs the logger whose run is meant") {
   const std::string no_run =
       "wandb_run_path must be given (entity/project/run_id), for there is no W&B logger whose run "

@@ -1,186 +1,23 @@
 // SPDX-License-Identifier: MIT
-// What waits for being sent: on the disk (Outbox), and on its way (Uploads).
+// What is on its way from an outbox to services.
 #include "tracker/places/uploads.h"
 
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <condition_variable>
-#include <deque>
-#include <filesystem>
 #include <thread>
 
 #include "base/error.h"
-#include "base/stop_signal.h"
-#include "io/files/atomic_file.h"
+#include "base/public_url.h"
 #include "support/captured_log.h"
-#include "support/temp_dir.h"
+#include "tracker/outbox_folder.h"
 
 namespace dalle2 {
 namespace {
 
-namespace fs = std::filesystem;
 using Catch::Contains;
-
-constexpr const char* kSaver = R"({"save_to": "url"})";
-
-OutboxEntry entry(const std::string& target, const std::string& to = "there") {
-  return {.path = {}, .to = to, .target = target, .kind = "checkpoint", .saver = kSaver};
-}
-
-/// An outbox beside a file that a run saves again and again.
-struct Folder {
-  test::TempDir dir;
-  std::string file = dir / "checkpoint.pth", outbox = dir / "outbox";
-
-  const std::string& save(const std::string& content) const {
-    write_file_atomically(file, content);
-    return file;
-  }
-  std::vector<std::string> names() const {
-    std::vector<std::string> found;
-    for (const auto& item : fs::directory_iterator(outbox)) {
-      found.push_back(item.path().filename().string());
-    }
-    std::sort(found.begin(), found.end());
-    return found;
-  }
-};
-
-TEST_CASE("what waits keeps its bytes whatever is saved later, and is there after a restart") {
-  const Folder folder;
-  {
-    Outbox outbox(folder.outbox);
-    outbox.add(entry("a.pth"), folder.save("first"));
-    folder.save("second");
-  }
-  const Outbox again(folder.outbox);
-  REQUIRE(again.waiting().size() == 1);
-  const OutboxEntry found = again.waiting().front();
-  CHECK(read_file(found.path) == "first");
-  CHECK(found.target == "a.pth");
-  CHECK(found.to == "there");
-  CHECK(found.kind == "checkpoint");
-  CHECK(found.saver == R"({"save_to":"url"})");
-  CHECK(found.bytes == 5);
-}
-
-TEST_CASE("a newer file for the same place replaces one that waits, not one that is being sent") {
-  const Folder folder;
-  Outbox outbox(folder.outbox);
-  outbox.add(entry("a.pth"), folder.save("1"));
-  outbox.add(entry("a.pth", "elsewhere"), folder.save("2"));
-  const OutboxEntry sending = outbox.waiting().front();
-  outbox.begin(sending);
-  outbox.add(entry("a.pth"), folder.save("3"));
-  outbox.add(entry("a.pth"), folder.save("4"));
-  std::vector<std::string> contents;
-  for (const OutboxEntry& waiting : outbox.waiting()) contents.push_back(read_file(waiting.path));
-  CHECK(contents == std::vector<std::string>{"1", "2", "4"});
-  // It failed: the newer one counts.
-  outbox.end(sending, /*sent=*/false);
-  CHECK(outbox.waiting().size() == 2);
-  CHECK(folder.names().size() == 4);
-}
-
-TEST_CASE("a kill while a file is sent does not bring an older one back after the newer") {
-  const Folder folder;
-  {
-    Outbox outbox(folder.outbox);
-    outbox.add(entry("a.pth"), folder.save("old"));
-    outbox.begin(outbox.waiting().front());
-    outbox.add(entry("a.pth"), folder.save("new"));
-    outbox.add(entry("b.pth"), folder.save("other"));
-    CHECK(outbox.waiting().size() == 3);
-  }
-  const Outbox again(folder.outbox);
-  REQUIRE(again.waiting().size() == 2);
-  CHECK(read_file(again.waiting().front().path) == "new");
-  CHECK(folder.names().size() == 4);
-}
-
-TEST_CASE("what has another name in the folder is somebody else's, and stays") {
-  const Folder folder;
-  for (const char* name : {"letter.txt", "7.json", "notes.json", "1234567_x"}) {
-    write_file_atomically(folder.outbox + "/" + name, "mine");
-  }
-  fs::create_directories(folder.outbox + "/00000003_folder");
-  CHECK(Outbox(folder.outbox).waiting().empty());
-  CHECK(folder.names() ==
-        std::vector<std::string>{
-            "00000003_folder", "1234567_x", "7.json", "letter.txt", "notes.json"});
-}
-
-TEST_CASE("what a kill left half done in an outbox is removed, and nothing else is ever sent") {
-  const Folder folder;
-  {
-    Outbox outbox(folder.outbox);
-    outbox.add(entry("whole.pth"), folder.save("whole"));
-  }
-  write_file_atomically(folder.outbox + "/00000007_checkpoint.pth", "no note");
-  write_file_atomically(folder.outbox + "/00000008_checkpoint.pth.part", "half");
-  write_file_atomically(folder.outbox + "/00000009.json", "{\"to\": \"there\", \"tar");
-  write_file_atomically(
-      folder.outbox + "/00000010.json",
-      R"({"to": "there", "target": "t", "file": "../checkpoint.pth", "saver": {}})");
-  write_file_atomically(folder.outbox + "/00000011.json",
-                        R"({"to": "there", "target": "t", "file": "00000011_x", "saver": {}})");
-  fs::create_symlink("/etc/hostname", folder.outbox + "/00000011_x");
-  Outbox outbox(folder.outbox);
-  REQUIRE(outbox.waiting().size() == 1);
-  CHECK(outbox.waiting().front().target == "whole.pth");
-  CHECK(folder.names() == std::vector<std::string>{"00000001.json", "00000001_checkpoint.pth"});
-  CHECK(read_file(folder.file) == "whole");
-  // Numbers go on behind all that were there.
-  outbox.add(entry("next.pth"), folder.save("next"));
-  CHECK(outbox.waiting().back().number == 12);
-}
-
-/// Of files that wait; what has a second name takes no space.
-uint64_t bytes_in(const std::string& folder) {
-  uint64_t bytes = 0;
-  for (const auto& item : fs::directory_iterator(folder)) {
-    const bool takes_space = fs::hard_link_count(item.path()) == 1;
-    if (takes_space && item.path().extension() != ".json") bytes += item.file_size();
-  }
-  return bytes;
-}
-
-TEST_CASE("a disk that is nearly full gives up the oldest files that take space, and names them") {
-  const Folder folder;
-  uint64_t disk = 1000;
-  Outbox outbox(folder.outbox, [&](const std::string& path) {
-    return std::optional<uint64_t>(disk - std::min(disk, bytes_in(path)));
-  });
-  const std::string content(100, 'x');
-  std::vector<std::string> removed;
-  const auto add = [&](const std::string& target) {
-    removed.clear();
-    for (const OutboxEntry& gone : outbox.add(entry(target), folder.save(content))) {
-      removed.push_back(gone.target);
-    }
-  };
-  const auto targets = [&] {
-    std::vector<std::string> names;
-    for (const OutboxEntry& waiting : outbox.waiting()) names.push_back(waiting.target);
-    return names;
-  };
-  for (const char* target : {"a", "b", "c", "d"}) add(target);
-  CHECK(removed.empty());
-  CHECK(bytes_in(folder.outbox) == 300);  // the newest is checkpoint.pth, too
-  // The next checkpoint needs room twice: 200 of 430. The oldest is being sent, the next one goes.
-  outbox.begin(outbox.waiting().front());
-  disk = 430;
-  add("e");
-  CHECK(removed == std::vector<std::string>{"b", "c"});
-  CHECK(targets() == std::vector<std::string>{"a", "d", "e"});
-  CHECK(folder.names().size() == 6);
-  // What has a second name would free nothing by going, and the newest never goes.
-  disk = 50;
-  fs::create_hard_link(outbox.waiting()[1].path, folder.dir / "d.pth");
-  add("f");
-  CHECK(removed == std::vector<std::string>{"e"});
-  CHECK(targets() == std::vector<std::string>{"a", "d", "f"});
-}
+using test::file_for;
+using test::OutboxFolder;
 
 /// A service of which a test decides when and how it answers.
 class Service : public Destination {
@@ -188,17 +25,29 @@ class Service : public Destination {
   explicit Service(std::string name = "there") : name_(std::move(name)) {}
   std::string name() const override { return name_; }
   void check_access(const HttpCallOptions& /*options*/) override {}
-  void know_template(const std::string& target) override { templates_.push_back(target); }
-  const std::vector<std::string>& templates() const { return templates_; }
-  void send(const FileToSend& file, const std::function<bool()>& cancelled) override {
+  bool stores_notes() const override { return true; }
+  void abandon(const FileToSend& /*file*/, const std::string& notes) const override {
+    const std::lock_guard lock(mutex_);
+    abandoned_.push_back(notes);
+  }
+  std::vector<std::string> abandoned() const {
+    const std::lock_guard lock(mutex_);
+    return abandoned_;
+  }
+  void send(const FileToSend& file,
+            UploadNotes& notes,
+            const std::function<bool()>& cancelled) override {
     std::unique_lock lock(mutex_);
     ++calls_;
+    began_with_.push_back(notes.load());
+    if (in_parts_) notes.keep("id of " + file.target);
     changed_.notify_all();
     while (held_ && !cancelled()) changed_.wait_for(lock, std::chrono::milliseconds(5));
     if (cancelled()) throw NetworkError("cancelled");
     if (failures_ > 0) {
       --failures_;
-      throw NetworkError("the service is out of order");
+      if (refuses_) throw HttpStatusError(413, "the file is too large");
+      throw UnreachableError("the service is out of order");
     }
     sent_.push_back(file.target + "=" + read_file(file.path));
     changed_.notify_all();
@@ -211,6 +60,17 @@ class Service : public Destination {
   void fail(int times) {
     const std::lock_guard lock(mutex_);
     failures_ = times;
+  }
+  /// Each upload writes down what it has begun. @param refuses the failures last
+  void send_in_parts(bool refuses = false) {
+    const std::lock_guard lock(mutex_);
+    in_parts_ = true;
+    refuses_ = refuses;
+  }
+  /// The notes of each call.
+  std::vector<std::string> began_with() const {
+    const std::lock_guard lock(mutex_);
+    return began_with_;
   }
   std::vector<std::string> wait_for_sent(size_t count) {
     std::unique_lock lock(mutex_);
@@ -225,35 +85,28 @@ class Service : public Destination {
 
  private:
   std::string name_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
-  bool held_ = false;
+  bool held_ = false, in_parts_ = false, refuses_ = false;
   int failures_ = 0, calls_ = 0;
-  std::vector<std::string> sent_, templates_;
+  std::vector<std::string> sent_, began_with_;
+  mutable std::vector<std::string> abandoned_;
 };
 
-Recipient to(const std::shared_ptr<Service>& service) {
-  return {service, [](const std::string&) { return std::string(kSaver); }};
-}
-
-FileToSend file_for(const std::string& target, const std::string& path) {
-  return {.path = path, .target = target, .kind = "checkpoint"};
-}
-
 TEST_CASE("saves that come faster than they can be sent wait for nobody, and the newest is sent") {
-  const Folder folder;
+  const OutboxFolder folder;
   const test::CapturedLog log;
   const auto service = std::make_shared<Service>();
   service->hold(true);
   Uploads uploads(folder.outbox);
-  uploads.serve(to(service));
+  uploads.serve(service);
   uploads.begin();
-  uploads.add("there", file_for("latest", folder.save("0")));
+  uploads.add(file_for("latest", folder.save("0")));
   service->wait_for_calls(1);  // on its way
   for (int i = 1; i < 10; ++i) {
-    uploads.add("there", file_for("latest", folder.save(std::to_string(i))));
+    uploads.add(file_for("latest", folder.save(std::to_string(i))));
   }
-  uploads.add("there", file_for("best", folder.save("best")));
+  uploads.add(file_for("best", folder.save("best")));
   CHECK(uploads.waiting().size() == 3);
   service->hold(false);
   CHECK(service->wait_for_sent(3) == std::vector<std::string>{"latest=0", "best=best", "latest=9"});
@@ -263,14 +116,14 @@ TEST_CASE("saves that come faster than they can be sent wait for nobody, and the
 }
 
 TEST_CASE("a failed file is reported, waits, and is sent with the next one") {
-  const Folder folder;
+  const OutboxFolder folder;
   const test::CapturedLog log;
   const auto service = std::make_shared<Service>();
   service->fail(1);
   Uploads uploads(folder.outbox);
-  uploads.serve(to(service));
+  uploads.serve(service);
   uploads.begin();
-  uploads.add("there", file_for("a", folder.save("a")));
+  uploads.add(file_for("a", folder.save("a")));
   service->wait_for_calls(1);
   std::vector<std::string> errors;
   while (errors.empty()) errors = uploads.take_errors();
@@ -279,7 +132,7 @@ TEST_CASE("a failed file is reported, waits, and is sent with the next one") {
             "Error saving checkpoint to there/a: the service is out of order\n  It waits in " +
             folder.outbox + "."});
   CHECK(uploads.waiting().size() == 1);
-  uploads.add("there", file_for("b", folder.save("b")));
+  uploads.add(file_for("b", folder.save("b")));
   CHECK(service->wait_for_sent(2).size() == 2);
   CHECK(uploads.finish(20) == 0);
   CHECK(uploads.take_errors().empty());
@@ -287,15 +140,15 @@ TEST_CASE("a failed file is reported, waits, and is sent with the next one") {
 
 TEST_CASE(
     "the end waits for its deadline, says what it waits for, and leaves the rest on the disk") {
-  const Folder folder;
+  const OutboxFolder folder;
   const test::CapturedLog log;
   const auto service = std::make_shared<Service>();
   service->hold(true);
   {
     Uploads uploads(folder.outbox);
-    uploads.serve(to(service));
+    uploads.serve(service);
     uploads.begin();
-    uploads.add("there", file_for("a", folder.save("a")));
+    uploads.add(file_for("a", folder.save("a")));
     const auto begin = std::chrono::steady_clock::now();
     CHECK(uploads.finish(0.3) == 1);
     const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
@@ -308,7 +161,7 @@ TEST_CASE(
   service->hold(false);
   Uploads again(folder.outbox);
   CHECK(again.unserved().size() == 1);
-  again.serve(to(service));
+  again.serve(service);
   again.begin();
   CHECK(again.unserved().empty());
   CHECK(again.finish(20) == 0);
@@ -316,29 +169,29 @@ TEST_CASE(
 }
 
 TEST_CASE("at the end each file is tried once more, and a refusal ends the wait") {
-  const Folder folder;
+  const OutboxFolder folder;
   const test::CapturedLog log;
   const auto service = std::make_shared<Service>();
   service->fail(1000);
   Uploads uploads(folder.outbox);
-  uploads.serve(to(service));
+  uploads.serve(service);
   uploads.begin();
-  uploads.add("there", file_for("a", folder.save("a")));
-  uploads.add("there", file_for("b", folder.save("b")));
+  uploads.add(file_for("a", folder.save("a")));
+  uploads.add(file_for("b", folder.save("b")));
   CHECK(uploads.finish(60) == 2);
   CHECK(uploads.waiting().size() == 2);
 }
 
 TEST_CASE("what is given up for want of space is an error of the run") {
-  const Folder folder;
+  const OutboxFolder folder;
   const test::CapturedLog log;
   Uploads uploads(folder.outbox, [](const std::string&) { return std::optional<uint64_t>(0); });
   const auto service = std::make_shared<Service>();
   service->hold(true);
-  uploads.serve(to(service));
+  uploads.serve(service);
   uploads.begin();
   for (const char* target : {"a", "b", "c"}) {
-    uploads.add("there", file_for(target, folder.save(target)));
+    uploads.add(file_for(target, folder.save(target)));
     if (uploads.waiting().size() == 1) service->wait_for_calls(1);  // on its way, and so it stays
   }
   CHECK(uploads.take_errors() ==
@@ -348,67 +201,190 @@ TEST_CASE("what is given up for want of space is an error of the run") {
 }
 
 TEST_CASE("a slow service holds up no other one") {
-  const Folder folder;
+  const OutboxFolder folder;
   const test::CapturedLog log;
   const auto slow = std::make_shared<Service>("slow"), quick = std::make_shared<Service>("quick");
   slow->hold(true);
   Uploads uploads(folder.outbox);
-  uploads.serve(to(slow));
-  uploads.serve(to(quick));
+  uploads.serve(slow);
+  uploads.serve(quick);
   uploads.begin();
-  uploads.add("slow", file_for("a", folder.save("1")));
-  uploads.add("quick", file_for("a", folder.save("2")));
+  uploads.add(file_for("a", folder.save("1"), "slow"));
+  uploads.add(file_for("a", folder.save("2"), "quick"));
   CHECK(quick->wait_for_sent(1) == std::vector<std::string>{"a=2"});
   CHECK(uploads.finish(0) == 1);
 }
 
-TEST_CASE("addresses that differ in their signature are two places, and it is not stored") {
-  UrlSaveConfig config;
-  config.save_latest_to = "https://h/p?signature=canary-a";
-  const std::unique_ptr<Destination> begun = make_destination(config);
-  const std::string a = begun->shown_target("https://h/p?signature=canary-a"),
-                    b = begun->shown_target("https://h/p?signature=canary-b");
-  CHECK(a != b);
-  CHECK_THAT(a + b, !Contains("canary"));
-  CHECK(begun->place_of(a) == "https://h/p");
-  CHECK(begun->full_target(b) == "https://h/p?signature=canary-b");
-  CHECK(begun->shown_target("https://h/q") == "https://h/q");
-  // Another process does not send the file to what is left of the address.
-  const std::unique_ptr<Destination> later = make_destination(config);
-  CHECK_THROWS_WITH(later->full_target(a), Contains("a login or a signature, which is not stored"));
-  CHECK(later->full_target("https://h/q") == "https://h/q");
-}
-
-TEST_CASE("a later start rebuilds whole addresses from its config, also those with placeholders") {
-  for (const auto& [known, target] : std::vector<std::pair<std::string, std::string>>{
-           {"https://u:canary@h/{epoch}.pth", "https://u:canary@h/3.pth"},
-           {"https://u:ca/nary@h:81/{epoch}.pth", "https://u:ca/nary@h:81/3.pth"},
-           {"https://h@h/{epoch}.pth", "https://h@h/3.pth"},  // a login like its host
-           {"https://h/{epoch}/a.pth?sig=canary", "https://h/3/a.pth?sig=canary"},
-           {"https://u:{{canary@h/{epoch}?a={{}}", "https://u:{canary@h/3?a={}"},
-           {"https://u:canary@h/latest.pth?sig=1", "https://u:canary@h/latest.pth?sig=1"}}) {
-    CAPTURE(known);
-    const std::unique_ptr<Destination> begun = make_destination(UrlSaveConfig{});
-    const std::string shown = begun->shown_target(target);
-    const std::unique_ptr<Destination> later = make_destination(UrlSaveConfig{});
-    later->know_template("https://u:other@h/{epoch}.pth");
-    later->know_template("https://elsewhere/{epoch}.pth");
-    CHECK_THROWS_WITH(later->full_target(shown), Contains("a login or a signature"));
-    later->know_template(known);
-    CHECK(later->full_target(shown) == target);
-  }
-}
-
-TEST_CASE("savers that share a service share what their configs say of addresses") {
-  const Folder folder;
+TEST_CASE(
+    "a kill amid an upload in parts: the next process continues with that file, then sends the newer") {
+  const OutboxFolder folder;
   const test::CapturedLog log;
-  const auto first = std::make_shared<Service>(), second = std::make_shared<Service>();
+  const auto service = std::make_shared<Service>();
+  service->send_in_parts();
+  service->hold(true);
+  {
+    Uploads uploads(folder.outbox);
+    uploads.serve(service);
+    uploads.begin();
+    uploads.add(file_for("a", folder.save("old")));
+    service->wait_for_calls(1);
+    uploads.add(file_for("b", folder.save("other")));
+    uploads.add(file_for("a", folder.save("new")));
+  }  // as a kill: the transfer ends amid it
+  service->hold(false);
+  Uploads again(folder.outbox);
+  again.serve(service);
+  again.begin();
+  CHECK(service->wait_for_sent(3) == std::vector<std::string>{"a=old", "b=other", "a=new"});
+  CHECK(service->began_with() == std::vector<std::string>{"", "id of a", "", ""});
+  CHECK(again.finish(20) == 0);
+  CHECK(folder.names().empty());
+  CHECK(service->abandoned().empty());
+}
+
+TEST_CASE("a begun file that is refused gives way to a newer one, and its parts are given up") {
+  const OutboxFolder folder;
+  const test::CapturedLog log;
+  const auto service = std::make_shared<Service>();
+  service->send_in_parts(/*refuses=*/true);
+  service->hold(true);
+  service->fail(1);
   Uploads uploads(folder.outbox);
-  uploads.serve(to(first), {"a"});
-  uploads.serve(to(second), {"b"});
+  uploads.serve(service);
   uploads.begin();
-  CHECK(first->templates() == std::vector<std::string>{"a", "b"});
-  CHECK(second->templates().empty());
+  uploads.add(file_for("a", folder.save("old")));
+  service->wait_for_calls(1);
+  uploads.add(file_for("a", folder.save("new")));
+  service->hold(false);
+  CHECK(service->wait_for_sent(1) == std::vector<std::string>{"a=new"});
+  CHECK(uploads.finish(20) == 0);
+  CHECK(service->abandoned() == std::vector<std::string>{"id of a"});
+  CHECK(service->began_with() == std::vector<std::string>{"", ""});
+}
+
+TEST_CASE("a begun file that fails for a time holds up the newer one for its target alone") {
+  const OutboxFolder folder;
+  const test::CapturedLog log;
+  const auto service = std::make_shared<Service>();
+  service->send_in_parts();
+  service->hold(true);
+  service->fail(1);
+  Uploads uploads(folder.outbox);
+  uploads.serve(service);
+  uploads.begin();
+  uploads.add(file_for("a", folder.save("old")));
+  service->wait_for_calls(1);
+  uploads.add(file_for("a", folder.save("new")));
+  uploads.add(file_for("b", folder.save("b")));
+  service->hold(false);
+  CHECK(service->wait_for_sent(1) == std::vector<std::string>{"b=b"});
+  CHECK(uploads.finish(20) == 0);
+  CHECK(service->wait_for_sent(3) == std::vector<std::string>{"b=b", "a=old", "a=new"});
+}
+
+TEST_CASE("the end tells whether it moves: what was sent, refused again, or is on its way") {
+  const OutboxFolder folder;
+  const test::CapturedLog log;
+  const auto service = std::make_shared<Service>();
+  service->hold(true);
+  service->fail(2);
+  Uploads uploads(folder.outbox);
+  uploads.serve(service);
+  uploads.begin();
+  uploads.add(file_for("a", folder.save("a")));
+  service->wait_for_calls(1);
+  CHECK_FALSE(uploads.last_answer_was_fault());
+  service->hold(false);
+  while (!uploads.last_answer_was_fault())
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  CHECK_FALSE(uploads.is_done());
+  uploads.begin_end();
+  service->wait_for_calls(2);  // at once, and not a third time
+  while (!uploads.is_done()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  CHECK(uploads.waiting_count() == 1);
+  uploads.end();
+  CHECK(service->began_with().size() == 2);
+}
+
+UrlSaveConfig address(const std::string& latest) {
+  UrlSaveConfig config;
+  config.save_latest_to = latest;
+  return config;
+}
+
+/// As a saver gives a file to the outbox, for a template of its config that was filled in.
+FileToSend hidden(const Destination& to,
+                  const std::string& target,
+                  const std::vector<std::string>& values = {}) {
+  FileToSend file = {.path = "f", .to = to.name(), .target = target, .kind = "checkpoint"};
+  file.values = values;
+  to.hide_secrets(file);
+  return file;
+}
+
+TEST_CASE(
+    "a file waits for the saver that leads where it was to go, whatever stands first in the config") {
+  const OutboxFolder folder;
+  const test::CapturedLog log;
+  {
+    Uploads uploads(folder.outbox);
+    const auto service = std::make_shared<Service>("s3://bucket");
+    service->hold(true);
+    uploads.serve(service);
+    uploads.add(file_for("a", folder.save("a"), "s3://bucket"));
+  }
+  const auto first = std::make_shared<Service>("s3://new"),
+             renamed = std::make_shared<Service>("s3://bucket2");
+  {
+    Uploads uploads(folder.outbox);
+    uploads.serve(first);
+    uploads.serve(renamed);
+    uploads.begin();
+    REQUIRE(uploads.unserved().size() == 1);
+    CHECK(uploads.finish(20) == 1);
+    CHECK(first->began_with().empty());
+    CHECK(renamed->began_with().empty());
+  }
+  const auto back = std::make_shared<Service>("s3://bucket");
+  Uploads uploads(folder.outbox);
+  uploads.serve(first);
+  uploads.serve(back);
+  uploads.begin();
+  CHECK(uploads.finish(20) == 0);
+  CHECK(back->wait_for_sent(1) == std::vector<std::string>{"a=a"});
+  CHECK(first->began_with().empty());
+}
+
+TEST_CASE(
+    "a whole address is sent by the saver that shows the same, and no secret of it is stored") {
+  for (const auto& [text, target] : std::vector<std::pair<std::string, std::string>>{
+           {"https://u:canary@h/{epoch}.pth", "https://u:canary@h/3.pth"},
+           {"https://h/{epoch}/a.pth?sig=canary", "https://h/3/a.pth?sig=canary"},
+           {"https://h/a.pth?sig=canary&epoch={epoch}", "https://h/a.pth?sig=canary&epoch=3"}}) {
+    CAPTURE(text);
+    const std::unique_ptr<Destination> saver = make_destination(address(text));
+    const FileToSend file = hidden(*saver, target, {"3"});
+    CHECK_THAT(file.target, !Contains("canary"));
+    CHECK(saver->takes(file));
+    CHECK_FALSE(make_destination(address("https://u:canary@h/other{epoch}.pth"))->takes(file));
+    CHECK_FALSE(make_destination(address("https://u:canary@other/{epoch}.pth"))->takes(file));
+    // The run's own copy of its config has no secret: nothing goes to what is left of the address.
+    CHECK_FALSE(make_destination(address(public_url(text)))->takes(file));
+    const OutboxFolder folder;
+    FileToSend waits = file;
+    waits.path = folder.save("content");
+    Outbox(folder.outbox).add(waits);
+    CHECK_THAT(read_file(folder.outbox + "/00000001.json"), !Contains("canary"));
+    CHECK(saver->takes(Outbox(folder.outbox).waiting().front()));
+  }
+  UrlSaveConfig below;
+  below.url = "https://u:canary@h/dav";
+  const std::unique_ptr<Destination> saver = make_destination(below);
+  const FileToSend file = hidden(*saver, "a.pth", {"3"});
+  CHECK(file.values.empty());
+  CHECK(saver->takes(file));
+  below.url = "https://h/dav";
+  CHECK_FALSE(make_destination(below)->takes(file));
 }
 
 }  // namespace

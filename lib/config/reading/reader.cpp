@@ -252,7 +252,7 @@ void Reader::read_scalar(const ValueAt& at, std::string& out) {
   if (limits.text_fault_ != nullptr) {
     if (const auto fault = limits.text_fault_(out)) faults_.error(pointer, *fault);
   }
-  if (limits.placeholders_) {
+  if (limits.placeholders_ && !findings_.placeholders.empty()) {
     if (const auto fault = template_fault(out, findings_.placeholders)) {
       faults_.error(pointer, *fault);
     }

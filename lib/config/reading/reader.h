@@ -16,10 +16,11 @@ namespace dalle2 {
 /// Where a Reader puts what it finds.
 struct ReadFindings {
   Faults faults;
-  std::vector<Fault> unavailable;             ///< asked for, and cannot be had
-  std::span<const Placeholder> placeholders;  ///< of the kind of run, for the targets of savers
-  std::vector<std::string> overridden;        ///< pointers that `--set` wrote: they must have a use
-  Json defaults;                              ///< a config of this kind: says where a key belongs
+  std::vector<Fault> unavailable;  ///< asked for, and cannot be had
+  std::span<const Placeholder>
+      placeholders;  ///< of the kind of run, for the targets of savers; empty: any
+  std::vector<std::string> overridden;  ///< pointers that `--set` wrote: they must have a use
+  Json defaults;                        ///< a config of this kind: says where a key belongs
 };
 
 /// A value, where it stands, and what it has to satisfy.

@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
+#include "base/public_url.h"
 #include "config/decoder/decoder_evaluate_config.h"
 #include "config/reading/reflect.h"
 #include "config/reading/types.h"
@@ -152,9 +154,27 @@ struct TrackerConfig {
              "`dalle2-train sync` sends them.",
              within(0, 1e6));
     check_wandb_runs(f);
+    check_addresses(f);
   }
 
  private:
+  /// What waits to be sent is known by its address as it may be shown.
+  void check_addresses(auto& f) {
+    std::map<std::string, std::string> shown;
+    for (const SaveConfig& saver : save) {
+      const auto* const url = std::get_if<UrlSaveConfig>(&saver);
+      if (url == nullptr || url->url) continue;
+      for (const auto& target : {url->save_latest_to, url->save_best_to}) {
+        if (!target) continue;
+        const auto known = shown.emplace(public_url(*target), *target).first;
+        f.check(
+            known->second == *target,
+            "save",
+            "two targets differ only in their login or query, which is not shown or stored: give "
+            "them different paths");
+      }
+    }
+  }
   /// A W&B loader or saver without a run of its own means the logger's.
   void check_wandb_runs(auto& f) {
     constexpr const char* kNoRun =

@@ -96,14 +96,14 @@ void Journal::log_images(const std::vector<LogImage>& images,
   loggers_.log_images(stored, section, now);
 }
 
-void Journal::log_error(const std::string& message) {
+void Journal::log_error(const std::string& message, bool leaves_out) {
   const std::lock_guard lock(mutex_);
   check_may_write();
-  log_error_locked(message);
+  log_error_locked(message, leaves_out);
 }
 
-void Journal::log_error_locked(const std::string& message) {
-  has_errors_.store(true);
+void Journal::log_error_locked(const std::string& message, bool leaves_out) {
+  if (leaves_out) has_errors_.store(true);
   const LogMoment now = moment();
   file_->write({{"error", message}}, last_step_);
   loggers_.log_error(message, now);

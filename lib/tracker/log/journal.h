@@ -43,20 +43,21 @@ class Journal {
   /// Stores data_path/images/{step}_{section}_{i}.png, or under the names given, and a record
   /// {section: [{path, caption}]}. A picture that cannot be stored is an error in the log.
   void log_images(const std::vector<LogImage>& images, const std::string& section, int64_t step);
-  void log_error(const std::string& message);
+  /// @param leaves_out a file of this machine is missing
+  void log_error(const std::string& message, bool leaves_out = true);
   void log_file(const std::string& name, const std::string& content) {
     loggers_.log_file(name, content);
   }
   void finish(const RunEnd& end, double seconds) { loggers_.finish(end, seconds); }
 
-  /// Whether an error was logged: a file or a picture may be missing.
+  /// Whether an error was logged that leaves a file or a picture out.
   bool has_errors() const { return has_errors_.load(); }
   /// Up to four of the pictures that were stored last, without their bytes.
   std::vector<StoredImage> last_pictures() const;
 
  private:
   void check_may_write() const;
-  void log_error_locked(const std::string& message);
+  void log_error_locked(const std::string& message, bool leaves_out = true);
   LogMoment moment() const;
 
   std::string data_path_;

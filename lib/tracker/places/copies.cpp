@@ -31,8 +31,8 @@ Copies::Copies(const std::vector<SaveConfig>& savers,
       "\"local\", \"save_latest_to\": \"latest.pth\"}}");
 }
 
-void Copies::check_access(const FormatFields& example) const {
-  for (const auto& saver : savers_) saver->check_access(example);
+void Copies::check_access(const FormatFields& example, Deadline deadline) const {
+  for (const auto& saver : savers_) saver->check_access(example, deadline);
 }
 
 void Copies::check_targets_are_free() const {
@@ -76,18 +76,16 @@ void Copies::open(const std::optional<std::string>& wandb_run,
                   LogError log_error) {
   deadline_seconds_ = deadline_seconds;
   log_error_ = std::move(log_error);
-  if (is_remote() || Outbox::has_entries(outbox())) uploads_ = std::make_unique<Uploads>(outbox());
+  if (is_remote() || Outbox::is_used(outbox())) uploads_ = std::make_unique<Uploads>(outbox());
   for (const auto& saver : savers_) saver->init(uploads_.get(), wandb_run);
   if (!uploads_) return;
   uploads_->begin();
   if (const auto others = uploads_->unserved(); !others.empty()) {
     log_warning("track",
-                "{} for {} wait in {}, of an earlier start with another saver: `dalle2-train sync "
-                "{}` sends them",
-                counted(static_cast<int64_t>(others.size()), "file"),
-                others.front().to,
+                "{}: {} for {} stay here, because no saver of the config is for that place",
                 outbox(),
-                folder_.path());
+                counted(static_cast<int64_t>(others.size()), "file"),
+                others.front().to);
   }
 }
 
@@ -111,7 +109,9 @@ void Copies::save_with(Saver& saver,
   };
   folder_.check_token();
   try {
-    saver.save_file({folder_.in(own_file(type)), save_type_name(type)},
+    saver.save_file({folder_.in(own_file(type)),
+                     save_type_name(type),
+                     python_format_values(target_template, placeholders)},
                     python_format(target_template, placeholders));
     if (const auto known = find_failures(); known != failures_.end()) known->last_failed = false;
   } catch (const std::exception& error) {
@@ -120,7 +120,7 @@ void Copies::save_with(Saver& saver,
     if (failed == failures_.end()) failed = failures_.insert(failed, {&saver, target_template});
     ++failed->count;
     failed->last_failed = true;
-    log_error_(fmt::format("Error saving checkpoint: {}", error.what()));
+    log_error_(fmt::format("Error saving checkpoint: {}", error.what()), /*leaves_out=*/true);
   }
 }
 
@@ -129,10 +129,10 @@ void Copies::save_config(const std::string& name, const std::string& content) {
     if (!saver->targets().save_meta_to) continue;
     const std::string target = (fs::path(*saver->targets().save_meta_to) / name).string();
     try {
-      saver->save_file({folder_.in(name), "config"}, target);
+      saver->save_file({folder_.in(name), "config", {name}}, target);
       if (!saver->is_remote()) folder_.note_copy(target, content);
     } catch (const std::exception& fault) {
-      log_error_(fmt::format("Error saving {}: {}", name, fault.what()));
+      log_error_(fmt::format("Error saving {}: {}", name, fault.what()), /*leaves_out=*/true);
     }
   }
 }
@@ -148,7 +148,8 @@ void Copies::send_cards(const std::string& config, const std::vector<StoredImage
     try {
       saver->send_card(facts, (fs::path(outbox()) / kCardFile).string());
     } catch (const std::exception& error) {
-      log_error_(fmt::format("Error sending the model card: {}", error.what()));
+      log_error_(fmt::format("Error sending the model card: {}", error.what()),
+                 /*leaves_out=*/true);
     }
   }
 }
@@ -171,14 +172,32 @@ void Copies::tell_failures() const {
 /// A service that cannot be reached costs its own files only.
 void Copies::log_upload_errors() {
   if (!uploads_) return;
-  for (const std::string& error : uploads_->take_errors()) log_error_(error);
+  for (const std::string& error : uploads_->take_errors()) {
+    log_error_(error, /*leaves_out=*/false);  // it waits, and the end says so
+  }
 }
 
-void Copies::finish_uploads(double seconds) {
+void Copies::begin_end() {
+  if (uploads_) uploads_->begin_end();
+}
+
+bool Copies::is_done() const {
+  return !uploads_ || uploads_->is_done();
+}
+
+bool Copies::last_answer_was_fault() const {
+  return uploads_ && uploads_->last_answer_was_fault();
+}
+
+size_t Copies::waiting_count() const {
+  return uploads_ ? uploads_->waiting_count() : 0;
+}
+
+void Copies::end() {
   if (!uploads_) return;
-  const size_t left = uploads_->finish(std::min(seconds, deadline_seconds_));
+  uploads_->end();
   log_upload_errors();
-  if (left > 0) {
+  if (const size_t left = uploads_->waiting_count(); left > 0) {
     log_warning("track",
                 "{} could not be sent and {} in {}: the next start sends what is left, or "
                 "`dalle2-train sync {}`",
@@ -188,6 +207,11 @@ void Copies::finish_uploads(double seconds) {
                 folder_.path());
   }
   uploads_.reset();
+}
+
+void Copies::finish_uploads(double seconds) {
+  if (uploads_) uploads_->finish(std::min(seconds, deadline_seconds_));
+  end();
 }
 
 }  // namespace dalle2

@@ -20,14 +20,15 @@ namespace dalle2 {
 
 class Copies {
  public:
-  using LogError = std::function<void(const std::string& message)>;
+  /// @param leaves_out a file of this machine is missing
+  using LogError = std::function<void(const std::string& message, bool leaves_out)>;
 
   /// @param folder has to outlive this object @throws ConfigError no saver; as Saver::check_targets()
   Copies(const std::vector<SaveConfig>& savers, const FormatFields& example, RunFolder& folder);
 
-  /// Whether the targets can be written and the services take the login. @throws as
-  /// Saver::check_access()
-  void check_access(const FormatFields& example) const;
+  /// Whether the targets can be written and the services take the login. They share one deadline.
+  /// @throws as Saver::check_access()
+  void check_access(const FormatFields& example, Deadline deadline) const;
   /// @throws ConfigError naming the files at fixed targets on this machine that are not this run's,
   /// with what moves them away
   void check_targets_are_free() const;
@@ -47,7 +48,14 @@ class Copies {
 
   /// Uploads that have failed since, for the log.
   void log_upload_errors();
-  /// Waits for what is still to be sent, `seconds` at most. What is left waits in the outbox.
+  // ---- the end of the uploads, as in Uploads
+  void begin_end();
+  bool is_done() const;
+  bool last_answer_was_fault() const;
+  size_t waiting_count() const;
+  /// Says too what is left, which waits in the outbox. Nothing can be saved afterwards.
+  void end();
+  /// All of it: waits for what is still to be sent, `seconds` at most.
   void finish_uploads(double seconds);
   bool is_remote() const;
   /// The single errors may be far up in the log.

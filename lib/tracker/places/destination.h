@@ -5,17 +5,23 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "config/shared/tracker_config.h"
 #include "net/http_call.h"
+#include "net/upload_notes.h"
 
 namespace dalle2 {
 
-/// A file for a service.
+/// A file for a service. What it says of the place is what may be shown: it is stored while it waits.
 struct FileToSend {
   std::string path;
-  std::string target;           ///< its name there; may be a whole address that holds secrets
-  std::string kind;             ///< for people: "checkpoint"
+  std::string to = {};  ///< Destination::name()
+  std::string target;   ///< its name there, or a whole address
+  std::string kind;     ///< for people: "checkpoint"
+  /// Of the placeholders of a whole address, by which a saver fills in its own.
+  std::vector<std::string> values = {};
+  bool has_secret = false;      ///< the address has a login or a query, which is not in here
   bool only_if_absent = false;  ///< a file of that name stays as it is
 };
 
@@ -28,22 +34,26 @@ class Destination {
   virtual std::string name() const = 0;
   /// Where a target is, for people.
   virtual std::string place_of(const std::string& target) const { return name() + "/" + target; }
-  /// Tells of a target of the config, with its placeholders: full_target() finds in it what records of an
-  /// earlier process do not say.
-  virtual void know_template(const std::string& /*target*/) {}
-  /// What records may say of a target, without secrets. It is remembered for full_target().
-  virtual std::string shown_target(const std::string& target) { return target; }
-  /// The target behind what a record says of it.
-  virtual std::string full_target(const std::string& shown) { return shown; }
+  /// Makes of a file's target what may be stored of it.
+  virtual void hide_secrets(FileToSend& file) const { file.values.clear(); }
+  /// Whether a file that waits is for this place.
+  virtual bool takes(const FileToSend& file) const { return file.to == name(); }
   /// Whether it wants a page on what was trained; known after check_access().
   virtual bool wants_card() const { return false; }
   /// Asks the service whether it would take files. Sends none.
   /// @throws NetworkError (one that may_pass() if the service is away), ConfigError
   virtual void check_access(const HttpCallOptions& options) = 0;
-  /// Sends a file, whole or not at all; it is not changed meanwhile.
+  /// Sends a file that it takes, whole or not at all; it is not changed meanwhile.
+  /// @param notes of this file
   /// @param cancelled asked while waiting; true ends the transfer by an error
   /// @throws NetworkError, DataError
-  virtual void send(const FileToSend& file, const std::function<bool()>& cancelled) = 0;
+  virtual void send(const FileToSend& file,
+                    UploadNotes& notes,
+                    const std::function<bool()>& cancelled) = 0;
+  /// Whether the notes hold no secret, so that they may be on the disk.
+  virtual bool stores_notes() const { return false; }
+  /// Gives up an upload of which there are notes.
+  virtual void abandon(const FileToSend& /*file*/, const std::string& /*notes*/) const {}
 };
 
 /// The service of a saver's config; null for files of this machine.

@@ -24,7 +24,9 @@ class HubDestination : public Destination {
     if (!wants_card_ || !repository_.exists(options)) return;
     wants_card_ = !repository_.find("README.md", options);
   }
-  void send(const FileToSend& file, const std::function<bool()>& cancelled) override {
+  void send(const FileToSend& file,
+            UploadNotes& notes,
+            const std::function<bool()>& cancelled) override {
     const HttpCallOptions options{.ends_at_stop = false, .cancelled = cancelled};
     if (!made_) repository_.create(is_private_, options);
     made_ = true;
@@ -32,7 +34,8 @@ class HubDestination : public Destination {
                         .path = file.target,
                         .summary = "Upload " + file.kind + " " + file.target,
                         .only_if_absent = file.only_if_absent},
-                       options);
+                       options,
+                       &notes);
   }
 
  private:

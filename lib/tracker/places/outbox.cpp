@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <set>
 #include <utility>
 
 #include "base/error.h"
@@ -20,33 +19,29 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kNoteEnding = ".json";
+constexpr const char* kPartsEnding = ".parts";  ///< UploadNotes
 
 /// "00000012.json" -> 12.
 int64_t number_of(const std::string& name) {
   return number_of_digits(name.substr(0, name.find_first_of("._"))).value_or(0);
 }
 
-std::string note_text(const Json& note, const char* key) {
-  const auto entry = note.find(key);
-  return entry != note.end() && entry->is_string() ? entry->get<std::string>() : "";
-}
-
-std::string note_of(const OutboxEntry& entry) {
-  Json note;
-  note["to"] = entry.to;
-  note["target"] = entry.target;
-  note["kind"] = entry.kind;
-  note["file"] = fs::path(entry.path).filename().string();
-  note["only_if_absent"] = entry.only_if_absent;
-  note["saver"] = Json::parse(entry.saver);
-  return note.dump(1) + "\n";
-}
-
-/// "00000012.json", "00000012_latest.pth", and both with ".part".
+/// "00000012.json", "00000012.parts", "00000012_latest.pth", and all with ".part".
 bool is_of_outbox(const std::string& name) {
   constexpr size_t kDigits = 8;
   const size_t end = name.find_first_of("._");
   return end != std::string::npos && end >= kDigits && number_of_digits(name.substr(0, end));
+}
+
+std::string note_of(const OutboxEntry& entry) {
+  const Json note = {{"to", entry.to},
+                     {"target", entry.target},
+                     {"kind", entry.kind},
+                     {"file", fs::path(entry.path).filename().string()},
+                     {"values", entry.values},
+                     {"has_secret", entry.has_secret},
+                     {"only_if_absent", entry.only_if_absent}};
+  return note.dump(1) + "\n";
 }
 
 /// What a note says; an entry without a path if it is damaged, or its file is not there.
@@ -54,32 +49,30 @@ bool is_of_outbox(const std::string& name) {
 OutboxEntry read_note(const fs::path& path) {
   OutboxEntry entry;
   const Json note = parse_untrusted_object(read_file(path.string()));
-  if (note.is_null()) return entry;
+  std::string file;
+  try {
+    note.at("to").get_to(entry.to);
+    note.at("target").get_to(entry.target);
+    note.at("kind").get_to(entry.kind);
+    note.at("file").get_to(file);
+    entry.values = note.value("values", entry.values);
+    entry.has_secret = note.value("has_secret", false);
+    entry.only_if_absent = note.value("only_if_absent", false);
+  } catch (const Json::exception&) {
+    return {};
+  }
   entry.number = number_of(path.filename().string());
-  entry.to = note_text(note, "to");
-  entry.target = note_text(note, "target");
-  entry.kind = note_text(note, "kind");
-  const auto saver = note.find("saver");
-  if (saver != note.end() && saver->is_object()) entry.saver = saver->dump();
-  const auto absent = note.find("only_if_absent");
-  entry.only_if_absent = absent != note.end() && absent->is_boolean() && absent->get<bool>();
-  const std::string file = note_text(note, "file");
   // A name within the folder, of this number: nothing else is ever sent.
   const bool is_plain = file.find('/') == std::string::npos && number_of(file) == entry.number;
-  const bool is_whole = entry.number > 0 && is_plain && !entry.to.empty() &&
-                        !entry.target.empty() && !entry.saver.empty();
+  const bool is_whole = entry.number > 0 && is_plain && !entry.to.empty() && !entry.target.empty();
   const fs::path full = path.parent_path() / file;
   std::error_code error;
   const fs::file_type type = fs::symlink_status(full, error).type();
   if (type == fs::file_type::none) throw DataError("{}: {}", full.string(), error.message());
-  if (!is_whole || type != fs::file_type::regular) return entry;
+  if (!is_whole || type != fs::file_type::regular) return {};
   entry.path = full.string();
   entry.bytes = fs::file_size(full, error);
   return entry;
-}
-
-bool same_place(const OutboxEntry& a, const OutboxEntry& b) {
-  return a.to == b.to && a.target == b.target;
 }
 
 }  // namespace
@@ -89,23 +82,26 @@ Outbox::Outbox(std::string folder, FreeBytes free_bytes)
   read_folder();
 }
 
-bool Outbox::has_entries(const std::string& folder) {
-  return !names_ending(folder, kNoteEnding).empty();
+bool Outbox::is_used(const std::string& folder) {
+  const std::vector<std::string> names = names_in_folder(folder);
+  return std::any_of(names.begin(), names.end(), is_of_outbox);
 }
 
 void Outbox::read_folder() {
-  std::set<int64_t> known;  // numbers
+  std::vector<int64_t> left;  // numbers of what is neither sent nor removed
   for (const std::string& name : names_ending(folder_, kNoteEnding)) {
     if (!is_of_outbox(name)) continue;
-    next_number_ = std::max(next_number_, number_of(name) + 1);
+    const int64_t number = number_of(name);
+    next_number_ = std::max(next_number_, number + 1);
     try {
       OutboxEntry entry = read_note(fs::path(folder_) / name);
       if (entry.path.empty()) continue;
-      known.insert(entry.number);
-      held_.push_back({std::move(entry)});
+      const std::string parts = path_of(number, kPartsEnding);
+      if (fs::exists(parts)) entry.notes = read_file(parts);
+      held_.push_back({.entry = std::move(entry)});
     } catch (const DataError& error) {
       log_warning("track", "{}\n  It is left as it is, and not sent.", error.what());
-      known.insert(number_of(name));
+      left.push_back(number);
     }
   }
   std::sort(held_.begin(), held_.end(), [](const Held& a, const Held& b) {
@@ -115,55 +111,67 @@ void Outbox::read_folder() {
   for (size_t i = 0; i < held_.size(); ++i) {
     held_[i].replaced = std::any_of(
         held_.begin() + static_cast<std::ptrdiff_t>(i) + 1, held_.end(), [&](const Held& later) {
-          return same_place(held_[i].entry, later.entry);
+          return held_[i].entry.is_for_same_target(later.entry);
         });
-    if (held_[i].replaced) known.erase(held_[i].entry.number);
   }
-  std::erase_if(held_, [](const Held& held) { return held.replaced; });
+  remove_replaced();
   // It leaves files without notes, notes without files, and unfinished parts. What has another name is
   // somebody else's.
+  for (const Held& held : held_) left.push_back(held.entry.number);
   for (const std::string& name : names_in_folder(folder_)) {
     const fs::path path = fs::path(folder_) / name;
     std::error_code error;
-    const bool is_left = is_of_outbox(name) && !known.contains(number_of(name));
-    if (is_left && !fs::is_directory(fs::symlink_status(path, error))) remove_file(path.string());
+    const bool is_known = std::find(left.begin(), left.end(), number_of(name)) != left.end() &&
+                          !name.ends_with(".part");
+    if (!is_of_outbox(name) || is_known) continue;
+    if (!fs::is_directory(fs::symlink_status(path, error))) remove_file(path.string());
   }
 }
 
-std::string Outbox::note_path(int64_t number) const {
-  return (fs::path(folder_) / fmt::format("{:08}{}", number, kNoteEnding)).string();
+std::string Outbox::path_of(int64_t number, const char* ending) const {
+  return (fs::path(folder_) / fmt::format("{:08}{}", number, ending)).string();
+}
+
+Outbox::Held* Outbox::find(int64_t number) {
+  const auto found = std::find_if(
+      held_.begin(), held_.end(), [&](const Held& held) { return held.entry.number == number; });
+  return found == held_.end() ? nullptr : &*found;
 }
 
 /// The note first: a file without one is nothing.
-void Outbox::remove(const OutboxEntry& entry) const {
-  remove_file(note_path(entry.number));
+void Outbox::remove(const OutboxEntry& entry, bool is_sent) {
+  remove_file(path_of(entry.number, kNoteEnding));
+  remove_file(path_of(entry.number, kPartsEnding));
   remove_file(entry.path);
+  if (!is_sent && !entry.notes.empty()) dropped_.push_back(entry);
 }
 
-std::vector<OutboxEntry> Outbox::add(OutboxEntry entry, const std::string& file) {
+void Outbox::remove_replaced() {
+  for (const Held& held : held_) {
+    if (held.may_go()) remove(held.entry, /*is_sent=*/false);
+  }
+  std::erase_if(held_, [](const Held& held) { return held.may_go(); });
+}
+
+std::vector<OutboxEntry> Outbox::add(const FileToSend& file) {
   const std::lock_guard lock(mutex_);
   std::error_code error;
   fs::create_directories(folder_, error);
-  entry.number = next_number_;
+  OutboxEntry entry{file, next_number_, fs::file_size(file.path, error)};
   entry.path = (fs::path(folder_) /
-                fmt::format("{:08}_{}", entry.number, fs::path(file).filename().string()))
+                fmt::format("{:08}_{}", entry.number, fs::path(file.path).filename().string()))
                    .string();
-  entry.bytes = fs::file_size(file, error);
-  link_file_atomically(file, entry.path);
+  link_file_atomically(file.path, entry.path);
   try {
-    write_file_atomically(note_path(entry.number), note_of(entry));
+    write_file_atomically(path_of(entry.number, kNoteEnding), note_of(entry));
   } catch (...) {
     fs::remove(entry.path, error);
     throw;
   }
   ++next_number_;
-  for (Held& held : held_) {
-    if (!same_place(held.entry, entry)) continue;
-    held.replaced = true;
-    if (!held.busy) remove(held.entry);
-  }
-  std::erase_if(held_, [](const Held& held) { return held.replaced && !held.busy; });
-  held_.push_back({entry});
+  for (Held& held : held_) held.replaced |= held.entry.is_for_same_target(entry);
+  remove_replaced();
+  held_.push_back({.entry = entry});
   return make_room(entry.bytes);
 }
 
@@ -183,7 +191,7 @@ std::vector<OutboxEntry> Outbox::make_room(uint64_t bytes) {
       ++i;
       continue;
     }
-    remove(held_[i].entry);
+    remove(held_[i].entry, /*is_sent=*/false);
     removed.push_back(held_[i].entry);
     held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(i));
   }
@@ -199,19 +207,44 @@ std::vector<OutboxEntry> Outbox::waiting() const {
 
 void Outbox::begin(const OutboxEntry& entry) {
   const std::lock_guard lock(mutex_);
-  for (Held& held : held_) held.busy |= held.entry.number == entry.number;
+  if (Held* const held = find(entry.number)) held->busy = true;
 }
 
-void Outbox::end(const OutboxEntry& entry, bool sent) {
+void Outbox::end(const OutboxEntry& entry, Outcome outcome) {
   const std::lock_guard lock(mutex_);
-  const auto held = std::find_if(held_.begin(), held_.end(), [&](const Held& candidate) {
-    return candidate.entry.number == entry.number;
-  });
-  if (held == held_.end()) return;
+  Held* const held = find(entry.number);
+  if (held == nullptr) return;
   held->busy = false;
-  if (!sent && !held->replaced) return;
-  held_.erase(held);
-  remove(entry);
+  held->refused = outcome == Outcome::kRefused;
+  if (outcome != Outcome::kSent) return remove_replaced();
+  held_.erase(held_.begin() + (held - held_.data()));
+  remove(entry, /*is_sent=*/true);
+}
+
+std::string Outbox::notes(int64_t number) const {
+  const std::lock_guard lock(mutex_);
+  for (const Held& held : held_) {
+    if (held.entry.number == number) return held.entry.notes;
+  }
+  return "";
+}
+
+void Outbox::keep_notes(int64_t number, const std::string& text, bool on_disk) {
+  const std::lock_guard lock(mutex_);
+  Held* const held = find(number);
+  if (held == nullptr) return;
+  held->entry.notes = text;
+  if (!on_disk) return;
+  try {
+    const std::string path = path_of(number, kPartsEnding);
+    text.empty() ? remove_file(path) : write_file_atomically(path, text);
+  } catch (const Error&) {  // the upload is worth more than what a kill would leave of it
+  }
+}
+
+std::vector<OutboxEntry> Outbox::take_dropped() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(dropped_, {});
 }
 
 }  // namespace dalle2

@@ -10,24 +10,25 @@
 #include <vector>
 
 #include "io/files/writable.h"
+#include "tracker/places/destination.h"
 
 namespace dalle2 {
 
-/// A file that waits.
-struct OutboxEntry {
+/// A file that waits: `path` is in the outbox.
+struct OutboxEntry : FileToSend {
   int64_t number = 0;  ///< rises with time
-  std::string path;    ///< of the file, in the outbox
-  std::string to;      ///< Destination::name()
-  std::string target;  ///< Destination::full_target() tells the rest
-  std::string kind;
-  std::string saver;  ///< the saver's config as JSON, without secrets
-  bool only_if_absent = false;
   uint64_t bytes = 0;
+  std::string notes = {};  ///< UploadNotes; empty: nothing of it is at the service
+
+  /// An older file for it need not be sent.
+  bool is_for_same_target(const FileToSend& other) const {
+    return to == other.to && target == other.target && values == other.values;
+  }
 };
 
-/// The folder data_path/outbox: a file with its original bytes (a hard link where that can be), and
-/// one that says where it goes. An entry is there as a whole or not at all, whenever the process is
-/// killed. Safe from several threads.
+/// The folder data_path/outbox: for each file its original bytes (a hard link where that can be), a note
+/// that says where it goes, and what its upload has written down. An entry is there as a whole or not at
+/// all, whenever the process is killed. Safe from several threads.
 class Outbox {
  public:
   /// Bytes that the disk of a folder has left; none: not known.
@@ -37,39 +38,51 @@ class Outbox {
   /// @throws DataError, ResourceError
   explicit Outbox(std::string folder, FreeBytes free_bytes = free_disk_bytes);
 
-  /// Whether anything waits in a folder; nothing is changed.
-  static bool has_entries(const std::string& folder);
+  /// Whether a folder holds anything of an outbox; nothing is changed.
+  static bool is_used(const std::string& folder);
 
-  /// Takes a file up. An older one for the same place goes, unless it is being sent. If the disk
-  /// would be full soon, the oldest others go too.
-  /// @param entry without number, path and bytes
+  /// Takes a file up. Older ones for the same target go, unless they are being sent, or a part of them is
+  /// at the service. If the disk would be full soon, the oldest others go too.
   /// @return what was removed for want of space
   /// @throws DataError, ResourceError: then nothing has changed
-  std::vector<OutboxEntry> add(OutboxEntry entry, const std::string& file);
+  std::vector<OutboxEntry> add(const FileToSend& file);
   /// What waits, the oldest first.
   std::vector<OutboxEntry> waiting() const;
-  /// It is being sent: add() leaves it. One at a time for a place.
+  /// It is being sent: add() leaves it. One at a time for a target.
   void begin(const OutboxEntry& entry);
-  /// It is not being sent any more.
-  /// @param sent it goes; so does what a newer entry has replaced
-  void end(const OutboxEntry& entry, bool sent);
+  enum class Outcome { kSent, kFailed, kRefused };
+  /// It is not being sent any more. It goes if it was sent, and if a newer entry has replaced it, unless
+  /// it failed with a part of it at the service.
+  void end(const OutboxEntry& entry, Outcome outcome);
+  /// What the upload of a file has written down.
+  std::string notes(int64_t number) const;
+  /// @param on_disk the next process may know them
+  void keep_notes(int64_t number, const std::string& text, bool on_disk);
+  /// Entries that are gone though a part of them is at the service, each told once.
+  std::vector<OutboxEntry> take_dropped();
 
  private:
   struct Held {
     OutboxEntry entry;
     bool busy = false;
     bool replaced = false;
+    bool refused = false;
+
+    bool may_go() const { return replaced && !busy && (entry.notes.empty() || refused); }
   };
 
   void read_folder();
-  void remove(const OutboxEntry& entry) const;
+  void remove(const OutboxEntry& entry, bool is_sent);
+  void remove_replaced();
   std::vector<OutboxEntry> make_room(uint64_t bytes);
-  std::string note_path(int64_t number) const;
+  std::string path_of(int64_t number, const char* ending) const;
+  Held* find(int64_t number);
 
   std::string folder_;
   FreeBytes free_bytes_;
   mutable std::mutex mutex_;
   std::vector<Held> held_;  // the oldest first
+  std::vector<OutboxEntry> dropped_;
   int64_t next_number_ = 1;
 };
 

@@ -8,7 +8,6 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/public_url.h"
-#include "config/shared/save_config_json.h"
 #include "io/files/atomic_file.h"
 #include "io/files/writable.h"
 #include "tracker/places/destination.h"
@@ -28,8 +27,6 @@ constexpr const char* kRecords[] = {
 /// Folders of a run in which a saver has nothing to put.
 constexpr const char* kClosedFolders[] = {
     kImagesFolder, kOutboxFolder, kAbandonedFolder, kSnapshotsFolder};
-
-constexpr int kAttemptsAtStart = 3;  ///< a service that is away holds no start up for long
 
 /// A target, filled in.
 struct FilledTarget {
@@ -60,17 +57,6 @@ std::vector<FilledTarget> filled_targets(const SaveTargets& targets, const Forma
       "/tracker/save: At least one saving option must be specified: save_latest_to, save_best_to "
       "or "
       "save_meta_to");
-}
-
-/// What the config says of targets, with placeholders.
-std::vector<std::string> target_templates(const SaveTargets& targets) {
-  std::vector<std::string> templates;
-  for (const auto& target : {targets.save_latest_to, targets.save_best_to}) {
-    if (target) templates.push_back(*target);
-  }
-  const std::string& meta = targets.save_meta_to.value_or("");  // has no placeholders
-  if (!meta.empty() && meta.find_first_of("{}") == std::string::npos) templates.push_back(meta);
-  return templates;
 }
 
 /// Those that are the same at every save: without placeholders.
@@ -121,7 +107,7 @@ class LocalSaver : public Saver {
     }
   }
 
-  void check_access(const FormatFields& example) const override {
+  void check_access(const FormatFields& example, Deadline /*deadline*/) const override {
     for (const FilledTarget& filled : filled_targets(targets(), example)) {
       const std::optional<std::string> why = why_file_not_writable(filled.path);
       if (!why) continue;
@@ -235,11 +221,12 @@ class RemoteSaver : public Saver {
     }
   }
 
-  void check_access(const FormatFields& /*example*/) const override {
+  void check_access(const FormatFields& /*example*/, Deadline deadline) const override {
     try {
-      destination_->check_access({.attempts = kAttemptsAtStart});
+      destination_->check_access({.deadline = deadline});
     } catch (const NetworkError& error) {
-      if (!may_pass(error)) throw NetworkError("/tracker/save: {}", error.what());
+      const bool is_away = may_pass(error) || std::chrono::steady_clock::now() >= deadline;
+      if (!is_away) throw NetworkError("/tracker/save: {}", error.what());
       log_warning("track",
                   "{}\n  The run continues: what it saves waits in its data_path until {} is back.",
                   error.what(),
@@ -255,15 +242,12 @@ class RemoteSaver : public Saver {
       wandb->wandb_run_path = own_wandb_run;
       destination_ = make_destination(config_);
     }
-    const auto saver_json = [config = config_](const std::string& target) {
-      return save_config_json(config, target);
-    };
-    uploads->serve({destination_, saver_json}, target_templates(targets()));
+    uploads->serve(destination_);
     log_info("track", "Saving {} to {}", save_type_name(targets().save_type), destination_->name());
   }
 
   void save_file(const FileToSave& file, const std::string& target) override {
-    uploads_->add(destination_->name(), {.path = file.path, .target = target, .kind = file.kind});
+    send({.path = file.path, .target = target, .kind = file.kind, .values = file.values});
   }
 
   void send_card(const CardFacts& facts, const std::string& scratch) override {
@@ -275,16 +259,23 @@ class RemoteSaver : public Saver {
     if (hub->revision != "main") own.revision = hub->revision;
     own.save_type = targets().save_type;
     own.file = fixed.empty() ? "" : fixed.front();
-    const auto send = [&](const std::string& path, const std::string& target, const char* kind) {
-      uploads_->add(destination_->name(), {path, target, kind, /*only_if_absent=*/true});
-    };
-    for (const CardPicture& picture : own.pictures) send(picture.path, picture.target(), "picture");
+    const auto send_new =
+        [&](const std::string& path, const std::string& target, const char* kind) {
+          send({.path = path, .target = target, .kind = kind, .only_if_absent = true});
+        };
+    for (const CardPicture& picture : own.pictures)
+      send_new(picture.path, picture.target(), "picture");
     write_file_atomically(scratch, model_card(own));
-    send(scratch, "README.md", "model card");
+    send_new(scratch, "README.md", "model card");
     remove_file(scratch);  // the outbox has it
   }
 
  private:
+  void send(FileToSend file) {
+    file.to = destination_->name();
+    destination_->hide_secrets(file);
+    uploads_->add(file);
+  }
   bool takes_addresses() const {
     const auto* const url = std::get_if<UrlSaveConfig>(&config_);
     return url != nullptr && !url->url;

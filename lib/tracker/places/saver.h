@@ -3,6 +3,7 @@
 // that get them in the background.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,6 +15,8 @@
 
 namespace dalle2 {
 
+using Deadline = std::chrono::steady_clock::time_point;
+
 class RunFolder;
 class Uploads;
 struct CardFacts;
@@ -21,7 +24,8 @@ struct CardFacts;
 /// A file of data_path that a saver copies.
 struct FileToSave {
   std::string path;
-  std::string kind;  ///< for people: "checkpoint", "model", "lora" or "config"
+  std::string kind;                      ///< for people: "checkpoint", "model", "lora" or "config"
+  std::vector<std::string> values = {};  ///< of the placeholders of the target
 };
 
 class Saver {
@@ -34,8 +38,9 @@ class Saver {
   /// that is taken by a file that the run keeps in data_path
   virtual void check_targets(const FormatFields& example, const std::string& data_path) const = 0;
   /// Finds out without writing whether the targets, filled in with `example`, can be written: by
-  /// their folders, or by asking the service. @throws ConfigError naming the place, NetworkError
-  virtual void check_access(const FormatFields& example) const = 0;
+  /// their folders, or by asking the service. One that does not answer until the deadline is away: a
+  /// warning. @throws ConfigError naming the place, NetworkError
+  virtual void check_access(const FormatFields& example, Deadline deadline) const = 0;
   /// Of those targets that are the same at every save the files of this machine.
   virtual std::vector<std::string> fixed_local_targets() const { return {}; }
   /// Whether the file at a target of this machine is of this run: only that is ever replaced.

@@ -29,37 +29,20 @@ Uploads::Uploads(const std::string& folder, Outbox::FreeBytes free_bytes)
     : outbox_(folder, std::move(free_bytes)) {}
 
 Uploads::~Uploads() {
-  end_threads();
+  end();
 }
 
-void Uploads::end_threads() {
-  {
-    const std::lock_guard lock(mutex_);
-    ending_ = true;
-  }
-  cancelled_ = true;
-  wake_.notify_all();
+Uploads::Lane* Uploads::lane_of(const FileToSend& file) const {
   for (const auto& lane : lanes_) {
-    if (lane->thread.joinable()) lane->thread.join();
-  }
-}
-
-Uploads::Lane* Uploads::lane_of(const std::string& to) const {
-  for (const auto& lane : lanes_) {
-    if (lane->recipient.destination->name() == to) return lane.get();
+    if (lane->destination->takes(file)) return lane.get();
   }
   return nullptr;
 }
 
-void Uploads::serve(Recipient recipient, const std::vector<std::string>& templates) {
+void Uploads::serve(std::shared_ptr<Destination> destination) {
   const std::lock_guard lock(mutex_);
-  Lane* lane = lane_of(recipient.destination->name());
-  if (lane == nullptr) {
-    lanes_.push_back(std::make_unique<Lane>());
-    lane = lanes_.back().get();
-    lane->recipient = std::move(recipient);
-  }
-  for (const std::string& target : templates) lane->recipient.destination->know_template(target);
+  lanes_.push_back(std::make_unique<Lane>());
+  lanes_.back()->destination = std::move(destination);
 }
 
 void Uploads::begin() {
@@ -69,18 +52,12 @@ void Uploads::begin() {
   }
 }
 
-void Uploads::add(const std::string& to, const FileToSend& file) {
-  OutboxEntry entry;
-  entry.to = to;
-  entry.kind = file.kind;
-  entry.only_if_absent = file.only_if_absent;
+void Uploads::add(const FileToSend& file) {
   const std::lock_guard lock(mutex_);
-  Lane* const lane = lane_of(to);
-  D2_CHECK(lane != nullptr, "nobody sends to {}", to);
-  entry.target = lane->recipient.destination->shown_target(file.target);
-  entry.saver = lane->recipient.saver_json(entry.target);
+  Lane* const lane = lane_of(file);
+  D2_CHECK(lane != nullptr, "nobody sends to {}", file.to);
   lane->retry_at = {};  // at once, what has failed too
-  for (const OutboxEntry& removed : outbox_.add(entry, file.path)) {
+  for (const OutboxEntry& removed : outbox_.add(file)) {
     errors_.push_back(fmt::format(
         "{} {} for {} of {} was not sent and is removed: the disk of the outbox is nearly full",
         removed.kind,
@@ -99,20 +76,28 @@ std::vector<std::string> Uploads::take_errors() {
 std::vector<OutboxEntry> Uploads::unserved() const {
   std::vector<OutboxEntry> entries = outbox_.waiting();
   const std::lock_guard lock(mutex_);
-  std::erase_if(entries, [&](const OutboxEntry& entry) { return lane_of(entry.to) != nullptr; });
+  std::erase_if(entries, [&](const OutboxEntry& entry) { return lane_of(entry) != nullptr; });
   return entries;
 }
 
-/// The newest that was not tried; a target that got a file since the start comes after the others, so
-/// that a busy one holds up none.
+/// What was begun, else the newest, of those that were not tried. A target that got a file since the
+/// start comes after the others, so that a busy one holds up none.
 std::optional<OutboxEntry> Uploads::next(const Lane& lane) const {
   std::optional<OutboxEntry> best;
   bool best_is_fresh = false;
+  std::vector<OutboxEntry> begun;
   for (const OutboxEntry& entry : outbox_.waiting()) {
-    if (entry.to != lane.recipient.destination->name()) continue;
-    if (lane.failed.contains(entry.number)) continue;
+    if (lane_of(entry) != &lane) continue;
+    const bool was_tried = lane.failed.contains(entry.number);
+    if (!entry.notes.empty()) {
+      if (!was_tried) return entry;
+      begun.push_back(entry);
+    }
+    const bool is_behind = std::any_of(begun.begin(), begun.end(), [&](const auto& older) {
+      return older.is_for_same_target(entry);
+    });
     const bool is_fresh = !lane.sent_targets.contains(entry.target);
-    if (best && best_is_fresh && !is_fresh) continue;
+    if (was_tried || is_behind || (best && best_is_fresh && !is_fresh)) continue;
     best = entry;
     best_is_fresh = is_fresh;
   }
@@ -122,6 +107,9 @@ std::optional<OutboxEntry> Uploads::next(const Lane& lane) const {
 void Uploads::work(Lane& lane) {
   std::unique_lock lock(mutex_);
   while (!cancelled_) {
+    lock.unlock();
+    abandon_dropped();
+    lock.lock();
     if (!ending_ && Clock::now() >= lane.retry_at) lane.failed.clear();
     const std::optional<OutboxEntry> entry = next(lane);
     if (!entry) {
@@ -132,8 +120,9 @@ void Uploads::work(Lane& lane) {
     }
     outbox_.begin(*entry);
     lock.unlock();
-    const bool sent = send(lane, *entry);
+    const bool sent = send(*lane.destination, *entry);
     lock.lock();
+    last_failed_ = !sent;
     lane.sent_targets.insert(entry->target);
     if (sent) {
       lane.pause_seconds = 0;
@@ -151,18 +140,20 @@ void Uploads::work(Lane& lane) {
 }
 
 /// @return whether the entry is dealt with
-bool Uploads::send(Lane& lane, const OutboxEntry& entry) {
-  Destination& to = *lane.recipient.destination;
-  bool sent = false;
+bool Uploads::send(Destination& to, const OutboxEntry& entry) {
+  UploadNotes notes = {.load = [&] { return outbox_.notes(entry.number); },
+                       .keep =
+                           [&](const std::string& text) {
+                             outbox_.keep_notes(entry.number, text, to.stores_notes());
+                           }};
+  Outbox::Outcome outcome = Outbox::Outcome::kSent;
   try {
-    to.send({.path = entry.path,
-             .target = to.full_target(entry.target),
-             .kind = entry.kind,
-             .only_if_absent = entry.only_if_absent},
-            [this] { return cancelled_.load(); });
-    sent = true;
+    to.send(entry, notes, [this] { return cancelled_.load(); });
     log_info("track", "Saved {} to {}", entry.kind, to.place_of(entry.target));
   } catch (const std::exception& error) {
+    const auto* const network = dynamic_cast<const NetworkError*>(&error);
+    const bool passes = cancelled_ || (network != nullptr && may_pass(*network));
+    outcome = passes ? Outbox::Outcome::kFailed : Outbox::Outcome::kRefused;
     if (!cancelled_) {
       report(fmt::format("Error saving {} to {}: {}\n  It waits in {}.",
                          entry.kind,
@@ -172,12 +163,22 @@ bool Uploads::send(Lane& lane, const OutboxEntry& entry) {
     }
   }
   try {
-    outbox_.end(entry, sent);
+    outbox_.end(entry, outcome);
   } catch (const std::exception& error) {
     report(fmt::format("Error clearing the outbox: {}", error.what()));
     return false;
   }
-  return sent;
+  return outcome == Outbox::Outcome::kSent;
+}
+
+/// Parts that a service keeps cost money.
+void Uploads::abandon_dropped() {
+  for (const OutboxEntry& entry : outbox_.take_dropped()) {
+    std::unique_lock lock(mutex_);
+    const Lane* const lane = lane_of(entry);
+    lock.unlock();
+    if (lane != nullptr) lane->destination->abandon(entry, entry.notes);
+  }
 }
 
 void Uploads::report(const std::string& error) {
@@ -185,12 +186,40 @@ void Uploads::report(const std::string& error) {
   errors_.push_back(error);
 }
 
+void Uploads::begin_end() {
+  const std::lock_guard lock(mutex_);
+  ending_ = true;
+  for (const auto& lane : lanes_) lane->failed.clear();
+  wake_.notify_all();
+}
+
+bool Uploads::is_done() const {
+  const std::lock_guard lock(mutex_);
+  return std::all_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane->done; });
+}
+
+bool Uploads::last_answer_was_fault() const {
+  const std::lock_guard lock(mutex_);
+  return last_failed_;
+}
+
+void Uploads::end() {
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  cancelled_ = true;
+  wake_.notify_all();
+  for (const auto& lane : lanes_) {
+    if (lane->thread.joinable()) lane->thread.join();
+  }
+}
+
 size_t Uploads::finish(double seconds) {
   const Clock::time_point begin = Clock::now();
   const auto passed = [&] { return std::chrono::duration<double>(Clock::now() - begin).count(); };
   bool stopped = stop_requested() != 0;
   double most = stopped ? std::min(seconds, kSecondsAfterStop) : seconds;
-  std::unique_lock lock(mutex_);
   if (const auto waiting = outbox_.waiting(); !waiting.empty() && !lanes_.empty()) {
     log_info("track",
              "Sending {} ({}) that {}{}",
@@ -199,22 +228,16 @@ size_t Uploads::finish(double seconds) {
              waiting.size() == 1 ? "waits" : "wait",
              std::isfinite(most) ? fmt::format(", for {:g} s at most", most) : "");
   }
-  ending_ = true;
-  for (const auto& lane : lanes_) lane->failed.clear();  // each is tried again
-  wake_.notify_all();
-  const auto all_done = [&] {
-    return std::all_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane->done; });
-  };
-  while (!all_done() && passed() < most) {
-    wake_.wait_for(lock, kGlance);
+  begin_end();
+  while (!is_done() && passed() < most) {
+    std::this_thread::sleep_for(kGlance);
     if (stopped || stop_requested() == 0) continue;
     stopped = true;
     most = std::min(most, passed() + kSecondsAfterStop);
     log_info("track", "{}: sending ends in {:g} s", signal_name(stop_requested()), most - passed());
   }
-  lock.unlock();
-  end_threads();
-  return outbox_.waiting().size();
+  end();
+  return waiting_count();
 }
 
 }  // namespace dalle2

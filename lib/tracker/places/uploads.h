@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT
-// Sends what waits in an outbox, each service with a thread of its own: a slow one holds up nobody.
+// Sends what waits in an outbox, each saver with a thread of its own: a slow service holds up nobody.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -19,49 +18,53 @@
 
 namespace dalle2 {
 
-/// A service, and what a later process has to know to reach it again.
-struct Recipient {
-  std::shared_ptr<Destination> destination;
-  /// The saver's config as JSON for a target, without secrets.
-  std::function<std::string(const std::string& target)> saver_json;
-};
-
 class Uploads {
  public:
   /// Takes up what an earlier process left there. @throws as Outbox
   explicit Uploads(const std::string& folder, Outbox::FreeBytes free_bytes = free_disk_bytes);
-  /// Ends transfers that are under way; what is left waits in the outbox.
+  /// As end().
   ~Uploads();
   Uploads(const Uploads&) = delete;
   Uploads& operator=(const Uploads&) = delete;
 
-  /// Takes on a service; one that is served already continues so.
-  /// @param templates as Destination::know_template() takes them
-  void serve(Recipient recipient, const std::vector<std::string>& templates = {});
-  /// Begins to send what waits for the services, the newest first. A failed file is tried again after a
-  /// growing pause, or with the next one. Call it when all are served: they share what they know.
+  /// What waits is sent by the first that takes it.
+  void serve(std::shared_ptr<Destination> destination);
+  /// Begins to send what waits: what was begun first, then the newest. A failed file is tried again
+  /// after a growing pause, or with the next one. Call it when all are served.
   void begin();
   /// Puts a file into the outbox; it may be replaced afterwards. @throws as Outbox::add()
-  void add(const std::string& to, const FileToSend& file);
+  void add(const FileToSend& file);
 
   /// What has failed since it was last asked, for the log.
   std::vector<std::string> take_errors();
-  /// Waits until all was sent or refused again, and then ends the threads. Says how much waits
-  /// and for how long, and what is left afterwards.
-  /// @param seconds at most; a stop signal, before or meanwhile, leaves at most kSecondsAfterStop
-  /// @return how many files are left
-  size_t finish(double seconds);
   /// What waits in the outbox.
   std::vector<OutboxEntry> waiting() const { return outbox_.waiting(); }
   /// What waits for services that nobody serves.
   std::vector<OutboxEntry> unserved() const;
+
+  // ---- the end, in this order
+  /// Each failed file is tried once more, at once.
+  void begin_end();
+  /// Whether each file was sent, or refused again.
+  bool is_done() const;
+  /// Whether the last upload that ended has failed.
+  bool last_answer_was_fault() const;
+  /// Files that are not sent.
+  size_t waiting_count() const { return outbox_.waiting().size(); }
+  /// Ends transfers that are under way, and the threads. What is left waits in the outbox.
+  void end();
+
+  /// The whole end. Says how much waits and for how long.
+  /// @param seconds at most; a stop signal, before or meanwhile, leaves at most kSecondsAfterStop
+  /// @return how many files are left
+  size_t finish(double seconds);
 
   static constexpr double kSecondsAfterStop = 10;
 
  private:
   using Clock = std::chrono::steady_clock;
   struct Lane {
-    Recipient recipient;
+    std::shared_ptr<Destination> destination;
     std::thread thread;
     double pause_seconds = 0;    // after failures in a row
     Clock::time_point retry_at;  // of failed ones
@@ -70,12 +73,12 @@ class Uploads {
     bool done = false;  // in the end: nothing is left to try
   };
 
-  Lane* lane_of(const std::string& to) const;
+  Lane* lane_of(const FileToSend& file) const;
   void work(Lane& lane);
   std::optional<OutboxEntry> next(const Lane& lane) const;
-  bool send(Lane& lane, const OutboxEntry& entry);
+  bool send(Destination& to, const OutboxEntry& entry);
+  void abandon_dropped();
   void report(const std::string& error);
-  void end_threads();
 
   Outbox outbox_;
   mutable std::mutex mutex_;  // of what follows
@@ -83,6 +86,7 @@ class Uploads {
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::vector<std::string> errors_;
   bool ending_ = false;
+  bool last_failed_ = false;
   std::atomic<bool> cancelled_ = false;
 };
 

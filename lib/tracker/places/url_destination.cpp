@@ -1,11 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Servers that take files by HTTP PUT, stores that take them by S3's interface.
-#include <fmt/format.h>
-
-#include <algorithm>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -13,7 +8,6 @@
 #include "base/error.h"
 #include "base/public_url.h"
 #include "base/python_format.h"
-#include "net/digest.h"
 #include "net/http_call.h"
 #include "net/s3/s3_upload.h"
 #include "net/url.h"
@@ -27,42 +21,6 @@ std::string without_slash(std::string url) {
   return url;
 }
 
-constexpr char kHidden = '#';  ///< after an address of which a part is not shown
-
-/// Addresses that differ in what is hidden are different places.
-std::string shown_of(const std::string& target) {
-  const std::string shown = public_url(target);
-  if (shown == target) return shown;
-  return shown + kHidden + to_hex(sha256(target)).substr(0, 16);
-}
-
-/// A part of a template without placeholders, as it is sent.
-std::optional<std::string> literal(const std::string& part) {
-  const std::vector<std::string> literals = python_format_literals(part);
-  if (literals.size() != 1) return std::nullopt;
-  return literals.front();
-}
-
-/// What shown_of() shows of an address, with the login and the query of a template; none if it is not of
-/// that host, or if placeholders are in either.
-std::optional<std::string> with_secrets_of(const std::string& known, const std::string& shown) {
-  const std::string plain = shown.substr(0, shown.find(kHidden));
-  const size_t host = plain.find("://") + 3;
-  const std::string authority = plain.substr(host, plain.find('/', host) - host);
-  if (plain.substr(0, host) != known.substr(0, host)) return std::nullopt;
-  const size_t after = host + authority.size();
-  const bool has_login =
-      known.substr(host, authority.size()) != authority ||
-      (after < known.size() && std::string("/?#").find(known[after]) == std::string::npos);
-  const size_t at = has_login ? known.find("@" + authority, host) : host;
-  if (at == std::string::npos) return std::nullopt;
-  const size_t end = std::min(known.find_first_of("?#", at), known.size());
-  const auto login = literal(known.substr(host, has_login ? at + 1 - host : 0));
-  const auto query = literal(known.substr(end));
-  if (!login || !query) return std::nullopt;
-  return plain.substr(0, host) + *login + plain.substr(host) + *query;
-}
-
 /// PUT of whole files. Without a url of its own each target is a whole address.
 class UrlDestination : public Destination {
  public:
@@ -70,8 +28,11 @@ class UrlDestination : public Destination {
       : url_(without_slash(config.url.value_or(""))), plain_http_(config.allow_plain_http) {
     if (!url_.empty()) check_scheme(url_);
     for (const auto* target : {&config.save_latest_to, &config.save_best_to}) {
-      if (url_.empty() && *target) check_scheme(**target);
+      if (!*target || !url_.empty()) continue;
+      check_scheme(**target);
+      templates_.push_back(python_format_literals(**target));
     }
+    if (config.save_meta_to) templates_.push_back({without_slash(*config.save_meta_to) + "/", ""});
   }
 
   std::string name() const override {
@@ -79,33 +40,17 @@ class UrlDestination : public Destination {
     return plain_http_ ? "whole addresses, http too" : "whole addresses";
   }
   std::string place_of(const std::string& target) const override {
-    return url_.empty() ? target.substr(0, target.find(kHidden)) : Destination::place_of(target);
+    return url_.empty() ? target : Destination::place_of(target);
   }
-  void know_template(const std::string& target) override {
-    const std::lock_guard lock(mutex_);
-    if (!url_.empty()) return;
-    templates_.push_back(target);
-    if (const auto whole = literal(target)) full_[shown_of(*whole)] = *whole;
+  void hide_secrets(FileToSend& file) const override {
+    const std::string& address = url_.empty() ? file.target : url_;
+    file.has_secret = has_secret(address);
+    if (!url_.empty()) return file.values.clear();
+    file.target = public_url(address);
   }
-  std::string shown_target(const std::string& target) override {
-    if (!url_.empty()) return target;
-    const std::lock_guard lock(mutex_);
-    const std::string shown = shown_of(target);
-    full_[shown] = target;
-    return shown;
-  }
-  std::string full_target(const std::string& shown) override {
-    const std::lock_guard lock(mutex_);
-    const auto found = full_.find(shown);
-    if (found != full_.end()) return found->second;
-    if (shown.find(kHidden) == std::string::npos) return shown;
-    for (const std::string& known : templates_) {
-      const std::optional<std::string> full = with_secrets_of(known, shown);
-      if (full && shown_of(*full) == shown) return *full;
-    }
-    throw NetworkError(
-        "its address has a login or a signature, which is not stored: a start of the run with that "
-        "address in its config sends it");
+  bool takes(const FileToSend& file) const override {
+    if (file.to != name()) return false;
+    return url_.empty() ? address_of(file).has_value() : file.has_secret == has_secret(url_);
   }
 
   /// A server of files need not know other requests, and a presigned address is good for one.
@@ -116,17 +61,23 @@ class UrlDestination : public Destination {
     http_call(look, options);
   }
 
-  void send(const FileToSend& file, const std::function<bool()>& cancelled) override {
+  void send(const FileToSend& file,
+            UploadNotes& /*notes*/,
+            const std::function<bool()>& cancelled) override {
     const HttpCallOptions options{.ends_at_stop = false, .cancelled = cancelled};
-    const std::string address =
-        url_.empty() ? file.target : url_ + "/" + uri_encode(file.target, /*keep_slash=*/true);
+    const std::string address = url_.empty()
+                                    ? address_of(file).value()
+                                    : url_ + "/" + uri_encode(file.target, /*keep_slash=*/true);
     HttpCall put = call("PUT", address);
     put.file = HttpFilePart{file.path};
     put.headers.emplace_back("Content-Type: application/octet-stream");
     if (!url_.empty()) {
-      // WebDAV makes no folders by itself.
-      if (http_call(accepting(put, {404, 409}), options).status() / 100 == 2) return;
-      make_folders(address, options);
+      // WebDAV makes no folders by itself, and some servers say so when they have the whole file.
+      const std::string folder = address.substr(0, address.rfind('/') + 1);
+      const bool is_sent = may_be_there(folder, options) &&
+                           http_call(accepting(put, {404, 409}), options).status() / 100 == 2;
+      if (is_sent) return;
+      make_folders(folder, options);
     }
     http_call(put, options);
   }
@@ -155,12 +106,31 @@ class UrlDestination : public Destination {
     };
     return call;
   }
-  /// Those that an address lies in, one by one. What cannot be made may be there: the next PUT tells.
-  void make_folders(const std::string& address, const HttpCallOptions& options) const {
-    const size_t path = address.find('/', address.find("://") + 3);
-    for (size_t at = address.find('/', path + 1); at != std::string::npos;
-         at = address.find('/', at + 1)) {
-      http_call(accepting(call("MKCOL", address.substr(0, at)), {403, 405, 409, 501}), options);
+  static bool has_secret(const std::string& address) { return public_url(address) != address; }
+  /// A target of the config, filled in as the file says; none if what is shown of it is another one.
+  std::optional<std::string> address_of(const FileToSend& file) const {
+    for (const std::vector<std::string>& literals : templates_) {
+      if (literals.size() != file.values.size() + 1) continue;
+      std::string address = python_format_join(literals, file.values);
+      const bool is_same =
+          public_url(address) == file.target && has_secret(address) == file.has_secret;
+      if (is_same) return address;
+    }
+    return std::nullopt;
+  }
+  /// Servers that know only PUT refuse the question, or say that no folder is there.
+  bool may_be_there(const std::string& folder, const HttpCallOptions& options) const {
+    const HttpCall look = accepting(call("HEAD", folder), {400, 401, 403, 404, 405, 409, 410, 501});
+    const long status = http_call(look, options).status();
+    return status != 404 && status != 409 && status != 410;
+  }
+  /// A folder and those above it, one by one. What cannot be made may be there: the next PUT tells.
+  void make_folders(const std::string& folder, const HttpCallOptions& options) const {
+    const size_t path = folder.find('/', folder.find("://") + 3);
+    for (size_t at = folder.find('/', path + 1); at != std::string::npos;
+         at = folder.find('/', at + 1)) {
+      const HttpCall make = call("MKCOL", folder.substr(0, at + 1));
+      http_call(accepting(make, {400, 403, 404, 405, 409, 501}), options);
     }
   }
   static HttpCall accepting(HttpCall call, std::vector<long> statuses) {
@@ -170,9 +140,7 @@ class UrlDestination : public Destination {
 
   std::string url_;
   bool plain_http_;
-  std::mutex mutex_;
-  std::map<std::string, std::string> full_;  // the addresses behind what may be shown of them
-  std::vector<std::string> templates_;       // of the config
+  std::vector<std::vector<std::string>> templates_;  // whole addresses, cut at their placeholders
 };
 
 class S3Destination : public Destination {
@@ -184,10 +152,18 @@ class S3Destination : public Destination {
   void check_access(const HttpCallOptions& options) override {
     s3_check_bucket(url_, {.http = options, .plain_http = plain_http_});
   }
-  void send(const FileToSend& file, const std::function<bool()>& cancelled) override {
+  void send(const FileToSend& file,
+            UploadNotes& notes,
+            const std::function<bool()>& cancelled) override {
     s3_upload(file.path,
               url_ + "/" + file.target,
-              {.http = {.ends_at_stop = false, .cancelled = cancelled}, .plain_http = plain_http_});
+              {.http = {.ends_at_stop = false, .cancelled = cancelled},
+               .notes = &notes,
+               .plain_http = plain_http_});
+  }
+  bool stores_notes() const override { return true; }
+  void abandon(const FileToSend& file, const std::string& notes) const override {
+    s3_abandon(url_ + "/" + file.target, notes);
   }
 
  private:

@@ -80,7 +80,9 @@ class WandbDestination : public Destination {
     }
     WandbApi(access_, options).viewer();
   }
-  void send(const FileToSend& file, const std::function<bool()>& cancelled) override {
+  void send(const FileToSend& file,
+            UploadNotes& /*notes*/,
+            const std::function<bool()>& cancelled) override {
     D2_CHECK(run_.has_value(), "the run of a saver is known when the loggers have begun");
     const HttpCallOptions options{.ends_at_stop = false, .cancelled = cancelled};
     WandbApi(access_, options).upload(*run_, {{.name = file.target, .path = file.path}});

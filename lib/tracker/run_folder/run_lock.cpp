@@ -63,7 +63,7 @@ RunLock::RunLock(const std::string& folder, const LockTimes& times)
     const Holder holder = holder_of(path_);
     const bool is_short = holder.is_here || attended;
     const auto most = is_short ? times.here : times.elsewhere;
-    if (!told) {
+    if (!told && most.count() > 0) {
       log_info("track",
                "{} is in use by {}: waiting for up to {} s",
                folder,

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: MIT
+// An outbox beside a file that a run saves again and again.
+#pragma once
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "io/files/atomic_file.h"
+#include "support/temp_dir.h"
+#include "tracker/places/outbox.h"
+
+namespace dalle2::test {
+
+inline FileToSend file_for(const std::string& target,
+                           const std::string& path,
+                           const std::string& to = "there") {
+  return {.path = path, .to = to, .target = target, .kind = "checkpoint"};
+}
+
+struct OutboxFolder {
+  TempDir dir;
+  std::string file = dir / "checkpoint.pth", outbox = dir / "outbox";
+
+  const std::string& save(const std::string& content) const {
+    write_file_atomically(file, content);
+    return file;
+  }
+  std::vector<std::string> names() const {
+    std::vector<std::string> found;
+    for (const auto& item : std::filesystem::directory_iterator(outbox)) {
+      found.push_back(item.path().filename().string());
+    }
+    std::sort(found.begin(), found.end());
+    return found;
+  }
+};
+
+}  // namespace dalle2::test
