@@ -17,7 +17,7 @@ from bad_server import Server
 from harness import BINARY, run
 from faulty_service import KINDS, WANDB_RUN, FaultyService, make_certificate
 from hub_double import HubDouble
-from s3_double import S3Double
+from s3_double import SECRET, S3Double
 from transfer_test import REPO, Services, sha256
 
 
@@ -40,8 +40,9 @@ sys.exit(code)
 """
 
 
-def write_run_json(folder):
-    """Makes a folder that of a run."""
+def write_run(folder, saver):
+    """Makes a folder that of a run with this saver."""
+    (folder / "decoder_config.json").write_text(json.dumps({"tracker": {"save": saver}}))
     texts = {key: "" for key in ("began", "job", "began_from", "wandb", "finished")}
     (folder / "run.json").write_text(json.dumps({"id": "a", "token": "b", "home": str(folder), **texts, "has_saved": True,
                                                  "was_empty": True, "copies": {}}))
@@ -109,10 +110,10 @@ class Table(Services):
         def command(service, folder):
             outbox = folder / "out/outbox"
             outbox.mkdir(parents=True)
-            write_run_json(folder / "out")
+            write_run(folder / "out", service.saver())
             (outbox / "00000001_l.pth").write_bytes(b"a checkpoint")
             (outbox / "00000001.json").write_text(json.dumps({"to": service.place(), "target": "l.pth", "kind": "checkpoint",
-                                                              "file": "00000001_l.pth", "saver": service.saver()}))
+                                                              "file": "00000001_l.pth"}))
             return "sync", "out"
 
         self.run_cases(cases, command, least=48)
@@ -278,8 +279,8 @@ class Faults(Services):
                     self.content(f"{kind}/served/{'0' if kind == 'addresses' else ''}l.pth")
                 self.assertEqual(kept, self.content(kind + "/out/checkpoint.pth"))
 
-    def test_signals_during_an_upload_in_parts_leave_no_part_at_the_store(self):
-        self.write_large_entry()
+    def test_an_upload_in_parts_continues_after_signals(self):
+        expected = self.write_large_entry()
         with S3Double(self.dir / "bucket", "my-bucket") as store:
             for number in (signal.SIGKILL, signal.SIGTERM):
                 asked = []
@@ -296,12 +297,13 @@ class Faults(Services):
                 process.send_signal(number)
                 out, _ = process.communicate(timeout=60)
                 self.assertEqual(process.returncode, -9 if number == signal.SIGKILL else 6, out)
-                # Of the upload that was killed nothing is left once the next process has begun.
-                self.assertEqual(len(store.parts), 1 if number == signal.SIGKILL else 0)
-                self.assertEqual(len(self.outbox()), 3 if number == signal.SIGKILL else 2)
+                self.assertEqual(self.outbox(), ["00000001.json", "00000001.parts", "00000001_big.pth"])
+                self.assertNotIn(SECRET.encode(), self.content("out/outbox/00000001.parts"))
             store.mistreat = lambda handler, key, number: False
             run("sync", "out", cwd=self.dir, env=self.env(store), check=0)
+            self.assertEqual(sum("partNumber=1&" in path for _, path, _ in store.requests), 1)
             self.assertEqual(store.parts, {})
+        self.assertEqual(sha256(self.content("bucket/big.pth")), expected)
         self.assertEqual(self.outbox(), [])
 
     def test_a_stop_amid_training_waits_for_an_upload_for_ten_seconds_at_most(self):
@@ -325,15 +327,14 @@ class Faults(Services):
         """An outbox with a file of 130 MiB for a store. @return its hash"""
         outbox = self.dir / "out/outbox"
         outbox.mkdir(parents=True)
-        write_run_json(self.dir / "out")
+        write_run(self.dir / "out", {"save_to": "s3", "url": "s3://my-bucket", "save_latest_to": "big.pth"})
         big = outbox / "00000001_big.pth"
         with open(big, "wb") as file:
             for place in (0, 70 << 20, (130 << 20) - 4):
                 file.seek(place)
                 file.write(b"mark")
-        saver = {"save_to": "s3", "url": "s3://my-bucket", "save_latest_to": "big.pth"}
         (outbox / "00000001.json").write_text(json.dumps(
-            {"to": "s3://my-bucket", "target": "big.pth", "kind": "checkpoint", "file": big.name, "saver": saver}))
+            {"to": "s3://my-bucket", "target": "big.pth", "kind": "checkpoint", "file": big.name}))
         return sha256(big.read_bytes())
 
     def test_a_file_above_64_mib_goes_to_a_store_in_parts(self):
