@@ -49,7 +49,7 @@ Tracker::Tracker(const TrackerConfig& config,
               {.keep_last = config.keep_last, .keep_every = config.keep_every}),
       journal_(config.log.values(), config.data_path, [this] { folder_.check_token(); }) {
   if (config.load) {
-    source_ = make_checkpoint_source(
+    source_ = std::make_unique<CheckpointSource>(
         *config.load, config.data_path, [this] { return journal_.loggers().wandb_run(); });
     source_->check();
   }

@@ -197,9 +197,7 @@ void find_missing(const NamedOutside& named, bool asks_hosts, Faults& faults) {
   if (const TrackerConfig* tracker = named.tracker) {
     if (tracker->load) {
       search.attempt("/tracker/load", [&] {
-        make_checkpoint_source(*tracker->load, tracker->data_path, [] {
-          return std::nullopt;
-        })->check();
+        CheckpointSource(*tracker->load, tracker->data_path, [] { return std::nullopt; }).check();
       });
     }
     for (size_t i = 0; i < tracker->save.size(); ++i)

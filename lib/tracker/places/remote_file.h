@@ -63,9 +63,14 @@ struct RemoteFileOptions {
 std::unique_ptr<RemoteFile> make_remote_file(const std::string& url,
                                              const RemoteFileOptions& options = {});
 
-/// A file of a Weights & Biases run. @param run entity/project/run_id
+/// The run that the W&B logger logs to, "entity/project/run_id"; none as long as it has no id.
+using OwnWandbRun = std::function<std::optional<std::string>()>;
+
+/// A file of a Weights & Biases run. @param may_come_later the run need not be known yet
 /// @throws ConfigError it is none. What its functions throw: the environment of W&B is wrong (net/wandb_api.h)
-std::unique_ptr<RemoteFile> make_wandb_file(const std::string& run, const std::string& file);
+std::unique_ptr<RemoteFile> make_wandb_file(OwnWandbRun run,
+                                            const std::string& file,
+                                            bool may_come_later);
 
 /// A file under its own name in a folder that goes with this object.
 class FetchedFile {

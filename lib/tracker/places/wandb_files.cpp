@@ -23,39 +23,53 @@ std::string address_of(const WandbAccess& access, const WandbRunPath& run) {
 
 class WandbRemoteFile : public RemoteFile {
  public:
-  WandbRemoteFile(WandbRunPath run, std::string file)
-      : run_(std::move(run)), file_(std::move(file)) {}
+  WandbRemoteFile(OwnWandbRun run, std::string file, bool may_come_later)
+      : own_run_(std::move(run)), file_(std::move(file)) {
+    if (!may_come_later || own_run_()) run();
+  }
 
-  std::string name() const override { return name(find_wandb_access()); }
-  void check_login() const override { find_wandb_access(); }
+  std::string name() const override {
+    return own_run_() ? address_of(find_wandb_access(), run()) + "/files/" + file_
+                      : file_ + " of the logger's run";
+  }
+  void check_login() const override {
+    if (own_run_()) find_wandb_access();
+  }
   void check_access() const override { find(find_wandb_access()); }
   void fetch(const std::string& path) const override {
     const WandbAccess access = find_wandb_access();
     const WandbStoredFile found = find(access);
-    HttpGet request{.url = found.url, .shown = name(access)};
-    request.headers = WandbApi(access, {}).download_headers(found.url);
+    HttpGet request{.url = found.url, .shown = name()};
+    request.headers =
+        [login = WandbApi(access, {}).download_headers(found.url)](const std::string& range) {
+          std::vector<std::string> lines = login;
+          if (!range.empty()) lines.push_back("Range: " + range);
+          return lines;
+        };
     ExpectedFile expected{.md5_base64 = found.md5};
     if (found.size > 0) expected.bytes = static_cast<uint64_t>(found.size);
-    store_fetched(std::move(request), path, expected, name(access));
+    store_fetched(std::move(request), path, expected, name());
   }
 
  private:
-  std::string name(const WandbAccess& access) const {
-    return address_of(access, run_) + "/files/" + file_;
+  WandbRunPath run() const {
+    if (const auto path = own_run_()) return parse_wandb_run_path(*path);
+    throw ConfigError(
+        "/tracker/load/wandb_run_path: null means the logger's own run, which is a new one\n  Give "
+        "entity/project/run_id, or wandb_run_id with \"resume\" in /tracker/log.");
   }
   WandbStoredFile find(const WandbAccess& access) const {
-    if (access.api_key.empty()) {
-      throw NetworkError("{}: no API key was found.\n  {}", name(access), kHowToLogIn);
-    }
-    const auto found = WandbApi(access, {}).find_file(run_, file_);
-    if (found) return *found;
+    const WandbRunPath of = run();
+    if (access.api_key.empty())
+      throw NetworkError("{}: no API key was found.\n  {}", name(), kHowToLogIn);
+    if (const auto found = WandbApi(access, {}).find_file(of, file_)) return *found;
     throw NetworkError(
         "{}: there is no such file, or no such run for this login\n  Check wandb_run_path and "
         "wandb_file_path: the page of the run lists its files.",
-        name(access));
+        name());
   }
 
-  WandbRunPath run_;
+  OwnWandbRun own_run_;
   std::string file_;
 };
 
@@ -95,8 +109,10 @@ class WandbDestination : public Destination {
 
 }  // namespace
 
-std::unique_ptr<RemoteFile> make_wandb_file(const std::string& run, const std::string& file) {
-  return std::make_unique<WandbRemoteFile>(parse_wandb_run_path(run), file);
+std::unique_ptr<RemoteFile> make_wandb_file(OwnWandbRun run,
+                                            const std::string& file,
+                                            bool may_come_later) {
+  return std::make_unique<WandbRemoteFile>(std::move(run), file, may_come_later);
 }
 
 std::unique_ptr<Destination> make_wandb_destination(const WandbSaveConfig& config) {
