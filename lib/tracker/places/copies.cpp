@@ -177,22 +177,6 @@ void Copies::log_upload_errors() {
   }
 }
 
-void Copies::begin_end() {
-  if (uploads_) uploads_->begin_end();
-}
-
-bool Copies::is_done() const {
-  return !uploads_ || uploads_->is_done();
-}
-
-bool Copies::last_answer_was_fault() const {
-  return uploads_ && uploads_->last_answer_was_fault();
-}
-
-size_t Copies::waiting_count() const {
-  return uploads_ ? uploads_->waiting_count() : 0;
-}
-
 void Copies::end() {
   if (!uploads_) return;
   uploads_->end();

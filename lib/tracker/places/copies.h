@@ -49,10 +49,12 @@ class Copies {
   /// Uploads that have failed since, for the log.
   void log_upload_errors();
   // ---- the end of the uploads, as in Uploads
-  void begin_end();
-  bool is_done() const;
-  bool last_answer_was_fault() const;
-  size_t waiting_count() const;
+  void begin_end() {
+    if (uploads_) uploads_->begin_end();
+  }
+  bool is_done() const { return !uploads_ || uploads_->is_done(); }
+  bool last_answer_was_fault() const { return uploads_ && uploads_->last_answer_was_fault(); }
+  size_t waiting_count() const { return uploads_ ? uploads_->waiting_count() : 0; }
   /// Says too what is left, which waits in the outbox. Nothing can be saved afterwards.
   void end();
   /// All of it: waits for what is still to be sent, `seconds` at most.

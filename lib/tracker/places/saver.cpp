@@ -293,15 +293,8 @@ std::string save_type_name(SaveType type) {
 }
 
 const char* own_file(SaveType type) {
-  switch (type) {
-    case SaveType::checkpoint:
-      return kCheckpointFile;
-    case SaveType::model:
-      return kModelFile;
-    case SaveType::lora:
-      return kLoraFile;
-  }
-  return kCheckpointFile;
+  constexpr const char* kFiles[] = {kCheckpointFile, kModelFile, kLoraFile};
+  return kFiles[static_cast<size_t>(type)];
 }
 
 std::unique_ptr<Destination> make_destination(const SaveConfig& config) {
