@@ -306,7 +306,7 @@ TEST_CASE("the end tells whether it moves: what was sent, refused again, or is o
   CHECK(service->began_with().size() == 2);
 }
 
-UrlSaveConfig address(const std::string& latest) {
+UrlSaveConfig url_saver(const std::string& latest) {
   UrlSaveConfig config;
   config.save_latest_to = latest;
   return config;
@@ -362,14 +362,14 @@ TEST_CASE(
            {"https://h/{epoch}/a.pth?sig=canary", "https://h/3/a.pth?sig=canary"},
            {"https://h/a.pth?sig=canary&epoch={epoch}", "https://h/a.pth?sig=canary&epoch=3"}}) {
     CAPTURE(text);
-    const std::unique_ptr<Destination> saver = make_destination(address(text));
+    const std::unique_ptr<Destination> saver = make_destination(url_saver(text));
     const FileToSend file = hidden(*saver, target, {"3"});
     CHECK_THAT(file.target, !Contains("canary"));
     CHECK(saver->takes(file));
-    CHECK_FALSE(make_destination(address("https://u:canary@h/other{epoch}.pth"))->takes(file));
-    CHECK_FALSE(make_destination(address("https://u:canary@other/{epoch}.pth"))->takes(file));
+    CHECK_FALSE(make_destination(url_saver("https://u:canary@h/other{epoch}.pth"))->takes(file));
+    CHECK_FALSE(make_destination(url_saver("https://u:canary@other/{epoch}.pth"))->takes(file));
     // The run's own copy of its config has no secret: nothing goes to what is left of the address.
-    CHECK_FALSE(make_destination(address(public_url(text)))->takes(file));
+    CHECK_FALSE(make_destination(url_saver(public_url(text)))->takes(file));
     const OutboxFolder folder;
     FileToSend waits = file;
     waits.path = folder.save("content");

@@ -97,7 +97,8 @@ void Outbox::read_folder() {
       OutboxEntry entry = read_note(fs::path(folder_) / name);
       if (entry.path.empty()) continue;
       const std::string parts = path_of(number, kPartsEnding);
-      if (fs::exists(parts)) entry.notes = read_file(parts);
+      std::error_code ignored;
+      if (fs::exists(parts, ignored)) entry.notes = read_file(parts);
       held_.push_back({.entry = std::move(entry)});
     } catch (const DataError& error) {
       log_warning("track", "{}\n  It is left as it is, and not sent.", error.what());
