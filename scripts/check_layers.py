@@ -12,9 +12,9 @@ import pathlib
 import re
 import sys
 
-MAX_LINES = 600
+MAX_LINES = 800
 MAX_README_LINES = 10
-MAX_FOLDER_SOURCES = 30
+MAX_FOLDER_SOURCES = 40
 SOURCE_SUFFIXES = {".h", ".cpp", ".cu", ".cuh", ".py", ".sh", ".cmake"}
 CODE_SUFFIXES = {".h", ".cpp", ".cu", ".cuh"}
 TORCH_HEADER = re.compile(r"(torch|ATen|c10|caffe2|c10d)/")
