@@ -35,7 +35,9 @@ MappedFile::MappedFile(std::string path) : path_(std::move(path)) {
   void* memory = ::mmap(
       nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file.descriptor(), 0);
   if (memory == MAP_FAILED) {
-    throw DataError("{}: cannot be mapped into memory: {}", path_, errno_text(errno));
+    constexpr const char* kText = "{}: cannot be mapped into memory: {}";
+    if (errno == ENOMEM) throw ResourceError(kText, path_, errno_text(errno));
+    throw DataError(kText, path_, errno_text(errno));
   }
   data_ = static_cast<uint8_t*>(memory);
 }
