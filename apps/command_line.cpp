@@ -448,7 +448,10 @@ int run_command_line(int argc, char** argv) {
   command(app, "schema", "Print the JSON Schema of a config", add_schema);
   command(app, "init", "Write a first config that fits a folder of data", add_init);
   command(app, "report", "Show a run as one HTML page: curves, pictures, config", add_report);
-  command(app, "sync", "Send files that a run could not send to its savers' services", add_sync);
+  command(app,
+          "sync",
+          "Send what a run could not send: files to its savers' services, rows to Weights & Biases",
+          add_sync);
   CLI::App* shards = app.add_subcommand(
       "shards",
       "Pack and check webdataset shards, show their order, add embeddings or latents, "

@@ -284,7 +284,11 @@ void HttpAttempts::give_up(const HttpFailure& failure, const std::string& where)
           ? "Check the address and the network; DALLE2_NET_TIMEOUT is the longest stall "
             "in seconds"
           : failure.advice);
-  if (failure.status != 0) throw HttpStatusError(failure.status, "{}", text);
+  if (failure.status != 0) {
+    HttpStatusError error(failure.status, "{}", text);
+    error.set_retry_after(failure.retry_after);
+    throw error;
+  }
   if (failure.is_final) throw NetworkError("{}", text);
   throw UnreachableError("{}", text);
 }

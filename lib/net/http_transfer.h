@@ -109,9 +109,13 @@ class HttpStatusError : public NetworkError {
   long status() const { return status_; }
   /// The server says that there is no such file.
   bool says_absent() const { return status_ == 404 || status_ == 410; }
+  /// Seconds that the server asks to be left alone (Retry-After).
+  std::optional<double> retry_after() const { return retry_after_; }
+  void set_retry_after(std::optional<double> seconds) { retry_after_ = seconds; }
 
  private:
   long status_;
+  std::optional<double> retry_after_;
 };
 
 /// The server was not reached, or it failed, through all attempts: a later one may succeed.

@@ -8,7 +8,6 @@
 #include "base/error.h"
 #include "base/public_url.h"
 #include "base/text.h"
-#include "base/url_scheme.h"
 #include "net/parsed_url.h"
 
 namespace dalle2 {

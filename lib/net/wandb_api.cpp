@@ -299,7 +299,9 @@ WandbRunPath WandbApi::upsert(const WandbRunInfo& info) const {
 }
 
 void WandbApi::stream(const WandbRunPath& path, const Json& content) const {
-  http_json(call("POST", "/files/" + path.address() + "/file_stream"), content, options_);
+  HttpCallOptions once = options_;
+  once.attempts = 1;
+  http_json(call("POST", "/files/" + path.address() + "/file_stream"), content, once);
 }
 
 void WandbApi::upload(const WandbRunPath& path, const std::vector<WandbUpload>& files) const {

@@ -99,7 +99,8 @@ class WandbApi {
   std::optional<WandbRunState> find_run(const WandbRunPath& path) const;
   /// Makes or changes the run. @return its path, with the names that the service gave it
   WandbRunPath upsert(const WandbRunInfo& info) const;
-  /// Lines of the run's files, its summary and its end, as file_stream takes them.
+  /// Lines of the run's files, its summary and its end, as file_stream takes them. One attempt: after a lost
+  /// answer find_run() tells what has arrived.
   void stream(const WandbRunPath& path, const Json& content) const;
   void upload(const WandbRunPath& path, const std::vector<WandbUpload>& files) const;
   /// A file of a run; none if the run has none of that name.

@@ -12,8 +12,8 @@
 #include <memory>
 
 #include "base/log.h"
-#include "base/this_process.h"
 #include "base/text.h"
+#include "base/this_process.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/module_state.h"
 #include "data/pictures/preprocess.h"

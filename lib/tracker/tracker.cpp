@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: MIT
 #include "tracker/tracker.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <filesystem>
 #include <string_view>
+#include <thread>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/stop_signal.h"
 #include "base/this_process.h"
 #include "io/files/atomic_file.h"
 #include "io/files/writable.h"
@@ -21,8 +25,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr double kSecondsBetweenChecks = 1;
-/// Services that are away hold no start up for longer.
-constexpr std::chrono::seconds kLongestQuestions{30};
+constexpr double kSecondsToAsk = 30;         ///< of a start, all services together
+constexpr double kSecondsAfterTrouble = 10;  ///< at the end
 
 /// Entries of a checkpoint that hold the state itself: metadata must not take their place.
 constexpr std::array<std::string_view, 6> kStateKeys = {
@@ -146,10 +150,19 @@ void Tracker::add_loaded_file(bool writes) {
 }
 
 void Tracker::check_access() {
-  copies_->check_access(example_, std::chrono::steady_clock::now() + kLongestQuestions);
+  const Timer asked;
+  copies_->check_access(example_, asking_ends());
   copies_->check_targets_are_free();
   for (const auto& [folder, key] : outside_) folder_.check_outside(folder, key);
-  journal_.loggers().check();
+  journal_.loggers().check(asking_ends());
+  asked_seconds_ += asked.seconds();
+}
+
+/// One deadline for all questions of a start; what it does between them does not count.
+Logger::Deadline Tracker::asking_ends() const {
+  const std::chrono::duration<double> left(std::max(kSecondsToAsk - asked_seconds_, 1.0));
+  return std::chrono::steady_clock::now() +
+         std::chrono::duration_cast<std::chrono::steady_clock::duration>(left);
 }
 
 void Tracker::begin(const LoadedState& loaded) {
@@ -169,14 +182,14 @@ void Tracker::begin(const LoadedState& loaded) {
   // What a start logged that saved nothing is passed over as a whole.
   journal_.open(
       facts_, folder_.run_id(), plan_->resumes() ? loaded.log_lines : std::optional<int64_t>(0));
-  if (const auto run = journal_.loggers().wandb_run()) folder_.note_wandb(*run);
+  note_names();  // a kill after a service has heard of the run begins no second one
+  journal_.follow(asking_ends());
+  note_names();
   copies_->open(journal_.loggers().wandb_run(),
-                config_.upload_deadline_seconds,
                 [this](const std::string& message, bool leaves_out) {
                   journal_.log_error(message, leaves_out);
                 });
   if (!journal_.loggers().auto_resume()) return;
-  write_auto_resume(folder_.in(kAutoResumeFile), journal_.loggers());
   if (plan_->resumes()) {
     log_info("track",
              "RUN HAS BEEN AUTO-RESUMED WITH THE LOGGER TYPE {}.\n"
@@ -187,6 +200,17 @@ void Tracker::begin(const LoadedState& loaded) {
              "/tracker/log/auto_resume is true, and there is no run to resume: this is the first "
              "start");
   }
+}
+
+/// A service may name a run otherwise than asked, and later than the run begins.
+void Tracker::note_names() {
+  const std::optional<std::string> run = journal_.loggers().wandb_run();
+  if (noted_names_ == journal_.loggers().type_names() + run.value_or("")) return;
+  noted_names_ = journal_.loggers().type_names() + run.value_or("");
+  folder_.check_token();
+  if (run) folder_.note_wandb(*run);
+  if (!journal_.loggers().auto_resume()) return;
+  write_auto_resume(folder_.in(kAutoResumeFile), journal_.loggers());
 }
 
 void Tracker::go_back(const LoadedState& loaded) {
@@ -223,16 +247,49 @@ void Tracker::log_error(const std::string& message) {
 
 void Tracker::finish(const RunEnd& end) {
   if (dummy_ || !journal_.is_open() || std::exchange(finished_, true)) return;
-  const bool is_done = end.outcome == RunEnd::Outcome::kDone;
   copies_->tell_failures();
+  copies_->begin_end();
+  journal_.begin_end(end);
+  wait_until_sent(end.outcome == RunEnd::Outcome::kDone);
   try {
-    copies_->finish_uploads(is_done ? config_.upload_deadline_seconds : Uploads::kSecondsAfterStop);
+    copies_->end();
   } catch (const ConfigError& taken_over) {
     dalle2::log_error("track", "{}", taken_over.what());
   }
-  // After a stop the uploads had their part of it.
-  const double left = kSecondsToStop - (copies_->is_remote() ? Uploads::kSecondsAfterStop : 0);
-  journal_.finish(end, is_done ? kSecondsToFinish : left);
+  const std::vector<std::string> left = journal_.end();
+  if (left.empty()) return;
+  log_warning("track",
+              "{} could not be sent: the next start sends what is left, or `dalle2-train sync {}`",
+              fmt::join(left, ", "),
+              folder_.path());
+}
+
+/// While something moves, as long as the config allows; after a stop, an error, or while all that is
+/// left meets faults, kSecondsAfterTrouble.
+void Tracker::wait_until_sent(bool is_done) {
+  const auto everything_is_sent = [this] { return copies_->is_done() && journal_.is_done(); };
+  const Timer total;
+  Timer trouble;
+  bool told = false, told_stop = false;
+  while (!everything_is_sent() && total.seconds() < config_.upload_deadline_seconds) {
+    const bool is_faulty = (copies_->is_done() || copies_->last_answer_was_fault()) &&
+                           (journal_.is_done() || journal_.last_was_fault());
+    if (is_done && !is_faulty && stop_requested() == 0) trouble = Timer();
+    if (trouble.seconds() >= kSecondsAfterTrouble) break;
+    if (const int signal = stop_requested(); signal != 0 && !std::exchange(told_stop, true)) {
+      log_info("track",
+               "{}: sending ends in {:g} s",
+               signal_name(signal),
+               kSecondsAfterTrouble - trouble.seconds());
+    }
+    if (!told && total.seconds() > 1) {
+      told = true;
+      log_info("track",
+               "Sending what is left, {:g} s at most while something moves",
+               config_.upload_deadline_seconds);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
 }
 
 void Tracker::store(const std::string& path,
@@ -251,7 +308,7 @@ void Tracker::save_config(const std::string& name, const std::string& content) {
   if (dummy_) return;
   folder_.check_token();
   write_file_atomically(folder_.in(name), content);
-  journal_.log_file(name, content);
+  journal_.log_file(name);
   copies_->save_config(name, content);
 }
 
@@ -293,6 +350,8 @@ void Tracker::save(const SaveRequest& request) {
       throw;
     }
   };
+  note_names();
+  journal_.sync();  // the checkpoint counts its lines
   write(kCheckpointFile, request.write_checkpoint);
   folder_.note_saved();
   if (!request.amid_skips) {
@@ -312,7 +371,7 @@ void Tracker::save(const SaveRequest& request) {
            config_.data_path);
   copies_->save(request.is_best, request.is_latest, request.placeholders);
   // Not with the first save, which may come before there are pictures.
-  if (++saves_ > 1) copies_->send_cards(public_config(config_json()), journal_.last_pictures());
+  if (++saves_ > 1) send_cards();
 }
 
 void Tracker::check() {
@@ -321,10 +380,9 @@ void Tracker::check() {
   folder_.check_token();
 }
 
-void Tracker::finish_uploads() {
-  if (dummy_) return;
-  if (saves_ > 0) copies_->send_cards(public_config(config_json()), journal_.last_pictures());
-  copies_->finish_uploads(config_.upload_deadline_seconds);
+void Tracker::send_cards() {
+  if (dummy_ || saves_ == 0) return;
+  copies_->send_cards(public_config(config_json()), journal_.last_pictures());
 }
 
 void Tracker::finish_as(const std::string& what) {

@@ -46,10 +46,6 @@ struct SaveRequest {
 /// Names and JSON texts that are stored in a checkpoint beside the state.
 using SaveMetadata = std::vector<std::pair<std::string, std::string>>;
 
-/// How long a run waits at its end for what loggers have still to send. Slurm kills 30 s after it asks
-/// for a stop.
-inline constexpr double kSecondsToFinish = 120, kSecondsToStop = 20;
-
 /// What a start does, as far as the folder tells.
 struct StartPlan {
   StartAction action = StartAction::kBegin;
@@ -126,8 +122,9 @@ class Tracker {
   void log_error(const std::string& message);
   /// Lines of log.jsonl so far; a checkpoint records them.
   int64_t log_lines() const { return journal_.lines(); }
-  /// The last call: the loggers send what is left, for kSecondsToFinish after the end of a run and
-  /// for kSecondsToStop after a stop or a fault. Without it a run counts as failed.
+  /// The last call: waits for what is still to be sent, rows and files together, as long as the config
+  /// allows and something moves; 10 s after a stop or a fault (Slurm kills 30 s after it asks for a stop).
+  /// What is left waits for the next start. Without this call a run counts as failed.
   void finish(const RunEnd& end);
 
   // ---- the files
@@ -153,9 +150,8 @@ class Tracker {
   void save(const SaveRequest& request);
   /// @throws ConfigError if another start has taken the run over. Looks once a second
   void check();
-  /// After the last save: waits for what the savers still send, as long as the config allows, or 10 s
-  /// after a stop signal. What is left waits in data_path/outbox. finish() does it too.
-  void finish_uploads();
+  /// After the last save: pages on what was trained, for places that want one.
+  void send_cards();
 
   /// The newest checkpoint of this run that was not saved amid skipped updates; empty if there is none.
   std::string newest_good() const;
@@ -173,6 +169,9 @@ class Tracker {
   StartWishes wishes() const;
   void add_loaded_file(bool writes);
   std::string config_json() const;
+  Logger::Deadline asking_ends() const;
+  void note_names();
+  void wait_until_sent(bool is_done);
 
   TrackerConfig config_;
   bool dummy_;
@@ -188,7 +187,9 @@ class Tracker {
   std::optional<StartPlan> plan_;
   LockTimes lock_times_;
   SaveMetadata metadata_;
-  int64_t saves_ = 0;  // of this start
+  int64_t saves_ = 0;         // of this start
+  double asked_seconds_ = 0;  // services, by this start
+  std::string noted_names_;   // of loggers and their run, in run.json and auto_resume.json
   bool finished_ = false;
   std::optional<Timer> since_check_;
 };

@@ -128,13 +128,15 @@ def checkpoint_content(path, cwd):
 
 
 def records(data_path):
-    """The records of a log as its readers see it: without torn lines, and those that a resume passed over."""
+    """The records of a log as its readers see it: without torn lines, those that a resume passed over, and their times."""
     kept = []
     for line in (pathlib.Path(data_path) / "log.jsonl").read_text().splitlines():
         try:
             record = json.loads(line)
         except ValueError:
             record = None
+        if record:
+            record.pop("time", None)
         if record and "resumed_from_line" in record:
             kept[record["resumed_from_line"]:] = [None] * (len(kept) - record["resumed_from_line"])
             record = None

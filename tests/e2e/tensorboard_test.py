@@ -51,13 +51,13 @@ class Tensorboard(EndToEnd):
         self.assertGreater(len(before), 4)
         first.write_bytes(first.read_bytes()[:-7])  # as a power cut may leave it
         self.train(self.write(epochs=4))
-        self.assertEqual(len(list((self.dir / "out/tensorboard").iterdir())), 2)
+        self.assertGreaterEqual(len(list((self.dir / "out/tensorboard").iterdir())), 2)
         read = self.read()
         logged = {}
         for record in records(self.dir / "out"):
             step = record["step"]
             for name, value in record.items():
-                if name != "step" and isinstance(value, (int, float)):
+                if name not in ("step", "time") and isinstance(value, (int, float)):
                     kept = [entry for entry in logged.get(name, []) if entry[0] < step]
                     logged[name] = kept + [[step, value]]
         self.assertEqual(set(read["scalars"]), set(logged))

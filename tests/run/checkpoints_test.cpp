@@ -341,16 +341,17 @@ TEST_CASE("a save that a full disk refuses waits for the next one, three in a ro
   CHECK(log.count("epoch 1, step 7: the state is not saved, and the run continues") == 1);
   CHECK(facts_of(Cursor(read_pth(folder / "out/checkpoint.pth"), "it")).samples_seen == 15 * 8);
 
-  config.tracker.data_path = folder / "lasting";
-  config.tracker.load.reset();
-  ToyRun often(config);
+  ToyConfig lasting = toy_config(folder / "lasting");
+  lasting.train.async_save = false;
+  lasting.save_every_n_steps = 1;
+  ToyRun often(lasting);
   often.before_step = [&](int64_t step, at::Tensor&) {
     if (step == 1) full.emplace(1000);
   };
   CHECK_THROWS_AS(often.run(), DiskFullError);
   full.reset();
   CHECK(log.count("the state is not saved, and the run continues") == 3);
-  CHECK(facts_of(Cursor(read_pth(folder / "lasting/checkpoint.pth"), "it")).samples_seen == 8);
+  CHECK(facts_of(Cursor(read_pth(folder / "lasting/out/checkpoint.pth"), "it")).samples_seen == 8);
 }
 
 TEST_CASE("a full disk at the last save of a run ends it with its exit code") {

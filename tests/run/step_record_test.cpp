@@ -48,8 +48,9 @@ TEST_CASE("before the first update there is no gradient, and the log has what th
   names.prefix = "Part 0 ";
   LogRecord record;
   add_part_values(record, {values}, {names});
-  CHECK(format_record(record, 0) ==
-        R"({"Part 0 Losses Not Finite": 3, "Part 0 Learning Rate": 0.0001, "step": 0})");
+  CHECK(
+      format_record(record, 0, 0) ==
+      R"({"Part 0 Losses Not Finite": 3, "Part 0 Learning Rate": 0.0001, "step": 0, "time": 0.000})");
 }
 
 TEST_CASE("the names of a part are a prefix and words in a style") {

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "io/files/atomic_file.h"
+#include "io/formats/event_file.h"
 #include "support/captured_log.h"
 #include "support/full_disk.h"
 #include "support/temp_dir.h"
@@ -25,13 +26,19 @@ std::vector<nlohmann::ordered_json> records_of(const std::string& path) {
   return records;
 }
 
-TEST_CASE("a record is one JSON object with its names in order and the step last") {
-  const test::TempDir folder;
-  LogFile(folder / "log.jsonl")
-      .write({{"Epoch", int64_t{3}}, {"Unet 0 Training Loss", 0.5}, {"note", "a \"b\"\n"}}, 40);
-  CHECK(read_file(folder / "log.jsonl") ==
+TEST_CASE("a record is one JSON object with its names in order, then the step and the time") {
+  const LogRecord record = {
+      {"Epoch", int64_t{3}}, {"Unet 0 Training Loss", 0.5}, {"note", "a \"b\"\n"}};
+  CHECK(format_record(record, 40, 1700000000.1256) ==
         "{\"Epoch\": 3, \"Unet 0 Training Loss\": 0.5, \"note\": \"a \\\"b\\\"\\n\", \"step\": "
-        "40}\n");
+        "40, \"time\": 1700000000.126}");
+  const test::TempDir folder;
+  const double before = wall_time_seconds();
+  LogFile(folder / "log.jsonl").write(record, 40);
+  const auto written = records_of(folder / "log.jsonl");
+  REQUIRE(written.size() == 1);
+  CHECK(written[0]["time"].get<double>() >= before - 0.001);
+  CHECK(written[0]["time"].get<double>() <= wall_time_seconds() + 0.001);
 }
 
 TEST_CASE("numbers come back from a record bit for bit") {
@@ -47,7 +54,7 @@ TEST_CASE("numbers come back from a record bit for bit") {
 TEST_CASE("a loss that is not finite is null in the file") {
   const LogRecord record = {{"a", std::numeric_limits<double>::quiet_NaN()},
                             {"b", -std::numeric_limits<double>::infinity()}};
-  CHECK(format_record(record, 1) == R"({"a": null, "b": null, "step": 1})");
+  CHECK(format_record(record, 1, 2) == R"({"a": null, "b": null, "step": 1, "time": 2.000})");
 }
 
 TEST_CASE("pictures are recorded under their section, an absent caption as null") {
@@ -74,11 +81,11 @@ TEST_CASE("a line that a kill tore is ended on a resume, at any byte, and no byt
     const std::string before = first + second.substr(0, size);
     test::put_file(folder / "log.jsonl", before);
     LogFile file(folder / "log.jsonl");
-    CHECK(file.records() == (size == 0 ? 1 : 2));
+    CHECK(file.lines() == (size == 0 ? 1 : 2));
     file.write({{"loss", 0.125}}, 3);
     const bool torn = size > 0 && size < second.size();
-    CHECK(read_file(folder / "log.jsonl") ==
-          before + (torn ? "\n" : "") + "{\"loss\": 0.125, \"step\": 3}\n");
+    CHECK_THAT(read_file(folder / "log.jsonl"),
+               Catch::StartsWith(before + (torn ? "\n" : "") + "{\"loss\": 0.125, \"step\": 3, "));
     const RunLog log = read_run_log(folder / "log.jsonl");
     const bool whole = size + 1 >= second.size();  // a record that lacked its newline alone
     CHECK(log.series.at(0).steps ==
@@ -91,9 +98,9 @@ TEST_CASE("readers pass over the lines between a checkpoint and the mark of its 
   LogFile file(folder / "log.jsonl");
   for (int64_t step = 1; step <= 5; ++step) file.write({{"loss", 0.5}}, step);
   file.pass_over(5);  // nothing came after the checkpoint
-  CHECK(file.records() == 5);
+  CHECK(file.lines() == 5);
   file.pass_over(2);
-  CHECK(file.records() == 6);
+  CHECK(file.lines() == 6);
   CHECK_THAT(read_file(folder / "log.jsonl"), Catch::EndsWith("{\"resumed_from_line\":2}\n"));
   file.write({{"loss", 0.25}}, 3);
   CHECK(read_run_log(folder / "log.jsonl").series.at(0).values ==
@@ -114,19 +121,61 @@ TEST_CASE("a log that cannot be written is refused at the start") {
                     Catch::Contains("No such file or directory"));
 }
 
-TEST_CASE("a full disk loses records with one warning, and leaves no half line") {
+TEST_CASE("lines that a full disk refuses wait, are told once and come first when there is room") {
   test::CapturedLog log;
   const test::TempDir folder;
   LogFile file(folder / "log.jsonl");
   file.write({}, 1);
   {
-    const test::FullDisk full(20);
+    const test::FullDisk full(40);  // has room for a part of a line
     file.write({{"loss", 0.5}}, 2);
     file.write({{"loss", 0.5}}, 3);
+    CHECK(records_of(folder / "log.jsonl").size() == 1);
+    CHECK(file.written() == 1);
+    CHECK(file.lines() == 3);  // a resume from now on passes over none of them
   }
   file.write({}, 4);
-  CHECK(read_file(folder / "log.jsonl") == "{\"step\": 1}\n{\"step\": 4}\n");
+  CHECK(file.written() == 4);
+  const auto records = records_of(folder / "log.jsonl");
+  REQUIRE(records.size() == 4);
+  for (int64_t step = 1; step <= 4; ++step)
+    CHECK(records[static_cast<size_t>(step) - 1]["step"] == step);
   CHECK(log.count(LogLevel::kWarning) == 1);
+}
+
+TEST_CASE("of the lines that wait for room the newest thousand are kept") {
+  const test::CapturedLog log;
+  const test::TempDir folder;
+  LogFile file(folder / "log.jsonl");
+  {
+    const test::FullDisk full(0);
+    for (int64_t step = 0; step < 1200; ++step) file.write({}, step);
+  }
+  file.write({}, 1200);
+  const auto records = records_of(folder / "log.jsonl");
+  REQUIRE(records.size() == 1001);
+  CHECK(records.front()["step"] == 200);
+}
+
+TEST_CASE("lines are read in order, in pieces, while others come") {
+  const test::TempDir folder;
+  const std::string path = folder / "log.jsonl";
+  LogFile file(path);
+  LogLines lines(path);
+  CHECK(lines.read(file.written(), 10).empty());
+  for (int64_t step = 0; step < 5; ++step) file.write({{"loss", 0.5}}, step);
+  std::vector<JournalLine> read = lines.read(/*end=*/4, /*most=*/3);
+  REQUIRE(read.size() == 3);
+  CHECK(read[2].number == 2);
+  CHECK(read[2].step() == 2);
+  CHECK(lines.read(/*end=*/4, /*most=*/3).size() == 1);
+  file.pass_over(2);
+  read = lines.read(file.written(), 10);
+  REQUIRE(read.size() == 2);
+  CHECK(read[1].resumed_from() == 2);
+  CHECK_FALSE(read[1].step());
+  lines.go_to(1);
+  CHECK(lines.read(/*end=*/2, 10).at(0).step() == 1);
 }
 
 TEST_CASE("a picture of a log is a file below data_path, and no link leads elsewhere") {

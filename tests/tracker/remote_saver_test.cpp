@@ -127,20 +127,20 @@ TEST_CASE(
   run.config.upload_deadline_seconds = 20;
   auto tracker = run.start();
   test::save(*tracker, 10);
-  tracker->finish_uploads();
+  tracker->finish({.outcome = RunEnd::Outcome::kDone, .exit_code = 0});
   CHECK(run.log.count("Error saving checkpoint to ") > 0);
   tracker->finish_as("everything");
   CHECK(tracker->finished_as() == "everything");
   put_config(server.saver().url.value());
   const double seconds = test::seconds_of([] {
-    CHECK_THROWS_WITH(sync_outbox("data"), Contains("A run that works there sends by itself"));
+    CHECK_THROWS_WITH(sync_run("data"), Contains("A run that works there sends by itself"));
   });
   CHECK(seconds < 5);
   tracker.reset();
   {
     // Another place in the config gets nothing.
     put_config(server.server.url("/renamed"));
-    const SyncReport report = sync_outbox("data");
+    const SyncReport report = sync_run("data");
     CHECK(report.sent == 0);
     CHECK(report.left == 1);
     REQUIRE(report.errors.size() == 1);
@@ -149,7 +149,7 @@ TEST_CASE(
   }
   server.put_status = 201;
   put_config(server.saver().url.value());
-  const SyncReport report = sync_outbox("data");
+  const SyncReport report = sync_run("data");
   CHECK(report.sent == 1);
   CHECK(report.errors.empty());
   CHECK(std::filesystem::is_empty("data/outbox"));
@@ -163,17 +163,17 @@ TEST_CASE("what needs a login that is not stored waits for a start of the run") 
   run.config.save = {server.saver("user:canary@")};
   auto tracker = run.start();
   test::save(*tracker, 10);
-  tracker->finish_uploads();
+  tracker->finish({.outcome = RunEnd::Outcome::kDone, .exit_code = 0});
   tracker.reset();
   CHECK_THAT(test::file("data/outbox/00000001.json"), !Contains("canary"));
   server.put_status = 201;
   put_config(server.saver().url.value());
-  const SyncReport report = sync_outbox("data");
+  const SyncReport report = sync_run("data");
   REQUIRE(report.errors.size() == 1);
   CHECK_THAT(report.errors.front(), Contains("is not stored: a start of the run sends it"));
   const long before = server.count("PUT /dav/run/latest.pth");
   tracker = run.start();
-  tracker->finish_uploads();
+  tracker->finish({.outcome = RunEnd::Outcome::kDone, .exit_code = 0});
   CHECK(server.count("PUT /dav/run/latest.pth") == before + 1);
   CHECK(std::filesystem::is_empty("data/outbox"));
 }

@@ -9,6 +9,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <regex>
 #include <string>
 
 #include "io/files/atomic_file.h"
@@ -131,9 +132,15 @@ inline nlohmann::json record_of(const std::string& folder = "data") {
   return nlohmann::json::parse(read_file(folder + "/run.json"));
 }
 
-/// log.jsonl without the line that names the run.
+/// A log without its times.
+inline std::string without_times(const std::string& log) {
+  static const std::regex time(R"re(, "time": [0-9.]+)re");
+  return std::regex_replace(log, time, "");
+}
+
+/// log.jsonl without times and the line that names the run.
 inline std::string log_text() {
-  const std::string text = read_file("data/log.jsonl");
+  const std::string text = without_times(read_file("data/log.jsonl"));
   return text.starts_with("{\"run_id\": ") ? text.substr(text.find('\n') + 1) : text;
 }
 

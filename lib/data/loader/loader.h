@@ -2,8 +2,8 @@
 // From shards to batches. Each sample comes once per epoch, for any number of threads and ranks.
 #pragma once
 
-#include <condition_variable>
 #include <barrier>
+#include <condition_variable>
 #include <cstdint>
 #include <memory>
 #include <mutex>

@@ -17,7 +17,6 @@
 
 #include "base/error.h"
 #include "base/little_endian.h"
-#include "base/log.h"
 #include "base/this_process.h"
 #include "io/pictures/image.h"
 
@@ -176,7 +175,7 @@ void EventSummary::add_text(const std::string& tag, const std::string& markdown)
   Message<PluginField>(metadata, MetadataField::kPluginData).add_string(PluginField::kName, "text");
 }
 
-EventFile::EventFile(const std::string& folder, int64_t first_step) {
+EventFile::EventFile(const std::string& folder, std::optional<int64_t> first_step) {
   static std::atomic<int> files_of_process{0};
   std::error_code error;
   fs::create_directories(folder, error);
@@ -190,8 +189,14 @@ EventFile::EventFile(const std::string& folder, int64_t first_step) {
               .string();
   descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0644);
   if (descriptor_ < 0) throw ConfigError("{}: cannot be written: {}", path_, errno_text(errno));
-  append(version_event());
-  append(start_event(first_step));
+  try {
+    append(version_event());
+    if (first_step) append(start_event(*first_step));
+  } catch (...) {
+    ::close(descriptor_);
+    ::unlink(path_.c_str());
+    throw;
+  }
 }
 
 EventFile::~EventFile() {
@@ -219,19 +224,13 @@ void EventFile::append(const std::string& event) {
       const int reason = errno;
       // A reader stops at a torn record: cut it off, or what comes later is never seen.
       const bool whole = written == 0 || (known && ::ftruncate(descriptor_, before.st_size) == 0);
-      if (!warned_) {
-        log_warning("track",
-                    "{}: events are being lost: {}{}",
-                    path_,
-                    errno_text(reason),
-                    whole ? "" : "; what follows in this file will not be shown");
-      }
-      warned_ = true;
-      return;
+      throw ResourceError("{}: cannot be written: {}{}",
+                          path_,
+                          errno_text(reason),
+                          whole ? "" : "; what follows in this file will not be shown");
     }
     written += static_cast<size_t>(count);
   }
-  warned_ = false;
 }
 
 double wall_time_seconds() {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -37,16 +38,15 @@ class EventFile {
  public:
   /// Makes the folder and `events.out.tfevents.<seconds>.<host>.<pid>.<n>` in it, which comes after all
   /// others there by its name. It begins with a mark at which TensorBoard forgets what older files hold
-  /// of `first_step` and later: a resumed run repeats the steps since its last save.
+  /// of `first_step` and later.
   /// @throws ConfigError if it cannot be written
-  EventFile(const std::string& folder, int64_t first_step);
+  EventFile(const std::string& folder, std::optional<int64_t> first_step);
   ~EventFile();
   EventFile(const EventFile&) = delete;
   EventFile& operator=(const EventFile&) = delete;
 
-  /// Hands one event to the system, whole: a kill of the process loses nothing of it. If it cannot
-  /// be written (disk full), a warning says so once and the run continues.
-  /// @param wall_time seconds since 1970
+  /// Hands one event to the system, whole: a kill of the process loses nothing of it.
+  /// @param wall_time seconds since 1970. @throws ResourceError if it cannot be written
   void write(const EventSummary& summary, int64_t step, double wall_time);
 
   const std::string& path() const { return path_; }
@@ -56,7 +56,6 @@ class EventFile {
 
   std::string path_;
   int descriptor_ = -1;
-  bool warned_ = false;
 };
 
 /// Now, for EventFile::write.

@@ -93,12 +93,11 @@ RunFacts RunCheckpoints::facts() const {
   const char* several = session_.device().is_cuda() ? R"("MULTI_GPU")" : R"("MULTI_CPU")";
   const auto precision = static_cast<size_t>(trainer_.precision().precision);
   return {.config = public_config(texts_.full_json),
-          .process = {{"Distributed", group.is_alone() ? "false" : "true"},
-                      {"DistributedType", group.is_alone() ? R"("NO")" : several},
-                      {"NumProcesses", std::to_string(group.size())},
-                      {"MixedPrecision",
-                       fmt::format(R"("{}")", enum_names<MixedPrecision>[precision])}},
-          .steps = trainer_.first_steps()};
+          .process = {
+              {"Distributed", group.is_alone() ? "false" : "true"},
+              {"DistributedType", group.is_alone() ? R"("NO")" : several},
+              {"NumProcesses", std::to_string(group.size())},
+              {"MixedPrecision", fmt::format(R"("{}")", enum_names<MixedPrecision>[precision])}}};
 }
 
 /// Of rank 0: locks data_path and decides what the start does.
@@ -337,7 +336,7 @@ void RunCheckpoints::end_saving() {
   saving_.wait();
   if (full_disks_ > 0) throw DiskFullError("{}", full_disk_);
   session_.end_quiet();  // what is still to be sent may take minutes
-  session_.tracker().finish_uploads();
+  session_.tracker().send_cards();
 }
 
 ExitCode RunCheckpoints::finish(ExitCode code) {

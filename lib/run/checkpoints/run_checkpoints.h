@@ -74,8 +74,7 @@ class RunCheckpoints {
   /// @throws what a save in the background threw, once. check() does not wait for one under way,
   /// and throws ConfigError once another start has taken the run over.
   void wait() { saving_.wait(); }
-  /// The same, with what a full disk has said to the last save, and waits for uploads as
-  /// Tracker::finish_uploads() does: nothing can be saved afterwards.
+  /// The same, with what a full disk has said to the last save: nothing can be saved afterwards.
   void end_saving();
   void check();
 

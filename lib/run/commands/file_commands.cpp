@@ -187,12 +187,18 @@ void run_schema(const std::string& kind) {
 }
 
 ExitCode run_sync(const std::string& data_path) {
-  const SyncReport report = sync_outbox(data_path);
+  const SyncReport report = sync_run(data_path);
   for (const std::string& error : report.errors) log_error("track", "{}", error);
-  std::printf("%s sent, %s\n",
+  std::string left;
+  if (report.left > 0) left += ", " + counted(static_cast<int64_t>(report.left), "file") + " left";
+  if (report.rows_left > 0) left += ", " + counted(report.rows_left, "row") + " left";
+  const std::string rows =
+      report.rows_sent > 0 ? " and " + counted(report.rows_sent, "row") : std::string();
+  std::printf("%s%s sent%s\n",
               counted(static_cast<int64_t>(report.sent), "file").c_str(),
-              report.left == 0 ? "nothing is left" : fmt::format("{} left", report.left).c_str());
-  return report.left == 0 && report.errors.empty() ? ExitCode::kDone : ExitCode::kNetwork;
+              rows.c_str(),
+              left.empty() ? ", nothing is left" : left.c_str());
+  return left.empty() && report.errors.empty() ? ExitCode::kDone : ExitCode::kNetwork;
 }
 
 void run_convert(const ConvertCommand& command) {

@@ -19,13 +19,17 @@
 #include "base/log.h"
 #include "base/python_format.h"
 #include "base/untrusted_json.h"
+#include "io/files/atomic_file.h"
+#include "io/formats/event_file.h"
 
 namespace dalle2 {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kResumedFrom = "resumed_from_line";
+constexpr size_t kMostWaiting = 1000;  ///< lines
+constexpr size_t kMostReadBytes = size_t{4} << 20;
+constexpr const char *kStep = "step", *kTime = "time";
 
 std::string value_text(const LogValue& value) {
   if (const auto* number = std::get_if<int64_t>(&value)) return std::to_string(*number);
@@ -48,27 +52,29 @@ int64_t ended_lines(const std::string& path) {
   return lines + 1;
 }
 
-/// The number in a mark that a resume has left; none of another line.
-std::optional<int64_t> resumed_from(const std::string& line) {
-  if (line.find(kResumedFrom) == std::string::npos) return std::nullopt;
-  const Json record = parse_untrusted_object(line);
-  const auto mark = record.find(kResumedFrom);
-  return mark != record.end() && mark->is_number_integer() ? std::optional(mark->get<int64_t>())
-                                                           : std::nullopt;
+/// ", "step": 40, "time": 1700000000.125}": the end of a line.
+std::string line_end(int64_t step, double time) {
+  return fmt::format("\"{}\": {}, \"{}\": {:.3f}}}", kStep, step, kTime, time);
+}
+
+std::optional<int64_t> whole_number(const Json& record, const char* key) {
+  const auto found = record.find(key);
+  return found != record.end() && found->is_number_integer() ? std::optional(found->get<int64_t>())
+                                                             : std::nullopt;
 }
 
 class LogReader {
  public:
-  void add(const std::string& line) {
-    const Json record = parse_untrusted_object(line);
-    if (!record.contains("step") || !record["step"].is_number_integer()) {
+  void add(const JournalLine& line) {
+    const std::optional<int64_t> found = line.step();
+    if (!found) {
       ++log_.unreadable_lines;
       return;
     }
     ++log_.records;
-    const int64_t step = record["step"].get<int64_t>();
-    for (const auto& [name, value] : record.items()) {
-      if (name == "step") continue;
+    const int64_t step = *found;
+    for (const auto& [name, value] : line.record.items()) {
+      if (name == kStep || name == kTime) continue;
       if (value.is_number() || value.is_null()) {
         const double nan = std::numeric_limits<double>::quiet_NaN();
         add_value(name, step, value.is_null() ? nan : value.get<double>());
@@ -137,17 +143,29 @@ std::optional<std::string> stored_picture(const std::string& data_path, const st
   return file.string();
 }
 
-std::string format_record(const LogRecord& record, int64_t step) {
+std::optional<std::string> read_stored_picture(const std::string& data_path,
+                                               const std::string& path) {
+  const std::optional<std::string> file = stored_picture(data_path, path);
+  std::error_code error;
+  if (!file || !fs::is_regular_file(*file, error)) return std::nullopt;
+  try {
+    return read_file(*file);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+std::string format_record(const LogRecord& record, int64_t step, double time) {
   std::string line = "{";
   for (const auto& [name, value] : record) {
     line += json_line(name) + ": " + value_text(value) + ", ";
   }
-  return line + "\"step\": " + std::to_string(step) + "}";
+  return line + line_end(step, time);
 }
 
 LogFile::LogFile(std::string path) : path_(std::move(path)) {
   try {
-    if (fs::exists(path_)) records_ = lines_ = ended_lines(path_);
+    if (fs::exists(path_)) written_ = ended_lines(path_);
   } catch (const std::ios_base::failure&) {  // a folder
     throw ConfigError("{}: the log cannot be continued: it cannot be read", path_);
   }
@@ -159,92 +177,122 @@ LogFile::~LogFile() {
   if (descriptor_ >= 0) ::close(descriptor_);
 }
 
-LogFile::LogFile(LogFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      descriptor_(std::exchange(other.descriptor_, -1)),
-      records_(other.records_),
-      lines_(other.lines_),
-      warned_(other.warned_) {}
-
 void LogFile::pass_over(int64_t lines) {
-  if (lines_ > lines) append_line(json_line(Json{{kResumedFrom, lines}}));
+  if (this->lines() > lines) append_line(json_line(Json{{kResumedFrom, lines}}));
 }
 
 void LogFile::write(const LogRecord& record, int64_t step) {
-  append_line(format_record(record, step));
+  append_line(format_record(record, step, wall_time_seconds()));
 }
 
 void LogFile::write_images(const std::vector<StoredImage>& images,
                            const std::string& section,
                            int64_t step) {
-  Json record;
-  Json& list = record[section] = Json::array();
+  Json list = Json::array();
   for (const StoredImage& image : images) {
-    Json entry;
-    entry["path"] = image.path;
-    if (image.caption.empty()) {
-      entry["caption"] = nullptr;
-    } else {
-      entry["caption"] = image.caption;
-    }
-    list.push_back(std::move(entry));
+    const Json caption = image.caption.empty() ? Json(nullptr) : Json(image.caption);
+    list.push_back({{"path", image.path}, {"caption", caption}});
   }
-  record["step"] = step;
-  append_line(json_line(record));
+  append_line(fmt::format(
+      "{{{}: {}, {}", json_line(section), json_line(list), line_end(step, wall_time_seconds())));
 }
 
-void LogFile::append_line(const std::string& line) {
-  const std::string bytes = line + "\n";
-  ++records_;  // a line that a full disk takes no more is counted: numbers stay unique
+void LogFile::append_line(std::string line) {
+  waiting_.push_back(std::move(line) + "\n");
+  while (!waiting_.empty() && put(waiting_.front())) {
+    waiting_.pop_front();
+    ++written_;
+  }
+  if (waiting_.size() > kMostWaiting) waiting_.pop_front();
+}
+
+/// The whole line or nothing of it: a run is worth more than its log, and continues.
+bool LogFile::put(std::string& line) {
   struct stat before = {};
   const bool known = ::fstat(descriptor_, &before) == 0;
   size_t written = 0;
-  while (written < bytes.size()) {
-    const ssize_t count = ::write(descriptor_, bytes.data() + written, bytes.size() - written);
+  while (written < line.size()) {
+    const ssize_t count = ::write(descriptor_, line.data() + written, line.size() - written);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) {
       const int reason = errno;
-      // A run is worth more than its log: leave no half line, say so once, and continue.
-      if (known && written > 0 && ::ftruncate(descriptor_, before.st_size) != 0) written = 0;
-      if (!warned_)
-        log_warning("track", "{}: records are being lost: {}", path_, errno_text(reason));
-      warned_ = true;
-      return;
+      const bool torn = written > 0 && (!known || ::ftruncate(descriptor_, before.st_size) != 0);
+      if (!std::exchange(warned_, true)) {
+        log_warning("track",
+                    "{}: cannot be written: {}\n  Up to {} lines wait in memory until it can.",
+                    path_,
+                    errno_text(reason),
+                    kMostWaiting);
+      }
+      if (torn && line.front() != '\n') {  // what is there ends as a line of its own
+        line.insert(0, "\n");
+        ++written_;
+      }
+      return false;
     }
     written += static_cast<size_t>(count);
   }
   warned_ = false;
-  ++lines_;
+  return true;
 }
 
-void for_each_record(const std::string& path,
-                     int64_t first,
-                     const std::function<void(int64_t number, const Json& record)>& take) {
-  std::ifstream lines(path, std::ios::binary);
-  int64_t number = 0;
-  for (std::string line; std::getline(lines, line); ++number) {
-    if (number < first) continue;
-    const Json record = parse_untrusted_object(line);
-    if (record.contains("step") && record["step"].is_number_integer()) take(number, record);
+void LogFile::sync() const {
+  ::fdatasync(descriptor_);
+}
+
+std::optional<int64_t> JournalLine::step() const {
+  return whole_number(record, kStep);
+}
+
+double JournalLine::time() const {
+  const auto found = record.find(kTime);
+  return found != record.end() && found->is_number() ? found->get<double>() : 0;
+}
+
+std::optional<int64_t> JournalLine::resumed_from() const {
+  return whole_number(record, kResumedFrom);
+}
+
+void LogLines::go_to(int64_t line) {
+  if (line < next_) {
+    file_.close();
+    place_ = 0;
+    next_ = 0;
   }
+  while (next_ < line && !read(line, /*most=*/1000).empty()) continue;
+}
+
+std::vector<JournalLine> LogLines::read(int64_t end, size_t most) {
+  std::vector<JournalLine> lines;
+  if (!file_.is_open()) file_.open(path_, std::ios::binary);
+  // What was read ahead may have been taken back since: a part of a line that a full disk refused.
+  file_.clear();
+  file_.seekg(place_);
+  size_t bytes = 0;
+  for (std::string line; next_ < end && lines.size() < most && bytes < kMostReadBytes;) {
+    if (!std::getline(file_, line)) break;
+    lines.push_back({next_++, parse_untrusted_object(line)});
+    bytes += line.size() + 1;
+  }
+  place_ += static_cast<std::streamoff>(bytes);
+  return lines;
 }
 
 RunLog read_run_log(const std::string& path) {
   errno = 0;
   std::ifstream lines(path, std::ios::binary);
   if (!lines) throw DataError("{}: cannot be read: {}", path, errno_text(errno));
-  std::vector<std::string> kept;
-  for (std::string line; std::getline(lines, line); kept.push_back(std::move(line))) {
-    const std::optional<int64_t> from = resumed_from(line);
-    const auto count = static_cast<int64_t>(kept.size());
-    if (!from || *from < 0 || *from > count) continue;
+  std::vector<JournalLine> kept;
+  for (std::string line; std::getline(lines, line);) {
+    kept.push_back({static_cast<int64_t>(kept.size()), parse_untrusted_object(line)});
+    const std::optional<int64_t> from = kept.back().resumed_from();
+    if (!from || *from < 0 || *from >= static_cast<int64_t>(kept.size())) continue;
     // Lines keep their numbers: what is passed over stays as nothing.
-    for (int64_t i = *from; i < count; ++i) kept[static_cast<size_t>(i)].clear();
-    line.clear();
+    for (auto i = static_cast<size_t>(*from); i < kept.size(); ++i) kept[i].number = -1;
   }
   LogReader reader;
-  for (const std::string& line : kept) {
-    if (!line.empty()) reader.add(line);
+  for (const JournalLine& line : kept) {
+    if (line.number >= 0) reader.add(line);
   }
   return reader.take();
 }

@@ -3,7 +3,8 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
+#include <deque>
+#include <fstream>
 #include <optional>
 #include <string>
 #include <utility>
@@ -14,46 +15,76 @@
 
 namespace dalle2 {
 
-/// {"Epoch": 3, "loss": 0.5, "step": 40} on one line. NaN and infinity, which JSON has not, are null.
-std::string format_record(const LogRecord& record, int64_t step);
+/// {"Epoch": 3, "loss": 0.5, "step": 40, "time": 1700000000.125} on one line: seconds since 1970. NaN and
+/// infinity, which JSON has not, are null.
+std::string format_record(const LogRecord& record, int64_t step, double time);
+
+inline constexpr const char* kResumedFrom = "resumed_from_line";
 
 /// Appends whole lines, and never takes one back. A line that a kill left half-written is ended when
-/// the file is opened: it is no record.
+/// the file is opened: it is no record. Lines that the disk refuses wait in memory, the newest 1,000, and
+/// are written before the next ones.
 class LogFile {
  public:
   /// Goes on with the file, if there is one. @throws ConfigError if it cannot be written
   explicit LogFile(std::string path);
   ~LogFile();
-  LogFile(LogFile&& other) noexcept;
-  LogFile& operator=(LogFile&&) = delete;
+  LogFile(const LogFile&) = delete;
+  LogFile& operator=(const LogFile&) = delete;
 
-  /// Lines in the file, earlier starts' and marks among them: the number of the next one.
-  int64_t records() const { return records_; }
-  /// Those of them that the disk has taken: a checkpoint records it.
-  int64_t lines() const { return lines_; }
+  /// Lines so far, earlier starts', marks and waiting ones among them: a checkpoint records it.
+  int64_t lines() const { return written_ + static_cast<int64_t>(waiting_.size()); }
+  /// Those of them that are in the file.
+  int64_t written() const { return written_; }
   /// If there are more than `lines`, appends {"resumed_from_line": lines}: whoever reads the file
   /// passes over the lines between.
   void pass_over(int64_t lines);
   void write(const LogRecord& record, int64_t step);
-  /// {section: [{"path": ..., "caption": text or null}, ...], "step": n}
+  /// {section: [{"path": ..., "caption": text or null}, ...], "step": n, "time": seconds}
   void write_images(const std::vector<StoredImage>& images,
                     const std::string& section,
                     int64_t step);
+  /// What is written is on the disk afterwards. From any thread.
+  void sync() const;
 
  private:
-  void append_line(const std::string& line);
+  void append_line(std::string line);
+  bool put(std::string& line);
 
   std::string path_;
   int descriptor_ = -1;
-  int64_t records_ = 0, lines_ = 0;
+  int64_t written_ = 0;
+  std::deque<std::string> waiting_;
   bool warned_ = false;
 };
 
-/// Gives each record from number `first` on to `take`; a line that is no record is passed over. The
-/// number of the first line is 0. A file that cannot be read has none.
-void for_each_record(const std::string& path,
-                     int64_t first,
-                     const std::function<void(int64_t number, const Json& record)>& take);
+/// A line of log.jsonl as a follower reads it.
+struct JournalLine {
+  int64_t number = 0;  ///< from 0
+  Json record;         ///< null: it is none
+  /// None of a mark and of what is no record.
+  std::optional<int64_t> step() const;
+  double time() const;  ///< seconds since 1970; 0: not known
+  /// The number in a mark that a resume has left.
+  std::optional<int64_t> resumed_from() const;
+};
+
+/// Reads lines in order, also while others are appended.
+class LogLines {
+ public:
+  explicit LogLines(std::string path) : path_(std::move(path)) {}
+  /// The next line will be the one of that number.
+  void go_to(int64_t line);
+  int64_t next_line() const { return next_; }
+  /// At most `most` lines, none of a number from `end` on. A file that cannot be read has none.
+  std::vector<JournalLine> read(int64_t end, size_t most);
+
+ private:
+  std::string path_;
+  std::ifstream file_;
+  std::streamoff place_ = 0;  // of the next line
+  int64_t next_ = 0;
+};
 
 /// Values of one name over steps that grow. A NaN stands for what was logged as null.
 struct LogSeries {
@@ -74,6 +105,10 @@ std::vector<LoggedPicture> logged_pictures(const Json& list);
 /// or by a link on the way, or is a link itself: a log may come from elsewhere, and what is behind its
 /// paths is shown and sent.
 std::optional<std::string> stored_picture(const std::string& data_path, const std::string& path);
+
+/// Its bytes; none if it is not there any more.
+std::optional<std::string> read_stored_picture(const std::string& data_path,
+                                               const std::string& path);
 
 /// The pictures of a section at a step.
 struct LoggedPictures {

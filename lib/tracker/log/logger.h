@@ -13,23 +13,15 @@
 
 namespace dalle2 {
 
-/// When something was logged.
-struct LogMoment {
-  int64_t step = 0;         ///< of the run; goes back if the run does
-  int64_t number = 0;       ///< of the record in log.jsonl, from 0; rises, over resumes too
-  double unix_seconds = 0;  ///< since 1970
-};
-
 /// What a logger may know of the run.
 struct RunFacts {
   std::string config = "{}";  ///< a JSON object, every default filled in, without secrets
   /// What the config does not say, names and JSON texts: ranks, precision.
   std::vector<std::pair<std::string, std::string>> process = {};
-  int64_t steps = 0;           ///< of the state that the run begins with
   bool goes_on = false;        ///< with the run in data_path; set by the tracker, as are the next
   bool is_copy = false;        ///< data_path is a copy of another run's
-  int64_t records = 0;         ///< in its log.jsonl before this start
-  std::string data_path = {};  ///< where log.jsonl and the pictures are; empty: nowhere
+  int64_t lines = 0;           ///< of its log.jsonl before this start
+  std::string data_path = {};  ///< where log.jsonl and the pictures are
 };
 
 /// How a run ended.
@@ -39,6 +31,9 @@ struct RunEnd {
   int exit_code = 1;
 };
 
+class JournalSink;
+
+/// A logger as the config has it: the console, which the journal writes to, or what follows log.jsonl.
 class Logger {
  public:
   using Deadline = std::chrono::steady_clock::time_point;
@@ -48,24 +43,10 @@ class Logger {
 
   /// Its name in auto_resume.json, the reference's class name: "ConsoleLogger".
   virtual std::string type_name() const = 0;
-  /// Finds out whether it may log at all; writes nothing. @throws NetworkError a refused login
-  virtual void check() {}
-  /// Begins. @throws ConfigError, NetworkError
-  virtual void init(const RunFacts& facts) = 0;
-  virtual void log(const LogRecord& record, const LogMoment& moment) = 0;
-  /// @param images already stored below data_path
-  virtual void log_images(const std::vector<StoredImage>& images,
-                          const std::string& section,
-                          const LogMoment& moment) = 0;
-  virtual void log_error(const std::string& message, const LogMoment& moment) = 0;
-  /// A text that belongs to the run: its config file.
-  virtual void log_file(const std::string& /*name*/, const std::string& /*content*/) {}
-  /// About once a second while nothing is logged, for what is due by time.
-  virtual void tick() {}
-  /// From any thread, while another call is under way: it is to end by then.
-  virtual void set_deadline(Deadline /*deadline*/) {}
-  /// The last call.
-  virtual void finish(const RunEnd& /*end*/) {}
+  /// Finds out whether it may log at all; writes nothing. @throws ConfigError, NetworkError: a refusal
+  virtual void check(Deadline /*deadline*/) {}
+  /// What gets the lines of log.jsonl; null: nothing does. Nothing is asked or written yet.
+  virtual std::unique_ptr<JournalSink> make_sink(const RunFacts& facts) = 0;
 
   /// Whether the console shows the records.
   virtual bool prints_records() const = 0;

@@ -4,45 +4,124 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
-#include <exception>
 #include <filesystem>
+#include <limits>
 
 #include "base/error.h"
 #include "base/log.h"
-#include "base/text.h"
 #include "io/formats/event_file.h"
-#include "tracker/log/queued_logger.h"
+#include "io/pictures/image.h"
+#include "tracker/log/follower.h"
+#include "tracker/run_folder/run_files.h"
 #include "tracker/wandb/wandb_logger.h"
 
 namespace dalle2 {
 namespace {
 
-/// Prints what of each record is for people, as one line (Loggers::log does).
+namespace fs = std::filesystem;
+
 class ConsoleLogger : public Logger {
  public:
   explicit ConsoleLogger(const ConsoleLogConfig& config) : Logger(config.auto_resume) {}
 
   std::string type_name() const override { return "ConsoleLogger"; }
-  void init(const RunFacts&) override { log_info("track", "Logging to console"); }
-  void log(const LogRecord&, const LogMoment&) override {}
-  bool prints_records() const override { return true; }
-  /// Differs from upstream, which says nothing: where the pictures lie.
-  void log_images(const std::vector<StoredImage>& images,
-                  const std::string& section,
-                  const LogMoment& moment) override {
-    if (images.empty()) return;
-    std::string what = images.front().path;
-    if (images.size() > 1) what = fmt::format("{} pictures, from {}", images.size(), what);
-    log_info("", "{}", record_line({{.label = section + ":", .values = {what}}}, moment.step));
+  std::unique_ptr<JournalSink> make_sink(const RunFacts&) override {
+    log_info("track", "Logging to console");
+    return nullptr;
   }
-  void log_error(const std::string&, const LogMoment&) override {}
+  bool prints_records() const override { return true; }
   std::map<std::string, std::string> resume_data() const override { return {}; }
   bool set_attribute(const std::string&, const std::string&) override { return false; }
 };
 
 /// Numbers become scalars of the record's names; texts, captions and errors TensorBoard's texts;
-/// pictures "{section}/{number}".
+/// pictures "{section}/{number}". A file begins with a mark at which TensorBoard forgets what older files
+/// have of a step and of later ones: so lines that a run did again, or that a kill left in doubt, are not
+/// shown twice.
+class TensorboardSink : public JournalSink {
+ public:
+  TensorboardSink(std::string folder, std::string key, std::string data_path)
+      : folder_(std::move(folder)), key_(std::move(key)), data_path_(std::move(data_path)) {}
+
+  std::string name() const override { return "TensorBoard"; }
+  std::string key() const override { return key_; }
+
+  int64_t connect(const LogCursors& cursors, int64_t written) override {
+    steps_.clear();
+    LogLines lines((fs::path(data_path_) / kLogFile).string());
+    while (true) {
+      const std::vector<JournalLine> some = lines.read(written, /*most=*/1000);
+      if (some.empty()) break;
+      for (const JournalLine& line : some) steps_.push_back(line.step().value_or(kNoStep));
+    }
+    // From the first of the lines whose steps the mark takes back.
+    size_t line = static_cast<size_t>(cursors.find(key_).value_or(LogCursor{}).line);
+    line = std::min(line, steps_.size());
+    const int64_t from = least_step(line);
+    while (from != kNoStep && line > 0 && steps_[line - 1] >= from) --line;
+    steps_.resize(line);
+    events_.emplace(folder_, from == kNoStep ? std::nullopt : std::optional(from));
+    return static_cast<int64_t>(line);
+  }
+
+  void send(const std::vector<JournalLine>& lines) override {
+    for (const JournalLine& line : lines) {
+      if (const auto from = line.resumed_from()) begin_again(static_cast<size_t>(*from));
+      const std::optional<int64_t> step = line.step();
+      steps_.push_back(step.value_or(kNoStep));
+      if (step) write(line);
+    }
+  }
+
+ private:
+  static constexpr int64_t kNoStep = std::numeric_limits<int64_t>::max();
+
+  int64_t least_step(size_t line) const {
+    int64_t least = kNoStep;
+    for (; line < steps_.size(); ++line) least = std::min(least, steps_[line]);
+    return least;
+  }
+
+  /// The lines from that one on were passed over.
+  void begin_again(size_t line) {
+    const int64_t from = least_step(line);
+    if (from != kNoStep) events_.emplace(folder_, from);
+  }
+
+  void write(const JournalLine& line) {
+    EventSummary summary;
+    for (const auto& [name, value] : line.record.items()) {
+      if (name == "step" || name == "time") continue;
+      if (value.is_array()) {
+        add_pictures(summary, name, logged_pictures(value));
+      } else if (value.is_string()) {
+        summary.add_text(name == "error" ? "Errors" : name, value.get<std::string>());
+      } else if (value.is_number() || value.is_null()) {
+        const double nan = std::numeric_limits<double>::quiet_NaN();
+        summary.add_scalar(name, value.is_null() ? nan : value.get<double>());
+      }
+    }
+    if (!summary.empty()) events_->write(summary, *line.step(), line.time());
+  }
+
+  void add_pictures(EventSummary& summary,
+                    const std::string& section,
+                    const std::vector<LoggedPicture>& pictures) const {
+    std::string captions;
+    for (size_t i = 0; i < pictures.size(); ++i) {
+      const auto png = read_stored_picture(data_path_, pictures[i].path);
+      if (png && png_header(*png)) summary.add_image(fmt::format("{}/{}", section, i), *png);
+      if (!pictures[i].caption.empty())
+        captions += fmt::format("- {}: {}\n", i, pictures[i].caption);
+    }
+    if (!captions.empty()) summary.add_text(section + "/captions", captions);
+  }
+
+  std::string folder_, key_, data_path_;
+  std::vector<int64_t> steps_;  // of all lines before the next
+  std::optional<EventFile> events_;
+};
+
 class TensorboardLogger : public Logger {
  public:
   TensorboardLogger(const TensorboardLogConfig& config, std::string default_folder)
@@ -52,42 +131,13 @@ class TensorboardLogger : public Logger {
         verbose_(config.verbose) {}
 
   std::string type_name() const override { return "TensorboardLogger"; }
-  void init(const RunFacts& facts) override {
+  std::unique_ptr<JournalSink> make_sink(const RunFacts& facts) override {
     const std::string folder = log_dir_.value_or(default_folder_);
-    events_.emplace(folder, facts.steps + 1);
     log_info("track", "Logging to TensorBoard: tensorboard --logdir {}", folder);
-  }
-  void log(const LogRecord& record, const LogMoment& moment) override {
-    EventSummary summary;
-    for (const auto& [name, value] : record) {
-      if (const auto* text = std::get_if<std::string>(&value)) {
-        summary.add_text(name, *text);
-      } else if (const auto* whole = std::get_if<int64_t>(&value)) {
-        summary.add_scalar(name, static_cast<double>(*whole));
-      } else {
-        summary.add_scalar(name, std::get<double>(value));
-      }
-    }
-    write(summary, moment);
+    return std::make_unique<TensorboardSink>(
+        folder, "tensorboard " + log_dir_.value_or(kTensorboardFolder), facts.data_path);
   }
   bool prints_records() const override { return verbose_; }
-  void log_images(const std::vector<StoredImage>& images,
-                  const std::string& section,
-                  const LogMoment& moment) override {
-    EventSummary summary;
-    std::string captions;
-    for (size_t i = 0; i < images.size(); ++i) {
-      summary.add_image(fmt::format("{}/{}", section, i), *images[i].png);
-      if (!images[i].caption.empty()) captions += fmt::format("- {}: {}\n", i, images[i].caption);
-    }
-    if (!captions.empty()) summary.add_text(section + "/captions", captions);
-    write(summary, moment);
-  }
-  void log_error(const std::string& message, const LogMoment& moment) override {
-    EventSummary summary;
-    summary.add_text("Errors", message);
-    write(summary, moment);
-  }
   std::map<std::string, std::string> resume_data() const override {
     // The default moves with data_path.
     if (!log_dir_) return {};
@@ -101,14 +151,9 @@ class TensorboardLogger : public Logger {
   }
 
  private:
-  void write(const EventSummary& summary, const LogMoment& moment) {
-    if (!summary.empty()) events_->write(summary, moment.step, moment.unix_seconds);
-  }
-
   std::optional<std::string> log_dir_;
   std::string default_folder_;
   bool verbose_;
-  std::optional<EventFile> events_;
 };
 
 std::unique_ptr<Logger> make_logger(const LogConfig& config, const std::string& data_path) {
@@ -116,22 +161,17 @@ std::unique_ptr<Logger> make_logger(const LogConfig& config, const std::string& 
     return std::make_unique<ConsoleLogger>(*console);
   }
   if (const auto* tensorboard = std::get_if<TensorboardLogConfig>(&config)) {
-    return std::make_unique<TensorboardLogger>(
-        *tensorboard, (std::filesystem::path(data_path) / kTensorboardFolder).string());
+    return std::make_unique<TensorboardLogger>(*tensorboard,
+                                               (fs::path(data_path) / kTensorboardFolder).string());
   }
-  return std::make_unique<QueuedLogger>(
-      std::make_unique<WandbLogger>(std::get<WandbLogConfig>(config)));
+  return std::make_unique<WandbLogger>(std::get<WandbLogConfig>(config));
 }
 
 }  // namespace
 
 Loggers::Loggers(const std::vector<LogConfig>& configs, const std::string& data_path) {
   for (const LogConfig& config : configs) loggers_.push_back(make_logger(config, data_path));
-  failures_.resize(loggers_.size());
 }
-
-Loggers::Loggers(std::vector<std::unique_ptr<Logger>> loggers)
-    : loggers_(std::move(loggers)), failures_(loggers_.size()) {}
 
 bool Loggers::auto_resume() const {
   return std::any_of(
@@ -141,6 +181,12 @@ bool Loggers::auto_resume() const {
 bool Loggers::prints_records() const {
   return std::any_of(loggers_.begin(), loggers_.end(), [](const auto& logger) {
     return logger->prints_records();
+  });
+}
+
+bool Loggers::has_console() const {
+  return std::any_of(loggers_.begin(), loggers_.end(), [](const auto& logger) {
+    return logger->type_name() == "ConsoleLogger";
   });
 }
 
@@ -160,60 +206,8 @@ std::optional<std::string> Loggers::wandb_run() const {
   return std::nullopt;
 }
 
-void Loggers::check() {
-  for (const auto& logger : loggers_) logger->check();
-}
-
-void Loggers::init(const RunFacts& facts) {
-  for (const auto& logger : loggers_) logger->init(facts);
-}
-
-/// A logger that fails costs its own record: the first failure is a warning, finish() counts them.
-template <class Call>
-void Loggers::for_each(Call&& call) {
-  for (size_t i = 0; i < loggers_.size(); ++i) {
-    try {
-      call(*loggers_[i]);
-    } catch (const std::exception& error) {
-      if (failures_[i]++ > 0) continue;
-      log_warning("track",
-                  "{}: a record is lost; the run continues: {}",
-                  loggers_[i]->type_name(),
-                  error.what());
-    }
-  }
-}
-
-void Loggers::log(const LogRecord& record, const ShownRecord& shown, const LogMoment& moment) {
-  if (!shown.empty() && prints_records()) log_info("", "{}", record_line(shown, moment.step));
-  for_each([&](Logger& logger) { logger.log(record, moment); });
-}
-
-void Loggers::log_images(const std::vector<StoredImage>& images,
-                         const std::string& section,
-                         const LogMoment& moment) {
-  for_each([&](Logger& logger) { logger.log_images(images, section, moment); });
-}
-
-void Loggers::log_error(const std::string& message, const LogMoment& moment) {
-  dalle2::log_error("track", "{}", message);
-  for_each([&](Logger& logger) { logger.log_error(message, moment); });
-}
-
-void Loggers::log_file(const std::string& name, const std::string& content) {
-  for_each([&](Logger& logger) { logger.log_file(name, content); });
-}
-
-void Loggers::finish(const RunEnd& end, double seconds) {
-  const auto deadline = std::chrono::steady_clock::now() +
-                        std::chrono::duration_cast<std::chrono::steady_clock::duration>(
-                            std::chrono::duration<double>(seconds));
-  for_each([&](Logger& logger) { logger.set_deadline(deadline); });
-  for_each([&](Logger& logger) { logger.finish(end); });
-  for (size_t i = 0; i < loggers_.size(); ++i) {
-    if (failures_[i] == 0) continue;
-    log_warning("track", "{}: {} lost", loggers_[i]->type_name(), counted(failures_[i], "record"));
-  }
+void Loggers::check(Logger::Deadline deadline) const {
+  for (const auto& logger : loggers_) logger->check(deadline);
 }
 
 }  // namespace dalle2

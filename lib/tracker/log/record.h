@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <utility>
 #include <variant>
@@ -27,7 +26,6 @@ struct LogImage {
 struct StoredImage {
   std::string path;  ///< relative to data_path
   std::string caption;
-  std::shared_ptr<const std::string> png = {};  ///< the whole file
 };
 
 /// A part of the line: "loss 0.3065 0.4217", "108 samples/s".

@@ -71,10 +71,7 @@ bool Copies::is_remote() const {
       savers_.begin(), savers_.end(), [](const auto& saver) { return saver->is_remote(); });
 }
 
-void Copies::open(const std::optional<std::string>& wandb_run,
-                  double deadline_seconds,
-                  LogError log_error) {
-  deadline_seconds_ = deadline_seconds;
+void Copies::open(const std::optional<std::string>& wandb_run, LogError log_error) {
   log_error_ = std::move(log_error);
   if (is_remote() || Outbox::is_used(outbox())) uploads_ = std::make_unique<Uploads>(outbox());
   for (const auto& saver : savers_) saver->init(uploads_.get(), wandb_run);
@@ -191,11 +188,6 @@ void Copies::end() {
                 folder_.path());
   }
   uploads_.reset();
-}
-
-void Copies::finish_uploads(double seconds) {
-  if (uploads_) uploads_->finish(std::min(seconds, deadline_seconds_));
-  end();
 }
 
 }  // namespace dalle2

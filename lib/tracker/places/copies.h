@@ -35,9 +35,7 @@ class Copies {
   /// Files at fixed targets that this run saved and that can be read.
   std::vector<std::string> intact() const;
   /// @param log_error takes what fails from now on
-  void open(const std::optional<std::string>& wandb_run,
-            double deadline_seconds,
-            LogError log_error);
+  void open(const std::optional<std::string>& wandb_run, LogError log_error);
 
   /// Lets each saver copy what it wants. One that fails is logged, and the others still save.
   void save(bool is_best, bool is_latest, const FormatFields& placeholders);
@@ -54,11 +52,8 @@ class Copies {
   }
   bool is_done() const { return !uploads_ || uploads_->is_done(); }
   bool last_answer_was_fault() const { return uploads_ && uploads_->last_answer_was_fault(); }
-  size_t waiting_count() const { return uploads_ ? uploads_->waiting_count() : 0; }
   /// Says too what is left, which waits in the outbox. Nothing can be saved afterwards.
   void end();
-  /// All of it: waits for what is still to be sent, `seconds` at most.
-  void finish_uploads(double seconds);
   bool is_remote() const;
   /// The single errors may be far up in the log.
   void tell_failures() const;
@@ -80,7 +75,6 @@ class Copies {
   std::vector<std::unique_ptr<Saver>> savers_;
   std::unique_ptr<Uploads> uploads_;  // null: nothing is sent
   LogError log_error_;
-  double deadline_seconds_ = 0;
   std::vector<Failures> failures_;  // of this start, in the order of their first
   bool sent_cards_ = false;
 };

@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 
 /// What a run writes itself besides its checkpoints.
 constexpr const char* kRecords[] = {
-    kAutoResumeFile, kLockFile, kLogFile, kRecordFile, kWandbMarkFile};
+    kAutoResumeFile, kLockFile, kLogFile, kRecordFile, kFollowersFile};
 /// Folders of a run in which a saver has nothing to put.
 constexpr const char* kClosedFolders[] = {
     kImagesFolder, kOutboxFolder, kAbandonedFolder, kSnapshotsFolder};

@@ -1,23 +1,32 @@
 // SPDX-License-Identifier: MIT
 #include "tracker/places/sync.h"
 
+#include <chrono>
 #include <filesystem>
 #include <limits>
+#include <memory>
+#include <thread>
 #include <utility>
 
 #include "base/error.h"
+#include "base/timer.h"
 #include "base/untrusted_json.h"
 #include "config/reading/reader.h"
 #include "io/files/atomic_file.h"
 #include "io/files/folder_names.h"
+#include "io/formats/event_file.h"
 #include "tracker/places/uploads.h"
+#include "tracker/run_folder/run_files.h"
 #include "tracker/run_folder/run_lock.h"
 #include "tracker/run_folder/run_record.h"
+#include "tracker/wandb/wandb_sink.h"
 
 namespace dalle2 {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr double kSecondsOfTrouble = 10;
 
 /// Of a folder that no run works in. @throws ConfigError
 RunLock lock_at_once(const std::string& data_path) {
@@ -61,9 +70,80 @@ void tell_unserved(const Uploads& uploads, std::vector<std::string>& errors) {
   }
 }
 
+void sync_files(const std::string& data_path, const RunRecord& run, SyncReport& report) {
+  Uploads uploads((fs::path(data_path) / kOutboxFolder).string());
+  const size_t before = uploads.waiting_count();
+  if (before == 0) return;
+  std::vector<std::string> faults;
+  for (const SaveConfig& saver : read_savers(data_path, run)) {
+    try {
+      if (std::shared_ptr<Destination> to = make_destination(saver)) uploads.serve(std::move(to));
+    } catch (const Error& error) {
+      faults.emplace_back(error.what());
+    }
+  }
+  tell_unserved(uploads, report.errors);
+  if (!report.errors.empty())
+    report.errors.insert(report.errors.end(), faults.begin(), faults.end());
+  uploads.begin();
+  report.left = uploads.finish(std::numeric_limits<double>::infinity());
+  report.sent = before - report.left;
+  for (std::string& error : uploads.take_errors()) report.errors.push_back(std::move(error));
+}
+
+/// The config that the run has written, as text; empty: none.
+std::string logged_config(const std::string& data_path) {
+  const std::vector<std::string> names = names_ending(data_path, "_config.json");
+  return names.empty() ? "" : read_file((fs::path(data_path) / names.front()).string());
+}
+
+/// Follows the log to its end, as the run would. A service that is away is tried for a few seconds.
+void sync_rows(const std::string& data_path, const RunRecord& run, SyncReport& report) {
+  WandbAccess access = find_wandb_access();
+  const std::string log = (fs::path(data_path) / kLogFile).string();
+  std::error_code ignored;
+  if (run.wandb.empty() || access.api_key.empty() || !fs::exists(log, ignored)) return;
+  access.mode = WandbMode::kOnline;  // whatever the runs of this environment do
+  access.console = false;
+  const LogFile file(log);
+  LogCursors cursors((fs::path(data_path) / kFollowersFile).string());
+  WandbBegin begin;
+  begin.goes_on = true;
+  begin.data_path = data_path;
+  begin.run.info.path = parse_wandb_run_path(run.wandb);
+  begin.run.resumed = true;
+  begin.run.start_unix_seconds = wall_time_seconds();
+  begin.run.config = wandb_items(logged_config(data_path));
+  Follower follower(
+      std::make_unique<WandbSink>(access, begin, std::make_shared<WandbNames>()),
+      {.path = log,
+       .written = [&file] { return file.written(); },
+       .sync = [] {},
+       .check = [] {},
+       .log_error = [&report](const std::string& error) { report.errors.push_back(error); }},
+      cursors);
+  try {
+    follower.connect_now(std::chrono::steady_clock::now() + std::chrono::seconds(30));
+  } catch (const NetworkError& refusal) {
+    report.errors.emplace_back(refusal.what());
+    return;
+  }
+  const int64_t before = follower.waiting();
+  const bool is_finished = !run.finished.empty();
+  follower.start();
+  follower.begin_end({.outcome = is_finished ? RunEnd::Outcome::kDone : RunEnd::Outcome::kStopped,
+                      .exit_code = is_finished ? 0 : 75});
+  for (Timer trouble; !follower.is_done() && trouble.seconds() < kSecondsOfTrouble;) {
+    if (!follower.last_was_fault()) trouble = Timer();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  report.rows_left = follower.is_done() ? 0 : follower.waiting();
+  report.rows_sent = before - report.rows_left;
+}
+
 }  // namespace
 
-SyncReport sync_outbox(const std::string& data_path) {
+SyncReport sync_run(const std::string& data_path) {
   const std::optional<RunRecord> run = read_run_record(data_path);
   if (!run) {
     throw ConfigError("{}: not the folder of a run; expected the tracker.data_path of one",
@@ -81,24 +161,8 @@ SyncReport sync_outbox(const std::string& data_path) {
         run->home);
   }
   SyncReport report;
-  Uploads uploads((fs::path(data_path) / kOutboxFolder).string());
-  const size_t before = uploads.waiting_count();
-  if (before == 0) return report;
-  std::vector<std::string> faults;
-  for (const SaveConfig& saver : read_savers(data_path, *run)) {
-    try {
-      if (std::shared_ptr<Destination> to = make_destination(saver)) uploads.serve(std::move(to));
-    } catch (const Error& error) {
-      faults.emplace_back(error.what());
-    }
-  }
-  tell_unserved(uploads, report.errors);
-  if (!report.errors.empty())
-    report.errors.insert(report.errors.end(), faults.begin(), faults.end());
-  uploads.begin();
-  report.left = uploads.finish(std::numeric_limits<double>::infinity());
-  report.sent = before - report.left;
-  for (std::string& error : uploads.take_errors()) report.errors.push_back(std::move(error));
+  sync_files(data_path, *run, report);
+  sync_rows(data_path, *run, report);
   return report;
 }
 

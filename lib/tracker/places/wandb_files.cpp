@@ -23,8 +23,8 @@ std::string address_of(const WandbAccess& access, const WandbRunPath& run) {
 
 class WandbRemoteFile : public RemoteFile {
  public:
-  WandbRemoteFile(OwnWandbRun run, std::string file, bool may_come_later)
-      : own_run_(std::move(run)), file_(std::move(file)) {
+  WandbRemoteFile(OwnWandbRun own_run, std::string file, bool may_come_later)
+      : own_run_(std::move(own_run)), file_(std::move(file)) {
     if (!may_come_later || own_run_()) run();
   }
 
@@ -40,12 +40,7 @@ class WandbRemoteFile : public RemoteFile {
     const WandbAccess access = find_wandb_access();
     const WandbStoredFile found = find(access);
     HttpGet request{.url = found.url, .shown = name()};
-    request.headers =
-        [login = WandbApi(access, {}).download_headers(found.url)](const std::string& range) {
-          std::vector<std::string> lines = login;
-          if (!range.empty()) lines.push_back("Range: " + range);
-          return lines;
-        };
+    request.headers = WandbApi(access, {}).download_headers(found.url);
     ExpectedFile expected{.md5_base64 = found.md5};
     if (found.size > 0) expected.bytes = static_cast<uint64_t>(found.size);
     store_fetched(std::move(request), path, expected, name());

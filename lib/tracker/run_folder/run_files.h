@@ -21,6 +21,6 @@ inline constexpr const char* kLoadedFile = "loaded_checkpoint.pth";
 /// README.md of a repository on the hub, in the outbox while it is put there.
 inline constexpr const char* kCardFile = "model_card.md";
 /// How many records Weights & Biases has.
-inline constexpr const char* kWandbMarkFile = "wandb_mark.json";
+inline constexpr const char* kFollowersFile = "followers.json";
 
 }  // namespace dalle2

@@ -31,7 +31,7 @@ constexpr const char* kOwnNames[] = {kCheckpointFile,
                                      kLoraFile,
                                      kLogFile,
                                      kAutoResumeFile,
-                                     kWandbMarkFile,
+                                     kFollowersFile,
                                      kSnapshotsFolder,
                                      kAveragesFolder,
                                      kAbandonedFolder,
@@ -361,7 +361,7 @@ bool RunFolder::take(StartAction action, const std::string& began_from) {
   const bool is_copy = there && there->id == record_.id && there->token != record_.token;
   if (is_copy) {
     // What waits to be sent is the original's to send, and its runs at services are its own.
-    for (const char* name : {kOutboxFolder, kWandbMarkFile, kAutoResumeFile}) {
+    for (const char* name : {kOutboxFolder, kFollowersFile, kAutoResumeFile}) {
       if (!is_nothing(in(name))) abandon(in(name));
     }
     record_.id = run_id_ = make_run_id();

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "tracker/wandb/wandb_sink.h"
+#include "tracker/wandb/wandb_rows.h"
 
 namespace dalle2 {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "tracker/wandb/wandb_folder.h"
+#include "tracker/wandb/wandb_rows.h"
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
@@ -36,71 +36,49 @@ std::string make_folder(const std::string& parent, const std::string& run_id, do
       "{}: cannot be made: {}\n  Set WANDB_DIR to another place.", all.string(), error.message());
 }
 
-}  // namespace
-
-std::optional<std::string> folder_to_sync(const std::string& parent, const std::string& run_id) {
-  std::optional<std::string> newest;
-  std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(parent, error)) {
-    const std::string name = entry.path().filename().string();
-    if (!name.starts_with("offline-run-") || !name.ends_with("-" + run_id)) continue;
-    const fs::path file = entry.path() / fmt::format("run-{}.wandb", run_id);
-    if (fs::exists(file.string() + ".synced", error)) continue;
-    const uintmax_t bytes = fs::file_size(file, error);
-    if (error || bytes <= WandbFile::kMarkBytes) continue;  // a kill left it without a record
-    if (!newest || *newest < entry.path().string()) newest = entry.path().string();
+class WandbFolder : public WandbRows {
+ public:
+  WandbFolder(std::string path, const WandbRun& run)
+      : path_(std::move(path)),
+        file_((fs::path(path_) / fmt::format("run-{}.wandb", run.info.path.run_id)).string()) {
+    const WandbRunInfo& info = run.info;
+    file_.write_run({.run_id = info.path.run_id,
+                     .entity = info.path.entity,
+                     .project = info.path.project,
+                     .name = info.name,
+                     .notes = info.notes,
+                     .group = info.group,
+                     .job_type = info.job_type,
+                     .host = info.host,
+                     .tags = info.tags,
+                     .config = run.config,
+                     .start_unix_seconds = run.start_unix_seconds,
+                     .resumed = run.resumed});
+    file_.write_metric(kWandbAxis, "");
   }
-  return newest;
-}
 
-WandbFolder::WandbFolder(const std::string& parent, const WandbRun& run)
-    : path_(make_folder(parent, run.info.path.run_id, run.start_unix_seconds)) {
-  try {
-    begin(run);
-  } catch (...) {
-    remove();
-    throw;
+  void history(const WandbRow& row) override { file_.write_history(row.items, row.step); }
+  void column(const std::string& name) override { file_.write_metric(name, kWandbAxis); }
+  void file(const WandbUpload& file) override;
+  void stats(const WandbStats& stats) override {
+    file_.write_stats(stats.items, stats.unix_seconds);
   }
-}
+  void console(const std::vector<WandbConsoleLine>& lines) override;
+  void flush(const WandbSummary& summary) override;
+  void end(const RunEnd& end, int64_t runtime_seconds, const WandbSummary& summary) override;
 
-void WandbFolder::remove() {
-  file_.reset();
-  std::error_code ignored;
-  fs::remove_all(path_, ignored);
-}
-
-void WandbFolder::begin(const WandbRun& run) {
-  file_.emplace((fs::path(path_) / fmt::format("run-{}.wandb", run.info.path.run_id)).string());
-  const WandbRunInfo& info = run.info;
-  file_->write_run({.run_id = info.path.run_id,
-                    .entity = info.path.entity,
-                    .project = info.path.project,
-                    .name = info.name,
-                    .notes = info.notes,
-                    .group = info.group,
-                    .job_type = info.job_type,
-                    .host = info.host,
-                    .tags = info.tags,
-                    .config = run.config,
-                    .start_unix_seconds = run.start_unix_seconds,
-                    .resumed = run.resumed});
-  file_->write_metric(kWandbAxis, "");
-}
-
-void WandbFolder::metric(const std::string& name) {
-  file_->write_metric(name, kWandbAxis);
-}
+ private:
+  std::string path_;
+  WandbFile file_;
+  std::chrono::steady_clock::time_point summary_at_ = std::chrono::steady_clock::now();
+};
 
 void WandbFolder::file(const WandbUpload& file) {
   const fs::path path = fs::path(path_) / "files" / file.name;
   std::error_code ignored;  // the writing says what is wrong
   fs::create_directories(path.parent_path(), ignored);
   write_file_atomically(path.string(), file.path.empty() ? file.content : read_file(file.path));
-  file_->write_file(file.name, file.name.starts_with("media/"));
-}
-
-void WandbFolder::stats(const WandbStats& stats) {
-  file_->write_stats(stats.items, stats.unix_seconds);
+  file_.write_file(file.name, file.name.starts_with("media/"));
 }
 
 /// The records are what `wandb sync` reads; the file is for people, as the service's own client has it.
@@ -108,7 +86,7 @@ void WandbFolder::console(const std::vector<WandbConsoleLine>& lines) {
   const fs::path path = fs::path(path_) / "files" / kWandbConsoleFile;
   std::ofstream file(path, std::ios::app);
   for (const WandbConsoleLine& line : lines) {
-    file_->write_console(line.text, line.is_error, line.unix_seconds);
+    file_.write_console(line.text, line.is_error, line.unix_seconds);
     file << line.text << "\n";
   }
   if (!file.flush()) throw ResourceError("{}: cannot be written", path.string());
@@ -117,14 +95,29 @@ void WandbFolder::console(const std::vector<WandbConsoleLine>& lines) {
 void WandbFolder::flush(const WandbSummary& summary) {
   const auto now = std::chrono::steady_clock::now();
   if (now - summary_at_ < kSummaryEvery) return;
-  file_->write_summary(WandbItems(summary.begin(), summary.end()));
+  file_.write_summary(WandbItems(summary.begin(), summary.end()));
   summary_at_ = now;
 }
 
 void WandbFolder::end(const RunEnd& end, int64_t runtime_seconds, const WandbSummary& summary) {
-  file_->write_summary(WandbItems(summary.begin(), summary.end()));
-  if (end.outcome == RunEnd::Outcome::kStopped) file_->write_preempting();
-  file_->write_exit(end.exit_code, runtime_seconds);
+  file_.write_summary(WandbItems(summary.begin(), summary.end()));
+  if (end.outcome == RunEnd::Outcome::kStopped) file_.write_preempting();
+  file_.write_exit(end.exit_code, runtime_seconds);
+}
+
+}  // namespace
+
+std::unique_ptr<WandbRows> make_wandb_folder(const std::string& parent,
+                                             const WandbRun& run,
+                                             std::string* path) {
+  *path = make_folder(parent, run.info.path.run_id, run.start_unix_seconds);
+  try {
+    return std::make_unique<WandbFolder>(*path, run);
+  } catch (...) {
+    std::error_code ignored;
+    fs::remove_all(*path, ignored);
+    throw;
+  }
 }
 
 }  // namespace dalle2

@@ -1,65 +1,95 @@
 // SPDX-License-Identifier: MIT
-// Where the records of a Weights & Biases run go: a folder on a disk, or the service.
+// A run of Weights & Biases follows log.jsonl: its lines become rows, at the service or in a folder that
+// `wandb sync` uploads.
 #pragma once
 
-#include <cstdint>
-#include <map>
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "io/formats/wandb_file.h"
+#include "base/error.h"
 #include "net/wandb_api.h"
-#include "tracker/log/logger.h"
+#include "tracker/log/follower.h"
+#include "tracker/wandb/console_lines.h"
+#include "tracker/wandb/system_info.h"
+#include "tracker/wandb/wandb_rows.h"
 
 namespace dalle2 {
 
-/// What is known of a run when it begins.
-struct WandbRun {
-  WandbRunInfo info;  ///< its config is made of the next
-  WandbItems config;  ///< one item a section
-  double start_unix_seconds = 0;
-  bool resumed = false;
-  int64_t first_record = 0;  ///< number of the first record that goes there
-};
-
-/// The column of the history that charts have as their axis: our own step, which may go back.
-inline constexpr const char* kWandbAxis = "step";
-
-struct WandbRow {
-  WandbItems items;
-  int64_t step = 0;  ///< the service's own, which always rises
-};
-
-struct WandbStats {
-  WandbItems items;
-  double unix_seconds = 0;
-};
-
-/// A line that was printed, without its end.
-struct WandbConsoleLine {
-  std::string text;
-  bool is_error = false;
-  double unix_seconds = 0;
-};
-
-/// The run's file with what was printed.
-inline constexpr const char* kWandbConsoleFile = "output.log";
-
-/// The last value of every column, as JSON.
-using WandbSummary = std::map<std::string, std::string>;
-
-class WandbSink {
+/// The names of a run, which the service may change. Safe from several threads.
+class WandbNames {
  public:
-  virtual ~WandbSink() = default;
-  virtual void history(const WandbRow& row) = 0;
-  virtual void metric(const std::string& name) = 0;
-  virtual void file(const WandbUpload& file) = 0;
-  virtual void stats(const WandbStats& stats) = 0;
-  virtual void console(const std::vector<WandbConsoleLine>& lines) = 0;
-  /// Does what is due by time. Cheap if nothing is. @throws NetworkError, ResourceError
-  virtual void flush(const WandbSummary& summary) = 0;
-  virtual void end(const RunEnd& end, int64_t runtime_seconds, const WandbSummary& summary) = 0;
+  WandbRunPath get() const;
+  void set(WandbRunPath path);
+
+ private:
+  mutable std::mutex mutex_;
+  WandbRunPath path_;
+};
+
+/// The config names a run to continue, and the service has none.
+ConfigError no_run_to_continue(const WandbRunPath& path);
+
+/// How a run begins.
+struct WandbBegin {
+  WandbRun run;
+  bool must_exist = false;  ///< the config says so
+  bool goes_on = false;     ///< what it has are lines of this log
+  int64_t first_line = 0;   ///< of a run that neither the service nor the cursors know
+  std::string data_path;
+  bool is_away = false;  ///< the start has asked in vain
+};
+
+class WandbSink : public JournalSink {
+ public:
+  /// @param names set after each connect()
+  WandbSink(WandbAccess access, WandbBegin begin, std::shared_ptr<WandbNames> names);
+
+  std::string name() const override { return "Weights & Biases"; }
+  std::string key() const override;
+  int64_t shift() const override { return shift_; }
+  /// Asks the service how far the run is, or makes a folder.
+  /// @throws ConfigError there is no run to continue, or no folder; NetworkError
+  int64_t connect(const LogCursors& cursors, int64_t written) override;
+  void send(const std::vector<JournalLine>& lines) override;
+  void add_file(const std::string& name) override;
+  void end(const RunEnd& end) override;
+  void set_deadline(std::optional<Logger::Deadline> deadline) override {
+    api_.options().deadline = deadline;
+  }
+  bool is_away() const override { return begin_.is_away; }
+  double pause() const override;
+  double idle_pause() const override;
+
+ private:
+  int64_t connect_to_service(const LogCursors& cursors, int64_t written);
+  int64_t open_folder(const LogCursors& cursors, int64_t written);
+  void read_earlier(int64_t line);
+  void add(const JournalLine& line);
+  WandbItems items_of(const JournalLine& line);
+  std::string pictures_of(const Json& list, int64_t line);
+  void add_live();
+  int64_t runtime_seconds() const;
+
+  WandbApi api_;
+  WandbBegin begin_;
+  std::shared_ptr<WandbNames> names_;
+  std::unique_ptr<WandbRows> rows_;  // null: not connected
+  int64_t shift_ = 0;                // from the numbers of lines to the service's steps
+  int64_t next_line_ = 0;            // after the last that rows_ got
+  int64_t read_before_ = 0;          // lines of earlier starts, for columns_ and summary_
+  std::set<std::string> columns_;
+  WandbSummary summary_;
+  double runtime_before_ = 0;       // of earlier starts, seconds
+  std::vector<WandbUpload> files_;  // that have not arrived
+  std::optional<ConsoleLines> console_;
+  SystemStats stats_;
+  std::optional<std::chrono::steady_clock::time_point> stats_at_;
+  int64_t missing_pictures_ = 0;
 };
 
 }  // namespace dalle2

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT
-#include "tracker/wandb/wandb_stream.h"
+#include "tracker/wandb/wandb_rows.h"
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <ctime>
 #include <utility>
@@ -12,13 +11,8 @@
 namespace dalle2 {
 namespace {
 
-constexpr std::chrono::steady_clock::duration kSendEvery = std::chrono::seconds(5);
-/// Without it a run counts as crashed.
-constexpr std::chrono::steady_clock::duration kSignOfLifeEvery = std::chrono::seconds(30);
 constexpr const char* kSummaryFile = "wandb-summary.json";
-constexpr size_t kMostLines = 1000;  // of a request
 constexpr size_t kMostConsole = size_t{16} << 20;
-constexpr size_t kMostFileBytes = size_t{16} << 20;  ///< that wait; more are sent at once
 
 /// {"a": 1, "b": NaN} as one line.
 std::string line_of(const WandbItems& items) {
@@ -42,78 +36,56 @@ std::string console_text(const WandbConsoleLine& line) {
                      line.text);
 }
 
-}  // namespace
+/// What is given comes together in one request.
+class WandbStream : public WandbRows {
+ public:
+  WandbStream(const WandbApi& api,
+              WandbRun run,
+              const WandbRunState& state,
+              std::vector<std::string> columns)
+      : api_(api), run_(std::move(run)), state_(state), columns_(std::move(columns)) {}
 
-std::string wandb_config(const WandbItems& config, const std::vector<std::string>& metrics) {
-  WandbItems whole;
-  for (const auto& [key, json] : config) whole.emplace_back(key, "{\"value\": " + json + "}");
-  // Numbers of fields of the service's messages: 1 the name, 5 the place of the axis in this list,
-  // from 1; 6 with 3 says that it was asked for.
-  Json definitions = Json::array({{{"1", kWandbAxis}, {"6", {3}}, {"7", Json::array()}}});
-  for (const std::string& name : metrics) {
-    definitions.push_back({{"1", name}, {"5", 1}, {"6", {3}}, {"7", Json::array()}});
+  void history(const WandbRow& row) override { rows_.push_back(row); }
+  void column(const std::string& name) override {
+    columns_.push_back(name);
+    config_changed_ = true;
   }
-  const Json own = {{"value", {{"m", definitions}}}};
-  whole.emplace_back("_wandb", json_line(own));
-  return line_of(whole);
-}
+  void file(const WandbUpload& file) override { files_.push_back(file); }
+  void stats(const WandbStats& stats) override { stats_.push_back(stats); }
+  void console(const std::vector<WandbConsoleLine>& lines) override;
+  void flush(const WandbSummary& summary) override {
+    send(WandbItems(summary.begin(), summary.end()), Json::object());
+  }
+  void end(const RunEnd& end, int64_t runtime_seconds, const WandbSummary& summary) override;
 
-WandbStream::WandbStream(const WandbApi& api, WandbRun run, const WandbRunState& state)
-    : api_(api),
-      run_(std::move(run)),
-      history_lines_(state.history_lines),
-      event_lines_(state.event_lines),
-      console_lines_(state.console_lines) {}
+ private:
+  void send(const WandbItems& summary, Json request);
+  void send_files(const std::vector<WandbUpload>& files);
+  Json lines(const WandbItems& summary) const;
+  std::string config() const { return wandb_config(run_.config, columns_); }
 
-void WandbStream::metric(const std::string& name) {
-  metrics_.push_back(name);
-  config_changed_ = true;
-}
+  const WandbApi& api_;
+  WandbRun run_;
+  WandbRunState state_;
+  std::vector<std::string> columns_;
+  bool config_changed_ = false;
+  std::vector<WandbRow> rows_;
+  std::vector<WandbStats> stats_;
+  std::vector<WandbUpload> files_;
+  std::vector<WandbConsoleLine> console_;
+  std::string printed_;                // all of it: a file at the end
+  std::vector<std::string> uploaded_;  // files that the service has and was not told of
+};
 
 /// The file of a very long run keeps its beginning and its end; the service has had the lines before.
 void WandbStream::console(const std::vector<WandbConsoleLine>& lines) {
-  for (const WandbConsoleLine& line : lines) console_ += line.text + "\n";
-  if (console_.size() > kMostConsole) {
-    const size_t begin = console_.find('\n', kMostConsole / 4) + 1;
-    const size_t end = console_.find('\n', console_.size() - kMostConsole / 4) + 1;
-    console_.replace(begin, end - begin, "(lines are left out here)\n");
+  for (const WandbConsoleLine& line : lines) printed_ += line.text + "\n";
+  if (printed_.size() > kMostConsole) {
+    const size_t begin = printed_.find('\n', kMostConsole / 4) + 1;
+    const size_t end = printed_.find('\n', printed_.size() - kMostConsole / 4) + 1;
+    printed_.replace(begin, end - begin, "(lines are left out here)\n");
   }
-  pending_.console.insert(pending_.console.end(), lines.begin(), lines.end());
-}
-
-void WandbStream::flush(const WandbSummary& summary) {
-  const auto quiet = std::chrono::steady_clock::now() - sent_at_;
-  const bool is_idle = pending_.rows.empty() && pending_.stats.empty() && pending_.files.empty() &&
-                       pending_.console.empty();
-  if (quiet < (is_idle ? kSignOfLifeEvery : kSendEvery) && !is_full()) return;
-  send(WandbItems(summary.begin(), summary.end()));
-}
-
-void WandbStream::send(const WandbItems& summary) {
-  sent_at_ = std::chrono::steady_clock::now();
-  if (std::exchange(config_changed_, false)) {
-    WandbRunInfo info = run_.info;
-    info.config = config();
-    api_.upsert(info);
-  }
-  send_files(pending_.files);
-  pending_.files.clear();
-  file_bytes_ = 0;
-  send_lines(summary, Json::object());
-}
-
-void WandbStream::file(const WandbUpload& file) {
-  file_bytes_ += file.content.size();
-  pending_.files.push_back(file);
-}
-
-/// A start may add the rows of a long outage, far more than a step makes.
-bool WandbStream::is_full() const {
-  return pending_.rows.size() >= kMostLines || file_bytes_ >= kMostFileBytes;
-}
-
-std::string WandbStream::config() const {
-  return wandb_config(run_.config, metrics_);
+  console_.insert(console_.end(), lines.begin(), lines.end());
 }
 
 /// Pictures come before the rows that show them.
@@ -123,68 +95,92 @@ void WandbStream::send_files(const std::vector<WandbUpload>& files) {
   for (const WandbUpload& file : files) uploaded_.push_back(file.name);
 }
 
-/// What waits, in as many requests as it takes, and with the last of them `last`.
-void WandbStream::send_lines(const WandbItems& summary, const Json& last) {
-  bool is_last = false;
-  while (!is_last) {
-    const size_t rows = std::min(pending_.rows.size(), kMostLines);
-    is_last = rows == pending_.rows.size();
-    Json request = is_last ? last : Json::object();
-    Json lines = next_lines(summary, rows);
-    if (request.contains("files")) lines.update(request["files"]);
-    if (!lines.empty()) request["files"] = lines;
-    if (!uploaded_.empty()) request["uploaded"] = uploaded_;
-    api_.stream(run_.info.path, request);
-    history_lines_ += static_cast<int64_t>(rows);
-    event_lines_ += static_cast<int64_t>(pending_.stats.size());
-    console_lines_ += static_cast<int64_t>(pending_.console.size());
-    pending_.rows.erase(pending_.rows.begin(),
-                        pending_.rows.begin() + static_cast<std::ptrdiff_t>(rows));
-    pending_.stats.clear();
-    pending_.console.clear();
-    uploaded_.clear();
+void WandbStream::send(const WandbItems& summary, Json request) {
+  if (std::exchange(config_changed_, false)) {
+    WandbRunInfo info = run_.info;
+    info.config = config();
+    api_.upsert(info);
   }
+  send_files(std::exchange(files_, {}));
+  Json files = lines(summary);
+  if (request.contains("files")) files.update(request["files"]);
+  if (!files.empty()) request["files"] = files;
+  if (!uploaded_.empty()) request["uploaded"] = uploaded_;
+  api_.stream(run_.info.path, request);
+  state_.history_lines += static_cast<int64_t>(rows_.size());
+  state_.event_lines += static_cast<int64_t>(stats_.size());
+  state_.console_lines += static_cast<int64_t>(console_.size());
+  rows_.clear();
+  stats_.clear();
+  console_.clear();
+  uploaded_.clear();
 }
 
-/// The first rows, all figures of the machine and all that was printed, by the service's names of files.
-Json WandbStream::next_lines(const WandbItems& summary, size_t rows) const {
+/// Rows, figures of the machine and what was printed, by the service's names of files.
+Json WandbStream::lines(const WandbItems& summary) const {
   Json files = Json::object();
-  Json lines = Json::array();
-  for (size_t i = 0; i < rows; ++i) lines.push_back(line_of(pending_.rows[i].items));
-  if (rows > 0) {
-    files["wandb-history.jsonl"] = {{"offset", history_lines_}, {"content", lines}};
-    files[kSummaryFile] = {{"offset", 0}, {"content", {line_of(summary)}}};
-  }
-  lines = Json::array();
-  for (const WandbStats& stats : pending_.stats) {
+  const auto add = [&](const char* name, int64_t offset, const Json& content) {
+    if (!content.empty()) files[name] = {{"offset", offset}, {"content", content}};
+  };
+  Json rows = Json::array(), stats = Json::array(), console = Json::array();
+  for (const WandbRow& row : rows_) rows.push_back(line_of(row.items));
+  for (const WandbStats& figures : stats_) {
     WandbItems items;
-    for (const auto& [key, json] : stats.items) items.emplace_back("system." + key, json);
-    items.emplace_back("_timestamp", Json(stats.unix_seconds).dump());
-    items.emplace_back("_runtime", Json(stats.unix_seconds - run_.start_unix_seconds).dump());
+    for (const auto& [key, json] : figures.items) items.emplace_back("system." + key, json);
+    items.emplace_back("_timestamp", Json(figures.unix_seconds).dump());
+    items.emplace_back("_runtime", Json(figures.unix_seconds - run_.start_unix_seconds).dump());
     items.emplace_back("_wandb", "true");
-    lines.push_back(line_of(items));
+    stats.push_back(line_of(items));
   }
-  if (!lines.empty()) files["wandb-events.jsonl"] = {{"offset", event_lines_}, {"content", lines}};
-  lines = Json::array();
-  for (const WandbConsoleLine& line : pending_.console) lines.push_back(console_text(line));
-  if (!lines.empty()) files[kWandbConsoleFile] = {{"offset", console_lines_}, {"content", lines}};
+  for (const WandbConsoleLine& line : console_) console.push_back(console_text(line));
+  add("wandb-history.jsonl", state_.history_lines, rows);
+  if (!rows.empty()) add(kSummaryFile, 0, Json::array({line_of(summary)}));
+  add("wandb-events.jsonl", state_.event_lines, stats);
+  add(kWandbConsoleFile, state_.console_lines, console);
   return files;
 }
 
 void WandbStream::end(const RunEnd& end, int64_t runtime_seconds, const WandbSummary& summary) {
   WandbItems whole(summary.begin(), summary.end());
   whole.emplace_back("_wandb", fmt::format(R"({{"runtime": {}}})", runtime_seconds));
-  send(whole);
-  // Not among what is pending: `wandb sync` makes these of the records.
-  std::vector<WandbUpload> files = {
-      {.name = "config.yaml", .content = config()},  // JSON is YAML, too
-      {.name = kSummaryFile, .content = line_of(whole)}};
-  if (!console_.empty()) files.push_back({.name = kWandbConsoleFile, .content = console_});
-  send_files(files);
+  // `wandb sync` makes these of the records.
+  file({.name = "config.yaml", .content = config()});  // JSON is YAML, too
+  file({.name = kSummaryFile, .content = line_of(whole)});
+  if (!printed_.empty()) file({.name = kWandbConsoleFile, .content = printed_});
   Json last = {{"complete", true}, {"exitcode", end.exit_code}};
   if (end.outcome == RunEnd::Outcome::kStopped) last["preempting"] = true;
   last["files"] = {{kSummaryFile, {{"offset", 0}, {"content", {line_of(whole)}}}}};
-  send_lines(whole, last);
+  send(whole, last);
+}
+
+}  // namespace
+
+WandbItems wandb_items(const std::string& config) {
+  WandbItems items;
+  const Json object = parse_untrusted_object(config);
+  for (const auto& [key, value] : object.items()) items.emplace_back(key, json_line(value));
+  return items;
+}
+
+std::string wandb_config(const WandbItems& config, const std::vector<std::string>& columns) {
+  WandbItems whole;
+  for (const auto& [key, json] : config) whole.emplace_back(key, "{\"value\": " + json + "}");
+  // Numbers of fields of the service's messages: 1 the name, 5 the place of the axis in this list,
+  // from 1; 6 with 3 says that it was asked for.
+  Json definitions = Json::array({{{"1", kWandbAxis}, {"6", {3}}, {"7", Json::array()}}});
+  for (const std::string& name : columns) {
+    definitions.push_back({{"1", name}, {"5", 1}, {"6", {3}}, {"7", Json::array()}});
+  }
+  const Json own = {{"value", {{"m", definitions}}}};
+  whole.emplace_back("_wandb", json_line(own));
+  return line_of(whole);
+}
+
+std::unique_ptr<WandbRows> make_wandb_stream(const WandbApi& api,
+                                             WandbRun run,
+                                             const WandbRunState& state,
+                                             std::vector<std::string> columns) {
+  return std::make_unique<WandbStream>(api, std::move(run), state, std::move(columns));
 }
 
 }  // namespace dalle2

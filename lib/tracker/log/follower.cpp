@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: MIT
+#include "tracker/log/follower.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "io/files/atomic_file.h"
+#include "net/http_transfer.h"
+
+namespace dalle2 {
+namespace {
+
+constexpr size_t kMostLines = 1000;  ///< of a request
+
+std::chrono::steady_clock::duration seconds(double value) {
+  return std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+      std::chrono::duration<double>(value));
+}
+
+/// The other side is there and does not want it: waiting alone changes nothing.
+bool is_refusal(const std::exception& error) {
+  const auto* network = dynamic_cast<const NetworkError*>(&error);
+  return network != nullptr && !may_pass(*network);
+}
+
+}  // namespace
+
+LogCursors::LogCursors(std::string path) : path_(std::move(path)) {
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path_, ignored)) return;
+  const auto number = [](const Json& entry, const char* key) {
+    const bool is_there = entry.is_object() && entry.contains(key);
+    return is_there && entry[key].is_number_integer() ? entry[key].get<int64_t>() : 0;
+  };
+  const Json content = parse_untrusted_object(read_file(path_));
+  for (const auto& [sink, entry] : content.items()) {
+    cursors_[sink] = {std::max<int64_t>(number(entry, "line"), 0), number(entry, "shift")};
+  }
+}
+
+std::optional<LogCursor> LogCursors::find(const std::string& sink) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = cursors_.find(sink);
+  return found == cursors_.end() ? std::nullopt : std::optional(found->second);
+}
+
+std::optional<LogCursor> LogCursors::furthest(const std::string& ending) const {
+  const std::lock_guard lock(mutex_);
+  std::optional<LogCursor> best;
+  for (const auto& [sink, cursor] : cursors_) {
+    if (sink.ends_with(ending) && (!best || best->line < cursor.line)) best = cursor;
+  }
+  return best;
+}
+
+void LogCursors::set(const std::string& sink, const LogCursor& cursor) {
+  const std::lock_guard lock(mutex_);
+  const auto [known, is_new] = cursors_.emplace(sink, cursor);
+  changed_ |= is_new || known->second.line != cursor.line || known->second.shift != cursor.shift;
+  known->second = cursor;
+}
+
+void LogCursors::save() {
+  const std::lock_guard lock(mutex_);
+  if (!std::exchange(changed_, false)) return;
+  Json content = Json::object();
+  for (const auto& [sink, cursor] : cursors_) {
+    content[sink] = {{"line", cursor.line}, {"shift", cursor.shift}};
+  }
+  try {
+    write_file_atomically(path_, content.dump(1) + "\n");
+  } catch (const Error&) {
+    changed_ = true;
+  }
+}
+
+Follower::Follower(std::unique_ptr<JournalSink> sink,
+                   FollowedLog log,
+                   LogCursors& cursors,
+                   const FollowerTimes& times)
+    : sink_(std::move(sink)),
+      log_(std::move(log)),
+      cursors_(cursors),
+      times_(times),
+      lines_(log_.path) {}
+
+Follower::~Follower() {
+  cancelled_ = true;
+  sink_->cancel();
+  wake_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+void Follower::connect_now(Logger::Deadline deadline) {
+  if (sink_->is_away()) {
+    away_ = fault_ = true;
+    return;
+  }
+  sink_->set_deadline(deadline);
+  try {
+    connect();
+  } catch (const NetworkError& error) {
+    if (is_refusal(error)) throw;
+    note_fault(error);
+  }
+  sink_->set_deadline(std::nullopt);
+}
+
+void Follower::start() {
+  thread_ = std::thread([this] { work(); });
+}
+
+void Follower::notify() {
+  wake_.notify_all();
+}
+
+void Follower::add_file(const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  files_.push_back(name);
+}
+
+void Follower::begin_end(const RunEnd& end) {
+  {
+    const std::lock_guard lock(mutex_);
+    end_ = end;
+  }
+  fault_ = false;
+  ends_ = true;
+  wake_.notify_all();
+}
+
+int64_t Follower::waiting() const {
+  return log_.written() - line_.load();
+}
+
+Follower::Clock::time_point Follower::next_time() const {
+  if (!connected_) return retry_at_;
+  if (end_) return {};
+  return sent_at_ + seconds(waiting() > 0 ? sink_->pause() : sink_->idle_pause());
+}
+
+void Follower::work() {
+  std::unique_lock lock(mutex_);
+  bool tried_last = false;
+  while (!cancelled_ && !done_) {
+    // The end tries once more, whatever the pause.
+    const bool is_due = Clock::now() >= next_time() || (end_ && !tried_last);
+    if (!is_due) {
+      const auto glance = Clock::now() + std::chrono::milliseconds(500);
+      wake_.wait_until(lock, std::min(next_time(), glance));
+      continue;
+    }
+    tried_last = end_.has_value();
+    work_once(lock);
+  }
+}
+
+void Follower::work_once(std::unique_lock<std::mutex>& lock) {
+  const std::optional<RunEnd> end = end_;
+  const std::vector<std::string> files = std::exchange(files_, {});
+  lock.unlock();
+  try {
+    log_.check();
+  } catch (const Error&) {  // another start has taken the run over
+    cancelled_ = done_ = true;
+  }
+  if (!cancelled_) try_once(files, end);
+  lock.lock();
+}
+
+void Follower::try_once(const std::vector<std::string>& files, const std::optional<RunEnd>& end) {
+  bool done = false;
+  try {
+    for (const std::string& name : files) sink_->add_file(name);
+    if (!connected_) connect();
+    if (!send_lines() && end) {
+      sink_->end(*end);
+      done = true;
+    }
+    note_success();
+  } catch (const std::exception& error) {
+    if (!cancelled_) note_fault(error);
+  }
+  if (!cancelled_) save_cursor(/*now=*/end.has_value());
+  if (done) done_ = true;
+}
+
+void Follower::connect() {
+  const int64_t line = sink_->connect(cursors_, log_.written());
+  lines_.go_to(line);
+  line_ = line;
+  connected_ = true;
+  cursors_.set(sink_->key(), {line, sink_->shift()});
+}
+
+/// @return whether there were any
+bool Follower::send_lines() {
+  const std::vector<JournalLine> lines = lines_.read(log_.written(), kMostLines);
+  if (!lines.empty()) log_.sync();  // nobody has what a crash of the machine may take from the log
+  sink_->send(lines);
+  sent_at_ = Clock::now();
+  line_ = lines_.next_line();
+  return !lines.empty();
+}
+
+void Follower::note_success() {
+  fault_ = false;
+  pause_ = 0;
+  if (std::exchange(away_, false)) log_info("track", "{}: is back", sink_->name());
+}
+
+void Follower::note_fault(const std::exception& error) {
+  fault_ = true;
+  connected_ = false;
+  pause_ =
+      std::clamp(2 * pause_, times_.first_pause, ends_ ? times_.end_pause : times_.longest_pause);
+  if (const auto* status = dynamic_cast<const HttpStatusError*>(&error)) {
+    pause_ = std::max(pause_, status->retry_after().value_or(0));
+  }
+  retry_at_ = Clock::now() + seconds(pause_);
+  const auto* network = dynamic_cast<const NetworkError*>(&error);
+  if (network != nullptr && may_pass(*network)) {
+    if (std::exchange(away_, true)) return;
+    log_warning(
+        "track",
+        "{}: {}\n  The run continues. Rows wait in log.jsonl, and it is asked again until it "
+        "answers.",
+        sink_->name(),
+        error.what());
+    return;
+  }
+  if (told_at_ && Clock::now() < *told_at_ + seconds(times_.between_errors)) return;
+  told_at_ = Clock::now();
+  log_.log_error(fmt::format(
+      "{}: {}\n  Rows wait in log.jsonl, and it is asked again.", sink_->name(), error.what()));
+}
+
+void Follower::save_cursor(bool now) {
+  if (connected_) cursors_.set(sink_->key(), {line_.load(), sink_->shift()});
+  if (!now && Clock::now() < saved_at_ + seconds(times_.between_saves)) return;
+  saved_at_ = Clock::now();
+  cursors_.save();
+}
+
+}  // namespace dalle2

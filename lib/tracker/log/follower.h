@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: MIT
+// Followers read log.jsonl and hand its lines to a service or to files of another format. The run waits
+// for none of them: what is away gets its lines when it is back.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tracker/log/log_file.h"
+#include "tracker/log/logger.h"
+
+namespace dalle2 {
+
+/// How far a sink is.
+struct LogCursor {
+  int64_t line = 0;   ///< after the last that it has
+  int64_t shift = 0;  ///< a sink's own: what it adds to the numbers of lines
+};
+
+/// data_path/followers.json: a cursor for each sink. It is a hint: without it, or with an older one, a
+/// sink finds out by itself or gets lines again. Safe from several threads.
+class LogCursors {
+ public:
+  explicit LogCursors(std::string path);
+
+  std::optional<LogCursor> find(const std::string& sink) const;
+  /// The furthest of the sinks whose names end so.
+  std::optional<LogCursor> furthest(const std::string& ending) const;
+  void set(const std::string& sink, const LogCursor& cursor);
+  /// Writes the file if anything has changed. A write that fails leaves the older one.
+  void save();
+
+ private:
+  std::string path_;
+  mutable std::mutex mutex_;
+  std::map<std::string, LogCursor> cursors_;
+  bool changed_ = false;
+};
+
+/// What gets the lines of log.jsonl. All is called on one thread, but for cancel().
+class JournalSink {
+ public:
+  virtual ~JournalSink() = default;
+
+  /// For people: "Weights & Biases".
+  virtual std::string name() const = 0;
+  /// Its name among the cursors, known after connect().
+  virtual std::string key() const = 0;
+  virtual int64_t shift() const { return 0; }
+  /// Before the first line, and after each fault: finds out how far the other side is.
+  /// @param written lines that log.jsonl has
+  /// @return the line to continue with. @throws Error
+  virtual int64_t connect(const LogCursors& cursors, int64_t written) = 0;
+  /// Hands over lines, or does what is due by time if there are none. Returns when the other side has
+  /// them. @throws Error
+  virtual void send(const std::vector<JournalLine>& lines) = 0;
+  /// A file of the run, below data_path.
+  virtual void add_file(const std::string& /*name*/) {}
+  /// The last call. @throws Error
+  virtual void end(const RunEnd& /*end*/) {}
+  /// Seconds between two sends, and between two without lines.
+  virtual double pause() const { return 0; }
+  virtual double idle_pause() const { return 3600; }
+
+  /// The questions of a start end by then.
+  virtual void set_deadline(std::optional<Logger::Deadline> /*deadline*/) {}
+  /// A start has found out already: the first attempt is the thread's.
+  virtual bool is_away() const { return false; }
+
+  /// From any thread: a call that is under way ends by an error.
+  void cancel() { cancelled_ = true; }
+  bool is_cancelled() const { return cancelled_.load(); }
+
+ private:
+  std::atomic<bool> cancelled_ = false;
+};
+
+/// Where a follower reads, and what it may do.
+struct FollowedLog {
+  std::string path;                                   ///< of log.jsonl
+  std::function<int64_t()> written;                   ///< lines that it has
+  std::function<void()> sync;                         ///< they are on the disk afterwards
+  std::function<void()> check;                        ///< throws if another start has taken over
+  std::function<void(const std::string&)> log_error;  ///< a line in the log
+};
+
+struct FollowerTimes {
+  double first_pause = 1, longest_pause = 60;  ///< seconds between attempts
+  double end_pause = 2;                        ///< the longest at the end
+  double between_errors = 3600;                ///< of the same sink in the log
+  double between_saves = 5;                    ///< of followers.json
+};
+
+/// A thread that follows the log for a sink, as long as the run lives.
+class Follower {
+ public:
+  Follower(std::unique_ptr<JournalSink> sink,
+           FollowedLog log,
+           LogCursors& cursors,
+           const FollowerTimes& times = {});
+  /// Ends without waiting for what has not been sent.
+  ~Follower();
+
+  /// The first attempt, on the caller's thread. A service that is away is a warning.
+  /// @throws what connect() throws of a refusal, and of files of this machine
+  void connect_now(Logger::Deadline deadline);
+  void start();
+  /// There is a new line.
+  void notify();
+  void add_file(const std::string& name);
+
+  /// No more lines come: hands over what is left, and how the run ended.
+  void begin_end(const RunEnd& end);
+  /// After begin_end(): all is handed over.
+  bool is_done() const { return done_.load(); }
+  bool last_was_fault() const { return fault_.load(); }
+  /// Lines that the sink has not got.
+  int64_t waiting() const;
+  const JournalSink& sink() const { return *sink_; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void work();
+  void work_once(std::unique_lock<std::mutex>& lock);
+  void try_once(const std::vector<std::string>& files, const std::optional<RunEnd>& end);
+  Clock::time_point next_time() const;
+  void connect();
+  bool send_lines();
+  void note_fault(const std::exception& error);
+  void note_success();
+  void save_cursor(bool now);
+
+  const std::unique_ptr<JournalSink> sink_;
+  const FollowedLog log_;
+  LogCursors& cursors_;
+  const FollowerTimes times_;
+
+  // Of the thread.
+  LogLines lines_;
+  bool connected_ = false;
+  double pause_ = 0;  // after faults in a row, seconds
+  Clock::time_point retry_at_, sent_at_, saved_at_;
+  std::optional<Clock::time_point> told_at_;  // of an error in the log
+  bool away_ = false;                         // and a warning has said so
+
+  std::atomic<int64_t> line_ = 0;  // the next one for the sink
+  std::atomic<bool> fault_ = false, ends_ = false, done_ = false, cancelled_ = false;
+  mutable std::mutex mutex_;  // of what follows
+  std::condition_variable wake_;
+  std::optional<RunEnd> end_;
+  std::vector<std::string> files_;
+  std::thread thread_;
+};
+
+}  // namespace dalle2

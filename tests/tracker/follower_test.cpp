@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: MIT
+#include "tracker/log/follower.h"
+
+#include <catch2/catch.hpp>
+#include <deque>
+#include <filesystem>
+#include <thread>
+
+#include "base/error.h"
+#include "io/files/atomic_file.h"
+#include "net/http_transfer.h"
+#include "support/captured_log.h"
+#include "support/seconds_of.h"
+#include "support/temp_dir.h"
+
+namespace dalle2 {
+namespace {
+
+/// What a service has got, and how it fares with the next calls.
+struct Service {
+  std::mutex mutex;
+  std::vector<int64_t> lines;
+  std::deque<std::string> faults;  // "away", "refused", "lost": taken, but the answer is lost
+  bool is_away = false;
+  std::optional<int> exit_code;
+  std::vector<std::string> files;
+  int connections = 0;
+
+  size_t size() {
+    const std::lock_guard lock(mutex);
+    return lines.size();
+  }
+};
+
+/// A service that knows how far it is.
+class ServiceSink : public JournalSink {
+ public:
+  explicit ServiceSink(Service& service) : service_(service) {}
+  std::string name() const override { return "Service"; }
+  std::string key() const override { return "service run"; }
+  int64_t connect(const LogCursors&, int64_t) override {
+    const std::lock_guard lock(service_.mutex);
+    check();
+    ++service_.connections;
+    return service_.lines.empty() ? 0 : service_.lines.back() + 1;
+  }
+  void send(const std::vector<JournalLine>& lines) override {
+    const std::lock_guard lock(service_.mutex);
+    const bool answer_is_lost = !service_.faults.empty() && service_.faults.front() == "lost";
+    if (!answer_is_lost) check();
+    for (const JournalLine& line : lines) service_.lines.push_back(line.number);
+    if (!answer_is_lost) return;
+    service_.faults.pop_front();
+    throw UnreachableError("the answer was lost");
+  }
+  void add_file(const std::string& name) override { service_.files.push_back(name); }
+  void end(const RunEnd& end) override {
+    const std::lock_guard lock(service_.mutex);
+    check();
+    service_.exit_code = end.exit_code;
+  }
+
+ private:
+  void check() {
+    if (service_.is_away) throw UnreachableError("no answer");
+    if (service_.faults.empty() || service_.faults.front() == "lost") return;
+    const std::string fault = service_.faults.front();
+    service_.faults.pop_front();
+    if (fault == "refused") throw HttpStatusError(403, "the login may not write there");
+    throw UnreachableError("no answer");
+  }
+  Service& service_;
+};
+
+/// A log that is followed.
+struct FollowedRun {
+  test::TempDir dir;
+  test::CapturedLog log;
+  LogFile file{dir / "log.jsonl"};
+  std::atomic<int64_t> written = 0;
+  std::atomic<int> syncs = 0;
+  std::atomic<bool> is_taken_over = false;
+  Service service;
+  LogCursors cursors{dir / "followers.json"};
+  std::mutex mutex;
+  std::vector<std::string> errors;
+  FollowerTimes times{.first_pause = 0.01, .longest_pause = 0.02};
+  std::unique_ptr<Follower> follower;
+
+  void start() {
+    follower = std::make_unique<Follower>(
+        std::make_unique<ServiceSink>(service),
+        FollowedLog{.path = dir / "log.jsonl",
+                    .written = [this] { return written.load(); },
+                    .sync = [this] { ++syncs; },
+                    .check =
+                        [this] {
+                          if (is_taken_over) throw ConfigError("another start has taken over");
+                        },
+                    .log_error =
+                        [this](const std::string& error) {
+                          const std::lock_guard lock(mutex);
+                          errors.push_back(error);
+                        }},
+        cursors,
+        times);
+    follower->connect_now(std::chrono::steady_clock::now() + std::chrono::seconds(5));
+    follower->start();
+  }
+  void write(int64_t lines) {
+    for (int64_t i = 0; i < lines; ++i) file.write({{"loss", 0.5}}, file.lines());
+    written = file.written();
+    if (follower) follower->notify();
+  }
+  template <class Condition>
+  void wait_for(Condition&& is_so) {
+    for (int i = 0; i < 1000 && !is_so(); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    CHECK(is_so());
+  }
+  void end() {
+    follower->begin_end({.outcome = RunEnd::Outcome::kDone, .exit_code = 0});
+    wait_for([this] { return follower->is_done(); });
+    follower.reset();
+  }
+  void check_each_line_once(int64_t count) {
+    REQUIRE(service.lines.size() == static_cast<size_t>(count));
+    for (int64_t i = 0; i < count; ++i) CHECK(service.lines[static_cast<size_t>(i)] == i);
+  }
+};
+
+TEST_CASE("a follower hands over each line once, in order, and how the run ended") {
+  FollowedRun run;
+  run.write(3);
+  run.start();
+  run.follower->add_file("config.json");
+  for (int i = 0; i < 5; ++i) run.write(1);
+  run.wait_for([&] { return run.service.size() == 8; });
+  CHECK(run.follower->waiting() == 0);
+  run.write(2500);  // more than a request takes
+  run.end();
+  run.check_each_line_once(2508);
+  CHECK(run.service.exit_code == 0);
+  CHECK(run.service.files == std::vector<std::string>{"config.json"});
+  CHECK(run.syncs > 0);
+  CHECK(LogCursors(run.dir / "followers.json").find("service run")->line == 2508);
+}
+
+TEST_CASE(
+    "a service that is away for long gets all lines when it is back, and the log says it once") {
+  FollowedRun run;
+  run.write(2);
+  run.service.is_away = true;
+  run.start();
+  for (int i = 0; i < 50; ++i) {
+    run.write(1);
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  CHECK(run.service.size() == 0);
+  CHECK(run.follower->waiting() == 52);
+  CHECK(run.follower->last_was_fault());
+  CHECK(run.log.count("Service: no answer") == 1);
+  {
+    const std::lock_guard lock(run.service.mutex);
+    run.service.is_away = false;
+  }
+  run.wait_for([&] { return run.service.size() == 52; });
+  CHECK(run.log.count("Service: is back") == 1);
+  run.end();
+  run.check_each_line_once(52);
+  CHECK(run.errors.empty());
+}
+
+TEST_CASE("after a lost answer the service is asked, and gets no line twice") {
+  FollowedRun run;
+  run.service.faults = {"lost"};
+  run.write(4);
+  run.start();
+  run.wait_for([&] { return run.service.connections == 2; });
+  run.write(4);
+  run.end();
+  run.check_each_line_once(8);
+}
+
+TEST_CASE("faults at every call cost no line") {
+  FollowedRun run;
+  run.service.faults = {"away", "lost", "away", "refused", "lost", "away", "away"};
+  run.start();
+  for (int i = 0; i < 40; ++i) {
+    run.write(1);
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  run.end();
+  run.check_each_line_once(40);
+  CHECK(run.service.faults.empty());
+}
+
+TEST_CASE("a refusal at the start ends it, a later one is an error in the log once an hour") {
+  FollowedRun run;
+  run.service.faults = {"refused"};
+  CHECK_THROWS_WITH(run.start(), "the login may not write there");
+  run.start();
+  {
+    const std::lock_guard lock(run.service.mutex);
+    for (int i = 0; i < 6; ++i) run.service.faults.emplace_back("refused");
+  }
+  run.write(1);
+  run.wait_for([&] { return run.service.size() == 1; });
+  run.end();
+  REQUIRE(run.errors.size() == 1);
+  CHECK_THAT(run.errors[0], Catch::Contains("Service: the login may not write there"));
+}
+
+TEST_CASE("what is left at the end stays for the next start") {
+  FollowedRun run;
+  run.start();
+  run.write(3);
+  run.wait_for([&] { return run.service.size() == 3; });
+  {
+    const std::lock_guard lock(run.service.mutex);
+    run.service.is_away = true;
+  }
+  run.write(2);
+  run.follower->begin_end({});
+  run.wait_for([&] { return run.follower->last_was_fault(); });
+  CHECK_FALSE(run.follower->is_done());
+  CHECK(run.follower->waiting() == 2);
+  CHECK(test::seconds_of([&] { run.follower.reset(); }) < 1);
+  run.service.is_away = false;
+  run.start();
+  run.end();
+  run.check_each_line_once(5);
+}
+
+TEST_CASE("a follower ends without a word when another start has taken the run over") {
+  FollowedRun run;
+  run.start();
+  run.write(1);
+  run.wait_for([&] { return run.service.size() == 1; });
+  run.is_taken_over = true;
+  run.write(1);
+  run.follower->begin_end({});
+  run.wait_for([&] { return run.follower->is_done(); });
+  run.follower.reset();
+  CHECK(run.service.size() == 1);
+  CHECK_FALSE(run.service.exit_code);
+  CHECK(run.errors.empty());
+}
+
+TEST_CASE("cursors are hints: a damaged file has none, and what is kept comes back") {
+  const test::TempDir dir;
+  const std::string path = dir / "followers.json";
+  for (const char* content : {"", "[1]", "{\"a\": 3}", "{\"a\": {\"line\": \"x\"}}"}) {
+    test::put_file(path, content);
+    CAPTURE(content);
+    CHECK(LogCursors(path).find("a").value_or(LogCursor{}).line == 0);
+  }
+  LogCursors cursors(path);
+  cursors.set("here e/p/one", {.line = 5, .shift = 7});
+  cursors.set("there e/p/one", {.line = 9, .shift = 7});
+  cursors.set("there e/p/two", {.line = 20});
+  cursors.save();
+  const LogCursors read(path);
+  CHECK(read.find("here e/p/one")->shift == 7);
+  CHECK(read.furthest("/one")->line == 9);
+  CHECK_FALSE(read.furthest("/three"));
+}
+
+}  // namespace
+}  // namespace dalle2
