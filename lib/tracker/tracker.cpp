@@ -278,11 +278,11 @@ void Tracker::wait_until_sent(bool is_done) {
     if (trouble.seconds() >= kSecondsAfterTrouble) break;
     if (const int signal = stop_requested(); signal != 0 && !std::exchange(told_stop, true)) {
       log_info("track",
-               "{}: sending ends in {:g} s",
+               "{}: sending ends in {:.0f} s",
                signal_name(signal),
                kSecondsAfterTrouble - trouble.seconds());
     }
-    if (!told && total.seconds() > 1) {
+    if (!told && !told_stop && total.seconds() > 1) {
       told = true;
       log_info("track",
                "Sending what is left, {:g} s at most while something moves",
