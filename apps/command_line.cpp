@@ -75,10 +75,34 @@ Runner add_sample(CLI::App& app) {
                  o->checkpoint_path,
                  "Checkpoint or model file of this program or dalle2-pytorch: a file or a URL "
                  "(https:, s3:, hf://OWNER/NAME/FILE)")
-      ->required()
       ->type_name("FILE");
   app.add_option("--config", o->config_path, "Config, for a checkpoint that holds none")
       ->type_name("FILE");
+  const auto upsampler = app.add_option_function<std::vector<std::string>>(
+      "--upsampler",
+      [o](const std::vector<std::string>& paths) {
+        for (const std::string& path : paths) o->upsamplers.push_back({path});
+      },
+      "Decoder's file whose unets go on from those of --checkpoint; repeat for more");
+  upsampler->type_name("FILE")->allow_extra_args(false);
+  app.add_option_function<std::vector<std::string>>(
+         "--upsampler-config",
+         [o](const std::vector<std::string>& paths) {
+           if (paths.size() != o->upsamplers.size()) {
+             throw CLI::ValidationError("--upsampler-config",
+                                        "expected one for each --upsampler, in their order");
+           }
+           for (size_t i = 0; i < paths.size(); ++i) o->upsamplers[i].config_path = paths[i];
+         },
+         "Config of an --upsampler that holds none")
+      ->type_name("FILE")
+      ->allow_extra_args(false)
+      ->needs(upsampler);
+  app.add_option("--pipeline",
+                 o->pipeline_path,
+                 "File of dalle2-laion that names the files of all stages and of the prior")
+      ->type_name("FILE");
+  app.add_flag("--dry-run", o->dry_run, "Say what would draw, with sizes and memory, and end");
   app.add_option("--image-embeds", o->image_embeds_path, "Image embeddings, .npy [N, D]")
       ->type_name("NPY");
   app.add_option("--text-embeds", o->text_embeds_path, "Text embeddings for a prior, .npy [N, D]")

@@ -28,10 +28,22 @@ struct TrainCommand {
   int64_t processes = 1;     ///< to start on this machine
 };
 
+/// A decoder's file in a cascade of several.
+struct CascadeFile {
+  std::string path;
+  std::optional<std::string> config_path = {};  ///< for a checkpoint that carries no config
+  /// The unets that it draws, from 1; empty: those after the ones of the files before it.
+  std::vector<int64_t> unets = {};
+};
+
 /// dalle2-train sample
 struct SampleCommand {
   std::string checkpoint_path;
   std::optional<std::string> config_path;          ///< for a checkpoint that carries no config
+  std::vector<int64_t> unets;                      ///< CascadeFile::unets of the checkpoint
+  std::vector<CascadeFile> upsamplers;             ///< further files, whose unets enlarge
+  std::optional<std::string> pipeline_path;        ///< gives the files in place of these options
+  bool dry_run = false;                            ///< says what would be drawn with, and ends
   std::optional<std::string> image_embeds_path;    ///< .npy [N, D]
   std::optional<std::string> text_embeds_path;     ///< .npy [N, D], of a prior
   std::optional<std::string> text_encodings_path;  ///< .npy [N, L, D]
@@ -47,8 +59,8 @@ struct SampleCommand {
       clip_path;                           ///< checkpoints, with `text`; a CLIP with pictures
   std::optional<double> prior_cond_scale;  ///< with `text`; none is 1
   std::vector<double> cond_scale;          ///< one, or one for each unet; none is 1
-  std::vector<int64_t> timesteps;          ///< one, or one for each unet; none: the config's
-  std::string sampler = "auto";            ///< auto, ddpm, ddim, dpmpp
+  std::vector<int64_t> timesteps;  ///< one, or one for each unet; none, or 0 for one: the config's
+  std::string sampler = "auto";    ///< auto, ddpm, ddim, dpmpp
   double cfg_rescale = 0.0;
   std::string precision = "no";               ///< no, bf16
   std::vector<std::string> init_noise_paths;  ///< .npy [N, C, H, W], one for each sampled stage

@@ -80,6 +80,54 @@ class Stages(EndToEnd):
         self.train_in(self.dir, "both", check=0, train={"unet_training_mask": None, "epochs": 2},
                       tracker={"load": {"load_from": "local", "file_path": "all.pth"}})
 
+    def drawn(self, out, *arguments, check=0):
+        return run("sample", "--sampler", "ddim", "--image-embeds", "embeds.npy", "--seed", 3, *arguments, "--out",
+                   self.dir / out, "--overwrite", cwd=self.base, check=check)
+
+    def test_files_of_stages_draw_together_as_the_joined_file_does(self):
+        self.join("a/model.pth", "b/model.pth", self.dir / "all.pth")
+        self.drawn("joined", "--checkpoint", self.dir / "all.pth", "--timesteps", 4, 6, "--cond-scale", 1.5, 1, "--batch-size", 1)
+        wanted = read_npy(self.dir / "joined/samples.npy")
+        several = ["--checkpoint", "a/model.pth", "--upsampler", "b/model.pth"]
+        self.drawn("several", *several, "--timesteps", 4, 6, "--cond-scale", 1.5, 1, "--batch-size", 1)
+        self.assertEqual(read_npy(self.dir / "several/samples.npy"), wanted)
+        # The upsampler's file may hold the first stage too, which is not used.
+        self.drawn("both", *several[:3], self.dir / "all.pth", "--timesteps", 4, 6, "--cond-scale", 1.5, 1, "--batch-size", 1)
+        self.assertEqual(read_npy(self.dir / "both/samples.npy"), wanted)
+        source = lambda file, unet, scale, steps: {
+            "unet_numbers": [unet], "default_cond_scale": [scale], "default_sample_timesteps": [steps],
+            "load_model_from": {"load_type": "local", "path": file, "checksum_file_path": None}}
+        pipeline = {"decoder": {"unet_sources": [source("b/model.pth", 2, 1.0, 6), source("a/model.pth", 1, 1.5, 4)]},
+                    "clip": {"make": "openai", "model": "ViT-L/14"}, "devices": "cuda:0", "load_on_cpu": True,
+                    "strict_loading": False}
+        file = write_config(self.dir / "pipeline.json", pipeline)
+        self.drawn("pipeline", "--pipeline", file, "--batch-size", 1)
+        self.assertEqual(read_npy(self.dir / "pipeline/samples.npy"), wanted)
+        dry = self.drawn("dry", "--pipeline", file, "--dry-run").stdout
+        self.assertRegex(dry, r"unet 1 of a/model.pth: 8 x 8 pixels, \d+ parameters, 4 of 50 steps, guidance 1.5")
+        self.assertRegex(dry, r"unet 2 of b/model.pth: 16 x 16 pixels, \d+ parameters, 6 of 50 steps, guidance 1\n")
+        self.assertFalse((self.dir / "dry").exists())
+        self.assertIn("--checkpoint: has no effect beside --pipeline",
+                      self.drawn("x", "--pipeline", file, "--checkpoint", "a/model.pth", check=2).stderr)
+        pipeline["decoder"]["unet_sources"][0]["unet_numbers"] = [3]
+        pipeline["decoder"]["unet_sources"][0]["default_cond_scale"] = [1, 2]
+        pipeline["decoder"]["unet_source"] = []
+        said = self.drawn("x", "--pipeline", write_config(self.dir / "wrong.json", pipeline), check=2).stderr
+        self.assertIn("/decoder/unet_sources: unet_numbers of all sources must be 1 to 2, each once", said)
+        self.assertIn("/decoder/unet_sources/0/default_cond_scale: expected a value for each of unet_numbers (1), got 2", said)
+        self.assertIn("/decoder/unet_source: no such key", said)
+
+    def test_files_that_do_not_draw_together_are_refused(self):
+        said = self.drawn("x", "--checkpoint", "a/model.pth", "--upsampler", "a/model.pth", check=2).stderr
+        self.assertRegex(said, r"--upsampler a/model.pth: .*\n  Leave it out")
+        self.train_in(self.dir, "b-large", decoder={"image_sizes": [12, 16]})
+        large = self.dir / "b-large/model.pth"
+        said = self.drawn("x", "--checkpoint", "a/model.pth", "--upsampler", large, check=2).stderr
+        self.assertIn(f"{large} does not continue a/model.pth: its unet 2 enlarges pictures of 12 x 12 pixels", said)
+        said = self.drawn("x", "--checkpoint", "a/model.pth", "--upsampler-config", "a.json", check=2).stderr
+        self.assertIn("--upsampler", said)
+        self.assertIn("--checkpoint is missing", self.drawn("x", check=2).stderr)
+
     def test_what_cannot_be_joined_is_named_with_its_files(self):
         self.train_in(self.dir, "a-again", data={"shuffle_train": False})
         again = self.dir / "a-again/checkpoint.pth"

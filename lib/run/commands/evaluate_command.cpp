@@ -37,6 +37,13 @@
 namespace dalle2 {
 namespace {
 
+/// @param timesteps one, or one for each unet; none: the config's
+OneOrMany<std::optional<int64_t>> sampling_steps(const std::vector<int64_t>& timesteps) {
+  if (timesteps.empty()) return std::nullopt;
+  if (timesteps.size() == 1) return timesteps.front();
+  return timesteps;
+}
+
 ModelSource source_of(const EvaluateCommand& command, const SharedTrainConfig& config) {
   return {.checkpoint_path = command.checkpoint_path,
           .config_path = command.config_path,

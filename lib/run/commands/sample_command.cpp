@@ -15,6 +15,7 @@
 #include "base/timer.h"
 #include "checkpoint/convert.h"
 #include "config/decoder/decoder_run_config.h"
+#include "config/decoder/pipeline_config.h"
 #include "io/files/folder_names.h"
 #include "io/formats/npy.h"
 #include "run/checkpoints/model_weights.h"
@@ -28,6 +29,47 @@ namespace dalle2 {
 namespace {
 
 constexpr int64_t kDefaultCandidates = 2;
+
+/// Puts the files and the defaults of --pipeline where the options are that it stands for.
+void take_pipeline(SampleCommand& command) {
+  const std::string beside = "beside --pipeline, whose file names the checkpoints\n  Leave it out.";
+  refuse_if(!command.checkpoint_path.empty(), "--checkpoint", beside);
+  refuse_if(command.config_path.has_value(), "--config", beside);
+  refuse_if(!command.upsamplers.empty(), "--upsampler", beside);
+  const PipelineConfig pipeline = load_pipeline_config(*command.pipeline_path);
+  std::vector<PipelineSource> sources = pipeline.decoder.unet_sources;
+  const auto lowest = [](const PipelineSource& source) {
+    return *std::min_element(source.unet_numbers.begin(), source.unet_numbers.end());
+  };
+  std::sort(sources.begin(), sources.end(), [&](const auto& a, const auto& b) {
+    return lowest(a) < lowest(b);
+  });
+  size_t unets = 0;
+  for (const PipelineSource& source : sources) unets += source.unet_numbers.size();
+  std::vector<double> scales(unets, 1.0);
+  std::vector<int64_t> steps(unets, 0);
+  for (const PipelineSource& source : sources) {
+    for (size_t i = 0; i < source.unet_numbers.size(); ++i) {
+      const auto unet = static_cast<size_t>(source.unet_numbers[i] - 1);
+      if (!source.default_cond_scale.empty()) scales[unet] = source.default_cond_scale[i];
+      if (!source.default_sample_timesteps.empty())
+        steps[unet] = source.default_sample_timesteps[i].value_or(0);
+    }
+    CascadeFile file{source.load_model_from.path, {}, source.unet_numbers};
+    if (source.load_config_from) file.config_path = source.load_config_from->path;
+    command.upsamplers.push_back(std::move(file));
+  }
+  const CascadeFile first = command.upsamplers.front();
+  command.upsamplers.erase(command.upsamplers.begin());
+  command.checkpoint_path = first.path;
+  command.config_path = first.config_path;
+  command.unets = first.unets;
+  if (command.cond_scale.empty()) command.cond_scale = scales;
+  if (command.timesteps.empty()) command.timesteps = steps;
+  if (!pipeline.prior || !command.text || command.image_path || command.prior_path) return;
+  command.prior_path = pipeline.prior->load_model_from.path;
+  if (!command.prior_cond_scale) command.prior_cond_scale = pipeline.prior->default_cond_scale;
+}
 
 /// Options that only a decoder knows would do nothing.
 void refuse_decoder_options(const SampleCommand& command) {
@@ -46,6 +88,8 @@ void refuse_decoder_options(const SampleCommand& command) {
   refuse_if(command.image_path.has_value(), "--image", why);
   refuse_if(command.inpaint_image_path || command.inpaint_mask_path, "--inpaint-image", why);
   refuse_if(command.sampler != "auto", "--sampler", why);
+  refuse_if(!command.upsamplers.empty(), "--upsampler", why);
+  refuse_if(command.dry_run, "--dry-run", why);
   refuse_if(command.inpaint_resample_times.has_value(), "--inpaint-resample-times", why);
   refuse_if(command.cfg_rescale != 0, "--cfg-rescale", why);
   const auto refuse_many = [](const char* option, size_t given) {
@@ -132,12 +176,6 @@ void warn_of_cut_encodings(const at::Tensor& encodings, const std::string& key, 
               counted(encodings.size(1), "token"));
 }
 
-OneOrMany<std::optional<int64_t>> sampling_steps(const std::vector<int64_t>& timesteps) {
-  if (timesteps.empty()) return std::nullopt;
-  if (timesteps.size() == 1) return timesteps.front();
-  return timesteps;
-}
-
 Autocast precision_of(const SampleCommand& command, const at::Device& device) {
   return {device.type(), command.precision == "bf16" ? MixedPrecision::bf16 : MixedPrecision::no};
 }
@@ -178,8 +216,13 @@ void check_finite(const at::Tensor& samples,
 }
 
 void run_sample(const SampleCommand& asked) {
-  const FetchedFile file(asked.checkpoint_path);
   SampleCommand command = asked;
+  if (command.pipeline_path) take_pipeline(command);
+  if (command.checkpoint_path.empty()) {
+    throw ConfigError(
+        "--checkpoint is missing: expected a decoder's or a prior's file, or --pipeline");
+  }
+  const FetchedFile file(command.checkpoint_path);
   command.checkpoint_path = file.path();
   for (const double scale : command.cond_scale) {
     if (!std::isfinite(scale)) throw ConfigError("--cond-scale: expected a number, got {}", scale);

@@ -45,6 +45,9 @@ MadeConditions made_conditions(const SampleCommand& command,
                                bool takes_encodings,
                                const at::Device& device);
 
+/// Says which CLIP and prior would make the conditions, for --dry-run. @throws as made_conditions()
+void tell_makers(const SampleCommand& command, bool takes_encodings);
+
 /// @param texts [N, ...] @param timesteps none: the config's @return [N, D] on the CPU @throws NonFiniteError
 at::Tensor draw_image_embeds(DiffusionPrior prior,
                              const TextEmbedding& texts,
@@ -60,9 +63,6 @@ void check_one_or_each(const char* option,
                        size_t given,
                        size_t unets,
                        const std::string& checkpoint_path);
-/// Of --timesteps, for DecoderSampleOptions. @param timesteps one, or one for each unet; none: the config's
-OneOrMany<std::optional<int64_t>> sampling_steps(const std::vector<int64_t>& timesteps);
-
 /// Which weights the command draws with.
 ModelSource source_of(const SampleCommand& command);
 /// The arithmetic that --precision asks for, for as long as it lives.

@@ -162,23 +162,27 @@ void warn_of_other_clip(const Cursor& root, const SampleCommand& command, const 
       short_clip_identity(given));
 }
 
-/// Image embeddings that the prior of --prior draws for texts. @param texts by the CLIP
-/// @return [N, D] @throws DataError for a prior that is not of this CLIP
-at::Tensor drawn_by_prior(const SampleCommand& command,
-                          const SampleClip& clip,
-                          const TextEmbedding& texts,
-                          const at::Device& device) {
+/// The prior of --prior. @throws DataError for one that is not of this CLIP
+DiffusionPrior load_prior_of(const SampleCommand& command, const SampleClip& clip) {
   const Value checkpoint = read_checkpoint(*command.prior_path);
   DiffusionPrior prior = load_prior({.checkpoint_path = *command.prior_path}, checkpoint);
-  const PriorConfig& config = prior->plan().config;
-  check_clip_widths(config,
+  check_clip_widths(prior->plan().config,
                     "--prior " + printable(*command.prior_path),
                     clip.network(),
                     "--clip " + printable(*command.clip_path));
   warn_of_other_clip(Cursor(checkpoint, *command.prior_path), command, clip);
+  return prior;
+}
+
+/// Image embeddings that the prior draws for texts. @param texts by the CLIP @return [N, D]
+at::Tensor drawn_by_prior(const SampleCommand& command,
+                          const SampleClip& clip,
+                          const TextEmbedding& texts,
+                          const at::Device& device) {
+  DiffusionPrior prior = load_prior_of(command, clip);
   prior->to(device);
   return draw_image_embeds(prior,
-                           as_prior_takes(texts, config),
+                           as_prior_takes(texts, prior->plan().config),
                            command,
                            command.prior_cond_scale.value_or(1.0),
                            /*timesteps=*/std::nullopt,
@@ -387,6 +391,22 @@ MadeConditions of_pictures(const SampleCommand& command,
 }
 
 }  // namespace
+
+void tell_makers(const SampleCommand& command, bool takes_encodings) {
+  check_options(command, takes_encodings);
+  const SampleClip clip(command, at::kCPU);
+  log_info("sample",
+           "CLIP {}: {} parameters",
+           *command.clip_path,
+           count_parameters(clip.network()).total);
+  if (!command.prior_path) return;
+  const DiffusionPrior prior = load_prior_of(command, clip);
+  log_info("sample",
+           "prior {}: {} parameters, guidance {:g}",
+           *command.prior_path,
+           count_parameters(*prior).total,
+           command.prior_cond_scale.value_or(1.0));
+}
 
 MadeConditions made_conditions(const SampleCommand& command,
                                bool takes_encodings,

@@ -10,11 +10,13 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "base/timer.h"
+#include "checkpoint/convert.h"
 #include "io/files/folder_names.h"
 #include "io/formats/npy.h"
 #include "run/checkpoints/model_weights.h"
 #include "run/commands/sample_command.h"
 #include "run/pictures/pictures.h"
+#include "tracker/places/remote_file.h"
 
 namespace dalle2 {
 namespace {
@@ -109,14 +111,148 @@ at::Tensor to_range(const at::Tensor& pictures,
   return as_it_is ? pictures : pictures * 2 - 1;
 }
 
-DecoderSampleOptions options_of(const SampleCommand& command) {
+/// Consecutive stages that one file draws.
+struct Segment {
+  std::string path;
+  Decoder decoder = nullptr;
+  int64_t first = 1, last = 1;  ///< unets, from 1
+
+  const DecoderPlan& plan() const { return decoder->plan(); }
+};
+
+/// The stages of one file, or of several that draw one after another, each as its own file's config
+/// says. A file's stages below its first one here are not used.
+class Cascade {
+ public:
+  /// @param checkpoint of command.checkpoint_path @throws ConfigError, DataError
+  Cascade(const SampleCommand& command, const Value& checkpoint);
+
+  int64_t unets() const { return segments_.back().last; }
+  const std::vector<Segment>& segments() const { return segments_; }
+  const Segment& segment_of(int64_t unet) const {
+    const auto draws = [&](const Segment& segment) { return unet <= segment.last; };
+    return *std::find_if(segments_.begin(), segments_.end(), draws);
+  }
+  const UnetPlan& stage(int64_t unet) const {
+    return segment_of(unet).plan().stages[static_cast<size_t>(unet - 1)];
+  }
+  const DecoderConfig& first_config() const { return segments_.front().plan().config; }
+  bool is_text_conditioned() const {
+    const auto takes = [](const Segment& segment) { return segment.plan().text_conditioned(); };
+    return std::any_of(segments_.begin(), segments_.end(), takes);
+  }
+
+ private:
+  void add(const std::string& path, Decoder decoder, int64_t unet);
+  void check_joint(size_t index) const;
+
+  std::vector<Segment> segments_;
+};
+
+Decoder load_file(const CascadeFile& file, const SampleCommand& command) {
+  const FetchedFile fetched(file.path);
+  const Value checkpoint = read_checkpoint(fetched.path());
+  check_kind(Cursor(checkpoint, file.path), "decoder");
+  return load_decoder({.checkpoint_path = fetched.path(),
+                       .config_path = file.config_path,
+                       .use_ema = command.use_ema},
+                      checkpoint);
+}
+
+Cascade::Cascade(const SampleCommand& command, const Value& checkpoint) {
+  std::vector<CascadeFile> files = {{command.checkpoint_path, command.config_path, command.unets}};
+  files.insert(files.end(), command.upsamplers.begin(), command.upsamplers.end());
+  std::vector<Decoder> decoders;
+  std::vector<size_t> givers;  // of each unet
+  for (size_t i = 0; i < files.size(); ++i) {
+    decoders.push_back(i == 0 ? load_decoder(source_of(command), checkpoint)
+                              : load_file(files[i], command));
+    const int64_t count = decoders.back()->num_unets();
+    for (int64_t unet = std::ssize(givers) + 1; files[i].unets.empty() && unet <= count; ++unet) {
+      if (files.size() > 1 && !decoders.back()->unet(unet)) break;  // trained apart
+      givers.push_back(i);
+    }
+    for (const int64_t unet : files[i].unets) {
+      givers.resize(std::max(givers.size(), static_cast<size_t>(unet)));
+      givers[static_cast<size_t>(unet - 1)] = i;
+    }
+    if (!files[i].unets.empty() || (!givers.empty() && givers.back() == i)) continue;
+    throw ConfigError(
+        "--upsampler {}: has {}, and the files before it draw these\n  Leave it out, or give a "
+        "file whose stages go on from there.",
+        files[i].path,
+        counted(count, "unet"));
+  }
+  for (size_t i = 0; i < givers.size(); ++i)
+    add(files[givers[i]].path, decoders[givers[i]], static_cast<int64_t>(i) + 1);
+  for (size_t i = 1; i < segments_.size(); ++i) check_joint(i);
+}
+
+void Cascade::add(const std::string& path, Decoder decoder, int64_t unet) {
+  if (unet > decoder->num_unets()) {
+    throw DataError("{}: expected a decoder with unet {}, which this file is to draw, got {}",
+                    path,
+                    unet,
+                    counted(decoder->num_unets(), "unet"));
+  }
+  if (!segments_.empty() && segments_.back().decoder.ptr() == decoder.ptr()) {
+    segments_.back().last = unet;
+  } else {
+    segments_.push_back({path, std::move(decoder), unet, unet});
+  }
+}
+
+/// What a segment enlarges is what the one before it draws.
+void Cascade::check_joint(size_t index) const {
+  const Segment &below = segments_[index - 1], &above = segments_[index];
+  const auto at = static_cast<size_t>(below.last - 1);
+  const int64_t drawn = below.plan().stages[at].image_size;
+  const int64_t taken = above.plan().stages[at].image_size;
+  const int64_t channels = below.plan().config.channels, of_above = above.plan().config.channels;
+  if (drawn == taken && channels == of_above) return;
+  throw ConfigError(
+      "{} does not continue {}: its unet {} enlarges pictures of {} x {} pixels and {}, and unet {} "
+      "draws {} x {} and {}\n  Give files whose sizes meet.",
+      above.path,
+      below.path,
+      above.first,
+      taken,
+      taken,
+      counted(of_above, "channel"),
+      below.last,
+      drawn,
+      drawn,
+      counted(channels, "channel"));
+}
+
+ImageRange range_of(const Segment& segment) {
+  return {segment.plan().config.auto_normalize_img};
+}
+
+/// The values of a segment's own unets, of one for each of the cascade's. @param other of the rest
+template <class T, class Given>
+OneOrMany<T> values_of(const std::vector<Given>& given, const Segment& segment, const T& other) {
+  if (given.empty()) return other;
+  std::vector<T> values(static_cast<size_t>(segment.plan().stages.size()), other);
+  for (int64_t unet = segment.first; unet <= segment.last; ++unet) {
+    const auto i = static_cast<size_t>(unet - 1);
+    const Given& value = given.size() == 1 ? given.front() : given.at(i);
+    if constexpr (OptionalTraits<T>::is_optional) {
+      if (value != 0) values[i] = value;
+    } else {
+      values[i] = value;
+    }
+  }
+  return values;
+}
+
+DecoderSampleOptions options_of(const SampleCommand& command, const Segment& segment) {
   DecoderSampleOptions options;
-  const auto& scales = command.cond_scale;
-  if (scales.size() == 1) options.cond_scale = scales.front();
-  if (scales.size() > 1) options.cond_scale = scales;
-  options.sample_timesteps = sampling_steps(command.timesteps);
-  options.start_at_unet = command.start_unet;
-  options.stop_at_unet = command.stop_unet;
+  options.cond_scale = values_of(command.cond_scale, segment, 1.0);
+  options.sample_timesteps =
+      values_of(command.timesteps, segment, std::optional<int64_t>(std::nullopt));
+  options.start_at_unet = std::max(segment.first, command.start_unet);
+  options.stop_at_unet = std::min(segment.last, command.stop_unet.value_or(segment.last));
   options.inpaint_resample_times = command.inpaint_resample_times.value_or(kDefaultResampleTimes);
   options.sampler = command.sampler;
   options.cfg_rescale = command.cfg_rescale;
@@ -124,25 +260,29 @@ DecoderSampleOptions options_of(const SampleCommand& command) {
   return options;
 }
 
+/// @param first_noise of inputs.init_noise: of the segment's first unet
 void set_rows(DecoderSampleOptions& options,
               const SampleInputs& inputs,
+              const Segment& segment,
               int64_t begin,
               int64_t count,
-              int64_t seed,
+              size_t first_noise,
               const at::Device& device) {
   const auto take = [&](const at::Tensor& tensor) {
     return tensor.defined() ? tensor.narrow(0, begin, count).to(device) : tensor;
   };
-  options.image_embeds = take(inputs.image_embeds);
-  options.text_encodings = take(inputs.text_encodings);
+  const DecoderPlan& plan = segment.plan();
+  options.image_embeds = plan.config.unconditional ? at::Tensor() : take(inputs.image_embeds);
+  options.text_encodings = plan.text_conditioned() ? take(inputs.text_encodings) : at::Tensor();
   options.image = take(inputs.image);
   options.inpaint_image = take(inputs.inpaint_image);
   options.inpaint_mask = take(inputs.inpaint_mask);
   options.init_noise.clear();
-  for (const at::Tensor& noise : inputs.init_noise) options.init_noise.push_back(take(noise));
+  if (!inputs.init_noise.empty()) {
+    for (int64_t unet = options.start_at_unet; unet <= *options.stop_at_unet; ++unet)
+      options.init_noise.push_back(take(inputs.init_noise[first_noise++]));
+  }
   options.batch_size = count;
-  const auto first = inputs.noise_rows.begin() + begin;
-  options.noise = noise_by_row(seed, std::vector<int64_t>(first, first + count), device);
 }
 
 constexpr const char* kArray = "samples.npy";
@@ -187,10 +327,9 @@ void write_samples(const at::Tensor& samples,
 
 /// A file for each sampled unet, of its size.
 void check_init_noise(const SampleCommand& command,
-                      const DecoderPlan& plan,
+                      const Cascade& cascade,
                       const SampleInputs& inputs) {
-  const int64_t unets = static_cast<int64_t>(plan.stages.size());
-  const int64_t first = command.start_unet, last = command.stop_unet.value_or(unets);
+  const int64_t first = command.start_unet, last = command.stop_unet.value_or(cascade.unets());
   if (inputs.init_noise.empty()) return;
   const int64_t given = static_cast<int64_t>(inputs.init_noise.size());
   if (given != last - first + 1) {
@@ -205,7 +344,7 @@ void check_init_noise(const SampleCommand& command,
   }
   for (size_t i = 0; i < inputs.init_noise.size(); ++i) {
     const int64_t unet = first + static_cast<int64_t>(i);
-    const UnetPlan& stage = plan.stages[static_cast<size_t>(unet - 1)];
+    const UnetPlan& stage = cascade.stage(unet);
     const int64_t side = stage.map_side(stage.image_size);
     const std::vector<int64_t> expected = {inputs.rows, stage.unet.channels, side, side};
     const at::Tensor& noise = inputs.init_noise[i];
@@ -290,8 +429,8 @@ void refuse_conditions(const SampleCommand& command, const DecoderConfig& config
   refuse_if(!command.cond_scale.empty(), "--cond-scale", why);
 }
 
-void check_unets(const SampleCommand& command, const DecoderPlan& plan) {
-  const int64_t unets = static_cast<int64_t>(plan.stages.size());
+void check_unets(const SampleCommand& command, const Cascade& cascade) {
+  const int64_t unets = cascade.unets();
   const int64_t last = command.stop_unet.value_or(unets);
   const bool wrong_start = command.start_unet < 1 || command.start_unet > unets;
   if (wrong_start || last < command.start_unet || last > unets) {
@@ -303,22 +442,23 @@ void check_unets(const SampleCommand& command, const DecoderPlan& plan) {
                       wrong_start ? command.start_unet : last);
   }
   const auto check = [&](const char* option, size_t given) {
-    check_one_or_each(option, given, plan.stages.size(), command.checkpoint_path);
+    check_one_or_each(option, given, static_cast<size_t>(unets), command.checkpoint_path);
   };
   check("--timesteps", command.timesteps.size());
   check("--cond-scale", command.cond_scale.size());
 }
 
 void check_image_embeds(const SampleCommand& command,
-                        const DecoderPlan& plan,
+                        const Segment& segment,
                         const SampleInputs& inputs) {
-  const auto width = plan.stages.front().unet.image_embed_dim;
+  const auto width =
+      segment.plan().stages[static_cast<size_t>(segment.first - 1)].unet.image_embed_dim;
   if (!inputs.image_embeds.defined() || !width || inputs.image_embeds.size(1) == *width) return;
   throw DataError("{}: expected embeddings of {} values, as {} was trained with, got {}",
                   has_made_conditions(command) ? "--clip " + *command.clip_path
                                                : "--image-embeds " + *command.image_embeds_path,
                   *width,
-                  command.checkpoint_path,
+                  segment.path,
                   inputs.image_embeds.size(1));
 }
 
@@ -355,27 +495,118 @@ void check_inpainting(const SampleCommand& command, const SampleInputs& inputs) 
 
 /// What a wrong command line gets to hear before the first step is computed.
 void check_command(const SampleCommand& command,
-                   const DecoderPlan& plan,
+                   const Cascade& cascade,
                    const SampleInputs& inputs) {
-  if (!plan.config.unconditional && command.start_unet == 1 && !inputs.image_embeds.defined()) {
+  check_unets(command, cascade);
+  if (!cascade.first_config().unconditional && command.start_unet == 1 &&
+      !inputs.image_embeds.defined()) {
     throw ConfigError(
         "--image-embeds is missing: this decoder draws from image embeddings (.npy, [N, {}])\n  Or "
         "give --text with --prior and --clip, or --image with --clip, which make them.",
-        plan.stages.front().unet.image_embed_dim.value_or(0));
+        cascade.stage(1).unet.image_embed_dim.value_or(0));
   }
-  check_unets(command, plan);
-  check_image_embeds(command, plan, inputs);
+  for (const Segment& segment : cascade.segments()) check_image_embeds(command, segment, inputs);
   check_inpainting(command, inputs);
-  check_init_noise(command, plan, inputs);
-  for (size_t i = 0; i < plan.stages.size(); ++i) {
-    const UnetConfig& unet = plan.stages[i].unet;
-    const int64_t number = static_cast<int64_t>(i) + 1;
-    const bool draws = number >= command.start_unet && number <= command.stop_unet.value_or(number);
-    if (!draws || !unet.cond_on_text_encodings.value_or(false)) continue;
-    warn_of_cut_encodings(
-        inputs.text_encodings, fmt::format("/decoder/unets/{}/max_text_len", i), unet.max_text_len);
+  check_init_noise(command, cascade, inputs);
+  const int64_t last = command.stop_unet.value_or(cascade.unets());
+  for (int64_t number = command.start_unet; number <= last; ++number) {
+    const UnetConfig& unet = cascade.stage(number).unet;
+    if (!unet.cond_on_text_encodings.value_or(false)) continue;
+    warn_of_cut_encodings(inputs.text_encodings,
+                          fmt::format("/decoder/unets/{}/max_text_len", number - 1),
+                          unet.max_text_len);
   }
   make_out_folder(command);
+}
+
+/// Draws all pictures with one file before the next one: of several, only one is on the device.
+/// @return [N, C, H, W] on the CPU, in the range of the last segment's data
+at::Tensor draw(const SampleCommand& command,
+                const Cascade& cascade,
+                SampleInputs inputs,
+                const at::Device& device) {
+  const int64_t last = command.stop_unet.value_or(cascade.unets());
+  std::vector<NoiseSource> noises;  // of each batch, through all stages
+  for (int64_t begin = 0; begin < inputs.rows; begin += command.batch_size) {
+    const auto first = inputs.noise_rows.begin() + begin;
+    const int64_t count = std::min(command.batch_size, inputs.rows - begin);
+    noises.push_back(
+        noise_by_row(command.seed, std::vector<int64_t>(first, first + count), device));
+  }
+  const at::Tensor inpaint_image = inputs.inpaint_image;
+  inputs.image =
+      to_range(inputs.image, command.image_path, range_of(cascade.segment_of(command.start_unet)));
+  for (const Segment& segment : cascade.segments()) {
+    if (segment.last < command.start_unet || segment.first > last) continue;
+    Decoder decoder = segment.decoder;
+    decoder->to(device);
+    const ImageRange range = range_of(segment);
+    inputs.inpaint_image = to_range(inpaint_image, command.inpaint_image_path, range);
+    DecoderSampleOptions options = options_of(command, segment);
+    std::vector<at::Tensor> parts;
+    for (int64_t begin = 0; begin < inputs.rows; begin += command.batch_size) {
+      const int64_t count = std::min(command.batch_size, inputs.rows - begin);
+      set_rows(options,
+               inputs,
+               segment,
+               begin,
+               count,
+               static_cast<size_t>(options.start_at_unet - command.start_unet),
+               device);
+      options.noise = noises[static_cast<size_t>(begin / command.batch_size)];
+      options.on_step = [&](int64_t unet, size_t step, size_t steps) {
+        log_live(fmt::format("images {}-{} of {}, unet {}, step {}/{}",
+                             begin,
+                             begin + count - 1,
+                             inputs.rows,
+                             unet,
+                             step + 1,
+                             steps));
+      };
+      const Autocast autocast = precision_of(command, device);
+      parts.push_back(decoder->sample(options).to(at::kCPU, at::kFloat));
+      check_finite(parts.back(), command, "images", begin);
+    }
+    if (cascade.segments().size() > 1) decoder->to(at::kCPU);
+    inputs.image = at::cat(parts);
+    if (segment.last >= last) break;
+    const ImageRange next = range_of(cascade.segment_of(segment.last + 1));
+    if (range.auto_normalize != next.auto_normalize)
+      inputs.image = next.auto_normalize ? (inputs.image + 1) / 2 : inputs.image * 2 - 1;
+  }
+  log_live("");
+  return inputs.image;
+}
+
+/// --dry-run: the stages, with what each is drawn, and what they need.
+void tell_cascade(const SampleCommand& command, const Cascade& cascade) {
+  check_unets(command, cascade);
+  int64_t bytes = 0, most = 0;
+  for (int64_t unet = 1; unet <= cascade.unets(); ++unet) {
+    const Segment& segment = cascade.segment_of(unet);
+    const UnetPlan& stage = cascade.stage(unet);
+    Decoder decoder = segment.decoder;
+    const ParameterCount count = count_parameters(*decoder->unet(unet));
+    const DecoderSampleOptions options = options_of(command, segment);
+    const auto asked = options.sample_timesteps.at(static_cast<size_t>(unet - 1));
+    bytes += count.bytes;
+    most = std::max(most, count.bytes);
+    log_info("sample",
+             "unet {} of {}: {} x {} pixels, {} parameters, {} of {} steps, guidance {:g}",
+             unet,
+             segment.path,
+             stage.image_size,
+             stage.image_size,
+             count.total,
+             asked ? *asked : stage.sample_timesteps.value_or(stage.timesteps),
+             stage.timesteps,
+             options.cond_scale.at(static_cast<size_t>(unet - 1)));
+  }
+  if (has_made_conditions(command)) tell_makers(command, cascade.is_text_conditioned());
+  log_info("sample",
+           "Weights of the unets: {} in main memory; a GPU holds one unet at a time, at most {}",
+           human_bytes(static_cast<uint64_t>(bytes)),
+           human_bytes(static_cast<uint64_t>(most)));
 }
 
 }  // namespace
@@ -384,40 +615,21 @@ void sample_decoder(const SampleCommand& command,
                     const Value& checkpoint,
                     const at::Device& device) {
   refuse_idle_options(command);
-  Decoder decoder = load_decoder(source_of(command), checkpoint);
-  const DecoderPlan& plan = decoder->plan();
-  refuse_conditions(command, plan.config);
-  SampleInputs inputs = load_inputs(command,
-                                    has_made_conditions(command)
-                                        ? made_conditions(command, plan.text_conditioned(), device)
-                                        : MadeConditions());
-  check_command(command, decoder->plan(), inputs);
-  decoder->to(device);
-  const ImageRange range{decoder->plan().config.auto_normalize_img};
-  inputs.image = to_range(inputs.image, command.image_path, range);
-  inputs.inpaint_image = to_range(inputs.inpaint_image, command.inpaint_image_path, range);
-  DecoderSampleOptions options = options_of(command);
+  const Cascade cascade(command, checkpoint);
+  refuse_conditions(command, cascade.first_config());
+  if (command.dry_run) return tell_cascade(command, cascade);
+  const bool takes_encodings = cascade.is_text_conditioned();
+  const SampleInputs inputs =
+      load_inputs(command,
+                  has_made_conditions(command) ? made_conditions(command, takes_encodings, device)
+                                               : MadeConditions());
+  check_command(command, cascade, inputs);
   Timer timer;
+  const ImageRange range =
+      range_of(cascade.segment_of(command.stop_unet.value_or(cascade.unets())));
   const auto [lowest, highest] = range.bounds();
-  std::vector<at::Tensor> parts;
-  for (int64_t begin = 0; begin < inputs.rows; begin += command.batch_size) {
-    const int64_t count = std::min(command.batch_size, inputs.rows - begin);
-    set_rows(options, inputs, begin, count, command.seed, device);
-    options.on_step = [&](int64_t unet, size_t step, size_t steps) {
-      log_live(fmt::format("images {}-{} of {}, unet {}, step {}/{}",
-                           begin,
-                           begin + count - 1,
-                           inputs.rows,
-                           unet,
-                           step + 1,
-                           steps));
-    };
-    const Autocast autocast = precision_of(command, device);
-    parts.push_back(decoder->sample(options).clamp(lowest, highest).to(at::kCPU, at::kFloat));
-    check_finite(parts.back(), command, "images", begin);
-  }
-  log_live("");
-  write_samples(at::cat(parts), inputs.texts, range, command);
+  const at::Tensor pictures = draw(command, cascade, inputs, device).clamp(lowest, highest);
+  write_samples(pictures, inputs.texts, range, command);
   log_info(
       "sample",
       "{} in {}: {}/{}, {}",

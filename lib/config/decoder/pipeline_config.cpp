@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: MIT
+#include "config/decoder/pipeline_config.h"
+
+#include <algorithm>
+
+#include "config/reading/json_text.h"
+#include "config/reading/reader.h"
+
+namespace dalle2 {
+namespace {
+
+/// One value for each unet of a source, or none.
+void check_count(size_t given,
+                 const PipelineSource& source,
+                 const std::string& at,
+                 Faults& faults) {
+  if (given == 0 || given == source.unet_numbers.size()) return;
+  faults.error(at,
+               fmt::format("expected a value for each of unet_numbers ({}), got {}",
+                           source.unet_numbers.size(),
+                           given));
+}
+
+}  // namespace
+
+PipelineConfig load_pipeline_config(const std::string& path) {
+  ReadFindings findings;
+  Faults& faults = findings.faults;
+  const Json root = parse_root(read_config_file(path), path, faults);
+  PipelineConfig config;
+  Reader(findings).read_struct(root, "", config);
+  std::vector<int64_t> numbers;
+  for (size_t i = 0; i < config.decoder.unet_sources.size(); ++i) {
+    const PipelineSource& source = config.decoder.unet_sources[i];
+    const std::string at = fmt::format("/decoder/unet_sources/{}", i);
+    numbers.insert(numbers.end(), source.unet_numbers.begin(), source.unet_numbers.end());
+    check_count(source.default_cond_scale.size(), source, at + "/default_cond_scale", faults);
+    check_count(
+        source.default_sample_timesteps.size(), source, at + "/default_sample_timesteps", faults);
+  }
+  std::sort(numbers.begin(), numbers.end());
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    if (numbers[i] == static_cast<int64_t>(i) + 1) continue;
+    faults.error(
+        "/decoder/unet_sources",
+        fmt::format("unet_numbers of all sources must be 1 to {}, each once", numbers.size()));
+    break;
+  }
+  faults.promote_warnings();
+  faults.throw_if_any(path);
+  return config;
+}
+
+}  // namespace dalle2

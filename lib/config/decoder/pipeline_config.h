@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: MIT
+// The file that dalle2-laion draws by.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "config/reading/reflect.h"
+#include "config/reading/types.h"
+
+namespace dalle2 {
+
+/// Where a file is: LoadLocation of dalle2-laion.
+struct PipelineFile {
+  static constexpr const char* kDoc = "Where a file is.";
+
+  std::string load_type = "local";
+  std::string path;
+  RawJson cache_dir, filename_override, checksum_file_path;
+
+  void fields(auto& f) {
+    D2_FIELD(load_type, "No effect: the path says it.", one_of({"local", "url"}));
+    D2_FIELD(path, "Path or URL.", not_empty());
+    D2_FIELD(cache_dir, "No effect.");
+    D2_FIELD(filename_override, "No effect.");
+    D2_FIELD(checksum_file_path, "No effect.");
+  }
+};
+
+/// The unets that a file gives.
+struct PipelineSource {
+  static constexpr const char* kDoc = "A decoder's file, and the unets that it gives.";
+
+  std::vector<int64_t> unet_numbers;
+  std::vector<double> default_cond_scale;
+  std::vector<std::optional<int64_t>> default_sample_timesteps;
+  PipelineFile load_model_from;
+  std::optional<PipelineFile> load_config_from;
+
+  void fields(auto& f) {
+    D2_FIELD(unet_numbers, "Numbers of the unets, from 1.", at_least(1).not_empty());
+    D2_FIELD(default_cond_scale, "Guidance of each of them; empty: 1.");
+    D2_FIELD(default_sample_timesteps, "Steps of each of them; empty or null: the config's.");
+    D2_FIELD(load_model_from, "The checkpoint.");
+    D2_FIELD(load_config_from, "Its config, if it holds none.");
+  }
+};
+
+struct PipelineDecoder {
+  static constexpr const char* kDoc = "The stages.";
+
+  std::vector<PipelineSource> unet_sources;
+
+  void fields(auto& f) { D2_FIELD(unet_sources, "Files of decoders.", not_empty()); }
+};
+
+struct PipelinePrior {
+  static constexpr const char* kDoc = "The prior.";
+
+  PipelineFile load_model_from;
+  std::optional<PipelineFile> load_config_from;
+  double default_cond_scale = 1.0;
+  std::optional<int64_t> default_sample_timesteps;
+
+  void fields(auto& f) {
+    D2_FIELD(load_model_from, "The checkpoint.");
+    D2_FIELD(load_config_from, "Its config, if it holds none.");
+    D2_FIELD(default_cond_scale, "Guidance.");
+    D2_FIELD(default_sample_timesteps, "Steps; null: the config's.", at_least(1));
+  }
+};
+
+/// The file that dalle2-laion draws by: which checkpoints draw together, stage by stage.
+struct PipelineConfig {
+  static constexpr const char* kDoc = "The file of a pipeline.";
+
+  PipelineDecoder decoder;
+  std::optional<PipelinePrior> prior;
+  RawJson clip, devices, load_on_cpu, strict_loading;
+
+  void fields(auto& f) {
+    D2_FIELD(decoder, "The stages.");
+    D2_FIELD(prior, "The prior, for texts.");
+    D2_FIELD(clip, "No effect: --clip gives its file.");
+    D2_FIELD(devices, "No effect: --device says it.");
+    D2_FIELD(load_on_cpu, "No effect.");
+    D2_FIELD(strict_loading, "No effect: weights that do not fit are refused.");
+  }
+};
+
+/// The unets of all sources are 1 to their number, each given once.
+/// @throws ConfigError listing every fault
+PipelineConfig load_pipeline_config(const std::string& path);
+
+}  // namespace dalle2
