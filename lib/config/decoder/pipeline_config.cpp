@@ -2,6 +2,7 @@
 #include "config/decoder/pipeline_config.h"
 
 #include <algorithm>
+#include <array>
 
 #include "config/reading/json_text.h"
 #include "config/reading/reader.h"
@@ -21,12 +22,31 @@ void check_count(size_t given,
                            given));
 }
 
+/// Keys that have no effect here: --device and --clip say it, a file is known by its path, and
+/// weights that do not fit are refused.
+constexpr std::array<const char*, 7> kIdleKeys = {"cache_dir",
+                                                  "filename_override",
+                                                  "checksum_file_path",
+                                                  "clip",
+                                                  "devices",
+                                                  "load_on_cpu",
+                                                  "strict_loading"};
+
+void remove_idle_keys(Json& value) {
+  if (value.is_object()) {
+    for (const char* key : kIdleKeys) value.erase(key);
+  }
+  if (!value.is_structured()) return;
+  for (Json& each : value) remove_idle_keys(each);
+}
+
 }  // namespace
 
 PipelineConfig load_pipeline_config(const std::string& path) {
   ReadFindings findings;
   Faults& faults = findings.faults;
-  const Json root = parse_root(read_config_file(path), path, faults);
+  Json root = parse_root(read_config_file(path), path, faults);
+  remove_idle_keys(root);
   PipelineConfig config;
   Reader(findings).read_struct(root, "", config);
   std::vector<int64_t> numbers;

@@ -18,14 +18,10 @@ struct PipelineFile {
 
   std::string load_type = "local";
   std::string path;
-  RawJson cache_dir, filename_override, checksum_file_path;
 
   void fields(auto& f) {
     D2_FIELD(load_type, "No effect: the path says it.", one_of({"local", "url"}));
     D2_FIELD(path, "Path or URL.", not_empty());
-    D2_FIELD(cache_dir, "No effect.");
-    D2_FIELD(filename_override, "No effect.");
-    D2_FIELD(checksum_file_path, "No effect.");
   }
 };
 
@@ -78,19 +74,14 @@ struct PipelineConfig {
 
   PipelineDecoder decoder;
   std::optional<PipelinePrior> prior;
-  RawJson clip, devices, load_on_cpu, strict_loading;
 
   void fields(auto& f) {
     D2_FIELD(decoder, "The stages.");
     D2_FIELD(prior, "The prior, for texts.");
-    D2_FIELD(clip, "No effect: --clip gives its file.");
-    D2_FIELD(devices, "No effect: --device says it.");
-    D2_FIELD(load_on_cpu, "No effect.");
-    D2_FIELD(strict_loading, "No effect: weights that do not fit are refused.");
   }
 };
 
-/// The unets of all sources are 1 to their number, each given once.
+/// The unets of all sources are 1 to their number, each given once. Keys that say how that program loads have no effect.
 /// @throws ConfigError listing every fault
 PipelineConfig load_pipeline_config(const std::string& path);
 
