@@ -291,13 +291,6 @@ bool ProcessGroup::sums_depend_on_place() const {
   return size() > 2 && backend_->sums_depend_on_place();
 }
 
-PendingCollective ProcessGroup::start_broadcast(const at::Tensor& tensor,
-                                                const std::string& what,
-                                                int root) {
-  if (is_alone()) return {};
-  return watched(*watch_, what, [&] { return backend_->broadcast(tensor, root); });
-}
-
 void ProcessGroup::all_reduce(const at::Tensor& tensor,
                               Reduction reduction,
                               const std::string& what) {
@@ -308,26 +301,21 @@ void ProcessGroup::all_reduce(const at::Tensor& tensor,
 }
 
 void ProcessGroup::broadcast(const at::Tensor& tensor, const std::string& what, int root) {
-  start_broadcast(tensor, what, root).wait();
+  if (is_alone()) return;
+  watched(*watch_, what, [&] { return backend_->broadcast(tensor, root); }).wait();
 }
 
 void ProcessGroup::all_gather(const at::Tensor& whole,
                               const at::Tensor& part,
                               const std::string& what) {
-  start_all_gather(whole, part, what).wait();
-}
-
-PendingCollective ProcessGroup::start_all_gather(const at::Tensor& whole,
-                                                 const at::Tensor& part,
-                                                 const std::string& what) {
   D2_CHECK(whole.numel() == part.numel() * size(), "{}: parts do not make the whole", what);
   if (is_alone()) {
     whole.copy_(part);
-    return {};
+    return;
   }
-  return watched(*watch_, what, [&] {
+  watched(*watch_, what, [&] {
     return backend_->all_gather(GroupBackend::Where::kDevice, whole, part);
-  });
+  }).wait();
 }
 
 /// @param own [n] int64 @return [size, n]

@@ -95,15 +95,9 @@ class ProcessGroup {
   bool sums_depend_on_place() const;
   /// The values of rank `root` on all ranks.
   void broadcast(const at::Tensor& tensor, const std::string& what, int root = 0);
-  /// The same; returns at once.
-  PendingCollective start_broadcast(const at::Tensor& tensor, const std::string& what, int root);
   /// @param part [n], which may be this rank's part of `whole`
   /// @param whole [size * n], in the order of the ranks
   void all_gather(const at::Tensor& whole, const at::Tensor& part, const std::string& what);
-  /// The same; returns at once.
-  PendingCollective start_all_gather(const at::Tensor& whole,
-                                     const at::Tensor& part,
-                                     const std::string& what);
 
   // Small values on the host, whatever the device.
 

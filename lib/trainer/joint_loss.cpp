@@ -74,7 +74,6 @@ at::Tensor joint_passes(TrainedPart& part,
     if (is_main) {
       part.backward_from(root, {}, {leaves});
     } else {
-      await_weights();
       torch::autograd::backward({root}, {}, std::nullopt, /*create_graph=*/false, {leaves});
     }
   });
@@ -110,7 +109,6 @@ at::Tensor accumulate_joint(TrainedPart& part,
 
 at::Tensor evaluate_joint(const PassSettings& settings, const JointLoss& loss) {
   const torch::NoGradGuard no_grad;
-  await_weights();
   return loss.loss_of(
       features_of(settings, chunks_of(loss.batches, settings.max_batch_size), loss));
 }

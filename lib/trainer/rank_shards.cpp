@@ -29,48 +29,15 @@ bool has_room_for_each_rank(int64_t ranks, int64_t bytes, int64_t stretch_bytes)
 }
 
 void RankShards::share(const at::Tensor& whole, const std::string& what) const {
-  for (ComingSlice& coming : start_gathering(whole, what)) coming.arrival.wait();
-}
-
-std::vector<ComingSlice> RankShards::start_sharing(const at::Tensor& whole,
-                                                   const std::string& what,
-                                                   int64_t stretch_bytes,
-                                                   int64_t first) const {
-  constexpr auto kBytes = static_cast<int64_t>(sizeof(float));
-  if (!has_room_for_each_rank(group_.size(), numel_ * kBytes, stretch_bytes))
-    return start_gathering(whole, what);
-  const int64_t length = std::max<int64_t>(stretch_bytes / kBytes / kFlatRow, 1) * kFlatRow;
-  std::vector<std::pair<FlatSlice, int>> stretches;
-  for (int rank = 0; rank < group_.size(); ++rank) {
-    const FlatSlice& slice = slices_[static_cast<size_t>(rank)];
-    for (int64_t begin = slice.begin; begin < slice.end; begin += length)
-      stretches.push_back({{begin, std::min(begin + length, slice.end)}, rank});
-  }
-  const auto needed = std::find_if(
-      stretches.begin(), stretches.end(), [&](const auto& each) { return each.first.end > first; });
-  std::rotate(stretches.begin(), needed, stretches.end());
-  std::vector<ComingSlice> coming;
-  for (const auto& [slice, rank] : stretches)
-    coming.push_back({slice, group_.start_broadcast(slice.of(whole), what, rank)});
-  return coming;
-}
-
-std::vector<ComingSlice> RankShards::start_gathering(const at::Tensor& whole,
-                                                     const std::string& what) const {
-  std::vector<ComingSlice> coming;
   // The slices are equal but for what the last has more.
   const FlatSlice& last = slices_.back();
   const int64_t share = slices_.front().length(), shared = share * group_.size();
   if (share > 0) {
-    coming.push_back({{0, shared},
-                      group_.start_all_gather(
-                          whole.narrow(0, 0, shared), whole.narrow(0, own().begin, share), what)});
+    group_.all_gather(whole.narrow(0, 0, shared), whole.narrow(0, own().begin, share), what);
   }
   if (shared < last.end) {
-    const FlatSlice rest{shared, last.end};
-    coming.push_back({rest, group_.start_broadcast(rest.of(whole), what, group_.size() - 1)});
+    group_.broadcast(whole.narrow(0, shared, last.end - shared), what, group_.size() - 1);
   }
-  return coming;
 }
 
 at::Tensor RankShards::gather_to_file(const at::Tensor& own,

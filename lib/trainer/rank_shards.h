@@ -18,12 +18,6 @@ struct ShardOptions {
   std::string scratch_path;  ///< of a file in which a save puts them together (gather_to_file())
 };
 
-/// A stretch of a flat buffer that comes from another rank.
-struct ComingSlice {
-  FlatSlice slice;
-  PendingCollective arrival;
-};
-
 /// Whether a call for each of the slices of `ranks` ranks, in stretches of `stretch_bytes`, is worth
 /// its time: with very short slices calls take longer than their bytes (docs/scaling.md).
 bool has_room_for_each_rank(int64_t ranks, int64_t bytes, int64_t stretch_bytes);
@@ -42,14 +36,6 @@ class RankShards {
   const FlatSlice& own() const;
   /// Gives each rank's slice of `whole` to all ranks, in place. @param whole [n]
   void share(const at::Tensor& whole, const std::string& what) const;
-  /// The same; returns at once. In stretches of about `stretch_bytes`, each of one rank, or all in one
-  /// where has_room_for_each_rank() says so. @param first element that is needed first: its stretch
-  /// and those after it go before the others @return in the order in which they go; together they are
-  /// all of `whole`, which nobody may touch before its stretch has arrived
-  std::vector<ComingSlice> start_sharing(const at::Tensor& whole,
-                                         const std::string& what,
-                                         int64_t stretch_bytes,
-                                         int64_t first) const;
   /// For checkpoints: passes through memory in pieces of 64 MiB and goes to a file, which has no
   /// name any more when this returns and is gone with the tensor.
   /// @param own [length of this rank's slice], or the start of it @param numel of the whole that is wanted, at
@@ -58,8 +44,6 @@ class RankShards {
   at::Tensor gather_to_file(const at::Tensor& own, int64_t numel, const std::string& what) const;
 
  private:
-  std::vector<ComingSlice> start_gathering(const at::Tensor& whole, const std::string& what) const;
-
   ProcessGroup& group_;
   std::vector<FlatSlice> slices_;
   int64_t numel_;

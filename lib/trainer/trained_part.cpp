@@ -32,15 +32,6 @@ bool sends_to_owners(const ProcessGroup& group, int64_t numel, int64_t bucket_by
   return !group.sums_depend_on_place() && has_room_for_each_rank(group.size(), bytes, bucket_bytes);
 }
 
-/// Where the parameters with less than two dimensions begin: behind the others.
-int64_t first_vector_of(const FlatParameters& parameters) {
-  int64_t first = parameters.parameter_span();
-  for (const FlatEntry& entry : parameters.parameters()) {
-    if (entry.tensor.dim() < 2) first = std::min(first, entry.offset);
-  }
-  return first;
-}
-
 }  // namespace
 
 at::Tensor TrainedPart::accumulate(const PassSettings& settings,
@@ -108,9 +99,8 @@ at::Tensor TrainedPart::forward_backward(const PassSettings& settings,
   return loss_value.detach();
 }
 
-/// Not where weights of other ranks arrive while a pass runs.
 void TrainedPart::refresh_half_weights(const PassSettings& settings) {
-  if (settings.precision == MixedPrecision::no || shards) return half_weights.reset();
+  if (settings.precision == MixedPrecision::no) return half_weights.reset();
   if (!half_weights) {
     const at::ScalarType dtype =
         settings.precision == MixedPrecision::fp16 ? at::kHalf : at::kBFloat16;
@@ -121,7 +111,6 @@ void TrainedPart::refresh_half_weights(const PassSettings& settings) {
 
 void TrainedPart::send_gradients() {
   if (!exchange) return;
-  await_weights();
   gradients.values();  // what has not arrived here is zero
   exchange->send_rest();
 }
@@ -137,7 +126,6 @@ void TrainedPart::begin_last_pass() {
 void TrainedPart::backward_from(const at::Tensor& root,
                                 const at::Tensor& gradient,
                                 const std::vector<at::Tensor>& leaves) {
-  await_weights();  // a backward pass may use another thread
   if (!shares_graph) return root.backward(gradient);
   std::vector<at::Tensor> own = leaves;
   for (const FlatEntry& entry : parameters.parameters()) {
@@ -158,7 +146,6 @@ at::Tensor evaluate_in_chunks(const PassSettings& settings,
                               int64_t batch,
                               const ChunkLoss& loss_of) {
   const torch::NoGradGuard no_grad;
-  await_weights();
   at::Tensor total;
   for (const ChunkRange& range : chunk_ranges(batch, settings.max_batch_size)) {
     const double fraction = static_cast<double>(range.length) / static_cast<double>(batch);
@@ -195,20 +182,16 @@ void TrainedPart::connect(ProcessGroup& group,
       group, gradients.values(), entries, exchange_options_, name);
   gradients.set_listener([this](size_t parameter) { exchange->ready(parameter); });
   if (!shards) return;
-  first_vector_ = first_vector_of(parameters);
   optimizer.keep_slice(shards->own());
   if (average) average->shard(*shards);
   if (post_hoc) post_hoc->shard(*shards);
 }
 
 void TrainedPart::share_weights() {
-  const torch::NoGradGuard no_grad;
   if (!shards) return;
-  arrival.finish();  // an average may have changed them since
-  arrival.begin(
-      parameters.values(),
-      shards->start_sharing(
-          parameters.values(), "updated weights", exchange_options_.bucket_bytes, first_vector_));
+  const torch::NoGradGuard no_grad;
+  shards->share(parameters.values(), "updated weights");
+  torch::autograd::impl::bump_version(parameters.values());  // the others' slices are new, too
 }
 
 FlatMoments TrainedPart::whole_moments() const {

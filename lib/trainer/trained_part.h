@@ -28,7 +28,6 @@
 #include "trainer/rank_shards.h"
 #include "trainer/step_times.h"
 #include "trainer/tensor_group.h"
-#include "trainer/weight_arrival.h"
 
 namespace dalle2 {
 
@@ -124,7 +123,6 @@ struct TrainedPart {
   std::unique_ptr<RankShards> shards;         ///< null: every rank has all moments and averages
   std::unique_ptr<HalfWeights> half_weights;  ///< null until a pass in half precision
   std::unique_ptr<PassGraphs> graphs;         ///< null: passes are not recorded
-  WeightArrival arrival;                      ///< of the weights that others have updated
   /// The pass that follows is the last before the update.
   bool completes_update = true;
   /// The averages follow tensors that still move after the update, as a codebook does: they are made
@@ -170,7 +168,7 @@ struct TrainedPart {
   /// Makes the averages if they are due and the step is not open.
   void make_averages_if_due();
   /// Of moments and averages that are spread over the ranks: gives every rank the weights that the
-  /// others have updated. To be called once an update. Returns at once: WeightArrival.
+  /// others have updated. To be called once an update.
   void share_weights();
   /// The moments of all parameters. Where they are spread over the ranks all have to call it: rank 0
   /// gets them, in files, the others undefined tensors.
@@ -217,8 +215,6 @@ struct TrainedPart {
   ProcessGroup* group_ = nullptr;
   bool has_averaged_ = false;  // the optimizer has averaged the last update's parameters
   ExchangeOptions exchange_options_;
-  int64_t first_vector_ =
-      0;  // in the flat buffer: norms and biases, which the first layers need too
   std::vector<bool> received_;  // by any rank, in the first update
 };
 

@@ -206,7 +206,6 @@ void Trainer::settle(size_t index) const {
 
 void Trainer::settle_all() const {
   for (size_t i = 0; i < contents_.parts.size(); ++i) settle(i);
-  await_weights();
 }
 
 void Trainer::connect(ProcessGroup& group,

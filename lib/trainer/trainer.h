@@ -278,7 +278,6 @@ class Trainer {
                               std::optional<int64_t> max_batch_size,
                               const Draw& draw) const {
     const at::NoGradGuard no_grad;
-    await_weights();
     std::optional<AveragesInPlace> averages;
     if (!use_non_ema) put_averages_in_place(averages);
     std::vector<at::Tensor> drawn;

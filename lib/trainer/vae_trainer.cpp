@@ -95,7 +95,6 @@ void VaeTrainer::pass_without_samples(const std::vector<int64_t>& parts) {
 }
 
 void VaeTrainer::learn_codes(int64_t number, const at::Generator& generator) {
-  await_weights();  // the codebook is among them, and moves
   vae_->quantizer()->learn(generator, part(number).was_skipped);
 }
 

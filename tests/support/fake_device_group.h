@@ -3,11 +3,9 @@
 // were one: Gloo on copies in the host's memory, which reach the tensors when a rank waits for them.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <memory>
-#include <stdexcept>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -21,15 +19,12 @@ struct GroupEnds {
   std::atomic<int> shut_down = 0, aborted = 0;
   /// A communicator that a lost peer keeps from ending.
   std::chrono::seconds abort_takes{0};
-  /// Collectives that ranks 0 to 7 have waited for.
-  std::array<std::atomic<int>, 8> waits = {};
-  std::atomic<bool> peer_is_lost = false;  ///< all that a rank waits for fails
 };
 
 class FakeDeviceGroup : public GroupBackend {
  public:
-  FakeDeviceGroup(std::unique_ptr<GroupBackend> host, int rank, std::shared_ptr<GroupEnds> ends)
-      : host_(std::move(host)), rank_(static_cast<size_t>(rank)), ends_(std::move(ends)) {}
+  FakeDeviceGroup(std::unique_ptr<GroupBackend> host, std::shared_ptr<GroupEnds> ends)
+      : host_(std::move(host)), ends_(std::move(ends)) {}
 
   void open_device(const at::Device& /*device*/) override { host_->open_device(at::kCPU); }
   std::shared_ptr<BackendWork> all_reduce(Where where, at::Tensor tensor, bool maximum) override {
@@ -67,15 +62,10 @@ class FakeDeviceGroup : public GroupBackend {
   /// Copies what the host has got to the device, in the waiting thread's stream.
   class Work : public BackendWork {
    public:
-    Work(std::shared_ptr<BackendWork> host,
-         Copies copies,
-         size_t rank,
-         std::shared_ptr<GroupEnds> ends)
-        : host_(std::move(host)), copies_(std::move(copies)), rank_(rank), ends_(std::move(ends)) {}
+    Work(std::shared_ptr<BackendWork> host, Copies copies)
+        : host_(std::move(host)), copies_(std::move(copies)) {}
     void wait() override {
       host_->wait();
-      if (ends_->peer_is_lost) throw std::runtime_error("Connection closed by peer");
-      if (rank_ < ends_->waits.size()) ++ends_->waits[rank_];
       const at::NoGradGuard no_grad;
       for (auto& [of_host, of_device] : copies_) of_device.copy_(of_host);
     }
@@ -84,19 +74,16 @@ class FakeDeviceGroup : public GroupBackend {
    private:
     std::shared_ptr<BackendWork> host_;
     Copies copies_;
-    size_t rank_;
-    std::shared_ptr<GroupEnds> ends_;
   };
 
   static at::Tensor copy_of(const at::Tensor& tensor) {
     return tensor.to(at::kCPU, tensor.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
   }
-  std::shared_ptr<BackendWork> back(Copies copies, std::shared_ptr<BackendWork> host) const {
-    return std::make_shared<Work>(std::move(host), std::move(copies), rank_, ends_);
+  static std::shared_ptr<BackendWork> back(Copies copies, std::shared_ptr<BackendWork> host) {
+    return std::make_shared<Work>(std::move(host), std::move(copies));
   }
 
   std::unique_ptr<GroupBackend> host_;
-  size_t rank_;
   std::shared_ptr<GroupEnds> ends_;
 };
 
@@ -105,7 +92,7 @@ class FakeDeviceGroups {
  public:
   FakeDeviceGroups() {
     stand_in_for_backends([ends = ends](const World& world, std::chrono::seconds timeout) {
-      return std::make_unique<FakeDeviceGroup>(make_backend(world, timeout), world.rank, ends);
+      return std::make_unique<FakeDeviceGroup>(make_backend(world, timeout), ends);
     });
   }
   ~FakeDeviceGroups() { stand_in_for_backends(nullptr); }
