@@ -30,6 +30,8 @@ using MaybeTensor = std::optional<at::Tensor>;  // undefined ones are no inputs 
 constexpr int64_t kUnfoldedPixels = 256;
 /// The most maps of x for which rows of pixels are the better inner loops.
 constexpr int64_t kWideMaps = 8;
+/// The smallest kernel for which they are: LibTorch is faster up to 9x9, with AVX2 and with AVX-512.
+constexpr int64_t kSmallestWideKernel = 11;
 
 bool is_channels_last(const at::Tensor& x) {
   return x.is_contiguous(at::MemoryFormat::ChannelsLast) &&
@@ -185,10 +187,8 @@ struct ByTiles : torch::autograd::Function<ByTiles<Algorithm>> {
     const at::AutoDispatchBelowADInplaceOrView below;
     context->save_for_backward({x, weight});
     context->saved_data["bias"] = bias.has_value();
-    // The loops read raw pointers. detach() goes through the dispatcher, where weights of other ranks that are
-    // still arriving are waited for.
     return Algorithm::convolution(
-        x, channels_last(weight.detach()), bias ? bias->detach().to(at::kFloat) : at::Tensor());
+        x, channels_last(weight), bias ? bias->to(at::kFloat) : at::Tensor());
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
@@ -451,8 +451,8 @@ bool fits_halving(
 
 bool fits_wide(const at::Tensor& x, const at::Tensor& weight) {
   return computes_in_float(x) && weight.scalar_type() == at::kFloat &&
-         weight.size(2) >= loops::best().fast_shapes.narrowest_kernel && x.size(1) <= kWideMaps &&
-         x.size(3) >= 32 && x.size(2) >= weight.size(2);
+         weight.size(2) >= kSmallestWideKernel && x.size(1) <= kWideMaps && x.size(3) >= 32 &&
+         x.size(2) >= weight.size(2);
 }
 
 /// Casts of leaves are made once a step: autocast keeps them.

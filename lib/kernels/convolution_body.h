@@ -11,15 +11,15 @@ namespace {
 #if defined(__AVX512F__)
 constexpr int64_t kLanes = 16;
 constexpr int kTile = 4;  // vectors a side: 16 sums and their operands fill the registers
-constexpr FastShapes kFastShapes = {1, 64, 3, true};
+constexpr FastShapes kFastShapes = {1, 64};
 #elif defined(__AVX2__)
 constexpr int64_t kLanes = 8;
 constexpr int kTile = 3;
-constexpr FastShapes kFastShapes = {16, 64, 9, true};
+constexpr FastShapes kFastShapes = {16, 64};
 #else
 constexpr int64_t kLanes = 4;
 constexpr int kTile = 3;
-constexpr FastShapes kFastShapes = {INT64_MAX, 0, INT64_MAX, true};  // not measured
+constexpr FastShapes kFastShapes = {INT64_MAX, 0};  // not measured
 #endif
 using Vector = float __attribute__((vector_size(4 * kLanes)));
 

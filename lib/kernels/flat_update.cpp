@@ -75,17 +75,4 @@ void copy_from_half_(const at::Tensor& to, const at::Tensor& from) {
       });
 }
 
-at::Tensor row_norms_on_cpu(const at::Tensor& x) {
-  const int64_t rows = x.size(0), width = x.size(1);
-  const float* const values = floats_of(x, rows * width);
-  at::Tensor norms = at::empty({rows}, x.options());
-  float* const found = norms.data_ptr<float>();
-  at::parallel_for(
-      0, rows, std::max<int64_t>(1, kUpdateGrain / width), [&](int64_t begin, int64_t end) {
-        loops::best().flat_update.row_norms(
-            end - begin, width, values + begin * width, found + begin);
-      });
-  return norms;
-}
-
 }  // namespace dalle2

@@ -25,7 +25,4 @@ void adam_update_(const loops::AdamStep& step, const AdamStretch& stretch);
 /// @param to [...] float32
 void copy_from_half_(const at::Tensor& to, const at::Tensor& from);
 
-/// The norm of each row, on the CPU. @param x [rows, width] float32, contiguous @return [rows]
-at::Tensor row_norms_on_cpu(const at::Tensor& x);
-
 }  // namespace dalle2

@@ -64,22 +64,5 @@ void widen(int64_t n, const Half* x, float* y) {
 #endif
 }
 
-void row_norms(int64_t rows, int64_t width, const float* x, float* norms) {
-  constexpr int64_t kSums = 64;
-  for (int64_t row = 0; row < rows; ++row) {
-    const float* const values = x + row * width;
-    float lanes[kSums] = {};
-    int64_t i = 0;
-    for (; i + kSums <= width; i += kSums) {
-#pragma omp simd
-      for (int64_t k = 0; k < kSums; ++k) lanes[k] += values[i + k] * values[i + k];
-    }
-    float sum = 0;
-    for (; i < width; ++i) sum += values[i] * values[i];
-    for (const float lane : lanes) sum += lane;
-    norms[row] = std::sqrt(sum);
-  }
-}
-
 }  // namespace
 }  // namespace dalle2::loops

@@ -227,42 +227,12 @@ struct FlatUpdate {
   void (*adam)(const AdamStep& step, const AdamBuffers& buffers, int64_t n);
   /// To float32, past the caches. @param y aligned to 64 bytes, n a multiple of 16
   void (*widen)(int64_t n, const Half* x, float* y);
-  /// The norm of each row of x. @param x [rows, width]
-  void (*row_norms)(int64_t rows, int64_t width, const float* x, float* norms);
-};
-
-/// The rows of an attention's head, `step` elements from one to the next.
-struct HeadRows {
-  int64_t rows, width, step;
-};
-inline constexpr int64_t kMostHeadWidth = 256;
-
-/// From such rows to rows one after the other.
-template <class T>
-struct LinearAttention {
-  void (*softmax_rows)(const HeadRows& rows, const T* x, T* y);
-  void (*softmax_columns)(const HeadRows& rows, const T* x, T* y);
-  void (*unit_rows)(const HeadRows& rows, float least, const T* x, T* y);
-};
-
-/// Attention with heads of kNarrowHead values: q and the result row after row, keys and values `kv_step` elements apart.
-struct NarrowShape {
-  int64_t queries, keys, kv_step;
-  float scale;  ///< of the products
-};
-inline constexpr int kNarrowHead = 16;
-
-template <class T>
-struct NarrowAttention {
-  void (*attend)(const NarrowShape& shape, const T* q, const T* k, const T* v, T* out);
 };
 
 /// From which shapes on these loops are faster than LibTorch's convolutions: measured for each instruction set.
 struct FastShapes {
   int64_t fewest_tiles;       ///< of a convolution by tiles
   int64_t channels_per_tile;  ///< the most, of both sides together
-  int64_t narrowest_kernel;   ///< of a wide convolution
-  bool narrow_attention;
 };
 
 struct Table {
@@ -281,10 +251,6 @@ struct Table {
   WinogradMaps<Half> winograd2_maps_half;
   Winograd winograd2;
   FlatUpdate flat_update;
-  LinearAttention<float> linear_attention_float;
-  LinearAttention<Half> linear_attention_half;
-  NarrowAttention<float> narrow_attention_float;
-  NarrowAttention<Half> narrow_attention_half;
 };
 
 const Table& baseline();

@@ -259,12 +259,9 @@ void rows_norm_silu_backward(const Rows& rows,
 }  // namespace
 }  // namespace dalle2::loops
 
-#include "kernels/attention/linear_attention_body.h"
 #include "kernels/convolution_body.h"
 #include "kernels/flat_update_body.h"
 #include "kernels/winograd_body.h"
-// takes the vectors of convolution_body.h
-#include "kernels/attention/narrow_attention_body.h"
 
 namespace dalle2::loops {
 namespace {
@@ -300,11 +297,7 @@ constexpr Table kTable = {
      &weights_of_tiles<2>,
      &tile_product,
      &tile_gradient},
-    {&adam, &widen, &row_norms},
-    {&softmax_rows<float>, &softmax_columns<float>, &unit_rows<float>},
-    {&softmax_rows<Half>, &softmax_columns<Half>, &unit_rows<Half>},
-    {&narrow_attention<float>},
-    {&narrow_attention<Half>},
+    {&adam, &widen},
 };
 
 }  // namespace

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT
 #include "model/attention.h"
 
-#include <cmath>
+#include <c10/core/InferenceMode.h>
 
-#include "kernels/attention/linear_attention.h"
-#include "kernels/attention/narrow_attention.h"
+#include <cmath>
 
 namespace dalle2 {
 namespace {
@@ -14,14 +13,14 @@ constexpr int64_t kCrossDimHead = 64;
 constexpr int64_t kCrossInner = kCrossHeads * kCrossDimHead;
 
 /// Scaled dot product attention. The CPU's backward pass with narrow heads takes twice the time in bfloat16
-/// that it takes in float32, in which the sums are anyway.
+/// that it takes in float32, in which the sums are anyway. Its forward pass alone is faster in bfloat16.
 at::Tensor attention_in_fast_type(const at::Tensor& q,
                                   const at::Tensor& k,
                                   const at::Tensor& v,
                                   double scale) {
-  if (has_narrow_attention(q, k, v)) return narrow_attention(q, k, v, scale);
   constexpr int64_t kNarrow = 16;
-  const bool widens = q.is_cpu() && q.scalar_type() == at::kBFloat16 && q.size(-1) <= kNarrow;
+  const bool widens = q.is_cpu() && q.scalar_type() == at::kBFloat16 && q.size(-1) <= kNarrow &&
+                      !c10::InferenceMode::is_enabled();
   if (!widens) {
     return at::scaled_dot_product_attention(
         q, k, v, /*attn_mask=*/{}, /*dropout_p=*/0.0, /*is_causal=*/false, scale);
@@ -35,15 +34,6 @@ at::Tensor attention_in_fast_type(const at::Tensor& q,
                                           /*is_causal=*/false,
                                           scale)
       .to(at::kBFloat16);
-}
-
-/// @param qkv [B, N, 3, heads, d]
-LinearAttentionParts parts_of(const at::Tensor& qkv) {
-  if (has_linear_attention_parts(qkv)) return linear_attention_parts(qkv);
-  const std::vector<at::Tensor> parts = qkv.unbind(2);  // 3 x [B, N, heads, d]
-  return {.q = parts[0].softmax(-1).transpose(1, 2),
-          .k = parts[1].softmax(1).transpose(1, 2),
-          .v = l2_normalize(parts[2]).transpose(1, 2)};
 }
 
 /// An adapter's dropout acts on the layer's input: the layer cannot be folded into others then.
@@ -203,7 +193,12 @@ at::Tensor LinearAttentionImpl::forward(const at::Tensor& x) {
   const int64_t batch = x.size(0);
   const double tokens = static_cast<double>(x.size(2) * x.size(3));
   const at::Tensor normed = norm_->forward(map_to_tokens(x));
-  const auto [q, k, v] = parts_of(to_qkv_->forward(normed).view({batch, -1, 3, heads_, dim_head_}));
+  // 3 x [B, N, heads, d]
+  const std::vector<at::Tensor> qkv =
+      to_qkv_->forward(normed).view({batch, -1, 3, heads_, dim_head_}).unbind(2);
+  const at::Tensor q = qkv[0].softmax(-1).transpose(1, 2);
+  const at::Tensor k = qkv[1].softmax(1).transpose(1, 2);
+  const at::Tensor v = l2_normalize(qkv[2]).transpose(1, 2);
   // The reference scales q by d^-1/2 and both k and v by N^-1/2.
   const double scale = 1.0 / (tokens * std::sqrt(static_cast<double>(dim_head_)));
   const at::Tensor context = at::matmul(k.transpose(-1, -2), v) * scale;  // [B, heads, d, d]

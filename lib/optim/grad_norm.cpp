@@ -4,8 +4,6 @@
 #include <torch/torch.h>
 
 #include "base/error.h"
-#include "kernels/cpu_algorithms.h"
-#include "kernels/flat_update.h"
 #include "optim/flat_parameters.h"
 
 namespace dalle2 {
@@ -15,9 +13,7 @@ at::Tensor row_norms(const at::Tensor& flat) {
            "{} elements do not make whole rows of {}",
            flat.numel(),
            kFlatRow);
-  const at::Tensor rows = flat.view({-1, kFlatRow});
-  if (uses_cpu_algorithms(flat.device())) return row_norms_on_cpu(rows);
-  return at::linalg_vector_norm(rows, 2, at::IntArrayRef{1});
+  return at::linalg_vector_norm(flat.view({-1, kFlatRow}), 2, at::IntArrayRef{1});
 }
 
 at::Tensor norm_of_rows(const at::Tensor& norms) {

@@ -57,9 +57,7 @@ at::Tensor by_aten(const ConvolutionCase& c, const ConvolutionInputs& in) {
 
 /// Whether this processor has the loops of this algorithm. Others take ATen's convolution.
 bool has_loops_for(const ConvolutionCase& c) {
-  const loops::FastShapes& fast = loops::best().fast_shapes;
-  if (is_by_tiles(c.algorithm)) return fast.channels_per_tile > 0;
-  return c.algorithm != ConvolutionAlgorithm::kWide || c.kernel >= fast.narrowest_kernel;
+  return !is_by_tiles(c.algorithm) || loops::best().fast_shapes.channels_per_tile > 0;
 }
 
 ConvolutionInputs drawn_convolution(const ConvolutionCase& c, at::ScalarType dtype, bool bias) {
@@ -114,8 +112,9 @@ const std::vector<ConvolutionCase> kCases = {
     {ConvolutionAlgorithm::kHalving, 1, 96, 16, 16, 16, 4, true, /*transposed=*/true},
     {ConvolutionAlgorithm::kHalving, 3, 16, 80, 17, 35, 4, true, /*transposed=*/true},
     {ConvolutionAlgorithm::kWide, 2, 3, 6, 19, 37, 15, false},
-    {ConvolutionAlgorithm::kWide, 2, 6, 4, 40, 64, 7, false},
-    {ConvolutionAlgorithm::kWide, 1, 1, 9, 5, 33, 3, false},
+    {ConvolutionAlgorithm::kWide, 2, 6, 4, 40, 64, 11, false},
+    {ConvolutionAlgorithm::kWide, 1, 1, 9, 13, 33, 13, false},
+    {ConvolutionAlgorithm::kPlain, 2, 6, 4, 40, 64, 9, false},  // too small for loops along rows
 };
 
 TEST_CASE("each algorithm of a convolution gives at::conv2d and its gradients, in float64") {
