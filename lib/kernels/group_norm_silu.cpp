@@ -15,6 +15,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "kernels/cpu_algorithms.h"
 #include "kernels/gpu/group_norm_silu_on_gpu.h"
 #include "kernels/loops.h"
 
@@ -32,78 +33,48 @@ constexpr int64_t kGrain = 16384;
 
 /// (w n + b) (scale + 1) + shift = n gain + offset. All float32 and contiguous.
 struct Affine {
-  at::Tensor weight, bias;          // [C]
-  at::Tensor scale_shift;           // [B, 2 C] or undefined
-  std::vector<float> gain, offset;  // [B, C]
+  at::Tensor weight, bias;                 // [C]
+  at::Tensor scale_shift;                  // [B, 2 C] or undefined
+  std::vector<float> scale, gain, offset;  // [B, C]; scale has the 1
 
   Affine(const at::Tensor& x, const at::Tensor& w, const at::Tensor& b, const OptionalTensor& given)
       : weight(w.to(at::kFloat).contiguous()), bias(b.to(at::kFloat).contiguous()) {
     const int64_t batch = x.size(0), channels = x.size(1);
     if (given && given->defined()) scale_shift = given->to(at::kFloat).contiguous();
     const auto count = static_cast<size_t>(batch * channels);
+    scale.assign(count, 1.0f);
     gain.resize(count);
     offset.resize(count);
-    for (int64_t sample = 0; sample < batch; ++sample) {
-      for (int64_t c = 0; c < channels; ++c) {
-        const auto at = static_cast<size_t>(sample * channels + c);
-        gain[at] = scale(sample, c) * weight.const_data_ptr<float>()[c];
-        offset[at] = scale(sample, c) * bias.const_data_ptr<float>()[c] + shift(sample, c);
-      }
+    const float* const w_of = weight.const_data_ptr<float>();
+    const float* const b_of = bias.const_data_ptr<float>();
+    const float* row = scale_shift.defined() ? scale_shift.const_data_ptr<float>() : nullptr;
+    for (size_t at = 0; at < count; ++at) {
+      const auto c = static_cast<int64_t>(at) % channels;
+      if (row != nullptr && c == 0 && at > 0) row += 2 * channels;
+      if (row != nullptr) scale[at] += row[c];
+      gain[at] = scale[at] * w_of[c];
+      offset[at] = scale[at] * b_of[c] + (row != nullptr ? row[channels + c] : 0.0f);
     }
-  }
-
-  float scale(int64_t sample, int64_t c) const {
-    return scale_shift.defined() ? 1.0f + row(sample)[c] : 1.0f;
-  }
-  float shift(int64_t sample, int64_t c) const {
-    return scale_shift.defined() ? row(sample)[bias.size(0) + c] : 0.0f;
-  }
-
- private:
-  const float* row(int64_t sample) const {
-    return scale_shift.const_data_ptr<float>() + sample * scale_shift.size(1);
   }
 };
-
-/// Calls `work(sample, first channel, group)` for each group of each sample, on several threads.
-template <class Work>
-void each_group(const at::Tensor& x, int64_t groups, const Affine& affine, const Work& work) {
-  const int64_t channels = x.size(1), pixels = x.size(2) * x.size(3);
-  const int64_t width = channels / groups;
-  const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(1, width * pixels));
-  at::parallel_for(0, x.size(0) * groups, grain, [&](int64_t begin, int64_t end) {
-    for (int64_t number = begin; number < end; ++number) {
-      const int64_t first = number * width;  // of all channels of all samples
-      work(number,
-           first,
-           loops::Group{width, pixels, affine.gain.data() + first, affine.offset.data() + first});
-    }
-  });
-}
 
 template <class Work>
 void with_element_type(const at::Tensor& x, const Work& work) {
   const loops::Table& table = loops::best();
   if (x.scalar_type() == at::kFloat) {
-    work(table.group_norm_silu_float, float{});
+    work(table.rows_norm_float, float{});
   } else {
-    work(table.group_norm_silu_half, loops::Half{});
+    work(table.rows_norm_half, loops::Half{});
   }
 }
 
-template <class Work>
-void with_element_type_of_rows(const at::Tensor& x, const Work& work) {
-  const loops::Table& table = loops::best();
-  if (x.scalar_type() == at::kFloat) {
-    work(table.rows_norm_silu_float, float{});
-  } else {
-    work(table.rows_norm_silu_half, loops::Half{});
-  }
+bool is_channels_last_map(const at::Tensor& x) {
+  return x.is_contiguous(at::MemoryFormat::ChannelsLast);
 }
 
-/// The map is channels-last.
-bool is_rows(const at::Tensor& x) {
-  return !x.is_contiguous() && x.is_contiguous(at::MemoryFormat::ChannelsLast);
+/// In the order that the loops read.
+at::Tensor in_rows(const at::Tensor& x) {
+  return x.contiguous(at::MemoryFormat::ChannelsLast);
 }
 
 /// A channels-last map, in chunks of pixels that do not depend on the number of threads.
@@ -188,7 +159,7 @@ void check(const at::Tensor& x,
            const OptionalTensor& scale_shift,
            int64_t groups) {
   TORCH_CHECK(
-      x.dim() == 4 && (x.is_contiguous() || is_rows(x)) && x.size(1) % groups == 0 &&
+      x.dim() == 4 && (x.is_contiguous() || is_channels_last_map(x)) && x.size(1) % groups == 0 &&
           (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16),
       "group_norm_silu: a map [B, C, H, W], contiguous in either order, of float32 or bfloat16, C a multiple of ",
       groups);
@@ -256,10 +227,11 @@ void forward_of_rows(const at::Tensor& x,
                      const Affine& affine,
                      int64_t groups,
                      double eps,
+                     bool silu,
                      at::Tensor& y,
                      float* moments) {
   const RowsMap map(x);
-  with_element_type_of_rows(x, [&](const auto& loop, auto element) {
+  with_element_type(x, [&](const auto& loop, auto element) {
     using T = decltype(element);
     const T* const from = data_of<T>(x);
     T* const to = static_cast<T*>(y.mutable_data_ptr());
@@ -277,7 +249,7 @@ void forward_of_rows(const at::Tensor& x,
     moments_of_rows(map, parts, centers, groups, eps, moments);
     const NormColumns columns(map, affine, groups, moments);
     map.each_chunk([&](int64_t sample, int64_t, int64_t at, const loops::Rows& rows) {
-      loop.forward(rows, columns.of(map, sample), from + at, to + at);
+      loop.forward(rows, columns.of(map, sample), silu, from + at, to + at);
     });
   });
 }
@@ -289,13 +261,14 @@ void backward_of_rows(const at::Tensor& grad,
                       const Affine& affine,
                       int64_t groups,
                       const float* moments,
+                      bool silu,
                       at::Tensor& dx,
                       std::vector<float>& dgain,
                       std::vector<float>& doffset) {
   const RowsMap map(x);
   const int64_t members = map.channels / groups;
   const auto count = static_cast<double>(map.pixels * members);
-  with_element_type_of_rows(x, [&](const auto& loop, auto element) {
+  with_element_type(x, [&](const auto& loop, auto element) {
     using T = decltype(element);
     const T* const from = data_of<T>(x);
     const T* const from_grad = data_of<T>(grad);
@@ -310,6 +283,7 @@ void backward_of_rows(const at::Tensor& grad,
       float* const part = parts.data() + 2 * number * map.width;
       loop.backward_sums(rows,
                          columns.of(map, sample),
+                         silu,
                          from_grad + at,
                          from + at,
                          to_dz + at,
@@ -346,33 +320,34 @@ void backward_of_rows(const at::Tensor& grad,
   });
 }
 
+Forward norm_on_cpu(const at::Tensor& x,
+                    const at::Tensor& weight,
+                    const at::Tensor& bias,
+                    const OptionalTensor& scale_shift,
+                    int64_t groups,
+                    double eps,
+                    bool silu) {
+  check(x, weight, bias, scale_shift, groups);
+  const at::Tensor rows = in_rows(x);
+  at::Tensor y = at::empty_like(rows);
+  at::Tensor moments = at::empty({x.size(0) * groups, 2}, x.options().dtype(at::kFloat));
+  forward_of_rows(rows,
+                  Affine(x, weight, bias, scale_shift),
+                  groups,
+                  eps,
+                  silu,
+                  y,
+                  moments.mutable_data_ptr<float>());
+  return {y.contiguous(x.suggest_memory_format()), moments};
+}
+
 Forward forward_on_cpu(const at::Tensor& x,
                        const at::Tensor& weight,
                        const at::Tensor& bias,
                        const OptionalTensor& scale_shift,
                        int64_t groups,
                        double eps) {
-  check(x, weight, bias, scale_shift, groups);
-  const Affine affine(x, weight, bias, scale_shift);
-  at::Tensor y = at::empty_like(x);
-  at::Tensor moments = at::empty({x.size(0) * groups, 2}, x.options().dtype(at::kFloat));
-  float* const found = moments.mutable_data_ptr<float>();
-  if (is_rows(x)) {
-    forward_of_rows(x, affine, groups, eps, y, found);
-    return {y, moments};
-  }
-  with_element_type(x, [&](const auto& loop, auto element) {
-    using T = decltype(element);
-    const T* const from = data_of<T>(x);
-    T* const to = static_cast<T*>(y.mutable_data_ptr());
-    each_group(x, groups, affine, [&](int64_t number, int64_t first, const loops::Group& group) {
-      const int64_t at = first * group.pixels;
-      const loops::Moments m = loop.forward(group, eps, from + at, to + at);
-      found[2 * number] = m.mean;
-      found[2 * number + 1] = m.rstd;
-    });
-  });
-  return {y, moments};
+  return norm_on_cpu(x, weight, bias, scale_shift, groups, eps, /*silu=*/true);
 }
 
 /// From the gradients of gain and offset, [B, C], those of what they are made of.
@@ -388,18 +363,44 @@ Backward affine_gradients(const Affine& affine,
   const float* const bias = affine.bias.const_data_ptr<float>();
   at::Tensor dscale_shift;
   if (affine.scale_shift.defined()) dscale_shift = at::empty_like(affine.scale_shift);
+  float* const to_rows = dscale_shift.defined() ? dscale_shift.mutable_data_ptr<float>() : nullptr;
   for (int64_t sample = 0; sample < batch; ++sample) {
     for (int64_t c = 0; c < channels; ++c) {
       const auto at = static_cast<size_t>(sample * channels + c);
-      to_weight[c] += dgain[at] * affine.scale(sample, c);
-      to_bias[c] += doffset[at] * affine.scale(sample, c);
-      if (!dscale_shift.defined()) continue;
-      float* const row = dscale_shift.mutable_data_ptr<float>() + 2 * sample * channels;
+      to_weight[c] += dgain[at] * affine.scale[at];
+      to_bias[c] += doffset[at] * affine.scale[at];
+      if (to_rows == nullptr) continue;
+      float* const row = to_rows + 2 * sample * channels;
       row[c] = dgain[at] * weight[c] + doffset[at] * bias[c];
       row[channels + c] = doffset[at];
     }
   }
   return {dx, dweight, dbias, dscale_shift};
+}
+
+Backward norm_backward_on_cpu(const at::Tensor& dy,
+                              const at::Tensor& x,
+                              const at::Tensor& moments,
+                              const at::Tensor& weight,
+                              const at::Tensor& bias,
+                              const OptionalTensor& scale_shift,
+                              int64_t groups,
+                              bool silu) {
+  check(x, weight, bias, scale_shift, groups);
+  const Affine affine(x, weight, bias, scale_shift);
+  const at::Tensor rows = in_rows(x);
+  at::Tensor dx = at::empty_like(rows);
+  std::vector<float> dgain(affine.gain.size()), doffset(affine.gain.size());
+  backward_of_rows(in_rows(dy.to(x.scalar_type())),
+                   rows,
+                   affine,
+                   groups,
+                   moments.const_data_ptr<float>(),
+                   silu,
+                   dx,
+                   dgain,
+                   doffset);
+  return affine_gradients(affine, dx.contiguous(x.suggest_memory_format()), dgain, doffset);
 }
 
 Backward backward_on_cpu(const at::Tensor& dy,
@@ -409,39 +410,7 @@ Backward backward_on_cpu(const at::Tensor& dy,
                          const at::Tensor& bias,
                          const OptionalTensor& scale_shift,
                          int64_t groups) {
-  check(x, weight, bias, scale_shift, groups);
-  const Affine affine(x, weight, bias, scale_shift);
-  const bool rows = is_rows(x);
-  const at::Tensor grad =
-      dy.to(x.scalar_type())
-          .contiguous(rows ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous);
-  at::Tensor dx = at::empty_like(x);
-  std::vector<float> dgain(affine.gain.size()), doffset(affine.gain.size());
-  const float* const found = moments.const_data_ptr<float>();
-  if (rows) {
-    backward_of_rows(grad, x, affine, groups, found, dx, dgain, doffset);
-    return affine_gradients(affine, dx, dgain, doffset);
-  }
-  with_element_type(x, [&](const auto& loop, auto element) {
-    using T = decltype(element);
-    const T* const from = data_of<T>(x);
-    const T* const from_grad = data_of<T>(grad);
-    T* const to = static_cast<T*>(dx.mutable_data_ptr());
-    each_group(x, groups, affine, [&](int64_t number, int64_t first, const loops::Group& group) {
-      thread_local std::vector<float> scratch;
-      scratch.resize(static_cast<size_t>(group.channels * group.pixels));
-      const int64_t at = first * group.pixels;
-      loop.backward(group,
-                    {found[2 * number], found[2 * number + 1]},
-                    from_grad + at,
-                    from + at,
-                    to + at,
-                    scratch.data(),
-                    dgain.data() + first,
-                    doffset.data() + first);
-    });
-  });
-  return affine_gradients(affine, dx, dgain, doffset);
+  return norm_backward_on_cpu(dy, x, moments, weight, bias, scale_shift, groups, /*silu=*/true);
 }
 
 TORCH_LIBRARY(dalle2, m) {
@@ -481,40 +450,70 @@ OptionalTensor if_defined(const at::Tensor& t) {
   return t.defined() ? OptionalTensor(t) : std::nullopt;
 }
 
-struct GroupNormSilu : torch::autograd::Function<GroupNormSilu> {
+/// LibTorch's norm of a channels-last map on the CPU takes E[x^2] - E[x]^2, in which a mean far from zero leaves no digits.
+at::Tensor norm_plain(const GroupNormSiluInputs& inputs, int64_t groups, double eps) {
+  return at::group_norm(inputs.x.contiguous(), groups, inputs.weight, inputs.bias, eps);
+}
+
+/// The gradients by ATen's operations, which have gradients of their own.
+variable_list plain_norm_gradients(AutogradContext* context, const at::Tensor& dy) {
+  const variable_list saved = context->get_saved_variables();
+  const GroupNormSiluInputs in{saved[0], saved[1], saved[2], saved[3]};
+  const int64_t groups = context->saved_data["groups"].toInt();
+  const double eps = context->saved_data["eps"].toDouble();
+  const at::Tensor y = context->saved_data["silu"].toBool() ? group_norm_silu_plain(in, groups, eps)
+                                                            : norm_plain(in, groups, eps);
+  variable_list wanted, found(7);
+  std::vector<size_t> places;
+  for (size_t i = 0; i < 4; ++i) {
+    if (!saved[i].defined() || !context->needs_input_grad(i)) continue;
+    wanted.push_back(saved[i]);
+    places.push_back(i);
+  }
+  const variable_list grads = torch::autograd::grad(
+      {y}, wanted, {dy}, /*retain_graph=*/std::nullopt, /*create_graph=*/true);
+  for (size_t i = 0; i < places.size(); ++i) found[places[i]] = grads[i];
+  return found;
+}
+
+struct GroupNorm : torch::autograd::Function<GroupNorm> {
   static at::Tensor forward(AutogradContext* context,
                             const at::Tensor& x,
                             const at::Tensor& weight,
                             const at::Tensor& bias,
                             const OptionalTensor& scale_shift,
                             int64_t groups,
-                            double eps) {
+                            double eps,
+                            bool silu) {
     const at::AutoDispatchBelowADInplaceOrView below;
-    auto [y, moments] = forward_operation().call(x, weight, bias, scale_shift, groups, eps);
+    auto [y, moments] =
+        silu ? forward_operation().call(x, weight, bias, scale_shift, groups, eps)
+             : norm_on_cpu(x, weight, bias, scale_shift, groups, eps, /*silu=*/false);
     context->save_for_backward({x, weight, bias, scale_shift.value_or(at::Tensor()), moments});
     context->saved_data["groups"] = groups;
+    context->saved_data["eps"] = eps;
+    context->saved_data["silu"] = silu;
     return y;
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
-    TORCH_CHECK(!at::GradMode::is_enabled(), "group_norm_silu has no second derivative");
+    if (at::GradMode::is_enabled()) return plain_norm_gradients(context, grads[0]);
     const variable_list saved = context->get_saved_variables();
     const at::Tensor &x = saved[0], &weight = saved[1], &bias = saved[2], &scale_shift = saved[3];
+    const OptionalTensor given = if_defined(scale_shift);
+    const int64_t groups = context->saved_data["groups"].toInt();
     auto [dx, dweight, dbias, dscale_shift] =
-        backward_operation().call(grads[0],
-                                  x,
-                                  saved[4],
-                                  weight,
-                                  bias,
-                                  if_defined(scale_shift),
-                                  context->saved_data["groups"].toInt());
+        context->saved_data["silu"].toBool()
+            ? backward_operation().call(grads[0], x, saved[4], weight, bias, given, groups)
+            : norm_backward_on_cpu(
+                  grads[0], x, saved[4], weight, bias, given, groups, /*silu=*/false);
     if (dscale_shift.defined()) dscale_shift = dscale_shift.to(scale_shift.scalar_type());
-    return {dx,
-            dweight.to(weight.scalar_type()),
-            dbias.to(bias.scalar_type()),
-            dscale_shift,
-            at::Tensor(),
-            at::Tensor()};
+    variable_list found(7);  // one an argument of forward()
+    found[0] = dx;
+    found[1] = dweight.to(weight.scalar_type());
+    found[2] = dbias.to(bias.scalar_type());
+    found[3] = dscale_shift;
+    return found;
   }
 };
 
@@ -522,14 +521,14 @@ struct GroupNormSilu : torch::autograd::Function<GroupNormSilu> {
 
 at::Tensor group_norm_silu_plain(const GroupNormSiluInputs& inputs, int64_t groups, double eps) {
   const auto& [x, weight, bias, scale_shift] = inputs;
-  if (!scale_shift.defined()) return at::silu(at::group_norm(x, groups, weight, bias, eps));
+  if (!scale_shift.defined()) return at::silu(norm_plain(inputs, groups, eps));
   // (w n + b) (scale + 1) + shift = n [w (scale + 1)] + [b (scale + 1) + shift]: the brackets are
   // [B, C], so the affine part of the norm costs no pass of its own over the pixels.
   const std::vector<at::Tensor> parts = scale_shift.chunk(2, 1);
   const at::Tensor scale = parts[0] + 1;
   const at::Tensor gain = (scale * weight).unsqueeze(-1).unsqueeze(-1);
   const at::Tensor shift = at::addcmul(parts[1], scale, bias).unsqueeze(-1).unsqueeze(-1);
-  const at::Tensor n = at::group_norm(x, groups, {}, {}, eps);
+  const at::Tensor n = norm_plain({x, {}, {}, {}}, groups, eps);
   // Under autocast the norm's weights are float32 and its output may be half: the output decides,
   // as in the reference, where later norms take their eps from it.
   const at::ScalarType dtype = n.scalar_type();
@@ -539,14 +538,29 @@ at::Tensor group_norm_silu_plain(const GroupNormSiluInputs& inputs, int64_t grou
 bool has_group_norm_silu(const at::Tensor& x) {
   if (x.is_cuda()) return has_group_norm_silu_on_gpu(x);
   return (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16) && x.dim() == 4 &&
-         (x.is_contiguous() || is_rows(x)) &&
+         (x.is_contiguous() || is_channels_last_map(x)) &&
          forward_operation().hasKernelForDispatchKey(x.options().computeDispatchKey());
 }
 
 at::Tensor group_norm_silu(const GroupNormSiluInputs& inputs, int64_t groups, double eps) {
   if (!has_group_norm_silu(inputs.x)) return group_norm_silu_plain(inputs, groups, eps);
-  return GroupNormSilu::apply(
-      inputs.x, inputs.weight, inputs.bias, if_defined(inputs.scale_shift), groups, eps);
+  return GroupNorm::apply(inputs.x,
+                          inputs.weight,
+                          inputs.bias,
+                          if_defined(inputs.scale_shift),
+                          groups,
+                          eps,
+                          /*silu=*/true);
+}
+
+at::Tensor group_norm_of_map(const at::Tensor& x,
+                             const at::Tensor& weight,
+                             const at::Tensor& bias,
+                             int64_t groups,
+                             double eps) {
+  const bool has_loops = uses_cpu_algorithms(x.device()) && has_group_norm_silu(x);
+  if (!has_loops) return norm_plain({x, weight, bias, {}}, groups, eps);
+  return GroupNorm::apply(x, weight, bias, std::nullopt, groups, eps, /*silu=*/false);
 }
 
 }  // namespace dalle2

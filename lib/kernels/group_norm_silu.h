@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// GroupNorm, scale and shift of each sample, and SiLU: one pass over the map forward, one backward.
+// GroupNorm, scale and shift of each sample, and SiLU: one pass over the map forward, one backward. And GroupNorm alone.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,12 +15,19 @@ struct GroupNormSiluInputs {
   at::Tensor scale_shift;  ///< [B, 2 C]; undefined: none
 };
 
-/// silu(group_norm(x) (scale + 1) + shift), of x's type. Keeps x alone for the backward pass. Has no second
-/// derivative where it is one operation: asking for one throws.
+/// silu(group_norm(x) (scale + 1) + shift), of x's type. Keeps x alone for the backward pass. Second derivatives are ATen's.
 at::Tensor group_norm_silu(const GroupNormSiluInputs& inputs, int64_t groups, double eps);
 
 /// The same of ATen's operations, for types, orders and devices that the other has no loops for.
 at::Tensor group_norm_silu_plain(const GroupNormSiluInputs& inputs, int64_t groups, double eps);
+
+/// at::group_norm(x) of x's type, on the CPU by the same loops. A channels-last map keeps the digits of a mean far from zero, which
+/// LibTorch's norm of such maps loses. @param x [B, C, H, W] @param weight, bias [C]
+at::Tensor group_norm_of_map(const at::Tensor& x,
+                             const at::Tensor& weight,
+                             const at::Tensor& bias,
+                             int64_t groups,
+                             double eps);
 
 /// Whether group_norm_silu() is one operation for such a map.
 bool has_group_norm_silu(const at::Tensor& x);

@@ -12,36 +12,6 @@ struct Half {
   uint16_t bits;
 };
 
-/// A group of channels of one sample, whose pixels lie one after the other.
-struct Group {
-  int64_t channels;
-  int64_t pixels;
-  const float* gain;   ///< [channels] what the normalised values are multiplied by
-  const float* shift;  ///< [channels] and what is added then
-};
-
-struct Moments {
-  float mean;
-  float rstd;  ///< 1 / sqrt(variance + eps)
-};
-
-/// For one element type T of maps in memory, [channels, pixels].
-template <class T>
-struct GroupNormSilu {
-  /// y = silu((x - mean) rstd gain + shift) @return the moments of the group
-  Moments (*forward)(const Group& group, double eps, const T* x, T* y);
-  /// @param scratch [channels, pixels]
-  /// @param dgain, dshift [channels] gradients of gain and shift
-  void (*backward)(const Group& group,
-                   Moments moments,
-                   const T* dy,
-                   const T* x,
-                   T* dx,
-                   float* scratch,
-                   float* dgain,
-                   float* dshift);
-};
-
 /// Channels-last pixels [rows, width]. Where a pixel has few channels, a row is several
 /// pixels, so that the inner loops are long.
 struct Rows {
@@ -49,23 +19,23 @@ struct Rows {
   int64_t width;
 };
 
-/// What each column of the rows takes part in: z = (x - center) factor + shift, y = silu(z). All [width].
+/// What each column of the rows takes part in: z = (x - center) factor + shift. All [width].
 struct Columns {
   const float* center;
   const float* factor;
   const float* shift;
 };
 
-/// GroupNormSilu in parts, for channels-last maps.
+/// GroupNorm in parts, for channels-last maps of elements T. y = silu(z), or z where `silu` is false.
 template <class T>
-struct RowsNormSilu {
+struct RowsNorm {
   /// sum and squares: of x - center, by columns
   void (*sums)(const Rows& rows, const T* x, const float* center, float* sum, float* squares);
-  /// y = silu(z)
-  void (*forward)(const Rows& rows, const Columns& columns, const T* x, T* y);
+  void (*forward)(const Rows& rows, const Columns& columns, bool silu, const T* x, T* y);
   /// dz of dy, and the sums of dz and of dz (x - center) by columns. @param dz [rows, width]
   void (*backward_sums)(const Rows& rows,
                         const Columns& columns,
+                        bool silu,
                         const T* dy,
                         const T* x,
                         float* dz,
@@ -237,10 +207,8 @@ struct FastShapes {
 
 struct Table {
   FastShapes fast_shapes;
-  GroupNormSilu<float> group_norm_silu_float;
-  GroupNormSilu<Half> group_norm_silu_half;
-  RowsNormSilu<float> rows_norm_silu_float;
-  RowsNormSilu<Half> rows_norm_silu_half;
+  RowsNorm<float> rows_norm_float;
+  RowsNorm<Half> rows_norm_half;
   Unfold<float> unfold_float;
   Unfold<Half> unfold_half;
   WideConvolution wide_convolution;

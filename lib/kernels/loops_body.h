@@ -10,9 +10,6 @@
 namespace dalle2::loops {
 namespace {
 
-/// Values that one float32 sum takes in, lane by lane; sums of these are float64.
-constexpr int64_t kBlock = 4096;
-
 template <class To, class From>
 inline To bits_as(From from) {
   static_assert(sizeof(To) == sizeof(From));
@@ -61,111 +58,6 @@ inline float sigmoid(float z) {
   return 1.0f / (1.0f + exp_of(-z));
 }
 
-inline int64_t block_at(int64_t begin, int64_t count) {
-  return count - begin < kBlock ? count - begin : kBlock;
-}
-
-template <class T>
-Moments moments_of(const T* x, int64_t count, double eps) {
-  double sum = 0;
-  for (int64_t begin = 0; begin < count; begin += kBlock) {
-    const T* const block = x + begin;
-    const int64_t length = block_at(begin, count);
-    float part = 0;
-#pragma omp simd reduction(+ : part)
-    for (int64_t i = 0; i < length; ++i) part += load(block[i]);
-    sum += static_cast<double>(part);
-  }
-  const double mean = sum / static_cast<double>(count);
-  const auto center = static_cast<float>(mean);
-  double squares = 0;
-  for (int64_t begin = 0; begin < count; begin += kBlock) {
-    const T* const block = x + begin;
-    const int64_t length = block_at(begin, count);
-    float part = 0;
-#pragma omp simd reduction(+ : part)
-    for (int64_t i = 0; i < length; ++i) {
-      const float difference = load(block[i]) - center;
-      part += difference * difference;
-    }
-    squares += static_cast<double>(part);
-  }
-  return {center, static_cast<float>(1.0 / std::sqrt(squares / static_cast<double>(count) + eps))};
-}
-
-template <class T>
-Moments group_norm_silu(const Group& group, double eps, const T* x, T* y) {
-  const Moments moments = moments_of(x, group.channels * group.pixels, eps);
-  const int64_t pixels = group.pixels;
-  for (int64_t c = 0; c < group.channels; ++c) {
-    const T* const from = x + c * pixels;
-    T* const to = y + c * pixels;
-    const float mean = moments.mean, factor = moments.rstd * group.gain[c], shift = group.shift[c];
-#pragma omp simd
-    for (int64_t i = 0; i < pixels; ++i) {
-      const float z = (load(from[i]) - mean) * factor + shift;
-      store(to[i], z * sigmoid(z));
-    }
-  }
-  return moments;
-}
-
-/// Of z with n = (x - mean) rstd, z = n gain + shift, y = silu(z): dz = dy s (1 + z (1 - s)). With N elements
-/// dx = rstd (gain dz - sum(gain dz) / N - n sum(gain dz n) / N).
-template <class T>
-void group_norm_silu_backward(const Group& group,
-                              Moments moments,
-                              const T* dy,
-                              const T* x,
-                              T* dx,
-                              float* scratch,
-                              float* dgain,
-                              float* dshift) {
-  const int64_t pixels = group.pixels;
-  const float mean = moments.mean, rstd = moments.rstd;
-  double sum = 0, product = 0;
-  for (int64_t c = 0; c < group.channels; ++c) {
-    const float gain = group.gain[c], shift = group.shift[c];
-    double of_dz = 0, of_product = 0;
-    for (int64_t begin = 0; begin < pixels; begin += kBlock) {
-      const T* const block_dy = dy + c * pixels + begin;
-      const T* const block_x = x + c * pixels + begin;
-      float* const block_dz = scratch + c * pixels + begin;
-      const int64_t length = block_at(begin, pixels);
-      float part = 0, part_product = 0;
-#pragma omp simd reduction(+ : part, part_product)
-      for (int64_t i = 0; i < length; ++i) {
-        const float n = (load(block_x[i]) - mean) * rstd;
-        const float z = n * gain + shift;
-        const float s = sigmoid(z);
-        const float dz = load(block_dy[i]) * (s + z * s * (1.0f - s));
-        block_dz[i] = dz;
-        part += dz;
-        part_product += dz * n;
-      }
-      of_dz += static_cast<double>(part);
-      of_product += static_cast<double>(part_product);
-    }
-    dshift[c] = static_cast<float>(of_dz);
-    dgain[c] = static_cast<float>(of_product);
-    sum += of_dz * static_cast<double>(gain);
-    product += of_product * static_cast<double>(gain);
-  }
-  const auto count = static_cast<double>(group.channels * pixels);
-  const auto mean_dn = static_cast<float>(sum / count);
-  const auto slope = static_cast<float>(product / count * static_cast<double>(rstd));
-  for (int64_t c = 0; c < group.channels; ++c) {
-    const T* const from = x + c * pixels;
-    const float* const dz = scratch + c * pixels;
-    T* const to = dx + c * pixels;
-    const float gain = group.gain[c];
-#pragma omp simd
-    for (int64_t i = 0; i < pixels; ++i) {
-      store(to[i], rstd * (gain * dz[i] - mean_dn - (load(from[i]) - mean) * slope));
-    }
-  }
-}
-
 // Four rows at a time: each sum is then loaded and stored once for four values.
 template <class T>
 void rows_sums(const Rows& rows, const T* x, const float* center, float* sum, float* squares) {
@@ -195,8 +87,8 @@ void rows_sums(const Rows& rows, const T* x, const float* center, float* sum, fl
   }
 }
 
-template <class T>
-void rows_norm_silu(const Rows& rows, const Columns& columns, const T* x, T* y) {
+template <bool kSilu, class T>
+void rows_norm_with(const Rows& rows, const Columns& columns, const T* x, T* y) {
   const int64_t width = rows.width;
   for (int64_t row = 0; row < rows.rows; ++row) {
     const T* const from = x + row * width;
@@ -204,13 +96,19 @@ void rows_norm_silu(const Rows& rows, const Columns& columns, const T* x, T* y) 
 #pragma omp simd
     for (int64_t i = 0; i < width; ++i) {
       const float z = (load(from[i]) - columns.center[i]) * columns.factor[i] + columns.shift[i];
-      store(to[i], z * sigmoid(z));
+      store(to[i], kSilu ? z * sigmoid(z) : z);
     }
   }
 }
 
 template <class T>
-void rows_norm_silu_backward_sums(const Rows& rows,
+void rows_norm(const Rows& rows, const Columns& columns, bool silu, const T* x, T* y) {
+  silu ? rows_norm_with<true>(rows, columns, x, y) : rows_norm_with<false>(rows, columns, x, y);
+}
+
+/// Of y = silu(z): dz = dy s (1 + z (1 - s)).
+template <bool kSilu, class T>
+void rows_norm_backward_sums_with(const Rows& rows,
                                   const Columns& columns,
                                   const T* dy,
                                   const T* x,
@@ -226,9 +124,12 @@ void rows_norm_silu_backward_sums(const Rows& rows,
 #pragma omp simd
     for (int64_t i = 0; i < width; ++i) {
       const float d = load(from[i]) - columns.center[i];
-      const float z = d * columns.factor[i] + columns.shift[i];
-      const float s = sigmoid(z);
-      const float found = load(from_dy[i]) * (s + z * s * (1.0f - s));
+      float found = load(from_dy[i]);
+      if constexpr (kSilu) {
+        const float z = d * columns.factor[i] + columns.shift[i];
+        const float s = sigmoid(z);
+        found = found * (s + z * s * (1.0f - s));
+      }
       to[i] = found;
       sum[i] += found;
       product[i] += found * d;
@@ -237,12 +138,26 @@ void rows_norm_silu_backward_sums(const Rows& rows,
 }
 
 template <class T>
-void rows_norm_silu_backward(const Rows& rows,
+void rows_norm_backward_sums(const Rows& rows,
                              const Columns& columns,
-                             const float* slope,
-                             const float* dz,
+                             bool silu,
+                             const T* dy,
                              const T* x,
-                             T* dx) {
+                             float* dz,
+                             float* sum,
+                             float* product) {
+  const auto with =
+      silu ? &rows_norm_backward_sums_with<true, T> : &rows_norm_backward_sums_with<false, T>;
+  with(rows, columns, dy, x, dz, sum, product);
+}
+
+template <class T>
+void rows_norm_backward(const Rows& rows,
+                        const Columns& columns,
+                        const float* slope,
+                        const float* dz,
+                        const T* x,
+                        T* dx) {
   const int64_t width = rows.width;
   for (int64_t row = 0; row < rows.rows; ++row) {
     const T* const from = x + row * width;
@@ -268,16 +183,11 @@ namespace {
 
 constexpr Table kTable = {
     kFastShapes,
-    {&group_norm_silu<float>, &group_norm_silu_backward<float>},
-    {&group_norm_silu<Half>, &group_norm_silu_backward<Half>},
     {&rows_sums<float>,
-     &rows_norm_silu<float>,
-     &rows_norm_silu_backward_sums<float>,
-     &rows_norm_silu_backward<float>},
-    {&rows_sums<Half>,
-     &rows_norm_silu<Half>,
-     &rows_norm_silu_backward_sums<Half>,
-     &rows_norm_silu_backward<Half>},
+     &rows_norm<float>,
+     &rows_norm_backward_sums<float>,
+     &rows_norm_backward<float>},
+    {&rows_sums<Half>, &rows_norm<Half>, &rows_norm_backward_sums<Half>, &rows_norm_backward<Half>},
     {&unfold<float>, &fold<float>},
     {&unfold<Half>, &fold<Half>},
     {&wide_forward, &wide_weight_gradient, &wide_sums, &wide_weights_of},

@@ -38,10 +38,19 @@ GroupNormSiluInputs drawn(const Case& c, at::ScalarType dtype) {
                  .detach()
                  .contiguous(c.format)
                  .set_requires_grad(true);
-  inputs.weight = at::randn({c.channels}).to(dtype).set_requires_grad(true);
-  inputs.bias = at::randn({c.channels}).to(dtype).set_requires_grad(true);
+  // Parameters stay float32 under autocast.
+  const at::ScalarType wide = dtype == at::kDouble ? dtype : at::kFloat;
+  inputs.weight = at::randn({c.channels}).to(wide).set_requires_grad(true);
+  inputs.bias = at::randn({c.channels}).to(wide).set_requires_grad(true);
   if (c.timed) inputs.scale_shift = draw({c.batch, 2 * c.channels}, 0.0);
   return inputs;
+}
+
+GroupNormSiluInputs in_double(const GroupNormSiluInputs& given) {
+  const auto wide = [](const at::Tensor& t) {
+    return t.defined() ? t.detach().to(at::kDouble).set_requires_grad(true) : t;
+  };
+  return {wide(given.x), wide(given.weight), wide(given.bias), wide(given.scale_shift)};
 }
 
 /// y, then the gradients of x, weight, bias and scale_shift, as float64.
@@ -74,16 +83,9 @@ TEST_CASE("one operation of norm, scale, shift and SiLU is the chain of ATen's, 
                                Case{3, 24, 7, 5, 8, timed, dtype, at::MemoryFormat::ChannelsLast},
                                Case{2, 8, 96, 96, 2, timed, dtype, at::MemoryFormat::ChannelsLast});
   CAPTURE(c.batch, c.channels, c.height, c.width, timed, c10::toString(dtype));
-  GroupNormSiluInputs given = drawn(c, dtype);
-  // Parameters stay float32 under autocast.
-  given.weight = given.weight.detach().to(at::kFloat).set_requires_grad(true);
-  given.bias = given.bias.detach().to(at::kFloat).set_requires_grad(true);
+  const GroupNormSiluInputs given = drawn(c, dtype);
   REQUIRE(has_group_norm_silu(given.x));
-  GroupNormSiluInputs exact;
-  exact.x = given.x.detach().to(at::kDouble).set_requires_grad(true);
-  exact.weight = given.weight.detach().to(at::kDouble).set_requires_grad(true);
-  exact.bias = given.bias.detach().to(at::kDouble).set_requires_grad(true);
-  if (timed) exact.scale_shift = given.scale_shift.detach().to(at::kDouble).set_requires_grad(true);
+  const GroupNormSiluInputs exact = in_double(given);
   const auto found = answers(&group_norm_silu, c, given);
   const auto expected = answers(&group_norm_silu_plain, c, exact);
   REQUIRE(found.size() == expected.size());
@@ -138,12 +140,41 @@ TEST_CASE("threads change no bit") {
   for (size_t i = 0; i < one.size(); ++i) CHECK(at::equal(one[i], three[i]));
 }
 
-TEST_CASE("a second derivative is refused, not wrong") {
-  const Case c{2, 8, 4, 4, 4, true, at::kFloat};
-  const GroupNormSiluInputs in = drawn(c, at::kFloat);
-  const at::Tensor y = group_norm_silu(in, 4, kEps).sum();
-  CHECK_THROWS_WITH(torch::autograd::grad({y}, {in.x}, {}, true, /*create_graph=*/true),
-                    Catch::Contains("no second derivative"));
+TEST_CASE("second derivatives are those of ATen's operations, in float64") {
+  const bool timed = GENERATE(true, false);
+  const Case c{2, 8, 5, 4, 4, timed, at::kFloat, at::MemoryFormat::ChannelsLast};
+  const auto second = [&](Function function, at::ScalarType dtype) {
+    const GroupNormSiluInputs in = drawn(c, dtype);
+    std::vector<at::Tensor> leaves = {in.x, in.weight, in.bias};
+    if (timed) leaves.push_back(in.scale_shift);
+    const at::Tensor y = function(in, c.groups, kEps);
+    const auto first = torch::autograd::grad({y.sin().sum()}, leaves, {}, true, true);
+    at::Tensor norms = at::zeros({}, dtype);
+    for (const at::Tensor& each : first) norms = norms + each.square().sum();
+    return torch::autograd::grad({norms}, leaves);
+  };
+  const auto found = second(&group_norm_silu, at::kFloat);
+  const auto expected = second(&group_norm_silu_plain, at::kDouble);
+  for (size_t i = 0; i < found.size(); ++i) {
+    CAPTURE(i);
+    CHECK(difference(found[i].to(at::kDouble), expected[i]) < 1e-5);  // float32, twice as deep
+  }
+}
+
+TEST_CASE("a norm alone is ATen's with its gradients, in float64, whatever the order of the map") {
+  const auto dtype = GENERATE(at::kFloat, at::kBFloat16);
+  const auto format = GENERATE(at::MemoryFormat::Contiguous, at::MemoryFormat::ChannelsLast);
+  const Case c{3, 24, 7, 5, 8, false, dtype, format};
+  const Function ours = [](const GroupNormSiluInputs& in, int64_t groups, double eps) {
+    return group_norm_of_map(in.x, in.weight, in.bias, groups, eps);
+  };
+  const GroupNormSiluInputs given = drawn(c, dtype);
+  const auto found = answers(ours, c, given), expected = answers(ours, c, in_double(given));
+  for (size_t i = 0; i < found.size(); ++i) {
+    CAPTURE(i);
+    // float32: the order of sums; bfloat16: what is stored has 8 digits.
+    CHECK(difference(found[i], expected[i]) < (dtype == at::kBFloat16 ? 4e-3 : 5e-6));
+  }
 }
 
 #ifdef DALLE2_X86_LOOPS
@@ -167,24 +198,25 @@ TEST_CASE("the loops of every instruction set of this processor agree") {
     tables.push_back(&loops::avx2());
   }
 #endif
-  const at::Tensor x = at::randn({3, 35}), gain = at::randn({3}), shift = at::randn({3});
+  const bool silu = GENERATE(true, false);
+  constexpr int64_t kRows = 7, kWidth = 35;
+  const at::Tensor x = at::randn({kRows, kWidth}), columns = at::randn({4, kWidth});
   std::vector<at::Tensor> found;
   for (const loops::Table* const table : tables) {
-    const loops::Group group{3, 35, gain.const_data_ptr<float>(), shift.const_data_ptr<float>()};
-    at::Tensor y = at::empty_like(x), dx = at::empty_like(x), scratch = at::empty_like(x);
-    at::Tensor dgain = at::empty({3}), dshift = at::empty({3});
-    const auto& loop = table->group_norm_silu_float;
-    const loops::Moments moments =
-        loop.forward(group, kEps, x.const_data_ptr<float>(), y.mutable_data_ptr<float>());
-    loop.backward(group,
-                  moments,
-                  y.const_data_ptr<float>(),
-                  x.const_data_ptr<float>(),
-                  dx.mutable_data_ptr<float>(),
-                  scratch.mutable_data_ptr<float>(),
-                  dgain.mutable_data_ptr<float>(),
-                  dshift.mutable_data_ptr<float>());
-    found.push_back(at::cat({y.flatten(), dx.flatten(), dgain, dshift}));
+    const auto column = [&](int64_t i) { return columns[i].const_data_ptr<float>(); };
+    const loops::Columns z{column(0), column(1), column(2)};
+    const loops::Rows rows{kRows, kWidth};
+    at::Tensor y = at::empty_like(x), dz = at::empty_like(x), dx = at::empty_like(x);
+    at::Tensor sums = at::empty({4, kWidth});
+    const auto sum = [&](int64_t i) { return sums[i].mutable_data_ptr<float>(); };
+    const float* const from = x.const_data_ptr<float>();
+    const auto& loop = table->rows_norm_float;
+    loop.sums(rows, from, z.center, sum(0), sum(1));
+    loop.forward(rows, z, silu, from, y.mutable_data_ptr<float>());
+    float* const to_dz = dz.mutable_data_ptr<float>();
+    loop.backward_sums(rows, z, silu, y.const_data_ptr<float>(), from, to_dz, sum(2), sum(3));
+    loop.backward(rows, z, column(3), to_dz, from, dx.mutable_data_ptr<float>());
+    found.push_back(at::cat({y, dz, dx, sums}));
   }
   for (const at::Tensor& each : found) CHECK(at::allclose(each, found[0], 1e-5, 1e-6));
 }

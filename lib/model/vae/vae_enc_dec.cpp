@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "kernels/convolution.h"
+#include "kernels/group_norm_silu.h"
 #include "model/attention.h"
 
 namespace dalle2 {
@@ -27,6 +28,11 @@ std::shared_ptr<torch::nn::LayerNormImpl> add_layer_norm(torch::nn::Module& pare
                                                          int64_t dim) {
   return parent.register_module(
       name, std::make_shared<torch::nn::LayerNormImpl>(torch::nn::LayerNormOptions({dim})));
+}
+
+at::Tensor normed(const torch::nn::GroupNormImpl& norm, const at::Tensor& x) {
+  return group_norm_of_map(
+      x, norm.weight, norm.bias, norm.options.num_groups(), norm.options.eps());
 }
 
 constexpr int64_t kDefaultHeadWidth = 64, kDefaultHeads = 8;
@@ -60,7 +66,7 @@ at::Tensor VaeBlockImpl::forward(const at::Tensor& x) {
   at::Tensor h = x;
   for (size_t i = 0; i < norms_.size(); ++i) {
     h = convs_[i]->forward(h);
-    h = gated_ ? norms_[i]->forward(at::glu(h, 1)) : leaky(norms_[i]->forward(h));
+    h = gated_ ? normed(*norms_[i], at::glu(h, 1)) : leaky(normed(*norms_[i], h));
   }
   return convs_[2]->forward(h) + x;
 }
@@ -166,7 +172,7 @@ DiscriminatorImpl::DiscriminatorImpl(int64_t dim, int64_t layers, int64_t channe
 at::Tensor DiscriminatorImpl::forward(const at::Tensor& images) {
   at::Tensor x = leaky(convs_[0]->forward(in_order_for_convolutions(images)));
   for (size_t layer = 1; layer < convs_.size(); ++layer) {
-    x = leaky(norms_[layer - 1]->forward(convs_[layer]->forward(x)));
+    x = leaky(normed(*norms_[layer - 1], convs_[layer]->forward(x)));
   }
   return to_logits_->forward(leaky(mix_->forward(x)));
 }
