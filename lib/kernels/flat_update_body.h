@@ -7,6 +7,11 @@
 namespace dalle2::loops {
 namespace {
 
+/// Denormal numbers, which make an update several times as slow, begin at 1e-38: moments of a weight without gradients get there. A
+/// first moment below this becomes 0, and a second moment above 0 is at least that. Neither changes a weight: with eps 0, a ratio stays
+/// finite.
+constexpr float kLeastFirst = 1e-30f, kLeastSecond = 1e-36f;
+
 template <bool kAverage, bool kHalves>
 void adam_with(const AdamStep& step, const AdamBuffers& buffers, int64_t n) {
   float* __restrict const weights = buffers.weights;
@@ -19,8 +24,11 @@ void adam_with(const AdamStep& step, const AdamBuffers& buffers, int64_t n) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
     const float grad = grads[i] * s.grad_factor;
-    const float first = exp_avg[i] + s.taken1 * (grad - exp_avg[i]);
-    const float second = exp_avg_sq[i] * s.beta2 + s.taken2 * grad * grad;
+    const float any_first = exp_avg[i] + s.taken1 * (grad - exp_avg[i]);
+    const float first = std::fabs(any_first) < kLeastFirst ? 0.0f : any_first;  // NaN stays
+    const float any_second = exp_avg_sq[i] * s.beta2 + s.taken2 * grad * grad;
+    const bool is_small = any_second > 0.0f && any_second < kLeastSecond;
+    const float second = is_small ? kLeastSecond : any_second;
     const float root = std::sqrt(second) * s.root_factor + s.eps;
     const float weight = weights[i] * s.kept - s.step_size * first / root;
     exp_avg[i] = first;

@@ -80,6 +80,34 @@ TEST_CASE("an update is that of LibTorch's fused AdamW, and takes average and ha
   }
 }
 
+TEST_CASE("moments leave the denormal numbers, and weights are those of LibTorch all the same") {
+  const AdamStretch ours = drawn_stretch();
+  ours.grads.zero_();
+  ours.exp_avg.fill_(-3e-39);
+  ours.exp_avg_sq.fill_(2e-40);
+  const AdamStretch theirs = copy_of(ours);
+  adam_update_(step_of(700, 1), ours);
+  at::_fused_adamw_({theirs.weights},
+                    {theirs.grads},
+                    {theirs.exp_avg},
+                    {theirs.exp_avg_sq},
+                    {},
+                    {torch::full({}, 700.0)},
+                    kLr,
+                    kBeta1,
+                    kBeta2,
+                    kDecay,
+                    kAdamEps,
+                    /*amsgrad=*/false,
+                    /*maximize=*/false);
+  CHECK(at::allclose(ours.weights, theirs.weights, 1e-6, 0));
+  CHECK(ours.exp_avg.eq(0).all().item<bool>());
+  CHECK(ours.exp_avg_sq.eq(1e-36F).all().item<bool>());
+  ours.exp_avg_sq.zero_();  // as of padding
+  adam_update_(step_of(701, 1), ours);
+  CHECK(ours.exp_avg_sq.eq(0).all().item<bool>());
+}
+
 TEST_CASE("an update has the same bits with and without company, and cut anywhere") {
   const AdamStretch whole = drawn_stretch(), alone = copy_of(whole), cut = copy_of(whole);
   AdamStretch bare = alone;
