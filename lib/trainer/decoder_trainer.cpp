@@ -6,10 +6,13 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "model/pass_scopes.h"
 
 namespace dalle2 {
 namespace {
+
+constexpr const char* kMemoryBudgetKey = "memory_budget";
 
 // Above it the reference refuses to start: such a run diverges.
 constexpr double kLargestLearningRate = 1e-2;
@@ -87,7 +90,9 @@ int64_t batch_of(const DecoderInputs& inputs) {
 DecoderTrainer::DecoderTrainer(Decoder decoder,
                                const DecoderTrainConfig& config,
                                const at::Device& device)
-    : Trainer(plan_parts(decoder, config), config, device), decoder_(std::move(decoder)) {
+    : Trainer(plan_parts(decoder, config), config, device),
+      decoder_(std::move(decoder)),
+      memory_budget_gib_(config.memory_budget_gib) {
   if (config.cuda_graph) record_passes();
 }
 
@@ -154,6 +159,40 @@ at::Tensor DecoderTrainer::sample(const DecoderSampleOptions& options,
   return sample_in_chunks(options, batch, use_non_ema, max_batch_size, [&](const auto& chunk) {
     return decoder_->sample(chunk);
   });
+}
+
+void DecoderTrainer::add_choices(Dict& own) const {
+  if (!memory_budget_gib_) return;
+  List levels;  // one a unet; 0 of one that is not trained
+  for (int64_t unet = 1; unet <= num_unets(); ++unet)
+    levels.items.emplace_back(is_trained(unet) ? decoder_->unet(unet)->recomputed_levels() : 0);
+  Dict choice;
+  choice.set("gib", *memory_budget_gib_);
+  choice.set("levels", std::move(levels));
+  own.set(kMemoryBudgetKey, std::move(choice));
+}
+
+void DecoderTrainer::take_choices(const Cursor& own) {
+  const std::optional<Cursor> choice = own.find(kMemoryBudgetKey);
+  if (!choice || choice->at("gib").as_double() != memory_budget_gib_) return;
+  for (const int64_t number : trained_parts()) {
+    UnetImpl& unet = *decoder_->unet(number);
+    const Cursor saved = choice->at("levels").at(static_cast<size_t>(number - 1));
+    const int64_t levels = saved.as_int(), all = unet.recomputable_levels();
+    if (levels < 0 || levels > all)
+      throw DataError("{}: expected 0 to {}, got {}", saved.where(), all, levels);
+    if (levels != unet.recomputed_levels()) {
+      log_info(
+          "model",
+          "{}: the backward pass recomputes {} of {} levels, as the run has so far; this start would "
+          "recompute {}. It chooses again if you change /train/memory_budget_gib",
+          part_name(number),
+          levels,
+          all,
+          unet.recomputed_levels());
+    }
+    unet.recompute_levels(levels);
+  }
 }
 
 std::shared_ptr<torch::nn::Module> DecoderTrainer::swap_network(

@@ -60,6 +60,11 @@ class DecoderTrainer : public Trainer {
                     bool use_non_ema = false,
                     std::optional<int64_t> max_batch_size = std::nullopt);
 
+  /// With a memory budget, the levels of each unet that a backward pass computes again.
+  void add_choices(Dict& own) const override;
+  /// Where the budget is still the same. A new one is for a new choice.
+  void take_choices(const Cursor& own) override;
+
   int64_t num_unets() const { return num_parts(); }
   Decoder decoder() const { return decoder_; }
 
@@ -69,6 +74,7 @@ class DecoderTrainer : public Trainer {
       size_t index, std::shared_ptr<torch::nn::Module> network) const override;
 
   mutable Decoder decoder_;
+  std::optional<double> memory_budget_gib_;
 };
 
 }  // namespace dalle2

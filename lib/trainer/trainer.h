@@ -170,6 +170,11 @@ class Trainer {
                   bool strict = true,
                   const std::string& file = "");
 
+  /// What this start has chosen and a resumed run needs for the same bits: entries of `dalle2_train` in a checkpoint.
+  virtual void add_choices(Dict& /*own*/) const {}
+  /// Takes them instead of this start's. @param own `dalle2_train` @throws DataError for one that does not fit
+  virtual void take_choices(const Cursor& /*own*/) {}
+
   /// Whether a file, which is no checkpoint to resume from, gives a run of this kind the weights to
   /// begin with.
   virtual bool is_begun_by(const Cursor& /*root*/) const { return false; }

@@ -10,6 +10,7 @@
 #include "run/decoder/decoder_run.h"
 #include "run/tiny_decoder.h"
 #include "run/toy_support.h"
+#include "support/captured_log.h"
 
 namespace dalle2::test {
 namespace {
@@ -116,6 +117,14 @@ TEST_CASE("a run with a memory budget trains the same weights") {
   const at::Tensor fitted = weights("fitted");
   // Recomputed gradients are summed in another order.
   CHECK((plain - fitted).norm().item<double>() < 1e-4 * plain.norm().item<double>());
+  // Pictures in smaller batches fit, and the run goes on as it began nevertheless.
+  config["data"]["batch_size"] = 2;
+  config["train"]["epochs"] = 2;
+  config["tracker"]["log"]["auto_resume"] = true;
+  const CapturedLog log;
+  weights("fitted");
+  CHECK_THAT(log.text(),
+             Catch::Contains("levels, as the run has so far; this start would recompute 0"));
 }
 
 }  // namespace

@@ -39,6 +39,45 @@ bool all_equal(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& 
   return equal;
 }
 
+/// `dalle2_train` of a run that recomputes `first` levels of unet 1 within a budget.
+Dict choices_of(const test::TrainerFixture& fixture, double gib, int64_t first) {
+  DecoderTrainConfig config = fixture.train_config();
+  config.memory_budget_gib = gib;
+  const auto trainer = fixture.trainer(config);
+  trainer->decoder()->unet(1)->recompute_levels(first);
+  Dict own;
+  trainer->add_choices(own);
+  return own;
+}
+
+TEST_CASE("a memory budget keeps its levels over a stop until it is changed") {
+  const test::TrainerFixture fixture("cascade");
+  DecoderTrainConfig config = fixture.train_config();
+  config.memory_budget_gib = 1.5;
+  const auto levels_after = [&](const Dict& own) {
+    const auto trainer = fixture.trainer(config);
+    trainer->decoder()->unet(2)->recompute_levels(1);  // what this start chose
+    const Value saved = own;
+    trainer->take_choices(Cursor(saved, "run.pth"));
+    return std::vector{trainer->decoder()->unet(1)->recomputed_levels(),
+                       trainer->decoder()->unet(2)->recomputed_levels()};
+  };
+  CHECK(levels_after(choices_of(fixture, 1.5, 2)) == std::vector<int64_t>{2, 0});
+  CHECK(levels_after(choices_of(fixture, 1.25, 2)) == std::vector<int64_t>{0, 1});
+  CHECK(levels_after({}) == std::vector<int64_t>{0, 1});
+
+  Dict choice, damaged;
+  choice.set("gib", 1.5);
+  List levels;
+  levels.items.emplace_back(int64_t{99});
+  levels.items.emplace_back(int64_t{0});
+  choice.set("levels", std::move(levels));
+  damaged.set("memory_budget", std::move(choice));
+  CHECK_THROWS_WITH(
+      levels_after(damaged),
+      Catch::Matches("run.pth: /memory_budget/levels/0: expected 0 to [0-9]+, got 99"));
+}
+
 TEST_CASE("chunks of a batch give the loss and gradients of the whole, a short last one too") {
   const test::TrainerFixture fixture("cascade");
   const DecoderInputs inputs = test::drawn_inputs(5, 1);

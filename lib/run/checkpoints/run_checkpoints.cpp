@@ -257,7 +257,10 @@ void RunCheckpoints::load(const Value& checkpoint, const std::string& path, bool
   }
   if (!changes.meaning.empty()) position_.forget_losses();
   session_.group().set_step(trainer_.first_steps());
-  if (compares_config) take_threads(root, session_);
+  if (compares_config) {
+    take_threads(root, session_);
+    if (const auto own = root.find(kOwnState)) trainer_.take_choices(*own);
+  }
   tell_position(path, /*at_start=*/compares_config);
 }
 

@@ -80,6 +80,7 @@ void RunCheckpoints::save(bool is_best, bool is_latest) {
     own.set("threads", computed.threads);
     own.set("processor", computed.processor);
   }
+  trainer_.add_choices(own);
   if (!data_size_.names.empty()) own.set("data_names", data_size_.names);
   extras.emplace_back(kOwnState, std::move(own));
   const Tracker& tracker = session_.tracker();
