@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Bodies of the loops of winograd.cpp, for loops_body.h: convolutions with 3x3 taps by 36 instead of 144 products for a
 // square of 4x4 pixels, and those with 2x2 taps by 25 instead of 64 (Lavin and Gray 2015). The interpolation points 0,
-// +-3/4, +-3/2 round half as much as the usual 0, +-1, +-2 (Barabasz et al. 2018): twice the error of the plain sum. Three
-// taps need a sixth point, at infinity.
+// +-3/4, +-3/2 round half as much as the usual 0, +-1, +-2 (Barabasz et al. 2018): twice the error of the plain sum, in the
+// gradient of the weights five times. Three taps need a sixth point, at infinity.
 #include <cstdint>
 
 #include "kernels/loops.h"
