@@ -171,6 +171,15 @@ TEST_CASE("the rules of the tracker section are enforced") {
                    R"("wandb_project": "p"})"},
                   {"/tracker/log/wandb_entity: wandb_entity must be specified for wandb logger, "
                    "got null"});
+  // Offline, nothing asks whose the project is.
+  for (const char* mode : {"offline", "disabled"}) {
+    setenv("WANDB_MODE", mode, 1);
+    CHECK_NOTHROW(read_with({R"(/tracker/log={"log_type": "wandb", "wandb_project": "p"})"}));
+  }
+  setenv("WANDB_MODE", "online", 1);
+  expect_problems({R"(/tracker/log={"log_type": "wandb", "wandb_project": "p"})"},
+                  {"/tracker/log/wandb_entity: required, but missing"});
+  unsetenv("WANDB_MODE");
   expect_problems({R"(/tracker/log={"log_type": "wandb", "wandb_entity": "e", )"
                    R"("wandb_project": "p", "resume": true})"},
                   {"/tracker/log/wandb_run_id: must be given with resume: the run to continue"});

@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -45,6 +47,13 @@ struct ConsoleLogConfig {
   void fields(auto& f) { log_fields(f, *this); }
 };
 
+/// Whether nothing asks Weights & Biases who the user is.
+inline bool logs_offline() {
+  const char* const mode = std::getenv("WANDB_MODE");
+  const std::string_view text = mode != nullptr ? mode : "";
+  return text == "offline" || text == "dryrun" || text == "disabled";
+}
+
 struct WandbLogConfig {
   static constexpr const char* kTag = "wandb";
   static constexpr const char* kDoc =
@@ -58,11 +67,19 @@ struct WandbLogConfig {
 
   void fields(auto& f) {
     log_fields(f, *this);
-    D2_REQUIRED(wandb_entity, "User or team that owns the project; must not be null.", not_empty());
+    constexpr const char* kEntity =
+        "User or team that owns the project; must not be null, unless the environment has "
+        "`WANDB_MODE=offline` or `disabled`.";
+    const bool is_offline = logs_offline();
+    if (is_offline) {
+      D2_FIELD(wandb_entity, kEntity, not_empty());
+    } else {
+      D2_REQUIRED(wandb_entity, kEntity, not_empty());
+    }
     D2_REQUIRED(wandb_project, "Project to log to; must not be null.", not_empty());
     D2_FIELD(wandb_run_id, "Run to continue; needed with `resume`.", not_empty());
     D2_FIELD(wandb_run_name, "Name of the run.", not_empty());
-    f.check(wandb_entity.has_value(),
+    f.check(is_offline || wandb_entity.has_value(),
             "wandb_entity",
             "wandb_entity must be specified for wandb logger, got null");
     f.check(wandb_project.has_value(),

@@ -110,7 +110,14 @@ void sync_rows(const std::string& data_path, const RunRecord& run, SyncReport& r
   WandbBegin begin;
   begin.goes_on = true;
   begin.data_path = data_path;
-  begin.run.info.path = parse_wandb_run_path(run.wandb);
+  try {  // a run that was logged offline may have no entity
+    const bool has_entity = !run.wandb.starts_with('/');
+    const std::string entity = has_entity ? "" : WandbApi(access, {}).viewer();
+    begin.run.info.path = parse_wandb_run_path(entity + run.wandb);
+  } catch (const NetworkError& refusal) {
+    report.errors.emplace_back(refusal.what());
+    return;
+  }
   begin.run.resumed = true;
   begin.run.start_unix_seconds = wall_time_seconds();
   begin.run.config = wandb_items(logged_config(data_path));
