@@ -219,9 +219,9 @@ class Clip(EndToEnd):
             self.assertAlmostEqual(a, b, places=4)
         run(*text, "--text", "a large red circle", "--num", 3, "--prior-cond-scale", 1.0, "--out", "three", cwd=self.dir, check=0)
         self.assertEqual(harness.read_npy(self.dir / "three/samples.npy")[0], (3, 3, 16, 16))
-        # The text stands under each picture of the sheet, in a line of 14 pixels; cells are wide enough for words.
+        # The text stands under each picture of the sheet, in a line of 14 pixels; pictures are enlarged so that words fit.
         sheet = (self.dir / "three/sheet.png").read_bytes()
-        self.assertEqual(struct.unpack(">II", sheet[16:24]), (2 * 130 + 2, 2 * (16 + 3 + 14 + 2) + 2))
+        self.assertEqual(struct.unpack(">II", sheet[16:24]), (2 * 130 + 2, 2 * (128 + 3 + 14 + 2) + 2))
         self.check_pictures_and_ways(text)
         self.check_messages_of_sample(text)
         self.check_identity_of_the_clip(text, prior)

@@ -92,8 +92,9 @@ std::vector<at::Tensor> above_texts(const std::vector<at::Tensor>& pictures,
   constexpr int kLeastWidth = 128;  // about 20 letters
   constexpr int64_t kGap = 3;       // pixels between a picture and its text
   D2_CHECK(texts.size() == pictures.size() && names.size() == texts.size(), "texts of a sheet");
-  const int64_t height = pictures[0].size(1), width = pictures[0].size(2);
-  const CaptionStyle style{.width = std::max(kLeastWidth, static_cast<int>(width))};
+  const CaptionStyle style{.width = std::max(kLeastWidth, static_cast<int>(pictures[0].size(2)))};
+  const int64_t scale = style.width / pictures[0].size(2);
+  const int64_t height = scale * pictures[0].size(1), width = scale * pictures[0].size(2);
   std::vector<std::vector<std::string>> lines;
   size_t most_lines = 0;
   for (size_t i = 0; i < texts.size(); ++i) {
@@ -104,7 +105,7 @@ std::vector<at::Tensor> above_texts(const std::vector<at::Tensor>& pictures,
   const int text_height = static_cast<int>(most_lines) * caption_line_height(style);
   std::vector<at::Tensor> cells;
   for (size_t i = 0; i < texts.size(); ++i) {
-    Image picture = to_picture(pictures[i]);
+    Image picture = to_picture(pictures[i].repeat_interleave(scale, 1).repeat_interleave(scale, 2));
     lay_on(picture, {255, 255, 255});
     at::Tensor cell = at::zeros({3, height + kGap + text_height, style.width}, at::kFloat);
     cell.narrow(1, 0, height)

@@ -28,7 +28,7 @@ at::Tensor image_grid(const std::vector<at::Tensor>& images, int64_t columns, in
 
 /// Each picture above its text, as image_grid() takes them: all of one size, wide enough for words. What is
 /// too long is cut. @param pictures of one size, [C, H, W] in [0, 1] @param texts as many; of one that
-/// cannot be drawn its `names` is @return each [3, H', W']
+/// cannot be drawn its `names` is. Small pictures are enlarged by a whole number. @return each [3, H', W']
 std::vector<at::Tensor> above_texts(const std::vector<at::Tensor>& pictures,
                                     const std::vector<std::string>& texts,
                                     const std::vector<std::string>& names);
