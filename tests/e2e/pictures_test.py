@@ -100,6 +100,16 @@ class Pictures(EndToEnd):
         done = run("shards", "check", "packed", cwd=self.dir, check=0)
         self.assertIn("40 pictures are transparent in part", done.stdout)
 
+    def test_a_picture_to_complete_is_laid_on_the_ground_of_the_training(self):
+        self.make("soft", 4, 6)
+        self.train(self.of_folder("soft", ground=[0, 0, 255]))
+        (self.dir / "given.png").write_bytes(png([[255, 0, 0, 0] * 8 + [255, 0, 0, 255] * 8] * 16, 8, 6))
+        (self.dir / "mask.png").write_bytes(png([[255] * 16] * 16, 8, 0))  # keeps all
+        run("sample", "--checkpoint", "out/latest.pth", "--inpaint-image", "given.png", "--inpaint-mask", "mask.png", "--out", "drawn",
+            cwd=self.dir, check=0)
+        values = harness.read_npy(self.dir / "drawn/samples.npy")[1]
+        self.assertEqual([round(value) for value in (values[0], values[15], values[512], values[527])], [0, 1, 1, 0])  # red, then blue
+
     def test_a_run_keeps_whether_exif_counts(self):
         self.make("grey", 1, 0)
         full = json.loads(self.train(self.of_folder("grey"), "--dump-config").stdout)

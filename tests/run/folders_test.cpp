@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "io/pictures/image.h"
 #include "run/commands.h"
 #include "run/pictures/pictures.h"
 #include "support/broken_listing.h"
@@ -66,6 +67,25 @@ TEST_CASE("pictures of a folder that cannot be read are an error of ours") {
   const BrokenListing broken;
   CHECK_THAT(data_error_of([&] { load_pictures(folder.path()); }),
              Contains("the folder \"" + folder.path() + "\" cannot be read: "));
+}
+
+TEST_CASE("pictures to sample from are read as those of the training were") {
+  const test::TempDir folder;
+  const std::string file = folder / "a.png";
+  Image half{2, 1, {255, 0, 0, 0, 255, 0}};
+  half.alpha = {255, 0};
+  write_png(file, half);
+  const auto values = [&](const PictureReading& reading) {
+    const at::Tensor picture = (load_pictures(file, reading) * 255).round().to(at::kLong)[0];
+    return std::vector<int64_t>(picture.const_data_ptr<int64_t>(),
+                                picture.const_data_ptr<int64_t>() + picture.numel());
+  };
+  using Values = std::vector<int64_t>;
+  CHECK(values({}) == Values{255, 0, 0, 255, 0, 0});
+  CHECK(values({.options = {.ground = Rgb{255, 255, 255}}}) == Values{255, 255, 0, 255, 0, 255});
+  CHECK(values({.options = {.ground = Rgb{255, 255, 255}}, .channels = 1}) == Values{76, 255});
+  CHECK(values({.options = {.keep_alpha = true}, .channels = 4}) ==
+        Values{255, 0, 0, 255, 0, 0, 255, 0});
 }
 
 TEST_CASE("averages in a folder that cannot be read are an error of ours") {

@@ -267,8 +267,9 @@ void load_latent_vaes(const Decoder& decoder) {
   }
 }
 
-Decoder load_decoder(const ModelSource& source, const Value& checkpoint) {
-  const auto make = [](const LoadedDecoderConfig& loaded, const StateDict& weights) {
+Decoder load_decoder(const ModelSource& source, const Value& checkpoint, ShardDataConfig* data) {
+  const auto make = [data](const LoadedDecoderConfig& loaded, const StateDict& weights) {
+    if (data != nullptr) *data = loaded.config.data;
     Decoder decoder(loaded.plan);
     // A stage that was not trained has no entries: it is taken out here too.
     for (int64_t unet = 1; unet <= decoder->num_unets(); ++unet) {

@@ -83,7 +83,10 @@ std::vector<std::string> model_changes(const Cursor& checkpoint,
 /// @throws DataError (unreadable, keys that do not fit), ConfigError (no config anywhere, or one that
 /// gives the weights another meaning than that of the checkpoint, averages
 /// refused where there are none, scales of adapters that are not there)
-Decoder load_decoder(const ModelSource& source, const Value& checkpoint);
+/// @param data takes the section `data` of the config
+Decoder load_decoder(const ModelSource& source,
+                     const Value& checkpoint,
+                     ShardDataConfig* data = nullptr);
 DiffusionPrior load_prior(const ModelSource& source, const Value& checkpoint);
 VqganVae load_vae(const ModelSource& source, const Value& checkpoint);
 /// With gradients: load_clip() of clip_weights.h gives a frozen one.

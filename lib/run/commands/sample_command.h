@@ -40,9 +40,11 @@ struct MadeConditions {
       texts;  ///< [N] what a picture shows, empty between two; none without texts
 };
 /// Of texts or pictures, or of the ways between them.
-/// @param takes_encodings of the decoder @throws ConfigError, DataError
+/// @param takes_encodings of the decoder @param reading of the pictures that it was trained with
+/// @throws ConfigError, DataError
 MadeConditions made_conditions(const SampleCommand& command,
                                bool takes_encodings,
+                               const DecodeOptions& reading,
                                const at::Device& device);
 
 /// Says which CLIP and prior would make the conditions, for --dry-run. @throws as made_conditions()

@@ -93,8 +93,8 @@ void check_picture(const at::Tensor& picture,
 class SampleClip {
  public:
   /// @throws ConfigError, DataError as load_clip_file()
-  SampleClip(const SampleCommand& command, const at::Device& device)
-      : command_(command), clip_(load_clip_file(command.clip_path.value())) {
+  SampleClip(const SampleCommand& command, const DecodeOptions& reading, const at::Device& device)
+      : command_(command), reading_(reading), clip_(load_clip_file(command.clip_path.value())) {
     clip_.clip->to(device);
   }
 
@@ -125,7 +125,7 @@ class SampleClip {
     const std::string given = printable(path);
     std::vector<at::Tensor> seen;
     try {
-      for (const at::Tensor& picture : load_pictures_of_any_size(path)) {
+      for (const at::Tensor& picture : load_pictures_of_any_size(path, {.options = reading_})) {
         check_picture(picture, given, command_, side);
         seen.push_back(from_picture(preprocess.apply(to_picture(picture), /*random=*/nullptr)));
       }
@@ -142,6 +142,7 @@ class SampleClip {
 
  private:
   const SampleCommand& command_;
+  DecodeOptions reading_;
   LoadedClip clip_;
 };
 
@@ -410,9 +411,10 @@ void tell_makers(const SampleCommand& command, bool takes_encodings) {
 
 MadeConditions made_conditions(const SampleCommand& command,
                                bool takes_encodings,
+                               const DecodeOptions& reading,
                                const at::Device& device) {
   check_options(command, takes_encodings);
-  const SampleClip clip(command, device);
+  const SampleClip clip(command, reading, device);
   if (starts_from_picture(command)) return of_pictures(command, clip, takes_encodings);
   if (command.to) return between_texts(command, clip, device);
   MadeConditions made = of_texts(command, clip, device);

@@ -10,7 +10,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "base/timer.h"
-#include "checkpoint/convert.h"
+#include "data/pictures/preprocess.h"
 #include "io/files/folder_names.h"
 #include "io/formats/npy.h"
 #include "run/checkpoints/model_weights.h"
@@ -61,8 +61,10 @@ const char* maker_of_embeds(const SampleCommand& command) {
   return command.text ? "--text" : "--image-embeds";
 }
 
-/// @param made by a CLIP; nothing without one
-SampleInputs load_inputs(const SampleCommand& command, const MadeConditions& made) {
+/// @param made by a CLIP; nothing without one @param reading of the pictures of the training
+SampleInputs load_inputs(const SampleCommand& command,
+                         const MadeConditions& made,
+                         const PictureReading& reading) {
   SampleInputs inputs;
   inputs.image_embeds = made.image_embeds;
   inputs.text_encodings = made.text_encodings;
@@ -80,14 +82,18 @@ SampleInputs load_inputs(const SampleCommand& command, const MadeConditions& mad
     }
     per_image.emplace_back("--init-noise " + path, inputs.init_noise.back());
   }
-  const auto pictures = [&](const std::optional<std::string>& path, const char* name) {
-    const at::Tensor tensor = path ? load_pictures(*path) : at::Tensor();
-    if (tensor.defined() && tensor.size(0) > 1) per_image.emplace_back(name, tensor);
-    return tensor;
-  };
-  if (!starts_from_picture(command)) inputs.image = pictures(command.image_path, "--image");
-  inputs.inpaint_image = pictures(command.inpaint_image_path, "--inpaint-image");
-  at::Tensor mask = pictures(command.inpaint_mask_path, "--inpaint-mask");
+  const auto pictures =
+      [&](const std::optional<std::string>& path, const char* name, const PictureReading& as) {
+        const at::Tensor tensor = path ? load_pictures(*path, as) : at::Tensor();
+        if (tensor.defined() && tensor.size(0) > 1) per_image.emplace_back(name, tensor);
+        return tensor;
+      };
+  if (!starts_from_picture(command))
+    inputs.image = pictures(command.image_path, "--image", reading);
+  inputs.inpaint_image = pictures(command.inpaint_image_path, "--inpaint-image", reading);
+  at::Tensor mask = pictures(command.inpaint_mask_path,
+                             "--inpaint-mask",
+                             {.options = {.apply_exif = reading.options.apply_exif}});
   inputs.rows = common_rows(per_image, has_made_conditions(command) ? std::nullopt : command.num);
   inputs.noise_rows = made.noise_rows;
   inputs.texts = made.texts;
@@ -615,15 +621,24 @@ void sample_decoder(const SampleCommand& command,
                     const Value& checkpoint,
                     const at::Device& device) {
   refuse_idle_options(command);
-  const Cascade cascade(command, checkpoint);
-  refuse_conditions(command, cascade.first_config());
-  if (command.dry_run) return tell_cascade(command, cascade);
-  const bool takes_encodings = cascade.is_text_conditioned();
-  const SampleInputs inputs =
+  ShardDataConfig data;
+  Decoder decoder = load_decoder(source_of(command), checkpoint, &data);
+  const DecoderPlan& plan = decoder->plan();
+  refuse_conditions(command, plan.config);
+  PictureReading reading{decode_options(data, plan.config.channels), plan.config.channels};
+  reading.options.fast_jpeg = false;
+  SampleInputs inputs =
       load_inputs(command,
-                  has_made_conditions(command) ? made_conditions(command, takes_encodings, device)
-                                               : MadeConditions());
-  check_command(command, cascade, inputs);
+                  has_made_conditions(command)
+                      ? made_conditions(command, plan.text_conditioned(), reading.options, device)
+                      : MadeConditions(),
+                  reading);
+  check_command(command, decoder->plan(), inputs);
+  decoder->to(device);
+  const ImageRange range{decoder->plan().config.auto_normalize_img};
+  inputs.image = to_range(inputs.image, command.image_path, range);
+  inputs.inpaint_image = to_range(inputs.inpaint_image, command.inpaint_image_path, range);
+  DecoderSampleOptions options = options_of(command);
   Timer timer;
   const ImageRange range =
       range_of(cascade.segment_of(command.stop_unet.value_or(cascade.unets())));

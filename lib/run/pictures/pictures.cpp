@@ -44,6 +44,14 @@ at::Tensor bytes_of(const at::Tensor& image) {
   return (values * 255 + 0.5).clamp(0, 255).to(at::kByte).permute({1, 2, 0}).contiguous();
 }
 
+/// @return [C, H, W] in [0, 1]
+at::Tensor load_picture(const std::string& file, const PictureReading& reading) {
+  const Image picture = decode_image(read_file(file), file, reading.options);
+  const at::Tensor batch = at::empty({1, reading.channels, picture.height, picture.width});
+  write_picture(picture, batch, /*place=*/0);
+  return batch[0];
+}
+
 }  // namespace
 
 Image to_picture(const at::Tensor& image) {
@@ -138,20 +146,21 @@ at::Tensor load_npy_tensor(const std::string& path, int64_t dimensions) {
   return at::tensor(at::ArrayRef<float>(values), at::kFloat).view(array.shape);
 }
 
-std::vector<at::Tensor> load_pictures_of_any_size(const std::string& path) {
+std::vector<at::Tensor> load_pictures_of_any_size(const std::string& path,
+                                                  const PictureReading& reading) {
   if (fs::path(path).extension() == ".npy") return load_npy_tensor(path, 4).unbind();
   std::vector<at::Tensor> pictures;
   for (const std::string& file : picture_files(path))
-    pictures.push_back(from_picture(decode_image(read_file(file), file)));
+    pictures.push_back(load_picture(file, reading));
   return pictures;
 }
 
-at::Tensor load_pictures(const std::string& path) {
+at::Tensor load_pictures(const std::string& path, const PictureReading& reading) {
   if (fs::path(path).extension() == ".npy") return load_npy_tensor(path, 4);
   std::vector<at::Tensor> pictures;
   const std::vector<std::string> files = picture_files(path);
   for (const std::string& file : files) {
-    pictures.push_back(from_picture(decode_image(read_file(file), file)));
+    pictures.push_back(load_picture(file, reading));
     if (!pictures.back().sizes().equals(pictures.front().sizes())) {
       throw DataError(
           "{} is {} x {} pixels, but {} is {} x {}: pictures sampled together need one size",

@@ -33,14 +33,21 @@ std::vector<at::Tensor> above_texts(const std::vector<at::Tensor>& pictures,
                                     const std::vector<std::string>& texts,
                                     const std::vector<std::string>& names);
 
+/// How pictures become tensors: as the pictures of a training did.
+struct PictureReading {
+  DecodeOptions options = {};
+  int64_t channels = 3;  ///< or 1, or 4 with transparency
+};
+
 /// The pictures that load_pictures() would take, of any sizes. @return each [C, H, W]
-std::vector<at::Tensor> load_pictures_of_any_size(const std::string& path);
+std::vector<at::Tensor> load_pictures_of_any_size(const std::string& path,
+                                                  const PictureReading& reading = {});
 
 /// The picture at `path`, all pictures of a folder but for a sheet, in the order of their names, or an
 /// .npy array.
 /// @return [N, C, H, W] float32 in [0, 1]. @throws DataError for none, or for pictures of several
 /// sizes
-at::Tensor load_pictures(const std::string& path);
+at::Tensor load_pictures(const std::string& path, const PictureReading& reading = {});
 
 /// An .npy file as a float32 tensor. @throws DataError if it has another number of dimensions
 at::Tensor load_npy_tensor(const std::string& path, int64_t dimensions);
