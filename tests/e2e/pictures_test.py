@@ -110,6 +110,15 @@ class Pictures(EndToEnd):
         values = harness.read_npy(self.dir / "drawn/samples.npy")[1]
         self.assertEqual([round(value) for value in (values[0], values[15], values[512], values[527])], [0, 1, 1, 0])  # red, then blue
 
+    def test_a_first_config_of_grey_pictures_has_one_channel(self):
+        self.make("dark", 1, 0, depth=16, largest=4000)
+        self.make("coloured", 3, 2)
+        for kind, folder, channels in (("decoder", "dark", 1), ("vae", "dark", 1), ("decoder", "coloured", None)):
+            run("init", folder, "--kind", kind, "--out", "first.json", "--overwrite", cwd=self.dir, check=0)
+            first = json.loads(harness.without_comments((self.dir / "first.json").read_text()))
+            self.assertEqual(first[kind].get("channels"), channels)
+            self.train("first.json", "--strict", "--dry-run")
+
     def test_a_run_keeps_whether_exif_counts(self):
         self.make("grey", 1, 0)
         full = json.loads(self.train(self.of_folder("grey"), "--dump-config").stdout)

@@ -122,6 +122,7 @@ TEST_CASE("grey with 16 bits is scaled to what the file or the caller says is wh
   CHECK(reds(soft, {.ground = Rgb{9, 9, 9}, .range = 65535}) == Values{7, 15, 9});
 
   const PictureFacts facts = look_at_picture(grey16_png({5, 3000}, 0), "dark.png");
+  CHECK(facts.grey);
   CHECK(facts.grey_range == 65535);
   CHECK(facts.grey_largest == 3000);
   CHECK(look_at_picture(grey16_png({5, 3000}, 12), "12.png").grey_range == 4095);
@@ -197,6 +198,13 @@ TEST_CASE("what is told of a picture is what its owner sees", "[image]") {
   CHECK(!look_at_picture(encode_png(opaque), "opaque.png").transparent);
   opaque.alpha[7] = 254;
   CHECK(look_at_picture(encode_png(opaque), "opaque.png").transparent);
+  CHECK(!look_at_picture(encode_png(opaque), "opaque.png").grey);
+  // Grey but for a pixel that nobody sees.
+  std::fill(opaque.pixels.begin() + 3, opaque.pixels.end(), uint8_t{9});
+  opaque.pixels[0] = 8;
+  CHECK(!look_at_picture(encode_png(opaque), "seen.png").grey);
+  opaque.alpha[0] = 0;
+  CHECK(look_at_picture(encode_png(opaque), "hidden.png").grey);
   const auto header = png_header(encode_png(opaque));
   REQUIRE(header);
   CHECK(header->width == 5);

@@ -254,6 +254,16 @@ int largest_denominator(const CropBox& box, int out_width, int out_height) {
   return denominator;
 }
 
+/// What is wholly transparent does not count: files often keep colours there that nobody sees.
+bool is_grey(const Image& image) {
+  for (size_t i = 0; 3 * i < image.pixels.size(); ++i) {
+    const uint8_t* pixel = &image.pixels[3 * i];
+    const bool is_seen = image.alpha.empty() || image.alpha[i] > 0;
+    if (is_seen && (pixel[0] != pixel[1] || pixel[1] != pixel[2])) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 EncodedImage::EncodedImage(const std::string& content, std::string origin, DecodeOptions options)
@@ -265,6 +275,7 @@ EncodedImage::EncodedImage(const std::string& content, std::string origin, Decod
     jpeg_ = std::make_unique<JpegReader>(content, origin_);
     width_ = jpeg_->width();
     height_ = jpeg_->height();
+    facts_.grey = jpeg_->is_grey();
   } else if (bytes.starts_with("\x89PNG\r\n\x1a\n")) {
     decoded_ = decode_png(content, origin_, stored, facts_);
   } else if (bytes.size() >= 12 && bytes.starts_with("RIFF") && bytes.substr(8, 4) == "WEBP") {
@@ -352,9 +363,11 @@ Image decode_image(const std::string& content, const std::string& origin, Decode
 
 PictureFacts look_at_picture(const std::string& content, const std::string& origin) {
   EncodedImage image(content, origin, {.keep_alpha = true});
-  const std::vector<uint8_t> alpha = image.crop({0, 0, image.width(), image.height()}).alpha;
+  const Image whole = image.crop({0, 0, image.width(), image.height()});
   PictureFacts facts = image.facts();
-  facts.transparent = std::any_of(alpha.begin(), alpha.end(), [](uint8_t a) { return a != 255; });
+  facts.transparent =
+      std::any_of(whole.alpha.begin(), whole.alpha.end(), [](uint8_t a) { return a != 255; });
+  facts.grey = is_grey(whole);
   facts.orientation = exif_orientation(content);
   if (facts.orientation >= 5) std::swap(facts.width, facts.height);
   return facts;

@@ -61,6 +61,7 @@ struct PictureFacts {
   int width = 0, height = 0;  ///< pixels, as the picture is shown: turned by its orientation
   int orientation = 1;        ///< EXIF, 1 to 8
   bool transparent = false;   ///< some pixel is not opaque
+  bool grey = false;          ///< no pixel has a colour
   int grey_range = 0;         ///< of grey with 16 bits: the value that becomes 255; else 0
   int grey_largest = 0;       ///< of grey with 16 bits: the largest value
 
@@ -89,7 +90,7 @@ class EncodedImage {
 
   int width() const { return width_; }    ///< pixels, as the picture is shown
   int height() const { return height_; }  ///< pixels
-  /// Without `transparent` and, unless apply_exif is on, `orientation`.
+  /// Without `transparent`, with `grey` of a JPEG alone and, unless apply_exif is on, `orientation`.
   const PictureFacts& facts() const { return facts_; }
 
   // Each of these once, and one of them.

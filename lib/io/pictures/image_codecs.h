@@ -29,6 +29,7 @@ class JpegReader {
 
   int width() const;   ///< pixels, as stored
   int height() const;  ///< pixels, as stored
+  bool is_grey() const;
 
   /// Hands the rows of the box to the sink. Once. The pixels are those of a whole decoding.
   /// @param box of the picture at 1/denominator scale, whose sides are rounded up

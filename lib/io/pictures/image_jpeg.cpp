@@ -307,6 +307,10 @@ JpegReader::JpegReader(const std::string& content, const std::string& origin)
 
 JpegReader::~JpegReader() = default;
 
+bool JpegReader::is_grey() const {
+  return state_->info.num_components == 1;
+}
+
 int JpegReader::width() const {
   return static_cast<int>(state_->info.image_width);
 }

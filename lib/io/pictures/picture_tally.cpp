@@ -12,6 +12,8 @@
 namespace dalle2 {
 
 void PictureTally::add(const PictureFacts& facts) {
+  ++pictures;
+  grey += facts.grey ? 1 : 0;
   transparent += facts.transparent ? 1 : 0;
   rotated += facts.orientation != 1 ? 1 : 0;
   deep_grey += facts.is_deep_grey() ? 1 : 0;
@@ -19,6 +21,8 @@ void PictureTally::add(const PictureFacts& facts) {
 }
 
 void PictureTally::add(const PictureTally& other) {
+  pictures += other.pictures;
+  grey += other.grey;
   transparent += other.transparent;
   rotated += other.rotated;
   deep_grey += other.deep_grey;

@@ -14,6 +14,8 @@ namespace dalle2 {
 inline constexpr int kDarkGrey = 16'384;
 
 struct PictureTally {
+  int64_t pictures = 0;     ///< that were added
+  int64_t grey = 0;         ///< pictures without a colour
   int64_t transparent = 0;  ///< pictures that are transparent in part
   int64_t rotated = 0;      ///< pictures whose EXIF orientation is not 1
   int64_t deep_grey = 0;    ///< grey pictures with 16 bits

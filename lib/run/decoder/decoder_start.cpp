@@ -314,7 +314,7 @@ FirstConfig decoder_first_config(const InitCommand& command) {
   const std::string model = fmt::format(
       R"(    {}
     "unets": [{{"dim": {}, "dim_mults": [1, 2, 4], "num_resnet_blocks": {}, "num_time_tokens": 1{}}}],
-    "image_size": {},               // pixels; "image_sizes" for a cascade, one a unet
+{}    "image_size": {},               // pixels; "image_sizes" for a cascade, one a unet
     "timesteps": 1000,
     "sample_timesteps": [50],       // DDIM steps when drawing; null for all 1000
     "learned_variance": false,
@@ -326,6 +326,7 @@ FirstConfig decoder_first_config(const InitCommand& command) {
       recipe.dim > 32 ? 2 : 1,
       embeddings.empty() ? ""
                          : fmt::format(R"(, "image_embed_dim": {}, "num_image_tokens": 4)", width),
+      channels_text(survey.tally),
       recipe.side);
   first.text = first_file(command,
                           recipe,

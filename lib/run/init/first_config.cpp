@@ -343,6 +343,12 @@ std::string reading_text(const PictureTally& tally) {
 }
 
 std::vector<std::string> of_smaller_pictures(const ShardSurvey& survey, int64_t side) {
+std::string channels_text(const PictureTally& tally) {
+  return tally.pictures > 0 && tally.grey == tally.pictures
+             ? "    \"channels\": 1,                // all pictures are grey; 3 for colours\n"
+             : "";
+}
+
   const auto begin = survey.short_sides.begin(), end = survey.short_sides.end();
   const int64_t smaller = std::lower_bound(begin, end, side) - begin;
   if (smaller == 0) return {};

@@ -122,6 +122,8 @@ std::string shards_text(const InitCommand& command,
 std::vector<std::string> of_smaller_pictures(const ShardSurvey& survey, int64_t side);
 /// Lines of `data` for what was found of the pictures: ground, apply_exif, range.
 std::string reading_text(const PictureTally& tally);
+/// Of a network's section: `channels` for a set that is all grey.
+std::string channels_text(const PictureTally& tally);
 
 /// A text as JSON, with its quotes.
 std::string json_text(const std::string& text);

@@ -248,12 +248,13 @@ FirstConfig vae_first_config(const InitCommand& command) {
     "codebook_size": 1024,
     "use_vgg_and_gan": false,           // true is sharper, and takes "vgg_path" in "train"
     "l2_recon_loss": true,
-    "quantizer_loss_without_gan": true
+{}    "quantizer_loss_without_gan": true
 )",
       recipe.dim,
       kLayers,
       recipe.side,
-      recipe.side >> kLayers);
+      recipe.side >> kLayers,
+      channels_text(tally));
   const std::string data = fmt::format(
       R"(    "folder": {},                       // pictures, those in tar shards too
     "image_size": {},
