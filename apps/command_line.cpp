@@ -381,6 +381,7 @@ Runner add_init(CLI::App& app) {
                  "Number of processes that the splits must have shards for")
       ->type_name("N")
       ->check(CLI::Range(1, 1024));
+  add_caption_encoding(app, o->caption_encoding);
   add_overwrite(app, o->overwrite, "Replace FILE");
   return runner_of(o, run_init);
 }

@@ -46,6 +46,14 @@ void add_digits(CLI::App& app, const char* name, int64_t& digits, const char* te
       ->check(whole_number(kMost));
 }
 
+void add_caption_encoding(CLI::App& app, std::string& encoding) {
+  app.add_option("--caption-encoding",
+                 encoding,
+                 "Encoding of captions that are not UTF-8 and have no byte order mark")
+      ->type_name("NAME")
+      ->capture_default_str();
+}
+
 void add_count(CLI::App& app, const char* name, int64_t& count, const char* text, int64_t most) {
   app.add_option(name, count, text)->capture_default_str()->check(whole_number(most));
 }

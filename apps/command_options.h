@@ -47,6 +47,8 @@ void add_device(CLI::App& app, std::string& device);
 void add_folder(CLI::App& app, const char* name, std::string& path, const char* text);
 /// How many digits a number has.
 void add_digits(CLI::App& app, const char* name, int64_t& digits, const char* text);
+/// --caption-encoding
+void add_caption_encoding(CLI::App& app, std::string& encoding);
 /// A count with a default. @param most that it may be
 void add_count(CLI::App& app,
                const char* name,

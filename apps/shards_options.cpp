@@ -50,11 +50,7 @@ Runner add_shards_make(CLI::App& app) {
       ->type_name("white|black|R,G,B");
   app.add_flag("--need-captions", o->need_captions, "Leave out pictures without a caption");
   app.add_flag("--first-line", o->first_line_only, "Take only the first line of a caption file");
-  app.add_option("--caption-encoding",
-                 o->caption_encoding,
-                 "Encoding of captions that are not UTF-8 and have no byte order mark")
-      ->type_name("NAME")
-      ->capture_default_str();
+  add_caption_encoding(app, o->caption_encoding);
   add_overwrite(app, o->overwrite, "Replace the shards and embeddings that DIR holds");
   return [o] {
     install_stop_signals();  // DIR stays as it was
@@ -102,6 +98,7 @@ Runner add_shards_check(CLI::App& app) {
              "--index-width",
              o->index_width,
              "Number of digits at the end of a key that give its row in the embeddings");
+  add_caption_encoding(app, o->caption_encoding);
   app.footer(
       "Reads every shard, decodes every picture, and prints what is wrong with each. Exit code 3 "
       "if a shard cannot be read or has no samples, if samples cannot be used, or if embeddings "

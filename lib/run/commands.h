@@ -128,7 +128,8 @@ struct InitCommand {
   std::optional<std::string> kind;  ///< none: by what the folder holds
   std::string out_path;             ///< "": the kind's name with .json
   std::optional<int64_t> image_size;
-  int64_t processes = 1;  ///< that the splits have to have shards for
+  int64_t processes = 1;                          ///< that the splits have to have shards for
+  std::string caption_encoding = "windows-1252";  ///< of captions that are not UTF-8
   bool overwrite = false;
   std::optional<double> minutes;   ///< that the run may take on this machine
   std::optional<int64_t> updates;  ///< that fit into them: run_init() finds out
@@ -155,6 +156,7 @@ struct ShardsCheckCommand {
   bool allow_pipe = false;                         ///< urls may be commands
   std::optional<int64_t> first_shard, last_shard;  ///< for a url with {}; from 0 by default
   int64_t shard_width = 6, index_width = 4;
+  std::string caption_encoding = "windows-1252";  ///< of captions that are not UTF-8
 };
 
 /// What the loaders of all ranks of a run would read, without training.

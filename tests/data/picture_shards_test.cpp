@@ -248,6 +248,37 @@ TEST_CASE("captions of a folder come from files of the same name, then from its 
   CHECK(log.lines().size() == 1);
 }
 
+TEST_CASE("captions in JSON are read in the encoding of the captions") {
+  const TempDir folder;
+  for (const char* name : {"a.png", "b.png"}) add_picture(folder, name);
+  // Shift-JIS: the second byte of this letter is a backslash.
+  const std::string letter = "\x95\x5c";
+  write_file_atomically(folder / "a.json", R"({"caption": ")" + letter + "\"}");
+  write_file_atomically(folder / "captions.jsonl",
+                        R"({"file_name": "b.png", "text": ")" + letter + "\x81\x41\"}\n");
+  const auto captions_in = [&](const std::string& encoding) {
+    std::vector<std::string> captions;
+    const PictureShards shards(folder.path(), FolderOrder::in_order);
+    for (int64_t shard = 0; shard < shards.size(); ++shard) {
+      TarMember member;
+      for (const auto source = shards.open(shard, 0, encoding); source->next(member);) {
+        if (member.name.ends_with(".txt")) captions.push_back(member.content);
+      }
+    }
+    return captions;
+  };
+  const CapturedLog log;
+  CHECK(captions_in("shift_jis") == std::vector<std::string>{"\u8868", "\u8868\u3001"});
+  CHECK(log.count((folder / "a.json") +
+                  ": not UTF-8; it and others like it are read as shift_jis (caption_encoding)") ==
+        1);
+  CHECK(log.lines().size() == 1);
+  CHECK(captions_in("windows-1252").empty());
+  CHECK(log.count((folder / "captions.jsonl") +
+                  ": its caption is neither UTF-8 nor windows-1252: caption_encoding names "
+                  "another\n  None of its captions is used.") == 1);
+}
+
 TEST_CASE("a picture without a caption is told with what lies beside it") {
   const TempDir folder;
   for (const char* name : {"a.png", "b.png", "c.png"}) add_picture(folder, name);

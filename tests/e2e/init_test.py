@@ -201,6 +201,19 @@ class Init(EndToEnd):
         (self.dir / "hub/train-0.parquet").write_bytes(b"PAR1")
         self.assertIn("but Parquet files: docs/data.md", run("shards", "make", "--from", "hub", "--out", "none", cwd=self.dir, check=3).stderr)
 
+    def test_an_encoding_of_captions_is_named_once_and_holds_for_the_run(self):
+        folder = self.pictures("mine")
+        for text in folder.rglob("*.txt"):
+            text.write_bytes("\u4e38\u3044\u7d75\u306e\u8aac\u660e ".encode("shift_jis"))
+        self.assertRegex(self.init("mine", "--kind", "clip", check=3),
+                         "learns from pairs; 96 captions have no text: .*: its caption is neither UTF-8 nor windows-1252: caption_encoding names")
+        self.assertIn("96 usable, 96 with a caption", self.init("mine", "--kind", "clip", "--caption-encoding", "shift_jis"))
+        self.assertEqual(self.read("clip.json")["data"]["caption_encoding"], "shift_jis")
+        done = run("shards", "check", "mine", "--caption-encoding", "shift_jis", cwd=self.dir, check=0)
+        self.assertNotIn("no caption", done.stdout)
+        done = run("shards", "check", "mine", "--caption-encoding", "shift_jjs", cwd=self.dir, check=2)
+        self.assertIn('--caption-encoding: ICU has no encoding "shift_jjs"', done.stderr)
+
     def test_what_a_folder_holds_decides_the_kind(self):
         (self.dir / "vectors").mkdir()
         make_embeddings(self.dir / "vectors")

@@ -54,6 +54,11 @@ class DropLog {
     const auto found = counts_.find(reason);
     return found != counts_.end() ? found->second : 0;
   }
+  /// What was added first for a reason, empty for none.
+  std::string first(const std::string& reason) const {
+    const auto found = texts_.find(reason);
+    return found != texts_.end() ? found->second.front() : "";
+  }
   /// Of those that were left out, not of those that were used all the same.
   int64_t total() const;
 

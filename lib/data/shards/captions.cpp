@@ -91,6 +91,12 @@ std::string add_csv(std::string_view text, Captions& captions) {
   return "";
 }
 
+/// With a mark, or in UTF-16, as UTF-8; another as it is.
+std::string text_of(const fs::path& file) {
+  const std::string bytes = read_picture_file(file);
+  return unicode_text(bytes).value_or(bytes);
+}
+
 }  // namespace
 
 std::string text_member(const Json& object, const char* key) {
@@ -155,19 +161,19 @@ std::optional<fs::path> caption_file(const fs::path& picture) {
 }
 
 std::optional<std::string> FolderCaptions::of(const fs::path& picture,
-                                              const fs::path& source) const {
+                                              const fs::path& source,
+                                              const std::string& encoding) const {
   const std::optional<fs::path> file = caption_file(picture);
   if (file && !is_lost_link(*file)) {
-    const std::string bytes = read_picture_file(*file);
-    const std::string text = unicode_text(bytes).value_or(bytes);
     const bool is_json = lower_extension(*file) == ".json";
-    const std::string caption = is_json ? caption_member(parse_untrusted_object(text)) : text;
+    const std::string caption =
+        is_json ? caption_member(parse_untrusted_object(json_of(*file, encoding))) : text_of(*file);
     if (!is_json || !caption.empty())
       return caption.substr(0, caption.find_last_not_of("\r\n") + 1);
   }
   fs::path folder = picture.parent_path(), below = source.filename();
   for (fs::path rest = source.parent_path();; rest = rest.parent_path()) {
-    const auto table = table_of(folder);
+    const auto table = table_of(folder, encoding);
     const auto found = table->captions.find(below.string());
     if (found != table->captions.end()) return found->second;
     if (rest.empty()) return std::nullopt;
@@ -178,21 +184,37 @@ std::optional<std::string> FolderCaptions::of(const fs::path& picture,
 
 std::string FolderCaptions::missing_text(const fs::path& picture) const {
   std::string others;
-  for (const auto& [extension, count] : table_of(picture.parent_path())->others)
+  const auto table = table_of(picture.parent_path(), CaptionReadConfig().caption_encoding);
+  for (const auto& [extension, count] : table->others)
     others += fmt::format("; beside it {} {}", with_commas(count), one_line(extension));
   return fmt::format(
       "no {} beside it{}", fs::path(picture).replace_extension(".txt").filename().string(), others);
 }
 
+std::string FolderCaptions::json_of(const fs::path& file, const std::string& encoding) const {
+  const std::string bytes = read_picture_file(file);
+  if (is_blank(bytes)) return "";
+  CaptionText text = caption_text(bytes, encoding);
+  if (text.text.empty()) throw DataError("{}: {}", printable(file.string()), text.fault);
+  if (text.is_assumed && !told_of_encoding_.exchange(true)) {
+    log_warning("data",
+                "{}: not UTF-8; it and others like it are read as {} (caption_encoding)",
+                printable(file.string()),
+                encoding);
+  }
+  return std::move(text.text);
+}
+
 std::shared_ptr<const FolderCaptions::Table> FolderCaptions::table_of(
-    const fs::path& folder) const {
+    const fs::path& folder, const std::string& encoding) const {
   const std::lock_guard lock(mutex_);
   std::shared_ptr<const Table>& table = tables_[folder];
-  if (!table) table = std::make_shared<const Table>(read_table(folder));
+  if (!table) table = std::make_shared<const Table>(read_table(folder, encoding));
   return table;
 }
 
-FolderCaptions::Table FolderCaptions::read_table(const fs::path& folder) {
+FolderCaptions::Table FolderCaptions::read_table(const fs::path& folder,
+                                                 const std::string& encoding) const {
   Table table;
   std::vector<std::string> named, lines;  // metadata.csv comes before metadata.jsonl
   for (const fs::path path : files_in_folder(folder.string())) {
@@ -210,11 +232,13 @@ FolderCaptions::Table FolderCaptions::read_table(const fs::path& folder) {
   const std::string path = named.empty() ? lines.front() : named.back();
   std::string fault;
   try {
-    const std::string text = unicode_text(read_picture_file(path)).value_or("");
-    fault = lower_extension(path) == ".csv" ? add_csv(text, table.captions)
-                                            : add_json_lines(text, table.captions);
+    fault = lower_extension(path) == ".csv"
+                ? add_csv(text_of(path), table.captions)
+                : add_json_lines(json_of(path, encoding), table.captions);
   } catch (const DataError& error) {
-    fault = error.what();
+    log_warning("data", "{}\n  None of its captions is used.", error.what());
+    table.captions.clear();
+    return table;
   }
   // Another .jsonl may be no table of pictures.
   if (!fault.empty() && (!named.empty() || !table.captions.empty()))

@@ -2,6 +2,7 @@
 // Where the captions of pictures are: in the samples of shards, and beside the pictures of a folder.
 #pragma once
 
+#include <atomic>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -46,8 +47,10 @@ class FolderCaptions {
  public:
   /// The bytes of a caption, without its last line ends; none if there is none. @throws DataError for a file that cannot be read
   /// @param source the picture's path below the top
+  /// @param encoding of JSON that is not UTF-8, the same in every call; other files are as they are
   std::optional<std::string> of(const std::filesystem::path& picture,
-                                const std::filesystem::path& source) const;
+                                const std::filesystem::path& source,
+                                const std::string& encoding) const;
   /// "no tom.txt beside it", and what lies there that is not read.
   std::string missing_text(const std::filesystem::path& picture) const;
 
@@ -56,11 +59,15 @@ class FolderCaptions {
     std::map<std::string, std::string> captions;  // by path below the folder
     std::map<std::string, int64_t> others;        // files that are not read, by extension
   };
-  static Table read_table(const std::filesystem::path& folder);
-  std::shared_ptr<const Table> table_of(const std::filesystem::path& folder) const;
+  /// The file as UTF-8. @throws DataError for one that is neither UTF-8 nor of the encoding
+  std::string json_of(const std::filesystem::path& file, const std::string& encoding) const;
+  Table read_table(const std::filesystem::path& folder, const std::string& encoding) const;
+  std::shared_ptr<const Table> table_of(const std::filesystem::path& folder,
+                                        const std::string& encoding) const;
 
   mutable std::mutex mutex_;
   mutable std::map<std::filesystem::path, std::shared_ptr<const Table>> tables_;
+  mutable std::atomic<bool> told_of_encoding_ = false;
 };
 
 }  // namespace dalle2

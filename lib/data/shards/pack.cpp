@@ -154,7 +154,8 @@ void Packer::leave_out_without_captions() {
 CaptionText Packer::caption_of(const Planned& planned) const {
   CaptionText caption;
   try {
-    const auto bytes = captions_.of(planned.path, planned.source);
+    const auto bytes =
+        captions_.of(planned.path, planned.source, options_.captions.caption_encoding);
     if (bytes) {
       caption = caption_text(*bytes, options_.captions.caption_encoding);
     } else if (const auto file = caption_file(planned.path); file && is_lost_link(*file)) {

@@ -65,10 +65,12 @@ class FolderMembers : public MemberSource {
  public:
   FolderMembers(std::vector<FolderPicture> pictures,
                 std::shared_ptr<const FolderCaptions> captions,
+                std::string caption_encoding,
                 int64_t shard,
                 uint64_t first_picture)
       : pictures_(std::move(pictures)),
         captions_(std::move(captions)),
+        caption_encoding_(std::move(caption_encoding)),
         shard_(shard),
         next_(first_picture) {}
 
@@ -84,7 +86,8 @@ class FolderMembers : public MemberSource {
     std::string content = read_or_warn([&] { return read_picture(picture); });
     // One of no kind that we read, or that cannot be read, is counted as a broken picture.
     const std::string field = picture_field(content).value_or("jpg");
-    caption_ = read_or_warn([&] { return captions_->of(picture.path, picture.source); });
+    caption_ = read_or_warn(
+        [&] { return captions_->of(picture.path, picture.source, caption_encoding_); });
     member = {key_ + "." + field, std::move(content)};
     return true;
   }
@@ -93,6 +96,7 @@ class FolderMembers : public MemberSource {
  private:
   std::vector<FolderPicture> pictures_;
   std::shared_ptr<const FolderCaptions> captions_;
+  std::string caption_encoding_;
   int64_t shard_;
   uint64_t next_;
   std::string key_;
@@ -161,10 +165,13 @@ std::string PictureShards::names() const {
   return hash_of_names(pictures_);
 }
 
-std::unique_ptr<MemberSource> PictureShards::open(int64_t shard, uint64_t first_picture) const {
+std::unique_ptr<MemberSource> PictureShards::open(int64_t shard,
+                                                  uint64_t first_picture,
+                                                  const std::string& caption_encoding) const {
   std::vector<FolderPicture> chosen;
   for (const size_t i : shards_.at(static_cast<size_t>(shard))) chosen.push_back(pictures_[i]);
-  return std::make_unique<FolderMembers>(std::move(chosen), captions_, shard, first_picture);
+  return std::make_unique<FolderMembers>(
+      std::move(chosen), captions_, caption_encoding, shard, first_picture);
 }
 
 bool is_picture_shard(const std::string& url) {
@@ -192,7 +199,9 @@ std::string missing_caption(const std::string& url, const std::string& key) {
   return listing_of(url)->captions().missing_text(picture_of(url, key));
 }
 
-std::unique_ptr<MemberSource> open_picture_shard(const std::string& url, uint64_t first_picture) {
+std::unique_ptr<MemberSource> open_picture_shard(const std::string& url,
+                                                 uint64_t first_picture,
+                                                 const std::string& caption_encoding) {
   const auto shards = listing_of(url);
   const int64_t shard = shard_number(url);
   if (shard < 0 || shard >= shards->size() || shards->url(shard) != url) {
@@ -201,7 +210,7 @@ std::unique_ptr<MemberSource> open_picture_shard(const std::string& url, uint64_
         "run again, or put the pictures back.",
         part_of(url).folder);
   }
-  return shards->open(shard, first_picture);
+  return shards->open(shard, first_picture, caption_encoding);
 }
 
 }  // namespace dalle2

@@ -42,7 +42,11 @@ class PictureShards {
   std::vector<std::string> urls() const;
   /// A picture and its caption after the other. Offsets count pictures.
   /// @param first_picture of the shard
-  std::unique_ptr<MemberSource> open(int64_t shard, uint64_t first_picture) const;
+  /// @param caption_encoding as FolderCaptions::of() takes it
+  std::unique_ptr<MemberSource> open(
+      int64_t shard,
+      uint64_t first_picture,
+      const std::string& caption_encoding = CaptionReadConfig().caption_encoding) const;
 
  private:
   std::string folder_;
@@ -64,6 +68,8 @@ std::string picture_of(const std::string& url, const std::string& key);
 /// For messages: that such a sample has no caption, and what lies beside its picture.
 std::string missing_caption(const std::string& url, const std::string& key);
 /// Opens such a url. @throws DataError if the pictures are others by now
-std::unique_ptr<MemberSource> open_picture_shard(const std::string& url, uint64_t first_picture);
+std::unique_ptr<MemberSource> open_picture_shard(const std::string& url,
+                                                 uint64_t first_picture,
+                                                 const std::string& caption_encoding);
 
 }  // namespace dalle2

@@ -213,8 +213,11 @@ bool check_picture(const GroupedSample& sample, const std::string& name, Finding
   }
 }
 
-void check_caption(const GroupedSample& sample, const std::string& name, ShardCheck& check) {
-  const CaptionReadConfig read;
+void check_caption(const GroupedSample& sample,
+                   const std::string& name,
+                   const std::string& encoding,
+                   ShardCheck& check) {
+  const CaptionReadConfig read{.caption_encoding = encoding};
   CaptionText caption = caption_of(sample, read.caption_encoding);
   if (caption.text.empty()) ++check.no_caption;
   if (sample.find({"txt"}) != nullptr)
@@ -247,7 +250,8 @@ Findings check_shard(const std::string& url,
       ++check.repeated_members;
       check.add_example(warning);
     };
-    const auto reader = open_shard(url, warn, {.allow_pipe = options.allow_pipe});
+    const auto reader =
+        open_shard(url, warn, {.allow_pipe = options.allow_pipe}, options.caption_encoding);
     while (const auto sample = reader->next()) {
       ++check.samples;
       findings.keys.push_back(sample->key);
@@ -257,7 +261,7 @@ Findings check_shard(const std::string& url,
       }
       const std::string file = picture_of(url, sample->key);
       const std::string& name = file.empty() ? sample->key : file;
-      check_caption(*sample, name, check);
+      check_caption(*sample, name, options.caption_encoding, check);
       const bool picture = check_picture(*sample, name, findings);
       const bool image_embedding = images.check(*sample);
       const bool text_embedding = texts.check(*sample);
@@ -377,6 +381,7 @@ std::vector<std::string> shards_in_folder(const std::string& folder) {
 
 CheckReport check_shards(const CheckOptions& options,
                          const std::function<void(int64_t done, int64_t total)>& progress) {
+  check_caption_encoding(options.caption_encoding, "--caption-encoding");
   const SourceOptions access{.allow_pipe = options.allow_pipe};
   EmbeddingSource image{"image", access}, text{"text", access};
   image.open(options.img_embeddings_url, options.shard_width, "--img-embeddings");

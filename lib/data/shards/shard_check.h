@@ -25,6 +25,7 @@ struct CheckOptions {
   bool embeddings_in_tar = false;  ///< image embeddings, if there is no folder of them
   int64_t shard_width = 6;         ///< digits of {} in a url of embeddings
   int64_t index_width = 4;
+  std::string caption_encoding = CaptionReadConfig().caption_encoding;
   int64_t threads = 4;
 };
 

@@ -40,6 +40,7 @@ ShardWalk::ShardWalk(const LoaderOptions& options, const ShardDataConfig& config
     : options_(options),
       max_bad_fraction_(config.max_bad_fraction),
       allow_pipe_(config.allow_pipe),
+      caption_encoding_(config.caption_encoding),
       admit_(std::move(admit)) {}
 
 void ShardWalk::start_epoch(int64_t epoch, const ShardPlace& place, int64_t bad_shards) {
@@ -133,7 +134,7 @@ void ShardWalk::open(const ShardPlace& place) {
   source.offset = place.offset;
   sought_.reset();
   if (place.offset > 0) sought_ = place;
-  reader_ = open_shard(url_, warn, source);
+  reader_ = open_shard(url_, warn, source, caption_encoding_);
   end_noted_ = false;
   samples_of_shard_ = place.offset > 0 ? place.sample : 0;
   while (samples_of_shard_ < place.sample && reader_->next()) ++samples_of_shard_;

@@ -74,6 +74,7 @@ class ShardWalk {
   const LoaderOptions& options_;
   const double max_bad_fraction_;
   const bool allow_pipe_;
+  const std::string caption_encoding_;
   const Admit admit_;
 
   std::vector<uint32_t> order_;  // of the urls in this epoch; empty: as they come

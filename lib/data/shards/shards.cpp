@@ -164,9 +164,11 @@ std::optional<std::string> other_shards(const LoaderPosition& position,
 
 std::unique_ptr<SampleReader> open_shard(const std::string& url,
                                          MemberWarning warn,
-                                         const SourceOptions& options) {
+                                         const SourceOptions& options,
+                                         const std::string& caption_encoding) {
   if (is_picture_shard(url)) {
-    return std::make_unique<SampleReader>(open_picture_shard(url, options.offset), std::move(warn));
+    return std::make_unique<SampleReader>(open_picture_shard(url, options.offset, caption_encoding),
+                                          std::move(warn));
   }
   const std::string origin = is_local_url(url) ? local_path(url) : public_url(url);
   return std::make_unique<SampleReader>(

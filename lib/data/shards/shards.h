@@ -143,9 +143,12 @@ std::string short_shards(const std::vector<std::string>& texts);
 int64_t shard_number(const std::string& address);
 
 /// The samples of the shard at a url that open_source() knows. `options.offset` is 0 or a
-/// SampleReader::next_offset(). @throws what that throws
-std::unique_ptr<SampleReader> open_shard(const std::string& url,
-                                         MemberWarning warn = {},
-                                         const SourceOptions& options = {});
+/// SampleReader::next_offset(). @param caption_encoding of a folder's JSON that is not UTF-8
+/// @throws what that throws
+std::unique_ptr<SampleReader> open_shard(
+    const std::string& url,
+    MemberWarning warn = {},
+    const SourceOptions& options = {},
+    const std::string& caption_encoding = CaptionReadConfig().caption_encoding);
 
 }  // namespace dalle2

@@ -82,9 +82,9 @@ int64_t first_vocabulary(const ShardSurvey& survey) {
   ClipVocabularyTrainer trainer;
   for (const std::string& url : survey.urls) {
     try {
-      const auto reader = open_shard(url);
+      const auto reader = open_shard(url, {}, {}, survey.caption_encoding);
       while (const auto sample = reader->next()) {
-        const CaptionText caption = caption_of(*sample, CaptionReadConfig{}.caption_encoding);
+        const CaptionText caption = caption_of(*sample, survey.caption_encoding);
         if (!caption.text.empty()) trainer.add(caption.text);
       }
     } catch (const DataError&) {  // what comes before the damage counts
@@ -245,12 +245,13 @@ void dry_run(const LoadedClipConfig& loaded, int64_t processes, const StartOptio
 }
 
 FirstConfig clip_first_config(const InitCommand& command) {
-  const ShardSurvey survey = survey_shards(command.data);
+  const ShardSurvey survey = survey_shards(command);
   if (survey.with_caption == 0) {
     throw DataError(
-        "{}: no picture has a caption, and a CLIP learns from pairs\n"
+        "{}: no picture has a caption, and a CLIP learns from pairs{}\n"
         "  Put a .txt file of the same name beside each picture.",
-        command.data);
+        command.data,
+        survey.bad_captions.empty() ? "" : "; " + survey.bad_captions);
   }
   const FirstRecipe recipe = first_recipe(FirstKind::kClip, command, survey);
   FirstConfig first{.found = describe(survey), .recipe = recipe};

@@ -37,12 +37,14 @@ namespace fs = std::filesystem;
 /// The samples of a shard to its end, or to where it cannot be read.
 class WholeShard {
  public:
-  WholeShard(const std::string& url, bool allow_pipe) : url_(url), allow_pipe_(allow_pipe) {}
+  WholeShard(const std::string& url, const ShardDataConfig& data) : url_(url), data_(data) {}
 
   /// @throws StoppedError
   std::optional<GroupedSample> next() {
     try {
-      if (!reader_) reader_ = open_shard(url_, {}, {.allow_pipe = allow_pipe_});
+      if (!reader_)
+        reader_ = reader_ =
+            open_shard(url_, {}, {.allow_pipe = data_.allow_pipe}, data_.caption_encoding);
       return reader_->next();
     } catch (const NetworkError& error) {
       fault_ = error.what();
@@ -59,7 +61,8 @@ class WholeShard {
 
  private:
   std::string url_, fault_;
-  bool allow_pipe_, is_unreachable_ = false;
+  const ShardDataConfig& data_;
+  bool is_unreachable_ = false;
   std::unique_ptr<SampleReader> reader_;
 };
 
@@ -261,7 +264,7 @@ CopyEnd copy_share(const ShardCopyPlan& plan,
   for (auto i = static_cast<size_t>(group.rank()); 2 * i < shards.size();
        i += static_cast<size_t>(group.size())) {
     const std::string &name = shards[2 * i], &url = shards[2 * i + 1];
-    WholeShard shard(url, plan.data.allow_pipe);
+    WholeShard shard(url, plan.data);
     try {
       copier.copy(url, name, shard);
     } catch (const StoppedError&) {

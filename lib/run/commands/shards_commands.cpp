@@ -298,6 +298,7 @@ void run_shards_check(const ShardsCheckCommand& command) {
   options.embeddings_in_tar = command.embeddings_in_tar;
   options.shard_width = command.shard_width;
   options.index_width = command.index_width;
+  options.caption_encoding = command.caption_encoding;
   const CheckReport report = check_shards(options, [](int64_t done, int64_t total) {
     log_live(fmt::format("{} of {}", with_commas(done), counted(total, "shard")));
   });

@@ -280,7 +280,7 @@ void dry_run(const LoadedDecoderConfig& loaded, int64_t processes, const StartOp
 }
 
 FirstConfig decoder_first_config(const InitCommand& command) {
-  const ShardSurvey survey = survey_shards(command.data);
+  const ShardSurvey survey = survey_shards(command);
   const FirstRecipe recipe = first_recipe(FirstKind::kDecoder, command, survey);
   FirstConfig first{.found = describe(survey), .recipe = recipe};
   std::string folder = find_embeddings(command.data, {"img_emb", "embeddings"});

@@ -113,6 +113,8 @@ std::string picture_text(const ShardSurvey& survey, const FirstRecipe& recipe) {
   std::string text;
   // Stored embeddings hold for pictures as they were read then.
   if (survey.embed_width == 0) text += reading_text(survey.tally);
+  if (survey.caption_encoding != CaptionReadConfig().caption_encoding)
+    text += fmt::format("    \"caption_encoding\": {},\n", json_text(survey.caption_encoding));
   if (2 * survey.several_lines > survey.with_caption) {
     text += "    \"caption_lines\": \"first\",     // \"all\" keeps the other lines too\n";
   }
@@ -234,8 +236,10 @@ std::string train_text(const FirstRecipe& recipe) {
 
 }  // namespace
 
-ShardSurvey survey_shards(const std::string& folder) {
+ShardSurvey survey_shards(const InitCommand& command) {
+  const std::string& folder = command.data;
   ShardSurvey survey;
+  survey.caption_encoding = command.caption_encoding;
   const std::vector<std::string> shards = shards_of(folder, survey);
   survey.count = static_cast<int64_t>(shards.size());
   int64_t wanted = kShardsLookedAt;
@@ -252,7 +256,8 @@ ShardSurvey survey_shards(const std::string& folder) {
   if (survey.pictures == 0 && bytes <= kSmallSet) wanted = survey.count;
   survey.looked_at = std::min(survey.count, wanted);
   survey.urls.assign(shards.begin(), shards.begin() + survey.looked_at);
-  const CheckReport report = check_shards({.urls = survey.urls});
+  const CheckReport report =
+      check_shards({.urls = survey.urls, .caption_encoding = command.caption_encoding});
   survey.samples = report.samples();
   survey.usable = report.usable();
   if (survey.looked_at == survey.count) survey.differences = report.split_differences;
@@ -265,9 +270,12 @@ ShardSurvey survey_shards(const std::string& folder) {
                         ? ""
                         : ": " + report.shards.front().examples.front());
   }
+  int64_t bad_captions = 0;
   for (const ShardCheck& shard : report.shards) {
     survey.with_caption += shard.samples - shard.no_caption;
     survey.several_lines += shard.captions.count(drop::kSeveralLines);
+    bad_captions += shard.captions.count(drop::kBadCaption);
+    if (survey.bad_captions.empty()) survey.bad_captions = shard.captions.first(drop::kBadCaption);
     for (const auto& [side, pictures] : shard.short_sides) {
       survey.short_sides.insert(survey.short_sides.end(), static_cast<size_t>(pictures), side);
     }
@@ -279,6 +287,10 @@ ShardSurvey survey_shards(const std::string& folder) {
                            static_cast<double>(percent) / kWhole);
     }
     survey.faults.insert(survey.faults.end(), shard.examples.begin(), shard.examples.end());
+  }
+  if (bad_captions > 0) {
+    survey.bad_captions =
+        counted(bad_captions, "caption has", "captions have") + " no text: " + survey.bad_captions;
   }
   std::sort(survey.short_sides.begin(), survey.short_sides.end());
   std::sort(survey.shapes.begin(), survey.shapes.end());
@@ -304,6 +316,7 @@ std::vector<std::string> describe(const ShardSurvey& survey) {
     lines.push_back(counted(survey.several_lines, "caption has", "captions have") +
                     " several lines: data.caption_lines \"first\" takes the first");
   }
+  if (!survey.bad_captions.empty()) lines.push_back(survey.bad_captions);
   lines.insert(lines.end(), survey.differences.begin(), survey.differences.end());
   return lines;
 }
@@ -331,6 +344,12 @@ std::string find_embeddings(const std::string& folder, const std::vector<std::st
   return "";
 }
 
+std::string channels_text(const PictureTally& tally) {
+  return tally.pictures > 0 && tally.grey == tally.pictures
+             ? "    \"channels\": 1,                // all pictures are grey; 3 for colours\n"
+             : "";
+}
+
 std::string reading_text(const PictureTally& tally) {
   std::string text;
   if (tally.transparent > 0) text += "    \"ground\": \"white\",\n";
@@ -343,12 +362,6 @@ std::string reading_text(const PictureTally& tally) {
 }
 
 std::vector<std::string> of_smaller_pictures(const ShardSurvey& survey, int64_t side) {
-std::string channels_text(const PictureTally& tally) {
-  return tally.pictures > 0 && tally.grey == tally.pictures
-             ? "    \"channels\": 1,                // all pictures are grey; 3 for colours\n"
-             : "";
-}
-
   const auto begin = survey.short_sides.begin(), end = survey.short_sides.end();
   const int64_t smaller = std::lower_bound(begin, end, side) - begin;
   if (smaller == 0) return {};

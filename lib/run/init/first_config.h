@@ -78,6 +78,8 @@ struct ShardSurvey {
   int64_t usable = 0;         ///< pictures of them that can be decoded
   int64_t with_caption = 0;   ///< of the samples
   int64_t several_lines = 0;  ///< of these, captions of more than one line
+  std::string caption_encoding = {};     ///< that was asked for
+  std::string bad_captions = {};         ///< how many have no text, and why the first has none
   std::vector<std::string> differences;  ///< of the splits, if all shards were looked at
   std::vector<int64_t> short_sides;      ///< of the pictures, pixels, ascending
   PictureTally tally;                    ///< transparent, rotated and 16-bit ones
@@ -87,7 +89,7 @@ struct ShardSurvey {
 
 /// @throws DataError for a folder without shards and pictures, or without a usable one, ConfigError for shards
 /// whose names do not end in a number of one width
-ShardSurvey survey_shards(const std::string& folder);
+ShardSurvey survey_shards(const InitCommand& command);
 /// "10 shards; 300 pictures looked at: 298 usable, 300 with a caption; shortest side 96 px", and what
 /// else a user should know of the pictures.
 std::vector<std::string> describe(const ShardSurvey& survey);
@@ -120,10 +122,10 @@ std::string shards_text(const InitCommand& command,
                         const std::string& more = "");
 /// What a run of that side does with smaller pictures; empty if there are none.
 std::vector<std::string> of_smaller_pictures(const ShardSurvey& survey, int64_t side);
-/// Lines of `data` for what was found of the pictures: ground, apply_exif, range.
-std::string reading_text(const PictureTally& tally);
 /// Of a network's section: `channels` for a set that is all grey.
 std::string channels_text(const PictureTally& tally);
+/// Lines of `data` for what was found of the pictures: ground, apply_exif, range.
+std::string reading_text(const PictureTally& tally);
 
 /// A text as JSON, with its quotes.
 std::string json_text(const std::string& text);
