@@ -92,6 +92,16 @@ TEST_CASE("links to files that are not there are pictures, or captions, that can
                   "caption is a link that leads to no file (1 so far)") == 1);
 }
 
+TEST_CASE("a table of captions of any name is not told as passed over") {
+  const TempDir folder;
+  std::filesystem::create_directories(folder / "in");
+  write_file_atomically(folder / "in/a.png", encode_png(busy_picture(6, 5)));
+  write_file_atomically(folder / "in/own.jsonl", R"({"file_name": "a.png", "text": "a cat"})");
+  const PackReport report = pack_folder(folder / "in", folder / "out", kInOrder);
+  CHECK(report.without_caption == 0);
+  CHECK(text_of(report) == "1 of 1 picture in 1 shard\n");
+}
+
 TEST_CASE("a folder of pictures and captions becomes shards, and what is left out is reported") {
   const TempDir folder;
   fill_folder(folder);

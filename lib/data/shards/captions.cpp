@@ -191,6 +191,12 @@ std::string FolderCaptions::missing_text(const fs::path& picture) const {
       "no {} beside it{}", fs::path(picture).replace_extension(".txt").filename().string(), others);
 }
 
+int64_t FolderCaptions::other_tables() const {
+  const std::lock_guard lock(mutex_);
+  return std::count_if(
+      tables_.begin(), tables_.end(), [](const auto& item) { return item.second->is_other; });
+}
+
 std::string FolderCaptions::json_of(const fs::path& file, const std::string& encoding) const {
   const std::string bytes = read_picture_file(file);
   if (is_blank(bytes)) return "";
@@ -240,6 +246,7 @@ FolderCaptions::Table FolderCaptions::read_table(const fs::path& folder,
     table.captions.clear();
     return table;
   }
+  table.is_other = named.empty() && !table.captions.empty();
   // Another .jsonl may be no table of pictures.
   if (!fault.empty() && (!named.empty() || !table.captions.empty()))
     log_warning(

@@ -53,11 +53,14 @@ class FolderCaptions {
                                 const std::string& encoding) const;
   /// "no tom.txt beside it", and what lies there that is not read.
   std::string missing_text(const std::filesystem::path& picture) const;
+  /// Tables that gave captions, of other names than metadata.
+  int64_t other_tables() const;
 
  private:
   struct Table {
     std::map<std::string, std::string> captions;  // by path below the folder
     std::map<std::string, int64_t> others;        // files that are not read, by extension
+    bool is_other = false;                        // of another name than metadata
   };
   /// The file as UTF-8. @throws DataError for one that is neither UTF-8 nor of the encoding
   std::string json_of(const std::filesystem::path& file, const std::string& encoding) const;

@@ -66,6 +66,8 @@ class Packer {
       if (report_.stopped) return std::move(report_);
     }
     report_.shards = std::ssize(written_);
+    // They were counted before it was known that they are read.
+    if (captions_.other_tables() > 0) report_.other_files[".jsonl"] -= captions_.other_tables();
     if (report_.shards > 0) report_.removed = shards.finish(written_);
     return std::move(report_);
   }
@@ -291,7 +293,7 @@ std::vector<std::string> describe_pack(const PackReport& report) {
                                 printable(short_list(report.lonely_captions))));
   }
   for (const auto& [extension, count] : report.other_files) {
-    if (is_unread_extension(extension)) continue;  // list_pictures() has told of them
+    if (count == 0 || is_unread_extension(extension)) continue;  // list_pictures() has told of them
     lines.push_back(fmt::format("{} skipped: {}",
                                 counted(count, "other file was", "other files were"),
                                 one_line(extension)));
