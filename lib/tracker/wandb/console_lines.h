@@ -12,7 +12,7 @@
 namespace dalle2 {
 
 /// Hears what the log prints from now on, and keeps it until it is taken. Whoever prints never waits:
-/// of lines that find no room only the number is kept.
+/// lines beyond `most_bytes` are lost.
 class ConsoleLines {
  public:
   explicit ConsoleLines(size_t most_bytes = size_t{4} << 20);
@@ -24,14 +24,11 @@ class ConsoleLines {
   std::vector<WandbConsoleLine> take();
 
  private:
-  void add(const std::string& line, bool is_error);
-
   const size_t most_bytes_;
   int listener_ = 0;
   std::mutex mutex_;  // of what follows
   std::vector<WandbConsoleLine> lines_;
   size_t bytes_ = 0;
-  int64_t left_out_ = 0;
 };
 
 }  // namespace dalle2

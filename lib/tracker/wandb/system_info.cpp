@@ -9,13 +9,13 @@
 
 #include <dlfcn.h>
 #include <array>
-#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <thread>
 
 #include "base/this_process.h"
 #include "base/untrusted_json.h"
+#include "io/formats/event_file.h"
 
 namespace dalle2 {
 namespace {
@@ -50,13 +50,38 @@ double cpu_seconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-double clock_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+// Of nvml.h, which does not change: later versions of a function have other names.
+struct NvmlUtilization {
+  unsigned gpu = 0, memory = 0;  // percent of the time
+};
+struct NvmlMemory {
+  unsigned long long total = 0, free = 0, used = 0;  // bytes
+};
+constexpr int kTemperatureOfGpu = 0;
 
 }  // namespace
 
-std::string system_metadata(double start_unix_seconds, const std::vector<Gpu>& gpus) {
+/// Calls a function of NVML. @return whether it is there and has succeeded
+template <class... Arguments>
+bool SystemStats::nvml(const char* function, Arguments... arguments) const {
+  if (nvml_ == nullptr) return false;
+  const auto call = reinterpret_cast<int (*)(Arguments...)>(dlsym(nvml_, function));
+  return call != nullptr && call(arguments...) == 0;
+}
+
+SystemStats::SystemStats() : nvml_(dlopen("libnvidia-ml.so.1", RTLD_LAZY | RTLD_LOCAL)) {
+  unsigned count = 0;
+  if (!nvml("nvmlInit_v2") || !nvml("nvmlDeviceGetCount_v2", &count)) return;
+  gpus_.resize(count);
+  for (unsigned i = 0; i < count; ++i) nvml("nvmlDeviceGetHandleByIndex_v2", i, &gpus_[i]);
+}
+
+SystemStats::~SystemStats() {
+  nvml("nvmlShutdown");
+  if (nvml_ != nullptr) dlclose(nvml_);
+}
+
+std::string SystemStats::metadata(double start_unix_seconds) const {
   utsname system{};
   ::uname(&system);
   std::error_code error;
@@ -77,20 +102,22 @@ std::string system_metadata(double start_unix_seconds, const std::vector<Gpu>& g
                     {{"/",
                       {{"total", std::to_string(disk.capacity)},
                        {"used", std::to_string(disk.capacity - disk.free)}}}}}};
-  if (!gpus.empty()) {
-    metadata["gpu"] = gpus.front().name;
-    metadata["gpu_count"] = gpus.size();
-    for (const Gpu& gpu : gpus) {
-      metadata["gpu_nvidia"].push_back(
-          {{"name", gpu.name}, {"memoryTotal", std::to_string(gpu.memory_bytes)}});
-    }
+  for (void* const gpu : gpus_) {
+    std::array<char, 96> name{};
+    NvmlMemory memory;
+    nvml("nvmlDeviceGetName", gpu, name.data(), static_cast<unsigned>(name.size()));
+    nvml("nvmlDeviceGetMemoryInfo", gpu, &memory);
+    if (!metadata.contains("gpu")) metadata["gpu"] = name.data();
+    metadata["gpu_count"] = gpus_.size();
+    metadata["gpu_nvidia"].push_back(
+        {{"name", name.data()}, {"memoryTotal", std::to_string(memory.total)}});
   }
   return metadata.dump(2, ' ', false, Json::error_handler_t::replace);
 }
 
 WandbItems SystemStats::now() {
   WandbItems items;
-  const auto add = [&](const char* name, double value) {
+  const auto add = [&](const std::string& name, double value) {
     items.emplace_back(name, Json(value).dump());
   };
   const double total = memory_of_machine("MemTotal"), free = memory_of_machine("MemAvailable");
@@ -102,8 +129,9 @@ WandbItems SystemStats::now() {
   }
   add("proc.memory.rssMB", own / kMebi);
   add("proc.cpu.threads", std::atof(line_of("/proc/self/status", "Threads").c_str()));
-  const double cpu = cpu_seconds(), clock = clock_seconds();
-  if (at_seconds_ > 0) add("cpu", 100 * (cpu - cpu_seconds_) / (clock - at_seconds_));
+  const double cpu = cpu_seconds(), clock = wall_time_seconds();
+  if (at_seconds_ > 0 && clock > at_seconds_)
+    add("cpu", 100 * (cpu - cpu_seconds_) / (clock - at_seconds_));
   cpu_seconds_ = cpu;
   at_seconds_ = clock;
   std::error_code error;
@@ -113,124 +141,29 @@ WandbItems SystemStats::now() {
     add("disk./.usageGB", used / kGibi);
     add("disk./.usagePercent", 100 * used / static_cast<double>(disk.capacity));
   }
-  for (const GpuFigure& figure : nvml_.now()) add(figure.name.c_str(), figure.value);
-  return items;
-}
-
-struct Nvml::Library {
-  // Of nvml.h, which does not change: later versions of a function have other names.
-  using Result = int;  // 0: success
-  using Device = void*;
-  struct Utilization {
-    unsigned gpu = 0, memory = 0;  // percent of the time
-  };
-  struct Memory {
-    unsigned long long total = 0, free = 0, used = 0;  // bytes
-  };
-  static constexpr int kTemperatureOfGpu = 0;
-
-  ~Library() {
-    if (started) shutdown();
-    if (module != nullptr) dlclose(module);
-  }
-
-  /// @return false if there is nothing to ask
-  bool open() {
-    module = dlopen("libnvidia-ml.so.1", RTLD_LAZY | RTLD_LOCAL);
-    if (module == nullptr) return false;
-    const bool is_whole =
-        find("nvmlInit_v2", init) && find("nvmlShutdown", shutdown) &&
-        find("nvmlDeviceGetCount_v2", count) && find("nvmlDeviceGetHandleByIndex_v2", handle) &&
-        find("nvmlDeviceGetName", name) && find("nvmlDeviceGetUtilizationRates", utilization) &&
-        find("nvmlDeviceGetMemoryInfo", memory) && find("nvmlDeviceGetTemperature", temperature) &&
-        find("nvmlDeviceGetPowerUsage", power) &&
-        find("nvmlDeviceGetEnforcedPowerLimit", power_limit);
-    if (!is_whole || init() != 0) return false;
-    started = true;
-    unsigned number = 0;
-    if (count(&number) != 0) return false;
-    for (unsigned i = 0; i < number; ++i) {
-      Device device = nullptr;
-      if (handle(i, &device) == 0) devices.push_back({i, device});
+  for (size_t i = 0; i < gpus_.size(); ++i) {
+    void* const gpu = gpus_[i];
+    const std::string of = fmt::format("gpu.{}.", i);
+    NvmlUtilization utilization;
+    if (nvml("nvmlDeviceGetUtilizationRates", gpu, &utilization)) {
+      add(of + "gpu", utilization.gpu);
+      add(of + "memory", utilization.memory);
     }
-    return true;
-  }
-
-  template <class Function>
-  bool find(const char* symbol, Function& function) {
-    function = reinterpret_cast<Function>(dlsym(module, symbol));
-    return function != nullptr;
-  }
-
-  void* module = nullptr;
-  bool started = false;
-  struct Numbered {
-    unsigned number;
-    Device device;
-  };
-  std::vector<Numbered> devices;
-
-  Result (*init)() = nullptr;
-  Result (*shutdown)() = nullptr;
-  Result (*count)(unsigned*) = nullptr;
-  Result (*handle)(unsigned, Device*) = nullptr;
-  Result (*name)(Device, char*, unsigned) = nullptr;
-  Result (*utilization)(Device, Utilization*) = nullptr;
-  Result (*memory)(Device, Memory*) = nullptr;
-  Result (*temperature)(Device, int, unsigned*) = nullptr;
-  Result (*power)(Device, unsigned*) = nullptr;        // milliwatts
-  Result (*power_limit)(Device, unsigned*) = nullptr;  // milliwatts
-};
-
-Nvml::Nvml() : library_(std::make_unique<Library>()) {
-  if (!library_->open()) library_.reset();
-}
-
-Nvml::~Nvml() = default;
-
-std::vector<Gpu> Nvml::gpus() const {
-  std::vector<Gpu> gpus;
-  if (!library_) return gpus;
-  for (const auto& [number, device] : library_->devices) {
-    std::array<char, 96> name{};
-    Library::Memory memory;
-    if (library_->name(device, name.data(), name.size()) != 0) name[0] = '\0';
-    library_->memory(device, &memory);
-    gpus.push_back({name.data(), memory.total});
-  }
-  return gpus;
-}
-
-std::vector<GpuFigure> Nvml::now() const {
-  std::vector<GpuFigure> figures;
-  if (!library_) return figures;
-  for (const auto& numbered : library_->devices) {
-    Library::Device const device = numbered.device;
-    const auto add = [&](const char* what, double value) {
-      figures.push_back({fmt::format("gpu.{}.{}", numbered.number, what), value});
-    };
-    Library::Utilization utilization;
-    if (library_->utilization(device, &utilization) == 0) {
-      add("gpu", utilization.gpu);
-      add("memory", utilization.memory);
-    }
-    Library::Memory memory;
-    if (library_->memory(device, &memory) == 0 && memory.total > 0) {
+    NvmlMemory memory;
+    if (nvml("nvmlDeviceGetMemoryInfo", gpu, &memory) && memory.total > 0) {
       const auto used = static_cast<double>(memory.used);
-      add("memoryAllocated", 100 * used / static_cast<double>(memory.total));
-      add("memoryAllocatedBytes", used);
+      add(of + "memoryAllocated", 100 * used / static_cast<double>(memory.total));
+      add(of + "memoryAllocatedBytes", used);
     }
     unsigned value = 0, limit = 0;
-    if (library_->temperature(device, Library::kTemperatureOfGpu, &value) == 0) add("temp", value);
-    if (library_->power(device, &value) == 0) {
-      add("powerWatts", value / 1000.0);
-      if (library_->power_limit(device, &limit) == 0 && limit > 0) {
-        add("enforcedPowerLimitWatts", limit / 1000.0);
-        add("powerPercent", 100.0 * value / limit);
-      }
-    }
+    if (nvml("nvmlDeviceGetTemperature", gpu, kTemperatureOfGpu, &value)) add(of + "temp", value);
+    if (!nvml("nvmlDeviceGetPowerUsage", gpu, &value)) continue;  // milliwatts
+    add(of + "powerWatts", value / 1000.0);
+    if (!nvml("nvmlDeviceGetEnforcedPowerLimit", gpu, &limit) || limit == 0) continue;
+    add(of + "enforcedPowerLimitWatts", limit / 1000.0);
+    add(of + "powerPercent", 100.0 * value / limit);
   }
-  return figures;
+  return items;
 }
 
 }  // namespace dalle2

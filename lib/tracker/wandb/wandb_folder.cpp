@@ -57,11 +57,11 @@ class WandbFolder : public WandbRows {
     file_.write_metric(kWandbAxis, "");
   }
 
-  void history(const WandbRow& row) override { file_.write_history(row.items, row.step); }
+  void history(const WandbItems& row, int64_t step) override { file_.write_history(row, step); }
   void column(const std::string& name) override { file_.write_metric(name, kWandbAxis); }
   void file(const WandbUpload& file) override;
-  void stats(const WandbStats& stats) override {
-    file_.write_stats(stats.items, stats.unix_seconds);
+  void stats(const WandbItems& figures, double unix_seconds) override {
+    file_.write_stats(figures, unix_seconds);
   }
   void console(const std::vector<WandbConsoleLine>& lines) override;
   void flush(const WandbSummary& summary) override;

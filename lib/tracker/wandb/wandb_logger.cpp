@@ -36,7 +36,7 @@ void check_name(const char* what, const std::string& name, const char* forbidden
 }  // namespace
 
 WandbLogger::WandbLogger(const WandbLogConfig& config)
-    : Logger(config.auto_resume),
+    : Logger(config.auto_resume, config.verbose),
       config_(config),
       entity_(config.wandb_entity.value_or("")),
       project_(config.wandb_project.value_or("")) {}

@@ -23,7 +23,6 @@ class WandbLogger : public Logger {
   /// A service that is away is a warning. @throws ConfigError, HttpStatusError the key is refused
   void check(Deadline deadline) override;
   std::unique_ptr<JournalSink> make_sink(const RunFacts& facts) override;
-  bool prints_records() const override { return config_.verbose; }
   /// entity, project and run_id, as the reference has them; the id only if it is known already.
   std::map<std::string, std::string> resume_data() const override;
   bool set_attribute(const std::string& name, const std::string& value) override;

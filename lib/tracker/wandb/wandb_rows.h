@@ -25,16 +25,6 @@ struct WandbRun {
 /// The column of the history that charts have as their axis: our own step, which may go back.
 inline constexpr const char* kWandbAxis = "step";
 
-struct WandbRow {
-  WandbItems items;
-  int64_t step = 0;  ///< the service's own, which always rises
-};
-
-struct WandbStats {
-  WandbItems items;
-  double unix_seconds = 0;
-};
-
 /// A line that was printed, without its end.
 struct WandbConsoleLine {
   std::string text;
@@ -51,10 +41,11 @@ using WandbSummary = std::map<std::string, std::string>;
 class WandbRows {
  public:
   virtual ~WandbRows() = default;
-  virtual void history(const WandbRow& row) = 0;
+  /// @param step the service's own, which always rises
+  virtual void history(const WandbItems& row, int64_t step) = 0;
   virtual void column(const std::string& name) = 0;
   virtual void file(const WandbUpload& file) = 0;
-  virtual void stats(const WandbStats& stats) = 0;
+  virtual void stats(const WandbItems& figures, double unix_seconds) = 0;
   virtual void console(const std::vector<WandbConsoleLine>& lines) = 0;
   /// Returns when all of it has arrived. @throws NetworkError, ResourceError
   virtual void flush(const WandbSummary& summary) = 0;

@@ -61,8 +61,8 @@ WandbSink::WandbSink(WandbAccess access, WandbBegin begin, std::shared_ptr<Wandb
       names_(std::move(names)) {
   api_.options().cancelled = [this] { return is_cancelled(); };
   names_->set(begin_.run.info.path);
-  files_.push_back({.name = "wandb-metadata.json",
-                    .content = system_metadata(begin_.run.start_unix_seconds, stats_.gpus())});
+  files_.push_back(
+      {.name = "wandb-metadata.json", .content = stats_.metadata(begin_.run.start_unix_seconds)});
 }
 
 std::string WandbSink::key() const {
@@ -199,7 +199,7 @@ void WandbSink::add(const JournalLine& line) {
   row.emplace_back("_timestamp", Json(line.time()).dump());
   row.emplace_back("_runtime", Json(since + runtime_before_).dump());
   for (const auto& [name, json] : row) summary_[name] = json;
-  rows_->history({std::move(row), line.number + shift_});
+  rows_->history(row, line.number + shift_);
 }
 
 WandbItems WandbSink::items_of(const JournalLine& line) {
@@ -254,7 +254,7 @@ void WandbSink::add_live() {
   const auto now = std::chrono::steady_clock::now();
   if (stats_at_ && now - *stats_at_ < std::chrono::duration<double>(kStatsSeconds)) return;
   stats_at_ = now;
-  rows_->stats({stats_.now(), wall_time_seconds()});
+  rows_->stats(stats_.now(), wall_time_seconds());
 }
 
 void WandbSink::add_file(const std::string& name) {

@@ -45,13 +45,13 @@ class WandbStream : public WandbRows {
               std::vector<std::string> columns)
       : api_(api), run_(std::move(run)), state_(state), columns_(std::move(columns)) {}
 
-  void history(const WandbRow& row) override { rows_.push_back(row); }
+  void history(const WandbItems& row, int64_t /*step*/) override { rows_.push_back(line_of(row)); }
   void column(const std::string& name) override {
     columns_.push_back(name);
     config_changed_ = true;
   }
   void file(const WandbUpload& file) override { files_.push_back(file); }
-  void stats(const WandbStats& stats) override { stats_.push_back(stats); }
+  void stats(const WandbItems& figures, double unix_seconds) override;
   void console(const std::vector<WandbConsoleLine>& lines) override;
   void flush(const WandbSummary& summary) override {
     send(WandbItems(summary.begin(), summary.end()), Json::object());
@@ -60,7 +60,6 @@ class WandbStream : public WandbRows {
 
  private:
   void send(const WandbItems& summary, Json request);
-  void send_files(const std::vector<WandbUpload>& files);
   Json lines(const WandbItems& summary) const;
   std::string config() const { return wandb_config(run_.config, columns_); }
 
@@ -69,10 +68,8 @@ class WandbStream : public WandbRows {
   WandbRunState state_;
   std::vector<std::string> columns_;
   bool config_changed_ = false;
-  std::vector<WandbRow> rows_;
-  std::vector<WandbStats> stats_;
+  Json rows_ = Json::array(), stats_ = Json::array(), console_ = Json::array();  // lines
   std::vector<WandbUpload> files_;
-  std::vector<WandbConsoleLine> console_;
   std::string printed_;                // all of it: a file at the end
   std::vector<std::string> uploaded_;  // files that the service has and was not told of
 };
@@ -85,14 +82,16 @@ void WandbStream::console(const std::vector<WandbConsoleLine>& lines) {
     const size_t end = printed_.find('\n', printed_.size() - kMostConsole / 4) + 1;
     printed_.replace(begin, end - begin, "(lines are left out here)\n");
   }
-  console_.insert(console_.end(), lines.begin(), lines.end());
+  for (const WandbConsoleLine& line : lines) console_.push_back(console_text(line));
 }
 
-/// Pictures come before the rows that show them.
-void WandbStream::send_files(const std::vector<WandbUpload>& files) {
-  if (files.empty()) return;
-  api_.upload(run_.info.path, files);
-  for (const WandbUpload& file : files) uploaded_.push_back(file.name);
+void WandbStream::stats(const WandbItems& figures, double unix_seconds) {
+  WandbItems items;
+  for (const auto& [key, json] : figures) items.emplace_back("system." + key, json);
+  items.emplace_back("_timestamp", Json(unix_seconds).dump());
+  items.emplace_back("_runtime", Json(unix_seconds - run_.start_unix_seconds).dump());
+  items.emplace_back("_wandb", "true");
+  stats_.push_back(line_of(items));
 }
 
 void WandbStream::send(const WandbItems& summary, Json request) {
@@ -101,7 +100,11 @@ void WandbStream::send(const WandbItems& summary, Json request) {
     info.config = config();
     api_.upsert(info);
   }
-  send_files(std::exchange(files_, {}));
+  // Pictures come before the rows that show them.
+  if (const std::vector<WandbUpload> files = std::exchange(files_, {}); !files.empty()) {
+    api_.upload(run_.info.path, files);
+    for (const WandbUpload& file : files) uploaded_.push_back(file.name);
+  }
   Json files = lines(summary);
   if (request.contains("files")) files.update(request["files"]);
   if (!files.empty()) request["files"] = files;
@@ -110,9 +113,7 @@ void WandbStream::send(const WandbItems& summary, Json request) {
   state_.history_lines += static_cast<int64_t>(rows_.size());
   state_.event_lines += static_cast<int64_t>(stats_.size());
   state_.console_lines += static_cast<int64_t>(console_.size());
-  rows_.clear();
-  stats_.clear();
-  console_.clear();
+  rows_ = stats_ = console_ = Json::array();
   uploaded_.clear();
 }
 
@@ -122,21 +123,10 @@ Json WandbStream::lines(const WandbItems& summary) const {
   const auto add = [&](const char* name, int64_t offset, const Json& content) {
     if (!content.empty()) files[name] = {{"offset", offset}, {"content", content}};
   };
-  Json rows = Json::array(), stats = Json::array(), console = Json::array();
-  for (const WandbRow& row : rows_) rows.push_back(line_of(row.items));
-  for (const WandbStats& figures : stats_) {
-    WandbItems items;
-    for (const auto& [key, json] : figures.items) items.emplace_back("system." + key, json);
-    items.emplace_back("_timestamp", Json(figures.unix_seconds).dump());
-    items.emplace_back("_runtime", Json(figures.unix_seconds - run_.start_unix_seconds).dump());
-    items.emplace_back("_wandb", "true");
-    stats.push_back(line_of(items));
-  }
-  for (const WandbConsoleLine& line : console_) console.push_back(console_text(line));
-  add("wandb-history.jsonl", state_.history_lines, rows);
-  if (!rows.empty()) add(kSummaryFile, 0, Json::array({line_of(summary)}));
-  add("wandb-events.jsonl", state_.event_lines, stats);
-  add(kWandbConsoleFile, state_.console_lines, console);
+  add("wandb-history.jsonl", state_.history_lines, rows_);
+  if (!rows_.empty()) add(kSummaryFile, 0, Json::array({line_of(summary)}));
+  add("wandb-events.jsonl", state_.event_lines, stats_);
+  add(kWandbConsoleFile, state_.console_lines, console_);
   return files;
 }
 
