@@ -14,7 +14,10 @@
 namespace dalle2 {
 namespace {
 
-constexpr size_t kMostLines = 1000;  ///< of a request
+constexpr size_t kMostLines = 1000;      ///< of a request
+constexpr double kEndPause = 2;          ///< seconds between attempts at the end, at most
+constexpr double kBetweenErrors = 3600;  ///< seconds, of the same sink in the log
+constexpr double kBetweenSaves = 5;      ///< seconds, of followers.json
 
 std::chrono::steady_clock::duration seconds(double value) {
   return std::chrono::duration_cast<std::chrono::steady_clock::duration>(
@@ -89,7 +92,6 @@ Follower::Follower(std::unique_ptr<JournalSink> sink,
       lines_(log_.path) {}
 
 Follower::~Follower() {
-  cancelled_ = true;
   sink_->cancel();
   wake_.notify_all();
   if (thread_.joinable()) thread_.join();
@@ -146,7 +148,7 @@ Follower::Clock::time_point Follower::next_time() const {
 void Follower::work() {
   std::unique_lock lock(mutex_);
   bool tried_last = false;
-  while (!cancelled_ && !done_) {
+  while (!sink_->is_cancelled() && !done_) {
     // The end tries once more, whatever the pause.
     const bool is_due = Clock::now() >= next_time() || (end_ && !tried_last);
     if (!is_due) {
@@ -154,25 +156,23 @@ void Follower::work() {
       wake_.wait_until(lock, std::min(next_time(), glance));
       continue;
     }
-    tried_last = end_.has_value();
-    work_once(lock);
+    const std::optional<RunEnd> end = end_;
+    const std::vector<std::string> files = std::exchange(files_, {});
+    tried_last = end.has_value();
+    lock.unlock();
+    try_once(files, end);
+    lock.lock();
   }
-}
-
-void Follower::work_once(std::unique_lock<std::mutex>& lock) {
-  const std::optional<RunEnd> end = end_;
-  const std::vector<std::string> files = std::exchange(files_, {});
-  lock.unlock();
-  try {
-    log_.check();
-  } catch (const Error&) {  // another start has taken the run over
-    cancelled_ = done_ = true;
-  }
-  if (!cancelled_) try_once(files, end);
-  lock.lock();
 }
 
 void Follower::try_once(const std::vector<std::string>& files, const std::optional<RunEnd>& end) {
+  try {
+    log_.check();
+  } catch (const Error&) {  // another start has taken the run over
+    sink_->cancel();
+    done_ = true;
+    return;
+  }
   bool done = false;
   try {
     for (const std::string& name : files) sink_->add_file(name);
@@ -183,9 +183,9 @@ void Follower::try_once(const std::vector<std::string>& files, const std::option
     }
     note_success();
   } catch (const std::exception& error) {
-    if (!cancelled_) note_fault(error);
+    if (!sink_->is_cancelled()) note_fault(error);
   }
-  if (!cancelled_) save_cursor(/*now=*/end.has_value());
+  if (!sink_->is_cancelled()) save_cursor(/*now=*/end.has_value());
   if (done) done_ = true;
 }
 
@@ -216,8 +216,7 @@ void Follower::note_success() {
 void Follower::note_fault(const std::exception& error) {
   fault_ = true;
   connected_ = false;
-  pause_ =
-      std::clamp(2 * pause_, times_.first_pause, ends_ ? times_.end_pause : times_.longest_pause);
+  pause_ = std::clamp(2 * pause_, times_.first_pause, ends_ ? kEndPause : times_.longest_pause);
   if (const auto* status = dynamic_cast<const HttpStatusError*>(&error)) {
     pause_ = std::max(pause_, status->retry_after().value_or(0));
   }
@@ -233,7 +232,7 @@ void Follower::note_fault(const std::exception& error) {
         error.what());
     return;
   }
-  if (told_at_ && Clock::now() < *told_at_ + seconds(times_.between_errors)) return;
+  if (told_at_ && Clock::now() < *told_at_ + seconds(kBetweenErrors)) return;
   told_at_ = Clock::now();
   log_.log_error(fmt::format(
       "{}: {}\n  Rows wait in log.jsonl, and it is asked again.", sink_->name(), error.what()));
@@ -241,7 +240,7 @@ void Follower::note_fault(const std::exception& error) {
 
 void Follower::save_cursor(bool now) {
   if (connected_) cursors_.set(sink_->key(), {line_.load(), sink_->shift()});
-  if (!now && Clock::now() < saved_at_ + seconds(times_.between_saves)) return;
+  if (!now && Clock::now() < saved_at_ + seconds(kBetweenSaves)) return;
   saved_at_ = Clock::now();
   cursors_.save();
 }

@@ -96,9 +96,6 @@ struct FollowedLog {
 
 struct FollowerTimes {
   double first_pause = 1, longest_pause = 60;  ///< seconds between attempts
-  double end_pause = 2;                        ///< the longest at the end
-  double between_errors = 3600;                ///< of the same sink in the log
-  double between_saves = 5;                    ///< of followers.json
 };
 
 /// A thread that follows the log for a sink, as long as the run lives.
@@ -132,7 +129,6 @@ class Follower {
   using Clock = std::chrono::steady_clock;
 
   void work();
-  void work_once(std::unique_lock<std::mutex>& lock);
   void try_once(const std::vector<std::string>& files, const std::optional<RunEnd>& end);
   Clock::time_point next_time() const;
   void connect();
@@ -155,7 +151,7 @@ class Follower {
   bool away_ = false;                         // and a warning has said so
 
   std::atomic<int64_t> line_ = 0;  // the next one for the sink
-  std::atomic<bool> fault_ = false, ends_ = false, done_ = false, cancelled_ = false;
+  std::atomic<bool> fault_ = false, ends_ = false, done_ = false;
   mutable std::mutex mutex_;  // of what follows
   std::condition_variable wake_;
   std::optional<RunEnd> end_;

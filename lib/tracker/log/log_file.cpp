@@ -79,7 +79,7 @@ class LogReader {
         const double nan = std::numeric_limits<double>::quiet_NaN();
         add_value(name, step, value.is_null() ? nan : value.get<double>());
       } else if (value.is_array()) {
-        add_pictures(name, step, value);
+        log_.pictures.push_back({name, step, logged_pictures(value)});
       } else if (name == "error" && value.is_string()) {
         log_.errors.emplace_back(step, value.get<std::string>());
       }
@@ -93,29 +93,12 @@ class LogReader {
     const auto [place, is_new] = index_.emplace(name, log_.series.size());
     if (is_new) log_.series.push_back({name, {}, {}});
     LogSeries& series = log_.series[place->second];
-    while (!series.steps.empty() && series.steps.back() >= step) {  // a log without marks
-      series.steps.pop_back();
-      series.values.pop_back();
-    }
     series.steps.push_back(step);
     series.values.push_back(value);
   }
 
-  void add_pictures(const std::string& section, int64_t step, const Json& list) {
-    LoggedPictures logged{section, step, logged_pictures(list)};
-    const auto [last, is_new] = last_pictures_.emplace(section, step);
-    if (!is_new && last->second >= step) {
-      std::erase_if(log_.pictures, [&](const LoggedPictures& earlier) {
-        return earlier.section == section && earlier.step >= step;
-      });
-    }
-    last->second = step;
-    log_.pictures.push_back(std::move(logged));
-  }
-
   RunLog log_;
-  std::unordered_map<std::string, size_t> index_;           // of a series by its name
-  std::unordered_map<std::string, int64_t> last_pictures_;  // step by section
+  std::unordered_map<std::string, size_t> index_;  // of a series by its name
 };
 
 }  // namespace

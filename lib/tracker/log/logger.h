@@ -38,7 +38,9 @@ class Logger {
  public:
   using Deadline = std::chrono::steady_clock::time_point;
 
-  explicit Logger(bool auto_resume) : auto_resume_(auto_resume) {}
+  /// @param prints_records the console shows them
+  Logger(bool auto_resume, bool prints_records)
+      : auto_resume_(auto_resume), prints_records_(prints_records) {}
   virtual ~Logger() = default;
 
   /// Its name in auto_resume.json, the reference's class name: "ConsoleLogger".
@@ -48,20 +50,21 @@ class Logger {
   /// What gets the lines of log.jsonl; null: nothing does. Nothing is asked or written yet.
   virtual std::unique_ptr<JournalSink> make_sink(const RunFacts& facts) = 0;
 
-  /// Whether the console shows the records.
-  virtual bool prints_records() const = 0;
   /// What a later run needs to continue with this log, beside the type's name: attributes by name.
-  virtual std::map<std::string, std::string> resume_data() const = 0;
+  virtual std::map<std::string, std::string> resume_data() const { return {}; }
   /// Takes an attribute of auto_resume.json instead of the config's: a resumed run logs where the
   /// run before it did. @param value text as it is, anything else as JSON
   /// @return false if there is no such attribute. @throws ConfigError a value it cannot have
-  virtual bool set_attribute(const std::string& name, const std::string& value) = 0;
+  virtual bool set_attribute(const std::string& /*name*/, const std::string& /*value*/) {
+    return false;
+  }
 
   /// /tracker/log/auto_resume of this logger. Of a run: Loggers::auto_resume().
   bool auto_resume() const { return auto_resume_; }
+  bool prints_records() const { return prints_records_; }
 
  private:
-  bool auto_resume_;
+  bool auto_resume_, prints_records_;
 };
 
 }  // namespace dalle2

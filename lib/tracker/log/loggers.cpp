@@ -22,16 +22,14 @@ namespace fs = std::filesystem;
 
 class ConsoleLogger : public Logger {
  public:
-  explicit ConsoleLogger(const ConsoleLogConfig& config) : Logger(config.auto_resume) {}
+  explicit ConsoleLogger(const ConsoleLogConfig& config)
+      : Logger(config.auto_resume, /*prints_records=*/true) {}
 
   std::string type_name() const override { return "ConsoleLogger"; }
   std::unique_ptr<JournalSink> make_sink(const RunFacts&) override {
     log_info("track", "Logging to console");
     return nullptr;
   }
-  bool prints_records() const override { return true; }
-  std::map<std::string, std::string> resume_data() const override { return {}; }
-  bool set_attribute(const std::string&, const std::string&) override { return false; }
 };
 
 /// Numbers become scalars of the record's names; texts, captions and errors TensorBoard's texts;
@@ -125,10 +123,9 @@ class TensorboardSink : public JournalSink {
 class TensorboardLogger : public Logger {
  public:
   TensorboardLogger(const TensorboardLogConfig& config, std::string default_folder)
-      : Logger(config.auto_resume),
+      : Logger(config.auto_resume, config.verbose),
         log_dir_(config.log_dir),
-        default_folder_(std::move(default_folder)),
-        verbose_(config.verbose) {}
+        default_folder_(std::move(default_folder)) {}
 
   std::string type_name() const override { return "TensorboardLogger"; }
   std::unique_ptr<JournalSink> make_sink(const RunFacts& facts) override {
@@ -137,7 +134,6 @@ class TensorboardLogger : public Logger {
     return std::make_unique<TensorboardSink>(
         folder, "tensorboard " + log_dir_.value_or(kTensorboardFolder), facts.data_path);
   }
-  bool prints_records() const override { return verbose_; }
   std::map<std::string, std::string> resume_data() const override {
     // The default moves with data_path.
     if (!log_dir_) return {};
@@ -153,24 +149,20 @@ class TensorboardLogger : public Logger {
  private:
   std::optional<std::string> log_dir_;
   std::string default_folder_;
-  bool verbose_;
 };
-
-std::unique_ptr<Logger> make_logger(const LogConfig& config, const std::string& data_path) {
-  if (const auto* console = std::get_if<ConsoleLogConfig>(&config)) {
-    return std::make_unique<ConsoleLogger>(*console);
-  }
-  if (const auto* tensorboard = std::get_if<TensorboardLogConfig>(&config)) {
-    return std::make_unique<TensorboardLogger>(*tensorboard,
-                                               (fs::path(data_path) / kTensorboardFolder).string());
-  }
-  return std::make_unique<WandbLogger>(std::get<WandbLogConfig>(config));
-}
 
 }  // namespace
 
 Loggers::Loggers(const std::vector<LogConfig>& configs, const std::string& data_path) {
-  for (const LogConfig& config : configs) loggers_.push_back(make_logger(config, data_path));
+  const std::string events = (fs::path(data_path) / kTensorboardFolder).string();
+  for (const LogConfig& config : configs) {
+    if (const auto* console = std::get_if<ConsoleLogConfig>(&config))
+      loggers_.push_back(std::make_unique<ConsoleLogger>(*console));
+    if (const auto* tensorboard = std::get_if<TensorboardLogConfig>(&config))
+      loggers_.push_back(std::make_unique<TensorboardLogger>(*tensorboard, events));
+    if (const auto* wandb = std::get_if<WandbLogConfig>(&config))
+      loggers_.push_back(std::make_unique<WandbLogger>(*wandb));
+  }
 }
 
 bool Loggers::auto_resume() const {

@@ -14,6 +14,7 @@
 namespace dalle2 {
 namespace {
 
+constexpr double kLiveSeconds = 0.1, kPlainSeconds = 10, kPlainSecondsBesideRecords = 60;
 constexpr double kRateSeconds = 10;      // the rate forgets what is older than about this
 constexpr double kMeasureSeconds = 0.2;  // shorter spans say little about it
 constexpr int kRateDigits = 3;
@@ -98,9 +99,8 @@ Progress::~Progress() {
 }
 
 double Progress::interval() const {
-  if (options_.terminal) return options_.live_interval_seconds;
-  return options_.beside_records ? options_.plain_interval_beside_records
-                                 : options_.plain_interval_seconds;
+  if (options_.terminal) return kLiveSeconds;
+  return options_.beside_records ? kPlainSecondsBesideRecords : kPlainSeconds;
 }
 
 void Progress::update(const ProgressState& state) {
@@ -136,8 +136,8 @@ void Progress::stage(const std::string& text) {
   measuring_ = false;
   if (options_.quiet) return;
   const double now = options_.clock();
-  if (!std::exchange(in_stage_, true)) stage_shown_at_ = options_.terminal ? -interval() : now;
-  const double wait = options_.terminal ? interval() : options_.plain_interval_seconds;
+  if (!std::exchange(in_stage_, true)) stage_shown_at_ = options_.terminal ? -kLiveSeconds : now;
+  const double wait = options_.terminal ? kLiveSeconds : kPlainSeconds;
   if (now - stage_shown_at_ < wait) return;
   stage_shown_at_ = now;
   options_.terminal ? options_.show_live(text) : options_.print_plain(text);

@@ -39,8 +39,6 @@ struct ProgressOptions {
   /// Records are printed as well: progress says how far the run is and does not repeat their
   /// values, and plain lines are rarer.
   bool beside_records = false;
-  double live_interval_seconds = 0.1;
-  double plain_interval_seconds = 10, plain_interval_beside_records = 60;
   /// Seconds on a clock that never goes back (tests give their own).
   std::function<double()> clock = nullptr;
   /// Where lines go; the default is log_live and log_info("train").
