@@ -41,29 +41,24 @@ void set_attributes(const std::string& path, const Json& mark, Logger& logger) {
   }
 }
 
-/// The marks of the loggers: the file itself for one, as in the reference; else a list in it.
-std::vector<Json> marks_in(const std::string& path, const Json& content) {
-  const bool is_list = content.contains(kLoggersKey);
-  std::vector<Json> marks;
-  if (!is_list) {
-    marks.push_back(content);
-  } else if (content[kLoggersKey].is_array()) {
-    marks.assign(content[kLoggersKey].begin(), content[kLoggersKey].end());
-  }
-  for (const Json& mark : marks) {
-    if (mark.is_object() && mark.contains(kTypeKey) && mark[kTypeKey].is_string()) continue;
-    marks.clear();
-    break;
-  }
-  if (!marks.empty()) return marks;
-  throw_unreadable(path, "expected a JSON object with \"logger_type\"");
+bool is_mark(const Json& mark) {
+  return mark.is_object() && mark.contains(kTypeKey) && mark[kTypeKey].is_string();
 }
 
-/// Gives each mark to a logger of its type: those of one type in order.
-void give_out(const std::string& path, const std::vector<Json>& marks, const Loggers& loggers) {
+}  // namespace
+
+void read_auto_resume(const std::string& path, const Loggers& loggers) {
+  std::error_code ignored;
+  if (!loggers.auto_resume() || !fs::exists(path, ignored)) return;
+  const Json content = parse_untrusted_object(read_file(path));
+  // The file itself for one logger, as in the reference; else a list in it.
+  const Json marks =
+      content.contains(kLoggersKey) ? content[kLoggersKey] : Json(Json::array_t{content});
+  if (!marks.is_array() || marks.empty() || !std::all_of(marks.begin(), marks.end(), is_mark))
+    throw_unreadable(path, "expected a JSON object with \"logger_type\"");
   std::vector<Logger*> free;
   for (const auto& logger : loggers.all()) free.push_back(logger.get());
-  for (const Json& mark : marks) {
+  for (const Json& mark : marks) {  // those of one type in order
     const std::string type = mark[kTypeKey].get<std::string>();
     const auto logger = std::find_if(
         free.begin(), free.end(), [&](Logger* known) { return known->type_name() == type; });
@@ -82,14 +77,6 @@ void give_out(const std::string& path, const std::vector<Json>& marks, const Log
     log_info(
         "track", "{}: not of the earlier starts, it begins with this one", logger->type_name());
   }
-}
-
-}  // namespace
-
-void read_auto_resume(const std::string& path, const Loggers& loggers) {
-  std::error_code ignored;
-  if (!loggers.auto_resume() || !fs::exists(path, ignored)) return;
-  give_out(path, marks_in(path, parse_untrusted_object(read_file(path))), loggers);
 }
 
 void write_auto_resume(const std::string& path, const Loggers& loggers) {

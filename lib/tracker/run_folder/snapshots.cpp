@@ -4,9 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
+#include <cinttypes>
+#include <cstdio>
 #include <filesystem>
-#include <string_view>
 #include <utility>
 
 #include "base/error.h"
@@ -17,16 +17,6 @@ namespace dalle2 {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// Takes "<word><number>" off the front of `text`.
-bool take(std::string_view& text, std::string_view word, int64_t& number) {
-  if (!text.starts_with(word)) return false;
-  text.remove_prefix(word.size());
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || number < 0) return false;
-  text.remove_prefix(static_cast<size_t>(end - text.data()));
-  return true;
-}
 
 }  // namespace
 
@@ -42,12 +32,12 @@ std::string averages_name(int64_t step) {
 }
 
 std::optional<SnapshotPosition> snapshot_position(const std::string& name) {
-  SnapshotPosition position;
-  std::string_view rest = name;
-  const bool fits = take(rest, "epoch", position.epoch) &&
-                    take(rest, "_sample", position.samples_seen) &&
-                    take(rest, "_step", position.step) && rest == ".pth";
-  return fits ? std::optional(position) : std::nullopt;
+  SnapshotPosition at;
+  constexpr const char* kForm = "epoch%" SCNd64 "_sample%" SCNd64 "_step%" SCNd64;
+  const int found =
+      std::sscanf(name.c_str(), kForm, &at.epoch, &at.samples_seen, &at.step);  // NOLINT
+  const bool fits = found == 3 && name.find('-') == std::string::npos && snapshot_name(at) == name;
+  return fits ? std::optional(at) : std::nullopt;
 }
 
 std::vector<SnapshotPosition> snapshots_to_remove(std::vector<SnapshotPosition> all,
@@ -103,9 +93,7 @@ std::vector<SnapshotPosition> Snapshots::positions() const {
   std::vector<SnapshotPosition> found;
   const WalkEnd end = walk_folder(folder_, Below::kNothing, [&](const fs::directory_entry& entry) {
     const std::string name = entry.path().filename().string();
-    const std::optional<SnapshotPosition> position = snapshot_position(name);
-    // Only names that this program gives: path_of() has to find the file again.
-    if (position && snapshot_name(*position) == name) found.push_back(*position);
+    if (const auto position = snapshot_position(name)) found.push_back(*position);
   });
   if (end.error && end.error != std::errc::no_such_file_or_directory) {  // not there: none yet
     throw DataError("{}: the folder cannot be read: {}", folder_, end.error.message());

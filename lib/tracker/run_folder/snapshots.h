@@ -21,7 +21,7 @@ struct SnapshotPosition {
 
 /// "epoch0003_sample0000009872_step00001234.pth".
 std::string snapshot_name(const SnapshotPosition& position);
-/// The position of a name of that form; none of any other name.
+/// The position of a name that snapshot_name() gives; none of any other name.
 std::optional<SnapshotPosition> snapshot_position(const std::string& name);
 
 /// What a file that a run saved says of itself.
