@@ -25,8 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr double kSecondsBetweenChecks = 1;
-constexpr double kSecondsToAsk = 30;         ///< of a start, all services together
-constexpr double kSecondsAfterTrouble = 10;  ///< at the end
+constexpr double kSecondsToAsk = 30;  ///< of a start, all services together
 
 /// Entries of a checkpoint that hold the state itself: metadata must not take their place.
 constexpr std::array<std::string_view, 6> kStateKeys = {
@@ -46,7 +45,6 @@ Tracker::Tracker(const TrackerConfig& config,
     : config_(config),
       dummy_(dummy),
       read_facts_(std::move(read_facts)),
-      example_(example_placeholders),
       options_(std::move(options)),
       folder_(config.data_path,
               read_facts_,
@@ -151,7 +149,7 @@ void Tracker::add_loaded_file(bool writes) {
 
 void Tracker::check_access() {
   const Timer asked;
-  copies_->check_access(example_, asking_ends());
+  copies_->check_access(asking_ends());
   copies_->check_targets_are_free();
   for (const auto& [folder, key] : outside_) folder_.check_outside(folder, key);
   journal_.loggers().check(asking_ends());
@@ -204,11 +202,11 @@ void Tracker::begin(const LoadedState& loaded) {
 
 /// A service may name a run otherwise than asked, and later than the run begins.
 void Tracker::note_names() {
-  const std::optional<std::string> run = journal_.loggers().wandb_run();
-  if (noted_names_ == journal_.loggers().type_names() + run.value_or("")) return;
-  noted_names_ = journal_.loggers().type_names() + run.value_or("");
+  const std::string runs = fmt::format("{}", fmt::join(journal_.loggers().wandb_runs(), "\n"));
+  const std::string names = journal_.loggers().type_names() + runs;
+  if (std::exchange(noted_names_, names) == names) return;
   folder_.check_token();
-  if (run) folder_.note_wandb(*run);
+  if (!runs.empty()) folder_.note_wandb(runs);
   if (!journal_.loggers().auto_resume()) return;
   write_auto_resume(folder_.in(kAutoResumeFile), journal_.loggers());
 }
@@ -250,7 +248,13 @@ void Tracker::finish(const RunEnd& end) {
   copies_->tell_failures();
   copies_->begin_end();
   journal_.begin_end(end);
-  wait_until_sent(end.outcome == RunEnd::Outcome::kDone);
+  wait_until_sent([this] { return copies_->is_done() && journal_.is_done(); },
+                  [&] {
+                    return end.outcome != RunEnd::Outcome::kDone ||
+                           ((copies_->is_done() || copies_->last_answer_was_fault()) &&
+                            (journal_.is_done() || journal_.last_was_fault()));
+                  },
+                  config_.upload_deadline_seconds);
   try {
     copies_->end();
   } catch (const ConfigError& taken_over) {
@@ -262,34 +266,6 @@ void Tracker::finish(const RunEnd& end) {
               "{} could not be sent: the next start sends what is left, or `dalle2-train sync {}`",
               fmt::join(left, ", "),
               folder_.path());
-}
-
-/// While something moves, as long as the config allows; after a stop, an error, or while all that is
-/// left meets faults, kSecondsAfterTrouble.
-void Tracker::wait_until_sent(bool is_done) {
-  const auto everything_is_sent = [this] { return copies_->is_done() && journal_.is_done(); };
-  const Timer total;
-  Timer trouble;
-  bool told = false, told_stop = false;
-  while (!everything_is_sent() && total.seconds() < config_.upload_deadline_seconds) {
-    const bool is_faulty = (copies_->is_done() || copies_->last_answer_was_fault()) &&
-                           (journal_.is_done() || journal_.last_was_fault());
-    if (is_done && !is_faulty && stop_requested() == 0) trouble = Timer();
-    if (trouble.seconds() >= kSecondsAfterTrouble) break;
-    if (const int signal = stop_requested(); signal != 0 && !std::exchange(told_stop, true)) {
-      log_info("track",
-               "{}: sending ends in {:.0f} s",
-               signal_name(signal),
-               kSecondsAfterTrouble - trouble.seconds());
-    }
-    if (!told && !told_stop && total.seconds() > 1) {
-      told = true;
-      log_info("track",
-               "Sending what is left, {:g} s at most while something moves",
-               config_.upload_deadline_seconds);
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
 }
 
 void Tracker::store(const std::string& path,

@@ -171,12 +171,10 @@ class Tracker {
   std::string config_json() const;
   Logger::Deadline asking_ends() const;
   void note_names();
-  void wait_until_sent(bool is_done);
 
   TrackerConfig config_;
   bool dummy_;
   ReadFacts read_facts_;
-  FormatFields example_;
   StartOptions options_;
   RunFolder folder_;
   Journal journal_;

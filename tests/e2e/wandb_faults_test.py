@@ -136,6 +136,17 @@ class Replay(Wandb):
         for run in double.runs.values():
             self.check_rows(run.history, self.logged())
 
+    def test_sync_sends_the_rows_of_each_logger(self):
+        double = self.double()
+        double.mistreat = lambda handler, kind, number: kind == "file_stream" and handler.json(500, {})
+        self.log(5, double.environment(), log=[LOG, {**LOG, "wandb_project": "others"}])
+        double.mistreat = lambda handler, kind, number: False
+        done = harness.run("sync", "out", cwd=self.dir, env=self.env(double.environment()), check=0)
+        self.assertRegex(done.stdout, r"^0 files and \d+ rows sent, nothing is left")
+        self.assertEqual(sorted(run.project for run in double.runs.values()), ["others", "pictures"])
+        for run in double.runs.values():
+            self.check_rows(run.history, self.logged())
+
     def test_a_long_replay_is_sent_in_pieces(self):
         log, double = {**LOG, "auto_resume": True}, self.double()
         self.log(2500, {"WANDB_MODE": "offline"}, log=log)

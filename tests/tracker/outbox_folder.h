@@ -9,7 +9,7 @@
 
 #include "io/files/atomic_file.h"
 #include "support/temp_dir.h"
-#include "tracker/places/outbox.h"
+#include "tracker/places/uploads.h"
 
 namespace dalle2::test {
 
@@ -17,6 +17,14 @@ inline FileToSend file_for(const std::string& target,
                            const std::string& path,
                            const std::string& to = "there") {
   return {.path = path, .to = to, .target = target, .kind = "checkpoint"};
+}
+
+/// The whole end. @return how many files are left
+inline size_t finish(Uploads& uploads, double seconds) {
+  uploads.begin_end();
+  wait_until_sent([&] { return uploads.is_done(); }, [] { return false; }, seconds);
+  uploads.end();
+  return uploads.waiting().size();
 }
 
 struct OutboxFolder {

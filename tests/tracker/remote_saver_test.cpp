@@ -97,16 +97,14 @@ TEST_CASE("the questions of a start share one deadline, and who asks to wait is 
   config.url = server.url("/a");
   RunFolder folder("data", test::read_facts, {.keep_last = 1});
   const Copies copies({config, config, config}, test::placeholders(), folder);
-  const double seconds = test::seconds_of([&] {
-    copies.check_access(test::placeholders(), steady_clock::now() + std::chrono::milliseconds(300));
-  });
+  const double seconds = test::seconds_of(
+      [&] { copies.check_access(steady_clock::now() + std::chrono::milliseconds(300)); });
   CHECK(seconds < 10);
   CHECK(log.count("The run continues: what it saves waits in its data_path until") == 3);
   config.url = refusing.url("/a");
-  CHECK_THROWS_AS(
-      Copies({config}, test::placeholders(), folder)
-          .check_access(test::placeholders(), steady_clock::now() + std::chrono::hours(1)),
-      NetworkError);
+  CHECK_THROWS_AS(Copies({config}, test::placeholders(), folder)
+                      .check_access(steady_clock::now() + std::chrono::hours(1)),
+                  NetworkError);
 }
 
 /// The config of a run in its folder.

@@ -157,10 +157,8 @@ TEST_CASE("a saver that fails is told, and the others still save") {
   fs::remove("file");
   run.save(tracker, /*is_best=*/false, /*is_latest=*/true);
   tracker.finish({});
-  CHECK(run.log.count("2 saves to 'a/b.pth' failed, the last one too: the newest checkpoint is "
+  CHECK(run.log.count("3 copies failed, as the errors above say; the newest checkpoint is "
                       "data/checkpoint.pth") == 1);
-  CHECK(run.log.count("1 save to 'file/below.pth' failed; the last one succeeded") == 1);
-  CHECK(run.log.count(" to 'latest.pth' failed") == 0);
 }
 
 TEST_CASE(
@@ -274,12 +272,6 @@ TEST_CASE("a saver spares the run's records and folders") {
   CHECK(run.log.count(LogLevel::kError) == 0);
   CHECK(read_file("data/logs/log.jsonl.pth") == "checkpoint 1");
   CHECK(read_file("real/latest.pth") == "checkpoint 1");
-}
-
-TEST_CASE("a saver without any target is refused") {
-  SavingRun run;
-  CHECK_THROWS_WITH(run.start({saver({}, {})}),
-                    Catch::Contains("At least one saving option must be specified"));
 }
 
 TEST_CASE("bad targets are refused at the start with key, text and reason") {

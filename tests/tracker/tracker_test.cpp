@@ -53,12 +53,6 @@ TEST_CASE("a data_path that is a file, or lies below one, is refused with the re
           "folder"));
 }
 
-TEST_CASE("a run without savers is refused") {
-  Run run;
-  run.config.save.clear();
-  CHECK_THROWS_WITH(run.start(), Catch::Contains("`savers` must be set"));
-}
-
 TEST_CASE("the logger's own W&B run is asked for a checkpoint only if it has an id") {
   Run run;
   TrackerConfig config = run.config;

@@ -63,48 +63,37 @@ std::optional<int64_t> whole_number(const Json& record, const char* key) {
                                                              : std::nullopt;
 }
 
-class LogReader {
- public:
-  void add(const JournalLine& line) {
-    const std::optional<int64_t> found = line.step();
-    if (!found) {
-      ++log_.unreadable_lines;
-      return;
-    }
-    ++log_.records;
-    const int64_t step = *found;
-    for (const auto& [name, value] : line.record.items()) {
-      if (name == kStep || name == kTime) continue;
-      if (value.is_number() || value.is_null()) {
-        const double nan = std::numeric_limits<double>::quiet_NaN();
-        add_value(name, step, value.is_null() ? nan : value.get<double>());
-      } else if (value.is_array()) {
-        log_.pictures.push_back({name, step, logged_pictures(value)});
-      } else if (name == "error" && value.is_string()) {
-        log_.errors.emplace_back(step, value.get<std::string>());
-      }
+/// @param index of a series by its name
+void add_record(RunLog& log,
+                std::unordered_map<std::string, size_t>& index,
+                const JournalLine& line) {
+  const std::optional<int64_t> step = line.step();
+  if (!step) {
+    ++log.unreadable_lines;
+    return;
+  }
+  ++log.records;
+  for (const auto& [name, value] : line.record.items()) {
+    if (name == kStep || name == kTime) continue;
+    if (value.is_number() || value.is_null()) {
+      const auto [place, is_new] = index.emplace(name, log.series.size());
+      if (is_new) log.series.push_back({name, {}, {}});
+      LogSeries& series = log.series[place->second];
+      const double nan = std::numeric_limits<double>::quiet_NaN();
+      series.steps.push_back(*step);
+      series.values.push_back(value.is_null() ? nan : value.get<double>());
+    } else if (value.is_array()) {
+      log.pictures.push_back({name, *step, logged_pictures(value)});
+    } else if (name == "error" && value.is_string()) {
+      log.errors.emplace_back(*step, value.get<std::string>());
     }
   }
-
-  RunLog take() { return std::move(log_); }
-
- private:
-  void add_value(const std::string& name, int64_t step, double value) {
-    const auto [place, is_new] = index_.emplace(name, log_.series.size());
-    if (is_new) log_.series.push_back({name, {}, {}});
-    LogSeries& series = log_.series[place->second];
-    series.steps.push_back(step);
-    series.values.push_back(value);
-  }
-
-  RunLog log_;
-  std::unordered_map<std::string, size_t> index_;  // of a series by its name
-};
+}
 
 }  // namespace
 
-std::vector<LoggedPicture> logged_pictures(const Json& list) {
-  std::vector<LoggedPicture> pictures;
+std::vector<StoredImage> logged_pictures(const Json& list) {
+  std::vector<StoredImage> pictures;
   for (const Json& entry : list) {
     if (!entry.is_object() || !entry.contains("path") || !entry["path"].is_string()) continue;
     const bool has_caption = entry.contains("caption") && entry["caption"].is_string();
@@ -273,11 +262,12 @@ RunLog read_run_log(const std::string& path) {
     // Lines keep their numbers: what is passed over stays as nothing.
     for (auto i = static_cast<size_t>(*from); i < kept.size(); ++i) kept[i].number = -1;
   }
-  LogReader reader;
+  RunLog log;
+  std::unordered_map<std::string, size_t> index;
   for (const JournalLine& line : kept) {
-    if (line.number >= 0) reader.add(line);
+    if (line.number >= 0) add_record(log, index, line);
   }
-  return reader.take();
+  return log;
 }
 
 const LogSeries* find_series(const RunLog& log, const std::string& name) {

@@ -93,13 +93,8 @@ struct LogSeries {
   std::vector<double> values;
 };
 
-/// A stored picture: where it lies below data_path, and its caption (empty: none).
-struct LoggedPicture {
-  std::string path, caption;
-};
-
 /// The pictures of a list in a record; what is none is passed over.
-std::vector<LoggedPicture> logged_pictures(const Json& list);
+std::vector<StoredImage> logged_pictures(const Json& list);
 
 /// The file of a logged picture, which may be absent; none if it would not lie below data_path, by `..`
 /// or by a link on the way, or is a link itself: a log may come from elsewhere, and what is behind its
@@ -114,7 +109,7 @@ std::optional<std::string> read_stored_picture(const std::string& data_path,
 struct LoggedPictures {
   std::string section;
   int64_t step = 0;
-  std::vector<LoggedPicture> pictures;
+  std::vector<StoredImage> pictures;
 };
 
 struct RunLog {

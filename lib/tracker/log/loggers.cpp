@@ -104,7 +104,7 @@ class TensorboardSink : public JournalSink {
 
   void add_pictures(EventSummary& summary,
                     const std::string& section,
-                    const std::vector<LoggedPicture>& pictures) const {
+                    const std::vector<StoredImage>& pictures) const {
     std::string captions;
     for (size_t i = 0; i < pictures.size(); ++i) {
       const auto png = read_stored_picture(data_path_, pictures[i].path);
@@ -188,14 +188,20 @@ std::string Loggers::type_names() const {
   return names;
 }
 
-std::optional<std::string> Loggers::wandb_run() const {
+std::vector<std::string> Loggers::wandb_runs() const {
+  std::vector<std::string> runs;
   for (const auto& logger : loggers_) {
     if (logger->type_name() != "WandbLogger") continue;
     const std::map<std::string, std::string> data = logger->resume_data();
-    if (!data.contains("run_id")) return std::nullopt;
-    return data.at("entity") + "/" + data.at("project") + "/" + data.at("run_id");
+    if (!data.contains("run_id")) break;
+    runs.push_back(data.at("entity") + "/" + data.at("project") + "/" + data.at("run_id"));
   }
-  return std::nullopt;
+  return runs;
+}
+
+std::optional<std::string> Loggers::wandb_run() const {
+  const std::vector<std::string> runs = wandb_runs();
+  return runs.empty() ? std::nullopt : std::optional(runs.front());
 }
 
 void Loggers::check(Logger::Deadline deadline) const {

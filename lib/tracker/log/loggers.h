@@ -27,8 +27,9 @@ class Loggers {
   bool has_console() const;
   /// "ConsoleLogger", or "ConsoleLogger, WandbLogger".
   std::string type_names() const;
-  /// "entity/project/run_id" of the first logger to Weights & Biases; none if there is none, or it
-  /// has no id yet.
+  /// "entity/project/run_id" of the loggers to Weights & Biases, until one that has no id yet.
+  std::vector<std::string> wandb_runs() const;
+  /// Of the first of them; none if there is none.
   std::optional<std::string> wandb_run() const;
   const std::vector<std::unique_ptr<Logger>>& all() const { return loggers_; }
 

@@ -36,6 +36,9 @@ CheckpointSource::CheckpointSource(const LoadConfig& config,
                                    OwnWandbRun own_wandb_run)
     : only_auto_resume_(std::visit([](const auto& load) { return load.only_auto_resume; }, config)),
       path_((fs::path(data_path) / kLoadedFile).string()) {
+  const auto open = [&](const std::string& url, const RemoteFileOptions& options) {
+    with_key(key_, [&] { file_ = make_remote_file(url, options); });
+  };
   if (const auto* local = std::get_if<LocalLoadConfig>(&config)) {
     path_ = local->file_path;
   } else if (const auto* url = std::get_if<UrlLoadConfig>(&config)) {
@@ -44,20 +47,14 @@ CheckpointSource::CheckpointSource(const LoadConfig& config,
     const bool is_file = url->url.starts_with("file:");
     if (is_file && !only_auto_resume_ && !fs::exists(local_path(url->url), error))
       throw ConfigError("{}: Model not found at {}", key_, url->url);
-    with_key(key_, [&] {
-      file_ = make_remote_file(url->url,
-                               {.sha256 = url->sha256, .allow_plain_http = url->allow_plain_http});
-    });
+    open(url->url, {.sha256 = url->sha256, .allow_plain_http = url->allow_plain_http});
   } else if (const auto* hub = std::get_if<HuggingfaceLoadConfig>(&config)) {
     key_ = "/tracker/load/huggingface_file_path";
-    with_key(key_, [&] {
-      file_ = make_remote_file(
-          fmt::format("hf://{}@{}/{}",
-                      hub->huggingface_repo,
-                      uri_encode(hub->revision),
-                      hub->huggingface_file_path),
-          {.token_path = hub->token_path, .allow_plain_http = hub->allow_plain_http});
-    });
+    open(fmt::format("hf://{}@{}/{}",
+                     hub->huggingface_repo,
+                     uri_encode(hub->revision),
+                     hub->huggingface_file_path),
+         {.token_path = hub->token_path, .allow_plain_http = hub->allow_plain_http});
   } else {
     const auto& wandb = std::get<WandbLoadConfig>(config);
     key_ = "/tracker/load/wandb_file_path";

@@ -9,40 +9,70 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "base/public_url.h"
 #include "base/text.h"
+#include "io/files/atomic_file.h"
+#include "io/files/writable.h"
 #include "tracker/places/model_card.h"
+#include "tracker/places/targets.h"
 
 namespace dalle2 {
 
 namespace fs = std::filesystem;
 
-Copies::Copies(const std::vector<SaveConfig>& savers,
-               const FormatFields& example,
-               RunFolder& folder)
-    : folder_(folder) {
-  for (const SaveConfig& save : savers) {
-    savers_.push_back(make_saver(save, folder));
-    savers_.back()->check_targets(example, folder.path());
+Copies::Copies(const std::vector<SaveConfig>& savers, FormatFields example, RunFolder& folder)
+    : folder_(folder), example_(std::move(example)) {
+  for (const SaveConfig& config : savers) {
+    const auto targets_of = [](const auto& saver) -> SaveTargets { return saver; };
+    Saver saver{config, std::visit(targets_of, config), make_destination(config)};
+    const auto* const url = std::get_if<UrlSaveConfig>(&config);
+    if (url != nullptr && !url->url) {
+      filled_targets(saver.targets, example_);  // whole addresses
+    } else if (saver.destination) {
+      check_remote_targets(saver.targets, example_, saver.destination->name());
+    } else {
+      check_local_targets(saver.targets, example_, folder.path());
+    }
+    savers_.push_back(std::move(saver));
   }
-  if (!savers_.empty()) return;
-  throw ConfigError(
-      "/tracker/save: `savers` must be set: a run without one saves nothing, e.g. {{\"save_to\": "
-      "\"local\", \"save_latest_to\": \"latest.pth\"}}");
 }
 
-void Copies::check_access(const FormatFields& example, Deadline deadline) const {
-  for (const auto& saver : savers_) saver->check_access(example, deadline);
+void Copies::check_access(Deadline deadline) const {
+  for (const Saver& saver : savers_) {
+    if (!saver.destination) {
+      for (const FilledTarget& filled : filled_targets(saver.targets, example_)) {
+        const std::optional<std::string> why = why_file_not_writable(filled.path);
+        if (!why) continue;
+        throw ConfigError(
+            "/tracker/save/{}: '{}' cannot be saved: {}\n"
+            "  Choose another target, or make that place writable for this user.",
+            filled.key,
+            filled.path,
+            *why);
+      }
+      continue;
+    }
+    try {
+      saver.destination->check_access({.deadline = deadline});
+    } catch (const NetworkError& error) {
+      const bool is_away = may_pass(error) || std::chrono::steady_clock::now() >= deadline;
+      if (!is_away) throw NetworkError("/tracker/save: {}", error.what());
+      log_warning("track",
+                  "{}\n  The run continues: what it saves waits in its data_path until {} is back.",
+                  error.what(),
+                  saver.destination->name());
+    }
+  }
 }
 
 void Copies::check_targets_are_free() const {
   std::vector<std::string> moves;
-  for (const auto& saver : savers_) {
-    for (const std::string& path : saver->fixed_local_targets()) {
+  for (const Saver& saver : savers_) {
+    if (saver.destination) continue;
+    for (const std::string& path : fixed_targets(saver.targets)) {
       std::error_code error;
       const std::string move = fmt::format("mv {0} {0}.earlier", path);
       const bool is_known = std::find(moves.begin(), moves.end(), move) != moves.end();
-      if (fs::exists(fs::symlink_status(path, error)) && !saver->may_replace(path) && !is_known)
+      if (fs::exists(fs::symlink_status(path, error)) && !folder_.owns(path) && !is_known)
         moves.push_back(move);
     }
   }
@@ -57,24 +87,34 @@ void Copies::check_targets_are_free() const {
 
 std::vector<std::string> Copies::intact() const {
   std::vector<std::string> found;
-  for (const auto& saver : savers_) {
-    if (saver->targets().save_type != SaveType::checkpoint) continue;
-    for (const std::string& path : saver->fixed_local_targets()) {
+  for (const Saver& saver : savers_) {
+    if (saver.destination || saver.targets.save_type != SaveType::checkpoint) continue;
+    for (const std::string& path : fixed_targets(saver.targets)) {
       if (folder_.has_saved(path)) found.push_back(path);
     }
   }
   return found;
 }
 
-bool Copies::is_remote() const {
-  return std::any_of(
-      savers_.begin(), savers_.end(), [](const auto& saver) { return saver->is_remote(); });
-}
-
 void Copies::open(const std::optional<std::string>& wandb_run, LogError log_error) {
   log_error_ = std::move(log_error);
-  if (is_remote() || Outbox::is_used(outbox())) uploads_ = std::make_unique<Uploads>(outbox());
-  for (const auto& saver : savers_) saver->init(uploads_.get(), wandb_run);
+  const bool sends = std::any_of(savers_.begin(), savers_.end(), [](const Saver& saver) {
+    return saver.destination != nullptr;
+  });
+  if (sends || Outbox::is_used(outbox())) uploads_ = std::make_unique<Uploads>(outbox());
+  for (Saver& saver : savers_) {
+    auto* const wandb = std::get_if<WandbSaveConfig>(&saver.config);
+    if (wandb != nullptr && !wandb->wandb_run_path) {
+      D2_CHECK(wandb_run.has_value(), "a W&B saver without a run");
+      wandb->wandb_run_path = wandb_run;
+      saver.destination = make_destination(saver.config);
+    }
+    if (saver.destination) uploads_->serve(saver.destination);
+    log_info("track",
+             "Saving {} {}",
+             save_type_name(saver.targets.save_type),
+             saver.destination ? "to " + saver.destination->name() : "locally");
+  }
   if (!uploads_) return;
   uploads_->begin();
   if (const auto others = uploads_->unserved(); !others.empty()) {
@@ -87,47 +127,69 @@ void Copies::open(const std::optional<std::string>& wandb_run, LogError log_erro
 }
 
 void Copies::save(bool is_best, bool is_latest, const FormatFields& placeholders) {
-  for (const auto& saver : savers_) {
-    const SaveTargets& targets = saver->targets();
+  for (const Saver& saver : savers_) {
+    const SaveTargets& targets = saver.targets;
     if (is_latest && targets.save_latest_to)
-      save_with(*saver, *targets.save_latest_to, placeholders);
-    if (is_best && targets.save_best_to) save_with(*saver, *targets.save_best_to, placeholders);
+      save_with(saver, *targets.save_latest_to, placeholders);
+    if (is_best && targets.save_best_to) save_with(saver, *targets.save_best_to, placeholders);
   }
 }
 
-void Copies::save_with(Saver& saver,
-                       const std::string& target_template,
+void Copies::save_with(const Saver& saver,
+                       const std::string& target,
                        const FormatFields& placeholders) {
-  const SaveType type = saver.targets().save_type;
-  const auto find_failures = [&] {
-    return std::find_if(failures_.begin(), failures_.end(), [&](const Failures& of) {
-      return of.saver == &saver && of.target_template == target_template;
-    });
-  };
+  const SaveType type = saver.targets.save_type;
   folder_.check_token();
   try {
-    saver.save_file({folder_.in(own_file(type)),
-                     save_type_name(type),
-                     python_format_values(target_template, placeholders)},
-                    python_format(target_template, placeholders));
-    if (const auto known = find_failures(); known != failures_.end()) known->last_failed = false;
+    save_file(saver,
+              {folder_.in(own_file(type)),
+               save_type_name(type),
+               python_format_values(target, placeholders)},
+              python_format(target, placeholders));
   } catch (const std::exception& error) {
     folder_.check_token();
-    auto failed = find_failures();
-    if (failed == failures_.end()) failed = failures_.insert(failed, {&saver, target_template});
-    ++failed->count;
-    failed->last_failed = true;
+    ++failed_;
     log_error_(fmt::format("Error saving checkpoint: {}", error.what()), /*leaves_out=*/true);
   }
 }
 
+void Copies::save_file(const Saver& saver, const FileToSave& file, const std::string& target) {
+  if (!saver.destination) return save_here(file, target);
+  send(saver, {.path = file.path, .target = target, .kind = file.kind, .values = file.values});
+}
+
+/// A second name of bytes that were read back already: neither time nor space. Both are only ever
+/// replaced, never changed.
+void Copies::save_here(const FileToSave& file, const std::string& target) {
+  std::error_code error;
+  if (fs::equivalent(file.path, target, error)) return;  // the file in data_path is the target
+  if (!link_new_file(file.path, target)) {
+    const bool is_same = file.kind == "config" && fs::is_regular_file(target, error) &&
+                         read_file(target) == read_file(file.path);
+    if (!is_same && !folder_.owns(target)) {
+      throw ConfigError(
+          "{0}: a file lies there that this run has not saved, and it is not replaced\n  Move it "
+          "away: mv {0} {0}.earlier",
+          target);
+    }
+    link_file_atomically(file.path, target);
+  }
+  log_info("track", "Saved {} to local path {}", file.kind, target);
+}
+
+void Copies::send(const Saver& saver, FileToSend file) {
+  file.to = saver.destination->name();
+  saver.destination->hide_secrets(file);
+  uploads_->add(file);
+}
+
 void Copies::save_config(const std::string& name, const std::string& content) {
-  for (const auto& saver : savers_) {
-    if (!saver->targets().save_meta_to) continue;
-    const std::string target = (fs::path(*saver->targets().save_meta_to) / name).string();
+  for (const Saver& saver : savers_) {
+    if (!saver.targets.save_meta_to) continue;
+    const std::string target = (fs::path(*saver.targets.save_meta_to) / name).string();
     try {
-      saver->save_file({folder_.in(name), "config", {name}}, target);
-      if (!saver->is_remote()) folder_.note_copy(target, content);
+      save_file(saver, {folder_.in(name), "config", {name}}, target);
+      if (!saver.destination) folder_.note_copy(target, content);
     } catch (const std::exception& fault) {
       log_error_(fmt::format("Error saving {}: {}", name, fault.what()), /*leaves_out=*/true);
     }
@@ -136,14 +198,9 @@ void Copies::save_config(const std::string& name, const std::string& content) {
 
 void Copies::send_cards(const std::string& config, const std::vector<StoredImage>& pictures) {
   if (!uploads_ || std::exchange(sent_cards_, true)) return;
-  CardFacts facts;
-  facts.config = config;
-  for (const StoredImage& image : pictures) {
-    facts.pictures.push_back({folder_.in(image.path), image.caption});
-  }
-  for (const auto& saver : savers_) {
+  for (const Saver& saver : savers_) {
     try {
-      saver->send_card(facts, (fs::path(outbox()) / kCardFile).string());
+      send_card(saver, config, pictures);
     } catch (const std::exception& error) {
       log_error_(fmt::format("Error sending the model card: {}", error.what()),
                  /*leaves_out=*/true);
@@ -151,19 +208,36 @@ void Copies::send_cards(const std::string& config, const std::vector<StoredImage
   }
 }
 
-void Copies::tell_failures() const {
-  for (const Failures& failed : failures_) {
-    const SaveTargets& targets = failed.saver->targets();
-    const bool is_state = targets.save_type == SaveType::checkpoint &&
-                          targets.save_latest_to == failed.target_template;
-    const std::string newest =
-        is_state ? fmt::format(": the newest checkpoint is {}", folder_.in(kCheckpointFile)) : "";
-    log_warning("track",
-                "{} to '{}' failed{}",
-                counted(failed.count, "save"),
-                public_text(failed.target_template),
-                failed.last_failed ? ", the last one too" + newest : "; the last one succeeded");
+void Copies::send_card(const Saver& saver,
+                       const std::string& config,
+                       const std::vector<StoredImage>& pictures) {
+  const auto* hub = std::get_if<HuggingfaceSaveConfig>(&saver.config);
+  if (hub == nullptr || !saver.destination->wants_card()) return;
+  const std::vector<std::string> fixed = fixed_targets(saver.targets);
+  CardFacts facts{.repo = hub->huggingface_repo,
+                  .file = fixed.empty() ? "" : fixed.front(),
+                  .revision = hub->revision == "main" ? "" : hub->revision,
+                  .save_type = saver.targets.save_type,
+                  .config = config};
+  const auto send_new = [&](const std::string& path, const std::string& target, const char* kind) {
+    send(saver, {.path = path, .target = target, .kind = kind, .only_if_absent = true});
+  };
+  for (const StoredImage& image : pictures) {
+    facts.pictures.push_back({folder_.in(image.path), image.caption});
+    send_new(facts.pictures.back().path, card_name_of(image), "picture");
   }
+  const std::string scratch = (fs::path(outbox()) / kCardFile).string();
+  write_file_atomically(scratch, model_card(facts));
+  send_new(scratch, "README.md", "model card");
+  remove_file(scratch);  // the outbox has it
+}
+
+void Copies::tell_failures() const {
+  if (failed_ == 0) return;
+  log_warning("track",
+              "{} failed, as the errors above say; the newest checkpoint is {}",
+              counted(failed_, "copy", "copies"),
+              folder_.in(kCheckpointFile));
 }
 
 /// A service that cannot be reached costs its own files only.
@@ -178,7 +252,7 @@ void Copies::end() {
   if (!uploads_) return;
   uploads_->end();
   log_upload_errors();
-  if (const size_t left = uploads_->waiting_count(); left > 0) {
+  if (const size_t left = uploads_->waiting().size(); left > 0) {
     log_warning("track",
                 "{} could not be sent and {} in {}: the next start sends what is left, or "
                 "`dalle2-train sync {}`",

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
-// The copies of a run's files that its savers make (/tracker/save), on this machine and at services.
+// The copies of a run's files that its savers make (/tracker/save): files of this machine, and files at
+// services, which get them in the background.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -12,7 +14,6 @@
 #include "base/python_format.h"
 #include "config/shared/tracker_config.h"
 #include "tracker/log/record.h"
-#include "tracker/places/saver.h"
 #include "tracker/places/uploads.h"
 #include "tracker/run_folder/run_folder.h"
 
@@ -20,20 +21,26 @@ namespace dalle2 {
 
 class Copies {
  public:
+  using Deadline = std::chrono::steady_clock::time_point;
   /// @param leaves_out a file of this machine is missing
   using LogError = std::function<void(const std::string& message, bool leaves_out)>;
 
-  /// @param folder has to outlive this object @throws ConfigError no saver; as Saver::check_targets()
-  Copies(const std::vector<SaveConfig>& savers, const FormatFields& example, RunFolder& folder);
+  /// @param example a value for each placeholder of the targets
+  /// @param folder has to outlive this object
+  /// @throws ConfigError as check_local_targets()
+  Copies(const std::vector<SaveConfig>& savers, FormatFields example, RunFolder& folder);
 
-  /// Whether the targets can be written and the services take the login. They share one deadline.
-  /// @throws as Saver::check_access()
-  void check_access(const FormatFields& example, Deadline deadline) const;
+  /// Finds out without writing whether the targets can be written and the services take the login. A
+  /// service that does not answer until the deadline is away: a warning.
+  /// @throws ConfigError naming the place, NetworkError
+  void check_access(Deadline deadline) const;
   /// @throws ConfigError naming the files at fixed targets on this machine that are not this run's,
   /// with what moves them away
   void check_targets_are_free() const;
   /// Files at fixed targets that this run saved and that can be read.
   std::vector<std::string> intact() const;
+  /// The run may write now, and its loggers have begun.
+  /// @param wandb_run the run that the W&B logger logs to, if there is one
   /// @param log_error takes what fails from now on
   void open(const std::optional<std::string>& wandb_run, LogError log_error);
 
@@ -54,28 +61,34 @@ class Copies {
   bool last_answer_was_fault() const { return uploads_ && uploads_->last_answer_was_fault(); }
   /// Says too what is left, which waits in the outbox. Nothing can be saved afterwards.
   void end();
-  bool is_remote() const;
   /// The single errors may be far up in the log.
   void tell_failures() const;
 
  private:
-  struct Failures {
-    const Saver* saver;
-    std::string target_template;
-    int64_t count = 0;
-    bool last_failed = false;
+  struct Saver {
+    SaveConfig config;
+    SaveTargets targets;
+    std::shared_ptr<Destination> destination;  // null: files of this machine
+  };
+  struct FileToSave {
+    std::string path;
+    std::string kind;                 // for people: "checkpoint", "model", "lora" or "config"
+    std::vector<std::string> values;  // of the placeholders of the target
   };
 
-  void save_with(Saver& saver,
-                 const std::string& target_template,
-                 const FormatFields& placeholders);
+  void save_with(const Saver& saver, const std::string& target, const FormatFields& placeholders);
+  void save_file(const Saver& saver, const FileToSave& file, const std::string& target);
+  void save_here(const FileToSave& file, const std::string& target);
+  void send(const Saver& saver, FileToSend file);
+  void send_card(const Saver& saver, const std::string& config, const std::vector<StoredImage>&);
   std::string outbox() const { return folder_.in(kOutboxFolder); }
 
   RunFolder& folder_;
-  std::vector<std::unique_ptr<Saver>> savers_;
+  const FormatFields example_;
+  std::vector<Saver> savers_;
   std::unique_ptr<Uploads> uploads_;  // null: nothing is sent
   LogError log_error_;
-  std::vector<Failures> failures_;  // of this start, in the order of their first
+  int64_t failed_ = 0;  // saves of this start
   bool sent_cards_ = false;
 };
 

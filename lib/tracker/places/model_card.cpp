@@ -31,8 +31,8 @@ std::string fenced(const std::string& text, const std::string& language) {
 
 }  // namespace
 
-std::string CardPicture::target() const {
-  return "samples/" + std::filesystem::path(path).filename().string();
+std::string card_name_of(const StoredImage& picture) {
+  return "samples/" + std::filesystem::path(picture.path).filename().string();
 }
 
 std::string model_card(const CardFacts& facts) {
@@ -69,11 +69,11 @@ std::string model_card(const CardFacts& facts) {
                    "json");
   }
   if (!facts.pictures.empty()) card += "\n## Samples\n\n";
-  for (const CardPicture& picture : facts.pictures) {
+  for (const StoredImage& picture : facts.pictures) {
     std::string caption = picture.caption;  // an empty line would end the markup
     std::replace(caption.begin(), caption.end(), '\n', ' ');
     card += fmt::format("<p><img src=\"{}\" alt=\"\"><br>{}</p>\n",
-                        html_escape(picture.target()),
+                        html_escape(card_name_of(picture)),
                         html_escape(caption));
   }
   card += "\n## Config\n\n" + fenced(facts.config, "json");

@@ -99,26 +99,18 @@ void Outbox::read_folder() {
       const std::string parts = path_of(number, kPartsEnding);
       std::error_code ignored;
       if (fs::exists(parts, ignored)) entry.notes = read_file(parts);
-      held_.push_back({.entry = std::move(entry)});
+      // A kill while a file was being sent leaves the one that has replaced it too.
+      for (OutboxEntry& older : entries_) older.replaced |= older.is_for_same_target(entry);
+      entries_.push_back(std::move(entry));
     } catch (const DataError& error) {
       log_warning("track", "{}\n  It is left as it is, and not sent.", error.what());
       left.push_back(number);
     }
   }
-  std::sort(held_.begin(), held_.end(), [](const Held& a, const Held& b) {
-    return a.entry.number < b.entry.number;
-  });
-  // A kill while a file was being sent leaves the one that has replaced it too.
-  for (size_t i = 0; i < held_.size(); ++i) {
-    held_[i].replaced = std::any_of(
-        held_.begin() + static_cast<std::ptrdiff_t>(i) + 1, held_.end(), [&](const Held& later) {
-          return held_[i].entry.is_for_same_target(later.entry);
-        });
-  }
   remove_replaced();
   // It leaves files without notes, notes without files, and unfinished parts. What has another name is
   // somebody else's.
-  for (const Held& held : held_) left.push_back(held.entry.number);
+  for (const OutboxEntry& entry : entries_) left.push_back(entry.number);
   for (const std::string& name : names_in_folder(folder_)) {
     const fs::path path = fs::path(folder_) / name;
     std::error_code error;
@@ -133,10 +125,11 @@ std::string Outbox::path_of(int64_t number, const char* ending) const {
   return (fs::path(folder_) / fmt::format("{:08}{}", number, ending)).string();
 }
 
-Outbox::Held* Outbox::find(int64_t number) {
-  const auto found = std::find_if(
-      held_.begin(), held_.end(), [&](const Held& held) { return held.entry.number == number; });
-  return found == held_.end() ? nullptr : &*found;
+OutboxEntry* Outbox::find(int64_t number) {
+  const auto found = std::find_if(entries_.begin(), entries_.end(), [&](const OutboxEntry& entry) {
+    return entry.number == number;
+  });
+  return found == entries_.end() ? nullptr : &*found;
 }
 
 /// The note first: a file without one is nothing.
@@ -148,20 +141,17 @@ void Outbox::remove(const OutboxEntry& entry, bool is_sent) {
 }
 
 void Outbox::remove_replaced() {
-  for (const Held& held : held_) {
-    if (held.may_go()) remove(held.entry, /*is_sent=*/false);
+  for (const OutboxEntry& entry : entries_) {
+    if (entry.may_go()) remove(entry, /*is_sent=*/false);
   }
-  std::erase_if(held_, [](const Held& held) { return held.may_go(); });
+  std::erase_if(entries_, [](const OutboxEntry& entry) { return entry.may_go(); });
 }
 
 std::vector<OutboxEntry> Outbox::add(const FileToSend& file) {
-  const std::lock_guard lock(mutex_);
   std::error_code error;
   fs::create_directories(folder_, error);
   OutboxEntry entry{file, next_number_, fs::file_size(file.path, error)};
-  entry.path = (fs::path(folder_) /
-                fmt::format("{:08}_{}", entry.number, fs::path(file.path).filename().string()))
-                   .string();
+  entry.path = path_of(next_number_, "_") + fs::path(file.path).filename().string();
   link_file_atomically(file.path, entry.path);
   try {
     write_file_atomically(path_of(entry.number, kNoteEnding), note_of(entry));
@@ -170,9 +160,9 @@ std::vector<OutboxEntry> Outbox::add(const FileToSend& file) {
     throw;
   }
   ++next_number_;
-  for (Held& held : held_) held.replaced |= held.entry.is_for_same_target(entry);
+  for (OutboxEntry& older : entries_) older.replaced |= older.is_for_same_target(entry);
   remove_replaced();
-  held_.push_back({.entry = entry});
+  entries_.push_back(entry);
   return make_room(entry.bytes);
 }
 
@@ -184,57 +174,50 @@ std::vector<OutboxEntry> Outbox::make_room(uint64_t bytes) {
       fs::file_size(fs::path(folder_).parent_path() / kCheckpointFile, error);
   if (!error) bytes = std::max(bytes, checkpoint);
   std::vector<OutboxEntry> removed;
-  for (size_t i = 0; i + 1 < held_.size();) {
+  for (size_t i = 0; i + 1 < entries_.size();) {
     const std::optional<uint64_t> left = free_bytes_(folder_);
     if (!left || *left >= 2 * bytes) break;
-    const bool takes_space = fs::hard_link_count(held_[i].entry.path, error) == 1;
-    if (held_[i].busy || error || !takes_space) {
+    const bool takes_space = fs::hard_link_count(entries_[i].path, error) == 1;
+    if (entries_[i].busy || error || !takes_space) {
       ++i;
       continue;
     }
-    remove(held_[i].entry, /*is_sent=*/false);
-    removed.push_back(held_[i].entry);
-    held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(i));
+    remove(entries_[i], /*is_sent=*/false);
+    removed.push_back(entries_[i]);
+    entries_.erase(entries_.begin() + static_cast<std::ptrdiff_t>(i));
   }
   return removed;
 }
 
-std::vector<OutboxEntry> Outbox::waiting() const {
-  const std::lock_guard lock(mutex_);
-  std::vector<OutboxEntry> entries;
-  for (const Held& held : held_) entries.push_back(held.entry);
-  return entries;
-}
-
 void Outbox::begin(const OutboxEntry& entry) {
-  const std::lock_guard lock(mutex_);
-  if (Held* const held = find(entry.number)) held->busy = true;
+  if (OutboxEntry* const known = find(entry.number)) known->busy = true;
 }
 
-void Outbox::end(const OutboxEntry& entry, Outcome outcome) {
-  const std::lock_guard lock(mutex_);
-  Held* const held = find(entry.number);
-  if (held == nullptr) return;
-  held->busy = false;
-  held->refused = outcome == Outcome::kRefused;
-  if (outcome != Outcome::kSent) return remove_replaced();
-  held_.erase(held_.begin() + (held - held_.data()));
-  remove(entry, /*is_sent=*/true);
-}
-
-std::string Outbox::notes(int64_t number) const {
-  const std::lock_guard lock(mutex_);
-  for (const Held& held : held_) {
-    if (held.entry.number == number) return held.entry.notes;
+bool Outbox::end(const OutboxEntry& entry, Outcome outcome) {
+  const int64_t number = entry.number;
+  OutboxEntry* const known = find(number);
+  if (known == nullptr) return false;
+  known->busy = false;
+  known->refused = outcome == Outcome::kRefused;
+  if (outcome != Outcome::kSent) {
+    remove_replaced();
+    return find(number) != nullptr;
   }
-  return "";
+  const OutboxEntry sent = *known;
+  entries_.erase(entries_.begin() + (known - entries_.data()));
+  remove(sent, /*is_sent=*/true);
+  return false;
+}
+
+std::string Outbox::notes(int64_t number) {
+  const OutboxEntry* const entry = find(number);
+  return entry == nullptr ? "" : entry->notes;
 }
 
 void Outbox::keep_notes(int64_t number, const std::string& text, bool on_disk) {
-  const std::lock_guard lock(mutex_);
-  Held* const held = find(number);
-  if (held == nullptr) return;
-  held->entry.notes = text;
+  OutboxEntry* const entry = find(number);
+  if (entry == nullptr) return;
+  entry->notes = text;
   if (!on_disk) return;
   try {
     const std::string path = path_of(number, kPartsEnding);
@@ -244,7 +227,6 @@ void Outbox::keep_notes(int64_t number, const std::string& text, bool on_disk) {
 }
 
 std::vector<OutboxEntry> Outbox::take_dropped() {
-  const std::lock_guard lock(mutex_);
   return std::exchange(dropped_, {});
 }
 

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,16 +18,19 @@ struct OutboxEntry : FileToSend {
   int64_t number = 0;  ///< rises with time
   uint64_t bytes = 0;
   std::string notes = {};  ///< UploadNotes; empty: nothing of it is at the service
+  // In this process:
+  bool busy = false, replaced = false, refused = false;
 
   /// An older file for it need not be sent.
   bool is_for_same_target(const FileToSend& other) const {
     return to == other.to && target == other.target && values == other.values;
   }
+  bool may_go() const { return replaced && !busy && (notes.empty() || refused); }
 };
 
 /// The folder data_path/outbox: for each file its original bytes (a hard link where that can be), a note
 /// that says where it goes, and what its upload has written down. An entry is there as a whole or not at
-/// all, whenever the process is killed. Safe from several threads.
+/// all, whenever the process is killed.
 class Outbox {
  public:
   /// Bytes that the disk of a folder has left; none: not known.
@@ -47,41 +49,31 @@ class Outbox {
   /// @throws DataError, ResourceError: then nothing has changed
   std::vector<OutboxEntry> add(const FileToSend& file);
   /// What waits, the oldest first.
-  std::vector<OutboxEntry> waiting() const;
+  const std::vector<OutboxEntry>& waiting() const { return entries_; }
   /// It is being sent: add() leaves it. One at a time for a target.
   void begin(const OutboxEntry& entry);
   enum class Outcome { kSent, kFailed, kRefused };
   /// It is not being sent any more. It goes if it was sent, and if a newer entry has replaced it, unless
-  /// it failed with a part of it at the service.
-  void end(const OutboxEntry& entry, Outcome outcome);
+  /// it failed with a part of it at the service. @return whether it still waits
+  bool end(const OutboxEntry& entry, Outcome outcome);
   /// What the upload of a file has written down.
-  std::string notes(int64_t number) const;
+  std::string notes(int64_t number);
   /// @param on_disk the next process may know them
   void keep_notes(int64_t number, const std::string& text, bool on_disk);
   /// Entries that are gone though a part of them is at the service, each told once.
   std::vector<OutboxEntry> take_dropped();
 
  private:
-  struct Held {
-    OutboxEntry entry;
-    bool busy = false;
-    bool replaced = false;
-    bool refused = false;
-
-    bool may_go() const { return replaced && !busy && (entry.notes.empty() || refused); }
-  };
-
   void read_folder();
   void remove(const OutboxEntry& entry, bool is_sent);
   void remove_replaced();
   std::vector<OutboxEntry> make_room(uint64_t bytes);
   std::string path_of(int64_t number, const char* ending) const;
-  Held* find(int64_t number);
+  OutboxEntry* find(int64_t number);
 
   std::string folder_;
   FreeBytes free_bytes_;
-  mutable std::mutex mutex_;
-  std::vector<Held> held_;  // the oldest first
+  std::vector<OutboxEntry> entries_;  // the oldest first
   std::vector<OutboxEntry> dropped_;
   int64_t next_number_ = 1;
 };

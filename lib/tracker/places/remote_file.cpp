@@ -52,8 +52,6 @@ void check_hash(const char* kind,
       expected);
 }
 
-namespace fs = std::filesystem;
-
 /// http(s), file and s3.
 class UrlFile : public RemoteFile {
  public:
@@ -136,7 +134,58 @@ class HubRemoteFile : public RemoteFile {
   RemoteFileOptions options_;
 };
 
+class WandbRemoteFile : public RemoteFile {
+ public:
+  WandbRemoteFile(OwnWandbRun own_run, std::string file, bool may_come_later)
+      : own_run_(std::move(own_run)), file_(std::move(file)) {
+    if (!may_come_later || own_run_()) run();
+  }
+
+  std::string name() const override {
+    return own_run_() ? wandb_page(find_wandb_access(), run()) + "/files/" + file_
+                      : file_ + " of the logger's run";
+  }
+  void check_login() const override {
+    if (own_run_()) find_wandb_access();
+  }
+  void check_access() const override { find(find_wandb_access()); }
+  void fetch(const std::string& path) const override {
+    const WandbAccess access = find_wandb_access();
+    const WandbStoredFile found = find(access);
+    HttpGet request{.url = found.url, .shown = name()};
+    request.headers = WandbApi(access, {}).download_headers(found.url);
+    ExpectedFile expected{.md5_base64 = found.md5};
+    if (found.size > 0) expected.bytes = static_cast<uint64_t>(found.size);
+    store_fetched(std::move(request), path, expected, name());
+  }
+
+ private:
+  WandbRunPath run() const {
+    if (const auto path = own_run_()) return parse_wandb_run_path(*path);
+    throw ConfigError(
+        "/tracker/load/wandb_run_path: null means the logger's own run, which is a new one\n  Give "
+        "entity/project/run_id, or wandb_run_id with \"resume\" in /tracker/log.");
+  }
+  WandbStoredFile find(const WandbAccess& access) const {
+    const WandbRunPath of = run();
+    if (access.api_key.empty())
+      throw NetworkError("{}: no API key was found.\n  {}", name(), kWandbLogin);
+    if (const auto found = WandbApi(access, {}).find_file(of, file_)) return *found;
+    throw NetworkError(
+        "{}: there is no such file, or no such run for this login\n  Check wandb_run_path and "
+        "wandb_file_path: the page of the run lists its files.",
+        name());
+  }
+
+  OwnWandbRun own_run_;
+  std::string file_;
+};
+
 }  // namespace
+
+std::string wandb_page(const WandbAccess& access, const WandbRunPath& run) {
+  return fmt::format("{}/{}", public_url(access.base_url), run.page());
+}
 
 std::unique_ptr<RemoteFile> make_remote_file(const std::string& address,
                                              const RemoteFileOptions& options) {
@@ -144,6 +193,12 @@ std::unique_ptr<RemoteFile> make_remote_file(const std::string& address,
   if (is_hub_url(url)) return std::make_unique<HubRemoteFile>(url, options);
   if (const auto fault = checkpoint_url_fault(url)) throw ConfigError("{}", *fault);
   return std::make_unique<UrlFile>(url, options);
+}
+
+std::unique_ptr<RemoteFile> make_wandb_file(OwnWandbRun run,
+                                            const std::string& file,
+                                            bool may_come_later) {
+  return std::make_unique<WandbRemoteFile>(std::move(run), file, may_come_later);
 }
 
 FetchedFile::FetchedFile(const std::string& path_or_url) : path_(path_or_url) {

@@ -10,6 +10,7 @@
 
 #include "io/streams/stream.h"
 #include "net/http_stream.h"
+#include "net/wandb_api.h"
 
 namespace dalle2 {
 
@@ -71,6 +72,12 @@ using OwnWandbRun = std::function<std::optional<std::string>()>;
 std::unique_ptr<RemoteFile> make_wandb_file(OwnWandbRun run,
                                             const std::string& file,
                                             bool may_come_later);
+
+/// For people.
+inline constexpr const char* kWandbLogin =
+    "Set WANDB_API_KEY, or put the key into ~/.netrc (`wandb login` does so).";
+/// "https://api.wandb.ai/entity/project/runs/id".
+std::string wandb_page(const WandbAccess& access, const WandbRunPath& run);
 
 /// A file under its own name in a folder that goes with this object.
 class FetchedFile {

@@ -5,11 +5,10 @@
 #include <filesystem>
 #include <limits>
 #include <memory>
-#include <thread>
+#include <sstream>
 #include <utility>
 
 #include "base/error.h"
-#include "base/timer.h"
 #include "base/untrusted_json.h"
 #include "config/reading/reader.h"
 #include "io/files/atomic_file.h"
@@ -26,7 +25,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr double kSecondsOfTrouble = 10;
+constexpr double kForever = std::numeric_limits<double>::infinity();  // seconds
 
 /// Of a folder that no run works in. @throws ConfigError
 RunLock lock_at_once(const std::string& data_path) {
@@ -54,7 +53,8 @@ std::vector<SaveConfig> read_savers(const std::string& data_path, const RunRecor
   }
   for (SaveConfig& saver : savers) {
     auto* const wandb = std::get_if<WandbSaveConfig>(&saver);
-    if (wandb != nullptr && !wandb->wandb_run_path) wandb->wandb_run_path = run.wandb;
+    if (wandb != nullptr && !wandb->wandb_run_path)
+      wandb->wandb_run_path = run.wandb.substr(0, run.wandb.find('\n'));
   }
   return savers;
 }
@@ -72,7 +72,7 @@ void tell_unserved(const Uploads& uploads, std::vector<std::string>& errors) {
 
 void sync_files(const std::string& data_path, const RunRecord& run, SyncReport& report) {
   Uploads uploads((fs::path(data_path) / kOutboxFolder).string());
-  const size_t before = uploads.waiting_count();
+  const size_t before = uploads.waiting().size();
   if (before == 0) return;
   std::vector<std::string> faults;
   for (const SaveConfig& saver : read_savers(data_path, run)) {
@@ -86,7 +86,10 @@ void sync_files(const std::string& data_path, const RunRecord& run, SyncReport& 
   if (!report.errors.empty())
     report.errors.insert(report.errors.end(), faults.begin(), faults.end());
   uploads.begin();
-  report.left = uploads.finish(std::numeric_limits<double>::infinity());
+  uploads.begin_end();
+  wait_until_sent([&] { return uploads.is_done(); }, [] { return false; }, kForever);
+  uploads.end();
+  report.left = uploads.waiting().size();
   report.sent = before - report.left;
   for (std::string& error : uploads.take_errors()) report.errors.push_back(std::move(error));
 }
@@ -97,27 +100,20 @@ std::string logged_config(const std::string& data_path) {
   return names.empty() ? "" : read_file((fs::path(data_path) / names.front()).string());
 }
 
-/// Follows the log to its end, as the run would. A service that is away is tried for a few seconds.
-void sync_rows(const std::string& data_path, const RunRecord& run, SyncReport& report) {
-  WandbAccess access = find_wandb_access();
+/// Follows the log to its end for one W&B run, as the start of the run would. A service that is away is
+/// tried for a few seconds.
+void sync_rows(const WandbAccess& access,
+               const std::string& wandb_run,
+               const std::string& data_path,
+               bool is_finished,
+               LogCursors& cursors,
+               SyncReport& report) {
   const std::string log = (fs::path(data_path) / kLogFile).string();
-  std::error_code ignored;
-  if (run.wandb.empty() || access.api_key.empty() || !fs::exists(log, ignored)) return;
-  access.mode = WandbMode::kOnline;  // whatever the runs of this environment do
-  access.console = false;
   const LogFile file(log);
-  LogCursors cursors((fs::path(data_path) / kFollowersFile).string());
   WandbBegin begin;
   begin.goes_on = true;
   begin.data_path = data_path;
-  try {  // a run that was logged offline may have no entity
-    const bool has_entity = !run.wandb.starts_with('/');
-    const std::string entity = has_entity ? "" : WandbApi(access, {}).viewer();
-    begin.run.info.path = parse_wandb_run_path(entity + run.wandb);
-  } catch (const NetworkError& refusal) {
-    report.errors.emplace_back(refusal.what());
-    return;
-  }
+  begin.run.info.path = parse_wandb_run_path(wandb_run);
   begin.run.resumed = true;
   begin.run.start_unix_seconds = wall_time_seconds();
   begin.run.config = wandb_items(logged_config(data_path));
@@ -136,16 +132,28 @@ void sync_rows(const std::string& data_path, const RunRecord& run, SyncReport& r
     return;
   }
   const int64_t before = follower.waiting();
-  const bool is_finished = !run.finished.empty();
   follower.start();
   follower.begin_end({.outcome = is_finished ? RunEnd::Outcome::kDone : RunEnd::Outcome::kStopped,
                       .exit_code = is_finished ? 0 : 75});
-  for (Timer trouble; !follower.is_done() && trouble.seconds() < kSecondsOfTrouble;) {
-    if (!follower.last_was_fault()) trouble = Timer();
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
-  report.rows_left = follower.is_done() ? 0 : follower.waiting();
-  report.rows_sent = before - report.rows_left;
+  wait_until_sent(
+      [&] { return follower.is_done(); }, [&] { return follower.last_was_fault(); }, kForever);
+  const int64_t left = follower.is_done() ? 0 : follower.waiting();
+  report.rows_left += left;
+  report.rows_sent += before - left;
+}
+
+/// To the W&B run of each logger.
+void sync_all_rows(const std::string& data_path, const RunRecord& run, SyncReport& report) {
+  WandbAccess access = find_wandb_access();
+  std::error_code ignored;
+  const bool has_log = fs::exists(fs::path(data_path) / kLogFile, ignored);
+  if (run.wandb.empty() || access.api_key.empty() || !has_log) return;
+  access.mode = WandbMode::kOnline;  // whatever the runs of this environment do
+  access.console = false;
+  LogCursors cursors((fs::path(data_path) / kFollowersFile).string());
+  std::string path;
+  for (std::istringstream runs(run.wandb); std::getline(runs, path);)
+    sync_rows(access, path, data_path, !run.finished.empty(), cursors, report);
 }
 
 }  // namespace
@@ -169,7 +177,7 @@ SyncReport sync_run(const std::string& data_path) {
   }
   SyncReport report;
   sync_files(data_path, *run, report);
-  sync_rows(data_path, *run, report);
+  sync_all_rows(data_path, *run, report);
   return report;
 }
 

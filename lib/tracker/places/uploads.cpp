@@ -10,18 +10,14 @@
 #include "base/log.h"
 #include "base/stop_signal.h"
 #include "base/text.h"
+#include "base/timer.h"
 
 namespace dalle2 {
 namespace {
 
 constexpr double kFirstPause = 30, kLongestPause = 600;  // seconds
-constexpr auto kGlance = std::chrono::milliseconds(100);
-
-uint64_t bytes_of(const std::vector<OutboxEntry>& entries) {
-  uint64_t bytes = 0;
-  for (const OutboxEntry& entry : entries) bytes += entry.bytes;
-  return bytes;
-}
+constexpr auto kGlance = std::chrono::seconds(1);
+constexpr double kSecondsAfterTrouble = 10;  // at the end
 
 }  // namespace
 
@@ -73,9 +69,14 @@ std::vector<std::string> Uploads::take_errors() {
   return std::exchange(errors_, {});
 }
 
-std::vector<OutboxEntry> Uploads::unserved() const {
-  std::vector<OutboxEntry> entries = outbox_.waiting();
+std::vector<OutboxEntry> Uploads::waiting() const {
   const std::lock_guard lock(mutex_);
+  return outbox_.waiting();
+}
+
+std::vector<OutboxEntry> Uploads::unserved() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<OutboxEntry> entries = outbox_.waiting();
   std::erase_if(entries, [&](const OutboxEntry& entry) { return lane_of(entry) != nullptr; });
   return entries;
 }
@@ -107,24 +108,19 @@ std::optional<OutboxEntry> Uploads::next(const Lane& lane) const {
 void Uploads::work(Lane& lane) {
   std::unique_lock lock(mutex_);
   while (!cancelled_) {
-    lock.unlock();
-    abandon_dropped();
-    lock.lock();
+    abandon_dropped(lock);
     if (!ending_ && Clock::now() >= lane.retry_at) lane.failed.clear();
     const std::optional<OutboxEntry> entry = next(lane);
     if (!entry) {
       if (ending_) break;
       lane.sent_targets.clear();
-      wake_.wait_for(lock, kGlance * 10);
+      wake_.wait_for(lock, kGlance);
       continue;
     }
     outbox_.begin(*entry);
-    lock.unlock();
-    const bool sent = send(*lane.destination, *entry);
-    lock.lock();
-    last_failed_ = !sent;
+    last_failed_ = !send(*lane.destination, *entry, lock);
     lane.sent_targets.insert(entry->target);
-    if (sent) {
+    if (!last_failed_) {
       lane.pause_seconds = 0;
       continue;
     }
@@ -139,51 +135,53 @@ void Uploads::work(Lane& lane) {
   wake_.notify_all();
 }
 
+/// @param lock is free during the transfer
 /// @return whether the entry is dealt with
-bool Uploads::send(Destination& to, const OutboxEntry& entry) {
-  UploadNotes notes = {.load = [&] { return outbox_.notes(entry.number); },
+bool Uploads::send(Destination& to, const OutboxEntry& entry, std::unique_lock<std::mutex>& lock) {
+  UploadNotes notes = {.load =
+                           [&] {
+                             const std::lock_guard own(mutex_);
+                             return outbox_.notes(entry.number);
+                           },
                        .keep =
                            [&](const std::string& text) {
+                             const std::lock_guard own(mutex_);
                              outbox_.keep_notes(entry.number, text, to.stores_notes());
                            }};
   Outbox::Outcome outcome = Outbox::Outcome::kSent;
+  std::string error;
+  lock.unlock();
   try {
     to.send(entry, notes, [this] { return cancelled_.load(); });
     log_info("track", "Saved {} to {}", entry.kind, to.place_of(entry.target));
-  } catch (const std::exception& error) {
-    const auto* const network = dynamic_cast<const NetworkError*>(&error);
+  } catch (const std::exception& fault) {
+    const auto* const network = dynamic_cast<const NetworkError*>(&fault);
     const bool passes = cancelled_ || (network != nullptr && may_pass(*network));
     outcome = passes ? Outbox::Outcome::kFailed : Outbox::Outcome::kRefused;
-    if (!cancelled_) {
-      report(fmt::format("Error saving {} to {}: {}\n  It waits in {}.",
-                         entry.kind,
-                         to.place_of(entry.target),
-                         error.what(),
-                         std::filesystem::path(entry.path).parent_path().string()));
-    }
+    error = fmt::format(
+        "Error saving {} to {}: {}", entry.kind, to.place_of(entry.target), fault.what());
   }
+  lock.lock();
   try {
-    outbox_.end(entry, outcome);
-  } catch (const std::exception& error) {
-    report(fmt::format("Error clearing the outbox: {}", error.what()));
+    const bool waits = outbox_.end(entry, outcome);
+    const std::string folder = std::filesystem::path(entry.path).parent_path().string();
+    error += waits ? "\n  It waits in " + folder + "." : "\n  A newer one takes its place.";
+  } catch (const std::exception& fault) {
+    errors_.push_back(fmt::format("Error clearing the outbox: {}", fault.what()));
     return false;
   }
+  if (outcome != Outbox::Outcome::kSent && !cancelled_) errors_.push_back(error);
   return outcome == Outbox::Outcome::kSent;
 }
 
 /// Parts that a service keeps cost money.
-void Uploads::abandon_dropped() {
+void Uploads::abandon_dropped(std::unique_lock<std::mutex>& lock) {
   for (const OutboxEntry& entry : outbox_.take_dropped()) {
-    std::unique_lock lock(mutex_);
     const Lane* const lane = lane_of(entry);
     lock.unlock();
     if (lane != nullptr) lane->destination->abandon(entry, entry.notes);
+    lock.lock();
   }
-}
-
-void Uploads::report(const std::string& error) {
-  const std::lock_guard lock(mutex_);
-  errors_.push_back(error);
 }
 
 void Uploads::begin_end() {
@@ -215,29 +213,29 @@ void Uploads::end() {
   }
 }
 
-size_t Uploads::finish(double seconds) {
-  const Clock::time_point begin = Clock::now();
-  const auto passed = [&] { return std::chrono::duration<double>(Clock::now() - begin).count(); };
-  bool stopped = stop_requested() != 0;
-  double most = stopped ? std::min(seconds, kSecondsAfterStop) : seconds;
-  if (const auto waiting = outbox_.waiting(); !waiting.empty() && !lanes_.empty()) {
-    log_info("track",
-             "Sending {} ({}) that {}{}",
-             counted(static_cast<int64_t>(waiting.size()), "file"),
-             human_bytes(bytes_of(waiting)),
-             waiting.size() == 1 ? "waits" : "wait",
-             std::isfinite(most) ? fmt::format(", for {:g} s at most", most) : "");
+void wait_until_sent(const std::function<bool()>& is_sent,
+                     const std::function<bool()>& is_stuck,
+                     double most_seconds) {
+  const Timer total;
+  Timer trouble;
+  bool told = false, told_stop = false;
+  while (!is_sent() && total.seconds() < most_seconds) {
+    if (!is_stuck() && stop_requested() == 0) trouble = Timer();
+    if (trouble.seconds() >= kSecondsAfterTrouble) break;
+    if (const int signal = stop_requested(); signal != 0 && !std::exchange(told_stop, true)) {
+      log_info("track",
+               "{}: sending ends in {:.0f} s",
+               signal_name(signal),
+               kSecondsAfterTrouble - trouble.seconds());
+    }
+    if (!told_stop && total.seconds() > 1 && !std::exchange(told, true)) {
+      const bool ends = std::isfinite(most_seconds);
+      log_info("track",
+               "Sending what is left{}",
+               ends ? fmt::format(", {:g} s at most while something moves", most_seconds) : "");
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
-  begin_end();
-  while (!is_done() && passed() < most) {
-    std::this_thread::sleep_for(kGlance);
-    if (stopped || stop_requested() == 0) continue;
-    stopped = true;
-    most = std::min(most, passed() + kSecondsAfterStop);
-    log_info("track", "{}: sending ends in {:g} s", signal_name(stop_requested()), most - passed());
-  }
-  end();
-  return waiting_count();
 }
 
 }  // namespace dalle2

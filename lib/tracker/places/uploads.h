@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -38,7 +39,7 @@ class Uploads {
   /// What has failed since it was last asked, for the log.
   std::vector<std::string> take_errors();
   /// What waits in the outbox.
-  std::vector<OutboxEntry> waiting() const { return outbox_.waiting(); }
+  std::vector<OutboxEntry> waiting() const;
   /// What waits for services that nobody serves.
   std::vector<OutboxEntry> unserved() const;
 
@@ -49,17 +50,8 @@ class Uploads {
   bool is_done() const;
   /// Whether the last upload that ended has failed.
   bool last_answer_was_fault() const;
-  /// Files that are not sent.
-  size_t waiting_count() const { return outbox_.waiting().size(); }
   /// Ends transfers that are under way, and the threads. What is left waits in the outbox.
   void end();
-
-  /// The whole end. Says how much waits and for how long.
-  /// @param seconds at most; a stop signal, before or meanwhile, leaves at most kSecondsAfterStop
-  /// @return how many files are left
-  size_t finish(double seconds);
-
-  static constexpr double kSecondsAfterStop = 10;
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -76,12 +68,11 @@ class Uploads {
   Lane* lane_of(const FileToSend& file) const;
   void work(Lane& lane);
   std::optional<OutboxEntry> next(const Lane& lane) const;
-  bool send(Destination& to, const OutboxEntry& entry);
-  void abandon_dropped();
-  void report(const std::string& error);
+  bool send(Destination& to, const OutboxEntry& entry, std::unique_lock<std::mutex>& lock);
+  void abandon_dropped(std::unique_lock<std::mutex>& lock);
 
-  Outbox outbox_;
   mutable std::mutex mutex_;  // of what follows
+  Outbox outbox_;
   std::condition_variable wake_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::vector<std::string> errors_;
@@ -89,5 +80,11 @@ class Uploads {
   bool last_failed_ = false;
   std::atomic<bool> cancelled_ = false;
 };
+
+/// Waits for what is still to be sent, files and rows: `most_seconds` at most while something moves; after a
+/// stop signal, or while `is_stuck`, 10 s (Slurm kills 30 s after it asks for a stop).
+void wait_until_sent(const std::function<bool()>& is_sent,
+                     const std::function<bool()>& is_stuck,
+                     double most_seconds);
 
 }  // namespace dalle2

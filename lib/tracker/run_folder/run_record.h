@@ -22,7 +22,7 @@ struct RunRecord {
   std::string job;         ///< of Slurm or torchrun; empty: none
   std::string home;        ///< where the folder was at the last start, without links
   std::string began_from;  ///< the file of /tracker/load; empty: the run began from zero
-  std::string wandb;       ///< entity/project/run_id; empty: none
+  std::string wandb;       ///< entity/project/run_id, a line a logger; empty: none
   std::string finished;    ///< what the run was when it finished; empty: it has not
   bool has_saved = false;
   bool was_empty = true;  ///< nothing was in the folder when the run began

@@ -220,7 +220,7 @@ std::string WandbSink::pictures_of(const Json& list, int64_t line) {
   Json names = Json::array(), captions = Json::array();
   bool has_captions = false;
   PngHeader first;
-  for (const LoggedPicture& picture : logged_pictures(list)) {
+  for (const StoredImage& picture : logged_pictures(list)) {
     auto png = read_stored_picture(begin_.data_path, picture.path);
     if (!png) {
       ++missing_pictures_;

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Servers that take files by HTTP PUT, stores that take them by S3's interface.
+// The services that take files: the hub, servers that take them by HTTP PUT, stores with S3's interface,
+// Weights & Biases.
+#include "tracker/places/destination.h"
+
 #include <memory>
 #include <optional>
 #include <utility>
@@ -9,12 +12,51 @@
 #include "base/public_url.h"
 #include "base/python_format.h"
 #include "net/http_call.h"
+#include "net/hub/hub_api.h"
 #include "net/s3/s3_upload.h"
 #include "net/url.h"
-#include "tracker/places/destination.h"
+#include "net/wandb_api.h"
+#include "tracker/places/remote_file.h"
 
 namespace dalle2 {
 namespace {
+
+class HubDestination : public Destination {
+ public:
+  explicit HubDestination(const HuggingfaceSaveConfig& config)
+      : is_private_(config.is_private),
+        wants_card_(config.model_card),
+        repository_(find_hub_access(config.token_path, config.allow_plain_http),
+                    config.huggingface_repo,
+                    config.revision) {}
+
+  std::string name() const override { return repository_.name(); }
+  bool wants_card() const override { return wants_card_; }
+  void check_access(const HttpCallOptions& options) override {
+    repository_.check_token(options);
+    // A page that somebody has written stays, and gets no samples beside it.
+    if (!wants_card_ || !repository_.exists(options)) return;
+    wants_card_ = !repository_.find("README.md", options);
+  }
+  void send(const FileToSend& file,
+            UploadNotes& notes,
+            const std::function<bool()>& cancelled) override {
+    const HttpCallOptions options{.ends_at_stop = false, .cancelled = cancelled};
+    if (!made_) repository_.create(is_private_, options);
+    made_ = true;
+    repository_.upload({.local_path = file.path,
+                        .path = file.target,
+                        .summary = "Upload " + file.kind + " " + file.target,
+                        .only_if_absent = file.only_if_absent},
+                       options,
+                       &notes);
+  }
+
+ private:
+  bool is_private_, wants_card_;
+  bool made_ = false;  // the repository
+  HubRepository repository_;
+};
 
 std::string without_slash(std::string url) {
   while (url.ends_with('/')) url.pop_back();
@@ -171,14 +213,54 @@ class S3Destination : public Destination {
   bool plain_http_;
 };
 
+/// A run; without wandb_run_path it can be asked, and nothing can be sent yet.
+class WandbDestination : public Destination {
+ public:
+  explicit WandbDestination(const WandbSaveConfig& config) : access_(find_wandb_access()) {
+    if (config.wandb_run_path) run_ = parse_wandb_run_path(*config.wandb_run_path);
+  }
+
+  std::string name() const override {
+    return run_ ? wandb_page(access_, *run_) : public_url(access_.base_url);
+  }
+  std::string place_of(const std::string& target) const override {
+    return name() + "/files/" + target;
+  }
+  void check_access(const HttpCallOptions& options) override {
+    if (access_.mode != WandbMode::kOnline) {
+      throw NetworkError("{}: nothing can be saved there: {}.\n  {} Or choose another saver.",
+                         name(),
+                         access_.mode_reason,
+                         kWandbLogin);
+    }
+    WandbApi(access_, options).viewer();
+  }
+  void send(const FileToSend& file,
+            UploadNotes& /*notes*/,
+            const std::function<bool()>& cancelled) override {
+    D2_CHECK(run_.has_value(), "the run of a saver is known when the loggers have begun");
+    const HttpCallOptions options{.ends_at_stop = false, .cancelled = cancelled};
+    WandbApi(access_, options).upload(*run_, {{.name = file.target, .path = file.path}});
+  }
+
+ private:
+  WandbAccess access_;
+  std::optional<WandbRunPath> run_;
+};
+
+struct MakeDestination {
+  using Made = std::unique_ptr<Destination>;
+  Made operator()(const LocalSaveConfig&) { return nullptr; }
+  Made operator()(const HuggingfaceSaveConfig& c) { return std::make_unique<HubDestination>(c); }
+  Made operator()(const UrlSaveConfig& c) { return std::make_unique<UrlDestination>(c); }
+  Made operator()(const S3SaveConfig& c) { return std::make_unique<S3Destination>(c); }
+  Made operator()(const WandbSaveConfig& c) { return std::make_unique<WandbDestination>(c); }
+};
+
 }  // namespace
 
-std::unique_ptr<Destination> make_url_destination(const UrlSaveConfig& config) {
-  return std::make_unique<UrlDestination>(config);
-}
-
-std::unique_ptr<Destination> make_s3_destination(const S3SaveConfig& config) {
-  return std::make_unique<S3Destination>(config);
+std::unique_ptr<Destination> make_destination(const SaveConfig& config) {
+  return std::visit(MakeDestination{}, config);
 }
 
 }  // namespace dalle2
