@@ -85,6 +85,25 @@ TEST_CASE("a ResNet is not trained in fp16") {
   CHECK_FALSE(read_clip({"/train/mixed_precision=fp16"}).config.clip.vision_cfg.is_resnet());
 }
 
+TEST_CASE("a ResNet takes an update in one pass, for its batch norms see what a pass has") {
+  const std::string resnet = "/clip/vision_cfg={\"layers\": [1,1,1,1], \"image_size\": 64}";
+  expect_clip_problem(
+      {resnet, "/train/grad_accum_every=2"},
+      "/train/grad_accum_every: must be 1 for a ResNet, got 2: each pass would have other "
+      "statistics in its batch norms; train a vision transformer");
+  expect_clip_problem({resnet, "/train/max_batch_size=6", "/data/batch_size=7"},
+                      "/train/max_batch_size: must be absent or at least data.batch_size (7) for a "
+                      "ResNet, got 6");
+  CHECK_NOTHROW(read_clip({resnet, "/train/max_batch_size=7", "/data/batch_size=7"}));
+  CHECK_NOTHROW(read_clip({"/train/max_batch_size=6", "/train/grad_accum_every=2"}));
+}
+
+TEST_CASE("a key of the towers that is not known is refused") {
+  expect_clip_problem({"/clip/vision_cfg/pool_type=avg"},
+                      "/clip/vision_cfg/pool_type: no such key");
+  expect_clip_problem({"/clip/text_cfg/embed_cls=true"}, "/clip/text_cfg/embed_cls: no such key");
+}
+
 TEST_CASE("a CLIP is trained on pictures and captions alone") {
   const std::string why = " has no place here: a CLIP is trained on pictures and captions alone";
   expect_clip_problem({"/data/img_embeddings_url=e"}, "/data/img_embeddings_url:" + why);

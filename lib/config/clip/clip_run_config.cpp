@@ -22,7 +22,7 @@ those of open_clip's model configs, and the keys of `data` are those of a decode
 | always | `data.preprocessing` makes pictures whose sides are `clip.vision_cfg.image_size` |
 | always | `data.img_embeddings_url` and `data.text_embeddings_url` are absent |
 | always | `data.embeddings_in_tar` and `data.latents_in_tar` are false |
-| `clip.vision_cfg.layers` is a list (a ResNet) | the run has one process, and `train.mixed_precision` is not `fp16` |
+| `clip.vision_cfg.layers` is a list (a ResNet) | the run has one process, `train.mixed_precision` is not `fp16`, `train.grad_accum_every` is 1, `train.max_batch_size` is absent or at least `data.batch_size` |
 | `clip.tokenizer.train` is given | `clip.text_cfg.vocab_size` is absent or the same, and `clip.tokenizer.path` is absent |
 
 )";
@@ -66,19 +66,41 @@ void check_resnet_size(const ClipVisionConfig& vision, Faults& faults) {
       fmt::format("must be {} or more to train a ResNet; got {}", kLeast, vision.image_size));
 }
 
+/// A ResNet takes an update in one pass: its batch norms see what a pass has.
+void check_resnet_passes(const TrainClipConfig& config, Faults& faults) {
+  if (config.train.mixed_precision == MixedPrecision::fp16) {
+    faults.error(
+        "/train/mixed_precision",
+        "must be \"no\" or \"bf16\" for a ResNet: a pass of fp16 that is skipped has already "
+        "moved the statistics of its batch norms");
+  }
+  const auto refuse = [&](bool wrong, const char* key, const std::string& wanted, int64_t given) {
+    if (!wrong) return;
+    faults.error(
+        std::string("/train/") + key,
+        fmt::format("must be {} for a ResNet, got {}: each pass would have other statistics "
+                    "in its batch norms; train a vision transformer (a single number of "
+                    "layers), or fewer pictures an update",
+                    wanted,
+                    given));
+  };
+  const int64_t batch = config.data.batch_size, batches = config.train.grad_accum_every;
+  const int64_t chunk = config.train.max_batch_size.value_or(batch);
+  refuse(batches > 1, "grad_accum_every", "1", batches);
+  refuse(chunk < batch,
+         "max_batch_size",
+         fmt::format("absent or at least data.batch_size ({})", batch),
+         chunk);
+}
+
 void check_clip(const Json& root, LoadedClipConfig& loaded, Faults& faults) {
   TrainClipConfig& config = loaded.config;
   config.data.apply_exif = config.data.turns_pictures();  // a resumed run keeps what it had
   if (!faults.has_error_under("/clip")) check_resnet_size(config.clip.vision_cfg, faults);
   if (!faults.has_error_under("/clip")) set_vocabulary(root, config.clip, faults);
   if (!faults.has_error_under("/data")) check_sources(config.data, faults);
-  if (!faults.has_error_under("/clip") && config.clip.vision_cfg.is_resnet() &&
-      config.train.mixed_precision == MixedPrecision::fp16) {
-    faults.error(
-        "/train/mixed_precision",
-        "must be \"no\" or \"bf16\" for a ResNet: a pass of fp16 that is skipped has already "
-        "moved the statistics of its batch norms");
-  }
+  if (!faults.has_error_under("/clip") && config.clip.vision_cfg.is_resnet())
+    check_resnet_passes(config, faults);
   const bool counts = !faults.has_error_under("/data") && !faults.has_error_under("/train");
   if (counts && config.data.batch_size * config.train.grad_accum_every == 1) {
     faults.warn(

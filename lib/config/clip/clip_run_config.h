@@ -68,7 +68,8 @@ struct ClipTrainConfig : OptimizerConfig<Single>,
       "The optimisation and the loop. The defaults are those of open_clip. The loss is computed "
       "over all samples of an update together: those of all processes and of all "
       "`grad_accum_every` batches. It does not depend on how these samples are divided among "
-      "processes, batches and chunks (`max_batch_size`).";
+      "processes, batches and chunks (`max_batch_size`). A ResNet sees them all at once: the "
+      "statistics of its batch norms are those of a pass.";
   static constexpr std::array kRefusedKeys = {
       RefusedKey{"cuda_graph",
                  "has no place here: a decoder and a prior record their passes as CUDA graphs, a "

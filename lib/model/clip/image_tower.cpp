@@ -20,7 +20,7 @@ ClipConvNorm add_conv_norm(torch::nn::Module& parent,
   return {.conv = parent.register_module(conv_name, std::make_shared<ConvLayerImpl>(plain)),
           .norm = parent.register_module(
               norm_name,
-              std::make_shared<ClipBatchNormImpl>(
+              std::make_shared<torch::nn::BatchNorm2dImpl>(
                   torch::nn::BatchNormOptions(plain.out_channels()).momentum(kMomentum)))};
 }
 
@@ -84,14 +84,6 @@ std::shared_ptr<ClipImageTowerImpl> make_image_tower(const ClipNetworkConfig& co
     return std::make_shared<ClipResNetImpl>(config.vision_cfg, config.embed_dim);
   }
   return std::make_shared<ClipVitImpl>(config.vision_cfg, config.embed_dim, config.quick_gelu);
-}
-
-at::Tensor ClipBatchNormImpl::forward(const at::Tensor& x) {
-  if (!is_training() || at::GradMode::is_enabled()) {
-    return torch::nn::BatchNorm2dImpl::forward(x);
-  }
-  return at::batch_norm(
-      x, weight, bias, {}, {}, /*training=*/true, kMomentum, options.eps(), /*cudnn_enabled=*/true);
 }
 
 at::Tensor ClipConvNorm::forward(const at::Tensor& x, const at::Tensor& add) const {

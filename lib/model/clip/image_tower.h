@@ -39,19 +39,10 @@ class ClipVitImpl : public ClipImageTowerImpl {
 
 std::shared_ptr<ClipImageTowerImpl> make_image_tower(const ClipNetworkConfig& config);
 
-/// Batch norm whose running statistics move only where gradients are made: a pass for the features of a
-/// joint loss, which a second one with gradients follows, does not count.
-class ClipBatchNormImpl : public torch::nn::BatchNorm2dImpl {
- public:
-  using torch::nn::BatchNorm2dImpl::BatchNorm2dImpl;
-  /// [B, C, H, W] -> [B, C, H, W]
-  at::Tensor forward(const at::Tensor& x);
-};
-
 /// A convolution without bias, its batch norm, and a ReLU.
 struct ClipConvNorm {
   std::shared_ptr<ConvLayerImpl> conv;
-  std::shared_ptr<ClipBatchNormImpl> norm;
+  std::shared_ptr<torch::nn::BatchNorm2dImpl> norm;
   /// @param add to the norm's output before the ReLU, or undefined
   at::Tensor forward(const at::Tensor& x, const at::Tensor& add = {}) const;
 };
