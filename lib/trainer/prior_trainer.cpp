@@ -6,8 +6,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/log.h"
-#include "checkpoint/clip/clip_file.h"
 #include "checkpoint/module_state.h"
 #include "model/clip/clip_encoder.h"
 #include "model/pass_scopes.h"
@@ -68,25 +66,6 @@ PriorTrainer::PriorTrainer(DiffusionPrior prior,
       prior_(std::move(prior)),
       warmup_steps_(config.warmup_steps) {
   if (config.cuda_graph) record_passes();
-}
-
-Extras PriorTrainer::companions() const {
-  const std::string& known = clip_identity_.empty() ? clip_identity_of_file_ : clip_identity_;
-  if (known.empty()) return {};
-  return {{kClipIdentityKey, known}};
-}
-
-void PriorTrainer::take_companions(const Cursor& root) {
-  clip_identity_of_file_ = clip_identity_in(root);
-  if (clip_identity_.empty() || clip_identity_of_file_.empty()) return;
-  if (clip_identity_of_file_ == clip_identity_ || std::exchange(told_of_other_clip_, true)) return;
-  log_warning(
-      "ckpt",
-      "{}: was trained with the embeddings of another CLIP: its identity, a SHA-256, is {}, and that of "
-      "this run's is {}\n  Expect a higher loss until the prior has learned the new embeddings.",
-      root.where(),
-      short_clip_identity(clip_identity_of_file_),
-      short_clip_identity(clip_identity_));
 }
 
 at::Tensor PriorTrainer::step(const PriorInputs& inputs,

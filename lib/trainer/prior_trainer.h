@@ -7,8 +7,6 @@
 
 #include <memory>
 #include <optional>
-#include <string>
-#include <utility>
 
 #include "config/prior/prior_run_config.h"
 #include "diffusion/prior/prior.h"
@@ -56,21 +54,13 @@ class PriorTrainer : public Trainer {
 
   DiffusionPrior prior() const { return prior_; }
 
-  /// Of which CLIP the embeddings are: a hash of its weights, which files of the prior hold; empty if it
-  /// is not known, as on ranks that write no file. A run that does not know it keeps what a file says.
-  void set_clip_identity(std::string sha256) { clip_identity_ = std::move(sha256); }
-  void take_companions(const Cursor& root) override;
-
  private:
-  Extras companions() const override;
   void list_state(TrainState& state) const override;
   std::shared_ptr<torch::nn::Module> swap_network(
       size_t index, std::shared_ptr<torch::nn::Module> network) const override;
 
   mutable DiffusionPrior prior_;
   std::optional<int64_t> warmup_steps_;
-  std::string clip_identity_, clip_identity_of_file_;
-  bool told_of_other_clip_ = false;
 };
 
 }  // namespace dalle2

@@ -179,7 +179,11 @@ class Trainer {
   /// begin with.
   virtual bool is_begun_by(const Cursor& /*root*/) const { return false; }
   /// Takes from a file what its weights need besides their config: companions().
-  virtual void take_companions(const Cursor& /*root*/) {}
+  virtual void take_companions(const Cursor& root);
+  /// Of which CLIP the embeddings are that a decoder or prior is trained with: clip_sha256(), which its
+  /// files hold; empty if it is not known, as on ranks that write no file. A run that does not know it
+  /// keeps what a file says.
+  void set_clip_identity(std::string sha256) { clip_identity_ = std::move(sha256); }
   /// Begins from the weights of a model, with adapters from those of one without any. Adapters,
   /// optimizers and step counts stay as they are, averages become copies. Entries of parts that are
   /// not trained here are skipped.
@@ -212,7 +216,7 @@ class Trainer {
   virtual void list_state(TrainState& state) const;
   /// What the weights need besides their config, e.g. a vocabulary: entries of each checkpoint and
   /// model file.
-  virtual Extras companions() const { return {}; }
+  virtual Extras companions() const;
   /// Puts another network in the place of a part's. @return the one that was there
   virtual std::shared_ptr<torch::nn::Module> swap_network(
       size_t index, std::shared_ptr<torch::nn::Module> network) const = 0;
@@ -323,6 +327,8 @@ class Trainer {
   bool settles_at_once_ = true;
   bool averages_change_weights_ = false;
   bool records_passes_ = false;
+  std::string clip_identity_, clip_identity_of_file_;
+  bool told_of_other_clip_ = false;
 };
 
 /// Options of a part from the `train` section: entry `index` of what may differ between parts.

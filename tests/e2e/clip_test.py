@@ -237,6 +237,7 @@ class Clip(EndToEnd):
         run("--config", harness.write_config(self.dir / "captions.json", prior), cwd=self.dir, check=0)
         run("convert", "prior/checkpoint.pth", "averaged.pth", "--ema", cwd=self.dir, check=0)
         identity = json.loads((self.dir / "embedded/embeddings.json").read_text())["clip_sha256"]
+        self.assertEqual(harness.inspect("decoder/model.pth", self.dir)["clip_weights_sha256"]["value"], identity)
         for path in ("prior/model.pth", "prior/checkpoint.pth", "captions/model.pth", "averaged.pth"):
             with self.subTest(path):
                 self.assertEqual(harness.inspect(path, self.dir)["clip_weights_sha256"]["value"], identity)

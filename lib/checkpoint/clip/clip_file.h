@@ -15,11 +15,11 @@ namespace dalle2 {
 
 /// The entry of a file that holds the merges of a vocabulary of its own, as text.
 inline constexpr const char* kClipMergesKey = "clip_merges";
-/// The entry of a prior's file that says of which CLIP its embeddings were: clip_sha256().
+/// The entry of a decoder's or prior's file that says of which CLIP its embeddings were: clip_sha256().
 inline constexpr const char* kClipIdentityKey = "clip_weights_sha256";
 /// What a trainer's files hold besides weights and config: each file that is made of one keeps them.
 inline constexpr const char* kCompanionKeys[] = {kClipMergesKey, kClipIdentityKey};
-/// The CLIP that a prior's file names; empty if it names none.
+/// The CLIP that such a file names; empty if it names none.
 std::string clip_identity_in(const Cursor& root);
 /// The beginning of one, for messages.
 std::string short_clip_identity(const std::string& identity);

@@ -104,6 +104,8 @@ std::shared_ptr<ClipEmbedder> open_clip_of(const std::optional<ClipConfig>& conf
 
 /// A hash of a CLIP's weights and of what else decides its embeddings.
 std::string clip_sha256(const ClipEncoderImpl& clip);
+/// The same of the CLIP whose embeddings a manifest of `shards embed` describes; empty if it does not say.
+std::string clip_of_manifest(const std::string& path);
 
 /// Writes the CLIP of any file that load_clip_file() takes in open_clip's layout: write_clip_file(). Of
 /// a run's file it takes the averages, if there are any.

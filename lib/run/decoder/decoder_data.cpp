@@ -172,6 +172,14 @@ DecoderInputs to_inputs(const Batch& batch, const at::Device& device, const Deco
   return inputs;
 }
 
+std::string clip_identity(const TrainDecoderConfig& config, const DecoderClip& clip) {
+  if (config.decoder.unconditional) return "";
+  if (clip.makes_image_embeds) return clip_sha256(clip.embedder->clip());
+  if (!config.data.embeddings_in_tar) return "";
+  const std::set<std::string> manifests = manifests_beside(config.data, kEmbeddingsManifest);
+  return manifests.empty() ? "" : clip_of_manifest(*manifests.begin());
+}
+
 void add_reading(Json& manifest, const Json& data) {
   for (const char* key : kReadingKeys) manifest[key] = data[key];
 }

@@ -26,6 +26,10 @@ struct DecoderClip {
 /// The CLIP of /decoder/clip, which fits the unets. @throws ConfigError, DataError
 DecoderClip open_decoder_clip(const TrainDecoderConfig& config, const DecoderPlan& plan);
 
+/// clip_sha256() of the CLIP of the run's image embeddings: of `clip`, or what `shards embed` wrote beside
+/// the shards; empty if it is not known.
+std::string clip_identity(const TrainDecoderConfig& config, const DecoderClip& clip);
+
 /// Embeddings, latents and their widths, as the unets take them.
 LoaderOptions decoder_needs(const TrainDecoderConfig& config, const DecoderPlan& plan);
 

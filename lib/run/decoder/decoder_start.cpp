@@ -86,18 +86,22 @@ void check_example(const ShardData& data,
 }
 
 std::unique_ptr<DecoderTrainer> make_trainer(const LoadedDecoderConfig& loaded,
-                                             const ClipEmbedder* clip,
+                                             const DecoderClip& clip,
                                              const at::Device& device,
                                              ProcessGroup* group) {
-  const std::vector<int64_t> recomputed = levels_to_recompute(loaded, clip, device, group);
+  const std::vector<int64_t> recomputed = levels_to_recompute(loaded, clip.get(), device, group);
   torch::manual_seed(static_cast<uint64_t>(loaded.config.seed));
-  Decoder decoder = make_decoder(loaded, clip);
+  Decoder decoder = make_decoder(loaded, clip.get());
+  // Before it moves to the device. Other ranks write no file.
+  const bool is_main = group == nullptr || group->is_main();
+  const std::string identity = is_main ? clip_identity(loaded.config, clip) : "";
   std::vector<std::shared_ptr<UnetImpl>> unets;  // also those that are not trained
   for (int64_t unet = 1; unet <= decoder->num_unets(); ++unet) unets.push_back(decoder->unet(unet));
   for (size_t i = 0; i < unets.size(); ++i) {
     if (recomputed[i] > 0) unets[i]->recompute_levels(recomputed[i]);
   }
   auto trainer = std::make_unique<DecoderTrainer>(decoder, loaded.config.train, device);
+  trainer->set_clip_identity(identity);
   log_parameters(unets);
   return trainer;
 }
@@ -181,7 +185,7 @@ DecoderRun::DecoderRun(const LoadedDecoderConfig& loaded,
                         metric_names(loaded.plan.stages.size()),
                         "damaged images and embeddings with `dalle2-train shards check`"),
                [&](const at::Device& device) {
-                 return make_trainer(loaded, clip.get(), device, process.group);
+                 return make_trainer(loaded, clip, device, process.group);
                },
                {.loop = loaded.config.train,
                 .data = loaded.config.data,

@@ -59,13 +59,7 @@ namespace {
 /// What `shards embed` wrote beside a folder of embeddings; empty without, or for none.
 std::string clip_beside(const std::optional<std::string>& url) {
   const std::optional<std::string> beside = embed_manifest_beside(url.value_or(""));
-  if (!beside) return "";
-  try {
-    const Json manifest = parse_untrusted_object(read_file(*beside));
-    return manifest.value(kClipOfEmbeddings, "");
-  } catch (const std::exception&) {  // it is there for people too
-    return "";
-  }
+  return beside ? clip_of_manifest(*beside) : "";
 }
 
 }  // namespace

@@ -2,9 +2,12 @@
 // The state of a Trainer, out and in.
 #include <torch/torch.h>
 
+#include <utility>
+
 #include "base/error.h"
 #include "base/log.h"
 #include "base/this_process.h"
+#include "checkpoint/clip/clip_file.h"
 #include "checkpoint/lora/lora_file.h"
 #include "checkpoint/module_state.h"
 #include "model/clip/clip_encoder.h"
@@ -41,6 +44,26 @@ void Trainer::list_state(TrainState& state) const {
   state.post_hoc_averages("post_hoc_ema");
   state.scaler("scaler", 0);
   state.skipped("skipped_updates", /*flat=*/true);
+}
+
+Extras Trainer::companions() const {
+  const std::string& known = clip_identity_.empty() ? clip_identity_of_file_ : clip_identity_;
+  if (known.empty()) return {};
+  return {{kClipIdentityKey, known}};
+}
+
+void Trainer::take_companions(const Cursor& root) {
+  clip_identity_of_file_ = clip_identity_in(root);
+  if (clip_identity_.empty() || clip_identity_of_file_.empty()) return;
+  if (clip_identity_of_file_ == clip_identity_ || std::exchange(told_of_other_clip_, true)) return;
+  log_warning(
+      "ckpt",
+      "{0}: was trained with the embeddings of another CLIP: its identity, a SHA-256, is {1}, and that of "
+      "this run's is {2}\n  Expect a higher loss until the {3} has learned the new embeddings.",
+      root.where(),
+      short_clip_identity(clip_identity_of_file_),
+      short_clip_identity(clip_identity_),
+      contents_.model_name);
 }
 
 Extras Trainer::with_companions(const Extras& extras) const {
