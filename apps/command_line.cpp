@@ -137,6 +137,10 @@ Runner add_sample(CLI::App& app) {
   app.add_option(
          "--clip", o->clip_path, "File of a CLIP (as for shards embed), for --text and --image")
       ->type_name("FILE");
+  app.add_option("--clip-config",
+                 o->clip_config_path,
+                 "Config of the CLIP, instead of the one in or beside its file")
+      ->type_name("FILE");
   app.add_option("--prior-cond-scale",
                  o->prior_cond_scale,
                  "Guidance of the prior, for --text (default: 1)")

@@ -175,6 +175,10 @@ Runner add_shards_embed(CLI::App& app) {
          "Hugging Face or x-clip")
       ->required()
       ->type_name("FILE");
+  app.add_option("--clip-config",
+                 o->clip_config_path,
+                 "Config of the CLIP, instead of the one in or beside its file")
+      ->type_name("FILE");
   add_folder(app, "--out", o->out_folder, "Folder for the shards and arrays with embeddings");
   app.add_flag("--text-encodings",
                o->text_encodings,

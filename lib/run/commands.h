@@ -57,7 +57,8 @@ struct SampleCommand {
   std::optional<double> theta;           ///< how far, with `from_text`; none is kDefaultTheta
   std::optional<std::string> prior_path,
       clip_path;                           ///< checkpoints, with `text`; a CLIP with pictures
-  std::optional<double> prior_cond_scale;  ///< with `text`; none is 1
+  std::optional<std::string> clip_config_path;  ///< instead of the config beside the CLIP
+  std::optional<double> prior_cond_scale;       ///< with `text`; none is 1
   std::vector<double> cond_scale;          ///< one, or one for each unet; none is 1
   std::vector<int64_t> timesteps;  ///< one, or one for each unet; none, or 0 for one: the config's
   std::string sampler = "auto";    ///< auto, ddpm, ddim, dpmpp
@@ -186,6 +187,7 @@ struct ShardsEncodeCommand {
 struct ShardsEmbedCommand {
   std::string url;  ///< like data.webdataset_base_url, or a folder of tars
   std::string clip_path, out_folder;
+  std::optional<std::string> clip_config_path;  ///< instead of the config beside the CLIP
   bool text_encodings = false;        ///< those of each caption's tokens too
   std::optional<std::string> ground;  ///< these three as in a run's `data`
   bool apply_exif = false;

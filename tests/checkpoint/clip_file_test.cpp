@@ -16,6 +16,7 @@
 #include "checkpoint/checkpoint_test_tools.h"
 #include "checkpoint/clip/clip_shape.h"
 #include "checkpoint/pickle/pth.h"
+#include "support/captured_log.h"
 
 namespace dalle2::test {
 namespace {
@@ -253,15 +254,117 @@ TEST_CASE(
   CHECK(find_tensor(clip.weights, "ln_final.weight")->scalar_type() == at::kFloat);
 }
 
-TEST_CASE("the activation of a state dict without config is what the caller says") {
-  const TempDir folder;
-  StateDict tensors;
-  for (const auto& [name, tensor] : read_clip_file(fixture("openai/tiny.pt")).weights)
-    tensors.emplace_back(name, tensor);
+/// A state dict that fits heads of 64, and lies alone.
+std::string put_bare(const TempDir& folder) {
   const std::string path = folder / "clip.safetensors";
-  write_safetensors(path, tensors);
-  CHECK_FALSE(read_clip_file(path).config.quick_gelu);
-  CHECK(read_clip_file(path, {.config = {}, .quick_gelu = true}).config.quick_gelu);
+  write_safetensors(path, read_clip_file(fixture("openai/tiny.pt")).weights);
+  return path;
+}
+
+TEST_CASE("what a state dict without config does not say is assumed with a warning, or is given") {
+  const TempDir folder;
+  const std::string path = put_bare(folder);
+  const auto read = [&](const ClipFileHints& hints, long warnings) {
+    const CapturedLog log;
+    const ClipNetworkConfig config = read_clip_file(path, hints).config;
+    CHECK(log.count("clip.safetensors: the weights do not say all that this CLIP computes, and no "
+                    "open_clip_config.json lies beside them: taken are ") == warnings);
+    return config;
+  };
+  CHECK_FALSE(read({}, 1).quick_gelu);
+  CHECK(read({.quick_gelu = true}, 1).quick_gelu);
+  const ClipNetworkConfig given = read({.quick_gelu = true, .heads = {{2, 4}}}, 0);
+  CHECK(given.vision_cfg.head_width == 32);
+  CHECK(given.text_cfg.heads == 4);
+  CHECK_THROWS_AS(read_clip_file(path, {.heads = {{3, 1}}}), ConfigError);
+  CHECK_THROWS_WITH(
+      read_clip_file(path, {.heads = {{3, 1}}}),
+      Contains("clip.safetensors: heads: expected a divisor of 64, the width of the image tower, "
+               "got 3"));
+  ClipNetworkConfig config = read({}, 1);
+  config.image_resize_mode = "squash";
+  put_file(folder / "own.json", open_clip_config_of(config).dump());
+  CHECK(read({.config_path = folder / "own.json"}, 0).image_resize_mode == "squash");
+}
+
+TEST_CASE("a caller does not say what a config beside a CLIP says") {
+  const std::string path = fixture(kOpenClip);
+  const std::string why = "\"quick_gelu\" and \"heads\" are for a file without a config, and ";
+  CHECK_THROWS_AS(read_clip_file(path, {.quick_gelu = true}), ConfigError);
+  CHECK_THROWS_WITH(read_clip_file(path, {.quick_gelu = true}),
+                    Contains(why) && Contains("open_clip_config.json has them"));
+  CHECK_THROWS_WITH(read_clip_file(path, {.heads = {{2, 2}}}), Contains(why));
+}
+
+TEST_CASE("a CLIP of another network is named by the tensor that only it has") {
+  const auto with = [](const std::string& file, const char* name) {
+    StateDict tensors = tensors_of(file);
+    tensors.emplace_back(name, at::ones({2}));
+    return refusal(tensors);
+  };
+  CHECK_THAT(with(kHuggingFace, "vision_model.embeddings.patch_embedding.bias"),
+             Contains("the tensor 'vision_model.embeddings.patch_embedding.bias' is of SigLIP") &&
+                 Contains("only OpenAI's networks are supported"));
+  CHECK_THAT(with(kOpenClip, "logit_bias"),
+             Contains("'logit_bias' is of the sigmoid loss of SigLIP"));
+  CHECK_THAT(with(kOpenClip, "visual.trunk.norm.bias"), Contains("an image tower of timm"));
+  CHECK_THAT(with(kOpenClip, "text.transformer.embeddings.LayerNorm.weight"),
+             Contains("a text tower of Hugging Face"));
+  CHECK_THAT(with(kOpenClip, "text_decoder.ln_final.bias"), Contains("CoCa"));
+  CHECK_THAT(with(kOpenClip, "visual.attn_pool.query"), Contains("an attentional pooler"));
+  CHECK_THAT(with(kOpenClip, "cls_emb"), Contains("a class token of texts"));
+  CHECK_THAT(with(kOpenClip, "transformer.resblocks.0.ls_1.gamma"), Contains("scaled layers"));
+  CHECK_THAT(with(kOpenClip, "text_projection.bias"), Contains("a text projection with a bias"));
+}
+
+TEST_CASE("a part of a divided model is refused, and the others are named") {
+  const TempDir folder;
+  const std::string path = folder / "model-00001-of-00002.safetensors";
+  put_file(path, "");
+  put_file(folder / "model-00002-of-00002.safetensors", "");
+  CHECK_THROWS_AS(read_clip_file(path), DataError);
+  CHECK_THROWS_WITH(
+      read_clip_file(path),
+      Contains("expected a whole CLIP, got a part: model-00001-of-00002.safetensors") &&
+          Contains("model-00002-of-00002.safetensors") && Contains("max_shard_size"));
+}
+
+TEST_CASE("side, epsilon and end token of Hugging Face's CLIP come from its config.json") {
+  const ClipNetworkConfig shape =
+      clip_shape_of(open_clip_names(tensors_of(kHuggingFace), "t").tensors, "t");
+  const auto apply = [&](const std::string& vision, const std::string& text) {
+    ClipNetworkConfig config = shape;
+    apply_hugging_face_config(
+        Json::parse(R"({"vision_config": {"num_attention_heads": 3)" + vision +
+                    R"(}, "text_config": {"num_attention_heads": 2)" + text + "}}"),
+        "config.json",
+        config);
+    return config;
+  };
+  const std::string side = R"(, "image_size": 14)", token = R"(, "eos_token_id": 2)";
+  const ClipNetworkConfig config =
+      apply(side + R"(, "layer_norm_eps": 1e-3)", token + R"(, "layer_norm_eps": 1e-4)");
+  CHECK(config.vision_cfg.image_size == 14);
+  CHECK(config.vision_cfg.norm_kwargs.eps == 1e-3);
+  CHECK(config.text_cfg.norm_kwargs.eps == 1e-4);
+  CHECK_THROWS_WITH(apply(R"(, "image_size": 16)", token),
+                    Contains("/vision_config/image_size: expected 12 to 15, 3 patches of 4 pixels "
+                             "as the weights have, got 16"));
+  CHECK_THROWS_WITH(apply("", token), Contains("/vision_config/image_size") && Contains("got 224"));
+  CHECK_THROWS_WITH(apply(side, R"(, "eos_token_id": 7)"),
+                    Contains("/text_config/eos_token_id: expected 513, the last of the vocabulary, "
+                             "got 7"));
+  CHECK_THROWS_WITH(apply(side + R"(, "layer_norm_eps": "x")", token),
+                    Contains("/vision_config/layer_norm_eps: expected a number, got \"x\""));
+  // What old files have beside a section counts instead of it.
+  ClipNetworkConfig old = shape;
+  apply_hugging_face_config(
+      Json::parse(R"({"vision_config": {"num_attention_heads": 3, "image_size": 12},
+                      "text_config": {"num_attention_heads": 5}, "vision_config_dict": null,
+                      "text_config_dict": {"num_attention_heads": 2, "eos_token_id": 2}})"),
+      "config.json",
+      old);
+  CHECK(old.text_cfg.heads == 2);
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ std::string x_clip_file() {
 }
 
 XClipFile read_x_clip(const std::string& path, const std::optional<XClipConfig>& config = {}) {
-  return as_x_clip_file(read_raw_clip(path), path, config);
+  return as_x_clip_file(read_raw_clip(path), path, {.arguments = config});
 }
 
 TEST_CASE("a state dict of x-clip is known by its names, and others are not") {
@@ -61,6 +61,11 @@ TEST_CASE("without arguments a CLIP of x-clip is refused with what to do") {
   CHECK_THROWS_WITH(read_x_clip(path),
                     Contains("x_clip_config.json: no CLIP that can be built") &&
                         Contains("/text_width: no such key; known are: dim_text"));
+  // Arguments in a file of another name, which a command line gives.
+  write_file_atomically(dir / "own.json",
+                        read_file(fixture_folder("x_clip") + "/file/" + kXClipConfigName));
+  CHECK(as_x_clip_file(read_raw_clip(path), path, {.config_path = dir / "own.json"})
+            .config.dim_image == 8);
   write_file_atomically(dir / kXClipConfigName, "{");
   CHECK_THROWS_WITH(read_x_clip(path), Contains("x_clip_config.json"));
 }

@@ -372,6 +372,13 @@ TEST_CASE("a CLIP of x-clip needs the arguments it was made with, and each is ch
   expect_problems(with_clip(R"({"make": "x-clip", "model": "c.pt"})"),
                   {at + ": required with \"make\": \"x-clip\", but missing: the arguments that the "
                         "CLIP was made with, as the weights do not say all of them"});
+  for (const char* const key : {"quick_gelu", "heads"}) {
+    const std::string value = key == std::string("heads") ? "[1, 2]" : "true";
+    expect_problems(with_clip(R"({"make": "x-clip", "model": "c.pt", "base_model_kwargs": {}, ")" +
+                              std::string(key) + "\": " + value + "}"),
+                    {std::string("/decoder/clip/") + key +
+                     ": has no meaning with \"make\": \"x-clip\": give base_model_kwargs"});
+  }
   expect_problems(with_clip(R"({"make": "x-clip", "base_model_kwargs": {}})"),
                   {"/decoder/clip/model: required with \"make\": \"x-clip\", but missing: the file "
                    "with the state dict of the CLIP"});

@@ -182,7 +182,11 @@ TEST_CASE("rows of a prior come with captions, and with pictures where there are
   data.meta_url = dir / "s";
   data.splits = {.train = 0.99, .val = 0, .test = 0.01};
   data.num_data_points = 6;
-  const auto read = [&] { return PriorDataset(data, prior, 1, 4).batch("train", 0, 0, 6).value(); };
+  const auto read = [&] {
+    return PriorDataset(data, prior, 1, ClipPreprocessing{.side = 4})
+        .batch("train", 0, 0, 6)
+        .value();
+  };
   {
     const PriorBatch batch = read();
     CHECK(batch.rows == 5);
@@ -205,7 +209,7 @@ TEST_CASE("rows of a prior come with captions, and with pictures where there are
   // Uneven pairs, and nothing to make image embeddings of.
   const auto fault = [&] {
     try {
-      PriorDataset(data, prior, 1, 4);
+      PriorDataset(data, prior, 1, ClipPreprocessing{.side = 4});
     } catch (const DataError& error) {
       return std::string(error.what());
     }

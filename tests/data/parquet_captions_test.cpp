@@ -161,11 +161,12 @@ TEST_CASE("captions of another number of rows than the embeddings are refused") 
   data.image_url = dir / "images";
   data.meta_url = dir / "c.parquet";
   data.splits = {.train = 0.9, .val = 0, .test = 0.1};
-  CHECK_THROWS_WITH(PriorDataset(data, prior, 1, 4),
+  CHECK_THROWS_WITH(PriorDataset(data, prior, 1, ClipPreprocessing{.side = 4}),
                     Contains("c.parquet' has 3 rows and /data/image_url 4"));
   write_parquet(dir / "c.parquet",
                 {{"caption", texts_as<arrow::StringBuilder>({"a", std::nullopt, "c", "d"})}});
-  const auto batch = PriorDataset(data, prior, 1, 4).batch("train", 0, 0, 3);
+  const auto batch =
+      PriorDataset(data, prior, 1, ClipPreprocessing{.side = 4}).batch("train", 0, 0, 3);
   REQUIRE(batch);
   CHECK(batch->captions == Texts{"a", "c"});
 }

@@ -22,7 +22,7 @@ std::string picture(int width, int height) {
 
 TEST_CASE("pictures that a CLIP sees enlarged are warned of, the first and then by hundreds") {
   CapturedLog log;
-  SmallPictures small(32);
+  SmallPictures small({.side = 32});
   small.look_at(picture(32, 40), "whole");
   small.look_at("no picture", "broken");
   small.look_at("\x89PNG\r\n", "cut");
@@ -35,6 +35,16 @@ TEST_CASE("pictures that a CLIP sees enlarged are warned of, the first and then 
   CHECK(log.count("pictures were enlarged") == 0);
   small.look_at(other, "other");
   CHECK(log.count("pictures were enlarged for the CLIP 100 times so far") == 1);
+}
+
+TEST_CASE("a CLIP that sees the whole of a picture enlarges it if its longer side is too short") {
+  ClipPreprocessing clip = {.side = 32};
+  CHECK(clip.enlarges(50, 31));
+  clip.resize_mode = "squash";
+  CHECK(clip.enlarges(50, 31));
+  clip.resize_mode = "longest";
+  CHECK_FALSE(clip.enlarges(50, 31));
+  CHECK(clip.enlarges(31, 31));
 }
 
 }  // namespace dalle2::test

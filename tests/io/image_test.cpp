@@ -369,6 +369,7 @@ TEST_CASE("flip and crop move pixels and nothing else") {
   CHECK(std::all_of(
       wider.pixels.end() - 3 * 7 * 2, wider.pixels.end(), [](uint8_t v) { return v == 0; }));
   CHECK(crop(image, 9, 9, 2, 2).pixels == std::vector<uint8_t>(12, 0));
+  CHECK(crop(image, 9, 9, 2, 2, 200).pixels == std::vector<uint8_t>(12, 200));
 }
 
 TEST_CASE("what is no picture is refused by name") {

@@ -54,6 +54,10 @@ TEST_CASE("a CLIP is meant by its path, or by OpenAI's name where their package 
   write_file_atomically(path, "a CLIP");
   CHECK(clip_file_of(path) == path);
   CHECK_THROWS_WITH(clip_file_of(dir / "none.pth"), Contains("none.pth: no such file"));
+  CHECK_THROWS_WITH(clip_file_of("ViT-H-14"),
+                    Contains("ViT-H-14: no such file\n  Give the file of a CLIP. Of a model of "
+                             "open_clip it is open_clip_model.safetensors, with its "
+                             "open_clip_config.json beside it."));
   const char* const home = std::getenv("HOME");
   const std::string earlier = home == nullptr ? "" : home;
   ::setenv("HOME", dir.path().c_str(), 1);
@@ -167,11 +171,12 @@ TEST_CASE("an x-clip's CLIP is refused for a vocabulary that it does not know") 
 }
 
 TEST_CASE("where a config says x-clip, the file has to be of x-clip") {
-  CHECK_THROWS_AS(load_clip_file(foreign_file("openai/tiny.pt"), XClipConfig{}), DataError);
-  CHECK_THROWS_WITH(load_clip_file(foreign_file("openai/tiny.pt"), XClipConfig{}),
+  CHECK_THROWS_AS(load_clip_file(foreign_file("openai/tiny.pt"), {.arguments = XClipConfig{}}),
+                  DataError);
+  CHECK_THROWS_WITH(load_clip_file(foreign_file("openai/tiny.pt"), {.arguments = XClipConfig{}}),
                     Contains("tiny.pt: expected the state dict of a CLIP of x-clip"));
   CHECK_THROWS_WITH(
-      load_clip_file(x_clip_file("x_clip.pt"), XClipConfig{}),
+      load_clip_file(x_clip_file("x_clip.pt"), {.arguments = XClipConfig{}}),
       Contains("these weights are of another CLIP than base_model_kwargs describes") &&
           Contains("to_text_latent.weight: expected [512, 512]"));
 }
@@ -179,9 +184,11 @@ TEST_CASE("where a config says x-clip, the file has to be of x-clip") {
 TEST_CASE("what a CLIP is known by holds the arguments that its weights do not tell") {
   XClipConfig x_clip =
       as_x_clip_file(read_raw_clip(x_clip_file("x_clip.pt")), x_clip_file("x_clip.pt"), {}).config;
-  const std::string other = clip_sha256(*load_clip_file(x_clip_file("x_clip.pt"), x_clip).clip);
+  const std::string other =
+      clip_sha256(*load_clip_file(x_clip_file("x_clip.pt"), {.arguments = x_clip}).clip);
   x_clip.text_seq_len = 13;
-  CHECK(other != clip_sha256(*load_clip_file(x_clip_file("x_clip.pt"), x_clip).clip));
+  CHECK(other !=
+        clip_sha256(*load_clip_file(x_clip_file("x_clip.pt"), {.arguments = x_clip}).clip));
   ClipNetworkConfig config = smallest_clip().config;
   const ClipImpl plain(config);
   config.quick_gelu = !config.quick_gelu;
@@ -190,6 +197,41 @@ TEST_CASE("what a CLIP is known by holds the arguments that its weights do not t
     parameter.value().data().copy_(plain.named_parameters()[parameter.key()]);
   CHECK(weights_sha256(quick) == weights_sha256(plain));
   CHECK(clip_sha256(quick) != clip_sha256(plain));
+}
+
+TEST_CASE(
+    "how pictures are resized and the epsilon of norms are a part of what a CLIP is known by") {
+  ClipNetworkConfig config = smallest_clip().config;
+  torch::manual_seed(1);
+  const std::string plain = clip_sha256(ClipImpl(config));
+  const auto changed = [&](auto change) {
+    ClipNetworkConfig other = config;
+    change(other);
+    torch::manual_seed(1);
+    return clip_sha256(ClipImpl(other)) != plain;
+  };
+  CHECK_FALSE(changed([](auto&) {}));
+  CHECK(changed([](auto& other) { other.image_resize_mode = "squash"; }));
+  CHECK(changed([](auto& other) { other.image_interpolation = "bilinear"; }));
+  CHECK(changed([](auto& other) { other.image_fill_color = 1; }));
+  CHECK(changed([](auto& other) { other.vision_cfg.norm_kwargs.eps = 1e-6; }));
+  CHECK(changed([](auto& other) { other.text_cfg.norm_kwargs.eps = 1e-6; }));
+}
+
+TEST_CASE("the CLIP of a run takes no hints, for its file holds its config") {
+  const TempDir dir;
+  const std::string path = dir / "model.pth";
+  Dict root;
+  root.set("model", to_dict({{"weight", at::ones({1})}}));
+  root.set("config", Dict());
+  write_pth(path, root);
+  const std::string why =
+      "model.pth: --clip-config, \"quick_gelu\" and \"heads\" have no effect on "
+      "the CLIP of a run";
+  CHECK_THROWS_AS(load_clip_file(path, {.quick_gelu = true}), ConfigError);
+  CHECK_THROWS_WITH(load_clip_file(path, {.quick_gelu = true}), Contains(why));
+  CHECK_THROWS_WITH(load_clip_file(path, {.config_path = "c.json"}), Contains(why));
+  CHECK_THROWS_WITH(load_clip_file(path, {.heads = {{1, 1}}}), Contains(why));
 }
 
 TEST_CASE("a file that is no CLIP, and one that is not there, are named") {

@@ -23,6 +23,7 @@
 #include "checkpoint/convert.h"
 #include "checkpoint/pickle/pth.h"
 #include "io/files/atomic_file.h"
+#include "io/files/folder_names.h"
 
 namespace dalle2 {
 namespace {
@@ -41,6 +42,13 @@ std::optional<std::pair<std::string, Json>> json_beside(const std::string& path,
   const std::string file = (fs::path(path).parent_path() / name).string();
   if (!fs::is_regular_file(file)) return std::nullopt;
   return std::pair(file, json_in_file(read_file(file), file));
+}
+
+/// The JSON in the file that the caller names, if he names one.
+std::optional<std::pair<std::string, Json>> named_config(const ClipFileHints& hints) {
+  if (!hints.config_path) return std::nullopt;
+  return std::pair(*hints.config_path,
+                   json_in_file(read_file(*hints.config_path), *hints.config_path));
 }
 
 /// Lists in which state dicts lie, in the order in which they are looked for.
@@ -210,31 +218,63 @@ StateDict from_hugging_face(const StateDict& tensors, const std::string& where) 
 
 constexpr const char* kHuggingFaceConfig = "config.json";
 
+/// Of a file without a config.
+void apply_hints(const ClipFileHints& hints, const std::string& path, ClipNetworkConfig& config) {
+  if (hints.quick_gelu) config.quick_gelu = *hints.quick_gelu;
+  if (!hints.heads) return;
+  const int64_t width = config.vision_cfg.attention_width(), heads = hints.heads->front();
+  if (width % heads != 0) {
+    throw ConfigError("{}: heads: expected a divisor of {}, the width of the image tower, got {}",
+                      printable(path),
+                      width,
+                      heads);
+  }
+  config.vision_cfg.head_width = width / heads;
+  config.text_cfg.heads = hints.heads->back();
+}
+
 ClipNetworkConfig config_of(const RawClip& raw,
                             const NamedClip& named,
                             const std::string& path,
                             const ClipFileHints& hints) {
-  const auto fitting = [&](const ClipNetworkConfig& config, const std::string& where) {
-    check_shape(config, where, named.tensors, path);
-    return config;
-  };
-  if (hints.config) return fitting(*hints.config, "the config of the caller");
-  if (const auto text = raw.texts.find(kClipConfigKey); text != raw.texts.end()) {
-    const std::string where = path + ": " + kClipConfigKey;
-    return fitting(clip_config_of_open_clip(json_in_file(text->second, where), where), where);
-  }
   const bool is_hugging_face = named.naming == ClipNaming::kHuggingFace;
-  if (!is_hugging_face && !raw.is_program) {
-    if (const auto found = json_beside(path, kOpenClipConfigName))
-      return fitting(clip_config_of_open_clip(found->second, found->first), found->first);
+  const char* const name = is_hugging_face ? kHuggingFaceConfig : kOpenClipConfigName;
+  std::optional<std::pair<std::string, Json>> found = named_config(hints);
+  if (const auto text = raw.texts.find(kClipConfigKey); !found && text != raw.texts.end()) {
+    const std::string where = path + ": " + kClipConfigKey;
+    found.emplace(where, json_in_file(text->second, where));
+  }
+  if (!found && !raw.is_program) found = json_beside(path, name);
+  if (found && (hints.quick_gelu || hints.heads)) {
+    throw ConfigError(
+        "{}: \"quick_gelu\" and \"heads\" are for a file without a config, and {} has "
+        "them: leave them out",
+        printable(path),
+        printable(found->first));
+  }
+  if (found && !is_hugging_face) {
+    const ClipNetworkConfig config = clip_config_of_open_clip(found->second, found->first);
+    check_shape(config, found->first, named.tensors, path);
+    return config;
   }
   ClipNetworkConfig config = clip_shape_of(named.tensors, path);
-  config.quick_gelu = hints.quick_gelu.value_or(raw.is_program || is_hugging_face);
-  if (is_hugging_face) {
-    if (const auto found = json_beside(path, kHuggingFaceConfig))
-      apply_hugging_face_config(found->second, found->first, config);
-  }
+  config.quick_gelu = raw.is_program || is_hugging_face;
+  if (found) apply_hugging_face_config(found->second, found->first, config);
+  if (!found) apply_hints(hints, path, config);
   check_clip_config(config, path);
+  if (!found && !raw.is_program && !(hints.quick_gelu && hints.heads)) {
+    log_warning(
+        "clip",
+        "{}: the weights do not say all that this CLIP computes, and no {} lies beside them: "
+        "taken are {}, {} and {} heads, and open_clip's usual sizes and colours of pictures\n"
+        "  Others give other embeddings: put the config there, name it (--clip-config), or, in a "
+        "config, give \"quick_gelu\" and \"heads\".",
+        printable(path),
+        name,
+        config.quick_gelu ? "QuickGELU" : "GELU",
+        config.vision_cfg.heads(),
+        config.text_cfg.heads);
+  }
   return config;
 }
 
@@ -265,15 +305,6 @@ struct ExpectedTensors {
   std::vector<Shape> shapes;
   std::vector<Layers> layers;
 };
-
-/// Networks that help to train a CLIP, and no part of it.
-constexpr std::array kTrainingPrefixes = {"mlm.", "visual_ssl."};
-
-bool is_of_training(const std::string& name) {
-  return std::any_of(kTrainingPrefixes.begin(), kTrainingPrefixes.end(), [&](const char* prefix) {
-    return name.starts_with(prefix);
-  });
-}
 
 ExpectedTensors expected_tensors(const XClipConfig& config) {
   const int64_t text = config.dim_text, image = config.dim_image, latent = config.dim_latent;
@@ -350,15 +381,17 @@ void check_arguments(const XClipConfig& config,
 }
 
 /// @return the arguments, and where they are from, for messages
-std::pair<XClipConfig, std::string> arguments_of(const std::optional<XClipConfig>& given,
+std::pair<XClipConfig, std::string> arguments_of(const ClipFileHints& hints,
                                                  const std::string& path) {
-  if (given) return {*given, "base_model_kwargs"};
-  const auto found = json_beside(path, kXClipConfigName);
+  if (hints.arguments) return {*hints.arguments, "base_model_kwargs"};
+  auto found = named_config(hints);
+  if (!found) found = json_beside(path, kXClipConfigName);
   if (!found) {
     throw ConfigError(
         "{}: a CLIP of x-clip, whose weights do not say all that it was made with\n  Put the "
-        "arguments of its constructor into {} beside the file, e.g. {{\"text_heads\": 8}}; in a "
-        "config give them as \"base_model_kwargs\", with \"make\": \"{}\".",
+        "arguments of its constructor into {} beside the file, e.g. {{\"text_heads\": 8}}, or name "
+        "that file with --clip-config; in a config give them as \"base_model_kwargs\", with "
+        "\"make\": \"{}\".",
         printable(path),
         kXClipConfigName,
         XClipConfig::kTag);
@@ -367,9 +400,11 @@ std::pair<XClipConfig, std::string> arguments_of(const std::optional<XClipConfig
   return {config_in_file<XClipConfig>(found->second, where), where};
 }
 
+/// Networks that help to train a CLIP, and no part of it.
 void leave_out_training(StateDict& tensors, const std::string& path) {
-  const size_t left_out =
-      std::erase_if(tensors, [](const auto& item) { return is_of_training(item.first); });
+  const size_t left_out = std::erase_if(tensors, [](const auto& item) {
+    return item.first.starts_with("mlm.") || item.first.starts_with("visual_ssl.");
+  });
   if (left_out == 0) return;
   log_info("clip",
            "{}: {} are left out, which only the training of this CLIP needs",
@@ -377,6 +412,26 @@ void leave_out_training(StateDict& tensors, const std::string& path) {
            counted(static_cast<int64_t>(left_out),
                    "tensor of mlm.* or visual_ssl.*",
                    "tensors of mlm.* or visual_ssl.*"));
+}
+
+/// A file of a model that Hugging Face's libraries divided: "model-00001-of-00002.safetensors".
+void refuse_part(const std::string& path) {
+  const fs::path file = path;
+  const std::string name = file.filename().string();
+  const size_t of = name.find("-of-0");
+  constexpr size_t kDigits = 5;
+  if (of == std::string::npos || of < kDigits || name.find("-of-00001.") == of) return;
+  std::vector<std::string> parts = names_in_folder(file.parent_path().string());
+  std::erase_if(parts, [&](const std::string& each) {
+    return !each.starts_with(name.substr(0, of - kDigits)) || each.find("-of-0") != of;
+  });
+  std::sort(parts.begin(), parts.end());
+  throw DataError(
+      "{}: expected a whole CLIP, got a part: {}\n  Join them: in Python, "
+      "`transformers.CLIPModel.from_pretrained(FOLDER).save_pretrained(OTHER, "
+      "max_shard_size=\"99GB\")`.",
+      printable(path),
+      short_list(parts));
 }
 
 }  // namespace
@@ -397,6 +452,7 @@ std::optional<std::string> RawClip::merges() const {
 }
 
 RawClip read_raw_clip(const std::string& path) {
+  refuse_part(path);
   RawClip raw = read_tensors(path);
   const bool is_wrapped = !raw.tensors.empty() &&
                           std::all_of(raw.tensors.begin(), raw.tensors.end(), [](const auto& item) {
@@ -465,10 +521,8 @@ bool is_x_clip(const StateDict& tensors) {
          find_tensor(tensors, kPatchWeight) != nullptr;
 }
 
-XClipFile as_x_clip_file(RawClip raw,
-                         const std::string& path,
-                         const std::optional<XClipConfig>& config) {
-  const auto [arguments, where] = arguments_of(config, path);
+XClipFile as_x_clip_file(RawClip raw, const std::string& path, const ClipFileHints& hints) {
+  const auto [arguments, where] = arguments_of(hints, path);
   leave_out_training(raw.tensors, path);
   check_arguments(arguments, where, raw.tensors, path);
   return {.config = arguments, .weights = std::move(raw.tensors), .merges = raw.merges()};

@@ -2,10 +2,12 @@
 // Files of CLIPs, ours and others'.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "checkpoint/state_dict.h"
 #include "config/clip/clip_network_config.h"
@@ -63,15 +65,18 @@ struct ClipFile {
 
 /// What the caller knows of a file that does not say it itself.
 struct ClipFileHints {
-  std::optional<ClipNetworkConfig> config;  ///< instead of all that the file says
-  std::optional<bool> quick_gelu;           ///< the activation of an open_clip model without config
+  std::optional<XClipConfig> arguments = {};    ///< of x-clip's CLIP, which the file has to be then
+  std::optional<std::string> config_path = {};  ///< instead of the config in or beside the file
+  // Of a file without a config.
+  std::optional<bool> quick_gelu = {};
+  std::optional<std::vector<int64_t>> heads = {};  ///< of the image and of the text tower
 };
 
 /// Reads what OpenAI (TorchScript of which the parameters alone are taken, or a state dict), open_clip
 /// (.pt or safetensors, with an open_clip_config.json beside it), Hugging Face (CLIPModel as safetensors
-/// or .bin, with its config.json beside it) and write_clip_file() write.
-/// @throws DataError for a damaged file, one that is no CLIP, and weights that are not finite, by the
-/// name of the tensor
+/// or .bin, with its config.json beside it) and write_clip_file() write. Warns of what it has to assume.
+/// @throws ConfigError for hints on a file that says it itself, DataError for a damaged file, one that is
+/// no CLIP, and weights that are not finite, by the name of the tensor
 ClipFile read_clip_file(const std::string& path, const ClipFileHints& hints = {});
 /// The same of what was read from `path`.
 ClipFile as_clip_file(RawClip raw, const std::string& path, const ClipFileHints& hints = {});
@@ -97,12 +102,10 @@ struct XClipFile {
 /// Whether these tensors are those of a CLIP of x-clip, by their names.
 bool is_x_clip(const StateDict& tensors);
 
-/// @param raw what was read from `path` @param config the arguments that the CLIP was made with; none:
-/// those in the file beside it
+/// @param raw what was read from `path` @param hints with the arguments that the CLIP was made with, or
+/// the file in which they are; none: that beside it
 /// @throws ConfigError without arguments, DataError for a file of arguments that cannot be read and for
 /// weights of another CLIP: it lists what does not fit
-XClipFile as_x_clip_file(RawClip raw,
-                         const std::string& path,
-                         const std::optional<XClipConfig>& config);
+XClipFile as_x_clip_file(RawClip raw, const std::string& path, const ClipFileHints& hints = {});
 
 }  // namespace dalle2

@@ -20,6 +20,31 @@ constexpr int64_t kUsualHeadWidth = 64;
 constexpr std::pair<int64_t, int64_t> kHeadWidths[] = {{1280, 80}, {1408, 88}, {1664, 104}};
 
 constexpr const char* kFirstResNetConv = "visual.layer1.0.conv1.weight";
+constexpr const char* kSupported =
+    "only OpenAI's networks are supported: vision transformers and ResNets with attention pooling, "
+    "causal text transformers whose feature is that of the end token";
+
+/// Parts of the names of tensors of CLIPs with other networks, and what they are of.
+constexpr std::pair<const char*, const char*> kOtherNetworks[] = {
+    {"vision_model.embeddings.patch_embedding.bias",
+     "SigLIP, whose loss, pooling and tokenizer are others"},
+    {"logit_bias", "the sigmoid loss of SigLIP (init_logit_bias)"},
+    {"visual.trunk.", "an image tower of timm (timm_model_name)"},
+    {"transformer.embeddings.", "a text tower of Hugging Face (hf_model_name)"},
+    {"text_decoder.", "CoCa (multimodal_cfg)"},
+    {"attn_pool.", "an attentional pooler (attentional_pool)"},
+    {"cls_emb", "a class token of texts (embed_cls)"},
+    {".ls_1.", "scaled layers (ls_init_value)"},
+    {"text_projection.bias", "a text projection with a bias (proj_bias)"}};
+
+void refuse_other_networks(const StateDict& tensors, const std::string& where) {
+  for (const auto& [name, tensor] : tensors) {
+    for (const auto& [sign, network] : kOtherNetworks) {
+      if (name.find(sign) != std::string::npos)
+        throw DataError("{}: the tensor '{}' is of {}: {}", where, name, network, kSupported);
+    }
+  }
+}
 
 class Shapes {
  public:
@@ -128,29 +153,47 @@ const Json* member(const Json& json, const char* key) {
   return found == json.end() || found->is_null() ? nullptr : &*found;
 }
 
-void refuse_other_networks(const Json& model, const std::string& where) {
-  constexpr std::pair<const char*, const char*> kOthers[] = {{"vision_cfg", "timm_model_name"},
-                                                             {"vision_cfg", "attentional_pool"},
-                                                             {"text_cfg", "hf_model_name"},
-                                                             {"text_cfg", "embed_cls"},
-                                                             {"text_cfg", "no_causal_mask"}};
-  for (const auto& [section, key] : kOthers) {
-    const Json* const cfg = member(model, section);
-    const Json* const value = cfg != nullptr ? member(*cfg, key) : nullptr;
-    if (value == nullptr || *value == Json(false)) continue;
-    throw DataError(
-        "{}: /{}/{}: {}: only OpenAI's networks are supported: vision transformers and ResNets "
-        "with attention pooling, causal text transformers",
-        where,
-        section,
-        key,
-        value->dump());
+// Keys of open_clip's configs that this program's networks do not have, each between spaces.
+/// They make another network, or other tokens, unless they are off or have the usual value.
+constexpr std::string_view kOtherKeys =
+    " /init_logit_bias /nonscalar_logit_scale /multimodal_cfg /vision_cfg/timm_model_name"
+    " /vision_cfg/attentional_pool /vision_cfg/ls_init_value /vision_cfg/no_ln_pre"
+    " /vision_cfg/final_ln_after_pool /vision_cfg/pool_type /vision_cfg/output_tokens"
+    " /vision_cfg/act_kwargs /text_cfg/hf_model_name /text_cfg/hf_tokenizer_name"
+    " /text_cfg/tokenizer_kwargs /text_cfg/ls_init_value /text_cfg/embed_cls"
+    " /text_cfg/no_causal_mask /text_cfg/pool_type /text_cfg/proj_type /text_cfg/proj_bias"
+    " /text_cfg/output_tokens /text_cfg/act_kwargs /preprocess_cfg/mode ";
+const Json kOff = {nullptr, false, "", Json::object(), "tok", "argmax", "linear", "RGB"};
+/// They change no feature. The file holds positions; open_clip takes `size` from the image tower, and does
+/// not look at the texts' final_ln_after_pool.
+constexpr std::string_view kIdleKeys =
+    " /custom_text /cast_dtype /output_dict /vision_cfg/patch_dropout /vision_cfg/pos_embed_type"
+    " /vision_cfg/attn_pooler_queries /vision_cfg/attn_pooler_heads"
+    " /vision_cfg/timm_model_pretrained /vision_cfg/timm_pool /vision_cfg/timm_proj"
+    " /vision_cfg/timm_proj_bias /vision_cfg/timm_drop /vision_cfg/timm_drop_path"
+    " /text_cfg/final_ln_after_pool /text_cfg/pad_id /text_cfg/hf_model_pretrained"
+    " /text_cfg/hf_proj_type /text_cfg/hf_pooler_type /preprocess_cfg/size ";
+
+/// What is left of a section of a model config without these keys, and without null for a default.
+/// @throws DataError for a key whose value makes another network
+Json own_keys(const Json& section, const std::string& pointer, const std::string& where) {
+  if (!section.is_object()) return section;
+  Json own = Json::object();
+  for (const auto& [key, value] : section.items()) {
+    const std::string at = fmt::format("{}/{}", pointer, key), word = " " + at + " ";
+    const bool is_other = kOtherKeys.find(word) != std::string_view::npos;
+    if (is_other && std::find(kOff.begin(), kOff.end(), value) == kOff.end())
+      throw DataError("{}: {}: {}: {}", where, at, value.dump(), kSupported);
+    if (is_other || value.is_null() || kIdleKeys.find(word) != std::string_view::npos) continue;
+    own[key] = value;
   }
+  return own;
 }
 
 }  // namespace
 
 ClipNetworkConfig clip_shape_of(const StateDict& tensors, const std::string& where) {
+  refuse_other_networks(tensors, where);
   const Shapes shapes(tensors, where);
   ClipNetworkConfig config;
   config.text_cfg = text_of(shapes);
@@ -183,6 +226,8 @@ void check_shape(const ClipNetworkConfig& config,
     shape.text_cfg.mlp_ratio = config.text_cfg.mlp_ratio;
   }
   vision.head_width = wanted.head_width;
+  vision.norm_kwargs = wanted.norm_kwargs;
+  shape.text_cfg.norm_kwargs = config.text_cfg.norm_kwargs;
   shape.text_cfg.heads = config.text_cfg.heads;
   const Json given = to_json(config), found = to_json(shape);
   for (const char* key : {"/embed_dim", "/vision_cfg", "/text_cfg"}) {
@@ -208,24 +253,34 @@ void check_clip_config(const ClipNetworkConfig& config, const std::string& where
 
 ClipNetworkConfig clip_config_of_open_clip(const Json& json, const std::string& where) {
   const Json* const inner = member(json, "model_cfg");
-  const Json& model = inner != nullptr ? *inner : json;
-  refuse_other_networks(model, where);
-  Json keys = model;
-  if (const Json* const preprocess = member(json, "preprocess_cfg")) {
-    for (const char* key : {"mean", "std"}) {
-      const Json* const values = member(*preprocess, key);
-      if (values != nullptr && keys.is_object()) keys[std::string("image_") + key] = *values;
-    }
+  Json keys = own_keys(inner != nullptr ? *inner : json, "", where);
+  for (const char* section : {"vision_cfg", "text_cfg"}) {
+    if (const Json* const given = member(keys, section))
+      keys[section] = own_keys(*given, std::string("/") + section, where);
+  }
+  if (const Json* const given = member(json, "preprocess_cfg"); given && keys.is_object()) {
+    const Json own = own_keys(*given, "/preprocess_cfg", where);
+    keys.erase("preprocess_cfg");
+    for (const auto& [key, value] : own.items()) keys["image_" + key] = value;
   }
   return config_in_file<ClipNetworkConfig>(keys, where);
 }
 
 Json open_clip_config_of(const ClipNetworkConfig& config) {
   Json model = to_json(config);
+  const Json plain = to_json(ClipNetworkConfig());
   Json preprocess = Json::object();
-  preprocess["mean"] = model["image_mean"];
-  preprocess["std"] = model["image_std"];
-  for (const char* key : {"image_mean", "image_std"}) model.erase(key);
+  for (const char* key : {"mean", "std", "interpolation", "resize_mode", "fill_color"}) {
+    const std::string own = std::string("image_") + key;
+    // Not every version of open_clip knows the others.
+    const bool is_known = key == std::string("mean") || key == std::string("std");
+    if (is_known || model[own] != plain[own]) preprocess[key] = model[own];
+    model.erase(own);
+  }
+  for (const char* section : {"vision_cfg", "text_cfg"}) {
+    Json& norms = model[section]["norm_kwargs"];
+    if (norms == plain[section]["norm_kwargs"]) model[section].erase("norm_kwargs");
+  }
   if (config.vision_cfg.is_resnet()) model["vision_cfg"].erase("patch_size");
   Json result = Json::object();
   result["model_cfg"] = std::move(model);
@@ -236,21 +291,28 @@ Json open_clip_config_of(const ClipNetworkConfig& config) {
 void apply_hugging_face_config(const Json& json,
                                const std::string& where,
                                ClipNetworkConfig& config) {
-  // Its own defaults, which it leaves out of the file.
-  int64_t image_heads = 12, text_heads = 8;
+  // Its own defaults, which it may leave out of the file.
+  int64_t image_heads = 12, text_heads = 8, image_size = 224, end_token = 49407;
   std::string activation = "quick_gelu", text_activation = activation;
   const auto take = [&](const char* section, const char* key, auto& value) {
-    const Json* const of = member(json, section);
+    const Json* of = member(json, (std::string(section) + "_dict").c_str());  // it counts if given
+    if (of == nullptr) of = member(json, section);
     const Json* const found = of != nullptr ? member(*of, key) : nullptr;
     if (found == nullptr) return;
     using Wanted = std::remove_reference_t<decltype(value)>;
     constexpr bool kIsText = std::is_same_v<Wanted, std::string>;
-    if (kIsText ? !found->is_string() : !found->is_number_integer()) {
+    constexpr bool kIsReal = std::is_same_v<Wanted, double>;
+    const bool fits = kIsText   ? found->is_string()
+                      : kIsReal ? found->is_number()
+                                : found->is_number_integer();
+    if (!fits) {
       throw DataError("{}: /{}/{}: expected {}, got {}",
                       where,
                       section,
                       key,
-                      kIsText ? "a text" : "a whole number",
+                      kIsText   ? "a text"
+                      : kIsReal ? "a number"
+                                : "a whole number",
                       found->dump());
     }
     value = found->template get<Wanted>();
@@ -259,6 +321,10 @@ void apply_hugging_face_config(const Json& json,
   take("text_config", "num_attention_heads", text_heads);
   take("vision_config", "hidden_act", activation);
   take("text_config", "hidden_act", text_activation);
+  take("vision_config", "layer_norm_eps", config.vision_cfg.norm_kwargs.eps);
+  take("text_config", "layer_norm_eps", config.text_cfg.norm_kwargs.eps);
+  take("vision_config", "image_size", image_size);
+  take("text_config", "eos_token_id", end_token);
   const auto check_heads = [&](const char* section, int64_t heads, int64_t width) {
     if (heads >= 1 && width % heads == 0) return;
     throw DataError("{}: /{}/num_attention_heads: expected a divisor of the width {}, got {}",
@@ -282,6 +348,27 @@ void apply_hugging_face_config(const Json& json,
         activation,
         text_activation);
   }
+  constexpr int64_t kHighestToken = 2;  // of old files: the feature is that of the highest token
+  if (end_token != kHighestToken && end_token != config.text_cfg.end_token()) {
+    throw DataError(
+        "{}: /text_config/eos_token_id: expected {}, the last of the vocabulary, got {}",
+        where,
+        config.text_cfg.end_token(),
+        end_token);
+  }
+  const int64_t grid = config.vision_cfg.grid(), patch = config.vision_cfg.patch_size;
+  if (image_size / patch != grid) {
+    throw DataError(
+        "{}: /vision_config/image_size: expected {} to {}, {} patches of {} pixels as the weights "
+        "have, got {}",
+        where,
+        grid * patch,
+        (grid + 1) * patch - 1,
+        grid,
+        patch,
+        image_size);
+  }
+  config.vision_cfg.image_size = image_size;
   config.quick_gelu = activation == "quick_gelu";
   config.vision_cfg.head_width = config.vision_cfg.width / image_heads;
   config.text_cfg.heads = text_heads;

@@ -44,14 +44,15 @@ void check_shape(const ClipNetworkConfig& config,
 void check_clip_config(const ClipNetworkConfig& config, const std::string& where);
 
 /// A model config of open_clip: the object itself, or that of an open_clip_config.json, with "model_cfg"
-/// and "preprocess_cfg". @throws DataError with the pointer of what is wrong, or of what is another
-/// network (timm, Hugging Face's texts)
+/// and "preprocess_cfg". @throws DataError with the pointer of what is wrong, of a key that open_clip does
+/// not have, and of what is another network (timm, other poolings, ...)
 ClipNetworkConfig clip_config_of_open_clip(const Json& json, const std::string& where);
 /// The inverse, as an open_clip_config.json.
 Json open_clip_config_of(const ClipNetworkConfig& config);
 
-/// Takes over from the config.json of a Hugging Face CLIPModel what shapes do not say: the heads, the
-/// activation. @throws DataError with the pointer of what is wrong
+/// Takes over from the config.json of a Hugging Face CLIPModel what shapes do not say: heads,
+/// activation, epsilon, the side of the pictures. Keys that CLIPModel does not look at are not looked at.
+/// @throws DataError with the pointer of what is wrong
 void apply_hugging_face_config(const Json& json,
                                const std::string& where,
                                ClipNetworkConfig& config);

@@ -4,9 +4,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "config/reading/reflect.h"
@@ -14,10 +16,20 @@
 
 namespace dalle2 {
 
+struct ClipNormConfig {
+  static constexpr const char* kDoc = "The layer norms of a transformer.";
+  static constexpr UnknownKeys kUnknownKeys = UnknownKeys::fatal;
+
+  double eps = 1e-5;
+
+  void fields(auto& f) { D2_FIELD(eps, "Added to the variance.", above(0).up_to(1)); }
+};
+
 struct ClipVisionConfig {
   static constexpr const char* kDoc =
       "The image tower: a vision transformer, or a ResNet with attention pooling if `layers` is a "
       "list.";
+  static constexpr UnknownKeys kUnknownKeys = UnknownKeys::fatal;
 
   OneOrMany<int64_t> layers = int64_t{12};
   int64_t width = 768;
@@ -25,6 +37,7 @@ struct ClipVisionConfig {
   double mlp_ratio = 4.0;
   int64_t patch_size = 16;
   int64_t image_size = 224;
+  ClipNormConfig norm_kwargs = {};
 
   bool is_resnet() const { return !layers.is_one(); }
   /// Width of the tokens in each layer of a transformer, or in the pooling of a ResNet.
@@ -56,6 +69,7 @@ struct ClipVisionConfig {
              "Side of its input pictures in pixels; for a ResNet, a multiple of 32 "
              "and at least 64.",
              within(1, most::kImageSide));
+    D2_FIELD(norm_kwargs, "Its layer norms; a ResNet has none.");
     f.check(
         layers.is_one() || layers.size() == kResNetStages,
         "layers",
@@ -80,6 +94,7 @@ struct ClipVisionConfig {
 
 struct ClipTextConfig {
   static constexpr const char* kDoc = "The text tower, a causal transformer.";
+  static constexpr UnknownKeys kUnknownKeys = UnknownKeys::fatal;
 
   int64_t context_length = 77;
   int64_t vocab_size = 49408;
@@ -87,6 +102,7 @@ struct ClipTextConfig {
   int64_t heads = 8;
   int64_t layers = 12;
   double mlp_ratio = 4.0;
+  ClipNormConfig norm_kwargs = {};
 
   /// Tokens that begin and end a text: the last two of the vocabulary.
   int64_t start_token() const { return vocab_size - 2; }
@@ -103,15 +119,31 @@ struct ClipTextConfig {
     D2_FIELD(mlp_ratio,
              "Width of the feed-forward layers as a multiple of `width`.",
              above(0).up_to(most::kDimMult));
+    D2_FIELD(norm_kwargs, "Its layer norms.");
     f.check(heads < 1 || width % heads == 0,
             "heads",
             fmt::format("must divide width, {}; got {}", width, heads));
   }
 };
 
+/// How a picture of any size becomes one that a CLIP sees: open_clip's transform for inference, but for
+/// the normalisation.
+struct ClipPreprocessing {
+  int64_t side = 0;  ///< of the square that the CLIP sees, pixels
+  std::string resize_mode = "shortest", interpolation = "bicubic";
+  int64_t fill_color = 0;
+
+  /// Whether a picture of this size is made larger.
+  bool enlarges(int64_t width, int64_t height) const {
+    return (resize_mode == "longest" ? std::max(width, height) : std::min(width, height)) < side;
+  }
+};
+
 struct ClipNetworkConfig {
   static constexpr const char* kDoc =
-      "The networks of a CLIP. The keys are those of open_clip's model configs.";
+      "The networks of a CLIP. The keys are those of open_clip's model configs; `image_*` are those "
+      "of their `preprocess_cfg`.";
+  static constexpr UnknownKeys kUnknownKeys = UnknownKeys::fatal;
 
   /// Declared for GCC 12, which takes members of nested aggregates for uninitialised.
   ClipNetworkConfig() = default;
@@ -123,6 +155,12 @@ struct ClipNetworkConfig {
   double init_logit_scale = std::log(1 / 0.07);
   std::vector<double> image_mean = {0.48145466, 0.4578275, 0.40821073};
   std::vector<double> image_std = {0.26862954, 0.26130258, 0.27577711};
+  std::string image_interpolation = "bicubic", image_resize_mode = "shortest";
+  int64_t image_fill_color = 0;
+
+  ClipPreprocessing preprocessing() const {
+    return {vision_cfg.image_size, image_resize_mode, image_interpolation, image_fill_color};
+  }
 
   void fields(auto& f) {
     D2_FIELD(embed_dim, "Width of the embeddings of pictures and texts.", within(1, most::kWidth));
@@ -138,6 +176,13 @@ struct ClipNetworkConfig {
     D2_FIELD(image_std,
              "Divisor of red, green and blue after `image_mean` has been subtracted.",
              above(0).entries(3));
+    D2_FIELD(image_resize_mode,
+             "How `shards embed`, `sample --image` and a prior's run give pictures the size "
+             "`vision_cfg.image_size`: `shortest` cuts the ends of the longer side off, `squash` "
+             "changes the aspect ratio, `longest` adds margins to the shorter side.",
+             one_of({"shortest", "squash", "longest"}));
+    D2_FIELD(image_interpolation, "The filter that resizes them.", one_of({"bicubic", "bilinear"}));
+    D2_FIELD(image_fill_color, "Value of the margins, 0 (black) to 255.", within(0, 255));
   }
 };
 

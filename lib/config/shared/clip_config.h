@@ -2,8 +2,10 @@
 // `clip` of a decoder or prior: a frozen CLIP that makes what the data do not hold.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "config/clip/x_clip_config.h"
 #include "config/kinds.h"
@@ -23,6 +25,8 @@ struct ClipConfig {
   std::string model = "ViT-L/14";
   std::optional<XClipConfig> base_model_kwargs;
   std::optional<std::string> sha256;
+  std::optional<bool> quick_gelu;
+  std::optional<std::vector<int64_t>> heads;
 
   /// Whether the file of the CLIP does not say all that it was made with.
   bool needs_arguments() const { return make == XClipConfig::kTag; }
@@ -45,6 +49,17 @@ struct ClipConfig {
              "Extension: SHA-256 of the file. The run sets it, and then refuses to resume with "
              "a different CLIP.",
              not_empty());
+    D2_FIELD(quick_gelu,
+             "Extension: whether a CLIP without a config beside its file uses QuickGELU. Files of "
+             "OpenAI and of Hugging Face do, and others do not, if the key is absent.");
+    D2_FIELD(
+        heads,
+        "Extension: attention heads of the image tower and of the text tower of a CLIP without "
+        "a config beside its file. If absent, they are 64 wide.",
+        within(1, most::kHeads).entries(2));
+    f.check(!needs_arguments() || (!quick_gelu && !heads),
+            quick_gelu ? "quick_gelu" : "heads",
+            "has no meaning with \"make\": \"x-clip\": give base_model_kwargs");
     f.check(needs_arguments() || !base_model_kwargs,
             "base_model_kwargs",
             fmt::format("has a meaning with \"make\": \"x-clip\" alone, and it is \"{}\": the file "

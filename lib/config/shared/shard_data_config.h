@@ -64,15 +64,16 @@ struct TransformConfig {
            kind == TransformKind::RandomHorizontalFlip || kind == TransformKind::ColorJitter ||
            kind == TransformKind::RandomRotation;
   }
-  std::vector<int64_t> size;                ///< [side] or [height, width], pixels
+  std::vector<int64_t> size;  ///< [side] or [height, width], pixels
+  bool fits = false;  ///< Resize to [side]: of the longer side; what a CLIP asks for, no config
   std::vector<double> scale = {0.08, 1.0};  ///< RandomResizedCrop: share of the area
   std::vector<double> ratio = {3.0 / 4.0, 4.0 / 3.0};
   std::string interpolation = "bilinear";
   double p = 0.5;  ///< RandomHorizontalFlip
   // ColorJitter: [reach], or [low, high]
   std::vector<double> brightness = {0}, contrast = {0}, saturation = {0}, hue = {0};
-  std::vector<double> degrees;  ///< RandomRotation: [reach], or [low, high]
-  std::vector<double> fill = {0};
+  std::vector<double> degrees;     ///< RandomRotation: [reach], or [low, high]
+  std::vector<double> fill = {0};  ///< RandomRotation; CenterCrop, what a CLIP asks for
 
   /// Only the arguments of its own kind.
   void fields(auto& f) {

@@ -76,7 +76,7 @@ class PriorDataset::RowFaults {
 PriorDataset::PriorDataset(const PriorDataConfig& config,
                            const PriorConfig& prior,
                            int64_t seed,
-                           std::optional<int64_t> clip_side)
+                           const std::optional<ClipPreprocessing>& clip)
     : seed_(seed) {
   const auto table = [&](const std::optional<std::string>& url,
                          const char* key,
@@ -84,7 +84,7 @@ PriorDataset::PriorDataset(const PriorDataConfig& config,
     // The image embeddings are read first, and decide the width of the others. A CLIP decides for all.
     const auto advice = [&](int64_t width) {
       const int64_t wanted = prior.image_embed_dim;
-      if (clip_side)
+      if (clip)
         return fmt::format("Give embeddings of width {}, of the CLIP of /prior/clip.", wanted);
       if (url != config.image_url)
         return fmt::format("Give embeddings of width {}, as those of /data/image_url are.", wanted);
@@ -96,7 +96,7 @@ PriorDataset::PriorDataset(const PriorDataConfig& config,
     return url ? std::make_unique<EmbeddingTable>(*url, key, row_shape, advice) : nullptr;
   };
   images_ = table(config.image_url, "/data/image_url", {prior.image_embed_dim});
-  if (clip_side) {
+  if (clip) {
     captions_ = std::make_unique<CaptionTable>(
         config.meta_url.value(), "/data/meta_url", config.caption_key, config);
     caption_lines_ = config.caption_lines;
@@ -119,10 +119,10 @@ PriorDataset::PriorDataset(const PriorDataConfig& config,
           "pictures, got none\n  Give the folder, or .tar shards with pictures as /data/meta_url.",
           *config.meta_url);
     }
-    side_ = clip_side.value();
+    side_ = clip.value().side;
     const DecodeOptions options = decode_options(config);
-    preprocess_ = std::make_unique<Preprocess>(clip_preprocessing(side_), options);
-    small_pictures_ = std::make_unique<SmallPictures>(side_);
+    preprocess_ = std::make_unique<Preprocess>(clip_preprocessing(*clip), options);
+    small_pictures_ = std::make_unique<SmallPictures>(*clip);
   }
   check_lengths(config);
   end_ = std::min(all_rows(), config.num_data_points);

@@ -36,13 +36,13 @@ struct PriorBatch {
 class PriorDataset {
  public:
   /// Reads the headers of all files. @param seed of the order, with shuffle_rows
-  /// @param clip_side of the pictures that /prior/clip sees, pixels; none without a CLIP
+  /// @param clip how /prior/clip takes pictures; none without a CLIP
   /// @throws DataError for what EmbeddingTable and CaptionTable refuse, folders of different lengths,
   /// splits that leave nothing to train on
   PriorDataset(const PriorDataConfig& config,
                const PriorConfig& prior,
                int64_t seed,
-               std::optional<int64_t> clip_side = std::nullopt);
+               const std::optional<ClipPreprocessing>& clip = std::nullopt);
 
   /// Rows of "train", "val" or "test": int(share * n) each, the rest is for test, as in the
   /// reference.

@@ -145,9 +145,17 @@ CropBox random_resized_crop_box(int width,
   return box;
 }
 
-CropBox resized_size(int width, int height, const std::vector<int64_t>& size) {
+CropBox resized_size(int width, int height, const std::vector<int64_t>& size, bool fits) {
   if (size.size() == 2) {
     return {0, 0, static_cast<int>(width_of(size)), static_cast<int>(height_of(size))};
+  }
+  if (fits) {
+    const double ratio =
+        static_cast<double>(std::max(width, height)) / static_cast<double>(size[0]);
+    const auto scaled = [&](int side) {
+      return std::max(static_cast<int>(std::nearbyint(side / ratio)), 1);
+    };
+    return {0, 0, scaled(width), scaled(height)};
   }
   const int short_side = static_cast<int>(size[0]);
   const auto longer = [&](int long_in, int short_in) {
@@ -197,8 +205,8 @@ class Canvas {
         image_, box.left, box.top, box.width, box.height, to.width, to.height, mode);
   }
 
-  /// The box may reach outside, where it is black.
-  void crop(const CropBox& box) {
+  /// The box may reach outside.
+  void crop(const CropBox& box, uint8_t outside = 0) {
     const bool inside = box.left >= 0 && box.top >= 0 && box.left + box.width <= width() &&
                         box.top + box.height <= height();
     if (encoded_ != nullptr && inside) {
@@ -206,7 +214,7 @@ class Canvas {
       return;
     }
     decode();
-    image_ = dalle2::crop(image_, box.left, box.top, box.width, box.height);
+    image_ = dalle2::crop(image_, box.left, box.top, box.width, box.height, outside);
   }
 
   void flip() {
@@ -244,13 +252,16 @@ class Canvas {
   Image image_;            // once there are pixels
 };
 
-std::vector<TransformConfig> clip_preprocessing(int64_t side) {
+std::vector<TransformConfig> clip_preprocessing(const ClipPreprocessing& clip) {
   TransformConfig resize, crop;
   resize.kind = TransformKind::Resize;
-  resize.size = {side};
-  resize.interpolation = "bicubic";
+  resize.size = {clip.side};
+  if (clip.resize_mode == "squash") resize.size.push_back(clip.side);
+  resize.fits = clip.resize_mode == "longest";
+  resize.interpolation = clip.interpolation;
   crop.kind = TransformKind::CenterCrop;
-  crop.size = {side};
+  crop.size = {clip.side};
+  crop.fill = {static_cast<double>(clip.fill_color)};
   return {resize, crop, TransformConfig{}};
 }
 
@@ -346,7 +357,7 @@ Image Preprocess::take_steps(Canvas canvas,
         break;
       case TransformKind::Resize: {
         const CropBox whole{0, 0, canvas.width(), canvas.height()};
-        const CropBox to = resized_size(whole.width, whole.height, config.size);
+        const CropBox to = resized_size(whole.width, whole.height, config.size, config.fits);
         if (to == whole) break;
         check_result(config, to, canvas, origin);
         canvas.crop_resize(whole, to, step.interpolation);
@@ -355,7 +366,7 @@ Image Preprocess::take_steps(Canvas canvas,
       case TransformKind::CenterCrop: {
         const CropBox box = center_crop_box(canvas.width(), canvas.height(), config.size);
         check_result(config, box, canvas, origin);
-        canvas.crop(box);
+        canvas.crop(box, static_cast<uint8_t>(config.fill.front()));
         break;
       }
       case TransformKind::ColorJitter:
@@ -400,7 +411,7 @@ void SmallPictures::look_at(const std::string& content, const std::string& origi
       return;
     }
   }
-  if (std::min(width, height) >= side_) return;
+  if (!clip_.enlarges(width, height)) return;
   const int64_t count = ++count_;
   if (count == 1) {
     log_warning(
@@ -410,8 +421,8 @@ void SmallPictures::look_at(const std::string& content, const std::string& origi
         printable(origin),
         width,
         height,
-        side_,
-        side_);
+        clip_.side,
+        clip_.side);
     return;
   }
   for (int64_t round = 100; round <= count; round *= 10) {

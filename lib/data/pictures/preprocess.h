@@ -7,8 +7,10 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "config/clip/clip_network_config.h"
 #include "config/shared/shard_data_config.h"
 #include "io/pictures/image.h"
 
@@ -45,18 +47,18 @@ CropBox random_resized_crop_box(int width,
                                 const std::vector<double>& ratio,
                                 const RandomBits& random);
 
-/// torchvision's Resize: [short side] or [height, width].
+/// torchvision's Resize: [short side] or [height, width]. @param fits [long side], as open_clip's
+/// ResizeKeepRatio has it
 /// @return width and height in a box at the origin; a side beyond int is its largest value
-CropBox resized_size(int width, int height, const std::vector<int64_t>& size);
+CropBox resized_size(int width, int height, const std::vector<int64_t>& size, bool fits = false);
 
-/// torchvision's CenterCrop, black where the picture is smaller. May reach outside the picture.
+/// torchvision's CenterCrop, empty where the picture is smaller. May reach outside the picture.
 CropBox center_crop_box(int width, int height, const std::vector<int64_t>& size);
 
 class Canvas;
 
-/// What open_clip makes of a picture before its CLIP sees it, but for the normalisation. @param side
-/// of the pictures that it sees
-std::vector<TransformConfig> clip_preprocessing(int64_t side);
+/// What open_clip makes of a picture before its CLIP sees it, but for the normalisation.
+std::vector<TransformConfig> clip_preprocessing(const ClipPreprocessing& clip);
 
 /// How the files of pictures become pixels, in all readers.
 /// @param channels of the pictures that a network sees: with 4 they keep their transparency
@@ -108,15 +110,14 @@ class Preprocess {
 /// 1,000, ... of them. Any number of threads may use it.
 class SmallPictures {
  public:
-  /// @param side of the square that the CLIP sees, pixels
-  explicit SmallPictures(int64_t side) : side_(side) {}
+  explicit SmallPictures(ClipPreprocessing clip) : clip_(std::move(clip)) {}
 
   /// @param content of a picture's file. One that cannot be read is not counted: who decodes it says so.
   /// @param origin names the picture
   void look_at(const std::string& content, const std::string& origin);
 
  private:
-  int64_t side_;
+  ClipPreprocessing clip_;
   std::atomic<int64_t> count_ = 0;
 };
 

@@ -60,15 +60,15 @@ Image flip_horizontally(const Image& image) {
   return flipped;
 }
 
-Image crop(const Image& image, int left, int top, int width, int height) {
+Image crop(const Image& image, int left, int top, int width, int height, uint8_t outside) {
   if (!image.alpha.empty()) {
     return change_with_alpha(image, /*blends=*/false, [&](const Image& part) {
-      return crop(part, left, top, width, height);
+      return crop(part, left, top, width, height, outside);
     });
   }
   Image result{width, height, {}};
   const size_t stride = 3 * static_cast<size_t>(width);
-  result.pixels.resize(stride * static_cast<size_t>(height));
+  result.pixels.resize(stride * static_cast<size_t>(height), outside);
   const int first_x = std::max(left, 0), last_x = std::min(left + width, image.width);
   const int first_y = std::max(top, 0), last_y = std::min(top + height, image.height);
   for (int y = first_y; y < last_y && first_x < last_x; ++y) {

@@ -131,7 +131,8 @@ Image crop_resize(const Image& image,
                   Interpolation mode);
 
 Image flip_horizontally(const Image& image);
-Image crop(const Image& image, int left, int top, int width, int height);  ///< outside is black
+/// @param outside value of the pixels of the box that are not of the picture
+Image crop(const Image& image, int left, int top, int width, int height, uint8_t outside = 0);
 
 /// The resolve_interpolation_mode names: bilinear bicubic box nearest nearest_exact hamming
 /// lanczos.

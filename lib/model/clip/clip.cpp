@@ -37,17 +37,19 @@ ClipImpl::ClipImpl(const ClipNetworkConfig& config)
       register_parameter("text_projection", torch::empty({text.width, config_.embed_dim}));
   logit_scale = register_parameter("logit_scale", torch::full({}, config_.init_logit_scale));
   visual_ = register_module("visual", make_image_tower(config_));
-  transformer_ = register_module(
-      "transformer",
-      std::make_shared<ClipTransformerImpl>(ClipTransformerShape{.width = text.width,
-                                                                 .layers = text.layers,
-                                                                 .heads = text.heads,
-                                                                 .mlp_ratio = text.mlp_ratio,
-                                                                 .quick_gelu = config_.quick_gelu,
-                                                                 .causal = true}));
+  transformer_ = register_module("transformer",
+                                 std::make_shared<ClipTransformerImpl>(
+                                     ClipTransformerShape{.width = text.width,
+                                                          .layers = text.layers,
+                                                          .heads = text.heads,
+                                                          .mlp_ratio = text.mlp_ratio,
+                                                          .quick_gelu = config_.quick_gelu,
+                                                          .causal = true,
+                                                          .norm_eps = text.norm_kwargs.eps}));
   token_embedding_ =
       register_module("token_embedding", torch::nn::Embedding(text.vocab_size, text.width));
-  ln_final_ = register_module("ln_final", std::make_shared<ClipNormImpl>(text.width));
+  ln_final_ =
+      register_module("ln_final", std::make_shared<ClipNormImpl>(text.width, text.norm_kwargs.eps));
   init_text_weights();
 }
 

@@ -39,6 +39,7 @@ class ClipImpl : public ClipEncoderImpl {
   at::Tensor trimmed(const at::Tensor& tokens) const override { return trimmed_tokens(tokens); }
 
   const ClipNetworkConfig& config() const { return config_; }
+  ClipPreprocessing preprocessing() const override { return config_.preprocessing(); }
   int64_t image_size() const override { return config_.vision_cfg.image_size; }
   int64_t max_text_len() const override { return config_.text_cfg.context_length; }
   int64_t embed_dim() const override { return config_.embed_dim; }

@@ -9,6 +9,8 @@
 #include <memory>
 #include <string>
 
+#include "config/clip/clip_network_config.h"
+
 namespace dalle2 {
 
 /// Values of the patches of pictures, patches and pixels row by row, the channels of a pixel side by
@@ -33,6 +35,8 @@ class ClipEncoderImpl : public torch::nn::Module {
   /// @param tokens [B, L] on the CPU @return [B, L' <= L]
   virtual at::Tensor trimmed(const at::Tensor& tokens) const { return tokens; }
 
+  /// How pictures of any size become what embed_image() takes.
+  virtual ClipPreprocessing preprocessing() const { return {.side = image_size()}; }
   virtual int64_t image_size() const = 0;    ///< side, pixels
   virtual int64_t max_text_len() const = 0;  ///< tokens
   virtual int64_t embed_dim() const = 0;     ///< D

@@ -19,8 +19,8 @@ at::Tensor ChosenTokens::of(const at::Tensor& x) const {
   return x.flatten(0, 1).index_select(0, places).unsqueeze(1);
 }
 
-ClipNormImpl::ClipNormImpl(int64_t width)
-    : torch::nn::LayerNormImpl(torch::nn::LayerNormOptions({width})) {}
+ClipNormImpl::ClipNormImpl(int64_t width, double eps)
+    : torch::nn::LayerNormImpl(torch::nn::LayerNormOptions({width}).eps(eps)) {}
 
 at::Tensor ClipNormImpl::forward(const at::Tensor& x) {
   return at::layer_norm(x.to(weight.scalar_type()), {x.size(-1)}, weight, bias, options.eps())
@@ -69,9 +69,9 @@ at::Tensor ClipAttentionImpl::forward_at(const at::Tensor& x, const ChosenTokens
 
 ClipBlockImpl::ClipBlockImpl(const ClipTransformerShape& shape) : quick_gelu_(shape.quick_gelu) {
   const auto inner = static_cast<int64_t>(static_cast<double>(shape.width) * shape.mlp_ratio);
-  ln_1_ = register_module("ln_1", std::make_shared<ClipNormImpl>(shape.width));
+  ln_1_ = register_module("ln_1", std::make_shared<ClipNormImpl>(shape.width, shape.norm_eps));
   attn = register_module("attn", std::make_shared<ClipAttentionImpl>(shape));
-  ln_2_ = register_module("ln_2", std::make_shared<ClipNormImpl>(shape.width));
+  ln_2_ = register_module("ln_2", std::make_shared<ClipNormImpl>(shape.width, shape.norm_eps));
   const auto mlp = add_group(*this, "mlp");
   c_fc = mlp->register_module("c_fc", make_linear(shape.width, inner));
   c_proj = mlp->register_module("c_proj", make_linear(inner, shape.width));

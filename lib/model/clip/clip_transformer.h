@@ -16,7 +16,7 @@ namespace dalle2 {
 /// LayerNorm in float32 with a gain and a bias; the result has the type of the input.
 class ClipNormImpl : public torch::nn::LayerNormImpl {
  public:
-  explicit ClipNormImpl(int64_t width);
+  ClipNormImpl(int64_t width, double eps);
   /// [..., W] -> [..., W]
   at::Tensor forward(const at::Tensor& x);
 };
@@ -26,6 +26,7 @@ struct ClipTransformerShape {
   double mlp_ratio = 4;
   bool quick_gelu = false;
   bool causal = false;
+  double norm_eps = 1e-5;
 };
 
 /// One token of each sample.

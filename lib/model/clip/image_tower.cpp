@@ -54,15 +54,17 @@ ClipVitImpl::ClipVitImpl(const ClipVisionConfig& config, int64_t embed_dim, bool
       std::make_shared<ConvLayerImpl>(torch::nn::Conv2dOptions(3, width, config.patch_size)
                                           .stride(config.patch_size)
                                           .bias(false)));
-  ln_pre_ = register_module("ln_pre", std::make_shared<ClipNormImpl>(width));
+  const double eps = config.norm_kwargs.eps;
+  ln_pre_ = register_module("ln_pre", std::make_shared<ClipNormImpl>(width, eps));
   transformer_ = register_module(
       "transformer",
       std::make_shared<ClipTransformerImpl>(ClipTransformerShape{.width = width,
                                                                  .layers = config.layers.at(0),
                                                                  .heads = config.heads(),
                                                                  .mlp_ratio = config.mlp_ratio,
-                                                                 .quick_gelu = quick_gelu}));
-  ln_post_ = register_module("ln_post", std::make_shared<ClipNormImpl>(width));
+                                                                 .quick_gelu = quick_gelu,
+                                                                 .norm_eps = eps}));
+  ln_post_ = register_module("ln_post", std::make_shared<ClipNormImpl>(width, eps));
 }
 
 at::Tensor ClipVitImpl::forward(const at::Tensor& images) {

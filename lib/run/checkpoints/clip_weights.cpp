@@ -127,12 +127,11 @@ LoadedClip x_clip_of(const XClipFile& file, const std::string& path) {
 }
 
 /// Of a file that no run wrote.
-LoadedClip foreign_clip(const std::string& path, const std::optional<XClipConfig>& arguments) {
+LoadedClip foreign_clip(const std::string& path, const ClipFileHints& hints) {
   RawClip raw = read_raw_clip(path);
-  if (is_x_clip(raw.tensors))
-    return x_clip_of(as_x_clip_file(std::move(raw), path, arguments), path);
-  if (arguments) throw_for_another(path);
-  const ClipFile file = as_clip_file(std::move(raw), path);
+  if (is_x_clip(raw.tensors)) return x_clip_of(as_x_clip_file(std::move(raw), path, hints), path);
+  if (hints.arguments) throw_for_another(path);
+  const ClipFile file = as_clip_file(std::move(raw), path, hints);
   log_network(path, file);
   ClipTokenizer tokenizer = tokenizer_of(file, path);
   auto clip = std::make_shared<ClipImpl>(file.config);
@@ -164,13 +163,24 @@ std::string unseen_arguments(const ClipEncoderImpl& clip) {
                        config.visual_image_size);
   }
   if (const auto* plain = dynamic_cast<const ClipImpl*>(&clip)) {
-    const ClipNetworkConfig& config = plain->config();
-    return fmt::format("heads {} {}, {}, mean {}, deviation {}",
-                       config.text_cfg.heads,
-                       config.vision_cfg.heads(),
-                       config.quick_gelu ? "QuickGELU" : "GELU",
-                       fmt::join(config.image_mean, " "),
-                       fmt::join(config.image_std, " "));
+    const ClipNetworkConfig &config = plain->config(), usual;
+    std::string text = fmt::format("heads {} {}, {}, mean {}, deviation {}",
+                                   config.text_cfg.heads,
+                                   config.vision_cfg.heads(),
+                                   config.quick_gelu ? "QuickGELU" : "GELU",
+                                   fmt::join(config.image_mean, " "),
+                                   fmt::join(config.image_std, " "));
+    const auto others = [](const ClipNetworkConfig& of) {
+      return fmt::format(", {} {} {}, eps {} {}",
+                         of.image_resize_mode,
+                         of.image_interpolation,
+                         of.image_fill_color,
+                         of.vision_cfg.norm_kwargs.eps,
+                         of.text_cfg.norm_kwargs.eps);
+    };
+    // Of the usual ones the identities of earlier files do not tell.
+    if (others(config) != others(usual)) text += others(config);
+    return text;
   }
   return "";
 }
@@ -268,7 +278,10 @@ std::string clip_file_of(const std::string& model) {
   std::error_code ignored;
   if (std::filesystem::exists(model, ignored)) return model;
   if (std::find(kOpenAiNames.begin(), kOpenAiNames.end(), model) == kOpenAiNames.end())
-    throw ConfigError("{}: no such file", printable(model));
+    throw ConfigError(
+        "{}: no such file\n  Give the file of a CLIP. Of a model of open_clip it is "
+        "open_clip_model.safetensors, with its open_clip_config.json beside it.",
+        printable(model));
   std::string name = model + ".pt";
   for (char& c : name) c = c == '/' || c == '@' ? '-' : c;
   const char* const home = std::getenv("HOME");
@@ -289,13 +302,19 @@ std::string clip_file_of(const std::string& model) {
       vocabulary);
 }
 
-LoadedClip load_clip_file(const std::string& path, const std::optional<XClipConfig>& arguments) {
+LoadedClip load_clip_file(const std::string& path, const ClipFileHints& hints) {
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored))
     throw ConfigError("{}: no such file", printable(path));
   const std::optional<Value> checkpoint = checkpoint_of_run(path);
-  if (!checkpoint) return foreign_clip(path, arguments);
-  if (arguments) throw_for_another(path);
+  if (!checkpoint) return foreign_clip(path, hints);
+  if (hints.arguments) throw_for_another(path);
+  if (hints.config_path || hints.quick_gelu || hints.heads) {
+    throw ConfigError(
+        "{}: --clip-config, \"quick_gelu\" and \"heads\" have no effect on the CLIP of a run, whose "
+        "file holds its config: leave them out",
+        printable(path));
+  }
   return load_clip({.checkpoint_path = path}, *checkpoint);
 }
 
@@ -354,7 +373,10 @@ at::Tensor ClipEmbedder::similarity(const at::Tensor& images,
 std::shared_ptr<ClipEmbedder> open_clip_of(const std::optional<ClipConfig>& config,
                                            const std::string& pointer) {
   if (!config) return nullptr;
-  LoadedClip clip = load_clip_file(clip_file_of(config->model), config->base_model_kwargs);
+  LoadedClip clip = load_clip_file(clip_file_of(config->model),
+                                   {.arguments = config->base_model_kwargs,
+                                    .quick_gelu = config->quick_gelu,
+                                    .heads = config->heads});
   log_info("clip",
            "{}: {} makes embeddings of {} values, pictures of {} pixels, {} tokens",
            pointer,

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/clip/clip_file.h"
 #include "checkpoint/convert.h"
-#include "config/clip/x_clip_config.h"
 #include "config/reading/types.h"
 #include "config/shared/clip_config.h"
 #include "io/text/clip_tokenizer.h"
@@ -59,10 +59,8 @@ LoadedRunClip load_clip(const ModelSource& source, const Value& checkpoint);
 /// its files in ~/.cache/clip. @throws ConfigError if it is nowhere
 std::string clip_file_of(const std::string& model);
 /// The same of any file that read_clip_file() or as_x_clip_file() reads; OpenAI's vocabulary then lies
-/// where find_clip_vocabulary() looks. @param arguments of a CLIP of x-clip, which the file then has to
-/// be @throws as those
-LoadedClip load_clip_file(const std::string& path,
-                          const std::optional<XClipConfig>& arguments = std::nullopt);
+/// where find_clip_vocabulary() looks. @throws as those; ConfigError for hints on a file of a run
+LoadedClip load_clip_file(const std::string& path, const ClipFileHints& hints = {});
 
 /// The frozen CLIP of a decoder's or prior's run: embeddings of pictures and captions while it trains.
 class ClipEmbedder {

@@ -62,7 +62,7 @@ std::vector<std::string> texts_of(const char* option, const std::string& given) 
 void check_picture(const at::Tensor& picture,
                    const std::string& given,
                    const SampleCommand& command,
-                   int64_t side) {
+                   const ClipPreprocessing& clip) {
   if (picture.numel() == 0 || (picture.size(0) != 1 && picture.size(0) != 3)) {
     throw DataError("{}: expected pictures of 1 or 3 channels, got {} x {} x {}",
                     given,
@@ -77,13 +77,13 @@ void check_picture(const at::Tensor& picture,
                     lowest.item<float>(),
                     highest.item<float>());
   }
-  if (std::min(picture.size(1), picture.size(2)) >= side) return;
+  if (!clip.enlarges(picture.size(2), picture.size(1))) return;
   throw DataError(
       "{}: expected pictures of {} x {} pixels or more, what --clip {} sees, got {} x {}\n  "
       "Give a larger picture: an enlarged one has other embeddings than what the decoder learnt.",
       given,
-      side,
-      side,
+      clip.side,
+      clip.side,
       printable(*command.clip_path),
       picture.size(2),
       picture.size(1));
@@ -93,8 +93,10 @@ void check_picture(const at::Tensor& picture,
 class SampleClip {
  public:
   /// @throws ConfigError, DataError as load_clip_file()
-  SampleClip(const SampleCommand& command, const DecodeOptions& reading, const at::Device& device)
-      : command_(command), reading_(reading), clip_(load_clip_file(command.clip_path.value())) {
+  SampleClip(const SampleCommand& command, const at::Device& device)
+      : command_(command),
+        clip_(
+            load_clip_file(command.clip_path.value(), {.config_path = command.clip_config_path})) {
     clip_.clip->to(device);
   }
 
@@ -120,13 +122,13 @@ class SampleClip {
   /// A picture, a folder of them or an array in [0, 1], of any sizes. @return [N, D]
   /// @throws DataError for a picture that is smaller than what the CLIP sees
   at::Tensor embed_pictures(const char* option, const std::string& path) const {
-    const int64_t side = clip_.clip->image_size();
-    const Preprocess preprocess(clip_preprocessing(side));
+    const ClipPreprocessing seen_as = clip_.clip->preprocessing();
+    const Preprocess preprocess(clip_preprocessing(seen_as));
     const std::string given = printable(path);
     std::vector<at::Tensor> seen;
     try {
-      for (const at::Tensor& picture : load_pictures_of_any_size(path, {.options = reading_})) {
-        check_picture(picture, given, command_, side);
+      for (const at::Tensor& picture : load_pictures_of_any_size(path)) {
+        check_picture(picture, given, command_, seen_as);
         seen.push_back(from_picture(preprocess.apply(to_picture(picture), /*random=*/nullptr)));
       }
     } catch (const DataError& error) {

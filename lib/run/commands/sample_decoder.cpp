@@ -371,6 +371,9 @@ void refuse_idle_makers(const SampleCommand& command) {
   refuse_if(!made && command.clip_path,
             "--clip",
             "without --text or --image\n  Give a text or a picture, or leave the option out.");
+  refuse_if(command.clip_config_path && !command.clip_path,
+            "--clip-config",
+            "without --clip\n  Name the CLIP, or leave the option out.");
   refuse_if(!made && command.prior_path, "--prior", no_text);
   refuse_if(!made && command.prior_cond_scale, "--prior-cond-scale", no_text);
   const std::string no_start =

@@ -108,14 +108,14 @@ class ClipEmbeddings : public ShardAddition {
   at::Device device_;
   LoadedClip clip_;
   LongCaptions long_captions_;
-  SmallPictures small_pictures_{clip_.clip->image_size()};
+  SmallPictures small_pictures_{clip_.clip->preprocessing()};
   std::string shown_url_;
   const ShardDataConfig& data_;
   EmbeddingArray images_{"img_emb"}, texts_{"text_emb"}, encodings_{"text_encodings"};
 };
 
 /// The shards, and pictures as open_clip's transform for inference makes them.
-ShardDataConfig data_of(const ShardsEmbedCommand& command, int64_t image_size) {
+ShardDataConfig data_of(const ShardsEmbedCommand& command, const ClipPreprocessing& clip) {
   ShardDataConfig data;
   std::error_code ignored;  // a list of urls may be longer than a path
   if (fs::is_directory(local_path(command.url), ignored)) {
@@ -133,7 +133,7 @@ ShardDataConfig data_of(const ShardsEmbedCommand& command, int64_t image_size) {
     throw ConfigError("SHARDS: {}", *fault);
   data.batch_size = command.batch_size;
   data.shard_width = command.shard_width;
-  data.preprocessing = clip_preprocessing(image_size);
+  data.preprocessing = clip_preprocessing(clip);
   data.apply_exif = command.apply_exif;
   data.range = command.range;
   if (command.ground) {
@@ -151,8 +151,8 @@ ExitCode embed(const ShardsEmbedCommand& command, ProcessGroup& group) {
         "braces, such as {{000000..000099}}.",
         public_url(command.url));
   }
-  LoadedClip clip = load_clip_file(command.clip_path);
-  const ShardDataConfig data = data_of(command, clip.clip->image_size());
+  LoadedClip clip = load_clip_file(command.clip_path, {.config_path = command.clip_config_path});
+  const ShardDataConfig data = data_of(command, clip.clip->preprocessing());
   ClipEmbeddings embeddings(command, group.world(), public_url(command.url), std::move(clip), data);
   ShardCopyCounts counts;
   const ExitCode code = copy_shards({.data = data,

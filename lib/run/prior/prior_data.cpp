@@ -49,9 +49,9 @@ std::shared_ptr<ClipEmbedder> open_prior_clip(const PriorConfig& prior) {
 }
 
 PriorDataset prior_data(const TrainPriorConfig& config, const ClipEmbedder* clip) {
-  std::optional<int64_t> clip_side;
-  if (clip != nullptr) clip_side = clip->clip().image_size();
-  return {config.data, config.prior, config.seed, clip_side};
+  std::optional<ClipPreprocessing> pictures;
+  if (clip != nullptr) pictures = clip->clip().preprocessing();
+  return {config.data, config.prior, config.seed, pictures};
 }
 
 namespace {
