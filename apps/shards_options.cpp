@@ -180,9 +180,12 @@ Runner add_shards_embed(CLI::App& app) {
                  "Config of the CLIP, instead of the one in or beside its file")
       ->type_name("FILE");
   add_folder(app, "--out", o->out_folder, "Folder for the shards and arrays with embeddings");
+  auto* const no_captions = app.add_flag(
+      "!--no-captions", o->captions, "Embed pictures alone, also those without a caption");
   app.add_flag("--text-encodings",
                o->text_encodings,
-               "Also write a vector for each token, for decoders and priors conditioned on text");
+               "Also write a vector for each token, for decoders and priors conditioned on text")
+      ->excludes(no_captions);
   app.add_option("--ground", o->ground, "Colour under transparent pictures, like data.ground")
       ->type_name("white|black|R,G,B");
   app.add_flag("--apply-exif", o->apply_exif, "Turn pictures upright, like data.apply_exif");
@@ -196,7 +199,7 @@ Runner add_shards_embed(CLI::App& app) {
   app.footer(
       "Writes a copy of each shard, with KEY.img_emb.npy beside the picture, and the embeddings of "
       "its samples as arrays: DIR/img_emb/NUMBER.npy, DIR/text_emb/NUMBER.npy. Samples without a "
-      "caption are left out.");
+      "caption are left out, unless --no-captions is given: then there is no text_emb.");
   return [o] {
     install_stop_signals();  // as above
     return run_shards_embed(*o);

@@ -188,8 +188,9 @@ struct ShardsEmbedCommand {
   std::string url;  ///< like data.webdataset_base_url, or a folder of tars
   std::string clip_path, out_folder;
   std::optional<std::string> clip_config_path;  ///< instead of the config beside the CLIP
-  bool text_encodings = false;        ///< those of each caption's tokens too
-  std::optional<std::string> ground;  ///< these three as in a run's `data`
+  bool captions = true;                         ///< of pictures alone otherwise
+  bool text_encodings = false;                  ///< those of each caption's tokens too
+  std::optional<std::string> ground;            ///< these three as in a run's `data`
   bool apply_exif = false;
   std::optional<int64_t> range;
   int64_t batch_size = 64;  ///< samples embedded at once

@@ -500,9 +500,17 @@ class Clip(EndToEnd):
             for member in tar.getmembers():
                 if not member.name.endswith(".txt"):
                     out.addfile(member, tar.extractfile(member))
-        done = run("shards", "embed", bare, "--clip", self.trained / "clip/model.pth", "--out", "none", cwd=self.dir, check=0)
-        self.assertIn("no field txt", done.stderr + done.stdout)
-        self.assertIn("6 samples left out", done.stdout)
+        done = run("shards", "embed", bare, "--clip", self.trained / "clip/model.pth", "--out", "none", cwd=self.dir, check=3)
+        self.assertIn("none: expected at least one embedding, got none: 6 samples of 1 shard left out If they have no captions, --no-captions "
+                      "embeds pictures alone.", " ".join(done.stderr.split()))
+        self.assertFalse((self.dir / "none/000000.tar").exists())
+        embed = ["shards", "embed", bare, "--clip", self.trained / "clip/model.pth", "--no-captions", "--out"]
+        done = run(*embed, "pictures", cwd=self.dir, check=0)
+        self.assertIn('a prior "image_url": "pictures/img_emb"\n', done.stdout)
+        self.assertEqual(harness.read_npy(self.dir / "pictures/img_emb/000000.npy")[0], (6, WIDTH))
+        self.assertFalse((self.dir / "pictures/text_emb").exists())
+        done = run(*embed, "both", "--text-encodings", cwd=self.dir, check=2)
+        self.assertIn("--text-encodings excludes --no-captions", done.stderr)
         shutil.copytree(self.shards, self.dir / "others")
         done = run("shards", "embed", self.shards, "--clip", self.trained / "clip/model.pth", "--out", "others", cwd=self.dir, check=2)
         self.assertIn("expected a folder without shards, found 000000.tar to 000015.tar", " ".join(done.stderr.split()))

@@ -357,6 +357,16 @@ ExitCode copy_shards(const ShardCopyPlan& plan,
                       return !fault.empty();
                     }));
   }
+  if (counts.samples == 0) {
+    throw DataError("{}: expected at least one {}, got none: {} of {} left out{}",
+                    printable(plan.out_folder),
+                    plan.noun,
+                    counted(counts.left_out, "sample"),
+                    counted(counts.written, "shard"),
+                    plan.need_captions
+                        ? "\n  If they have no captions, --no-captions embeds pictures alone."
+                        : "");
+  }
   const auto files = group.gather_texts(joined(copier.files()), "names of the shards");
   if (!group.is_main()) return ExitCode::kDone;
   const fs::path part = NewShards::folder(plan.out_folder);

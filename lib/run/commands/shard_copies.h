@@ -52,7 +52,7 @@ struct ShardCopyCounts {
 /// @return kStopped after a signal to any rank, with a line: the folder is as it was
 /// @throws ConfigError (NewShards, the folder holds shards to read, two shards would get one name, the
 /// ranks would make different things), NetworkError (shard after shard is out of reach), DataError (not
-/// one can be read)
+/// one can be read, no sample can be used)
 ExitCode copy_shards(const ShardCopyPlan& plan,
                      ShardAddition& addition,
                      ProcessGroup& group,

@@ -65,18 +65,13 @@ class ClipEmbeddings : public ShardAddition {
   }
   void add(std::vector<GroupedSample>& samples, const at::Tensor& images) override {
     const torch::NoGradGuard no_grad;
-    std::vector<std::string> captions;
     for (const GroupedSample& sample : samples) {
-      captions.push_back(*sample.find({"txt"}));
       const std::string* const picture = sample.picture();
       if (picture != nullptr) small_pictures_.look_at(*picture, "the picture of " + sample.key);
     }
-    const at::Tensor tokens = clip_.tokens_of(captions, &long_captions_);
     const at::Tensor pictures = clip_.clip->embed_image(images.to(device_)).cpu();
-    const ClipTexts texts = clip_.clip->embed_text(tokens.to(device_));
     images_.rows.push_back(pictures);
-    texts_.rows.push_back(texts.embed.cpu());
-    if (command_.text_encodings) encodings_.rows.push_back(texts.encodings.cpu());
+    if (command_.captions) add_texts(samples);
     for (size_t i = 0; i < samples.size(); ++i) {
       put(samples[i], "img_emb.npy", pictures[static_cast<int64_t>(i)]);
       if (command_.text_encodings)
@@ -98,6 +93,14 @@ class ClipEmbeddings : public ShardAddition {
   }
 
  private:
+  void add_texts(const std::vector<GroupedSample>& samples) {
+    std::vector<std::string> captions;
+    for (const GroupedSample& sample : samples) captions.push_back(*sample.find({"txt"}));
+    const at::Tensor tokens = clip_.tokens_of(captions, &long_captions_);
+    const ClipTexts texts = clip_.clip->embed_text(tokens.to(device_));
+    texts_.rows.push_back(texts.embed.cpu());
+    if (command_.text_encodings) encodings_.rows.push_back(texts.encodings.cpu());
+  }
   std::vector<EmbeddingArray*> arrays() { return {&images_, &texts_, &encodings_}; }
   static void put(GroupedSample& sample, const char* field, const at::Tensor& values) {
     const at::Tensor row = values.contiguous();
@@ -162,7 +165,7 @@ ExitCode embed(const ShardsEmbedCommand& command, ProcessGroup& group) {
                                      .noun = "embedding",
                                      .manifest_name = kEmbeddingsManifest,
                                      .manifest = embeddings.manifest(),
-                                     .need_captions = true},
+                                     .need_captions = command.captions},
                                     embeddings,
                                     group,
                                     counts);
@@ -170,10 +173,11 @@ ExitCode embed(const ShardsEmbedCommand& command, ProcessGroup& group) {
   const std::string out = printable(command.out_folder);
   std::printf(
       "a decoder reads \"webdataset_base_url\": \"%s/{}.tar\" with \"embeddings_in_tar\": true,\n"
-      "a prior \"image_url\": \"%s/img_emb\" and \"text_url\": \"%s/text_emb\"\n",
-      out.c_str(),
+      "a prior \"image_url\": \"%s/img_emb\"",
       out.c_str(),
       out.c_str());
+  if (command.captions) std::printf(" and \"text_url\": \"%s/text_emb\"", out.c_str());
+  std::printf("\n");
   return code;
 }
 
