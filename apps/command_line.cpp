@@ -145,6 +145,17 @@ Runner add_sample(CLI::App& app) {
                  o->prior_cond_scale,
                  "Guidance of the prior, for --text (default: 1)")
       ->type_name("X");
+  app.add_option("--prior-timesteps",
+                 o->prior_timesteps,
+                 "Sampling steps of the prior, for --text (default: its config's)")
+      ->type_name("N")
+      ->check(whole_number());
+  app.add_flag("!--prior-no-ema", o->prior_use_ema, "Use the live weights of the prior");
+  app.add_option("--prior-lora",
+                 o->prior_lora_paths,
+                 "Draw with this file of adapters of the prior (repeatable)")
+      ->type_name("FILE")
+      ->allow_extra_args(false);
   app.add_option("--num",
                  o->num,
                  "Number of pictures of an unconditional decoder, or for each --text or --image "

@@ -219,7 +219,14 @@ class Clip(EndToEnd):
             self.assertAlmostEqual(a, b, places=4)
         run(*text, "--text", "a large red circle", "--num", 3, "--prior-cond-scale", 1.0, "--out", "three", cwd=self.dir, check=0)
         self.assertEqual(harness.read_npy(self.dir / "three/samples.npy")[0], (3, 3, 16, 16))
-        # The text stands under each picture of the sheet, in a line of 14 pixels; pictures are enlarged so that words fit.
+        # The prior draws in as many steps as asked for, and with its live weights if its file has others.
+        run(*text, "--text", "a large red circle", "--num", 3, "--prior-timesteps", 2, "--out", "steps", cwd=self.dir, check=0)
+        self.assertNotEqual(*(harness.read_npy(self.dir / out / "samples.npy")[1] for out in ("steps", "three")))
+        live = ["--text", "a large red circle", "--prior-no-ema", "--out", "live"]
+        run(*text[:-1], "prior/checkpoint.pth", *live, cwd=self.dir, check=0)
+        done = run(*text, *live, "--overwrite", cwd=self.dir, check=2)
+        self.assertIn("--prior-no-ema: has no effect on prior/model.pth, which holds no averages", " ".join(done.stderr.split()))
+        # The text stands under each picture of the sheet, in a line of 14 pixels; cells are wide enough for words.
         sheet = (self.dir / "three/sheet.png").read_bytes()
         self.assertEqual(struct.unpack(">II", sheet[16:24]), (2 * 130 + 2, 2 * (128 + 3 + 14 + 2) + 2))
         self.check_pictures_and_ways(text)
@@ -244,7 +251,9 @@ class Clip(EndToEnd):
                 drawn = [*text[:3], "--prior", path, "--text", "a large red circle", "--out", "said", "--overwrite"]
                 said = f"--prior {path}: trained with the embeddings of another CLIP: its identity, a SHA-256, is {identity[:16]}, and that of --clip "
                 self.assertNotIn("SHA-256", run(*drawn, *text[3:5], cwd=self.dir, check=0).stderr)
-                self.assertIn(said, run(*drawn, "--clip", "other/model.pth", cwd=self.dir, check=0).stderr)
+                found = run(*drawn, "--clip", "other/model.pth", cwd=self.dir, check=0).stderr
+                self.assertIn(said, found)
+                self.assertIn(said.replace(f"--prior {path}", "--checkpoint decoder/model.pth"), found)
         # Pictures embedded by one CLIP, and texts by another.
         run("shards", "embed", self.shards, "--clip", "other/model.pth", "--out", "mixed", cwd=self.dir, check=0)
         mixed = ["--config", harness.write_config(self.dir / "mixed.json", embeddings), "--set", "/data/image_url=mixed/img_emb", "--set",
@@ -343,6 +352,12 @@ class Clip(EndToEnd):
         refused(2, "--text: has no effect beside --image", *picture, "--text", "a ring")
         refused(2, "--from-text: has no effect without a picture", *text, "--text", "a ring", "--from-text", "a circle")
         refused(2, "--prior: has no effect beside --image", *text, "--image", "pictures/0.jpg")
+        refused(2, "--prior-timesteps: has no effect beside --image", *picture, "--prior-timesteps", 2)
+        refused(2, "--prior-no-ema: has no effect without --text", *text[:3], "--prior-no-ema")
+        refused(2, "--prior-lora: has no effect without --text", *text[:3], "--prior-lora", "a.safetensors")
+        refused(2, "--clip-config: has no effect without --clip", *text[:3], "--clip-config", "c.json")
+        refused(3, "none.safetensors", *text, "--text", "a ring", "--prior-lora", "none.safetensors")
+        refused(2, "have no effect on the CLIP of a run", *text, "--text", "a ring", "--clip-config", "c.json")
         refused(2, "--image-embeds: has no effect beside --image", *picture, "--image-embeds", "embedded/img_emb/000000.npy")
         refused(2, "has the same embedding for both", *picture, "--from-text", "a ring", "--text", "a ring")
         refused(2, "--image gives 2, --to gives 6: expected as many, or one for all", *text[:5], "--image", "pictures", "--to",

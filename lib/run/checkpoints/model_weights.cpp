@@ -117,9 +117,10 @@ StateDict plain_weights(const ModelSource& source,
                         const std::string& kind) {
   if (!source.use_ema && !has_averages(checkpoint)) {
     throw ConfigError(
-        "--no-ema: has no effect on {}, which holds no averages (the weights of a model file are "
+        "{}: has no effect on {}, which holds no averages (the weights of a model file are "
         "already the averages)\n  Leave the option out, or name the checkpoint of the run "
         "(checkpoint.pth) for the live weights.",
+        source.live_option,
         checkpoint.where());
   }
   return with_adapters(model_weights(checkpoint, kind, source.use_ema), checkpoint, source.lora);

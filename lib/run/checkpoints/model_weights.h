@@ -63,6 +63,7 @@ struct ModelSource {
       {};                                   ///< a training file, for a checkpoint without config
   std::vector<std::string> overrides = {};  ///< `--set`, of that file
   bool use_ema = true;                      ///< averaged weights where the file has them
+  const char* live_option = "--no-ema";     ///< what turns it off, for messages
   LoraChoice lora = {};                     ///< adapters beside those that the file holds
   /// The training file may give the weights another meaning; so may one whose
   /// /train/allow_changed_config says it.

@@ -79,10 +79,10 @@ void refuse_decoder_options(const SampleCommand& command) {
       command.checkpoint_path);
   refuse_if(command.image_embeds_path.has_value(), "--image-embeds", why);
   refuse_if(command.num.has_value(), "--num", why);
-  refuse_if(command.text || command.clip_path || command.clip_config_path || command.prior_path ||
-                command.prior_cond_scale,
-            "--text, --clip, --clip-config, --prior and --prior-cond-scale",
+  refuse_if(command.text || command.clip_path || command.clip_config_path,
+            "--text, --clip and --clip-config",
             why);
+  refuse_prior_options(command, why);
   refuse_if(command.to || command.from_text || command.theta, "--to, --from-text and --theta", why);
   refuse_if(!command.init_noise_paths.empty(), "--init-noise", why);
   refuse_if(command.start_unet != 1 || command.stop_unet, "--start-unet and --stop-unet", why);

@@ -40,9 +40,9 @@ struct MadeConditions {
       texts;  ///< [N] what a picture shows, empty between two; none without texts
 };
 /// Of texts or pictures, or of the ways between them.
-/// @param takes_encodings of the decoder @param reading of the pictures that it was trained with
-/// @throws ConfigError, DataError
+/// @param decoder the root of its file @param takes_encodings of it @throws ConfigError, DataError
 MadeConditions made_conditions(const SampleCommand& command,
+                               const Cursor& decoder,
                                bool takes_encodings,
                                const DecodeOptions& reading,
                                const at::Device& device);
@@ -60,6 +60,8 @@ at::Tensor draw_image_embeds(DiffusionPrior prior,
 
 /// @throws ConfigError if an option is given that has no effect. @param why: "without --text\n  ..."
 void refuse_if(bool given, const char* option, const std::string& why);
+/// The same of --prior, and of the options that say how it draws.
+void refuse_prior_options(const SampleCommand& command, const std::string& why);
 /// @throws ConfigError unless an option is given not at all, once, or for each of `unets`
 void check_one_or_each(const char* option,
                        size_t given,

@@ -148,18 +148,23 @@ class SampleClip {
   LoadedClip clip_;
 };
 
-/// A prior of this version says of which CLIP its embeddings were. @param root of the prior's file
-void warn_of_other_clip(const Cursor& root, const SampleCommand& command, const SampleClip& clip) {
+/// A prior and a decoder of this version say of which CLIP their embeddings were. @param root of the file
+/// @param option that names it
+void warn_of_other_clip(const Cursor& root,
+                        const char* option,
+                        const SampleCommand& command,
+                        const SampleClip& clip) {
   const std::string own = clip_identity_in(root);
   if (own.empty()) return;
   const std::string given = clip_sha256(clip.network());
   if (own == given) return;
   log_warning(
       "sample",
-      "--prior {}: trained with the embeddings of another CLIP: its identity, a SHA-256, is {}, and "
-      "that of --clip {} is {}: the pictures will not match the texts\n  Name the CLIP that the "
-      "prior's embeddings were made with; for one of x-clip, give the same arguments.",
-      *command.prior_path,
+      "{} {}: trained with the embeddings of another CLIP: its identity, a SHA-256, is {}, and that "
+      "of --clip {} is {}: the pictures will not match what is asked for\n  Name the CLIP that these "
+      "embeddings were made with, with the same config.",
+      option,
+      root.where(),
       short_clip_identity(own),
       *command.clip_path,
       short_clip_identity(given));
@@ -168,27 +173,23 @@ void warn_of_other_clip(const Cursor& root, const SampleCommand& command, const 
 /// The prior of --prior. @throws DataError for one that is not of this CLIP
 DiffusionPrior load_prior_of(const SampleCommand& command, const SampleClip& clip) {
   const Value checkpoint = read_checkpoint(*command.prior_path);
-  DiffusionPrior prior = load_prior({.checkpoint_path = *command.prior_path}, checkpoint);
-  check_clip_widths(prior->plan().config,
+  DiffusionPrior prior = load_prior({.checkpoint_path = *command.prior_path,
+                                     .use_ema = command.prior_use_ema,
+                                     .live_option = "--prior-no-ema",
+                                     .lora = {.files = command.prior_lora_paths, .scales = {}}},
+                                    checkpoint);
+  const PriorConfig& config = prior->plan().config;
+  check_clip_widths(config,
                     "--prior " + printable(*command.prior_path),
                     clip.network(),
                     "--clip " + printable(*command.clip_path));
-  warn_of_other_clip(Cursor(checkpoint, *command.prior_path), command, clip);
-  return prior;
-}
-
-/// Image embeddings that the prior draws for texts. @param texts by the CLIP @return [N, D]
-at::Tensor drawn_by_prior(const SampleCommand& command,
-                          const SampleClip& clip,
-                          const TextEmbedding& texts,
-                          const at::Device& device) {
-  DiffusionPrior prior = load_prior_of(command, clip);
+  warn_of_other_clip(Cursor(checkpoint, *command.prior_path), "--prior", command, clip);
   prior->to(device);
   return draw_image_embeds(prior,
                            as_prior_takes(texts, prior->plan().config),
                            command,
                            command.prior_cond_scale.value_or(1.0),
-                           /*timesteps=*/std::nullopt,
+                           command.prior_timesteps,
                            device);
 }
 
@@ -213,8 +214,7 @@ void check_options(const SampleCommand& command, bool takes_encodings) {
     return;
   }
   constexpr const char* kByClip = "beside --image, whose embedding the CLIP makes\n  Leave it out.";
-  refuse_if(command.prior_path.has_value(), "--prior", kByClip);
-  refuse_if(command.prior_cond_scale.has_value(), "--prior-cond-scale", kByClip);
+  refuse_prior_options(command, kByClip);
   refuse_if(command.candidates.has_value(), "--candidates", kByClip);
   if (command.from_text) {
     refuse_if(
@@ -395,28 +395,22 @@ MadeConditions of_pictures(const SampleCommand& command,
 
 }  // namespace
 
-void tell_makers(const SampleCommand& command, bool takes_encodings) {
-  check_options(command, takes_encodings);
-  const SampleClip clip(command, at::kCPU);
-  log_info("sample",
-           "CLIP {}: {} parameters",
-           *command.clip_path,
-           count_parameters(clip.network()).total);
-  if (!command.prior_path) return;
-  const DiffusionPrior prior = load_prior_of(command, clip);
-  log_info("sample",
-           "prior {}: {} parameters, guidance {:g}",
-           *command.prior_path,
-           count_parameters(*prior).total,
-           command.prior_cond_scale.value_or(1.0));
+void refuse_prior_options(const SampleCommand& command, const std::string& why) {
+  refuse_if(command.prior_path.has_value(), "--prior", why);
+  refuse_if(command.prior_cond_scale.has_value(), "--prior-cond-scale", why);
+  refuse_if(command.prior_timesteps.has_value(), "--prior-timesteps", why);
+  refuse_if(!command.prior_use_ema, "--prior-no-ema", why);
+  refuse_if(!command.prior_lora_paths.empty(), "--prior-lora", why);
 }
 
 MadeConditions made_conditions(const SampleCommand& command,
+                               const Cursor& decoder,
                                bool takes_encodings,
                                const DecodeOptions& reading,
                                const at::Device& device) {
   check_options(command, takes_encodings);
-  const SampleClip clip(command, reading, device);
+  const SampleClip clip(command, device);
+  warn_of_other_clip(decoder, "--checkpoint", command, clip);
   if (starts_from_picture(command)) return of_pictures(command, clip, takes_encodings);
   if (command.to) return between_texts(command, clip, device);
   MadeConditions made = of_texts(command, clip, device);

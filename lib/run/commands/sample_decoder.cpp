@@ -374,8 +374,7 @@ void refuse_idle_makers(const SampleCommand& command) {
   refuse_if(command.clip_config_path && !command.clip_path,
             "--clip-config",
             "without --clip\n  Name the CLIP, or leave the option out.");
-  refuse_if(!made && command.prior_path, "--prior", no_text);
-  refuse_if(!made && command.prior_cond_scale, "--prior-cond-scale", no_text);
+  if (!made) refuse_prior_options(command, no_text);
   const std::string no_start =
       "without --text or --image, where it starts from\n  Give one (a picture with --clip).";
   refuse_if(!made && command.to, "--to", no_start);
@@ -628,14 +627,13 @@ void sample_decoder(const SampleCommand& command,
   Decoder decoder = load_decoder(source_of(command), checkpoint, &data);
   const DecoderPlan& plan = decoder->plan();
   refuse_conditions(command, plan.config);
-  PictureReading reading{decode_options(data, plan.config.channels), plan.config.channels};
-  reading.options.fast_jpeg = false;
-  SampleInputs inputs =
-      load_inputs(command,
-                  has_made_conditions(command)
-                      ? made_conditions(command, plan.text_conditioned(), reading.options, device)
-                      : MadeConditions(),
-                  reading);
+  SampleInputs inputs = load_inputs(
+      command,
+      has_made_conditions(command) ? made_conditions(command,
+                                                     Cursor(checkpoint, command.checkpoint_path),
+                                                     plan.text_conditioned(),
+                                                     device)
+                                   : MadeConditions());
   check_command(command, decoder->plan(), inputs);
   decoder->to(device);
   const ImageRange range{decoder->plan().config.auto_normalize_img};
