@@ -4,7 +4,6 @@
 #include <torch/types.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -289,63 +288,45 @@ void check_weights(const StateDict& tensors, const std::string& path) {
 constexpr const char* kTokenTable = "text_transformer.token_emb.weight";
 constexpr const char* kPatchWeight = "visual_transformer.to_tokens.1.weight";
 
-/// What arguments say of the tensors in a file.
-struct ExpectedTensors {
-  struct Shape {
-    std::string tensor;
-    std::vector<int64_t> sizes;
-    const char* arguments;  ///< that the sizes follow from
-  };
-  /// Of a transformer, whose layer N has a tensor `list`.N.0.norm.g.
-  struct Layers {
-    std::string list;
-    int64_t count;
-    const char* argument;
-  };
-  std::vector<Shape> shapes;
-  std::vector<Layers> layers;
+/// What arguments say of a tensor in a file.
+struct ExpectedTensor {
+  std::string name;
+  std::vector<int64_t> sizes;
+  const char* arguments;  ///< that the sizes follow from
 };
 
-ExpectedTensors expected_tensors(const XClipConfig& config) {
+std::vector<ExpectedTensor> expected_tensors(const XClipConfig& config) {
   const int64_t text = config.dim_text, image = config.dim_image, latent = config.dim_latent;
   const int64_t patch_values =
       config.channels * config.visual_patch_size * config.visual_patch_size;
-  const std::string text_layers = "text_transformer.transformer.layers";
-  const std::string image_layers = "visual_transformer.transformer.layers";
-  constexpr const char* kQkv = ".0.0.fn.to_qkv.weight";
-  ExpectedTensors expected;
-  expected.shapes = {
+  // Of the last layer: it also shows how many there are.
+  const auto qkv = [](const char* tower, int64_t depth) {
+    return fmt::format("{}_transformer.transformer.layers.{}.0.fn.to_qkv.weight", tower, depth - 1);
+  };
+  std::vector<ExpectedTensor> expected = {
       {kTokenTable, {config.token_rows(), text}, "num_text_tokens, use_mlm, dim_text"},
-      {text_layers + kQkv,
+      {qkv("text", config.text_enc_depth),
        {3 * config.text_heads * config.text_dim_head, text},
-       "text_heads, text_dim_head, dim_text"},
+       "text_heads, text_dim_head, dim_text, text_enc_depth"},
       {kPatchWeight, {image, patch_values}, "dim_image, visual_patch_size"},
       {"visual_transformer.pos_emb.weight",
        {config.num_patches(), image},
        "visual_image_size, visual_patch_size, dim_image"},
-      {image_layers + kQkv,
+      {qkv("visual", config.visual_enc_depth),
        {3 * config.visual_heads * config.visual_dim_head, image},
-       "visual_heads, visual_dim_head, dim_image"},
+       "visual_heads, visual_dim_head, dim_image, visual_enc_depth"},
       {"to_text_latent.weight", {latent, text}, "dim_latent, dim_text"},
       {"to_visual_latent.weight", {latent, image}, "dim_latent, dim_image"}};
   if (config.text_rotary_pos_emb) {
-    expected.shapes.push_back({"text_transformer.rotary_pos_emb.inv_freq",
-                               {config.rotary_dim() / 2},
-                               "text_rotary_pos_emb, text_dim_head"});
+    expected.push_back({"text_transformer.rotary_pos_emb.inv_freq",
+                        {config.rotary_dim() / 2},
+                        "text_rotary_pos_emb, text_dim_head"});
   } else {
-    expected.shapes.push_back({"text_transformer.abs_pos_emb.weight",
-                               {config.text_seq_len, text},
-                               "text_rotary_pos_emb, text_seq_len, dim_text"});
+    expected.push_back({"text_transformer.abs_pos_emb.weight",
+                        {config.text_seq_len, text},
+                        "text_rotary_pos_emb, text_seq_len, dim_text"});
   }
-  expected.layers = {{text_layers, config.text_enc_depth, "text_enc_depth"},
-                     {image_layers, config.visual_enc_depth, "visual_enc_depth"}};
   return expected;
-}
-
-int64_t layers_in(const StateDict& tensors, const std::string& list) {
-  int64_t layers = 0;
-  while (find_tensor(tensors, fmt::format("{}.{}.0.norm.g", list, layers)) != nullptr) ++layers;
-  return layers;
 }
 
 /// Whether the weights are those of this network: before anything is allocated by a config.
@@ -354,22 +335,15 @@ void check_arguments(const XClipConfig& config,
                      const std::string& config_where,
                      const StateDict& tensors,
                      const std::string& path) {
-  const ExpectedTensors expected = expected_tensors(config);
   std::vector<std::string> faults;
-  for (const ExpectedTensors::Shape& each : expected.shapes) {
-    const at::Tensor* const found = find_tensor(tensors, each.tensor);
+  for (const ExpectedTensor& each : expected_tensors(config)) {
+    const at::Tensor* const found = find_tensor(tensors, each.name);
     if (found != nullptr && found->sizes() == each.sizes) continue;
     faults.push_back(fmt::format("{}: expected {} (by {}), got {}",
-                                 each.tensor,
+                                 each.name,
                                  shape_text(each.sizes),
                                  each.arguments,
                                  found == nullptr ? "none" : shape_text(found->sizes())));
-  }
-  for (const ExpectedTensors::Layers& each : expected.layers) {
-    const int64_t found = layers_in(tensors, each.list);
-    if (found == each.count) continue;
-    faults.push_back(fmt::format(
-        "{}: expected {} layers (by {}), got {}", each.list, each.count, each.argument, found));
   }
   if (faults.empty()) return;
   throw DataError(
