@@ -13,6 +13,19 @@
 
 namespace dalle2 {
 
+namespace {
+
+const unsigned char* bytes_of(std::string_view text) {
+  return reinterpret_cast<const unsigned char*>(text.data());
+}
+
+/// Where OpenSSL writes.
+unsigned char* bytes_of(std::string& text) {
+  return reinterpret_cast<unsigned char*>(text.data());
+}
+
+}  // namespace
+
 std::string sha256(std::string_view text) {
   Hash hash;
   hash.add(text.data(), text.size());
@@ -20,16 +33,10 @@ std::string sha256(std::string_view text) {
 }
 
 std::string hmac_sha256(std::string_view key, std::string_view text) {
-  std::string digest(SHA256_DIGEST_LENGTH, '\0');
-  const unsigned char* done = HMAC(EVP_sha256(),
-                                   key.data(),
-                                   static_cast<int>(key.size()),
-                                   reinterpret_cast<const unsigned char*>(text.data()),
-                                   text.size(),
-                                   reinterpret_cast<unsigned char*>(digest.data()),
-                                   nullptr);
-  D2_CHECK(done != nullptr, "OpenSSL has no HMAC-SHA-256");
-  return digest;
+  std::string code(SHA256_DIGEST_LENGTH, '\0');
+  const int size = static_cast<int>(key.size());
+  HMAC(EVP_sha256(), key.data(), size, bytes_of(text), text.size(), bytes_of(code), nullptr);
+  return code;
 }
 
 std::string to_hex(std::string_view bytes) {
@@ -44,11 +51,8 @@ std::string to_hex(std::string_view bytes) {
 }
 
 std::string base64(std::string_view bytes) {
-  std::string text((bytes.size() + 2) / 3 * 4 + 1, '\0');  // with the zero that OpenSSL writes
-  const int size = EVP_EncodeBlock(reinterpret_cast<unsigned char*>(text.data()),
-                                   reinterpret_cast<const unsigned char*>(bytes.data()),
-                                   static_cast<int>(bytes.size()));
-  text.resize(static_cast<size_t>(size));
+  std::string text((bytes.size() + 2) / 3 * 4, '\0');  // OpenSSL writes a zero behind it
+  EVP_EncodeBlock(bytes_of(text), bytes_of(bytes), static_cast<int>(bytes.size()));
   return text;
 }
 
@@ -67,8 +71,7 @@ void Hash::add(const void* data, size_t size) {
 std::string Hash::bytes() {
   std::string digest(EVP_MAX_MD_SIZE, '\0');
   unsigned size = 0;
-  D2_CHECK(EVP_DigestFinal_ex(
-               context_.get(), reinterpret_cast<unsigned char*>(digest.data()), &size) == 1,
+  D2_CHECK(EVP_DigestFinal_ex(context_.get(), bytes_of(digest), &size) == 1,
            "a hash that has ended");
   digest.resize(size);
   return digest;

@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: MIT
 #include "net/http_call.h"
 
+#include <algorithm>
 #include <utility>
 
-#include "base/log.h"
 #include "base/public_url.h"
-#include "base/stop_signal.h"
-#include "base/text.h"
 #include "net/digest.h"
-#include "net/parsed_url.h"
-#include "net/service_words.h"
 
 namespace dalle2 {
 
@@ -43,9 +39,23 @@ std::string basic_authorization(const std::string& user, const std::string& pass
   return "Authorization: Basic " + base64(user + ":" + password);
 }
 
-bool is_loopback_url(const std::string& url) {
-  const ParsedUrl parsed(url);
-  return parsed.is_valid() && parsed.is_loopback();
+std::string service_words(std::string text, const std::vector<std::string>& secrets) {
+  constexpr size_t kMostBytes = 200, kMostSearched = size_t{1} << 20;
+  text.resize(std::min(text.size(), kMostSearched));
+  for (const std::string& secret : secrets) {
+    if (secret.empty()) continue;
+    for (size_t at = 0; (at = text.find(secret, at)) != std::string::npos; at += 3) {
+      text.replace(at, secret.size(), "***");
+    }
+  }
+  for (char& c : text) {
+    if (static_cast<unsigned char>(c) < ' ' || c == 127) c = ' ';
+  }
+  while (text.ends_with('.')) text.pop_back();
+  if (text.size() <= kMostBytes) return text;
+  size_t end = kMostBytes;  // not within a character of UTF-8
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
+  return text.substr(0, end) + " [...]";
 }
 
 Json json_of(const HttpAnswer& answer) {

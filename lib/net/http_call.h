@@ -32,8 +32,10 @@ std::optional<HttpFailure> http_attempt(const HttpCall& call,
 /// "Authorization: Basic ..." for that login.
 std::string basic_authorization(const std::string& user, const std::string& password);
 
-/// Whether a url names this machine: localhost, 127.x.x.x or [::1].
-bool is_loopback_url(const std::string& url);
+/// What a service says, for a message: "***" for each of our secrets in it, on one line, about
+/// 200 bytes at most, without full stops at its end. A service may repeat the login that it refuses.
+/// @param secrets what it must not show; empty ones are passed over
+std::string service_words(std::string text, const std::vector<std::string>& secrets);
 
 /// The answer's body as JSON. @throws NetworkError if it is none
 Json json_of(const HttpAnswer& answer);

@@ -5,7 +5,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include "net/http_transfer.h"
 
@@ -22,8 +25,8 @@ class HttpStream {
  public:
   /// Connects at the first read. @param offset byte of the file to begin at
   explicit HttpStream(HttpGet request, HttpOptions options = {}, int64_t offset = 0);
-  explicit HttpStream(const std::string& url, HttpOptions options = {});
-  ~HttpStream();
+  explicit HttpStream(const std::string& url, HttpOptions options = {})
+      : HttpStream(HttpGet{.url = url}, std::move(options)) {}
   HttpStream(const HttpStream&) = delete;
   HttpStream& operator=(const HttpStream&) = delete;
 
@@ -32,8 +35,25 @@ class HttpStream {
   size_t read(char* buffer, size_t capacity);
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  void advance();
+  std::string judge(const HttpResponse& head);
+  std::string take(const HttpResponse& head, std::string_view bytes);
+  std::optional<HttpFailure> fault_of_end(const HttpResponse& head);
+
+  HttpGet request_;
+  const HttpOptions options_;
+  const int64_t begin_;
+  HttpAttempts attempts_;
+  std::string body_;             // received, not handed out yet
+  size_t handed_out_ = 0;        // of body_
+  int64_t received_;             // position in the file after what came
+  int64_t received_at_failure_;  // when the attempts without progress began
+  bool has_ended_ = false;
+  std::optional<std::string> etag_;         // as the first response says, and the next
+  std::optional<int64_t> total_;            // bytes of the file
+  bool is_judged_ = false;                  // the headers of this attempt
+  int64_t to_skip_ = 0;                     // bytes known already, of a server without ranges
+  std::unique_ptr<HttpTransfer> transfer_;  // during an attempt
 };
 
 }  // namespace dalle2

@@ -10,13 +10,14 @@
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
-#include <cstring>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <mutex>
 #include <random>
+#include <sstream>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -49,25 +50,16 @@ double seconds_since(Clock::time_point start) {
 std::shared_ptr<CURLM> borrow_connections() {
   struct Idle {
     std::mutex mutex;
-    std::vector<CURLM*> all;
+    std::vector<CURLM*> all{};
   };
   // Never destroyed: a thread may still hand connections back while the process ends.
-  static Idle& idle = [&]() -> Idle& {
-    curl_global_init(CURL_GLOBAL_DEFAULT);
-    return *new Idle;
-  }();
-  CURLM* multi = nullptr;
-  {
-    const std::lock_guard lock(idle.mutex);
-    if (!idle.all.empty()) {
-      multi = idle.all.back();
-      idle.all.pop_back();
-    }
-  }
-  if (multi == nullptr) multi = curl_multi_init();
+  static Idle& idle = (curl_global_init(CURL_GLOBAL_DEFAULT), *new Idle);
+  const std::lock_guard lock(idle.mutex);
+  CURLM* const multi = idle.all.empty() ? curl_multi_init() : idle.all.back();
   if (multi == nullptr) throw ResourceError("out of memory for a transfer");
+  if (!idle.all.empty()) idle.all.pop_back();
   return {multi, [](CURLM* used) {
-            const std::lock_guard lock(idle.mutex);
+            const std::lock_guard returning(idle.mutex);
             if (idle.all.size() < kMostIdle) return idle.all.push_back(used);
             curl_multi_cleanup(used);
           }};
@@ -101,24 +93,23 @@ std::string curl_reason(const char* text, CURLcode result) {
 }
 
 /// The variables that name a file or folder of certificates, the first one first.
-std::vector<const char*> ca_variables(bool is_s3) {
-  std::vector<const char*> names = {"SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE"};
+std::vector<std::string> ca_variables(bool is_s3) {
+  std::vector<std::string> names = {"SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE"};
   if (is_s3) names.insert(names.begin(), "AWS_CA_BUNDLE");
   return names;
 }
 
-/// The first one that is set; null if none is.
-const char* ca_variable(bool is_s3) {
-  for (const char* name : ca_variables(is_s3)) {
-    if (!environment(name).empty()) return name;
+/// The first one that is set; empty if none is.
+std::string ca_variable(bool is_s3) {
+  for (const std::string& name : ca_variables(is_s3)) {
+    if (!environment(name.c_str()).empty()) return name;
   }
-  return nullptr;
+  return "";
 }
 
 void set_authorities(CURL* easy, bool is_s3) {
-  const char* const variable = ca_variable(is_s3);
-  if (variable == nullptr) return;
-  const std::string path = environment(variable);
+  const std::string variable = ca_variable(is_s3), path = environment(variable.c_str());
+  if (path.empty()) return;
   std::error_code error;
   const bool is_folder = std::filesystem::is_directory(path, error);
   if (!is_folder && !std::ifstream(path)) {
@@ -132,13 +123,29 @@ void set_authorities(CURL* easy, bool is_s3) {
 }
 
 std::string certificate_advice(bool is_s3) {
-  const char* const variable = ca_variable(is_s3);
+  const std::string variable = ca_variable(is_s3);
   return fmt::format(
       "Certificates are checked by {}. If the server's is signed by others, name a PEM file with theirs "
       "in {}",
-      variable == nullptr ? "those of the system"
-                          : fmt::format("{}={}", variable, environment(variable)),
+      variable.empty() ? "those of the system" : variable + "=" + environment(variable.c_str()),
       fmt::join(ca_variables(is_s3), " or "));
+}
+
+/// The body of a request and its size, from its first byte on.
+std::pair<std::unique_ptr<std::istream>, int64_t> open_body(const HttpCall& call) {
+  if (!call.file) return {std::make_unique<std::istringstream>(call.body), call.body.size()};
+  const auto& [path, from, asked] = *call.file;
+  std::error_code error;
+  const auto length = static_cast<int64_t>(std::filesystem::file_size(path, error));
+  if (error) throw DataError("{}: cannot be read: {}", path, error.message());
+  const int64_t size = asked.value_or(length - from), to = from + size;
+  if (from < 0 || size < 0 || to > length) {
+    throw DataError(
+        "{}: bytes {} to {} should be sent, but the file has {}", path, from, to, length);
+  }
+  auto file = std::make_unique<std::ifstream>(path, std::ios::binary);
+  if (!*file) throw DataError("{}: cannot be read", path);
+  return {std::move(file), size};
 }
 
 std::atomic<int> attempts_of_transfers{8};
@@ -293,54 +300,6 @@ void HttpAttempts::give_up(const HttpFailure& failure, const std::string& where)
   throw UnreachableError("{}", text);
 }
 
-/// The body of a request, from memory or from a file.
-class HttpTransfer::Body {
- public:
-  explicit Body(const HttpCall& call) : call_(call), size_(static_cast<int64_t>(call.body.size())) {
-    if (!call.file) return;
-    const std::string& path = call.file->path;
-    std::error_code error;
-    const auto length = static_cast<int64_t>(std::filesystem::file_size(path, error));
-    if (error) throw DataError("{}: cannot be read: {}", path, error.message());
-    const int64_t from = call.file->offset;
-    size_ = call.file->size.value_or(length - from);
-    if (from < 0 || size_ < 0 || from + size_ > length) {
-      throw DataError("{}: bytes {} to {} should be sent, but the file has {}",
-                      path,
-                      from,
-                      from + size_,
-                      length);
-    }
-    file_.open(path, std::ios::binary);
-    if (!file_) throw DataError("{}: cannot be read", path);
-  }
-
-  int64_t size() const { return size_; }
-  void rewind(int64_t to) {
-    sent_ = to;
-    if (!call_.file) return;
-    file_.clear();
-    file_.seekg(call_.file->offset + to);
-  }
-  size_t read(char* buffer, size_t capacity) {
-    const auto size =
-        static_cast<size_t>(std::min<int64_t>(static_cast<int64_t>(capacity), size_ - sent_));
-    if (!call_.file) {
-      std::memcpy(buffer, call_.body.data() + sent_, size);
-    } else {
-      file_.read(buffer, static_cast<std::streamsize>(size));
-      if (static_cast<size_t>(file_.gcount()) != size) return CURL_READFUNC_ABORT;
-    }
-    sent_ += static_cast<int64_t>(size);
-    return size;
-  }
-
- private:
-  const HttpCall& call_;
-  std::ifstream file_;
-  int64_t size_ = 0, sent_ = 0;
-};
-
 HttpTransfer::HttpTransfer(const HttpCall& call, const HttpOptions& options, int64_t at, Take take)
     : call_(call),
       shown_(call.shown.empty() ? public_url(call.url) : call.shown),
@@ -348,35 +307,30 @@ HttpTransfer::HttpTransfer(const HttpCall& call, const HttpOptions& options, int
       is_once_(options.attempts == 1),
       take_(std::move(take)),
       connections_(borrow_connections()),
-      body_(std::make_unique<Body>(call)),
       method_(call.method),
       url_(call.url),
       first_url_(call.url),
       at_(at),
       notice_at_(std::min(kNoticeEvery, stall_seconds_ / 2)) {
+  std::tie(body_, body_size_) = open_body(call);
   begin();
 }
 
 HttpTransfer::~HttpTransfer() {
-  end();
-}
-
-void HttpTransfer::end() {
   if (easy_) curl_multi_remove_handle(connections_.get(), easy_.get());
-  easy_.reset();
 }
 
-void HttpTransfer::fail_for_good(const std::string& reason) {
-  failure_ = HttpFailure{.reason = reason, .is_final = true};
+void HttpTransfer::fail(HttpFailure failure) {
+  failure_ = std::move(failure);
   has_ended_ = true;
 }
 
 /// Asks at the address of now.
 void HttpTransfer::begin() {
-  if (!url_.is_valid()) return fail_for_good("this is not an http(s) address");
   const std::string scheme = url_.scheme();
+  if (!url_.is_valid()) return fail({"this is not an http(s) address", "", true});
   if (scheme != "https" && scheme != "http") {
-    return fail_for_good("http or https is expected, got " + scheme);
+    return fail({"http or https is expected, got " + scheme, "", true});
   }
   if (scheme == "http" && !call_.plain_http && !url_.is_loopback()) {
     throw ConfigError(
@@ -413,12 +367,15 @@ void HttpTransfer::set_up(CURL* easy) {
   set(CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
   // A proxy could read what is meant for this machine, and does not reach it.
   if (url_.is_loopback()) set(CURLOPT_NOPROXY, "*");
-  if (url_.scheme() == "https") set_authorities(easy, call_.is_s3);
+  if (url_.scheme() == "https") set_authorities(easy, call_.sign != nullptr);
   set(CURLOPT_ERRORBUFFER, curl_text_);
   set(CURLOPT_HEADERDATA, this);
   set(
       CURLOPT_HEADERFUNCTION, +[](char* data, size_t, size_t size, void* self) {
-        static_cast<HttpTransfer*>(self)->take_header({data, size});
+        auto& transfer = *static_cast<HttpTransfer*>(self);
+        transfer.moved(0);
+        transfer.head_.take_header({data, size});
+        transfer.is_headed_ = size <= 2 && transfer.head_.status >= 200;
         return size;
       });
   set(CURLOPT_WRITEDATA, this);
@@ -427,23 +384,20 @@ void HttpTransfer::set_up(CURL* easy) {
         return static_cast<HttpTransfer*>(self)->take_body({data, size});
       });
   const bool sends = method_ == "POST" || method_ == "PUT" || method_ == "PATCH" ||
-                     (method_ == call_.method && body_->size() > 0);
+                     (method_ == call_.method && body_size_ > 0);
   if (sends) {
-    body_->rewind(0);
+    rewind_body(0);
     set(CURLOPT_UPLOAD, 1L);
-    set(CURLOPT_INFILESIZE_LARGE, static_cast<curl_off_t>(body_->size()));
+    set(CURLOPT_INFILESIZE_LARGE, static_cast<curl_off_t>(body_size_));
     set(CURLOPT_READDATA, this);
     set(
-        CURLOPT_READFUNCTION, +[](char* data, size_t, size_t capacity, void* self) {
-          auto& transfer = *static_cast<HttpTransfer*>(self);
-          const size_t size = transfer.body_->read(data, capacity);
-          if (size != CURL_READFUNC_ABORT) transfer.moved(size);
-          return size;
+        CURLOPT_READFUNCTION, +[](char* buffer, size_t, size_t capacity, void* self) {
+          return static_cast<HttpTransfer*>(self)->give_body(buffer, capacity);
         });
-    set(CURLOPT_SEEKDATA, body_.get());
+    set(CURLOPT_SEEKDATA, this);
     set(
-        CURLOPT_SEEKFUNCTION, +[](void* body, curl_off_t offset, int) {
-          static_cast<Body*>(body)->rewind(offset);
+        CURLOPT_SEEKFUNCTION, +[](void* self, curl_off_t to, int) {
+          static_cast<HttpTransfer*>(self)->rewind_body(to);
           return CURL_SEEKFUNC_OK;
         });
   } else if (method_ == "HEAD") {
@@ -454,11 +408,9 @@ void HttpTransfer::set_up(CURL* easy) {
 
 void HttpTransfer::set_headers(CURL* easy, bool keeps_login) {
   std::vector<std::string> lines = call_.headers;
+  if (!call_.range.empty()) lines.push_back("Range: " + call_.range);
   if (call_.sign) {
-    const std::vector<std::string> made = call_.sign(call_.range);
-    lines.insert(lines.end(), made.begin(), made.end());
-  } else if (!call_.range.empty()) {
-    lines.push_back("Range: " + call_.range);
+    for (std::string& line : call_.sign()) lines.push_back(std::move(line));
   }
   // No wait for "100 Continue", which few services send.
   curl_slist* list = curl_slist_append(nullptr, "Expect:");
@@ -496,8 +448,7 @@ bool HttpTransfer::advance() {
     return !has_ended_;
   }
   if (has_moved_) return true;
-  failure_ = stall();
-  has_ended_ = failure_.has_value();
+  look_for_stall();
   if (has_ended_) return false;
   const auto before = Clock::now();
   const double longest = std::clamp(stall_seconds_ - seconds_since(last_byte_), 0.0, 0.25);
@@ -509,66 +460,62 @@ bool HttpTransfer::advance() {
 bool HttpTransfer::leads_on() const {
   const long status = head_.status;
   return (status == 301 || status == 302 || status == 303 || status == 307 || status == 308) &&
-         !head_.header("location").empty();
+         !call_.sign && !head_.header("location").empty();
 }
 
 bool HttpTransfer::is_answer() const {
   const auto& known = call_.accepted;
-  if (head_.status >= 200 && head_.status < 300) return true;
-  if (std::find(known.begin(), known.end(), head_.status) != known.end()) return true;
-  if (!call_.ends_at_other_host || !leads_on()) return false;
-  ParsedUrl next(url_.whole());
-  return next.go_to(head_.header("location")) && next.origin() != url_.origin();
+  return head_.status / 100 == 2 ||
+         std::find(known.begin(), known.end(), head_.status) != known.end();
 }
 
 void HttpTransfer::finish(CURLcode result) {
   const std::string told = curl_reason(curl_text_, result);
-  end();
+  curl_multi_remove_handle(connections_.get(), easy_.get());
+  easy_.reset();
   has_ended_ = true;
-  if (!fault_.empty()) return fail_for_good(fault_);
+  if (!fault_.empty()) return fail({fault_, "", true});
   if (result == CURLE_ABORTED_BY_CALLBACK && call_.file) {
     throw DataError("{}: the file became shorter while it was sent", call_.file->path);
   }
   if (result == CURLE_OK && is_answer()) return;
-  if (is_headed_ && !is_answer()) {  // perhaps before the whole body was sent
-    if (call_.follows && leads_on()) return follow();
-    failure_ = refusal();
-    return;
+  const double silent = seconds_since(last_byte_);
+  if (!is_headed_ || is_answer()) {
+    const bool is_untrusted =
+        result == CURLE_PEER_FAILED_VERIFICATION || result == CURLE_SSL_CACERT_BADFILE;
+    return fail({.reason = told,
+                 .advice = is_untrusted ? certificate_advice(call_.sign != nullptr) : "",
+                 .is_final = is_untrusted || result == CURLE_URL_MALFORMAT ||
+                             result == CURLE_UNSUPPORTED_PROTOCOL,
+                 .lost_seconds = silent});
   }
-  failure_ = HttpFailure{.reason = told, .lost_seconds = seconds_since(last_byte_)};
-  failure_->is_final = result == CURLE_URL_MALFORMAT || result == CURLE_UNSUPPORTED_PROTOCOL;
-  if (result == CURLE_PEER_FAILED_VERIFICATION || result == CURLE_SSL_CACERT_BADFILE) {
-    failure_->is_final = true;
-    failure_->advice = certificate_advice(call_.is_s3);
-  }
-}
-
-HttpFailure HttpTransfer::refusal() const {
+  // Perhaps before the whole body was sent.
+  if (leads_on()) return follow();
+  const bool is_final = !is_worth_retrying(head_.status);
   const HttpAnswer answer{.head = head_, .body = refusal_, .shown = shown_};
-  HttpFailure failure{
-      .reason = fmt::format("the server answers with status {}", head_.status),
-      .advice = call_.explain ? call_.explain(answer) : status_advice(head_.status),
-      .is_final = !is_worth_retrying(head_.status),
-      .lost_seconds = seconds_since(last_byte_),
-      .retry_after = head_.retry_after,
-      .status = head_.status,
-  };
-  if (head_.retry_after && !failure.is_final) {
-    failure.reason += fmt::format(" and asks to wait {:.0f} s", *head_.retry_after);
+  std::string reason = fmt::format("the server answers with status {}", head_.status);
+  if (head_.retry_after && !is_final) {
+    reason += fmt::format(" and asks to wait {:.0f} s", *head_.retry_after);
   }
-  return failure;
+  fail({.reason = reason,
+        .advice = call_.explain ? call_.explain(answer) : status_advice(head_.status),
+        .is_final = is_final,
+        .lost_seconds = silent,
+        .retry_after = head_.retry_after,
+        .status = head_.status});
 }
 
 void HttpTransfer::follow() {
   if (++redirects_ > kMostRedirects) {
-    return fail_for_good(fmt::format("more than {} redirects", kMostRedirects));
+    return fail({fmt::format("more than {} redirects", kMostRedirects), "", true});
   }
   const bool was_secure = url_.scheme() == "https";
   if (!url_.go_to(head_.header("location"))) {
-    return fail_for_good("a redirect names no http(s) address");
+    return fail({"a redirect names no http(s) address", "", true});
   }
   if (was_secure && url_.scheme() != "https") {
-    return fail_for_good("a redirect leads from https to plain http: " + public_url(url_.whole()));
+    return fail(
+        {"a redirect leads from https to plain http: " + public_url(url_.whole()), "", true});
   }
   // As every client does: 303 asks for the answer by GET, and 301 and 302 do so after a POST.
   const long status = head_.status;
@@ -586,10 +533,18 @@ void HttpTransfer::moved(size_t bytes) {
   notice_at_ = std::min(kNoticeEvery, stall_seconds_ / 2);
 }
 
-void HttpTransfer::take_header(std::string_view line) {
-  moved(0);
-  head_.take_header(line);
-  is_headed_ = line.size() <= 2 && head_.status >= 200;
+void HttpTransfer::rewind_body(int64_t to) {
+  body_sent_ = to;
+  body_->clear();
+  body_->seekg(to + (call_.file ? call_.file->offset : 0));
+}
+
+size_t HttpTransfer::give_body(char* buffer, size_t capacity) {
+  const auto most = std::min(static_cast<int64_t>(capacity), body_size_ - body_sent_);
+  if (!body_->read(buffer, most)) return CURL_READFUNC_ABORT;
+  body_sent_ += most;
+  moved(static_cast<size_t>(most));
+  return static_cast<size_t>(most);
 }
 
 size_t HttpTransfer::take_body(std::string_view bytes) {
@@ -602,28 +557,27 @@ size_t HttpTransfer::take_body(std::string_view bytes) {
   return fault_.empty() ? bytes.size() : 0;
 }
 
-/// The failure of an attempt that is silent, or next to it, for a stall time. Says in the log what is slow.
-std::optional<HttpFailure> HttpTransfer::stall() {
+/// Fails if the transfer is silent, or next to it, for a stall time. Says in the log what is slow.
+void HttpTransfer::look_for_stall() {
   const double silent = seconds_since(last_byte_);
   if (silent >= stall_seconds_) {
-    return HttpFailure{.reason = fmt::format("no byte for {:g} seconds", stall_seconds_),
-                       .lost_seconds = silent};
+    return fail({.reason = fmt::format("no byte for {:g} seconds", stall_seconds_),
+                 .lost_seconds = silent});
   }
   if (silent >= notice_at_) {
     log_info("net", "{}: waiting for {:.0f} s at byte {}", shown_, silent, at_);
     notice_at_ += kNoticeEvery;
   }
-  if (window_seconds_ < stall_seconds_ || call_.slow_answer) return std::nullopt;
+  if (window_seconds_ < stall_seconds_ || call_.slow_answer) return;
   const double rate = static_cast<double>(window_bytes_) / window_seconds_;
   if (rate < kSlowest) {
-    return HttpFailure{
-        .reason = fmt::format("only {} bytes in {:.3g} seconds", window_bytes_, window_seconds_),
-        .lost_seconds = window_seconds_};
+    return fail(
+        {.reason = fmt::format("only {} bytes in {:.3g} seconds", window_bytes_, window_seconds_),
+         .lost_seconds = window_seconds_});
   }
   if (rate < kSlow) log_info("net", "{}: {:.0f} bytes/s at byte {}", shown_, rate, at_);
   window_seconds_ = 0;
   window_bytes_ = 0;
-  return std::nullopt;
 }
 
 }  // namespace dalle2

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <istream>
 #include <map>
 #include <memory>
 #include <optional>
@@ -17,7 +18,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "net/parsed_url.h"
+#include "net/url.h"
 
 namespace dalle2 {
 
@@ -58,16 +59,14 @@ struct HttpCall {
   std::string shown = {};                 ///< the url in messages; empty: public_url(url)
   std::vector<std::string> headers = {};  ///< "Name: value"; secrets among them stay on this host
   std::string range = {};                 ///< "bytes=7-"; empty: the whole
-  /// More headers, made for each attempt: signatures are good for minutes. The range is one of them.
-  std::function<std::vector<std::string>(const std::string& range)> sign = nullptr;
+  /// More headers, made for each attempt: signatures of S3 are good for minutes. No redirect is followed, as
+  /// they would not hold there, and AWS_CA_BUNDLE counts.
+  std::function<std::vector<std::string>()> sign = nullptr;
   std::string body = {};
   std::optional<HttpFilePart> file = {};  ///< sent instead of `body`
   std::vector<long> accepted = {};        ///< statuses beside 2xx that are answers, not errors
-  bool follows = true;                    ///< redirects are followed
-  bool ends_at_other_host = false;        ///< a redirect to another origin is an answer
   bool netrc = false;                     ///< a login for the host in ~/.netrc (NETRC) is used
   bool plain_http = false;                ///< http:// to another host than the loopback is allowed
-  bool is_s3 = false;                     ///< AWS_CA_BUNDLE counts
   bool slow_answer = false;               ///< any byte of the answer is progress, at any rate
   size_t most_bytes = size_t{64} << 20;   ///< of an answer in memory
   /// What a refusal means and what to do, a sentence without its full stop. Null: by the status.
@@ -191,22 +190,19 @@ class HttpTransfer {
   const HttpResponse& head() const { return head_; }
 
  private:
-  class Body;
-
   void begin();
-  void end();
   void set_up(CURL* easy);
   void set_headers(CURL* easy, bool keeps_login);
-  void finish(CURLcode result);
-  void follow();
-  void fail_for_good(const std::string& reason);
-  HttpFailure refusal() const;
   bool is_answer() const;
   bool leads_on() const;
+  void finish(CURLcode result);
+  void follow();
+  void fail(HttpFailure failure);
   void moved(size_t bytes);
-  void take_header(std::string_view line);
+  size_t give_body(char* buffer, size_t capacity);
   size_t take_body(std::string_view bytes);
-  std::optional<HttpFailure> stall();
+  void rewind_body(int64_t to);
+  void look_for_stall();
 
   const HttpCall& call_;
   const std::string shown_;
@@ -214,9 +210,10 @@ class HttpTransfer {
   const bool is_once_;
   const Take take_;
   std::shared_ptr<CURLM> connections_;
-  std::unique_ptr<CURL, void (*)(CURL*)> easy_{nullptr, &curl_easy_cleanup};
   std::unique_ptr<curl_slist, void (*)(curl_slist*)> headers_{nullptr, &curl_slist_free_all};
-  std::unique_ptr<Body> body_;
+  std::unique_ptr<CURL, void (*)(CURL*)> easy_{nullptr, &curl_easy_cleanup};
+  std::unique_ptr<std::istream> body_;
+  int64_t body_size_ = 0, body_sent_ = 0;
   std::string method_;
   ParsedUrl url_;
   const ParsedUrl first_url_;
@@ -229,7 +226,7 @@ class HttpTransfer {
   std::string refusal_;     // the beginning of its body
   std::string fault_;       // what take_ said
   char curl_text_[CURL_ERROR_SIZE] = "";
-  // For stall():
+  // For look_for_stall():
   std::chrono::steady_clock::time_point last_byte_;
   int64_t at_;
   double notice_at_;           // seconds without a byte

@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/public_url.h"
 #include "base/text.h"
-#include "net/parsed_url.h"
+#include "net/url.h"
 
 namespace dalle2 {
 namespace {
@@ -30,41 +30,18 @@ std::string next_word(std::istream& words) {
   return word;
 }
 
-/// Of a "machine" or the "default".
-struct Entry {
-  bool is_host = false, is_default = false;
-  NetrcLogin login;
-};
-
-/// The next entry, from behind its first word to before that of the one after it.
-/// @param word the first word; afterwards that of the next entry, empty at the end
-Entry next_entry(std::istream& words, std::string& word, const std::string& host) {
-  Entry entry;
-  if (word == "machine") entry.is_host = lower_case(next_word(words)) == lower_case(host);
-  if (word == "default") entry.is_default = true;
-  for (word.clear(); words >> word; word.clear()) {
-    if (word == "machine" || word == "default") break;
-    if (word == "login") {
-      entry.login.user = next_word(words);
-    } else if (word == "password") {
-      entry.login.password = next_word(words);
-    } else if (word == "account") {
-      next_word(words);
-    } else if (word == "macdef") {  // up to an empty line
-      for (std::string line; std::getline(words, line) && !line.empty();) {
-      }
-    } else if (word.starts_with('#')) {
-      std::getline(words, word);
-    }
-  }
-  return entry;
-}
-
 }  // namespace
 
 std::string environment(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? "" : value;
+}
+
+std::string first_of(std::initializer_list<std::string> texts) {
+  for (const std::string& text : texts) {
+    if (!text.empty()) return text;
+  }
+  return "";
 }
 
 std::string service_address(const std::string& given,
@@ -87,7 +64,7 @@ std::string service_address(const std::string& given,
         is,
         secret);
   }
-  if (is_plain && !plain_http && !ParsedUrl(url).is_loopback()) {
+  if (is_plain && !plain_http && !is_loopback_url(url)) {
     throw ConfigError(
         "{}: plain http to another machine is refused, because others could read what is secret.\n  "
         "Give an https address, or set allow_plain_http where the config has that key.",
@@ -103,10 +80,10 @@ std::string trimmed(const std::string& text) {
   return text.substr(begin, text.find_last_not_of(kBlank) - begin + 1);
 }
 
-std::map<std::string, IniSection> read_ini(const std::string& path) {
-  std::map<std::string, IniSection> sections;
+IniFile read_ini(const std::string& path) {
+  IniFile sections;
   std::ifstream file(path);
-  IniSection* section = nullptr;
+  std::map<std::string, std::string>* section = nullptr;
   std::string outer;
   for (std::string line; std::getline(file, line);) {
     const bool nested = line.starts_with(' ') || line.starts_with('\t');
@@ -127,34 +104,47 @@ std::map<std::string, IniSection> read_ini(const std::string& path) {
   return sections;
 }
 
-std::string value_of(const IniSection& section, const std::string& key) {
-  const auto found = section.find(key);
-  return found == section.end() ? "" : found->second;
-}
-
 std::optional<NetrcLogin> netrc_login(const std::string& text,
                                       const std::string& host,
                                       const std::string& user) {
   std::istringstream words(text);
-  std::optional<NetrcLogin> of_default;
-  std::string word;
-  do {
-    const Entry entry = next_entry(words, word, host);
-    if (entry.login.password.empty() || (!user.empty() && entry.login.user != user)) continue;
-    if (entry.is_host) return entry.login;
-    if (entry.is_default) of_default = entry.login;
-  } while (!word.empty());
-  return of_default;
+  std::optional<NetrcLogin> of_host, of_default;
+  NetrcLogin login;                         // of the entry that is being read
+  std::optional<NetrcLogin>* of = nullptr;  // what that entry is for
+  const auto end_entry = [&] {
+    const bool fits = !login.password.empty() && (user.empty() || login.user == user);
+    if (of != nullptr && fits && !of_host) *of = login;
+    login = {};
+  };
+  for (std::string word; words >> word;) {
+    if (word == "machine") {
+      end_entry();
+      of = lower_case(next_word(words)) == lower_case(host) ? &of_host : nullptr;
+    } else if (word == "default") {
+      end_entry();
+      of = &of_default;
+    } else if (word == "login") {
+      login.user = next_word(words);
+    } else if (word == "password") {
+      login.password = next_word(words);
+    } else if (word == "account") {
+      next_word(words);
+    } else if (word == "macdef") {  // up to an empty line
+      while (std::getline(words, word) && !word.empty()) {
+      }
+    } else if (word.starts_with('#')) {
+      std::getline(words, word);
+    }
+  }
+  end_entry();
+  return of_host ? of_host : of_default;
 }
 
 NetrcFile read_netrc() {
-  NetrcFile file{.path = environment("NETRC"), .text = {}};
-  if (file.path.empty()) file.path = environment("HOME") + "/.netrc";
-  std::ifstream stream(file.path);
+  const std::string path = first_of({environment("NETRC"), environment("HOME") + "/.netrc"});
   std::stringstream text;
-  text << stream.rdbuf();
-  file.text = text.str();
-  return file;
+  text << std::ifstream(path).rdbuf();
+  return {path, text.str()};
 }
 
 }  // namespace dalle2

@@ -3,6 +3,7 @@
 // and ~/.netrc.
 #pragma once
 
+#include <initializer_list>
 #include <map>
 #include <optional>
 #include <string>
@@ -11,6 +12,9 @@ namespace dalle2 {
 
 /// The variable's text; empty if it is not set.
 std::string environment(const char* name);
+
+/// The first text that is not empty; empty if all are.
+std::string first_of(std::initializer_list<std::string> texts);
 
 /// The address of a service as its user gives it, without a slash at its end.
 /// @param source where `given` stands
@@ -26,14 +30,12 @@ std::string service_address(const std::string& given,
 /// Without blanks and line breaks at both ends.
 std::string trimmed(const std::string& text);
 
-using IniSection = std::map<std::string, std::string>;
+/// Texts by section and key.
+using IniFile = std::map<std::string, std::map<std::string, std::string>>;
 
-/// The sections by name; none if there is no such file. Indented lines belong to the key before them:
-/// "s3.endpoint_url". If a key occurs twice, the last value counts. Lines of # and ; are comments.
-std::map<std::string, IniSection> read_ini(const std::string& path);
-
-/// Empty if the section has no such key.
-std::string value_of(const IniSection& section, const std::string& key);
+/// Empty if there is no such file. Indented lines belong to the key before them: "s3.endpoint_url". If a key
+/// occurs twice, the last value counts. Lines of # and ; are comments.
+IniFile read_ini(const std::string& path);
 
 /// A secret.
 struct NetrcLogin {

@@ -1,64 +1,74 @@
 // SPDX-License-Identifier: MIT
 #include "net/url.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <iterator>
-#include <string_view>
+#include <sstream>
 #include <utility>
 
 namespace dalle2 {
+namespace {
+
+/// A text that libcurl made, and its size if it may hold zeros.
+std::string taken(char* text, int size = -1) {
+  const std::unique_ptr<char, void (*)(void*)> owned(text, &curl_free);
+  if (text == nullptr) return "";
+  return size < 0 ? text : std::string(text, static_cast<size_t>(size));
+}
+
+}  // namespace
 
 std::string uri_encode(std::string_view text, bool keep_slash) {
-  constexpr std::string_view kPlain =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~";
-  std::string encoded;
-  for (const char c : text) {
-    if (kPlain.find(c) != std::string_view::npos || (keep_slash && c == '/')) {
-      encoded += c;
-    } else {
-      encoded += fmt::format("%{:02X}", static_cast<unsigned char>(c));
-    }
+  if (text.empty()) return "";  // libcurl takes a size of 0 for one that it has to find
+  std::string encoded =
+      taken(curl_easy_escape(nullptr, text.data(), static_cast<int>(text.size())));
+  for (size_t at = 0; keep_slash && (at = encoded.find("%2F", at)) != std::string::npos;) {
+    encoded.replace(at, 3, "/");
   }
   return encoded;
 }
 
 std::string uri_decode(const std::string& text) {
-  const auto digit = [](char c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    const char lower = static_cast<char>(c | 0x20);
-    return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
-  };
-  std::string decoded;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const bool coded =
-        text[i] == '%' && i + 2 < text.size() && digit(text[i + 1]) >= 0 && digit(text[i + 2]) >= 0;
-    if (coded) {
-      decoded += static_cast<char>(16 * digit(text[i + 1]) + digit(text[i + 2]));
-      i += 2;
-    } else {
-      decoded += text[i];
-    }
-  }
-  return decoded;
+  int size = 0;
+  char* const bytes =
+      curl_easy_unescape(nullptr, text.data(), static_cast<int>(text.size()), &size);
+  return taken(bytes, size);
 }
 
 std::string without_entities(std::string_view text) {
   constexpr std::pair<std::string_view, char> kEntities[] = {
       {"&lt;", '<'}, {"&gt;", '>'}, {"&quot;", '"'}, {"&apos;", '\''}, {"&amp;", '&'}};
   std::string plain;
-  for (size_t at = 0; at < text.size();) {
-    const std::string_view rest = text.substr(at);
+  while (!text.empty()) {
     const auto* const entity =
         std::find_if(std::begin(kEntities), std::end(kEntities), [&](const auto& known) {
-          return rest.starts_with(known.first);
+          return text.starts_with(known.first);
         });
     const bool found = entity != std::end(kEntities);
-    plain += found ? entity->second : rest[0];
-    at += found ? entity->first.size() : 1;
+    plain += found ? entity->second : text[0];
+    text.remove_prefix(found ? entity->first.size() : 1);
   }
   return plain;
+}
+
+bool ParsedUrl::is_signed() const {
+  std::istringstream query(lower_case(part(CURLUPART_QUERY)));
+  for (std::string entry; std::getline(query, entry, '&');) {
+    const std::string name = entry.substr(0, entry.find('='));
+    if (name == "sig" || name.ends_with("signature")) return true;
+  }
+  return false;
+}
+
+bool ParsedUrl::is_loopback() const {
+  const std::string name = host();
+  const bool is_number = name.find_first_not_of("0123456789.") == std::string::npos;
+  return name == "localhost" || name == "[::1]" || (is_number && name.starts_with("127."));
+}
+
+std::string ParsedUrl::part(CURLUPart which, unsigned flags) const {
+  char* text = nullptr;
+  return curl_url_get(handle_.get(), which, &text, flags) == CURLUE_OK ? taken(text) : "";
 }
 
 }  // namespace dalle2

@@ -5,6 +5,7 @@
 #include <cctype>
 #include <filesystem>
 #include <map>
+#include <span>
 #include <sstream>
 #include <utility>
 
@@ -14,7 +15,6 @@
 #include "net/digest.h"
 #include "net/http_call.h"
 #include "net/login_files.h"
-#include "net/service_words.h"
 #include "net/url.h"
 
 namespace dalle2 {
@@ -27,51 +27,33 @@ struct Setting {
   std::string value, source;
 };
 
-/// What `wandb offline`, `wandb login --host` and the like have written.
-class Settings {
- public:
-  explicit Settings(const std::string& folder) {
-    std::string global = environment("WANDB_CONFIG_DIR");
-    if (global.empty()) global = environment("HOME") + "/.config/wandb";
-    for (const std::string& path : {folder + "/settings", global + "/settings"}) {
-      files_.emplace_back(path, read_ini(path)["default"]);
-    }
+/// Of the environment, else of the files that `wandb offline`, `wandb login --host` and the like write.
+Setting find_setting(const std::string& folder, const char* variable, const std::string& key) {
+  const std::string global =
+      first_of({environment("WANDB_CONFIG_DIR"), environment("HOME") + "/.config/wandb"});
+  Setting setting{environment(variable), variable};
+  for (const std::string& path : {folder + "/settings", global + "/settings"}) {
+    const std::string value = read_ini(path)["default"][key];
+    if (setting.value.empty() && !value.empty()) setting = {value, path + ": " + key};
   }
-  /// Of the environment, else of the files.
-  Setting get(const char* variable, const std::string& key) const {
-    Setting setting{environment(variable), variable};
-    for (const auto& [path, section] : files_) {
-      if (setting.value.empty()) setting = {value_of(section, key), path + ": " + key};
-    }
-    if (setting.value.empty()) setting.source = variable;
-    return setting;
-  }
-
- private:
-  std::vector<std::pair<std::string, IniSection>> files_;
-};
+  return setting;
+}
 
 /// ./wandb or, where it is there already, ./.wandb
 std::string find_folder() {
-  std::string parent = environment("WANDB_DIR");
-  if (parent.empty()) parent = ".";
+  const std::string parent = first_of({environment("WANDB_DIR"), "."});
   std::error_code error;
   return parent + (std::filesystem::exists(parent + "/.wandb", error) ? "/.wandb" : "/wandb");
 }
 
-/// Host and port of an http(s) address.
-std::string authority_of(const std::string& url) {
-  const size_t begin = url.find("://") + 3;
-  return url.substr(begin, url.find('/', begin) - begin);
-}
-
 std::string find_key(const std::string& base_url) {
-  std::string key = trimmed(environment("WANDB_API_KEY"));
-  std::string source = "WANDB_API_KEY";
+  std::string key = trimmed(environment("WANDB_API_KEY")), source = "WANDB_API_KEY";
   if (key.empty()) {
     const NetrcFile file = read_netrc();
+    const size_t host = base_url.find("://") + 3;  // and port
+    const std::string server = base_url.substr(host, base_url.find('/', host) - host);
+    key = netrc_login(file.text, server).value_or(NetrcLogin{}).password;
     source = file.path;
-    key = netrc_login(file.text, authority_of(base_url)).value_or(NetrcLogin{}).password;
   }
   const bool is_printable =
       std::all_of(key.begin(), key.end(), [](unsigned char c) { return std::isgraph(c) != 0; });
@@ -83,19 +65,18 @@ std::string find_key(const std::string& base_url) {
       base_url);
 }
 
+/// Sets the mode, and why.
 void find_mode(WandbAccess& access, const Setting& setting) {
-  const std::string& mode = setting.value;
+  const auto& [mode, source] = setting;
   const std::string disabled = lower_case(environment("WANDB_DISABLED"));
-  if (disabled == "true" || disabled == "1") {
+  const bool is_offline = mode == "offline" || mode == "dryrun";
+  if (disabled == "true" || disabled == "1" || mode == "disabled") {
     access.mode = WandbMode::kDisabled;
-    access.mode_reason = "WANDB_DISABLED is set";
-  } else if (mode == "disabled") {
-    access.mode = WandbMode::kDisabled;
-    access.mode_reason = setting.source + " is disabled";
-  } else if (mode == "offline" || mode == "dryrun") {
-    access.mode_reason = setting.source + " is " + mode;
+    access.mode_reason = mode == "disabled" ? source + " is disabled" : "WANDB_DISABLED is set";
+  } else if (is_offline) {
+    access.mode_reason = source + " is " + mode;
   } else if (!mode.empty() && mode != "online" && mode != "run") {
-    throw ConfigError("{} is \"{}\": expected online, offline or disabled", setting.source, mode);
+    throw ConfigError("{} is \"{}\": expected online, offline or disabled", source, mode);
   } else if (!access.api_key.empty()) {
     access.mode = WandbMode::kOnline;
   } else if (mode.empty()) {
@@ -106,7 +87,7 @@ void find_mode(WandbAccess& access, const Setting& setting) {
         "{} is {}, but there is no API key for {}\n"
         "  Set WANDB_API_KEY, or put it into ~/.netrc (`wandb login` does so), or set "
         "WANDB_MODE=offline.",
-        setting.source,
+        source,
         mode,
         access.base_url);
   }
@@ -188,24 +169,18 @@ bool is_refusal(const Json& errors) {
   return false;
 }
 
+constexpr const char* kRefusedKey =
+    "The API key is refused: copy it from the service's page /authorize into WANDB_API_KEY or "
+    "~/.netrc, or set WANDB_MODE=offline";
+
 std::string explain_refusal(const HttpAnswer& answer) {
-  if (answer.status() == 401) {
-    return "The API key is refused: copy it from the service's page /authorize into WANDB_API_KEY "
-           "or "
-           "~/.netrc, or set WANDB_MODE=offline";
-  }
-  if (answer.status() == 403) {
-    return "The login may not write there: check the entity and the project, or set "
-           "WANDB_MODE=offline";
-  }
-  return status_advice(answer.status());
+  if (answer.status() == 401) return kRefusedKey;
+  if (answer.status() != 403) return status_advice(answer.status());
+  return "The login may not write there: check the entity and the project, or set "
+         "WANDB_MODE=offline";
 }
 
 }  // namespace
-
-std::string WandbRunPath::address() const {
-  return fmt::format("{}/{}/{}", uri_encode(entity), uri_encode(project), uri_encode(run_id));
-}
 
 std::string WandbRunPath::page() const {
   return fmt::format("{}/{}/runs/{}", uri_encode(entity), uri_encode(project), uri_encode(run_id));
@@ -251,14 +226,11 @@ Json WandbApi::graphql(const std::string& query, const Json& variables) const {
 std::string WandbApi::viewer() const {
   const Json viewer = json_at(graphql(kViewer, Json::object()), {"viewer"});
   // A key that the service does not know may be answered without a fault.
-  if (!viewer.is_object()) {
-    throw HttpStatusError(
-        401,
-        "{}: the API key is refused.\n  Copy it from the service's page /authorize "
-        "into WANDB_API_KEY or ~/.netrc, or set WANDB_MODE=offline.",
-        public_url(access_.base_url));
-  }
-  return text_at(viewer, {"entity"});
+  if (viewer.is_object()) return text_at(viewer, {"entity"});
+  throw HttpStatusError(401,
+                        "{}: the service knows nobody by this key.\n  {}.",
+                        public_url(access_.base_url),
+                        kRefusedKey);
 }
 
 std::optional<WandbRunState> WandbApi::find_run(const WandbRunPath& path) const {
@@ -301,37 +273,38 @@ WandbRunPath WandbApi::upsert(const WandbRunInfo& info) const {
 void WandbApi::stream(const WandbRunPath& path, const Json& content) const {
   HttpCallOptions once = options_;
   once.attempts = 1;
-  http_json(call("POST", "/files/" + path.address() + "/file_stream"), content, once);
+  const std::string place = fmt::format("/files/{}/{}/{}/file_stream",
+                                        uri_encode(path.entity),
+                                        uri_encode(path.project),
+                                        uri_encode(path.run_id));
+  http_json(call("POST", place), content, once);
 }
 
 void WandbApi::upload(const WandbRunPath& path, const std::vector<WandbUpload>& files) const {
-  const std::span<const WandbUpload> all(files);
-  for (size_t at = 0; at < all.size(); at += kMostUploads) {
-    upload_some(path, all.subspan(at, std::min(kMostUploads, all.size() - at)));
-  }
-}
-
-void WandbApi::upload_some(const WandbRunPath& path, std::span<const WandbUpload> files) const {
-  Json names = Json::array();
-  for (const WandbUpload& file : files) names.push_back(file.name);
-  const Json made = json_at(graphql(kCreateFiles,
-                                    {{"entity", path.entity},
-                                     {"project", path.project},
-                                     {"run", path.run_id},
-                                     {"files", names}}),
-                            {"createRunFiles"});
-  const Json headers = json_at(made, {"uploadHeaders"});
-  std::map<std::string, std::string> urls;  // by name
-  for (const Json& place : json_at(made, {"files"})) {
-    urls[text_at(place, {"name"})] = text_at(place, {"uploadUrl"});
-  }
-  for (const WandbUpload& file : files) {
-    const std::string& url = urls[file.name];
-    if (url.empty()) throw NetworkError("{}: no place for {}", path.text(), file.name);
-    HttpCall put{.method = "PUT", .url = named_address(access_, url), .body = file.content};
-    if (!file.path.empty()) put.file = HttpFilePart{file.path};
-    for (const Json& header : headers) put.headers.push_back(text_at(header, {}));
-    http_call(put, options_);
+  for (size_t at = 0; at < files.size(); at += kMostUploads) {
+    const std::span some = std::span(files).subspan(at, std::min(kMostUploads, files.size() - at));
+    Json names = Json::array();
+    for (const WandbUpload& file : some) names.push_back(file.name);
+    const Json made = json_at(graphql(kCreateFiles,
+                                      {{"entity", path.entity},
+                                       {"project", path.project},
+                                       {"run", path.run_id},
+                                       {"files", names}}),
+                              {"createRunFiles"});
+    std::map<std::string, std::string> urls;  // by name
+    for (const Json& place : json_at(made, {"files"})) {
+      urls[text_at(place, {"name"})] = text_at(place, {"uploadUrl"});
+    }
+    for (const WandbUpload& file : some) {
+      const std::string& url = urls[file.name];
+      if (url.empty()) throw NetworkError("{}: no place for {}", path.text(), file.name);
+      HttpCall put{.method = "PUT", .url = named_address(access_, url), .body = file.content};
+      if (!file.path.empty()) put.file = HttpFilePart{file.path};
+      for (const Json& header : json_at(made, {"uploadHeaders"})) {
+        put.headers.push_back(text_at(header, {}));
+      }
+      http_call(put, options_);
+    }
   }
 }
 
@@ -362,13 +335,12 @@ std::vector<std::string> WandbApi::download_headers(const std::string& url) cons
 WandbAccess find_wandb_access() {
   WandbAccess access;
   access.folder = find_folder();
-  const Settings settings(access.folder);
-  const auto [url, source] = settings.get("WANDB_BASE_URL", "base_url");
+  const auto [url, source] = find_setting(access.folder, "WANDB_BASE_URL", "base_url");
   access.base_url =
       service_address(url, source, "https://api.wandb.ai", "the key as WANDB_API_KEY");
   access.api_key = find_key(access.base_url);
-  find_mode(access, settings.get("WANDB_MODE", "mode"));
-  access.console = settings.get("WANDB_CONSOLE", "console").value != "off";
+  find_mode(access, find_setting(access.folder, "WANDB_MODE", "mode"));
+  access.console = find_setting(access.folder, "WANDB_CONSOLE", "console").value != "off";
   access.run_id = environment("WANDB_RUN_ID");
   access.name = environment("WANDB_NAME");
   access.notes = environment("WANDB_NOTES");

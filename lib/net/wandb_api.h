@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -48,8 +47,6 @@ struct WandbRunPath {
 
   /// "entity/project/id"
   std::string text() const { return entity + "/" + project + "/" + run_id; }
-  /// The same for an address.
-  std::string address() const;
   /// "entity/project/runs/id", for an address.
   std::string page() const;
 };
@@ -109,7 +106,6 @@ class WandbApi {
   std::vector<std::string> download_headers(const std::string& url) const;
 
  private:
-  void upload_some(const WandbRunPath& path, std::span<const WandbUpload> files) const;
   Json graphql(const std::string& query, const Json& variables) const;
   HttpCall call(const std::string& method, const std::string& path) const;
 

@@ -238,7 +238,7 @@ class Refusals(Services):
             repo.lfs_paths.add("f.pth")
 
             def mistreat(handler, step, number):
-                if step == "resolve" and handler.path.startswith(f"/{REPO}/"):
+                if step in ("resolve", "head", "paths") and f"/{REPO}/" in handler.path:
                     return handler.refuse(307, Location=handler.path.replace(REPO, "owner/renamed"))
                 return step == "store" and handler.send_range(stored, '"other"')
 
@@ -467,6 +467,7 @@ class Secrets(Services):
                 load = {"load_from": "url", "url": web.url.replace("://", "://user:canary@") + "/f.pth"}
                 self.train(self.write(load=load), check=3, env=self.env())
                 self.assertTrue(any("Authorization" in headers for _, _, headers in web.requests))
+            hub.repos.setdefault(REPO, Repo(private=False)).files["main"]["f.pth"] = b"no checkpoint"
             hub.mistreat = lambda handler, step, number: step == "resolve" and handler.refuse(302, Location=f"{other.url}/f.pth")
             load = {"load_from": "huggingface", "huggingface_repo": REPO, "huggingface_file_path": "f.pth"}
             self.train(self.write(load=load), check=3, env=self.env(hub))

@@ -32,17 +32,20 @@ class LfsHub {
     std::ofstream(path_) << "0123456789";
   }
 
-  void upload(const UploadNotes* notes = nullptr) {
+  void upload() {
     HttpCallOptions options;
     options.stall_seconds = 0.4;
     options.attempts = 2;
     const HubAccess access{.endpoint = server_.url(""), .token = "hf_canary", .source = "a test"};
     HubRepository(access, "me/repo", "main")
-        .upload({.local_path = path_, .path = "f.pth", .summary = "s"}, options, notes);
+        .upload({.local_path = path_, .path = "f.pth", .summary = "s"},
+                {.load = [this] { return notes; },
+                 .keep = [this](const std::string& text) { notes = text; }},
+                options);
   }
-  std::string error_of_upload(const UploadNotes* notes = nullptr) {
+  std::string error_of_upload() {
     try {
-      upload(notes);
+      upload();
     } catch (const NetworkError& error) {
       return (may_pass(error) ? "away: " : "refused: ") + std::string(error.what());
     }
@@ -54,6 +57,7 @@ class LfsHub {
   }
 
   bool is_stored = false, is_committed = false;
+  std::string notes;
 
  private:
   static std::string step_of(const HttpRequest& request) {
@@ -130,17 +134,14 @@ TEST_CASE("parts that the hub's store has are not sent again after a fault") {
     if (is_away && step == "part3") return http_reply(503, "");
     return {};
   });
-  std::string text;
-  const UploadNotes notes{.load = [&] { return text; },
-                          .keep = [&](const std::string& now) { text = now; }};
-  CHECK_THAT(hub.error_of_upload(&notes), Contains("away: ") && Contains("status 503"));
+  CHECK_THAT(hub.error_of_upload(), Contains("away: ") && Contains("status 503"));
   is_away = false;
-  hub.upload(&notes);
+  hub.upload();
   CHECK(hub.is_committed);
   CHECK(hub.count("batch") == 1);
   CHECK(hub.count("part1") == 1);
   CHECK(hub.count("part2") == 1);
-  CHECK(text.empty());
+  CHECK(hub.notes.empty());
 }
 
 TEST_CASE("new addresses are asked for if those of the notes have expired") {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "net/hub/hub_url.h"
+#include "net/hub/hub_api.h"
 
 #include <catch2/catch.hpp>
 

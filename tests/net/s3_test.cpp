@@ -3,12 +3,12 @@
 
 #include <catch2/catch.hpp>
 #include <cstdlib>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "net/digest.h"
-#include "net/s3/s3_request.h"
 #include "support/captured_log.h"
 #include "support/clean_environment.h"
 #include "support/loopback_server.h"
@@ -21,11 +21,13 @@ using Catch::Matchers::Contains;
 namespace {
 
 /// Amazon's example: keys, time and bucket of the documents of Signature Version 4 for S3.
-const SigningKey kExample = {"AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"};
+const S3Access kExample = {
+    "AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "", "us-east-1", "", ""};
 constexpr std::time_t kExampleTime = 1369353600;  // 2013-05-24T00:00:00Z
 constexpr const char* kExampleHost = "examplebucket.s3.amazonaws.com";
 
-std::string authorization(const SignedRequest& request) {
+std::string authorization(const std::map<std::string, std::string>& query) {
+  const S3Request request{.query = query, .host = kExampleHost, .path = "/"};
   return sign_request(request, kExample, kExampleTime).back();
 }
 
@@ -76,12 +78,10 @@ TEST_CASE("SHA-256 and HMAC give the digests of their standards") {
 }
 
 TEST_CASE("requests are signed as in Amazon's examples") {
-  CHECK_THAT(authorization({kExampleHost, "/test.txt", {}, {{"range", "bytes=0-9"}}}),
-             Contains("f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41") &&
-                 Contains("SignedHeaders=host;range;x-amz-content-sha256;x-amz-date,"));
-  CHECK_THAT(authorization({kExampleHost, "/", {{"lifecycle", ""}}}),
-             Contains("fea454ca298b7da1c68078a5d1bdbfbbe0d65c699e0f91ac7a200a0136783543"));
-  CHECK_THAT(authorization({kExampleHost, "/", {{"prefix", "J"}, {"max-keys", "2"}}}),
+  CHECK_THAT(authorization({{"lifecycle", ""}}),
+             Contains("fea454ca298b7da1c68078a5d1bdbfbbe0d65c699e0f91ac7a200a0136783543") &&
+                 Contains("SignedHeaders=host;x-amz-content-sha256;x-amz-date,"));
+  CHECK_THAT(authorization({{"prefix", "J"}, {"max-keys", "2"}}),
              Contains("34b48302e7b5fa45bde8084f4b7868a86f0a534bc59db6670ed5711ef69dc6f7"));
 }
 
@@ -169,7 +169,7 @@ TEST_CASE("an object comes whole over a bad network, signed at each attempt") {
   CHECK(asked[1]["x-amz-security-token"] == "very-secret-token");
   CHECK_THAT(asked[1]["authorization"],
              Contains("AKID/") && Contains("/us-east-1/s3/aws4_request") &&
-                 Contains("host;range;x-amz-content-sha256;x-amz-date;x-amz-security-token"));
+                 Contains("host;x-amz-content-sha256;x-amz-date;x-amz-security-token"));
   CHECK(asked[0]["authorization"] != asked[1]["authorization"]);
   CHECK(log.count("s3://bucket/a b.tar: ") == 1);
   CHECK(log.count("very-secret") == 0);

@@ -132,9 +132,11 @@ struct File {
   explicit File(const std::string& content) { std::ofstream(path) << content; }
 };
 
-std::string error_of_upload(const std::string& path, const S3UploadOptions& options) {
+std::string error_of_upload(const std::string& path,
+                            const S3UploadOptions& options,
+                            const UploadNotes& notes) {
   try {
-    s3_upload(path, "s3://b/k", options);
+    s3_upload(path, "s3://b/k", notes, options);
   } catch (const Error& error) {
     return error.what();
   }
@@ -147,7 +149,7 @@ TEST_CASE("a small file is one object, with the hash of its bytes signed") {
   const AwsEnvironment environment;
   Store store;
   const File file("twelve bytes");
-  s3_upload(file.path, "s3://b/a folder/k", in_parts_of(12));
+  s3_upload(file.path, "s3://b/a folder/k", Kept().notes, in_parts_of(12));
   REQUIRE(store.lines() == std::vector<std::string>{"PUT /b/a%20folder/k"});
   const HttpRequest request = store.requests().front();
   CHECK(request.body == "twelve bytes");
@@ -159,7 +161,7 @@ TEST_CASE("a large file goes in parts, which are put together in their order") {
   const AwsEnvironment environment;
   Store store;
   const File file("0123456789a");
-  s3_upload(file.path, "s3://b/k", in_parts_of(4));
+  s3_upload(file.path, "s3://b/k", Kept().notes, in_parts_of(4));
   CHECK(store.lines() == std::vector<std::string>{"POST /b/k?uploads=",
                                                   "PUT /b/k?partNumber=1&uploadId=u0",
                                                   "PUT /b/k?partNumber=2&uploadId=u0",
@@ -184,12 +186,12 @@ TEST_CASE("a part that is cut or refused for a moment is sent again, and no othe
     return faults == 1 ? HttpReply{} : http_reply(503, "<Error><Code>SlowDown</Code></Error>");
   });
   const File file("0123456789");
-  s3_upload(file.path, "s3://b/k", in_parts_of(4));
+  s3_upload(file.path, "s3://b/k", Kept().notes, in_parts_of(4));
   CHECK(store.lines().size() == 7);
   CHECK(faults == 3);
 }
 
-TEST_CASE("an upload that fails without notes takes its parts away, and says why without the key") {
+TEST_CASE("an upload that is refused says why without the key") {
   const AwsEnvironment environment;
   const CapturedLog log;
   const File file("0123456789");
@@ -197,12 +199,11 @@ TEST_CASE("an upload that fails without notes takes its parts away, and says why
     if (request.path.find("partNumber=2") == std::string::npos) return {};
     return http_reply(403, "<Error><Code>AccessDenied</Code><Message>canary</Message></Error>");
   });
-  const std::string refused = error_of_upload(file.path, in_parts_of(4));
+  const std::string refused = error_of_upload(file.path, in_parts_of(4), Kept().notes);
   CHECK_THAT(refused,
              Contains("s3://b/k: the server answers with status 403") &&
                  Contains("AccessDenied: ***. Give keys that may write there (s3:PutObject)") &&
                  !Contains("canary"));
-  CHECK(refusing.lines().back() == "DELETE /b/k?uploadId=u0");
 }
 
 TEST_CASE("a fault that a store tells with status 200 is a fault") {
@@ -213,7 +214,7 @@ TEST_CASE("a fault that a store tells with status 200 is a fault") {
     if (!is_complete(request)) return {};
     return http_reply(200, "<Error><Code>EntityTooSmall</Code></Error>");
   });
-  CHECK_THAT(error_of_upload(file.path, in_parts_of(4)),
+  CHECK_THAT(error_of_upload(file.path, in_parts_of(4), Kept().notes),
              Contains("s3://b/k: the store does not put the parts together: EntityTooSmall"));
   CHECK(store.count("PUT") == 6);  // once more, in an upload of its own
   CHECK(store.count("DELETE /b/k?uploadId=u0") == 1);
@@ -243,13 +244,12 @@ TEST_CASE("an upload that broke off goes on with the next part, in another proce
     return {};
   });
   Kept kept;
-  S3UploadOptions options = in_parts_of(4);
-  options.notes = &kept.notes;
-  CHECK_THAT(error_of_upload(file.path, options), Contains("status 503, after"));
+  const S3UploadOptions options = in_parts_of(4);
+  CHECK_THAT(error_of_upload(file.path, options, kept.notes), Contains("status 503, after"));
   CHECK(store.count("DELETE") == 0);
   CHECK_THAT(kept.text, !Contains("canary"));
   is_away = false;
-  s3_upload(file.path, "s3://b/k", options);
+  s3_upload(file.path, "s3://b/k", kept.notes, options);
   CHECK(store.object() == "0123456789");
   CHECK(store.count("POST /b/k?uploads=") == 1);
   for (const char* number : {"1", "2"}) {
@@ -268,24 +268,23 @@ TEST_CASE("an upload goes on for the same file and target only; another one's is
     return {};
   });
   Kept kept;
-  S3UploadOptions options = in_parts_of(4);
-  options.notes = &kept.notes;
-  error_of_upload(file.path, options);
+  const S3UploadOptions options = in_parts_of(4);
+  error_of_upload(file.path, options, kept.notes);
   is_away = false;
   const std::string begun = kept.text;
-  s3_upload(other.path, "s3://b/k", options);
+  s3_upload(other.path, "s3://b/k", kept.notes, options);
   CHECK(store.count("DELETE /b/k?uploadId=u0") == 1);
   CHECK(store.object() == "01234567890");
   // Of the same size, but written later.
   kept.text = begun;
   std::filesystem::last_write_time(
       file.path, std::filesystem::file_time_type::clock::now() + std::chrono::seconds(5));
-  s3_upload(file.path, "s3://b/k", options);
+  s3_upload(file.path, "s3://b/k", kept.notes, options);
   CHECK(store.count("POST /b/k?uploads=") == 3);
   // Notes that are no JSON, or another's.
   for (const char* strange : {"{", "[1]", "{\"upload_id\": \"u9\"}", "{\"upload_id\": 9}"}) {
     kept.text = strange;
-    s3_upload(file.path, "s3://b/k", options);
+    s3_upload(file.path, "s3://b/k", kept.notes, options);
     CHECK(store.object() == "0123456789");
   }
 }
@@ -301,7 +300,7 @@ TEST_CASE("a store that has forgotten an upload gets all its parts again") {
     return {};
   });
   self = &store;
-  s3_upload(file.path, "s3://b/k", in_parts_of(4));
+  s3_upload(file.path, "s3://b/k", Kept().notes, in_parts_of(4));
   CHECK(store.object() == "0123456789");
   CHECK(store.count("POST /b/k?uploads=") == 2);
   CHECK(log.count("NoSuchUpload") == 1);
@@ -321,7 +320,7 @@ TEST_CASE("white space from a store at work is life, however slow") {
     return reply;
   });
   self = &store;
-  s3_upload(file.path, "s3://b/k", in_parts_of(4));
+  s3_upload(file.path, "s3://b/k", Kept().notes, in_parts_of(4));
   CHECK(log.count("attempt") == 0);
   CHECK(store.count("POST /b/k?uploadId") == 1);
 }
@@ -338,13 +337,13 @@ TEST_CASE("an object whose answer was lost is looked for before anything is sent
     return HttpReply{};
   });
   self = &store;
-  s3_upload(file.path, "s3://b/k", in_parts_of(4));
+  s3_upload(file.path, "s3://b/k", Kept().notes, in_parts_of(4));
   CHECK(store.count("HEAD /b/k") == 1);
   CHECK(store.count("PUT") == 3);
   // An object of the same size and parts that was there before is not this one.
   loses = true;
   store.is_old = true;
-  s3_upload(file.path, "s3://b/k", in_parts_of(4));
+  s3_upload(file.path, "s3://b/k", Kept().notes, in_parts_of(4));
   CHECK(store.count("HEAD /b/k") == 2);
   CHECK(store.count("PUT") == 9);
 }
@@ -358,7 +357,7 @@ TEST_CASE("a store that fails while it puts the parts together is asked again") 
     if (!is_complete(request) || ++asked > 2) return {};
     return http_reply(200, "<Error><Code>InternalError</Code></Error>");
   });
-  s3_upload(file.path, "s3://b/k", in_parts_of(4));
+  s3_upload(file.path, "s3://b/k", Kept().notes, in_parts_of(4));
   CHECK(store.object() == "0123456789");
   CHECK(log.count("InternalError; attempt") == 2);
 }
@@ -372,7 +371,7 @@ TEST_CASE("each attempt of a part is signed anew") {
     AwsEnvironment::set("AWS_ACCESS_KEY_ID", "next");  // as if it were the time
     return http_reply(503, "");
   });
-  s3_upload(file.path, "s3://b/k", in_parts_of(100));
+  s3_upload(file.path, "s3://b/k", Kept().notes, in_parts_of(100));
   const std::vector<HttpRequest> requests = store.requests();
   REQUIRE(requests.size() == 2);
   CHECK_THAT(requests[0].headers.at("authorization"), Contains("Credential=id/"));
@@ -388,15 +387,14 @@ TEST_CASE("the parts of a file that is dropped are taken away, by its notes") {
     return {};
   });
   Kept kept;
-  S3UploadOptions options = in_parts_of(4);
-  options.notes = &kept.notes;
-  error_of_upload(file.path, options);
-  s3_abandon("s3://b/k", kept.text);
+  const S3UploadOptions options = in_parts_of(4);
+  error_of_upload(file.path, options, kept.notes);
+  s3_abandon("s3://b/k", kept.text, false);
   CHECK(store.lines().back() == "DELETE /b/k?uploadId=u0");
   const size_t before = store.lines().size();
-  s3_abandon("s3://b/k", "");
-  s3_abandon("s3://b/k", "no notes");
+  s3_abandon("s3://b/k", "", false);
+  s3_abandon("s3://b/k", "no notes", false);
   CHECK(store.lines().size() == before);
   AwsEnvironment::set("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:1");
-  CHECK_NOTHROW(s3_abandon("s3://b/k", kept.text));
+  CHECK_NOTHROW(s3_abandon("s3://b/k", kept.text, false));
 }

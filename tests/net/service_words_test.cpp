@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "net/service_words.h"
+#include "net/http_call.h"
 
 #include <catch2/catch.hpp>
 

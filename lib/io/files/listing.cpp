@@ -18,7 +18,7 @@
 #include "io/files/folder_names.h"
 #include "io/files/walk_folder.h"
 #include "io/streams/url_source.h"
-#include "net/hub/hub_url.h"
+#include "net/hub/hub_api.h"
 #include "net/s3/s3.h"
 #include "net/url.h"
 

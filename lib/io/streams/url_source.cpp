@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/public_url.h"
 #include "io/streams/command_source.h"
-#include "net/hub/hub_url.h"
+#include "net/hub/hub_api.h"
 #include "net/s3/s3.h"
 
 namespace dalle2 {

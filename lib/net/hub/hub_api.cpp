@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "net/hub/hub_api.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <mutex>
 #include <set>
@@ -15,11 +14,17 @@
 #include "net/http_call.h"
 #include "net/login_files.h"
 #include "net/s3/s3.h"  // limits of listings
-#include "net/service_words.h"
 #include "net/url.h"
 
 namespace dalle2 {
 namespace {
+
+constexpr const char* kScheme = "hf://";
+constexpr const char* kDatasets = "datasets/";
+
+HubRepository repository_of(const HubUrl& url) {
+  return {find_hub_access({}, /*plain_http=*/false), url.repo, url.revision, url.is_dataset};
+}
 
 /// What goes into a header: letters, digits and signs, on one line.
 void check_token(const HubAccess& access) {
@@ -33,37 +38,32 @@ void check_token(const HubAccess& access) {
   }
 }
 
-/// Each fetch looks for the token; each warning is given once.
-bool is_first_time(const std::string& path) {
-  static std::mutex mutex;
-  static std::set<std::string> told;
-  const std::lock_guard lock(mutex);
-  return told.insert(path).second;
-}
-
-/// @return false if there is no such file
-bool read_token(const std::string& path, HubAccess& access) {
+/// Of the file that the access names as its source. @return false if there is no such file
+bool read_token(HubAccess& access) {
+  const std::string& path = access.source;
   std::ifstream file(path);
   if (!file) return false;
-  std::string text;
-  text.resize(1 << 12);
+  std::string text(1 << 12, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<size_t>(file.gcount()));
   access.token = trimmed(text);
-  access.source = path;
-  struct stat status {};
-  if (stat(path.c_str(), &status) == 0 && (status.st_mode & (S_IRGRP | S_IROTH)) != 0 &&
-      is_first_time(path)) {
+  using std::filesystem::perms;
+  const perms others = perms::group_read | perms::others_read;
+  std::error_code error;
+  const perms given = std::filesystem::status(path, error).permissions();
+  static std::mutex mutex;
+  static std::set<std::string> told;  // each fetch looks for the token
+  const std::lock_guard lock(mutex);
+  if (!error && (given & others) != perms::none && told.insert(path).second) {
     log_warning("net", "{}: others may read this token: chmod 600 {}", path, path);
   }
   return true;
 }
 
 std::string login_file() {
-  if (const std::string path = environment("HF_TOKEN_PATH"); !path.empty()) return path;
   if (const std::string home = environment("HF_HOME"); !home.empty()) return home + "/token";
-  const std::string cache = environment("XDG_CACHE_HOME");
-  return (cache.empty() ? environment("HOME") + "/.cache" : cache) + "/huggingface/token";
+  return first_of({environment("XDG_CACHE_HOME"), environment("HOME") + "/.cache"}) +
+         "/huggingface/token";
 }
 
 /// The hub's own words, without the token.
@@ -72,10 +72,6 @@ std::string said_by(const HttpAnswer& answer, const std::string& token) {
   if (text.empty()) text = text_at(parse_untrusted_object(answer.body), {"error"});
   text = service_words(std::move(text), {token});
   return text.empty() ? "" : text + ". ";
-}
-
-std::string owner_of(const std::string& repo) {
-  return repo.substr(0, repo.find('/'));
 }
 
 }  // namespace
@@ -89,27 +85,32 @@ HubRepository::HubRepository(HubAccess access,
       revision_(std::move(revision)),
       is_dataset_(is_dataset) {}
 
-/// The path of its page.
-std::string HubRepository::page() const {
-  return (is_dataset_ ? "/datasets/" : "/") + repo_;
-}
-
 std::string HubRepository::name() const {
-  return access_.endpoint + page() + (revision_ == "main" ? "" : "@" + revision_);
+  return access_.endpoint + (is_dataset_ ? "/datasets/" : "/") + repo_ +
+         (revision_ == "main" ? "" : "@" + revision_);
 }
 
+/// What is asked of the repository, with its revision behind it.
 std::string HubRepository::api(const std::string& what) const {
-  return (is_dataset_ ? "/api/datasets/" : "/api/models/") + repo_ + what;
+  return (is_dataset_ ? "/api/datasets/" : "/api/models/") + repo_ + "/" + what + "/" +
+         uri_encode(revision_);
 }
 
 HttpCall HubRepository::call(const std::string& method, const std::string& path) const {
-  HttpCall call;
-  call.method = method;
-  call.url = access_.endpoint + path;
+  HttpCall call{.method = method, .url = access_.endpoint + path};
   call.plain_http = access_.plain_http;
   if (!access_.token.empty()) call.headers.push_back("Authorization: Bearer " + access_.token);
-  call.explain = [this](const HttpAnswer& answer) { return explain(answer); };
+  call.explain = [self = *this](const HttpAnswer& answer) { return self.explain(answer); };
   return call;
+}
+
+HttpCall HubRepository::post(const std::string& path,
+                             const std::string& body,
+                             const std::string& type) const {
+  HttpCall post = call("POST", path);
+  post.headers.push_back("Content-Type: " + type);
+  post.body = body;
+  return post;
 }
 
 std::string HubRepository::explain(const HttpAnswer& answer) const {
@@ -151,36 +152,32 @@ void HubRepository::check_token(const HttpCallOptions& options) const {
 }
 
 bool HubRepository::exists(const HttpCallOptions& options) const {
-  HttpCall look = call("GET", api("/revision/" + uri_encode(revision_)));
+  HttpCall look = call("GET", api("revision"));
   look.accepted = {401, 404};  // 401: of a private one that others own too
   return http_call(look, options).status() == 200;
 }
 
 void HubRepository::create(bool is_private, const HttpCallOptions& options) const {
+  const size_t owner = repo_.find('/');
   if (!exists(options)) {
-    HttpCall make = call("POST", "/api/repos/create");
-    make.accepted = {409};  // it is there, or another process was first
-    const Json content = {{"name", repo_.substr(repo_.find('/') + 1)},
-                          {"organization", owner_of(repo_)},
+    const Json content = {{"name", repo_.substr(owner + 1)},
+                          {"organization", repo_.substr(0, owner)},
                           {"private", is_private},
                           {"visibility", is_private ? "private" : "public"}};
-    make.headers.emplace_back("Content-Type: application/json");
-    make.body = content.dump();
+    HttpCall make = post("/api/repos/create", content.dump(), "application/json");
+    make.accepted = {409};  // it is there, or another process was first
     if (http_call(make, options).status() != 409) {
       log_info("net", "Made the {} repository {}", is_private ? "private" : "public", name());
     }
   }
   if (revision_ == "main") return;
-  HttpCall branch = call("POST", api("/branch/" + uri_encode(revision_)));
+  HttpCall branch = post(api("branch"), "{}", "application/json");
   branch.accepted = {409};
-  branch.headers.emplace_back("Content-Type: application/json");
-  branch.body = "{}";
   http_call(branch, options);
 }
 
 std::string HubRepository::commit(const HttpCallOptions& options) const {
-  const Json info = http_json(call("GET", api("/revision/" + uri_encode(revision_))), {}, options);
-  return text_at(info, {"sha"});
+  return text_at(http_json(call("GET", api("revision")), {}, options), {"sha"});
 }
 
 namespace {
@@ -216,8 +213,7 @@ std::string next_query(const std::string& link) {
 std::vector<HubFile> HubRepository::list(const std::string& folder,
                                          const HttpCallOptions& options) const {
   const std::string path =
-      api("/tree/" + uri_encode(revision_) +
-          (folder.empty() ? "" : "/" + uri_encode(folder, /*keep_slash=*/true)));
+      api("tree") + (folder.empty() ? "" : "/" + uri_encode(folder, /*keep_slash=*/true));
   std::vector<HubFile> files;
   std::string query;
   for (size_t pages = 0; pages == 0 || !query.empty(); ++pages) {
@@ -243,8 +239,7 @@ std::vector<HubFile> HubRepository::list(const std::string& folder,
 std::optional<HubFile> HubRepository::find(const std::string& path,
                                            const HttpCallOptions& options) const {
   const Json paths = {{"paths", Json::array({path})}, {"expand", false}};
-  const Json found =
-      http_json(call("POST", api("/paths-info/" + uri_encode(revision_))), paths, options);
+  const Json found = http_json(call("POST", api("paths-info")), paths, options);
   if (!found.is_array()) return std::nullopt;
   for (const Json& entry : found) {
     const auto file = parse_file(entry);
@@ -255,61 +250,101 @@ std::optional<HubFile> HubRepository::find(const std::string& path,
 
 HubRepository::Download HubRepository::download(const std::string& path,
                                                 const HttpCallOptions& options) const {
-  const std::string place = uri_encode(path, /*keep_slash=*/true);
-  HttpCall look = call("HEAD", page() + "/resolve/" + uri_encode(revision_) + "/" + place);
-  look.headers.emplace_back("Accept-Encoding: identity");
-  look.ends_at_other_host = true;  // the store is asked when the file is read
-  const HttpAnswer answer = http_call(look, options);
-  Download found;
-  found.file.path = path;
-  const std::string linked_size = answer.header("x-linked-size");
-  // The length of a redirect is that of its own page.
-  const int64_t length = answer.status() == 200 ? answer.head.content_length.value_or(0) : 0;
-  found.file.size = linked_size.empty() ? length : std::strtoll(linked_size.c_str(), nullptr, 10);
-  std::string etag = answer.header("x-linked-etag");
-  if (etag.starts_with("W/")) etag = etag.substr(2);
-  if (etag.size() == 66 && etag.front() == '"') found.file.sha256 = etag.substr(1, 64);
-  // The commit of now: a later one changes nothing under a transfer that was cut.
-  const std::string commit = answer.header("x-repo-commit");
-  found.request = request(path, commit.empty() ? revision_ : commit);
-  return found;
+  HubRepository now = *this;
+  now.revision_ = first_of({commit(options), revision_});
+  const std::optional<HubFile> file = now.find(path, options);
+  if (file) return {request(path, now.revision_), *file};
+  throw NetworkError(
+      "{}/{}: the hub knows no such path.\n  There is no such file or folder in the "
+      "repository.",
+      name(),
+      path);
 }
 
 HttpGet HubRepository::request(const std::string& path, const std::string& revision) const {
-  HttpGet get = call(
-      "GET",
-      page() + "/resolve/" + uri_encode(revision) + "/" + uri_encode(path, /*keep_slash=*/true));
+  HttpGet get = call("GET",
+                     (is_dataset_ ? "/datasets/" : "/") + repo_ + "/resolve/" +
+                         uri_encode(revision) + "/" + uri_encode(path, /*keep_slash=*/true));
   get.shown = name() + "/" + path;
-  get.explain = [self = *this](const HttpAnswer& answer) { return self.explain(answer); };
   return get;
 }
 
 HubAccess find_hub_access(const std::optional<std::string>& token_path, bool plain_http) {
-  HubAccess access;
-  access.endpoint = service_address(environment("HF_ENDPOINT"),
-                                    "HF_ENDPOINT",
-                                    "https://huggingface.co",
-                                    "the token as HF_TOKEN",
-                                    plain_http);
-  access.plain_http = plain_http;
+  HubAccess access{.endpoint = service_address(environment("HF_ENDPOINT"),
+                                               "HF_ENDPOINT",
+                                               "https://huggingface.co",
+                                               "the token as HF_TOKEN",
+                                               plain_http),
+                   .plain_http = plain_http};
   for (const char* name : {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}) {
+    if (!access.token.empty()) break;
     access.token = trimmed(environment(name));
     access.source = name;
-    if (!access.token.empty()) return check_token(access), access;
   }
-  access.source.clear();
-  if (token_path) {
-    if (!read_token(*token_path, access) || access.token.empty()) {
+  if (access.token.empty()) {
+    access.source = token_path.value_or(first_of({environment("HF_TOKEN_PATH"), login_file()}));
+    const bool is_there = read_token(access);
+    if (token_path && access.token.empty()) {
       throw ConfigError(
           "token_path: '{}' {}\n  Write an access token into it (chmod 600), or give HF_TOKEN.",
           *token_path,
-          access.source.empty() ? "cannot be read" : "is empty");
+          is_there ? "is empty" : "cannot be read");
     }
-  } else {
-    read_token(login_file(), access);
   }
   check_token(access);
   return access;
+}
+
+std::string HubUrl::text() const {
+  return fmt::format("{}{}{}{}/{}",
+                     kScheme,
+                     is_dataset ? kDatasets : "",
+                     repo,
+                     revision == "main" ? "" : "@" + uri_encode(revision),
+                     path);
+}
+
+HubUrl parse_hub_url(const std::string& url, HubPath path) {
+  HubUrl parsed;
+  std::string place = url.substr(std::string(kScheme).size());
+  parsed.is_dataset = place.starts_with(kDatasets);
+  if (parsed.is_dataset) place.erase(0, std::string(kDatasets).size());
+  const size_t owner = place.find('/');
+  const size_t end = owner == std::string::npos ? owner : place.find('/', owner + 1);
+  parsed.repo = place.substr(0, end);
+  parsed.revision = "main";
+  if (const size_t at = parsed.repo.find('@'); at != std::string::npos) {
+    parsed.revision = uri_decode(parsed.repo.substr(at + 1));
+    parsed.repo.resize(at);
+  }
+  if (end != std::string::npos) parsed.path = place.substr(end + 1);
+  while (parsed.path.ends_with('/')) parsed.path.pop_back();
+  if (!is_hub_repo(parsed.repo) || parsed.revision.empty() ||
+      (parsed.path.empty() && path == HubPath::kFile)) {
+    throw ConfigError(
+        "{}: expected hf://OWNER/NAME/{} (hf://OWNER/NAME@REVISION/{}, and behind hf://datasets/ the "
+        "same of a data set), OWNER and NAME of letters, digits, '-', '.' and '_'",
+        public_url(url),
+        path == HubPath::kFile ? "FILE" : "FOLDER",
+        path == HubPath::kFile ? "FILE" : "FOLDER");
+  }
+  return parsed;
+}
+
+HttpGet hub_request(const std::string& url) {
+  const HubUrl place = parse_hub_url(url, HubPath::kFile);
+  return repository_of(place).request(place.path, place.revision);
+}
+
+std::vector<HubUrl> hub_list(const std::string& url, const HttpOptions& options) {
+  HubUrl place = parse_hub_url(url, HubPath::kFolder);
+  place.revision = repository_of(place).commit(options);
+  std::vector<HubUrl> files;
+  for (const HubFile& file : repository_of(place).list(place.path, options)) {
+    files.push_back(place);
+    files.back().path = file.path;
+  }
+  return files;
 }
 
 }  // namespace dalle2

@@ -18,9 +18,9 @@ namespace dalle2 {
 
 /// Who we are to the hub and where it is: the environment and the files of its tools.
 struct HubAccess {
-  std::string endpoint;  ///< "https://huggingface.co" or HF_ENDPOINT, without a slash at its end
-  std::string token;     ///< empty: anonymous
-  std::string source;    ///< of the token, for messages
+  std::string endpoint;     ///< "https://huggingface.co" or HF_ENDPOINT, without a slash at its end
+  std::string token = {};   ///< empty: anonymous
+  std::string source = {};  ///< of the token, for messages
   bool plain_http = false;
 };
 
@@ -65,17 +65,17 @@ class HubRepository {
   /// Sends a file in a commit of its own; nothing is done if the branch has the same file already.
   /// What another has committed meanwhile is kept. @throws NetworkError, DataError
   /// @param notes keep a large file's parts that are there for the next call with the same file, as long as
-  /// the addresses are good; they are secret, so in memory. Null: parts are kept during this call
+  /// the addresses are good; they are secret, so in memory
   void upload(const HubUpload& upload,
-              const HttpCallOptions& options = {},
-              const UploadNotes* notes = nullptr) const;
+              const UploadNotes& notes,
+              const HttpCallOptions& options = {}) const;
   /// What the branch holds at a path. @throws NetworkError
   std::optional<HubFile> find(const std::string& path, const HttpCallOptions& options = {}) const;
 
-  /// What is asked for to read a file as it is now, of whatever size.
+  /// What is asked for to read a file as it is now: later commits change nothing under a transfer that was cut.
   struct Download {
     HttpGet request;
-    HubFile file;  ///< size and, of a large file, sha256
+    HubFile file;
   };
   /// @throws NetworkError: no such repository, branch or file, or no leave to read it
   Download download(const std::string& path, const HttpCallOptions& options = {}) const;
@@ -88,13 +88,39 @@ class HubRepository {
 
  private:
   HttpCall call(const std::string& method, const std::string& path) const;
+  HttpCall post(const std::string& path, const std::string& body, const std::string& type) const;
   std::string api(const std::string& what) const;
-  std::string page() const;
   std::string explain(const HttpAnswer& answer) const;
 
   HubAccess access_;
   std::string repo_, revision_;
   bool is_dataset_;
 };
+
+/// hf://OWNER/NAME[@REVISION]/PATH, of a data set hf://datasets/OWNER/NAME[@REVISION]/PATH.
+struct HubUrl {
+  std::string repo;      ///< owner/name
+  std::string revision;  ///< a branch, a tag or a commit
+  std::string path;      ///< in the repository, no slash at its end
+  bool is_dataset = false;
+
+  std::string text() const;
+};
+
+inline bool is_hub_url(const std::string& url) {
+  return url.starts_with("hf://");
+}
+
+enum class HubPath { kFile, kFolder };  ///< a folder may be the root of its repository
+
+/// @throws ConfigError for other forms
+HubUrl parse_hub_url(const std::string& url, HubPath path);
+
+/// The GET of a file, with the login that find_hub_access() finds. @throws ConfigError
+HttpGet hub_request(const std::string& url);
+
+/// The urls of the files right in a folder, all of the commit that the revision names now.
+/// @throws ConfigError, NetworkError
+std::vector<HubUrl> hub_list(const std::string& url, const HttpOptions& options = {});
 
 }  // namespace dalle2

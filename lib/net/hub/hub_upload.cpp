@@ -4,18 +4,16 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <optional>
 #include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/public_url.h"
-#include "base/stop_signal.h"
+#include "base/text.h"
 #include "net/digest.h"
-#include "net/http_call.h"
 #include "net/hub/hub_api.h"
-#include "net/service_words.h"
-#include "net/url.h"
 
 namespace dalle2 {
 namespace {
@@ -57,43 +55,25 @@ struct Prepared {
   }
 };
 
-/// The headers that an action asks for.
-std::vector<std::string> headers_of(const Json& action) {
-  std::vector<std::string> lines;
-  const Json headers = json_at(action, {"header"});
-  for (const auto& [name, value] : headers.items()) {
-    if (!name.empty() && value.is_string()) lines.push_back(name + ": " + value.get<std::string>());
+/// A request of Git LFS with its content.
+HttpCall lfs_call(HttpCall call, const Json& content) {
+  for (const char* name : {"Accept: ", "Content-Type: "}) {
+    call.headers.push_back(std::string(name) + kLfsType);
   }
-  return lines;
-}
-
-bool is_number(const std::string& text) {
-  return !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
-}
-
-/// The addresses of the parts in order: their numbers are the headers' names.
-std::vector<std::string> part_urls(const Json& header, int64_t parts, const std::string& where) {
-  std::vector<std::pair<int64_t, std::string>> numbered;
-  for (const auto& [name, value] : header.items()) {
-    if (is_number(name) && name.size() < 10 && value.is_string()) {
-      numbered.emplace_back(std::stoll(name), value.get<std::string>());
-    }
-  }
-  std::sort(numbered.begin(), numbered.end());
-  std::vector<std::string> urls;
-  for (auto& [number, url] : numbered) urls.push_back(std::move(url));
-  if (static_cast<int64_t>(urls.size()) == parts) return urls;
-  throw NetworkError("{}: the hub gives {} addresses for {} parts", where, urls.size(), parts);
+  call.body = content.dump();
+  return call;
 }
 
 /// The store's requests: their addresses are signed, and no token goes to them.
 struct LfsUpload {
   const Prepared& file;
-  HttpCall batch;
+  const HubAccess& access;
+  const HttpCall& batch;
   const HttpCallOptions& options;
   const UploadNotes& notes;
-  std::string where, token;  // no message shows the token
-  Json state = {};  // what the notes keep: whose file, the hub's actions, the parts that are there
+  std::string where;
+  /// What the notes keep: whose file, the hub's actions, the parts that are there.
+  Json state = {};
 
   void run() {
     for (int round = 1;; ++round) {
@@ -111,20 +91,30 @@ struct LfsUpload {
     }
   }
 
-  /// With what the notes know of this file, else with what the hub says of it.
+  /// With what the notes know of this file, else with what the hub says of it: no actions if it has these
+  /// bytes already.
   void send() {
     state = parse_untrusted_object(notes.load());
-    if (!state.is_object() || state.value("oid", "") != file.sha256) {
+    if (text_at(state, {"oid"}) != file.sha256) {
       state = {{"oid", file.sha256}, {"actions", ask()}, {"etags", Json::array()}};
     }
-    const Json actions = json_at(state, {"actions"});
-    if (!actions.is_object()) return;  // these bytes are there already
-    const Json upload = json_at(actions, {"upload"});
-    if (upload.is_object()) {
-      json_at(upload, {"header", "chunk_size"}).is_null() ? send_whole(upload) : send_parts(upload);
+    const Json upload = json_at(state, {"actions", "upload"});
+    const Json verify = json_at(state, {"actions", "verify"});
+    if (!json_at(upload, {"header", "chunk_size"}).is_null()) {
+      send_in_parts(upload);
+    } else if (upload.is_object()) {
+      HttpCall call = to_store("PUT", upload, text_at(upload, {"href"}));
+      call.file = HttpFilePart{file.upload.local_path, 0, file.size};
+      http_call(call, options);
     }
-    const Json verify = json_at(actions, {"verify"});
-    if (verify.is_object()) check(verify);
+    if (!verify.is_object()) return;
+    const std::string url = text_at(verify, {"href"});
+    HttpCall call =
+        lfs_call(to_store("POST", verify, url), {{"oid", file.sha256}, {"size", file.size}});
+    if (!access.token.empty() && url.starts_with(access.endpoint + "/")) {
+      call.headers.push_back("Authorization: Bearer " + access.token);
+    }
+    http_call(call, options);
   }
 
   /// The hub's actions; null if it has these bytes.
@@ -133,85 +123,68 @@ struct LfsUpload {
                         {"transfers", {"basic", "multipart"}},
                         {"objects", Json::array({{{"oid", file.sha256}, {"size", file.size}}})},
                         {"hash_algo", "sha256"}};
-    HttpCall call = batch;
-    call.body = asked.dump();
-    const Json answer = json_of(http_call(call, options));
+    const Json answer = json_of(http_call(lfs_call(batch, asked), options));
     const Json objects = json_at(answer, {"objects"});
     if (!objects.is_array() || objects.empty()) {
       throw NetworkError("{}: the hub says nothing of the file", where);
     }
-    const Json error = json_at(objects[0], {"error"});
-    if (error.is_object()) {
-      throw NetworkError("{}: the hub refuses the file: {}",
-                         where,
-                         service_words(text_at(error, {"message"}), {token}));
-    }
-    return json_at(objects[0], {"actions"});
+    if (!json_at(objects[0], {"error"}).is_object()) return json_at(objects[0], {"actions"});
+    throw NetworkError("{}: the hub refuses the file: {}",
+                       where,
+                       service_words(text_at(objects[0], {"error", "message"}), {access.token}));
   }
 
+  /// @param action whose headers are sent
   HttpCall to_store(const std::string& method, const Json& action, const std::string& url) const {
-    HttpCall call;
-    call.method = method;
-    call.url = url;
-    call.plain_http = batch.plain_http;
+    HttpCall call{.method = method, .url = url, .plain_http = access.plain_http};
     call.shown = fmt::format("{} (upload of {})", public_url(url), file.upload.path);
     call.explain = [](const HttpAnswer& answer) {
       if (answer.status() == 403) return "The address of the upload has expired, or is refused";
       if (answer.status() == 400) return "The store found other bytes than were announced";
       return status_advice(answer.status());
     };
-    call.headers = headers_of(action);
+    const Json headers = json_at(action, {"header"});
+    for (const auto& [name, value] : headers.items()) {
+      if (!name.empty() && value.is_string())
+        call.headers.push_back(name + ": " + text_at(value, {}));
+    }
     return call;
   }
 
-  void send_whole(const Json& upload) const {
-    HttpCall call = to_store("PUT", upload, text_at(upload, {"href"}));
-    call.file = HttpFilePart{file.upload.local_path, 0, file.size};
-    http_call(call, options);
-  }
-
-  void send_parts(const Json& upload) {
-    const Json& header = upload["header"];
-    const Json& given = header["chunk_size"];
-    const std::string text = given.is_string() ? given.get<std::string>() : given.dump();
-    const int64_t chunk = is_number(text) && text.size() < 18 ? std::stoll(text) : 0;
-    const int64_t parts = chunk > 0 ? (file.size + chunk - 1) / chunk : 0;
+  void send_in_parts(const Json& upload) {
+    const Json header = json_at(upload, {"header"}), given = json_at(header, {"chunk_size"});
+    const std::string text = text_at(given, {}, given.dump());
+    const int64_t chunk = number_of_digits(text).value_or(0);
+    const int64_t parts = chunk > 0 ? (file.size - 1) / chunk + 1 : 0;
     if (parts < 1 || parts > kMostLfsParts) {
       throw NetworkError(
-          "{}: the hub asks for parts of {} bytes", where, service_words(text, {token}));
+          "{}: the hub asks for parts of {} bytes", where, service_words(text, {access.token}));
     }
-    const std::vector<std::string> urls = part_urls(header, parts, where);
-    Json& etags = state["etags"];  // of the parts that are there
-    for (auto part = static_cast<int64_t>(etags.size()); part < parts; ++part) {
-      HttpCall call = to_store("PUT", {}, urls[static_cast<size_t>(part)]);
-      const int64_t offset = part * chunk;
-      call.file = HttpFilePart{file.upload.local_path, offset, std::min(chunk, file.size - offset)};
-      // The tag as it came, with its quotes.
-      const std::string etag = http_call(call, options).header("etag");
-      if (etag.empty()) throw NetworkError("{}: part {} has no ETag", call.shown, part + 1);
-      etags.push_back(etag);
-      notes.keep(state.dump());
+    std::map<int64_t, std::string>
+        urls;  // in the order of the parts: their numbers are the headers' names
+    for (const auto& [name, value] : header.items()) {
+      if (const auto number = number_of_digits(name)) urls[*number] = text_at(value, {});
     }
+    if (static_cast<int64_t>(urls.size()) != parts) {
+      throw NetworkError("{}: the hub gives {} addresses for {} parts", where, urls.size(), parts);
+    }
+    Json& etags = state["etags"];
     Json done = Json::array();
-    for (const Json& etag : etags) {
-      done.push_back({{"partNumber", done.size() + 1}, {"etag", etag}});
+    for (int64_t part = 0; const auto& [name, url] : urls) {
+      if (static_cast<int64_t>(etags.size()) < ++part) {
+        HttpCall call = to_store("PUT", {}, url);
+        const int64_t at = (part - 1) * chunk;
+        call.file = HttpFilePart{file.upload.local_path, at, std::min(chunk, file.size - at)};
+        // The tag as it came, with its quotes.
+        etags.push_back(http_call(call, options).header("etag"));
+        if (etags.back() == "") throw NetworkError("{}: part {} has no ETag", call.shown, part);
+        notes.keep(state.dump());
+      }
+      done.push_back({{"partNumber", part}, {"etag", etags[done.size()]}});
     }
-    HttpCall call = to_store("POST", {}, text_at(upload, {"href"}));
-    call.headers = {std::string("Accept: ") + kLfsType, std::string("Content-Type: ") + kLfsType};
-    call.body = Json{{"oid", file.sha256}, {"parts", done}}.dump();
+    HttpCall call = lfs_call(to_store("POST", {}, text_at(upload, {"href"})),
+                             {{"oid", file.sha256}, {"parts", done}});
     call.slow_answer = true;
-    http_call(call, options);
-  }
-
-  /// The token goes to the hub itself only.
-  void check(const Json& verify) const {
-    const std::string url = text_at(verify, {"href"});
-    HttpCall call = to_store("POST", verify, url);
-    const std::string endpoint = batch.url.substr(0, batch.url.find('/', batch.url.find("//") + 2));
-    const bool is_hub = url.starts_with(endpoint + "/");
-    const auto& lines = batch.headers;  // the last two are no secrets
-    call.headers.insert(call.headers.end(), is_hub ? lines.begin() : lines.end() - 2, lines.end());
-    call.body = Json{{"oid", file.sha256}, {"size", file.size}}.dump();
     http_call(call, options);
   }
 };
@@ -278,36 +251,27 @@ std::string commit_lines(const Prepared& file, const std::string& parent) {
 }  // namespace
 
 void HubRepository::upload(const HubUpload& upload,
-                           const HttpCallOptions& options,
-                           const UploadNotes* notes) const {
+                           const UploadNotes& notes,
+                           const HttpCallOptions& options) const {
   if (upload.only_if_absent && find(upload.path, options)) return;
-  const std::string branch = uri_encode(revision_);
-  const Prepared file = prepare(upload, call("POST", api("/preupload/" + branch)), options);
+  const Prepared file = prepare(upload, call("POST", api("preupload")), options);
   if (const auto there = find(upload.path, options); there && file.is_same(*there)) return;
   if (file.is_lfs) {
-    std::string kept;
-    const UploadNotes own{.load = [&] { return kept; },
-                          .keep = [&](const std::string& text) { kept = text; }};
-    HttpCall batch = call("POST", "/" + repo_ + ".git/info/lfs/objects/batch");
-    for (const char* name : {"Accept: ", "Content-Type: "}) {
-      batch.headers.push_back(std::string(name) + kLfsType);
-    }
-    const UploadNotes& kept_by = notes == nullptr ? own : *notes;
-    LfsUpload{file, batch, options, kept_by, name() + "/" + upload.path, access_.token}.run();
+    const HttpCall batch = call("POST", "/" + repo_ + ".git/info/lfs/objects/batch");
+    LfsUpload{file, access_, batch, options, notes, name() + "/" + upload.path}.run();
   }
   // A commit that seems to have failed may have been made, and others commit too: what the branch
   // holds is looked at before each attempt, and it fails if the branch has moved since.
   HttpCallOptions once = options, patient = options;
   once.attempts = 1;
   patient.attempts = std::max(options.attempts, kMostCommits);
-  HttpCall call = this->call("POST", api("/commit/" + branch));
-  call.headers.emplace_back("Content-Type: application/x-ndjson");
-  for (HttpAttempts attempts(call, patient);;) {
-    call.body = commit_lines(file, commit(options));
+  const std::string path = api("commit");
+  for (HttpAttempts attempts(call("POST", path), patient);;) {
+    const HttpCall send = post(path, commit_lines(file, commit(options)), "application/x-ndjson");
     const std::optional<HubFile> there = find(upload.path, options);
     if (there && (upload.only_if_absent || file.is_same(*there))) return;
     HttpAnswer answer;
-    std::optional<HttpFailure> failure = http_attempt(call, once, attempts, answer);
+    std::optional<HttpFailure> failure = http_attempt(send, once, attempts, answer);
     if (!failure) {
       const Json made = parse_untrusted_object(answer.body);
       if (made.is_object() && (made.contains("commitOid") || made.contains("commitUrl"))) return;

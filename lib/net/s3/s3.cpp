@@ -2,35 +2,101 @@
 #include "net/s3/s3.h"
 
 #include <algorithm>
+#include <ctime>
 #include <optional>
 #include <string_view>
 #include <utility>
 
 #include "base/public_url.h"
+#include "net/digest.h"
 #include "net/http_call.h"
-#include "net/s3/s3_request.h"
+#include "net/login_files.h"
 #include "net/url.h"
 
 namespace dalle2 {
 namespace {
 
-void check_names(const std::string& url, const std::vector<std::string>& names, size_t pages) {
-  if (!names.empty() && names.back().size() > kMostNameBytes) {
-    throw NetworkError(
-        "{}: the listing has a name of {} bytes; at most {} are allowed: is this an S3 store?",
-        url,
-        names.back().size(),
-        kMostNameBytes);
+/// The query as it is signed and has to be sent: encoded, sorted. The names hold nothing to encode.
+std::string canonical_query(const S3Request& request) {
+  std::string text;
+  for (const auto& [name, value] : request.query) {
+    text += (text.empty() ? "" : "&") + name + "=" + uri_encode(value);
   }
-  if (names.size() > kMostListedFiles || pages > kMostPages) {
-    throw NetworkError(
-        "{}: the listing continues after {} names on {} pages.\n  Give a folder with fewer files, "
-        "or "
-        "one file's url with {{}} for the shard number.",
-        url,
-        names.size(),
-        pages);
+  return text;
+}
+
+/// Sets host and path. @return the url
+std::string set_place(const S3Url& url, const S3Access& access, S3Request& request) {
+  const bool in_path = !access.endpoint.empty() || url.bucket.find('.') != std::string::npos;
+  const std::string amazon = "https://s3." + access.region + ".amazonaws.com";
+  const std::string base =
+      first_of({access.endpoint, amazon + (access.region.starts_with("cn-") ? ".cn" : "")});
+  const size_t host = base.find("://") + 3, slash = std::min(base.find('/', host), base.size());
+  request.host = (in_path ? "" : url.bucket + ".") + base.substr(host, slash - host);
+  const std::string usual = base.starts_with("https:") ? ":443" : ":80";
+  if (request.host.ends_with(usual)) request.host.resize(request.host.size() - usual.size());
+  request.path = base.substr(slash) + (in_path ? "/" + uri_encode(url.bucket) : "") + "/" +
+                 uri_encode(url.key, /*keep_slash=*/true);
+  return base.substr(0, host) + request.host + request.path +
+         (request.query.empty() ? "" : "?" + canonical_query(request));
+}
+
+std::string utc(const char* format, std::time_t time) {
+  std::tm parts{};
+  gmtime_r(&time, &parts);
+  char text[32];
+  return {text, std::strftime(text, sizeof(text), format, &parts)};
+}
+
+std::string advice(const std::string& code, long status, const S3Access& access, bool writes) {
+  const std::string keys =
+      access.is_anonymous()
+          ? "no keys were found (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the profile "
+            "AWS_PROFILE of ~/.aws/credentials), so the request was anonymous"
+          : "the keys are those of " + access.source;
+  if (code == "NoSuchBucket") return "There is no such bucket: check the url and the endpoint";
+  if (code == "NoSuchUpload") return "The store has no such upload any more: begin it again";
+  if (status == 404) return "There is no such object: check the url and its number";
+  if (code == "ExpiredToken") return "The session token has expired: get new keys; " + keys;
+  if (code == "InvalidAccessKeyId" || code == "InvalidToken") {
+    return "The store does not know these keys: " + keys;
   }
+  if (code == "SignatureDoesNotMatch") {
+    return "The secret key does not belong to the access key id, or a proxy changes the request: " +
+           keys;
+  }
+  if (code == "RequestTimeTooSkewed") return "The clock of this machine is wrong: set it";
+  if (status >= 500 || status == 429 || status == 413) return status_advice(status);
+  if (status != 401 && status != 403) {
+    return "Check the url, AWS_REGION and the endpoint (AWS_ENDPOINT_URL_S3)";
+  }
+  return (writes ? "Give keys that may write there (s3:PutObject); "
+                 : "Give keys that may read it (s3:GetObject, s3:ListBucket); without the right to "
+                   "list, an absent object looks the same; ") +
+         keys;
+}
+
+/// The store's words, and what to do.
+std::string explain_refusal(const HttpAnswer& answer, const S3Access& access, bool writes) {
+  const auto element = [&](const std::string& name) {
+    return service_words(xml_element(answer.body, name).value_or(""),
+                         {access.secret, access.session_token});
+  };
+  const std::string code = element("Code"), message = element("Message");
+  const std::string region =
+      first_of({service_words(answer.header("x-amz-bucket-region"), {}), element("Region")});
+  const std::string said =
+      code + (code.empty() || message.empty() ? "" : ": " + message) + (code.empty() ? "" : ". ");
+  if (!region.empty() && region != access.region) {
+    return fmt::format("{}The bucket is in the region {}, {} was asked: set AWS_REGION={}",
+                       said,
+                       region,
+                       access.region,
+                       region);
+  }
+  const bool moved = answer.status() / 100 == 3;
+  return said + (moved ? "The bucket is in another region: set AWS_REGION to it"
+                       : advice(code, answer.status(), access, writes));
 }
 
 }  // namespace
@@ -59,30 +125,42 @@ std::vector<std::string> s3_list(const std::string& url, const HttpOptions& opti
   const size_t slash = parts.key.rfind('/');
   const size_t folder = slash == std::string::npos ? 0 : slash + 1;
   std::vector<std::string> names;
-  S3Query query = {
-      {"delimiter", "/"}, {"encoding-type", "url"}, {"list-type", "2"}, {"prefix", parts.key}};
+  std::string token;  // of the page
+  S3Request page_of{
+      .query = {
+          {"delimiter", "/"}, {"encoding-type", "url"}, {"list-type", "2"}, {"prefix", parts.key}}};
   for (size_t pages = 1;; ++pages) {
-    HttpCall call = s3_call({parts.bucket, ""}, {.query = query}, /*writes=*/false);
+    HttpCall call = s3_call({parts.bucket, ""}, page_of, /*writes=*/false);
     call.shown = url;
     call.most_bytes = kMostPageBytes;
     call.plain_http = true;
     const S3Page page = parse_s3_page(http_call(call, options).body);
     for (const std::string& key : page.keys) {
       if (key.size() > folder) names.push_back(key.substr(folder));
-      check_names(url, names, pages);
+      if (key.size() <= folder + kMostNameBytes) continue;
+      throw NetworkError(
+          "{}: the listing has a name of {} bytes; at most {} are allowed: is this an S3 store?",
+          url,
+          key.size() - folder,
+          kMostNameBytes);
     }
-    check_names(url, names, pages);
+    if (names.size() > kMostListedFiles || pages > kMostPages) {
+      throw NetworkError(
+          "{}: the listing continues after {} names on {} pages.\n  Give a folder with fewer files, "
+          "or one file's url with {{}} for the shard number.",
+          url,
+          names.size(),
+          pages);
+    }
     if (page.is_last) return names;
-    const bool later = query.size() > 4;
-    if (page.next_token.empty() || (later && query.back().second == page.next_token)) {
+    if (page.next_token.empty() || page.next_token == token) {
       throw NetworkError(
           "{}: the listing breaks off after {} names: the store does not say where "
           "its next page is",
           url,
           names.size());
     }
-    if (later) query.pop_back();
-    query.emplace_back("continuation-token", page.next_token);
+    page_of.query["continuation-token"] = token = page.next_token;
   }
 }
 
@@ -113,6 +191,55 @@ S3Page parse_s3_page(std::string_view xml) {
   page.is_last = xml_element(xml, "IsTruncated").value_or("false") != "true";
   page.next_token = xml_element(xml, "NextContinuationToken").value_or("");
   return page;
+}
+
+std::vector<std::string> sign_request(const S3Request& request,
+                                      const S3Access& keys,
+                                      std::time_t now) {
+  const std::string date = utc("%Y%m%d", now), time = utc("%Y%m%dT%H%M%SZ", now);
+  const std::string body = first_of({request.body_sha256, to_hex(sha256(""))});
+  std::map<std::string, std::string> headers = {
+      {"host", request.host}, {"x-amz-content-sha256", body}, {"x-amz-date", time}};
+  if (!keys.session_token.empty()) headers["x-amz-security-token"] = keys.session_token;
+  std::string signed_headers, names;
+  std::vector<std::string> lines;
+  for (const auto& [name, value] : headers) {  // a map: in the order that is asked for
+    signed_headers += name + ":" + value + "\n";
+    names += (names.empty() ? "" : ";") + name;
+    lines.push_back(name + ": " + value);
+  }
+  const std::string canonical = request.method + "\n" + request.path + "\n" +
+                                canonical_query(request) + "\n" + signed_headers + "\n" + names +
+                                "\n" + body;
+  const std::string scope = date + "/" + keys.region + "/s3/aws4_request";
+  const std::string to_sign =
+      fmt::format("AWS4-HMAC-SHA256\n{}\n{}\n{}", time, scope, to_hex(sha256(canonical)));
+  std::string key = "AWS4" + keys.secret;
+  for (const char* part : {date.c_str(), keys.region.c_str(), "s3", "aws4_request"}) {
+    key = hmac_sha256(key, part);
+  }
+  lines.push_back(
+      fmt::format("authorization: AWS4-HMAC-SHA256 Credential={}/{},SignedHeaders={},Signature={}",
+                  keys.key_id,
+                  scope,
+                  names,
+                  to_hex(hmac_sha256(key, to_sign))));
+  return lines;
+}
+
+HttpCall s3_call(const S3Url& url, S3Request what, bool writes) {
+  HttpCall call{.method = what.method};
+  call.url = set_place(url, find_s3_access(), what);
+  call.shown = fmt::format("s3://{}/{}", url.bucket, url.key);
+  call.sign = [what = std::move(what)]() -> std::vector<std::string> {
+    const S3Access access = find_s3_access();
+    if (access.is_anonymous()) return {};
+    return sign_request(what, access, std::time(nullptr));
+  };
+  call.explain = [writes](const HttpAnswer& answer) {
+    return explain_refusal(answer, find_s3_access(), writes);
+  };
+  return call;
 }
 
 }  // namespace dalle2

@@ -4,6 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <ctime>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -27,10 +29,8 @@ struct S3Url {
 /// "s3://bucket/key": the key as it is, nothing encoded. @throws ConfigError without a bucket
 S3Url parse_s3_url(const std::string& url);
 
-/// The signed GET of an object. Keys are looked up again at each attempt, so that temporary ones may
-/// be replaced meanwhile. With a custom endpoint, or a dot in its name, the bucket is in the
-/// path, else in the host's name. Refusals are explained; keys are never shown.
-/// @throws ConfigError
+/// The signed GET of an object. With a custom endpoint, or a dot in its name, the bucket is in the
+/// path, else in the host's name. @throws ConfigError
 HttpGet s3_request(const std::string& url);
 
 /// The names (no folders) of the objects in the folder of a url: those whose key begins with it
@@ -51,5 +51,29 @@ struct S3Page {
 };
 
 S3Page parse_s3_page(std::string_view xml);
+
+/// A request for an object or a bucket.
+struct S3Request {
+  std::string method = "GET";
+  std::map<std::string, std::string> query = {};  ///< not encoded
+  std::string body_sha256 = {};  ///< in hexadecimal digits; empty: there is no body
+  std::string host = {};         ///< with a port that is not the usual one
+  std::string path = {};         ///< encoded, from the first slash
+};
+
+/// The headers of the request ("Name: value"), its Authorization the last: AWS Signature Version 4,
+/// https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html
+/// libcurl does not sign: up to 7.88 it signs headers that it does not send, later it refuses keys with "..".
+std::vector<std::string> sign_request(const S3Request& request,
+                                      const S3Access& keys,
+                                      std::time_t now);
+
+/// What asks for an object or a bucket. Keys are looked up and the request is signed again at each
+/// attempt: temporary keys may be replaced meanwhile, and a signature is good for 15 minutes. Refusals
+/// are explained without our keys, whatever the store says.
+/// @param what host and path are set here
+/// @param writes whether something is to be written
+/// @throws ConfigError
+HttpCall s3_call(const S3Url& url, S3Request what, bool writes);
 
 }  // namespace dalle2

@@ -10,15 +10,12 @@
 
 namespace dalle2 {
 
-/// Files above it are sent in parts, so that a cut costs a part and not all.
-inline constexpr int64_t kS3PartBytes = int64_t{64} << 20;
-
 struct S3UploadOptions {
-  HttpCallOptions http = {};
-  /// Where an upload in parts is kept. Null: nowhere, and one that fails is taken away at once.
-  const UploadNotes* notes = nullptr;
-  bool plain_http = false;            ///< to a store of another machine
-  int64_t part_bytes = kS3PartBytes;  ///< S3 takes 5 MiB and more, and at most 10,000 parts
+  HttpOptions http = {};
+  bool plain_http = false;  ///< to a store of another machine
+  /// Files above it are sent in parts, so that a cut costs a part and not all. S3 takes 5 MiB and more, and at
+  /// most 10,000 parts.
+  int64_t part_bytes = int64_t{64} << 20;
 };
 
 /// Stores a file as the object of a url ("s3://bucket/key"), whole or not at all. The store checks
@@ -27,12 +24,13 @@ struct S3UploadOptions {
 /// @throws NetworkError, DataError (the file), ConfigError
 void s3_upload(const std::string& path,
                const std::string& url,
+               const UploadNotes& notes,
                const S3UploadOptions& options = {});
 
 /// Takes away the parts of an upload that nobody will finish: a store keeps and charges for them. For a file
 /// that is dropped. One short attempt; throws nothing.
 /// @param notes the text that s3_upload() has kept; empty: nothing is done
-void s3_abandon(const std::string& url, const std::string& notes, bool plain_http = false);
+void s3_abandon(const std::string& url, const std::string& notes, bool plain_http);
 
 /// Asks whether the bucket of a url is there and knows the keys. @throws NetworkError, ConfigError
 void s3_check_bucket(const std::string& url, const S3UploadOptions& options = {});

@@ -199,13 +199,12 @@ class S3Destination : public Destination {
             const std::function<bool()>& cancelled) override {
     s3_upload(file.path,
               url_ + "/" + file.target,
-              {.http = {.ends_at_stop = false, .cancelled = cancelled},
-               .notes = &notes,
-               .plain_http = plain_http_});
+              notes,
+              {.http = {.ends_at_stop = false, .cancelled = cancelled}, .plain_http = plain_http_});
   }
   bool stores_notes() const override { return true; }
   void abandon(const FileToSend& file, const std::string& notes) const override {
-    s3_abandon(url_ + "/" + file.target, notes);
+    s3_abandon(url_ + "/" + file.target, notes, plain_http_);
   }
 
  private:

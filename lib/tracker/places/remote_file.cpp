@@ -19,7 +19,6 @@
 #include "net/digest.h"
 #include "net/http_call.h"
 #include "net/hub/hub_api.h"
-#include "net/hub/hub_url.h"
 #include "net/s3/aws_config.h"
 #include "net/url.h"
 
@@ -113,7 +112,10 @@ class HubRemoteFile : public RemoteFile {
 
   std::string name() const override { return repository().name() + "/" + place_.path; }
   void check_login() const override { repository(); }
-  void check_access() const override { repository().download(place_.path); }
+  void check_access() const override {
+    char byte = 0;
+    HttpStream(repository().request(place_.path, place_.revision)).read(&byte, 1);
+  }
   void fetch(const std::string& path) const override {
     HubRepository::Download found = repository().download(place_.path);
     ExpectedFile expected{.sha256 = options_.sha256};
