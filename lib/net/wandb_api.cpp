@@ -173,7 +173,7 @@ constexpr const char* kRefusedKey =
     "The API key is refused: copy it from the service's page /authorize into WANDB_API_KEY or "
     "~/.netrc, or set WANDB_MODE=offline";
 
-std::string explain_refusal(const HttpAnswer& answer) {
+std::string explain_wandb_refusal(const HttpAnswer& answer) {
   if (answer.status() == 401) return kRefusedKey;
   if (answer.status() != 403) return status_advice(answer.status());
   return "The login may not write there: check the entity and the project, or set "
@@ -203,7 +203,7 @@ HttpCall WandbApi::call(const std::string& method, const std::string& path) cons
   return {.method = method,
           .url = access_.base_url + path,
           .headers = {basic_authorization("api", access_.api_key)},
-          .explain = explain_refusal};
+          .explain = explain_wandb_refusal};
 }
 
 Json WandbApi::graphql(const std::string& query, const Json& variables) const {
