@@ -36,6 +36,8 @@ struct ReadOptions {
   /// The config only describes a model or a run, as that in a checkpoint does: it runs no commands,
   /// whatever it says of them.
   bool no_commands = false;
+  /// The version of dalle2-pytorch that wrote what the config describes, where it does not say so; empty: 1.15.6.
+  std::string written_by = {};
   /// Gives the config that a checkpoint of a kind carries, from which a section is taken that the
   /// file leaves out: this layer opens no checkpoints. Empty: the file has to hold the section.
   /// @throws ConfigError, DataError

@@ -30,7 +30,9 @@ Denoised Denoiser::operator()(const at::Tensor& x,
   const auto [prediction, raw_fraction] = split_output(
       guided_output(x, times, conditions).to(x.scalar_type()), options_.learned_variance);
   const at::Tensor x_start = target_.x_start(*schedule_, x, times, prediction);
-  return {options_.threshold ? options_.threshold(x_start) : x_start, raw_fraction};
+  return {options_.threshold ? options_.threshold(x_start) : x_start,
+          raw_fraction,
+          ddim_noise(options_.ddim, *schedule_, target_.objective, x, times, prediction, x_start)};
 }
 
 at::Tensor Denoiser::guided_output(const at::Tensor& x,

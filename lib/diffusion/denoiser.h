@@ -23,6 +23,7 @@ struct DenoiserOptions {
   double cfg_rescale = 0.0;
   bool learned_variance = false;
   std::function<at::Tensor(const at::Tensor&)> threshold;  ///< clips x_start; none: not
+  DdimLayout ddim = {};
 };
 
 class Denoiser {

@@ -69,8 +69,7 @@ class DdimSampler final : public Sampler {
     if (pair.next < 0) return denoised.x_start;
     const DdimLevels levels = {
         acp_.at(static_cast<size_t>(pair.time)), acp_.at(static_cast<size_t>(pair.next)), eta_};
-    return ddim_step(
-        *schedule_, x, times, denoised.x_start, levels, pair.next > 0 ? &noise : nullptr);
+    return ddim_step(*schedule_, x, times, denoised, levels, pair.next > 0 ? &noise : nullptr);
   }
 
  private:
@@ -150,7 +149,7 @@ NoiseSource noise_source(const NoiseSource& given,
 at::Tensor ddim_step(const NoiseScheduleImpl& schedule,
                      const at::Tensor& x,
                      const at::Tensor& times,
-                     const at::Tensor& x_start,
+                     const Denoised& denoised,
                      const DdimLevels& levels,
                      const NoiseSource* noise) {
   // Single precision on purpose: 1 - acp / acp_next cancels, and the reference rounds the same way.
@@ -158,7 +157,9 @@ at::Tensor ddim_step(const NoiseScheduleImpl& schedule,
   const float noise_scale =
       eta * std::sqrt((1.0F - acp / acp_next) * (1.0F - acp_next) / (1.0F - acp));
   const float direction_scale = std::sqrt((1.0F - acp_next) - noise_scale * noise_scale);
-  const at::Tensor predicted_noise = schedule.noise_from_x_start(x, times, x_start);
+  const at::Tensor& x_start = denoised.x_start;
+  const at::Tensor predicted_noise =
+      denoised.noise.defined() ? denoised.noise : schedule.noise_from_x_start(x, times, x_start);
   at::Tensor result = x_start * std::sqrt(acp_next) + direction_scale * predicted_noise;
   return noise == nullptr ? result : result + noise_scale * (*noise)(x.sizes());
 }
@@ -194,15 +195,37 @@ std::unique_ptr<Sampler> make_ddpm_sampler(const NoiseSchedule& schedule,
 
 std::unique_ptr<Sampler> make_ddim_sampler(const NoiseSchedule& schedule,
                                            int64_t steps,
-                                           double eta) {
+                                           double eta,
+                                           const DdimLayout& layout) {
   return std::make_unique<DdimSampler>(
-      schedule, schedule->alphas_cumprod, ddim_time_pairs(schedule->timesteps(), steps), eta);
+      schedule,
+      layout.previous_levels ? schedule->alphas_cumprod_prev : schedule->alphas_cumprod,
+      ddim_time_pairs(schedule->timesteps(), steps),
+      eta);
 }
 
-std::unique_ptr<Sampler> make_prior_ddim_sampler(const NoiseSchedule& schedule, int64_t steps) {
+at::Tensor ddim_noise(const DdimLayout& layout,
+                      const NoiseScheduleImpl& schedule,
+                      Objective objective,
+                      const at::Tensor& x,
+                      const at::Tensor& times,
+                      const at::Tensor& prediction,
+                      const at::Tensor& raw) {
+  using enum DdimLayout::Noise;
+  if (objective == Objective::eps) return layout.predicted_noise ? prediction : at::Tensor();
+  if (objective != Objective::x_start || layout.of_x_start == of_clipped) return {};
+  const at::Tensor noise = schedule.noise_from_x_start(x, times, raw);
+  return layout.of_x_start == negative_of_raw ? -noise : noise;
+}
+
+std::unique_ptr<Sampler> make_prior_ddim_sampler(const NoiseSchedule& schedule,
+                                                 int64_t steps,
+                                                 const DdimLayout& layout) {
   return std::make_unique<DdimSampler>(schedule,
                                        schedule->alphas_cumprod_prev,
-                                       prior_ddim_time_pairs(schedule->timesteps(), steps),
+                                       layout.to_zero
+                                           ? ddim_time_pairs(schedule->timesteps(), steps)
+                                           : prior_ddim_time_pairs(schedule->timesteps(), steps),
                                        /*eta=*/1.0);
 }
 

@@ -11,6 +11,7 @@
 #include <optional>
 #include <vector>
 
+#include "config/shared/layout.h"
 #include "diffusion/decoder/learned_variance.h"
 #include "diffusion/noise_schedule.h"
 
@@ -36,6 +37,7 @@ struct TimePair {
 struct Denoised {
   at::Tensor x_start;       ///< [B, C, H, W] clean image, clipped as the run wants it
   at::Tensor raw_fraction;  ///< [B, C, H, W] variance half, undefined without learned variance
+  at::Tensor noise = {};    ///< [B, C, H, W] of DDIM; undefined: what x_start implies
 };
 
 /// A walk of one stage. It may remember earlier steps: make a new one for each run.
@@ -63,14 +65,26 @@ std::unique_ptr<Sampler> make_ddpm_sampler(const NoiseSchedule& schedule,
 /// the state of t = 0, which still holds a little noise, as in the reference.
 std::unique_ptr<Sampler> make_ddim_sampler(const NoiseSchedule& schedule,
                                            int64_t steps,
-                                           double eta);
+                                           double eta,
+                                           const DdimLayout& layout = {});
+
+/// Denoised::noise as versions before 1.12.3 took it. @param raw what the network implies, not clipped
+at::Tensor ddim_noise(const DdimLayout& layout,
+                      const NoiseScheduleImpl& schedule,
+                      Objective objective,
+                      const at::Tensor& x,
+                      const at::Tensor& times,
+                      const at::Tensor& prediction,
+                      const at::Tensor& raw);
 
 /// The times of make_ddim_sampler: (10, 4) gives (8,6) (6,4) (4,2) (2,0).
 std::vector<TimePair> ddim_time_pairs(int64_t timesteps, int64_t steps);
 
 /// DDIM as the diffusion prior walks it: with eta 1 and levels that are those of the time before
 /// (alphas_cumprod_prev), as in the reference. It ends in the clean embedding.
-std::unique_ptr<Sampler> make_prior_ddim_sampler(const NoiseSchedule& schedule, int64_t steps);
+std::unique_ptr<Sampler> make_prior_ddim_sampler(const NoiseSchedule& schedule,
+                                                 int64_t steps,
+                                                 const DdimLayout& layout = {});
 
 /// The times of make_prior_ddim_sampler: (10, 4) gives (7,4) (4,1) (1,-1), one step fewer than
 /// asked for, and none at the noisiest times: as in the reference. Needs at least 2 steps.
@@ -99,7 +113,7 @@ struct DdimLevels {
 at::Tensor ddim_step(const NoiseScheduleImpl& schedule,
                      const at::Tensor& x,
                      const at::Tensor& times,
-                     const at::Tensor& x_start,
+                     const Denoised& denoised,
                      const DdimLevels& levels,
                      const NoiseSource* noise);
 

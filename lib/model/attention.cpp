@@ -36,6 +36,15 @@ at::Tensor attention_in_fast_type(const at::Tensor& q,
       .to(at::kBFloat16);
 }
 
+/// @param qkv [B, N, 3, heads, d]
+LinearAttentionParts parts_of(const at::Tensor& qkv, bool unit_values) {
+  if (unit_values && has_linear_attention_parts(qkv)) return linear_attention_parts(qkv);
+  const std::vector<at::Tensor> parts = qkv.unbind(2);  // 3 x [B, N, heads, d]
+  return {.q = parts[0].softmax(-1).transpose(1, 2),
+          .k = parts[1].softmax(1).transpose(1, 2),
+          .v = (unit_values ? l2_normalize(parts[2]) : parts[2]).transpose(1, 2)};
+}
+
 /// An adapter's dropout acts on the layer's input: the layer cannot be folded into others then.
 bool drops_inputs(const LinearLayerImpl& layer) {
   return layer.adapter() && layer.adapter()->drops();
@@ -51,18 +60,26 @@ at::Tensor tokens_to_map(const at::Tensor& tokens, int64_t height, int64_t width
   return tokens.transpose(1, 2).unflatten(2, {height, width});
 }
 
-AttentionOutImpl::AttentionOutImpl(int64_t inner, int64_t dim) {
+AttentionOutImpl::AttentionOutImpl(int64_t inner, int64_t dim, const NormLayout& norm_layout) {
   linear = register_module("0", make_linear(inner, dim, /*bias=*/false));
-  norm = register_module("1", std::make_shared<GainNormImpl>(std::vector<int64_t>{dim}));
+  norm =
+      register_module("1", std::make_shared<GainNormImpl>(std::vector<int64_t>{dim}, norm_layout));
 }
 
-AttentionImpl::AttentionImpl(int64_t dim, int64_t heads, int64_t dim_head, bool cosine_sim)
+AttentionImpl::AttentionImpl(
+    int64_t dim, int64_t heads, int64_t dim_head, bool cosine_sim, const UnetLayout& layout)
     : dim_head_(dim_head), cosine_sim_(cosine_sim) {
+  const auto width = static_cast<double>(dim_head);
+  scale_ = cosine_sim            ? kCosineSimScale
+           : layout.twice_scaled ? 1.0 / width
+                                 : 1.0 / std::sqrt(width);
   null_kv_ = register_parameter("null_kv", torch::randn({2, dim_head}));
-  norm_ = register_module("norm", std::make_shared<GainNormImpl>(std::vector<int64_t>{dim}));
+  norm_ = register_module("norm",
+                          std::make_shared<GainNormImpl>(std::vector<int64_t>{dim}, layout.norm));
   to_q_ = register_module("to_q", make_linear(dim, heads * dim_head, /*bias=*/false));
   to_kv_ = register_module("to_kv", make_linear(dim, 2 * dim_head, /*bias=*/false));
-  to_out_ = register_module("to_out", std::make_shared<AttentionOutImpl>(heads * dim_head, dim));
+  to_out_ = register_module("to_out",
+                            std::make_shared<AttentionOutImpl>(heads * dim_head, dim, layout.norm));
 }
 
 at::Tensor AttentionImpl::forward(const at::Tensor& x) {
@@ -81,18 +98,22 @@ at::Tensor AttentionImpl::forward(const at::Tensor& x) {
     q = l2_normalize(q);
     k = l2_normalize(k);
   }
-  const double scale = cosine_sim_ ? kCosineSimScale : 1.0 / static_cast<double>(dim_head_);
-  const at::Tensor out = attention_in_fast_type(q, k, v, scale);
+  const at::Tensor out = attention_in_fast_type(q, k, v, scale_);
   return to_out_->forward(out.reshape({batch, tokens, -1}));
 }
 
-CrossAttentionImpl::CrossAttentionImpl(int64_t dim, int64_t context_dim, bool cosine_sim)
+CrossAttentionImpl::CrossAttentionImpl(int64_t dim,
+                                       int64_t context_dim,
+                                       bool cosine_sim,
+                                       const UnetLayout& layout)
     : cosine_sim_(cosine_sim) {
   null_kv_ = register_parameter("null_kv", torch::randn({2, kCrossDimHead}));
-  norm_ = register_module("norm", std::make_shared<GainNormImpl>(std::vector<int64_t>{dim}));
+  norm_ = register_module("norm",
+                          std::make_shared<GainNormImpl>(std::vector<int64_t>{dim}, layout.norm));
   to_q_ = register_module("to_q", make_linear(dim, kCrossInner, /*bias=*/false));
   to_kv_ = register_module("to_kv", make_linear(context_dim, 2 * kCrossInner, /*bias=*/false));
-  to_out_ = register_module("to_out", std::make_shared<AttentionOutImpl>(kCrossInner, dim));
+  to_out_ =
+      register_module("to_out", std::make_shared<AttentionOutImpl>(kCrossInner, dim, layout.norm));
 }
 
 at::Tensor CrossAttentionImpl::forward(const at::Tensor& x, const at::Tensor& context) {
@@ -166,10 +187,12 @@ at::Tensor CrossAttentionImpl::attend_folded(const at::Tensor& x, const at::Tens
   return at::bmm(weights.transpose(1, 2), v);
 }
 
-MapAttentionImpl::MapAttentionImpl(int64_t dim, int64_t heads, int64_t dim_head, bool cosine_sim) {
-  attention_ = add_group(*this, "fn")
-                   ->register_module(
-                       "fn", std::make_shared<AttentionImpl>(dim, heads, dim_head, cosine_sim));
+MapAttentionImpl::MapAttentionImpl(
+    int64_t dim, int64_t heads, int64_t dim_head, bool cosine_sim, const UnetLayout& layout) {
+  attention_ =
+      add_group(*this, "fn")
+          ->register_module(
+              "fn", std::make_shared<AttentionImpl>(dim, heads, dim_head, cosine_sim, layout));
 }
 
 at::Tensor MapAttentionImpl::forward(const at::Tensor& x) {
@@ -177,29 +200,32 @@ at::Tensor MapAttentionImpl::forward(const at::Tensor& x) {
   return x + tokens_to_map(out, x.size(2), x.size(3));
 }
 
-LinearAttentionImpl::LinearAttentionImpl(int64_t dim, int64_t heads, int64_t dim_head)
-    : heads_(heads), dim_head_(dim_head) {
+LinearAttentionImpl::LinearAttentionImpl(int64_t dim,
+                                         int64_t heads,
+                                         int64_t dim_head,
+                                         const UnetLayout& layout)
+    : heads_(heads),
+      dim_head_(dim_head),
+      unit_values_(layout.unit_values),
+      mean_values_(layout.mean_values) {
   const int64_t inner = heads * dim_head;
   const std::vector<int64_t> gain_shape = {1, dim, 1, 1};
   const auto fn = add_group(*this, "fn");
-  norm_ = fn->register_module("norm", std::make_shared<GainNormImpl>(gain_shape));
+  const NormLayout norm = {.by_max = layout.norm.by_max};  // the gain of a map's norm is always `g`
+  norm_ = fn->register_module("norm", std::make_shared<GainNormImpl>(gain_shape, norm));
   to_qkv_ = fn->register_module("to_qkv", std::make_shared<TokenConvImpl>(dim, 3 * inner));
   const auto to_out = add_group(*fn, "to_out");
   to_out_ = to_out->register_module("0", std::make_shared<TokenConvImpl>(inner, dim));
-  out_norm_ = to_out->register_module("1", std::make_shared<GainNormImpl>(gain_shape));
+  out_norm_ = to_out->register_module("1", std::make_shared<GainNormImpl>(gain_shape, norm));
 }
 
 at::Tensor LinearAttentionImpl::forward(const at::Tensor& x) {
   const int64_t batch = x.size(0);
-  const double tokens = static_cast<double>(x.size(2) * x.size(3));
+  const double tokens = mean_values_ ? static_cast<double>(x.size(2) * x.size(3)) : 1.0;
   const at::Tensor normed = norm_->forward(map_to_tokens(x));
-  // 3 x [B, N, heads, d]
-  const std::vector<at::Tensor> qkv =
-      to_qkv_->forward(normed).view({batch, -1, 3, heads_, dim_head_}).unbind(2);
-  const at::Tensor q = qkv[0].softmax(-1).transpose(1, 2);
-  const at::Tensor k = qkv[1].softmax(1).transpose(1, 2);
-  const at::Tensor v = l2_normalize(qkv[2]).transpose(1, 2);
-  // The reference scales q by d^-1/2 and both k and v by N^-1/2.
+  const auto [q, k, v] =
+      parts_of(to_qkv_->forward(normed).view({batch, -1, 3, heads_, dim_head_}), unit_values_);
+  // The reference scales q by d^-1/2 and, since 1.4.0, both k and v by N^-1/2.
   const double scale = 1.0 / (tokens * std::sqrt(static_cast<double>(dim_head_)));
   const at::Tensor context = at::matmul(k.transpose(-1, -2), v) * scale;  // [B, heads, d, d]
   const at::Tensor out = at::matmul(q, context).transpose(1, 2).flatten(2);

@@ -16,7 +16,7 @@ inline constexpr double kCosineSimScale = 16.0;
 /// The last stage of an attention: linear without bias, then a GainNorm (keys `0.weight`, `1.g`).
 class AttentionOutImpl : public torch::nn::Module {
  public:
-  AttentionOutImpl(int64_t inner, int64_t dim);
+  AttentionOutImpl(int64_t inner, int64_t dim, const NormLayout& norm_layout = {});
   at::Tensor forward(const at::Tensor& x) { return norm->forward(linear->forward(x)); }
 
   std::shared_ptr<LinearLayerImpl> linear;
@@ -24,17 +24,19 @@ class AttentionOutImpl : public torch::nn::Module {
 };
 
 /// Self attention with many query heads and one shared key/value head; a learned null key and value
-/// stand before the first token. The logits are q.k / dim_head (the reference scales twice by
-/// dim_head^-1/2, and trained weights depend on it), or 16 cos(q, k) with `cosine_sim`.
+/// stand before the first token. The logits are 16 cos(q, k) with `cosine_sim`, else q.k / dim_head
+/// (the reference scales twice by dim_head^-1/2 since 1.4.3: `layout.twice_scaled`).
 class AttentionImpl : public torch::nn::Module {
  public:
-  AttentionImpl(int64_t dim, int64_t heads, int64_t dim_head, bool cosine_sim);
+  AttentionImpl(
+      int64_t dim, int64_t heads, int64_t dim_head, bool cosine_sim, const UnetLayout& layout = {});
   /// [B, N, dim] -> [B, N, dim], without the residual
   at::Tensor forward(const at::Tensor& x);
 
  private:
   int64_t dim_head_;
   bool cosine_sim_;
+  double scale_;
   at::Tensor null_kv_;  // [2, dim_head]
   std::shared_ptr<GainNormImpl> norm_;
   std::shared_ptr<LinearLayerImpl> to_q_, to_kv_;
@@ -45,7 +47,10 @@ class AttentionImpl : public torch::nn::Module {
 /// value stand before the first condition token. Logits are q.k / 8, or 16 cos(q, k).
 class CrossAttentionImpl : public torch::nn::Module {
  public:
-  CrossAttentionImpl(int64_t dim, int64_t context_dim, bool cosine_sim);
+  CrossAttentionImpl(int64_t dim,
+                     int64_t context_dim,
+                     bool cosine_sim,
+                     const UnetLayout& layout = {});
   /// @param x [B, N, dim]; @param context [B, M, context_dim]
   /// @return [B, N, dim], without the residual
   at::Tensor forward(const at::Tensor& x, const at::Tensor& context);
@@ -65,7 +70,8 @@ class CrossAttentionImpl : public torch::nn::Module {
 /// Self attention over a feature map with its residual; keys `fn.fn.*`.
 class MapAttentionImpl : public torch::nn::Module {
  public:
-  MapAttentionImpl(int64_t dim, int64_t heads, int64_t dim_head, bool cosine_sim);
+  MapAttentionImpl(
+      int64_t dim, int64_t heads, int64_t dim_head, bool cosine_sim, const UnetLayout& layout = {});
   /// [B, C, H, W] -> [B, C, H, W]
   at::Tensor forward(const at::Tensor& x);
 
@@ -77,12 +83,13 @@ class MapAttentionImpl : public torch::nn::Module {
 /// number of pixels, not with its square (Shen et al. 2018, "Efficient Attention").
 class LinearAttentionImpl : public torch::nn::Module {
  public:
-  LinearAttentionImpl(int64_t dim, int64_t heads, int64_t dim_head);
+  LinearAttentionImpl(int64_t dim, int64_t heads, int64_t dim_head, const UnetLayout& layout = {});
   /// [B, C, H, W] -> [B, C, H, W]
   at::Tensor forward(const at::Tensor& x);
 
  private:
   int64_t heads_, dim_head_;
+  bool unit_values_, mean_values_;
   std::shared_ptr<GainNormImpl> norm_, out_norm_;
   std::shared_ptr<TokenConvImpl> to_qkv_, to_out_;
 };

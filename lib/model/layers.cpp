@@ -78,13 +78,15 @@ at::Tensor l2_normalize(const at::Tensor& x) {
   return x / norm.clamp_min(norm.scalar_type() == at::kHalf ? 0x1p-14 : 1e-12);
 }
 
-GainNormImpl::GainNormImpl(std::vector<int64_t> gain_shape, bool stable) : stable_(stable) {
-  g = register_parameter("g", torch::ones(gain_shape));
+GainNormImpl::GainNormImpl(std::vector<int64_t> gain_shape, const NormLayout& layout)
+    : by_max_(layout.by_max) {
+  g = register_parameter(layout.gamma ? "gamma" : "g", torch::ones(gain_shape));
+  if (layout.gamma) register_buffer("beta", torch::zeros(gain_shape));
 }
 
 at::Tensor GainNormImpl::forward(const at::Tensor& x) {
   at::Tensor input = x;
-  if (stable_) input = x / x.amax({-1}, /*keepdim=*/true).detach();
+  if (by_max_) input = x / x.amax({-1}, /*keepdim=*/true).detach();
   return at::layer_norm(input, {x.size(-1)}, g.reshape({-1}), {}, norm_eps(x.scalar_type()));
 }
 
@@ -144,6 +146,13 @@ PixelShuffleUpsampleImpl::PixelShuffleUpsampleImpl(int64_t in, int64_t out) {
 at::Tensor PixelShuffleUpsampleImpl::forward(const at::Tensor& x) {
   return at::pixel_shuffle(at::silu(conv_->forward(x)), 2);
 }
+
+std::shared_ptr<ConvLayerImpl> make_strided_downsample(int64_t in, int64_t out) {
+  return make_conv(in, out, 4, 2, 1);
+}
+
+TransposedUpsampleImpl::TransposedUpsampleImpl(int64_t in, int64_t out)
+    : ConvTranspose2dImpl(torch::nn::ConvTranspose2dOptions(in, out, 4).stride(2).padding(1)) {}
 
 NearestUpsampleImpl::NearestUpsampleImpl(int64_t in, int64_t out) {
   conv_ = register_module("1", make_conv(in, out, 3, 1, 1));

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "config/shared/layout.h"
 #include "kernels/half_weights.h"
 #include "model/frozen_weight.h"
 #include "model/lora.h"
@@ -87,15 +88,14 @@ at::Tensor l2_normalize(const at::Tensor& x);
 class GainNormImpl : public torch::nn::Module {
  public:
   /// @param gain_shape shape of `g` in files: {D}, or {1, D, 1, 1} for the norm of a feature map
-  /// @param stable divides x by its largest (signed) entry first
-  explicit GainNormImpl(std::vector<int64_t> gain_shape, bool stable = false);
+  explicit GainNormImpl(std::vector<int64_t> gain_shape, const NormLayout& layout = {});
   /// @param x [..., D]
   at::Tensor forward(const at::Tensor& x);
 
   at::Tensor g;
 
  private:
-  bool stable_;
+  bool by_max_;
 };
 
 /// Convolutions of several kernel sizes side by side; their outputs are concatenated.
@@ -133,6 +133,17 @@ class PixelShuffleUpsampleImpl : public torch::nn::Module {
 
  private:
   std::shared_ptr<ConvLayerImpl> conv_;
+};
+
+/// Halves the side by a convolution of 4x4 pixels: `layout.strided_down`.
+std::shared_ptr<ConvLayerImpl> make_strided_downsample(int64_t in, int64_t out);
+
+/// Doubles the side by a transposed convolution of 4x4 pixels: `layout.transposed_up`. Weight [in, out, 4, 4].
+class TransposedUpsampleImpl : public torch::nn::ConvTranspose2dImpl {
+ public:
+  TransposedUpsampleImpl(int64_t in, int64_t out);
+  /// [B, in, H, W] -> [B, out, 2H, 2W]
+  at::Tensor forward(const at::Tensor& x) { return ConvTranspose2dImpl::forward(x); }
 };
 
 /// Doubles the side: nearest enlargement, then a 3x3 convolution.

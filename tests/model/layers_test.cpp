@@ -24,7 +24,7 @@ TEST_CASE("norms use eps 1e-5 for float32 and 1e-3 for everything else") {
 }
 
 TEST_CASE("a stable norm divides by the largest entry, sign included") {
-  GainNormImpl norm({3}, /*stable=*/true);
+  GainNormImpl norm({3}, {.by_max = true});
   const at::Tensor x = torch::tensor({-4.0F, -2.0F, -1.0F});
   // Divided by -1 the order turns round.
   expect_close(norm.forward(x), GainNormImpl({3}).forward(-x), 1e-6, "stable");

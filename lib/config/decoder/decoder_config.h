@@ -10,6 +10,7 @@
 #include "config/reading/reflect.h"
 #include "config/reading/types.h"
 #include "config/shared/clip_config.h"
+#include "config/shared/layout.h"
 #include "config/shared/loss_config.h"
 #include "config/vae/vae_config.h"
 
@@ -59,6 +60,7 @@ struct UnetConfig {
   int64_t final_conv_kernel_size = 1;
   bool combine_upsample_fmaps = false;
   bool checkpoint_during_training = false;
+  UnetLayout layout;  ///< no key: of the root's `written_by`
 
   void fields(auto& f) {
     D2_REQUIRED(dim, "Base width of the network, in channels; even.", within(4, most::kDim));
@@ -233,7 +235,8 @@ struct DecoderConfig {
   OneOrMany<double> p2_loss_weight_gamma = 0.0;
   double p2_loss_weight_k = 1.0;
   double ddim_sampling_eta = 0.0;
-  bool zero_terminal_snr = false;  // extension: Lin et al. 2023
+  bool zero_terminal_snr = false;     // extension: Lin et al. 2023
+  Version written_by = kLastVersion;  ///< no key: the root's
 
   void fields(auto& f) {
     D2_REQUIRED(unets, "The networks of the cascade, low to high resolution.", not_empty());
@@ -368,6 +371,7 @@ struct UnetPlan {
 struct DecoderPlan {
   DecoderConfig config;
   std::vector<UnetPlan> stages;
+  DecoderLoopLayout layout = {};
   bool text_conditioned() const {
     for (const UnetPlan& stage : stages) {
       if (stage.unet.cond_on_text_encodings.value_or(false)) return true;

@@ -242,6 +242,9 @@ void check_decoder(const ReadOptions& options, LoadedDecoderConfig& loaded, Faul
   // The reference takes an empty text as none.
   auto& text_url = config.data.text_embeddings_url;
   if (text_url && text_url->empty()) text_url.reset();
+  if (config.written_by) {
+    config.decoder.written_by = parse_version(*config.written_by, "/written_by");
+  }
   if (!faults.has_error_under("/decoder")) loaded.plan = plan_decoder(config.decoder, faults);
   if (const int64_t channels = config.decoder.channels; channels == 2 || channels > 4) {
     faults.error("/decoder/channels", fmt::format("must be 1, 3 or 4, got {}", channels));

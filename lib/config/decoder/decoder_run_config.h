@@ -86,12 +86,17 @@ struct TrainDecoderConfig : RootConfig {
   ShardDataConfig data;
   DecoderTrainConfig train;
   DecoderEvaluateConfig evaluate;
+  std::optional<std::string> written_by;
 
   void fields(auto& f) {
     D2_REQUIRED(decoder, "The model.");
     D2_REQUIRED(data, "The samples.");
     D2_REQUIRED(train, "The optimisation; `{}` for the defaults.");
     D2_REQUIRED(evaluate, "The metrics; `{}` for the defaults.");
+    D2_FIELD(
+        written_by,
+        "Extension: the version of dalle2-pytorch, \"0.14.0\" to \"1.15.6\", whose layers and formulas the "
+        "networks have, for weights of that version. Keys that are absent have its defaults. Null: 1.15.6.");
     RootConfig::fields(f,
                        "Seed of everything random: weights, noise, order and split of the shards.");
   }

@@ -73,7 +73,10 @@ PriorPlan plan_prior(const PriorConfig& config, const LossPlan& loss, Faults& fa
   check_network(config, faults);
   check_schedule(config, faults);
   check_dream(loss.dream, config.objective(), kPrior, faults);
-  return {config, loss};
+  const Layout layout = layout_of(config.written_by);
+  PriorPlan plan{config, loss, layout.prior_loop};
+  plan.config.net.layout = layout.prior;
+  return plan;
 }
 
 PriorPlan plan_prior(const PriorConfig& config, const LossPlan& loss) {

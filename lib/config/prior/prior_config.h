@@ -11,6 +11,7 @@
 #include "config/reading/reflect.h"
 #include "config/reading/types.h"
 #include "config/shared/clip_config.h"
+#include "config/shared/layout.h"
 #include "config/shared/loss_config.h"
 
 namespace dalle2 {
@@ -40,6 +41,7 @@ struct PriorNetworkConfig {
   bool normformer = false;
   bool rotary_emb = true;
   bool self_cond = false;
+  PriorLayout layout;  ///< no key: of the root's `written_by`
 
   /// null is the class's default: the reference's own null crashes.
   int64_t text_len() const { return max_text_len.value_or(256); }
@@ -104,6 +106,7 @@ struct PriorConfig {
   bool init_image_embed_l2norm = false;
   std::optional<double> image_embed_scale;
   std::optional<RawJson> clip_adapter_overrides;
+  Version written_by = kLastVersion;  ///< no key: the root's
 
   double text_drop_prob() const { return text_cond_drop_prob.value_or(cond_drop_prob); }
   double image_drop_prob() const { return image_cond_drop_prob.value_or(cond_drop_prob); }
@@ -175,6 +178,7 @@ struct PriorConfig {
 struct PriorPlan {
   PriorConfig config;
   LossPlan loss;
+  DdimLayout layout = {};
 };
 
 /// Checks what the limits of single values do not say; `loss` is checked against the objective.

@@ -143,6 +143,9 @@ void check_prior(const Json& root,
   const bool train = !faults.has_error_under("/train");
   if (train && !faults.has_error_under("/seed")) unite_seeds(root, config, faults);
   if (train && !faults.has_error_under("/prior")) {
+    if (config.written_by) {
+      config.prior.written_by = parse_version(*config.written_by, "/written_by");
+    }
     loaded.plan = plan_prior(config.prior, config.train.loss_plan(), faults);
     check_eval_timesteps(config, faults);
   }

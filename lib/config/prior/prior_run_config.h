@@ -140,12 +140,17 @@ struct TrainPriorConfig : RootConfig {
 
   PriorConfig prior;
   PriorDataConfig data;
+  std::optional<std::string> written_by;
   PriorTrainConfig train;  ///< after reading its random_seed is `seed`, whichever was given
 
   void fields(auto& f) {
     D2_REQUIRED(prior, "The model.");
     D2_REQUIRED(data, "The samples.");
     D2_REQUIRED(train, "The optimisation; `{}` for the defaults.");
+    D2_FIELD(
+        written_by,
+        "Extension: the version of dalle2-pytorch, \"0.14.0\" to \"1.15.6\", whose layers and formulas the "
+        "networks have, for weights of that version. Keys that are absent have its defaults. Null: 1.15.6.");
     RootConfig::fields(
         f, "Seed of everything random; `train.random_seed`, the reference's name, is the same.");
   }

@@ -13,6 +13,7 @@
 #include "config/reading/reader.h"
 #include "config/reading/struct_docs.h"
 #include "config/reading/writer.h"
+#include "config/shared/old_configs.h"
 
 namespace dalle2 {
 
@@ -50,6 +51,12 @@ LoadedConfig parse_config(const std::string& json,
     findings.overridden.push_back(apply_override(root, assignment));
   }
   LoadedConfig loaded;
+  if constexpr (requires { loaded.config.written_by; }) {
+    if (!options.written_by.empty() && !root.contains("written_by")) {
+      root["written_by"] = options.written_by;
+    }
+    complete_old_config(root, Config::kKind);
+  }
   refuse_other_kinds(root, Config::kKind, findings);
   Reader(findings).read_struct(root, "", loaded.config, known_root_keys());
   if constexpr (requires { loaded.config.data.allow_pipe; }) {

@@ -27,8 +27,14 @@ at::Tensor crop(const at::Tensor& images, const std::vector<CropOffset>& offsets
   return at::stack(crops);
 }
 
-LowresOptions lowres_options(const DecoderConfig& config, const UnetPlan& plan, ImageRange range) {
+LowresOptions lowres_options(const DecoderConfig& config,
+                             const DecoderLoopLayout& layout,
+                             const UnetPlan& plan,
+                             ImageRange range) {
   LowresOptions options;
+  options.nearest = layout.nearest;
+  options.clamped = layout.clamped;
+  options.plain_in_eval = layout.plain_in_eval;
   options.use_blur = plan.lowres_blur;
   options.use_noise = plan.lowres_noise;
   options.downsample_first = config.lowres_downsample_first;
@@ -104,7 +110,7 @@ std::unique_ptr<DecoderImpl::Stage> DecoderImpl::make_stage(const UnetPlan& plan
   stage->schedule = noise_schedulers_->register_module(key, NoiseSchedule(schedule));
   if (unet_number > 1) {
     stage->lowres = lowres_conds_->register_module(
-        key, LowresConditioner(lowres_options(config, plan, range_)));
+        key, LowresConditioner(lowres_options(config, plan_.layout, plan, range_)));
   }
 
   stage->target.objective = plan.objective;
@@ -205,7 +211,7 @@ DecoderExamples DecoderImpl::prepare(const DecoderInputs& inputs,
         inputs.images, s.plan.image_size, stage(unet_number - 1).plan.image_size, draws.lowres);
   }
   at::Tensor images =
-      resize_image_to(inputs.images, s.plan.image_size, std::nullopt, /*nearest=*/true);
+      resize_image_to(inputs.images, s.plan.image_size, std::nullopt, plan_.layout.nearest);
   if (s.plan.random_crop_size) {
     images = crop(images, draws.crop_offsets, *s.plan.random_crop_size);
     lowres.image = crop(lowres.image, draws.crop_offsets, *s.plan.random_crop_size);
@@ -220,7 +226,8 @@ DecoderExamples DecoderImpl::prepare(const DecoderInputs& inputs,
 
 at::Tensor DecoderImpl::encode(const at::Tensor& images, int64_t unet_number) const {
   const Stage& s = stage(unet_number);
-  return s.from_images(resize_image_to(images, s.plan.image_size, std::nullopt, /*nearest=*/true));
+  return s.from_images(
+      resize_image_to(images, s.plan.image_size, std::nullopt, plan_.layout.nearest));
 }
 
 at::Tensor DecoderImpl::loss(const DecoderExamples& examples, int64_t unet_number) {

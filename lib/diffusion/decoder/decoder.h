@@ -166,6 +166,7 @@ class DecoderImpl : public torch::nn::Module {
   int64_t check_sample_options(const DecoderSampleOptions& options) const;
   void check_guidance(const DecoderSampleOptions& options) const;
   void check_stage_options(const DecoderSampleOptions& options, size_t order, int64_t batch) const;
+  bool walks_with_ddim(int64_t unet_number, const DecoderSampleOptions& options) const;
   std::unique_ptr<Sampler> make_sampler(int64_t unet_number,
                                         const DecoderSampleOptions& options) const;
   at::Tensor sample_stage(int64_t unet_number,

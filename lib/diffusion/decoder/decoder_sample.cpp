@@ -274,7 +274,7 @@ at::Tensor DecoderImpl::sample(const DecoderSampleOptions& options) {
   at::Tensor image;
   if (options.start_at_unet > 1) {
     const int64_t size = stage(options.start_at_unet - 1).plan.image_size;
-    image = resize_image_to(options.image, size, std::nullopt, /*nearest=*/true);
+    image = resize_image_to(options.image, size, std::nullopt, plan_.layout.nearest);
   }
   const int64_t stop = options.stop_at_unet.value_or(num_unets());
   for (int64_t number = options.start_at_unet; number <= stop; ++number) {
@@ -304,7 +304,7 @@ at::Tensor DecoderImpl::sample_stage(int64_t unet_number,
   conditions.image_embed = options.image_embeds;
   conditions.text_encodings = options.text_encodings;
   if (s.lowres) {
-    LowresImage lowres{resize_image_to(previous, size, range_.bounds(), /*nearest=*/true), {}};
+    LowresImage lowres{s.lowres->resize(previous, size), {}};
     if (s.plan.lowres_noise) {
       const auto level = static_cast<int64_t>(config.lowres_noise_sample_level *
                                               LowresConditionerImpl::kNoiseLevels);
@@ -312,11 +312,14 @@ at::Tensor DecoderImpl::sample_stage(int64_t unet_number,
           at::full({batch}, level, at::TensorOptions(device()).dtype(at::kLong));
       lowres = s.lowres->add_noise(lowres.image, levels, noise(lowres.image.sizes()));
     }
-    conditions.lowres_cond_img = s.from_images(lowres.image);
+    const bool as_it_is = !plan_.layout.normalized_in_ddim && s.vae.is_empty() &&
+                          walks_with_ddim(unet_number, options);
+    conditions.lowres_cond_img = as_it_is ? lowres.image : s.from_images(lowres.image);
     conditions.lowres_noise_level = lowres.noise_level;
   }
 
   DenoiserOptions denoiser_options;
+  if (walks_with_ddim(unet_number, options)) denoiser_options.ddim = plan_.layout.ddim;
   denoiser_options.cond_scale = options.cond_scale.at(static_cast<size_t>(unet_number - 1));
   denoiser_options.cfg_rescale = options.cfg_rescale;
   denoiser_options.learned_variance = s.plan.learned_variance;
@@ -347,6 +350,14 @@ at::Tensor DecoderImpl::sample_stage(int64_t unet_number,
                           on_step));
 }
 
+bool DecoderImpl::walks_with_ddim(int64_t unet_number, const DecoderSampleOptions& options) const {
+  const UnetPlan& plan = stage(unet_number).plan;
+  const std::optional<int64_t> asked =
+      options.sample_timesteps.at(static_cast<size_t>(unet_number - 1));
+  const int64_t steps = asked.value_or(plan.sample_timesteps.value_or(plan.timesteps));
+  return options.sampler == "ddim" || (options.sampler == "auto" && steps < plan.timesteps);
+}
+
 std::unique_ptr<Sampler> DecoderImpl::make_sampler(int64_t unet_number,
                                                    const DecoderSampleOptions& options) const {
   const Stage& s = stage(unet_number);
@@ -357,9 +368,9 @@ std::unique_ptr<Sampler> DecoderImpl::make_sampler(int64_t unet_number,
   if (options.sampler == "dpmpp") {
     return make_dpmpp_sampler(s.schedule, wanted.value_or(std::min(kDefaultDpmppSteps, total - 1)));
   }
-  const int64_t steps = wanted.value_or(total);
-  if (options.sampler == "ddim" || (options.sampler == "auto" && steps < total)) {
-    return make_ddim_sampler(s.schedule, steps, plan_.config.ddim_sampling_eta);
+  if (walks_with_ddim(unet_number, options)) {
+    return make_ddim_sampler(
+        s.schedule, wanted.value_or(total), plan_.config.ddim_sampling_eta, plan_.layout.ddim);
   }
   return make_ddpm_sampler(s.schedule, s.variance);
 }

@@ -73,17 +73,20 @@ LowresImage LowresConditionerImpl::forward(const at::Tensor& image,
                                            int64_t target_size,
                                            int64_t previous_size,
                                            const LowresDraws& draws) const {
-  const auto bounds = options_.range.bounds();
+  const bool plain = options_.plain_in_eval && !is_training();
   at::Tensor x = image;
-  if (options_.downsample_first) {
-    x = resize_image_to(x, previous_size, bounds, /*nearest=*/true);
-  }
-  if (options_.use_blur && draws.blur) {
+  if (options_.downsample_first && !plain) x = resize(x, previous_size);
+  if (options_.use_blur && draws.blur && !plain) {
     x = gaussian_blur(x, draws.blur_kernel_size, draws.blur_sigma);
   }
-  x = resize_image_to(x, target_size, bounds, /*nearest=*/true);
+  x = resize(x, target_size);
   if (!options_.use_noise) return {x, {}};
   return add_noise(x, draws.noise_level, draws.noise);
+}
+
+at::Tensor LowresConditionerImpl::resize(const at::Tensor& image, int64_t size) const {
+  const auto bounds = options_.clamped ? std::optional(options_.range.bounds()) : std::nullopt;
+  return resize_image_to(image, size, bounds, options_.nearest);
 }
 
 LowresImage LowresConditionerImpl::add_noise(const at::Tensor& image,

@@ -39,6 +39,9 @@ struct LowresOptions {
   OneOrMany<double> blur_sigma = 0.6;                ///< or [low, high]
   OneOrMany<int64_t> blur_kernel_size = int64_t{3};  ///< or [low, high], odd sizes equally likely
   ImageRange range;
+  bool nearest = true;         ///< resampling; else cubic
+  bool clamped = true;         ///< what is resampled, to the range of the data
+  bool plain_in_eval = false;  ///< neither shrunk nor blurred in eval mode
 };
 
 /// The random part of one call.
@@ -74,6 +77,9 @@ class LowresConditionerImpl : public torch::nn::Module {
                       int64_t target_size,
                       int64_t previous_size,
                       const LowresDraws& draws) const;
+
+  /// [B, C, H, W] -> [B, C, size, size], as the options say
+  at::Tensor resize(const at::Tensor& image, int64_t size) const;
 
   /// Adds noise of `level` to an image in the range of the data.
   LowresImage add_noise(const at::Tensor& image,

@@ -148,14 +148,21 @@ void DiffusionPriorImpl::check_sample_options(const PriorSampleOptions& options)
   }
 }
 
-at::Tensor DiffusionPriorImpl::clean_estimate(const at::Tensor& x,
-                                              const at::Tensor& times,
-                                              const PriorConditions& conditions,
-                                              double cond_scale) {
-  const at::Tensor answer = net_->forward_with_cond_scale(x, times, conditions, cond_scale);
-  const at::Tensor x_start = target_.x_start(*schedule_, x, times, answer.to(x.scalar_type()));
-  if (!plan_.config.predict_x_start) return static_threshold(x_start);
-  return plan_.config.sampling_clamp_l2norm ? l2_clamp(x_start) : x_start;
+Denoised DiffusionPriorImpl::clean_estimate(const at::Tensor& x,
+                                            const at::Tensor& times,
+                                            const PriorConditions& conditions,
+                                            double cond_scale) {
+  const at::Tensor answer =
+      net_->forward_with_cond_scale(x, times, conditions, cond_scale).to(x.scalar_type());
+  const at::Tensor x_start = target_.x_start(*schedule_, x, times, answer);
+  Denoised denoised{x_start, {}, {}};
+  denoised.noise =
+      ddim_noise(plan_.layout, *schedule_, target_.objective, x, times, answer, x_start);
+  if (!plan_.config.predict_x_start)
+    denoised.x_start = static_threshold(x_start);
+  else if (plan_.config.sampling_clamp_l2norm)
+    denoised.x_start = l2_clamp(x_start);
+  return denoised;
 }
 
 at::Tensor DiffusionPriorImpl::p_sample_loop(const PriorSampleOptions& options) {
@@ -171,8 +178,9 @@ at::Tensor DiffusionPriorImpl::walk(const PriorSampleOptions& options) {
   PriorConditions given = conditions(options.text);
   const NoiseSource noise = noise_source(options.noise, options.generator, device());
   const int64_t steps = options.timesteps.value_or(config.timesteps);
-  const auto sampler = steps < config.timesteps ? make_prior_ddim_sampler(schedule_, steps)
-                                                : make_ddpm_sampler(schedule_, std::nullopt);
+  const auto sampler = steps < config.timesteps
+                           ? make_prior_ddim_sampler(schedule_, steps, plan_.layout)
+                           : make_ddpm_sampler(schedule_, std::nullopt);
   const int64_t batch = options.text.embeds.size(0);
   at::Tensor x = noise({batch, config.image_embed_dim});
   if (config.init_image_embed_l2norm) x = l2_clamp(x);
@@ -182,9 +190,9 @@ at::Tensor DiffusionPriorImpl::walk(const PriorSampleOptions& options) {
     const TimePair& pair = pairs[step];
     if (options.on_step) options.on_step(step, pairs.size());
     const at::Tensor times = at::full({batch}, pair.time, x.options().dtype(at::kLong));
-    const at::Tensor x_start = clean_estimate(x, times, given, options.cond_scale);
-    if (config.net.self_cond) given.self_cond = x_start;
-    x = sampler->step(x, times, pair, {x_start, {}}, noise);
+    const Denoised denoised = clean_estimate(x, times, given, options.cond_scale);
+    if (config.net.self_cond) given.self_cond = denoised.x_start;
+    x = sampler->step(x, times, pair, denoised, noise);
   }
   if (config.predict_x_start && config.sampling_final_clamp_l2norm) x = l2_clamp(x);
   return x / config.scale();

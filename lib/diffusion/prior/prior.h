@@ -112,10 +112,10 @@ class DiffusionPriorImpl : public torch::nn::Module {
   at::Tensor l2_clamp(const at::Tensor& embeds) const;
   /// From noise to embeddings.
   at::Tensor walk(const PriorSampleOptions& options);
-  at::Tensor clean_estimate(const at::Tensor& x,
-                            const at::Tensor& times,
-                            const PriorConditions& conditions,
-                            double cond_scale);
+  Denoised clean_estimate(const at::Tensor& x,
+                          const at::Tensor& times,
+                          const PriorConditions& conditions,
+                          double cond_scale);
 
   PriorPlan plan_;
   NoiseSchedule schedule_{nullptr};

@@ -17,8 +17,8 @@ constexpr double kMostDistance = 128.0;
 /// Numbers of the network's own dropouts lie below those of adapters, which begin at 0.
 constexpr int64_t kFirstDropout = -2;
 
-std::shared_ptr<GainNormImpl> make_norm(int64_t dim, bool stable = false) {
-  return std::make_shared<GainNormImpl>(std::vector<int64_t>{dim}, stable);
+std::shared_ptr<GainNormImpl> make_norm(int64_t dim, const NormLayout& layout) {
+  return std::make_shared<GainNormImpl>(std::vector<int64_t>{dim}, layout);
 }
 
 /// The last `count` along `dim`.
@@ -68,14 +68,15 @@ at::Tensor relative_position_buckets(int64_t queries, int64_t keys, const at::De
   return at::where(back < kExact, back, coarse.clamp_max(RelativePositionBiasImpl::kBuckets - 1));
 }
 
-RelativePositionBiasImpl::RelativePositionBiasImpl(int64_t heads) {
+RelativePositionBiasImpl::RelativePositionBiasImpl(int64_t heads, double factor) : factor_(factor) {
   embedding_ = register_module("relative_attention_bias", torch::nn::Embedding(kBuckets, heads));
 }
 
 at::Tensor RelativePositionBiasImpl::causal_bias(int64_t tokens) const {
   const at::Tensor& table = embedding_->weight;  // [buckets, heads]
   const at::Tensor buckets = relative_position_buckets(tokens, tokens + 1, table.device());
-  const at::Tensor bias = at::embedding(table, buckets).transpose(1, 2);  // [N, heads, N + 1]
+  at::Tensor bias = at::embedding(table, buckets).transpose(1, 2);  // [N, heads, N + 1]
+  if (factor_ != 1) bias = bias * factor_;
   const at::Tensor ahead =
       at::ones({tokens, tokens + 1}, table.options().dtype(at::kBool).requires_grad(false)).triu(2);
   return bias.masked_fill(ahead.unsqueeze(1), -std::numeric_limits<double>::infinity());
@@ -85,13 +86,16 @@ CausalAttentionImpl::CausalAttentionImpl(const PriorNetworkConfig& config,
                                          const std::shared_ptr<RotaryEmbeddingImpl>& rotary,
                                          int64_t number)
     : dim_head_(config.dim_head), number_(number), dropout_(config.attn_dropout) {
+  const NormLayout& norms = config.layout.norm;
+  is_cosine_ = config.layout.cosine_attention;
+  scale_ = is_cosine_ ? kCosineSimScale : 1.0 / std::sqrt(static_cast<double>(dim_head_));
   const int64_t inner = config.heads * dim_head_;
   null_kv_ = register_parameter("null_kv", torch::randn({2, dim_head_}));
-  norm_ = register_module("norm", make_norm(config.dim));
+  norm_ = register_module("norm", make_norm(config.dim, norms));
   to_q_ = register_module("to_q", make_linear(config.dim, inner, /*bias=*/false));
   to_kv_ = register_module("to_kv", make_linear(config.dim, 2 * dim_head_, /*bias=*/false));
   if (rotary) register_module("rotary_emb", rotary);
-  to_out_ = register_module("to_out", std::make_shared<AttentionOutImpl>(inner, config.dim));
+  to_out_ = register_module("to_out", std::make_shared<AttentionOutImpl>(inner, config.dim, norms));
 }
 
 KeysValues CausalAttentionImpl::encode(const at::Tensor& x, const AttentionPositions& positions) {
@@ -108,12 +112,15 @@ KeysValues CausalAttentionImpl::keys_values(const at::Tensor& normed,
   k = k.squeeze(2);
   const at::Tensor v = kv.select(2, 1);
   if (before != nullptr) {
-    return {at::cat({before->keys.expand({batch, -1, -1}), l2_normalize(k)}, 1),
+    return {at::cat({before->keys.expand({batch, -1, -1}), unit(k)}, 1),
             at::cat({before->values.expand({batch, -1, -1}), v}, 1)};
   }
   const at::Tensor null_kv = null_kv_.to(kv.scalar_type()).expand({batch, 1, 2, dim_head_});
-  return {l2_normalize(at::cat({null_kv.select(2, 0), k}, 1)),
-          at::cat({null_kv.select(2, 1), v}, 1)};
+  return {unit(at::cat({null_kv.select(2, 0), k}, 1)), at::cat({null_kv.select(2, 1), v}, 1)};
+}
+
+at::Tensor CausalAttentionImpl::unit(const at::Tensor& x) const {
+  return is_cosine_ ? l2_normalize(x) : x;
 }
 
 at::Tensor CausalAttentionImpl::forward(const at::Tensor& x,
@@ -131,13 +138,13 @@ at::Tensor CausalAttentionImpl::forward(const at::Tensor& x,
                                      last_along(positions.angles.sin, 0, num_outputs)});
   }
   const auto [k, v] = keys_values(normed, positions, before);
+  at::Tensor bias = last_along(positions.bias, 0, num_outputs).reshape({1, 1, -1, k.size(1)});
+  if (positions.hidden.defined()) {
+    bias = bias.masked_fill(positions.hidden, -std::numeric_limits<double>::infinity());
+  }
   // With one key/value head the query heads are just more queries: [B, 1, N heads, dim_head].
   const at::Tensor out =
-      attend(l2_normalize(q).view({batch, 1, -1, dim_head_}),
-             k.unsqueeze(1),
-             v.unsqueeze(1),
-             last_along(positions.bias, 0, num_outputs).reshape({1, 1, -1, k.size(1)}),
-             seed);
+      attend(unit(q).view({batch, 1, -1, dim_head_}), k.unsqueeze(1), v.unsqueeze(1), bias, seed);
   return to_out_->forward(out.reshape({batch, num_outputs, -1}));
 }
 
@@ -153,9 +160,9 @@ at::Tensor CausalAttentionImpl::attend(const at::Tensor& q,
                                        const DropoutSeed& seed) const {
   if (!is_training() || dropout_ == 0) {
     return at::scaled_dot_product_attention(
-        q, k, v, bias, /*dropout_p=*/0.0, /*is_causal=*/false, kCosineSimScale);
+        q, k, v, bias, /*dropout_p=*/0.0, /*is_causal=*/false, scale_);
   }
-  const at::Tensor logits = at::matmul(q, k.transpose(-2, -1)) * kCosineSimScale + bias;
+  const at::Tensor logits = at::matmul(q, k.transpose(-2, -1)) * scale_ + bias;
   const at::Tensor weights = at::softmax(logits, -1, at::kFloat);
   return at::matmul((weights * dropout_mask(weights, dropout_, seed, number_)).to(v.scalar_type()),
                     v);
@@ -164,9 +171,9 @@ at::Tensor CausalAttentionImpl::attend(const at::Tensor& q,
 GatedFeedForwardImpl::GatedFeedForwardImpl(const PriorNetworkConfig& config, int64_t number)
     : number_(number), dropout_(config.ff_dropout) {
   const auto inner = static_cast<int64_t>(config.ff_mult * static_cast<double>(config.dim));
-  norm_ = register_module("0", make_norm(config.dim));
+  norm_ = register_module("0", make_norm(config.dim, config.layout.norm));
   in_ = register_module("1", make_linear(config.dim, 2 * inner, /*bias=*/false));
-  if (config.normformer) inner_norm_ = register_module("3", make_norm(inner));
+  if (config.normformer) inner_norm_ = register_module("3", make_norm(inner, config.layout.norm));
   out_ = register_module("5", make_linear(inner, config.dim, /*bias=*/false));
 }
 
@@ -183,8 +190,10 @@ bool GatedFeedForwardImpl::drops() const {
 }
 
 CausalTransformerImpl::CausalTransformerImpl(const PriorNetworkConfig& config) {
-  if (config.norm_in) init_norm_ = register_module("init_norm", make_norm(config.dim));
-  bias_ = register_module("rel_pos_bias", std::make_shared<RelativePositionBiasImpl>(config.heads));
+  const PriorLayout& layout = config.layout;
+  if (config.norm_in) init_norm_ = register_module("init_norm", make_norm(config.dim, layout.norm));
+  bias_ = register_module(
+      "rel_pos_bias", std::make_shared<RelativePositionBiasImpl>(config.heads, layout.bias_factor));
   if (config.rotary_emb) {
     rotary_ = std::make_shared<RotaryEmbeddingImpl>(std::min(kMostRotaryEntries, config.dim_head));
   }
@@ -197,7 +206,8 @@ CausalTransformerImpl::CausalTransformerImpl(const PriorNetworkConfig& config) {
     feed_forwards_.push_back(
         layer->register_module("1", std::make_shared<GatedFeedForwardImpl>(config, number - 1)));
   }
-  if (config.norm_out) norm_ = register_module("norm", make_norm(config.dim, /*stable=*/true));
+  const NormLayout last = {.gamma = layout.norm.gamma, .by_max = layout.last_norm_by_max};
+  if (config.norm_out) norm_ = register_module("norm", make_norm(config.dim, last));
   if (config.final_proj) {
     project_out_ = register_module("project_out", make_linear(config.dim, config.dim, false));
   }
@@ -230,8 +240,13 @@ PrefixCache CausalTransformerImpl::encode_prefix(const at::Tensor& tokens) {
 at::Tensor CausalTransformerImpl::forward(const at::Tensor& tokens,
                                           const DropoutSeed& seed,
                                           int64_t num_outputs,
-                                          const PrefixCache* before) {
-  const AttentionPositions made = positions(before ? before->tokens : 0, tokens.size(1));
+                                          const PrefixCache* before,
+                                          const at::Tensor& key_mask) {
+  AttentionPositions made = positions(before ? before->tokens : 0, tokens.size(1));
+  if (key_mask.defined()) {
+    made.hidden =
+        at::constant_pad_nd(key_mask, {1, 0}, true).logical_not().unsqueeze(1).unsqueeze(1);
+  }
   at::Tensor x = init_norm_ ? init_norm_->forward(tokens) : tokens;
   for (size_t i = 0; i < attentions_.size(); ++i) {
     // After the last attention, tokens do not depend on each other: only the outputs are computed.

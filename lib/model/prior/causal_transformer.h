@@ -43,18 +43,22 @@ at::Tensor relative_position_buckets(int64_t queries, int64_t keys, const at::De
 class RelativePositionBiasImpl : public torch::nn::Module {
  public:
   static constexpr int64_t kBuckets = 32;
-  explicit RelativePositionBiasImpl(int64_t heads);
+  /// @param factor of all biases
+  RelativePositionBiasImpl(int64_t heads, double factor);
   /// With -infinity where a query must not look: ahead of itself. The null key is always seen.
   /// @return [N, heads, N + 1]
   at::Tensor causal_bias(int64_t tokens) const;
 
  private:
+  double factor_;
   torch::nn::Embedding embedding_{nullptr};
 };
 
 /// What all layers of a pass share, for N tokens behind n others.
 struct AttentionPositions {
-  at::Tensor bias;                     ///< [N, heads, n + N + 1]
+  at::Tensor bias;  ///< [N, heads, n + N + 1]
+  at::Tensor hidden =
+      {};  ///< [B, 1, 1, n + N + 1] bool: keys that none attends to; undefined: none
   RotaryEmbeddingImpl::Angles angles;  ///< of the N; undefined without rotary embeddings
 };
 
@@ -70,8 +74,8 @@ struct PrefixCache {
   std::vector<KeysValues> layers;
 };
 
-/// Causal self attention by 16 cos(q, k) with one key/value head; a learned null key and value
-/// stand before the first token.
+/// Causal self attention by 16 cos(q, k) (until 1.4.2 by q.k / sqrt(dim_head)) with one key/value head; a
+/// learned null key and value stand before the first token.
 class CausalAttentionImpl : public torch::nn::Module {
  public:
   /// @param rotary shared by all layers, or null; @param number of its dropout
@@ -101,9 +105,11 @@ class CausalAttentionImpl : public torch::nn::Module {
                     const at::Tensor& v,
                     const at::Tensor& bias,
                     const DropoutSeed& seed) const;
+  at::Tensor unit(const at::Tensor& x) const;
 
   int64_t dim_head_, number_;
-  double dropout_;
+  double dropout_, scale_;
+  bool is_cosine_;
   at::Tensor null_kv_;  // [2, dim_head]
   std::shared_ptr<GainNormImpl> norm_;
   std::shared_ptr<LinearLayerImpl> to_q_, to_kv_;
@@ -130,11 +136,14 @@ class CausalTransformerImpl : public torch::nn::Module {
   explicit CausalTransformerImpl(const PriorNetworkConfig& config);
   /// @param tokens [B, N, dim]; @param seed of dropouts, which are active in training mode
   /// @param num_outputs compute outputs only for that number of last tokens
-  /// @param before of encode_prefix(), or null @return [B, num_outputs, dim]
+  /// @param before of encode_prefix(), or null
+  /// @param key_mask [B, N] bool, false for tokens that none attends to; undefined hides none, and needs no `before`
+  /// @return [B, num_outputs, dim]
   at::Tensor forward(const at::Tensor& tokens,
                      const DropoutSeed& seed,
                      int64_t num_outputs,
-                     const PrefixCache* before = nullptr);
+                     const PrefixCache* before = nullptr,
+                     const at::Tensor& key_mask = {});
   /// The tokens that a sequence begins with, without dropout. @param tokens [B or 1, n, dim]
   PrefixCache encode_prefix(const at::Tensor& tokens);
   /// Whether it drops something now: encode_prefix() would not be what forward() sees.

@@ -57,6 +57,8 @@ class PriorNetworkImpl : public torch::nn::Module {
   std::shared_ptr<const PriorText> encode_text(const PriorConditions& conditions, bool guided);
 
   const PriorNetworkConfig& config() const { return config_; }
+  /// Whether masks drop anything: they had no effect in 0.23.0 to 1.8.4, and so guidance had none.
+  bool drops() const { return config_.layout.nulls != PriorLayout::Nulls::encodings; }
 
  private:
   void check_inputs(const at::Tensor& image_embed,
@@ -64,12 +66,16 @@ class PriorNetworkImpl : public torch::nn::Module {
                     const PriorConditions& given) const;
   void check_text(int64_t batch, const PriorConditions& given) const;
   void build_time_embedding();
+  at::Tensor is_text(const PriorConditions& given) const;
+  at::Tensor plain_text_encodings(const PriorConditions& given, at::ScalarType dtype) const;
+  at::Tensor key_mask(const PriorConditions& given, int64_t tokens) const;
   at::Tensor text_encodings(const PriorConditions& given, at::ScalarType dtype) const;
   at::Tensor text_embeds(const PriorConditions& given) const;
   at::Tensor time_tokens(const at::Tensor& time, at::ScalarType dtype);
 
   PriorNetworkConfig config_;
-  at::Tensor learned_query_;                                           // [D]
+  at::Tensor learned_query_;  // [D]
+  // Undefined where the layout has none.
   at::Tensor null_text_encodings_;                                     // [1, max_text_len, D]
   at::Tensor null_text_embeds_;                                        // [1, num_text_embeds, D]
   at::Tensor null_image_embed_;                                        // [1, D]

@@ -57,16 +57,21 @@ at::Tensor UnetLayers::trunk(at::Tensor x, const UnetEmbedded& e) {
     enter_level(i);
     x = apply(level.pre, x);
     x = run(level.first, x, e, e.context);
+    const auto attend = [&] {
+      x = run_attention(level.attention, x);
+      skips.push_back(x);
+    };
+    if (level.attention_first) attend();
     for (const auto& block : level.blocks) {
       x = run(block, x, e, e.context);
       skips.push_back(x);
     }
-    x = run_attention(level.attention, x);
-    skips.push_back(x);
+    if (!level.attention_first) attend();
     x = apply(level.post, x);
   }
 
-  AnyModule middle(mid_attn);
+  AnyModule middle;
+  if (mid_attn) middle = AnyModule(mid_attn);
   enter_level(downs.size());
   x = run(mid_block1, x, e, e.mid_context);
   x = run_attention(middle, x);
@@ -83,8 +88,9 @@ at::Tensor UnetLayers::trunk(at::Tensor x, const UnetEmbedded& e) {
     UnetStage& level = ups[i];
     enter_level(ups.size() - 1 - i);
     x = run(level.first, join_skip(x), e, e.context);
+    if (level.attention_first) x = run_attention(level.attention, x);
     for (const auto& block : level.blocks) x = run(block, join_skip(x), e, e.context);
-    x = run_attention(level.attention, x);
+    if (!level.attention_first) x = run_attention(level.attention, x);
     maps.push_back(x);
     x = apply(level.post, x);
   }
@@ -140,7 +146,7 @@ at::Tensor UnetImpl::answer(at::Tensor h,
   // The trunk keeps the memory layout of its input. The first convolution stays planar: large kernels over
   // few channels are slower channels-last.
   h = layers.trunk(in_order_for_convolutions(h), embedded);
-  if (layers.config.lowres_cond) {
+  if (layers.config.lowres_cond && layers.config.layout.lowres_at_end) {
     h = at::cat({h, in_order_for_convolutions(conditions.lowres_cond_img)}, 1);
   }
   return layers.to_out->forward(h);

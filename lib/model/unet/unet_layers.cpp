@@ -45,9 +45,11 @@ ResnetBlockImpl::ResnetBlockImpl(const ResnetBlockOptions& o) {
   time_mlp_ =
       add_group(*this, "time_mlp")->register_module("1", make_linear(o.time_dim, 2 * o.out));
   if (o.cond_dim) {
-    cross_attn_ = register_module(
-        "cross_attn",
-        std::make_shared<CrossAttentionImpl>(o.out, *o.cond_dim, o.cosine_sim_cross_attn));
+    const auto attention =
+        std::make_shared<CrossAttentionImpl>(o.out, *o.cond_dim, o.cosine_sim_cross_attn, o.layout);
+    cross_attn_ = o.layout.wrapped_cross_attn
+                      ? add_group(*this, "cross_attn")->register_module("fn", attention)
+                      : register_module("cross_attn", attention);
   }
   const auto block = [&](int64_t in) {
     return std::make_shared<BlockImpl>(in, o.out, o.groups, o.weight_standardization);
@@ -175,6 +177,7 @@ std::shared_ptr<ResnetBlockImpl> UnetLayers::block(int64_t in,
   if (cond) options.cond_dim = shape.cond_dim;
   options.weight_standardization = config.resnet_weight_standardization;
   options.cosine_sim_cross_attn = config.cosine_sim_cross_attn;
+  options.layout = config.layout;
   return std::make_shared<ResnetBlockImpl>(options);
 }
 
@@ -183,15 +186,19 @@ AnyModule UnetLayers::attention(torch::nn::Module& group,
                                 int64_t width,
                                 const char* name) const {
   if (level.self_attn) {
-    return AnyModule(group.register_module(
-        name,
-        std::make_shared<MapAttentionImpl>(
-            width, config.attn_heads, config.attn_dim_head, config.cosine_sim_self_attn)));
+    return AnyModule(
+        group.register_module(name,
+                              std::make_shared<MapAttentionImpl>(width,
+                                                                 config.attn_heads,
+                                                                 config.attn_dim_head,
+                                                                 config.cosine_sim_self_attn,
+                                                                 config.layout)));
   }
   if (config.sparse_attn) {
-    return AnyModule(group.register_module(
-        name,
-        std::make_shared<LinearAttentionImpl>(width, config.attn_heads, config.attn_dim_head)));
+    return AnyModule(
+        group.register_module(name,
+                              std::make_shared<LinearAttentionImpl>(
+                                  width, config.attn_heads, config.attn_dim_head, config.layout)));
   }
   return AnyModule();
 }
@@ -205,20 +212,39 @@ AnyModule UnetLayers::downsample(torch::nn::Module& group,
         name,
         std::make_shared<CrossEmbedImpl>(in, out, config.cross_embed_downsample_kernel_sizes, 2)));
   }
+  if (config.layout.strided_down) {
+    return AnyModule(group.register_module(name, make_strided_downsample(in, out)));
+  }
   return AnyModule(group.register_module(name, std::make_shared<DownsampleImpl>(in, out)));
 }
 
-// Keys 0 before, 1 first block, 2 blocks, 3 attention, 4 after; absent ones leave gaps.
+AnyModule UnetLayers::upsample(torch::nn::Module& group, const UnetLevel& level) const {
+  if (!config.pixel_shuffle_upsample) {
+    return AnyModule(
+        group.register_module("3", std::make_shared<NearestUpsampleImpl>(level.out, level.in)));
+  }
+  if (config.layout.transposed_up) {
+    return AnyModule(
+        group.register_module("3", std::make_shared<TransposedUpsampleImpl>(level.out, level.in)));
+  }
+  return AnyModule(
+      group.register_module("3", std::make_shared<PixelShuffleUpsampleImpl>(level.out, level.in)));
+}
+
+// Keys 0 before, 1 first block, 2 blocks, 3 attention (2 and 3 change places with the layout's
+// attention_first), 4 after; absent ones leave gaps.
 UnetStage UnetLayers::down(torch::nn::Module& group, const UnetLevel& level) const {
   UnetStage made;
   if (config.memory_efficient) made.pre = downsample(group, "0", level.in, level.out);
   made.first = group.register_module("1", block(level.width, level.width, level.groups, false));
-  const auto blocks = add_group(group, "2");
+  made.attention_first = config.layout.attention_first;
+  if (made.attention_first) made.attention = attention(group, level, level.width, "2");
+  const auto blocks = add_group(group, made.attention_first ? "3" : "2");
   for (int64_t i = 0; i < level.num_blocks; ++i) {
     made.blocks.push_back(blocks->register_module(
         std::to_string(i), block(level.width, level.width, level.groups, !level.first)));
   }
-  made.attention = attention(group, level, level.width, "3");
+  if (!made.attention_first) made.attention = attention(group, level, level.width, "3");
   if (level.last || config.memory_efficient) {
     made.post = AnyModule(group.register_module("4", make_conv(level.width, level.out, 1)));
   } else {
@@ -227,26 +253,21 @@ UnetStage UnetLayers::down(torch::nn::Module& group, const UnetLevel& level) con
   return made;
 }
 
-// Keys 0 first block, 1 blocks, 2 attention, 3 after.
+// Keys 0 first block, 1 blocks, 2 attention (or the other way), 3 after.
 UnetStage UnetLayers::up(torch::nn::Module& group, const UnetLevel& level) const {
   UnetStage made;
   const auto joined = [&] {
     return block(level.out + level.width, level.out, level.groups, !level.first);
   };
   made.first = group.register_module("0", joined());
-  const auto blocks = add_group(group, "1");
+  made.attention_first = config.layout.attention_first;
+  if (made.attention_first) made.attention = attention(group, level, level.out, "1");
+  const auto blocks = add_group(group, made.attention_first ? "2" : "1");
   for (int64_t i = 0; i < level.num_blocks; ++i) {
     made.blocks.push_back(blocks->register_module(std::to_string(i), joined()));
   }
-  made.attention = attention(group, level, level.out, "2");
-  if (level.first && !config.memory_efficient) return made;
-  if (config.pixel_shuffle_upsample) {
-    made.post = AnyModule(group.register_module(
-        "3", std::make_shared<PixelShuffleUpsampleImpl>(level.out, level.in)));
-  } else {
-    made.post = AnyModule(
-        group.register_module("3", std::make_shared<NearestUpsampleImpl>(level.out, level.in)));
-  }
+  if (!made.attention_first) made.attention = attention(group, level, level.out, "2");
+  if (!level.first || config.memory_efficient) made.post = upsample(group, level);
   return made;
 }
 
@@ -264,10 +285,15 @@ void UnetLayers::add_levels(UnetImpl& unet) {
   }
   const int64_t mid = shape.mid_dim;
   mid_block1 = unet.register_module("mid_block1", block(mid, mid, bottom.groups, true));
-  mid_attn = unet.register_module(
-      "mid_attn",
-      std::make_shared<MapAttentionImpl>(
-          mid, config.attn_heads, config.attn_dim_head, config.cosine_sim_self_attn));
+  // Until 0.15.2 the option decided on it.
+  if (config.attend_at_middle || !config.layout.attention_first) {
+    mid_attn = unet.register_module("mid_attn",
+                                    std::make_shared<MapAttentionImpl>(mid,
+                                                                       config.attn_heads,
+                                                                       config.attn_dim_head,
+                                                                       config.cosine_sim_self_attn,
+                                                                       config.layout));
+  }
   mid_block2 = unet.register_module("mid_block2", block(mid, mid, bottom.groups, true));
   for (size_t i = 0; i < shape.levels.size(); ++i) {
     const UnetLevel& level = shape.levels[shape.levels.size() - 1 - i];
@@ -291,7 +317,8 @@ void UnetLayers::add_end(UnetImpl& unet) {
   final_resnet_block = unet.register_module(
       "final_resnet_block", block(joined + dim, dim, shape.levels.front().groups, false));
   const int64_t kernel = config.final_conv_kernel_size;
-  const int64_t in = dim + (config.lowres_cond ? config.channels : 0);
+  const int64_t in =
+      dim + (config.lowres_cond && config.layout.lowres_at_end ? config.channels : 0);
   to_out = unet.register_module("to_out", make_conv(in, shape.channels_out, kernel, 1, kernel / 2));
   torch::NoGradGuard no_grad;
   to_out->weight.zero_();

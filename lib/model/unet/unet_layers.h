@@ -39,6 +39,7 @@ struct ResnetBlockOptions {
   std::optional<int64_t> cond_dim;  ///< width of the condition tokens; none: no cross attention
   bool weight_standardization = false;
   bool cosine_sim_cross_attn = false;
+  UnetLayout layout;
 };
 
 /// Two blocks with a residual; time scales and shifts the first, conditions enter between them.
@@ -89,6 +90,7 @@ struct UnetStage {
   std::shared_ptr<ResnetBlockImpl> first;
   std::vector<std::shared_ptr<ResnetBlockImpl>> blocks;
   torch::nn::AnyModule attention;
+  bool attention_first = false;  ///< before `blocks`
   torch::nn::AnyModule post;
 };
 
@@ -127,6 +129,7 @@ struct UnetLayers {
   std::shared_ptr<ResnetBlockImpl> block(int64_t in, int64_t out, int64_t groups, bool cond) const;
   UnetStage down(torch::nn::Module& group, const UnetLevel& level) const;
   UnetStage up(torch::nn::Module& group, const UnetLevel& level) const;
+  torch::nn::AnyModule upsample(torch::nn::Module& group, const UnetLevel& level) const;
   torch::nn::AnyModule attention(torch::nn::Module& group,
                                  const UnetLevel& level,
                                  int64_t width,

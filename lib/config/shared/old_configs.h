@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: MIT
+// Configs that versions of dalle2-pytorch before 1.15.6 wrote or read.
+#pragma once
+
+#include <string>
+
+#include "base/untrusted_json.h"
+#include "config/shared/layout.h"
+
+namespace dalle2 {
+
+/// Of the root key `written_by`; kLastVersion without one. @throws ConfigError for what is no version
+Version written_by(const Json& root);
+
+/// Gives a config what its version, written_by(), understood by leaving a key out, where 1.15.6 understands something
+/// else, and takes out keys that only old trainers read. Changes nothing of a config of kLastVersion.
+/// @param kind "decoder" or "prior"
+void complete_old_config(Json& root, const std::string& kind);
+
+}  // namespace dalle2
