@@ -78,31 +78,10 @@ Runner add_sample(CLI::App& app) {
       ->type_name("FILE");
   app.add_option("--config", o->config_path, "Config, for a checkpoint that holds none")
       ->type_name("FILE");
-  const auto upsampler = app.add_option_function<std::vector<std::string>>(
-      "--upsampler",
-      [o](const std::vector<std::string>& paths) {
-        for (const std::string& path : paths) o->upsamplers.push_back({path});
-      },
-      "Decoder's file whose unets go on from those of --checkpoint; repeat for more");
-  upsampler->type_name("FILE")->allow_extra_args(false);
-  app.add_option_function<std::vector<std::string>>(
-         "--upsampler-config",
-         [o](const std::vector<std::string>& paths) {
-           if (paths.size() != o->upsamplers.size()) {
-             throw CLI::ValidationError("--upsampler-config",
-                                        "expected one for each --upsampler, in their order");
-           }
-           for (size_t i = 0; i < paths.size(); ++i) o->upsamplers[i].config_path = paths[i];
-         },
-         "Config of an --upsampler that holds none")
-      ->type_name("FILE")
-      ->allow_extra_args(false)
-      ->needs(upsampler);
-  app.add_option("--pipeline",
-                 o->pipeline_path,
-                 "File of dalle2-laion that names the files of all stages and of the prior")
-      ->type_name("FILE");
-  app.add_flag("--dry-run", o->dry_run, "Say what would draw, with sizes and memory, and end");
+  app.add_option("--written-by",
+                 o->written_by,
+                 "Version of dalle2-pytorch that wrote --checkpoint, if the file does not say it")
+      ->type_name("V");
   app.add_option("--image-embeds", o->image_embeds_path, "Image embeddings, .npy [N, D]")
       ->type_name("NPY");
   app.add_option("--text-embeds", o->text_embeds_path, "Text embeddings for a prior, .npy [N, D]")
@@ -134,6 +113,14 @@ Runner add_sample(CLI::App& app) {
       ->type_name("X")
       ->check(CLI::Range(0.0, 1.0));
   app.add_option("--prior", o->prior_path, "Checkpoint of a prior, for --text")->type_name("FILE");
+  app.add_option("--prior-config",
+                 o->prior_config_path,
+                 "Config of --prior, if the file holds none; only its section `prior` is read")
+      ->type_name("FILE");
+  app.add_option("--prior-written-by",
+                 o->prior_written_by,
+                 "Version of dalle2-pytorch that wrote --prior, if the file does not say it")
+      ->type_name("V");
   app.add_option(
          "--clip", o->clip_path, "File of a CLIP (as for shards embed), for --text and --image")
       ->type_name("FILE");
@@ -295,9 +282,20 @@ Runner add_convert(CLI::App& app) {
       "--merge", o->merge, "Join checkpoints of one cascade whose unets were trained separately");
   app.add_option("--config",
                  o->config_path,
-                 "With --merge: config of the cascade (default: that of the file with the lowest "
-                 "stage)")
+                 "Config to store in OUT; only the section of the model is read. With --merge: "
+                 "config of the cascade (default: that of the file with the lowest stage)")
       ->type_name("FILE");
+  app.add_option("--written-by",
+                 o->written_by,
+                 "Version of dalle2-pytorch that wrote IN, if the file does not say it")
+      ->type_name("V")
+      ->excludes(join);
+  app.add_option("--to",
+                 o->to,
+                 "Convert weights of an older dalle2-pytorch to those of this version: 1.15.6")
+      ->type_name("V")
+      ->check(CLI::IsMember({"1.15.6"}))
+      ->excludes(join);
   CLI::Option* ema = app.add_flag("--ema", o->ema, "Write only the averaged weights");
   CLI::Option* merge =
       app.add_flag("--merge-lora",

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT
 #include "checkpoint/inspect.h"
 
+#include "base/error.h"
 #include "base/text.h"
 #include "base/untrusted_json.h"
 #include "base/untrusted_text.h"
 #include "checkpoint/convert.h"
+#include "checkpoint/file_version.h"
 #include "checkpoint/pickle/value_json.h"
 #include "checkpoint/state_dict.h"
 
@@ -77,6 +79,36 @@ std::string in_table(const std::string& value) {
   return text;
 }
 
+/// Which older dalle2-pytorch wrote the weights; "" for the last one, and for other weights.
+std::string layout_of_file(const Cursor& root) {
+  if (!root.value().is_dict()) return "";
+  const Value& model = root.has("model") ? root.at("model").value() : root.value();
+  StateDict weights;
+  if (!model.is_dict()) return "";
+  for (const auto& [name, tensor] : model.as_dict().items) {
+    if (name.is_string() && tensor.is_tensor()) {
+      weights.emplace_back(name.as_string(), tensor.as_tensor());
+    }
+  }
+  const std::string kind = !strip_prefix(weights, "unets.").empty() ? "decoder"
+                           : !strip_prefix(weights, "net.").empty() ? "prior"
+                                                                    : "";
+  if (kind.empty()) return "";
+  try {
+    const VersionRange fits = versions_of_tensors(weights, kind, root.where());
+    const std::optional<Version> said = said_version(root);
+    if (said.value_or(fits.to) == kLastVersion) return "";
+    if (!said) return fmt::format("{} of dalle2-pytorch {}, by its tensors", kind, to_text(fits));
+    return fmt::format("{} of dalle2-pytorch {}, networks of {}{}",
+                       kind,
+                       to_text(*said),
+                       to_text(same_network(kind, *said)),
+                       fits.contains(*said) ? "" : ", but its tensors are of " + to_text(fits));
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
 }  // namespace
 
 Inspection inspect_file(const std::string& path) {
@@ -84,6 +116,7 @@ Inspection inspect_file(const std::string& path) {
   inspection.path = path;
   const Value root = read_checkpoint(path);
   Walk(inspection).visit("", root);
+  inspection.layout = layout_of_file(Cursor(root, path));
   return inspection;
 }
 
@@ -104,6 +137,7 @@ std::string inspection_text(const Inspection& inspection) {
                         type_width,
                         what);
   }
+  if (!inspection.layout.empty()) text += inspection.layout + "\n";
   text += fmt::format("{}: {} entries, {} tensors of {} elements, {}\n",
                       one_line(inspection.path),
                       with_commas(static_cast<int64_t>(inspection.entries.size())),
@@ -125,6 +159,7 @@ std::string inspection_json(const Inspection& inspection) {
     }
   }
   const Json json = {{"file", inspection.path},
+                     {"layout", inspection.layout},
                      {"tensors", inspection.tensor_count},
                      {"elements", inspection.element_count},
                      {"bytes", inspection.tensor_bytes},

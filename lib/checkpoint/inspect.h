@@ -19,6 +19,7 @@ struct InspectEntry {
 
 struct Inspection {
   std::string path;
+  std::string layout;  ///< of weights of an older dalle2-pytorch: which; else ""
   std::vector<InspectEntry> entries;
   size_t tensor_count = 0;
   int64_t element_count = 0;
@@ -28,10 +29,10 @@ struct Inspection {
 /// Reads a .pth or safetensors file, checksums included. @throws DataError
 Inspection inspect_file(const std::string& path);
 
-/// A table of name, type and shape or value, and a closing line with the sums.
+/// A table of name, type and shape or value, and closing lines with the layout, if there is one, and the sums.
 std::string inspection_text(const Inspection& inspection);
 
-/// {"file", "tensors", "elements", "bytes", "entries": [{"name", "dtype", "shape"} | {"name",
+/// {"file", "layout", "tensors", "elements", "bytes", "entries": [{"name", "dtype", "shape"} | {"name",
 /// "type", "value"}]}
 std::string inspection_json(const Inspection& inspection);
 

@@ -38,6 +38,8 @@ struct ReadOptions {
   bool no_commands = false;
   /// The version of dalle2-pytorch that wrote what the config describes, where it does not say so; empty: 1.15.6.
   std::string written_by = {};
+  /// Of the file only this root key counts: "prior". Empty: all of it.
+  std::string only_section = {};
   /// Gives the config that a checkpoint of a kind carries, from which a section is taken that the
   /// file leaves out: this layer opens no checkpoints. Empty: the file has to hold the section.
   /// @throws ConfigError, DataError

@@ -56,15 +56,13 @@ struct SampleCommand {
   std::optional<std::string> from_text;  ///< pictures change as from it to `text`
   std::optional<double> theta;           ///< how far, with `from_text`; none is kDefaultTheta
   std::optional<std::string> prior_path,
-      clip_path;                                ///< checkpoints, with `text`; a CLIP with pictures
-  std::optional<std::string> clip_config_path;  ///< instead of the config beside the CLIP
-  std::optional<double> prior_cond_scale;       ///< with `text`; none is 1
-  std::optional<int64_t> prior_timesteps;       ///< of `prior_path`; none: its config's
-  bool prior_use_ema = true;
-  std::vector<std::string> prior_lora_paths;  ///< adapters that are put into its weights
-  std::vector<double> cond_scale;             ///< one, or one for each unet; none is 1
-  std::vector<int64_t> timesteps;             ///< one, or one for each unet; none: the config's
-  std::string sampler = "auto";               ///< auto, ddpm, ddim, dpmpp
+      clip_path;                             ///< checkpoints, with `text`; a CLIP with pictures
+  std::string written_by, prior_written_by;  ///< versions of dalle2-pytorch; "": the files say it
+  std::optional<std::string> prior_config_path;  ///< for a prior that carries no config
+  std::optional<double> prior_cond_scale;        ///< with `text`; none is 1
+  std::vector<double> cond_scale;                ///< one, or one for each unet; none is 1
+  std::vector<int64_t> timesteps;                ///< one, or one for each unet; none: the config's
+  std::string sampler = "auto";                  ///< auto, ddpm, ddim, dpmpp
   double cfg_rescale = 0.0;
   std::string precision = "no";               ///< no, bf16
   std::vector<std::string> init_noise_paths;  ///< .npy [N, C, H, W], one for each sampled stage
@@ -107,10 +105,13 @@ struct FileCommand {
 struct ConvertCommand {
   std::vector<std::string> in_paths;  ///< one; two or more with `merge`
   std::string out_path;
-  bool merge = false;                      ///< stages that were trained apart become one cascade
-  std::optional<std::string> config_path;  ///< of the cascade, with `merge`
-  bool ema = false;                        ///< averaged weights only
-  bool merge_lora = false;              ///< the checkpoint's adapters become a part of its weights
+  bool merge = false;  ///< stages that were trained apart become one cascade
+  std::optional<std::string>
+      config_path;          ///< of the cascade, with `merge`; else to be stored in the file
+  std::string written_by;   ///< version of dalle2-pytorch, for a file that does not say it
+  std::string to;           ///< a version to convert the weights to, or ""
+  bool ema = false;         ///< averaged weights only
+  bool merge_lora = false;  ///< the checkpoint's adapters become a part of its weights
   std::vector<std::string> lora_paths;  ///< files of adapters to become a part of the weights
   std::vector<double> lora_scale;       ///< one, or one for each file; none is 1
   bool open_clip = false;               ///< the input is a CLIP: open_clip's layout

@@ -307,7 +307,7 @@ SaveMetadata Tracker::checkpoint_metadata() const {
 }
 
 SaveMetadata Tracker::model_metadata() const {
-  SaveMetadata result = {{"version", fmt::format("\"{}\"", kCheckpointLayoutVersion)}};
+  SaveMetadata result;
   for (const auto& entry : metadata_) {
     if (entry.first != "version" && entry.first != "model") result.push_back(entry);
   }

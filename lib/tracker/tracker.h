@@ -138,8 +138,7 @@ class Tracker {
   void add_save_metadata(const std::string& key, const std::string& json);
   /// What goes into a checkpoint: without the keys that hold the state itself (version, steps, ...).
   SaveMetadata checkpoint_metadata() const;
-  /// What goes into a model file: `version` too, as a string (the reference pickles an object
-  /// there, which torch.load(weights_only=True) refuses).
+  /// What goes into a model file: without its `version` and `model`.
   SaveMetadata model_metadata() const;
   /// Writes data_path/checkpoint.pth, model.pth and, of a run with adapters, lora.safetensors,
   /// keeps the first as a snapshot, then lets each saver copy the one it wants. A snapshot or saver

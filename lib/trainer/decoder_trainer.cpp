@@ -59,7 +59,8 @@ ModelPlan plan_parts(Decoder decoder, const DecoderTrainConfig& config) {
   ModelPlan plan{.model = decoder.ptr(),
                  .model_name = "decoder",
                  .part_noun = "unet",
-                 .untrained_reason = "/train/unet_training_mask takes it out"};
+                 .untrained_reason = "/train/unet_training_mask takes it out",
+                 .version = to_text(decoder->plan().config.written_by)};
   for (int64_t number = 1; number <= count; ++number) {
     const auto i = static_cast<size_t>(number - 1);
     PartPlan part{.name = fmt::format("unet {}", number), .prefix = fmt::format("unets.{}.", i)};

@@ -25,7 +25,9 @@ ModelPlan plan_parts(const DiffusionPrior& prior, const PriorTrainConfig& config
   for (const auto& child : prior->named_children()) {
     if (child.key() == kFrozenClipName) part.numbered_before = child.value()->parameters();
   }
-  return plan_one_part(prior.ptr(), TrainPriorConfig::kKind, std::move(part));
+  ModelPlan plan = plan_one_part(prior.ptr(), TrainPriorConfig::kKind, std::move(part));
+  plan.version = to_text(prior->plan().config.written_by);
+  return plan;
 }
 
 /// A training batch with its draws.

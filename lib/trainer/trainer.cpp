@@ -72,6 +72,7 @@ Trainer::Trainer(ModelPlan plan, const SharedTrainConfig& config, const at::Devi
   contents_.model = std::move(plan.model);
   contents_.model_name = std::move(plan.model_name);
   contents_.part_noun = std::move(plan.part_noun);
+  contents_.version = std::move(plan.version);
   contents_.steps.assign(plan.parts.size(), 0);
   if (config.use_ema) contents_.averages = config.ema.kind;
   std::vector<std::shared_ptr<torch::nn::Module>> networks;

@@ -57,6 +57,8 @@ struct ModelPlan {
   std::string part_noun;         ///< of one part, e.g. "unet"
   std::string untrained_reason;  ///< why a part is not trained, for errors
   std::vector<PartPlan> parts = {};
+  std::string version =
+      kCheckpointLayoutVersion;  ///< of dalle2-pytorch, whose layout the files have
 };
 
 /// Of a model with one part, which is trained.

@@ -28,6 +28,14 @@ bool Faults::has_error_under(const std::string& pointer) const {
   });
 }
 
+void Faults::keep_under(const std::string& pointer) {
+  const auto is_elsewhere = [&](const Fault& fault) {
+    return fault.pointer != pointer && !fault.pointer.starts_with(pointer + "/");
+  };
+  std::erase_if(errors_, is_elsewhere);
+  std::erase_if(warnings_, is_elsewhere);
+}
+
 void Faults::promote_warnings() {
   for (Fault& fault : warnings_) {
     const size_t at = fault.text.find(kIgnored);

@@ -50,6 +50,7 @@ LoadedConfig parse_config(const std::string& json,
   for (const std::string& assignment : options.overrides) {
     findings.overridden.push_back(apply_override(root, assignment));
   }
+  if (!options.only_section.empty()) keep_section(root, options.only_section);
   LoadedConfig loaded;
   if constexpr (requires { loaded.config.written_by; }) {
     if (!options.written_by.empty() && !root.contains("written_by")) {
@@ -67,6 +68,7 @@ LoadedConfig parse_config(const std::string& json,
     }
   }
   check(std::as_const(root), loaded, faults);
+  if (!options.only_section.empty()) faults.keep_under("/" + options.only_section);
   if (options.strict) faults.promote_warnings();
   if (options.check_available) {
     for (const Fault& fault : findings.unavailable) faults.error(fault.pointer, fault.text);

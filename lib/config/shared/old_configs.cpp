@@ -80,6 +80,15 @@ Version written_by(const Json& root) {
   return parse_version(version->get<std::string>(), "/written_by");
 }
 
+void keep_section(Json& root, const std::string& section) {
+  Json kept = Json::object();
+  for (const std::string& key : {section, std::string("written_by")}) {
+    if (root.contains(key)) kept[key] = root[key];
+  }
+  kept["train"] = Json::object();
+  root = std::move(kept);
+}
+
 void complete_old_config(Json& root, const std::string& kind) {
   const Version v = written_by(root);
   if (v >= kLastVersion) return;

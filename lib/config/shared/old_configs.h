@@ -12,6 +12,9 @@ namespace dalle2 {
 /// Of the root key `written_by`; kLastVersion without one. @throws ConfigError for what is no version
 Version written_by(const Json& root);
 
+/// Leaves of a config that one section, and what else says what it means; other sections get defaults, where they have.
+void keep_section(Json& root, const std::string& section);
+
 /// Gives a config what its version, written_by(), understood by leaving a key out, where 1.15.6 understands something
 /// else, and takes out keys that only old trainers read. Changes nothing of a config of kLastVersion.
 /// @param kind "decoder" or "prior"

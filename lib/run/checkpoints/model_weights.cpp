@@ -10,8 +10,10 @@
 #include "base/log.h"
 #include "base/untrusted_text.h"
 #include "checkpoint/convert.h"
+#include "checkpoint/file_version.h"
 #include "checkpoint/module_state.h"
 #include "checkpoint/pickle/value_json.h"
+#include "config/shared/old_configs.h"
 #include "model/clip/clip_encoder.h"
 #include "net/digest.h"
 #include "run/checkpoints/clip_weights.h"
@@ -88,11 +90,14 @@ void check_meaning(const ModelSource& source,
 
 /// The config of the source: the file given, else the one that the checkpoint carries.
 /// @tparam parse reads a kind's config: (json, origin, options)
+/// @param written_by the version of the weights; "": the last one
 template <auto parse>
-auto config_of(const ModelSource& source, const Cursor& checkpoint) {
+auto config_of(const ModelSource& source, const Cursor& checkpoint, const std::string& written_by) {
+  ReadOptions options = lenient();
+  options.written_by = written_by;
   if (source.config_path) {
-    ReadOptions options = lenient();
     options.overrides = source.overrides;
+    if (source.only_model) options.only_section = decltype(parse({}, {}, {}).config)::kKind;
     auto loaded = load_config<parse>(*source.config_path, options);
     check_meaning(source,
                   checkpoint,
@@ -108,7 +113,25 @@ auto config_of(const ModelSource& source, const Cursor& checkpoint) {
         "F.json",
         checkpoint.where());
   }
-  return parse(json_of_value(config->value()), config->where(), lenient());
+  return parse(json_of_value(config->value()), config->where(), options);
+}
+
+/// What the user, or the config, says of the version of the weights.
+ToldVersion told_version(const ModelSource& source, const Cursor& checkpoint) {
+  if (!source.written_by.empty()) return {source.written_by};
+  Json config;
+  std::string origin;
+  if (source.config_path) {
+    Faults ignored;
+    origin = *source.config_path;
+    config = parse_root(read_config_file(origin), origin, ignored);
+  } else if (const std::optional<Cursor> own = checkpoint.find("config"); own && !own->is_none()) {
+    origin = own->where();
+    config = Json::parse(json_of_value(own->value()));
+  }
+  const auto version = config.find("written_by");
+  if (version == config.end() || !version->is_string()) return {};
+  return {version->get<std::string>(), origin + ": /written_by"};
 }
 
 /// The source's weights, with adapters merged into their layers.
@@ -134,8 +157,25 @@ auto load_model(const ModelSource& source, const Value& checkpoint, const Make& 
   check_kind(root, kind);
   StateDict weights = plain_weights(source, root, kind);
   // The CLIP that made the embeddings of a training has no part in what the model draws.
-  std::erase_if(weights, [](const auto& item) { return is_of_frozen_clip(item.first); });
-  auto model = make(config_of<parse>(source, root), weights);
+  const size_t of_clip =
+      std::erase_if(weights, [](const auto& item) { return is_of_frozen_clip(item.first); });
+  if (of_clip > 0) {
+    log_info("ckpt", "{}: {} tensors of a CLIP are left out", source.checkpoint_path, of_clip);
+  }
+  std::string written_by;
+  if constexpr (requires { decltype(parse({}, {}, {}).config)::written_by; }) {
+    const Version version = version_of_file(root, weights, kind, told_version(source, root));
+    if (version != kLastVersion) written_by = to_text(version);
+  }
+  auto model = make(config_of<parse>(source, root, written_by), weights);
+  if (!written_by.empty()) {
+    log_info("ckpt",
+             "{}: a {} of dalle2-pytorch {} (networks of {})",
+             source.checkpoint_path,
+             kind,
+             written_by,
+             to_text(same_network(kind, parse_version(written_by, ""))));
+  }
   load_state_dict(*model, weights, /*prefix=*/"", /*strict=*/true, source.checkpoint_path);
   model->eval();
   return model;
@@ -147,8 +187,14 @@ ConfigChanges changes_since(const Cursor& checkpoint, const std::string& full_js
   const std::optional<Cursor> saved =
       checkpoint.value().is_dict() ? checkpoint.find("config") : std::nullopt;
   if (!saved || !saved->value().is_dict()) return {};
+  Json config = Json::parse(json_of_value(saved->value()));
+  const std::optional<Version> version = said_version(checkpoint);
+  if (version && *version != kLastVersion && !config.contains("written_by")) {
+    config["written_by"] = to_text(*version);
+    complete_old_config(config, config.contains("prior") ? "prior" : "decoder");
+  }
   // What the reference stored may hold secrets.
-  return compare_for_resume(public_config(json_of_value(saved->value())), full_json);
+  return compare_for_resume(public_config(config.dump()), full_json);
 }
 
 std::vector<std::string> model_changes(const Cursor& checkpoint,
@@ -232,6 +278,25 @@ StateDict model_weights(const Cursor& checkpoint, const std::string& kind, bool 
                                 : checkpoint.as_state_dict();
   const StateDict online = strip_prefix(weights, kOnlineModel);
   return online.empty() ? weights : online;
+}
+
+void check_version(const Cursor& checkpoint,
+                   const std::string& kind,
+                   const std::string& full_json) {
+  const Json config = Json::parse(full_json);
+  if (!config.contains("written_by")) return;  // of a kind without versions
+  ToldVersion told{"", "/written_by"};
+  if (config.at("written_by").is_string()) told.version = config.at("written_by");
+  const Version theirs =
+      version_of_file(checkpoint, model_weights(checkpoint, kind, /*use_ema=*/false), kind, told);
+  if (!told.version.empty() || same_network(kind, theirs).contains(kLastVersion)) return;
+  throw ConfigError(
+      "{}: dalle2-pytorch {} wrote it, and this config describes networks of {}, which compute "
+      "other things with such weights\n  Add \"written_by\": \"{}\" to the config to train it on as it is.",
+      checkpoint.where(),
+      to_text(theirs),
+      to_text(same_network(kind, kLastVersion)),
+      to_text(theirs));
 }
 
 ReadOptions with_checkpoints(ReadOptions options) {

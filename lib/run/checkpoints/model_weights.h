@@ -45,6 +45,10 @@ void check_kind(const Cursor& checkpoint, const std::string& kind);
 /// @throws DataError
 StateDict model_weights(const Cursor& checkpoint, const std::string& kind, bool use_ema);
 
+/// Whether a run of that config may take the weights of a checkpoint up. @throws ConfigError for those of a version of
+/// dalle2-pytorch whose networks are others than the config's
+void check_version(const Cursor& checkpoint, const std::string& kind, const std::string& full_json);
+
 /// The same options, with which a config takes the sections that it leaves out (those of a decoder's
 /// VAEs) from their checkpoints.
 ReadOptions with_checkpoints(ReadOptions options);
@@ -65,6 +69,8 @@ struct ModelSource {
   bool use_ema = true;                      ///< averaged weights where the file has them
   const char* live_option = "--no-ema";     ///< what turns it off, for messages
   LoraChoice lora = {};                     ///< adapters beside those that the file holds
+  bool only_model = false;      ///< of the training file only the model's section counts
+  std::string written_by = {};  ///< version of dalle2-pytorch, for a file that does not say it
   /// The training file may give the weights another meaning; so may one whose
   /// /train/allow_changed_config says it.
   bool allow_changed_config = false;

@@ -238,6 +238,7 @@ std::optional<RunCheckpoints::Found> RunCheckpoints::take_up(const StartPlan& pl
 void RunCheckpoints::load(const Value& checkpoint, const std::string& path, bool compares_config) {
   const Cursor root(checkpoint, path);
   check_kind(root, texts_.kind);
+  check_version(root, texts_.kind, texts_.full_json);
   ConfigChanges changes;
   if (compares_config)
     changes = compare_config(root, texts_, data_size_, config_.allow_changed_config);
@@ -283,6 +284,7 @@ void RunCheckpoints::read_own(const Cursor& root) {
 void RunCheckpoints::load_base(const Value& checkpoint, const std::string& path) {
   const Cursor root(checkpoint, path);
   check_kind(root, texts_.kind);
+  check_version(root, texts_.kind, texts_.full_json);
   check_same_model(root, texts_, config_.allow_changed_config);
   if (trainer_.uses_lora() || trainer_.is_begun_by(root)) {
     trainer_.load_base(model_weights(root, texts_.kind, /*use_ema=*/true), path);

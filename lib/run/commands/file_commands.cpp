@@ -21,6 +21,7 @@
 #include "io/files/folder_names.h"
 #include "run/checkpoints/clip_weights.h"
 #include "run/checkpoints/join_stages.h"
+#include "run/checkpoints/other_versions.h"
 #include "run/commands.h"
 #include "tracker/places/remote_file.h"
 #include "tracker/places/sync.h"
@@ -54,8 +55,12 @@ void check_convert_options(const ConvertCommand& command) {
         "were trained apart.",
         files + 1);
   }
-  if (command.config_path && !command.merge) {
-    throw ConfigError("--config: has no effect without --merge\n  Leave the option out.");
+  const bool describes =
+      !command.merge && (command.config_path || !command.written_by.empty() || !command.to.empty());
+  if (describes && (command.merge_lora || !command.lora_paths.empty() || command.open_clip)) {
+    throw ConfigError(
+        "--config, --written-by and --to: not with --lora, --merge-lora or --open-clip\n  Convert "
+        "twice.");
   }
   if (!command.lora_scale.empty() && !command.merge_lora && command.lora_paths.empty()) {
     throw ConfigError(
@@ -78,6 +83,17 @@ void check_other_file(const ConvertCommand& command) {
 
 ConvertReport convert(const ConvertCommand& command) {
   if (command.merge) return join_files(command);
+  if (command.config_path || !command.written_by.empty() || !command.to.empty()) {
+    const std::string& in = command.in_paths.front();
+    is_safetensors_name(command.out_path);
+    return write_checkpoint(command.out_path,
+                            described_checkpoint(read_checkpoint(in),
+                                                 in,
+                                                 {.config_path = command.config_path,
+                                                  .written_by = command.written_by,
+                                                  .to_last_version = !command.to.empty(),
+                                                  .averaged = command.ema}));
+  }
   const Weights weights = command.ema ? Weights::kAveraged : Weights::kAll;
   const std::string& in = command.in_paths.front();
   if (command.open_clip) return convert_to_open_clip(in, command.out_path);

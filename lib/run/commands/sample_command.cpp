@@ -82,7 +82,9 @@ void refuse_decoder_options(const SampleCommand& command) {
   refuse_if(command.text || command.clip_path || command.clip_config_path,
             "--text, --clip and --clip-config",
             why);
-  refuse_prior_options(command, why);
+  refuse_if(command.prior_config_path || !command.prior_written_by.empty(),
+            "--prior-config and --prior-written-by",
+            why);
   refuse_if(command.to || command.from_text || command.theta, "--to, --from-text and --theta", why);
   refuse_if(!command.init_noise_paths.empty(), "--init-noise", why);
   refuse_if(command.start_unet != 1 || command.stop_unet, "--start-unet and --stop-unet", why);
@@ -147,7 +149,8 @@ ModelSource source_of(const SampleCommand& command) {
   return {.checkpoint_path = command.checkpoint_path,
           .config_path = command.config_path,
           .use_ema = command.use_ema,
-          .lora = {.files = command.lora_paths, .scales = command.lora_scale}};
+          .lora = {.files = command.lora_paths, .scales = command.lora_scale},
+          .written_by = command.written_by};
 }
 
 void refuse_if(bool given, const char* option, const std::string& why) {

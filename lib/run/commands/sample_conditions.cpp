@@ -174,9 +174,9 @@ void warn_of_other_clip(const Cursor& root,
 DiffusionPrior load_prior_of(const SampleCommand& command, const SampleClip& clip) {
   const Value checkpoint = read_checkpoint(*command.prior_path);
   DiffusionPrior prior = load_prior({.checkpoint_path = *command.prior_path,
-                                     .use_ema = command.prior_use_ema,
-                                     .live_option = "--prior-no-ema",
-                                     .lora = {.files = command.prior_lora_paths, .scales = {}}},
+                                     .config_path = command.prior_config_path,
+                                     .only_model = true,
+                                     .written_by = command.prior_written_by},
                                     checkpoint);
   const PriorConfig& config = prior->plan().config;
   check_clip_widths(config,
@@ -214,7 +214,10 @@ void check_options(const SampleCommand& command, bool takes_encodings) {
     return;
   }
   constexpr const char* kByClip = "beside --image, whose embedding the CLIP makes\n  Leave it out.";
-  refuse_prior_options(command, kByClip);
+  refuse_if(command.prior_path || command.prior_config_path || !command.prior_written_by.empty(),
+            "--prior",
+            kByClip);
+  refuse_if(command.prior_cond_scale.has_value(), "--prior-cond-scale", kByClip);
   refuse_if(command.candidates.has_value(), "--candidates", kByClip);
   if (command.from_text) {
     refuse_if(

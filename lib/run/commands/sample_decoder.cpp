@@ -371,10 +371,11 @@ void refuse_idle_makers(const SampleCommand& command) {
   refuse_if(!made && command.clip_path,
             "--clip",
             "without --text or --image\n  Give a text or a picture, or leave the option out.");
-  refuse_if(command.clip_config_path && !command.clip_path,
-            "--clip-config",
-            "without --clip\n  Name the CLIP, or leave the option out.");
-  if (!made) refuse_prior_options(command, no_text);
+  refuse_if(!made && (command.prior_path || command.prior_config_path ||
+                      !command.prior_written_by.empty()),
+            "--prior",
+            no_text);
+  refuse_if(!made && command.prior_cond_scale, "--prior-cond-scale", no_text);
   const std::string no_start =
       "without --text or --image, where it starts from\n  Give one (a picture with --clip).";
   refuse_if(!made && command.to, "--to", no_start);

@@ -40,7 +40,7 @@ void TrainStateWriter::model(const std::string& key) {
 }
 
 void TrainStateWriter::version(const std::string& key) {
-  out_.set(key, kCheckpointLayoutVersion);
+  out_.set(key, from_.version);
 }
 
 void TrainStateWriter::steps(const std::string& key) {
@@ -151,12 +151,12 @@ void TrainStateReader::version(const std::string& key) {
   const auto version = root_.find(key);
   const std::string theirs =
       version && version->value().is_string() ? version->as_string() : "unknown";
-  if (theirs == kCheckpointLayoutVersion) return;
+  if (theirs == to_.version) return;
   log_info("ckpt",
            "loading a {} saved at version {}; the layout here is that of version {}",
            to_.model_name,
            theirs,
-           kCheckpointLayoutVersion);
+           to_.version);
 }
 
 void TrainStateReader::steps(const std::string& key) {

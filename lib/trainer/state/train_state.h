@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/this_process.h"
 #include "checkpoint/lora/lora_file.h"
 #include "checkpoint/state_dict.h"
 #include "config/reading/types.h"
@@ -33,6 +34,7 @@ struct TrainerContents {
   std::optional<EmaKind> averages;    ///< none without averages
   /// Weights of untrained parts, under their names in the model: they are written with its own.
   StateDict carried = {};
+  std::string version = kCheckpointLayoutVersion;  ///< of the layout
 
   /// Whether a tensor of the model is of a part that is not trained.
   bool is_untrained(const std::string& name) const;

@@ -84,7 +84,7 @@ Dict Trainer::state(const Extras& extras) const {
 Dict Trainer::model_state(const Extras& extras) const {
   const torch::NoGradGuard no_grad;
   Dict out;
-  out.set("version", kCheckpointLayoutVersion);
+  out.set("version", contents_.version);
   for (const auto& [key, value] : with_companions(extras)) out.set(key, value);
   const HeldAverages held = hold_averages();
   std::optional<AveragesInPlace> averages;
