@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: MIT
+// Decoders and priors of older versions of dalle2-pytorch: outputs, losses and samples as those versions computed
+// them (tests/parity/make_versions.py).
+#include "config/prior/prior_run_config.h"
+#include "diffusion/decoder_case.h"
+#include "diffusion/prior_fixture.h"
+
+namespace dalle2::test {
+namespace {
+
+using nlohmann::json;
+
+// Parts of the largest value. Sums are in another order: 1e-6 of a value in some ten layers.
+constexpr double kOutputs = 1e-5;
+// The step at the noisiest time divides by sqrt(acp), and each step repeats the error of those before.
+constexpr double kSamples = 2e-4;
+
+/// The cases of a kind. @param prefix of their names
+std::vector<std::string> cases_of(const std::string& prefix) {
+  std::vector<std::string> files = fixture_files(fixture_folder("versions"), 4);
+  std::erase_if(
+      files, [&](const std::string& path) { return path.find("/" + prefix) == std::string::npos; });
+  REQUIRE(files.size() >= 2);
+  return files;
+}
+
+void expect_same(const Fixture& fixture,
+                 const std::string& name,
+                 const at::Tensor& found,
+                 double part) {
+  expect_close(found, fixture.tensor(name), part, name);
+}
+
+json with_rest(const char* kind, const Fixture& fixture, json data) {
+  return {{kind, fixture.json[kind]},
+          {"written_by", fixture.json["written_by"]},
+          {"data", std::move(data)},
+          {"train", json::object()},
+          {"evaluate", json::object()},
+          {"tracker",
+           {{"log", {{"log_type", "console"}}},
+            {"save", json::array({{{"save_to", "local"}, {"save_latest_to", "latest.pth"}}})}}}};
+}
+
+void check_stage(Decoder& decoder, int64_t number, const Fixture& fixture) {
+  const std::string at = fmt::format("unet{}.", number);
+  const UnetPlan& plan = decoder->plan().stages[static_cast<size_t>(number - 1)];
+  const int64_t side = plan.image_size;
+  const at::Tensor& times = fixture.tensor("times");
+  UnetConditions given;
+  given.image_embed = wave({2, 12}, 0.9, 0.3);
+  given.text_encodings = wave({2, 4, 5}, 0.5, 0.1);
+  given.text_encodings[1].slice(0, 2).zero_();
+  DecoderInputs inputs = {
+      wave({2, 3, 16, 16}, 0.05, 0.3, 0.5, 0.5), given.image_embed, given.text_encodings};
+  if (number > 1) {
+    given = {};
+    given.lowres_cond_img = wave({2, 3, side, side}, 0.21, 0.4);
+  }
+  const at::Tensor x = wave({2, 3, side, side}, 0.17, 0.2);
+  for (const int scale : {1, 2}) {
+    expect_same(fixture,
+                fmt::format("{}output{}", at, scale),
+                decoder->unet(number)->forward_with_cond_scale(x, times, given, scale),
+                kOutputs);
+  }
+  DecoderStepNoise draws;
+  draws.times = times;
+  draws.noise = wave({2, 3, side, side}, 0.83, 0.5, 1.2);
+  draws.image_keep_mask = draws.text_keep_mask = at::ones({2}, at::kBool);
+  draws.lowres = {
+      .blur = true, .blur_sigma = 0.6, .blur_kernel_size = 3, .noise = {}, .noise_level = {}};
+  decoder->train();
+  expect_same(fixture, at + "loss", decoder->loss(inputs, number, draws), kOutputs);
+  decoder->eval();
+}
+
+TEST_CASE("decoders of older versions compute what those versions computed") {
+  for (const std::string& path : cases_of("decoder_")) {
+    const Fixture fixture = load_fixture(path);
+    INFO(path << "\n" << fixture.json.dump());
+    const json config = with_rest("decoder",
+                                  fixture,
+                                  {{"webdataset_base_url", "shards/{}.tar"},
+                                   {"img_embeddings_url", "embeddings"},
+                                   {"text_embeddings_url", "texts"},
+                                   {"splits", {{"train", 1.0}, {"val", 0.0}, {"test", 0.0}}}});
+    Decoder decoder(parse_decoder_config(config.dump(), path, {}).plan);
+    for (const int64_t unet : {1, 2}) fill_parameters(*decoder->unet(unet));
+    decoder->eval();
+    const torch::NoGradGuard no_grad;
+    for (const int64_t unet : {1, 2}) check_stage(decoder, unet, fixture);
+    for (const auto& [name, steps] : {std::pair("sample.ddpm", 0), std::pair("sample.ddim", 4)}) {
+      if (!fixture.has(name)) continue;
+      DecoderSampleOptions options;
+      options.image_embeds = wave({2, 12}, 0.9, 0.3);
+      options.text_encodings = wave({2, 4, 5}, 0.5, 0.1);
+      options.text_encodings[1].slice(0, 2).zero_();
+      options.cond_scale = 2.0;
+      if (steps > 0) options.sample_timesteps = std::optional<int64_t>(steps);
+      options.noise = wave_noise();
+      expect_same(fixture, name, decoder->sample(options), kSamples);
+    }
+  }
+}
+
+TEST_CASE("priors of older versions compute what those versions computed") {
+  for (const std::string& path : cases_of("prior_")) {
+    const Fixture fixture = load_fixture(path);
+    INFO(path << "\n" << fixture.json.dump());
+    const json config = with_rest("prior",
+                                  fixture,
+                                  {{"image_url", "images"},
+                                   {"text_url", "texts"},
+                                   {"text_encodings_url", "encodings"},
+                                   {"batch_size", 2},
+                                   {"splits", {{"train", 0.8}, {"val", 0.1}, {"test", 0.1}}}});
+    DiffusionPrior prior(parse_prior_config(config.dump(), path, {}).plan);
+    fill_parameters(*prior->net());
+    prior->eval();
+    const torch::NoGradGuard no_grad;
+    TextEmbedding text{wave({2, 16}, 0.77, 0.2), wave({2, 5, 16}, 0.5, 0.1)};
+    if (fixture.json["padded"].get<bool>()) text.encodings[0].slice(0, 3).zero_();
+    PriorConditions given;
+    given.text_embed = text.embeds;
+    given.text_encodings = text.encodings;
+    const at::Tensor image = wave({2, 16}, 0.31);
+    const at::Tensor& times = fixture.tensor("times");
+    for (const int scale : {1, 2}) {
+      expect_same(fixture,
+                  fmt::format("output{}", scale),
+                  prior->net()->forward_with_cond_scale(image, times, given, scale),
+                  kOutputs);
+    }
+    PriorStepNoise draws;
+    draws.times = times;
+    draws.noise = wave({2, 16}, 0.83, 0.5, 1.2);
+    draws.text_keep_mask = draws.image_keep_mask = at::ones({2}, at::kBool);
+    expect_same(fixture, "loss", prior->loss({image, text}, draws), kOutputs);
+    for (const auto& [name, steps] : {std::pair("sample.ddpm", 0), std::pair("sample.ddim", 4)}) {
+      if (!fixture.has(name)) continue;
+      PriorSampleOptions options;
+      options.text = text;
+      options.cond_scale = fixture.json["guidance"].get<double>();
+      if (steps > 0) options.timesteps = steps;
+      options.noise = prior_wave_noise();
+      expect_same(fixture, name, prior->p_sample_loop(options), kSamples);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace dalle2::test

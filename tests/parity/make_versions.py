@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: MIT
+"""Decoders and priors of old versions of dalle2-pytorch, run by those versions: outputs, losses, samples.
+
+    python tests/parity/make_versions.py [--seed N] [--out FOLDER] [--versions V ...] [--wheels FOLDER]
+
+Each version is installed from PyPI into a folder of its own (without dependencies: the environment's serve, and
+einops-exts). One file a version and kind: decoder_1.1.0.safetensors. Weights are a function of the parameter's name
+(see `fill`), so they are not stored; noise is a function of the number of the draw.
+"""
+import inspect
+import pathlib
+import random
+import subprocess
+import sys
+import tempfile
+import warnings
+
+warnings.filterwarnings("ignore")
+
+# One of each class of networks and loops at least.
+DECODERS = "0.14.1 0.15.1 0.15.4 0.16.0 0.19.6 0.22.3 0.23.10 0.24.0 1.1.0 1.2.2 1.4.2 1.6.5 1.10.3 1.12.4".split()
+PRIORS = "0.15.4 0.16.0 0.16.1 0.19.6 0.22.3 0.23.2 0.25.2 1.1.0 1.6.5 1.9.0 1.10.7 1.10.9 1.12.4".split()
+# What lies in the repository.
+SMALL = {"decoder": ["0.15.4", "1.1.0"], "prior": ["0.15.4", "1.1.0"]}
+BATCH, TIMESTEPS, STEPS = 2, 12, 4
+NEVER = 1e-12  # a probability of dropping that allows guidance and never happens
+
+
+def number(version):
+    return tuple(map(int, version.split(".")))
+
+
+def install(version, wheels):
+    for name, package in ((version, f"dalle2-pytorch=={version}"), ("extras", "einops-exts")):
+        if not (wheels / name).is_dir():
+            subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", wheels / name, package], check=True)
+
+
+def draw_decoder(rng, v):
+    """A decoder section: two unets, the first with all conditions."""
+    coin = lambda p=0.5: rng.random() < p
+    efficient, wide = coin(0.4), rng.choice([1, 2])
+    unet = dict(dim=8, dim_mults=[1, 2], cond_dim=10, attn_dim_head=4, attn_heads=2, resnet_groups=4,
+                num_resnet_blocks=rng.choice([1, 2]), memory_efficient=efficient, sparse_attn=coin(0.7),
+                init_cross_embed=coin(), scale_skip_connection=coin(0.3), num_time_tokens=wide)
+    unet["init_conv_kernel_size"] = 7
+    if v >= (0, 15, 3):
+        unet["self_attn"] = [coin(), coin()]
+    if (0, 15, 0) <= v < (0, 21, 0):
+        unet["nearest_upsample"] = coin(0.3)
+    if v >= (1, 4, 0):
+        unet["cosine_sim_cross_attn"] = coin(0.3)
+    if v >= (1, 4, 3):
+        unet["cosine_sim_self_attn"] = coin(0.3)
+    if v >= (1, 1, 0):
+        unet["combine_upsample_fmaps"] = coin(0.3)
+    first = dict(unet, image_embed_dim=12, cond_on_text_encodings=True, text_embed_dim=5, max_text_len=4)
+    return dict(unets=[first, dict(unet, sparse_attn=coin(0.7))], image_sizes=[8, 16], timesteps=TIMESTEPS,
+                learned_variance=coin(), predict_x_start=coin(), use_dynamic_thres=coin(0.3),
+                image_cond_drop_prob=NEVER, text_cond_drop_prob=NEVER)
+
+
+def draw_prior(rng, v):
+    coin = lambda p=0.5: rng.random() < p
+    net = dict(dim=16, depth=2, dim_head=8, heads=2, num_timesteps=TIMESTEPS if coin(0.6) else None,
+               num_time_embeds=rng.choice([1, 2]), num_image_embeds=rng.choice([1, 2]), num_text_embeds=rng.choice([1, 2]),
+               normformer=coin(), rotary_emb=coin(0.7), norm_out=coin(0.7), final_proj=coin())
+    if v >= (0, 23, 0):
+        net["max_text_len"] = 5
+    if v >= (0, 23, 2):
+        net["norm_in"] = coin()
+    if v >= (1, 6, 2):
+        net["self_cond"] = coin()
+    prior = dict(net=net, image_embed_dim=16, timesteps=TIMESTEPS, cond_drop_prob=NEVER, predict_x_start=coin(0.6),
+                 sampling_clamp_l2norm=coin(0.3))
+    return prior
+
+
+def worker(kind, version, seed, out):
+    """Runs in a process of its own, whose dalle2_pytorch is that version."""
+    import torch
+    import dalle2_pytorch.dalle2_pytorch as old
+    from case_files import write_case
+    from waves import fill, wave
+
+    torch.set_num_threads(1)
+    v = number(version)
+    rng = random.Random(f"{seed} {kind} {version}")
+    draws = 0
+    tensors = {}
+
+    def normal(shape, *rest, **options):
+        nonlocal draws
+        draws += 1
+        shape = tuple(shape) if not isinstance(shape, int) else (shape, *rest)
+        return wave(shape, 0.83, 0.5 * draws, 1.2)
+
+    class Patched:
+        """The random numbers of a call, beginning with the first."""
+
+        def __enter__(self):
+            nonlocal draws
+            draws = 0
+            self.kept = torch.randn, torch.randn_like, torch.randint, random.random
+            torch.randn, torch.randn_like = normal, lambda like, **_: normal(like.shape)
+            torch.randint = lambda *_, **__: times.clone()
+            random.random = lambda: 0.0
+
+        def __exit__(self, *_):
+            torch.randn, torch.randn_like, torch.randint, random.random = self.kept
+
+    times = torch.tensor([rng.randrange(1, TIMESTEPS), rng.randrange(TIMESTEPS)])
+    ddim = v >= ((0, 19, 3) if kind == "decoder" else (0, 19, 5))
+    tensors["times"] = times
+
+    if kind == "decoder":
+        section = draw_decoder(rng, v)
+        arguments = {key: value for key, value in section.items() if key != "unets"}
+        arguments["image_sizes"] = tuple(section["image_sizes"])
+        if v < (1, 0, 3):
+            arguments["beta_schedule"] = ("cosine", "cosine")  # the default of configs, not of the class
+
+        def decoder_of(**more):
+            unets = [old.Unet(**{k: tuple(x) if isinstance(x, list) else x for k, x in unet.items()}) for unet in section["unets"]]
+            decoder = old.Decoder(tuple(unets), **arguments, **more)
+            for unet in decoder.unets:
+                fill(unet)
+            return decoder.eval()
+
+        decoder = decoder_of()
+        embed, encodings = wave((BATCH, 12), 0.9, 0.3), wave((BATCH, 4, 5), 0.5, 0.1)
+        encodings[1, 2:] = 0
+        mask = (encodings != 0).any(dim=-1)
+        masked = lambda f: {"text_mask": mask.clone()} if "text_mask" in inspect.signature(f).parameters else {}
+        images = wave((BATCH, 3, 16, 16), 0.05, 0.3, 0.5, 0.5)
+        with torch.no_grad():
+            for i, unet in enumerate(decoder.unets):
+                side = section["image_sizes"][i]
+                given = dict(image_embed=embed, text_encodings=encodings) if i == 0 else \
+                    dict(image_embed=embed, lowres_cond_img=wave((BATCH, 3, side, side), 0.21, 0.4))
+                if i == 0:
+                    given.update(masked(old.Unet.forward))
+                for scale in (1.0, 2.0):
+                    tensors[f"unet{i + 1}.output{scale:.0f}"] = unet.forward_with_cond_scale(
+                        wave((BATCH, 3, side, side), 0.17, 0.2), times, cond_scale=scale, **given)
+                decoder.train()
+                with Patched():
+                    tensors[f"unet{i + 1}.loss"] = decoder(images, image_embed=embed, text_encodings=encodings, unet_number=i + 1,
+                                                           **masked(old.Decoder.forward))
+                decoder.eval()
+            for name, steps in [("ddpm", None)] + ([("ddim", STEPS)] if ddim else []):
+                sampler = decoder_of(**({"sample_timesteps": (steps, steps)} if steps else {}))
+                with Patched():
+                    tensors[f"sample.{name}"] = sampler.sample(image_embed=embed, text_encodings=encodings, cond_scale=2.0,
+                                                               **masked(old.Decoder.sample))
+    else:
+        section = draw_prior(rng, v)
+        arguments = {key: value for key, value in section.items() if key != "net"}
+        net = old.DiffusionPriorNetwork(**section["net"])
+        fill(net)
+        prior = old.DiffusionPrior(net, **arguments, image_size=16) if v < (0, 20, 0) else old.DiffusionPrior(net, **arguments)
+        prior.eval()
+        image, text, encodings = wave((BATCH, 16), 0.31), wave((BATCH, 16), 0.77, 0.2), wave((BATCH, 5, 16), 0.5, 0.1)
+        # In 0.16.2 to 0.22.3 a row of zeros is NaN. Where a mask can be given it is not of zeros.
+        padded = not (0, 22, 0) <= v < (0, 23, 0)
+        if padded and v >= (0, 22, 0):
+            encodings[0, 3:] = 0
+        mask = torch.ones((BATCH, 5), dtype=torch.bool)
+        if padded:
+            mask[0, 3:] = False
+
+        def conditions():
+            given = dict(text_embed=text, text_encodings=encodings)
+            return dict(given, mask=mask.clone()) if v < (0, 22, 0) else given
+
+        with torch.no_grad():
+            for scale in (1.0, 2.0):
+                tensors[f"output{scale:.0f}"] = net.forward_with_cond_scale(image, times, cond_scale=scale, **conditions())
+            scaled = image * prior.image_embed_scale
+            tensors["loss"] = prior.p_losses(scaled, times, conditions(), noise=wave((BATCH, 16), 0.83, 0.5, 1.2))
+            # Guidance spoils the mask after its first step where one is given (docs/parity.md).
+            guidance = 1.0 if v < (0, 22, 0) else 2.0
+            for name, steps in [("ddpm", None)] + ([("ddim", STEPS)] if ddim else []):
+                if not section["predict_x_start"] and name == "ddim" and (1, 10, 5) <= v < (1, 11, 2):
+                    continue  # cannot be walked in these versions
+                with Patched():
+                    sample = prior.p_sample_loop((BATCH, 16), text_cond=conditions(), cond_scale=guidance,
+                                                 **({"timesteps": steps} if steps else {}))
+                tensors[f"sample.{name}"] = sample / prior.image_embed_scale if v < (1, 6, 5) else sample
+        write_case(pathlib.Path(out), f"prior_{version}", tensors,
+                   {"written_by": version, "prior": section, "padded": padded, "guidance": guidance})
+        return
+    write_case(pathlib.Path(out), f"decoder_{version}", tensors, {"written_by": version, "decoder": section})
+
+
+def main():
+    import argparse
+
+    here = pathlib.Path(__file__).resolve().parent
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=pathlib.Path, default=here / "fixtures")
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--wheels", type=pathlib.Path, default=pathlib.Path(tempfile.gettempdir()) / "dalle2_pytorch_versions")
+    parser.add_argument("--versions", nargs="*")
+    options = parser.parse_args()
+    folder = options.out / "versions"
+    folder.mkdir(parents=True, exist_ok=True)
+    options.wheels.mkdir(parents=True, exist_ok=True)
+    chosen = {"decoder": DECODERS, "prior": PRIORS} if options.seed is not None else SMALL
+    for kind, versions in chosen.items():
+        for version in versions if not options.versions else [v for v in options.versions if v in versions]:
+            install(version, options.wheels)
+            path = [str(options.wheels / version), str(options.wheels / "extras"), str(here)]
+            call = f"import sys; sys.path[:0] = {path!r}; import make_versions; " \
+                   f"make_versions.worker({kind!r}, {version!r}, {options.seed or 0}, {str(folder)!r})"
+            done = subprocess.run([sys.executable, "-W", "ignore", "-c", call], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+            print(f"{kind} {version}: {'ok' if done.returncode == 0 else done.stderr[-1500:]}", flush=True)
+            if done.returncode:
+                sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
