@@ -13,7 +13,6 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/stop_signal.h"
-#include "base/this_process.h"
 #include "io/files/atomic_file.h"
 #include "io/files/writable.h"
 #include "tracker/public_config.h"

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: MIT
 // Decoders and priors of older versions of dalle2-pytorch: outputs, losses and samples as those versions computed
 // them (tests/parity/make_versions.py).
+#include <fmt/ranges.h>
+
+#include "base/fnv1a.h"
+#include "checkpoint/module_state.h"
 #include "config/prior/prior_run_config.h"
 #include "diffusion/decoder_case.h"
 #include "diffusion/prior_fixture.h"
@@ -29,6 +33,15 @@ void expect_same(const Fixture& fixture,
                  const at::Tensor& found,
                  double part) {
   expect_close(found, fixture.tensor(name), part, name);
+}
+
+/// Names and shapes of a state dict in their order, as one number.
+std::string names_fnv1a(const torch::nn::Module& module) {
+  Fnv1a<uint64_t> hash;
+  for (const auto& [name, tensor] : state_dict(module)) {
+    hash.add_line(fmt::format("{} {}", name, fmt::join(tensor.sizes(), ",")));
+  }
+  return hash.hex();
 }
 
 json with_rest(const char* kind, const Fixture& fixture, json data) {
@@ -86,7 +99,11 @@ TEST_CASE("decoders of older versions compute what those versions computed") {
                                    {"text_embeddings_url", "texts"},
                                    {"splits", {{"train", 1.0}, {"val", 0.0}, {"test", 0.0}}}});
     Decoder decoder(parse_decoder_config(config.dump(), path, {}).plan);
-    for (const int64_t unet : {1, 2}) fill_parameters(*decoder->unet(unet));
+    for (const int64_t unet : {1, 2}) {
+      const json& names = fixture.json["names_fnv1a"][static_cast<size_t>(unet - 1)];
+      CHECK(names_fnv1a(*decoder->unet(unet)) == names.get<std::string>());
+      fill_parameters(*decoder->unet(unet));
+    }
     decoder->eval();
     const torch::NoGradGuard no_grad;
     for (const int64_t unet : {1, 2}) check_stage(decoder, unet, fixture);
@@ -116,6 +133,7 @@ TEST_CASE("priors of older versions compute what those versions computed") {
                                    {"batch_size", 2},
                                    {"splits", {{"train", 0.8}, {"val", 0.1}, {"test", 0.1}}}});
     DiffusionPrior prior(parse_prior_config(config.dump(), path, {}).plan);
+    CHECK(names_fnv1a(*prior->net()) == fixture.json["names_fnv1a"][0].get<std::string>());
     fill_parameters(*prior->net());
     prior->eval();
     const torch::NoGradGuard no_grad;

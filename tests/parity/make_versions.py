@@ -30,6 +30,14 @@ def number(version):
     return tuple(map(int, version.split(".")))
 
 
+def names_fnv1a(module):
+    """Names and shapes of the state dict in their order, as one number."""
+    value = 0xCBF29CE484222325
+    for byte in "".join(f"{n} {','.join(map(str, t.shape))}\n" for n, t in module.state_dict().items()).encode():
+        value = ((value ^ byte) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
+    return f"{value:016x}"
+
+
 def install(version, wheels):
     for name, package in ((version, f"dalle2-pytorch=={version}"), ("extras", "einops-exts")):
         if not (wheels / name).is_dir():
@@ -104,7 +112,7 @@ def worker(kind, version, seed, out):
             self.kept = torch.randn, torch.randn_like, torch.randint, random.random
             torch.randn, torch.randn_like = normal, lambda like, **_: normal(like.shape)
             torch.randint = lambda *_, **__: times.clone()
-            random.random = lambda: 0.0
+            random.random = lambda: 0.0 if kind == "decoder" else 1.0  # blurs; shows no estimate
 
         def __exit__(self, *_):
             torch.randn, torch.randn_like, torch.randint, random.random = self.kept
@@ -177,7 +185,8 @@ def worker(kind, version, seed, out):
             for scale in (1.0, 2.0):
                 tensors[f"output{scale:.0f}"] = net.forward_with_cond_scale(image, times, cond_scale=scale, **conditions())
             scaled = image * prior.image_embed_scale
-            tensors["loss"] = prior.p_losses(scaled, times, conditions(), noise=wave((BATCH, 16), 0.83, 0.5, 1.2))
+            with Patched():
+                tensors["loss"] = prior.p_losses(scaled, times, conditions(), noise=wave((BATCH, 16), 0.83, 0.5, 1.2))
             # Guidance spoils the mask after its first step where one is given (docs/parity.md).
             guidance = 1.0 if v < (0, 22, 0) else 2.0
             for name, steps in [("ddpm", None)] + ([("ddim", STEPS)] if ddim else []):
@@ -188,9 +197,10 @@ def worker(kind, version, seed, out):
                                                  **({"timesteps": steps} if steps else {}))
                 tensors[f"sample.{name}"] = sample / prior.image_embed_scale if v < (1, 6, 5) else sample
         write_case(pathlib.Path(out), f"prior_{version}", tensors,
-                   {"written_by": version, "prior": section, "padded": padded, "guidance": guidance})
+                   {"written_by": version, "prior": section, "padded": padded, "guidance": guidance,
+                    "names_fnv1a": [names_fnv1a(net)]})
         return
-    write_case(pathlib.Path(out), f"decoder_{version}", tensors, {"written_by": version, "decoder": section})
+    write_case(pathlib.Path(out), f"decoder_{version}", tensors, {"written_by": version, "decoder": section, "names_fnv1a": list(map(names_fnv1a, decoder.unets))})
 
 
 def main():

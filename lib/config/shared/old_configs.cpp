@@ -7,12 +7,12 @@ namespace dalle2 {
 namespace {
 
 /// A section of a config, whatever was put in its place.
-class Section {
+class KeysOf {
  public:
-  Section(Json& parent, const char* key)
+  KeysOf(Json& parent, const char* key)
       : json_(parent.is_object() && parent.contains(key) && parent[key].is_object() ? &parent[key]
                                                                                     : nullptr) {}
-  explicit Section(Json& json) : json_(json.is_object() ? &json : nullptr) {}
+  explicit KeysOf(Json& json) : json_(json.is_object() ? &json : nullptr) {}
 
   bool has(const char* key) const { return json_ != nullptr && json_->contains(key); }
   Json* find(const char* key) { return has(key) ? &(*json_)[key] : nullptr; }
@@ -30,7 +30,7 @@ class Section {
   Json* json_;
 };
 
-void complete_unet(Section unet, const Version& v) {
+void complete_unet(KeysOf unet, const Version& v) {
   if (v < Version{0, 15, 0}) {
     unet.set_absent("final_conv_kernel_size", 3);
     unet.set_absent("pixel_shuffle_upsample", false);
@@ -41,12 +41,12 @@ void complete_unet(Section unet, const Version& v) {
   }
 }
 
-void complete_decoder(Section decoder, const Version& v) {
+void complete_decoder(KeysOf decoder, const Version& v) {
   if (decoder.get() == nullptr) return;
   size_t count = 0;
   if (Json* unets = decoder.find("unets"); unets && unets->is_array()) {
     count = unets->size();
-    for (Json& unet : *unets) complete_unet(Section(unet), v);
+    for (Json& unet : *unets) complete_unet(KeysOf(unet), v);
   }
   if (v < Version{0, 26, 1}) decoder.set_absent("dynamic_thres_percentile", 0.9);
   if (v >= Version{0, 19, 0} && v < Version{1, 12, 0}) {
@@ -66,7 +66,7 @@ void complete_decoder(Section decoder, const Version& v) {
 
 /// Trackers of up to 0.15.1 logged and saved by keys of their own.
 void complete_tracker(Json& root) {
-  Section tracker(root, "tracker");
+  KeysOf tracker(root, "tracker");
   tracker.erase({"tracker_type", "init_config", "wandb_entity", "wandb_project", "verbose"});
   tracker.set_absent("log", {{"log_type", "console"}});
   tracker.set_absent("save", Json::array({{{"save_to", "local"}}}));
@@ -93,19 +93,19 @@ void complete_old_config(Json& root, const std::string& kind) {
   const Version v = written_by(root);
   if (v >= kLastVersion) return;
   const bool is_prior = kind == "prior";
-  Section train(root, "train");
+  KeysOf train(root, "train");
   if (v < Version{0, 15, 2}) {
     complete_tracker(root);
     train.erase({"save_all", "save_latest", "save_best"});
   }
   if (is_prior && v < Version{1, 0, 1}) {
     train.erase({"save_every"});
-    Section(root, "data").set_absent("batch_size", 64);
+    KeysOf(root, "data").set_absent("batch_size", 64);
   }
-  if (is_prior ? v < Version{1, 0, 1} : v < Version{0, 15, 2}) Section(root).erase({"load"});
-  if (!is_prior) return complete_decoder(Section(root, "decoder"), v);
-  if (Json* prior = Section(root).find("prior")) {
-    Section(*prior, "net").erase({"attend_all_text_encodings"});
+  if (is_prior ? v < Version{1, 0, 1} : v < Version{0, 15, 2}) KeysOf(root).erase({"load"});
+  if (!is_prior) return complete_decoder(KeysOf(root, "decoder"), v);
+  if (Json* prior = KeysOf(root).find("prior")) {
+    KeysOf(*prior, "net").erase({"attend_all_text_encodings"});
   }
 }
 

@@ -9,7 +9,6 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "base/this_process.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/pickle/value_json.h"
 #include "config/decoder/decoder_run_config.h"
@@ -70,7 +69,7 @@ Source read_source(const std::string& path, bool averaged) {
   source.weights = model_weights(root, "decoder", /*use_ema=*/averaged);
   const std::optional<Cursor> config = root.find("config");
   if (config && config->value().is_dict()) {
-    source.config = json_of_value(config->value());
+    source.config = stored_config(root);
     source.mask = parsed(source.config, config->where()).config.train.unet_training_mask;
   }
   return source;
@@ -314,7 +313,8 @@ JoinedStages join_stages(const std::vector<std::string>& paths,
   const std::string origin = config_path.value_or(first.path);
   for (const Source& source : sources) check_same_decoder(source, config, origin, !config_path);
 
-  const size_t stages = parsed(config, origin).plan.stages.size();
+  const DecoderPlan plan = parsed(config, origin).plan;
+  const size_t stages = plan.stages.size();
   Givers givers;
   JoinedStages joined;
   for (size_t stage = 0; stage < stages; ++stage) {
@@ -323,7 +323,7 @@ JoinedStages join_stages(const std::vector<std::string>& paths,
   }
   Dict result;
   result.set("model", to_dict(joined_weights(givers, first)));
-  result.set("version", kCheckpointLayoutVersion);
+  result.set("version", to_text(plan.config.written_by));
   if (!averaged) {
     set_training_state(result, givers);
     set_averages(result, givers);

@@ -183,18 +183,22 @@ auto load_model(const ModelSource& source, const Value& checkpoint, const Make& 
 
 }  // namespace
 
+std::string stored_config(const Cursor& checkpoint) {
+  const std::string json = json_of_value(checkpoint.at("config").value());
+  const std::optional<Version> version = said_version(checkpoint);
+  Json config = Json::parse(json);
+  if (version.value_or(kLastVersion) == kLastVersion || config.contains("written_by")) return json;
+  config["written_by"] = to_text(*version);
+  complete_old_config(config, config.contains("prior") ? "prior" : "decoder");
+  return config.dump();
+}
+
 ConfigChanges changes_since(const Cursor& checkpoint, const std::string& full_json) {
   const std::optional<Cursor> saved =
       checkpoint.value().is_dict() ? checkpoint.find("config") : std::nullopt;
   if (!saved || !saved->value().is_dict()) return {};
-  Json config = Json::parse(json_of_value(saved->value()));
-  const std::optional<Version> version = said_version(checkpoint);
-  if (version && *version != kLastVersion && !config.contains("written_by")) {
-    config["written_by"] = to_text(*version);
-    complete_old_config(config, config.contains("prior") ? "prior" : "decoder");
-  }
   // What the reference stored may hold secrets.
-  return compare_for_resume(public_config(config.dump()), full_json);
+  return compare_for_resume(public_config(stored_config(checkpoint)), full_json);
 }
 
 std::vector<std::string> model_changes(const Cursor& checkpoint,

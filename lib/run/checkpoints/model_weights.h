@@ -76,6 +76,10 @@ struct ModelSource {
   bool allow_changed_config = false;
 };
 
+/// The config that a checkpoint carries, as JSON; with the version of an older dalle2-pytorch, and what that understood
+/// by keys that are absent.
+std::string stored_config(const Cursor& checkpoint);
+
 /// What differs between the config that a checkpoint carries and this one; nothing for a checkpoint
 /// without config.
 ConfigChanges changes_since(const Cursor& checkpoint, const std::string& full_json);

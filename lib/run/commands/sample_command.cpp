@@ -171,6 +171,15 @@ void check_one_or_each(const char* option,
                     given);
 }
 
+void tell_of_own_ddim(const DdimLayout& layout, bool walks_with_ddim, const std::string& path) {
+  if (layout.exists || !walks_with_ddim) return;
+  log_info(
+      "sample",
+      "{}: its version of dalle2-pytorch had no DDIM; fewer steps than all are walked as in {}",
+      path,
+      to_text(kLastVersion));
+}
+
 void warn_of_cut_encodings(const at::Tensor& encodings, const std::string& key, int64_t most) {
   if (!encodings.defined() || encodings.size(1) <= most) return;
   log_warning("sample",
@@ -259,6 +268,15 @@ at::Tensor draw_image_embeds(DiffusionPrior prior,
   options.cond_scale = cond_scale;
   options.timesteps = timesteps;
   options.num_samples_per_text = command.candidates.value_or(kDefaultCandidates);
+  const PriorPlan& plan = prior->plan();
+  const int64_t all = plan.config.timesteps;
+  const int64_t wanted = timesteps.value_or(plan.config.sample_timesteps.value_or(all));
+  tell_of_own_ddim(plan.layout, wanted < all, "the prior");
+  if (cond_scale != 1 && !prior->net()->drops()) {
+    log_info("sample",
+             "guidance of the prior has no effect: dalle2-pytorch {} never dropped its conditions",
+             to_text(plan.config.written_by));
+  }
   const int64_t rows = texts.embeds.size(0);
   std::vector<at::Tensor> parts;
   for (const ChunkRange& range : chunk_ranges(rows, command.batch_size)) {

@@ -22,6 +22,9 @@ void sample_prior(const SampleCommand& command, const Value& checkpoint, const a
 /// @param key that limits them to `most` tokens
 void warn_of_cut_encodings(const at::Tensor& encodings, const std::string& key, int64_t most);
 
+/// Says that fewer steps than all walk as in 1.15.6, where the version of the weights had no such walk.
+void tell_of_own_ddim(const DdimLayout& layout, bool walks_with_ddim, const std::string& path);
+
 /// Whether --image is seen by a CLIP: else a unet enlarges it.
 inline bool starts_from_picture(const SampleCommand& command) {
   return command.image_path && command.clip_path && command.start_unet == 1;

@@ -636,6 +636,8 @@ void sample_decoder(const SampleCommand& command,
                                                      device)
                                    : MadeConditions());
   check_command(command, decoder->plan(), inputs);
+  const bool few = !command.timesteps.empty() || command.sampler == "ddim";
+  tell_of_own_ddim(decoder->plan().layout.ddim, few, command.checkpoint_path);
   decoder->to(device);
   const ImageRange range{decoder->plan().config.auto_normalize_img};
   inputs.image = to_range(inputs.image, command.image_path, range);

@@ -7,7 +7,6 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "base/this_process.h"
 #include "checkpoint/module_state.h"
 #include "model/clip/clip_encoder.h"
 #include "trainer/state/optimizer_state.h"

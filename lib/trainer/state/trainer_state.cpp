@@ -6,8 +6,6 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "base/this_process.h"
-#include "checkpoint/clip/clip_file.h"
 #include "checkpoint/lora/lora_file.h"
 #include "checkpoint/module_state.h"
 #include "model/clip/clip_encoder.h"

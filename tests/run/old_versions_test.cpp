@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: MIT
+// Files of older versions of dalle2-pytorch: what is made of them, and what is refused.
+#include <torch/torch.h>
+
+#include <catch2/catch.hpp>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "checkpoint/module_state.h"
+#include "checkpoint/pickle/value_json.h"
+#include "run/checkpoints/model_weights.h"
+#include "run/checkpoints/other_versions.h"
+#include "run/tiny_decoder.h"
+#include "support/fixture.h"
+#include "support/temp_dir.h"
+
+namespace dalle2::test {
+namespace {
+
+using Catch::Matchers::Contains;
+using nlohmann::json;
+
+json small_prior() {
+  return {{"net",
+           {{"dim", 16},
+            {"depth", 1},
+            {"dim_head", 8},
+            {"heads", 2},
+            {"num_timesteps", 10},
+            {"max_text_len", 4}}},
+          {"image_embed_dim", 16},
+          {"timesteps", 10},
+          {"cond_drop_prob", 0.1}};
+}
+
+/// A config of which only the section of the model is right.
+std::string write_config(const TempDir& folder, const char* kind, const json& section) {
+  const std::string path = folder / "config.json";
+  std::ofstream(path) << json({{kind, section}, {"data", {{"batch_size", "many"}}}}).dump();
+  return path;
+}
+
+/// A file with weights of an old version, and its config. @param network makes them
+Dict file_of(const torch::nn::Module& model, const char* version, const json& config) {
+  Dict file;
+  file.set("model", to_dict(state_dict(model)));
+  if (version != nullptr) file.set("version", version);
+  if (!config.is_null()) file.set("config", value_of_json(config.dump()));
+  return file;
+}
+
+DiffusionPrior prior_of_version(const char* version) {
+  PriorConfig config;
+  config.net.dim = config.image_embed_dim = 16;
+  config.net.depth = 1;
+  config.net.dim_head = 8;
+  config.net.heads = 2;
+  config.net.max_text_len = 4;
+  config.net.num_timesteps = config.timesteps = 10;
+  config.written_by = parse_version(version, "");
+  DiffusionPrior prior(plan_prior(config));
+  fill_parameters(*prior->net());
+  prior->eval();
+  return prior;
+}
+
+at::Tensor answer(DiffusionPrior& prior) {
+  const torch::NoGradGuard no_grad;
+  PriorConditions given;
+  given.text_embed = wave({2, 16}, 0.77);
+  given.text_encodings = wave({2, 3, 16}, 0.5);
+  return prior->net()->forward(wave({2, 16}, 0.31), at::tensor({1, 7}), given);
+}
+
+TEST_CASE("of a prior's own config only the section of the model counts") {
+  const TempDir folder;
+  DiffusionPrior prior = prior_of_version("1.1.0");
+  const Value bare = to_dict(state_dict(*prior));
+  DiffusionPrior loaded = load_prior({.checkpoint_path = "prior.pth",
+                                      .config_path = write_config(folder, "prior", small_prior()),
+                                      .only_model = true,
+                                      .written_by = "1.1.0"},
+                                     bare);
+  CHECK(at::equal(answer(loaded), answer(prior)));
+}
+
+TEST_CASE("a prior that does not say its version is refused where several fit") {
+  const TempDir folder;
+  const Value bare = to_dict(state_dict(*prior_of_version("1.1.0")));
+  CHECK_THROWS_WITH(
+      load_prior({.checkpoint_path = "prior.pth",
+                  .config_path = write_config(folder, "prior", small_prior()),
+                  .only_model = true},
+                 bare),
+      Contains("its tensors are those of 0.23.0 to 1.8.4") && Contains("--written-by 1.1.0"));
+}
+
+TEST_CASE("a file that gets its config and version needs no options any more") {
+  const TempDir folder;
+  DiffusionPrior prior = prior_of_version("1.1.0");
+  const Value described = described_checkpoint(
+      to_dict(state_dict(*prior)),
+      "prior.pth",
+      {.config_path = write_config(folder, "prior", small_prior()), .written_by = "1.1.0"});
+  DiffusionPrior loaded = load_prior({.checkpoint_path = "prior.pth"}, described);
+  CHECK(at::equal(answer(loaded), answer(prior)));
+}
+
+TEST_CASE("a prior of 1.8 becomes one of 1.15.6 that answers the same") {
+  const TempDir folder;
+  DiffusionPrior prior = prior_of_version("1.8.4");
+  const Value file = file_of(*prior, "1.8.4", nullptr);
+  const Value made = described_checkpoint(
+      file,
+      "prior.pth",
+      {.config_path = write_config(folder, "prior", small_prior()), .to_last_version = true});
+  CHECK(Cursor(made).at("version").as_string() == "1.15.6");
+  DiffusionPrior loaded = load_prior({.checkpoint_path = "made.pth"}, made);
+  expect_close(answer(loaded), answer(prior), 1e-6, "answer");
+  CHECK(loaded->plan().config.cond_drop_prob == 0);
+}
+
+TEST_CASE("a prior whose attention was by dot products has no equal in 1.15.6") {
+  const TempDir folder;
+  const Value file = file_of(*prior_of_version("1.1.0"), "1.1.0", nullptr);
+  CHECK_THROWS_WITH(
+      described_checkpoint(
+          file,
+          "prior.pth",
+          {.config_path = write_config(folder, "prior", small_prior()), .to_last_version = true}),
+      Contains(
+          "weights of dalle2-pytorch 1.1.0 have no equal in 1.15.6: attention was by dot products"));
+}
+
+TEST_CASE("a unet of 1.4.0 becomes one of 1.15.6 that answers the same") {
+  const TempDir folder;
+  json config = tiny_decoder_config(folder.path());
+  config["written_by"] = "1.4.0";
+  const auto loaded = parse_decoder_config(
+      config.dump(), "config", {.overrides = {}, .strict = false, .check_available = false});
+  Decoder decoder(loaded.plan);
+  fill_parameters(*decoder->unet(1));
+  decoder->eval();
+  const Value file = file_of(*decoder, "1.4.0", config);
+  const Value made = described_checkpoint(file, "decoder.pth", {.to_last_version = true});
+  Decoder other = load_decoder({.checkpoint_path = "made.pth"}, made);
+  UnetConditions given;
+  given.image_embed = wave({2, 3}, 0.9);
+  const torch::NoGradGuard no_grad;
+  const auto answer_of = [&](Decoder& of) {
+    return of->unet(1)->forward(wave({2, 3, 8, 8}, 0.17), at::tensor({1, 20}), given);
+  };
+  expect_close(answer_of(other), answer_of(decoder), 1e-6, "answer");
+}
+
+TEST_CASE("a run refuses weights of a version whose networks its config does not describe") {
+  const TempDir folder;
+  json config = tiny_decoder_config(folder.path());
+  config["written_by"] = "1.1.0";
+  const ReadOptions options = {.overrides = {}, .strict = false, .check_available = false};
+  const auto old = parse_decoder_config(config.dump(), "config", options);
+  const Value file = file_of(*Decoder(old.plan), "1.1.0", nullptr);
+  const Cursor root(file, "latest.pth");
+  CHECK_NOTHROW(check_version(root, "decoder", old.full_json));
+  config.erase("written_by");
+  CHECK_THROWS_WITH(
+      check_version(
+          root, "decoder", parse_decoder_config(config.dump(), "config", options).full_json),
+      Contains("latest.pth: dalle2-pytorch 1.1.0 wrote it") &&
+          Contains("Add \"written_by\": \"1.1.0\" to the config"));
+}
+
+}  // namespace
+}  // namespace dalle2::test
