@@ -64,7 +64,8 @@ TEST_CASE("tensors of a unet tell the versions that have such layers") {
         "1.14.0 to 1.15.6");
 }
 
-TEST_CASE("the last convolution of an upper unet tells whether it sees the low-resolution picture") {
+TEST_CASE(
+    "the last convolution of an upper unet tells whether it sees the low-resolution picture") {
   const auto upper = [](int64_t in) {
     StateDict weights = kOfMany;
     weights.emplace_back("unets.1.final_resnet_block.block2.project.weight",
@@ -87,21 +88,23 @@ TEST_CASE("tensors of a prior tell the versions that have such layers") {
 TEST_CASE("a file's version is the one it says, else the one its tensors or the user say") {
   CHECK(version_of(kOfMany, "1.0.2", "") == Version{1, 0, 2});
   CHECK(version_of(kOfMany, nullptr, "1.1.0") == Version{1, 1, 0});
-  const StateDict prior = named({{"net.null_text_encodings", {1, 4, 8}},
-                                 {"net.to_time_embeds.0.weight", {10, 8}}});
+  const StateDict prior =
+      named({{"net.null_text_encodings", {1, 4, 8}}, {"net.to_time_embeds.0.weight", {10, 8}}});
   CHECK(version_of(prior, nullptr, "", "prior") == kLastVersion);
 }
 
 TEST_CASE("a version that is not known, or contradicts the tensors or the file, is refused") {
-  CHECK_THROWS_WITH(version_of(kOfMany, nullptr, ""),
-                    Contains("a.pth: does not say which version of dalle2-pytorch wrote it, and its "
-                             "tensors are those of 0.21.0 to 1.9.0") &&
-                        Contains("Name the version: --written-by 1.1.0"));
+  CHECK_THROWS_WITH(
+      version_of(kOfMany, nullptr, ""),
+      Contains("a.pth: does not say which version of dalle2-pytorch wrote it, and its "
+               "tensors are those of 0.21.0 to 1.9.0") &&
+          Contains("Name the version: --written-by 1.1.0"));
   CHECK_THROWS_WITH(version_of(kOfMany, "1.0.2", "1.1.0"),
                     Contains("--written-by 1.1.0: the file a.pth says that dalle2-pytorch 1.0.2"));
-  CHECK_THROWS_WITH(version_of(kOfMany, nullptr, "1.12.0"),
-                    Contains("--written-by names dalle2-pytorch 1.12.0, but its tensors are those of "
-                             "0.21.0 to 1.9.0"));
+  CHECK_THROWS_WITH(
+      version_of(kOfMany, nullptr, "1.12.0"),
+      Contains("--written-by names dalle2-pytorch 1.12.0, but its tensors are those of "
+               "0.21.0 to 1.9.0"));
   CHECK_THROWS_WITH(version_of(kOfMany, nullptr, "1.x"),
                     Contains("--written-by: expected a version of dalle2-pytorch such as 1.1.0"));
   CHECK_THROWS_WITH(version_of(kOfMany, nullptr, "0.12.3"),

@@ -12,64 +12,37 @@
 namespace dalle2 {
 namespace {
 
-/// First versions of the classes of networks; the last version of one is that before the next.
-constexpr std::array<Version, 13> kUnets = {{{0, 14, 0},
-                                             {0, 15, 0},
-                                             {0, 15, 3},
-                                             {0, 16, 0},
-                                             {0, 16, 2},
-                                             {0, 21, 0},
-                                             {0, 23, 3},
-                                             {0, 24, 0},
-                                             {1, 2, 0},
-                                             {1, 4, 0},
-                                             {1, 4, 3},
-                                             {1, 10, 0},
-                                             {1, 14, 0}}};
-constexpr std::array<Version, 13> kLastOfUnets = {{{0, 14, 1},
-                                                   {0, 15, 2},
-                                                   {0, 15, 4},
-                                                   {0, 16, 1},
-                                                   {0, 20, 1},
-                                                   {0, 23, 2},
-                                                   {0, 23, 10},
-                                                   {1, 1, 0},
-                                                   {1, 2, 2},
-                                                   {1, 4, 2},
-                                                   {1, 9, 0},
-                                                   {1, 12, 4},
-                                                   kLastVersion}};
-constexpr std::array<Version, 12> kPriors = {{{0, 14, 0},
-                                              {0, 16, 0},
-                                              {0, 16, 1},
-                                              {0, 16, 2},
-                                              {0, 22, 3},
-                                              {0, 23, 0},
-                                              {0, 23, 3},
-                                              {1, 4, 3},
-                                              {1, 9, 0},
-                                              {1, 10, 4},
-                                              {1, 10, 8},
-                                              {1, 12, 1}}};
-constexpr std::array<Version, 12> kLastOfPriors = {{{0, 15, 4},
-                                                    {0, 16, 0},
-                                                    {0, 16, 1},
-                                                    {0, 22, 2},
-                                                    {0, 22, 3},
-                                                    {0, 23, 2},
-                                                    {1, 4, 2},
-                                                    {1, 8, 4},
-                                                    {1, 10, 3},
-                                                    {1, 10, 7},
-                                                    {1, 12, 0},
-                                                    kLastVersion}};
+/// Versions whose networks compute the same with the same weights.
+constexpr std::array<VersionRange, 13> kUnets = {{{{0, 14, 0}, {0, 14, 1}},
+                                                  {{0, 15, 0}, {0, 15, 2}},
+                                                  {{0, 15, 3}, {0, 15, 4}},
+                                                  {{0, 16, 0}, {0, 16, 1}},
+                                                  {{0, 16, 2}, {0, 20, 1}},
+                                                  {{0, 21, 0}, {0, 23, 2}},
+                                                  {{0, 23, 3}, {0, 23, 10}},
+                                                  {{0, 24, 0}, {1, 1, 0}},
+                                                  {{1, 2, 0}, {1, 2, 2}},
+                                                  {{1, 4, 0}, {1, 4, 2}},
+                                                  {{1, 4, 3}, {1, 9, 0}},
+                                                  {{1, 10, 0}, {1, 12, 4}},
+                                                  {{1, 14, 0}, {1, 15, 6}}}};
+constexpr std::array<VersionRange, 12> kPriors = {{{{0, 14, 0}, {0, 15, 4}},
+                                                   {{0, 16, 0}, {0, 16, 0}},
+                                                   {{0, 16, 1}, {0, 16, 1}},
+                                                   {{0, 16, 2}, {0, 22, 2}},
+                                                   {{0, 22, 3}, {0, 22, 3}},
+                                                   {{0, 23, 0}, {0, 23, 2}},
+                                                   {{0, 23, 3}, {1, 4, 2}},
+                                                   {{1, 4, 3}, {1, 8, 4}},
+                                                   {{1, 9, 0}, {1, 10, 3}},
+                                                   {{1, 10, 4}, {1, 10, 7}},
+                                                   {{1, 10, 8}, {1, 12, 0}},
+                                                   {{1, 12, 1}, {1, 15, 6}}}};
 
-VersionRange range_of(std::span<const Version> first,
-                      std::span<const Version> last,
-                      const Version& version) {
-  size_t i = first.size() - 1;
-  while (i > 0 && version < first[i]) --i;
-  return {first[i], last[i]};
+VersionRange range_of(std::span<const VersionRange> ranges, const Version& version) {
+  size_t i = ranges.size() - 1;
+  while (i > 0 && version < ranges[i].from) --i;
+  return ranges[i];
 }
 
 UnetLayout unet_layout(const Version& v) {
@@ -181,8 +154,7 @@ std::string to_text(const VersionRange& range) {
 }
 
 VersionRange same_network(const std::string& kind, const Version& version) {
-  return kind == "prior" ? range_of(kPriors, kLastOfPriors, version)
-                         : range_of(kUnets, kLastOfUnets, version);
+  return kind == "prior" ? range_of(kPriors, version) : range_of(kUnets, version);
 }
 
 }  // namespace dalle2
