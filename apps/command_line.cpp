@@ -78,6 +78,44 @@ Runner add_sample(CLI::App& app) {
       ->type_name("FILE");
   app.add_option("--config", o->config_path, "Config, for a checkpoint that holds none")
       ->type_name("FILE");
+  const auto upsampler = app.add_option_function<std::vector<std::string>>(
+      "--upsampler",
+      [o](const std::vector<std::string>& paths) {
+        for (const std::string& path : paths) o->upsamplers.push_back({path});
+      },
+      "Decoder's file whose unets go on from those of --checkpoint; repeat for more");
+  upsampler->type_name("FILE")->allow_extra_args(false);
+  // One for each --upsampler.
+  const auto add_of_upsamplers =
+      [&](const std::string& name, const char* type, auto set, const char* text) {
+        app.add_option_function<std::vector<std::string>>(
+               name,
+               [o, name, set](const std::vector<std::string>& values) {
+                 if (values.size() != o->upsamplers.size())
+                   throw CLI::ValidationError(name,
+                                              "expected one for each --upsampler, in their order");
+                 for (size_t i = 0; i < values.size(); ++i) set(o->upsamplers[i], values[i]);
+               },
+               text)
+            ->type_name(type)
+            ->allow_extra_args(false)
+            ->needs(upsampler);
+      };
+  add_of_upsamplers(
+      "--upsampler-config",
+      "FILE",
+      [](CascadeFile& file, const std::string& path) { file.config_path = path; },
+      "Config of an --upsampler that holds none");
+  add_of_upsamplers(
+      "--upsampler-written-by",
+      "V",
+      [](CascadeFile& file, const std::string& version) { file.written_by = version; },
+      "Version of dalle2-pytorch that wrote an --upsampler, if the file does not say it");
+  app.add_option("--pipeline",
+                 o->pipeline_path,
+                 "File of dalle2-laion that names the files of all stages and of the prior")
+      ->type_name("FILE");
+  app.add_flag("--dry-run", o->dry_run, "Say what would draw, with sizes and memory, and end");
   app.add_option("--written-by",
                  o->written_by,
                  "Version of dalle2-pytorch that wrote --checkpoint, if the file does not say it")

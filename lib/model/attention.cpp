@@ -36,15 +36,6 @@ at::Tensor attention_in_fast_type(const at::Tensor& q,
       .to(at::kBFloat16);
 }
 
-/// @param qkv [B, N, 3, heads, d]
-LinearAttentionParts parts_of(const at::Tensor& qkv, bool unit_values) {
-  if (unit_values && has_linear_attention_parts(qkv)) return linear_attention_parts(qkv);
-  const std::vector<at::Tensor> parts = qkv.unbind(2);  // 3 x [B, N, heads, d]
-  return {.q = parts[0].softmax(-1).transpose(1, 2),
-          .k = parts[1].softmax(1).transpose(1, 2),
-          .v = (unit_values ? l2_normalize(parts[2]) : parts[2]).transpose(1, 2)};
-}
-
 /// An adapter's dropout acts on the layer's input: the layer cannot be folded into others then.
 bool drops_inputs(const LinearLayerImpl& layer) {
   return layer.adapter() && layer.adapter()->drops();
@@ -223,8 +214,12 @@ at::Tensor LinearAttentionImpl::forward(const at::Tensor& x) {
   const int64_t batch = x.size(0);
   const double tokens = mean_values_ ? static_cast<double>(x.size(2) * x.size(3)) : 1.0;
   const at::Tensor normed = norm_->forward(map_to_tokens(x));
-  const auto [q, k, v] =
-      parts_of(to_qkv_->forward(normed).view({batch, -1, 3, heads_, dim_head_}), unit_values_);
+  // 3 x [B, N, heads, d]
+  const std::vector<at::Tensor> qkv =
+      to_qkv_->forward(normed).view({batch, -1, 3, heads_, dim_head_}).unbind(2);
+  const at::Tensor q = qkv[0].softmax(-1).transpose(1, 2);
+  const at::Tensor k = qkv[1].softmax(1).transpose(1, 2);
+  const at::Tensor v = (unit_values_ ? l2_normalize(qkv[2]) : qkv[2]).transpose(1, 2);
   // The reference scales q by d^-1/2 and, since 1.4.0, both k and v by N^-1/2.
   const double scale = 1.0 / (tokens * std::sqrt(static_cast<double>(dim_head_)));
   const at::Tensor context = at::matmul(k.transpose(-1, -2), v) * scale;  // [B, heads, d, d]

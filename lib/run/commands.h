@@ -32,6 +32,7 @@ struct TrainCommand {
 struct CascadeFile {
   std::string path;
   std::optional<std::string> config_path = {};  ///< for a checkpoint that carries no config
+  std::string written_by = {};                  ///< version of dalle2-pytorch; "": the file says it
   /// The unets that it draws, from 1; empty: those after the ones of the files before it.
   std::vector<int64_t> unets = {};
 };
@@ -56,13 +57,17 @@ struct SampleCommand {
   std::optional<std::string> from_text;  ///< pictures change as from it to `text`
   std::optional<double> theta;           ///< how far, with `from_text`; none is kDefaultTheta
   std::optional<std::string> prior_path,
-      clip_path;                             ///< checkpoints, with `text`; a CLIP with pictures
+      clip_path;                                ///< checkpoints, with `text`; a CLIP with pictures
+  std::optional<std::string> clip_config_path;  ///< instead of the config beside the CLIP
   std::string written_by, prior_written_by;  ///< versions of dalle2-pytorch; "": the files say it
   std::optional<std::string> prior_config_path;  ///< for a prior that carries no config
   std::optional<double> prior_cond_scale;        ///< with `text`; none is 1
-  std::vector<double> cond_scale;                ///< one, or one for each unet; none is 1
-  std::vector<int64_t> timesteps;                ///< one, or one for each unet; none: the config's
-  std::string sampler = "auto";                  ///< auto, ddpm, ddim, dpmpp
+  std::optional<int64_t> prior_timesteps;        ///< of `prior_path`; none: its config's
+  bool prior_use_ema = true;
+  std::vector<std::string> prior_lora_paths;  ///< adapters that are put into its weights
+  std::vector<double> cond_scale;             ///< one, or one for each unet; none is 1
+  std::vector<int64_t> timesteps;  ///< one, or one for each unet; none, or 0 for one: the config's
+  std::string sampler = "auto";    ///< auto, ddpm, ddim, dpmpp
   double cfg_rescale = 0.0;
   std::string precision = "no";               ///< no, bf16
   std::vector<std::string> init_noise_paths;  ///< .npy [N, C, H, W], one for each sampled stage

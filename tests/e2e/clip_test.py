@@ -226,7 +226,7 @@ class Clip(EndToEnd):
         run(*text[:-1], "prior/checkpoint.pth", *live, cwd=self.dir, check=0)
         done = run(*text, *live, "--overwrite", cwd=self.dir, check=2)
         self.assertIn("--prior-no-ema: has no effect on prior/model.pth, which holds no averages", " ".join(done.stderr.split()))
-        # The text stands under each picture of the sheet, in a line of 14 pixels; cells are wide enough for words.
+        # The text stands under each picture of the sheet, in a line of 14 pixels; pictures are enlarged so that words fit.
         sheet = (self.dir / "three/sheet.png").read_bytes()
         self.assertEqual(struct.unpack(">II", sheet[16:24]), (2 * 130 + 2, 2 * (128 + 3 + 14 + 2) + 2))
         self.check_pictures_and_ways(text)

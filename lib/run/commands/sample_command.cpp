@@ -55,7 +55,7 @@ void take_pipeline(SampleCommand& command) {
       if (!source.default_sample_timesteps.empty())
         steps[unet] = source.default_sample_timesteps[i].value_or(0);
     }
-    CascadeFile file{source.load_model_from.path, {}, source.unet_numbers};
+    CascadeFile file{.path = source.load_model_from.path, .unets = source.unet_numbers};
     if (source.load_config_from) file.config_path = source.load_config_from->path;
     command.upsamplers.push_back(std::move(file));
   }
@@ -68,7 +68,10 @@ void take_pipeline(SampleCommand& command) {
   if (command.timesteps.empty()) command.timesteps = steps;
   if (!pipeline.prior || !command.text || command.image_path || command.prior_path) return;
   command.prior_path = pipeline.prior->load_model_from.path;
+  if (const auto& config = pipeline.prior->load_config_from; config && !command.prior_config_path)
+    command.prior_config_path = config->path;
   if (!command.prior_cond_scale) command.prior_cond_scale = pipeline.prior->default_cond_scale;
+  if (!command.prior_timesteps) command.prior_timesteps = pipeline.prior->default_sample_timesteps;
 }
 
 /// Options that only a decoder knows would do nothing.
@@ -82,9 +85,7 @@ void refuse_decoder_options(const SampleCommand& command) {
   refuse_if(command.text || command.clip_path || command.clip_config_path,
             "--text, --clip and --clip-config",
             why);
-  refuse_if(command.prior_config_path || !command.prior_written_by.empty(),
-            "--prior-config and --prior-written-by",
-            why);
+  refuse_prior_options(command, why);
   refuse_if(command.to || command.from_text || command.theta, "--to, --from-text and --theta", why);
   refuse_if(!command.init_noise_paths.empty(), "--init-noise", why);
   refuse_if(command.start_unet != 1 || command.stop_unet, "--start-unet and --stop-unet", why);

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "checkpoint/state_dict.h"
+#include "data/pictures/preprocess.h"
 #include "optim/precision.h"
 #include "run/checkpoints/model_weights.h"
 #include "run/commands.h"
@@ -43,7 +44,9 @@ struct MadeConditions {
       texts;  ///< [N] what a picture shows, empty between two; none without texts
 };
 /// Of texts or pictures, or of the ways between them.
-/// @param decoder the root of its file @param takes_encodings of it @throws ConfigError, DataError
+/// @param decoder the root of its file @param takes_encodings of it @param reading of the pictures that
+/// it was trained with
+/// @throws ConfigError, DataError
 MadeConditions made_conditions(const SampleCommand& command,
                                const Cursor& decoder,
                                bool takes_encodings,
@@ -51,7 +54,7 @@ MadeConditions made_conditions(const SampleCommand& command,
                                const at::Device& device);
 
 /// Says which CLIP and prior would make the conditions, for --dry-run. @throws as made_conditions()
-void tell_makers(const SampleCommand& command, bool takes_encodings);
+void tell_makers(const SampleCommand& command, const Cursor& decoder, bool takes_encodings);
 
 /// @param texts [N, ...] @param timesteps none: the config's @return [N, D] on the CPU @throws NonFiniteError
 at::Tensor draw_image_embeds(DiffusionPrior prior,

@@ -93,8 +93,9 @@ void check_picture(const at::Tensor& picture,
 class SampleClip {
  public:
   /// @throws ConfigError, DataError as load_clip_file()
-  SampleClip(const SampleCommand& command, const at::Device& device)
+  SampleClip(const SampleCommand& command, const DecodeOptions& reading, const at::Device& device)
       : command_(command),
+        reading_(reading),
         clip_(
             load_clip_file(command.clip_path.value(), {.config_path = command.clip_config_path})) {
     clip_.clip->to(device);
@@ -127,7 +128,7 @@ class SampleClip {
     const std::string given = printable(path);
     std::vector<at::Tensor> seen;
     try {
-      for (const at::Tensor& picture : load_pictures_of_any_size(path)) {
+      for (const at::Tensor& picture : load_pictures_of_any_size(path, {.options = reading_})) {
         check_picture(picture, given, command_, seen_as);
         seen.push_back(from_picture(preprocess.apply(to_picture(picture), /*random=*/nullptr)));
       }
@@ -175,15 +176,26 @@ DiffusionPrior load_prior_of(const SampleCommand& command, const SampleClip& cli
   const Value checkpoint = read_checkpoint(*command.prior_path);
   DiffusionPrior prior = load_prior({.checkpoint_path = *command.prior_path,
                                      .config_path = command.prior_config_path,
+                                     .use_ema = command.prior_use_ema,
+                                     .live_option = "--prior-no-ema",
+                                     .lora = {.files = command.prior_lora_paths, .scales = {}},
                                      .only_model = true,
                                      .written_by = command.prior_written_by},
                                     checkpoint);
-  const PriorConfig& config = prior->plan().config;
-  check_clip_widths(config,
+  check_clip_widths(prior->plan().config,
                     "--prior " + printable(*command.prior_path),
                     clip.network(),
                     "--clip " + printable(*command.clip_path));
   warn_of_other_clip(Cursor(checkpoint, *command.prior_path), "--prior", command, clip);
+  return prior;
+}
+
+/// Image embeddings that the prior draws for texts. @param texts by the CLIP @return [N, D]
+at::Tensor drawn_by_prior(const SampleCommand& command,
+                          const SampleClip& clip,
+                          const TextEmbedding& texts,
+                          const at::Device& device) {
+  DiffusionPrior prior = load_prior_of(command, clip);
   prior->to(device);
   return draw_image_embeds(prior,
                            as_prior_takes(texts, prior->plan().config),
@@ -214,10 +226,7 @@ void check_options(const SampleCommand& command, bool takes_encodings) {
     return;
   }
   constexpr const char* kByClip = "beside --image, whose embedding the CLIP makes\n  Leave it out.";
-  refuse_if(command.prior_path || command.prior_config_path || !command.prior_written_by.empty(),
-            "--prior",
-            kByClip);
-  refuse_if(command.prior_cond_scale.has_value(), "--prior-cond-scale", kByClip);
+  refuse_prior_options(command, kByClip);
   refuse_if(command.candidates.has_value(), "--candidates", kByClip);
   if (command.from_text) {
     refuse_if(
@@ -398,8 +407,27 @@ MadeConditions of_pictures(const SampleCommand& command,
 
 }  // namespace
 
+void tell_makers(const SampleCommand& command, const Cursor& decoder, bool takes_encodings) {
+  check_options(command, takes_encodings);
+  const SampleClip clip(command, DecodeOptions(), at::kCPU);
+  warn_of_other_clip(decoder, "--checkpoint", command, clip);
+  log_info("sample",
+           "CLIP {}: {} parameters",
+           *command.clip_path,
+           count_parameters(clip.network()).total);
+  if (!command.prior_path) return;
+  const DiffusionPrior prior = load_prior_of(command, clip);
+  log_info("sample",
+           "prior {}: {} parameters, guidance {:g}",
+           *command.prior_path,
+           count_parameters(*prior).total,
+           command.prior_cond_scale.value_or(1.0));
+}
+
 void refuse_prior_options(const SampleCommand& command, const std::string& why) {
   refuse_if(command.prior_path.has_value(), "--prior", why);
+  refuse_if(command.prior_config_path.has_value(), "--prior-config", why);
+  refuse_if(!command.prior_written_by.empty(), "--prior-written-by", why);
   refuse_if(command.prior_cond_scale.has_value(), "--prior-cond-scale", why);
   refuse_if(command.prior_timesteps.has_value(), "--prior-timesteps", why);
   refuse_if(!command.prior_use_ema, "--prior-no-ema", why);
@@ -412,7 +440,7 @@ MadeConditions made_conditions(const SampleCommand& command,
                                const DecodeOptions& reading,
                                const at::Device& device) {
   check_options(command, takes_encodings);
-  const SampleClip clip(command, device);
+  const SampleClip clip(command, reading, device);
   warn_of_other_clip(decoder, "--checkpoint", command, clip);
   if (starts_from_picture(command)) return of_pictures(command, clip, takes_encodings);
   if (command.to) return between_texts(command, clip, device);

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "base/timer.h"
+#include "checkpoint/convert.h"
 #include "data/pictures/preprocess.h"
 #include "io/files/folder_names.h"
 #include "io/formats/npy.h"
@@ -143,6 +144,13 @@ class Cascade {
     return segment_of(unet).plan().stages[static_cast<size_t>(unet - 1)];
   }
   const DecoderConfig& first_config() const { return segments_.front().plan().config; }
+  /// How the first file's training read pictures.
+  PictureReading reading() const {
+    const int64_t channels = first_config().channels;
+    PictureReading reading{decode_options(data_, channels), channels};
+    reading.options.fast_jpeg = false;
+    return reading;
+  }
   bool is_text_conditioned() const {
     const auto takes = [](const Segment& segment) { return segment.plan().text_conditioned(); };
     return std::any_of(segments_.begin(), segments_.end(), takes);
@@ -153,6 +161,7 @@ class Cascade {
   void check_joint(size_t index) const;
 
   std::vector<Segment> segments_;
+  ShardDataConfig data_;  // of the first file
 };
 
 Decoder load_file(const CascadeFile& file, const SampleCommand& command) {
@@ -161,17 +170,18 @@ Decoder load_file(const CascadeFile& file, const SampleCommand& command) {
   check_kind(Cursor(checkpoint, file.path), "decoder");
   return load_decoder({.checkpoint_path = fetched.path(),
                        .config_path = file.config_path,
-                       .use_ema = command.use_ema},
+                       .use_ema = command.use_ema,
+                       .written_by = file.written_by},
                       checkpoint);
 }
 
 Cascade::Cascade(const SampleCommand& command, const Value& checkpoint) {
-  std::vector<CascadeFile> files = {{command.checkpoint_path, command.config_path, command.unets}};
+  std::vector<CascadeFile> files = {{.path = command.checkpoint_path, .unets = command.unets}};
   files.insert(files.end(), command.upsamplers.begin(), command.upsamplers.end());
   std::vector<Decoder> decoders;
   std::vector<size_t> givers;  // of each unet
   for (size_t i = 0; i < files.size(); ++i) {
-    decoders.push_back(i == 0 ? load_decoder(source_of(command), checkpoint)
+    decoders.push_back(i == 0 ? load_decoder(source_of(command), checkpoint, &data_)
                               : load_file(files[i], command));
     const int64_t count = decoders.back()->num_unets();
     for (int64_t unet = std::ssize(givers) + 1; files[i].unets.empty() && unet <= count; ++unet) {
@@ -371,11 +381,10 @@ void refuse_idle_makers(const SampleCommand& command) {
   refuse_if(!made && command.clip_path,
             "--clip",
             "without --text or --image\n  Give a text or a picture, or leave the option out.");
-  refuse_if(!made && (command.prior_path || command.prior_config_path ||
-                      !command.prior_written_by.empty()),
-            "--prior",
-            no_text);
-  refuse_if(!made && command.prior_cond_scale, "--prior-cond-scale", no_text);
+  refuse_if(command.clip_config_path && !command.clip_path,
+            "--clip-config",
+            "without --clip\n  Name the CLIP, or leave the option out.");
+  if (!made) refuse_prior_options(command, no_text);
   const std::string no_start =
       "without --text or --image, where it starts from\n  Give one (a picture with --clip).";
   refuse_if(!made && command.to, "--to", no_start);
@@ -588,7 +597,7 @@ at::Tensor draw(const SampleCommand& command,
 }
 
 /// --dry-run: the stages, with what each is drawn, and what they need.
-void tell_cascade(const SampleCommand& command, const Cascade& cascade) {
+void tell_cascade(const SampleCommand& command, const Cascade& cascade, const Cursor& root) {
   check_unets(command, cascade);
   int64_t bytes = 0, most = 0;
   for (int64_t unet = 1; unet <= cascade.unets(); ++unet) {
@@ -611,7 +620,7 @@ void tell_cascade(const SampleCommand& command, const Cascade& cascade) {
              stage.timesteps,
              options.cond_scale.at(static_cast<size_t>(unet - 1)));
   }
-  if (has_made_conditions(command)) tell_makers(command, cascade.is_text_conditioned());
+  if (has_made_conditions(command)) tell_makers(command, root, cascade.is_text_conditioned());
   log_info("sample",
            "Weights of the unets: {} in main memory; a GPU holds one unet at a time, at most {}",
            human_bytes(static_cast<uint64_t>(bytes)),
@@ -624,25 +633,22 @@ void sample_decoder(const SampleCommand& command,
                     const Value& checkpoint,
                     const at::Device& device) {
   refuse_idle_options(command);
-  ShardDataConfig data;
-  Decoder decoder = load_decoder(source_of(command), checkpoint, &data);
-  const DecoderPlan& plan = decoder->plan();
-  refuse_conditions(command, plan.config);
-  SampleInputs inputs = load_inputs(
-      command,
-      has_made_conditions(command) ? made_conditions(command,
-                                                     Cursor(checkpoint, command.checkpoint_path),
-                                                     plan.text_conditioned(),
-                                                     device)
-                                   : MadeConditions());
-  check_command(command, decoder->plan(), inputs);
-  const bool few = !command.timesteps.empty() || command.sampler == "ddim";
-  tell_of_own_ddim(decoder->plan().layout.ddim, few, command.checkpoint_path);
-  decoder->to(device);
-  const ImageRange range{decoder->plan().config.auto_normalize_img};
-  inputs.image = to_range(inputs.image, command.image_path, range);
-  inputs.inpaint_image = to_range(inputs.inpaint_image, command.inpaint_image_path, range);
-  DecoderSampleOptions options = options_of(command);
+  const Cascade cascade(command, checkpoint);
+  refuse_conditions(command, cascade.first_config());
+  const Cursor root(checkpoint, command.checkpoint_path);
+  if (command.dry_run) return tell_cascade(command, cascade, root);
+  const bool takes_encodings = cascade.is_text_conditioned();
+  const PictureReading reading = cascade.reading();
+  const SampleInputs inputs =
+      load_inputs(command,
+                  has_made_conditions(command)
+                      ? made_conditions(command, root, takes_encodings, reading.options, device)
+                      : MadeConditions(),
+                  reading);
+  check_command(command, cascade, inputs);
+  const bool is_few = !command.timesteps.empty() || command.sampler == "ddim";
+  for (const Segment& segment : cascade.segments())
+    tell_of_own_ddim(segment.plan().layout.ddim, is_few, segment.path);
   Timer timer;
   const ImageRange range =
       range_of(cascade.segment_of(command.stop_unet.value_or(cascade.unets())));

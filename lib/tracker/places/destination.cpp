@@ -48,8 +48,8 @@ class HubDestination : public Destination {
                         .path = file.target,
                         .summary = "Upload " + file.kind + " " + file.target,
                         .only_if_absent = file.only_if_absent},
-                       options,
-                       &notes);
+                       notes,
+                       options);
   }
 
  private:

@@ -113,7 +113,14 @@ void sync_rows(const WandbAccess& access,
   WandbBegin begin;
   begin.goes_on = true;
   begin.data_path = data_path;
-  begin.run.info.path = parse_wandb_run_path(wandb_run);
+  try {  // a run that was logged offline may have no entity
+    const bool has_entity = !wandb_run.starts_with('/');
+    const std::string entity = has_entity ? "" : WandbApi(access, {}).viewer();
+    begin.run.info.path = parse_wandb_run_path(entity + wandb_run);
+  } catch (const NetworkError& refusal) {
+    report.errors.emplace_back(refusal.what());
+    return;
+  }
   begin.run.resumed = true;
   begin.run.start_unix_seconds = wall_time_seconds();
   begin.run.config = wandb_items(logged_config(data_path));

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "checkpoint/clip/clip_file.h"
 #include "checkpoint/lora/lora_file.h"
 #include "checkpoint/module_state.h"
 #include "model/clip/clip_encoder.h"
