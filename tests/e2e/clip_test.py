@@ -525,7 +525,7 @@ class Clip(EndToEnd):
         self.assertEqual(harness.read_npy(self.dir / "pictures/img_emb/000000.npy")[0], (6, WIDTH))
         self.assertFalse((self.dir / "pictures/text_emb").exists())
         done = run(*embed, "both", "--text-encodings", cwd=self.dir, check=2)
-        self.assertIn("--text-encodings excludes --no-captions", done.stderr)
+        self.assertIn("--no-captions excludes --text-encodings", done.stderr)
         shutil.copytree(self.shards, self.dir / "others")
         done = run("shards", "embed", self.shards, "--clip", self.trained / "clip/model.pth", "--out", "others", cwd=self.dir, check=2)
         self.assertIn("expected a folder without shards, found 000000.tar to 000015.tar", " ".join(done.stderr.split()))

@@ -38,12 +38,16 @@ HttpOptions two_attempts() {
   return options;
 }
 
-std::string get_object(const std::string& url) {
-  HttpStream stream(s3_request(url), two_attempts());
+std::string get_object(HttpGet request) {
+  HttpStream stream(std::move(request), two_attempts());
   std::string text, buffer(1000, '\0');
   while (const size_t size = stream.read(buffer.data(), buffer.size()))
     text.append(buffer, 0, size);
   return text;
+}
+
+std::string get_object(const std::string& url) {
+  return get_object(s3_request(url));
 }
 
 std::string object_error_of(const std::string& url) {
@@ -162,7 +166,14 @@ TEST_CASE("an object comes whole over a bad network, signed at each attempt") {
   aws.set("AWS_SECRET_ACCESS_KEY", "very-secret");
   aws.set("AWS_SESSION_TOKEN", "very-secret-token");
   CapturedLog log;
-  CHECK(get_object("s3://bucket/a b.tar") == file);
+  HttpGet get = s3_request("s3://bucket/a b.tar");
+  int signatures = 0;
+  get.sign = [&signatures, sign = get.sign] {
+    ++signatures;
+    return sign();
+  };
+  CHECK(get_object(get) == file);
+  CHECK(signatures == 2);
   CHECK(server.requests("/bucket/a%20b.tar") == 2);
   REQUIRE(asked.size() == 2);
   CHECK(asked[1]["range"] == "bytes=60000-");
@@ -170,7 +181,6 @@ TEST_CASE("an object comes whole over a bad network, signed at each attempt") {
   CHECK_THAT(asked[1]["authorization"],
              Contains("AKID/") && Contains("/us-east-1/s3/aws4_request") &&
                  Contains("host;x-amz-content-sha256;x-amz-date;x-amz-security-token"));
-  CHECK(asked[0]["authorization"] != asked[1]["authorization"]);
   CHECK(log.count("s3://bucket/a b.tar: ") == 1);
   CHECK(log.count("very-secret") == 0);
 }

@@ -22,7 +22,7 @@ DECODERS = "0.14.1 0.15.1 0.15.4 0.16.0 0.19.6 0.22.3 0.23.10 0.24.0 1.1.0 1.2.2
 PRIORS = "0.15.4 0.16.0 0.16.1 0.19.6 0.22.3 0.23.2 0.25.2 1.1.0 1.6.5 1.9.0 1.10.7 1.10.9 1.12.4".split()
 # What lies in the repository.
 SMALL = {"decoder": ["0.15.4", "1.1.0"], "prior": ["0.15.4", "1.1.0"]}
-BATCH, TIMESTEPS, STEPS = 2, 12, 4
+BATCH, TIMESTEPS, STEPS = 2, 64, 4
 NEVER = 1e-12  # a probability of dropping that allows guidance and never happens
 
 

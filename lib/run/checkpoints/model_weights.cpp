@@ -113,6 +113,9 @@ auto config_of(const ModelSource& source, const Cursor& checkpoint, const std::s
         "F.json",
         checkpoint.where());
   }
+  // A file that `convert` gave a config has the section of its model alone.
+  if (config->value().is_dict() && !config->has("data"))
+    options.only_section = decltype(parse({}, {}, {}).config)::kKind;
   return parse(json_of_value(config->value()), config->where(), options);
 }
 

@@ -107,7 +107,8 @@ void prior_to_last(StateDict& weights, Json& prior, const Version& v, const std:
       "ckpt", "{}: guidance meant something else in {}: cond_drop_prob becomes 0", in, to_text(v));
 }
 
-/// The config in `how`, or the checkpoint's own, with all values; null if there is neither.
+/// The section of the model in the config of `how`, or the checkpoint's own config, with all values; null if
+/// there is neither.
 Json config_for(const Cursor& root,
                 const std::string& kind,
                 const Version& version,
@@ -120,7 +121,11 @@ Json config_for(const Cursor& root,
   options.only_section = how.config_path ? kind : "";
   const std::string origin = how.config_path.value_or(own ? own->where() : "");
   const std::string json = how.config_path ? read_config_file(origin) : json_of_value(own->value());
-  return Json::parse(config_kind_of(kind).fill_in(json, options));
+  Json config = Json::parse(config_kind_of(kind).fill_in(json, options));
+  if (!how.config_path) return config;
+  Json model = {{kind, config.at(kind)}};
+  if (config.contains("written_by")) model["written_by"] = config.at("written_by");
+  return model;
 }
 
 }  // namespace

@@ -43,8 +43,7 @@ class WholeShard {
   std::optional<GroupedSample> next() {
     try {
       if (!reader_)
-        reader_ = reader_ =
-            open_shard(url_, {}, {.allow_pipe = data_.allow_pipe}, data_.caption_encoding);
+        reader_ = open_shard(url_, {}, {.allow_pipe = data_.allow_pipe}, data_.caption_encoding);
       return reader_->next();
     } catch (const NetworkError& error) {
       fault_ = error.what();

@@ -96,7 +96,7 @@ std::string row(const std::vector<const LoggedPictures*>& columns,
       cells += "<td></td>";
       continue;
     }
-    const LoggedPicture& picture = column->pictures[example];
+    const StoredImage& picture = column->pictures[example];
     caption = picture.caption;
     const std::optional<Shown> shown = load(data_path, picture.path);
     if (!shown) {
