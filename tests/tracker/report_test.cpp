@@ -77,18 +77,6 @@ TEST_CASE("a log is read back as curves, pictures and errors") {
   CHECK(log.errors == std::vector<std::pair<int64_t, std::string>>{{11, "Error saving"}});
 }
 
-TEST_CASE("steps that a resumed run did again count as it logged them last") {
-  const LoggedRun run(
-      "{\"loss\": 1, \"step\": 1}\n{\"loss\": 2, \"step\": 11}\n{\"loss\": 3, \"step\": 21}\n"
-      "{\"s\": [{\"path\": \"x\"}], \"step\": 21}\n"
-      "{\"loss\": 4, \"step\": 11}\n{\"s\": [{\"path\": \"y\"}], \"step\": 21}\n");
-  const RunLog log = run.log();
-  CHECK(log.series[0].steps == std::vector<int64_t>{1, 11});
-  CHECK(log.series[0].values == std::vector<double>{1, 4});
-  REQUIRE(log.pictures.size() == 1);
-  CHECK(log.pictures[0].pictures[0].path == "y");
-}
-
 TEST_CASE("a log that is cut anywhere still makes a report, and says what is not read") {
   const std::string whole =
       "{\"Unet 0 Training Loss\": 0.5, \"step\": 1}\n{\"Unet 0 Training Loss\": 0.25, \"step\": "
