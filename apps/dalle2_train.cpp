@@ -3,7 +3,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
-#include <filesystem>
 #include <new>
 #include <string>
 #include <system_error>
@@ -62,13 +61,6 @@ int main(int argc, char** argv) {
   std::set_terminate(end_at_terminate);
   std::setvbuf(
       stdout, nullptr, _IOLBF, BUFSIZ);  // into a pipe, too: a reader sees each line at once
-  std::error_code gone;
-  if (std::filesystem::current_path(gone)
-          .empty()) {  // libraries are loaded by paths that begin there, and end the program
-    return fail(ExitCode::kConfig,
-                "the working directory cannot be found: " + gone.message() +
-                    "\n  It may have been removed: change to another one, and start again.");
-  }
   try {
     return dalle2::run_command_line(argc, argv);
   } catch (const dalle2::Error& error) {

@@ -34,11 +34,6 @@ class CommandLine(EndToEnd):
         self.assertLessEqual(len(done.stderr.splitlines()), 60)
         return text
 
-    def test_a_working_directory_that_is_gone_is_named(self):
-        done = subprocess.run(["bash", "-c", 'mkdir gone && cd gone && rmdir ../gone && "$0" --version', BINARY], cwd=self.dir, capture_output=True, text=True)
-        self.assertEqual(done.returncode, 2, done.stderr)
-        self.assertIn("the working directory cannot be found: No such file or directory\n  It may have been removed", done.stderr)
-
     def refuse_config(self, code, change, *expect):
         config = tiny_config(self.shards, "out")
         change(config)
