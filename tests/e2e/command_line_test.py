@@ -121,7 +121,8 @@ class CommandLine(EndToEnd):
     def test_usage_errors_exit_2(self):
         self.refuse(2, expect=["no --config"])
         self.refuse(2, "--confg", "x.json", expect=["--confg"])
-        self.refuse(2, "sample", expect=["--checkpoint"])
+        self.refuse(2, "sample", expect=["--out"])
+        self.refuse(2, "sample", "--out", self.dir / "x", expect=["--checkpoint is missing"])
         self.refuse(2, "--config", "absent.json", expect=["absent.json", "no such file"])
         self.refuse(2, "shards", expect=["shards: expected one of its commands"])
         self.refuse(2, "schema", "decodr", expect=["decodr"])

@@ -142,7 +142,7 @@ class Replay(Wandb):
         self.log(5, double.environment(), log=[LOG, {**LOG, "wandb_project": "others"}])
         double.mistreat = lambda handler, kind, number: False
         done = harness.run("sync", "out", cwd=self.dir, env=self.env(double.environment()), check=0)
-        self.assertRegex(done.stdout, r"^0 files and \d+ rows sent, nothing is left")
+        self.assertRegex(done.stdout, r"(?m)^0 files and \d+ rows sent, nothing is left")
         self.assertEqual(sorted(run.project for run in double.runs.values()), ["others", "pictures"])
         for run in double.runs.values():
             self.check_rows(run.history, self.logged())
