@@ -187,6 +187,11 @@ bool is_hub_repo(std::string_view repo) {
          is_name(repo.substr(slash + 1)) && repo.find("..") == std::string_view::npos;
 }
 
+std::string without_slash(std::string url) {
+  while (url.ends_with('/')) url.pop_back();
+  return url;
+}
+
 std::string with_small_schemes(std::string url) {
   for (size_t begin = 0;;) {
     for (const std::string_view scheme : {"http://", "https://", "s3://", "hf://", "file:"}) {

@@ -24,6 +24,9 @@ bool is_hub_repo(std::string_view repo);
 /// schemes have no case (RFC 3986, 3.1).
 std::string with_small_schemes(std::string url);
 
+/// An address or a path without the slashes at its end.
+std::string without_slash(std::string url);
+
 /// A text with "..." for each word that looks like a secret of a service: tokens of Hugging Face (hf_...),
 /// keys of Weights & Biases (40 hexadecimal digits, wandb_v1_...) and of AWS. For what a user gave in a
 /// wrong place; secrets of urls are those of public_url().

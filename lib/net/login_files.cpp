@@ -49,8 +49,7 @@ std::string service_address(const std::string& given,
                             const std::string& usual,
                             const std::string& secret,
                             bool plain_http) {
-  std::string url = with_small_schemes(trimmed(given));
-  while (url.ends_with('/')) url.pop_back();
+  std::string url = without_slash(with_small_schemes(trimmed(given)));
   if (url.empty()) return usual;
   const std::string is = fmt::format("{} is \"{}\"", source, public_url(url));
   const bool is_plain = url.starts_with("http://");

@@ -317,8 +317,7 @@ HubUrl parse_hub_url(const std::string& url, HubPath path) {
     parsed.revision = uri_decode(parsed.repo.substr(at + 1));
     parsed.repo.resize(at);
   }
-  if (end != std::string::npos) parsed.path = place.substr(end + 1);
-  while (parsed.path.ends_with('/')) parsed.path.pop_back();
+  if (end != std::string::npos) parsed.path = without_slash(place.substr(end + 1));
   if (!is_hub_repo(parsed.repo) || parsed.revision.empty() ||
       (parsed.path.empty() && path == HubPath::kFile)) {
     throw ConfigError(

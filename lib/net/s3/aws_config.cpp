@@ -93,12 +93,11 @@ S3Access find_s3_access() {
                             section["region"],
                             credentials.sections[profile]["region"],
                             "us-east-1"});
-  access.endpoint = with_small_schemes(
+  access.endpoint = without_slash(with_small_schemes(
       first_of({environment("AWS_ENDPOINT_URL_S3"),
                 environment("AWS_ENDPOINT_URL"),
                 config.sections["services " + section["services"]]["s3.endpoint_url"],
-                section["endpoint_url"]}));
-  while (access.endpoint.ends_with('/')) access.endpoint.pop_back();
+                section["endpoint_url"]})));
   const bool is_url =
       access.endpoint.starts_with("http://") || access.endpoint.starts_with("https://");
   if (!access.endpoint.empty() && !is_url) {

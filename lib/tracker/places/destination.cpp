@@ -58,11 +58,6 @@ class HubDestination : public Destination {
   HubRepository repository_;
 };
 
-std::string without_slash(std::string url) {
-  while (url.ends_with('/')) url.pop_back();
-  return url;
-}
-
 /// PUT of whole files. Without a url of its own each target is a whole address.
 class UrlDestination : public Destination {
  public:
