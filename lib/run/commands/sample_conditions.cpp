@@ -142,10 +142,16 @@ class SampleClip {
   }
 
   const ClipEncoderImpl& network() const { return *clip_.clip; }
+  /// clip_sha256(), computed when it is first asked for.
+  const std::string& identity() const {
+    if (identity_.empty()) identity_ = clip_sha256(*clip_.clip);
+    return identity_;
+  }
 
  private:
   const SampleCommand& command_;
   DecodeOptions reading_;
+  mutable std::string identity_;
   LoadedClip clip_;
 };
 
@@ -157,7 +163,7 @@ void warn_of_other_clip(const Cursor& root,
                         const SampleClip& clip) {
   const std::string own = clip_identity_in(root);
   if (own.empty()) return;
-  const std::string given = clip_sha256(clip.network());
+  const std::string& given = clip.identity();
   if (own == given) return;
   log_warning(
       "sample",

@@ -191,12 +191,12 @@ void check_stored_arrays(const LoadedDecoderConfig& loaded,
   const Json data = Json::parse(loaded.full_json)["data"];
   Json reading;
   for (const char* key : kReadingKeys) reading[std::string("/data/") + key] = data[key];
-  if (config.embeddings_in_tar) {
+  const std::set<std::string> of_embeddings = manifests_beside(config, kEmbeddingsManifest);
+  if (config.embeddings_in_tar && !of_embeddings.empty()) {
     Json own = reading;
     if (clip != nullptr)
       own[std::string("/decoder/clip/") + kClipOfEmbeddings] = clip_sha256(clip->clip());
-    for (const std::string& path : manifests_beside(config, kEmbeddingsManifest))
-      check_manifest(path, own, "embeddings", "embed");
+    for (const std::string& path : of_embeddings) check_manifest(path, own, "embeddings", "embed");
   }
   if (!config.latents_in_tar) return;
   Json own = reading;

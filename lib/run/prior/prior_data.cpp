@@ -10,11 +10,9 @@
 #include "base/log.h"
 #include "base/stop_signal.h"
 #include "base/text.h"
-#include "base/untrusted_json.h"
 #include "checkpoint/clip/clip_file.h"
 #include "data/embeddings/embeddings.h"
 #include "data/loader/drop_log.h"
-#include "io/files/atomic_file.h"
 #include "run/checkpoints/clip_weights.h"
 #include "run/device/device.h"
 
@@ -69,9 +67,10 @@ std::string clip_identity(const TrainPriorConfig& config, const ClipEmbedder* cl
 }
 
 void warn_of_several_clips(const TrainPriorConfig& config, const ClipEmbedder* clip) {
-  const std::string of_texts = clip_identity(config, clip);
   const std::string of_images = clip_beside(config.data.image_url);
-  if (of_texts.empty() || of_images.empty() || of_texts == of_images) return;
+  if (of_images.empty()) return;
+  const std::string of_texts = clip_identity(config, clip);
+  if (of_texts.empty() || of_texts == of_images) return;
   log_warning(
       "config",
       "/data/image_url: the embeddings are of another CLIP than {}: its identity, a SHA-256, is {}, "
