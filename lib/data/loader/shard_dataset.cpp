@@ -68,8 +68,10 @@ bool ShardDataset::take_caption(const GroupedSample& sample, Candidate& candidat
     const bool is_beside = !candidate.file.empty() && sample.find({"txt"}) == nullptr;
     drops.add(
         drop::kNoCaption,
-        fmt::format(
-            "{}: {}", where, is_beside ? missing_caption(walk_.url(), sample.key) : caption.fault));
+        fmt::format("{}: {}",
+                    where,
+                    is_beside ? missing_caption(walk_.url(), sample.key, captions_.caption_encoding)
+                              : caption.fault));
     return false;
   }
   note_caption(caption, captions_, where, drops);

@@ -182,9 +182,10 @@ std::optional<std::string> FolderCaptions::of(const fs::path& picture,
   }
 }
 
-std::string FolderCaptions::missing_text(const fs::path& picture) const {
+std::string FolderCaptions::missing_text(const fs::path& picture,
+                                         const std::string& encoding) const {
   std::string others;
-  const auto table = table_of(picture.parent_path(), CaptionReadConfig().caption_encoding);
+  const auto table = table_of(picture.parent_path(), encoding);
   for (const auto& [extension, count] : table->others)
     others += fmt::format("; beside it {} {}", with_commas(count), one_line(extension));
   return fmt::format(

@@ -52,7 +52,7 @@ class FolderCaptions {
                                 const std::filesystem::path& source,
                                 const std::string& encoding) const;
   /// "no tom.txt beside it", and what lies there that is not read.
-  std::string missing_text(const std::filesystem::path& picture) const;
+  std::string missing_text(const std::filesystem::path& picture, const std::string& encoding) const;
   /// Tables that gave captions, of other names than metadata.
   int64_t other_tables() const;
 

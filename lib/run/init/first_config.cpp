@@ -98,12 +98,14 @@ std::vector<std::string> shards_of(const std::string& folder, ShardSurvey& surve
 /// Of the image embeddings beside the pictures, if all usable pictures have one; else 0.
 int64_t width_in_shards(const ShardSurvey& survey) {
   try {
-    const auto first = open_shard(survey.urls.front())->next();
+    const auto first = open_shard(survey.urls.front(), {}, {}, survey.caption_encoding)->next();
     if (!first || first->find({"img_emb.npy"}) == nullptr) return 0;
   } catch (const DataError&) {  // a damaged shard
     return 0;
   }
-  const CheckReport report = check_shards({.urls = survey.urls, .embeddings_in_tar = true});
+  const CheckReport report = check_shards({.urls = survey.urls,
+                                           .embeddings_in_tar = true,
+                                           .caption_encoding = survey.caption_encoding});
   if (report.usable() < survey.usable || report.image_row_shape.empty()) return 0;
   return report.image_row_shape.back();
 }
