@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Stages of one cascade, trained apart (`unet_training_mask`): joined afterwards, or one run begun from the other's file."""
 
+import subprocess
+
 import harness
 from harness import EndToEnd, read_npy, run, tiny_config, write_config, write_npy
 from lora_test import CASCADE, tensors_of
@@ -116,6 +118,19 @@ class Stages(EndToEnd):
         self.assertIn("/decoder/unet_sources: unet_numbers of all sources must be 1 to 2, each once", said)
         self.assertIn("/decoder/unet_sources/0/default_cond_scale: expected a value for each of unet_numbers (1), got 2", said)
         self.assertIn("/decoder/unet_source: no such key", said)
+
+    def test_a_dry_run_tells_the_stages_that_would_be_drawn(self):
+        said = self.drawn("x", "--checkpoint", "b/model.pth", "--start-unet", 2, "--image", "noise-0.npy", "--dry-run").stdout
+        self.assertIn("unet 2 of b/model.pth", said)
+        self.assertNotIn("unet 1 of", said)
+        said = self.drawn("x", "--checkpoint", "b/model.pth", "--dry-run", check=2).stderr
+        self.assertIn("unet 1 has no weights here", said)
+
+    def test_a_config_comes_from_a_pipe_too(self):
+        command = '"$0" sample --checkpoint a/model.pth --config <(cat a.json) --stop-unet 1 --dry-run --out x'
+        done = subprocess.run(["bash", "-c", command, harness.BINARY], cwd=self.base, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("unet 1 of a/model.pth", done.stdout)
 
     def test_files_that_do_not_draw_together_are_refused(self):
         said = self.drawn("x", "--checkpoint", "a/model.pth", "--upsampler", "a/model.pth", check=2).stderr

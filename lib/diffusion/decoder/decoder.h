@@ -141,6 +141,11 @@ class DecoderImpl : public torch::nn::Module {
 
   int64_t num_unets() const;
   const DecoderPlan& plan() const { return plan_; }
+  /// Whether a sampling walks with DDIM at this stage, from 1.
+  bool walks_with_ddim(int64_t unet_number, const DecoderSampleOptions& options) const;
+  /// @throws ConfigError for a stage, from 1, without a unet
+  void check_has_unet(int64_t unet_number) const;
+
   /// The unet of a stage, counted from 1; null after drop_unet.
   std::shared_ptr<UnetImpl> unet(int64_t unet_number);
   /// The VAE of a latent stage, frozen, without its discriminator; null of the others.
@@ -166,7 +171,6 @@ class DecoderImpl : public torch::nn::Module {
   int64_t check_sample_options(const DecoderSampleOptions& options) const;
   void check_guidance(const DecoderSampleOptions& options) const;
   void check_stage_options(const DecoderSampleOptions& options, size_t order, int64_t batch) const;
-  bool walks_with_ddim(int64_t unet_number, const DecoderSampleOptions& options) const;
   std::unique_ptr<Sampler> make_sampler(int64_t unet_number,
                                         const DecoderSampleOptions& options) const;
   at::Tensor sample_stage(int64_t unet_number,

@@ -231,17 +231,20 @@ int64_t DecoderImpl::check_sample_options(const DecoderSampleOptions& options) c
   return batch;
 }
 
+void DecoderImpl::check_has_unet(int64_t unet_number) const {
+  if (stage(unet_number).unet) return;
+  throw ConfigError(
+      "unets to sample: unet {} has no weights here, it was left out of the training\n  Stop before "
+      "it, or take a checkpoint that holds it.",
+      unet_number);
+}
+
 void DecoderImpl::check_stage_options(const DecoderSampleOptions& options,
                                       size_t order,
                                       int64_t batch) const {
   const int64_t unet_number = options.start_at_unet + static_cast<int64_t>(order);
   const Stage& s = stage(unet_number);
-  if (!s.unet) {
-    throw ConfigError(
-        "unets to sample: unet {} has no weights here, it was left out of the training\n  Stop "
-        "before it, or take a checkpoint that holds it.",
-        unet_number);
-  }
+  check_has_unet(unet_number);
   check_steps(options, s.plan, unet_number);
   if (!options.init_noise.empty()) {
     const int64_t side = s.plan.map_side(s.plan.image_size);

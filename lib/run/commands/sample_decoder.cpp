@@ -202,6 +202,13 @@ Cascade::Cascade(const SampleCommand& command, const Value& checkpoint) {
   for (size_t i = 0; i < givers.size(); ++i)
     add(files[givers[i]].path, decoders[givers[i]], static_cast<int64_t>(i) + 1);
   for (size_t i = 1; i < segments_.size(); ++i) check_joint(i);
+  // What another file draws is not held.
+  for (size_t i = 0; i < givers.size(); ++i) {
+    for (size_t file = 0; file < decoders.size(); ++file) {
+      const auto unet = static_cast<int64_t>(i) + 1;
+      if (file != givers[i] && unet <= decoders[file]->num_unets()) decoders[file]->drop_unet(unet);
+    }
+  }
 }
 
 void Cascade::add(const std::string& path, Decoder decoder, int64_t unet) {
@@ -246,18 +253,13 @@ ImageRange range_of(const Segment& segment) {
 }
 
 /// The values of a segment's own unets, of one for each of the cascade's. @param other of the rest
-template <class T, class Given>
-OneOrMany<T> values_of(const std::vector<Given>& given, const Segment& segment, const T& other) {
+template <class T>
+OneOrMany<T> values_of(const std::vector<T>& given, const Segment& segment, const T& other) {
   if (given.empty()) return other;
-  std::vector<T> values(static_cast<size_t>(segment.plan().stages.size()), other);
+  std::vector<T> values(segment.plan().stages.size(), other);
   for (int64_t unet = segment.first; unet <= segment.last; ++unet) {
     const auto i = static_cast<size_t>(unet - 1);
-    const Given& value = given.size() == 1 ? given.front() : given.at(i);
-    if constexpr (OptionalTraits<T>::is_optional) {
-      if (value != 0) values[i] = value;
-    } else {
-      values[i] = value;
-    }
+    values[i] = given.size() == 1 ? given.front() : given.at(i);
   }
   return values;
 }
@@ -265,8 +267,10 @@ OneOrMany<T> values_of(const std::vector<Given>& given, const Segment& segment, 
 DecoderSampleOptions options_of(const SampleCommand& command, const Segment& segment) {
   DecoderSampleOptions options;
   options.cond_scale = values_of(command.cond_scale, segment, 1.0);
-  options.sample_timesteps =
-      values_of(command.timesteps, segment, std::optional<int64_t>(std::nullopt));
+  std::vector<std::optional<int64_t>> steps;
+  for (const int64_t given : command.timesteps)
+    steps.push_back(given > 0 ? std::optional(given) : std::nullopt);
+  options.sample_timesteps = values_of(steps, segment, std::optional<int64_t>());
   options.start_at_unet = std::max(segment.first, command.start_unet);
   options.stop_at_unet = std::min(segment.last, command.stop_unet.value_or(segment.last));
   options.inpaint_resample_times = command.inpaint_resample_times.value_or(kDefaultResampleTimes);
@@ -561,6 +565,10 @@ at::Tensor draw(const SampleCommand& command,
     const ImageRange range = range_of(segment);
     inputs.inpaint_image = to_range(inpaint_image, command.inpaint_image_path, range);
     DecoderSampleOptions options = options_of(command, segment);
+    bool walks_with_ddim = false;
+    for (int64_t unet = options.start_at_unet; unet <= *options.stop_at_unet; ++unet)
+      walks_with_ddim |= decoder->walks_with_ddim(unet, options);
+    tell_of_own_ddim(segment.plan().layout.ddim, walks_with_ddim, segment.path);
     std::vector<at::Tensor> parts;
     for (int64_t begin = 0; begin < inputs.rows; begin += command.batch_size) {
       const int64_t count = std::min(command.batch_size, inputs.rows - begin);
@@ -600,10 +608,12 @@ at::Tensor draw(const SampleCommand& command,
 void tell_cascade(const SampleCommand& command, const Cascade& cascade, const Cursor& root) {
   check_unets(command, cascade);
   int64_t bytes = 0, most = 0;
-  for (int64_t unet = 1; unet <= cascade.unets(); ++unet) {
+  const int64_t last = command.stop_unet.value_or(cascade.unets());
+  for (int64_t unet = command.start_unet; unet <= last; ++unet) {
     const Segment& segment = cascade.segment_of(unet);
     const UnetPlan& stage = cascade.stage(unet);
     Decoder decoder = segment.decoder;
+    decoder->check_has_unet(unet);
     const ParameterCount count = count_parameters(*decoder->unet(unet));
     const DecoderSampleOptions options = options_of(command, segment);
     const auto asked = options.sample_timesteps.at(static_cast<size_t>(unet - 1));
@@ -646,9 +656,6 @@ void sample_decoder(const SampleCommand& command,
                       : MadeConditions(),
                   reading);
   check_command(command, cascade, inputs);
-  const bool is_few = !command.timesteps.empty() || command.sampler == "ddim";
-  for (const Segment& segment : cascade.segments())
-    tell_of_own_ddim(segment.plan().layout.ddim, is_few, segment.path);
   Timer timer;
   const ImageRange range =
       range_of(cascade.segment_of(command.stop_unet.value_or(cascade.unets())));
