@@ -27,6 +27,13 @@ struct NamedOutside {
   const ClipTokenizerConfig* tokenizer = nullptr;
 };
 
+/// What of a config counts.
+enum class ConfigPart {
+  whole,
+  model,  ///< the section of the model, with the version that it is of
+  stored,  ///< that section of a checkpoint's config that has no other, as `convert` stores it; else all of it
+};
+
 /// Options of reading a file.
 struct ReadOptions {
   std::vector<std::string>
@@ -38,8 +45,7 @@ struct ReadOptions {
   bool no_commands = false;
   /// The version of dalle2-pytorch that wrote what the config describes, where it does not say so; empty: 1.15.6.
   std::string written_by = {};
-  /// Of the file only this root key counts: "prior". Empty: all of it.
-  std::string only_section = {};
+  ConfigPart part = ConfigPart::whole;
   /// Gives the config that a checkpoint of a kind carries, from which a section is taken that the
   /// file leaves out: this layer opens no checkpoints. Empty: the file has to hold the section.
   /// @throws ConfigError, DataError

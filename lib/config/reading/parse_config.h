@@ -50,12 +50,13 @@ LoadedConfig parse_config(const std::string& json,
   for (const std::string& assignment : options.overrides) {
     findings.overridden.push_back(apply_override(root, assignment));
   }
-  if (!options.only_section.empty()) keep_section(root, options.only_section);
+  const bool is_model_alone = options.part == ConfigPart::model ||
+                              (options.part == ConfigPart::stored && !root.contains("data"));
+  if (is_model_alone) keep_section(root, Config::kKind);
   LoadedConfig loaded;
   if constexpr (requires { loaded.config.written_by; }) {
-    if (!options.written_by.empty() && !root.contains("written_by")) {
+    if (!options.written_by.empty() && !names_version(root))
       root["written_by"] = options.written_by;
-    }
     complete_old_config(root, Config::kKind);
   }
   refuse_other_kinds(root, Config::kKind, findings);
@@ -68,7 +69,7 @@ LoadedConfig parse_config(const std::string& json,
     }
   }
   check(std::as_const(root), loaded, faults);
-  if (!options.only_section.empty()) faults.keep_under("/" + options.only_section);
+  if (is_model_alone) faults.keep_under(std::string("/") + Config::kKind);
   if (options.strict) faults.promote_warnings();
   if (options.check_available) {
     for (const Fault& fault : findings.unavailable) faults.error(fault.pointer, fault.text);

@@ -9,6 +9,11 @@
 
 namespace dalle2 {
 
+/// Whether the root key `written_by` has a value: a config with all values has it as null.
+inline bool names_version(const Json& root) {
+  return root.contains("written_by") && !root["written_by"].is_null();
+}
+
 /// Of the root key `written_by`; kLastVersion without one. @throws ConfigError for what is no version
 Version written_by(const Json& root);
 

@@ -52,7 +52,9 @@ struct Source {
 
 LoadedDecoderConfig parsed(const std::string& json, const std::string& where) {
   return parse_decoder_config(
-      json, where, {.overrides = {}, .strict = false, .check_available = false});
+      json,
+      where,
+      {.overrides = {}, .strict = false, .check_available = false, .part = ConfigPart::stored});
 }
 
 Source read_source(const std::string& path, bool averaged) {

@@ -88,17 +88,20 @@ void check_meaning(const ModelSource& source,
   log_warning("ckpt", "{}\n  (/train/allow_changed_config)", text);
 }
 
-/// The config of the source: the file given, else the one that the checkpoint carries.
+/// The config of the source.
 /// @tparam parse reads a kind's config: (json, origin, options)
 /// @param written_by the version of the weights; "": the last one
 template <auto parse>
-auto config_of(const ModelSource& source, const Cursor& checkpoint, const std::string& written_by) {
+auto config_of(const ModelSource& source,
+               const Cursor& checkpoint,
+               const ConfigText& text,
+               const std::string& written_by) {
   ReadOptions options = lenient();
   options.written_by = written_by;
-  if (source.config_path) {
+  if (text.is_file) {
     options.overrides = source.overrides;
-    if (source.only_model) options.only_section = decltype(parse({}, {}, {}).config)::kKind;
-    auto loaded = load_config<parse>(*source.config_path, options);
+    if (source.only_model) options.part = ConfigPart::model;
+    auto loaded = parse(text.json, text.where, options);
     check_meaning(source,
                   checkpoint,
                   loaded.config.kKind,
@@ -106,35 +109,14 @@ auto config_of(const ModelSource& source, const Cursor& checkpoint, const std::s
                   source.allow_changed_config || loaded.config.train.allow_changed_config);
     return loaded;
   }
-  const std::optional<Cursor> config = checkpoint.find("config");
-  if (!config || config->is_none()) {
+  if (text.json.empty()) {
     throw ConfigError(
         "{}: this checkpoint has no config\n  Give the training file it was made with: --config "
         "F.json",
         checkpoint.where());
   }
-  // A file that `convert` gave a config has the section of its model alone.
-  if (config->value().is_dict() && !config->has("data"))
-    options.only_section = decltype(parse({}, {}, {}).config)::kKind;
-  return parse(json_of_value(config->value()), config->where(), options);
-}
-
-/// What the user, or the config, says of the version of the weights.
-ToldVersion told_version(const ModelSource& source, const Cursor& checkpoint) {
-  if (!source.written_by.empty()) return {source.written_by};
-  Json config;
-  std::string origin;
-  if (source.config_path) {
-    Faults ignored;
-    origin = *source.config_path;
-    config = parse_root(read_config_file(origin), origin, ignored);
-  } else if (const std::optional<Cursor> own = checkpoint.find("config"); own && !own->is_none()) {
-    origin = own->where();
-    config = Json::parse(json_of_value(own->value()));
-  }
-  const auto version = config.find("written_by");
-  if (version == config.end() || !version->is_string()) return {};
-  return {version->get<std::string>(), origin + ": /written_by"};
+  options.part = ConfigPart::stored;
+  return parse(text.json, text.where, options);
 }
 
 /// The source's weights, with adapters merged into their layers.
@@ -165,19 +147,19 @@ auto load_model(const ModelSource& source, const Value& checkpoint, const Make& 
   if (of_clip > 0) {
     log_info("ckpt", "{}: {} tensors of a CLIP are left out", source.checkpoint_path, of_clip);
   }
-  std::string written_by;
-  if constexpr (requires { decltype(parse({}, {}, {}).config)::written_by; }) {
-    const Version version = version_of_file(root, weights, kind, told_version(source, root));
-    if (version != kLastVersion) written_by = to_text(version);
-  }
-  auto model = make(config_of<parse>(source, root, written_by), weights);
-  if (!written_by.empty()) {
+  const ConfigText text = config_text(source, root);
+  Version version = kLastVersion;
+  if constexpr (requires { decltype(parse({}, {}, {}).config)::written_by; })
+    version = version_of_file(root, weights, kind, told_version(source, text));
+  const bool is_old = version != kLastVersion;
+  auto model = make(config_of<parse>(source, root, text, is_old ? to_text(version) : ""), weights);
+  if (is_old) {
     log_info("ckpt",
              "{}: a {} of dalle2-pytorch {} (networks of {})",
              source.checkpoint_path,
              kind,
-             written_by,
-             to_text(same_network(kind, parse_version(written_by, ""))));
+             to_text(version),
+             to_text(same_network(kind, version)));
   }
   load_state_dict(*model, weights, /*prefix=*/"", /*strict=*/true, source.checkpoint_path);
   model->eval();
@@ -186,11 +168,28 @@ auto load_model(const ModelSource& source, const Value& checkpoint, const Make& 
 
 }  // namespace
 
+ConfigText config_text(const ModelSource& source, const Cursor& checkpoint) {
+  if (source.config_path) return {read_config_file(*source.config_path), *source.config_path, true};
+  const std::optional<Cursor> own = checkpoint.find("config");
+  if (!own || own->is_none()) return {};
+  return {json_of_value(own->value()), own->where()};
+}
+
+ToldVersion told_version(const ModelSource& source, const ConfigText& config) {
+  if (!source.written_by.empty()) return {source.written_by};
+  if (config.json.empty()) return {};
+  Faults ignored;
+  const Json root = parse_root(config.json, config.where, ignored);
+  const auto version = root.find("written_by");
+  if (version == root.end() || !version->is_string()) return {};
+  return {version->get<std::string>(), config.where + ": /written_by"};
+}
+
 std::string stored_config(const Cursor& checkpoint) {
   const std::string json = json_of_value(checkpoint.at("config").value());
   const std::optional<Version> version = said_version(checkpoint);
   Json config = Json::parse(json);
-  if (version.value_or(kLastVersion) == kLastVersion || config.contains("written_by")) return json;
+  if (version.value_or(kLastVersion) == kLastVersion || names_version(config)) return json;
   config["written_by"] = to_text(*version);
   complete_old_config(config, config.contains("prior") ? "prior" : "decoder");
   return config.dump();

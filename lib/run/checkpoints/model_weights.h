@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/file_version.h"
 #include "checkpoint/lora/lora_file.h"
 #include "checkpoint/state_dict.h"
 #include "config/clip/clip_run_config.h"
@@ -75,6 +76,17 @@ struct ModelSource {
   /// /train/allow_changed_config says it.
   bool allow_changed_config = false;
 };
+
+/// The config of a source as it is written: the file given, else the one that the checkpoint carries; empty:
+/// there is neither.
+struct ConfigText {
+  std::string json, where;
+  bool is_file = false;  ///< given
+};
+/// Reads the file, which may be a pipe: once.
+ConfigText config_text(const ModelSource& source, const Cursor& checkpoint);
+/// What the user, or the config, says of the version of the weights.
+ToldVersion told_version(const ModelSource& source, const ConfigText& config);
 
 /// The config that a checkpoint carries, as JSON; with the version of an older dalle2-pytorch, and what that understood
 /// by keys that are absent.

@@ -107,24 +107,17 @@ void prior_to_last(StateDict& weights, Json& prior, const Version& v, const std:
       "ckpt", "{}: guidance meant something else in {}: cond_drop_prob becomes 0", in, to_text(v));
 }
 
-/// The section of the model in the config of `how`, or the checkpoint's own config, with all values; null if
-/// there is neither.
-Json config_for(const Cursor& root,
-                const std::string& kind,
-                const Version& version,
-                const DescribedFile& how) {
+/// A file's own config with all values, of a given one the section of the model; null if there is none.
+Json config_for(const ConfigText& text, const std::string& kind, const Version& version) {
+  if (text.json.empty()) return {};
   ReadOptions options = with_checkpoints(
       {.overrides = {}, .strict = false, .check_available = false, .no_commands = true});
   if (version != kLastVersion) options.written_by = to_text(version);
-  const std::optional<Cursor> own = root.find("config");
-  if (!how.config_path && (!own || own->is_none())) return {};
-  options.only_section = how.config_path ? kind : "";
-  const std::string origin = how.config_path.value_or(own ? own->where() : "");
-  const std::string json = how.config_path ? read_config_file(origin) : json_of_value(own->value());
-  Json config = Json::parse(config_kind_of(kind).fill_in(json, options));
-  if (!how.config_path) return config;
+  options.part = text.is_file ? ConfigPart::model : ConfigPart::stored;
+  Json config = Json::parse(config_kind_of(kind).fill_in(text.json, options));
+  if (!text.is_file && Json::parse(text.json).contains("data")) return config;
   Json model = {{kind, config.at(kind)}};
-  if (config.contains("written_by")) model["written_by"] = config.at("written_by");
+  if (names_version(config)) model["written_by"] = config["written_by"];
   return model;
 }
 
@@ -143,9 +136,18 @@ Dict described_checkpoint(const Value& checkpoint,
   }
   const bool only_weights = how.averaged || how.to_last_version;
   StateDict weights = model_weights(root, kind, only_weights);
-  Version version = version_of_file(root, weights, kind, {how.written_by});
-  Json config = config_for(root, kind, version, how);
+  const ModelSource source = {
+      .checkpoint_path = in, .config_path = how.config_path, .written_by = how.written_by};
+  const ConfigText text = config_text(source, root);
+  Version version = version_of_file(root, weights, kind, told_version(source, text));
+  Json config = config_for(text, kind, version);
   if (how.to_last_version) {
+    if (has_lora(root)) {
+      throw DataError(
+          "{}: holds adapters, which are for the weights of their version\n  Make plain weights of it "
+          "first: dalle2-train convert --merge-lora IN OUT",
+          in);
+    }
     if (config.is_null()) throw ConfigError("{}: has no config\n  Give it: --config F.json", in);
     std::erase_if(weights, [](const auto& item) { return is_of_frozen_clip(item.first); });
     if (kind == "decoder")
@@ -156,8 +158,12 @@ Dict described_checkpoint(const Value& checkpoint,
     config["written_by"] = nullptr;
   }
   Dict out;
-  if (!only_weights && root.has("model")) out = root.as_dict();
-  if (only_weights || !root.has("model")) out.set("model", to_dict(weights));
+  if (only_weights)
+    out = with_entries(weights, root, {"lora"});
+  else if (root.has("model"))
+    out = root.as_dict();
+  else
+    out.set("model", to_dict(weights));
   out.set("version", to_text(version));
   if (!config.is_null()) out.set("config", value_of_json(config.dump()));
   return out;
