@@ -16,7 +16,6 @@ namespace dalle2 {
 RankShards::RankShards(ProcessGroup& group, int64_t numel, std::string scratch_path)
     : group_(group),
       slices_(split_flat(numel, group.size())),
-      numel_(numel),
       scratch_path_(std::move(scratch_path)) {}
 
 const FlatSlice& RankShards::own() const {

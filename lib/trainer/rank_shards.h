@@ -46,7 +46,6 @@ class RankShards {
  private:
   ProcessGroup& group_;
   std::vector<FlatSlice> slices_;
-  int64_t numel_;
   std::string scratch_path_;
 };
 

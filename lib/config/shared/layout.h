@@ -21,7 +21,7 @@ Version parse_version(const std::string& text, const std::string& where);
 
 /// The LayerNorms of a network.
 struct NormLayout {
-  bool gamma = false;   ///< the gain is called so, and a buffer `beta` of zeros stands beside it
+  bool gamma = false;   ///< the gain is named `gamma`, and there is a buffer `beta` of zeros
   bool by_max = false;  ///< they divide by the largest (signed) entry first
 };
 
