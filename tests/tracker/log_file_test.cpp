@@ -121,7 +121,8 @@ TEST_CASE("a log that cannot be written is refused at the start") {
                     Catch::Contains("No such file or directory"));
 }
 
-TEST_CASE("lines that a full disk refuses wait, are told once and come first when there is room") {
+TEST_CASE(
+    "lines that do not fit on a full disk are kept, reported once, and written first when there is room") {
   test::CapturedLog log;
   const test::TempDir folder;
   LogFile file(folder / "log.jsonl");

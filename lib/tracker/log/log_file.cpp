@@ -38,8 +38,8 @@ std::string value_text(const LogValue& value) {
   return std::isfinite(real) ? python_repr(real) : "null";
 }
 
-/// Ends a line that a kill left half-written, and counts the lines.
-int64_t ended_lines(const std::string& path) {
+/// @param[out] torn whether a kill left the last line half-written: it is not counted
+int64_t count_lines(const std::string& path, bool& torn) {
   std::ifstream file(path, std::ios::binary);
   int64_t lines = 0;
   char last = '\n';
@@ -47,9 +47,8 @@ int64_t ended_lines(const std::string& path) {
     last = *at;
     if (last == '\n') ++lines;
   }
-  if (last == '\n') return lines;
-  std::ofstream(path, std::ios::binary | std::ios::app) << '\n';
-  return lines + 1;
+  torn = last != '\n';
+  return lines;
 }
 
 /// ", "step": 40, "time": 1700000000.125}": the end of a line.
@@ -74,7 +73,7 @@ void add_record(RunLog& log,
   }
   ++log.records;
   for (const auto& [name, value] : line.record.items()) {
-    if (name == kStep || name == kTime) continue;
+    if (!is_value(name)) continue;
     if (value.is_number() || value.is_null()) {
       const auto [place, is_new] = index.emplace(name, log.series.size());
       if (is_new) log.series.push_back({name, {}, {}});
@@ -136,13 +135,15 @@ std::string format_record(const LogRecord& record, int64_t step, double time) {
 }
 
 LogFile::LogFile(std::string path) : path_(std::move(path)) {
+  bool torn = false;
   try {
-    if (fs::exists(path_)) written_ = ended_lines(path_);
+    if (fs::exists(path_)) written_ = count_lines(path_, torn);
   } catch (const std::ios_base::failure&) {  // a folder
     throw ConfigError("{}: the log cannot be continued: it cannot be read", path_);
   }
   descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (descriptor_ < 0) throw ConfigError("{}: cannot be written: {}", path_, errno_text(errno));
+  if (torn) append_line("");  // the end of that line
 }
 
 LogFile::~LogFile() {
@@ -175,7 +176,9 @@ void LogFile::append_line(std::string line) {
     waiting_.pop_front();
     ++written_;
   }
-  if (waiting_.size() > kMostWaiting) waiting_.pop_front();
+  // The end of a torn line stays, so that the next one does not continue it.
+  if (waiting_.size() > kMostWaiting)
+    waiting_.erase(waiting_.begin() + (waiting_.front().starts_with('\n') ? 1 : 0));
 }
 
 /// The whole line or nothing of it: a run is worth more than its log, and continues.
@@ -212,6 +215,10 @@ void LogFile::sync() const {
   ::fdatasync(descriptor_);
 }
 
+bool is_value(const std::string& name) {
+  return name != kStep && name != kTime;
+}
+
 std::optional<int64_t> JournalLine::step() const {
   return whole_number(record, kStep);
 }
@@ -231,15 +238,21 @@ void LogLines::go_to(int64_t line) {
     place_ = 0;
     next_ = 0;
   }
-  while (next_ < line && !read(line, /*most=*/1000).empty()) continue;
+  seek();
+  for (std::string passed; next_ < line && std::getline(file_, passed); ++next_)
+    place_ += static_cast<std::streamoff>(passed.size()) + 1;
+}
+
+/// What was read ahead may have been taken back since: a part of a line that a full disk refused.
+void LogLines::seek() {
+  if (!file_.is_open()) file_.open(path_, std::ios::binary);
+  file_.clear();
+  file_.seekg(place_);
 }
 
 std::vector<JournalLine> LogLines::read(int64_t end, size_t most) {
   std::vector<JournalLine> lines;
-  if (!file_.is_open()) file_.open(path_, std::ios::binary);
-  // What was read ahead may have been taken back since: a part of a line that a full disk refused.
-  file_.clear();
-  file_.seekg(place_);
+  seek();
   size_t bytes = 0;
   for (std::string line; next_ < end && lines.size() < most && bytes < kMostReadBytes;) {
     if (!std::getline(file_, line)) break;

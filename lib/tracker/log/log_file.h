@@ -58,6 +58,9 @@ class LogFile {
   bool warned_ = false;
 };
 
+/// Whether an entry of a record is one that was logged: the others say when.
+bool is_value(const std::string& name);
+
 /// A line of log.jsonl as a follower reads it.
 struct JournalLine {
   int64_t number = 0;  ///< from 0
@@ -80,6 +83,8 @@ class LogLines {
   std::vector<JournalLine> read(int64_t end, size_t most);
 
  private:
+  void seek();
+
   std::string path_;
   std::ifstream file_;
   std::streamoff place_ = 0;  // of the next line

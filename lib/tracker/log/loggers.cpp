@@ -89,7 +89,7 @@ class TensorboardSink : public JournalSink {
   void write(const JournalLine& line) {
     EventSummary summary;
     for (const auto& [name, value] : line.record.items()) {
-      if (name == "step" || name == "time") continue;
+      if (!is_value(name)) continue;
       if (value.is_array()) {
         add_pictures(summary, name, logged_pictures(value));
       } else if (value.is_string()) {
