@@ -8,11 +8,9 @@
 #include <chrono>
 #include <filesystem>
 #include <string_view>
-#include <thread>
 
 #include "base/error.h"
 #include "base/log.h"
-#include "base/stop_signal.h"
 #include "io/files/atomic_file.h"
 #include "io/files/writable.h"
 #include "tracker/public_config.h"
@@ -251,7 +249,7 @@ void Tracker::finish(const RunEnd& end) {
                   [&] {
                     return end.outcome != RunEnd::Outcome::kDone ||
                            ((copies_->is_done() || copies_->last_answer_was_fault()) &&
-                            (journal_.is_done() || journal_.last_was_fault()));
+                            journal_.last_was_fault());
                   },
                   config_.upload_deadline_seconds);
   try {

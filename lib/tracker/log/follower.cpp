@@ -39,7 +39,12 @@ LogCursors::LogCursors(std::string path) : path_(std::move(path)) {
     const bool is_there = entry.is_object() && entry.contains(key);
     return is_there && entry[key].is_number_integer() ? entry[key].get<int64_t>() : 0;
   };
-  const Json content = parse_untrusted_object(read_file(path_));
+  Json content;
+  try {
+    content = parse_untrusted_object(read_file(path_));
+  } catch (const Error&) {  // each sink finds out by itself how far it is
+    return;
+  }
   for (const auto& [sink, entry] : content.items()) {
     cursors_[sink] = {std::max<int64_t>(number(entry, "line"), 0), number(entry, "shift")};
   }
@@ -107,7 +112,7 @@ void Follower::connect_now(Logger::Deadline deadline) {
     connect();
   } catch (const NetworkError& error) {
     if (is_refusal(error)) throw;
-    note_fault(error);
+    note_fault(error, /*at_end=*/false);
   }
   sink_->set_deadline(std::nullopt);
 }
@@ -131,7 +136,6 @@ void Follower::begin_end(const RunEnd& end) {
     end_ = end;
   }
   fault_ = false;
-  ends_ = true;
   wake_.notify_all();
 }
 
@@ -183,7 +187,7 @@ void Follower::try_once(const std::vector<std::string>& files, const std::option
     }
     note_success();
   } catch (const std::exception& error) {
-    if (!sink_->is_cancelled()) note_fault(error);
+    if (!sink_->is_cancelled()) note_fault(error, end.has_value());
   }
   if (!sink_->is_cancelled()) save_cursor(/*now=*/end.has_value());
   if (done) done_ = true;
@@ -213,10 +217,10 @@ void Follower::note_success() {
   if (std::exchange(away_, false)) log_info("track", "{}: is back", sink_->name());
 }
 
-void Follower::note_fault(const std::exception& error) {
+void Follower::note_fault(const std::exception& error, bool at_end) {
   fault_ = true;
   connected_ = false;
-  pause_ = std::clamp(2 * pause_, times_.first_pause, ends_ ? kEndPause : times_.longest_pause);
+  pause_ = std::clamp(2 * pause_, times_.first_pause, at_end ? kEndPause : times_.longest_pause);
   if (const auto* status = dynamic_cast<const HttpStatusError*>(&error)) {
     pause_ = std::max(pause_, status->retry_after().value_or(0));
   }

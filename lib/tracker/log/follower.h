@@ -118,8 +118,8 @@ class Follower {
 
   /// No more lines come: hands over what is left, and how the run ended.
   void begin_end(const RunEnd& end);
-  /// After begin_end(): all is handed over.
-  bool is_done() const { return done_.load(); }
+  /// After begin_end(): all is handed over, or it was never started.
+  bool is_done() const { return done_.load() || !thread_.joinable(); }
   bool last_was_fault() const { return fault_.load(); }
   /// Lines that the sink has not got.
   int64_t waiting() const;
@@ -133,7 +133,7 @@ class Follower {
   Clock::time_point next_time() const;
   void connect();
   bool send_lines();
-  void note_fault(const std::exception& error);
+  void note_fault(const std::exception& error, bool at_end);
   void note_success();
   void save_cursor(bool now);
 
@@ -151,7 +151,7 @@ class Follower {
   bool away_ = false;                         // and a warning has said so
 
   std::atomic<int64_t> line_ = 0;  // the next one for the sink
-  std::atomic<bool> fault_ = false, ends_ = false, done_ = false;
+  std::atomic<bool> fault_ = false, done_ = false;
   mutable std::mutex mutex_;  // of what follows
   std::condition_variable wake_;
   std::optional<RunEnd> end_;

@@ -102,7 +102,11 @@ std::vector<std::string> Journal::end() {
     left.push_back(
         fmt::format("{} ({})", follower->sink().name(), counted(follower->waiting(), "row")));
   }
-  followers_.clear();
+  std::vector<std::unique_ptr<Follower>> ended;  // wrote() knows none that is being destroyed
+  {
+    const std::lock_guard lock(mutex_);
+    ended.swap(followers_);
+  }
   return left;
 }
 

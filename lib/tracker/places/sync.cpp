@@ -112,6 +112,7 @@ void sync_rows(const WandbAccess& access,
   const LogFile file(log);
   WandbBegin begin;
   begin.goes_on = true;
+  begin.is_live = false;
   begin.data_path = data_path;
   try {  // a run that was logged offline may have no entity
     const bool has_entity = !wandb_run.starts_with('/');

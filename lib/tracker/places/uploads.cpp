@@ -193,7 +193,9 @@ void Uploads::begin_end() {
 
 bool Uploads::is_done() const {
   const std::lock_guard lock(mutex_);
-  return std::all_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane->done; });
+  return std::all_of(lanes_.begin(), lanes_.end(), [](const auto& lane) {
+    return lane->done || !lane->thread.joinable();
+  });
 }
 
 bool Uploads::last_answer_was_fault() const {

@@ -31,10 +31,6 @@ std::string page_of(const std::string& base_url, const WandbRunPath& path) {
   return fmt::format("{}/{}", public_url(site), path.page());
 }
 
-bool is_axis(const std::string& name) {
-  return name == kWandbAxis || name == "time";
-}
-
 }  // namespace
 
 ConfigError no_run_to_continue(const WandbRunPath& path) {
@@ -61,6 +57,7 @@ WandbSink::WandbSink(WandbAccess access, WandbBegin begin, std::shared_ptr<Wandb
       names_(std::move(names)) {
   api_.options().cancelled = [this] { return is_cancelled(); };
   names_->set(begin_.run.info.path);
+  if (!begin_.is_live) return;
   files_.push_back(
       {.name = "wandb-metadata.json", .content = stats_.metadata(begin_.run.start_unix_seconds)});
 }
@@ -112,7 +109,7 @@ int64_t WandbSink::connect_to_service(const LogCursors& cursors, int64_t written
   }
   line = std::clamp(line, std::min(begin_.first_line, written), written);
   if (is_first) runtime_before_ = state.runtime_seconds;
-  rows_ = make_wandb_stream(api_, run, state, columns);
+  rows_ = make_wandb_stream(api_, run, state, columns, printed_);
   if (is_first) {
     log_info(
         "track", "Logging to Weights & Biases: {}", page_of(api_.access().base_url, run.info.path));
@@ -157,8 +154,9 @@ void WandbSink::read_earlier(int64_t line) {
     const std::vector<JournalLine> some = lines.read(line, /*most=*/1000);
     if (some.empty()) break;
     for (const JournalLine& earlier : some) {
+      if (!earlier.step() || earlier.record.contains("run_id")) continue;
       for (const auto& [name, value] : earlier.record.items()) {
-        if (!earlier.step() || is_axis(name) || earlier.record.contains("run_id")) continue;
+        if (!is_value(name)) continue;
         if (columns_.insert(name).second) rows_->column(name);
         if (!value.is_array()) summary_[name] = value.is_null() ? "NaN" : json_line(value);
       }
@@ -205,7 +203,7 @@ void WandbSink::add(const JournalLine& line) {
 WandbItems WandbSink::items_of(const JournalLine& line) {
   WandbItems items;
   for (const auto& [name, value] : line.record.items()) {
-    if (is_axis(name)) continue;
+    if (!is_value(name)) continue;
     if (!value.is_array()) {
       items.emplace_back(name, value.is_null() ? "NaN" : json_line(value));
     } else if (const std::string pictures = pictures_of(value, line.number); !pictures.empty()) {
@@ -248,6 +246,7 @@ std::string WandbSink::pictures_of(const Json& list, int64_t line) {
 
 /// What is of now alone: it is lost in an outage.
 void WandbSink::add_live() {
+  if (!begin_.is_live) return;
   if (console_) {
     if (const auto lines = console_->take(); !lines.empty()) rows_->console(lines);
   }

@@ -42,6 +42,7 @@ struct WandbBegin {
   int64_t first_line = 0;   ///< of a run that neither the service nor the cursors know
   std::string data_path;
   bool is_away = false;  ///< the start has asked in vain
+  bool is_live = true;   ///< this process is the run: the machine is its machine
 };
 
 class WandbSink : public JournalSink {
@@ -78,6 +79,7 @@ class WandbSink : public JournalSink {
   WandbApi api_;
   WandbBegin begin_;
   std::shared_ptr<WandbNames> names_;
+  std::string printed_;              // by this process
   std::unique_ptr<WandbRows> rows_;  // null: not connected
   int64_t shift_ = 0;                // from the numbers of lines to the service's steps
   int64_t next_line_ = 0;            // after the last that rows_ got

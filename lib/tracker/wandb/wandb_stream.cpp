@@ -42,8 +42,13 @@ class WandbStream : public WandbRows {
   WandbStream(const WandbApi& api,
               WandbRun run,
               const WandbRunState& state,
-              std::vector<std::string> columns)
-      : api_(api), run_(std::move(run)), state_(state), columns_(std::move(columns)) {}
+              std::vector<std::string> columns,
+              std::string& printed)
+      : api_(api),
+        run_(std::move(run)),
+        state_(state),
+        columns_(std::move(columns)),
+        printed_(printed) {}
 
   void history(const WandbItems& row, int64_t /*step*/) override { rows_.push_back(line_of(row)); }
   void column(const std::string& name) override {
@@ -70,7 +75,7 @@ class WandbStream : public WandbRows {
   bool config_changed_ = false;
   Json rows_ = Json::array(), stats_ = Json::array(), console_ = Json::array();  // lines
   std::vector<WandbUpload> files_;
-  std::string printed_;                // all of it: a file at the end
+  std::string& printed_;
   std::vector<std::string> uploaded_;  // files that the service has and was not told of
 };
 
@@ -169,8 +174,9 @@ std::string wandb_config(const WandbItems& config, const std::vector<std::string
 std::unique_ptr<WandbRows> make_wandb_stream(const WandbApi& api,
                                              WandbRun run,
                                              const WandbRunState& state,
-                                             std::vector<std::string> columns) {
-  return std::make_unique<WandbStream>(api, std::move(run), state, std::move(columns));
+                                             std::vector<std::string> columns,
+                                             std::string& printed) {
+  return std::make_unique<WandbStream>(api, std::move(run), state, std::move(columns), printed);
 }
 
 }  // namespace dalle2
