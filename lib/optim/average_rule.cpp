@@ -8,6 +8,36 @@
 
 namespace dalle2 {
 
+namespace {
+
+/// Calls `work(average, weights)` for pieces of both: what is made beside them would else be as large as
+/// they are. Where the step was not made, the weights are the average itself, whatever they hold.
+template <class Work>
+void in_pieces(const at::Tensor& average,
+               const at::Tensor& weights,
+               const at::Tensor& made,
+               const Work& work) {
+  constexpr int64_t kPiece = int64_t{1} << 24;
+  const at::Tensor is_made = made.defined() ? made != 0 : made;
+  for (int64_t begin = 0; begin < average.numel(); begin += kPiece) {
+    const int64_t size = std::min(kPiece, average.numel() - begin);
+    const at::Tensor piece = average.narrow(0, begin, size), of = weights.narrow(0, begin, size);
+    work(piece, made.defined() ? at::where(is_made, of, piece) : of);
+  }
+}
+
+}  // namespace
+
+void follow(const at::Tensor& average,
+            const at::Tensor& weights,
+            double share,
+            const at::Tensor& made) {
+  const auto take = [share](const at::Tensor& own, const at::Tensor& theirs) {
+    share == 1.0 ? own.copy_(theirs) : own.lerp_(theirs, share);
+  };
+  made.defined() ? in_pieces(average, weights, made, take) : take(average, weights);
+}
+
 double EmaPytorchRule::decay_of(int64_t step) const {
   const int64_t epoch = step - config_.ema_update_after_step - 1;
   if (epoch <= 0) return 0.0;
@@ -17,18 +47,18 @@ double EmaPytorchRule::decay_of(int64_t step) const {
   return std::min(std::max(value, config_.ema_min_value), config_.ema_beta);
 }
 
-void EmaPytorchRule::update(const at::Tensor& average, const at::Tensor& weights) {
+void EmaPytorchRule::update(const at::Tensor& average,
+                            const at::Tensor& weights,
+                            const at::Tensor& made) const {
   const torch::NoGradGuard no_grad;
-  const int64_t step = step_++;
-  const bool due = step % config_.ema_update_every == 0;
-  if (!initted_ || (due && step <= config_.ema_update_after_step)) {
-    average.copy_(weights);
-    initted_ = true;
+  const bool due = step_ % config_.ema_update_every == 0;
+  if (!initted_ || (due && step_ <= config_.ema_update_after_step)) {
+    follow(average, weights, 1.0, made);
     return;
   }
-  if (due && config_.ema_beta != 1.0) average.lerp_(weights, 1.0 - decay());
+  if (due && config_.ema_beta != 1.0) follow(average, weights, 1.0 - decay_of(step_ + 1), made);
   const auto& every = config_.update_model_with_ema_every;
-  if (every && step % *every == 0) weights.copy_(average);
+  if (every && step_ % *every == 0) follow(weights, average, 1.0, made);
 }
 
 double DiffusersRule::decay_of(int64_t step) const {
@@ -53,19 +83,18 @@ std::optional<double> EmaPytorchRule::share_of_next() const {
   return averages && share < kHalf ? std::optional<double>(share) : std::nullopt;
 }
 
-void DiffusersRule::update(const at::Tensor& average, const at::Tensor& weights) {
+void DiffusersRule::update(const at::Tensor& average,
+                           const at::Tensor& weights,
+                           const at::Tensor& made) const {
   const torch::NoGradGuard no_grad;
-  const double taken = 1.0 - decay_of(++step_);
+  const double taken = 1.0 - decay();
   if (config_.foreach) {
-    average.lerp_(weights, taken);
+    follow(average, weights, taken, made);
     return;
   }
-  constexpr int64_t kPiece = int64_t{1} << 24;  // the differences of all would be two more copies
-  for (int64_t begin = 0; begin < average.numel(); begin += kPiece) {
-    const int64_t size = std::min(kPiece, average.numel() - begin);
-    const at::Tensor piece = average.narrow(0, begin, size);
-    piece.sub_((piece - weights.narrow(0, begin, size)) * taken);
-  }
+  in_pieces(average, weights, made, [taken](const at::Tensor& own, const at::Tensor& theirs) {
+    own.sub_((own - theirs) * taken);
+  });
 }
 
 std::unique_ptr<AverageRule> make_average_rule(const AveragesConfig& config) {

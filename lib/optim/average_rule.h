@@ -17,16 +17,25 @@ namespace dalle2 {
 class AverageRule {
  public:
   virtual ~AverageRule() = default;
-  /// Call after every optimizer step. @param average, weights [n] float32 on one device
-  virtual void update(const at::Tensor& average, const at::Tensor& weights) = 0;
+  /// What the next averaging does; count() follows once the optimizer step is known to have been made.
+  /// @param average, weights [n] float32 on one device @param made [] float32 there: 1 if the step was
+  /// made, 0 if nothing is to change. Undefined: it was made
+  virtual void update(const at::Tensor& average,
+                      const at::Tensor& weights,
+                      const at::Tensor& made = {}) const = 0;
   /// Decay of the next averaging: the share of itself that the average keeps.
   virtual double decay() const = 0;
   /// The share s of the weights, if all that the next update() does is average += s (weights - average). An optimizer can do that while
   /// it has the weights at hand.
   virtual std::optional<double> share_of_next() const { return std::nullopt; }
 
-  int64_t step() const { return step_; }  ///< calls of update()
-  /// The first update has happened, by ema-pytorch's rule; the others do not ask.
+  /// Counts an optimizer step that was made.
+  void count() {
+    initted_ = true;
+    ++step_;
+  }
+  int64_t step() const { return step_; }  ///< that were counted
+  /// The first copy has been made, by ema-pytorch's rule; the others do not ask.
   bool initted() const { return initted_; }
   /// Those of a checkpoint.
   void set_counters(bool initted, int64_t step) {
@@ -47,7 +56,9 @@ class EmaPytorchRule : public AverageRule {
   explicit EmaPytorchRule(const AveragesConfig& config) : config_(config) {}
   /// "Hare to tortoise" (arXiv 2406.02596): every update_model_with_ema_every calls `weights` become
   /// the average.
-  void update(const at::Tensor& average, const at::Tensor& weights) override;
+  void update(const at::Tensor& average,
+              const at::Tensor& weights,
+              const at::Tensor& made = {}) const override;
   /// 0 up to ema_update_after_step, then clamp(1 - (1 + e / inv_gamma)^-power, min_value, beta),
   /// e = step - update_after_step - 1. A beta of 1 freezes the average after its first copies.
   double decay() const override { return decay_of(step_); }
@@ -65,7 +76,9 @@ class DiffusersRule : public AverageRule {
   /// @param config within its limits
   explicit DiffusersRule(const EmaConfig& config) : config_(config) {}
   /// average -= (1 - decay) (average - weights); with `foreach` the same up to rounding, in one call.
-  void update(const at::Tensor& average, const at::Tensor& weights) override;
+  void update(const at::Tensor& average,
+              const at::Tensor& weights,
+              const at::Tensor& made = {}) const override;
   double decay() const override { return decay_of(step_ + 1); }
   /// Of the step-th update, from 1. With s = step - update_after_step - 1: 0 where s <= 0, else
   /// 1 - (1 + s / inv_gamma)^-power with use_ema_warmup and (1 + s) / (10 + s) without, at most
@@ -75,6 +88,12 @@ class DiffusersRule : public AverageRule {
  private:
   EmaConfig config_;
 };
+
+/// average += share (weights - average), at a share of 1 a copy. @param made AverageRule::update()
+void follow(const at::Tensor& average,
+            const at::Tensor& weights,
+            double share,
+            const at::Tensor& made);
 
 /// Of the kind that the config names.
 std::unique_ptr<AverageRule> make_average_rule(const AveragesConfig& config);

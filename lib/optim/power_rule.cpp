@@ -45,10 +45,11 @@ double PowerRule::decay() const {
   return std::pow(1.0 - 1.0 / static_cast<double>(step_ + 1), gamma_ + 1.0);
 }
 
-void PowerRule::update(const at::Tensor& average, const at::Tensor& weights) {
+void PowerRule::update(const at::Tensor& average,
+                       const at::Tensor& weights,
+                       const at::Tensor& made) const {
   const torch::NoGradGuard no_grad;
-  average.lerp_(weights, 1.0 - decay());
-  ++step_;
+  follow(average, weights, 1.0 - decay(), made);
 }
 
 PostHocWeights post_hoc_weights(const std::vector<PowerProfile>& snapshots,

@@ -23,7 +23,9 @@ class PowerRule : public AverageRule {
  public:
   /// @throws ConfigError as gamma_of_sigma() does
   explicit PowerRule(double sigma) : sigma_(sigma), gamma_(gamma_of_sigma(sigma)) {}
-  void update(const at::Tensor& average, const at::Tensor& weights) override;
+  void update(const at::Tensor& average,
+              const at::Tensor& weights,
+              const at::Tensor& made = {}) const override;
   double decay() const override;
 
   double sigma() const { return sigma_; }

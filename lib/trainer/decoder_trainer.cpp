@@ -101,36 +101,43 @@ at::Tensor DecoderTrainer::step(const DecoderInputs& inputs,
                                 int64_t unet_number,
                                 at::Generator generator,
                                 std::optional<int64_t> max_batch_size,
-                                double weight) {
+                                const BatchShare& share) {
   part(unet_number);
   const DecoderStepNoise draws =
       decoder_->draw(batch_of(inputs), unet_number, std::move(generator));
-  return step(inputs, unet_number, draws, max_batch_size, weight);
+  return step(inputs, unet_number, draws, max_batch_size, share);
 }
 
 at::Tensor DecoderTrainer::step(const DecoderInputs& inputs,
                                 int64_t unet_number,
                                 const DecoderStepNoise& draws,
                                 std::optional<int64_t> max_batch_size,
-                                double weight) {
-  const auto& dropout = part(unet_number).dropout;
-  const int64_t batch = batch_of(inputs);
+                                const BatchShare& share) {
+  TrainedPart& unet = part(unet_number);
   const DecoderInputs local = on_device(inputs, device());
-  return accumulate_prepared(
-      unet_number, batch, max_batch_size, weight, [&](const ChunkRange& range) {
-        const DecoderExamples examples =
-            decoder_->prepare(chunk_of(local, range), unet_number, chunk_of(draws, range));
-        std::optional<DropoutSeed> seed;
-        if (dropout) seed = {draws.dropout_seed, range.begin};
-        return chunk_pass(unet_number,
-                          examples,
-                          examples.self_condition ? kSelfConditioned : "",
-                          seed,
-                          [&](const DecoderExamples& given, const DropoutSeed& own) {
-                            if (dropout) *dropout = own;
-                            return decoder_->loss(given, unet_number);
-                          });
-      });
+  at::Tensor total;
+  for (const Pass& pass : passes_of(batch_of(inputs), max_batch_size, share)) {
+    const DecoderExamples examples = unet.prepare([&] {
+      return decoder_->prepare(
+          chunk_of(local, pass.range), unet_number, chunk_of(draws, pass.range));
+    });
+    std::optional<DropoutSeed> seed;
+    if (unet.dropout) seed = {draws.dropout_seed, pass.range.begin};
+    const auto run = [&](const DecoderExamples& given, const DropoutSeed& own) {
+      if (unet.dropout) *unet.dropout = own;
+      const at::Tensor loss =
+          unet.forward(pass, [&] { return decoder_->loss(given, unet_number); });
+      if (pass.is_last) unet.begin_exchange();
+      unet.backward(loss);
+      return loss.detach();
+    };
+    add_to(
+        total,
+        unet.recorded(pass, examples, seed, examples.self_condition ? kSelfConditioned : "", run));
+  }
+  if (share.is_last) unet.finish_exchange();
+  unet.add_loss(total);
+  return total;
 }
 
 at::Tensor DecoderTrainer::evaluate(const DecoderInputs& inputs,

@@ -30,21 +30,21 @@ class DecoderTrainer : public Trainer {
   /// the whole batch) weighted by their size: loss and gradients are those of the whole batch, and
   /// what is random is drawn for the whole batch, so the chunk size changes nothing. Gradients add
   /// up over calls until update().
-  /// @param weight of this call's loss: the share of its batch where several make one update
-  /// @return the loss times `weight`
+  /// @param share of the batch in the update, where several make one
+  /// @return the loss times the weight of `share`
   /// @throws ConfigError for a unet that is not there or not trained; DataError for an empty batch
   at::Tensor step(const DecoderInputs& inputs,
                   int64_t unet_number,
                   at::Generator generator,
                   std::optional<int64_t> max_batch_size = std::nullopt,
-                  double weight = 1.0);
+                  const BatchShare& share = {});
 
   /// The same with everything random given, for the whole batch.
   at::Tensor step(const DecoderInputs& inputs,
                   int64_t unet_number,
                   const DecoderStepNoise& draws,
                   std::optional<int64_t> max_batch_size = std::nullopt,
-                  double weight = 1.0);
+                  const BatchShare& share = {});
 
   /// The loss without gradients, with the decoder in eval mode meanwhile.
   at::Tensor evaluate(const DecoderInputs& inputs,

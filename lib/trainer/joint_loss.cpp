@@ -51,9 +51,9 @@ at::Tensor features_of(const PassSettings& settings,
 
 /// All passes of an update. @return [] the loss, detached; undefined if no rank has samples
 at::Tensor joint_passes(TrainedPart& part,
-                        const PassSettings& settings,
                         const JointLoss& loss,
                         const std::vector<PlacedChunk>& chunks) {
+  const PassSettings& settings = part.settings;
   at::Tensor kept;  // of a single chunk, with its graph: it goes through the network once
   const GatheredRows features = timed(settings.step_times, StepPhase::kForward, [&] {
     if (chunks.size() == 1) kept = features_of_chunk(settings, chunks.front(), loss);
@@ -83,7 +83,7 @@ at::Tensor joint_passes(TrainedPart& part,
         kept.defined() ? kept : timed(settings.step_times, StepPhase::kForward, [&] {
           return features_of_chunk(settings, chunk, loss);
         });
-    if (i + 1 == chunks.size()) part.begin_last_pass();
+    if (i + 1 == chunks.size()) part.begin_exchange();
     timed(settings.step_times, StepPhase::kBackward, [&] {
       const at::Tensor at_rows =
           leaves.grad().narrow(0, features.begin + chunk.row, chunk.range.length);
@@ -95,12 +95,10 @@ at::Tensor joint_passes(TrainedPart& part,
 
 }  // namespace
 
-at::Tensor accumulate_joint(TrainedPart& part,
-                            const PassSettings& settings,
-                            const JointLoss& loss) {
-  const std::vector<PlacedChunk> chunks = chunks_of(loss.batches, settings.max_batch_size);
-  const at::Tensor total = joint_passes(part, settings, loss, chunks);
-  part.send_gradients();
+at::Tensor accumulate_joint(TrainedPart& part, const JointLoss& loss) {
+  const std::vector<PlacedChunk> chunks = chunks_of(loss.batches, part.settings.max_batch_size);
+  const at::Tensor total = joint_passes(part, loss, chunks);
+  part.finish_exchange();
   if (!total.defined()) return {};
   const bool is_main = !part.group() || part.group()->is_main();
   part.add_loss(is_main ? total : at::zeros_like(total));

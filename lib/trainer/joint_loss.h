@@ -47,10 +47,10 @@ JointLoss joint_loss_of(const std::vector<Inputs>& batches,
   return loss;
 }
 
-/// Gradients of a whole update; TrainedPart::make_update() follows. All ranks call it, those without
+/// Gradients of a whole update; TrainedPart::update() follows. All ranks call it, those without
 /// samples as well.
 /// @return [] the loss, detached; undefined if no rank has samples
-at::Tensor accumulate_joint(TrainedPart& part, const PassSettings& settings, const JointLoss& loss);
+at::Tensor accumulate_joint(TrainedPart& part, const JointLoss& loss);
 
 /// The loss of this rank's samples alone, at least one, without gradients and without effect: a mean
 /// of such losses does not grow with the number of ranks.

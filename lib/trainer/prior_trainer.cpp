@@ -73,34 +73,39 @@ PriorTrainer::PriorTrainer(DiffusionPrior prior,
 at::Tensor PriorTrainer::step(const PriorInputs& inputs,
                               at::Generator generator,
                               std::optional<int64_t> max_batch_size,
-                              double weight) {
+                              const BatchShare& share) {
   const PriorStepNoise draws = prior_->draw(batch_of(inputs), std::move(generator));
-  return step(inputs, draws, max_batch_size, weight);
+  return step(inputs, draws, max_batch_size, share);
 }
 
 at::Tensor PriorTrainer::step(const PriorInputs& inputs,
                               const PriorStepNoise& draws,
                               std::optional<int64_t> max_batch_size,
-                              double weight) {
-  const auto& dropout = part(1).dropout;
-  const PriorNetworkConfig& net = prior_->net()->config();
-  const bool drops = dropout || net.attn_dropout > 0 || net.ff_dropout > 0;
-  const int64_t batch = batch_of(inputs);
+                              const BatchShare& share) {
+  TrainedPart& net = part(1);
+  const PriorNetworkConfig& shape = prior_->net()->config();
+  const bool drops = net.dropout || shape.attn_dropout > 0 || shape.ff_dropout > 0;
+  const bool sees_itself = prior_->plan().config.net.self_cond && draws.self_condition;
   const PriorInputs local = on_device(inputs, device());
-  return accumulate_prepared(1, batch, max_batch_size, weight, [&](const ChunkRange& range) {
-    const PriorExamples examples{chunk_of(local, range), chunk_of(draws, range)};
-    const DropoutSeed& seed = examples.draws.dropout;
-    return chunk_pass(
-        1,
-        examples,
-        prior_->plan().config.net.self_cond && draws.self_condition ? kSelfConditioned : "",
-        drops ? std::optional<DropoutSeed>(seed) : std::nullopt,
-        [&](PriorExamples given, const DropoutSeed& own) {
-          if (drops) given.draws.dropout = own;
-          if (dropout) *dropout = own;
-          return prior_->loss(given.inputs, given.draws);
-        });
-  });
+  at::Tensor total;
+  for (const Pass& pass : passes_of(batch_of(inputs), max_batch_size, share)) {
+    const PriorExamples examples{chunk_of(local, pass.range), chunk_of(draws, pass.range)};
+    std::optional<DropoutSeed> seed;
+    if (drops) seed = examples.draws.dropout;
+    const auto run = [&](PriorExamples given, const DropoutSeed& own) {
+      if (drops) given.draws.dropout = own;
+      if (net.dropout) *net.dropout = own;
+      const at::Tensor loss =
+          net.forward(pass, [&] { return prior_->loss(given.inputs, given.draws); });
+      if (pass.is_last) net.begin_exchange();
+      net.backward(loss);
+      return loss.detach();
+    };
+    add_to(total, net.recorded(pass, examples, seed, sees_itself ? kSelfConditioned : "", run));
+  }
+  if (share.is_last) net.finish_exchange();
+  net.add_loss(total);
+  return total;
 }
 
 at::Tensor PriorTrainer::evaluate(const PriorInputs& inputs,

@@ -25,18 +25,18 @@ class PriorTrainer : public Trainer {
   PriorTrainer(DiffusionPrior prior, const PriorTrainConfig& config, const at::Device& device);
 
   /// Forward and backward of one batch, as DecoderTrainer::step().
-  /// @return [] the loss times `weight`, detached: reading it synchronises
+  /// @return [] the loss times the weight of `share`, detached: reading it synchronises
   /// @throws DataError for inputs that do not fit
   at::Tensor step(const PriorInputs& inputs,
                   at::Generator generator,
                   std::optional<int64_t> max_batch_size = std::nullopt,
-                  double weight = 1.0);
+                  const BatchShare& share = {});
 
   /// The same with everything random given, for the whole batch.
   at::Tensor step(const PriorInputs& inputs,
                   const PriorStepNoise& draws,
                   std::optional<int64_t> max_batch_size = std::nullopt,
-                  double weight = 1.0);
+                  const BatchShare& share = {});
 
   /// The loss without gradients, in eval mode. @param averaged takes the averaged weights if there
   /// are any, else the live ones

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// The update of a network's weights, and what follows once it is known to have been made. A loss or
-// gradient that is not finite skips it; the device finds that out by itself, and the host learns of
-// it when it asks, at the latest before the next update.
+// The passes of a step and the update of a network's weights. A loss or gradient that is not finite
+// skips the update; the device finds that out by itself, and the host learns of it when it asks, at
+// the latest before the next update.
 #include "trainer/trained_part.h"
 
 #include <torch/torch.h>
@@ -9,6 +9,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/types.h>
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "base/error.h"
@@ -34,72 +35,51 @@ bool sends_to_owners(const ProcessGroup& group, int64_t numel, int64_t bucket_by
 
 }  // namespace
 
-at::Tensor TrainedPart::accumulate(const PassSettings& settings,
-                                   int64_t batch,
-                                   double weight,
-                                   const ChunkLoss& loss_of) {
-  return accumulate_prepared(settings, batch, weight, [&](const ChunkRange& range) {
-    return ChunkPass{{}, [&loss_of, range](const Tensors&) { return loss_of(range); }};
-  });
-}
-
-at::Tensor TrainedPart::accumulate_prepared(const PassSettings& settings,
-                                            int64_t batch,
-                                            double weight,
-                                            const PrepareChunk& prepare) {
-  at::Tensor total;
-  for (const ChunkRange& range : chunk_ranges(batch, settings.max_batch_size)) {
-    const double fraction = weight * static_cast<double>(range.length) / static_cast<double>(batch);
-    const bool is_last = completes_update && range.begin + range.length == batch;
-    const ChunkPass chunk = timed(settings.step_times, StepPhase::kForward, [&] {
-      refresh_half_weights(settings);
-      const Autocast autocast(settings.device.type(), settings.precision);
-      return prepare(range);
-    });
-    const at::Tensor part = run_pass(
-        settings, chunk.pass, fraction, [&](const PassSettings& own, const Tensors& inputs) {
-          return forward_backward(own, fraction, is_last, [&] { return chunk.loss(inputs); });
-        });
-    total = total.defined() ? total + part : part;
+std::vector<Pass> passes_of(int64_t batch,
+                            std::optional<int64_t> max_batch_size,
+                            const BatchShare& share) {
+  std::vector<Pass> passes;
+  for (const ChunkRange& range : chunk_ranges(batch, max_batch_size)) {
+    passes.push_back({range,
+                      share.weight * static_cast<double>(range.length) / static_cast<double>(batch),
+                      share.is_last && range.begin + range.length == batch});
   }
-  if (completes_update) send_gradients();
-  add_loss(total);
-  return total;
+  return passes;
 }
 
-at::Tensor TrainedPart::run_pass(const PassSettings& settings,
-                                 const RecordablePass& pass,
+void add_to(at::Tensor& sum, const at::Tensor& part) {
+  sum = sum.defined() ? sum + part : part;
+}
+
+/// A number of the host would be recorded as it is. @return [2] int64: DropoutSeed::on_device
+at::Tensor TrainedPart::numbers_of(const DropoutSeed& seed) const {
+  const at::Device& device = settings.device;
+  const at::Tensor host = at::empty({2}, at::dtype(at::kLong).pinned_memory(!device.is_cpu()));
+  auto* const numbers = host.mutable_data_ptr<int64_t>();
+  numbers[0] = std::bit_cast<int64_t>(seed.seed);
+  numbers[1] = seed.first_sample;
+  return host.to(device, /*non_blocking=*/true);
+}
+
+/// The weights in half precision are fresh before that: their cast must not be recorded.
+at::Tensor TrainedPart::by_graph(const RecordablePass& pass,
                                  double factor,
-                                 const PassWork& work) {
-  if (!graphs || pass.inputs.empty()) return work(settings, pass.inputs);
-  const auto work_on = [&](const Tensors& inputs, bool is_recorded) {
-    PassSettings own = settings;
-    if (is_recorded) own.step_times = nullptr;
-    return work(own, inputs);
-  };
-  const at::Tensor replayed =
-      timed(settings.step_times, StepPhase::kForward, [&] { return graphs->replay(pass, factor); });
-  if (replayed.defined()) return replayed;
-  return graphs->run(pass, factor, work_on);
-}
-
-/// Forward and backward pass of one chunk. @return [] its loss times `factor`, detached
-at::Tensor TrainedPart::forward_backward(const PassSettings& settings,
-                                         double factor,
-                                         bool is_last,
-                                         const std::function<at::Tensor()>& loss_of) {
-  const at::Tensor loss_value = timed(settings.step_times, StepPhase::kForward, [&] {
-    const Autocast autocast(settings.device.type(), settings.precision);
-    std::optional<HalfWeights::Pass> pass;
-    if (half_weights) pass.emplace(*half_weights);
-    return loss_of() * factor;
+                                 const std::function<at::Tensor(const Tensors& inputs)>& work) {
+  const at::Tensor replayed = timed(settings.step_times, StepPhase::kForward, [&] {
+    refresh_half_weights();
+    return graphs->replay(pass, factor);
   });
-  if (is_last) begin_last_pass();
-  timed(settings.step_times, StepPhase::kBackward, [&] { backward_from(scaled(loss_value), {}); });
-  return loss_value.detach();
+  if (replayed.defined()) return replayed;
+  return graphs->run(pass, factor, [&](const Tensors& inputs, bool is_recorded) {
+    StepTimes* const times = settings.step_times;
+    if (is_recorded) settings.step_times = nullptr;
+    const at::Tensor loss_value = work(inputs);
+    settings.step_times = times;
+    return loss_value;
+  });
 }
 
-void TrainedPart::refresh_half_weights(const PassSettings& settings) {
+void TrainedPart::refresh_half_weights() {
   if (settings.precision == MixedPrecision::no) return half_weights.reset();
   if (!half_weights) {
     const at::ScalarType dtype =
@@ -109,7 +89,15 @@ void TrainedPart::refresh_half_weights(const PassSettings& settings) {
   half_weights->refresh();
 }
 
-void TrainedPart::send_gradients() {
+void TrainedPart::backward(const at::Tensor& loss_value) {
+  timed(settings.step_times, StepPhase::kBackward, [&] { backward_from(scaled(loss_value), {}); });
+}
+
+void TrainedPart::begin_exchange() {
+  if (exchange) exchange->begin();
+}
+
+void TrainedPart::finish_exchange() {
   if (!exchange) return;
   gradients.values();  // what has not arrived here is zero
   exchange->send_rest();
@@ -117,10 +105,6 @@ void TrainedPart::send_gradients() {
 
 at::Tensor TrainedPart::scaled(const at::Tensor& loss_value) const {
   return scaler ? loss_value * scaler->scale() : loss_value;
-}
-
-void TrainedPart::begin_last_pass() {
-  if (exchange) exchange->begin();
 }
 
 void TrainedPart::backward_from(const at::Tensor& root,
@@ -139,7 +123,7 @@ void TrainedPart::backward_from(const at::Tensor& root,
 }
 
 void TrainedPart::add_loss(const at::Tensor& more) {
-  loss = loss.defined() ? loss + more : more;
+  add_to(loss, more);
 }
 
 at::Tensor evaluate_in_chunks(const PassSettings& settings,
@@ -150,8 +134,7 @@ at::Tensor evaluate_in_chunks(const PassSettings& settings,
   for (const ChunkRange& range : chunk_ranges(batch, settings.max_batch_size)) {
     const double fraction = static_cast<double>(range.length) / static_cast<double>(batch);
     const Autocast autocast(settings.device.type(), settings.precision);
-    const at::Tensor part = loss_of(range) * fraction;
-    total = total.defined() ? total + part : part;
+    add_to(total, loss_of(range) * fraction);
   }
   return total;
 }
@@ -255,7 +238,7 @@ at::Tensor TrainedPart::norm_of_gradients() {
   return norm_of_rows(norms);
 }
 
-void TrainedPart::make_update(double lr) {
+void TrainedPart::update(double lr) {
   const torch::NoGradGuard no_grad;
   if (exchange) combine_ranks();
   grad_norm = norm_of_gradients();
@@ -270,7 +253,6 @@ void TrainedPart::make_update(double lr) {
   last_loss = loss;
   loss.reset();
   was_skipped = found_inf;
-  step_is_open = averages_at_end_of_step;
   outcome.post(found_inf);
 }
 
@@ -278,20 +260,35 @@ void TrainedPart::make_update(double lr) {
 void TrainedPart::update_weights(double lr,
                                  const at::Tensor& divisor,
                                  const at::Tensor& found_inf) {
-  has_averaged_ = false;
   UpdateCompanions companions;
-  const bool takes = !after_step && optimizer.takes_companions();
-  const bool is_followed = takes && average && !averages_at_end_of_step;
-  if (const auto share = is_followed ? average->share_of_next() : std::nullopt) {
+  if (const auto share = fused_average_share()) {
     companions.average = average->values().narrow(0, 0, parameters.parameter_span());
     companions.average_weight = *share;
-    has_averaged_ = true;
   }
-  const bool has_halves = takes && half_weights && half_weights->is_fresh() &&
+  const bool has_halves = !after_step && optimizer.takes_companions() && half_weights &&
+                          half_weights->is_fresh() &&
                           half_weights->values().scalar_type() == at::kBFloat16;
   if (has_halves) companions.halves = half_weights->values();
   optimizer.step(gradients, lr, divisor, found_inf, companions);
   if (has_halves) half_weights->are_fresh();
+}
+
+/// The share that update() gives the parameters' average itself, while it has the weights at hand;
+/// none where average_weights() does it.
+std::optional<double> TrainedPart::fused_average_share() const {
+  const bool is_fused = average && !after_step && optimizer.takes_companions();
+  return is_fused ? average->share_of_next() : std::nullopt;
+}
+
+void TrainedPart::average_weights() {
+  at::Tensor made;  // undefined: the host knows that it was
+  if (!was_skipped.is_cpu()) {
+    made = 1 - was_skipped;
+  } else if (*was_skipped.const_data_ptr<float>() != 0) {
+    return;
+  }
+  if (average) average->update(made, fused_average_share().has_value());
+  if (post_hoc) post_hoc->update(made);
 }
 
 bool TrainedPart::settle() {
@@ -303,20 +300,12 @@ bool TrainedPart::settle() {
   }
   skipped.in_a_row = 0;
   optimizer.count_update();
-  averages_are_due = average || post_hoc;
-  make_averages_if_due();
+  if (average) average->count();
+  if (post_hoc) post_hoc->count();
   return true;
 }
 
-void TrainedPart::make_averages_if_due() {
-  if (!averages_are_due || step_is_open) return;
-  averages_are_due = false;
-  if (average) average->update(std::exchange(has_averaged_, false));
-  if (post_hoc) post_hoc->update();
-}
-
 void TrainedPart::begin_averages_anew() {
-  step_is_open = averages_are_due = has_averaged_ = false;
   if (average) average->begin_anew();
   if (post_hoc) post_hoc->begin_anew();
 }

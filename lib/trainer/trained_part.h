@@ -60,20 +60,34 @@ class UpdateOutcome {
 struct PassSettings {
   at::Device device;
   MixedPrecision precision = MixedPrecision::no;
-  StepTimes* step_times = nullptr;        ///< null: nothing is timed
-  std::optional<int64_t> max_batch_size;  ///< samples at once; none: the whole batch
+  StepTimes* step_times = nullptr;             ///< null: nothing is timed
+  std::optional<int64_t> max_batch_size = {};  ///< samples at once; none: the whole batch
 };
+
+/// The share of a batch in an update.
+struct BatchShare {
+  double weight = 1.0;  ///< of its mean loss
+  bool is_last = true;  ///< no batch of the update follows
+};
+
+/// Samples that go through the network together.
+struct Pass {
+  ChunkRange range;      ///< of the batch
+  double factor = 1.0;   ///< of their mean loss in the loss of the update
+  bool is_last = false;  ///< of the update on this rank
+};
+
+/// The passes of a batch: chunks weighted by their size, so that loss and gradients are those of the
+/// whole batch.
+std::vector<Pass> passes_of(int64_t batch,
+                            std::optional<int64_t> max_batch_size,
+                            const BatchShare& share);
+
+/// sum += part; an undefined sum is none yet.
+void add_to(at::Tensor& sum, const at::Tensor& part);
 
 /// Mean loss of a chunk of the batch. [] float32
 using ChunkLoss = std::function<at::Tensor(const ChunkRange& range)>;
-
-/// A chunk of the batch, ready for the network: what the host has to decide is decided.
-struct ChunkPass {
-  RecordablePass pass;
-  /// Mean loss of the chunk, given tensors like the inputs of `pass`. [] float32
-  std::function<at::Tensor(const Tensors& inputs)> loss;
-};
-using PrepareChunk = std::function<ChunkPass(const ChunkRange& range)>;
 
 /// How a part is optimized.
 struct PartOptions {
@@ -123,14 +137,8 @@ struct TrainedPart {
   std::unique_ptr<RankShards> shards;         ///< null: every rank has all moments and averages
   std::unique_ptr<HalfWeights> half_weights;  ///< null until a pass in half precision
   std::unique_ptr<PassGraphs> graphs;         ///< null: passes are not recorded
-  /// The pass that follows is the last before the update.
-  bool completes_update = true;
-  /// The averages follow tensors that still move after the update, as a codebook does: they are made
-  /// at the end of the step, Trainer::end_step().
-  bool averages_at_end_of_step = false;
-  bool step_is_open = false;      ///< an update of such a part was made, and its step continues
-  bool averages_are_due = false;  ///< the last update was made, and no average knows of it
-  at::Tensor was_skipped;         ///< [] of the last update: 1 if it was skipped, else 0
+  PassSettings settings{at::kCPU};
+  at::Tensor was_skipped;  ///< [] of the last update: 1 if it was skipped, else 0
   SkippedUpdates skipped;
   /// Parameters without gradients that files number before this part's, in the states of optimizers:
   /// those of a prior's CLIP, as the reference's optimizer has them.
@@ -138,35 +146,70 @@ struct TrainedPart {
   /// PartPlan::after_step
   std::function<void()> after_step;
 
-  /// Forward and backward of `batch` samples, each chunk weighted by its size and `weight`, so that
-  /// loss and gradients are those of the whole batch; they add up until make_update().
-  /// @return [] the loss times `weight`, detached
-  at::Tensor accumulate(const PassSettings& settings,
-                        int64_t batch,
-                        double weight,
-                        const ChunkLoss& loss_of);
-  /// The same of chunks that are prepared apart from their passes, which can be recorded: `graphs`.
-  at::Tensor accumulate_prepared(const PassSettings& settings,
-                                 int64_t batch,
-                                 double weight,
-                                 const PrepareChunk& prepare);
-  /// This rank has no more gradients for the update: what it has goes to the others. accumulate()
-  /// does so after its last pass; without samples it is to be called instead of that.
-  void send_gradients();
+  // A step calls these in their order: for each pass prepare(), forward(), backward(); before the last
+  // backward() begin_exchange(), after it finish_exchange(); then update() and average().
+
+  /// What has no gradient: `make` under autocast. @return what it returns
+  template <class Make>
+  auto prepare(Make&& make) const {
+    return timed(settings.step_times, StepPhase::kForward, [&] {
+      const Autocast autocast(settings.device.type(), settings.precision);
+      return make();
+    });
+  }
+  /// @param loss_of gives the mean loss of the pass, [] float32 @return [] its part of the update's loss
+  template <class LossOf>
+  at::Tensor forward(const Pass& pass, LossOf&& loss_of) {
+    return timed(settings.step_times, StepPhase::kForward, [&] {
+      refresh_half_weights();
+      const Autocast autocast(settings.device.type(), settings.precision);
+      std::optional<HalfWeights::Pass> halves;
+      if (half_weights) halves.emplace(*half_weights);
+      return loss_of() * pass.factor;
+    });
+  }
+  /// Adds the gradients of a loss to those of the update.
+  void backward(const at::Tensor& loss_value);
+  /// The backward pass that follows is the last of the update on this rank: its gradients go to the
+  /// other ranks as they come.
+  void begin_exchange();
+  /// This rank has no more gradients for the update: what has not gone to the others goes now, also if
+  /// the rank had no samples.
+  void finish_exchange();
+  /// Runs `work(examples, dropout)`, forward and backward of a pass, as a CUDA graph if there is one of
+  /// it: `graphs`. What differs between two such passes is a tensor of `examples`, or the seed.
+  /// @param variant RecordablePass::variant @param dropout of the masks; none: nothing is dropped
+  /// @return [] the loss that the work returns, detached
+  template <TensorGroup Examples, class Work>
+  at::Tensor recorded(const Pass& pass,
+                      const Examples& examples,
+                      const std::optional<DropoutSeed>& seed,
+                      std::string variant,
+                      Work&& work) {
+    if (!graphs) return work(examples, seed.value_or(DropoutSeed{}));
+    RecordablePass recordable{tensors_of(examples), std::move(variant)};
+    if (seed) recordable.inputs.push_back(numbers_of(*seed));
+    return by_graph(recordable, pass.factor, [&](const Tensors& inputs) {
+      DropoutSeed own = seed.value_or(DropoutSeed{});
+      if (seed) own.on_device = inputs.back();
+      return work(with_tensors(examples, inputs), own);
+    });
+  }
   void add_loss(const at::Tensor& more);
   /// Trains together with the same part of other ranks: begins with the weights and buffers of rank
   /// 0, and each update is made from the sum of all gradients. @param group has to outlive this
   /// @param sharding moments and averages are spread over the ranks, and each updates its own slice
   /// of the weights
   void connect(ProcessGroup& group, const ExchangeOptions& options, const ShardOptions& sharding);
-  /// Steps the optimizer, unless a gradient or the loss is not finite; what is counted and averaged
-  /// waits for settle(). Reads nothing back from the device.
-  void make_update(double lr);
-  /// Counts and averages the last update if it was made, counts it as skipped if not; waits for the
-  /// device if need be. @return true if it was made and has not been settled before
+  /// Steps the optimizer, unless a gradient or the loss is not finite; settle() comes between two
+  /// updates. Reads nothing back from the device.
+  void update(double lr);
+  /// The averages take in what the last update has made of the weights and buffers; a skipped one
+  /// changes none.
+  void average_weights();
+  /// Counts the last update as made or as skipped; waits for the device if need be.
+  /// @return true if it was made and has not been settled before
   bool settle();
-  /// Makes the averages if they are due and the step is not open.
-  void make_averages_if_due();
   /// Of moments and averages that are spread over the ranks: gives every rank the weights that the
   /// others have updated. To be called once an update.
   void share_weights();
@@ -186,26 +229,16 @@ struct TrainedPart {
   void backward_from(const at::Tensor& root,
                      const at::Tensor& gradient,
                      const std::vector<at::Tensor>& leaves = {});
-  /// The pass that follows is the last of the update on this rank: its gradients go to the others as
-  /// they come.
-  void begin_last_pass();
   /// Null: the process is alone.
   ProcessGroup* group() const { return group_; }
 
  private:
-  /// Runs one pass, by its graph if there is one. @param pass if it has no inputs, the pass cannot be recorded
-  /// @param factor of the loss; the work multiplies by this factor itself, here it only tells passes apart
-  /// @param work runs the pass on the given inputs and adds to the gradients @return [] the loss that the work returns
-  using PassWork = std::function<at::Tensor(const PassSettings& settings, const Tensors& inputs)>;
-  at::Tensor run_pass(const PassSettings& settings,
-                      const RecordablePass& pass,
+  at::Tensor by_graph(const RecordablePass& pass,
                       double factor,
-                      const PassWork& work);
-  void refresh_half_weights(const PassSettings& settings);
-  at::Tensor forward_backward(const PassSettings& settings,
-                              double factor,
-                              bool is_last,
-                              const std::function<at::Tensor()>& loss_of);
+                      const std::function<at::Tensor(const Tensors& inputs)>& work);
+  at::Tensor numbers_of(const DropoutSeed& seed) const;
+  void refresh_half_weights();
+  std::optional<double> fused_average_share() const;
   void update_weights(double lr, const at::Tensor& divisor, const at::Tensor& found_inf);
   void combine_ranks();
   void check_received();
@@ -213,7 +246,6 @@ struct TrainedPart {
   bool any_rank(bool own, const char* what) const;
 
   ProcessGroup* group_ = nullptr;
-  bool has_averaged_ = false;  // the optimizer has averaged the last update's parameters
   ExchangeOptions exchange_options_;
   std::vector<bool> received_;  // by any rank, in the first update
 };
@@ -221,7 +253,7 @@ struct TrainedPart {
 /// The parts of a trainer, null where one is not trained.
 using TrainedParts = std::vector<std::unique_ptr<TrainedPart>>;
 
-/// The same loss without gradients and without side effects.
+/// The mean loss of a batch in chunks, without gradients and without side effects.
 at::Tensor evaluate_in_chunks(const PassSettings& settings,
                               int64_t batch,
                               const ChunkLoss& loss_of);

@@ -4,7 +4,6 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <bit>
 #include <limits>
 #include <utility>
 
@@ -67,7 +66,7 @@ Trainer::Trainer(ModelPlan plan, const SharedTrainConfig& config, const at::Devi
       max_batch_size_(config.max_batch_size),
       precision_(
           choose_precision(config.mixed_precision, config.amp, half_precision_support(device))),
-      settles_at_once_(device.is_cpu() || config.update_model_with_ema_every.has_value()),
+      settles_at_once_(device.is_cpu()),
       averages_change_weights_(config.update_model_with_ema_every.has_value()) {
   contents_.model = std::move(plan.model);
   contents_.model_name = std::move(plan.model_name);
@@ -105,7 +104,7 @@ void Trainer::add_part(const PartPlan& plan,
   added->shares_graph = plan.shares_graph;
   added->after_step = plan.after_step;
   added->numbered_before = plan.numbered_before;
-  added->averages_at_end_of_step = plan.averages_at_end_of_step;
+  added->settings = pass_settings(std::nullopt);
   if (precision_.precision == MixedPrecision::fp16) added->scaler.emplace(device_);
   if (config.use_ema) {
     added->average = std::make_unique<WeightAverage>(
@@ -139,35 +138,17 @@ PassSettings Trainer::pass_settings(std::optional<int64_t> max_batch_size) const
           max_batch_size ? max_batch_size : max_batch_size_};
 }
 
-at::Tensor Trainer::accumulate(int64_t part_number,
-                               int64_t batch,
-                               std::optional<int64_t> max_batch_size,
-                               double weight,
-                               const ChunkLoss& loss_of) {
-  return part(part_number).accumulate(pass_settings(max_batch_size), batch, weight, loss_of);
+std::vector<Pass> Trainer::passes_of(int64_t batch,
+                                     std::optional<int64_t> max_batch_size,
+                                     const BatchShare& share) const {
+  return dalle2::passes_of(batch, max_batch_size ? max_batch_size : max_batch_size_, share);
 }
 
-at::Tensor Trainer::accumulate_prepared(int64_t part_number,
-                                        int64_t batch,
-                                        std::optional<int64_t> max_batch_size,
-                                        double weight,
-                                        const PrepareChunk& prepare) {
-  return part(part_number)
-      .accumulate_prepared(pass_settings(max_batch_size), batch, weight, prepare);
-}
-
-/// As an input: a number of the host would be recorded as it is.
-Trainer::PassSeed Trainer::add_seed(int64_t part_number,
-                                    RecordablePass& pass,
-                                    const std::optional<DropoutSeed>& dropout) const {
-  const PassSeed made{dropout.value_or(DropoutSeed{}), dropout && part(part_number).graphs};
-  if (!made.is_input) return made;
-  const at::Tensor host = at::empty({2}, at::dtype(at::kLong).pinned_memory(!device_.is_cpu()));
-  auto* const numbers = host.mutable_data_ptr<int64_t>();
-  numbers[0] = std::bit_cast<int64_t>(made.seed.seed);
-  numbers[1] = made.seed.first_sample;
-  pass.inputs.push_back(host.to(device_, /*non_blocking=*/true));
-  return made;
+void Trainer::set_step_times(StepTimes* times) {
+  step_times_ = times;
+  for (const auto& each : contents_.parts) {
+    if (each) each->settings.step_times = times;
+  }
 }
 
 void Trainer::record_passes() {
@@ -193,7 +174,7 @@ at::Tensor Trainer::evaluate_chunks(int64_t batch,
 }
 
 at::Tensor Trainer::accumulate_joint(int64_t part_number, const JointLoss& loss) {
-  return dalle2::accumulate_joint(part(part_number), pass_settings(std::nullopt), loss);
+  return dalle2::accumulate_joint(part(part_number), loss);
 }
 
 at::Tensor Trainer::evaluate_joint(const JointLoss& loss) const {
@@ -240,16 +221,8 @@ HeldAverages Trainer::hold_averages() const {
   return HeldAverages(contents_.parts);
 }
 
-void Trainer::pass_without_samples(const std::vector<int64_t>& parts) {
-  for (const int64_t number : parts) {
-    if (part(number).completes_update) part(number).send_gradients();
-  }
-}
-
-void Trainer::set_completes_update(bool completes_update) {
-  for (const auto& each : contents_.parts) {
-    if (each) each->completes_update = completes_update;
-  }
+void Trainer::finish_without_samples(const std::vector<int64_t>& parts) {
+  for (const int64_t number : parts) part(number).finish_exchange();
 }
 
 at::Tensor Trainer::last_loss(int64_t number) const {
@@ -272,24 +245,27 @@ int64_t Trainer::checksum() const {
 }
 
 void Trainer::update(int64_t number) {
+  optimize(number);
+  average(number);
+}
+
+void Trainer::optimize(int64_t number) {
   TrainedPart& updated = part(number);
-  D2_CHECK(!updated.step_is_open, "end_step() comes between two updates of a part");
   const auto i = static_cast<size_t>(number - 1);
   timed(step_times_, StepPhase::kOptimizer, [&] {
     settle(i);  // the previous update
-    updated.make_update(updated.schedule.at(contents_.steps[i]));
-    if (settles_at_once_) settle(i);
-    updated.share_weights();  // last: settling may have put averages into them
+    updated.update(updated.schedule.at(contents_.steps[i]));
+    updated.share_weights();
   });
 }
 
-void Trainer::end_step() {
-  for (const auto& ended : contents_.parts) {
-    if (!ended || !ended->step_is_open) continue;
-    ended->step_is_open = false;
-    ended->make_averages_if_due();
-    if (averages_change_weights_) ended->share_weights();
-  }
+void Trainer::average(int64_t number) {
+  TrainedPart& updated = part(number);
+  timed(step_times_, StepPhase::kOptimizer, [&] {
+    updated.average_weights();
+    if (averages_change_weights_) updated.share_weights();
+    if (settles_at_once_) settle(static_cast<size_t>(number - 1));
+  });
 }
 
 bool Trainer::is_trained(int64_t number) const {

@@ -46,8 +46,6 @@ struct PartPlan {
   /// Changes weights in place after each step of the optimizer and before averages take them, e.g.
   /// clamps a temperature. Must neither wait for the device nor change what it has changed.
   std::function<void()> after_step = nullptr;
-  /// TrainedPart::averages_at_end_of_step: end_step() has to follow its updates.
-  bool averages_at_end_of_step = false;
 };
 
 /// What a kind of run says about its model.
@@ -81,9 +79,6 @@ class Trainer {
   /// for that depends on it (steps, rate, average, state).
   /// @throws ConfigError for a part that is not there or not trained
   void update(int64_t part = 1);
-  /// The updates of a step are made, and so is what follows them in the networks: averages that have
-  /// waited for that are made, as soon as it is known whether their update was.
-  void end_step();
 
   /// Trains together with the other ranks: TrainedPart::connect() for all parts, and the weights of
   /// those that are not trained. @param group has to outlive the trainer
@@ -97,11 +92,9 @@ class Trainer {
   bool is_sharded() const;
   /// For a validation or a sampling: see HeldAverages. No update may be made while it lives.
   HeldAverages hold_averages() const;
-  /// In the place of a pass for which this rank has no samples, while others have some: takes part
-  /// in what they do together. @param parts that they pass through, in their order
-  virtual void pass_without_samples(const std::vector<int64_t>& parts);
-  /// If several passes make one update: whether the next pass is the last. True by default.
-  void set_completes_update(bool completes_update);
+  /// In the place of the last batch of an update, of which this rank has no samples, while others have
+  /// some: takes part in what they do together. @param parts that they pass through, in their order
+  void finish_without_samples(const std::vector<int64_t>& parts);
   /// [] of the part's last update: the sum of the weighted losses of all passes, over all ranks.
   at::Tensor last_loss(int64_t part = 1) const;
   /// A number that differs if a weight or a buffer does. Waits for the device.
@@ -144,7 +137,7 @@ class Trainer {
 
   /// Times forward, backward and optimizer of later steps into `times`, which has to outlive them;
   /// null stops that.
-  void set_step_times(StepTimes* times) { step_times_ = times; }
+  void set_step_times(StepTimes* times);
 
   /// A checkpoint with the keys, order and types of the reference's trainer of this kind, `extras`
   /// among them; then, with fp16, the loss scales, and the skipped updates if there were any.
@@ -226,50 +219,14 @@ class Trainer {
   /// @throws ConfigError for a part that is not there or not trained
   TrainedPart& part(int64_t number) const;
   const at::Device& device() const { return device_; }
-  /// Forward and backward of a batch: TrainedPart::accumulate with this trainer's settings, and
-  /// chunks of `max_batch_size` samples, or the config's.
-  at::Tensor accumulate(int64_t part_number,
-                        int64_t batch,
-                        std::optional<int64_t> max_batch_size,
-                        double weight,
-                        const ChunkLoss& loss_of);
-  /// The same of chunks that are prepared apart from their passes: TrainedPart::accumulate_prepared.
-  at::Tensor accumulate_prepared(int64_t part_number,
-                                 int64_t batch,
-                                 std::optional<int64_t> max_batch_size,
-                                 double weight,
-                                 const PrepareChunk& prepare);
-  /// A chunk whose pass is a function of a group of tensors, so that it can be recorded.
-  /// @param variant RecordablePass::variant @param dropout of its masks; none: nothing is dropped
-  /// @param loss_of (const Examples&, const DropoutSeed&) -> [] float32
-  template <TensorGroup Examples, class Loss>
-  ChunkPass chunk_pass(int64_t part_number,
-                       const Examples& examples,
-                       std::string variant,
-                       const std::optional<DropoutSeed>& dropout,
-                       Loss loss_of) const {
-    ChunkPass chunk{{tensors_of(examples), std::move(variant)}, {}};
-    const PassSeed seed = add_seed(part_number, chunk.pass, dropout);
-    chunk.loss = [=](const Tensors& inputs) {
-      return loss_of(with_tensors(examples, inputs), seed.of(inputs));
-    };
-    return chunk;
-  }
-  /// The seed of the dropout masks of a pass.
-  struct PassSeed {
-    DropoutSeed seed;
-    bool is_input = false;  ///< the last one of the pass
-
-    DropoutSeed of(const Tensors& inputs) const {
-      DropoutSeed own = seed;
-      if (is_input) own.on_device = inputs.back();
-      return own;
-    }
-  };
-  /// Makes the seed an input of a pass that is recorded. @param dropout none: nothing is dropped
-  PassSeed add_seed(int64_t part_number,
-                    RecordablePass& pass,
-                    const std::optional<DropoutSeed>& dropout) const;
+  /// The passes of a batch, in chunks of `max_batch_size` samples, or the config's.
+  std::vector<Pass> passes_of(int64_t batch,
+                              std::optional<int64_t> max_batch_size,
+                              const BatchShare& share) const;
+  /// The parts of update(): steps the optimizer, once the update before is settled; ...
+  void optimize(int64_t part);
+  /// ... and takes what was made into the averages.
+  void average(int64_t part);
   /// Records the passes of all parts as graphs, if the device has graphs; connect() says so if not.
   void record_passes();
   /// The same loss without gradients and without effect.
@@ -313,8 +270,8 @@ class Trainer {
                 std::shared_ptr<DropoutSeed> dropout);
   PassSettings pass_settings(std::optional<int64_t> max_batch_size) const;
 
-  /// Settling only counts and averages what the device has done already. It does not change what
-  /// the trainer is, so asking may do it.
+  /// Settling only counts what the device has done already. It does not change what the trainer is, so
+  /// asking may do it.
   mutable TrainerContents contents_;
   std::vector<std::string> part_names_;
   std::vector<NetworkMaker> makers_;
@@ -324,8 +281,7 @@ class Trainer {
   PrecisionChoice precision_;
   double learning_rate_factor_ = 1.0;
   StepTimes* step_times_ = nullptr;
-  /// Settles after each update, not before the next one: on the CPU, where there is nothing to wait
-  /// for, and where an average changes the weights, which the next forward pass reads.
+  /// Settles after each update, not before the next one: on the CPU there is nothing to wait for.
   bool settles_at_once_ = true;
   bool averages_change_weights_ = false;
   bool records_passes_ = false;

@@ -21,7 +21,6 @@ ModelPlan plan_parts(const VqganVae& vae, const VaeTrainConfig& config) {
     return std::make_shared<VaeAutoencoderImpl>(shape);
   };
   autoencoder.options = part_options(config, 0);
-  autoencoder.averages_at_end_of_step = true;  // its codebook moves in both parts of a step
   plan.parts.push_back(std::move(autoencoder));
   if (!vae->discriminator()) return plan;
   PartPlan discriminator{
@@ -36,10 +35,9 @@ ModelPlan plan_parts(const VqganVae& vae, const VaeTrainConfig& config) {
   return plan;
 }
 
-/// sum += part * weight, of what both have.
+/// sum += part * weight, of what is there.
 void add_weighted(at::Tensor& sum, const at::Tensor& part, double weight) {
-  if (!part.defined()) return;
-  sum = sum.defined() ? sum + part * weight : part * weight;
+  if (part.defined()) add_to(sum, part * weight);
 }
 
 }  // namespace
@@ -52,50 +50,82 @@ VaeTrainer::VaeTrainer(VqganVae vae,
       vae_(std::move(vae)),
       features_(std::move(features)) {}
 
-VaeLosses VaeTrainer::step_autoencoder(const at::Tensor& images,
-                                       const at::Generator& generator,
-                                       bool with_gan,
-                                       double weight) {
-  const at::Tensor local = images.to(device());
-  const auto batch = static_cast<double>(images.size(0));
+std::vector<VaeLosses> VaeTrainer::step(const VaeGroups& groups) {
+  const bool with_gan = !groups.discriminator.empty();
+  std::vector<VaeLosses> losses;
+  for (const VaeBatch& batch : groups.autoencoder) {
+    if (batch.images.defined()) {
+      losses.push_back(pass_autoencoder(batch, with_gan));
+    } else {
+      pass_nothing(kAutoencoder, batch.share);
+    }
+  }
+  optimize(kAutoencoder);
+  vae_->quantizer()->learn(groups.codes, part(kAutoencoder).was_skipped);
+  for (const VaeBatch& batch : groups.discriminator) {
+    if (batch.images.defined()) {
+      pass_discriminator(batch, groups.with_penalty);
+    } else {
+      pass_nothing(kDiscriminator, batch.share);
+    }
+  }
+  if (with_gan) {
+    optimize(kDiscriminator);
+    vae_->quantizer()->learn(groups.discriminator_codes, part(kDiscriminator).was_skipped);
+    average(kDiscriminator);
+  }
+  average(kAutoencoder);
+  return losses;
+}
+
+VaeLosses VaeTrainer::pass_autoencoder(const VaeBatch& batch, bool with_gan) {
+  TrainedPart& trained = part(kAutoencoder);
+  const at::Tensor images = batch.images.to(device());
   VaeLosses sum;
   std::vector<at::Tensor> indices;
-  const auto loss_of = [&](const ChunkRange& range) {
-    const VaeLosses losses = vae_->autoencoder_losses(
-        local.narrow(0, range.begin, range.length), features_, generator, with_gan);
-    const double share = weight * static_cast<double>(range.length) / batch;
-    add_weighted(sum.reconstruction, losses.reconstruction, share);
-    add_weighted(sum.perceptual, losses.perceptual, share);
-    add_weighted(sum.generator, losses.generator, share);
-    add_weighted(sum.gan_weight, losses.gan_weight, share);
-    add_weighted(sum.quantizer, losses.quantizer, share);
-    indices.push_back(losses.indices);
-    return losses.total;
-  };
-  sum.total = accumulate(kAutoencoder, images.size(0), std::nullopt, weight, loss_of);
+  for (const Pass& pass : passes_of(images.size(0), std::nullopt, batch.share)) {
+    const at::Tensor loss = trained.forward(pass, [&] {
+      const VaeLosses losses = vae_->autoencoder_losses(
+          images.narrow(0, pass.range.begin, pass.range.length), features_, batch.random, with_gan);
+      add_weighted(sum.reconstruction, losses.reconstruction, pass.factor);
+      add_weighted(sum.perceptual, losses.perceptual, pass.factor);
+      add_weighted(sum.generator, losses.generator, pass.factor);
+      add_weighted(sum.gan_weight, losses.gan_weight, pass.factor);
+      add_weighted(sum.quantizer, losses.quantizer, pass.factor);
+      indices.push_back(losses.indices);
+      return losses.total;
+    });
+    if (pass.is_last) trained.begin_exchange();
+    trained.backward(loss);
+    add_to(sum.total, loss.detach());
+  }
+  if (batch.share.is_last) trained.finish_exchange();
+  trained.add_loss(sum.total);
   sum.indices = at::cat(indices);
   return sum;
 }
 
-at::Tensor VaeTrainer::step_discriminator(const at::Tensor& images,
-                                          const at::Generator& generator,
-                                          bool with_penalty,
-                                          double weight) {
-  const at::Tensor local = images.to(device());
-  const auto loss_of = [&](const ChunkRange& range) {
-    return vae_->discriminator_loss(
-        local.narrow(0, range.begin, range.length), generator, with_penalty);
-  };
-  return accumulate(kDiscriminator, images.size(0), std::nullopt, weight, loss_of);
+void VaeTrainer::pass_discriminator(const VaeBatch& batch, bool with_penalty) {
+  TrainedPart& trained = part(kDiscriminator);
+  const at::Tensor images = batch.images.to(device());
+  at::Tensor total;
+  for (const Pass& pass : passes_of(images.size(0), std::nullopt, batch.share)) {
+    const at::Tensor loss = trained.forward(pass, [&] {
+      return vae_->discriminator_loss(
+          images.narrow(0, pass.range.begin, pass.range.length), batch.random, with_penalty);
+    });
+    if (pass.is_last) trained.begin_exchange();
+    trained.backward(loss);
+    add_to(total, loss.detach());
+  }
+  if (batch.share.is_last) trained.finish_exchange();
+  trained.add_loss(total);
 }
 
-void VaeTrainer::pass_without_samples(const std::vector<int64_t>& parts) {
+/// In the place of a batch of which this rank has no samples, while others have some.
+void VaeTrainer::pass_nothing(int64_t number, const BatchShare& share) {
   vae_->quantizer()->quantize_nothing();
-  Trainer::pass_without_samples(parts);
-}
-
-void VaeTrainer::learn_codes(int64_t number, const at::Generator& generator) {
-  vae_->quantizer()->learn(generator, part(number).was_skipped);
+  if (share.is_last) part(number).finish_exchange();
 }
 
 VaeEvaluation VaeTrainer::evaluate(const at::Tensor& images, bool averaged) {
@@ -137,7 +167,6 @@ void VaeTrainer::list_state(TrainState& state) const {
   state.extras();
   state.averages({});
   state.post_hoc_averages("post_hoc_ema");
-  state.open_step("open_step");
   state.scaler("scaler", 0);
   if (has_discriminator()) state.scaler("discr_scaler", 1);
   state.skipped("skipped_updates", /*flat=*/false);

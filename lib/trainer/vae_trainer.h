@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "config/vae/vae_run_config.h"
 #include "model/vae/vqgan_vae.h"
@@ -22,15 +23,26 @@ struct VaeEvaluation {
   at::Tensor images;               ///< [B, C, H, W] float32: what the VAE makes of them
 };
 
+/// A batch of one part of a step.
+struct VaeBatch {
+  at::Tensor images;     ///< [B, C, H, W] float32; undefined: this rank has no samples
+  at::Generator random;  ///< for what its passes draw
+  BatchShare share = {};
+};
+
+/// What a step trains on: each part has batches of its own, as in muse's trainer.
+struct VaeGroups {
+  std::vector<VaeBatch> autoencoder;
+  /// Empty: the step is the autoencoder's alone, without the losses of a GAN.
+  std::vector<VaeBatch> discriminator = {};
+  /// For codes that are replaced after the update of each part.
+  at::Generator codes = {}, discriminator_codes = {};
+  bool with_penalty = false;  ///< on the gradients of the discriminator
+};
+
 /// Its first part is the autoencoder; the second the discriminator, where there is one. Usage:
 ///   VaeTrainer trainer(vae, config.train, features, device);
-///   trainer.step_autoencoder(images, random, /*with_gan=*/true);
-///   trainer.update(VaeTrainer::kAutoencoder);
-///   trainer.learn_codes(VaeTrainer::kAutoencoder, random);
-///   trainer.step_discriminator(other_images, random, /*with_penalty=*/true);
-///   trainer.update(VaeTrainer::kDiscriminator);
-///   trainer.learn_codes(VaeTrainer::kDiscriminator, random);
-///   trainer.end_step();  // averages take the codes of the whole step, as ema_pytorch's do
+///   trainer.step({.autoencoder = {{images, random}}, .discriminator = {{other_images, random}}});
 class VaeTrainer : public Trainer {
  public:
   static constexpr int64_t kAutoencoder = 1, kDiscriminator = 2;
@@ -42,23 +54,12 @@ class VaeTrainer : public Trainer {
              ImageFeatures features,
              const at::Device& device);
 
-  /// Forward and backward of one batch for the autoencoder. @param weight of the batch in the update
-  /// @return the losses, times `weight`; detached: reading them synchronises
-  VaeLosses step_autoencoder(const at::Tensor& images,
-                             const at::Generator& generator,
-                             bool with_gan,
-                             double weight = 1.0);
-  /// The same for the discriminator. @return [] the loss times `weight`, detached
-  at::Tensor step_discriminator(const at::Tensor& images,
-                                const at::Generator& generator,
-                                bool with_penalty,
-                                double weight = 1.0);
-
-  void pass_without_samples(const std::vector<int64_t>& parts) override;
-
-  /// After update() of a part: moves the codes of a codebook by what the part's passes have
-  /// quantised, unless the update was skipped. All ranks call it.
-  void learn_codes(int64_t part, const at::Generator& generator);
+  /// A whole step: passes and update of the autoencoder, then of the discriminator; after each the
+  /// codes of a codebook move by what its passes have quantised, unless the update was skipped. Averages
+  /// take the codes of the whole step, as ema_pytorch's do. All ranks call it.
+  /// @return of each batch of the autoencoder the losses times its weight; detached: reading them
+  /// synchronises. The total of the discriminator: last_loss(kDiscriminator)
+  std::vector<VaeLosses> step(const VaeGroups& groups);
 
   /// Without gradients, in eval mode, in chunks and with the arithmetic of the config.
   /// @param averaged by the averaged weights if there are any
@@ -72,6 +73,9 @@ class VaeTrainer : public Trainer {
   bool has_discriminator() const { return num_parts() == kDiscriminator; }
 
  private:
+  VaeLosses pass_autoencoder(const VaeBatch& batch, bool with_gan);
+  void pass_discriminator(const VaeBatch& batch, bool with_penalty);
+  void pass_nothing(int64_t part, const BatchShare& share);
   void list_state(TrainState& state) const override;
   std::shared_ptr<torch::nn::Module> swap_network(
       size_t index, std::shared_ptr<torch::nn::Module> network) const override;

@@ -207,7 +207,7 @@ TEST_CASE("a decoder's options are recorded with it") {
                    1,
                    make_generator({0, "train", batch, number}, fake_device()),
                    std::nullopt,
-                   /*weight=*/0.5);
+                   {.weight = 0.5, .is_last = batch == 1});
     }
     trainer.update(1);
   });

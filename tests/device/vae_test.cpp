@@ -4,7 +4,6 @@
 #include <torch/torch.h>
 
 #include <catch2/catch.hpp>
-#include <functional>
 
 #include "model/random.h"
 #include "model/vae/quantizer.h"
@@ -50,22 +49,15 @@ class DeviceVae {
   at::Tensor pictures(int64_t seed) const {
     return at::rand({4, 3, 8, 8}, make_generator({seed, "pictures"}, at::kCPU)).to(device_);
   }
-  /// @param between the two parts of the step
-  void step(int64_t number,
-            at::Tensor images = {},
-            at::Tensor others = {},
-            const std::function<void()>& between = nullptr) {
+  void step(int64_t number, at::Tensor images = {}, at::Tensor others = {}) {
     if (!images.defined()) images = pictures(2 * number);
     if (!others.defined()) others = pictures(2 * number + 1);
     const at::Generator random = make_generator({0, "train", 0, number}, device_);
-    trainer.step_autoencoder(images, random, /*with_gan=*/true);
-    trainer.update(VaeTrainer::kAutoencoder);
-    trainer.learn_codes(VaeTrainer::kAutoencoder, random);
-    if (between) between();
-    trainer.step_discriminator(others, random, /*with_penalty=*/true);
-    trainer.update(VaeTrainer::kDiscriminator);
-    trainer.learn_codes(VaeTrainer::kDiscriminator, random);
-    trainer.end_step();
+    trainer.step({.autoencoder = {{images, random}},
+                  .discriminator = {{others, random}},
+                  .codes = random,
+                  .discriminator_codes = random,
+                  .with_penalty = true});
   }
   double validation_loss() {
     return trainer.evaluate(pictures(90), /*averaged=*/true).reconstruction_loss.item<double>();
@@ -103,7 +95,8 @@ TEST_CASE("averages of a VAE do not depend on when somebody asks what became of 
   DeviceVae asked(vae_shape(true), vae_training(), fake_device());
   for (int64_t number = 0; number < 4; ++number) {
     silent.step(number);
-    asked.step(number, {}, {}, [&] { asked.trainer.ema_decay(VaeTrainer::kAutoencoder); });
+    asked.step(number);
+    asked.trainer.ema_decay(VaeTrainer::kAutoencoder);
   }
   CHECK(bits_of(asked.trainer) == bits_of(silent.trainer));
 }

@@ -3,8 +3,12 @@
 
 #include <catch2/catch.hpp>
 
+#include <cmath>
+#include <functional>
+
 #include "flat_module.h"
 #include "optim/flat_parameters.h"
+#include "optim/power_rule.h"
 #include "support/ema_config.h"
 #include "support/fixture.h"
 
@@ -54,6 +58,7 @@ void replay_ema(const std::string& name) {
       online.tensor(tensor).copy_(value);
     }
     ema.update(flat_average.values(), flat_online.values());
+    ema.count();
     CHECK(ema.decay() ==
           Approx(fixture.json.at("decays")[static_cast<size_t>(call)].get<double>()).margin(1e-6));
     for (const auto& [tensor, expected] : fixture.below(fmt::format("average.{}.", call))) {
@@ -97,6 +102,7 @@ struct Scalar {
   double update(AverageRule& rule, double value) {
     online.fill_(value);
     rule.update(average, online);
+    rule.count();
     return average.item<double>();
   }
 };
@@ -135,6 +141,7 @@ TEST_CASE("what an optimizer may do instead of an update is what the update does
                        before = average.clone();
       const std::optional<double> share = ema.share_of_next();
       ema.update(average, weights);
+      ema.count();
       if (!share) {
         ++others;
         continue;
@@ -148,6 +155,37 @@ TEST_CASE("what an optimizer may do instead of an update is what the update does
   CHECK(shares > 30);
   CHECK(others > 60);
   CHECK_FALSE(make_average_rule(AveragesConfig())->share_of_next());  // the first one copies
+}
+
+TEST_CASE(
+    "a step that the device has skipped changes no average, one that it made is as without a mask") {
+  AveragesConfig options;
+  options.ema_beta = 0.9;
+  options.ema_update_after_step = 2;
+  options.ema_update_every = 1;
+  options.update_model_with_ema_every = 4;
+  EmaConfig one_call;
+  one_call.foreach = true;
+  const std::vector<std::function<std::unique_ptr<AverageRule>()>> makers = {
+      [&] { return std::make_unique<EmaPytorchRule>(options); },
+      [] { return std::make_unique<DiffusersRule>(EmaConfig{}); },
+      [&] { return std::make_unique<DiffusersRule>(one_call); },
+      [] { return std::make_unique<PowerRule>(0.1); }};
+  for (const auto& make : makers) {
+    const auto plain = make(), masked = make();
+    torch::manual_seed(6);
+    const at::Tensor expected = torch::randn({64}), average = expected.clone();
+    for (int step = 0; step < 10; ++step) {
+      at::Tensor of_plain = torch::randn({64}), of_masked = of_plain.clone();
+      plain->update(expected, of_plain);
+      plain->count();
+      masked->update(average, at::full({64}, NAN), at::zeros({}));
+      masked->update(average, of_masked, at::ones({}));
+      masked->count();
+      REQUIRE(at::equal(average, expected));
+      REQUIRE(at::equal(of_masked, of_plain));
+    }
+  }
 }
 
 TEST_CASE("the decay never exceeds beta") {
@@ -206,6 +244,7 @@ TEST_CASE("the average follows EMAModel of diffusers, and so it does in one call
                 .epsilon(0)
                 .margin(kDecayTolerance));
       rule.update(average, all_of(fixture, fmt::format("online.{}.", step)));
+      rule.count();
       CHECK(rule.step() == step + 1);
       test::expect_close(average,
                          all_of(fixture, fmt::format("average.{}.", step)),
@@ -237,6 +276,7 @@ TEST_CASE("the first step of diffusers' rule makes the average the weights") {
     DiffusersRule rule(config);
     const at::Tensor average = at::zeros({7});
     rule.update(average, test::wave({7}));
+    rule.count();
     CHECK(at::equal(average, test::wave({7})));
     CHECK(rule.decay() == Approx(2.0 / 11.0));
   }

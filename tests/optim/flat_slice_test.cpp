@@ -145,8 +145,10 @@ TEST_CASE("averages of slices together make the bits that one makes") {
     for (int step = 0; step < 6; ++step) {
       weights.mul_(1.25);
       rule->update(average, weights);
+      rule->count();
       for (size_t s = 0; s < slices.size(); ++s) {
         rules[s]->update(averages[s], slices[s].of(weights));
+        rules[s]->count();
       }
     }
     CHECK(at::equal(at::cat(averages), average));

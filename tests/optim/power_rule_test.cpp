@@ -43,6 +43,7 @@ TEST_CASE("an average follows the weights as ema_pytorch's does") {
   const at::Tensor average = at::zeros({weights.size(1)});
   for (int64_t step = 0; step < weights.size(0); ++step) {
     rule.update(average, weights[step]);
+    rule.count();
     CHECK(rule.step() == step + 1);
     // One rounding a step of numbers around 1.
     CHECK(at::allclose(average, averages[step], 0, 2e-6));
@@ -90,6 +91,7 @@ TEST_CASE("a saved average is itself, and one between two is made of both") {
     weight.add_(at::randn({1}, generator));
     for (PowerAverage* average : {&narrow, &wide, &direct}) {
       average->rule.update(average->values, weight);
+      average->rule.count();
     }
     if (step % 500 != 0) continue;
     for (const PowerAverage* average : {&narrow, &wide}) {

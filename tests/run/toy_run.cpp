@@ -45,10 +45,19 @@ at::Tensor ToyTrainer::loss(const at::Tensor& x) const {
   return (model_->network->to_q->forward(x) - x.sum(1, true)).square().mean();
 }
 
-at::Tensor ToyTrainer::step(const at::Tensor& x, double weight) {
-  return accumulate(1, x.size(0), std::nullopt, weight, [&](const ChunkRange& range) {
-    return loss(x.narrow(0, range.begin, range.length));
-  });
+at::Tensor ToyTrainer::step(const at::Tensor& x, const BatchShare& share) {
+  TrainedPart& trained = part(1);
+  at::Tensor total;
+  for (const Pass& pass : passes_of(x.size(0), std::nullopt, share)) {
+    const at::Tensor of_pass = trained.forward(
+        pass, [&] { return loss(x.narrow(0, pass.range.begin, pass.range.length)); });
+    if (pass.is_last) trained.begin_exchange();
+    trained.backward(of_pass);
+    add_to(total, of_pass.detach());
+  }
+  if (share.is_last) trained.finish_exchange();
+  trained.add_loss(total);
+  return total;
 }
 
 double ToyTrainer::evaluate(const at::Tensor& x) {

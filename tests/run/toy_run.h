@@ -52,7 +52,7 @@ class ToyTrainer : public Trainer {
              const ToyTrainConfig& config,
              const at::Device& device);
   /// Forward and backward. @param x [B, 4] @return [] the loss
-  at::Tensor step(const at::Tensor& x, double weight = 1.0);
+  at::Tensor step(const at::Tensor& x, const BatchShare& share = {});
   /// The averaged loss.
   double evaluate(const at::Tensor& x);
   const ToyModel& toy() const { return *model_; }

@@ -111,7 +111,7 @@ TEST_CASE("batches weighted by their samples give the gradients of all in one") 
   double sum = 0;
   for (const ChunkRange& range : {ChunkRange{0, 3}, ChunkRange{3, 2}}) {
     const double weight = static_cast<double>(range.length) / 5;
-    sum += parts->step(chunk_of(inputs, range), 1, chunk_of(draws, range), std::nullopt, weight)
+    sum += parts->step(chunk_of(inputs, range), 1, chunk_of(draws, range), std::nullopt, {weight})
                .item<double>();
   }
   CHECK(sum == Approx(loss).epsilon(1e-6));

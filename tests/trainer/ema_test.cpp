@@ -110,6 +110,7 @@ TEST_CASE("an average follows EMAModel of diffusers: what needs no gradient is c
         made.network.parameter(key).detach().copy_(value);
       }
       made.average.update();
+      made.average.count();
       CHECK(at::equal(made.averaged("frozen"), made.network.parameter("frozen")));
       for (const auto& [key, value] : list(fmt::format("average.{}.", step))) {
         INFO(name << " step " << step << " " << key);
@@ -162,6 +163,7 @@ TEST_CASE("averages of other parameters are refused, and missing keys keep their
   CHECK_THROWS_WITH(made.load(Averaged<test::FlatModule>({}, one_parameter(3)).state()),
                     "a.pth: /shadow_params/0: expected shape [2], got [3]");
   made.average.update();
+  made.average.count();
   made.load(value_of_json(R"({"power": 1})"));
   CHECK(Cursor(made.state()).at("optimization_step").as_int() == 1);
   CHECK(at::equal(made.averaged("weight"), at::ones({2})));

@@ -71,7 +71,7 @@ TEST_CASE("a finite loss with an infinite gradient is skipped as well") {
                                         1,
                                         make_generator({0, "train"}, at::kCPU),
                                         std::nullopt,
-                                        /*weight=*/1e38);
+                                        {.weight = 1e38});
   CHECK(std::isfinite(loss.item<double>()));
   trainer->update(1);
   CHECK(trainer->skipped_updates(1) == SkippedUpdates{1, 1});

@@ -87,13 +87,11 @@ Work vae_step(MixedPrecision precision) {
   const at::Tensor images = at::rand({4, 3, 8, 8}, make_generator({0, "pictures"}, at::kCPU));
   return [=] {
     const at::Generator random = make_generator({0, "train", 0, 1}, at::kCPU);
-    trainer->step_autoencoder(images, random, /*with_gan=*/true);
-    trainer->update(VaeTrainer::kAutoencoder);
-    trainer->learn_codes(VaeTrainer::kAutoencoder, random);
-    trainer->step_discriminator(images, random, /*with_penalty=*/true);
-    trainer->update(VaeTrainer::kDiscriminator);
-    trainer->learn_codes(VaeTrainer::kDiscriminator, random);
-    trainer->end_step();
+    trainer->step({.autoencoder = {{images, random}},
+                   .discriminator = {{images, random}},
+                   .codes = random,
+                   .discriminator_codes = random,
+                   .with_penalty = true});
   };
 }
 

@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 #include <catch2/catch.hpp>
 
+#include <functional>
 #include <limits>
 
 #include "optim/trained_parameters.h"
@@ -17,8 +18,9 @@ TrainedPart part_of(const std::shared_ptr<torch::nn::Module>& network) {
   return {"", "", network, trained_parameters(*network), kOptions};
 }
 
-PassSettings on_cpu(MixedPrecision precision = MixedPrecision::no) {
-  return {at::kCPU, precision, nullptr, std::nullopt};
+/// Forward and backward of a batch that is one pass.
+void run_pass(TrainedPart& part, const std::function<at::Tensor()>& loss) {
+  part.backward(part.forward(Pass{}, loss));
 }
 
 TEST_CASE("with two parts over one graph a backward pass is for its own part's parameters") {
@@ -27,27 +29,23 @@ TEST_CASE("with two parts over one graph a backward pass is for its own part's p
   TrainedPart first = part_of(maker), second = part_of(judge);
   first.shares_graph = second.shares_graph = true;
   const at::Tensor x = at::ones({4, 3});
-  const auto loss = [&](const ChunkRange&) {
-    return judge->forward(maker->forward(x)).square().mean();
-  };
-  first.accumulate(on_cpu(), 4, 1.0, loss);
+  const auto loss = [&] { return judge->forward(maker->forward(x)).square().mean(); };
+  run_pass(first, loss);
   CHECK(first.gradients.values().abs().sum().item<double>() > 0);
   for (const bool arrived : second.gradients.received()) CHECK_FALSE(arrived);
   const at::Tensor before = second.parameters.values().clone();
-  first.make_update(1e-2);
-  second.accumulate(on_cpu(), 4, 1.0, loss);
+  first.update(1e-2);
+  run_pass(second, loss);
   for (const bool arrived : first.gradients.received()) CHECK_FALSE(arrived);
   CHECK(at::equal(second.parameters.values(), before));
-  second.make_update(1e-2);
+  second.update(1e-2);
   CHECK_FALSE(at::equal(second.parameters.values(), before));
 }
 
 TEST_CASE("a part whose graph is its own needs no list, and another's gradients stay") {
   const auto network = std::make_shared<torch::nn::LinearImpl>(3, 2);
   TrainedPart part = part_of(network);
-  part.accumulate(on_cpu(), 1, 1.0, [&](const ChunkRange&) {
-    return network->forward(at::ones({1, 3})).sum();
-  });
+  run_pass(part, [&] { return network->forward(at::ones({1, 3})).sum(); });
   CHECK(at::equal(network->weight.grad(), at::ones({2, 3})));
 }
 
@@ -65,10 +63,9 @@ TEST_CASE("with a loss scale the moments are of the unscaled gradient") {
   const at::Tensor x = torch::tensor({{0.5, -1.0, 2.0}}, at::kFloat);
   const at::Tensor y = (at::linear(x, network->weight, network->bias)).detach();
   const at::Tensor gradient = 2 * y.t().matmul(x);  // [2, 3]
-  part.accumulate(on_cpu(MixedPrecision::fp16), 1, 1.0, [&](const ChunkRange&) {
-    return network->forward(x).to(at::kFloat).square().sum();
-  });
-  part.make_update(0.0);
+  part.settings.precision = MixedPrecision::fp16;
+  run_pass(part, [&] { return network->forward(x).to(at::kFloat).square().sum(); });
+  part.update(0.0);
   CHECK(part.settle());
   const OptimizerOptions defaults;
   const auto state = part.optimizer.state(0);

@@ -38,22 +38,22 @@ TEST_CASE("steps of a VAE's two parts are the references'") {
     const at::Generator random =
         at::make_generator<at::CPUGeneratorImpl>(fixture.json.at("seed").get<uint64_t>());
     for (int64_t step = 0; step < kVaeSteps; ++step) {
-      const auto batch = [&](int64_t of_part) {
-        return fixture.tensor("batch." + std::to_string(2 * step + of_part));
+      const auto batch = [&](int64_t of_part) -> std::vector<VaeBatch> {
+        return {{fixture.tensor("batch." + std::to_string(2 * step + of_part)), random}};
       };
-      const VaeLosses losses = trainer.step_autoencoder(batch(0), random, /*with_gan=*/true);
-      expect_within_noise(losses.total, fixture, "loss." + std::to_string(step), kVaeTolerance);
-      trainer.update(VaeTrainer::kAutoencoder);
-      trainer.learn_codes(VaeTrainer::kAutoencoder, random);
-      if (!trainer.has_discriminator()) {
-        trainer.end_step();
-        continue;
-      }
-      const at::Tensor loss = trainer.step_discriminator(batch(1), random, /*with_penalty=*/true);
-      expect_within_noise(loss, fixture, "discr_loss." + std::to_string(step), kVaeTolerance);
-      trainer.update(VaeTrainer::kDiscriminator);
-      trainer.learn_codes(VaeTrainer::kDiscriminator, random);
-      trainer.end_step();
+      VaeGroups groups{.autoencoder = batch(0),
+                       .codes = random,
+                       .discriminator_codes = random,
+                       .with_penalty = true};
+      if (trainer.has_discriminator()) groups.discriminator = batch(1);
+      const std::vector<VaeLosses> losses = trainer.step(groups);
+      expect_within_noise(
+          losses.at(0).total, fixture, "loss." + std::to_string(step), kVaeTolerance);
+      if (!trainer.has_discriminator()) continue;
+      expect_within_noise(trainer.last_loss(VaeTrainer::kDiscriminator),
+                          fixture,
+                          "discr_loss." + std::to_string(step),
+                          kVaeTolerance);
     }
     int64_t compared = 0;
     for (const auto& item : vae->named_parameters()) {
@@ -101,22 +101,21 @@ struct SmallVae {
   SmallVae(const VaeTrainConfig& config, const VaeConfig& shape)
       : vae((torch::manual_seed(3), VqganVae(shape))),
         trainer(vae, config, plain_features(), at::kCPU) {}
-  void step_autoencoder(uint64_t seed, double weight = 1) {
-    const auto random = at::make_generator<at::CPUGeneratorImpl>(seed);
-    trainer.step_autoencoder(some_pictures(seed), random, true, weight);
-    trainer.update(VaeTrainer::kAutoencoder);
-    trainer.learn_codes(VaeTrainer::kAutoencoder, random);
-  }
-  void step_discriminator(uint64_t seed) {
-    const auto random = at::make_generator<at::CPUGeneratorImpl>(seed);
-    trainer.step_discriminator(some_pictures(seed), random, true);
-    trainer.update(VaeTrainer::kDiscriminator);
-    trainer.learn_codes(VaeTrainer::kDiscriminator, random);
+  std::vector<VaeLosses> step_on(const at::Tensor& images,
+                                 const at::Tensor& others = {},
+                                 uint64_t seed = 1,
+                                 double weight = 1) {
+    const auto random = [](uint64_t of) { return at::make_generator<at::CPUGeneratorImpl>(of); };
+    VaeGroups groups{.autoencoder = {{images, random(seed), {weight}}},
+                     .codes = random(seed),
+                     .discriminator_codes = random(seed + 1),
+                     .with_penalty = true};
+    if (others.defined()) groups.discriminator = {{others, random(seed + 1)}};
+    return trainer.step(groups);
   }
   void step(uint64_t seed) {
-    step_autoencoder(seed);
-    if (trainer.has_discriminator()) step_discriminator(seed + 1);
-    trainer.end_step();
+    const bool both = trainer.has_discriminator();
+    step_on(some_pictures(seed), both ? some_pictures(seed + 1) : at::Tensor(), seed);
   }
   std::vector<at::Tensor> codes() const {
     std::vector<at::Tensor> buffers;
@@ -165,14 +164,12 @@ TEST_CASE("a step trains its own part alone") {
     return at::cat(all);
   };
   const at::Tensor own = weights(false), theirs = weights(true);
-  small.trainer.step_autoencoder(some_pictures(1), {}, true);
-  small.trainer.update(VaeTrainer::kAutoencoder);
+  small.step_on(some_pictures(1));
   CHECK_FALSE(at::equal(weights(false), own));
   CHECK(at::equal(weights(true), theirs));
   const at::Tensor after = weights(false);
-  small.trainer.step_discriminator(some_pictures(2), {}, true);
-  small.trainer.update(VaeTrainer::kDiscriminator);
-  CHECK(at::equal(weights(false), after));
+  small.step_on(some_pictures(3), some_pictures(2));
+  CHECK_FALSE(at::equal(weights(false), after));
   CHECK_FALSE(at::equal(weights(true), theirs));
 }
 
@@ -181,10 +178,8 @@ TEST_CASE("a VAE in chunks has the gradients of the whole batch") {
   chunked.max_batch_size = 2;
   // The adversarial weight is that of each chunk, so it is left out here.
   SmallVae whole(vae_training(), /*gan=*/false), parts(chunked, /*gan=*/false);
-  whole.trainer.step_autoencoder(some_pictures(1), {}, false);
-  parts.trainer.step_autoencoder(some_pictures(1), {}, false);
-  whole.trainer.update(1);
-  parts.trainer.update(1);
+  whole.step_on(some_pictures(1));
+  parts.step_on(some_pictures(1));
   CHECK(whole.trainer.last_grad_norm(1).item<double>() ==
         Approx(parts.trainer.last_grad_norm(1).item<double>()).epsilon(1e-4));
   CHECK_FALSE(whole.trainer.has_discriminator());
@@ -201,10 +196,7 @@ TEST_CASE("a loss of a VAE that is not finite changes nothing") {
   }();
   at::Tensor images = some_pictures(2);
   images[0][0][0][0] = NAN;
-  small.trainer.step_autoencoder(images, {}, true);
-  small.trainer.update(1);
-  small.trainer.step_discriminator(images, {}, true);
-  small.trainer.update(2);
+  small.step_on(images, images);
   CHECK(small.trainer.skipped_updates(1).total == 1);
   CHECK(small.trainer.skipped_updates(2).total == 1);
   for (const auto& [name, tensor] : before) {
@@ -235,50 +227,14 @@ TEST_CASE("the average takes the codes of the whole step, as ema_pytorch's does"
 TEST_CASE("averages of a VAE do not depend on when somebody asks for an update's outcome") {
   SmallVae at_once(vae_training(), vae_with_codebook());
   SmallVae later(vae_training(), vae_with_codebook());
-  SmallVae asked(vae_training(), vae_with_codebook());
   TrainerProbe::settle_late(later.trainer);
-  TrainerProbe::settle_late(asked.trainer);
   for (uint64_t seed = 1; seed < 8; seed += 2) {
-    for (SmallVae* small : {&at_once, &later, &asked}) {
-      const bool asks = small == &asked;
-      small->step_autoencoder(seed);
-      if (asks && seed % 4 == 1) small->trainer.ema_decay(1);
-      small->step_discriminator(seed + 1);
-      if (asks && seed % 4 == 3) small->trainer.steps(2);
-      small->trainer.end_step();
-      if (asks) small->trainer.steps(1);
-    }
+    at_once.step(seed);
+    later.step(seed);
+    if (seed == 3) later.trainer.steps(1);
   }
   CHECK(TrainerProbe::contents(later.trainer).parts[0]->outcome.pending());
-  const std::string expected = bits_of(at_once.trainer);
-  CHECK(bits_of(later.trainer) == expected);
-  CHECK(bits_of(asked.trainer) == expected);
-}
-
-TEST_CASE("a VAE's state in the middle of a step goes on bit for bit") {
-  SmallVae whole(vae_training(), vae_with_codebook());
-  SmallVae first(vae_training(), vae_with_codebook());
-  SmallVae second(vae_training(), vae_with_codebook());
-  whole.step(1);
-  whole.step(3);
-  first.step(1);
-  first.step_autoencoder(3);
-  second.step(11);  // whatever it had
-  second.trainer.load_state(first.trainer.state());
-  // The log of the step has yet to say it.
-  CHECK(at::equal(second.trainer.last_grad_norm(1), first.trainer.last_grad_norm(1)));
-  second.step_discriminator(4);
-  second.trainer.end_step();
-  CHECK(bits_of(second.trainer) == bits_of(whole.trainer));
-  Dict damaged = first.trainer.state();
-  damaged.set("open_step", at::zeros({2}));
-  CHECK_THROWS_WITH(second.trainer.load_state(damaged, false, true, "a.pth"),
-                    "a.pth: /open_step: expected the open steps of 2 parts, [2, 3], got [2]");
-  // What waits is forgotten with another state.
-  first.trainer.load_state(whole.trainer.state());
-  first.step(5);
-  whole.step(5);
-  CHECK(bits_of(first.trainer) == bits_of(whole.trainer));
+  CHECK(bits_of(later.trainer) == bits_of(at_once.trainer));
 }
 
 TEST_CASE("codes learn nothing from an update that is skipped for its gradient") {
@@ -287,24 +243,21 @@ TEST_CASE("codes learn nothing from an update that is skipped for its gradient")
   SmallVae small(vae_training(), shape);
   small.step(1);
   const std::vector<at::Tensor> before = small.codes();
-  small.step_autoencoder(3, /*weight=*/1e38);  // the loss is finite
+  small.step_on(some_pictures(3), {}, /*seed=*/3, /*weight=*/1e38);  // the loss is finite
   CHECK(std::isfinite(small.trainer.last_loss(1).item<double>()));
   CHECK(small.trainer.skipped_updates(1).total == 1);
   const std::vector<at::Tensor> after = small.codes();
   for (size_t i = 0; i < before.size(); ++i) CHECK(at::equal(before[i], after[i]));
-  small.step_discriminator(4);
-  small.trainer.end_step();
-  CHECK_FALSE(at::equal(small.codes()[3], before[3]));
+  small.step_on(some_pictures(3), some_pictures(4), /*seed=*/3, /*weight=*/1e38);
+  CHECK(small.trainer.skipped_updates(1).total == 2);
+  CHECK_FALSE(at::equal(small.codes()[3], before[3]));  // by the discriminator's update
 }
 
 TEST_CASE("a first batch that is not finite begins no codes") {
   SmallVae small(vae_training(), vae_with_codebook());
   at::Tensor images = some_pictures(1);
   images[0][0][0][0] = NAN;
-  small.trainer.step_autoencoder(images, at::make_generator<at::CPUGeneratorImpl>(1), true);
-  small.trainer.update(1);
-  small.trainer.learn_codes(1, {});
-  small.trainer.end_step();
+  small.step_on(images);
   CHECK(small.trainer.skipped_updates(1).total == 1);
   small.step(3);
   CHECK(small.trainer.skipped_updates(1) == SkippedUpdates{1, 0});

@@ -39,7 +39,7 @@ MetricValues compute_figures(const ImageMetrics& metrics) {
 }  // namespace
 
 std::optional<int64_t> DecoderRun::train_group(const std::vector<Batch>& group) {
-  return pass_batches(group, [&](const Batch& batch, int64_t place, double share) {
+  return pass_batches(group, [&](const Batch& batch, int64_t place, const BatchShare& share) {
     const DecoderInputs inputs = timed(&session_.times(), StepPhase::kCopy, [&] {
       return to_inputs(batch, session_.device(), clip_);
     });

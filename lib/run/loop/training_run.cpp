@@ -205,7 +205,7 @@ std::optional<Error> TrainingRun::fault_of_ranks(const std::exception_ptr& own) 
 
 void TrainingRun::update(int64_t part) {
   any_trainer_->update(part);
-  losses_.push(part, any_trainer_->last_loss(part));
+  note_loss(part);
 }
 
 bool TrainingRun::after_update(int64_t samples) {

@@ -214,25 +214,39 @@ class TrainingRun {
     return group;
   }
 
+  /// Of all ranks in the batches of an update.
+  template <class Batch>
+  static int64_t samples_of(const std::vector<Batch>& group) {
+    int64_t total = 0;
+    for (const Batch& batch : group) total += batch.samples_of_step;
+    return total;
+  }
+
+  /// What this rank's samples in one of the batches of an update weigh in it.
+  template <class Batch>
+  static BatchShare share_of(const Batch& batch, const std::vector<Batch>& group) {
+    return {static_cast<double>(batch.size()) / static_cast<double>(samples_of(group)),
+            &batch == &group.back()};
+  }
+
   /// Gradients of the batches of an update, each weighted by its share of the samples of them all.
   /// @param parts that a pass goes through, in its order
-  /// @param pass gives the gradients of this rank's share of one batch: (batch, samples of all ranks
-  /// in the batches before it, share)
+  /// @param pass gives the gradients of one batch of this rank: (batch, samples of all ranks in the
+  /// batches before it, share)
   /// @return samples of all ranks; none if a stop was asked for between two batches
   template <class Batch, class Pass>
   std::optional<int64_t> pass_group(const std::vector<Batch>& group,
                                     const std::vector<int64_t>& parts,
                                     Pass&& pass) {
-    int64_t total = 0, before = 0;
-    for (const Batch& batch : group) total += batch.samples_of_step;
+    const int64_t total = samples_of(group);
+    int64_t before = 0;
     for (const Batch& batch : group) {
       if (before > 0 && session_.stop_asked()) return std::nullopt;
-      any_trainer_->set_completes_update(&batch == &group.back());
-      const double share = static_cast<double>(batch.size()) / static_cast<double>(total);
+      const BatchShare share = share_of(batch, group);
       if (batch.size() > 0) {
         pass(batch, before, share);
-      } else if (total > 0) {
-        any_trainer_->pass_without_samples(parts);
+      } else if (total > 0 && share.is_last) {
+        any_trainer_->finish_without_samples(parts);
       }
       before += batch.samples_of_step;
     }
@@ -267,6 +281,8 @@ class TrainingRun {
 
   /// Updates a part with the gradients so far, of all ranks.
   void update(int64_t part);
+  /// The loss of a part's update enters the means of the log.
+  void note_loss(int64_t part) { losses_.push(part, any_trainer_->last_loss(part)); }
   /// After the updates of a group: acts on skipped ones, saves averages that are due, logs every
   /// /train/log_every_n_updates, counts the iteration.
   /// @return false if the run went back to a checkpoint: its position is another one

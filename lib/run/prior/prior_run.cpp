@@ -244,7 +244,7 @@ std::optional<PriorRankBatch> PriorRun::next_batch(const std::string& split,
 /// @return these samples; none if a stop was asked for before the update
 std::optional<int64_t> PriorRun::train_group(const std::vector<PriorRankBatch>& group) {
   const auto samples =
-      pass_group(group, {1}, [&](const PriorRankBatch& each, int64_t, double share) {
+      pass_group(group, {1}, [&](const PriorRankBatch& each, int64_t, const BatchShare& share) {
         // Addressed by the rows of the epoch so far, so that a resumed epoch, or one of another number
         // of ranks, draws the same.
         const at::Generator random = session_.generator("train", position_.epoch, each.row);

@@ -200,7 +200,7 @@ std::optional<int64_t> ShardRun::pass_batches(const std::vector<Batch>& group,
                                               const PassBatch& pass) {
   const std::vector<int64_t> parts = any_trainer().trained_parts();
   const auto samples =
-      pass_group(group, parts, [&](const Batch& batch, int64_t before, double share) {
+      pass_group(group, parts, [&](const Batch& batch, int64_t before, const BatchShare& share) {
         pass(batch, position_.sample + before + batch.samples_before, share);
       });
   if (!samples) return std::nullopt;

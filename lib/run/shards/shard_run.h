@@ -57,7 +57,7 @@ class ShardRun : public TrainingRun {
   /// Gradients of a batch of this rank, of each trained part, weighted by `share`.
   /// @param place of its first sample in the epoch: addresses what is drawn, so that a resumed epoch,
   /// or one of another number of ranks, draws the same
-  using PassBatch = std::function<void(const Batch& batch, int64_t place, double share)>;
+  using PassBatch = std::function<void(const Batch& batch, int64_t place, const BatchShare& share)>;
   /// train_group() of losses that are means over the samples.
   std::optional<int64_t> pass_batches(const std::vector<Batch>& group, const PassBatch& pass);
 

@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "trainer/trained_part.h"
 
 namespace dalle2 {
 namespace {
@@ -37,10 +38,6 @@ at::Tensor listed(const VaeLosses& losses) {
 at::Tensor counts_of(const at::Tensor& indices, int64_t codes) {
   const at::Tensor flat = indices.flatten();
   return at::zeros({codes}, flat.options()).scatter_add_(0, flat, at::ones_like(flat));
-}
-
-void add_to(at::Tensor& sum, const at::Tensor& part) {
-  sum = sum.defined() ? sum + part : part;
 }
 
 void check_form(const char* key, const at::Tensor& found, bool fits, const char* expected) {

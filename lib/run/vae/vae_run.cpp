@@ -33,9 +33,6 @@ ExitCode VaeRun::run_epochs() {
     if (is_done() || position_.epoch >= config_.train.epochs) break;
     if (!train_epoch()) continue;  // it went back
     if (session_.stop_asked()) return ExitCode::kStopped;
-    if (is_done()) break;
-    ++position_.epoch;
-    position_.restart_epoch();
     dropped_in_epoch_.clear();
   }
   save_model();                            // the last one, whatever its number
@@ -43,27 +40,26 @@ ExitCode VaeRun::run_epochs() {
   return ExitCode::kDone;
 }
 
+/// The steps of an epoch, to its end or to a stop.
 /// @return false if the run went back to a checkpoint
 bool VaeRun::train_epoch() {
   restart_step_clock();
   epochs_ = counted_epochs();
+  const int64_t epoch = position_.epoch, seen_before = position_.samples_seen;
   const bool from_begin = position_.row == 0;
-  const int64_t seen_before = position_.samples_seen;
-  auto next = steps_from(position_.row, [this](int64_t row) { return next_batch("train", row); });
-  while (!is_done()) {
-    const auto group = next_group(next);
-    if (group.empty()) break;
+  while (!is_done() && position_.epoch == epoch) {
+    Place place{position_.epoch, position_.row};
+    const std::vector<VaeRankBatch> group = next_group_from(place);
     checkpoints_.check();
-    const int64_t part =
-        position_.discriminator_is_due ? VaeTrainer::kDiscriminator : VaeTrainer::kAutoencoder;
-    const auto samples = pass_group(
-        group, {part}, [&](const VaeRankBatch& each, int64_t, double share) { pass(each, share); });
-    if (!samples) return true;
-    for (const VaeRankBatch& each : group) position_.row += each.rows_of_step;
-    position_.samples_seen += *samples;
-    // Where none of the files could be read a stop has to be noticed anyway.
-    if (*samples > 0 && !update_part(part, *samples)) return false;
-    if (session_.stop_asked()) return true;
+    if (group.empty()) {
+      ++position_.epoch;
+      position_.restart_epoch();
+    } else if (samples_of(group) == 0) {
+      position_.row = place.row;
+    } else if (!make_step(group, place)) {
+      return false;
+    }
+    if (position_.epoch == epoch && session_.stop_asked()) return true;
   }
   session_.progress().finish();
   if (from_begin && position_.samples_seen == seen_before && !is_done()) {
@@ -77,48 +73,79 @@ bool VaeRun::has_gan() const {
   return trainer_.has_discriminator() && position_.step >= config_.train.discr_start_step;
 }
 
-std::optional<VaeRankBatch> VaeRun::next_batch(const std::string& split, int64_t row) {
+std::optional<VaeRankBatch> VaeRun::next_batch(const std::string& split, const Place& place) {
   const int64_t of_each = config_.data.batch_size;
   auto batch = rank_batch<ImageBatch>(
-      session_.group(), data_.rows(split), row, of_each, [&](int64_t first, int64_t count) {
-        auto found = data_.batch(split, position_.epoch, first, count);
-        data_.read_ahead(split, position_.epoch, first + session_.group().size() * count, count);
+      session_.group(), data_.rows(split), place.row, of_each, [&](int64_t first, int64_t count) {
+        auto found = data_.batch(split, place.epoch, first, count);
+        data_.read_ahead(split, place.epoch, first + session_.group().size() * count, count);
         return found;
       });
   if (batch) batch->batch.drops.report(split, dropped_, dropped_in_epoch_);
   return batch;
 }
 
-/// Gradients of this rank's share of a batch, for the part whose turn it is.
-void VaeRun::pass(const VaeRankBatch& batch, double share) {
-  at::Tensor images = batch.batch.images;
-  copy_to_device(session_.device(), {&images});
-  const at::Generator random = session_.generator("train", position_.epoch, batch.row);
-  if (!position_.discriminator_is_due) {
-    position_.diagnostics.add(trainer_.step_autoencoder(images, random, has_gan(), share),
-                              config_.vae.codes());
-    return;
-  }
-  const int64_t every = config_.train.apply_grad_penalty_every;
-  const bool with_penalty = every > 0 && position_.step % every == 0;
-  trainer_.step_discriminator(images, random, with_penalty, share);
+/// None at the end of the epoch. @param place moves behind them
+std::vector<VaeRankBatch> VaeRun::next_group_from(Place& place) {
+  return next_group([&] {
+    auto batch = next_batch("train", place);
+    if (batch) place.row += batch->rows_of_step;
+    return batch;
+  });
 }
 
-/// The update of a part, and after the last one of a step what follows it.
-/// @return false if the run went back to a checkpoint
-bool VaeRun::update_part(int64_t part, int64_t samples) {
-  update(part);
-  trainer_.learn_codes(part, session_.generator("codes", position_.epoch, position_.row));
-  const bool is_autoencoders = part == VaeTrainer::kAutoencoder;
-  if (is_autoencoders) {
-    position_.diagnostics.end_update(session_.group(),
-                                     session_.device(),
-                                     config_.vae.codes(),
-                                     config_.train.log_every_n_updates);
+/// The next group with samples, of the next epoch if this one has no more.
+std::vector<VaeRankBatch> VaeRun::discriminators_group_from(Place& place) {
+  const int64_t last_epoch = place.epoch + 1;
+  while (place.epoch <= last_epoch) {
+    std::vector<VaeRankBatch> group = next_group_from(place);
+    if (samples_of(group) > 0) return group;
+    if (group.empty()) place = {place.epoch + 1, 0};
   }
-  position_.discriminator_is_due = is_autoencoders && has_gan();
-  if (position_.discriminator_is_due) return true;
-  trainer_.end_step();
+  from_outside([this] { data_.throw_nothing_usable(); });
+  return {};
+}
+
+/// Each batch with the generator of its place, so that a resumed run draws the same.
+std::vector<VaeBatch> VaeRun::on_device(const std::vector<VaeRankBatch>& group, int64_t epoch) {
+  std::vector<VaeBatch> batches;
+  for (const VaeRankBatch& each : group) {
+    VaeBatch& batch = batches.emplace_back();
+    batch.share = share_of(each, group);
+    if (each.size() == 0) continue;
+    batch.images = each.batch.images;
+    copy_to_device(session_.device(), {&batch.images});
+    batch.random = session_.generator("train", epoch, each.row);
+  }
+  return batches;
+}
+
+/// All batches of a step are read before it begins: a stop finds it not begun or ended.
+/// @param group of the autoencoder @param after the place behind it
+/// @return false if the run went back to a checkpoint
+bool VaeRun::make_step(const std::vector<VaeRankBatch>& group, Place after) {
+  VaeGroups groups{.autoencoder = on_device(group, after.epoch),
+                   .codes = session_.generator("codes", after.epoch, after.row)};
+  int64_t samples = samples_of(group), seen = samples;
+  if (has_gan()) {
+    const std::vector<VaeRankBatch> others = discriminators_group_from(after);
+    groups.discriminator = on_device(others, after.epoch);
+    groups.discriminator_codes = session_.generator("codes", after.epoch, after.row);
+    const int64_t every = config_.train.apply_grad_penalty_every;
+    groups.with_penalty = every > 0 && position_.step % every == 0;
+    samples = samples_of(others);
+    seen += samples;
+  }
+  for (const VaeLosses& losses : trainer_.step(groups))
+    position_.diagnostics.add(losses, config_.vae.codes());
+  position_.diagnostics.end_update(
+      session_.group(), session_.device(), config_.vae.codes(), config_.train.log_every_n_updates);
+  note_loss(VaeTrainer::kAutoencoder);
+  if (!groups.discriminator.empty()) note_loss(VaeTrainer::kDiscriminator);
+  if (after.epoch != position_.epoch) position_.restart_epoch();
+  position_.epoch = after.epoch;
+  position_.row = after.row;
+  position_.samples_seen += seen;
   if (!after_update(samples)) return false;
   ++position_.step;
   finish_step();
@@ -140,7 +167,6 @@ int64_t VaeRun::counted_epochs() const {
   if (trainer_.has_discriminator()) {
     parts += std::max<int64_t>(steps - std::max(position_.step, config_.train.discr_start_step), 0);
   }
-  if (position_.discriminator_is_due) --parts;
   parts -= divided_up(std::max<int64_t>(of_epoch - position_.row, 0), rows_of_part);
   const int64_t later = divided_up(std::max<int64_t>(parts, 0), divided_up(of_epoch, rows_of_part));
   return std::min(config_.train.epochs, position_.epoch + 1 + later);
@@ -184,7 +210,9 @@ double VaeRun::validation_loss(bool averaged) {
   const auto loss = mean_loss_of_split(
       "val",
       std::min(config_.train.validation_samples, data_.rows("val")),
-      [this](int64_t row) { return next_batch("val", row); },
+      [this](int64_t row) {
+        return next_batch("val", {position_.epoch, row});
+      },
       [&](const VaeRankBatch& step) {
         at::Tensor images = step.batch.images;
         copy_to_device(session_.device(), {&images});
@@ -268,9 +296,6 @@ void VaePosition::fields(PositionVisitor& visitor) {
   visitor.field("samples_seen", samples_seen);
   visitor.own("row", row);
   visitor.own("iteration", iteration);
-  int64_t due = discriminator_is_due ? 1 : 0;
-  visitor.own("discriminator_is_due", due);
-  discriminator_is_due = due != 0;
   std::optional<double> best;
   if (std::isfinite(best_validation_loss)) best = best_validation_loss;
   visitor.own("best_validation_loss", best);

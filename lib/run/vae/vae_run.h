@@ -7,6 +7,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "config/vae/vae_run_config.h"
@@ -20,10 +21,9 @@ namespace dalle2 {
 
 /// Where a VAE's run stands.
 struct VaePosition : RunPosition {
-  int64_t step = 0;                   ///< of the run: updates of both parts, skipped ones too
-  int64_t row = 0;                    ///< pictures of this epoch, the dropped ones too
-  int64_t rows = 0;                   ///< of an epoch; not saved
-  bool discriminator_is_due = false;  ///< the step's autoencoder has had its update
+  int64_t step = 0;  ///< of the run: updates of both parts, skipped ones too
+  int64_t row = 0;   ///< pictures of this epoch, the dropped ones too
+  int64_t rows = 0;  ///< of an epoch; not saved
   double best_validation_loss = std::numeric_limits<double>::infinity();  ///< of the run so far
   VaeDiagnostics diagnostics;
 
@@ -63,9 +63,15 @@ class VaeRun : public TrainingRun {
   ExitCode run_epochs() override;
   bool train_epoch();
   bool is_done() const { return position_.step >= config_.train.num_train_steps; }
-  std::optional<VaeRankBatch> next_batch(const std::string& split, int64_t row);
-  void pass(const VaeRankBatch& batch, double share);
-  bool update_part(int64_t part, int64_t samples);
+  /// A place in the data.
+  struct Place {
+    int64_t epoch = 0, row = 0;
+  };
+  std::optional<VaeRankBatch> next_batch(const std::string& split, const Place& place);
+  std::vector<VaeRankBatch> next_group_from(Place& place);
+  std::vector<VaeRankBatch> discriminators_group_from(Place& place);
+  std::vector<VaeBatch> on_device(const std::vector<VaeRankBatch>& group, int64_t epoch);
+  bool make_step(const std::vector<VaeRankBatch>& group, Place after);
   bool has_gan() const;
   void finish_step();
   void validate();

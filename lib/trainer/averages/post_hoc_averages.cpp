@@ -159,10 +159,13 @@ PostHocAverages::PostHocAverages(const FlatParameters& online, const PostHocEmaC
   }
 }
 
-void PostHocAverages::update() {
-  for (Average& average : averages_) {
-    average.rule.update(average.values, kept_.of(online_.values()));
-  }
+void PostHocAverages::update(const at::Tensor& made) {
+  for (const Average& average : averages_)
+    average.rule.update(average.values, kept_.of(online_.values()), made);
+}
+
+void PostHocAverages::count() {
+  for (Average& average : averages_) average.rule.count();
 }
 
 void PostHocAverages::begin_anew() {

@@ -22,8 +22,10 @@ class PostHocAverages {
   /// @param online has to outlive it
   PostHocAverages(const FlatParameters& online, const PostHocEmaConfig& config);
 
-  /// Call after every optimizer step.
-  void update();
+  /// Take in what an optimizer step has made of the weights. @param made AverageRule::update()
+  void update(const at::Tensor& made = {});
+  /// AverageRule::count()
+  void count();
   void begin_anew();
   /// From now on keeps this rank's slice alone; starts over. @param shards has to outlive it
   void shard(const RankShards& shards);

@@ -75,8 +75,9 @@ std::unique_ptr<WeightAverage::Whole> WeightAverage::make_whole() const {
   return made;
 }
 
-void WeightAverage::Whole::copy_other_buffers() const {
-  for (const auto& [theirs, ours] : other_buffers) ours.copy_(theirs);
+void WeightAverage::Whole::copy_other_buffers(const at::Tensor& made) const {
+  for (const auto& [theirs, ours] : other_buffers)
+    ours.copy_(made.defined() ? at::where(made != 0, theirs, ours) : theirs);
 }
 
 void WeightAverage::shard(const RankShards& shards) {
@@ -121,18 +122,18 @@ std::optional<double> WeightAverage::share_of_next() const {
   return is_resident() ? rule_->share_of_next() : std::nullopt;
 }
 
-void WeightAverage::update(bool has_parameters) {
+void WeightAverage::update(const at::Tensor& made, bool has_parameters) {
   const torch::NoGradGuard no_grad;
   if (has_parameters) {
     const FlatSlice buffers = {online_.parameter_span(), kept_.end};
-    rule_->update(buffers.of(average_), buffers.of(online_.values()));
-    whole_->copy_other_buffers();
+    rule_->update(buffers.of(average_), buffers.of(online_.values()), made);
+    whole_->copy_other_buffers(made);
     return;
   }
   const at::Tensor weights = kept_.of(online_.values());
   // To the device and back in the order of its stream: the host waits for neither copy.
   const at::Tensor average = average_.to(weights.device(), /*non_blocking=*/true);
-  rule_->update(average, weights);
+  rule_->update(average, weights, made);
   for (const FlatSlice& stretch : copied_) stretch.of(average).copy_(stretch.of(weights));
   if (offload_) {
     average_.copy_(average, /*non_blocking=*/true);
@@ -140,7 +141,7 @@ void WeightAverage::update(bool has_parameters) {
     arrival_->record(
         c10::impl::VirtualGuardImpl(weights.device().type()).getStream(weights.device()));
   }
-  if (whole_) whole_->copy_other_buffers();
+  if (whole_) whole_->copy_other_buffers(made);
 }
 
 void WeightAverage::begin_anew() {

@@ -61,8 +61,11 @@ class WeightAverage {
   /// over the ranks it is put together now, on all of them. No update may be made meanwhile.
   void hold();
   void let_go();
-  /// Call after every optimizer step. @param has_parameters the optimizer has averaged the parameters, as share_of_next() says
-  void update(bool has_parameters = false);
+  /// Takes in what an optimizer step has made of the weights. @param made AverageRule::update()
+  /// @param has_parameters the optimizer has averaged the parameters, as share_of_next() says
+  void update(const at::Tensor& made = {}, bool has_parameters = false);
+  /// AverageRule::count()
+  void count() { rule_->count(); }
   /// AverageRule::share_of_next(), where the average lies beside the weights.
   std::optional<double> share_of_next() const;
   const AverageRule& rule() const { return *rule_; }
@@ -105,7 +108,7 @@ class WeightAverage {
     /// Of each buffer that is not averaged the original's and this network's: copied.
     std::vector<std::pair<at::Tensor, at::Tensor>> other_buffers;
 
-    void copy_other_buffers() const;
+    void copy_other_buffers(const at::Tensor& made = {}) const;
   };
   bool is_diffusers() const { return config_.ema.kind == EmaKind::diffusers; }
   /// Between steps the average lies in the averaged network, which is always there.

@@ -101,19 +101,6 @@ void TrainStateWriter::post_hoc_averages(const std::string& key) {
   if (any) out_.set(key, std::move(all));
 }
 
-void TrainStateWriter::open_step(const std::string& key) {
-  std::vector<at::Tensor> rows;
-  bool any = false;
-  for (const auto& part : from_.parts) {
-    const bool is_open = part && part->step_is_open;
-    any = any || is_open;
-    rows.push_back(at::tensor({is_open ? 1.0F : 0.0F,
-                               is_open && part->averages_are_due ? 1.0F : 0.0F,
-                               is_open ? part->grad_norm.item<float>() : 0.0F}));
-  }
-  if (any) out_.set(key, at::stack(rows));
-}
-
 void TrainStateWriter::scaler(const std::string& key, size_t i) {
   const auto& part = from_.parts[i];
   if (part && part->scaler) out_.set(key, scaler_state(*part->scaler));
@@ -255,28 +242,6 @@ void TrainStateReader::post_hoc_averages(const std::string& key) {
     } else {
       to_.parts[i]->post_hoc->begin_anew();
     }
-  }
-}
-
-void TrainStateReader::open_step(const std::string& key) {
-  const auto saved = only_model_ ? std::nullopt : root_.find(key);
-  const auto count = static_cast<int64_t>(to_.parts.size());
-  const at::Tensor rows =
-      saved ? saved->as_tensor().to(at::kCPU, at::kFloat) : at::zeros({count, 3}, at::kFloat);
-  if (rows.sizes() != at::IntArrayRef({count, 3})) {
-    throw DataError("{}: expected the open steps of {} {}s, [{}, 3], got {}",
-                    saved->where(),
-                    count,
-                    to_.part_noun,
-                    count,
-                    c10::str(rows.sizes()));
-  }
-  for (int64_t i = 0; i < count; ++i) {
-    const auto& part = to_.parts[static_cast<size_t>(i)];
-    if (!part) continue;
-    part->step_is_open = rows[i][0].item<float>() != 0;
-    part->averages_are_due = rows[i][1].item<float>() != 0;
-    if (part->step_is_open) part->grad_norm = rows[i][2].to(part->parameters.values().device());
   }
 }
 

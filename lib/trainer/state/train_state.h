@@ -66,9 +66,6 @@ class TrainState {
   virtual void averages(const AverageLayout& layout) = 0;
   /// One entry a part, None for one without; no entry where no part has any.
   virtual void post_hoc_averages(const std::string& key) = 0;
-  /// [parts, 3] float32: whether a part's step is open, whether its averages are due then, and the
-  /// norm of its last gradient, which the log has yet to say; no entry where no step is open.
-  virtual void open_step(const std::string& key) = 0;
   /// Loss scale of fp16; no entry without.
   virtual void scaler(const std::string& key, size_t part) = 0;
   /// [parts, 2] int64, for one part of a kind that has only one [2]: skipped updates in all and in
@@ -91,7 +88,6 @@ class TrainStateWriter : public TrainState {
   void note(const std::string& key, Value value) override;
   void averages(const AverageLayout& layout) override;
   void post_hoc_averages(const std::string& key) override;
-  void open_step(const std::string& key) override;
   void scaler(const std::string& key, size_t part) override;
   void skipped(const std::string& key, bool flat) override;
 
@@ -127,7 +123,6 @@ class TrainStateReader : public TrainState {
   void note(const std::string& /*key*/, Value /*value*/) override {}
   void averages(const AverageLayout& layout) override;
   void post_hoc_averages(const std::string& key) override;
-  void open_step(const std::string& key) override;
   void scaler(const std::string& key, size_t part) override;
   void skipped(const std::string& key, bool flat) override;
 
