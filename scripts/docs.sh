@@ -4,7 +4,7 @@
 #
 #   scripts/docs.sh              builds the site
 #   scripts/docs.sh --commands   writes docs/commands.md from the --help texts of build/bin/dalle2-train
-#   scripts/docs.sh --architecture   draws docs/images/architecture.svg from the code
+#   scripts/docs.sh --architecture   draws docs/images/architecture.svg from the code, and quotes it in docs/architecture.md
 #
 #   DALLE2_DEPS=/path            where MkDocs is installed at first use (default ~/.cache/dalle2-train)
 set -euo pipefail
@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.."
 case "${1:-}" in
   "") ;;
   --commands) exec python3 scripts/docs/command_pages.py build/bin/dalle2-train docs/commands.md ;;
-  --architecture) exec python3 scripts/docs/architecture.py docs/images/architecture.svg ;;
+  --architecture) exec python3 scripts/docs/architecture.py docs/images/architecture.svg docs/architecture.md ;;
   *) echo "docs.sh: unknown option $1 (known: --commands --architecture)" >&2; exit 2 ;;
 esac
 requirements=scripts/requirements/docs.txt

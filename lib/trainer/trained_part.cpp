@@ -7,6 +7,7 @@
 #include <torch/torch.h>
 
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/ScopeExit.h>
 #include <torch/types.h>
 #include <algorithm>
 #include <bit>
@@ -72,10 +73,9 @@ at::Tensor TrainedPart::by_graph(const RecordablePass& pass,
   if (replayed.defined()) return replayed;
   return graphs->run(pass, factor, [&](const Tensors& inputs, bool is_recorded) {
     StepTimes* const times = settings.step_times;
+    const auto restore = c10::make_scope_exit([&] { settings.step_times = times; });
     if (is_recorded) settings.step_times = nullptr;
-    const at::Tensor loss_value = work(inputs);
-    settings.step_times = times;
-    return loss_value;
+    return work(inputs);
   });
 }
 

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Draws docs/images/architecture.svg from the code: a row for each layer, and the path of a batch, of a save and of a resume through them.
 
-Usage: architecture.py [OUT]     without OUT to stdout
+With PAGE, it also writes the functions that the page quotes anew.
+
+Usage: architecture.py [OUT PAGE]     without OUT to stdout
 
 Rows are the table of layers in docs/contributing.md. A station of a way is the definition of a function: if it is not where the way
 says, the picture cannot be made.
@@ -74,6 +76,22 @@ def check_station(path, function):
         sys.exit(f"lib/{path} does not define {function}: mend the ways in scripts/docs/architecture.py")
 
 
+# <!-- lib/FILE FUNCTION [NUMBER] --> and the block of code after it: the number tells functions of one name apart.
+QUOTE = re.compile(r"(<!-- lib/(\S+) (\S+?)(?: (\d))? -->\n```cpp\n).*?(```\n)", re.DOTALL)
+
+
+def quoted(page):
+    """The page with each quoted function as it is in the code, and how many there are."""
+    def text_of(match):
+        definition = re.compile(rf"^[^\s/#][^\n;]*\b{re.escape(match[3])}\([^;]*?\{{\n.*?^\}}\n", re.MULTILINE | re.DOTALL)
+        found = definition.findall((ROOT / "lib" / match[2]).read_text())
+        number = int(match[4] or 1)
+        if len(found) < number:
+            sys.exit(f"lib/{match[2]} does not define {match[3]}: mend its quotation in docs/architecture.md")
+        return match[1] + found[number - 1] + match[5]
+    return QUOTE.subn(text_of, page)
+
+
 def draw():
     rows = layer_rows()
     names = [name for name, _, _ in rows]
@@ -129,10 +147,12 @@ def draw():
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 2 or sys.argv[-1].startswith("-"):
+    if len(sys.argv) not in (1, 3) or sys.argv[-1].startswith("-"):
         sys.exit(__doc__)
     picture = draw()
-    if len(sys.argv) == 2:
-        pathlib.Path(sys.argv[1]).write_text(picture)
-    else:
+    if len(sys.argv) == 1:
         sys.stdout.write(picture)
+    else:
+        pathlib.Path(sys.argv[1]).write_text(picture)
+        page = pathlib.Path(sys.argv[2])
+        page.write_text(quoted(page.read_text())[0])

@@ -10,6 +10,9 @@ import unittest
 import harness
 from harness import BINARY, ROOT
 
+sys.path.insert(0, str(ROOT / "scripts/docs"))
+import architecture  # noqa: E402
+
 
 class DocsSite(unittest.TestCase):
     def test_the_page_of_commands_is_what_help_prints(self):
@@ -23,6 +26,12 @@ class DocsSite(unittest.TestCase):
                               text=True).stdout
         self.assertGreaterEqual(made.count("<circle"), 25)
         self.assertEqual((ROOT / "docs/images/architecture.svg").read_text(), made, "run scripts/docs.sh --architecture")
+
+    def test_quoted_functions_are_the_code(self):
+        page = (ROOT / "docs/architecture.md").read_text()
+        made, count = architecture.quoted(page)
+        self.assertGreaterEqual(count, 7)
+        self.assertEqual(page, made, "run scripts/docs.sh --architecture")
 
     def test_the_site_builds_and_every_link_leads_somewhere(self):
         done = subprocess.run([ROOT / "scripts/docs.sh"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
