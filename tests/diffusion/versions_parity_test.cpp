@@ -2,6 +2,9 @@
 // Decoders and priors of older versions of dalle2-pytorch: outputs, losses and samples as those versions computed
 // them (tests/parity/make_versions.py).
 #include <fmt/ranges.h>
+#include <torch/torch.h>
+
+#include <functional>
 
 #include "base/fnv1a.h"
 #include "checkpoint/module_state.h"
@@ -18,6 +21,26 @@ using nlohmann::json;
 constexpr double kOutputs = 1e-5;
 // The step at the noisiest time divides by sqrt(acp), and each step repeats the error of those before.
 constexpr double kSamples = 2e-4;
+
+// Ten updates by Adam, of which each repeats the error of those before.
+constexpr double kTraining = 1e-4;
+
+/// The losses of training on, with the optimizer of make_versions.py. [updates]
+at::Tensor losses_of_training(const torch::nn::Module& network,
+                              const std::function<at::Tensor()>& loss_of) {
+  const at::AutoGradMode with_grad(true);
+  torch::optim::Adam optimizer(network.parameters(),
+                               torch::optim::AdamOptions(1e-3).betas({0.9, 0.99}).eps(1e-3));
+  std::vector<at::Tensor> losses;
+  for (int update = 0; update < 10; ++update) {
+    const at::Tensor loss = loss_of();
+    optimizer.zero_grad();
+    loss.backward();
+    optimizer.step();
+    losses.push_back(loss.detach());
+  }
+  return at::stack(losses);
+}
 
 /// The cases of a kind. @param prefix of their names
 std::vector<std::string> cases_of(const std::string& prefix) {
@@ -55,19 +78,36 @@ json with_rest(const char* kind, const Fixture& fixture, json data) {
             {"save", json::array({{{"save_to", "local"}, {"save_latest_to", "latest.pth"}}})}}}};
 }
 
+DecoderInputs decoder_inputs() {
+  DecoderInputs inputs = {wave({2, 3, 16, 16}, 0.05, 0.3, 0.5, 0.5),
+                          wave({2, 12}, 0.9, 0.3),
+                          wave({2, 4, 5}, 0.5, 0.1)};
+  inputs.text_encodings[1].slice(0, 2).zero_();
+  return inputs;
+}
+
+DecoderStepNoise decoder_draws(const Decoder& decoder, int64_t number, const Fixture& fixture) {
+  const int64_t side = decoder->plan().stages[static_cast<size_t>(number - 1)].image_size;
+  DecoderStepNoise draws;
+  draws.times = fixture.tensor("times");
+  draws.noise = wave({2, 3, side, side}, 0.83, 0.5, 1.2);
+  draws.image_keep_mask = draws.text_keep_mask = at::ones({2}, at::kBool);
+  draws.lowres = {
+      .blur = true, .blur_sigma = 0.6, .blur_kernel_size = 3, .noise = {}, .noise_level = {}};
+  return draws;
+}
+
 void check_stage(Decoder& decoder, int64_t number, const Fixture& fixture) {
   const std::string at = fmt::format("unet{}.", number);
   const UnetPlan& plan = decoder->plan().stages[static_cast<size_t>(number - 1)];
   const int64_t side = plan.image_size;
   const at::Tensor& times = fixture.tensor("times");
+  const DecoderInputs inputs = decoder_inputs();
   UnetConditions given;
-  given.image_embed = wave({2, 12}, 0.9, 0.3);
-  given.text_encodings = wave({2, 4, 5}, 0.5, 0.1);
-  given.text_encodings[1].slice(0, 2).zero_();
-  DecoderInputs inputs = {
-      wave({2, 3, 16, 16}, 0.05, 0.3, 0.5, 0.5), given.image_embed, given.text_encodings};
-  if (number > 1) {
-    given = {};
+  if (number == 1) {
+    given.image_embed = inputs.image_embeds;
+    given.text_encodings = inputs.text_encodings;
+  } else {
     given.lowres_cond_img = wave({2, 3, side, side}, 0.21, 0.4);
   }
   const at::Tensor x = wave({2, 3, side, side}, 0.17, 0.2);
@@ -77,14 +117,11 @@ void check_stage(Decoder& decoder, int64_t number, const Fixture& fixture) {
                 decoder->unet(number)->forward_with_cond_scale(x, times, given, scale),
                 kOutputs);
   }
-  DecoderStepNoise draws;
-  draws.times = times;
-  draws.noise = wave({2, 3, side, side}, 0.83, 0.5, 1.2);
-  draws.image_keep_mask = draws.text_keep_mask = at::ones({2}, at::kBool);
-  draws.lowres = {
-      .blur = true, .blur_sigma = 0.6, .blur_kernel_size = 3, .noise = {}, .noise_level = {}};
   decoder->train();
-  expect_same(fixture, at + "loss", decoder->loss(inputs, number, draws), kOutputs);
+  expect_same(fixture,
+              at + "loss",
+              decoder->loss(inputs, number, decoder_draws(decoder, number, fixture)),
+              kOutputs);
   decoder->eval();
 }
 
@@ -110,14 +147,18 @@ TEST_CASE("decoders of older versions compute what those versions computed") {
     for (const auto& [name, steps] : {std::pair("sample.ddpm", 0), std::pair("sample.ddim", 4)}) {
       if (!fixture.has(name)) continue;
       DecoderSampleOptions options;
-      options.image_embeds = wave({2, 12}, 0.9, 0.3);
-      options.text_encodings = wave({2, 4, 5}, 0.5, 0.1);
-      options.text_encodings[1].slice(0, 2).zero_();
+      options.image_embeds = decoder_inputs().image_embeds;
+      options.text_encodings = decoder_inputs().text_encodings;
       options.cond_scale = 2.0;
       if (steps > 0) options.sample_timesteps = std::optional<int64_t>(steps);
       options.noise = wave_noise();
       expect_same(fixture, name, decoder->sample(options), kSamples);
     }
+    decoder->train();
+    const DecoderInputs inputs = decoder_inputs();
+    const DecoderStepNoise draws = decoder_draws(decoder, 1, fixture);
+    const auto loss = [&] { return decoder->loss(inputs, 1, draws); };
+    expect_same(fixture, "training.losses", losses_of_training(*decoder->unet(1), loss), kTraining);
   }
 }
 
@@ -164,6 +205,9 @@ TEST_CASE("priors of older versions compute what those versions computed") {
       options.noise = prior_wave_noise();
       expect_same(fixture, name, prior->p_sample_loop(options), kSamples);
     }
+    prior->train();
+    const auto loss = [&] { return prior->loss({image, text}, draws); };
+    expect_same(fixture, "training.losses", losses_of_training(*prior->net(), loss), kTraining);
   }
 }
 

@@ -27,6 +27,8 @@ BATCH, STEPS = 2, 4
 TIMESTEPS = {"decoder": 24, "prior": 64}
 # Parts of the largest value by which one rounding of every weight may move a result: half of what the test allows.
 STEADY = {"output": 5e-6, "sample": 1e-4}
+UPDATES = 10  # of training on; eps keeps rounding noise of a small gradient from becoming a step of its own
+ADAM = dict(lr=1e-3, betas=(0.9, 0.99), eps=1e-3)
 NEVER = 1e-12  # a probability of dropping that allows guidance and never happens
 
 
@@ -122,6 +124,19 @@ def worker(kind, version, seed, out):
         def __exit__(self, *_):
             torch.randn, torch.randn_like, torch.randint, random.random = self.kept
 
+    def losses_of_training(network, loss_of):
+        """[UPDATES] float32"""
+        optimizer = torch.optim.Adam(network.parameters(), **ADAM)
+        losses = []
+        for _ in range(UPDATES):
+            optimizer.zero_grad()
+            with Patched(), torch.enable_grad():
+                loss = loss_of()
+                loss.backward()
+            optimizer.step()
+            losses.append(loss.detach())
+        return torch.stack(losses)
+
     times = torch.tensor([rng.randrange(1, TIMESTEPS[kind]), rng.randrange(TIMESTEPS[kind])])
     ddim = v >= ((0, 19, 3) if kind == "decoder" else (0, 19, 5))
     tensors["times"] = times
@@ -177,6 +192,9 @@ def worker(kind, version, seed, out):
                 if not steady(samples, "sample"):
                     return worker(kind, version, f"{seed}+", out)
                 tensors[f"sample.{name}"] = samples[0]
+        decoder.train()
+        tensors["training.losses"] = losses_of_training(decoder.unets[0], lambda: decoder(
+            images, image_embed=embed, text_encodings=encodings, unet_number=1, **masked(old.Decoder.forward)))
     else:
         section = draw_prior(rng, v)
         arguments = {key: value for key, value in section.items() if key != "net"}
@@ -212,6 +230,9 @@ def worker(kind, version, seed, out):
                     sample = prior.p_sample_loop((BATCH, 16), text_cond=conditions(), cond_scale=guidance,
                                                  **({"timesteps": steps} if steps else {}))
                 tensors[f"sample.{name}"] = sample / prior.image_embed_scale if v < (1, 6, 5) else sample
+        prior.train()
+        tensors["training.losses"] = losses_of_training(net, lambda: prior.p_losses(scaled, times, conditions(),
+                                                                                    noise=wave((BATCH, 16), 0.83, 0.5, 1.2)))
         write_case(pathlib.Path(out), f"prior_{version}", tensors,
                    {"written_by": version, "prior": section, "padded": padded, "guidance": guidance,
                     "names_fnv1a": [names_fnv1a(net)]})
