@@ -10,32 +10,32 @@ namespace dalle2 {
 
 namespace {
 
-/// Calls `work(average, weights)` for pieces of both: what is made beside them would else be as large as
-/// they are. Where the step was not made, the weights are the average itself, whatever they hold.
+/// Calls `work(own, theirs)` for pieces of both: what is made beside them would else be as large as they
+/// are. After a step that was skipped `theirs` is `own`, whatever it holds.
 template <class Work>
-void in_pieces(const at::Tensor& average,
-               const at::Tensor& weights,
-               const at::Tensor& made,
+void in_pieces(const at::Tensor& own,
+               const at::Tensor& theirs,
+               const at::Tensor& skipped,
                const Work& work) {
   constexpr int64_t kPiece = int64_t{1} << 24;
-  const at::Tensor is_made = made.defined() ? made != 0 : made;
-  for (int64_t begin = 0; begin < average.numel(); begin += kPiece) {
-    const int64_t size = std::min(kPiece, average.numel() - begin);
-    const at::Tensor piece = average.narrow(0, begin, size), of = weights.narrow(0, begin, size);
-    work(piece, made.defined() ? at::where(is_made, of, piece) : of);
+  const at::Tensor stays = skipped.defined() ? skipped != 0 : skipped;
+  for (int64_t begin = 0; begin < own.numel(); begin += kPiece) {
+    const int64_t size = std::min(kPiece, own.numel() - begin);
+    const at::Tensor piece = own.narrow(0, begin, size), of = theirs.narrow(0, begin, size);
+    work(piece, stays.defined() ? at::where(stays, piece, of) : of);
   }
 }
 
 }  // namespace
 
-void follow(const at::Tensor& average,
-            const at::Tensor& weights,
+void follow(const at::Tensor& own,
+            const at::Tensor& theirs,
             double share,
-            const at::Tensor& made) {
-  const auto take = [share](const at::Tensor& own, const at::Tensor& theirs) {
-    share == 1.0 ? own.copy_(theirs) : own.lerp_(theirs, share);
+            const at::Tensor& skipped) {
+  const auto take = [share](const at::Tensor& piece, const at::Tensor& of) {
+    share == 1.0 ? piece.copy_(of) : piece.lerp_(of, share);
   };
-  made.defined() ? in_pieces(average, weights, made, take) : take(average, weights);
+  skipped.defined() ? in_pieces(own, theirs, skipped, take) : take(own, theirs);
 }
 
 double EmaPytorchRule::decay_of(int64_t step) const {
@@ -49,16 +49,16 @@ double EmaPytorchRule::decay_of(int64_t step) const {
 
 void EmaPytorchRule::update(const at::Tensor& average,
                             const at::Tensor& weights,
-                            const at::Tensor& made) const {
+                            const at::Tensor& skipped) const {
   const torch::NoGradGuard no_grad;
   const bool due = step_ % config_.ema_update_every == 0;
   if (!initted_ || (due && step_ <= config_.ema_update_after_step)) {
-    follow(average, weights, 1.0, made);
+    follow(average, weights, 1.0, skipped);
     return;
   }
-  if (due && config_.ema_beta != 1.0) follow(average, weights, 1.0 - decay_of(step_ + 1), made);
+  if (due && config_.ema_beta != 1.0) follow(average, weights, 1.0 - decay_of(step_ + 1), skipped);
   const auto& every = config_.update_model_with_ema_every;
-  if (every && step_ % *every == 0) follow(weights, average, 1.0, made);
+  if (every && step_ % *every == 0) follow(weights, average, 1.0, skipped);
 }
 
 double DiffusersRule::decay_of(int64_t step) const {
@@ -85,14 +85,14 @@ std::optional<double> EmaPytorchRule::share_of_next() const {
 
 void DiffusersRule::update(const at::Tensor& average,
                            const at::Tensor& weights,
-                           const at::Tensor& made) const {
+                           const at::Tensor& skipped) const {
   const torch::NoGradGuard no_grad;
   const double taken = 1.0 - decay();
   if (config_.foreach) {
-    follow(average, weights, taken, made);
+    follow(average, weights, taken, skipped);
     return;
   }
-  in_pieces(average, weights, made, [taken](const at::Tensor& own, const at::Tensor& theirs) {
+  in_pieces(average, weights, skipped, [taken](const at::Tensor& own, const at::Tensor& theirs) {
     own.sub_((own - theirs) * taken);
   });
 }

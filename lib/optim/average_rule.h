@@ -17,12 +17,12 @@ namespace dalle2 {
 class AverageRule {
  public:
   virtual ~AverageRule() = default;
-  /// What the next averaging does; count() follows once the optimizer step is known to have been made.
-  /// @param average, weights [n] float32 on one device @param made [] float32 there: 1 if the step was
-  /// made, 0 if nothing is to change. Undefined: it was made
+  /// The average takes in the weights; count() follows once the optimizer step is known to have been
+  /// made. @param average, weights [n] float32 on one device @param skipped [] float32 there: not 0 if the
+  /// step was skipped and nothing is to change. Undefined: it was made
   virtual void update(const at::Tensor& average,
                       const at::Tensor& weights,
-                      const at::Tensor& made = {}) const = 0;
+                      const at::Tensor& skipped = {}) const = 0;
   /// Decay of the next averaging: the share of itself that the average keeps.
   virtual double decay() const = 0;
   /// The share s of the weights, if all that the next update() does is average += s (weights - average). An optimizer can do that while
@@ -58,7 +58,7 @@ class EmaPytorchRule : public AverageRule {
   /// the average.
   void update(const at::Tensor& average,
               const at::Tensor& weights,
-              const at::Tensor& made = {}) const override;
+              const at::Tensor& skipped = {}) const override;
   /// 0 up to ema_update_after_step, then clamp(1 - (1 + e / inv_gamma)^-power, min_value, beta),
   /// e = step - update_after_step - 1. A beta of 1 freezes the average after its first copies.
   double decay() const override { return decay_of(step_); }
@@ -78,7 +78,7 @@ class DiffusersRule : public AverageRule {
   /// average -= (1 - decay) (average - weights); with `foreach` the same up to rounding, in one call.
   void update(const at::Tensor& average,
               const at::Tensor& weights,
-              const at::Tensor& made = {}) const override;
+              const at::Tensor& skipped = {}) const override;
   double decay() const override { return decay_of(step_ + 1); }
   /// Of the step-th update, from 1. With s = step - update_after_step - 1: 0 where s <= 0, else
   /// 1 - (1 + s / inv_gamma)^-power with use_ema_warmup and (1 + s) / (10 + s) without, at most
@@ -89,11 +89,11 @@ class DiffusersRule : public AverageRule {
   EmaConfig config_;
 };
 
-/// average += share (weights - average), at a share of 1 a copy. @param made AverageRule::update()
-void follow(const at::Tensor& average,
-            const at::Tensor& weights,
+/// own += share (theirs - own), at a share of 1 a copy. @param skipped AverageRule::update()
+void follow(const at::Tensor& own,
+            const at::Tensor& theirs,
             double share,
-            const at::Tensor& made);
+            const at::Tensor& skipped);
 
 /// Of the kind that the config names.
 std::unique_ptr<AverageRule> make_average_rule(const AveragesConfig& config);

@@ -47,9 +47,9 @@ double PowerRule::decay() const {
 
 void PowerRule::update(const at::Tensor& average,
                        const at::Tensor& weights,
-                       const at::Tensor& made) const {
+                       const at::Tensor& skipped) const {
   const torch::NoGradGuard no_grad;
-  follow(average, weights, 1.0 - decay(), made);
+  follow(average, weights, 1.0 - decay(), skipped);
 }
 
 PostHocWeights post_hoc_weights(const std::vector<PowerProfile>& snapshots,

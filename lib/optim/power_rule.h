@@ -25,7 +25,7 @@ class PowerRule : public AverageRule {
   explicit PowerRule(double sigma) : sigma_(sigma), gamma_(gamma_of_sigma(sigma)) {}
   void update(const at::Tensor& average,
               const at::Tensor& weights,
-              const at::Tensor& made = {}) const override;
+              const at::Tensor& skipped = {}) const override;
   double decay() const override;
 
   double sigma() const { return sigma_; }

@@ -116,7 +116,7 @@ at::Tensor DecoderTrainer::step(const DecoderInputs& inputs,
   TrainedPart& unet = part(unet_number);
   const DecoderInputs local = on_device(inputs, device());
   at::Tensor total;
-  for (const Pass& pass : passes_of(batch_of(inputs), max_batch_size, share)) {
+  for (const Pass& pass : unet.passes_of(batch_of(inputs), max_batch_size, share)) {
     const DecoderExamples examples = unet.prepare([&] {
       return decoder_->prepare(
           chunk_of(local, pass.range), unet_number, chunk_of(draws, pass.range));
@@ -133,7 +133,7 @@ at::Tensor DecoderTrainer::step(const DecoderInputs& inputs,
     };
     add_to(
         total,
-        unet.recorded(pass, examples, seed, examples.self_condition ? kSelfConditioned : "", run));
+        unet.run_pass(pass, examples, seed, examples.self_condition ? kSelfConditioned : "", run));
   }
   if (share.is_last) unet.finish_exchange();
   unet.add_loss(total);

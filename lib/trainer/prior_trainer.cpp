@@ -88,7 +88,7 @@ at::Tensor PriorTrainer::step(const PriorInputs& inputs,
   const bool sees_itself = prior_->plan().config.net.self_cond && draws.self_condition;
   const PriorInputs local = on_device(inputs, device());
   at::Tensor total;
-  for (const Pass& pass : passes_of(batch_of(inputs), max_batch_size, share)) {
+  for (const Pass& pass : net.passes_of(batch_of(inputs), max_batch_size, share)) {
     const PriorExamples examples{chunk_of(local, pass.range), chunk_of(draws, pass.range)};
     std::optional<DropoutSeed> seed;
     if (drops) seed = examples.draws.dropout;
@@ -101,7 +101,7 @@ at::Tensor PriorTrainer::step(const PriorInputs& inputs,
       net.backward(loss);
       return loss.detach();
     };
-    add_to(total, net.recorded(pass, examples, seed, sees_itself ? kSelfConditioned : "", run));
+    add_to(total, net.run_pass(pass, examples, seed, sees_itself ? kSelfConditioned : "", run));
   }
   if (share.is_last) net.finish_exchange();
   net.add_loss(total);

@@ -36,11 +36,12 @@ bool sends_to_owners(const ProcessGroup& group, int64_t numel, int64_t bucket_by
 
 }  // namespace
 
-std::vector<Pass> passes_of(int64_t batch,
-                            std::optional<int64_t> max_batch_size,
-                            const BatchShare& share) {
+std::vector<Pass> TrainedPart::passes_of(int64_t batch,
+                                         std::optional<int64_t> max_batch_size,
+                                         const BatchShare& share) const {
   std::vector<Pass> passes;
-  for (const ChunkRange& range : chunk_ranges(batch, max_batch_size)) {
+  for (const ChunkRange& range :
+       chunk_ranges(batch, max_batch_size ? max_batch_size : settings.max_batch_size)) {
     passes.push_back({range,
                       share.weight * static_cast<double>(range.length) / static_cast<double>(batch),
                       share.is_last && range.begin + range.length == batch});
@@ -62,7 +63,7 @@ at::Tensor TrainedPart::numbers_of(const DropoutSeed& seed) const {
   return host.to(device, /*non_blocking=*/true);
 }
 
-/// The weights in half precision are fresh before that: their cast must not be recorded.
+/// The weights are cast to half precision before that: their cast must not be recorded.
 at::Tensor TrainedPart::by_graph(const RecordablePass& pass,
                                  double factor,
                                  const std::function<at::Tensor(const Tensors& inputs)>& work) {
@@ -256,7 +257,7 @@ void TrainedPart::update(double lr) {
   outcome.post(found_inf);
 }
 
-/// On the CPU in one pass over memory with what follows the weights; what after_step() changes has to be followed later.
+/// On the CPU in one pass over memory with what follows the weights.
 void TrainedPart::update_weights(double lr,
                                  const at::Tensor& divisor,
                                  const at::Tensor& found_inf) {
@@ -265,30 +266,32 @@ void TrainedPart::update_weights(double lr,
     companions.average = average->values().narrow(0, 0, parameters.parameter_span());
     companions.average_weight = *share;
   }
-  const bool has_halves = !after_step && optimizer.takes_companions() && half_weights &&
-                          half_weights->is_fresh() &&
+  const bool has_halves = updates_companions() && half_weights && half_weights->is_fresh() &&
                           half_weights->values().scalar_type() == at::kBFloat16;
   if (has_halves) companions.halves = half_weights->values();
   optimizer.step(gradients, lr, divisor, found_inf, companions);
   if (has_halves) half_weights->are_fresh();
 }
 
-/// The share that update() gives the parameters' average itself, while it has the weights at hand;
-/// none where average_weights() does it.
+/// Whether the optimizer changes what follows the weights while it has them at hand. What after_step()
+/// changes has to be followed later.
+bool TrainedPart::updates_companions() const {
+  return !after_step && optimizer.takes_companions();
+}
+
+/// The share of the weights in their average, where update() makes that; the buffers' average, and every
+/// other, is made by average_weights().
 std::optional<double> TrainedPart::fused_average_share() const {
-  const bool is_fused = average && !after_step && optimizer.takes_companions();
-  return is_fused ? average->share_of_next() : std::nullopt;
+  return average && updates_companions() ? average->share_of_next() : std::nullopt;
 }
 
 void TrainedPart::average_weights() {
-  at::Tensor made;  // undefined: the host knows that it was
-  if (!was_skipped.is_cpu()) {
-    made = 1 - was_skipped;
-  } else if (*was_skipped.const_data_ptr<float>() != 0) {
-    return;
-  }
-  if (average) average->update(made, fused_average_share().has_value());
-  if (post_hoc) post_hoc->update(made);
+  D2_CHECK(outcome.pending(), "averages follow an update before it is settled");
+  const bool host_knows = was_skipped.is_cpu();
+  if (host_knows && *was_skipped.const_data_ptr<float>() != 0) return;
+  const at::Tensor skipped_on_device = host_knows ? at::Tensor() : was_skipped;
+  if (average) average->update(skipped_on_device, fused_average_share().has_value());
+  if (post_hoc) post_hoc->update(skipped_on_device);
 }
 
 bool TrainedPart::settle() {

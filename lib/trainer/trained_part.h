@@ -74,14 +74,8 @@ struct BatchShare {
 struct Pass {
   ChunkRange range;      ///< of the batch
   double factor = 1.0;   ///< of their mean loss in the loss of the update
-  bool is_last = false;  ///< of the update on this rank
+  bool is_last = false;  ///< of the last batch of the update
 };
-
-/// The passes of a batch: chunks weighted by their size, so that loss and gradients are those of the
-/// whole batch.
-std::vector<Pass> passes_of(int64_t batch,
-                            std::optional<int64_t> max_batch_size,
-                            const BatchShare& share);
 
 /// sum += part; an undefined sum is none yet.
 void add_to(at::Tensor& sum, const at::Tensor& part);
@@ -147,8 +141,13 @@ struct TrainedPart {
   std::function<void()> after_step;
 
   // A step calls these in their order: for each pass prepare(), forward(), backward(); before the last
-  // backward() begin_exchange(), after it finish_exchange(); then update() and average().
+  // backward() begin_exchange(), after it finish_exchange(); then update() and average_weights().
 
+  /// The passes of a batch: chunks of `max_batch_size` samples, by default that of the settings, weighted
+  /// by their size, so that loss and gradients are those of the whole batch.
+  std::vector<Pass> passes_of(int64_t batch,
+                              std::optional<int64_t> max_batch_size,
+                              const BatchShare& share) const;
   /// What has no gradient: `make` under autocast. @return what it returns
   template <class Make>
   auto prepare(Make&& make) const {
@@ -176,12 +175,12 @@ struct TrainedPart {
   /// This rank has no more gradients for the update: what has not gone to the others goes now, also if
   /// the rank had no samples.
   void finish_exchange();
-  /// Runs `work(examples, dropout)`, forward and backward of a pass, as a CUDA graph if there is one of
-  /// it: `graphs`. What differs between two such passes is a tensor of `examples`, or the seed.
-  /// @param variant RecordablePass::variant @param dropout of the masks; none: nothing is dropped
+  /// Runs `work(examples, seed)`, forward and backward of a pass, as a CUDA graph if there is one of it:
+  /// `graphs`. What differs between two such passes is a tensor of `examples`, or the seed.
+  /// @param seed of dropout masks; none: nothing is dropped @param variant RecordablePass::variant
   /// @return [] the loss that the work returns, detached
   template <TensorGroup Examples, class Work>
-  at::Tensor recorded(const Pass& pass,
+  at::Tensor run_pass(const Pass& pass,
                       const Examples& examples,
                       const std::optional<DropoutSeed>& seed,
                       std::string variant,
@@ -211,7 +210,7 @@ struct TrainedPart {
   /// @return true if it was made and has not been settled before
   bool settle();
   /// Of moments and averages that are spread over the ranks: gives every rank the weights that the
-  /// others have updated. To be called once an update.
+  /// others have changed. It follows update(), and averages that become the weights.
   void share_weights();
   /// The moments of all parameters. Where they are spread over the ranks all have to call it: rank 0
   /// gets them, in files, the others undefined tensors.
@@ -238,6 +237,7 @@ struct TrainedPart {
                       const std::function<at::Tensor(const Tensors& inputs)>& work);
   at::Tensor numbers_of(const DropoutSeed& seed) const;
   void refresh_half_weights();
+  bool updates_companions() const;
   std::optional<double> fused_average_share() const;
   void update_weights(double lr, const at::Tensor& divisor, const at::Tensor& found_inf);
   void combine_ranks();

@@ -134,18 +134,11 @@ TrainedPart& Trainer::part(int64_t number) const {
 PassSettings Trainer::pass_settings(std::optional<int64_t> max_batch_size) const {
   return {device_,
           precision_.precision,
-          step_times_,
+          /*step_times=*/nullptr,
           max_batch_size ? max_batch_size : max_batch_size_};
 }
 
-std::vector<Pass> Trainer::passes_of(int64_t batch,
-                                     std::optional<int64_t> max_batch_size,
-                                     const BatchShare& share) const {
-  return dalle2::passes_of(batch, max_batch_size ? max_batch_size : max_batch_size_, share);
-}
-
 void Trainer::set_step_times(StepTimes* times) {
-  step_times_ = times;
   for (const auto& each : contents_.parts) {
     if (each) each->settings.step_times = times;
   }
@@ -252,7 +245,7 @@ void Trainer::update(int64_t number) {
 void Trainer::optimize(int64_t number) {
   TrainedPart& updated = part(number);
   const auto i = static_cast<size_t>(number - 1);
-  timed(step_times_, StepPhase::kOptimizer, [&] {
+  timed(updated.settings.step_times, StepPhase::kOptimizer, [&] {
     settle(i);  // the previous update
     updated.update(updated.schedule.at(contents_.steps[i]));
     updated.share_weights();
@@ -261,7 +254,7 @@ void Trainer::optimize(int64_t number) {
 
 void Trainer::average(int64_t number) {
   TrainedPart& updated = part(number);
-  timed(step_times_, StepPhase::kOptimizer, [&] {
+  timed(updated.settings.step_times, StepPhase::kOptimizer, [&] {
     updated.average_weights();
     if (averages_change_weights_) updated.share_weights();
     if (settles_at_once_) settle(static_cast<size_t>(number - 1));

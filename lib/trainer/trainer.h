@@ -219,13 +219,9 @@ class Trainer {
   /// @throws ConfigError for a part that is not there or not trained
   TrainedPart& part(int64_t number) const;
   const at::Device& device() const { return device_; }
-  /// The passes of a batch, in chunks of `max_batch_size` samples, or the config's.
-  std::vector<Pass> passes_of(int64_t batch,
-                              std::optional<int64_t> max_batch_size,
-                              const BatchShare& share) const;
-  /// The parts of update(): steps the optimizer, once the update before is settled; ...
+  /// The first half of update(): settles the update before, then steps the optimizer.
   void optimize(int64_t part);
-  /// ... and takes what was made into the averages.
+  /// The second: the averages take in what optimize() has made.
   void average(int64_t part);
   /// Records the passes of all parts as graphs, if the device has graphs; connect() says so if not.
   void record_passes();
@@ -280,7 +276,6 @@ class Trainer {
   std::optional<int64_t> max_batch_size_;
   PrecisionChoice precision_;
   double learning_rate_factor_ = 1.0;
-  StepTimes* step_times_ = nullptr;
   /// Settles after each update, not before the next one: on the CPU there is nothing to wait for.
   bool settles_at_once_ = true;
   bool averages_change_weights_ = false;

@@ -54,7 +54,7 @@ std::vector<VaeLosses> VaeTrainer::step(const VaeGroups& groups) {
   const bool with_gan = !groups.discriminator.empty();
   std::vector<VaeLosses> losses;
   for (const VaeBatch& batch : groups.autoencoder) {
-    if (batch.images.defined()) {
+    if (batch.images) {
       losses.push_back(pass_autoencoder(batch, with_gan));
     } else {
       pass_nothing(kAutoencoder, batch.share);
@@ -63,7 +63,7 @@ std::vector<VaeLosses> VaeTrainer::step(const VaeGroups& groups) {
   optimize(kAutoencoder);
   vae_->quantizer()->learn(groups.codes, part(kAutoencoder).was_skipped);
   for (const VaeBatch& batch : groups.discriminator) {
-    if (batch.images.defined()) {
+    if (batch.images) {
       pass_discriminator(batch, groups.with_penalty);
     } else {
       pass_nothing(kDiscriminator, batch.share);
@@ -80,10 +80,10 @@ std::vector<VaeLosses> VaeTrainer::step(const VaeGroups& groups) {
 
 VaeLosses VaeTrainer::pass_autoencoder(const VaeBatch& batch, bool with_gan) {
   TrainedPart& trained = part(kAutoencoder);
-  const at::Tensor images = batch.images.to(device());
+  const at::Tensor images = batch.images();
   VaeLosses sum;
   std::vector<at::Tensor> indices;
-  for (const Pass& pass : passes_of(images.size(0), std::nullopt, batch.share)) {
+  for (const Pass& pass : trained.passes_of(images.size(0), std::nullopt, batch.share)) {
     const at::Tensor loss = trained.forward(pass, [&] {
       const VaeLosses losses = vae_->autoencoder_losses(
           images.narrow(0, pass.range.begin, pass.range.length), features_, batch.random, with_gan);
@@ -107,9 +107,9 @@ VaeLosses VaeTrainer::pass_autoencoder(const VaeBatch& batch, bool with_gan) {
 
 void VaeTrainer::pass_discriminator(const VaeBatch& batch, bool with_penalty) {
   TrainedPart& trained = part(kDiscriminator);
-  const at::Tensor images = batch.images.to(device());
+  const at::Tensor images = batch.images();
   at::Tensor total;
-  for (const Pass& pass : passes_of(images.size(0), std::nullopt, batch.share)) {
+  for (const Pass& pass : trained.passes_of(images.size(0), std::nullopt, batch.share)) {
     const at::Tensor loss = trained.forward(pass, [&] {
       return vae_->discriminator_loss(
           images.narrow(0, pass.range.begin, pass.range.length), batch.random, with_penalty);

@@ -5,6 +5,7 @@
 
 #include <ATen/core/Generator.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -25,7 +26,8 @@ struct VaeEvaluation {
 
 /// A batch of one part of a step.
 struct VaeBatch {
-  at::Tensor images;     ///< [B, C, H, W] float32; undefined: this rank has no samples
+  /// Gives [B, C, H, W] float32 on the device, when the passes begin; null: this rank has no samples.
+  std::function<at::Tensor()> images;
   at::Generator random;  ///< for what its passes draw
   BatchShare share = {};
 };
@@ -42,7 +44,8 @@ struct VaeGroups {
 
 /// Its first part is the autoencoder; the second the discriminator, where there is one. Usage:
 ///   VaeTrainer trainer(vae, config.train, features, device);
-///   trainer.step({.autoencoder = {{images, random}}, .discriminator = {{other_images, random}}});
+///   const auto pictures = [&] { return images; }, others = [&] { return other_images; };
+///   trainer.step({.autoencoder = {{pictures, random}}, .discriminator = {{others, random}}});
 class VaeTrainer : public Trainer {
  public:
   static constexpr int64_t kAutoencoder = 1, kDiscriminator = 2;
@@ -57,8 +60,8 @@ class VaeTrainer : public Trainer {
   /// A whole step: passes and update of the autoencoder, then of the discriminator; after each the
   /// codes of a codebook move by what its passes have quantised, unless the update was skipped. Averages
   /// take the codes of the whole step, as ema_pytorch's do. All ranks call it.
-  /// @return of each batch of the autoencoder the losses times its weight; detached: reading them
-  /// synchronises. The total of the discriminator: last_loss(kDiscriminator)
+  /// @return of each batch of the autoencoder that has samples here the losses times its weight;
+  /// detached: reading them synchronises. The total of the discriminator: last_loss(kDiscriminator)
   std::vector<VaeLosses> step(const VaeGroups& groups);
 
   /// Without gradients, in eval mode, in chunks and with the arithmetic of the config.

@@ -179,8 +179,8 @@ TEST_CASE(
       at::Tensor of_plain = torch::randn({64}), of_masked = of_plain.clone();
       plain->update(expected, of_plain);
       plain->count();
-      masked->update(average, at::full({64}, NAN), at::zeros({}));
-      masked->update(average, of_masked, at::ones({}));
+      masked->update(average, at::full({64}, NAN), at::ones({}));
+      masked->update(average, of_masked, at::zeros({}));
       masked->count();
       REQUIRE(at::equal(average, expected));
       REQUIRE(at::equal(of_masked, of_plain));

@@ -48,7 +48,7 @@ at::Tensor ToyTrainer::loss(const at::Tensor& x) const {
 at::Tensor ToyTrainer::step(const at::Tensor& x, const BatchShare& share) {
   TrainedPart& trained = part(1);
   at::Tensor total;
-  for (const Pass& pass : passes_of(x.size(0), std::nullopt, share)) {
+  for (const Pass& pass : trained.passes_of(x.size(0), std::nullopt, share)) {
     const at::Tensor of_pass = trained.forward(
         pass, [&] { return loss(x.narrow(0, pass.range.begin, pass.range.length)); });
     if (pass.is_last) trained.begin_exchange();

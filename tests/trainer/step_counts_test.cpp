@@ -87,8 +87,9 @@ Work vae_step(MixedPrecision precision) {
   const at::Tensor images = at::rand({4, 3, 8, 8}, make_generator({0, "pictures"}, at::kCPU));
   return [=] {
     const at::Generator random = make_generator({0, "train", 0, 1}, at::kCPU);
-    trainer->step({.autoencoder = {{images, random}},
-                   .discriminator = {{images, random}},
+    const auto pictures = [&] { return images; };
+    trainer->step({.autoencoder = {{pictures, random}},
+                   .discriminator = {{pictures, random}},
                    .codes = random,
                    .discriminator_codes = random,
                    .with_penalty = true});

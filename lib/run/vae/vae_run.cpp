@@ -33,7 +33,6 @@ ExitCode VaeRun::run_epochs() {
     if (is_done() || position_.epoch >= config_.train.epochs) break;
     if (!train_epoch()) continue;  // it went back
     if (session_.stop_asked()) return ExitCode::kStopped;
-    dropped_in_epoch_.clear();
   }
   save_model();                            // the last one, whatever its number
   log_info("train", "training complete");  // the reference's last words
@@ -81,7 +80,8 @@ std::optional<VaeRankBatch> VaeRun::next_batch(const std::string& split, const P
         data_.read_ahead(split, place.epoch, first + session_.group().size() * count, count);
         return found;
       });
-  if (batch) batch->batch.drops.report(split, dropped_, dropped_in_epoch_);
+  DropCounts in_batch;
+  if (batch) batch->batch.drops.report(split, dropped_, in_batch);
   return batch;
 }
 
@@ -100,6 +100,7 @@ std::vector<VaeRankBatch> VaeRun::discriminators_group_from(Place& place) {
   while (place.epoch <= last_epoch) {
     std::vector<VaeRankBatch> group = next_group_from(place);
     if (samples_of(group) > 0) return group;
+    session_.throw_if_stop_asked();
     if (group.empty()) place = {place.epoch + 1, 0};
   }
   from_outside([this] { data_.throw_nothing_usable(); });
@@ -107,35 +108,39 @@ std::vector<VaeRankBatch> VaeRun::discriminators_group_from(Place& place) {
 }
 
 /// Each batch with the generator of its place, so that a resumed run draws the same.
-std::vector<VaeBatch> VaeRun::on_device(const std::vector<VaeRankBatch>& group, int64_t epoch) {
+std::vector<VaeBatch> VaeRun::batches_of(const std::vector<VaeRankBatch>& group, int64_t epoch) {
   std::vector<VaeBatch> batches;
   for (const VaeRankBatch& each : group) {
     VaeBatch& batch = batches.emplace_back();
     batch.share = share_of(each, group);
     if (each.size() == 0) continue;
-    batch.images = each.batch.images;
-    copy_to_device(session_.device(), {&batch.images});
+    batch.images = [this, images = each.batch.images] {
+      at::Tensor copied = images;
+      copy_to_device(session_.device(), {&copied});
+      return copied;
+    };
     batch.random = session_.generator("train", epoch, each.row);
   }
   return batches;
 }
 
-/// All batches of a step are read before it begins: a stop finds it not begun or ended.
+/// All batches of a step are read before it begins: a stop finds it either not begun or ended.
 /// @param group of the autoencoder @param after the place behind it
 /// @return false if the run went back to a checkpoint
 bool VaeRun::make_step(const std::vector<VaeRankBatch>& group, Place after) {
-  VaeGroups groups{.autoencoder = on_device(group, after.epoch),
+  VaeGroups groups{.autoencoder = batches_of(group, after.epoch),
                    .codes = session_.generator("codes", after.epoch, after.row)};
   int64_t samples = samples_of(group), seen = samples;
   if (has_gan()) {
     const std::vector<VaeRankBatch> others = discriminators_group_from(after);
-    groups.discriminator = on_device(others, after.epoch);
+    groups.discriminator = batches_of(others, after.epoch);
     groups.discriminator_codes = session_.generator("codes", after.epoch, after.row);
     const int64_t every = config_.train.apply_grad_penalty_every;
     groups.with_penalty = every > 0 && position_.step % every == 0;
     samples = samples_of(others);
     seen += samples;
   }
+  session_.throw_if_stop_asked();
   for (const VaeLosses& losses : trainer_.step(groups))
     position_.diagnostics.add(losses, config_.vae.codes());
   position_.diagnostics.end_update(
@@ -156,7 +161,7 @@ int64_t VaeRun::epochs() const {
   return epochs_ > 0 ? epochs_ : counted_epochs();
 }
 
-/// From a position between two updates.
+/// From a position between two steps.
 int64_t VaeRun::counted_epochs() const {
   const auto divided_up = [](int64_t count, int64_t by) { return (count + by - 1) / by; };
   // An epoch ends with a short batch, and with a short group of batches.

@@ -70,7 +70,7 @@ class VaeRun : public TrainingRun {
   std::optional<VaeRankBatch> next_batch(const std::string& split, const Place& place);
   std::vector<VaeRankBatch> next_group_from(Place& place);
   std::vector<VaeRankBatch> discriminators_group_from(Place& place);
-  std::vector<VaeBatch> on_device(const std::vector<VaeRankBatch>& group, int64_t epoch);
+  std::vector<VaeBatch> batches_of(const std::vector<VaeRankBatch>& group, int64_t epoch);
   bool make_step(const std::vector<VaeRankBatch>& group, Place after);
   bool has_gan() const;
   void finish_step();
@@ -93,7 +93,7 @@ class VaeRun : public TrainingRun {
   ImageFolder data_;
   VaePosition& position_;
   VaeTrainer& trainer_;
-  DropCounts dropped_, dropped_in_epoch_;
+  DropCounts dropped_;
   int64_t epochs_ = 0;  // of the run, as counted where the epoch began
 };
 

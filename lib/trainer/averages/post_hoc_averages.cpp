@@ -159,9 +159,9 @@ PostHocAverages::PostHocAverages(const FlatParameters& online, const PostHocEmaC
   }
 }
 
-void PostHocAverages::update(const at::Tensor& made) {
+void PostHocAverages::update(const at::Tensor& skipped) {
   for (const Average& average : averages_)
-    average.rule.update(average.values, kept_.of(online_.values()), made);
+    average.rule.update(average.values, kept_.of(online_.values()), skipped);
 }
 
 void PostHocAverages::count() {

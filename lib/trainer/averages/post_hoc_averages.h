@@ -22,8 +22,8 @@ class PostHocAverages {
   /// @param online has to outlive it
   PostHocAverages(const FlatParameters& online, const PostHocEmaConfig& config);
 
-  /// Take in what an optimizer step has made of the weights. @param made AverageRule::update()
-  void update(const at::Tensor& made = {});
+  /// Take in what an optimizer step has made of the weights. @param skipped AverageRule::update()
+  void update(const at::Tensor& skipped = {});
   /// AverageRule::count()
   void count();
   void begin_anew();

@@ -75,9 +75,9 @@ std::unique_ptr<WeightAverage::Whole> WeightAverage::make_whole() const {
   return made;
 }
 
-void WeightAverage::Whole::copy_other_buffers(const at::Tensor& made) const {
+void WeightAverage::Whole::copy_other_buffers(const at::Tensor& skipped) const {
   for (const auto& [theirs, ours] : other_buffers)
-    ours.copy_(made.defined() ? at::where(made != 0, theirs, ours) : theirs);
+    ours.copy_(skipped.defined() ? at::where(skipped != 0, ours, theirs) : theirs);
 }
 
 void WeightAverage::shard(const RankShards& shards) {
@@ -122,18 +122,18 @@ std::optional<double> WeightAverage::share_of_next() const {
   return is_resident() ? rule_->share_of_next() : std::nullopt;
 }
 
-void WeightAverage::update(const at::Tensor& made, bool has_parameters) {
+void WeightAverage::update(const at::Tensor& skipped, bool has_parameters) {
   const torch::NoGradGuard no_grad;
   if (has_parameters) {
     const FlatSlice buffers = {online_.parameter_span(), kept_.end};
-    rule_->update(buffers.of(average_), buffers.of(online_.values()), made);
-    whole_->copy_other_buffers(made);
+    rule_->update(buffers.of(average_), buffers.of(online_.values()), skipped);
+    whole_->copy_other_buffers(skipped);
     return;
   }
   const at::Tensor weights = kept_.of(online_.values());
   // To the device and back in the order of its stream: the host waits for neither copy.
   const at::Tensor average = average_.to(weights.device(), /*non_blocking=*/true);
-  rule_->update(average, weights, made);
+  rule_->update(average, weights, skipped);
   for (const FlatSlice& stretch : copied_) stretch.of(average).copy_(stretch.of(weights));
   if (offload_) {
     average_.copy_(average, /*non_blocking=*/true);
@@ -141,7 +141,7 @@ void WeightAverage::update(const at::Tensor& made, bool has_parameters) {
     arrival_->record(
         c10::impl::VirtualGuardImpl(weights.device().type()).getStream(weights.device()));
   }
-  if (whole_) whole_->copy_other_buffers(made);
+  if (whole_) whole_->copy_other_buffers(skipped);
 }
 
 void WeightAverage::begin_anew() {

@@ -61,9 +61,9 @@ class WeightAverage {
   /// over the ranks it is put together now, on all of them. No update may be made meanwhile.
   void hold();
   void let_go();
-  /// Takes in what an optimizer step has made of the weights. @param made AverageRule::update()
+  /// Takes in what an optimizer step has made of the weights. @param skipped AverageRule::update()
   /// @param has_parameters the optimizer has averaged the parameters, as share_of_next() says
-  void update(const at::Tensor& made = {}, bool has_parameters = false);
+  void update(const at::Tensor& skipped = {}, bool has_parameters = false);
   /// AverageRule::count()
   void count() { rule_->count(); }
   /// AverageRule::share_of_next(), where the average lies beside the weights.
@@ -108,7 +108,7 @@ class WeightAverage {
     /// Of each buffer that is not averaged the original's and this network's: copied.
     std::vector<std::pair<at::Tensor, at::Tensor>> other_buffers;
 
-    void copy_other_buffers(const at::Tensor& made = {}) const;
+    void copy_other_buffers(const at::Tensor& skipped = {}) const;
   };
   bool is_diffusers() const { return config_.ema.kind == EmaKind::diffusers; }
   /// Between steps the average lies in the averaged network, which is always there.
