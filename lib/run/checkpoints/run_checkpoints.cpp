@@ -167,7 +167,7 @@ void RunCheckpoints::check_same_weights() {
         "differently: look at the machine of that rank, and resume from the last checkpoint.",
         rank,
         position_.epoch,
-        position_.sample_of_epoch());
+        position_.loader.row);
   }
 }
 

@@ -166,11 +166,11 @@ ClipInputs ClipRun::inputs_of(const Batch& batch) {
   });
 }
 
-/// One update, from the loss of all samples of the group together.
-std::optional<int64_t> ClipRun::train_group(const std::vector<Batch>& group) {
+/// The loss is one of all samples of the group together.
+std::optional<int64_t> ClipRun::accumulate() {
   std::vector<ClipInputs> batches;
   int64_t samples = 0;
-  for (const Batch& batch : group) {
+  for (const Batch& batch : group_) {
     batches.push_back(inputs_of(batch));
     samples += batch.samples_of_step;
   }
@@ -179,15 +179,12 @@ std::optional<int64_t> ClipRun::train_group(const std::vector<Batch>& group) {
                 hash_address({.seed = session_.seed(),
                               .purpose = "dropout",
                               .epoch = position_.epoch,
-                              .step = position_.sample,
+                              .step = position_.loader.row,
                               .rank = session_.group().rank()}));
-  update(1);
   return samples;
 }
 
-void ClipRun::add_validation_losses(const Batch& batch,
-                                    int64_t /*place*/,
-                                    std::vector<LossSum>& sums) {
+void ClipRun::add_validation_losses(const Batch& batch, std::vector<LossSum>& sums) {
   const ClipInputs inputs = inputs_of(batch);
   from_outside([&] { trainer_.check({inputs}); });
   const ClipEvaluation found = trainer_.evaluate(inputs);
@@ -196,7 +193,7 @@ void ClipRun::add_validation_losses(const Batch& batch,
 }
 
 /// Retrieval over all samples of the validation.
-void ClipRun::log_figures() {
+void ClipRun::evaluate_epoch() {
   const RetrievalSamples samples = validation_.gather(session_.group());
   if (!session_.group().is_main()) return;
   const auto figures = retrieval_figures(samples);
@@ -208,14 +205,6 @@ void ClipRun::log_figures() {
     if (!name.ends_with("R@5")) shown.push_back({.label = name, .values = {value}});
   }
   session_.tracker().log(record, trainer_.first_steps(), shown);
-}
-
-void ClipRun::end_epoch() {
-  if (position_.next_task == "eval") {
-    log_figures();
-    position_.next_task = "sample";
-  }
-  save_epoch();
 }
 
 LogRecord ClipRun::step_values(double samples_per_second) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A run of a CLIP: train, validate and save, epoch by epoch. The loop is that of shard_run.h.
+// A run of a CLIP: train, validate and save, epoch by epoch.
 #pragma once
 
 #include <optional>
@@ -26,16 +26,13 @@ class ClipRun : public ShardRun {
   void load_examples() override;
   /// Takes the vocabulary of the checkpoint that the run resumes from, or gives the trainer its own.
   void prepare() override;
-  std::optional<int64_t> train_group(const std::vector<Batch>& group) override;
-  void add_validation_losses(const Batch& batch,
-                             int64_t place,
-                             std::vector<LossSum>& sums) override;
-  void end_epoch() override;
+  std::optional<int64_t> accumulate() override;
+  void add_validation_losses(const Batch& batch, std::vector<LossSum>& sums) override;
+  void evaluate_epoch() override;
   LogRecord step_values(double samples_per_second) override;
   void make_tokenizer();
   void take_vocabulary(const std::string& merges, const std::string& where);
   ClipInputs inputs_of(const Batch& batch);
-  void log_figures();
 
   const TrainClipConfig& config_;
   ClipTrainer& trainer_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What the run of any kind is made of, and what the loops of all kinds do around an update. A kind
-// derives from it, and adds its data, its losses and the order of its loop.
+// What the run of any kind is made of, and the loop of all kinds. A kind derives from it, and gives its
+// batches, its losses and its pictures.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -117,17 +117,6 @@ std::optional<RankBatch<Batch>> rank_batch(
   return next;
 }
 
-/// The steps from `row` on, one a call, none past the end.
-/// @param step_at gives the RankBatch of the step that begins at a row
-template <class StepAt>
-auto steps_from(int64_t row, StepAt step_at) {
-  return [row, step_at]() mutable {
-    auto step = step_at(row);
-    if (step) row += step->rows_of_step;
-    return step;
-  };
-}
-
 /// What a process of a run is.
 struct RunProcess {
   bool quiet = false;             ///< no progress, no lines of steps
@@ -190,8 +179,32 @@ class TrainingRun {
   /// What the loop needs besides the state, which stands by now; nothing is written yet.
   /// @throws ConfigError, DataError; StoppedError on all ranks
   virtual void prepare() {}
-  /// The loop. @return kDone or kStopped. @throws StoppedError instead of kStopped, from anywhere
-  virtual ExitCode run_epochs() = 0;
+
+  // What a kind gives to the loop, in the order in which run_epochs() asks for it. Any of them may throw
+  // a StoppedError: what was under way is done again by the start that resumes.
+  virtual void begin_epochs() {}
+  /// What RunPosition::actions_due stands for.
+  virtual void repeat_actions() {}
+  /// Opens the data where the position stands in the epoch; the epoch starts over if they are others.
+  virtual void open_epoch() = 0;
+  /// Reads the batches of the next update: next_group(). @return false at the end of the epoch
+  virtual bool read_group() = 0;
+  /// Gradients of the group: pass_group(), or what a kind does in its place whose loss is not a mean
+  /// over the samples. @return samples of all ranks; none if a stop was asked for meanwhile
+  virtual std::optional<int64_t> accumulate() = 0;
+  /// Moves the position behind the group.
+  virtual void advance() = 0;
+  /// @param samples whose gradients there are
+  /// @return whether a step is complete; else another group belongs to it
+  virtual bool update_parts(int64_t samples);
+  /// What follows a step: saves, validations and pictures that are due.
+  virtual void after_step() {}
+  /// The data of the epoch are through, if it is `whole`; else a stop or a fault ends them.
+  virtual void close_epoch(bool /*whole*/) {}
+  /// From position.next_task on, which is "val" after the last update.
+  virtual void end_epoch() {}
+  virtual void end_epochs() {}
+
   /// What the log says about a step besides what it says for every kind.
   virtual LogRecord step_values(double samples_per_second) = 0;
   virtual int64_t samples_per_epoch() const = 0;  ///< 0 while it is not known
@@ -231,8 +244,7 @@ class TrainingRun {
 
   /// Gradients of the batches of an update, each weighted by its share of the samples of them all.
   /// @param parts that a pass goes through, in its order
-  /// @param pass gives the gradients of one batch of this rank: (batch, samples of all ranks in the
-  /// batches before it, share)
+  /// @param pass gives the gradients of one batch of this rank: (batch, share)
   /// @return samples of all ranks; none if a stop was asked for between two batches
   template <class Batch, class Pass>
   std::optional<int64_t> pass_group(const std::vector<Batch>& group,
@@ -244,7 +256,7 @@ class TrainingRun {
       if (before > 0 && session_.stop_asked()) return std::nullopt;
       const BatchShare share = share_of(batch, group);
       if (batch.size() > 0) {
-        pass(batch, before, share);
+        pass(batch, share);
       } else if (total > 0 && share.is_last) {
         any_trainer_->finish_without_samples(parts);
       }
@@ -253,40 +265,10 @@ class TrainingRun {
     return total;
   }
 
-  /// The mean loss over the samples of all ranks in the first rows of a split.
-  /// @param step_at gives the RankBatch of the step that begins at a row
-  /// @param loss_of gives the mean over this rank's share of a step, never an empty one: [], on the device
-  /// @return none without samples @throws StoppedError
-  template <class StepAt, class LossOf>
-  std::optional<double> mean_loss_of_split(const std::string& split,
-                                           int64_t rows,
-                                           StepAt&& step_at,
-                                           LossOf&& loss_of) {
-    LossSum sum;
-    int64_t samples = 0;
-    for (int64_t row = 0; row < rows;) {
-      session_.throw_if_stop_asked();
-      const auto step = from_outside([&] { return step_at(row); });
-      if (!step) break;
-      if (step->size() > 0) sum.add(loss_of(*step), static_cast<double>(step->size()));
-      samples += step->samples_of_step;
-      row += step->rows_of_step;
-      session_.progress().stage(
-          fmt::format("loss of the split {}: {}", split, counted(samples, "sample")));
-    }
-    if (samples == 0) return std::nullopt;
-    return session_.group().sum({sum.value()}, "losses of " + split).front() /
-           static_cast<double>(samples);
-  }
-
   /// Updates a part with the gradients so far, of all ranks.
   void update(int64_t part);
   /// The loss of a part's update enters the means of the log.
   void note_loss(int64_t part) { losses_.push(part, any_trainer_->last_loss(part)); }
-  /// After the updates of a group: acts on skipped ones, saves averages that are due, logs every
-  /// /train/log_every_n_updates, counts the iteration.
-  /// @return false if the run went back to a checkpoint: its position is another one
-  bool after_update(int64_t samples);
   /// Saves where the run stands.
   void save_latest();
   /// What follows a step, at least once: a resume from what is saved meanwhile, or after a stop in it,
@@ -306,6 +288,7 @@ class TrainingRun {
   /// training.
   void restart_step_clock() { since_step_.restart(); }
 
+  RunPosition& any_position() { return *any_position_; }
   /// The position and the trainer, as the kind's own types.
   template <class Position>
   Position& position_as() {
@@ -322,7 +305,13 @@ class TrainingRun {
   }
 
  private:
+  enum class EpochEnd { kWhole, kStopped, kWentBack };
+
   ExitCode run_to_the_end();
+  ExitCode run_epochs();
+  bool train_epoch();
+  EpochEnd train_groups();
+  bool after_update(int64_t samples);
   std::string finish_mark() const;
   bool was_finished();
   void note_finished();

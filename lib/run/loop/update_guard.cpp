@@ -46,7 +46,7 @@ void UpdateGuard::tell(int64_t part, const SkippedUpdates& skipped) const {
       skipped.total,
       trainer_.steps(part),
       position_.epoch,
-      position_.sample_of_epoch());
+      position_.loader.row);
 }
 
 bool UpdateGuard::look(bool settled) {
@@ -88,7 +88,7 @@ void UpdateGuard::give_up(int64_t part, int64_t in_a_row, const std::string& why
       name.empty() ? "" : " of " + name,
       trainer_.steps(part),
       position_.epoch,
-      position_.sample_of_epoch(),
+      position_.loader.row,
       why,
       kept,
       suspects_,
@@ -118,7 +118,7 @@ void UpdateGuard::roll_back(int64_t part, int64_t in_a_row) {
                 prefix(part),
                 in_a_row,
                 position_.epoch,
-                position_.sample_of_epoch(),
+                position_.loader.row,
                 checkpoints_.roll_backs() + 1,
                 policy_.max_roll_backs,
                 factor);
