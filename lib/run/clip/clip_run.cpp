@@ -109,27 +109,6 @@ ClipRun::ClipRun(const LoadedClipConfig& loaded, const RunProcess& process)
       config_(loaded.config),
       trainer_(trainer_as<ClipTrainer>()) {}
 
-void ClipRun::load_examples() {
-  session_.together("looking at a picture", [&] {
-    if (session_.group().is_main()) check_example(data_, config_.clip);
-  });
-  if (tokenizer_) return;
-  const bool has_earlier =
-      session_.group().is_main() && checkpoints_.outline_of_earlier().has_value();
-  const std::string answer =
-      session_.group().text_of_main(has_earlier ? "earlier" : "", "whether there is a checkpoint");
-  if (answer.empty()) make_tokenizer();
-}
-
-/// Rank 0 reads or trains it, and the others take its own.
-void ClipRun::make_tokenizer() {
-  std::string merges;
-  session_.together("making the vocabulary", [&] {
-    if (session_.group().is_main()) merges = make_clip_tokenizer(config_.clip, data_).merges();
-  });
-  take_vocabulary(session_.group().text_of_main(merges, "the vocabulary"), "/clip/tokenizer");
-}
-
 void ClipRun::take_vocabulary(const std::string& merges, const std::string& where) {
   tokenizer_.emplace(merges, where);
   check_vocabulary(*tokenizer_, config_.clip);
@@ -137,18 +116,22 @@ void ClipRun::take_vocabulary(const std::string& merges, const std::string& wher
 
 /// From here on each checkpoint holds the vocabulary, the one of a stop before the first step too.
 void ClipRun::prepare() {
+  ShardRun::prepare();
+  session_.together("looking at a picture", [&] {
+    if (session_.group().is_main()) check_example(data_, config_.clip);
+  });
   const std::string& saved = trainer_.merges();
-  if (!saved.empty()) {
-    if (!tokenizer_ || tokenizer_->merges() != saved)
-      take_vocabulary(saved, "the checkpoint's vocabulary");
-    return;
-  }
+  if (!saved.empty()) return take_vocabulary(saved, "the checkpoint's vocabulary");
   if (trainer_.has_weights_without_vocabulary() && config_.clip.tokenizer.train) {
     throw ConfigError(
         "/clip/tokenizer/train: the run begins with the weights of a file, whose embeddings of "
         "tokens belong to another vocabulary\n  Leave the key out to use OpenAI's vocabulary.");
   }
-  if (!tokenizer_) make_tokenizer();  // an earlier file was there that gave no vocabulary
+  std::string merges;  // rank 0 reads or trains it, and the others take its own
+  session_.together("making the vocabulary", [&] {
+    if (session_.group().is_main()) merges = make_clip_tokenizer(config_.clip, data_).merges();
+  });
+  take_vocabulary(session_.group().text_of_main(merges, "the vocabulary"), "/clip/tokenizer");
   trainer_.set_merges(tokenizer_->merges());
 }
 

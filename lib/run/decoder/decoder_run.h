@@ -36,7 +36,7 @@ class DecoderRun : public ShardRun {
 
  private:
   DecoderRun(const LoadedDecoderConfig& loaded, const RunProcess& process, const DecoderClip& clip);
-  void load_examples() override;
+  void prepare() override;
   std::optional<int64_t> accumulate() override;
   void add_validation_losses(const Batch& batch, std::vector<LossSum>& sums) override;
   void show_snapshot() override { pictures_.draw_training_samples(); }

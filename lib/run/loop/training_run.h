@@ -160,9 +160,6 @@ class TrainingRun {
   /// behind. All ranks call it before run(). @throws ConfigError, DataError, NetworkError;
   /// StoppedError at a stop signal
   virtual void open() { session_.print_precision(any_trainer_->precision()); }
-  /// Reads the samples that are shown in the log, after open(); all ranks call it together. Again if
-  /// the data turn out to be dealt otherwise. @throws as open(), but StoppedError on all ranks
-  virtual void read_examples() {}
   /// Resumes from a checkpoint or starts from zero, and trains to the last epoch.
   /// @return kStopped if a signal asked for a stop; the state is saved then, as it is before an
   /// OutsideFault ends the run: what that holds is thrown
@@ -176,8 +173,8 @@ class TrainingRun {
   /// @throws ConfigError
   TrainingRun(RunPlan plan, std::unique_ptr<RunPosition> position, const MakeTrainer& make_trainer);
 
-  /// What the loop needs besides the state, which stands by now; nothing is written yet.
-  /// @throws ConfigError, DataError; StoppedError on all ranks
+  /// What the loop needs besides the state, which stands by now; nothing is written yet. All ranks call
+  /// it together. @throws ConfigError, DataError; StoppedError on all ranks
   virtual void prepare() {}
 
   // What a kind gives to the loop, in the order in which run_epochs() asks for it. Any of them may throw

@@ -27,17 +27,12 @@ struct ShardRunPlan {
 DataSize data_size_of(const ShardData& data);
 
 class ShardRun : public TrainingRun {
- public:
-  /// Deals the shards into the splits, as the run did that this start resumes, and loads examples.
-  void read_examples() override;
-
  protected:
   ShardRun(RunPlan plan, const MakeTrainer& make_trainer, const ShardRunPlan& shards);
 
   // What a kind adds:
-  /// Reads the samples that are shown in the log; again if the shards are dealt again. All ranks call
-  /// it together.
-  virtual void load_examples() {}
+  /// Deals the shards into the splits, as the run did that this start resumes.
+  void prepare() override;
   /// Adds the loss of each trained part of a batch of this rank, never an empty one, to its entry of
   /// `sums`. Reads nothing back from the device.
   virtual void add_validation_losses(const Batch& batch, std::vector<LossSum>& sums) = 0;
@@ -59,20 +54,15 @@ class ShardRun : public TrainingRun {
   std::vector<Batch> group_;  // the batches of the next update
 
  private:
-  void begin_epochs() override { keep_slices(); }
   void open_epoch() override;
   bool read_group() override;
   void advance() override;
   void after_step() override;
   void close_epoch(bool whole) override;
   void end_epoch() override;
-  void deal_first(int64_t slices);
-  void deal(int64_t slices);
   std::unique_ptr<ShardLoader> open_loader(const std::string& split,
                                            bool in_order,
                                            const LoaderPosition& from);
-  int64_t slices_of_earlier_run();
-  void keep_slices();
   void save_snapshot();
   void validate_epoch();
   void log_validation(const std::vector<double>& sums, int64_t batches, int64_t samples);
