@@ -64,16 +64,13 @@ TrainingRun::TrainingRun(RunPlan plan,
       any_position_(std::move(position)),
       metrics_(std::move(plan.metrics)),
       config_sha256_(to_hex(sha256(plan.texts.full_json))),
+      suspects_(std::move(plan.suspects)),
       session_(plan.session, *any_position_),
       any_trainer_(make_trainer(session_.device())),
       losses_(any_trainer_->num_parts(), train_.log_every_n_updates, session_.device()),
-      checkpoints_(session_, *any_trainer_, *any_position_, losses_, train_, std::move(plan.texts)),
-      guard_(session_,
-             *any_trainer_,
-             *any_position_,
-             checkpoints_,
-             train_.non_finite,
-             std::move(plan.suspects)) {
+      checkpoints_(
+          session_, *any_trainer_, *any_position_, losses_, train_, std::move(plan.texts)) {
+  told_skips_.resize(static_cast<size_t>(any_trainer_->num_parts()));
   any_trainer_->set_step_times(&session_.times());
   any_trainer_->connect(session_.group(),
                         {.bucket_bytes = train_.bucket_mebibytes << 20,
@@ -132,7 +129,7 @@ void TrainingRun::note_finished() {
 
 ExitCode TrainingRun::run_to_the_end() {
   if (checkpoints_.start([this] { prepare(); }) == StartedFrom::kCheckpoint) {
-    guard_.remember();
+    remember_skips();
     if (was_finished()) {
       session_.end_quiet();
       log_info(
@@ -206,7 +203,6 @@ std::optional<Error> TrainingRun::fault_of_ranks(const std::exception_ptr& own) 
 /// The loop of every kind. @throws StoppedError instead of kStopped, from anywhere
 ExitCode TrainingRun::run_epochs() {
   RunPosition& position = *any_position_;
-  begin_epochs();
   // A run over shards that had trained its last epoch samples and saves again, as the reference does.
   while (position.next_task != kTrainTask || !has_trained_all()) {
     if (position.next_task == kTrainTask) {
@@ -244,7 +240,7 @@ bool TrainingRun::train_epoch() {
   if (end == EpochEnd::kWentBack) return false;
   session_.progress().finish();
   close_epoch(end == EpochEnd::kWhole);
-  return session_.stop_asked() || guard_.look(/*settled=*/true);
+  return session_.stop_asked() || look_for_skips(/*settled=*/true);
 }
 
 TrainingRun::EpochEnd TrainingRun::train_groups() {
@@ -279,7 +275,7 @@ void TrainingRun::update(int64_t part) {
 bool TrainingRun::after_update(int64_t samples) {
   session_.times().count_step();
   session_.group().set_step(any_trainer_->first_steps(/*settled=*/false));
-  if (!guard_.look(/*settled=*/false)) return false;
+  if (!look_for_skips(/*settled=*/false)) return false;
   const double samples_per_second = static_cast<double>(samples) / since_step_.seconds();
   checkpoints_.save_averages_if_due();
   since_step_.restart();
@@ -299,11 +295,11 @@ void TrainingRun::save_latest() {
   restart_step_clock();
 }
 
-void TrainingRun::save_if_best(double loss, double& best) {
-  if (!std::isfinite(loss) || !(loss < best)) return;
+bool TrainingRun::save_if_best(double loss, double best) {
+  if (!std::isfinite(loss) || !(loss < best)) return false;
   log_info("ckpt", "Saving the best so far");
   checkpoints_.save(/*is_best=*/true, /*is_latest=*/false);
-  best = loss;
+  return true;
 }
 
 void TrainingRun::save_latest_if_due(int64_t seconds) {
@@ -325,7 +321,7 @@ void TrainingRun::log_step(double samples_per_second) {
   session_.tracker().log(record, any_trainer_->first_steps(), shown);
   progress_.losses.clear();
   for (const LossAverage& loss : losses) progress_.losses.push_back(loss.mean);
-  progress_.skipped = guard_.skipped();
+  progress_.skipped = skipped_updates();
 }
 
 void TrainingRun::show_progress() {

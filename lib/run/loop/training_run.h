@@ -25,7 +25,6 @@
 #include "run/loop/loss_window.h"
 #include "run/loop/run_position.h"
 #include "run/loop/run_session.h"
-#include "run/loop/update_guard.h"
 #include "tracker/tracker.h"
 #include "trainer/step_times.h"
 #include "trainer/trainer.h"
@@ -139,7 +138,6 @@ class TrainingRun {
 
   // What a kind gives to the loop, in the order in which run_epochs() asks for it. Any of them may throw
   // a StoppedError: what was under way is done again by the start that resumes.
-  virtual void begin_epochs() {}
   /// What RunPosition::actions_due stands for.
   virtual void repeat_actions() {}
   /// Opens the data where the position stands in the epoch; the epoch starts over if they are others.
@@ -147,12 +145,13 @@ class TrainingRun {
   /// Reads the batches of the next update: next_group(). @return false at the end of the epoch
   virtual bool read_group() = 0;
   /// Gradients of the group: pass_group(), or what a kind does in its place whose loss is not a mean
-  /// over the samples. @return samples of all ranks; none if a stop was asked for meanwhile
+  /// over the samples, or whose step has several updates.
+  /// @return samples of all ranks; none if a stop was asked for meanwhile
   virtual std::optional<int64_t> accumulate() = 0;
   /// Moves the position behind the group.
   virtual void advance() = 0;
-  /// @param samples whose gradients there are
-  /// @return whether a step is complete; else another group belongs to it
+  /// Updates each trained part. @param samples whose gradients there are
+  /// @return whether a step was made
   virtual bool update_parts(int64_t samples);
   /// What follows a step: saves, validations and pictures that are due.
   virtual void after_step() {}
@@ -236,9 +235,9 @@ class TrainingRun {
     actions();
     any_position_->actions_due = 0;
   }
-  /// Saves the state as the best if the loss of a validation is lower than `best`, which changes after
-  /// the save: within act() only.
-  void save_if_best(double loss, double& best);
+  /// Saves the state as the best if the loss of a validation is lower than `best`, which the caller
+  /// changes after the save: within act() only. @return whether it is
+  bool save_if_best(double loss, double best);
   /// So many seconds after the last time, or after the beginning of the run.
   void save_latest_if_due(int64_t seconds);
   /// Restarts the clock of samples per second: the time since the last update was not spent on
@@ -269,6 +268,13 @@ class TrainingRun {
   bool train_epoch();
   EpochEnd train_groups();
   bool after_update(int64_t samples);
+  bool look_for_skips(bool settled);
+  int64_t skipped_updates() const;
+  void remember_skips();
+  void tell_skips(int64_t part, const SkippedUpdates& skipped) const;
+  void roll_back(int64_t part, int64_t in_a_row);
+  [[noreturn]] void give_up(int64_t part, int64_t in_a_row, const std::string& why);
+  std::string part_prefix(int64_t part) const;
   std::string finish_mark() const;
   bool was_finished();
   void note_finished();
@@ -280,11 +286,12 @@ class TrainingRun {
   const SharedTrainConfig& train_;
   std::unique_ptr<RunPosition> any_position_;
   std::vector<PartMetricNames> metrics_;
-  const std::string config_sha256_;
+  const std::string config_sha256_, suspects_;
   ProgressState progress_;  // losses and skipped updates are those of the last record
   Timer since_step_;
-  double latest_at_ = 0;         // by ProcessGroup::heard_seconds()
-  int64_t began_with_seen_ = 0;  // samples that the run had seen when this start began
+  double latest_at_ = 0;             // by ProcessGroup::heard_seconds()
+  int64_t began_with_seen_ = 0;      // samples that the run had seen when this start began
+  std::vector<int64_t> told_skips_;  // of each part: skipped updates that were reported
 
  protected:
   RunSession session_;
@@ -295,7 +302,6 @@ class TrainingRun {
  protected:
   LossWindow losses_;
   RunCheckpoints checkpoints_;
-  UpdateGuard guard_;
 };
 
 }  // namespace dalle2

@@ -150,16 +150,13 @@ void PriorRun::open() {
 }
 
 void PriorRun::prepare() {
+  validated_at_ = session_.group().heard_seconds();
   if (position_.samples_seen > 0 || !session_.group().is_main()) return;
   warn_of_several_clips(config_, clip_.get());
 }
 
 PriorInputs PriorRun::inputs_of(const PriorBatch& batch) {
   return to_inputs(batch, session_.device(), clip_.get(), config_.prior);
-}
-
-void PriorRun::begin_epochs() {
-  validated_at_ = session_.group().heard_seconds();
 }
 
 /// A place in the epoch's order counts only in that order: rows that have moved to a server, or from
@@ -229,7 +226,10 @@ std::optional<double> PriorRun::mean_loss(const std::string& split,
 
 /// A stop cuts it off before anything is logged: the resumed run makes it again.
 void PriorRun::validate() {
-  act([this] { save_if_best(validation_loss(), position_.best_validation_loss); });
+  act([this] {
+    const double loss = validation_loss();
+    if (save_if_best(loss, position_.best_validation_loss)) position_.best_validation_loss = loss;
+  });
   validated_at_ = session_.group().heard_seconds();
   restart_step_clock();
 }

@@ -57,7 +57,6 @@ class PriorRun : public RowRun<PriorDataset> {
            const RunProcess& process,
            const std::shared_ptr<ClipEmbedder>& clip);
   void prepare() override;
-  void begin_epochs() override;
   void repeat_actions() override { validate(); }
   void open_epoch() override;
   std::optional<int64_t> accumulate() override;

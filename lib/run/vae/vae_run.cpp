@@ -160,7 +160,8 @@ void VaeRun::validate() {
   if (trainer_.uses_ema()) record.emplace_back("ema_validation_reconstruction_loss", loss);
   session_.tracker().log(
       record, trainer_.first_steps(), ShownRecord{{.label = "validation loss", .values = {loss}}});
-  save_if_best(loss, position_.best_validation_loss);
+  if (save_if_best(loss, position_.best_validation_loss.value_or(INFINITY)))
+    position_.best_validation_loss = loss;
   restart_step_clock();
 }
 
@@ -251,10 +252,7 @@ void VaePosition::fields(PositionVisitor& visitor) {
   visitor.field("epoch", epoch);
   visitor.field("step", step);
   visitor.field("samples_seen", samples_seen);
-  std::optional<double> best;
-  if (std::isfinite(best_validation_loss)) best = best_validation_loss;
-  visitor.own("best_validation_loss", best);
-  best_validation_loss = best.value_or(std::numeric_limits<double>::infinity());
+  visitor.own("best_validation_loss", best_validation_loss);
   diagnostics.fields(visitor);
 }
 

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -22,7 +21,7 @@ namespace dalle2 {
 struct VaePosition : RunPosition {
   int64_t step = 0;  ///< of the run: updates of both parts, skipped ones too
   int64_t rows = 0;  ///< of an epoch; not saved
-  double best_validation_loss = std::numeric_limits<double>::infinity();  ///< of the run so far
+  std::optional<double> best_validation_loss;  ///< of the run so far
   VaeDiagnostics diagnostics;
 
   /// The step that was made last, by the number in the names of results.
