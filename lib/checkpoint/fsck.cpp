@@ -57,10 +57,8 @@ void look_at_run(const Cursor& root, CheckedFile& file) {
   file.missing = needed(root, file.steps.size());
   std::erase_if(file.missing, [&](const std::string& key) { return root.has(key); });
   if (!file.missing.empty() || !file.faults.empty()) return;
-  // The place in the epoch's order: a row, or, of what reads shards, that of each loader.
   const auto own = root.find("dalle2_train");
-  const auto place = own ? own->find("loader_position") : std::nullopt;
-  const bool is_exact = (place && place->has("lanes")) || (own && own->has("row"));
+  const bool is_exact = own && own->has("loader_position");
   file.resume = is_exact ? Resume::kExact : Resume::kBySamples;
 }
 

@@ -25,7 +25,7 @@ WAYS = [
         ("data/shards/shard_walk.cpp", "ShardWalk::next"),
         ("data/loader/lane_loader.cpp", "LaneLoader::next"),
         ("data/loader/loader.cpp", "ShardLoader::next"),
-        ("run/shards/shard_run.cpp", "ShardRun::train_epoch"),
+        ("run/loop/training_run.cpp", "TrainingRun::train_groups"),
         ("run/device/device.cpp", "copy_to_device"),
         ("trainer/decoder_trainer.cpp", "DecoderTrainer::step"),
         ("diffusion/decoder/decoder.cpp", "DecoderImpl::loss"),

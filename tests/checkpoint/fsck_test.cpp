@@ -34,8 +34,7 @@ Dict run_checkpoint() {
   groups.set("params", List{{0, 1}});
   optimizer.set("state", states);
   optimizer.set("param_groups", List{{groups}});
-  position.set("next_lane", 0);
-  position.set("lanes", List{});
+  position.set("row", 7);
   own.set("loader_position", position);
   averages.set("0.step", at::full({}, 4, at::kLong));
   averages.set("0.ema_model.init_conv.weight", drawn({2, 3}) * 5);
@@ -108,16 +107,15 @@ TEST_CASE("fsck: what resuming needs and the file lacks is named") {
              Contains("no checkpoint of a run: none can resume from it"));
 }
 
-TEST_CASE("fsck: a checkpoint of a prior has one step count, one optimizer and a row") {
+TEST_CASE("fsck: a checkpoint of a prior has one step count and one optimizer") {
   const TempDir folder;
-  Dict prior, own;
+  Dict prior;
   prior.set("optimizer", *run_checkpoint().find("optim0"));
   prior.set("scheduler", Dict{});
   prior.set("model", *run_checkpoint().find("model"));
   prior.set("step", at::full({1}, 20, at::kLong));
   CHECK(checked(folder, prior).resume == Resume::kBySamples);
-  own.set("row", 7);
-  prior.set("dalle2_train", own);
+  prior.set("dalle2_train", *run_checkpoint().find("dalle2_train"));
   const CheckedFile file = checked(folder, prior);
   CHECK(file.resume == Resume::kExact);
   CHECK(file.steps == std::vector<int64_t>{20});

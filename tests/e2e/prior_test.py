@@ -383,7 +383,7 @@ class Prior(unittest.TestCase):
         config = self.config("parts", train=train, data=data)
         stop_when(config, self.dir, lambda line: "Starting epoch 1" in line)
         own = saved_state(self.dir / "parts/checkpoint.pth", self.dir)[1]["dalle2_train"]
-        self.assertEqual(own["block_rows"], 48)
+        self.assertEqual(own["loader_position"]["block_rows"], 48)
         self.train(config)
         self.assertEqual(*(saved_state(self.dir / out / "latest.pth", self.dir) for out in ("whole", "parts")))
         self.assertEqual(self.logged("whole", "tracking/training-l2"), self.logged("parts", "tracking/training-l2"))

@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "checkpoint/pickle/value_json.h"
-#include "run/loop/run_position.h"
+#include "run/shards/shard_position.h"
 #include "run/toy_support.h"
 #include "support/captured_log.h"
 #include "support/full_disk.h"
@@ -279,6 +279,34 @@ TEST_CASE("another order of the samples is refused amid an epoch, and told betwe
     CHECK(compare_config(Cursor(between), now, {}, /*allow_changed_config=*/false).order.empty());
     CHECK(log.count("the config has changed since: /data/shuffle_train") == 1);
   }
+}
+
+TEST_CASE(
+    "the place in the data goes through a checkpoint and back, and a damaged one is refused") {
+  ShardPosition position;
+  position.iteration = 4;
+  position.loader = {.row = 5,
+                     .block_rows = 3,
+                     .next_lane = 1,
+                     .lanes = {{.passed = 2}, {.shards = 7}},
+                     .shard_names = "names"};
+  const auto read_with = [&](const char* key, int64_t number) {
+    Dict own, root;
+    for (auto& [name, value] : position_entries(position, own)) root.set(name, value);
+    Dict place = own.find("loader_position")->as_dict();
+    place.set(key, number);
+    own.set("loader_position", place);
+    root.set(kOwnState, own);
+    const Value checkpoint = root;
+    ShardPosition other;
+    read_position(other, Cursor(checkpoint));
+    return other;
+  };
+  const ShardPosition same = read_with("row", 5);
+  CHECK(same.loader == position.loader);
+  CHECK(same.iteration == 4);
+  CHECK_THROWS_WITH(read_with("row", -1), Contains("row: expected 0 or more, got -1"));
+  CHECK_THROWS_WITH(read_with("next_lane", 2), Contains("next_lane: expected a lane of 2, got 2"));
 }
 
 TEST_CASE("adapters without weights to stand on are refused") {

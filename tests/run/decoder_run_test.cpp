@@ -32,7 +32,6 @@ void train(const json& config) {
   const LoadedDecoderConfig loaded = parse_decoder_config(config.dump(), "test.json", {});
   DecoderRun run(loaded, {.quiet = true});
   run.open();
-  run.read_examples();
   CHECK(run.run() == ExitCode::kDone);
 }
 

@@ -175,23 +175,19 @@ class JointToyRun : public ShardRun {
         trainer_(trainer_as<JointToyTrainer>()) {}
 
  private:
-  std::optional<int64_t> train_group(const std::vector<Batch>& group) override {
+  std::optional<int64_t> accumulate() override {
     std::vector<JointToyInputs> batches;
     int64_t samples = 0;
-    for (const Batch& batch : group) {
+    for (const Batch& batch : group_) {
       batches.push_back({batch.images, batch.image_embeds});
       samples += batch.samples_of_step;
     }
     trainer_.step(batches);
-    update(1);
     return samples;
   }
-  void add_validation_losses(const Batch& batch,
-                             int64_t /*place*/,
-                             std::vector<LossSum>& sums) override {
+  void add_validation_losses(const Batch& batch, std::vector<LossSum>& sums) override {
     sums[0].add(trainer_.evaluate({batch.images, batch.image_embeds}));
   }
-  void end_epoch() override { save_epoch(); }
 
   JointToyTrainer& trainer_;
 };

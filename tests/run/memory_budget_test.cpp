@@ -97,7 +97,6 @@ TEST_CASE("a run with a memory budget trains the same weights") {
     const LoadedDecoderConfig parsed = loaded(config);
     DecoderRun run(parsed, {.quiet = true});
     run.open();
-    run.read_examples();
     CHECK(run.run() == ExitCode::kDone);
     const Value file = read_pth(folder / (out + "/checkpoint.pth"));
     std::vector<at::Tensor> all;

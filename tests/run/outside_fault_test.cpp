@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "dist/process_group.h"
 #include "dist/ranks_in_threads.h"
-#include "run/loop/training_run.h"
+#include "run/loop/row_run.h"
 #include "run/toy_support.h"
 #include "support/captured_log.h"
 

@@ -33,7 +33,6 @@ ExitCode run_until(const std::string& path, int64_t stop_at) {
   const LoadedJointToy loaded = parse_joint_toy(read_file(path), path, {});
   StoppedRun run(loaded, stop_at);
   run.open();
-  run.read_examples();
   return run.run();
 }
 

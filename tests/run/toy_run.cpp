@@ -76,8 +76,8 @@ std::shared_ptr<ToyNetwork> ToyTrainer::averaged() const {
 void ToyPosition::fields(PositionVisitor& visitor) {
   visitor.field("epoch", epoch);
   visitor.field("samples_seen", samples_seen);
+  visitor.field("next_task", next_task);
   visitor.field("best_loss", best_loss);
-  visitor.own("iteration", iteration);
 }
 
 ToyRun::ToyRun(const ToyConfig& config)
@@ -97,27 +97,15 @@ ToyRun::ToyRun(const ToyConfig& config)
       position_(position_as<ToyPosition>()),
       trainer_(trainer_as<ToyTrainer>()) {}
 
-ExitCode ToyRun::run_epochs() {
-  while (position_.epoch < config_.train.epochs) {
-    if (!train_epoch()) continue;  // it went back
-    if (session_.stop_asked()) return ExitCode::kStopped;
-    validate();
-    ++position_.epoch;
-    position_.restart_epoch();
-    checkpoints_.save(/*is_best=*/false);
-  }
-  return ExitCode::kDone;
+void ToyRun::after_step() {
+  const bool due = position_.iteration % config_.save_every_n_steps == 0;
+  if (due && !checkpoints_.is_amid_skips()) checkpoints_.save(/*is_best=*/false);
 }
 
-/// @return false if the run went back to a checkpoint
-bool ToyRun::train_epoch() {
-  while (position_.iteration < config_.steps_per_epoch && !session_.stop_asked()) {
-    checkpoints_.check();
-    if (!after_update(train_step())) return false;
-    const bool due = position_.iteration % config_.save_every_n_steps == 0;
-    if (due && !checkpoints_.is_amid_skips()) checkpoints_.save(/*is_best=*/false);
-  }
-  return true;
+void ToyRun::end_epoch() {
+  if (position_.next_task == "val") validate();
+  position_.next_task = "save";
+  checkpoints_.save(/*is_best=*/false);
 }
 
 /// [8, 4]
@@ -125,16 +113,18 @@ at::Tensor ToyRun::drawn(const char* purpose, int64_t epoch, int64_t step) const
   return at::randn({8, 4}, session_.generator(purpose, epoch, step), at::device(session_.device()));
 }
 
-/// @return samples of the update
-int64_t ToyRun::train_step() {
-  const int64_t number = position_.epoch * config_.steps_per_epoch + position_.iteration;
-  at::Tensor batch = drawn("train", position_.epoch, position_.iteration);
+bool ToyRun::read_group() {
+  if (position_.loader.row == config_.steps_per_epoch) return false;
+  const int64_t number = position_.epoch * config_.steps_per_epoch + position_.loader.row;
+  batch_ = drawn("train", position_.epoch, position_.loader.row);
   if (while_reading) from_outside([&] { while_reading(number); });
-  if (before_step) before_step(number, batch);
-  trainer_.step(batch);
-  update(1);
-  position_.samples_seen += batch.size(0);
-  return batch.size(0);
+  if (before_step) before_step(number, batch_);
+  return true;
+}
+
+std::optional<int64_t> ToyRun::accumulate() {
+  trainer_.step(batch_);
+  return batch_.size(0);
 }
 
 LogRecord ToyRun::step_values(double samples_per_second) {

@@ -75,10 +75,7 @@ struct ToyPosition : RunPosition {
 
   void fields(PositionVisitor& visitor) override;
   void reset() override { *this = {}; }
-  void guess_own_fields() override { iteration = 0; }
-  void restart_epoch() override { iteration = 0; }
   std::string description() const override { return "epoch " + std::to_string(epoch); }
-  int64_t sample_of_epoch() const override { return iteration; }
 };
 
 class ToyRun : public TrainingRun {
@@ -101,9 +98,13 @@ class ToyRun : public TrainingRun {
   const ToyPosition& position() const { return position_; }
 
  private:
-  ExitCode run_epochs() override;
-  bool train_epoch();
-  int64_t train_step();
+  void open_epoch() override {}
+  bool read_group() override;
+  std::optional<int64_t> accumulate() override;
+  void advance() override { ++position_.loader.row; }
+  void after_step() override;
+  void end_epoch() override;
+  void end_epochs() override { checkpoints_.save(/*is_best=*/false); }
   at::Tensor drawn(const char* purpose, int64_t epoch, int64_t step) const;
   LogRecord step_values(double samples_per_second) override;
   int64_t samples_per_epoch() const override { return config_.steps_per_epoch; }
@@ -112,6 +113,7 @@ class ToyRun : public TrainingRun {
   const ToyConfig& config_;
   ToyPosition& position_;
   ToyTrainer& trainer_;
+  at::Tensor batch_;  // [8, 4] of the next update
 };
 
 }  // namespace dalle2::test

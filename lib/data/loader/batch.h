@@ -25,8 +25,8 @@ struct Batch {
   /// Where the epoch continues after this batch: start_epoch(epoch, position) begins there.
   LoaderPosition position;
 
-  /// Of all ranks in this step, and of the ranks before this one.
-  int64_t samples_of_step = 0, samples_before = 0;
+  int64_t samples_of_step = 0;  ///< of all ranks
+  int64_t row = 0;              ///< LoaderPosition::row of its first sample
 
   int64_t size() const { return static_cast<int64_t>(keys.size()); }
 

@@ -165,10 +165,10 @@ std::optional<Batch> ShardLoader::next() {
       batch.emplace();
       had_empty_step_ = true;
     }
-    batch->position = position_;
     batch->samples_of_step = all;
-    batch->samples_before =
-        std::accumulate(sizes.begin(), sizes.begin() + options_.rank.rank, int64_t{0});
+    batch->row = std::accumulate(sizes.begin(), sizes.begin() + options_.rank.rank, position_.row);
+    position_.row += all;
+    batch->position = position_;
     return batch;
   }
   finish();

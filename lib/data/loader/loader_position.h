@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Where the reading of an epoch stands: what was consumed, not what was read ahead.
+// Where the reading of an epoch stands, for every kind of data: what was consumed, not what was read
+// ahead.
 #pragma once
 
 #include <cstdint>
@@ -36,15 +37,21 @@ struct LanePosition {
   bool operator==(const LanePosition&) const = default;
 };
 
-/// Where all lanes of an epoch stand. The default is its beginning.
+/// Where an epoch stands. The default is its beginning. Rows of embeddings and pictures of a folder
+/// have no lanes: their row is the place in the order.
 struct LoaderPosition {
-  int64_t next_lane = 0;            ///< the first that has not had its turn in this round
-  std::vector<LanePosition> lanes;  ///< empty at the beginning
-  std::string shard_names;          ///< shard_names_hash() of the epoch's shards; "": any
+  int64_t row =
+      0;  ///< passed, over all ranks: samples of shards; rows and pictures, unusable ones too
+  int64_t block_rows = 0;                ///< of the order of rows, PriorDataset::block_rows()
+  int64_t next_lane = 0;                 ///< the first that has not had its turn in this round
+  std::vector<LanePosition> lanes = {};  ///< empty at the beginning
+  std::string shard_names = "";          ///< shard_names_hash() of the epoch's shards; "": any
   bool operator==(const LoaderPosition&) const = default;
 
   /// The first `samples` of the epoch passed, in one lane: for those who counted samples only.
-  static LoaderPosition after_samples(int64_t samples) { return {0, {{.passed = samples}}, ""}; }
+  static LoaderPosition after_samples(int64_t samples) {
+    return {.row = samples, .lanes = {{.passed = samples}}};
+  }
 };
 
 /// The position of an epoch from those of all ranks, each of which knows its own lanes only: lane l

@@ -64,10 +64,11 @@ static void compare_data_size(const Cursor& root, const DataSize& now, ConfigCha
       counted(count, now.unit)));
 }
 
-/// Whether a checkpoint of a run over shards, or of a prior, was made while its epoch was trained on.
+/// Whether a checkpoint was made while its epoch was trained on.
 static bool is_amid_epoch(const Cursor& root) {
   const std::optional<Cursor> own = root.find(kOwnState);
-  if (const auto row = own ? own->find("row") : std::nullopt) return row->as_int() > 0;
+  if (const auto place = own ? own->find("loader_position") : std::nullopt)
+    return place->at("row").as_int() > 0;
   const std::optional<Cursor> sample = root.find("sample"), task = root.find("next_task");
   return sample && sample->as_int() > 0 && (!task || task->as_string() == "train");
 }

@@ -100,19 +100,13 @@ RunFacts RunCheckpoints::facts() const {
               {"MixedPrecision", fmt::format(R"("{}")", enum_names<MixedPrecision>[precision])}}};
 }
 
-/// Of rank 0: locks data_path and decides what the start does.
-const StartPlan& RunCheckpoints::open_folder() {
-  session_.tracker().add_save_metadata("config", texts_.full_json);
-  return session_.tracker().open([this] { session_.throw_if_signalled(); });
-}
-
 StartedFrom RunCheckpoints::start(const std::function<void()>& prepare) {
   ProcessGroup& group = session_.group();
   Tracker& tracker = session_.tracker();
   tracker.add_save_metadata("config", texts_.full_json);
   // Rank 0 moves files: the others look when it has looked, and it begins when they have.
   session_.together("looking at what an earlier run left", [&] {
-    if (group.is_main()) open_folder();
+    if (group.is_main()) tracker.open([this] { session_.throw_if_signalled(); });
   });
   const ProcessGroup::BusyScope busy(group, "resuming what an earlier run left");
   std::optional<Found> found;
@@ -167,18 +161,8 @@ void RunCheckpoints::check_same_weights() {
         "differently: look at the machine of that rank, and resume from the last checkpoint.",
         rank,
         position_.epoch,
-        position_.sample_of_epoch());
+        position_.loader.row);
   }
-}
-
-std::optional<Value> RunCheckpoints::outline_of_earlier() {
-  for (const std::string& path : open_folder().files) {
-    try {
-      return read_checkpoint_outline(path);
-    } catch (const DataError&) {  // start() says so
-    }
-  }
-  return std::nullopt;
 }
 
 /// What rank 0 has decided: it alone looks at the folder.

@@ -50,9 +50,6 @@ class RunCheckpoints {
   void tell_resuming() const;
   /// How much data the run has. Call it before start(), which compares it with the checkpoint.
   void set_data_size(DataSize size) { data_size_ = std::move(size); }
-  /// What start() will probably load, with tensors without their contents, for decisions that come
-  /// before start(). None if the run begins from zero. For rank 0. @throws as Tracker::open()
-  std::optional<Value> outline_of_earlier();
   /// Goes back to newest_good(). @throws DataError it cannot be loaded
   void go_back();
 
@@ -93,7 +90,6 @@ class RunCheckpoints {
   };
 
   RunFacts facts() const;
-  const StartPlan& open_folder();
   LoadedState loaded_from(const std::string& path) const;
   std::optional<Found> take_up(const StartPlan& plan);
   void load(const Value& checkpoint, const std::string& path, bool compares_config);

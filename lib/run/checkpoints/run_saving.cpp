@@ -48,7 +48,7 @@ void RunCheckpoints::check_state() const {
       "start from another checkpoint; `dalle2-train fsck` shows which are intact.",
       *part,
       position_.epoch,
-      position_.sample_of_epoch());
+      position_.loader.row);
 }
 
 void RunCheckpoints::save(bool is_best, bool is_latest) {

@@ -109,27 +109,6 @@ ClipRun::ClipRun(const LoadedClipConfig& loaded, const RunProcess& process)
       config_(loaded.config),
       trainer_(trainer_as<ClipTrainer>()) {}
 
-void ClipRun::load_examples() {
-  session_.together("looking at a picture", [&] {
-    if (session_.group().is_main()) check_example(data_, config_.clip);
-  });
-  if (tokenizer_) return;
-  const bool has_earlier =
-      session_.group().is_main() && checkpoints_.outline_of_earlier().has_value();
-  const std::string answer =
-      session_.group().text_of_main(has_earlier ? "earlier" : "", "whether there is a checkpoint");
-  if (answer.empty()) make_tokenizer();
-}
-
-/// Rank 0 reads or trains it, and the others take its own.
-void ClipRun::make_tokenizer() {
-  std::string merges;
-  session_.together("making the vocabulary", [&] {
-    if (session_.group().is_main()) merges = make_clip_tokenizer(config_.clip, data_).merges();
-  });
-  take_vocabulary(session_.group().text_of_main(merges, "the vocabulary"), "/clip/tokenizer");
-}
-
 void ClipRun::take_vocabulary(const std::string& merges, const std::string& where) {
   tokenizer_.emplace(merges, where);
   check_vocabulary(*tokenizer_, config_.clip);
@@ -137,18 +116,22 @@ void ClipRun::take_vocabulary(const std::string& merges, const std::string& wher
 
 /// From here on each checkpoint holds the vocabulary, the one of a stop before the first step too.
 void ClipRun::prepare() {
+  ShardRun::prepare();
+  session_.together("looking at a picture", [&] {
+    if (session_.group().is_main()) check_example(data_, config_.clip);
+  });
   const std::string& saved = trainer_.merges();
-  if (!saved.empty()) {
-    if (!tokenizer_ || tokenizer_->merges() != saved)
-      take_vocabulary(saved, "the checkpoint's vocabulary");
-    return;
-  }
+  if (!saved.empty()) return take_vocabulary(saved, "the checkpoint's vocabulary");
   if (trainer_.has_weights_without_vocabulary() && config_.clip.tokenizer.train) {
     throw ConfigError(
         "/clip/tokenizer/train: the run begins with the weights of a file, whose embeddings of "
         "tokens belong to another vocabulary\n  Leave the key out to use OpenAI's vocabulary.");
   }
-  if (!tokenizer_) make_tokenizer();  // an earlier file was there that gave no vocabulary
+  std::string merges;  // rank 0 reads or trains it, and the others take its own
+  session_.together("making the vocabulary", [&] {
+    if (session_.group().is_main()) merges = make_clip_tokenizer(config_.clip, data_).merges();
+  });
+  take_vocabulary(session_.group().text_of_main(merges, "the vocabulary"), "/clip/tokenizer");
   trainer_.set_merges(tokenizer_->merges());
 }
 
@@ -166,11 +149,11 @@ ClipInputs ClipRun::inputs_of(const Batch& batch) {
   });
 }
 
-/// One update, from the loss of all samples of the group together.
-std::optional<int64_t> ClipRun::train_group(const std::vector<Batch>& group) {
+/// The loss is one of all samples of the group together.
+std::optional<int64_t> ClipRun::accumulate() {
   std::vector<ClipInputs> batches;
   int64_t samples = 0;
-  for (const Batch& batch : group) {
+  for (const Batch& batch : group_) {
     batches.push_back(inputs_of(batch));
     samples += batch.samples_of_step;
   }
@@ -179,15 +162,12 @@ std::optional<int64_t> ClipRun::train_group(const std::vector<Batch>& group) {
                 hash_address({.seed = session_.seed(),
                               .purpose = "dropout",
                               .epoch = position_.epoch,
-                              .step = position_.sample,
+                              .step = position_.loader.row,
                               .rank = session_.group().rank()}));
-  update(1);
   return samples;
 }
 
-void ClipRun::add_validation_losses(const Batch& batch,
-                                    int64_t /*place*/,
-                                    std::vector<LossSum>& sums) {
+void ClipRun::add_validation_losses(const Batch& batch, std::vector<LossSum>& sums) {
   const ClipInputs inputs = inputs_of(batch);
   from_outside([&] { trainer_.check({inputs}); });
   const ClipEvaluation found = trainer_.evaluate(inputs);
@@ -196,7 +176,7 @@ void ClipRun::add_validation_losses(const Batch& batch,
 }
 
 /// Retrieval over all samples of the validation.
-void ClipRun::log_figures() {
+void ClipRun::evaluate_epoch() {
   const RetrievalSamples samples = validation_.gather(session_.group());
   if (!session_.group().is_main()) return;
   const auto figures = retrieval_figures(samples);
@@ -208,14 +188,6 @@ void ClipRun::log_figures() {
     if (!name.ends_with("R@5")) shown.push_back({.label = name, .values = {value}});
   }
   session_.tracker().log(record, trainer_.first_steps(), shown);
-}
-
-void ClipRun::end_epoch() {
-  if (position_.next_task == "eval") {
-    log_figures();
-    position_.next_task = "sample";
-  }
-  save_epoch();
 }
 
 LogRecord ClipRun::step_values(double samples_per_second) {

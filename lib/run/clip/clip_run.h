@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A run of a CLIP: train, validate and save, epoch by epoch. The loop is that of shard_run.h.
+// A run of a CLIP: train, validate and save, epoch by epoch.
 #pragma once
 
 #include <optional>
@@ -21,25 +21,18 @@ class ClipRun : public ShardRun {
   ClipRun(const LoadedClipConfig& loaded, const RunProcess& process);
 
  private:
-  /// Looks at a picture and makes the vocabulary of a run that begins, so that a fault in them leaves
-  /// no files behind.
-  void load_examples() override;
-  /// Takes the vocabulary of the checkpoint that the run resumes from, or gives the trainer its own.
+  /// Looks at a picture. Takes the vocabulary of the checkpoint that the run resumes from, or makes one.
   void prepare() override;
-  std::optional<int64_t> train_group(const std::vector<Batch>& group) override;
-  void add_validation_losses(const Batch& batch,
-                             int64_t place,
-                             std::vector<LossSum>& sums) override;
-  void end_epoch() override;
+  std::optional<int64_t> accumulate() override;
+  void add_validation_losses(const Batch& batch, std::vector<LossSum>& sums) override;
+  void evaluate_epoch() override;
   LogRecord step_values(double samples_per_second) override;
-  void make_tokenizer();
   void take_vocabulary(const std::string& merges, const std::string& where);
   ClipInputs inputs_of(const Batch& batch);
-  void log_figures();
 
   const TrainClipConfig& config_;
   ClipTrainer& trainer_;
-  std::optional<ClipTokenizer> tokenizer_;  // made once it is known whether a checkpoint has one
+  std::optional<ClipTokenizer> tokenizer_;  // since prepare()
   LongCaptions long_captions_;
   ClipValidation validation_;
 };

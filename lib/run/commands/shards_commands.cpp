@@ -201,13 +201,16 @@ ShardPosition read_order_position(const std::string& path, const json& config) {
   check_same_order(saved, config);
   ShardPosition position;
   read_position(position, saved);
-  if (position.next_task != "train") {
+  if (position.next_task != kTrainTask) {
     position.restart_epoch();
-    position.next_task = "train";
+    position.next_task = kTrainTask;
     ++position.epoch;
   }
-  log_info(
-      "order", "{}: epoch {}, {} passed", path, position.epoch, counted(position.sample, "sample"));
+  log_info("order",
+           "{}: epoch {}, {} passed",
+           path,
+           position.epoch,
+           counted(position.loader.row, "sample"));
   return position;
 }
 
@@ -266,10 +269,10 @@ void take_steps(const ShardsOrderCommand& command,
   std::vector<RankCounts> ranks(static_cast<size_t>(command.world));
   int64_t steps = 0;
   for (; steps < command.steps.value_or(INT64_MAX); ++steps) {
-    const bool is_over = position.sample >= config.train.epoch_samples.value_or(INT64_MAX);
+    const bool is_over = walk.position().row >= config.train.epoch_samples.value_or(INT64_MAX);
     const auto step = is_over ? std::nullopt : walk.next();
     if (!step) {
-      log_info("order", "the epoch is over: {}", counted(position.sample, "sample"));
+      log_info("order", "the epoch is over: {}", counted(walk.position().row, "sample"));
       break;
     }
     if (command.print) print_step(position.epoch, steps, *step);
@@ -277,7 +280,6 @@ void take_steps(const ShardsOrderCommand& command,
       const int64_t samples = (*step)[rank].size();
       ++(samples > 0 ? ranks[rank].batches : ranks[rank].empty_steps);
       ranks[rank].samples += samples;
-      position.sample += samples;
     }
   }
   position.loader = walk.position();

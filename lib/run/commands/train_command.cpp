@@ -236,7 +236,6 @@ ExitCode train(const TrainCommand& command, const LoadedRun& loaded, ProcessGrou
   if (stopped_by != 0) return stopped(stopped_by);
   ExitCode code = ExitCode::kDone;
   try {
-    run->read_examples();
     code = run->run();
   } catch (const StoppedError&) {
     return stopped(group.heard_stop());

@@ -38,39 +38,33 @@ MetricValues compute_figures(const ImageMetrics& metrics) {
 
 }  // namespace
 
-std::optional<int64_t> DecoderRun::train_group(const std::vector<Batch>& group) {
-  return pass_batches(group, [&](const Batch& batch, int64_t place, const BatchShare& share) {
+std::optional<int64_t> DecoderRun::accumulate() {
+  return pass_group(group_, trained_unets_, [&](const Batch& batch, const BatchShare& share) {
     const DecoderInputs inputs = timed(&session_.times(), StepPhase::kCopy, [&] {
       return to_inputs(batch, session_.device(), clip_);
     });
     for (const int64_t unet : trained_unets_) {
       const at::Generator random =
-          session_.generator(fmt::format("train unet {}", unet), position_.epoch, place);
+          session_.generator(fmt::format("train unet {}", unet), position_.epoch, batch.row);
       trainer_.step(inputs, unet, random, std::nullopt, share);
     }
   });
 }
 
-void DecoderRun::add_validation_losses(const Batch& batch,
-                                       int64_t place,
-                                       std::vector<LossSum>& sums) {
+void DecoderRun::add_validation_losses(const Batch& batch, std::vector<LossSum>& sums) {
   const DecoderInputs inputs = to_inputs(batch, session_.device(), clip_);
   for (const int64_t unet : trained_unets_) {
     // The same draws in every epoch: the losses of two epochs then differ by the weights alone.
     const at::Generator random =
-        session_.generator(fmt::format("validate unet {}", unet), /*epoch=*/0, place);
+        session_.generator(fmt::format("validate unet {}", unet), /*epoch=*/0, batch.row);
     sums[static_cast<size_t>(unet - 1)].add(trainer_.evaluate(inputs, unet, random));
   }
 }
 
-/// Ends by StoppedError at a stop signal; a resumed run then starts the evaluation again.
 void DecoderRun::evaluate_epoch() {
-  if (metrics_) {
-    log_info("eval", "Evaluating epoch {}: {}", position_.epoch, metrics_->description());
-    log_metrics(compute_metrics());
-    restart_step_clock();
-  }
-  position_.next_task = "sample";
+  if (!metrics_) return;
+  log_info("eval", "Evaluating epoch {}: {}", position_.epoch, metrics_->description());
+  log_metrics(compute_metrics());
 }
 
 /// A fault in the pictures is no reason to lose a run: it is logged, and the run continues.
@@ -124,8 +118,7 @@ MetricValues DecoderRun::compute_metrics() {
 }
 
 /// The state is saved before pictures are drawn, which may take long and are for people to look at.
-void DecoderRun::end_epoch() {
-  if (position_.next_task == "eval") evaluate_epoch();
+void DecoderRun::sample_epoch() {
   log_info("sample", "Sampling and saving after epoch {}", position_.epoch);
   save_epoch();
   pictures_.draw_all();

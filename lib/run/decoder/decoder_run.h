@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A decoder run: train, validate, evaluate, sample and save, epoch by epoch. The loop is that of
-// shard_run.h.
+// A decoder run: train, validate, evaluate, sample and save, epoch by epoch.
 #pragma once
 
 #include <cstdint>
@@ -37,14 +36,12 @@ class DecoderRun : public ShardRun {
 
  private:
   DecoderRun(const LoadedDecoderConfig& loaded, const RunProcess& process, const DecoderClip& clip);
-  void load_examples() override;
-  std::optional<int64_t> train_group(const std::vector<Batch>& group) override;
-  void add_validation_losses(const Batch& batch,
-                             int64_t place,
-                             std::vector<LossSum>& sums) override;
+  void prepare() override;
+  std::optional<int64_t> accumulate() override;
+  void add_validation_losses(const Batch& batch, std::vector<LossSum>& sums) override;
   void show_snapshot() override { pictures_.draw_training_samples(); }
-  void end_epoch() override;
-  void evaluate_epoch();
+  void evaluate_epoch() override;
+  void sample_epoch() override;
   MetricValues compute_metrics();
   void log_metrics(const MetricValues& found);
 

@@ -207,7 +207,8 @@ void DecoderRun::open() {
   log_info("train", "{}", describe_conditioning(config_, clip_, loaded_.plan.text_conditioned()));
 }
 
-void DecoderRun::load_examples() {
+void DecoderRun::prepare() {
+  ShardRun::prepare();
   session_.together("looking at a picture", [&] {
     if (session_.group().is_main()) check_example(data_, clip_, loaded_);
   });

@@ -9,12 +9,11 @@
 #include "checkpoint/archive/safetensors.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/lora/lora_file.h"
+#include "checkpoint/pickle/value_json.h"
 #include "config/reading/reflect.h"
 
 namespace dalle2 {
 namespace {
-
-constexpr const char* kActionsDue = "actions_due";
 
 /// What /data/lanes allows: a file that says more is damaged.
 constexpr auto kMostLanes = static_cast<size_t>(most::kRanks);
@@ -58,7 +57,6 @@ class EntryWriter : public PositionVisitor {
     root_.emplace_back(key, std::move(list));
   }
   void own(const char* key, int64_t& value) override { own_.set(key, value); }
-  void own(const char* key, LoaderPosition& value) override { own_.set(key, value_of(value)); }
   void own(const char* key, std::optional<double>& value) override {
     if (value) own_.set(key, *value);
   }
@@ -93,9 +91,6 @@ class EntryReader : public PositionVisitor {
   void own(const char* key, int64_t& value) override {
     if (const auto entry = find_own(key)) value = entry->as_int();
   }
-  void own(const char* key, LoaderPosition& value) override {
-    if (const auto entry = find_own(key)) value = loader_position_of(*entry);
-  }
   void own(const char* key, std::optional<double>& value) override {
     const auto entry = find_own(key);
     value = entry ? std::optional<double>(entry->as_double()) : std::nullopt;
@@ -113,6 +108,50 @@ class EntryReader : public PositionVisitor {
   const Cursor& root_;
   const std::optional<Cursor>& own_;
 };
+
+/// {row: int, block_rows: int, next_lane: int, lanes: [{...}], shard_names: str}, with the numbers of
+/// each LanePosition.
+Value value_of(const LoaderPosition& position) {
+  List lanes;
+  for (const LanePosition& lane : position.lanes) {
+    Dict out;
+    visit_lane(lane,
+               [&](const char* key, auto value) { out.set(key, static_cast<int64_t>(value)); });
+    lanes.items.emplace_back(std::move(out));
+  }
+  Dict out;
+  out.set("row", position.row);
+  out.set("block_rows", position.block_rows);
+  out.set("next_lane", position.next_lane);
+  out.set("lanes", std::move(lanes));
+  out.set("shard_names", position.shard_names);
+  return out;
+}
+
+/// @throws DataError naming the entry that is missing or of another type, or no position of any epoch
+LoaderPosition loader_position_of(const Cursor& saved) {
+  LoaderPosition position;
+  const Cursor lanes = saved.at("lanes");
+  if (lanes.size() > kMostLanes) {
+    throw DataError(
+        "{}: expected {} lanes or less, got {}", lanes.where(), kMostLanes, lanes.size());
+  }
+  for (size_t i = 0; i < lanes.size(); ++i) {
+    const Cursor lane = lanes.at(i);
+    visit_lane(position.lanes.emplace_back(),
+               [&](const char* key, auto& value) { read_count(lane.at(key), value); });
+  }
+  read_count(saved.at("row"), position.row);
+  read_count(saved.at("block_rows"), position.block_rows);
+  const Cursor next_lane = saved.at("next_lane");
+  read_count(next_lane, position.next_lane);
+  if (position.next_lane > 0 && position.next_lane >= static_cast<int64_t>(lanes.size())) {
+    throw DataError(
+        "{}: expected a lane of {}, got {}", next_lane.where(), lanes.size(), position.next_lane);
+  }
+  position.shard_names = saved.at("shard_names").as_string();
+  return position;
+}
 
 class Placeholders : public PositionVisitor {
  public:
@@ -132,7 +171,9 @@ Extras position_entries(RunPosition& position, Dict& own) {
   Extras root;
   EntryWriter writer(root, own);
   position.fields(writer);
-  writer.own(kActionsDue, position.actions_due);
+  own.set("loader_position", value_of(position.loader));
+  own.set("iteration", position.iteration);
+  own.set("actions_due", position.actions_due);
   return root;
 }
 
@@ -141,8 +182,29 @@ void read_position(RunPosition& position, const Cursor& root) {
   const std::optional<Cursor> own = root.find(kOwnState);
   EntryReader reader(root, own);
   position.fields(reader);
-  reader.own(kActionsDue, position.actions_due);
-  if (!own) position.guess_own_fields();
+  reader.own("iteration", position.iteration);
+  reader.own("actions_due", position.actions_due);
+  if (!own) {
+    position.guess_own_fields();
+  } else if (const auto loader = own->find("loader_position")) {
+    position.loader = loader_position_of(*loader);
+  }
+}
+
+void RunPosition::restart_epoch() {
+  iteration = 0;
+  loader = {};
+}
+
+void RunPosition::gather(ProcessGroup& group) {
+  if (group.is_alone() || loader.lanes.empty()) return;
+  std::vector<LoaderPosition> of_ranks;
+  for (const std::string& text :
+       group.gather_texts(json_of_value(value_of(loader)), "places of the lanes")) {
+    const Value saved = value_of_json(text);
+    of_ranks.push_back(loader_position_of(Cursor(saved)));
+  }
+  loader = join_positions(of_ranks);
 }
 
 FormatFields position_placeholders(RunPosition& position) {
@@ -185,43 +247,6 @@ SavedFacts facts_of(const Cursor& root) {
   if (const auto amid = own->find("amid_skips")) facts.amid_skips = amid->as_bool();
   if (const auto lines = own->find("log_lines")) facts.log_lines = lines->as_int();
   return facts;
-}
-
-Value value_of(const LoaderPosition& position) {
-  List lanes;
-  for (const LanePosition& lane : position.lanes) {
-    Dict out;
-    visit_lane(lane,
-               [&](const char* key, auto value) { out.set(key, static_cast<int64_t>(value)); });
-    lanes.items.emplace_back(std::move(out));
-  }
-  Dict out;
-  out.set("next_lane", position.next_lane);
-  out.set("lanes", std::move(lanes));
-  out.set("shard_names", position.shard_names);
-  return out;
-}
-
-LoaderPosition loader_position_of(const Cursor& saved) {
-  LoaderPosition position;
-  const Cursor lanes = saved.at("lanes");
-  if (lanes.size() > kMostLanes) {
-    throw DataError(
-        "{}: expected {} lanes or less, got {}", lanes.where(), kMostLanes, lanes.size());
-  }
-  for (size_t i = 0; i < lanes.size(); ++i) {
-    const Cursor lane = lanes.at(i);
-    visit_lane(position.lanes.emplace_back(),
-               [&](const char* key, auto& value) { read_count(lane.at(key), value); });
-  }
-  const Cursor next_lane = saved.at("next_lane");
-  read_count(next_lane, position.next_lane);
-  if (position.next_lane > 0 && position.next_lane >= static_cast<int64_t>(lanes.size())) {
-    throw DataError(
-        "{}: expected a lane of {}, got {}", next_lane.where(), lanes.size(), position.next_lane);
-  }
-  position.shard_names = saved.at("shard_names").as_string();
-  return position;
 }
 
 }  // namespace dalle2

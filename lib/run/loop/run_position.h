@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Where a run stands. A kind lists the fields of its position once: checkpoints are written and
-// read by that list, and the names of save targets (`{epoch}`) come from it.
+// Where a run stands. What all kinds have is written and read in one place. A kind lists what it adds
+// once: checkpoints are written and read by that list, and the names of save targets (`{epoch}`) come
+// from it.
 #pragma once
 
 #include <cstdint>
@@ -31,15 +32,18 @@ class PositionVisitor {
   virtual void field(const char* key, std::vector<double>& values) = 0;
   // Below kOwnState.
   virtual void own(const char* /*key*/, int64_t& /*value*/) {}
-  virtual void own(const char* /*key*/, LoaderPosition& /*value*/) {}
   virtual void own(const char* /*key*/, std::optional<double>& /*value*/) {}  ///< may be absent
   virtual void own(const char* /*key*/, at::Tensor& /*value*/) {}             ///< undefined: absent
 };
 
+inline constexpr const char* kTrainTask = "train";
+
 struct RunPosition {
   int64_t epoch = 0;
-  int64_t samples_seen = 0;  ///< of the whole run
-  int64_t iteration = 0;     ///< updates of this epoch
+  int64_t samples_seen = 0;            ///< of the whole run
+  std::string next_task = kTrainTask;  ///< or "val", or what a kind does after the validation
+  LoaderPosition loader;               ///< what of the epoch was consumed
+  int64_t iteration = 0;               ///< updates of this epoch
   /// 1: what follows the last step (validation, best, model file, grids) is not done to its end, and a
   /// resume does it again. Meanwhile the best value is that of before.
   int64_t actions_due = 0;
@@ -49,14 +53,14 @@ struct RunPosition {
   RunPosition& operator=(const RunPosition&) = default;
   virtual ~RunPosition() = default;
 
-  /// The one list of what a position holds; actions_due belongs to every one.
+  /// The one list of the entries at the root, and of what a kind adds to our own entry.
   virtual void fields(PositionVisitor& visitor) = 0;
   /// Sets everything as at the start of the run.
   virtual void reset() = 0;
   /// Fills in what a checkpoint of the reference, which has no entry of ours, does not say.
-  virtual void guess_own_fields() = 0;
+  virtual void guess_own_fields() {}
   /// Goes back to the beginning of the epoch.
-  virtual void restart_epoch() = 0;
+  virtual void restart_epoch();
   /// The same, where the data are others than before: what was known of them is forgotten.
   virtual void restart_with_other_data() { restart_epoch(); }
   /// The losses so far are of a model or of data with another meaning: none is the best any more.
@@ -66,11 +70,10 @@ struct RunPosition {
   /// Where a resumed run begins, e.g. "epoch 3 at sample 40"; empty if description() says it.
   virtual std::string resumes_with() const { return ""; }
   /// Epochs whose training has been completed.
-  virtual int64_t epochs_trained() const { return epoch; }
-  /// Takes what only other ranks know of the position; all ranks call it before a save.
-  virtual void gather(ProcessGroup&) {}
-  /// Samples of this epoch, for messages.
-  virtual int64_t sample_of_epoch() const = 0;
+  virtual int64_t epochs_trained() const { return next_task == kTrainTask ? epoch : epoch + 1; }
+  /// Takes what only other ranks know of the position, such as where their lanes stand; all ranks call
+  /// it before a save.
+  virtual void gather(ProcessGroup& group);
 };
 
 /// The entries of the root in the order of the list, and in `own` those below kOwnState.
@@ -80,11 +83,6 @@ Extras position_entries(RunPosition& position, Dict& own);
 void read_position(RunPosition& position, const Cursor& root);
 /// The placeholders of save targets with the position's values.
 FormatFields position_placeholders(RunPosition& position);
-
-/// {next_lane: int, lanes: [{...}], shard_names: str}, with the numbers of each LanePosition.
-Value value_of(const LoaderPosition& position);
-/// @throws DataError naming the entry that is missing or of another type, or no position of any epoch
-LoaderPosition loader_position_of(const Cursor& saved);
 
 /// What a checkpoint, a model or a file of adapters says of its run, read without its tensors. None if it
 /// cannot be read.

@@ -64,16 +64,13 @@ TrainingRun::TrainingRun(RunPlan plan,
       any_position_(std::move(position)),
       metrics_(std::move(plan.metrics)),
       config_sha256_(to_hex(sha256(plan.texts.full_json))),
+      suspects_(std::move(plan.suspects)),
       session_(plan.session, *any_position_),
       any_trainer_(make_trainer(session_.device())),
       losses_(any_trainer_->num_parts(), train_.log_every_n_updates, session_.device()),
-      checkpoints_(session_, *any_trainer_, *any_position_, losses_, train_, std::move(plan.texts)),
-      guard_(session_,
-             *any_trainer_,
-             *any_position_,
-             checkpoints_,
-             train_.non_finite,
-             std::move(plan.suspects)) {
+      checkpoints_(
+          session_, *any_trainer_, *any_position_, losses_, train_, std::move(plan.texts)) {
+  told_skips_.resize(static_cast<size_t>(any_trainer_->num_parts()));
   any_trainer_->set_step_times(&session_.times());
   any_trainer_->connect(session_.group(),
                         {.bucket_bytes = train_.bucket_mebibytes << 20,
@@ -132,7 +129,7 @@ void TrainingRun::note_finished() {
 
 ExitCode TrainingRun::run_to_the_end() {
   if (checkpoints_.start([this] { prepare(); }) == StartedFrom::kCheckpoint) {
-    guard_.remember();
+    remember_skips();
     if (was_finished()) {
       session_.end_quiet();
       log_info(
@@ -203,15 +200,82 @@ std::optional<Error> TrainingRun::fault_of_ranks(const std::exception_ptr& own) 
   return std::nullopt;
 }
 
+/// The loop of every kind. @throws StoppedError instead of kStopped, from anywhere
+ExitCode TrainingRun::run_epochs() {
+  RunPosition& position = *any_position_;
+  // A run over shards that had trained its last epoch samples and saves again, as the reference does.
+  while (position.next_task != kTrainTask || !has_trained_all()) {
+    if (position.next_task == kTrainTask) {
+      if (position.actions_due != 0) repeat_actions();  // a stop cut them off
+      const int64_t epoch = position.epoch;
+      if (!train_epoch()) continue;  // it went back
+      if (session_.stopped()) return ExitCode::kStopped;
+      if (has_trained_all()) break;           // amid an epoch
+      if (position.epoch != epoch) continue;  // a step has reached into the next one
+      position.restart_epoch();
+      position.next_task = "val";
+    }
+    end_epoch();
+    position.next_task = kTrainTask;
+    position.actions_due = 0;
+    ++position.epoch;
+    if (!has_trained_all() && session_.stop_asked()) return ExitCode::kStopped;
+  }
+  end_epochs();
+  return ExitCode::kDone;
+}
+
+/// The updates of an epoch, to its end or to a stop.
+/// @return false if the run went back to a checkpoint: its position is another one
+bool TrainingRun::train_epoch() {
+  open_epoch();
+  restart_step_clock();
+  EpochEnd end = EpochEnd::kStopped;
+  try {
+    end = train_groups();
+  } catch (...) {
+    close_epoch(/*whole=*/false);
+    throw;
+  }
+  if (end == EpochEnd::kWentBack) return false;
+  session_.progress().finish();
+  close_epoch(end == EpochEnd::kWhole);
+  return session_.stop_asked() || look_for_skips(/*settled=*/true);
+}
+
+TrainingRun::EpochEnd TrainingRun::train_groups() {
+  while (read_group()) {
+    checkpoints_.check();
+    const std::optional<int64_t> samples = accumulate();
+    if (!samples) return EpochEnd::kStopped;
+    advance();
+    any_position_->samples_seen += *samples;
+    if (update_parts(*samples)) {
+      if (!after_update(*samples)) return EpochEnd::kWentBack;
+      after_step();
+    }
+    if (session_.stop_asked()) return EpochEnd::kStopped;
+  }
+  return EpochEnd::kWhole;
+}
+
+bool TrainingRun::update_parts(int64_t samples) {
+  if (samples == 0) return true;  // none of them could be read
+  for (const int64_t part : any_trainer_->trained_parts()) update(part);
+  return true;
+}
+
 void TrainingRun::update(int64_t part) {
   any_trainer_->update(part);
   note_loss(part);
 }
 
+/// Acts on skipped updates, saves averages that are due, logs every /train/log_every_n_updates, counts
+/// the iteration. @return false if the run went back to a checkpoint
 bool TrainingRun::after_update(int64_t samples) {
   session_.times().count_step();
   session_.group().set_step(any_trainer_->first_steps(/*settled=*/false));
-  if (!guard_.look(/*settled=*/false)) return false;
+  if (!look_for_skips(/*settled=*/false)) return false;
   const double samples_per_second = static_cast<double>(samples) / since_step_.seconds();
   checkpoints_.save_averages_if_due();
   since_step_.restart();
@@ -225,17 +289,17 @@ void TrainingRun::save_latest() {
   log_info("ckpt",
            "Saving the latest: epoch {}, sample {}",
            any_position_->epoch,
-           any_position_->sample_of_epoch());
+           any_position_->loader.row);
   checkpoints_.save(/*is_best=*/false);
   latest_at_ = session_.group().heard_seconds();
   restart_step_clock();
 }
 
-void TrainingRun::save_if_best(double loss, double& best) {
-  if (!std::isfinite(loss) || !(loss < best)) return;
+bool TrainingRun::save_if_best(double loss, double best) {
+  if (!std::isfinite(loss) || !(loss < best)) return false;
   log_info("ckpt", "Saving the best so far");
   checkpoints_.save(/*is_best=*/true, /*is_latest=*/false);
-  best = loss;
+  return true;
 }
 
 void TrainingRun::save_latest_if_due(int64_t seconds) {
@@ -257,13 +321,13 @@ void TrainingRun::log_step(double samples_per_second) {
   session_.tracker().log(record, any_trainer_->first_steps(), shown);
   progress_.losses.clear();
   for (const LossAverage& loss : losses) progress_.losses.push_back(loss.mean);
-  progress_.skipped = guard_.skipped();
+  progress_.skipped = skipped_updates();
 }
 
 void TrainingRun::show_progress() {
   progress_.epoch = any_position_->epoch;
   progress_.epochs = epochs();
-  progress_.sample = any_position_->sample_of_epoch();
+  progress_.sample = any_position_->loader.row;
   progress_.samples_per_epoch = samples_per_epoch();
   session_.progress().update(progress_);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What the run of any kind is made of, and what the loops of all kinds do around an update. A kind
-// derives from it, and adds its data, its losses and the order of its loop.
+// What the run of any kind is made of, and the loop of all kinds. A kind derives from it, and gives its
+// batches, its losses and its pictures.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -25,7 +25,6 @@
 #include "run/loop/loss_window.h"
 #include "run/loop/run_position.h"
 #include "run/loop/run_session.h"
-#include "run/loop/update_guard.h"
 #include "tracker/tracker.h"
 #include "trainer/step_times.h"
 #include "trainer/trainer.h"
@@ -77,57 +76,6 @@ void report_drops(Tracker& tracker,
                   const std::string& split,
                   const DropCounts& dropped);
 
-/// This rank's share of a step. @tparam Batch has `rows`, those taken, and size(), those that are
-/// used
-template <class Batch>
-struct RankBatch {
-  Batch batch;               ///< without rows where the rows ran out on ranks before this one
-  int64_t row = 0;           ///< its first, of the split or epoch
-  int64_t rows_of_step = 0;  ///< of all ranks
-  int64_t samples_of_step = 0;
-
-  int64_t size() const { return batch.size(); }
-};
-
-/// The step that begins at `row`; all ranks have to call it.
-/// @param rows of the split or epoch @param read gives an optional batch of (first row, rows), none
-/// after the end @return none after the end, on all ranks
-/// @throws what read() throws, an Error, on this rank; StoppedError on the others
-template <class Batch, class Read>
-std::optional<RankBatch<Batch>> rank_batch(
-    ProcessGroup& group, int64_t rows, int64_t row, int64_t batch_size, const Read& read) {
-  if (row >= rows) return std::nullopt;
-  RankBatch<Batch> next{.batch = {}, .row = row + group.rank() * batch_size};
-  const ProcessGroup::BusyScope busy(group, "waiting for data");
-  std::exception_ptr fault;
-  try {
-    if (std::optional<Batch> batch = read(next.row, batch_size)) next.batch = *std::move(batch);
-  } catch (const Error&) {  // the others would wait for this rank
-    fault = std::current_exception();
-  }
-  bool is_faulty = false;
-  for (const auto& each :
-       group.exchange({next.batch.rows, next.batch.size(), fault ? 1 : 0}, "rows of the step")) {
-    next.rows_of_step += each[0];
-    next.samples_of_step += each[1];
-    is_faulty = is_faulty || each[2] != 0;
-  }
-  if (fault) std::rethrow_exception(fault);
-  if (is_faulty) throw StoppedError("another rank cannot read its batch");
-  return next;
-}
-
-/// The steps from `row` on, one a call, none past the end.
-/// @param step_at gives the RankBatch of the step that begins at a row
-template <class StepAt>
-auto steps_from(int64_t row, StepAt step_at) {
-  return [row, step_at]() mutable {
-    auto step = step_at(row);
-    if (step) row += step->rows_of_step;
-    return step;
-  };
-}
-
 /// What a process of a run is.
 struct RunProcess {
   bool quiet = false;             ///< no progress, no lines of steps
@@ -171,9 +119,6 @@ class TrainingRun {
   /// behind. All ranks call it before run(). @throws ConfigError, DataError, NetworkError;
   /// StoppedError at a stop signal
   virtual void open() { session_.print_precision(any_trainer_->precision()); }
-  /// Reads the samples that are shown in the log, after open(); all ranks call it together. Again if
-  /// the data turn out to be dealt otherwise. @throws as open(), but StoppedError on all ranks
-  virtual void read_examples() {}
   /// Resumes from a checkpoint or starts from zero, and trains to the last epoch.
   /// @return kStopped if a signal asked for a stop; the state is saved then, as it is before an
   /// OutsideFault ends the run: what that holds is thrown
@@ -187,11 +132,35 @@ class TrainingRun {
   /// @throws ConfigError
   TrainingRun(RunPlan plan, std::unique_ptr<RunPosition> position, const MakeTrainer& make_trainer);
 
-  /// What the loop needs besides the state, which stands by now; nothing is written yet.
-  /// @throws ConfigError, DataError; StoppedError on all ranks
+  /// What the loop needs besides the state, which stands by now; nothing is written yet. All ranks call
+  /// it together. @throws ConfigError, DataError; StoppedError on all ranks
   virtual void prepare() {}
-  /// The loop. @return kDone or kStopped. @throws StoppedError instead of kStopped, from anywhere
-  virtual ExitCode run_epochs() = 0;
+
+  // What a kind gives to the loop, in the order in which run_epochs() asks for it. Any of them may throw
+  // a StoppedError: what was under way is done again by the start that resumes.
+  /// What RunPosition::actions_due stands for.
+  virtual void repeat_actions() {}
+  /// Opens the data where the position stands in the epoch; the epoch starts over if they are others.
+  virtual void open_epoch() = 0;
+  /// Reads the batches of the next update: next_group(). @return false at the end of the epoch
+  virtual bool read_group() = 0;
+  /// Gradients of the group: pass_group(), or what a kind does in its place whose loss is not a mean
+  /// over the samples, or whose step has several updates.
+  /// @return samples of all ranks; none if a stop was asked for meanwhile
+  virtual std::optional<int64_t> accumulate() = 0;
+  /// Moves the position behind the group.
+  virtual void advance() = 0;
+  /// Updates each trained part. @param samples whose gradients there are
+  /// @return whether a step was made
+  virtual bool update_parts(int64_t samples);
+  /// What follows a step: saves, validations and pictures that are due.
+  virtual void after_step() {}
+  /// The data of the epoch are through, if it is `whole`; else a stop or a fault ends them.
+  virtual void close_epoch(bool /*whole*/) {}
+  /// From position.next_task on, which is "val" after the last update.
+  virtual void end_epoch() {}
+  virtual void end_epochs() {}
+
   /// What the log says about a step besides what it says for every kind.
   virtual LogRecord step_values(double samples_per_second) = 0;
   virtual int64_t samples_per_epoch() const = 0;  ///< 0 while it is not known
@@ -231,20 +200,19 @@ class TrainingRun {
 
   /// Gradients of the batches of an update, each weighted by its share of the samples of them all.
   /// @param parts that a pass goes through, in its order
-  /// @param pass gives the gradients of one batch of this rank: (batch, samples of all ranks in the
-  /// batches before it, share)
+  /// @param pass gives the gradients of one batch of this rank: (batch, share)
   /// @return samples of all ranks; none if a stop was asked for between two batches
-  template <class Batch, class Pass>
+  template <class Batch, class PassBatch>
   std::optional<int64_t> pass_group(const std::vector<Batch>& group,
                                     const std::vector<int64_t>& parts,
-                                    Pass&& pass) {
+                                    PassBatch&& pass) {
     const int64_t total = samples_of(group);
     int64_t before = 0;
     for (const Batch& batch : group) {
       if (before > 0 && session_.stop_asked()) return std::nullopt;
       const BatchShare share = share_of(batch, group);
       if (batch.size() > 0) {
-        pass(batch, before, share);
+        pass(batch, share);
       } else if (total > 0 && share.is_last) {
         any_trainer_->finish_without_samples(parts);
       }
@@ -253,40 +221,10 @@ class TrainingRun {
     return total;
   }
 
-  /// The mean loss over the samples of all ranks in the first rows of a split.
-  /// @param step_at gives the RankBatch of the step that begins at a row
-  /// @param loss_of gives the mean over this rank's share of a step, never an empty one: [], on the device
-  /// @return none without samples @throws StoppedError
-  template <class StepAt, class LossOf>
-  std::optional<double> mean_loss_of_split(const std::string& split,
-                                           int64_t rows,
-                                           StepAt&& step_at,
-                                           LossOf&& loss_of) {
-    LossSum sum;
-    int64_t samples = 0;
-    for (int64_t row = 0; row < rows;) {
-      session_.throw_if_stop_asked();
-      const auto step = from_outside([&] { return step_at(row); });
-      if (!step) break;
-      if (step->size() > 0) sum.add(loss_of(*step), static_cast<double>(step->size()));
-      samples += step->samples_of_step;
-      row += step->rows_of_step;
-      session_.progress().stage(
-          fmt::format("loss of the split {}: {}", split, counted(samples, "sample")));
-    }
-    if (samples == 0) return std::nullopt;
-    return session_.group().sum({sum.value()}, "losses of " + split).front() /
-           static_cast<double>(samples);
-  }
-
   /// Updates a part with the gradients so far, of all ranks.
   void update(int64_t part);
   /// The loss of a part's update enters the means of the log.
   void note_loss(int64_t part) { losses_.push(part, any_trainer_->last_loss(part)); }
-  /// After the updates of a group: acts on skipped ones, saves averages that are due, logs every
-  /// /train/log_every_n_updates, counts the iteration.
-  /// @return false if the run went back to a checkpoint: its position is another one
-  bool after_update(int64_t samples);
   /// Saves where the run stands.
   void save_latest();
   /// What follows a step, at least once: a resume from what is saved meanwhile, or after a stop in it,
@@ -297,15 +235,16 @@ class TrainingRun {
     actions();
     any_position_->actions_due = 0;
   }
-  /// Saves the state as the best if the loss of a validation is lower than `best`, which changes after
-  /// the save: within act() only.
-  void save_if_best(double loss, double& best);
+  /// Saves the state as the best if the loss of a validation is lower than `best`, which the caller
+  /// changes after the save: within act() only. @return whether it is
+  bool save_if_best(double loss, double best);
   /// So many seconds after the last time, or after the beginning of the run.
   void save_latest_if_due(int64_t seconds);
   /// Restarts the clock of samples per second: the time since the last update was not spent on
   /// training.
   void restart_step_clock() { since_step_.restart(); }
 
+  RunPosition& any_position() { return *any_position_; }
   /// The position and the trainer, as the kind's own types.
   template <class Position>
   Position& position_as() {
@@ -322,7 +261,20 @@ class TrainingRun {
   }
 
  private:
+  enum class EpochEnd { kWhole, kStopped, kWentBack };
+
   ExitCode run_to_the_end();
+  ExitCode run_epochs();
+  bool train_epoch();
+  EpochEnd train_groups();
+  bool after_update(int64_t samples);
+  bool look_for_skips(bool settled);
+  int64_t skipped_updates() const;
+  void remember_skips();
+  void tell_skips(int64_t part, const SkippedUpdates& skipped) const;
+  void roll_back(int64_t part, int64_t in_a_row);
+  [[noreturn]] void give_up(int64_t part, int64_t in_a_row, const std::string& why);
+  std::string part_prefix(int64_t part) const;
   std::string finish_mark() const;
   bool was_finished();
   void note_finished();
@@ -334,11 +286,12 @@ class TrainingRun {
   const SharedTrainConfig& train_;
   std::unique_ptr<RunPosition> any_position_;
   std::vector<PartMetricNames> metrics_;
-  const std::string config_sha256_;
+  const std::string config_sha256_, suspects_;
   ProgressState progress_;  // losses and skipped updates are those of the last record
   Timer since_step_;
-  double latest_at_ = 0;         // by ProcessGroup::heard_seconds()
-  int64_t began_with_seen_ = 0;  // samples that the run had seen when this start began
+  double latest_at_ = 0;             // by ProcessGroup::heard_seconds()
+  int64_t began_with_seen_ = 0;      // samples that the run had seen when this start began
+  std::vector<int64_t> told_skips_;  // of each part: skipped updates that were reported
 
  protected:
   RunSession session_;
@@ -349,7 +302,6 @@ class TrainingRun {
  protected:
   LossWindow losses_;
   RunCheckpoints checkpoints_;
-  UpdateGuard guard_;
 };
 
 }  // namespace dalle2

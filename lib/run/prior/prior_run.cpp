@@ -115,18 +115,20 @@ PriorRun::PriorRun(const LoadedPriorConfig& loaded, const RunProcess& process)
 PriorRun::PriorRun(const LoadedPriorConfig& loaded,
                    const RunProcess& process,
                    const std::shared_ptr<ClipEmbedder>& clip)
-    : TrainingRun(run_plan(loaded,
-                           process,
-                           {metric_names(loaded.config.prior)},
-                           "embeddings that are far larger than the others"),
-                  std::make_unique<PriorPosition>(loaded.config.train),
-                  [&](const at::Device& device) {
-                    const bool is_main = process.group == nullptr || process.group->is_main();
-                    return make_trainer(loaded, clip.get(), device, is_main);
-                  }),
+    : RowRun(
+          run_plan(loaded,
+                   process,
+                   {metric_names(loaded.config.prior)},
+                   "embeddings that are far larger than the others"),
+          std::make_unique<PriorPosition>(loaded.config.train),
+          [&](const at::Device& device) {
+            const bool is_main = process.group == nullptr || process.group->is_main();
+            return make_trainer(loaded, clip.get(), device, is_main);
+          },
+          loaded.config.data.batch_size,
+          [&](const at::Device&) { return prior_data(loaded.config, clip.get()); }),
       config_(loaded.config),
       clip_(clip),
-      data_(prior_data(config_, clip.get())),
       position_(position_as<PriorPosition>()),
       trainer_(trainer_as<PriorTrainer>()) {
   position_.rows_per_epoch = data_.rows("train");
@@ -148,6 +150,7 @@ void PriorRun::open() {
 }
 
 void PriorRun::prepare() {
+  validated_at_ = session_.group().heard_seconds();
   if (position_.samples_seen > 0 || !session_.group().is_main()) return;
   warn_of_several_clips(config_, clip_.get());
 }
@@ -156,37 +159,50 @@ PriorInputs PriorRun::inputs_of(const PriorBatch& batch) {
   return to_inputs(batch, session_.device(), clip_.get(), config_.prior);
 }
 
-ExitCode PriorRun::run_epochs() {
-  validated_at_ = session_.group().heard_seconds();
-  take_order();
-  while (position_.epoch < config_.train.epochs) {
-    if (position_.actions_due != 0) validate();  // a stop cut it off
-    if (!train_epoch()) continue;                // it went back
-    if (session_.stop_asked()) return ExitCode::kStopped;
-    ++position_.epoch;
-    position_.restart_epoch();
-    dropped_in_epoch_.clear();
-  }
-  finish();
-  return ExitCode::kDone;
-}
-
 /// A place in the epoch's order counts only in that order: rows that have moved to a server, or from
 /// one, come in another.
-void PriorRun::take_order() {
-  if (position_.row > 0 && position_.block_rows != data_.block_rows()) {
+void PriorRun::open_epoch() {
+  if (position_.loader.row > 0 && position_.loader.block_rows != data_.block_rows()) {
     log_warning("data",
                 "the order of the rows has changed, as the embeddings lie elsewhere than when the "
                 "checkpoint was made: epoch {} starts over",
                 position_.epoch);
     position_.restart_epoch();
   }
-  position_.block_rows = data_.block_rows();
+  position_.loader.block_rows = data_.block_rows();
+  RowRun::open_epoch();
+  log_info("train", "Starting epoch {}", position_.epoch);
+  if (position_.loader.row == 0)
+    session_.tracker().log({{"tracking/epoch", position_.epoch}}, trainer_.steps(), ShownRecord{});
+}
+
+std::optional<int64_t> PriorRun::accumulate() {
+  return pass_group(group_, {1}, [&](const Step& each, const BatchShare& share) {
+    // Addressed by the rows of the epoch so far, so that a resumed epoch, or one of another number
+    // of ranks, draws the same.
+    const at::Generator random = session_.generator("train", position_.epoch, each.row);
+    trainer_.step(inputs_of(each.batch), random, std::nullopt, share);
+  });
+}
+
+void PriorRun::after_step() {
+  if (session_.stop_asked()) return;
+  if (session_.is_due(validated_at_, config_.data.eval_every_seconds)) validate();
+  save_latest_if_due(config_.train.save_every_seconds);
+}
+
+void PriorRun::close_epoch(bool whole) {
+  if (whole) report_drops(session_.tracker(), trainer_.steps(), "train", dropped_in_epoch_);
+  RowRun::close_epoch(whole);
+}
+
+void PriorRun::throw_nothing_usable() const {
+  dalle2::throw_nothing_usable(data_, clip_ != nullptr);
 }
 
 /// As in the reference, after the last epoch; but here a good loss of the test rows makes no best
 /// checkpoint.
-void PriorRun::finish() {
+void PriorRun::end_epochs() {
   validate();
   save_latest();
   const HeldAverages averages = trainer_.hold_averages();
@@ -198,82 +214,22 @@ void PriorRun::finish() {
   log({loss_record(trainer_.uses_ema() ? "ema-test" : "online-test", "test loss", *loss)});
 }
 
-/// @return false if the run went back to a checkpoint
-bool PriorRun::train_epoch() {
-  log_info("train", "Starting epoch {}", position_.epoch);
-  restart_step_clock();
-  const bool from_begin = position_.row == 0;
-  if (from_begin) {
-    session_.tracker().log({{"tracking/epoch", position_.epoch}}, trainer_.steps(), ShownRecord{});
-  }
-  const int64_t seen_before = position_.samples_seen;
-  auto next = steps_from(
-      position_.row, [this](int64_t row) { return next_batch("train", row, dropped_in_epoch_); });
-  for (auto group = next_group(next); !group.empty(); group = next_group(next)) {
-    checkpoints_.check();
-    const auto samples = train_group(group);
-    if (!samples) return true;
-    if (!after_update(*samples)) return false;
-    if (session_.stop_asked()) return true;
-    if (session_.is_due(validated_at_, config_.data.eval_every_seconds)) validate();
-    save_latest_if_due(config_.train.save_every_seconds);
-  }
-  session_.progress().finish();
-  report_drops(session_.tracker(), trainer_.steps(), "train", dropped_in_epoch_);
-  if (from_begin && position_.samples_seen == seen_before)
-    from_outside([this] { throw_nothing_usable(data_, clip_ != nullptr); });
-  return guard_.look(/*settled=*/true);
-}
-
-/// @param row of the split, the first of the step. @return none past its end, on all ranks
-std::optional<PriorRankBatch> PriorRun::next_batch(const std::string& split,
-                                                   int64_t row,
-                                                   DropCounts& dropped) {
-  auto next = rank_batch<PriorBatch>(session_.group(),
-                                     data_.rows(split),
-                                     row,
-                                     config_.data.batch_size,
-                                     [&](int64_t first, int64_t count) {
-                                       return data_.batch(split, position_.epoch, first, count);
-                                     });
-  if (next) next->batch.drops.report(split, dropped_[split], dropped);
-  return next;
-}
-
-/// One update, from the mean over the samples of all batches.
-/// @return these samples; none if a stop was asked for before the update
-std::optional<int64_t> PriorRun::train_group(const std::vector<PriorRankBatch>& group) {
-  const auto samples =
-      pass_group(group, {1}, [&](const PriorRankBatch& each, int64_t, const BatchShare& share) {
-        // Addressed by the rows of the epoch so far, so that a resumed epoch, or one of another number
-        // of ranks, draws the same.
-        const at::Generator random = session_.generator("train", position_.epoch, each.row);
-        trainer_.step(inputs_of(each.batch), random, std::nullopt, share);
-      });
-  if (!samples) return std::nullopt;
-  for (const PriorRankBatch& each : group) position_.row += each.rows_of_step;
-  position_.samples_seen += *samples;
-  if (*samples > 0) update(1);
-  return samples;
-}
-
 std::optional<double> PriorRun::mean_loss(const std::string& split,
                                           bool averaged,
                                           DropCounts& dropped) {
-  return mean_loss_of_split(
-      split,
-      data_.rows(split),
-      [&](int64_t row) { return next_batch(split, row, dropped); },
-      [&](const PriorRankBatch& step) {
-        // The same draws every time: two validations then differ by the weights alone.
-        const at::Generator random = session_.generator("validate " + split, /*epoch=*/0, step.row);
-        return trainer_.evaluate(inputs_of(step.batch), random, averaged);
-      });
+  return mean_loss_of_split(split, data_.rows(split), dropped, [&](const Step& step) {
+    // The same draws every time: two validations then differ by the weights alone.
+    const at::Generator random = session_.generator("validate " + split, /*epoch=*/0, step.row);
+    return trainer_.evaluate(inputs_of(step.batch), random, averaged);
+  });
 }
 
 /// A stop cuts it off before anything is logged: the resumed run makes it again.
 void PriorRun::validate() {
-  act([this] { save_if_best(validation_loss(), position_.best_validation_loss); });
+  act([this] {
+    const double loss = validation_loss();
+    if (save_if_best(loss, position_.best_validation_loss)) position_.best_validation_loss = loss;
+  });
   validated_at_ = session_.group().heard_seconds();
   restart_step_clock();
 }
@@ -362,16 +318,15 @@ void PriorPosition::fields(PositionVisitor& visitor) {
   visitor.field("epoch", epoch);
   visitor.field("samples_seen", samples_seen);
   visitor.field("best_validation_loss", best_validation_loss);
-  visitor.own("row", row);
-  visitor.own("block_rows", block_rows);
-  visitor.own("iteration", iteration);
 }
 
 void PriorPosition::reset() {
   epoch = config_->current_epoch;
   samples_seen = config_->num_samples_seen;
   best_validation_loss = config_->best_validation_loss;
-  row = block_rows = iteration = actions_due = 0;
+  next_task = kTrainTask;
+  actions_due = 0;
+  restart_epoch();
 }
 
 void PriorPosition::restart_with_other_data() {
@@ -389,7 +344,7 @@ std::string PriorPosition::description() const {
 }
 
 std::string PriorPosition::resumes_with() const {
-  return fmt::format("epoch {} at sample {}", epoch, row);
+  return fmt::format("epoch {} at sample {}", epoch, loader.row);
 }
 
 void dry_run(const LoadedPriorConfig& loaded, int64_t processes, const StartOptions& start) {

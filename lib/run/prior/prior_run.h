@@ -2,7 +2,6 @@
 // A run of a diffusion prior: train, validate and save by the clock, epoch by epoch.
 #pragma once
 
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,7 +10,7 @@
 #include "base/error.h"
 #include "config/prior/prior_run_config.h"
 #include "data/embeddings/prior_dataset.h"
-#include "run/loop/training_run.h"
+#include "run/loop/row_run.h"
 #include "run/prior/prior_data.h"
 #include "trainer/prior_trainer.h"
 
@@ -23,19 +22,15 @@ struct PriorPosition : RunPosition {
   explicit PriorPosition(const PriorTrainConfig& config) : config_(&config) { reset(); }
 
   double best_validation_loss = 0;  ///< that of the config before there is one
-  int64_t row = 0;                  ///< rows of this epoch, the dropped ones too
-  int64_t block_rows = 0;           ///< of the order of the epoch, PriorDataset::block_rows()
   int64_t rows_per_epoch = 1;       ///< of the data: no field of a checkpoint
 
   void fields(PositionVisitor& visitor) override;
   void reset() override;
   /// A checkpoint of the reference only says how many samples the whole run has seen.
-  void guess_own_fields() override { row = samples_seen % rows_per_epoch; }
-  void restart_epoch() override { row = iteration = 0; }
+  void guess_own_fields() override { loader.row = samples_seen % rows_per_epoch; }
   void restart_with_other_data() override;
   std::string description() const override;
   std::string resumes_with() const override;
-  int64_t sample_of_epoch() const override { return row; }
 
  private:
   const PriorTrainConfig* config_;
@@ -44,14 +39,12 @@ struct PriorPosition : RunPosition {
 /// Of all splits.
 int64_t count_rows(const PriorDataset& data);
 
-using PriorRankBatch = RankBatch<PriorBatch>;
-
 struct PriorRecord {
   LogRecord values;
   ShownRecord shown;
 };
 
-class PriorRun : public TrainingRun {
+class PriorRun : public RowRun<PriorDataset> {
  public:
   /// Builds data, model, trainer and tracker; nothing is trained or written yet.
   /// @throws ConfigError, DataError
@@ -64,18 +57,15 @@ class PriorRun : public TrainingRun {
            const RunProcess& process,
            const std::shared_ptr<ClipEmbedder>& clip);
   void prepare() override;
-  ExitCode run_epochs() override;
-  bool train_epoch();
-  std::optional<int64_t> train_group(const std::vector<PriorRankBatch>& group);
-  /// @param dropped counts what is left out
-  std::optional<PriorRankBatch> next_batch(const std::string& split,
-                                           int64_t row,
-                                           DropCounts& dropped);
+  void repeat_actions() override { validate(); }
+  void open_epoch() override;
+  std::optional<int64_t> accumulate() override;
+  void after_step() override;
+  void close_epoch(bool whole) override;
+  void end_epochs() override;
+  [[noreturn]] void throw_nothing_usable() const override;
   PriorInputs inputs_of(const PriorBatch& batch);
   LogRecord step_values(double samples_per_second) override;
-  int64_t samples_per_epoch() const override { return data_.rows("train"); }
-  void take_order();
-  void finish();
   /// Losses and similarities of the validation rows; saves the best. @throws StoppedError
   void validate();
   double validation_loss();
@@ -89,11 +79,8 @@ class PriorRun : public TrainingRun {
 
   const TrainPriorConfig& config_;
   std::shared_ptr<ClipEmbedder> clip_;  // null: embeddings are read
-  PriorDataset data_;
   PriorPosition& position_;
   PriorTrainer& trainer_;
-  std::map<std::string, DropCounts> dropped_;  // by split, in all epochs
-  DropCounts dropped_in_epoch_;                // of the split train
   double validated_at_ = 0;  // by ProcessGroup::heard_seconds(), or when the run began
 };
 

@@ -60,6 +60,7 @@ ShardData::ShardData(const ShardDataConfig& config,
   needs_.rank = rank;
   needs_.lanes = config.lanes;
   needs_.gpu = gpu_of(device);
+  slices_ = slices_at_begin();
 }
 
 int64_t ShardData::slices_at_begin() const {
@@ -106,7 +107,7 @@ LoaderOptions ShardData::options(const std::string& split,
   std::shared_ptr<DropCounts>& told = told_[split];
   if (!told) told = std::make_shared<DropCounts>();
   options.told = told;
-  D2_CHECK(slices_ > 0, "deal_into() comes before options()");
+  D2_CHECK(!names_.empty(), "deal_into() comes before options()");
   options.urls = urls(split);
   if (split == "train") options.shard_names = train_names_;
   options.batch_size = batch_size;

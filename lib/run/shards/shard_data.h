@@ -35,9 +35,10 @@ class ShardData {
 
   /// Slices of a run that begins: /data/lanes, or as many as ranks, as in the reference.
   int64_t slices_at_begin() const;
-  /// Cuts the shards into `slices` and deals each into the splits; comes before all else. It depends
-  /// on neither rank nor world. @throws ConfigError, DataError
+  /// Cuts the shards into `slices` and deals each into the splits; comes before what reads them. It
+  /// depends on neither rank nor world. @throws ConfigError, DataError
   void deal_into(int64_t slices);
+  /// Those of a run that begins, until the shards are dealt.
   int64_t slices() const { return slices_; }
 
   /// The loaders' ranks keep step through `group`, which has to outlive them.

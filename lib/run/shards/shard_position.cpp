@@ -6,7 +6,6 @@
 #include <algorithm>
 
 #include "base/text.h"
-#include "checkpoint/pickle/value_json.h"
 #include "config/reading/reflect.h"
 #include "run/loop/run_position.h"
 
@@ -14,33 +13,30 @@ namespace dalle2 {
 
 void ShardPosition::fields(PositionVisitor& visitor) {
   visitor.field("epoch", epoch);
-  visitor.field("sample", sample);
+  visitor.field("sample", loader.row);
   visitor.field("next_task", next_task);
   visitor.field("validation_losses", validation_losses);
   visitor.field("samples_seen", samples_seen);
-  visitor.own("loader_position", loader);
   visitor.own("slices", slices);
-  visitor.own("iteration", iteration);
   visitor.own("samples_at_last_save", samples_at_last_save);
   visitor.own("samples_per_epoch", samples_per_epoch);
   visitor.own("validation_loss", validation_loss);
 }
 
 void ShardPosition::guess_own_fields() {
-  if (next_task != "train") sample = 0;
-  loader = LoaderPosition::after_samples(sample);
-  samples_at_last_save = sample;
+  loader = LoaderPosition::after_samples(next_task == kTrainTask ? loader.row : 0);
+  samples_at_last_save = loader.row;
 }
 
 void ShardPosition::restart_epoch() {
-  sample = iteration = samples_at_last_save = 0;
-  loader = {};
+  RunPosition::restart_epoch();
+  samples_at_last_save = 0;
 }
 
 void ShardPosition::restart_with_other_data() {
   restart_epoch();
-  if (next_task != "train") ++epoch;
-  next_task = "train";
+  if (next_task != kTrainTask) ++epoch;
+  next_task = kTrainTask;
   slices = samples_per_epoch = actions_due = 0;
   has_other_data = true;
   forget_losses();
@@ -61,7 +57,7 @@ std::string ShardPosition::description() const {
 }
 
 std::string ShardPosition::resumes_with() const {
-  if (next_task == "train") return fmt::format("epoch {} at sample {}", epoch, sample);
+  if (next_task == kTrainTask) return fmt::format("epoch {} at sample {}", epoch, loader.row);
   if (next_task == "val") return fmt::format("the validation of epoch {}", epoch);
   return fmt::format("sampling and saving after epoch {}", epoch);
 }
@@ -74,17 +70,6 @@ bool ShardPosition::is_best() const {
 
 int64_t ShardPosition::slices_of_run() const {
   return std::clamp<int64_t>(slices, 0, static_cast<int64_t>(most::kRanks));
-}
-
-void ShardPosition::gather(ProcessGroup& group) {
-  if (group.is_alone()) return;
-  std::vector<LoaderPosition> of_ranks;
-  for (const std::string& text :
-       group.gather_texts(json_of_value(value_of(loader)), "places of the lanes")) {
-    const Value saved = value_of_json(text);
-    of_ranks.push_back(loader_position_of(Cursor(saved)));
-  }
-  loader = join_positions(of_ranks);
 }
 
 std::optional<int64_t> slices_of(const Cursor& checkpoint) {

@@ -7,17 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "data/loader/loader_position.h"
 #include "run/loop/run_position.h"
 
 namespace dalle2 {
 
 /// The names are those of the reference's decoder.
 struct ShardPosition : RunPosition {
-  int64_t sample = 0;                     ///< samples of this epoch, over all ranks
-  std::string next_task = "train";        ///< train, val, or what a kind does after the validation
   std::vector<double> validation_losses;  ///< one an epoch, averaged over the trained parts
-  LoaderPosition loader;                  ///< what of the epoch was consumed
   /// In which the shards were cut before they were dealt into the splits; 0: not known. The run
   /// keeps it, so that no validation shard is ever trained on.
   int64_t slices = 0;
@@ -36,10 +32,6 @@ struct ShardPosition : RunPosition {
   void forget_losses() override;
   std::string description() const override;
   std::string resumes_with() const override;
-  int64_t epochs_trained() const override { return next_task == "train" ? epoch : epoch + 1; }
-  int64_t sample_of_epoch() const override { return sample; }
-  /// Each rank knows where its own lanes stand.
-  void gather(ProcessGroup& group) override;
 
   bool is_best() const;  ///< validation_loss is less than all earlier ones
   /// `slices`, within what a config allows; 0: not known

@@ -33,58 +33,15 @@ ShardRun::ShardRun(RunPlan plan, const MakeTrainer& make_trainer, const ShardRun
             RankInfo{session_.group().rank(), session_.group().size()},
             session_.device()) {
   data_.keep_step_through(session_.group());
-}
-
-void ShardRun::read_examples() {
-  const int64_t slices = slices_of_earlier_run();
-  session_.together("looking for the shards", [&] { deal_first(slices); });
-  session_.check_same_data(data_.names(), "shards", "/data/webdataset_base_url");
-  load_examples();
-}
-
-/// Slices of the run that this start will resume, or of one that begins; by what rank 0 sees.
-int64_t ShardRun::slices_of_earlier_run() {
-  int64_t slices = data_.slices_at_begin();
-  session_.together("looking at what an earlier run left", [&] {
-    if (!session_.group().is_main()) return;
-    const std::optional<Value> earlier = checkpoints_.outline_of_earlier();
-    try {
-      if (earlier) slices = slices_of(Cursor(*earlier)).value_or(slices);
-    } catch (const DataError&) {  // start() says so, and takes another file
-    }
-  });
-  return std::stoll(session_.group().text_of_main(std::to_string(slices), "slices of the shards"));
-}
-
-/// As many slices as an earlier run had, unless this start's data are others that cannot be cut so:
-/// start() finds out whether it resumes that run.
-void ShardRun::deal_first(int64_t slices) {
-  try {
-    deal(slices);
-  } catch (const ConfigError&) {
-    if (slices == data_.slices_at_begin()) throw;
-    deal(data_.slices_at_begin());
-  }
-}
-
-void ShardRun::deal(int64_t slices) {
-  data_.deal_into(slices);
-  checkpoints_.set_data_size(data_size_of(data_));
-  log_info("data",
-           "shards: {} train, {} val, {} test; batches of {}{}",
-           data_.num_shards("train"),
-           data_.num_shards("val"),
-           data_.num_shards("test"),
-           data_config_.batch_size,
-           of_each_rank(session_.group()));
+  checkpoints_.set_data_size(data_size_of(data_));  // for a start, before the shards are dealt
 }
 
 /// A run keeps the slices that it began with, whatever the number of ranks: see
 /// ShardPosition::slices.
-void ShardRun::keep_slices() {
-  int64_t slices = position_.slices_of_run();
-  if (slices == 0) {
-    slices = data_.slices_at_begin();
+void ShardRun::prepare() {
+  position_.slices = position_.slices_of_run();
+  if (position_.slices == 0) {
+    position_.slices = data_.slices_at_begin();
     if (position_.samples_seen > 0 && !data_config_.lanes && !position_.has_other_data) {
       log_warning("data",
                   "the checkpoint does not say into how many slices its run cut the shards: with "
@@ -92,26 +49,17 @@ void ShardRun::keep_slices() {
                   "/data/lanes gives the number");
     }
   }
-  position_.slices = slices;
-  if (slices == data_.slices()) return;
-  deal(slices);
-  load_examples();
-}
-
-ExitCode ShardRun::run_epochs() {
-  keep_slices();
-  // A run that had trained its last epoch samples and saves again, as the reference does.
-  while (position_.epoch < epochs() || position_.next_task != "train") {
-    if (position_.next_task == "train" && !train_epoch()) continue;  // it went back
-    if (session_.stopped()) return ExitCode::kStopped;
-    if (position_.next_task == "val") validate_epoch();
-    end_epoch();
-    position_.next_task = "train";
-    position_.actions_due = 0;
-    ++position_.epoch;
-    if (position_.epoch < epochs() && session_.stop_asked()) return ExitCode::kStopped;
-  }
-  return ExitCode::kDone;
+  session_.together("looking for the shards", [&] { data_.deal_into(position_.slices); });
+  if (position_.slices != data_.slices_at_begin())
+    checkpoints_.set_data_size(data_size_of(data_));  // a remainder of the shards may differ
+  log_info("data",
+           "shards: {} train, {} val, {} test; batches of {}{}",
+           data_.num_shards("train"),
+           data_.num_shards("val"),
+           data_.num_shards("test"),
+           data_config_.batch_size,
+           of_each_rank(session_.group()));
+  session_.check_same_data(data_.names(), "shards", "/data/webdataset_base_url");
 }
 
 /// None at the end of the data. @throws StoppedError on all ranks if a signal came while it was
@@ -136,8 +84,7 @@ std::unique_ptr<ShardLoader> ShardRun::open_loader(const std::string& split,
   return loader;
 }
 
-/// @return false if the run went back to a checkpoint
-bool ShardRun::train_epoch() {
+void ShardRun::open_epoch() {
   position_.slices = data_.slices();
   if (const auto why = data_.other_shards(position_.loader)) {
     log_warning(
@@ -149,75 +96,47 @@ bool ShardRun::train_epoch() {
     position_.restart_epoch();
   }
   log_info("train", "Starting epoch {}", position_.epoch);
-  const auto loader = open_loader("train", /*in_order=*/false, position_.loader);
-  restart_step_clock();
-  try {
-    if (!train_groups(*loader)) return false;
-  } catch (...) {  // what was left out until then is not secret
-    report_drops(*loader, "train");
-    throw;
-  }
-  session_.progress().finish();
-  report_drops(*loader, "train");
-  if (session_.stop_asked()) return true;
-  if (!guard_.look(/*settled=*/true)) return false;
-  position_.samples_per_epoch = position_.sample;
-  position_.restart_epoch();
-  position_.next_task = "val";
-  return true;
+  loader_.reset();  // of a run that went back
+  loader_ = open_loader("train", /*in_order=*/false, position_.loader);
 }
 
-/// The updates of an epoch, to its end or to a stop.
-/// @return false if the run went back to a checkpoint
-bool ShardRun::train_groups(ShardLoader& loader) {
-  auto next = [&, sample = position_.sample]() mutable -> std::optional<Batch> {
+bool ShardRun::read_group() {
+  group_ = next_group([&, sample = position_.loader.row]() mutable -> std::optional<Batch> {
     if (sample >= loop_.epoch_samples.value_or(INT64_MAX)) return std::nullopt;
-    std::optional<Batch> batch = next_batch(loader);
+    std::optional<Batch> batch = next_batch(*loader_);
     if (batch) sample += batch->samples_of_step;
     return batch;
-  };
-  for (auto group = next_group(next); !group.empty(); group = next_group(next)) {
-    checkpoints_.check();
-    const auto samples = train_group(group);
-    if (!samples) return true;
-    position_.sample += *samples;
-    position_.samples_seen += *samples;
-    position_.loader = group.back().position;
-    for (const Batch& batch : group) loader.consumed(batch);
-    const bool first = position_.iteration == 0;
-    if (!after_update(*samples)) return false;
-    const bool is_due = snapshot_is_due(first);
-    if (is_due) position_.samples_at_last_save = position_.sample;
-    // What a stop saves is the snapshot that is due. Were it taken after the next update instead, all
-    // later ones would come elsewhere than in an unbroken run, and so would what a roll-back goes to.
-    if (session_.stop_asked()) return true;
-    if (is_due) save_snapshot();
-  }
-  return true;
+  });
+  return !group_.empty();
 }
 
-std::optional<int64_t> ShardRun::pass_batches(const std::vector<Batch>& group,
-                                              const PassBatch& pass) {
-  const std::vector<int64_t> parts = any_trainer().trained_parts();
-  const auto samples =
-      pass_group(group, parts, [&](const Batch& batch, int64_t before, const BatchShare& share) {
-        pass(batch, position_.sample + before + batch.samples_before, share);
-      });
-  if (!samples) return std::nullopt;
-  for (const int64_t part : parts) update(part);
-  return samples;
+void ShardRun::advance() {
+  position_.loader = group_.back().position;
+  for (const Batch& batch : group_) loader_->consumed(batch);
 }
 
 /// While updates are being skipped the weights may be at fault: they must not replace an older
 /// file.
-bool ShardRun::snapshot_is_due(bool first) const {
-  const bool due = position_.sample > position_.samples_at_last_save + loop_.save_every_n_samples;
-  return (due || (loop_.save_immediately && first)) && !checkpoints_.is_amid_skips();
+void ShardRun::after_step() {
+  const bool due =
+      position_.loader.row > position_.samples_at_last_save + loop_.save_every_n_samples;
+  const bool first = position_.iteration == 1;
+  if (!(due || (loop_.save_immediately && first)) || checkpoints_.is_amid_skips()) return;
+  position_.samples_at_last_save = position_.loader.row;
+  // What a stop saves is the snapshot that is due. Were it taken after the next update instead, all
+  // later ones would come elsewhere than in an unbroken run, and so would what a roll-back goes to.
+  if (!session_.stop_asked()) save_snapshot();
+}
+
+void ShardRun::close_epoch(bool whole) {
+  report_drops(*loader_, "train");
+  loader_.reset();
+  if (whole) position_.samples_per_epoch = position_.loader.row;
 }
 
 void ShardRun::save_snapshot() {
   session_.progress().pause();
-  log_info("ckpt", "Saving snapshot of epoch {}, sample {}", position_.epoch, position_.sample);
+  log_info("ckpt", "Saving snapshot of epoch {}, sample {}", position_.epoch, position_.loader.row);
   checkpoints_.save(/*is_best=*/false);
   try {
     show_snapshot();
@@ -237,7 +156,7 @@ void ShardRun::validate_epoch() {
   while (std::optional<Batch> batch = from_outside([&] { return next_batch(*loader); })) {
     loader->consumed(*batch);
     if (batch->size() > 0) {
-      add_validation_losses(*batch, samples + batch->samples_before, losses);
+      add_validation_losses(*batch, losses);
       ++batches;
     }
     samples += batch->samples_of_step;
@@ -291,6 +210,15 @@ void ShardRun::log_validation(const std::vector<double>& sums, int64_t batches, 
   session_.tracker().log(record, any_trainer().first_steps(), ShownRecord{shown, of});
 }
 
+/// A stop repeats the part that it cuts off.
+void ShardRun::end_epoch() {
+  if (position_.next_task == "val") validate_epoch();
+  if (position_.next_task == "eval") evaluate_epoch();
+  position_.next_task = "sample";
+  sample_epoch();
+}
+
+/// Saves the state, as the best if its validation loss is.
 void ShardRun::save_epoch() {
   // A stop while pictures are drawn repeats this save: the flag keeps what the loss of then said.
   position_.actions_due = position_.actions_due != 0 || position_.is_best() ? 1 : 0;
@@ -305,7 +233,7 @@ void ShardRun::report_drops(const ShardLoader& loader, const std::string& split)
 
 LogRecord ShardRun::step_values(double samples_per_second) {
   return {{"Epoch", position_.epoch},
-          {"Sample", position_.sample},
+          {"Sample", position_.loader.row},
           {"Step", position_.iteration},
           {"Samples per second", samples_per_second},
           {"Samples Seen", position_.samples_seen}};

@@ -27,44 +27,15 @@ constexpr int64_t kMostGridPictures = 16;
 
 }  // namespace
 
-ExitCode VaeRun::run_epochs() {
-  while (true) {
-    if (position_.actions_due != 0) finish_step();  // a stop cut it off
-    if (is_done() || position_.epoch >= config_.train.epochs) break;
-    if (!train_epoch()) continue;  // it went back
-    if (session_.stop_asked()) return ExitCode::kStopped;
-  }
-  save_model();                            // the last one, whatever its number
-  log_info("train", "training complete");  // the reference's last words
-  return ExitCode::kDone;
+void VaeRun::open_epoch() {
+  RowRun::open_epoch();
+  epochs_ = counted_epochs();
 }
 
-/// The steps of an epoch, to its end or to a stop.
-/// @return false if the run went back to a checkpoint
-bool VaeRun::train_epoch() {
-  restart_step_clock();
-  epochs_ = counted_epochs();
-  const int64_t epoch = position_.epoch, seen_before = position_.samples_seen;
-  const bool from_begin = position_.row == 0;
-  while (!is_done() && position_.epoch == epoch) {
-    Place place{position_.epoch, position_.row};
-    const std::vector<VaeRankBatch> group = next_group_from(place);
-    checkpoints_.check();
-    if (group.empty()) {
-      ++position_.epoch;
-      position_.restart_epoch();
-    } else if (samples_of(group) == 0) {
-      position_.row = place.row;
-    } else if (!make_step(group, place)) {
-      return false;
-    }
-    if (position_.epoch == epoch && session_.stop_asked()) return true;
-  }
-  session_.progress().finish();
-  if (from_begin && position_.samples_seen == seen_before && !is_done()) {
-    from_outside([this] { data_.throw_nothing_usable(); });
-  }
-  return guard_.look(/*settled=*/true);
+void VaeRun::end_epochs() {
+  if (position_.actions_due != 0) after_step();  // a stop cut them off, after the last step
+  save_model();                                  // the last one, whatever its number
+  log_info("train", "training complete");        // the reference's last words
 }
 
 /// The discriminator's part of a step begins with the step that its loss counts from.
@@ -72,33 +43,20 @@ bool VaeRun::has_gan() const {
   return trainer_.has_discriminator() && position_.step >= config_.train.discr_start_step;
 }
 
-std::optional<VaeRankBatch> VaeRun::next_batch(const std::string& split, const Place& place) {
-  const int64_t of_each = config_.data.batch_size;
-  auto batch = rank_batch<ImageBatch>(
-      session_.group(), data_.rows(split), place.row, of_each, [&](int64_t first, int64_t count) {
-        auto found = data_.batch(split, place.epoch, first, count);
-        data_.read_ahead(split, place.epoch, first + session_.group().size() * count, count);
-        return found;
-      });
-  DropCounts in_batch;
-  if (batch) batch->batch.drops.report(split, dropped_, in_batch);
-  return batch;
-}
-
-/// None at the end of the epoch. @param place moves behind them
-std::vector<VaeRankBatch> VaeRun::next_group_from(Place& place) {
-  return next_group([&] {
-    auto batch = next_batch("train", place);
-    if (batch) place.row += batch->rows_of_step;
-    return batch;
-  });
+/// All batches of a step are read before it begins: a stop finds it either not begun or ended.
+bool VaeRun::read_group() {
+  discriminators_.clear();
+  if (is_done() || !RowRun::read_group()) return false;
+  codes_row_ = after_.row;
+  if (has_gan() && samples_of(group_) > 0) discriminators_ = discriminators_group_from(after_);
+  return true;
 }
 
 /// The next group with samples, of the next epoch if this one has no more.
-std::vector<VaeRankBatch> VaeRun::discriminators_group_from(Place& place) {
+std::vector<VaeRun::Step> VaeRun::discriminators_group_from(Place& place) {
   const int64_t last_epoch = place.epoch + 1;
   while (place.epoch <= last_epoch) {
-    std::vector<VaeRankBatch> group = next_group_from(place);
+    std::vector<Step> group = next_group_from(place);
     if (samples_of(group) > 0) return group;
     session_.throw_if_stop_asked();
     if (group.empty()) place = {place.epoch + 1, 0};
@@ -108,9 +66,9 @@ std::vector<VaeRankBatch> VaeRun::discriminators_group_from(Place& place) {
 }
 
 /// Each batch with the generator of its place, so that a resumed run draws the same.
-std::vector<VaeBatch> VaeRun::batches_of(const std::vector<VaeRankBatch>& group, int64_t epoch) {
+std::vector<VaeBatch> VaeRun::batches_of(const std::vector<Step>& group, int64_t epoch) {
   std::vector<VaeBatch> batches;
-  for (const VaeRankBatch& each : group) {
+  for (const Step& each : group) {
     VaeBatch& batch = batches.emplace_back();
     batch.share = share_of(each, group);
     if (each.size() == 0) continue;
@@ -124,36 +82,36 @@ std::vector<VaeBatch> VaeRun::batches_of(const std::vector<VaeRankBatch>& group,
   return batches;
 }
 
-/// All batches of a step are read before it begins: a stop finds it either not begun or ended.
-/// @param group of the autoencoder @param after the place behind it
-/// @return false if the run went back to a checkpoint
-bool VaeRun::make_step(const std::vector<VaeRankBatch>& group, Place after) {
-  VaeGroups groups{.autoencoder = batches_of(group, after.epoch),
-                   .codes = session_.generator("codes", after.epoch, after.row)};
-  int64_t samples = samples_of(group), seen = samples;
-  if (has_gan()) {
-    const std::vector<VaeRankBatch> others = discriminators_group_from(after);
-    groups.discriminator = batches_of(others, after.epoch);
-    groups.discriminator_codes = session_.generator("codes", after.epoch, after.row);
+/// The whole step, with its updates. @return samples of its last group: the rate is that of a part
+std::optional<int64_t> VaeRun::accumulate() {
+  const int64_t samples = samples_of(group_);
+  if (samples == 0) return 0;
+  VaeGroups groups{.autoencoder = batches_of(group_, position_.epoch),
+                   .codes = session_.generator("codes", position_.epoch, codes_row_)};
+  if (!discriminators_.empty()) {
+    groups.discriminator = batches_of(discriminators_, after_.epoch);
+    groups.discriminator_codes = session_.generator("codes", after_.epoch, after_.row);
     const int64_t every = config_.train.apply_grad_penalty_every;
     groups.with_penalty = every > 0 && position_.step % every == 0;
-    samples = samples_of(others);
-    seen += samples;
   }
   session_.throw_if_stop_asked();
   for (const VaeLosses& losses : trainer_.step(groups))
     position_.diagnostics.add(losses, config_.vae.codes());
   position_.diagnostics.end_update(
       session_.group(), session_.device(), config_.vae.codes(), config_.train.log_every_n_updates);
+  return discriminators_.empty() ? samples : samples_of(discriminators_);
+}
+
+void VaeRun::advance() {
+  if (!discriminators_.empty()) position_.samples_seen += samples_of(group_);
+  RowRun::advance();
+}
+
+bool VaeRun::update_parts(int64_t samples) {
+  if (samples == 0) return false;  // none of the files could be read
   note_loss(VaeTrainer::kAutoencoder);
-  if (!groups.discriminator.empty()) note_loss(VaeTrainer::kDiscriminator);
-  if (after.epoch != position_.epoch) position_.restart_epoch();
-  position_.epoch = after.epoch;
-  position_.row = after.row;
-  position_.samples_seen += seen;
-  if (!after_update(samples)) return false;
+  if (!discriminators_.empty()) note_loss(VaeTrainer::kDiscriminator);
   ++position_.step;
-  finish_step();
   return true;
 }
 
@@ -172,7 +130,7 @@ int64_t VaeRun::counted_epochs() const {
   if (trainer_.has_discriminator()) {
     parts += std::max<int64_t>(steps - std::max(position_.step, config_.train.discr_start_step), 0);
   }
-  parts -= divided_up(std::max<int64_t>(of_epoch - position_.row, 0), rows_of_part);
+  parts -= divided_up(std::max<int64_t>(of_epoch - position_.loader.row, 0), rows_of_part);
   const int64_t later = divided_up(std::max<int64_t>(parts, 0), divided_up(of_epoch, rows_of_part));
   return std::min(config_.train.epochs, position_.epoch + 1 + later);
 }
@@ -184,7 +142,7 @@ std::string VaeRun::result_path(const std::string& name) const {
 
 /// A stop may come in each of these, or between two: then a resume does all of them again. The state is
 /// saved before a picture is drawn.
-void VaeRun::finish_step() {
+void VaeRun::after_step() {
   const int64_t step = position_.last_step();
   const auto is_every = [step](int64_t steps) { return step >= 0 && step % steps == 0; };
   const bool has_results = is_every(config_.train.save_results_every);
@@ -207,22 +165,22 @@ void VaeRun::validate() {
   if (trainer_.uses_ema()) record.emplace_back("ema_validation_reconstruction_loss", loss);
   session_.tracker().log(
       record, trainer_.first_steps(), ShownRecord{{.label = "validation loss", .values = {loss}}});
-  save_if_best(loss, position_.best_validation_loss);
+  if (save_if_best(loss, position_.best_validation_loss.value_or(INFINITY)))
+    position_.best_validation_loss = loss;
   restart_step_clock();
 }
 
 double VaeRun::validation_loss(bool averaged) {
-  const auto loss = mean_loss_of_split(
-      "val",
-      std::min(config_.train.validation_samples, data_.rows("val")),
-      [this](int64_t row) {
-        return next_batch("val", {position_.epoch, row});
-      },
-      [&](const VaeRankBatch& step) {
-        at::Tensor images = step.batch.images;
-        copy_to_device(session_.device(), {&images});
-        return trainer_.evaluate(images, averaged).reconstruction_loss;
-      });
+  DropCounts dropped;
+  const auto loss =
+      mean_loss_of_split("val",
+                         std::min(config_.train.validation_samples, data_.rows("val")),
+                         dropped,
+                         [&](const Step& step) {
+                           at::Tensor images = step.batch.images;
+                           copy_to_device(session_.device(), {&images});
+                           return trainer_.evaluate(images, averaged).reconstruction_loss;
+                         });
   return loss.value_or(std::nan(""));
 }
 
@@ -299,12 +257,7 @@ void VaePosition::fields(PositionVisitor& visitor) {
   visitor.field("epoch", epoch);
   visitor.field("step", step);
   visitor.field("samples_seen", samples_seen);
-  visitor.own("row", row);
-  visitor.own("iteration", iteration);
-  std::optional<double> best;
-  if (std::isfinite(best_validation_loss)) best = best_validation_loss;
-  visitor.own("best_validation_loss", best);
-  best_validation_loss = best.value_or(std::numeric_limits<double>::infinity());
+  visitor.own("best_validation_loss", best_validation_loss);
   diagnostics.fields(visitor);
 }
 

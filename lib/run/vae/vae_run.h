@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,8 +11,7 @@
 #include "base/error.h"
 #include "config/vae/vae_run_config.h"
 #include "data/pictures/image_folder.h"
-#include "run/loop/run_position.h"
-#include "run/loop/training_run.h"
+#include "run/loop/row_run.h"
 #include "run/vae/vae_log.h"
 #include "trainer/vae_trainer.h"
 
@@ -22,9 +20,8 @@ namespace dalle2 {
 /// Where a VAE's run stands.
 struct VaePosition : RunPosition {
   int64_t step = 0;  ///< of the run: updates of both parts, skipped ones too
-  int64_t row = 0;   ///< pictures of this epoch, the dropped ones too
   int64_t rows = 0;  ///< of an epoch; not saved
-  double best_validation_loss = std::numeric_limits<double>::infinity();  ///< of the run so far
+  std::optional<double> best_validation_loss;  ///< of the run so far
   VaeDiagnostics diagnostics;
 
   /// The step that was made last, by the number in the names of results.
@@ -36,12 +33,11 @@ struct VaePosition : RunPosition {
     *this = {};
     rows = kept;
   }
-  void guess_own_fields() override {}
-  void restart_epoch() override { row = iteration = 0; }
   std::string description() const override;
   void gather(ProcessGroup& group) override { diagnostics.gather(group); }
-  int64_t sample_of_epoch() const override { return row; }
-  int64_t epochs_trained() const override { return rows > 0 && row >= rows ? epoch + 1 : epoch; }
+  int64_t epochs_trained() const override {
+    return rows > 0 && loader.row >= rows ? epoch + 1 : epoch;
+  }
 };
 
 /// The network whose features the perceptual loss compares: opens /train/vgg_path and tries it; null
@@ -49,9 +45,7 @@ struct VaePosition : RunPosition {
 /// @throws ConfigError if it is not a network that gives features [B, F] of such pictures
 ImageFeatures perceptual_features(const TrainVaeConfig& config, const at::Device& device);
 
-using VaeRankBatch = RankBatch<ImageBatch>;
-
-class VaeRun : public TrainingRun {
+class VaeRun : public RowRun<ImageFolder> {
  public:
   /// Builds data, model, trainer and tracker; nothing is trained or written yet.
   /// @throws ConfigError, DataError
@@ -60,20 +54,19 @@ class VaeRun : public TrainingRun {
   void open() override;
 
  private:
-  ExitCode run_epochs() override;
-  bool train_epoch();
+  void repeat_actions() override { after_step(); }
+  void open_epoch() override;
+  bool read_group() override;
+  std::optional<int64_t> accumulate() override;
+  void advance() override;
+  bool update_parts(int64_t samples) override;
+  void after_step() override;
+  void end_epochs() override;
+  [[noreturn]] void throw_nothing_usable() const override { data_.throw_nothing_usable(); }
   bool is_done() const { return position_.step >= config_.train.num_train_steps; }
-  /// A place in the data.
-  struct Place {
-    int64_t epoch = 0, row = 0;
-  };
-  std::optional<VaeRankBatch> next_batch(const std::string& split, const Place& place);
-  std::vector<VaeRankBatch> next_group_from(Place& place);
-  std::vector<VaeRankBatch> discriminators_group_from(Place& place);
-  std::vector<VaeBatch> batches_of(const std::vector<VaeRankBatch>& group, int64_t epoch);
-  bool make_step(const std::vector<VaeRankBatch>& group, Place after);
+  std::vector<Step> discriminators_group_from(Place& place);
+  std::vector<VaeBatch> batches_of(const std::vector<Step>& group, int64_t epoch);
   bool has_gan() const;
-  void finish_step();
   void validate();
   double validation_loss(bool averaged);
   void save_grids();
@@ -81,7 +74,6 @@ class VaeRun : public TrainingRun {
   void save_model();
   void write_model(const Dict& averaged);
   LogRecord step_values(double samples_per_second) override;
-  int64_t samples_per_epoch() const override { return data_.rows("train"); }
   int64_t epochs() const override;
   int64_t counted_epochs() const;
   bool has_trained_all() const override {
@@ -90,11 +82,11 @@ class VaeRun : public TrainingRun {
   std::string result_path(const std::string& name) const;
 
   const TrainVaeConfig& config_;
-  ImageFolder data_;
   VaePosition& position_;
   VaeTrainer& trainer_;
-  DropCounts dropped_;
-  int64_t epochs_ = 0;  // of the run, as counted where the epoch began
+  int64_t codes_row_ = 0;             // behind the autoencoder's batches: addresses its new codes
+  std::vector<Step> discriminators_;  // its batches of the step; none if it has no part in it
+  int64_t epochs_ = 0;                // of the run, as counted where the epoch began
 };
 
 /// What such a run would take. @throws as it would

@@ -169,11 +169,15 @@ ImageFeatures perceptual_features(const TrainVaeConfig& config, const at::Device
 }
 
 VaeRun::VaeRun(const LoadedVaeConfig& loaded, const RunProcess& process)
-    : TrainingRun(checked_plan(loaded, process),
-                  std::make_unique<VaePosition>(),
-                  [&](const at::Device& device) { return make_trainer(loaded, device); }),
+    : RowRun(
+          checked_plan(loaded, process),
+          std::make_unique<VaePosition>(),
+          [&](const at::Device& device) { return make_trainer(loaded, device); },
+          loaded.config.data.batch_size,
+          [&config = loaded.config](const at::Device& device) {
+            return ImageFolder(config.data, config.vae.channels, config.seed, gpu_of(device));
+          }),
       config_(loaded.config),
-      data_(config_.data, config_.vae.channels, config_.seed, gpu_of(session_.device())),
       position_(position_as<VaePosition>()),
       trainer_(trainer_as<VaeTrainer>()) {
   position_.rows = data_.rows("train");
