@@ -324,21 +324,21 @@ class Faults(Services):
             run("sync", "out", cwd=self.dir, env=self.env(hub), check=0)
             self.assertEqual(hub.file(REPO, "latest.pth"), self.content())
 
-    def write_large_entry(self):
-        """An outbox with a file of 130 MiB for a store. @return its hash"""
+    def write_large_entry(self, mib=14, to="s3://my-bucket", saver=None):
+        """An outbox with a file of which each MiB begins with its number. @return its hash"""
         outbox = self.dir / "out/outbox"
         outbox.mkdir(parents=True)
-        write_run(self.dir / "out", {"save_to": "s3", "url": "s3://my-bucket", "save_latest_to": "big.pth"})
+        write_run(self.dir / "out", saver or {"save_to": "s3", "url": to, "save_latest_to": "big.pth"})
         big = outbox / "00000001_big.pth"
         with open(big, "wb") as file:
-            for place in (0, 70 << 20, (130 << 20) - 4):
-                file.seek(place)
-                file.write(b"mark")
-        (outbox / "00000001.json").write_text(json.dumps(
-            {"to": "s3://my-bucket", "target": "big.pth", "kind": "checkpoint", "file": big.name}))
+            for number in range(mib):
+                file.seek(number << 20)
+                file.write(b"%d" % number)
+            file.truncate(mib << 20)
+        (outbox / "00000001.json").write_text(json.dumps({"to": to, "target": "big.pth", "kind": "checkpoint", "file": big.name}))
         return sha256(big.read_bytes())
 
-    def test_a_file_above_64_mib_goes_to_a_store_in_parts(self):
+    def test_a_large_file_goes_to_a_store_in_parts(self):
         expected = self.write_large_entry()
         with S3Double(self.dir / "bucket", "my-bucket") as store:
             store.mistreat = lambda handler, key, number: number == 3 and handler.refuse(503)  # the second part
@@ -347,6 +347,26 @@ class Faults(Services):
             self.assertEqual(store.parts, {})
         self.assertEqual(sha256(self.content("bucket/big.pth")), expected)
         self.assertEqual(self.outbox(), [])
+
+    def sync_over_a_link_that_breaks(self, service, server, expected, content):
+        """200 MiB, and a break after each 40 MiB that come: at most a fifth of them is sent twice."""
+        server.break_every = 40 << 20
+        run("sync", "out", cwd=self.dir, env=self.env(service, DALLE2_NET_TIMEOUT="10"), check=0)
+        self.assertGreater(server.passed, 200 << 20)  # there were breaks
+        self.assertLessEqual(server.passed, 1.2 * (200 << 20))
+        self.assertEqual(sha256(content()), expected)
+        self.assertEqual(self.outbox(), [])
+
+    def test_200_mib_arrive_at_a_store_over_a_link_that_breaks(self):
+        expected = self.write_large_entry(200)
+        with S3Double(self.dir / "bucket", "my-bucket") as store:
+            self.sync_over_a_link_that_breaks(store, store, expected, lambda: self.content("bucket/big.pth"))
+
+    def test_200_mib_arrive_at_the_hub_over_a_link_that_breaks(self):
+        with HubDouble() as hub:
+            expected = self.write_large_entry(200, f"{hub.url}/{REPO}", self.hub_saver(save_latest_to="big.pth"))
+            hub.chunk = 6 << 20
+            self.sync_over_a_link_that_breaks(hub, hub.store, expected, lambda: hub.file(REPO, "big.pth"))
 
     def test_each_fault_of_a_web_server_costs_its_own_file_alone_and_no_time(self):
         """A saver for each: the run ends as it would have, what passes is tried again, and the rest waits."""

@@ -16,7 +16,6 @@ import urllib.parse
 import bad_server
 
 TOKEN = "hf_DoubleOfTheHubTakesThisToken00000"
-CHUNK = 40_000  # bytes of a part
 MULTIPART_FROM = 100_000  # bytes
 
 
@@ -190,8 +189,8 @@ class HubHandler(StoreHandler):
                 store = f"{hub.store.url}/{oid}"
                 upload = {"href": f"{store}?signature={hub.signature}"}
                 if size > MULTIPART_FROM and "multipart" in asked.get("transfers", []):
-                    urls = {f"{i + 1:05d}": f"{store}/{i + 1}?signature={hub.signature}" for i in range(-(-size // CHUNK))}
-                    upload = {"href": f"{hub.url}/complete/{oid}", "header": {"chunk_size": str(CHUNK), **urls}}
+                    urls = {f"{i + 1:05d}": f"{store}/{i + 1}?signature={hub.signature}" for i in range(-(-size // hub.chunk))}
+                    upload = {"href": f"{hub.url}/complete/{oid}", "header": {"chunk_size": str(hub.chunk), **urls}}
                 entry["actions"] = {"upload": upload, "verify": {"href": f"{hub.url}/{name}.git/info/lfs/verify"}}
             objects.append(entry)
         return self.json({"transfer": "multipart", "objects": objects})
@@ -304,6 +303,7 @@ class HubDouble:
     def __init__(self, mistreat=lambda handler, step, number: False):
         self.repos, self.objects, self.parts = {}, {}, {}
         self.role, self.signature = "write", "canary-of-a-signature"
+        self.chunk = 40_000  # bytes of a part
         self.lock, self.complete_seconds = threading.RLock(), 0
         self.steps, self.mistreat = {}, mistreat
         self.store, self.server = StoreServer("/nonexistent"), HubServer("/nonexistent")
