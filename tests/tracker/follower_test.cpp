@@ -24,8 +24,12 @@ struct Service {
   bool is_away = false;
   std::optional<int> exit_code;
   std::vector<std::string> files;
-  int connections = 0;
+  int connections = 0, asked_in_vain = 0;
 
+  void set_away(bool away) {
+    const std::lock_guard lock(mutex);
+    is_away = away;
+  }
   size_t size() {
     const std::lock_guard lock(mutex);
     return lines.size();
@@ -62,7 +66,10 @@ class ServiceSink : public JournalSink {
 
  private:
   void check() {
-    if (service_.is_away) throw UnreachableError("no answer");
+    if (service_.is_away) {
+      ++service_.asked_in_vain;
+      throw UnreachableError("no answer");
+    }
     if (service_.faults.empty() || service_.faults.front() == "lost") return;
     const std::string fault = service_.faults.front();
     service_.faults.pop_front();
@@ -147,28 +154,44 @@ TEST_CASE("a follower hands over each line once, in order, and how the run ended
 }
 
 TEST_CASE(
-    "a service that is away for long gets all lines when it is back, and the log says it once") {
+    "a service that is away for half an hour is asked each minute, told of once, and gets each "
+    "line once when it is back") {
   FollowedRun run;
-  run.write(2);
-  run.service.is_away = true;
+  run.times = {};
+  FollowerTimes::Clock::time_point now(std::chrono::hours(1));  // of the follower's thread
+  std::atomic<bool> is_over = false;
+  int64_t second = 0, waiting = 0;
+  bool was_fault = false;
+  run.times.now = [&] { return now; };
+  // No time passes but here. A line a second, for 40 minutes.
+  run.times.wait = [&](auto&, auto& lock, auto most) {
+    now += most;
+    second =
+        std::chrono::duration_cast<std::chrono::seconds>(now.time_since_epoch()).count() - 3600;
+    lock.unlock();
+    run.service.set_away(second >= 10 && second < 1810);
+    while (second < 2400 && run.written <= second) run.write(1);
+    if (second == 1809) {
+      waiting = run.follower->waiting();
+      was_fault = run.follower->last_was_fault();
+    }
+    if (second >= 2400) {
+      is_over = true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    lock.lock();
+  };
   run.start();
-  for (int i = 0; i < 50; ++i) {
-    run.write(1);
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  }
-  CHECK(run.service.size() == 0);
-  CHECK(run.follower->waiting() == 52);
-  CHECK(run.follower->last_was_fault());
-  CHECK(run.log.count("Service: no answer") == 1);
-  {
-    const std::lock_guard lock(run.service.mutex);
-    run.service.is_away = false;
-  }
-  run.wait_for([&] { return run.service.size() == 52; });
-  CHECK(run.log.count("Service: is back") == 1);
+  run.wait_for([&] { return is_over.load(); });
   run.end();
-  run.check_each_line_once(52);
+  // After 1, 2, 4, 8, 16 and 32 seconds, then each minute.
+  CHECK(run.service.asked_in_vain == 35);
+  CHECK(waiting == 1800);
+  CHECK(was_fault);
+  CHECK(run.log.count("Service: no answer") == 1);
+  CHECK(run.log.count("Service: is back") == 1);
   CHECK(run.errors.empty());
+  run.check_each_line_once(2400);
 }
 
 TEST_CASE("after a lost answer the service is asked, and gets no line twice") {

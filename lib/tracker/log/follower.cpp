@@ -18,6 +18,7 @@ constexpr size_t kMostLines = 1000;      ///< of a request
 constexpr double kEndPause = 2;          ///< seconds between attempts at the end, at most
 constexpr double kBetweenErrors = 3600;  ///< seconds, of the same sink in the log
 constexpr double kBetweenSaves = 5;      ///< seconds, of followers.json
+constexpr std::chrono::milliseconds kFollowerGlance{500};  ///< at what nobody notifies of
 
 std::chrono::steady_clock::duration seconds(double value) {
   return std::chrono::duration_cast<std::chrono::steady_clock::duration>(
@@ -154,10 +155,9 @@ void Follower::work() {
   bool tried_last = false;
   while (!sink_->is_cancelled() && !done_) {
     // The end tries once more, whatever the pause.
-    const bool is_due = Clock::now() >= next_time() || (end_ && !tried_last);
-    if (!is_due) {
-      const auto glance = Clock::now() + std::chrono::milliseconds(500);
-      wake_.wait_until(lock, std::min(next_time(), glance));
+    const Clock::duration left = next_time() - times_.now();
+    if (left > Clock::duration::zero() && (!end_ || tried_last)) {
+      times_.wait(wake_, lock, std::min<Clock::duration>(left, kFollowerGlance));
       continue;
     }
     const std::optional<RunEnd> end = end_;
@@ -206,7 +206,7 @@ bool Follower::send_lines() {
   const std::vector<JournalLine> lines = lines_.read(log_.written(), kMostLines);
   if (!lines.empty()) log_.sync();  // nobody has what a crash of the machine may take from the log
   sink_->send(lines);
-  sent_at_ = Clock::now();
+  sent_at_ = times_.now();
   line_ = lines_.next_line();
   return !lines.empty();
 }
@@ -224,7 +224,7 @@ void Follower::note_fault(const std::exception& error, bool at_end) {
   if (const auto* status = dynamic_cast<const HttpStatusError*>(&error)) {
     pause_ = std::max(pause_, status->retry_after().value_or(0));
   }
-  retry_at_ = Clock::now() + seconds(pause_);
+  retry_at_ = times_.now() + seconds(pause_);
   const auto* network = dynamic_cast<const NetworkError*>(&error);
   if (network != nullptr && may_pass(*network)) {
     if (std::exchange(away_, true)) return;
@@ -236,16 +236,16 @@ void Follower::note_fault(const std::exception& error, bool at_end) {
         error.what());
     return;
   }
-  if (told_at_ && Clock::now() < *told_at_ + seconds(kBetweenErrors)) return;
-  told_at_ = Clock::now();
+  if (told_at_ && times_.now() < *told_at_ + seconds(kBetweenErrors)) return;
+  told_at_ = times_.now();
   log_.log_error(fmt::format(
       "{}: {}\n  Rows wait in log.jsonl, and it is asked again.", sink_->name(), error.what()));
 }
 
 void Follower::save_cursor(bool now) {
   if (connected_) cursors_.set(sink_->key(), {line_.load(), sink_->shift()});
-  if (!now && Clock::now() < saved_at_ + seconds(kBetweenSaves)) return;
-  saved_at_ = Clock::now();
+  if (!now && times_.now() < saved_at_ + seconds(kBetweenSaves)) return;
+  saved_at_ = times_.now();
   cursors_.save();
 }
 

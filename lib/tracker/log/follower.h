@@ -94,8 +94,15 @@ struct FollowedLog {
   std::function<void(const std::string&)> log_error;  ///< a line in the log
 };
 
+/// How long a follower waits. Tests have a clock of their own.
 struct FollowerTimes {
+  using Clock = std::chrono::steady_clock;
+
   double first_pause = 1, longest_pause = 60;  ///< seconds between attempts
+  std::function<Clock::time_point()> now = Clock::now;
+  /// Until it is notified, that long at most.
+  std::function<void(std::condition_variable&, std::unique_lock<std::mutex>&, Clock::duration)>
+      wait = [](auto& wake, auto& lock, auto most) { wake.wait_for(lock, most); };
 };
 
 /// A thread that follows the log for a sink, as long as the run lives.
@@ -126,7 +133,7 @@ class Follower {
   const JournalSink& sink() const { return *sink_; }
 
  private:
-  using Clock = std::chrono::steady_clock;
+  using Clock = FollowerTimes::Clock;
 
   void work();
   void try_once(const std::vector<std::string>& files, const std::optional<RunEnd>& end);
