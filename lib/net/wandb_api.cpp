@@ -133,11 +133,18 @@ Json text_or_null(const std::string& text) {
   return text.empty() ? Json(nullptr) : Json(text);
 }
 
-/// The last row of a tail: JSON text of a list of JSON texts.
+/// The last row of a tail: JSON text of a list of JSON texts. Rows hold NaN and infinities, which are no
+/// JSON: they are zeros here.
 Json last_row(const Json& tail) {
   const ParsedJson list = parse_untrusted_json(text_at(tail, {}));
   if (!list.is_right() || !list.value.is_array() || list.value.empty()) return nullptr;
-  return parse_untrusted_object(text_at(list.value.back(), {}));
+  std::string row = text_at(list.value.back(), {});
+  for (const auto& [word, zero] : {std::pair<std::string, std::string>{"NaN", "0.0"},
+                                   std::pair<std::string, std::string>{"Infinity", "0.000000"}}) {
+    for (size_t at = 0; (at = row.find(word, at)) != std::string::npos;)
+      row.replace(at, word.size(), zero);
+  }
+  return parse_untrusted_object(row);
 }
 
 /// An address that the service names; without a host it is one of its own.

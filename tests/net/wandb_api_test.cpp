@@ -49,3 +49,18 @@ TEST_CASE("an error of a W&B query passes, unless it says that the query is refu
   CHECK(outcome_of(error("no", R"(, "extensions": {"code": "PERMISSION_ERROR"})")) == "refused");
   CHECK(outcome_of(R"({"data": {"viewer": null}})") == "refused");
 }
+
+TEST_CASE("a last row with NaN or an infinity tells how far a run is") {
+  const std::string row =
+      R"({"a": NaN, "b": -Infinity, "NaN": "NaN", "_step": 7, "_runtime": 2.5})";
+  const Json bucket = {{"historyLineCount", 9}, {"historyTail", Json::array({row}).dump()}};
+  const Json answer = {{"data", {{"model", {{"bucket", bucket}}}}}};
+  LoopbackServer server([&](const HttpRequest&) { return http_reply(200, answer.dump()); });
+  WandbAccess access;
+  access.base_url = server.url("");
+  const std::optional<WandbRunState> state = WandbApi(access, {}).find_run({"e", "p", "r"});
+  REQUIRE(state);
+  CHECK(state->history_lines == 9);
+  CHECK(state->last_step == 7);
+  CHECK(state->runtime_seconds == 2.5);
+}
