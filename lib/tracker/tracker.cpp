@@ -203,7 +203,7 @@ void Tracker::note_names() {
   const std::string names = journal_.loggers().type_names() + runs;
   if (std::exchange(noted_names_, names) == names) return;
   folder_.check_token();
-  if (!runs.empty()) folder_.note_wandb(runs);
+  if (!runs.empty()) folder_.note_wandb(runs, {facts_.process.begin(), facts_.process.end()});
   if (!journal_.loggers().auto_resume()) return;
   write_auto_resume(folder_.in(kAutoResumeFile), journal_.loggers());
 }

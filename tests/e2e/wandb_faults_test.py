@@ -143,12 +143,14 @@ class Replay(Wandb):
         double.mistreat = lambda handler, kind, number: False
         for run in double.runs.values():
             run.files.clear()
+            run.config.clear()
         done = harness.run("sync", "out", cwd=self.dir, env=self.env(double.environment()), check=0)
         self.assertRegex(done.stdout, r"(?m)^0 files and \d+ rows sent, nothing is left")
         self.assertEqual(sorted(run.project for run in double.runs.values()), ["others", "pictures"])
         for run in double.runs.values():
             self.check_rows(run.history, self.logged())
             self.assertNotIn("wandb-metadata.json", run.files)  # of the machine that syncs
+            self.assertEqual(run.config["NumProcesses"], {"value": 1})
 
     def test_a_long_replay_is_sent_in_pieces(self):
         log, double = {**LOG, "auto_resume": True}, self.double()

@@ -105,7 +105,7 @@ std::string logged_config(const std::string& data_path) {
 void sync_rows(const WandbAccess& access,
                const std::string& wandb_run,
                const std::string& data_path,
-               bool is_finished,
+               const RunRecord& record,
                LogCursors& cursors,
                SyncReport& report) {
   const std::string log = (fs::path(data_path) / kLogFile).string();
@@ -124,7 +124,8 @@ void sync_rows(const WandbAccess& access,
   }
   begin.run.resumed = true;
   begin.run.start_unix_seconds = wall_time_seconds();
-  begin.run.config = wandb_items(logged_config(data_path));
+  WandbItems& config = begin.run.config = wandb_items(logged_config(data_path));
+  config.insert(config.end(), record.process.begin(), record.process.end());
   Follower follower(
       std::make_unique<WandbSink>(access, begin, std::make_shared<WandbNames>()),
       {.path = log,
@@ -141,6 +142,7 @@ void sync_rows(const WandbAccess& access,
   }
   const int64_t before = follower.waiting();
   follower.start();
+  const bool is_finished = !record.finished.empty();
   follower.begin_end({.outcome = is_finished ? RunEnd::Outcome::kDone : RunEnd::Outcome::kStopped,
                       .exit_code = is_finished ? 0 : 75});
   wait_until_sent(
@@ -161,7 +163,7 @@ void sync_all_rows(const std::string& data_path, const RunRecord& run, SyncRepor
   LogCursors cursors((fs::path(data_path) / kFollowersFile).string());
   std::string path;
   for (std::istringstream runs(run.wandb); std::getline(runs, path);)
-    sync_rows(access, path, data_path, !run.finished.empty(), cursors, report);
+    sync_rows(access, path, data_path, run, cursors, report);
 }
 
 }  // namespace

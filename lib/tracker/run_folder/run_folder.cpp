@@ -450,9 +450,13 @@ void RunFolder::note_saved() {
   if (!std::exchange(record_.has_saved, true)) write_record();
 }
 
-void RunFolder::note_wandb(const std::string& run) {
+void RunFolder::note_wandb(const std::string& run,
+                           const std::map<std::string, std::string>& process) {
   const std::lock_guard lock(mutex_);
-  if (std::exchange(record_.wandb, run) != run) write_record();
+  const bool is_known = record_.wandb == run && record_.process == process;
+  record_.wandb = run;
+  record_.process = process;
+  if (!is_known) write_record();
 }
 
 void RunFolder::note_finished(const std::string& what) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -81,7 +82,7 @@ class RunFolder {
   void keep_snapshot(const SnapshotPosition& position, bool is_best);
 
   void note_saved();
-  void note_wandb(const std::string& run);
+  void note_wandb(const std::string& run, const std::map<std::string, std::string>& process);
   void note_finished(const std::string& what);
   /// The run has written its config to `path`, outside. Known copies may be replaced.
   void note_copy(const std::string& path, const std::string& content);

@@ -72,6 +72,7 @@ std::optional<RunRecord> read_run_record(const std::string& folder) {
     json.at("has_saved").get_to(record.has_saved);
     json.at("was_empty").get_to(record.was_empty);
     json.at("copies").get_to(record.copies);
+    record.process = json.value("process", record.process);  // earlier versions have none
   } catch (const Json::exception& error) {
     throw_unreadable(path, json_error_text(error));
   }
@@ -84,6 +85,7 @@ void write_run_record(const std::string& folder, const RunRecord& record) {
   json["has_saved"] = record.has_saved;
   json["was_empty"] = record.was_empty;
   json["copies"] = record.copies;
+  json["process"] = record.process;
   write_file_atomically((fs::path(folder) / kRecordFile).string(),
                         json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }

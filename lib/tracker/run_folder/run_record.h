@@ -28,6 +28,8 @@ struct RunRecord {
   bool was_empty = true;  ///< nothing was in the folder when the run began
   /// SHA-256 of the copies of its config that the run has written elsewhere, by absolute path.
   std::map<std::string, std::string> copies = {};
+  /// What loggers say of the last start beside its config (RunFacts::process).
+  std::map<std::string, std::string> process = {};
 };
 
 /// None if the folder holds no run.json. @throws DataError with the way out if it cannot be read
