@@ -47,7 +47,8 @@ def measure(arguments, folder, config, doubles):
     remote = [{"save_to": "huggingface", "huggingface_repo": "owner/bench", "save_latest_to": "l.pth", "model_card": False},
               {"save_to": "s3", "url": "s3://my-bucket", "save_latest_to": "l.pth"},
               {"save_to": "url", "url": web.url, "save_latest_to": "l.pth"}]
-    ways = {"without": (CONSOLE, local), "W&B": ([CONSOLE, WANDB], local), "W&B, savers": ([CONSOLE, WANDB], [local, *remote])}
+    ways = {"without": (CONSOLE, local), "again without": (CONSOLE, local),  # how much two equal runs differ
+            "W&B": ([CONSOLE, WANDB], local), "W&B, savers": ([CONSOLE, WANDB], [local, *remote])}
     seconds, processor = {label: [] for label in ways}, {label: [] for label in ways}
     for _ in range(arguments.rounds):
         for label, (log, save) in ways.items():
