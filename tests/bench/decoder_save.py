@@ -31,7 +31,7 @@ def make_config(arguments, folder, **train):
     config["data"].update(webdataset_base_url=f"{folder}/shards/{{}}.tar", img_embeddings_url=f"{folder}/shards/img_emb")
     config["train"].update(epochs=1, n_sample_images=0, validation_samples=1, **train)
     config["tracker"] = {"data_path": f"{folder}/out", "overwrite_data_path": True, "log": {"log_type": "console"},
-                         "save": {"save_to": "local", "save_latest_to": f"{folder}/latest.pth"}}
+                         "save": {"save_to": "local", "save_latest_to": f"{folder}/out/latest.pth"}}
     return config
 
 

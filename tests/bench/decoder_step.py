@@ -57,7 +57,7 @@ def prepare(arguments, folder):
     config["data"]["splits"] = {"train": 0.75, "val": 0.125, "test": 0.125}  # of the shards of each process
     config["train"].update(epochs=1, n_sample_images=0, validation_samples=1, log_every_n_updates=1)
     config["tracker"] = {"data_path": f"{folder}/out", "overwrite_data_path": True, "log": {"log_type": "console"},
-                         "save": {"save_to": "local", "save_latest_to": f"{folder}/latest.pth"}}
+                         "save": {"save_to": "local", "save_latest_to": f"{folder}/out/latest.pth"}}
     (folder / "config.json").write_text(json.dumps(config))
     return config
 
