@@ -19,30 +19,24 @@ namespace {
 
 Runner add_train(CLI::App& app) {
   auto o = std::make_shared<TrainCommand>();
-  app.add_option("--config,--config_file",
-                 o->config_path,
-                 "Config (JSON). Its root key says what is trained: decoder, prior, vae or clip")
-      ->type_name("FILE");
+  add_value(app, "--config,--config_file FILE", o->config_path)
+      ->description(
+          "Config (JSON). Its root key says what is trained: decoder, prior, vae or clip");
   add_overrides(
       app, o->overrides, "Override a key of the file, e.g. --set /train/lr=3e-4 (repeatable)");
   app.add_flag("--strict", o->strict, "Treat warnings about the file as errors");
-  app.add_flag(
-      "--dry-run",
-      o->dry_run,
-      "Validate the file, find the shards, build the model and print sizes, without training or "
-      "writing");
-  app.add_flag(
-      "--dump-config", o->dump_config, "Print the effective config with every default, and stop");
+  app.add_flag("--dry-run", o->dry_run)
+      ->description(
+          "Validate the file, find the shards, build the model and print sizes, without training or writing");
+  app.add_flag("--dump-config", o->dump_config)
+      ->description("Print the effective config with every default, and stop");
   add_processes(app, o->processes, "train");
   app.add_flag("--quiet", o->quiet, "Show only warnings, errors and how the run ended");
-  app.add_flag("--fresh",
-               o->fresh,
-               "Begin a new run: the whole folder of a run that is in data_path is renamed");
-  app.add_option(
-         "--back-to",
-         o->back_to,
-         "Resume from this snapshot of the run in data_path; what is newer moves to abandoned/")
-      ->type_name("FILE");
+  app.add_flag("--fresh", o->fresh)
+      ->description("Begin a new run: the whole folder of a run that is in data_path is renamed");
+  add_value(app, "--back-to FILE", o->back_to)
+      ->description(
+          "Resume from this snapshot of the run in data_path; what is newer moves to abandoned/");
   return [o] {
     if (o->config_path.empty()) {
       throw ConfigError(
@@ -56,234 +50,172 @@ Runner add_train(CLI::App& app) {
   };
 }
 
-CLI::Option* add_lora(CLI::App& app,
-                      std::vector<std::string>& paths,
-                      std::vector<double>& scale,
-                      const char* text) {
-  app.add_option(
-         "--lora-scale",
-         scale,
-         "Factor for the strength of the adapters: one, or one for each --lora (default: 1)")
-      ->type_name("S")
+template <class Command>
+void add_lora(CLI::App& app, Command& command, const char* text) {
+  add_value(app, "--lora-scale S", command.lora_scale)
+      ->description(
+          "Factor for the strength of the adapters: one, or one for each --lora (default: 1)")
       ->allow_extra_args(false);
-  return app.add_option("--lora", paths, text)->type_name("FILE")->allow_extra_args(false);
+  add_value(app, "--lora FILE", command.lora_paths)->description(text);
 }
+
+/// The options of each --upsampler, in their order.
+struct Upsamplers {
+  std::vector<std::string> paths, configs, versions;
+
+  /// @throws ConfigError
+  std::vector<CascadeFile> files() const {
+    const auto check = [&](const char* option, const std::vector<std::string>& values) {
+      if (values.empty() || values.size() == paths.size()) return;
+      throw ConfigError("{}: expected one for each of {} --upsampler, in their order, got {}",
+                        option,
+                        paths.size(),
+                        values.size());
+    };
+    check("--upsampler-config", configs);
+    check("--upsampler-written-by", versions);
+    std::vector<CascadeFile> files;
+    for (size_t i = 0; i < paths.size(); ++i) {
+      files.push_back({.path = paths[i]});
+      if (!configs.empty()) files.back().config_path = configs[i];
+      if (!versions.empty()) files.back().written_by = versions[i];
+    }
+    return files;
+  }
+};
 
 Runner add_sample(CLI::App& app) {
   auto o = std::make_shared<SampleCommand>();
-  app.add_option("--checkpoint",
-                 o->checkpoint_path,
-                 "Checkpoint or model file of this program or dalle2-pytorch: a file or a URL "
-                 "(https:, s3:, hf://OWNER/NAME/FILE)")
-      ->type_name("FILE");
-  app.add_option("--config", o->config_path, "Config, for a checkpoint that holds none")
-      ->type_name("FILE");
-  const auto upsampler = app.add_option_function<std::vector<std::string>>(
-      "--upsampler",
-      [o](const std::vector<std::string>& paths) {
-        for (const std::string& path : paths) o->upsamplers.push_back({path});
-      },
-      "Decoder's file whose unets go on from those of --checkpoint; repeat for more");
-  upsampler->type_name("FILE")->allow_extra_args(false);
-  // One for each --upsampler.
-  const auto add_of_upsamplers =
-      [&](const std::string& name, const char* type, auto set, const char* text) {
-        app.add_option_function<std::vector<std::string>>(
-               name,
-               [o, name, set](const std::vector<std::string>& values) {
-                 if (values.size() != o->upsamplers.size())
-                   throw CLI::ValidationError(name,
-                                              "expected one for each --upsampler, in their order");
-                 for (size_t i = 0; i < values.size(); ++i) set(o->upsamplers[i], values[i]);
-               },
-               text)
-            ->type_name(type)
-            ->allow_extra_args(false)
-            ->needs(upsampler);
-      };
-  add_of_upsamplers(
-      "--upsampler-config",
-      "FILE",
-      [](CascadeFile& file, const std::string& path) { file.config_path = path; },
-      "Config of an --upsampler that holds none");
-  add_of_upsamplers(
-      "--upsampler-written-by",
-      "V",
-      [](CascadeFile& file, const std::string& version) { file.written_by = version; },
-      "Version of dalle2-pytorch that wrote an --upsampler, if the file does not say it");
-  app.add_option("--pipeline",
-                 o->pipeline_path,
-                 "File of dalle2-laion that names the files of all stages and of the prior")
-      ->type_name("FILE");
+  add_value(app, "--checkpoint FILE", o->checkpoint_path)
+      ->description(
+          "Checkpoint or model file of this program or dalle2-pytorch: a file or a URL (https:, s3:, hf://OWNER/NAME/FILE)");
+  add_value(app, "--config FILE", o->config_path)
+      ->description("Config, for a checkpoint that holds none");
+  const auto upsamplers = std::make_shared<Upsamplers>();
+  add_value(app, "--upsampler FILE", upsamplers->paths)
+      ->description("Decoder's file whose unets go on from those of --checkpoint; repeat for more");
+  add_value(app, "--upsampler-config FILE", upsamplers->configs)
+      ->description("Config of an --upsampler that holds none, one for each");
+  add_value(app, "--upsampler-written-by V", upsamplers->versions)
+      ->description(
+          "Version of dalle2-pytorch that wrote an --upsampler, if the file does not say it, one for each");
+  add_value(app, "--pipeline FILE", o->pipeline_path)
+      ->description("File of dalle2-laion that names the files of all stages and of the prior");
   app.add_flag("--dry-run", o->dry_run, "Say what would draw, with sizes and memory, and end");
-  app.add_option("--written-by",
-                 o->written_by,
-                 "Version of dalle2-pytorch that wrote --checkpoint, if the file does not say it")
-      ->type_name("V");
-  app.add_option("--image-embeds", o->image_embeds_path, "Image embeddings, .npy [N, D]")
-      ->type_name("NPY");
-  app.add_option("--text-embeds", o->text_embeds_path, "Text embeddings for a prior, .npy [N, D]")
-      ->type_name("NPY");
-  app.add_option("--text-encodings", o->text_encodings_path, "Text encodings, .npy [N, L, D]")
-      ->type_name("NPY");
-  app.add_option("--text",
-                 o->text,
-                 "Text to draw, or @FILE with one text per line; needs --clip and, without "
-                 "--image, --prior. With --from-text: text that the picture changes towards")
-      ->type_name("TEXT")
+  add_value(app, "--written-by V", o->written_by)
+      ->description(
+          "Version of dalle2-pytorch that wrote --checkpoint, if the file does not say it");
+  add_value(app, "--image-embeds NPY", o->image_embeds_path)
+      ->description("Image embeddings, .npy [N, D]");
+  add_value(app, "--text-embeds NPY", o->text_embeds_path)
+      ->description("Text embeddings, .npy [N, D]");
+  add_value(app, "--text-encodings NPY", o->text_encodings_path)
+      ->description("Text encodings, .npy [N, L, D]");
+  add_value(app, "--text TEXT", o->text)
+      ->description(
+          "Text to draw, or @FILE with one text per line. With --from-text: text that the picture changes towards")
       ->check(non_empty("a text"));
-  app.add_option("--to",
-                 o->to,
-                 "Interpolate from --image or --text to this picture or text, in --num pictures "
-                 "(default: 8)")
-      ->type_name("PATH|TEXT")
+  add_value(app, "--to PATH|TEXT", o->to)
+      ->description(
+          "Interpolate from --image or --text to this picture or text, in --num pictures (default: 8)")
       ->check(non_empty("a picture or a text"));
-  app.add_option("--from-text",
-                 o->from_text,
-                 "Text that describes --image; the picture changes towards --text, in --num "
-                 "pictures (default: 8)")
-      ->type_name("TEXT")
+  add_value(app, "--from-text TEXT", o->from_text)
+      ->description(
+          "Text that describes --image; the picture changes towards --text, in --num pictures (default: 8)")
       ->check(non_empty("a text"));
-  app.add_option("--theta",
-                 o->theta,
-                 "Fraction of the rotation towards the difference of the texts, with --from-text "
-                 "(default: 0.5)")
-      ->type_name("X")
+  add_value(app, "--theta X", o->theta)
+      ->description("Fraction of the rotation towards the difference of the texts (default: 0.5)")
       ->check(CLI::Range(0.0, 1.0));
-  app.add_option("--prior", o->prior_path, "Checkpoint of a prior, for --text")->type_name("FILE");
-  app.add_option("--prior-config",
-                 o->prior_config_path,
-                 "Config of --prior, if the file holds none; only its section `prior` is read")
-      ->type_name("FILE");
-  app.add_option("--prior-written-by",
-                 o->prior_written_by,
-                 "Version of dalle2-pytorch that wrote --prior, if the file does not say it")
-      ->type_name("V");
-  app.add_option(
-         "--clip", o->clip_path, "File of a CLIP (as for shards embed), for --text and --image")
-      ->type_name("FILE");
-  app.add_option("--clip-config",
-                 o->clip_config_path,
-                 "Config of the CLIP, instead of the one in or beside its file")
-      ->type_name("FILE");
-  app.add_option("--prior-cond-scale",
-                 o->prior_cond_scale,
-                 "Guidance of the prior, for --text (default: 1)")
-      ->type_name("X");
-  app.add_option("--prior-timesteps",
-                 o->prior_timesteps,
-                 "Sampling steps of the prior, for --text (default: its config's)")
-      ->type_name("N")
-      ->check(whole_number());
+  add_value(app, "--prior FILE", o->prior_path)->description("Checkpoint of a prior");
+  add_value(app, "--prior-config FILE", o->prior_config_path)
+      ->description("Config of --prior, if the file holds none; only its section `prior` is read");
+  add_value(app, "--prior-written-by V", o->prior_written_by)
+      ->description("Version of dalle2-pytorch that wrote --prior, if the file does not say it");
+  add_value(app, "--clip FILE", o->clip_path)->description("File of a CLIP (as for shards embed)");
+  add_value(app, "--clip-config FILE", o->clip_config_path)
+      ->description("Config of the CLIP, instead of the one in or beside its file");
+  add_value(app, "--prior-cond-scale X", o->prior_cond_scale)
+      ->description("Guidance of the prior (default: 1)");
+  add_count(app, "--prior-timesteps", o->prior_timesteps)
+      ->description("Sampling steps of the prior (default: its config's)");
   app.add_flag("!--prior-no-ema", o->prior_use_ema, "Use the live weights of the prior");
-  app.add_option("--prior-lora",
-                 o->prior_lora_paths,
-                 "Draw with this file of adapters of the prior (repeatable)")
-      ->type_name("FILE")
-      ->allow_extra_args(false);
-  app.add_option("--num",
-                 o->num,
-                 "Number of pictures of an unconditional decoder, or for each --text or --image "
-                 "(default: 1)")
-      ->type_name("N")
-      ->check(whole_number(1'000'000));
-  app.add_option(
-         "--cond-scale",
-         o->cond_scale,
-         "Classifier-free guidance, one scale or one for each unet (default: 1, no guidance)")
-      ->type_name("X");
-  app.add_option("--timesteps",
-                 o->timesteps,
-                 "Sampling steps, one number or one for each unet (default: the config's)")
-      ->type_name("N")
-      ->check(whole_number());
-  app.add_option(
-         "--sampler", o->sampler, "auto (the config's), ddpm, ddim or dpmpp (DPM-Solver++ 2M)")
+  add_value(app, "--prior-lora FILE", o->prior_lora_paths)
+      ->description("Draw with this file of adapters of the prior (repeatable)");
+  add_count(app, "--num", o->num, 1'000'000)
+      ->description(
+          "Number of pictures of an unconditional decoder, or for each --text or --image (default: 1)");
+  add_value(app, "--cond-scale X", o->cond_scale)
+      ->description(
+          "Classifier-free guidance, one scale or one for each unet (default: 1, no guidance)");
+  add_count(app, "--timesteps", o->timesteps)
+      ->description("Sampling steps, one number or one for each unet (default: the config's)");
+  app.add_option("--sampler", o->sampler)
+      ->description("auto (the config's), ddpm, ddim or dpmpp (DPM-Solver++ 2M)")
       ->capture_default_str()
       ->check(CLI::IsMember({"auto", "ddpm", "ddim", "dpmpp"}));
-  app.add_option("--cfg-rescale",
-                 o->cfg_rescale,
-                 "Rescale of guided predictions, 0 (off) to 1 (Lin et al. 2023)")
+  app.add_option("--cfg-rescale", o->cfg_rescale)
+      ->description("Rescale of guided predictions, 0 (off) to 1 (Lin et al. 2023)")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 1.0));
-  app.add_option(
-         "--precision",
-         o->precision,
-         "no (float32) or bf16: matrix products and convolutions in half precision, as in a run "
-         "with train.mixed_precision")
+  app.add_option("--precision", o->precision)
+      ->description(
+          "no (float32) or bf16: matrix products and convolutions in half precision, as in a run with train.mixed_precision")
       ->capture_default_str()
       ->check(CLI::IsMember({"no", "bf16"}));
-  app.add_option("--init-noise",
-                 o->init_noise_paths,
-                 "Starting noise, .npy [N, C, H, W]; repeat for each further stage, in order")
-      ->type_name("NPY")
-      ->allow_extra_args(false);
+  add_value(app, "--init-noise NPY", o->init_noise_paths)
+      ->description("Starting noise, .npy [N, C, H, W]; repeat for each further stage, in order");
   app.add_option("--seed", o->seed, "Seed of all random numbers")->capture_default_str();
   app.add_flag("!--no-ema", o->use_ema, "Use the live weights, not the averaged ones");
-  add_lora(app, o->lora_paths, o->lora_scale, "Draw with this file of adapters (repeatable)");
+  add_lora(app, *o, "Draw with this file of adapters (repeatable)");
   add_device(app, o->device);
-  add_count(app, "--batch-size", o->batch_size, "Pictures (for a prior: texts) processed at once");
-  app.add_option(
-         "--candidates,--num-prior-samples",
-         o->candidates,
-         "With a prior, as --checkpoint or --prior: number of embeddings drawn for each text; the "
-         "one nearest to the text is used (default: 2)")
-      ->type_name("N")
-      ->check(whole_number(1000));
-  add_count(app,
-            "--start-unet",
-            o->start_unet,
-            "First stage to sample, counted from 1; above 1, --image is needed");
-  app.add_option("--stop-unet", o->stop_unet, "Last stage to sample")->check(whole_number());
-  app.add_option(
-         "--image",
-         o->image_path,
-         "With --clip: draw variations of this picture. With --start-unet: low-resolution input "
-         "of that unet. A folder of pictures or .npy [N, C, H, W] also works")
-      ->type_name("PATH");
-  app.add_option("--inpaint-image", o->inpaint_image_path, "Picture to complete (RePaint)")
-      ->type_name("PATH");
-  app.add_option("--inpaint-mask",
-                 o->inpaint_mask_path,
-                 "Mask of --inpaint-image: white is kept, black is drawn again")
-      ->type_name("PATH");
-  app.add_option("--inpaint-resample-times",
-                 o->inpaint_resample_times,
-                 "Number of times that RePaint runs each step (default: 5; 1 repeats none)")
-      ->type_name("N")
-      ->check(whole_number());
-  app.add_option(
-         "--out",
-         o->out_folder,
-         "Folder for 0000.png ..., sheet.png and samples.npy, or for a prior's image_embeds.npy")
-      ->required()
-      ->type_name("DIR");
+  add_count(app, "--batch-size", o->batch_size)
+      ->description("Pictures (for a prior: texts) processed at once");
+  add_count(app, "--candidates,--num-prior-samples", o->candidates, 1000)
+      ->description(
+          "Number of embeddings that a prior draws for each text; the one nearest to the text is used (default: 2)");
+  add_count(app, "--start-unet", o->start_unet)
+      ->description("First stage to sample, counted from 1; above 1, --image is needed");
+  add_count(app, "--stop-unet", o->stop_unet)->description("Last stage to sample");
+  add_value(app, "--image PATH", o->image_path)
+      ->description(
+          "With --clip: draw variations of this picture. With --start-unet: low-resolution input of "
+          "that unet. A folder of pictures or .npy [N, C, H, W] also works");
+  add_value(app, "--inpaint-image PATH", o->inpaint_image_path)
+      ->description("Picture to complete (RePaint)");
+  add_value(app, "--inpaint-mask PATH", o->inpaint_mask_path)
+      ->description("Mask of --inpaint-image: white is kept, black is drawn again");
+  add_count(app, "--inpaint-resample-times", o->inpaint_resample_times)
+      ->description("Number of times that RePaint runs each step (default: 5; 1 repeats none)");
+  add_value(app, "--out DIR", o->out_folder)
+      ->description(
+          "Folder for 0000.png ..., sheet.png and samples.npy, or for a prior's image_embeds.npy")
+      ->required();
   add_overwrite(app,
                 o->overwrite,
                 "Write into a DIR that holds files, and replace those with the name of an output");
-  return runner_of(o, run_sample);
+  return [o, upsamplers, &app] {
+    o->facts = given_options(app);
+    o->upsamplers = upsamplers->files();
+    run_sample(*o);
+    return ExitCode::kDone;
+  };
 }
 
 Runner add_evaluate(CLI::App& app) {
   auto o = std::make_shared<EvaluateCommand>();
-  app.add_option(
-         "--config", o->config_path, "Config, which gives the data, the seed and the metrics")
-      ->required()
-      ->type_name("FILE");
-  app.add_option("--checkpoint", o->checkpoint_path, "checkpoint.pth or model.pth of the run")
-      ->required()
-      ->type_name("FILE");
+  add_value(app, "--config FILE", o->config_path)
+      ->description("Config, which gives the data, the seed and the metrics")
+      ->required();
+  add_value(app, "--checkpoint FILE", o->checkpoint_path)
+      ->description("checkpoint.pth or model.pth of the run")
+      ->required();
   add_overrides(app, o->overrides);
   app.add_option("--split", o->split, "Samples to evaluate: train, val or test")
       ->capture_default_str()
       ->check(CLI::IsMember({"train", "val", "test"}));
-  app.add_option(
-         "--timesteps",
-         o->timesteps,
-         "Sampling steps: one number or one for each unet; for a prior, the numbers to compare "
-         "(default: the config's)")
-      ->type_name("N")
-      ->check(whole_number());
+  add_count(app, "--timesteps", o->timesteps)
+      ->description(
+          "Sampling steps: one number or one for each unet; for a prior, the numbers to compare (default: the config's)");
   app.add_flag("!--no-ema", o->use_ema, "Use the live weights, not the averaged ones");
   add_processes(app, o->processes, "evaluate");
   return runner_of(o, run_evaluate);
@@ -291,8 +223,8 @@ Runner add_evaluate(CLI::App& app) {
 
 Runner add_inspect(CLI::App& app) {
   auto o = std::make_shared<FileCommand>();
-  app.add_option(
-         "file", o->path, ".pth or .safetensors: a file or a URL, as for sample --checkpoint")
+  app.add_option("file", o->path)
+      ->description(".pth or .safetensors: a file or a URL, as for sample --checkpoint")
       ->required();
   app.add_flag("--json", o->json, "One JSON object instead of a table");
   return runner_of(o, run_inspect);
@@ -309,50 +241,29 @@ Runner add_fsck(CLI::App& app) {
 Runner add_convert(CLI::App& app) {
   auto o = std::make_shared<ConvertCommand>();
   auto paths = std::make_shared<std::vector<std::string>>();
-  app.add_option("files",
-                 *paths,
-                 "File to read (with --merge: two or more files), then file to "
-                 "write")
+  app.add_option("files", *paths)
+      ->description("File to read (with --merge: two or more files), then file to write")
       ->required()
       ->expected(2, 1 << 20)
       ->type_name("IN... OUT");
-  CLI::Option* join = app.add_flag(
-      "--merge", o->merge, "Join checkpoints of one cascade whose unets were trained separately");
-  app.add_option("--config",
-                 o->config_path,
-                 "Config to store in OUT; only the section of the model is read. With --merge: "
-                 "config of the cascade (default: that of the file with the lowest stage)")
-      ->type_name("FILE");
-  app.add_option("--written-by",
-                 o->written_by,
-                 "Version of dalle2-pytorch that wrote IN, if the file does not say it")
-      ->type_name("V")
-      ->excludes(join);
-  app.add_option("--to",
-                 o->to,
-                 "Convert weights of an older dalle2-pytorch to those of this version: 1.15.6")
-      ->type_name("V")
-      ->check(CLI::IsMember({"1.15.6"}))
-      ->excludes(join);
-  CLI::Option* ema = app.add_flag("--ema", o->ema, "Write only the averaged weights");
-  CLI::Option* merge =
-      app.add_flag("--merge-lora",
-                   o->merge_lora,
-                   "Merge the adapters that the checkpoint IN holds into plain weights");
-  merge->excludes(join);
-  CLI::Option* lora = add_lora(app,
-                               o->lora_paths,
-                               o->lora_scale,
-                               "Merge this file of adapters into the weights of IN (repeatable)");
-  lora->excludes(merge)->excludes(join);
-  app.add_flag(
-         "--open-clip",
-         o->open_clip,
-         "IN is a CLIP, from a run or another program: write the layout and config of open_clip")
-      ->excludes(ema)
-      ->excludes(join)
-      ->excludes(merge)
-      ->excludes(lora);
+  app.add_flag("--merge", o->merge)
+      ->description("Join checkpoints of one cascade whose unets were trained separately");
+  add_value(app, "--config FILE", o->config_path)
+      ->description(
+          "Config to store in OUT; only the section of the model is read. With --merge: config of "
+          "the cascade (default: that of the file with the lowest stage)");
+  add_value(app, "--written-by V", o->written_by)
+      ->description("Version of dalle2-pytorch that wrote IN, if the file does not say it");
+  add_value(app, "--to V", o->to)
+      ->description("Convert weights of an older dalle2-pytorch to those of this version: 1.15.6")
+      ->check(CLI::IsMember({"1.15.6"}));
+  app.add_flag("--ema", o->ema, "Write only the averaged weights");
+  app.add_flag("--merge-lora", o->merge_lora)
+      ->description("Merge the adapters that the checkpoint IN holds into plain weights");
+  add_lora(app, *o, "Merge this file of adapters into the weights of IN (repeatable)");
+  app.add_flag("--open-clip", o->open_clip)
+      ->description(
+          "IN is a CLIP, from a run or another program: write the layout and config of open_clip");
   add_overwrite(app, o->overwrite, "Replace OUT");
   return [o, paths] {
     o->in_paths.assign(paths->begin(), paths->end() - 1);
@@ -364,17 +275,15 @@ Runner add_convert(CLI::App& app) {
 
 Runner add_ema(CLI::App& app) {
   auto o = std::make_shared<EmaCommand>();
-  app.add_option("--sigma",
-                 o->sigma,
-                 "Width of the average, relative to the length of the run: 0.05 is narrow, 0.2 "
-                 "is wide")
-      ->required()
-      ->type_name("S");
+  add_value(app, "--sigma S", o->sigma)
+      ->description(
+          "Width of the average, relative to the length of the run: 0.05 is narrow, 0.2 is wide")
+      ->required();
   app.add_option("--step", o->step, "Average as of this step (default: the last one saved)");
   auto paths = std::make_shared<std::vector<std::string>>();
-  app.add_option("paths",
-                 *paths,
-                 "Folder DATA_PATH/averages, files in it, or checkpoints; then the .pth to write")
+  app.add_option("paths", *paths)
+      ->description(
+          "Folder DATA_PATH/averages, files in it, or checkpoints; then the .pth to write")
       ->required()
       ->expected(2, 1 << 20)
       ->type_name("FILES... OUT");
@@ -397,9 +306,9 @@ Runner add_schema(CLI::App& app) {
 
 Runner add_init(CLI::App& app) {
   auto o = std::make_shared<InitCommand>();
-  app.add_option("data",
-                 o->data,
-                 "Folder of shards or pictures (decoder, VAE, CLIP), or of .npy embeddings (prior)")
+  app.add_option("data", o->data)
+      ->description(
+          "Folder of shards or pictures (decoder, VAE, CLIP), or of .npy embeddings (prior)")
       ->required()
       ->type_name("DATA")
       ->check(non_empty("a path"));
@@ -407,30 +316,24 @@ Runner add_init(CLI::App& app) {
   for (const RunKind& kind : run_kinds()) {
     if (kind.first_config) kinds.push_back(kind.key);
   }
-  app.add_option("--kind", o->kind, "Kind of the config (default: determined from DATA)")
-      ->type_name("KIND")
+  add_value(app, "--kind KIND", o->kind)
+      ->description("Kind of the config (default: determined from DATA)")
       ->check(CLI::IsMember(kinds));
-  app.add_option("--out", o->out_path, "File to write (default: KIND.json)")
-      ->type_name("FILE")
+  add_value(app, "--out FILE", o->out_path)
+      ->description("File to write (default: KIND.json)")
       ->check(non_empty("a path"));
-  app.add_option(
-         "--image-size",
-         o->image_size,
-         "Side of the pictures in pixels, a multiple of 8 (default: 64 on a GPU, 32 on a CPU, or "
-         "less if many pictures are smaller; for a VAE 64)")
-      ->type_name("N")
+  add_value(app, "--image-size N", o->image_size)
+      ->description(
+          "Side of the pictures in pixels, a multiple of 8 (default: 64 on a GPU, 32 on a CPU, or "
+          "less if many pictures are smaller; for a VAE 64)")
       ->check(CLI::Range(8, 1024));
-  app.add_option(
-         "--minutes",
-         o->minutes,
-         "Time that the run may take on this machine: trains a few updates to see how many fit "
-         "(default: as many as the samples are worth, within limits)")
-      ->type_name("M")
+  add_value(app, "--minutes M", o->minutes)
+      ->description(
+          "Time that the run may take on this machine: trains a few updates to see how many fit "
+          "(default: as many as the samples are worth, within limits)")
       ->check(CLI::Range(0.1, 1e6));
-  app.add_option("--nproc-per-node",
-                 o->processes,
-                 "Number of processes that the splits must have shards for")
-      ->type_name("N")
+  add_value(app, "--nproc-per-node N", o->processes)
+      ->description("Number of processes that the splits must have shards for")
       ->check(CLI::Range(1, 1024));
   add_caption_encoding(app, o->caption_encoding);
   add_overwrite(app, o->overwrite, "Replace FILE");
@@ -441,17 +344,13 @@ Runner add_report(CLI::App& app) {
   auto o = std::make_shared<ReportCommand>();
   app.add_option("data_path", o->data_path, "Folder of the run (tracker.data_path of its config)")
       ->required();
-  app.add_option("--out", o->out_path, "Page to write")->required()->type_name("HTML");
-  app.add_option("--compare",
-                 o->compare,
-                 "Folders of other runs, whose curves are drawn in the same charts")
-      ->type_name("DATA_PATH");
-  add_count(app,
-            "--picture-steps",
-            o->most_picture_steps,
-            "Number of steps whose pictures are shown: the first, the last, and some "
-            "in between",
-            1000);
+  add_value(app, "--out HTML", o->out_path)->description("Page to write")->required();
+  add_value(app, "--compare DATA_PATH", o->compare)
+      ->description("Folders of other runs, whose curves are drawn in the same charts")
+      ->allow_extra_args();
+  add_count(app, "--picture-steps", o->most_picture_steps, 1000)
+      ->description(
+          "Number of steps whose pictures are shown: the first, the last, and some in between");
   return runner_of(o, run_report);
 }
 
@@ -502,6 +401,7 @@ int run_command_line(int argc, char** argv) {
       [&](CLI::App& parent, const char* name, const char* text, Runner (*add)(CLI::App&)) {
         CLI::App* sub = parent.add_subcommand(name, text);
         commands.emplace_back(sub, add(*sub));
+        add_rules(*sub);
       };
   const Runner train = add_train(app);
   command(app,

@@ -24,6 +24,25 @@ CLI::Validator non_empty(const std::string& what) {
       "");
 }
 
+OptionFacts given_options(const CLI::App& app) {
+  OptionFacts given;
+  for (const CLI::Option* option : app.get_options())
+    given[option->get_name()] = option->count() > 0;
+  return given;
+}
+
+void add_rules(CLI::App& app) {
+  const std::string command = app.get_name();
+  for (const OptionRule& rule : option_rules(command)) {
+    for (const std::string& name : rule.options) {
+      if (!name.starts_with("--")) continue;
+      CLI::Option* const option = app.get_option(name);
+      option->description(option->get_description() + rule_help(rule));
+    }
+  }
+  app.callback([&app, command] { check_options(command, given_options(app)); });
+}
+
 void add_overrides(CLI::App& app, std::vector<std::string>& overrides, const char* text) {
   app.add_option("--set", overrides, text)->type_name("/POINTER=VALUE")->allow_extra_args(false);
 }
@@ -47,15 +66,9 @@ void add_digits(CLI::App& app, const char* name, int64_t& digits, const char* te
 }
 
 void add_caption_encoding(CLI::App& app, std::string& encoding) {
-  app.add_option("--caption-encoding",
-                 encoding,
-                 "Encoding of captions that are not UTF-8 and have no byte order mark")
-      ->type_name("NAME")
+  add_value(app, "--caption-encoding NAME", encoding)
+      ->description("Encoding of captions that are not UTF-8 and have no byte order mark")
       ->capture_default_str();
-}
-
-void add_count(CLI::App& app, const char* name, int64_t& count, const char* text, int64_t most) {
-  app.add_option(name, count, text)->capture_default_str()->check(whole_number(most));
 }
 
 void add_overwrite(CLI::App& app, bool& overwrite, const char* text) {

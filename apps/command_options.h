@@ -36,6 +36,27 @@ CLI::Validator whole_number(int64_t most = 1'000'000'000);
 /// Anything but nothing. @param what is expected, with its article
 CLI::Validator non_empty(const std::string& what);
 
+/// An option with a value; of a list one at a time. @param name with the type of the value: "--clip FILE"
+template <class T>
+CLI::Option* add_value(CLI::App& app, const std::string& name, T& value) {
+  const size_t space = name.rfind(' ');
+  CLI::Option* const option = app.add_option(name.substr(0, space), value);
+  if constexpr (std::is_same_v<T, std::vector<std::string>>) option->allow_extra_args(false);
+  return option->type_name(name.substr(space + 1));
+}
+/// A count, whose default is shown unless `value` may be empty. @param most that it may be
+template <class T>
+CLI::Option* add_count(CLI::App& app, const char* name, T& value, int64_t most = 1'000'000'000) {
+  CLI::Option* const option = app.add_option(name, value);
+  if constexpr (std::is_same_v<T, int64_t>) option->capture_default_str();
+  return option->type_name("N")->check(whole_number(most));
+}
+
+/// The options of a command that are given, after the parsing.
+OptionFacts given_options(const CLI::App& app);
+/// Checks what is given against option_rules() of the command, which the help of its options then tells.
+void add_rules(CLI::App& app);
+
 // Options that several commands have.
 /// --set
 void add_overrides(CLI::App& app,
@@ -49,12 +70,6 @@ void add_folder(CLI::App& app, const char* name, std::string& path, const char* 
 void add_digits(CLI::App& app, const char* name, int64_t& digits, const char* text);
 /// --caption-encoding
 void add_caption_encoding(CLI::App& app, std::string& encoding);
-/// A count with a default. @param most that it may be
-void add_count(CLI::App& app,
-               const char* name,
-               int64_t& count,
-               const char* text,
-               int64_t most = 1'000'000'000);
 /// --overwrite, of a command that writes into a folder.
 void add_overwrite(CLI::App& app, bool& overwrite, const char* text);
 

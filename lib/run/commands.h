@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/log.h"             // apps check stdout with it
 #include "base/untrusted_text.h"  // apps print errors with it
+#include "run/commands/option_rules.h"
 
 namespace dalle2 {
 
@@ -39,6 +40,7 @@ struct CascadeFile {
 
 /// dalle2-train sample
 struct SampleCommand {
+  OptionFacts facts;  ///< the options that are given, to refuse those that do not go together
   std::string checkpoint_path;
   std::optional<std::string> config_path;          ///< for a checkpoint that carries no config
   std::vector<int64_t> unets;                      ///< CascadeFile::unets of the checkpoint

@@ -51,7 +51,9 @@ class CommandLine(EndToEnd):
         for line in ("decoders and CLIPs from webdataset shards, priors from embeddings, VQGAN-VAEs from pictures",
                      "says what is trained: decoder, prior, vae or clip", "a decoder's checkpoint, or image embeddings from a prior's"):
             self.assertIn(line, " ".join(help_text.split()))
-        self.assertIn("for a prior: texts", run("sample", "--help", cwd=self.dir, check=0).stdout)
+        sample = run("sample", "--help", cwd=self.dir, check=0).stdout
+        self.assertIn("for a prior: texts", sample)
+        self.assertIn("towards the difference of the texts (default: 0.5); needs --from-text", " ".join(sample.split()))
 
     def test_the_version_names_every_library(self):
         text = run("--version", cwd=self.dir, check=0).stdout

@@ -186,7 +186,7 @@ class Prior(unittest.TestCase):
         run(*sample, "--out", self.dir / "other", "--seed", 1, cwd=self.dir, check=0)
         self.assertNotEqual(drawn, read_npy(self.dir / "other" / "image_embeds.npy")[1])
         done = run(*sample, "--out", folder, "--num", 3, cwd=self.dir, check=2)
-        self.assertIn("--num: has no effect on out/latest.pth, which is of a prior", done.stderr)
+        self.assertIn("--num on out/latest.pth, a prior's file: needs a decoder as --checkpoint", done.stderr)
         longer = self.dir / "longer.npy"
         most = json.loads(pathlib.Path(config).read_text())["prior"]["net"]["max_text_len"]
         write_npy(longer, (25, most + 1, DIM), [0.5] * (25 * (most + 1) * DIM))

@@ -109,7 +109,7 @@ class Stages(EndToEnd):
         self.assertRegex(dry, r"unet 1 of a/model.pth: 8 x 8 pixels, \d+ parameters, 4 of 50 steps, guidance 1.5")
         self.assertRegex(dry, r"unet 2 of b/model.pth: 16 x 16 pixels, \d+ parameters, 6 of 50 steps, guidance 1\n")
         self.assertFalse((self.dir / "dry").exists())
-        self.assertIn("--checkpoint: has no effect beside --pipeline",
+        self.assertIn("--checkpoint: not with --pipeline",
                       self.drawn("x", "--pipeline", file, "--checkpoint", "a/model.pth", check=2).stderr)
         pipeline["decoder"]["unet_sources"][0]["unet_numbers"] = [3]
         pipeline["decoder"]["unet_sources"][0]["default_cond_scale"] = [1, 2]
@@ -140,7 +140,10 @@ class Stages(EndToEnd):
         said = self.drawn("x", "--checkpoint", "a/model.pth", "--upsampler", large, check=2).stderr
         self.assertIn(f"{large} does not continue a/model.pth: its unet 2 enlarges pictures of 12 x 12 pixels", said)
         said = self.drawn("x", "--checkpoint", "a/model.pth", "--upsampler-config", "a.json", check=2).stderr
-        self.assertIn("--upsampler", said)
+        self.assertIn("--upsampler-config: needs --upsampler", said)
+        several = ["--upsampler", "b/model.pth", "--upsampler-config", "b.json", "--upsampler-config", "b.json"]
+        self.assertIn("--upsampler-config: expected one for each of 1 --upsampler, in their order, got 2",
+                      self.drawn("x", "--checkpoint", "a/model.pth", *several, check=2).stderr)
         self.assertIn("--checkpoint is missing", self.drawn("x", check=2).stderr)
 
     def test_what_cannot_be_joined_is_named_with_its_files(self):

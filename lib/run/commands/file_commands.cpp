@@ -44,7 +44,7 @@ ConvertReport join_files(const ConvertCommand& command) {
   return write_checkpoint(command.out_path, std::move(joined.checkpoint));
 }
 
-void check_convert_options(const ConvertCommand& command) {
+void check_number_of_files(const ConvertCommand& command) {
   const size_t files = command.in_paths.size();
   if (command.merge && files < 2) {
     throw ConfigError("--merge: expected at least two files and OUT, got {} and OUT", files);
@@ -54,18 +54,6 @@ void check_convert_options(const ConvertCommand& command) {
         "expected IN and OUT, got {} files\n  --merge joins checkpoints of one cascade whose unets "
         "were trained apart.",
         files + 1);
-  }
-  const bool describes =
-      !command.merge && (command.config_path || !command.written_by.empty() || !command.to.empty());
-  if (describes && (command.merge_lora || !command.lora_paths.empty() || command.open_clip)) {
-    throw ConfigError(
-        "--config, --written-by and --to: not with --lora, --merge-lora or --open-clip\n  Convert "
-        "twice.");
-  }
-  if (!command.lora_scale.empty() && !command.merge_lora && command.lora_paths.empty()) {
-    throw ConfigError(
-        "--lora-scale: has no effect without adapters\n  Name a file of adapters with --lora, or "
-        "take those of IN with --merge-lora.");
   }
 }
 
@@ -218,7 +206,7 @@ ExitCode run_sync(const std::string& data_path) {
 }
 
 void run_convert(const ConvertCommand& command) {
-  check_convert_options(command);
+  check_number_of_files(command);
   check_out_folder("OUT", command.out_path);
   check_other_file(command);
   check_new_file("OUT", command.out_path, command.overwrite);

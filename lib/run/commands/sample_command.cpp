@@ -32,10 +32,6 @@ constexpr int64_t kDefaultCandidates = 2;
 
 /// Puts the files and the defaults of --pipeline where the options are that it stands for.
 void take_pipeline(SampleCommand& command) {
-  const std::string beside = "beside --pipeline, whose file names the checkpoints\n  Leave it out.";
-  refuse_if(!command.checkpoint_path.empty(), "--checkpoint", beside);
-  refuse_if(command.config_path.has_value(), "--config", beside);
-  refuse_if(!command.upsamplers.empty(), "--upsampler", beside);
   const PipelineConfig pipeline = load_pipeline_config(*command.pipeline_path);
   std::vector<PipelineSource> sources = pipeline.decoder.unet_sources;
   const auto lowest = [](const PipelineSource& source) {
@@ -74,35 +70,6 @@ void take_pipeline(SampleCommand& command) {
   if (!command.prior_timesteps) command.prior_timesteps = pipeline.prior->default_sample_timesteps;
 }
 
-/// Options that only a decoder knows would do nothing.
-void refuse_decoder_options(const SampleCommand& command) {
-  const std::string why = fmt::format(
-      "on {}, which is of a prior; it draws image embeddings from --text-embeds and "
-      "--text-encodings\n  For pictures, give a decoder as --checkpoint.",
-      command.checkpoint_path);
-  refuse_if(command.image_embeds_path.has_value(), "--image-embeds", why);
-  refuse_if(command.num.has_value(), "--num", why);
-  refuse_if(command.text || command.clip_path || command.clip_config_path,
-            "--text, --clip and --clip-config",
-            why);
-  refuse_prior_options(command, why);
-  refuse_if(command.to || command.from_text || command.theta, "--to, --from-text and --theta", why);
-  refuse_if(!command.init_noise_paths.empty(), "--init-noise", why);
-  refuse_if(command.start_unet != 1 || command.stop_unet, "--start-unet and --stop-unet", why);
-  refuse_if(command.image_path.has_value(), "--image", why);
-  refuse_if(command.inpaint_image_path || command.inpaint_mask_path, "--inpaint-image", why);
-  refuse_if(command.sampler != "auto", "--sampler", why);
-  refuse_if(!command.upsamplers.empty(), "--upsampler", why);
-  refuse_if(command.dry_run, "--dry-run", why);
-  refuse_if(command.inpaint_resample_times.has_value(), "--inpaint-resample-times", why);
-  refuse_if(command.cfg_rescale != 0, "--cfg-rescale", why);
-  const auto refuse_many = [](const char* option, size_t given) {
-    if (given > 1) throw ConfigError("{}: a prior takes one number, got {}", option, given);
-  };
-  refuse_many("--cond-scale", command.cond_scale.size());
-  refuse_many("--timesteps", command.timesteps.size());
-}
-
 TextEmbedding load_texts(const SampleCommand& command, const PriorConfig& config) {
   if (!command.text_embeds_path) {
     throw ConfigError(
@@ -124,12 +91,6 @@ TextEmbedding load_texts(const SampleCommand& command, const PriorConfig& config
         "--text-encodings is missing: this prior is conditioned on the encodings of the texts' "
         "tokens (.npy, [N, length, {}])",
         config.image_embed_dim);
-  }
-  if (!config.condition_on_text_encodings && text.encodings.defined()) {
-    throw ConfigError(
-        "--text-encodings: has no effect on {}, which is not conditioned on text encodings "
-        "(/prior/condition_on_text_encodings is false)",
-        command.checkpoint_path);
   }
   warn_of_cut_encodings(text.encodings, "/prior/net/max_text_len", config.net.text_len());
   if (text.encodings.defined() && text.encodings.size(0) != text.embeds.size(0)) {
@@ -154,10 +115,10 @@ ModelSource source_of(const SampleCommand& command) {
           .written_by = command.written_by};
 }
 
-void refuse_if(bool given, const char* option, const std::string& why) {
-  if (!given) return;
-  const bool are_several = std::string_view(option).find(" and ") != std::string_view::npos;
-  throw ConfigError("{}: {} no effect {}", option, are_several ? "have" : "has", why);
+void check_options_on(const SampleCommand& command, OptionFacts facts) {
+  facts.insert(command.facts.begin(), command.facts.end());
+  const char* const kind = facts.at(kOnPrior) ? "prior" : "decoder";
+  check_options("sample", facts, fmt::format(" on {}, a {}'s file", command.checkpoint_path, kind));
 }
 
 void check_one_or_each(const char* option,
@@ -232,6 +193,13 @@ void check_finite(const at::Tensor& samples,
 void run_sample(const SampleCommand& asked) {
   SampleCommand command = asked;
   if (command.pipeline_path) take_pipeline(command);
+  if (command.prior_path) command.facts["--prior"] = true;
+  command.facts[kVariesPicture] = starts_from_picture(command);
+  command.facts[kEnlarges] = command.start_unet > 1;
+  command.facts[kGuided] = std::any_of(command.cond_scale.begin(),
+                                       command.cond_scale.end(),
+                                       [](double scale) { return scale != 1; });
+  check_options("sample", command.facts);
   if (command.checkpoint_path.empty()) {
     throw ConfigError(
         "--checkpoint is missing: expected a decoder's or a prior's file, or --pipeline");
@@ -256,6 +224,9 @@ void run_sample(const SampleCommand& asked) {
                     fmt::join(drawn_from, " or "),
                     kind.key);
   }
+  command.facts[kOnPrior] = kind.key == "prior";
+  command.facts[kOnDecoder] = kind.key == "decoder";
+  check_options_on(command, {});
   kind.sample(command, checkpoint, device);
 }
 
@@ -302,9 +273,15 @@ at::Tensor draw_image_embeds(DiffusionPrior prior,
 }
 
 void sample_prior(const SampleCommand& command, const Value& checkpoint, const at::Device& device) {
-  refuse_decoder_options(command);
+  const std::pair<const char*, size_t> numbers[] = {{"--cond-scale", command.cond_scale.size()},
+                                                    {"--timesteps", command.timesteps.size()}};
+  for (const auto& [option, given] : numbers) {
+    if (given > 1) throw ConfigError("{}: a prior takes one number, got {}", option, given);
+  }
   DiffusionPrior prior = load_prior(source_of(command), checkpoint);
-  const TextEmbedding texts = load_texts(command, prior->plan().config);
+  const PriorConfig& config = prior->plan().config;
+  check_options_on(command, {{kTakesEncodings, config.condition_on_text_encodings}});
+  const TextEmbedding texts = load_texts(command, config);
   make_out_folder(command);
   prior->to(device);
   const int64_t rows = texts.embeds.size(0);

@@ -54,7 +54,7 @@ MadeConditions made_conditions(const SampleCommand& command,
                                const at::Device& device);
 
 /// Says which CLIP and prior would make the conditions, for --dry-run. @throws as made_conditions()
-void tell_makers(const SampleCommand& command, const Cursor& decoder, bool takes_encodings);
+void tell_makers(const SampleCommand& command, const Cursor& decoder);
 
 /// @param texts [N, ...] @param timesteps none: the config's @return [N, D] on the CPU @throws NonFiniteError
 at::Tensor draw_image_embeds(DiffusionPrior prior,
@@ -64,10 +64,9 @@ at::Tensor draw_image_embeds(DiffusionPrior prior,
                              std::optional<int64_t> timesteps,
                              const at::Device& device);
 
-/// @throws ConfigError if an option is given that has no effect. @param why: "without --text\n  ..."
-void refuse_if(bool given, const char* option, const std::string& why);
-/// The same of --prior, and of the options that say how it draws.
-void refuse_prior_options(const SampleCommand& command, const std::string& why);
+/// @param facts what more is known of the model
+/// @throws ConfigError for an option that does not go with the others, or with the model
+void check_options_on(const SampleCommand& command, OptionFacts facts);
 /// @throws ConfigError unless an option is given not at all, once, or for each of `unets`
 void check_one_or_each(const char* option,
                        size_t given,

@@ -211,50 +211,6 @@ at::Tensor drawn_by_prior(const SampleCommand& command,
                            device);
 }
 
-[[noreturn]] void throw_for_missing(const char* option, const char* why) {
-  throw ConfigError("{} is missing: {}", option, why);
-}
-
-/// Options that do not fit together, before anything is loaded.
-void check_options(const SampleCommand& command, bool takes_encodings) {
-  if (!starts_from_picture(command)) {
-    constexpr const char* kNeeded =
-        "--text needs a CLIP (--clip) and a prior (--prior), trained on embeddings of that CLIP";
-    refuse_if(command.from_text.has_value(),
-              "--from-text",
-              "without a picture that is to change\n  Give it with --image.");
-    if (!command.clip_path) throw_for_missing("--clip", kNeeded);
-    if (!command.prior_path) throw_for_missing("--prior", kNeeded);
-    refuse_if(command.to && takes_encodings,
-              "--to",
-              "between texts on a decoder that is conditioned on text encodings: there are none "
-              "between two texts\n  Give pictures (--image), or one text.");
-    return;
-  }
-  constexpr const char* kByClip = "beside --image, whose embedding the CLIP makes\n  Leave it out.";
-  refuse_prior_options(command, kByClip);
-  refuse_if(command.candidates.has_value(), "--candidates", kByClip);
-  if (command.from_text) {
-    refuse_if(
-        command.to.has_value(),
-        "--to",
-        "beside --from-text: a picture goes to another one, or changes as texts do\n  Give one.");
-    if (!command.text) {
-      throw_for_missing("--text",
-                        "--from-text says how the picture is now, and --text how it is to be");
-    }
-  }
-  if (takes_encodings && !command.text) {
-    throw_for_missing("--text",
-                      "this decoder is conditioned on text encodings: say what it is to draw");
-  }
-  refuse_if(
-      command.text && !command.from_text && !takes_encodings,
-      "--text",
-      "beside --image on a decoder that is not conditioned on text encodings\n  Leave it out, "
-      "or say with --from-text how the picture is now: it changes as from that to --text.");
-}
-
 /// Rows of both, of which one alone stands for all.
 int64_t rows_of_both(const char* option, int64_t rows, const char* other, int64_t other_rows) {
   if (rows == other_rows || rows == 1 || other_rows == 1) return std::max(rows, other_rows);
@@ -413,8 +369,7 @@ MadeConditions of_pictures(const SampleCommand& command,
 
 }  // namespace
 
-void tell_makers(const SampleCommand& command, const Cursor& decoder, bool takes_encodings) {
-  check_options(command, takes_encodings);
+void tell_makers(const SampleCommand& command, const Cursor& decoder) {
   const SampleClip clip(command, DecodeOptions(), at::kCPU);
   warn_of_other_clip(decoder, "--checkpoint", command, clip);
   log_info("sample",
@@ -430,22 +385,11 @@ void tell_makers(const SampleCommand& command, const Cursor& decoder, bool takes
            command.prior_cond_scale.value_or(1.0));
 }
 
-void refuse_prior_options(const SampleCommand& command, const std::string& why) {
-  refuse_if(command.prior_path.has_value(), "--prior", why);
-  refuse_if(command.prior_config_path.has_value(), "--prior-config", why);
-  refuse_if(!command.prior_written_by.empty(), "--prior-written-by", why);
-  refuse_if(command.prior_cond_scale.has_value(), "--prior-cond-scale", why);
-  refuse_if(command.prior_timesteps.has_value(), "--prior-timesteps", why);
-  refuse_if(!command.prior_use_ema, "--prior-no-ema", why);
-  refuse_if(!command.prior_lora_paths.empty(), "--prior-lora", why);
-}
-
 MadeConditions made_conditions(const SampleCommand& command,
                                const Cursor& decoder,
                                bool takes_encodings,
                                const DecodeOptions& reading,
                                const at::Device& device) {
-  check_options(command, takes_encodings);
   const SampleClip clip(command, reading, device);
   warn_of_other_clip(decoder, "--checkpoint", command, clip);
   if (starts_from_picture(command)) return of_pictures(command, clip, takes_encodings);

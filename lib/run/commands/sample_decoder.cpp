@@ -378,79 +378,6 @@ void check_init_noise(const SampleCommand& command,
   }
 }
 
-/// Those that say what a CLIP makes the conditions of.
-void refuse_idle_makers(const SampleCommand& command) {
-  const bool made = has_made_conditions(command);
-  const std::string no_text = "without --text\n  Give a text, or leave the option out.";
-  refuse_if(!made && command.clip_path,
-            "--clip",
-            "without --text or --image\n  Give a text or a picture, or leave the option out.");
-  refuse_if(command.clip_config_path && !command.clip_path,
-            "--clip-config",
-            "without --clip\n  Name the CLIP, or leave the option out.");
-  if (!made) refuse_prior_options(command, no_text);
-  const std::string no_start =
-      "without --text or --image, where it starts from\n  Give one (a picture with --clip).";
-  refuse_if(!made && command.to, "--to", no_start);
-  refuse_if(!made && command.from_text, "--from-text", no_start);
-  refuse_if(
-      command.theta && !command.from_text,
-      "--theta",
-      "without --from-text\n  Give the text that the picture moves away from, or leave it out.");
-  const std::string of_them =
-      fmt::format("beside {}, of which embeddings and encodings are made\n  Give one.",
-                  maker_of_embeds(command));
-  refuse_if(made && command.image_embeds_path, "--image-embeds", of_them);
-  refuse_if(made && command.text_encodings_path, "--text-encodings", of_them);
-}
-
-/// Options that do nothing beside the others, whatever the decoder is.
-void refuse_idle_options(const SampleCommand& command) {
-  refuse_if(
-      command.text_embeds_path.has_value(),
-      "--text-embeds",
-      fmt::format(
-          "on {}, which is of a decoder: it draws from image embeddings\n  Make them from these "
-          "with a prior's checkpoint, and give them with --image-embeds.",
-          command.checkpoint_path));
-  refuse_if(
-      command.candidates.has_value() && !has_made_conditions(command),
-      "--candidates",
-      fmt::format("on {}, which is of a decoder\n  Leave the option out; for more pictures of an "
-                  "embedding repeat its row in --image-embeds.",
-                  command.checkpoint_path));
-  refuse_idle_makers(command);
-  refuse_if(
-      command.image_path && !starts_from_picture(command) && command.start_unet == 1,
-      "--image",
-      "where the first unet draws, because it begins from noise\n  For variations of this picture "
-      "name a CLIP with --clip; name the unet that is to enlarge it with --start-unet; or leave "
-      "the option out.");
-  refuse_if(
-      command.inpaint_resample_times && !command.inpaint_image_path,
-      "--inpaint-resample-times",
-      "without a picture to complete\n  Give --inpaint-image and --inpaint-mask, or leave the "
-      "option out.");
-  const auto& scales = command.cond_scale;
-  const bool guided = std::any_of(scales.begin(), scales.end(), [](double x) { return x != 1; });
-  refuse_if(command.cfg_rescale != 0 && !guided,
-            "--cfg-rescale",
-            "without guidance\n  Give a --cond-scale other than 1, or leave the option out.");
-}
-
-/// Options that do nothing for a decoder without conditions.
-void refuse_conditions(const SampleCommand& command, const DecoderConfig& config) {
-  if (!config.unconditional) return;
-  const std::string why = fmt::format(
-      "on {}, which is of an unconditional decoder: it draws from noise only\n  Leave the option "
-      "out; --num says how many pictures to draw.",
-      command.checkpoint_path);
-  refuse_if(command.image_embeds_path.has_value(), "--image-embeds", why);
-  refuse_if(command.text.has_value(), "--text", why);
-  refuse_if(starts_from_picture(command), "--image", why);
-  refuse_if(!command.cond_scale.empty(), "--cond-scale", why);
-}
-
 void check_unets(const SampleCommand& command, const Cascade& cascade) {
   const int64_t unets = cascade.unets();
   const int64_t last = command.stop_unet.value_or(unets);
@@ -485,13 +412,6 @@ void check_image_embeds(const SampleCommand& command,
 }
 
 void check_inpainting(const SampleCommand& command, const SampleInputs& inputs) {
-  if (inputs.inpaint_image.defined() != inputs.inpaint_mask.defined()) {
-    const bool image = inputs.inpaint_image.defined();
-    throw ConfigError("{} is missing: {} {} needs both, or leave it out",
-                      image ? "--inpaint-mask" : "--inpaint-image",
-                      image ? "--inpaint-image" : "--inpaint-mask",
-                      image ? *command.inpaint_image_path : *command.inpaint_mask_path);
-  }
   if (!inputs.inpaint_image.defined()) return;
   const at::Tensor &image = inputs.inpaint_image, &mask = inputs.inpaint_mask;
   for (const bool keeps : {false, true}) {
@@ -630,7 +550,7 @@ void tell_cascade(const SampleCommand& command, const Cascade& cascade, const Cu
              stage.timesteps,
              options.cond_scale.at(static_cast<size_t>(unet - 1)));
   }
-  if (has_made_conditions(command)) tell_makers(command, root, cascade.is_text_conditioned());
+  if (has_made_conditions(command)) tell_makers(command, root);
   log_info("sample",
            "Weights of the unets: {} in main memory; a GPU holds one unet at a time, at most {}",
            human_bytes(static_cast<uint64_t>(bytes)),
@@ -642,12 +562,14 @@ void tell_cascade(const SampleCommand& command, const Cascade& cascade, const Cu
 void sample_decoder(const SampleCommand& command,
                     const Value& checkpoint,
                     const at::Device& device) {
-  refuse_idle_options(command);
   const Cascade cascade(command, checkpoint);
-  refuse_conditions(command, cascade.first_config());
+  const bool takes_encodings = cascade.is_text_conditioned();
+  check_options_on(command,
+                   {{kUnconditional, cascade.first_config().unconditional},
+                    {kTakesEncodings, takes_encodings},
+                    {kTakesNoEncodings, !takes_encodings}});
   const Cursor root(checkpoint, command.checkpoint_path);
   if (command.dry_run) return tell_cascade(command, cascade, root);
-  const bool takes_encodings = cascade.is_text_conditioned();
   const PictureReading reading = cascade.reading();
   const SampleInputs inputs =
       load_inputs(command,
