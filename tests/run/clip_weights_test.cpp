@@ -181,6 +181,15 @@ TEST_CASE("where a config says x-clip, the file has to be of x-clip") {
           Contains("to_text_latent.weight: expected [512, 512]"));
 }
 
+TEST_CASE("a CLIP of x-clip takes no hints for CLIPs of others") {
+  const std::string path = x_clip_file("x_clip.pt");
+  CHECK_THROWS_AS(load_clip_file(path, {.quick_gelu = true}), ConfigError);
+  const std::string why =
+      "x_clip.pt: \"quick_gelu\" and \"heads\" have no effect on a CLIP of x-clip: leave them out";
+  CHECK_THROWS_WITH(load_clip_file(path, {.quick_gelu = true}), Contains(why));
+  CHECK_THROWS_WITH(load_clip_file(path, {.heads = {{1, 1}}}), Contains(why));
+}
+
 TEST_CASE("what a CLIP is known by holds the arguments that its weights do not tell") {
   XClipConfig x_clip =
       as_x_clip_file(read_raw_clip(x_clip_file("x_clip.pt")), x_clip_file("x_clip.pt"), {}).config;

@@ -496,6 +496,15 @@ bool is_x_clip(const StateDict& tensors) {
 }
 
 XClipFile as_x_clip_file(RawClip raw, const std::string& path, const ClipFileHints& hints) {
+  if (hints.quick_gelu || hints.heads) {
+    throw ConfigError(
+        "{}: \"quick_gelu\" and \"heads\" have no effect on a CLIP of x-clip: leave them out\n  Its "
+        "heads are arguments of its constructor, in {} beside the file or, with \"make\": \"{}\", in "
+        "\"base_model_kwargs\".",
+        printable(path),
+        kXClipConfigName,
+        XClipConfig::kTag);
+  }
   const auto [arguments, where] = arguments_of(hints, path);
   leave_out_training(raw.tensors, path);
   check_arguments(arguments, where, raw.tensors, path);

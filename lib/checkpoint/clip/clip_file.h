@@ -104,7 +104,7 @@ bool is_x_clip(const StateDict& tensors);
 
 /// @param raw what was read from `path` @param hints with the arguments that the CLIP was made with, or
 /// the file in which they are; none: that beside it
-/// @throws ConfigError without arguments, DataError for a file of arguments that cannot be read and for
+/// @throws ConfigError without arguments and for other hints, DataError for a file of arguments that cannot be read and for
 /// weights of another CLIP: it lists what does not fit
 XClipFile as_x_clip_file(RawClip raw, const std::string& path, const ClipFileHints& hints = {});
 
