@@ -30,8 +30,8 @@ struct NamedOutside {
 /// What of a config counts.
 enum class ConfigPart {
   whole,
-  model,  ///< the section of the model, with the version that it is of
-  stored,  ///< that section of a checkpoint's config that has no other, as `convert` stores it; else all of it
+  model,   ///< the section of the model, with the version that it is of
+  stored,  ///< that section of a config without `data`, as `convert` stores it; else all of it
 };
 
 /// Options of reading a file.

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Stages of one cascade, trained apart (`unet_training_mask`): joined afterwards, or one run begun from the other's file."""
 
+import json
 import subprocess
 
 import harness
@@ -126,8 +127,10 @@ class Stages(EndToEnd):
         said = self.drawn("x", "--checkpoint", "b/model.pth", "--dry-run", check=2).stderr
         self.assertIn("unet 1 has no weights here", said)
 
-    def test_a_config_comes_from_a_pipe_too(self):
-        command = '"$0" sample --checkpoint a/model.pth --config <(cat a.json) --stop-unet 1 --dry-run --out x'
+    def test_the_section_of_the_model_is_config_enough_and_a_pipe_gives_it_too(self):
+        config = json.loads((self.base / "a.json").read_text())
+        (self.base / "section.json").write_text(json.dumps({"decoder": config["decoder"]}))
+        command = '"$0" sample --checkpoint a/model.pth --config <(cat section.json) --stop-unet 1 --dry-run --out x'
         done = subprocess.run(["bash", "-c", command, harness.BINARY], cwd=self.base, capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("unet 1 of a/model.pth", done.stdout)

@@ -79,10 +79,27 @@ TEST_CASE("of a prior's own config only the section of the model counts") {
   const Value bare = to_dict(state_dict(*prior));
   DiffusionPrior loaded = load_prior({.checkpoint_path = "prior.pth",
                                       .config_path = write_config(folder, "prior", small_prior()),
-                                      .only_model = true,
                                       .written_by = "1.1.0"},
                                      bare);
   CHECK(at::equal(answer(loaded), answer(prior)));
+}
+
+TEST_CASE("a prior's training file gives its weights another meaning only where it allows that") {
+  const TempDir folder;
+  const std::string path = folder / "config.json";
+  const auto with_x_start = [](bool predict_x_start) {
+    json prior = small_prior();
+    prior["predict_x_start"] = predict_x_start;
+    return json({{"prior", prior}, {"written_by", nullptr}});
+  };
+  const Value file = file_of(*prior_of_version("1.15.6"), "1.15.6", with_x_start(true));
+  json config = with_x_start(false);
+  std::ofstream(path) << config.dump();
+  const ModelSource source = {.checkpoint_path = "prior.pth", .config_path = path};
+  CHECK_THROWS_WITH(load_prior(source, file), Contains("/prior/predict_x_start"));
+  config["train"]["allow_changed_config"] = true;
+  std::ofstream(path) << config.dump();
+  CHECK_FALSE(load_prior(source, file)->plan().config.predict_x_start);
 }
 
 TEST_CASE("a prior that does not say its version is refused where several fit") {
@@ -90,8 +107,7 @@ TEST_CASE("a prior that does not say its version is refused where several fit") 
   const Value bare = to_dict(state_dict(*prior_of_version("1.1.0")));
   CHECK_THROWS_WITH(
       load_prior({.checkpoint_path = "prior.pth",
-                  .config_path = write_config(folder, "prior", small_prior()),
-                  .only_model = true},
+                  .config_path = write_config(folder, "prior", small_prior())},
                  bare),
       Contains("its tensors are those of 0.23.0 to 1.8.4") && Contains("--written-by 1.1.0"));
 }
@@ -126,9 +142,8 @@ TEST_CASE("a config whose version is null says nothing against that of the file"
   DiffusionPrior prior = prior_of_version("1.9.0");
   const std::string config = folder / "config.json";
   std::ofstream(config) << json({{"prior", small_prior()}, {"written_by", nullptr}}).dump();
-  DiffusionPrior loaded =
-      load_prior({.checkpoint_path = "prior.pth", .config_path = config, .only_model = true},
-                 file_of(*prior, "1.9.0", nullptr));
+  DiffusionPrior loaded = load_prior({.checkpoint_path = "prior.pth", .config_path = config},
+                                     file_of(*prior, "1.9.0", nullptr));
   CHECK(to_text(loaded->plan().config.written_by) == "1.9.0");
 }
 

@@ -86,6 +86,8 @@ void keep_section(Json& root, const std::string& section) {
     if (root.contains(key)) kept[key] = root[key];
   }
   kept["train"] = Json::object();
+  const Json::json_pointer allowed("/train/allow_changed_config");
+  if (root.contains(allowed)) kept[allowed] = root[allowed];
   root = std::move(kept);
 }
 

@@ -100,7 +100,9 @@ auto config_of(const ModelSource& source,
   options.written_by = written_by;
   if (text.is_file) {
     options.overrides = source.overrides;
-    if (source.only_model) options.part = ConfigPart::model;
+    // The other sections of a prior's file may be of trainers of others; a decoder's say how pictures are read.
+    const bool is_prior = std::string_view(decltype(parse({}, {}, {}).config)::kKind) == "prior";
+    options.part = is_prior ? ConfigPart::model : ConfigPart::stored;
     auto loaded = parse(text.json, text.where, options);
     check_meaning(source,
                   checkpoint,

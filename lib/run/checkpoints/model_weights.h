@@ -65,12 +65,11 @@ void load_latent_vaes(const Decoder& decoder);
 struct ModelSource {
   std::string checkpoint_path;  ///< `save_type` checkpoint or model, ours or foreign
   std::optional<std::string> config_path =
-      {};                                   ///< a training file, for a checkpoint without config
+      {};  ///< a training file, or the model's section of one, for a checkpoint without config
   std::vector<std::string> overrides = {};  ///< `--set`, of that file
   bool use_ema = true;                      ///< averaged weights where the file has them
   const char* live_option = "--no-ema";     ///< what turns it off, for messages
   LoraChoice lora = {};                     ///< adapters beside those that the file holds
-  bool only_model = false;      ///< of the training file only the model's section counts
   std::string written_by = {};  ///< version of dalle2-pytorch, for a file that does not say it
   /// The training file may give the weights another meaning; so may one whose
   /// /train/allow_changed_config says it.

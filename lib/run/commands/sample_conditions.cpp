@@ -185,7 +185,6 @@ DiffusionPrior load_prior_of(const SampleCommand& command, const SampleClip& cli
                                      .use_ema = command.prior_use_ema,
                                      .live_option = "--prior-no-ema",
                                      .lora = {.files = command.prior_lora_paths, .scales = {}},
-                                     .only_model = true,
                                      .written_by = command.prior_written_by},
                                     checkpoint);
   check_clip_widths(prior->plan().config,
