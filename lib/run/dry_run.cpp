@@ -365,7 +365,7 @@ void finish_dry_run(DryRunPlan& plan,
                     /*dummy=*/false,
                     read_saved_facts,
                     plan.start);
-    tracker.add_save_metadata("config", plan.texts.full_json);
+    tracker.describe({.config = plan.texts.full_json});
     const StartPlan& start = tracker.look();
     const StartRule& rule = rule_of(start.action);
     log_info("track", "{}: {}: a start {}", plan.data_path, rule.folder, rule.does);

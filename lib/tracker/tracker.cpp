@@ -4,16 +4,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <filesystem>
-#include <string_view>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "io/files/atomic_file.h"
 #include "io/files/writable.h"
-#include "tracker/public_config.h"
 #include "tracker/run_folder/auto_resume.h"
 
 namespace dalle2 {
@@ -23,14 +20,6 @@ namespace fs = std::filesystem;
 
 constexpr double kSecondsBetweenChecks = 1;
 constexpr double kSecondsToAsk = 30;  ///< of a start, all services together
-
-/// Entries of a checkpoint that hold the state itself: metadata must not take their place.
-constexpr std::array<std::string_view, 6> kStateKeys = {
-    "scaler", "optimizer", "model", "version", "step", "steps"};
-
-bool is_state_key(const std::string& key) {
-  return std::find(kStateKeys.begin(), kStateKeys.end(), key) != kStateKeys.end();
-}
 
 }  // namespace
 
@@ -77,13 +66,6 @@ StartWishes Tracker::wishes() const {
   return wishes;
 }
 
-std::string Tracker::config_json() const {
-  const auto found = std::find_if(metadata_.begin(), metadata_.end(), [](const auto& entry) {
-    return entry.first == "config";
-  });
-  return found == metadata_.end() ? "{}" : found->second;
-}
-
 const StartPlan& Tracker::open(std::function<void()> while_lock_waits) {
   if (while_lock_waits) lock_times_.while_waiting = std::move(while_lock_waits);
   return plan_start(/*writes=*/true);
@@ -114,7 +96,7 @@ const StartPlan& Tracker::plan_start(bool writes) {
   if (plan.action == StartAction::kRefuseDamaged)
     throw DataError("{}", nothing_intact(folder_.path(), plan.elsewhere));
   if (plan.action == StartAction::kSetAside)
-    folder_.check_can_be_set_aside(config_json(), options_);
+    folder_.check_can_be_set_aside(facts_.config, options_);
   const bool in_place = plan.action == StartAction::kBeginInPlace;
   try {
     if (plan.resumes() || in_place)
@@ -285,32 +267,6 @@ void Tracker::save_config(const std::string& name, const std::string& content) {
   copies_->save_config(name, content);
 }
 
-void Tracker::add_save_metadata(const std::string& key, const std::string& json) {
-  for (auto& [known, value] : metadata_) {
-    if (known == key) {
-      value = json;
-      return;
-    }
-  }
-  metadata_.emplace_back(key, json);
-}
-
-SaveMetadata Tracker::checkpoint_metadata() const {
-  SaveMetadata result;
-  for (const auto& entry : metadata_) {
-    if (!is_state_key(entry.first)) result.push_back(entry);
-  }
-  return result;
-}
-
-SaveMetadata Tracker::model_metadata() const {
-  SaveMetadata result;
-  for (const auto& entry : metadata_) {
-    if (entry.first != "version" && entry.first != "model") result.push_back(entry);
-  }
-  return result;
-}
-
 void Tracker::save(const SaveRequest& request) {
   if (dummy_ || (!request.is_best && !request.is_latest)) return;
   copies_->log_upload_errors();
@@ -355,7 +311,7 @@ void Tracker::check() {
 
 void Tracker::send_cards() {
   if (dummy_ || saves_ == 0) return;
-  copies_->send_cards(public_config(config_json()), journal_.last_pictures());
+  copies_->send_cards(facts_.config, journal_.last_pictures());
 }
 
 void Tracker::finish_as(const std::string& what) {

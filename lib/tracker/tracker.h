@@ -43,9 +43,6 @@ struct SaveRequest {
   std::function<void(const std::string& path)> write_lora = {};  ///< none without adapters
 };
 
-/// Names and JSON texts that are stored in a checkpoint beside the state.
-using SaveMetadata = std::vector<std::pair<std::string, std::string>>;
-
 /// What a start does, as far as the folder tells.
 struct StartPlan {
   StartAction action = StartAction::kBegin;
@@ -98,7 +95,7 @@ class Tracker {
   void add_folder(const std::string& folder, const char* key) {
     outside_.emplace_back(folder, key);
   }
-  /// What the loggers may know of the run. Call it before begin().
+  /// What the run is: its config, and what the loggers may know. Call it before open().
   void describe(RunFacts facts) { facts_ = std::move(facts); }
   /// From here on the run writes: run.json first. The folder of an earlier run is renamed, and what is
   /// newer than the state that was loaded is moved to abandoned/.
@@ -134,12 +131,6 @@ class Tracker {
   void store(const std::string& path, const std::function<void(const std::string& path)>& write);
   /// Stores `content` as data_path/name, and as save_meta_to/name with each saver that has one.
   void save_config(const std::string& name, const std::string& content);
-  /// Stores `json` under `key` beside the state of every later checkpoint and model file.
-  void add_save_metadata(const std::string& key, const std::string& json);
-  /// What goes into a checkpoint: without the keys that hold the state itself (version, steps, ...).
-  SaveMetadata checkpoint_metadata() const;
-  /// What goes into a model file: without its `version` and `model`.
-  SaveMetadata model_metadata() const;
   /// Writes data_path/checkpoint.pth, model.pth and, of a run with adapters, lora.safetensors,
   /// keeps the first as a snapshot, then lets each saver copy the one it wants. A snapshot or saver
   /// that fails is logged and the others still save. Does nothing if neither best nor latest. One
@@ -167,7 +158,6 @@ class Tracker {
   const StartPlan& plan_start(bool writes);
   StartWishes wishes() const;
   void add_loaded_file(bool writes);
-  std::string config_json() const;
   Logger::Deadline asking_ends() const;
   void note_names();
 
@@ -183,7 +173,6 @@ class Tracker {
   RunFacts facts_;
   std::optional<StartPlan> plan_;
   LockTimes lock_times_;
-  SaveMetadata metadata_;
   int64_t saves_ = 0;         // of this start
   double asked_seconds_ = 0;  // services, by this start
   std::string noted_names_;   // of loggers and their run, in run.json and auto_resume.json

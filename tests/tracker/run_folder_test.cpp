@@ -243,7 +243,7 @@ TEST_CASE("a folder that holds more than its run is not set aside") {
     fs::remove("latest.pth");
     change(options, config, /*before=*/false);
     Tracker tracker(run.config, test::placeholders(), false, test::read_facts, options);
-    tracker.add_save_metadata("config", config);
+    tracker.describe({.config = config});
     CHECK_THROWS_WITH(tracker.open(),
                       Contains("cannot be set aside as a whole: ") && Contains(why) &&
                           Contains("mkdir ") &&

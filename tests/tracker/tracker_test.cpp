@@ -207,22 +207,5 @@ TEST_CASE("a file that cannot be stored is an error in the log, and its run has 
   CHECK(tracker->finished_as().empty());
 }
 
-TEST_CASE("metadata cannot take the place of the state in a checkpoint") {
-  Run run;
-  const auto tracker_held = run.start();
-  Tracker& tracker = *tracker_held;
-  tracker.add_save_metadata("config", "{}");
-  for (const char* key : {"scaler", "optimizer", "model", "version", "step", "steps"}) {
-    tracker.add_save_metadata(key, "\"taken\"");
-  }
-  tracker.add_save_metadata("config", "{\"seed\": 1}");
-  CHECK(tracker.checkpoint_metadata() == SaveMetadata{{"config", "{\"seed\": 1}"}});
-  const SaveMetadata model = tracker.model_metadata();
-  CHECK(std::none_of(
-      model.begin(), model.end(), [](const auto& entry) { return entry.first == "version"; }));
-  CHECK(std::count(
-            model.begin(), model.end(), SaveMetadata::value_type("config", "{\"seed\": 1}")) == 1);
-}
-
 }  // namespace
 }  // namespace dalle2

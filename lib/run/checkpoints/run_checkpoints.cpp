@@ -92,7 +92,7 @@ RunFacts RunCheckpoints::facts() const {
   const ProcessGroup& group = session_.group();
   const char* several = session_.device().is_cuda() ? R"("MULTI_GPU")" : R"("MULTI_CPU")";
   const auto precision = static_cast<size_t>(trainer_.precision().precision);
-  return {.config = public_config(texts_.full_json),
+  return {.config = texts_.full_json,
           .process = {
               {"Distributed", group.is_alone() ? "false" : "true"},
               {"DistributedType", group.is_alone() ? R"("NO")" : several},
@@ -103,7 +103,7 @@ RunFacts RunCheckpoints::facts() const {
 StartedFrom RunCheckpoints::start(const std::function<void()>& prepare) {
   ProcessGroup& group = session_.group();
   Tracker& tracker = session_.tracker();
-  tracker.add_save_metadata("config", texts_.full_json);
+  tracker.describe(facts());
   // Rank 0 moves files: the others look when it has looked, and it begins when they have.
   session_.together("looking at what an earlier run left", [&] {
     if (group.is_main()) tracker.open([this] { session_.throw_if_signalled(); });
@@ -114,7 +114,6 @@ StartedFrom RunCheckpoints::start(const std::function<void()>& prepare) {
   session_.together("loading a checkpoint", [&] { found = find_at_start(plan); });
   check_same_start(found);
   prepare();
-  tracker.describe(facts());
   session_.together("beginning the run", [&] {
     const bool resumes = found && found->start == StartedFrom::kCheckpoint;
     if (found && !resumes) log_info("ckpt", "Starting from zero: {}", found->reason);

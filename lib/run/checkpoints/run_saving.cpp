@@ -20,8 +20,8 @@
 namespace dalle2 {
 namespace {
 
-Extras with_metadata(Extras extras, const SaveMetadata& metadata) {
-  for (const auto& [key, json] : metadata) extras.emplace_back(key, value_of_json(json));
+Extras with_config(Extras extras, const std::string& json) {
+  extras.emplace_back("config", value_of_json(json));
   return extras;
 }
 
@@ -83,13 +83,11 @@ void RunCheckpoints::save(bool is_best, bool is_latest) {
   trainer_.add_choices(own);
   if (!data_size_.names.empty()) own.set("data_names", data_size_.names);
   extras.emplace_back(kOwnState, std::move(own));
-  const Tracker& tracker = session_.tracker();
-  Value checkpoint =
-      trainer_.state(with_metadata(std::move(extras), tracker.checkpoint_metadata()));
+  Value checkpoint = trainer_.state(with_config(std::move(extras), texts_.full_json));
   Dict own_of_model;
   own_of_model.set("run_id", facts.run_id);
   Extras of_model = {{kOwnState, std::move(own_of_model)}};
-  Value model = trainer_.model_state(with_metadata(std::move(of_model), tracker.model_metadata()));
+  Value model = trainer_.model_state(with_config(std::move(of_model), texts_.full_json));
   if (session_.group().is_main()) {
     start_saving({.is_best = is_best,
                   .is_latest = is_latest,
@@ -169,7 +167,7 @@ void RunCheckpoints::save_averages() {
   if (!session_.group().is_main() && !trainer_.is_sharded()) return;
   const ProcessGroup::BusyScope busy(session_.group(), "saving averages");
   session_.times().begin(StepPhase::kSave);
-  Value averages = trainer_.post_hoc_state(with_metadata({}, session_.tracker().model_metadata()));
+  Value averages = trainer_.post_hoc_state(with_config({}, texts_.full_json));
   if (session_.group().is_main()) {
     const std::string path = averages_folder() + "/" + averages_name(step);
     saving_.start(saves_in_background(), {std::move(averages)}, [this, path](const auto& writers) {
