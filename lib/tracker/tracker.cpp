@@ -159,35 +159,27 @@ void Tracker::begin(const LoadedState& loaded) {
   // What a start logged that saved nothing is passed over as a whole.
   journal_.open(
       facts_, folder_.run_id(), plan_->resumes() ? loaded.log_lines : std::optional<int64_t>(0));
-  note_names();  // a kill after a service has heard of the run begins no second one
+  const Loggers& loggers = journal_.loggers();
+  // A kill after a service has heard of the run begins no second one.
+  if (const std::vector<std::string> runs = loggers.wandb_runs(); !runs.empty())
+    folder_.note_wandb(fmt::format("{}", fmt::join(runs, "\n")),
+                       {facts_.process.begin(), facts_.process.end()});
+  if (loggers.auto_resume()) write_auto_resume(folder_.in(kAutoResumeFile), loggers);
   journal_.follow(asking_ends());
-  note_names();
-  copies_->open(journal_.loggers().wandb_run(),
-                [this](const std::string& message, bool leaves_out) {
-                  journal_.log_error(message, leaves_out);
-                });
-  if (!journal_.loggers().auto_resume()) return;
+  copies_->open(loggers.wandb_run(), [this](const std::string& message, bool leaves_out) {
+    journal_.log_error(message, leaves_out);
+  });
+  if (!loggers.auto_resume()) return;
   if (plan_->resumes()) {
     log_info("track",
              "RUN HAS BEEN AUTO-RESUMED WITH THE LOGGER TYPE {}.\n"
              "  For a new run choose another /tracker/data_path, or use --fresh.",
-             journal_.loggers().type_names());
+             loggers.type_names());
   } else {
     log_info("track",
              "/tracker/log/auto_resume is true, and there is no run to resume: this is the first "
              "start");
   }
-}
-
-/// A service may name a run otherwise than asked, and later than the run begins.
-void Tracker::note_names() {
-  const std::string runs = fmt::format("{}", fmt::join(journal_.loggers().wandb_runs(), "\n"));
-  const std::string names = journal_.loggers().type_names() + runs;
-  if (std::exchange(noted_names_, names) == names) return;
-  folder_.check_token();
-  if (!runs.empty()) folder_.note_wandb(runs, {facts_.process.begin(), facts_.process.end()});
-  if (!journal_.loggers().auto_resume()) return;
-  write_auto_resume(folder_.in(kAutoResumeFile), journal_.loggers());
 }
 
 void Tracker::go_back(const LoadedState& loaded) {
@@ -279,7 +271,6 @@ void Tracker::save(const SaveRequest& request) {
       throw;
     }
   };
-  note_names();
   journal_.sync();  // the checkpoint counts its lines
   write(kCheckpointFile, request.write_checkpoint);
   folder_.note_saved();

@@ -159,7 +159,6 @@ class Tracker {
   StartWishes wishes() const;
   void add_loaded_file(bool writes);
   Logger::Deadline asking_ends() const;
-  void note_names();
 
   TrackerConfig config_;
   bool dummy_;
@@ -175,7 +174,6 @@ class Tracker {
   LockTimes lock_times_;
   int64_t saves_ = 0;         // of this start
   double asked_seconds_ = 0;  // services, by this start
-  std::string noted_names_;   // of loggers and their run, in run.json and auto_resume.json
   bool finished_ = false;
   std::optional<Timer> since_check_;
 };

@@ -127,7 +127,7 @@ void sync_rows(const WandbAccess& access,
   WandbItems& config = begin.run.config = wandb_items(logged_config(data_path));
   config.insert(config.end(), record.process.begin(), record.process.end());
   Follower follower(
-      std::make_unique<WandbSink>(access, begin, std::make_shared<WandbNames>()),
+      std::make_unique<WandbSink>(access, begin),
       {.path = log,
        .written = [&file] { return file.written(); },
        .sync = [] {},

@@ -12,6 +12,7 @@
 #include "base/this_process.h"
 #include "base/untrusted_json.h"
 #include "io/formats/event_file.h"
+#include "net/login_files.h"
 
 namespace dalle2 {
 namespace {
@@ -60,10 +61,13 @@ void WandbLogger::check(Deadline deadline) {
   const WandbRunPath path{entity_, project_, named.empty() ? new_id_ : named};
   try {
     const WandbApi api(*access_, {.deadline = deadline});
-    const std::string own_entity = api.viewer();
-    if (!api.find_run(path) && config_.resume && resumed_id_.empty() && !named.empty())
-      throw no_run_to_continue(path);
-    if (entity_.empty()) entity_ = own_entity;
+    api.viewer();
+    if (!api.find_run(path) && config_.resume && resumed_id_.empty()) {
+      throw ConfigError(
+          "/tracker/log/wandb_run_id: there is no run {} to continue\n  Give the id of one, or leave "
+          "out \"resume\" for a new run.",
+          path.text());
+    }
   } catch (const NetworkError& error) {
     const auto* status = dynamic_cast<const HttpStatusError*>(&error);
     if (status != nullptr && !may_pass(error))
@@ -98,13 +102,13 @@ std::unique_ptr<JournalSink> WandbLogger::make_sink(const RunFacts& facts) {
   }
   WandbBegin begin;
   begin.goes_on = facts.goes_on && !resumed_id_.empty();
-  begin.must_exist = config_.resume && !begin.goes_on;
   begin.first_line = facts.is_copy ? facts.lines : 0;
   begin.data_path = facts.data_path;
   begin.is_away = is_away_;
   WandbRun& run = begin.run;
   run.resumed = begin.goes_on || config_.resume;
-  run.info = {.path = {.entity = entity_, .project = project_, .run_id = id_of_run(facts)},
+  begun_id_ = id_of_run(facts);
+  run.info = {.path = {.entity = entity_, .project = project_, .run_id = begun_id_},
               .name = config_.wandb_run_name.value_or(access_->name),
               .notes = access_->notes,
               .group = access_->group,
@@ -114,16 +118,13 @@ std::unique_ptr<JournalSink> WandbLogger::make_sink(const RunFacts& facts) {
   run.config = wandb_items(facts.config);
   run.config.insert(run.config.end(), facts.process.begin(), facts.process.end());
   run.start_unix_seconds = wall_time_seconds();
-  names_ = std::make_shared<WandbNames>();
-  return std::make_unique<WandbSink>(*access_, std::move(begin), names_);
+  return std::make_unique<WandbSink>(*access_, std::move(begin));
 }
 
 std::map<std::string, std::string> WandbLogger::resume_data() const {
-  WandbRunPath path{entity_, project_, resumed_id_};
-  if (names_) path = names_->get();
-  if (path.run_id.empty()) path.run_id = config_.wandb_run_id.value_or("");
-  std::map<std::string, std::string> data = {{"entity", path.entity}, {"project", path.project}};
-  if (!path.run_id.empty()) data["run_id"] = path.run_id;
+  const std::string id = first_of({begun_id_, resumed_id_, config_.wandb_run_id.value_or("")});
+  std::map<std::string, std::string> data = {{"entity", entity_}, {"project", project_}};
+  if (!id.empty()) data["run_id"] = id;
   return data;
 }
 

@@ -36,8 +36,8 @@ class WandbLogger : public Logger {
   bool is_away_ = false;    // the service, when it was asked
   std::string resumed_id_;  // of auto_resume.json
   std::string new_id_;      // of a run that has none
+  std::string begun_id_;    // after make_sink()
   std::string entity_, project_;
-  std::shared_ptr<WandbNames> names_;  // null: nothing has begun
 };
 
 }  // namespace dalle2

@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <utility>
 
-#include "base/error.h"
 #include "base/log.h"
 #include "base/public_url.h"
 #include "base/text.h"
@@ -33,30 +32,11 @@ std::string page_of(const std::string& base_url, const WandbRunPath& path) {
 
 }  // namespace
 
-ConfigError no_run_to_continue(const WandbRunPath& path) {
-  return ConfigError(
-      "/tracker/log/wandb_run_id: there is no run {} to continue\n  Give the id of one, or leave out "
-      "\"resume\" for a new run.",
-      path.text());
-}
-
-WandbRunPath WandbNames::get() const {
-  const std::lock_guard lock(mutex_);
-  return path_;
-}
-
-void WandbNames::set(WandbRunPath path) {
-  const std::lock_guard lock(mutex_);
-  path_ = std::move(path);
-}
-
-WandbSink::WandbSink(WandbAccess access, WandbBegin begin, std::shared_ptr<WandbNames> names)
+WandbSink::WandbSink(WandbAccess access, WandbBegin begin)
     : api_(std::move(access),
            {.attempts = kAttempts, .ends_at_stop = false, .says_retries = false}),
-      begin_(std::move(begin)),
-      names_(std::move(names)) {
+      begin_(std::move(begin)) {
   api_.options().cancelled = [this] { return is_cancelled(); };
-  names_->set(begin_.run.info.path);
   if (!begin_.is_live) return;
   files_.push_back(
       {.name = "wandb-metadata.json", .content = stats_.metadata(begin_.run.start_unix_seconds)});
@@ -91,11 +71,9 @@ int64_t WandbSink::connect_to_service(const LogCursors& cursors, int64_t written
   WandbRun& run = begin_.run;
   const bool is_first = rows_ == nullptr;
   const std::optional<WandbRunState> known = api_.find_run(run.info.path);
-  if (!known && begin_.must_exist) throw no_run_to_continue(run.info.path);
   const std::vector<std::string> columns(columns_.begin(), columns_.end());
   run.info.config = wandb_config(run.config, columns);
   run.info.path = api_.upsert(run.info);
-  names_->set(run.info.path);
   const WandbRunState state = known.value_or(WandbRunState{});
   const std::optional<LogCursor> cursor = cursors.furthest("/" + run.info.path.run_id);
   if (is_first) shift_ = cursor.value_or(LogCursor{}).shift;

@@ -5,13 +5,11 @@
 
 #include <chrono>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
-#include "base/error.h"
 #include "net/wandb_api.h"
 #include "tracker/log/follower.h"
 #include "tracker/wandb/console_lines.h"
@@ -20,26 +18,11 @@
 
 namespace dalle2 {
 
-/// The names of a run, which the service may change. Safe from several threads.
-class WandbNames {
- public:
-  WandbRunPath get() const;
-  void set(WandbRunPath path);
-
- private:
-  mutable std::mutex mutex_;
-  WandbRunPath path_;
-};
-
-/// The config names a run to continue, and the service has none.
-ConfigError no_run_to_continue(const WandbRunPath& path);
-
 /// How a run begins.
 struct WandbBegin {
   WandbRun run;
-  bool must_exist = false;  ///< the config says so
-  bool goes_on = false;     ///< what it has are lines of this log
-  int64_t first_line = 0;   ///< of a run that neither the service nor the cursors know
+  bool goes_on = false;    ///< what it has are lines of this log
+  int64_t first_line = 0;  ///< of a run that neither the service nor the cursors know
   std::string data_path;
   bool is_away = false;  ///< the start has asked in vain
   bool is_live = true;   ///< this process is the run: the machine is its machine
@@ -47,14 +30,13 @@ struct WandbBegin {
 
 class WandbSink : public JournalSink {
  public:
-  /// @param names set after each connect()
-  WandbSink(WandbAccess access, WandbBegin begin, std::shared_ptr<WandbNames> names);
+  WandbSink(WandbAccess access, WandbBegin begin);
 
   std::string name() const override { return "Weights & Biases"; }
   std::string key() const override;
   int64_t shift() const override { return shift_; }
   /// Asks the service how far the run is, or makes a folder.
-  /// @throws ConfigError there is no run to continue, or no folder; NetworkError
+  /// @throws ConfigError there can be no folder; NetworkError
   int64_t connect(const LogCursors& cursors, int64_t written) override;
   void send(const std::vector<JournalLine>& lines) override;
   void add_file(const std::string& name) override;
@@ -78,7 +60,6 @@ class WandbSink : public JournalSink {
 
   WandbApi api_;
   WandbBegin begin_;
-  std::shared_ptr<WandbNames> names_;
   std::string printed_;              // by this process
   std::unique_ptr<WandbRows> rows_;  // null: not connected
   int64_t shift_ = 0;                // from the numbers of lines to the service's steps
