@@ -397,7 +397,7 @@ class Secrets(Services):
                 web.mistreat = lambda handler, name, number: handler.command == "PUT" and name == "l.pth" and handler.body() and handler.refuse(403)
                 self.train(config, env={**env, "WANDB_DIR": str(self.dir)})
             run = wandb.only_run()
-            self.assertIn(b"Error saving checkpoint", run.files["output.log"])
+            self.assertIn("Error saving checkpoint", str(run.lines["output.log"]))
             self.assertIn("/l.pth", str(run.history))
             folder, = self.dir.glob("wandb/offline-run-*")
             texts = [body for _, _, _, body in wandb.requests] + [path.read_bytes() for path in folder.rglob("*") if path.is_file()]

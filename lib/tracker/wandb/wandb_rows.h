@@ -55,12 +55,10 @@ class WandbRows {
 /// A run at the service. @param run known to the service already
 /// @param state what it has of the run
 /// @param columns that the config defines already
-/// @param printed what the run has printed so far: a file at the end. It has to outlive the rows.
 std::unique_ptr<WandbRows> make_wandb_stream(const WandbApi& api,
                                              WandbRun run,
                                              const WandbRunState& state,
-                                             std::vector<std::string> columns,
-                                             std::string& printed);
+                                             std::vector<std::string> columns);
 
 /// The folder `offline-run-<time>-<id>` in `parent`, which `wandb sync` uploads.
 /// @param[out] path of it. @throws ConfigError, ResourceError

@@ -87,7 +87,7 @@ int64_t WandbSink::connect_to_service(const LogCursors& cursors, int64_t written
   }
   line = std::clamp(line, std::min(begin_.first_line, written), written);
   if (is_first) runtime_before_ = state.runtime_seconds;
-  rows_ = make_wandb_stream(api_, run, state, columns, printed_);
+  rows_ = make_wandb_stream(api_, run, state, columns);
   if (is_first) {
     log_info(
         "track", "Logging to Weights & Biases: {}", page_of(api_.access().base_url, run.info.path));

@@ -60,7 +60,6 @@ class WandbSink : public JournalSink {
 
   WandbApi api_;
   WandbBegin begin_;
-  std::string printed_;              // by this process
   std::unique_ptr<WandbRows> rows_;  // null: not connected
   int64_t shift_ = 0;                // from the numbers of lines to the service's steps
   int64_t next_line_ = 0;            // after the last that rows_ got

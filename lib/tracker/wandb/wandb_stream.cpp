@@ -12,7 +12,6 @@ namespace dalle2 {
 namespace {
 
 constexpr const char* kSummaryFile = "wandb-summary.json";
-constexpr size_t kMostConsole = size_t{16} << 20;
 
 /// {"a": 1, "b": NaN} as one line.
 std::string line_of(const WandbItems& items) {
@@ -42,13 +41,8 @@ class WandbStream : public WandbRows {
   WandbStream(const WandbApi& api,
               WandbRun run,
               const WandbRunState& state,
-              std::vector<std::string> columns,
-              std::string& printed)
-      : api_(api),
-        run_(std::move(run)),
-        state_(state),
-        columns_(std::move(columns)),
-        printed_(printed) {}
+              std::vector<std::string> columns)
+      : api_(api), run_(std::move(run)), state_(state), columns_(std::move(columns)) {}
 
   void history(const WandbItems& row, int64_t /*step*/) override { rows_.push_back(line_of(row)); }
   void column(const std::string& name) override {
@@ -75,18 +69,10 @@ class WandbStream : public WandbRows {
   bool config_changed_ = false;
   Json rows_ = Json::array(), stats_ = Json::array(), console_ = Json::array();  // lines
   std::vector<WandbUpload> files_;
-  std::string& printed_;
   std::vector<std::string> uploaded_;  // files that the service has and was not told of
 };
 
-/// The file of a very long run keeps its beginning and its end; the service has had the lines before.
 void WandbStream::console(const std::vector<WandbConsoleLine>& lines) {
-  for (const WandbConsoleLine& line : lines) printed_ += line.text + "\n";
-  if (printed_.size() > kMostConsole) {
-    const size_t begin = printed_.find('\n', kMostConsole / 4) + 1;
-    const size_t end = printed_.find('\n', printed_.size() - kMostConsole / 4) + 1;
-    printed_.replace(begin, end - begin, "(lines are left out here)\n");
-  }
   for (const WandbConsoleLine& line : lines) console_.push_back(console_text(line));
 }
 
@@ -141,7 +127,6 @@ void WandbStream::end(const RunEnd& end, int64_t runtime_seconds, const WandbSum
   // `wandb sync` makes these of the records.
   file({.name = "config.yaml", .content = config()});  // JSON is YAML, too
   file({.name = kSummaryFile, .content = line_of(whole)});
-  if (!printed_.empty()) file({.name = kWandbConsoleFile, .content = printed_});
   Json last = {{"complete", true}, {"exitcode", end.exit_code}};
   if (end.outcome == RunEnd::Outcome::kStopped) last["preempting"] = true;
   last["files"] = {{kSummaryFile, {{"offset", 0}, {"content", {line_of(whole)}}}}};
@@ -174,9 +159,8 @@ std::string wandb_config(const WandbItems& config, const std::vector<std::string
 std::unique_ptr<WandbRows> make_wandb_stream(const WandbApi& api,
                                              WandbRun run,
                                              const WandbRunState& state,
-                                             std::vector<std::string> columns,
-                                             std::string& printed) {
-  return std::make_unique<WandbStream>(api, std::move(run), state, std::move(columns), printed);
+                                             std::vector<std::string> columns) {
+  return std::make_unique<WandbStream>(api, std::move(run), state, std::move(columns));
 }
 
 }  // namespace dalle2
