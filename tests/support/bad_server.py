@@ -101,11 +101,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
         path.write_bytes(content)
         return self.refuse(201)
 
-    def do_HEAD(self):
-        self.note()
-        path = self.server.folder / urllib.parse.unquote(self.path.split("?")[0].lstrip("/"))
-        return self.refuse(200 if path.exists() else 404)
-
     def do_MKCOL(self):
         self.note()
         path = self.server.folder / urllib.parse.unquote(self.path.lstrip("/"))

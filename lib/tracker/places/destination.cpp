@@ -108,14 +108,7 @@ class UrlDestination : public Destination {
     HttpCall put = call("PUT", address);
     put.file = HttpFilePart{file.path};
     put.headers.emplace_back("Content-Type: application/octet-stream");
-    if (!url_.empty()) {
-      // WebDAV makes no folders by itself, and some servers say so when they have the whole file.
-      const std::string folder = address.substr(0, address.rfind('/') + 1);
-      const bool is_sent = may_be_there(folder, options) &&
-                           http_call(accepting(put, {404, 409}), options).status() / 100 == 2;
-      if (is_sent) return;
-      make_folders(folder, options);
-    }
+    if (!url_.empty()) make_folders(address, options);
     http_call(put, options);
   }
 
@@ -155,24 +148,16 @@ class UrlDestination : public Destination {
     }
     return std::nullopt;
   }
-  /// Servers that know only PUT refuse the question, or say that no folder is there.
-  bool may_be_there(const std::string& folder, const HttpCallOptions& options) const {
-    const HttpCall look = accepting(call("HEAD", folder), {400, 401, 403, 404, 405, 409, 410, 501});
-    const long status = http_call(look, options).status();
-    return status != 404 && status != 409 && status != 410;
-  }
-  /// A folder and those above it, one by one. What cannot be made may be there: the next PUT tells.
-  void make_folders(const std::string& folder, const HttpCallOptions& options) const {
-    const size_t path = folder.find('/', folder.find("://") + 3);
-    for (size_t at = folder.find('/', path + 1); at != std::string::npos;
-         at = folder.find('/', at + 1)) {
-      const HttpCall make = call("MKCOL", folder.substr(0, at + 1));
-      http_call(accepting(make, {400, 403, 404, 405, 409, 501}), options);
+  /// Those above a file, one by one: WebDAV makes none by itself, and some servers say so when they have
+  /// the whole file. What cannot be made may be there, and servers that know only PUT refuse: the PUT tells.
+  void make_folders(const std::string& address, const HttpCallOptions& options) const {
+    const size_t path = address.find('/', address.find("://") + 3);
+    for (size_t at = address.find('/', path + 1); at != std::string::npos;
+         at = address.find('/', at + 1)) {
+      HttpCall make = call("MKCOL", address.substr(0, at + 1));
+      make.accepted = {400, 401, 403, 404, 405, 409, 410, 501};
+      http_call(make, options);
     }
-  }
-  static HttpCall accepting(HttpCall call, std::vector<long> statuses) {
-    call.accepted = std::move(statuses);
-    return call;
   }
 
   std::string url_;
