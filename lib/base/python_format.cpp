@@ -169,39 +169,24 @@ std::string format_field(const std::string& inside, const FormatFields& fields, 
   return format_number(value, spec, inside);
 }
 
-std::vector<std::string> values_of(const std::string& text,
-                                   const FormatFields& fields,
-                                   Indices indices) {
+std::string filled(const std::string& text, const FormatFields& fields, Indices indices) {
   std::vector<std::string> literals;
   std::vector<std::string> insides;
   split(text, literals, insides);
-  for (std::string& inside : insides) inside = format_field(inside, fields, indices);
-  return insides;
+  std::string result = literals[0];
+  for (size_t i = 0; i < insides.size(); ++i)
+    result += format_field(insides[i], fields, indices) + literals[i + 1];
+  return result;
 }
 
 }  // namespace
 
-std::vector<std::string> python_format_values(const std::string& text, const FormatFields& fields) {
-  return values_of(text, fields, Indices::kOfNow);
-}
-
-std::string python_format_join(const std::vector<std::string>& literals,
-                               const std::vector<std::string>& values) {
-  D2_CHECK(literals.size() == values.size() + 1,
-           "{} values between {} literals",
-           values.size(),
-           literals.size());
-  std::string result = literals[0];
-  for (size_t i = 0; i < values.size(); ++i) result += values[i] + literals[i + 1];
-  return result;
-}
-
 std::string python_format(const std::string& text, const FormatFields& fields) {
-  return python_format_join(python_format_literals(text), python_format_values(text, fields));
+  return filled(text, fields, Indices::kOfNow);
 }
 
 std::string python_format_example(const std::string& text, const FormatFields& examples) {
-  return python_format_join(python_format_literals(text), values_of(text, examples, Indices::kAny));
+  return filled(text, examples, Indices::kAny);
 }
 
 std::optional<std::string> python_format_fault(const std::string& text,

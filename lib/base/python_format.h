@@ -31,13 +31,6 @@ std::optional<std::string> python_format_fault(const std::string& text,
 /// Python's repr of a float: "0.1", "1e+16", "3.0", "inf".
 std::string python_repr(double value);
 
-/// What python_format() puts into the places of the fields of `text`. @throws as python_format()
-std::vector<std::string> python_format_values(const std::string& text, const FormatFields& fields);
-
-/// The text with the values between its literals. @param literals one more than values
-std::string python_format_join(const std::vector<std::string>& literals,
-                               const std::vector<std::string>& values);
-
 /// The pieces of `text` between its replacement fields, one more than there are fields: "a{x}b{y}"
 /// gives "a", "b", "". @throws ConfigError for unbalanced braces
 std::vector<std::string> python_format_literals(const std::string& text);

@@ -92,14 +92,6 @@ TEST_CASE("a template is judged by examples, whatever the length of a list will 
         "a '{' without its '}' in '{epoch': write '{{' for the brace itself");
 }
 
-TEST_CASE("a template is its literals with the values of its fields between them") {
-  const std::string text = "{{a}}{n:03d}/{v[0]}";
-  const FormatFields fields = {{"n", int64_t{7}}, {"v", std::vector<double>{0.5}}};
-  const std::vector<std::string> values = python_format_values(text, fields);
-  CHECK(values == std::vector<std::string>{"007", "0.5"});
-  CHECK(python_format_join(python_format_literals(text), values) == "{a}007/0.5");
-}
-
 TEST_CASE("the text between fields is cut at them") {
   CHECK(python_format_literals("a{epoch:03d}b{sample}") == std::vector<std::string>{"a", "b", ""});
   CHECK(python_format_literals("{{x}}") == std::vector<std::string>{"{x}"});

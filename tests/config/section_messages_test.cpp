@@ -260,30 +260,25 @@ TEST_CASE("places in a network are checked as far as their text tells") {
   }
   expect_problems({R"(/tracker/save={"save_to": "s3", "url": "s3:///x", "save_best_to": "b"})"},
                   {R"(/tracker/save/url: expected s3://BUCKET/FOLDER, got "s3:///x")"});
-  expect_problems({R"(/tracker/save={"save_to": "url", "url": "https://h/f?canary", )"
+  expect_problems({R"(/tracker/save={"save_to": "url", "url": "https://h/f#canary", )"
                    R"("save_best_to": "b"})"},
-                  {R"(/tracker/save/url: must have no query: names are appended to it, got one in )"
-                   R"("https://h/f"; for presigned addresses leave url out and give each )"
-                   "target as a whole address"});
-  expect_problems({R"(/tracker/save={"save_to": "url", "save_best_to": "b"})"},
-                  {"/tracker/save/url: is needed, unless each target is a whole address "
-                   "(https://...)"});
-  expect_problems({R"(/tracker/save={"save_to": "url", "url": "https://h", )"
-                   R"("save_best_to": "https://h/b"})"},
-                  {"/tracker/save/url: with it targets are paths below it, not whole addresses"});
+                  {R"(/tracker/save/url: must have no '#': names are appended to it, got one in )"
+                   R"("https://h/f")"});
 }
 
-TEST_CASE("two whole addresses that differ only in what is not shown are refused") {
+TEST_CASE("two savers whose urls differ only in what is not shown are refused") {
   const auto savers = [](const char* latest, const char* best) {
-    return fmt::format(R"(/tracker/save=[{{"save_to": "url", "save_latest_to": "{}"}}, )"
-                       R"({{"save_to": "url", "save_best_to": "{}"}}])",
-                       latest,
-                       best);
+    return fmt::format(
+        R"(/tracker/save=[{{"save_to": "url", "url": "{}", "save_latest_to": "l"}}, )"
+        R"({{"save_to": "url", "url": "{}", "save_best_to": "b"}}])",
+        latest,
+        best);
   };
   for (const char* best : {"https://h/p?file=best", "https://u:canary@h/p", "https://h/p"}) {
     expect_problems({savers("https://h/p?file=latest", best)},
-                    {"/tracker/save: two targets differ only in their login or query, which is not "
-                     "shown or stored: give them different paths"});
+                    {"/tracker/save: two savers differ only in the login or query of their url, "
+                     "which is not shown or stored: give both targets to one of them, or give them "
+                     "different folders"});
   }
   CHECK_NOTHROW(read_with({savers("https://h/p?s=1", "https://h/best?s=1")}));
 }

@@ -352,9 +352,9 @@ class CommandLine(EndToEnd):
         self.assertEqual(dumped["train"]["ema_inv_gamma"], 1.0)
         again = write_config(self.dir / "dumped.json", dumped)
         self.assertEqual(json.loads(run("--config", again, "--dump-config", cwd=self.dir, check=0).stdout), dumped)
-        hidden = run("--config", config, "--set", '/tracker/save={"save_to": "url", "save_latest_to": "https://u:canary@h.example/l.pth"}',
+        hidden = run("--config", config, "--set", '/tracker/save={"save_to": "url", "url": "https://u:canary@h.example/x?s=canary", "save_latest_to": "l.pth"}',
                      "--dump-config", cwd=self.dir, check=0)
-        self.assertEqual(json.loads(hidden.stdout)["tracker"]["save"][0]["save_latest_to"], "https://h.example/l.pth")
+        self.assertEqual(json.loads(hidden.stdout)["tracker"]["save"][0]["url"], "https://h.example/x")
         self.assertNotIn("canary", hidden.stdout + hidden.stderr)
         self.refuse(2, "--config", config, "--set", "/train/lrr=1", expect=["/train/lrr", "did you mean"])
         self.refuse(2, "--config", config, "--set", "/train/colour=1", expect=["/train/colour: no such key; known are: "])

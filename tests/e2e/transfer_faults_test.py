@@ -254,8 +254,8 @@ class Faults(Services):
                     return False
 
                 save = service.saver()
-                if kind == "addresses":  # whole ones, of which the outbox holds a part
-                    save = {"save_to": "url", "save_latest_to": service.url.replace("//", "//u:canary@") + "/{epoch}l.pth?sig=canary"}
+                if kind == "addresses":  # of which the outbox holds a part
+                    save = {"save_to": "url", "url": service.url.replace("//", "//u:canary@") + "/?sig=canary", "save_latest_to": "{epoch}l.pth"}
                 load = {"load_from": "local", "file_path": f"{kind}/out/checkpoint.pth", "only_auto_resume": True}
                 config = self.write(f"{kind}.json", kind + "/out", save=save, load=load)
                 for number in (signal.SIGTERM, signal.SIGKILL):

@@ -72,7 +72,7 @@ class Resumes(Services):
                     self.hub_saver(save_meta_to="configs"),
                     {"save_to": "s3", "url": "s3://my-bucket/runs/a b", "save_latest_to": "latest.pth"},
                     {"save_to": "url", "url": f"{web.url}/dav", "save_latest_to": "run/{epoch:02d}/latest.pth"},
-                    {"save_to": "url", "save_latest_to": f"{web.url}/presigned.pth?signature=canary", "save_type": "model"}]
+                    {"save_to": "url", "url": f"{web.url}/?signature=canary", "save_latest_to": "presigned.pth", "save_type": "model"}]
             done = self.train(self.write(save=save), env=env)
             saved = self.content()
             self.assertEqual(self.outbox(), [])
@@ -340,6 +340,7 @@ class Secrets(Services):
         (self.dir / "web/first.pth").write_bytes(b"")
         (self.dir / "netrc").chmod(0o600)
         (self.dir / "web2").mkdir()
+        (self.dir / "web/signed").mkdir()
         with HubDouble() as hub, S3Double(self.dir / "bucket", "my-bucket") as store, Server(self.dir / "web") as web, \
                 Server(self.dir / "web2") as web2, contextlib.closing(WandbDouble()) as wandb:
             self.train(self.write("first.json", "first"))
@@ -350,13 +351,13 @@ class Secrets(Services):
                     {"save_to": "url", "url": web_login, "save_latest_to": "l.pth"},
                     {"save_to": "url", "url": web2.url, "save_latest_to": "l.pth"},
                     {"save_to": "wandb", "wandb_run_path": "/".join(WANDB_RUN), "save_latest_to": "l.pth"},
-                    {"save_to": "url", "save_latest_to": f"{web_login}/p.pth?sig={canaries['signature']}"}]
+                    {"save_to": "url", "url": f"{web_login}/signed?sig={canaries['signature']}", "save_latest_to": "p.pth"}]
             load = {"load_from": "url", "url": f"{web_login}/first.pth?sig={canaries['signature']}"}
             env = self.env(hub, store, wandb, HF_TOKEN="", NETRC=str(self.dir / "netrc"))
             config = self.write(save=save, load=load, epochs=2, upload_deadline_seconds=5)
             done = self.train(config, env=env)
             self.assertEqual(hub.file(REPO, "latest.pth"), self.content())
-            self.assertEqual(self.content("web/p.pth"), self.content())
+            self.assertEqual(self.content("web/signed/p.pth"), self.content())
             self.assertEqual(self.content("web2/l.pth"), self.content())
             self.assertIn(logins["netrc"], str(web2.requests))  # it was used where it is for
             printed = [done.stdout, done.stderr]
@@ -388,8 +389,9 @@ class Secrets(Services):
             login = web.url.replace("://", f"://user:{canaries[0]}@")
             self.train(self.write("first.json", "first"))
             (self.dir / "web/first.pth").write_bytes(self.content("first/checkpoint.pth"))
+            (self.dir / "web/signed").mkdir()
             config = self.write(save=[{"save_to": "url", "url": login, "save_latest_to": "l.pth"},
-                                      {"save_to": "url", "save_latest_to": f"{login}/p{{epoch}}.pth?sig={canaries[1]}"}],
+                                      {"save_to": "url", "url": f"{login}/signed?sig={canaries[1]}", "save_latest_to": "p{epoch}.pth"}],
                                 load={"load_from": "url", "url": f"{login}/first.pth?sig={canaries[1]}"}, epochs=2, pictures=1,
                                 log={"log_type": "wandb", "wandb_entity": "team", "wandb_project": "project"})
             for env in (self.env(wandb), self.env(WANDB_MODE="offline")):
@@ -420,11 +422,12 @@ class Secrets(Services):
             self.assertIn("the hub refuses the file: no room for ***xxx", done.stderr)
             self.assertNotIn(TOKEN, done.stdout + done.stderr + (self.dir / "out/log.jsonl").read_text())
 
-    def test_a_whole_address_is_no_target_of_another_saver(self):
-        for save in ({"save_to": "local"}, {"save_to": "s3", "url": "s3://my-bucket"}, self.hub_saver()):
+    def test_a_whole_address_is_no_target(self):
+        for save in ({"save_to": "local"}, {"save_to": "s3", "url": "s3://my-bucket"}, self.hub_saver(),
+                     {"save_to": "url", "url": "https://h"}):
             save = {**save, "save_latest_to": "https://user:canary@h/l.pth?sig=canary"}
             done = self.train(self.write(save=save), check=2, env=self.env())
-            self.assertIn("'https://h/l.pth' is a whole address, which only the saver \"url\" takes", done.stderr)
+            self.assertIn("'https://h/l.pth' is a whole address; expected a path", done.stderr)
             self.assertNotIn("canary", done.stdout + done.stderr)
             self.assertEqual(sorted(path.name for path in self.dir.iterdir()), ["bucket", "config.json", "web"])
 

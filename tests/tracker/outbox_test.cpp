@@ -30,21 +30,6 @@ TEST_CASE("what waits keeps its bytes whatever is saved later, and is there afte
   CHECK(found.bytes == 5);
 }
 
-TEST_CASE("files whose placeholders differ are for two targets, though the same is shown of them") {
-  const OutboxFolder folder;
-  Outbox outbox(folder.outbox);
-  for (const char* epoch : {"1", "2", "2"}) {
-    FileToSend file = file_for("https://h/p", folder.save(epoch));
-    file.values = {epoch};
-    file.has_secret = true;
-    outbox.add(file);
-  }
-  const std::vector<OutboxEntry> found = Outbox(folder.outbox).waiting();
-  REQUIRE(found.size() == 2);
-  CHECK(found[1].values == std::vector<std::string>{"2"});
-  CHECK(found[1].has_secret);
-}
-
 TEST_CASE("a newer file for the same place replaces one that waits, not one that is being sent") {
   const OutboxFolder folder;
   Outbox outbox(folder.outbox);

@@ -83,6 +83,16 @@ TEST_CASE("a server that knows only PUT gets its file once") {
   CHECK(server.asked == std::vector<std::string>{"MKCOL /dav/", "MKCOL /dav/a/", "PUT /dav/a/f"});
 }
 
+TEST_CASE("the query of a signed address stands behind each file, and nothing else is asked") {
+  const test::CleanEnvironment environment({"http_proxy", "all_proxy"});
+  FileServer server;
+  server.knows_folders = false;
+  UrlSaveConfig config = server.saver();
+  config.url += "/?sig=canary";
+  send_to(config, "f");
+  CHECK(server.asked == std::vector<std::string>{"PUT /dav/f?sig=canary"});
+}
+
 TEST_CASE("the questions of a start share one deadline, and who asks to wait is away") {
   const test::CleanEnvironment environment({"http_proxy", "all_proxy"});
   const test::CapturedLog log;
@@ -126,7 +136,7 @@ TEST_CASE(
   CHECK(run.log.count("Error saving checkpoint to ") > 0);
   tracker->finish_as("everything");
   CHECK(tracker->finished_as() == "everything");
-  put_config(server.saver().url.value());
+  put_config(server.saver().url);
   const double seconds = test::seconds_of([] {
     CHECK_THROWS_WITH(sync_run("data"), Contains("A run that works there sends by itself"));
   });
@@ -143,7 +153,7 @@ TEST_CASE(
     CHECK(server.count("PUT /renamed/run/latest.pth") == 0);
   }
   server.put_status = 201;
-  put_config(server.saver().url.value());
+  put_config(server.saver().url);
   const SyncReport report = sync_run("data");
   CHECK(report.sent == 1);
   CHECK(report.errors.empty());
@@ -162,7 +172,7 @@ TEST_CASE("what needs a login that is not stored waits for a start of the run") 
   tracker.reset();
   CHECK_THAT(test::file("data/outbox/00000001.json"), !Contains("canary"));
   server.put_status = 201;
-  put_config(server.saver().url.value());
+  put_config(server.saver().url);
   const SyncReport report = sync_run("data");
   REQUIRE(report.errors.size() == 1);
   CHECK_THAT(report.errors.front(), Contains("is not stored: a start of the run sends it"));

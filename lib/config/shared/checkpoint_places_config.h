@@ -235,23 +235,18 @@ struct UrlSaveConfig : SaveTargets {
       "Saves by HTTP PUT: to WebDAV and other servers that take files, or to presigned URLs. "
       "This is an extension.";
 
-  std::optional<std::string> url;
+  std::string url;  // required
   bool allow_plain_http = false;
 
   void fields(auto& f) {
     SaveTargets::fields(f);
-    D2_FIELD(url,
-             "URL of the folder on the server to which the targets are relative. Null: each target "
-             "is a whole URL, for example a presigned one. Put a login into `~/.netrc` or into the "
-             "URL.",
-             text_without(http_url_fault));
+    D2_REQUIRED(
+        url,
+        "URL of the folder on the server to which the targets are relative. Put a login into "
+        "`~/.netrc` or into the URL. A query is put behind each target: of a presigned URL give "
+        "the folder with the query here, and the file's name as the target.",
+        text_without(http_url_fault));
     plain_http_field(f, allow_plain_http);
-    for (const auto* target : {&save_latest_to, &save_best_to, &save_meta_to}) {
-      f.check(!*target || url.has_value() == !is_http_url(**target),
-              "url",
-              url ? "with it targets are paths below it, not whole addresses"
-                  : "is needed, unless each target is a whole address (https://...)");
-    }
   }
 };
 

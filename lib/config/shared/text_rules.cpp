@@ -76,11 +76,9 @@ std::optional<std::string> http_url_fault(const std::string& url) {
     return fmt::format("expected an address that begins with https:// or http://, got \"{}\"",
                        public_url(url));
   }
-  if (url.find_first_of("?#") == std::string::npos) return std::nullopt;
-  return fmt::format(
-      "must have no query: names are appended to it, got one in \"{}\"; for presigned addresses "
-      "leave url out and give each target as a whole address",
-      public_url(url));
+  if (url.find('#') == std::string::npos) return std::nullopt;
+  return fmt::format("must have no '#': names are appended to it, got one in \"{}\"",
+                     public_url(url));
 }
 
 std::optional<std::string> s3_url_fault(const std::string& url) {

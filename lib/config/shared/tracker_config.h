@@ -180,16 +180,12 @@ struct TrackerConfig {
     std::map<std::string, std::string> shown;
     for (const SaveConfig& saver : save) {
       const auto* const url = std::get_if<UrlSaveConfig>(&saver);
-      if (url == nullptr || url->url) continue;
-      for (const auto& target : {url->save_latest_to, url->save_best_to}) {
-        if (!target) continue;
-        const auto known = shown.emplace(public_url(*target), *target).first;
-        f.check(
-            known->second == *target,
-            "save",
-            "two targets differ only in their login or query, which is not shown or stored: give "
-            "them different paths");
-      }
+      if (url == nullptr) continue;
+      f.check(
+          shown.emplace(without_slash(public_url(url->url)), url->url).first->second == url->url,
+          "save",
+          "two savers differ only in the login or query of their url, which is not shown or "
+          "stored: give both targets to one of them, or give them different folders");
     }
   }
   /// A W&B loader or saver without a run of its own means the logger's.

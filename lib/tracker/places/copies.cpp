@@ -24,10 +24,7 @@ Copies::Copies(const std::vector<SaveConfig>& savers, FormatFields example, RunF
   for (const SaveConfig& config : savers) {
     const auto targets_of = [](const auto& saver) -> SaveTargets { return saver; };
     Saver saver{config, std::visit(targets_of, config), make_destination(config)};
-    const auto* const url = std::get_if<UrlSaveConfig>(&config);
-    if (url != nullptr && !url->url) {
-      filled_targets(saver.targets, example_);  // whole addresses
-    } else if (saver.destination) {
+    if (saver.destination) {
       check_remote_targets(saver.targets, example_, saver.destination->name());
     } else {
       check_local_targets(saver.targets, example_, folder.path());
@@ -142,9 +139,8 @@ void Copies::save_with(const Saver& saver,
   folder_.check_token();
   try {
     save_file(saver,
-              {folder_.in(own_file(type)),
-               save_type_name(type),
-               python_format_values(target, placeholders)},
+              folder_.in(own_file(type)),
+              save_type_name(type),
               python_format(target, placeholders));
   } catch (const std::exception& error) {
     folder_.check_token();
@@ -153,33 +149,37 @@ void Copies::save_with(const Saver& saver,
   }
 }
 
-void Copies::save_file(const Saver& saver, const FileToSave& file, const std::string& target) {
-  if (!saver.destination) return save_here(file, target);
-  send(saver, {.path = file.path, .target = target, .kind = file.kind, .values = file.values});
+void Copies::save_file(const Saver& saver,
+                       const std::string& path,
+                       const std::string& kind,
+                       const std::string& target) {
+  if (!saver.destination) return save_here(path, kind, target);
+  send(saver, {.path = path, .target = target, .kind = kind});
 }
 
 /// A second name of bytes that were read back already: neither time nor space. Both are only ever
 /// replaced, never changed.
-void Copies::save_here(const FileToSave& file, const std::string& target) {
+void Copies::save_here(const std::string& path,
+                       const std::string& kind,
+                       const std::string& target) {
   std::error_code error;
-  if (fs::equivalent(file.path, target, error)) return;  // the file in data_path is the target
-  if (!link_new_file(file.path, target)) {
-    const bool is_same = file.kind == "config" && fs::is_regular_file(target, error) &&
-                         read_file(target) == read_file(file.path);
+  if (fs::equivalent(path, target, error)) return;  // the file in data_path is the target
+  if (!link_new_file(path, target)) {
+    const bool is_same = kind == "config" && fs::is_regular_file(target, error) &&
+                         read_file(target) == read_file(path);
     if (!is_same && !folder_.owns(target)) {
       throw ConfigError(
           "{0}: a file lies there that this run has not saved, and it is not replaced\n  Move it "
           "away: mv {0} {0}.earlier",
           target);
     }
-    link_file_atomically(file.path, target);
+    link_file_atomically(path, target);
   }
-  log_info("track", "Saved {} to local path {}", file.kind, target);
+  log_info("track", "Saved {} to local path {}", kind, target);
 }
 
 void Copies::send(const Saver& saver, FileToSend file) {
   file.to = saver.destination->name();
-  saver.destination->hide_secrets(file);
   uploads_->add(file);
 }
 
@@ -188,7 +188,7 @@ void Copies::save_config(const std::string& name, const std::string& content) {
     if (!saver.targets.save_meta_to) continue;
     const std::string target = (fs::path(*saver.targets.save_meta_to) / name).string();
     try {
-      save_file(saver, {folder_.in(name), "config", {name}}, target);
+      save_file(saver, folder_.in(name), "config", target);
       if (!saver.destination) folder_.note_copy(target, content);
     } catch (const std::exception& fault) {
       log_error_(fmt::format("Error saving {}: {}", name, fault.what()), /*leaves_out=*/true);

@@ -70,15 +70,14 @@ class Copies {
     SaveTargets targets;
     std::shared_ptr<Destination> destination;  // null: files of this machine
   };
-  struct FileToSave {
-    std::string path;
-    std::string kind;                 // for people: "checkpoint", "model", "lora" or "config"
-    std::vector<std::string> values;  // of the placeholders of the target
-  };
 
   void save_with(const Saver& saver, const std::string& target, const FormatFields& placeholders);
-  void save_file(const Saver& saver, const FileToSave& file, const std::string& target);
-  void save_here(const FileToSave& file, const std::string& target);
+  /// @param kind for people: "checkpoint", "model", "lora" or "config"
+  void save_file(const Saver& saver,
+                 const std::string& path,
+                 const std::string& kind,
+                 const std::string& target);
+  void save_here(const std::string& path, const std::string& kind, const std::string& target);
   void send(const Saver& saver, FileToSend file);
   void send_card(const Saver& saver, const std::string& config, const std::vector<StoredImage>&);
   std::string outbox() const { return folder_.in(kOutboxFolder); }

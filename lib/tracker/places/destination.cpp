@@ -3,6 +3,7 @@
 // Weights & Biases.
 #include "tracker/places/destination.h"
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -10,7 +11,6 @@
 
 #include "base/error.h"
 #include "base/public_url.h"
-#include "base/python_format.h"
 #include "net/http_call.h"
 #include "net/hub/hub_api.h"
 #include "net/s3/s3_upload.h"
@@ -58,42 +58,30 @@ class HubDestination : public Destination {
   HubRepository repository_;
 };
 
-/// PUT of whole files. Without a url of its own each target is a whole address.
+/// PUT of whole files below a folder.
 class UrlDestination : public Destination {
  public:
-  explicit UrlDestination(const UrlSaveConfig& config)
-      : url_(without_slash(config.url.value_or(""))), plain_http_(config.allow_plain_http) {
-    if (!url_.empty()) check_scheme(url_);
-    for (const auto* target : {&config.save_latest_to, &config.save_best_to}) {
-      if (!*target || !url_.empty()) continue;
-      check_scheme(**target);
-      templates_.push_back(python_format_literals(**target));
-    }
-    if (config.save_meta_to) templates_.push_back({without_slash(*config.save_meta_to) + "/", ""});
+  explicit UrlDestination(const UrlSaveConfig& config) : plain_http_(config.allow_plain_http) {
+    const size_t query = std::min(config.url.find('?'), config.url.size());
+    folder_ = without_slash(config.url.substr(0, query));
+    query_ = config.url.substr(query);
+    if (!folder_.starts_with("http://") || plain_http_ || is_loopback_url(folder_)) return;
+    throw ConfigError(
+        "/tracker/save/url: {}: plain http to another machine is refused, because others could "
+        "read the login and the file.\n  Give an https address, or set allow_plain_http.",
+        shown());
   }
 
+  /// The folder without its secrets takes nothing that was for the one with them.
   std::string name() const override {
-    if (!url_.empty()) return public_url(url_);
-    return plain_http_ ? "whole addresses, http too" : "whole addresses";
+    return shown() + (query_.empty() && shown() == folder_ ? "" : " (with a login)");
   }
-  std::string place_of(const std::string& target) const override {
-    return url_.empty() ? target : Destination::place_of(target);
-  }
-  void hide_secrets(FileToSend& file) const override {
-    const std::string& address = url_.empty() ? file.target : url_;
-    file.has_secret = has_secret(address);
-    if (!url_.empty()) return file.values.clear();
-    file.target = public_url(address);
-  }
-  bool takes(const FileToSend& file) const override {
-    if (file.to != name()) return false;
-    return url_.empty() ? address_of(file).has_value() : file.has_secret == has_secret(url_);
-  }
+  std::string place_of(const std::string& target) const override { return shown() + "/" + target; }
 
   /// A server of files need not know other requests, and a presigned address is good for one.
   void check_access(const HttpCallOptions& options) override {
-    if (url_.empty()) return;
-    HttpCall look = call("OPTIONS", url_ + "/");
+    if (!query_.empty()) return;
+    HttpCall look = call("OPTIONS", folder_ + "/");
     look.accepted = {400, 403, 404, 405, 409, 501};
     http_call(look, options);
   }
@@ -102,24 +90,16 @@ class UrlDestination : public Destination {
             UploadNotes& /*notes*/,
             const std::function<bool()>& cancelled) override {
     const HttpCallOptions options{.ends_at_stop = false, .cancelled = cancelled};
-    const std::string address = url_.empty()
-                                    ? address_of(file).value()
-                                    : url_ + "/" + uri_encode(file.target, /*keep_slash=*/true);
-    HttpCall put = call("PUT", address);
+    const std::string address = folder_ + "/" + uri_encode(file.target, /*keep_slash=*/true);
+    HttpCall put = call("PUT", address + query_);
     put.file = HttpFilePart{file.path};
     put.headers.emplace_back("Content-Type: application/octet-stream");
-    if (!url_.empty()) make_folders(address, options);
+    if (query_.empty()) make_folders(address, options);
     http_call(put, options);
   }
 
  private:
-  void check_scheme(const std::string& url) const {
-    if (!url.starts_with("http://") || plain_http_ || is_loopback_url(url)) return;
-    throw ConfigError(
-        "/tracker/save/url: {}: plain http to another machine is refused, because others could "
-        "read the login and the file.\n  Give an https address, or set allow_plain_http.",
-        public_url(url));
-  }
+  std::string shown() const { return public_url(folder_); }
   HttpCall call(const std::string& method, const std::string& url) const {
     HttpCall call{.method = method, .url = url};
     call.plain_http = plain_http_;
@@ -136,18 +116,6 @@ class UrlDestination : public Destination {
     };
     return call;
   }
-  static bool has_secret(const std::string& address) { return public_url(address) != address; }
-  /// A target of the config, filled in as the file says; none if what is shown of it is another one.
-  std::optional<std::string> address_of(const FileToSend& file) const {
-    for (const std::vector<std::string>& literals : templates_) {
-      if (literals.size() != file.values.size() + 1) continue;
-      std::string address = python_format_join(literals, file.values);
-      const bool is_same =
-          public_url(address) == file.target && has_secret(address) == file.has_secret;
-      if (is_same) return address;
-    }
-    return std::nullopt;
-  }
   /// Those above a file, one by one: WebDAV makes none by itself, and some servers say so when they have
   /// the whole file. What cannot be made may be there, and servers that know only PUT refuse: the PUT tells.
   void make_folders(const std::string& address, const HttpCallOptions& options) const {
@@ -160,9 +128,8 @@ class UrlDestination : public Destination {
     }
   }
 
-  std::string url_;
+  std::string folder_, query_;  // query_: with its "?", behind each address
   bool plain_http_;
-  std::vector<std::vector<std::string>> templates_;  // whole addresses, cut at their placeholders
 };
 
 class S3Destination : public Destination {

@@ -5,7 +5,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "config/shared/tracker_config.h"
 #include "net/http_call.h"
@@ -13,15 +12,12 @@
 
 namespace dalle2 {
 
-/// A file for a service. What it says of the place is what may be shown: it is stored while it waits.
+/// A file for a service. It holds no secret: it is stored while it waits.
 struct FileToSend {
   std::string path;
-  std::string to = {};  ///< Destination::name()
-  std::string target;   ///< its name there, or a whole address
-  std::string kind;     ///< for people: "checkpoint"
-  /// Of the placeholders of a whole address, by which a saver fills in its own.
-  std::vector<std::string> values = {};
-  bool has_secret = false;      ///< the address has a login or a query, which is not in here
+  std::string to = {};          ///< Destination::name()
+  std::string target;           ///< its name there
+  std::string kind;             ///< for people: "checkpoint"
   bool only_if_absent = false;  ///< a file of that name stays as it is
 };
 
@@ -34,10 +30,6 @@ class Destination {
   virtual std::string name() const = 0;
   /// Where a target is, for people.
   virtual std::string place_of(const std::string& target) const { return name() + "/" + target; }
-  /// Makes of a file's target what may be stored of it.
-  virtual void hide_secrets(FileToSend& file) const { file.values.clear(); }
-  /// Whether a file that waits is for this place.
-  virtual bool takes(const FileToSend& file) const { return file.to == name(); }
   /// Whether it wants a page on what was trained; known after check_access().
   virtual bool wants_card() const { return false; }
   /// Asks the service whether it would take files. Sends none.

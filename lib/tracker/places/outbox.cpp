@@ -38,8 +38,6 @@ std::string note_of(const OutboxEntry& entry) {
                      {"target", entry.target},
                      {"kind", entry.kind},
                      {"file", fs::path(entry.path).filename().string()},
-                     {"values", entry.values},
-                     {"has_secret", entry.has_secret},
                      {"only_if_absent", entry.only_if_absent}};
   return note.dump(1) + "\n";
 }
@@ -55,8 +53,6 @@ OutboxEntry read_note(const fs::path& path) {
     note.at("target").get_to(entry.target);
     note.at("kind").get_to(entry.kind);
     note.at("file").get_to(file);
-    entry.values = note.value("values", entry.values);
-    entry.has_secret = note.value("has_secret", false);
     entry.only_if_absent = note.value("only_if_absent", false);
   } catch (const Json::exception&) {
     return {};

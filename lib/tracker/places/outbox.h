@@ -23,7 +23,7 @@ struct OutboxEntry : FileToSend {
 
   /// An older file for it need not be sent.
   bool is_for_same_target(const FileToSend& other) const {
-    return to == other.to && target == other.target && values == other.values;
+    return to == other.to && target == other.target;
   }
   bool may_go() const { return replaced && !busy && (notes.empty() || refused); }
 };

@@ -59,17 +59,6 @@ std::vector<SaveConfig> read_savers(const std::string& data_path, const RunRecor
   return savers;
 }
 
-/// Says why files have nobody who sends them.
-void tell_unserved(const Uploads& uploads, std::vector<std::string>& errors) {
-  for (const OutboxEntry& entry : uploads.unserved()) {
-    const char* const why =
-        entry.has_secret
-            ? "the address has a login or a signature, which is not stored: a start of the run sends it"
-            : "no saver of the run's config leads there, in this environment";
-    errors.push_back(fmt::format("{} for {} ({}): {}", entry.kind, entry.to, entry.target, why));
-  }
-}
-
 void sync_files(const std::string& data_path, const RunRecord& run, SyncReport& report) {
   Uploads uploads((fs::path(data_path) / kOutboxFolder).string());
   const size_t before = uploads.waiting().size();
@@ -82,7 +71,15 @@ void sync_files(const std::string& data_path, const RunRecord& run, SyncReport& 
       faults.emplace_back(error.what());
     }
   }
-  tell_unserved(uploads, report.errors);
+  for (const OutboxEntry& entry : uploads.unserved()) {
+    report.errors.push_back(
+        fmt::format("{} for {} ({}): no saver of the run's config leads there, in this "
+                    "environment\n  A login or a signature in an address is not stored: a start of "
+                    "the run sends it.",
+                    entry.kind,
+                    entry.to,
+                    entry.target));
+  }
   if (!report.errors.empty())
     report.errors.insert(report.errors.end(), faults.begin(), faults.end());
   uploads.begin();

@@ -31,8 +31,8 @@ void check_path(const FilledTarget& filled, const char* hint) {
   };
   if (filled.target.find("://") != std::string::npos) {  // records and messages show what is a path
     refuse(
-        "is a whole address, which only the saver \"url\" takes, without its key `url`\n  Use that "
-        "saver, or give a path.");
+        "is a whole address; expected a path\n  For a server, use the saver \"url\" with the folder as its "
+        "`url`.");
   }
   if (filled.path.empty() || filled.path.back() == '/')
     refuse("names no file, e.g. 'checkpoints/latest.pth'");

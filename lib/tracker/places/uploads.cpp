@@ -30,7 +30,7 @@ Uploads::~Uploads() {
 
 Uploads::Lane* Uploads::lane_of(const FileToSend& file) const {
   for (const auto& lane : lanes_) {
-    if (lane->destination->takes(file)) return lane.get();
+    if (lane->destination->name() == file.to) return lane.get();
   }
   return nullptr;
 }
