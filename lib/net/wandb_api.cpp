@@ -20,6 +20,7 @@
 namespace dalle2 {
 namespace {
 
+constexpr const char* kUsualAddress = "https://api.wandb.ai";
 constexpr size_t kMostUploads = 100;  ///< whose places are asked for in one request
 
 /// A text and where it stands, for people.
@@ -189,8 +190,13 @@ std::string explain_wandb_refusal(const HttpAnswer& answer) {
 
 }  // namespace
 
-std::string WandbRunPath::page() const {
-  return fmt::format("{}/{}/runs/{}", uri_encode(entity), uri_encode(project), uri_encode(run_id));
+std::string wandb_page(const WandbAccess& access, const WandbRunPath& run) {
+  const bool is_usual = access.base_url == kUsualAddress;  // which has no pages
+  return fmt::format("{}/{}/{}/runs/{}",
+                     is_usual ? "https://wandb.ai" : public_url(access.base_url),
+                     uri_encode(run.entity),
+                     uri_encode(run.project),
+                     uri_encode(run.run_id));
 }
 
 WandbRunPath parse_wandb_run_path(const std::string& text) {
@@ -343,8 +349,7 @@ WandbAccess find_wandb_access() {
   WandbAccess access;
   access.folder = find_folder();
   const auto [url, source] = find_setting(access.folder, "WANDB_BASE_URL", "base_url");
-  access.base_url =
-      service_address(url, source, "https://api.wandb.ai", "the key as WANDB_API_KEY");
+  access.base_url = service_address(url, source, kUsualAddress, "the key as WANDB_API_KEY");
   access.api_key = find_key(access.base_url);
   find_mode(access, find_setting(access.folder, "WANDB_MODE", "mode"));
   access.console = find_setting(access.folder, "WANDB_CONSOLE", "console").value != "off";

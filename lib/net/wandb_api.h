@@ -47,9 +47,10 @@ struct WandbRunPath {
 
   /// "entity/project/id"
   std::string text() const { return entity + "/" + project + "/" + run_id; }
-  /// "entity/project/runs/id", for an address.
-  std::string page() const;
 };
+
+/// The address of a run for people: "https://wandb.ai/entity/project/runs/id".
+std::string wandb_page(const WandbAccess& access, const WandbRunPath& run);
 
 /// "entity/project/id", also with "runs" before the id, as in the page's address. @throws ConfigError
 WandbRunPath parse_wandb_run_path(const std::string& text);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "net/s3/s3.h"
 
+#include <fmt/chrono.h>
+
 #include <algorithm>
 #include <ctime>
 #include <optional>
@@ -39,13 +41,6 @@ std::string set_place(const S3Url& url, const S3Access& access, S3Request& reque
                  uri_encode(url.key, /*keep_slash=*/true);
   return base.substr(0, host) + request.host + request.path +
          (request.query.empty() ? "" : "?" + canonical_query(request));
-}
-
-std::string utc(const char* format, std::time_t time) {
-  std::tm parts{};
-  gmtime_r(&time, &parts);
-  char text[32];
-  return {text, std::strftime(text, sizeof(text), format, &parts)};
 }
 
 std::string advice(const std::string& code, long status, const S3Access& access, bool writes) {
@@ -196,7 +191,8 @@ S3Page parse_s3_page(std::string_view xml) {
 std::vector<std::string> sign_request(const S3Request& request,
                                       const S3Access& keys,
                                       std::time_t now) {
-  const std::string date = utc("%Y%m%d", now), time = utc("%Y%m%dT%H%M%SZ", now);
+  const std::string time = fmt::format("{:%Y%m%dT%H%M%SZ}", fmt::gmtime(now));
+  const std::string date = time.substr(0, time.find('T'));
   const std::string body = first_of({request.body_sha256, to_hex(sha256(""))});
   std::map<std::string, std::string> headers = {
       {"host", request.host}, {"x-amz-content-sha256", body}, {"x-amz-date", time}};

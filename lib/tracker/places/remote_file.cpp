@@ -185,10 +185,6 @@ class WandbRemoteFile : public RemoteFile {
 
 }  // namespace
 
-std::string wandb_page(const WandbAccess& access, const WandbRunPath& run) {
-  return fmt::format("{}/{}", public_url(access.base_url), run.page());
-}
-
 std::unique_ptr<RemoteFile> make_remote_file(const std::string& address,
                                              const RemoteFileOptions& options) {
   const std::string url = with_small_schemes(address);

@@ -76,8 +76,6 @@ std::unique_ptr<RemoteFile> make_wandb_file(OwnWandbRun run,
 /// For people.
 inline constexpr const char* kWandbLogin =
     "Set WANDB_API_KEY, or put the key into ~/.netrc (`wandb login` does so).";
-/// "https://api.wandb.ai/entity/project/runs/id".
-std::string wandb_page(const WandbAccess& access, const WandbRunPath& run);
 
 /// A file under its own name in a folder that goes with this object.
 class FetchedFile {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "tracker/run_folder/run_record.h"
 
+#include <fmt/chrono.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -12,16 +13,12 @@
 #include "base/this_process.h"
 #include "base/untrusted_json.h"
 #include "io/files/atomic_file.h"
+#include "net/login_files.h"
 
 namespace dalle2 {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
 
 /// The one list of the texts in run.json.
 template <class Record, class Visitor>
@@ -91,12 +88,7 @@ void write_run_record(const std::string& folder, const RunRecord& record) {
 }
 
 std::string utc_now() {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts = {};
-  ::gmtime_r(&now, &parts);
-  char text[32];
-  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
-  return text;
+  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
 }
 
 std::string this_job() {

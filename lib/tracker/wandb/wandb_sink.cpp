@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "base/log.h"
-#include "base/public_url.h"
 #include "base/text.h"
 #include "io/formats/event_file.h"
 #include "io/pictures/image.h"
@@ -23,12 +22,6 @@ constexpr double kSendSeconds = 5;
 constexpr int kAttempts =
     3;  ///< of each request: one that is lost does not begin the whole send again
 constexpr double kStatsSeconds = 15;  ///< a sign of life too: without one a run counts as crashed
-
-/// The page of a run; that of the service itself is not at the address of its API.
-std::string page_of(const std::string& base_url, const WandbRunPath& path) {
-  const std::string site = base_url == "https://api.wandb.ai" ? "https://wandb.ai" : base_url;
-  return fmt::format("{}/{}", public_url(site), path.page());
-}
 
 }  // namespace
 
@@ -89,8 +82,7 @@ int64_t WandbSink::connect_to_service(const LogCursors& cursors, int64_t written
   if (is_first) runtime_before_ = state.runtime_seconds;
   rows_ = make_wandb_stream(api_, run, state, columns);
   if (is_first) {
-    log_info(
-        "track", "Logging to Weights & Biases: {}", page_of(api_.access().base_url, run.info.path));
+    log_info("track", "Logging to Weights & Biases: {}", wandb_page(api_.access(), run.info.path));
   }
   return line;
 }
