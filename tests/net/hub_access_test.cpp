@@ -32,11 +32,10 @@ struct HubEnvironment : CleanEnvironment {
                           "HF_ENDPOINT"}) {
     set("HOME", folder / "home");
   }
-  std::string write(const std::string& name, const std::string& text, mode_t mode = 0600) const {
+  std::string write(const std::string& name, const std::string& text) const {
     const std::string path = folder / name;
     std::filesystem::create_directories(std::filesystem::path(path).parent_path());
     std::ofstream(path) << text;
-    chmod(path.c_str(), mode);
     return path;
   }
 };
@@ -90,16 +89,6 @@ TEST_CASE("a token that cannot be one is refused without being shown") {
             "  Make one at https://huggingface.co/settings/tokens.");
   HubEnvironment::set("HF_TOKEN", "canary\x01");
   CHECK_THAT(refusal_of({}), Contains("HF_TOKEN: holds no token") && !Contains("canary"));
-}
-
-TEST_CASE("a token that others can read is a warning that names the file alone") {
-  const HubEnvironment environment;
-  const CapturedLog log;
-  const std::string path = environment.write("token", "hf_canary", 0644);
-  CHECK(find_hub_access(path, false).token == "hf_canary");
-  CHECK(find_hub_access(path, false).token == "hf_canary");  // as each fetch does
-  CHECK(log.count(path + ": others may read this token: chmod 600 " + path) == 1);
-  CHECK(log.count("canary") == 0);
 }
 
 TEST_CASE("HF_ENDPOINT is an https address, or of this machine") {

@@ -2,10 +2,7 @@
 #include "net/hub/hub_api.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <fstream>
-#include <mutex>
-#include <set>
 #include <utility>
 
 #include "base/error.h"
@@ -40,23 +37,12 @@ void check_token(const HubAccess& access) {
 
 /// Of the file that the access names as its source. @return false if there is no such file
 bool read_token(HubAccess& access) {
-  const std::string& path = access.source;
-  std::ifstream file(path);
+  std::ifstream file(access.source);
   if (!file) return false;
   std::string text(1 << 12, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<size_t>(file.gcount()));
   access.token = trimmed(text);
-  using std::filesystem::perms;
-  const perms others = perms::group_read | perms::others_read;
-  std::error_code error;
-  const perms given = std::filesystem::status(path, error).permissions();
-  static std::mutex mutex;
-  static std::set<std::string> told;  // each fetch looks for the token
-  const std::lock_guard lock(mutex);
-  if (!error && (given & others) != perms::none && told.insert(path).second) {
-    log_warning("net", "{}: others may read this token: chmod 600 {}", path, path);
-  }
   return true;
 }
 

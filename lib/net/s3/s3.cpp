@@ -132,12 +132,6 @@ std::vector<std::string> s3_list(const std::string& url, const HttpOptions& opti
     const S3Page page = parse_s3_page(http_call(call, options).body);
     for (const std::string& key : page.keys) {
       if (key.size() > folder) names.push_back(key.substr(folder));
-      if (key.size() <= folder + kMostNameBytes) continue;
-      throw NetworkError(
-          "{}: the listing has a name of {} bytes; at most {} are allowed: is this an S3 store?",
-          url,
-          key.size() - folder,
-          kMostNameBytes);
     }
     if (names.size() > kMostListedFiles || pages > kMostPages) {
       throw NetworkError(

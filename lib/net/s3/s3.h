@@ -19,8 +19,8 @@ namespace dalle2 {
 // What is taken of a folder's listing that a server sends.
 inline constexpr uint64_t kMostPageBytes = uint64_t{1} << 26;
 inline constexpr size_t kMostListedFiles = 1'000'000;
-inline constexpr size_t kMostNameBytes = 4096;
-inline constexpr size_t kMostPages = 20'000;  ///< of a listing in S3, 1000 names or fewer each
+inline constexpr size_t kMostNameBytes = 4096;  ///< of a web server's list
+inline constexpr size_t kMostPages = 20'000;    ///< of a listing in S3, 1000 names or fewer each
 
 struct S3Url {
   std::string bucket, key;
