@@ -6,6 +6,7 @@
 //   const HttpAnswer answer = http_call(call);
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -28,6 +29,14 @@ std::optional<HttpFailure> http_attempt(const HttpCall& call,
                                         const HttpCallOptions& options,
                                         const HttpAttempts& attempts,
                                         HttpAnswer& answer);
+
+/// Where an upload in parts keeps what it has sent, so that a later call with the same file goes on from
+/// there: a JSON text of the upload's own. An empty text says that nothing is under way. Notes of S3 hold
+/// no secret and may lie on a disk. Notes of the hub hold signed addresses: they stay in memory.
+struct UploadNotes {
+  std::function<std::string()> load;
+  std::function<void(const std::string& text)> keep;
+};
 
 /// "Authorization: Basic ..." for that login.
 std::string basic_authorization(const std::string& user, const std::string& password);

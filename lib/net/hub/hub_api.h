@@ -12,7 +12,6 @@
 #include "base/untrusted_json.h"
 #include "net/http_call.h"
 #include "net/http_stream.h"
-#include "net/upload_notes.h"
 
 namespace dalle2 {
 

@@ -11,7 +11,6 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "net/digest.h"
-#include "net/http_call.h"
 #include "net/s3/s3.h"
 
 namespace dalle2 {

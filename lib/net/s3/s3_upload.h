@@ -5,8 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "net/http_transfer.h"
-#include "net/upload_notes.h"
+#include "net/http_call.h"
 
 namespace dalle2 {
 

@@ -8,7 +8,6 @@
 
 #include "config/shared/tracker_config.h"
 #include "net/http_call.h"
-#include "net/upload_notes.h"
 
 namespace dalle2 {
 
