@@ -106,7 +106,7 @@ TEST_CASE("a run with adapters leaves their file too, and savers copy it") {
   CHECK(run.log.count("Saving lora locally") == 1);
   CHECK_THROWS_WITH(
       run.start({saver("data/lora.safetensors", {})}),
-      Catch::Contains("keeps its own lora.safetensors, a checkpoint cannot be saved"));
+      Catch::Contains("is a place of the run's own files, a checkpoint cannot be saved"));
 }
 
 TEST_CASE(
@@ -240,9 +240,9 @@ TEST_CASE("a model may not be saved over the run's own checkpoint") {
   CHECK_THROWS_WITH(run.start({saver({}, "x/./../data/checkpoint.pth", SaveType::model)}),
                     Catch::Contains("'..' is refused"));
   CHECK_THROWS_WITH(run.start({saver({}, "data//checkpoint.pth", SaveType::model)}),
-                    Catch::Contains("keeps its own checkpoint.pth"));
+                    Catch::Contains("is a place of the run's own files, a model cannot"));
   CHECK_THROWS_WITH(run.start({saver("data/model.pth", {})}),
-                    Catch::Contains("keeps its own model.pth"));
+                    Catch::Contains("is a place of the run's own files, a checkpoint cannot"));
 }
 
 TEST_CASE("a saver spares the run's records and folders") {

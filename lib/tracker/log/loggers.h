@@ -13,9 +13,6 @@
 
 namespace dalle2 {
 
-/// The folder of data_path with the event files of TensorBoard, unless the config names another.
-inline constexpr const char* kTensorboardFolder = "tensorboard";
-
 class Loggers {
  public:
   /// Of /tracker/log. @throws ConfigError

@@ -3,12 +3,12 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <optional>
 
 #include "base/error.h"
 #include "base/public_url.h"
 #include "io/files/walk_folder.h"
-#include "tracker/run_folder/auto_resume.h"
 #include "tracker/run_folder/run_files.h"
 #include "tracker/run_folder/run_lock.h"
 
@@ -16,13 +16,6 @@ namespace dalle2 {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// What a run writes itself besides its checkpoints.
-constexpr const char* kRecords[] = {
-    kAutoResumeFile, kLockFile, kLogFile, kRecordFile, kFollowersFile};
-/// Folders of a run in which a saver has nothing to put.
-constexpr const char* kClosedFolders[] = {
-    kImagesFolder, kOutboxFolder, kAbandonedFolder, kSnapshotsFolder};
 
 /// @param hint what a path that leaves its folder should be
 void check_path(const FilledTarget& filled, const char* hint) {
@@ -55,21 +48,13 @@ void check_against_own(const FilledTarget& filled, SaveType type, const std::str
   }
   if (path.extension() == ".part")
     refuse("has the name of an unfinished file: choose another name");
+  if (!is_in_folder(target, folder)) return;
   const fs::path below = target.lexically_relative(folder);
-  const std::string name = below.string();
-  for (const SaveType other : {SaveType::checkpoint, SaveType::model, SaveType::lora}) {
-    if (type == other || name != own_file(other)) continue;
-    refuse(fmt::format(
-        "is where the run keeps its own {}, a {} cannot be saved there: choose another path",
-        own_file(other),
-        save_type_name(type)));
-  }
-  const auto is_one_of = [](const auto& names, const std::string& text) {
-    return std::find(std::begin(names), std::end(names), text) != std::end(names);
-  };
-  const bool is_own = is_one_of(kRecords, name) || name.ends_with("_config.json") ||
-                      (!below.empty() && is_one_of(kClosedFolders, below.begin()->string()));
-  if (!is_own) return;
+  const std::string name = below.string(), first = below.begin()->string();
+  const bool is_own =
+      std::find(std::begin(kOwnNames), std::end(kOwnNames), first) != std::end(kOwnNames) ||
+      name == kRecordFile || name == kLockFile || name.ends_with("_config.json");
+  if (!is_own || name == own_file(type)) return;
   refuse(fmt::format(
       "is a place of the run's own files, a {} cannot be saved there: choose another path",
       save_type_name(type)));

@@ -8,9 +8,6 @@
 
 namespace dalle2 {
 
-/// The name of the mark in data_path.
-inline constexpr const char* kAutoResumeFile = "auto_resume.json";
-
 /// Reads `path`, if it is there: the attributes in it take the place of the loggers' own, so that a
 /// resumed run logs where the run before it did, as in the reference. A logger that the file does not
 /// know starts over. Changes no file.

@@ -22,5 +22,24 @@ inline constexpr const char* kLoadedFile = "loaded_checkpoint.pth";
 inline constexpr const char* kCardFile = "model_card.md";
 /// How many records Weights & Biases has.
 inline constexpr const char* kFollowersFile = "followers.json";
+/// Where the loggers log to, for a resume.
+inline constexpr const char* kAutoResumeFile = "auto_resume.json";
+/// Event files of TensorBoard, unless the config names another folder.
+inline constexpr const char* kTensorboardFolder = "tensorboard";
+
+/// What a run writes into its folder, besides its config, run.json and run.lock.
+inline constexpr const char* kOwnNames[] = {kCheckpointFile,
+                                            kModelFile,
+                                            kLoraFile,
+                                            kLogFile,
+                                            kAutoResumeFile,
+                                            kFollowersFile,
+                                            kSnapshotsFolder,
+                                            kAveragesFolder,
+                                            kAbandonedFolder,
+                                            kImagesFolder,
+                                            kResultsFolder,
+                                            kTensorboardFolder,
+                                            kOutboxFolder};
 
 }  // namespace dalle2

@@ -17,28 +17,12 @@
 #include "io/files/walk_folder.h"
 #include "io/streams/url_source.h"
 #include "net/digest.h"
-#include "tracker/log/loggers.h"
-#include "tracker/run_folder/auto_resume.h"
 
 namespace dalle2 {
 namespace {
 
 namespace fs = std::filesystem;
 
-/// What a run writes into its folder, besides its config.
-constexpr const char* kOwnNames[] = {kCheckpointFile,
-                                     kModelFile,
-                                     kLoraFile,
-                                     kLogFile,
-                                     kAutoResumeFile,
-                                     kFollowersFile,
-                                     kSnapshotsFolder,
-                                     kAveragesFolder,
-                                     kAbandonedFolder,
-                                     kImagesFolder,
-                                     kResultsFolder,
-                                     kTensorboardFolder,
-                                     kOutboxFolder};
 /// Folders in which a kill may leave a *.part.
 constexpr const char* kFoldersWithParts[] = {
     "", kSnapshotsFolder, kAveragesFolder, kImagesFolder, kResultsFolder};
