@@ -1,5 +1,5 @@
 "use strict";
-// The charts of a report. The page holds the data of each: {log, stacked, series: [{name, last, steps, values, means?}]}.
+// The charts of a report. The page holds the data of each: {log, series: [{name, last, steps, values, means?}]}.
 // Text goes into the page by textContent alone: names and captions may be anybody's.
 const WIDTH = 600, HEIGHT = 240, LEFT = 52, RIGHT = 588, TOP = 10, BOTTOM = 214;  // in units of the drawing
 const EDGE = 4, LEAST_DRAG = 8, COLOURS = 8;
@@ -81,27 +81,23 @@ class Chart {
     this.draw();
   }
 
-  /** What is drawn of each shown series: the indices in sight and one beside them, bottoms and tops of what is stacked. */
+  /** What is drawn of each shown series: the indices in sight and one beside them. */
   visible() {
-    let below = [];
     return this.series.flatMap((one, i) => {
       if (!this.shown[i]) return [];
       const begin = one.steps.findIndex(step => step >= this.first);  // none: it ended before
       const from = begin < 0 ? one.steps.length : Math.max(0, begin - 1);
       const after = one.steps.findIndex(step => step > this.last);
       const indices = one.steps.slice(from, after < 0 ? undefined : after + 1).map((_, k) => from + k);
-      const bottoms = below, tops = this.stacked ? one.values.map((value, k) => value + (bottoms[k] ?? 0)) : one.values;
-      below = tops;
-      return [{i, one, indices, bottoms, tops, inside: indices.filter(k => one.steps[k] >= this.first && one.steps[k] <= this.last)}];
+      return [{i, one, indices, inside: indices.filter(k => one.steps[k] >= this.first && one.steps[k] <= this.last)}];
     });
   }
 
   range(parts) {
     let low = Infinity, high = -Infinity;
-    for (const {indices, inside, tops} of parts)
-      for (const k of inside.length ? inside : indices) [low, high] = [Math.min(low, tops[k]), Math.max(high, tops[k])];
+    for (const {one: {values}, indices, inside} of parts)
+      for (const k of inside.length ? inside : indices) [low, high] = [Math.min(low, values[k]), Math.max(high, values[k])];
     if (low > high) [low, high] = [0, 1];
-    if (this.stacked) low = 0;
     if (low === high) [low, high] = [low - Math.abs(low) * 0.1 - 1e-9, high + Math.abs(high) * 0.1 + 1e-9];
     const margin = this.log ? 0 : 0.05 * (high - low);
     return [low >= 0 ? Math.max(0, low - margin) : low - margin, high + margin];  // no room below zero for what is positive
@@ -120,21 +116,16 @@ class Chart {
       ...ticks(this.first, this.last, 6).filter(Number.isInteger).map(
         tick => svg("text", {class: "x", x: this.x(tick), y: HEIGHT - 8}, axisText(tick))),
       plot);
-    for (const part of this.stacked ? parts.reverse() : parts) plot.append(...this.curves(part));
+    for (const part of parts) plot.append(...this.curves(part));
   }
 
-  curves({i, one, indices, bottoms, tops}) {
+  curves({i, one, indices}) {
     const colour = `c${i % COLOURS}`;
     const path = (list, values) => list.map(
       (k, at) => `${at ? "L" : "M"}${this.x(one.steps[k]).toFixed(1)} ${this.y(values[k]).toFixed(1)}`).join("");
-    if (this.stacked) {
-      const floor = indices.map(k => bottoms[k] ?? 0), back = indices.map((k, at) => at).reverse();
-      const end = back.map(at => `L${this.x(one.steps[indices[at]]).toFixed(1)} ${this.y(floor[at]).toFixed(1)}`).join("");
-      return [svg("path", {class: `area ${colour}`, d: path(indices, tops) + end + "Z"})];
-    }
     if (indices.length === 1)
-      return [svg("circle", {class: `dot ${colour}`, cx: this.x(one.steps[indices[0]]), cy: this.y(tops[indices[0]]), r: 3})];
-    const line = svg("path", {class: `${one.means ? "faint" : "line"} ${colour}`, d: path(indices, tops)});
+      return [svg("circle", {class: `dot ${colour}`, cx: this.x(one.steps[indices[0]]), cy: this.y(one.values[indices[0]]), r: 3})];
+    const line = svg("path", {class: `${one.means ? "faint" : "line"} ${colour}`, d: path(indices, one.values)});
     return one.means ? [line, svg("path", {class: `line ${colour}`, d: path(indices, one.means)})] : [line];
   }
 

@@ -97,27 +97,13 @@ struct Point {
 };
 using Curve = std::vector<Point>;
 
-bool has_value(const LogSeries& series) {
-  return std::any_of(series.values.begin(), series.values.end(), [](double value) {
-    return std::isfinite(value);
-  });
-}
-
-/// The finite values of each series. Parts on top of each other have the same steps, those at which
-/// all have a value.
-std::vector<Curve> finite_points(const std::vector<LogSeries>& series, bool stacked) {
-  std::vector<Curve> curves(series.size());
-  for (size_t i = 0; i < series.size(); ++i) {
-    for (size_t k = 0; k < series[i].values.size(); ++k) {
-      const double value = series[i].values[k];
-      const bool has_all =
-          !stacked || std::all_of(series.begin(), series.end(), [k](const LogSeries& one) {
-            return std::isfinite(one.values[k]);
-          });
-      if (has_all && std::isfinite(value)) curves[i].push_back({series[i].steps[k], value, value});
-    }
+Curve finite_points(const LogSeries& series) {
+  Curve curve;
+  for (size_t i = 0; i < series.values.size(); ++i) {
+    const double value = series.values[i];
+    if (std::isfinite(value)) curve.push_back({series.steps[i], value, value});
   }
-  return curves;
+  return curve;
 }
 
 /// The mean over as many values before as after, fewer near the ends: it does not lag.
@@ -150,14 +136,6 @@ Curve extremes(const Curve& curve) {
     result.push_back(*least);
     if (least != most) result.push_back(*most);
   }
-  return result;
-}
-
-/// Points at equal distances: the extremes of a stack are not those of its parts.
-Curve strided(const Curve& curve) {
-  const size_t stride = (curve.size() + kMostPoints - 1) / kMostPoints;
-  Curve result;
-  for (size_t i = 0; i < curve.size(); i += stride) result.push_back(curve[i]);
   return result;
 }
 
@@ -226,10 +204,10 @@ std::pair<std::string, std::string> chart_of(const std::string& name) {
   return {name, ""};
 }
 
-std::string draw_chart(std::vector<LogSeries> series, const ChartOptions& options) {
-  std::erase_if(series, [](const LogSeries& one) { return !has_value(one); });
-  std::vector<Curve> curves = finite_points(series, options.stacked);
-  const bool log = !options.linear && !options.stacked && is_logarithmic(curves);
+std::string draw_chart(const std::vector<LogSeries>& series, const ChartOptions& options) {
+  std::vector<Curve> curves;
+  for (const LogSeries& one : series) curves.push_back(finite_points(one));
+  const bool log = !options.linear && is_logarithmic(curves);
   std::vector<std::string> data;
   std::string rows;
   for (size_t i = 0; i < series.size(); ++i) {
@@ -237,8 +215,7 @@ std::string draw_chart(std::vector<LogSeries> series, const ChartOptions& option
     if (curve.empty()) continue;
     const bool has_means = options.smoothed && curve.size() >= kSmoothFrom;
     if (has_means) smooth(curve);
-    data.push_back(
-        data_of(series[i], options.stacked ? strided(curve) : extremes(curve), has_means));
+    data.push_back(data_of(series[i], extremes(curve), has_means));
     rows += fmt::format(
         "<tr><td>{}</td><td class=\"number\">{}</td><td class=\"number\">step {}</td></tr>",
         html_escape(series[i].name),
@@ -251,13 +228,12 @@ std::string draw_chart(std::vector<LogSeries> series, const ChartOptions& option
   return fmt::format(
       "<figure class=\"chart\"><figcaption><b>{}</b> <small>{}</small></figcaption>\n"
       "<noscript><table><tbody>{}</tbody></table></noscript>\n"
-      "<script type=\"application/json\">{{\"log\":{},\"stacked\":{},\"series\":[{}]}}</script>"
+      "<script type=\"application/json\">{{\"log\":{},\"series\":[{}]}}</script>"
       "</figure>\n",
       html_escape(options.title),
       html_escape(note),
       rows,
       log,
-      options.stacked,
       fmt::join(data, ","));
 }
 
@@ -281,21 +257,15 @@ std::string draw_charts(const std::vector<ComparedRun>& runs) {
   });
   std::string charts;
   for (const auto& [group, series] : groups) {
-    const bool aligned =
-        std::all_of(series.begin(), series.end(), [&first = series.front()](const LogSeries& one) {
-          return one.steps == first.steps;
-        });
-    const bool stacked = group == kTimes && aligned && runs.size() == 1;
-    charts += draw_chart(series,
-                         {.title = group,
-                          .note = stacked             ? "seconds, parts on top of each other"
-                                  : group == kTimes   ? "seconds"
-                                  : group == "Memory" ? "MiB, the most so far"
-                                                      : "",
-                          .linear = group == "Learning Rate" || group == "EMA Decay",
-                          .stacked = stacked,
-                          .smoothed = group == "Training Loss" || group == "Grad Norm" ||
-                                      group == "Samples per second"});
+    charts +=
+        draw_chart(series,
+                   {.title = group,
+                    .note = group == kTimes     ? "seconds"
+                            : group == "Memory" ? "MiB, the most so far"
+                                                : "",
+                    .linear = group == "Learning Rate" || group == "EMA Decay" || group == kTimes,
+                    .smoothed = group == "Training Loss" || group == "Grad Norm" ||
+                                group == "Samples per second"});
   }
   return charts;
 }

@@ -25,16 +25,13 @@ struct ChartOptions {
   std::string title = "";
   std::string note = "";  ///< beside the title, e.g. the unit
   bool linear = false;    ///< never a logarithmic scale
-  /// Areas on top of each other, at the steps where all series have a finite value; the series need
-  /// the same steps.
-  bool stacked = false;
   bool smoothed = false;  ///< a running mean over the values, which stay faint behind it
 };
 
 /// A <figure> with the title, the data and a table of the last values. The scale is logarithmic where
 /// positive values span more than a factor of 30, unless that is off.
 /// @param series with at least one finite value in all; none draws nothing: ""
-std::string draw_chart(std::vector<LogSeries> series, const ChartOptions& options);
+std::string draw_chart(const std::vector<LogSeries>& series, const ChartOptions& options);
 
 struct ComparedRun {
   std::string name;
