@@ -2,7 +2,6 @@
 #include "tracker/run_folder/run_folder.h"
 
 #include <fmt/ranges.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -33,20 +32,6 @@ bool is_nothing(const fs::path& path) {
   std::error_code error;
   if (!fs::exists(fs::symlink_status(path, error))) return true;
   return fs::is_directory(path, error) && fs::is_empty(path, error);
-}
-
-/// What exists of a path in a config: of a pattern ("shards/{}.tar") the folder before it. Without
-/// links; empty if nothing does.
-fs::path existing_part(const std::string& text) {
-  std::error_code ignored;
-  if (text.empty() || !is_local_url(text)) return {};
-  const std::string path = local_path(text);
-  if (fs::exists(path, ignored)) return fs::weakly_canonical(path, ignored);
-  const size_t pattern = path.find_first_of("{*?[");
-  if (pattern == std::string::npos) return {};
-  const fs::path folder = fs::path(path.substr(0, pattern)).parent_path();
-  return !folder.empty() && fs::exists(folder, ignored) ? fs::weakly_canonical(folder, ignored)
-                                                        : fs::path();
 }
 
 }  // namespace
@@ -264,13 +249,7 @@ void RunFolder::check_can_be_set_aside(const std::string& config,
         real_);
   };
   std::error_code ignored;
-  struct stat own {
-  }, above{};
-  const std::string parent = fs::path(real_).parent_path().string();
   refuse_if(!found_->was_empty, "it held other files when its run began");
-  refuse_if(::stat(real_.c_str(), &own) == 0 && ::stat(parent.c_str(), &above) == 0 &&
-                own.st_dev != above.st_dev,
-            "it is the root of a file system");
   refuse_if(is_in_folder(fs::current_path(ignored), real_), "the working directory lies in it");
   refuse_if(!options.config_path.empty() && is_inside(options.config_path),
             fmt::format("the config {} lies in it", options.config_path));
@@ -279,9 +258,8 @@ void RunFolder::check_can_be_set_aside(const std::string& config,
     const bool is_written =
         std::find(std::begin(kWritten), std::end(kWritten), pointer) != std::end(kWritten);
     if (!value.is_string() || pointer.starts_with("/tracker/") || is_written) continue;
-    const fs::path read = existing_part(value.get<std::string>());
-    refuse_if(is_in_folder(read, real_) && !read.empty(),
-              fmt::format("{} reads '{}' in it", pointer, value.get<std::string>()));
+    const std::string read = local_path(value.get<std::string>());
+    refuse_if(!read.empty() && is_inside(read), fmt::format("{} reads '{}' in it", pointer, read));
   }
   walk_folder(real_, Below::kReadable, [&](const fs::directory_entry& entry) {
     refuse_if(entry.path().filename() == kRecordFile && entry.path().parent_path() != real_,
