@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: MIT
 #include "net/hub/hub_api.h"
 
-#include <sys/stat.h>
-
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
 
 #include "base/error.h"
-#include "support/captured_log.h"
 #include "support/clean_environment.h"
 #include "support/temp_dir.h"
 
