@@ -95,10 +95,7 @@ std::vector<std::string> Copies::intact() const {
 
 void Copies::open(const std::optional<std::string>& wandb_run, LogError log_error) {
   log_error_ = std::move(log_error);
-  const bool sends = std::any_of(savers_.begin(), savers_.end(), [](const Saver& saver) {
-    return saver.destination != nullptr;
-  });
-  if (sends || Outbox::is_used(outbox())) uploads_ = std::make_unique<Uploads>(outbox());
+  uploads_ = std::make_unique<Uploads>(outbox());
   for (Saver& saver : savers_) {
     auto* const wandb = std::get_if<WandbSaveConfig>(&saver.config);
     if (wandb != nullptr && !wandb->wandb_run_path) {
@@ -112,7 +109,6 @@ void Copies::open(const std::optional<std::string>& wandb_run, LogError log_erro
              save_type_name(saver.targets.save_type),
              saver.destination ? "to " + saver.destination->name() : "locally");
   }
-  if (!uploads_) return;
   uploads_->begin();
   if (const auto others = uploads_->unserved(); !others.empty()) {
     log_warning("track",
@@ -197,7 +193,7 @@ void Copies::save_config(const std::string& name, const std::string& content) {
 }
 
 void Copies::send_cards(const std::string& config, const std::vector<StoredImage>& pictures) {
-  if (!uploads_ || std::exchange(sent_cards_, true)) return;
+  if (std::exchange(sent_cards_, true)) return;
   for (const Saver& saver : savers_) {
     try {
       send_card(saver, config, pictures);

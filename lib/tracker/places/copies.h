@@ -85,7 +85,7 @@ class Copies {
   RunFolder& folder_;
   const FormatFields example_;
   std::vector<Saver> savers_;
-  std::unique_ptr<Uploads> uploads_;  // null: nothing is sent
+  std::unique_ptr<Uploads> uploads_;  // null: before open(), and after end()
   LogError log_error_;
   int64_t failed_ = 0;  // saves of this start
   bool sent_cards_ = false;

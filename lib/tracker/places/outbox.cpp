@@ -78,11 +78,6 @@ Outbox::Outbox(std::string folder, FreeBytes free_bytes)
   read_folder();
 }
 
-bool Outbox::is_used(const std::string& folder) {
-  const std::vector<std::string> names = names_in_folder(folder);
-  return std::any_of(names.begin(), names.end(), is_of_outbox);
-}
-
 void Outbox::read_folder() {
   std::vector<int64_t> left;  // numbers of what is neither sent nor removed
   for (const std::string& name : names_ending(folder_, kNoteEnding)) {

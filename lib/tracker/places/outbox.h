@@ -40,9 +40,6 @@ class Outbox {
   /// @throws DataError, ResourceError
   explicit Outbox(std::string folder, FreeBytes free_bytes = free_disk_bytes);
 
-  /// Whether a folder holds anything of an outbox; nothing is changed.
-  static bool is_used(const std::string& folder);
-
   /// Takes a file up. Older ones for the same target go, unless they are being sent, or a part of them is
   /// at the service. If the disk would be full soon, the oldest others go too.
   /// @return what was removed for want of space
