@@ -72,6 +72,17 @@ TEST_CASE("a name that Weights & Biases refuses is told at the start, offline to
                     Catch::Contains("WANDB_RUN_ID) is \"a:b\": Weights & Biases allows no ':'"));
 }
 
+TEST_CASE("a run that was logged offline without an entity is resumed, with one too") {
+  WandbLogConfig config;
+  config.wandb_project = "p";
+  WandbLogger offline(config);
+  for (const auto& [name, value] : offline.resume_data()) CHECK(offline.set_attribute(name, value));
+  config.wandb_entity = "e";
+  WandbLogger online(config);
+  CHECK(online.set_attribute("entity", ""));
+  CHECK(online.resume_data().at("entity") == "e");
+}
+
 TEST_CASE("a full disk leaves no folder without a record") {
   const test::TempDir dir;
   WandbRun run;

@@ -130,6 +130,7 @@ std::map<std::string, std::string> WandbLogger::resume_data() const {
 
 bool WandbLogger::set_attribute(const std::string& name, const std::string& value) {
   if (name != "entity" && name != "project" && name != "run_id") return false;
+  if (value.empty() && name == "entity") return true;  // of an offline run: the config's counts
   if (value.empty()) throw ConfigError("\"{}\" is empty, a name is expected", name);
   (name == "entity" ? entity_ : name == "project" ? project_ : resumed_id_) = value;
   return true;
