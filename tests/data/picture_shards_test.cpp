@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "data/loader/loader.h"
 #include "data/loader_support.h"
+#include "data/shards/captions.h"
 #include "data/shards/shards.h"
 #include "io/files/atomic_file.h"
 #include "io/formats/webdataset.h"
@@ -246,6 +247,18 @@ TEST_CASE("captions of a folder come from files of the same name, then from its 
   CHECK(log.count((folder / "d/METADATA.CSV") +
                   ": line 1: expected the columns file_name and text, separated by commas") == 1);
   CHECK(log.lines().size() == 1);
+}
+
+TEST_CASE("a table whose head has no comma is separated by semicolons, or else by tabs") {
+  const TempDir folder;
+  for (const char* name : {"a.png", "b/c.png"}) add_picture(folder, name);
+  write_file_atomically(folder / "metadata.csv",
+                        "file_name;text\r\na.png;\"small, red; \"\"old\"\"\"\r\n");
+  write_file_atomically(folder / "b/metadata.csv", "file_name\ttext\nc.png\tone, two; three\n");
+  const FolderCaptions captions;
+  const std::filesystem::path top = folder.path();
+  CHECK(captions.of(top / "a.png", "a.png", "UTF-8") == "small, red; \"old\"");
+  CHECK(captions.of(top / "b/c.png", "b/c.png", "UTF-8") == "one, two; three");
 }
 
 TEST_CASE("captions in JSON are read in the encoding of the captions") {

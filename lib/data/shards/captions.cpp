@@ -53,7 +53,7 @@ std::string add_json_lines(std::string_view text, Captions& captions) {
 }
 
 /// Takes a row from the front (RFC 4180).
-std::vector<std::string> take_row(std::string_view& text) {
+std::vector<std::string> take_row(std::string_view& text, char separator) {
   std::vector<std::string> values(1);
   bool is_quoted = false;
   size_t at = 0;
@@ -63,9 +63,9 @@ std::vector<std::string> take_row(std::string_view& text) {
       values.back() += text[at++];
     } else if (c == '"' && (is_quoted || values.back().empty())) {
       is_quoted = !is_quoted;
-    } else if (is_quoted || (c != ',' && c != '\r' && c != '\n')) {
+    } else if (is_quoted || (c != separator && c != '\r' && c != '\n')) {
       values.back() += c;
-    } else if (c == ',') {
+    } else if (c == separator) {
       values.emplace_back();
     } else if (c == '\n') {
       break;
@@ -77,15 +77,20 @@ std::vector<std::string> take_row(std::string_view& text) {
 
 /// @return as add_json_lines()
 std::string add_csv(std::string_view text, Captions& captions) {
-  const std::vector<std::string> head = take_row(text);
+  const std::string_view line = text.substr(0, text.find('\n'));
+  char separator = ',';  // spreadsheets write semicolons where the decimal sign is a comma
+  for (const char other : {';', '\t'}) {
+    if (line.find(separator) == std::string_view::npos) separator = other;
+  }
+  const std::vector<std::string> head = take_row(text, separator);
   const auto column = [&](const char* name) {
     return static_cast<size_t>(std::find(head.begin(), head.end(), name) - head.begin());
   };
   const size_t file = column("file_name"), caption = std::min(column("caption"), column("text"));
   if (std::max(file, caption) >= head.size())
-    return "line 1: expected the columns file_name and text, separated by commas";
+    return "line 1: expected the columns file_name and text, separated by commas, semicolons or tabs";
   while (!text.empty()) {
-    const std::vector<std::string> row = take_row(text);
+    const std::vector<std::string> row = take_row(text, separator);
     if (row.size() > std::max(file, caption)) captions[normal(row[file])] = row[caption];
   }
   return "";
