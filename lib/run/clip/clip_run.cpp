@@ -228,15 +228,21 @@ FirstConfig clip_first_config(const InitCommand& command) {
   const FirstRecipe recipe = first_recipe(FirstKind::kClip, command, survey);
   FirstConfig first{.found = describe(survey), .recipe = recipe};
   for (std::string& line : of_smaller_pictures(survey, recipe.side)) first.found.push_back(line);
-  constexpr int64_t kPatches = 8;  // a side
+  const bool gpu = recipe.input.gpu;  // else small, as text_clip.json
   const std::string model = fmt::format(
       R"(    "embed_dim": 128,
-    "vision_cfg": {{"layers": 6, "width": 192, "head_width": 64, "patch_size": {}, "image_size": {}}},
-    "text_cfg": {{"context_length": 32, "width": 128, "heads": 2, "layers": 4}},
+    "vision_cfg": {{"layers": {}, "width": {}, "head_width": {}, "patch_size": {}, "image_size": {}}},
+    "text_cfg": {{"context_length": 32, "width": {}, "heads": {}, "layers": {}}},
     "tokenizer": {{"train": {}}}       // a vocabulary of the captions
 )",
-      recipe.side / kPatches,
+      gpu ? 6 : 4,
+      gpu ? 192 : 128,
+      gpu ? 64 : 32,
+      recipe.side / (gpu ? 8 : 4),
       recipe.side,
+      gpu ? 128 : 96,
+      gpu ? 2 : 4,
+      gpu ? 4 : 3,
       first_vocabulary(survey));
   first.text = first_file(command,
                           recipe,

@@ -435,9 +435,11 @@ std::string first_file(const InitCommand& command,
   constexpr const char* kKinds[] = {"decoder", "prior", "vae", "clip"};  // as FirstKind
   const fs::path folder = fs::path("runs") / fs::path(command.out_path).stem();
   const std::string latest = json_text((folder / "latest.pth").string());
+  // The loss of a CLIP that is sure of its few pairs rises, while it finds more of the others.
   const std::string best =
-      kind == FirstKind::kVae ? ""
-                              : R"(, "save_best_to": )" + json_text((folder / "best.pth").string());
+      kind == FirstKind::kVae || kind == FirstKind::kClip
+          ? ""
+          : R"(, "save_best_to": )" + json_text((folder / "best.pth").string());
   return fmt::format(R"({{
   "{}": {{
 {}  }},
