@@ -303,7 +303,7 @@ TEST_CASE("--back-to makes a snapshot the checkpoint and moves what is newer to 
     }
   }
   const std::string back = "data/snapshots/" + snapshot_name(test::at(20));
-  for (const char* wrong : {"data/absent.pth", "latest.pth", "elsewhere.pth"}) {
+  for (const char* wrong : {"data/absent.pth", "elsewhere.pth"}) {
     CAPTURE(wrong);
     CHECK_THROWS_WITH(run.start(false, {.back_to = wrong}),
                       Contains("--back-to") && Contains("fsck data"));
@@ -370,6 +370,19 @@ TEST_CASE("a run behind a link is set aside where it lies, and the link stays") 
   CHECK_THAT(file("disk/run.1/checkpoint.pth"), Contains("samples=10 "));
   CHECK_THAT(file("disk/run/checkpoint.pth"), Contains("samples=20 "));
   CHECK(fs::is_symlink("data"));
+}
+
+TEST_CASE("a run whose snapshots lie behind a link goes back to one of them") {
+  ResumingRun run;
+  fs::create_directory("disk");
+  fs::create_directory("data");
+  fs::create_directory_symlink("../disk", "data/snapshots");
+  run.config.keep_last = 5;
+  run.saved(30);
+  const std::string back = "data/snapshots/" + snapshot_name(test::at(20));
+  run.start(false, {.back_to = back});
+  CHECK_THAT(file("data/checkpoint.pth"), Contains("samples=20 "));
+  CHECK(fs::exists("data/abandoned/" + snapshot_name(test::at(30))));
 }
 
 TEST_CASE("a checkpoint that lies in the folder of an unsaved run is not overwritten") {

@@ -263,8 +263,13 @@ bool link_new_file(const std::string& from, const std::string& to) {
 
 void move_path(const std::string& from, const std::string& to) {
   create_folders(parent_folder(to), to);
-  if (fails_here("rename") || rename(from.c_str(), to.c_str()) != 0)
-    throw_write_error(from, "rename it to " + to, errno);
+  if (fails_here("rename") || rename(from.c_str(), to.c_str()) != 0) {
+    const int reason = errno;
+    if (reason != EXDEV || !fs::is_regular_file(from))
+      throw_write_error(from, "rename it to " + to, reason);
+    copy_file_atomically(from, to);
+    remove_file(from);
+  }
   flush_folder_of(from);
   flush_folder_of(to);
 }

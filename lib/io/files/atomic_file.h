@@ -60,7 +60,8 @@ void link_file_atomically(const std::string& from, const std::string& to);
 /// Parent folders are created. @return false if something is there, which stays as it is
 /// @throws as AtomicFile
 bool link_new_file(const std::string& from, const std::string& to);
-/// rename(2) of a file or a folder, and both folders above are flushed. The new one is created.
+/// rename(2) of a file or a folder, and both folders above are flushed. The new one is created. A file
+/// that goes to another file system is copied, then removed.
 /// @throws as AtomicFile
 void move_path(const std::string& from, const std::string& to);
 /// Removes a file. It is not an error if the file is already gone. @throws as AtomicFile

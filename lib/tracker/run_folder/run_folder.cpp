@@ -169,10 +169,9 @@ StartFacts RunFolder::facts_of(const StartWishes& wishes, const StartOptions& op
   };
   const std::vector<std::string> own = checkpoints();
   if (facts.back_to && !facts.restarted_job) {
-    facts.has_intact = is_inside(options.back_to) &&
-                       std::any_of(own.begin(), own.end(), [&](const std::string& path) {
-                         return fs::equivalent(path, options.back_to, ignored) && is_intact(path);
-                       });
+    facts.has_intact = std::any_of(own.begin(), own.end(), [&](const std::string& path) {
+      return fs::equivalent(path, options.back_to, ignored) && is_intact(path);
+    });
   } else {
     facts.has_intact =
         std::any_of(own.begin(), own.end(), is_intact) || (loads && has_saved(wishes.load_path));
