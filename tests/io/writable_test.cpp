@@ -93,5 +93,6 @@ TEST_CASE("a place that takes nothing, whoever asks, is named with the reason") 
   const test::TempDir folder;
   fs::create_symlink(folder / "gone", folder / "link");
   CHECK(why_not_writable(folder / "link/x") ==
-        "'" + (folder / "link") + "' is a link to a place that does not exist");
+        "'" + (folder / "link") + "' is a link to '" + (folder / "gone") +
+            "', which does not exist: mount or make that first");
 }

@@ -284,7 +284,9 @@ TEST_CASE("a rename that fails is refused with the way out, and nothing has chan
   save(*run.start(), 10);
   const std::string before = file("data/run.json");
   ::setenv("DALLE2_FAIL_AT", "rename:1:eio", 1);
-  CHECK_THROWS_WITH(run.start(), Contains("cannot be renamed: ") && Contains("mkdir "));
+  CHECK_THROWS_WITH(run.start(),
+                    Contains("cannot be set aside as a whole: ") &&
+                        Contains("cannot rename it to ") && Contains("mkdir "));
   ::unsetenv("DALLE2_FAIL_AT");
   CHECK(file("data/run.json") == before);
   CHECK_FALSE(fs::exists("data.1"));

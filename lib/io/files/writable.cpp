@@ -37,7 +37,10 @@ std::optional<std::string> why_not_writable(const std::string& folder) {
   // Up to the nearest place that is there: below it folders would be made.
   while (::stat(place.c_str(), &status) != 0) {
     if (struct stat link = {}; errno == ENOENT && ::lstat(place.c_str(), &link) == 0) {
-      return fmt::format("'{}' is a link to a place that does not exist", place.string());
+      std::error_code ignored;
+      return fmt::format("'{}' is a link to '{}', which does not exist: mount or make that first",
+                         place.string(),
+                         std::filesystem::read_symlink(place, ignored).string());
     }
     if (errno != ENOENT && errno != ENOTDIR) {
       return fmt::format("'{}' cannot be looked at: {}", place.string(), errno_text(errno));

@@ -235,17 +235,29 @@ void RunFolder::refuse(StartAction action, const StartWishes& wishes, const Star
   }
 }
 
+/// The first name beside the folder that is free.
+std::string RunFolder::free_aside() const {
+  std::error_code ignored;
+  int number = 1;
+  while (fs::exists(fs::symlink_status(fmt::format("{}.{}", real_, number), ignored))) ++number;
+  return fmt::format("{}.{}", real_, number);
+}
+
+void RunFolder::refuse_to_set_aside(const std::string& why) const {
+  throw ConfigError(
+      "/tracker/data_path: {0} holds a run and cannot be set aside as a whole: {1}\n  Choose "
+      "another data_path, or move the run's files to any free place yourself: mkdir {2} && mv {3}/* "
+      "{2}/",
+      path_,
+      why,
+      free_aside(),
+      real_);
+}
+
 void RunFolder::check_can_be_set_aside(const std::string& config,
                                        const StartOptions& options) const {
   const auto refuse_if = [&](bool is_so, const std::string& why) {
-    if (!is_so) return;
-    throw ConfigError(
-        "/tracker/data_path: {0} holds a run and cannot be set aside as a whole: {1}\n  Choose "
-        "another data_path, or move the run's files yourself: mkdir {2} && mv {3}/* {2}/",
-        path_,
-        why,
-        real_ + ".1",
-        real_);
+    if (is_so) refuse_to_set_aside(why);
   };
   std::error_code ignored;
   refuse_if(!found_->was_empty, "it held other files when its run began");
@@ -267,19 +279,11 @@ void RunFolder::check_can_be_set_aside(const std::string& config,
 }
 
 void RunFolder::set_aside(const LockTimes& times) {
-  std::error_code error;
-  int number = 1;
-  while (fs::exists(fs::symlink_status(fmt::format("{}.{}", real_, number), error))) ++number;
-  const std::string aside = fmt::format("{}.{}", real_, number);
+  const std::string aside = free_aside();
   try {
     move_path(real_, aside);
   } catch (const Error& fault) {
-    throw ConfigError(
-        "/tracker/data_path: {0} holds a run and cannot be renamed: {1}\n  Choose another data_path, "
-        "or move the run's files yourself: mkdir {2} && mv {0}/* {2}/",
-        real_,
-        fault.what(),
-        aside);
+    refuse_to_set_aside(fault.what());
   }
   const std::unique_ptr<RunLock> old = std::exchange(lock_, nullptr);
   lock(times);

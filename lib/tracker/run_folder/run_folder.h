@@ -103,6 +103,8 @@ class RunFolder {
   [[noreturn]] void refuse(StartAction action,
                            const StartWishes& wishes,
                            const StartOptions& options);
+  std::string free_aside() const;
+  [[noreturn]] void refuse_to_set_aside(const std::string& why) const;
   std::string free_abandoned(const std::string& path) const;
   void abandon(const std::string& path) const;
   bool wrote_copy(const std::string& path) const;
