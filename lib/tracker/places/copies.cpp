@@ -75,8 +75,8 @@ void Copies::check_targets_are_free() const {
   }
   if (moves.empty()) return;
   throw ConfigError(
-      "/tracker/save: {} there that this run has not saved: it would be lost\n  Move {} away, or "
-      "choose other targets:\n    {}",
+      "/tracker/save: {} there that this run has not saved, and does not replace\n  Move {} away, "
+      "or choose other targets:\n    {}",
       moves.size() == 1 ? "a file lies" : "files lie",
       moves.size() == 1 ? "it" : "them",
       fmt::join(moves, "\n    "));
