@@ -46,6 +46,7 @@ struct RunPosition {
   int64_t iteration = 0;               ///< updates of this epoch
   /// 1: what follows the last step (validation, best, model file, grids) is not done to its end, and a
   /// resume does it again. Meanwhile the best value is that of before.
+  /// Over shards, next_task says what is left, and this that the save of the epoch is of the best.
   int64_t actions_due = 0;
 
   RunPosition() = default;
