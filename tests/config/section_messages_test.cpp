@@ -275,12 +275,27 @@ TEST_CASE("two savers whose urls differ only in what is not shown are refused") 
         best);
   };
   for (const char* best : {"https://h/p?file=best", "https://u:canary@h/p", "https://h/p"}) {
-    expect_problems({savers("https://h/p?file=latest", best)},
-                    {"/tracker/save: two savers differ only in the login or query of their url, "
-                     "which is not shown or stored: give both targets to one of them, or give them "
-                     "different folders"});
+    expect_problems(
+        {savers("https://h/p?file=latest", best)},
+        {"/tracker/save: two savers differ only in the login or query of their url, "
+         "which is not shown or stored: give both targets to one of them, or put a part "
+         "of the path from one url into its targets"});
   }
   CHECK_NOTHROW(read_with({savers("https://h/p?s=1", "https://h/best?s=1")}));
+}
+
+TEST_CASE("where a run logged and saved does not keep its stored config from being read") {
+  const std::string offline =
+      file_with(kMinimalConfig,
+                {R"(/tracker/log={"log_type": "wandb", "wandb_project": "p"})",
+                 R"(/tracker/save={"save_to": "url", "url": null, "save_latest_to": "l"})"});
+  ReadOptions stored;
+  stored.part = ConfigPart::stored;
+  CHECK(parse_decoder_config(offline, "a.pth", stored).plan.stages.size() == 1);
+  stored.part = ConfigPart::whole;
+  CHECK(message_of([&] {
+          parse_decoder_config(offline, "a.json", stored);
+        }).find("/tracker/save/url") != std::string::npos);
 }
 
 TEST_CASE("a W&B loader or saver without a run needs the logger whose run is meant") {

@@ -15,6 +15,10 @@ constexpr size_t kMostLines = 50;
 /// The consequence in a warning's text, which does not hold for an error.
 constexpr std::string_view kIgnored = ", it is ignored";
 
+bool lies_under(const Fault& fault, const std::string& pointer) {
+  return fault.pointer == pointer || fault.pointer.starts_with(pointer + "/");
+}
+
 }  // namespace
 
 void Faults::add(const Faults& others) {
@@ -24,16 +28,20 @@ void Faults::add(const Faults& others) {
 
 bool Faults::has_error_under(const std::string& pointer) const {
   return std::any_of(errors_.begin(), errors_.end(), [&](const Fault& fault) {
-    return fault.pointer == pointer || fault.pointer.starts_with(pointer + "/");
+    return lies_under(fault, pointer);
   });
 }
 
 void Faults::keep_under(const std::string& pointer) {
-  const auto is_elsewhere = [&](const Fault& fault) {
-    return fault.pointer != pointer && !fault.pointer.starts_with(pointer + "/");
-  };
+  const auto is_elsewhere = [&](const Fault& fault) { return !lies_under(fault, pointer); };
   std::erase_if(errors_, is_elsewhere);
   std::erase_if(warnings_, is_elsewhere);
+}
+
+void Faults::drop_under(const std::string& pointer) {
+  const auto is_there = [&](const Fault& fault) { return lies_under(fault, pointer); };
+  std::erase_if(errors_, is_there);
+  std::erase_if(warnings_, is_there);
 }
 
 void Faults::promote_warnings() {

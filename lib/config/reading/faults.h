@@ -31,6 +31,8 @@ class Faults {
   bool has_error_under(const std::string& pointer) const;
   /// Forgets those that are not at `pointer` or below it.
   void keep_under(const std::string& pointer);
+  /// Forgets what lies there.
+  void drop_under(const std::string& pointer);
   /// Makes each warning an error (`--strict`): what was ignored is refused.
   void promote_warnings();
   /// @throws ConfigError "ORIGIN: N problems\n  /pointer: text\n...", at most 50 lines and a few warnings;

@@ -70,6 +70,8 @@ LoadedConfig parse_config(const std::string& json,
   }
   check(std::as_const(root), loaded, faults);
   if (is_model_alone) faults.keep_under(std::string("/") + Config::kKind);
+  // Where the run logged and saved, and in which environment, says nothing of its model.
+  if (options.part == ConfigPart::stored) faults.drop_under("/tracker");
   if (options.strict) faults.promote_warnings();
   if (options.check_available) {
     for (const Fault& fault : findings.unavailable) faults.error(fault.pointer, fault.text);

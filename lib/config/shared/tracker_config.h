@@ -185,7 +185,8 @@ struct TrackerConfig {
           shown.emplace(without_slash(public_url(url->url)), url->url).first->second == url->url,
           "save",
           "two savers differ only in the login or query of their url, which is not shown or "
-          "stored: give both targets to one of them, or give them different folders");
+          "stored: give both targets to one of them, or put a part of the path from one url into "
+          "its targets");
     }
   }
   /// A W&B loader or saver without a run of its own means the logger's.
