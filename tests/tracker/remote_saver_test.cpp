@@ -93,6 +93,27 @@ TEST_CASE("the query of a signed address stands behind each file, and nothing el
   CHECK(server.asked == std::vector<std::string>{"PUT /dav/f?sig=canary"});
 }
 
+TEST_CASE("a login that ends the address is refused, and no part of it is shown") {
+  UrlSaveConfig config;
+  config.url = "https://me:can?ary@h.example/x";
+  CHECK_THROWS_WITH(make_destination(config),
+                    "/tracker/save/url: https://h.example/x: a \"?\" in a login ends the address.\n"
+                    "  Write it as %3F, or put the login into ~/.netrc.");
+}
+
+TEST_CASE("a folder that a server refuses to make for any reason does not keep a file from it") {
+  const test::CleanEnvironment environment({"http_proxy", "all_proxy"});
+  std::vector<std::string> asked;
+  const LoopbackServer server([&](const HttpRequest& request) {
+    asked.push_back(request.method);
+    return http_reply(request.method == "MKCOL" ? 423 : 201, "");
+  });
+  UrlSaveConfig config;
+  config.url = server.url("/a");
+  send_to(config, "f");
+  CHECK(asked == std::vector<std::string>{"MKCOL", "PUT"});
+}
+
 TEST_CASE("the questions of a start share one deadline, and who asks to wait is away") {
   const test::CleanEnvironment environment({"http_proxy", "all_proxy"});
   const test::CapturedLog log;

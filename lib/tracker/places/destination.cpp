@@ -65,18 +65,25 @@ class UrlDestination : public Destination {
     const size_t query = std::min(config.url.find('?'), config.url.size());
     folder_ = without_slash(config.url.substr(0, query));
     query_ = config.url.substr(query);
+    shown_ = without_slash(public_url(config.url));
+    if (public_url(folder_) != shown_) {
+      throw ConfigError(
+          "/tracker/save/url: {}: a \"?\" in a login ends the address.\n  Write it as %3F, or put the "
+          "login into ~/.netrc.",
+          shown_);
+    }
     if (!folder_.starts_with("http://") || plain_http_ || is_loopback_url(folder_)) return;
     throw ConfigError(
         "/tracker/save/url: {}: plain http to another machine is refused, because others could "
         "read the login and the file.\n  Give an https address, or set allow_plain_http.",
-        shown());
+        shown_);
   }
 
   /// The folder without its secrets takes nothing that was for the one with them.
   std::string name() const override {
-    return shown() + (query_.empty() && shown() == folder_ ? "" : " (with a login)");
+    return shown_ + (query_.empty() && shown_ == folder_ ? "" : " (with a login)");
   }
-  std::string place_of(const std::string& target) const override { return shown() + "/" + target; }
+  std::string place_of(const std::string& target) const override { return shown_ + "/" + target; }
 
   /// A server of files need not know other requests, and a presigned address is good for one.
   void check_access(const HttpCallOptions& options) override {
@@ -99,7 +106,6 @@ class UrlDestination : public Destination {
   }
 
  private:
-  std::string shown() const { return public_url(folder_); }
   HttpCall call(const std::string& method, const std::string& url) const {
     HttpCall call{.method = method, .url = url};
     call.plain_http = plain_http_;
@@ -124,11 +130,16 @@ class UrlDestination : public Destination {
          at = address.find('/', at + 1)) {
       HttpCall make = call("MKCOL", address.substr(0, at + 1));
       make.accepted = {400, 401, 403, 404, 405, 409, 410, 501};
-      http_call(make, options);
+      try {
+        http_call(make, options);
+      } catch (const HttpStatusError& refused) {
+        if (refused.status() == 429) throw;
+      }
     }
   }
 
   std::string folder_, query_;  // query_: with its "?", behind each address
+  std::string shown_;           // the folder without what is secret
   bool plain_http_;
 };
 
