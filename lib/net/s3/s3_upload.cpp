@@ -16,9 +16,9 @@
 namespace dalle2 {
 namespace {
 
-constexpr int64_t kMostS3Parts = 10'000;
-constexpr int kMostS3Rounds = 2;     ///< in which a store forgets an upload
-constexpr int64_t kClockSlack = 60;  ///< seconds by which the times of a store may differ
+constexpr int64_t kMostS3Parts = 1'000;  ///< each is noted on the disk; S3 takes ten times as many
+constexpr int kMostS3Rounds = 2;         ///< in which a store forgets an upload
+constexpr int64_t kClockSlack = 60;      ///< seconds by which the times of a store may differ
 
 HttpCall writing_call(const std::string& url, S3Request what, bool plain_http) {
   HttpCall call = s3_call(parse_s3_url(url), std::move(what), /*writes=*/true);

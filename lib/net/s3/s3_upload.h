@@ -13,7 +13,8 @@ struct S3UploadOptions {
   HttpOptions http = {};
   bool plain_http = false;  ///< to a store of another machine
   /// Files above it are sent in parts, so that a cut costs a part and not all: of a file over a link that
-  /// breaks every 40 MiB, less than a fifth is sent twice. S3 takes 5 MiB and more, and at most 10,000 parts.
+  /// breaks every 40 MiB, less than a fifth is sent twice. S3 takes 5 MiB and more. Of a file that would have
+  /// more than 1,000 parts they are larger.
   int64_t part_bytes = int64_t{6} << 20;
 };
 
