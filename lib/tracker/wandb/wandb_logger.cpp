@@ -98,6 +98,7 @@ std::unique_ptr<JournalSink> WandbLogger::make_sink(const RunFacts& facts) {
   if (!access_) access_ = find_wandb_access();
   if (access_->mode == WandbMode::kDisabled) {
     log_info("track", "Nothing is logged to Weights & Biases: {}", access_->mode_reason);
+    if (facts.is_copy) resumed_id_.clear();  // it is that of the folder this one is a copy of
     return nullptr;
   }
   WandbBegin begin;
