@@ -296,7 +296,7 @@ void TrainingRun::save_latest() {
 }
 
 bool TrainingRun::save_if_best(double loss, double best) {
-  if (!std::isfinite(loss) || !(loss < best)) return false;
+  if (!std::isfinite(loss) || !(loss < best) || checkpoints_.is_amid_skips()) return false;
   log_info("ckpt", "Saving the best so far");
   checkpoints_.save(/*is_best=*/true, /*is_latest=*/false);
   return true;

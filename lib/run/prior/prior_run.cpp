@@ -329,12 +329,6 @@ void PriorPosition::reset() {
   restart_epoch();
 }
 
-void PriorPosition::restart_with_other_data() {
-  restart_epoch();
-  best_validation_loss = config_->best_validation_loss;  // that was of other rows
-  actions_due = 0;
-}
-
 std::string PriorPosition::description() const {
   const bool none_yet = best_validation_loss == config_->best_validation_loss;
   return fmt::format("epoch {} having seen {} samples with best validation loss {}",

@@ -28,7 +28,7 @@ struct PriorPosition : RunPosition {
   void reset() override;
   /// A checkpoint of the reference only says how many samples the whole run has seen.
   void guess_own_fields() override { loader.row = samples_seen % rows_per_epoch; }
-  void restart_with_other_data() override;
+  void forget_losses() override { best_validation_loss = config_->best_validation_loss; }
   std::string description() const override;
   std::string resumes_with() const override;
 

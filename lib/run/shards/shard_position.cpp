@@ -24,7 +24,9 @@ void ShardPosition::fields(PositionVisitor& visitor) {
 }
 
 void ShardPosition::guess_own_fields() {
-  loader = LoaderPosition::after_samples(next_task == kTrainTask ? loader.row : 0);
+  // At the end of an epoch the next one begins as any other, not in the one lane of a count of samples.
+  loader = next_task == kTrainTask && loader.row > 0 ? LoaderPosition::after_samples(loader.row)
+                                                     : LoaderPosition{};
   samples_at_last_save = loader.row;
 }
 

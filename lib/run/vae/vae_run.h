@@ -33,6 +33,7 @@ struct VaePosition : RunPosition {
     *this = {};
     rows = kept;
   }
+  void forget_losses() override { best_validation_loss.reset(); }
   std::string description() const override;
   void gather(ProcessGroup& group) override { diagnostics.gather(group); }
   int64_t epochs_trained() const override {
