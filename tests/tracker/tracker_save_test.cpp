@@ -266,7 +266,7 @@ TEST_CASE("a saver spares the run's records and folders") {
   CHECK_THROWS_WITH(run.start({saver("data/checkpoint.pth.part", {})}),
                     Catch::Contains("has the name of an unfinished file"));
   const auto tracker_held = run.start(
-      {saver("data/results/{epoch}.pth", "data/logs/log.jsonl.pth"), saver("link/latest.pth", {})});
+      {saver("data/kept/{epoch}.pth", "data/logs/log.jsonl.pth"), saver("link/latest.pth", {})});
   Tracker& tracker = *tracker_held;
   run.save(tracker, /*is_best=*/true, /*is_latest=*/true);
   CHECK(run.log.count(LogLevel::kError) == 0);
