@@ -35,7 +35,7 @@ AMONG = 20
 
 
 def samples_of(path, letters):
-    """@return the picture, image embedding and caption of each sample whose caption is new and has at most so many letters"""
+    """The picture, image embedding and caption of each sample, without repeated captions and those of more than `letters` letters."""
     found = {}
     with tarfile.open(path) as tar:
         for member in tar:

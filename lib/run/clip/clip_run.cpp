@@ -152,11 +152,7 @@ ClipInputs ClipRun::inputs_of(const Batch& batch) {
 /// The loss is one of all samples of the group together.
 std::optional<int64_t> ClipRun::accumulate() {
   std::vector<ClipInputs> batches;
-  int64_t samples = 0;
-  for (const Batch& batch : group_) {
-    batches.push_back(inputs_of(batch));
-    samples += batch.samples_of_step;
-  }
+  for (const Batch& batch : group_) batches.push_back(inputs_of(batch));
   from_outside([&] { trainer_.check(batches); });
   trainer_.step(batches,
                 hash_address({.seed = session_.seed(),
@@ -164,7 +160,7 @@ std::optional<int64_t> ClipRun::accumulate() {
                               .epoch = position_.epoch,
                               .step = position_.loader.row,
                               .rank = session_.group().rank()}));
-  return samples;
+  return samples_of(group_);
 }
 
 void ClipRun::add_validation_losses(const Batch& batch, std::vector<LossSum>& sums) {

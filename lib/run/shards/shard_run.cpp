@@ -50,8 +50,7 @@ void ShardRun::prepare() {
     }
   }
   session_.together("looking for the shards", [&] { data_.deal_into(position_.slices); });
-  if (position_.slices != data_.slices_at_begin())
-    checkpoints_.set_data_size(data_size_of(data_));  // a remainder of the shards may differ
+  checkpoints_.set_data_size(data_size_of(data_));  // a remainder of the shards may differ
   log_info("data",
            "shards: {} train, {} val, {} test; batches of {}{}",
            data_.num_shards("train"),
