@@ -239,7 +239,7 @@ class Faults(Services):
             time.sleep(0.02)
 
     def test_signals_during_an_upload_to_other_services_leave_the_file_too(self):
-        for kind in ("url", "wandb", "addresses"):
+        for kind in ("url", "wandb", "login"):
             with self.subTest(kind), contextlib.ExitStack() as stack:
                 folder = self.dir / kind
                 service = stack.enter_context(FaultyService("wandb" if kind == "wandb" else "url", "none", folder, None))
@@ -254,7 +254,7 @@ class Faults(Services):
                     return False
 
                 save = service.saver()
-                if kind == "addresses":  # of which the outbox holds a part
+                if kind == "login":  # the outbox stores neither the login nor the signature
                     save = {"save_to": "url", "url": service.url.replace("//", "//u:canary@") + "/?sig=canary", "save_latest_to": "{epoch}l.pth"}
                 load = {"load_from": "local", "file_path": f"{kind}/out/checkpoint.pth", "only_auto_resume": True}
                 config = self.write(f"{kind}.json", kind + "/out", save=save, load=load)
@@ -277,7 +277,7 @@ class Faults(Services):
                 self.train(config, env={**self.env(), **service.env()})
                 self.assertEqual(self.outbox(kind + "/out"), [])
                 kept = service.double.runs[tuple(WANDB_RUN.split("/"))].files["l.pth"] if kind == "wandb" else \
-                    self.content(f"{kind}/served/{'0' if kind == 'addresses' else ''}l.pth")
+                    self.content(f"{kind}/served/{'0' if kind == 'login' else ''}l.pth")
                 self.assertEqual(kept, self.content(kind + "/out/checkpoint.pth"))
 
     def test_an_upload_in_parts_continues_after_signals(self):
