@@ -59,7 +59,9 @@ PrecisionChoice choose_precision(std::optional<MixedPrecision> asked,
     return {*asked, half ? "/train/mixed_precision" : ""};
   }
   if (!amp) {
-    return {};
+    const bool is_slow = support.is_gpu && support.bfloat16;
+    return {MixedPrecision::no,
+            is_slow ? "this GPU has tensor cores for bfloat16, and /train/amp is false" : ""};
   }
   if (support.bfloat16) {
     return {MixedPrecision::bf16, "/train/amp: this device has bfloat16 instructions"};

@@ -68,7 +68,7 @@ class Autocast {
 
 struct PrecisionChoice {
   MixedPrecision precision = MixedPrecision::no;
-  std::string reason;  ///< for people; empty where nothing was asked for
+  std::string reason;  ///< for people; empty where there is nothing to say
 };
 
 /// What the hardware computes natively.

@@ -57,7 +57,9 @@ TEST_CASE("amp takes what the device does well, unless a precision is named") {
     return choose_precision(asked, amp, {.is_gpu = gpu, .bfloat16 = bfloat16});
   };
   CHECK(chosen({}, false, true, true).precision == MixedPrecision::no);
-  CHECK(chosen({}, false, true, true).reason.empty());
+  CHECK_THAT(chosen({}, false, true, true).reason, Catch::Contains("/train/amp is false"));
+  CHECK(chosen({}, false, true, false).reason.empty());
+  CHECK(chosen({}, false, false, true).reason.empty());
   CHECK(chosen({}, true, true, true).precision == MixedPrecision::bf16);
   CHECK(chosen({}, true, true, false).precision == MixedPrecision::fp16);
   CHECK(chosen({}, true, false, true).precision == MixedPrecision::bf16);
