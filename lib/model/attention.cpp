@@ -83,8 +83,9 @@ at::Tensor AttentionImpl::forward(const at::Tensor& x) {
   const at::Tensor null_kv = null_kv_.to(projected.scalar_type()).view({1, 1, 2 * dim_head_});
   const at::Tensor kv =
       at::cat({null_kv.expand({batch, 1, -1}), projected}, 1).unsqueeze(1);  // [B, 1, N + 1, 2 d]
-  at::Tensor k = kv.narrow(-1, 0, dim_head_);
-  const at::Tensor v = kv.narrow(-1, dim_head_, dim_head_);
+  const std::vector<at::Tensor> both = kv.chunk(2, -1);
+  at::Tensor k = both[0];
+  const at::Tensor& v = both[1];
   if (cosine_sim_) {
     q = l2_normalize(q);
     k = l2_normalize(k);
@@ -136,8 +137,9 @@ at::Tensor CrossAttentionImpl::keys_values(const at::Tensor& context) {
 // [B, N, 512]
 at::Tensor CrossAttentionImpl::attend(const at::Tensor& x, const at::Tensor& kv) {
   at::Tensor q = to_q_->forward(x).unflatten(-1, {kCrossHeads, kCrossDimHead}).transpose(1, 2);
-  at::Tensor k = kv.select(2, 0).transpose(1, 2);  // [B, heads, M + 1, 64]
-  const at::Tensor v = kv.select(2, 1).transpose(1, 2);
+  const std::vector<at::Tensor> both = kv.unbind(2);
+  at::Tensor k = both[0].transpose(1, 2);  // [B, heads, M + 1, 64]
+  const at::Tensor v = both[1].transpose(1, 2);
   if (cosine_sim_) {
     q = l2_normalize(q);
     k = l2_normalize(k);
@@ -156,9 +158,10 @@ at::Tensor CrossAttentionImpl::attend_folded(const at::Tensor& x, const at::Tens
   const int64_t keys = kv.size(1);
   const int64_t dim = x.size(2);
   // [heads, B (M + 1), 64]
-  const auto per_head = [&](int64_t which) {
-    return kv.select(2, which).permute({2, 0, 1, 3}).reshape({kCrossHeads, -1, kCrossDimHead});
+  const auto per_head = [](const at::Tensor& one) {
+    return one.permute({2, 0, 1, 3}).reshape({kCrossHeads, -1, kCrossDimHead});
   };
+  const std::vector<at::Tensor> both = kv.unbind(2);
   // [heads, B (M + 1), dim] -> [B, heads (M + 1), dim]
   const auto per_sample = [&](const at::Tensor& t) {
     return t.view({kCrossHeads, batch, keys, dim}).transpose(0, 1).reshape({batch, -1, dim});
@@ -170,8 +173,8 @@ at::Tensor CrossAttentionImpl::attend_folded(const at::Tensor& x, const at::Tens
   const auto by_heads_out = [&](const at::Tensor& weight) {  // [dim, 512] -> [heads, 64, dim]
     return weight.view({dim, kCrossHeads, kCrossDimHead}).permute({1, 2, 0});
   };
-  const at::Tensor k = per_sample(to_q_->multiply(per_head(0) * scale, by_heads_in));
-  const at::Tensor v = per_sample(to_out_->linear->multiply(per_head(1), by_heads_out));
+  const at::Tensor k = per_sample(to_q_->multiply(per_head(both[0]) * scale, by_heads_in));
+  const at::Tensor v = per_sample(to_out_->linear->multiply(per_head(both[1]), by_heads_out));
   // Pixels are the fastest dimension of the logits, so the softmax runs over whole vectors.
   const at::Tensor logits = at::bmm(k, x.transpose(1, 2)).view({batch, kCrossHeads, keys, -1});
   const at::Tensor weights = logits.softmax(2).view({batch, kCrossHeads * keys, -1});

@@ -107,16 +107,19 @@ KeysValues CausalAttentionImpl::keys_values(const at::Tensor& normed,
                                             const KeysValues* before) {
   const int64_t batch = normed.size(0);
   const at::Tensor kv = to_kv_->forward(normed).view({batch, normed.size(1), 2, dim_head_});
-  at::Tensor k = kv.narrow(2, 0, 1);
-  if (positions.angles.cos.defined()) k = RotaryEmbeddingImpl::rotate(k, positions.angles);
-  k = k.squeeze(2);
-  const at::Tensor v = kv.select(2, 1);
+  const std::vector<at::Tensor> both = kv.unbind(2);
+  at::Tensor k = both[0];
+  const at::Tensor& v = both[1];
+  if (positions.angles.cos.defined()) {
+    k = RotaryEmbeddingImpl::rotate(k.unsqueeze(2), positions.angles).squeeze(2);
+  }
   if (before != nullptr) {
     return {at::cat({before->keys.expand({batch, -1, -1}), unit(k)}, 1),
             at::cat({before->values.expand({batch, -1, -1}), v}, 1)};
   }
   const at::Tensor null_kv = null_kv_.to(kv.scalar_type()).expand({batch, 1, 2, dim_head_});
-  return {unit(at::cat({null_kv.select(2, 0), k}, 1)), at::cat({null_kv.select(2, 1), v}, 1)};
+  const std::vector<at::Tensor> none = null_kv.unbind(2);
+  return {unit(at::cat({none[0], k}, 1)), at::cat({none[1], v}, 1)};
 }
 
 at::Tensor CausalAttentionImpl::unit(const at::Tensor& x) const {
