@@ -27,7 +27,8 @@ at::Tensor apply(AnyModule& module, const at::Tensor& x) {
 at::Tensor UnetLayers::run(const std::shared_ptr<ResnetBlockImpl>& block,
                            const at::Tensor& x,
                            const UnetEmbedded& e,
-                           const at::Tensor& context) const {
+                           const at::Tensor& context,
+                           bool recomputes) const {
   if (!recomputes) return block->forward(x, e.silu_time, context);
   return recompute_in_backward(
       [block](const std::vector<at::Tensor>& in) { return block->forward(in[0], in[1], in[2]); },
@@ -35,7 +36,9 @@ at::Tensor UnetLayers::run(const std::shared_ptr<ResnetBlockImpl>& block,
       block->parameters());
 }
 
-at::Tensor UnetLayers::run_attention(AnyModule& attention, const at::Tensor& x) const {
+at::Tensor UnetLayers::run_attention(AnyModule& attention,
+                                     const at::Tensor& x,
+                                     bool recomputes) const {
   if (attention.is_empty() || !recomputes) return apply(attention, x);
   return recompute_in_backward(
       [copy = attention](const std::vector<at::Tensor>& in) mutable { return apply(copy, in[0]); },
@@ -43,27 +46,28 @@ at::Tensor UnetLayers::run_attention(AnyModule& attention, const at::Tensor& x) 
       attention.ptr()->parameters());
 }
 
-at::Tensor UnetLayers::trunk(at::Tensor x, const UnetEmbedded& e) {
+at::Tensor UnetLayers::trunk(at::Tensor x, const UnetEmbedded& e, bool keeps_gradients) {
+  bool recomputes = false;  // the level under way
   const auto enter_level = [&](size_t level) {
     recomputes = keeps_gradients && static_cast<int64_t>(level) < recomputed_levels;
   };
   const at::Tensor input = x;
   enter_level(0);
-  if (init_resnet_block) x = run(init_resnet_block, x, e, e.context);
+  if (init_resnet_block) x = run(init_resnet_block, x, e, e.context, recomputes);
 
   std::vector<at::Tensor> skips;  // num_blocks + 1 a level
   for (size_t i = 0; i < downs.size(); ++i) {
     UnetStage& level = downs[i];
     enter_level(i);
     x = apply(level.pre, x);
-    x = run(level.first, x, e, e.context);
+    x = run(level.first, x, e, e.context, recomputes);
     const auto attend = [&] {
-      x = run_attention(level.attention, x);
+      x = run_attention(level.attention, x, recomputes);
       skips.push_back(x);
     };
     if (level.attention_first) attend();
     for (const auto& block : level.blocks) {
-      x = run(block, x, e, e.context);
+      x = run(block, x, e, e.context, recomputes);
       skips.push_back(x);
     }
     if (!level.attention_first) attend();
@@ -73,9 +77,9 @@ at::Tensor UnetLayers::trunk(at::Tensor x, const UnetEmbedded& e) {
   AnyModule middle;
   if (mid_attn) middle = AnyModule(mid_attn);
   enter_level(downs.size());
-  x = run(mid_block1, x, e, e.mid_context);
-  x = run_attention(middle, x);
-  x = run(mid_block2, x, e, e.mid_context);
+  x = run(mid_block1, x, e, e.mid_context, recomputes);
+  x = run_attention(middle, x, recomputes);
+  x = run(mid_block2, x, e, e.mid_context, recomputes);
 
   const auto join_skip = [&](const at::Tensor& map) {
     at::Tensor skip = skips.back();
@@ -87,16 +91,16 @@ at::Tensor UnetLayers::trunk(at::Tensor x, const UnetEmbedded& e) {
   for (size_t i = 0; i < ups.size(); ++i) {
     UnetStage& level = ups[i];
     enter_level(ups.size() - 1 - i);
-    x = run(level.first, join_skip(x), e, e.context);
-    if (level.attention_first) x = run_attention(level.attention, x);
-    for (const auto& block : level.blocks) x = run(block, join_skip(x), e, e.context);
-    if (!level.attention_first) x = run_attention(level.attention, x);
+    x = run(level.first, join_skip(x), e, e.context, recomputes);
+    if (level.attention_first) x = run_attention(level.attention, x, recomputes);
+    for (const auto& block : level.blocks) x = run(block, join_skip(x), e, e.context, recomputes);
+    if (!level.attention_first) x = run_attention(level.attention, x, recomputes);
     maps.push_back(x);
     x = apply(level.post, x);
   }
   enter_level(0);
   x = at::cat({combine(x, maps), input}, 1);
-  return run(final_resnet_block, x, e, e.context);
+  return run(final_resnet_block, x, e, e.context, recomputes);
 }
 
 // The outputs of all levels at the full size, beside `x`.
@@ -141,11 +145,11 @@ at::Tensor UnetImpl::answer(at::Tensor h,
                             const at::Tensor& time,
                             const UnetConditions& conditions) {
   UnetLayers& layers = *layers_;
-  layers.keeps_gradients = is_training() && at::GradMode::is_enabled();
   const UnetEmbedded embedded = layers.embed(time, conditions);
   // The trunk keeps the memory layout of its input. The first convolution stays planar: large kernels over
   // few channels are slower channels-last.
-  h = layers.trunk(in_order_for_convolutions(h), embedded);
+  h = layers.trunk(
+      in_order_for_convolutions(h), embedded, is_training() && at::GradMode::is_enabled());
   if (layers.config.lowres_cond && layers.config.layout.lowres_at_end) {
     h = at::cat({h, in_order_for_convolutions(conditions.lowres_cond_img)}, 1);
   }

@@ -149,15 +149,17 @@ struct UnetLayers {
   at::Tensor run(const std::shared_ptr<ResnetBlockImpl>& block,
                  const at::Tensor& x,
                  const UnetEmbedded& e,
-                 const at::Tensor& context) const;
-  at::Tensor run_attention(torch::nn::AnyModule& attention, const at::Tensor& x) const;
-  at::Tensor trunk(at::Tensor x, const UnetEmbedded& e);
+                 const at::Tensor& context,
+                 bool recomputes) const;
+  at::Tensor run_attention(torch::nn::AnyModule& attention,
+                           const at::Tensor& x,
+                           bool recomputes) const;
+  /// @param keeps_gradients a backward pass follows
+  at::Tensor trunk(at::Tensor x, const UnetEmbedded& e, bool keeps_gradients);
   at::Tensor combine(const at::Tensor& x, const std::vector<at::Tensor>& maps) const;
   /// Levels, from the largest feature maps on, whose activations the backward pass computes again. The
   /// middle counts as one more level than there are.
   int64_t recomputed_levels = 0;
-  bool keeps_gradients = false;  // the pass under way
-  bool recomputes = false;       // the level under way
 };
 
 }  // namespace dalle2
