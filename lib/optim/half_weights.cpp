@@ -15,14 +15,14 @@ namespace {
 /// From a copy in half precision to its weight.
 class FromHalf : public torch::autograd::Node {
  public:
-  FromHalf(FlatGradients& gradients, size_t number) : gradients_(gradients), number_(number) {}
+  FromHalf(FlatGradients* gradients, size_t number) : gradients_(gradients), number_(number) {}
   std::string name() const override { return "dalle2::FromHalf"; }
 
   torch::autograd::variable_list apply(torch::autograd::variable_list&& grads) override {
     const at::Tensor& grad = grads[0];
     if (!grad.defined()) return {at::Tensor()};
     if (at::GradMode::is_enabled()) return {grad.to(at::kFloat)};  // it will be derived again
-    at::Tensor place = gradients_.place_of(number_);
+    at::Tensor place = gradients_ == nullptr ? at::Tensor() : gradients_->place_of(number_);
     if (!place.defined()) return {grad.to(at::kFloat)};
     copy_from_half_(place, grad);
     torch::autograd::variable_list found;
@@ -31,19 +31,15 @@ class FromHalf : public torch::autograd::Node {
   }
 
  private:
-  FlatGradients& gradients_;
+  FlatGradients* gradients_;
   size_t number_;
 };
 
 }  // namespace
 
-HalfWeights::HalfWeights(const FlatParameters& parameters,
-                         FlatGradients& gradients,
-                         at::ScalarType dtype)
+HalfWeights::HalfWeights(const FlatParameters& parameters, at::ScalarType dtype)
     : values_(parameters.values().narrow(0, 0, parameters.parameter_span())),
-      halves_(at::empty({parameters.parameter_span()}, values_.options().dtype(dtype))),
-      gradients_(gradients),
-      in_graph_(parameters.parameters().size()) {
+      halves_(at::empty({parameters.parameter_span()}, values_.options().dtype(dtype))) {
   for (const FlatEntry& entry : parameters.parameters()) {
     number_of_.emplace(entry.tensor.unsafeGetTensorImpl(), weights_.size());
     weights_.push_back(entry.tensor);
@@ -65,17 +61,20 @@ void HalfWeights::refresh() {
   are_fresh();
 }
 
-at::Tensor HalfWeights::half_of(const at::Tensor& weight) {
-  const auto found = number_of_.find(weight.unsafeGetTensorImpl());
-  if (found == number_of_.end()) return {};
+HalfWeights::Pass::Pass(const HalfWeights& weights, FlatGradients* gradients)
+    : weights_(weights), gradients_(gradients), in_graph_(weights.weights_.size()), scope_(*this) {}
+
+at::Tensor HalfWeights::Pass::half_of(const at::Tensor& weight) {
+  const auto found = weights_.number_of_.find(weight.unsafeGetTensorImpl());
+  if (found == weights_.number_of_.end()) return {};
   const size_t number = found->second;
-  if (!weight.requires_grad() || !at::GradMode::is_enabled()) return copies_[number];
+  if (!weight.requires_grad() || !at::GradMode::is_enabled()) return weights_.copies_[number];
   at::Tensor& half = in_graph_[number];
   if (!half.defined()) {
     const auto node =
         std::shared_ptr<FromHalf>(new FromHalf(gradients_, number), torch::autograd::deleteNode);
     node->set_next_edges(torch::autograd::collect_next_edges(weight));
-    half = copies_[number].variable_data();
+    half = weights_.copies_[number].variable_data();
     torch::autograd::set_history(half, node);
   }
   return half;

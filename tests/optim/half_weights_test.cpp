@@ -42,7 +42,7 @@ struct Training {
   TwoLayers network;
   FlatParameters parameters{*network};
   FlatGradients gradients{parameters};
-  HalfWeights halves{parameters, gradients, at::kBFloat16};
+  HalfWeights halves{parameters, at::kBFloat16};
   at::Tensor x = torch::ones({6, 16}) * torch::arange(6).unsqueeze(1) * 0.3;
   at::Tensor map = torch::arange(6 * 8 * 25).to(at::kFloat).sin().view({6, 8, 5, 5});
 
@@ -53,7 +53,7 @@ struct Training {
   }
   at::Tensor loss_with_halves(const std::function<at::Tensor(const at::Tensor&)>& more = nullptr) {
     halves.refresh();
-    const HalfWeights::Pass pass(halves);
+    const HalfWeights::Pass pass(halves, &gradients);
     return loss(more);
   }
 };
@@ -178,7 +178,7 @@ TEST_CASE("an update writes copies and average; a skipped one writes neither") {
 TEST_CASE("passes without gradients and other threads of work keep what they had") {
   Training training;
   training.halves.refresh();
-  const HalfWeights::Pass pass(training.halves);
+  const HalfWeights::Pass pass(training.halves, &training.gradients);
   CHECK(in_half(training.network->first).is_same(training.network->first));  // no autocast
   const Autocast autocast(at::kCPU, MixedPrecision::bf16);
   const at::Tensor half = in_half(training.network->first);
@@ -198,7 +198,7 @@ TEST_CASE("second derivatives go through weights in half precision") {
   at::Tensor x = training.x.clone().set_requires_grad(true);
   at::Tensor penalty;
   {
-    const HalfWeights::Pass pass(training.halves);
+    const HalfWeights::Pass pass(training.halves, &training.gradients);
     const Autocast autocast(at::kCPU, MixedPrecision::bf16);
     const at::Tensor loss = training.network->forward(x, training.map);
     penalty = torch::autograd::grad({loss}, {x}, {}, true, /*create_graph=*/true)[0].square().sum();
