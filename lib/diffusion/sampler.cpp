@@ -137,9 +137,23 @@ class DpmppSampler final : public Sampler {
 }  // namespace
 
 NoiseSource noise_source(const NoiseSource& given,
+                         const std::vector<at::Generator>& of_rows,
                          const std::optional<at::Generator>& generator,
                          const at::Device& device) {
   if (given) return given;
+  if (!of_rows.empty()) {
+    return [of_rows, device](at::IntArrayRef shape) {
+      D2_CHECK(shape.at(0) == std::ssize(of_rows),
+               "noise of {} rows was asked for, there are {}",
+               shape.at(0),
+               of_rows.size());
+      std::vector<at::Tensor> drawn;
+      for (const at::Generator& own : of_rows) {
+        drawn.push_back(at::randn(shape.slice(1), own, at::TensorOptions(at::kFloat)));
+      }
+      return at::stack(drawn).to(device);
+    };
+  }
   return [generator, device](at::IntArrayRef shape) {
     const at::Device home = generator ? generator->device() : device;
     return at::randn(shape, generator, at::TensorOptions(home).dtype(at::kFloat)).to(device);

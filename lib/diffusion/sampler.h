@@ -20,9 +20,10 @@ namespace dalle2 {
 /// Standard normal noise of a shape.
 using NoiseSource = std::function<at::Tensor(at::IntArrayRef)>;
 
-/// What a sampling draws from: `given` if it is set, else a generator (none: the default one), moved
-/// to `device`.
+/// What a sampling draws from: `given` if it is set, else a generator of the CPU for each row if there are
+/// any, else one generator (none: the default one), moved to `device`.
 NoiseSource noise_source(const NoiseSource& given,
+                         const std::vector<at::Generator>& of_rows,
                          const std::optional<at::Generator>& generator,
                          const at::Device& device);
 

@@ -18,8 +18,12 @@ namespace dalle2 {
 class EvalScope {
  public:
   explicit EvalScope(torch::nn::Module& module) {
-    for (auto& part : module.modules()) modes_.emplace_back(part, part->is_training());
-    module.eval();
+    bool trains = false;
+    for (auto& part : module.modules()) {
+      trains = trains || part->is_training();
+      modes_.emplace_back(part, part->is_training());
+    }
+    if (trains) module.eval();  // else others may be reading the modes
   }
   ~EvalScope() {
     // Outermost first: train() also sets the children, which then get their own mode back.

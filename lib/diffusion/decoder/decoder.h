@@ -83,6 +83,8 @@ struct DecoderSampleOptions {
   double cfg_rescale = 0.0;            ///< Lin et al. 2023, eq. 15-16; 0 is off
   std::vector<at::Tensor> init_noise;  ///< one for each sampled stage, in order; empty draws it
   std::optional<at::Generator> generator;
+  /// One for each picture, instead of `generator`: a picture comes out the same in any batch.
+  std::vector<at::Generator> row_generators;
   NoiseSource noise;  ///< if set, gives all noise instead of `generator` (tests)
   /// On CUDA only the unet at work is on the device, the others wait in host memory. Moving them
   /// replaces the parameters' storage, so nothing else may hold views of it (a trainer's flat
@@ -100,7 +102,12 @@ struct DecoderSampleOptions {
     for (at::Tensor& start : init_noise) f(start);
   }
   /// What is cut along with the tensors but is not one.
-  void cut_rest(int64_t /*begin*/, int64_t length) { batch_size = length; }
+  void cut_rest(int64_t begin, int64_t length) {
+    batch_size = length;
+    if (row_generators.empty()) return;
+    const auto first = row_generators.begin() + begin;
+    row_generators = std::vector<at::Generator>(first, first + length);
+  }
 };
 
 /// Usage, a training step and a sample:

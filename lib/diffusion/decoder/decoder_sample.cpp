@@ -272,7 +272,8 @@ at::Tensor DecoderImpl::sample(const DecoderSampleOptions& options) {
   const at::NoGradGuard no_grad;
   const EvalScope eval(*this);
   const int64_t batch = check_sample_options(options);
-  const NoiseSource noise = noise_source(options.noise, options.generator, device());
+  const NoiseSource noise =
+      noise_source(options.noise, options.row_generators, options.generator, device());
 
   at::Tensor image;
   if (options.start_at_unet > 1) {

@@ -176,7 +176,7 @@ at::Tensor DiffusionPriorImpl::p_sample_loop(const PriorSampleOptions& options) 
 at::Tensor DiffusionPriorImpl::walk(const PriorSampleOptions& options) {
   const PriorConfig& config = plan_.config;
   PriorConditions given = conditions(options.text);
-  const NoiseSource noise = noise_source(options.noise, options.generator, device());
+  const NoiseSource noise = noise_source(options.noise, {}, options.generator, device());
   const int64_t steps = options.timesteps.value_or(config.timesteps);
   const auto sampler = steps < config.timesteps
                            ? make_prior_ddim_sampler(schedule_, steps, plan_.layout)

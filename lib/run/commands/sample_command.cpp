@@ -255,7 +255,8 @@ at::Tensor draw_image_embeds(DiffusionPrior prior,
     options.text = on_device(chunk_of(texts, range), device);
     std::vector<int64_t> numbers(static_cast<size_t>(range.length));
     std::iota(numbers.begin(), numbers.end(), range.begin);
-    options.noise = noise_by_row(command.seed, numbers, device, options.num_samples_per_text);
+    options.noise = noise_source(
+        {}, generators_of_rows(command.seed, numbers, options.num_samples_per_text), {}, device);
     options.on_step = [&](size_t step, size_t steps) {
       log_live(fmt::format("texts {}-{} of {}, step {}/{}",
                            range.begin,

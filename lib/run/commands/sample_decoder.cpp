@@ -18,6 +18,7 @@
 #include "run/commands/sample_command.h"
 #include "run/pictures/pictures.h"
 #include "tracker/places/remote_file.h"
+#include "trainer/lanes.h"
 
 namespace dalle2 {
 namespace {
@@ -468,13 +469,7 @@ at::Tensor draw(const SampleCommand& command,
                 SampleInputs inputs,
                 const at::Device& device) {
   const int64_t last = command.stop_unet.value_or(cascade.unets());
-  std::vector<NoiseSource> noises;  // of each batch, through all stages
-  for (int64_t begin = 0; begin < inputs.rows; begin += command.batch_size) {
-    const auto first = inputs.noise_rows.begin() + begin;
-    const int64_t count = std::min(command.batch_size, inputs.rows - begin);
-    noises.push_back(
-        noise_by_row(command.seed, std::vector<int64_t>(first, first + count), device));
-  }
+  const auto generators = generators_of_rows(command.seed, inputs.noise_rows);  // of all stages
   const at::Tensor inpaint_image = inputs.inpaint_image;
   inputs.image =
       to_range(inputs.image, command.image_path, range_of(cascade.segment_of(command.start_unet)));
@@ -499,7 +494,7 @@ at::Tensor draw(const SampleCommand& command,
                count,
                static_cast<size_t>(options.start_at_unet - command.start_unet),
                device);
-      options.noise = noises[static_cast<size_t>(begin / command.batch_size)];
+      options.row_generators = {generators.begin() + begin, generators.begin() + begin + count};
       options.on_step = [&](int64_t unet, size_t step, size_t steps) {
         log_live(fmt::format("images {}-{} of {}, unet {}, step {}/{}",
                              begin,
@@ -509,8 +504,10 @@ at::Tensor draw(const SampleCommand& command,
                              step + 1,
                              steps));
       };
-      const Autocast autocast = precision_of(command, device);
-      parts.push_back(decoder->sample(options).to(at::kCPU, at::kFloat));
+      parts.push_back(draw_in_chunks(*decoder, options, count, {}, device, [&](const auto& own) {
+        const Autocast autocast = precision_of(command, device);
+        return decoder->sample(own).to(at::kCPU, at::kFloat);
+      }));
       check_finite(parts.back(), command, "images", begin);
     }
     if (cascade.segments().size() > 1) decoder->to(at::kCPU);

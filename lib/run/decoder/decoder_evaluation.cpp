@@ -99,7 +99,7 @@ DecoderSampleOptions draw_options(const Batch& batch,
   options.stop_at_unet = settings.last_unet;
   if (options.start_at_unet > 1) options.image = inputs.images;
   options = chunk_of(options, range);
-  options.noise = noise_by_row(static_cast<int64_t>(noise_seed >> 1), rows, settings.device);
+  options.row_generators = generators_of_rows(static_cast<int64_t>(noise_seed >> 1), rows);
   return options;
 }
 

@@ -175,30 +175,17 @@ at::Tensor load_pictures(const std::string& path, const PictureReading& reading)
   return at::stack(pictures);
 }
 
-NoiseSource noise_by_row(int64_t seed,
-                         const std::vector<int64_t>& rows,
-                         const at::Device& device,
-                         int64_t candidates) {
-  auto generators = std::make_shared<std::vector<at::Generator>>();
+std::vector<at::Generator> generators_of_rows(int64_t seed,
+                                              const std::vector<int64_t>& rows,
+                                              int64_t candidates) {
+  std::vector<at::Generator> generators;
   for (const int64_t row : rows) {
     for (int64_t candidate = 0; candidate < candidates; ++candidate) {
-      generators->push_back(make_generator(
+      generators.push_back(make_generator(
           {.seed = seed, .purpose = "sample", .epoch = candidate, .step = row}, at::kCPU));
     }
   }
-  return [generators, device](at::IntArrayRef sizes) {
-    D2_CHECK(sizes.at(0) == static_cast<int64_t>(generators->size()),
-             "noise of {} rows was asked for, there are {}",
-             sizes.at(0),
-             generators->size());
-    std::vector<at::Tensor> drawn;
-    for (at::Generator& generator : *generators) {
-      drawn.push_back(at::randn(sizes.slice(1), generator, at::TensorOptions(at::kFloat)));
-    }
-    at::Tensor noise = at::stack(drawn);
-    copy_to_device(device, {&noise});
-    return noise;
-  };
+  return generators;
 }
 
 }  // namespace dalle2

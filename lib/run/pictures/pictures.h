@@ -52,12 +52,11 @@ at::Tensor load_pictures(const std::string& path, const PictureReading& reading 
 /// An .npy file as a float32 tensor. @throws DataError if it has another number of dimensions
 at::Tensor load_npy_tensor(const std::string& path, int64_t dimensions);
 
-/// Noise for some rows of what is sampled: a row's draws depend on seed and row alone, so that it
+/// The generators of some rows of what is sampled: a row's draws depend on seed and row alone, so that it
 /// comes out the same in any batch.
 /// @param candidates rows of one sample, one after another, each with draws of its own
-NoiseSource noise_by_row(int64_t seed,
-                         const std::vector<int64_t>& rows,
-                         const at::Device& device,
-                         int64_t candidates = 1);
+std::vector<at::Generator> generators_of_rows(int64_t seed,
+                                              const std::vector<int64_t>& rows,
+                                              int64_t candidates = 1);
 
 }  // namespace dalle2
