@@ -210,6 +210,27 @@ const std::vector<bool>& FlatGradients::received() const {
   return state_->received;
 }
 
+void FlatGradients::add(size_t parameter, const at::Tensor& gradient) {
+  if (!gradient.defined()) return;
+  const torch::NoGradGuard no_grad;
+  const at::Tensor& place = state_->views[parameter];
+  at::Tensor& own = parameters_[parameter].mutable_grad();
+  if (own.defined()) {
+    place.add_(gradient);
+  } else {
+    place.copy_(gradient);
+    own = place;
+  }
+}
+
+void FlatGradients::tell_received() {
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (!parameters_[i].grad().defined()) continue;
+    state_->received[i] = state_->filled[i] = true;
+    if (state_->listener) state_->listener(i);
+  }
+}
+
 void FlatGradients::set_received(const std::vector<bool>& received) {
   for (size_t i = 0; i < received.size(); ++i) {
     if (received[i]) state_->received[i] = state_->filled[i] = true;

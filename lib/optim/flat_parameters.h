@@ -115,6 +115,11 @@ class FlatGradients {
   /// nothing. Undefined if there is a gradient already, to which another has to be added.
   /// @return the only reference to a tensor of the parameter's shape
   at::Tensor place_of(size_t parameter);
+  /// Adds a gradient that a pass has made elsewhere; an undefined one is none. Calls for different
+  /// parameters may run at the same time. tell_received() follows them.
+  void add(size_t parameter, const at::Tensor& gradient);
+  /// Takes account of what add() has done, and tells the listener of every gradient there is.
+  void tell_received();
   /// Takes that these parameters have a gradient, be it zero, though none may have arrived here: on
   /// another rank one has. One flag a parameter.
   void set_received(const std::vector<bool>& received);

@@ -25,6 +25,7 @@
 #include "run/checkpoints/model_weights.h"
 #include "run/loop/run_position.h"
 #include "run/loop/run_session.h"
+#include "trainer/lanes.h"
 
 namespace dalle2 {
 namespace {
@@ -236,6 +237,22 @@ uint64_t activation_bytes(const DryRunPlan::Network& network,
   return static_cast<uint64_t>(bytes_of_batch(network, batch));
 }
 
+namespace {
+
+/// Gradients of the lanes beside the first.
+int64_t lane_bytes(const DryRunPlan& plan, const SharedTrainConfig& train) {
+  int64_t most = 0;
+  for (const DryRunPlan::Network& network : plan.networks) {
+    if (!network.module) continue;
+    const int64_t bytes = count_parameters(*network.module).trained_bytes;
+    const LanePlan found = plan_lanes(at::kCPU, plan.batch_size, train.max_batch_size, bytes);
+    most = std::max(most, (found.lanes - 1) * bytes);
+  }
+  return most;
+}
+
+}  // namespace
+
 uint64_t PeakMemory::peak() const {
   uint64_t most = 0;
   for (const uint64_t bytes : activation_bytes) most = std::max(most, bytes);
@@ -257,7 +274,9 @@ PeakMemory peak_memory(const DryRunPlan& plan, const SharedTrainConfig& train, b
   const bool is_half =
       train.mixed_precision ? *train.mixed_precision != MixedPrecision::no : train.amp;
   const int64_t halves = is_half && !train.shard_optimizer ? parameters.trained_bytes / 2 : 0;
-  const int64_t state = parameters.bytes + (3 + averages) * parameters.trained_bytes + halves;
+  const int64_t of_lanes = on_cpu && plan.has_lanes ? lane_bytes(plan, train) : 0;
+  const int64_t state =
+      parameters.bytes + (3 + averages) * parameters.trained_bytes + halves + of_lanes;
   // Saving in the background holds a checkpoint and a model file besides.
   const int64_t saved = on_cpu && train.async_save
                             ? 2 * parameters.bytes + (2 + averages) * parameters.trained_bytes

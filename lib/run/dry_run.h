@@ -46,6 +46,7 @@ struct DryRunPlan {
   std::shared_ptr<torch::nn::Module> model;  ///< with its adapters
   std::vector<Network> networks = {};
   int64_t batch_size = 0;
+  bool has_lanes = true;    ///< lanes may share a batch: trainer/lanes.h
   bool cuda_graph = false;  ///< /train/cuda_graph
   /// Of stages that a loaded file gives and that are not trained: their bytes in each file.
   int64_t carried_bytes = 0;

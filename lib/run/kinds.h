@@ -12,6 +12,7 @@
 #include "checkpoint/state_dict.h"
 #include "config/kinds.h"
 #include "run/commands.h"
+#include "run/device/compute_threads.h"
 #include "run/loop/training_run.h"
 
 namespace dalle2 {
@@ -32,7 +33,7 @@ struct LoadedRun {
   std::string full_json;              ///< Loaded::full_json
   std::vector<std::string> warnings;  ///< of reading it
   const SharedTrainConfig* train = nullptr;
-  double work = 0;  ///< forward_work()
+  PassWork work = {};  ///< pass_work()
   /// @throws ConfigError, DataError
   std::function<std::unique_ptr<TrainingRun>(const RunProcess& process)> make_run;
   /// Prints what a run of `processes` would take. @throws as a run would
@@ -68,8 +69,8 @@ template <class Run, auto parse>
 LoadedRun load_run(const std::string& config_path, const ReadOptions& options) {
   using Config = decltype(parse({}, config_path, options));
   const auto loaded = std::make_shared<const Config>(load_config<parse>(config_path, options));
-  double work = 0;  // of a kind that does not say it
-  if constexpr (requires { forward_work(*loaded); }) work = forward_work(*loaded);
+  PassWork work;  // of a kind that does not say it
+  if constexpr (requires { pass_work(*loaded); }) work = pass_work(*loaded);
   return {
       .full_json = loaded->full_json,
       .warnings = loaded->warnings,

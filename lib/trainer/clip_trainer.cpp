@@ -113,14 +113,8 @@ at::Tensor ClipTrainer::step(const std::vector<ClipInputs>& batches, uint64_t dr
 ClipEvaluation ClipTrainer::evaluate(const ClipInputs& batch) const {
   const EvalScope eval(*model_->clip());
   const std::vector<ClipInputs> one = {batch};
-  JointLoss joint = joint_loss(one);
-  std::vector<at::Tensor> made;
-  joint.features_of = [&made, features_of = std::move(joint.features_of)](size_t index,
-                                                                          const ChunkRange& range) {
-    return made.emplace_back(features_of(index, range));
-  };
-  const at::Tensor loss = evaluate_joint(joint);
-  return {loss, at::cat(made)};
+  const JointEvaluation evaluation = evaluate_joint(joint_loss(one));
+  return {evaluation.loss, evaluation.features};
 }
 
 double ClipTrainer::logit_scale() const {

@@ -114,10 +114,10 @@ at::Tensor DecoderTrainer::step(const DecoderInputs& inputs,
                                 std::optional<int64_t> max_batch_size,
                                 const BatchShare& share) {
   TrainedPart& unet = part(unet_number);
+  const int64_t batch = batch_of(inputs);
   const DecoderInputs local = on_device(inputs, device());
-  at::Tensor total;
-  for (const Pass& pass : unet.passes_of(batch_of(inputs), max_batch_size, share)) {
-    const DecoderExamples examples = unet.prepare([&] {
+  const at::Tensor total = unet.run_passes(batch, max_batch_size, share, [&](const Pass& pass) {
+    const DecoderExamples examples = unet.prepare(pass, [&] {
       return decoder_->prepare(
           chunk_of(local, pass.range), unet_number, chunk_of(draws, pass.range));
     });
@@ -128,13 +128,12 @@ at::Tensor DecoderTrainer::step(const DecoderInputs& inputs,
       const at::Tensor loss =
           unet.forward(pass, [&] { return decoder_->loss(given, unet_number); });
       if (pass.is_last) unet.begin_exchange();
-      unet.backward(loss);
+      unet.backward(pass, loss);
       return loss.detach();
     };
-    add_to(
-        total,
-        unet.run_pass(pass, examples, seed, examples.self_condition ? kSelfConditioned : "", run));
-  }
+    return unet.run_pass(
+        pass, examples, seed, examples.self_condition ? kSelfConditioned : "", run);
+  });
   if (share.is_last) unet.finish_exchange();
   unet.add_loss(total);
   return total;
@@ -163,7 +162,6 @@ at::Tensor DecoderTrainer::sample(const DecoderSampleOptions& options,
   if (batch == 0) {
     throw ConfigError("sample: expected a request for at least one image, got a batch of 0");
   }
-  const EvalScope eval(*decoder_);
   return sample_in_chunks(options, batch, use_non_ema, max_batch_size, [&](const auto& chunk) {
     return decoder_->sample(chunk);
   });

@@ -3,9 +3,11 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "dist/gather_rows.h"
+#include "trainer/lanes.h"
 
 namespace dalle2 {
 namespace {
@@ -17,18 +19,31 @@ struct PlacedChunk {
   int64_t row = 0;
 };
 
-std::vector<PlacedChunk> chunks_of(const std::vector<int64_t>& batches,
-                                   std::optional<int64_t> max_batch_size) {
+/// What goes through the network, in lanes.
+struct JointPasses {
   std::vector<PlacedChunk> chunks;
+  int64_t lanes = 1;
+
+  /// Whether all go through at once.
+  bool at_once() const { return static_cast<int64_t>(chunks.size()) <= lanes; }
+};
+
+int64_t largest(const std::vector<int64_t>& batches) {
+  return batches.empty() ? 0 : *std::max_element(batches.begin(), batches.end());
+}
+
+/// @param plan of the largest batch
+JointPasses passes_of(const std::vector<int64_t>& batches, const LanePlan& plan) {
+  JointPasses passes{.chunks = {}, .lanes = plan.lanes};
   int64_t row = 0;
   for (size_t batch = 0; batch < batches.size(); ++batch) {
     if (batches[batch] == 0) continue;
-    for (const ChunkRange& range : chunk_ranges(batches[batch], max_batch_size)) {
-      chunks.push_back({batch, range, row});
+    for (const ChunkRange& range : chunk_ranges(batches[batch], plan.max_batch_size)) {
+      passes.chunks.push_back({batch, range, row});
       row += range.length;
     }
   }
-  return chunks;
+  return passes;
 }
 
 at::Tensor features_of_chunk(const PassSettings& settings,
@@ -38,27 +53,34 @@ at::Tensor features_of_chunk(const PassSettings& settings,
   return loss.features_of(chunk.batch, chunk.range);
 }
 
+/// Features of all chunks; with gradients enabled each has its graph.
+std::vector<at::Tensor> features_of(const PassSettings& settings,
+                                    const JointPasses& passes,
+                                    const JointLoss& loss) {
+  std::vector<at::Tensor> made(passes.chunks.size());
+  in_lanes(passes.lanes, made.size(), [&](int64_t /*lane*/, size_t i) {
+    made[i] = features_of_chunk(settings, passes.chunks[i], loss);
+  });
+  return made;
+}
+
 /// [n, ...] float32, without a graph; undefined without samples.
-at::Tensor features_of(const PassSettings& settings,
-                       const std::vector<PlacedChunk>& chunks,
-                       const JointLoss& loss) {
-  const torch::NoGradGuard no_grad;
-  std::vector<at::Tensor> own;
-  for (const PlacedChunk& chunk : chunks)
-    own.push_back(features_of_chunk(settings, chunk, loss).to(at::kFloat));
-  return own.empty() ? at::Tensor() : at::cat(own);
+at::Tensor joined(const std::vector<at::Tensor>& features) {
+  std::vector<at::Tensor> rows;
+  for (const at::Tensor& chunk : features) rows.push_back(chunk.detach().to(at::kFloat));
+  if (rows.size() < 2) return rows.empty() ? at::Tensor() : rows.front();
+  return at::cat(rows);
 }
 
 /// All passes of an update. @return [] the loss, detached; undefined if no rank has samples
-at::Tensor joint_passes(TrainedPart& part,
-                        const JointLoss& loss,
-                        const std::vector<PlacedChunk>& chunks) {
+at::Tensor joint_passes(TrainedPart& part, const JointLoss& loss, const JointPasses& passes) {
   const PassSettings& settings = part.settings;
-  at::Tensor kept;  // of a single chunk, with its graph: it goes through the network once
+  std::vector<at::Tensor> kept;  // features with their graphs: they go through the network once
   const GatheredRows features = timed(settings.step_times, StepPhase::kForward, [&] {
-    if (chunks.size() == 1) kept = features_of_chunk(settings, chunks.front(), loss);
-    const at::Tensor own =
-        kept.defined() ? kept.detach().to(at::kFloat) : features_of(settings, chunks, loss);
+    const at::AutoGradMode with_graph(passes.at_once());
+    std::vector<at::Tensor> made = features_of(settings, passes, loss);
+    const at::Tensor own = joined(made);
+    if (passes.at_once()) kept = std::move(made);
     return part.group() ? all_gather_rows(*part.group(), own, "features of the samples")
                         : GatheredRows{own, 0};
   });
@@ -72,23 +94,30 @@ at::Tensor joint_passes(TrainedPart& part,
   timed(settings.step_times, StepPhase::kBackward, [&] {
     const at::Tensor root = part.scaled(total);
     if (is_main) {
-      part.backward_from(root, {}, {leaves});
+      part.backward_from(/*lane=*/0, root, {}, {leaves});
     } else {
       torch::autograd::backward({root}, {}, std::nullopt, /*create_graph=*/false, {leaves});
     }
   });
-  for (size_t i = 0; i < chunks.size(); ++i) {
-    const PlacedChunk& chunk = chunks[i];
-    const at::Tensor made =
-        kept.defined() ? kept : timed(settings.step_times, StepPhase::kForward, [&] {
-          return features_of_chunk(settings, chunk, loss);
-        });
-    if (i + 1 == chunks.size()) part.begin_exchange();
-    timed(settings.step_times, StepPhase::kBackward, [&] {
+  const std::vector<PlacedChunk>& chunks = passes.chunks;
+  const auto pass_back = [&](int64_t lane, size_t i) {
+    at::Tensor made = kept.empty() ? at::Tensor() : std::move(kept[i]);
+    if (!made.defined()) {
+      made = timed(part.times_of(lane), StepPhase::kForward, [&] {
+        return features_of_chunk(settings, chunks[i], loss);
+      });
+    }
+    if (passes.lanes == 1 && i + 1 == chunks.size()) part.begin_exchange();
+    timed(part.times_of(lane), StepPhase::kBackward, [&] {
       const at::Tensor at_rows =
-          leaves.grad().narrow(0, features.begin + chunk.row, chunk.range.length);
-      part.backward_from(made, at_rows.to(made.scalar_type()));
+          leaves.grad().narrow(0, features.begin + chunks[i].row, chunks[i].range.length);
+      part.backward_from(lane, made, at_rows.to(made.scalar_type()));
     });
+  };
+  if (passes.lanes > 1) {
+    part.pass_in_lanes(passes.lanes, chunks.size(), /*is_last=*/true, pass_back);
+  } else {
+    for (size_t i = 0; i < chunks.size(); ++i) pass_back(/*lane=*/0, i);
   }
   return total.detach();
 }
@@ -96,8 +125,8 @@ at::Tensor joint_passes(TrainedPart& part,
 }  // namespace
 
 at::Tensor accumulate_joint(TrainedPart& part, const JointLoss& loss) {
-  const std::vector<PlacedChunk> chunks = chunks_of(loss.batches, part.settings.max_batch_size);
-  const at::Tensor total = joint_passes(part, loss, chunks);
+  const JointPasses passes = passes_of(loss.batches, part.plan_lanes(largest(loss.batches)));
+  const at::Tensor total = joint_passes(part, loss, passes);
   part.finish_exchange();
   if (!total.defined()) return {};
   const bool is_main = !part.group() || part.group()->is_main();
@@ -105,10 +134,12 @@ at::Tensor accumulate_joint(TrainedPart& part, const JointLoss& loss) {
   return total;
 }
 
-at::Tensor evaluate_joint(const PassSettings& settings, const JointLoss& loss) {
+JointEvaluation evaluate_joint(const PassSettings& settings, const JointLoss& loss) {
   const torch::NoGradGuard no_grad;
-  return loss.loss_of(
-      features_of(settings, chunks_of(loss.batches, settings.max_batch_size), loss));
+  const JointPasses passes = passes_of(
+      loss.batches, plan_lanes(settings.device, largest(loss.batches), settings.max_batch_size));
+  const at::Tensor features = joined(features_of(settings, passes, loss));
+  return {loss.loss_of(features), features};
 }
 
 }  // namespace dalle2

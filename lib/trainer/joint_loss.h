@@ -5,8 +5,8 @@
 //
 // The features of all samples are made without a graph and gathered over the ranks; each rank takes
 // the same loss of them all and its gradient at the features; then each chunk goes through the
-// network again, with a graph, and back from the gradient at its rows. A rank with a single chunk keeps
-// the graph of the first pass instead.
+// network again, with a graph, and back from the gradient at its rows. A rank whose chunks all go through
+// at once keeps the graphs of the first pass instead.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,7 +24,7 @@ namespace dalle2 {
 struct JointLoss {
   std::vector<int64_t> batches;  ///< samples of each on this rank
   /// Features of a chunk of one of the batches, [n, ...]. Asked up to twice for each chunk when
-  /// gradients are made: what it draws has to be the same both times.
+  /// gradients are made: what it draws has to be the same both times. Lanes ask at the same time.
   std::function<at::Tensor(size_t batch, const ChunkRange& range)> features_of;
   /// [] float32 of the features of all samples, [N, ...] float32; the same on all ranks. Parameters
   /// that it uses besides, a temperature, get their gradient too.
@@ -52,8 +52,13 @@ JointLoss joint_loss_of(const std::vector<Inputs>& batches,
 /// @return [] the loss, detached; undefined if no rank has samples
 at::Tensor accumulate_joint(TrainedPart& part, const JointLoss& loss);
 
-/// The loss of this rank's samples alone, at least one, without gradients and without effect: a mean
-/// of such losses does not grow with the number of ranks.
-at::Tensor evaluate_joint(const PassSettings& settings, const JointLoss& loss);
+struct JointEvaluation {
+  at::Tensor loss;      ///< []
+  at::Tensor features;  ///< [n, ...] float32, of all samples in their order
+};
+
+/// Of this rank's samples alone, at least one, without gradients and without effect: a mean of such
+/// losses does not grow with the number of ranks.
+JointEvaluation evaluate_joint(const PassSettings& settings, const JointLoss& loss);
 
 }  // namespace dalle2

@@ -86,9 +86,9 @@ at::Tensor PriorTrainer::step(const PriorInputs& inputs,
   const PriorNetworkConfig& shape = prior_->net()->config();
   const bool drops = net.dropout || shape.attn_dropout > 0 || shape.ff_dropout > 0;
   const bool sees_itself = prior_->plan().config.net.self_cond && draws.self_condition;
+  const int64_t batch = batch_of(inputs);
   const PriorInputs local = on_device(inputs, device());
-  at::Tensor total;
-  for (const Pass& pass : net.passes_of(batch_of(inputs), max_batch_size, share)) {
+  const at::Tensor total = net.run_passes(batch, max_batch_size, share, [&](const Pass& pass) {
     const PriorExamples examples{chunk_of(local, pass.range), chunk_of(draws, pass.range)};
     std::optional<DropoutSeed> seed;
     if (drops) seed = examples.draws.dropout;
@@ -98,11 +98,11 @@ at::Tensor PriorTrainer::step(const PriorInputs& inputs,
       const at::Tensor loss =
           net.forward(pass, [&] { return prior_->loss(given.inputs, given.draws); });
       if (pass.is_last) net.begin_exchange();
-      net.backward(loss);
+      net.backward(pass, loss);
       return loss.detach();
     };
-    add_to(total, net.run_pass(pass, examples, seed, sees_itself ? kSelfConditioned : "", run));
-  }
+    return net.run_pass(pass, examples, seed, sees_itself ? kSelfConditioned : "", run);
+  });
   if (share.is_last) net.finish_exchange();
   net.add_loss(total);
   return total;

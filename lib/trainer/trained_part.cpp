@@ -49,6 +49,50 @@ std::vector<Pass> TrainedPart::passes_of(int64_t batch,
   return passes;
 }
 
+LanePlan TrainedPart::plan_lanes(int64_t batch, std::optional<int64_t> max_batch_size) const {
+  const std::optional<int64_t> most = max_batch_size ? max_batch_size : settings.max_batch_size;
+  if (dropout) return {1, most};  // all adapters of a network look at one seed
+  constexpr auto kBytes = static_cast<int64_t>(sizeof(float));
+  return dalle2::plan_lanes(settings.device, batch, most, parameters.parameter_span() * kBytes);
+}
+
+at::Tensor TrainedPart::run_passes(int64_t batch,
+                                   std::optional<int64_t> max_batch_size,
+                                   const BatchShare& share,
+                                   const std::function<at::Tensor(const Pass& pass)>& work) {
+  const LanePlan plan = plan_lanes(batch, max_batch_size);
+  std::vector<Pass> passes = passes_of(batch, plan.max_batch_size, share);
+  at::Tensor total;
+  if (plan.lanes == 1) {
+    for (const Pass& pass : passes) add_to(total, work(pass));
+    return total;
+  }
+  std::vector<at::Tensor> losses(passes.size());
+  pass_in_lanes(plan.lanes, passes.size(), share.is_last, [&](int64_t lane, size_t i) {
+    passes[i].lane = lane;
+    passes[i].is_last = false;  // the gradients are complete when those of all lanes are added up
+    losses[i] = work(passes[i]);
+  });
+  for (const at::Tensor& loss_of_pass : losses) add_to(total, loss_of_pass);
+  return total;
+}
+
+void TrainedPart::pass_in_lanes(int64_t lanes,
+                                size_t count,
+                                bool is_last,
+                                const std::function<void(int64_t lane, size_t i)>& work) {
+  const size_t numbers = parameters.parameters().size();
+  lane_gradients_.assign(static_cast<size_t>(lanes) - 1, std::vector<at::Tensor>(numbers));
+  refresh_half_weights();
+  in_lanes(lanes, count, work);
+  in_lanes(lanes, numbers, [&](int64_t /*lane*/, size_t number) {
+    for (const auto& own : lane_gradients_) gradients.add(number, own[number]);
+  });
+  lane_gradients_.clear();
+  if (is_last) begin_exchange();
+  gradients.tell_received();
+}
+
 void add_to(at::Tensor& sum, const at::Tensor& part) {
   sum = sum.defined() ? sum + part : part;
 }
@@ -85,13 +129,15 @@ void TrainedPart::refresh_half_weights() {
   if (!half_weights) {
     const at::ScalarType dtype =
         settings.precision == MixedPrecision::fp16 ? at::kHalf : at::kBFloat16;
-    half_weights = std::make_unique<HalfWeights>(parameters, gradients, dtype);
+    half_weights = std::make_unique<HalfWeights>(parameters, dtype);
   }
   half_weights->refresh();
 }
 
-void TrainedPart::backward(const at::Tensor& loss_value) {
-  timed(settings.step_times, StepPhase::kBackward, [&] { backward_from(scaled(loss_value), {}); });
+void TrainedPart::backward(const Pass& pass, const at::Tensor& loss_value) {
+  timed(times_of(pass.lane), StepPhase::kBackward, [&] {
+    backward_from(pass.lane, scaled(loss_value), {});
+  });
 }
 
 void TrainedPart::begin_exchange() {
@@ -108,13 +154,32 @@ at::Tensor TrainedPart::scaled(const at::Tensor& loss_value) const {
   return scaler ? loss_value * scaler->scale() : loss_value;
 }
 
-void TrainedPart::backward_from(const at::Tensor& root,
+void TrainedPart::backward_from(int64_t lane,
+                                const at::Tensor& root,
                                 const at::Tensor& gradient,
                                 const std::vector<at::Tensor>& leaves) {
-  if (!shares_graph) return root.backward(gradient);
+  if (lane == 0 && !shares_graph) return root.backward(gradient);
   std::vector<at::Tensor> own = leaves;
-  for (const FlatEntry& entry : parameters.parameters()) {
-    if (entry.tensor.requires_grad()) own.push_back(entry.tensor);
+  std::vector<size_t> numbers;
+  for (size_t i = 0; i < parameters.parameters().size(); ++i) {
+    const at::Tensor& parameter = parameters.parameters()[i].tensor;
+    if (!parameter.requires_grad()) continue;
+    own.push_back(parameter);
+    numbers.push_back(i);
+  }
+  if (lane > 0) {
+    const auto found = torch::autograd::grad({root},
+                                             own,
+                                             {gradient},
+                                             /*retain_graph=*/std::nullopt,
+                                             /*create_graph=*/false,
+                                             /*allow_unused=*/true);
+    std::vector<at::Tensor>& sums = lane_gradients_[static_cast<size_t>(lane) - 1];
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      at::Tensor& sum = sums[numbers[i]];
+      if (found[i].defined()) sum = sum.defined() ? sum + found[i] : found[i];
+    }
+    return;
   }
   torch::autograd::backward({root},
                             {gradient},
@@ -131,12 +196,16 @@ at::Tensor evaluate_in_chunks(const PassSettings& settings,
                               int64_t batch,
                               const ChunkLoss& loss_of) {
   const torch::NoGradGuard no_grad;
-  at::Tensor total;
-  for (const ChunkRange& range : chunk_ranges(batch, settings.max_batch_size)) {
-    const double fraction = static_cast<double>(range.length) / static_cast<double>(batch);
+  const LanePlan plan = plan_lanes(settings.device, batch, settings.max_batch_size);
+  const std::vector<ChunkRange> ranges = chunk_ranges(batch, plan.max_batch_size);
+  std::vector<at::Tensor> losses(ranges.size());
+  in_lanes(plan.lanes, ranges.size(), [&](int64_t /*lane*/, size_t i) {
+    const double fraction = static_cast<double>(ranges[i].length) / static_cast<double>(batch);
     const Autocast autocast(settings.device.type(), settings.precision);
-    add_to(total, loss_of(range) * fraction);
-  }
+    losses[i] = loss_of(ranges[i]) * fraction;
+  });
+  at::Tensor total;
+  for (const at::Tensor& loss : losses) add_to(total, loss);
   return total;
 }
 

@@ -25,6 +25,7 @@
 #include "optim/precision.h"
 #include "trainer/averages/post_hoc_averages.h"
 #include "trainer/averages/weight_average.h"
+#include "trainer/lanes.h"
 #include "trainer/rank_shards.h"
 #include "trainer/step_times.h"
 #include "trainer/tensor_group.h"
@@ -75,6 +76,7 @@ struct Pass {
   ChunkRange range;      ///< of the batch
   double factor = 1.0;   ///< of their mean loss in the loss of the update
   bool is_last = false;  ///< of the last batch of the update
+  int64_t lane = 0;      ///< that it runs in: lanes.h
 };
 
 /// sum += part; an undefined sum is none yet.
@@ -148,10 +150,25 @@ struct TrainedPart {
   std::vector<Pass> passes_of(int64_t batch,
                               std::optional<int64_t> max_batch_size,
                               const BatchShare& share) const;
+  /// Runs `work` for the passes of a batch whose loss is a mean over its samples, in lanes where they
+  /// serve. As many samples go through the network at once as without lanes.
+  /// @return [] the sum of what `work` returns
+  at::Tensor run_passes(int64_t batch,
+                        std::optional<int64_t> max_batch_size,
+                        const BatchShare& share,
+                        const std::function<at::Tensor(const Pass& pass)>& work);
+  /// work(lane, i) for i = 0 ... count - 1, forward and backward passes: in_lanes(), and then the sum of
+  /// the lanes' gradients, in their order. @param is_last of the update
+  void pass_in_lanes(int64_t lanes,
+                     size_t count,
+                     bool is_last,
+                     const std::function<void(int64_t lane, size_t i)>& work);
+  /// Of a batch. @param max_batch_size by default that of the settings
+  LanePlan plan_lanes(int64_t batch, std::optional<int64_t> max_batch_size = {}) const;
   /// What has no gradient: `make` under autocast. @return what it returns
   template <class Make>
-  auto prepare(Make&& make) const {
-    return timed(settings.step_times, StepPhase::kForward, [&] {
+  auto prepare(const Pass& pass, Make&& make) const {
+    return timed(times_of(pass.lane), StepPhase::kForward, [&] {
       const Autocast autocast(settings.device.type(), settings.precision);
       return make();
     });
@@ -159,16 +176,16 @@ struct TrainedPart {
   /// @param loss_of gives the mean loss of the pass, [] float32 @return [] its part of the update's loss
   template <class LossOf>
   at::Tensor forward(const Pass& pass, LossOf&& loss_of) {
-    return timed(settings.step_times, StepPhase::kForward, [&] {
+    return timed(times_of(pass.lane), StepPhase::kForward, [&] {
       refresh_half_weights();
       const Autocast autocast(settings.device.type(), settings.precision);
       std::optional<HalfWeights::Pass> halves;
-      if (half_weights) halves.emplace(*half_weights);
+      if (half_weights) halves.emplace(*half_weights, pass.lane == 0 ? &gradients : nullptr);
       return loss_of() * pass.factor;
     });
   }
-  /// Adds the gradients of a loss to those of the update.
-  void backward(const at::Tensor& loss_value);
+  /// Adds the gradients of a loss to those of the update, or of the pass's lane.
+  void backward(const Pass& pass, const at::Tensor& loss_value);
   /// The backward pass that follows is the last of the update on this rank: its gradients go to the
   /// other ranks as they come.
   void begin_exchange();
@@ -223,13 +240,16 @@ struct TrainedPart {
 
   /// What a loss that is made here makes others of: with fp16 multiplied by the loss scale.
   at::Tensor scaled(const at::Tensor& loss_value) const;
-  /// Gradients of `root`, given the one at it (undefined: 1), at this part's parameters and at
+  /// Gradients of `root`, given the one at it (undefined: 1), at this part's parameters and, in lane 0, at
   /// `leaves`; they add up.
-  void backward_from(const at::Tensor& root,
+  void backward_from(int64_t lane,
+                     const at::Tensor& root,
                      const at::Tensor& gradient,
                      const std::vector<at::Tensor>& leaves = {});
   /// Null: the process is alone.
   ProcessGroup* group() const { return group_; }
+  /// The time of a step is that of its first lane.
+  StepTimes* times_of(int64_t lane) const { return lane == 0 ? settings.step_times : nullptr; }
 
  private:
   at::Tensor by_graph(const RecordablePass& pass,
@@ -248,6 +268,8 @@ struct TrainedPart {
   ProcessGroup* group_ = nullptr;
   ExchangeOptions exchange_options_;
   std::vector<bool> received_;  // by any rank, in the first update
+  /// Of passes under way, for each lane but the first: a gradient for each parameter, or none.
+  std::vector<std::vector<at::Tensor>> lane_gradients_;
 };
 
 /// The parts of a trainer, null where one is not trained.

@@ -170,7 +170,7 @@ at::Tensor Trainer::accumulate_joint(int64_t part_number, const JointLoss& loss)
   return dalle2::accumulate_joint(part(part_number), loss);
 }
 
-at::Tensor Trainer::evaluate_joint(const JointLoss& loss) const {
+JointEvaluation Trainer::evaluate_joint(const JointLoss& loss) const {
   return dalle2::evaluate_joint(pass_settings(std::nullopt), loss);
 }
 

@@ -232,7 +232,7 @@ class Trainer {
   /// Gradients of a whole update of a part from a loss of all its samples together: joint_loss.h.
   at::Tensor accumulate_joint(int64_t part_number, const JointLoss& loss);
   /// The loss of this rank's samples, without gradients and without effect.
-  at::Tensor evaluate_joint(const JointLoss& loss) const;
+  JointEvaluation evaluate_joint(const JointLoss& loss) const;
   /// What `draw` makes of each chunk of a group of tensors, on the device, with averages in the place
   /// of the weights (unless `use_non_ema`) and without gradients. @param batch above 0
   template <TensorGroup Options, class Draw>
@@ -241,14 +241,9 @@ class Trainer {
                               bool use_non_ema,
                               std::optional<int64_t> max_batch_size,
                               const Draw& draw) const {
-    const at::NoGradGuard no_grad;
     std::optional<AveragesInPlace> averages;
     if (!use_non_ema) put_averages_in_place(averages);
-    std::vector<at::Tensor> drawn;
-    for (const ChunkRange& range : chunk_ranges(batch, max_batch_size)) {
-      drawn.push_back(draw(on_device(chunk_of(options, range), device())));
-    }
-    return at::cat(drawn);
+    return draw_in_chunks(*contents_.model, options, batch, max_batch_size, device(), draw);
   }
   /// Averages instead of the weights, in eval mode, for as long as `scope` lives.
   void put_averages_in_place(std::optional<AveragesInPlace>& scope) const;

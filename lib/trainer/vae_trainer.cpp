@@ -96,7 +96,7 @@ VaeLosses VaeTrainer::pass_autoencoder(const VaeBatch& batch, bool with_gan) {
       return losses.total;
     });
     if (pass.is_last) trained.begin_exchange();
-    trained.backward(loss);
+    trained.backward(pass, loss);
     add_to(sum.total, loss.detach());
   }
   if (batch.share.is_last) trained.finish_exchange();
@@ -115,7 +115,7 @@ void VaeTrainer::pass_discriminator(const VaeBatch& batch, bool with_penalty) {
           images.narrow(0, pass.range.begin, pass.range.length), batch.random, with_penalty);
     });
     if (pass.is_last) trained.begin_exchange();
-    trained.backward(loss);
+    trained.backward(pass, loss);
     add_to(total, loss.detach());
   }
   if (batch.share.is_last) trained.finish_exchange();
@@ -134,15 +134,15 @@ VaeEvaluation VaeTrainer::evaluate(const at::Tensor& images, bool averaged) {
   std::optional<AveragesInPlace> average;
   if (averaged) put_averages_in_place(average);
   const at::Tensor local = images.to(device());
-  std::vector<at::Tensor> made;
   VaeEvaluation evaluation;
+  evaluation.images = at::empty_like(local, at::kFloat);
   evaluation.reconstruction_loss =
       evaluate_chunks(images.size(0), std::nullopt, [&](const ChunkRange& range) {
         const at::Tensor chunk = local.narrow(0, range.begin, range.length);
-        made.push_back(vae_->reconstruct(chunk).images.to(at::kFloat));
-        return vae_->reconstruction_loss(made.back(), chunk);
+        const at::Tensor made = vae_->reconstruct(chunk).images.to(at::kFloat);
+        evaluation.images.narrow(0, range.begin, range.length).copy_(made);
+        return vae_->reconstruction_loss(made, chunk);
       });
-  evaluation.images = at::cat(made);
   return evaluation;
 }
 

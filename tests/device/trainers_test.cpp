@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Steps of the trainers on a device that is not the CPU: the same bits, and nothing that waits.
+#include <ATen/Parallel.h>
 #include <torch/torch.h>
 
 #include <catch2/catch.hpp>
@@ -16,6 +17,12 @@
 
 namespace dalle2::test {
 namespace {
+
+/// Of all tests of this program: lanes share a batch of the CPU, and not of the fake device.
+const bool computes_in_one_lane = [] {
+  at::set_num_threads(1);
+  return true;
+}();
 
 using nlohmann::json;
 

@@ -25,10 +25,10 @@ struct FreeChoice {
 };
 
 template <auto parse>
-double work_of(const std::string& path, const std::string& more = "") {
+PassWork work_of(const std::string& path, const std::string& more = "") {
   ReadOptions options;
   if (!more.empty()) options.overrides = {more};
-  return forward_work(load_config<parse>(DALLE2_SOURCE_DIR "/" + path, options));
+  return pass_work(load_config<parse>(DALLE2_SOURCE_DIR "/" + path, options));
 }
 
 TEST_CASE("a process may use its share of the cores, the quota and what Slurm gives") {
@@ -49,36 +49,43 @@ TEST_CASE("a process may use its share of the cores, the quota and what Slurm gi
 
 TEST_CASE("small operations get one thread, OMP_NUM_THREADS has the last word") {
   const FreeChoice free;
-  choose_threads({}, 0.9 * kWorkOfSeveralThreads);
+  choose_threads({}, {0.9 * kWorkOfSeveralThreads});
   CHECK(at::get_num_threads() == 1);
-  choose_threads({}, 1.1 * kWorkOfSeveralThreads);
+  choose_threads({}, {1.1 * kWorkOfSeveralThreads});
   const int most = at::get_num_threads();
   CHECK(most >= 1);
+  choose_threads({}, {1, /*lanes=*/most});
+  CHECK(at::get_num_threads() == most);
   choose_threads({});
   CHECK(at::get_num_threads() == most);
   World crowded;
   crowded.local_size = 1000;
-  choose_threads(crowded, 1e15);
+  choose_threads(crowded, {1e15});
   CHECK(at::get_num_threads() == 1);
   at::set_num_threads(3);
   ::setenv("OMP_NUM_THREADS", "3", 1);
-  choose_threads({}, 1);
+  choose_threads({}, {1});
   CHECK(at::get_num_threads() == 3);
 }
 
-TEST_CASE(
-    "the work of a step follows from the config: one thread for the quickstart, more for larger decoders") {
-  const double quickstart = work_of<parse_decoder_config>("configs/quickstart.json");
-  CHECK(quickstart < kWorkOfSeveralThreads);
-  CHECK(work_of<parse_decoder_config>("tests/bench/step/laion32.json") > kWorkOfSeveralThreads);
-  CHECK(work_of<parse_decoder_config>("tests/bench/step/a32.json") > kWorkOfSeveralThreads);
+TEST_CASE("the work of a step follows from the config, and so do its lanes") {
+  const PassWork quickstart = work_of<parse_decoder_config>("configs/quickstart.json");
+  CHECK(work_of<parse_decoder_config>("tests/bench/step/laion32.json").multiply_adds >
+        kWorkOfSeveralThreads);
+  CHECK(work_of<parse_decoder_config>("tests/bench/step/a32.json").multiply_adds >
+        kWorkOfSeveralThreads);
   // 3 levels with 1 block of 2 convolutions, down and up: the same work in each; 16 pictures.
-  CHECK(quickstart == 3 * 4 * 9.0 * 16 * 16 * 16 * 16 * 16);
-  CHECK(work_of<parse_decoder_config>("configs/quickstart.json", "/train/max_batch_size=4") ==
-        quickstart / 4);
-  CHECK(work_of<parse_prior_config>("configs/prior.json") > 0);
-  CHECK(work_of<parse_vae_config>("configs/vae.json") > 0);
-  CHECK(work_of<parse_clip_config>("configs/clip.json") > 0);
+  CHECK(quickstart.multiply_adds == 3 * 4 * 9.0 * 16 * 16 * 16 * 16 * 16);
+  CHECK(quickstart.lanes == 16);
+  const PassWork chunks =
+      work_of<parse_decoder_config>("configs/quickstart.json", "/train/max_batch_size=4");
+  CHECK(chunks.multiply_adds == quickstart.multiply_adds / 4);
+  CHECK(chunks.lanes == 4);
+  CHECK(work_of<parse_prior_config>("configs/prior.json").multiply_adds > 0);
+  CHECK(work_of<parse_clip_config>("configs/clip.json").multiply_adds > 0);
+  const PassWork vae = work_of<parse_vae_config>("configs/vae.json");
+  CHECK(vae.multiply_adds > 0);
+  CHECK(vae.lanes == 1);
 }
 
 /// The difference, and the number of threads that a resumed run computes with.

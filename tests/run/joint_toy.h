@@ -130,7 +130,7 @@ class JointToyTrainer : public Trainer {
   }
   at::Tensor evaluate(const JointToyInputs& batch) const {
     const std::vector<JointToyInputs> one = {batch};
-    return evaluate_joint(loss_of(one));
+    return evaluate_joint(loss_of(one)).loss;
   }
   const JointToyNetwork& network() const { return *model_->network; }
 

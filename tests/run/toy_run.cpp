@@ -52,7 +52,7 @@ at::Tensor ToyTrainer::step(const at::Tensor& x, const BatchShare& share) {
     const at::Tensor of_pass = trained.forward(
         pass, [&] { return loss(x.narrow(0, pass.range.begin, pass.range.length)); });
     if (pass.is_last) trained.begin_exchange();
-    trained.backward(of_pass);
+    trained.backward(pass, of_pass);
     add_to(total, of_pass.detach());
   }
   if (share.is_last) trained.finish_exchange();
@@ -64,7 +64,10 @@ double ToyTrainer::evaluate(const at::Tensor& x) {
   std::optional<AveragesInPlace> averages;
   put_averages_in_place(averages);
   evaluated_in_eval_mode = evaluated_in_eval_mode && !model_->network->is_training();
-  return evaluate_chunks(x.size(0), std::nullopt, [&](const ChunkRange&) { return loss(x); })
+  return evaluate_chunks(
+             x.size(0),
+             std::nullopt,
+             [&](const ChunkRange& range) { return loss(x.narrow(0, range.begin, range.length)); })
       .item<double>();
 }
 

@@ -17,6 +17,7 @@
 #include "kernels/cpu_algorithms.h"
 #include "model/random.h"
 #include "optim/precision.h"
+#include "support/compute_threads.h"
 #include "support/host_counts.h"
 #include "support/tiny_clip.h"
 #include "trainer/clip_trainer.h"
@@ -32,18 +33,6 @@ using Work = std::function<void()>;
 
 /// In bf16, a few operations and allocations depend on the processor's instructions.
 constexpr double kSlackOfBf16 = 0.03;
-
-/// Several threads need memory of their own.
-class OneThread {
- public:
-  OneThread() { at::set_num_threads(1); }
-  ~OneThread() { at::set_num_threads(threads_); }
-  OneThread(const OneThread&) = delete;
-  OneThread& operator=(const OneThread&) = delete;
-
- private:
-  int threads_ = at::get_num_threads();
-};
 
 struct KindOfStep {
   std::string name;
@@ -168,8 +157,8 @@ Json counted_steps() {
 }
 
 TEST_CASE("a step of each kind takes the operations and allocations that the table says") {
-  const OneThread one_thread;
-  const PlainAlgorithms plain;  // our own algorithms depend on the processor
+  const test::ComputeThreads one(1);  // several need memory of their own
+  const PlainAlgorithms plain;        // our own algorithms depend on the processor
   const std::string path = std::string(DALLE2_SOURCE_DIR) + "/tests/trainer/step_counts.json";
   const Json found = counted_steps();
   if (std::getenv("DALLE2_UPDATE_GENERATED") != nullptr) {

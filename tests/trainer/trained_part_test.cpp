@@ -20,7 +20,7 @@ TrainedPart part_of(const std::shared_ptr<torch::nn::Module>& network) {
 
 /// Forward and backward of a batch that is one pass.
 void run_pass(TrainedPart& part, const std::function<at::Tensor()>& loss) {
-  part.backward(part.forward(Pass{}, loss));
+  part.backward(Pass{}, part.forward(Pass{}, loss));
 }
 
 TEST_CASE("with two parts over one graph a backward pass is for its own part's parameters") {

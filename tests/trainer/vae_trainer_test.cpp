@@ -9,6 +9,7 @@
 
 #include "checkpoint/module_state.h"
 #include "model/vae_support.h"
+#include "support/compute_threads.h"
 #include "state_bits.h"
 #include "trainer_probe.h"
 
@@ -341,6 +342,7 @@ TEST_CASE(
           throw std::logic_error("the perceptual loss has no part in an evaluation");
         },
         at::kCPU);
+    const test::ComputeThreads one(1);  // lanes would share the batch
     const LargestBatch largest;
     const VaeEvaluation evaluation = trainer.evaluate(images, /*averaged=*/false);
     CHECK(LargestBatch::largest() == max_batch_size.value_or(5));

@@ -294,7 +294,7 @@ ExitCode print_figures(const EvaluateCommand& command, const Figures& figures) {
       load_config<parse>(command.config_path, with_checkpoints({.overrides = command.overrides}));
   if (command.processes > 1) return launch(command.processes);
   const SharedTrainConfig& train = loaded.config.train;
-  const double work = forward_work(loaded);
+  const PassWork work = pass_work(loaded);
   return as_one_of_several(train, work, loaded.warnings, [&](ProcessGroup& group) {
     check_same_config(group, loaded.full_json, train.device);
     {

@@ -99,7 +99,7 @@ ExitCode meet_and_run(const World& world,
 }  // namespace
 
 ExitCode as_one_of_several(const SharedTrainConfig& config,
-                           double work,
+                           const PassWork& work,
                            const std::vector<std::string>& config_warnings,
                            const std::function<ExitCode(ProcessGroup&)>& part) {
   const World world = world_from_environment();

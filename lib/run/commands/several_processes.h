@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "config/shared/train_options.h"
 #include "dist/process_group.h"
+#include "run/device/compute_threads.h"
 
 namespace dalle2 {
 
@@ -20,9 +21,9 @@ ExitCode launch(int64_t processes);
 
 /// Runs `part` as the process that the environment says this is, with the number of threads that choose_threads() gives. Logs
 /// the warnings of the config on rank 0.
-/// @param work forward_work() @return what `part` returns, or kStopped for a signal before the processes had met
+/// @param work pass_work() @return what `part` returns, or kStopped for a signal before the processes had met
 ExitCode as_one_of_several(const SharedTrainConfig& config,
-                           double work,
+                           const PassWork& work,
                            const std::vector<std::string>& config_warnings,
                            const std::function<ExitCode(ProcessGroup&)>& part);
 

@@ -181,9 +181,10 @@ int64_t allowed_threads(const CoreLimits& limits) {
   return std::max<int64_t>(1, least);
 }
 
-void choose_threads(const World& world, double work) {
+void choose_threads(const World& world, const PassWork& work) {
   const int64_t allowed = allowed_here(world);
-  const bool is_little = work > 0 && work < kWorkOfSeveralThreads;
+  const bool is_little =
+      work.multiply_adds > 0 && work.multiply_adds < kWorkOfSeveralThreads && work.lanes < allowed;
   if (threads_are_given()) {
     threads_now = at::get_num_threads();
   } else {

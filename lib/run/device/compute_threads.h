@@ -10,6 +10,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <type_traits>
 
 #include "config/clip/clip_run_config.h"
 #include "config/decoder/decoder_run_config.h"
@@ -37,15 +38,22 @@ double sample_work(const LoadedPriorConfig& loaded);
 double sample_work(const LoadedVaeConfig& loaded);
 double sample_work(const LoadedClipConfig& loaded);
 
-/// Those of the samples that go through the network at once.
+/// What decides how many threads serve a run.
+struct PassWork {
+  double multiply_adds =
+      0;              ///< of the forward pass of the samples that go through at once; 0: not known
+  int64_t lanes = 1;  ///< that could share them (trainer/lanes.h)
+};
 template <class Loaded>
 requires requires(const Loaded& config) {
   sample_work(config);
 }
-double forward_work(const Loaded& loaded) {
+PassWork pass_work(const Loaded& loaded) {
   const int64_t batch = loaded.config.data.batch_size;
-  return sample_work(loaded) *
-         static_cast<double>(std::min(batch, loaded.config.train.max_batch_size.value_or(batch)));
+  const int64_t samples = std::min(batch, loaded.config.train.max_batch_size.value_or(batch));
+  // The loss of a VAE is no mean over its samples: they stay together.
+  constexpr bool kHasLanes = !std::is_same_v<Loaded, LoadedVaeConfig>;
+  return {sample_work(loaded) * static_cast<double>(samples), kHasLanes ? samples : 1};
 }
 
 /// What limits the threads of a process. 0: it does not.
@@ -59,11 +67,12 @@ struct CoreLimits {
 /// The most threads that a process should compute with, at least 1.
 int64_t allowed_threads(const CoreLimits& limits);
 
-/// With less forward_work(), one thread computes: the operations are so short that several would mostly wait for each other.
+/// With fewer multiply-adds, and samples too few for lanes, one thread computes: the operations are so short that several would mostly
+/// wait for each other.
 inline constexpr double kWorkOfSeveralThreads = 2.5e8;
 /// Sets the number of threads that compute, unless OMP_NUM_THREADS gives it: as many as are allowed, or one for little work.
-/// @param work forward_work() of the config; 0: not known
-void choose_threads(const World& world, double work = 0);
+/// @param work pass_work() of the config
+void choose_threads(const World& world, const PassWork& work = {});
 
 /// What computes, or has computed, a run on the CPU.
 struct ComputedWith {

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: MIT
+// Compute lanes: on the CPU the threads share a batch instead of each operation. Every lane takes its
+// samples through the network with one thread, and all wait for each other once, not in each operation.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "model/pass_scopes.h"
+#include "trainer/tensor_group.h"
+
+namespace dalle2 {
+
+/// The gradients of the lanes beside the first may take this much memory. Above it networks are so large
+/// that threads share their operations well.
+inline constexpr int64_t kMostLaneGradientBytes = int64_t{1} << 30;
+
+struct LanePlan {
+  int64_t lanes = 1;
+  std::optional<int64_t> max_batch_size;  ///< samples of a pass in a lane; none: the whole batch
+};
+
+/// As many samples go through the network at once as without lanes. These are the compute threads, or
+/// one on a GPU, if a lane would have no sample, or if its gradients would take too much memory.
+/// @param max_batch_size samples at once; none: the whole batch
+/// @param gradient_bytes of a lane; 0: no gradients are made
+LanePlan plan_lanes(const c10::Device& device,
+                    int64_t batch,
+                    std::optional<int64_t> max_batch_size,
+                    int64_t gradient_bytes = 0);
+
+/// work(lane, i) for i = 0 ... count - 1, those of a lane in their order: i modulo `lanes` is the lane. One
+/// lane computes with all threads. Lane 0 runs in the calling thread, whose gradient and inference mode
+/// all have. Returns when all are done. @throws what one of the lanes throws
+void in_lanes(int64_t lanes, size_t count, const std::function<void(int64_t lane, size_t i)>& work);
+
+/// What `draw` makes of the rows of `options`, in chunks on the device and without gradients. Lanes share
+/// them if each row has a generator of its own. @param model that draws
+template <TensorGroup Options, class Draw>
+at::Tensor draw_in_chunks(torch::nn::Module& model,
+                          const Options& options,
+                          int64_t batch,
+                          std::optional<int64_t> max_batch_size,
+                          const c10::Device& device,
+                          const Draw& draw) {
+  const at::NoGradGuard no_grad;
+  const EvalScope eval(model);
+  LanePlan plan{1, max_batch_size};
+  if constexpr (requires { options.row_generators; }) {
+    if (!options.row_generators.empty()) plan = plan_lanes(device, batch, max_batch_size);
+  }
+  const std::vector<ChunkRange> ranges = chunk_ranges(batch, plan.max_batch_size);
+  std::vector<at::Tensor> drawn(ranges.size());
+  in_lanes(plan.lanes, ranges.size(), [&](int64_t lane, size_t i) {
+    Options own = on_device(chunk_of(options, ranges[i]), device);
+    if (lane > 0) own.on_step = nullptr;  // one tells how far all are
+    drawn[i] = draw(own);
+  });
+  return at::cat(drawn);
+}
+
+}  // namespace dalle2
