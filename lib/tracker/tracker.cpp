@@ -11,7 +11,6 @@
 #include "base/log.h"
 #include "io/files/atomic_file.h"
 #include "io/files/writable.h"
-#include "tracker/run_folder/auto_resume.h"
 
 namespace dalle2 {
 namespace {
@@ -39,10 +38,9 @@ Tracker::Tracker(const TrackerConfig& config,
   if (config.load) {
     source_ = std::make_unique<CheckpointSource>(
         *config.load, config.data_path, [this] { return journal_.loggers().wandb_run(); });
-    source_->check();
+    source_->check(/*fetches=*/!dummy_);
   }
   if (dummy_) return;
-  if (source_) source_->check_login();
   std::error_code ignored;
   if (fs::exists(config.data_path, ignored) && !fs::is_directory(config.data_path, ignored))
     throw ConfigError("/tracker/data_path: '{}' is a file; expected a folder", config.data_path);
@@ -100,7 +98,7 @@ const StartPlan& Tracker::plan_start(bool writes) {
   const bool in_place = plan.action == StartAction::kBeginInPlace;
   try {
     if (plan.resumes() || in_place)
-      read_auto_resume(folder_.in(kAutoResumeFile), journal_.loggers());
+      journal_.loggers().read_auto_resume(folder_.in(kAutoResumeFile));
   } catch (const ConfigError&) {
     if (!in_place) throw;  // else any config will do, with other loggers too
   }
@@ -161,10 +159,9 @@ void Tracker::begin(const LoadedState& loaded) {
       facts_, folder_.run_id(), plan_->resumes() ? loaded.log_lines : std::optional<int64_t>(0));
   const Loggers& loggers = journal_.loggers();
   // A kill after a service has heard of the run begins no second one.
-  if (const std::vector<std::string> runs = loggers.wandb_runs(); !runs.empty())
-    folder_.note_wandb(fmt::format("{}", fmt::join(runs, "\n")),
-                       {facts_.process.begin(), facts_.process.end()});
-  if (loggers.auto_resume()) write_auto_resume(folder_.in(kAutoResumeFile), loggers);
+  if (const std::string runs = loggers.wandb_runs(); !runs.empty())
+    folder_.note_wandb(runs, {facts_.process.begin(), facts_.process.end()});
+  if (loggers.auto_resume()) loggers.write_auto_resume(folder_.in(kAutoResumeFile));
   journal_.follow(asking_ends());
   copies_->open(loggers.wandb_run(), [this](const std::string& message, bool leaves_out) {
     journal_.log_error(message, leaves_out);
@@ -216,7 +213,6 @@ void Tracker::log_error(const std::string& message) {
 
 void Tracker::finish(const RunEnd& end) {
   if (dummy_ || !journal_.is_open() || std::exchange(finished_, true)) return;
-  copies_->tell_failures();
   copies_->begin_end();
   journal_.begin_end(end);
   wait_until_sent([this] { return copies_->is_done() && journal_.is_done(); },

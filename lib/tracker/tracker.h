@@ -22,8 +22,8 @@
 #include "base/timer.h"
 #include "config/shared/tracker_config.h"
 #include "tracker/log/journal.h"
-#include "tracker/places/checkpoint_source.h"
 #include "tracker/places/copies.h"
+#include "tracker/places/remote_file.h"
 #include "tracker/run_folder/run_folder.h"
 
 namespace dalle2 {

@@ -11,6 +11,7 @@ import subprocess
 import time
 
 import harness
+from harness import ROOT
 from faulty_service import FaultyService, make_certificate
 from wandb_double import KEY
 from wandb_test import LOG, LOG_LIKE_A_RUN, TIMES, Wandb
@@ -32,6 +33,15 @@ class Start(Wandb):
         self.assertEqual(files(), before)
         self.log(5, double.environment())
         self.assertTrue((self.dir / "out.1/checkpoint.pth").exists())
+
+    def test_a_run_to_continue_that_is_not_there_is_told_when_the_service_is_back(self):
+        """The start has asked it in vain."""
+        double = self.double()
+        double.mistreat = lambda handler, kind, number: len(double.requests) <= 8 and handler.json(503, {})
+        said = self.log(20, double.environment(), log={**LOG, "resume": True, "wandb_run_id": "absent"}, pause=0.1)
+        self.assertIn("Its rows wait in log.jsonl until the service answers", said)
+        self.assertIn("/tracker/log/wandb_run_id: there is no run somebody/pictures/absent to continue", said)
+        self.assertFalse(double.runs)
 
     def test_each_fault_at_the_start_ends_it_or_leaves_the_rows_in_the_log(self):
         certificate = make_certificate(self.dir)
@@ -151,6 +161,29 @@ class Replay(Wandb):
             self.check_rows(run.history, self.logged())
             self.assertNotIn("wandb-metadata.json", run.files)  # of the machine that syncs
             self.assertEqual(run.config["NumProcesses"], {"value": 1})
+
+    def test_sync_sends_the_rows_with_every_default_of_the_config(self):
+        """And without the defaults where a saver cannot be read, which is told afterwards."""
+        whole = json.loads((ROOT / "configs/smoke/unconditional.json").read_text())
+        broken = {**whole, "tracker": {"save": {"save_to": "url", "url": "ftp://h/x", "save_latest_to": "latest.pth"}}}
+        for config, code, default in ((whole, 0, 0.5), (broken, 6, None)):
+            with self.subTest(code):
+                shutil.rmtree(self.dir / "out", ignore_errors=True)
+                double = self.double()
+                double.mistreat = lambda handler, kind, number: kind == "file_stream" and handler.json(500, {})
+                self.log(5, double.environment())
+                double.mistreat = lambda handler, kind, number: False
+                (self.dir / "out/decoder_config.json").write_text(json.dumps(config))
+                if code:
+                    (self.dir / "out/outbox").mkdir(exist_ok=True)
+                    (self.dir / "out/outbox/00000001_f").write_text("bytes")
+                    note = {"to": "https://h/x", "target": "latest.pth", "kind": "checkpoint", "file": "00000001_f"}
+                    (self.dir / "out/outbox/00000001.json").write_text(json.dumps(note))
+                done = harness.run("sync", "out", cwd=self.dir, env=self.env(double.environment()), check=code)
+                run = double.only_run()
+                self.check_rows(run.history, self.logged())
+                self.assertEqual(run.config["train"]["value"].get("max_grad_norm"), default)
+                self.assertEqual("out/decoder_config.json" in done.stderr and "/tracker/save" in done.stderr, code != 0)
 
     def test_a_long_replay_is_sent_in_pieces(self):
         log, double = {**LOG, "auto_resume": True}, self.double()

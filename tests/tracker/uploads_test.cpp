@@ -110,7 +110,7 @@ TEST_CASE("saves that come faster than they can be sent wait for nobody, and the
   uploads.add(file_for("best", folder.save("best")));
   CHECK(uploads.waiting().size() == 3);
   service->hold(false);
-  CHECK(service->wait_for_sent(3) == std::vector<std::string>{"latest=0", "best=best", "latest=9"});
+  CHECK(service->wait_for_sent(3) == std::vector<std::string>{"latest=0", "latest=9", "best=best"});
   CHECK(finish(uploads, 20) == 0);
   CHECK(folder.names().empty());
   CHECK(log.count("Saved checkpoint to there/latest") == 2);
@@ -350,7 +350,7 @@ TEST_CASE("a place with a login has another name than the same without, and show
   // The run's own copy of its config has no secret: nothing goes to what is left of the address.
   CHECK(name_of("https://h/dav") == "https://h/dav");
   CHECK(name_of("https://u:canary@h/dav/") == "https://h/dav (with a login)");
-  CHECK(name_of("https://h/dav/?sig=canary") == "https://h/dav (with a login)");
+  CHECK(name_of("https://h/dav/?sig=canary") == "https://h/dav (with a query)");
 }
 
 }  // namespace

@@ -6,11 +6,11 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "io/files/atomic_file.h"
 #include "support/captured_log.h"
 #include "support/clean_environment.h"
 #include "support/full_disk.h"
 #include "support/temp_dir.h"
-#include "tracker/wandb/console_lines.h"
 #include "tracker/wandb/wandb_logger.h"
 
 namespace dalle2 {
@@ -73,14 +73,22 @@ TEST_CASE("a name that Weights & Biases refuses is told at the start, offline to
 }
 
 TEST_CASE("a run that was logged offline without an entity is resumed, with one too") {
+  const test::TempDir dir;
+  const std::string mark = dir / "auto_resume.json";
   WandbLogConfig config;
+  config.auto_resume = true;
   config.wandb_project = "p";
-  WandbLogger offline(config);
-  for (const auto& [name, value] : offline.resume_data()) CHECK(offline.set_attribute(name, value));
+  Loggers({config}, dir.path()).write_auto_resume(mark);
+  CHECK(read_file(mark) == R"({"project":"p","logger_type":"WandbLogger"})");
   config.wandb_entity = "e";
-  WandbLogger online(config);
-  CHECK(online.set_attribute("entity", ""));
-  CHECK(online.resume_data().at("entity") == "e");
+  config.wandb_run_id = "r";
+  const Loggers online({config}, dir.path());
+  online.read_auto_resume(mark);
+  CHECK(online.wandb_run() == "e/p/r");
+  write_file_atomically(
+      mark, R"({"entity": "", "project": "q", "run_id": "s", "logger_type": "WandbLogger"})");
+  online.read_auto_resume(mark);
+  CHECK(online.wandb_run() == "e/q/s");
 }
 
 TEST_CASE("a full disk leaves no folder without a record") {

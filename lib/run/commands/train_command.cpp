@@ -35,8 +35,8 @@
 #include "run/device/compute_threads.h"
 #include "run/device/device.h"
 #include "run/kinds.h"
-#include "tracker/places/checkpoint_source.h"
 #include "tracker/places/destination.h"
+#include "tracker/places/remote_file.h"
 #include "tracker/public_config.h"
 
 namespace dalle2 {
@@ -197,7 +197,7 @@ void find_missing(const NamedOutside& named, bool asks_hosts, Faults& faults) {
   if (const TrackerConfig* tracker = named.tracker) {
     if (tracker->load) {
       search.attempt("/tracker/load", [&] {
-        CheckpointSource(*tracker->load, tracker->data_path, [] { return std::nullopt; }).check();
+        CheckpointSource(*tracker->load, tracker->data_path, [] { return ""; }).check();
       });
     }
     for (size_t i = 0; i < tracker->save.size(); ++i)

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "tracker/log/log_file.h"
-#include "tracker/log/logger.h"
+#include "tracker/log/loggers.h"
 
 namespace dalle2 {
 

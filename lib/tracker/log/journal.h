@@ -13,7 +13,6 @@
 
 #include "tracker/log/follower.h"
 #include "tracker/log/log_file.h"
-#include "tracker/log/loggers.h"
 #include "tracker/log/record.h"
 
 namespace dalle2 {
@@ -25,7 +24,6 @@ class Journal {
           const std::string& data_path,
           std::function<void()> may_write);
 
-  Loggers& loggers() { return loggers_; }
   const Loggers& loggers() const { return loggers_; }
 
   /// Opens log.jsonl. @param lines that the file had when the checkpoint that the run

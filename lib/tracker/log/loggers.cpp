@@ -6,9 +6,12 @@
 #include <algorithm>
 #include <filesystem>
 #include <limits>
+#include <optional>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/untrusted_json.h"
+#include "io/files/atomic_file.h"
 #include "io/formats/event_file.h"
 #include "io/pictures/image.h"
 #include "tracker/log/follower.h"
@@ -20,12 +23,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr const char* kConsole = "ConsoleLogger";
+/// Ours: one object a logger, in a file for several of them.
+constexpr const char* kLoggersKey = "loggers";
+constexpr const char* kTypeKey = "logger_type";
+
 class ConsoleLogger : public Logger {
  public:
   explicit ConsoleLogger(const ConsoleLogConfig& config)
-      : Logger(config.auto_resume, /*prints_records=*/true) {}
+      : Logger(kConsole, config.auto_resume, /*prints_records=*/true) {}
 
-  std::string type_name() const override { return "ConsoleLogger"; }
   std::unique_ptr<JournalSink> make_sink(const RunFacts&) override {
     log_info("track", "Logging to console");
     return nullptr;
@@ -123,33 +130,55 @@ class TensorboardSink : public JournalSink {
 class TensorboardLogger : public Logger {
  public:
   TensorboardLogger(const TensorboardLogConfig& config, std::string default_folder)
-      : Logger(config.auto_resume, config.verbose),
-        log_dir_(config.log_dir),
+      : Logger("TensorboardLogger", config.auto_resume, config.verbose),
+        log_dir_(config.log_dir.value_or("")),
         default_folder_(std::move(default_folder)) {}
 
-  std::string type_name() const override { return "TensorboardLogger"; }
   std::unique_ptr<JournalSink> make_sink(const RunFacts& facts) override {
-    const std::string folder = log_dir_.value_or(default_folder_);
+    const std::string& folder = log_dir_.empty() ? default_folder_ : log_dir_;
     log_info("track", "Logging to TensorBoard: tensorboard --logdir {}", folder);
     return std::make_unique<TensorboardSink>(
-        folder, "tensorboard " + log_dir_.value_or(kTensorboardFolder), facts.data_path);
+        folder,
+        "tensorboard " + (log_dir_.empty() ? kTensorboardFolder : log_dir_),
+        facts.data_path);
   }
-  std::map<std::string, std::string> resume_data() const override {
-    // The default moves with data_path.
-    if (!log_dir_) return {};
-    return {{"log_dir", *log_dir_}};
-  }
-  bool set_attribute(const std::string& name, const std::string& value) override {
-    if (name != "log_dir") return false;
-    if (value.empty()) throw ConfigError("\"log_dir\" is empty; expected a folder");
-    log_dir_ = value;
-    return true;
+  std::vector<std::pair<std::string, std::string*>> attributes() override {
+    return {{"log_dir", &log_dir_}};
   }
 
  private:
-  std::optional<std::string> log_dir_;
+  std::string log_dir_;  // empty: the default, which moves with data_path
   std::string default_folder_;
 };
+
+[[noreturn]] void throw_unreadable_mark(const std::string& path) {
+  throw ConfigError(
+      "{}: unreadable: expected a JSON object with \"logger_type\"\n  It says where the loggers of the "
+      "run log to. Write {{\"logger_type\": \"ConsoleLogger\"}} into it, or remove it: they begin anew "
+      "then.",
+      path);
+}
+
+/// Each text of the mark overwrites the logger's attribute of that name; one that is empty says nothing.
+void set_attributes(const std::string& path, const Json& mark, Logger& logger) {
+  const auto attributes = logger.attributes();
+  for (const auto& [name, value] : mark.items()) {
+    const auto known =
+        std::find_if(attributes.begin(), attributes.end(), [&wanted = name](const auto& attribute) {
+          return attribute.first == wanted;
+        });
+    if (known != attributes.end()) {
+      const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+      if (!text.empty()) *known->second = text;
+    } else if (name != kTypeKey) {
+      log_warning("track", "{}: \"{}\" is not an attribute of {}", path, name, logger.type_name());
+    }
+  }
+}
+
+bool is_mark(const Json& mark) {
+  return mark.is_object() && mark.contains(kTypeKey) && mark[kTypeKey].is_string();
+}
 
 }  // namespace
 
@@ -178,7 +207,7 @@ bool Loggers::prints_records() const {
 
 bool Loggers::has_console() const {
   return std::any_of(loggers_.begin(), loggers_.end(), [](const auto& logger) {
-    return logger->type_name() == "ConsoleLogger";
+    return logger->type_name() == kConsole;
   });
 }
 
@@ -188,24 +217,62 @@ std::string Loggers::type_names() const {
   return names;
 }
 
-std::vector<std::string> Loggers::wandb_runs() const {
-  std::vector<std::string> runs;
+std::string Loggers::wandb_runs() const {
+  std::string runs;
   for (const auto& logger : loggers_) {
-    if (logger->type_name() != "WandbLogger") continue;
-    const std::map<std::string, std::string> data = logger->resume_data();
-    if (!data.contains("run_id")) break;
-    runs.push_back(data.at("entity") + "/" + data.at("project") + "/" + data.at("run_id"));
+    const std::string run = logger->wandb_run();
+    runs += (runs.empty() || run.empty() ? "" : "\n") + run;
   }
   return runs;
 }
 
-std::optional<std::string> Loggers::wandb_run() const {
-  const std::vector<std::string> runs = wandb_runs();
-  return runs.empty() ? std::nullopt : std::optional(runs.front());
-}
-
 void Loggers::check(Logger::Deadline deadline) const {
   for (const auto& logger : loggers_) logger->check(deadline);
+}
+
+void Loggers::read_auto_resume(const std::string& path) const {
+  std::error_code ignored;
+  if (!auto_resume() || !fs::exists(path, ignored)) return;
+  const Json content = parse_untrusted_object(read_file(path));
+  // The file itself for one logger, as in the reference; else a list in it.
+  const Json marks =
+      content.contains(kLoggersKey) ? content[kLoggersKey] : Json(Json::array_t{content});
+  if (!marks.is_array() || marks.empty() || !std::all_of(marks.begin(), marks.end(), is_mark))
+    throw_unreadable_mark(path);
+  std::vector<Logger*> free;
+  for (const auto& logger : loggers_) free.push_back(logger.get());
+  for (const Json& mark : marks) {  // those of one type in order
+    const std::string type = mark[kTypeKey].get<std::string>();
+    const auto logger = std::find_if(
+        free.begin(), free.end(), [&](Logger* known) { return known->type_name() == type; });
+    if (logger == free.end()) {
+      throw ConfigError(
+          "The logger type in the auto_resume file is {} but the current logger is {}. Either use "
+          "the original logger type, or choose another data_path: '{}' keeps what it holds.",
+          type,
+          type_names(),
+          fs::path(path).parent_path().string());
+    }
+    set_attributes(path, mark, **logger);
+    free.erase(logger);
+  }
+  for (const Logger* logger : free) {
+    log_info(
+        "track", "{}: not of the earlier starts, it begins with this one", logger->type_name());
+  }
+}
+
+void Loggers::write_auto_resume(const std::string& path) const {
+  std::vector<Json> marks;
+  for (const auto& logger : loggers_) {
+    Json& mark = marks.emplace_back(Json::object());
+    for (const auto& [name, value] : logger->attributes()) {
+      if (!value->empty()) mark[name] = *value;
+    }
+    mark[kTypeKey] = logger->type_name();
+  }
+  const Json content = marks.size() == 1 ? marks.front() : Json{{kLoggersKey, marks}};
+  write_file_atomically(path, content.dump());
 }
 
 }  // namespace dalle2

@@ -5,19 +5,144 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/public_url.h"
 #include "base/text.h"
 #include "io/files/atomic_file.h"
+#include "io/files/walk_folder.h"
 #include "io/files/writable.h"
 #include "tracker/places/model_card.h"
-#include "tracker/places/targets.h"
 
 namespace dalle2 {
+namespace {
 
 namespace fs = std::filesystem;
+
+/// A target, filled in.
+struct FilledTarget {
+  const char* key;
+  std::string target;  ///< as the config has it
+  std::string path;
+};
+
+/// "checkpoint", "model" or "lora".
+std::string save_type_name(SaveType type) {
+  return enum_names<SaveType>[static_cast<size_t>(type)];
+}
+
+/// The file of data_path that holds it.
+const char* own_file(SaveType type) {
+  constexpr const char* kFiles[] = {kCheckpointFile, kModelFile, kLoraFile};
+  return kFiles[static_cast<size_t>(type)];
+}
+
+/// @param hint what a path that leaves its folder should be
+void check_path(const FilledTarget& filled, const char* hint) {
+  const auto refuse = [&](const std::string& what) {
+    throw ConfigError("/tracker/save/{}: '{}' {}", filled.key, public_url(filled.target), what);
+  };
+  if (filled.target.find("://") != std::string::npos) {  // records and messages show what is a path
+    refuse(
+        "is a whole address; expected a path\n  For a server, use the saver \"url\" with the folder as its "
+        "`url`.");
+  }
+  if (filled.path.empty() || filled.path.back() == '/')
+    refuse("names no file, e.g. 'checkpoints/latest.pth'");
+  const fs::path path(filled.path);
+  if (std::find(path.begin(), path.end(), "..") != path.end())
+    refuse(fmt::format("goes up, and '..' is refused: {}", hint));
+}
+
+/// A saver that copies the model over the run's own checkpoint (or the other way round) would leave
+/// nothing to resume from.
+void check_against_own(const FilledTarget& filled, SaveType type, const std::string& data_path) {
+  const auto refuse = [&](const std::string& what) {
+    throw ConfigError("/tracker/save: '{}' {}", filled.target, what);
+  };
+  const fs::path path = fs::absolute(filled.path).lexically_normal();
+  const fs::path target = canonical_folder(path), folder = canonical_folder(data_path);
+  if (is_in_folder(folder, target)) {
+    refuse(fmt::format(
+        "is data_path or a folder above it; a file is expected, such as {}/latest.pth", data_path));
+  }
+  if (path.extension() == ".part")
+    refuse("has the name of an unfinished file: choose another name");
+  if (!is_in_folder(target, folder)) return;
+  const fs::path below = target.lexically_relative(folder);
+  const std::string name = below.string(), first = below.begin()->string();
+  const bool is_own =
+      std::find(std::begin(kOwnNames), std::end(kOwnNames), first) != std::end(kOwnNames) ||
+      name == kRecordFile || name == kLockFile || name.ends_with("_config.json");
+  if (!is_own || name == own_file(type)) return;
+  refuse(fmt::format(
+      "is a place of the run's own files, a {} cannot be saved there: choose another path",
+      save_type_name(type)));
+}
+
+/// @throws ConfigError an unknown placeholder, a bad format spec
+std::vector<FilledTarget> filled_targets(const SaveTargets& targets, const FormatFields& example) {
+  std::vector<FilledTarget> filled;
+  const auto fill = [&](const char* key, const std::optional<std::string>& target) {
+    if (!target) return;
+    try {
+      filled.push_back({key, *target, python_format_example(*target, example)});
+    } catch (const ConfigError& error) {
+      throw ConfigError("/tracker/save/{}: '{}': {}", key, public_url(*target), error.what());
+    }
+  };
+  fill("save_latest_to", targets.save_latest_to);
+  fill("save_best_to", targets.save_best_to);
+  if (targets.save_meta_to) {
+    filled.push_back(
+        {"save_meta_to", *targets.save_meta_to, *targets.save_meta_to + "/config.json"});
+  }
+  return filled;
+}
+
+/// Of checkpoints those that are the same at every save: without placeholders.
+std::vector<std::string> fixed_targets(const SaveTargets& targets) {
+  std::vector<std::string> fixed;
+  for (const auto& target : {targets.save_latest_to, targets.save_best_to}) {
+    if (!target) continue;
+    const std::vector<std::string> literals = python_format_literals(*target);
+    if (literals.size() == 1) fixed.push_back(literals.front());
+  }
+  return fixed;
+}
+
+/// Of files on this machine. @throws ConfigError as filled_targets(); an empty one, `..` in a path, one
+/// that is taken by a file that the run keeps in data_path
+void check_local_targets(const SaveTargets& targets,
+                         const FormatFields& example,
+                         const std::string& data_path) {
+  for (const FilledTarget& filled : filled_targets(targets, example)) {
+    check_path(filled,
+               "targets are relative to the working directory; write an absolute path for one "
+               "outside of it");
+    if (filled.key != std::string_view("save_meta_to"))
+      check_against_own(filled, targets.save_type, data_path);
+  }
+}
+
+/// Of names below a place at a service. @throws ConfigError
+void check_remote_targets(const SaveTargets& targets,
+                          const FormatFields& example,
+                          const std::string& place) {
+  for (const FilledTarget& filled : filled_targets(targets, example)) {
+    check_path(filled, "targets are names below the place of the saver");
+    if (filled.path.front() != '/') continue;
+    throw ConfigError("/tracker/save/{}: '{}' begins with '/': targets are names below {}",
+                      filled.key,
+                      filled.target,
+                      place);
+  }
+}
+
+}  // namespace
 
 Copies::Copies(const std::vector<SaveConfig>& savers, FormatFields example, RunFolder& folder)
     : folder_(folder), example_(std::move(example)) {
@@ -93,13 +218,13 @@ std::vector<std::string> Copies::intact() const {
   return found;
 }
 
-void Copies::open(const std::optional<std::string>& wandb_run, LogError log_error) {
+void Copies::open(const std::string& wandb_run, LogError log_error) {
   log_error_ = std::move(log_error);
   uploads_ = std::make_unique<Uploads>(outbox());
   for (Saver& saver : savers_) {
     auto* const wandb = std::get_if<WandbSaveConfig>(&saver.config);
     if (wandb != nullptr && !wandb->wandb_run_path) {
-      D2_CHECK(wandb_run.has_value(), "a W&B saver without a run");
+      D2_CHECK(!wandb_run.empty(), "a W&B saver without a run");
       wandb->wandb_run_path = wandb_run;
       saver.destination = make_destination(saver.config);
     }
@@ -119,29 +244,31 @@ void Copies::open(const std::optional<std::string>& wandb_run, LogError log_erro
   }
 }
 
-void Copies::save(bool is_best, bool is_latest, const FormatFields& placeholders) {
-  for (const Saver& saver : savers_) {
-    const SaveTargets& targets = saver.targets;
-    if (is_latest && targets.save_latest_to)
-      save_with(saver, *targets.save_latest_to, placeholders);
-    if (is_best && targets.save_best_to) save_with(saver, *targets.save_best_to, placeholders);
-  }
-}
-
-void Copies::save_with(const Saver& saver,
-                       const std::string& target,
-                       const FormatFields& placeholders) {
-  const SaveType type = saver.targets.save_type;
+/// What fails is an error in the log, and the run continues.
+void Copies::attempt(const std::string& what, const std::function<void()>& part) {
   folder_.check_token();
   try {
-    save_file(saver,
-              folder_.in(own_file(type)),
-              save_type_name(type),
-              python_format(target, placeholders));
+    part();
   } catch (const std::exception& error) {
     folder_.check_token();
     ++failed_;
-    log_error_(fmt::format("Error saving checkpoint: {}", error.what()), /*leaves_out=*/true);
+    log_error_(fmt::format("Error {}: {}", what, error.what()), /*leaves_out=*/true);
+  }
+}
+
+void Copies::save(bool is_best, bool is_latest, const FormatFields& placeholders) {
+  for (const Saver& saver : savers_) {
+    const SaveTargets& targets = saver.targets;
+    for (const auto& [wanted, target] :
+         {std::pair(is_latest, targets.save_latest_to), std::pair(is_best, targets.save_best_to)}) {
+      if (!wanted || !target) continue;
+      attempt("saving checkpoint", [&, &to = *target] {
+        save_file(saver,
+                  folder_.in(own_file(targets.save_type)),
+                  save_type_name(targets.save_type),
+                  python_format(to, placeholders));
+      });
+    }
   }
 }
 
@@ -183,25 +310,17 @@ void Copies::save_config(const std::string& name, const std::string& content) {
   for (const Saver& saver : savers_) {
     if (!saver.targets.save_meta_to) continue;
     const std::string target = (fs::path(*saver.targets.save_meta_to) / name).string();
-    try {
+    attempt("saving " + name, [&] {
       save_file(saver, folder_.in(name), "config", target);
       if (!saver.destination) folder_.note_copy(target, content);
-    } catch (const std::exception& fault) {
-      log_error_(fmt::format("Error saving {}: {}", name, fault.what()), /*leaves_out=*/true);
-    }
+    });
   }
 }
 
 void Copies::send_cards(const std::string& config, const std::vector<StoredImage>& pictures) {
   if (std::exchange(sent_cards_, true)) return;
-  for (const Saver& saver : savers_) {
-    try {
-      send_card(saver, config, pictures);
-    } catch (const std::exception& error) {
-      log_error_(fmt::format("Error sending the model card: {}", error.what()),
-                 /*leaves_out=*/true);
-    }
-  }
+  for (const Saver& saver : savers_)
+    attempt("sending the model card", [&] { send_card(saver, config, pictures); });
 }
 
 void Copies::send_card(const Saver& saver,
@@ -228,12 +347,14 @@ void Copies::send_card(const Saver& saver,
   remove_file(scratch);  // the outbox has it
 }
 
-void Copies::tell_failures() const {
-  if (failed_ == 0) return;
-  log_warning("track",
-              "{} failed, as the errors above say; the newest checkpoint is {}",
-              counted(failed_, "copy", "copies"),
-              folder_.in(kCheckpointFile));
+void Copies::begin_end() {
+  if (failed_ > 0) {  // the single errors may be far up in the log
+    log_warning("track",
+                "{} failed, as the errors above say; the newest checkpoint is {}",
+                counted(failed_, "copy", "copies"),
+                folder_.in(kCheckpointFile));
+  }
+  if (uploads_) uploads_->begin_end();
 }
 
 /// A service that cannot be reached costs its own files only.

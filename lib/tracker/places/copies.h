@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,7 +26,7 @@ class Copies {
 
   /// @param example a value for each placeholder of the targets
   /// @param folder has to outlive this object
-  /// @throws ConfigError as check_local_targets()
+  /// @throws ConfigError a target that cannot be one
   Copies(const std::vector<SaveConfig>& savers, FormatFields example, RunFolder& folder);
 
   /// Finds out without writing whether the targets can be written and the services take the login. A
@@ -40,9 +39,9 @@ class Copies {
   /// Files at fixed targets that this run saved and that can be read.
   std::vector<std::string> intact() const;
   /// The run may write now, and its loggers have begun.
-  /// @param wandb_run the run that the W&B logger logs to, if there is one
+  /// @param wandb_run the run that the W&B logger logs to; empty: there is none
   /// @param log_error takes what fails from now on
-  void open(const std::optional<std::string>& wandb_run, LogError log_error);
+  void open(const std::string& wandb_run, LogError log_error);
 
   /// Lets each saver copy what it wants. One that fails is logged, and the others still save.
   void save(bool is_best, bool is_latest, const FormatFields& placeholders);
@@ -54,15 +53,11 @@ class Copies {
   /// Uploads that have failed since, for the log.
   void log_upload_errors();
   // ---- the end of the uploads, as in Uploads
-  void begin_end() {
-    if (uploads_) uploads_->begin_end();
-  }
+  void begin_end();
   bool is_done() const { return !uploads_ || uploads_->is_done(); }
   bool last_answer_was_fault() const { return uploads_ && uploads_->last_answer_was_fault(); }
   /// Says too what is left, which waits in the outbox. Nothing can be saved afterwards.
   void end();
-  /// The single errors may be far up in the log.
-  void tell_failures() const;
 
  private:
   struct Saver {
@@ -71,7 +66,7 @@ class Copies {
     std::shared_ptr<Destination> destination;  // null: files of this machine
   };
 
-  void save_with(const Saver& saver, const std::string& target, const FormatFields& placeholders);
+  void attempt(const std::string& what, const std::function<void()>& part);
   /// @param kind for people: "checkpoint", "model", "lora" or "config"
   void save_file(const Saver& saver,
                  const std::string& path,

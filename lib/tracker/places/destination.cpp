@@ -81,7 +81,8 @@ class UrlDestination : public Destination {
 
   /// The folder without its secrets takes nothing that was for the one with them.
   std::string name() const override {
-    return shown_ + (query_.empty() && shown_ == folder_ ? "" : " (with a login)");
+    return shown_ + (shown_ == folder_ ? "" : " (with a login)") +
+           (query_.empty() ? "" : " (with a query)");
   }
   std::string place_of(const std::string& target) const override { return shown_ + "/" + target; }
 

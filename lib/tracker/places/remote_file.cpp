@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -21,6 +22,8 @@
 #include "net/hub/hub_api.h"
 #include "net/s3/aws_config.h"
 #include "net/url.h"
+#include "net/wandb_api.h"
+#include "tracker/run_folder/run_files.h"
 
 namespace dalle2 {
 namespace {
@@ -51,6 +54,11 @@ void check_hash(const char* kind,
       expected);
 }
 
+ByteSource body_of(HttpGet request) {
+  const auto stream = std::make_shared<HttpStream>(std::move(request));
+  return [stream](char* buffer, size_t capacity) { return stream->read(buffer, capacity); };
+}
+
 /// http(s), file and s3.
 class UrlFile : public RemoteFile {
  public:
@@ -63,27 +71,9 @@ class UrlFile : public RemoteFile {
   void check_login() const override {
     if (url_.starts_with("s3://")) check_scheme(find_s3_access().endpoint);
   }
-  void check_access() const override {
-    char byte = 0;
-    open()(&byte, 1);
-  }
-  void fetch(const std::string& path) const override {
-    store_fetched(open(), path, {.sha256 = sha256_}, name());
-  }
-
- private:
-  void check_scheme(const std::string& server) const {
-    if (!server.starts_with("http://") || plain_http_ || is_loopback_url(server)) return;
-    throw ConfigError(
-        "{}: plain http to another machine ({}) is refused, because others could change the "
-        "file.\n  Give an https address, or set allow_plain_http beside it.",
-        public_url(url_),
-        public_url(server));
-  }
-
-  ByteSource open() const {
+  Content open() const override {
     check_login();
-    if (!is_http_url(url_)) return open_source(url_);
+    if (!is_http_url(url_)) return {open_source(url_), {.sha256 = sha256_}};
     HttpGet request{.url = url_, .netrc = true};
     request.explain = [](const HttpAnswer& answer) -> std::string {
       if (answer.status() == 404 || answer.status() == 410) {
@@ -95,8 +85,17 @@ class UrlFile : public RemoteFile {
       }
       return status_advice(answer.status());
     };
-    const auto stream = std::make_shared<HttpStream>(std::move(request));
-    return [stream](char* buffer, size_t capacity) { return stream->read(buffer, capacity); };
+    return {body_of(std::move(request)), {.sha256 = sha256_}};
+  }
+
+ private:
+  void check_scheme(const std::string& server) const {
+    if (!server.starts_with("http://") || plain_http_ || is_loopback_url(server)) return;
+    throw ConfigError(
+        "{}: plain http to another machine ({}) is refused, because others could change the "
+        "file.\n  Give an https address, or set allow_plain_http beside it.",
+        public_url(url_),
+        public_url(server));
   }
 
   std::string url_;
@@ -112,16 +111,12 @@ class HubRemoteFile : public RemoteFile {
 
   std::string name() const override { return repository().name() + "/" + place_.path; }
   void check_login() const override { repository(); }
-  void check_access() const override {
-    char byte = 0;
-    HttpStream(repository().request(place_.path, place_.revision)).read(&byte, 1);
-  }
-  void fetch(const std::string& path) const override {
+  Content open() const override {
     HubRepository::Download found = repository().download(place_.path);
     ExpectedFile expected{.sha256 = options_.sha256};
     if (found.file.size > 0) expected.bytes = static_cast<uint64_t>(found.file.size);
     if (!expected.sha256 && !found.file.sha256.empty()) expected.sha256 = found.file.sha256;
-    store_fetched(std::move(found.request), path, expected, name());
+    return {body_of(std::move(found.request)), expected};
   }
 
  private:
@@ -138,50 +133,68 @@ class HubRemoteFile : public RemoteFile {
 
 class WandbRemoteFile : public RemoteFile {
  public:
-  WandbRemoteFile(OwnWandbRun own_run, std::string file, bool may_come_later)
-      : own_run_(std::move(own_run)), file_(std::move(file)) {
-    if (!may_come_later || own_run_()) run();
+  /// @param may_come_later the run need not be known yet
+  WandbRemoteFile(std::function<std::string()> run, std::string file, bool may_come_later)
+      : run_(std::move(run)), file_(std::move(file)) {
+    if (!may_come_later || !run_().empty()) run();
   }
 
   std::string name() const override {
-    return own_run_() ? wandb_page(find_wandb_access(), run()) + "/files/" + file_
-                      : file_ + " of the logger's run";
+    return run_().empty() ? file_ + " of the logger's run"
+                          : wandb_page(find_wandb_access(), run()) + "/files/" + file_;
   }
-  void check_login() const override {
-    if (own_run_()) find_wandb_access();
-  }
-  void check_access() const override { find(find_wandb_access()); }
-  void fetch(const std::string& path) const override {
+  void check_login() const override { find_wandb_access(); }
+  Content open() const override {
     const WandbAccess access = find_wandb_access();
-    const WandbStoredFile found = find(access);
-    HttpGet request{.url = found.url, .shown = name()};
-    request.headers = WandbApi(access, {}).download_headers(found.url);
-    ExpectedFile expected{.md5_base64 = found.md5};
-    if (found.size > 0) expected.bytes = static_cast<uint64_t>(found.size);
-    store_fetched(std::move(request), path, expected, name());
+    const WandbRunPath of = run();
+    if (access.api_key.empty())
+      throw NetworkError("{}: no API key was found.\n  {}", name(), kWandbLogin);
+    const WandbApi api(access, {});
+    const std::optional<WandbStoredFile> found = api.find_file(of, file_);
+    if (!found) {
+      throw NetworkError(
+          "{}: there is no such file, or no such run for this login\n  Check wandb_run_path and "
+          "wandb_file_path: the page of the run lists its files.",
+          name());
+    }
+    HttpGet request{.url = found->url, .shown = name()};
+    request.headers = api.download_headers(found->url);
+    ExpectedFile expected{.md5_base64 = found->md5};
+    if (found->size > 0) expected.bytes = static_cast<uint64_t>(found->size);
+    return {body_of(std::move(request)), expected};
   }
 
  private:
   WandbRunPath run() const {
-    if (const auto path = own_run_()) return parse_wandb_run_path(*path);
+    if (const std::string path = run_(); !path.empty()) return parse_wandb_run_path(path);
     throw ConfigError(
         "/tracker/load/wandb_run_path: null means the logger's own run, which is a new one\n  Give "
         "entity/project/run_id, or wandb_run_id with \"resume\" in /tracker/log.");
   }
-  WandbStoredFile find(const WandbAccess& access) const {
-    const WandbRunPath of = run();
-    if (access.api_key.empty())
-      throw NetworkError("{}: no API key was found.\n  {}", name(), kWandbLogin);
-    if (const auto found = WandbApi(access, {}).find_file(of, file_)) return *found;
-    throw NetworkError(
-        "{}: there is no such file, or no such run for this login\n  Check wandb_run_path and "
-        "wandb_file_path: the page of the run lists its files.",
-        name());
-  }
 
-  OwnWandbRun own_run_;
+  std::function<std::string()> run_;
   std::string file_;
 };
+
+/// Errors name the key of the config.
+template <class Part>
+void with_key(const std::string& key, Part&& part) {
+  try {
+    part();
+  } catch (const NetworkError& error) {
+    throw NetworkError("{}: {}", key, error.what());
+  } catch (const DataError& error) {
+    throw DataError("{}: {}", key, error.what());
+  } catch (const ConfigError& error) {
+    const std::string text = error.what();
+    throw ConfigError("{}{}", text.starts_with("/tracker/") ? "" : key + ": ", text);
+  }
+}
+
+void fetch_file(const RemoteFile& file, const std::string& path) {
+  const auto [bytes, expected] = file.open();
+  store_fetched(bytes, path, expected, file.name());
+}
 
 }  // namespace
 
@@ -191,12 +204,6 @@ std::unique_ptr<RemoteFile> make_remote_file(const std::string& address,
   if (is_hub_url(url)) return std::make_unique<HubRemoteFile>(url, options);
   if (const auto fault = checkpoint_url_fault(url)) throw ConfigError("{}", *fault);
   return std::make_unique<UrlFile>(url, options);
-}
-
-std::unique_ptr<RemoteFile> make_wandb_file(OwnWandbRun run,
-                                            const std::string& file,
-                                            bool may_come_later) {
-  return std::make_unique<WandbRemoteFile>(std::move(run), file, may_come_later);
 }
 
 FetchedFile::FetchedFile(const std::string& path_or_url) : path_(path_or_url) {
@@ -217,7 +224,7 @@ FetchedFile::FetchedFile(const std::string& path_or_url) : path_(path_or_url) {
   } const stop_signals;
   try {
     path_ = folder + "/" + url_file_name(file->name());
-    file->fetch(path_);
+    fetch_file(*file, path_);
   } catch (...) {
     std::error_code ignored;
     fs::remove_all(folder_, ignored);
@@ -266,15 +273,66 @@ void store_fetched(const ByteSource& source,
            path);
 }
 
-void store_fetched(HttpGet request,
-                   const std::string& path,
-                   const ExpectedFile& expected,
-                   const std::string& name) {
-  HttpStream stream(std::move(request));
-  store_fetched([&stream](char* buffer, size_t capacity) { return stream.read(buffer, capacity); },
-                path,
-                expected,
-                name);
+CheckpointSource::CheckpointSource(const LoadConfig& config,
+                                   const std::string& data_path,
+                                   std::function<std::string()> own_wandb_run)
+    : only_auto_resume_(std::visit([](const auto& load) { return load.only_auto_resume; }, config)),
+      path_((fs::path(data_path) / kLoadedFile).string()) {
+  const auto open = [&](const std::string& url, const RemoteFileOptions& options) {
+    with_key(key_, [&] { file_ = make_remote_file(url, options); });
+  };
+  if (const auto* local = std::get_if<LocalLoadConfig>(&config)) {
+    path_ = local->file_path;
+  } else if (const auto* url = std::get_if<UrlLoadConfig>(&config)) {
+    key_ = "/tracker/load/url";
+    std::error_code error;
+    const bool is_file = url->url.starts_with("file:");
+    if (is_file && !only_auto_resume_ && !fs::exists(local_path(url->url), error))
+      throw ConfigError("{}: Model not found at {}", key_, url->url);
+    open(url->url, {.sha256 = url->sha256, .allow_plain_http = url->allow_plain_http});
+  } else if (const auto* hub = std::get_if<HuggingfaceLoadConfig>(&config)) {
+    key_ = "/tracker/load/huggingface_file_path";
+    open(fmt::format("hf://{}@{}/{}",
+                     hub->huggingface_repo,
+                     uri_encode(hub->revision),
+                     hub->huggingface_file_path),
+         {.token_path = hub->token_path, .allow_plain_http = hub->allow_plain_http});
+  } else {
+    const auto& wandb = std::get<WandbLoadConfig>(config);
+    key_ = "/tracker/load/wandb_file_path";
+    if (const auto run = wandb.wandb_run_path) own_wandb_run = [run] { return *run; };
+    with_key("/tracker/load/wandb_run_path", [&] {
+      file_ = std::make_unique<WandbRemoteFile>(
+          std::move(own_wandb_run), wandb.wandb_file_path, only_auto_resume_);
+    });
+  }
+}
+
+void CheckpointSource::check(bool fetches) const {
+  if (file_ && fetches) with_key(key_, [this] { file_->check_login(); });
+  if (file_) return;
+  std::error_code error;
+  if (fs::is_directory(path_, error)) {
+    throw ConfigError("/tracker/load/file_path: '{}' is a folder; expected a checkpoint file",
+                      path_);
+  }
+  if (only_auto_resume() || fs::exists(path_, error)) return;
+  throw ConfigError(
+      "Model not found at {}\n"
+      "  /tracker/load/file_path is relative to the working directory, which is {}.\n"
+      "  Correct it, leave /tracker/load out to start from the beginning, or set only_auto_resume "
+      "for a run whose first start has no file yet.",
+      path_,
+      fs::current_path(error).string());
+}
+
+void CheckpointSource::check_access() const {
+  char byte = 0;
+  if (file_) with_key(key_, [&] { file_->open().bytes(&byte, 1); });
+}
+
+void CheckpointSource::fetch() const {
+  if (file_) with_key(key_, [this] { fetch_file(*file_, path_); });
 }
 
 }  // namespace dalle2

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A file that is fetched before it is read: of a web server, a store, the Hugging Face hub.
+// A file that is fetched before it is read: of a web server, a store, the Hugging Face hub, a run of
+// Weights & Biases. The checkpoint that a run starts from may be one (tracker.load of the config).
 #pragma once
 
 #include <cstdint>
@@ -8,9 +9,8 @@
 #include <optional>
 #include <string>
 
+#include "config/shared/tracker_config.h"
 #include "io/streams/stream.h"
-#include "net/http_stream.h"
-#include "net/wandb_api.h"
 
 namespace dalle2 {
 
@@ -30,12 +30,6 @@ void store_fetched(const ByteSource& source,
                    const ExpectedFile& expected,
                    const std::string& name);
 
-/// The same for the body of a GET, which continues where it was cut.
-void store_fetched(HttpGet request,
-                   const std::string& path,
-                   const ExpectedFile& expected,
-                   const std::string& name);
-
 class RemoteFile {
  public:
   virtual ~RemoteFile() = default;
@@ -44,12 +38,12 @@ class RemoteFile {
   virtual std::string name() const = 0;
   /// Looks for the login that it is fetched with, without the network. @throws ConfigError
   virtual void check_login() const {}
-  /// Finds out whether it could be fetched. @throws NetworkError, ConfigError, DataError
-  virtual void check_access() const = 0;
-  /// Stores it at `path`, whole or not at all. A transfer that is cut continues where it was; size and,
-  /// where it is known, SHA-256 are compared.
-  /// @throws NetworkError, ConfigError, DataError (another size or hash), ResourceError, StoppedError
-  virtual void fetch(const std::string& path) const = 0;
+  struct Content {
+    ByteSource bytes;  ///< a transfer that is cut continues where it was
+    ExpectedFile expected = {};
+  };
+  /// @throws NetworkError, ConfigError, DataError; its source too, and StoppedError
+  virtual Content open() const = 0;
 };
 
 struct RemoteFileOptions {
@@ -64,18 +58,46 @@ struct RemoteFileOptions {
 std::unique_ptr<RemoteFile> make_remote_file(const std::string& url,
                                              const RemoteFileOptions& options = {});
 
-/// The run that the W&B logger logs to, "entity/project/run_id"; none as long as it has no id.
-using OwnWandbRun = std::function<std::optional<std::string>()>;
-
-/// A file of a Weights & Biases run. @param may_come_later the run need not be known yet
-/// @throws ConfigError it is none. What its functions throw: the environment of W&B is wrong (net/wandb_api.h)
-std::unique_ptr<RemoteFile> make_wandb_file(OwnWandbRun run,
-                                            const std::string& file,
-                                            bool may_come_later);
-
 /// For people.
 inline constexpr const char* kWandbLogin =
     "Set WANDB_API_KEY, or put the key into ~/.netrc (`wandb login` does so).";
+
+/// Where the checkpoint of /tracker/load lies: a file of this machine, or one that is fetched. All ranks
+/// have one; rank 0 alone fetches, and needs a login.
+class CheckpointSource {
+ public:
+  /// @param data_path what has to be fetched is stored there as loaded_checkpoint.pth
+  /// @param own_wandb_run the run that the W&B logger logs to, "entity/project/run_id"; empty as long as it
+  /// has no id
+  /// @throws ConfigError what the config names cannot be an address
+  CheckpointSource(const LoadConfig& config,
+                   const std::string& data_path,
+                   std::function<std::string()> own_wandb_run);
+
+  /// Finds what is wrong without the network. @param fetches it needs a login too. @throws ConfigError
+  void check(bool fetches = false) const;
+  /// True if the file has to be fetched before it can be read.
+  bool is_remote() const { return file_ != nullptr; }
+  /// Finds out whether it could be fetched, and fetches nothing. @throws NetworkError, ConfigError
+  void check_access() const;
+  /// Brings the file to path(), whole or not at all. Does nothing for a file of this machine.
+  /// @throws NetworkError, ConfigError, DataError (not what was asked for), ResourceError (disk),
+  /// StoppedError
+  void fetch() const;
+
+  /// The place for people and for records: a path, or an address without its secrets.
+  std::string name() const { return file_ ? file_->name() : path_; }
+  /// The file on this machine, there or not (yet).
+  const std::string& path() const { return path_; }
+  /// True if it is used by auto-resumed runs only.
+  bool only_auto_resume() const { return only_auto_resume_; }
+
+ private:
+  bool only_auto_resume_;
+  std::string key_;  // of the config, for messages
+  std::string path_;
+  std::unique_ptr<RemoteFile> file_;  // null: a file of this machine
+};
 
 /// A file under its own name in a folder that goes with this object.
 class FetchedFile {

@@ -10,9 +10,9 @@
 
 #include "base/error.h"
 #include "base/untrusted_json.h"
+#include "config/kinds.h"
 #include "config/reading/reader.h"
 #include "io/files/atomic_file.h"
-#include "io/files/folder_names.h"
 #include "io/formats/event_file.h"
 #include "tracker/places/uploads.h"
 #include "tracker/run_folder/run_files.h"
@@ -36,40 +36,74 @@ RunLock lock_at_once(const std::string& data_path) {
   }
 }
 
-/// Of the config that the run has written, which has no secrets. @throws ConfigError
-std::vector<SaveConfig> read_savers(const std::string& data_path, const RunRecord& run) {
-  std::vector<SaveConfig> savers;
-  for (const std::string& name : names_ending(data_path, "_config.json")) {
-    const std::string path = (fs::path(data_path) / name).string();
-    const Json config = parse_untrusted_object(read_file(path));
-    const Json::json_pointer place("/tracker/save");
-    if (!config.contains(place)) continue;
-    ReadFindings findings;
-    const Limits limits = any_value().one_is_list();
-    std::vector<SaveConfig> of_file;
-    Reader(findings).read(ValueAt{config.at(place), place.to_string(), limits}, of_file);
-    findings.faults.throw_if_any(path);
-    savers.insert(savers.end(), of_file.begin(), of_file.end());
+/// The config that the run has written, which has no secrets.
+struct StoredConfig {
+  std::string path;  ///< empty: there is none
+  std::string text = {};
+  std::string full =
+      {};  ///< with every default, as the run sends it, where this version can read it
+};
+
+StoredConfig stored_config(const std::string& data_path) {
+  for (const ConfigKind& kind : config_kinds()) {
+    const std::string path = (fs::path(data_path) / (kind.key + "_config.json")).string();
+    std::error_code ignored;
+    if (!fs::exists(path, ignored)) continue;
+    StoredConfig config{path, read_file(path)};
+    config.full = config.text;
+    try {
+      config.full = kind.fill_in(config.text,
+                                 {.overrides = {}, .check_available = false, .no_commands = true});
+    } catch (const Error&) {
+    }
+    return config;
   }
+  return {};
+}
+
+/// @throws ConfigError
+std::vector<SaveConfig> read_savers(const StoredConfig& config, const std::string& wandb_run) {
+  const Json json = parse_untrusted_object(config.text);
+  const Json::json_pointer place("/tracker/save");
+  std::vector<SaveConfig> savers;
+  if (!json.contains(place)) return savers;
+  ReadFindings findings;
+  const Limits limits = any_value().one_is_list();
+  Reader(findings).read(ValueAt{json.at(place), place.to_string(), limits}, savers);
+  findings.faults.throw_if_any(config.path);
   for (SaveConfig& saver : savers) {
     auto* const wandb = std::get_if<WandbSaveConfig>(&saver);
-    if (wandb != nullptr && !wandb->wandb_run_path)
-      wandb->wandb_run_path = run.wandb.substr(0, run.wandb.find('\n'));
+    if (wandb != nullptr && !wandb->wandb_run_path) wandb->wandb_run_path = wandb_run;
   }
   return savers;
 }
 
-void sync_files(const std::string& data_path, const RunRecord& run, SyncReport& report) {
-  Uploads uploads((fs::path(data_path) / kOutboxFolder).string());
-  const size_t before = uploads.waiting().size();
-  if (before == 0) return;
-  std::vector<std::string> faults;
-  for (const SaveConfig& saver : read_savers(data_path, run)) {
+/// With the logins of this environment.
+void serve_all(Uploads& uploads, const StoredConfig& config, const RunRecord& run) {
+  std::string faults;
+  const std::string wandb_run = run.wandb.substr(0, run.wandb.find('\n'));
+  for (const SaveConfig& saver : read_savers(config, wandb_run)) {
     try {
       if (std::shared_ptr<Destination> to = make_destination(saver)) uploads.serve(std::move(to));
     } catch (const Error& error) {
-      faults.emplace_back(error.what());
+      faults += (faults.empty() ? "" : "\n") + std::string(error.what());
     }
+  }
+  if (!faults.empty()) throw ConfigError("{}", faults);
+}
+
+void sync_files(const std::string& data_path,
+                const StoredConfig& config,
+                const RunRecord& run,
+                SyncReport& report) {
+  Uploads uploads((fs::path(data_path) / kOutboxFolder).string());
+  const size_t before = uploads.waiting().size();
+  if (before == 0) return;
+  std::string fault;
+  try {
+    serve_all(uploads, config, run);
+  } catch (const ConfigError& error) {
+    fault = error.what();
   }
   for (const OutboxEntry& entry : uploads.unserved()) {
     report.errors.push_back(
@@ -80,8 +114,7 @@ void sync_files(const std::string& data_path, const RunRecord& run, SyncReport& 
                     entry.to,
                     entry.target));
   }
-  if (!report.errors.empty())
-    report.errors.insert(report.errors.end(), faults.begin(), faults.end());
+  if (!report.errors.empty() && !fault.empty()) report.errors.push_back(fault);
   uploads.begin();
   uploads.begin_end();
   wait_until_sent([&] { return uploads.is_done(); }, [] { return false; }, kForever);
@@ -91,17 +124,12 @@ void sync_files(const std::string& data_path, const RunRecord& run, SyncReport& 
   for (std::string& error : uploads.take_errors()) report.errors.push_back(std::move(error));
 }
 
-/// The config that the run has written, as text; empty: none.
-std::string logged_config(const std::string& data_path) {
-  const std::vector<std::string> names = names_ending(data_path, "_config.json");
-  return names.empty() ? "" : read_file((fs::path(data_path) / names.front()).string());
-}
-
 /// Follows the log to its end for one W&B run, as the start of the run would. A service that is away is
-/// tried for a few seconds.
+/// tried for a few seconds. @throws NetworkError a refusal
 void sync_rows(const WandbAccess& access,
                const std::string& wandb_run,
                const std::string& data_path,
+               const StoredConfig& config,
                const RunRecord& record,
                LogCursors& cursors,
                SyncReport& report) {
@@ -111,18 +139,13 @@ void sync_rows(const WandbAccess& access,
   begin.goes_on = true;
   begin.is_live = false;
   begin.data_path = data_path;
-  try {  // a run that was logged offline may have no entity
-    const bool has_entity = !wandb_run.starts_with('/');
-    const std::string entity = has_entity ? "" : WandbApi(access, {}).viewer();
-    begin.run.info.path = parse_wandb_run_path(entity + wandb_run);
-  } catch (const NetworkError& refusal) {
-    report.errors.emplace_back(refusal.what());
-    return;
-  }
+  // A run that was logged offline may have no entity.
+  const std::string entity = wandb_run.starts_with('/') ? WandbApi(access, {}).viewer() : "";
+  begin.run.info.path = parse_wandb_run_path(entity + wandb_run);
   begin.run.resumed = true;
   begin.run.start_unix_seconds = wall_time_seconds();
-  WandbItems& config = begin.run.config = wandb_items(logged_config(data_path));
-  config.insert(config.end(), record.process.begin(), record.process.end());
+  begin.run.config = wandb_items(config.full);
+  begin.run.config.insert(begin.run.config.end(), record.process.begin(), record.process.end());
   Follower follower(
       std::make_unique<WandbSink>(access, begin),
       {.path = log,
@@ -131,12 +154,7 @@ void sync_rows(const WandbAccess& access,
        .check = [] {},
        .log_error = [&report](const std::string& error) { report.errors.push_back(error); }},
       cursors);
-  try {
-    follower.connect_now(std::chrono::steady_clock::now() + std::chrono::seconds(30));
-  } catch (const NetworkError& refusal) {
-    report.errors.emplace_back(refusal.what());
-    return;
-  }
+  follower.connect_now(std::chrono::steady_clock::now() + std::chrono::seconds(30));
   const int64_t before = follower.waiting();
   follower.start();
   const bool is_finished = !record.finished.empty();
@@ -150,7 +168,10 @@ void sync_rows(const WandbAccess& access,
 }
 
 /// To the W&B run of each logger.
-void sync_all_rows(const std::string& data_path, const RunRecord& run, SyncReport& report) {
+void sync_all_rows(const std::string& data_path,
+                   const StoredConfig& config,
+                   const RunRecord& run,
+                   SyncReport& report) {
   WandbAccess access = find_wandb_access();
   std::error_code ignored;
   const bool has_log = fs::exists(fs::path(data_path) / kLogFile, ignored);
@@ -159,8 +180,13 @@ void sync_all_rows(const std::string& data_path, const RunRecord& run, SyncRepor
   access.console = false;
   LogCursors cursors((fs::path(data_path) / kFollowersFile).string());
   std::string path;
-  for (std::istringstream runs(run.wandb); std::getline(runs, path);)
-    sync_rows(access, path, data_path, run, cursors, report);
+  for (std::istringstream runs(run.wandb); std::getline(runs, path);) {
+    try {
+      sync_rows(access, path, data_path, config, run, cursors, report);
+    } catch (const NetworkError& refusal) {
+      report.errors.emplace_back(refusal.what());
+    }
+  }
 }
 
 }  // namespace
@@ -183,8 +209,9 @@ SyncReport sync_run(const std::string& data_path) {
         run->home);
   }
   SyncReport report;
-  sync_files(data_path, *run, report);
-  sync_all_rows(data_path, *run, report);
+  const StoredConfig config = stored_config(data_path);
+  sync_files(data_path, config, *run, report);
+  sync_all_rows(data_path, config, *run, report);
   return report;
 }
 

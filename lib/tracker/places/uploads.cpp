@@ -81,28 +81,18 @@ std::vector<OutboxEntry> Uploads::unserved() const {
   return entries;
 }
 
-/// What was begun, else the newest, of those that were not tried. A target that got a file since the
-/// start comes after the others, so that a busy one holds up none.
+/// The oldest that was not tried, but no other file for a target whose upload is begun.
 std::optional<OutboxEntry> Uploads::next(const Lane& lane) const {
-  std::optional<OutboxEntry> best;
-  bool best_is_fresh = false;
   std::vector<OutboxEntry> begun;
   for (const OutboxEntry& entry : outbox_.waiting()) {
     if (lane_of(entry) != &lane) continue;
-    const bool was_tried = lane.failed.contains(entry.number);
-    if (!entry.notes.empty()) {
-      if (!was_tried) return entry;
-      begun.push_back(entry);
-    }
     const bool is_behind = std::any_of(begun.begin(), begun.end(), [&](const auto& older) {
       return older.is_for_same_target(entry);
     });
-    const bool is_fresh = !lane.sent_targets.contains(entry.target);
-    if (was_tried || is_behind || (best && best_is_fresh && !is_fresh)) continue;
-    best = entry;
-    best_is_fresh = is_fresh;
+    if (!is_behind && !lane.failed.contains(entry.number)) return entry;
+    if (!entry.notes.empty()) begun.push_back(entry);
   }
-  return best;
+  return std::nullopt;
 }
 
 void Uploads::work(Lane& lane) {
@@ -113,13 +103,11 @@ void Uploads::work(Lane& lane) {
     const std::optional<OutboxEntry> entry = next(lane);
     if (!entry) {
       if (ending_) break;
-      lane.sent_targets.clear();
       wake_.wait_for(lock, kGlance);
       continue;
     }
     outbox_.begin(*entry);
     last_failed_ = !send(*lane.destination, *entry, lock);
-    lane.sent_targets.insert(entry->target);
     if (!last_failed_) {
       lane.pause_seconds = 0;
       continue;

@@ -30,7 +30,7 @@ class Uploads {
 
   /// What waits is sent by the first that takes it.
   void serve(std::shared_ptr<Destination> destination);
-  /// Begins to send what waits: what was begun first, then the newest. A failed file is tried again
+  /// Begins to send what waits, the oldest first. A failed file is tried again
   /// after a growing pause, or with the next one. Call it when all are served.
   void begin();
   /// Puts a file into the outbox; it may be replaced afterwards. @throws as Outbox::add()
@@ -61,8 +61,7 @@ class Uploads {
     double pause_seconds = 0;    // after failures in a row
     Clock::time_point retry_at;  // of failed ones
     std::set<int64_t> failed;    // since the last pause or, in the end, at all
-    std::set<std::string> sent_targets;
-    bool done = false;  // in the end: nothing is left to try
+    bool done = false;           // in the end: nothing is left to try
   };
 
   Lane* lane_of(const FileToSend& file) const;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "tracker/wandb/wandb_rows.h"
+#include "tracker/wandb/wandb_run.h"
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
@@ -36,7 +36,7 @@ std::string make_folder(const std::string& parent, const std::string& run_id, do
       "{}: cannot be made: {}\n  Set WANDB_DIR to another place.", all.string(), error.message());
 }
 
-class WandbFolder : public WandbRows {
+class WandbFolder : public WandbTarget {
  public:
   WandbFolder(std::string path, const WandbRun& run)
       : path_(std::move(path)),
@@ -57,59 +57,52 @@ class WandbFolder : public WandbRows {
     file_.write_metric(kWandbAxis, "");
   }
 
-  void history(const WandbItems& row, int64_t step) override { file_.write_history(row, step); }
-  void column(const std::string& name) override { file_.write_metric(name, kWandbAxis); }
-  void file(const WandbUpload& file) override;
-  void stats(const WandbItems& figures, double unix_seconds) override {
-    file_.write_stats(figures, unix_seconds);
+  void take(const WandbBatch& batch) override {
+    for (const std::string& name : batch.columns) file_.write_metric(name, kWandbAxis);
+    for (const WandbUpload& file : batch.files) store(file);
+    for (const auto& [step, row] : batch.rows) file_.write_history(row, step);
+    if (!batch.stats.empty()) file_.write_stats(batch.stats, batch.stats_unix_seconds);
+    if (!batch.console.empty()) print(batch.console);
+    const auto now = std::chrono::steady_clock::now();
+    if (batch.end || now - summary_at_ >= kSummaryEvery) {
+      file_.write_summary(WandbItems(batch.summary.begin(), batch.summary.end()));
+      summary_at_ = now;
+    }
+    if (!batch.end) return;
+    if (batch.end->outcome == RunEnd::Outcome::kStopped) file_.write_preempting();
+    file_.write_exit(batch.end->exit_code, batch.runtime_seconds);
   }
-  void console(const std::vector<WandbConsoleLine>& lines) override;
-  void flush(const WandbSummary& summary) override;
-  void end(const RunEnd& end, int64_t runtime_seconds, const WandbSummary& summary) override;
 
  private:
+  void store(const WandbUpload& file) {
+    const fs::path path = fs::path(path_) / "files" / file.name;
+    std::error_code ignored;  // the writing says what is wrong
+    fs::create_directories(path.parent_path(), ignored);
+    write_file_atomically(path.string(), file.path.empty() ? file.content : read_file(file.path));
+    file_.write_file(file.name, file.name.starts_with("media/"));
+  }
+
+  /// The records are what `wandb sync` reads; the file is for people, as the service's own client has it.
+  void print(const std::vector<WandbConsoleLine>& lines) {
+    const fs::path path = fs::path(path_) / "files" / kWandbConsoleFile;
+    std::ofstream file(path, std::ios::app);
+    for (const WandbConsoleLine& line : lines) {
+      file_.write_console(line.text, line.is_error, line.unix_seconds);
+      file << line.text << "\n";
+    }
+    if (!file.flush()) throw ResourceError("{}: cannot be written", path.string());
+  }
+
   std::string path_;
   WandbFile file_;
   std::chrono::steady_clock::time_point summary_at_ = std::chrono::steady_clock::now();
 };
 
-void WandbFolder::file(const WandbUpload& file) {
-  const fs::path path = fs::path(path_) / "files" / file.name;
-  std::error_code ignored;  // the writing says what is wrong
-  fs::create_directories(path.parent_path(), ignored);
-  write_file_atomically(path.string(), file.path.empty() ? file.content : read_file(file.path));
-  file_.write_file(file.name, file.name.starts_with("media/"));
-}
-
-/// The records are what `wandb sync` reads; the file is for people, as the service's own client has it.
-void WandbFolder::console(const std::vector<WandbConsoleLine>& lines) {
-  const fs::path path = fs::path(path_) / "files" / kWandbConsoleFile;
-  std::ofstream file(path, std::ios::app);
-  for (const WandbConsoleLine& line : lines) {
-    file_.write_console(line.text, line.is_error, line.unix_seconds);
-    file << line.text << "\n";
-  }
-  if (!file.flush()) throw ResourceError("{}: cannot be written", path.string());
-}
-
-void WandbFolder::flush(const WandbSummary& summary) {
-  const auto now = std::chrono::steady_clock::now();
-  if (now - summary_at_ < kSummaryEvery) return;
-  file_.write_summary(WandbItems(summary.begin(), summary.end()));
-  summary_at_ = now;
-}
-
-void WandbFolder::end(const RunEnd& end, int64_t runtime_seconds, const WandbSummary& summary) {
-  file_.write_summary(WandbItems(summary.begin(), summary.end()));
-  if (end.outcome == RunEnd::Outcome::kStopped) file_.write_preempting();
-  file_.write_exit(end.exit_code, runtime_seconds);
-}
-
 }  // namespace
 
-std::unique_ptr<WandbRows> make_wandb_folder(const std::string& parent,
-                                             const WandbRun& run,
-                                             std::string* path) {
+std::unique_ptr<WandbTarget> make_wandb_folder(const std::string& parent,
+                                               const WandbRun& run,
+                                               std::string* path) {
   *path = make_folder(parent, run.info.path.run_id, run.start_unix_seconds);
   try {
     return std::make_unique<WandbFolder>(*path, run);

@@ -37,7 +37,7 @@ void check_name(const char* what, const std::string& name, const char* forbidden
 }  // namespace
 
 WandbLogger::WandbLogger(const WandbLogConfig& config)
-    : Logger(config.auto_resume, config.verbose),
+    : Logger("WandbLogger", config.auto_resume, config.verbose),
       config_(config),
       entity_(config.wandb_entity.value_or("")),
       project_(config.wandb_project.value_or("")) {}
@@ -45,6 +45,11 @@ WandbLogger::WandbLogger(const WandbLogConfig& config)
 /// The id of the config or the environment; empty: a new one.
 std::string WandbLogger::wanted_id() const {
   return config_.wandb_run_id.value_or(access_->run_id);
+}
+
+/// Whether the config names the run as one to continue.
+bool WandbLogger::must_exist(const std::string& id) const {
+  return config_.resume && id == wanted_id();
 }
 
 /// Whether the login sees the project, and the run that is to be continued there. Which run a start
@@ -55,19 +60,14 @@ void WandbLogger::check(Deadline deadline) {
   check_name("wandb_project", project_, "/\\#?%:");
   check_name("wandb_entity", entity_, "/\\ #?%:");
   is_away_ = false;
-  if (access_->mode != WandbMode::kOnline) return;
   if (new_id_.empty()) new_id_ = make_wandb_id();
-  const std::string named = resumed_id_.empty() ? wanted_id() : resumed_id_;
-  const WandbRunPath path{entity_, project_, named.empty() ? new_id_ : named};
+  if (access_->mode != WandbMode::kOnline) return;
+  const WandbRunPath path{entity_, project_, first_of({run_id_, wanted_id(), new_id_})};
   try {
     const WandbApi api(*access_, {.deadline = deadline});
     api.viewer();
-    if (!api.find_run(path) && config_.resume && resumed_id_.empty()) {
-      throw ConfigError(
-          "/tracker/log/wandb_run_id: there is no run {} to continue\n  Give the id of one, or leave "
-          "out \"resume\" for a new run.",
-          path.text());
-    }
+    if (!api.find_run(path) && must_exist(path.run_id))
+      throw ConfigError("{}", no_run_to_continue(path));
   } catch (const NetworkError& error) {
     const auto* status = dynamic_cast<const HttpStatusError*>(&error);
     if (status != nullptr && !may_pass(error))
@@ -81,35 +81,32 @@ void WandbLogger::check(Deadline deadline) {
   }
 }
 
-std::string WandbLogger::id_of_run(const RunFacts& facts) {
-  std::string id = facts.goes_on && !resumed_id_.empty() ? resumed_id_ : wanted_id();
-  if (facts.is_copy && id == resumed_id_ && !config_.resume && !id.empty()) {
+std::unique_ptr<JournalSink> WandbLogger::make_sink(const RunFacts& facts) {
+  D2_CHECK(access_.has_value(), "WandbLogger::check comes first");
+  const std::string known = facts.is_copy ? "" : run_id_;  // else that of another folder
+  if (access_->mode == WandbMode::kDisabled) {
+    log_info("track", "Nothing is logged to Weights & Biases: {}", access_->mode_reason);
+    run_id_ = known;
+    return nullptr;
+  }
+  WandbBegin begin;
+  begin.goes_on = facts.goes_on && !known.empty();
+  begin.first_line = facts.is_copy ? facts.lines : 0;
+  begin.data_path = facts.data_path;
+  begin.is_away = is_away_;
+  std::string id = begin.goes_on ? known : wanted_id();
+  if (facts.is_copy && id == run_id_ && !config_.resume && !id.empty()) {
     id.clear();
     log_info(
         "track",
         "The Weights & Biases run {} is that of the folder this one is a copy of: a new run begins",
-        resumed_id_);
+        run_id_);
   }
-  if (id.empty()) id = new_id_.empty() ? make_wandb_id() : new_id_;
-  return id;
-}
-
-std::unique_ptr<JournalSink> WandbLogger::make_sink(const RunFacts& facts) {
-  if (!access_) access_ = find_wandb_access();
-  if (access_->mode == WandbMode::kDisabled) {
-    log_info("track", "Nothing is logged to Weights & Biases: {}", access_->mode_reason);
-    if (facts.is_copy) resumed_id_.clear();  // it is that of the folder this one is a copy of
-    return nullptr;
-  }
-  WandbBegin begin;
-  begin.goes_on = facts.goes_on && !resumed_id_.empty();
-  begin.first_line = facts.is_copy ? facts.lines : 0;
-  begin.data_path = facts.data_path;
-  begin.is_away = is_away_;
+  run_id_ = first_of({id, new_id_});
+  begin.must_exist = must_exist(run_id_);
   WandbRun& run = begin.run;
   run.resumed = begin.goes_on || config_.resume;
-  begun_id_ = id_of_run(facts);
-  run.info = {.path = {.entity = entity_, .project = project_, .run_id = begun_id_},
+  run.info = {.path = {.entity = entity_, .project = project_, .run_id = run_id_},
               .name = config_.wandb_run_name.value_or(access_->name),
               .notes = access_->notes,
               .group = access_->group,
@@ -122,19 +119,9 @@ std::unique_ptr<JournalSink> WandbLogger::make_sink(const RunFacts& facts) {
   return std::make_unique<WandbSink>(*access_, std::move(begin));
 }
 
-std::map<std::string, std::string> WandbLogger::resume_data() const {
-  const std::string id = first_of({begun_id_, resumed_id_, config_.wandb_run_id.value_or("")});
-  std::map<std::string, std::string> data = {{"entity", entity_}, {"project", project_}};
-  if (!id.empty()) data["run_id"] = id;
-  return data;
-}
-
-bool WandbLogger::set_attribute(const std::string& name, const std::string& value) {
-  if (name != "entity" && name != "project" && name != "run_id") return false;
-  if (value.empty() && name == "entity") return true;  // of an offline run: the config's counts
-  if (value.empty()) throw ConfigError("\"{}\" is empty, a name is expected", name);
-  (name == "entity" ? entity_ : name == "project" ? project_ : resumed_id_) = value;
-  return true;
+std::string WandbLogger::wandb_run() const {
+  const std::string id = first_of({run_id_, config_.wandb_run_id.value_or("")});
+  return id.empty() ? "" : WandbRunPath{entity_, project_, id}.text();
 }
 
 }  // namespace dalle2

@@ -2,14 +2,12 @@
 // The logger to Weights & Biases: which run it is, and whether it may log there.
 #pragma once
 
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
-#include "config/shared/tracker_config.h"
-#include "net/wandb_api.h"
-#include "tracker/log/logger.h"
 #include "tracker/wandb/wandb_sink.h"
 
 namespace dalle2 {
@@ -19,25 +17,25 @@ class WandbLogger : public Logger {
  public:
   explicit WandbLogger(const WandbLogConfig& config);
 
-  std::string type_name() const override { return "WandbLogger"; }
   /// A service that is away is a warning. @throws ConfigError, HttpStatusError the key is refused
   void check(Deadline deadline) override;
   std::unique_ptr<JournalSink> make_sink(const RunFacts& facts) override;
-  /// entity, project and run_id, as the reference has them; the id only if it is known already.
-  std::map<std::string, std::string> resume_data() const override;
-  bool set_attribute(const std::string& name, const std::string& value) override;
+  /// As the reference has them; the id only if it is known already.
+  std::vector<std::pair<std::string, std::string*>> attributes() override {
+    return {{"entity", &entity_}, {"project", &project_}, {"run_id", &run_id_}};
+  }
+  std::string wandb_run() const override;
 
  private:
   std::string wanted_id() const;
-  std::string id_of_run(const RunFacts& facts);
+  bool must_exist(const std::string& id) const;
 
   const WandbLogConfig config_;
   std::optional<WandbAccess> access_;
-  bool is_away_ = false;    // the service, when it was asked
-  std::string resumed_id_;  // of auto_resume.json
-  std::string new_id_;      // of a run that has none
-  std::string begun_id_;    // after make_sink()
+  bool is_away_ = false;  // the service, when it was asked
   std::string entity_, project_;
+  std::string run_id_;  // of auto_resume.json or, after make_sink(), the run's; empty: not known
+  std::string new_id_;  // of a run that has none
 };
 
 }  // namespace dalle2

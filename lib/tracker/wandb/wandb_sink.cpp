@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <sstream>
 #include <utility>
 
 #include "base/log.h"
@@ -25,6 +26,35 @@ constexpr double kStatsSeconds = 15;  ///< a sign of life too: without one a run
 
 }  // namespace
 
+ConsoleLines::ConsoleLines(size_t most_bytes) {
+  listener_ = add_log_listener([this, most_bytes](LogLevel level, const std::string& text) {
+    const std::lock_guard lock(mutex_);
+    std::istringstream lines(text);
+    for (std::string line; std::getline(lines, line);) {
+      bytes_ += line.size() + sizeof(WandbConsoleLine);
+      if (bytes_ > most_bytes) return;
+      lines_.push_back({line, level != LogLevel::kInfo, wall_time_seconds()});
+    }
+  });
+}
+
+ConsoleLines::~ConsoleLines() {
+  remove_log_listener(listener_);
+}
+
+std::vector<WandbConsoleLine> ConsoleLines::take() {
+  const std::lock_guard lock(mutex_);
+  bytes_ = 0;
+  return std::exchange(lines_, {});
+}
+
+std::string no_run_to_continue(const WandbRunPath& run) {
+  return fmt::format(
+      "/tracker/log/wandb_run_id: there is no run {} to continue\n  Give the id of one, or leave out "
+      "\"resume\" for a new run.",
+      run.text());
+}
+
 WandbSink::WandbSink(WandbAccess access, WandbBegin begin)
     : api_(std::move(access),
            {.attempts = kAttempts, .ends_at_stop = false, .says_retries = false}),
@@ -37,12 +67,11 @@ WandbSink::WandbSink(WandbAccess access, WandbBegin begin)
 
 std::string WandbSink::key() const {
   const WandbAccess& access = api_.access();
-  const bool is_online = access.mode == WandbMode::kOnline;
-  return (is_online ? access.base_url : access.folder) + " " + begin_.run.info.path.text();
+  return (is_online() ? access.base_url : access.folder) + " " + begin_.run.info.path.text();
 }
 
 double WandbSink::pause() const {
-  return api_.access().mode == WandbMode::kOnline ? kSendSeconds : 0;
+  return is_online() ? kSendSeconds : 0;
 }
 
 double WandbSink::idle_pause() const {
@@ -50,9 +79,8 @@ double WandbSink::idle_pause() const {
 }
 
 int64_t WandbSink::connect(const LogCursors& cursors, int64_t written) {
-  const bool is_online = api_.access().mode == WandbMode::kOnline;
   const int64_t line =
-      is_online ? connect_to_service(cursors, written) : open_folder(cursors, written);
+      is_online() ? connect_to_service(cursors, written) : open_folder(cursors, written);
   read_earlier(line);
   if (api_.access().console && !console_) console_.emplace();
   return line;
@@ -62,9 +90,11 @@ int64_t WandbSink::connect(const LogCursors& cursors, int64_t written) {
 /// numbers are shifted beyond.
 int64_t WandbSink::connect_to_service(const LogCursors& cursors, int64_t written) {
   WandbRun& run = begin_.run;
-  const bool is_first = rows_ == nullptr;
+  const bool is_first = target_ == nullptr;
   const std::optional<WandbRunState> known = api_.find_run(run.info.path);
+  if (!known && begin_.must_exist) throw NetworkError("{}", no_run_to_continue(run.info.path));
   const std::vector<std::string> columns(columns_.begin(), columns_.end());
+  new_columns_.clear();
   run.info.config = wandb_config(run.config, columns);
   run.info.path = api_.upsert(run.info);
   const WandbRunState state = known.value_or(WandbRunState{});
@@ -80,7 +110,7 @@ int64_t WandbSink::connect_to_service(const LogCursors& cursors, int64_t written
   }
   line = std::clamp(line, std::min(begin_.first_line, written), written);
   if (is_first) runtime_before_ = state.runtime_seconds;
-  rows_ = make_wandb_stream(api_, run, state, columns);
+  target_ = make_wandb_stream(api_, run, state, columns);
   if (is_first) {
     log_info("track", "Logging to Weights & Biases: {}", wandb_page(api_.access(), run.info.path));
   }
@@ -89,7 +119,7 @@ int64_t WandbSink::connect_to_service(const LogCursors& cursors, int64_t written
 
 /// Lines that are at the service or in an earlier folder do not come again.
 int64_t WandbSink::open_folder(const LogCursors& cursors, int64_t written) {
-  if (rows_) return next_line_;  // after a fault of the disk
+  if (target_) return next_line_;  // after a fault of the disk
   const WandbRun& run = begin_.run;
   const std::optional<LogCursor> cursor = cursors.furthest("/" + run.info.path.run_id);
   int64_t line = begin_.first_line;
@@ -104,7 +134,7 @@ int64_t WandbSink::open_folder(const LogCursors& cursors, int64_t written) {
   }
   next_line_ = line;
   std::string folder;
-  rows_ = make_wandb_folder(api_.access().folder, run, &folder);
+  target_ = make_wandb_folder(api_.access().folder, run, &folder);
   log_info(
       "track",
       "Weights & Biases: the run goes into {}: {}\n  Upload it with `wandb sync {}`, or send its "
@@ -127,7 +157,7 @@ void WandbSink::read_earlier(int64_t line) {
       if (!earlier.step() || earlier.record.contains("run_id")) continue;
       for (const auto& [name, value] : earlier.record.items()) {
         if (!is_value(name)) continue;
-        if (columns_.insert(name).second) rows_->column(name);
+        know_column(name);
         if (!value.is_array()) summary_[name] = value.is_null() ? "NaN" : json_line(value);
       }
     }
@@ -135,14 +165,21 @@ void WandbSink::read_earlier(int64_t line) {
   read_before_ = std::max(read_before_, line);
 }
 
+void WandbSink::know_column(const std::string& name) {
+  if (columns_.insert(name).second) new_columns_.push_back(name);
+}
+
 void WandbSink::send(const std::vector<JournalLine>& lines) {
-  for (const WandbUpload& file : files_) rows_->file(file);
+  WandbBatch batch{.files = files_};
   for (const JournalLine& line : lines) {
-    add(line);
+    add(line, batch);
+    if (is_online()) continue;
+    hand_over(batch);  // one by one: after a fault of the disk the next line is known
     next_line_ = line.number + 1;
   }
-  add_live();
-  rows_->flush(summary_);
+  add_live(batch);
+  hand_over(batch);
+  if (!lines.empty()) next_line_ = lines.back().number + 1;
   files_.clear();
   read_before_ = std::max(read_before_, next_line_);
   if (missing_pictures_ == 0) return;
@@ -152,39 +189,40 @@ void WandbSink::send(const std::vector<JournalLine>& lines) {
               begin_.data_path);
 }
 
+void WandbSink::hand_over(WandbBatch& batch) {
+  batch.columns = new_columns_;
+  batch.summary = summary_;
+  target_->take(batch);
+  new_columns_.clear();
+  batch = {};
+}
+
 /// A row, with our own step beside the service's. A null was a NaN or an infinity.
-void WandbSink::add(const JournalLine& line) {
+void WandbSink::add(const JournalLine& line, WandbBatch& batch) {
   const std::optional<int64_t> step = line.step();
   if (!step || line.record.contains("run_id")) return;
-  WandbItems row = items_of(line);
-  if (row.empty()) return;
-  for (const auto& [name, json] : row) {
-    if (columns_.insert(name).second) rows_->column(name);
+  WandbItems row;
+  for (const auto& [name, value] : line.record.items()) {
+    if (!is_value(name)) continue;
+    const std::string json = value.is_array()  ? pictures_of(value, line.number, batch)
+                             : value.is_null() ? "NaN"
+                                               : json_line(value);
+    if (json.empty()) continue;
+    row.emplace_back(name, json);
+    know_column(name);
   }
+  if (row.empty()) return;
   const double since = std::max(line.time() - begin_.run.start_unix_seconds, 0.0);
   row.emplace_back(kWandbAxis, std::to_string(*step));
   row.emplace_back("_step", std::to_string(line.number + shift_));
   row.emplace_back("_timestamp", Json(line.time()).dump());
   row.emplace_back("_runtime", Json(since + runtime_before_).dump());
   for (const auto& [name, json] : row) summary_[name] = json;
-  rows_->history(row, line.number + shift_);
-}
-
-WandbItems WandbSink::items_of(const JournalLine& line) {
-  WandbItems items;
-  for (const auto& [name, value] : line.record.items()) {
-    if (!is_value(name)) continue;
-    if (!value.is_array()) {
-      items.emplace_back(name, value.is_null() ? "NaN" : json_line(value));
-    } else if (const std::string pictures = pictures_of(value, line.number); !pictures.empty()) {
-      items.emplace_back(name, pictures);
-    }
-  }
-  return items;
+  batch.rows.emplace_back(line.number + shift_, std::move(row));
 }
 
 /// What a row says of its pictures, which come before it; empty without any.
-std::string WandbSink::pictures_of(const Json& list, int64_t line) {
+std::string WandbSink::pictures_of(const Json& list, int64_t line, WandbBatch& batch) {
   Json names = Json::array(), captions = Json::array();
   bool has_captions = false;
   PngHeader first;
@@ -198,7 +236,7 @@ std::string WandbSink::pictures_of(const Json& list, int64_t line) {
     const std::string name = fmt::format(
         "media/images/{}_{}.png", fs::path(picture.path).stem().string(), line + shift_);
     if (names.empty()) first = png_header(*png).value_or(PngHeader{});
-    rows_->file({.name = name, .content = *std::move(png)});
+    batch.files.push_back({.name = name, .content = *std::move(png)});
     names.push_back(name);
     has_captions = has_captions || !picture.caption.empty();
     captions.push_back(picture.caption);
@@ -215,28 +253,25 @@ std::string WandbSink::pictures_of(const Json& list, int64_t line) {
 }
 
 /// What is of now alone: it is lost in an outage.
-void WandbSink::add_live() {
+void WandbSink::add_live(WandbBatch& batch) {
   if (!begin_.is_live) return;
-  if (console_) {
-    if (const auto lines = console_->take(); !lines.empty()) rows_->console(lines);
-  }
+  if (console_) batch.console = console_->take();
   const auto now = std::chrono::steady_clock::now();
   if (stats_at_ && now - *stats_at_ < std::chrono::duration<double>(kStatsSeconds)) return;
   stats_at_ = now;
-  rows_->stats(stats_.now(), wall_time_seconds());
+  batch.stats = stats_.now();
+  batch.stats_unix_seconds = wall_time_seconds();
 }
 
 void WandbSink::add_file(const std::string& name) {
   files_.push_back({.name = name, .path = (fs::path(begin_.data_path) / name).string()});
 }
 
-int64_t WandbSink::runtime_seconds() const {
-  return static_cast<int64_t>(wall_time_seconds() - begin_.run.start_unix_seconds +
-                              runtime_before_);
-}
-
 void WandbSink::end(const RunEnd& end) {
-  rows_->end(end, runtime_seconds(), summary_);
+  WandbBatch last{.end = end};
+  last.runtime_seconds =
+      static_cast<int64_t>(wall_time_seconds() - begin_.run.start_unix_seconds + runtime_before_);
+  hand_over(last);
 }
 
 }  // namespace dalle2

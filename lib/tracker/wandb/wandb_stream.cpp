@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "tracker/wandb/wandb_rows.h"
+#include "tracker/wandb/wandb_run.h"
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
@@ -35,103 +35,73 @@ std::string console_text(const WandbConsoleLine& line) {
                      line.text);
 }
 
-/// What is given comes together in one request.
-class WandbStream : public WandbRows {
+class WandbStream : public WandbTarget {
  public:
   WandbStream(const WandbApi& api,
-              WandbRun run,
+              const WandbRun& run,
               const WandbRunState& state,
-              std::vector<std::string> columns)
-      : api_(api), run_(std::move(run)), state_(state), columns_(std::move(columns)) {}
+              const std::vector<std::string>& columns)
+      : api_(api), run_(run), state_(state), columns_(columns) {}
 
-  void history(const WandbItems& row, int64_t /*step*/) override { rows_.push_back(line_of(row)); }
-  void column(const std::string& name) override {
-    columns_.push_back(name);
-    config_changed_ = true;
+  void take(const WandbBatch& batch) override {
+    if (!batch.columns.empty()) {
+      columns_.insert(columns_.end(), batch.columns.begin(), batch.columns.end());
+      WandbRunInfo info = run_.info;
+      info.config = wandb_config(run_.config, columns_);
+      api_.upsert(info);
+    }
+    std::vector<WandbUpload> uploads = batch.files;
+    WandbItems summary(batch.summary.begin(), batch.summary.end());
+    if (batch.end) {  // `wandb sync` makes these of the records
+      summary.emplace_back("_wandb", fmt::format(R"({{"runtime": {}}})", batch.runtime_seconds));
+      uploads.push_back(
+          {.name = "config.yaml", .content = wandb_config(run_.config, columns_)});  // JSON is YAML
+      uploads.push_back({.name = kSummaryFile, .content = line_of(summary)});
+    }
+    // Pictures come before the rows that show them.
+    if (!uploads.empty()) api_.upload(run_.info.path, uploads);
+    Json request = Json::object();
+    for (const WandbUpload& file : uploads) request["uploaded"].push_back(file.name);
+    Json rows, stats, console;
+    for (const auto& [step, row] : batch.rows) rows.push_back(line_of(row));
+    if (!batch.stats.empty()) stats.push_back(stats_line(batch));
+    for (const WandbConsoleLine& line : batch.console) console.push_back(console_text(line));
+    // Lines by the service's names of files.
+    const auto add = [&](const char* name, int64_t& offset, const Json& lines) {
+      if (lines.empty()) return;
+      request["files"][name] = {{"offset", offset}, {"content", lines}};
+      offset += static_cast<int64_t>(lines.size());
+    };
+    WandbRunState after = state_;
+    int64_t from_start = 0;
+    add("wandb-history.jsonl", after.history_lines, rows);
+    if (!rows.empty() || batch.end) add(kSummaryFile, from_start, Json::array({line_of(summary)}));
+    add("wandb-events.jsonl", after.event_lines, stats);
+    add(kWandbConsoleFile, after.console_lines, console);
+    if (batch.end) {
+      request["complete"] = true;
+      request["exitcode"] = batch.end->exit_code;
+      if (batch.end->outcome == RunEnd::Outcome::kStopped) request["preempting"] = true;
+    }
+    api_.stream(run_.info.path, request);
+    state_ = after;
   }
-  void file(const WandbUpload& file) override { files_.push_back(file); }
-  void stats(const WandbItems& figures, double unix_seconds) override;
-  void console(const std::vector<WandbConsoleLine>& lines) override;
-  void flush(const WandbSummary& summary) override {
-    send(WandbItems(summary.begin(), summary.end()), Json::object());
-  }
-  void end(const RunEnd& end, int64_t runtime_seconds, const WandbSummary& summary) override;
 
  private:
-  void send(const WandbItems& summary, Json request);
-  Json lines(const WandbItems& summary) const;
-  std::string config() const { return wandb_config(run_.config, columns_); }
+  std::string stats_line(const WandbBatch& batch) const {
+    WandbItems items;
+    for (const auto& [key, json] : batch.stats) items.emplace_back("system." + key, json);
+    items.emplace_back("_timestamp", Json(batch.stats_unix_seconds).dump());
+    items.emplace_back("_runtime", Json(batch.stats_unix_seconds - run_.start_unix_seconds).dump());
+    items.emplace_back("_wandb", "true");
+    return line_of(items);
+  }
 
   const WandbApi& api_;
-  WandbRun run_;
+  const WandbRun run_;
   WandbRunState state_;
   std::vector<std::string> columns_;
-  bool config_changed_ = false;
-  Json rows_ = Json::array(), stats_ = Json::array(), console_ = Json::array();  // lines
-  std::vector<WandbUpload> files_;
-  std::vector<std::string> uploaded_;  // files that the service has and was not told of
 };
-
-void WandbStream::console(const std::vector<WandbConsoleLine>& lines) {
-  for (const WandbConsoleLine& line : lines) console_.push_back(console_text(line));
-}
-
-void WandbStream::stats(const WandbItems& figures, double unix_seconds) {
-  WandbItems items;
-  for (const auto& [key, json] : figures) items.emplace_back("system." + key, json);
-  items.emplace_back("_timestamp", Json(unix_seconds).dump());
-  items.emplace_back("_runtime", Json(unix_seconds - run_.start_unix_seconds).dump());
-  items.emplace_back("_wandb", "true");
-  stats_.push_back(line_of(items));
-}
-
-void WandbStream::send(const WandbItems& summary, Json request) {
-  if (std::exchange(config_changed_, false)) {
-    WandbRunInfo info = run_.info;
-    info.config = config();
-    api_.upsert(info);
-  }
-  // Pictures come before the rows that show them.
-  if (const std::vector<WandbUpload> files = std::exchange(files_, {}); !files.empty()) {
-    api_.upload(run_.info.path, files);
-    for (const WandbUpload& file : files) uploaded_.push_back(file.name);
-  }
-  Json files = lines(summary);
-  if (request.contains("files")) files.update(request["files"]);
-  if (!files.empty()) request["files"] = files;
-  if (!uploaded_.empty()) request["uploaded"] = uploaded_;
-  api_.stream(run_.info.path, request);
-  state_.history_lines += static_cast<int64_t>(rows_.size());
-  state_.event_lines += static_cast<int64_t>(stats_.size());
-  state_.console_lines += static_cast<int64_t>(console_.size());
-  rows_ = stats_ = console_ = Json::array();
-  uploaded_.clear();
-}
-
-/// Rows, figures of the machine and what was printed, by the service's names of files.
-Json WandbStream::lines(const WandbItems& summary) const {
-  Json files = Json::object();
-  const auto add = [&](const char* name, int64_t offset, const Json& content) {
-    if (!content.empty()) files[name] = {{"offset", offset}, {"content", content}};
-  };
-  add("wandb-history.jsonl", state_.history_lines, rows_);
-  if (!rows_.empty()) add(kSummaryFile, 0, Json::array({line_of(summary)}));
-  add("wandb-events.jsonl", state_.event_lines, stats_);
-  add(kWandbConsoleFile, state_.console_lines, console_);
-  return files;
-}
-
-void WandbStream::end(const RunEnd& end, int64_t runtime_seconds, const WandbSummary& summary) {
-  WandbItems whole(summary.begin(), summary.end());
-  whole.emplace_back("_wandb", fmt::format(R"({{"runtime": {}}})", runtime_seconds));
-  // `wandb sync` makes these of the records.
-  file({.name = "config.yaml", .content = config()});  // JSON is YAML, too
-  file({.name = kSummaryFile, .content = line_of(whole)});
-  Json last = {{"complete", true}, {"exitcode", end.exit_code}};
-  if (end.outcome == RunEnd::Outcome::kStopped) last["preempting"] = true;
-  last["files"] = {{kSummaryFile, {{"offset", 0}, {"content", {line_of(whole)}}}}};
-  send(whole, last);
-}
 
 }  // namespace
 
@@ -156,11 +126,11 @@ std::string wandb_config(const WandbItems& config, const std::vector<std::string
   return line_of(whole);
 }
 
-std::unique_ptr<WandbRows> make_wandb_stream(const WandbApi& api,
-                                             WandbRun run,
-                                             const WandbRunState& state,
-                                             std::vector<std::string> columns) {
-  return std::make_unique<WandbStream>(api, std::move(run), state, std::move(columns));
+std::unique_ptr<WandbTarget> make_wandb_stream(const WandbApi& api,
+                                               const WandbRun& run,
+                                               const WandbRunState& state,
+                                               const std::vector<std::string>& columns) {
+  return std::make_unique<WandbStream>(api, run, state, columns);
 }
 
 }  // namespace dalle2

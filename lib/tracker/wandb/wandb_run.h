@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: MIT
-// Where the rows of a Weights & Biases run go: a folder on a disk, or the service.
+// Where a Weights & Biases run goes: to the service, or into a folder on a disk.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "io/formats/wandb_file.h"
 #include "net/wandb_api.h"
-#include "tracker/log/logger.h"
+#include "tracker/log/loggers.h"
 
 namespace dalle2 {
 
@@ -35,36 +37,39 @@ struct WandbConsoleLine {
 /// The run's file with what was printed.
 inline constexpr const char* kWandbConsoleFile = "output.log";
 
-/// The last value of every column, as JSON.
-using WandbSummary = std::map<std::string, std::string>;
+/// What a run gets at once, in the order in which it comes.
+struct WandbBatch {
+  std::vector<std::string> columns = {};  ///< new ones
+  std::vector<WandbUpload> files = {};
+  std::vector<std::pair<int64_t, WandbItems>> rows = {};  ///< at the service's steps, which rise
+  WandbItems stats = {};                                  ///< of the machine, or none
+  double stats_unix_seconds = 0;
+  std::vector<WandbConsoleLine> console = {};
+  std::map<std::string, std::string> summary = {};  ///< the last value of every column
+  std::optional<RunEnd> end = {};                   ///< it is the last one
+  int64_t runtime_seconds = 0;                      ///< then
+};
 
-class WandbRows {
+class WandbTarget {
  public:
-  virtual ~WandbRows() = default;
-  /// @param step the service's own, which always rises
-  virtual void history(const WandbItems& row, int64_t step) = 0;
-  virtual void column(const std::string& name) = 0;
-  virtual void file(const WandbUpload& file) = 0;
-  virtual void stats(const WandbItems& figures, double unix_seconds) = 0;
-  virtual void console(const std::vector<WandbConsoleLine>& lines) = 0;
+  virtual ~WandbTarget() = default;
   /// Returns when all of it has arrived. @throws NetworkError, ResourceError
-  virtual void flush(const WandbSummary& summary) = 0;
-  virtual void end(const RunEnd& end, int64_t runtime_seconds, const WandbSummary& summary) = 0;
+  virtual void take(const WandbBatch& batch) = 0;
 };
 
 /// A run at the service. @param run known to the service already
 /// @param state what it has of the run
 /// @param columns that the config defines already
-std::unique_ptr<WandbRows> make_wandb_stream(const WandbApi& api,
-                                             WandbRun run,
-                                             const WandbRunState& state,
-                                             std::vector<std::string> columns);
+std::unique_ptr<WandbTarget> make_wandb_stream(const WandbApi& api,
+                                               const WandbRun& run,
+                                               const WandbRunState& state,
+                                               const std::vector<std::string>& columns);
 
 /// The folder `offline-run-<time>-<id>` in `parent`, which `wandb sync` uploads.
 /// @param[out] path of it. @throws ConfigError, ResourceError
-std::unique_ptr<WandbRows> make_wandb_folder(const std::string& parent,
-                                             const WandbRun& run,
-                                             std::string* path);
+std::unique_ptr<WandbTarget> make_wandb_folder(const std::string& parent,
+                                               const WandbRun& run,
+                                               std::string* path);
 
 /// The sections of a config, a JSON object.
 WandbItems wandb_items(const std::string& config);
