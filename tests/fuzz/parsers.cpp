@@ -24,7 +24,6 @@
 #include "io/text/clip_tokenizer.h"
 #include "io/text/unicode.h"
 #include "net/http_transfer.h"
-#include "net/s3/aws_config.h"
 #include "net/s3/s3.h"
 #include "tracker/log/log_file.h"
 #include "tracker/public_config.h"

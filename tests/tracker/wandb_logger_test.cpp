@@ -11,7 +11,7 @@
 #include "support/clean_environment.h"
 #include "support/full_disk.h"
 #include "support/temp_dir.h"
-#include "tracker/wandb/wandb_logger.h"
+#include "tracker/wandb/wandb.h"
 
 namespace dalle2 {
 namespace {

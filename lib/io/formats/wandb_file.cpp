@@ -126,21 +126,21 @@ WandbFile::~WandbFile() {
   if (descriptor_ >= 0) ::close(descriptor_);
 }
 
-void WandbFile::write_run(const WandbRunRecord& run) {
+void WandbFile::write_run(const WandbRun& run) {
   append(record<RunField>(RecordField::kRun, [&](auto& content) {
-    add_text(content, RunField::kRunId, run.run_id);
-    add_text(content, RunField::kEntity, run.entity);
-    add_text(content, RunField::kProject, run.project);
+    add_text(content, RunField::kRunId, run.info.path.run_id);
+    add_text(content, RunField::kEntity, run.info.path.entity);
+    add_text(content, RunField::kProject, run.info.path.project);
     {
       Message<ItemsField> config(content, RunField::kConfig);
       add_items(config, ItemsField::kItem, run.config);
     }
-    add_text(content, RunField::kGroup, run.group);
-    add_text(content, RunField::kJobType, run.job_type);
-    add_text(content, RunField::kName, run.name);
-    add_text(content, RunField::kNotes, run.notes);
-    for (const std::string& tag : run.tags) content.add_string(RunField::kTag, tag);
-    add_text(content, RunField::kHost, run.host);
+    add_text(content, RunField::kGroup, run.info.group);
+    add_text(content, RunField::kJobType, run.info.job_type);
+    add_text(content, RunField::kName, run.info.name);
+    add_text(content, RunField::kNotes, run.info.notes);
+    for (const std::string& tag : run.info.tags) content.add_string(RunField::kTag, tag);
+    add_text(content, RunField::kHost, run.info.host);
     add_time(content, RunField::kStartTime, run.start_unix_seconds);
     content.add_bool(RunField::kResume, run.resumed);
   }));

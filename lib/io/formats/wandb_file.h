@@ -10,17 +10,18 @@
 #include <utility>
 #include <vector>
 
+#include "net/wandb_api.h"
+
 namespace dalle2 {
 
 /// Names and JSON texts; NaN and infinities stand as NaN, Infinity and -Infinity, as the client has
 /// them.
 using WandbItems = std::vector<std::pair<std::string, std::string>>;
 
-/// What the file says of its run.
-struct WandbRunRecord {
-  std::string run_id, entity, project, name, notes, group, job_type, host;
-  std::vector<std::string> tags;
-  WandbItems config;
+/// What is known of a run when it begins.
+struct WandbRun {
+  WandbRunInfo info;  ///< its config is made of the next
+  WandbItems config;  ///< one item a section
   double start_unix_seconds = 0;
   bool resumed = false;  ///< what follows is added to what the service has of the run
 };
@@ -41,7 +42,7 @@ class WandbFile {
   WandbFile& operator=(const WandbFile&) = delete;
 
   // All throw ResourceError if the file cannot be written.
-  void write_run(const WandbRunRecord& run);
+  void write_run(const WandbRun& run);
   void write_history(const WandbItems& row, int64_t step);
   void write_summary(const WandbItems& values);
   /// `name` is a column of the history; its charts have the column `axis`. Without an axis it is one.

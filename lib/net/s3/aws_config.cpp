@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: MIT
-#include "net/s3/aws_config.h"
-
 #include <string>
 #include <utility>
 
 #include "base/error.h"
 #include "base/public_url.h"
 #include "net/login_files.h"
+#include "net/s3/s3.h"
 
 namespace dalle2 {
 namespace {

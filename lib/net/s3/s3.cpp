@@ -11,7 +11,6 @@
 
 #include "base/public_url.h"
 #include "net/digest.h"
-#include "net/http_call.h"
 #include "net/login_files.h"
 #include "net/url.h"
 

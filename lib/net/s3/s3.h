@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Objects of S3 and of stores that speak like it.
+// Objects of S3 and of stores that speak like it: s3.cpp reads them, s3_upload.cpp writes them, and
+// aws_config.cpp says who we are and where it is, by the environment and the files of the AWS tools.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +12,8 @@
 #include <string_view>
 #include <vector>
 
+#include "net/http_call.h"
 #include "net/http_stream.h"
-#include "net/s3/aws_config.h"
 
 namespace dalle2 {
 
@@ -21,6 +22,23 @@ inline constexpr uint64_t kMostPageBytes = uint64_t{1} << 26;
 inline constexpr size_t kMostListedFiles = 1'000'000;
 inline constexpr size_t kMostNameBytes = 4096;  ///< of a web server's list
 inline constexpr size_t kMostPages = 20'000;    ///< of a listing in S3, 1000 names or fewer each
+
+struct S3Access {
+  std::string key_id, secret, session_token;  ///< all empty: anonymous
+  std::string region;                         ///< "us-east-1" if nothing says another
+  std::string endpoint;                       ///< http(s)://HOST[:PORT][/PATH]; empty: Amazon's
+  std::string source;                         ///< of the keys, for messages; "" if anonymous
+
+  bool is_anonymous() const { return key_id.empty(); }
+};
+
+/// Keys: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, else the profile
+/// AWS_PROFILE (or "default") of ~/.aws/credentials (AWS_SHARED_CREDENTIALS_FILE) and ~/.aws/config
+/// (AWS_CONFIG_FILE). Region: AWS_REGION, AWS_DEFAULT_REGION, the profile. Endpoint:
+/// AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, the profile's (its `services` section's too).
+/// @throws ConfigError for half a pair of keys, a named profile that is nowhere, a profile that
+/// gets its keys in a way that is not known here, an endpoint that is not a url
+S3Access find_s3_access();
 
 struct S3Url {
   std::string bucket, key;
@@ -75,5 +93,29 @@ std::vector<std::string> sign_request(const S3Request& request,
 /// @param writes whether something is to be written
 /// @throws ConfigError
 HttpCall s3_call(const S3Url& url, S3Request what, bool writes);
+
+struct S3UploadOptions {
+  HttpOptions http = {};
+  bool plain_http = false;  ///< to a store of another machine
+  /// Files above it are sent in parts, so that a cut costs a part and not all: of a file over a link that
+  /// breaks every 40 MiB, less than a fifth is sent twice. S3 takes 5 MiB and more. Of a file that would have
+  /// more than 1,000 parts they are larger.
+  int64_t part_bytes = int64_t{6} << 20;
+};
+
+/// Stores a file as the object of a url ("s3://bucket/key"), whole or not at all. The store checks
+/// the SHA-256 of each part. @throws NetworkError, DataError (the file), ConfigError
+void s3_upload(const std::string& path,
+               const std::string& url,
+               const UploadNotes& notes,
+               const S3UploadOptions& options = {});
+
+/// Takes away the parts of an upload that nobody will finish: a store keeps and charges for them. For a file
+/// that is dropped. One short attempt; throws nothing.
+/// @param notes the text that s3_upload() has kept; empty: nothing is done
+void s3_abandon(const std::string& url, const std::string& notes, bool plain_http);
+
+/// Asks whether the bucket of a url is there and knows the keys. @throws NetworkError, ConfigError
+void s3_check_bucket(const std::string& url, const S3UploadOptions& options = {});
 
 }  // namespace dalle2

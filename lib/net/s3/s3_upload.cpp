@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: MIT
-#include "net/s3/s3_upload.h"
-
 #include <algorithm>
 #include <chrono>
 #include <ctime>
@@ -31,7 +29,7 @@ struct S3Upload {
   const std::string& url;
   const UploadNotes& notes;
   const S3UploadOptions& options;
-  /// What the notes keep: whose file, the upload, when it began, the parts that are there.
+  /// What the notes keep: the upload, when it began, the size of its parts, those that are there.
   Json state = {};
 
   HttpCall call(S3Request what) const {
@@ -52,17 +50,15 @@ struct S3Upload {
   }
 
   void send_in_parts(const std::string& path, int64_t size) {
-    const int64_t chunk = std::max(options.part_bytes, (size + kMostS3Parts - 1) / kMostS3Parts);
+    state = parse_untrusted_object(notes.load());
+    const Json part = json_at(state, {"part_bytes"});
+    if (!json_at(state, {"etags"}).is_array() || !part.is_number_integer() || part < 1) state = {};
+    const int64_t usual = std::max(options.part_bytes, (size + kMostS3Parts - 1) / kMostS3Parts);
+    const int64_t chunk = id().empty() ? usual : part.get<int64_t>();
     const auto parts = static_cast<size_t>((size + chunk - 1) / chunk);
-    const Json file = {
-        {"url", url},
-        {"size", size},
-        {"part_bytes", chunk},
-        {"modified", std::filesystem::last_write_time(path).time_since_epoch().count()}};
-    take_up(file);
     for (int round = 1;; ++round) {
       try {
-        if (id().empty()) begin(file);
+        if (id().empty()) begin(chunk);
         for (Json& etags = state["etags"]; etags.size() < parts; notes.keep(state.dump())) {
           const auto at = static_cast<int64_t>(etags.size()) * chunk;
           const std::string number = std::to_string(etags.size() + 1);
@@ -88,26 +84,14 @@ struct S3Upload {
     notes.keep("");
   }
 
-  /// Goes on with the upload in the notes, if it is one of this file.
-  void take_up(const Json& file) {
-    const std::string text = notes.load();
-    state = parse_untrusted_object(text);
-    const bool is_same = json_at(state, {"etags"}).is_array() &&
-                         std::all_of(file.items().begin(), file.items().end(), [&](auto& item) {
-                           return json_at(state, {item.key()}) == item.value();
-                         });
-    if (is_same) return;
-    s3_abandon(url, text, options.plain_http);
-    state = {};
-  }
-
-  void begin(const Json& file) {
+  void begin(int64_t chunk) {
     const HttpAnswer answer =
         http_call(call({.method = "POST", .query = {{"uploads", ""}}}), options.http);
-    state = file;
-    state["upload_id"] = xml_element(answer.body, "UploadId").value_or("");
-    state["begun"] = curl_getdate(answer.header("date").c_str(), nullptr);  // by the store's clock
-    state["etags"] = Json::array();
+    state = {
+        {"upload_id", xml_element(answer.body, "UploadId").value_or("")},
+        {"begun", curl_getdate(answer.header("date").c_str(), nullptr)},  // by the store's clock
+        {"part_bytes", chunk},
+        {"etags", Json::array()}};
     if (!id().empty()) return notes.keep(state.dump());
     throw NetworkError("{}: the store begins no upload in parts: is this an S3 store?", url);
   }

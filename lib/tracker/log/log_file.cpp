@@ -2,7 +2,6 @@
 #include "tracker/log/log_file.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -140,15 +139,14 @@ std::string format_record(const LogRecord& record, int64_t step, double time) {
 }
 
 LogFile::LogFile(std::string path) : path_(std::move(path)) {
-  bool torn = false;
   try {
-    if (fs::exists(path_)) written_ = count_lines(path_, torn);
+    if (fs::exists(path_)) written_ = count_lines(path_, torn_);
   } catch (const std::ios_base::failure&) {  // a folder
     throw ConfigError("{}: the log cannot be continued: it cannot be read", path_);
   }
   descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (descriptor_ < 0) throw ConfigError("{}: cannot be written: {}", path_, errno_text(errno));
-  if (torn) append_line("");  // the end of that line
+  if (torn_) append_line("");  // the end of that line
 }
 
 LogFile::~LogFile() {
@@ -181,36 +179,27 @@ void LogFile::append_line(std::string line) {
     waiting_.pop_front();
     ++written_;
   }
-  // The end of a torn line stays, so that the next one does not continue it.
-  if (waiting_.size() > kMostWaiting)
-    waiting_.erase(waiting_.begin() + (waiting_.front().starts_with('\n') ? 1 : 0));
+  // What is written in part is written to its end, so that the next one does not continue it.
+  if (waiting_.size() > kMostWaiting) waiting_.erase(waiting_.begin() + (torn_ ? 1 : 0));
 }
 
-/// The whole line or nothing of it: a run is worth more than its log, and continues.
+/// @return false if the disk refuses it, or the rest of it: a run is worth more than its log, and continues
 bool LogFile::put(std::string& line) {
-  struct stat before = {};
-  const bool known = ::fstat(descriptor_, &before) == 0;
-  size_t written = 0;
-  while (written < line.size()) {
-    const ssize_t count = ::write(descriptor_, line.data() + written, line.size() - written);
+  while (!line.empty()) {
+    const ssize_t count = ::write(descriptor_, line.data(), line.size());
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) {
-      const int reason = errno;
-      const bool torn = written > 0 && (!known || ::ftruncate(descriptor_, before.st_size) != 0);
       if (!std::exchange(warned_, true)) {
         log_warning("track",
                     "{}: cannot be written: {}\n  Up to {} lines wait in memory until it can.",
                     path_,
-                    errno_text(reason),
+                    errno_text(errno),
                     kMostWaiting);
-      }
-      if (torn && line.front() != '\n') {  // what is there ends as a line of its own
-        line.insert(0, "\n");
-        ++written_;
       }
       return false;
     }
-    written += static_cast<size_t>(count);
+    line.erase(0, static_cast<size_t>(count));
+    torn_ = !line.empty();
   }
   warned_ = false;
   return true;
@@ -248,7 +237,7 @@ void LogLines::go_to(int64_t line) {
     place_ += static_cast<std::streamoff>(passed.size()) + 1;
 }
 
-/// What was read ahead may have been taken back since: a part of a line that a full disk refused.
+/// What was read ahead may have been a part of a line.
 void LogLines::seek() {
   if (!file_.is_open()) file_.open(path_, std::ios::binary);
   file_.clear();

@@ -55,6 +55,7 @@ class LogFile {
   int descriptor_ = -1;
   int64_t written_ = 0;
   std::deque<std::string> waiting_;
+  bool torn_ = false;  // what the first of them ends is in the file
   bool warned_ = false;
 };
 

@@ -16,7 +16,7 @@
 #include "io/pictures/image.h"
 #include "tracker/log/follower.h"
 #include "tracker/run_folder/run_files.h"
-#include "tracker/wandb/wandb_logger.h"
+#include "tracker/wandb/wandb.h"
 
 namespace dalle2 {
 namespace {

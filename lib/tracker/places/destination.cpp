@@ -13,7 +13,7 @@
 #include "base/public_url.h"
 #include "net/http_call.h"
 #include "net/hub/hub_api.h"
-#include "net/s3/s3_upload.h"
+#include "net/s3/s3.h"
 #include "net/url.h"
 #include "net/wandb_api.h"
 #include "tracker/places/remote_file.h"

@@ -20,7 +20,7 @@
 #include "net/digest.h"
 #include "net/http_call.h"
 #include "net/hub/hub_api.h"
-#include "net/s3/aws_config.h"
+#include "net/s3/s3.h"
 #include "net/url.h"
 #include "net/wandb_api.h"
 #include "tracker/run_folder/run_files.h"

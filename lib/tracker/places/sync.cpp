@@ -18,7 +18,7 @@
 #include "tracker/run_folder/run_files.h"
 #include "tracker/run_folder/run_lock.h"
 #include "tracker/run_folder/run_record.h"
-#include "tracker/wandb/wandb_sink.h"
+#include "tracker/wandb/wandb.h"
 
 namespace dalle2 {
 namespace {

@@ -9,6 +9,8 @@
 #include <cmath>
 #include <ctime>
 #include <filesystem>
+#include <map>
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -20,11 +22,11 @@
 #include "config/kinds.h"
 #include "io/files/atomic_file.h"
 #include "io/files/folder_names.h"
+#include "io/pictures/image.h"
+#include "net/digest.h"
 #include "tracker/log/log_file.h"
 #include "tracker/public_config.h"
-#include "tracker/report/html_text.h"
 #include "tracker/report/report_charts.h"
-#include "tracker/report/report_pictures.h"
 #include "tracker/report_page.h"
 
 namespace dalle2 {
@@ -33,6 +35,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kMostErrors = 20;
+constexpr int kMostPixels = 192;  // height in the page; larger pictures are shrunk
+constexpr int kJpegQuality = 88;
+constexpr const char* kSheet = " Grid";
 
 std::string tile(const std::string& name, const std::string& value) {
   return fmt::format("<div><dt>{}</dt><dd>{}</dd></div>\n", html_escape(name), html_escape(value));
@@ -80,6 +85,103 @@ std::string draw_tiles(const RunLog& log) {
   const std::string memory = last_value(log, "Memory peak MiB");
   if (!memory.empty()) tiles += tile("Peak memory, MiB", memory);
   return fmt::format("<dl class=\"tiles\">\n{}</dl>\n", tiles);
+}
+
+/// What was logged at a path, as small as the page shows it; a word if it is deleted or damaged.
+std::string picture_cell(const std::string& data_path, const StoredImage& picture, int64_t step) {
+  try {
+    const std::optional<std::string> file = stored_picture(data_path, picture.path);
+    if (!file) throw DataError("outside of the folder");
+    const Image image = decode_image(read_file(*file), *file, {.keep_alpha = true});
+    const bool small = image.height <= kMostPixels;
+    const int width = std::max(1, image.width * kMostPixels / image.height);
+    const std::string data = small ? encode_png(image)
+                                   : encode_jpeg(crop_resize(image,
+                                                             0,
+                                                             0,
+                                                             image.width,
+                                                             image.height,
+                                                             width,
+                                                             kMostPixels,
+                                                             Interpolation::kLanczos),
+                                                 kJpegQuality);
+    return fmt::format("<td><img src=\"data:image/{};base64,{}\" alt=\"{}\"{}></td>",
+                       small ? "png" : "jpeg",
+                       base64(data),
+                       html_escape(fmt::format("{} (step {})", picture.caption, with_commas(step))),
+                       small && image.height <= 96 ? " class=\"pixels\"" : "");
+  } catch (const DataError&) {
+    return fmt::format("<td class=\"absent\">{} is missing or damaged</td>",
+                       html_escape(picture.path));
+  }
+}
+
+/// The first, the last, and evenly between.
+std::vector<const LoggedPictures*> some_of(const std::vector<const LoggedPictures*>& all,
+                                           int64_t most) {
+  if (static_cast<int64_t>(all.size()) <= most) return all;
+  std::vector<const LoggedPictures*> some;
+  const auto last = static_cast<int64_t>(all.size()) - 1;
+  for (int64_t i = 0; i < most; ++i)
+    some.push_back(all[static_cast<size_t>(most == 1 ? last : i * last / (most - 1))]);
+  return some;
+}
+
+/// One row an example, one column a step.
+std::string picture_table(const std::string& section,
+                          const std::vector<const LoggedPictures*>& all,
+                          const std::string& data_path,
+                          int64_t most_steps) {
+  const std::vector<const LoggedPictures*> columns = some_of(all, most_steps);
+  size_t examples = 0;
+  for (const LoggedPictures* column : columns)
+    examples = std::max(examples, column->pictures.size());
+  std::string rows, heads;
+  for (size_t example = 0; example < examples; ++example) {
+    std::string cells, caption;
+    for (const LoggedPictures* column : columns) {
+      if (example >= column->pictures.size()) {
+        cells += "<td></td>";
+        continue;
+      }
+      caption = column->pictures[example].caption;
+      cells += picture_cell(data_path, column->pictures[example], column->step);
+    }
+    rows += fmt::format("<tr><th scope=\"row\">{}</th>{}</tr>\n", html_escape(caption), cells);
+  }
+  for (const LoggedPictures* column : columns)
+    heads += fmt::format("<th scope=\"col\">step {}</th>", with_commas(column->step));
+  const std::string shown = columns.size() < all.size()
+                                ? fmt::format("{} of {} steps", columns.size(), all.size())
+                                : fmt::format("{} step{}", all.size(), all.size() == 1 ? "" : "s");
+  return fmt::format(
+      "<h3>{} <small>{}</small></h3>\n<div class=\"wide\"><table class=\"pictures\"><thead><tr>"
+      "<th></th>{}</tr></thead>\n<tbody>\n{}</tbody></table></div>\n",
+      html_escape(section),
+      shown,
+      heads,
+      rows);
+}
+
+/// A table for each section of pictures, the pictures themselves within it. Sheets of all are left out
+/// where the single ones are there. @param most_steps columns; of more steps the first, the last and some
+/// between are shown
+std::string picture_tables(const RunLog& log, const std::string& data_path, int64_t most_steps) {
+  std::vector<std::string> sections;  // as they first came
+  std::map<std::string, std::vector<const LoggedPictures*>> by_section;
+  for (const LoggedPictures& logged : log.pictures) {
+    if (!by_section.contains(logged.section)) sections.push_back(logged.section);
+    by_section[logged.section].push_back(&logged);
+  }
+  std::string tables;
+  for (const std::string& section : sections) {
+    const bool is_sheet = section.ends_with(kSheet);
+    if (is_sheet &&
+        by_section.contains(section.substr(0, section.size() - std::string(kSheet).size())))
+      continue;
+    tables += picture_table(section, by_section[section], data_path, most_steps);
+  }
+  return tables;
 }
 
 /// "Dropped train: broken picture" -> one line with the count of the last epoch and of all.

@@ -16,7 +16,6 @@
 #include "base/text.h"
 #include "base/untrusted_json.h"
 #include "base/untrusted_text.h"
-#include "tracker/report/html_text.h"
 
 namespace dalle2 {
 namespace {
@@ -180,6 +179,30 @@ std::string data_of(const LogSeries& series, const Curve& curve, bool has_means)
 }
 
 }  // namespace
+
+std::string html_escape(std::string_view text) {
+  constexpr std::string_view kMarks = "&<>\"'";
+  constexpr const char* kNames[] = {"&amp;", "&lt;", "&gt;", "&quot;", "&#39;"};
+  std::string escaped;
+  for (const char c : as_utf8(text)) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (const size_t mark = kMarks.find(c); mark != std::string_view::npos) {
+      escaped += kNames[mark];
+    } else if ((byte < 0x20 && c != '\n' && c != '\t') || byte == 0x7f) {  // none of HTML's
+      escaped += fmt::format("\\x{:02x}", byte);
+    } else {
+      escaped += c;
+    }
+  }
+  return escaped;
+}
+
+std::string number_text(double value) {
+  if (!std::isfinite(value)) return "not finite";
+  if (std::abs(value) >= 1000 && std::abs(value) < 1e15)
+    return (value < 0 ? "-" : "") + with_commas(std::llround(std::abs(value)));
+  return fmt::format("{:.4g}", value);
+}
 
 void use_common_names(RunLog& log) {
   for (LogSeries& series : log.series) {

@@ -1,15 +1,23 @@
 // SPDX-License-Identifier: MIT
 // The curves of a report: which belong into one chart, and the data that the page's script
-// (report.js) draws. Without a script the page shows the last value of each.
+// (report.js) draws. Without a script the page shows the last value of each. And texts of pages.
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "tracker/log/log_file.h"
 
 namespace dalle2 {
+
+/// Text as part of a page or of an attribute. Bytes that are not UTF-8 become replacement
+/// characters, control characters are shown as `\x1b`.
+std::string html_escape(std::string_view text);
+
+/// A value for people: 0.01234, 1.5e-05, 1,234; "not finite" for NaN and infinity.
+std::string number_text(double value);
 
 /// Names that begin so say how many samples of a split were left out, and why: a table, no curves.
 inline constexpr const char* kDropped = "Dropped ";

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "tracker/wandb/system_info.h"
-
+// The machine of a run, as Weights & Biases shows it.
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <sys/resource.h>
@@ -16,6 +15,7 @@
 #include "base/this_process.h"
 #include "base/untrusted_json.h"
 #include "io/formats/event_file.h"
+#include "tracker/wandb/wandb.h"
 
 namespace dalle2 {
 namespace {

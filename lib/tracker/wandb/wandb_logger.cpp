@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "tracker/wandb/wandb_logger.h"
+#include "tracker/wandb/wandb.h"
 
 #include <fmt/format.h>
 
@@ -16,7 +16,6 @@
 
 namespace dalle2 {
 namespace {
-
 /// Eight letters and digits, as the service's own client makes them.
 std::string make_wandb_id() {
   constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyz0123456789";

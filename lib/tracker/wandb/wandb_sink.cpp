@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "tracker/wandb/wandb_sink.h"
+#include "tracker/wandb/wandb.h"
 
 #include <fmt/format.h>
 

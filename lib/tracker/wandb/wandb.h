@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: MIT
+// A run of Weights & Biases follows log.jsonl: its lines become rows, at the service or in a folder that
+// `wandb sync` uploads.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "io/formats/wandb_file.h"
+#include "tracker/log/follower.h"
+
+namespace dalle2 {
+
+/// The column of the history that charts have as their axis: our own step, which may go back.
+inline constexpr const char* kWandbAxis = "step";
+
+/// A line that was printed, without its end.
+struct WandbConsoleLine {
+  std::string text;
+  bool is_error = false;
+  double unix_seconds = 0;
+};
+
+/// What a run gets at once, in the order in which it comes.
+struct WandbBatch {
+  std::vector<std::string> columns = {};  ///< new ones
+  std::vector<WandbUpload> files = {};
+  std::vector<std::pair<int64_t, WandbItems>> rows = {};  ///< at the service's steps, which rise
+  WandbItems stats = {};                                  ///< of the machine, or none
+  double stats_unix_seconds = 0;
+  std::vector<WandbConsoleLine> console = {};
+  std::map<std::string, std::string> summary = {};  ///< the last value of every column
+  std::optional<RunEnd> end = {};                   ///< it is the last one
+  int64_t runtime_seconds = 0;                      ///< then
+};
+
+class WandbTarget {
+ public:
+  virtual ~WandbTarget() = default;
+  /// Returns when all of it has arrived. @throws NetworkError, ResourceError
+  virtual void take(const WandbBatch& batch) = 0;
+};
+
+/// A run at the service. @param run known to the service already
+/// @param state what it has of the run
+/// @param columns that the config defines already
+std::unique_ptr<WandbTarget> make_wandb_stream(const WandbApi& api,
+                                               const WandbRun& run,
+                                               const WandbRunState& state,
+                                               const std::vector<std::string>& columns);
+
+/// The folder `offline-run-<time>-<id>` in `parent`, which `wandb sync` uploads.
+/// @param[out] path of it. @throws ConfigError, ResourceError
+std::unique_ptr<WandbTarget> make_wandb_folder(const std::string& parent,
+                                               const WandbRun& run,
+                                               std::string* path);
+
+/// The sections of a config, a JSON object.
+WandbItems wandb_items(const std::string& config);
+
+/// The config of a run as the service stores it: {"key": {"value": ...}, "_wandb": ...}.
+std::string wandb_config(const WandbItems& config, const std::vector<std::string>& columns);
+
+/// Figures of the machine and of this process; of NVIDIA's GPUs by NVML, the library of the driver, if it
+/// is there when the program runs.
+class SystemStats {
+ public:
+  SystemStats();
+  ~SystemStats();
+  SystemStats(const SystemStats&) = delete;
+  SystemStats& operator=(const SystemStats&) = delete;
+
+  /// The content of wandb-metadata.json: system, program, host, processor, memory, disk, GPUs.
+  std::string metadata(double start_unix_seconds) const;
+  /// Figures of now by the names of the service's own client ("gpu.0.temp"), without "system.": memory of
+  /// the machine and of this process, its threads, processor time since the last call, the disk's use, and
+  /// of each GPU its load, memory, temperature and power. What a GPU does not tell is left out.
+  WandbItems now();
+
+ private:
+  template <class... Arguments>
+  bool nvml(const char* function, Arguments... arguments) const;
+
+  void* nvml_ = nullptr;     // the library; null: no GPUs
+  std::vector<void*> gpus_;  // null: NVML does not give that one
+  double cpu_seconds_ = 0, at_seconds_ = 0;
+};
+
+/// Hears what the log prints from now on, and keeps it until it is taken. Whoever prints never waits:
+/// lines beyond `most_bytes` are lost.
+class ConsoleLines {
+ public:
+  explicit ConsoleLines(size_t most_bytes = size_t{4} << 20);
+  ~ConsoleLines();
+  ConsoleLines(const ConsoleLines&) = delete;
+  ConsoleLines& operator=(const ConsoleLines&) = delete;
+
+  /// The lines since the last call.
+  std::vector<WandbConsoleLine> take();
+
+ private:
+  int listener_ = 0;
+  std::mutex mutex_;  // of what follows
+  std::vector<WandbConsoleLine> lines_;
+  size_t bytes_ = 0;
+};
+
+/// How a run begins.
+struct WandbBegin {
+  WandbRun run;
+  bool goes_on = false;     ///< what it has are lines of this log
+  int64_t first_line = 0;   ///< of a run that neither the service nor the cursors know
+  bool must_exist = false;  ///< the user has named it as one to continue
+  std::string data_path;
+  bool is_away = false;  ///< the start has asked in vain
+  bool is_live = true;   ///< this process is the run: the machine is its machine
+};
+
+/// For people.
+std::string no_run_to_continue(const WandbRunPath& run);
+
+class WandbSink : public JournalSink {
+ public:
+  WandbSink(WandbAccess access, WandbBegin begin);
+
+  std::string name() const override { return "Weights & Biases"; }
+  std::string key() const override;
+  int64_t shift() const override { return shift_; }
+  /// Asks the service how far the run is, or makes a folder.
+  /// @throws ConfigError there can be no folder; NetworkError
+  int64_t connect(const LogCursors& cursors, int64_t written) override;
+  void send(const std::vector<JournalLine>& lines) override;
+  void add_file(const std::string& name) override;
+  void end(const RunEnd& end) override;
+  void set_deadline(std::optional<Logger::Deadline> deadline) override {
+    api_.options().deadline = deadline;
+  }
+  bool is_away() const override { return begin_.is_away; }
+  double pause() const override;
+  double idle_pause() const override;
+
+ private:
+  bool is_online() const { return api_.access().mode == WandbMode::kOnline; }
+  int64_t connect_to_service(const LogCursors& cursors, int64_t written);
+  int64_t open_folder(const LogCursors& cursors, int64_t written);
+  void read_earlier(int64_t line);
+  void know_column(const std::string& name);
+  void add(const JournalLine& line, WandbBatch& batch);
+  std::string pictures_of(const Json& list, int64_t line, WandbBatch& batch);
+  void add_live(WandbBatch& batch);
+  void hand_over(WandbBatch& batch);
+
+  WandbApi api_;
+  WandbBegin begin_;
+  std::unique_ptr<WandbTarget> target_;  // null: not connected
+  int64_t shift_ = 0;                    // from the numbers of lines to the service's steps
+  int64_t next_line_ = 0;                // after the last that target_ got
+  int64_t read_before_ = 0;              // lines of earlier starts, for columns_ and summary_
+  std::set<std::string> columns_;
+  std::vector<std::string> new_columns_;        // that target_ has not got
+  std::map<std::string, std::string> summary_;  // JSON texts
+  double runtime_before_ = 0;                   // of earlier starts, seconds
+  std::vector<WandbUpload> files_;              // that have not arrived
+  std::optional<ConsoleLines> console_;
+  SystemStats stats_;
+  std::optional<std::chrono::steady_clock::time_point> stats_at_;
+  int64_t missing_pictures_ = 0;
+};
+
+/// Which run it is, and whether it may log there. What the environment says is in net/wandb_api.h.
+class WandbLogger : public Logger {
+ public:
+  explicit WandbLogger(const WandbLogConfig& config);
+
+  /// A service that is away is a warning. @throws ConfigError, HttpStatusError the key is refused
+  void check(Deadline deadline) override;
+  std::unique_ptr<JournalSink> make_sink(const RunFacts& facts) override;
+  /// As the reference has them; the id only if it is known already.
+  std::vector<std::pair<std::string, std::string*>> attributes() override {
+    return {{"entity", &entity_}, {"project", &project_}, {"run_id", &run_id_}};
+  }
+  std::string wandb_run() const override;
+
+ private:
+  std::string wanted_id() const;
+  bool must_exist(const std::string& id) const;
+
+  const WandbLogConfig config_;
+  std::optional<WandbAccess> access_;
+  bool is_away_ = false;  // the service, when it was asked
+  std::string entity_, project_;
+  std::string run_id_;  // of auto_resume.json or, after make_sink(), the run's; empty: not known
+  std::string new_id_;  // of a run that has none
+};
+
+}  // namespace dalle2
