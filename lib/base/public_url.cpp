@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "base/text.h"
+#include "base/untrusted_json.h"
 
 namespace dalle2 {
 namespace {
@@ -225,6 +226,14 @@ std::string without_tokens(const std::string& text) {
     at = end;
   }
   return shown;
+}
+
+std::string public_config(const std::string& json) {
+  constexpr int kIndent = 4;
+  ParsedJson parsed = parse_untrusted_json(json, {.comments = true});
+  if (!parsed.is_right()) return json;
+  take_out_secrets(parsed.value);
+  return parsed.value.dump(kIndent);
 }
 
 }  // namespace dalle2

@@ -32,4 +32,9 @@ std::string without_slash(std::string url);
 /// wrong place; secrets of urls are those of public_url().
 std::string without_tokens(const std::string& text);
 
+/// A config as it may be shown, stored and sent to somebody: without secrets, and without comments, which
+/// may say anything. A text that is no JSON comes back as it is. What was cleaned once stays the same when
+/// it is cleaned again, so that a stored config can be compared with another.
+std::string public_config(const std::string& json);
+
 }  // namespace dalle2

@@ -15,7 +15,7 @@ std::optional<HttpFailure> http_attempt(const HttpCall& call,
                                         HttpAnswer& answer) {
   answer.body.clear();
   answer.shown = attempts.shown();
-  HttpTransfer transfer(call, options, 0, [&](const HttpResponse&, auto bytes) -> std::string {
+  HttpTransfer transfer(call, options, [&](const HttpResponse&, auto bytes) -> std::string {
     answer.body += bytes;
     if (answer.body.size() <= call.most_bytes) return "";
     return fmt::format("the answer has more than {} bytes", call.most_bytes);

@@ -47,7 +47,7 @@ void HttpStream::advance() {
     request_.range = received_ > 0 ? fmt::format("bytes={}-", received_) : "";
     if (received_ > 0) request_.accepted = {kBehindTheEnd};
     transfer_ = std::make_unique<HttpTransfer>(
-        request_, options_, received_, [this](const HttpResponse& head, auto bytes) {
+        request_, options_, [this](const HttpResponse& head, auto bytes) {
           return take(head, bytes);
         });
   }

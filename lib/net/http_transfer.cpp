@@ -38,9 +38,7 @@ constexpr size_t kMostOfRefusal = 1 << 16;  ///< bytes of its body that are kept
 
 constexpr double kPatience = 4;  ///< stall times without progress until a transfer fails
 constexpr double kFirstPause = 0.5, kLongestPause = 15;  ///< seconds
-constexpr double kNoticeEvery = 15;                      ///< seconds of waiting
-constexpr double kSlowest = 128;   ///< bytes a second; a transfer below is cut and begun again
-constexpr double kSlow = 1 << 14;  ///< bytes a second that are worth a word
+constexpr double kSlowest = 128;  ///< bytes a second; a transfer below is cut and begun again
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -300,7 +298,7 @@ void HttpAttempts::give_up(const HttpFailure& failure, const std::string& where)
   throw UnreachableError("{}", text);
 }
 
-HttpTransfer::HttpTransfer(const HttpCall& call, const HttpOptions& options, int64_t at, Take take)
+HttpTransfer::HttpTransfer(const HttpCall& call, const HttpOptions& options, Take take)
     : call_(call),
       shown_(call.shown.empty() ? public_url(call.url) : call.shown),
       stall_seconds_(options.stall_seconds),
@@ -309,9 +307,7 @@ HttpTransfer::HttpTransfer(const HttpCall& call, const HttpOptions& options, int
       connections_(borrow_connections()),
       method_(call.method),
       url_(call.url),
-      first_url_(call.url),
-      at_(at),
-      notice_at_(std::min(kNoticeEvery, stall_seconds_ / 2)) {
+      first_url_(call.url) {
   std::tie(body_, body_size_) = open_body(call);
   begin();
 }
@@ -527,10 +523,7 @@ void HttpTransfer::follow() {
 void HttpTransfer::moved(size_t bytes) {
   forget_silence();
   has_moved_ = true;
-  if (bytes == 0) return;
-  at_ += static_cast<int64_t>(bytes);
   window_bytes_ += static_cast<int64_t>(bytes);
-  notice_at_ = std::min(kNoticeEvery, stall_seconds_ / 2);
 }
 
 void HttpTransfer::rewind_body(int64_t to) {
@@ -557,16 +550,12 @@ size_t HttpTransfer::take_body(std::string_view bytes) {
   return fault_.empty() ? bytes.size() : 0;
 }
 
-/// Fails if the transfer is silent, or next to it, for a stall time. Says in the log what is slow.
+/// Fails if the transfer is silent, or next to it, for a stall time.
 void HttpTransfer::look_for_stall() {
   const double silent = seconds_since(last_byte_);
   if (silent >= stall_seconds_) {
     return fail({.reason = fmt::format("no byte for {:g} seconds", stall_seconds_),
                  .lost_seconds = silent});
-  }
-  if (silent >= notice_at_) {
-    log_info("net", "{}: waiting for {:.0f} s at byte {}", shown_, silent, at_);
-    notice_at_ += kNoticeEvery;
   }
   if (window_seconds_ < stall_seconds_ || call_.slow_answer) return;
   const double rate = static_cast<double>(window_bytes_) / window_seconds_;
@@ -575,7 +564,6 @@ void HttpTransfer::look_for_stall() {
         {.reason = fmt::format("only {} bytes in {:.3g} seconds", window_bytes_, window_seconds_),
          .lost_seconds = window_seconds_});
   }
-  if (rate < kSlow) log_info("net", "{}: {:.0f} bytes/s at byte {}", shown_, rate, at_);
   window_seconds_ = 0;
   window_bytes_ = 0;
 }

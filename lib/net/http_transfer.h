@@ -174,9 +174,8 @@ class HttpTransfer {
   using Take = std::function<std::string(const HttpResponse& head, std::string_view bytes)>;
 
   /// @param call outlives it
-  /// @param at the byte reached by earlier attempts
   /// @throws ConfigError plain http without leave, a CA file that is not there; DataError the file
-  HttpTransfer(const HttpCall& call, const HttpOptions& options, int64_t at, Take take);
+  HttpTransfer(const HttpCall& call, const HttpOptions& options, Take take);
   ~HttpTransfer();
   HttpTransfer(const HttpTransfer&) = delete;
   HttpTransfer& operator=(const HttpTransfer&) = delete;
@@ -228,8 +227,6 @@ class HttpTransfer {
   char curl_text_[CURL_ERROR_SIZE] = "";
   // For look_for_stall():
   std::chrono::steady_clock::time_point last_byte_;
-  int64_t at_;
-  double notice_at_;           // seconds without a byte
   double window_seconds_ = 0;  // waited since the rate was last looked at
   int64_t window_bytes_ = 0;   // that moved meanwhile
 };

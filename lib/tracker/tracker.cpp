@@ -18,7 +18,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr double kSecondsBetweenChecks = 1;
-constexpr double kSecondsToAsk = 30;  ///< of a start, all services together
+/// Of a start for all services together: to find out whether they are there, then how far they are.
+constexpr std::chrono::seconds kTimeToAsk{25}, kTimeToConnect{5};
 
 }  // namespace
 
@@ -102,7 +103,11 @@ const StartPlan& Tracker::plan_start(bool writes) {
   } catch (const ConfigError&) {
     if (!in_place) throw;  // else any config will do, with other loggers too
   }
-  check_access();
+  const auto deadline = std::chrono::steady_clock::now() + kTimeToAsk;
+  copies_->check_access(deadline);
+  copies_->check_targets_are_free();
+  for (const auto& [folder, key] : outside_) folder_.check_outside(folder, key);
+  journal_.loggers().check(deadline);
   plan_ = std::move(plan);
   add_loaded_file(writes);
   return *plan_;
@@ -122,22 +127,6 @@ void Tracker::add_loaded_file(bool writes) {
     std::error_code ignored;
     if (fs::exists(source_->path(), ignored)) plan_->files = {source_->path()};
   }
-}
-
-void Tracker::check_access() {
-  const Timer asked;
-  copies_->check_access(asking_ends());
-  copies_->check_targets_are_free();
-  for (const auto& [folder, key] : outside_) folder_.check_outside(folder, key);
-  journal_.loggers().check(asking_ends());
-  asked_seconds_ += asked.seconds();
-}
-
-/// One deadline for all questions of a start; what it does between them does not count.
-Logger::Deadline Tracker::asking_ends() const {
-  const std::chrono::duration<double> left(std::max(kSecondsToAsk - asked_seconds_, 1.0));
-  return std::chrono::steady_clock::now() +
-         std::chrono::duration_cast<std::chrono::steady_clock::duration>(left);
 }
 
 void Tracker::begin(const LoadedState& loaded) {
@@ -162,7 +151,7 @@ void Tracker::begin(const LoadedState& loaded) {
   if (const std::string runs = loggers.wandb_runs(); !runs.empty())
     folder_.note_wandb(runs, {facts_.process.begin(), facts_.process.end()});
   if (loggers.auto_resume()) loggers.write_auto_resume(folder_.in(kAutoResumeFile));
-  journal_.follow(asking_ends());
+  journal_.follow(std::chrono::steady_clock::now() + kTimeToConnect);
   copies_->open(loggers.wandb_run(), [this](const std::string& message, bool leaves_out) {
     journal_.log_error(message, leaves_out);
   });
@@ -262,7 +251,7 @@ void Tracker::save(const SaveRequest& request) {
     folder_.check_token();
     try {
       writer(folder_.in(name));
-    } catch (const Error&) {
+    } catch (const Error&) {  // perhaps because the folder was moved away
       folder_.check_token();
       throw;
     }

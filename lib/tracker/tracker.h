@@ -88,9 +88,6 @@ class Tracker {
   const StartPlan& open(std::function<void()> while_lock_waits = nullptr);
   /// The same for a dry run: locks, fetches and writes nothing.
   const StartPlan& look();
-  /// Whether data_path and the savers' targets can be written, and the services take the login.
-  /// @throws ConfigError naming the place; NetworkError a refused login
-  void check_access();
   /// Another folder that the run writes into. @param key of the config. Call it before open()
   void add_folder(const std::string& folder, const char* key) {
     outside_.emplace_back(folder, key);
@@ -158,7 +155,6 @@ class Tracker {
   const StartPlan& plan_start(bool writes);
   StartWishes wishes() const;
   void add_loaded_file(bool writes);
-  Logger::Deadline asking_ends() const;
 
   TrackerConfig config_;
   bool dummy_;
@@ -172,8 +168,7 @@ class Tracker {
   RunFacts facts_;
   std::optional<StartPlan> plan_;
   LockTimes lock_times_;
-  int64_t saves_ = 0;         // of this start
-  double asked_seconds_ = 0;  // services, by this start
+  int64_t saves_ = 0;  // of this start
   bool finished_ = false;
   std::optional<Timer> since_check_;
 };

@@ -26,7 +26,6 @@
 #include "net/http_transfer.h"
 #include "net/s3/s3.h"
 #include "tracker/log/log_file.h"
-#include "tracker/public_config.h"
 
 namespace dalle2::test {
 namespace {

@@ -223,7 +223,6 @@ TEST_CASE("a trickle is cut and ends with an error, a slow transfer goes on") {
   });
   CHECK(get(slow.url("/a"), quick(0.6)) == file.substr(0, 3000));
   CHECK(slow.requests("/a") == 1);
-  CHECK(log.count("bytes/s at byte") >= 1);
 }
 
 TEST_CASE("what comes with an error is delivered before it") {
@@ -244,11 +243,10 @@ TEST_CASE("what comes with an error is delivered before it") {
   CHECK(got == file.substr(0, 3000));
 }
 
-TEST_CASE("a long wait is told, and a stop signal ends it at once") {
+TEST_CASE("a stop signal ends a long wait at once") {
   LoopbackServer silent([](const HttpRequest&) { return HttpReply{"", false, true}; });
   CapturedLog log;
   CHECK_THAT(error_of(silent.url("/a"), quick(0.5)), Contains("no byte"));
-  CHECK(log.count("waiting for 0 s at byte 0") >= 1);
   install_stop_signals();
   std::thread signal([] {
     std::this_thread::sleep_for(std::chrono::milliseconds(300));

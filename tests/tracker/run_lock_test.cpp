@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "tracker/run_folder/run_lock.h"
+#include "tracker/run_folder/run_record.h"
 
 #include <sys/wait.h>
 #include <unistd.h>

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/public_url.h"
 #include "base/untrusted_text.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/file_version.h"
@@ -18,7 +19,6 @@
 #include "net/digest.h"
 #include "run/checkpoints/clip_weights.h"
 #include "run/kinds.h"
-#include "tracker/public_config.h"
 
 namespace dalle2 {
 namespace {

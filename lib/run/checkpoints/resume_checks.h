@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "base/public_url.h"
 #include "checkpoint/state_dict.h"
 #include "config/resume_changes.h"
 #include "run/loop/run_position.h"
-#include "tracker/public_config.h"
 
 namespace dalle2 {
 

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/public_url.h"
 #include "base/text.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/lora/lora_file.h"
@@ -18,7 +19,6 @@
 #include "run/checkpoints/model_weights.h"
 #include "run/device/compute_threads.h"
 #include "run/loop/run_position.h"
-#include "tracker/public_config.h"
 
 namespace dalle2 {
 namespace {

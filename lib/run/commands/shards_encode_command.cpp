@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/public_url.h"
 #include "base/text.h"
 #include "base/untrusted_text.h"
 #include "io/files/folder_names.h"
@@ -20,7 +21,6 @@
 #include "run/commands/shard_copies.h"
 #include "run/decoder/decoder_data.h"
 #include "run/device/device.h"
-#include "tracker/public_config.h"
 
 namespace dalle2 {
 namespace {

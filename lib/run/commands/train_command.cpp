@@ -37,7 +37,6 @@
 #include "run/kinds.h"
 #include "tracker/places/destination.h"
 #include "tracker/places/remote_file.h"
-#include "tracker/public_config.h"
 
 namespace dalle2 {
 namespace {

@@ -15,6 +15,7 @@ namespace dalle2 {
 namespace {
 
 constexpr size_t kMostLines = 1000;      ///< of a request
+constexpr double kIdlePause = 15;        ///< seconds between two sends without lines
 constexpr double kEndPause = 2;          ///< seconds between attempts at the end, at most
 constexpr double kBetweenErrors = 3600;  ///< seconds, of the same sink in the log
 constexpr double kBetweenSaves = 5;      ///< seconds, of followers.json
@@ -147,7 +148,7 @@ int64_t Follower::waiting() const {
 Follower::Clock::time_point Follower::next_time() const {
   if (!connected_) return retry_at_;
   if (end_) return {};
-  return sent_at_ + seconds(waiting() > 0 ? sink_->pause() : sink_->idle_pause());
+  return sent_at_ + seconds(waiting() > 0 ? sink_->pause() : kIdlePause);
 }
 
 void Follower::work() {

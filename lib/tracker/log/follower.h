@@ -61,16 +61,15 @@ class JournalSink {
   /// @param written lines that log.jsonl has
   /// @return the line to continue with. @throws Error
   virtual int64_t connect(const LogCursors& cursors, int64_t written) = 0;
-  /// Hands over lines, or does what is due by time if there are none. Returns when the other side has
-  /// them. @throws Error
+  /// Hands over lines, or does what is due by time if there are none: every 15 s. Returns when the other
+  /// side has them. @throws Error
   virtual void send(const std::vector<JournalLine>& lines) = 0;
   /// A file of the run, below data_path.
   virtual void add_file(const std::string& /*name*/) {}
   /// The last call. @throws Error
   virtual void end(const RunEnd& /*end*/) {}
-  /// Seconds between two sends, and between two without lines.
+  /// Seconds between two sends.
   virtual double pause() const { return 0; }
-  virtual double idle_pause() const { return 3600; }
 
   /// The questions of a start end by then.
   virtual void set_deadline(std::optional<Logger::Deadline> /*deadline*/) {}

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/public_url.h"
 #include "base/text.h"
 #include "base/this_process.h"
 #include "base/untrusted_json.h"
@@ -25,7 +26,6 @@
 #include "io/pictures/image.h"
 #include "net/digest.h"
 #include "tracker/log/log_file.h"
-#include "tracker/public_config.h"
 #include "tracker/report/report_charts.h"
 #include "tracker/report_page.h"
 

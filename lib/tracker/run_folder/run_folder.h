@@ -13,7 +13,6 @@
 
 #include "tracker/run_folder/decide.h"
 #include "tracker/run_folder/run_files.h"
-#include "tracker/run_folder/run_lock.h"
 #include "tracker/run_folder/run_record.h"
 #include "tracker/run_folder/snapshots.h"
 

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: MIT
-// run.json: what makes a folder the folder of a run. Whoever writes its token owns the run.
+// Whose a folder is. run.json makes it the folder of a run: whoever writes its token owns the run. And one
+// process at a time works in it: it holds flock(2) on run.lock, which ends with the process however that
+// ends; the file itself stays, and says who held it last.
 #pragma once
 
+#include <chrono>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -43,5 +47,35 @@ std::string utc_now();
 std::string this_job();
 /// Whether Slurm or torchrun has restarted this job.
 bool is_restarted_job();
+
+/// In data_path.
+inline constexpr const char* kLockFile = "run.lock";
+
+/// How long a lock is waited for.
+struct LockTimes {
+  std::chrono::milliseconds here{10'000};  ///< the holder is on this machine, or a person waits
+  std::chrono::milliseconds elsewhere{300'000};  ///< a lost machine's lock ends with its connection
+  /// Called while it waits; may throw (a stop signal). Null: nothing.
+  std::function<void()> while_waiting = nullptr;
+};
+
+/// Holds the lock of a folder as long as it lives.
+class RunLock {
+ public:
+  /// Makes the folder if it is not there. A file system without flock() gives one warning: then the
+  /// token in run.json alone tells the runs apart.
+  /// @throws ConfigError the folder or the file cannot be made, or the lock is held on this machine;
+  /// NetworkError it is held elsewhere; what LockTimes::while_waiting throws
+  explicit RunLock(const std::string& folder, const LockTimes& times = {});
+  ~RunLock();
+  RunLock(const RunLock&) = delete;
+  RunLock& operator=(const RunLock&) = delete;
+
+ private:
+  bool try_once();
+
+  std::string folder_, path_;
+  int descriptor_ = -1;
+};
 
 }  // namespace dalle2

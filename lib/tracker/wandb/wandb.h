@@ -130,6 +130,8 @@ std::string no_run_to_continue(const WandbRunPath& run);
 
 class WandbSink : public JournalSink {
  public:
+  static constexpr double kSendSeconds = 5;
+
   WandbSink(WandbAccess access, WandbBegin begin);
 
   std::string name() const override { return "Weights & Biases"; }
@@ -145,8 +147,7 @@ class WandbSink : public JournalSink {
     api_.options().deadline = deadline;
   }
   bool is_away() const override { return begin_.is_away; }
-  double pause() const override;
-  double idle_pause() const override;
+  double pause() const override { return is_online() ? kSendSeconds : 0; }
 
  private:
   bool is_online() const { return api_.access().mode == WandbMode::kOnline; }

@@ -19,7 +19,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr double kSendSeconds = 5;
 constexpr int kAttempts =
     3;  ///< of each request: one that is lost does not begin the whole send again
 constexpr double kStatsSeconds = 15;  ///< a sign of life too: without one a run counts as crashed
@@ -68,14 +67,6 @@ WandbSink::WandbSink(WandbAccess access, WandbBegin begin)
 std::string WandbSink::key() const {
   const WandbAccess& access = api_.access();
   return (is_online() ? access.base_url : access.folder) + " " + begin_.run.info.path.text();
-}
-
-double WandbSink::pause() const {
-  return is_online() ? kSendSeconds : 0;
-}
-
-double WandbSink::idle_pause() const {
-  return kStatsSeconds;
 }
 
 int64_t WandbSink::connect(const LogCursors& cursors, int64_t written) {

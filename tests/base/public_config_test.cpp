@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "tracker/public_config.h"
+#include "base/public_url.h"
 
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
