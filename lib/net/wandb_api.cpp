@@ -5,6 +5,7 @@
 #include <cctype>
 #include <filesystem>
 #include <map>
+#include <regex>
 #include <span>
 #include <sstream>
 #include <utility>
@@ -161,20 +162,10 @@ std::string named_address(const WandbAccess& access, const std::string& named) {
 /// Whether the errors of a query, which come with status 200, say that it is refused. All else (too many
 /// connections or requests, faults within the service) passes.
 bool is_refusal(const Json& errors) {
-  const std::string said = lower_case(json_line(errors));
-  for (const char* word : {"not found",
-                           "not_found",
-                           "not exist",
-                           "permission",
-                           "denied",
-                           "forbidden",
-                           "unauthorized",
-                           "not authorized",
-                           "unauthenticated",
-                           "not logged in"}) {
-    if (said.find(word) != std::string::npos) return true;
-  }
-  return false;
+  static const std::regex kRefusals(
+      "not.found|not exist|permission|denied|forbidden|unauthorized|not authorized|unauthenticated|"
+      "not logged in");
+  return std::regex_search(lower_case(json_line(errors)), kRefusals);
 }
 
 constexpr const char* kRefusedKey =

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "base/stop_signal.h"
-#include "net/http_stream.h"
 #include "support/captured_log.h"
 #include "support/clean_environment.h"
 #include "support/loopback_server.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "net/http_stream.h"
+#include "net/http_transfer.h"
 
 #include <catch2/catch.hpp>
 #include <chrono>

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "net/http_call.h"
-#include "net/http_stream.h"
 #include "support/loopback_server.h"
 #include "support/temp_dir.h"
 

@@ -10,8 +10,8 @@
 #include "support/loopback_server.h"
 #include "support/seconds_of.h"
 #include "tracker/places/copies.h"
-#include "tracker/places/destination.h"
 #include "tracker/places/sync.h"
+#include "tracker/places/uploads.h"
 #include "tracker/starting.h"
 
 namespace dalle2 {

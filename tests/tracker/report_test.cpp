@@ -17,7 +17,6 @@
 #include "support/broken_listing.h"
 #include "support/temp_dir.h"
 #include "tracker/log/log_file.h"
-#include "tracker/report/report_charts.h"
 
 namespace dalle2 {
 namespace {

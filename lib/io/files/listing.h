@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "net/http_stream.h"
+#include "net/http_transfer.h"
 
 namespace dalle2 {
 

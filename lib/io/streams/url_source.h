@@ -7,7 +7,7 @@
 #include <string>
 
 #include "io/streams/stream.h"
-#include "net/http_stream.h"
+#include "net/http_transfer.h"
 #include "net/url.h"
 
 namespace dalle2 {

@@ -23,29 +23,6 @@ HubRepository repository_of(const HubUrl& url) {
   return {find_hub_access({}, /*plain_http=*/false), url.repo, url.revision, url.is_dataset};
 }
 
-/// What goes into a header: letters, digits and signs, on one line.
-void check_token(const HubAccess& access) {
-  for (const char c : access.token) {
-    if (c > ' ' && c < 127) continue;
-    throw ConfigError(
-        "{}: holds no token: one word is expected, of letters, digits and signs.\n"
-        "  Make one at {}/settings/tokens.",
-        access.source,
-        access.endpoint);
-  }
-}
-
-/// Of the file that the access names as its source. @return false if there is no such file
-bool read_token(HubAccess& access) {
-  std::ifstream file(access.source);
-  if (!file) return false;
-  std::string text(1 << 12, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<size_t>(file.gcount()));
-  access.token = trimmed(text);
-  return true;
-}
-
 std::string login_file() {
   if (const std::string home = environment("HF_HOME"); !home.empty()) return home + "/token";
   return first_of({environment("XDG_CACHE_HOME"), environment("HOME") + "/.cache"}) +
@@ -204,14 +181,9 @@ std::vector<HubFile> HubRepository::list(const std::string& folder,
   std::string query;
   for (size_t pages = 0; pages == 0 || !query.empty(); ++pages) {
     const HttpAnswer answer = http_call(call("GET", path + query), options);
-    const ParsedJson page = parse_untrusted_json(answer.body);
-    if (!page.is_right() || !page.value.is_array()) {
-      throw NetworkError("{}/{}: expected a list of files, got {}",
-                         name(),
-                         folder,
-                         page.is_right() ? "something else" : page.fault);
-    }
-    for (const Json& entry : page.value) {
+    const Json page = json_of(answer);
+    if (!page.is_array()) throw NetworkError("{}/{}: the hub lists no files", name(), folder);
+    for (const Json& entry : page) {
       if (const auto file = parse_file(entry)) files.push_back(*file);
     }
     if (pages >= kMostPages || files.size() > kMostListedFiles) {
@@ -269,15 +241,24 @@ HubAccess find_hub_access(const std::optional<std::string>& token_path, bool pla
   }
   if (access.token.empty()) {
     access.source = token_path.value_or(first_of({environment("HF_TOKEN_PATH"), login_file()}));
-    const bool is_there = read_token(access);
+    std::ifstream file(access.source);
+    std::getline(file, access.token, '\0');
+    access.token = trimmed(access.token);
     if (token_path && access.token.empty()) {
       throw ConfigError(
           "token_path: '{}' {}\n  Write an access token into it (chmod 600), or give HF_TOKEN.",
           *token_path,
-          is_there ? "is empty" : "cannot be read");
+          file.is_open() ? "is empty" : "cannot be read");
     }
   }
-  check_token(access);
+  for (const char c : access.token) {  // what goes into a header
+    if (c > ' ' && c < 127) continue;
+    throw ConfigError(
+        "{}: holds no token: one word is expected, of letters, digits and signs.\n"
+        "  Make one at {}/settings/tokens.",
+        access.source,
+        access.endpoint);
+  }
   return access;
 }
 

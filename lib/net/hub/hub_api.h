@@ -11,7 +11,6 @@
 
 #include "base/untrusted_json.h"
 #include "net/http_call.h"
-#include "net/http_stream.h"
 
 namespace dalle2 {
 

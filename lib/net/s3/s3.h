@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Objects of S3 and of stores that speak like it: s3.cpp reads them, s3_upload.cpp writes them, and
-// aws_config.cpp says who we are and where it is, by the environment and the files of the AWS tools.
+// Objects of S3 and of stores that speak like it: s3.cpp reads them, s3_upload.cpp writes them. Who we are
+// and where it is, the environment and the files of the AWS tools say.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "net/http_call.h"
-#include "net/http_stream.h"
 
 namespace dalle2 {
 

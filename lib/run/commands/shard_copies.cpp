@@ -26,7 +26,7 @@
 #include "io/files/folder_names.h"
 #include "io/files/new_shards.h"
 #include "io/formats/tar.h"
-#include "net/http_stream.h"
+#include "net/http_transfer.h"
 #include "run/commands/several_processes.h"
 
 namespace dalle2 {

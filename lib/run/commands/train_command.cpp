@@ -26,7 +26,7 @@
 #include "io/streams/url_source.h"
 #include "io/text/clip_vocabulary.h"
 #include "metrics/image_metrics.h"
-#include "net/http_stream.h"
+#include "net/http_transfer.h"
 #include "net/hub/hub_api.h"
 #include "net/wandb_api.h"
 #include "run/checkpoints/model_weights.h"
@@ -35,8 +35,8 @@
 #include "run/device/compute_threads.h"
 #include "run/device/device.h"
 #include "run/kinds.h"
-#include "tracker/places/destination.h"
 #include "tracker/places/remote_file.h"
+#include "tracker/places/uploads.h"
 
 namespace dalle2 {
 namespace {

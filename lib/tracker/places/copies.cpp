@@ -40,23 +40,6 @@ const char* own_file(SaveType type) {
   return kFiles[static_cast<size_t>(type)];
 }
 
-/// @param hint what a path that leaves its folder should be
-void check_path(const FilledTarget& filled, const char* hint) {
-  const auto refuse = [&](const std::string& what) {
-    throw ConfigError("/tracker/save/{}: '{}' {}", filled.key, public_url(filled.target), what);
-  };
-  if (filled.target.find("://") != std::string::npos) {  // records and messages show what is a path
-    refuse(
-        "is a whole address; expected a path\n  For a server, use the saver \"url\" with the folder as its "
-        "`url`.");
-  }
-  if (filled.path.empty() || filled.path.back() == '/')
-    refuse("names no file, e.g. 'checkpoints/latest.pth'");
-  const fs::path path(filled.path);
-  if (std::find(path.begin(), path.end(), "..") != path.end())
-    refuse(fmt::format("goes up, and '..' is refused: {}", hint));
-}
-
 /// A saver that copies the model over the run's own checkpoint (or the other way round) would leave
 /// nothing to resume from.
 void check_against_own(const FilledTarget& filled, SaveType type, const std::string& data_path) {
@@ -114,31 +97,36 @@ std::vector<std::string> fixed_targets(const SaveTargets& targets) {
   return fixed;
 }
 
-/// Of files on this machine. @throws ConfigError as filled_targets(); an empty one, `..` in a path, one
-/// that is taken by a file that the run keeps in data_path
-void check_local_targets(const SaveTargets& targets,
-                         const FormatFields& example,
-                         const std::string& data_path) {
+/// @param service that the targets are names at; empty: they are files on this machine
+/// @throws ConfigError as filled_targets(); an empty one, `..` in a path, one that is taken by a file that
+/// the run keeps in data_path
+void check_targets(const SaveTargets& targets,
+                   const FormatFields& example,
+                   const std::string& data_path,
+                   const std::string& service) {
   for (const FilledTarget& filled : filled_targets(targets, example)) {
-    check_path(filled,
-               "targets are relative to the working directory; write an absolute path for one "
-               "outside of it");
-    if (filled.key != std::string_view("save_meta_to"))
+    const auto refuse_if = [&](bool is_so, const std::string& what) {
+      if (is_so)
+        throw ConfigError("/tracker/save/{}: '{}' {}", filled.key, public_url(filled.target), what);
+    };
+    const fs::path path(filled.path);
+    // Records and messages show what is a path.
+    refuse_if(
+        filled.target.find("://") != std::string::npos,
+        "is a whole address; expected a path\n  For a server, use the saver \"url\" with the folder as its "
+        "`url`.");
+    refuse_if(filled.path.empty() || filled.path.back() == '/',
+              "names no file, e.g. 'checkpoints/latest.pth'");
+    refuse_if(std::find(path.begin(), path.end(), "..") != path.end(),
+              service.empty()
+                  ? "goes up, and '..' is refused: targets are relative to the working "
+                    "directory; write an absolute path for one outside of it"
+                  : "goes up, and '..' is refused: targets are names below the place of "
+                    "the saver");
+    refuse_if(!service.empty() && path.is_absolute(),
+              "begins with '/': targets are names below " + service);
+    if (service.empty() && filled.key != std::string_view("save_meta_to"))
       check_against_own(filled, targets.save_type, data_path);
-  }
-}
-
-/// Of names below a place at a service. @throws ConfigError
-void check_remote_targets(const SaveTargets& targets,
-                          const FormatFields& example,
-                          const std::string& place) {
-  for (const FilledTarget& filled : filled_targets(targets, example)) {
-    check_path(filled, "targets are names below the place of the saver");
-    if (filled.path.front() != '/') continue;
-    throw ConfigError("/tracker/save/{}: '{}' begins with '/': targets are names below {}",
-                      filled.key,
-                      filled.target,
-                      place);
   }
 }
 
@@ -149,11 +137,8 @@ Copies::Copies(const std::vector<SaveConfig>& savers, FormatFields example, RunF
   for (const SaveConfig& config : savers) {
     const auto targets_of = [](const auto& saver) -> SaveTargets { return saver; };
     Saver saver{config, std::visit(targets_of, config), make_destination(config)};
-    if (saver.destination) {
-      check_remote_targets(saver.targets, example_, saver.destination->name());
-    } else {
-      check_local_targets(saver.targets, example_, folder.path());
-    }
+    check_targets(
+        saver.targets, example_, folder.path(), saver.destination ? saver.destination->name() : "");
     savers_.push_back(std::move(saver));
   }
 }

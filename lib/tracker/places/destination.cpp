@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The services that take files: the hub, servers that take them by HTTP PUT, stores with S3's interface,
 // Weights & Biases.
-#include "tracker/places/destination.h"
+#include "tracker/places/uploads.h"
 
 #include <algorithm>
 #include <memory>

@@ -9,7 +9,7 @@
 #include "base/this_process.h"
 #include "base/untrusted_json.h"
 #include "config/kinds.h"
-#include "tracker/report/report_charts.h"
+#include "tracker/report/report.h"
 
 namespace dalle2 {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "tracker/places/outbox.h"
+#include "tracker/places/uploads.h"
 
 #include <algorithm>
 #include <filesystem>

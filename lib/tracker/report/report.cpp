@@ -26,7 +26,6 @@
 #include "io/pictures/image.h"
 #include "net/digest.h"
 #include "tracker/log/log_file.h"
-#include "tracker/report/report_charts.h"
 #include "tracker/report_page.h"
 
 namespace dalle2 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "tracker/report/report_charts.h"
+#include "tracker/report/report.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
