@@ -5,12 +5,13 @@
 #include <utility>
 
 #include "base/public_url.h"
+#include "base/untrusted_text.h"
 #include "net/digest.h"
 
 namespace dalle2 {
 
 std::optional<HttpFailure> http_attempt(const HttpCall& call,
-                                        const HttpCallOptions& options,
+                                        const HttpOptions& options,
                                         const HttpAttempts& attempts,
                                         HttpAnswer& answer) {
   answer.body.clear();
@@ -26,7 +27,7 @@ std::optional<HttpFailure> http_attempt(const HttpCall& call,
   return transfer.failure();
 }
 
-HttpAnswer http_call(const HttpCall& call, const HttpCallOptions& options) {
+HttpAnswer http_call(const HttpCall& call, const HttpOptions& options) {
   HttpAnswer answer;
   for (HttpAttempts attempts(call, options);;) {
     const std::optional<HttpFailure> failure = http_attempt(call, options, attempts, answer);
@@ -54,7 +55,7 @@ std::string service_words(std::string text, const std::vector<std::string>& secr
   while (text.ends_with('.')) text.pop_back();
   if (text.size() <= kMostBytes) return text;
   size_t end = kMostBytes;  // not within a character of UTF-8
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
+  while (end > 0 && !begins_character(text[end])) --end;
   return text.substr(0, end) + " [...]";
 }
 
@@ -86,7 +87,7 @@ std::string text_at(const Json& answer,
   return value.is_string() ? value.get<std::string>() : otherwise;
 }
 
-Json http_json(HttpCall call, const Json& content, const HttpCallOptions& options) {
+Json http_json(HttpCall call, const Json& content, const HttpOptions& options) {
   call.headers.emplace_back("Accept: application/json");
   if (!content.is_null()) {
     call.headers.emplace_back("Content-Type: application/json");

@@ -22,11 +22,11 @@ namespace dalle2 {
 /// @throws HttpStatusError for a status that is neither 2xx nor accepted; UnreachableError if no attempt
 /// got an answer in time; NetworkError for any other failure, all with the address as it may be shown;
 /// StoppedError; DataError if the file cannot be read; ConfigError for plain http
-HttpAnswer http_call(const HttpCall& call, const HttpCallOptions& options = {});
+HttpAnswer http_call(const HttpCall& call, const HttpOptions& options = {});
 
 /// One attempt of a call, for a caller that looks around before the next one. @return none if there is an answer
 std::optional<HttpFailure> http_attempt(const HttpCall& call,
-                                        const HttpCallOptions& options,
+                                        const HttpOptions& options,
                                         const HttpAttempts& attempts,
                                         HttpAnswer& answer);
 
@@ -58,6 +58,6 @@ std::string text_at(const Json& answer,
 
 /// Sends `content` (nothing if null) as application/json and reads the answer as JSON.
 /// @throws as http_call() and json_of()
-Json http_json(HttpCall call, const Json& content, const HttpCallOptions& options = {});
+Json http_json(HttpCall call, const Json& content, const HttpOptions& options = {});
 
 }  // namespace dalle2

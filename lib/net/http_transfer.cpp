@@ -15,6 +15,7 @@
 #include <fstream>
 #include <mutex>
 #include <random>
+#include <span>
 #include <sstream>
 #include <thread>
 #include <tuple>
@@ -25,7 +26,7 @@
 #include "base/public_url.h"
 #include "base/stop_signal.h"
 #include "base/text.h"
-#include "net/login_files.h"
+#include "net/url.h"
 
 namespace dalle2 {
 namespace {
@@ -90,23 +91,20 @@ std::string curl_reason(const char* text, CURLcode result) {
   return public_text(reason);
 }
 
-/// The variables that name a file or folder of certificates, the first one first.
-std::vector<std::string> ca_variables(bool is_s3) {
-  std::vector<std::string> names = {"SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE"};
-  if (is_s3) names.insert(names.begin(), "AWS_CA_BUNDLE");
-  return names;
-}
+/// The variables that name a file or folder of certificates, the first one first: AWS_CA_BUNDLE for S3.
+constexpr const char* kAuthorities[] = {
+    "AWS_CA_BUNDLE", "SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE"};
 
-/// The first one that is set; empty if none is.
-std::string ca_variable(bool is_s3) {
-  for (const std::string& name : ca_variables(is_s3)) {
-    if (!environment(name.c_str()).empty()) return name;
+/// "SSL_CERT_FILE" and its value; both empty if none is set.
+std::pair<std::string, std::string> authorities(bool is_s3) {
+  for (const char* name : std::span(kAuthorities).subspan(is_s3 ? 0 : 1)) {
+    if (std::string path = environment(name); !path.empty()) return {name, std::move(path)};
   }
-  return "";
+  return {};
 }
 
 void set_authorities(CURL* easy, bool is_s3) {
-  const std::string variable = ca_variable(is_s3), path = environment(variable.c_str());
+  const auto [variable, path] = authorities(is_s3);
   if (path.empty()) return;
   std::error_code error;
   const bool is_folder = std::filesystem::is_directory(path, error);
@@ -121,12 +119,12 @@ void set_authorities(CURL* easy, bool is_s3) {
 }
 
 std::string certificate_advice(bool is_s3) {
-  const std::string variable = ca_variable(is_s3);
+  const auto [variable, path] = authorities(is_s3);
   return fmt::format(
       "Certificates are checked by {}. If the server's is signed by others, name a PEM file with theirs "
       "in {}",
-      variable.empty() ? "those of the system" : variable + "=" + environment(variable.c_str()),
-      fmt::join(ca_variables(is_s3), " or "));
+      variable.empty() ? "those of the system" : variable + "=" + path,
+      fmt::join(std::span(kAuthorities).subspan(is_s3 ? 0 : 1), " or "));
 }
 
 /// The body of a request and its size, from its first byte on.
@@ -328,12 +326,7 @@ void HttpTransfer::begin() {
   if (scheme != "https" && scheme != "http") {
     return fail({"http or https is expected, got " + scheme, "", true});
   }
-  if (scheme == "http" && !call_.plain_http && !url_.is_loopback()) {
-    throw ConfigError(
-        "{}: plain http to another machine is refused, because others could read the login and "
-        "change the content.\n  Give an https address.",
-        shown_);
-  }
+  check_plain_http(url_.origin(), call_.plain_http, shown_);
   head_ = {};
   is_headed_ = false;
   refusal_.clear();

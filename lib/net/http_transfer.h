@@ -53,7 +53,6 @@ struct HttpFilePart {
   std::optional<int64_t> size = {};  ///< none: to the end of the file
 };
 
-/// What is asked for.
 struct HttpCall {
   std::string method = "GET";
   std::string url = {};
@@ -95,7 +94,6 @@ struct HttpOptions {
   std::function<bool()> cancelled = nullptr;  ///< asked while waiting; true ends it by an error
   bool says_retries = true;                   ///< a warning in the log for each failed attempt
 };
-using HttpCallOptions = HttpOptions;
 
 /// The libraries that this layer runs with: "libcurl 7.88.1, OpenSSL 3.0.17".
 std::string net_library_versions();
@@ -132,7 +130,6 @@ bool may_pass(const NetworkError& error);
 /// What to do about a status, as a sentence without its full stop.
 const char* status_advice(long status);
 
-/// An attempt that failed.
 struct HttpFailure {
   std::string reason;
   std::string advice = {};  ///< a sentence without its full stop; empty: that of an absent answer
@@ -142,7 +139,6 @@ struct HttpFailure {
   long status = 0;
 };
 
-/// The attempts of one request.
 class HttpAttempts {
  public:
   HttpAttempts(const HttpCall& call, const HttpOptions& options);
@@ -178,8 +174,6 @@ class HttpTransfer {
   /// @throws ConfigError plain http without leave, a CA file that is not there; DataError the file
   HttpTransfer(const HttpCall& call, const HttpOptions& options, Take take);
   ~HttpTransfer();
-  HttpTransfer(const HttpTransfer&) = delete;
-  HttpTransfer& operator=(const HttpTransfer&) = delete;
 
   /// Some bytes, or some waiting (a quarter of a second at most). @return false at the end
   bool advance();

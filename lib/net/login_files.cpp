@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: MIT
-#include "net/login_files.h"
 
 #include <cstdlib>
 #include <fstream>
@@ -52,8 +51,7 @@ std::string service_address(const std::string& given,
   std::string url = without_slash(with_small_schemes(trimmed(given)));
   if (url.empty()) return usual;
   const std::string is = fmt::format("{} is \"{}\"", source, public_url(url));
-  const bool is_plain = url.starts_with("http://");
-  if (!is_plain && !url.starts_with("https://")) {
+  if (!url.starts_with("http://") && !url.starts_with("https://")) {
     throw ConfigError("{}: expected an address such as {}", is, usual);
   }
   if (public_url(url) != url) {
@@ -63,12 +61,7 @@ std::string service_address(const std::string& given,
         is,
         secret);
   }
-  if (is_plain && !plain_http && !is_loopback_url(url)) {
-    throw ConfigError(
-        "{}: plain http to another machine is refused, because others could read what is secret.\n  "
-        "Give an https address, or set allow_plain_http where the config has that key.",
-        is);
-  }
+  check_plain_http(url, plain_http, is);
   return url;
 }
 

@@ -6,6 +6,9 @@
 #include <sstream>
 #include <utility>
 
+#include "base/error.h"
+#include "base/public_url.h"
+
 namespace dalle2 {
 namespace {
 
@@ -69,6 +72,15 @@ bool ParsedUrl::is_loopback() const {
 std::string ParsedUrl::part(CURLUPart which, unsigned flags) const {
   char* text = nullptr;
   return curl_url_get(handle_.get(), which, &text, flags) == CURLUE_OK ? taken(text) : "";
+}
+
+void check_plain_http(const std::string& url, bool is_allowed, const std::string& what) {
+  if (is_allowed || !url.starts_with("http://") || is_loopback_url(url)) return;
+  throw ConfigError(
+      "{}: plain http to another machine ({}) is refused, because others could read and change what is "
+      "sent.\n  Give an https address, or set allow_plain_http where the config has that key.",
+      what,
+      public_url(url));
 }
 
 }  // namespace dalle2

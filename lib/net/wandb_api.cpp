@@ -15,7 +15,6 @@
 #include "base/text.h"
 #include "net/digest.h"
 #include "net/http_call.h"
-#include "net/login_files.h"
 #include "net/url.h"
 
 namespace dalle2 {
@@ -275,7 +274,7 @@ WandbRunPath WandbApi::upsert(const WandbRunInfo& info) const {
 }
 
 void WandbApi::stream(const WandbRunPath& path, const Json& content) const {
-  HttpCallOptions once = options_;
+  HttpOptions once = options_;
   once.attempts = 1;
   const std::string place = fmt::format("/files/{}/{}/{}/file_stream",
                                         uri_encode(path.entity),

@@ -41,11 +41,9 @@ struct WandbAccess {
 /// none, plain http to another machine
 WandbAccess find_wandb_access();
 
-/// Where a run is.
 struct WandbRunPath {
   std::string entity, project, run_id;
 
-  /// "entity/project/id"
   std::string text() const { return entity + "/" + project + "/" + run_id; }
 };
 
@@ -55,28 +53,24 @@ std::string wandb_page(const WandbAccess& access, const WandbRunPath& run);
 /// "entity/project/id", also with "runs" before the id, as in the page's address. @throws ConfigError
 WandbRunPath parse_wandb_run_path(const std::string& text);
 
-/// A file that the service holds.
 struct WandbStoredFile {
   std::string url;  ///< to GET; may be signed: show only public_url() of it
   int64_t size = 0;
   std::string md5;  ///< base64; empty: not known
 };
 
-/// A file to upload, from memory or from a disk.
 struct WandbUpload {
   std::string name;  ///< in the run, with its folders: "media/images/a.png"
   std::string content = {};
   std::string path = {};  ///< instead of `content`
 };
 
-/// What the service knows of a run that continues.
 struct WandbRunState {
   int64_t history_lines = 0, event_lines = 0, console_lines = 0;
   int64_t last_step = -1;  ///< the `_step` of the last row
   double runtime_seconds = 0;
 };
 
-/// What is said of a run when it begins.
 struct WandbRunInfo {
   WandbRunPath path;
   std::string name = {}, notes = {}, group = {}, job_type = {}, host = {};
@@ -86,10 +80,10 @@ struct WandbRunInfo {
 
 class WandbApi {
  public:
-  WandbApi(WandbAccess access, HttpCallOptions options)
+  WandbApi(WandbAccess access, HttpOptions options)
       : access_(std::move(access)), options_(std::move(options)) {}
   const WandbAccess& access() const { return access_; }
-  HttpCallOptions& options() { return options_; }
+  HttpOptions& options() { return options_; }
 
   /// The login's own entity. @throws HttpStatusError a refused key, naming what to do; NetworkError
   std::string viewer() const;
@@ -111,7 +105,7 @@ class WandbApi {
   HttpCall call(const std::string& method, const std::string& path) const;
 
   WandbAccess access_;
-  HttpCallOptions options_;
+  HttpOptions options_;
 };
 
 }  // namespace dalle2

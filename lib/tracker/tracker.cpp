@@ -148,8 +148,12 @@ void Tracker::begin(const LoadedState& loaded) {
       facts_, folder_.run_id(), plan_->resumes() ? loaded.log_lines : std::optional<int64_t>(0));
   const Loggers& loggers = journal_.loggers();
   // A kill after a service has heard of the run begins no second one.
-  if (const std::string runs = loggers.wandb_runs(); !runs.empty())
-    folder_.note_wandb(runs, {facts_.process.begin(), facts_.process.end()});
+  if (const std::string runs = loggers.wandb_runs(); !runs.empty()) {
+    folder_.note([&](RunRecord& record) {
+      record.wandb = runs;
+      record.process = {facts_.process.begin(), facts_.process.end()};
+    });
+  }
   if (loggers.auto_resume()) loggers.write_auto_resume(folder_.in(kAutoResumeFile));
   journal_.follow(std::chrono::steady_clock::now() + kTimeToConnect);
   copies_->open(loggers.wandb_run(), [this](const std::string& message, bool leaves_out) {
@@ -258,7 +262,7 @@ void Tracker::save(const SaveRequest& request) {
   };
   journal_.sync();  // the checkpoint counts its lines
   write(kCheckpointFile, request.write_checkpoint);
-  folder_.note_saved();
+  folder_.note([](RunRecord& record) { record.has_saved = true; });
   if (!request.amid_skips) {
     try {
       folder_.keep_snapshot(request.position, request.is_best);
@@ -291,7 +295,8 @@ void Tracker::send_cards() {
 }
 
 void Tracker::finish_as(const std::string& what) {
-  if (!dummy_ && !journal_.has_errors()) folder_.note_finished(what);
+  if (dummy_ || journal_.has_errors()) return;
+  folder_.note([&](RunRecord& record) { record.finished = what; });
 }
 
 }  // namespace dalle2

@@ -246,7 +246,7 @@ class Offline(Wandb):
         for env, text in (({"WANDB_MODE": "sometimes"}, 'WANDB_MODE is "sometimes": expected online, offline or disabled'),
                           ({"WANDB_MODE": "online"}, "WANDB_MODE is online, but there is no API key for https://api.wandb.ai"),
                           ({"WANDB_BASE_URL": "wandb.example"}, 'WANDB_BASE_URL is "wandb.example": expected an address such as https://'),
-                          ({"WANDB_BASE_URL": "http://wandb.example"}, "plain http to another machine is refused"),
+                          ({"WANDB_BASE_URL": "http://wandb.example"}, "plain http to another machine (http://wandb.example) is refused"),
                           ({"WANDB_BASE_URL": "https://u:canary@wandb.example"}, 'WANDB_BASE_URL is "https://wandb.example" with a login or a query'),
                           ({"WANDB_API_KEY": "with a canary"}, "WANDB_API_KEY: the API key of https://api.wandb.ai holds blanks"),
                           ({"WANDB_MODE": "offline", "WANDB_DIR": "/proc"}, "Set WANDB_DIR to another place")):

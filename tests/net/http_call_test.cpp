@@ -26,8 +26,8 @@ using Catch::Matchers::Contains;
 
 namespace {
 
-HttpCallOptions in_haste(double stall_seconds = 0.4) {
-  HttpCallOptions options;
+HttpOptions in_haste(double stall_seconds = 0.4) {
+  HttpOptions options;
   options.stall_seconds = stall_seconds;
   return options;
 }
@@ -46,7 +46,7 @@ class Seen {
   std::vector<HttpRequest> requests_;
 };
 
-std::string error_of_call(const HttpCall& call, const HttpCallOptions& options = in_haste()) {
+std::string error_of_call(const HttpCall& call, const HttpOptions& options = in_haste()) {
   try {
     http_call(call, options);
   } catch (const Error& error) {
@@ -241,7 +241,7 @@ TEST_CASE("a deadline ends a call, whatever the server does, and it counts as aw
   });
   CapturedLog log;
   for (const char* path : {"/silent", "/busy", "/fails", "/slow"}) {
-    HttpCallOptions options = in_haste(60);
+    HttpOptions options = in_haste(60);
     options.deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(700);
     bool passes = false;
     CHECK(seconds_of([&] {
@@ -259,7 +259,7 @@ TEST_CASE("a deadline ends a call, whatever the server does, and it counts as aw
 TEST_CASE("one attempt means that the server is asked once") {
   LoopbackServer server([](const HttpRequest&) { return http_reply(500, ""); });
   CapturedLog log;
-  HttpCallOptions options = in_haste();
+  HttpOptions options = in_haste();
   options.attempts = 1;
   CHECK_THAT(error_of_call({.method = "POST", .url = server.url("/commit")}, options),
              Contains("status 500.") && !Contains("attempts"));
@@ -361,7 +361,7 @@ TEST_CASE("plain http leaves the machine only if that is allowed") {
     return http_reply(302, "", "Location: http://example.invalid/b\r\n");
   });
   call.url = server.url("/a");
-  CHECK_THAT(error_of_call(call), Contains("plain http to another machine is refused"));
+  CHECK_THAT(error_of_call(call), Contains("plain http to another machine ("));
   call.url = "ftp://127.0.0.1/a";
   CHECK_THAT(error_of_call(call), Contains("http or https is expected, got ftp"));
   CHECK(is_loopback_url("http://localhost:80/a"));
@@ -388,7 +388,7 @@ TEST_CASE("a stop signal ends a call, unless it is what must still be sent") {
   });
   CHECK_THROWS_AS(http_call({.url = server.url("/silent")}, in_haste(30)), StoppedError);
   signal.join();
-  HttpCallOptions options = in_haste();
+  HttpOptions options = in_haste();
   options.ends_at_stop = false;
   CHECK(http_call({.url = server.url("/a")}, options).body == "sent");
   clear_stop_request();

@@ -33,7 +33,7 @@ class LfsHub {
   }
 
   void upload() {
-    HttpCallOptions options;
+    HttpOptions options;
     options.stall_seconds = 0.4;
     options.attempts = 2;
     const HubAccess access{.endpoint = server_.url(""), .token = "hf_canary", .source = "a test"};

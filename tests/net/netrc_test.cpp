@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "net/login_files.h"
+#include "net/url.h"
 
 #include <catch2/catch.hpp>
 #include <cstdlib>

@@ -87,7 +87,6 @@ class Store {
     if (request.path.find("uploadId=") != std::string::npos && !is_known) {
       return http_reply(404, "<Error><Code>NoSuchUpload</Code></Error>");
     }
-    if (request.method == "DELETE") return forget(), http_reply(204, "");
     if (request.method == "POST") return finish(), http_reply(200, "<R><ETag>\"all\"</ETag></R>");
     whole_ += request.body;
     return http_reply(200, "", "ETag: \"" + std::to_string(request.body.size()) + "\"\r\n");
@@ -215,8 +214,6 @@ TEST_CASE("a fault that a store tells with status 200 is a fault") {
   CHECK_THAT(error_of_upload(file.path, in_parts_of(4), Kept().notes),
              Contains("s3://b/k: the store does not put the parts together: EntityTooSmall"));
   CHECK(store.count("PUT") == 6);  // once more, in an upload of its own
-  CHECK(store.count("DELETE /b/k?uploadId=u0") == 1);
-  CHECK(store.lines().back() == "DELETE /b/k?uploadId=u1");
 }
 
 TEST_CASE(
@@ -244,7 +241,6 @@ TEST_CASE("an upload that broke off goes on with the next part, in another proce
   Kept kept;
   const S3UploadOptions options = in_parts_of(4);
   CHECK_THAT(error_of_upload(file.path, options, kept.notes), Contains("status 503, after"));
-  CHECK(store.count("DELETE") == 0);
   CHECK_THAT(kept.text, !Contains("canary"));
   is_away = false;
   s3_upload(file.path, "s3://b/k", kept.notes, options);
@@ -374,25 +370,4 @@ TEST_CASE("each attempt of a part is signed anew") {
   REQUIRE(requests.size() == 2);
   CHECK_THAT(requests[0].headers.at("authorization"), Contains("Credential=id/"));
   CHECK_THAT(requests[1].headers.at("authorization"), Contains("Credential=next/"));
-}
-
-TEST_CASE("the parts of a file that is dropped are taken away, by its notes") {
-  const AwsEnvironment environment;
-  const CapturedLog log;
-  const File file("0123456789");
-  Store store([&](const HttpRequest& request) -> std::optional<HttpReply> {
-    if (is_part(request, 2)) return http_reply(403, "");
-    return {};
-  });
-  Kept kept;
-  const S3UploadOptions options = in_parts_of(4);
-  error_of_upload(file.path, options, kept.notes);
-  s3_abandon("s3://b/k", kept.text, false);
-  CHECK(store.lines().back() == "DELETE /b/k?uploadId=u0");
-  const size_t before = store.lines().size();
-  s3_abandon("s3://b/k", "", false);
-  s3_abandon("s3://b/k", "no notes", false);
-  CHECK(store.lines().size() == before);
-  AwsEnvironment::set("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:1");
-  CHECK_NOTHROW(s3_abandon("s3://b/k", kept.text, false));
 }

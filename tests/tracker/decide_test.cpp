@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The rule of docs/resuming.md, for all facts there are.
-#include "tracker/run_folder/decide.h"
+#include "tracker/run_folder/run_folder.h"
 
 #include <fmt/format.h>
 
@@ -45,7 +45,7 @@ const std::vector<std::pair<std::function<bool(const StartFacts&)>, StartAction>
       {[](auto& f) { return is_fresh(f); }, kSetAside},
       {[](auto& f) { return !f.auto_resume && f.overwrite; }, kSetAside},
       {[](auto& f) { return !f.auto_resume; }, kRefuseExists},
-      {[](auto& f) { return f.load == LoadNames::kOther; }, kRefuseLoad},
+      {[](auto& f) { return f.load_is_other; }, kRefuseLoad},
       {[](auto& f) { return !f.has_intact; }, kRefuseDamaged},
       {[](auto&) { return true; }, kResume},
   };
@@ -68,26 +68,24 @@ TEST_CASE("every combination of facts leads to the action of the first row that 
                                    FolderState::kUnreadable,
                                    FolderState::kUnsaved,
                                    FolderState::kSaved}) {
-    for (const LoadNames load : {LoadNames::kNothing, LoadNames::kOwn, LoadNames::kOther}) {
-      for (unsigned bits = 0; bits < 128; ++bits) {
-        const StartFacts facts{.folder = folder,
-                               .auto_resume = (bits & 1) != 0,
-                               .overwrite = (bits & 2) != 0,
-                               .fresh = (bits & 4) != 0,
-                               .restarted_job = (bits & 8) != 0,
-                               .back_to = (bits & 16) != 0,
-                               .load = load,
-                               .load_is_inside = (bits & 32) != 0,
-                               .has_intact = (bits & 64) != 0};
-        CAPTURE(static_cast<int>(folder), static_cast<int>(load), bits);
-        const StartAction action = decide(facts);
-        CHECK(action == expected(facts));
-        ++seen[action];
-        ++combinations;
-      }
+    for (unsigned bits = 0; bits < 256; ++bits) {
+      const StartFacts facts{.folder = folder,
+                             .auto_resume = (bits & 1) != 0,
+                             .overwrite = (bits & 2) != 0,
+                             .fresh = (bits & 4) != 0,
+                             .restarted_job = (bits & 8) != 0,
+                             .back_to = (bits & 16) != 0,
+                             .load_is_other = (bits & 128) != 0,
+                             .load_is_inside = (bits & 32) != 0,
+                             .has_intact = (bits & 64) != 0};
+      CAPTURE(static_cast<int>(folder), bits);
+      const StartAction action = decide(facts);
+      CHECK(action == expected(facts));
+      ++seen[action];
+      ++combinations;
     }
   }
-  CHECK(combinations == 6 * 3 * 128);
+  CHECK(combinations == 6 * 256);
   CHECK(seen.size() == start_rules().size());  // each action is reached
 }
 

@@ -150,7 +150,7 @@ TEST_CASE("a follower hands over each line once, in order, and how the run ended
   CHECK(run.service.exit_code == 0);
   CHECK(run.service.files == std::vector<std::string>{"config.json"});
   CHECK(run.syncs > 0);
-  CHECK(LogCursors(run.dir / "followers.json").find("service run")->line == 2508);
+  CHECK(LogCursors(run.dir / "followers.json").furthest("service run")->line == 2508);
 }
 
 TEST_CASE(
@@ -276,7 +276,7 @@ TEST_CASE("cursors are hints: a damaged file has none, and what is kept comes ba
   for (const char* content : {"", "[1]", "{\"a\": 3}", "{\"a\": {\"line\": \"x\"}}"}) {
     test::put_file(path, content);
     CAPTURE(content);
-    CHECK(LogCursors(path).find("a").value_or(LogCursor{}).line == 0);
+    CHECK(LogCursors(path).furthest("a").value_or(LogCursor{}).line == 0);
   }
   LogCursors cursors(path);
   cursors.set("here e/p/one", {.line = 5, .shift = 7});
@@ -284,7 +284,7 @@ TEST_CASE("cursors are hints: a damaged file has none, and what is kept comes ba
   cursors.set("there e/p/two", {.line = 20});
   cursors.save();
   const LogCursors read(path);
-  CHECK(read.find("here e/p/one")->shift == 7);
+  CHECK(read.furthest("here e/p/one")->shift == 7);
   CHECK(read.furthest("/one")->line == 9);
   CHECK_FALSE(read.furthest("/three"));
 }

@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "base/error.h"
-#include "tracker/log/loggers.h"
+#include "tracker/log/follower.h"
 #include "tracker/starting.h"
 
 namespace dalle2 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "tracker/places/model_card.h"
+#include "tracker/places/copies.h"
 
 #include <catch2/catch.hpp>
 

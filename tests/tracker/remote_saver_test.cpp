@@ -10,7 +10,6 @@
 #include "support/loopback_server.h"
 #include "support/seconds_of.h"
 #include "tracker/places/copies.h"
-#include "tracker/places/sync.h"
 #include "tracker/places/uploads.h"
 #include "tracker/starting.h"
 

@@ -25,16 +25,8 @@ class Service : public Destination {
  public:
   explicit Service(std::string name = "there") : name_(std::move(name)) {}
   std::string name() const override { return name_; }
-  void check_access(const HttpCallOptions& /*options*/) override {}
+  void check_access(const HttpOptions& /*options*/) override {}
   bool stores_notes() const override { return true; }
-  void abandon(const FileToSend& /*file*/, const std::string& notes) const override {
-    const std::lock_guard lock(mutex_);
-    abandoned_.push_back(notes);
-  }
-  std::vector<std::string> abandoned() const {
-    const std::lock_guard lock(mutex_);
-    return abandoned_;
-  }
   void send(const FileToSend& file,
             UploadNotes& notes,
             const std::function<bool()>& cancelled) override {
@@ -91,7 +83,6 @@ class Service : public Destination {
   bool held_ = false, in_parts_ = false, refuses_ = false;
   int failures_ = 0, calls_ = 0;
   std::vector<std::string> sent_, began_with_;
-  mutable std::vector<std::string> abandoned_;
 };
 
 TEST_CASE("saves that come faster than they can be sent wait for nobody, and the newest is sent") {
@@ -238,10 +229,9 @@ TEST_CASE(
   CHECK(service->began_with() == std::vector<std::string>{"", "id of a", "", ""});
   CHECK(finish(again, 20) == 0);
   CHECK(folder.names().empty());
-  CHECK(service->abandoned().empty());
 }
 
-TEST_CASE("a begun file that is refused gives way to a newer one, and its parts are given up") {
+TEST_CASE("a begun file that is refused gives way to a newer one") {
   const OutboxFolder folder;
   const test::CapturedLog log;
   const auto service = std::make_shared<Service>();
@@ -260,7 +250,6 @@ TEST_CASE("a begun file that is refused gives way to a newer one, and its parts 
   CHECK(uploads.take_errors() ==
         std::vector<std::string>{"Error saving checkpoint to there/a: the file is too large\n  A "
                                  "newer one takes its place."});
-  CHECK(service->abandoned() == std::vector<std::string>{"id of a"});
   CHECK(service->began_with() == std::vector<std::string>{"", ""});
 }
 

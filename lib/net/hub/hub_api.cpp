@@ -9,7 +9,6 @@
 #include "base/log.h"
 #include "base/public_url.h"
 #include "net/http_call.h"
-#include "net/login_files.h"
 #include "net/s3/s3.h"  // limits of listings
 #include "net/url.h"
 
@@ -35,6 +34,32 @@ std::string said_by(const HttpAnswer& answer, const std::string& token) {
   if (text.empty()) text = text_at(parse_untrusted_object(answer.body), {"error"});
   text = service_words(std::move(text), {token});
   return text.empty() ? "" : text + ". ";
+}
+
+/// What the hub says of a file; nothing of a folder.
+std::optional<HubFile> parse_file(const Json& entry) {
+  if (text_at(entry, {"path"}).empty() || text_at(entry, {"type"}) == "directory")
+    return std::nullopt;
+  HubFile file{.path = text_at(entry, {"path"}), .sha256 = {}, .blob_id = text_at(entry, {"oid"})};
+  file.sha256 = text_at(entry, {"lfs", "oid"});
+  const Json size = json_at(entry, {"size"});
+  if (size.is_number_integer()) file.size = size.get<int64_t>();
+  return file;
+}
+
+/// The query of the next page that a header "Link" names (RFC 8288); empty on the last one. Its host
+/// is passed over: behind a mirror it is the hub's own, and the login is for the mirror.
+std::string next_query(const std::string& link) {
+  for (size_t at = 0; (at = link.find('<', at)) != std::string::npos; ++at) {
+    const size_t end = link.find('>', at);
+    if (end == std::string::npos) return "";
+    const size_t rest = std::min(link.find('<', end), link.size());
+    if (link.substr(end, rest - end).find("rel=\"next\"") == std::string::npos) continue;
+    const std::string url = link.substr(at + 1, end - at - 1);
+    const size_t query = url.find('?');
+    return query == std::string::npos ? "" : url.substr(query);
+  }
+  return "";
 }
 
 }  // namespace
@@ -96,7 +121,7 @@ std::string HubRepository::explain(const HttpAnswer& answer) const {
   return said + status_advice(answer.status());
 }
 
-void HubRepository::check_token(const HttpCallOptions& options) const {
+void HubRepository::check_token(const HttpOptions& options) const {
   if (access_.token.empty()) {
     throw NetworkError(
         "{}: no token was found.\n  Give one that may write: as HF_TOKEN, in the file token_path, "
@@ -114,13 +139,13 @@ void HubRepository::check_token(const HttpCallOptions& options) const {
       access_.endpoint);
 }
 
-bool HubRepository::exists(const HttpCallOptions& options) const {
+bool HubRepository::exists(const HttpOptions& options) const {
   HttpCall look = call("GET", api("revision"));
   look.accepted = {401, 404};  // 401: of a private one that others own too
   return http_call(look, options).status() == 200;
 }
 
-void HubRepository::create(bool is_private, const HttpCallOptions& options) const {
+void HubRepository::create(bool is_private, const HttpOptions& options) const {
   const size_t owner = repo_.find('/');
   if (!exists(options)) {
     const Json content = {{"name", repo_.substr(owner + 1)},
@@ -139,42 +164,12 @@ void HubRepository::create(bool is_private, const HttpCallOptions& options) cons
   http_call(branch, options);
 }
 
-std::string HubRepository::commit(const HttpCallOptions& options) const {
+std::string HubRepository::commit(const HttpOptions& options) const {
   return text_at(http_json(call("GET", api("revision")), {}, options), {"sha"});
 }
 
-namespace {
-
-/// What the hub says of a file; nothing of a folder.
-std::optional<HubFile> parse_file(const Json& entry) {
-  if (text_at(entry, {"path"}).empty() || text_at(entry, {"type"}) == "directory")
-    return std::nullopt;
-  HubFile file{.path = text_at(entry, {"path"}), .sha256 = {}, .blob_id = text_at(entry, {"oid"})};
-  file.sha256 = text_at(entry, {"lfs", "oid"});
-  const Json size = json_at(entry, {"size"});
-  if (size.is_number_integer()) file.size = size.get<int64_t>();
-  return file;
-}
-
-/// The query of the next page that a header "Link" names (RFC 8288); empty on the last one. Its host
-/// is passed over: behind a mirror it is the hub's own, and the login is for the mirror.
-std::string next_query(const std::string& link) {
-  for (size_t at = 0; (at = link.find('<', at)) != std::string::npos; ++at) {
-    const size_t end = link.find('>', at);
-    if (end == std::string::npos) return "";
-    const size_t rest = std::min(link.find('<', end), link.size());
-    if (link.substr(end, rest - end).find("rel=\"next\"") == std::string::npos) continue;
-    const std::string url = link.substr(at + 1, end - at - 1);
-    const size_t query = url.find('?');
-    return query == std::string::npos ? "" : url.substr(query);
-  }
-  return "";
-}
-
-}  // namespace
-
 std::vector<HubFile> HubRepository::list(const std::string& folder,
-                                         const HttpCallOptions& options) const {
+                                         const HttpOptions& options) const {
   const std::string path =
       api("tree") + (folder.empty() ? "" : "/" + uri_encode(folder, /*keep_slash=*/true));
   std::vector<HubFile> files;
@@ -195,7 +190,7 @@ std::vector<HubFile> HubRepository::list(const std::string& folder,
 }
 
 std::optional<HubFile> HubRepository::find(const std::string& path,
-                                           const HttpCallOptions& options) const {
+                                           const HttpOptions& options) const {
   const Json paths = {{"paths", Json::array({path})}, {"expand", false}};
   const Json found = http_json(call("POST", api("paths-info")), paths, options);
   if (!found.is_array()) return std::nullopt;
@@ -207,7 +202,7 @@ std::optional<HubFile> HubRepository::find(const std::string& path,
 }
 
 HubRepository::Download HubRepository::download(const std::string& path,
-                                                const HttpCallOptions& options) const {
+                                                const HttpOptions& options) const {
   HubRepository now = *this;
   now.revision_ = first_of({commit(options), revision_});
   const std::optional<HubFile> file = now.find(path, options);

@@ -29,7 +29,6 @@ struct HubAccess {
 /// is plain http without leave
 HubAccess find_hub_access(const std::optional<std::string>& token_path, bool plain_http);
 
-/// A file of a repository.
 struct HubFile {
   std::string path;
   int64_t size = 0;
@@ -37,7 +36,6 @@ struct HubFile {
   std::string blob_id;  ///< Git's id (SHA-1)
 };
 
-/// A file of this machine for a repository.
 struct HubUpload {
   std::string local_path, path;  ///< `path` in the repository
   std::string summary;           ///< of the commit
@@ -55,20 +53,20 @@ class HubRepository {
 
   /// Asks who the token belongs to. @throws NetworkError there is none, it is refused, or may only
   /// read
-  void check_token(const HttpCallOptions& options = {}) const;
+  void check_token(const HttpOptions& options = {}) const;
   /// Whether the repository and its branch are there, for this login. @throws NetworkError
-  bool exists(const HttpCallOptions& options = {}) const;
+  bool exists(const HttpOptions& options = {}) const;
   /// Makes the repository and the branch, unless they are there. @throws NetworkError
-  void create(bool is_private, const HttpCallOptions& options = {}) const;
+  void create(bool is_private, const HttpOptions& options = {}) const;
   /// Sends a file in a commit of its own; nothing is done if the branch has the same file already.
   /// What another has committed meanwhile is kept. @throws NetworkError, DataError
   /// @param notes keep a large file's parts that are there for the next call with the same file, as long as
   /// the addresses are good; they are secret, so in memory
   void upload(const HubUpload& upload,
               const UploadNotes& notes,
-              const HttpCallOptions& options = {}) const;
+              const HttpOptions& options = {}) const;
   /// What the branch holds at a path. @throws NetworkError
-  std::optional<HubFile> find(const std::string& path, const HttpCallOptions& options = {}) const;
+  std::optional<HubFile> find(const std::string& path, const HttpOptions& options = {}) const;
 
   /// What is asked for to read a file as it is now: later commits change nothing under a transfer that was cut.
   struct Download {
@@ -76,13 +74,13 @@ class HubRepository {
     HubFile file;
   };
   /// @throws NetworkError: no such repository, branch or file, or no leave to read it
-  Download download(const std::string& path, const HttpCallOptions& options = {}) const;
+  Download download(const std::string& path, const HttpOptions& options = {}) const;
   /// The GET of a file as it is at a revision, which is asked nothing before.
   HttpGet request(const std::string& path, const std::string& revision) const;
   /// The id of the revision's latest commit. @throws NetworkError
-  std::string commit(const HttpCallOptions& options = {}) const;
+  std::string commit(const HttpOptions& options = {}) const;
   /// The files right in a folder. @throws NetworkError: there is none, or it has too many
-  std::vector<HubFile> list(const std::string& folder, const HttpCallOptions& options = {}) const;
+  std::vector<HubFile> list(const std::string& folder, const HttpOptions& options = {}) const;
 
  private:
   HttpCall call(const std::string& method, const std::string& path) const;

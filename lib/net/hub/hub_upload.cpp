@@ -69,7 +69,7 @@ struct LfsUpload {
   const Prepared& file;
   const HubAccess& access;
   const HttpCall& batch;
-  const HttpCallOptions& options;
+  const HttpOptions& options;
   const UploadNotes& notes;
   std::string where;
   /// What the notes keep: whose file, the hub's actions, the parts that are there.
@@ -190,7 +190,7 @@ struct LfsUpload {
 };
 
 /// Asks how the hub keeps the file.
-Prepared prepare(const HubUpload& upload, HttpCall call, const HttpCallOptions& options) {
+Prepared prepare(const HubUpload& upload, HttpCall call, const HttpOptions& options) {
   Prepared file{.upload = upload, .sha256 = {}, .content = {}, .blob = {}};
   std::error_code error;
   file.size = static_cast<int64_t>(std::filesystem::file_size(upload.local_path, error));
@@ -252,7 +252,7 @@ std::string commit_lines(const Prepared& file, const std::string& parent) {
 
 void HubRepository::upload(const HubUpload& upload,
                            const UploadNotes& notes,
-                           const HttpCallOptions& options) const {
+                           const HttpOptions& options) const {
   if (upload.only_if_absent && find(upload.path, options)) return;
   const Prepared file = prepare(upload, call("POST", api("preupload")), options);
   if (const auto there = find(upload.path, options); there && file.is_same(*there)) return;
@@ -262,7 +262,7 @@ void HubRepository::upload(const HubUpload& upload,
   }
   // A commit that seems to have failed may have been made, and others commit too: what the branch
   // holds is looked at before each attempt, and it fails if the branch has moved since.
-  HttpCallOptions once = options, patient = options;
+  HttpOptions once = options, patient = options;
   once.attempts = 1;
   patient.attempts = std::max(options.attempts, kMostCommits);
   const std::string path = api("commit");

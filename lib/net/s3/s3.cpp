@@ -13,7 +13,6 @@
 #include "base/error.h"
 #include "base/public_url.h"
 #include "net/digest.h"
-#include "net/login_files.h"
 #include "net/url.h"
 
 namespace dalle2 {

@@ -60,7 +60,6 @@ std::vector<std::string> s3_list(const std::string& url, const HttpOptions& opti
 /// The text of the first <name> element, unescaped; none without, or without its end.
 std::optional<std::string> xml_element(std::string_view xml, const std::string& name);
 
-/// One page of ListObjectsV2.
 struct S3Page {
   std::vector<std::string> keys;
   bool is_last = true;
@@ -69,7 +68,6 @@ struct S3Page {
 
 S3Page parse_s3_page(std::string_view xml);
 
-/// A request for an object or a bucket.
 struct S3Request {
   std::string method = "GET";
   std::map<std::string, std::string> query = {};  ///< not encoded
@@ -108,11 +106,6 @@ void s3_upload(const std::string& path,
                const std::string& url,
                const UploadNotes& notes,
                const S3UploadOptions& options = {});
-
-/// Takes away the parts of an upload that nobody will finish: a store keeps and charges for them. For a file
-/// that is dropped. One short attempt; throws nothing.
-/// @param notes the text that s3_upload() has kept; empty: nothing is done
-void s3_abandon(const std::string& url, const std::string& notes, bool plain_http);
 
 /// Asks whether the bucket of a url is there and knows the keys. @throws NetworkError, ConfigError
 void s3_check_bucket(const std::string& url, const S3UploadOptions& options = {});

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
 #include <algorithm>
-#include <chrono>
 #include <ctime>
 #include <filesystem>
 #include <optional>
@@ -74,7 +73,6 @@ struct S3Upload {
         // The store has no such upload: it was finished, and the answer got lost; or it was taken away. Or
         // the store does not know the parts any more.
         if (is_whole && !is_refused && is_there(size)) break;
-        s3_abandon(url, state.dump(), options.plain_http);
         notes.keep("");
         if (round == kMostS3Rounds) throw;
         log_warning("net", "{}\n  All parts are sent again.", error.what());
@@ -150,18 +148,6 @@ void s3_upload(const std::string& path,
   if (error) throw DataError("{}: cannot be read: {}", path, error.message());
   S3Upload upload{url, notes, options};
   size <= options.part_bytes ? void(upload.send({}, {path})) : upload.send_in_parts(path, size);
-}
-
-void s3_abandon(const std::string& url, const std::string& notes, bool plain_http) {
-  const std::string id = text_at(parse_untrusted_object(notes), {"upload_id"});
-  if (id.empty()) return;
-  const auto soon = std::chrono::steady_clock::now() + std::chrono::seconds(3);
-  const S3Request what{.method = "DELETE", .query = {{"uploadId", id}}};
-  try {
-    http_call(writing_call(url, what, plain_http),
-              {.attempts = 1, .ends_at_stop = false, .deadline = soon});
-  } catch (const Error&) {  // the fault before it is the one to report
-  }
 }
 
 void s3_check_bucket(const std::string& url, const S3UploadOptions& options) {

@@ -23,8 +23,8 @@
 #include "run/checkpoints/join_stages.h"
 #include "run/checkpoints/other_versions.h"
 #include "run/commands.h"
+#include "tracker/places/copies.h"
 #include "tracker/places/remote_file.h"
-#include "tracker/places/sync.h"
 #include "tracker/report/report.h"
 #include "trainer/averages/post_hoc_averages.h"
 

@@ -2,7 +2,7 @@
 #include "tracker/log/follower.h"
 
 #include <algorithm>
-#include <filesystem>
+#include <exception>
 #include <utility>
 
 #include "base/error.h"
@@ -26,36 +26,17 @@ std::chrono::steady_clock::duration seconds(double value) {
       std::chrono::duration<double>(value));
 }
 
-/// The other side is there and does not want it: waiting alone changes nothing.
-bool is_refusal(const std::exception& error) {
-  const auto* network = dynamic_cast<const NetworkError*>(&error);
-  return network != nullptr && !may_pass(*network);
-}
-
 }  // namespace
 
 LogCursors::LogCursors(std::string path) : path_(std::move(path)) {
-  std::error_code ignored;
-  if (!std::filesystem::is_regular_file(path_, ignored)) return;
-  const auto number = [](const Json& entry, const char* key) {
-    const bool is_there = entry.is_object() && entry.contains(key);
-    return is_there && entry[key].is_number_integer() ? entry[key].get<int64_t>() : 0;
-  };
-  Json content;
   try {
-    content = parse_untrusted_object(read_file(path_));
-  } catch (const Error&) {  // each sink finds out by itself how far it is
-    return;
+    const Json content = parse_untrusted_object(read_file(path_));
+    for (const auto& [sink, entry] : content.items()) {
+      cursors_[sink] = {std::max<int64_t>(entry.at("line").get<int64_t>(), 0),
+                        entry.at("shift").get<int64_t>()};
+    }
+  } catch (const std::exception&) {  // each sink finds out by itself how far it is
   }
-  for (const auto& [sink, entry] : content.items()) {
-    cursors_[sink] = {std::max<int64_t>(number(entry, "line"), 0), number(entry, "shift")};
-  }
-}
-
-std::optional<LogCursor> LogCursors::find(const std::string& sink) const {
-  const std::lock_guard lock(mutex_);
-  const auto found = cursors_.find(sink);
-  return found == cursors_.end() ? std::nullopt : std::optional(found->second);
 }
 
 std::optional<LogCursor> LogCursors::furthest(const std::string& ending) const {
@@ -104,7 +85,7 @@ Follower::~Follower() {
   if (thread_.joinable()) thread_.join();
 }
 
-void Follower::connect_now(Logger::Deadline deadline) {
+void Follower::connect_now(Deadline deadline) {
   if (sink_->is_away()) {
     away_ = fault_ = true;
     return;
@@ -113,7 +94,7 @@ void Follower::connect_now(Logger::Deadline deadline) {
   try {
     connect();
   } catch (const NetworkError& error) {
-    if (is_refusal(error)) throw;
+    if (!may_pass(error)) throw;  // it does not want it: waiting alone changes nothing
     note_fault(error, /*at_end=*/false);
   }
   sink_->set_deadline(std::nullopt);

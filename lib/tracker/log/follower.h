@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Followers read log.jsonl and hand its lines to a service or to files of another format. The run waits
-// for none of them: what is away gets its lines when it is back.
+// Loggers show the records of a run, as the config asks for it. Followers read log.jsonl, which is always
+// kept, and hand its lines to a service or to files of another format. The run waits for none of them: what
+// is away gets its lines when it is back.
 #pragma once
 
 #include <atomic>
@@ -14,12 +15,31 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "config/shared/tracker_config.h"
 #include "tracker/log/log_file.h"
-#include "tracker/log/loggers.h"
 
 namespace dalle2 {
+
+using Deadline = std::chrono::steady_clock::time_point;
+
+struct RunFacts {
+  std::string config = "{}";  ///< a JSON object, every default filled in, without secrets
+  /// What the config does not say, names and JSON texts: ranks, precision.
+  std::vector<std::pair<std::string, std::string>> process = {};
+  bool goes_on = false;        ///< with the run in data_path; set by the tracker, as are the next
+  bool is_copy = false;        ///< data_path is a copy of another run's
+  int64_t lines = 0;           ///< of its log.jsonl before this start
+  std::string data_path = {};  ///< where log.jsonl and the pictures are
+};
+
+struct RunEnd {
+  enum class Outcome { kDone, kStopped, kFailed };
+  Outcome outcome = Outcome::kFailed;
+  int exit_code = 1;
+};
 
 /// How far a sink is.
 struct LogCursor {
@@ -33,7 +53,6 @@ class LogCursors {
  public:
   explicit LogCursors(std::string path);
 
-  std::optional<LogCursor> find(const std::string& sink) const;
   /// The furthest of the sinks whose names end so.
   std::optional<LogCursor> furthest(const std::string& ending) const;
   void set(const std::string& sink, const LogCursor& cursor);
@@ -64,7 +83,6 @@ class JournalSink {
   /// Hands over lines, or does what is due by time if there are none: every 15 s. Returns when the other
   /// side has them. @throws Error
   virtual void send(const std::vector<JournalLine>& lines) = 0;
-  /// A file of the run, below data_path.
   virtual void add_file(const std::string& /*name*/) {}
   /// The last call. @throws Error
   virtual void end(const RunEnd& /*end*/) {}
@@ -72,7 +90,7 @@ class JournalSink {
   virtual double pause() const { return 0; }
 
   /// The questions of a start end by then.
-  virtual void set_deadline(std::optional<Logger::Deadline> /*deadline*/) {}
+  virtual void set_deadline(std::optional<Deadline> /*deadline*/) {}
   /// A start has found out already: the first attempt is the thread's.
   virtual bool is_away() const { return false; }
 
@@ -84,12 +102,70 @@ class JournalSink {
   std::atomic<bool> cancelled_ = false;
 };
 
+/// A logger as the config has it: the console, which the journal writes to, or what follows log.jsonl.
+class Logger {
+ public:
+  /// @param type its name in auto_resume.json, the reference's class name: "ConsoleLogger"
+  /// @param prints_records the console shows them
+  Logger(std::string type, bool auto_resume, bool prints_records)
+      : type_(std::move(type)), auto_resume_(auto_resume), prints_records_(prints_records) {}
+  virtual ~Logger() = default;
+
+  /// Finds out whether it may log at all; writes nothing. @throws ConfigError, NetworkError: a refusal
+  virtual void check(Deadline /*deadline*/) {}
+  /// What gets the lines of log.jsonl; null: nothing does. Nothing is asked or written yet.
+  virtual std::unique_ptr<JournalSink> make_sink(const RunFacts& facts) = 0;
+  /// What a later start needs to continue with this log, by the names in auto_resume.json. Texts that are
+  /// empty are not stored.
+  virtual std::vector<std::pair<std::string, std::string*>> attributes() { return {}; }
+  /// "entity/project/run_id" of a logger to Weights & Biases whose run has an id; else empty.
+  virtual std::string wandb_run() const { return ""; }
+
+  const std::string& type_name() const { return type_; }
+  /// /tracker/log/auto_resume of this logger. Of a run: Loggers::auto_resume().
+  bool auto_resume() const { return auto_resume_; }
+  bool prints_records() const { return prints_records_; }
+
+ private:
+  std::string type_;
+  bool auto_resume_, prints_records_;
+};
+
+class Loggers {
+ public:
+  Loggers(const std::vector<LogConfig>& configs, const std::string& data_path);
+
+  /// A run resumes by itself if any of its loggers asks for it; then all continue.
+  bool auto_resume() const;
+  bool prints_records() const;
+  /// "ConsoleLogger", or "ConsoleLogger, WandbLogger".
+  std::string type_names() const;
+  /// Logger::wandb_run() of those that have one, a line each.
+  std::string wandb_runs() const;
+  /// Of the first of them.
+  std::string wandb_run() const { return wandb_runs().substr(0, wandb_runs().find('\n')); }
+  const std::vector<std::unique_ptr<Logger>>& all() const { return loggers_; }
+
+  void check(Deadline deadline) const;
+
+  /// Reads auto_resume.json, if it is there: the attributes in it take the place of the loggers' own, so
+  /// that a resumed run logs where the run before it did, as in the reference. A logger that the file does
+  /// not know starts over. It decides nothing else.
+  /// @throws ConfigError the file is of a logger that the run has not, or unreadable
+  void read_auto_resume(const std::string& path) const;
+  /// Writes it: of one logger as the reference does, of several a list.
+  void write_auto_resume(const std::string& path) const;
+
+ private:
+  std::vector<std::unique_ptr<Logger>> loggers_;
+};
+
 /// Where a follower reads, and what it may do.
 struct FollowedLog {
   std::string path;                                   ///< of log.jsonl
   std::function<int64_t()> written;                   ///< lines that it has
-  std::function<void()> sync;                         ///< they are on the disk afterwards
-  std::function<void()> check;                        ///< throws if another start has taken over
+  std::function<void()> sync = [] {};                 ///< they are on the disk afterwards
+  std::function<void()> check = [] {};                ///< throws if another start has taken over
   std::function<void(const std::string&)> log_error;  ///< a line in the log
 };
 
@@ -116,9 +192,8 @@ class Follower {
 
   /// The first attempt, on the caller's thread. A service that is away is a warning.
   /// @throws what connect() throws of a refusal, and of files of this machine
-  void connect_now(Logger::Deadline deadline);
+  void connect_now(Deadline deadline);
   void start();
-  /// There is a new line.
   void notify();
   void add_file(const std::string& name);
 
@@ -127,7 +202,6 @@ class Follower {
   /// After begin_end(): all is handed over, or it was never started.
   bool is_done() const { return done_.load() || !thread_.joinable(); }
   bool last_was_fault() const { return fault_.load(); }
-  /// Lines that the sink has not got.
   int64_t waiting() const;
   const JournalSink& sink() const { return *sink_; }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "tracker/log/journal.h"
+#include "tracker/tracker.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -55,7 +55,7 @@ void Journal::open(RunFacts facts, const std::string& run_id, std::optional<int6
   }
 }
 
-void Journal::follow(Logger::Deadline deadline) {
+void Journal::follow(Deadline deadline) {
   for (const auto& follower : followers_) follower->connect_now(deadline);
   for (const auto& follower : followers_) follower->start();
 }
@@ -161,7 +161,7 @@ void Journal::log_images(const std::vector<LogImage>& images,
   last_pictures_.assign(stored.begin(), stored.begin() + static_cast<std::ptrdiff_t>(kept));
   file_->write_images(stored, section, step);
   // Differs from upstream, which says nothing: where the pictures lie.
-  if (!stored.empty() && loggers_.has_console()) {
+  if (!stored.empty() && loggers_.prints_records()) {
     std::string what = stored.front().path;
     if (stored.size() > 1) what = fmt::format("{} pictures, from {}", stored.size(), what);
     log_info("", "{}", record_line({{.label = section + ":", .values = {what}}}, step));

@@ -168,13 +168,9 @@ std::string format_record(const LogRecord& record, int64_t step, double time) {
 }
 
 LogFile::LogFile(std::string path) : path_(std::move(path)) {
-  try {
-    if (fs::exists(path_)) written_ = count_lines(path_, torn_);
-  } catch (const std::ios_base::failure&) {  // a folder
-    throw ConfigError("{}: the log cannot be continued: it cannot be read", path_);
-  }
   descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (descriptor_ < 0) throw ConfigError("{}: cannot be written: {}", path_, errno_text(errno));
+  written_ = count_lines(path_, torn_);
   if (torn_) append_line("");  // the end of that line
 }
 

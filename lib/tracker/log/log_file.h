@@ -107,11 +107,9 @@ std::vector<StoredImage> logged_pictures(const Json& list);
 /// paths is shown and sent.
 std::optional<std::string> stored_picture(const std::string& data_path, const std::string& path);
 
-/// Its bytes; none if it is not there any more.
 std::optional<std::string> read_stored_picture(const std::string& data_path,
                                                const std::string& path);
 
-/// The pictures of a section at a step.
 struct LoggedPictures {
   std::string section;
   int64_t step = 0;
@@ -130,7 +128,6 @@ struct RunLog {
 /// @throws DataError if the file cannot be read at all
 RunLog read_run_log(const std::string& path);
 
-/// The series of that name; null if there is none.
 const LogSeries* find_series(const RunLog& log, const std::string& name);
 
 }  // namespace dalle2

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: MIT
-#include "tracker/log/loggers.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,7 +21,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kConsole = "ConsoleLogger";
 /// Ours: one object a logger, in a file for several of them.
 constexpr const char* kLoggersKey = "loggers";
 constexpr const char* kTypeKey = "logger_type";
@@ -31,7 +28,7 @@ constexpr const char* kTypeKey = "logger_type";
 class ConsoleLogger : public Logger {
  public:
   explicit ConsoleLogger(const ConsoleLogConfig& config)
-      : Logger(kConsole, config.auto_resume, /*prints_records=*/true) {}
+      : Logger("ConsoleLogger", config.auto_resume, /*prints_records=*/true) {}
 
   std::unique_ptr<JournalSink> make_sink(const RunFacts&) override {
     log_info("track", "Logging to console");
@@ -60,7 +57,7 @@ class TensorboardSink : public JournalSink {
       for (const JournalLine& line : some) steps_.push_back(line.step().value_or(kNoStep));
     }
     // From the first of the lines whose steps the mark takes back.
-    size_t line = static_cast<size_t>(cursors.find(key_).value_or(LogCursor{}).line);
+    size_t line = static_cast<size_t>(cursors.furthest(key_).value_or(LogCursor{}).line);
     line = std::min(line, steps_.size());
     const int64_t from = least_step(line);
     while (from != kNoStep && line > 0 && steps_[line - 1] >= from) --line;
@@ -205,12 +202,6 @@ bool Loggers::prints_records() const {
   });
 }
 
-bool Loggers::has_console() const {
-  return std::any_of(loggers_.begin(), loggers_.end(), [](const auto& logger) {
-    return logger->type_name() == kConsole;
-  });
-}
-
 std::string Loggers::type_names() const {
   std::string names;
   for (const auto& logger : loggers_) names += (names.empty() ? "" : ", ") + logger->type_name();
@@ -226,7 +217,7 @@ std::string Loggers::wandb_runs() const {
   return runs;
 }
 
-void Loggers::check(Logger::Deadline deadline) const {
+void Loggers::check(Deadline deadline) const {
   for (const auto& logger : loggers_) logger->check(deadline);
 }
 

@@ -8,7 +8,6 @@
 #include <cmath>
 #include <utility>
 
-#include "base/log.h"
 #include "base/text.h"
 
 namespace dalle2 {
@@ -20,10 +19,6 @@ constexpr double kMeasureSeconds = 0.2;  // shorter spans say little about it
 constexpr int kRateDigits = 3;
 constexpr int kMaxBar = 30;
 constexpr int kMinBar = 8;
-
-double steady_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 double done_fraction(const ProgressState& state) {
   const double fraction =
@@ -84,14 +79,6 @@ std::string progress_line(const ProgressState& state,
   if (style.width <= 0) return epoch + "," + rest + " samples" + values;
   return clipped(epoch + "," + rest + (has_total ? "" : " samples") + values,
                  std::max(1, style.width - 1));
-}
-
-Progress::Progress(ProgressOptions options) : options_(std::move(options)) {
-  if (!options_.clock) options_.clock = steady_seconds;
-  if (!options_.show_live) options_.show_live = log_live;
-  if (!options_.print_plain) {
-    options_.print_plain = [](const std::string& line) { log_info("train", "{}", line); };
-  }
 }
 
 Progress::~Progress() {

@@ -2,11 +2,14 @@
 // How far a run is: one live line on a terminal, a plain line at intervals elsewhere.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include "base/log.h"
+#include "base/timer.h"
 
 namespace dalle2 {
 
@@ -40,14 +43,17 @@ struct ProgressOptions {
   /// values, and plain lines are rarer.
   bool beside_records = false;
   /// Seconds on a clock that never goes back (tests give their own).
-  std::function<double()> clock = nullptr;
-  /// Where lines go; the default is log_live and log_info("train").
-  std::function<void(const std::string&)> show_live = nullptr, print_plain = nullptr;
+  std::function<double()> clock = [timer = Timer()] { return timer.seconds(); };
+  /// Where lines go.
+  std::function<void(const std::string&)> show_live = log_live;
+  std::function<void(const std::string&)> print_plain = [](const std::string& line) {
+    log_info("train", "{}", line);
+  };
 };
 
 class Progress {
  public:
-  explicit Progress(ProgressOptions options);
+  explicit Progress(ProgressOptions options) : options_(std::move(options)) {}
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;

@@ -22,7 +22,6 @@ struct LogImage {
   std::string name = {};  ///< of the file; empty: by step, section and place in the list
 };
 
-/// Where a logged picture lies.
 struct StoredImage {
   std::string path;  ///< relative to data_path
   std::string caption;
@@ -41,7 +40,6 @@ using ShownRecord = std::vector<ShownValue>;
 /// "step 110  loss 0.3065  lr 1.98e-3  grad 0.42  108 samples/s"
 std::string record_line(const ShownRecord& shown, int64_t step);
 
-/// Every value under its own name.
 ShownRecord shown_in_full(const LogRecord& record);
 
 }  // namespace dalle2

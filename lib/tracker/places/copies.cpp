@@ -15,7 +15,6 @@
 #include "io/files/atomic_file.h"
 #include "io/files/walk_folder.h"
 #include "io/files/writable.h"
-#include "tracker/places/model_card.h"
 
 namespace dalle2 {
 namespace {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -17,6 +18,24 @@
 #include "tracker/run_folder/run_folder.h"
 
 namespace dalle2 {
+
+// The page of a repository on the Hugging Face hub, README.md.
+
+/// Its name in the repository: "samples/110_Test_Samples_0.png".
+std::string card_name_of(const StoredImage& picture);
+
+struct CardFacts {
+  std::string repo;           ///< owner/name
+  std::string file;           ///< the checkpoint's name in it; empty: each save has another
+  std::string revision = {};  ///< a branch; empty: the default one
+  SaveType save_type = SaveType::checkpoint;
+  std::string config;                      ///< JSON, with its defaults, without secrets
+  std::vector<StoredImage> pictures = {};  ///< with whole paths
+};
+
+/// What was trained, by which config, how to draw from it, and samples: Markdown with the metadata
+/// that the hub reads.
+std::string model_card(const CardFacts& facts);
 
 class Copies {
  public:
@@ -85,5 +104,16 @@ class Copies {
   int64_t failed_ = 0;  // saves of this start
   bool sent_cards_ = false;
 };
+
+struct SyncReport {
+  size_t sent = 0, left = 0;             ///< files
+  int64_t rows_sent = 0, rows_left = 0;  ///< lines of log.jsonl
+  std::vector<std::string> errors;       ///< why some are left
+};
+
+/// Sends what waits in data_path/outbox, each file once, and the lines of log.jsonl that the run's
+/// Weights & Biases run has not got, with the logins of this environment.
+/// @param data_path of a run @throws ConfigError it is none, or a copy of one
+SyncReport sync_run(const std::string& data_path);
 
 }  // namespace dalle2

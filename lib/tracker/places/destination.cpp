@@ -32,7 +32,7 @@ class HubDestination : public Destination {
 
   std::string name() const override { return repository_.name(); }
   bool wants_card() const override { return wants_card_; }
-  void check_access(const HttpCallOptions& options) override {
+  void check_access(const HttpOptions& options) override {
     repository_.check_token(options);
     // A page that somebody has written stays, and gets no samples beside it.
     if (!wants_card_ || !repository_.exists(options)) return;
@@ -41,7 +41,7 @@ class HubDestination : public Destination {
   void send(const FileToSend& file,
             UploadNotes& notes,
             const std::function<bool()>& cancelled) override {
-    const HttpCallOptions options{.ends_at_stop = false, .cancelled = cancelled};
+    const HttpOptions options{.ends_at_stop = false, .cancelled = cancelled};
     if (!made_) repository_.create(is_private_, options);
     made_ = true;
     repository_.upload({.local_path = file.path,
@@ -72,11 +72,7 @@ class UrlDestination : public Destination {
           "login into ~/.netrc.",
           shown_);
     }
-    if (!folder_.starts_with("http://") || plain_http_ || is_loopback_url(folder_)) return;
-    throw ConfigError(
-        "/tracker/save/url: {}: plain http to another machine is refused, because others could "
-        "read the login and the file.\n  Give an https address, or set allow_plain_http.",
-        shown_);
+    check_plain_http(folder_, plain_http_, "/tracker/save/url: " + shown_);
   }
 
   /// The folder without its secrets takes nothing that was for the one with them.
@@ -87,7 +83,7 @@ class UrlDestination : public Destination {
   std::string place_of(const std::string& target) const override { return shown_ + "/" + target; }
 
   /// A server of files need not know other requests, and a presigned address is good for one.
-  void check_access(const HttpCallOptions& options) override {
+  void check_access(const HttpOptions& options) override {
     if (!query_.empty()) return;
     HttpCall look = call("OPTIONS", folder_ + "/");
     look.accepted = {400, 403, 404, 405, 409, 501};
@@ -97,7 +93,7 @@ class UrlDestination : public Destination {
   void send(const FileToSend& file,
             UploadNotes& /*notes*/,
             const std::function<bool()>& cancelled) override {
-    const HttpCallOptions options{.ends_at_stop = false, .cancelled = cancelled};
+    const HttpOptions options{.ends_at_stop = false, .cancelled = cancelled};
     const std::string address = folder_ + "/" + uri_encode(file.target, /*keep_slash=*/true);
     HttpCall put = call("PUT", address + query_);
     put.file = HttpFilePart{file.path};
@@ -125,7 +121,7 @@ class UrlDestination : public Destination {
   }
   /// Those above a file, one by one: WebDAV makes none by itself, and some servers say so when they have
   /// the whole file. What cannot be made may be there, and servers that know only PUT refuse: the PUT tells.
-  void make_folders(const std::string& address, const HttpCallOptions& options) const {
+  void make_folders(const std::string& address, const HttpOptions& options) const {
     const size_t path = address.find('/', address.find("://") + 3);
     for (size_t at = address.find('/', path + 1); at != std::string::npos;
          at = address.find('/', at + 1)) {
@@ -150,7 +146,7 @@ class S3Destination : public Destination {
       : url_(without_slash(config.url)), plain_http_(config.allow_plain_http) {}
 
   std::string name() const override { return url_; }
-  void check_access(const HttpCallOptions& options) override {
+  void check_access(const HttpOptions& options) override {
     s3_check_bucket(url_, {.http = options, .plain_http = plain_http_});
   }
   void send(const FileToSend& file,
@@ -162,9 +158,6 @@ class S3Destination : public Destination {
               {.http = {.ends_at_stop = false, .cancelled = cancelled}, .plain_http = plain_http_});
   }
   bool stores_notes() const override { return true; }
-  void abandon(const FileToSend& file, const std::string& notes) const override {
-    s3_abandon(url_ + "/" + file.target, notes, plain_http_);
-  }
 
  private:
   std::string url_;
@@ -184,7 +177,7 @@ class WandbDestination : public Destination {
   std::string place_of(const std::string& target) const override {
     return name() + "/files/" + target;
   }
-  void check_access(const HttpCallOptions& options) override {
+  void check_access(const HttpOptions& options) override {
     if (access_.mode != WandbMode::kOnline) {
       throw NetworkError("{}: nothing can be saved there: {}.\n  {} Or choose another saver.",
                          name(),
@@ -197,7 +190,7 @@ class WandbDestination : public Destination {
             UploadNotes& /*notes*/,
             const std::function<bool()>& cancelled) override {
     D2_CHECK(run_.has_value(), "the run of a saver is known when the loggers have begun");
-    const HttpCallOptions options{.ends_at_stop = false, .cancelled = cancelled};
+    const HttpOptions options{.ends_at_stop = false, .cancelled = cancelled};
     WandbApi(access_, options).upload(*run_, {{.name = file.target, .path = file.path}});
   }
 

@@ -64,21 +64,19 @@ class UrlFile : public RemoteFile {
  public:
   UrlFile(std::string url, const RemoteFileOptions& options)
       : url_(std::move(url)), sha256_(options.sha256), plain_http_(options.allow_plain_http) {
-    check_scheme(url_);
+    check_plain_http(url_, plain_http_, public_url(url_));
   }
 
   std::string name() const override { return public_url(url_); }
   void check_login() const override {
-    if (url_.starts_with("s3://")) check_scheme(find_s3_access().endpoint);
+    if (url_.starts_with("s3://"))
+      check_plain_http(find_s3_access().endpoint, plain_http_, public_url(url_));
   }
   Content open() const override {
     check_login();
     if (!is_http_url(url_)) return {open_source(url_), {.sha256 = sha256_}};
     HttpGet request{.url = url_, .netrc = true};
     request.explain = [](const HttpAnswer& answer) -> std::string {
-      if (answer.status() == 404 || answer.status() == 410) {
-        return "There is no such file: check the address";
-      }
       if (answer.status() == 401) {
         return "The server asks for a login, or refuses the one it got: write it into ~/.netrc "
                "(chmod 600)";
@@ -89,15 +87,6 @@ class UrlFile : public RemoteFile {
   }
 
  private:
-  void check_scheme(const std::string& server) const {
-    if (!server.starts_with("http://") || plain_http_ || is_loopback_url(server)) return;
-    throw ConfigError(
-        "{}: plain http to another machine ({}) is refused, because others could change the "
-        "file.\n  Give an https address, or set allow_plain_http beside it.",
-        public_url(url_),
-        public_url(server));
-  }
-
   std::string url_;
   std::optional<std::string> sha256_;
   bool plain_http_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "tracker/places/sync.h"
+#include "tracker/places/copies.h"
 
 #include <chrono>
 #include <filesystem>
@@ -35,41 +35,38 @@ RunLock lock_at_once(const std::string& data_path) {
   }
 }
 
-/// The config that the run has written, which has no secrets.
-struct StoredConfig {
-  std::string path;  ///< empty: there is none
-  std::string text = {};
-  std::string full =
-      {};  ///< with every default, as the run sends it, where this version can read it
-};
-
-StoredConfig stored_config(const std::string& data_path) {
+/// The path of the config that the run has written, which has no secrets; empty: there is none.
+std::string config_path(const std::string& data_path) {
   for (const ConfigKind& kind : config_kinds()) {
-    const std::string path = (fs::path(data_path) / (kind.key + "_config.json")).string();
+    const fs::path path = fs::path(data_path) / (kind.key + "_config.json");
     std::error_code ignored;
-    if (!fs::exists(path, ignored)) continue;
-    StoredConfig config{path, read_file(path)};
-    config.full = config.text;
-    try {
-      config.full = kind.fill_in(config.text,
-                                 {.overrides = {}, .check_available = false, .no_commands = true});
-    } catch (const Error&) {
-    }
-    return config;
+    if (fs::exists(path, ignored)) return path.string();
   }
-  return {};
+  return "";
+}
+
+/// With every default, as the run sends it; as it is where this version cannot read it.
+std::string full_config(const std::string& path) {
+  if (path.empty()) return "";
+  const std::string text = read_file(path), name = fs::path(path).filename().string();
+  try {
+    return config_kind_of(name.substr(0, name.find('_')))
+        .fill_in(text, {.overrides = {}, .check_available = false, .no_commands = true});
+  } catch (const Error&) {
+    return text;
+  }
 }
 
 /// @throws ConfigError
-std::vector<SaveConfig> read_savers(const StoredConfig& config, const std::string& wandb_run) {
-  const Json json = parse_untrusted_object(config.text);
+std::vector<SaveConfig> read_savers(const std::string& path, const std::string& wandb_run) {
+  const Json config = path.empty() ? Json() : parse_untrusted_object(read_file(path));
   const Json::json_pointer place("/tracker/save");
   std::vector<SaveConfig> savers;
-  if (!json.contains(place)) return savers;
+  if (!config.contains(place)) return savers;
   ReadFindings findings;
   const Limits limits = any_value().one_is_list();
-  Reader(findings).read(ValueAt{json.at(place), place.to_string(), limits}, savers);
-  findings.faults.throw_if_any(config.path);
+  Reader(findings).read(ValueAt{config.at(place), place.to_string(), limits}, savers);
+  findings.faults.throw_if_any(path);
   for (SaveConfig& saver : savers) {
     auto* const wandb = std::get_if<WandbSaveConfig>(&saver);
     if (wandb != nullptr && !wandb->wandb_run_path) wandb->wandb_run_path = wandb_run;
@@ -78,10 +75,10 @@ std::vector<SaveConfig> read_savers(const StoredConfig& config, const std::strin
 }
 
 /// With the logins of this environment.
-void serve_all(Uploads& uploads, const StoredConfig& config, const RunRecord& run) {
+void serve_all(Uploads& uploads, const std::string& data_path, const RunRecord& run) {
   std::string faults;
   const std::string wandb_run = run.wandb.substr(0, run.wandb.find('\n'));
-  for (const SaveConfig& saver : read_savers(config, wandb_run)) {
+  for (const SaveConfig& saver : read_savers(config_path(data_path), wandb_run)) {
     try {
       if (std::shared_ptr<Destination> to = make_destination(saver)) uploads.serve(std::move(to));
     } catch (const Error& error) {
@@ -91,16 +88,13 @@ void serve_all(Uploads& uploads, const StoredConfig& config, const RunRecord& ru
   if (!faults.empty()) throw ConfigError("{}", faults);
 }
 
-void sync_files(const std::string& data_path,
-                const StoredConfig& config,
-                const RunRecord& run,
-                SyncReport& report) {
+void sync_files(const std::string& data_path, const RunRecord& run, SyncReport& report) {
   Uploads uploads((fs::path(data_path) / kOutboxFolder).string());
   const size_t before = uploads.waiting().size();
   if (before == 0) return;
   std::string fault;
   try {
-    serve_all(uploads, config, run);
+    serve_all(uploads, data_path, run);
   } catch (const ConfigError& error) {
     fault = error.what();
   }
@@ -128,7 +122,6 @@ void sync_files(const std::string& data_path,
 void sync_rows(const WandbAccess& access,
                const std::string& wandb_run,
                const std::string& data_path,
-               const StoredConfig& config,
                const RunRecord& record,
                LogCursors& cursors,
                SyncReport& report) {
@@ -143,14 +136,12 @@ void sync_rows(const WandbAccess& access,
   begin.run.info.path = parse_wandb_run_path(entity + wandb_run);
   begin.run.resumed = true;
   begin.run.start_unix_seconds = wall_time_seconds();
-  begin.run.config = wandb_items(config.full);
+  begin.run.config = wandb_items(full_config(config_path(data_path)));
   begin.run.config.insert(begin.run.config.end(), record.process.begin(), record.process.end());
   Follower follower(
       std::make_unique<WandbSink>(access, begin),
       {.path = log,
        .written = [&file] { return file.written(); },
-       .sync = [] {},
-       .check = [] {},
        .log_error = [&report](const std::string& error) { report.errors.push_back(error); }},
       cursors);
   follower.connect_now(std::chrono::steady_clock::now() + std::chrono::seconds(30));
@@ -167,10 +158,7 @@ void sync_rows(const WandbAccess& access,
 }
 
 /// To the W&B run of each logger.
-void sync_all_rows(const std::string& data_path,
-                   const StoredConfig& config,
-                   const RunRecord& run,
-                   SyncReport& report) {
+void sync_all_rows(const std::string& data_path, const RunRecord& run, SyncReport& report) {
   WandbAccess access = find_wandb_access();
   std::error_code ignored;
   const bool has_log = fs::exists(fs::path(data_path) / kLogFile, ignored);
@@ -181,7 +169,7 @@ void sync_all_rows(const std::string& data_path,
   std::string path;
   for (std::istringstream runs(run.wandb); std::getline(runs, path);) {
     try {
-      sync_rows(access, path, data_path, config, run, cursors, report);
+      sync_rows(access, path, data_path, run, cursors, report);
     } catch (const NetworkError& refusal) {
       report.errors.emplace_back(refusal.what());
     }
@@ -208,9 +196,8 @@ SyncReport sync_run(const std::string& data_path) {
         run->home);
   }
   SyncReport report;
-  const StoredConfig config = stored_config(data_path);
-  sync_files(data_path, config, *run, report);
-  sync_all_rows(data_path, config, *run, report);
+  sync_files(data_path, *run, report);
+  sync_all_rows(data_path, *run, report);
   return report;
 }
 

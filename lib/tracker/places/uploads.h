@@ -44,7 +44,7 @@ class Destination {
   virtual bool wants_card() const { return false; }
   /// Asks the service whether it would take files. Sends none.
   /// @throws NetworkError (one that may_pass() if the service is away), ConfigError
-  virtual void check_access(const HttpCallOptions& options) = 0;
+  virtual void check_access(const HttpOptions& options) = 0;
   /// Sends a file that it takes, whole or not at all; it is not changed meanwhile.
   /// @param notes of this file
   /// @param cancelled asked while waiting; true ends the transfer by an error
@@ -54,8 +54,6 @@ class Destination {
                     const std::function<bool()>& cancelled) = 0;
   /// Whether the notes hold no secret, so that they may be on the disk.
   virtual bool stores_notes() const { return false; }
-  /// Gives up an upload of which there are notes.
-  virtual void abandon(const FileToSend& /*file*/, const std::string& /*notes*/) const {}
 };
 
 /// The service of a saver's config; null for files of this machine. A W&B run without wandb_run_path can
@@ -106,12 +104,9 @@ class Outbox {
   std::string notes(int64_t number);
   /// @param on_disk the next process may know them
   void keep_notes(int64_t number, const std::string& text, bool on_disk);
-  /// Entries that are gone though a part of them is at the service, each told once.
-  std::vector<OutboxEntry> take_dropped();
 
  private:
-  void read_folder();
-  void remove(const OutboxEntry& entry, bool is_sent);
+  void remove(const OutboxEntry& entry);
   void remove_replaced();
   std::vector<OutboxEntry> make_room(uint64_t bytes);
   std::string path_of(int64_t number, const char* ending) const;
@@ -120,7 +115,6 @@ class Outbox {
   std::string folder_;
   FreeBytes free_bytes_;
   std::vector<OutboxEntry> entries_;  // the oldest first
-  std::vector<OutboxEntry> dropped_;
   int64_t next_number_ = 1;
 };
 
@@ -131,8 +125,6 @@ class Uploads {
   explicit Uploads(const std::string& folder, Outbox::FreeBytes free_bytes = free_disk_bytes);
   /// As end().
   ~Uploads();
-  Uploads(const Uploads&) = delete;
-  Uploads& operator=(const Uploads&) = delete;
 
   /// What waits is sent by the first that takes it.
   void serve(std::shared_ptr<Destination> destination);
@@ -174,7 +166,6 @@ class Uploads {
   void work(Lane& lane);
   std::optional<OutboxEntry> next(const Lane& lane) const;
   bool send(Destination& to, const OutboxEntry& entry, std::unique_lock<std::mutex>& lock);
-  void abandon_dropped(std::unique_lock<std::mutex>& lock);
 
   mutable std::mutex mutex_;  // of what follows
   Outbox outbox_;

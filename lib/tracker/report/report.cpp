@@ -20,7 +20,6 @@
 #include "base/text.h"
 #include "base/this_process.h"
 #include "base/untrusted_json.h"
-#include "config/kinds.h"
 #include "io/files/atomic_file.h"
 #include "io/files/folder_names.h"
 #include "io/pictures/image.h"
@@ -239,12 +238,6 @@ void add_values(const Json& node, const std::string& path, std::string& rows) {
                       html_escape(node.is_string() ? node.get<std::string>() : node.dump()));
 }
 
-bool is_kind(const std::string& section) {
-  const std::vector<ConfigKind>& kinds = config_kinds();
-  return std::any_of(
-      kinds.begin(), kinds.end(), [&](const ConfigKind& kind) { return kind.key == section; });
-}
-
 /// The config files of data_path, a fold for each of their sections.
 std::string draw_config(const std::string& data_path) {
   std::string text;
@@ -261,7 +254,7 @@ std::string draw_config(const std::string& data_path) {
       add_values(content, content.is_structured() ? "" : section, rows);
       folds += fmt::format(
           "<details{}><summary>{}</summary><table><tbody>\n{}</tbody></table></details>\n",
-          section == "train" || is_kind(section) ? " open" : "",
+          section == "train" || folds.empty() ? " open" : "",
           html_escape(section),
           rows);
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "tracker/run_folder/decide.h"
+#include "tracker/run_folder/run_folder.h"
 
 #include <algorithm>
 
@@ -24,7 +24,7 @@ StartAction decide(const StartFacts& facts) {
   if (fresh || (!facts.auto_resume && facts.overwrite))
     return facts.load_is_inside ? kRefuseLoadInside : kSetAside;
   if (!facts.auto_resume) return kRefuseExists;
-  if (facts.load == LoadNames::kOther) return kRefuseLoad;
+  if (facts.load_is_other) return kRefuseLoad;
   return facts.has_intact ? kResume : kRefuseDamaged;
 }
 

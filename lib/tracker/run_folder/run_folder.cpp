@@ -160,9 +160,8 @@ StartFacts RunFolder::facts_of(const StartWishes& wishes, const StartOptions& op
   if (loads && !wishes.only_auto_resume) {
     // What was fetched lies in the folder too, and is no file of it.
     facts.load_is_inside = !wishes.load_is_remote && is_inside(wishes.load_path);
-    const bool is_own = wishes.load_name == found_->began_from || facts.load_is_inside ||
-                        has_saved(wishes.load_path);
-    facts.load = is_own ? LoadNames::kOwn : LoadNames::kOther;
+    facts.load_is_other = wishes.load_name != found_->began_from && !facts.load_is_inside &&
+                          !has_saved(wishes.load_path);
   }
   const auto is_intact = [&](const std::string& path) {
     return !read_facts_ || read_facts_(path).has_value();
@@ -405,35 +404,19 @@ void RunFolder::keep_snapshot(const SnapshotPosition& position, bool is_best) {
   snapshots_.keep(in(kCheckpointFile), position, is_best);
 }
 
-void RunFolder::write_record() {
+void RunFolder::note(const std::function<void(RunRecord& record)>& change) {
+  const std::lock_guard lock(mutex_);
+  const RunRecord before = record_;
+  change(record_);
+  if (record_ == before) return;
   check_token();
   write_run_record(path_, record_);
 }
 
-void RunFolder::note_saved() {
-  const std::lock_guard lock(mutex_);
-  if (!std::exchange(record_.has_saved, true)) write_record();
-}
-
-void RunFolder::note_wandb(const std::string& run,
-                           const std::map<std::string, std::string>& process) {
-  const std::lock_guard lock(mutex_);
-  const bool is_known = record_.wandb == run && record_.process == process;
-  record_.wandb = run;
-  record_.process = process;
-  if (!is_known) write_record();
-}
-
-void RunFolder::note_finished(const std::string& what) {
-  const std::lock_guard lock(mutex_);
-  if (std::exchange(record_.finished, what) != what) write_record();
-}
-
 void RunFolder::note_copy(const std::string& path, const std::string& content) {
-  const std::lock_guard lock(mutex_);
-  std::string& known = record_.copies[fs::absolute(path).lexically_normal().string()];
-  const std::string hash = to_hex(sha256(content));
-  if (std::exchange(known, hash) != hash) write_record();
+  note([&](RunRecord& record) {
+    record.copies[fs::absolute(path).lexically_normal().string()] = to_hex(sha256(content));
+  });
 }
 
 bool RunFolder::wrote_copy(const std::string& path) const {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -11,12 +12,68 @@
 #include <string>
 #include <vector>
 
-#include "tracker/run_folder/decide.h"
 #include "tracker/run_folder/run_files.h"
 #include "tracker/run_folder/run_record.h"
 #include "tracker/run_folder/snapshots.h"
 
 namespace dalle2 {
+
+// What a start does with the folder of a run: the rule as one function, decide(). docs/resuming.md has it
+// as a table, which is made from start_rules().
+
+/// What lies in data_path.
+enum class FolderState {
+  kEmpty,       ///< absent, or without run.json and without a file that a run would write
+  kFiles,       ///< no run.json, but files or folders that a run would write
+  kCheckpoint,  ///< the same, with a checkpoint.pth that can be loaded
+  kUnreadable,  ///< a run.json that cannot be read
+  kUnsaved,     ///< a run that has saved nothing yet
+  kSaved,       ///< a run that has saved
+};
+
+struct StartFacts {
+  FolderState folder = FolderState::kEmpty;
+  bool auto_resume = false;
+  bool overwrite = false;  ///< /tracker/overwrite_data_path
+  bool fresh = false;      ///< --fresh
+  /// The job of this run, started again: its --fresh or --back-to is done.
+  bool restarted_job = false;
+  bool back_to = false;  ///< --back-to
+  /// /tracker/load, of all runs, names neither a file of the run in data_path nor what it began from.
+  bool load_is_other = false;
+  bool load_is_inside = false;  ///< the file of /tracker/load lies in data_path
+  bool has_intact = true;       ///< a file of the run that it could resume from
+};
+
+enum class StartAction {
+  kBegin,         ///< in an empty folder
+  kBeginInPlace,  ///< under the id of the run, which has saved nothing
+  kAdopt,         ///< resume checkpoint.pth, which makes the folder a run
+  kSetAside,      ///< rename the whole folder, and begin
+  kResume,
+  kGoBack,  ///< to the file of --back-to, and resume
+  // What ends the start:
+  kRefuseFiles,
+  kRefuseExists,
+  kRefuseLoad,
+  kRefuseLoadInside,
+  kRefuseBack,
+  kRefuseDamaged,
+  kRefuseUnreadable,
+};
+
+StartAction decide(const StartFacts& facts);
+
+/// A row of the table: what leads to an action, and what it does, for people.
+struct StartRule {
+  StartAction action;
+  const char* folder;
+  const char* auto_resume;
+  const char* does;
+};
+/// In the order in which they apply.
+const std::vector<StartRule>& start_rules();
+const StartRule& rule_of(StartAction action);
 
 /// What the command asks of a start besides the config.
 struct StartOptions {
@@ -80,9 +137,8 @@ class RunFolder {
   /// Keeps the checkpoint as the snapshot of `position`. @throws as Snapshots::keep()
   void keep_snapshot(const SnapshotPosition& position, bool is_best);
 
-  void note_saved();
-  void note_wandb(const std::string& run, const std::map<std::string, std::string>& process);
-  void note_finished(const std::string& what);
+  /// Changes run.json, if anything in it is new.
+  void note(const std::function<void(RunRecord& record)>& change);
   /// The run has written its config to `path`, outside. Known copies may be replaced.
   void note_copy(const std::string& path, const std::string& content);
 
@@ -107,7 +163,6 @@ class RunFolder {
   std::string free_abandoned(const std::string& path) const;
   void abandon(const std::string& path) const;
   bool wrote_copy(const std::string& path) const;
-  void write_record();
   void sweep_parts() const;
 
   std::string path_, real_;  // real_: without links

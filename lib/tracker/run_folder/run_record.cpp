@@ -23,7 +23,7 @@
 #include "base/untrusted_json.h"
 #include "io/files/atomic_file.h"
 #include "io/files/disk_io.h"
-#include "net/login_files.h"
+#include "net/url.h"
 
 namespace dalle2 {
 namespace {

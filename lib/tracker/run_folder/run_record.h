@@ -34,6 +34,8 @@ struct RunRecord {
   std::map<std::string, std::string> copies = {};
   /// What loggers say of the last start beside its config (RunFacts::process).
   std::map<std::string, std::string> process = {};
+
+  bool operator==(const RunRecord&) const = default;
 };
 
 /// None if the folder holds no run.json. @throws DataError with the way out if it cannot be read

@@ -2,12 +2,12 @@
 // The machine of a run, as Weights & Biases shows it.
 #include <fmt/chrono.h>
 #include <fmt/format.h>
-#include <sys/resource.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
 #include <dlfcn.h>
 #include <array>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <thread>
@@ -39,15 +39,6 @@ std::string line_of(const char* path, const std::string& name) {
 /// Of /proc/meminfo, in bytes.
 double memory_of_machine(const std::string& name) {
   return 1024 * std::atof(line_of("/proc/meminfo", name).c_str());
-}
-
-double cpu_seconds() {
-  rusage usage{};
-  ::getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& time) {
-    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
-  };
-  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
 // Of nvml.h, which does not change: later versions of a function have other names.
@@ -129,7 +120,8 @@ WandbItems SystemStats::now() {
   }
   add("proc.memory.rssMB", own / kMebi);
   add("proc.cpu.threads", std::atof(line_of("/proc/self/status", "Threads").c_str()));
-  const double cpu = cpu_seconds(), clock = wall_time_seconds();
+  const double cpu = static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
+  const double clock = wall_time_seconds();
   if (at_seconds_ > 0 && clock > at_seconds_)
     add("cpu", 100 * (cpu - cpu_seconds_) / (clock - at_seconds_));
   cpu_seconds_ = cpu;

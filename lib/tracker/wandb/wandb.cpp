@@ -17,7 +17,7 @@
 #include "base/untrusted_json.h"
 #include "io/formats/event_file.h"
 #include "io/pictures/image.h"
-#include "net/login_files.h"
+#include "net/url.h"
 #include "tracker/run_folder/run_files.h"
 
 namespace dalle2 {

@@ -101,8 +101,6 @@ class ConsoleLines {
  public:
   explicit ConsoleLines(size_t most_bytes = size_t{4} << 20);
   ~ConsoleLines();
-  ConsoleLines(const ConsoleLines&) = delete;
-  ConsoleLines& operator=(const ConsoleLines&) = delete;
 
   /// The lines since the last call.
   std::vector<WandbConsoleLine> take();
@@ -143,7 +141,7 @@ class WandbSink : public JournalSink {
   void send(const std::vector<JournalLine>& lines) override;
   void add_file(const std::string& name) override;
   void end(const RunEnd& end) override;
-  void set_deadline(std::optional<Logger::Deadline> deadline) override {
+  void set_deadline(std::optional<Deadline> deadline) override {
     api_.options().deadline = deadline;
   }
   bool is_away() const override { return begin_.is_away; }
