@@ -454,3 +454,21 @@ TEST_CASE("a split without shards is an error that names it") {
   options.split = "test";
   CHECK_THROWS_WITH(ShardLoader(config_with(1), options), Contains("\"test\" has no shards"));
 }
+
+TEST_CASE("a rank that refuses a batch tells the others") {
+  const TempDir folder;
+  for (int64_t shard = 0; shard < 2; ++shard)
+    write_tar(folder / fmt::format("shards/{:05d}.tar", shard), tiny_members(shard, 3));
+  LoaderOptions options = options_over(folder.path(), 2, 3);
+  options.rank = {0, 2};
+  std::vector<int64_t> told;
+  options.share_sizes = [&](int64_t own) {
+    told.push_back(own);
+    return std::vector<int64_t>{own, 3};
+  };
+  options.check_batch = [](const Batch&) { throw DataError("too small"); };
+  ShardLoader loader(config_with(0), options);
+  loader.start_epoch(0);
+  CHECK_THROWS_WITH(loader.next(), "too small");
+  CHECK(told == std::vector<int64_t>{LoaderOptions::kFault});
+}

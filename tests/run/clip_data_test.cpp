@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: MIT
 #include "run/clip/clip_data.h"
 
+#include <torch/types.h>
+
 #include <catch2/catch.hpp>
 
+#include "base/error.h"
 #include "support/captured_log.h"
 
 namespace dalle2::test {
@@ -31,6 +34,20 @@ TEST_CASE(
   tokens_of_some(std::vector<std::string>(900, "mouse"), TextFrame::kEnclosed);
   CHECK(log.count("captions were cut 1,000 times so far") == 1);
   CHECK(log.count("cut") == 3);
+}
+
+TEST_CASE("a picture of another size than the CLIP's is refused when it is read") {
+  ClipNetworkConfig config;
+  config.vision_cfg.image_size = 8;
+  const LoaderOptions needs = clip_needs(config);
+  Batch batch;
+  batch.keys = {"wide"};
+  batch.images = at::zeros({1, 3, 8, 12});
+  CHECK_THROWS_WITH(needs.check_batch(batch),
+                    Catch::Contains("sample wide: /data/preprocessing: expected pictures of 8 x 8 "
+                                    "pixels, as /clip/vision_cfg/image_size says, got 12 x 8"));
+  batch.images = at::zeros({1, 3, 8, 8});
+  CHECK_NOTHROW(needs.check_batch(batch));
 }
 
 }  // namespace

@@ -130,6 +130,18 @@ TEST_CASE("the best validation loss is the least") {
   CHECK_FALSE(position.is_best());
 }
 
+TEST_CASE("a run keeps the slices that it has dealt where its data are others than a file's") {
+  ShardPosition position;
+  position.slices = 7;
+  position.restart_with_other_data();
+  CHECK(position.slices == 0);  // a start deals as one that begins
+  position.dealt = 3;
+  position.reset();
+  position.slices = 7;
+  position.restart_with_other_data();
+  CHECK(position.slices == 3);
+}
+
 TEST_CASE("batches in chunks, accumulated or not, make the same losses and pictures") {
   const TempDir folder;
   const auto run = [&](const std::string& out, const json& train_keys) {

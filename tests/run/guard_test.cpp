@@ -74,6 +74,8 @@ TEST_CASE("a run goes back to its last checkpoint with a lower rate, and no furt
     CHECK(run.trainer().learning_rate_factor() == 0.5);
     CHECK(run.trainer().steps() == 15);
     CHECK(run.trainer().skipped_updates() == SkippedUpdates{2, 0});
+    CHECK(run.epochs_opened == 4);  // the second one again
+    CHECK(run.epochs_closed == run.epochs_opened);
   }
   {
     ToyConfig more = config;  // what happened stays known after a start
@@ -90,6 +92,36 @@ TEST_CASE("a run goes back to its last checkpoint with a lower rate, and no furt
   run.before_step = spoil(21, 100);
   CHECK_THROWS_AS(run.run(), NonFiniteError);
   CHECK(run.checkpoints().roll_backs() == 2);
+}
+
+TEST_CASE("a run that goes back to before an allowed change takes the change again") {
+  const TempDir folder;
+  ToyConfig config = toy_config(folder.path());
+  {
+    StopRequest stop;
+    ToyRun run(config);
+    run.checkpoints().set_data_size({20, "row"});
+    run.before_step = [&](int64_t step, at::Tensor&) {
+      if (step == 8) stop.make();
+    };
+    CHECK(run.run() == ExitCode::kStopped);
+  }
+  config.train.allow_changed_config = true;
+  config.train.non_finite.after = 2;
+  config.train.non_finite.action = NonFiniteAction::roll_back;
+  ToyRun run(config);
+  run.checkpoints().set_data_size({21, "row"});
+  std::vector<int64_t> steps;
+  run.before_step = [&, spoils = spoil(5, 6, /*times=*/1)](int64_t step,
+                                                           at::Tensor& batch) mutable {
+    steps.push_back(step);
+    spoils(step, batch);
+  };
+  CHECK(run.run() == ExitCode::kDone);
+  const size_t heard_after = run.session().device().is_cpu() ? 2 : 3;
+  REQUIRE(steps.size() > heard_after);
+  CHECK(steps[0] == 5);            // the epoch starts over, as the data set is another one,
+  CHECK(steps[heard_after] == 5);  // and so it does behind the file that knows the old one
 }
 
 TEST_CASE("averages from after the point a run went back to are abandoned") {

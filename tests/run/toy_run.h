@@ -91,6 +91,7 @@ class ToyRun : public TrainingRun {
   std::function<void(int64_t step)> while_reading;
   /// Called between the batches of a validation.
   std::function<void()> in_validation;
+  int64_t epochs_opened = 0, epochs_closed = 0;
 
   ToyTrainer& trainer() { return trainer_; }
   RunCheckpoints& checkpoints() { return checkpoints_; }
@@ -98,7 +99,8 @@ class ToyRun : public TrainingRun {
   const ToyPosition& position() const { return position_; }
 
  private:
-  void open_epoch() override {}
+  void open_epoch() override { ++epochs_opened; }
+  void close_epoch(bool /*whole*/) override { ++epochs_closed; }
   bool read_group() override;
   std::optional<int64_t> accumulate() override;
   void advance() override { ++position_.loader.row; }

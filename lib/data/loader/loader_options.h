@@ -15,6 +15,8 @@
 
 namespace dalle2 {
 
+struct Batch;
+
 /// What a loader reads and how.
 struct LoaderOptions {
   std::string split = "train";      ///< named in messages and in the sample trace
@@ -56,6 +58,9 @@ struct LoaderOptions {
   /// cannot be read. None for a single rank.
   std::function<std::vector<int64_t>(int64_t own)> share_sizes = {};
   static constexpr int64_t kStopAsked = -1, kFault = -2;
+  /// Looks at each batch that is read; may throw a DataError, of which the other ranks hear as of a batch
+  /// that cannot be read.
+  std::function<void(const Batch& batch)> check_batch = {};
 };
 
 }  // namespace dalle2

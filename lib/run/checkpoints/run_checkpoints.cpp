@@ -201,7 +201,7 @@ std::optional<RunCheckpoints::Found> RunCheckpoints::take_up(const StartPlan& pl
                      .reason = reason_of_base(trainer_, root, path)};
       }
       if (plan.resumes()) check_fits_kind(root, texts_.kind);
-      load(checkpoint, path, /*compares_config=*/true);
+      load(checkpoint, path, config_.allow_changed_config);
       return Found{.path = path, .start = StartedFrom::kCheckpoint};
     } catch (const DataError& error) {
       if (i + 1 < files.size()) {
@@ -218,13 +218,12 @@ std::optional<RunCheckpoints::Found> RunCheckpoints::take_up(const StartPlan& pl
   return std::nullopt;
 }
 
-void RunCheckpoints::load(const Value& checkpoint, const std::string& path, bool compares_config) {
+/// @param allows_changes of the config since the file was saved, where they are of meaning
+void RunCheckpoints::load(const Value& checkpoint, const std::string& path, bool allows_changes) {
   const Cursor root(checkpoint, path);
   check_kind(root, texts_.kind);
   check_version(root, texts_.kind, texts_.full_json);
-  ConfigChanges changes;
-  if (compares_config)
-    changes = compare_config(root, texts_, data_size_, config_.allow_changed_config);
+  const ConfigChanges changes = compare_config(root, texts_, data_size_, allows_changes);
   trainer_.load_state(checkpoint, /*only_model=*/false, /*strict=*/true, path);
   check_finite(trainer_, path);
   carry_untrained(root);
@@ -241,11 +240,10 @@ void RunCheckpoints::load(const Value& checkpoint, const std::string& path, bool
   }
   if (!changes.meaning.empty()) position_.forget_losses();
   session_.group().set_step(trainer_.first_steps());
-  if (compares_config) {
-    take_threads(root, session_);
-    if (const auto own = root.find(kOwnState)) trainer_.take_choices(*own);
-  }
-  tell_position(path, /*at_start=*/compares_config);
+  take_threads(root, session_);
+  if (const auto own = root.find(kOwnState)) trainer_.take_choices(*own);
+  log_info("ckpt", "Loaded model from {} on {}", path, position_.description());
+  warn_if_nothing_is_left(position_, config_.epochs, path);
 }
 
 void RunCheckpoints::read_own(const Cursor& root) {
@@ -303,18 +301,6 @@ void RunCheckpoints::carry_untrained(const Cursor& root) {
            fmt::join(taken, ", "));
 }
 
-/// @param at_start tell_resuming() says later what the run resumes with, if it has anything left to do
-void RunCheckpoints::tell_position(const std::string& path, bool at_start) const {
-  const std::string next = at_start ? "" : position_.resumes_with();
-  log_info("ckpt",
-           "Loaded model from {} on {}{}{}",
-           path,
-           position_.description(),
-           next.empty() ? "" : "\n  Resuming with ",
-           next);
-  warn_if_nothing_is_left(position_, config_.epochs, path);
-}
-
 void RunCheckpoints::tell_resuming() const {
   const std::string next = position_.resumes_with();
   if (!next.empty()) log_info("ckpt", "Resuming with {}", next);
@@ -349,7 +335,9 @@ void RunCheckpoints::go_back() {
   // What the checkpoint says of these is older than what has happened since.
   const int64_t roll_backs = roll_backs_;
   const double factor = trainer_.learning_rate_factor();
-  load(read_checkpoint(path), path, /*compares_config=*/false);
+  // A file from before a change that the user has allowed: the start took the change too.
+  load(read_checkpoint(path), path, /*allows_changes=*/true);
+  tell_resuming();
   check_same_weights();
   session_.tracker().go_back(loaded_from(path));
   roll_backs_ = roll_backs + 1;

@@ -92,7 +92,7 @@ class RunCheckpoints {
   RunFacts facts() const;
   LoadedState loaded_from(const std::string& path) const;
   std::optional<Found> take_up(const StartPlan& plan);
-  void load(const Value& checkpoint, const std::string& path, bool compares_config);
+  void load(const Value& checkpoint, const std::string& path, bool allows_changes);
   void read_own(const Cursor& root);
   void load_base(const Value& checkpoint, const std::string& path);
   bool is_base(const Cursor& root) const;
@@ -102,7 +102,6 @@ class RunCheckpoints {
   std::optional<Found> find_at_start(const StartPlan& plan);
   void check_same_start(const std::optional<Found>& found);
   void check_same_weights();
-  void tell_position(const std::string& path, bool at_start) const;
   void check_state() const;
   void start_saving(SaveRequest request, Value checkpoint, Value model);
   void save_or_wait(const SaveRequest& request);

@@ -14,6 +14,7 @@
 #include "dist/gather_rows.h"
 #include "io/text/clip_vocabulary.h"
 #include "net/digest.h"
+#include "trainer/clip_trainer.h"
 
 namespace dalle2 {
 namespace {
@@ -67,9 +68,12 @@ at::Tensor gathered_numbers(ProcessGroup& group, const std::vector<int64_t>& own
 
 }  // namespace
 
-LoaderOptions clip_needs() {
+LoaderOptions clip_needs(const ClipNetworkConfig& config) {
   LoaderOptions needs;
   needs.need_captions = true;
+  needs.check_batch = [side = config.vision_cfg.image_size](const Batch& batch) {
+    naming_sample(batch, [&] { check_picture_size(batch.images, side); });
+  };
   return needs;
 }
 

@@ -13,8 +13,8 @@
 
 namespace dalle2 {
 
-/// Of a sample: its picture and its caption.
-LoaderOptions clip_needs();
+/// Of a sample: its picture, of the side that the model sees, and its caption.
+LoaderOptions clip_needs(const ClipNetworkConfig& config);
 
 /// The vocabulary of /clip/tokenizer: trained on the captions of the training shards, or from a file.
 /// @throws ConfigError if it is not of /clip/text_cfg/vocab_size tokens, or its file is nowhere

@@ -43,14 +43,6 @@ std::unique_ptr<ClipTrainer> make_trainer(const LoadedClipConfig& loaded,
   return trainer;
 }
 
-/// A picture of the training shards, if there is one. @throws DataError
-void check_example(const ShardData& data, const ClipModelConfig& config) {
-  const auto example = data.examples("train", 1);
-  if (!example) return;
-  naming_sample(*example,
-                [&] { check_picture_size(example->images, config.vision_cfg.image_size); });
-}
-
 /// Loss and gradients of made-up pairs.
 void step(ClipImpl& clip, int64_t batch) {
   const int64_t side = clip.image_size();
@@ -105,7 +97,9 @@ ClipRun::ClipRun(const LoadedClipConfig& loaded, const RunProcess& process)
                    "damaged images with `dalle2-train shards check`, and for captions that are all "
                    "identical"),
           [&](const at::Device& device) { return make_trainer(loaded, process, device); },
-          {.loop = loaded.config.train, .data = loaded.config.data, .needs = clip_needs()}),
+          {.loop = loaded.config.train,
+           .data = loaded.config.data,
+           .needs = clip_needs(loaded.config.clip)}),
       config_(loaded.config),
       trainer_(trainer_as<ClipTrainer>()) {}
 
@@ -118,7 +112,7 @@ void ClipRun::take_vocabulary(const std::string& merges, const std::string& wher
 void ClipRun::prepare() {
   ShardRun::prepare();
   session_.together("looking at a picture", [&] {
-    if (session_.group().is_main()) check_example(data_, config_.clip);
+    if (session_.group().is_main()) data_.examples("train", 1);  // which clip_needs() checks
   });
   const std::string& saved = trainer_.merges();
   if (!saved.empty()) return take_vocabulary(saved, "the checkpoint's vocabulary");
@@ -153,7 +147,6 @@ ClipInputs ClipRun::inputs_of(const Batch& batch) {
 std::optional<int64_t> ClipRun::accumulate() {
   std::vector<ClipInputs> batches;
   for (const Batch& batch : group_) batches.push_back(inputs_of(batch));
-  from_outside([&] { trainer_.check(batches); });
   trainer_.step(batches,
                 hash_address({.seed = session_.seed(),
                               .purpose = "dropout",
@@ -165,7 +158,6 @@ std::optional<int64_t> ClipRun::accumulate() {
 
 void ClipRun::add_validation_losses(const Batch& batch, std::vector<LossSum>& sums) {
   const ClipInputs inputs = inputs_of(batch);
-  from_outside([&] { trainer_.check({inputs}); });
   const ClipEvaluation found = trainer_.evaluate(inputs);
   sums[0].add(found.loss);
   validation_.add(found.pairs, batch.captions);
@@ -197,11 +189,10 @@ void dry_run(const LoadedClipConfig& loaded, int64_t processes, const StartOptio
   check_processes(config.clip, processes);
   ShardData data = dealt_shards(config.data,
                                 config.seed,
-                                clip_needs(),
+                                clip_needs(config.clip),
                                 RankInfo{.world = static_cast<int>(processes)},
                                 at::kCPU);
   data.check_usable("train");
-  check_example(data, config.clip);
   if (!config.clip.tokenizer.train) make_clip_tokenizer(config.clip, data);  // names its faults
   DryRunPlan plan = make_plan(loaded);
   plan.data_size = data_size_of(data);

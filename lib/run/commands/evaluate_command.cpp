@@ -254,7 +254,7 @@ nlohmann::ordered_json clip_figures(const EvaluateCommand& command,
   const int64_t length = config.clip.text_cfg.context_length;
   const ShardData data = dealt_shards(config.data,
                                       config.seed,
-                                      clip_needs(),
+                                      clip_needs(config.clip),
                                       RankInfo{},
                                       device,
                                       slices_of(Cursor(checkpoint, command.checkpoint_path)));

@@ -39,22 +39,17 @@ void TrainingRun::tell_skips(int64_t part, const SkippedUpdates& skipped) const 
       any_position_->loader.row);
 }
 
-/// Reports skipped updates and acts if there are too many in a row. @param settled false: as far as is
-/// known without waiting for the device
-/// @return false if the run went back: the position is another one
-/// @throws NonFiniteError if the run has to stop
-bool TrainingRun::look_for_skips(bool settled) {
+/// Reports skipped updates. @param settled false: as far as is known without waiting for the device
+/// @throws TooManySkips
+void TrainingRun::look_for_skips(bool settled) {
   for (const int64_t part : any_trainer_->trained_parts()) {
     const SkippedUpdates skipped = any_trainer_->skipped_updates(part, settled);
     int64_t& told = told_skips_[static_cast<size_t>(part - 1)];
     if (skipped.total == told) continue;
     told = skipped.total;
     tell_skips(part, skipped);
-    if (skipped.in_a_row < train_.non_finite.after) continue;
-    roll_back(part, skipped.in_a_row);
-    return false;
+    if (skipped.in_a_row >= train_.non_finite.after) throw TooManySkips{part, skipped.in_a_row};
   }
-  return true;
 }
 
 /// Of all parts, of the whole run.
@@ -91,7 +86,10 @@ void TrainingRun::give_up(int64_t part, int64_t in_a_row, const std::string& why
       fp16 ? ", or train with /train/mixed_precision \"bf16\"" : "");
 }
 
-void TrainingRun::roll_back(int64_t part, int64_t in_a_row) {
+/// Goes back to the last checkpoint: the position is another one. @throws NonFiniteError if the run has
+/// to stop
+void TrainingRun::roll_back(const TooManySkips& skips) {
+  const auto& [part, in_a_row] = skips;
   if (train_.non_finite.action == NonFiniteAction::stop) give_up(part, in_a_row, "");
   if (checkpoints_.newest_good().empty()) {
     give_up(part, in_a_row, "; there is no checkpoint of this run to go back to");

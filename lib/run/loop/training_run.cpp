@@ -208,7 +208,12 @@ ExitCode TrainingRun::run_epochs() {
     if (position.next_task == kTrainTask) {
       if (position.actions_due != 0) repeat_actions();  // a stop cut them off
       const int64_t epoch = position.epoch;
-      if (!train_epoch()) continue;  // it went back
+      try {
+        train_epoch();
+      } catch (const TooManySkips& skips) {
+        roll_back(skips);
+        continue;
+      }
       if (session_.stopped()) return ExitCode::kStopped;
       if (has_trained_all()) break;           // amid an epoch
       if (position.epoch != epoch) continue;  // a step has reached into the next one
@@ -225,38 +230,37 @@ ExitCode TrainingRun::run_epochs() {
   return ExitCode::kDone;
 }
 
-/// The updates of an epoch, to its end or to a stop.
-/// @return false if the run went back to a checkpoint: its position is another one
-bool TrainingRun::train_epoch() {
+/// The updates of an epoch, to its end or to a stop. @throws TooManySkips
+void TrainingRun::train_epoch() {
   open_epoch();
   restart_step_clock();
-  EpochEnd end = EpochEnd::kStopped;
+  bool whole = false;
   try {
-    end = train_groups();
+    whole = train_groups();
   } catch (...) {
     close_epoch(/*whole=*/false);
     throw;
   }
-  if (end == EpochEnd::kWentBack) return false;
   session_.progress().finish();
-  close_epoch(end == EpochEnd::kWhole);
-  return session_.stop_asked() || look_for_skips(/*settled=*/true);
+  close_epoch(whole);
+  if (!session_.stop_asked()) look_for_skips(/*settled=*/true);
 }
 
-TrainingRun::EpochEnd TrainingRun::train_groups() {
+/// @return whether the data of the epoch are through
+bool TrainingRun::train_groups() {
   while (read_group()) {
     checkpoints_.check();
     const std::optional<int64_t> samples = accumulate();
-    if (!samples) return EpochEnd::kStopped;
+    if (!samples) return false;
     advance();
     any_position_->samples_seen += *samples;
     if (update_parts(*samples)) {
-      if (!after_update(*samples)) return EpochEnd::kWentBack;
+      after_update(*samples);
       after_step();
     }
-    if (session_.stop_asked()) return EpochEnd::kStopped;
+    if (session_.stop_asked()) return false;
   }
-  return EpochEnd::kWhole;
+  return true;
 }
 
 bool TrainingRun::update_parts(int64_t samples) {
@@ -270,19 +274,18 @@ void TrainingRun::update(int64_t part) {
   note_loss(part);
 }
 
-/// Acts on skipped updates, saves averages that are due, logs every /train/log_every_n_updates, counts
-/// the iteration. @return false if the run went back to a checkpoint
-bool TrainingRun::after_update(int64_t samples) {
+/// Looks for skipped updates, saves averages that are due, logs every /train/log_every_n_updates, counts
+/// the iteration. @throws TooManySkips
+void TrainingRun::after_update(int64_t samples) {
   session_.times().count_step();
   session_.group().set_step(any_trainer_->first_steps(/*settled=*/false));
-  if (!look_for_skips(/*settled=*/false)) return false;
+  look_for_skips(/*settled=*/false);
   const double samples_per_second = static_cast<double>(samples) / since_step_.seconds();
   checkpoints_.save_averages_if_due();
   since_step_.restart();
   if (any_position_->iteration % train_.log_every_n_updates == 0) log_step(samples_per_second);
   show_progress();
   ++any_position_->iteration;
-  return true;
 }
 
 void TrainingRun::save_latest() {

@@ -261,18 +261,20 @@ class TrainingRun {
   }
 
  private:
-  enum class EpochEnd { kWhole, kStopped, kWentBack };
+  struct TooManySkips {
+    int64_t part, in_a_row;
+  };
 
   ExitCode run_to_the_end();
   ExitCode run_epochs();
-  bool train_epoch();
-  EpochEnd train_groups();
-  bool after_update(int64_t samples);
-  bool look_for_skips(bool settled);
+  void train_epoch();
+  bool train_groups();
+  void after_update(int64_t samples);
+  void look_for_skips(bool settled);
   int64_t skipped_updates() const;
   void remember_skips();
   void tell_skips(int64_t part, const SkippedUpdates& skipped) const;
-  void roll_back(int64_t part, int64_t in_a_row);
+  void roll_back(const TooManySkips& skips);
   [[noreturn]] void give_up(int64_t part, int64_t in_a_row, const std::string& why);
   std::string part_prefix(int64_t part) const;
   std::string finish_mark() const;

@@ -185,10 +185,10 @@ std::optional<int64_t> PriorRun::accumulate() {
   });
 }
 
+/// A stop cuts a validation off that is due: the resumed run begins with it.
 void PriorRun::after_step() {
-  if (session_.stop_asked()) return;
   if (session_.is_due(validated_at_, config_.data.eval_every_seconds)) validate();
-  save_latest_if_due(config_.train.save_every_seconds);
+  if (!session_.stop_asked()) save_latest_if_due(config_.train.save_every_seconds);
 }
 
 void PriorRun::close_epoch(bool whole) {

@@ -39,7 +39,8 @@ void ShardPosition::restart_with_other_data() {
   restart_epoch();
   if (next_task != kTrainTask) ++epoch;
   next_task = kTrainTask;
-  slices = samples_per_epoch = 0;
+  slices = dealt;
+  samples_per_epoch = 0;
   has_other_data = true;
   forget_losses();
 }

@@ -17,6 +17,7 @@ struct ShardPosition : RunPosition {
   /// In which the shards were cut before they were dealt into the splits; 0: not known. The run
   /// keeps it, so that no validation shard is ever trained on.
   int64_t slices = 0;
+  int64_t dealt = 0;            ///< slices of this start, once it has dealt the shards; not saved
   bool has_other_data = false;  ///< since this start: `slices` is of those before, and was dropped
   int64_t samples_at_last_save = 0;  ///< of this epoch
   int64_t samples_per_epoch = 0;     ///< 0 until an epoch has been through
@@ -24,7 +25,11 @@ struct ShardPosition : RunPosition {
   std::optional<double> validation_loss;
 
   void fields(PositionVisitor& visitor) override;
-  void reset() override { *this = {}; }
+  void reset() override {
+    const int64_t kept = dealt;
+    *this = {};
+    dealt = kept;
+  }
   /// A checkpoint of the reference has no place of the loader: the sample count is the next best.
   void guess_own_fields() override;
   void restart_epoch() override;

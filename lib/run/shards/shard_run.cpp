@@ -50,6 +50,7 @@ void ShardRun::prepare() {
     }
   }
   session_.together("looking for the shards", [&] { data_.deal_into(position_.slices); });
+  position_.dealt = position_.slices;
   checkpoints_.set_data_size(data_size_of(data_));  // a remainder of the shards may differ
   log_info("data",
            "shards: {} train, {} val, {} test; batches of {}{}",
@@ -95,7 +96,6 @@ void ShardRun::open_epoch() {
     position_.restart_epoch();
   }
   log_info("train", "Starting epoch {}", position_.epoch);
-  loader_.reset();  // of a run that went back
   loader_ = open_loader("train", /*in_order=*/false, position_.loader);
 }
 
