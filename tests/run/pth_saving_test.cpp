@@ -21,28 +21,28 @@ namespace {
 TEST_CASE("work in the background runs beside the caller, one piece after the other") {
   std::atomic<bool> may_end = false;
   std::vector<int> order;
-  BackgroundJob job;
-  job.start([&] {
+  PthSaving job;
+  job.start(true, {}, [&](const auto&) {
     while (!may_end) std::this_thread::yield();
     order.push_back(1);
   });
   job.check();  // does not wait
   CHECK(order.empty());
   may_end = true;
-  job.start([&] { order.push_back(2); });  // waits for the first
+  job.start(true, {}, [&](const auto&) { order.push_back(2); });  // waits for the first
   job.wait();
   CHECK(order == std::vector<int>{1, 2});
   job.wait();  // nothing to wait for
 }
 
 TEST_CASE("an error of work in the background comes to the caller once") {
-  BackgroundJob job;
-  job.start([] { throw std::runtime_error("disk full"); });
+  PthSaving job;
+  job.start(true, {}, [](const auto&) { throw std::runtime_error("disk full"); });
   CHECK_THROWS_WITH(job.wait(), "disk full");
   job.wait();
-  job.start([] { throw std::runtime_error("disk full"); });
-  CHECK_THROWS_WITH(job.start([] {}), "disk full");
-  job.start([] { throw std::runtime_error("disk full"); });
+  job.start(true, {}, [](const auto&) { throw std::runtime_error("disk full"); });
+  CHECK_THROWS_WITH(job.start(true, {}, [](const auto&) {}), "disk full");
+  job.start(true, {}, [](const auto&) { throw std::runtime_error("disk full"); });
   const auto check_until_thrown = [&] {
     for (int i = 0; i < 10000; ++i) {
       job.check();
@@ -58,8 +58,8 @@ TEST_CASE("an error that nobody asked for is logged when the job goes") {
     if (level == LogLevel::kError) logged = text;
   });
   {
-    BackgroundJob job;
-    job.start([] { throw std::runtime_error("disk full"); });
+    PthSaving job;
+    job.start(true, {}, [](const auto&) { throw std::runtime_error("disk full"); });
   }
   set_log_sink({});
   CHECK(logged == "disk full");

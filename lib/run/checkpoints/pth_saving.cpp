@@ -10,7 +10,7 @@
 namespace dalle2 {
 
 void PthSaving::start(bool in_background, std::vector<Value> values, Job job) {
-  job_.wait();
+  wait();
   std::vector<Write> writers;
   if (!in_background) {
     for (const Value& value : values)
@@ -22,13 +22,14 @@ void PthSaving::start(bool in_background, std::vector<Value> values, Job job) {
     copies_[i].take(values[i]);
     writers.push_back([copy = &copies_[i]](const std::string& path) { copy->write(path); });
   }
-  job_.start([this, job = std::move(job), writers = std::move(writers)] {
-    job(writers);
-    for (PthSnapshot& copy : copies_) copy.clear();
-  });
+  work_ =
+      std::async(std::launch::async, [this, job = std::move(job), writers = std::move(writers)] {
+        job(writers);
+        for (PthSnapshot& copy : copies_) copy.clear();
+      });
 }
 
-BackgroundJob::~BackgroundJob() {
+PthSaving::~PthSaving() {
   try {
     wait();
   } catch (const std::exception& error) {
@@ -36,16 +37,11 @@ BackgroundJob::~BackgroundJob() {
   }
 }
 
-void BackgroundJob::start(std::function<void()> work) {
-  wait();
-  work_ = std::async(std::launch::async, std::move(work));
-}
-
-void BackgroundJob::wait() {
+void PthSaving::wait() {
   if (work_.valid()) work_.get();
 }
 
-void BackgroundJob::check() {
+void PthSaving::check() {
   if (work_.valid() && work_.wait_for(std::chrono::seconds(0)) == std::future_status::ready) wait();
 }
 

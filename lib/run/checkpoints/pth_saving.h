@@ -11,26 +11,6 @@
 
 namespace dalle2 {
 
-/// Work on a thread of its own, one piece at a time.
-class BackgroundJob {
- public:
-  BackgroundJob() = default;
-  /// Waits. An error that nobody has asked for is logged.
-  ~BackgroundJob();
-  BackgroundJob(const BackgroundJob&) = delete;
-  BackgroundJob& operator=(const BackgroundJob&) = delete;
-
-  /// Waits for the previous work, then begins. @throws what the previous work threw
-  void start(std::function<void()> work);
-  /// @throws what the work threw, once
-  void wait();
-  /// The same without waiting: an error of work that is still running is thrown by a later call.
-  void check();
-
- private:
-  std::future<void> work_;
-};
-
 class PthSaving {
  public:
   /// Writes one of the values to a path, whole or not at all.
@@ -38,19 +18,25 @@ class PthSaving {
   /// Makes the files, with one writer a value.
   using Job = std::function<void(const std::vector<Write>& writers)>;
 
+  PthSaving() = default;
+  /// Waits. An error that nobody has asked for is logged.
+  ~PthSaving();
+  PthSaving(const PthSaving&) = delete;
+  PthSaving& operator=(const PthSaving&) = delete;
+
   /// Waits for the previous save, so that none is left out. Then runs `job` right away, or on a
   /// thread of its own, from copies of the values that are made before this returns. Memory of the
   /// copies is reused.
   /// @throws what the previous save threw, and without a thread what the job throws
   void start(bool in_background, std::vector<Value> values, Job job);
   /// @throws what the save threw, once
-  void wait() { job_.wait(); }
+  void wait();
   /// The same without waiting: an error of a save that is still running is thrown by a later call.
-  void check() { job_.check(); }
+  void check();
 
  private:
   std::vector<PthSnapshot> copies_;
-  BackgroundJob job_;  // the last member: it uses the copies until it has finished
+  std::future<void> work_;
 };
 
 }  // namespace dalle2
