@@ -16,7 +16,7 @@
 #include "run/checkpoints/run_checkpoints.h"
 #include "run/loop/run_position.h"
 #include "run/shards/shard_data.h"
-#include "run/shards/shard_position.h"
+#include "run/shards/shard_run.h"
 
 namespace dalle2 {
 

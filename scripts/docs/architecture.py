@@ -35,7 +35,7 @@ WAYS = [
         ("optim/optimizer.cpp", "Optimizer::step"),
     ]),
     ("a save", "#2e7d32", [
-        ("run/checkpoints/run_saving.cpp", "RunCheckpoints::save"),
+        ("run/checkpoints/run_checkpoints.cpp", "RunCheckpoints::save"),
         ("trainer/state/trainer_state.cpp", "Trainer::state"),
         ("checkpoint/pickle/pth.cpp", "PthSnapshot::take"),
         ("tracker/tracker.cpp", "Tracker::save"),

@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "checkpoint/pickle/value_json.h"
-#include "run/shards/shard_position.h"
+#include "run/shards/shard_run.h"
 #include "run/toy_support.h"
 #include "support/captured_log.h"
 #include "support/full_disk.h"
@@ -244,9 +244,8 @@ TEST_CASE("an epoch starts over where the data set has another size, if that is 
     CHECK(run.run() == ExitCode::kStopped);
   }
   {
-    ToyRun refused(config);  // more ranks than rows: only the checkpoint tells how they are cut
-    refused.checkpoints().set_data_size(
-        {.count = 0, .unit = "row", .count_for = [](const Cursor&) { return int64_t{21}; }});
+    ToyRun refused(config);
+    refused.checkpoints().set_data_size({21, "row"});
     CHECK_THROWS_WITH(refused.run(), Contains("has a data set of 20 rows, now there are 21 rows"));
   }
   config.train.allow_changed_config = true;

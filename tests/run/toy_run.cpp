@@ -76,11 +76,11 @@ std::shared_ptr<ToyNetwork> ToyTrainer::averaged() const {
   return std::static_pointer_cast<ToyNetwork>(part(1).average->network());
 }
 
-void ToyPosition::fields(PositionVisitor& visitor) {
-  visitor.field("epoch", epoch);
-  visitor.field("samples_seen", samples_seen);
-  visitor.field("next_task", next_task);
-  visitor.field("best_loss", best_loss);
+std::vector<PositionField> ToyPosition::fields() {
+  return {{"epoch", &epoch},
+          {"samples_seen", &samples_seen},
+          {"next_task", &next_task},
+          {"best_loss", &best_loss}};
 }
 
 ToyRun::ToyRun(const ToyConfig& config)

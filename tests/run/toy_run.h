@@ -73,7 +73,7 @@ class ToyTrainer : public Trainer {
 struct ToyPosition : RunPosition {
   double best_loss = 1e9;
 
-  void fields(PositionVisitor& visitor) override;
+  std::vector<PositionField> fields() override;
   void reset() override { *this = {}; }
   std::string description() const override { return "epoch " + std::to_string(epoch); }
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "run/vae/vae_log.h"
+#include "run/vae/vae_run.h"
 
 #include <torch/torch.h>
 #include <catch2/catch.hpp>
@@ -7,7 +7,6 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "run/vae/vae_run.h"
 
 namespace dalle2 {
 namespace {

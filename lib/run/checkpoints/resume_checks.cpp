@@ -45,10 +45,8 @@ void tell_fall_back(const std::string& fault, const std::string& next) {
 
 static void compare_data_size(const Cursor& root, const DataSize& now, ConfigChanges& changes) {
   const std::optional<Cursor> own = root.find(kOwnState);
-  if (!own || !own->has("data_size")) return;
-  const int64_t saved = own->at("data_size").as_int();
-  const int64_t count = now.count_for ? now.count_for(root) : now.count;
-  if (count == 0) return;
+  if (!own || !own->has("data_size") || now.count == 0) return;
+  const int64_t saved = own->at("data_size").as_int(), count = now.count;
   if (saved == count) {
     if (now.names.empty() || !own->has("data_names")) return;
     if (own->at("data_names").as_string() == now.names) return;

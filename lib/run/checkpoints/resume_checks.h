@@ -35,8 +35,6 @@ ConfigTexts config_texts(const Loaded& loaded) {
 struct DataSize {
   int64_t count = 0;           ///< 0: not known
   const char* unit = "shard";  ///< one of it
-  /// How much of it the run that saved `root` would use today; null: `count`.
-  std::function<int64_t(const Cursor& root)> count_for = nullptr;
   std::string names = "";  ///< a hash of its names, where their order decides what is trained on
 };
 

@@ -29,7 +29,6 @@
 #include "run/loop/run_session.h"
 #include "run/prior/prior_data.h"
 #include "run/prior/prior_run.h"
-#include "run/shards/shard_position.h"
 #include "run/shards/shard_run.h"
 #include "tracker/log/progress.h"
 #include "trainer/tensor_group.h"

@@ -31,7 +31,7 @@
 #include "run/commands.h"
 #include "run/decoder/decoder_data.h"
 #include "run/init/first_config.h"
-#include "run/shards/shard_position.h"
+#include "run/shards/shard_run.h"
 
 namespace dalle2 {
 namespace {

@@ -1,13 +1,413 @@
 // SPDX-License-Identifier: MIT
+// What a decoder run is made of and does, what `--dry-run` says of it, and the first config of `init`.
 #include "run/decoder/decoder_run.h"
 
+#include <torch/torch.h>
 #include <torch/types.h>
+#include <nlohmann/json.hpp>
 
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "base/error.h"
 #include "base/log.h"
+#include "base/text.h"
+#include "data/embeddings/embeddings.h"
 #include "metrics/script/script_archive.h"
+#include "model/random.h"
+#include "model/unet/unet.h"
+#include "optim/precision.h"
+#include "run/checkpoints/model_weights.h"
+#include "run/decoder/decoder_data.h"
 #include "run/decoder/decoder_evaluation.h"
+#include "run/init/first_config.h"
+#include "trainer/adapters.h"
 
 namespace dalle2 {
+namespace {
+
+/// What the images are conditioned on.
+std::string describe_conditioning(const TrainDecoderConfig& config,
+                                  const DecoderClip& clip,
+                                  bool text_conditioned) {
+  std::string source;
+  if (config.decoder.unconditional) {
+    return "unconditional: draws pictures like those in the shards";
+  } else if (clip.makes_image_embeds) {
+    source = "image embeddings by " + clip.embedder->name();
+  } else if (config.data.img_embeddings_url) {
+    source = "precomputed image embeddings";
+  } else {
+    source = "image embeddings from the shards";
+  }
+  if (clip.makes_text_encodings) {
+    source += " and text encodings by " + clip.embedder->name();
+  } else if (text_conditioned) {
+    source += config.data.text_embeddings_url ? " and precomputed text embeddings"
+                                              : " and text encodings from the shards";
+  }
+  return "conditioned on " + source;
+}
+
+void log_parameters(const std::vector<std::shared_ptr<UnetImpl>>& unets) {
+  ParameterCount all;
+  std::vector<ParameterCount> counts;
+  for (const auto& unet : unets) {
+    counts.push_back(count_parameters(*unet));
+    all.total += counts.back().total;
+    all.training += counts.back().training;
+  }
+  log_parameters(all);
+  if (counts.size() == 1) return;
+  for (size_t i = 0; i < counts.size(); ++i) {
+    log_info(
+        "model", "Unet {} has {} total; {} training", i + 1, counts[i].total, counts[i].training);
+  }
+}
+
+/// With the VAEs of its stages, and the CLIP that its files hold.
+Decoder make_decoder(const LoadedDecoderConfig& loaded, const ClipEmbedder* clip) {
+  Decoder decoder(loaded.plan);
+  load_latent_vaes(decoder);
+  check_stored_arrays(loaded, decoder, clip);
+  if (clip != nullptr) clip->hold_in(*decoder);
+  return decoder;
+}
+
+/// A picture of the training shards, if there is one. @throws DataError
+void check_example(const ShardData& data,
+                   const DecoderClip& clip,
+                   const LoadedDecoderConfig& loaded) {
+  const auto example = data.examples("train", 1);
+  if (!example) return;
+  if (clip.makes_image_embeds)
+    naming_sample(*example, [&] { clip.check_pictures(example->images); });
+  check_sizes(*example, loaded.config.train, loaded.plan);
+}
+
+std::unique_ptr<DecoderTrainer> make_trainer(const LoadedDecoderConfig& loaded,
+                                             const DecoderClip& clip,
+                                             const at::Device& device,
+                                             ProcessGroup* group) {
+  const std::vector<int64_t> recomputed = levels_to_recompute(loaded, clip.get(), device, group);
+  torch::manual_seed(static_cast<uint64_t>(loaded.config.seed));
+  Decoder decoder = make_decoder(loaded, clip.get());
+  // Before it moves to the device. Other ranks write no file.
+  const bool is_main = group == nullptr || group->is_main();
+  const std::string identity = is_main ? clip_identity(loaded.config, clip) : "";
+  std::vector<std::shared_ptr<UnetImpl>> unets;  // also those that are not trained
+  for (int64_t unet = 1; unet <= decoder->num_unets(); ++unet) unets.push_back(decoder->unet(unet));
+  for (size_t i = 0; i < unets.size(); ++i) {
+    if (recomputed[i] > 0) unets[i]->recompute_levels(recomputed[i]);
+  }
+  auto trainer = std::make_unique<DecoderTrainer>(decoder, loaded.config.train, device);
+  trainer->set_clip_identity(identity);
+  log_parameters(unets);
+  return trainer;
+}
+
+std::vector<PartMetricNames> metric_names(size_t unets) {
+  std::vector<PartMetricNames> names;
+  for (size_t i = 0; i < unets; ++i) names.push_back({.prefix = fmt::format("Unet {} ", i)});
+  return names;
+}
+
+/// The CPU computes these steps whatever the device of the run. Both half precisions take the same memory.
+MixedPrecision precision_of_step(const DecoderTrainConfig& train) {
+  const bool half = train.mixed_precision.value_or(MixedPrecision::no) != MixedPrecision::no;
+  return half ? MixedPrecision::bf16 : MixedPrecision::no;
+}
+
+/// Loss and gradients of made-up images.
+void step(Decoder decoder, int64_t unet, int64_t batch, MixedPrecision precision) {
+  const DecoderPlan& plan = decoder->plan();
+  const int64_t side = plan.stages.back().image_size;
+  const UnetConfig& first = plan.stages.front().unet;
+  DecoderInputs inputs;
+  inputs.images = at::full({batch, plan.config.channels, side, side}, 0.5);
+  if (!plan.config.unconditional)
+    inputs.image_embeds = at::ones({batch, first.image_embed_dim.value_or(1)});
+  for (const UnetPlan& stage : plan.stages) {
+    if (stage.unet.cond_on_text_encodings.value_or(false)) {
+      inputs.text_encodings =
+          at::ones({batch, stage.unet.max_text_len, stage.unet.text_embed_dim.value_or(1)});
+    }
+  }
+  at::Tensor loss;
+  {
+    const Autocast autocast(at::kCPU, precision);
+    loss = decoder->forward(inputs, unet, make_generator({.purpose = "dry run"}, at::kCPU));
+  }
+  loss.backward();
+}
+
+uint64_t budget_bytes(const DecoderTrainConfig& train) {
+  return static_cast<uint64_t>(*train.memory_budget_gib * static_cast<double>(1 << 30));
+}
+
+[[noreturn]] void throw_too_small(const DecoderTrainConfig& train,
+                                  const DryRunPlan::Network& network,
+                                  uint64_t needed) {
+  throw ConfigError(
+      "/train/memory_budget_gib is {}, but a step of {} takes about {}, even if the backward pass computes "
+      "all activations again\n  Give {:.1f} or more, lower /data/batch_size, set /train/max_batch_size to "
+      "pass a batch in parts, or make the network smaller.",
+      *train.memory_budget_gib,
+      network.label,
+      human_bytes(needed),
+      // Rounded up, so that the number given here fits.
+      static_cast<double>(needed / (1 << 30) * 10 + needed % (1 << 30) * 10 / (1 << 30) + 1) / 10);
+}
+
+}  // namespace
+
+ConfigTexts config_texts(const LoadedDecoderConfig& loaded) {
+  ConfigTexts texts = config_texts<LoadedDecoderConfig>(loaded);
+  auto config = nlohmann::ordered_json::parse(texts.full_json);
+  nlohmann::ordered_json kept = nlohmann::ordered_json::object();
+  for (const auto& [key, value] : config["decoder"].items()) {
+    const bool unused_extension = key == "zero_terminal_snr" && value == false;
+    if (!value.is_null() && !unused_extension) kept[key] = value;
+  }
+  config["decoder"] = std::move(kept);
+  texts.full_json = config.dump();
+  return texts;
+}
+
+DecoderRun::DecoderRun(const LoadedDecoderConfig& loaded, const RunProcess& process)
+    : DecoderRun(loaded, process, open_decoder_clip(loaded.config, loaded.plan)) {}
+
+DecoderRun::DecoderRun(const LoadedDecoderConfig& loaded,
+                       const RunProcess& process,
+                       const DecoderClip& clip)
+    : ShardRun(run_plan(loaded,
+                        process,
+                        metric_names(loaded.plan.stages.size()),
+                        "damaged images and embeddings with `dalle2-train shards check`"),
+               [&](const at::Device& device) {
+                 return make_trainer(loaded, clip, device, process.group);
+               },
+               {.loop = loaded.config.train,
+                .data = loaded.config.data,
+                .needs = decoder_needs(loaded.config, loaded.plan)}),
+      loaded_(loaded),
+      config_(loaded.config),
+      trainer_(trainer_as<DecoderTrainer>()),
+      clip_(clip),
+      trained_unets_(trainer_.trained_parts()),
+      pictures_(session_, trainer_, data_, config_, clip_),
+      metrics_(make_metrics(loaded, session_.device())),
+      clip_of_score_(open_clip_of_score(loaded, clip_, session_.device())) {
+  if (clip_.embedder)
+    clip_.embedder->compute_as(trainer_.precision().precision, config_.train.max_batch_size);
+}
+
+void DecoderRun::open() {
+  TrainingRun::open();
+  log_info("train", "{}", describe_conditioning(config_, clip_, loaded_.plan.text_conditioned()));
+}
+
+void DecoderRun::prepare() {
+  ShardRun::prepare();
+  session_.together("looking at a picture", [&] {
+    if (session_.group().is_main()) check_example(data_, clip_, loaded_);
+  });
+  pictures_.load();
+  pictures_.tell_latents();
+}
+
+DryRunPlan decoder_dry_run_plan(const LoadedDecoderConfig& loaded, const ClipEmbedder* clip) {
+  const DecoderTrainConfig& train = loaded.config.train;
+  Decoder decoder = make_decoder(loaded, clip);
+  std::vector<std::shared_ptr<torch::nn::Module>> networks;
+  std::vector<NetworkMaker> makers;
+  for (int64_t unet = 1; unet <= decoder->num_unets(); ++unet) {
+    const auto i = static_cast<size_t>(unet - 1);
+    makers.push_back(
+        [shape = decoder->unet(unet)->config()] { return std::make_shared<UnetImpl>(shape); });
+    if (train.unet_training_mask && !train.unet_training_mask->at(i)) decoder->drop_unet(unet);
+    networks.push_back(decoder->unet(unet));
+  }
+  add_adapters(networks, train);
+  DryRunPlan plan{.model = decoder.ptr(),
+                  .batch_size = loaded.config.data.batch_size,
+                  .cuda_graph = train.cuda_graph};
+  for (size_t i = 0; i < networks.size(); ++i) {
+    const auto unet = static_cast<int64_t>(i) + 1;
+    plan.networks.push_back(
+        {.label = fmt::format("unet {}", unet),
+         .note = fmt::format("{} px", loaded.plan.stages[i].image_size),
+         .prefix = fmt::format("unets.{}.", i),
+         .module = networks[i],
+         .make = makers[i],
+         .step = [decoder, unet, precision = precision_of_step(train)](int64_t batch) {
+           step(decoder, unet, batch, precision);
+         }});
+  }
+  plan.texts = config_texts(loaded);
+  return plan;
+}
+
+void dry_run(const LoadedDecoderConfig& loaded, int64_t processes, const StartOptions& start) {
+  const TrainDecoderConfig& config = loaded.config;
+  ShardData data = dealt_shards(config.data,
+                                config.seed,
+                                decoder_needs(config, loaded.plan),
+                                RankInfo{.world = static_cast<int>(processes)},
+                                at::kCPU);
+  data.check_usable("train");
+  const auto metrics = make_metrics(loaded, at::kCPU);
+  const DecoderClip clip = open_decoder_clip(config, loaded.plan);
+  open_clip_of_score(loaded, clip, at::kCPU);
+  check_example(data, clip, loaded);
+  DryRunPlan plan = decoder_dry_run_plan(loaded, clip.get());
+  plan.data_size = data_size_of(data);
+  plan.fit_budget = [&](PeakMemory& memory) {
+    const MemoryChoice choice = fit_memory_budget(plan, config.train, memory);
+    memory = choice.after;
+    return choice.lines;
+  };
+  ShardPosition position;
+  plan.start = start;
+  finish_dry_run(plan, config.tracker, config.train, position, processes, [&] {
+    print_shards(data,
+                 position,
+                 config.data,
+                 config.train,
+                 config.train,
+                 processes,
+                 config.decoder.channels);
+    if (!metrics) return;
+    std::printf("metrics of at most %s after each epoch: %s\n",
+                counted(config.evaluate.n_evaluation_samples, "image").c_str(),
+                metrics->description().c_str());
+  });
+}
+
+FirstConfig decoder_first_config(const InitCommand& command) {
+  const ShardSurvey survey = survey_shards(command);
+  const FirstRecipe recipe = first_recipe(FirstKind::kDecoder, command, survey);
+  FirstConfig first{.found = describe(survey), .recipe = recipe};
+  std::string folder = find_embeddings(command.data, {"img_emb", "embeddings"});
+  if (const auto manifest = embed_manifest_of(folder); manifest && survey.embed_width == 0) {
+    first.found.push_back(fmt::format(
+        "{}, which `shards embed` made: a decoder reads these embeddings from the shards beside them. For that, "
+        "use: dalle2-train init {}",
+        folder,
+        std::filesystem::path(*manifest)
+            .parent_path()
+            .lexically_relative(std::filesystem::current_path())
+            .string()));
+    folder.clear();
+  }
+  std::string embeddings;  // of the section `data`
+  int64_t width = 0;
+  if (survey.embed_width > 0) {
+    width = survey.embed_width;
+    embeddings = "    \"embeddings_in_tar\": true,     // KEY.img_emb.npy beside each picture\n";
+    first.found.push_back(fmt::format("image embeddings of width {} in the shards", width));
+  } else if (!folder.empty()) {
+    const EmbeddingFolder stored(folder, "image", survey.width);
+    width = stored.row_shape().empty() ? 0 : stored.row_shape().back();
+    embeddings = fmt::format("    \"img_embeddings_url\": {},\n", json_text(folder));
+    if (survey.pictures > 0)
+      embeddings += "    \"folder_order\": \"in_order\",   // rows follow the paths\n";
+    first.found.push_back(
+        fmt::format("image embeddings of width {} in {}, {}", width, folder, stored.describe()));
+  }
+  for (std::string& line : of_smaller_pictures(survey, recipe.side)) first.found.push_back(line);
+  const std::string model = fmt::format(
+      R"(    {}
+    "unets": [{{"dim": {}, "dim_mults": [1, 2, 4], "num_resnet_blocks": {}, "num_time_tokens": 1{}}}],
+{}    "image_size": {},               // pixels; "image_sizes" for a cascade, one a unet
+    "timesteps": 1000,
+    "sample_timesteps": [50],       // DDIM steps when drawing; null for all 1000
+    "learned_variance": false,
+    "predict_v": true
+)",
+      embeddings.empty() ? R"("unconditional": true,        // no embeddings were found)"
+                         : R"("unconditional": false,       // conditioned on image embeddings)",
+      recipe.dim,
+      recipe.dim > 32 ? 2 : 1,
+      embeddings.empty() ? ""
+                         : fmt::format(R"(, "image_embed_dim": {}, "num_image_tokens": 4)", width),
+      channels_text(survey.tally),
+      recipe.side);
+  first.text = first_file(command,
+                          recipe,
+                          model,
+                          shards_text(command, survey, recipe, /*least=*/0.8, embeddings),
+                          "    \"n_sample_images\": 8,\n");
+  return first;
+}
+
+MemoryChoice fit_memory_budget(const DryRunPlan& plan,
+                               const DecoderTrainConfig& train,
+                               const PeakMemory& memory) {
+  MemoryChoice choice{.levels = {}, .after = memory, .lines = {}};
+  for (size_t i = 0; i < plan.networks.size(); ++i) {
+    const DryRunPlan::Network& network = plan.networks[i];
+    choice.levels.push_back(0);
+    if (!network.module || !train.memory_budget_gib) continue;
+    auto& unet = dynamic_cast<UnetImpl&>(*network.module);
+    int64_t& levels = choice.levels.back();
+    levels = unet.recomputed_levels();
+    const uint64_t before = memory.activation_bytes[i];
+    uint64_t& after = choice.after.activation_bytes[i];
+    while (memory.kept_bytes + after > budget_bytes(train)) {
+      if (levels == unet.recomputable_levels())
+        throw_too_small(train, network, memory.kept_bytes + after);
+      unet.recompute_levels(++levels);
+      after = activation_bytes(network, plan, train);
+    }
+    if (before == after) continue;
+    choice.lines.push_back(fmt::format(
+        "{}: to fit /train/memory_budget_gib, the backward pass recomputes {} of {} levels (about {} "
+        "instead of {})",
+        network.label,
+        levels,
+        unet.recomputable_levels(),
+        human_bytes(memory.kept_bytes + after),
+        human_bytes(memory.kept_bytes + before)));
+  }
+  return choice;
+}
+
+std::vector<int64_t> levels_to_recompute(const LoadedDecoderConfig& loaded,
+                                         const ClipEmbedder* clip,
+                                         const at::Device& device,
+                                         ProcessGroup* group) {
+  std::vector<int64_t> levels(loaded.plan.stages.size(), 0);
+  if (!loaded.config.train.memory_budget_gib) return levels;
+  std::string problem;
+  std::exception_ptr fault;
+  if (group == nullptr || group->is_main()) {
+    // The others wait. Steps of a large network take long.
+    std::optional<ProcessGroup::BusyScope> busy;
+    if (group != nullptr) busy.emplace(*group, "fitting the memory budget");
+    try {
+      const DryRunPlan plan = decoder_dry_run_plan(loaded, clip);
+      const PeakMemory memory = peak_memory(plan, loaded.config.train, device.is_cpu());
+      const MemoryChoice choice = fit_memory_budget(plan, loaded.config.train, memory);
+      for (const std::string& line : choice.lines) log_info("model", "{}", line);
+      levels = choice.levels;
+    } catch (const std::exception& error) {
+      fault = std::current_exception();
+      problem = last_message(error);
+    }
+  }
+  if (group != nullptr) {
+    problem = group->text_of_main(problem, "whether the memory budget fits");
+    levels = group->exchange(levels, "levels to compute again").front();
+  }
+  if (fault) std::rethrow_exception(fault);
+  if (!problem.empty()) throw ConfigError("rank 0: {}", problem);
+  return levels;
+}
+
 namespace {
 
 /// The figures themselves, without their spread: a line of a terminal holds no more.

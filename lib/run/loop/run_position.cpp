@@ -44,70 +44,50 @@ void read_count(const Cursor& entry, auto& value) {
   value = static_cast<std::decay_t<decltype(value)>>(number);
 }
 
-class EntryWriter : public PositionVisitor {
- public:
-  EntryWriter(Extras& root, Dict& own) : root_(root), own_(own) {}
-  void field(const char* key, int64_t& value) override { root_.emplace_back(key, value); }
-  void field(const char* key, double& value) override { root_.emplace_back(key, value); }
-  void field(const char* key, std::string& value) override { root_.emplace_back(key, value); }
-  /// A list of 0-d tensors, as the reference stores it.
-  void field(const char* key, std::vector<double>& values) override {
-    List list;
-    for (const double value : values) list.items.emplace_back(at::scalar_tensor(value, at::kFloat));
-    root_.emplace_back(key, std::move(list));
-  }
-  void own(const char* key, int64_t& value) override { own_.set(key, value); }
-  void own(const char* key, std::optional<double>& value) override {
-    if (value) own_.set(key, *value);
-  }
-  void own(const char* key, at::Tensor& value) override {
-    if (value.defined()) own_.set(key, value);
-  }
+/// The list of a position, and what all have.
+std::vector<PositionField> fields_of(RunPosition& position) {
+  std::vector<PositionField> fields = position.fields();
+  fields.push_back({"iteration", &position.iteration, true});
+  fields.push_back({"actions_due", &position.actions_due, true});
+  return fields;
+}
 
- private:
-  Extras& root_;
-  Dict& own_;
-};
+/// None where it is absent.
+Value entry_of(const auto& value) {
+  return value;
+}
+Value entry_of(const std::optional<double>& value) {
+  return value ? Value(*value) : Value();
+}
+Value entry_of(const at::Tensor& value) {
+  return value.defined() ? Value(value) : Value();
+}
+/// A list of 0-d tensors, as the reference stores it.
+Value entry_of(const std::vector<double>& values) {
+  List list;
+  for (const double value : values) list.items.emplace_back(at::scalar_tensor(value, at::kFloat));
+  return list;
+}
 
-class EntryReader : public PositionVisitor {
- public:
-  EntryReader(const Cursor& root, const std::optional<Cursor>& own) : root_(root), own_(own) {}
-  void field(const char* key, int64_t& value) override {
-    if (const auto entry = root_.find(key)) value = entry->as_int();
-  }
-  void field(const char* key, double& value) override {
-    if (const auto entry = root_.find(key)) value = entry->as_double();
-  }
-  void field(const char* key, std::string& value) override {
-    if (const auto entry = root_.find(key)) value = entry->as_string();
-  }
-  void field(const char* key, std::vector<double>& values) override {
-    const auto entry = root_.find(key);
-    if (!entry) return;
-    values.clear();
-    for (size_t i = 0; i < entry->size(); ++i) values.push_back(entry->at(i).as_double());
-  }
-  // A model file has our entry without these: they keep the values of the start.
-  void own(const char* key, int64_t& value) override {
-    if (const auto entry = find_own(key)) value = entry->as_int();
-  }
-  void own(const char* key, std::optional<double>& value) override {
-    const auto entry = find_own(key);
-    value = entry ? std::optional<double>(entry->as_double()) : std::nullopt;
-  }
-  void own(const char* key, at::Tensor& value) override {
-    const auto entry = find_own(key);
-    value = entry ? entry->as_tensor() : at::Tensor();
-  }
-
- private:
-  std::optional<Cursor> find_own(const char* key) const {
-    return own_ ? own_->find(key) : std::nullopt;
-  }
-
-  const Cursor& root_;
-  const std::optional<Cursor>& own_;
-};
+void read_entry(const Cursor& entry, int64_t& value) {
+  value = entry.as_int();
+}
+void read_entry(const Cursor& entry, double& value) {
+  value = entry.as_double();
+}
+void read_entry(const Cursor& entry, std::optional<double>& value) {
+  value = entry.as_double();
+}
+void read_entry(const Cursor& entry, std::string& value) {
+  value = entry.as_string();
+}
+void read_entry(const Cursor& entry, at::Tensor& value) {
+  value = entry.as_tensor();
+}
+void read_entry(const Cursor& entry, std::vector<double>& values) {
+  values.clear();
+  for (size_t i = 0; i < entry.size(); ++i) values.push_back(entry.at(i).as_double());
+}
 
 /// {row: int, block_rows: int, next_lane: int, lanes: [{...}], shard_names: str}, with the numbers of
 /// each LanePosition.
@@ -153,37 +133,34 @@ LoaderPosition loader_position_of(const Cursor& saved) {
   return position;
 }
 
-class Placeholders : public PositionVisitor {
- public:
-  void field(const char* key, int64_t& value) override { fields.emplace_back(key, value); }
-  void field(const char* key, double& value) override { fields.emplace_back(key, value); }
-  void field(const char* key, std::string& value) override { fields.emplace_back(key, value); }
-  void field(const char* key, std::vector<double>& values) override {
-    fields.emplace_back(key, values);
-  }
-
-  FormatFields fields;
-};
-
 }  // namespace
 
 Extras position_entries(RunPosition& position, Dict& own) {
   Extras root;
-  EntryWriter writer(root, own);
-  position.fields(writer);
+  for (const PositionField& field : fields_of(position)) {
+    Value entry = std::visit([](const auto* value) { return entry_of(*value); }, field.value);
+    if (entry.is_none()) continue;
+    if (field.is_own) {
+      own.set(field.key, std::move(entry));
+    } else {
+      root.emplace_back(field.key, std::move(entry));
+    }
+  }
   own.set("loader_position", value_of(position.loader));
-  own.set("iteration", position.iteration);
-  own.set("actions_due", position.actions_due);
   return root;
 }
 
+// A model file has our entry without the fields: they keep the values of the start.
 void read_position(RunPosition& position, const Cursor& root) {
   position.reset();
   const std::optional<Cursor> own = root.find(kOwnState);
-  EntryReader reader(root, own);
-  position.fields(reader);
-  reader.own("iteration", position.iteration);
-  reader.own("actions_due", position.actions_due);
+  for (const PositionField& field : fields_of(position)) {
+    const std::optional<Cursor> entry = !field.is_own ? root.find(field.key)
+                                        : own         ? own->find(field.key)
+                                                      : std::nullopt;
+    if (entry) std::visit([&](auto* value) { read_entry(*entry, *value); }, field.value);
+  }
+  position.check();
   if (!own) {
     position.guess_own_fields();
   } else if (const auto loader = own->find("loader_position")) {
@@ -208,9 +185,17 @@ void RunPosition::gather(ProcessGroup& group) {
 }
 
 FormatFields position_placeholders(RunPosition& position) {
-  Placeholders placeholders;
-  position.fields(placeholders);
-  return placeholders.fields;
+  FormatFields placeholders;
+  for (const PositionField& field : position.fields()) {
+    if (field.is_own) continue;
+    std::visit(
+        [&](const auto* value) {
+          if constexpr (std::is_constructible_v<FormatValue, decltype(*value)>)
+            placeholders.emplace_back(field.key, *value);
+        },
+        field.value);
+  }
+  return placeholders;
 }
 
 std::optional<SavedFacts> read_saved_facts(const std::string& path) {

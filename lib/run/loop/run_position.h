@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "base/python_format.h"
@@ -21,19 +22,18 @@ namespace dalle2 {
 /// Our own entry of a checkpoint, which the reference skips.
 inline constexpr const char* kOwnState = "dalle2_train";
 
-/// What a list of fields may name.
-class PositionVisitor {
- public:
-  virtual ~PositionVisitor() = default;
-  // At the root of a checkpoint, under the reference's names; placeholders of save targets too.
-  virtual void field(const char* key, int64_t& value) = 0;
-  virtual void field(const char* key, double& value) = 0;
-  virtual void field(const char* key, std::string& value) = 0;
-  virtual void field(const char* key, std::vector<double>& values) = 0;
-  // Below kOwnState.
-  virtual void own(const char* /*key*/, int64_t& /*value*/) {}
-  virtual void own(const char* /*key*/, std::optional<double>& /*value*/) {}  ///< may be absent
-  virtual void own(const char* /*key*/, at::Tensor& /*value*/) {}             ///< undefined: absent
+/// An entry of a checkpoint, and where its value is; none and an undefined tensor are absent.
+struct PositionField {
+  const char* key;
+  std::variant<int64_t*,
+               double*,
+               std::string*,
+               std::vector<double>*,
+               std::optional<double>*,
+               at::Tensor*>
+      value;
+  /// Below kOwnState; else at the root, under the reference's name, and a placeholder of save targets.
+  bool is_own = false;
 };
 
 inline constexpr const char* kTrainTask = "train";
@@ -55,7 +55,9 @@ struct RunPosition {
   virtual ~RunPosition() = default;
 
   /// The one list of the entries at the root, and of what a kind adds to our own entry.
-  virtual void fields(PositionVisitor& visitor) = 0;
+  virtual std::vector<PositionField> fields() = 0;
+  /// @throws DataError for fields that were read and have another form than this program writes
+  virtual void check() const {}
   /// Sets everything as at the start of the run.
   virtual void reset() = 0;
   /// Fills in what a checkpoint of the reference, which has no entry of ours, does not say.

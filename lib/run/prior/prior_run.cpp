@@ -314,10 +314,10 @@ LogRecord PriorRun::step_values(double samples_per_second) {
           {"tracking/samples-seen", position_.samples_seen}};
 }
 
-void PriorPosition::fields(PositionVisitor& visitor) {
-  visitor.field("epoch", epoch);
-  visitor.field("samples_seen", samples_seen);
-  visitor.field("best_validation_loss", best_validation_loss);
+std::vector<PositionField> PriorPosition::fields() {
+  return {{"epoch", &epoch},
+          {"samples_seen", &samples_seen},
+          {"best_validation_loss", &best_validation_loss}};
 }
 
 void PriorPosition::reset() {

@@ -24,7 +24,7 @@ struct PriorPosition : RunPosition {
   double best_validation_loss = 0;  ///< that of the config before there is one
   int64_t rows_per_epoch = 1;       ///< of the data: no field of a checkpoint
 
-  void fields(PositionVisitor& visitor) override;
+  std::vector<PositionField> fields() override;
   void reset() override;
   /// A checkpoint of the reference only says how many samples the whole run has seen.
   void guess_own_fields() override { loader.row = samples_seen % rows_per_epoch; }

@@ -205,10 +205,10 @@ int64_t ShardData::num_shards(const std::string& split) const {
   return static_cast<int64_t>(urls(split).size());
 }
 
-int64_t ShardData::num_shards(int64_t slices) const {
-  std::vector<uint32_t> dealt(static_cast<size_t>(list_->size() / slices * slices));
-  std::iota(dealt.begin(), dealt.end(), 0U);
-  return static_cast<int64_t>(list_->existing(dealt).size());
+int64_t ShardData::num_shards() const {
+  std::vector<uint32_t> all(static_cast<size_t>(list_->size()));
+  std::iota(all.begin(), all.end(), 0U);
+  return static_cast<int64_t>(list_->existing(all).size());
 }
 
 std::shared_ptr<const PictureShards> ShardData::pictures() const {

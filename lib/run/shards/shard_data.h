@@ -85,9 +85,8 @@ class ShardData {
   void for_each_caption(const std::string& split,
                         const std::function<bool(const std::string& caption)>& more) const;
   int64_t num_shards(const std::string& split) const;
-  /// Of all splits, if they were dealt from `slices`.
-  int64_t num_shards(int64_t slices) const;
-  int64_t num_shards() const { return num_shards(slices_); }
+  /// All that there are, those that are left over too.
+  int64_t num_shards() const;
 
  private:
   const ShardUrls& urls(const std::string& split) const;

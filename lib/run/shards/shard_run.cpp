@@ -3,6 +3,7 @@
 
 #include <torch/types.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -10,6 +11,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "base/timer.h"
+#include "config/reading/reflect.h"
 
 namespace dalle2 {
 
@@ -17,9 +19,7 @@ DataSize data_size_of(const ShardData& data) {
   if (const auto pictures = data.pictures()) {
     return {.count = pictures->pictures(), .unit = "picture", .names = pictures->names()};
   }
-  return {data.num_shards(), "shard", [&data](const Cursor& root) {
-            return data.num_shards(slices_of(root).value_or(data.slices()));
-          }};
+  return {data.num_shards(), "shard"};
 }
 
 ShardRun::ShardRun(RunPlan plan, const MakeTrainer& make_trainer, const ShardRunPlan& shards)
@@ -33,7 +33,7 @@ ShardRun::ShardRun(RunPlan plan, const MakeTrainer& make_trainer, const ShardRun
             RankInfo{session_.group().rank(), session_.group().size()},
             session_.device()) {
   data_.keep_step_through(session_.group());
-  checkpoints_.set_data_size(data_size_of(data_));  // for a start, before the shards are dealt
+  checkpoints_.set_data_size(data_size_of(data_));
 }
 
 /// A run keeps the slices that it began with, whatever the number of ranks: see
@@ -51,7 +51,6 @@ void ShardRun::prepare() {
   }
   session_.together("looking for the shards", [&] { data_.deal_into(position_.slices); });
   position_.dealt = position_.slices;
-  checkpoints_.set_data_size(data_size_of(data_));  // a remainder of the shards may differ
   log_info("data",
            "shards: {} train, {} val, {} test; batches of {}{}",
            data_.num_shards("train"),
@@ -241,6 +240,78 @@ LogRecord ShardRun::step_values(double samples_per_second) {
 int64_t ShardRun::samples_per_epoch() const {
   return position_.samples_per_epoch > 0 ? position_.samples_per_epoch
                                          : loop_.epoch_samples.value_or(0);
+}
+
+std::vector<PositionField> ShardPosition::fields() {
+  return {{"epoch", &epoch},
+          {"sample", &loader.row},
+          {"next_task", &next_task},
+          {"validation_losses", &validation_losses},
+          {"samples_seen", &samples_seen},
+          {"slices", &slices, true},
+          {"samples_at_last_save", &samples_at_last_save, true},
+          {"samples_per_epoch", &samples_per_epoch, true},
+          {"validation_loss", &validation_loss, true}};
+}
+
+void ShardPosition::guess_own_fields() {
+  // At the end of an epoch the next one begins as any other, not in the one lane of a count of samples.
+  loader = next_task == kTrainTask && loader.row > 0 ? LoaderPosition::after_samples(loader.row)
+                                                     : LoaderPosition{};
+  samples_at_last_save = loader.row;
+}
+
+void ShardPosition::restart_epoch() {
+  RunPosition::restart_epoch();
+  samples_at_last_save = 0;
+}
+
+void ShardPosition::restart_with_other_data() {
+  restart_epoch();
+  if (next_task != kTrainTask) ++epoch;
+  next_task = kTrainTask;
+  slices = dealt;
+  samples_per_epoch = 0;
+  has_other_data = true;
+  forget_losses();
+}
+
+void ShardPosition::forget_losses() {
+  validation_losses.clear();
+  validation_loss.reset();
+  actions_due = 0;
+}
+
+std::string ShardPosition::description() const {
+  const auto best = std::min_element(validation_losses.begin(), validation_losses.end());
+  return fmt::format("epoch {} having seen {} samples with minimum validation loss {}",
+                     epoch,
+                     samples_seen,
+                     best == validation_losses.end() ? "N/A" : short_number(*best));
+}
+
+std::string ShardPosition::resumes_with() const {
+  if (next_task == kTrainTask) return fmt::format("epoch {} at sample {}", epoch, loader.row);
+  if (next_task == "val") return fmt::format("the validation of epoch {}", epoch);
+  return fmt::format("sampling and saving after epoch {}", epoch);
+}
+
+bool ShardPosition::is_best() const {
+  return validation_loss && std::all_of(validation_losses.begin(),
+                                        validation_losses.end(),
+                                        [&](double earlier) { return *validation_loss < earlier; });
+}
+
+int64_t ShardPosition::slices_of_run() const {
+  return std::clamp<int64_t>(slices, 0, static_cast<int64_t>(most::kRanks));
+}
+
+std::optional<int64_t> slices_of(const Cursor& checkpoint) {
+  if (!checkpoint.value().is_dict()) return std::nullopt;
+  ShardPosition saved;
+  read_position(saved, checkpoint);
+  const int64_t slices = saved.slices_of_run();
+  return slices > 0 ? std::optional(slices) : std::nullopt;
 }
 
 }  // namespace dalle2

@@ -11,11 +11,40 @@
 #include "base/error.h"
 #include "config/vae/vae_run_config.h"
 #include "data/pictures/image_folder.h"
+#include "model/vae/vqgan_vae.h"
 #include "run/loop/row_run.h"
-#include "run/vae/vae_log.h"
 #include "trainer/vae_trainer.h"
 
 namespace dalle2 {
+
+/// What the log says of the autoencoder beside its whole loss: means of the last updates, as
+/// LossWindow has them of the whole losses, and how the codes were used since the last record. A
+/// position holds it, so that checkpoints have it and a roll-back takes it back.
+class VaeDiagnostics {
+ public:
+  /// Of a pass. @param losses of this rank's share of an update, weighted by it
+  /// @param codes of the codebook
+  void add(const VaeLosses& losses, int64_t codes);
+  /// The autoencoder's update was made or skipped; all ranks call it.
+  /// @param device of the losses @param length updates that a mean is of
+  void end_update(ProcessGroup& group, const at::Device& device, int64_t codes, int64_t length);
+  /// Means of the finite losses, and the use of the codes, which starts over. All ranks call it.
+  LogRecord take(ProcessGroup& group);
+
+  /// Every rank knows what all have seen. All ranks call it.
+  void gather(ProcessGroup& group);
+  /// Call gather() before they are saved.
+  std::vector<PositionField> fields();
+  /// @throws DataError for fields of another form
+  void check() const;
+
+ private:
+  at::Tensor of_update_;       // [losses] of the passes since the last update
+  at::Tensor uses_of_update_;  // [codes] int64
+  at::Tensor recent_;          // [updates, losses] of all ranks; NaN: there is no such loss
+  at::Tensor uses_;            // [codes] int64, of all ranks, until they were gathered last
+  at::Tensor own_uses_;        // of this rank, since then
+};
 
 /// Where a VAE's run stands.
 struct VaePosition : RunPosition {
@@ -27,7 +56,8 @@ struct VaePosition : RunPosition {
   /// The step that was made last, by the number in the names of results.
   int64_t last_step() const { return step - 1; }
 
-  void fields(PositionVisitor& visitor) override;
+  std::vector<PositionField> fields() override;
+  void check() const override { diagnostics.check(); }
   void reset() override {
     const int64_t kept = rows;
     *this = {};
