@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/little_endian.h"
+#include "base/untrusted_json.h"
 #include "base/untrusted_text.h"
 #include "checkpoint/archive/mapped_file.h"
 #include "checkpoint/state_dict.h"
@@ -27,131 +28,11 @@ struct TensorEntry {
   std::string name, dtype;
   std::vector<int64_t> shape;
   std::vector<uint64_t> offsets;
-  bool has_dtype = false, has_shape = false, has_offsets = false;
 };
 
-/// Takes the header apart as it is parsed: {name: {dtype, shape, data_offsets}, __metadata__:
-/// {..}}. Anything of another form ends the parse with `fault` set.
-class HeaderHandler : public nlohmann::json::json_sax_t {
- public:
+struct Header {
   std::vector<TensorEntry> entries;
   std::map<std::string, std::string> metadata;
-  std::string fault;
-
-  bool null() override { return unexpected("null"); }
-  bool boolean(bool) override { return unexpected("a bool"); }
-  bool number_integer(int64_t value) override { return unexpected(std::to_string(value)); }
-  bool number_float(double, const std::string& text) override { return unexpected(text); }
-  bool binary(binary_t&) override { return unexpected("binary"); }
-
-  bool number_unsigned(uint64_t value) override {
-    if (level_ != kArray || value > static_cast<uint64_t>(INT64_MAX)) {
-      return unexpected(std::to_string(value));
-    }
-    if (field_ == "shape") {
-      if (entries.back().shape.size() >= kMostDimensions) {
-        return failed(entries.back().name + ": more than 64 dimensions");
-      }
-      entries.back().shape.push_back(static_cast<int64_t>(value));
-    } else {
-      entries.back().offsets.push_back(value);
-    }
-    return true;
-  }
-
-  bool string(std::string& value) override {
-    if (level_ == kMetadata) {
-      metadata[field_] = value;
-      return true;
-    }
-    if (level_ == kTensor && field_ == "dtype") {
-      entries.back().dtype = value;
-      return true;
-    }
-    return unexpected("the string '" + value + "'");
-  }
-
-  bool start_object(size_t) override {
-    if (level_ == kStart) {
-      level_ = kRoot;
-      return true;
-    }
-    if (level_ != kRoot) return unexpected("an object");
-    level_ = field_ == "__metadata__" ? kMetadata : kTensor;
-    if (level_ == kTensor) {
-      entries.push_back({});
-      entries.back().name = field_;
-    }
-    return true;
-  }
-
-  bool key(std::string& name) override {
-    field_ = name;
-    switch (level_) {
-      case kRoot:
-        return names_.insert(name).second || failed("'" + name + "' occurs twice");
-      case kMetadata:
-        return metadata.find(name) == metadata.end() ||
-               failed("__metadata__: '" + name + "' occurs twice");
-      default:
-        return tensor_field(name);
-    }
-  }
-
-  bool end_object() override {
-    if (level_ == kTensor) {
-      const TensorEntry& entry = entries.back();
-      if (!entry.has_dtype || !entry.has_shape || !entry.has_offsets) {
-        return failed(entry.name + ": expected dtype, shape and data_offsets");
-      }
-    }
-    level_ = level_ == kRoot ? kEnd : kRoot;
-    return true;
-  }
-
-  bool start_array(size_t) override {
-    if (level_ != kTensor || field_ == "dtype") return unexpected("an array");
-    level_ = kArray;
-    return true;
-  }
-
-  bool end_array() override {
-    level_ = kTensor;
-    return true;
-  }
-
-  bool parse_error(size_t position,
-                   const std::string&,
-                   const nlohmann::detail::exception&) override {
-    return failed("no valid JSON at byte " + std::to_string(position));
-  }
-
- private:
-  enum Level { kStart, kRoot, kMetadata, kTensor, kArray, kEnd };
-
-  bool tensor_field(const std::string& name) {
-    TensorEntry& entry = entries.back();
-    bool* seen = name == "dtype"          ? &entry.has_dtype
-                 : name == "shape"        ? &entry.has_shape
-                 : name == "data_offsets" ? &entry.has_offsets
-                                          : nullptr;
-    if (seen == nullptr) return failed(entry.name + ": unknown field '" + name + "'");
-    return !std::exchange(*seen, true) || failed(entry.name + ": '" + name + "' occurs twice");
-  }
-
-  bool unexpected(const std::string& what) {
-    const std::string where = entries.empty() || level_ < kTensor ? field_ : entries.back().name;
-    return failed(where + ": " + what + " where none belongs");
-  }
-
-  bool failed(const std::string& text) {
-    fault = text;
-    return false;
-  }
-
-  Level level_ = kStart;
-  std::string field_;
-  std::unordered_set<std::string> names_;
 };
 
 uint64_t header_length(const MappedFile& file) {
@@ -171,17 +52,62 @@ uint64_t header_length(const MappedFile& file) {
   return length;
 }
 
-HeaderHandler parse_header(const MappedFile& file, uint64_t length) {
-  const std::string_view text = file.bytes(kLengthBytes, length);
-  HeaderHandler handler;
-  // The parser takes NUL for the end of the text, so it must never meet one.
-  if (text.find('\0') != std::string_view::npos) {
-    throw DataError("{}: safetensors header: NUL byte inside", file.path());
+bool is_list_of_counts(const Json& json) {
+  return json.is_array() && std::all_of(json.begin(), json.end(), [](const Json& number) {
+           return number.is_number_unsigned() &&
+                  number.get<uint64_t>() <= static_cast<uint64_t>(INT64_MAX);
+         });
+}
+
+/// @param json {dtype, shape, data_offsets} @throws DataError, which `where` precedes
+TensorEntry entry_of(const std::string& name, const Json& json, const std::string& where) {
+  constexpr size_t kMostShown = 100;
+  TensorEntry entry{.name = name, .dtype = "", .shape = {}, .offsets = {}};
+  size_t known = 0;
+  for (const auto& [key, value] : json.items()) {
+    const bool is_list = is_list_of_counts(value) && value.size() <= kMostDimensions;
+    if (key == "dtype" && value.is_string()) {
+      entry.dtype = value;
+    } else if (key == "shape" && is_list) {
+      value.get_to(entry.shape);
+    } else if (key == "data_offsets" && is_list) {
+      value.get_to(entry.offsets);
+    } else {
+      break;
+    }
+    ++known;
   }
-  if (!nlohmann::json::sax_parse(text, &handler)) {
-    throw DataError("{}: safetensors header: {}", file.path(), handler.fault);
+  if (known == 3 && json.size() == 3) return entry;
+  throw DataError(
+      "{}: '{}': expected an object with dtype, shape (of up to {} dimensions) and data_offsets, got {}",
+      where,
+      name,
+      kMostDimensions,
+      as_utf8(json.dump().substr(0, kMostShown)));
+}
+
+/// {name: {dtype, shape, data_offsets}, __metadata__: {..}} @throws DataError for another form
+Header parse_header(const MappedFile& file, uint64_t length) {
+  const std::string where = file.path() + ": safetensors header";
+  const ParsedJson parsed = parse_untrusted_json(file.bytes(kLengthBytes, length));
+  if (!parsed.is_right()) throw DataError("{}: {}", where, parsed.fault);
+  if (!parsed.twice.empty()) throw DataError("{}: {} occurs twice", where, parsed.twice.front());
+  if (!parsed.value.is_object()) throw DataError("{}: expected an object of tensors", where);
+  Header header;
+  for (const auto& [name, json] : parsed.value.items()) {
+    if (name != "__metadata__") {
+      header.entries.push_back(entry_of(name, json, where));
+      continue;
+    }
+    if (!json.is_object()) throw DataError("{}: __metadata__: expected an object of texts", where);
+    for (const auto& [key, text] : json.items()) {
+      if (!text.is_string())
+        throw DataError(
+            "{}: __metadata__/{}: expected a text, got {}", where, key, text.type_name());
+      header.metadata[key] = text;
+    }
   }
-  return handler;
+  return header;
 }
 
 /// Bytes of the tensor. @throws DataError if that overflows
@@ -250,7 +176,7 @@ void check_coverage(const std::string& path,
 SafetensorsFile read_safetensors(const std::string& path) {
   const auto file = std::make_shared<MappedFile>(path);
   const uint64_t length = header_length(*file);
-  HeaderHandler header = parse_header(*file, length);
+  Header header = parse_header(*file, length);
   std::vector<at::ScalarType> dtypes;
   dtypes.reserve(header.entries.size());
   for (const TensorEntry& entry : header.entries) dtypes.push_back(checked_dtype(path, entry));

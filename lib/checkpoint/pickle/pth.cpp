@@ -122,10 +122,9 @@ std::vector<ZipMember> read_members(const MappedFile& file,
   return members;
 }
 
-Value read_archive(const std::shared_ptr<MappedFile>& file,
-                   std::optional<Contents> contents,
-                   Holds holds = Holds::kCheckpoint) {
-  const std::vector<ZipMember> members = read_members(*file, contents, holds);
+Value value_of(const std::shared_ptr<MappedFile>& file,
+               const std::vector<ZipMember>& members,
+               Holds holds) {
   const ZipMember& pickle = find_pickle(*file, members);
   const std::string folder = pickle.name.substr(0, pickle.name.size() - 8);
   const std::string data = folder + "data/";
@@ -210,6 +209,12 @@ class LegacyReader {
   Storages storages_;
   uint64_t at_ = 0;
 };
+
+Value read_archive(const std::shared_ptr<MappedFile>& file,
+                   std::optional<Contents> contents,
+                   Holds holds = Holds::kCheckpoint) {
+  return value_of(file, read_members(*file, contents, holds), holds);
+}
 
 Value read_torch_file(const std::string& path, std::optional<Contents> contents) {
   const auto file = std::make_shared<MappedFile>(path);
@@ -301,37 +306,6 @@ void check_pickle(const MappedFile& file,
                       record->second.size);
     }
   }
-}
-
-/// The first entry that lies in each storage, by the storage's address.
-using StorageNames = std::unordered_map<const void*, std::string>;
-
-/// Which tensors lie where, from a pickle that is whole.
-StorageNames storage_names(const std::shared_ptr<MappedFile>& file,
-                           const std::vector<ZipMember>& members,
-                           const ZipMember& pickle) {
-  const std::string data = pickle.name.substr(0, pickle.name.size() - 8) + "data/";
-  std::unordered_map<std::string, at::Tensor> storages;
-  for (const ZipMember& member : members) {
-    if (member.name.starts_with(data)) {
-      storages[member.name.substr(data.size())] =
-          tensor_in_file(file, member.offset, {static_cast<int64_t>(member.size)}, at::kByte);
-    }
-  }
-  const auto load = [&](const StorageRef& ref) {
-    const auto found = storages.find(ref.key);
-    if (found == storages.end()) {
-      throw DataError("{}: storage '{}' is missing", file->path(), ref.key);
-    }
-    return found->second;
-  };
-  const Value value = value_of_pickle(
-      run_pickle(file->bytes(pickle.offset, pickle.size), file->path()), load, file->path());
-  StorageNames names;
-  visit_tensors(value, [&](const std::string& name, const at::Tensor& tensor) {
-    names.try_emplace(tensor.storage().data(), name);
-  });
-  return names;
 }
 
 }  // namespace
@@ -437,14 +411,17 @@ std::vector<DamagedMember> damaged_members(const std::string& path) {
   if (!looks_like_zip(*file)) return {};
   const std::vector<ZipMember> members = read_zip_directory(*file);
   const std::vector<uint32_t> crcs = content_crcs(*file, members);
-  StorageNames names;
-  for (size_t i = 0; i < members.size(); ++i) {
-    if (!members[i].name.ends_with("/data.pkl") || crcs[i] != members[i].crc) continue;
-    try {
-      names = storage_names(file, members, members[i]);
-    } catch (const DataError&) {
-      // Without names the members themselves still say where the damage is.
-    }
+  std::unordered_map<const void*, std::string> names;  // of the first entry in each storage
+  try {
+    const ZipMember& pickle = find_pickle(*file, members);
+    const auto at = static_cast<size_t>(&pickle - members.data());
+    const Value value =
+        crcs[at] == pickle.crc ? value_of(file, members, Holds::kCheckpoint) : Value();
+    visit_tensors(value, [&](const std::string& name, const at::Tensor& tensor) {
+      names.try_emplace(tensor.storage().data(), name);
+    });
+  } catch (const DataError&) {
+    // Without names the members themselves still say where the damage is.
   }
   std::vector<DamagedMember> damaged;
   for (size_t i = 0; i < members.size(); ++i) {
