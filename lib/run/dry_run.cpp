@@ -144,24 +144,6 @@ void check_loaded_file(const std::string& path,
   std::printf("would load: %s\n", path.c_str());
 }
 
-/// Finds the first of the files that a start would look at, in their order, that it would take.
-/// @return whether there is one
-bool check_candidates(const std::vector<std::string>& candidates,
-                      DryRunPlan& plan,
-                      const SharedTrainConfig& train,
-                      RunPosition& position) {
-  for (size_t i = 0; i < candidates.size(); ++i) {
-    try {
-      check_loaded_file(candidates[i], plan, train, position);
-      return true;
-    } catch (const DataError& error) {
-      if (i + 1 == candidates.size()) throw;
-      tell_fall_back(error.what(), candidates[i + 1]);
-    }
-  }
-  return false;
-}
-
 /// "arithmetic: float32, TF32 in convolutions"
 void print_arithmetic(const SharedTrainConfig& train, const at::Device& device) {
   const PrecisionChoice chosen =
@@ -389,8 +371,10 @@ void finish_dry_run(DryRunPlan& plan,
     const StartRule& rule = rule_of(start.action);
     log_info("track", "{}: {}: a start {}", plan.data_path, rule.folder, rule.does);
     check_readable(start.files);
-    const bool is_loaded = check_candidates(start.files, plan, train, position);
-    if (!is_loaded && train.lora.rank > 0) throw_no_base(plan.texts.kind);
+    const auto loaded = take_first(start, plan.data_path, [&](const std::string& path) {
+      check_loaded_file(path, plan, train, position);
+    });
+    if (!loaded && train.lora.rank > 0) throw_no_base(plan.texts.kind);
   }
   print_networks(plan, train);
   print_data();

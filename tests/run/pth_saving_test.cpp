@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "run/checkpoints/pth_saving.h"
+#include "run/checkpoints/run_checkpoints.h"
 
 #include <ATen/ATen.h>
 #include <catch2/catch.hpp>

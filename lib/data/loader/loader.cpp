@@ -115,7 +115,7 @@ std::optional<Batch> ShardLoader::next_of_step(int64_t first_lane) {
   if (!lanes_[lane] || over_[lane]) return std::nullopt;
   std::optional<Batch> batch = lanes_[lane]->next();
   if (batch) {
-    if (options_.check_batch) options_.check_batch(*batch);
+    if (options_.check_batch && batch->size() > 0) options_.check_batch(*batch);
     position_.lanes[lane] = batch->position.lanes.front();
   } else {
     over_[lane] = true;

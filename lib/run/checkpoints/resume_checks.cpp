@@ -39,8 +39,28 @@ void check_readable(const std::vector<std::string>& checkpoints) {
   }
 }
 
-void tell_fall_back(const std::string& fault, const std::string& next) {
-  log_warning("ckpt", "{}\n  Falling back to {}", fault.substr(0, fault.find('\n')), next);
+std::optional<std::string> take_first(const StartPlan& plan,
+                                      const std::string& data_path,
+                                      const std::function<void(const std::string& path)>& take) {
+  for (size_t i = 0; i < plan.files.size(); ++i) {
+    try {
+      take(plan.files[i]);
+      return plan.files[i];
+    } catch (const DataError& error) {
+      const std::string fault = error.what();
+      if (i + 1 < plan.files.size()) {  // what to do about it is for those who have no other
+        log_warning("ckpt",
+                    "{}\n  Falling back to {}",
+                    fault.substr(0, fault.find('\n')),
+                    plan.files[i + 1]);
+      } else if (!plan.resumes()) {
+        throw;  // the file of /tracker/load has a fault, and no other takes its place
+      } else {
+        throw DataError("{}\n  {}", fault, nothing_intact(data_path, plan.elsewhere));
+      }
+    }
+  }
+  return std::nullopt;
 }
 
 static void compare_data_size(const Cursor& root, const DataSize& now, ConfigChanges& changes) {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "checkpoint/state_dict.h"
 #include "config/resume_changes.h"
 #include "run/loop/run_position.h"
+#include "tracker/tracker.h"
 
 namespace dalle2 {
 
@@ -66,9 +68,12 @@ void warn_if_nothing_is_left(const RunPosition& position, int64_t epochs, const 
 /// A file that this user may not open is not damaged: an older state must not replace it.
 /// @throws ConfigError
 void check_readable(const std::vector<std::string>& checkpoints);
-/// Warns that a checkpoint is skipped for `next`. What to do about its fault, after its first
-/// line, is for those who have no other.
-void tell_fall_back(const std::string& fault, const std::string& next);
+/// Takes the first of a plan's files that is good, with a warning for each before it.
+/// @param take throws DataError for one that is not @return its path; none for a plan without files
+/// @throws DataError if none is good
+std::optional<std::string> take_first(const StartPlan& plan,
+                                      const std::string& data_path,
+                                      const std::function<void(const std::string& path)>& take);
 /// For adapters that found no weights to stand on. @throws ConfigError
 [[noreturn]] void throw_no_base(const std::string& model_name);
 

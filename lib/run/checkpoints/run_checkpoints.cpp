@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <chrono>
+#include <exception>
 #include <filesystem>
 #include <utility>
 
@@ -192,34 +194,23 @@ std::optional<RunCheckpoints::Found> RunCheckpoints::find_at_start(const StartPl
 
 /// Loads the first of the plan's files that is good.
 std::optional<RunCheckpoints::Found> RunCheckpoints::take_up(const StartPlan& plan) {
-  const std::vector<std::string>& files = plan.files;
-  for (size_t i = 0; i < files.size(); ++i) {
-    const std::string& path = files[i];
-    try {
-      const Value checkpoint = read_checkpoint(path);
-      const Cursor root(checkpoint, path);
-      if (!plan.resumes() && is_base(root)) {
-        load_base(checkpoint, path);
-        return Found{.path = path,
-                     .start = StartedFrom::kBase,
-                     .reason = reason_of_base(trainer_, root, path)};
-      }
-      if (plan.resumes()) check_fits_kind(root, texts_.kind);
-      load(checkpoint, path, config_.allow_changed_config);
-      return Found{.path = path, .start = StartedFrom::kCheckpoint};
-    } catch (const DataError& error) {
-      if (i + 1 < files.size()) {
-        tell_fall_back(error.what(), files[i + 1]);
-      } else if (!plan.resumes()) {
-        throw;  // the file of /tracker/load has a fault, and no other takes its place
-      } else {
-        throw DataError("{}\n  {}",
-                        error.what(),
-                        nothing_intact(session_.tracker().data_path(), plan.elsewhere));
-      }
+  Found found;
+  const auto take = [&](const std::string& path) {
+    const Value checkpoint = read_checkpoint(path);
+    const Cursor root(checkpoint, path);
+    if (!plan.resumes() && is_base(root)) {
+      load_base(checkpoint, path);
+      found = {.path = path,
+               .start = StartedFrom::kBase,
+               .reason = reason_of_base(trainer_, root, path)};
+      return;
     }
-  }
-  return std::nullopt;
+    if (plan.resumes()) check_fits_kind(root, texts_.kind);
+    load(checkpoint, path, config_.allow_changed_config);
+    found = {.path = path, .start = StartedFrom::kCheckpoint};
+  };
+  if (!take_first(plan, session_.tracker().data_path(), take)) return std::nullopt;
+  return found;
 }
 
 /// @param allows_changes of the config since the file was saved, where they are of meaning
@@ -505,6 +496,42 @@ void RunCheckpoints::save_averages() {
     });
   }
   session_.times().end(StepPhase::kSave);
+}
+
+void PthSaving::start(bool in_background, std::vector<Value> values, Job job) {
+  wait();
+  std::vector<Write> writers;
+  if (!in_background) {
+    for (const Value& value : values)
+      writers.push_back([&value](const std::string& path) { write_pth(path, value); });
+    return job(writers);
+  }
+  if (copies_.size() < values.size()) copies_.resize(values.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    copies_[i].take(values[i]);
+    writers.push_back([copy = &copies_[i]](const std::string& path) { copy->write(path); });
+  }
+  work_ =
+      std::async(std::launch::async, [this, job = std::move(job), writers = std::move(writers)] {
+        job(writers);
+        for (PthSnapshot& copy : copies_) copy.clear();
+      });
+}
+
+PthSaving::~PthSaving() {
+  try {
+    wait();
+  } catch (const std::exception& error) {
+    log_line(LogLevel::kError, "", error.what());
+  }
+}
+
+void PthSaving::wait() {
+  if (work_.valid()) work_.get();
+}
+
+void PthSaving::check() {
+  if (work_.valid() && work_.wait_for(std::chrono::seconds(0)) == std::future_status::ready) wait();
 }
 
 }  // namespace dalle2

@@ -6,13 +6,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
+#include "checkpoint/pickle/pth.h"
 #include "config/shared/train_options.h"
-#include "run/checkpoints/pth_saving.h"
 #include "run/checkpoints/resume_checks.h"
 #include "run/loop/loss_window.h"
 #include "run/loop/run_position.h"
@@ -26,6 +27,35 @@ enum class StartedFrom {
   kNothing,     ///< from zero
   kBase,        ///< from zero, with weights of a file that a run cannot resume from
   kCheckpoint,  ///< where a checkpoint stands
+};
+
+/// Writes files now, or from copies in host memory while training continues.
+class PthSaving {
+ public:
+  /// Writes one of the values to a path, whole or not at all.
+  using Write = std::function<void(const std::string& path)>;
+  /// Makes the files, with one writer a value.
+  using Job = std::function<void(const std::vector<Write>& writers)>;
+
+  PthSaving() = default;
+  /// Waits. An error that nobody has asked for is logged.
+  ~PthSaving();
+  PthSaving(const PthSaving&) = delete;
+  PthSaving& operator=(const PthSaving&) = delete;
+
+  /// Waits for the previous save, so that none is left out. Then runs `job` right away, or on a
+  /// thread of its own, from copies of the values that are made before this returns. Memory of the
+  /// copies is reused.
+  /// @throws what the previous save threw, and without a thread what the job throws
+  void start(bool in_background, std::vector<Value> values, Job job);
+  /// @throws what the save threw, once
+  void wait();
+  /// The same without waiting: an error of a save that is still running is thrown by a later call.
+  void check();
+
+ private:
+  std::vector<PthSnapshot> copies_;
+  std::future<void> work_;
 };
 
 class RunCheckpoints {

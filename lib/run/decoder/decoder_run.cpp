@@ -266,9 +266,7 @@ void dry_run(const LoadedDecoderConfig& loaded, int64_t processes, const StartOp
   DryRunPlan plan = decoder_dry_run_plan(loaded, clip.get());
   plan.data_size = data_size_of(data);
   plan.fit_budget = [&](PeakMemory& memory) {
-    const MemoryChoice choice = fit_memory_budget(plan, config.train, memory);
-    memory = choice.after;
-    return choice.lines;
+    return fit_memory_budget(plan, config.train, memory);
   };
   ShardPosition position;
   plan.start = start;
@@ -344,36 +342,34 @@ FirstConfig decoder_first_config(const InitCommand& command) {
   return first;
 }
 
-MemoryChoice fit_memory_budget(const DryRunPlan& plan,
-                               const DecoderTrainConfig& train,
-                               const PeakMemory& memory) {
-  MemoryChoice choice{.levels = {}, .after = memory, .lines = {}};
-  for (size_t i = 0; i < plan.networks.size(); ++i) {
+std::vector<std::string> fit_memory_budget(const DryRunPlan& plan,
+                                           const DecoderTrainConfig& train,
+                                           PeakMemory& memory) {
+  std::vector<std::string> lines;
+  for (size_t i = 0; i < plan.networks.size() && train.memory_budget_gib; ++i) {
     const DryRunPlan::Network& network = plan.networks[i];
-    choice.levels.push_back(0);
-    if (!network.module || !train.memory_budget_gib) continue;
+    if (!network.module) continue;
     auto& unet = dynamic_cast<UnetImpl&>(*network.module);
-    int64_t& levels = choice.levels.back();
-    levels = unet.recomputed_levels();
-    const uint64_t before = memory.activation_bytes[i];
-    uint64_t& after = choice.after.activation_bytes[i];
-    while (memory.kept_bytes + after > budget_bytes(train)) {
+    int64_t levels = unet.recomputed_levels();
+    uint64_t& bytes = memory.activation_bytes[i];
+    const uint64_t before = bytes;
+    while (memory.kept_bytes + bytes > budget_bytes(train)) {
       if (levels == unet.recomputable_levels())
-        throw_too_small(train, network, memory.kept_bytes + after);
+        throw_too_small(train, network, memory.kept_bytes + bytes);
       unet.recompute_levels(++levels);
-      after = activation_bytes(network, plan, train);
+      bytes = activation_bytes(network, plan, train);
     }
-    if (before == after) continue;
-    choice.lines.push_back(fmt::format(
+    if (before == bytes) continue;
+    lines.push_back(fmt::format(
         "{}: to fit /train/memory_budget_gib, the backward pass recomputes {} of {} levels (about {} "
         "instead of {})",
         network.label,
         levels,
         unet.recomputable_levels(),
-        human_bytes(memory.kept_bytes + after),
+        human_bytes(memory.kept_bytes + bytes),
         human_bytes(memory.kept_bytes + before)));
   }
-  return choice;
+  return lines;
 }
 
 std::vector<int64_t> levels_to_recompute(const LoadedDecoderConfig& loaded,
@@ -390,10 +386,13 @@ std::vector<int64_t> levels_to_recompute(const LoadedDecoderConfig& loaded,
     if (group != nullptr) busy.emplace(*group, "fitting the memory budget");
     try {
       const DryRunPlan plan = decoder_dry_run_plan(loaded, clip);
-      const PeakMemory memory = peak_memory(plan, loaded.config.train, device.is_cpu());
-      const MemoryChoice choice = fit_memory_budget(plan, loaded.config.train, memory);
-      for (const std::string& line : choice.lines) log_info("model", "{}", line);
-      levels = choice.levels;
+      PeakMemory memory = peak_memory(plan, loaded.config.train, device.is_cpu());
+      for (const std::string& line : fit_memory_budget(plan, loaded.config.train, memory))
+        log_info("model", "{}", line);
+      for (size_t i = 0; i < levels.size(); ++i) {
+        if (const auto* unet = dynamic_cast<UnetImpl*>(plan.networks[i].module.get()))
+          levels[i] = unet->recomputed_levels();
+      }
     } catch (const std::exception& error) {
       fault = std::current_exception();
       problem = last_message(error);

@@ -61,21 +61,14 @@ void dry_run(const LoadedDecoderConfig& loaded, int64_t processes, const StartOp
 /// A decoder run without data. @param clip null: none
 DryRunPlan decoder_dry_run_plan(const LoadedDecoderConfig& loaded, const ClipEmbedder* clip);
 
-/// What fits the budget.
-struct MemoryChoice {
-  std::vector<int64_t> levels;  ///< of each unet, as UnetImpl::recompute_levels() takes them
-  PeakMemory after;
-  /// "unet 1: the backward pass recomputes 2 of 4 levels: about 1.2 GiB instead of 3.1 GiB"; one for each
-  /// unet that does.
-  std::vector<std::string> lines;
-};
-
-/// The fewest levels of each unet with which a step stays within the budget.
-/// @param memory of the plan as its networks are
+/// Lets the unets of a plan compute as few levels again as it takes for a step to stay within the budget.
+/// @param memory of the plan as its networks are; then as they are afterwards
+/// @return "unet 1: ..., the backward pass recomputes 2 of 4 levels (about 1.2 GiB instead of 3.1 GiB)"; one
+/// for each unet that does
 /// @throws ConfigError if even all levels are not enough: what a step needs, and what to change
-MemoryChoice fit_memory_budget(const DryRunPlan& plan,
-                               const DecoderTrainConfig& train,
-                               const PeakMemory& memory);
+std::vector<std::string> fit_memory_budget(const DryRunPlan& plan,
+                                           const DecoderTrainConfig& train,
+                                           PeakMemory& memory);
 
 /// The choice of rank 0, which builds a model of its own for it; zeros without a budget.
 /// @param group null: one process
