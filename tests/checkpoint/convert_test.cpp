@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "checkpoint/convert.h"
 
-#include "checkpoint/fsck.h"
 #include "checkpoint/inspect.h"
 #include "checkpoint/pickle/pth.h"
 #include "checkpoint/pickle/value_json.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "checkpoint/fsck.h"
+#include "checkpoint/inspect.h"
 
 #include "base/error.h"
 #include "checkpoint/archive/safetensors.h"

@@ -5,7 +5,6 @@
 #include "checkpoint/archive/mapped_file.h"
 #include "checkpoint/archive/zip_archive.h"
 #include "checkpoint/convert.h"
-#include "checkpoint/fsck.h"
 #include "checkpoint/inspect.h"
 #include "checkpoint/lora/lora_file.h"
 #include "checkpoint/pickle/pickle.h"

@@ -14,8 +14,8 @@
 
 #include "config/kinds.h"
 #include "config/reading/parse_config.h"
-#include "config/shared/root_config.h"
 #include "config/shared/shard_data_config.h"
+#include "config/shared/tracker_config.h"
 #include "config/shared/train_options.h"
 #include "model/layers.h"
 #include "run/kinds.h"

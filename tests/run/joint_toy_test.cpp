@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "checkpoint/convert.h"
-#include "checkpoint/fsck.h"
+#include "checkpoint/inspect.h"
 #include "config/kinds.h"
 #include "run/commands.h"
 #include "run/joint_toy.h"

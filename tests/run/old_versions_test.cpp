@@ -10,7 +10,6 @@
 #include "checkpoint/module_state.h"
 #include "checkpoint/pickle/value_json.h"
 #include "run/checkpoints/model_weights.h"
-#include "run/checkpoints/other_versions.h"
 #include "run/tiny_decoder.h"
 #include "support/fixture.h"
 #include "support/temp_dir.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "run/commands/option_rules.h"
+#include "run/commands.h"
 
 #include <catch2/catch.hpp>
 

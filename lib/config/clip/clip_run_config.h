@@ -11,8 +11,8 @@
 #include "config/clip/clip_network_config.h"
 #include "config/kinds.h"
 #include "config/reading/reflect.h"
-#include "config/shared/root_config.h"
 #include "config/shared/shard_data_config.h"
+#include "config/shared/tracker_config.h"
 #include "config/shared/train_options.h"
 
 namespace dalle2 {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "config/reading/faults.h"
 #include "config/reading/reflect.h"
 #include "config/reading/types.h"
 #include "config/shared/clip_config.h"
@@ -384,5 +385,13 @@ struct DecoderPlan {
 /// default beta_schedule ends linear, sizes are sorted and de-duplicated, unets learn their wiring.
 /// @throws ConfigError listing every fault with its JSON pointer (below "/decoder")
 DecoderPlan plan_decoder(const DecoderConfig& config);
+/// The same, but adds what is wrong to `faults` and returns what could be made of it.
+DecoderPlan plan_decoder(const DecoderConfig& config, Faults& faults);
+
+/// Halvings of the image between the input of the unet and its middle.
+int64_t halvings(const UnetConfig& unet);
+
+/// Widths, groups, kernels and array lengths of a unet whose plain limits hold.
+void check_unet_shape(const UnetConfig& unet, const std::string& pointer, Faults& faults);
 
 }  // namespace dalle2

@@ -6,7 +6,6 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "config/decoder/plan_rules.h"
 #include "config/reading/parse_config.h"
 #include "config/shared/train_rules.h"
 #include "config/vae/vae_run_config.h"
@@ -229,6 +228,30 @@ void check_sections(const TrainDecoderConfig& config, const DecoderPlan& plan, F
     faults.warn(
         "/train/epoch_samples",
         "resample_train draws without end, so the first epoch never ends: set epoch_samples");
+  }
+}
+
+void check_loss(const UnetPlan& stage, size_t i, Faults& faults) {
+  if (stage.loss.min_snr_gamma && stage.p2_loss_weight_gamma > 0) {
+    faults.error(
+        "/train/min_snr_gamma",
+        fmt::format("excludes decoder.p2_loss_weight_gamma: both weigh the loss of unet {} by its "
+                    "signal-to-noise ratio, and p2_loss_weight_gamma is {}; set one of them to "
+                    "null or 0",
+                    i + 1,
+                    stage.p2_loss_weight_gamma));
+  }
+  check_dream(stage.loss.dream, stage.objective, network_name(i), faults);
+}
+
+/// Puts what `train` asks of the losses into the stages that are trained, and refuses what their
+/// objectives and loss weights do not allow. `train` and `plan` have no faults of their own.
+void plan_losses(const DecoderTrainConfig& train, DecoderPlan& plan, Faults& faults) {
+  for (size_t i = 0; i < plan.stages.size(); ++i) {
+    if (train.unet_training_mask && !train.unet_training_mask->at(i)) continue;
+    UnetPlan& stage = plan.stages[i];
+    stage.loss = train.loss_plan(i);
+    check_loss(stage, i, faults);
   }
 }
 

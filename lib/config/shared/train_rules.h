@@ -2,6 +2,8 @@
 // Rules between options of `train` (and of the savers) for every kind of run that has them.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <optional>
 #include <string>
 
@@ -42,6 +44,10 @@ struct NetworkName {
   std::string section;  ///< of the config: "decoder"
   std::string sample;   ///< what it is trained on: "image"
 };
+/// Of a unet, by its index from 0.
+inline NetworkName network_name(size_t index) {
+  return {fmt::format("unet {}", index + 1), "decoder", "image"};
+}
 
 /// Refuses DREAM for a network with an objective that it cannot train.
 void check_dream(const DreamConfig& dream,

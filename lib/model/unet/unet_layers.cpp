@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "config/decoder/plan_rules.h"
+#include "config/decoder/decoder_config.h"
 #include "config/reading/faults.h"
 #include "kernels/group_norm_silu.h"
 #include "model/frozen_weight.h"

@@ -27,7 +27,6 @@
 #include "run/device/device.h"
 #include "run/kinds.h"
 #include "run/loop/run_session.h"
-#include "run/prior/prior_data.h"
 #include "run/prior/prior_run.h"
 #include "run/shards/shard_run.h"
 #include "tracker/log/progress.h"

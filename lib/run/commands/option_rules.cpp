@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "run/commands/option_rules.h"
+#include "run/commands.h"
 
 #include <fmt/ranges.h>
 

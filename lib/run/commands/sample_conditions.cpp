@@ -17,7 +17,7 @@
 #include "run/checkpoints/clip_weights.h"
 #include "run/commands/sample_command.h"
 #include "run/pictures/pictures.h"
-#include "run/prior/prior_data.h"
+#include "run/prior/prior_run.h"
 
 namespace dalle2 {
 namespace {
