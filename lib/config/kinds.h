@@ -87,14 +87,13 @@ struct ConfigKind {
   std::string name;  ///< "a decoder"
   /// The config in a text with every default filled in. @throws ConfigError
   std::function<std::string(const std::string& json, const ReadOptions& options)> fill_in = {};
-  std::function<Json()> schema = {};       ///< of the root
-  std::function<std::string()> docs = {};  ///< its part of docs/config.md
+  std::function<Json()> schema = {};  ///< of the root
   /// What `sample` takes beside a checkpoint of that config, for a model card: "--num 16". Null for
   /// a kind that draws nothing by itself.
   std::function<std::string(const Json& config)> sample_input = {};
 };
 
-/// In the order in which docs name them. Tests may add rows.
+/// In the order in which messages name them. Tests may add rows.
 std::vector<ConfigKind>& config_kinds();
 /// The row of a kind. @throws ConfigError for none
 const ConfigKind& config_kind_of(const std::string& key);
@@ -111,8 +110,5 @@ void refuse_other_kinds(const Json& root, const std::string& kind, ReadFindings&
 
 /// JSON Schema 2020-12 of a kind. @throws ConfigError for no kind
 std::string config_schema(const std::string& kind);
-
-/// docs/config.md.
-std::string config_docs();
 
 }  // namespace dalle2

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "config/config_page.h"
 #include "config/kinds.h"
 #include "config/minimal_config.h"
 #include "config/minimal_prior.h"
@@ -83,7 +84,7 @@ bool fits(const Json& schema, const Json& value) {
 }  // namespace
 
 TEST_CASE("docs/config.md is what the structs say") {
-  expect_generated("docs/config.md", config_docs());
+  expect_generated("docs/config.md", config_page());
 }
 
 TEST_CASE("configs/schema is what the structs say") {
@@ -92,7 +93,7 @@ TEST_CASE("configs/schema is what the structs say") {
 }
 
 TEST_CASE("the config at the head of docs/config.md is accepted") {
-  const std::string docs = config_docs();
+  const std::string docs = config_page();
   const size_t begin = docs.find("```json\n") + 8;
   const std::string example = docs.substr(begin, docs.find("```", begin) - begin);
   CHECK(parse_decoder_config(example, "docs", {}).warnings.empty());
@@ -168,7 +169,7 @@ TEST_CASE("the schema of another kind is refused") {
 }
 
 TEST_CASE("docs/config.md prints a table of several kinds once, and links to it") {
-  const std::string docs = config_docs();
+  const std::string docs = config_page();
   const auto count = [&](const std::string& text) {
     int found = 0;
     for (size_t at = docs.find(text); at != std::string::npos; at = docs.find(text, at + 1))
@@ -185,7 +186,7 @@ TEST_CASE("docs/config.md prints a table of several kinds once, and links to it"
 }
 
 TEST_CASE("docs/config.md names every key") {
-  const std::string docs = config_docs();
+  const std::string docs = config_page();
   const std::function<void(const Json&)> check = [&](const Json& value) {
     for (const auto& [key, member] : value.items()) {
       if (value.is_object()) {

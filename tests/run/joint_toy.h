@@ -208,7 +208,7 @@ inline std::string write_joint_toy(const TempDir& folder, const std::string& out
 /// Its row in the table of kinds, once.
 inline void register_joint_toy() {
   static const bool once = [] {
-    config_kinds().push_back(kind_row<TrainJointToyConfig, parse_joint_toy>("", "a joint toy"));
+    config_kinds().push_back(kind_row<TrainJointToyConfig, parse_joint_toy>("a joint toy"));
     run_kinds().push_back({.key = TrainJointToyConfig::kKind,
                            .tensor_prefixes = {"joint."},
                            .load = load_run<JointToyRun, parse_joint_toy>,

@@ -48,7 +48,7 @@ TEST_CASE("a row makes a kind that trains on shards and resumes bit for bit") {
 
 TEST_CASE("what the shared places know of a kind comes from its row") {
   register_joint_toy();
-  CHECK(config_docs().find("Numbers of a feature.") != std::string::npos);
+  CHECK(config_schema("joint_toy").find("Numbers of a feature.") != std::string::npos);
   CHECK(config_schema("joint_toy").find("\"width\"") != std::string::npos);
   const TempDir folder;
   const std::string path = write_joint_toy(folder, "out", 1);

@@ -11,22 +11,6 @@
 namespace dalle2 {
 namespace {
 
-constexpr const char* kClipPage = R"(
-## Files that train a CLIP
-
-A file with the root key `clip` trains a CLIP (Radford et al. 2021) on pictures and their captions. The keys of `clip` are
-those of open_clip's model configs, and the keys of `data` are those of a decoder. These rules apply between the sections:
-
-| if | then |
-|---|---|
-| always | `data.preprocessing` makes pictures whose sides are `clip.vision_cfg.image_size` |
-| always | `data.img_embeddings_url` and `data.text_embeddings_url` are absent |
-| always | `data.embeddings_in_tar` and `data.latents_in_tar` are false |
-| `clip.vision_cfg.layers` is a list (a ResNet) | the run has one process, `train.mixed_precision` is not `fp16`, `train.grad_accum_every` is 1, `train.max_batch_size` is absent or at least `data.batch_size` |
-| `clip.tokenizer.train` is given | `clip.text_cfg.vocab_size` is absent or the same, and `clip.tokenizer.path` is absent |
-
-)";
-
 /// A vocabulary that is trained decides how many tokens there are.
 void set_vocabulary(const Json& root, ClipModelConfig& clip, Faults& faults) {
   const std::optional<int64_t> tokens = clip.tokenizer.train;
@@ -119,7 +103,7 @@ LoadedClipConfig parse_clip_config(const std::string& json,
 }
 
 ConfigKind clip_kind() {
-  return kind_row<TrainClipConfig, parse_clip_config>(kClipPage, "a CLIP");
+  return kind_row<TrainClipConfig, parse_clip_config>("a CLIP");
 }
 
 }  // namespace dalle2

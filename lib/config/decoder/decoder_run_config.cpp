@@ -13,58 +13,6 @@
 namespace dalle2 {
 namespace {
 
-constexpr const char* kDecoderRules = R"(
-## Rules between the sections
-
-| if | then |
-|---|---|
-| always | `data.preprocessing` makes square pictures, at least as large as the size of each trained unet |
-| `decoder.clip` computes image embeddings | `data.preprocessing` makes pictures at least as large as the CLIP's input |
-| a unet has `cond_on_text_encodings` | `data.text_embeddings_url`, `data.embeddings_in_tar` or `decoder.clip` is given |
-| no unet has `cond_on_text_encodings` | `data.text_embeddings_url` is absent |
-| `decoder.unconditional` is false | `data.img_embeddings_url`, `data.embeddings_in_tar` or `decoder.clip` is given |
-| `decoder.clip` is given, and a unet has `cond_on_text_encodings` | `data.img_embeddings_url` or `data.text_embeddings_url` is absent |
-| `decoder.clip` is given, and no unet has `cond_on_text_encodings` | `data.img_embeddings_url` is absent |
-| `decoder.clip` is given | `decoder.unconditional` is false |
-| `data.latents_in_tar` is true | `decoder.vae` has a VAE for the first unet, and no transform is random |
-| a key of `train` has a list instead of one value | the list has one entry for each unet |
-| `train.cond_scale` is not 1 | `decoder.image_cond_drop_prob` or `decoder.text_cond_drop_prob` is above 0 |
-| `train.min_snr_gamma` is set for a unet | `decoder.p2_loss_weight_gamma` of this unet is 0 |
-| `train.dream.enabled` is true | every trained unet predicts the noise |
-| `data.resample_train` is true | `train.epoch_samples` is given; otherwise a warning appears, and the first epoch never ends |
-
-These rules apply to every kind of run:
-
-| if | then |
-|---|---|
-| `train.use_ema` is false | `train.ema`, the keys `train.ema_*` and `train.update_model_with_ema_every` have no effect |
-| `train.ema.kind` is `ema_pytorch` | the other keys of `train.ema` keep their defaults |
-| `train.ema.kind` is `diffusers` | `train.update_model_with_ema_every` is null, and the keys `train.ema_*` have no effect |
-| `train.post_hoc_ema.sigmas` is changed | `train.post_hoc_ema.save_every_n_steps` is given |
-| `train.lora.rank` is 0 | `train.frozen_dtype` is `fp32`, and no saver has the `save_type` `lora` |
-| a run resumes from a checkpoint | its config gives weights and data the same meaning, or `train.allow_changed_config` is true |
-
-## Derived values of each unet
-
-- **Sizes.** `image_sizes` is sorted and duplicates are removed; the first unet has the smallest
-  size. Each size (and crop size) must be divisible by 2 to the power of the number of halvings.
-  With a VAE, this applies to the side of the latent instead. The number of halvings is one less
-  than the number of `dim_mults`, or equal to it with `memory_efficient`.
-- **Inputs.** The first unet receives the image embedding (unless `unconditional`), and each other
-  unet receives the low-resolution picture of the previous unet. Unets with `cond_on_text_encodings`
-  also receive the text encodings.
-- **Schedules.** Every beta must stay below 1, except the last one with `jsd` or
-  `zero_terminal_snr`. With `linear`, `quadratic` and `sigmoid`, 21 `timesteps` are enough for this.
-  `jsd` ends at beta = 1, which leaves nothing of the picture in the last step. A unet with `jsd`
-  therefore cannot have `learned_variance`, nor `sample_timesteps` equal to `timesteps - 1`, because
-  DDIM must not start at the last step. If the unet predicts the noise, its `sample_timesteps` must
-  be below `timesteps - 1`. `zero_terminal_snr` also ends at beta = 1. The same conditions apply,
-  and the unet must have `predict_v` or `predict_x_start`.
-- **Widths.** `init_dim` must equal `dim`, and `dim_mults` must start with 1 unless
-  `memory_efficient`, because the last block of the network expects 2 x `dim` channels.
-  `resnet_groups` must divide every width.
-)";
-
 /// A config that says what a checkpoint's model is.
 const ReadOptions kAsDescription = {
     .overrides = {}, .strict = false, .check_available = false, .no_commands = true};
@@ -292,8 +240,7 @@ LoadedDecoderConfig parse_decoder_config(const std::string& json,
 }
 
 ConfigKind decoder_kind() {
-  ConfigKind kind =
-      kind_row<TrainDecoderConfig, parse_decoder_config>("", "a decoder", kDecoderRules);
+  ConfigKind kind = kind_row<TrainDecoderConfig, parse_decoder_config>("a decoder");
   kind.sample_input = [](const Json& config) {
     const Json::json_pointer flag("/decoder/unconditional");
     return config.contains(flag) && config.at(flag) == true ? "--num 16"

@@ -91,30 +91,6 @@ PriorPlan plan_prior(const PriorConfig& config, const LossPlan& loss) {
 
 namespace {
 
-constexpr const char* kPriorPage = R"(
-## Files that train a prior
-
-A file with the root key `prior` instead of `decoder` trains a diffusion prior, which makes image
-embeddings from text embeddings. It has the keys and defaults of the reference's
-`train_diffusion_prior.py`. Keys that also occur in a decoder's file have the same meaning. Without
-`prior.clip`, compute the embeddings beforehand: `data.image_url`, `data.text_url` and
-`data.text_encodings_url` are folders of `.npy` files. With `prior.clip`, the run computes the
-embeddings and encodings of the texts from the captions of `data.meta_url`. If `data.meta_url` has
-shards, the run can also compute the image embeddings.
-These rules apply between the sections:
-
-| if | then |
-|---|---|
-| always | `prior.net.dim` equals `prior.image_embed_dim`; `train` and `val` of `data.splits` sum to less than 1 |
-| `prior.clip` is absent | `data.image_url` and `data.text_url` are given |
-| `prior.clip` is absent | `data.text_encodings_url` is given if and only if `prior.condition_on_text_encodings` is true |
-| `prior.clip` is given | `data.meta_url` is given; `data.text_url` and `data.text_encodings_url` are absent |
-| `prior.clip` is given, and `data.meta_url` has no shards | `data.image_url` is given |
-| `prior.net.num_timesteps` is given | it equals `prior.timesteps` |
-| `train.dream.enabled` is true | `prior.predict_v` and `prior.predict_x_start` are false |
-| always | each number in `train.eval_timesteps` is from `prior.sample_timesteps` (2 if that is null) to `prior.timesteps` |
-)";
-
 /// With a CLIP, what it makes has to come from it alone: of two CLIPs nothing fits together.
 void check_captions(const PriorDataConfig& data, Faults& faults) {
   if (!data.meta_url) {
@@ -251,7 +227,7 @@ LoadedPriorConfig parse_prior_config(const std::string& json,
 }
 
 ConfigKind prior_kind() {
-  ConfigKind kind = kind_row<TrainPriorConfig, parse_prior_config>(kPriorPage, "a prior");
+  ConfigKind kind = kind_row<TrainPriorConfig, parse_prior_config>("a prior");
   kind.sample_input = [](const Json&) { return "--text-embeds text_embeds.npy"; };
   return kind;
 }

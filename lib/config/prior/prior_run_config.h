@@ -162,7 +162,6 @@ using LoadedPriorConfig = Loaded<TrainPriorConfig, PriorPlan>;
 LoadedPriorConfig parse_prior_config(const std::string& json,
                                      const std::string& origin,
                                      const ReadOptions& options);
-inline constexpr auto& load_prior_config = load_config<parse_prior_config>;
 
 /// Its row in config_kinds().
 ConfigKind prior_kind();

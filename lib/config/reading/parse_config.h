@@ -11,7 +11,7 @@
 #include "config/kinds.h"
 #include "config/reading/json_text.h"
 #include "config/reading/reader.h"
-#include "config/reading/struct_docs.h"
+#include "config/reading/struct_schema.h"
 #include "config/reading/writer.h"
 #include "config/shared/old_configs.h"
 
@@ -86,20 +86,14 @@ LoadedConfig parse_config(const std::string& json,
 }
 
 /// The row of a kind. @tparam Config with its kKind @tparam parse reads a text: (json, origin, options)
-/// @param before what stands before the tables of the kind @param name "a decoder"
-/// @param after what stands after them
+/// @param name "a decoder"
 template <class Config, auto parse>
-ConfigKind kind_row(std::string before, std::string name, std::string after = "") {
-  const std::string title = fmt::format("The sections of {}'s file", name);
+ConfigKind kind_row(std::string name) {
   return {.key = Config::kKind,
           .name = std::move(name),
           .fill_in = [](const std::string& json,
                         const ReadOptions& options) { return parse(json, "", options).full_json; },
-          .schema = [] { return struct_schema(Config()); },
-          .docs =
-              [before = std::move(before), title, after = std::move(after)] {
-                return before + Tables::section_of(Config(), "", title) + after;
-              }};
+          .schema = [] { return struct_schema(Config()); }};
 }
 
 }  // namespace dalle2

@@ -9,24 +9,6 @@
 namespace dalle2 {
 namespace {
 
-constexpr const char* kVaePage = R"(
-## Files that train a VAE
-
-A file with the root key `vae` trains a VQGAN-VAE (Esser et al. 2021), which encodes pictures as small maps of codes and
-decodes such maps into pictures. The keys and defaults are those of VQGanVAE and VQGanVAETrainer in
-muse-maskgit-pytorch. With `vae.kind` `dalle2`, the network is that of dalle2-pytorch. These rules apply between the sections:
-
-| if | then |
-|---|---|
-| always | `data.image_size` is divisible by 2 to the power of `vae.layers`, or for a `vit` by `vae.encdec_patch_size` |
-| always | `train.lora.rank` is 0: a VAE is trained as a whole |
-| `vae.image_size` is given | `data.image_size` equals it |
-| `vae.use_vgg_and_gan` is true | `train.vgg_path` is given |
-| `vae.use_vgg_and_gan` is true | `data.image_size` is at least 4 times 2 to the power of `vae.discr_layers` |
-| `vae.kind` is `muse`, and `vae.lookup_free_quantization` is true | `vae.codebook_size` is a power of two |
-
-)";
-
 void check_sides(const TrainVaeConfig& config, Faults& faults) {
   const int64_t side = config.data.image_size;
   if (side % config.vae.reduction() != 0) {
@@ -89,7 +71,7 @@ LoadedVaeConfig parse_vae_config(const std::string& json,
 }
 
 ConfigKind vae_kind() {
-  return kind_row<TrainVaeConfig, parse_vae_config>(kVaePage, "a VAE");
+  return kind_row<TrainVaeConfig, parse_vae_config>("a VAE");
 }
 
 }  // namespace dalle2

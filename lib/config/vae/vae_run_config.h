@@ -150,7 +150,6 @@ using LoadedVaeConfig = Loaded<TrainVaeConfig, VaePlan>;
 LoadedVaeConfig parse_vae_config(const std::string& json,
                                  const std::string& origin,
                                  const ReadOptions& options);
-inline constexpr auto& load_vae_config = load_config<parse_vae_config>;
 
 /// Its row in config_kinds().
 ConfigKind vae_kind();

@@ -45,7 +45,6 @@ class ClipValidation {
  public:
   /// @param pairs [B, 2, D], by pair_features()
   void add(const at::Tensor& pairs, const std::vector<std::string>& captions);
-  bool is_empty() const { return pairs_.empty(); }
   /// Those of all ranks, which call it together; then it is empty again.
   RetrievalSamples gather(ProcessGroup& group);
 
