@@ -211,7 +211,7 @@ class Tracker {
 
   /// The newest checkpoint of this run that was not saved amid skipped updates; empty if there is none.
   std::string newest_good() const;
-  /// The run goes back to `loaded`, newest_good(): what is newer is abandoned.
+  /// The run stands at `loaded`, after a resume or a roll-back: what is newer is abandoned.
   void go_back(const LoadedState& loaded);
 
   /// What the run was when it finished; empty if it did not.

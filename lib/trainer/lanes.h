@@ -26,8 +26,8 @@ struct LanePlan {
   std::optional<int64_t> max_batch_size;  ///< samples of a pass in a lane; none: the whole batch
 };
 
-/// As many samples go through the network at once as without lanes. These are the compute threads, or
-/// one on a GPU, if a lane would have no sample, or if its gradients would take too much memory.
+/// As many lanes as compute threads; one on a GPU, with fewer samples than threads, or if the gradients
+/// would take too much memory. As many samples go through the network at once as without lanes.
 /// @param max_batch_size samples at once; none: the whole batch
 /// @param gradient_bytes of a lane; 0: no gradients are made
 LanePlan plan_lanes(const c10::Device& device,

@@ -54,7 +54,7 @@ TEST_CASE("small operations get one thread, OMP_NUM_THREADS has the last word") 
   choose_threads({}, {1.1 * kWorkOfSeveralThreads});
   const int most = at::get_num_threads();
   CHECK(most >= 1);
-  choose_threads({}, {1, /*lanes=*/most});
+  choose_threads({}, {1, /*samples=*/most});
   CHECK(at::get_num_threads() == most);
   choose_threads({});
   CHECK(at::get_num_threads() == most);
@@ -76,16 +76,16 @@ TEST_CASE("the work of a step follows from the config, and so do its lanes") {
         kWorkOfSeveralThreads);
   // 3 levels with 1 block of 2 convolutions, down and up: the same work in each; 16 pictures.
   CHECK(quickstart.multiply_adds == 3 * 4 * 9.0 * 16 * 16 * 16 * 16 * 16);
-  CHECK(quickstart.lanes == 16);
+  CHECK(quickstart.samples == 16);
   const PassWork chunks =
       work_of<parse_decoder_config>("configs/quickstart.json", "/train/max_batch_size=4");
   CHECK(chunks.multiply_adds == quickstart.multiply_adds / 4);
-  CHECK(chunks.lanes == 4);
+  CHECK(chunks.samples == 4);
   CHECK(work_of<parse_prior_config>("configs/prior.json").multiply_adds > 0);
   CHECK(work_of<parse_clip_config>("configs/clip.json").multiply_adds > 0);
   const PassWork vae = work_of<parse_vae_config>("configs/vae.json");
   CHECK(vae.multiply_adds > 0);
-  CHECK(vae.lanes == 1);
+  CHECK(vae.samples == 1);
 }
 
 /// The difference, and the number of threads that a resumed run computes with.

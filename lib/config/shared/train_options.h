@@ -345,8 +345,8 @@ struct LoopConfig {
     D2_FIELD(
         deterministic,
         "Use only algorithms that give the same bits each time. If an operation has no such "
-        "algorithm, the run ends with an error. A CPU always gives the same bits; a GPU becomes "
-        "slower.");
+        "algorithm, the run ends with an error. A GPU becomes slower. A CPU always gives the same "
+        "bits with the same number of threads and kind of processor.");
     D2_FIELD(grad_accum_every,
              "Number of batches whose gradients make one update. Each batch is weighted by its "
              "number of samples.",

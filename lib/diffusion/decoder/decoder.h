@@ -110,7 +110,7 @@ struct DecoderSampleOptions {
   }
 };
 
-/// Usage, a training step and a sample:
+/// Usage, a loss and a sample (a trainer calls draw(), prepare() and loss() instead):
 ///   Decoder decoder(plan_decoder(config));
 ///   decoder->forward({images, embeds, {}}, /*unet_number=*/1, generator).backward();
 ///   at::Tensor images = decoder->sample(options);

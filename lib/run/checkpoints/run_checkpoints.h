@@ -68,9 +68,8 @@ class RunCheckpoints {
                  const SharedTrainConfig& config,
                  ConfigTexts texts);
 
-  /// Resumes from the newest checkpoint that is intact, fits, and holds finite weights, or starts
-  /// from zero; then the run may write. For a run with adapters a checkpoint that has them comes
-  /// before the weights it started from, whatever the order.
+  /// Resumes from the first file of the tracker's list that can be read and holds finite weights, or
+  /// starts from zero; then the run may write. One whose config does not fit ends the start.
   /// @throws DataError if there are checkpoints and none is good; ConfigError if the config gives
   /// the checkpoint another meaning, or adapters find no weights to stand on; StoppedError on all
   /// ranks after a signal while it looked, with nothing changed

@@ -183,8 +183,8 @@ int64_t allowed_threads(const CoreLimits& limits) {
 
 void choose_threads(const World& world, const PassWork& work) {
   const int64_t allowed = allowed_here(world);
-  const bool is_little =
-      work.multiply_adds > 0 && work.multiply_adds < kWorkOfSeveralThreads && work.lanes < allowed;
+  const bool is_little = work.multiply_adds > 0 && work.multiply_adds < kWorkOfSeveralThreads &&
+                         work.samples < allowed;
   if (threads_are_given()) {
     threads_now = at::get_num_threads();
   } else {

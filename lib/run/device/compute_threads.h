@@ -41,8 +41,8 @@ double sample_work(const LoadedClipConfig& loaded);
 /// What decides how many threads serve a run.
 struct PassWork {
   double multiply_adds =
-      0;              ///< of the forward pass of the samples that go through at once; 0: not known
-  int64_t lanes = 1;  ///< that could share them (trainer/lanes.h)
+      0;  ///< of the forward pass of the samples that go through at once; 0: not known
+  int64_t samples = 1;  ///< that lanes could share (trainer/lanes.h); 1: none
 };
 template <class Loaded>
 requires requires(const Loaded& config) {

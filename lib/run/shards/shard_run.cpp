@@ -143,7 +143,7 @@ void ShardRun::save_snapshot() {
   restart_step_clock();
 }
 
-/// @throws StoppedError; a resumed run then starts the validation again
+/// @throws StoppedError: what was saved begins the validation again. After a kill the run resumes before it
 void ShardRun::validate_epoch() {
   session_.progress().pause();
   const auto loader = open_loader("val", /*in_order=*/true, {});

@@ -20,7 +20,7 @@ inline constexpr const char* kGatheredFile = "gathered";
 inline constexpr const char* kLoadedFile = "loaded_checkpoint.pth";
 /// README.md of a repository on the hub, in the outbox while it is put there.
 inline constexpr const char* kCardFile = "model_card.md";
-/// How many records Weights & Biases has.
+/// How far each follower has got in log.jsonl; a hint.
 inline constexpr const char* kFollowersFile = "followers.json";
 /// Where the loggers log to, for a resume.
 inline constexpr const char* kAutoResumeFile = "auto_resume.json";

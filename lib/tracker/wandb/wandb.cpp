@@ -266,7 +266,7 @@ std::string WandbSink::pictures_of(const Json& list, int64_t line, WandbBatch& b
   return json_line(value);
 }
 
-/// What is of now alone: it is lost in an outage.
+/// What is of now alone: figures of an outage are lost, and lines beyond what console_ keeps.
 void WandbSink::add_live(WandbBatch& batch) {
   if (!begin_.is_live) return;
   if (console_) batch.console = console_->take();
