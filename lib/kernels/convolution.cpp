@@ -513,6 +513,12 @@ TORCH_LIBRARY_FRAGMENT(dalle2, m) {
         &convolution_of_script);
 }
 
+bool belongs_channels_last(const at::Tensor& weight) {
+  constexpr int64_t kLargest = 4, kFewest = 8;
+  return weight.dim() == 4 && uses_cpu_algorithms(weight.device()) && weight.size(1) >= kFewest &&
+         weight.size(2) > 1 && weight.size(2) <= kLargest && weight.size(2) == weight.size(3);
+}
+
 at::Tensor convolution(const ConvolutionInputs& inputs, int64_t stride, int64_t padding) {
   const auto& [x, weight, bias] = inputs;
   switch (algorithm_for(inputs, stride, padding)) {

@@ -34,6 +34,10 @@ ConvolutionAlgorithm algorithm_for(const ConvolutionInputs& inputs,
                                    int64_t stride,
                                    int64_t padding);
 
+/// Whether a weight is of small filters over many channels, on the CPU: convolutions of channels-last maps reorder them at each use unless
+/// they lie so themselves. Larger filters have few channels, and are fast as they are.
+bool belongs_channels_last(const at::Tensor& weight);
+
 /// at::conv2d with its gradients, under autocast in autocast's type. Second derivatives are ATen's.
 at::Tensor convolution(const ConvolutionInputs& inputs, int64_t stride, int64_t padding);
 

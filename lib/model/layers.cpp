@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "kernels/convolution.h"
 #include "kernels/cpu_algorithms.h"
 #include "kernels/half_weights.h"
 #include "model/frozen_weight.h"
@@ -67,6 +68,13 @@ std::shared_ptr<ConvLayerImpl> make_conv(
 
 at::Tensor in_order_for_convolutions(const at::Tensor& x) {
   return uses_cpu_algorithms(x.device()) ? x.contiguous(at::MemoryFormat::ChannelsLast) : x;
+}
+
+void lay_filters_in_order(const torch::nn::Module& module) {
+  const torch::NoGradGuard no_grad;
+  for (at::Tensor& weight : module.parameters()) {
+    if (belongs_channels_last(weight)) weight.set_data(in_order_for_convolutions(weight));
+  }
 }
 
 double norm_eps(at::ScalarType dtype) {

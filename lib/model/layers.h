@@ -76,6 +76,9 @@ std::shared_ptr<ConvLayerImpl> make_conv(
 /// then keep that order among themselves, where else each convolution reorders what goes in and comes
 /// out. [B, C, H, W]
 at::Tensor in_order_for_convolutions(const at::Tensor& x);
+/// Lays the filters of a module that is not trained in that order, where drawing would hold copies that lie so beside them. The module
+/// is where it is to compute, and no weight is a view.
+void lay_filters_in_order(const torch::nn::Module& module);
 
 /// 1e-5 for float32 and 1e-3 for everything else, float64 included: trained weights depend on it.
 double norm_eps(at::ScalarType dtype);

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "kernels/cpu_algorithms.h"
+#include "kernels/convolution.h"
 
 namespace dalle2 {
 namespace {
@@ -32,14 +32,6 @@ void check_tensor(const std::string& name, const at::Tensor& tensor, const at::D
            c10::toString(tensor.scalar_type()),
            tensor.device().str(),
            device.str());
-}
-
-/// Small filters over many channels, on the CPU: convolutions of channels-last maps would otherwise reorder them at
-/// each use. Larger filters have few channels, and are fast as they are.
-bool lies_channels_last(const at::Tensor& tensor) {
-  constexpr int64_t kLargest = 4, kFewest = 8;
-  return tensor.dim() == 4 && uses_cpu_algorithms(tensor.device()) && tensor.size(1) >= kFewest &&
-         tensor.size(2) > 1 && tensor.size(2) <= kLargest && tensor.size(2) == tensor.size(3);
 }
 
 /// Gives `entries` their offsets from `cursor` on, one after the other.
@@ -85,7 +77,7 @@ FlatParameters::FlatParameters(const torch::nn::Module& module, const IsMember& 
     check_tensor(item.key(), item.value(), *device);
     if (seen.insert(item.value().unsafeGetTensorImpl()).second) {
       parameters_.push_back({item.key(), item.value()});
-      parameters_.back().channels_last = lies_channels_last(item.value());
+      parameters_.back().channels_last = belongs_channels_last(item.value());
     }
   }
   for (const auto& item : module.named_buffers()) {

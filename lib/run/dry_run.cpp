@@ -51,11 +51,9 @@ class TensorBytes : public c10::MemoryReportingInfoBase {
 };
 
 int64_t peak_of_step(const DryRunPlan::Network& network, int64_t batch) {
-  const auto bytes = std::make_shared<TensorBytes>();
-  const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, bytes);
-  network.step(batch);
+  const int64_t peak = peak_tensor_bytes([&] { network.step(batch); });
   sign_of_life();  // other ranks may wait for this one
-  return bytes->peak();
+  return peak;
 }
 
 /// What a step of `batch` samples holds besides the weights and their gradients, which a run keeps
@@ -211,6 +209,13 @@ void print_networks(const DryRunPlan& plan, const SharedTrainConfig& train) {
 }
 
 }  // namespace
+
+int64_t peak_tensor_bytes(const std::function<void()>& work) {
+  const auto bytes = std::make_shared<TensorBytes>();
+  const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, bytes);
+  work();
+  return bytes->peak();
+}
 
 uint64_t activation_bytes(const DryRunPlan::Network& network,
                           const DryRunPlan& plan,

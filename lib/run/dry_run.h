@@ -61,6 +61,8 @@ struct DryRunPlan {
   std::function<std::vector<std::string>(PeakMemory&)> fit_budget = nullptr;
 };
 
+/// The most that the tensors hold at a time which `work` makes on this thread. [bytes]
+int64_t peak_tensor_bytes(const std::function<void()>& work);
 /// @param on_cpu whether the run trains on the CPU
 PeakMemory peak_memory(const DryRunPlan& plan, const SharedTrainConfig& train, bool on_cpu);
 /// What a step holds besides the weights and their gradients: a few steps show what a sample takes. Other

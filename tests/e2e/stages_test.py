@@ -2,6 +2,7 @@
 """Stages of one cascade, trained apart (`unet_training_mask`): joined afterwards, or one run begun from the other's file."""
 
 import json
+import re
 import subprocess
 
 import harness
@@ -87,6 +88,16 @@ class Stages(EndToEnd):
         return run("sample", "--sampler", "ddim", "--image-embeds", "embeds.npy", "--seed", 3, *arguments, "--out",
                    self.dir / out, "--overwrite", cwd=self.base, check=check)
 
+    def memory_in(self, dry):
+        """Bytes of the weights of all unets, and at the peak with one picture at a time and with eight."""
+        units = ["B", "KiB", "MiB", "GiB"]
+        size = r"(\S+) (B|KiB|MiB|GiB)"
+        lines = rf"Weights in main memory: {size} of the unets; a GPU holds those of one file at a time, at most .*\n" \
+                rf".*Peak memory of the program: about {size} for one picture at a time, {size} for 8 \(--batch-size\)\n"
+        self.assertRegex(dry, lines)
+        found = re.search(lines, dry).groups()
+        return [float(number) * 1024 ** units.index(unit) for number, unit in zip(found[::2], found[1::2])]
+
     def test_files_of_stages_draw_together_as_the_joined_file_does(self):
         self.join("a/model.pth", "b/model.pth", self.dir / "all.pth")
         self.drawn("joined", "--checkpoint", self.dir / "all.pth", "--timesteps", 4, 6, "--cond-scale", 1.5, 1, "--batch-size", 1)
@@ -109,6 +120,9 @@ class Stages(EndToEnd):
         dry = self.drawn("dry", "--pipeline", file, "--dry-run").stdout
         self.assertRegex(dry, r"unet 1 of a/model.pth: 8 x 8 pixels, \d+ parameters, 4 of 50 steps, guidance 1.5")
         self.assertRegex(dry, r"unet 2 of b/model.pth: 16 x 16 pixels, \d+ parameters, 6 of 50 steps, guidance 1\n")
+        weights, one, eight = self.memory_in(dry)
+        self.assertLess(weights, one)
+        self.assertLess(one, eight)
         self.assertFalse((self.dir / "dry").exists())
         self.assertIn("--checkpoint: not with --pipeline",
                       self.drawn("x", "--pipeline", file, "--checkpoint", "a/model.pth", check=2).stderr)

@@ -6,6 +6,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "model/layers.h"
 #include "model/lora.h"
 #include "model/unet/unet.h"
 #include "support/fixture.h"
@@ -95,6 +96,21 @@ TEST_CASE("weights at rest take no more memory with each pass") {
   CHECK(test::host_counts_of([&] {
           for (int i = 0; i < 3; ++i) pass();
         }).left_bytes == 0);
+}
+
+TEST_CASE("filters that lie in the order of convolutions are not held a second time") {
+  const at::NoGradGuard no_grad;
+  const at::Tensor x = test::wave({2, 16, 8, 8}).contiguous(at::MemoryFormat::ChannelsLast);
+  const std::shared_ptr<ConvLayerImpl> conv = make_conv(16, 24, 3, 1, 1);
+  const auto held = [&] {
+    const WeightsAtRest rest;
+    return test::host_counts_of([&] { conv->forward(x); }).left_bytes;
+  };
+  const at::Tensor before = conv->forward(x);
+  CHECK(held() == static_cast<int64_t>(conv->weight.nbytes()));
+  lay_filters_in_order(*conv);
+  CHECK(held() == 0);
+  test::expect_close(conv->forward(x), before, 1e-6, "the same convolution");
 }
 
 TEST_CASE("weights at rest are cast once under autocast, with the same results") {

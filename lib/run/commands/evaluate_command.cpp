@@ -13,6 +13,7 @@
 #include "data/pictures/image_folder.h"
 #include "metrics/embedding_metrics.h"
 #include "model/clip/clip.h"
+#include "model/layers.h"
 #include "model/random.h"
 #include "run/checkpoints/clip_weights.h"
 #include "run/checkpoints/model_weights.h"
@@ -134,6 +135,7 @@ nlohmann::ordered_json decoder_figures(const EvaluateCommand& command,
   const Value checkpoint = read_checkpoint(command.checkpoint_path);
   Decoder decoder = load_decoder(source_of(command, config.train), checkpoint);
   decoder->to(device);
+  lay_filters_in_order(*decoder);
   decoder->eval();
   const DecoderClip clip = open_decoder_clip(config, loaded.plan);
   if (clip.embedder) clip.embedder->to(device);

@@ -53,8 +53,9 @@ MadeConditions made_conditions(const SampleCommand& command,
                                const DecodeOptions& reading,
                                const at::Device& device);
 
-/// Says which CLIP and prior would make the conditions, for --dry-run. @throws as made_conditions()
-void tell_makers(const SampleCommand& command, const Cursor& decoder);
+/// Says which CLIP and prior would make the conditions, for --dry-run. @return bytes of their weights
+/// @throws as made_conditions()
+int64_t tell_makers(const SampleCommand& command, const Cursor& decoder);
 
 /// @param texts [N, ...] @param timesteps none: the config's @return [N, D] on the CPU @throws NonFiniteError
 at::Tensor draw_image_embeds(DiffusionPrior prior,

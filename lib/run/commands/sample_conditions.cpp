@@ -368,20 +368,20 @@ MadeConditions of_pictures(const SampleCommand& command,
 
 }  // namespace
 
-void tell_makers(const SampleCommand& command, const Cursor& decoder) {
+int64_t tell_makers(const SampleCommand& command, const Cursor& decoder) {
   const SampleClip clip(command, DecodeOptions(), at::kCPU);
   warn_of_other_clip(decoder, "--checkpoint", command, clip);
-  log_info("sample",
-           "CLIP {}: {} parameters",
-           *command.clip_path,
-           count_parameters(clip.network()).total);
-  if (!command.prior_path) return;
+  const ParameterCount of_clip = count_parameters(clip.network());
+  log_info("sample", "CLIP {}: {} parameters", *command.clip_path, of_clip.total);
+  if (!command.prior_path) return of_clip.bytes;
   const DiffusionPrior prior = load_prior_of(command, clip);
+  const ParameterCount of_prior = count_parameters(*prior);
   log_info("sample",
            "prior {}: {} parameters, guidance {:g}",
            *command.prior_path,
-           count_parameters(*prior).total,
+           of_prior.total,
            command.prior_cond_scale.value_or(1.0));
+  return of_clip.bytes + of_prior.bytes;
 }
 
 MadeConditions made_conditions(const SampleCommand& command,

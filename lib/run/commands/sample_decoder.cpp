@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <map>
 #include <numeric>
 
 #include "base/log.h"
@@ -14,8 +15,10 @@
 #include "data/pictures/preprocess.h"
 #include "io/files/folder_names.h"
 #include "io/formats/npy.h"
+#include "model/layers.h"
 #include "run/checkpoints/model_weights.h"
 #include "run/commands/sample_command.h"
+#include "run/dry_run.h"
 #include "run/pictures/pictures.h"
 #include "tracker/places/remote_file.h"
 #include "trainer/lanes.h"
@@ -126,6 +129,7 @@ struct Segment {
   int64_t first = 1, last = 1;  ///< unets, from 1
 
   const DecoderPlan& plan() const { return decoder->plan(); }
+  int64_t bytes() const { return count_parameters(*decoder).bytes; }
 };
 
 /// The stages of one file, or of several that draw one after another, each as its own file's config
@@ -306,6 +310,12 @@ void set_rows(DecoderSampleOptions& options,
   options.batch_size = count;
 }
 
+/// Where it is to draw.
+void move_to_draw(Decoder& decoder, const at::Device& device) {
+  decoder->to(device);
+  lay_filters_in_order(*decoder);
+}
+
 constexpr const char* kArray = "samples.npy";
 constexpr int64_t kMostOnSheet = 64;
 
@@ -476,7 +486,7 @@ at::Tensor draw(const SampleCommand& command,
   for (const Segment& segment : cascade.segments()) {
     if (segment.last < command.start_unet || segment.first > last) continue;
     Decoder decoder = segment.decoder;
-    decoder->to(device);
+    move_to_draw(decoder, device);
     const ImageRange range = range_of(segment);
     inputs.inpaint_image = to_range(inpaint_image, command.inpaint_image_path, range);
     DecoderSampleOptions options = options_of(command, segment);
@@ -521,37 +531,119 @@ at::Tensor draw(const SampleCommand& command,
   return inputs.image;
 }
 
+/// What a batch holds besides the weights while a unet draws it: a made-up step of one picture, and what
+/// a second one adds.
+struct BatchBytes {
+  int64_t one = 0, more = 0;
+  int64_t of(int64_t pictures) const { return one + (pictures - 1) * more; }
+};
+
+BatchBytes batch_bytes(const SampleCommand& command,
+                       const Segment& segment,
+                       int64_t unet,
+                       const at::Device& device) {
+  Decoder decoder = segment.decoder;
+  const DecoderPlan& plan = segment.plan();
+  const auto bytes_of = [&](int64_t pictures) {
+    const at::TensorOptions on_device(device);
+    DecoderSampleOptions options = options_of(command, segment);
+    options.start_at_unet = unet;
+    options.stop_at_unet = unet;
+    options.sampler = "ddim";
+    options.sample_timesteps = std::optional<int64_t>(1);
+    options.batch_size = pictures;
+    options.noise =
+        noise_by_row(command.seed, std::vector<int64_t>(static_cast<size_t>(pictures)), device);
+    for (const UnetPlan& stage : plan.stages) {
+      const UnetConfig& takes = stage.unet;
+      if (!plan.config.unconditional && takes.image_embed_dim)
+        options.image_embeds = at::ones({pictures, *takes.image_embed_dim}, on_device);
+      if (takes.cond_on_text_encodings.value_or(false))
+        options.text_encodings =
+            at::ones({pictures, takes.max_text_len, takes.text_embed_dim.value()}, on_device);
+    }
+    if (unet > 1) {
+      const int64_t side = plan.stages[static_cast<size_t>(unet - 2)].image_size;
+      options.image = at::zeros({pictures, plan.config.channels, side, side}, on_device);
+    }
+    const Autocast autocast = precision_of(command, device);
+    return peak_tensor_bytes([&] { decoder->sample(options); });
+  };
+  const int64_t one = bytes_of(1);
+  return {one, std::max<int64_t>(bytes_of(2) - one, 0)};
+}
+
+/// The weights that --dry-run found, and the most that they and a batch take at a time.
+/// @param makers bytes of CLIP and prior, which are gone when the unets draw
+/// @param batches while each unet draws, on the device that holds the unets of one file at a time
+void tell_memory(const SampleCommand& command,
+                 const Cascade& cascade,
+                 int64_t makers,
+                 const std::map<int64_t, BatchBytes>& batches,
+                 const at::Device& device) {
+  const auto text = [](int64_t bytes) { return human_bytes(static_cast<uint64_t>(bytes)); };
+  int64_t unets = 0, of_file = 0;
+  const auto peak_of = [&](int64_t pictures) {
+    int64_t peak = makers;
+    for (const auto& [unet, batch] : batches) {
+      const int64_t held = device.is_cpu() ? 0 : cascade.segment_of(unet).bytes();
+      peak = std::max(peak, held + batch.of(pictures));
+    }
+    return peak + (device.is_cpu() ? unets : 0);
+  };
+  for (const Segment& segment : cascade.segments()) {
+    unets += segment.bytes();
+    of_file = std::max(of_file, segment.bytes());
+  }
+  log_info(
+      "sample",
+      "Weights in main memory: {} of the unets{}; a GPU holds those of one file at a time, at most {}",
+      text(unets),
+      makers == 0 ? "" : fmt::format(", {} of CLIP and prior", text(makers)),
+      text(of_file));
+  log_info("sample",
+           "Peak memory of the {}: about {} for one picture at a time, {} for {} (--batch-size)",
+           device.is_cpu() ? "program" : "GPU",
+           text(peak_of(1)),
+           text(peak_of(command.batch_size)),
+           command.batch_size);
+}
+
 /// --dry-run: the stages, with what each is drawn, and what they need.
-void tell_cascade(const SampleCommand& command, const Cascade& cascade, const Cursor& root) {
+void tell_cascade(const SampleCommand& command,
+                  const Cascade& cascade,
+                  const Cursor& root,
+                  const at::Device& device) {
   check_unets(command, cascade);
-  int64_t bytes = 0, most = 0;
+  std::map<int64_t, BatchBytes> batches;
   const int64_t last = command.stop_unet.value_or(cascade.unets());
   for (int64_t unet = command.start_unet; unet <= last; ++unet) {
     const Segment& segment = cascade.segment_of(unet);
     const UnetPlan& stage = cascade.stage(unet);
     Decoder decoder = segment.decoder;
     decoder->check_has_unet(unet);
-    const ParameterCount count = count_parameters(*decoder->unet(unet));
     const DecoderSampleOptions options = options_of(command, segment);
     const auto asked = options.sample_timesteps.at(static_cast<size_t>(unet - 1));
-    bytes += count.bytes;
-    most = std::max(most, count.bytes);
     log_info("sample",
              "unet {} of {}: {} x {} pixels, {} parameters, {} of {} steps, guidance {:g}",
              unet,
              segment.path,
              stage.image_size,
              stage.image_size,
-             count.total,
+             count_parameters(*decoder->unet(unet)).total,
              asked ? *asked : stage.sample_timesteps.value_or(stage.timesteps),
              stage.timesteps,
              options.cond_scale.at(static_cast<size_t>(unet - 1)));
   }
-  if (has_made_conditions(command)) tell_makers(command, root);
-  log_info("sample",
-           "Weights of the unets: {} in main memory; a GPU holds one unet at a time, at most {}",
-           human_bytes(static_cast<uint64_t>(bytes)),
-           human_bytes(static_cast<uint64_t>(most)));
+  const int64_t makers = has_made_conditions(command) ? tell_makers(command, root) : 0;
+  for (int64_t unet = command.start_unet; unet <= last; ++unet) {
+    const Segment& segment = cascade.segment_of(unet);
+    Decoder decoder = segment.decoder;
+    move_to_draw(decoder, device);
+    batches[unet] = batch_bytes(command, segment, unet, device);
+    decoder->to(at::kCPU);
+  }
+  tell_memory(command, cascade, makers, batches, device);
 }
 
 }  // namespace
@@ -566,7 +658,7 @@ void sample_decoder(const SampleCommand& command,
                     {kTakesEncodings, takes_encodings},
                     {kTakesNoEncodings, !takes_encodings}});
   const Cursor root(checkpoint, command.checkpoint_path);
-  if (command.dry_run) return tell_cascade(command, cascade, root);
+  if (command.dry_run) return tell_cascade(command, cascade, root, device);
   const PictureReading reading = cascade.reading();
   const SampleInputs inputs =
       load_inputs(command,
