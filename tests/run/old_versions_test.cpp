@@ -104,11 +104,12 @@ TEST_CASE("a prior's training file gives its weights another meaning only where 
 TEST_CASE("a prior that does not say its version is refused where several fit") {
   const TempDir folder;
   const Value bare = to_dict(state_dict(*prior_of_version("1.1.0")));
-  CHECK_THROWS_WITH(
-      load_prior({.checkpoint_path = "prior.pth",
-                  .config_path = write_config(folder, "prior", small_prior())},
-                 bare),
-      Contains("its tensors are those of 0.23.0 to 1.8.4") && Contains("--written-by 1.1.0"));
+  CHECK_THROWS_WITH(load_prior({.checkpoint_path = "prior.pth",
+                                .config_path = write_config(folder, "prior", small_prior()),
+                                .version_option = "--prior-written-by"},
+                               bare),
+                    Contains("its tensors are those of 0.23.0 to 1.8.4") &&
+                        Contains("Name the version: --prior-written-by 1.1.0"));
 }
 
 TEST_CASE("a file that gets its config and version needs no options any more") {

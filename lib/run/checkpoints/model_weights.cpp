@@ -180,12 +180,12 @@ ConfigText config_text(const ModelSource& source, const Cursor& checkpoint) {
 }
 
 ToldVersion told_version(const ModelSource& source, const ConfigText& config) {
-  if (!source.written_by.empty()) return {source.written_by};
-  if (config.json.empty()) return {};
+  const ToldVersion of_option{source.written_by, source.version_option};
+  if (!source.written_by.empty() || config.json.empty()) return of_option;
   Faults ignored;
   const Json root = parse_root(config.json, config.where, ignored);
   const auto version = root.find("written_by");
-  if (version == root.end() || !version->is_string()) return {};
+  if (version == root.end() || !version->is_string()) return of_option;
   return {version->get<std::string>(), config.where + ": /written_by"};
 }
 

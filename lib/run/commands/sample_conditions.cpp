@@ -185,7 +185,8 @@ DiffusionPrior load_prior_of(const SampleCommand& command, const SampleClip& cli
                                      .use_ema = command.prior_use_ema,
                                      .live_option = "--prior-no-ema",
                                      .lora = {.files = command.prior_lora_paths, .scales = {}},
-                                     .written_by = command.prior_written_by},
+                                     .written_by = command.prior_written_by,
+                                     .version_option = "--prior-written-by"},
                                     checkpoint);
   check_clip_widths(prior->plan().config,
                     "--prior " + printable(*command.prior_path),

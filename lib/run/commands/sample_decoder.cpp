@@ -176,7 +176,8 @@ Decoder load_file(const CascadeFile& file, const SampleCommand& command) {
   return load_decoder({.checkpoint_path = fetched.path(),
                        .config_path = file.config_path,
                        .use_ema = command.use_ema,
-                       .written_by = file.written_by},
+                       .written_by = file.written_by,
+                       .version_option = "--upsampler-written-by"},
                       checkpoint);
 }
 
