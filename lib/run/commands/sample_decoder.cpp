@@ -553,8 +553,7 @@ BatchBytes batch_bytes(const SampleCommand& command,
     options.sampler = "ddim";
     options.sample_timesteps = std::optional<int64_t>(1);
     options.batch_size = pictures;
-    options.noise =
-        noise_by_row(command.seed, std::vector<int64_t>(static_cast<size_t>(pictures)), device);
+    options.generator = make_generator({.seed = command.seed, .purpose = "dry run"}, at::kCPU);
     for (const UnetPlan& stage : plan.stages) {
       const UnetConfig& takes = stage.unet;
       if (!plan.config.unconditional && takes.image_embed_dim)
