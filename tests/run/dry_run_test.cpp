@@ -17,7 +17,9 @@ TEST_CASE("the memory of a batch counts what its samples take, not what else the
   const torch::nn::Linear network(
       torch::nn::LinearOptions(512, 512).bias(false));  // 1 MiB of weights
   std::vector<char> of_process;
-  DryRunPlan plan{.model = network.ptr(), .batch_size = 6};
+  DryRunPlan plan;
+  plan.model = network.ptr();
+  plan.batch_size = 6;
   plan.networks.push_back(
       {.label = "network", .note = "", .module = network.ptr(), .step = [&](int64_t batch) {
          of_process.assign(static_cast<size_t>(64 * kMebi), 1);
@@ -41,7 +43,9 @@ TEST_CASE("the memory of a batch counts what its samples take, not what else the
 TEST_CASE("a dry run refuses a disk without room for a checkpoint") {
   const test::TempDir folder;
   const torch::nn::Linear network(2, 2);
-  DryRunPlan plan{.model = network.ptr(), .batch_size = 1};
+  DryRunPlan plan;
+  plan.model = network.ptr();
+  plan.batch_size = 1;
   plan.data_path = folder / "not/there/yet";
   plan.carried_bytes = int64_t{1} << 60;
   CHECK_THROWS_WITH(print_sizes(plan, SharedTrainConfig(), at::kCPU, /*processes=*/1),
