@@ -123,8 +123,8 @@ class HubRemoteFile : public RemoteFile {
 class WandbRemoteFile : public RemoteFile {
  public:
   /// @param may_come_later the run need not be known yet
-  WandbRemoteFile(std::function<std::string()> run, std::string file, bool may_come_later)
-      : run_(std::move(run)), file_(std::move(file)) {
+  WandbRemoteFile(std::function<std::string()> own_run, std::string file, bool may_come_later)
+      : run_(std::move(own_run)), file_(std::move(file)) {
     if (!may_come_later || !run_().empty()) run();
   }
 
