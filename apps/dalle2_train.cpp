@@ -79,7 +79,7 @@ int main(int argc, char** argv) {
     if (dalle2::says_out_of_memory(message)) {
       return fail(
           ExitCode::kResource,
-          first_lines(message, 3) +
+          "out of memory: " + first_lines(message, 3) +
               "\n  Lower data.batch_size, set train.max_batch_size, or use a smaller model.");
     }
     return fail(ExitCode::kFailed, message);

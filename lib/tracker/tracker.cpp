@@ -107,7 +107,8 @@ const StartPlan& Tracker::plan_start(bool writes) {
   copies_->check_access(deadline);
   copies_->check_targets_are_free();
   for (const auto& [folder, key] : outside_) folder_.check_outside(folder, key);
-  journal_.loggers().check(deadline);
+  // Savers that do not answer leave it time to find a wrong key.
+  journal_.loggers().check(std::max(deadline, std::chrono::steady_clock::now() + kTimeToConnect));
   plan_ = std::move(plan);
   add_loaded_file(writes);
   return *plan_;

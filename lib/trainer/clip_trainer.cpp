@@ -43,7 +43,10 @@ ModelPlan plan_parts(const std::shared_ptr<ClipModel>& model, const ClipTrainCon
   part.after_step = [scale = clip->logit_scale, most = std::log(config.max_logit_scale)] {
     scale.clamp_(0, most);
   };
-  return plan_one_part(model, TrainClipConfig::kKind, std::move(part));
+  ModelPlan plan = plan_one_part(model, TrainClipConfig::kKind, std::move(part));
+  // The statistics of a ResNet's batch norms are those of the whole batch.
+  plan.has_lanes = !clip->config().vision_cfg.is_resnet();
+  return plan;
 }
 
 }  // namespace

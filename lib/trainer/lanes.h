@@ -7,9 +7,13 @@
 #include <c10/core/Device.h>
 #include <torch/nn/module.h>
 
+#include <atomic>
 #include <cstdint>
+#include <exception>
 #include <functional>
+#include <mutex>
 #include <optional>
+#include <stdexcept>
 #include <vector>
 
 #include "model/pass_scopes.h"
@@ -29,7 +33,7 @@ struct LanePlan {
 /// As many lanes as compute threads; one on a GPU, with fewer samples than threads, or if the gradients
 /// would take too much memory. As many samples go through the network at once as without lanes.
 /// @param max_batch_size samples at once; none: the whole batch
-/// @param gradient_bytes of a lane; 0: no gradients are made
+/// @param gradient_bytes of a lane, or other memory that each needs; 0: none
 LanePlan plan_lanes(const c10::Device& device,
                     int64_t batch,
                     std::optional<int64_t> max_batch_size,
@@ -53,15 +57,34 @@ at::Tensor draw_in_chunks(torch::nn::Module& model,
   const EvalScope eval(model);
   LanePlan plan{1, max_batch_size};
   if constexpr (requires { options.row_generators; }) {
-    if (!options.row_generators.empty()) plan = plan_lanes(device, batch, max_batch_size);
+    // Each lane prepares weights of its own.
+    int64_t bytes = 0;
+    for (const at::Tensor& weight : model.parameters())
+      bytes += static_cast<int64_t>(weight.nbytes());
+    if (!options.row_generators.empty()) plan = plan_lanes(device, batch, max_batch_size, bytes);
   }
   const std::vector<ChunkRange> ranges = chunk_ranges(batch, plan.max_batch_size);
   std::vector<at::Tensor> drawn(ranges.size());
-  in_lanes(plan.lanes, ranges.size(), [&](int64_t lane, size_t i) {
+  std::mutex mutex;
+  std::exception_ptr cause;  // why the lanes end early
+  std::atomic<bool> ends = false;
+  const auto draw_chunk = [&](int64_t lane, size_t i) {
     Options own = on_device(chunk_of(options, ranges[i]), device);
-    if (lane > 0) own.on_step = nullptr;  // one tells how far all are
-    drawn[i] = draw(own);
-  });
+    // Lane 0 tells how far all are, and may be told to stop: then the others end, too.
+    own.on_step = [&ends, lane, told = own.on_step](const auto&... step) {
+      if (ends) throw std::runtime_error("another lane has ended");
+      if (lane == 0 && told) told(step...);
+    };
+    try {
+      drawn[i] = draw(own);
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      if (!cause) cause = std::current_exception();
+      ends = true;
+    }
+  };
+  in_lanes(plan.lanes, ranges.size(), draw_chunk);
+  if (cause) std::rethrow_exception(cause);
   return at::cat(drawn);
 }
 

@@ -51,7 +51,8 @@ std::vector<Pass> TrainedPart::passes_of(int64_t batch,
 
 LanePlan TrainedPart::plan_lanes(int64_t batch, std::optional<int64_t> max_batch_size) const {
   const std::optional<int64_t> most = max_batch_size ? max_batch_size : settings.max_batch_size;
-  if (dropout) return {1, most};  // all adapters of a network look at one seed
+  // All adapters of a network look at one seed.
+  if (dropout || !settings.has_lanes) return {1, most};
   constexpr auto kBytes = static_cast<int64_t>(sizeof(float));
   return dalle2::plan_lanes(settings.device, batch, most, parameters.parameter_span() * kBytes);
 }
@@ -68,6 +69,7 @@ at::Tensor TrainedPart::run_passes(int64_t batch,
     return total;
   }
   std::vector<at::Tensor> losses(passes.size());
+  refresh_half_weights();  // all lanes read them
   pass_in_lanes(plan.lanes, passes.size(), share.is_last, [&](int64_t lane, size_t i) {
     passes[i].lane = lane;
     passes[i].is_last = false;  // the gradients are complete when those of all lanes are added up
@@ -83,7 +85,6 @@ void TrainedPart::pass_in_lanes(int64_t lanes,
                                 const std::function<void(int64_t lane, size_t i)>& work) {
   const size_t numbers = parameters.parameters().size();
   lane_gradients_.assign(static_cast<size_t>(lanes) - 1, std::vector<at::Tensor>(numbers));
-  refresh_half_weights();
   in_lanes(lanes, count, work);
   in_lanes(lanes, numbers, [&](int64_t /*lane*/, size_t number) {
     for (const auto& own : lane_gradients_) gradients.add(number, own[number]);
@@ -196,7 +197,9 @@ at::Tensor evaluate_in_chunks(const PassSettings& settings,
                               int64_t batch,
                               const ChunkLoss& loss_of) {
   const torch::NoGradGuard no_grad;
-  const LanePlan plan = plan_lanes(settings.device, batch, settings.max_batch_size);
+  const LanePlan plan = settings.has_lanes
+                            ? plan_lanes(settings.device, batch, settings.max_batch_size)
+                            : LanePlan{1, settings.max_batch_size};
   const std::vector<ChunkRange> ranges = chunk_ranges(batch, plan.max_batch_size);
   std::vector<at::Tensor> losses(ranges.size());
   in_lanes(plan.lanes, ranges.size(), [&](int64_t /*lane*/, size_t i) {

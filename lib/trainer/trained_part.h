@@ -63,6 +63,7 @@ struct PassSettings {
   MixedPrecision precision = MixedPrecision::no;
   StepTimes* step_times = nullptr;             ///< null: nothing is timed
   std::optional<int64_t> max_batch_size = {};  ///< samples at once; none: the whole batch
+  bool has_lanes = true;                       ///< ModelPlan::has_lanes
 };
 
 /// The share of a batch in an update.
@@ -177,7 +178,7 @@ struct TrainedPart {
   template <class LossOf>
   at::Tensor forward(const Pass& pass, LossOf&& loss_of) {
     return timed(times_of(pass.lane), StepPhase::kForward, [&] {
-      refresh_half_weights();
+      if (pass.lane == 0) refresh_half_weights();
       const Autocast autocast(settings.device.type(), settings.precision);
       std::optional<HalfWeights::Pass> halves;
       if (half_weights) halves.emplace(*half_weights, pass.lane == 0 ? &gradients : nullptr);

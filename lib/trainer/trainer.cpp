@@ -64,6 +64,7 @@ Trainer::Trainer(ModelPlan plan, const SharedTrainConfig& config, const at::Devi
     : untrained_reason_(std::move(plan.untrained_reason)),
       device_(device),
       max_batch_size_(config.max_batch_size),
+      has_lanes_(plan.has_lanes),
       precision_(
           choose_precision(config.mixed_precision, config.amp, half_precision_support(device))),
       settles_at_once_(device.is_cpu()),
@@ -135,7 +136,8 @@ PassSettings Trainer::pass_settings(std::optional<int64_t> max_batch_size) const
   return {device_,
           precision_.precision,
           /*step_times=*/nullptr,
-          max_batch_size ? max_batch_size : max_batch_size_};
+          max_batch_size ? max_batch_size : max_batch_size_,
+          has_lanes_};
 }
 
 void Trainer::set_step_times(StepTimes* times) {

@@ -55,6 +55,8 @@ struct ModelPlan {
   std::string part_noun;         ///< of one part, e.g. "unet"
   std::string untrained_reason;  ///< why a part is not trained, for errors
   std::vector<PartPlan> parts = {};
+  /// Its loss is a mean over the samples, or a joint loss, of passes that know nothing of each other.
+  bool has_lanes = true;
   std::string version =
       kCheckpointLayoutVersion;  ///< of dalle2-pytorch, whose layout the files have
 };
@@ -269,6 +271,7 @@ class Trainer {
   std::string untrained_reason_;
   at::Device device_;
   std::optional<int64_t> max_batch_size_;
+  bool has_lanes_;
   PrecisionChoice precision_;
   double learning_rate_factor_ = 1.0;
   /// Settles after each update, not before the next one: on the CPU there is nothing to wait for.

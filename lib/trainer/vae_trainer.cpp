@@ -15,7 +15,8 @@ ModelPlan plan_parts(const VqganVae& vae, const VaeTrainConfig& config) {
   ModelPlan plan{.model = vae.ptr(),
                  .model_name = "VAE",
                  .part_noun = "part",
-                 .untrained_reason = "vae.use_vgg_and_gan is false"};
+                 .untrained_reason = "vae.use_vgg_and_gan is false",
+                 .has_lanes = false};  // entropies and adaptive weights are of the whole batch
   PartPlan autoencoder{.name = "autoencoder", .prefix = "", .network = vae->autoencoder()};
   autoencoder.make_network = [shape = vae->config()] {
     return std::make_shared<VaeAutoencoderImpl>(shape);

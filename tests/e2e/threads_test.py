@@ -4,6 +4,7 @@ cores."""
 import os
 import signal
 import subprocess
+import unittest
 
 import harness
 from harness import BINARY, EndToEnd, checkpoint_content
@@ -13,8 +14,8 @@ CORES = len(os.sched_getaffinity(0))
 
 
 class Threads(EndToEnd):
-    def write(self, name, epochs, **train):
-        config = harness.tiny_config(self.shards, name, decoder={"unets": [UNET]},
+    def write(self, name, epochs, batch_size=1, **train):
+        config = harness.tiny_config(self.shards, name, decoder={"unets": [UNET]}, data={"batch_size": batch_size},
                                      train={"epochs": epochs, "n_sample_images": 0, **train})
         return harness.write_config(self.dir / f"{name}.json", config)
 
@@ -31,7 +32,16 @@ class Threads(EndToEnd):
     def own_state(self, name):
         return checkpoint_content(self.dir / name / "checkpoint.pth", self.dir)[1]["dalle2_train"]
 
-    def test_a_small_config_gets_one_thread_and_the_checkpoint_says_so(self):
+    @unittest.skipIf(CORES < 2, "one core")
+    def test_the_cores_share_a_batch_and_a_resumed_run_gives_the_same_bits(self):
+        for name, epochs in (("whole", 2), ("parts", 1), ("parts", 2), ("alone", 2)):
+            said = self.run_with(1 if name == "alone" else None, "--config", self.write(name, epochs, batch_size=8))
+            self.assertIn("on cpu, 1 thread\n" if name == "alone" else f"on cpu, {CORES} threads\n", said)
+        whole, parts, alone = (checkpoint_content(self.dir / name / "checkpoint.pth", self.dir)[0] for name in ("whole", "parts", "alone"))
+        self.assertEqual(whole, parts)
+        self.assertNotEqual(whole, alone)  # the lanes add up in another order
+
+    def test_a_small_config_with_a_batch_of_one_gets_one_thread_and_the_checkpoint_says_so(self):
         said = self.run_with(None, "--config", self.write("small", 1))
         self.assertIn("on cpu, 1 thread\n", said)
         self.assertEqual(self.own_state("small")["threads"], 1)

@@ -175,7 +175,20 @@ TEST_CASE("lanes leave the joint loss of a CLIP and its gradients as they are") 
   }
 }
 
-TEST_CASE("lanes draw the pictures that one draws") {
+TEST_CASE("a CLIP with batch norms has one lane: their statistics are those of the whole batch") {
+  const test::ComputeThreads threads(2);
+  for (const bool is_resnet : {false, true}) {
+    ClipNetworkConfig network = test::tiny_clip();
+    if (is_resnet) {
+      network.vision_cfg.layers = std::vector<int64_t>{1, 1, 1, 1};
+      network.vision_cfg.image_size = 32;
+    }
+    ClipTrainer trainer(std::make_shared<ClipImpl>(network), ClipTrainConfig(), at::kCPU);
+    CHECK(TrainerProbe::contents(trainer).parts.at(0)->plan_lanes(8).lanes == (is_resnet ? 1 : 2));
+  }
+}
+
+TEST_CASE("lanes draw the pictures that one draws, and end when one is told to") {
   const test::TrainerFixture fixture("cascade");
   const auto trainer = fixture.trainer();
   const auto draw = [&](int lanes) {
@@ -193,6 +206,16 @@ TEST_CASE("lanes draw the pictures that one draws") {
   };
   const at::Tensor one = draw(1);
   CHECK(at::allclose(draw(3), one, 0, 1e-4));
+
+  const test::ComputeThreads threads(3);
+  DecoderSampleOptions options;
+  options.image_embeds = fixture.inputs(0).image_embeds;
+  options.on_step = [](int64_t, size_t step, size_t) {
+    if (step == 2) throw std::runtime_error("a signal");
+  };
+  for (int64_t row = 0; row < options.image_embeds.size(0); ++row)
+    options.row_generators.push_back(make_generator({.seed = row, .purpose = "draw"}, at::kCPU));
+  CHECK_THROWS_WITH(trainer->sample(options), "a signal");
 }
 
 }  // namespace

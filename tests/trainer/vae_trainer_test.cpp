@@ -342,7 +342,6 @@ TEST_CASE(
           throw std::logic_error("the perceptual loss has no part in an evaluation");
         },
         at::kCPU);
-    const test::ComputeThreads one(1);  // lanes would share the batch
     const LargestBatch largest;
     const VaeEvaluation evaluation = trainer.evaluate(images, /*averaged=*/false);
     CHECK(LargestBatch::largest() == max_batch_size.value_or(5));

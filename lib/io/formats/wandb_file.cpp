@@ -238,7 +238,8 @@ void WandbFile::put(std::string_view bytes) {
     if (count < 0) {
       const int reason = errno;
       // A reader stops at a torn record: what follows would be lost, so the piece goes.
-      const bool is_whole = written == 0 || ::ftruncate(descriptor_, size_) == 0;
+      const bool is_whole = written == 0 || (::ftruncate(descriptor_, size_) == 0 &&
+                                             ::lseek(descriptor_, size_, SEEK_SET) == size_);
       throw ResourceError("{}: cannot be written{}: {}",
                           path_,
                           is_whole ? "" : " and ends with a part of a record",

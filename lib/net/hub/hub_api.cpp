@@ -177,7 +177,13 @@ std::vector<HubFile> HubRepository::list(const std::string& folder,
   for (size_t pages = 0; pages == 0 || !query.empty(); ++pages) {
     const HttpAnswer answer = http_call(call("GET", path + query), options);
     const Json page = json_of(answer);
-    if (!page.is_array()) throw NetworkError("{}/{}: the hub lists no files", name(), folder);
+    if (!page.is_array()) {
+      throw NetworkError(
+          "{}/{}: expected a list of files, got {}\n  Check HF_ENDPOINT: is it a hub?",
+          name(),
+          folder,
+          page.type_name());
+    }
     for (const Json& entry : page) {
       if (const auto file = parse_file(entry)) files.push_back(*file);
     }

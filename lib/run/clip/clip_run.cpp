@@ -57,7 +57,9 @@ void step(ClipImpl& clip, int64_t batch) {
 DryRunPlan make_plan(const LoadedClipConfig& loaded) {
   const auto clip = std::make_shared<ClipImpl>(loaded.config.clip);
   add_adapters({clip}, loaded.config.train);
-  DryRunPlan plan{.model = clip, .batch_size = loaded.config.data.batch_size};
+  DryRunPlan plan{.model = clip,
+                  .batch_size = loaded.config.data.batch_size,
+                  .has_lanes = !clip->config().vision_cfg.is_resnet()};
   plan.networks.push_back({.label = "network",
                            .note = fmt::format("{} px", clip->image_size()),
                            .module = clip,

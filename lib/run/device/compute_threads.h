@@ -51,9 +51,11 @@ requires requires(const Loaded& config) {
 PassWork pass_work(const Loaded& loaded) {
   const int64_t batch = loaded.config.data.batch_size;
   const int64_t samples = std::min(batch, loaded.config.train.max_batch_size.value_or(batch));
-  // The loss of a VAE is no mean over its samples: they stay together.
-  constexpr bool kHasLanes = !std::is_same_v<Loaded, LoadedVaeConfig>;
-  return {sample_work(loaded) * static_cast<double>(samples), kHasLanes ? samples : 1};
+  // As ModelPlan::has_lanes of the trainers.
+  bool has_lanes = !std::is_same_v<Loaded, LoadedVaeConfig>;
+  if constexpr (std::is_same_v<Loaded, LoadedClipConfig>)
+    has_lanes = !loaded.config.clip.vision_cfg.is_resnet();
+  return {sample_work(loaded) * static_cast<double>(samples), has_lanes ? samples : 1};
 }
 
 /// What limits the threads of a process. 0: it does not.

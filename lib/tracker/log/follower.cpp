@@ -29,13 +29,17 @@ std::chrono::steady_clock::duration seconds(double value) {
 }  // namespace
 
 LogCursors::LogCursors(std::string path) : path_(std::move(path)) {
+  Json content;
   try {
-    const Json content = parse_untrusted_object(read_file(path_));
-    for (const auto& [sink, entry] : content.items()) {
+    content = parse_untrusted_object(read_file(path_));
+  } catch (const Error&) {  // each sink finds out by itself how far it is
+  }
+  for (const auto& [sink, entry] : content.items()) {
+    try {
       cursors_[sink] = {std::max<int64_t>(entry.at("line").get<int64_t>(), 0),
                         entry.at("shift").get<int64_t>()};
+    } catch (const nlohmann::json::exception&) {  // this one, too
     }
-  } catch (const std::exception&) {  // each sink finds out by itself how far it is
   }
 }
 

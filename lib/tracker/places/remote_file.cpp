@@ -81,6 +81,8 @@ class UrlFile : public RemoteFile {
         return "The server asks for a login, or refuses the one it got: write it into ~/.netrc "
                "(chmod 600)";
       }
+      if (answer.status() == 404 || answer.status() == 410)
+        return "There is no such file: check the address";
       return status_advice(answer.status());
     };
     return {body_of(std::move(request)), {.sha256 = sha256_}};

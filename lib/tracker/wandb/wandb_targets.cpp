@@ -54,7 +54,8 @@ class WandbFolder : public WandbTarget {
     if (!batch.stats.empty()) file_.write_stats(batch.stats, batch.stats_unix_seconds);
     if (!batch.console.empty()) print(batch.console);
     const auto now = std::chrono::steady_clock::now();
-    if (batch.end || now - summary_at_ >= kSummaryEvery) {
+    // Not behind rows: if the disk refuses it they would be written again.
+    if (batch.end || (batch.rows.empty() && now - summary_at_ >= kSummaryEvery)) {
       file_.write_summary(WandbItems(batch.summary.begin(), batch.summary.end()));
       summary_at_ = now;
     }
