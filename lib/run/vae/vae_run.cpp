@@ -74,8 +74,7 @@ DryRunPlan make_plan(const LoadedVaeConfig& loaded) {
   VqganVae vae(config.vae);
   const ImageFeatures features = perceptual_features(config, at::kCPU);
   const auto generator = [] { return make_generator({.purpose = "dry run"}, at::kCPU); };
-  DryRunPlan plan{
-      .model = vae.ptr(), .batch_size = config.data.batch_size, .has_lanes = false};
+  DryRunPlan plan{.model = vae.ptr(), .batch_size = config.data.batch_size, .has_lanes = false};
   plan.networks.push_back({.label = "autoencoder",
                            .note = fmt::format("{} px", config.data.image_size),
                            .module = vae->autoencoder(),
