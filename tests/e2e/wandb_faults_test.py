@@ -163,7 +163,7 @@ class Replay(Wandb):
             self.assertEqual(run.config["NumProcesses"], {"value": 1})
 
     def test_sync_sends_the_rows_with_every_default_of_the_config(self):
-        """And without the defaults where a saver cannot be read, which is told afterwards."""
+        """If a saver cannot be read, the config goes without its defaults; the error comes after the rows are sent."""
         whole = json.loads((ROOT / "configs/smoke/unconditional.json").read_text())
         broken = {**whole, "tracker": {"save": {"save_to": "url", "url": "ftp://h/x", "save_latest_to": "latest.pth"}}}
         for config, code, default in ((whole, 0, 0.5), (broken, 6, None)):

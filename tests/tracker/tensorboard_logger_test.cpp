@@ -157,8 +157,7 @@ TEST_CASE("a resumed run logs where its mark says, not where the config says, an
   CHECK(read_file("data/auto_resume.json") == mark);
 }
 
-TEST_CASE(
-    "an attribute in the mark that the logger does not have is told, an empty one says nothing") {
+TEST_CASE("an unknown attribute in the mark is reported, an empty one is ignored") {
   TensorboardRun run;
   run.tensorboard.auto_resume = true;
   test::save(*run.start(), 10);

@@ -188,7 +188,7 @@ TEST_CASE("a CLIP with batch norms has one lane: their statistics are those of t
   }
 }
 
-TEST_CASE("lanes draw the pictures that one draws, and end when one is told to") {
+TEST_CASE("several lanes draw the same pictures as one, and a stop in one ends all") {
   const test::TrainerFixture fixture("cascade");
   const auto trainer = fixture.trainer();
   const auto draw = [&](int lanes) {

@@ -58,8 +58,8 @@ struct LoaderOptions {
   /// cannot be read. None for a single rank.
   std::function<std::vector<int64_t>(int64_t own)> share_sizes = {};
   static constexpr int64_t kStopAsked = -1, kFault = -2;
-  /// Looks at each batch that is read; may throw a DataError, of which the other ranks hear as of a batch
-  /// that cannot be read.
+  /// Checks each batch after it is read. If it throws a DataError, all ranks learn of it, as they do of a
+  /// batch that cannot be read.
   std::function<void(const Batch& batch)> check_batch = {};
 };
 
