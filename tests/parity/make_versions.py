@@ -28,7 +28,7 @@ TIMESTEPS = {"decoder": 24, "prior": 64}
 # Parts of the largest value by which one rounding of every weight may move a result: half of what the test allows. Beside
 # it, how many nudges are tried: the values of an output are many, but a loss is one, and guidance with a threshold or
 # self-conditioning makes some loops multiply a rounding by 1e5, along one direction that a single nudge can miss.
-STEADY = {"output": (5e-6, 1), "loss": (5e-6, 4), "sample": (1e-4, 4)}
+STEADY = {"output": (5e-6, 1), "loss": (5e-6, 4), "sample": (1e-4, 4), "training": (5e-5, 4)}
 UPDATES = 10  # of training on; eps keeps rounding noise of a small gradient from becoming a step of its own
 ADAM = dict(lr=1e-3, betas=(0.9, 0.99), eps=1e-3)
 NEVER = 1e-12  # a probability of dropping that allows guidance and never happens
@@ -213,9 +213,13 @@ def make_case(kind, version, seed, out):
                         return sampler.sample(image_embed=embed, text_encodings=encodings, cond_scale=2.0, **masked(old.Decoder.forward))
 
                 tensors[f"sample.{name}"] = steady("sample", sample_of)
-        decoder.train()
-        tensors["training.losses"] = losses_of_training(decoder.unets[0], lambda: decoder(
-            images, image_embed=embed, text_encodings=encodings, unet_number=1, **masked(old.Decoder.forward)))
+
+        def training_of(nudged):
+            moved = decoder_of(nudged).train()
+            return losses_of_training(moved.unets[0], lambda: moved(
+                images, image_embed=embed, text_encodings=encodings, unet_number=1, **masked(old.Decoder.forward)))
+
+        tensors["training.losses"] = steady("training", training_of)
     else:
         section = draw_prior(rng, v)
         arguments = {key: value for key, value in section.items() if key != "net"}
@@ -268,8 +272,12 @@ def make_case(kind, version, seed, out):
 
                 sample = steady("sample", sample_of)
                 tensors[f"sample.{name}"] = sample / prior.image_embed_scale if v < (1, 6, 5) else sample
-        prior.train()
-        tensors["training.losses"] = losses_of_training(prior.net, lambda: prior.p_losses(scaled, times, conditions(), noise=noise))
+
+        def training_of(nudged):
+            moved = prior_of(nudged).train()
+            return losses_of_training(moved.net, lambda: moved.p_losses(scaled, times, conditions(), noise=noise))
+
+        tensors["training.losses"] = steady("training", training_of)
         write_case(pathlib.Path(out), f"prior_{version}", tensors,
                    {"written_by": version, "prior": section, "padded": padded, "guidance": guidance,
                     "names_fnv1a": [names_fnv1a(prior.net)]})
