@@ -8,7 +8,8 @@ import sys
 
 INTRODUCTION = """# Commands
 
-This page is made by `scripts/docs.sh --commands` from the `--help` texts of the program.
+This page is made by `scripts/docs.sh --commands` from the `--help` texts of the program. The exit codes below `dalle2-train` are also
+those of the commands whose text names no others.
 """
 
 
@@ -32,8 +33,12 @@ def pages(program, words=()):
 
 
 def page(program):
-    parts = [INTRODUCTION]
+    parts, codes = [INTRODUCTION], ""
     for words, text in pages(program):
+        if not words:
+            codes = text[text.index("\n\nExit codes:"):]
+        else:
+            text = text.removesuffix(codes)
         parts.append(f"## {' '.join(('dalle2-train', *words))}\n```\n{text}\n```\n")
     return "\n".join(parts)
 
