@@ -27,8 +27,7 @@ struct ClipNormConfig {
 
 struct ClipVisionConfig {
   static constexpr const char* kDoc =
-      "The image tower: a vision transformer, or a ResNet with attention pooling if `layers` is a "
-      "list.";
+      "A vision transformer, or a ResNet with attention pooling if `layers` is a list.";
   static constexpr UnknownKeys kUnknownKeys = UnknownKeys::fatal;
 
   OneOrMany<int64_t> layers = int64_t{12};
@@ -53,10 +52,10 @@ struct ClipVisionConfig {
   static constexpr size_t kResNetStages = 4;
 
   void fields(auto& f) {
-    D2_FIELD(layers,
-             "Number of layers of a vision transformer, or a list with the numbers of blocks in "
-             "the four stages of a ResNet.",
-             within(1, most::kLayers).not_empty());
+    D2_FIELD(
+        layers,
+        "Layers of a vision transformer, or a list with the blocks in the four stages of a ResNet.",
+        within(1, most::kLayers).not_empty());
     D2_FIELD(width, "Width of the tokens; for a ResNet, of its stem.", within(1, most::kDim));
     D2_FIELD(head_width, "Width of an attention head.", within(1, most::kHeadWidth));
     D2_FIELD(mlp_ratio,
@@ -66,8 +65,7 @@ struct ClipVisionConfig {
              "Side of a patch in pixels; a ResNet has no patches.",
              within(1, most::kImageSide));
     D2_FIELD(image_size,
-             "Side of its input pictures in pixels; for a ResNet, a multiple of 32 "
-             "and at least 64.",
+             "Side of the input pictures in pixels; for a ResNet, a multiple of 32 from 64 on.",
              within(1, most::kImageSide));
     D2_FIELD(norm_kwargs, "Its layer norms; a ResNet has none.");
     f.check(
@@ -141,8 +139,8 @@ struct ClipPreprocessing {
 
 struct ClipNetworkConfig {
   static constexpr const char* kDoc =
-      "The networks of a CLIP. The keys are those of open_clip's model configs; `image_*` are those "
-      "of their `preprocess_cfg`.";
+      "The networks of a CLIP, in the keys of open_clip's model configs; `image_*` are those of "
+      "their `preprocess_cfg`.";
   static constexpr UnknownKeys kUnknownKeys = UnknownKeys::fatal;
 
   /// Declared for GCC 12, which takes members of nested aggregates for uninitialised.
@@ -166,23 +164,23 @@ struct ClipNetworkConfig {
     D2_FIELD(embed_dim, "Width of the embeddings of pictures and texts.", within(1, most::kWidth));
     D2_FIELD(vision_cfg, "The image tower.");
     D2_FIELD(text_cfg, "The text tower.");
-    D2_FIELD(quick_gelu,
-             "Use x * sigmoid(1.702 x) instead of GELU. OpenAI's weights, and open_clip's models "
-             "with `-quickgelu` in their names, were trained with it.");
+    D2_FIELD(
+        quick_gelu,
+        "x * sigmoid(1.702 x) instead of GELU, as for OpenAI's weights and open_clip's models with "
+        "`-quickgelu` in their names.");
     D2_FIELD(init_logit_scale, "Initial logarithm of the inverse temperature.");
     D2_FIELD(image_mean,
              "Subtracted from the red, green and blue of a picture in [0, 1].",
              any_value().entries(3));
-    D2_FIELD(image_std,
-             "Divisor of red, green and blue after `image_mean` has been subtracted.",
-             above(0).entries(3));
-    D2_FIELD(image_resize_mode,
-             "How `shards embed`, `sample --image` and a prior's run give pictures the size "
-             "`vision_cfg.image_size`: `shortest` cuts the ends of the longer side off, `squash` "
-             "changes the aspect ratio, `longest` adds margins to the shorter side.",
-             one_of({"shortest", "squash", "longest"}));
+    D2_FIELD(image_std, "Divisor of red, green and blue, after `image_mean`.", above(0).entries(3));
+    D2_FIELD(
+        image_resize_mode,
+        "How `shards embed`, `sample --image` and a prior's run fit pictures to "
+        "`vision_cfg.image_size`: `shortest` cuts the longer side, `squash` changes the aspect "
+        "ratio, `longest` adds margins to the shorter side.",
+        one_of({"shortest", "squash", "longest"}));
     D2_FIELD(image_interpolation, "The filter that resizes them.", one_of({"bicubic", "bilinear"}));
-    D2_FIELD(image_fill_color, "Value of the margins, 0 (black) to 255.", within(0, 255));
+    D2_FIELD(image_fill_color, "Value of the margins, from black on.", within(0, 255));
   }
 };
 

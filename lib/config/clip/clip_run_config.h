@@ -19,9 +19,9 @@ namespace dalle2 {
 
 struct ClipTokenizerConfig {
   static constexpr const char* kDoc =
-      "The vocabulary that turns captions into tokens. Without any key it is OpenAI's, from "
-      "`~/.cache/dalle2-train` (`scripts/clip_vocabulary.sh` puts it there). A checkpoint holds "
-      "the vocabulary of its model.";
+      "The vocabulary that turns captions into tokens; by default OpenAI's, which "
+      "`scripts/clip_vocabulary.sh` puts into `~/.cache/dalle2-train`. A checkpoint holds the "
+      "vocabulary of its model.";
   static constexpr UnknownKeys kUnknownKeys = UnknownKeys::fatal;
 
   std::optional<int64_t> train;
@@ -30,8 +30,8 @@ struct ClipTokenizerConfig {
   void fields(auto& f) {
     D2_FIELD(
         train,
-        "Train a vocabulary of this many tokens on the captions of the training shards, before the "
-        "first update. `clip.text_cfg.vocab_size` then has the same value.",
+        "Train a vocabulary of this many tokens (then `clip.text_cfg.vocab_size`) on the training "
+        "captions, before the first update.",
         within(515, 1 << 24));
     D2_FIELD(path, "File of a vocabulary in OpenAI's format.", not_empty());
   }
@@ -53,10 +53,11 @@ struct ClipOnlyTrainConfig {
   double max_logit_scale = 100;
 
   void fields(auto& f) {
-    D2_FIELD(max_logit_scale,
-             "Before the softmax, the cosines are multiplied by a learned factor, the inverse "
-             "temperature. After each update, this factor is clamped between 1 and this value.",
-             at_least(1).up_to(1e4));
+    D2_FIELD(
+        max_logit_scale,
+        "Upper limit of the learned factor of the cosines (the inverse temperature), to which it "
+        "is clamped after each update; the lower limit is 1.",
+        at_least(1).up_to(1e4));
   }
 };
 
@@ -65,11 +66,10 @@ struct ClipTrainConfig : OptimizerConfig<Single>,
                          ShardLoopConfig,
                          ClipOnlyTrainConfig {
   static constexpr const char* kDoc =
-      "The optimisation and the loop. The defaults are those of open_clip. The loss is computed "
-      "over all samples of an update together: those of all processes and of all "
-      "`grad_accum_every` batches. It does not depend on how these samples are divided among "
-      "processes, batches and chunks (`max_batch_size`). A ResNet sees them all at once: the "
-      "statistics of its batch norms are those of a pass.";
+      "The optimisation and the loop. The defaults are those of open_clip. The loss is that of all "
+      "samples of an update together, however they are divided among processes, `grad_accum_every` "
+      "batches and chunks (`max_batch_size`). A ResNet sees them all at once: the statistics of "
+      "its batch norms are those of a pass.";
   static constexpr std::array kRefusedKeys = {
       RefusedKey{"cuda_graph",
                  "has no place here: a decoder and a prior record their passes as CUDA graphs, a "

@@ -17,9 +17,7 @@ namespace dalle2 {
 
 struct XClipConfig {
   static constexpr const char* kTag = "x-clip";
-  static constexpr const char* kDoc =
-      "The arguments that a CLIP of x-clip was made with. Those that matter only while such a CLIP "
-      "is trained are read, but have no effect.";
+  static constexpr const char* kDoc = "The arguments that a CLIP of x-clip was made with.";
   /// Here a slip of the pen would be another network.
   static constexpr UnknownKeys kUnknownKeys = UnknownKeys::fatal;
 
@@ -83,8 +81,7 @@ struct XClipConfig {
     D2_FIELD(dim_image, "Width of the tokens of a picture.", width());
     D2_FIELD(dim_latent, "Width of the embeddings.", within(1, most::kWidth));
     D2_FIELD(num_text_tokens,
-             "Tokens of the vocabulary; OpenAI's vocabulary, which the reference's tokenizer uses, "
-             "has 49408.",
+             "Tokens of the vocabulary; OpenAI's, which the reference uses, has 49408.",
              within(1, 1 << 24));
     D2_FIELD(text_enc_depth, "Layers of the text transformer.", within(1, most::kLayers));
     D2_FIELD(text_seq_len, "Tokens of a text; longer texts are cut.", within(1, most::kTokens));
@@ -96,8 +93,8 @@ struct XClipConfig {
     D2_FIELD(text_pad_id,
              "No effect: texts are padded with token 0, as in the reference's "
              "adapter.");
-    D2_FIELD(text_rotary_pos_emb, "Rotary embeddings of the positions instead of learned ones.");
-    D2_FIELD(text_causal_mask, "A causal text transformer. Must be false.");
+    D2_FIELD(text_rotary_pos_emb, "Rotary position embeddings instead of learned ones.");
+    D2_FIELD(text_causal_mask, "Must be false.");
     D2_FIELD(text_eos_id, "No effect: only a causal text transformer has it.");
     D2_FIELD(text_encode_without_mask, "No effect: the reference's adapter gives no mask.");
     D2_FIELD(visual_enc_depth, "Layers of the image transformer.", within(1, most::kLayers));
@@ -115,13 +112,13 @@ struct XClipConfig {
     D2_FIELD(downsample_image_embeds, "Must be false.");
     D2_FIELD(decoupled_contrastive_learning, kOfTraining);
     D2_FIELD(extra_latent_projection, kOfTraining);
-    D2_FIELD(use_mlm,
-             "Whether the CLIP has a network for masked language modelling, which adds "
-             "a token. The weights of this network are left out.");
+    D2_FIELD(
+        use_mlm,
+        "The CLIP has a network for masked language modelling, which adds a token; its weights are "
+        "left out.");
     D2_FIELD(text_ssl_loss_weight, kOfTraining);
     D2_FIELD(use_visual_ssl,
-             "Whether the CLIP has a network for self-supervision beside the "
-             "image transformer. The weights of this network are left out.");
+             "The CLIP has a network for self-supervision; its weights are left out.");
     D2_FIELD(visual_ssl_type, kOfTraining, one_of({"simsiam", "simclr"}));
     D2_FIELD(visual_ssl_hidden_layer, kOfTraining);
     D2_FIELD(simclr_temperature, kOfTraining);

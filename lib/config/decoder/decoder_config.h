@@ -19,8 +19,8 @@ namespace dalle2 {
 
 struct UnetConfig {
   static constexpr const char* kDoc =
-      "One denoising network. The keys are the constructor arguments of the reference's Unet. A "
-      "list over the resolutions has one entry for each entry of `dim_mults`.";
+      "One denoising network, with the constructor arguments of the reference's Unet. A list over "
+      "the resolutions has one value for each entry of `dim_mults`.";
 
   int64_t dim = 0;                 // required
   std::vector<int64_t> dim_mults;  // required
@@ -65,33 +65,32 @@ struct UnetConfig {
 
   void fields(auto& f) {
     D2_REQUIRED(dim, "Base width of the network, in channels; even.", within(4, most::kDim));
-    D2_REQUIRED(dim_mults,
-                "Width of each resolution as a multiple of `dim`, from high to low resolution. "
-                "The side of the feature map is halved between two entries. The list starts "
-                "with 1 unless `memory_efficient` is true.",
-                within(1, most::kDimMult).not_empty());
-    D2_FIELD(image_embed_dim,
-             "Width of the image embeddings. Needed by the first unet, unless "
-             "`decoder.unconditional`.",
-             within(1, most::kWidth));
+    D2_REQUIRED(
+        dim_mults,
+        "Width of each resolution as a multiple of `dim`, from high to low; each halves the side "
+        "of the feature map. Starts with 1 unless `memory_efficient`.",
+        within(1, most::kDimMult).not_empty());
+    D2_FIELD(
+        image_embed_dim,
+        "Width of the image embeddings; needed by the first unet, unless `decoder.unconditional`.",
+        within(1, most::kWidth));
     D2_FIELD(text_embed_dim,
-             "Width of the text encodings. Needed with `cond_on_text_encodings`.",
+             "Width of the text encodings; needed with `cond_on_text_encodings`.",
              within(1, most::kWidth));
-    D2_FIELD(cond_on_text_encodings, "Condition this unet on text encodings; null is false.");
+    D2_FIELD(cond_on_text_encodings, "Condition on text encodings; null is false.");
     D2_FIELD(
         cond_dim, "Width of the conditioning tokens; null for `dim`.", within(1, most::kWidth));
     D2_FIELD(channels,
              "No effect here: `decoder.channels` applies to every unet.",
              within(1, most::kWidth));
-    D2_FIELD(self_attn, "Full self attention, for all resolutions or for each.");
+    D2_FIELD(self_attn, "Full self attention, at all resolutions or each.");
     D2_FIELD(attn_dim_head,
-             "Width of a head of the self attention. (Cross attention always has 8 heads of "
-             "width 64.)",
+             "Width of a self attention head. (Cross attention has 8 heads of width 64.)",
              within(1, most::kHeadWidth));
     D2_FIELD(attn_heads, "Heads of the self attention.", within(1, most::kHeads));
     D2_FIELD(init_cross_embed,
-             "Start with parallel convolutions of several kernel sizes. False: one convolution "
-             "with the kernel size `init_conv_kernel_size`.");
+             "Start with parallel convolutions of several kernel sizes. False: with one, of "
+             "`init_conv_kernel_size`.");
     D2_FIELD(num_image_tokens,
              "Conditioning tokens made from the image embedding.",
              within(1, most::kTokens));
@@ -106,55 +105,55 @@ struct UnetConfig {
     D2_FIELD(cond_on_image_embeds,
              "No effect here: the decoder sets it for the first unet, unless "
              "`decoder.unconditional`.");
-    D2_FIELD(self_cond,
-             "Self conditioning (Chen et al. 2022): feed the previous estimate back in.");
-    D2_FIELD(sparse_attn, "Linear attention at each resolution that has no full self attention.");
+    D2_FIELD(self_cond, "Feed the previous estimate back in (Chen et al. 2022).");
+    D2_FIELD(sparse_attn, "Linear attention where there is no full self attention.");
     D2_FIELD(cosine_sim_cross_attn, "Cosine similarity in the cross attention.");
     D2_FIELD(cosine_sim_self_attn, "Cosine similarity in the self attention.");
     D2_FIELD(attend_at_middle, "No effect, as in the reference: the middle always has attention.");
     D2_FIELD(max_text_len,
              "Text tokens; longer texts are cut, shorter ones padded.",
              within(1, most::kTokens));
-    D2_FIELD(add_image_embeds_to_time, "Add the image embedding to the time vector as well.");
+    D2_FIELD(add_image_embeds_to_time, "Also add the image embedding to the time vector.");
     D2_FIELD(init_dim,
              "Width after the first convolution; null or equal to `dim`.",
              within(1, most::kWidth));
     D2_FIELD(init_conv_kernel_size,
-             "Kernel size of the first convolution if `init_cross_embed` is false; odd.",
+             "Kernel size without `init_cross_embed`; odd.",
              within(1, most::kKernel));
     D2_FIELD(init_cross_embed_kernel_sizes,
-             "Kernel sizes of the first convolutions if `init_cross_embed` is true; all odd.",
+             "Kernel sizes with `init_cross_embed`; all odd.",
              within(1, most::kKernel).not_empty());
     D2_FIELD(resnet_groups,
-             "Groups of the group norms, for all resolutions or for each; must divide the widths.",
+             "Groups of the group norms, for all resolutions or each; must divide the widths.",
              within(1, most::kWidth));
     D2_FIELD(resnet_weight_standardization,
              "Standardise the convolutions' weights (Qiao et al. 2019).");
     D2_FIELD(num_resnet_blocks,
-             "Residual blocks in addition to the first one, for all resolutions or for each.",
+             "Residual blocks after the first one, for all resolutions or each.",
              within(0, most::kLayers));
     D2_FIELD(cross_embed_downsample,
-             "Halve the side of the feature map with parallel "
-             "convolutions of several kernel sizes.");
+             "Halve the feature map with parallel convolutions of several kernel sizes.");
     D2_FIELD(cross_embed_downsample_kernel_sizes,
              "Kernel sizes of `cross_embed_downsample`; all even.",
              within(2, most::kKernel).not_empty());
-    D2_FIELD(memory_efficient,
-             "Halve the side of the feature map before the blocks of a resolution, not after "
-             "them (one more halving in total).");
+    D2_FIELD(
+        memory_efficient,
+        "Halve the feature map before the blocks of a resolution, not after them (one more halving "
+        "in total).");
     D2_FIELD(scale_skip_connection, "Multiply the skip connections by 2^-0.5.");
-    D2_FIELD(pixel_shuffle_upsample,
-             "Double the side of the feature map by pixel shuffle. False: by nearest-neighbour "
-             "interpolation and a convolution.");
+    D2_FIELD(
+        pixel_shuffle_upsample,
+        "Double the feature map by pixel shuffle. False: by nearest-neighbour interpolation and a "
+        "convolution.");
     D2_FIELD(final_conv_kernel_size,
              "Kernel size of the last convolution; odd.",
              within(1, most::kKernel));
-    D2_FIELD(combine_upsample_fmaps,
-             "Feed the outputs of all resolutions into the last block (U-squared net); `dim` must "
-             "be divisible by 8.");
+    D2_FIELD(
+        combine_upsample_fmaps,
+        "Feed the outputs of all resolutions into the last block (U-squared net); `dim` must be "
+        "divisible by 8.");
     D2_FIELD(checkpoint_during_training,
-             "Compute activations again in the backward pass instead of keeping them: less memory, "
-             "same gradients.");
+             "Compute activations again in the backward pass: less memory, same gradients.");
     f.note(!attend_at_middle,
            "attend_at_middle",
            "has no effect, as in the reference: the middle always attends");
@@ -164,10 +163,8 @@ struct UnetConfig {
 
 struct LatentConfig {
   static constexpr const char* kDoc =
-      "The VQGAN-VAE in whose latent space a stage works (latent diffusion, Rombach et al. 2022). "
-      "It is "
-      "frozen; a checkpoint of the decoder holds its weights, and a resumed run takes them from "
-      "there.";
+      "The frozen VQGAN-VAE in whose latent space a unet works (latent diffusion, Rombach et al. "
+      "2022). Checkpoints of the decoder hold its weights, from which a run resumes.";
   static constexpr UnknownKeys kUnknownKeys = UnknownKeys::fatal;
 
   std::string checkpoint;  // required
@@ -176,27 +173,27 @@ struct LatentConfig {
   double scale = 1.0;
 
   void fields(auto& f) {
-    D2_REQUIRED(checkpoint,
-                "A checkpoint or model file of a VAE: `checkpoint.pth` of a run, `vae.N.pt`, "
-                "`vae.N.ema.pt`, or safetensors.",
-                not_empty());
-    D2_FIELD(model,
-             "The `vae` section of that VAE's config. Null: the one in the checkpoint. Needed for "
-             "files without a config, such as `vae.N.pt`.");
+    D2_REQUIRED(
+        checkpoint,
+        "File of a VAE: `checkpoint.pth` of a run, `vae.N.pt`, `vae.N.ema.pt`, or safetensors.",
+        not_empty());
+    D2_FIELD(
+        model,
+        "The `vae` section of its config, for files without one, such as `vae.N.pt`. Null: the one "
+        "in the file.");
     D2_FIELD(use_ema, "Use the averaged weights if the file has them.");
-    D2_FIELD(scale,
-             "Extension: latents are multiplied by this factor before they are noised. The "
-             "noise schedules are made for latents with a standard deviation of 1. Set it "
-             "to 1 divided by the standard deviation that a run prints. The reference uses 1.",
-             above(0));
+    D2_FIELD(
+        scale,
+        "Extension: factor of the latents before they are noised, best 1 divided by the standard "
+        "deviation that a run prints. The reference uses 1.",
+        above(0));
   }
 };
 
 struct DecoderConfig {
   static constexpr const char* kDoc =
-      "The cascade of diffusion models. The keys are the constructor arguments of the "
-      "reference's Decoder. A list over the unets has one entry for each unet. The upper unets "
-      "are all unets but the first.";
+      "The cascade of diffusion models, with the constructor arguments of the reference's Decoder. "
+      "A list has one value for each unet; the upper unets are all but the first.";
   /// The reference's constructor refuses what it does not know.
   static constexpr UnknownKeys kUnknownKeys = UnknownKeys::fatal;
 
@@ -242,71 +239,64 @@ struct DecoderConfig {
   void fields(auto& f) {
     D2_REQUIRED(unets, "The networks of the cascade, low to high resolution.", not_empty());
     D2_FIELD(image_size,
-             "Side of the pictures in pixels, for a single unet.",
+             "Side of the pictures in pixels, of a single unet.",
              within(1, most::kImageSide));
-    D2_FIELD(image_sizes,
-             "Side of each unet's pictures in pixels. The list is sorted and duplicates are "
-             "removed; one size per unet must remain. Set either this key or `image_size`.",
-             within(1, most::kImageSide).not_empty());
-    D2_FIELD(clip,
-             "A frozen CLIP that computes the embeddings of pictures and the encodings of captions "
-             "if the data set does not have them.");
+    D2_FIELD(
+        image_sizes,
+        "Side of each unet's pictures in pixels, instead of `image_size`. The list is sorted and "
+        "duplicates are removed; one size per unet must remain.",
+        within(1, most::kImageSide).not_empty());
+    D2_FIELD(clip, "A frozen CLIP that computes the embeddings and encodings that the data lack.");
     D2_FIELD(vae,
-             "VQGAN-VAEs for the first unets, which then work in latent space; null for a unet "
-             "that works on pixels. Needs `auto_normalize_img`.",
+             "VQGAN-VAEs for the first unets, which then work in latent space; null for a unet on "
+             "pixels. Needs `auto_normalize_img`.",
              Limits{}.one_is_list());
     D2_FIELD(channels,
              "Channels of the pictures: 3, 1 for grey, or 4 with transparency.",
              within(1, most::kWidth));
-    D2_FIELD(timesteps,
-             "Steps of the noising chain in training, the same for every unet.",
-             within(1, most::kTimesteps));
+    D2_FIELD(timesteps, "Steps of the noising chain in training.", within(1, most::kTimesteps));
     D2_FIELD(sample_timesteps,
-             "Number of sampling steps, for all unets or for each. A number below `timesteps` uses "
-             "DDIM. Null, or the same number, takes all steps of the chain (DDPM).",
+             "Sampling steps. Fewer than `timesteps` use DDIM; null, or the same number, takes all "
+             "steps (DDPM).",
              within(1, most::kTimesteps));
-    D2_FIELD(loss_type, "Distance between prediction and target: absolute, squared, or Huber.");
+    D2_FIELD(loss_type, "Absolute, squared or Huber distance.");
     D2_FIELD(beta_schedule,
              "Noise schedule of each unet. Null: cosine, but linear for the last of several "
              "unets.");
-    D2_FIELD(learned_variance,
-             "Also learn the variance (Nichol & Dhariwal 2021). A single value applies to the "
-             "**first unet only**; the other unets do not learn it.");
+    D2_FIELD(
+        learned_variance,
+        "Also learn the variance (Nichol & Dhariwal 2021). A single value applies to the **first "
+        "unet only**; the others do not learn it.");
     D2_FIELD(image_cond_drop_prob,
              "Probability of dropping the image embedding, for classifier-free guidance.",
              within(0, 1));
     D2_FIELD(text_cond_drop_prob, "Probability of dropping the text encodings.", within(0, 1));
-    D2_FIELD(predict_x_start,
-             "Predict the clean picture instead of the noise, for all unets or for each.");
+    D2_FIELD(predict_x_start, "Predict the clean picture instead of the noise.");
     D2_FIELD(predict_v,
-             "Predict v (Salimans & Ho 2022), for all unets or for each; takes precedence over "
-             "`predict_x_start` and `predict_x_start_for_latent_diffusion`.");
+             "Predict v (Salimans & Ho 2022); takes precedence over `predict_x_start*`.");
+    D2_FIELD(predict_x_start_for_latent_diffusion,
+             "Predict the clean latent in a VAE's latent space, and the noise elsewhere; takes "
+             "precedence over `predict_x_start`.");
     D2_FIELD(
-        predict_x_start_for_latent_diffusion,
-        "Predict the clean latent in stages that work in a VAE's latent space, and the noise in "
-        "the other stages; takes precedence over `predict_x_start`.");
-    D2_FIELD(random_crop_sizes,
-             "Side in pixels of the random crop on which each unet trains; null for whole "
-             "pictures. The first unet must have null.",
-             within(1, most::kImageSide));
+        random_crop_sizes,
+        "Side in pixels of the random crop on which each unet trains; null for whole pictures, as "
+        "the first unet must have.",
+        within(1, most::kImageSide));
     D2_FIELD(use_noise_for_lowres_cond,
-             "Add noise to the low-resolution picture (Imagen), for all upper unets or for each.");
+             "Add noise to the low-resolution picture of upper unets (Imagen).");
     D2_FIELD(use_blur_for_lowres_cond,
-             "Blur the low-resolution picture, for all upper unets or for each. Each upper unet "
-             "needs noise or blur.");
+             "Blur the low-resolution picture of upper unets. Each needs noise or blur.");
     D2_FIELD(lowres_downsample_first,
              "Shrink the picture to the previous unet's size before it is blurred and enlarged.");
     D2_FIELD(blur_prob, "Probability of blurring a batch.", within(0, 1));
     D2_FIELD(blur_sigma,
-             "Standard deviation of the blur in pixels, or a range [low, high] from which it is "
-             "drawn for each batch.",
+             "Standard deviation of the blur in pixels, or its range [low, high] for a batch.",
              above(0));
     D2_FIELD(blur_kernel_size,
-             "Side of the blur's kernel in pixels, odd; or a range [low, high] from which an odd "
-             "one is drawn for each batch.",
+             "Side of the blur's kernel in pixels, odd, or its range [low, high] for a batch.",
              within(1, most::kKernel));
     D2_FIELD(lowres_noise_sample_level,
-             "Noise level of the low-resolution picture when sampling; 1 is pure noise.",
+             "Noise level of the low-resolution picture when sampling, from 0 to 1 (pure noise).",
              at_least(0).below(1));
     D2_FIELD(clip_denoised,
              "No effect, as in the reference: sampling clips, except in a VAE's latent space.");
@@ -314,30 +304,24 @@ struct DecoderConfig {
              "No effect, as in the reference: sampling clips, except in a VAE's latent space.");
     D2_FIELD(clip_adapter_overrides,
              "No effect, as in the reference, whose configs create their own adapters.");
-    D2_FIELD(learned_variance_constrain_frac,
-             "Keep the learned variance between its bounds with a sigmoid.");
-    D2_FIELD(vb_loss_weight,
-             "Weight of the variational bound that trains the learned variance.",
-             at_least(0));
-    D2_FIELD(unconditional, "No image or text conditioning at all; no embeddings are read.");
+    D2_FIELD(learned_variance_constrain_frac, "Bound the learned variance with a sigmoid.");
+    D2_FIELD(
+        vb_loss_weight, "Weight of the variational bound, which trains the variance.", at_least(0));
+    D2_FIELD(unconditional, "No conditioning; no embeddings are read.");
     D2_FIELD(auto_normalize_img,
-             "Map pictures from [0, 1] to [-1, 1] internally; false if they are already in [-1, "
-             "1].");
+             "Map pictures from [0, 1] to [-1, 1]; false if they are in [-1, 1].");
     D2_FIELD(use_dynamic_thres, "Dynamic thresholding when sampling (Imagen).");
     D2_FIELD(dynamic_thres_percentile,
-             "Quantile of the pixels' magnitudes that dynamic thresholding scales to 1.",
+             "Quantile of the magnitudes that dynamic thresholding scales to 1.",
              within(0, 1));
     D2_FIELD(p2_loss_weight_gamma,
-             "Exponent of the p2 loss weight (Choi et al. 2022), for all unets or for each; 0 is "
-             "off, 1 is recommended.",
+             "Exponent of the p2 loss weight (Choi et al. 2022); 0 is off, 1 is recommended.",
              at_least(0));
     D2_FIELD(p2_loss_weight_k, "Offset of the p2 loss weight.", above(0));
-    D2_FIELD(ddim_sampling_eta,
-             "Noise of DDIM sampling; 0 is deterministic, 1 is as noisy as DDPM.",
-             within(0, 1));
+    D2_FIELD(ddim_sampling_eta, "Noise of DDIM, from 0 (none) to 1 (as DDPM).", within(0, 1));
     D2_FIELD(zero_terminal_snr,
-             "Extension: rescale the schedule so that its last step is pure noise (Lin et al. "
-             "2023); needs `predict_v` or `predict_x_start`, and excludes `learned_variance`.");
+             "Extension: the last step is pure noise (Lin et al. 2023); needs `predict_v` or "
+             "`predict_x_start`, without `learned_variance`.");
     f.note(!clip_denoised, "clip_denoised", "has no effect, as in the reference");
     f.note(clip_adapter_overrides.value_or(RawJson{"{}"}).text != "{}",
            "clip_adapter_overrides",

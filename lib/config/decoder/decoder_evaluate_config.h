@@ -38,11 +38,9 @@ inline constexpr std::array enum_names<NetworkResize> = {"tf1", "antialias", "cl
 
 namespace detail {
 inline constexpr const char* kNetworkDoc =
-    "TorchScript file of the Inception network. The metrics share one file, so give it for one "
-    "of them. `scripts/export_inception.py` makes the file from the published weights.";
-inline constexpr const char* kNormalizeDoc =
-    "Must be false: the pictures are bytes, whose "
-    "range is known.";
+    "TorchScript file of the Inception network, for one of the metrics; they share it. "
+    "`scripts/export_inception.py` makes it.";
+inline constexpr const char* kNormalizeDoc = "Must be false: pictures are bytes.";
 inline constexpr const char* kNormalizeRule =
     "must be false, got true: the images are bytes, whose range is known";
 inline constexpr const char* kResetDoc =
@@ -65,12 +63,9 @@ struct FidConfig {
     D2_FIELD(feature, "Layer of the Inception network; must not be `logits_unbiased`.");
     D2_FIELD(reset_real_features, detail::kResetDoc);
     D2_FIELD(normalize, detail::kNormalizeDoc);
-    D2_FIELD(input_img_size,
-             "Channels, height and width that the network expects; must be [3, 299, 299].",
-             within(1, most::kImageSide).entries(3));
+    D2_FIELD(input_img_size, "Must be [3, 299, 299].", within(1, most::kImageSide).entries(3));
     D2_FIELD(feature_extractor_weights_path, detail::kNetworkDoc, not_empty());
-    D2_FIELD(antialias,
-             "torchmetrics' name for `evaluate.resize`: true is `antialias`, false `tf1`.");
+    D2_FIELD(antialias, "True: `resize` is `antialias`; false: `tf1`.");
     f.check(input_img_size == std::vector<int64_t>{3, 299, 299},
             "input_img_size",
             "must be [3, 299, 299], which is what the network takes");
@@ -92,10 +87,8 @@ struct InceptionScoreConfig {
 
   void fields(auto& f) {
     D2_FIELD(feature, "Layer of the Inception network.");
-    D2_FIELD(splits,
-             "Number of parts into which the samples are divided for mean and standard "
-             "deviation.",
-             within(1, most::kBatch));
+    D2_FIELD(
+        splits, "Parts of the samples, for mean and standard deviation.", within(1, most::kBatch));
     D2_FIELD(normalize, detail::kNormalizeDoc);
     D2_FIELD(feature_extractor_weights_path, detail::kNetworkDoc, not_empty());
     f.check(!normalize, "normalize", detail::kNormalizeRule);
@@ -118,15 +111,12 @@ struct KidConfig {
 
   void fields(auto& f) {
     D2_FIELD(feature, "Layer of the Inception network.");
-    D2_FIELD(subsets, "Number of random subsets of the samples.", within(1, most::kBatch));
+    D2_FIELD(subsets, "Random subsets of the samples.", within(1, most::kBatch));
     D2_FIELD(subset_size,
-             "Number of samples in a subset; at most `evaluate.n_evaluation_samples`.",
+             "Samples in a subset; at most `evaluate.n_evaluation_samples`.",
              within(2, most::kBatch));
     D2_FIELD(degree, "Degree of the polynomial kernel.", within(1, most::kLayers));
-    D2_FIELD(gamma,
-             "Factor of the scalar product in the kernel; null for 1 / (number of "
-             "features).",
-             above(0));
+    D2_FIELD(gamma, "Factor of the scalar product; null for 1 / (number of features).", above(0));
     D2_FIELD(coef, "Constant term of the kernel.", above(0));
     D2_FIELD(reset_real_features, detail::kResetDoc);
     D2_FIELD(normalize, detail::kNormalizeDoc);
@@ -137,7 +127,7 @@ struct KidConfig {
 
 struct PrecisionRecallConfig {
   static constexpr const char* kDoc =
-      "Improved precision and recall (Kynkäänniemi et al. 2019), an extension.";
+      "Extension: improved precision and recall (Kynkäänniemi et al. 2019).";
   static constexpr UnknownKeys kUnknownKeys = UnknownKeys::fatal;
 
   InceptionFeature feature = InceptionFeature::k2048;
@@ -147,7 +137,7 @@ struct PrecisionRecallConfig {
   void fields(auto& f) {
     D2_FIELD(feature, "Layer of the Inception network.");
     D2_FIELD(neighborhood,
-             "The number k: the ball around a picture reaches to the k-th nearest other picture.",
+             "k: the ball around a picture reaches to its k-th nearest other picture.",
              within(1, most::kBatch));
     D2_FIELD(feature_extractor_weights_path, detail::kNetworkDoc, not_empty());
   }
@@ -155,8 +145,8 @@ struct PrecisionRecallConfig {
 
 struct FrechetDistanceConfig {
   static constexpr const char* kDoc =
-      "Fréchet distance of the features of your own network, such as DINOv2 (Stein et al. "
-      "2023), an extension.";
+      "Extension: Fréchet distance of the features of your own network, such as DINOv2 (Stein et "
+      "al. 2023).";
   static constexpr UnknownKeys kUnknownKeys = UnknownKeys::fatal;
 
   std::optional<std::string> feature_extractor_weights_path;
@@ -166,12 +156,12 @@ struct FrechetDistanceConfig {
   std::vector<double> std = {0.229, 0.224, 0.225};
 
   void fields(auto& f) {
-    D2_FIELD(feature_extractor_weights_path,
-             "TorchScript file of the network; must be given. The network turns pictures [n, 3, "
-             "image_size, image_size] into features [n, d].",
-             not_empty());
     D2_FIELD(
-        image_size, "Side of the network's input pictures in pixels.", within(1, most::kImageSide));
+        feature_extractor_weights_path,
+        "TorchScript file of the network, which turns pictures [n, 3, image_size, image_size] into "
+        "features [n, d]; must be given.",
+        not_empty());
+    D2_FIELD(image_size, "Side of its input pictures in pixels.", within(1, most::kImageSide));
     D2_FIELD(resize, "How pictures are resized to `image_size`.");
     D2_FIELD(
         mean, "Subtracted from each channel of a picture in [0, 1].", within(-1e3, 1e3).entries(3));
@@ -190,13 +180,11 @@ struct LpipsConfig {
 
   void fields(auto& f) {
     D2_FIELD(net_type, "Network whose features are compared.");
-    D2_FIELD(reduction,
-             "How the distances of the pairs are combined: `mean` or `sum`. `none` "
-             "is refused.");
+    D2_FIELD(reduction, "How the distances are combined: `mean` or `sum`; `none` is refused.");
     D2_FIELD(normalize, "No effect: the range of the pictures, [0, 1] or [-1, 1], is known.");
     D2_FIELD(weights_path,
              "TorchScript file of the backbone and its linear layers; must be given. "
-             "`scripts/export_lpips.py` makes the file.",
+             "`scripts/export_lpips.py` makes it.",
              not_empty());
     f.check(reduction != LpipsReduction::none,
             "reduction",
@@ -206,7 +194,8 @@ struct LpipsConfig {
 
 struct ClipScoreConfig {
   static constexpr const char* kDoc =
-      "CLIP score (Hessel et al. 2021), an extension: how well pictures match their captions.";
+      "Extension: CLIP score, how well pictures match their captions: 100 times the mean cosine, "
+      "or 0 if that is negative (Hessel et al. 2021).";
   static constexpr UnknownKeys kUnknownKeys = UnknownKeys::fatal;
 
   std::optional<ClipConfig> clip;
@@ -214,17 +203,12 @@ struct ClipScoreConfig {
 
   std::optional<std::string> sha256() const { return clip ? clip->sha256 : own_sha256; }
 
-  void fields(auto& f) {
-    D2_FIELD(clip,
-             "The CLIP that computes the score; null for "
-             "`decoder.clip`.");
-  }
+  void fields(auto& f) { D2_FIELD(clip, "The CLIP; null for `decoder.clip`."); }
 };
 
 struct DecoderEvaluateConfig {
   static constexpr const char* kDoc =
-      "Metrics of drawn pictures, computed after each "
-      "validation; `{}` computes none.";
+      "Metrics of drawn pictures after each validation. Null switches a metric off.";
 
   int64_t n_evaluation_samples = 1000;
   // Keys as torchmetrics and the reference spell them.
@@ -239,27 +223,22 @@ struct DecoderEvaluateConfig {
   std::optional<std::string> cache_path;
 
   void fields(auto& f) {
-    D2_FIELD(n_evaluation_samples,
-             "Number of pictures drawn for the metrics.",
-             within(1, most::kEpochs));
-    D2_FIELD(FID, "Arguments of the Fréchet inception distance; null switches it off.");
-    D2_FIELD(IS, "Arguments of the inception score; null switches it off.");
-    D2_FIELD(KID, "Arguments of the kernel inception distance; null switches it off.");
-    D2_FIELD(LPIPS, "Arguments of LPIPS; null switches it off.");
-    D2_FIELD(PR, "Arguments of precision and recall; null switches them off.");
-    D2_FIELD(FD, "Arguments of the Fréchet distance with your own network; null switches it off.");
-    D2_FIELD(clip_score,
-             "Arguments of the CLIP score: 100 times the mean cosine between pictures and their "
-             "captions, or 0 if that is negative. Null switches it off; `{}` uses the CLIP of "
-             "`decoder.clip`.");
-    D2_FIELD(resize,
-             "How pictures are resized for the Inception network: `tf1` as in pytorch-fid and "
-             "torch-fidelity, `antialias` as in torchmetrics since 1.8, `clean` as in "
-             "clean-fid. Metrics with different methods are not comparable. Null: as "
-             "`FID.antialias` says, otherwise `tf1`.");
+    D2_FIELD(n_evaluation_samples, "Pictures drawn for the metrics.", within(1, most::kEpochs));
+    D2_FIELD(FID, "Fréchet inception distance.");
+    D2_FIELD(IS, "Inception score.");
+    D2_FIELD(KID, "Kernel inception distance.");
+    D2_FIELD(LPIPS, "Learned perceptual similarity.");
+    D2_FIELD(PR, "Precision and recall.");
+    D2_FIELD(FD, "Fréchet distance with your own network.");
+    D2_FIELD(clip_score, "CLIP score; `{}` uses `decoder.clip`.");
+    D2_FIELD(
+        resize,
+        "How pictures are resized for the Inception network, on which results depend: `tf1` as in "
+        "pytorch-fid and torch-fidelity, `antialias` as in torchmetrics since 1.8, `clean` as in "
+        "clean-fid. Null: as `FID.antialias` says, otherwise `tf1`.");
     D2_FIELD(cache_path,
-             "Folder in which the features of real pictures are cached for later runs. Null: "
-             "`metrics` in `tracker.data_path`.",
+             "Folder that caches the features of real pictures for later runs. Null: `metrics` in "
+             "`tracker.data_path`.",
              not_empty());
     f.check(!KID || KID->subset_size <= n_evaluation_samples,
             "KID/subset_size",

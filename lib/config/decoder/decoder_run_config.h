@@ -26,26 +26,27 @@ struct DecoderOnlyTrainConfig {
   std::optional<double> memory_budget_gib;
 
   void fields(auto& f) {
-    D2_FIELD(n_sample_images,
-             "Number of pictures that are drawn for the log with samples of the training shards. "
-             "The same number is drawn with samples of the test shards. 0 for none.",
-             within(0, most::kPictures));
-    D2_FIELD(cond_scale, "Strength of classifier-free guidance when sampling; 1 means none.");
-    D2_FIELD(unet_training_mask,
-             "True for each unet that is trained; null trains all. Untrained unets take no memory. "
-             "When the run draws pictures, real pictures replace the output of the unets before "
-             "the first trained one.",
-             not_empty());
     D2_FIELD(
-        noise_offset,
-        "Strength of added noise that is the same in all pixels of a channel. The network then "
-        "learns to draw pictures that are bright or dark as a whole; 0.05 to 0.1 is usual.",
-        at_least(0));
-    D2_FIELD(memory_budget_gib,
-             "Largest peak memory of a process in GiB (on a GPU: of GPU memory). If a step needs "
-             "more, the backward pass computes activations again instead of keeping them, level by "
-             "level from the largest feature maps on, until the estimate fits. Null: no limit.",
-             above(0));
+        n_sample_images,
+        "Pictures that are drawn for the log with samples of the training shards, and as many with "
+        "samples of the test shards; 0 for none.",
+        within(0, most::kPictures));
+    D2_FIELD(cond_scale, "Strength of classifier-free guidance when sampling; 1 means none.");
+    D2_FIELD(
+        unet_training_mask,
+        "True for each unet that is trained; null trains all. The others take no memory. When the "
+        "run draws, real pictures replace the output of the unets before the first trained one.",
+        not_empty());
+    D2_FIELD(noise_offset,
+             "Strength of added noise that is the same in all pixels of a channel, with which the "
+             "network learns pictures that are bright or dark as a whole; 0.05 to 0.1 is usual.",
+             at_least(0));
+    D2_FIELD(
+        memory_budget_gib,
+        "Largest peak memory of a process in GiB (with a GPU: its memory). If a step needs more, "
+        "the backward pass computes activations again, from the largest feature maps on, until the "
+        "estimate fits. Null for no limit.",
+        above(0));
   }
 };
 
@@ -56,7 +57,7 @@ struct DecoderTrainConfig : OptimizerConfig<OneOrMany>,
                             ShardLoopConfig,
                             DecoderOnlyTrainConfig {
   static constexpr const char* kDoc =
-      "The optimisation and the loop. Values that may be lists have one entry for each unet.";
+      "The optimisation and the loop. A list has one value for each unet.";
 
   DecoderTrainConfig() { epochs = 20; }
 
@@ -95,10 +96,9 @@ struct TrainDecoderConfig : RootConfig {
     D2_REQUIRED(evaluate, "The metrics; `{}` for the defaults.");
     D2_FIELD(
         written_by,
-        "Extension: the version of dalle2-pytorch, \"0.14.0\" to \"1.15.6\", whose layers and formulas the "
-        "networks have, for weights of that version. Keys that are absent have its defaults. Null: 1.15.6.");
-    RootConfig::fields(f,
-                       "Seed of everything random: weights, noise, order and split of the shards.");
+        "Extension: version of dalle2-pytorch, \"0.14.0\" to \"1.15.6\", that wrote the weights. "
+        "Its layers, formulas and defaults apply. Null: 1.15.6.");
+    RootConfig::fields(f, "Seed of weights, noise, and the order and split of the shards.");
   }
 };
 

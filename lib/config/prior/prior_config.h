@@ -18,8 +18,7 @@ namespace dalle2 {
 
 struct PriorNetworkConfig {
   static constexpr const char* kDoc =
-      "The transformer. The keys are the constructor arguments of the reference's "
-      "DiffusionPriorNetwork.";
+      "The transformer, with the constructor arguments of the reference's DiffusionPriorNetwork.";
   /// The reference's constructor refuses what it does not know.
   static constexpr UnknownKeys kUnknownKeys = UnknownKeys::fatal;
 
@@ -54,8 +53,8 @@ struct PriorNetworkConfig {
              "Text tokens; longer texts are cut, shorter ones padded. Null is 256.",
              within(1, most::kTokens));
     D2_FIELD(num_timesteps,
-             "Size of a table that embeds the timesteps; must equal `prior.timesteps`. Null: "
-             "instead of a table, a small network embeds their sines and cosines.",
+             "Size of a table that embeds the timesteps, equal to `prior.timesteps`. Null: a small "
+             "network embeds their sines and cosines.",
              within(1, most::kTimesteps));
     D2_FIELD(num_time_embeds, "Tokens made from the timestep.", within(1, most::kTokens));
     D2_FIELD(
@@ -73,15 +72,14 @@ struct PriorNetworkConfig {
     D2_FIELD(final_proj, "A linear layer after the transformer.");
     D2_FIELD(normformer, "A second norm inside the feed-forward layers (Shleifer et al. 2021).");
     D2_FIELD(rotary_emb, "Rotary position embeddings (Su et al. 2021).");
-    D2_FIELD(self_cond,
-             "Self conditioning (Chen et al. 2022): feed the previous estimate back in.");
+    D2_FIELD(self_cond, "Feed the previous estimate back in (Chen et al. 2022).");
   }
 };
 
 struct PriorConfig {
   static constexpr const char* kDoc =
-      "The diffusion prior, which makes image embeddings from text. The keys are the "
-      "constructor arguments of the reference's DiffusionPrior.";
+      "The diffusion prior, which makes image embeddings from text, with the constructor arguments "
+      "of the reference's DiffusionPrior.";
   /// The reference's constructor refuses what it does not know.
   static constexpr UnknownKeys kUnknownKeys = UnknownKeys::fatal;
 
@@ -120,9 +118,7 @@ struct PriorConfig {
   }
 
   void fields(auto& f) {
-    D2_FIELD(clip,
-             "A frozen CLIP that computes embeddings and encodings of the captions in "
-             "`data.meta_url`.");
+    D2_FIELD(clip, "A frozen CLIP that embeds and encodes the captions of `data.meta_url`.");
     D2_REQUIRED(net, "The network.");
     D2_REQUIRED(image_embed_dim, "Width of the image and text embeddings.", within(1, most::kDim));
     D2_FIELD(
@@ -130,8 +126,8 @@ struct PriorConfig {
     D2_FIELD(image_channels, "No effect, like `image_size`.", within(1, most::kWidth));
     D2_FIELD(timesteps, "Steps of the noising chain in training.", within(1, most::kTimesteps));
     D2_FIELD(sample_timesteps,
-             "Number of sampling steps. A number below `timesteps` uses DDIM. Null, or the same "
-             "number, takes all steps of the chain (DDPM).",
+             "Sampling steps. Fewer than `timesteps` use DDIM; null, or the same number, takes all "
+             "steps (DDPM).",
              within(2, most::kTimesteps));
     D2_FIELD(cond_drop_prob,
              "Probability of dropping the text and, independently, the image embedding, for "
@@ -143,28 +139,25 @@ struct PriorConfig {
     D2_FIELD(image_cond_drop_prob,
              "Probability of dropping the noised image embedding; null for `cond_drop_prob`.",
              within(0, 1));
-    D2_FIELD(loss_type, "Distance between prediction and target: absolute, squared, or Huber.");
+    D2_FIELD(loss_type, "Absolute, squared or Huber distance.");
     D2_FIELD(predict_x_start, "Predict the clean embedding; false for the noise.");
     D2_FIELD(predict_v, "Predict v (Salimans & Ho 2022); takes precedence over `predict_x_start`.");
     D2_FIELD(beta_schedule, "Noise schedule.");
-    D2_FIELD(condition_on_text_encodings,
-             "Condition on the encodings of the text's tokens, in addition to its embedding.");
+    D2_FIELD(condition_on_text_encodings, "Also condition on the encodings of the text's tokens.");
     D2_FIELD(sampling_clamp_l2norm,
              "Scale the estimate of the clean embedding to the norm `image_embed_scale` at every "
-             "step of sampling. Only with `predict_x_start`.");
-    D2_FIELD(sampling_final_clamp_l2norm,
-             "Scale the sampled embedding to the norm `image_embed_scale` once, at the end of "
-             "sampling. Only with `predict_x_start`.");
+             "sampling step. Only with `predict_x_start`.");
+    D2_FIELD(
+        sampling_final_clamp_l2norm,
+        "Like `sampling_clamp_l2norm`, once at the end of sampling. Only with `predict_x_start`.");
     D2_FIELD(training_clamp_l2norm,
-             "Scale the prediction in training to the norm `image_embed_scale`. Only with "
-             "`predict_x_start`.");
+             "Like `sampling_clamp_l2norm`, in training. Only with `predict_x_start`.");
     D2_FIELD(init_image_embed_l2norm,
-             "Scale the noise that sampling starts from to the norm "
-             "`image_embed_scale`.");
+             "Scale the initial noise of sampling to the norm `image_embed_scale`.");
     D2_FIELD(
         image_embed_scale,
-        "Factor by which embeddings are multiplied before they are noised. Null for the square "
-        "root of `image_embed_dim`: the entries of embeddings of norm 1 then have a variance of 1.",
+        "Factor of embeddings before they are noised. Null: the square root of `image_embed_dim`, "
+        "with which the entries of embeddings of norm 1 have a variance of 1.",
         above(0));
     D2_FIELD(clip_adapter_overrides,
              "No effect, as in the reference, whose configs create their own adapters.");

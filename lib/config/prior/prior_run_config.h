@@ -20,13 +20,11 @@ namespace dalle2 {
 struct PriorDataConfig : PictureReadConfig, CaptionReadConfig {
   static constexpr const char* kDoc =
       "Where the samples come from: folders of `.npy` files with one embedding per row, and "
-      "captions. A folder of embeddings is on this machine, in S3 (`s3://BUCKET/FOLDER`) or in a "
-      "repository of the Hugging Face hub (`hf://OWNER/NAME/FOLDER` or "
-      "`hf://datasets/OWNER/NAME/FOLDER`, with `@REVISION` after `NAME` for a revision other than "
-      "`main`). The URL of a web page that links to the files also works. Captions (`meta_url`) "
-      "must be on this machine. The files of a folder are joined in the order of their "
-      "paths; subfolders are included only on this machine. Row n of each folder belongs to "
-      "sample n.";
+      "captions. A folder of embeddings is on this machine, in S3 (`s3://BUCKET/FOLDER`) or in the "
+      "Hugging Face hub (`hf://OWNER/NAME/FOLDER` or `hf://datasets/OWNER/NAME/FOLDER`, with "
+      "`@REVISION` after `NAME` for a revision other than `main`), or the URL of a web page links "
+      "to its files. Files are joined in the order of their paths, with subfolders only on this "
+      "machine. Row n of each folder belongs to sample n.";
 
   std::optional<std::string> image_url;
   std::optional<std::string> text_url;
@@ -40,38 +38,32 @@ struct PriorDataConfig : PictureReadConfig, CaptionReadConfig {
   int64_t eval_every_seconds = 3600;
 
   void fields(auto& f) {
-    D2_FIELD(image_url,
-             "Folder of the image embeddings, [n, image_embed_dim]. With `prior.clip`, this key "
-             "may be absent if `data.meta_url` has shards: the CLIP then also embeds their "
-             "pictures.",
-             not_empty());
+    D2_FIELD(
+        image_url,
+        "Folder of the image embeddings, [n, image_embed_dim]. May be absent with `prior.clip` and "
+        "shards in `data.meta_url`, whose pictures the CLIP then embeds.",
+        not_empty());
     D2_FIELD(text_url, "Folder of the text embeddings, [n, image_embed_dim].", not_empty());
-    D2_FIELD(text_encodings_url,
-             "Folder of the encodings of the texts' tokens, [n, length, image_embed_dim], zero "
-             "after a text's end. Needed with `prior.condition_on_text_encodings`, unless there is "
-             "a `prior.clip`.",
-             not_empty());
+    D2_FIELD(
+        text_encodings_url,
+        "Folder of the encodings of the texts' tokens, [n, length, image_embed_dim], zero after a "
+        "text's end. Needed with `prior.condition_on_text_encodings` and no `prior.clip`.",
+        not_empty());
     D2_FIELD(
         meta_url,
-        "Captions of the rows, from which `prior.clip` computes embeddings and encodings: a "
-        "file, or a folder of files that are joined in the order of their paths. `.txt` has one "
-        "caption per line; `.jsonl` has one object with the key `caption` per line; `.parquet` "
-        "has a column `caption` (this needs the module that `scripts/build.sh --parquet` "
-        "builds); `.tar`, uncompressed, has samples with a field `txt`.",
+        "Captions of the rows for `prior.clip`: a file or folder on this machine. `.txt` has a "
+        "caption per line; `.jsonl` an object with the key `caption` per line; `.parquet` a column "
+        "`caption` (needs `scripts/build.sh --parquet`); an uncompressed `.tar` samples with a "
+        "field `txt`.",
         not_empty());
-    D2_FIELD(caption_key,
-             "Name of the key in `.jsonl` files and of the column in `.parquet` files, if not "
-             "`caption`.",
-             not_empty());
+    D2_FIELD(caption_key, "Name of the key or column, if not `caption`.", not_empty());
     D2_REQUIRED(splits,
-                "Fractions of the rows, in their stored order: first `train`, then `val`, then "
-                "the rest.");
+                "Fractions of the rows in their stored order: `train`, `val`, then the rest.");
     D2_REQUIRED(batch_size, "Samples per step and process.", within(1, most::kBatch));
     D2_FIELD(
         shuffle_rows,
-        "Shuffle the training rows in each epoch. The order depends only on the seed, the epoch "
-        "and the number of rows. Remote rows are fetched in blocks of 4 MiB, and shuffled "
-        "within 16 blocks at a time.");
+        "Shuffle the training rows in each epoch, by seed, epoch and number of rows. Remote rows "
+        "are fetched in blocks of 4 MiB, and shuffled within 16 blocks at a time.");
     D2_FIELD(num_data_points, "Largest number of rows to use.", within(1, most::kSamples));
     D2_FIELD(eval_every_seconds, "Seconds between two validations.", within(0, most::kSeconds));
     PictureReadConfig::fields(f);
@@ -91,16 +83,13 @@ struct PriorOnlyTrainConfig {
   void fields(auto& f) {
     D2_FIELD(save_every_seconds, "Seconds between two saves.", within(0, most::kSeconds));
     D2_FIELD(eval_timesteps,
-             "Numbers of sampling steps for the similarities of a validation; each from "
-             "`prior.sample_timesteps` to `prior.timesteps`.",
+             "Numbers of sampling steps for the similarities of a validation.",
              within(2, most::kTimesteps).not_empty());
     D2_FIELD(best_validation_loss,
-             "A validation counts as the best only if its loss is below "
-             "this value.");
+             "Only a validation with a loss below this value can be the best.");
     D2_FIELD(current_epoch, "Number of the first epoch.", within(0, most::kEpochs));
-    D2_FIELD(num_samples_seen,
-             "Number of samples that count as seen at the start.",
-             within(0, most::kSamples));
+    D2_FIELD(
+        num_samples_seen, "Samples that count as seen at the start.", within(0, most::kSamples));
     D2_FIELD(random_seed, "The reference's name for the root key `seed`.", at_least(0));
   }
 };
@@ -111,8 +100,8 @@ struct PriorTrainConfig : OptimizerConfig<Single>,
                           PassGraphConfig,
                           PriorOnlyTrainConfig {
   static constexpr const char* kDoc =
-      "The optimisation and the loop. (In the reference's config, `ema_beta` is 0.99, but has "
-      "no effect. Its runs use 0.9999, which is the default here.)";
+      "The optimisation and the loop. (The `ema_beta` of 0.99 in the reference's config has no "
+      "effect; its runs use 0.9999, the default here.)";
 
   PriorTrainConfig() {
     lr = 1.1e-4;
@@ -149,10 +138,9 @@ struct TrainPriorConfig : RootConfig {
     D2_REQUIRED(train, "The optimisation; `{}` for the defaults.");
     D2_FIELD(
         written_by,
-        "Extension: the version of dalle2-pytorch, \"0.14.0\" to \"1.15.6\", whose layers and formulas the "
-        "networks have, for weights of that version. Keys that are absent have its defaults. Null: 1.15.6.");
-    RootConfig::fields(
-        f, "Seed of everything random; `train.random_seed`, the reference's name, is the same.");
+        "Extension: version of dalle2-pytorch, \"0.14.0\" to \"1.15.6\", that wrote the weights. "
+        "Its layers, formulas and defaults apply. Null: 1.15.6.");
+    RootConfig::fields(f, "Seed of everything random, like `train.random_seed`.");
   }
 };
 

@@ -17,8 +17,7 @@ namespace dalle2 {
 void load_fields(auto& f, auto& load) {
   f.field("only_auto_resume",
           load.only_auto_resume,
-          "Load the file only if the run resumes through `log.auto_resume`. The first start "
-          "begins from zero and needs no file.");
+          "Load the file only when the run resumes; the first start needs no file.");
 }
 
 struct LocalLoadConfig {
@@ -36,10 +35,11 @@ struct LocalLoadConfig {
 
 /// What plain http is allowed for, in the sections that send or load something.
 void plain_http_field(auto& f, bool& allow_plain_http) {
-  f.field("allow_plain_http",
-          allow_plain_http,
-          "Allow `http:` URLs of other machines. Anybody on the network path can then read and "
-          "change the traffic, including logins. Not needed for this machine itself.");
+  f.field(
+      "allow_plain_http",
+      allow_plain_http,
+      "Allow `http:` to other machines. Anybody on the way can then read and change the traffic, "
+      "including logins.");
 }
 
 struct UrlLoadConfig {
@@ -58,7 +58,7 @@ struct UrlLoadConfig {
                 "`hf://OWNER/NAME/FILE` (with a revision: `hf://OWNER/NAME@REVISION/FILE`).",
                 text_without(checkpoint_url_fault));
     D2_FIELD(sha256,
-             "Expected SHA-256 of the file, 64 hexadecimal digits; null accepts any file.",
+             "SHA-256 of the file, 64 hexadecimal digits; null accepts any file.",
              text_without(sha256_fault));
     plain_http_field(f, allow_plain_http);
     load_fields(f, *this);
@@ -69,18 +69,14 @@ struct UrlLoadConfig {
 void hub_fields(auto& f, auto& hub) {
   f.required("huggingface_repo",
              hub.huggingface_repo,
-             "Repository of models on the Hugging Face hub, `owner/name`.",
+             "Repository of models, `owner/name`.",
              text_without(hub_repo_fault));
   f.field("token_path",
           hub.token_path,
-          "File with an access token. Null for `HF_TOKEN`, or else the file that `hf auth "
-          "login` writes (`HF_TOKEN_PATH`, `$HF_HOME/token`).",
+          "File with an access token. Null for `HF_TOKEN`, or the file of `hf auth login` "
+          "(`HF_TOKEN_PATH`, `$HF_HOME/token`).",
           text_without(token_path_fault));
-  f.field("revision",
-          hub.revision,
-          "Branch of the repository. For loading, a tag or a commit "
-          "also works.",
-          not_empty());
+  f.field("revision", hub.revision, "Branch; for loading, also a tag or a commit.", not_empty());
   plain_http_field(f, hub.allow_plain_http);
 }
 
@@ -88,8 +84,7 @@ void hub_fields(auto& f, auto& hub) {
 struct HuggingfaceLoadConfig {
   static constexpr const char* kTag = "huggingface";
   static constexpr const char* kDoc =
-      "Downloads a checkpoint from the Hugging Face hub (or `HF_ENDPOINT`). This is an "
-      "extension.";
+      "Extension: downloads a checkpoint from the Hugging Face hub (or `HF_ENDPOINT`).";
 
   std::string huggingface_repo;       // required
   std::string huggingface_file_path;  // required
@@ -116,7 +111,7 @@ struct WandbLoadConfig {
   bool only_auto_resume = false;
 
   void fields(auto& f) {
-    D2_REQUIRED(wandb_file_path, "Path of the file among the files of the run.", not_empty());
+    D2_REQUIRED(wandb_file_path, "Path of the file in the run.", not_empty());
     D2_FIELD(wandb_run_path,
              "`entity/project/run_id`; null for the run that the W&B logger continues.",
              not_empty());
@@ -148,20 +143,20 @@ struct SaveTargets {
   void fields(auto& f) {
     D2_FIELD(
         save_latest_to,
-        "File for the latest state. Its name may contain placeholders, in the forms `{epoch}`, "
-        "`{validation_losses[0]}`, `{epoch:03d}`, `{x:.3f}` and `{x:.2e}`, with any width and "
-        "precision. A decoder and a CLIP have `{epoch}`, `{sample}`, `{next_task}`, "
-        "`{validation_losses}` and `{samples_seen}`. A prior has `{epoch}`, `{samples_seen}` "
-        "and `{best_validation_loss}`. A VAE has `{epoch}`, `{step}` and `{samples_seen}`.",
+        "File for the latest state. Its name may contain placeholders in the forms `{epoch}`, "
+        "`{validation_losses[0]}`, `{epoch:03d}`, `{x:.3f}` and `{x:.2e}`. A decoder and a CLIP "
+        "have `{epoch}`, `{sample}`, `{next_task}`, `{validation_losses}` and `{samples_seen}`; a "
+        "prior `{epoch}`, `{samples_seen}` and `{best_validation_loss}`; a VAE `{epoch}`, `{step}` "
+        "and `{samples_seen}`.",
         path_or_off().placeholders());
     D2_FIELD(save_best_to,
-             "The same as `save_latest_to`, for the state with the lowest validation loss.",
+             "Like `save_latest_to`, for the state with the lowest validation loss.",
              path_or_off().placeholders());
     D2_FIELD(save_meta_to, "Folder for a copy of the config.", path_or_off(folder_fault));
-    D2_FIELD(save_type,
-             "`checkpoint` holds everything that resuming needs, `model` only the averaged weights "
-             "(without an average, the live ones), `lora` the averaged adapters of a run with "
-             "`train.lora`.");
+    D2_FIELD(
+        save_type,
+        "`checkpoint` holds all that resuming needs, `model` only the averaged weights (or the "
+        "live ones, without an average), `lora` the averaged adapters of `train.lora`.");
     D2_FIELD(save_all, "No effect, as in the reference.");
     D2_FIELD(save_latest,
              "No effect, as in the reference. To save no latest state, leave out "
@@ -185,8 +180,7 @@ struct SaveTargets {
 struct LocalSaveConfig : SaveTargets {
   static constexpr const char* kTag = "local";
   static constexpr const char* kDoc =
-      "Saves to files. The targets (`save_latest_to`, `save_best_to`, `save_meta_to`) are "
-      "relative to the working directory. Folders are created.";
+      "Saves to files, relative to the working directory. Folders are created.";
 };
 
 struct WandbSaveConfig : SaveTargets {
@@ -208,8 +202,8 @@ struct WandbSaveConfig : SaveTargets {
 struct HuggingfaceSaveConfig : SaveTargets {
   static constexpr const char* kTag = "huggingface";
   static constexpr const char* kDoc =
-      "Saves to a repository of the Hugging Face hub (or `HF_ENDPOINT`), which is created if it "
-      "does not exist.";
+      "Saves to a repository of the Hugging Face hub (or `HF_ENDPOINT`), which is created if "
+      "absent.";
 
   std::string huggingface_repo;  // required
   std::optional<std::string> token_path;
@@ -221,10 +215,9 @@ struct HuggingfaceSaveConfig : SaveTargets {
   void fields(auto& f) {
     SaveTargets::fields(f);
     hub_fields(f, *this);
-    f.field("private", is_private, "If the repository is created, make it private.");
+    f.field("private", is_private, "Make a new repository private.");
     D2_FIELD(model_card,
-             "Write a `README.md` with the config and samples into the repository if it has "
-             "none.");
+             "Write a `README.md` with config and samples into a repository that has none.");
   }
 };
 
@@ -232,8 +225,8 @@ struct HuggingfaceSaveConfig : SaveTargets {
 struct UrlSaveConfig : SaveTargets {
   static constexpr const char* kTag = "url";
   static constexpr const char* kDoc =
-      "Saves by HTTP PUT: to WebDAV and other servers that take files, or to presigned URLs. "
-      "This is an extension.";
+      "Extension: saves by HTTP PUT, to WebDAV and other servers that take files, or to presigned "
+      "URLs.";
 
   std::string url;  // required
   bool allow_plain_http = false;
@@ -242,9 +235,9 @@ struct UrlSaveConfig : SaveTargets {
     SaveTargets::fields(f);
     D2_REQUIRED(
         url,
-        "URL of the folder on the server to which the targets are relative. Put a login into "
-        "`~/.netrc` or into the URL. A query is put behind each target: of a presigned URL give "
-        "the folder with the query here, and the file's name as the target.",
+        "URL of the folder to which the targets are relative; a login goes into `~/.netrc` or the "
+        "URL. A query is put behind each target: of a presigned URL, give the folder with the "
+        "query here, and the file name as the target.",
         text_without(http_url_fault));
     plain_http_field(f, allow_plain_http);
   }
@@ -254,9 +247,8 @@ struct UrlSaveConfig : SaveTargets {
 struct S3SaveConfig : SaveTargets {
   static constexpr const char* kTag = "s3";
   static constexpr const char* kDoc =
-      "Saves to a bucket of S3 or of a compatible store. Credentials, region and endpoint come "
-      "from "
-      "the environment and the files of the AWS tools. This is an extension.";
+      "Extension: saves to a bucket of S3 or a compatible store. Credentials, region and endpoint "
+      "come from the environment and the files of the AWS tools.";
 
   std::string url;  // required
   bool allow_plain_http = false;

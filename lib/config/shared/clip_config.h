@@ -17,9 +17,9 @@ namespace dalle2 {
 
 struct ClipConfig {
   static constexpr const char* kDoc =
-      "A frozen CLIP. In `decoder` and `prior`, it computes the embeddings that the data do not "
-      "have, and a checkpoint of the run holds its weights, as the reference's does. In "
-      "`evaluate.clip_score`, it only computes the metric.";
+      "A frozen CLIP. In `decoder` and `prior`, it computes the embeddings that the data lack, and "
+      "checkpoints hold its weights, as in the reference. In `evaluate.clip_score`, it computes "
+      "the metric.";
 
   std::string make = "openai";
   std::string model = "ViT-L/14";
@@ -32,31 +32,29 @@ struct ClipConfig {
   bool needs_arguments() const { return make == XClipConfig::kTag; }
 
   void fields(auto& f) {
-    D2_FIELD(
-        make,
-        "Origin of the model. Only `x-clip` has an effect: files of other origins describe their "
-        "networks themselves.",
-        one_of({"openai", "open_clip", "x-clip"}));
+    D2_FIELD(make,
+             "Origin of the model. Only `x-clip` matters: other files describe their networks "
+             "themselves.",
+             one_of({"openai", "open_clip", "x-clip"}));
     D2_FIELD(
         model,
-        "File of the CLIP: a checkpoint or model file of a run, or a file of OpenAI, open_clip "
-        "or Hugging Face. If `make` is `x-clip`, the file has the state dict of such a CLIP. "
-        "Instead of a file, you can give the name of an OpenAI model that OpenAI's package has "
-        "downloaded into `~/.cache/clip`.",
+        "File of the CLIP: a checkpoint or model file of a run, or a file of OpenAI, open_clip or "
+        "Hugging Face; with `x-clip`, a state dict. Or the name of an OpenAI model that OpenAI's "
+        "package has downloaded into `~/.cache/clip`.",
         not_empty());
-    D2_FIELD(base_model_kwargs, "Needed with `x-clip`: the arguments that the CLIP was made with.");
-    D2_FIELD(sha256,
-             "Extension: SHA-256 of the file. The run sets it, and then refuses to resume with "
-             "a different CLIP.",
-             not_empty());
-    D2_FIELD(quick_gelu,
-             "Extension: whether a CLIP without a config beside its file uses QuickGELU. Files of "
-             "OpenAI and of Hugging Face do, and others do not, if the key is absent.");
+    D2_FIELD(base_model_kwargs, "Needed with `x-clip`: the arguments of the CLIP.");
     D2_FIELD(
-        heads,
-        "Extension: attention heads of the image tower and of the text tower of a CLIP without "
-        "a config beside its file. If absent, they are 64 wide.",
-        within(1, most::kHeads).entries(2));
+        sha256,
+        "Extension: SHA-256 of the file. The run sets it, and does not resume with another CLIP.",
+        not_empty());
+    D2_FIELD(
+        quick_gelu,
+        "Extension, for a CLIP without a config beside its file: whether it uses QuickGELU. Null: "
+        "true for files of OpenAI and Hugging Face.");
+    D2_FIELD(heads,
+             "Extension, for a CLIP without a config beside its file: attention heads of the image "
+             "tower and the text tower. Null: 64 wide.",
+             within(1, most::kHeads).entries(2));
     f.check(!needs_arguments() || (!quick_gelu && !heads),
             quick_gelu ? "quick_gelu" : "heads",
             "has no meaning with \"make\": \"x-clip\": give base_model_kwargs");

@@ -12,29 +12,27 @@ namespace dalle2 {
 
 struct DreamConfig {
   static constexpr const char* kDoc =
-      "DREAM (Zhou et al. 2024): the network first runs without gradients, and is then trained on "
-      "what it will meet while sampling: samples that contain its own error. Only for networks "
-      "that predict the noise. A step takes about a third longer.";
+      "DREAM (Zhou et al. 2024): the network first runs without gradients, and then trains on "
+      "samples that contain its own error, as it meets them when sampling. Only for networks that "
+      "predict the noise. A step takes about a third longer.";
 
   bool enabled = false;
   double detail_preservation = 1.0;
 
   void fields(auto& f) {
     D2_FIELD(enabled, "Turn DREAM on.");
-    D2_FIELD(
-        detail_preservation,
-        "Exponent p of the weight sqrt(1 - alphas_cumprod)^p of the network's error: 0 takes the "
-        "whole error at every timestep; larger values take less of it where the sample is nearly "
-        "clean.",
-        at_least(0));
+    D2_FIELD(detail_preservation,
+             "Exponent p of the weight sqrt(1 - alphas_cumprod)^p of the error: 0 takes the whole "
+             "error; larger values take less where the sample is nearly clean.",
+             at_least(0));
   }
 };
 
 struct TimestepSamplingConfig {
   static constexpr const char* kDoc =
-      "Distribution of the timesteps in training (Esser et al. 2024, section 3.1). A number u "
-      "in [0, 1] is drawn and becomes the timestep T - 1 - floor(u T), where T is `timesteps`. "
-      "As in diffusers, u near 0 gives the noisiest timesteps.";
+      "Distribution of the timesteps in training (Esser et al. 2024, section 3.1). A number u in "
+      "[0, 1] is drawn and becomes the timestep T - 1 - floor(u T), where T is `timesteps`: u near "
+      "0 gives the noisiest ones, as in diffusers.";
 
   TimestepScheme scheme = TimestepScheme::uniform;
   std::optional<double> logit_mean = 0.0;
@@ -50,8 +48,8 @@ struct TimestepSamplingConfig {
     D2_FIELD(logit_std, "Standard deviation of z in `logit_normal`.", at_least(0));
     D2_FIELD(
         mode_scale,
-        "Strength of `mode`: above 0 prefers timesteps in the middle, below 0 those at the ends; "
-        "from -1 to 1.75 the map from v to u is monotonic.");
+        "Strength of `mode`: above 0 prefers the middle timesteps, below 0 the ends; from -1 to "
+        "1.75 the map from v to u is monotonic.");
     const auto needs = [&](const char* key, bool given, TimestepScheme of, const char* good) {
       f.check(scheme != of || given,
               key,
@@ -96,21 +94,22 @@ struct LossConfig {
   }
 
   void fields(auto& f) {
-    D2_FIELD(min_snr_gamma,
-             "Min-SNR weighting of the loss (Hang et al. 2023): min(snr, gamma), divided by snr "
-             "for a network that predicts the noise, by snr + 1 for v, by 1 for the clean sample. "
-             "5 is recommended; null is off.",
-             above(0));
+    D2_FIELD(
+        min_snr_gamma,
+        "Min-SNR weighting of the loss (Hang et al. 2023): min(snr, gamma), divided by snr if the "
+        "network predicts the noise, by snr + 1 for v, by 1 for the clean sample. 5 is "
+        "recommended; null is off.",
+        above(0));
     D2_FIELD(
         loss_weighting,
-        "Weight of a sample's loss according to its noise level sigma = b / (a + b), where a "
-        "and b are the factors of the clean sample and of the noise. `sigma_sqrt` is sigma^-2, "
-        "with sigma at least 0.001; `cosmap` is 2 / (pi (1 - 2 sigma + 2 sigma^2)).");
+        "Weight of the loss by the noise level sigma = b / (a + b), where a and b are the factors "
+        "of the clean sample and of the noise. `sigma_sqrt` is sigma^-2, with sigma at least "
+        "0.001; `cosmap` is 2 / (pi (1 - 2 sigma + 2 sigma^2)).");
     D2_FIELD(timestep_sampling, "Distribution of the timesteps in training.");
     D2_FIELD(dream, "Training on the network's own errors.");
     D2_FIELD(input_perturbation,
-             "Strength of extra noise in the noised sample, which the target does not contain "
-             "(Ning et al. 2023); 0.1 is recommended.",
+             "Strength of extra noise that the target does not contain (Ning et al. 2023); 0.1 is "
+             "recommended.",
              at_least(0));
   }
 };

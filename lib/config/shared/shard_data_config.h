@@ -16,8 +16,8 @@ namespace dalle2 {
 
 struct SplitConfig {
   static constexpr const char* kDoc =
-      "How the shards of each process are divided, or the rows of a prior. The fractions must "
-      "sum to 1 (within 1e-6).";
+      "Fractions of the shards of each process, or of the rows of a prior. They must sum to 1 "
+      "(within 1e-6).";
 
   double train = 0.75;
   double val = 0.15;
@@ -27,7 +27,7 @@ struct SplitConfig {
     D2_FIELD(train, "Fraction for training.", within(0, 1));
     D2_FIELD(val, "Fraction for validation and metrics.", within(0, 1));
     D2_FIELD(test,
-             "Fraction for testing: the test pictures in a decoder's log, or a prior's test loss.",
+             "Fraction for the test pictures in a decoder's log, or a prior's test loss.",
              within(0, 1));
     f.check(std::abs(train + val + test - 1) <= 1e-6,
             "",
@@ -82,12 +82,9 @@ struct TransformConfig {
       D2_REQUIRED(size,
                   "Side of the result in pixels, or [height, width].",
                   within(1, 65'535).entries(1, 2).one_is_list());
-      D2_FIELD(scale,
-               "Range [low, high] of the crop's area, as a fraction of the picture's area.",
-               above(0).entries(2));
-      D2_FIELD(ratio,
-               "Range [low, high] of the crop's width divided by its height.",
-               above(0).entries(2));
+      D2_FIELD(
+          scale, "Range of the crop's area, as a fraction of the picture.", above(0).entries(2));
+      D2_FIELD(ratio, "Range of the crop's width divided by its height.", above(0).entries(2));
       check_range(f, scale, "scale");
       check_range(f, ratio, "ratio");
     } else if (kind == TransformKind::Resize) {
@@ -110,23 +107,20 @@ struct TransformConfig {
                        "hamming and lanczos"));
     }
     if (kind == TransformKind::RandomHorizontalFlip) {
-      D2_FIELD(p,
-               "Probability of mirroring a picture. (The reference ignores this key and always "
-               "uses 0.5.)",
-               within(0, 1));
+      D2_FIELD(
+          p, "Probability of mirroring a picture. (The reference always uses 0.5.)", within(0, 1));
     }
     if (kind == TransformKind::ColorJitter) color_jitter_fields(f);
     if (kind == TransformKind::RandomRotation) {
-      D2_REQUIRED(degrees,
-                  "Turns by a random angle in [-degrees, degrees], or in the range [low, high]; "
-                  "counter-clockwise.",
-                  within(-360, 360).entries(1, 2).one_is_list());
+      D2_REQUIRED(
+          degrees,
+          "Range [low, high] of the random angle, counter-clockwise; one number d for [-d, d].",
+          within(-360, 360).entries(1, 2).one_is_list());
       D2_FIELD(interpolation,
                "How values between pixels are interpolated.",
                one_of({"nearest", "bilinear"}));
       D2_FIELD(fill,
-               "Value of the corners that the rotation leaves empty: one number, or red, green "
-               "and blue.",
+               "Value of the empty corners: one number, or red, green and blue.",
                within(0, 255).entries(1, 3).one_is_list());
       check_reach(f, degrees, "degrees");
       f.check(fill.size() != 2, "fill", "must be one value or three, got 2");
@@ -137,21 +131,17 @@ struct TransformConfig {
   void color_jitter_fields(auto& f) {
     const auto factor = [] { return within(0, 100).entries(1, 2).one_is_list(); };
     D2_FIELD(brightness,
-             "Multiplies the values by a random factor in [1 - brightness, 1 + brightness], or in "
-             "the range [low, high].",
+             "Range [low, high] of a random factor of the values; one number d for [1 - d, 1 + d].",
              factor());
     D2_FIELD(contrast,
-             "Multiplies the distance of the values from the picture's mean lightness by a "
-             "random factor, chosen as for `brightness`.",
+             "Like `brightness`, for the distances from the picture's mean lightness.",
              factor());
-    D2_FIELD(saturation,
-             "Multiplies the distance of the values from grey by a random factor, "
-             "chosen as for `brightness`.",
-             factor());
-    D2_FIELD(hue,
-             "Shifts the hue by a random fraction of the colour circle in [-hue, hue], or in "
-             "the range [low, high].",
-             within(-0.5, 0.5).entries(1, 2).one_is_list());
+    D2_FIELD(saturation, "Like `brightness`, for the distances from grey.", factor());
+    D2_FIELD(
+        hue,
+        "Range [low, high] of a random shift of the hue, as a fraction of the colour circle; one "
+        "number d for [-d, d].",
+        within(-0.5, 0.5).entries(1, 2).one_is_list());
     check_reach(f, brightness, "brightness");
     check_reach(f, contrast, "contrast");
     check_reach(f, saturation, "saturation");
@@ -215,17 +205,18 @@ struct PictureReadConfig {
   void fields(auto& f) {
     D2_FIELD(
         ground,
-        "Extension: colour under transparent pictures: `white`, `black` or red, green and "
-        "blue (0 to 255). Null: transparency is ignored, as in the reference, and the colours "
-        "that the file stores there appear. A picture with 4 channels keeps its transparency.");
+        "Extension: colour under transparent pictures: `white`, `black` or red, green and blue (0 "
+        "to 255). Null: transparency is ignored, as in the reference, and the stored colours "
+        "appear. A picture with 4 channels keeps its transparency.");
     D2_FIELD(apply_exif,
-             "Extension: rotate and mirror pictures by the EXIF orientation that cameras and "
-             "phones store. Null: true with `data.folder` of a decoder or a CLIP, false with "
-             "shards and for a VAE, as in the reference.");
-    D2_FIELD(range,
-             "Extension: largest value of grey pictures with 16 bits, which becomes 255. Null: "
-             "65535, or less if the PNG file states fewer significant bits (sBIT).",
-             within(1, 65'535));
+             "Extension: rotate and mirror pictures by their EXIF orientation. Null: true with "
+             "`data.folder` of a decoder or a CLIP, false with shards and for a VAE, as in the "
+             "reference.");
+    D2_FIELD(
+        range,
+        "Extension: value of grey pictures with 16 bits that becomes 255. Null: 65535, or less if "
+        "the PNG file states fewer significant bits (sBIT).",
+        within(1, 65'535));
   }
 };
 
@@ -240,13 +231,15 @@ struct CaptionReadConfig {
   CaptionLines caption_lines = CaptionLines::all;
 
   void fields(auto& f) {
-    D2_FIELD(caption_encoding,
-             "Extension: encoding of captions that are not UTF-8 and have no byte order mark, by "
-             "its name in ICU, e.g. `windows-1251`, `gb18030` or `shift_jis`.",
-             not_empty());
-    D2_FIELD(caption_lines,
-             "Extension: caption of a text with several lines. `all`: the whole text. `first`: its "
-             "first line that is not empty. `drawn`: one of its lines, drawn anew each epoch.");
+    D2_FIELD(
+        caption_encoding,
+        "Extension: encoding of captions that are not UTF-8 and have no byte order mark, as ICU "
+        "names it, e.g. `windows-1251`, `gb18030` or `shift_jis`.",
+        not_empty());
+    D2_FIELD(
+        caption_lines,
+        "Extension: what of a text is the caption: all, its first line that is not empty, or a "
+        "line drawn anew each epoch.");
   }
 };
 
@@ -257,8 +250,7 @@ inline constexpr std::array enum_names<FolderOrder> = {"mixed", "in_order", "tog
 
 struct ShardDataConfig : PictureReadConfig, CaptionReadConfig {
   static constexpr const char* kDoc =
-      "Where the samples come from: tar shards or a folder of pictures and captions. Several "
-      "threads read them.";
+      "Where the samples come from: tar shards, or a folder of pictures and captions.";
 
   OneOrMany<std::string> webdataset_base_url = std::string();  // required without folder
   std::optional<std::string> folder;                           // extension
@@ -305,105 +297,101 @@ struct ShardDataConfig : PictureReadConfig, CaptionReadConfig {
   void fields(auto& f) {
     D2_FIELD(
         folder,
-        "Extension: folder of JPEG, PNG and WebP pictures with same-named `.txt` captions, "
-        "instead of shards. Subfolders are included, links too. The pictures are divided into 30 to "
-        "100 virtual shards (more if there are over 100,000 pictures), by `folder_order`.",
+        "Extension: folder of JPEG, PNG and WebP pictures with same-named `.txt` captions, instead "
+        "of shards; subfolders and links are included. The pictures form 30 to 100 virtual shards "
+        "(more with over 100,000 pictures).",
         not_empty());
     D2_FIELD(
         folder_order,
-        "Extension: which pictures of `folder` lie in one virtual shard, and so in one split. "
-        "`mixed`: each shard has its share of each subfolder. `together`: the pictures of a lowest "
-        "subfolder lie in one shard, for example all pictures of a person. `in_order`: in the order "
-        "of the paths. Null: `mixed`; with folders of embeddings the key must be given, because a "
-        "row belongs to a picture by this order.");
+        "Extension: which pictures of `folder` form a virtual shard, and so lie in one split. "
+        "`mixed`: a share of each subfolder. `together`: whole lowest subfolders, for example all "
+        "pictures of a person. `in_order`: the order of the paths. Null: `mixed`; needed with "
+        "folders of embeddings, whose rows follow this order.");
     D2_REQUIRED(
         webdataset_base_url,
-        "Path of the shards with one `{}` for the zero-padded shard number, e.g. "
-        "`shards/{}.tar`, relative to the working directory. Or a URL with one `{}`: `file:`, "
-        "`http:`, `https:`, `s3:`, or `hf://datasets/OWNER/NAME/{}.tar` of the Hugging Face "
-        "hub. With `allow_pipe`, also `pipe:` and a shell command that writes the tar. Or the "
-        "names of all shards: with braces (`shards/{000..123}.tar`, `{a,b}/{0..9}.tar`), as "
-        "several patterns joined by `::`, or as a list of strings.",
+        "Path of the shards with one `{}` for the zero-padded shard number, e.g. `shards/{}.tar`, "
+        "or such a URL: `file:`, `http:`, `https:`, `s3:`, `hf://datasets/OWNER/NAME/{}.tar` of "
+        "the Hugging Face hub or, with `allow_pipe`, `pipe:` and a shell command that writes the "
+        "tar. Or all shards: with braces (`shards/{000..123}.tar`, `{a,b}/{0..9}.tar`), patterns "
+        "joined by `::`, or a list.",
         not_empty().fetched().or_else("folder", folder.has_value()));
     D2_FIELD(
         img_embeddings_url,
-        "Folder of `.npy` files with the image embeddings, one file per shard. A file's name is "
-        "the number of its shard (`000012.npy`), or ends in `_` and this number "
-        "(`img_emb_000012.npy`). The last `index_width` digits of a sample's key are its row. "
-        "Give a path, `s3://bucket/folder`, "
-        "`hf://OWNER/NAME/FOLDER`, `hf://datasets/OWNER/NAME/FOLDER`, the URL of a web page "
-        "that links to the files, or a path or URL with one `{}` for the shard number, like "
-        "`https://host/img_emb_{}.npy` (with `allow_pipe`, also `pipe:`). The folders that `shards "
-        "embed` writes are refused: use `embeddings_in_tar`.",
+        "Folder of `.npy` files with the image embeddings, one for each shard, with its number at "
+        "the end of the name (`000012.npy`, `img_emb_000012.npy`). The last `index_width` digits "
+        "of a key are its row. A path, `s3://BUCKET/FOLDER`, `hf://OWNER/NAME/FOLDER`, "
+        "`hf://datasets/OWNER/NAME/FOLDER`, the URL of a page that links to the files, or a path "
+        "or URL with `{}` for the shard number, like `https://host/img_emb_{}.npy` (with "
+        "`allow_pipe`, also `pipe:`). For the folders of `shards embed`, use `embeddings_in_tar`.",
         not_empty().fetched());
     D2_FIELD(text_embeddings_url,
-             "The same as `img_embeddings_url`, for text encodings. Allowed only if a unet has "
+             "Like `img_embeddings_url`, for text encodings; only if a unet has "
              "`cond_on_text_encodings`. An empty string counts as null.",
              any_value().fetched());
-    D2_FIELD(num_workers,
-             "Threads that read and decode, per process; 0 reads in the main thread. The order of "
-             "the samples does not depend on it.",
-             within(0, most::kThreads));
-    D2_FIELD(lanes,
-             "Extension: number of lanes. Lanes are equal parts of an epoch's training shards, and "
-             "batches come from the lanes in turn. Null: one lane for each process. With a number, "
-             "runs with up to this many processes see the same samples in the same order.",
-             within(1, most::kRanks));
+    D2_FIELD(
+        num_workers,
+        "Threads that read and decode, per process; 0 reads in the main thread. The order of the "
+        "samples stays the same.",
+        within(0, most::kThreads));
+    D2_FIELD(
+        lanes,
+        "Extension: number of lanes, equal parts of an epoch's shards from which batches come in "
+        "turn. Null: one for each process. With a number, runs with up to that many processes see "
+        "the same samples in the same order.",
+        within(1, most::kRanks));
     D2_FIELD(batch_size, "Samples per step and process.", within(1, most::kBatch));
     D2_FIELD(start_shard, "Number of the first shard.", within(0, most::kSamples));
     D2_FIELD(end_shard, "Number of the last shard (inclusive).", within(0, most::kSamples));
-    D2_FIELD(shard_width, "Digits of the shard number in the file name.", within(1, 18));
+    D2_FIELD(shard_width, "Digits of a shard number.", within(1, 18));
     D2_FIELD(index_width,
-             "Number of digits at the end of a sample's key that are the row of its embedding.",
+             "Digits at the end of a key that are the row of its embedding.",
              within(1, 18));
-    D2_REQUIRED(splits,
-                "Fractions of the shards for training, validation and test; `{}` for the "
-                "defaults. Each fraction must give at least one shard to each process (with "
-                "`lanes`: to each of that many equal parts of the shards).");
+    D2_REQUIRED(
+        splits,
+        "Fractions of the shards for training, validation and test; `{}` for the defaults. Each "
+        "process (with `lanes`: each lane) needs a shard of each.");
     D2_FIELD(shuffle_train,
-             "Read the training shards in a new random order in each epoch; the "
-             "order depends on `seed`.");
+             "Read the training shards in a new random order in each epoch, by `seed`.");
     D2_FIELD(resample_train,
              "Draw training shards with replacement, endlessly. Limit the epoch with "
              "`train.epoch_samples`, and set `shuffle_train` to false.");
     D2_FIELD(shuffle_buffer,
-             "Extension: number of training samples that are held in memory, not yet decoded, and "
-             "shuffled together; 1 keeps the order of the shards. The default is 1000 with "
-             "`shuffle_train` or `resample_train`, otherwise 1.",
+             "Extension: training samples that are shuffled together in memory, not yet decoded; 1 "
+             "keeps the order of the shards. Null: 1000 with `shuffle_train` or `resample_train`, "
+             "otherwise 1.",
              within(1, most::kBuffer));
-    D2_FIELD(preprocessing,
-             "Transforms of each picture, applied in the order of their keys (see below).");
+    D2_FIELD(preprocessing, "Transforms of each picture (see below).");
     D2_FIELD(embeddings_in_tar,
-             "Extension: take the embeddings from the shards themselves, as `<key>.img_emb.npy` "
-             "and, for text-conditioned unets, `<key>.text_emb.npy`.");
+             "Extension: take the embeddings from the shards: `KEY.img_emb.npy` and, for "
+             "text-conditioned unets, `KEY.text_emb.npy`.");
     D2_FIELD(
         latents_in_tar,
-        "Extension: take the latents of the first unet from the shards, as `<key>.latent.npy`, "
-        "instead of encoding the pictures at each step. `dalle2-train shards encode` writes "
-        "such shards. The shards keep their pictures, for the pictures in the log, for metrics and "
-        "for upper unets. No transform may be random.");
-    D2_FIELD(fast_jpeg,
-             "Extension: decode JPEG at 1/2, 1/4 or 1/8 scale if RandomResizedCrop or Resize still "
-             "gets all the pixels that it needs. This is faster, above all for large pictures, but "
-             "the result is no longer bit-identical to the reference's: pixel values (0 to 255) "
-             "differ by 0.5 to 2 on average.");
+        "Extension: take the latents of the first unet from the shards (`KEY.latent.npy`), which "
+        "`dalle2-train shards encode` writes, instead of encoding the pictures at each step. The "
+        "pictures still serve the log, metrics and upper unets. No transform may be random.");
+    D2_FIELD(
+        fast_jpeg,
+        "Extension: decode JPEG at 1/2, 1/4 or 1/8 scale if RandomResizedCrop or Resize still gets "
+        "all the pixels it needs. This is faster, above all for large pictures, but pixel values "
+        "(0 to 255) differ from the reference's by 0.5 to 2 on average.");
     PictureReadConfig::fields(f);
     CaptionReadConfig::fields(f);
-    D2_FIELD(max_bad_fraction,
-             "Extension: largest fraction of a split's shards that may be absent, damaged or "
-             "unreachable in an epoch. Such shards are left out with a warning; a larger fraction "
-             "ends the run. With 1, the run ends only if no training sample is usable, or if three "
-             "shards in a row are unreachable, which counts as a lost network.",
-             within(0, 1));
-    D2_FIELD(allow_pipe,
-             "Extension: run the commands of `pipe:` URLs on this machine, with your permissions. "
-             "Only the config file itself can allow this; `--set` cannot. A config in a checkpoint "
-             "runs no command.");
+    D2_FIELD(
+        max_bad_fraction,
+        "Extension: largest fraction of a split's shards that may be absent, damaged or "
+        "unreachable in an epoch. They are left out with a warning; more of them end the run. With "
+        "1, the run ends only without any usable training sample, or after three unreachable "
+        "shards in a row: a lost network.",
+        within(0, 1));
+    D2_FIELD(
+        allow_pipe,
+        "Extension: run the commands of `pipe:` URLs on this machine, with your permissions. Only "
+        "the config file can allow it, not `--set`. A config in a checkpoint runs no command.");
     D2_FIELD(
         max_transform_pixels,
         "Extension: largest picture that a transform may make, in pixels (width times height). "
-        "Resize keeps the proportions, so a strip of a few pixels by many thousands would "
-        "become huge. Such pictures are left out and counted, like damaged ones.",
+        "Resize keeps the proportions, so a long strip would become huge. Such pictures are left "
+        "out and counted, like damaged ones.",
         within(1, most::kImagePixels));
     f.check(!folder_order || folder, "folder_order", "has no effect without data.folder");
     f.check(!folder || folder_order || (!img_embeddings_url && !text_embeddings_url),

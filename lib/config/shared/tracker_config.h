@@ -24,16 +24,15 @@ namespace dalle2 {
 void log_fields(auto& f, auto& log) {
   f.field("resume",
           log.resume,
-          "Continue an earlier run of the logging service. Only Weights & "
-          "Biases uses this key.");
-  f.field("auto_resume",
-          log.auto_resume,
-          "After a crash or a stop, the same command resumes the run that is in `data_path`. In a "
-          "list of loggers, one logger with this key is enough.");
+          "Continue an earlier run of Weights & Biases; other loggers ignore it.");
+  f.field(
+      "auto_resume",
+      log.auto_resume,
+      "After a crash or a stop, the same command resumes the run in `data_path`. One of several "
+      "loggers with this key is enough.");
   f.field("verbose",
           log.verbose,
-          "Print every record to the console too. No effect on the console logger, which always "
-          "does.");
+          "Print every record to the console too; the console logger always does.");
 }
 
 struct ConsoleLogConfig {
@@ -57,7 +56,7 @@ inline bool logs_offline() {
 struct WandbLogConfig {
   static constexpr const char* kTag = "wandb";
   static constexpr const char* kDoc =
-      "Logs to Weights & Biases: to the service while training or, without an API key or with "
+      "Logs to Weights & Biases while training or, without an API key or with "
       "`WANDB_MODE=offline`, into a folder for `wandb sync`.";
 
   bool resume = false;
@@ -68,8 +67,8 @@ struct WandbLogConfig {
   void fields(auto& f) {
     log_fields(f, *this);
     constexpr const char* kEntity =
-        "User or team that owns the project; must not be null, unless the environment has "
-        "`WANDB_MODE=offline` or `disabled`.";
+        "User or team that owns the project; null only with `WANDB_MODE=offline` or `disabled` in "
+        "the environment.";
     const bool is_offline = logs_offline();
     if (is_offline) {
       D2_FIELD(wandb_entity, kEntity, not_empty());
@@ -95,7 +94,7 @@ struct WandbLogConfig {
 struct TensorboardLogConfig {
   static constexpr const char* kTag = "tensorboard";
   static constexpr const char* kDoc =
-      "Writes TensorBoard event files: numbers, pictures, captions. This is an extension.";
+      "Extension: writes TensorBoard event files with numbers, pictures and captions.";
 
   bool resume = false;
   bool auto_resume = false;
@@ -137,39 +136,39 @@ struct TrackerConfig {
 
   void fields(auto& f) {
     D2_FIELD(data_path,
-             "Folder of the run's own files: `log.jsonl`, `images/`, `checkpoint.pth`, "
-             "`model.pth`, `auto_resume.json`.",
+             "Folder of the run's files: `log.jsonl`, `images/`, `checkpoint.pth`, `model.pth`, "
+             "`auto_resume.json`.",
              not_empty());
     D2_FIELD(
         overwrite_data_path,
-        "Without `auto_resume`: a run that is in `data_path` is set aside, the whole folder under "
-        "another name, and a new one begins. Otherwise such a start is refused.");
+        "Without `auto_resume`: rename the folder of a run that is in `data_path`, and begin a new "
+        "run. If false, such a start is refused.");
     D2_REQUIRED(log,
-                "Where records and pictures go: one logger or a list of them; `{}` for the "
-                "console.",
+                "Where records and pictures go; `{}` for the console.",
                 any_value().not_empty("at least one logger is needed, `{}` for the console"));
     D2_FIELD(load, "The checkpoint to start from; null for none.");
     D2_REQUIRED(save,
-                "Where checkpoints go: one saver or a list of them.",
+                "Where checkpoints go.",
                 any_value()
                     .not_empty("`savers` must be set: give at least one saver, got none")
                     .one_is_list());
     D2_FIELD(
         keep_last,
-        "Number of older checkpoints kept in `data_path/snapshots`, in addition to "
-        "`checkpoint.pth`, as a fallback if the run resumes. The one with the lowest validation "
-        "loss is kept there too. An older file is removed only after the new one has been read "
-        "back without errors.",
+        "Older checkpoints that are kept in `data_path/snapshots`, besides the one with the lowest "
+        "validation loss, as a fallback for resuming. A file is removed only after the new one has "
+        "been read back without errors.",
         within(0, most::kEpochs));
-    D2_FIELD(keep_every,
-             "Number of samples: the first snapshot at or after each multiple of it is kept "
-             "permanently. Null keeps none.",
-             within(1, most::kSamples));
-    D2_FIELD(upload_deadline_seconds,
-             "Seconds that a run waits for its uploads at the end, but at most 10 after a stop "
-             "signal. Files that were not sent stay in `data_path/outbox`. The next start or "
-             "`dalle2-train sync` sends them.",
-             within(0, 1e6));
+    D2_FIELD(
+        keep_every,
+        "Number of samples: the first snapshot at or after each multiple of it is kept for good. "
+        "Null keeps none.",
+        within(1, most::kSamples));
+    D2_FIELD(
+        upload_deadline_seconds,
+        "Seconds that the end of a run waits for uploads (after a stop signal at most 10). Files "
+        "that were not sent stay in `data_path/outbox`, until the next start or `dalle2-train "
+        "sync` sends them.",
+        within(0, 1e6));
     check_wandb_runs(f);
     check_addresses(f);
   }

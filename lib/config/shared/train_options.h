@@ -36,29 +36,26 @@ struct OptimizerConfig {
     D2_FIELD(wd, "Weight decay; 0 trains with Adam, else with AdamW.", at_least(0));
     D2_FIELD(eps, "Adam's epsilon.", above(0));
     D2_FIELD(betas, "Adam's two decay rates.", at_least(0).below(1).entries(2));
-    D2_FIELD(group_wd_params,
-             "Apply weight decay only to weights of two or more dimensions, not to biases and "
-             "gains.");
+    D2_FIELD(group_wd_params, "No weight decay for biases and gains: weights of one dimension.");
     D2_FIELD(max_grad_norm,
-             "Gradients with a larger norm are scaled down to this norm; null for no limit.",
+             "Largest norm of the gradients, which are scaled down to it; null for no limit.",
              above(0));
     D2_FIELD(warmup_steps,
-             "Number of updates in which the learning rate rises to its peak; null for no "
-             "warm-up.",
+             "Updates in which the learning rate rises to its peak; null for no warm-up.",
              within(1, most::kSteps));
-    D2_FIELD(cosine_decay_max_steps,
-             "Number of updates after which the learning rate has fallen to zero along a "
-             "cosine; null for no decay.",
-             within(1, most::kSteps));
+    D2_FIELD(
+        cosine_decay_max_steps,
+        "Updates until the learning rate has fallen to zero along a cosine; null for no decay.",
+        within(1, most::kSteps));
   }
 };
 
 struct EmaConfig {
   static constexpr const char* kDoc =
-      "Kind of the averaged weights. `ema_pytorch` is the average of the reference, configured "
-      "by the keys `ema_*` beside this object. `diffusers` is the EMAModel of diffusers, set by "
-      "the keys in this object; it averages at every update and saves `ema_diffusers` instead "
-      "of `ema`.";
+      "Kind of the averaged weights. `ema_pytorch` is the average of the reference, set by the "
+      "keys `ema_*` beside this object. `diffusers` is the EMAModel of diffusers, set by the other "
+      "keys of this object; it averages at every update and saves `ema_diffusers` instead of "
+      "`ema`.";
 
   EmaKind kind = EmaKind::ema_pytorch;
   double decay = 0.9999;
@@ -71,30 +68,27 @@ struct EmaConfig {
   bool offload = false;
 
   void fields(auto& f) {
-    D2_FIELD(kind, "`ema_pytorch` or `diffusers`; the other keys are those of `diffusers`.");
+    D2_FIELD(kind, "The other keys are those of `diffusers`.");
     D2_FIELD(decay, "Largest decay, per update.", within(0, 1));
     D2_FIELD(min_decay, "Lowest decay, once averaging has begun.", within(0, 1));
     D2_FIELD(update_after_step,
-             "Updates before averaging begins. Up to and including the next update, the average "
-             "is a copy of the weights.",
+             "Updates before averaging begins; up to the next one, the average is a copy of the "
+             "weights.",
              within(0, most::kSteps));
-    D2_FIELD(use_ema_warmup,
-             "True: the decay rises as 1 - (1 + n / inv_gamma) ^ -power, where n is the number of "
-             "updates averaged so far. False: as (1 + n) / (10 + n).");
-    D2_FIELD(inv_gamma,
-             "With `use_ema_warmup`: a larger value slows down the rise of the decay.",
-             above(0));
-    D2_FIELD(power,
-             "With `use_ema_warmup`: exponent of the rise. 2/3 suits runs of a million updates "
-             "and more, 3/4 shorter ones.",
-             above(0));
     D2_FIELD(
-        foreach,
-        "Update all tensors in one call, which is faster on a GPU. The average is the same up to "
-        "rounding.");
+        use_ema_warmup,
+        "True: the decay rises as 1 - (1 + n / inv_gamma) ^ -power, where n counts the averaged "
+        "updates. False: as (1 + n) / (10 + n).");
+    D2_FIELD(inv_gamma, "With `use_ema_warmup`: a larger value slows the rise.", above(0));
+    D2_FIELD(
+        power,
+        "With `use_ema_warmup`: exponent of the rise. 2/3 suits a million updates and more, 3/4 "
+        "fewer.",
+        above(0));
+    D2_FIELD(foreach, "Update all tensors in one call: faster on a GPU, equal up to rounding.");
     D2_FIELD(offload,
-             "Keep the average in host memory between updates (page-locked if there is a GPU). "
-             "This takes less memory on the device, and two more transfers per update.");
+             "Keep the average in host memory between updates: less memory on the device, two more "
+             "transfers per update.");
     f.check(decay >= min_decay,
             "decay",
             fmt::format("must not be below min_decay ({}), got {}", min_decay, decay));
@@ -105,22 +99,23 @@ struct EmaConfig {
 
 struct PostHocEmaConfig {
   static constexpr const char* kDoc =
-      "Two more averages of the weights, saved at intervals. From them, `dalle2-train ema "
-      "--sigma S` makes an average of a different width afterwards (Karras et al. 2024, arXiv "
-      "2312.02696).";
+      "Two more averages of the weights, saved at intervals. `dalle2-train ema --sigma S` makes an "
+      "average of another width from them (Karras et al. 2024, arXiv 2312.02696).";
 
   std::optional<int64_t> save_every_n_steps;
   std::vector<double> sigmas = {0.05, 0.1};
 
   void fields(auto& f) {
-    D2_FIELD(save_every_n_steps,
-             "Updates between two saves in `data_path/averages`; null is off. The run also saves "
-             "after its last update. Each file has two copies of the weights.",
-             within(1, most::kSteps));
-    D2_FIELD(sigmas,
-             "Widths of the two averages: standard deviations, as fractions of the run so far. "
-             "Averages with widths between and near these two can be made.",
-             above(0).up_to(0.288).entries(2));
+    D2_FIELD(
+        save_every_n_steps,
+        "Updates between two saves in `data_path/averages`, each with two copies of the weights; "
+        "null is off. The last update is saved too.",
+        within(1, most::kSteps));
+    D2_FIELD(
+        sigmas,
+        "Widths of the two averages: standard deviations, as fractions of the run so far. Widths "
+        "between and near them can be made.",
+        above(0).up_to(0.288).entries(2));
   }
 
   bool operator==(const PostHocEmaConfig&) const = default;
@@ -140,9 +135,9 @@ struct AveragesConfig {
   PostHocEmaConfig post_hoc_ema;
 
   void fields(auto& f) {
-    D2_FIELD(use_ema,
-             "Keep an exponential moving average of the weights. `sample` and "
-             "`evaluate` use the averaged weights.");
+    D2_FIELD(
+        use_ema,
+        "Keep an exponential moving average of the weights, which `sample` and `evaluate` use.");
     D2_FIELD(ema_beta, "Largest decay, per update of the average.", within(0, 1));
     D2_FIELD(ema_update_after_step,
              "Updates before averaging begins; until then the average is a copy of the weights.",
@@ -150,17 +145,18 @@ struct AveragesConfig {
     D2_FIELD(ema_update_every,
              "Updates of the weights between two updates of the average.",
              within(1, most::kSteps));
-    D2_FIELD(ema_inv_gamma,
-             "Divisor n0 in the warm-up of the decay: 1 - (1 + n / n0) ^ "
-             "-`ema_power`, where n is the number of updates since averaging "
-             "began.",
-             above(0));
-    D2_FIELD(ema_power, "Exponent in the warm-up of the decay (see `ema_inv_gamma`).", above(0));
+    D2_FIELD(
+        ema_inv_gamma,
+        "Divisor n0 in the warm-up of the decay, 1 - (1 + n / n0) ^ -`ema_power`, where n counts "
+        "the updates since averaging began.",
+        above(0));
+    D2_FIELD(ema_power, "Exponent in the warm-up of the decay.", above(0));
     D2_FIELD(ema_min_value, "Lowest decay, once averaging has begun.", within(0, 1));
-    D2_FIELD(update_model_with_ema_every,
-             "Every time this many updates have been made, the weights are set to their average "
-             "(arXiv 2406.02596); null for never. Only if `ema.kind` is `ema_pytorch`.",
-             within(1, most::kSteps));
+    D2_FIELD(
+        update_model_with_ema_every,
+        "Updates after which the weights are set to their average, each time (arXiv 2406.02596); "
+        "null for never. Only for the kind `ema_pytorch`.",
+        within(1, most::kSteps));
     D2_FIELD(ema, "Kind of the averaged weights.");
     D2_FIELD(post_hoc_ema, "Averages whose width is chosen after training.");
   }
@@ -173,21 +169,21 @@ struct PrecisionConfig {
   Tf32 tf32 = Tf32::convolutions;
 
   void fields(auto& f) {
-    D2_FIELD(amp,
-             "If `mixed_precision` is null, choose the best mixed precision for the device: `bf16` "
-             "on GPUs since Ampere and CPUs with bfloat16 instructions, `fp16` on older GPUs, "
-             "otherwise none. The log says which was chosen.");
-    D2_FIELD(mixed_precision,
-             "Arithmetic of matrix products and convolutions in training and validation: `no` "
-             "(float32), `bf16`, or `fp16` with a loss scale for each network. Trained weights, "
-             "gradients, moments, averages and losses are float32 in any case. Null is `no`, or "
-             "what `amp` chooses.");
+    D2_FIELD(
+        amp,
+        "If `mixed_precision` is null, choose the precision by the device: `bf16` on GPUs since "
+        "Ampere and CPUs with bfloat16 instructions, `fp16` on older GPUs, otherwise `no`. The log "
+        "names it.");
+    D2_FIELD(
+        mixed_precision,
+        "Arithmetic of matrix products and convolutions: `no` (float32), `bf16`, or `fp16` with a "
+        "loss scale for each network. Weights, gradients, moments, averages and losses stay "
+        "float32. Null is `no`, or what `amp` chooses.");
     D2_FIELD(
         tf32,
-        "Which float32 operations NVIDIA GPUs since Ampere may compute in TF32. This is faster, "
-        "with 10 bits of mantissa instead of 23. `no`, `convolutions` (PyTorch's default), or "
-        "`all`, which adds matrix products. Networks of metrics never use TF32. No effect on the "
-        "CPU.");
+        "What NVIDIA GPUs since Ampere compute in TF32, which is faster, with 10 bits of mantissa "
+        "instead of 23: nothing, convolutions (as PyTorch does), or matrix products too. Networks "
+        "of metrics never use it.");
   }
 };
 
@@ -198,18 +194,17 @@ struct PassGraphConfig {
   void fields(auto& f) {
     D2_FIELD(
         cuda_graph,
-        "Record the forward and backward pass as a CUDA graph, one for each shape of a batch, and "
-        "start it as a whole. Faster where the host limits the steps: small networks, small "
-        "batches. Takes more GPU memory. A graph is checked against the same pass without a graph "
-        "before it is used; if it cannot be used, the log says why. Needs a GPU, one process, and "
-        "a program built with `scripts/build.sh --cuda`.");
+        "Replay each pass as a CUDA graph, one for each shape of a batch. Faster if the host "
+        "limits the steps (small networks, small batches); takes more GPU memory. Needs a GPU, one "
+        "process and a program built with `scripts/build.sh --cuda`. A graph is first checked "
+        "against a pass without one; if none can be used, the log says why.");
   }
 };
 
 struct LoraConfig {
   static constexpr const char* kDoc =
       "Low-rank adapters (Hu et al. 2021): the network is frozen, and each layer that `targets` "
-      "names learns a correction, alpha / rank * up(down(x)), which is zero at the start. With "
+      "names learns a correction, alpha / rank * up(down(x)), which starts at zero. With "
       "`tracker.load`, the run begins from the weights of a checkpoint without adapters.";
 
   int64_t rank = 0;
@@ -220,27 +215,21 @@ struct LoraConfig {
   bool train_bias = false;
 
   void fields(auto& f) {
-    D2_FIELD(rank,
-             "Width of the adapters; 0 is off and trains the whole network.",
-             within(0, most::kWidth));
+    D2_FIELD(rank, "Width of the adapters; 0 trains the whole network.", within(0, most::kWidth));
     D2_FIELD(alpha,
-             "Strength of the adapters: their correction is multiplied by `alpha` / "
-             "`rank`. Null: `rank`, a factor of 1.",
+             "Strength of the adapters, whose correction is multiplied by `alpha` / `rank`. Null: "
+             "`rank`.",
              above(0));
     D2_FIELD(
         targets,
-        "Layers that get an adapter. A layer matches if its name is one of these strings, or "
-        "ends in `.` and one of them. In unets and priors, `to_q`, `to_kv` and `to_out.0` are "
-        "the projections of the attention layers, and `to_qkv` is that of the linear attention "
-        "(`sparse_attn`). In a CLIP, `out_proj`, `c_fc` and `c_proj` are the linear layers of a "
-        "block. You can name any other linear layer too.",
+        "Linear layers that get an adapter, by their names or the ends of their names after a `.`. "
+        "Attention in unets and priors has `to_q`, `to_kv` and `to_out.0`, linear attention "
+        "(`sparse_attn`) has `to_qkv`, a block of a CLIP has `out_proj`, `c_fc` and `c_proj`.",
         not_empty());
-    D2_FIELD(init,
-             "How `down` is initialised: `gaussian` with the standard deviation 1 / rank, or "
-             "`kaiming` (uniform). `up` starts at zero.");
-    D2_FIELD(dropout,
-             "Fraction of the adapters' inputs that dropout sets to zero in training.",
-             at_least(0).below(1));
+    D2_FIELD(
+        init,
+        "Initial `down`: `gaussian` with the standard deviation 1 / rank, or `kaiming` (uniform).");
+    D2_FIELD(dropout, "Dropout of the inputs of the adapters.", at_least(0).below(1));
     D2_FIELD(train_bias, "Also train all biases of the network.");
   }
 
@@ -256,9 +245,10 @@ struct AdaptersConfig {
 
   void fields(auto& f) {
     D2_FIELD(lora, "Low-rank adapters.");
-    D2_FIELD(frozen_dtype,
-             "With `lora`: type of the weights in frozen layers. `bf16` and `fp16` take half the "
-             "memory, but are cast for each product, which costs time.");
+    D2_FIELD(
+        frozen_dtype,
+        "With `lora`: type of frozen weights. `bf16` and `fp16` take half the memory, but cost "
+        "time for casts.");
     D2_FIELD(trainable_dtype, "Type of the parameters that are trained.");
   }
 };
@@ -289,15 +279,15 @@ struct ShardLoopConfig {
              "Samples after which a validation ends early; null for no limit.",
              within(1, most::kSamples));
     D2_FIELD(save_immediately,
-             "Also save after the first update of each epoch (to see that saving works).");
+             "Also save after the first update of each epoch, to see that saving works.");
   }
 };
 
 struct NonFiniteConfig {
   static constexpr const char* kDoc =
-      "Handling of losses and gradients that are NaN or infinite. An update with such a loss or "
-      "gradient is always skipped and counted: weights, averages, optimizer and schedule stay "
-      "unchanged. These keys say what happens after too many skipped updates.";
+      "What happens after too many updates with a loss or gradient that is NaN or infinite. Each "
+      "such update is skipped and counted: weights, averages, optimizer and schedule stay "
+      "unchanged.";
 
   NonFiniteAction action = NonFiniteAction::stop;
   int64_t after = 20;
@@ -305,20 +295,19 @@ struct NonFiniteConfig {
   int64_t max_roll_backs = 3;
 
   void fields(auto& f) {
-    D2_FIELD(
-        action,
-        "`stop` ends the run with exit code 4; `roll_back` goes back to the run's last checkpoint "
-        "and continues with a lower learning rate.");
+    D2_FIELD(action,
+             "`stop` ends the run with exit code 4; `roll_back` returns to the last checkpoint and "
+             "continues with a lower learning rate.");
     D2_FIELD(after,
-             "Number of consecutive skipped updates of a network after which the action is taken.",
+             "Consecutive skipped updates of a network before the action.",
              within(1, most::kEpochs));
     D2_FIELD(
         lr_factor,
-        "With `roll_back`: factor by which each roll-back multiplies the learning rates of all "
-        "networks; the checkpoints keep the product.",
+        "With `roll_back`: factor for all learning rates at each roll-back; checkpoints keep the "
+        "product.",
         above(0).up_to(1));
     D2_FIELD(max_roll_backs,
-             "With `roll_back`: largest number of roll-backs; after that, the run ends.",
+             "With `roll_back`: roll-backs before the run ends.",
              within(1, most::kEpochs));
   }
 
@@ -339,34 +328,31 @@ struct LoopConfig {
 
   void fields(auto& f) {
     D2_FIELD(epochs, "Passes over the training data.", within(1, most::kEpochs));
-    D2_FIELD(device,
-             "Device to train on: `cpu`, `cuda` or `cuda:N`, with the number N of a GPU.",
-             text_without(device_fault));
+    D2_FIELD(device, "`cpu`, `cuda`, or `cuda:N` for GPU number N.", text_without(device_fault));
     D2_FIELD(
         deterministic,
-        "Use only algorithms that give the same bits each time. If an operation has no such "
-        "algorithm, the run ends with an error. A GPU becomes slower. A CPU always gives the same "
-        "bits with the same number of threads and kind of processor.");
+        "Use only algorithms that give the same bits each time; an operation without one ends the "
+        "run. Slower on a GPU. A CPU always gives the same bits with the same number of threads "
+        "and kind of processor.");
     D2_FIELD(grad_accum_every,
-             "Number of batches whose gradients make one update. Each batch is weighted by its "
-             "number of samples.",
+             "Batches for each update, weighted by their numbers of samples.",
              within(1, most::kGroup));
-    D2_FIELD(max_batch_size,
-             "Samples that go through the network at once; larger batches are split and their "
-             "gradients added. Null for the whole batch.",
-             within(1, most::kBatch));
+    D2_FIELD(
+        max_batch_size,
+        "Samples that go through the network at once. Larger batches are split and their gradients "
+        "added. Null for whole batches.",
+        within(1, most::kBatch));
     D2_FIELD(
         log_every_n_updates,
-        "Updates between two records of the log. The logged loss is the mean of that many updates. "
-        "As in the reference, the count starts again with each epoch, and the first update of an "
-        "epoch makes a record.",
+        "Updates between two records of the log, each with the mean loss. As in the reference, "
+        "each epoch counts from its first update, which is recorded.",
         within(1, 10'000));
-    D2_FIELD(async_save,
-             "Write checkpoints while training continues: a save holds up the steps only while the "
-             "state is copied to host memory. A save waits for the previous one.");
+    D2_FIELD(
+        async_save,
+        "Write checkpoints while training continues: steps wait only while the state is copied to "
+        "host memory, and for the previous save.");
     D2_FIELD(allow_changed_config,
-             "Resume from a checkpoint even if config changes alter the meaning of its weights or "
-             "data.");
+             "Resume even if config changes alter the meaning of the weights or data.");
     D2_FIELD(non_finite, "Handling of non-finite losses and gradients.");
   }
 };
@@ -383,28 +369,29 @@ struct RanksConfig {
   void fields(auto& f) {
     D2_FIELD(
         find_unused_parameters,
-        "Several processes: allow parameters that no loss reaches, and name them once. Otherwise "
+        "Several processes: allow parameters that no loss reaches, and name them once; otherwise "
         "they are an error.");
     D2_FIELD(
         static_graph,
-        "Several processes: determine only in the first update which parameters have gradients.");
-    D2_FIELD(reduce_dtype,
-             "Several processes: type in which gradients are sent and summed. `bf16` halves the "
-             "number of bytes and keeps eight bits of precision.");
+        "Several processes: only the first update determines which parameters have gradients.");
+    D2_FIELD(
+        reduce_dtype,
+        "Several processes: type in which gradients are sent and summed. `bf16` halves the bytes "
+        "and keeps eight bits of precision.");
     D2_FIELD(
         shard_optimizer,
-        "Several processes: each keeps the moments and the averages of a part of the weights and "
-        "updates that part (ZeRO stage 1). This saves memory. Losses, weights and checkpoints are "
-        "the same as without it; on GPUs, sums may round differently.");
+        "Several processes: each keeps the moments and averages of a part of the weights and "
+        "updates that part (ZeRO stage 1), which saves memory. Losses, weights and checkpoints "
+        "stay the same; on GPUs, sums may round differently.");
     D2_FIELD(
         bucket_mebibytes,
-        "Several processes: gradients are sent in buckets of about this size, in MiB, while the "
-        "backward pass runs.",
+        "Several processes: size of the buckets, in MiB, in which gradients are sent during the "
+        "backward pass.",
         within(1, 4096));
     D2_FIELD(
         hang_timeout_seconds,
-        "Several processes: if the others wait for a process for this long, it counts as stuck. "
-        "The others name it and end. Saving and waiting for data may take ten times as long.",
+        "Several processes: a process for which the others wait this long is stuck; they name it "
+        "and end. Saving and waiting for data may take ten times as long.",
         within(2, 86'400));
   }
 };

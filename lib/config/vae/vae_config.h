@@ -31,20 +31,19 @@ struct LookupFreeConfig {
 
   void fields(auto& f) {
     D2_FIELD(diversity_gamma,
-             "Weight of the entropy of the mean distribution over codes, which training "
-             "maximises.",
+             "Weight of the entropy of the mean distribution over codes, which is maximised.",
              at_least(0));
     D2_FIELD(entropy_loss_weight, "Weight of the entropies in the loss.", at_least(0));
     D2_FIELD(commitment_loss_weight,
-             "Weight of the squared distance of a projection from its signs.",
+             "Weight of the squared distance between projection and signs.",
              at_least(0));
   }
 };
 
 struct VaeConfig {
   static constexpr const char* kDoc =
-      "The VQGAN-VAE. The keys are the constructor arguments of VQGanVAE in "
-      "muse-maskgit-pytorch or dalle2-pytorch.";
+      "The VQGAN-VAE, with the constructor arguments of VQGanVAE in muse-maskgit-pytorch or "
+      "dalle2-pytorch.";
 
   VaeKind kind = VaeKind::muse;
   int64_t dim = 0;  // required
@@ -97,73 +96,72 @@ struct VaeConfig {
   int64_t reduction() const { return is_vit() ? encdec_patch_size : int64_t{1} << layers; }
 
   void fields(auto& f) {
-    D2_FIELD(kind,
-             "Library whose VQGanVAE the network is: `muse` (muse-maskgit-pytorch) or `dalle2` "
-             "(dalle2-pytorch).");
+    D2_FIELD(kind, "Library of the network: muse-maskgit-pytorch or dalle2-pytorch.");
     D2_REQUIRED(dim, "Base width, in channels.", within(1, most::kDim));
     D2_FIELD(image_size,
-             "Side of the pictures in pixels. The `dalle2` kind needs this key and accepts no "
-             "other side. Null: any side.",
+             "Side of the pictures in pixels, which `dalle2` needs and keeps to. Null: any side.",
              within(1, most::kImageSide));
     D2_FIELD(
         channels, "Channels of a picture: 3, 1 for grey, or 4 with transparency.", within(1, 4));
-    D2_FIELD(layers,
-             "Number of resolutions. The first has half the picture's side, and each other one "
-             "has half the side of the one before. For a `vit`: layers of the transformer.",
-             within(1, 16));
-    D2_FIELD(l2_recon_loss, "Use the mean squared error instead of the mean absolute error.");
-    D2_FIELD(use_hinge_loss, "Use hinge losses for the GAN; false for binary cross-entropy.");
-    D2_FIELD(use_vgg_and_gan,
-             "Use perceptual and adversarial losses; false trains only the reconstruction.");
-    D2_FIELD(quantizer_loss_without_gan,
-             "Without `use_vgg_and_gan`, also train with the loss of the quantiser. The "
-             "references do not do so, and most of their codes are unused after a while.");
-    D2_FIELD(discr_layers,
-             "Number of halvings in the discriminator; a side of at least 4 pixels must remain.",
-             within(0, 16));
-    D2_FIELD(vae_type, "For the `dalle2` kind: convolutions (`resnet`) or a transformer (`vit`).");
-    D2_FIELD(lookup_free_quantization,
-             "For the `muse` kind: the signs of a projection are the code; false for a codebook.");
-    D2_FIELD(codebook_size,
-             "Number of codes of the `muse` kind; a power of two if lookup-free. Null: 65536.",
-             within(2, 1 << 20));
-    D2_FIELD(lfq_kwargs, "Arguments of the lookup-free quantisation.");
     D2_FIELD(
-        vq_codebook_size, "Number of codes of the `dalle2` kind. Null: 512.", within(2, 1 << 20));
+        layers,
+        "Number of resolutions, each with half the side of the one before, the first with half the "
+        "picture's. For a `vit`: layers of the transformer.",
+        within(1, 16));
+    D2_FIELD(l2_recon_loss, "Mean squared instead of absolute error.");
+    D2_FIELD(use_hinge_loss, "Hinge losses for the GAN; false for binary cross-entropy.");
+    D2_FIELD(use_vgg_and_gan,
+             "Perceptual and adversarial losses; false trains only the reconstruction.");
+    D2_FIELD(
+        quantizer_loss_without_gan,
+        "Without `use_vgg_and_gan`, also train with the loss of the quantiser. The references do "
+        "not, and most of their codes fall out of use.");
+    D2_FIELD(discr_layers,
+             "Halvings in the discriminator; a side of at least 4 pixels must remain.",
+             within(0, 16));
+    D2_FIELD(vae_type, "For `dalle2`: convolutions or a transformer.");
+    D2_FIELD(lookup_free_quantization,
+             "For `muse`: the signs of a projection are the code; false for a codebook.");
+    D2_FIELD(codebook_size,
+             "Codes of `muse`, a power of two if lookup-free. Null: 65536.",
+             within(2, 1 << 20));
+    D2_FIELD(lfq_kwargs, "Lookup-free quantisation.");
+    D2_FIELD(vq_codebook_size, "Codes of `dalle2`. Null: 512.", within(2, 1 << 20));
     D2_FIELD(vq_codebook_dim, "Width of a code.", within(1, most::kWidth));
     D2_FIELD(vq_decay, "Decay of the codebook's moving averages.", within(0, 1));
     D2_FIELD(vq_commitment_weight, "Weight of the commitment loss.", at_least(0));
     D2_FIELD(vq_kmeans_init,
-             "Use the centres that k-means finds in the first batch as the initial "
-             "codes.");
+             "The initial codes are the centres that k-means finds in the first batch.");
     D2_FIELD(vq_kmeans_iters, "Iterations of k-means.", within(1, 1000));
     D2_FIELD(vq_use_cosine_sim, "Codes on the unit sphere, compared by their cosine.");
-    D2_FIELD(vq_threshold_ema_dead_code,
-             "A code is replaced by a vector of the batch if the moving average of its number of "
-             "uses falls below this value; 0 replaces none.",
-             at_least(0));
-    D2_FIELD(vq_rotation_trick,
-             "Gradients are rotated when they pass through the quantiser (Fifty et al. 2024); "
-             "false passes them unchanged.");
+    D2_FIELD(
+        vq_threshold_ema_dead_code,
+        "A code whose moving average of uses falls below this value is replaced by a vector of the "
+        "batch; 0 replaces none.",
+        at_least(0));
+    D2_FIELD(
+        vq_rotation_trick,
+        "Rotate gradients that pass through the quantiser (Fifty et al. 2024); false leaves them "
+        "unchanged.");
     D2_FIELD(encdec_layer_mults,
              "Width of each resolution as a multiple of `dim`. Null: 1, 2, 4, ...",
              within(1, most::kDimMult).not_empty());
-    D2_FIELD(encdec_num_resnet_blocks,
-             "Residual blocks of each resolution. A single number applies to the last, smallest "
-             "resolution only; the others then have none.",
-             within(0, most::kLayers).not_empty());
+    D2_FIELD(
+        encdec_num_resnet_blocks,
+        "Residual blocks of each resolution. A single number applies only to the smallest; the "
+        "others then have none.",
+        within(0, most::kLayers).not_empty());
     D2_FIELD(encdec_resnet_groups, "Groups of the group norms.", within(1, most::kWidth));
     D2_FIELD(
         encdec_first_conv_kernel_size, "Kernel size of the first convolution; odd.", within(1, 63));
-    D2_FIELD(encdec_use_attn,
-             "For the `dalle2` kind: attention at each resolution. A single value applies to "
-             "the last, smallest resolution only; the others then have none.");
+    D2_FIELD(
+        encdec_use_attn,
+        "For `dalle2`: attention at each resolution. A single value applies only to the smallest; "
+        "the others then have none.");
     D2_FIELD(encdec_attn_dim_head,
-             "For the `dalle2` kind: width of an attention head. Null: 64.",
+             "For `dalle2`: width of an attention head. Null: 64.",
              within(1, most::kHeadWidth));
-    D2_FIELD(encdec_attn_heads,
-             "For the `dalle2` kind: heads of each attention layer. Null: 8.",
-             within(1, most::kHeads));
+    D2_FIELD(encdec_attn_heads, "For `dalle2`: attention heads. Null: 8.", within(1, most::kHeads));
     D2_FIELD(encdec_patch_size, "For a `vit`: side of a patch in pixels.", within(1, 1024));
     D2_FIELD(encdec_dim_head, "For a `vit`: width of a head.", within(1, most::kHeadWidth));
     D2_FIELD(encdec_heads, "For a `vit`: number of heads.", within(1, most::kHeads));

@@ -19,10 +19,9 @@ namespace dalle2 {
 
 struct VaeDataConfig : PictureReadConfig {
   static constexpr const char* kDoc =
-      "Where the pictures come from: a local folder, the folders below it, and the uncompressed "
-      "tar shards in them. "
-      "Files and members of tars whose names end in jpg, jpeg, png or webp are taken in the order "
-      "of their paths. Those that cannot be read are left out and counted.";
+      "Where the pictures come from: a local folder, its subfolders, and uncompressed tar shards "
+      "in them. Files and members named jpg, jpeg, png or webp are taken in the order of their "
+      "paths; those that cannot be read are left out and counted.";
 
   std::string folder;      // required
   int64_t image_size = 0;  // required
@@ -42,8 +41,8 @@ struct VaeDataConfig : PictureReadConfig {
     D2_FIELD(random_split_seed, "Seed of the random split of the pictures.", at_least(0));
     D2_FIELD(
         num_workers,
-        "Threads that read and decode the next batch, per process; 0 reads in the main thread. "
-        "The pictures do not depend on it.",
+        "Threads that read and decode the next batch, per process; 0 reads in the main thread. The "
+        "pictures stay the same.",
         within(0, most::kThreads));
     D2_FIELD(preprocessing,
              "Transforms, named as in torchvision. Null: `Resize` to `image_size`, then "
@@ -65,45 +64,45 @@ struct VaeOnlyTrainConfig {
   int64_t validation_samples = 256;
 
   void fields(auto& f) {
-    D2_REQUIRED(num_train_steps,
-                "Number of steps of the run. A step updates the autoencoder "
-                "and, with `vae.use_vgg_and_gan`, the discriminator.",
-                within(1, most::kSteps));
+    D2_REQUIRED(
+        num_train_steps,
+        "Steps of the run. Each updates the autoencoder and, with `vae.use_vgg_and_gan`, the "
+        "discriminator.",
+        within(1, most::kSteps));
     D2_FIELD(
         discr_max_grad_norm, "`max_grad_norm` of the discriminator; null for no limit.", above(0));
     D2_FIELD(discr_start_step,
-             "Number of steps after which the discriminator is trained and the adversarial loss "
-             "counts.",
+             "Steps before the discriminator is trained and the adversarial loss counts.",
              within(0, most::kSteps));
     D2_FIELD(apply_grad_penalty_every,
              "Steps between two gradient penalties of the discriminator; 0 for none.",
              within(0, most::kSteps));
     D2_FIELD(save_results_every,
-             "Steps between two grids of reconstructions, which are logged with the losses of "
-             "the validation pictures.",
+             "Steps between two grids of reconstructions, logged with the validation losses.",
              within(1, most::kSteps));
-    D2_FIELD(save_model_every,
-             "Steps between two saves of `vae.N.pt`, `vae.N.ema.pt` and the latest checkpoint; the "
-             "last step also saves them.",
-             within(1, most::kSteps));
+    D2_FIELD(
+        save_model_every,
+        "Steps between two saves of `vae.N.pt`, `vae.N.ema.pt` and the latest checkpoint; the last "
+        "step saves too.",
+        within(1, most::kSteps));
     D2_FIELD(results_folder,
              "Folder for the grids, `vae.N.pt` and `vae.N.ema.pt`. Null: `results` in "
              "`tracker.data_path`.",
              not_empty());
-    D2_FIELD(vgg_path,
-             "TorchScript file of the network whose features the perceptual loss compares. "
-             "`scripts/export_vgg.py` makes it. Needed with `vae.use_vgg_and_gan`.",
-             not_empty());
+    D2_FIELD(
+        vgg_path,
+        "TorchScript file of the network of the perceptual loss, from `scripts/export_vgg.py`. "
+        "Needed with `vae.use_vgg_and_gan`.",
+        not_empty());
     D2_FIELD(validation_samples,
-             "Largest number of validation pictures for the mean loss in the log.",
+             "Validation pictures for the mean loss in the log, at most.",
              within(1, most::kSamples));
   }
 };
 
 struct VaeTrainConfig : OptimizerConfig<Single>, SharedTrainConfig, VaeOnlyTrainConfig {
   static constexpr const char* kDoc =
-      "The optimisation and the loop. A run ends after `num_train_steps`, or earlier after "
-      "`epochs`.";
+      "The optimisation and the loop. A run ends after `num_train_steps` or `epochs`.";
 
   VaeTrainConfig() {
     lr = 3e-4;
