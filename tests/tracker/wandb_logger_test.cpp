@@ -89,6 +89,20 @@ TEST_CASE("a run that was logged offline without an entity is resumed, with one 
       mark, R"({"entity": "", "project": "q", "run_id": "s", "logger_type": "WandbLogger"})");
   online.read_auto_resume(mark);
   CHECK(online.wandb_run() == "e/q/s");
+  config.resume = true;  // the config says which run, whatever an earlier start was refused
+  const Loggers named({config}, dir.path());
+  named.read_auto_resume(mark);
+  CHECK(named.wandb_run() == "e/q/r");
+}
+
+TEST_CASE("the logger's own run is the first logger's, also before that has an id") {
+  WandbLogConfig first;
+  first.wandb_entity = "e";
+  first.wandb_project = "p";
+  WandbLogConfig second = first;
+  second.wandb_run_id = "second";
+  CHECK(Loggers({first, second}, "data").wandb_run().empty());
+  CHECK(Loggers({ConsoleLogConfig{}, second, first}, "data").wandb_run() == "e/p/second");
 }
 
 TEST_CASE("a full disk leaves no folder without a record") {

@@ -142,8 +142,8 @@ class Loggers {
   std::string type_names() const;
   /// Logger::wandb_run() of those that have one, a line each.
   std::string wandb_runs() const;
-  /// Of the first of them.
-  std::string wandb_run() const { return wandb_runs().substr(0, wandb_runs().find('\n')); }
+  /// Logger::wandb_run() of the first logger to Weights & Biases: the run that a loader and a saver mean.
+  std::string wandb_run() const;
   const std::vector<std::unique_ptr<Logger>>& all() const { return loggers_; }
 
   void check(Deadline deadline) const;

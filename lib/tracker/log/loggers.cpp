@@ -217,6 +217,13 @@ std::string Loggers::wandb_runs() const {
   return runs;
 }
 
+std::string Loggers::wandb_run() const {
+  const auto first = std::find_if(loggers_.begin(), loggers_.end(), [](const auto& logger) {
+    return logger->type_name() == kWandbType;
+  });
+  return first == loggers_.end() ? "" : (*first)->wandb_run();
+}
+
 void Loggers::check(Deadline deadline) const {
   for (const auto& logger : loggers_) logger->check(deadline);
 }

@@ -289,37 +289,33 @@ void WandbSink::end(const RunEnd& end) {
 }
 
 WandbLogger::WandbLogger(const WandbLogConfig& config)
-    : Logger("WandbLogger", config.auto_resume, config.verbose),
+    : Logger(kWandbType, config.auto_resume, config.verbose),
       config_(config),
       entity_(config.wandb_entity.value_or("")),
       project_(config.wandb_project.value_or("")) {}
 
-/// The id of the config or the environment; empty: a new one.
-std::string WandbLogger::wanted_id() const {
-  return config_.wandb_run_id.value_or(access_->run_id);
-}
-
-/// Whether the config names the run as one to continue.
-bool WandbLogger::must_exist(const std::string& id) const {
-  return config_.resume && id == wanted_id();
+/// The id of the config or the environment, but first of all that of the starts before; with `resume` the
+/// config's. Empty: a new one.
+std::string WandbLogger::known_id() const {
+  const std::string wanted = config_.wandb_run_id.value_or(access_ ? access_->run_id : "");
+  return config_.resume ? wanted : first_of({run_id_, wanted});
 }
 
 /// Whether the login sees the project, and the run that is to be continued there. Which run a start
 /// continues may change with its checkpoint.
 void WandbLogger::check(Deadline deadline) {
   access_ = find_wandb_access();
-  check_name("the id of the run (wandb_run_id, WANDB_RUN_ID)", wanted_id(), ":;,#?/'\\");
+  check_name("the id of the run (wandb_run_id, WANDB_RUN_ID)", known_id(), ":;,#?/'\\");
   check_name("wandb_project", project_, "/\\#?%:");
   check_name("wandb_entity", entity_, "/\\ #?%:");
   is_away_ = false;
   if (new_id_.empty()) new_id_ = make_wandb_id();
   if (access_->mode != WandbMode::kOnline) return;
-  const WandbRunPath path{entity_, project_, first_of({run_id_, wanted_id(), new_id_})};
+  const WandbRunPath path{entity_, project_, first_of({known_id(), new_id_})};
   try {
     const WandbApi api(*access_, {.deadline = deadline});
     api.viewer();
-    if (!api.find_run(path) && must_exist(path.run_id))
-      throw ConfigError("{}", no_run_to_continue(path));
+    if (!api.find_run(path) && config_.resume) throw ConfigError("{}", no_run_to_continue(path));
   } catch (const NetworkError& error) {
     const auto* status = dynamic_cast<const HttpStatusError*>(&error);
     if (status != nullptr && !may_pass(error))
@@ -335,27 +331,27 @@ void WandbLogger::check(Deadline deadline) {
 
 std::unique_ptr<JournalSink> WandbLogger::make_sink(const RunFacts& facts) {
   D2_CHECK(access_.has_value(), "WandbLogger::check comes first");
-  const std::string known = facts.is_copy ? "" : run_id_;  // else that of another folder
+  const std::string before = run_id_;
+  if (facts.is_copy) run_id_.clear();  // that of another folder
   if (access_->mode == WandbMode::kDisabled) {
     log_info("track", "Nothing is logged to Weights & Biases: {}", access_->mode_reason);
-    run_id_ = known;
     return nullptr;
   }
   WandbBegin begin;
-  begin.goes_on = facts.goes_on && !known.empty();
   begin.first_line = facts.is_copy ? facts.lines : 0;
   begin.data_path = facts.data_path;
   begin.is_away = is_away_;
-  std::string id = begin.goes_on ? known : wanted_id();
-  if (facts.is_copy && id == run_id_ && !config_.resume && !id.empty()) {
+  begin.must_exist = config_.resume;
+  std::string id = known_id();
+  begin.goes_on = facts.goes_on && !id.empty() && id == before;
+  if (facts.is_copy && id == before && !config_.resume && !id.empty()) {
     id.clear();
     log_info(
         "track",
         "The Weights & Biases run {} is that of the folder this one is a copy of: a new run begins",
-        run_id_);
+        before);
   }
   run_id_ = first_of({id, new_id_});
-  begin.must_exist = must_exist(run_id_);
   WandbRun& run = begin.run;
   run.resumed = begin.goes_on || config_.resume;
   run.info = {.path = {.entity = entity_, .project = project_, .run_id = run_id_},
@@ -372,7 +368,7 @@ std::unique_ptr<JournalSink> WandbLogger::make_sink(const RunFacts& facts) {
 }
 
 std::string WandbLogger::wandb_run() const {
-  const std::string id = first_of({run_id_, config_.wandb_run_id.value_or("")});
+  const std::string id = known_id();
   return id.empty() ? "" : WandbRunPath{entity_, project_, id}.text();
 }
 

@@ -22,6 +22,8 @@ namespace dalle2 {
 
 /// The column of the history that charts have as their axis: our own step, which may go back.
 inline constexpr const char* kWandbAxis = "step";
+/// Logger::type_name(), as in the reference.
+inline constexpr const char* kWandbType = "WandbLogger";
 
 /// A line that was printed, without its end.
 struct WandbConsoleLine {
@@ -190,8 +192,7 @@ class WandbLogger : public Logger {
   std::string wandb_run() const override;
 
  private:
-  std::string wanted_id() const;
-  bool must_exist(const std::string& id) const;
+  std::string known_id() const;
 
   const WandbLogConfig config_;
   std::optional<WandbAccess> access_;
