@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "tracker/log/record.h"
+#include "tracker/log/log_file.h"
 
 #include <catch2/catch.hpp>
 #include <limits>

@@ -14,7 +14,7 @@
 #include "checkpoint/state_dict.h"
 #include "data/loader/loader_position.h"
 #include "dist/process_group.h"
-#include "tracker/run_folder/snapshots.h"
+#include "tracker/run_folder/run_record.h"
 #include "trainer/state/train_state.h"
 
 namespace dalle2 {

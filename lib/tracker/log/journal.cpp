@@ -9,7 +9,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "io/files/atomic_file.h"
-#include "tracker/run_folder/run_files.h"
+#include "tracker/run_folder/run_record.h"
 
 namespace dalle2 {
 namespace {

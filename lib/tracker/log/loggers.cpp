@@ -13,7 +13,7 @@
 #include "io/formats/event_file.h"
 #include "io/pictures/image.h"
 #include "tracker/log/follower.h"
-#include "tracker/run_folder/run_files.h"
+#include "tracker/run_folder/run_record.h"
 #include "tracker/wandb/wandb.h"
 
 namespace dalle2 {

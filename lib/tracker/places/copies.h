@@ -13,7 +13,7 @@
 
 #include "base/python_format.h"
 #include "config/shared/tracker_config.h"
-#include "tracker/log/record.h"
+#include "tracker/log/log_file.h"
 #include "tracker/places/uploads.h"
 #include "tracker/run_folder/run_folder.h"
 

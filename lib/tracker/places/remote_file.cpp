@@ -23,7 +23,7 @@
 #include "net/s3/s3.h"
 #include "net/url.h"
 #include "net/wandb_api.h"
-#include "tracker/run_folder/run_files.h"
+#include "tracker/run_folder/run_record.h"
 
 namespace dalle2 {
 namespace {

@@ -15,7 +15,6 @@
 #include "io/files/atomic_file.h"
 #include "io/formats/event_file.h"
 #include "tracker/places/uploads.h"
-#include "tracker/run_folder/run_files.h"
 #include "tracker/run_folder/run_record.h"
 #include "tracker/wandb/wandb.h"
 

@@ -14,7 +14,7 @@
 #include "base/untrusted_json.h"
 #include "io/files/atomic_file.h"
 #include "io/files/folder_names.h"
-#include "tracker/run_folder/run_files.h"
+#include "tracker/run_folder/run_record.h"
 
 namespace dalle2 {
 namespace {

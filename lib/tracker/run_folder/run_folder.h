@@ -12,9 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "tracker/run_folder/run_files.h"
 #include "tracker/run_folder/run_record.h"
-#include "tracker/run_folder/snapshots.h"
 
 namespace dalle2 {
 

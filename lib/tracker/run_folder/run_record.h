@@ -1,18 +1,59 @@
 // SPDX-License-Identifier: MIT
-// Whose a folder is. run.json makes it the folder of a run: whoever writes its token owns the run. And one
-// process at a time works in it: it holds flock(2) on run.lock, which ends with the process however that
-// ends; the file itself stays, and says who held it last.
+// What lies in the folder of a run: the names, the record that says whose it is, the lock, the snapshots.
+// run.json makes a folder that of a run: whoever writes its token owns the run. And one process at a time
+// works in it: it holds flock(2) on run.lock, which ends with the process however that ends; the file itself
+// stays, and says who held it last.
 #pragma once
 
 #include <chrono>
+#include <compare>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
-#include "io/files/folder_names.h"  // kRecordFile
+#include "io/files/folder_names.h"  // kRecordFile, kImagesFolder, kResultsFolder, kOutboxFolder
 
 namespace dalle2 {
+
+inline constexpr const char* kCheckpointFile = "checkpoint.pth";
+inline constexpr const char* kModelFile = "model.pth";
+inline constexpr const char* kLoraFile = "lora.safetensors";
+inline constexpr const char* kLogFile = "log.jsonl";
+inline constexpr const char* kSnapshotsFolder = "snapshots";
+inline constexpr const char* kAveragesFolder = "averages";  ///< of /train/post_hoc_ema
+/// What is newer than the checkpoint that the run went back to.
+inline constexpr const char* kAbandonedFolder = "abandoned";
+/// Of a state that is spread over ranks, while it is put together.
+inline constexpr const char* kGatheredFile = "gathered";
+/// What /tracker/load names, if that is not a file of this machine.
+inline constexpr const char* kLoadedFile = "loaded_checkpoint.pth";
+/// README.md of a repository on the hub, in the outbox while it is put there.
+inline constexpr const char* kCardFile = "model_card.md";
+/// How far each follower has got in log.jsonl; a hint.
+inline constexpr const char* kFollowersFile = "followers.json";
+inline constexpr const char* kLockFile = "run.lock";
+/// Where the loggers log to, for a resume.
+inline constexpr const char* kAutoResumeFile = "auto_resume.json";
+/// Event files of TensorBoard, unless the config names another folder.
+inline constexpr const char* kTensorboardFolder = "tensorboard";
+
+/// What a run writes into its folder, besides its config, run.json and run.lock.
+inline constexpr const char* kOwnNames[] = {kCheckpointFile,
+                                            kModelFile,
+                                            kLoraFile,
+                                            kLogFile,
+                                            kAutoResumeFile,
+                                            kFollowersFile,
+                                            kSnapshotsFolder,
+                                            kAveragesFolder,
+                                            kAbandonedFolder,
+                                            kImagesFolder,
+                                            kResultsFolder,
+                                            kTensorboardFolder,
+                                            kOutboxFolder};
 
 /// A random UUID (RFC 9562, version 4): "0f8fad5b-d9cb-469f-a165-70867728950e".
 /// @throws ResourceError if the system gives no random bytes
@@ -50,9 +91,6 @@ std::string this_job();
 /// Whether Slurm or torchrun has restarted this job.
 bool is_restarted_job();
 
-/// In data_path.
-inline constexpr const char* kLockFile = "run.lock";
-
 /// How long a lock is waited for.
 struct LockTimes {
   std::chrono::milliseconds here{10'000};  ///< the holder is on this machine, or a person waits
@@ -78,6 +116,75 @@ class RunLock {
 
   std::string folder_, path_;
   int descriptor_ = -1;
+};
+
+// Older checkpoints of a run, for a resume to fall back on and to go back to.
+
+/// Where a run stood when it saved, in the order of time.
+struct SnapshotPosition {
+  int64_t samples_seen = 0;  ///< of the whole run
+  int64_t step = 0;          ///< updates of the first trained unet
+  int64_t epoch = 0;
+  auto operator<=>(const SnapshotPosition&) const = default;
+};
+
+/// "epoch0003_sample0000009872_step00001234.pth".
+std::string snapshot_name(const SnapshotPosition& position);
+/// The position of a name that snapshot_name() gives; none of any other name.
+std::optional<SnapshotPosition> snapshot_position(const std::string& name);
+
+/// What a file that a run saved says of itself.
+struct SavedFacts {
+  std::string run_id = {};  ///< empty: saved by another program
+  int64_t samples_seen = 0;
+  int64_t steps = 0;  ///< SnapshotPosition::step
+  /// Updates were being skipped when it was saved: its weights may be at fault.
+  bool amid_skips = false;
+  std::optional<int64_t> log_lines = {};  ///< of log.jsonl when it was saved
+};
+
+/// Reads them without the tensors. None if the file cannot be read.
+using ReadFacts = std::function<std::optional<SavedFacts>(const std::string& path)>;
+
+/// The file of the averages at a step, in kAveragesFolder: "step00001234.pth".
+std::string averages_name(int64_t step);
+
+struct SnapshotRules {
+  int64_t keep_last = 1;                   ///< besides the newest
+  std::optional<int64_t> keep_every = {};  ///< samples seen; the first snapshot at or after each
+                                           ///< multiple stays for good
+  bool enabled() const { return keep_last > 0 || keep_every.has_value(); }
+};
+
+/// Of the positions, which may be in any order, those whose files go. The newest stays always, and
+/// so does `current`, which may stand before others in a run that went back.
+std::vector<SnapshotPosition> snapshots_to_remove(std::vector<SnapshotPosition> all,
+                                                  const SnapshotPosition& current,
+                                                  const SnapshotRules& rules);
+
+/// The folder of a run's snapshots.
+class Snapshots {
+ public:
+  Snapshots(std::string folder, const SnapshotRules& rules);
+
+  /// Takes `checkpoint_path`, which was verified when it was written, up as the snapshot of
+  /// `position`, as best.pth too if it is the best so far, and then removes what the rules do not
+  /// keep. Does nothing without rules.
+  /// @throws ResourceError, DataError: the file at `checkpoint_path` is untouched
+  void keep(const std::string& checkpoint_path, const SnapshotPosition& position, bool is_best);
+
+  /// The files of positions after `position`. @throws DataError the folder cannot be read
+  std::vector<std::string> after(const SnapshotPosition& position) const;
+  std::string best_path() const;
+  /// The snapshots there are, the newest first, then the best.
+  std::vector<std::string> newest_first() const;
+
+ private:
+  std::vector<SnapshotPosition> positions() const;
+  std::string path_of(const SnapshotPosition& position) const;
+
+  std::string folder_;
+  SnapshotRules rules_;
 };
 
 }  // namespace dalle2

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "tracker/run_folder/snapshots.h"
+#include "tracker/run_folder/run_record.h"
 
 #include <fmt/format.h>
 

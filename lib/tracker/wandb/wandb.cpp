@@ -18,7 +18,7 @@
 #include "io/formats/event_file.h"
 #include "io/pictures/image.h"
 #include "net/url.h"
-#include "tracker/run_folder/run_files.h"
+#include "tracker/run_folder/run_record.h"
 
 namespace dalle2 {
 namespace {
