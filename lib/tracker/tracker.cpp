@@ -38,8 +38,10 @@ Tracker::Tracker(const TrackerConfig& config,
       journal_(config.log.values(), config.data_path, [this] { folder_.check_token(); }) {
   if (config.load) {
     source_ = std::make_unique<CheckpointSource>(
-        *config.load, config.data_path, [this] { return journal_.loggers().wandb_run(); });
-    source_->check(/*fetches=*/!dummy_);
+        *config.load,
+        config.data_path,
+        [this] { return journal_.loggers().wandb_run(); },
+        /*fetches=*/!dummy_);
   }
   if (dummy_) return;
   std::error_code ignored;

@@ -37,11 +37,10 @@ class LfsHub {
     options.stall_seconds = 0.4;
     options.attempts = 2;
     const HubAccess access{.endpoint = server_.url(""), .token = "hf_canary", .source = "a test"};
-    HubRepository(access, "me/repo", "main")
+    HubRepository(access, {.repo = "me/repo"}, options)
         .upload({.local_path = path_, .path = "f.pth", .summary = "s"},
                 {.load = [this] { return notes; },
-                 .keep = [this](const std::string& text) { notes = text; }},
-                options);
+                 .keep = [this](const std::string& text) { notes = text; }});
   }
   std::string error_of_upload() {
     try {

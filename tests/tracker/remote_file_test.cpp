@@ -92,11 +92,11 @@ TEST_CASE("a file of more bytes than its disk has left is refused before the fir
 }
 
 TEST_CASE("addresses of files are told apart, and what is none is refused") {
-  CHECK(make_remote_file("https://u:canary@h/f.pth?canary")->name() == "https://h/f.pth");
-  CHECK(make_remote_file("s3://b/a b/f.pth")->name() == "s3://b/a b/f.pth");
-  CHECK(make_remote_file("hf://o/r/dir/f.pth")->name() == "https://huggingface.co/o/r/dir/f.pth");
-  CHECK(make_remote_file("hf://o/r@v1.0/f.pth")->name() == "https://huggingface.co/o/r@v1.0/f.pth");
-  CHECK(make_remote_file("hf://datasets/o/r/f.pth")->name() ==
+  CHECK(make_remote_file("https://u:canary@h/f.pth?canary").name() == "https://h/f.pth");
+  CHECK(make_remote_file("s3://b/a b/f.pth").name() == "s3://b/a b/f.pth");
+  CHECK(make_remote_file("hf://o/r/dir/f.pth").name() == "https://huggingface.co/o/r/dir/f.pth");
+  CHECK(make_remote_file("hf://o/r@v1.0/f.pth").name() == "https://huggingface.co/o/r@v1.0/f.pth");
+  CHECK(make_remote_file("hf://datasets/o/r/f.pth").name() ==
         "https://huggingface.co/datasets/o/r/f.pth");
   for (const char* url : {"hf://o/f.pth", "hf://o/r@/f.pth"}) {
     CHECK_THAT(message_of([&] { make_remote_file(url); }),
@@ -111,7 +111,7 @@ TEST_CASE("addresses of files are told apart, and what is none is refused") {
   const test::AwsEnvironment environment;
   test::AwsEnvironment::set("AWS_ENDPOINT_URL_S3", "http://192.0.2.1:9000");
   CHECK_THAT(
-      message_of([] { make_remote_file("s3://b/f.pth")->check_login(); }),
+      message_of([] { make_remote_file("s3://b/f.pth").check_login(); }),
       Catch::Contains("s3://b/f.pth: plain http to another machine (http://192.0.2.1:9000)"));
 }
 

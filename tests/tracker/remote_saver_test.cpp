@@ -61,7 +61,7 @@ void send_to(const UrlSaveConfig& config, const std::string& target) {
   write_file_atomically(dir / "f", "content");
   UploadNotes notes;
   make_destination(config)->send(
-      {.path = dir / "f", .target = target, .kind = "checkpoint"}, notes, [] { return false; });
+      {.path = dir / "f", .target = target, .kind = "checkpoint"}, notes, {.ends_at_stop = false});
 }
 
 TEST_CASE("folders that a WebDAV server lacks are made before a file is sent") {

@@ -27,16 +27,14 @@ class Service : public Destination {
   std::string name() const override { return name_; }
   void check_access(const HttpOptions& /*options*/) override {}
   bool stores_notes() const override { return true; }
-  void send(const FileToSend& file,
-            UploadNotes& notes,
-            const std::function<bool()>& cancelled) override {
+  void send(const FileToSend& file, UploadNotes& notes, const HttpOptions& options) override {
     std::unique_lock lock(mutex_);
     ++calls_;
     began_with_.push_back(notes.load());
     if (in_parts_) notes.keep("id of " + file.target);
     changed_.notify_all();
-    while (held_ && !cancelled()) changed_.wait_for(lock, std::chrono::milliseconds(5));
-    if (cancelled()) throw NetworkError("cancelled");
+    while (held_ && !options.cancelled()) changed_.wait_for(lock, std::chrono::milliseconds(5));
+    if (options.cancelled()) throw NetworkError("cancelled");
     if (failures_ > 0) {
       --failures_;
       if (refuses_) throw HttpStatusError(413, "the file is too large");

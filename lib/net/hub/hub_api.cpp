@@ -18,8 +18,8 @@ namespace {
 constexpr const char* kScheme = "hf://";
 constexpr const char* kDatasets = "datasets/";
 
-HubRepository repository_of(const HubUrl& url) {
-  return {find_hub_access({}, /*plain_http=*/false), url.repo, url.revision, url.is_dataset};
+HubRepository repository_of(const HubUrl& url, const HttpOptions& options = {}) {
+  return {find_hub_access({}, /*plain_http=*/false), url, options};
 }
 
 std::string login_file() {
@@ -64,24 +64,15 @@ std::string next_query(const std::string& link) {
 
 }  // namespace
 
-HubRepository::HubRepository(HubAccess access,
-                             std::string repo,
-                             std::string revision,
-                             bool is_dataset)
-    : access_(std::move(access)),
-      repo_(std::move(repo)),
-      revision_(std::move(revision)),
-      is_dataset_(is_dataset) {}
-
 std::string HubRepository::name() const {
-  return access_.endpoint + (is_dataset_ ? "/datasets/" : "/") + repo_ +
-         (revision_ == "main" ? "" : "@" + revision_);
+  return access_.endpoint + (place_.is_dataset ? "/datasets/" : "/") + place_.repo +
+         (place_.revision == "main" ? "" : "@" + place_.revision);
 }
 
 /// What is asked of the repository, with its revision behind it.
 std::string HubRepository::api(const std::string& what) const {
-  return (is_dataset_ ? "/api/datasets/" : "/api/models/") + repo_ + "/" + what + "/" +
-         uri_encode(revision_);
+  return (place_.is_dataset ? "/api/datasets/" : "/api/models/") + place_.repo + "/" + what + "/" +
+         uri_encode(place_.revision);
 }
 
 HttpCall HubRepository::call(const std::string& method, const std::string& path) const {
@@ -108,20 +99,20 @@ std::string HubRepository::explain(const HttpAnswer& answer) const {
           ? "no token was found (HF_TOKEN, token_path, or the file of `hf auth login`)"
           : "the token is that of " + access_.source;
   if (code == "EntryNotFound") return said + "There is no such file or folder in the repository";
-  if (code == "RevisionNotFound") return said + "The repository has no branch " + revision_;
+  if (code == "RevisionNotFound") return said + "The repository has no branch " + place_.revision;
   if (code == "GatedRepo") return said + "Ask for access on the page of the repository; " + who;
   if (answer.status() == 401) {
     return said + "The hub does not know the token, or the repository is private or absent; " + who;
   }
   if (answer.status() == 403) return said + "The token has no right to do this: " + who;
   if (answer.status() == 404 || code == "RepoNotFound") {
-    return fmt::format("{}There is no {} for this login; {}", said, repo_, who);
+    return fmt::format("{}There is no {} for this login; {}", said, place_.repo, who);
   }
   if (answer.status() == 409 || answer.status() == 412) return said + "Another commit came first";
   return said + status_advice(answer.status());
 }
 
-void HubRepository::check_token(const HttpOptions& options) const {
+void HubRepository::check_token() const {
   if (access_.token.empty()) {
     throw NetworkError(
         "{}: no token was found.\n  Give one that may write: as HF_TOKEN, in the file token_path, "
@@ -129,7 +120,7 @@ void HubRepository::check_token(const HttpOptions& options) const {
         name(),
         access_.endpoint);
   }
-  const Json who = http_json(call("GET", "/api/whoami-v2"), {}, options);
+  const Json who = http_json(call("GET", "/api/whoami-v2"), {}, options_);
   if (text_at(who, {"auth", "accessToken", "role"}) != "read") return;
   throw NetworkError(
       "{}: the token of {} may only read.\n  Give one with the role \"write\" from "
@@ -139,43 +130,42 @@ void HubRepository::check_token(const HttpOptions& options) const {
       access_.endpoint);
 }
 
-bool HubRepository::exists(const HttpOptions& options) const {
+bool HubRepository::exists() const {
   HttpCall look = call("GET", api("revision"));
   look.accepted = {401, 404};  // 401: of a private one that others own too
-  return http_call(look, options).status() == 200;
+  return http_call(look, options_).status() == 200;
 }
 
-void HubRepository::create(bool is_private, const HttpOptions& options) const {
-  const size_t owner = repo_.find('/');
-  if (!exists(options)) {
-    const Json content = {{"name", repo_.substr(owner + 1)},
-                          {"organization", repo_.substr(0, owner)},
+void HubRepository::create(bool is_private) const {
+  const size_t owner = place_.repo.find('/');
+  if (!exists()) {
+    const Json content = {{"name", place_.repo.substr(owner + 1)},
+                          {"organization", place_.repo.substr(0, owner)},
                           {"private", is_private},
                           {"visibility", is_private ? "private" : "public"}};
     HttpCall make = post("/api/repos/create", content.dump(), "application/json");
     make.accepted = {409};  // it is there, or another process was first
-    if (http_call(make, options).status() != 409) {
+    if (http_call(make, options_).status() != 409) {
       log_info("net", "Made the {} repository {}", is_private ? "private" : "public", name());
     }
   }
-  if (revision_ == "main") return;
+  if (place_.revision == "main") return;
   HttpCall branch = post(api("branch"), "{}", "application/json");
   branch.accepted = {409};
-  http_call(branch, options);
+  http_call(branch, options_);
 }
 
-std::string HubRepository::commit(const HttpOptions& options) const {
-  return text_at(http_json(call("GET", api("revision")), {}, options), {"sha"});
+std::string HubRepository::commit() const {
+  return text_at(http_json(call("GET", api("revision")), {}, options_), {"sha"});
 }
 
-std::vector<HubFile> HubRepository::list(const std::string& folder,
-                                         const HttpOptions& options) const {
+std::vector<HubFile> HubRepository::list(const std::string& folder) const {
   const std::string path =
       api("tree") + (folder.empty() ? "" : "/" + uri_encode(folder, /*keep_slash=*/true));
   std::vector<HubFile> files;
   std::string query;
   for (size_t pages = 0; pages == 0 || !query.empty(); ++pages) {
-    const HttpAnswer answer = http_call(call("GET", path + query), options);
+    const HttpAnswer answer = http_call(call("GET", path + query), options_);
     const Json page = json_of(answer);
     if (!page.is_array()) {
       throw NetworkError(
@@ -195,10 +185,9 @@ std::vector<HubFile> HubRepository::list(const std::string& folder,
   return files;
 }
 
-std::optional<HubFile> HubRepository::find(const std::string& path,
-                                           const HttpOptions& options) const {
+std::optional<HubFile> HubRepository::find(const std::string& path) const {
   const Json paths = {{"paths", Json::array({path})}, {"expand", false}};
-  const Json found = http_json(call("POST", api("paths-info")), paths, options);
+  const Json found = http_json(call("POST", api("paths-info")), paths, options_);
   if (!found.is_array()) return std::nullopt;
   for (const Json& entry : found) {
     const auto file = parse_file(entry);
@@ -207,23 +196,26 @@ std::optional<HubFile> HubRepository::find(const std::string& path,
   return std::nullopt;
 }
 
-HubRepository::Download HubRepository::download(const std::string& path,
-                                                const HttpOptions& options) const {
+HubRepository::Download HubRepository::download(const std::string& path) const {
   HubRepository now = *this;
-  now.revision_ = first_of({commit(options), revision_});
-  const std::optional<HubFile> file = now.find(path, options);
-  if (file) return {request(path, now.revision_), *file};
-  throw NetworkError(
-      "{}/{}: the hub knows no such path.\n  There is no such file or folder in the "
-      "repository.",
-      name(),
-      path);
+  now.place_.revision = first_of({commit(), place_.revision});
+  const std::optional<HubFile> file = now.find(path);
+  if (!file) {
+    throw NetworkError(
+        "{}/{}: the hub knows no such path.\n  There is no such file or folder in the "
+        "repository.",
+        name(),
+        path);
+  }
+  Download found{now.request(path), *file};
+  found.request.shown = name() + "/" + path;
+  return found;
 }
 
-HttpGet HubRepository::request(const std::string& path, const std::string& revision) const {
+HttpGet HubRepository::request(const std::string& path) const {
   HttpGet get = call("GET",
-                     (is_dataset_ ? "/datasets/" : "/") + repo_ + "/resolve/" +
-                         uri_encode(revision) + "/" + uri_encode(path, /*keep_slash=*/true));
+                     (place_.is_dataset ? "/datasets/" : "/") + place_.repo + "/resolve/" +
+                         uri_encode(place_.revision) + "/" + uri_encode(path, /*keep_slash=*/true));
   get.shown = name() + "/" + path;
   return get;
 }
@@ -280,7 +272,6 @@ HubUrl parse_hub_url(const std::string& url, HubPath path) {
   const size_t owner = place.find('/');
   const size_t end = owner == std::string::npos ? owner : place.find('/', owner + 1);
   parsed.repo = place.substr(0, end);
-  parsed.revision = "main";
   if (const size_t at = parsed.repo.find('@'); at != std::string::npos) {
     parsed.revision = uri_decode(parsed.repo.substr(at + 1));
     parsed.repo.resize(at);
@@ -300,14 +291,14 @@ HubUrl parse_hub_url(const std::string& url, HubPath path) {
 
 HttpGet hub_request(const std::string& url) {
   const HubUrl place = parse_hub_url(url, HubPath::kFile);
-  return repository_of(place).request(place.path, place.revision);
+  return repository_of(place).request(place.path);
 }
 
 std::vector<HubUrl> hub_list(const std::string& url, const HttpOptions& options) {
   HubUrl place = parse_hub_url(url, HubPath::kFolder);
-  place.revision = repository_of(place).commit(options);
+  place.revision = repository_of(place, options).commit();
   std::vector<HubUrl> files;
-  for (const HubFile& file : repository_of(place).list(place.path, options)) {
+  for (const HubFile& file : repository_of(place, options).list(place.path)) {
     files.push_back(place);
     files.back().path = file.path;
   }

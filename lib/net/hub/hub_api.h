@@ -4,12 +4,11 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "base/untrusted_json.h"
 #include "net/http_call.h"
 
 namespace dalle2 {
@@ -42,31 +41,41 @@ struct HubUpload {
   bool only_if_absent = false;   ///< a file of that name stays as it is
 };
 
+/// hf://OWNER/NAME[@REVISION]/PATH, of a data set hf://datasets/OWNER/NAME[@REVISION]/PATH.
+struct HubUrl {
+  std::string repo;               ///< owner/name
+  std::string revision = "main";  ///< a branch, a tag or a commit
+  std::string path = {};          ///< in the repository, no slash at its end
+  bool is_dataset = false;
+
+  std::string text() const;
+};
+
 /// Of one repository. Tokens are sent to the endpoint alone.
 class HubRepository {
  public:
-  /// @param repo owner/name
-  HubRepository(HubAccess access, std::string repo, std::string revision, bool is_dataset = false);
+  /// @param place its path does not count
+  HubRepository(HubAccess access, HubUrl place, HttpOptions options = {})
+      : access_(std::move(access)), place_(std::move(place)), options_(std::move(options)) {}
+  void set_options(HttpOptions options) { options_ = std::move(options); }
 
   /// "https://huggingface.co/owner/name", with "@revision" for a branch other than main.
   std::string name() const;
 
   /// Asks who the token belongs to. @throws NetworkError there is none, it is refused, or may only
   /// read
-  void check_token(const HttpOptions& options = {}) const;
+  void check_token() const;
   /// Whether the repository and its branch are there, for this login. @throws NetworkError
-  bool exists(const HttpOptions& options = {}) const;
+  bool exists() const;
   /// Makes the repository and the branch, unless they are there. @throws NetworkError
-  void create(bool is_private, const HttpOptions& options = {}) const;
+  void create(bool is_private) const;
   /// Sends a file in a commit of its own; nothing is done if the branch has the same file already.
   /// What another has committed meanwhile is kept. @throws NetworkError, DataError
   /// @param notes keep a large file's parts that are there for the next call with the same file, as long as
   /// the addresses are good; they are secret, so in memory
-  void upload(const HubUpload& upload,
-              const UploadNotes& notes,
-              const HttpOptions& options = {}) const;
+  void upload(const HubUpload& upload, const UploadNotes& notes) const;
   /// What the branch holds at a path. @throws NetworkError
-  std::optional<HubFile> find(const std::string& path, const HttpOptions& options = {}) const;
+  std::optional<HubFile> find(const std::string& path) const;
 
   /// What is asked for to read a file as it is now: later commits change nothing under a transfer that was cut.
   struct Download {
@@ -74,13 +83,13 @@ class HubRepository {
     HubFile file;
   };
   /// @throws NetworkError: no such repository, branch or file, or no leave to read it
-  Download download(const std::string& path, const HttpOptions& options = {}) const;
-  /// The GET of a file as it is at a revision, which is asked nothing before.
-  HttpGet request(const std::string& path, const std::string& revision) const;
+  Download download(const std::string& path) const;
+  /// The GET of a file, about which nothing is asked before.
+  HttpGet request(const std::string& path) const;
   /// The id of the revision's latest commit. @throws NetworkError
-  std::string commit(const HttpOptions& options = {}) const;
+  std::string commit() const;
   /// The files right in a folder. @throws NetworkError: there is none, or it has too many
-  std::vector<HubFile> list(const std::string& folder, const HttpOptions& options = {}) const;
+  std::vector<HubFile> list(const std::string& folder) const;
 
  private:
   HttpCall call(const std::string& method, const std::string& path) const;
@@ -89,18 +98,8 @@ class HubRepository {
   std::string explain(const HttpAnswer& answer) const;
 
   HubAccess access_;
-  std::string repo_, revision_;
-  bool is_dataset_;
-};
-
-/// hf://OWNER/NAME[@REVISION]/PATH, of a data set hf://datasets/OWNER/NAME[@REVISION]/PATH.
-struct HubUrl {
-  std::string repo;      ///< owner/name
-  std::string revision;  ///< a branch, a tag or a commit
-  std::string path;      ///< in the repository, no slash at its end
-  bool is_dataset = false;
-
-  std::string text() const;
+  HubUrl place_;
+  HttpOptions options_;
 };
 
 inline bool is_hub_url(const std::string& url) {

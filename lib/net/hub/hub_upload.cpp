@@ -214,9 +214,8 @@ Prepared prepare(const HubUpload& upload, HttpCall call, const HttpOptions& opti
   // Git LFS keeps no empty files.
   file.is_lfs = file.size > 0 && text_at(files[0], {"uploadMode"}) != "regular";
   if (file.is_lfs) {
-    file.sha256 = sha256_of_file(upload.local_path, 0, {}, [&] {
-      if (options.cancelled && options.cancelled()) throw NetworkError("{}: cancelled", where);
-    });
+    const HttpAttempts attempts({.url = where}, options);
+    file.sha256 = sha256_of_file(upload.local_path, 0, {}, [&] { attempts.check(); });
     return file;
   }
   if (file.size > kMostInCommit) {
@@ -250,25 +249,23 @@ std::string commit_lines(const Prepared& file, const std::string& parent) {
 
 }  // namespace
 
-void HubRepository::upload(const HubUpload& upload,
-                           const UploadNotes& notes,
-                           const HttpOptions& options) const {
-  if (upload.only_if_absent && find(upload.path, options)) return;
-  const Prepared file = prepare(upload, call("POST", api("preupload")), options);
-  if (const auto there = find(upload.path, options); there && file.is_same(*there)) return;
+void HubRepository::upload(const HubUpload& upload, const UploadNotes& notes) const {
+  if (upload.only_if_absent && find(upload.path)) return;
+  const Prepared file = prepare(upload, call("POST", api("preupload")), options_);
+  if (const auto there = find(upload.path); there && file.is_same(*there)) return;
   if (file.is_lfs) {
-    const HttpCall batch = call("POST", "/" + repo_ + ".git/info/lfs/objects/batch");
-    LfsUpload{file, access_, batch, options, notes, name() + "/" + upload.path}.run();
+    const HttpCall batch = call("POST", "/" + place_.repo + ".git/info/lfs/objects/batch");
+    LfsUpload{file, access_, batch, options_, notes, name() + "/" + upload.path}.run();
   }
   // A commit that seems to have failed may have been made, and others commit too: what the branch
   // holds is looked at before each attempt, and it fails if the branch has moved since.
-  HttpOptions once = options, patient = options;
+  HttpOptions once = options_, patient = options_;
   once.attempts = 1;
-  patient.attempts = std::max(options.attempts, kMostCommits);
+  patient.attempts = std::max(options_.attempts, kMostCommits);
   const std::string path = api("commit");
   for (HttpAttempts attempts(call("POST", path), patient);;) {
-    const HttpCall send = post(path, commit_lines(file, commit(options)), "application/x-ndjson");
-    const std::optional<HubFile> there = find(upload.path, options);
+    const HttpCall send = post(path, commit_lines(file, commit()), "application/x-ndjson");
+    const std::optional<HubFile> there = find(upload.path);
     if (there && (upload.only_if_absent || file.is_same(*there))) return;
     HttpAnswer answer;
     std::optional<HttpFailure> failure = http_attempt(send, once, attempts, answer);

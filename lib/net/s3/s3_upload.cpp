@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
 #include <algorithm>
-#include <ctime>
 #include <filesystem>
 #include <optional>
 #include <utility>
@@ -39,10 +38,8 @@ struct S3Upload {
 
   HttpAnswer send(S3Request what, const HttpFilePart& part) const {
     what.method = "PUT";
-    what.body_sha256 = sha256_of_file(part.path, part.offset, part.size, [this] {
-      if (!options.http.cancelled || !options.http.cancelled()) return;
-      throw NetworkError("{}: cancelled", url);
-    });
+    const HttpAttempts attempts({.url = url}, options.http);
+    what.body_sha256 = sha256_of_file(part.path, part.offset, part.size, [&] { attempts.check(); });
     HttpCall put = call(std::move(what));
     put.file = part;
     return http_call(put, options.http);

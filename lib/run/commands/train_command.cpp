@@ -196,7 +196,7 @@ void find_missing(const NamedOutside& named, bool asks_hosts, Faults& faults) {
   if (const TrackerConfig* tracker = named.tracker) {
     if (tracker->load) {
       search.attempt("/tracker/load", [&] {
-        CheckpointSource(*tracker->load, tracker->data_path, [] { return ""; }).check();
+        CheckpointSource(*tracker->load, tracker->data_path, [] { return ""; });
       });
     }
     for (size_t i = 0; i < tracker->save.size(); ++i)

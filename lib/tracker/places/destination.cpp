@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
-#include <utility>
-#include <vector>
 
 #include "base/error.h"
 #include "base/public_url.h"
@@ -27,29 +25,26 @@ class HubDestination : public Destination {
       : is_private_(config.is_private),
         wants_card_(config.model_card),
         repository_(find_hub_access(config.token_path, config.allow_plain_http),
-                    config.huggingface_repo,
-                    config.revision) {}
+                    {.repo = config.huggingface_repo, .revision = config.revision}) {}
 
   std::string name() const override { return repository_.name(); }
   bool wants_card() const override { return wants_card_; }
   void check_access(const HttpOptions& options) override {
-    repository_.check_token(options);
+    repository_.set_options(options);
+    repository_.check_token();
     // A page that somebody has written stays, and gets no samples beside it.
-    if (!wants_card_ || !repository_.exists(options)) return;
-    wants_card_ = !repository_.find("README.md", options);
+    if (!wants_card_ || !repository_.exists()) return;
+    wants_card_ = !repository_.find("README.md");
   }
-  void send(const FileToSend& file,
-            UploadNotes& notes,
-            const std::function<bool()>& cancelled) override {
-    const HttpOptions options{.ends_at_stop = false, .cancelled = cancelled};
-    if (!made_) repository_.create(is_private_, options);
+  void send(const FileToSend& file, UploadNotes& notes, const HttpOptions& options) override {
+    repository_.set_options(options);
+    if (!made_) repository_.create(is_private_);
     made_ = true;
     repository_.upload({.local_path = file.path,
                         .path = file.target,
                         .summary = "Upload " + file.kind + " " + file.target,
                         .only_if_absent = file.only_if_absent},
-                       notes,
-                       options);
+                       notes);
   }
 
  private:
@@ -90,10 +85,7 @@ class UrlDestination : public Destination {
     http_call(look, options);
   }
 
-  void send(const FileToSend& file,
-            UploadNotes& /*notes*/,
-            const std::function<bool()>& cancelled) override {
-    const HttpOptions options{.ends_at_stop = false, .cancelled = cancelled};
+  void send(const FileToSend& file, UploadNotes& /*notes*/, const HttpOptions& options) override {
     const std::string address = folder_ + "/" + uri_encode(file.target, /*keep_slash=*/true);
     HttpCall put = call("PUT", address + query_);
     put.file = HttpFilePart{file.path};
@@ -149,13 +141,9 @@ class S3Destination : public Destination {
   void check_access(const HttpOptions& options) override {
     s3_check_bucket(url_, {.http = options, .plain_http = plain_http_});
   }
-  void send(const FileToSend& file,
-            UploadNotes& notes,
-            const std::function<bool()>& cancelled) override {
-    s3_upload(file.path,
-              url_ + "/" + file.target,
-              notes,
-              {.http = {.ends_at_stop = false, .cancelled = cancelled}, .plain_http = plain_http_});
+  void send(const FileToSend& file, UploadNotes& notes, const HttpOptions& options) override {
+    s3_upload(
+        file.path, url_ + "/" + file.target, notes, {.http = options, .plain_http = plain_http_});
   }
   bool stores_notes() const override { return true; }
 
@@ -186,11 +174,8 @@ class WandbDestination : public Destination {
     }
     WandbApi(access_, options).viewer();
   }
-  void send(const FileToSend& file,
-            UploadNotes& /*notes*/,
-            const std::function<bool()>& cancelled) override {
+  void send(const FileToSend& file, UploadNotes& /*notes*/, const HttpOptions& options) override {
     D2_CHECK(run_.has_value(), "the run of a saver is known when the loggers have begun");
-    const HttpOptions options{.ends_at_stop = false, .cancelled = cancelled};
     WandbApi(access_, options).upload(*run_, {{.name = file.target, .path = file.path}});
   }
 

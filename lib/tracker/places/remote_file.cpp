@@ -18,7 +18,6 @@
 #include "io/files/writable.h"
 #include "io/streams/url_source.h"
 #include "net/digest.h"
-#include "net/http_call.h"
 #include "net/hub/hub_api.h"
 #include "net/s3/s3.h"
 #include "net/url.h"
@@ -60,22 +59,17 @@ ByteSource body_of(HttpGet request) {
 }
 
 /// http(s), file and s3.
-class UrlFile : public RemoteFile {
- public:
-  UrlFile(std::string url, const RemoteFileOptions& options)
-      : url_(std::move(url)), sha256_(options.sha256), plain_http_(options.allow_plain_http) {
-    check_plain_http(url_, plain_http_, public_url(url_));
-  }
-
-  std::string name() const override { return public_url(url_); }
-  void check_login() const override {
-    if (url_.starts_with("s3://"))
-      check_plain_http(find_s3_access().endpoint, plain_http_, public_url(url_));
-  }
-  Content open() const override {
-    check_login();
-    if (!is_http_url(url_)) return {open_source(url_), {.sha256 = sha256_}};
-    HttpGet request{.url = url_, .netrc = true};
+RemoteFile url_file(const std::string& url, const RemoteFileOptions& options) {
+  const bool is_s3 = url.starts_with("s3://");
+  const auto check = [=] {
+    check_plain_http(
+        is_s3 ? find_s3_access().endpoint : url, options.allow_plain_http, public_url(url));
+  };
+  if (!is_s3) check();
+  const auto open = [=]() -> RemoteFile::Content {
+    check();
+    if (!is_http_url(url)) return {open_source(url), {.sha256 = options.sha256}};
+    HttpGet request{.url = url, .netrc = true};
     request.explain = [](const HttpAnswer& answer) -> std::string {
       if (answer.status() == 401) {
         return "The server asks for a login, or refuses the one it got: write it into ~/.netrc "
@@ -85,63 +79,50 @@ class UrlFile : public RemoteFile {
         return "There is no such file: check the address";
       return status_advice(answer.status());
     };
-    return {body_of(std::move(request)), {.sha256 = sha256_}};
-  }
-
- private:
-  std::string url_;
-  std::optional<std::string> sha256_;
-  bool plain_http_;
-};
+    return {body_of(std::move(request)), {.sha256 = options.sha256}};
+  };
+  return {.name = [=] { return public_url(url); }, .open = open, .check_login = check};
+}
 
 /// OWNER/NAME[@REVISION]/FILE of a repository.
-class HubRemoteFile : public RemoteFile {
- public:
-  HubRemoteFile(const std::string& url, const RemoteFileOptions& options)
-      : place_(parse_hub_url(url, HubPath::kFile)), options_(options) {}
-
-  std::string name() const override { return repository().name() + "/" + place_.path; }
-  void check_login() const override { repository(); }
-  Content open() const override {
-    HubRepository::Download found = repository().download(place_.path);
-    ExpectedFile expected{.sha256 = options_.sha256};
+RemoteFile hub_file(const HubUrl& place, const RemoteFileOptions& options) {
+  const auto repository = [=]() -> HubRepository {
+    return {find_hub_access(options.token_path, options.allow_plain_http), place};
+  };
+  const auto open = [=]() -> RemoteFile::Content {
+    HubRepository::Download found = repository().download(place.path);
+    ExpectedFile expected{.sha256 = options.sha256};
     if (found.file.size > 0) expected.bytes = static_cast<uint64_t>(found.file.size);
     if (!expected.sha256 && !found.file.sha256.empty()) expected.sha256 = found.file.sha256;
     return {body_of(std::move(found.request)), expected};
-  }
+  };
+  return {.name = [=] { return repository().name() + "/" + place.path; },
+          .open = open,
+          .check_login = [=] { repository(); }};
+}
 
- private:
-  HubRepository repository() const {
-    return {find_hub_access(options_.token_path, options_.allow_plain_http),
-            place_.repo,
-            place_.revision,
-            place_.is_dataset};
-  }
+/// @throws ConfigError none is known, or it is malformed
+WandbRunPath known_run(const std::string& path) {
+  if (!path.empty()) return parse_wandb_run_path(path);
+  throw ConfigError(
+      "/tracker/load/wandb_run_path: null means the logger's own run, which is a new one\n  Give "
+      "entity/project/run_id, or wandb_run_id with \"resume\" in /tracker/log.");
+}
 
-  HubUrl place_;
-  RemoteFileOptions options_;
-};
-
-class WandbRemoteFile : public RemoteFile {
- public:
-  /// @param may_come_later the run need not be known yet
-  WandbRemoteFile(std::function<std::string()> own_run, std::string file, bool may_come_later)
-      : run_(std::move(own_run)), file_(std::move(file)) {
-    if (!may_come_later || !run_().empty()) run();
-  }
-
-  std::string name() const override {
-    return run_().empty() ? file_ + " of the logger's run"
-                          : wandb_page(find_wandb_access(), run()) + "/files/" + file_;
-  }
-  void check_login() const override { find_wandb_access(); }
-  Content open() const override {
+/// @param run_path of the file's run; empty as long as that is not known
+RemoteFile wandb_file(const std::function<std::string()>& run_path, const std::string& file) {
+  const auto name = [=]() -> std::string {
+    const std::string path = run_path();
+    if (path.empty()) return file + " of the logger's run";
+    return wandb_page(find_wandb_access(), known_run(path)) + "/files/" + file;
+  };
+  const auto open = [=]() -> RemoteFile::Content {
     const WandbAccess access = find_wandb_access();
-    const WandbRunPath of = run();
+    const WandbRunPath run = known_run(run_path());
     if (access.api_key.empty())
       throw NetworkError("{}: no API key was found.\n  {}", name(), kWandbLogin);
     const WandbApi api(access, {});
-    const std::optional<WandbStoredFile> found = api.find_file(of, file_);
+    const std::optional<WandbStoredFile> found = api.find_file(run, file);
     if (!found) {
       throw NetworkError(
           "{}: there is no such file, or no such run for this login\n  Check wandb_run_path and "
@@ -153,19 +134,9 @@ class WandbRemoteFile : public RemoteFile {
     ExpectedFile expected{.md5_base64 = found->md5};
     if (found->size > 0) expected.bytes = static_cast<uint64_t>(found->size);
     return {body_of(std::move(request)), expected};
-  }
-
- private:
-  WandbRunPath run() const {
-    if (const std::string path = run_(); !path.empty()) return parse_wandb_run_path(path);
-    throw ConfigError(
-        "/tracker/load/wandb_run_path: null means the logger's own run, which is a new one\n  Give "
-        "entity/project/run_id, or wandb_run_id with \"resume\" in /tracker/log.");
-  }
-
-  std::function<std::string()> run_;
-  std::string file_;
-};
+  };
+  return {.name = name, .open = open, .check_login = [] { find_wandb_access(); }};
+}
 
 /// Errors name the key of the config.
 template <class Part>
@@ -189,12 +160,11 @@ void fetch_file(const RemoteFile& file, const std::string& path) {
 
 }  // namespace
 
-std::unique_ptr<RemoteFile> make_remote_file(const std::string& address,
-                                             const RemoteFileOptions& options) {
+RemoteFile make_remote_file(const std::string& address, const RemoteFileOptions& options) {
   const std::string url = with_small_schemes(address);
-  if (is_hub_url(url)) return std::make_unique<HubRemoteFile>(url, options);
+  if (is_hub_url(url)) return hub_file(parse_hub_url(url, HubPath::kFile), options);
   if (const auto fault = checkpoint_url_fault(url)) throw ConfigError("{}", *fault);
-  return std::make_unique<UrlFile>(url, options);
+  return url_file(url, options);
 }
 
 FetchedFile::FetchedFile(const std::string& path_or_url) : path_(path_or_url) {
@@ -202,7 +172,7 @@ FetchedFile::FetchedFile(const std::string& path_or_url) : path_(path_or_url) {
     path_ = local_path(url);
     return;
   }
-  const std::unique_ptr<RemoteFile> file = make_remote_file(path_or_url);
+  const RemoteFile file = make_remote_file(path_or_url);
   std::string folder = (fs::temp_directory_path() / "dalle2-train-XXXXXX").string();
   if (mkdtemp(folder.data()) == nullptr) {
     throw ResourceError("{}: cannot be made: {}", folder, errno_text(errno));
@@ -214,8 +184,8 @@ FetchedFile::FetchedFile(const std::string& path_or_url) : path_(path_or_url) {
     ~StopSignals() { uninstall_stop_signals(); }
   } const stop_signals;
   try {
-    path_ = folder + "/" + url_file_name(file->name());
-    fetch_file(*file, path_);
+    path_ = folder + "/" + url_file_name(file.name());
+    fetch_file(file, path_);
   } catch (...) {
     std::error_code ignored;
     fs::remove_all(folder_, ignored);
@@ -266,7 +236,8 @@ void store_fetched(const ByteSource& source,
 
 CheckpointSource::CheckpointSource(const LoadConfig& config,
                                    const std::string& data_path,
-                                   std::function<std::string()> own_wandb_run)
+                                   std::function<std::string()> own_wandb_run,
+                                   bool fetches)
     : only_auto_resume_(std::visit([](const auto& load) { return load.only_auto_resume; }, config)),
       path_((fs::path(data_path) / kLoadedFile).string()) {
   const auto open = [&](const std::string& url, const RemoteFileOptions& options) {
@@ -291,15 +262,13 @@ CheckpointSource::CheckpointSource(const LoadConfig& config,
   } else {
     const auto& wandb = std::get<WandbLoadConfig>(config);
     key_ = "/tracker/load/wandb_file_path";
-    if (const auto run = wandb.wandb_run_path) own_wandb_run = [run] { return *run; };
+    if (const auto given = wandb.wandb_run_path) own_wandb_run = [given] { return *given; };
     with_key("/tracker/load/wandb_run_path", [&] {
-      file_ = std::make_unique<WandbRemoteFile>(
-          std::move(own_wandb_run), wandb.wandb_file_path, only_auto_resume_);
+      if (const std::string run = own_wandb_run(); !run.empty() || !only_auto_resume_)
+        known_run(run);
     });
+    file_ = wandb_file(own_wandb_run, wandb.wandb_file_path);
   }
-}
-
-void CheckpointSource::check(bool fetches) const {
   if (file_ && fetches) with_key(key_, [this] { file_->check_login(); });
   if (file_) return;
   std::error_code error;
@@ -307,7 +276,7 @@ void CheckpointSource::check(bool fetches) const {
     throw ConfigError("/tracker/load/file_path: '{}' is a folder; expected a checkpoint file",
                       path_);
   }
-  if (only_auto_resume() || fs::exists(path_, error)) return;
+  if (only_auto_resume_ || fs::exists(path_, error)) return;
   throw ConfigError(
       "Model not found at {}\n"
       "  /tracker/load/file_path is relative to the working directory, which is {}.\n"

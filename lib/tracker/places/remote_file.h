@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <optional>
 #include <string>
 
@@ -30,20 +29,17 @@ void store_fetched(const ByteSource& source,
                    const ExpectedFile& expected,
                    const std::string& name);
 
-class RemoteFile {
- public:
-  virtual ~RemoteFile() = default;
-
-  /// The address without its secrets.
-  virtual std::string name() const = 0;
-  /// Looks for the login that it is fetched with, without the network. @throws ConfigError
-  virtual void check_login() const {}
+struct RemoteFile {
   struct Content {
     ByteSource bytes;  ///< a transfer that is cut continues where it was
     ExpectedFile expected = {};
   };
+
+  std::function<std::string()> name;  ///< the address without its secrets
   /// @throws NetworkError, ConfigError, DataError; its source too, and StoppedError
-  virtual Content open() const = 0;
+  std::function<Content()> open;
+  /// Looks for the login that it is fetched with, without the network. @throws ConfigError
+  std::function<void()> check_login;
 };
 
 struct RemoteFileOptions {
@@ -55,8 +51,7 @@ struct RemoteFileOptions {
 /// Logins and what the environment says are looked up when they are needed.
 /// @param url http(s)://, file:, s3://BUCKET/KEY, hf://OWNER/NAME[@REVISION]/FILE
 /// @throws ConfigError for another, or plain http to another machine without leave
-std::unique_ptr<RemoteFile> make_remote_file(const std::string& url,
-                                             const RemoteFileOptions& options = {});
+RemoteFile make_remote_file(const std::string& url, const RemoteFileOptions& options = {});
 
 /// For people.
 inline constexpr const char* kWandbLogin =
@@ -69,15 +64,15 @@ class CheckpointSource {
   /// @param data_path what has to be fetched is stored there as loaded_checkpoint.pth
   /// @param own_wandb_run the run that the W&B logger logs to, "entity/project/run_id"; empty as long as it
   /// has no id
-  /// @throws ConfigError what the config names cannot be an address
+  /// @param fetches it needs a login too
+  /// @throws ConfigError what is wrong as far as it can be told without the network
   CheckpointSource(const LoadConfig& config,
                    const std::string& data_path,
-                   std::function<std::string()> own_wandb_run);
+                   std::function<std::string()> own_wandb_run,
+                   bool fetches = false);
 
-  /// Finds what is wrong without the network. @param fetches it needs a login too. @throws ConfigError
-  void check(bool fetches = false) const;
   /// True if the file has to be fetched before it can be read.
-  bool is_remote() const { return file_ != nullptr; }
+  bool is_remote() const { return file_.has_value(); }
   /// Finds out whether it could be fetched, and fetches nothing. @throws NetworkError, ConfigError
   void check_access() const;
   /// Brings the file to path(), whole or not at all. Does nothing for a file of this machine.
@@ -96,7 +91,7 @@ class CheckpointSource {
   bool only_auto_resume_;
   std::string key_;  // of the config, for messages
   std::string path_;
-  std::unique_ptr<RemoteFile> file_;  // null: a file of this machine
+  std::optional<RemoteFile> file_;  // none: a file of this machine
 };
 
 /// A file under its own name in a folder that goes with this object.

@@ -97,7 +97,7 @@ Outbox::Outbox(std::string folder, FreeBytes free_bytes)
       left.push_back(number);
     }
   }
-  remove_replaced();
+  remove_done();
   // It leaves files without notes, notes without files, and unfinished parts. What has another name is
   // somebody else's.
   for (const OutboxEntry& entry : entries_) left.push_back(entry.number);
@@ -129,11 +129,12 @@ void Outbox::remove(const OutboxEntry& entry) {
   remove_file(entry.path);
 }
 
-void Outbox::remove_replaced() {
-  for (const OutboxEntry& entry : entries_) {
-    if (entry.may_go()) remove(entry);
-  }
-  std::erase_if(entries_, [](const OutboxEntry& entry) { return entry.may_go(); });
+void Outbox::remove_done() {
+  const auto done = std::stable_partition(
+      entries_.begin(), entries_.end(), [](const OutboxEntry& entry) { return !entry.may_go(); });
+  const std::vector<OutboxEntry> gone(done, entries_.end());
+  entries_.erase(done, entries_.end());
+  for (const OutboxEntry& entry : gone) remove(entry);
 }
 
 std::vector<OutboxEntry> Outbox::add(const FileToSend& file) {
@@ -150,7 +151,7 @@ std::vector<OutboxEntry> Outbox::add(const FileToSend& file) {
   }
   ++next_number_;
   for (OutboxEntry& older : entries_) older.replaced |= older.is_for_same_target(entry);
-  remove_replaced();
+  remove_done();
   entries_.push_back(entry);
   return make_room(entry.bytes);
 }
@@ -183,19 +184,13 @@ void Outbox::begin(const OutboxEntry& entry) {
 }
 
 bool Outbox::end(const OutboxEntry& entry, Outcome outcome) {
-  const int64_t number = entry.number;
-  OutboxEntry* const known = find(number);
+  OutboxEntry* const known = find(entry.number);
   if (known == nullptr) return false;
   known->busy = false;
+  known->sent = outcome == Outcome::kSent;
   known->refused = outcome == Outcome::kRefused;
-  if (outcome != Outcome::kSent) {
-    remove_replaced();
-    return find(number) != nullptr;
-  }
-  const OutboxEntry sent = *known;
-  entries_.erase(entries_.begin() + (known - entries_.data()));
-  remove(sent);
-  return false;
+  remove_done();
+  return find(entry.number) != nullptr;
 }
 
 std::string Outbox::notes(int64_t number) {
@@ -333,7 +328,8 @@ bool Uploads::send(Destination& to, const OutboxEntry& entry, std::unique_lock<s
   std::string error;
   lock.unlock();
   try {
-    to.send(entry, notes, [this] { return cancelled_.load(); });
+    to.send(
+        entry, notes, {.ends_at_stop = false, .cancelled = [this] { return cancelled_.load(); }});
     log_info("track", "Saved {} to {}", entry.kind, to.place_of(entry.target));
   } catch (const std::exception& fault) {
     const auto* const network = dynamic_cast<const NetworkError*>(&fault);

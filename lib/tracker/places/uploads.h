@@ -47,11 +47,8 @@ class Destination {
   virtual void check_access(const HttpOptions& options) = 0;
   /// Sends a file that it takes, whole or not at all; it is not changed meanwhile.
   /// @param notes of this file
-  /// @param cancelled asked while waiting; true ends the transfer by an error
   /// @throws NetworkError, DataError
-  virtual void send(const FileToSend& file,
-                    UploadNotes& notes,
-                    const std::function<bool()>& cancelled) = 0;
+  virtual void send(const FileToSend& file, UploadNotes& notes, const HttpOptions& options) = 0;
   /// Whether the notes hold no secret, so that they may be on the disk.
   virtual bool stores_notes() const { return false; }
 };
@@ -66,13 +63,13 @@ struct OutboxEntry : FileToSend {
   uint64_t bytes = 0;
   std::string notes = {};  ///< UploadNotes; empty: nothing of it is at the service
   // In this process:
-  bool busy = false, replaced = false, refused = false;
+  bool busy = false, sent = false, replaced = false, refused = false;
 
   /// An older file for it need not be sent.
   bool is_for_same_target(const FileToSend& other) const {
     return to == other.to && target == other.target;
   }
-  bool may_go() const { return replaced && !busy && (notes.empty() || refused); }
+  bool may_go() const { return sent || (replaced && !busy && (notes.empty() || refused)); }
 };
 
 /// The folder data_path/outbox: for each file its original bytes (a hard link where that can be), a note
@@ -107,7 +104,7 @@ class Outbox {
 
  private:
   void remove(const OutboxEntry& entry);
-  void remove_replaced();
+  void remove_done();
   std::vector<OutboxEntry> make_room(uint64_t bytes);
   std::string path_of(int64_t number, const char* ending) const;
   OutboxEntry* find(int64_t number);
