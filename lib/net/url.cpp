@@ -2,6 +2,8 @@
 #include "net/url.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <fstream>
 #include <iterator>
 #include <sstream>
 #include <utility>
@@ -17,6 +19,23 @@ std::string taken(char* text, int size = -1) {
   const std::unique_ptr<char, void (*)(void*)> owned(text, &curl_free);
   if (text == nullptr) return "";
   return size < 0 ? text : std::string(text, static_cast<size_t>(size));
+}
+
+/// Words with special characters may stand in quotes, as the client of Weights & Biases writes them.
+std::string next_word(std::istream& words) {
+  std::string word;
+  words >> std::ws;
+  const int quote = words.peek();
+  if (quote != '\'' && quote != '"') {
+    words >> word;
+    return word;
+  }
+  words.get();
+  for (int next = words.get(); words && next != quote; next = words.get()) {
+    if (next == '\\') next = words.get();
+    if (words) word += static_cast<char>(next);
+  }
+  return word;
 }
 
 }  // namespace
@@ -81,6 +100,114 @@ void check_plain_http(const std::string& url, bool is_allowed, const std::string
       "sent.\n  Give an https address, or set allow_plain_http where the config has that key.",
       what,
       public_url(url));
+}
+
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+std::string first_of(std::initializer_list<std::string> texts) {
+  for (const std::string& text : texts) {
+    if (!text.empty()) return text;
+  }
+  return "";
+}
+
+std::string service_address(const std::string& given,
+                            const std::string& source,
+                            const std::string& usual,
+                            const std::string& secret,
+                            bool plain_http) {
+  std::string url = without_slash(with_small_schemes(trimmed(given)));
+  if (url.empty()) return usual;
+  const std::string is = fmt::format("{} is \"{}\"", source, public_url(url));
+  if (!url.starts_with("http://") && !url.starts_with("https://")) {
+    throw ConfigError("{}: expected an address such as {}", is, usual);
+  }
+  if (public_url(url) != url) {
+    throw ConfigError(
+        "{} with a login or a query, which would be shown wherever the address is shown.\n  Give the "
+        "address alone, and {}.",
+        is,
+        secret);
+  }
+  check_plain_http(url, plain_http, is);
+  return url;
+}
+
+std::string trimmed(const std::string& text) {
+  constexpr const char* kBlank = " \t\r\n";
+  const size_t begin = text.find_first_not_of(kBlank);
+  if (begin == std::string::npos) return "";
+  return text.substr(begin, text.find_last_not_of(kBlank) - begin + 1);
+}
+
+IniFile read_ini(const std::string& path) {
+  IniFile sections;
+  std::ifstream file(path);
+  std::map<std::string, std::string>* section = nullptr;
+  std::string outer;
+  for (std::string line; std::getline(file, line);) {
+    const bool nested = line.starts_with(' ') || line.starts_with('\t');
+    const std::string text = trimmed(line);
+    if (text.empty() || text[0] == '#' || text[0] == ';') continue;
+    if (text[0] == '[') {
+      section = &sections[trimmed(text.substr(1, text.find(']') - 1))];
+      outer.clear();
+      continue;
+    }
+    const size_t equals = text.find('=');
+    if (section == nullptr || equals == std::string::npos) continue;
+    const std::string key = trimmed(text.substr(0, equals));
+    const std::string value = trimmed(text.substr(equals + 1));
+    if (!nested) outer = key;
+    (*section)[nested ? outer + "." + key : key] = value;
+  }
+  return sections;
+}
+
+std::optional<NetrcLogin> netrc_login(const std::string& text,
+                                      const std::string& host,
+                                      const std::string& user) {
+  std::istringstream words(text);
+  std::optional<NetrcLogin> of_host, of_default;
+  NetrcLogin login;                         // of the entry that is being read
+  std::optional<NetrcLogin>* of = nullptr;  // what that entry is for
+  const auto end_entry = [&] {
+    const bool fits = !login.password.empty() && (user.empty() || login.user == user);
+    if (of != nullptr && fits && !of_host) *of = login;
+    login = {};
+  };
+  for (std::string word; words >> word;) {
+    if (word == "machine") {
+      end_entry();
+      of = lower_case(next_word(words)) == lower_case(host) ? &of_host : nullptr;
+    } else if (word == "default") {
+      end_entry();
+      of = &of_default;
+    } else if (word == "login") {
+      login.user = next_word(words);
+    } else if (word == "password") {
+      login.password = next_word(words);
+    } else if (word == "account") {
+      next_word(words);
+    } else if (word == "macdef") {  // up to an empty line
+      while (std::getline(words, word) && !word.empty()) {
+      }
+    } else if (word.starts_with('#')) {
+      std::getline(words, word);
+    }
+  }
+  end_entry();
+  return of_host ? of_host : of_default;
+}
+
+NetrcFile read_netrc() {
+  const std::string path = first_of({environment("NETRC"), environment("HOME") + "/.netrc"});
+  std::stringstream text;
+  text << std::ifstream(path).rdbuf();
+  return {path, text.str()};
 }
 
 }  // namespace dalle2

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Addresses in their parts, and texts as they stand in addresses and pages.
+// Addresses in their parts, texts as they stand in addresses and pages, and where logins come from.
 #pragma once
 
 #include <curl/curl.h>
@@ -63,7 +63,7 @@ inline bool is_loopback_url(const std::string& url) {
 /// @param what names the address, for the message @throws ConfigError plain http to another machine
 void check_plain_http(const std::string& url, bool is_allowed, const std::string& what);
 
-// The environment and files of other tools, from which logins come: login_files.cpp.
+// The environment and files of other tools, from which logins come.
 
 /// The variable's text; empty if it is not set.
 std::string environment(const char* name);

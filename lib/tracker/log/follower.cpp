@@ -7,7 +7,6 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "base/text.h"
 #include "io/files/atomic_file.h"
 #include "net/http_transfer.h"
 
@@ -29,17 +28,13 @@ std::chrono::steady_clock::duration seconds(double value) {
 }  // namespace
 
 LogCursors::LogCursors(std::string path) : path_(std::move(path)) {
-  Json content;
   try {
-    content = parse_untrusted_object(read_file(path_));
-  } catch (const Error&) {  // each sink finds out by itself how far it is
-  }
-  for (const auto& [sink, entry] : content.items()) {
-    try {
+    const Json content = parse_untrusted_object(read_file(path_));
+    for (const auto& [sink, entry] : content.items()) {
       cursors_[sink] = {std::max<int64_t>(entry.at("line").get<int64_t>(), 0),
                         entry.at("shift").get<int64_t>()};
-    } catch (const nlohmann::json::exception&) {  // this one, too
     }
+  } catch (const std::exception&) {  // each sink finds out by itself how far it is
   }
 }
 

@@ -106,9 +106,7 @@ class JournalSink {
 class Logger {
  public:
   /// @param type its name in auto_resume.json, the reference's class name: "ConsoleLogger"
-  /// @param prints_records the console shows them
-  Logger(std::string type, bool auto_resume, bool prints_records)
-      : type_(std::move(type)), auto_resume_(auto_resume), prints_records_(prints_records) {}
+  explicit Logger(std::string type) : type_(std::move(type)) {}
   virtual ~Logger() = default;
 
   /// Finds out whether it may log at all; writes nothing. @throws ConfigError, NetworkError: a refusal
@@ -122,13 +120,9 @@ class Logger {
   virtual std::string wandb_run() const { return ""; }
 
   const std::string& type_name() const { return type_; }
-  /// /tracker/log/auto_resume of this logger. Of a run: Loggers::auto_resume().
-  bool auto_resume() const { return auto_resume_; }
-  bool prints_records() const { return prints_records_; }
 
  private:
   std::string type_;
-  bool auto_resume_, prints_records_;
 };
 
 class Loggers {
@@ -136,14 +130,15 @@ class Loggers {
   Loggers(const std::vector<LogConfig>& configs, const std::string& data_path);
 
   /// A run resumes by itself if any of its loggers asks for it; then all continue.
-  bool auto_resume() const;
-  bool prints_records() const;
+  bool auto_resume() const { return auto_resume_; }
+  /// The console shows them.
+  bool prints_records() const { return prints_records_; }
   /// "ConsoleLogger", or "ConsoleLogger, WandbLogger".
   std::string type_names() const;
   /// Logger::wandb_run() of those that have one, a line each.
   std::string wandb_runs() const;
   /// Logger::wandb_run() of the first logger to Weights & Biases: the run that a loader and a saver mean.
-  std::string wandb_run() const;
+  std::string wandb_run() const { return first_wandb_ ? first_wandb_->wandb_run() : ""; }
   const std::vector<std::unique_ptr<Logger>>& all() const { return loggers_; }
 
   void check(Deadline deadline) const;
@@ -158,6 +153,8 @@ class Loggers {
 
  private:
   std::vector<std::unique_ptr<Logger>> loggers_;
+  const Logger* first_wandb_ = nullptr;  // null: there is none
+  bool auto_resume_ = false, prints_records_ = false;
 };
 
 /// Where a follower reads, and what it may do.

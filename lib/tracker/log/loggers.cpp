@@ -12,6 +12,7 @@
 #include "io/files/atomic_file.h"
 #include "io/formats/event_file.h"
 #include "io/pictures/image.h"
+#include "net/http_call.h"
 #include "tracker/log/follower.h"
 #include "tracker/run_folder/run_record.h"
 #include "tracker/wandb/wandb.h"
@@ -27,8 +28,7 @@ constexpr const char* kTypeKey = "logger_type";
 
 class ConsoleLogger : public Logger {
  public:
-  explicit ConsoleLogger(const ConsoleLogConfig& config)
-      : Logger("ConsoleLogger", config.auto_resume, /*prints_records=*/true) {}
+  ConsoleLogger() : Logger("ConsoleLogger") {}
 
   std::unique_ptr<JournalSink> make_sink(const RunFacts&) override {
     log_info("track", "Logging to console");
@@ -127,7 +127,7 @@ class TensorboardSink : public JournalSink {
 class TensorboardLogger : public Logger {
  public:
   TensorboardLogger(const TensorboardLogConfig& config, std::string default_folder)
-      : Logger("TensorboardLogger", config.auto_resume, config.verbose),
+      : Logger("TensorboardLogger"),
         log_dir_(config.log_dir.value_or("")),
         default_folder_(std::move(default_folder)) {}
 
@@ -157,19 +157,10 @@ class TensorboardLogger : public Logger {
 }
 
 /// Each text of the mark overwrites the logger's attribute of that name; one that is empty says nothing.
-void set_attributes(const std::string& path, const Json& mark, Logger& logger) {
-  const auto attributes = logger.attributes();
-  for (const auto& [name, value] : mark.items()) {
-    const auto known =
-        std::find_if(attributes.begin(), attributes.end(), [&wanted = name](const auto& attribute) {
-          return attribute.first == wanted;
-        });
-    if (known != attributes.end()) {
-      const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
-      if (!text.empty()) *known->second = text;
-    } else if (name != kTypeKey) {
-      log_warning("track", "{}: \"{}\" is not an attribute of {}", path, name, logger.type_name());
-    }
+void set_attributes(const Json& mark, Logger& logger) {
+  for (const auto& [name, value] : logger.attributes()) {
+    const std::string text = text_at(mark, {name});
+    if (!text.empty()) *value = text;
   }
 }
 
@@ -182,24 +173,18 @@ bool is_mark(const Json& mark) {
 Loggers::Loggers(const std::vector<LogConfig>& configs, const std::string& data_path) {
   const std::string events = (fs::path(data_path) / kTensorboardFolder).string();
   for (const LogConfig& config : configs) {
-    if (const auto* console = std::get_if<ConsoleLogConfig>(&config))
-      loggers_.push_back(std::make_unique<ConsoleLogger>(*console));
+    const bool is_console = std::holds_alternative<ConsoleLogConfig>(config);
+    auto_resume_ |= std::visit([](const auto& log) { return log.auto_resume; }, config);
+    prints_records_ |=
+        is_console || std::visit([](const auto& log) { return log.verbose; }, config);
+    if (is_console) loggers_.push_back(std::make_unique<ConsoleLogger>());
     if (const auto* tensorboard = std::get_if<TensorboardLogConfig>(&config))
       loggers_.push_back(std::make_unique<TensorboardLogger>(*tensorboard, events));
-    if (const auto* wandb = std::get_if<WandbLogConfig>(&config))
+    if (const auto* wandb = std::get_if<WandbLogConfig>(&config)) {
       loggers_.push_back(std::make_unique<WandbLogger>(*wandb));
+      if (first_wandb_ == nullptr) first_wandb_ = loggers_.back().get();
+    }
   }
-}
-
-bool Loggers::auto_resume() const {
-  return std::any_of(
-      loggers_.begin(), loggers_.end(), [](const auto& logger) { return logger->auto_resume(); });
-}
-
-bool Loggers::prints_records() const {
-  return std::any_of(loggers_.begin(), loggers_.end(), [](const auto& logger) {
-    return logger->prints_records();
-  });
 }
 
 std::string Loggers::type_names() const {
@@ -215,13 +200,6 @@ std::string Loggers::wandb_runs() const {
     runs += (runs.empty() || run.empty() ? "" : "\n") + run;
   }
   return runs;
-}
-
-std::string Loggers::wandb_run() const {
-  const auto first = std::find_if(loggers_.begin(), loggers_.end(), [](const auto& logger) {
-    return logger->type_name() == kWandbType;
-  });
-  return first == loggers_.end() ? "" : (*first)->wandb_run();
 }
 
 void Loggers::check(Deadline deadline) const {
@@ -251,7 +229,7 @@ void Loggers::read_auto_resume(const std::string& path) const {
           type_names(),
           fs::path(path).parent_path().string());
     }
-    set_attributes(path, mark, **logger);
+    set_attributes(mark, **logger);
     free.erase(logger);
   }
   for (const Logger* logger : free) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <iterator>
+#include <set>
 #include <utility>
 
 #include "base/error.h"
@@ -13,7 +14,6 @@
 #include "base/public_url.h"
 #include "base/text.h"
 #include "io/files/atomic_file.h"
-#include "io/files/walk_folder.h"
 #include "io/files/writable.h"
 
 namespace dalle2 {
@@ -171,15 +171,13 @@ void Copies::check_access(Deadline deadline) const {
 }
 
 void Copies::check_targets_are_free() const {
-  std::vector<std::string> moves;
+  std::set<std::string> moves;
   for (const Saver& saver : savers_) {
     if (saver.destination) continue;
     for (const std::string& path : fixed_targets(saver.targets)) {
       std::error_code error;
-      const std::string move = fmt::format("mv {0} {0}.earlier", path);
-      const bool is_known = std::find(moves.begin(), moves.end(), move) != moves.end();
-      if (fs::exists(fs::symlink_status(path, error)) && !folder_.owns(path) && !is_known)
-        moves.push_back(move);
+      if (fs::exists(fs::symlink_status(path, error)) && !folder_.owns(path))
+        moves.insert(fmt::format("mv {0} {0}.earlier", path));
     }
   }
   if (moves.empty()) return;
@@ -256,6 +254,8 @@ void Copies::save(bool is_best, bool is_latest, const FormatFields& placeholders
   }
 }
 
+/// On this machine a second name of bytes that were read back already: neither time nor space. Both are
+/// only ever replaced, never changed.
 void Copies::save_file(const Saver& saver,
                        const std::string& path,
                        const std::string& kind,

@@ -108,7 +108,7 @@ std::optional<SavedFacts> RunFolder::facts_in(const std::string& path) const {
 
 /// Of the run that this start is, or is going to be.
 const std::string& RunFolder::id_now() const {
-  return run_id_.empty() ? planned_id_ : run_id_;
+  return record_.id.empty() ? planned_id_ : record_.id;
 }
 
 bool RunFolder::is_inside(const std::string& path) const {
@@ -312,7 +312,6 @@ bool RunFolder::take(StartAction action, const std::string& began_from) {
   if (action != StartAction::kResume) record_.finished.clear();
   record_.token = make_run_id();
   record_.job = this_job();
-  run_id_ = record_.id;
   sweep_parts();
   write_run_record(path_, record_);
   if (home == real_) return false;
@@ -328,7 +327,7 @@ bool RunFolder::take(StartAction action, const std::string& began_from) {
     for (const char* name : {kOutboxFolder, kFollowersFile, kAutoResumeFile}) {
       if (!is_nothing(in(name))) abandon(in(name));
     }
-    record_.id = run_id_ = make_run_id();
+    record_.id = make_run_id();
     record_.wandb.clear();
     record_.copies.clear();
   }

@@ -3,9 +3,7 @@
 // out. docs/resuming.md has the rule.
 #pragma once
 
-#include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -100,7 +98,7 @@ class RunFolder {
   const std::string& path() const { return path_; }
   std::string in(const std::string& name) const;
   /// The id of the run; empty before take().
-  const std::string& run_id() const { return run_id_; }
+  const std::string& run_id() const { return record_.id; }
   const RunRecord& record() const { return record_; }
 
   /// Locks the folder for as long as this object lives. @throws as RunLock
@@ -170,7 +168,6 @@ class RunFolder {
   std::optional<RunRecord> found_;  // of an earlier start
   std::string fault_;               // of its run.json
   RunRecord record_;                // of this one, after take()
-  std::string run_id_;              // after take()
   std::string planned_id_;          // before: of the run that the start resumes, or begins in place
   bool adopts_ = false;             // StartAction::kAdopt
   mutable std::mutex mutex_;        // of record_: a save runs in the background

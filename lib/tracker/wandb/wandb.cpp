@@ -289,7 +289,7 @@ void WandbSink::end(const RunEnd& end) {
 }
 
 WandbLogger::WandbLogger(const WandbLogConfig& config)
-    : Logger(kWandbType, config.auto_resume, config.verbose),
+    : Logger("WandbLogger"),
       config_(config),
       entity_(config.wandb_entity.value_or("")),
       project_(config.wandb_project.value_or("")) {}

@@ -22,8 +22,6 @@ namespace dalle2 {
 
 /// The column of the history that charts have as their axis: our own step, which may go back.
 inline constexpr const char* kWandbAxis = "step";
-/// Logger::type_name(), as in the reference.
-inline constexpr const char* kWandbType = "WandbLogger";
 
 /// A line that was printed, without its end.
 struct WandbConsoleLine {
