@@ -1,20 +1,24 @@
 // SPDX-License-Identifier: MIT
-#include "run/checkpoints/join_stages.h"
-
+// `convert`: other formats and versions of a file, merged adapters, and stages of one cascade that were
+// trained in separate runs (/train/unet_training_mask), in one file.
 #include <fmt/ranges.h>
 #include <torch/types.h>
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
 #include <string_view>
 
-#include "base/error.h"
+#include "base/public_url.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/pickle/value_json.h"
-#include "config/decoder/decoder_run_config.h"
 #include "config/resume_changes.h"
-#include "run/checkpoints/model_weights.h"
+#include "run/checkpoints/clip_weights.h"
+#include "run/commands.h"
 #include "run/decoder/decoder_run.h"
+#include "tracker/places/remote_file.h"
 
 namespace dalle2 {
 namespace {
@@ -294,11 +298,17 @@ const Source& lowest(const std::vector<Source>& sources) {
   });
 }
 
-}  // namespace
-
-JoinedStages join_stages(const std::vector<std::string>& paths,
-                         const std::optional<std::string>& config_path,
-                         bool averaged) {
+/// Joins checkpoints or model files of decoders whose stages were trained apart, and prints which file
+/// gave which stage. Of each stage the file that trained it gives the weights, the average and the
+/// optimizer's state, bit for bit; a stage that none of them trained comes from a file that only holds
+/// it. Where the run of a stage stood is not kept. The config is that of `config_path` (a training file),
+/// else that of the lowest stage's file.
+/// @param averaged {version, model, config} with averaged weights alone
+/// @throws ConfigError naming stage and files where two trained the same one, or hold different
+/// weights of it, or differ in what the decoder is or how it draws; DataError
+Value join_stages(const std::vector<std::string>& paths,
+                  const std::optional<std::string>& config_path,
+                  bool averaged) {
   std::vector<Source> sources;
   for (const std::string& path : paths) sources.push_back(read_source(path, averaged));
   const Source& first = lowest(sources);
@@ -316,12 +326,12 @@ JoinedStages join_stages(const std::vector<std::string>& paths,
   for (const Source& source : sources) check_same_decoder(source, config, origin, !config_path);
 
   const DecoderPlan plan = parsed(config, origin).plan;
-  const size_t stages = plan.stages.size();
   Givers givers;
-  JoinedStages joined;
-  for (size_t stage = 0; stage < stages; ++stage) {
-    givers.push_back(giver_of(stage, sources));
-    joined.givers.push_back(givers.back() != nullptr ? givers.back()->path : "");
+  for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
+    const Source* giver = givers.emplace_back(giver_of(stage, sources));
+    std::printf("unet %zu: %s\n",
+                stage + 1,
+                giver == nullptr ? "in none of the files" : giver->path.c_str());
   }
   Dict result;
   result.set("model", to_dict(joined_weights(givers, first)));
@@ -331,8 +341,79 @@ JoinedStages join_stages(const std::vector<std::string>& paths,
     set_averages(result, givers);
   }
   result.set("config", with_mask(config, givers));
-  joined.checkpoint = std::move(result);
-  return joined;
+  return result;
+}
+
+void check_number_of_files(const ConvertCommand& command) {
+  const size_t files = command.in_paths.size();
+  if (command.merge && files < 2) {
+    throw ConfigError("--merge: expected at least two files and OUT, got {} and OUT", files);
+  }
+  if (!command.merge && files > 1) {
+    throw ConfigError(
+        "expected IN and OUT, got {} files\n  --merge joins checkpoints of one cascade whose unets "
+        "were trained apart.",
+        files + 1);
+  }
+}
+
+/// What it writes has less than what it reads: the optimizer's state, the live weights, or both may be gone.
+void check_other_file(const ConvertCommand& command) {
+  for (const std::string& in : command.in_paths) {
+    std::error_code absent;
+    if (!std::filesystem::equivalent(in, command.out_path, absent)) continue;
+    throw ConfigError(
+        "OUT {}: is the file to convert\n  What is left out of it would be lost. Give another "
+        "name, and rename the new file after you have checked it.",
+        command.out_path);
+  }
+}
+
+ConvertReport convert(const ConvertCommand& command) {
+  const std::string &in = command.in_paths.front(), &out = command.out_path;
+  if (command.open_clip) return convert_to_open_clip(in, out);
+  if (command.merge) {
+    is_safetensors_name(out);
+    return write_checkpoint(out, join_stages(command.in_paths, command.config_path, command.ema));
+  }
+  if (command.config_path || !command.written_by.empty() || !command.to.empty()) {
+    is_safetensors_name(out);
+    return write_checkpoint(out,
+                            described_checkpoint(read_checkpoint(in),
+                                                 in,
+                                                 {.config_path = command.config_path,
+                                                  .written_by = command.written_by,
+                                                  .to_last_version = !command.to.empty(),
+                                                  .averaged = command.ema}));
+  }
+  const Weights weights = command.ema ? Weights::kAveraged : Weights::kAll;
+  if (command.merge_lora || !command.lora_paths.empty()) {
+    return convert_checkpoint(in, out, weights, LoraChoice{command.lora_paths, command.lora_scale});
+  }
+  return convert_checkpoint(in, out, weights);
+}
+
+}  // namespace
+
+void run_convert(const ConvertCommand& command) {
+  check_number_of_files(command);
+  check_out_folder("OUT", command.out_path);
+  check_other_file(command);
+  check_new_file("OUT", command.out_path, command.overwrite);
+  ConvertCommand local = command;
+  std::vector<std::unique_ptr<FetchedFile>> files;
+  for (std::string& path : local.in_paths) {
+    files.push_back(std::make_unique<FetchedFile>(path));
+    path = files.back()->path();
+  }
+  const ConvertReport report = convert(local);
+  for (const std::string& path : report.replaced) {
+    log_warning("ckpt", "{}: an object of an unknown class, kept as text", path);
+  }
+  std::printf("%s -> %s, %zu tensors\n",
+              public_text(fmt::format("{}", fmt::join(command.in_paths, " + "))).c_str(),
+              command.out_path.c_str(),
+              report.tensor_count);
 }
 
 }  // namespace dalle2
