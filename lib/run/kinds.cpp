@@ -4,34 +4,28 @@
 #include "base/error.h"
 #include "config/clip/clip_run_config.h"
 #include "config/decoder/decoder_run_config.h"
-#include "config/kinds.h"
 #include "config/prior/prior_run_config.h"
 #include "config/vae/vae_run_config.h"
-#include "run/clip/clip_run.h"
 #include "run/commands/sample_command.h"
-#include "run/decoder/decoder_run.h"
-#include "run/device/compute_threads.h"
 #include "run/init/first_config.h"
-#include "run/prior/prior_run.h"
-#include "run/vae/vae_run.h"
 
 namespace dalle2 {
 
 std::vector<RunKind>& run_kinds() {
   static std::vector<RunKind> kinds = {{.key = TrainDecoderConfig::kKind,
                                         .tensor_prefixes = {"unets.", "noise_schedulers."},
-                                        .load = load_run<DecoderRun, parse_decoder_config>,
+                                        .load = load_run<parse_decoder_config>,
                                         .evaluate = evaluate_decoder,
                                         .first_config = decoder_first_config,
                                         .sample = sample_decoder},
                                        {.key = TrainVaeConfig::kKind,
                                         .tensor_prefixes = {"enc_dec."},
-                                        .load = load_run<VaeRun, parse_vae_config>,
+                                        .load = load_run<parse_vae_config>,
                                         .evaluate = evaluate_vae,
                                         .first_config = vae_first_config},
                                        {.key = TrainPriorConfig::kKind,
                                         .tensor_prefixes = {"net.", "noise_scheduler."},
-                                        .load = load_run<PriorRun, parse_prior_config>,
+                                        .load = load_run<parse_prior_config>,
                                         .evaluate = evaluate_prior,
                                         .first_config = prior_first_config,
                                         .sample = sample_prior},
@@ -43,7 +37,7 @@ std::vector<RunKind>& run_kinds() {
                                                             "transformer.resblocks.",
                                                             "token_embedding.",
                                                             "ln_final."},
-                                        .load = load_run<ClipRun, parse_clip_config>,
+                                        .load = load_run<parse_clip_config>,
                                         .evaluate = evaluate_clip,
                                         .first_config = clip_first_config}};
   return kinds;

@@ -63,23 +63,33 @@ std::vector<RunKind>& run_kinds();
 /// The row of a kind that can be trained. @throws ConfigError for none
 const RunKind& run_kind_of(const std::string& key);
 
-/// RunKind::load for a kind whose config `parse` reads from a text; for a TrainingRun whose constructor
-/// takes (loaded config, process), and for which there is a dry_run(loaded config, processes, start).
-template <class Run, auto parse>
+// The runs of the kinds. @param loaded has to outlive the run @throws ConfigError, DataError
+std::unique_ptr<TrainingRun> make_run(const LoadedDecoderConfig& loaded, const RunProcess& process);
+std::unique_ptr<TrainingRun> make_run(const LoadedPriorConfig& loaded, const RunProcess& process);
+std::unique_ptr<TrainingRun> make_run(const LoadedVaeConfig& loaded, const RunProcess& process);
+std::unique_ptr<TrainingRun> make_run(const LoadedClipConfig& loaded, const RunProcess& process);
+
+// What they would take. @throws as they would
+void dry_run(const LoadedDecoderConfig& loaded, int64_t processes, const StartOptions& start);
+void dry_run(const LoadedPriorConfig& loaded, int64_t processes, const StartOptions& start);
+void dry_run(const LoadedVaeConfig& loaded, int64_t processes, const StartOptions& start);
+void dry_run(const LoadedClipConfig& loaded, int64_t processes, const StartOptions& start);
+
+/// RunKind::load for a kind whose config `parse` reads from a text, and for which there are make_run()
+/// and dry_run() as above.
+template <auto parse>
 LoadedRun load_run(const std::string& config_path, const ReadOptions& options) {
   using Config = decltype(parse({}, config_path, options));
   const auto loaded = std::make_shared<const Config>(load_config<parse>(config_path, options));
   PassWork work;  // of a kind that does not say it
   if constexpr (requires { pass_work(*loaded); }) work = pass_work(*loaded);
-  return {
-      .full_json = loaded->full_json,
-      .warnings = loaded->warnings,
-      .train = &loaded->config.train,
-      .work = work,
-      .make_run =
-          [loaded](const RunProcess& process) { return std::make_unique<Run>(*loaded, process); },
-      .dry_run = [loaded](int64_t processes,
-                          const StartOptions& start) { dry_run(*loaded, processes, start); }};
+  return {.full_json = loaded->full_json,
+          .warnings = loaded->warnings,
+          .train = &loaded->config.train,
+          .work = work,
+          .make_run = [loaded](const RunProcess& process) { return make_run(*loaded, process); },
+          .dry_run = [loaded](int64_t processes,
+                              const StartOptions& start) { dry_run(*loaded, processes, start); }};
 }
 
 }  // namespace dalle2

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: MIT
 // What a decoder run logs, against values worked out beside it.
-#include "run/decoder/decoder_run.h"
-
 #include <torch/torch.h>
 #include <catch2/catch.hpp>
 
@@ -12,6 +10,9 @@
 #include "checkpoint/convert.h"
 #include "checkpoint/module_state.h"
 #include "model/random.h"
+#include "run/decoder/decoder_data.h"
+#include "run/kinds.h"
+#include "run/shards/shard_run.h"
 #include "run/tiny_decoder.h"
 #include "run/toy_support.h"
 
@@ -30,9 +31,9 @@ ShardData decoder_data_of(const LoadedDecoderConfig& loaded) {
 
 void train(const json& config) {
   const LoadedDecoderConfig loaded = parse_decoder_config(config.dump(), "test.json", {});
-  DecoderRun run(loaded, {.quiet = true});
-  run.open();
-  CHECK(run.run() == ExitCode::kDone);
+  const auto run = make_run(loaded, {.quiet = true});
+  run->open();
+  CHECK(run->run() == ExitCode::kDone);
 }
 
 /// The mean over the first `batches` batches of the mean loss of each, of the weights in a

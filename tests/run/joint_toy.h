@@ -192,6 +192,11 @@ class JointToyRun : public ShardRun {
   JointToyTrainer& trainer_;
 };
 
+inline std::unique_ptr<TrainingRun> make_run(const LoadedJointToy& loaded,
+                                             const RunProcess& process) {
+  return std::make_unique<JointToyRun>(loaded, process);
+}
+
 inline void dry_run(const LoadedJointToy& /*loaded*/,
                     int64_t /*processes*/,
                     const StartOptions& /*start*/) {}
@@ -211,7 +216,7 @@ inline void register_joint_toy() {
     config_kinds().push_back(kind_row<TrainJointToyConfig, parse_joint_toy>("a joint toy"));
     run_kinds().push_back({.key = TrainJointToyConfig::kKind,
                            .tensor_prefixes = {"joint."},
-                           .load = load_run<JointToyRun, parse_joint_toy>,
+                           .load = load_run<parse_joint_toy>,
                            .evaluate = [](const EvaluateCommand&) { return ExitCode::kDone; }});
     return true;
   }();

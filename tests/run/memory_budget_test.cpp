@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "model/unet/unet.h"
 #include "run/decoder/decoder_run.h"
+#include "run/kinds.h"
 #include "run/tiny_decoder.h"
 #include "run/toy_support.h"
 #include "support/captured_log.h"
@@ -104,9 +105,9 @@ TEST_CASE("a run with a memory budget trains the same weights") {
     config["tracker"]["data_path"] = folder / out;
     config["tracker"]["save"]["save_latest_to"] = folder / (out + "/latest.pth");
     const LoadedDecoderConfig parsed = loaded(config);
-    DecoderRun run(parsed, {.quiet = true});
-    run.open();
-    CHECK(run.run() == ExitCode::kDone);
+    const auto run = make_run(parsed, {.quiet = true});
+    run->open();
+    CHECK(run->run() == ExitCode::kDone);
     const Value file = read_pth(folder / (out + "/checkpoint.pth"));
     std::vector<at::Tensor> all;
     for (const auto& [name, tensor] : Cursor(file).at("model").as_state_dict()) {

@@ -17,7 +17,7 @@ namespace {
 class StoppedPrior : public PriorRun {
  public:
   StoppedPrior(const LoadedPriorConfig& loaded, int64_t stop_at)
-      : PriorRun(loaded, {.quiet = true}), stop_at_(stop_at) {}
+      : PriorRun(loaded, {.quiet = true}, /*clip=*/nullptr), stop_at_(stop_at) {}
 
  private:
   LogRecord step_values(double samples_per_second) override {

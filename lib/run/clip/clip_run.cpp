@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
 // What a CLIP's run is made of and does, what `--dry-run` says of it, and the first config of `init`.
-#include "run/clip/clip_run.h"
 
 #include <torch/torch.h>
 
@@ -17,7 +16,10 @@
 #include "run/device/device.h"
 #include "run/dry_run.h"
 #include "run/init/first_config.h"
+#include "run/kinds.h"
+#include "run/shards/shard_run.h"
 #include "trainer/adapters.h"
+#include "trainer/clip_trainer.h"
 
 namespace dalle2 {
 namespace {
@@ -89,101 +91,113 @@ int64_t first_vocabulary(const ShardSurvey& survey) {
   return std::min(kVocabulary, least + std::max<int64_t>((most - least) / 2, 1));
 }
 
+class ClipRun : public ShardRun {
+ public:
+  /// Builds data, model, trainer and tracker; nothing is trained or written yet.
+  /// @throws ConfigError, DataError
+  ClipRun(const LoadedClipConfig& loaded, const RunProcess& process)
+      : ShardRun(
+            run_plan(
+                loaded,
+                process,
+                {{}},
+                "damaged images with `dalle2-train shards check`, and for captions that are all "
+                "identical"),
+            [&](const at::Device& device) { return make_trainer(loaded, process, device); },
+            {.loop = loaded.config.train,
+             .data = loaded.config.data,
+             .needs = clip_needs(loaded.config.clip)}),
+        config_(loaded.config),
+        trainer_(trainer_as<ClipTrainer>()) {}
+
+ private:
+  /// Looks at a picture. Takes the vocabulary of the checkpoint that the run resumes from, or makes one.
+  /// From here on each checkpoint holds the vocabulary, the one of a stop before the first step too.
+  void prepare() override {
+    ShardRun::prepare();
+    session_.together("looking at a picture", [&] {
+      if (session_.group().is_main()) data_.examples("train", 1);  // which clip_needs() checks
+    });
+    const std::string& saved = trainer_.merges();
+    if (!saved.empty()) return take_vocabulary(saved, "the checkpoint's vocabulary");
+    if (trainer_.has_weights_without_vocabulary() && config_.clip.tokenizer.train) {
+      throw ConfigError(
+          "/clip/tokenizer/train: the run begins with the weights of a file, whose embeddings of "
+          "tokens belong to another vocabulary\n  Leave the key out to use OpenAI's vocabulary.");
+    }
+    std::string merges;  // rank 0 reads or trains it, and the others take its own
+    session_.together("making the vocabulary", [&] {
+      if (session_.group().is_main()) merges = make_clip_tokenizer(config_.clip, data_).merges();
+    });
+    take_vocabulary(session_.group().text_of_main(merges, "the vocabulary"), "/clip/tokenizer");
+    trainer_.set_merges(tokenizer_->merges());
+  }
+  /// The loss is one of all samples of the group together.
+  std::optional<int64_t> accumulate() override {
+    std::vector<ClipInputs> batches;
+    for (const Batch& batch : group_) batches.push_back(inputs_of(batch));
+    trainer_.step(batches,
+                  hash_address({.seed = session_.seed(),
+                                .purpose = "dropout",
+                                .epoch = position_.epoch,
+                                .step = position_.loader.row,
+                                .rank = session_.group().rank()}));
+    return samples_of(group_);
+  }
+  void add_validation_losses(const Batch& batch, std::vector<LossSum>& sums) override {
+    const ClipInputs inputs = inputs_of(batch);
+    const ClipEvaluation found = trainer_.evaluate(inputs);
+    sums[0].add(found.loss);
+    validation_.add(found.pairs, batch.captions);
+  }
+  /// Retrieval over all samples of the validation.
+  void evaluate_epoch() override {
+    const RetrievalSamples samples = validation_.gather(session_.group());
+    if (!session_.group().is_main()) return;
+    const auto figures = retrieval_figures(samples);
+    if (figures.empty()) return;
+    LogRecord record;
+    ShownRecord shown;
+    for (const auto& [name, value] : figures) {
+      record.emplace_back(name, value);
+      if (!name.ends_with("R@5")) shown.push_back({.label = name, .values = {value}});
+    }
+    session_.tracker().log(record, trainer_.first_steps(), shown);
+  }
+  LogRecord step_values(double samples_per_second) override {
+    LogRecord record = ShardRun::step_values(samples_per_second);
+    record.emplace_back("Logit Scale", trainer_.logit_scale());
+    return record;
+  }
+  void take_vocabulary(const std::string& merges, const std::string& where) {
+    tokenizer_.emplace(merges, where);
+    check_vocabulary(*tokenizer_, config_.clip);
+  }
+  ClipInputs inputs_of(const Batch& batch) {
+    if (batch.size() == 0) return {};
+    ClipInputs inputs{batch.images,
+                      trimmed_tokens(tokens_of(batch.captions,
+                                               *tokenizer_,
+                                               config_.clip.text_cfg.context_length,
+                                               TextFrame::kEnclosed,
+                                               &long_captions_))};
+    if (!session_.device().is_cpu()) inputs.tokens = inputs.tokens.pin_memory();
+    return timed(&session_.times(), StepPhase::kCopy, [&] {
+      return copied_to(session_.device(), std::move(inputs));
+    });
+  }
+
+  const TrainClipConfig& config_;
+  ClipTrainer& trainer_;
+  std::optional<ClipTokenizer> tokenizer_;  // since prepare()
+  LongCaptions long_captions_;
+  ClipValidation validation_;
+};
+
 }  // namespace
 
-ClipRun::ClipRun(const LoadedClipConfig& loaded, const RunProcess& process)
-    : ShardRun(
-          run_plan(loaded,
-                   process,
-                   {{}},
-                   "damaged images with `dalle2-train shards check`, and for captions that are all "
-                   "identical"),
-          [&](const at::Device& device) { return make_trainer(loaded, process, device); },
-          {.loop = loaded.config.train,
-           .data = loaded.config.data,
-           .needs = clip_needs(loaded.config.clip)}),
-      config_(loaded.config),
-      trainer_(trainer_as<ClipTrainer>()) {}
-
-void ClipRun::take_vocabulary(const std::string& merges, const std::string& where) {
-  tokenizer_.emplace(merges, where);
-  check_vocabulary(*tokenizer_, config_.clip);
-}
-
-/// From here on each checkpoint holds the vocabulary, the one of a stop before the first step too.
-void ClipRun::prepare() {
-  ShardRun::prepare();
-  session_.together("looking at a picture", [&] {
-    if (session_.group().is_main()) data_.examples("train", 1);  // which clip_needs() checks
-  });
-  const std::string& saved = trainer_.merges();
-  if (!saved.empty()) return take_vocabulary(saved, "the checkpoint's vocabulary");
-  if (trainer_.has_weights_without_vocabulary() && config_.clip.tokenizer.train) {
-    throw ConfigError(
-        "/clip/tokenizer/train: the run begins with the weights of a file, whose embeddings of "
-        "tokens belong to another vocabulary\n  Leave the key out to use OpenAI's vocabulary.");
-  }
-  std::string merges;  // rank 0 reads or trains it, and the others take its own
-  session_.together("making the vocabulary", [&] {
-    if (session_.group().is_main()) merges = make_clip_tokenizer(config_.clip, data_).merges();
-  });
-  take_vocabulary(session_.group().text_of_main(merges, "the vocabulary"), "/clip/tokenizer");
-  trainer_.set_merges(tokenizer_->merges());
-}
-
-ClipInputs ClipRun::inputs_of(const Batch& batch) {
-  if (batch.size() == 0) return {};
-  ClipInputs inputs{batch.images,
-                    trimmed_tokens(tokens_of(batch.captions,
-                                             *tokenizer_,
-                                             config_.clip.text_cfg.context_length,
-                                             TextFrame::kEnclosed,
-                                             &long_captions_))};
-  if (!session_.device().is_cpu()) inputs.tokens = inputs.tokens.pin_memory();
-  return timed(&session_.times(), StepPhase::kCopy, [&] {
-    return copied_to(session_.device(), std::move(inputs));
-  });
-}
-
-/// The loss is one of all samples of the group together.
-std::optional<int64_t> ClipRun::accumulate() {
-  std::vector<ClipInputs> batches;
-  for (const Batch& batch : group_) batches.push_back(inputs_of(batch));
-  trainer_.step(batches,
-                hash_address({.seed = session_.seed(),
-                              .purpose = "dropout",
-                              .epoch = position_.epoch,
-                              .step = position_.loader.row,
-                              .rank = session_.group().rank()}));
-  return samples_of(group_);
-}
-
-void ClipRun::add_validation_losses(const Batch& batch, std::vector<LossSum>& sums) {
-  const ClipInputs inputs = inputs_of(batch);
-  const ClipEvaluation found = trainer_.evaluate(inputs);
-  sums[0].add(found.loss);
-  validation_.add(found.pairs, batch.captions);
-}
-
-/// Retrieval over all samples of the validation.
-void ClipRun::evaluate_epoch() {
-  const RetrievalSamples samples = validation_.gather(session_.group());
-  if (!session_.group().is_main()) return;
-  const auto figures = retrieval_figures(samples);
-  if (figures.empty()) return;
-  LogRecord record;
-  ShownRecord shown;
-  for (const auto& [name, value] : figures) {
-    record.emplace_back(name, value);
-    if (!name.ends_with("R@5")) shown.push_back({.label = name, .values = {value}});
-  }
-  session_.tracker().log(record, trainer_.first_steps(), shown);
-}
-
-LogRecord ClipRun::step_values(double samples_per_second) {
-  LogRecord record = ShardRun::step_values(samples_per_second);
-  record.emplace_back("Logit Scale", trainer_.logit_scale());
-  return record;
+std::unique_ptr<TrainingRun> make_run(const LoadedClipConfig& loaded, const RunProcess& process) {
+  return std::make_unique<ClipRun>(loaded, process);
 }
 
 void dry_run(const LoadedClipConfig& loaded, int64_t processes, const StartOptions& start) {

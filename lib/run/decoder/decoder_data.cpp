@@ -13,7 +13,6 @@
 #include "io/files/folder_names.h"
 #include "io/streams/url_source.h"
 #include "metrics/image_metrics.h"
-#include "run/checkpoints/clip_weights.h"
 #include "run/checkpoints/model_weights.h"
 #include "run/device/device.h"
 

@@ -47,6 +47,15 @@ void keep_real_features(const TrainDecoderConfig& config, ImageMetrics& metrics)
 /// The first and the last unet, from 1, that a run of this config trains: it draws with these.
 std::pair<int64_t, int64_t> trained_unets(const LoadedDecoderConfig& loaded);
 
+/// To draw the rows `range` of a batch. The noise belongs to the row: whatever is drawn beside it
+/// changes nothing.
+/// @param noise_seed of all that is drawn together @param rows their numbers, to address the noise by
+DecoderSampleOptions draw_options(const Batch& batch,
+                                  const ChunkRange& range,
+                                  const DrawSettings& settings,
+                                  uint64_t noise_seed,
+                                  const std::vector<int64_t>& rows);
+
 struct DecoderEvaluation {
   const ShardData* data;
   std::string split = "val";
@@ -70,47 +79,5 @@ void show_pairs(const DecoderEvaluation& evaluation, const RankInfo& rank, Image
 /// Rank 0's batch on all ranks; all have to call it. Of `own` on the others nothing is looked at.
 /// @return none if rank 0 has none
 std::optional<Batch> batch_of_main(ProcessGroup& group, std::optional<Batch> own);
-
-class DecoderPictures {
- public:
-  /// What is passed by reference has to outlive this object.
-  DecoderPictures(RunSession& session,
-                  DecoderTrainer& trainer,
-                  const ShardData& data,
-                  const TrainDecoderConfig& config,
-                  const DecoderClip& clip)
-      : session_(session), trainer_(trainer), data_(data), config_(config), clip_(clip) {}
-
-  /// Reads /train/n_sample_images samples of the training and of the test shards; all ranks have to
-  /// call it.
-  /// @throws DataError, NetworkError, StoppedError
-  void load();
-  /// Logs how the latents of the first of these are spread, for each stage with a VAE.
-  void tell_latents() const;
-  /// Draws all of them: those of the test shards, then those of the training shards. Checks for a
-  /// stop signal before each step of a sampler. @throws StoppedError
-  void draw_all();
-  void draw_training_samples();
-
- private:
-  struct Examples {
-    Batch batch;
-    std::string caption_prefix, section;
-  };
-
-  std::vector<Examples> examples(const std::string& split,
-                                 const std::string& caption_prefix,
-                                 const std::string& section);
-  void draw(const Examples& examples);
-  at::Tensor draw_part(const Examples& examples, const ChunkRange& range);
-  void log(const Examples& examples, const at::Tensor& drawn);
-
-  RunSession& session_;
-  DecoderTrainer& trainer_;
-  const ShardData& data_;
-  const TrainDecoderConfig& config_;
-  const DecoderClip& clip_;
-  std::vector<Examples> training_, test_;
-};
 
 }  // namespace dalle2

@@ -9,21 +9,27 @@
 #include <cstdio>
 #include <exception>
 #include <filesystem>
-#include <memory>
+#include <numeric>
 #include <optional>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "data/embeddings/embeddings.h"
+#include "dist/gather_rows.h"
+#include "io/pictures/image.h"
 #include "metrics/script/script_archive.h"
 #include "model/random.h"
+#include "model/resize.h"
 #include "model/unet/unet.h"
 #include "optim/precision.h"
 #include "run/checkpoints/model_weights.h"
 #include "run/decoder/decoder_data.h"
 #include "run/decoder/decoder_evaluation.h"
 #include "run/init/first_config.h"
+#include "run/kinds.h"
+#include "run/pictures/pictures.h"
+#include "run/shards/shard_run.h"
 #include "trainer/adapters.h"
 
 namespace dalle2 {
@@ -177,46 +183,345 @@ ConfigTexts config_texts(const LoadedDecoderConfig& loaded) {
   return texts;
 }
 
-DecoderRun::DecoderRun(const LoadedDecoderConfig& loaded, const RunProcess& process)
-    : DecoderRun(loaded, process, open_decoder_clip(loaded.config, loaded.plan)) {}
+namespace {
 
-DecoderRun::DecoderRun(const LoadedDecoderConfig& loaded,
-                       const RunProcess& process,
-                       const DecoderClip& clip)
-    : ShardRun(run_plan(loaded,
-                        process,
-                        metric_names(loaded.plan.stages.size()),
-                        "damaged images and embeddings with `dalle2-train shards check`"),
-               [&](const at::Device& device) {
-                 return make_trainer(loaded, clip, device, process.group);
-               },
-               {.loop = loaded.config.train,
-                .data = loaded.config.data,
-                .needs = decoder_needs(loaded.config, loaded.plan)}),
-      loaded_(loaded),
-      config_(loaded.config),
-      trainer_(trainer_as<DecoderTrainer>()),
-      clip_(clip),
-      trained_unets_(trainer_.trained_parts()),
-      pictures_(session_, trainer_, data_, config_, clip_),
-      metrics_(make_metrics(loaded, session_.device())),
-      clip_of_score_(open_clip_of_score(loaded, clip_, session_.device())) {
-  if (clip_.embedder)
-    clip_.embedder->compute_as(trainer_.precision().precision, config_.train.max_batch_size);
+/// The figures themselves, without their spread: a line of a terminal holds no more.
+ShownRecord shown_metrics(const MetricValues& found) {
+  ShownRecord shown;
+  for (const auto& [name, value] : found.values) {
+    if (name.ends_with("_std") || name.ends_with("_standard_error")) continue;
+    if (name == "PR_recall") {
+      shown.back().values.emplace_back(value);
+    } else {
+      shown.push_back({.label = name == "PR_precision" ? "P/R" : name.substr(0, name.find('_')),
+                       .values = {value}});
+    }
+  }
+  return shown;
 }
 
-void DecoderRun::open() {
-  TrainingRun::open();
-  log_info("train", "{}", describe_conditioning(config_, clip_, loaded_.plan.text_conditioned()));
+/// Errors while the figures are computed are listed in their `faults`. @throws StoppedError
+MetricValues compute_figures(const ImageMetrics& metrics) {
+  try {
+    return metrics.compute();
+  } catch (const StoppedError&) {
+    throw;
+  } catch (const std::exception& error) {
+    return {.values = {}, .faults = {last_message(error)}, .notes = {}};
+  }
 }
 
-void DecoderRun::prepare() {
-  ShardRun::prepare();
-  session_.together("looking at a picture", [&] {
-    if (session_.group().is_main()) check_example(data_, clip_, loaded_);
-  });
-  pictures_.load();
-  pictures_.tell_latents();
+/// @throws DataError if latents from the shards are not what the VAE makes of their pictures
+void check_stored(const at::Tensor& stored, const at::Tensor& made) {
+  constexpr double kMostDifference = 1e-2;  // of their spread: they may have been made on a GPU
+  std::string difference = "another shape";
+  if (stored.sizes() == made.sizes()) {
+    const double share = ((stored - made).norm() / made.norm()).item<double>();
+    if (share <= kMostDifference) return;
+    difference = fmt::format("differ by {} of their size", short_number(share));
+  }
+  throw DataError(
+      "/data/latents_in_tar: the latents in the shards are not what /decoder/vae/0 makes of their "
+      "pictures (the first {}: {})\n  They belong to another VAE, image size or preprocessing: "
+      "make them again with `dalle2-train shards encode`.",
+      made.size(0),
+      difference);
+}
+
+class DecoderPictures {
+ public:
+  /// What is passed by reference has to outlive this object.
+  DecoderPictures(RunSession& session,
+                  DecoderTrainer& trainer,
+                  const ShardData& data,
+                  const TrainDecoderConfig& config,
+                  const DecoderClip& clip)
+      : session_(session), trainer_(trainer), data_(data), config_(config), clip_(clip) {}
+
+  /// Reads /train/n_sample_images samples of the training and of the test shards; all ranks have to
+  /// call it.
+  /// @throws DataError, NetworkError, StoppedError
+  void load() {
+    training_ = examples("train", "Train: ", "Train Samples");
+    test_ = examples("test", "Test: ", "Test Samples");
+  }
+  /// Logs how the latents of the first of these are spread, for each stage with a VAE.
+  void tell_latents() const {
+    if (training_.empty()) return;
+    for (int64_t unet = 1; unet <= trainer_.num_unets(); ++unet) {
+      const UnetPlan& stage = trainer_.decoder()->plan().stages[static_cast<size_t>(unet - 1)];
+      if (!stage.latent) continue;
+      const at::Tensor images = training_.front().batch.images.to(session_.device());
+      const at::Tensor latents = trainer_.decoder()->encode(images, unet);
+      const auto of_one = [](const at::Tensor& value) {
+        return short_number(value.item<double>());
+      };
+      log_info("model",
+               "latents of unet {}: {} channels of {} x {}, mean {}, standard deviation {}"
+               " (/decoder/vae/{}/scale is {})",
+               unet,
+               latents.size(1),
+               latents.size(2),
+               latents.size(3),
+               of_one(latents.mean()),
+               of_one(latents.std()),
+               unet - 1,
+               short_number(stage.latent->scale));
+      const at::Tensor& stored = training_.front().batch.latents;
+      if (unet == 1 && stored.defined()) check_stored(stored * stage.latent->scale, latents.cpu());
+    }
+  }
+  /// Draws all of them: those of the test shards, then those of the training shards. Checks for a
+  /// stop signal before each step of a sampler. @throws StoppedError
+  void draw_all() {
+    const HeldAverages averages = trainer_.hold_averages();
+    for (const Examples& examples : test_) draw(examples);
+    draw_training_samples();
+  }
+  void draw_training_samples() {
+    const HeldAverages averages = trainer_.hold_averages();
+    for (const Examples& examples : training_) draw(examples);
+  }
+
+ private:
+  struct Examples {
+    Batch batch;
+    std::string caption_prefix, section;
+  };
+
+  /// Rank 0 reads them and gives them to the others, so that all draw for the same.
+  std::vector<Examples> examples(const std::string& split,
+                                 const std::string& caption_prefix,
+                                 const std::string& section) {
+    ProcessGroup& group = session_.group();
+    std::optional<Batch> own;
+    session_.together("reading the samples for pictures", [&] {
+      if (group.is_main()) own = data_.examples(split, config_.train.n_sample_images);
+    });
+    std::optional<Batch> batch = batch_of_main(group, std::move(own));
+    if (!batch) return {};
+    return {{*std::move(batch), caption_prefix, section}};
+  }
+  /// Each rank draws a stretch of the pictures; rank 0 logs all.
+  void draw(const Examples& examples) {
+    ProcessGroup& group = session_.group();
+    const int64_t count = examples.batch.size();
+    const int64_t begin = group.rank() * count / group.size();
+    const int64_t end = (group.rank() + 1) * count / group.size();
+    std::vector<at::Tensor> drawn;
+    session_.together("drawing pictures", [&] {
+      if (begin == end) return;
+      for (const ChunkRange& range : chunk_ranges(end - begin, config_.data.batch_size)) {
+        drawn.push_back(draw_part(examples, {begin + range.begin, range.length}));
+      }
+    });
+    const at::Tensor own =
+        drawn.empty() ? at::empty({0}) : at::cat(drawn).to(at::kFloat).contiguous();
+    std::vector<at::Tensor> all = gather_rows(group, own, "pictures");
+    std::erase_if(all, [](const at::Tensor& rows) { return rows.numel() == 0; });
+    if (group.is_main()) log(examples, at::cat(all));
+  }
+  /// @return [range.length, C, H, W] on the CPU
+  at::Tensor draw_part(const Examples& examples, const ChunkRange& range) {
+    const std::vector<int64_t> unets = trainer_.trained_parts();
+    std::vector<int64_t> rows(static_cast<size_t>(range.length));
+    std::iota(rows.begin(), rows.end(), range.begin);
+    // The same noise every time, so that the pictures of two epochs show what training changed.
+    DecoderSampleOptions options = draw_options(
+        examples.batch,
+        range,
+        {config_.train.cond_scale, unets.front(), unets.back(), session_.device(), clip_},
+        hash_address({.seed = config_.seed, .purpose = "sample " + examples.section}),
+        rows);
+    options.on_step = [&](int64_t unet, size_t step, size_t steps) {
+      session_.throw_if_signalled();
+      session_.progress().stage(
+          fmt::format("drawing {}: unet {}, step {}/{}", examples.section, unet, step + 1, steps));
+    };
+    return trainer_.sample(options).cpu();
+  }
+  /// @param drawn [n, C, H, W] beside the real pictures
+  void log(const Examples& examples, const at::Tensor& drawn) {
+    const at::Tensor real =
+        resize_image_to(examples.batch.images, drawn.size(-1), std::make_pair(0.0, 1.0));
+    std::vector<LogImage> pairs;
+    std::vector<at::Tensor> all;
+    for (int64_t i = 0; i < drawn.size(0); ++i) {
+      const std::vector<at::Tensor> pair = {real[i], drawn[i].clamp(0, 1)};
+      all.insert(all.end(), pair.begin(), pair.end());
+      pairs.push_back({encode_png(to_picture(image_grid(pair, 2))),
+                       examples.caption_prefix + examples.batch.captions[static_cast<size_t>(i)]});
+    }
+    session_.progress().pause();
+    Tracker& tracker = session_.tracker();
+    tracker.log_images(pairs, examples.section, trainer_.first_steps());
+    // All pairs on one sheet, four pairs a row.
+    tracker.log_images({{encode_png(to_picture(image_grid(all, 8))),
+                         config_.decoder.unconditional
+                             ? "real | drawn; the drawn ones are of no subject that was asked for"
+                             : "real | drawn, in pairs"}},
+                       examples.section + " Grid",
+                       trainer_.first_steps());
+  }
+
+  RunSession& session_;
+  DecoderTrainer& trainer_;
+  const ShardData& data_;
+  const TrainDecoderConfig& config_;
+  const DecoderClip& clip_;
+  std::vector<Examples> training_, test_;
+};
+
+class DecoderRun : public ShardRun {
+ public:
+  /// Builds data, model, trainer and tracker; nothing is trained or written yet.
+  /// @param clip open_decoder_clip() @throws ConfigError, DataError
+  DecoderRun(const LoadedDecoderConfig& loaded, const RunProcess& process, const DecoderClip& clip)
+      : ShardRun(run_plan(loaded,
+                          process,
+                          metric_names(loaded.plan.stages.size()),
+                          "damaged images and embeddings with `dalle2-train shards check`"),
+                 [&](const at::Device& device) {
+                   return make_trainer(loaded, clip, device, process.group);
+                 },
+                 {.loop = loaded.config.train,
+                  .data = loaded.config.data,
+                  .needs = decoder_needs(loaded.config, loaded.plan)}),
+        loaded_(loaded),
+        config_(loaded.config),
+        trainer_(trainer_as<DecoderTrainer>()),
+        clip_(clip),
+        trained_unets_(trainer_.trained_parts()),
+        pictures_(session_, trainer_, data_, config_, clip_),
+        metrics_(make_metrics(loaded, session_.device())),
+        clip_of_score_(open_clip_of_score(loaded, clip_, session_.device())) {
+    if (clip_.embedder)
+      clip_.embedder->compute_as(trainer_.precision().precision, config_.train.max_batch_size);
+  }
+
+  void open() override {
+    TrainingRun::open();
+    log_info("train", "{}", describe_conditioning(config_, clip_, loaded_.plan.text_conditioned()));
+  }
+
+ private:
+  void prepare() override {
+    ShardRun::prepare();
+    session_.together("looking at a picture", [&] {
+      if (session_.group().is_main()) check_example(data_, clip_, loaded_);
+    });
+    pictures_.load();
+    pictures_.tell_latents();
+  }
+  std::optional<int64_t> accumulate() override {
+    return pass_group(group_, trained_unets_, [&](const Batch& batch, const BatchShare& share) {
+      const DecoderInputs inputs = timed(&session_.times(), StepPhase::kCopy, [&] {
+        return to_inputs(batch, session_.device(), clip_);
+      });
+      for (const int64_t unet : trained_unets_) {
+        const at::Generator random =
+            session_.generator(fmt::format("train unet {}", unet), position_.epoch, batch.row);
+        trainer_.step(inputs, unet, random, std::nullopt, share);
+      }
+    });
+  }
+  void add_validation_losses(const Batch& batch, std::vector<LossSum>& sums) override {
+    const DecoderInputs inputs = to_inputs(batch, session_.device(), clip_);
+    for (const int64_t unet : trained_unets_) {
+      // The same draws in every epoch: the losses of two epochs then differ by the weights alone.
+      const at::Generator random =
+          session_.generator(fmt::format("validate unet {}", unet), /*epoch=*/0, batch.row);
+      sums[static_cast<size_t>(unet - 1)].add(trainer_.evaluate(inputs, unet, random));
+    }
+  }
+  void show_snapshot() override { pictures_.draw_training_samples(); }
+  void evaluate_epoch() override {
+    if (!metrics_) return;
+    log_info("eval", "Evaluating epoch {}: {}", position_.epoch, metrics_->description());
+    log_metrics(compute_metrics());
+  }
+  /// The state is saved before pictures are drawn, which may take long and are for people to look at.
+  void sample_epoch() override {
+    log_info("sample", "Sampling and saving after epoch {}", position_.epoch);
+    save_epoch();
+    pictures_.draw_all();
+  }
+  /// A fault in the pictures is no reason to lose a run: it is logged, and the run continues.
+  /// @return on rank 0; nothing on the others
+  MetricValues compute_metrics() {
+    ProcessGroup& group = session_.group();
+    const HeldAverages averages = trainer_.hold_averages();
+    metrics_->reset();
+    std::string fault;
+    session_.together("drawing for the metrics", [&] {
+      try {
+        show_pairs({.data = &data_,
+                    .count = config_.evaluate.n_evaluation_samples,
+                    .batch_size = config_.data.batch_size,
+                    .seed = config_.seed,
+                    .draw = {config_.train.cond_scale,
+                             trained_unets_.front(),
+                             trained_unets_.back(),
+                             session_.device(),
+                             clip_},
+                    .clip_of_score = clip_of_score_.get(),
+                    .sample = [this](const auto& options) { return trainer_.sample(options); },
+                    .on_step =
+                        [this](const std::string& where) {
+                          session_.throw_if_signalled();
+                          session_.progress().stage(where);
+                        }},
+                   {group.rank(), group.size()},
+                   *metrics_);
+      } catch (const StoppedError&) {
+        throw;
+      } catch (const std::exception& error) {
+        fault = last_message(error);
+      }
+    });
+    session_.progress().pause();
+    for (const std::string& each : group.gather_texts(fault, "faults of the evaluation")) {
+      if (each.empty()) continue;
+      metrics_->reset();
+      return {.values = {}, .faults = {each}, .notes = {}};
+    }
+    metrics_->gather(group);
+    MetricValues found;
+    session_.together("computing the metrics", [&] {
+      if (!group.is_main()) return;
+      found = compute_figures(*metrics_);
+      keep_real_features(config_, *metrics_);
+    });
+    metrics_->reset();  // all features of all ranks: no memory for the next epoch
+    return found;
+  }
+  void log_metrics(const MetricValues& found) {
+    for (const std::string& fault : found.faults) log_warning("eval", "{}", fault);
+    for (const std::string& note : found.notes) log_warning("eval", "{}", note);
+    if (found.values.empty()) return;
+    LogRecord record(found.values.begin(), found.values.end());
+    record.emplace_back("Evaluation Samples", found.images);
+    if (found.left_out > 0) record.emplace_back("Evaluation Samples Left Out", found.left_out);
+    record.emplace_back("Evaluation", metrics_->description());
+    session_.tracker().log(record, trainer_.first_steps(), shown_metrics(found));
+  }
+
+  const LoadedDecoderConfig& loaded_;
+  const TrainDecoderConfig& config_;
+  DecoderTrainer& trainer_;
+  DecoderClip clip_;
+  std::vector<int64_t> trained_unets_;  // numbers from 1
+  DecoderPictures pictures_;
+  std::unique_ptr<ImageMetrics> metrics_;        // null: none is asked for
+  std::shared_ptr<ClipEmbedder> clip_of_score_;  // null: no CLIP score is asked for
+};
+
+}  // namespace
+
+std::unique_ptr<TrainingRun> make_run(const LoadedDecoderConfig& loaded,
+                                      const RunProcess& process) {
+  return std::make_unique<DecoderRun>(
+      loaded, process, open_decoder_clip(loaded.config, loaded.plan));
 }
 
 DryRunPlan decoder_dry_run_plan(const LoadedDecoderConfig& loaded, const ClipEmbedder* clip) {
@@ -405,133 +710,6 @@ std::vector<int64_t> levels_to_recompute(const LoadedDecoderConfig& loaded,
   if (fault) std::rethrow_exception(fault);
   if (!problem.empty()) throw ConfigError("rank 0: {}", problem);
   return levels;
-}
-
-namespace {
-
-/// The figures themselves, without their spread: a line of a terminal holds no more.
-ShownRecord shown_metrics(const MetricValues& found) {
-  ShownRecord shown;
-  for (const auto& [name, value] : found.values) {
-    if (name.ends_with("_std") || name.ends_with("_standard_error")) continue;
-    if (name == "PR_recall") {
-      shown.back().values.emplace_back(value);
-    } else {
-      shown.push_back({.label = name == "PR_precision" ? "P/R" : name.substr(0, name.find('_')),
-                       .values = {value}});
-    }
-  }
-  return shown;
-}
-
-/// Errors while the figures are computed are listed in their `faults`. @throws StoppedError
-MetricValues compute_figures(const ImageMetrics& metrics) {
-  try {
-    return metrics.compute();
-  } catch (const StoppedError&) {
-    throw;
-  } catch (const std::exception& error) {
-    return {.values = {}, .faults = {last_message(error)}, .notes = {}};
-  }
-}
-
-}  // namespace
-
-std::optional<int64_t> DecoderRun::accumulate() {
-  return pass_group(group_, trained_unets_, [&](const Batch& batch, const BatchShare& share) {
-    const DecoderInputs inputs = timed(&session_.times(), StepPhase::kCopy, [&] {
-      return to_inputs(batch, session_.device(), clip_);
-    });
-    for (const int64_t unet : trained_unets_) {
-      const at::Generator random =
-          session_.generator(fmt::format("train unet {}", unet), position_.epoch, batch.row);
-      trainer_.step(inputs, unet, random, std::nullopt, share);
-    }
-  });
-}
-
-void DecoderRun::add_validation_losses(const Batch& batch, std::vector<LossSum>& sums) {
-  const DecoderInputs inputs = to_inputs(batch, session_.device(), clip_);
-  for (const int64_t unet : trained_unets_) {
-    // The same draws in every epoch: the losses of two epochs then differ by the weights alone.
-    const at::Generator random =
-        session_.generator(fmt::format("validate unet {}", unet), /*epoch=*/0, batch.row);
-    sums[static_cast<size_t>(unet - 1)].add(trainer_.evaluate(inputs, unet, random));
-  }
-}
-
-void DecoderRun::evaluate_epoch() {
-  if (!metrics_) return;
-  log_info("eval", "Evaluating epoch {}: {}", position_.epoch, metrics_->description());
-  log_metrics(compute_metrics());
-}
-
-/// A fault in the pictures is no reason to lose a run: it is logged, and the run continues.
-/// @return on rank 0; nothing on the others
-MetricValues DecoderRun::compute_metrics() {
-  ProcessGroup& group = session_.group();
-  const HeldAverages averages = trainer_.hold_averages();
-  metrics_->reset();
-  std::string fault;
-  session_.together("drawing for the metrics", [&] {
-    try {
-      show_pairs({.data = &data_,
-                  .count = config_.evaluate.n_evaluation_samples,
-                  .batch_size = config_.data.batch_size,
-                  .seed = config_.seed,
-                  .draw = {config_.train.cond_scale,
-                           trained_unets_.front(),
-                           trained_unets_.back(),
-                           session_.device(),
-                           clip_},
-                  .clip_of_score = clip_of_score_.get(),
-                  .sample = [this](const auto& options) { return trainer_.sample(options); },
-                  .on_step =
-                      [this](const std::string& where) {
-                        session_.throw_if_signalled();
-                        session_.progress().stage(where);
-                      }},
-                 {group.rank(), group.size()},
-                 *metrics_);
-    } catch (const StoppedError&) {
-      throw;
-    } catch (const std::exception& error) {
-      fault = last_message(error);
-    }
-  });
-  session_.progress().pause();
-  for (const std::string& each : group.gather_texts(fault, "faults of the evaluation")) {
-    if (each.empty()) continue;
-    metrics_->reset();
-    return {.values = {}, .faults = {each}, .notes = {}};
-  }
-  metrics_->gather(group);
-  MetricValues found;
-  session_.together("computing the metrics", [&] {
-    if (!group.is_main()) return;
-    found = compute_figures(*metrics_);
-    keep_real_features(config_, *metrics_);
-  });
-  metrics_->reset();  // all features of all ranks: no memory for the next epoch
-  return found;
-}
-
-/// The state is saved before pictures are drawn, which may take long and are for people to look at.
-void DecoderRun::sample_epoch() {
-  log_info("sample", "Sampling and saving after epoch {}", position_.epoch);
-  save_epoch();
-  pictures_.draw_all();
-}
-
-void DecoderRun::log_metrics(const MetricValues& found) {
-  for (const std::string& fault : found.faults) log_warning("eval", "{}", fault);
-  for (const std::string& note : found.notes) log_warning("eval", "{}", note);
-  if (found.values.empty()) return;
-  LogRecord record(found.values.begin(), found.values.end());
-  record.emplace_back("Evaluation Samples", found.images);
-  if (found.left_out > 0) record.emplace_back("Evaluation Samples Left Out", found.left_out);
-  record.emplace_back("Evaluation", metrics_->description());
-  session_.tracker().log(record, trainer_.first_steps(), shown_metrics(found));
 }
 
 }  // namespace dalle2

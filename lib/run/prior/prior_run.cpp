@@ -22,11 +22,11 @@
 #include "data/loader/drop_log.h"
 #include "metrics/embedding_metrics.h"
 #include "model/random.h"
-#include "run/checkpoints/clip_weights.h"
 #include "run/checkpoints/model_weights.h"
 #include "run/device/device.h"
 #include "run/dry_run.h"
 #include "run/init/first_config.h"
+#include "run/kinds.h"
 #include "trainer/adapters.h"
 
 namespace dalle2 {
@@ -229,8 +229,9 @@ int64_t count_rows(const PriorDataset& data) {
   return data.rows("train") + data.rows("val") + data.rows("test");
 }
 
-PriorRun::PriorRun(const LoadedPriorConfig& loaded, const RunProcess& process)
-    : PriorRun(loaded, process, open_prior_clip(loaded.config.prior)) {}
+std::unique_ptr<TrainingRun> make_run(const LoadedPriorConfig& loaded, const RunProcess& process) {
+  return std::make_unique<PriorRun>(loaded, process, open_prior_clip(loaded.config.prior));
+}
 
 PriorRun::PriorRun(const LoadedPriorConfig& loaded,
                    const RunProcess& process,

@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "base/error.h"
 #include "config/prior/prior_run_config.h"
 #include "data/embeddings/prior_dataset.h"
 #include "diffusion/prior/prior.h"
@@ -86,15 +85,14 @@ struct PriorRecord {
 class PriorRun : public RowRun<PriorDataset> {
  public:
   /// Builds data, model, trainer and tracker; nothing is trained or written yet.
-  /// @throws ConfigError, DataError
-  PriorRun(const LoadedPriorConfig& loaded, const RunProcess& process);
+  /// @param clip open_prior_clip() @throws ConfigError, DataError
+  PriorRun(const LoadedPriorConfig& loaded,
+           const RunProcess& process,
+           const std::shared_ptr<ClipEmbedder>& clip);
 
   void open() override;
 
  private:
-  PriorRun(const LoadedPriorConfig& loaded,
-           const RunProcess& process,
-           const std::shared_ptr<ClipEmbedder>& clip);
   void prepare() override;
   void repeat_actions() override { validate(); }
   void open_epoch() override;
@@ -122,8 +120,5 @@ class PriorRun : public RowRun<PriorDataset> {
   PriorTrainer& trainer_;
   double validated_at_ = 0;  // by ProcessGroup::heard_seconds(), or when the run began
 };
-
-/// What such a run would take. @throws as it would
-void dry_run(const LoadedPriorConfig& loaded, int64_t processes, const StartOptions& start);
 
 }  // namespace dalle2

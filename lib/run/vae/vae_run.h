@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "base/error.h"
 #include "config/vae/vae_run_config.h"
 #include "data/pictures/image_folder.h"
 #include "model/vae/vqgan_vae.h"
@@ -75,52 +74,5 @@ struct VaePosition : RunPosition {
 /// without vae.use_vgg_and_gan.
 /// @throws ConfigError if it is not a network that gives features [B, F] of such pictures
 ImageFeatures perceptual_features(const TrainVaeConfig& config, const at::Device& device);
-
-class VaeRun : public RowRun<ImageFolder> {
- public:
-  /// Builds data, model, trainer and tracker; nothing is trained or written yet.
-  /// @throws ConfigError, DataError
-  VaeRun(const LoadedVaeConfig& loaded, const RunProcess& process);
-
-  void open() override;
-
- private:
-  void repeat_actions() override { after_step(); }
-  void open_epoch() override;
-  bool read_group() override;
-  std::optional<int64_t> accumulate() override;
-  void advance() override;
-  bool update_parts(int64_t samples) override;
-  void after_step() override;
-  void end_epochs() override;
-  [[noreturn]] void throw_nothing_usable() const override { data_.throw_nothing_usable(); }
-  bool is_done() const { return position_.step >= config_.train.num_train_steps; }
-  std::vector<Step> discriminators_group_from(Place& place);
-  std::vector<VaeBatch> batches_of(const std::vector<Step>& group, int64_t epoch);
-  bool has_gan() const;
-  void validate();
-  double validation_loss(bool averaged);
-  void save_grids();
-  void save_grid(const at::Tensor& images, bool averaged);
-  void save_model();
-  void write_model(const Dict& averaged);
-  LogRecord step_values(double samples_per_second) override;
-  int64_t epochs() const override;
-  int64_t counted_epochs() const;
-  bool has_trained_all() const override {
-    return is_done() || position_.epoch >= config_.train.epochs;
-  }
-  std::string result_path(const std::string& name) const;
-
-  const TrainVaeConfig& config_;
-  VaePosition& position_;
-  VaeTrainer& trainer_;
-  int64_t codes_row_ = 0;             // behind the autoencoder's batches: addresses its new codes
-  std::vector<Step> discriminators_;  // its batches of the step; none if it has no part in it
-  int64_t epochs_ = 0;                // of the run, as counted where the epoch began
-};
-
-/// What such a run would take. @throws as it would
-void dry_run(const LoadedVaeConfig& loaded, int64_t processes, const StartOptions& start);
 
 }  // namespace dalle2
