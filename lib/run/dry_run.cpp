@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <memory>
 
 #include "base/log.h"
 #include "base/text.h"
@@ -23,7 +22,6 @@
 #include "optim/precision.h"
 #include "optim/tf32.h"
 #include "run/checkpoints/model_weights.h"
-#include "run/loop/run_position.h"
 #include "run/loop/run_session.h"
 #include "trainer/lanes.h"
 

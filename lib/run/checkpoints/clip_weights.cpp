@@ -9,14 +9,12 @@
 #include <array>
 #include <cstdlib>
 #include <filesystem>
-#include <optional>
 #include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/untrusted_json.h"
 #include "base/untrusted_text.h"
-#include "checkpoint/clip/clip_file.h"
 #include "checkpoint/clip/clip_shape.h"
 #include "checkpoint/module_state.h"
 #include "data/embeddings/embeddings.h"
@@ -26,7 +24,6 @@
 #include "model/pass_scopes.h"
 #include "net/digest.h"
 #include "optim/precision.h"
-#include "run/clip/clip_data.h"
 
 namespace dalle2 {
 namespace {

@@ -13,7 +13,6 @@
 #include "base/public_url.h"
 #include "base/untrusted_text.h"
 #include "checkpoint/convert.h"
-#include "checkpoint/file_version.h"
 #include "checkpoint/module_state.h"
 #include "checkpoint/pickle/value_json.h"
 #include "config/shared/old_configs.h"

@@ -12,7 +12,6 @@
 #include <filesystem>
 #include <utility>
 
-#include "base/error.h"
 #include "base/log.h"
 #include "base/public_url.h"
 #include "base/text.h"
@@ -24,7 +23,6 @@
 #include "io/files/folder_names.h"
 #include "run/checkpoints/model_weights.h"
 #include "run/device/compute_threads.h"
-#include "run/loop/run_position.h"
 
 namespace dalle2 {
 namespace {

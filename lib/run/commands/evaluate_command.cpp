@@ -8,7 +8,6 @@
 #include <nlohmann/json.hpp>
 #include <tuple>
 
-#include "base/log.h"
 #include "checkpoint/convert.h"
 #include "data/pictures/image_folder.h"
 #include "metrics/embedding_metrics.h"

@@ -5,8 +5,6 @@
 
 #include <algorithm>
 
-#include "base/error.h"
-
 namespace dalle2 {
 namespace {
 

@@ -18,7 +18,6 @@
 #include "config/decoder/pipeline_config.h"
 #include "io/files/folder_names.h"
 #include "io/formats/npy.h"
-#include "run/checkpoints/model_weights.h"
 #include "run/device/device.h"
 #include "run/kinds.h"
 #include "run/pictures/pictures.h"

@@ -12,7 +12,6 @@
 #include "base/untrusted_text.h"
 #include "checkpoint/clip/clip_file.h"
 #include "checkpoint/convert.h"
-#include "data/pictures/preprocess.h"
 #include "model/clip/clip_encoder.h"
 #include "run/checkpoints/clip_weights.h"
 #include "run/commands/sample_command.h"

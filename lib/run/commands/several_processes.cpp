@@ -8,7 +8,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
-#include <functional>
 #include <optional>
 
 #include "base/log.h"
@@ -17,7 +16,6 @@
 #include "dist/rank_launcher.h"
 #include "dist/world.h"
 #include "run/commands.h"
-#include "run/device/compute_threads.h"
 #include "run/device/device.h"
 #include "run/loop/run_session.h"
 

@@ -2,20 +2,14 @@
 // `shards check`, `shards make` and `shards order`: what shards hold, and the training samples of each
 // rank in the order in which a run takes them.
 #include <algorithm>
-#include <cstdint>
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <string>
 #include <system_error>
 #include <utility>
-#include <vector>
 
-#include "base/error.h"
-#include "base/log.h"
 #include "base/public_url.h"
 #include "base/text.h"
-#include "base/untrusted_text.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/pickle/pth.h"
 #include "checkpoint/pickle/value_json.h"

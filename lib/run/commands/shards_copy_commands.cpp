@@ -10,19 +10,12 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
-#include <map>
-#include <optional>
 #include <sstream>
-#include <string>
 #include <utility>
-#include <vector>
 
-#include "base/error.h"
-#include "base/log.h"
 #include "base/public_url.h"
 #include "base/stop_signal.h"
 #include "base/text.h"
-#include "base/untrusted_text.h"
 #include "config/reading/writer.h"
 #include "config/shared/shard_data_config.h"
 #include "data/embeddings/embeddings.h"

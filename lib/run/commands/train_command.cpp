@@ -7,15 +7,11 @@
 #include <cstdlib>
 #include <filesystem>
 #include <numeric>
-#include <optional>
 #include <variant>
 
-#include "base/error.h"
-#include "base/log.h"
 #include "base/public_url.h"
 #include "base/stop_signal.h"
 #include "base/this_process.h"
-#include "base/untrusted_text.h"
 #include "config/clip/clip_run_config.h"
 #include "config/decoder/decoder_evaluate_config.h"
 #include "config/shared/shard_data_config.h"

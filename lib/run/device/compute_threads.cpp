@@ -6,7 +6,6 @@
 #include <fmt/ranges.h>
 #include <sched.h>
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>

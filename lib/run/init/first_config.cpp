@@ -12,7 +12,6 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <memory>
 
 #include "base/error.h"
 #include "base/stop_signal.h"
@@ -25,7 +24,6 @@
 #include "data/shards/shards.h"
 #include "io/files/atomic_file.h"
 #include "io/files/walk_folder.h"
-#include "run/commands.h"
 #include "run/device/device.h"
 #include "run/kinds.h"
 

@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <optional>
 
-#include "base/error.h"
 #include "base/log.h"
 #include "base/stop_signal.h"
 #include "base/text.h"
@@ -14,7 +13,6 @@
 #include "model/random.h"
 #include "optim/tf32.h"
 #include "run/device/device.h"
-#include "run/loop/run_position.h"
 
 namespace dalle2 {
 

@@ -9,7 +9,6 @@
 #include <cctype>
 #include <cmath>
 
-#include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "base/this_process.h"

@@ -8,8 +8,6 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
-#include <memory>
-#include <vector>
 
 #include "base/error.h"
 #include "data/pictures/planes.h"

@@ -7,7 +7,6 @@
 #include <numeric>
 #include <utility>
 
-#include "base/error.h"
 #include "base/log.h"
 #include "base/stop_signal.h"
 #include "base/text.h"
