@@ -17,16 +17,11 @@
 
 namespace dalle2 {
 
-// What `evaluate` does for each kind: it prints its figures as one JSON object.
-
-/// The metrics of /evaluate over samples of the split.
-ExitCode evaluate_decoder(const EvaluateCommand& command);
-/// The similarities of /train/eval_timesteps.
-ExitCode evaluate_prior(const EvaluateCommand& command);
-/// The loss, and the retrieval of captions and pictures.
-ExitCode evaluate_clip(const EvaluateCommand& command);
-/// The errors of the reconstruction.
-ExitCode evaluate_vae(const EvaluateCommand& command);
+/// `evaluate` of a kind whose config `parse` reads: prints its figures as one JSON object. Of a decoder the
+/// metrics of /evaluate, of a prior the similarities of /train/eval_timesteps, of a CLIP the loss and the
+/// retrieval of captions and pictures, of a VAE the errors of the reconstruction.
+template <auto parse>
+ExitCode evaluate(const EvaluateCommand& command);
 
 /// A config that was read, and what can be done with it. Has to outlive the runs that it makes.
 struct LoadedRun {

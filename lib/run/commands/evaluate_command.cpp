@@ -64,10 +64,10 @@ void warn_of_other_splits(const EvaluateCommand& command,
 
 /// The five similarities of /train/eval_timesteps, of the split's first batch, as a run logs them.
 /// The ranks share the numbers of steps.
-nlohmann::ordered_json prior_figures(const EvaluateCommand& command,
-                                     const LoadedPriorConfig& loaded,
-                                     const at::Device& device,
-                                     ProcessGroup& group) {
+nlohmann::ordered_json figures_of(const EvaluateCommand& command,
+                                  const LoadedPriorConfig& loaded,
+                                  const at::Device& device,
+                                  ProcessGroup& group) {
   constexpr size_t kSimilarities = 5;
   const TrainPriorConfig& config = loaded.config;
   const std::vector<int64_t>& steps =
@@ -117,10 +117,10 @@ nlohmann::ordered_json prior_figures(const EvaluateCommand& command,
 
 /// The metrics of /evaluate over samples of the split, as a run logs them. The ranks share the
 /// samples. @return on rank 0; null on the others
-nlohmann::ordered_json decoder_figures(const EvaluateCommand& command,
-                                       const LoadedDecoderConfig& loaded,
-                                       const at::Device& device,
-                                       ProcessGroup& group) {
+nlohmann::ordered_json figures_of(const EvaluateCommand& command,
+                                  const LoadedDecoderConfig& loaded,
+                                  const at::Device& device,
+                                  ProcessGroup& group) {
   const TrainDecoderConfig& config = loaded.config;
   if (config.evaluate.is_off()) {
     throw ConfigError(
@@ -192,10 +192,10 @@ nlohmann::ordered_json decoder_figures(const EvaluateCommand& command,
 
 /// The reconstruction of the split's pictures: mean absolute and mean square error, and the peak
 /// signal-to-noise ratio of the latter, in dB. The ranks share the batches.
-nlohmann::ordered_json vae_figures(const EvaluateCommand& command,
-                                   const LoadedVaeConfig& loaded,
-                                   const at::Device& device,
-                                   ProcessGroup& group) {
+nlohmann::ordered_json figures_of(const EvaluateCommand& command,
+                                  const LoadedVaeConfig& loaded,
+                                  const at::Device& device,
+                                  ProcessGroup& group) {
   const TrainVaeConfig& config = loaded.config;
   if (command.split == "test") {
     throw ConfigError("--split test: a VAE's pictures are divided into train and val");
@@ -242,10 +242,10 @@ nlohmann::ordered_json vae_figures(const EvaluateCommand& command,
 }
 
 /// The loss of the batches, and the retrieval over all samples of the split. The ranks share them.
-nlohmann::ordered_json clip_figures(const EvaluateCommand& command,
-                                    const LoadedClipConfig& loaded,
-                                    const at::Device& device,
-                                    ProcessGroup& group) {
+nlohmann::ordered_json figures_of(const EvaluateCommand& command,
+                                  const LoadedClipConfig& loaded,
+                                  const at::Device& device,
+                                  ProcessGroup& group) {
   const TrainClipConfig& config = loaded.config;
   const Value checkpoint = read_checkpoint(command.checkpoint_path);
   const LoadedRunClip clip = load_clip(source_of(command, config.train), checkpoint);
@@ -286,9 +286,10 @@ nlohmann::ordered_json clip_figures(const EvaluateCommand& command,
   return json;
 }
 
-/// @tparam parse reads a kind's config @param figures of a checkpoint of that kind
-template <auto parse, class Figures>
-ExitCode print_figures(const EvaluateCommand& command, const Figures& figures) {
+}  // namespace
+
+template <auto parse>
+ExitCode evaluate(const EvaluateCommand& command) {
   const auto loaded =
       load_config<parse>(command.config_path, with_checkpoints({.overrides = command.overrides}));
   if (command.processes > 1) return launch(command.processes);
@@ -300,7 +301,7 @@ ExitCode print_figures(const EvaluateCommand& command, const Figures& figures) {
       const ProcessGroup::BusyScope busy(group, "evaluating");
       const at::Device device =
           group.is_alone() ? prepare_device(train, group.world()) : group.device();
-      const nlohmann::ordered_json found = figures(command, loaded, device, group);
+      const nlohmann::ordered_json found = figures_of(command, loaded, device, group);
       if (group.is_main()) std::printf("%s\n", found.dump(2).c_str());
     }
     group.barrier("the end of the evaluation");
@@ -308,23 +309,10 @@ ExitCode print_figures(const EvaluateCommand& command, const Figures& figures) {
   });
 }
 
-}  // namespace
-
-ExitCode evaluate_prior(const EvaluateCommand& command) {
-  return print_figures<parse_prior_config>(command, prior_figures);
-}
-
-ExitCode evaluate_clip(const EvaluateCommand& command) {
-  return print_figures<parse_clip_config>(command, clip_figures);
-}
-
-ExitCode evaluate_vae(const EvaluateCommand& command) {
-  return print_figures<parse_vae_config>(command, vae_figures);
-}
-
-ExitCode evaluate_decoder(const EvaluateCommand& command) {
-  return print_figures<parse_decoder_config>(command, decoder_figures);
-}
+template ExitCode evaluate<parse_decoder_config>(const EvaluateCommand& command);
+template ExitCode evaluate<parse_prior_config>(const EvaluateCommand& command);
+template ExitCode evaluate<parse_vae_config>(const EvaluateCommand& command);
+template ExitCode evaluate<parse_clip_config>(const EvaluateCommand& command);
 
 ExitCode run_evaluate(const EvaluateCommand& command) {
   const std::string kind = config_kind(command.config_path);
