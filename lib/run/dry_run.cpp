@@ -48,32 +48,6 @@ class TensorBytes : public c10::MemoryReportingInfoBase {
   int64_t held_ = 0, peak_ = 0;
 };
 
-int64_t peak_of_step(const DryRunPlan::Network& network, int64_t batch) {
-  const int64_t peak = peak_tensor_bytes([&] { network.step(batch); });
-  sign_of_life();  // other ranks may wait for this one
-  return peak;
-}
-
-/// What a step of `batch` samples holds besides the weights and their gradients, which a run keeps
-/// from step to step. The peak grows by the sample once activations decide it: below that it is the
-/// same.
-int64_t bytes_of_batch(const DryRunPlan::Network& network, int64_t batch) {
-  constexpr int64_t kMostTried = 32;
-  // Makes the gradients, and what the network keeps of its last batch. This step is looked at too: LibTorch warns
-  // of memory that is given back later and of which it does not know the size.
-  peak_of_step(network, 1);
-  int64_t size = 1, peak = peak_of_step(network, size), per_sample = 0;
-  for (bool is_line = false; size < batch && size < kMostTried && !is_line; size *= 2) {
-    const int64_t next = peak_of_step(network, 2 * size);
-    // A stretch that begins flat and ends rising is no measure of the rise.
-    is_line = next > peak && (size == 1 || per_sample > 0);
-    per_sample = std::max<int64_t>(next - peak, 0) / size;
-    peak = next;
-  }
-  network.module->zero_grad();
-  return peak + std::max<int64_t>(batch - size, 0) * per_sample;
-}
-
 /// Averages of the weights, in copies.
 int64_t average_copies(const SharedTrainConfig& train) {
   return (train.use_ema ? 1 : 0) + (train.post_hoc_ema.save_every_n_steps
@@ -153,6 +127,18 @@ void print_arithmetic(const SharedTrainConfig& train, const at::Device& device) 
               fmt::format("arithmetic: {}{}{}", name, tf32.empty() ? "" : ", ", tf32).c_str());
 }
 
+/// Gradients of the lanes beside the first.
+int64_t lane_bytes(const DryRunPlan& plan, const SharedTrainConfig& train) {
+  int64_t most = 0;
+  for (const DryRunPlan::Network& network : plan.networks) {
+    if (!network.module) continue;
+    const int64_t bytes = count_parameters(*network.module).trained_bytes;
+    const LanePlan found = plan_lanes(at::kCPU, plan.batch_size, train.max_batch_size, bytes);
+    most = std::max(most, (found.lanes - 1) * bytes);
+  }
+  return most;
+}
+
 /// @throws ConfigError if the processes need more memory than there is @param peak of one of them
 void check_memory(uint64_t peak, const at::Device& device, int64_t processes) {
   const bool on_cpu = device.is_cpu();
@@ -215,28 +201,31 @@ int64_t peak_tensor_bytes(const std::function<void()>& work) {
   return bytes->peak();
 }
 
+/// The peak grows by the sample once activations decide it: below that it is the same.
 uint64_t activation_bytes(const DryRunPlan::Network& network,
                           const DryRunPlan& plan,
                           const SharedTrainConfig& train) {
+  constexpr int64_t kMostTried = 32;
   const int64_t batch = std::min(plan.batch_size, train.max_batch_size.value_or(plan.batch_size));
-  return static_cast<uint64_t>(bytes_of_batch(network, batch));
-}
-
-namespace {
-
-/// Gradients of the lanes beside the first.
-int64_t lane_bytes(const DryRunPlan& plan, const SharedTrainConfig& train) {
-  int64_t most = 0;
-  for (const DryRunPlan::Network& network : plan.networks) {
-    if (!network.module) continue;
-    const int64_t bytes = count_parameters(*network.module).trained_bytes;
-    const LanePlan found = plan_lanes(at::kCPU, plan.batch_size, train.max_batch_size, bytes);
-    most = std::max(most, (found.lanes - 1) * bytes);
+  const auto peak_of = [&](int64_t samples) {
+    const int64_t peak = peak_tensor_bytes([&] { network.step(samples); });
+    sign_of_life();  // other ranks may wait for this one
+    return peak;
+  };
+  // Makes the gradients, and what the network keeps of its last batch. This step is looked at too: LibTorch warns
+  // of memory that is given back later and of which it does not know the size.
+  peak_of(1);
+  int64_t size = 1, peak = peak_of(size), per_sample = 0;
+  for (bool is_line = false; size < batch && size < kMostTried && !is_line; size *= 2) {
+    const int64_t next = peak_of(2 * size);
+    // A stretch that begins flat and ends rising is no measure of the rise.
+    is_line = next > peak && (size == 1 || per_sample > 0);
+    per_sample = std::max<int64_t>(next - peak, 0) / size;
+    peak = next;
   }
-  return most;
+  network.module->zero_grad();
+  return static_cast<uint64_t>(peak + std::max<int64_t>(batch - size, 0) * per_sample);
 }
-
-}  // namespace
 
 uint64_t PeakMemory::peak() const {
   uint64_t most = 0;
