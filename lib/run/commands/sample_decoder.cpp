@@ -130,12 +130,59 @@ struct Segment {
   int64_t bytes() const { return count_parameters(*decoder).bytes; }
 };
 
+Decoder load_file(const CascadeFile& file, const SampleCommand& command) {
+  const FetchedFile fetched(file.path);
+  const Value checkpoint = read_checkpoint(fetched.path());
+  check_kind(Cursor(checkpoint, file.path), "decoder");
+  return load_decoder({.checkpoint_path = fetched.path(),
+                       .config_path = file.config_path,
+                       .use_ema = command.use_ema,
+                       .written_by = file.written_by,
+                       .version_option = "--upsampler-written-by"},
+                      checkpoint);
+}
+
 /// The stages of one file, or of several that draw one after another, each as its own file's config
 /// says. A file's stages below its first one here are not used.
 class Cascade {
  public:
   /// @param checkpoint of command.checkpoint_path @throws ConfigError, DataError
-  Cascade(const SampleCommand& command, const Value& checkpoint);
+  Cascade(const SampleCommand& command, const Value& checkpoint) {
+    std::vector<CascadeFile> files = {{.path = command.checkpoint_path, .unets = command.unets}};
+    files.insert(files.end(), command.upsamplers.begin(), command.upsamplers.end());
+    std::vector<Decoder> decoders;
+    std::vector<size_t> givers;  // of each unet
+    for (size_t i = 0; i < files.size(); ++i) {
+      decoders.push_back(i == 0 ? load_decoder(source_of(command), checkpoint, &data_)
+                                : load_file(files[i], command));
+      const int64_t count = decoders.back()->num_unets();
+      for (int64_t unet = std::ssize(givers) + 1; files[i].unets.empty() && unet <= count; ++unet) {
+        if (files.size() > 1 && !decoders.back()->unet(unet)) break;  // trained apart
+        givers.push_back(i);
+      }
+      for (const int64_t unet : files[i].unets) {
+        givers.resize(std::max(givers.size(), static_cast<size_t>(unet)));
+        givers[static_cast<size_t>(unet - 1)] = i;
+      }
+      if (!files[i].unets.empty() || (!givers.empty() && givers.back() == i)) continue;
+      throw ConfigError(
+          "--upsampler {}: has {}, and the files before it draw these\n  Leave it out, or give a "
+          "file whose stages go on from there.",
+          files[i].path,
+          counted(count, "unet"));
+    }
+    for (size_t i = 0; i < givers.size(); ++i)
+      add(files[givers[i]].path, decoders[givers[i]], static_cast<int64_t>(i) + 1);
+    for (size_t i = 1; i < segments_.size(); ++i) check_joint(i);
+    // What another file draws is not held.
+    for (size_t i = 0; i < givers.size(); ++i) {
+      for (size_t file = 0; file < decoders.size(); ++file) {
+        const auto unet = static_cast<int64_t>(i) + 1;
+        if (file != givers[i] && unet <= decoders[file]->num_unets())
+          decoders[file]->drop_unet(unet);
+      }
+    }
+  }
 
   int64_t unets() const { return segments_.back().last; }
   const std::vector<Segment>& segments() const { return segments_; }
@@ -160,97 +207,45 @@ class Cascade {
   }
 
  private:
-  void add(const std::string& path, Decoder decoder, int64_t unet);
-  void check_joint(size_t index) const;
+  void add(const std::string& path, Decoder decoder, int64_t unet) {
+    if (unet > decoder->num_unets()) {
+      throw DataError("{}: expected a decoder with unet {}, which this file is to draw, got {}",
+                      path,
+                      unet,
+                      counted(decoder->num_unets(), "unet"));
+    }
+    if (!segments_.empty() && segments_.back().decoder.ptr() == decoder.ptr()) {
+      segments_.back().last = unet;
+    } else {
+      segments_.push_back({path, std::move(decoder), unet, unet});
+    }
+  }
+  /// What a segment enlarges is what the one before it draws.
+  void check_joint(size_t index) const {
+    const Segment &below = segments_[index - 1], &above = segments_[index];
+    const auto at = static_cast<size_t>(below.last - 1);
+    const int64_t drawn = below.plan().stages[at].image_size;
+    const int64_t taken = above.plan().stages[at].image_size;
+    const int64_t channels = below.plan().config.channels, of_above = above.plan().config.channels;
+    if (drawn == taken && channels == of_above) return;
+    throw ConfigError(
+        "{} does not continue {}: its unet {} enlarges pictures of {} x {} pixels and {}, and unet {} "
+        "draws {} x {} and {}\n  Give files whose sizes meet.",
+        above.path,
+        below.path,
+        above.first,
+        taken,
+        taken,
+        counted(of_above, "channel"),
+        below.last,
+        drawn,
+        drawn,
+        counted(channels, "channel"));
+  }
 
   std::vector<Segment> segments_;
   ShardDataConfig data_;  // of the first file
 };
-
-Decoder load_file(const CascadeFile& file, const SampleCommand& command) {
-  const FetchedFile fetched(file.path);
-  const Value checkpoint = read_checkpoint(fetched.path());
-  check_kind(Cursor(checkpoint, file.path), "decoder");
-  return load_decoder({.checkpoint_path = fetched.path(),
-                       .config_path = file.config_path,
-                       .use_ema = command.use_ema,
-                       .written_by = file.written_by,
-                       .version_option = "--upsampler-written-by"},
-                      checkpoint);
-}
-
-Cascade::Cascade(const SampleCommand& command, const Value& checkpoint) {
-  std::vector<CascadeFile> files = {{.path = command.checkpoint_path, .unets = command.unets}};
-  files.insert(files.end(), command.upsamplers.begin(), command.upsamplers.end());
-  std::vector<Decoder> decoders;
-  std::vector<size_t> givers;  // of each unet
-  for (size_t i = 0; i < files.size(); ++i) {
-    decoders.push_back(i == 0 ? load_decoder(source_of(command), checkpoint, &data_)
-                              : load_file(files[i], command));
-    const int64_t count = decoders.back()->num_unets();
-    for (int64_t unet = std::ssize(givers) + 1; files[i].unets.empty() && unet <= count; ++unet) {
-      if (files.size() > 1 && !decoders.back()->unet(unet)) break;  // trained apart
-      givers.push_back(i);
-    }
-    for (const int64_t unet : files[i].unets) {
-      givers.resize(std::max(givers.size(), static_cast<size_t>(unet)));
-      givers[static_cast<size_t>(unet - 1)] = i;
-    }
-    if (!files[i].unets.empty() || (!givers.empty() && givers.back() == i)) continue;
-    throw ConfigError(
-        "--upsampler {}: has {}, and the files before it draw these\n  Leave it out, or give a "
-        "file whose stages go on from there.",
-        files[i].path,
-        counted(count, "unet"));
-  }
-  for (size_t i = 0; i < givers.size(); ++i)
-    add(files[givers[i]].path, decoders[givers[i]], static_cast<int64_t>(i) + 1);
-  for (size_t i = 1; i < segments_.size(); ++i) check_joint(i);
-  // What another file draws is not held.
-  for (size_t i = 0; i < givers.size(); ++i) {
-    for (size_t file = 0; file < decoders.size(); ++file) {
-      const auto unet = static_cast<int64_t>(i) + 1;
-      if (file != givers[i] && unet <= decoders[file]->num_unets()) decoders[file]->drop_unet(unet);
-    }
-  }
-}
-
-void Cascade::add(const std::string& path, Decoder decoder, int64_t unet) {
-  if (unet > decoder->num_unets()) {
-    throw DataError("{}: expected a decoder with unet {}, which this file is to draw, got {}",
-                    path,
-                    unet,
-                    counted(decoder->num_unets(), "unet"));
-  }
-  if (!segments_.empty() && segments_.back().decoder.ptr() == decoder.ptr()) {
-    segments_.back().last = unet;
-  } else {
-    segments_.push_back({path, std::move(decoder), unet, unet});
-  }
-}
-
-/// What a segment enlarges is what the one before it draws.
-void Cascade::check_joint(size_t index) const {
-  const Segment &below = segments_[index - 1], &above = segments_[index];
-  const auto at = static_cast<size_t>(below.last - 1);
-  const int64_t drawn = below.plan().stages[at].image_size;
-  const int64_t taken = above.plan().stages[at].image_size;
-  const int64_t channels = below.plan().config.channels, of_above = above.plan().config.channels;
-  if (drawn == taken && channels == of_above) return;
-  throw ConfigError(
-      "{} does not continue {}: its unet {} enlarges pictures of {} x {} pixels and {}, and unet {} "
-      "draws {} x {} and {}\n  Give files whose sizes meet.",
-      above.path,
-      below.path,
-      above.first,
-      taken,
-      taken,
-      counted(of_above, "channel"),
-      below.last,
-      drawn,
-      drawn,
-      counted(channels, "channel"));
-}
 
 ImageRange range_of(const Segment& segment) {
   return {segment.plan().config.auto_normalize_img};

@@ -423,29 +423,6 @@ ExitCode copy_shards(const ShardCopyPlan& plan,
   return ExitCode::kDone;
 }
 
-/// Mean and spread of all values so far.
-struct Spread {
-  double count = 0, sum = 0, squares = 0;
-  void add(const at::Tensor& values) {
-    const at::Tensor all = values.to(at::kDouble);
-    count += static_cast<double>(all.numel());
-    sum += all.sum().item<double>();
-    squares += all.square().sum().item<double>();
-  }
-  void add(const Spread& other) {
-    count += other.count;
-    sum += other.sum;
-    squares += other.squares;
-  }
-  /// Of the ranks together.
-  Spread over(ProcessGroup& group) const {
-    const std::vector<double> all = group.sum({count, sum, squares}, "spread of the latents");
-    return {all[0], all[1], all[2]};
-  }
-  double mean() const { return sum / count; }
-  double deviation() const { return std::sqrt(std::max(0.0, squares / count - mean() * mean())); }
-};
-
 class Latents : public ShardAddition {
  public:
   Latents(const LoadedDecoderConfig& loaded, const std::string& device, const World& world)
@@ -467,13 +444,20 @@ class Latents : public ShardAddition {
     made_with["webdataset_base_url"] = base_url;
     return made_with.dump(2) + "\n";
   }
-  /// Of the latents of whole shards.
-  const Spread& spread() const { return spread_; }
+  /// Mean and standard deviation of the latents of whole shards, of all ranks.
+  std::pair<double, double> spread(ProcessGroup& group) const {
+    const std::vector<double> all = group.sum(sums_, "spread of the latents");
+    const double mean = all[1] / all[0];
+    return {mean, std::sqrt(std::max(0.0, all[2] / all[0] - mean * mean))};
+  }
 
-  void begin_shard() override { of_shard_ = {}; }
+  void begin_shard() override { of_shard_ = std::vector<double>(sums_.size()); }
   void add(std::vector<GroupedSample>& samples, const at::Tensor& images) override {
     const at::Tensor latents = encode(images);
-    of_shard_.add(latents);
+    const at::Tensor values = latents.to(at::kDouble);
+    of_shard_[0] += static_cast<double>(values.numel());
+    of_shard_[1] += values.sum().item<double>();
+    of_shard_[2] += values.square().sum().item<double>();
     for (size_t i = 0; i < samples.size(); ++i) {
       const at::Tensor latent = latents[static_cast<int64_t>(i)].contiguous();
       samples[i].fields["latent.npy"] =
@@ -481,7 +465,7 @@ class Latents : public ShardAddition {
     }
   }
   std::vector<std::string> end_shard(const std::string& /*path*/) override {
-    spread_.add(of_shard_);
+    for (size_t i = 0; i < sums_.size(); ++i) sums_[i] += of_shard_[i];
     return {};
   }
 
@@ -497,8 +481,8 @@ class Latents : public ShardAddition {
   const UnetPlan& stage_;
   at::Device device_;
   VqganVae vae_;
-  nlohmann::ordered_json data_;  // of the config
-  Spread spread_, of_shard_;
+  nlohmann::ordered_json data_;                      // of the config
+  std::vector<double> sums_ = {0, 0, 0}, of_shard_;  // count, sum and sum of squares of values
 };
 
 LoadedDecoderConfig load_latent_config(const ShardsEncodeCommand& command) {
@@ -540,29 +524,18 @@ ExitCode encode(const ShardsEncodeCommand& command,
                   group,
                   counts);
   if (code == ExitCode::kStopped) return code;
-  const Spread spread = latents.spread().over(group);
+  const auto [mean, deviation] = latents.spread(group);
   if (!group.is_main()) return code;
   if (counts.samples > 0) {
     std::printf("mean %s, standard deviation %s: /decoder/vae/0/scale %s brings them to 1\n",
-                short_number(spread.mean()).c_str(),
-                short_number(spread.deviation()).c_str(),
-                short_number(1 / spread.deviation()).c_str());
+                short_number(mean).c_str(),
+                short_number(deviation).c_str(),
+                short_number(1 / deviation).c_str());
   }
   std::printf("train with \"webdataset_base_url\": \"%s\" and \"latents_in_tar\": true\n",
               printable((std::filesystem::path(command.out_folder) / "{}.tar").string()).c_str());
   return code;
 }
-
-}  // namespace
-
-ExitCode run_shards_encode(const ShardsEncodeCommand& command) {
-  const LoadedDecoderConfig loaded = load_latent_config(command);
-  if (command.processes > 1) return launch(command.processes);
-  return as_one_of_several(command.device,
-                           [&](ProcessGroup& group) { return encode(command, loaded, group); });
-}
-
-namespace {
 
 /// Embeddings of a shard's samples, in their order: what a prior reads.
 struct EmbeddingArray {
@@ -716,6 +689,13 @@ ExitCode embed(const ShardsEmbedCommand& command, ProcessGroup& group) {
 }
 
 }  // namespace
+
+ExitCode run_shards_encode(const ShardsEncodeCommand& command) {
+  const LoadedDecoderConfig loaded = load_latent_config(command);
+  if (command.processes > 1) return launch(command.processes);
+  return as_one_of_several(command.device,
+                           [&](ProcessGroup& group) { return encode(command, loaded, group); });
+}
 
 ExitCode run_shards_embed(const ShardsEmbedCommand& command) {
   if (command.processes > 1) return launch(command.processes);

@@ -243,6 +243,71 @@ std::string train_text(const FirstRecipe& recipe) {
              recipe.ema_beta);
 }
 
+/// The kind that a folder's files are for, if none is asked for.
+std::string kind_of_data(const std::string& data) {
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(data, ignored)) {
+    throw ConfigError(
+        "DATA {}: expected a folder of shards, embeddings or pictures, relative to {}",
+        data,
+        std::filesystem::current_path().string());
+  }
+  if (holds_files(data, {".tar"}, /*below=*/false)) return "decoder";
+  if (holds_files(data, kPictureEndings, /*below=*/true)) return "decoder";
+  if (holds_files(data, {".npy"}, /*below=*/true)) return "prior";
+  throw DataError(
+      "{}: found no shard (.tar), embedding (.npy) or picture (.jpg, .png, .webp) in the folder\n  "
+      "`dalle2-train shards make --from PICTURES --out {}` makes shards.",
+      data,
+      data);
+}
+
+/// How many updates fit into `command.minutes`, by a run of a few in a folder of its own.
+/// @throws StoppedError
+int64_t updates_that_fit(const RunKind& kind, InitCommand command) {
+  constexpr int64_t kUpdates = 6, kTimed = 3;  // the first ones are slow
+  command.updates = kUpdates;
+  command.processes = 1;
+  const FirstConfig first = kind.first_config(command);
+  const fs::path folder = command.out_path + ".trial", config = folder / "trial.json";
+  if (!fs::create_directory(folder)) {
+    throw ConfigError(
+        "{}: exists\n  Remove what an earlier trial has left there, or choose another --out.",
+        printable(folder.string()));
+  }
+  const std::shared_ptr<void> at_end(nullptr, [&](void*) {
+    std::error_code ignored;
+    fs::remove_all(folder, ignored);
+  });
+  write_file_atomically(config.string(), first.text);
+  const std::string run = (folder / "run").string();
+  const TrainCommand trial{
+      .config_path = config.string(),
+      .overrides = {"/tracker/data_path=" + json_text(run),
+                    "/tracker/load=null",
+                    R"(/tracker/save={"save_to": "local", "save_latest_to": )" +
+                        json_text(run + "/latest.pth") + "}",
+                    "/train/log_every_n_updates=1"},
+      .quiet = true};
+  if (run_train(trial) == ExitCode::kStopped) throw_stopped();
+  std::vector<double> rates;  // samples per second
+  std::ifstream log(folder / "run" / "log.jsonl");
+  for (std::string line; std::getline(log, line);) {
+    const nlohmann::json record = nlohmann::json::parse(line);
+    for (const char* key : {"Samples per second", "samples_per_second", "tracking/samples-sec"}) {
+      if (record.contains(key)) rates.push_back(record[key].get<double>());
+    }
+  }
+  if (std::ssize(rates) < kTimed)
+    throw DataError("{}: too few samples to time an update", command.data);
+  std::sort(rates.end() - kTimed, rates.end());
+  const double updates_per_second =
+      *(rates.end() - (kTimed + 1) / 2) / static_cast<double>(first.recipe.batch_size);
+  constexpr double kTraining = 0.8;  // of the time; the rest goes to validation, pictures and saves
+  constexpr double kMinute = 60;
+  return std::max(std::llround(*command.minutes * kMinute * kTraining * updates_per_second), 1LL);
+}
+
 }  // namespace
 
 ShardSurvey survey_shards(const InitCommand& command) {
@@ -541,75 +606,6 @@ std::vector<std::string> describe(const FirstRecipe& recipe) {
   }
   return lines;
 }
-
-namespace {
-
-/// The kind that a folder's files are for, if none is asked for.
-std::string kind_of_data(const std::string& data) {
-  std::error_code ignored;
-  if (!std::filesystem::is_directory(data, ignored)) {
-    throw ConfigError(
-        "DATA {}: expected a folder of shards, embeddings or pictures, relative to {}",
-        data,
-        std::filesystem::current_path().string());
-  }
-  if (holds_files(data, {".tar"}, /*below=*/false)) return "decoder";
-  if (holds_files(data, kPictureEndings, /*below=*/true)) return "decoder";
-  if (holds_files(data, {".npy"}, /*below=*/true)) return "prior";
-  throw DataError(
-      "{}: found no shard (.tar), embedding (.npy) or picture (.jpg, .png, .webp) in the folder\n  "
-      "`dalle2-train shards make --from PICTURES --out {}` makes shards.",
-      data,
-      data);
-}
-
-/// How many updates fit into `command.minutes`, by a run of a few in a folder of its own.
-/// @throws StoppedError
-int64_t updates_that_fit(const RunKind& kind, InitCommand command) {
-  constexpr int64_t kUpdates = 6, kTimed = 3;  // the first ones are slow
-  command.updates = kUpdates;
-  command.processes = 1;
-  const FirstConfig first = kind.first_config(command);
-  const fs::path folder = command.out_path + ".trial", config = folder / "trial.json";
-  if (!fs::create_directory(folder)) {
-    throw ConfigError(
-        "{}: exists\n  Remove what an earlier trial has left there, or choose another --out.",
-        printable(folder.string()));
-  }
-  const std::shared_ptr<void> at_end(nullptr, [&](void*) {
-    std::error_code ignored;
-    fs::remove_all(folder, ignored);
-  });
-  write_file_atomically(config.string(), first.text);
-  const std::string run = (folder / "run").string();
-  const TrainCommand trial{
-      .config_path = config.string(),
-      .overrides = {"/tracker/data_path=" + json_text(run),
-                    "/tracker/load=null",
-                    R"(/tracker/save={"save_to": "local", "save_latest_to": )" +
-                        json_text(run + "/latest.pth") + "}",
-                    "/train/log_every_n_updates=1"},
-      .quiet = true};
-  if (run_train(trial) == ExitCode::kStopped) throw_stopped();
-  std::vector<double> rates;  // samples per second
-  std::ifstream log(folder / "run" / "log.jsonl");
-  for (std::string line; std::getline(log, line);) {
-    const nlohmann::json record = nlohmann::json::parse(line);
-    for (const char* key : {"Samples per second", "samples_per_second", "tracking/samples-sec"}) {
-      if (record.contains(key)) rates.push_back(record[key].get<double>());
-    }
-  }
-  if (std::ssize(rates) < kTimed)
-    throw DataError("{}: too few samples to time an update", command.data);
-  std::sort(rates.end() - kTimed, rates.end());
-  const double updates_per_second =
-      *(rates.end() - (kTimed + 1) / 2) / static_cast<double>(first.recipe.batch_size);
-  constexpr double kTraining = 0.8;  // of the time; the rest goes to validation, pictures and saves
-  constexpr double kMinute = 60;
-  return std::max(std::llround(*command.minutes * kMinute * kTraining * updates_per_second), 1LL);
-}
-
-}  // namespace
 
 void run_init(const InitCommand& asked) {
   InitCommand command = asked;

@@ -154,21 +154,19 @@ std::vector<at::Tensor> load_pictures_of_any_size(const std::string& path,
 }
 
 at::Tensor load_pictures(const std::string& path, const PictureReading& reading) {
-  if (fs::path(path).extension() == ".npy") return load_npy_tensor(path, 4);
-  std::vector<at::Tensor> pictures;
-  const std::vector<std::string> files = picture_files(path);
-  for (const std::string& file : files) {
-    pictures.push_back(load_picture(file, reading));
-    if (!pictures.back().sizes().equals(pictures.front().sizes())) {
-      throw DataError(
-          "{} is {} x {} pixels, but {} is {} x {}: pictures sampled together need one size",
-          file,
-          pictures.back().size(2),
-          pictures.back().size(1),
-          files.front(),
-          pictures.front().size(2),
-          pictures.front().size(1));
-    }
+  const std::vector<at::Tensor> pictures = load_pictures_of_any_size(path, reading);
+  const at::Tensor& first = pictures.front();
+  for (size_t i = 1; i < pictures.size(); ++i) {
+    if (pictures[i].sizes().equals(first.sizes())) continue;
+    const std::vector<std::string> files = picture_files(path);
+    throw DataError(
+        "{} is {} x {} pixels, but {} is {} x {}: pictures sampled together need one size",
+        files[i],
+        pictures[i].size(2),
+        pictures[i].size(1),
+        files.front(),
+        first.size(2),
+        first.size(1));
   }
   return at::stack(pictures);
 }
