@@ -115,9 +115,8 @@ class ClipRun : public ShardRun {
   /// From here on each checkpoint holds the vocabulary, the one of a stop before the first step too.
   void prepare() override {
     ShardRun::prepare();
-    session_.together("looking at a picture", [&] {
-      if (session_.group().is_main()) data_.examples("train", 1);  // which clip_needs() checks
-    });
+    // Which clip_needs() checks.
+    session_.on_main("looking at a picture", [&] { data_.examples("train", 1); });
     const std::string& saved = trainer_.merges();
     if (!saved.empty()) return take_vocabulary(saved, "the checkpoint's vocabulary");
     if (trainer_.has_weights_without_vocabulary() && config_.clip.tokenizer.train) {
@@ -126,9 +125,8 @@ class ClipRun : public ShardRun {
           "tokens belong to another vocabulary\n  Leave the key out to use OpenAI's vocabulary.");
     }
     std::string merges;  // rank 0 reads or trains it, and the others take its own
-    session_.together("making the vocabulary", [&] {
-      if (session_.group().is_main()) merges = make_clip_tokenizer(config_.clip, data_).merges();
-    });
+    session_.on_main("making the vocabulary",
+                     [&] { merges = make_clip_tokenizer(config_.clip, data_).merges(); });
     take_vocabulary(session_.group().text_of_main(merges, "the vocabulary"), "/clip/tokenizer");
     trainer_.set_merges(tokenizer_->merges());
   }

@@ -168,23 +168,6 @@ uint64_t budget_bytes(const DecoderTrainConfig& train) {
       static_cast<double>(needed / (1 << 30) * 10 + needed % (1 << 30) * 10 / (1 << 30) + 1) / 10);
 }
 
-}  // namespace
-
-ConfigTexts config_texts(const LoadedDecoderConfig& loaded) {
-  ConfigTexts texts = config_texts<LoadedDecoderConfig>(loaded);
-  auto config = nlohmann::ordered_json::parse(texts.full_json);
-  nlohmann::ordered_json kept = nlohmann::ordered_json::object();
-  for (const auto& [key, value] : config["decoder"].items()) {
-    const bool unused_extension = key == "zero_terminal_snr" && value == false;
-    if (!value.is_null() && !unused_extension) kept[key] = value;
-  }
-  config["decoder"] = std::move(kept);
-  texts.full_json = config.dump();
-  return texts;
-}
-
-namespace {
-
 /// The figures themselves, without their spread: a line of a terminal holds no more.
 ShownRecord shown_metrics(const MetricValues& found) {
   ShownRecord shown;
@@ -228,150 +211,6 @@ void check_stored(const at::Tensor& stored, const at::Tensor& made) {
       difference);
 }
 
-class DecoderPictures {
- public:
-  /// What is passed by reference has to outlive this object.
-  DecoderPictures(RunSession& session,
-                  DecoderTrainer& trainer,
-                  const ShardData& data,
-                  const TrainDecoderConfig& config,
-                  const DecoderClip& clip)
-      : session_(session), trainer_(trainer), data_(data), config_(config), clip_(clip) {}
-
-  /// Reads /train/n_sample_images samples of the training and of the test shards; all ranks have to
-  /// call it.
-  /// @throws DataError, NetworkError, StoppedError
-  void load() {
-    training_ = examples("train", "Train: ", "Train Samples");
-    test_ = examples("test", "Test: ", "Test Samples");
-  }
-  /// Logs how the latents of the first of these are spread, for each stage with a VAE.
-  void tell_latents() const {
-    if (training_.empty()) return;
-    for (int64_t unet = 1; unet <= trainer_.num_unets(); ++unet) {
-      const UnetPlan& stage = trainer_.decoder()->plan().stages[static_cast<size_t>(unet - 1)];
-      if (!stage.latent) continue;
-      const at::Tensor images = training_.front().batch.images.to(session_.device());
-      const at::Tensor latents = trainer_.decoder()->encode(images, unet);
-      const auto of_one = [](const at::Tensor& value) {
-        return short_number(value.item<double>());
-      };
-      log_info("model",
-               "latents of unet {}: {} channels of {} x {}, mean {}, standard deviation {}"
-               " (/decoder/vae/{}/scale is {})",
-               unet,
-               latents.size(1),
-               latents.size(2),
-               latents.size(3),
-               of_one(latents.mean()),
-               of_one(latents.std()),
-               unet - 1,
-               short_number(stage.latent->scale));
-      const at::Tensor& stored = training_.front().batch.latents;
-      if (unet == 1 && stored.defined()) check_stored(stored * stage.latent->scale, latents.cpu());
-    }
-  }
-  /// Draws all of them: those of the test shards, then those of the training shards. Checks for a
-  /// stop signal before each step of a sampler. @throws StoppedError
-  void draw_all() {
-    const HeldAverages averages = trainer_.hold_averages();
-    for (const Examples& examples : test_) draw(examples);
-    draw_training_samples();
-  }
-  void draw_training_samples() {
-    const HeldAverages averages = trainer_.hold_averages();
-    for (const Examples& examples : training_) draw(examples);
-  }
-
- private:
-  struct Examples {
-    Batch batch;
-    std::string caption_prefix, section;
-  };
-
-  /// Rank 0 reads them and gives them to the others, so that all draw for the same.
-  std::vector<Examples> examples(const std::string& split,
-                                 const std::string& caption_prefix,
-                                 const std::string& section) {
-    ProcessGroup& group = session_.group();
-    std::optional<Batch> own;
-    session_.together("reading the samples for pictures", [&] {
-      if (group.is_main()) own = data_.examples(split, config_.train.n_sample_images);
-    });
-    std::optional<Batch> batch = batch_of_main(group, std::move(own));
-    if (!batch) return {};
-    return {{*std::move(batch), caption_prefix, section}};
-  }
-  /// Each rank draws a stretch of the pictures; rank 0 logs all.
-  void draw(const Examples& examples) {
-    ProcessGroup& group = session_.group();
-    const int64_t count = examples.batch.size();
-    const int64_t begin = group.rank() * count / group.size();
-    const int64_t end = (group.rank() + 1) * count / group.size();
-    std::vector<at::Tensor> drawn;
-    session_.together("drawing pictures", [&] {
-      if (begin == end) return;
-      for (const ChunkRange& range : chunk_ranges(end - begin, config_.data.batch_size)) {
-        drawn.push_back(draw_part(examples, {begin + range.begin, range.length}));
-      }
-    });
-    const at::Tensor own =
-        drawn.empty() ? at::empty({0}) : at::cat(drawn).to(at::kFloat).contiguous();
-    std::vector<at::Tensor> all = gather_rows(group, own, "pictures");
-    std::erase_if(all, [](const at::Tensor& rows) { return rows.numel() == 0; });
-    if (group.is_main()) log(examples, at::cat(all));
-  }
-  /// @return [range.length, C, H, W] on the CPU
-  at::Tensor draw_part(const Examples& examples, const ChunkRange& range) {
-    const std::vector<int64_t> unets = trainer_.trained_parts();
-    std::vector<int64_t> rows(static_cast<size_t>(range.length));
-    std::iota(rows.begin(), rows.end(), range.begin);
-    // The same noise every time, so that the pictures of two epochs show what training changed.
-    DecoderSampleOptions options = draw_options(
-        examples.batch,
-        range,
-        {config_.train.cond_scale, unets.front(), unets.back(), session_.device(), clip_},
-        hash_address({.seed = config_.seed, .purpose = "sample " + examples.section}),
-        rows);
-    options.on_step = [&](int64_t unet, size_t step, size_t steps) {
-      session_.throw_if_signalled();
-      session_.progress().stage(
-          fmt::format("drawing {}: unet {}, step {}/{}", examples.section, unet, step + 1, steps));
-    };
-    return trainer_.sample(options).cpu();
-  }
-  /// @param drawn [n, C, H, W] beside the real pictures
-  void log(const Examples& examples, const at::Tensor& drawn) {
-    const at::Tensor real =
-        resize_image_to(examples.batch.images, drawn.size(-1), std::make_pair(0.0, 1.0));
-    std::vector<LogImage> pairs;
-    std::vector<at::Tensor> all;
-    for (int64_t i = 0; i < drawn.size(0); ++i) {
-      const std::vector<at::Tensor> pair = {real[i], drawn[i].clamp(0, 1)};
-      all.insert(all.end(), pair.begin(), pair.end());
-      pairs.push_back({encode_png(to_picture(image_grid(pair, 2))),
-                       examples.caption_prefix + examples.batch.captions[static_cast<size_t>(i)]});
-    }
-    session_.progress().pause();
-    Tracker& tracker = session_.tracker();
-    tracker.log_images(pairs, examples.section, trainer_.first_steps());
-    // All pairs on one sheet, four pairs a row.
-    tracker.log_images({{encode_png(to_picture(image_grid(all, 8))),
-                         config_.decoder.unconditional
-                             ? "real | drawn; the drawn ones are of no subject that was asked for"
-                             : "real | drawn, in pairs"}},
-                       examples.section + " Grid",
-                       trainer_.first_steps());
-  }
-
-  RunSession& session_;
-  DecoderTrainer& trainer_;
-  const ShardData& data_;
-  const TrainDecoderConfig& config_;
-  const DecoderClip& clip_;
-  std::vector<Examples> training_, test_;
-};
-
 class DecoderRun : public ShardRun {
  public:
   /// Builds data, model, trainer and tracker; nothing is trained or written yet.
@@ -392,7 +231,6 @@ class DecoderRun : public ShardRun {
         trainer_(trainer_as<DecoderTrainer>()),
         clip_(clip),
         trained_unets_(trainer_.trained_parts()),
-        pictures_(session_, trainer_, data_, config_, clip_),
         metrics_(make_metrics(loaded, session_.device())),
         clip_of_score_(open_clip_of_score(loaded, clip_, session_.device())) {
     if (clip_.embedder)
@@ -407,11 +245,9 @@ class DecoderRun : public ShardRun {
  private:
   void prepare() override {
     ShardRun::prepare();
-    session_.together("looking at a picture", [&] {
-      if (session_.group().is_main()) check_example(data_, clip_, loaded_);
-    });
-    pictures_.load();
-    pictures_.tell_latents();
+    session_.on_main("looking at a picture", [&] { check_example(data_, clip_, loaded_); });
+    load_examples();
+    tell_latents();
   }
   std::optional<int64_t> accumulate() override {
     return pass_group(group_, trained_unets_, [&](const Batch& batch, const BatchShare& share) {
@@ -434,7 +270,7 @@ class DecoderRun : public ShardRun {
       sums[static_cast<size_t>(unet - 1)].add(trainer_.evaluate(inputs, unet, random));
     }
   }
-  void show_snapshot() override { pictures_.draw_training_samples(); }
+  void show_snapshot() override { draw_training_samples(); }
   void evaluate_epoch() override {
     if (!metrics_) return;
     log_info("eval", "Evaluating epoch {}: {}", position_.epoch, metrics_->description());
@@ -444,7 +280,7 @@ class DecoderRun : public ShardRun {
   void sample_epoch() override {
     log_info("sample", "Sampling and saving after epoch {}", position_.epoch);
     save_epoch();
-    pictures_.draw_all();
+    draw_all();
   }
   /// A fault in the pictures is no reason to lose a run: it is logged, and the run continues.
   /// @return on rank 0; nothing on the others
@@ -487,8 +323,7 @@ class DecoderRun : public ShardRun {
     }
     metrics_->gather(group);
     MetricValues found;
-    session_.together("computing the metrics", [&] {
-      if (!group.is_main()) return;
+    session_.on_main("computing the metrics", [&] {
       found = compute_figures(*metrics_);
       keep_real_features(config_, *metrics_);
     });
@@ -506,17 +341,150 @@ class DecoderRun : public ShardRun {
     session_.tracker().log(record, trainer_.first_steps(), shown_metrics(found));
   }
 
+  // Pictures for the log.
+  struct Examples {
+    Batch batch;
+    std::string caption_prefix, section;
+  };
+  /// Reads /train/n_sample_images samples of the training and of the test shards; all ranks have to
+  /// call it.
+  /// @throws DataError, NetworkError, StoppedError
+  void load_examples() {
+    training_ = examples("train", "Train");
+    test_ = examples("test", "Test");
+  }
+  /// Logs how the latents of the first of these are spread, for each stage with a VAE.
+  void tell_latents() const {
+    if (training_.empty()) return;
+    for (int64_t unet = 1; unet <= trainer_.num_unets(); ++unet) {
+      const UnetPlan& stage = trainer_.decoder()->plan().stages[static_cast<size_t>(unet - 1)];
+      if (!stage.latent) continue;
+      const at::Tensor images = training_.front().batch.images.to(session_.device());
+      const at::Tensor latents = trainer_.decoder()->encode(images, unet);
+      const auto of_one = [](const at::Tensor& value) {
+        return short_number(value.item<double>());
+      };
+      log_info("model",
+               "latents of unet {}: {} channels of {} x {}, mean {}, standard deviation {}"
+               " (/decoder/vae/{}/scale is {})",
+               unet,
+               latents.size(1),
+               latents.size(2),
+               latents.size(3),
+               of_one(latents.mean()),
+               of_one(latents.std()),
+               unet - 1,
+               short_number(stage.latent->scale));
+      const at::Tensor& stored = training_.front().batch.latents;
+      if (unet == 1 && stored.defined()) check_stored(stored * stage.latent->scale, latents.cpu());
+    }
+  }
+  /// Draws all of them: those of the test shards, then those of the training shards. Checks for a
+  /// stop signal before each step of a sampler. @throws StoppedError
+  void draw_all() {
+    const HeldAverages averages = trainer_.hold_averages();
+    for (const Examples& examples : test_) draw(examples);
+    draw_training_samples();
+  }
+  void draw_training_samples() {
+    const HeldAverages averages = trainer_.hold_averages();
+    for (const Examples& examples : training_) draw(examples);
+  }
+  /// Rank 0 reads them and gives them to the others, so that all draw for the same.
+  std::vector<Examples> examples(const std::string& split, const std::string& name) {
+    std::optional<Batch> own;
+    session_.on_main("reading the samples for pictures",
+                     [&] { own = data_.examples(split, config_.train.n_sample_images); });
+    std::optional<Batch> batch = batch_of_main(session_.group(), std::move(own));
+    if (!batch) return {};
+    return {{*std::move(batch), name + ": ", name + " Samples"}};
+  }
+  /// Each rank draws a stretch of the pictures; rank 0 logs all.
+  void draw(const Examples& examples) {
+    ProcessGroup& group = session_.group();
+    const int64_t count = examples.batch.size();
+    const int64_t begin = group.rank() * count / group.size();
+    const int64_t end = (group.rank() + 1) * count / group.size();
+    std::vector<at::Tensor> drawn;
+    session_.together("drawing pictures", [&] {
+      if (begin == end) return;
+      for (const ChunkRange& range : chunk_ranges(end - begin, config_.data.batch_size)) {
+        drawn.push_back(draw_part(examples, {begin + range.begin, range.length}));
+      }
+    });
+    const at::Tensor own =
+        drawn.empty() ? at::empty({0}) : at::cat(drawn).to(at::kFloat).contiguous();
+    std::vector<at::Tensor> all = gather_rows(group, own, "pictures");
+    std::erase_if(all, [](const at::Tensor& rows) { return rows.numel() == 0; });
+    if (group.is_main()) log_pictures(examples, at::cat(all));
+  }
+  /// @return [range.length, C, H, W] on the CPU
+  at::Tensor draw_part(const Examples& examples, const ChunkRange& range) {
+    const std::vector<int64_t> unets = trainer_.trained_parts();
+    std::vector<int64_t> rows(static_cast<size_t>(range.length));
+    std::iota(rows.begin(), rows.end(), range.begin);
+    // The same noise every time, so that the pictures of two epochs show what training changed.
+    DecoderSampleOptions options = draw_options(
+        examples.batch,
+        range,
+        {config_.train.cond_scale, unets.front(), unets.back(), session_.device(), clip_},
+        hash_address({.seed = config_.seed, .purpose = "sample " + examples.section}),
+        rows);
+    options.on_step = [&](int64_t unet, size_t step, size_t steps) {
+      session_.throw_if_signalled();
+      session_.progress().stage(
+          fmt::format("drawing {}: unet {}, step {}/{}", examples.section, unet, step + 1, steps));
+    };
+    return trainer_.sample(options).cpu();
+  }
+  /// @param drawn [n, C, H, W] beside the real pictures
+  void log_pictures(const Examples& examples, const at::Tensor& drawn) {
+    const at::Tensor real =
+        resize_image_to(examples.batch.images, drawn.size(-1), std::make_pair(0.0, 1.0));
+    std::vector<LogImage> pairs;
+    std::vector<at::Tensor> all;
+    for (int64_t i = 0; i < drawn.size(0); ++i) {
+      const std::vector<at::Tensor> pair = {real[i], drawn[i].clamp(0, 1)};
+      all.insert(all.end(), pair.begin(), pair.end());
+      pairs.push_back({encode_png(to_picture(image_grid(pair, 2))),
+                       examples.caption_prefix + examples.batch.captions[static_cast<size_t>(i)]});
+    }
+    session_.progress().pause();
+    Tracker& tracker = session_.tracker();
+    tracker.log_images(pairs, examples.section, trainer_.first_steps());
+    // All pairs on one sheet, four pairs a row.
+    tracker.log_images({{encode_png(to_picture(image_grid(all, 8))),
+                         config_.decoder.unconditional
+                             ? "real | drawn; the drawn ones are of no subject that was asked for"
+                             : "real | drawn, in pairs"}},
+                       examples.section + " Grid",
+                       trainer_.first_steps());
+  }
+
   const LoadedDecoderConfig& loaded_;
   const TrainDecoderConfig& config_;
   DecoderTrainer& trainer_;
   DecoderClip clip_;
-  std::vector<int64_t> trained_unets_;  // numbers from 1
-  DecoderPictures pictures_;
+  std::vector<int64_t> trained_unets_;           // numbers from 1
+  std::vector<Examples> training_, test_;        // one each, or none
   std::unique_ptr<ImageMetrics> metrics_;        // null: none is asked for
   std::shared_ptr<ClipEmbedder> clip_of_score_;  // null: no CLIP score is asked for
 };
 
 }  // namespace
+
+ConfigTexts config_texts(const LoadedDecoderConfig& loaded) {
+  ConfigTexts texts = config_texts<LoadedDecoderConfig>(loaded);
+  auto config = nlohmann::ordered_json::parse(texts.full_json);
+  nlohmann::ordered_json kept = nlohmann::ordered_json::object();
+  for (const auto& [key, value] : config["decoder"].items()) {
+    const bool unused_extension = key == "zero_terminal_snr" && value == false;
+    if (!value.is_null() && !unused_extension) kept[key] = value;
+  }
+  config["decoder"] = std::move(kept);
+  texts.full_json = config.dump();
+  return texts;
+}
 
 std::unique_ptr<TrainingRun> make_run(const LoadedDecoderConfig& loaded,
                                       const RunProcess& process) {

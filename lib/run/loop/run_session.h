@@ -99,6 +99,10 @@ class RunSession {
   /// Runs work that each rank does by itself. @throws StoppedError on all ranks if it was thrown on
   /// any; an OutsideFault on the rank that has it, and then StoppedError on the others
   void together(const std::string& what, const std::function<void()>& part);
+  /// The same for work of rank 0 alone, for which the others wait.
+  void on_main(const std::string& what, const std::function<void()>& part) {
+    together(what, group_->is_main() ? part : std::function<void()>([] {}));
+  }
 
   /// Each rank looks for the data by itself. @param names of what it found, or a hash of them
   /// @param what the data are, "pictures" @param key of the config that names them

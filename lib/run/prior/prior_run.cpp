@@ -73,77 +73,6 @@ std::string clip_beside(const std::optional<std::string>& url) {
   return beside ? clip_of_manifest(*beside) : "";
 }
 
-}  // namespace
-
-std::string clip_identity(const TrainPriorConfig& config, const ClipEmbedder* clip) {
-  return clip != nullptr ? clip_sha256(clip->clip()) : clip_beside(config.data.text_url);
-}
-
-void warn_of_several_clips(const TrainPriorConfig& config, const ClipEmbedder* clip) {
-  const std::string of_images = clip_beside(config.data.image_url);
-  if (of_images.empty()) return;
-  const std::string of_texts = clip_identity(config, clip);
-  if (of_texts.empty() || of_texts == of_images) return;
-  log_warning(
-      "config",
-      "/data/image_url: the embeddings are of another CLIP than {}: its identity, a SHA-256, is {}, "
-      "and that of the other {}\n  A prior learns how the two embeddings of one CLIP belong together. "
-      "Make both with one CLIP.",
-      clip != nullptr ? "/prior/clip" : "those of /data/text_url",
-      short_clip_identity(of_images),
-      short_clip_identity(of_texts));
-}
-
-void check_usable(const PriorDataset& data, bool has_clip) {
-  constexpr int64_t kMostTried = 1 << 16, kMostAtOnce = 1 << 10;
-  DropLog drops;
-  int64_t row = 0, count = 1;
-  for (auto batch = data.batch("train", /*epoch=*/0, row, count); batch;
-       batch = data.batch("train", /*epoch=*/0, row, count)) {
-    if (batch->size() > 0) return;
-    drops.merge(std::move(batch->drops));
-    row += count;
-    if (row >= kMostTried || stop_requested() != 0) return;  // an epoch will tell
-    count = std::min(2 * count, kMostAtOnce);
-  }
-  DropCounts by_reason, of_epoch;
-  drops.report("train", by_reason, of_epoch);
-  throw_nothing_usable(data, has_clip);
-}
-
-void throw_nothing_usable(const PriorDataset& data, bool has_clip) {
-  throw DataError(
-      "/data: none of the {} training rows can be used: {}",
-      with_commas(data.rows("train")),
-      has_clip
-          ? "none has a caption in /data/meta_url and a finite embedding in /data/image_url, or a "
-            "picture that can be read\n  Look at the warnings above."
-          : "all hold NaN or infinity in /data/image_url, /data/text_url or "
-            "/data/text_encodings_url\n  Make the embeddings again.");
-}
-
-TextEmbedding as_prior_takes(TextEmbedding texts, const PriorConfig& prior) {
-  if (!prior.condition_on_text_encodings) return {.embeds = texts.embeds, .encodings = {}};
-  const int64_t length = std::min(texts.encodings.size(1), prior.net.text_len());
-  texts.encodings = texts.encodings.narrow(1, 0, length);
-  return texts;
-}
-
-PriorInputs to_inputs(const PriorBatch& batch,
-                      const at::Device& device,
-                      const ClipEmbedder* clip,
-                      const PriorConfig& prior) {
-  PriorInputs inputs =
-      copied_to(device, PriorInputs{batch.image_embeds, {batch.text_embeds, batch.text_encodings}});
-  if (clip == nullptr) return inputs;
-  if (!inputs.image_embeds.defined())
-    inputs.image_embeds = clip->embed_images(batch.pictures.to(device));
-  inputs.text = as_prior_takes(clip->embed_captions(batch.captions), prior);
-  return inputs;
-}
-
-namespace {
-
 /// With the CLIP that its files hold.
 DiffusionPrior make_prior(const LoadedPriorConfig& loaded, const ClipEmbedder* clip) {
   DiffusionPrior prior(loaded.plan);
@@ -224,6 +153,73 @@ const char* label_of(const std::string& similarity) {
 }
 
 }  // namespace
+
+std::string clip_identity(const TrainPriorConfig& config, const ClipEmbedder* clip) {
+  return clip != nullptr ? clip_sha256(clip->clip()) : clip_beside(config.data.text_url);
+}
+
+void warn_of_several_clips(const TrainPriorConfig& config, const ClipEmbedder* clip) {
+  const std::string of_images = clip_beside(config.data.image_url);
+  if (of_images.empty()) return;
+  const std::string of_texts = clip_identity(config, clip);
+  if (of_texts.empty() || of_texts == of_images) return;
+  log_warning(
+      "config",
+      "/data/image_url: the embeddings are of another CLIP than {}: its identity, a SHA-256, is {}, "
+      "and that of the other {}\n  A prior learns how the two embeddings of one CLIP belong together. "
+      "Make both with one CLIP.",
+      clip != nullptr ? "/prior/clip" : "those of /data/text_url",
+      short_clip_identity(of_images),
+      short_clip_identity(of_texts));
+}
+
+void check_usable(const PriorDataset& data, bool has_clip) {
+  constexpr int64_t kMostTried = 1 << 16, kMostAtOnce = 1 << 10;
+  DropLog drops;
+  int64_t row = 0, count = 1;
+  for (auto batch = data.batch("train", /*epoch=*/0, row, count); batch;
+       batch = data.batch("train", /*epoch=*/0, row, count)) {
+    if (batch->size() > 0) return;
+    drops.merge(std::move(batch->drops));
+    row += count;
+    if (row >= kMostTried || stop_requested() != 0) return;  // an epoch will tell
+    count = std::min(2 * count, kMostAtOnce);
+  }
+  DropCounts by_reason, of_epoch;
+  drops.report("train", by_reason, of_epoch);
+  throw_nothing_usable(data, has_clip);
+}
+
+void throw_nothing_usable(const PriorDataset& data, bool has_clip) {
+  throw DataError(
+      "/data: none of the {} training rows can be used: {}",
+      with_commas(data.rows("train")),
+      has_clip
+          ? "none has a caption in /data/meta_url and a finite embedding in /data/image_url, or a "
+            "picture that can be read\n  Look at the warnings above."
+          : "all hold NaN or infinity in /data/image_url, /data/text_url or "
+            "/data/text_encodings_url\n  Make the embeddings again.");
+}
+
+TextEmbedding as_prior_takes(TextEmbedding texts, const PriorConfig& prior) {
+  if (!prior.condition_on_text_encodings) return {.embeds = texts.embeds, .encodings = {}};
+  const int64_t length = std::min(texts.encodings.size(1), prior.net.text_len());
+  texts.encodings = texts.encodings.narrow(1, 0, length);
+  return texts;
+}
+
+PriorInputs to_inputs(const PriorBatch& batch,
+                      const at::Device& device,
+                      const ClipEmbedder* clip,
+                      const PriorConfig& prior) {
+  PriorInputs inputs =
+      copied_to(device, PriorInputs{batch.image_embeds, {batch.text_embeds, batch.text_encodings}});
+  if (clip == nullptr) return inputs;
+  if (!inputs.image_embeds.defined())
+    inputs.image_embeds = clip->embed_images(batch.pictures.to(device));
+  inputs.text = as_prior_takes(clip->embed_captions(batch.captions), prior);
+  return inputs;
+}
 
 int64_t count_rows(const PriorDataset& data) {
   return data.rows("train") + data.rows("val") + data.rows("test");
@@ -369,7 +365,8 @@ double PriorRun::validation_loss() {
   if (online) {
     const char* label = has_average ? "validation loss without averaging" : "validation loss";
     records.push_back(loss_record("online-validation", label, *online));
-    add_similarities(folder, records);
+    session_.on_main("similarities of the validation rows",
+                     [&] { draw_similarities(folder, records); });
     loss = has_average ? mean_loss("val", /*averaged=*/true, dropped_again).value() : *online;
     if (has_average) records.push_back(loss_record(folder, "validation loss", loss));
     records.push_back({{{"tracking/validation length (minutes)", timer.seconds() / 60}}, {}});
@@ -390,13 +387,6 @@ PriorRecord PriorRun::loss_record(const std::string& folder, const char* label, 
   const char* loss_type = enum_names<LossType>[static_cast<size_t>(config_.prior.loss_type)];
   return {{{fmt::format("metrics/{}/{}-loss", folder, loss_type), loss}},
           {{.label = label, .values = {loss}}}};
-}
-
-/// One batch: rank 0 draws, and the others wait for it.
-void PriorRun::add_similarities(const std::string& folder, std::vector<PriorRecord>& records) {
-  session_.together("similarities of the validation rows", [&] {
-    if (session_.group().is_main()) draw_similarities(folder, records);
-  });
 }
 
 void PriorRun::draw_similarities(const std::string& folder, std::vector<PriorRecord>& records) {

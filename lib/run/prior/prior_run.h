@@ -111,7 +111,6 @@ class PriorRun : public RowRun<PriorDataset> {
   void log(const std::vector<PriorRecord>& records);
   /// @param label for people
   PriorRecord loss_record(const std::string& folder, const char* label, double loss) const;
-  void add_similarities(const std::string& folder, std::vector<PriorRecord>& records);
   void draw_similarities(const std::string& folder, std::vector<PriorRecord>& records);
 
   const TrainPriorConfig& config_;
