@@ -76,6 +76,11 @@ void take_threads(const Cursor& root, RunSession& session) {
               difference);
 }
 
+Extras with_config(Extras extras, const std::string& json) {
+  extras.emplace_back("config", value_of_json(json));
+  return extras;
+}
+
 }  // namespace
 
 RunCheckpoints::RunCheckpoints(RunSession& session,
@@ -104,7 +109,7 @@ RunFacts RunCheckpoints::facts() const {
               {"MixedPrecision", fmt::format(R"("{}")", enum_names<MixedPrecision>[precision])}}};
 }
 
-StartedFrom RunCheckpoints::start(const std::function<void()>& prepare) {
+bool RunCheckpoints::start(const std::function<void()>& prepare) {
   ProcessGroup& group = session_.group();
   Tracker& tracker = session_.tracker();
   tracker.describe(facts());
@@ -115,16 +120,16 @@ StartedFrom RunCheckpoints::start(const std::function<void()>& prepare) {
   const ProcessGroup::BusyScope busy(group, "resuming what an earlier run left");
   std::optional<Found> found;
   const StartPlan plan = plan_of_main();
-  session_.together("loading a checkpoint", [&] { found = find_at_start(plan); });
+  session_.together("loading a checkpoint", [&] { found = take_up(plan); });
   check_same_start(found);
   prepare();
+  const bool resumes = found && found->reason.empty();
   session_.together("beginning the run", [&] {
-    const bool resumes = found && found->start == StartedFrom::kCheckpoint;
     if (found && !resumes) log_info("ckpt", "Starting from zero: {}", found->reason);
     tracker.begin(resumes ? loaded_from(found->path) : LoadedState{});
   });
   tracker.save_config(texts_.kind + "_config.json", public_config(texts_.raw_json));
-  return found ? found->start : StartedFrom::kNothing;
+  return resumes;
 }
 
 LoadedState RunCheckpoints::loaded_from(const std::string& path) const {
@@ -184,12 +189,6 @@ StartPlan RunCheckpoints::plan_of_main() {
   return plan;
 }
 
-std::optional<RunCheckpoints::Found> RunCheckpoints::find_at_start(const StartPlan& plan) {
-  const std::optional<Found> found = take_up(plan);
-  if (!found && trainer_.uses_lora()) throw_no_base(trainer_.model_name());
-  return found;
-}
-
 /// Loads the first of the plan's files that is good.
 std::optional<RunCheckpoints::Found> RunCheckpoints::take_up(const StartPlan& plan) {
   Found found;
@@ -198,17 +197,16 @@ std::optional<RunCheckpoints::Found> RunCheckpoints::take_up(const StartPlan& pl
     const Cursor root(checkpoint, path);
     if (!plan.resumes() && is_base(root)) {
       load_base(checkpoint, path);
-      found = {.path = path,
-               .start = StartedFrom::kBase,
-               .reason = reason_of_base(trainer_, root, path)};
+      found = {.path = path, .reason = reason_of_base(trainer_, root, path)};
       return;
     }
     if (plan.resumes()) check_fits_kind(root, texts_.kind);
     load(checkpoint, path, config_.allow_changed_config);
-    found = {.path = path, .start = StartedFrom::kCheckpoint};
+    found = {.path = path};
   };
-  if (!take_first(plan, session_.tracker().data_path(), take)) return std::nullopt;
-  return found;
+  if (take_first(plan, session_.tracker().data_path(), take)) return found;
+  if (trainer_.uses_lora()) throw_no_base(trainer_.model_name());
+  return std::nullopt;
 }
 
 /// @param allows_changes of the config since the file was saved, where they are of meaning
@@ -337,15 +335,6 @@ void RunCheckpoints::go_back() {
   trainer_.set_learning_rate_factor(factor);
 }
 
-namespace {
-
-Extras with_config(Extras extras, const std::string& json) {
-  extras.emplace_back("config", value_of_json(json));
-  return extras;
-}
-
-}  // namespace
-
 bool RunCheckpoints::is_amid_skips() const {
   const std::vector<int64_t> parts = trainer_.trained_parts();
   return std::any_of(parts.begin(), parts.end(), [this](int64_t part) {
@@ -467,10 +456,6 @@ void RunCheckpoints::save_or_wait(const SaveRequest& request) {
   }
 }
 
-std::string RunCheckpoints::averages_folder() const {
-  return session_.tracker().in_data_path(kAveragesFolder);
-}
-
 void RunCheckpoints::save_averages_if_due() {
   const std::optional<int64_t> every = config_.post_hoc_ema.save_every_n_steps;
   const auto is_due = [&](bool settled) { return trainer_.first_steps(settled) % *every == 0; };
@@ -488,7 +473,8 @@ void RunCheckpoints::save_averages() {
   session_.times().begin(StepPhase::kSave);
   Value averages = trainer_.post_hoc_state(with_config({}, texts_.full_json));
   if (session_.group().is_main()) {
-    const std::string path = averages_folder() + "/" + averages_name(step);
+    const std::string path =
+        session_.tracker().in_data_path(kAveragesFolder) + "/" + averages_name(step);
     saving_.start(saves_in_background(), {std::move(averages)}, [this, path](const auto& writers) {
       session_.tracker().store(path, writers.front());
     });

@@ -22,13 +22,6 @@
 
 namespace dalle2 {
 
-/// How a start began.
-enum class StartedFrom {
-  kNothing,     ///< from zero
-  kBase,        ///< from zero, with weights of a file that a run cannot resume from
-  kCheckpoint,  ///< where a checkpoint stands
-};
-
 /// Writes files now, or from copies in host memory while training continues.
 class PthSaving {
  public:
@@ -74,7 +67,8 @@ class RunCheckpoints {
   /// the checkpoint another meaning, or adapters find no weights to stand on; StoppedError on all
   /// ranks after a signal while it looked, with nothing changed
   /// @param prepare called when the state stands and nothing is written yet; may throw
-  StartedFrom start(const std::function<void()>& prepare);
+  /// @return whether it resumes
+  bool start(const std::function<void()>& prepare);
   /// Says where in the run a start from a checkpoint begins.
   void tell_resuming() const;
   /// How much data the run has. Call it before start(), which compares it with the checkpoint.
@@ -114,8 +108,7 @@ class RunCheckpoints {
  private:
   struct Found {
     std::string path;
-    StartedFrom start = StartedFrom::kNothing;
-    std::string reason = {};  ///< of kBase, for the log
+    std::string reason = {};  ///< of a start from zero with weights of the file, for the log
   };
 
   RunFacts facts() const;
@@ -128,14 +121,12 @@ class RunCheckpoints {
   HeldStages held_by(const Cursor& root) const;
   void carry_untrained(const Cursor& root);
   StartPlan plan_of_main();
-  std::optional<Found> find_at_start(const StartPlan& plan);
   void check_same_start(const std::optional<Found>& found);
   void check_same_weights();
   void check_state() const;
   void start_saving(SaveRequest request, Value checkpoint, Value model);
   void save_or_wait(const SaveRequest& request);
   bool saves_in_background() const;
-  std::string averages_folder() const;
 
   RunSession& session_;
   Trainer& trainer_;

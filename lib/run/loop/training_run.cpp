@@ -6,11 +6,11 @@
 #include <torch/types.h>
 
 #include <algorithm>
+#include <bit>
 #include <cctype>
 #include <cmath>
 
 #include "base/log.h"
-#include "base/text.h"
 #include "base/this_process.h"
 #include "net/digest.h"
 
@@ -119,17 +119,8 @@ bool TrainingRun::was_finished() {
   return !group.text_of_main(same ? "finished" : "", "whether the run has finished").empty();
 }
 
-/// A mark that cannot be written costs the next start its last epoch's pictures, no more.
-void TrainingRun::note_finished() {
-  try {
-    session_.tracker().finish_as(finish_mark());
-  } catch (const Error& error) {
-    log_warning("track", "the end of the run could not be noted: {}", error.what());
-  }
-}
-
 ExitCode TrainingRun::run_to_the_end() {
-  if (checkpoints_.start([this] { prepare(); }) == StartedFrom::kCheckpoint) {
+  if (checkpoints_.start([this] { prepare(); })) {
     remember_skips();
     if (was_finished()) {
       session_.end_quiet();
@@ -162,7 +153,12 @@ ExitCode TrainingRun::run_to_the_end() {
     checkpoints_.save_averages();
   }
   checkpoints_.finish(code);
-  if (code == ExitCode::kDone) note_finished();
+  if (code != ExitCode::kDone) return code;
+  try {
+    session_.tracker().finish_as(finish_mark());
+  } catch (const Error& error) {  // costs the next start its last epoch's pictures, no more
+    log_warning("track", "the end of the run could not be noted: {}", error.what());
+  }
   return code;
 }
 
@@ -404,14 +400,6 @@ void report_drops(Tracker& tracker,
   tracker.log(record, steps, ShownRecord{});
 }
 
-namespace {
-
-bool is_power_of_two(int64_t n) {
-  return n > 0 && (n & (n - 1)) == 0;
-}
-
-}  // namespace
-
 /// "unet 1: ", or nothing where the kind has one part.
 std::string TrainingRun::part_prefix(int64_t part) const {
   const std::string& name = any_trainer_->part_name(part);
@@ -420,7 +408,8 @@ std::string TrainingRun::part_prefix(int64_t part) const {
 
 /// Warns each time their number has doubled. All ranks know it, and one of them says so.
 void TrainingRun::tell_skips(int64_t part, const SkippedUpdates& skipped) const {
-  if (!is_power_of_two(skipped.total) || !session_.group().is_main()) return;
+  if (!std::has_single_bit(static_cast<uint64_t>(skipped.total)) || !session_.group().is_main())
+    return;
   const bool scales = any_trainer_->precision().precision == MixedPrecision::fp16;
   log_warning(
       "train",

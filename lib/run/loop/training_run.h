@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "base/timer.h"
 #include "config/shared/train_options.h"
 #include "data/loader/drop_log.h"
@@ -278,7 +279,6 @@ class TrainingRun {
   std::string part_prefix(int64_t part) const;
   std::string finish_mark() const;
   bool was_finished();
-  void note_finished();
   void save_before_the_end(bool fault_follows);
   std::optional<Error> fault_of_ranks(const std::exception_ptr& own);
   void log_step(double samples_per_second);
