@@ -22,7 +22,6 @@ namespace {
 
 constexpr int64_t kPassesWithout = 3;  // before a recording, as in LibTorch's own
 constexpr int64_t kMostGraphs = 16;    // each keeps the memory of its inputs
-constexpr size_t kMostKeys = 64;       // of passes with a graph and without
 constexpr const char* kWithoutGraphs =
     "The results are the same. Where the GPU waits for the host, steps take longer.";
 /// The largest relative difference allowed between a pass with and without a graph, for the gradients and for the loss. Atomic additions
@@ -93,33 +92,23 @@ struct PassGraphs::Graph {
 };
 
 /// All that there are in this process: parts share a device.
-class PassGraphs::Living {
- public:
-  void add(PassGraphs* graphs) {
-    const std::lock_guard lock(mutex_);
-    all_.push_back(graphs);
-  }
-  void remove(PassGraphs* graphs) {
-    const std::lock_guard lock(mutex_);
-    std::erase(all_, graphs);
-  }
-  std::vector<PassGraphs*> that_hold_memory(const at::Device& device) {
-    const std::lock_guard lock(mutex_);
-    std::vector<PassGraphs*> found;
-    for (PassGraphs* const each : all_) {
-      if (each->device_ == device && each->hold_memory()) found.push_back(each);
-    }
-    return found;
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<PassGraphs*> all_;
+struct PassGraphs::Living {
+  std::mutex mutex;
+  std::vector<PassGraphs*> all;
 };
 
 PassGraphs::Living& PassGraphs::living() {
   static Living all;
   return all;
+}
+
+std::vector<PassGraphs*> PassGraphs::that_hold_memory() const {
+  const std::lock_guard lock(living().mutex);
+  std::vector<PassGraphs*> found;
+  for (PassGraphs* const each : living().all) {
+    if (each->device_ == device_ && each->hold_memory()) found.push_back(each);
+  }
+  return found;
 }
 
 PassGraphs::PassGraphs(std::string part_name,
@@ -130,11 +119,13 @@ PassGraphs::PassGraphs(std::string part_name,
       gradients_(gradients),
       buffers_(std::move(buffers)),
       device_(device) {
-  living().add(this);
+  const std::lock_guard lock(living().mutex);
+  living().all.push_back(this);
 }
 
 PassGraphs::~PassGraphs() {
-  living().remove(this);
+  const std::lock_guard lock(living().mutex);
+  std::erase(living().all, this);
 }
 
 void PassGraphs::forget() {
@@ -194,21 +185,9 @@ PassGraphs::Graph* PassGraphs::find(const Key& key) const {
 PassGraphs::Graph& PassGraphs::find_or_add(const RecordablePass& pass, double factor) {
   Key key = key_of(pass, factor);
   if (Graph* const found = find(key)) return *found;
-  make_room();
   graphs_.push_back(std::make_unique<Graph>());
   graphs_.back()->key = std::move(key);
   return *graphs_.back();
-}
-
-/// Forgets the oldest entry that has no graph, since texts may have many shapes.
-void PassGraphs::make_room() {
-  if (graphs_.size() < kMostKeys) return;
-  const auto find_one = [&](Graph::State state) {
-    return std::find_if(
-        graphs_.begin(), graphs_.end(), [state](const auto& each) { return each->state == state; });
-  };
-  const auto oldest = find_one(Graph::State::without);
-  graphs_.erase(oldest != graphs_.end() ? oldest : find_one(Graph::State::given_up));
 }
 
 at::Tensor PassGraphs::replay(const RecordablePass& pass, double factor) {
@@ -239,7 +218,7 @@ bool PassGraphs::hold_memory() const {
 }
 
 at::Tensor PassGraphs::run_without(const Tensors& inputs, const Work& work, Tensors& beside) {
-  if (living().that_hold_memory(device_).empty()) return work(inputs, /*is_recorded=*/false);
+  if (that_hold_memory().empty()) return work(inputs, /*is_recorded=*/false);
   std::optional<Before> before;
   std::string fault;
   try {
@@ -248,7 +227,7 @@ at::Tensor PassGraphs::run_without(const Tensors& inputs, const Work& work, Tens
   } catch (const c10::Error& error) {  // cuDNN has other words for a lack of memory
     fault = error.what_without_backtrace();
   }
-  for (PassGraphs* const each : living().that_hold_memory(device_)) each->stop_recording(fault);
+  for (PassGraphs* const each : that_hold_memory()) each->stop_recording(fault);
   if (before) before->restore();
   before.reset();
   beside.clear();

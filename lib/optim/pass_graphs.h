@@ -66,9 +66,11 @@ class PassGraphs {
   struct Key;
   struct Graph;
   class Before;
-  class Living;
+  struct Living;
 
   static Living& living();
+  /// Of this device.
+  std::vector<PassGraphs*> that_hold_memory() const;
 
   Key key_of(const RecordablePass& pass, double factor) const;
   Graph* find(const Key& key) const;
@@ -82,7 +84,6 @@ class PassGraphs {
   bool hold_memory() const;
   void give_up(Graph& graph, const std::string& reason);
   void stop_recording(const std::string& reason);
-  void make_room();
   std::vector<std::unique_ptr<Graph>>::const_iterator first_recorded() const;
   std::string prefix() const;
   std::string text_of(const Graph& graph) const;
