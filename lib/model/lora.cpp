@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
-#include <unordered_map>
-#include <unordered_set>
 
 #include "base/error.h"
 #include "model/layers.h"
@@ -149,17 +147,6 @@ std::shared_ptr<DropoutSeed> attach_lora(torch::nn::Module& network,
   return dropout;
 }
 
-void attach_lora_like(const torch::nn::Module& original, torch::nn::Module& network) {
-  const auto theirs = hosts_of(original);
-  const auto ours = hosts_of(network);
-  D2_CHECK(theirs.size() == ours.size(), "the networks have different layers");
-  int64_t number = 0;
-  for (size_t i = 0; i < ours.size(); ++i) {
-    const auto& adapter = theirs[i].second->adapter();
-    if (adapter) ours[i].second->attach(adapter->options(), adapter->dropout(), number++);
-  }
-}
-
 size_t count_lora_adapters(const torch::nn::Module& network) {
   return lora_state_dict(network).size() / 2;
 }
@@ -182,17 +169,6 @@ void hold_frozen_weights_as(torch::nn::Module& network, at::ScalarType dtype) {
     if (const auto* layer = dynamic_cast<LinearLayerImpl*>(module.get())) weight = layer->weight;
     if (const auto* layer = dynamic_cast<ConvLayerImpl*>(module.get())) weight = layer->weight;
     if (weight.defined() && !weight.requires_grad()) weight.set_data(weight.to(dtype));
-  }
-}
-
-void share_parameters(const torch::nn::Module& original,
-                      const std::vector<std::string>& own,
-                      torch::nn::Module& network) {
-  const std::unordered_set<std::string> kept(own.begin(), own.end());
-  std::unordered_map<std::string, at::Tensor> theirs;
-  for (const auto& item : original.named_parameters()) theirs.emplace(item.key(), item.value());
-  for (const auto& item : network.named_parameters()) {
-    if (!kept.contains(item.key())) item.value().set_data(theirs.at(item.key()).detach());
   }
 }
 

@@ -40,8 +40,6 @@ class LoraAdapterImpl : public torch::nn::Module {
   /// Whether forward() drops inputs now; if not it is x weight()^T.
   bool drops() const { return options_.dropout > 0 && is_training(); }
 
-  const LoraOptions& options() const { return options_; }
-  const std::shared_ptr<const DropoutSeed>& dropout() const { return dropout_; }
   double scale() const { return options_.alpha / static_cast<double>(options_.rank); }
 
   at::Tensor down;  ///< [rank, in] or [rank, in, 1, 1]
@@ -85,10 +83,6 @@ std::shared_ptr<DropoutSeed> attach_lora(torch::nn::Module& network,
                                          const std::vector<std::string>& targets,
                                          const LoraOptions& options);
 
-/// Gives `network`, which is built like `original`, the same adapters with weights of their own.
-/// Does nothing if `original` has none.
-void attach_lora_like(const torch::nn::Module& original, torch::nn::Module& network);
-
 /// Adapters in the network.
 size_t count_lora_adapters(const torch::nn::Module& network);
 
@@ -98,12 +92,6 @@ void freeze_base(torch::nn::Module& network, bool train_bias);
 /// Holds the weights of linear layers and convolutions that need no gradient in `dtype`; each use
 /// casts them. Norms, biases and embeddings, a few in a thousand, stay as they are.
 void hold_frozen_weights_as(torch::nn::Module& network, at::ScalarType dtype);
-
-/// Makes the parameters of `network` that are not named in `own` those of `original`, in the same
-/// memory.
-void share_parameters(const torch::nn::Module& original,
-                      const std::vector<std::string>& own,
-                      torch::nn::Module& network);
 
 /// `{layer}.lora.down.weight` and `{layer}.lora.up.weight` of each adapter; empty if there are
 /// none. The tensors are the adapters' own.

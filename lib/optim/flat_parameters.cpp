@@ -57,23 +57,15 @@ at::Tensor FlatEntry::flattened(const at::Tensor& values) const {
   return channels_last ? values.permute({0, 2, 3, 1}).flatten() : values.flatten();
 }
 
-FlatParameters::FlatParameters(const torch::nn::Module& module)
-    : FlatParameters(module, [](const std::string&) { return true; }) {}
-
 FlatParameters::FlatParameters(const torch::nn::Module& module,
-                               const std::vector<std::string>& names)
-    : FlatParameters(module,
-                     [members = std::unordered_set<std::string>(names.begin(), names.end())](
-                         const std::string& name) { return members.contains(name); }) {}
-
-FlatParameters::FlatParameters(const torch::nn::Module& module, const IsMember& is_member) {
+                               const std::optional<std::vector<std::string>>& names) {
+  std::unordered_set<std::string> members;
+  if (names) members.insert(names->begin(), names->end());
   std::unordered_set<const void*> seen;
   std::optional<at::Device> device;
   for (const auto& item : module.named_parameters()) {
-    if (!is_member(item.key())) continue;
-    if (!device) {
-      device = item.value().device();
-    }
+    if (names && !members.contains(item.key())) continue;
+    if (!device) device = item.value().device();
     check_tensor(item.key(), item.value(), *device);
     if (seen.insert(item.value().unsafeGetTensorImpl()).second) {
       parameters_.push_back({item.key(), item.value()});
@@ -89,12 +81,9 @@ FlatParameters::FlatParameters(const torch::nn::Module& module, const IsMember& 
   }
 
   std::vector<FlatEntry*> decaying, others, buffers;
-  for (FlatEntry& entry : parameters_) {
+  for (FlatEntry& entry : parameters_)
     (entry.tensor.dim() >= 2 ? decaying : others).push_back(&entry);
-  }
-  for (FlatEntry& entry : buffers_) {
-    buffers.push_back(&entry);
-  }
+  for (FlatEntry& entry : buffers_) buffers.push_back(&entry);
   parameter_span_ = round_up(place(others, place(decaying, 0)), kFlatRow);
   const int64_t total = place(buffers, parameter_span_);
 

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -68,12 +69,11 @@ inline constexpr int64_t kFlatRow = 1024;
 class FlatParameters {
  public:
   /// The module's tensors keep their values, their identity and their device.
-  /// @throws std::logic_error unless all parameters and all floating buffers are float32 on one
-  /// device
-  explicit FlatParameters(const torch::nn::Module& module);
-  /// Takes only the parameters with these names; the others stay where they are and may be of any
-  /// type. Takes all floating buffers.
-  FlatParameters(const torch::nn::Module& module, const std::vector<std::string>& names);
+  /// @param names of the parameters that it takes, which have to be float32 on one device; the others stay
+  /// where they are and may be of any type. None: all. It takes all floating buffers, float32 too
+  /// @throws std::logic_error for tensors of another type or device
+  explicit FlatParameters(const torch::nn::Module& module,
+                          const std::optional<std::vector<std::string>>& names = std::nullopt);
 
   /// [n] float32: everything.
   const at::Tensor& values() const { return values_; }
@@ -89,9 +89,6 @@ class FlatParameters {
   std::vector<std::string> names() const;
 
  private:
-  using IsMember = std::function<bool(const std::string& name)>;
-  FlatParameters(const torch::nn::Module& module, const IsMember& is_member);
-
   at::Tensor values_;
   int64_t parameter_span_ = 0;
   std::vector<FlatEntry> parameters_, buffers_;

@@ -42,10 +42,9 @@ Optimizer::Optimizer(const FlatParameters& parameters, const OptimizerOptions& o
       slice_{0, values_.numel()},
       entries_(parameters.parameters()),
       by_offset_(entries_.size()),
-      decay_of_(entries_.size(), options.weight_decay),
-      steps_(entries_.size(), 0) {
+      decay_of_(entries_.size(), options.weight_decay) {
   check_options(options);
-  forget_moments();
+  forget();
   std::iota(by_offset_.begin(), by_offset_.end(), size_t{0});
   std::sort(by_offset_.begin(), by_offset_.end(), [&](size_t a, size_t b) {
     return entries_[a].offset < entries_[b].offset;
@@ -62,8 +61,11 @@ Optimizer::Optimizer(const FlatParameters& parameters, const OptimizerOptions& o
   }
 }
 
-void Optimizer::forget_moments() {
-  moments_ = {};  // given back before more is taken
+void Optimizer::forget() {
+  steps_.assign(entries_.size(), 0);
+  active_.clear();
+  calls_.clear();  // given back, with the moments, before more is taken
+  moments_ = {};
   moments_.exp_avg = at::zeros_like(slice_.of(values_));
   moments_.exp_avg_sq = at::zeros_like(moments_.exp_avg);
 }
@@ -72,16 +74,10 @@ void Optimizer::keep_slice(const FlatSlice& slice) {
   const torch::NoGradGuard no_grad;
   slice_ = slice.overlap({0, values_.numel()});
   if (slice_.length() == 0) slice_ = {0, 0};
-  forget_moments();
-  steps_.assign(steps_.size(), 0);
-  active_.clear();
+  forget();
 }
 
-void Optimizer::add_range(Call& call, size_t first, size_t last) const {
-  // Includes the padding after the last one: it is zero, and an update leaves it zero.
-  const FlatSlice range = slice_.overlap(
-      {entries_[first].offset, entries_[last].offset + padded(entries_[last].numel)});
-  if (range.length() == 0) return;
+void Optimizer::add_range(Call& call, size_t first, const FlatSlice& range) const {
   const FlatSlice kept = {range.begin - slice_.begin, range.end - slice_.begin};
   call.ranges.push_back(range);
   call.values.push_back(range.of(values_));
@@ -93,54 +89,40 @@ void Optimizer::add_range(Call& call, size_t first, size_t last) const {
 
 void Optimizer::build_calls(const std::vector<bool>& active) {
   calls_.clear();
+  left_alone_.clear();
   const auto call_for = [&](double weight_decay) -> Call& {
     for (Call& call : calls_) {
-      if (call.weight_decay == weight_decay) {
-        return call;
-      }
+      if (call.weight_decay == weight_decay) return call;
     }
     calls_.emplace_back().weight_decay = weight_decay;
     return calls_.back();
   };
   for (size_t k = 0; k < by_offset_.size(); ++k) {
     const size_t first = by_offset_[k];
-    if (!active[first]) {
-      continue;
+    const auto is_alike = [&](size_t next) {
+      return active[next] == active[first] &&
+             (!active[first] ||
+              (steps_[next] == steps_[first] && decay_of_[next] == decay_of_[first]));
+    };
+    while (k + 1 < by_offset_.size() && is_alike(by_offset_[k + 1])) ++k;
+    // Includes the padding after the last one: it is zero, and an update leaves it zero.
+    const FlatEntry& last = entries_[by_offset_[k]];
+    const FlatSlice range =
+        slice_.overlap({entries_[first].offset, last.offset + padded(last.numel)});
+    if (range.length() == 0) continue;  // of a slice
+    if (active[first]) {
+      add_range(call_for(decay_of_[first]), first, range);
+    } else {
+      left_alone_.push_back(range);
     }
-    size_t last = first;
-    while (k + 1 < by_offset_.size()) {
-      const size_t next = by_offset_[k + 1];
-      if (!active[next] || steps_[next] != steps_[first] || decay_of_[next] != decay_of_[first]) {
-        break;
-      }
-      last = next;
-      ++k;
-    }
-    add_range(call_for(decay_of_[first]), first, last);
   }
-  left_alone_.clear();
-  std::vector<FlatSlice> updated;
-  for (const Call& call : calls_) {
-    updated.insert(updated.end(), call.ranges.begin(), call.ranges.end());
-  }
-  std::sort(updated.begin(), updated.end(), [](const FlatSlice& a, const FlatSlice& b) {
-    return a.begin < b.begin;
-  });
-  updated.push_back({slice_.end, slice_.end});
-  int64_t end = slice_.begin;
-  for (const FlatSlice& range : updated) {
-    if (range.begin > end) left_alone_.push_back({end, range.begin});
-    end = range.end;
-  }
-  // Of a slice: it may have nothing of a kind.
-  std::erase_if(calls_, [](const Call& call) { return call.ranges.empty(); });
   active_ = active;
 }
 
 void Optimizer::step(FlatGradients& gradients,
                      double lr,
-                     const std::optional<at::Tensor>& grad_divisor,
-                     const std::optional<at::Tensor>& found_inf,
+                     const at::Tensor& grad_divisor,
+                     const at::Tensor& found_inf,
                      const UpdateCompanions& companions) {
   const torch::NoGradGuard no_grad;
   const at::Tensor& flat = gradients.values();
@@ -148,24 +130,18 @@ void Optimizer::step(FlatGradients& gradients,
     build_calls(gradients.received());
   }
   if (uses_cpu_algorithms(values_.device())) {
-    const bool is_made = !found_inf || found_inf->item<float>() == 0.0F;
-    const double factor = grad_divisor ? 1.0 / grad_divisor->item<double>() : 1.0;
-    if (is_made) update_on_cpu(flat, lr, factor, companions);
-    if (!found_inf) count_update();
-    return;
+    if (found_inf.item<float>() != 0.0F) return;
+    return update_on_cpu(flat, lr, 1.0 / grad_divisor.item<double>(), companions);
   }
   D2_CHECK(!companions.average.defined() && !companions.halves.defined(),
            "an update that takes no companions was given some");
-  const std::optional<at::Tensor> counted =
-      found_inf ? std::optional<at::Tensor>(1 - *found_inf) : std::nullopt;
+  const at::Tensor counted = 1 - found_inf;
   for (const Call& call : calls_) {
     std::vector<at::Tensor> grads;
     for (const FlatSlice& range : call.ranges) {
       grads.push_back(range.of(flat));
     }
-    for (const at::Tensor& step : call.steps) {
-      counted ? step.add_(*counted) : step.add_(1);
-    }
+    for (const at::Tensor& step : call.steps) step.add_(counted);
     const auto update = [&](auto&& fused) {
       fused(call.values,
             grads,
@@ -190,9 +166,6 @@ void Optimizer::step(FlatGradients& gradients,
     }
   }
   torch::autograd::impl::bump_version(values_);  // LibTorch's fused updates do not
-  if (!found_inf) {
-    count_update();
-  }
 }
 
 bool Optimizer::takes_companions() const {
@@ -256,25 +229,19 @@ std::optional<ParameterState> Optimizer::state(size_t i, const FlatMoments& whol
   return ParameterState{steps_[i], entry.of(whole.exp_avg), entry.of(whole.exp_avg_sq)};
 }
 
-void Optimizer::set_state(size_t i, const std::optional<ParameterState>& state) {
+void Optimizer::set_state(size_t i, const ParameterState& state) {
   const torch::NoGradGuard no_grad;
   const FlatEntry& entry = entries_.at(i);
+  D2_CHECK(state.exp_avg.sizes() == entry.tensor.sizes() &&
+               state.exp_avg_sq.sizes() == entry.tensor.sizes(),
+           "moments of '{}' differ in shape from the parameter",
+           entry.name);
   const auto set = [&](const at::Tensor& moments, const at::Tensor& of_entry) {
     copy_into_slice(moments, slice_, entry.offset, entry.flattened(of_entry));
   };
-  steps_[i] = state ? state->step : 0;
-  if (state) {
-    D2_CHECK(state->exp_avg.sizes() == entry.tensor.sizes() &&
-                 state->exp_avg_sq.sizes() == entry.tensor.sizes(),
-             "moments of '{}' differ in shape from the parameter",
-             entry.name);
-    set(moments_.exp_avg, state->exp_avg);
-    set(moments_.exp_avg_sq, state->exp_avg_sq);
-  } else {
-    const at::Tensor zeros = at::zeros(entry.tensor.sizes(), values_.options());
-    set(moments_.exp_avg, zeros);
-    set(moments_.exp_avg_sq, zeros);
-  }
+  steps_[i] = state.step;
+  set(moments_.exp_avg, state.exp_avg);
+  set(moments_.exp_avg_sq, state.exp_avg_sq);
   active_.clear();
 }
 

@@ -58,8 +58,8 @@ class Optimizer {
   ///        found_inf is 1 both are left alone
   void step(FlatGradients& gradients,
             double lr,
-            const std::optional<at::Tensor>& grad_divisor = std::nullopt,
-            const std::optional<at::Tensor>& found_inf = std::nullopt,
+            const at::Tensor& grad_divisor,
+            const at::Tensor& found_inf,
             const UpdateCompanions& companions = {});
 
   /// Whether step() takes companions: all moments are here, on the CPU.
@@ -86,8 +86,10 @@ class Optimizer {
   /// @param whole the moments of all parameters, moments() where no slice was asked for
   std::optional<ParameterState> state(size_t i, const FlatMoments& whole) const;
   std::optional<ParameterState> state(size_t i) const { return state(i, moments_); }
-  /// Copies `state` in, of a slice what lies in it; nullopt forgets what was there. @throws std::logic_error for other shapes
-  void set_state(size_t i, const std::optional<ParameterState>& state);
+  /// Copies `state` in, of a slice what lies in it. @throws std::logic_error for other shapes
+  void set_state(size_t i, const ParameterState& state);
+  /// No parameter was ever updated.
+  void forget();
 
  private:
   /// One fused call: stretches of the buffer with the same weight decay. Neighbours that are
@@ -104,8 +106,7 @@ class Optimizer {
                      double lr,
                      double grad_factor,
                      const UpdateCompanions& companions);
-  void add_range(Call& call, size_t first, size_t last) const;
-  void forget_moments();
+  void add_range(Call& call, size_t first, const FlatSlice& range) const;
 
   OptimizerOptions options_;
   at::Tensor values_;               // [parameter_span]

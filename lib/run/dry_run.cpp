@@ -133,7 +133,8 @@ int64_t lane_bytes(const DryRunPlan& plan, const SharedTrainConfig& train) {
   for (const DryRunPlan::Network& network : plan.networks) {
     if (!network.module) continue;
     const int64_t bytes = count_parameters(*network.module).trained_bytes;
-    const LanePlan found = plan_lanes(at::kCPU, plan.batch_size, train.max_batch_size, bytes);
+    const PassSettings settings{.device = at::kCPU, .max_batch_size = train.max_batch_size};
+    const LanePlan found = plan_lanes(settings, plan.batch_size, bytes);
     most = std::max(most, (found.lanes - 1) * bytes);
   }
   return most;

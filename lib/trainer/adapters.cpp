@@ -20,10 +20,6 @@ at::ScalarType scalar_type(FrozenDtype dtype) {
   return at::kFloat;
 }
 
-at::ScalarType scalar_type(TrainableDtype) {
-  return at::kFloat;
-}
-
 }  // namespace
 
 std::vector<std::shared_ptr<DropoutSeed>> add_adapters(
@@ -44,13 +40,9 @@ std::vector<std::shared_ptr<DropoutSeed>> add_adapters(
         {.rank = lora.rank, .alpha = lora.strength(), .dropout = lora.dropout, .init = lora.init});
     freeze_base(*networks[i], lora.train_bias);
     hold_frozen_weights_as(*networks[i], scalar_type(config.frozen_dtype));
-    cast_training_params(*networks[i], scalar_type(config.trainable_dtype));
+    cast_training_params(*networks[i]);  // fp32, the one value of trainable_dtype
   }
   return dropouts;
-}
-
-LoraInfo lora_info(const LoraConfig& config) {
-  return {.rank = config.rank, .alpha = config.strength(), .targets = config.targets};
 }
 
 }  // namespace dalle2

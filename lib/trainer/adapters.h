@@ -7,7 +7,6 @@
 #include <memory>
 #include <vector>
 
-#include "checkpoint/lora/lora_file.h"
 #include "config/shared/train_options.h"
 #include "model/lora.h"
 
@@ -19,8 +18,5 @@ namespace dalle2 {
 /// @throws ConfigError for a target that no network has, or a network without any of them
 std::vector<std::shared_ptr<DropoutSeed>> add_adapters(
     const std::vector<std::shared_ptr<torch::nn::Module>>& networks, const AdaptersConfig& config);
-
-/// What files say about the adapters of a run.
-LoraInfo lora_info(const LoraConfig& config);
 
 }  // namespace dalle2

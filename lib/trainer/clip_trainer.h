@@ -11,6 +11,7 @@
 
 #include "config/clip/clip_run_config.h"
 #include "model/clip/clip.h"
+#include "trainer/joint_loss.h"
 #include "trainer/trainer.h"
 
 namespace dalle2 {
@@ -32,15 +33,8 @@ struct ClipEvaluation {
   at::Tensor pairs;  ///< [B, 2, D] float32, by pair_features()
 };
 
-/// Whether a file holds a CLIP's weights without a state to resume from: a model file, or one of
-/// open_clip.
-bool is_clip_weights_alone(const Cursor& root);
-
 /// @param images [B, 3, H, W] @throws DataError unless both sides are `side`
 void check_picture_size(const at::Tensor& images, int64_t side);
-
-/// A CLIP under the names of its own tensors, whose network can be exchanged for its average.
-class ClipModel;
 
 /// Its one part is the whole model. Usage:
 ///   ClipTrainer trainer(clip, config, device);
@@ -53,8 +47,6 @@ class ClipTrainer : public Trainer {
               const ClipTrainConfig& config,
               const at::Device& device);
 
-  /// @throws DataError for pictures of another size than the model's
-  void check(const std::vector<ClipInputs>& batches) const;
   /// Gradients of a whole update from its batches on this rank, some of which may be empty.
   /// @param dropout_seed of adapters, another one for each update and rank
   /// @return [] the loss of all samples of all ranks together, detached; undefined without samples
@@ -64,7 +56,7 @@ class ClipTrainer : public Trainer {
   /// exp(logit_scale): what the cosines are multiplied by. Waits for the device.
   double logit_scale() const;
 
-  const ClipImpl& clip() const;
+  const ClipImpl& clip() const { return *clip_; }
   /// The vocabulary that the weights were trained with, as ClipTokenizer::merges() has it; empty until
   /// it is known. A checkpoint and a model file hold it, and loading one gives it.
   const std::string& merges() const { return merges_; }
@@ -72,21 +64,16 @@ class ClipTrainer : public Trainer {
   /// Whether the weights came from a file that has no vocabulary.
   bool has_weights_without_vocabulary() const { return merges_.empty() && has_taken_weights_; }
 
-  bool is_begun_by(const Cursor& root) const override { return is_clip_weights_alone(root); }
+  bool is_begun_by(const Cursor& root) const override { return is_weights_alone(root); }
   void take_companions(const Cursor& root) override;
 
  private:
-  ClipTrainer(std::shared_ptr<ClipModel> model,
-              const ClipTrainConfig& config,
-              const at::Device& device);
-  std::shared_ptr<torch::nn::Module> swap_network(
-      size_t index, std::shared_ptr<torch::nn::Module> network) const override;
   Extras companions() const override;
-  JointLoss joint_loss(const std::vector<ClipInputs>& batches) const;
-  /// The same with the masks of adapters' dropout.
-  JointLoss joint_loss(const std::vector<ClipInputs>& batches, const DropoutSeed& seed) const;
+  /// @param seed of the masks of adapters' dropout; none: nothing is dropped
+  JointLoss joint_loss(const std::vector<ClipInputs>& batches,
+                       const std::optional<DropoutSeed>& seed) const;
 
-  std::shared_ptr<ClipModel> model_;
+  std::shared_ptr<ClipImpl> clip_;
   std::string merges_;
   bool has_taken_weights_ = false;
 };

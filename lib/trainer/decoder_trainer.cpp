@@ -64,10 +64,10 @@ ModelPlan plan_parts(Decoder decoder, const DecoderTrainConfig& config) {
   for (int64_t number = 1; number <= count; ++number) {
     const auto i = static_cast<size_t>(number - 1);
     PartPlan part{.name = fmt::format("unet {}", number), .prefix = fmt::format("unets.{}.", i)};
-    part.make_network = [shape = decoder->unet(number)->config()] {
-      return std::make_shared<UnetImpl>(shape);
-    };
     if (config.unet_training_mask && !config.unet_training_mask->at(i)) {
+      part.make_network = [shape = decoder->unet(number)->config()] {
+        return std::make_shared<UnetImpl>(shape);
+      };
       decoder->drop_unet(number);
     } else {
       part.network = decoder->unet(number);
@@ -79,11 +79,7 @@ ModelPlan plan_parts(Decoder decoder, const DecoderTrainConfig& config) {
 }
 
 int64_t batch_of(const DecoderInputs& inputs) {
-  if (!inputs.images.defined() || inputs.images.dim() != 4 || inputs.images.size(0) == 0) {
-    throw DataError("images: expected a batch [B, C, H, W] of at least one, got {}",
-                    inputs.images.defined() ? c10::str(inputs.images.sizes()) : "nothing");
-  }
-  return inputs.images.size(0);
+  return samples_of(inputs.images, "images", "[B, C, H, W]", 4);
 }
 
 }  // namespace
@@ -100,23 +96,21 @@ DecoderTrainer::DecoderTrainer(Decoder decoder,
 at::Tensor DecoderTrainer::step(const DecoderInputs& inputs,
                                 int64_t unet_number,
                                 at::Generator generator,
-                                std::optional<int64_t> max_batch_size,
                                 const BatchShare& share) {
   part(unet_number);
   const DecoderStepNoise draws =
       decoder_->draw(batch_of(inputs), unet_number, std::move(generator));
-  return step(inputs, unet_number, draws, max_batch_size, share);
+  return step(inputs, unet_number, draws, share);
 }
 
 at::Tensor DecoderTrainer::step(const DecoderInputs& inputs,
                                 int64_t unet_number,
                                 const DecoderStepNoise& draws,
-                                std::optional<int64_t> max_batch_size,
                                 const BatchShare& share) {
   TrainedPart& unet = part(unet_number);
   const int64_t batch = batch_of(inputs);
   const DecoderInputs local = on_device(inputs, device());
-  const at::Tensor total = unet.run_passes(batch, max_batch_size, share, [&](const Pass& pass) {
+  const at::Tensor total = unet.run_passes(batch, share, [&](const Pass& pass) {
     const DecoderExamples examples = unet.prepare(pass, [&] {
       return decoder_->prepare(
           chunk_of(local, pass.range), unet_number, chunk_of(draws, pass.range));
@@ -141,28 +135,25 @@ at::Tensor DecoderTrainer::step(const DecoderInputs& inputs,
 
 at::Tensor DecoderTrainer::evaluate(const DecoderInputs& inputs,
                                     int64_t unet_number,
-                                    at::Generator generator,
-                                    std::optional<int64_t> max_batch_size) {
-  part(unet_number);
+                                    at::Generator generator) {
+  const TrainedPart& unet = part(unet_number);
   const EvalScope eval(*decoder_);
   const int64_t batch = batch_of(inputs);
   const DecoderStepNoise draws = decoder_->draw(batch, unet_number, std::move(generator));
   const DecoderInputs local = on_device(inputs, device());
-  return evaluate_chunks(batch, max_batch_size, [&](const ChunkRange& range) {
+  return unet.evaluate(batch, [&](const ChunkRange& range) {
     return decoder_->loss(chunk_of(local, range), unet_number, chunk_of(draws, range));
   });
 }
 
-at::Tensor DecoderTrainer::sample(const DecoderSampleOptions& options,
-                                  bool use_non_ema,
-                                  std::optional<int64_t> max_batch_size) {
+at::Tensor DecoderTrainer::sample(const DecoderSampleOptions& options, bool use_non_ema) {
   D2_CHECK(!options.one_unet_in_gpu,
            "unets of a trainer stay where they are: their weights are views");
   const int64_t batch = sample_batch(options);
   if (batch == 0) {
     throw ConfigError("sample: expected a request for at least one image, got a batch of 0");
   }
-  return sample_in_chunks(options, batch, use_non_ema, max_batch_size, [&](const auto& chunk) {
+  return sample_in_chunks(options, batch, use_non_ema, std::nullopt, [&](const auto& chunk) {
     return decoder_->sample(chunk);
   });
 }
@@ -199,12 +190,6 @@ void DecoderTrainer::take_choices(const Cursor& own) {
     }
     unet.recompute_levels(levels);
   }
-}
-
-std::shared_ptr<torch::nn::Module> DecoderTrainer::swap_network(
-    size_t index, std::shared_ptr<torch::nn::Module> network) const {
-  return decoder_->swap_unet(static_cast<int64_t>(index) + 1,
-                             std::static_pointer_cast<UnetImpl>(std::move(network)));
 }
 
 void DecoderTrainer::list_state(TrainState& state) const {

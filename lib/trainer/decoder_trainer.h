@@ -26,39 +26,31 @@ class DecoderTrainer : public Trainer {
   ///         unets, a warm-up of no steps
   DecoderTrainer(Decoder decoder, const DecoderTrainConfig& config, const at::Device& device);
 
-  /// Forward and backward of one batch, in chunks of max_batch_size (default: the config's; none:
-  /// the whole batch) weighted by their size: loss and gradients are those of the whole batch, and
-  /// what is random is drawn for the whole batch, so the chunk size changes nothing. Gradients add
-  /// up over calls until update().
+  /// Forward and backward of one batch, in chunks of the config's max_batch_size (none: the whole
+  /// batch) weighted by their size: loss and gradients are those of the whole batch, and what is
+  /// random is drawn for the whole batch, so the chunk size changes nothing. Gradients add up over
+  /// calls until update().
   /// @param share of the batch in the update, where several make one
   /// @return the loss times the weight of `share`
   /// @throws ConfigError for a unet that is not there or not trained; DataError for an empty batch
   at::Tensor step(const DecoderInputs& inputs,
                   int64_t unet_number,
                   at::Generator generator,
-                  std::optional<int64_t> max_batch_size = std::nullopt,
                   const BatchShare& share = {});
 
   /// The same with everything random given, for the whole batch.
   at::Tensor step(const DecoderInputs& inputs,
                   int64_t unet_number,
                   const DecoderStepNoise& draws,
-                  std::optional<int64_t> max_batch_size = std::nullopt,
                   const BatchShare& share = {});
 
   /// The loss without gradients, with the decoder in eval mode meanwhile.
-  at::Tensor evaluate(const DecoderInputs& inputs,
-                      int64_t unet_number,
-                      at::Generator generator,
-                      std::optional<int64_t> max_batch_size = std::nullopt);
+  at::Tensor evaluate(const DecoderInputs& inputs, int64_t unet_number, at::Generator generator);
 
-  /// Samples with the averaged unets (the live ones with `use_non_ema`, or without averages), in
-  /// chunks of max_batch_size images. Afterwards every weight and mode is as before, even if it
-  /// throws.
+  /// Samples with the averaged unets (the live ones with `use_non_ema`, or without averages).
+  /// Afterwards every weight and mode is as before, even if it throws.
   /// @return [B, C, H, W] on the device
-  at::Tensor sample(const DecoderSampleOptions& options,
-                    bool use_non_ema = false,
-                    std::optional<int64_t> max_batch_size = std::nullopt);
+  at::Tensor sample(const DecoderSampleOptions& options, bool use_non_ema = false);
 
   /// With a memory budget, the levels of each unet that a backward pass computes again.
   void add_choices(Dict& own) const override;
@@ -70,8 +62,6 @@ class DecoderTrainer : public Trainer {
 
  private:
   void list_state(TrainState& state) const override;
-  std::shared_ptr<torch::nn::Module> swap_network(
-      size_t index, std::shared_ptr<torch::nn::Module> network) const override;
 
   mutable Decoder decoder_;
   std::optional<double> memory_budget_gib_;

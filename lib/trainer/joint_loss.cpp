@@ -94,7 +94,7 @@ at::Tensor joint_passes(TrainedPart& part, const JointLoss& loss, const JointPas
   timed(settings.step_times, StepPhase::kBackward, [&] {
     const at::Tensor root = part.scaled(total);
     if (is_main) {
-      part.backward_from(/*lane=*/0, root, {}, {leaves});
+      part.backward_from(/*lane=*/0, root, {});
     } else {
       torch::autograd::backward({root}, {}, std::nullopt, /*create_graph=*/false, {leaves});
     }
@@ -114,11 +114,7 @@ at::Tensor joint_passes(TrainedPart& part, const JointLoss& loss, const JointPas
       part.backward_from(lane, made, at_rows.to(made.scalar_type()));
     });
   };
-  if (passes.lanes > 1) {
-    part.pass_in_lanes(passes.lanes, chunks.size(), /*is_last=*/true, pass_back);
-  } else {
-    for (size_t i = 0; i < chunks.size(); ++i) pass_back(/*lane=*/0, i);
-  }
+  part.pass_in_lanes(passes.lanes, chunks.size(), /*is_last=*/true, pass_back);
   return total.detach();
 }
 
@@ -136,8 +132,9 @@ at::Tensor accumulate_joint(TrainedPart& part, const JointLoss& loss) {
 
 JointEvaluation evaluate_joint(const PassSettings& settings, const JointLoss& loss) {
   const torch::NoGradGuard no_grad;
-  const JointPasses passes = passes_of(
-      loss.batches, plan_lanes(settings.device, largest(loss.batches), settings.max_batch_size));
+  // In eval mode no pass needs the whole batch.
+  const PassSettings in_eval{.device = settings.device, .max_batch_size = settings.max_batch_size};
+  const JointPasses passes = passes_of(loss.batches, plan_lanes(in_eval, largest(loss.batches)));
   const at::Tensor features = joined(features_of(settings, passes, loss));
   return {loss.loss_of(features), features};
 }

@@ -9,14 +9,12 @@
 
 namespace dalle2 {
 
-LanePlan plan_lanes(const c10::Device& device,
-                    int64_t batch,
-                    std::optional<int64_t> max_batch_size,
-                    int64_t gradient_bytes) {
-  const int64_t threads = device.is_cpu() ? at::get_num_threads() : 1;
-  const int64_t at_once = std::min(batch, max_batch_size.value_or(batch));
+LanePlan plan_lanes(const PassSettings& settings, int64_t batch, int64_t gradient_bytes) {
+  const std::optional<int64_t>& most = settings.max_batch_size;
+  const int64_t threads = settings.device.is_cpu() ? at::get_num_threads() : 1;
+  const int64_t at_once = std::min(batch, most.value_or(batch));
   const bool fits = (threads - 1) * gradient_bytes <= kMostLaneGradientBytes;
-  if (threads < 2 || at_once < threads || !fits) return {1, max_batch_size};
+  if (!settings.has_lanes || threads < 2 || at_once < threads || !fits) return {1, most};
   return {threads, (at_once + threads - 1) / threads};
 }
 

@@ -16,7 +16,9 @@
 #include <stdexcept>
 #include <vector>
 
+#include "config/reading/types.h"
 #include "model/pass_scopes.h"
+#include "trainer/step_times.h"
 #include "trainer/tensor_group.h"
 
 namespace dalle2 {
@@ -25,19 +27,25 @@ namespace dalle2 {
 /// that threads share their operations well.
 inline constexpr int64_t kMostLaneGradientBytes = int64_t{1} << 30;
 
+/// How a batch goes through a network.
+struct PassSettings {
+  at::Device device;
+  MixedPrecision precision = MixedPrecision::no;
+  std::optional<int64_t> max_batch_size = {};  ///< samples at once; none: the whole batch
+  bool has_lanes = true;                       ///< ModelPlan::has_lanes
+  StepTimes* step_times = nullptr;             ///< null: nothing is timed
+};
+
 struct LanePlan {
   int64_t lanes = 1;
   std::optional<int64_t> max_batch_size;  ///< samples of a pass in a lane; none: the whole batch
 };
 
-/// As many lanes as compute threads; one on a GPU, with fewer samples than threads, or if the gradients
-/// would take too much memory. As many samples go through the network at once as without lanes.
-/// @param max_batch_size samples at once; none: the whole batch
+/// As many lanes as compute threads; one on a GPU, where passes need the whole batch, with fewer samples
+/// than threads, or if the gradients would take too much memory. As many samples go through the network at
+/// once as without lanes.
 /// @param gradient_bytes of a lane, or other memory that each needs; 0: none
-LanePlan plan_lanes(const c10::Device& device,
-                    int64_t batch,
-                    std::optional<int64_t> max_batch_size,
-                    int64_t gradient_bytes = 0);
+LanePlan plan_lanes(const PassSettings& settings, int64_t batch, int64_t gradient_bytes = 0);
 
 /// work(lane, i) for i = 0 ... count - 1, those of a lane in their order: i modulo `lanes` is the lane. One
 /// lane computes with all threads. Lane 0 runs in the calling thread, whose gradient and inference mode
@@ -55,14 +63,15 @@ at::Tensor draw_in_chunks(torch::nn::Module& model,
                           const Draw& draw) {
   const at::NoGradGuard no_grad;
   const EvalScope eval(model);
-  LanePlan plan{1, max_batch_size};
-  if constexpr (requires { options.row_generators; }) {
-    // Each lane prepares weights of its own.
-    int64_t bytes = 0;
+  PassSettings settings{.device = device, .max_batch_size = max_batch_size, .has_lanes = false};
+  int64_t bytes = 0;  // each lane prepares weights of its own
+  if constexpr (requires { options.row_generators; })
+    settings.has_lanes = !options.row_generators.empty();
+  if (settings.has_lanes) {
     for (const at::Tensor& weight : model.parameters())
       bytes += static_cast<int64_t>(weight.nbytes());
-    if (!options.row_generators.empty()) plan = plan_lanes(device, batch, max_batch_size, bytes);
   }
+  const LanePlan plan = plan_lanes(settings, batch, bytes);
   const std::vector<ChunkRange> ranges = chunk_ranges(batch, plan.max_batch_size);
   std::vector<at::Tensor> drawn(ranges.size());
   std::mutex mutex;

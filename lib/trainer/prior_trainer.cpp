@@ -17,9 +17,6 @@ constexpr const char* kNet = "net.";
 
 ModelPlan plan_parts(const DiffusionPrior& prior, const PriorTrainConfig& config) {
   PartPlan part{.prefix = kNet, .network = prior->net()};
-  part.make_network = [shape = prior->net()->config()] {
-    return std::make_shared<PriorNetworkImpl>(shape);
-  };
   part.options = part_options(config, 0);
   part.counts_frozen = true;
   for (const auto& child : prior->named_children()) {
@@ -42,21 +39,7 @@ struct PriorExamples {
 };
 
 int64_t batch_of(const PriorInputs& inputs) {
-  const at::Tensor& images = inputs.image_embeds;
-  if (!images.defined() || images.dim() != 2 || images.size(0) == 0) {
-    throw DataError("image embeddings: expected a batch [B, D] of at least one, got {}",
-                    images.defined() ? c10::str(images.sizes()) : "nothing");
-  }
-  return images.size(0);
-}
-
-int64_t texts_of(const PriorSampleOptions& options) {
-  const at::Tensor& embeds = options.text.embeds;
-  if (!embeds.defined() || embeds.dim() != 2 || embeds.size(0) == 0) {
-    throw DataError("text embeddings: expected a batch [B, D] of at least one, got {}",
-                    embeds.defined() ? c10::str(embeds.sizes()) : "nothing");
-  }
-  return embeds.size(0);
+  return samples_of(inputs.image_embeds, "image embeddings", "[B, D]", 2);
 }
 
 }  // namespace
@@ -72,15 +55,13 @@ PriorTrainer::PriorTrainer(DiffusionPrior prior,
 
 at::Tensor PriorTrainer::step(const PriorInputs& inputs,
                               at::Generator generator,
-                              std::optional<int64_t> max_batch_size,
                               const BatchShare& share) {
   const PriorStepNoise draws = prior_->draw(batch_of(inputs), std::move(generator));
-  return step(inputs, draws, max_batch_size, share);
+  return step(inputs, draws, share);
 }
 
 at::Tensor PriorTrainer::step(const PriorInputs& inputs,
                               const PriorStepNoise& draws,
-                              std::optional<int64_t> max_batch_size,
                               const BatchShare& share) {
   TrainedPart& net = part(1);
   const PriorNetworkConfig& shape = prior_->net()->config();
@@ -88,7 +69,7 @@ at::Tensor PriorTrainer::step(const PriorInputs& inputs,
   const bool sees_itself = prior_->plan().config.net.self_cond && draws.self_condition;
   const int64_t batch = batch_of(inputs);
   const PriorInputs local = on_device(inputs, device());
-  const at::Tensor total = net.run_passes(batch, max_batch_size, share, [&](const Pass& pass) {
+  const at::Tensor total = net.run_passes(batch, share, [&](const Pass& pass) {
     const PriorExamples examples{chunk_of(local, pass.range), chunk_of(draws, pass.range)};
     std::optional<DropoutSeed> seed;
     if (drops) seed = examples.draws.dropout;
@@ -110,31 +91,22 @@ at::Tensor PriorTrainer::step(const PriorInputs& inputs,
 
 at::Tensor PriorTrainer::evaluate(const PriorInputs& inputs,
                                   at::Generator generator,
-                                  bool averaged,
-                                  std::optional<int64_t> max_batch_size) {
+                                  bool averaged) {
   const int64_t batch = batch_of(inputs);
-  const EvalScope eval(*prior_);
-  std::optional<AveragesInPlace> average;
-  if (averaged) put_averages_in_place(average);
+  const AveragesInPlace eval = averages_in_place(averaged);
   const PriorStepNoise draws = prior_->draw(batch, std::move(generator));
   const PriorInputs local = on_device(inputs, device());
-  return evaluate_chunks(batch, max_batch_size, [&](const ChunkRange& range) {
+  return part(1).evaluate(batch, [&](const ChunkRange& range) {
     return prior_->loss(chunk_of(local, range), chunk_of(draws, range));
   });
 }
 
-at::Tensor PriorTrainer::p_sample_loop(const PriorSampleOptions& options,
-                                       bool use_non_ema,
-                                       std::optional<int64_t> max_batch_size) {
-  return sample_in_chunks(
-      options, texts_of(options), use_non_ema, max_batch_size, [&](const auto& chunk) {
-        return prior_->p_sample_loop(chunk);
-      });
-}
-
-std::shared_ptr<torch::nn::Module> PriorTrainer::swap_network(
-    size_t /*index*/, std::shared_ptr<torch::nn::Module> network) const {
-  return prior_->swap_net(std::static_pointer_cast<PriorNetworkImpl>(std::move(network)));
+at::Tensor PriorTrainer::p_sample_loop(const PriorSampleOptions& options, bool use_non_ema) {
+  const std::optional<int64_t> most = part(1).settings.max_batch_size;
+  const int64_t texts = samples_of(options.text.embeds, "text embeddings", "[B, D]", 2);
+  return sample_in_chunks(options, texts, use_non_ema, most, [&](const auto& chunk) {
+    return prior_->p_sample_loop(chunk);
+  });
 }
 
 void PriorTrainer::list_state(TrainState& state) const {

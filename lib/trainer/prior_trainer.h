@@ -27,39 +27,28 @@ class PriorTrainer : public Trainer {
   /// Forward and backward of one batch, as DecoderTrainer::step().
   /// @return [] the loss times the weight of `share`, detached: reading it synchronises
   /// @throws DataError for inputs that do not fit
-  at::Tensor step(const PriorInputs& inputs,
-                  at::Generator generator,
-                  std::optional<int64_t> max_batch_size = std::nullopt,
-                  const BatchShare& share = {});
+  at::Tensor step(const PriorInputs& inputs, at::Generator generator, const BatchShare& share = {});
 
   /// The same with everything random given, for the whole batch.
   at::Tensor step(const PriorInputs& inputs,
                   const PriorStepNoise& draws,
-                  std::optional<int64_t> max_batch_size = std::nullopt,
                   const BatchShare& share = {});
 
   /// The loss without gradients, in eval mode. @param averaged takes the averaged weights if there
   /// are any, else the live ones
-  at::Tensor evaluate(const PriorInputs& inputs,
-                      at::Generator generator,
-                      bool averaged = false,
-                      std::optional<int64_t> max_batch_size = std::nullopt);
+  at::Tensor evaluate(const PriorInputs& inputs, at::Generator generator, bool averaged = false);
 
   /// DiffusionPrior::p_sample_loop with the averaged network (the live one with `use_non_ema`, or
-  /// without averages), in chunks of max_batch_size texts. Afterwards every weight and mode is as
-  /// before, even if it throws. @return [B, D] on the device
-  at::Tensor p_sample_loop(const PriorSampleOptions& options,
-                           bool use_non_ema = false,
-                           std::optional<int64_t> max_batch_size = std::nullopt);
+  /// without averages), in chunks of the config's max_batch_size texts. Afterwards every weight and mode
+  /// is as before, even if it throws. @return [B, D] on the device
+  at::Tensor p_sample_loop(const PriorSampleOptions& options, bool use_non_ema = false);
 
   DiffusionPrior prior() const { return prior_; }
 
  private:
   void list_state(TrainState& state) const override;
-  std::shared_ptr<torch::nn::Module> swap_network(
-      size_t index, std::shared_ptr<torch::nn::Module> network) const override;
 
-  mutable DiffusionPrior prior_;
+  DiffusionPrior prior_;
   std::optional<int64_t> warmup_steps_;
 };
 

@@ -23,6 +23,14 @@ std::vector<ChunkRange> chunk_ranges(int64_t batch, std::optional<int64_t> max_b
   return ranges;
 }
 
+int64_t samples_of(const at::Tensor& batch, const char* name, const char* shape, int64_t dims) {
+  if (batch.defined() && batch.dim() == dims && batch.size(0) > 0) return batch.size(0);
+  throw DataError("{}: expected a batch {} of at least one, got {}",
+                  name,
+                  shape,
+                  batch.defined() ? c10::str(batch.sizes()) : "nothing");
+}
+
 int64_t sample_batch(const DecoderSampleOptions& options) {
   for (const at::Tensor& tensor :
        {options.image_embeds, options.text_encodings, options.image, options.inpaint_image}) {

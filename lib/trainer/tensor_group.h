@@ -33,6 +33,10 @@ struct ChunkRange {
 /// @throws ConfigError for a max_batch_size below 1
 std::vector<ChunkRange> chunk_ranges(int64_t batch, std::optional<int64_t> max_batch_size);
 
+/// Samples of a batch. @param shape of it in words, e.g. "[B, D]", with `dims` dimensions
+/// @throws DataError unless there is at least one
+int64_t samples_of(const at::Tensor& batch, const char* name, const char* shape, int64_t dims);
+
 /// The samples of `range`; what belongs to the batch as a whole is kept.
 template <TensorGroup Group>
 Group chunk_of(Group group, const ChunkRange& range) {

@@ -36,45 +36,28 @@ bool sends_to_owners(const ProcessGroup& group, int64_t numel, int64_t bucket_by
 
 }  // namespace
 
-std::vector<Pass> TrainedPart::passes_of(int64_t batch,
-                                         std::optional<int64_t> max_batch_size,
-                                         const BatchShare& share) const {
-  std::vector<Pass> passes;
-  for (const ChunkRange& range :
-       chunk_ranges(batch, max_batch_size ? max_batch_size : settings.max_batch_size)) {
-    passes.push_back({range,
-                      share.weight * static_cast<double>(range.length) / static_cast<double>(batch),
-                      share.is_last && range.begin + range.length == batch});
-  }
-  return passes;
-}
-
-LanePlan TrainedPart::plan_lanes(int64_t batch, std::optional<int64_t> max_batch_size) const {
-  const std::optional<int64_t> most = max_batch_size ? max_batch_size : settings.max_batch_size;
-  // All adapters of a network look at one seed.
-  if (dropout || !settings.has_lanes) return {1, most};
+LanePlan TrainedPart::plan_lanes(int64_t batch) const {
+  PassSettings of_step = settings;
+  if (dropout) of_step.has_lanes = false;  // all adapters of a network look at one seed
   constexpr auto kBytes = static_cast<int64_t>(sizeof(float));
-  return dalle2::plan_lanes(settings.device, batch, most, parameters.parameter_span() * kBytes);
+  return dalle2::plan_lanes(of_step, batch, parameters.parameter_span() * kBytes);
 }
 
 at::Tensor TrainedPart::run_passes(int64_t batch,
-                                   std::optional<int64_t> max_batch_size,
                                    const BatchShare& share,
                                    const std::function<at::Tensor(const Pass& pass)>& work) {
-  const LanePlan plan = plan_lanes(batch, max_batch_size);
-  std::vector<Pass> passes = passes_of(batch, plan.max_batch_size, share);
-  at::Tensor total;
-  if (plan.lanes == 1) {
-    for (const Pass& pass : passes) add_to(total, work(pass));
-    return total;
-  }
-  std::vector<at::Tensor> losses(passes.size());
-  refresh_half_weights();  // all lanes read them
-  pass_in_lanes(plan.lanes, passes.size(), share.is_last, [&](int64_t lane, size_t i) {
-    passes[i].lane = lane;
-    passes[i].is_last = false;  // the gradients are complete when those of all lanes are added up
-    losses[i] = work(passes[i]);
+  const LanePlan planned = plan_lanes(batch);
+  const std::vector<ChunkRange> ranges = chunk_ranges(batch, planned.max_batch_size);
+  std::vector<at::Tensor> losses(ranges.size());
+  if (planned.lanes > 1) refresh_half_weights();  // all lanes read them
+  pass_in_lanes(planned.lanes, ranges.size(), share.is_last, [&](int64_t lane, size_t i) {
+    const double factor =
+        share.weight * static_cast<double>(ranges[i].length) / static_cast<double>(batch);
+    // Of several lanes the gradients are complete when all are added up.
+    const bool is_last = share.is_last && planned.lanes == 1 && i + 1 == ranges.size();
+    losses[i] = work({ranges[i], factor, is_last, lane});
   });
+  at::Tensor total;
   for (const at::Tensor& loss_of_pass : losses) add_to(total, loss_of_pass);
   return total;
 }
@@ -86,6 +69,7 @@ void TrainedPart::pass_in_lanes(int64_t lanes,
   const size_t numbers = parameters.parameters().size();
   lane_gradients_.assign(static_cast<size_t>(lanes) - 1, std::vector<at::Tensor>(numbers));
   in_lanes(lanes, count, work);
+  if (lanes == 1) return;
   in_lanes(lanes, numbers, [&](int64_t /*lane*/, size_t number) {
     for (const auto& own : lane_gradients_) gradients.add(number, own[number]);
   });
@@ -155,12 +139,9 @@ at::Tensor TrainedPart::scaled(const at::Tensor& loss_value) const {
   return scaler ? loss_value * scaler->scale() : loss_value;
 }
 
-void TrainedPart::backward_from(int64_t lane,
-                                const at::Tensor& root,
-                                const at::Tensor& gradient,
-                                const std::vector<at::Tensor>& leaves) {
-  if (lane == 0 && !shares_graph) return root.backward(gradient);
-  std::vector<at::Tensor> own = leaves;
+void TrainedPart::backward_from(int64_t lane, const at::Tensor& root, const at::Tensor& gradient) {
+  if (lane == 0) return root.backward(gradient);
+  std::vector<at::Tensor> own;
   std::vector<size_t> numbers;
   for (size_t i = 0; i < parameters.parameters().size(); ++i) {
     const at::Tensor& parameter = parameters.parameters()[i].tensor;
@@ -168,47 +149,34 @@ void TrainedPart::backward_from(int64_t lane,
     own.push_back(parameter);
     numbers.push_back(i);
   }
-  if (lane > 0) {
-    const auto found = torch::autograd::grad({root},
-                                             own,
-                                             {gradient},
-                                             /*retain_graph=*/std::nullopt,
-                                             /*create_graph=*/false,
-                                             /*allow_unused=*/true);
-    std::vector<at::Tensor>& sums = lane_gradients_[static_cast<size_t>(lane) - 1];
-    for (size_t i = 0; i < numbers.size(); ++i) {
-      at::Tensor& sum = sums[numbers[i]];
-      if (found[i].defined()) sum = sum.defined() ? sum + found[i] : found[i];
-    }
-    return;
+  const auto found = torch::autograd::grad({root},
+                                           own,
+                                           {gradient},
+                                           /*retain_graph=*/std::nullopt,
+                                           /*create_graph=*/false,
+                                           /*allow_unused=*/true);
+  std::vector<at::Tensor>& sums = lane_gradients_[static_cast<size_t>(lane) - 1];
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    if (found[i].defined()) add_to(sums[numbers[i]], found[i]);
   }
-  torch::autograd::backward({root},
-                            {gradient},
-                            /*retain_graph=*/std::nullopt,
-                            /*create_graph=*/false,
-                            own);
 }
 
 void TrainedPart::add_loss(const at::Tensor& more) {
   add_to(loss, more);
 }
 
-at::Tensor evaluate_in_chunks(const PassSettings& settings,
-                              int64_t batch,
-                              const ChunkLoss& loss_of) {
+at::Tensor TrainedPart::evaluate(int64_t batch, const ChunkLoss& loss_of) const {
   const torch::NoGradGuard no_grad;
-  const LanePlan plan = settings.has_lanes
-                            ? plan_lanes(settings.device, batch, settings.max_batch_size)
-                            : LanePlan{1, settings.max_batch_size};
-  const std::vector<ChunkRange> ranges = chunk_ranges(batch, plan.max_batch_size);
+  const LanePlan planned = dalle2::plan_lanes(settings, batch);
+  const std::vector<ChunkRange> ranges = chunk_ranges(batch, planned.max_batch_size);
   std::vector<at::Tensor> losses(ranges.size());
-  in_lanes(plan.lanes, ranges.size(), [&](int64_t /*lane*/, size_t i) {
+  in_lanes(planned.lanes, ranges.size(), [&](int64_t /*lane*/, size_t i) {
     const double fraction = static_cast<double>(ranges[i].length) / static_cast<double>(batch);
     const Autocast autocast(settings.device.type(), settings.precision);
     losses[i] = loss_of(ranges[i]) * fraction;
   });
   at::Tensor total;
-  for (const at::Tensor& loss : losses) add_to(total, loss);
+  for (const at::Tensor& each : losses) add_to(total, each);
   return total;
 }
 
@@ -220,7 +188,8 @@ void TrainedPart::connect(ProcessGroup& group,
   graphs.reset();
   half_weights.reset();  // a broadcast changes the weights behind autograd's back
   exchange_options_ = options;
-  group.broadcast(parameters.values(), "weights of " + (name.empty() ? "the network" : name));
+  group.broadcast(parameters.values(),
+                  "weights of " + (plan.name.empty() ? "the network" : plan.name));
   std::vector<ExchangeEntry> entries;
   for (const FlatEntry& entry : parameters.parameters()) {
     entries.push_back({entry.offset, entry.numel, entry.tensor.requires_grad()});
@@ -235,7 +204,7 @@ void TrainedPart::connect(ProcessGroup& group,
     }
   }
   exchange = std::make_unique<GradientExchange>(
-      group, gradients.values(), entries, exchange_options_, name);
+      group, gradients.values(), entries, exchange_options_, plan.name);
   gradients.set_listener([this](size_t parameter) { exchange->ready(parameter); });
   if (!shards) return;
   optimizer.keep_slice(shards->own());
@@ -283,7 +252,7 @@ void TrainedPart::check_received() {
   std::string unused;
   for (size_t i = 0; i < received_.size(); ++i) {
     const FlatEntry& entry = parameters.parameters()[i];
-    if (!received_[i] && entry.tensor.requires_grad()) unused += "\n  " + prefix + entry.name;
+    if (!received_[i] && entry.tensor.requires_grad()) unused += "\n  " + plan.prefix + entry.name;
   }
   if (unused.empty()) return;
   if (!exchange_options_.unused_is_error && !group_->is_main()) return;  // rank 0 says it for all
@@ -317,10 +286,10 @@ void TrainedPart::update(double lr) {
   grad_norm = norm_of_gradients();
   if (scaler) grad_norm = grad_norm / scaler->scale();
   const at::Tensor found_inf = find_inf(grad_norm, loss);
-  at::Tensor divisor = clip_divisor(grad_norm, max_grad_norm);
+  at::Tensor divisor = clip_divisor(grad_norm, plan.options.max_grad_norm);
   if (scaler) divisor = divisor * scaler->scale();
   update_weights(lr, divisor, found_inf);
-  if (after_step) after_step();
+  if (plan.after_step) plan.after_step();
   if (scaler) scaler->update(found_inf);
   gradients.zero_grad();
   last_loss = loss;
@@ -348,7 +317,7 @@ void TrainedPart::update_weights(double lr,
 /// Whether the optimizer changes what follows the weights while it has them at hand. What after_step()
 /// changes has to be followed later.
 bool TrainedPart::updates_companions() const {
-  return !after_step && optimizer.takes_companions();
+  return !plan.after_step && optimizer.takes_companions();
 }
 
 /// The share of the weights in their average, where update() makes that; the buffers' average, and every

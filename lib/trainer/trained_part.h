@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "base/this_process.h"
 #include "dist/gradient_exchange.h"
 #include "dist/process_group.h"
 #include "model/lora.h"
@@ -57,15 +58,6 @@ class UpdateOutcome {
   bool pending_ = false;
 };
 
-/// How a batch goes through a network.
-struct PassSettings {
-  at::Device device;
-  MixedPrecision precision = MixedPrecision::no;
-  StepTimes* step_times = nullptr;             ///< null: nothing is timed
-  std::optional<int64_t> max_batch_size = {};  ///< samples at once; none: the whole batch
-  bool has_lanes = true;                       ///< ModelPlan::has_lanes
-};
-
 /// The share of a batch in an update.
 struct BatchShare {
   double weight = 1.0;  ///< of its mean loss
@@ -93,34 +85,55 @@ struct PartOptions {
   double max_grad_norm;  ///< infinite: gradients are not clipped
 };
 
-struct TrainedPart {
-  /// @param part_name name of the part in messages, e.g. "unet 1"; empty where the run has one part
-  /// @param network_prefix of its network's names in the whole model, e.g. "unets.0."
-  /// @param parameter_names those that the optimizer and the averages know
-  TrainedPart(std::string part_name,
-              std::string network_prefix,
-              std::shared_ptr<torch::nn::Module> part_network,
-              const std::vector<std::string>& parameter_names,
-              const PartOptions& options)
-      : name(std::move(part_name)),
-        prefix(std::move(network_prefix)),
-        network(std::move(part_network)),
-        parameters(*network, parameter_names),
-        gradients(parameters),
-        optimizer(parameters, options.optimizer),
-        schedule(options.schedule),
-        max_grad_norm(options.max_grad_norm) {}
+/// Makes a network of some class and options, with any weights.
+using NetworkMaker = std::function<std::shared_ptr<torch::nn::Module>()>;
 
-  std::string name, prefix;
-  std::shared_ptr<torch::nn::Module> network;
+/// What a kind of run says about a part of its model.
+struct PartPlan {
+  std::string name = "";  ///< in messages, e.g. "unet 1"; empty where the kind has one part
+  std::string prefix;     ///< of the network's names in the model, e.g. "unets.0."
+  /// Null: not trained. It keeps its place in the numbering and in the files anyway.
+  std::shared_ptr<torch::nn::Module> network = nullptr;
+  NetworkMaker make_network = nullptr;  ///< of an untrained part, to check its weights
+  PartOptions options = {{}, LrSchedule(0, {}, {}), 0};
+  /// The optimizer counts parameters that need no gradient too, as the reference's does for a
+  /// prior.
+  bool counts_frozen = false;
+  /// Parameters without gradients that files number before this part's, in the states of optimizers:
+  /// those of a prior's CLIP, as the reference's optimizer has them.
+  std::vector<at::Tensor> numbered_before = {};
+  /// Changes weights in place after each step of the optimizer and before averages take them, e.g.
+  /// clamps a temperature. Must neither wait for the device nor change what it has changed.
+  std::function<void()> after_step = nullptr;
+};
+
+/// What a kind of run says about its model.
+struct ModelPlan {
+  std::shared_ptr<torch::nn::Module> model;
+  std::string model_name;        ///< in messages, e.g. "decoder"
+  std::string part_noun;         ///< of one part, e.g. "unet"
+  std::string untrained_reason;  ///< why a part is not trained, for errors
+  std::vector<PartPlan> parts = {};
+  /// Its loss is a mean over the samples, or a joint loss, of passes that know nothing of each other.
+  bool has_lanes = true;
+  std::string version =
+      kCheckpointLayoutVersion;  ///< of dalle2-pytorch, whose layout the files have
+};
+
+struct TrainedPart {
+  /// @param parameter_names those that the optimizer and the averages know
+  TrainedPart(const PartPlan& part_plan, const std::vector<std::string>& parameter_names)
+      : plan(part_plan),
+        parameters(*plan.network, parameter_names),
+        gradients(parameters),
+        optimizer(parameters, plan.options.optimizer),
+        schedule(plan.options.schedule) {}
+
+  PartPlan plan;
   FlatParameters parameters;
   FlatGradients gradients;
   Optimizer optimizer;
   LrSchedule schedule;
-  double max_grad_norm;
-  /// Another part has parameters in the graph of this one's loss, as the discriminator has in that
-  /// of a VQGAN-VAE: a backward pass is then for this part's parameters alone.
-  bool shares_graph = false;
   std::unique_ptr<WeightAverage> average;     ///< null without averages
   std::unique_ptr<PostHocAverages> post_hoc;  ///< null without such
   std::shared_ptr<DropoutSeed> dropout;       ///< of its adapters; null without
@@ -137,35 +150,26 @@ struct TrainedPart {
   PassSettings settings{at::kCPU};
   at::Tensor was_skipped;  ///< [] of the last update: 1 if it was skipped, else 0
   SkippedUpdates skipped;
-  /// Parameters without gradients that files number before this part's, in the states of optimizers:
-  /// those of a prior's CLIP, as the reference's optimizer has them.
-  std::vector<at::Tensor> numbered_before;
-  /// PartPlan::after_step
-  std::function<void()> after_step;
 
   // A step calls these in their order: for each pass prepare(), forward(), backward(); before the last
   // backward() begin_exchange(), after it finish_exchange(); then update() and average_weights().
 
-  /// The passes of a batch: chunks of `max_batch_size` samples, by default that of the settings, weighted
-  /// by their size, so that loss and gradients are those of the whole batch.
-  std::vector<Pass> passes_of(int64_t batch,
-                              std::optional<int64_t> max_batch_size,
-                              const BatchShare& share) const;
-  /// Runs `work` for the passes of a batch whose loss is a mean over its samples, in lanes where they
-  /// serve. As many samples go through the network at once as without lanes.
+  /// Runs `work` for the passes of a batch whose loss is a mean over its samples: chunks of the settings'
+  /// `max_batch_size`, weighted by their size, so that loss and gradients are those of the whole batch; in
+  /// lanes where they serve.
   /// @return [] the sum of what `work` returns
   at::Tensor run_passes(int64_t batch,
-                        std::optional<int64_t> max_batch_size,
                         const BatchShare& share,
                         const std::function<at::Tensor(const Pass& pass)>& work);
-  /// work(lane, i) for i = 0 ... count - 1, forward and backward passes: in_lanes(), and then the sum of
-  /// the lanes' gradients, in their order. @param is_last of the update
+  /// work(lane, i) for i = 0 ... count - 1, forward and backward passes: in_lanes(), and then, of more than
+  /// one lane, the sum of their gradients, in their order. @param is_last of the update
   void pass_in_lanes(int64_t lanes,
                      size_t count,
                      bool is_last,
                      const std::function<void(int64_t lane, size_t i)>& work);
-  /// Of a batch. @param max_batch_size by default that of the settings
-  LanePlan plan_lanes(int64_t batch, std::optional<int64_t> max_batch_size = {}) const;
+  LanePlan plan_lanes(int64_t batch) const;
+  /// The mean loss of a batch in chunks, without gradients and without side effects.
+  at::Tensor evaluate(int64_t batch, const ChunkLoss& loss_of) const;
   /// What has no gradient: `make` under autocast. @return what it returns
   template <class Make>
   auto prepare(const Pass& pass, Make&& make) const {
@@ -241,12 +245,8 @@ struct TrainedPart {
 
   /// What a loss that is made here makes others of: with fp16 multiplied by the loss scale.
   at::Tensor scaled(const at::Tensor& loss_value) const;
-  /// Gradients of `root`, given the one at it (undefined: 1), at this part's parameters and, in lane 0, at
-  /// `leaves`; they add up.
-  void backward_from(int64_t lane,
-                     const at::Tensor& root,
-                     const at::Tensor& gradient,
-                     const std::vector<at::Tensor>& leaves = {});
+  /// Gradients of `root`, given the one at it (undefined: 1); they add up.
+  void backward_from(int64_t lane, const at::Tensor& root, const at::Tensor& gradient);
   /// Null: the process is alone.
   ProcessGroup* group() const { return group_; }
   /// The time of a step is that of its first lane.
@@ -275,10 +275,5 @@ struct TrainedPart {
 
 /// The parts of a trainer, null where one is not trained.
 using TrainedParts = std::vector<std::unique_ptr<TrainedPart>>;
-
-/// The mean loss of a batch in chunks, without gradients and without side effects.
-at::Tensor evaluate_in_chunks(const PassSettings& settings,
-                              int64_t batch,
-                              const ChunkLoss& loss_of);
 
 }  // namespace dalle2

@@ -61,29 +61,24 @@ ModelPlan plan_one_part(std::shared_ptr<torch::nn::Module> model,
 }
 
 Trainer::Trainer(ModelPlan plan, const SharedTrainConfig& config, const at::Device& device)
-    : untrained_reason_(std::move(plan.untrained_reason)),
+    : contents_{.plan = std::move(plan)},
       device_(device),
-      max_batch_size_(config.max_batch_size),
-      has_lanes_(plan.has_lanes),
       precision_(
           choose_precision(config.mixed_precision, config.amp, half_precision_support(device))),
       settles_at_once_(device.is_cpu()),
       averages_change_weights_(config.update_model_with_ema_every.has_value()) {
-  contents_.model = std::move(plan.model);
-  contents_.model_name = std::move(plan.model_name);
-  contents_.part_noun = std::move(plan.part_noun);
-  contents_.version = std::move(plan.version);
-  contents_.steps.assign(plan.parts.size(), 0);
+  const std::vector<PartPlan>& parts = contents_.plan.parts;
+  contents_.steps.assign(parts.size(), 0);
   if (config.use_ema) contents_.averages = config.ema.kind;
   std::vector<std::shared_ptr<torch::nn::Module>> networks;
-  for (const PartPlan& part : plan.parts) networks.push_back(part.network);
+  for (const PartPlan& part : parts) networks.push_back(part.network);
   auto dropouts = add_adapters(networks, config);
-  if (config.lora.rank > 0) contents_.lora = lora_info(config.lora);
-  contents_.model->to(device);
-  contents_.model->train();
-  for (size_t i = 0; i < plan.parts.size(); ++i) {
-    add_part(plan.parts[i], config, std::move(dropouts[i]));
-  }
+  const LoraConfig& lora = config.lora;
+  if (lora.rank > 0)
+    contents_.lora = LoraInfo{.rank = lora.rank, .alpha = lora.strength(), .targets = lora.targets};
+  contents_.plan.model->to(device);
+  contents_.plan.model->train();
+  for (size_t i = 0; i < parts.size(); ++i) add_part(parts[i], config, std::move(dropouts[i]));
 }
 
 Trainer::~Trainer() = default;
@@ -91,25 +86,15 @@ Trainer::~Trainer() = default;
 void Trainer::add_part(const PartPlan& plan,
                        const SharedTrainConfig& config,
                        std::shared_ptr<DropoutSeed> dropout) {
-  part_names_.push_back(plan.name);
-  makers_.push_back(plan.make_network);
-  contents_.prefixes.push_back(plan.prefix);
   auto& added = contents_.parts.emplace_back();
   if (!plan.network) return;
-  added = std::make_unique<TrainedPart>(plan.name,
-                                        plan.prefix,
-                                        plan.network,
-                                        optimized_names(plan, config.lora.rank > 0),
-                                        plan.options);
+  added = std::make_unique<TrainedPart>(plan, optimized_names(plan, config.lora.rank > 0));
   if (config.lora.dropout > 0) added->dropout = std::move(dropout);
-  added->shares_graph = plan.shares_graph;
-  added->after_step = plan.after_step;
-  added->numbered_before = plan.numbered_before;
-  added->settings = pass_settings(std::nullopt);
+  added->settings = {
+      device_, precision_.precision, config.max_batch_size, contents_.plan.has_lanes};
   if (precision_.precision == MixedPrecision::fp16) added->scaler.emplace(device_);
   if (config.use_ema) {
-    added->average = std::make_unique<WeightAverage>(
-        *plan.network, plan.make_network, added->parameters, config);
+    added->average = std::make_unique<WeightAverage>(*plan.network, added->parameters, config);
   }
   if (config.post_hoc_ema.save_every_n_steps) {
     added->post_hoc = std::make_unique<PostHocAverages>(added->parameters, config.post_hoc_ema);
@@ -117,27 +102,20 @@ void Trainer::add_part(const PartPlan& plan,
 }
 
 TrainedPart& Trainer::part(int64_t number) const {
+  const ModelPlan& plan = contents_.plan;
   if (number < 1 || number > num_parts()) {
     throw ConfigError("{} {}: this {} has {}s 1 to {}",
-                      contents_.part_noun,
+                      plan.part_noun,
                       number,
-                      contents_.model_name,
-                      contents_.part_noun,
+                      plan.model_name,
+                      plan.part_noun,
                       num_parts());
   }
   const auto& found = contents_.parts[static_cast<size_t>(number - 1)];
   if (!found) {
-    throw ConfigError("{} {} is not trained: {}", contents_.part_noun, number, untrained_reason_);
+    throw ConfigError("{} {} is not trained: {}", plan.part_noun, number, plan.untrained_reason);
   }
   return *found;
-}
-
-PassSettings Trainer::pass_settings(std::optional<int64_t> max_batch_size) const {
-  return {device_,
-          precision_.precision,
-          /*step_times=*/nullptr,
-          max_batch_size ? max_batch_size : max_batch_size_,
-          has_lanes_};
 }
 
 void Trainer::set_step_times(StepTimes* times) {
@@ -152,7 +130,7 @@ void Trainer::record_passes() {
   for (const auto& recorded : contents_.parts) {
     if (!recorded) continue;
     recorded->graphs = std::make_unique<PassGraphs>(
-        recorded->name, recorded->gradients, recorded->network->buffers(), device_);
+        recorded->plan.name, recorded->gradients, recorded->plan.network->buffers(), device_);
   }
 }
 
@@ -160,20 +138,6 @@ void Trainer::forget_graphs() {
   for (const auto& recorded : contents_.parts) {
     if (recorded && recorded->graphs) recorded->graphs->forget();
   }
-}
-
-at::Tensor Trainer::evaluate_chunks(int64_t batch,
-                                    std::optional<int64_t> max_batch_size,
-                                    const ChunkLoss& loss_of) const {
-  return evaluate_in_chunks(pass_settings(max_batch_size), batch, loss_of);
-}
-
-at::Tensor Trainer::accumulate_joint(int64_t part_number, const JointLoss& loss) {
-  return dalle2::accumulate_joint(part(part_number), loss);
-}
-
-JointEvaluation Trainer::evaluate_joint(const JointLoss& loss) const {
-  return dalle2::evaluate_joint(pass_settings(std::nullopt), loss);
 }
 
 void Trainer::settle(size_t index) const {
@@ -194,7 +158,7 @@ void Trainer::connect(ProcessGroup& group,
       log_warning("train", "{}", *fault);
   }
   if (!group.is_alone()) {
-    for (const auto& item : contents_.model->named_parameters()) {
+    for (const auto& item : contents_.plan.model->named_parameters()) {
       if (!item.value().requires_grad()) group.broadcast(item.value(), "frozen weights");
     }
   }
@@ -276,10 +240,6 @@ std::vector<int64_t> Trainer::trained_parts() const {
   return numbers;
 }
 
-const std::string& Trainer::part_name(int64_t number) const {
-  return part_names_.at(static_cast<size_t>(number - 1));
-}
-
 int64_t Trainer::steps(int64_t number, bool settled) const {
   const auto i = static_cast<size_t>(number - 1);
   const int64_t& made = contents_.steps.at(i);
@@ -331,18 +291,34 @@ std::optional<std::string> Trainer::non_finite_part() const {
   for (const auto& checked : contents_.parts) {
     if (!checked) continue;
     const std::optional<std::string> kind = checked->non_finite_kind();
-    if (kind) return checked->name.empty() ? *kind : *kind + " of " + checked->name;
+    const std::string& name = checked->plan.name;
+    if (kind) return name.empty() ? *kind : *kind + " of " + name;
   }
   return std::nullopt;
 }
 
-void Trainer::put_averages_in_place(std::optional<AveragesInPlace>& scope) const {
-  settle_all();
-  scope.emplace(*contents_.model,
-                contents_.parts,
-                [this](size_t index, std::shared_ptr<torch::nn::Module> network) {
-                  return swap_network(index, std::move(network));
-                });
+HeldAverages::HeldAverages(const TrainedParts& parts) {
+  for (const auto& part : parts) {
+    if (!part || !part->average) continue;
+    part->average->hold();
+    averages_.push_back(part->average.get());
+  }
+}
+
+HeldAverages::~HeldAverages() {
+  for (const WeightAverage* average : averages_) average->let_go();
+}
+
+AveragesInPlace::AveragesInPlace(torch::nn::Module& model, const TrainedParts& parts, bool averaged)
+    : eval_(model) {
+  for (const auto& part : parts) {
+    if (averaged && part && part->average) averages_.emplace_back(*part->average);
+  }
+}
+
+AveragesInPlace Trainer::averages_in_place(bool wanted) const {
+  if (wanted) settle_all();
+  return AveragesInPlace(*contents_.plan.model, contents_.parts, wanted);
 }
 
 }  // namespace dalle2

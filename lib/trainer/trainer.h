@@ -9,6 +9,7 @@
 #include <torch/nn/module.h>
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -19,52 +20,49 @@
 #include "checkpoint/lora/lora_file.h"
 #include "checkpoint/state_dict.h"
 #include "config/shared/train_options.h"
+#include "model/pass_scopes.h"
 #include "optim/precision.h"
-#include "trainer/averages/averages_in_place.h"
-#include "trainer/joint_loss.h"
 #include "trainer/state/train_state.h"
 #include "trainer/step_times.h"
 #include "trainer/trained_part.h"
 
 namespace dalle2 {
 
-/// What a kind of run says about a part of its model.
-struct PartPlan {
-  std::string name = "";  ///< in messages, e.g. "unet 1"; empty where the kind has one part
-  std::string prefix;     ///< of the network's names in the model, e.g. "unets.0."
-  /// Null: not trained. It keeps its place in the numbering and in the files anyway.
-  std::shared_ptr<torch::nn::Module> network = nullptr;
-  /// A network of that class and options, for its average; of an untrained part, for its weights.
-  NetworkMaker make_network = nullptr;
-  PartOptions options = {{}, LrSchedule(0, {}, {}), 0};
-  /// The optimizer counts parameters that need no gradient too, as the reference's does for a
-  /// prior.
-  bool counts_frozen = false;
-  /// TrainedPart::numbered_before
-  std::vector<at::Tensor> numbered_before = {};
-  bool shares_graph = false;  ///< TrainedPart::shares_graph
-  /// Changes weights in place after each step of the optimizer and before averages take them, e.g.
-  /// clamps a temperature. Must neither wait for the device nor change what it has changed.
-  std::function<void()> after_step = nullptr;
-};
-
-/// What a kind of run says about its model.
-struct ModelPlan {
-  std::shared_ptr<torch::nn::Module> model;
-  std::string model_name;        ///< in messages, e.g. "decoder"
-  std::string part_noun;         ///< of one part, e.g. "unet"
-  std::string untrained_reason;  ///< why a part is not trained, for errors
-  std::vector<PartPlan> parts = {};
-  /// Its loss is a mean over the samples, or a joint loss, of passes that know nothing of each other.
-  bool has_lanes = true;
-  std::string version =
-      kCheckpointLayoutVersion;  ///< of dalle2-pytorch, whose layout the files have
-};
-
 /// Of a model with one part, which is trained.
 ModelPlan plan_one_part(std::shared_ptr<torch::nn::Module> model,
                         std::string model_name,
                         PartPlan part);
+
+/// Whether a file has weights, but no place of a run: a model file, or one of another program.
+inline bool is_weights_alone(const Cursor& root) {
+  return root.value().is_dict() && !root.has("steps");
+}
+
+/// The averages of all parts are available while it lives (WeightAverage::hold()): those that are spread
+/// over the ranks are put together. All ranks have to make one, and later use of the averages needs no
+/// other rank.
+class HeldAverages {
+ public:
+  explicit HeldAverages(const TrainedParts& parts);
+  ~HeldAverages();
+  HeldAverages(const HeldAverages&) = delete;
+  HeldAverages& operator=(const HeldAverages&) = delete;
+
+ private:
+  std::vector<const WeightAverage*> averages_;
+};
+
+/// The model in eval mode, with the averages of all parts that have one, for as long as it lives.
+/// Afterwards every tensor is what it was and every module in the mode it was in.
+class AveragesInPlace {
+ public:
+  /// @param averaged false: eval mode alone
+  AveragesInPlace(torch::nn::Module& model, const TrainedParts& parts, bool averaged);
+
+ private:
+  EvalScope eval_;
+  std::deque<WeightAverage::InPlace> averages_;
+};
 
 /// Part numbers count from 1, as users see them. Queries with `settled` wait for a GPU until it is
 /// known whether the last update was made; without it that update counts as made.
@@ -102,12 +100,14 @@ class Trainer {
   /// A number that differs if a weight or a buffer does. Waits for the device.
   int64_t checksum() const;
 
-  int64_t num_parts() const { return static_cast<int64_t>(contents_.parts.size()); }
+  int64_t num_parts() const { return std::ssize(contents_.parts); }
   /// False for a part that the config takes out.
   bool is_trained(int64_t part) const;
   std::vector<int64_t> trained_parts() const;
   /// "unet 1"; empty where the kind has one part.
-  const std::string& part_name(int64_t part) const;
+  const std::string& part_name(int64_t part) const {
+    return contents_.plan.parts.at(static_cast<size_t>(part - 1)).name;
+  }
 
   /// Updates of a part so far.
   int64_t steps(int64_t part = 1, bool settled = true) const;
@@ -134,8 +134,8 @@ class Trainer {
   std::optional<std::string> non_finite_part() const;
   bool uses_ema() const { return contents_.averages.has_value(); }
   bool uses_lora() const { return contents_.lora.has_value(); }
-  const torch::nn::Module& model() const { return *contents_.model; }
-  const std::string& model_name() const { return contents_.model_name; }
+  const torch::nn::Module& model() const { return *contents_.plan.model; }
+  const std::string& model_name() const { return contents_.plan.model_name; }
 
   /// Times forward, backward and optimizer of later steps into `times`, which has to outlive them;
   /// null stops that.
@@ -194,10 +194,12 @@ class Trainer {
   std::vector<std::string> carry(const StateDict& weights, const std::string& file);
   /// Whether a tensor of the model is of a part that is not trained.
   bool is_of_untrained_part(const std::string& tensor_name) const {
-    return contents_.is_untrained(tensor_name);
+    return contents_.has(tensor_name, /*trained=*/false);
   }
   /// Whether a tensor of the model is of a part that is trained.
-  bool is_of_trained_part(const std::string& tensor_name) const;
+  bool is_of_trained_part(const std::string& tensor_name) const {
+    return contents_.has(tensor_name, /*trained=*/true);
+  }
 
   /// The averaged adapters (the live ones without averages), and the averaged biases if they are
   /// trained, under their names in the model; none without adapters.
@@ -214,10 +216,6 @@ class Trainer {
   /// What the weights need besides their config, e.g. a vocabulary: entries of each checkpoint and
   /// model file.
   virtual Extras companions() const;
-  /// Puts another network in the place of a part's. @return the one that was there
-  virtual std::shared_ptr<torch::nn::Module> swap_network(
-      size_t index, std::shared_ptr<torch::nn::Module> network) const = 0;
-
   /// @throws ConfigError for a part that is not there or not trained
   TrainedPart& part(int64_t number) const;
   const at::Device& device() const { return device_; }
@@ -227,14 +225,6 @@ class Trainer {
   void average(int64_t part);
   /// Records the passes of all parts as graphs, if the device has graphs; connect() says so if not.
   void record_passes();
-  /// The same loss without gradients and without effect.
-  at::Tensor evaluate_chunks(int64_t batch,
-                             std::optional<int64_t> max_batch_size,
-                             const ChunkLoss& loss_of) const;
-  /// Gradients of a whole update of a part from a loss of all its samples together: joint_loss.h.
-  at::Tensor accumulate_joint(int64_t part_number, const JointLoss& loss);
-  /// The loss of this rank's samples, without gradients and without effect.
-  JointEvaluation evaluate_joint(const JointLoss& loss) const;
   /// What `draw` makes of each chunk of a group of tensors, on the device, with averages in the place
   /// of the weights (unless `use_non_ema`) and without gradients. @param batch above 0
   template <TensorGroup Options, class Draw>
@@ -243,12 +233,11 @@ class Trainer {
                               bool use_non_ema,
                               std::optional<int64_t> max_batch_size,
                               const Draw& draw) const {
-    std::optional<AveragesInPlace> averages;
-    if (!use_non_ema) put_averages_in_place(averages);
-    return draw_in_chunks(*contents_.model, options, batch, max_batch_size, device(), draw);
+    const AveragesInPlace averages = averages_in_place(!use_non_ema);
+    return draw_in_chunks(*contents_.plan.model, options, batch, max_batch_size, device(), draw);
   }
-  /// Averages instead of the weights, in eval mode, for as long as `scope` lives.
-  void put_averages_in_place(std::optional<AveragesInPlace>& scope) const;
+  /// The model in eval mode for as long as it lives, with averages instead of the weights if they are `wanted`.
+  AveragesInPlace averages_in_place(bool wanted = true) const;
   void settle_all() const;
 
  private:
@@ -261,17 +250,11 @@ class Trainer {
   void add_part(const PartPlan& plan,
                 const SharedTrainConfig& config,
                 std::shared_ptr<DropoutSeed> dropout);
-  PassSettings pass_settings(std::optional<int64_t> max_batch_size) const;
 
   /// Settling only counts what the device has done already. It does not change what the trainer is, so
   /// asking may do it.
   mutable TrainerContents contents_;
-  std::vector<std::string> part_names_;
-  std::vector<NetworkMaker> makers_;
-  std::string untrained_reason_;
   at::Device device_;
-  std::optional<int64_t> max_batch_size_;
-  bool has_lanes_;
   PrecisionChoice precision_;
   double learning_rate_factor_ = 1.0;
   /// Settles after each update, not before the next one: on the CPU there is nothing to wait for.

@@ -18,17 +18,11 @@ ModelPlan plan_parts(const VqganVae& vae, const VaeTrainConfig& config) {
                  .untrained_reason = "vae.use_vgg_and_gan is false",
                  .has_lanes = false};  // entropies and adaptive weights are of the whole batch
   PartPlan autoencoder{.name = "autoencoder", .prefix = "", .network = vae->autoencoder()};
-  autoencoder.make_network = [shape = vae->config()] {
-    return std::make_shared<VaeAutoencoderImpl>(shape);
-  };
   autoencoder.options = part_options(config, 0);
   plan.parts.push_back(std::move(autoencoder));
   if (!vae->discriminator()) return plan;
   PartPlan discriminator{
       .name = "discriminator", .prefix = "discr.", .network = vae->discriminator()};
-  discriminator.make_network = [shape = vae->config()] {
-    return std::make_shared<DiscriminatorImpl>(shape.dim, shape.discr_layers, shape.channels);
-  };
   VaeTrainConfig own = config;
   own.max_grad_norm = config.discr_max_grad_norm;
   discriminator.options = part_options(own, 1);
@@ -55,20 +49,28 @@ std::vector<VaeLosses> VaeTrainer::step(const VaeGroups& groups) {
   const bool with_gan = !groups.discriminator.empty();
   std::vector<VaeLosses> losses;
   for (const VaeBatch& batch : groups.autoencoder) {
-    if (batch.images) {
-      losses.push_back(pass_autoencoder(batch, with_gan));
-    } else {
-      pass_nothing(kAutoencoder, batch.share);
-    }
+    VaeLosses sum;
+    std::vector<at::Tensor> indices;
+    sum.total = pass_batch(kAutoencoder, batch, [&](const at::Tensor& images, double factor) {
+      const VaeLosses own = vae_->autoencoder_losses(images, features_, batch.random, with_gan);
+      add_weighted(sum.reconstruction, own.reconstruction, factor);
+      add_weighted(sum.perceptual, own.perceptual, factor);
+      add_weighted(sum.generator, own.generator, factor);
+      add_weighted(sum.gan_weight, own.gan_weight, factor);
+      add_weighted(sum.quantizer, own.quantizer, factor);
+      indices.push_back(own.indices);
+      return own.total;
+    });
+    if (!batch.images) continue;
+    sum.indices = at::cat(indices);
+    losses.push_back(std::move(sum));
   }
   optimize(kAutoencoder);
   vae_->quantizer()->learn(groups.codes, part(kAutoencoder).was_skipped);
   for (const VaeBatch& batch : groups.discriminator) {
-    if (batch.images) {
-      pass_discriminator(batch, groups.with_penalty);
-    } else {
-      pass_nothing(kDiscriminator, batch.share);
-    }
+    pass_batch(kDiscriminator, batch, [&](const at::Tensor& images, double /*factor*/) {
+      return vae_->discriminator_loss(images, batch.random, groups.with_penalty);
+    });
   }
   if (with_gan) {
     optimize(kDiscriminator);
@@ -79,84 +81,43 @@ std::vector<VaeLosses> VaeTrainer::step(const VaeGroups& groups) {
   return losses;
 }
 
-VaeLosses VaeTrainer::pass_autoencoder(const VaeBatch& batch, bool with_gan) {
-  TrainedPart& trained = part(kAutoencoder);
-  const at::Tensor images = batch.images();
-  VaeLosses sum;
-  std::vector<at::Tensor> indices;
-  for (const Pass& pass : trained.passes_of(images.size(0), std::nullopt, batch.share)) {
-    const at::Tensor loss = trained.forward(pass, [&] {
-      const VaeLosses losses = vae_->autoencoder_losses(
-          images.narrow(0, pass.range.begin, pass.range.length), features_, batch.random, with_gan);
-      add_weighted(sum.reconstruction, losses.reconstruction, pass.factor);
-      add_weighted(sum.perceptual, losses.perceptual, pass.factor);
-      add_weighted(sum.generator, losses.generator, pass.factor);
-      add_weighted(sum.gan_weight, losses.gan_weight, pass.factor);
-      add_weighted(sum.quantizer, losses.quantizer, pass.factor);
-      indices.push_back(losses.indices);
-      return losses.total;
-    });
-    if (pass.is_last) trained.begin_exchange();
-    trained.backward(pass, loss);
-    add_to(sum.total, loss.detach());
-  }
-  if (batch.share.is_last) trained.finish_exchange();
-  trained.add_loss(sum.total);
-  sum.indices = at::cat(indices);
-  return sum;
-}
-
-void VaeTrainer::pass_discriminator(const VaeBatch& batch, bool with_penalty) {
-  TrainedPart& trained = part(kDiscriminator);
-  const at::Tensor images = batch.images();
+at::Tensor VaeTrainer::pass_batch(int64_t number,
+                                  const VaeBatch& batch,
+                                  const LossOfPass& loss_of) {
+  TrainedPart& trained = part(number);
   at::Tensor total;
-  for (const Pass& pass : trained.passes_of(images.size(0), std::nullopt, batch.share)) {
-    const at::Tensor loss = trained.forward(pass, [&] {
-      return vae_->discriminator_loss(
-          images.narrow(0, pass.range.begin, pass.range.length), batch.random, with_penalty);
+  if (batch.images) {
+    const at::Tensor images = batch.images();
+    total = trained.run_passes(images.size(0), batch.share, [&](const Pass& pass) {
+      const at::Tensor loss = trained.forward(pass, [&] {
+        return loss_of(images.narrow(0, pass.range.begin, pass.range.length), pass.factor);
+      });
+      if (pass.is_last) trained.begin_exchange();
+      trained.backward(pass, loss);
+      return loss.detach();
     });
-    if (pass.is_last) trained.begin_exchange();
-    trained.backward(pass, loss);
-    add_to(total, loss.detach());
+  } else {
+    vae_->quantizer()->quantize_nothing();  // as others do with their samples
   }
   if (batch.share.is_last) trained.finish_exchange();
-  trained.add_loss(total);
-}
-
-/// In the place of a batch of which this rank has no samples, while others have some.
-void VaeTrainer::pass_nothing(int64_t number, const BatchShare& share) {
-  vae_->quantizer()->quantize_nothing();
-  if (share.is_last) part(number).finish_exchange();
+  if (total.defined()) trained.add_loss(total);
+  return total;
 }
 
 VaeEvaluation VaeTrainer::evaluate(const at::Tensor& images, bool averaged) {
   const torch::NoGradGuard no_grad;
-  const EvalScope eval(*vae_);
-  std::optional<AveragesInPlace> average;
-  if (averaged) put_averages_in_place(average);
+  const AveragesInPlace eval = averages_in_place(averaged);
   const at::Tensor local = images.to(device());
   VaeEvaluation evaluation;
   evaluation.images = at::empty_like(local, at::kFloat);
   evaluation.reconstruction_loss =
-      evaluate_chunks(images.size(0), std::nullopt, [&](const ChunkRange& range) {
+      part(kAutoencoder).evaluate(images.size(0), [&](const ChunkRange& range) {
         const at::Tensor chunk = local.narrow(0, range.begin, range.length);
         const at::Tensor made = vae_->reconstruct(chunk).images.to(at::kFloat);
         evaluation.images.narrow(0, range.begin, range.length).copy_(made);
         return vae_->reconstruction_loss(made, chunk);
       });
   return evaluation;
-}
-
-bool is_vae_weights_alone(const Cursor& root) {
-  return root.value().is_dict() && !root.has("steps");
-}
-
-std::shared_ptr<torch::nn::Module> VaeTrainer::swap_network(
-    size_t index, std::shared_ptr<torch::nn::Module> network) const {
-  if (index == 0) {
-    return vae_->swap_autoencoder(std::static_pointer_cast<VaeAutoencoderImpl>(std::move(network)));
-  }
-  return vae_->swap_discriminator(std::static_pointer_cast<DiscriminatorImpl>(std::move(network)));
 }
 
 void VaeTrainer::list_state(TrainState& state) const {

@@ -16,9 +16,6 @@
 
 namespace dalle2 {
 
-/// Whether a file has a VAE's weights, but no place of a run: muse's `vae.N.pt` and its trainer's file.
-bool is_vae_weights_alone(const Cursor& root);
-
 struct VaeEvaluation {
   at::Tensor reconstruction_loss;  ///< [] mean over the pictures
   at::Tensor images;               ///< [B, C, H, W] float32: what the VAE makes of them
@@ -70,20 +67,19 @@ class VaeTrainer : public Trainer {
 
   /// By `vae.N.pt`, `vae.N.ema.pt`, a model file; and by a checkpoint of muse's own trainer, which
   /// does not count steps and whose optimizers number their parameters in the order of a Python set.
-  bool is_begun_by(const Cursor& root) const override { return is_vae_weights_alone(root); }
+  bool is_begun_by(const Cursor& root) const override { return is_weights_alone(root); }
 
   VqganVae vae() const { return vae_; }
   bool has_discriminator() const { return num_parts() == kDiscriminator; }
 
  private:
-  VaeLosses pass_autoencoder(const VaeBatch& batch, bool with_gan);
-  void pass_discriminator(const VaeBatch& batch, bool with_penalty);
-  void pass_nothing(int64_t part, const BatchShare& share);
+  /// Of the pictures of a pass, whose share in the update's loss is `factor`.
+  using LossOfPass = std::function<at::Tensor(const at::Tensor& images, double factor)>;
+  /// The passes of a batch. @return [] the sum of their losses; undefined without samples
+  at::Tensor pass_batch(int64_t part, const VaeBatch& batch, const LossOfPass& loss_of);
   void list_state(TrainState& state) const override;
-  std::shared_ptr<torch::nn::Module> swap_network(
-      size_t index, std::shared_ptr<torch::nn::Module> network) const override;
 
-  mutable VqganVae vae_;
+  VqganVae vae_;
   ImageFeatures features_;
 };
 

@@ -206,7 +206,6 @@ TEST_CASE("a decoder's options are recorded with it") {
       trainer.step(drawn_inputs(2, 2 * number + batch),
                    1,
                    make_generator({0, "train", batch, number}, fake_device()),
-                   std::nullopt,
                    {.weight = 0.5, .is_last = batch == 1});
     }
     trainer.update(1);

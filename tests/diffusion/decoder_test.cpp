@@ -66,23 +66,6 @@ TEST_CASE("A dropped unet leaves no entries, and the others keep their numbers")
   CHECK(decoder->forward(inputs, 2, generator_of(0)).isfinite().item<bool>());
 }
 
-TEST_CASE(
-    "A swapped unet draws the samples and stands in the state dict until it is swapped back") {
-  Decoder decoder = decoder_of(d1_decoder());
-  DecoderSampleOptions options;
-  options.image_embeds = golden_embeds();
-  options.init_noise = {wave({2, 3, 16, 16}, 0.83)};
-  options.sample_timesteps = 2;
-  const at::Tensor before = decoder->sample(options);
-  const auto fresh = std::make_shared<UnetImpl>(decoder->plan().stages[0].unet);
-  const auto own = decoder->swap_unet(1, fresh);
-  CHECK_FALSE(at::equal(decoder->sample(options), before));
-  CHECK(decoder->named_parameters()["unets.0.to_out.bias"].is_same(
-      fresh->named_parameters()["to_out.bias"]));
-  CHECK(decoder->swap_unet(1, own) == fresh);
-  CHECK(at::equal(decoder->sample(options), before));
-}
-
 TEST_CASE("Losses of every objective, with and without learned variance, equal the golden values") {
   for (const bool learned : {true, false}) {
     for (const std::string objective : {"eps", "x0", "v"}) {

@@ -193,22 +193,5 @@ TEST_CASE("two adapters of a unet drop different inputs, and a recomputed pass d
   test::expect_close(gradients(true), gradients(false), 1e-5, "gradients");
 }
 
-TEST_CASE("a copy of a network takes the same adapters and shares what is frozen") {
-  const auto unet = make_unet(test::config_d1());
-  attach_lora(*unet, kTargets, {.rank = 2, .alpha = 6});
-  const auto copy = std::make_shared<UnetImpl>(unet->config());
-  attach_lora_like(*unet, *copy);
-  std::vector<std::string> own;
-  for (const auto& [name, tensor] : lora_state_dict(*unet)) own.push_back(name);
-  share_parameters(*unet, own, *copy);
-  const auto theirs = unet->named_parameters(), ours = copy->named_parameters();
-  REQUIRE(theirs.size() == ours.size());
-  for (const auto& item : theirs) {
-    const bool is_adapter = item.key().find(".lora.") != std::string::npos;
-    CHECK((item.value().const_data_ptr() == ours[item.key()].const_data_ptr()) == !is_adapter);
-  }
-  CHECK(at::equal(run(*copy), run(*unet)));
-}
-
 }  // namespace
 }  // namespace dalle2

@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "checkpoint/state_dict.h"
+#include "optim/flat_parameters.h"
+#include "optim/optimizer.h"
 
 namespace dalle2::test {
 
@@ -38,5 +40,14 @@ struct FlatModule : torch::nn::Module {
     }
   }
 };
+
+/// An update that is made and counted.
+inline void update(Optimizer& optimizer,
+                   FlatGradients& gradients,
+                   double lr,
+                   const at::Tensor& divisor = at::ones({})) {
+  optimizer.step(gradients, lr, divisor, at::zeros({}));
+  optimizer.count_update();
+}
 
 }  // namespace dalle2::test

@@ -23,6 +23,7 @@
 #include "run/shards/shard_run.h"
 #include "run/tiny_decoder.h"
 #include "run/toy_support.h"
+#include "trainer/joint_loss.h"
 #include "trainer/trainer.h"
 
 namespace dalle2::test {
@@ -126,11 +127,11 @@ class JointToyTrainer : public Trainer {
 
   /// Gradients of an update from its batches on this rank, which may be empty. @return [] the loss
   at::Tensor step(const std::vector<JointToyInputs>& batches) {
-    return accumulate_joint(1, loss_of(batches));
+    return accumulate_joint(part(1), loss_of(batches));
   }
   at::Tensor evaluate(const JointToyInputs& batch) const {
     const std::vector<JointToyInputs> one = {batch};
-    return evaluate_joint(loss_of(one)).loss;
+    return evaluate_joint(part(1).settings, loss_of(one)).loss;
   }
   const JointToyNetwork& network() const { return *model_->network; }
 
@@ -138,18 +139,11 @@ class JointToyTrainer : public Trainer {
   static ModelPlan plan_of(const std::shared_ptr<JointToyModel>& model,
                            const TrainJointToyConfig& config) {
     PartPlan part{.prefix = "joint.", .network = model->network};
-    part.make_network = [width = config.joint_toy.width] {
-      return std::make_shared<JointToyNetwork>(width);
-    };
     part.options = part_options(config.train, 0);
     part.after_step = [scale = model->network->scale, most = config.joint_toy.most_scale] {
       scale.clamp_(0, most);
     };
     return plan_one_part(model, TrainJointToyConfig::kKind, std::move(part));
-  }
-  std::shared_ptr<torch::nn::Module> swap_network(
-      size_t /*index*/, std::shared_ptr<torch::nn::Module> network) const override {
-    return model_->swap(network);
   }
   JointLoss loss_of(const std::vector<JointToyInputs>& batches) const {
     return joint_loss_of<JointToyInputs>(

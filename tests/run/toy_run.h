@@ -56,15 +56,10 @@ class ToyTrainer : public Trainer {
   /// The averaged loss.
   double evaluate(const at::Tensor& x);
   const ToyModel& toy() const { return *model_; }
-  std::shared_ptr<ToyNetwork> averaged() const;
   /// Whether a pass of evaluate() found the network that it used in eval mode.
   bool evaluated_in_eval_mode = true;
 
  private:
-  std::shared_ptr<torch::nn::Module> swap_network(
-      size_t /*index*/, std::shared_ptr<torch::nn::Module> network) const override {
-    return model_->swap(network);
-  }
   at::Tensor loss(const at::Tensor& x) const;
 
   std::shared_ptr<ToyModel> model_;

@@ -91,7 +91,7 @@ TEST_CASE(
   CHECK(log.count("a.pth") == 1);
   CHECK(log.count("no averaged weights") == 1);
   CHECK(other->ema_decay(1) == 0.0);
-  CHECK(at::equal(TrainerProbe::averaged_network(*other, 1)->parameters()[0],
+  CHECK(at::equal(TrainerProbe::averaged(*other, 1)[0].value(),
                   trainer->decoder()->unet(1)->parameters()[0]));
   CHECK(other->steps(1) == trainer->steps(1));
 }
@@ -109,9 +109,7 @@ TEST_CASE("the model file has the averaged weights and leaves the live ones in t
   CHECK(state.items[2].first.as_string() == "model");
   const at::Tensor saved =
       state.find("model")->as_dict().find("unets.0.init_conv.convs.0.weight")->as_tensor();
-  CHECK(at::equal(
-      saved,
-      TrainerProbe::averaged_network(*trainer, 1)->named_parameters()["init_conv.convs.0.weight"]));
+  CHECK(at::equal(saved, TrainerProbe::averaged(*trainer, 1)["init_conv.convs.0.weight"]));
   CHECK_FALSE(at::equal(
       saved, trainer->decoder()->unet(1)->named_parameters()["init_conv.convs.0.weight"]));
 }
@@ -125,7 +123,7 @@ TEST_CASE("loading the weights alone takes no optimizer and starts the averages 
   CHECK(other->steps(1) == trainer->steps(1));
   CHECK(at::equal(other->decoder()->unet(1)->parameters()[0],
                   trainer->decoder()->unet(1)->parameters()[0]));
-  CHECK(at::equal(TrainerProbe::averaged_network(*other, 1)->parameters()[0],
+  CHECK(at::equal(TrainerProbe::averaged(*other, 1)[0].value(),
                   trainer->decoder()->unet(1)->parameters()[0]));
   const Dict state = other->state();
   CHECK(state.find("optim0")->as_dict().find("state")->as_dict().items.empty());

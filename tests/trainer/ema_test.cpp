@@ -36,29 +36,20 @@ template <class Network>
 struct Averaged {
   template <class... Args>
   explicit Averaged(const EmaConfig& ema, const Args&... args)
-      : network(args...),
-        average(
-            network,
-            [args...] { return std::make_shared<Network>(args...); },
-            online,
-            [&] {
-              AveragesConfig config;
-              config.ema = ema;
-              config.ema.kind = EmaKind::diffusers;
-              return config;
-            }()) {}
+      : network(args...), average(network, online, [&] {
+          AveragesConfig config;
+          config.ema = ema;
+          config.ema.kind = EmaKind::diffusers;
+          return config;
+        }()) {}
 
-  Value state() const {
-    Value all;
-    average.write(all, 0, kLayout);
-    return all;
-  }
-  void load(const Value& state) { average.read(Cursor(state, "a.pth"), 0, kLayout, true); }
+  Value state() const { return average.diffusers_state(); }
+  void load(const Value& state) { average.read_diffusers(Cursor(state, "a.pth")); }
   at::Tensor averaged(const std::string& name) const {
-    return average.network()->named_parameters()[name];
+    const WeightAverage::InPlace in_place(average);
+    return network.named_parameters()[name].detach();
   }
 
-  static inline const AverageLayout kLayout{.many_parts = false};
   Network network;
   FlatParameters online{network, names_of(network)};
   WeightAverage average;
@@ -199,8 +190,10 @@ TEST_CASE("a folder of save_pretrained is read, and written so that it reads the
   for (const at::Tensor& parameter : read->network.parameters()) parameter.detach().zero_();
   const test::TempDir folder;
   Dict state = test::read_pretrained(test::fixture_folder("ema_model") + "/pretrained").config;
-  test::save_pretrained(
-      folder / "out", read->average.network().get(), value_of_json(R"({"width": 4})"), state);
+  {
+    const WeightAverage::InPlace in_place(read->average);
+    test::save_pretrained(folder / "out", &read->network, value_of_json(R"({"width": 4})"), state);
+  }
   check(folder / "out");
 }
 
@@ -239,7 +232,7 @@ TEST_CASE("a decoder is trained with diffusers' average: it follows each update"
     test::train(*trainer, step, step + 1);
     if (step % 2 == 0) by_hand.step(trainer->decoder()->unet(1)->parameters());
   }
-  const auto averaged = TrainerProbe::averaged_network(*trainer, 1)->parameters();
+  const auto averaged = TrainerProbe::averaged(*trainer, 1).values();
   for (size_t i = 0; i < averaged.size(); ++i) {
     CHECK(at::equal(averaged[i], by_hand.shadow_params()[i]));
   }
@@ -249,7 +242,7 @@ TEST_CASE("a decoder is trained with diffusers' average: it follows each update"
   const Dict model = trainer->model_state();
   CHECK(at::equal(
       model.find("model")->as_dict().find("unets.0.init_conv.convs.0.weight")->as_tensor(),
-      TrainerProbe::averaged_network(*trainer, 1)->named_parameters()["init_conv.convs.0.weight"]));
+      TrainerProbe::averaged(*trainer, 1)["init_conv.convs.0.weight"]));
   CHECK(test::bits_of(*trainer) == before);
 }
 
@@ -298,7 +291,7 @@ TEST_CASE("a change of the kind or of the options of the average is mentioned") 
   test::CapturedLog log;
   other->load_state(trainer->state(), false, true, "a.pth");
   CHECK(log.count("no averaged weights 'ema_diffusers'") == 1);
-  CHECK(at::equal(TrainerProbe::averaged_network(*other, 1)->parameters()[0],
+  CHECK(at::equal(TrainerProbe::averaged(*other, 1)[0].value(),
                   trainer->decoder()->unet(1)->parameters()[0]));
   config.ema.decay = 0.5;
   const auto third = fixture.trainer(config);
@@ -318,7 +311,7 @@ TEST_CASE("the weights become their average where update_model_with_ema_every sa
   std::vector<bool> equal;
   for (int64_t step = 0; step < 14; step += 2) {
     test::train(*trainer, step, step + 1);
-    equal.push_back(at::equal(TrainerProbe::averaged_network(*trainer, 1)->parameters()[0],
+    equal.push_back(at::equal(TrainerProbe::averaged(*trainer, 1)[0].value(),
                               trainer->decoder()->unet(1)->parameters()[0]));
   }
   // The first call copies; of the others the third, sixth, ... copy back.

@@ -21,7 +21,7 @@ namespace {
 TEST_CASE("a batch has lanes where each has a sample and its gradients are small") {
   const test::ComputeThreads threads(4);
   const auto lanes = [](int64_t batch, std::optional<int64_t> most = {}, int64_t bytes = 0) {
-    const LanePlan plan = plan_lanes(at::kCPU, batch, most, bytes);
+    const LanePlan plan = plan_lanes({.device = at::kCPU, .max_batch_size = most}, batch, bytes);
     return std::pair(plan.lanes, plan.max_batch_size.value_or(0));
   };
   CHECK(lanes(8) == std::pair<int64_t, int64_t>(4, 2));
@@ -32,7 +32,8 @@ TEST_CASE("a batch has lanes where each has a sample and its gradients are small
   CHECK(lanes(100, 3) == std::pair<int64_t, int64_t>(1, 3));
   CHECK(lanes(8, {}, kMostLaneGradientBytes / 3).first == 4);
   CHECK(lanes(8, {}, kMostLaneGradientBytes / 3 + 1).first == 1);
-  CHECK(plan_lanes(at::Device(at::kCUDA, 0), 8, {}).lanes == 1);
+  CHECK(plan_lanes({.device = at::Device(at::kCUDA, 0)}, 8).lanes == 1);
+  CHECK(plan_lanes({.device = at::kCPU, .has_lanes = false}, 8).lanes == 1);
   at::set_num_threads(1);
   CHECK(lanes(8, 5) == std::pair<int64_t, int64_t>(1, 5));
 }
@@ -81,7 +82,7 @@ DecoderResult train_decoder(int lanes, const std::function<void(DecoderTrainConf
   REQUIRE(inputs.images.size(0) >= 3);
   DecoderResult result;
   for (const bool is_last : {false, true}) {
-    result.loss = trainer->step(inputs, 1, fixture.draws(0), std::nullopt, {0.5, is_last});
+    result.loss = trainer->step(inputs, 1, fixture.draws(0), {0.5, is_last});
   }
   result.gradients = TrainerProbe::contents(*trainer).parts.at(0)->gradients.values().clone();
   result.evaluated =

@@ -67,11 +67,8 @@ TEST_CASE("an update with a loss that is NaN changes nothing and is counted") {
 TEST_CASE("a finite loss with an infinite gradient is skipped as well") {
   const auto trainer = trainer_with(MixedPrecision::no);
   const std::string before = test::bits_of(*trainer);
-  const at::Tensor loss = trainer->step(test::drawn_inputs(2, 1),
-                                        1,
-                                        make_generator({0, "train"}, at::kCPU),
-                                        std::nullopt,
-                                        {.weight = 1e38});
+  const at::Tensor loss = trainer->step(
+      test::drawn_inputs(2, 1), 1, make_generator({0, "train"}, at::kCPU), {.weight = 1e38});
   CHECK(std::isfinite(loss.item<double>()));
   trainer->update(1);
   CHECK(trainer->skipped_updates(1) == SkippedUpdates{1, 1});
@@ -152,7 +149,7 @@ TEST_CASE("a late update is not counted or averaged before something asks") {
     trainer->model_state();
   }
   SECTION("the average") {
-    TrainerProbe::averaged_network(*trainer, 1);
+    TrainerProbe::averaged(*trainer, 1);
   }
   SECTION("the next update") {
     train_step(*trainer, 1, 1);
@@ -178,12 +175,10 @@ TEST_CASE("the reported loss and norm are free of the loss scale") {
   TrainerProbe::contents(*half).parts[0]->scaler->set_state(1024, 0);
   std::vector<double> losses, norms;
   for (DecoderTrainer* trainer : {full.get(), half.get()}) {
-    losses.push_back(trainer
-                         ->step(test::drawn_inputs(2, 1),
-                                1,
-                                make_generator({0, "train"}, at::kCPU),
-                                /*max_batch_size=*/1)
-                         .item<double>());
+    TrainerProbe::set_max_batch_size(*trainer, 1);
+    losses.push_back(
+        trainer->step(test::drawn_inputs(2, 1), 1, make_generator({0, "train"}, at::kCPU))
+            .item<double>());
     trainer->update(1);
     norms.push_back(trainer->last_grad_norm(1).item<double>());
   }
@@ -292,7 +287,7 @@ TEST_CASE("weights and averages that are not finite are found") {
   const torch::NoGradGuard no_grad;
   const auto trainer = trainer_with(MixedPrecision::no);
   CHECK_FALSE(trainer->non_finite_part());
-  at::Tensor average = TrainerProbe::averaged_network(*trainer, 2)->parameters()[3];
+  at::Tensor average = TrainerProbe::averaged(*trainer, 2)[3].value();
   average.view(-1)[0] = INFINITY;
   CHECK(trainer->non_finite_part() == "averaged weights of unet 2");
   at::Tensor weight = trainer->decoder()->unet(1)->parameters()[5];

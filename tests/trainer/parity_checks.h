@@ -25,11 +25,10 @@ inline constexpr double kMomentTolerance = 2e-2;
 /// Some values of every parameter, and its mean size.
 inline void check_compact(const Fixture& fixture,
                           const std::string& prefix,
-                          const torch::nn::Module& network) {
+                          const torch::OrderedDict<std::string, at::Tensor>& parameters) {
   const StateDict expected = fixture.below(prefix);
   REQUIRE_FALSE(expected.empty());
   const torch::NoGradGuard no_grad;
-  const auto parameters = network.named_parameters();
   REQUIRE(parameters.size() == expected.size());
   for (const auto& [name, values] : expected) {
     const at::Tensor flat = parameters[name].flatten();

@@ -68,8 +68,8 @@ void play_from(const test::PriorTrainerFixture& fixture, PriorTrainer& trainer, 
 
 void check_end(const test::PriorTrainerFixture& fixture, PriorTrainer& trainer) {
   CHECK(trainer.steps() == fixture.data().json.at("step").get<int64_t>());
-  check_compact(fixture.data(), "final.", *trainer.prior()->net());
-  check_compact(fixture.data(), "ema.", *TrainerProbe::averaged_network(trainer));
+  check_compact(fixture.data(), "final.", trainer.prior()->net()->named_parameters());
+  check_compact(fixture.data(), "ema.", TrainerProbe::averaged(trainer));
   check_samples(fixture, trainer);
 }
 

@@ -70,8 +70,8 @@ TEST_CASE("the chunk of a prior's batch changes neither loss nor gradients") {
   const auto generator = [] { return make_generator({0, "train"}, at::kCPU); };
   const double loss = whole->step(inputs, generator()).item<double>();
   for (const int64_t chunk : {1, 2, 5, 9}) {
-    const auto parts = trainer_with({});
-    CHECK(parts->step(inputs, generator(), chunk).item<double>() == Approx(loss).epsilon(1e-5));
+    const auto parts = trainer_with({{"max_batch_size", chunk}});
+    CHECK(parts->step(inputs, generator()).item<double>() == Approx(loss).epsilon(1e-5));
     const auto expected = whole->prior()->net()->named_parameters();
     for (const auto& item : parts->prior()->net()->named_parameters()) {
       if (!expected[item.key()].grad().defined()) {
@@ -140,7 +140,7 @@ TEST_CASE("a prior's averages follow the options of the config") {
   for (size_t i = 0; i < expected.size(); ++i) {
     CHECK(decays[i] == Approx(expected[i]).margin(1e-4));
   }
-  CHECK_FALSE(at::equal(TrainerProbe::averaged_network(*trainer)->parameters()[0],
+  CHECK_FALSE(at::equal(TrainerProbe::averaged(*trainer)[0].value(),
                         trainer->prior()->net()->parameters()[0]));
   const auto floor = trainer_with({{"ema_min_value", 0.5}, {"ema_update_after_step", 0}});
   train(*floor, 0, 2);
@@ -168,7 +168,8 @@ TEST_CASE("a prior's validation is of the live or the averaged weights and chang
   const std::string before = bits_of(*trainer);
   const PriorInputs inputs = drawn_prior_inputs(4, 3);
   const auto loss = [&](bool averaged, std::optional<int64_t> chunk) {
-    return trainer->evaluate(inputs, make_generator({0, "validate"}, at::kCPU), averaged, chunk)
+    TrainerProbe::set_max_batch_size(*trainer, chunk);
+    return trainer->evaluate(inputs, make_generator({0, "validate"}, at::kCPU), averaged)
         .item<double>();
   };
   CHECK(loss(false, {}) != loss(true, {}));

@@ -25,20 +25,16 @@ struct AveragedLayer {
   AveragedLayer(EmaKind kind, ProcessGroup& group, bool shard_optimizer) {
     AveragesConfig config;
     config.ema.kind = kind;
-    part.average = std::make_unique<WeightAverage>(*network, make, part.parameters, config);
+    part.average = std::make_unique<WeightAverage>(*network, part.parameters, config);
     part.connect(group, {}, {.shard_optimizer = shard_optimizer, .scratch_path = {}});
   }
-  static std::shared_ptr<torch::nn::LinearImpl> make() {
-    return std::make_shared<torch::nn::LinearImpl>(64, 64);  // five rows of the flat buffer
-  }
-
-  std::shared_ptr<torch::nn::LinearImpl> network = make();
+  // Five rows of the flat buffer.
+  std::shared_ptr<torch::nn::LinearImpl> network = std::make_shared<torch::nn::LinearImpl>(64, 64);
   TrainedPart part{
-      "",
-      "",
-      network,
-      trained_parameters(*network),
-      PartOptions{{}, LrSchedule(1e-2, {}, {}), std::numeric_limits<double>::infinity()}};
+      {.prefix = "",
+       .network = network,
+       .options = {{}, LrSchedule(1e-2, {}, {}), std::numeric_limits<double>::infinity()}},
+      trained_parameters(*network)};
 };
 
 TEST_CASE("three ranks put a buffer together of which each has a slice") {
@@ -135,10 +131,7 @@ TEST_CASE("an average of diffusers' kind is written whole, spread over the ranks
       const auto& network = layer.network;
       part.begin_averages_anew();
       part.average->hold();
-      Value written;
-      AverageLayout layout;
-      layout.many_parts = false;
-      part.average->write(written, 0, layout);
+      const Value written = part.average->diffusers_state();
       part.average->let_go();
       const std::scoped_lock lock(checks);
       const Cursor shadows = Cursor(written).at("shadow_params");
@@ -160,19 +153,22 @@ TEST_CASE("an average that is spread over the ranks is used only while it is hel
       part.begin_averages_anew();
       {
         const std::scoped_lock lock(checks);
-        CHECK_THROWS_AS(part.average->network(), std::logic_error);
+        CHECK_THROWS_AS(WeightAverage::InPlace(*part.average), std::logic_error);
       }
       part.average->hold();
       part.average->hold();
       part.average->let_go();
-      const auto averaged =
-          std::static_pointer_cast<torch::nn::LinearImpl>(part.average->network());
+      const at::Tensor live = network->weight.detach();
+      {
+        const WeightAverage::InPlace in_place(*part.average);
+        const std::scoped_lock lock(checks);
+        CHECK(at::equal(network->weight, live));
+        CHECK(network->weight.data_ptr() != live.data_ptr());
+      }
       part.average->let_go();
       const std::scoped_lock lock(checks);
-      CHECK(at::equal(averaged->weight, network->weight));
-      CHECK(at::equal(averaged->bias, network->bias));
-      CHECK(averaged->weight.data_ptr() != network->weight.data_ptr());
-      CHECK_THROWS_AS(part.average->network(), std::logic_error);
+      CHECK(network->weight.data_ptr() == live.data_ptr());
+      CHECK_THROWS_AS(WeightAverage::InPlace(*part.average), std::logic_error);
     });
   }
 }

@@ -53,10 +53,12 @@ TEST_CASE("work that throws is timed too, and timing is optional") {
 
 TEST_CASE("a trainer tells the time of its forward, backward and optimizer while it is asked to") {
   const test::TrainerFixture fixture("cascade");
-  const auto trainer = fixture.trainer();
+  DecoderTrainConfig config = fixture.train_config();
+  config.max_batch_size = 2;
+  const auto trainer = fixture.trainer(config);
   StepTimes times(at::kCPU);
   const auto train = [&] {
-    trainer->step(test::drawn_inputs(4, 1), 1, make_generator({0, "train", 0, 0}, at::kCPU), 2);
+    trainer->step(test::drawn_inputs(4, 1), 1, make_generator({0, "train", 0, 0}, at::kCPU));
     trainer->update(1);
     times.count_step();
   };

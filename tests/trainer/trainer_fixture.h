@@ -12,6 +12,7 @@
 #include "support/fixture.h"
 #include "trainer/decoder_trainer.h"
 #include "trainer/state_bits.h"
+#include "trainer/trainer_probe.h"
 
 namespace dalle2::test {
 
@@ -65,7 +66,9 @@ class TrainerFixture {
     if (!event(i).at("max_batch_size").is_null()) {
       max_batch_size = event(i).at("max_batch_size").get<int64_t>();
     }
-    const double loss = trainer.step(inputs(i), unet, draws(i), max_batch_size).item<double>();
+    TrainerProbe::set_max_batch_size(trainer, max_batch_size);
+    const double loss = trainer.step(inputs(i), unet, draws(i)).item<double>();
+    TrainerProbe::set_max_batch_size(trainer, std::nullopt);
     if (event(i).at("update").get<bool>()) {
       trainer.update(unet);
     }

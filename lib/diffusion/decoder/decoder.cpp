@@ -148,14 +148,6 @@ VqganVae DecoderImpl::vae(int64_t unet_number) const {
   return stage(unet_number).vae;
 }
 
-std::shared_ptr<UnetImpl> DecoderImpl::swap_unet(int64_t unet_number,
-                                                 std::shared_ptr<UnetImpl> unet) {
-  Stage& s = stage(unet_number);
-  D2_CHECK(s.unet && unet, "unet {} cannot be swapped: one of the two is missing", unet_number);
-  unets_->replace_module(std::to_string(unet_number - 1), unet);
-  return std::exchange(s.unet, std::move(unet));
-}
-
 void DecoderImpl::drop_unet(int64_t unet_number) {
   Stage& s = stage(unet_number);
   if (!s.unet) return;

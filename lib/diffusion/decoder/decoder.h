@@ -157,8 +157,6 @@ class DecoderImpl : public torch::nn::Module {
   std::shared_ptr<UnetImpl> unet(int64_t unet_number);
   /// The VAE of a latent stage, frozen, without its discriminator; null of the others.
   VqganVae vae(int64_t unet_number) const;
-  /// Puts another network in a stage (the EMA copy while sampling). @return the one that was there
-  std::shared_ptr<UnetImpl> swap_unet(int64_t unet_number, std::shared_ptr<UnetImpl> unet);
   /// Takes the unet of an untrained stage out: no parameters, no keys, as the reference's Identity.
   void drop_unet(int64_t unet_number);
   /// Where the buffers of the noise schedules are.

@@ -42,12 +42,6 @@ DiffusionPriorImpl::DiffusionPriorImpl(const PriorPlan& plan) : plan_(plan) {
   augmentation_.perturbation = plan_.loss.input_perturbation;
 }
 
-std::shared_ptr<PriorNetworkImpl> DiffusionPriorImpl::swap_net(
-    std::shared_ptr<PriorNetworkImpl> net) {
-  replace_module("net", net);
-  return std::exchange(net_, std::move(net));
-}
-
 at::Tensor DiffusionPriorImpl::l2_clamp(const at::Tensor& embeds) const {
   return l2_normalize(embeds) * plan_.config.scale();
 }

@@ -102,8 +102,6 @@ class DiffusionPriorImpl : public torch::nn::Module {
   const PriorPlan& plan() const { return plan_; }
   const NoiseScheduleImpl& schedule() const { return *schedule_; }
   std::shared_ptr<PriorNetworkImpl> net() const { return net_; }
-  /// Puts another network in place (the averaged one while sampling). @return the earlier one
-  std::shared_ptr<PriorNetworkImpl> swap_net(std::shared_ptr<PriorNetworkImpl> net);
   at::Device device() const { return schedule_->betas.device(); }
 
  private:

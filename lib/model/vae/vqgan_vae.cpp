@@ -74,19 +74,6 @@ VqganVaeImpl::VqganVaeImpl(const VaeConfig& config)
   }
 }
 
-std::shared_ptr<VaeAutoencoderImpl> VqganVaeImpl::swap_autoencoder(
-    std::shared_ptr<VaeAutoencoderImpl> other) {
-  replace_module("enc_dec", other->enc_dec);
-  replace_module(quantizer_name(), other->quantizer);
-  return std::exchange(autoencoder_, std::move(other));
-}
-
-std::shared_ptr<DiscriminatorImpl> VqganVaeImpl::swap_discriminator(
-    std::shared_ptr<DiscriminatorImpl> other) {
-  replace_module("discr", other);
-  return std::exchange(discr_, std::move(other));
-}
-
 void VqganVaeImpl::check_images(const at::Tensor& images, bool any_size) const {
   if (images.dim() != 4 || images.size(1) != config_.channels) {
     throw DataError("pictures for the VAE: expected [B, {}, H, W], got {}",

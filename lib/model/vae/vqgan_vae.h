@@ -88,10 +88,6 @@ class VqganVaeImpl : public torch::nn::Module {
   /// Null without use_vgg_and_gan.
   const std::shared_ptr<DiscriminatorImpl>& discriminator() const { return discr_; }
 
-  /// Puts another one in its place. @return the one that was there
-  std::shared_ptr<VaeAutoencoderImpl> swap_autoencoder(std::shared_ptr<VaeAutoencoderImpl> other);
-  std::shared_ptr<DiscriminatorImpl> swap_discriminator(std::shared_ptr<DiscriminatorImpl> other);
-
  private:
   /// @param any_size pictures of the dalle2 kind need not have its `image_size`
   void check_images(const at::Tensor& images, bool any_size = false) const;

@@ -257,7 +257,7 @@ class DecoderRun : public ShardRun {
       for (const int64_t unet : trained_unets_) {
         const at::Generator random =
             session_.generator(fmt::format("train unet {}", unet), position_.epoch, batch.row);
-        trainer_.step(inputs, unet, random, std::nullopt, share);
+        trainer_.step(inputs, unet, random, share);
       }
     });
   }

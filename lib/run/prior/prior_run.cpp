@@ -298,7 +298,7 @@ std::optional<int64_t> PriorRun::accumulate() {
     // Addressed by the rows of the epoch so far, so that a resumed epoch, or one of another number
     // of ranks, draws the same.
     const at::Generator random = session_.generator("train", position_.epoch, each.row);
-    trainer_.step(inputs_of(each.batch), random, std::nullopt, share);
+    trainer_.step(inputs_of(each.batch), random, share);
   });
 }
 
@@ -403,12 +403,8 @@ void PriorRun::draw_similarities(const std::string& folder, std::vector<PriorRec
   for (const int64_t steps : config_.train.eval_timesteps) {
     options.timesteps = steps;
     options.generator = session_.generator("similarities", /*epoch=*/0, steps);
-    const auto similarities =
-        embedding_similarities(inputs.text.embeds,
-                               inputs.image_embeds,
-                               trainer_.p_sample_loop(options,
-                                                      /*use_non_ema=*/false,
-                                                      config_.train.max_batch_size));
+    const auto similarities = embedding_similarities(
+        inputs.text.embeds, inputs.image_embeds, trainer_.p_sample_loop(options));
     LogRecord record;
     ShownRecord shown;
     for (const auto& [name, value] : similarities) {

@@ -2,6 +2,7 @@
 // A WeightAverage in a checkpoint: ema-pytorch's layout and diffusers'.
 #include <torch/torch.h>
 
+#include <functional>
 #include <type_traits>
 #include <unordered_set>
 #include <utility>
@@ -16,43 +17,6 @@ namespace dalle2 {
 namespace {
 
 constexpr const char* kShadows = "shadow_params";
-
-std::string part_prefix(size_t index, const AverageLayout& layout) {
-  return layout.many_parts ? std::to_string(index) + "." : "";
-}
-
-/// Names of the parameters of `network` that are not averaged: the frozen ones. Of a tensor with
-/// several names the average knows the first, and all are kept.
-std::unordered_set<std::string> frozen_names(const torch::nn::Module& network,
-                                             const FlatParameters& averaged) {
-  const std::vector<std::string> names = averaged.names();
-  const std::unordered_set<std::string> own(names.begin(), names.end());
-  std::unordered_set<const void*> kept;
-  std::unordered_set<std::string> frozen;
-  for (const auto& item : network.named_parameters()) {
-    const void* const tensor = item.value().unsafeGetTensorImpl();
-    if (own.contains(item.key())) kept.insert(tensor);
-    if (!kept.contains(tensor)) frozen.insert(item.key());
-  }
-  return frozen;
-}
-
-/// The entries of the model with `network` in it, below `prefix`: the averaged ones of `network`
-/// (what is frozen is in the model already), and the rest of the model.
-StateDict model_with(const torch::nn::Module& network,
-                     const FlatParameters& averaged,
-                     const AverageLayout& layout,
-                     const std::string& prefix) {
-  StateDict all;
-  if (layout.rest) {
-    for (auto& [name, tensor] : layout.rest()) all.emplace_back(prefix + name, tensor);
-  }
-  const auto frozen = frozen_names(network, averaged);
-  for (auto& [name, tensor] : state_dict(network)) {
-    if (!frozen.contains(name)) all.emplace_back(prefix + layout.network_prefix + name, tensor);
-  }
-  return all;
-}
 
 void add_counters(Dict& all, const std::string& prefix, bool initted, int64_t step) {
   all.set(prefix + "initted", at::full({}, initted, at::kBool));
@@ -78,15 +42,6 @@ void check(bool good, const Cursor& place, const char* upstream_text) {
   }
 }
 
-bool is_int(const Value& value) {
-  return value.is_int();
-}
-bool is_double(const Value& value) {
-  return value.is_double();
-}
-bool is_bool(const Value& value) {
-  return value.is_bool();
-}
 bool is_number(const Value& value) {
   return value.is_double() || value.is_int();
 }
@@ -95,15 +50,12 @@ bool is_share(const Value& value) {
 }
 
 /// Reads `key` into `member`, where it is there.
-template <class T>
-void take(const Cursor& saved,
-          const char* key,
-          bool (*is)(const Value&),
-          const char* upstream_text,
-          T& member) {
+template <class Is, class T>
+void take(
+    const Cursor& saved, const char* key, const Is& is, const char* upstream_text, T& member) {
   const auto entry = saved.find(key);
   if (!entry) return;
-  check(is(entry->value()), *entry, upstream_text);
+  check(std::invoke(is, entry->value()), *entry, upstream_text);
   if constexpr (std::is_same_v<T, bool>) {
     member = entry->as_bool();
   } else if constexpr (std::is_same_v<T, int64_t>) {
@@ -141,71 +93,67 @@ std::vector<at::Tensor> shadows_of(const Cursor& state, const std::vector<FlatEn
 
 }  // namespace
 
-Value WeightAverage::empty_state(EmaKind kind, const AverageLayout& layout) {
-  if (kind == EmaKind::diffusers && layout.many_parts) return List{};
-  return to_dict(StateDict{});
+void WeightAverage::write_untrained(Dict& all, const std::string& prefix) {
+  add_counters(all, prefix, /*initted=*/false, /*step=*/0);
 }
 
-void WeightAverage::write_untrained(EmaKind kind,
-                                    Value& all,
-                                    size_t index,
-                                    const AverageLayout& layout) {
-  if (kind == EmaKind::diffusers) {
-    std::get<List>(all.data).items.emplace_back();
-  } else {
-    add_counters(all.as_dict(), part_prefix(index, layout), /*initted=*/false, /*step=*/0);
+/// Names of the parameters that are not averaged: the frozen ones.
+std::unordered_set<std::string> WeightAverage::frozen_names() const {
+  std::unordered_set<const void*> averaged;
+  for (const FlatEntry& entry : online_.parameters())
+    averaged.insert(entry.tensor.unsafeGetTensorImpl());
+  std::unordered_set<std::string> frozen;
+  for (const auto& item : network_.named_parameters()) {
+    if (!averaged.contains(item.value().unsafeGetTensorImpl())) frozen.insert(item.key());
   }
+  return frozen;
 }
 
-void WeightAverage::write(Value& all, size_t index, const AverageLayout& layout) const {
-  if (!is_diffusers()) {
-    write_ema_pytorch(all.as_dict(), part_prefix(index, layout), layout);
-  } else if (layout.many_parts) {
-    std::get<List>(all.data).items.emplace_back(diffusers_state());
-  } else {
-    all = diffusers_state();
+/// The entries of the model below `prefix`: those of the network as it is now, without what is frozen
+/// (the model has that already), and the rest of the model.
+StateDict WeightAverage::model_with_network(const AverageLayout& layout,
+                                            const std::string& prefix) const {
+  StateDict all;
+  if (layout.rest) {
+    for (auto& [name, tensor] : layout.rest()) all.emplace_back(prefix + name, tensor);
   }
+  const auto frozen = frozen_names();
+  for (auto& [name, tensor] : state_dict(network_)) {
+    if (!frozen.contains(name)) all.emplace_back(prefix + layout.network_prefix + name, tensor);
+  }
+  return all;
 }
 
 StateDict WeightAverage::averaged_model(const AverageLayout& layout) const {
-  return model_with(*network(), online_, layout, "");
-}
-
-void WeightAverage::read(const Cursor& all,
-                         size_t index,
-                         const AverageLayout& layout,
-                         bool strict) {
-  const torch::NoGradGuard no_grad;
-  if (!is_diffusers()) return read_ema_pytorch(all, part_prefix(index, layout), layout, strict);
-  const Cursor saved = layout.many_parts ? all.at(index) : all;
-  return saved.is_none() ? begin_anew() : read_diffusers(saved);
+  const InPlace in_place(*this);
+  return model_with_network(layout, "");
 }
 
 void WeightAverage::write_ema_pytorch(Dict& all,
                                       const std::string& prefix,
                                       const AverageLayout& layout) const {
   add_counters(all, prefix, rule_->initted(), rule_->step());
-  append(all, model_with(original_, online_, layout, prefix + "online_model."));
-  append(all, model_with(*whole().network, online_, layout, prefix + "ema_model."));
+  append(all, model_with_network(layout, prefix + "online_model."));
+  const InPlace in_place(*this);
+  append(all, model_with_network(layout, prefix + "ema_model."));
 }
 
 void WeightAverage::read_ema_pytorch(const Cursor& all,
                                      const std::string& prefix,
                                      const AverageLayout& layout,
                                      bool strict) {
+  const torch::NoGradGuard no_grad;
   const std::string network_prefix = prefix + "ema_model." + layout.network_prefix;
-  if (!is_resident()) whole_ = make_whole();
-  torch::nn::Module& network = *whole_->network;
   StateDict tensors = all.as_state_dict();
-  const auto frozen = frozen_names(network, online_);
-  for (auto& [name, tensor] : state_dict(network)) {
+  const auto frozen = frozen_names();
+  for (auto& [name, tensor] : state_dict(network_)) {
     if (frozen.contains(name)) tensors.emplace_back(network_prefix + name, tensor);
   }
-  warn_of_rest(load_state_dict(network, tensors, network_prefix, strict, all.where()), all.where());
-  if (!is_resident()) {
-    average_.copy_(kept_.of(whole_->parameters.values()));
-    whole_.reset();
-  }
+  if (!is_resident()) set_whole(online_.values().clone());  // which the next line lets go again
+  const InPlace in_place(*this);
+  warn_of_rest(load_state_dict(network_, tensors, network_prefix, strict, all.where()),
+               all.where());
+  if (!is_resident()) average_.copy_(kept_.of(whole_));
   rule_->set_counters(truth_of(all.at(prefix + "initted")), all.at(prefix + "step").as_int());
 }
 
@@ -219,7 +167,8 @@ Dict WeightAverage::diffusers_state() const {
   out.set("use_ema_warmup", options.use_ema_warmup);
   out.set("inv_gamma", options.inv_gamma);
   out.set("power", options.power);
-  const at::Tensor& values = shards_ == nullptr ? this->values() : whole().parameters.values();
+  check_held();
+  const at::Tensor& values = shards_ == nullptr ? this->values() : whole_;
   List shadows, names;
   for (const FlatEntry& entry : online_.parameters()) {
     shadows.items.emplace_back(entry.of(values));
@@ -231,13 +180,19 @@ Dict WeightAverage::diffusers_state() const {
 }
 
 void WeightAverage::read_diffusers(const Cursor& saved) {
+  const torch::NoGradGuard no_grad;
+  if (saved.is_none()) return begin_anew();
   EmaConfig theirs = config_.ema;
   int64_t step = rule_->step();
   take(saved, "decay", is_share, "Decay must be between 0 and 1", theirs.decay);
-  take(saved, "min_decay", is_double, "Invalid min_decay", theirs.min_decay);
-  take(saved, "optimization_step", is_int, "Invalid optimization_step", step);
-  take(saved, "update_after_step", is_int, "Invalid update_after_step", theirs.update_after_step);
-  take(saved, "use_ema_warmup", is_bool, "Invalid use_ema_warmup", theirs.use_ema_warmup);
+  take(saved, "min_decay", &Value::is_double, "Invalid min_decay", theirs.min_decay);
+  take(saved, "optimization_step", &Value::is_int, "Invalid optimization_step", step);
+  take(saved,
+       "update_after_step",
+       &Value::is_int,
+       "Invalid update_after_step",
+       theirs.update_after_step);
+  take(saved, "use_ema_warmup", &Value::is_bool, "Invalid use_ema_warmup", theirs.use_ema_warmup);
   take(saved, "inv_gamma", is_number, "Invalid inv_gamma", theirs.inv_gamma);
   take(saved, "power", is_number, "Invalid power", theirs.power);
   const std::vector<at::Tensor> shadows = shadows_of(saved, online_.parameters());

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "base/error.h"
@@ -18,25 +19,13 @@ namespace {
 
 const char* const kKey = "post_hoc_ema";
 
-/// The averages that one unet has in the files.
-struct UnetSnapshots {
-  std::vector<PowerProfile> profiles;  // in the order of the files and, in a file, of the averages
-  std::set<std::pair<int64_t, double>> seen;
-  int64_t last_step = 0;
-};
-
-/// An average of a file: its weights are read in a second pass.
-struct Entry {
-  int64_t unet;
-  size_t index;  // in UnetSnapshots::profiles
-};
-
-/// What the files hold, without the weights.
-struct Survey {
-  std::map<int64_t, UnetSnapshots> unets;  // by number
-  std::vector<std::vector<Entry>> entries_of_file;
-  std::string newest;
-  int64_t newest_step = -1;
+/// An average of one unet in a file.
+struct Snapshot {
+  int64_t unet = 0;    // number
+  std::string prefix;  // of the unet's names in the model
+  PowerProfile profile;
+  Cursor named;         // tensors
+  double weight = 0.0;  // in the combination
 };
 
 Cursor averages_of(const Value& root, const std::string& path) {
@@ -52,75 +41,58 @@ Cursor averages_of(const Value& root, const std::string& path) {
   return file.at(kKey);
 }
 
-Survey survey_files(const std::vector<std::string>& paths) {
-  Survey survey;
-  for (const std::string& path : paths) {
-    const Value root = read_checkpoint(path);
-    const Cursor unets = averages_of(root, path);
-    std::vector<Entry> entries;
+/// @param files that live as long as the result
+std::vector<std::vector<Snapshot>> snapshots_of(const std::vector<Value>& files,
+                                                const std::vector<std::string>& paths) {
+  std::vector<std::vector<Snapshot>> snapshots(files.size());
+  std::set<std::tuple<int64_t, int64_t, double>> seen;
+  for (size_t f = 0; f < files.size(); ++f) {
+    const Cursor unets = averages_of(files[f], paths[f]);
     for (size_t i = 0; i < unets.size(); ++i) {
-      if (unets.at(i).is_none()) continue;
+      const Cursor saved = unets.at(i);
+      if (saved.is_none()) continue;
       const auto number = static_cast<int64_t>(i) + 1;
-      UnetSnapshots& unet = survey.unets[number];
-      const int64_t step = unets.at(i).at("step").as_int();
-      if (step < 1) throw DataError("{}: the averages name no step", unets.at(i).where());
-      const Cursor averages = unets.at(i).at("averages");
+      const int64_t step = saved.at("step").as_int();
+      if (step < 1) throw DataError("{}: the averages name no step", saved.where());
+      const Cursor averages = saved.at("averages");
       for (size_t a = 0; a < averages.size(); ++a) {
         const double gamma = gamma_of_sigma(averages.at(a).at("sigma").as_double());
-        if (!unet.seen.emplace(step, gamma).second) {
+        if (!seen.emplace(number, step, gamma).second) {
           throw DataError(
               "{}: the averages of step {} are also in an earlier file. Give each file of the run "
               "only once.",
-              path,
+              paths[f],
               step);
         }
-        entries.push_back({number, unet.profiles.size()});
-        unet.profiles.push_back({step, gamma});
-      }
-      unet.last_step = std::max(unet.last_step, step);
-      if (step > survey.newest_step) {
-        survey.newest_step = step;
-        survey.newest = path;
+        const std::string prefix = saved.at("prefix").as_string();
+        snapshots[f].push_back({number, prefix, {step, gamma}, averages.at(a).at("weights")});
       }
     }
-    survey.entries_of_file.push_back(std::move(entries));
   }
-  if (survey.unets.empty()) throw DataError("no file holds averages of a unet");
-  return survey;
+  if (seen.empty()) throw DataError("no file holds averages of a unet");
+  return snapshots;
 }
 
 using Sums = std::map<std::string, at::Tensor>;  // name of the model's tensor: float64
 
 /// Adds a file's averages, weighted.
 void add_file(const std::string& path,
-              const std::vector<Entry>& entries,
-              const std::map<int64_t, PostHocWeights>& weights,
+              const std::vector<Snapshot>& snapshots,
               bool is_first,
               Sums& sums) {
-  const Value root = read_checkpoint(path);
-  const Cursor unets = averages_of(root, path);
-  size_t next = 0;
   std::set<std::string> met;
-  for (size_t i = 0; i < unets.size(); ++i) {
-    if (unets.at(i).is_none()) continue;
-    const std::string prefix = unets.at(i).at("prefix").as_string();  // of the model's names
-    const Cursor averages = unets.at(i).at("averages");
-    for (size_t a = 0; a < averages.size(); ++a) {
-      const Entry& entry = entries[next++];
-      const double weight = weights.at(entry.unet).weights[entry.index];
-      const Cursor named = averages.at(a).at("weights");
-      for (const auto& [name, tensor] : named.as_state_dict()) {
-        const std::string full = prefix + name;
-        met.insert(full);
-        const auto sum = sums.find(full);
-        if (is_first && sum == sums.end()) {
-          sums.emplace(full, tensor.to(at::kCPU, at::kDouble) * weight);
-        } else if (sum == sums.end() || sum->second.sizes() != tensor.sizes()) {
-          throw DataError(
-              "{}: {} does not belong to the model of the other files", named.where(), name);
-        } else {
-          sum->second.add_(tensor.to(at::kCPU, at::kDouble), weight);
-        }
+  for (const Snapshot& each : snapshots) {
+    for (const auto& [name, tensor] : each.named.as_state_dict()) {
+      const std::string full = each.prefix + name;
+      met.insert(full);
+      const auto sum = sums.find(full);
+      if (is_first && sum == sums.end()) {
+        sums.emplace(full, tensor.to(at::kCPU, at::kDouble) * each.weight);
+      } else if (sum == sums.end() || sum->second.sizes() != tensor.sizes()) {
+        throw DataError(
+            "{}: {} does not belong to the model of the other files", each.named.where(), name);
+      } else {
+        sum->second.add_(tensor.to(at::kCPU, at::kDouble), each.weight);
       }
     }
   }
@@ -134,9 +106,7 @@ void add_file(const std::string& path,
 }
 
 /// The newest file's entries with the combined averages in its model.
-Dict model_file_of(const std::string& newest, const Sums& sums) {
-  const Value root = read_checkpoint(newest);
-  const Cursor file(root, newest);
+Dict model_file_of(const Cursor& file, const Sums& sums) {
   StateDict model = file.at("model").as_state_dict();
   for (auto& [name, tensor] : model) {  // a train state has the live weights too
     if (const auto sum = sums.find(name); sum != sums.end()) tensor = sum->second.to(at::kFloat);
@@ -145,7 +115,7 @@ Dict model_file_of(const std::string& newest, const Sums& sums) {
     if (find_tensor(model, name) == nullptr) model.emplace_back(name, sum.to(at::kFloat));
   }
   if (const auto lora = file.find("lora")) {
-    model = merged_lora(model, lora_info_of(*lora).alpha, newest);
+    model = merged_lora(model, lora_info_of(*lora).alpha, file.where());
   }
   return with_entries(model, file, {"version", "config"});
 }
@@ -199,12 +169,6 @@ bool PostHocAverages::is_finite() const {
   });
 }
 
-bool PostHocAverages::has(const std::string& name) const {
-  const std::vector<FlatEntry> all = online_.entries();
-  return std::any_of(
-      all.begin(), all.end(), [&](const FlatEntry& entry) { return entry.name == name; });
-}
-
 Dict PostHocAverages::state(const std::string& prefix) const {
   List averages;
   for (const Average& average : averages_) {
@@ -256,29 +220,46 @@ void PostHocAverages::load_state(const Cursor& saved) {
 
 PostHocResult combine_post_hoc(const std::vector<std::string>& paths, const PostHocChoice& choice) {
   const double gamma = gamma_of_sigma(choice.sigma);
-  const Survey survey = survey_files(paths);
-  std::map<int64_t, PostHocWeights> weights;
+  std::vector<Value> files;  // mapped: what is not in use takes no memory
+  for (const std::string& path : paths) files.push_back(read_checkpoint(path));
+  std::vector<std::vector<Snapshot>> snapshots = snapshots_of(files, paths);
+  std::map<int64_t, std::vector<Snapshot*>> of_unets;  // by number, in the order of the files
+  size_t newest = 0;
+  int64_t newest_step = -1;
+  for (size_t f = 0; f < files.size(); ++f) {
+    for (Snapshot& each : snapshots[f]) {
+      of_unets[each.unet].push_back(&each);
+      if (each.profile.step <= newest_step) continue;
+      newest = f;
+      newest_step = each.profile.step;
+    }
+  }
   PostHocResult result;
-  for (const auto& [number, unet] : survey.unets) {
-    const int64_t step = choice.step.value_or(unet.last_step);
-    if (step < 1 || step > unet.last_step) {
+  for (const auto& [number, own] : of_unets) {
+    std::vector<PowerProfile> profiles;
+    int64_t last_step = 0;
+    for (const Snapshot* each : own) {
+      profiles.push_back(each->profile);
+      last_step = std::max(last_step, each->profile.step);
+    }
+    const int64_t step = choice.step.value_or(last_step);
+    if (step < 1 || step > last_step) {
       throw ConfigError("--step: expected 1 to {}, the last step of unet {} in the files; got {}",
-                        unet.last_step,
+                        last_step,
                         number,
                         step);
     }
-    weights[number] = post_hoc_weights(unet.profiles, {step, gamma});
-    result.missed = std::max(result.missed, weights[number].missed);
-    if (number == survey.unets.begin()->first) {
+    const PostHocWeights weights = post_hoc_weights(profiles, {step, gamma});
+    for (size_t i = 0; i < own.size(); ++i) own[i]->weight = weights.weights[i];
+    result.missed = std::max(result.missed, weights.missed);
+    if (number == of_unets.begin()->first) {
       result.step = step;
-      result.snapshots = unet.profiles.size();
+      result.snapshots = own.size();
     }
   }
   Sums sums;
-  for (size_t i = 0; i < paths.size(); ++i) {
-    add_file(paths[i], survey.entries_of_file[i], weights, /*is_first=*/i == 0, sums);
-  }
-  result.model_file = model_file_of(survey.newest, sums);
+  for (size_t f = 0; f < files.size(); ++f) add_file(paths[f], snapshots[f], f == 0, sums);
+  result.model_file = model_file_of(Cursor(files[newest], paths[newest]), sums);
   return result;
 }
 

@@ -37,8 +37,6 @@ class PostHocAverages {
   /// memory, the others a state without any.
   /// @param prefix of the network's names in the whole model, e.g. "unets.0."
   Dict state(const std::string& prefix) const;
-  /// Whether the network's tensor `name` is averaged.
-  bool has(const std::string& name) const;
   /// @throws DataError if the widths or the weights differ from these
   void load_state(const Cursor& saved);
 
@@ -68,7 +66,7 @@ struct PostHocResult {
   double missed = 0.0;   ///< the largest of all networks (PostHocWeights)
 };
 
-/// Reads the files one after the other. Tensors that have no average are those of the newest file.
+/// Tensors that have no average are those of the newest file.
 /// @param paths files of `data_path/averages` and checkpoints, in any order
 /// @throws DataError for a file without averages, of another model, or given twice; ConfigError
 ///         for a sigma out of range or a step that was not reached

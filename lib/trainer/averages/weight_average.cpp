@@ -7,52 +7,33 @@
 #include <utility>
 
 #include "base/error.h"
-#include "model/lora.h"
 #include "optim/flat_parameters.h"
 
 namespace dalle2 {
-namespace {
 
-/// A network like `original`, for reading. Its parameters that are averaged are its own; what is
-/// frozen lies in the memory of the original.
-std::shared_ptr<torch::nn::Module> network_like(const torch::nn::Module& original,
-                                                const NetworkMaker& make_network,
-                                                const std::vector<std::string>& averaged,
-                                                const at::Device& device) {
-  auto network = make_network();
-  attach_lora_like(original, *network);
-  share_parameters(original, averaged, *network);
-  network->to(device);
-  network->eval();
-  for (const at::Tensor& parameter : network->parameters()) {
-    parameter.set_requires_grad(false);
-  }
-  return network;
-}
-
-}  // namespace
-
-WeightAverage::WeightAverage(const torch::nn::Module& original,
-                             NetworkMaker make_network,
+WeightAverage::WeightAverage(torch::nn::Module& network,
                              const FlatParameters& online,
                              const AveragesConfig& config)
-    : original_(original),
-      make_network_(std::move(make_network)),
+    : network_(network),
       online_(online),
       config_(config),
       rule_(make_average_rule(config)),
       offload_(is_diffusers() && config.ema.offload && !online.values().is_cpu()),
       kept_{0, is_diffusers() ? online.parameter_span() : online.values().numel()} {
+  // Those of diffusers' kind are the network's at any time.
+  for (const at::Tensor& buffer : is_diffusers() ? std::vector<at::Tensor>() : network.buffers()) {
+    if (!buffer.is_floating_point()) other_buffers_.emplace_back(buffer, buffer.clone());
+  }
   make_storage();
 }
 
 /// Places the average, a copy of the weights, for what is kept.
 void WeightAverage::make_storage() {
   const torch::NoGradGuard no_grad;
-  whole_ = is_resident() ? make_whole() : nullptr;
   at::TensorOptions options = online_.values().options();
   if (offload_) options = options.device(at::kCPU).pinned_memory(true);
-  average_ = whole_ ? kept_.of(whole_->parameters.values()) : at::empty({kept_.length()}, options);
+  average_ = at::empty({kept_.length()}, options);
+  set_whole(is_resident() ? average_ : at::Tensor());
   copied_.clear();
   for (const FlatEntry& entry : online_.parameters()) {
     const FlatSlice own = kept_.overlap({entry.offset, entry.offset + entry.numel});
@@ -62,21 +43,19 @@ void WeightAverage::make_storage() {
   begin_anew();
 }
 
-std::unique_ptr<WeightAverage::Whole> WeightAverage::make_whole() const {
-  const std::vector<std::string> names = online_.names();
-  auto network = network_like(original_, make_network_, names, online_.values().device());
-  FlatParameters parameters(*network, names);
-  auto made = std::make_unique<Whole>(Whole{std::move(network), std::move(parameters), {}});
-  const auto own = made->network->named_buffers();
-  for (const auto& item : original_.named_buffers()) {
-    if (item.value().is_floating_point() && !is_diffusers()) continue;
-    made->other_buffers.emplace_back(item.value(), *own.find(item.key()));
-  }
-  return made;
+/// @param whole [n], laid out as the online weights; undefined: there is none
+void WeightAverage::set_whole(at::Tensor whole) const {
+  places_.clear();
+  whole_ = std::move(whole);
+  if (!whole_.defined()) return;
+  for (const FlatEntry& entry : is_diffusers() ? online_.parameters() : online_.entries())
+    places_.push_back({entry.tensor, entry.of(online_.values()), entry.of(whole_)});
+  for (const auto& [theirs, ours] : other_buffers_)
+    places_.push_back({theirs, theirs.detach(), ours});
 }
 
-void WeightAverage::Whole::copy_other_buffers(const at::Tensor& skipped) const {
-  for (const auto& [theirs, ours] : other_buffers)
+void WeightAverage::copy_other_buffers(const at::Tensor& skipped) const {
+  for (const auto& [theirs, ours] : other_buffers_)
     ours.copy_(skipped.defined() ? at::where(skipped != 0, ours, theirs) : theirs);
 }
 
@@ -86,36 +65,43 @@ void WeightAverage::shard(const RankShards& shards) {
   make_storage();
 }
 
-/// The averaged network, where it is not the average itself.
-std::unique_ptr<WeightAverage::Whole> WeightAverage::put_together() const {
+at::Tensor WeightAverage::put_together() const {
+  at::Tensor whole = at::zeros_like(online_.values());
+  kept_.of(whole).copy_(average_);
+  if (shards_ != nullptr) shards_->share(whole, "averages");
+  return whole;
+}
+
+void WeightAverage::hold() const {
   const torch::NoGradGuard no_grad;
-  auto made = make_whole();
-  const at::Tensor& values = made->parameters.values();
-  kept_.of(values).copy_(average_);
-  if (shards_ != nullptr) shards_->share(values, "averages");
-  made->copy_other_buffers();
-  return made;
+  if (!whole_.defined()) set_whole(put_together());
+  ++holds_;
 }
 
-void WeightAverage::hold() {
-  if (holds_++ == 0 && !is_resident()) whole_ = put_together();
+void WeightAverage::let_go() const {
+  if (--holds_ == 0 && !is_resident()) set_whole({});
 }
 
-void WeightAverage::let_go() {
-  if (--holds_ == 0 && !is_resident()) whole_.reset();
+void WeightAverage::check_held() const {
+  D2_CHECK(shards_ == nullptr || whole_.defined(),
+           "an average that is spread over the ranks has to be held");
 }
 
-const WeightAverage::Whole& WeightAverage::whole() const {
-  D2_CHECK(whole_ != nullptr, "an average that is spread over the ranks has to be held");
-  return *whole_;
+/// Lets the tensors of the network have other memory. They stay what they are in all else.
+void WeightAverage::put(at::Tensor Place::*memory) const {
+  for (const Place& place : places_)
+    place.tensor.unsafeGetTensorImpl()->shallow_copy_from((place.*memory).getIntrusivePtr());
 }
 
-std::shared_ptr<torch::nn::Module> WeightAverage::network() const {
-  if (!whole_ && shards_ == nullptr) return put_together()->network;
-  const torch::NoGradGuard no_grad;
-  // Those of diffusers' kind are the original's at any time.
-  if (is_diffusers()) whole().copy_other_buffers();
-  return whole().network;
+WeightAverage::InPlace::InPlace(const WeightAverage& average) : average_(average) {
+  average.check_held();
+  average.hold();
+  if (average.in_place_++ == 0) average.put(&Place::averaged);
+}
+
+WeightAverage::InPlace::~InPlace() {
+  if (--average_.in_place_ == 0) average_.put(&Place::live);
+  average_.let_go();
 }
 
 std::optional<double> WeightAverage::share_of_next() const {
@@ -127,7 +113,7 @@ void WeightAverage::update(const at::Tensor& skipped, bool has_parameters) {
   if (has_parameters) {
     const FlatSlice buffers = {online_.parameter_span(), kept_.end};
     rule_->update(buffers.of(average_), buffers.of(online_.values()), skipped);
-    whole_->copy_other_buffers(skipped);
+    copy_other_buffers(skipped);
     return;
   }
   const at::Tensor weights = kept_.of(online_.values());
@@ -141,13 +127,13 @@ void WeightAverage::update(const at::Tensor& skipped, bool has_parameters) {
     arrival_->record(
         c10::impl::VirtualGuardImpl(weights.device().type()).getStream(weights.device()));
   }
-  if (whole_) whole_->copy_other_buffers(skipped);
+  copy_other_buffers(skipped);
 }
 
 void WeightAverage::begin_anew() {
   const torch::NoGradGuard no_grad;
   average_.copy_(kept_.of(online_.values()));
-  if (whole_) whole_->copy_other_buffers();
+  copy_other_buffers();
   rule_->set_counters(/*initted=*/false, /*step=*/0);
 }
 

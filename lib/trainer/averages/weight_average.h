@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The running average of a network's weights. Words used: the *average* is the numbers; its *rule*
-// (optim/average_rule.h) says how they follow the weights; the *averaged network* has them in the
-// places of the weights; *post-hoc averages* (post_hoc_averages.h) are others, from which one is made
+// (optim/average_rule.h) says how they follow the weights; an average that is *in place* has its memory in
+// the tensors of the network; *post-hoc averages* (post_hoc_averages.h) are others, from which one is made
 // after training. The config calls an average `ema`, as ema-pytorch does.
 #pragma once
 
@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -23,14 +24,9 @@
 
 namespace dalle2 {
 
-/// Makes a network of the class and the options of the one that is averaged, with any weights.
-using NetworkMaker = std::function<std::shared_ptr<torch::nn::Module>()>;
-
 /// How the averages of a kind of run are laid out in its checkpoints.
 struct AverageLayout {
-  const char* ema_key = "ema";                  ///< of averages of ema-pytorch
-  const char* diffusers_key = "ema_diffusers";  ///< and of diffusers
-  /// One entry a part: names begin with "{part}." under ema_key, a list is at diffusers_key.
+  /// One entry a part: of ema-pytorch's averages names begin with "{part}.", of diffusers' there is a list.
   /// False: the entries themselves, of the one part.
   bool many_parts = true;
   std::string network_prefix = {};  ///< of the network's names in an average, e.g. "net."
@@ -39,28 +35,40 @@ struct AverageLayout {
   /// Where the averaged model stands again, under the names of the live one; null: nowhere.
   const char* model_key = nullptr;
 
-  const char* key(EmaKind kind) const {
-    return kind == EmaKind::diffusers ? diffusers_key : ema_key;
+  static const char* key(EmaKind kind) {
+    return kind == EmaKind::diffusers ? "ema_diffusers" : "ema";
   }
+  /// Of the names of ema-pytorch's entries.
+  std::string prefix(size_t part) const { return many_parts ? std::to_string(part) + "." : ""; }
 };
 
 /// One flat buffer that follows the network's: with ema_pytorch's rule all of it, buffers too; with
-/// diffusers' the parameters alone, of which those without a gradient are copied. It is the averaged
-/// network's own buffer, unless it is spread over the ranks or lies in host memory between steps:
-/// then there is an averaged network only while it is held.
+/// diffusers' the parameters alone, of which those without a gradient are copied. Where it is spread over
+/// the ranks, or lies in host memory between steps, it is whole and on the device only while it is held.
 class WeightAverage {
  public:
-  /// Copies the weights. @param original, online have to outlive it
-  WeightAverage(const torch::nn::Module& original,
-                NetworkMaker make_network,
+  /// Copies the weights. @param network, online have to outlive it
+  WeightAverage(torch::nn::Module& network,
                 const FlatParameters& online,
                 const AveragesConfig& config);
   /// From now on keeps this rank's slice alone; starts over. @param shards has to outlive it
   void shard(const RankShards& shards);
-  /// The averaged network is needed, until as many calls of let_go(): of an average that is spread
-  /// over the ranks it is put together now, on all of them. No update may be made meanwhile.
-  void hold();
-  void let_go();
+  /// The average is needed, until as many calls of let_go(): one that is spread over the ranks is put
+  /// together now, on all of them. No update may be made meanwhile.
+  void hold() const;
+  void let_go() const;
+  /// The average in the tensors of its network, for as long as it lives. Of one that is spread over the
+  /// ranks only while it is held.
+  class InPlace {
+   public:
+    explicit InPlace(const WeightAverage& average);
+    ~InPlace();
+    InPlace(const InPlace&) = delete;
+    InPlace& operator=(const InPlace&) = delete;
+
+   private:
+    const WeightAverage& average_;
+  };
   /// Takes in what an optimizer step has made of the weights. @param skipped AverageRule::update()
   /// @param has_parameters the optimizer has averaged the parameters, as share_of_next() says
   void update(const at::Tensor& skipped = {}, bool has_parameters = false);
@@ -71,63 +79,57 @@ class WeightAverage {
   const AverageRule& rule() const { return *rule_; }
   /// Makes the average a copy of the weights and forgets the steps.
   void begin_anew();
-  /// The averaged network in eval mode, on the device of the original and of its class. Only read
-  /// it: it may be the average itself or a copy of it, and what is frozen lies in the memory of the
-  /// original. Where the average is spread over the ranks it has to be held; so for write().
-  std::shared_ptr<torch::nn::Module> network() const;
   /// What is averaged here: all, or the slice. [n] float32, maybe in host memory. Waits for the device
   /// where the average lies in host memory and the last update is still on its way there.
   const at::Tensor& values() const;
   /// True if no average is NaN or infinite. Waits for the device.
   bool is_finite() const;
 
-  /// What is under the key of the averages before any part is added, and what an untrained part
-  /// adds to it.
-  static Value empty_state(EmaKind kind, const AverageLayout& layout);
-  static void write_untrained(EmaKind kind, Value& all, size_t index, const AverageLayout& layout);
-  /// Adds the average of part `index`: tensors are the live ones.
-  /// ema_pytorch: the entries of ema_pytorch.EMA: initted, step, online_model.*, ema_model.*; with
-  /// adapters only what is trained. diffusers: EMAModel.state_dict() with the same keys, order and
-  /// types and, beside those, `parameter_names`: which average is whose.
-  void write(Value& all, size_t index, const AverageLayout& layout) const;
+  // A part's average in a checkpoint: tensors are the live ones. One that is spread over the ranks has to
+  // be held.
+
+  /// Adds the entries of ema_pytorch.EMA: initted, step, online_model.*, ema_model.*; with adapters only
+  /// what is trained.
+  void write_ema_pytorch(Dict& all, const std::string& prefix, const AverageLayout& layout) const;
+  /// What an untrained part adds.
+  static void write_untrained(Dict& all, const std::string& prefix);
+  /// EMAModel.state_dict() with the same keys, order and types and, beside those, `parameter_names`:
+  /// which average is whose.
+  Dict diffusers_state() const;
   /// The averaged model under the names of the live one.
   StateDict averaged_model(const AverageLayout& layout) const;
-  /// Loads the average of part `index`. Of diffusers' kind: averages and step count; the options
-  /// stay those of the config, missing keys keep their values, and with an entry None the average
-  /// starts over. @param strict missing or unexpected keys are an error; else a warning
-  /// @throws DataError naming what does not fit, with EMAModel's text for a value out of range or of
-  /// another type; the average is then as it was (differs from upstream, which keeps what it had
-  /// read before the fault)
-  void read(const Cursor& all, size_t index, const AverageLayout& layout, bool strict);
-
- private:
-  /// An averaged network, and its tensors in a buffer laid out as the online weights'.
-  struct Whole {
-    std::shared_ptr<torch::nn::Module> network;
-    FlatParameters parameters;
-    /// Of each buffer that is not averaged the original's and this network's: copied.
-    std::vector<std::pair<at::Tensor, at::Tensor>> other_buffers;
-
-    void copy_other_buffers(const at::Tensor& skipped = {}) const;
-  };
-  bool is_diffusers() const { return config_.ema.kind == EmaKind::diffusers; }
-  /// Between steps the average lies in the averaged network, which is always there.
-  bool is_resident() const { return shards_ == nullptr && !offload_; }
-  void make_storage();
-  std::unique_ptr<Whole> make_whole() const;
-  std::unique_ptr<Whole> put_together() const;
-  const Whole& whole() const;
-
-  void write_ema_pytorch(Dict& all, const std::string& prefix, const AverageLayout& layout) const;
-  Dict diffusers_state() const;
+  /// @param strict missing or unexpected keys are an error; else a warning
+  /// @throws DataError naming what does not fit
   void read_ema_pytorch(const Cursor& all,
                         const std::string& prefix,
                         const AverageLayout& layout,
                         bool strict);
+  /// Averages and step count; the options stay those of the config, missing keys keep their values, and if
+  /// `saved` is None the average starts over.
+  /// @throws DataError naming what does not fit, with EMAModel's text for a value out of range or of
+  /// another type; the average is then as it was (differs from upstream, which keeps what it had
+  /// read before the fault)
   void read_diffusers(const Cursor& saved);
 
-  const torch::nn::Module& original_;
-  NetworkMaker make_network_;
+ private:
+  /// A tensor of the network, its own memory, and that of its average.
+  struct Place {
+    at::Tensor tensor, live, averaged;
+  };
+  bool is_diffusers() const { return config_.ema.kind == EmaKind::diffusers; }
+  /// Between steps the average is whole and lies on the device.
+  bool is_resident() const { return shards_ == nullptr && !offload_; }
+  void make_storage();
+  void set_whole(at::Tensor whole) const;
+  at::Tensor put_together() const;
+  void check_held() const;
+  void put(at::Tensor Place::*memory) const;
+  void copy_other_buffers(const at::Tensor& skipped = {}) const;
+
+  std::unordered_set<std::string> frozen_names() const;
+  StateDict model_with_network(const AverageLayout& layout, const std::string& prefix) const;
+
+  torch::nn::Module& network_;
   const FlatParameters& online_;
   AveragesConfig config_;
   std::unique_ptr<AverageRule> rule_;
@@ -138,8 +140,12 @@ class WeightAverage {
   at::Tensor average_;             // [kept_.length()]
   /// Of an average in host memory: passed when the last update has arrived there.
   mutable std::optional<c10::Event> arrival_;
-  std::unique_ptr<Whole> whole_;
-  int64_t holds_ = 0;
+  /// Of each buffer that is not in the flat buffer the network's and the average's own: copied.
+  std::vector<std::pair<at::Tensor, at::Tensor>> other_buffers_;
+  /// Laid out as the online weights; undefined: neither resident nor held.
+  mutable at::Tensor whole_;
+  mutable std::vector<Place> places_;  // in whole_
+  mutable int64_t holds_ = 0, in_place_ = 0;
 };
 
 }  // namespace dalle2

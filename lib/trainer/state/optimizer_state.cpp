@@ -13,27 +13,18 @@
 namespace dalle2 {
 namespace {
 
-/// How many of `parameters` are in a group: with two of them those with decay are in the first, as
-/// the reference divides them.
-int64_t count_in_group(const std::vector<at::Tensor>& parameters,
-                       size_t group,
-                       const Optimizer& optimizer) {
-  if (optimizer.groups().size() == 1) return std::ssize(parameters);
-  return std::count_if(parameters.begin(), parameters.end(), [&](const at::Tensor& parameter) {
-    return (parameter.dim() < 2) == (group == 1);
-  });
-}
+/// Indices of the parameters of each group: torch's numbering. None for PartPlan::numbered_before, which
+/// come first in their groups; with two groups those with decay are in the first, as the reference divides
+/// them.
+using TorchOrder = std::vector<std::vector<std::optional<size_t>>>;
 
-/// Indices of all groups, one group after another: torch's numbering. None for `numbered_before`,
-/// which come first in their groups.
-std::vector<std::optional<size_t>> torch_order(const Optimizer& optimizer,
-                                               const std::vector<at::Tensor>& numbered_before) {
-  std::vector<std::optional<size_t>> order;
-  for (size_t g = 0; g < optimizer.groups().size(); ++g) {
-    const ParameterGroup& group = optimizer.groups()[g];
-    order.resize(order.size() + static_cast<size_t>(count_in_group(numbered_before, g, optimizer)));
-    order.insert(order.end(), group.members.begin(), group.members.end());
-  }
+TorchOrder torch_order(const TrainedPart& part) {
+  const std::vector<ParameterGroup>& groups = part.optimizer.groups();
+  TorchOrder order(groups.size());
+  for (const at::Tensor& parameter : part.plan.numbered_before)
+    order[groups.size() > 1 && parameter.dim() < 2 ? 1 : 0].emplace_back();
+  for (size_t g = 0; g < groups.size(); ++g)
+    order[g].insert(order[g].end(), groups[g].members.begin(), groups[g].members.end());
   return order;
 }
 
@@ -88,29 +79,22 @@ void mention_difference(const Cursor& group, const char* key, const char* config
   }
 }
 
-void check_groups(const Cursor& groups,
-                  const Optimizer& optimizer,
-                  const std::vector<at::Tensor>& numbered_before) {
-  const size_t expected = optimizer.groups().size();
-  if (groups.size() != expected) {
+void check_groups(const Cursor& groups, const TorchOrder& order) {
+  if (groups.size() != order.size()) {
     throw DataError(
         "{}: expected {} groups of parameters, got {}. Groups follow from /train/wd and "
         "/train/group_wd_params: keep the values that the checkpoint was made with",
         groups.where(),
-        expected,
+        order.size(),
         groups.size());
   }
-  for (size_t g = 0; g < expected; ++g) {
+  for (size_t g = 0; g < order.size(); ++g) {
     const size_t members = groups.at(g).at("params").size();
-    const size_t wanted = optimizer.groups()[g].members.size() +
-                          static_cast<size_t>(count_in_group(numbered_before, g, optimizer));
-    if (members != wanted) {
-      throw DataError(
-          "{}: expected {} parameters, got {}: the optimizer belongs to another network",
-          groups.at(g).where(),
-          wanted,
-          members);
-    }
+    if (members == order[g].size()) continue;
+    throw DataError("{}: expected {} parameters, got {}: the optimizer belongs to another network",
+                    groups.at(g).where(),
+                    order[g].size(),
+                    members);
   }
 }
 
@@ -128,30 +112,24 @@ at::Tensor moment(const Cursor& entry, const char* key, const FlatEntry& paramet
 
 }  // namespace
 
-Dict optimizer_state(const Optimizer& optimizer,
-                     const FlatMoments& moments,
-                     const LrSchedule& schedule,
-                     int64_t steps,
-                     const std::vector<at::Tensor>& numbered_before) {
+Dict optimizer_state(const TrainedPart& part, const FlatMoments& moments, int64_t steps) {
   Dict states;
-  int64_t index = 0;
-  for (const std::optional<size_t> i : torch_order(optimizer, numbered_before)) {
-    if (const auto state = i ? optimizer.state(*i, moments) : std::nullopt) {
-      Dict entry;
-      entry.set("step", at::full({}, static_cast<double>(state->step), at::kFloat));
-      entry.set("exp_avg", state->exp_avg);
-      entry.set("exp_avg_sq", state->exp_avg_sq);
-      states.items.emplace_back(Value(index), Value(std::move(entry)));
-    }
-    ++index;
-  }
   List groups;
-  int64_t first = 0;
-  for (size_t g = 0; g < optimizer.groups().size(); ++g) {
-    const int64_t count =
-        std::ssize(optimizer.groups()[g].members) + count_in_group(numbered_before, g, optimizer);
-    groups.items.emplace_back(group_state(optimizer, schedule, g, first, count, steps));
-    first += count;
+  int64_t index = 0;
+  const TorchOrder order = torch_order(part);
+  for (size_t g = 0; g < order.size(); ++g) {
+    groups.items.emplace_back(
+        group_state(part.optimizer, part.schedule, g, index, std::ssize(order[g]), steps));
+    for (const std::optional<size_t> i : order[g]) {
+      if (const auto state = i ? part.optimizer.state(*i, moments) : std::nullopt) {
+        Dict entry;
+        entry.set("step", at::full({}, static_cast<double>(state->step), at::kFloat));
+        entry.set("exp_avg", state->exp_avg);
+        entry.set("exp_avg_sq", state->exp_avg_sq);
+        states.items.emplace_back(Value(index), Value(std::move(entry)));
+      }
+      ++index;
+    }
   }
   Dict state;
   state.set("state", std::move(states));
@@ -180,34 +158,30 @@ Dict schedule_state(const LrSchedule& schedule, size_t num_groups, int64_t steps
   return state;
 }
 
-void load_optimizer_state(const Cursor& checkpoint,
-                          const FlatParameters& parameters,
-                          const LrSchedule& schedule,
-                          Optimizer& optimizer,
-                          const std::vector<at::Tensor>& numbered_before,
-                          bool mention) {
+void load_optimizer_state(const Cursor& checkpoint, TrainedPart& part, bool mention) {
+  Optimizer& optimizer = part.optimizer;
   const Cursor groups = checkpoint.at("param_groups");
-  check_groups(groups, optimizer, numbered_before);
+  const TorchOrder order = torch_order(part);
+  check_groups(groups, order);
   for (size_t g = 0; mention && g < groups.size(); ++g) {
-    mention_difference(groups.at(g), "initial_lr", "lr", schedule.base_lr());
+    mention_difference(groups.at(g), "initial_lr", "lr", part.schedule.base_lr());
     mention_difference(groups.at(g), "weight_decay", "wd", optimizer.groups()[g].weight_decay);
     mention_difference(groups.at(g), "eps", "eps", optimizer.options().eps);
   }
 
-  const auto order = torch_order(optimizer, numbered_before);
-  for (const std::optional<size_t> i : order) {
-    if (i) optimizer.set_state(*i, std::nullopt);
-  }
+  std::vector<std::optional<size_t>> numbers;
+  for (const auto& group : order) numbers.insert(numbers.end(), group.begin(), group.end());
+  optimizer.forget();
   const Cursor states = checkpoint.at("state");
   for (const auto& [key, value] : states.as_dict().items) {
     const int64_t index = key.as_int(states.where());
-    if (index < 0 || index >= static_cast<int64_t>(order.size())) {
+    if (index < 0 || index >= std::ssize(numbers)) {
       throw DataError(
-          "{}: expected indices of {} parameters, got {}", states.where(), order.size(), index);
+          "{}: expected indices of {} parameters, got {}", states.where(), numbers.size(), index);
     }
-    const std::optional<size_t> i = order[static_cast<size_t>(index)];
+    const std::optional<size_t> i = numbers[static_cast<size_t>(index)];
     if (!i) continue;  // what is never trained has no use for it
-    const FlatEntry& parameter = parameters.parameters()[*i];
+    const FlatEntry& parameter = part.parameters.parameters()[*i];
     const Cursor entry(value, states.where() + "/" + std::to_string(index));
     optimizer.set_state(*i,
                         ParameterState{entry.at("step").as_int(),

@@ -2,24 +2,15 @@
 // Optimizer and schedule in the form of torch.optim's state dicts.
 #pragma once
 
-#include <vector>
-
 #include "checkpoint/state_dict.h"
-#include "optim/flat_parameters.h"
-#include "optim/lr_schedule.h"
-#include "optim/optimizer.h"
+#include "trainer/trained_part.h"
 
 namespace dalle2 {
 
 /// {state: {index: {step, exp_avg, exp_avg_sq}}, param_groups: [...]} as Adam or AdamW writes it
 /// after `steps` updates. Tensors are views of the moments.
 /// @param moments of all parameters: Optimizer::moments() unless they are spread over ranks
-/// @param numbered_before parameters that have numbers before those of the optimizer, and no state
-Dict optimizer_state(const Optimizer& optimizer,
-                     const FlatMoments& moments,
-                     const LrSchedule& schedule,
-                     int64_t steps,
-                     const std::vector<at::Tensor>& numbered_before = {});
+Dict optimizer_state(const TrainedPart& part, const FlatMoments& moments, int64_t steps);
 
 /// State of LambdaLR with a constant factor, or of CosineAnnealingLR.
 Dict schedule_state(const LrSchedule& schedule, size_t num_groups, int64_t steps);
@@ -28,12 +19,7 @@ Dict schedule_state(const LrSchedule& schedule, size_t num_groups, int64_t steps
 /// @param mention whether a rate or decay that differs from the checkpoint's is mentioned in the
 /// log
 /// @throws DataError if groups, indices or shapes are those of another network or grouping
-void load_optimizer_state(const Cursor& checkpoint,
-                          const FlatParameters& parameters,
-                          const LrSchedule& schedule,
-                          Optimizer& optimizer,
-                          const std::vector<at::Tensor>& numbered_before = {},
-                          bool mention = true);
+void load_optimizer_state(const Cursor& checkpoint, TrainedPart& part, bool mention);
 
 /// A loss scaler, as torch.amp.GradScaler.state_dict() has it: {scale, growth_factor, backoff_factor, growth_interval, _growth_tracker}
 Dict scaler_state(const GradScaler& scaler);

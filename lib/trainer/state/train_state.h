@@ -24,118 +24,76 @@ using Extras = std::vector<std::pair<std::string, Value>>;
 
 /// A trainer's state, in the hands of a writer or a reader.
 struct TrainerContents {
-  std::shared_ptr<torch::nn::Module> model;
-  std::string model_name;  ///< in messages, e.g. "decoder"
-  std::string part_noun;   ///< of one part in messages, e.g. "unet"
-  TrainedParts parts;
-  std::vector<std::string> prefixes;  ///< of the parts' networks in the model, untrained ones too
-  std::vector<int64_t> steps;         ///< updates of each part, untrained ones too
-  std::optional<LoraInfo> lora;       ///< none: the networks themselves are trained
-  std::optional<EmaKind> averages;    ///< none without averages
+  ModelPlan plan;
+  TrainedParts parts = {};
+  std::vector<int64_t> steps = {};       ///< updates of each part, untrained ones too
+  std::optional<LoraInfo> lora = {};     ///< none: the networks themselves are trained
+  std::optional<EmaKind> averages = {};  ///< none without averages
   /// Weights of untrained parts, under their names in the model: they are written with its own.
   StateDict carried = {};
-  std::string version = kCheckpointLayoutVersion;  ///< of the layout
 
-  /// Whether a tensor of the model is of a part that is not trained.
-  bool is_untrained(const std::string& name) const;
+  /// Whether a tensor of the model is of a part that is trained, or of one that is not.
+  bool has(const std::string& name, bool trained) const;
   /// The model's tensors and those that are carried, in the order of the parts.
   StateDict with_carried(StateDict of_model) const;
-};
-
-/// The vocabulary of list_state(). Each call is an entry; entries are written in the order of the
-/// calls and read in whatever order suits them.
-class TrainState {
- public:
-  virtual ~TrainState() = default;
-  /// The state dict of the whole model, live weights.
-  virtual void model(const std::string& key) = 0;
-  /// Layout version; a different one is mentioned in the log.
-  virtual void version(const std::string& key) = 0;
-  /// [parts] int64: updates of each part.
-  virtual void steps(const std::string& key) = 0;
-  /// Rank, alpha and targets; no entry without adapters.
-  virtual void lora(const std::string& key) = 0;
-  /// What the caller stores; reading it is the caller's too.
-  virtual void extras() = 0;
-  /// As torch.optim writes it; None for an untrained part.
-  virtual void optimizer(const std::string& key, size_t part) = 0;
-  /// A note for people and for the reference: rates follow from the step count and the config.
-  virtual void schedule(const std::string& key, size_t part) = 0;
-  /// Anything else for people; never read.
-  virtual void note(const std::string& key, Value value) = 0;
-  virtual void averages(const AverageLayout& layout) = 0;
-  /// One entry a part, None for one without; no entry where no part has any.
-  virtual void post_hoc_averages(const std::string& key) = 0;
-  /// Loss scale of fp16; no entry without.
-  virtual void scaler(const std::string& key, size_t part) = 0;
-  /// [parts, 2] int64, for one part of a kind that has only one [2]: skipped updates in all and in
-  /// a row; no entry where none was skipped.
-  virtual void skipped(const std::string& key, bool flat) = 0;
-};
-
-class TrainStateWriter : public TrainState {
- public:
-  TrainStateWriter(const TrainerContents& contents, const Extras& extras)
-      : from_(contents), extras_(extras) {}
-
-  void model(const std::string& key) override;
-  void version(const std::string& key) override;
-  void steps(const std::string& key) override;
-  void lora(const std::string& key) override;
-  void extras() override;
-  void optimizer(const std::string& key, size_t part) override;
-  void schedule(const std::string& key, size_t part) override;
-  void note(const std::string& key, Value value) override;
-  void averages(const AverageLayout& layout) override;
-  void post_hoc_averages(const std::string& key) override;
-  void scaler(const std::string& key, size_t part) override;
-  void skipped(const std::string& key, bool flat) override;
-
-  /// The entries so far. Tensors are the live ones.
-  Dict take() { return std::move(out_); }
-
- private:
-  const TrainerContents& from_;
-  const Extras& extras_;
-  Dict out_;
 };
 
 /// The CLIP of a run comes from its own file: in `weights` of another file its tensors give way to
 /// those that the model holds, or to none.
 void keep_own_clip(StateDict& weights, const torch::nn::Module& model);
 
-/// Usage: TrainStateReader reader(contents, root, only_model, strict); kind.list_state(reader);
-/// reader.finish();
-class TrainStateReader : public TrainState {
+/// The vocabulary of list_state(). Each call is an entry. Writing: entries are written in the order of the
+/// calls; take() follows. Reading: take_rest() follows.
+class TrainState {
  public:
-  /// @param only_model weights and step counts alone; averages start over as copies
+  /// Writes.
+  TrainState(TrainerContents& contents, const Extras& extras)
+      : contents_(contents), extras_(extras) {}
+  /// Reads. @param only_model weights and step counts alone; averages start over as copies
   /// @param strict missing or unexpected keys of the model are an error; else a warning
-  TrainStateReader(TrainerContents& contents, const Cursor& root, bool only_model, bool strict)
-      : to_(contents), root_(root), only_model_(only_model), strict_(strict) {}
+  TrainState(TrainerContents& contents, const Cursor& root, bool only_model, bool strict)
+      : contents_(contents), root_(root), only_model_(only_model), strict_(strict) {}
 
-  void model(const std::string& key) override;
-  void version(const std::string& key) override;
-  void steps(const std::string& key) override;
-  void lora(const std::string& key) override;
-  void extras() override {}
-  void optimizer(const std::string& key, size_t part) override;
-  void schedule(const std::string& /*key*/, size_t /*part*/) override {}
-  void note(const std::string& /*key*/, Value /*value*/) override {}
-  void averages(const AverageLayout& layout) override;
-  void post_hoc_averages(const std::string& key) override;
-  void scaler(const std::string& key, size_t part) override;
-  void skipped(const std::string& key, bool flat) override;
+  /// The state dict of the whole model, live weights.
+  void model(const std::string& key);
+  /// Layout version; a different one is mentioned in the log.
+  void version(const std::string& key);
+  /// [parts] int64: updates of each part.
+  void steps(const std::string& key);
+  /// Rank, alpha and targets; no entry without adapters.
+  void lora(const std::string& key);
+  /// What the caller stores; reading it is the caller's too.
+  void extras();
+  /// As torch.optim writes it; None for an untrained part.
+  void optimizer(const std::string& key, size_t part);
+  /// A note for people and for the reference: rates follow from the step count and the config.
+  void schedule(const std::string& key, size_t part);
+  /// Anything else for people; never read.
+  void note(const std::string& key, Value value);
+  void averages(const AverageLayout& layout);
+  /// One entry a part, None for one without; no entry where no part has any.
+  void post_hoc_averages(const std::string& key);
+  /// Loss scale of fp16; no entry without.
+  void scaler(const std::string& key, size_t part);
+  /// [parts, 2] int64, for one part of a kind that has only one [2]: skipped updates in all and in
+  /// a row; no entry where none was skipped. Both forms are read.
+  void skipped(const std::string& key, bool flat);
 
+  /// What was written. Tensors are the live ones.
+  Dict take() { return std::move(out_); }
   /// Reads what has to come after the model, whose error names the tensors that differ.
-  void finish();
+  void take_rest();
 
  private:
+  void write_averages(const AverageLayout& layout);
   void read_optimizer(const std::string& key, TrainedPart& part);
 
-  TrainerContents& to_;
-  Cursor root_;
-  bool only_model_, strict_;
-  std::vector<std::pair<std::string, size_t>> optimizers_;  ///< key and part, for finish()
+  TrainerContents& contents_;
+  Extras extras_ = {};
+  Dict out_ = {};
+  std::optional<Cursor> root_ = {};  ///< of what is read; none: this writes
+  bool only_model_ = false, strict_ = true;
+  std::vector<std::pair<std::string, size_t>> optimizers_ = {};  ///< key and part, for take_rest()
 };
 
 }  // namespace dalle2

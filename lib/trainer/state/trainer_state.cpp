@@ -2,6 +2,7 @@
 // The state of a Trainer, out and in.
 #include <torch/torch.h>
 
+#include <set>
 #include <utility>
 
 #include "base/error.h"
@@ -14,20 +15,6 @@
 #include "trainer/trainer.h"
 
 namespace dalle2 {
-namespace {
-
-/// The model's tensor `name` has a post-hoc average.
-bool has_post_hoc_average(const std::string& name, const TrainedParts& parts) {
-  for (const auto& part : parts) {
-    if (part && part->post_hoc && name.starts_with(part->prefix) &&
-        part->post_hoc->has(name.substr(part->prefix.size()))) {
-      return true;
-    }
-  }
-  return false;
-}
-
-}  // namespace
 
 void Trainer::list_state(TrainState& state) const {
   state.model("model");
@@ -38,7 +25,7 @@ void Trainer::list_state(TrainState& state) const {
   state.optimizer("optimizer", 0);
   state.schedule("scheduler", 0);
   state.averages({.many_parts = false,
-                  .network_prefix = contents_.prefixes.front(),
+                  .network_prefix = contents_.plan.parts.front().prefix,
                   .model_key = "ema_model"});
   state.post_hoc_averages("post_hoc_ema");
   state.scaler("scaler", 0);
@@ -62,7 +49,7 @@ void Trainer::take_companions(const Cursor& root) {
       root.where(),
       short_clip_identity(clip_identity_of_file_),
       short_clip_identity(clip_identity_),
-      contents_.model_name);
+      contents_.plan.model_name);
 }
 
 Extras Trainer::with_companions(const Extras& extras) const {
@@ -74,8 +61,7 @@ Extras Trainer::with_companions(const Extras& extras) const {
 Dict Trainer::state(const Extras& extras) const {
   const torch::NoGradGuard no_grad;
   const HeldAverages held = hold_averages();
-  const Extras all = with_companions(extras);
-  TrainStateWriter writer(contents_, all);
+  TrainState writer(contents_, with_companions(extras));
   list_state(writer);
   return writer.take();
 }
@@ -83,14 +69,13 @@ Dict Trainer::state(const Extras& extras) const {
 Dict Trainer::model_state(const Extras& extras) const {
   const torch::NoGradGuard no_grad;
   Dict out;
-  out.set("version", contents_.version);
+  out.set("version", contents_.plan.version);
   for (const auto& [key, value] : with_companions(extras)) out.set(key, value);
   const HeldAverages held = hold_averages();
-  std::optional<AveragesInPlace> averages;
-  put_averages_in_place(averages);
-  StateDict weights = state_dict(*contents_.model);
+  const AveragesInPlace averages = averages_in_place();
+  StateDict weights = state_dict(*contents_.plan.model);
   if (contents_.lora) {
-    weights = merged_lora(weights, contents_.lora->alpha, "the " + contents_.model_name);
+    weights = merged_lora(weights, contents_.lora->alpha, "the " + contents_.plan.model_name);
   }
   out.set("model", to_dict(contents_.with_carried(std::move(weights))));
   return out;
@@ -99,16 +84,20 @@ Dict Trainer::model_state(const Extras& extras) const {
 Dict Trainer::post_hoc_state(const Extras& extras) const {
   const torch::NoGradGuard no_grad;
   settle_all();
-  const Extras all = with_companions(extras);
-  TrainStateWriter writer(contents_, all);
+  TrainState writer(contents_, with_companions(extras));
   writer.version("version");
   writer.lora("lora");
   writer.extras();
   writer.post_hoc_averages("post_hoc_ema");
+  std::set<std::string> averaged;
+  for (const auto& part : contents_.parts) {
+    if (!part || !part->post_hoc) continue;
+    for (const FlatEntry& entry : part->parameters.entries())
+      averaged.insert(part->plan.prefix + entry.name);
+  }
   StateDict rest;
-  for (const auto& [name, tensor] : state_dict(*contents_.model)) {
-    if (!is_of_frozen_clip(name) && !has_post_hoc_average(name, contents_.parts))
-      rest.emplace_back(name, tensor);
+  for (const auto& [name, tensor] : state_dict(*contents_.plan.model)) {
+    if (!is_of_frozen_clip(name) && !averaged.contains(name)) rest.emplace_back(name, tensor);
   }
   Dict out = writer.take();
   out.set("model", to_dict(contents_.with_carried(std::move(rest))));
@@ -129,9 +118,9 @@ void Trainer::load_state(const Value& checkpoint,
         "file, or make plain weights of it: dalle2-train convert --merge-lora IN OUT",
         file.empty() ? "" : file + ": ");
   }
-  TrainStateReader reader(contents_, root, only_model, strict);
+  TrainState reader(contents_, root, only_model, strict);
   list_state(reader);
-  reader.finish();
+  reader.take_rest();
   take_companions(root);
 }
 
@@ -140,13 +129,13 @@ void Trainer::load_base(const StateDict& weights, const std::string& file) {
   forget_graphs();
   StateDict all = weights;
   std::erase_if(all, [&](const auto& entry) { return is_of_untrained_part(entry.first); });
-  keep_own_clip(all, *contents_.model);
-  for (auto& adapter : lora_state_dict(*contents_.model)) all.push_back(std::move(adapter));
-  load_state_dict(*contents_.model, all, "", /*strict=*/true, file);
+  keep_own_clip(all, *contents_.plan.model);
+  for (auto& adapter : lora_state_dict(*contents_.plan.model)) all.push_back(std::move(adapter));
+  load_state_dict(*contents_.plan.model, all, "", /*strict=*/true, file);
   size_t adapters = 0;
   for (const auto& part : contents_.parts) {
     if (!part) continue;
-    adapters += count_lora_adapters(*part->network);
+    adapters += count_lora_adapters(*part->plan.network);
     part->begin_averages_anew();
   }
   if (!uses_lora()) {
@@ -166,26 +155,19 @@ std::vector<std::string> Trainer::carry(const StateDict& weights, const std::str
   std::vector<std::string> taken;
   StateDict carried;
   for (size_t i = 0; i < contents_.parts.size(); ++i) {
-    const std::string& prefix = contents_.prefixes[i];
-    const StateDict given = strip_prefix(weights, prefix);
+    const PartPlan& plan = contents_.plan.parts[i];
+    const StateDict given = strip_prefix(weights, plan.prefix);
     if (contents_.parts[i] || given.empty()) continue;
-    const std::string where = fmt::format("{}: {}", file, part_names_[i]);
-    const auto network = makers_[i]();
+    const std::string where = fmt::format("{}: {}", file, plan.name);
+    const auto network = plan.make_network();
     load_state_dict(*network, given, "", /*strict=*/true, where);
     check_finite(*network, where);
     for (const auto& [name, tensor] : state_dict(*network))
-      carried.emplace_back(prefix + name, tensor);
-    taken.push_back(part_names_[i]);
+      carried.emplace_back(plan.prefix + name, tensor);
+    taken.push_back(plan.name);
   }
   contents_.carried = std::move(carried);
   return taken;
-}
-
-bool Trainer::is_of_trained_part(const std::string& tensor_name) const {
-  for (size_t i = 0; i < contents_.parts.size(); ++i) {
-    if (contents_.parts[i] && tensor_name.starts_with(contents_.prefixes[i])) return true;
-  }
-  return false;
 }
 
 std::optional<LoraFile> Trainer::lora_state() const {
@@ -194,13 +176,13 @@ std::optional<LoraFile> Trainer::lora_state() const {
   LoraFile file;
   file.info = *contents_.lora;
   const HeldAverages held = hold_averages();
-  std::optional<AveragesInPlace> averages;
-  put_averages_in_place(averages);
-  const StateDict all = state_dict(*contents_.model);
+  const AveragesInPlace averages = averages_in_place();
+  const StateDict all = state_dict(*contents_.plan.model);
   for (const auto& part : contents_.parts) {
     if (!part) continue;
     for (const std::string& name : part->parameters.names()) {
-      file.tensors.emplace_back(part->prefix + name, *find_tensor(all, part->prefix + name));
+      const std::string of_model = part->plan.prefix + name;
+      file.tensors.emplace_back(of_model, *find_tensor(all, of_model));
     }
   }
   return file;
