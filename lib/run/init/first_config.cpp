@@ -239,8 +239,9 @@ std::string train_text(const FirstRecipe& recipe) {
   if (kind == FirstKind::kClip) return text;
   return text +
          fmt::format(
-             "    \"ema_beta\": {}, \"ema_update_after_step\": 0, \"ema_update_every\": 1,\n",
-             recipe.ema_beta);
+             "    \"ema_beta\": {}, \"ema_inv_gamma\": {}, \"ema_power\": 2, \"ema_update_after_step\": 0, \"ema_update_every\": 1,\n",
+             recipe.ema_beta,
+             recipe.ema_inv_gamma);
 }
 
 /// The kind that a folder's files are for, if none is asked for.
@@ -564,10 +565,13 @@ FirstRecipe recipe_for(const RecipeInput& input) {
   set_epochs(recipe);
   constexpr int64_t kTwentieth = 20, kMostWarmup = 1000;
   recipe.warmup_steps = std::clamp<int64_t>(recipe.updates / kTwentieth, 1, kMostWarmup);
-  // The average reaches over about the last tenth of the run.
+  // The average reaches over the last tenth of the run. With this divisor and the exponent 2 it reaches over 9 updates at the
+  // end of the warm-up, where the loss falls fastest, and over more with the square of the updates.
   constexpr double kParts = 10, kDigits = 1e4;
   const double beta = 1 - kParts / static_cast<double>(recipe.updates);
   recipe.ema_beta = std::clamp(std::round(beta * kDigits) / kDigits, 0.9, 0.9999);
+  constexpr int64_t kFortieth = 40;
+  recipe.ema_inv_gamma = std::max<int64_t>(recipe.updates / kFortieth, 1);
   return recipe;
 }
 

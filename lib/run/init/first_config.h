@@ -37,6 +37,7 @@ struct FirstRecipe {
   bool resample = false;  ///< an epoch is more than one pass: samples are drawn without end
   int64_t warmup_steps = 0;
   double lr = 0, ema_beta = 0;
+  int64_t ema_inv_gamma = 1;
 };
 
 /// How long a first run trains, and with what: by the number of samples, so that a small set ends with
