@@ -91,27 +91,6 @@ NoiseScheduleImpl::Posterior NoiseScheduleImpl::q_posterior(const at::Tensor& x_
           at_times(posterior_log_variance_clipped, t, x_t)};
 }
 
-at::Tensor NoiseScheduleImpl::v(const at::Tensor& x_start,
-                                const at::Tensor& t,
-                                const at::Tensor& noise) const {
-  return at_times(sqrt_alphas_cumprod, t, x_start) * noise -
-         at_times(sqrt_one_minus_alphas_cumprod, t, x_start) * x_start;
-}
-
-at::Tensor NoiseScheduleImpl::x_start_from_v(const at::Tensor& x_t,
-                                             const at::Tensor& t,
-                                             const at::Tensor& v) const {
-  return at_times(sqrt_alphas_cumprod, t, x_t) * x_t -
-         at_times(sqrt_one_minus_alphas_cumprod, t, x_t) * v;
-}
-
-at::Tensor NoiseScheduleImpl::x_start_from_noise(const at::Tensor& x_t,
-                                                 const at::Tensor& t,
-                                                 const at::Tensor& noise) const {
-  return at_times(sqrt_recip_alphas_cumprod, t, x_t) * x_t -
-         at_times(sqrt_recipm1_alphas_cumprod, t, x_t) * noise;
-}
-
 at::Tensor NoiseScheduleImpl::noise_from_x_start(const at::Tensor& x_t,
                                                  const at::Tensor& t,
                                                  const at::Tensor& x_start) const {
@@ -119,34 +98,27 @@ at::Tensor NoiseScheduleImpl::noise_from_x_start(const at::Tensor& x_t,
          at_times(sqrt_one_minus_alphas_cumprod, t, x_t);
 }
 
-at::Tensor PredictionTarget::target(const NoiseScheduleImpl& schedule,
-                                    const at::Tensor& x_start,
-                                    const at::Tensor& t,
-                                    const at::Tensor& noise) const {
-  switch (objective) {
-    case Objective::eps:
-      return noise;
-    case Objective::x_start:
-      return x_start;
-    case Objective::v:
-      return schedule.v(x_start, t, noise);
-  }
-  broken_invariant(__FILE__, __LINE__, "an objective without a target");
+at::Tensor NoiseScheduleImpl::target(Objective objective,
+                                     const at::Tensor& x_start,
+                                     const at::Tensor& t,
+                                     const at::Tensor& noise) const {
+  if (objective == Objective::eps) return noise;
+  if (objective == Objective::x_start) return x_start;
+  return at_times(sqrt_alphas_cumprod, t, x_start) * noise -
+         at_times(sqrt_one_minus_alphas_cumprod, t, x_start) * x_start;
 }
 
-at::Tensor PredictionTarget::x_start(const NoiseScheduleImpl& schedule,
-                                     const at::Tensor& x_t,
-                                     const at::Tensor& t,
-                                     const at::Tensor& prediction) const {
-  switch (objective) {
-    case Objective::eps:
-      return schedule.x_start_from_noise(x_t, t, prediction);
-    case Objective::x_start:
-      return prediction;
-    case Objective::v:
-      return schedule.x_start_from_v(x_t, t, prediction);
+at::Tensor NoiseScheduleImpl::x_start_of(Objective objective,
+                                         const at::Tensor& x_t,
+                                         const at::Tensor& t,
+                                         const at::Tensor& prediction) const {
+  if (objective == Objective::x_start) return prediction;
+  if (objective == Objective::eps) {
+    return at_times(sqrt_recip_alphas_cumprod, t, x_t) * x_t -
+           at_times(sqrt_recipm1_alphas_cumprod, t, x_t) * prediction;
   }
-  broken_invariant(__FILE__, __LINE__, "an objective without a clean image");
+  return at_times(sqrt_alphas_cumprod, t, x_t) * x_t -
+         at_times(sqrt_one_minus_alphas_cumprod, t, x_t) * prediction;
 }
 
 }  // namespace dalle2

@@ -53,12 +53,17 @@ class NoiseScheduleImpl : public torch::nn::Module {
                         const at::Tensor& x_t,
                         const at::Tensor& t) const;
 
-  /// v = sqrt(acp) noise - sqrt(1 - acp) x_0 (Salimans & Ho 2022).
-  at::Tensor v(const at::Tensor& x_start, const at::Tensor& t, const at::Tensor& noise) const;
-  at::Tensor x_start_from_v(const at::Tensor& x_t, const at::Tensor& t, const at::Tensor& v) const;
-  at::Tensor x_start_from_noise(const at::Tensor& x_t,
-                                const at::Tensor& t,
-                                const at::Tensor& noise) const;
+  /// What a network of this objective should have said: the noise, x_0, or v = sqrt(acp) noise -
+  /// sqrt(1 - acp) x_0 (Salimans & Ho 2022). [B, C, H, W]
+  at::Tensor target(Objective objective,
+                    const at::Tensor& x_start,
+                    const at::Tensor& t,
+                    const at::Tensor& noise) const;
+  /// The clean image that its `prediction` at x_t implies, not clipped. [B, C, H, W]
+  at::Tensor x_start_of(Objective objective,
+                        const at::Tensor& x_t,
+                        const at::Tensor& t,
+                        const at::Tensor& prediction) const;
   /// Finite at acp = 0 too, unlike the reference's form (it divides infinities there).
   at::Tensor noise_from_x_start(const at::Tensor& x_t,
                                 const at::Tensor& t,
@@ -85,22 +90,5 @@ inline at::Tensor at_times(const at::Tensor& buffer, const at::Tensor& t, const 
   shape[0] = t.size(0);
   return buffer.gather(0, t).view(shape);
 }
-
-/// One reading of the network's output, chosen when the decoder is built.
-struct PredictionTarget {
-  Objective objective = Objective::eps;
-
-  /// What the network should have said. [B, C, H, W]
-  at::Tensor target(const NoiseScheduleImpl& schedule,
-                    const at::Tensor& x_start,
-                    const at::Tensor& t,
-                    const at::Tensor& noise) const;
-
-  /// The clean image that `prediction` at x_t implies, not clipped. [B, C, H, W]
-  at::Tensor x_start(const NoiseScheduleImpl& schedule,
-                     const at::Tensor& x_t,
-                     const at::Tensor& t,
-                     const at::Tensor& prediction) const;
-};
 
 }  // namespace dalle2

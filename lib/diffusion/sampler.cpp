@@ -67,9 +67,18 @@ class DdimSampler final : public Sampler {
                   const Denoised& denoised,
                   const NoiseSource& noise) override {
     if (pair.next < 0) return denoised.x_start;
-    const DdimLevels levels = {
-        acp_.at(static_cast<size_t>(pair.time)), acp_.at(static_cast<size_t>(pair.next)), eta_};
-    return ddim_step(*schedule_, x, times, denoised, levels, pair.next > 0 ? &noise : nullptr);
+    const float acp = acp_.at(static_cast<size_t>(pair.time));
+    const float acp_next = acp_.at(static_cast<size_t>(pair.next));
+    // Single precision on purpose: 1 - acp / acp_next cancels, and the reference rounds the same way.
+    const float noise_scale =
+        eta_ * std::sqrt((1.0F - acp / acp_next) * (1.0F - acp_next) / (1.0F - acp));
+    const float direction_scale = std::sqrt((1.0F - acp_next) - noise_scale * noise_scale);
+    const at::Tensor& x_start = denoised.x_start;
+    const at::Tensor predicted_noise = denoised.noise.defined()
+                                           ? denoised.noise
+                                           : schedule_->noise_from_x_start(x, times, x_start);
+    const at::Tensor result = x_start * std::sqrt(acp_next) + direction_scale * predicted_noise;
+    return pair.next > 0 ? result + noise_scale * noise(x.sizes()) : result;
   }
 
  private:
@@ -160,24 +169,6 @@ NoiseSource noise_source(const NoiseSource& given,
   };
 }
 
-at::Tensor ddim_step(const NoiseScheduleImpl& schedule,
-                     const at::Tensor& x,
-                     const at::Tensor& times,
-                     const Denoised& denoised,
-                     const DdimLevels& levels,
-                     const NoiseSource* noise) {
-  // Single precision on purpose: 1 - acp / acp_next cancels, and the reference rounds the same way.
-  const auto [acp, acp_next, eta] = levels;
-  const float noise_scale =
-      eta * std::sqrt((1.0F - acp / acp_next) * (1.0F - acp_next) / (1.0F - acp));
-  const float direction_scale = std::sqrt((1.0F - acp_next) - noise_scale * noise_scale);
-  const at::Tensor& x_start = denoised.x_start;
-  const at::Tensor predicted_noise =
-      denoised.noise.defined() ? denoised.noise : schedule.noise_from_x_start(x, times, x_start);
-  at::Tensor result = x_start * std::sqrt(acp_next) + direction_scale * predicted_noise;
-  return noise == nullptr ? result : result + noise_scale * (*noise)(x.sizes());
-}
-
 std::vector<TimePair> ddim_time_pairs(int64_t timesteps, int64_t steps) {
   // The grid's rounding decides which integers it hits, so it is the reference's: fp32, truncated.
   const at::Tensor grid =
@@ -245,6 +236,12 @@ std::unique_ptr<Sampler> make_prior_ddim_sampler(const NoiseSchedule& schedule,
 
 std::unique_ptr<Sampler> make_dpmpp_sampler(const NoiseSchedule& schedule, int64_t steps) {
   return std::make_unique<DpmppSampler>(schedule, steps);
+}
+
+at::Tensor rescale_guidance(const at::Tensor& guided, const at::Tensor& conditional, double share) {
+  const auto spread = [](const at::Tensor& x) { return x.std({1, 2, 3}, true, /*keepdim=*/true); };
+  const at::Tensor rescaled = guided * (spread(conditional) / spread(guided));
+  return share * rescaled + (1 - share) * guided;
 }
 
 at::Tensor static_threshold(const at::Tensor& x_start) {

@@ -96,26 +96,16 @@ std::vector<TimePair> prior_ddim_time_pairs(int64_t timesteps, int64_t steps);
 /// nothing.
 std::unique_ptr<Sampler> make_dpmpp_sampler(const NoiseSchedule& schedule, int64_t steps);
 
+/// Brings a guided prediction back to the spread of the conditional one (Lin et al. 2023, eq.
+/// 15-16).
+/// @param share 0 keeps `guided`, 1 takes the rescaled one whole
+at::Tensor rescale_guidance(const at::Tensor& guided, const at::Tensor& conditional, double share);
+
 /// Clips the clean image to [-1, 1].
 at::Tensor static_threshold(const at::Tensor& x_start);
 
 /// Imagen's dynamic thresholding (Saharia et al. 2022, section 2.3): clips each sample to its own
 /// `percentile` of |x|, at least 1, and divides by it.
 at::Tensor dynamic_threshold(const at::Tensor& x_start, double percentile);
-
-struct DdimLevels {
-  float acp = 0;       ///< alphas_cumprod of the state the step begins with
-  float acp_next = 0;  ///< and of the one it leads to
-  float eta = 0;       ///< 0 is deterministic
-};
-
-/// Song et al. 2020, eq. 12 and 16. @param x, x_start [B, ...]; times [B] int64 of x
-/// @param noise null adds none
-at::Tensor ddim_step(const NoiseScheduleImpl& schedule,
-                     const at::Tensor& x,
-                     const at::Tensor& times,
-                     const Denoised& denoised,
-                     const DdimLevels& levels,
-                     const NoiseSource* noise);
 
 }  // namespace dalle2

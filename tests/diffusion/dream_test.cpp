@@ -3,7 +3,7 @@
 #include <ATen/autocast_mode.h>
 #include <torch/torch.h>
 
-#include "base/error.h"
+#include "config/shared/train_rules.h"
 #include "diffusion/decoder_fixture.h"
 #include "diffusion/loss.h"
 #include "model/pass_scopes.h"
@@ -30,13 +30,13 @@ TEST_CASE("DREAM, noise offset and input perturbation equal diffusers' with a st
         schedule_of(c.at("kind") == "linear" ? BetaSchedule::linear : BetaSchedule::cosine,
                     c.at("timesteps").get<int64_t>());
     const at::Tensor t = f.tensor(name + "t");
-    const NoiseAugmentation augmentation{c.at("offset").get<double>(),
-                                         c.at("perturbation").get<double>()};
+    LossPlan plan;
+    plan.noise_offset = c.at("offset").get<double>();
+    plan.input_perturbation = c.at("perturbation").get<double>();
     const NoiseAugmentationDraws draws{f.tensor(name + "offset"), f.tensor(name + "perturbation")};
-    const at::Tensor noise = augmentation.target_noise(f.tensor(name + "noise"), draws);
+    const auto [noise, input] = augmented_noise(plan, f.tensor(name + "noise"), draws);
     expect_close(noise, f.tensor(name + "target_noise"), 1e-6, "target noise");
-    const at::Tensor x_t =
-        schedule->q_sample(f.tensor(name + "x_start"), t, augmentation.input_noise(noise, draws));
+    const at::Tensor x_t = schedule->q_sample(f.tensor(name + "x_start"), t, input);
     // diffusers takes the root of 1 - acp in fp32, we in fp64: 1e-4 of the smallest one.
     expect_close(x_t, f.tensor(name + "noisy"), 1e-5, "noisy image");
 
@@ -47,8 +47,8 @@ TEST_CASE("DREAM, noise offset and input perturbation equal diffusers' with a st
       CHECK_FALSE(at::GradMode::is_enabled());
       return 0.3 * x + 0.05;
     };
-    const Dream dream({true, c.at("detail_preservation").get<double>()}, Objective::eps);
-    const TrainingPair pair = dream.rectify(*schedule, {x_t, noise}, t, noise, stub);
+    const DreamConfig dream{true, c.at("detail_preservation").get<double>()};
+    const TrainingPair pair = dreamed(dream, *schedule, {x_t, noise}, t, noise, stub);
     CHECK(asked == 1);
     expect_close(pair.x_t, f.tensor(name + "dream_noisy"), 1e-5, "image with the error");
     expect_close(pair.target, f.tensor(name + "dream_target"), 1e-5, "target with the error");
@@ -60,14 +60,14 @@ TEST_CASE("A perfect predictor changes nothing, one that says nothing adds the w
   const at::Tensor t = at::tensor({2, 20}, at::kLong);
   const at::Tensor noise = wave({2, 3, 4, 4}, 0.83);
   const TrainingPair pair{wave({2, 3, 4, 4}, 0.31), noise};
-  const Dream dream({true, 1.5}, Objective::eps);
+  const DreamConfig dream{true, 1.5};
   const TrainingPair same =
-      dream.rectify(*s, pair, t, noise, [&](const at::Tensor&) { return noise; });
+      dreamed(dream, *s, pair, t, noise, [&](const at::Tensor&) { return noise; });
   CHECK(at::equal(same.x_t, pair.x_t));
   CHECK(at::equal(same.target, pair.target));
   const at::Tensor lambda = s->sqrt_one_minus_alphas_cumprod.index({t}).pow(1.5).view({2, 1, 1, 1});
   const TrainingPair doubled =
-      dream.rectify(*s, pair, t, noise, [](const at::Tensor& x) { return at::zeros_like(x); });
+      dreamed(dream, *s, pair, t, noise, [](const at::Tensor& x) { return at::zeros_like(x); });
   expect_close(doubled.target, noise * (1 + lambda), 1e-6, "target");
 }
 
@@ -75,12 +75,12 @@ TEST_CASE("DREAM's step carries no gradient of the extra pass") {
   const NoiseSchedule s = schedule_of(BetaSchedule::cosine, 30);
   const at::Tensor weight = at::full({}, 0.4).requires_grad_();
   const at::Tensor noise = wave({1, 3, 4, 4}, 0.83);
-  const TrainingPair pair = Dream({true, 1.0}, Objective::eps)
-                                .rectify(*s,
-                                         {wave({1, 3, 4, 4}), noise},
-                                         at::tensor({20}, at::kLong),
-                                         noise,
-                                         [&](const at::Tensor& x) { return weight * x; });
+  const TrainingPair pair = dreamed({true, 1.0},
+                                    *s,
+                                    {wave({1, 3, 4, 4}), noise},
+                                    at::tensor({20}, at::kLong),
+                                    noise,
+                                    [&](const at::Tensor& x) { return weight * x; });
   CHECK_FALSE(pair.x_t.requires_grad());
   CHECK_FALSE(pair.target.requires_grad());
   CHECK(at::GradMode::is_enabled());
@@ -89,34 +89,33 @@ TEST_CASE("DREAM's step carries no gradient of the extra pass") {
 TEST_CASE("DREAM does not ask the predictor while it is off") {
   const NoiseSchedule s = schedule_of(BetaSchedule::cosine, 30);
   const TrainingPair pair{wave({1, 3, 4, 4}), wave({1, 3, 4, 4}, 0.5)};
-  for (const Objective objective : {Objective::eps, Objective::v, Objective::x_start}) {
-    const TrainingPair same =
-        Dream({}, objective)
-            .rectify(*s, pair, at::tensor({20}, at::kLong), pair.target, Predictor());
-    CHECK(same.x_t.is_same(pair.x_t));
-    CHECK(same.target.is_same(pair.target));
-  }
+  const TrainingPair same =
+      dreamed({}, *s, pair, at::tensor({20}, at::kLong), pair.target, Predictor());
+  CHECK(same.x_t.is_same(pair.x_t));
+  CHECK(same.target.is_same(pair.target));
 }
 
 TEST_CASE("DREAM for v and for the clean image is refused in diffusers' words") {
   const auto messages = load_fixture("training_utilities/dream").json.at("messages");
-  CHECK_THROWS_WITH(Dream({true, 1.0}, Objective::v),
-                    Catch::StartsWith(messages.at("v_prediction").get<std::string>()));
-  CHECK_THROWS_WITH(Dream({true, 1.0}, Objective::x_start),
-                    Catch::StartsWith(messages.at("sample").get<std::string>()));
+  CHECK_THAT(dream_fault(Objective::v).value(),
+             Catch::StartsWith(messages.at("v_prediction").get<std::string>()));
+  CHECK_THAT(dream_fault(Objective::x_start).value(),
+             Catch::StartsWith(messages.at("sample").get<std::string>()));
 }
 
 TEST_CASE("An augmentation that is off draws nothing and hands on the noise itself") {
   at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(3);
-  const NoiseAugmentationDraws none = NoiseAugmentation{}.draw({2, 3, 4, 4}, generator);
+  LossPlan plan;
+  const NoiseAugmentationDraws none = draw_augmentation(plan, {2, 3, 4, 4}, generator, at::kCPU);
   CHECK_FALSE(none.offset.defined());
   CHECK_FALSE(none.perturbation.defined());
   CHECK(at::equal(at::randn({3}, generator),
                   at::randn({3}, at::make_generator<at::CPUGeneratorImpl>(3))));
   const at::Tensor noise = wave({2, 3, 4, 4});
-  CHECK(NoiseAugmentation{}.target_noise(noise, none).is_same(noise));
-  CHECK(NoiseAugmentation{}.input_noise(noise, none).is_same(noise));
-  const NoiseAugmentationDraws both = NoiseAugmentation{0.1, 0.1}.draw({2, 3, 4, 4}, generator);
+  CHECK(augmented_noise(plan, noise, none).target.is_same(noise));
+  CHECK(augmented_noise(plan, noise, none).input.is_same(noise));
+  plan.noise_offset = plan.input_perturbation = 0.1;
+  const NoiseAugmentationDraws both = draw_augmentation(plan, {2, 3, 4, 4}, generator, at::kCPU);
   CHECK(both.offset.sizes() == at::IntArrayRef({2, 3, 1, 1}));
   CHECK(both.perturbation.sizes() == at::IntArrayRef({2, 3, 4, 4}));
 }

@@ -97,12 +97,12 @@ TEST_CASE("Noise, v and the clean image turn into each other and back") {
     INFO(name);
     const NoiseSchedule s = p2_schedule_of(kind, 25);
     const at::Tensor x_t = s->q_sample(n.x_start, n.t, n.noise);
-    expect_close(s->x_start_from_noise(x_t, n.t, n.noise),
+    expect_close(s->x_start_of(Objective::eps, x_t, n.t, n.noise),
                  n.x_start,
                  inversion_tolerance(*s, n.t),
                  "x from noise");
-    expect_close(
-        s->x_start_from_v(x_t, n.t, s->v(n.x_start, n.t, n.noise)), n.x_start, 1e-5, "x from v");
+    const at::Tensor v = s->target(Objective::v, n.x_start, n.t, n.noise);
+    expect_close(s->x_start_of(Objective::v, x_t, n.t, v), n.x_start, 1e-5, "x from v");
     expect_close(s->noise_from_x_start(x_t, n.t, n.x_start), n.noise, 1e-5, "noise from x");
   }
 }
@@ -126,7 +126,7 @@ TEST_CASE("The last step of a schedule without signal still gives finite noise a
   const NoiseSchedule s = p2_schedule_of(BetaSchedule::jsd, 8);
   const at::Tensor t = at::tensor({7}, at::kLong);
   const at::Tensor x = wave({1, 1, 4, 4}, 0.83);
-  const at::Tensor x_start = s->x_start_from_v(x, t, wave({1, 1, 4, 4}));
+  const at::Tensor x_start = s->x_start_of(Objective::v, x, t, wave({1, 1, 4, 4}));
   expect_close(x_start, -wave({1, 1, 4, 4}), 1e-6, "all that v says there is the image");
   expect_close(s->noise_from_x_start(x, t, x_start), x, 1e-6, "all of x is noise");
   CHECK(s->q_posterior(x_start, x, t).mean.isfinite().all().item<bool>());
@@ -137,12 +137,13 @@ TEST_CASE("Each objective names its target and reads the clean image back from a
   const NoiseSchedule s = p2_schedule_of(BetaSchedule::linear, 25);
   const at::Tensor x_t = s->q_sample(n.x_start, n.t, n.noise);
   for (const Objective objective : {Objective::eps, Objective::x_start, Objective::v}) {
-    const PredictionTarget target{objective};
-    const at::Tensor said = target.target(*s, n.x_start, n.t, n.noise);
-    expect_close(
-        target.x_start(*s, x_t, n.t, said), n.x_start, inversion_tolerance(*s, n.t), "clean image");
+    const at::Tensor said = s->target(objective, n.x_start, n.t, n.noise);
+    expect_close(s->x_start_of(objective, x_t, n.t, said),
+                 n.x_start,
+                 inversion_tolerance(*s, n.t),
+                 "clean image");
   }
-  CHECK(at::equal(PredictionTarget{Objective::eps}.target(*s, n.x_start, n.t, n.noise), n.noise));
+  CHECK(at::equal(s->target(Objective::eps, n.x_start, n.t, n.noise), n.noise));
 }
 
 TEST_CASE("Losses are means over a sample's pixels, and only p2 with gamma above 0 weighs them") {
@@ -156,9 +157,9 @@ TEST_CASE("Losses are means over a sample's pixels, and only p2 with gamma above
   const NoiseSchedule s = p2_schedule_of(BetaSchedule::linear, 25);
   const at::Tensor losses = at::tensor({1.0F, 2.0F, 3.0F});
   const Noised n;
-  CHECK(at::equal(LossWeight({}, 0, Objective::eps, s).weigh(losses, n.t), losses));
+  CHECK(at::equal(weighed({}, 0, Objective::eps, *s, losses, n.t), losses));
   const at::Tensor acp = s->alphas_cumprod.index_select(0, n.t);
-  expect_close(LossWeight({}, 0.5, Objective::eps, s).weigh(losses, n.t),
+  expect_close(weighed({}, 0.5, Objective::eps, *s, losses, n.t),
                losses * (2 + acp / (1 - acp)).pow(-0.5),
                1e-6,
                "p2");

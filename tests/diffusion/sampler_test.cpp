@@ -2,7 +2,6 @@
 #include "diffusion/sampler.h"
 
 #include "diffusion/decoder_fixture.h"
-#include "diffusion/denoiser.h"
 
 namespace dalle2::test {
 namespace {

@@ -126,15 +126,4 @@ TEST_CASE("Times that overshoot the ends stay in the chain") {
   CHECK(times.max().item<int64_t>() == kSteps - 1);
 }
 
-TEST_CASE("A scheme without its parameter is refused") {
-  TimestepSamplingConfig config;
-  config.scheme = TimestepScheme::mode;
-  config.logit_mean.reset();
-  CHECK_NOTHROW(TimestepDensity{config});
-  config.mode_scale.reset();
-  CHECK_THROWS_WITH(TimestepDensity{config},
-                    "timestep_sampling: expected a number for mode_scale, which the scheme needs, "
-                    "got null");
-}
-
 }  // namespace dalle2::test

@@ -177,13 +177,13 @@ TEST_CASE("DREAM trains on the network's own error: the loss and gradients writt
   const at::Tensor output = same->unet(1)->forward(x_t, draws.times, conditions);
   const at::Tensor simple =
       at::mse_loss(output.narrow(1, 0, 3), draws.noise + error, at::Reduction::Mean);
-  const at::Tensor bits =
-      LearnedVariance{}.bound(*s,
-                              x_start,
-                              x_t,
-                              draws.times,
-                              s->x_start_from_noise(x_t, draws.times, output.narrow(1, 0, 3)),
-                              output.narrow(1, 3, 3));
+  const at::Tensor bits = LearnedVariance{}.bound(
+      *s,
+      x_start,
+      x_t,
+      draws.times,
+      s->x_start_of(Objective::eps, x_t, draws.times, output.narrow(1, 0, 3)),
+      output.narrow(1, 3, 3));
   const at::Tensor expected = simple + 0.001 * bits.mean();
   expected.backward();
   // The same operations except for the order of a mean.

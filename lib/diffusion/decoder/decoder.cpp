@@ -113,11 +113,6 @@ std::unique_ptr<DecoderImpl::Stage> DecoderImpl::make_stage(const UnetPlan& plan
         key, LowresConditioner(lowres_options(config, plan_.layout, plan, range_)));
   }
 
-  stage->target.objective = plan.objective;
-  stage->weight.emplace(plan.loss, plan.p2_loss_weight_gamma, plan.objective, stage->schedule);
-  stage->density.emplace(plan.loss.timestep_sampling);
-  stage->dream.emplace(plan.loss.dream, plan.objective);
-  stage->augmentation = {plan.loss.noise_offset, plan.loss.input_perturbation};
   if (plan.learned_variance) {
     stage->variance = LearnedVariance{config.learned_variance_constrain_frac};
   }
@@ -159,9 +154,12 @@ DecoderStepNoise DecoderImpl::draw(int64_t batch,
                                    int64_t unet_number,
                                    at::Generator generator) const {
   const Stage& s = stage(unet_number);
-  const StepNoiseSources sources{
-      s.plan, plan_.config, *s.density, s.augmentation, s.lowres ? s.lowres.get() : nullptr};
-  return draw_step_noise(sources, batch, std::move(generator), device());
+  return draw_step_noise(s.plan,
+                         plan_.config,
+                         s.lowres ? s.lowres.get() : nullptr,
+                         batch,
+                         std::move(generator),
+                         device());
 }
 
 at::Tensor DecoderImpl::forward(const DecoderInputs& inputs,
@@ -228,9 +226,10 @@ at::Tensor DecoderImpl::loss(const DecoderExamples& examples, int64_t unet_numbe
   const at::Tensor& t = examples.times;
   UnetConditions conditions = examples.conditions;
   const NoiseScheduleImpl& schedule = *s.schedule;
-  const at::Tensor noise = s.augmentation.target_noise(examples.noise, examples.augmentation);
-  const at::Tensor noised =
-      schedule.q_sample(x_start, t, s.augmentation.input_noise(noise, examples.augmentation));
+  const LossPlan& plan = s.plan.loss;
+  const Objective objective = s.plan.objective;
+  const AugmentedNoise noise = augmented_noise(plan, examples.noise, examples.augmentation);
+  const at::Tensor noised = schedule.q_sample(x_start, t, noise.input);
 
   if (examples.self_condition) {
     const NoGradPass no_grad;
@@ -246,20 +245,25 @@ at::Tensor DecoderImpl::loss(const DecoderExamples& examples, int64_t unet_numbe
     return split_output(s.unet->forward(x, t, conditions).to(x_start.scalar_type()),
                         s.plan.learned_variance);
   };
-  const auto [x_t, target] =
-      s.dream->rectify(schedule,
-                       {noised, s.target.target(schedule, x_start, t, noise)},
-                       t,
-                       noise,
-                       [&](const at::Tensor& x) { return answer(x).first; });
+  const auto [x_t, target] = dreamed(plan.dream,
+                                     schedule,
+                                     {noised, schedule.target(objective, x_start, t, noise.target)},
+                                     t,
+                                     noise.target,
+                                     [&](const at::Tensor& x) { return answer(x).first; });
   const auto [prediction, raw_fraction] = answer(x_t);
 
-  const at::Tensor simple =
-      s.weight->weigh(pixel_loss(plan_.config.loss_type, prediction, target), t).mean();
+  const at::Tensor simple = weighed(plan,
+                                    s.plan.p2_loss_weight_gamma,
+                                    objective,
+                                    schedule,
+                                    pixel_loss(plan_.config.loss_type, prediction, target),
+                                    t)
+                                .mean();
   if (!s.variance) return simple;
 
   // The output read as noise, whatever the objective: as in the reference (docs/parity.md, M7).
-  const at::Tensor model_x_start = schedule.x_start_from_noise(x_t, t, prediction.detach());
+  const at::Tensor model_x_start = schedule.x_start_of(Objective::eps, x_t, t, prediction.detach());
   const at::Tensor bits = s.variance->bound(schedule, x_start, x_t, t, model_x_start, raw_fraction);
   return simple + bits.mean() * plan_.config.vb_loss_weight;
 }

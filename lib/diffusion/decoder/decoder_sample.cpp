@@ -8,7 +8,6 @@
 #include "base/error.h"
 #include "diffusion/decoder/decoder.h"
 #include "diffusion/decoder/stage.h"
-#include "diffusion/denoiser.h"
 #include "model/frozen_weight.h"
 #include "model/pass_scopes.h"
 #include "model/resize.h"
@@ -55,10 +54,13 @@ void check_inpainting(const DecoderSampleOptions& options, int64_t batch, int64_
   }
 }
 
+std::optional<int64_t> asked_steps(const DecoderSampleOptions& options, int64_t unet_number) {
+  return options.sample_timesteps.at(static_cast<size_t>(unet_number - 1));
+}
+
 // Steps of a sampler that takes fewer than all of the T training steps.
 void check_steps(const DecoderSampleOptions& options, const UnetPlan& plan, int64_t unet_number) {
-  const std::optional<int64_t> asked =
-      options.sample_timesteps.at(static_cast<size_t>(unet_number - 1));
+  const std::optional<int64_t> asked = asked_steps(options, unet_number);
   const std::optional<int64_t> steps = asked ? asked : plan.sample_timesteps;
   if (!steps) return;
   // dpmpp spaces its steps over T - 1 different noise levels.
@@ -122,6 +124,48 @@ Inpainting make_inpainting(const DecoderSampleOptions& options, int64_t size, Im
           options.inpaint_resample_times};
 }
 
+// Asks a stage's network for the clean image of a step: guidance and clipping.
+struct Denoiser {
+  UnetImpl& unet;
+  const UnetPlan& plan;
+  const DecoderConfig& config;
+  const NoiseScheduleImpl& schedule;
+  DdimLayout ddim;
+  double cond_scale, cfg_rescale;
+  UnetConditions conditions;
+
+  // `earlier` is the clean image of the step before; undefined at the first step.
+  Denoised operator()(const at::Tensor& x, const at::Tensor& times, const at::Tensor& earlier) {
+    if (unet.config().self_cond) conditions.self_cond = earlier;
+    const auto [prediction, raw_fraction] =
+        split_output(guided_output(x, times).to(x.scalar_type()), plan.learned_variance);
+    const at::Tensor x_start = schedule.x_start_of(plan.objective, x, times, prediction);
+    return {clipped(x_start),
+            raw_fraction,
+            ddim_noise(ddim, schedule, plan.objective, x, times, prediction, x_start)};
+  }
+
+  at::Tensor clipped(const at::Tensor& x_start) const {
+    if (plan.latent) return x_start;
+    if (config.use_dynamic_thres) {
+      return dynamic_threshold(x_start, config.dynamic_thres_percentile);
+    }
+    return static_threshold(x_start);
+  }
+
+  at::Tensor guided_output(const at::Tensor& x, const at::Tensor& times) {
+    if (cfg_rescale == 0 || cond_scale == 1) {
+      return unet.forward_with_cond_scale(x, times, conditions, cond_scale);
+    }
+    const auto [conditional, unconditional] = unet.forward_with_and_without(x, times, conditions);
+    const at::Tensor guided = unconditional + (conditional - unconditional) * cond_scale;
+    const auto [of_x, variance] = split_output(guided, plan.learned_variance);
+    const at::Tensor rescaled =
+        rescale_guidance(of_x, split_output(conditional, plan.learned_variance).first, cfg_rescale);
+    return variance.defined() ? at::cat({rescaled, variance}, 1) : rescaled;
+  }
+};
+
 // From noise to a clean image in [-1, 1].
 at::Tensor walk(Sampler& sampler,
                 Denoiser& denoise,
@@ -145,8 +189,7 @@ at::Tensor walk(Sampler& sampler,
             schedule.q_sample(inpainting.image, times, noise(inpainting.image.sizes()));
         x = inpainting.paste(x, given);
       }
-      const Denoised denoised =
-          denoise(x, times, denoise.uses_self_cond() ? x_start : at::Tensor());
+      const Denoised denoised = denoise(x, times, x_start);
       x_start = denoised.x_start;
       x = sampler.step(x, times, pairs[i], denoised, noise);
       // Noised again and repeated, so that the drawn part comes to agree with the given one.
@@ -304,6 +347,7 @@ at::Tensor DecoderImpl::sample_stage(int64_t unet_number,
   Stage& s = stage(unet_number);
   const DecoderConfig& config = plan_.config;
   const int64_t size = s.plan.image_size;
+  const bool with_ddim = walks_with_ddim(unet_number, options);
   UnetConditions conditions;
   conditions.image_embed = options.image_embeds;
   conditions.text_encodings = options.text_encodings;
@@ -316,25 +360,19 @@ at::Tensor DecoderImpl::sample_stage(int64_t unet_number,
           at::full({batch}, level, at::TensorOptions(device()).dtype(at::kLong));
       lowres = s.lowres->add_noise(lowres.image, levels, noise(lowres.image.sizes()));
     }
-    const bool as_it_is = !plan_.layout.normalized_in_ddim && s.vae.is_empty() &&
-                          walks_with_ddim(unet_number, options);
+    const bool as_it_is = !plan_.layout.normalized_in_ddim && s.vae.is_empty() && with_ddim;
     conditions.lowres_cond_img = as_it_is ? lowres.image : s.from_images(lowres.image);
     conditions.lowres_noise_level = lowres.noise_level;
   }
 
-  DenoiserOptions denoiser_options;
-  if (walks_with_ddim(unet_number, options)) denoiser_options.ddim = plan_.layout.ddim;
-  denoiser_options.cond_scale = options.cond_scale.at(static_cast<size_t>(unet_number - 1));
-  denoiser_options.cfg_rescale = options.cfg_rescale;
-  denoiser_options.learned_variance = s.plan.learned_variance;
-  if (s.vae.is_empty()) denoiser_options.threshold = static_threshold;
-  if (s.vae.is_empty() && config.use_dynamic_thres) {
-    denoiser_options.threshold = [percentile =
-                                      config.dynamic_thres_percentile](const at::Tensor& x) {
-      return dynamic_threshold(x, percentile);
-    };
-  }
-  Denoiser denoise(s.unet, s.schedule, s.target, std::move(conditions), denoiser_options);
+  Denoiser denoise{.unet = *s.unet,
+                   .plan = s.plan,
+                   .config = config,
+                   .schedule = *s.schedule,
+                   .ddim = with_ddim ? plan_.layout.ddim : DdimLayout{},
+                   .cond_scale = options.cond_scale.at(static_cast<size_t>(unet_number - 1)),
+                   .cfg_rescale = options.cfg_rescale,
+                   .conditions = std::move(conditions)};
 
   const auto order = static_cast<size_t>(unet_number - options.start_at_unet);
   const int64_t side = s.plan.map_side(size);
@@ -356,9 +394,8 @@ at::Tensor DecoderImpl::sample_stage(int64_t unet_number,
 
 bool DecoderImpl::walks_with_ddim(int64_t unet_number, const DecoderSampleOptions& options) const {
   const UnetPlan& plan = stage(unet_number).plan;
-  const std::optional<int64_t> asked =
-      options.sample_timesteps.at(static_cast<size_t>(unet_number - 1));
-  const int64_t steps = asked.value_or(plan.sample_timesteps.value_or(plan.timesteps));
+  const int64_t steps =
+      asked_steps(options, unet_number).value_or(plan.sample_timesteps.value_or(plan.timesteps));
   return options.sampler == "ddim" || (options.sampler == "auto" && steps < plan.timesteps);
 }
 
@@ -366,8 +403,7 @@ std::unique_ptr<Sampler> DecoderImpl::make_sampler(int64_t unet_number,
                                                    const DecoderSampleOptions& options) const {
   const Stage& s = stage(unet_number);
   const int64_t total = s.plan.timesteps;
-  const std::optional<int64_t> asked =
-      options.sample_timesteps.at(static_cast<size_t>(unet_number - 1));
+  const std::optional<int64_t> asked = asked_steps(options, unet_number);
   const std::optional<int64_t> wanted = asked ? asked : s.plan.sample_timesteps;
   if (options.sampler == "dpmpp") {
     return make_dpmpp_sampler(s.schedule, wanted.value_or(std::min(kDefaultDpmppSteps, total - 1)));

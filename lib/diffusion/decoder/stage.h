@@ -22,11 +22,6 @@ struct DecoderImpl::Stage {
   LowresConditioner lowres{nullptr};  ///< null in the first stage
   VqganVae vae{nullptr};              ///< null in a stage that works on pixels
   ImageRange range;
-  PredictionTarget target;
-  std::optional<LossWeight> weight;  ///< this and the next two are there once the stage is made
-  std::optional<TimestepDensity> density;
-  std::optional<Dream> dream;
-  NoiseAugmentation augmentation;
   std::optional<LearnedVariance> variance;
 
   /// What the stage denoises: the pixels of pictures, in [-1, 1], or the map that its VAE makes of them, not

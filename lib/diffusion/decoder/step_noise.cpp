@@ -48,11 +48,12 @@ bool draw_self_condition(const at::Generator& host) {
   return at::rand({1}, host, at::kDouble).item<double>() < 0.5;
 }
 
-DecoderStepNoise draw_step_noise(const StepNoiseSources& sources,
+DecoderStepNoise draw_step_noise(const UnetPlan& stage,
+                                 const DecoderConfig& decoder,
+                                 const LowresConditionerImpl* lowres,
                                  int64_t batch,
                                  at::Generator generator,
                                  const at::Device& device) {
-  const auto& [stage, decoder, density, augmentation, lowres] = sources;
   const at::Device home = generator.device();
   const auto floats = at::TensorOptions(home).dtype(at::kFloat);
   at::Generator host = host_generator(generator);
@@ -60,7 +61,8 @@ DecoderStepNoise draw_step_noise(const StepNoiseSources& sources,
 
   DecoderStepNoise draws;
   draws.dropout_seed = generator.current_seed();
-  draws.times = density.draw(batch, stage.timesteps, generator).to(device);
+  draws.times =
+      draw_times(stage.loss.timestep_sampling, batch, stage.timesteps, generator).to(device);
   const int64_t map_side = stage.map_side(side);
   draws.noise =
       at::randn({batch, stage.unet.channels, map_side, map_side}, generator, floats).to(device);
@@ -78,10 +80,7 @@ DecoderStepNoise draw_step_noise(const StepNoiseSources& sources,
         draw_lowres(*lowres, {batch, decoder.channels, whole, whole}, host, generator, device);
   }
   // Drawn last, so that it changes no other draw.
-  draws.augmentation = augmentation.draw(draws.noise.sizes(), std::move(generator));
-  for (at::Tensor* tensor : {&draws.augmentation.offset, &draws.augmentation.perturbation}) {
-    if (tensor->defined()) *tensor = tensor->to(device);
-  }
+  draws.augmentation = draw_augmentation(stage.loss, draws.noise.sizes(), generator, device);
   return draws;
 }
 

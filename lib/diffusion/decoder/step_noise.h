@@ -49,15 +49,6 @@ struct DecoderStepNoise {
   }
 };
 
-/// What decides the draws of a stage.
-struct StepNoiseSources {
-  const UnetPlan& stage;
-  const DecoderConfig& decoder;
-  const TimestepDensity& density;
-  const NoiseAugmentation& augmentation;
-  const LowresConditionerImpl* lowres;  ///< null for the first stage
-};
-
 /// A CPU generator for decisions that the host has to know. For a CUDA generator it is derived from
 /// its seed and position, because asking the device would stall the step.
 at::Generator host_generator(const at::Generator& generator);
@@ -67,10 +58,12 @@ at::Generator host_generator(const at::Generator& generator);
 /// @param host a generator on the CPU
 bool draw_self_condition(const at::Generator& host);
 
-/// Draws the noise of a step.
+/// Draws the noise of a step. @param lowres null for the first stage
 /// @param generator on the CPU or on `device`; tensors are drawn where it lives and moved to
 /// `device`
-DecoderStepNoise draw_step_noise(const StepNoiseSources& sources,
+DecoderStepNoise draw_step_noise(const UnetPlan& stage,
+                                 const DecoderConfig& decoder,
+                                 const LowresConditionerImpl* lowres,
                                  int64_t batch,
                                  at::Generator generator,
                                  const at::Device& device);

@@ -29,17 +29,11 @@ void check_training_inputs(const PriorInputs& inputs, int64_t width) {
 
 DiffusionPriorImpl::DiffusionPriorImpl(const PriorPlan& plan) : plan_(plan) {
   const PriorConfig& config = plan_.config;
-  D2_CHECK(plan_.loss.noise_offset == 0, "a noise offset is for images");
   NoiseScheduleOptions options;
   options.kind = config.beta_schedule;
   options.timesteps = config.timesteps;
   schedule_ = register_module("noise_scheduler", NoiseSchedule(options));
   net_ = register_module("net", std::make_shared<PriorNetworkImpl>(config.net));
-  target_.objective = config.objective();
-  weight_.emplace(plan_.loss, /*p2_gamma=*/0.0, config.objective(), schedule_);
-  density_.emplace(plan_.loss.timestep_sampling);
-  dream_.emplace(plan_.loss.dream, config.objective());
-  augmentation_.perturbation = plan_.loss.input_perturbation;
 }
 
 at::Tensor DiffusionPriorImpl::l2_clamp(const at::Tensor& embeds) const {
@@ -66,7 +60,8 @@ PriorStepNoise DiffusionPriorImpl::draw(int64_t batch, at::Generator generator) 
   at::Generator host = host_generator(generator);
   PriorStepNoise draws;
   draws.dropout.seed = generator.current_seed();
-  draws.times = density_->draw(batch, config.timesteps, generator).to(device());
+  draws.times =
+      draw_times(plan_.loss.timestep_sampling, batch, config.timesteps, generator).to(device());
   draws.noise =
       at::randn(
           {batch, config.image_embed_dim}, generator, at::TensorOptions(home).dtype(at::kFloat))
@@ -77,9 +72,7 @@ PriorStepNoise DiffusionPriorImpl::draw(int64_t batch, at::Generator generator) 
       prob_mask(batch, 1 - config.image_drop_prob(), home, generator).to(device());
   if (config.net.self_cond) draws.self_condition = draw_self_condition(host);
   // Drawn last, so that it changes no other draw.
-  draws.augmentation = augmentation_.draw(draws.noise.sizes(), std::move(generator));
-  at::Tensor& perturbation = draws.augmentation.perturbation;
-  if (perturbation.defined()) perturbation = perturbation.to(device());
+  draws.augmentation = draw_augmentation(plan_.loss, draws.noise.sizes(), generator, device());
   return draws;
 }
 
@@ -94,8 +87,8 @@ at::Tensor DiffusionPriorImpl::loss(const PriorInputs& inputs, const PriorStepNo
   PriorConditions given = conditions(inputs.text);
   const at::Tensor x_start = inputs.image_embeds * config.scale();
   const at::Tensor& t = draws.times;
-  const at::Tensor noised =
-      schedule_->q_sample(x_start, t, augmentation_.input_noise(draws.noise, draws.augmentation));
+  const AugmentedNoise noise = augmented_noise(plan_.loss, draws.noise, draws.augmentation);
+  const at::Tensor noised = schedule_->q_sample(x_start, t, noise.input);
 
   if (config.net.self_cond && draws.self_condition) {
     const NoGradPass no_grad;  // nothing is dropped in this pass; its answer is shown as it is
@@ -108,14 +101,16 @@ at::Tensor DiffusionPriorImpl::loss(const PriorInputs& inputs, const PriorStepNo
     return net_->forward(x, t, given, draws.dropout).to(x_start.scalar_type());
   };
   const auto [x_t, target] =
-      dream_->rectify(*schedule_,
-                      {noised, target_.target(*schedule_, x_start, t, draws.noise)},
-                      t,
-                      draws.noise,
-                      answer);
+      dreamed(plan_.loss.dream,
+              *schedule_,
+              {noised, schedule_->target(config.objective(), x_start, t, noise.target)},
+              t,
+              noise.target,
+              answer);
   at::Tensor prediction = answer(x_t);
   if (config.predict_x_start && config.training_clamp_l2norm) prediction = l2_clamp(prediction);
-  return weight_->weigh(pixel_loss(config.loss_type, prediction, target), t).mean();
+  const at::Tensor losses = pixel_loss(config.loss_type, prediction, target);
+  return weighed(plan_.loss, /*p2_gamma=*/0, config.objective(), *schedule_, losses, t).mean();
 }
 
 void DiffusionPriorImpl::check_sample_options(const PriorSampleOptions& options) const {
@@ -148,10 +143,10 @@ Denoised DiffusionPriorImpl::clean_estimate(const at::Tensor& x,
                                             double cond_scale) {
   const at::Tensor answer =
       net_->forward_with_cond_scale(x, times, conditions, cond_scale).to(x.scalar_type());
-  const at::Tensor x_start = target_.x_start(*schedule_, x, times, answer);
+  const Objective objective = plan_.config.objective();
+  const at::Tensor x_start = schedule_->x_start_of(objective, x, times, answer);
   Denoised denoised{x_start, {}, {}};
-  denoised.noise =
-      ddim_noise(plan_.layout, *schedule_, target_.objective, x, times, answer, x_start);
+  denoised.noise = ddim_noise(plan_.layout, *schedule_, objective, x, times, answer, x_start);
   if (!plan_.config.predict_x_start)
     denoised.x_start = static_threshold(x_start);
   else if (plan_.config.sampling_clamp_l2norm)

@@ -118,11 +118,6 @@ class DiffusionPriorImpl : public torch::nn::Module {
   PriorPlan plan_;
   NoiseSchedule schedule_{nullptr};
   std::shared_ptr<PriorNetworkImpl> net_;
-  PredictionTarget target_;
-  std::optional<LossWeight> weight_;  // this and the next two are there once the prior is made
-  std::optional<TimestepDensity> density_;
-  std::optional<Dream> dream_;
-  NoiseAugmentation augmentation_;
 };
 TORCH_MODULE(DiffusionPrior);
 
