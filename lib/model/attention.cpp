@@ -36,11 +36,6 @@ at::Tensor attention_in_fast_type(const at::Tensor& q,
       .to(at::kBFloat16);
 }
 
-/// An adapter's dropout acts on the layer's input: the layer cannot be folded into others then.
-bool drops_inputs(const LinearLayerImpl& layer) {
-  return layer.adapter() && layer.adapter()->drops();
-}
-
 }  // namespace
 
 at::Tensor map_to_tokens(const at::Tensor& map) {
@@ -53,8 +48,7 @@ at::Tensor tokens_to_map(const at::Tensor& tokens, int64_t height, int64_t width
 
 AttentionOutImpl::AttentionOutImpl(int64_t inner, int64_t dim, const NormLayout& norm_layout) {
   linear = register_module("0", make_linear(inner, dim, /*bias=*/false));
-  norm =
-      register_module("1", std::make_shared<GainNormImpl>(std::vector<int64_t>{dim}, norm_layout));
+  norm = register_module("1", make_norm(dim, norm_layout));
 }
 
 AttentionImpl::AttentionImpl(
@@ -65,8 +59,7 @@ AttentionImpl::AttentionImpl(
            : layout.twice_scaled ? 1.0 / width
                                  : 1.0 / std::sqrt(width);
   null_kv_ = register_parameter("null_kv", torch::randn({2, dim_head}));
-  norm_ = register_module("norm",
-                          std::make_shared<GainNormImpl>(std::vector<int64_t>{dim}, layout.norm));
+  norm_ = register_module("norm", make_norm(dim, layout.norm));
   to_q_ = register_module("to_q", make_linear(dim, heads * dim_head, /*bias=*/false));
   to_kv_ = register_module("to_kv", make_linear(dim, 2 * dim_head, /*bias=*/false));
   to_out_ = register_module("to_out",
@@ -100,8 +93,7 @@ CrossAttentionImpl::CrossAttentionImpl(int64_t dim,
                                        const UnetLayout& layout)
     : cosine_sim_(cosine_sim) {
   null_kv_ = register_parameter("null_kv", torch::randn({2, kCrossDimHead}));
-  norm_ = register_module("norm",
-                          std::make_shared<GainNormImpl>(std::vector<int64_t>{dim}, layout.norm));
+  norm_ = register_module("norm", make_norm(dim, layout.norm));
   to_q_ = register_module("to_q", make_linear(dim, kCrossInner, /*bias=*/false));
   to_kv_ = register_module("to_kv", make_linear(context_dim, 2 * kCrossInner, /*bias=*/false));
   to_out_ =
@@ -120,7 +112,7 @@ at::Tensor CrossAttentionImpl::forward(const at::Tensor& x, const at::Tensor& co
   const double plain = n * (d + m) * static_cast<double>(kCrossInner);
   const double folded =
       m * d * static_cast<double>(kCrossInner) + n * m * d * static_cast<double>(kCrossHeads);
-  const bool drops = drops_inputs(*to_q_) || drops_inputs(*to_out_->linear);
+  const bool drops = to_q_->drops() || to_out_->linear->drops();
   if (cosine_sim_ || drops || plain < folded) return to_out_->forward(attend(normed, kv));
   return to_out_->norm->forward(attend_folded(normed, kv));
 }

@@ -32,12 +32,11 @@ at::Tensor LinearLayerImpl::forward(const at::Tensor& x) {
   return adapter() ? y + adapter()->forward(x).to(y.scalar_type()) : y;
 }
 
-at::Tensor LinearLayerImpl::multiply_base(const at::Tensor& x, const at::Tensor& weight) {
-  return weighted_bmm(x, weight);
-}
-
-at::Tensor LinearLayerImpl::multiply_adapter(const at::Tensor& x, const at::Tensor& weight) {
-  return at::bmm(x, weight.to(x.scalar_type()));
+at::Tensor LinearLayerImpl::multiply(
+    const at::Tensor& x, const std::function<at::Tensor(const at::Tensor&)>& view) const {
+  const at::Tensor product = weighted_bmm(x, view_of_weight(in_half(weight), view));
+  if (!adapter()) return product;
+  return product + at::bmm(x, view(adapter()->weight()).to(x.scalar_type()));
 }
 
 at::Tensor ConvLayerImpl::forward(const at::Tensor& x) {
@@ -98,15 +97,8 @@ at::Tensor GainNormImpl::forward(const at::Tensor& x) {
   return at::layer_norm(input, {x.size(-1)}, g.reshape({-1}), {}, norm_eps(x.scalar_type()));
 }
 
-std::vector<int64_t> cross_embed_widths(int64_t out, size_t kernels) {
-  std::vector<int64_t> widths;
-  int64_t left = out;
-  for (size_t i = 1; i < kernels; ++i) {
-    widths.push_back(out >> i);
-    left -= widths.back();
-  }
-  widths.push_back(left);
-  return widths;
+std::shared_ptr<GainNormImpl> make_norm(int64_t width, const NormLayout& layout) {
+  return std::make_shared<GainNormImpl>(std::vector<int64_t>{width}, layout);
 }
 
 CrossEmbedImpl::CrossEmbedImpl(int64_t in,
@@ -114,12 +106,14 @@ CrossEmbedImpl::CrossEmbedImpl(int64_t in,
                                std::vector<int64_t> kernels,
                                int64_t stride) {
   std::sort(kernels.begin(), kernels.end());
-  const std::vector<int64_t> widths = cross_embed_widths(out, kernels.size());
   const auto group = add_group(*this, "convs");
+  int64_t left = out;
   for (size_t i = 0; i < kernels.size(); ++i) {
+    const int64_t width = i + 1 < kernels.size() ? out >> (i + 1) : left;
+    left -= width;
     const int64_t padding = (kernels[i] - stride) / 2;
     convs_.push_back(group->register_module(std::to_string(i),
-                                            make_conv(in, widths[i], kernels[i], stride, padding)));
+                                            make_conv(in, width, kernels[i], stride, padding)));
   }
 }
 
@@ -154,13 +148,6 @@ PixelShuffleUpsampleImpl::PixelShuffleUpsampleImpl(int64_t in, int64_t out) {
 at::Tensor PixelShuffleUpsampleImpl::forward(const at::Tensor& x) {
   return at::pixel_shuffle(at::silu(conv_->forward(x)), 2);
 }
-
-std::shared_ptr<ConvLayerImpl> make_strided_downsample(int64_t in, int64_t out) {
-  return make_conv(in, out, 4, 2, 1);
-}
-
-TransposedUpsampleImpl::TransposedUpsampleImpl(int64_t in, int64_t out)
-    : ConvTranspose2dImpl(torch::nn::ConvTranspose2dOptions(in, out, 4).stride(2).padding(1)) {}
 
 NearestUpsampleImpl::NearestUpsampleImpl(int64_t in, int64_t out) {
   conv_ = register_module("1", make_conv(in, out, 3, 1, 1));

@@ -5,13 +5,12 @@
 
 #include <torch/nn.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "config/shared/layout.h"
-#include "kernels/half_weights.h"
-#include "model/frozen_weight.h"
 #include "model/lora.h"
 
 namespace dalle2 {
@@ -30,19 +29,8 @@ class LinearLayerImpl : public torch::nn::LinearImpl, public LoraHost {
   /// [B, ..., in] -> [B, ..., out]
   at::Tensor forward(const at::Tensor& x);
   /// bmm of x with `view` of the weight, a function that makes [n, in, out] of [out, in].
-  template <class View>
-  at::Tensor multiply(const at::Tensor& x, const View& view) const {
-    const at::Tensor product = multiply_base(x, view_of_weight(in_half(weight), view));
-    return adapter() ? product + multiply_adapter(x, view(adapter()->weight())) : product;
-  }
-
- protected:
-  torch::nn::Module& module() override { return *this; }
-  const at::Tensor& host_weight() const override { return weight; }
-
- private:
-  static at::Tensor multiply_base(const at::Tensor& x, const at::Tensor& weight);
-  static at::Tensor multiply_adapter(const at::Tensor& x, const at::Tensor& weight);
+  at::Tensor multiply(const at::Tensor& x,
+                      const std::function<at::Tensor(const at::Tensor&)>& view) const;
 };
 
 /// A convolution whose weight may be held in a lower type.
@@ -59,10 +47,6 @@ class TokenConvImpl : public ConvLayerImpl, public LoraHost {
   TokenConvImpl(int64_t in, int64_t out);
   /// [B, N, in] -> [B, N, out]
   at::Tensor forward(const at::Tensor& tokens);
-
- protected:
-  torch::nn::Module& module() override { return *this; }
-  const at::Tensor& host_weight() const override { return weight; }
 };
 
 /// A linear layer with or without a bias, initialised as torch does.
@@ -101,7 +85,11 @@ class GainNormImpl : public torch::nn::Module {
   bool by_max_;
 };
 
-/// Convolutions of several kernel sizes side by side; their outputs are concatenated.
+/// Of tokens of that width.
+std::shared_ptr<GainNormImpl> make_norm(int64_t width, const NormLayout& layout = {});
+
+/// Convolutions of several kernel sizes side by side; their outputs are concatenated: half of the
+/// width for the smallest kernel, then a quarter, ... and the remainder for the largest.
 class CrossEmbedImpl : public torch::nn::Module {
  public:
   CrossEmbedImpl(int64_t in, int64_t out, std::vector<int64_t> kernels, int64_t stride);
@@ -111,9 +99,6 @@ class CrossEmbedImpl : public torch::nn::Module {
  private:
   std::vector<std::shared_ptr<ConvLayerImpl>> convs_;
 };
-
-/// Output widths of a CrossEmbed: halves, quarters, ... and the remainder for the largest kernel.
-std::vector<int64_t> cross_embed_widths(int64_t out, size_t kernels);
 
 /// Halves the side: pixels move into channels (channel slowest), then a 1x1 convolution.
 class DownsampleImpl : public torch::nn::Module {
@@ -136,17 +121,6 @@ class PixelShuffleUpsampleImpl : public torch::nn::Module {
 
  private:
   std::shared_ptr<ConvLayerImpl> conv_;
-};
-
-/// Halves the side by a convolution of 4x4 pixels: `layout.strided_down`.
-std::shared_ptr<ConvLayerImpl> make_strided_downsample(int64_t in, int64_t out);
-
-/// Doubles the side by a transposed convolution of 4x4 pixels: `layout.transposed_up`. Weight [in, out, 4, 4].
-class TransposedUpsampleImpl : public torch::nn::ConvTranspose2dImpl {
- public:
-  TransposedUpsampleImpl(int64_t in, int64_t out);
-  /// [B, in, H, W] -> [B, out, 2H, 2W]
-  at::Tensor forward(const at::Tensor& x) { return ConvTranspose2dImpl::forward(x); }
 };
 
 /// Doubles the side: nearest enlargement, then a 3x3 convolution.

@@ -98,10 +98,11 @@ void LoraHost::attach(const LoraOptions& options,
                       std::shared_ptr<const DropoutSeed> dropout,
                       int64_t number) {
   D2_CHECK(!adapter_, "a layer takes one adapter");
-  adapter_ = module().register_module(
-      "lora",
-      std::make_shared<LoraAdapterImpl>(host_weight(), options, std::move(dropout), number));
-  adapter_->train(module().is_training());
+  auto& layer = dynamic_cast<torch::nn::Module&>(*this);
+  const at::Tensor weight = layer.named_parameters(/*recurse=*/false)["weight"];
+  adapter_ = layer.register_module(
+      "lora", std::make_shared<LoraAdapterImpl>(weight, options, std::move(dropout), number));
+  adapter_->train(layer.is_training());
 }
 
 void check_lora_targets(const std::vector<const torch::nn::Module*>& networks,

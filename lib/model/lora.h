@@ -53,7 +53,7 @@ class LoraAdapterImpl : public torch::nn::Module {
   int64_t number_;
 };
 
-/// A layer that can take an adapter. Its own class is a torch::nn::Module with a `weight`.
+/// A layer that can take an adapter. Its class is a torch::nn::Module too, with a `weight`.
 class LoraHost {
  public:
   virtual ~LoraHost() = default;
@@ -63,10 +63,8 @@ class LoraHost {
               int64_t number);
   /// Null without an adapter.
   const std::shared_ptr<LoraAdapterImpl>& adapter() const { return adapter_; }
-
- protected:
-  virtual torch::nn::Module& module() = 0;
-  virtual const at::Tensor& host_weight() const = 0;
+  /// Whether an adapter drops inputs of the layer now: it cannot be folded into others then.
+  bool drops() const { return adapter_ && adapter_->drops(); }
 
  private:
   std::shared_ptr<LoraAdapterImpl> adapter_;

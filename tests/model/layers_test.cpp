@@ -37,10 +37,17 @@ TEST_CASE("a norm of a feature map keeps its gain's shape in files") {
 }
 
 TEST_CASE("parallel convolutions share the width: halves, quarters, the rest") {
-  CHECK(cross_embed_widths(8, 3) == std::vector<int64_t>{4, 2, 2});
-  CHECK(cross_embed_widths(8, 2) == std::vector<int64_t>{4, 4});
-  CHECK(cross_embed_widths(7, 3) == std::vector<int64_t>{3, 1, 3});
-  CHECK(cross_embed_widths(8, 1) == std::vector<int64_t>{8});
+  const auto widths = [](int64_t out, const std::vector<int64_t>& kernels) {
+    std::vector<int64_t> found;
+    for (const auto& item : CrossEmbedImpl(1, out, kernels, 1).named_parameters()) {
+      if (item.key().ends_with(".bias")) found.push_back(item.value().size(0));
+    }
+    return found;
+  };
+  CHECK(widths(8, {3, 5, 7}) == std::vector<int64_t>{4, 2, 2});
+  CHECK(widths(8, {3, 5}) == std::vector<int64_t>{4, 4});
+  CHECK(widths(7, {3, 5, 7}) == std::vector<int64_t>{3, 1, 3});
+  CHECK(widths(8, {3}) == std::vector<int64_t>{8});
   // The smallest kernel is the widest, in whatever order they are given.
   CrossEmbedImpl layer(3, 8, {15, 3, 7}, 1);
   CHECK(layer.named_parameters()["convs.0.weight"].sizes() == at::IntArrayRef({4, 3, 3, 3}));

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "kernels/half_weights.h"
 #include "model/frozen_weight.h"
 
 namespace dalle2 {

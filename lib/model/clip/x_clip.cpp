@@ -12,10 +12,6 @@ namespace {
 constexpr int64_t kForwardMult = 4;
 constexpr double kRotaryBase = 10000.0;
 
-std::shared_ptr<GainNormImpl> make_norm(int64_t width) {
-  return std::make_shared<GainNormImpl>(std::vector<int64_t>{width});
-}
-
 }  // namespace
 
 HalvesRotaryImpl::HalvesRotaryImpl(int64_t dim) {

@@ -17,17 +17,9 @@ constexpr double kMostDistance = 128.0;
 /// Numbers of the network's own dropouts lie below those of adapters, which begin at 0.
 constexpr int64_t kFirstDropout = -2;
 
-std::shared_ptr<GainNormImpl> make_norm(int64_t dim, const NormLayout& layout) {
-  return std::make_shared<GainNormImpl>(std::vector<int64_t>{dim}, layout);
-}
-
 /// The last `count` along `dim`.
 at::Tensor last_along(const at::Tensor& x, int64_t dim, int64_t count) {
   return x.size(dim) == count ? x : x.narrow(dim, x.size(dim) - count, count);
-}
-
-bool drops_now(const LinearLayerImpl& layer) {
-  return layer.adapter() && layer.adapter()->drops();
 }
 
 }  // namespace
@@ -152,8 +144,8 @@ at::Tensor CausalAttentionImpl::forward(const at::Tensor& x,
 }
 
 bool CausalAttentionImpl::drops() const {
-  return (is_training() && dropout_ > 0) || drops_now(*to_q_) || drops_now(*to_kv_) ||
-         drops_now(*to_out_->linear);
+  return (is_training() && dropout_ > 0) || to_q_->drops() || to_kv_->drops() ||
+         to_out_->linear->drops();
 }
 
 at::Tensor CausalAttentionImpl::attend(const at::Tensor& q,
@@ -189,7 +181,7 @@ at::Tensor GatedFeedForwardImpl::forward(const at::Tensor& x, const DropoutSeed&
 }
 
 bool GatedFeedForwardImpl::drops() const {
-  return (is_training() && dropout_ > 0) || drops_now(*in_) || drops_now(*out_);
+  return (is_training() && dropout_ > 0) || in_->drops() || out_->drops();
 }
 
 CausalTransformerImpl::CausalTransformerImpl(const PriorNetworkConfig& config) {

@@ -13,18 +13,6 @@
 namespace dalle2 {
 namespace {
 
-void check_vectors(const char* what, const at::Tensor& t, int64_t batch, int64_t dim) {
-  if (!t.defined()) return;
-  check_batch(what, t, batch);
-  if (t.dim() == 2 && t.size(1) == dim) return;
-  throw DataError(
-      "{} of shape {}, but /prior/image_embed_dim is {}: use embeddings of that width, or train a "
-      "prior with theirs",
-      what,
-      shape_text(t.sizes()),
-      dim);
-}
-
 /// [B, D] -> [B, tokens, D]
 at::Tensor to_tokens(const std::shared_ptr<LinearLayerImpl>& layer,
                      const at::Tensor& embed,
@@ -79,23 +67,19 @@ void PriorNetworkImpl::build_time_embedding() {
   time_out_ = net->register_module("2", make_linear(2 * out, out));
 }
 
-void PriorNetworkImpl::check_inputs(const at::Tensor& image_embed,
-                                    const at::Tensor& time,
-                                    const PriorConditions& given) const {
-  const int64_t batch = image_embed.size(0);
-  check_vectors("image embeddings", image_embed, batch, config_.dim);
-  check_text(batch, given);
-  check_vectors("the self conditioning", given.self_cond, batch, config_.dim);
-  check_batch("time", time, batch);
-  check_batch("image_keep_mask", given.image_keep_mask, batch);
-}
-
 void PriorNetworkImpl::check_text(int64_t batch, const PriorConditions& given) const {
-  if (!given.text_embed.defined()) {
+  const at::Tensor& embed = given.text_embed;
+  if (!embed.defined()) {
     throw DataError("the prior is conditioned on text embeddings, but none was given");
   }
-  check_vectors("text embeddings", given.text_embed, batch, config_.dim);
-  check_batch("text_keep_mask", given.text_keep_mask, batch);
+  check_batch("text embeddings", embed, batch);
+  if (embed.dim() != 2 || embed.size(1) != config_.dim) {
+    throw DataError(
+        "text embeddings of shape {}, but /prior/image_embed_dim is {}: use embeddings of that "
+        "width, or train a prior with theirs",
+        shape_text(embed.sizes()),
+        config_.dim);
+  }
   const at::Tensor& text = given.text_encodings;
   if (!text.defined()) return;
   check_batch("text encodings", text, batch);
@@ -199,8 +183,8 @@ at::Tensor PriorNetworkImpl::forward(const at::Tensor& image_embed,
                                      const at::Tensor& time,
                                      const PriorConditions& conditions,
                                      const DropoutSeed& seed) {
-  check_inputs(image_embed, time, conditions);
   const int64_t batch = image_embed.size(0);
+  check_text(batch, conditions);
   const at::ScalarType dtype = image_embed.scalar_type();
   PrefixCache nulls;
   const PrefixCache* before = conditions.encoded_text ? &conditions.encoded_text->given : nullptr;

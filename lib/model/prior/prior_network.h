@@ -61,9 +61,6 @@ class PriorNetworkImpl : public torch::nn::Module {
   bool drops() const { return config_.layout.nulls != PriorLayout::Nulls::encodings; }
 
  private:
-  void check_inputs(const at::Tensor& image_embed,
-                    const at::Tensor& time,
-                    const PriorConditions& given) const;
   void check_text(int64_t batch, const PriorConditions& given) const;
   void build_time_embedding();
   at::Tensor is_text(const PriorConditions& given) const;

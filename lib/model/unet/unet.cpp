@@ -74,11 +74,9 @@ at::Tensor UnetLayers::trunk(at::Tensor x, const UnetEmbedded& e, bool keeps_gra
     x = apply(level.post, x);
   }
 
-  AnyModule middle;
-  if (mid_attn) middle = AnyModule(mid_attn);
   enter_level(downs.size());
   x = run(mid_block1, x, e, e.mid_context, recomputes);
-  x = run_attention(middle, x, recomputes);
+  x = run_attention(mid_attn, x, recomputes);
   x = run(mid_block2, x, e, e.mid_context, recomputes);
 
   const auto join_skip = [&](const at::Tensor& map) {
@@ -135,7 +133,7 @@ int64_t UnetImpl::recomputed_levels() const {
 at::Tensor UnetImpl::forward(const at::Tensor& x,
                              const at::Tensor& time,
                              const UnetConditions& conditions) {
-  layers_->check_inputs(x, time, conditions);
+  layers_->check_embeddings(x.size(0), conditions);
   return answer(layers_->init_conv.forward(layers_->join_inputs(x, conditions)),
                 time.to(x.scalar_type()),
                 conditions);
@@ -176,7 +174,7 @@ std::pair<at::Tensor, at::Tensor> UnetImpl::forward_with_and_without(const at::T
   both.image_keep_mask = kept_first(given.image_keep_mask);
   both.text_keep_mask = kept_first(given.text_keep_mask);
   // The pictures are the same in both halves, and so is what stands before the conditions.
-  layers_->check_inputs(x, time, given);
+  layers_->check_embeddings(x.size(0), given);
   const at::Tensor h = layers_->init_conv.forward(layers_->join_inputs(x, given));
   const std::vector<at::Tensor> answers =
       answer(twice(h), twice(time.to(x.scalar_type())), both).chunk(2);
@@ -206,52 +204,7 @@ at::Tensor prob_mask(int64_t batch,
   return at::rand({batch}, generator, options.dtype(at::kFloat)) < keep_prob;
 }
 
-void UnetLayers::check_inputs(const at::Tensor& x,
-                              const at::Tensor& time,
-                              const UnetConditions& given) const {
-  if (x.dim() != 4 || x.size(1) != config.channels) {
-    throw DataError(
-        "the unet takes images [B, {}, H, W], got {}", config.channels, shape_text(x.sizes()));
-  }
-  const int64_t step = int64_t{1} << shape.halvings;
-  if (x.size(2) % step != 0 || x.size(3) % step != 0) {
-    throw DataError(
-        "an image of {} x {} pixels does not go through this unet, which halves it {} times: both "
-        "sides must be multiples of {}",
-        x.size(2),
-        x.size(3),
-        shape.halvings,
-        step);
-  }
-  const int64_t batch = x.size(0);
-  check_batch("time", time, batch);
-  check_embeddings(batch, given);
-  if (config.lowres_cond && !given.lowres_cond_img.defined()) {
-    throw DataError("this unet enlarges a low-resolution image (lowres_cond), but none was given");
-  }
-  if (!config.lowres_cond && given.lowres_cond_img.defined()) {
-    throw DataError("a low-resolution image was given to a unet without lowres_cond");
-  }
-  if (config.lowres_cond && given.lowres_cond_img.sizes() != x.sizes()) {
-    throw DataError("the low-resolution image has shape {}, the image {}: they must be equal",
-                    shape_text(given.lowres_cond_img.sizes()),
-                    shape_text(x.sizes()));
-  }
-  if (given.lowres_noise_level.defined() && !config.lowres_noise_cond) {
-    throw DataError(
-        "a noise level of the low-resolution image was given to a unet without lowres_noise_cond");
-  }
-  check_batch("lowres_noise_level", given.lowres_noise_level, batch);
-  if (config.self_cond && given.self_cond.defined() && given.self_cond.sizes() != x.sizes()) {
-    throw DataError("the self conditioning has shape {}, the image {}: they must be equal",
-                    shape_text(given.self_cond.sizes()),
-                    shape_text(x.sizes()));
-  }
-}
-
 void UnetLayers::check_embeddings(int64_t batch, const UnetConditions& given) const {
-  check_batch("image_keep_mask", given.image_keep_mask, batch);
-  check_batch("text_keep_mask", given.text_keep_mask, batch);
   if (config.cond_on_image_embeds) {
     const at::Tensor& embed = given.image_embed;
     if (!embed.defined()) {
@@ -321,7 +274,7 @@ at::Tensor UnetLayers::image_tokens(const UnetConditions& given) const {
   const int64_t batch = given.image_embed.size(0);
   const at::Tensor tokens =
       image_to_tokens ? image_to_tokens->forward(given.image_embed)
-                            .view({batch, config.num_image_tokens, shape.cond_dim})
+                            .view({batch, config.num_image_tokens, cond_dim(config)})
                       : given.image_embed.unsqueeze(1).expand({-1, config.num_image_tokens, -1});
   if (!given.image_keep_mask.defined()) return tokens;
   return at::where(

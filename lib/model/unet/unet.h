@@ -34,13 +34,13 @@ struct UnetLayers;
 
 class UnetImpl : public torch::nn::Module {
  public:
-  /// `config` as it is in a UnetPlan (wiring resolved). @throws ConfigError
+  /// `config` as it is in a UnetPlan: checked, with its wiring resolved.
   explicit UnetImpl(const UnetConfig& config);
   ~UnetImpl() override;
 
   /// @param x [B, channels, H, W] noisy image; @param time [B] int64
   /// @return [B, channels_out, H, W]
-  /// @throws DataError for a missing low-res image, a wrong text width or batch (both numbers)
+  /// @throws DataError for a missing image embedding, a wrong width or batch (both numbers)
   at::Tensor forward(const at::Tensor& x, const at::Tensor& time, const UnetConditions& conditions);
 
   /// The answers with the conditions and without image and text, both [B, channels_out, H, W], from one

@@ -31,21 +31,20 @@ class BlockImpl : public torch::nn::Module {
   std::shared_ptr<torch::nn::GroupNormImpl> norm_;
 };
 
-struct ResnetBlockOptions {
-  int64_t in = 0;
-  int64_t out = 0;
-  int64_t time_dim = 0;  ///< width of the time vector
-  int64_t groups = 8;
-  std::optional<int64_t> cond_dim;  ///< width of the condition tokens; none: no cross attention
-  bool weight_standardization = false;
-  bool cosine_sim_cross_attn = false;
-  UnetLayout layout;
-};
+/// Width of the vector that the time becomes.
+inline int64_t time_dim(const UnetConfig& config) {
+  return 4 * config.dim;
+}
+/// Width of the condition tokens.
+inline int64_t cond_dim(const UnetConfig& config) {
+  return config.cond_dim.value_or(config.dim);
+}
 
 /// Two blocks with a residual; time scales and shifts the first, conditions enter between them.
 class ResnetBlockImpl : public torch::nn::Module {
  public:
-  explicit ResnetBlockImpl(const ResnetBlockOptions& options);
+  /// @param cond with cross attention to the conditions
+  ResnetBlockImpl(const UnetConfig& config, int64_t in, int64_t out, int64_t groups, bool cond);
   /// @param x [B, in, H, W]
   /// @param silu_time [B, time_dim]: SiLU of the time vector, the same for all blocks of a pass
   /// @param context [B, M, cond_dim]; not read without cross attention
@@ -71,19 +70,6 @@ struct UnetLevel {
   bool last = false;   ///< the coarsest
 };
 
-struct UnetShape {
-  std::vector<UnetLevel> levels;  ///< fine to coarse
-  int64_t channels_in = 0;        ///< image, self conditioning and low-res image together
-  int64_t channels_out = 0;
-  int64_t cond_dim = 0;  ///< width of the condition tokens
-  int64_t time_dim = 0;  ///< width of the time vector
-  int64_t mid_dim = 0;   ///< width of the coarsest level
-  int64_t halvings = 0;  ///< the image's side must be a multiple of 2^halvings
-};
-
-/// @throws ConfigError listing whatever makes this unet impossible
-UnetShape unet_shape(const UnetConfig& config);
-
 /// One resolution on one way. Empty modules do nothing.
 struct UnetStage {
   torch::nn::AnyModule pre;  ///< on the way down of a memory-efficient unet
@@ -103,7 +89,7 @@ struct UnetEmbedded {
 
 struct UnetLayers {
   UnetConfig config;
-  UnetShape shape;
+  std::vector<UnetLevel> levels;  // fine to coarse
 
   at::Tensor null_image_embed;    // [1, num_image_tokens, cond_dim]
   at::Tensor null_image_hiddens;  // [1, 4 dim]
@@ -114,7 +100,7 @@ struct UnetLayers {
   std::shared_ptr<LinearLayerImpl> lowres_noise_in, lowres_noise_out;
   std::shared_ptr<torch::nn::LayerNormImpl> norm_cond, norm_mid_cond;
   std::shared_ptr<ResnetBlockImpl> init_resnet_block, mid_block1, mid_block2, final_resnet_block;
-  std::shared_ptr<MapAttentionImpl> mid_attn;
+  torch::nn::AnyModule mid_attn;
   std::vector<UnetStage> downs, ups;
   std::vector<std::shared_ptr<BlockImpl>> combiner;  // empty unless combine_upsample_fmaps
   std::shared_ptr<ConvLayerImpl> to_out;
@@ -126,21 +112,8 @@ struct UnetLayers {
   void add_embeddings(UnetImpl& unet);
   void add_levels(UnetImpl& unet);
   void add_end(UnetImpl& unet);
-  std::shared_ptr<ResnetBlockImpl> block(int64_t in, int64_t out, int64_t groups, bool cond) const;
-  UnetStage down(torch::nn::Module& group, const UnetLevel& level) const;
-  UnetStage up(torch::nn::Module& group, const UnetLevel& level) const;
-  torch::nn::AnyModule upsample(torch::nn::Module& group, const UnetLevel& level) const;
-  torch::nn::AnyModule attention(torch::nn::Module& group,
-                                 const UnetLevel& level,
-                                 int64_t width,
-                                 const char* name) const;
-  torch::nn::AnyModule downsample(torch::nn::Module& group,
-                                  const char* name,
-                                  int64_t in,
-                                  int64_t out) const;
 
   // One forward pass.
-  void check_inputs(const at::Tensor& x, const at::Tensor& time, const UnetConditions& given) const;
   void check_embeddings(int64_t batch, const UnetConditions& given) const;
   at::Tensor join_inputs(const at::Tensor& x, const UnetConditions& given) const;
   UnetEmbedded embed(const at::Tensor& time, const UnetConditions& given) const;
