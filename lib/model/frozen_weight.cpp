@@ -26,13 +26,14 @@ bool needs_cast(const at::Tensor& x, const at::Tensor& weight) {
          !at::autocast::is_autocast_enabled(x.device().type());
 }
 
-/// Derived from weights at rest: by weight and by the type that decides the eps.
 struct Derived {
-  at::Tensor weight;   // kept alive, so that its address stays its own
-  at::Tensor filters;  // or a view
+  at::Tensor weight;  // kept alive, so that its address stays its own
+  at::Tensor values;
 };
-thread_local std::map<std::pair<const void*, at::ScalarType>, Derived> derived;
-thread_local int at_rest = 0;  // WeightsAtRest that live on this thread
+/// By weight and by a type: that which decides the eps, or autocast's.
+using DerivedWeights = std::map<std::pair<const void*, at::ScalarType>, Derived>;
+thread_local DerivedWeights derived;  // filters and views of weights at rest
+thread_local int at_rest = 0;         // WeightsAtRest that live on this thread
 
 /// Weights at rest in autocast's type, which would cast them at each use.
 class RestingHalves final : public HalfWeightSource {
@@ -42,17 +43,13 @@ class RestingHalves final : public HalfWeightSource {
     const at::ScalarType dtype = at::autocast::get_autocast_dtype(weight.device().type());
     const bool is_weight = !weight.is_view() && !weight.is_inference() && weight.is_leaf();
     if (!is_weight || at::GradMode::is_enabled() || weight.scalar_type() != at::kFloat) return {};
-    Copy& copy = copies_[{weight.unsafeGetTensorImpl(), dtype}];
-    if (!copy.half.defined()) copy = {weight, weight.to(dtype)};
-    return copy.half;
+    Derived& copy = copies_[{weight.unsafeGetTensorImpl(), dtype}];
+    if (!copy.values.defined()) copy = {weight, weight.to(dtype)};
+    return copy.values;
   }
 
  private:
-  struct Copy {
-    at::Tensor weight;  // kept alive, so that its address stays its own
-    at::Tensor half;
-  };
-  std::map<std::pair<const void*, at::ScalarType>, Copy> copies_;
+  DerivedWeights copies_;
 };
 
 /// Of all WeightsAtRest that live on this thread.
@@ -103,12 +100,12 @@ at::Tensor filters_for(const at::Tensor& x,
   const bool order = needs_order(x, weight);
   if (!standardize && !order) return weight;
   Derived& entry = derived[{weight.unsafeGetTensorImpl(), dtype}];
-  if (!entry.filters.defined()) {
+  if (!entry.values.defined()) {
     at::Tensor filters = standardize ? standardize_filters(weight, dtype) : weight;
     if (order) filters = in_order_for_convolutions(filters);
     entry = {weight, in_type_of_convolution(x, filters, settings)};
   }
-  return entry.filters;
+  return entry.values;
 }
 
 struct FrozenMatmul : torch::autograd::Function<FrozenMatmul> {
@@ -188,8 +185,8 @@ at::Tensor view_of_weight(const at::Tensor& weight,
                           const std::function<at::Tensor(const at::Tensor&)>& view) {
   if (at_rest == 0 || at::GradMode::is_enabled() || weight.is_view()) return view(weight);
   Derived& entry = derived[{weight.unsafeGetTensorImpl(), weight.scalar_type()}];
-  if (!entry.filters.defined()) entry = {weight, view(weight).contiguous()};
-  return entry.filters;
+  if (!entry.values.defined()) entry = {weight, view(weight).contiguous()};
+  return entry.values;
 }
 
 at::Tensor weighted_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {

@@ -187,10 +187,6 @@ LookupFreeQuantizerImpl::LookupFreeQuantizerImpl(int64_t dim,
   project_out_ = register_module("project_out", make_linear(bits, dim));
 }
 
-at::Tensor LookupFreeQuantizerImpl::projected_out(const at::Tensor& signs) const {
-  return project_out_ ? project_out_->forward(signs) : signs;
-}
-
 Quantized LookupFreeQuantizerImpl::quantize(const at::Tensor& map,
                                             const at::Generator& /*generator*/) {
   const at::Tensor tokens = as_tokens(map);
@@ -212,7 +208,8 @@ Quantized LookupFreeQuantizerImpl::quantize(const at::Tensor& map,
       result.loss = result.loss + config_.commitment_loss_weight * at::mse_loss(values, signs);
     }
   }
-  result.map = as_map(projected_out(passed.to(x.scalar_type())), map);
+  passed = passed.to(x.scalar_type());
+  result.map = as_map(project_out_ ? project_out_->forward(passed) : passed, map);
   return result;
 }
 
@@ -234,10 +231,6 @@ VectorQuantizerImpl::VectorQuantizerImpl(int64_t dim, const VaeConfig& config) :
   embed_ = book->register_buffer("embed", embed);
 }
 
-at::Tensor VectorQuantizerImpl::nearest(const at::Tensor& tokens) const {
-  return nearness(tokens, codebook(), config_.vq_use_cosine_sim).argmax(-1);
-}
-
 Quantized VectorQuantizerImpl::quantize(const at::Tensor& map, const at::Generator& generator) {
   const at::Tensor tokens = as_tokens(map);
   at::Tensor x = (project_in_ ? project_in_->forward(tokens) : tokens).to(at::kFloat);
@@ -248,7 +241,7 @@ Quantized VectorQuantizerImpl::quantize(const at::Tensor& map, const at::Generat
   {
     const torch::NoGradGuard no_grad;
     begin_codes(x.detach(), generator);
-    indices = nearest(x.detach());
+    indices = nearness(x.detach(), codebook(), config_.vq_use_cosine_sim).argmax(-1);
     code = codebook().index_select(0, indices);
     if (is_training()) take_notes(x.detach(), indices);
   }

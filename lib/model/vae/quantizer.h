@@ -74,8 +74,6 @@ class LookupFreeQuantizerImpl : public QuantizerImpl {
   Quantized quantize(const at::Tensor& map, const at::Generator& generator) override;
 
  private:
-  at::Tensor projected_out(const at::Tensor& signs) const;
-
   LookupFreeConfig config_;
   at::Tensor mask_;                                            // [log2 K] int64, values of the bits
   std::shared_ptr<LinearLayerImpl> project_in_, project_out_;  // null: the widths are equal
@@ -96,7 +94,6 @@ class VectorQuantizerImpl : public QuantizerImpl {
   at::Tensor codebook() const { return embed_.select(0, 0); }
 
  private:
-  at::Tensor nearest(const at::Tensor& tokens) const;
   void begin_codes(const at::Tensor& tokens, const at::Generator& generator);
   void take_notes(const at::Tensor& tokens, const at::Tensor& indices);
   bool has_begun();

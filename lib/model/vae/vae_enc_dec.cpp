@@ -177,82 +177,74 @@ at::Tensor DiscriminatorImpl::forward(const at::Tensor& images) {
   return to_logits_->forward(leaky(mix_->forward(x)));
 }
 
-template <class Block>
-VaeResnetImpl::Made VaeResnetImpl::make(std::shared_ptr<Block> block) {
-  return {block, [block](const at::Tensor& x) { return block->forward(x); }};
-}
-
-VaeResnetImpl::Made VaeResnetImpl::activated(std::shared_ptr<torch::nn::Module> group, Stage conv) {
-  return {std::move(group),
-          [conv = std::move(conv)](const at::Tensor& x) { return leaky(conv(x)); }};
-}
-
-void VaeResnetImpl::add_all(const char* name,
-                            const std::vector<Made>& made,
-                            std::vector<Stage>& stages) {
-  const auto group = add_group(*this, name);
-  for (size_t place = 0; place < made.size(); ++place) {
-    group->register_module(std::to_string(place), made[place].module);
-    stages.push_back(made[place].stage);
+VaeResampleImpl::VaeResampleImpl(int64_t in, int64_t out, bool doubles) {
+  if (doubles) {
+    double_ =
+        register_module("0",
+                        std::make_shared<torch::nn::ConvTranspose2dImpl>(
+                            torch::nn::ConvTranspose2dOptions(in, out, 4).stride(2).padding(1)));
+  } else {
+    halve_ = register_module("0", make_conv(in, out, 4, 2, 1));
   }
 }
 
+at::Tensor VaeResampleImpl::forward(const at::Tensor& x) {
+  if (halve_) return leaky(halve_->forward(x));
+  return leaky(transposed_convolution({x, double_->weight, double_->bias}, 2, 1));
+}
+
 VaeResnetImpl::VaeResnetImpl(const VaeConfig& config) {
-  std::vector<Made> encoders, from_end;  // the decoder's, last first
   const int64_t side = config.encdec_first_conv_kernel_size;
-  encoders.push_back(make(make_conv(config.channels, config.dim, side, 1, side / 2)));
+  encoders_.emplace_back(make_conv(config.channels, config.dim, side, 1, side / 2));
   to_image_ = make_conv(config.dim, config.channels, 1);
-  from_end.push_back(make(to_image_));
+  decoders_.emplace_back(to_image_);  // these from the last to the first
   int64_t before = config.dim;
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     const int64_t mult = config.encdec_layer_mults
                              ? config.encdec_layer_mults->at(static_cast<size_t>(layer))
                              : int64_t{1} << layer;
     const int64_t width = config.dim * mult;
-    const auto down = std::make_shared<torch::nn::Module>(),
-               up = std::make_shared<torch::nn::Module>();
-    const auto halve = down->register_module("0", make_conv(before, width, 4, 2, 1));
-    const auto twice = up->register_module(
-        "0",
-        std::make_shared<torch::nn::ConvTranspose2dImpl>(
-            torch::nn::ConvTranspose2dOptions(width, before, 4).stride(2).padding(1)));
-    encoders.push_back(activated(down, [halve](const at::Tensor& x) { return halve->forward(x); }));
-    from_end.push_back(activated(up, [twice](const at::Tensor& x) {
-      return transposed_convolution({x, twice->weight, twice->bias}, 2, 1);
-    }));
+    encoders_.emplace_back(std::make_shared<VaeResampleImpl>(before, width, /*doubles=*/false));
+    decoders_.emplace_back(std::make_shared<VaeResampleImpl>(width, before, /*doubles=*/true));
     const bool attends =
         !config.is_muse() && of_layer(config.encdec_use_attn, layer, config.layers, false);
     const auto attention = [&] {
-      return make(std::make_shared<VaeAttentionImpl>(
+      return std::make_shared<VaeAttentionImpl>(
           width,
           config.encdec_attn_dim_head.value_or(kDefaultHeadWidth),
-          config.encdec_attn_heads.value_or(kDefaultHeads)));
+          config.encdec_attn_heads.value_or(kDefaultHeads));
     };
-    if (attends) from_end.push_back(attention());
+    if (attends) decoders_.emplace_back(attention());
     const int64_t blocks =
         of_layer(config.encdec_num_resnet_blocks, layer, config.layers, int64_t{0});
     const int64_t groups = config.encdec_resnet_groups;
     for (int64_t block = 0; block < blocks; ++block) {
-      encoders.push_back(make(std::make_shared<VaeBlockImpl>(width, groups, /*gated=*/false)));
-      from_end.push_back(make(std::make_shared<VaeBlockImpl>(width, groups, /*gated=*/true)));
+      encoders_.emplace_back(std::make_shared<VaeBlockImpl>(width, groups, /*gated=*/false));
+      decoders_.emplace_back(std::make_shared<VaeBlockImpl>(width, groups, /*gated=*/true));
     }
-    if (attends) encoders.push_back(attention());
+    if (attends) encoders_.emplace_back(attention());
     before = width;
   }
-  std::reverse(from_end.begin(), from_end.end());
-  add_all("encoders", encoders, encoders_);
-  add_all("decoders", from_end, decoders_);
+  std::reverse(decoders_.begin(), decoders_.end());
+  const auto add_all = [this](const char* name, const std::vector<torch::nn::AnyModule>& stages) {
+    const auto group = add_group(*this, name);
+    for (size_t place = 0; place < stages.size(); ++place) {
+      group->register_module(std::to_string(place), stages[place].ptr());
+    }
+  };
+  add_all("encoders", encoders_);
+  add_all("decoders", decoders_);
 }
 
 at::Tensor VaeResnetImpl::encode(const at::Tensor& images) {
   at::Tensor x = in_order_for_convolutions(images);
-  for (const Stage& stage : encoders_) x = stage(x);
+  for (torch::nn::AnyModule& stage : encoders_) x = stage.forward(x);
   return x;
 }
 
 at::Tensor VaeResnetImpl::decode(const at::Tensor& map) {
   at::Tensor x = in_order_for_convolutions(map);
-  for (const Stage& stage : decoders_) x = stage(x);
+  for (torch::nn::AnyModule& stage : decoders_) x = stage.forward(x);
   return x;
 }
 

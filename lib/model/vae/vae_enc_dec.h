@@ -5,7 +5,6 @@
 
 #include <torch/nn.h>
 
-#include <functional>
 #include <memory>
 #include <vector>
 
@@ -103,6 +102,18 @@ class VaeEncDecImpl : public torch::nn::Module {
   virtual const at::Tensor& last_weight() const = 0;
 };
 
+/// Halves the side, or doubles it, then leaky(); key `0.*`.
+class VaeResampleImpl : public torch::nn::Module {
+ public:
+  VaeResampleImpl(int64_t in, int64_t out, bool doubles);
+  /// [B, in, H, W] -> [B, out, H', W']
+  at::Tensor forward(const at::Tensor& x);
+
+ private:
+  std::shared_ptr<ConvLayerImpl> halve_;                    // null if it doubles
+  std::shared_ptr<torch::nn::ConvTranspose2dImpl> double_;  // null if it halves
+};
+
 /// Convolutions that halve the side, and double it.
 class VaeResnetImpl : public VaeEncDecImpl {
  public:
@@ -112,19 +123,8 @@ class VaeResnetImpl : public VaeEncDecImpl {
   const at::Tensor& last_weight() const override { return to_image_->weight; }
 
  private:
-  using Stage = std::function<at::Tensor(const at::Tensor&)>;
-  /// Modules by their place; those of the decoder are made from its end.
-  struct Made {
-    std::shared_ptr<torch::nn::Module> module;
-    Stage stage;
-  };
-  template <class Block>
-  static Made make(std::shared_ptr<Block> block);
-  static Made activated(std::shared_ptr<torch::nn::Module> group, Stage conv);
-  void add_all(const char* name, const std::vector<Made>& made, std::vector<Stage>& stages);
-
   std::shared_ptr<ConvLayerImpl> to_image_;
-  std::vector<Stage> encoders_, decoders_;
+  std::vector<torch::nn::AnyModule> encoders_, decoders_;
 };
 
 /// Patches as the tokens of two transformers.
