@@ -84,15 +84,9 @@ at::Tensor signal_to_noise(const NoiseScheduleImpl& schedule, const at::Tensor& 
 
 at::Tensor min_snr_weights(const at::Tensor& snr, double gamma, Objective objective) {
   const at::Tensor clipped = snr.clamp_max(gamma);
-  switch (objective) {
-    case Objective::eps:
-      return at::where(snr > 0, clipped / snr, at::ones_like(snr));
-    case Objective::v:
-      return clipped / (snr + 1);
-    case Objective::x_start:
-      return clipped;
-  }
-  broken_invariant(__FILE__, __LINE__, "an objective without a min-SNR weight");
+  if (objective == Objective::x_start) return clipped;
+  if (objective == Objective::v) return clipped / (snr + 1);
+  return at::where(snr > 0, clipped / snr, at::ones_like(snr));
 }
 
 at::Tensor noise_share(const NoiseScheduleImpl& schedule, const at::Tensor& t) {
@@ -102,30 +96,18 @@ at::Tensor noise_share(const NoiseScheduleImpl& schedule, const at::Tensor& t) {
 }
 
 at::Tensor sigma_weights(LossWeighting weighting, const at::Tensor& sigmas) {
-  switch (weighting) {
-    case LossWeighting::none:
-      return at::ones_like(sigmas);
-    case LossWeighting::sigma_sqrt:
-      return sigmas.pow(-2.0).to(at::kFloat);
-    case LossWeighting::cosmap:
-      return 2 / (std::numbers::pi * (1 - 2 * sigmas + 2 * sigmas.square()));
-  }
-  broken_invariant(__FILE__, __LINE__, "a loss weighting without a formula");
+  if (weighting == LossWeighting::none) return at::ones_like(sigmas);
+  if (weighting == LossWeighting::sigma_sqrt) return sigmas.pow(-2.0).to(at::kFloat);
+  return 2 / (std::numbers::pi * (1 - 2 * sigmas + 2 * sigmas.square()));
 }
 
 at::Tensor pixel_loss(LossType kind, const at::Tensor& prediction, const at::Tensor& target) {
-  const auto of_pixels = [&] {
-    switch (kind) {
-      case LossType::l1:
-        return at::l1_loss(prediction, target, at::Reduction::None);
-      case LossType::l2:
-        return at::mse_loss(prediction, target, at::Reduction::None);
-      case LossType::huber:
-        return at::smooth_l1_loss(prediction, target, at::Reduction::None, /*beta=*/1.0);
-    }
-    broken_invariant(__FILE__, __LINE__, "a loss type without a formula");
-  };
-  return of_pixels().flatten(1).mean(1);
+  constexpr auto kEach = at::Reduction::None;
+  const at::Tensor of_pixels = kind == LossType::l1 ? at::l1_loss(prediction, target, kEach)
+                               : kind == LossType::l2
+                                   ? at::mse_loss(prediction, target, kEach)
+                                   : at::smooth_l1_loss(prediction, target, kEach, /*beta=*/1.0);
+  return of_pixels.flatten(1).mean(1);
 }
 
 at::Tensor weighed(const LossPlan& plan,

@@ -49,15 +49,12 @@ class DdpmSampler final : public Sampler {
 
 class DdimSampler final : public Sampler {
  public:
-  /// @param acp [T], levels of the times
-  DdimSampler(NoiseSchedule schedule,
-              const at::Tensor& acp,
-              std::vector<TimePair> pairs,
-              double eta)
+  DdimSampler(NoiseSchedule schedule, const DdimWalk& walk)
       : schedule_(std::move(schedule)),
-        acp_(on_host(acp)),
-        pairs_(std::move(pairs)),
-        eta_(static_cast<float>(eta)) {}
+        acp_(on_host(walk.previous_levels ? schedule_->alphas_cumprod_prev
+                                          : schedule_->alphas_cumprod)),
+        pairs_(ddim_time_pairs(schedule_->timesteps(), walk.steps, walk.end)),
+        eta_(static_cast<float>(walk.eta)) {}
 
   std::vector<TimePair> time_pairs() const override { return pairs_; }
 
@@ -169,26 +166,15 @@ NoiseSource noise_source(const NoiseSource& given,
   };
 }
 
-std::vector<TimePair> ddim_time_pairs(int64_t timesteps, int64_t steps) {
+std::vector<TimePair> ddim_time_pairs(int64_t timesteps, int64_t steps, int64_t end) {
   // The grid's rounding decides which integers it hits, so it is the reference's: fp32, truncated.
+  const int64_t points = steps + 2 + end;
   const at::Tensor grid =
-      at::linspace(0, static_cast<double>(timesteps), steps + 2, at::kFloat).to(at::kLong);
+      at::linspace(end, static_cast<double>(timesteps), points, at::kFloat).to(at::kLong);
   std::vector<TimePair> pairs;
-  for (int64_t i = steps; i > 0; --i) {
+  for (int64_t i = points - 2; i > 0; --i) {
     const TimePair pair{grid[i].item<int64_t>(), grid[i - 1].item<int64_t>()};
     if (pair.time > pair.next) pairs.push_back(pair);
-  }
-  return pairs;
-}
-
-std::vector<TimePair> prior_ddim_time_pairs(int64_t timesteps, int64_t steps) {
-  D2_CHECK(steps >= 2, "a DDIM walk of {} steps", steps);
-  // The grid's rounding decides which integers it hits, so it is the reference's: fp32, truncated.
-  const at::Tensor grid =
-      at::linspace(-1, static_cast<double>(timesteps), steps + 1, at::kFloat).to(at::kLong);
-  std::vector<TimePair> pairs;
-  for (int64_t i = steps - 1; i > 0; --i) {
-    pairs.push_back({grid[i].item<int64_t>(), grid[i - 1].item<int64_t>()});
   }
   return pairs;
 }
@@ -198,15 +184,8 @@ std::unique_ptr<Sampler> make_ddpm_sampler(const NoiseSchedule& schedule,
   return std::make_unique<DdpmSampler>(schedule, variance);
 }
 
-std::unique_ptr<Sampler> make_ddim_sampler(const NoiseSchedule& schedule,
-                                           int64_t steps,
-                                           double eta,
-                                           const DdimLayout& layout) {
-  return std::make_unique<DdimSampler>(
-      schedule,
-      layout.previous_levels ? schedule->alphas_cumprod_prev : schedule->alphas_cumprod,
-      ddim_time_pairs(schedule->timesteps(), steps),
-      eta);
+std::unique_ptr<Sampler> make_ddim_sampler(const NoiseSchedule& schedule, const DdimWalk& walk) {
+  return std::make_unique<DdimSampler>(schedule, walk);
 }
 
 at::Tensor ddim_noise(const DdimLayout& layout,
@@ -223,17 +202,6 @@ at::Tensor ddim_noise(const DdimLayout& layout,
   return layout.of_x_start == negative_of_raw ? -noise : noise;
 }
 
-std::unique_ptr<Sampler> make_prior_ddim_sampler(const NoiseSchedule& schedule,
-                                                 int64_t steps,
-                                                 const DdimLayout& layout) {
-  return std::make_unique<DdimSampler>(schedule,
-                                       schedule->alphas_cumprod_prev,
-                                       layout.to_zero
-                                           ? ddim_time_pairs(schedule->timesteps(), steps)
-                                           : prior_ddim_time_pairs(schedule->timesteps(), steps),
-                                       /*eta=*/1.0);
-}
-
 std::unique_ptr<Sampler> make_dpmpp_sampler(const NoiseSchedule& schedule, int64_t steps) {
   return std::make_unique<DpmppSampler>(schedule, steps);
 }
@@ -242,10 +210,6 @@ at::Tensor rescale_guidance(const at::Tensor& guided, const at::Tensor& conditio
   const auto spread = [](const at::Tensor& x) { return x.std({1, 2, 3}, true, /*keepdim=*/true); };
   const at::Tensor rescaled = guided * (spread(conditional) / spread(guided));
   return share * rescaled + (1 - share) * guided;
-}
-
-at::Tensor static_threshold(const at::Tensor& x_start) {
-  return x_start.clamp(-1, 1);
 }
 
 at::Tensor dynamic_threshold(const at::Tensor& x_start, double percentile) {

@@ -62,12 +62,16 @@ class Sampler {
 std::unique_ptr<Sampler> make_ddpm_sampler(const NoiseSchedule& schedule,
                                            std::optional<LearnedVariance> variance);
 
-/// Song et al. 2020, eq. 12 and 16, in `steps` steps; `eta` 0 is deterministic. The walk ends at
-/// the state of t = 0, which still holds a little noise, as in the reference.
-std::unique_ptr<Sampler> make_ddim_sampler(const NoiseSchedule& schedule,
-                                           int64_t steps,
-                                           double eta,
-                                           const DdimLayout& layout = {});
+struct DdimWalk {
+  int64_t steps = 0;
+  double eta = 0;                ///< 0 is deterministic
+  bool previous_levels = false;  ///< the levels are those of the time before (alphas_cumprod_prev)
+  /// Where it ends, as in the reference: 0 is the state of t = 0, which still holds a little noise; a
+  /// prior's ends at -1, the clean embedding, with one step fewer than asked for, and at least 2.
+  int64_t end = 0;
+};
+/// Song et al. 2020, eq. 12 and 16.
+std::unique_ptr<Sampler> make_ddim_sampler(const NoiseSchedule& schedule, const DdimWalk& walk);
 
 /// Denoised::noise as versions before 1.12.3 took it. @param raw what the network implies, not clipped
 at::Tensor ddim_noise(const DdimLayout& layout,
@@ -78,18 +82,8 @@ at::Tensor ddim_noise(const DdimLayout& layout,
                       const at::Tensor& prediction,
                       const at::Tensor& raw);
 
-/// The times of make_ddim_sampler: (10, 4) gives (8,6) (6,4) (4,2) (2,0).
-std::vector<TimePair> ddim_time_pairs(int64_t timesteps, int64_t steps);
-
-/// DDIM as the diffusion prior walks it: with eta 1 and levels that are those of the time before
-/// (alphas_cumprod_prev), as in the reference. It ends in the clean embedding.
-std::unique_ptr<Sampler> make_prior_ddim_sampler(const NoiseSchedule& schedule,
-                                                 int64_t steps,
-                                                 const DdimLayout& layout = {});
-
-/// The times of make_prior_ddim_sampler: (10, 4) gives (7,4) (4,1) (1,-1), one step fewer than
-/// asked for, and none at the noisiest times: as in the reference. Needs at least 2 steps.
-std::vector<TimePair> prior_ddim_time_pairs(int64_t timesteps, int64_t steps);
+/// The times of make_ddim_sampler: (10, 4, 0) gives (8,6) (6,4) (4,2) (2,0), (10, 4, -1) (7,4) (4,1) (1,-1).
+std::vector<TimePair> ddim_time_pairs(int64_t timesteps, int64_t steps, int64_t end = 0);
 
 /// DPM-Solver++(2M) (Lu et al. 2022, algorithm 2) with evenly spaced times and a first-order last
 /// step to the clean image: diffusers' DPMSolverMultistepScheduler with its default settings. Draws
@@ -100,9 +94,6 @@ std::unique_ptr<Sampler> make_dpmpp_sampler(const NoiseSchedule& schedule, int64
 /// 15-16).
 /// @param share 0 keeps `guided`, 1 takes the rescaled one whole
 at::Tensor rescale_guidance(const at::Tensor& guided, const at::Tensor& conditional, double share);
-
-/// Clips the clean image to [-1, 1].
-at::Tensor static_threshold(const at::Tensor& x_start);
 
 /// Imagen's dynamic thresholding (Saharia et al. 2022, section 2.3): clips each sample to its own
 /// `percentile` of |x|, at least 1, and divides by it.

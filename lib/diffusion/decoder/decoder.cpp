@@ -27,24 +27,6 @@ at::Tensor crop(const at::Tensor& images, const std::vector<CropOffset>& offsets
   return at::stack(crops);
 }
 
-LowresOptions lowres_options(const DecoderConfig& config,
-                             const DecoderLoopLayout& layout,
-                             const UnetPlan& plan,
-                             ImageRange range) {
-  LowresOptions options;
-  options.nearest = layout.nearest;
-  options.clamped = layout.clamped;
-  options.plain_in_eval = layout.plain_in_eval;
-  options.use_blur = plan.lowres_blur;
-  options.use_noise = plan.lowres_noise;
-  options.downsample_first = config.lowres_downsample_first;
-  options.blur_prob = config.blur_prob;
-  options.blur_sigma = config.blur_sigma;
-  options.blur_kernel_size = config.blur_kernel_size;
-  options.range = range;
-  return options;
-}
-
 }  // namespace
 
 at::Tensor DecoderImpl::Stage::from_images(const at::Tensor& images) const {
@@ -109,8 +91,17 @@ std::unique_ptr<DecoderImpl::Stage> DecoderImpl::make_stage(const UnetPlan& plan
   schedule.zero_terminal_snr = config.zero_terminal_snr;
   stage->schedule = noise_schedulers_->register_module(key, NoiseSchedule(schedule));
   if (unet_number > 1) {
-    stage->lowres = lowres_conds_->register_module(
-        key, LowresConditioner(lowres_options(config, plan_.layout, plan, range_)));
+    const LowresOptions lowres{.use_blur = plan.lowres_blur,
+                               .use_noise = plan.lowres_noise,
+                               .downsample_first = config.lowres_downsample_first,
+                               .blur_prob = config.blur_prob,
+                               .blur_sigma = config.blur_sigma,
+                               .blur_kernel_size = config.blur_kernel_size,
+                               .range = range_,
+                               .nearest = plan_.layout.nearest,
+                               .clamped = plan_.layout.clamped,
+                               .plain_in_eval = plan_.layout.plain_in_eval};
+    stage->lowres = lowres_conds_->register_module(key, LowresConditioner(lowres));
   }
 
   if (plan.learned_variance) {

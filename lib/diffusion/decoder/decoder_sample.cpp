@@ -150,7 +150,7 @@ struct Denoiser {
     if (config.use_dynamic_thres) {
       return dynamic_threshold(x_start, config.dynamic_thres_percentile);
     }
-    return static_threshold(x_start);
+    return x_start.clamp(-1, 1);
   }
 
   at::Tensor guided_output(const at::Tensor& x, const at::Tensor& times) {
@@ -409,8 +409,10 @@ std::unique_ptr<Sampler> DecoderImpl::make_sampler(int64_t unet_number,
     return make_dpmpp_sampler(s.schedule, wanted.value_or(std::min(kDefaultDpmppSteps, total - 1)));
   }
   if (walks_with_ddim(unet_number, options)) {
-    return make_ddim_sampler(
-        s.schedule, wanted.value_or(total), plan_.config.ddim_sampling_eta, plan_.layout.ddim);
+    return make_ddim_sampler(s.schedule,
+                             {.steps = wanted.value_or(total),
+                              .eta = plan_.config.ddim_sampling_eta,
+                              .previous_levels = plan_.layout.ddim.previous_levels});
   }
   return make_ddpm_sampler(s.schedule, s.variance);
 }

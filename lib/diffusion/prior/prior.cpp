@@ -148,7 +148,7 @@ Denoised DiffusionPriorImpl::clean_estimate(const at::Tensor& x,
   Denoised denoised{x_start, {}, {}};
   denoised.noise = ddim_noise(plan_.layout, *schedule_, objective, x, times, answer, x_start);
   if (!plan_.config.predict_x_start)
-    denoised.x_start = static_threshold(x_start);
+    denoised.x_start = x_start.clamp(-1, 1);
   else if (plan_.config.sampling_clamp_l2norm)
     denoised.x_start = l2_clamp(x_start);
   return denoised;
@@ -167,9 +167,10 @@ at::Tensor DiffusionPriorImpl::walk(const PriorSampleOptions& options) {
   PriorConditions given = conditions(options.text);
   const NoiseSource noise = noise_source(options.noise, {}, options.generator, device());
   const int64_t steps = options.timesteps.value_or(config.timesteps);
-  const auto sampler = steps < config.timesteps
-                           ? make_prior_ddim_sampler(schedule_, steps, plan_.layout)
-                           : make_ddpm_sampler(schedule_, std::nullopt);
+  const DdimWalk few{
+      .steps = steps, .eta = 1, .previous_levels = true, .end = plan_.layout.to_zero ? 0 : -1};
+  const auto sampler = steps < config.timesteps ? make_ddim_sampler(schedule_, few)
+                                                : make_ddpm_sampler(schedule_, std::nullopt);
   const int64_t batch = options.text.embeds.size(0);
   at::Tensor x = noise({batch, config.image_embed_dim});
   if (config.init_image_embed_l2norm) x = l2_clamp(x);
