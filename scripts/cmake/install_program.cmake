@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-# What `cmake --install` and CPack put where: the program, its manual page and completions, example configs and
-# schemas (component `program`), and with DALLE2_BUNDLE the libraries it needs (component `libraries`; `libtorch` for LibTorch
+# What `cmake --install` and CPack put where: the program, its manual page and completions, example configs
+# (component `program`), and with DALLE2_BUNDLE the libraries it needs (component `libraries`; `libtorch` for LibTorch
 # and NVIDIA's, which a Python wheel finds beside it), so that the folder runs wherever it is moved to.
 set(libraries_folder ${CMAKE_INSTALL_LIBDIR}/dalle2-train)
 file(RELATIVE_PATH libraries_from_program ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR}/dalle2-train)
