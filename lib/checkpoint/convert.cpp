@@ -104,18 +104,6 @@ Averages averages_of_ema_diffusers(const Cursor& checkpoint, const Cursor& ema) 
   return averages;
 }
 
-/// The entry "ema_model" of a prior. With adapters it holds only what is trained: the rest is that
-/// of the model.
-StateDict prior_averages(const Cursor& checkpoint, const Cursor& averaged) {
-  StateDict averages = averaged.as_state_dict();
-  if (!has_lora(averages) || !checkpoint.has("model")) return averages;
-  StateDict weights = checkpoint.at("model").as_state_dict();
-  for (auto& [name, tensor] : weights) {
-    if (const at::Tensor* average = find_tensor(averages, name)) tensor = *average;
-  }
-  return weights;
-}
-
 StateDict model_with_averages(const Cursor& checkpoint,
                               const Cursor& ema,
                               const Averages& averages) {
@@ -253,7 +241,10 @@ Value read_checkpoint_outline(const std::string& path) {
 
 StateDict averaged_weights(const Cursor& checkpoint) {
   if (const auto averaged = checkpoint.find("ema_model")) {
-    return prior_averages(checkpoint, *averaged);
+    StateDict averages = averaged->as_state_dict();  // of a prior
+    if (!has_lora(averages) || !checkpoint.has("model")) return averages;
+    // With adapters they are only what is trained: the rest is that of the model.
+    return model_with_averages(checkpoint, *averaged, {averages.begin(), averages.end()});
   }
   if (const auto ema = checkpoint.find("ema")) {
     return model_with_averages(checkpoint, *ema, averages_of_ema(checkpoint, *ema));

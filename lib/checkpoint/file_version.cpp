@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "checkpoint/file_version.h"
 
+#include <fnmatch.h>
 #include <algorithm>
 #include <string_view>
 
@@ -11,126 +12,80 @@
 namespace dalle2 {
 namespace {
 
-/// "downs.0.4.1.weight" of "unets.1.downs.0.4.1.weight", and whether it is of an upper unet.
-struct UnetName {
-  std::string_view rest;
-  bool is_upper = false;
-
-  explicit UnetName(std::string_view name) {
-    constexpr std::string_view kPrefix = "unets.";
-    if (!name.starts_with(kPrefix)) return;
-    const std::string_view numbered = name.substr(kPrefix.size());
-    const size_t dot = numbered.find('.');
-    if (dot == std::string_view::npos) return;
-    is_upper = numbered.substr(0, dot) != "0";
-    rest = numbered.substr(dot + 1);
-  }
+/// What the name of a unet's tensor says of the version that wrote it.
+struct Sign {
+  const char* name;  ///< behind "unets.N.", a pattern of fnmatch()
+  VersionRange versions;
+  int64_t kernel = 0;  ///< of filters of that side alone; 0: of any tensor
 };
+constexpr Sign kSigns[] = {{"downs.*.3.*.block1.*", {.to = {0, 15, 2}}},
+                           {"downs.*.2.*.block1.*", {.from = {0, 15, 3}}},
+                           {"ups.*.3.weight", {{0, 15, 0}, {0, 20, 1}}, 4},
+                           {"ups.*.3.net.*", {.from = {0, 21, 0}}},
+                           {"to_lowres_noise_cond.*", {.from = {0, 25, 0}}},
+                           {"upsample_combiner.*", {.from = {1, 1, 0}}},
+                           {"downs.*.[04].weight", {.to = {1, 9, 0}}, 4},
+                           {"downs.*.[04].1.weight", {.from = {1, 10, 0}}, 1},
+                           {"*.cross_attn.fn.null_kv", {.to = {1, 12, 4}}},
+                           {"*.cross_attn.null_kv", {.from = {1, 14, 0}}}};
 
-/// The parts of a name between its dots.
-std::vector<std::string_view> parts_of(std::string_view name) {
-  std::vector<std::string_view> parts;
-  for (size_t dot = 0; dot != std::string_view::npos; name.remove_prefix(dot + 1)) {
-    dot = name.find('.');
-    parts.push_back(name.substr(0, dot));
-    if (dot == std::string_view::npos) break;
-  }
-  return parts;
-}
-
-class Signs {
- public:
-  void from(const Version& version) { range.from = std::max(range.from, version); }
-  void to(const Version& version) { range.to = std::min(range.to, version); }
-  /// The sign of two neighbours: it is there, or it is not.
-  void from_or_to(bool is_newer, const Version& newer, const Version& older) {
-    if (is_newer)
-      from(newer);
-    else
-      to(older);
-  }
-  VersionRange range;
-};
-
-void read_level(const std::vector<std::string_view>& parts,
-                const at::Tensor& tensor,
-                Signs& signs) {
-  const bool is_down = parts[0] == "downs";
-  const std::string_view place = parts[2];
-  const bool is_map = tensor.dim() == 4;
-  if (is_down && parts.size() > 4 && parts[4] == "block1") {
-    signs.from_or_to(place == "2", {0, 15, 3}, {0, 15, 2});
-  }
-  if (is_down && (place == "0" || place == "4") && is_map) {
-    if (parts.size() == 5 && parts[3] == "1") signs.from({1, 10, 0});
-    if (parts.size() == 4 && tensor.size(2) == 4) signs.to({1, 9, 0});
-  }
-  if (is_down || place != "3") return;
-  if (parts[3] == "net") signs.from({0, 21, 0});
-  if (parts[3] == "weight" && is_map) {
-    signs.from({0, 15, 0});
-    signs.to({0, 20, 1});
-  }
+bool matches(const std::string& name, const char* pattern) {
+  return ::fnmatch(pattern, name.c_str(), 0) == 0;
 }
 
 VersionRange versions_of_unets(const StateDict& weights, const std::string& where) {
-  Signs signs;
+  VersionRange range;
+  const auto narrow = [&](const VersionRange& versions) {
+    range.from = std::max(range.from, versions.from);
+    range.to = std::min(range.to, versions.to);
+  };
+  constexpr std::string_view kPrefix = "unets.";
   bool has_gamma = false, has_unets = false, is_nearest = false;
   int64_t last_kernel = 1;
   for (const auto& [name, tensor] : weights) {
-    const UnetName unet(name);
-    const std::vector<std::string_view> parts = parts_of(unet.rest);
-    if (unet.rest.empty()) continue;
+    const size_t dot = name.find('.', kPrefix.size());
+    if (!name.starts_with(kPrefix) || dot == std::string::npos) continue;
+    const std::string rest = name.substr(dot + 1);
     has_unets = true;
-    has_gamma |= parts.back() == "gamma";
-    if (parts[0] == "final_conv") {
+    has_gamma |= rest.ends_with(".gamma");
+    is_nearest |= matches(rest, "ups.*.3.1.*");
+    if (rest.starts_with("final_conv.")) {
       throw DataError(
           "{}: was written by dalle2-pytorch before {}, whose layers are not known here ({})",
           where,
           to_text(kFirstVersion),
           name);
     }
-    if (parts[0] == "to_lowres_noise_cond") signs.from({0, 25, 0});
-    if (parts[0] == "upsample_combiner") signs.from({1, 1, 0});
-    if (const auto cross = std::find(parts.begin(), parts.end(), "cross_attn");
-        cross != parts.end() && cross + 1 != parts.end()) {
-      signs.from_or_to(*(cross + 1) != "fn", {1, 14, 0}, {1, 12, 4});
+    const int64_t kernel = tensor.dim() == 4 ? tensor.size(2) : 0;
+    for (const Sign& sign : kSigns) {
+      if (matches(rest, sign.name) && (sign.kernel == 0 || sign.kernel == kernel))
+        narrow(sign.versions);
     }
-    if ((parts[0] == "downs" || parts[0] == "ups") && parts.size() > 3) {
-      read_level(parts, tensor, signs);
-      is_nearest |= parts[0] == "ups" && parts[2] == "3" && parts[3] == "1";
-    }
-    if (unet.rest != "to_out.weight" || tensor.dim() != 4) continue;
-    last_kernel = tensor.size(2);
-    const std::string dim =
-        name.substr(0, name.size() - unet.rest.size()) + "final_resnet_block.block2.project.weight";
-    const at::Tensor* const block = find_tensor(weights, dim);
-    if (unet.is_upper && block != nullptr) {
-      signs.from_or_to(tensor.size(1) > block->size(0), {0, 24, 0}, {0, 23, 10});
-    }
+    if (rest != "to_out.weight" || kernel == 0) continue;
+    last_kernel = kernel;
+    const at::Tensor* const block =
+        find_tensor(weights, name.substr(0, dot + 1) + "final_resnet_block.block2.project.weight");
+    if (name.starts_with("unets.0.") || block == nullptr) continue;
+    const bool sees_lowres = tensor.size(1) > block->size(0);
+    narrow(sees_lowres ? VersionRange{.from = {0, 24, 0}} : VersionRange{.to = {0, 23, 10}});
   }
-  if (!has_unets) return signs.range;
-  signs.from_or_to(!has_gamma, {0, 16, 0}, {0, 15, 4});
-  if (signs.range.to <= Version{0, 15, 2}) {
-    signs.from_or_to(!is_nearest || last_kernel == 1, {0, 15, 0}, {0, 14, 1});
+  if (!has_unets) return range;
+  narrow(has_gamma ? VersionRange{.to = {0, 15, 4}} : VersionRange{.from = {0, 16, 0}});
+  if (range.to <= Version{0, 15, 2}) {
+    const bool is_first = is_nearest && last_kernel != 1;
+    narrow(is_first ? VersionRange{.to = {0, 14, 1}} : VersionRange{.from = {0, 15, 0}});
   }
-  return signs.range;
+  return range;
 }
 
 VersionRange versions_of_prior(const StateDict& weights) {
-  const auto has = [&](auto is) {
-    return std::any_of(weights.begin(), weights.end(), [&](const auto& entry) {
-      return std::string_view(entry.first).starts_with("net.") && is(entry.first);
-    });
-  };
-  if (has([](const std::string& name) { return name.ends_with(".gamma"); })) {
-    return {{0, 14, 0}, {0, 15, 4}};
-  }
-  if (has([](const std::string& name) { return name == "net.null_text_encodings"; })) {
-    return {{1, 9, 0}, kLastVersion};
-  }
-  if (has([](const std::string& name) { return name == "net.null_text_embed"; })) {
-    return {{0, 23, 0}, {1, 8, 4}};
+  constexpr std::pair<const char*, VersionRange> kOfNames[] = {
+      {"net.*.gamma", {.to = {0, 15, 4}}},
+      {"net.null_text_encodings", {.from = {1, 9, 0}}},
+      {"net.null_text_embed", {{0, 23, 0}, {1, 8, 4}}}};
+  for (const auto& [pattern, versions] : kOfNames) {
+    for (const auto& [name, tensor] : weights)
+      if (matches(name, pattern)) return versions;
   }
   return {{0, 16, 0}, {0, 22, 3}};
 }

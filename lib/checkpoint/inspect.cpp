@@ -32,46 +32,32 @@ bool is_scalar(const Value& value) {
   return !value.is_tensor() && !value.is_list() && !value.is_tuple() && !value.is_dict();
 }
 
-bool only_scalars(const std::vector<Value>& items) {
-  return std::all_of(items.begin(), items.end(), is_scalar);
-}
-
-class Walk {
- public:
-  explicit Walk(Inspection& inspection) : inspection_(inspection) {}
-
-  void visit(const std::string& name, const Value& value) {
-    if (value.is_tensor()) {
-      add_tensor(name, value.as_tensor());
-    } else if (value.is_dict() && !value.as_dict().items.empty()) {
-      for (const auto& [key, child] : value.as_dict().items) {
-        visit(below(name, describe(key)), child);
-      }
-    } else if ((value.is_list() || value.is_tuple()) && !only_scalars(value.as_sequence())) {
-      size_t index = 0;
-      for (const Value& child : value.as_sequence()) {
-        visit(below(name, std::to_string(index++)), child);
-      }
-    } else {
-      inspection_.entries.push_back({name, value.type_name(), false, {}, value});
-    }
-  }
-
- private:
-  static std::string below(const std::string& name, const std::string& child) {
+void add_entries(const std::string& name, const Value& value, Inspection& found) {
+  const auto below = [&](const std::string& child) {
     return name.empty() ? child : name + "/" + child;
-  }
-
-  void add_tensor(const std::string& name, const at::Tensor& tensor) {
-    inspection_.entries.push_back(
+  };
+  const bool is_sequence = value.is_list() || value.is_tuple();
+  if (value.is_tensor()) {
+    const at::Tensor& tensor = value.as_tensor();
+    found.entries.push_back(
         {name, python_dtype(tensor.scalar_type()), true, tensor.sizes().vec(), {}});
-    ++inspection_.tensor_count;
-    inspection_.element_count += tensor.numel();
-    inspection_.tensor_bytes += tensor.nbytes();
+    ++found.tensor_count;
+    found.element_count += tensor.numel();
+    found.tensor_bytes += tensor.nbytes();
+  } else if (value.is_dict() && !value.as_dict().items.empty()) {
+    for (const auto& [key, child] : value.as_dict().items) {
+      add_entries(below(describe(key)), child, found);
+    }
+  } else if (is_sequence &&
+             !std::all_of(value.as_sequence().begin(), value.as_sequence().end(), is_scalar)) {
+    size_t index = 0;
+    for (const Value& child : value.as_sequence()) {
+      add_entries(below(std::to_string(index++)), child, found);
+    }
+  } else {
+    found.entries.push_back({name, value.type_name(), false, {}, value});
   }
-
-  Inspection& inspection_;
-};
+}
 
 /// A value as one line of a table, shortened if it is so long that it would hide the rest.
 std::string in_table(const std::string& value) {
@@ -122,7 +108,7 @@ Inspection inspect_file(const std::string& path) {
   Inspection inspection;
   inspection.path = path;
   const Value root = read_checkpoint(path);
-  Walk(inspection).visit("", root);
+  add_entries("", root, inspection);
   inspection.layout = layout_of_file(Cursor(root, path));
   return inspection;
 }

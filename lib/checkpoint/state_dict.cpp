@@ -44,13 +44,6 @@ std::string names_of(const Dict& dict) {
   return names.empty() ? "nothing" : names;
 }
 
-struct DtypeNames {
-  at::ScalarType dtype;
-  std::string_view python;
-  std::string_view safetensors;  ///< empty: none
-  std::string_view storage;      ///< empty: none
-};
-
 constexpr std::array kDtypes = {
     DtypeNames{at::kFloat, "float32", "F32", "FloatStorage"},
     DtypeNames{at::kDouble, "float64", "F64", "DoubleStorage"},
@@ -74,22 +67,6 @@ constexpr std::array kDtypes = {
     DtypeNames{at::ScalarType::Float8_e5m2fnuz, "float8_e5m2fnuz", "", ""},
 };
 
-std::optional<at::ScalarType> find_dtype(std::string_view DtypeNames::*column,
-                                         std::string_view name) {
-  if (name.empty()) return std::nullopt;
-  for (const DtypeNames& row : kDtypes) {
-    if (row.*column == name) return row.dtype;
-  }
-  return std::nullopt;
-}
-
-std::optional<std::string> find_name(std::string_view DtypeNames::*column, at::ScalarType dtype) {
-  for (const DtypeNames& row : kDtypes) {
-    if (row.dtype == dtype && !(row.*column).empty()) return std::string(row.*column);
-  }
-  return std::nullopt;
-}
-
 }  // namespace
 
 const Value* Dict::find(const std::string& key) const {
@@ -112,22 +89,14 @@ void Dict::set(const std::string& key, Value value) {
 }
 
 std::string Value::type_name() const {
-  struct Namer {
-    std::string operator()(std::monostate) const { return "None"; }
-    std::string operator()(bool) const { return "bool"; }
-    std::string operator()(int64_t) const { return "int"; }
-    std::string operator()(double) const { return "float"; }
-    std::string operator()(const std::string&) const { return "str"; }
-    std::string operator()(const at::Tensor&) const { return "Tensor"; }
-    std::string operator()(const List&) const { return "list"; }
-    std::string operator()(const Tuple&) const { return "tuple"; }
-    std::string operator()(const Dict& dict) const { return dict.ordered ? "OrderedDict" : "dict"; }
-    std::string operator()(const std::shared_ptr<StubObject>& stub) const {
-      return stub->full_name();
-    }
-    std::string operator()(const Bytes&) const { return "bytes"; }
-  };
-  return std::visit(Namer{}, data);
+  if (const auto* stub = std::get_if<std::shared_ptr<StubObject>>(&data)) {
+    return (*stub)->full_name();
+  }
+  if (is_dict()) return as_dict().ordered ? "OrderedDict" : "dict";
+  constexpr std::array kNames = {
+      "None", "bool", "int", "float", "str", "Tensor", "list", "tuple", "", "", "bytes"};
+  static_assert(kNames.size() == std::variant_size_v<Storage>);
+  return kNames[data.index()];
 }
 
 bool Value::as_bool(const std::string& path) const {
@@ -260,28 +229,24 @@ StateDict strip_prefix(const StateDict& tensors, const std::string& prefix) {
   return result;
 }
 
-std::optional<at::ScalarType> dtype_of_safetensors(std::string_view name) {
-  return find_dtype(&DtypeNames::safetensors, name);
+std::optional<at::ScalarType> find_dtype(std::string_view DtypeNames::*kind,
+                                         std::string_view name) {
+  for (const DtypeNames& row : kDtypes) {
+    if (!name.empty() && row.*kind == name) return row.dtype;
+  }
+  return std::nullopt;
 }
 
-std::optional<std::string> safetensors_dtype(at::ScalarType dtype) {
-  return find_name(&DtypeNames::safetensors, dtype);
+std::string_view dtype_name(std::string_view DtypeNames::*kind, at::ScalarType dtype) {
+  for (const DtypeNames& row : kDtypes) {
+    if (row.dtype == dtype) return row.*kind;
+  }
+  return "";
 }
 
 std::string python_dtype(at::ScalarType dtype) {
-  return find_name(&DtypeNames::python, dtype).value_or(c10::toString(dtype));
-}
-
-std::optional<at::ScalarType> dtype_of_python(std::string_view name) {
-  return find_dtype(&DtypeNames::python, name);
-}
-
-std::optional<std::string> storage_class(at::ScalarType dtype) {
-  return find_name(&DtypeNames::storage, dtype);
-}
-
-std::optional<at::ScalarType> dtype_of_storage_class(std::string_view name) {
-  return find_dtype(&DtypeNames::storage, name);
+  const std::string_view name = dtype_name(&DtypeNames::python, dtype);
+  return name.empty() ? c10::toString(dtype) : std::string(name);
 }
 
 }  // namespace dalle2

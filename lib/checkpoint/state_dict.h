@@ -168,17 +168,20 @@ const at::Tensor* find_tensor(const StateDict& tensors, const std::string& name)
 /// The entries whose names begin with `prefix`, without it.
 StateDict strip_prefix(const StateDict& tensors, const std::string& prefix);
 
-/// "F32" and the like; nothing for types that safetensors or we do not have.
-std::optional<at::ScalarType> dtype_of_safetensors(std::string_view name);
-std::optional<std::string> safetensors_dtype(at::ScalarType dtype);
-
-/// "float32": the attribute of Python's module torch, also what people are shown.
+/// The names of an element type.
+struct DtypeNames {
+  at::ScalarType dtype;
+  std::string_view python;       ///< "float32": the attribute of Python's module torch
+  std::string_view safetensors;  ///< "F32"; empty: none
+  /// "FloatStorage"; empty for the types that came after the storage classes (uint16, float8, ...), which
+  /// Python pickles with an untyped storage.
+  std::string_view storage;
+};
+/// The type of a name, e.g. find_dtype(&DtypeNames::safetensors, "F32"); none for what we do not have.
+std::optional<at::ScalarType> find_dtype(std::string_view DtypeNames::*kind, std::string_view name);
+/// The inverse. @return empty: none
+std::string_view dtype_name(std::string_view DtypeNames::*kind, at::ScalarType dtype);
+/// "float32", also what people are shown.
 std::string python_dtype(at::ScalarType dtype);
-std::optional<at::ScalarType> dtype_of_python(std::string_view name);
-
-/// "FloatStorage"; nothing for the types that came after the storage classes (uint16, float8, ...),
-/// which Python pickles with an untyped storage.
-std::optional<std::string> storage_class(at::ScalarType dtype);
-std::optional<at::ScalarType> dtype_of_storage_class(std::string_view name);
 
 }  // namespace dalle2

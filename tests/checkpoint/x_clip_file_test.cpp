@@ -70,26 +70,5 @@ TEST_CASE("without arguments a CLIP of x-clip is refused with what to do") {
   CHECK_THROWS_WITH(read_x_clip(path), Contains("x_clip_config.json"));
 }
 
-TEST_CASE("weights of another CLIP are named with both shapes and the arguments") {
-  XClipConfig config = read_x_clip(x_clip_file()).config;
-  config.dim_latent = 7;
-  config.text_heads = 2;
-  config.visual_enc_depth = 3;
-  config.text_rotary_pos_emb = false;
-  CHECK_THROWS_AS(read_x_clip(x_clip_file(), config), DataError);
-  CHECK_THROWS_WITH(
-      read_x_clip(x_clip_file(), config),
-      Contains("x_clip.pt: these weights are of another CLIP than base_model_kwargs describes") &&
-          Contains(
-              "to_text_latent.weight: expected [7, 6] (by dim_latent, dim_text), got [6, 6]") &&
-          Contains("text_transformer.transformer.layers.") &&
-          Contains("fn.to_qkv.weight: expected [24, 6] (by text_heads, text_dim_head, dim_text, "
-                   "text_enc_depth), got [12, 6]") &&
-          Contains("abs_pos_emb.weight: expected [12, 6]") && Contains("got none") &&
-          Contains("visual_transformer.transformer.layers.2.0.fn.to_qkv.weight: expected [") &&
-          Contains("dim_image, visual_enc_depth), got none") &&
-          Contains("Give there the arguments of x-clip's CLIP(...)."));
-}
-
 }  // namespace
 }  // namespace dalle2::test

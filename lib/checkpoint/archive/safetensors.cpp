@@ -122,7 +122,7 @@ uint64_t tensor_bytes(const std::string& path, const TensorEntry& entry, at::Sca
 }
 
 at::ScalarType checked_dtype(const std::string& path, const TensorEntry& entry) {
-  const auto dtype = dtype_of_safetensors(entry.dtype);
+  const auto dtype = find_dtype(&DtypeNames::safetensors, entry.dtype);
   if (!dtype) {
     throw DataError("{}: tensor '{}': unknown element type '{}'", path, entry.name, entry.dtype);
   }
@@ -196,6 +196,10 @@ SafetensorsFile read_safetensors(const std::string& path) {
 
 namespace {
 
+std::string_view format_dtype(const at::Tensor& tensor) {
+  return dtype_name(&DtypeNames::safetensors, tensor.scalar_type());
+}
+
 /// Places of the tensors in the file: the largest elements first, so that every one is aligned.
 std::vector<size_t> order_in_file(const StateDict& tensors) {
   std::vector<size_t> order(tensors.size());
@@ -222,8 +226,7 @@ void check_metadata(const std::string& path, const std::map<std::string, std::st
 void check_tensors(const std::string& path, const StateDict& tensors) {
   std::unordered_set<std::string> names;
   for (const auto& [name, tensor] : tensors) {
-    if (!tensor.defined() || tensor.layout() != at::kStrided ||
-        !safetensors_dtype(tensor.scalar_type())) {
+    if (!tensor.defined() || tensor.layout() != at::kStrided || format_dtype(tensor).empty()) {
       throw DataError(
           "{}: tensor '{}' cannot be saved: the format has no {}",
           path,
@@ -248,7 +251,7 @@ std::string header_of(const StateDict& tensors,
     header += header.size() > 1 ? "," : "";
     header += nlohmann::json(name).dump();
     header += fmt::format(R"(:{{"dtype":"{}","shape":{},"data_offsets":[{},{}]}})",
-                          *safetensors_dtype(tensor.scalar_type()),
+                          format_dtype(tensor),
                           nlohmann::json(tensor.sizes().vec()).dump(),
                           begins[i],
                           begins[i] + tensor.nbytes());

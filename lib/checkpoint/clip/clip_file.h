@@ -40,11 +40,9 @@ struct RawClip {
 /// @throws DataError for a damaged file, or one that holds no tensors by name
 RawClip read_raw_clip(const std::string& path);
 
-enum class ClipNaming { kOpenClip, kHuggingFace };
-
 struct NamedClip {
-  StateDict tensors;                          ///< open_clip's names
-  ClipNaming naming = ClipNaming::kOpenClip;  ///< of the file
+  StateDict tensors;             ///< open_clip's names
+  bool is_hugging_face = false;  ///< the file's own
 };
 
 /// Takes off "text.", which open_clip's CustomTextCLIP puts in front; drops what is no weight
@@ -104,8 +102,7 @@ bool is_x_clip(const StateDict& tensors);
 
 /// @param raw what was read from `path` @param hints with the arguments that the CLIP was made with, or
 /// the file in which they are; none: that beside it
-/// @throws ConfigError without arguments and for other hints, DataError for a file of arguments that cannot be read and for
-/// weights of another CLIP: it lists what does not fit
+/// @throws ConfigError without arguments and for other hints, DataError for a file of arguments that cannot be read
 XClipFile as_x_clip_file(RawClip raw, const std::string& path, const ClipFileHints& hints = {});
 
 }  // namespace dalle2

@@ -215,16 +215,15 @@ void check_shape(const ClipNetworkConfig& config,
     if (vision.is_resnet()) vision.patch_size = wanted.patch_size;
     if (vision.is_resnet()) vision.mlp_ratio = wanted.mlp_ratio;
   }
-  const auto same_inner = [](int64_t width, double a, double b) {
-    return static_cast<int64_t>(static_cast<double>(width) * a) ==
-           static_cast<int64_t>(static_cast<double>(width) * b);
+  // Ratios that give the same inner width are equal.
+  const auto take_ratio = [](int64_t width, double& found_ratio, double ratio) {
+    const auto inner = [&](double of) {
+      return static_cast<int64_t>(static_cast<double>(width) * of);
+    };
+    if (inner(found_ratio) == inner(ratio)) found_ratio = ratio;
   };
-  if (same_inner(vision.width, vision.mlp_ratio, wanted.mlp_ratio)) {
-    vision.mlp_ratio = wanted.mlp_ratio;
-  }
-  if (same_inner(shape.text_cfg.width, shape.text_cfg.mlp_ratio, config.text_cfg.mlp_ratio)) {
-    shape.text_cfg.mlp_ratio = config.text_cfg.mlp_ratio;
-  }
+  take_ratio(vision.width, vision.mlp_ratio, wanted.mlp_ratio);
+  take_ratio(shape.text_cfg.width, shape.text_cfg.mlp_ratio, config.text_cfg.mlp_ratio);
   vision.head_width = wanted.head_width;
   vision.norm_kwargs = wanted.norm_kwargs;
   shape.text_cfg.norm_kwargs = config.text_cfg.norm_kwargs;
@@ -245,10 +244,6 @@ void check_shape(const ClipNetworkConfig& config,
                       other != flat_found.end() ? ": " + other->dump() : "");
     }
   }
-}
-
-void check_clip_config(const ClipNetworkConfig& config, const std::string& where) {
-  config_in_file<ClipNetworkConfig>(to_json(config), where);
 }
 
 ClipNetworkConfig clip_config_of_open_clip(const Json& json, const std::string& where) {
@@ -293,6 +288,9 @@ void apply_hugging_face_config(const Json& json,
                                ClipNetworkConfig& config) {
   // Its own defaults, which it may leave out of the file.
   int64_t image_heads = 12, text_heads = 8, image_size = 224, end_token = 49407;
+  const auto refuse = [&](const std::string& key, const std::string& expected, const auto& got) {
+    throw DataError("{}: /{}: expected {}, got {}", where, key, expected, got);
+  };
   std::string activation = "quick_gelu", text_activation = activation;
   const auto take = [&](const char* section, const char* key, auto& value) {
     const Json* of = member(json, (std::string(section) + "_dict").c_str());  // it counts if given
@@ -306,14 +304,11 @@ void apply_hugging_face_config(const Json& json,
                       : kIsReal ? found->is_number()
                                 : found->is_number_integer();
     if (!fits) {
-      throw DataError("{}: /{}/{}: expected {}, got {}",
-                      where,
-                      section,
-                      key,
-                      kIsText   ? "a text"
-                      : kIsReal ? "a number"
-                                : "a whole number",
-                      found->dump());
+      refuse(std::string(section) + "/" + key,
+             kIsText   ? "a text"
+             : kIsReal ? "a number"
+                       : "a whole number",
+             found->dump());
     }
     value = found->template get<Wanted>();
   };
@@ -325,48 +320,36 @@ void apply_hugging_face_config(const Json& json,
   take("text_config", "layer_norm_eps", config.text_cfg.norm_kwargs.eps);
   take("vision_config", "image_size", image_size);
   take("text_config", "eos_token_id", end_token);
-  const auto check_heads = [&](const char* section, int64_t heads, int64_t width) {
-    if (heads >= 1 && width % heads == 0) return;
-    throw DataError("{}: /{}/num_attention_heads: expected a divisor of the width {}, got {}",
-                    where,
-                    section,
-                    width,
-                    heads);
+  const auto check_heads = [&](const char* key, int64_t heads, int64_t width) {
+    if (heads < 1 || width % heads != 0)
+      refuse(key, fmt::format("a divisor of the width {}", width), heads);
   };
-  check_heads("vision_config", image_heads, config.vision_cfg.width);
-  check_heads("text_config", text_heads, config.text_cfg.width);
+  check_heads("vision_config/num_attention_heads", image_heads, config.vision_cfg.width);
+  check_heads("text_config/num_attention_heads", text_heads, config.text_cfg.width);
+  const auto quoted = [](const std::string& text) { return '"' + text + '"'; };
   if (activation != "quick_gelu" && activation != "gelu") {
-    throw DataError(
-        "{}: /vision_config/hidden_act: expected \"gelu\" or \"quick_gelu\", got \"{}\"",
-        where,
-        activation);
+    refuse("vision_config/hidden_act", "\"gelu\" or \"quick_gelu\"", quoted(activation));
   }
   if (text_activation != activation) {
-    throw DataError(
-        "{}: /text_config/hidden_act: expected \"{}\", as in /vision_config, got \"{}\"",
-        where,
-        activation,
-        text_activation);
+    refuse("text_config/hidden_act",
+           quoted(activation) + ", as in /vision_config",
+           quoted(text_activation));
   }
   constexpr int64_t kHighestToken = 2;  // of old files: the feature is that of the highest token
   if (end_token != kHighestToken && end_token != config.text_cfg.end_token()) {
-    throw DataError(
-        "{}: /text_config/eos_token_id: expected {}, the last of the vocabulary, got {}",
-        where,
-        config.text_cfg.end_token(),
-        end_token);
+    refuse("text_config/eos_token_id",
+           fmt::format("{}, the last of the vocabulary", config.text_cfg.end_token()),
+           end_token);
   }
   const int64_t grid = config.vision_cfg.grid(), patch = config.vision_cfg.patch_size;
   if (image_size / patch != grid) {
-    throw DataError(
-        "{}: /vision_config/image_size: expected {} to {}, {} patches of {} pixels as the weights "
-        "have, got {}",
-        where,
-        grid * patch,
-        (grid + 1) * patch - 1,
-        grid,
-        patch,
-        image_size);
+    refuse("vision_config/image_size",
+           fmt::format("{} to {}, {} patches of {} pixels as the weights have",
+                       grid * patch,
+                       (grid + 1) * patch - 1,
+                       grid,
+                       patch),
+           image_size);
   }
   config.vision_cfg.image_size = image_size;
   config.quick_gelu = activation == "quick_gelu";

@@ -40,8 +40,6 @@ void check_shape(const ClipNetworkConfig& config,
                  const std::string& config_where,
                  const StateDict& tensors,
                  const std::string& where);
-/// @throws DataError with the pointers of all values with which no network can be built
-void check_clip_config(const ClipNetworkConfig& config, const std::string& where);
 
 /// A model config of open_clip: the object itself, or that of an open_clip_config.json, with "model_cfg"
 /// and "preprocess_cfg". @throws DataError with the pointer of what is wrong, of a key that open_clip does

@@ -64,7 +64,7 @@ class Machine {
       opcode_at_ = at_;
       const auto opcode = static_cast<uint8_t>(take(1)[0]);
       if (opcode == kStop) break;
-      if (!push_plain(opcode) && !push_text(opcode) && !use_stack(opcode) && !use_memo(opcode)) {
+      if (!push_plain(opcode) && !push_number(opcode) && !use_stack(opcode) && !call(opcode)) {
         fail("unknown opcode");
       }
     }
@@ -188,13 +188,22 @@ class Machine {
   }
 
   bool push_plain(uint8_t opcode) {
+    for (const auto& [known, kind] : kEmpty) {
+      if (opcode != known) continue;
+      push(kind);
+      return true;
+    }
+    for (const auto& [known, kind, width] : kCounted) {
+      if (opcode != known) continue;
+      const std::string_view bytes = take(take_unsigned(width));
+      push(kind).text = bytes;
+      return true;
+    }
+    return false;
+  }
+
+  bool push_number(uint8_t opcode) {
     switch (opcode) {
-      case kProto:
-        if (take_unsigned(1) > 5) fail("protocol beyond 5");
-        return true;
-      case kFrame:
-        if (take_unsigned(8) > bytes_.size() - at_) fail("cut off");
-        return true;
       case kNewTrue:
         push(Kind::kBool).integer = 1;
         return true;
@@ -202,16 +211,12 @@ class Machine {
         push_int(static_cast<int32_t>(take_unsigned(4)));
         return true;
       case kBinInt1:
-        push_int(static_cast<int64_t>(take_unsigned(1)));
-        return true;
       case kBinInt2:
-        push_int(static_cast<int64_t>(take_unsigned(2)));
+        push_int(static_cast<int64_t>(take_unsigned(opcode == kBinInt1 ? 1 : 2)));
         return true;
       case kLong1:
-        push_long(take(take_unsigned(1)));
-        return true;
       case kLong4:
-        push_long(take(take_unsigned(4)));
+        push_long(take(take_unsigned(opcode == kLong1 ? 1 : 4)));
         return true;
       case kBinFloat: {
         uint64_t bits = 0;
@@ -222,29 +227,8 @@ class Machine {
         return true;
       }
       default:
-        break;
+        return false;
     }
-    for (const auto& [known, kind] : kEmpty) {
-      if (opcode != known) continue;
-      push(kind);
-      return true;
-    }
-    return false;
-  }
-
-  bool push_text(uint8_t opcode) {
-    if (opcode == kGlobalOp) {
-      std::string module(take_line());
-      push_global(std::move(module), std::string(take_line()));
-      return true;
-    }
-    for (const auto& [known, kind, width] : kCounted) {
-      if (opcode != known) continue;
-      const std::string_view bytes = take(take_unsigned(width));
-      push(kind).text = bytes;
-      return true;
-    }
-    return false;
   }
 
   bool use_stack(uint8_t opcode) {
@@ -266,22 +250,14 @@ class Machine {
         stack_.push_back(top());
         return true;
       case kTuple1:
-        push_tuple(1);
-        return true;
       case kTuple2:
-        push_tuple(2);
-        return true;
       case kTuple3:
-        push_tuple(3);
+        push_tuple(opcode - kTuple1 + size_t{1});
         return true;
-      case kTupleOp: {
-        std::vector<uint32_t> items = pop_to_mark();
-        push(Kind::kTuple).items = std::move(items);
-        return true;
-      }
+      case kTupleOp:
       case kFrozenSet: {
         std::vector<uint32_t> items = pop_to_mark();
-        push(Kind::kSet).items = std::move(items);
+        push(opcode == kTupleOp ? Kind::kTuple : Kind::kSet).items = std::move(items);
         return true;
       }
       case kAppend:
@@ -301,12 +277,18 @@ class Machine {
         set_items(pop_to_mark());
         return true;
       default:
-        return call(opcode);
+        return use_memo(opcode);
     }
   }
 
   bool call(uint8_t opcode) {
     switch (opcode) {
+      case kProto:
+        if (take_unsigned(1) > 5) fail("protocol beyond 5");
+        return true;
+      case kFrame:
+        if (take_unsigned(8) > bytes_.size() - at_) fail("cut off");
+        return true;
       case kReduce:
       case kNewObj: {
         const uint32_t args = pop();
@@ -333,6 +315,11 @@ class Machine {
         push(Kind::kPersistent).args = id;
         return true;
       }
+      case kGlobalOp: {
+        std::string module(take_line());
+        push_global(std::move(module), std::string(take_line()));
+        return true;
+      }
       case kStackGlobal: {
         const PickleNode& name = graph_.nodes[pop()];
         const PickleNode& module = graph_.nodes[pop()];
@@ -348,19 +335,15 @@ class Machine {
   bool use_memo(uint8_t opcode) {
     switch (opcode) {
       case kBinPut:
-        memo_[take_unsigned(1)] = top();
-        return true;
       case kLongBinPut:
-        memo_[take_unsigned(4)] = top();
+        memo_[take_unsigned(opcode == kBinPut ? 1 : 4)] = top();
         return true;
       case kMemoize:
         memo_[memo_.size()] = top();
         return true;
       case kBinGet:
-        push_memo(take_unsigned(1));
-        return true;
       case kLongBinGet:
-        push_memo(take_unsigned(4));
+        push_memo(take_unsigned(opcode == kBinGet ? 1 : 4));
         return true;
       default:
         return false;

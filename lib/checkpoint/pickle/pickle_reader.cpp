@@ -42,7 +42,7 @@ StorageRef storage_ref(const PickleGraph& graph,
   ref.numel = static_cast<uint64_t>(graph.nodes[id[4]].integer);
   const std::string& storage_class = graph.nodes[id[1]].name;
   if (storage_class != "UntypedStorage") {
-    ref.dtype = dtype_of_storage_class(storage_class);
+    ref.dtype = find_dtype(&DtypeNames::storage, storage_class);
     if (!ref.dtype) {
       throw DataError("{}: storage '{}' has the unknown type '{}'", where, ref.key, storage_class);
     }
@@ -340,26 +340,17 @@ class Reader {
     }
     std::memcpy(&bits, data.data(), data.size());
     const int unused = static_cast<int>(64 - 8 * data.size());
-    switch (code[0]) {
-      case 'b':
-        return Value(bits != 0);
-      case 'i':
-        return Value(static_cast<int64_t>(bits << unused) >> unused);
-      case 'u':
-        return bits <= static_cast<uint64_t>(INT64_MAX)
-                   ? std::optional<Value>(static_cast<int64_t>(bits))
-                   : std::nullopt;
-      case 'f':
-        if (code[1] == '2') {
-          return Value(
-              static_cast<double>(c10::Half(static_cast<uint16_t>(bits), c10::Half::from_bits())));
-        }
-        return code[1] == '4'
-                   ? Value(static_cast<double>(std::bit_cast<float>(static_cast<uint32_t>(bits))))
-                   : Value(std::bit_cast<double>(bits));
-      default:
-        return std::nullopt;
+    const char kind = code[0];
+    if (kind == 'b') return Value(bits != 0);
+    if (kind == 'i') return Value(static_cast<int64_t>(bits << unused) >> unused);
+    if (kind == 'u' && bits <= uint64_t{INT64_MAX}) return Value(static_cast<int64_t>(bits));
+    if (kind != 'f') return std::nullopt;
+    if (data.size() == 8) return Value(std::bit_cast<double>(bits));
+    if (data.size() == 4) {
+      return Value(static_cast<double>(std::bit_cast<float>(static_cast<uint32_t>(bits))));
     }
+    return Value(
+        static_cast<double>(c10::Half(static_cast<uint16_t>(bits), c10::Half::from_bits())));
   }
 
   Value read_stub(uint32_t id, const PickleNode& node) {
@@ -421,7 +412,7 @@ class Reader {
     if (with_dtype) {
       const PickleNode& element = arg(node, 6);
       dtype = element.kind == Kind::kGlobal && element.text == "torch"
-                  ? dtype_of_python(element.name)
+                  ? find_dtype(&DtypeNames::python, element.name)
                   : std::nullopt;
     }
     if (!dtype) fail("a tensor of an unknown element type");

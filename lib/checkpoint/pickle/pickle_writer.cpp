@@ -76,17 +76,13 @@ class Writer {
     }
   }
 
-  /// The tensor as it can be pickled; conjugate and negative views become plain ones, kept by their
-  /// place in the order of the walk so that both walks see the same memory.
-  at::Tensor plain(const at::Tensor& tensor) {
+  at::Tensor plain(const at::Tensor& tensor) const {
     if (!tensor.defined()) fail("an undefined tensor");
-    if (tensor.layout() != at::kStrided || tensor.is_quantized() || tensor.is_meta()) {
+    if (tensor.layout() != at::kStrided || tensor.is_quantized() || tensor.is_meta() ||
+        tensor.is_conj() || tensor.is_neg()) {
       fail("a tensor that is not dense");
     }
-    if (!tensor.is_conj() && !tensor.is_neg()) return tensor.detach();
-    const auto [place, fresh] = resolved_.try_emplace(tensor.unsafeGetTensorImpl());
-    if (fresh) place->second = tensor.detach().resolve_conj().resolve_neg();
-    return place->second;
+    return tensor.detach();
   }
 
   static SpanOwner owner_of(const at::Tensor& tensor) {
@@ -277,13 +273,14 @@ class Writer {
     const at::Tensor tensor = plain(original);
     Span empty{tensor.storage_offset(), tensor.storage_offset(), -1};
     Span& span = tensor.numel() > 0 ? span_of(tensor) : empty;
-    const auto typed = storage_class(tensor.scalar_type());
+    const std::string storage(dtype_name(&DtypeNames::storage, tensor.scalar_type()));
+    const bool typed = !storage.empty();
     const int64_t numel = span.end - span.begin;
     write_global("torch._utils", typed ? "_rebuild_tensor_v2" : "_rebuild_tensor_v3");
     out_ += "((";
     write_text("storage");
     if (typed) {
-      write_global("torch", typed->c_str());
+      write_global("torch", storage.c_str());
     } else {
       write_global("torch.storage", "UntypedStorage");
     }
@@ -309,7 +306,6 @@ class Writer {
   std::string out_;
   std::vector<at::Tensor> storages_;
   std::map<SpanOwner, std::vector<Span>> spans_;
-  std::unordered_map<const void*, at::Tensor> resolved_;
   std::unordered_map<std::string, size_t> memo_;
   std::vector<std::string> path_;
 };

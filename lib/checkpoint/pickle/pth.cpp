@@ -103,17 +103,11 @@ const ZipMember& find_pickle(const MappedFile& file, const std::vector<ZipMember
                   file.path());
 }
 
-/// What an archive is expected to hold: the code of a program may be compressed.
-enum class Holds { kCheckpoint, kProgram };
-
 /// The members with their contents checked, or, without `contents`, those of the pickle alone.
 std::vector<ZipMember> read_members(const MappedFile& file,
                                     std::optional<Contents> contents,
-                                    Holds holds) {
-  if (contents) {
-    return read_zip(
-        file, *contents, holds == Holds::kProgram ? Packing::kStoredOrDeflated : Packing::kStored);
-  }
+                                    Packing packing) {
+  if (contents) return read_zip(file, *contents, packing);
   std::vector<ZipMember> members = read_zip_directory(file);
   const ZipMember& pickle = find_pickle(file, members);
   if (content_crcs(file, {pickle}).front() != pickle.crc) {
@@ -122,9 +116,10 @@ std::vector<ZipMember> read_members(const MappedFile& file,
   return members;
 }
 
+/// @param packing of a program, whose code may be compressed, or of a checkpoint
 Value value_of(const std::shared_ptr<MappedFile>& file,
                const std::vector<ZipMember>& members,
-               Holds holds) {
+               Packing packing) {
   const ZipMember& pickle = find_pickle(*file, members);
   const std::string folder = pickle.name.substr(0, pickle.name.size() - 8);
   const std::string data = folder + "data/";
@@ -132,7 +127,7 @@ Value value_of(const std::shared_ptr<MappedFile>& file,
   for (const ZipMember& member : members) {
     if (member.name.starts_with(data)) {
       storages.add(member.name.substr(data.size()), member.offset, member.size);
-    } else if (member.name == folder + "constants.pkl" && holds == Holds::kCheckpoint) {
+    } else if (member.name == folder + "constants.pkl" && packing == Packing::kStored) {
       throw DataError("{}: expected a checkpoint, got a TorchScript program", file->path());
     } else if (member.name == folder + "byteorder" &&
                file->bytes(member.offset, member.size) != "little") {
@@ -212,8 +207,8 @@ class LegacyReader {
 
 Value read_archive(const std::shared_ptr<MappedFile>& file,
                    std::optional<Contents> contents,
-                   Holds holds = Holds::kCheckpoint) {
-  return value_of(file, read_members(*file, contents, holds), holds);
+                   Packing packing = Packing::kStored) {
+  return value_of(file, read_members(*file, contents, packing), packing);
 }
 
 Value read_torch_file(const std::string& path, std::optional<Contents> contents) {
@@ -323,7 +318,7 @@ Value read_script_attributes(const std::string& path) {
   if (!check_script_file(*file)) {
     throw DataError("{}: expected a TorchScript program, got something else", path);
   }
-  return read_archive(file, Contents::kMapped, Holds::kProgram);
+  return read_archive(file, Contents::kMapped, Packing::kStoredOrDeflated);
 }
 
 void verify_pth(const std::string& path) {
@@ -416,7 +411,7 @@ std::vector<DamagedMember> damaged_members(const std::string& path) {
     const ZipMember& pickle = find_pickle(*file, members);
     const auto at = static_cast<size_t>(&pickle - members.data());
     const Value value =
-        crcs[at] == pickle.crc ? value_of(file, members, Holds::kCheckpoint) : Value();
+        crcs[at] == pickle.crc ? value_of(file, members, Packing::kStored) : Value();
     visit_tensors(value, [&](const std::string& name, const at::Tensor& tensor) {
       names.try_emplace(tensor.storage().data(), name);
     });

@@ -16,32 +16,14 @@
 namespace dalle2 {
 namespace {
 
-Value value_of(const Json& json) {
-  switch (json.type()) {
-    case Json::value_t::boolean:
-      return json.get<bool>();
-    case Json::value_t::number_integer:
-      return json.get<int64_t>();
-    case Json::value_t::number_unsigned:
-      if (json.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) return json.get<double>();
-      return json.get<int64_t>();
-    case Json::value_t::number_float:
-      return json.get<double>();
-    case Json::value_t::string:
-      return json.get<std::string>();
-    case Json::value_t::array: {
-      List list;
-      for (const Json& item : json) list.items.push_back(value_of(item));
-      return list;
-    }
-    case Json::value_t::object: {
-      Dict dict;
-      for (const auto& [key, item] : json.items()) dict.items.emplace_back(key, value_of(item));
-      return dict;
-    }
-    default:
-      return {};
-  }
+Value scalar_of(const Json& json) {
+  if (json.is_boolean()) return json.get<bool>();
+  if (json.is_string()) return json.get<std::string>();
+  const bool is_large =
+      json.is_number_unsigned() && json.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX);
+  if (json.is_number_integer() && !is_large) return json.get<int64_t>();
+  if (json.is_number()) return json.get<double>();
+  return {};
 }
 
 std::string stub_text(const StubObject& stub) {
@@ -85,12 +67,6 @@ Json json_of(const Value& value) {
 }
 
 }  // namespace
-
-Value value_of_json(const std::string& text) {
-  const ParsedJson parsed = parse_untrusted_json(text, {.most_levels = kMaxValueDepth});
-  if (!parsed.is_right()) throw DataError("expected JSON: {}", parsed.fault);
-  return value_of(parsed.value);
-}
 
 std::string json_of_value(const Value& value, int indent) {
   // Text from foreign files need not be UTF-8; it is shown with the broken bytes replaced.
@@ -232,6 +208,8 @@ class Packer {
 
 class Unpacker {
  public:
+  /// Of JSON that take_apart() did not make: an object is a dict, whatever its keys.
+  Unpacker() : has_kinds_(false) {}
   Unpacker(const StateDict& tensors, const std::string& where) : where_(where) {
     for (const auto& [name, tensor] : tensors) tensors_[name] = tensor;
   }
@@ -239,8 +217,8 @@ class Unpacker {
   Value unpack(const Json& json, int depth) const {
     if (depth > kMaxValueDepth) fail("is nested deeper than 200 levels");
     if (json.is_array()) return List{unpack_items(json, depth)};
-    if (!json.is_object()) return value_of_json(json.dump());
-    if (json.size() == 1 && json.begin().key().starts_with("$")) {
+    if (!json.is_object()) return scalar_of(json);
+    if (has_kinds_ && json.size() == 1 && json.begin().key().starts_with("$")) {
       return unpack_kind(json.begin().key(), json.begin().value(), depth);
     }
     Dict dict;
@@ -303,9 +281,16 @@ class Unpacker {
 
   std::unordered_map<std::string, at::Tensor> tensors_;
   std::string where_;
+  bool has_kinds_ = true;
 };
 
 }  // namespace
+
+Value value_of_json(const std::string& text) {
+  const ParsedJson parsed = parse_untrusted_json(text, {.most_levels = kMaxValueDepth});
+  if (!parsed.is_right()) throw DataError("expected JSON: {}", parsed.fault);
+  return Unpacker().unpack(parsed.value, 0);
+}
 
 ValueTree take_apart(const Value& root) {
   Packer packer(root);
