@@ -420,7 +420,7 @@ void RunFolder::note_copy(const std::string& path, const std::string& content) {
 
 bool RunFolder::wrote_copy(const std::string& path) const {
   const std::lock_guard lock(mutex_);
-  const bool is_planned = run_id_.empty() && found_ && planned_id_ == found_->id;
+  const bool is_planned = record_.id.empty() && found_ && planned_id_ == found_->id;
   const RunRecord& record = is_planned ? *found_ : record_;
   const auto known = record.copies.find(fs::absolute(path).lexically_normal().string());
   return known != record.copies.end() && known->second == to_hex(sha256(read_file(path)));
