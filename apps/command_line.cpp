@@ -66,7 +66,7 @@ struct Upsamplers {
   /// @throws ConfigError
   std::vector<CascadeFile> files() const {
     const auto check = [&](const char* option, const std::vector<std::string>& values) {
-      if (values.empty() || values.size() == paths.size()) return;
+      if (values.empty() || values.size() == paths.size() || paths.empty()) return;
       throw ConfigError("{}: expected one for each of {} --upsampler, in their order, got {}",
                         option,
                         paths.size(),
@@ -75,8 +75,8 @@ struct Upsamplers {
     check("--upsampler-config", configs);
     check("--upsampler-written-by", versions);
     std::vector<CascadeFile> files;
-    for (size_t i = 0; i < paths.size(); ++i) {
-      files.push_back({.path = paths[i]});
+    for (size_t i = 0; i < std::max(paths.size(), versions.size()); ++i) {
+      files.push_back({.path = paths.empty() ? "" : paths[i]});  // --pipeline names the files
       if (!configs.empty()) files.back().config_path = configs[i];
       if (!versions.empty()) files.back().written_by = versions[i];
     }
@@ -98,7 +98,7 @@ Runner add_sample(CLI::App& app) {
       ->description("Config of an --upsampler that holds none, one for each");
   add_value(app, "--upsampler-written-by V", upsamplers->versions)
       ->description(
-          "Version of dalle2-pytorch that wrote an --upsampler, if the file does not say it, one for each");
+          "Version of dalle2-pytorch that wrote an --upsampler, or a decoder's file of --pipeline after the first, if the file does not say it, one for each");
   add_value(app, "--pipeline FILE", o->pipeline_path)
       ->description("File of dalle2-laion that names the files of all stages and of the prior");
   app.add_flag("--dry-run", o->dry_run, "Say what would draw, with sizes and memory, and end");

@@ -395,8 +395,8 @@ down are the keys for [priors](#files-that-train-a-prior), [VAEs](#files-that-tr
   `clip.tokenizer` themselves, below keys that end in `_kwargs`, and in the arguments of transforms and
   metrics. A key for a token or a password is an error everywhere. With `--strict`, every warning about the
   file is an error.
-- **Editors** check a config while you write it if the key `$schema` names one of the schemas
-  `decoder.json`, `prior.json`, `vae.json` and `clip.json` in `configs/schema`.
+- **Editors** check a config while you write it if the key `$schema` names a file that
+  `dalle2-train schema KIND` printed.
 - **Comments** (`//` and `/* */`) are allowed. A duplicate key in an object is an error.
 - **Paths** are relative to the working directory.
 - `--set /train/lr=3e-4` overrides a value of the file. The part after `=` is read as JSON, or else as a

@@ -124,6 +124,15 @@ class Stages(EndToEnd):
         self.assertLess(weights, one)
         self.assertLess(one, eight)
         self.assertFalse((self.dir / "dry").exists())
+        told = ["--upsampler-written-by", "1.15.6"]
+        self.drawn("told", "--pipeline", file, "--batch-size", 1, *told)
+        self.assertEqual(read_npy(self.dir / "told/samples.npy"), wanted)
+        said = self.drawn("x", "--pipeline", file, *told, *told, check=2).stderr
+        self.assertIn("--upsampler-written-by: expected one for each of 1 decoder's file of ", said)
+        gone = self.dir / "gone.json"
+        gone.write_text(file.read_text().replace("a/model.pth", "none/model.pth"))
+        self.assertIn(f"gone.json names none/model.pth: no such file\n  Paths in it are relative to the working directory, {self.base}.",
+                      self.drawn("x", "--pipeline", gone, check=3).stderr)
         self.assertIn("--checkpoint: not with --pipeline",
                       self.drawn("x", "--pipeline", file, "--checkpoint", "a/model.pth", check=2).stderr)
         pipeline["decoder"]["unet_sources"][0]["unet_numbers"] = [3]

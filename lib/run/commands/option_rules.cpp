@@ -21,7 +21,8 @@ const std::vector<OptionRule>& option_rules(const std::string& command) {
   static const std::map<std::string, std::vector<OptionRule>> tables = {
       {"sample",
        {{{"--checkpoint", "--config", "--upsampler"}, {}, {"--pipeline"}},
-        {{"--upsampler-config", "--upsampler-written-by"}, {"--upsampler"}},
+        {{"--upsampler-config"}, {"--upsampler"}},
+        {{"--upsampler-written-by"}, {"--upsampler", "--pipeline"}},
         {{"--image-embeds", "--text", "--num", "--image", "--init-noise", "--inpaint-image"},
          {kOnDecoder}},
         {{"--sampler", "--cfg-rescale", "--start-unet", "--stop-unet", "--upsampler", "--dry-run"},

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <filesystem>
 #include <numeric>
+#include <utility>
 
 #include "base/log.h"
 #include "base/text.h"
@@ -30,8 +31,18 @@ namespace {
 constexpr int64_t kDefaultCandidates = 2;
 
 /// Puts the files and the defaults of --pipeline where the options are that it stands for.
+/// @throws ConfigError, DataError
 void take_pipeline(SampleCommand& command) {
   const PipelineConfig pipeline = load_pipeline_config(*command.pipeline_path);
+  const std::vector<CascadeFile> told = std::exchange(command.upsamplers, {});
+  const auto existing = [&](const std::string& path) {
+    if (path.find(':') != std::string::npos || std::filesystem::exists(path)) return path;
+    throw DataError(
+        "{} names {}: no such file\n  Paths in it are relative to the working directory, {}.",
+        *command.pipeline_path,
+        path,
+        std::filesystem::current_path().string());
+  };
   std::vector<PipelineSource> sources = pipeline.decoder.unet_sources;
   const auto lowest = [](const PipelineSource& source) {
     return *std::min_element(source.unet_numbers.begin(), source.unet_numbers.end());
@@ -50,8 +61,8 @@ void take_pipeline(SampleCommand& command) {
       if (!source.default_sample_timesteps.empty())
         steps[unet] = source.default_sample_timesteps[i].value_or(0);
     }
-    CascadeFile file{.path = source.load_model_from.path, .unets = source.unet_numbers};
-    if (source.load_config_from) file.config_path = source.load_config_from->path;
+    CascadeFile file{.path = existing(source.load_model_from.path), .unets = source.unet_numbers};
+    if (source.load_config_from) file.config_path = existing(source.load_config_from->path);
     command.upsamplers.push_back(std::move(file));
   }
   const CascadeFile first = command.upsamplers.front();
@@ -59,10 +70,18 @@ void take_pipeline(SampleCommand& command) {
   command.checkpoint_path = first.path;
   command.config_path = first.config_path;
   command.unets = first.unets;
+  if (!told.empty() && told.size() != command.upsamplers.size()) {
+    throw ConfigError(
+        "--upsampler-written-by: expected one for each of {} of {} after the first, got {}",
+        counted(std::ssize(command.upsamplers), "decoder's file"),
+        *command.pipeline_path,
+        told.size());
+  }
+  for (size_t i = 0; i < told.size(); ++i) command.upsamplers[i].written_by = told[i].written_by;
   if (command.cond_scale.empty()) command.cond_scale = scales;
   if (command.timesteps.empty()) command.timesteps = steps;
   if (!pipeline.prior || !command.text || command.image_path || command.prior_path) return;
-  command.prior_path = pipeline.prior->load_model_from.path;
+  command.prior_path = existing(pipeline.prior->load_model_from.path);
   if (const auto& config = pipeline.prior->load_config_from; config && !command.prior_config_path)
     command.prior_config_path = config->path;
   if (!command.prior_cond_scale) command.prior_cond_scale = pipeline.prior->default_cond_scale;
