@@ -18,14 +18,14 @@ struct Sign {
   VersionRange versions;
   int64_t kernel = 0;  ///< of filters of that side alone; 0: of any tensor
 };
-constexpr Sign kSigns[] = {{"downs.*.3.*.block1.*", {.to = {0, 15, 2}}},
-                           {"downs.*.2.*.block1.*", {.from = {0, 15, 3}}},
-                           {"ups.*.3.weight", {{0, 15, 0}, {0, 20, 1}}, 4},
-                           {"ups.*.3.net.*", {.from = {0, 21, 0}}},
+constexpr Sign kSigns[] = {{"downs.?.3.?.block1.*", {.to = {0, 15, 2}}},
+                           {"downs.?.2.?.block1.*", {.from = {0, 15, 3}}},
+                           {"ups.?.3.weight", {{0, 15, 0}, {0, 20, 1}}, 4},
+                           {"ups.?.3.net.*", {.from = {0, 21, 0}}},
                            {"to_lowres_noise_cond.*", {.from = {0, 25, 0}}},
                            {"upsample_combiner.*", {.from = {1, 1, 0}}},
-                           {"downs.*.[04].weight", {.to = {1, 9, 0}}, 4},
-                           {"downs.*.[04].1.weight", {.from = {1, 10, 0}}, 1},
+                           {"downs.?.[04].weight", {.to = {1, 9, 0}}, 4},
+                           {"downs.?.[04].1.weight", {.from = {1, 10, 0}}, 1},
                            {"*.cross_attn.fn.null_kv", {.to = {1, 12, 4}}},
                            {"*.cross_attn.null_kv", {.from = {1, 14, 0}}}};
 
@@ -48,7 +48,7 @@ VersionRange versions_of_unets(const StateDict& weights, const std::string& wher
     const std::string rest = name.substr(dot + 1);
     has_unets = true;
     has_gamma |= rest.ends_with(".gamma");
-    is_nearest |= matches(rest, "ups.*.3.1.*");
+    is_nearest |= matches(rest, "ups.?.3.1.*");
     if (rest.starts_with("final_conv.")) {
       throw DataError(
           "{}: was written by dalle2-pytorch before {}, whose layers are not known here ({})",

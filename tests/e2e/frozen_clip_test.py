@@ -363,7 +363,7 @@ class XClip(ClipRuns):
         refused = self.refused_clip
         refused(2, '/decoder/clip/base_model_kwargs: required with "make": "x-clip"', base_model_kwargs=None)
         refused(2, "/decoder/clip/base_model_kwargs/heads: no such key; known are: dim_text", base_model_kwargs={"heads": 1})
-        refused(3, "to_text_latent.weight: expected [8, 6] (by dim_latent, dim_text), got [6, 6]",
+        refused(3, "to_text_latent.weight: expected [8, 6], got [6, 6]",
                 base_model_kwargs={**self.arguments(), "dim_latent": 8})
         refused(2, "x_clip.pt: a CLIP of x-clip, whose weights do not say all", make="openai", base_model_kwargs=None)
         done = run("convert", self.clip, "open_clip.safetensors", "--open-clip", cwd=self.dir, check=3)

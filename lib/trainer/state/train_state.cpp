@@ -152,7 +152,7 @@ void TrainState::read_optimizer(const std::string& key, TrainedPart& part) {
 
 void TrainState::write_averages(const AverageLayout& layout) {
   const EmaKind kind = *contents_.averages;
-  Dict of_ema_pytorch;
+  Dict of_ema_pytorch = to_dict(StateDict{});
   List of_diffusers;
   for (size_t i = 0; i < contents_.parts.size(); ++i) {
     const auto& part = contents_.parts[i];
