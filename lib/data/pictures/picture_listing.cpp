@@ -31,18 +31,27 @@ std::string counted_lost_links(size_t count) {
                      : " whose targets do not exist or cannot be reached");
 }
 
-/// @param unread pictures of kinds that are not read, such as .bmp, by extension
-std::string text_of_unread(const std::map<std::string, int64_t>& unread) {
+/// By extension.
+using Counts = std::map<std::string, int64_t>;
+
+/// "3 pictures", "2 .bmp, 1 .gif"
+std::pair<std::string, std::string> texts_of(const Counts& counts, const std::string& one) {
   std::string kinds;
   int64_t all = 0;
-  for (const auto& [extension, count] : unread) {
-    kinds += fmt::format("{}{} {}", all > 0 ? ", " : "", with_commas(count), extension);
+  for (const auto& [extension, count] : counts) {
+    kinds += fmt::format("{}{} {}", all > 0 ? ", " : "", with_commas(count), one_line(extension));
     all += count;
   }
+  return {counted(all, one), kinds};
+}
+
+/// @param unread pictures of kinds that are not read, such as .bmp
+std::string text_of_unread(const Counts& unread) {
+  const auto [pictures, kinds] = texts_of(unread, "picture");
   return fmt::format("{} of kinds that are not read ({}): convert {} to PNG or JPEG",
-                     counted(all, "picture"),
+                     pictures,
                      kinds,
-                     all == 1 ? "it" : "them");
+                     pictures == "1 picture" ? "it" : "them");
 }
 
 class Lister {
@@ -54,6 +63,14 @@ class Lister {
     if (listing_.pictures.empty()) throw_for_none();
     if (!unread_.empty()) {
       log_warning("data", "{}: left out {}", printable(folder_.string()), text_of_unread(unread_));
+    }
+    if (!passed_over_.empty()) {
+      const auto [files, kinds] = texts_of(passed_over_, "file");
+      log_info("data",
+               "{}: passed over {} with names of no kind of data that is read ({})",
+               printable(folder_.string()),
+               files,
+               kinds);
     }
     std::sort(listing_.pictures.begin(), listing_.pictures.end(), [](const auto& a, const auto& b) {
       return std::tie(a.source, a.offset) < std::tie(b.source, b.offset);
@@ -91,6 +108,8 @@ class Lister {
       add_members(path, source);
     } else {
       listing_.others.push_back(source);
+      if (!is_unread_extension(extension) && !is_data_extension(extension))
+        ++passed_over_[extension.empty() ? "without extension" : extension];
     }
   }
 
@@ -136,7 +155,7 @@ class Lister {
   fs::path folder_;
   Tars tars_;
   PictureListing listing_;
-  std::map<std::string, int64_t> unread_;  // by extension
+  Counts unread_, passed_over_;
 };
 
 }  // namespace

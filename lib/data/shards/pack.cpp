@@ -293,7 +293,7 @@ std::vector<std::string> describe_pack(const PackReport& report) {
                                 printable(short_list(report.lonely_captions))));
   }
   for (const auto& [extension, count] : report.other_files) {
-    if (count == 0 || is_unread_extension(extension)) continue;  // list_pictures() has told of them
+    if (count == 0 || !is_data_extension(extension)) continue;  // list_pictures() has told of them
     lines.push_back(fmt::format("{} skipped: {}",
                                 counted(count, "other file was", "other files were"),
                                 one_line(extension)));

@@ -29,6 +29,8 @@ bool is_picture_name(const std::filesystem::path& path);
 
 /// Whether files with this lower_extension() are pictures of a kind that is not read, such as .bmp.
 bool is_unread_extension(const std::string& extension);
+/// Whether they may hold data beside pictures: captions, embeddings, shards.
+bool is_data_extension(const std::string& extension);
 
 /// The absolute path of a folder without links, dots and a slash at its end. The folder need not exist. @return empty if the system does
 /// not say, e.g. for links that lead in a circle

@@ -146,6 +146,12 @@ bool is_unread_extension(const std::string& extension) {
   return std::find(kUnread.begin(), kUnread.end(), extension) != kUnread.end();
 }
 
+bool is_data_extension(const std::string& extension) {
+  constexpr std::array kOfData = {
+      ".caption", ".csv", ".json", ".jsonl", ".npy", ".parquet", ".tar", ".txt"};
+  return std::find(kOfData.begin(), kOfData.end(), extension) != kOfData.end();
+}
+
 std::filesystem::path canonical_folder(const std::filesystem::path& folder) {
   std::error_code error;
   // Links first: `link/..` is the folder above the one that the link leads to.

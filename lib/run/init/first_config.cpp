@@ -373,6 +373,15 @@ ShardSurvey survey_shards(const InitCommand& command) {
   return survey;
 }
 
+std::vector<std::string> describe(const PictureTally& tally) {
+  std::vector<std::string> lines = tally.describe();
+  std::string keys = reading_text(tally);
+  if (keys.empty()) return lines;
+  for (size_t at = 0; (at = keys.find(",\n    ")) != std::string::npos;) keys.replace(at, 6, ", ");
+  lines.push_back("the written config reads these pictures so:" + keys.substr(3, keys.size() - 5));
+  return lines;
+}
+
 std::vector<std::string> describe(const ShardSurvey& survey) {
   const std::string all =
       survey.pictures > 0 ? counted(survey.pictures, "picture") : counted(survey.count, "shard");
@@ -386,7 +395,10 @@ std::vector<std::string> describe(const ShardSurvey& survey) {
   if (survey.usable < survey.samples && !survey.faults.empty()) {
     lines.push_back("not usable, or not in all:" + indented_list(survey.faults));
   }
-  for (std::string& line : survey.tally.describe()) lines.push_back(std::move(line));
+  // Embeddings were made of the pictures as they are.
+  for (std::string& line :
+       survey.embed_width == 0 ? describe(survey.tally) : survey.tally.describe())
+    lines.push_back(std::move(line));
   if (survey.several_lines > 0) {
     lines.push_back(counted(survey.several_lines, "caption has", "captions have") +
                     " several lines: data.caption_lines \"first\" takes the first");

@@ -94,6 +94,8 @@ ShardSurvey survey_shards(const InitCommand& command);
 /// "10 shards; 300 pictures looked at: 298 usable, 300 with a caption; shortest side 96 px", and what
 /// else a user should know of the pictures.
 std::vector<std::string> describe(const ShardSurvey& survey);
+/// What is found of pictures, and what the written config says of it.
+std::vector<std::string> describe(const PictureTally& tally);
 
 /// The names of pictures that are read.
 inline const std::vector<std::string> kPictureEndings = {".jpg", ".jpeg", ".jfif", ".png", ".webp"};

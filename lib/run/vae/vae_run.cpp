@@ -498,7 +498,10 @@ FirstConfig vae_first_config(const InitCommand& command) {
                                           command.data,
                                           with_commas(pictures.rows("train")))},
                     .recipe = recipe};
-  for (std::string& line : tally.describe()) first.found.push_back(std::move(line));
+  if (tally.pictures < pictures.files()) {
+    first.found.push_back(fmt::format("{} looked at", counted(tally.pictures, "picture")));
+  }
+  for (std::string& line : describe(tally)) first.found.push_back(std::move(line));
   const std::string model = fmt::format(
       R"(    "dim": {},
     "layers": {},                         // each halves the side: {} px become {} px of codes
