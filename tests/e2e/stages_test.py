@@ -130,7 +130,7 @@ class Stages(EndToEnd):
         said = self.drawn("x", "--pipeline", file, *told, *told, check=2).stderr
         self.assertIn("--upsampler-written-by: expected one for each of 1 decoder's file of ", said)
         gone = self.dir / "gone.json"
-        gone.write_text(file.read_text().replace("a/model.pth", "none/model.pth"))
+        gone.write_text((self.dir / "pipeline.json").read_text().replace("a/model.pth", "none/model.pth"))
         self.assertIn(f"gone.json names none/model.pth: no such file\n  Paths in it are relative to the working directory, {self.base}.",
                       self.drawn("x", "--pipeline", gone, check=3).stderr)
         self.assertIn("--checkpoint: not with --pipeline",
