@@ -90,8 +90,7 @@ void check_loaded_file(const std::string& path,
   check_kind(root, plan.texts.kind);
   StateDict weights = model_weights(root, plan.texts.kind, /*use_ema=*/false);
   const bool takes_new_adapters = train.lora.rank > 0 && !has_lora(root);
-  const bool is_base =
-      takes_new_adapters || (plan.is_begun_by != nullptr && plan.is_begun_by(root));
+  const bool is_base = takes_new_adapters || is_weights_alone(root);
   if (train.lora.rank == 0 && held_by(root, plan).only_untrained()) {
     check_same_model(root, plan.texts, train.allow_changed_config);
     check_carried(weights, path, plan);

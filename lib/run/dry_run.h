@@ -54,8 +54,6 @@ struct DryRunPlan {
   DataSize data_size = {};
   std::string data_path = "";  ///< of the tracker; finish_dry_run() sets it
   StartOptions start = {};     ///< --fresh, --back-to
-  /// As Trainer::is_begun_by(); null: no file is of that sort.
-  bool (*is_begun_by)(const Cursor& root) = nullptr;
   /// Makes the steps take less memory, if the config says how much they may take. Null: it cannot.
   /// @return lines that say how
   std::function<std::vector<std::string>(PeakMemory&)> fit_budget = nullptr;

@@ -64,7 +64,6 @@ class ClipTrainer : public Trainer {
   /// Whether the weights came from a file that has no vocabulary.
   bool has_weights_without_vocabulary() const { return merges_.empty() && has_taken_weights_; }
 
-  bool is_begun_by(const Cursor& root) const override { return is_weights_alone(root); }
   void take_companions(const Cursor& root) override;
 
  private:

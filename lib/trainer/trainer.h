@@ -33,9 +33,10 @@ ModelPlan plan_one_part(std::shared_ptr<torch::nn::Module> model,
                         std::string model_name,
                         PartPlan part);
 
-/// Whether a file has weights, but no place of a run: a model file, or one of another program.
+/// Whether a file has weights, but no place of a run: a model file, a bare state dict, or a file of another program,
+/// such as muse's own trainer. A run can begin with its weights, not resume from it.
 inline bool is_weights_alone(const Cursor& root) {
-  return root.value().is_dict() && !root.has("steps");
+  return root.value().is_dict() && !root.has("steps") && !root.has("step");
 }
 
 /// The averages of all parts are available while it lives (WeightAverage::hold()): those that are spread
@@ -172,9 +173,6 @@ class Trainer {
   /// Takes them instead of this start's. @param own `dalle2_train` @throws DataError for one that does not fit
   virtual void take_choices(const Cursor& /*own*/) {}
 
-  /// Whether a file, which is no checkpoint to resume from, gives a run of this kind the weights to
-  /// begin with.
-  virtual bool is_begun_by(const Cursor& /*root*/) const { return false; }
   /// Takes from a file what its weights need besides their config: companions().
   virtual void take_companions(const Cursor& root);
   /// Of which CLIP the embeddings are that a decoder or prior is trained with: clip_sha256(), which its

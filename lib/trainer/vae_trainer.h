@@ -65,10 +65,6 @@ class VaeTrainer : public Trainer {
   /// @param averaged by the averaged weights if there are any
   VaeEvaluation evaluate(const at::Tensor& images, bool averaged);
 
-  /// By `vae.N.pt`, `vae.N.ema.pt`, a model file; and by a checkpoint of muse's own trainer, which
-  /// does not count steps and whose optimizers number their parameters in the order of a Python set.
-  bool is_begun_by(const Cursor& root) const override { return is_weights_alone(root); }
-
   VqganVae vae() const { return vae_; }
   bool has_discriminator() const { return num_parts() == kDiscriminator; }
 

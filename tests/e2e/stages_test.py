@@ -83,6 +83,11 @@ class Stages(EndToEnd):
         # And training goes on from it, both stages at once.
         self.train_in(self.dir, "both", check=0, train={"unet_training_mask": None, "epochs": 2},
                       tracker={"load": {"load_from": "local", "file_path": "all.pth"}})
+        # A model file gives the weights to begin with, for all stages or for one.
+        for file in ("averaged.pth", self.base / "b/model.pth"):
+            done = self.train_in(self.dir, "begun", "--fresh", check=0, train={"unet_training_mask": None if file == "averaged.pth" else [False, True]},
+                                 tracker={"load": {"load_from": "local", "file_path": str(file)}})
+            self.assertIn(f"{file}: weights only: optimizers, averages and the run start from zero", done.stdout + done.stderr)
 
     def drawn(self, out, *arguments, check=0):
         return run("sample", "--sampler", "ddim", "--image-embeds", "embeds.npy", "--seed", 3, *arguments, "--out",

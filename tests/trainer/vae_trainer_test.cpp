@@ -284,9 +284,9 @@ TEST_CASE("a VAE begins with the weights of muse's own checkpoint, which counts 
     file.set(key, *state.as_dict().find(key));
   const Value checkpoint = file;
   const Value weights = *state.as_dict().find("model");
-  CHECK_FALSE(ours.trainer.is_begun_by(Cursor(state)));
-  CHECK(ours.trainer.is_begun_by(Cursor(weights)));
-  REQUIRE(ours.trainer.is_begun_by(Cursor(checkpoint)));
+  CHECK_FALSE(is_weights_alone(Cursor(state)));
+  CHECK(is_weights_alone(Cursor(weights)));
+  REQUIRE(is_weights_alone(Cursor(checkpoint)));
   ours.step(5);
   const int64_t steps = ours.trainer.steps(1);
   ours.trainer.load_base(Cursor(checkpoint).at("model").as_state_dict(), "muse.pt");

@@ -37,10 +37,10 @@ bool gives_other_samples(const ConfigChanges& changes) {
   return std::any_of(changes.meaning.begin(), changes.meaning.end(), is_of_data);
 }
 
-std::string reason_of_base(const Trainer& trainer, const Cursor& root, const std::string& path) {
+std::string reason_of_base(const Trainer& trainer, bool is_untrained, const std::string& path) {
   if (trainer.uses_lora()) return "adapters on the weights of " + path;
-  return trainer.is_begun_by(root) ? "with the weights of " + path
-                                   : path + " gives the stages that this run does not train";
+  return is_untrained ? path + " gives the stages that this run does not train"
+                      : "with the weights of " + path;
 }
 
 void check_finite(const Trainer& trainer, const std::string& path) {
@@ -197,7 +197,8 @@ std::optional<RunCheckpoints::Found> RunCheckpoints::take_up(const StartPlan& pl
     const Cursor root(checkpoint, path);
     if (!plan.resumes() && is_base(root)) {
       load_base(checkpoint, path);
-      found = {.path = path, .reason = reason_of_base(trainer_, root, path)};
+      found = {.path = path,
+               .reason = reason_of_base(trainer_, held_by(root).only_untrained(), path)};
       return;
     }
     if (plan.resumes()) check_fits_kind(root, texts_.kind);
@@ -258,7 +259,7 @@ void RunCheckpoints::load_base(const Value& checkpoint, const std::string& path)
   check_kind(root, texts_.kind);
   check_version(root, texts_.kind, texts_.full_json);
   check_same_model(root, texts_, config_.allow_changed_config);
-  if (trainer_.uses_lora() || trainer_.is_begun_by(root)) {
+  if (trainer_.uses_lora() || !held_by(root).only_untrained()) {
     trainer_.load_base(model_weights(root, texts_.kind, /*use_ema=*/true), path);
     trainer_.take_companions(root);
     check_finite(trainer_, path);
@@ -268,7 +269,7 @@ void RunCheckpoints::load_base(const Value& checkpoint, const std::string& path)
 
 bool RunCheckpoints::is_base(const Cursor& root) const {
   if (trainer_.uses_lora()) return !has_lora(root);
-  return trainer_.is_begun_by(root) || held_by(root).only_untrained();
+  return is_weights_alone(root) || held_by(root).only_untrained();
 }
 
 HeldStages RunCheckpoints::held_by(const Cursor& root) const {

@@ -67,7 +67,6 @@ DryRunPlan make_plan(const LoadedClipConfig& loaded) {
                            .module = clip,
                            .step = [clip](int64_t batch) { step(*clip, batch); }});
   plan.texts = config_texts(loaded);
-  plan.is_begun_by = is_weights_alone;
   return plan;
 }
 

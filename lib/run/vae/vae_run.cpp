@@ -93,7 +93,6 @@ DryRunPlan make_plan(const LoadedVaeConfig& loaded) {
            vae->discriminator_loss(made_up_images(config, batch), generator()).backward();
          }});
   }
-  plan.is_begun_by = is_weights_alone;
   plan.texts = config_texts(loaded);
   return plan;
 }
