@@ -113,10 +113,13 @@ auto config_of(const ModelSource& source,
     return loaded;
   }
   if (text.json.empty()) {
+    // "--prior-written-by" stands beside "--prior-config".
+    std::string option = source.version_option;
+    option.replace(option.find("written-by"), std::string::npos, "config");
     throw ConfigError(
-        "{}: this checkpoint has no config\n  Give the training file it was made with: --config "
-        "F.json",
-        checkpoint.where());
+        "{}: this checkpoint has no config\n  Give the config it was made with: {} F.json",
+        checkpoint.where(),
+        option);
   }
   options.part = ConfigPart::stored;
   return parse(text.json, text.where, options);
