@@ -113,7 +113,7 @@ auto config_of(const ModelSource& source,
     return loaded;
   }
   if (text.json.empty()) {
-    // "--prior-written-by" stands beside "--prior-config".
+    // The options have one prefix: --prior-written-by, --prior-config.
     std::string option = source.version_option;
     option.replace(option.find("written-by"), std::string::npos, "config");
     throw ConfigError(
