@@ -34,9 +34,10 @@ ModelPlan plan_one_part(std::shared_ptr<torch::nn::Module> model,
                         PartPlan part);
 
 /// Whether a file has weights, but no place of a run: a model file, a bare state dict, or a file of another program,
-/// such as muse's own trainer. A run can begin with its weights, not resume from it.
+/// such as muse's own trainer. A run can begin with its weights, not resume from it. The `step` of a bare state dict is
+/// the counter of an average (`vae.N.ema.pt`).
 inline bool is_weights_alone(const Cursor& root) {
-  return root.value().is_dict() && !root.has("steps") && !root.has("step");
+  return root.value().is_dict() && !root.has("steps") && !(root.has("step") && root.has("model"));
 }
 
 /// The averages of all parts are available while it lives (WeightAverage::hold()): those that are spread
