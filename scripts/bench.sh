@@ -18,6 +18,7 @@
 #   scripts/bench.sh growth [arguments of tests/bench/growth.py]           how a step grows with width, depth, pixels and batch
 #   scripts/bench.sh estimate [arguments of tests/bench/memory_estimate.py] the dry run's estimate of memory, compared with the run's
 #   scripts/bench.sh stamps [arguments of tests/bench/stamps.py]           do pictures drawn from held-out captions fit them? no reference
+#   scripts/bench.sh first_runs [arguments of tests/bench/first_runs.py]   what `init` and a run of minutes give on folders of pictures
 #   scripts/bench.sh scaling [arguments of tests/bench/scaling.py]         simulates many GPUs; builds nothing
 #
 # Builds what it needs (scripts/build.sh). At first use it installs the reference (scripts/reference_python.sh, a few
@@ -28,7 +29,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-usage() { sed -n '3,27s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '3,28s/^# \{0,1\}//p' "$0"; }
 
 case "${1:-}" in
   loader | memory | step | prior | sample | start | growth | run | metrics | vae | clip | quickstart | samplers | all) what=$1; shift ;;
@@ -48,11 +49,12 @@ case "${1:-}" in
     [ -f build/CMakeCache.txt ] || scripts/build.sh --no-tests
     cmake --build build --target dalle2-train >/dev/null
     exec python3 "tests/bench/$program" "$@" ;;
-  stamps)
+  stamps | first_runs)
+    program=$1.py
     shift
     [ -f build/CMakeCache.txt ] || scripts/build.sh --no-tests
     cmake --build build --target dalle2-train >/dev/null
-    exec "$(scripts/reference_python.sh)" tests/bench/stamps.py "$@" ;;
+    exec "$(scripts/reference_python.sh)" "tests/bench/$program" "$@" ;;
   scaling) shift; exec "$(scripts/reference_python.sh)" tests/bench/scaling.py "$@" ;;
   --help | -h) usage; exit 0 ;;
   *) usage >&2; exit 2 ;;
