@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import pathlib
+import shutil
 import signal
 import statistics
 import subprocess
@@ -50,6 +51,8 @@ def samples_per_second(arguments, config, setting):
         environment.update({"OMP_NUM_THREADS": threads, "GOMP_SPINCOUNT" if wait.isdigit() else "OMP_WAIT_POLICY": wait})
     trace = config.parent / "trace.rank0"
     trace.unlink(missing_ok=True)
+    shutil.rmtree(config.parent / "out", ignore_errors=True)  # the locks of earlier versions differ
+    (config.parent / "latest.pth").unlink(missing_ok=True)
     program = arguments.before if setting == "before" else arguments.binary
     process = subprocess.Popen([program, "--config", config],
                                env={**environment, "DALLE2_TRACE_SAMPLES": str(config.parent / "trace")}, stdout=subprocess.DEVNULL,
@@ -62,7 +65,7 @@ def samples_per_second(arguments, config, setting):
         time.sleep(2)
         before, begin = trace.stat().st_size, time.monotonic()
         time.sleep(arguments.seconds)
-        while trace.stat().st_size == before:  # a step takes longer than that
+        while trace.stat().st_size == before and process.poll() is None:  # a step takes longer than that
             time.sleep(0.01)
         content, seconds = trace.read_bytes(), time.monotonic() - begin
     finally:

@@ -30,7 +30,7 @@ def prepare(arguments, folder):
     config["data"].update(webdataset_base_url=f"{folder}/shards/{{}}.tar", img_embeddings_url=f"{folder}/shards/img_emb", batch_size=4)
     config["train"].update(epochs=1, n_sample_images=0, validation_samples=1, log_every_n_updates=1, async_save=False,
                            epoch_samples=arguments.steps * 4, save_every_n_samples=39)
-    config["tracker"] = {"data_path": "out", "log": {"log_type": "console", "auto_resume": True},
+    config["tracker"] = {"data_path": "out", "overwrite_data_path": True, "log": {"log_type": "console", "auto_resume": True},
                          "load": {"load_from": "local", "file_path": "out/latest.pth", "only_auto_resume": True},
                          "save": {"save_to": "local", "save_latest_to": "out/latest.pth"}}
     (folder / "config.json").write_text(json.dumps(config))
