@@ -12,7 +12,7 @@
 # --guided: libFuzzer looks for inputs that reach new code (needs clang; builds into build-fuzz). It
 # begins with tests/fuzz/corpus. Faults go into build-fuzz/found, and its own corpus, with which the
 # next run continues, into build-fuzz/corpus. --keep: takes the fewest inputs of that corpus that reach
-# as much code, and puts those of at most 400 bytes into tests/fuzz/corpus, as lines of hexadecimal digits.
+# as much code, and puts those of at most 400 bytes into tests/fuzz/corpus, as lines of base64.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 case "${1:-}" in
@@ -43,13 +43,13 @@ all_parsers() {
   done
 }
 
-# @param 1 file of hexadecimal lines @param 2 folder
+# @param 1 file with lines of base64 @param 2 folder
 unpack() {
   mkdir -p "$2"
   python3 - "$1" "$2" << 'PYTHON'
-import hashlib, pathlib, sys
+import base64, hashlib, pathlib, sys
 for line in pathlib.Path(sys.argv[1]).read_text().splitlines():
-    content = bytes.fromhex(line)
+    content = base64.b64decode(line)
     (pathlib.Path(sys.argv[2]) / hashlib.sha1(content).hexdigest()).write_bytes(content)
 PYTHON
 }
@@ -78,10 +78,10 @@ keep() {
     mkdir -p "$fewest"
     "$build/bin/fuzz_$parser" -set_cover_merge=1 "$fewest" "$build/corpus/$parser" > "$build/$parser.merge.log" 2>&1 ||
       { tail -5 "$build/$parser.merge.log"; exit 1; }
-    python3 - "$fewest" "tests/fuzz/corpus/$parser.hex" << 'PYTHON'
-import pathlib, sys
+    python3 - "$fewest" "tests/fuzz/corpus/$parser.base64" << 'PYTHON'
+import base64, pathlib, sys
 inputs = sorted((path.read_bytes() for path in pathlib.Path(sys.argv[1]).iterdir()), key=lambda content: (len(content), content))
-kept = [content.hex() for content in inputs if 0 < len(content) <= 400]
+kept = [base64.b64encode(content).decode() for content in inputs if 0 < len(content) <= 400]
 pathlib.Path(sys.argv[2]).write_text("".join(line + "\n" for line in kept))
 print(f"{sys.argv[2]}: {len(kept)} of {len(inputs)} inputs")
 PYTHON
@@ -111,8 +111,8 @@ guided() {
         seeds=("$build/pickles")
         ;;
     esac
-    if [ -f "tests/fuzz/corpus/$parser.hex" ]; then
-      unpack "tests/fuzz/corpus/$parser.hex" "$build/seeds/$parser"
+    if [ -f "tests/fuzz/corpus/$parser.base64" ]; then
+      unpack "tests/fuzz/corpus/$parser.base64" "$build/seeds/$parser"
       seeds+=("$build/seeds/$parser")
     fi
     # -timeout counts seconds of the clock, and this process gives way to all others.

@@ -5,6 +5,7 @@
 
 #include <catch2/catch.hpp>
 
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -25,17 +26,28 @@ inline std::string content_of(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-/// What coverage-guided runs found worth keeping: an input a line, in hexadecimal digits.
+inline std::string from_base64(const std::string& line) {
+  static const std::string digits =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string bytes;
+  uint32_t bits = 0;
+  int waiting = 0;
+  for (const char letter : line.substr(0, line.find('='))) {
+    bits = bits << 6 | static_cast<uint32_t>(digits.find(letter));
+    waiting += 6;
+    if (waiting < 8) continue;
+    waiting -= 8;
+    bytes += static_cast<char>(bits >> waiting & 255);
+  }
+  return bytes;
+}
+
+/// What coverage-guided runs found worth keeping: an input a line.
 inline Files corpus(const std::string& parser) {
   Files files;
   std::ifstream lines(std::filesystem::path(DALLE2_SOURCE_DIR) / "tests/fuzz/corpus" /
-                      (parser + ".hex"));
-  for (std::string line; std::getline(lines, line);) {
-    std::string& bytes = files.emplace_back();
-    for (size_t i = 0; i + 1 < line.size(); i += 2) {
-      bytes += static_cast<char>(std::stoi(line.substr(i, 2), nullptr, 16));
-    }
-  }
+                      (parser + ".base64"));
+  for (std::string line; std::getline(lines, line);) files.push_back(from_base64(line));
   return files;
 }
 
