@@ -9,14 +9,22 @@ import torch
 from safetensors.numpy import save_file
 
 
-def folder_and_options(name, description, seed=0, cases=None):
-    """The folder OUT/`name`, made if need be, and the options --out, --seed and, if there is a usual number, --cases."""
+def folder_and_options(name, description, seed=0, cases=None, kept=None):
+    """The folder OUT/`name`, made if need be, and the options --out, --seed, --all and, if there is a usual number, --cases.
+
+    @param kept which of the cases lie in the repository: `options.kept` is that, or None if all are to be written
+    """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).parent / "fixtures", help="folder of all fixtures")
     parser.add_argument("--seed", type=int, default=seed)
+    parser.add_argument("--all", action="store_true", help="write every case, not only those that lie in the repository")
     if cases is not None:
-        parser.add_argument("--cases", type=int, default=cases)
+        parser.add_argument("--cases", type=int, help=f"write the first so many cases (--all: {cases})")
     options = parser.parse_args()
+    if cases is not None:
+        options.all |= options.cases is not None
+        options.cases = options.cases or cases
+    options.kept = None if options.all else kept
     folder = options.out / name
     folder.mkdir(parents=True, exist_ok=True)
     return folder, options
@@ -31,19 +39,26 @@ def write_case(folder, name, tensors, meta=None):
     path.chmod(0o644)
 
 
-def write_cases(folder, make_case, seed, count, sorts=None):
-    """Writes `count` cases to case_00.safetensors and so on.
+def write_cases(folder, make_case, options, sorts=None):
+    """Writes options.cases cases, or those of options.kept, to case_00.safetensors and so on.
 
-    @param make_case tensors and metadata of a number, or None where the reference has none to compare with: the next
-        number is tried @param sorts that cases have in turn: make_case also gets one of them
+    @param make_case tensors and metadata of a draw's number, or None where the reference has none to compare with: the next
+        number is tried. Some hang on the processor's roundings, so `kept` has the numbers of its draws by those of its cases
+    @param sorts that cases have in turn: make_case also gets one of them
     """
-    made, left_out = 0, 0
-    while made < count:
-        sort = () if sorts is None else (sorts[made % len(sorts)],)
-        case = make_case(seed * 1000 + made + left_out, *sort)
-        if case is None:
-            left_out += 1
-            continue
-        write_case(folder, f"case_{made:02d}", *case)
-        made += 1
-    print(f"{made} cases, {left_out} left out")
+    def drawn(case, draw):
+        made = make_case(options.seed * 1000 + draw, *(() if sorts is None else (sorts[case % len(sorts)],)))
+        if made is not None:
+            write_case(folder, f"case_{case:02d}", *made)
+        return made is not None
+
+    if options.kept is not None:
+        left_out = [case for case, draw in options.kept.items() if not drawn(case, draw)]
+        print(f"{len(options.kept)} cases, of which {left_out} are left out")
+        return
+    draw = 0
+    for case in range(options.cases):
+        while not drawn(case, draw):
+            draw += 1
+        draw += 1
+    print(f"{options.cases} cases, {draw - options.cases} left out")

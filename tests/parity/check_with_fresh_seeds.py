@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The parity tests with fresh cases: every make_*.py with another seed, then the tests that read their files.
+"""The parity tests with fresh cases: all those of every make_*.py with another seed, then the tests that read their files.
 
     python tests/parity/check_with_fresh_seeds.py [--seed N] [--keep FOLDER] build/bin/test_model build/bin/test_optim ...
 
@@ -48,7 +48,7 @@ def call_all(commands, **environment):
 
 def draw(seed, folder):
     """Every maker's cases into `folder`. @return what went wrong"""
-    failed = call_all([(script.stem, [sys.executable, script, "--seed", seed, "--out", folder]) for script in SCRIPTS])
+    failed = call_all([(script.stem, [sys.executable, script, "--all", "--seed", seed, "--out", folder]) for script in SCRIPTS])
     units = [script.stem.removeprefix("make_") for script in SCRIPTS]
     empty = [unit for unit in units if not any((folder / unit).glob("*"))]
     return failed + [f"no files in {folder / unit}" for unit in empty]

@@ -363,10 +363,14 @@ def make_case(seed):
     return tensors, meta
 
 
+# What lies in the repository, by the numbers of the cases and of their draws: all options, and most pairs of those that meet in a loss or a loop.
+KEPT = {8: 9, 12: 13, 13: 14, 16: 18, 17: 19, 18: 20, 22: 25, 26: 29, 28: 32, 30: 34, 32: 38, 34: 41, 43: 51, 44: 52, 57: 69, 59: 72}
+
+
 def main():
-    folder, arguments = folder_and_options("decoder", __doc__, cases=60)
+    folder, arguments = folder_and_options("decoder", __doc__, cases=60, kept=KEPT)
     torch.set_num_threads(1)
-    write_cases(folder, make_case, arguments.seed, arguments.cases)
+    write_cases(folder, make_case, arguments)
 
 
 if __name__ == "__main__":

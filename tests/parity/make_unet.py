@@ -215,10 +215,14 @@ def run_case(config, rng):
     return tensors, summary
 
 
+# The cases that lie in the repository: all options.
+KEPT = (0, 1, 2, 4, 5, 7, 8, 9, 13, 15, 16, 17, 19)
+
+
 def main():
-    out, args = folder_and_options("unet", __doc__, seed=1, cases=20)
+    out, args = folder_and_options("unet", __doc__, seed=1, cases=20, kept=KEPT)
     torch.set_num_threads(1)
-    for case in range(args.cases):
+    for case in range(args.cases) if args.kept is None else args.kept:
         rng = random.Random(args.seed * 1_000_003 + case)
         config = draw_config(rng)
         tensors, summary = run_case(config, rng)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Decoders and priors of old versions of dalle2-pytorch, run by those versions: outputs, losses, samples.
 
-    python tests/parity/make_versions.py [--seed N] [--out FOLDER] [--versions V ...] [--wheels FOLDER]
+    python tests/parity/make_versions.py [--seed N] [--out FOLDER] [--all] [--versions V ...] [--wheels FOLDER]
 
 Each version is installed from PyPI into a folder of its own (without dependencies: the environment's serve, and
 einops-exts). One file a version and kind: decoder_1.1.0.safetensors. Weights are a function of the parameter's name
@@ -291,20 +291,21 @@ def main():
     here = pathlib.Path(__file__).resolve().parent
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=pathlib.Path, default=here / "fixtures")
-    parser.add_argument("--seed", type=int)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--all", action="store_true", help="every version, not only those that lie in the repository")
     parser.add_argument("--wheels", type=pathlib.Path, default=pathlib.Path(tempfile.gettempdir()) / "dalle2_pytorch_versions")
     parser.add_argument("--versions", nargs="*")
     options = parser.parse_args()
     folder = options.out / "versions"
     folder.mkdir(parents=True, exist_ok=True)
     options.wheels.mkdir(parents=True, exist_ok=True)
-    chosen = {"decoder": DECODERS, "prior": PRIORS} if options.seed is not None else SMALL
+    chosen = {"decoder": DECODERS, "prior": PRIORS} if options.all or options.versions else SMALL
     for kind, versions in chosen.items():
         for version in versions if not options.versions else [v for v in options.versions if v in versions]:
             install(version, options.wheels)
             path = [str(options.wheels / version), str(options.wheels / "extras"), str(here)]
             call = f"import sys; sys.path[:0] = {path!r}; import make_versions; " \
-                   f"make_versions.worker({kind!r}, {version!r}, {options.seed or 0}, {str(folder)!r})"
+                   f"make_versions.worker({kind!r}, {version!r}, {options.seed}, {str(folder)!r})"
             done = subprocess.run([sys.executable, "-W", "ignore", "-c", call], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
             print(f"{kind} {version}: {'ok' if done.returncode == 0 else done.stderr[-1500:]}", flush=True)
             if done.returncode:

@@ -120,7 +120,7 @@ def defaults():
 
 def main():
     folder, arguments = folder_and_options("x_clip", __doc__, cases=8)
-    write_cases(folder, make_case, arguments.seed, arguments.cases)
+    write_cases(folder, make_case, arguments)
     write_file(folder / "file", arguments.seed)
     (folder / "defaults.json").write_text(json.dumps(defaults(), indent=1) + "\n")
 
