@@ -93,7 +93,7 @@ void check_network(const PriorCase& c) {
 }
 
 TEST_CASE("State dicts of random priors have the reference's names in its order", "[parity]") {
-  for (const std::string& path : fixture_files(fixture_folder("prior"), 30)) {
+  for (const std::string& path : fixture_files(fixture_folder("prior"), 12)) {
     const PriorCase c(path);
     std::vector<std::string> names;
     for (const auto& [name, tensor] : state_dict(*c.prior)) names.push_back(name);
@@ -105,7 +105,7 @@ TEST_CASE("State dicts of random priors have the reference's names in its order"
 }
 
 TEST_CASE("Outputs, losses and gradients of random priors equal the reference's", "[parity]") {
-  for (const std::string& path : fixture_files(fixture_folder("prior"), 30)) {
+  for (const std::string& path : fixture_files(fixture_folder("prior"), 12)) {
     const PriorCase c(path);
     INFO(path << "\n" << c.fixture.json["prior"].dump());
     check_network(c);
@@ -125,7 +125,7 @@ TEST_CASE("Outputs, losses and gradients of random priors equal the reference's"
 }
 
 TEST_CASE("Sampling loops of random priors, and their choice, equal the reference's", "[parity]") {
-  for (const std::string& path : fixture_files(fixture_folder("prior"), 30)) {
+  for (const std::string& path : fixture_files(fixture_folder("prior"), 12)) {
     const PriorCase c(path);
     const json& sampling = c.fixture.json["sampling"];
     INFO(path << "\n" << c.fixture.json["prior"].dump() << "\n" << sampling.dump());
