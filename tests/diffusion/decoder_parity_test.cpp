@@ -157,24 +157,24 @@ void check_sampling(const char* folder, size_t cases) {
 }  // namespace
 
 TEST_CASE("Losses and gradients of random decoders equal the reference's", "[parity]") {
-  check_training("decoder", 60);
+  check_training("decoder", 16);
 }
 
 TEST_CASE("Sampling loops of random decoders equal the reference's", "[parity]") {
-  check_sampling("decoder", 60);
+  check_sampling("decoder", 16);
 }
 
 TEST_CASE("Losses and gradients of decoders behind VAEs equal the reference's", "[parity]") {
-  check_training("latent", 12);
+  check_training("latent", 6);
 }
 
 TEST_CASE("Sampling loops of decoders behind VAEs equal the reference's", "[parity]") {
-  check_sampling("latent", 12);
+  check_sampling("latent", 6);
 }
 
 TEST_CASE("A decoder behind VAEs has the names of the reference's state dict", "[parity]") {
   size_t with_vae = 0;
-  for (const std::string& path : fixture_files(fixture_folder("latent"), 12)) {
+  for (const std::string& path : fixture_files(fixture_folder("latent"), 6)) {
     INFO(path);
     const Case c(path);
     const Decoder decoder = decoder_of_case(c);
@@ -190,7 +190,7 @@ TEST_CASE("A decoder behind VAEs has the names of the reference's state dict", "
 
 TEST_CASE("Latents train the first unet as the pictures they come from do, and no other", "[cpu]") {
   int64_t first = 0, later = 0;
-  for (const std::string& path : fixture_files(fixture_folder("latent"), 12)) {
+  for (const std::string& path : fixture_files(fixture_folder("latent"), 6)) {
     INFO(path);
     const Case c(path);
     Decoder decoder = decoder_of_case(c);
@@ -241,7 +241,7 @@ TEST_CASE("Latents train the first unet as the pictures they come from do, and n
 }
 
 TEST_CASE("A VAE is not trained by the decoder, whatever mode that is in", "[cpu]") {
-  const Case c(fixture_files(fixture_folder("latent"), 12).front());
+  const Case c(fixture_files(fixture_folder("latent"), 6).front());
   Decoder decoder = decoder_of_case(c);
   decoder->train();
   int64_t stages = 0;
