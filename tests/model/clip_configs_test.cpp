@@ -27,7 +27,7 @@ std::string put_case(const Fixture& given, const TempDir& dir) {
 }
 
 TEST_CASE("a CLIP of any config gives the features of its library, or is refused by the key") {
-  for (const std::string& file : fixture_files(fixture_folder("clip_configs"), 48)) {
+  for (const std::string& file : fixture_files(fixture_folder("clip_configs"), 42)) {
     const Fixture given = load_fixture(file);
     INFO(file << ": " << given.json.dump());
     const TempDir dir;

@@ -87,7 +87,7 @@ TEST_CASE("files for open_clip", "[.][write_for_python]") {
   REQUIRE(folder != nullptr);
   for (const bool resnet : {false, true}) {
     ClipNetworkConfig config = clip_config_of(
-        load_fixture(fixture_folder("clip") + (resnet ? "/case_02" : "/case_00") + ".safetensors")
+        load_fixture(fixture_folder("clip") + (resnet ? "/case_02" : "/case_04") + ".safetensors")
             .json.at("config"));
     config.image_mean = {0.5, 0.25, 0.75};
     const auto clip = filled_clip(config);

@@ -51,7 +51,7 @@ struct Case {
 
 template <class Check>
 void for_each_case(const Check& check) {
-  for (const std::string& path : fixture_files(fixture_folder("clip"), 8)) {
+  for (const std::string& path : fixture_files(fixture_folder("clip"), 5)) {
     Case one(path);
     INFO(path << " " << one.fixture.json.at("config").dump());
     check(one);

@@ -143,7 +143,7 @@ void check_against_open_clip(const test::Fixture& fixture, int size) {
 
 TEST_CASE("a CLIP's loss and gradients are open_clip's on 1, 2 and 3 ranks") {
   size_t cases = 0;
-  for (const std::string& path : test::fixture_files(test::fixture_folder("clip"), 8)) {
+  for (const std::string& path : test::fixture_files(test::fixture_folder("clip"), 5)) {
     const test::Fixture fixture = test::load_fixture(path);
     // The statistics of batch norms are those of a rank's own pictures.
     if (fixture.json.at("config").at("vision_cfg").at("layers").is_array()) continue;
