@@ -308,8 +308,11 @@ def resize_cases(rng, count):
     return source, cases, np.concatenate(expected)
 
 
+KEPT = 45  # so many of the resized crops lie in the repository, and all other pictures
+
+
 def main():
-    folder, arguments = folder_and_options("images", __doc__, cases=150)
+    folder, arguments = folder_and_options("images", __doc__, cases=150, kept=KEPT)
     rng = np.random.default_rng(arguments.seed)
     for part in ("decode", "oriented", "rgba"):
         (folder / part).mkdir(exist_ok=True)
@@ -317,7 +320,7 @@ def main():
     decode, decoded = decode_cases(rng, more_rng, folder / "decode")
     oriented, oriented_bytes = oriented_cases(more_rng, folder / "oriented")
     rgba, rgba_bytes = rgba_cases(np.random.default_rng([arguments.seed, 2]), folder / "rgba")
-    source, resize, resized = resize_cases(rng, arguments.cases)
+    source, resize, resized = resize_cases(rng, arguments.kept or arguments.cases)
     np.save(folder / "decoded.npy", decoded)
     np.save(folder / "oriented.npy", oriented_bytes)
     np.save(folder / "rgba.npy", rgba_bytes)
