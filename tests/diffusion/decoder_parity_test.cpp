@@ -157,11 +157,11 @@ void check_sampling(const char* folder, size_t cases) {
 }  // namespace
 
 TEST_CASE("Losses and gradients of random decoders equal the reference's", "[parity]") {
-  check_training("decoder", 16);
+  check_training("decoder", 18);
 }
 
 TEST_CASE("Sampling loops of random decoders equal the reference's", "[parity]") {
-  check_sampling("decoder", 16);
+  check_sampling("decoder", 18);
 }
 
 TEST_CASE("Losses and gradients of decoders behind VAEs equal the reference's", "[parity]") {
