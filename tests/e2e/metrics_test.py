@@ -41,7 +41,8 @@ class Metrics(EndToEnd):
     def torn(self):
         """A network whose weights are zeros from the middle on, as a lost page leaves them."""
         content = (NETWORKS / "ours.pt").read_bytes()
-        (self.dir / "torn.pt").write_bytes(content[:90000] + bytes(4096) + content[94096:])
+        middle = len(content) // 2
+        (self.dir / "torn.pt").write_bytes(content[:middle] + bytes(4096) + content[middle + 4096:])
         return self.dir / "torn.pt"
 
     def logged(self, name):

@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "metrics/feature_network_pictures.h"
 #include "support/fixture.h"
 #include "support/temp_dir.h"
 
@@ -42,15 +43,15 @@ TEST_CASE("a network of one's own sees pictures resized and normalised as it ask
     config.resize = how;
     const ImageEncoder encoder(config, kEncoderKey, at::kCPU);
     for (size_t number = 0; number < listed(encoded, "sizes", 5).size(); ++number) {
-      const std::string key = std::to_string(number) + ".";
+      const std::string key = std::to_string(number) + "." + name;
       // Values of bytes over 255 and over a deviation: float32 roundings of sums of twelve.
-      expect_close(encoder(fixture.tensor(key + "images")),
-                   encoded.tensor(key + name),
+      expect_close(encoder(shown_pictures(fixture, number)),
+                   encoded.tensor(key),
                    how == NetworkResize::clean ? 1e-4 : 1e-5,
-                   key + name);
+                   key);
     }
   }
-  const at::Tensor two = fixture.tensor("1.images");
+  const at::Tensor two = shown_pictures(fixture, 1);
   const ImageEncoder encoder(encoder_config("encoder.pt"), kEncoderKey, at::kCPU);
   CHECK(at::allclose(encoder(two.repeat({21, 1, 1, 1})), encoder(two).repeat({21, 1}), 1e-5, 1e-5));
 }

@@ -5,7 +5,8 @@
 
 The networks are a few products of some pixels of the resized picture, so that the files are small; that the Inception network
 itself gives torchmetrics' features is what tests/metrics/inception_by_the_reference.py looks at. Pictures are resized by
-torch-fidelity (tf1), torch with antialiasing, as torchmetrics does (antialias), and Pillow (clean).
+torch-fidelity (tf1), torch with antialiasing, as torchmetrics does (antialias), and Pillow (clean). They are a function of their
+place (see `picture`), so they need no room: the reader makes them anew. All features are stored of some pictures only.
 """
 import json
 import pickle
@@ -26,6 +27,14 @@ from case_files import folder_and_options, write_case
 
 WIDTHS = {"64": 64, "192": 192, "768": 768, "2048": 2048, "logits_unbiased": 1008}
 SIDE = 299
+WIDE = (1, "tf1")  # the number of the pictures, and how they are resized, of which there are all layers
+
+
+def picture(number, count, height, width):
+    """[count, 3, height, width] of bytes. As in tests/metrics/feature_network_pictures.h."""
+    n, c, y, x = np.ogrid[:count, :3, :height, :width]
+    value = ((x + 13 * number + 1) * (y + 7 * c + 3) * 2654435761 + (x * x + 31 * y * y + 97 * n) * 40503) >> 7
+    return torch.from_numpy((value & 255).astype(np.uint8))
 
 
 def pixels(x: Tensor) -> Tensor:
@@ -33,18 +42,27 @@ def pixels(x: Tensor) -> Tensor:
     return torch.cat([x[:, :, 37, 251], x[:, :, 298, 0], x[:, :, 150, 149], x[:, :, 3, 298]], 1)
 
 
+def sums(generator):
+    """Makes four numbers of the twelve pixels, so that a wide layer needs a third of the room."""
+    linear = nn.Linear(12, 4, bias=False)
+    linear.weight = nn.Parameter(torch.randn(4, 12, generator=generator) / 4)
+    return linear
+
+
 class Ours(nn.Module):
     def __init__(self, generator, deep=2048):
         super().__init__()
         widths = [64, 192, 768, deep, 1008]
-        self.maps = nn.ParameterList([nn.Parameter(torch.randn(w, 12, generator=generator) / 4) for w in widths])
+        self.maps = nn.ParameterList([nn.Parameter(torch.randn(w, 12 if w == 64 else 4, generator=generator) / 4) for w in widths])
+        self.sums = sums(generator)
 
     def forward(self, images: Tensor, deepest: str) -> Dict[str, Tensor]:
         x = pixels(images)
+        few = self.sums(x)
         found: Dict[str, Tensor] = {}
         names = ["64", "192", "768", "2048", "logits_unbiased"]
         for i, m in enumerate(self.maps):
-            found[names[i]] = F.linear(x, m)
+            found[names[i]] = F.linear(x if i == 0 else few, m)
             if names[i] == deepest:
                 return found
         return found
@@ -54,12 +72,13 @@ class StyleGan(nn.Module):
     """The signature of StyleGAN2-ADA's archive: bytes of any size in."""
     def __init__(self, generator):
         super().__init__()
-        self.features = nn.Parameter(torch.randn(2048, 12, generator=generator) / 4)
-        self.classes = nn.Parameter(torch.randn(1008, 12, generator=generator) / 4)
+        self.sums = sums(generator)
+        self.features = nn.Parameter(torch.randn(2048, 4, generator=generator) / 4)
+        self.classes = nn.Parameter(torch.randn(1008, 4, generator=generator) / 4)
 
     def forward(self, img: Tensor, return_features: bool = False, use_fp16: bool = False, no_output_bias: bool = False) -> Tensor:
         x = F.interpolate(img.float(), (299, 299), mode="bilinear", align_corners=False)
-        x = pixels((x - 128) / 128)
+        x = self.sums(pixels((x - 128) / 128))
         if return_features:
             return F.linear(x, self.features)
         return F.linear(x, self.classes).softmax(1)
@@ -145,20 +164,23 @@ def main():
     (folder / "cut.pt").write_bytes((folder / "ours.pt").read_bytes()[:5000])
     (folder / "empty.pt").write_bytes(b"")
 
-    tensors, sizes = {}, [(8, 8), (32, 32), (rng.randint(2, 70), rng.randint(2, 70)), (299, 299), (rng.randint(300, 400), rng.randint(300, 400))]
-    for number, (height, width) in enumerate(sizes):
-        images = torch.randint(0, 256, (2 if height < SIDE else 1, 3, height, width), generator=generator, dtype=torch.uint8)
-        tensors[f"{number}.images"] = images
+    sizes = [(8, 8), (32, 32), (rng.randint(2, 70), rng.randint(2, 70)), (299, 299), (rng.randint(300, 400), rng.randint(300, 400))]
+    shown = [picture(number, 2 if height < SIDE else 1, height, width) for number, (height, width) in enumerate(sizes)]
+    tensors = {}
+    for number, images in enumerate(shown):
         for how in ("tf1", "antialias", "clean"):
-            small = (resized(images.float(), how) - 128) / 128
-            tensors[f"{number}.{how}.pixels"] = pixels(small).contiguous()
             with torch.no_grad():
-                found = ours(small, "logits_unbiased")
-            tensors |= {f"{number}.{how}.{layer}": found[layer].contiguous() for layer in ("64", "2048", "logits_unbiased")}
+                found = ours((resized(images.float(), how) - 128) / 128, "logits_unbiased")
+            layers = ("64", "2048", "logits_unbiased") if (number, how) == WIDE else ("64",)
+            tensors |= {f"{number}.{how}.{layer}": found[layer].contiguous() for layer in layers}
         with torch.no_grad():
-            tensors[f"{number}.stylegan.2048"] = stylegan(images, return_features=True).contiguous()
-            tensors[f"{number}.stylegan.classes"] = stylegan(images, no_output_bias=True).contiguous()
-    write_case(folder, "expected", tensors, {"sizes": sizes})
+            features = stylegan(images, return_features=True)
+            tensors[f"{number}.stylegan.2048"] = (features if number == WIDE[0] else features[:, :64]).contiguous()
+            if number == WIDE[0]:
+                tensors[f"{number}.stylegan.classes"] = stylegan(images, no_output_bias=True).contiguous()
+    write_case(folder, "expected", tensors, {"sizes": sizes, "counts": [len(images) for images in shown]})
+
+    write_case(folder, "expected", tensors, {"sizes": sizes, "counts": [len(images) for images in shown]})
 
     encoder, encoded = Encoder(generator), {}
     script(encoder, folder / "encoder.pt")
@@ -166,7 +188,7 @@ def main():
     for number in range(len(sizes)):
         for how in ("tf1", "antialias", "clean"):
             with torch.no_grad():
-                encoded[f"{number}.{how}"] = encoder((resized(tensors[f"{number}.images"].float(), how, 40) / 255 - mean) / std)
+                encoded[f"{number}.{how}"] = encoder((resized(shown[number].float(), how, 40) / 255 - mean) / std)
     script(OfPictures(generator).requires_grad_(False), folder / "pictures.pt", {"kind": "vgg", "weights": "synthetic"})
     script(OfFew(), folder / "few.pt")
     script(OfWhite(), folder / "white.pt")
