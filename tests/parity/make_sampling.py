@@ -58,14 +58,20 @@ CASES = {
              dict(channels=1, auto_normalize_img=False, beta_schedule=["quadratic"]), None, [{}]),
     "averaged": ("checkpoint", [unet(**EMBED, scale_skip_connection=True, resnet_weight_standardization=True)],
                  dict(beta_schedule=["jsd"], learned_variance=False), None, [{}, {"live": True}]),
-    "cascade": ("model", [unet(**EMBED), unet()], dict(image_sizes=[8, 16], beta_schedule=["cosine", "linear"]), None,
-                [{}, {"stop": 1}, {"start": 2}, {"cond_scale": [2.0, 1.0]}]),
-    "second_stage": ("checkpoint", [unet(**EMBED), unet()],
-                     dict(image_sizes=[8, 16], learned_variance=[False, True]), [False, True], [{"start": 2}]),
+    "cascade": ("model", [unet(**EMBED, cond_on_text_encodings=True, text_embed_dim=5, max_text_len=4), unet()],
+                dict(image_sizes=[8, 16], beta_schedule=["cosine", "linear"]), None,
+                [{"text_length": 3}, {"stop": 1, "cond_scale": [2.0], "text_length": 6}, {"start": 2, "text_length": 3},
+                 {"cond_scale": [2.0, 1.0], "text_length": 6}]),
+    "second_stage": ("checkpoint", [unet(**EMBED), unet()], dict(image_sizes=[8, 16], learned_variance=[False, True]),
+                     [False, True], [{"start": 2}, {"start": 2, "live": True}]),
     "three_stages": ("model", [unet(), unet(), unet(num_time_tokens=2)],
                      dict(image_sizes=[8, 12, 16], unconditional=True, predict_v=[True, False, True],
                           learned_variance=False, lowres_downsample_first=False), None, [{}, {"start": 2, "stop": 2}]),
 }
+
+# What lies in the repository: all kinds of runs from both layouts. The other cases have other options of the networks, which
+# make_decoder.py draws, too.
+KEPT = ("cascade", "second_stage")
 
 
 def config_of(unets, options, mask, folder):
@@ -216,12 +222,14 @@ def make_case(name, folder, seed, scale):
 
 
 def main():
-    folder, options = folder_and_options("sampling", __doc__)
+    folder, options = folder_and_options("sampling", __doc__, kept=KEPT)
     torch.set_num_threads(1)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     cases = []
     for index, name in enumerate(CASES):
+        if options.kept is not None and name not in options.kept:
+            continue
         made = None
         for attempt in range(100):
             made = make_case(name, folder, (options.seed * 1000 + index) * 100 + attempt, 0.97 ** attempt)
