@@ -5,8 +5,10 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "support/fixture.h"
 
@@ -21,6 +23,15 @@ inline constexpr double kGradNormTolerance = 1e-3;
 // Gradients of some weights nearly cancel, to 1e-7 of the norm: what is left carries the rounding of
 // its terms. Seeds show up to 3e-3 in moments of that size; the sum of squares has twice the error.
 inline constexpr double kMomentTolerance = 2e-2;
+
+/// The recorded runs whose checkpoint there is: `least`, and `other` among fresh cases. The
+/// repository leaves that one out, for its size.
+template <class RecordedRun>
+std::vector<const char*> runs_with_checkpoint(const char* least, const char* other) {
+  std::vector<const char*> names = {least};
+  if (std::filesystem::exists(RecordedRun(other).checkpoint_path())) names.push_back(other);
+  return names;
+}
 
 /// Some values of every parameter, and its mean size.
 inline void check_compact(const Fixture& fixture,
