@@ -47,6 +47,11 @@ inline at::Tensor decoded(VqganVae vae, const at::Tensor& map) {
                                  : vae->decode_unquantized(map);
 }
 
+/// Stored as 256ths.
+inline at::Tensor pictures_of(const Fixture& fixture, const std::string& name) {
+  return fixture.tensor(name).to(at::kFloat) / 256;
+}
+
 inline ImageFeatures features_of(const Fixture& fixture) {
   const at::Tensor weight = fixture.tensor("features");
   return [weight](const at::Tensor& images) {

@@ -15,7 +15,7 @@ import torch
 from case_files import folder_and_options, write_cases
 from close_choices import CloseChoices, Kinks, biases_without_gradient, hides
 from make_unet import compact, rounding_noise
-from make_vae import SORTS, Features, draw_config, losses_turn, make_vae, mostly_one_code, pictures, quantizer_of
+from make_vae import SORTS, Features, as_bytes, draw_config, losses_turn, make_vae, mostly_one_code, pictures, quantizer_of
 from waves import fill
 
 STEPS, LR = 3, 3e-4
@@ -105,14 +105,14 @@ def make_case(number, sort):
         return None
     if hides(noise, LARGEST_SHARE, trained):
         return None
-    tensors = {f"batch.{i}": batch for i, batch in enumerate(batches)} | {"features": features.weight} | codebook | one
+    tensors = {f"batch.{i}": as_bytes(batch) for i, batch in enumerate(batches)} | {"features": features.weight} | codebook | one
     return {name: value.numpy() for name, value in tensors.items()}, {"config": config, "seed": number, "noise": noise}
 
 
 def main():
     folder, arguments = folder_and_options("vae_trainer", __doc__, cases=5)
     torch.set_num_threads(1)
-    write_cases(folder, make_case, arguments.seed, arguments.cases, SORTS)
+    write_cases(folder, make_case, arguments, SORTS)
 
 
 if __name__ == "__main__":

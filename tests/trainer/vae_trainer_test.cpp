@@ -40,7 +40,8 @@ TEST_CASE("steps of a VAE's two parts are the references'") {
         at::make_generator<at::CPUGeneratorImpl>(fixture.json.at("seed").get<uint64_t>());
     for (int64_t step = 0; step < kVaeSteps; ++step) {
       const auto batch = [&](int64_t of_part) -> std::vector<VaeBatch> {
-        const at::Tensor images = fixture.tensor("batch." + std::to_string(2 * step + of_part));
+        const at::Tensor images =
+            pictures_of(fixture, "batch." + std::to_string(2 * step + of_part));
         return {{[images] { return images; }, random}};
       };
       VaeGroups groups{.autoencoder = batch(0),
