@@ -102,13 +102,13 @@ void replay_optimizer(const std::string& name) {
   check_state(fixture, optimizer, flat);
 }
 
-TEST_CASE("AdamW with two groups follows torch for twenty steps") {
+TEST_CASE("AdamW with two groups follows torch for twelve steps") {
   replay_optimizer("optimizer_adamw");
 }
-TEST_CASE("AdamW after clipping follows torch for twenty steps") {
+TEST_CASE("AdamW after clipping follows torch for twelve steps") {
   replay_optimizer("optimizer_adamw_clip");
 }
-TEST_CASE("AdamW with one group follows torch for twenty steps") {
+TEST_CASE("AdamW with one group follows torch for twelve steps") {
   replay_optimizer("optimizer_adamw_one_group");
 }
 TEST_CASE("no weight decay makes it Adam with one group") {

@@ -81,8 +81,8 @@ def write_module(folder, name, module, shape, generator):
 def main():
     folder, options = folder_and_options("group_norm", __doc__)
     generator = torch.Generator().manual_seed(options.seed)
-    write_module(folder, "block", ResBlock(32, groups=8), (2, 32, 12, 10), generator)
-    write_module(folder, "gated_block", GLUResBlock(32, groups=8), (2, 32, 12, 10), generator)
+    write_module(folder, "block", ResBlock(32, groups=8), (1, 32, 12, 10), generator)
+    write_module(folder, "gated_block", GLUResBlock(32, groups=8), (1, 32, 12, 10), generator)
     write_module(folder, "discriminator", Discriminator([16, 16, 32], channels=3), (2, 3, 32, 24), generator)
 
 

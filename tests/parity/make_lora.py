@@ -110,14 +110,14 @@ def networks(folder, generator):
     for name, pixels, context in (("cross_folded", 20, 2), ("cross_plain", 2, 5)):
         train(folder, name, lambda: reference.CrossAttention(dim=12, context_dim=6),
               lambda: {"x": draw(2, pixels, 12), "context": draw(2, context, 6)}, lambda m, i: m(i["x"], i["context"]),
-              {"rank": 3, "alpha": 1.5, "targets": ["to_q", "to_kv", "to_out.0"]}, generator, "cross")
+              {"rank": 2, "alpha": 1, "targets": ["to_q", "to_kv", "to_out.0"]}, generator, "cross")
     train(folder, "linear_attention", lambda: nn.Sequential(reference.LinearAttention(12, dim_head=4, heads=2)),
           lambda: {"x": draw(2, 12, 3, 3)}, lambda m, i: m[0](i["x"]) + i["x"],
           {"rank": 2, "alpha": 2, "targets": ["to_qkv", "to_out.0"]}, generator, "linear_attention", shape=shape)
     train(folder, "unet", lambda: reference.Unet(**UNET),
           lambda: {"x": draw(2, 3, 8, 8), "time": torch.tensor([7, 431]), "embed": draw(2, 6)},
           lambda m, i: m(i["x"], i["time"], image_embed=i["embed"]),
-          {"rank": 2, "alpha": 3, "targets": ["to_q", "to_kv", "to_out.0", "to_time_hiddens.1"], "train_bias": True},
+          {"rank": 1, "alpha": 1.5, "targets": ["to_q", "to_kv", "to_out.0", "to_time_hiddens.1"], "train_bias": True},
           generator, "unet", unet=UNET)
 
 

@@ -37,7 +37,7 @@ def has_gradient(name, step):
     return True
 
 
-def optimizer_case(folder, name, generator, lr, wd, eps, grouped, max_grad_norm, steps=20):
+def optimizer_case(folder, name, generator, lr, wd, eps, grouped, max_grad_norm, steps=12):
     params = {k: nn.Parameter(torch.randn(s, generator=generator)) for k, s in SHAPES.items()}
     optimizer = get_optimizer(params.values(), lr=lr, wd=wd, eps=eps, group_wd_params=grouped)
     tensors = {f"initial.{k}": v for k, v in params.items()}
