@@ -15,6 +15,8 @@ import sys
 MAX_LINES = 800
 MAX_README_LINES = 10
 MAX_FOLDER_SOURCES = 40
+MAX_CASES_BYTES = 8_000_000
+CASES = ("tests/parity/fixtures", "tests/fuzz/corpus")
 SOURCE_SUFFIXES = {".h", ".cpp", ".cu", ".cuh", ".py", ".sh", ".cmake"}
 CODE_SUFFIXES = {".h", ".cpp", ".cu", ".cuh"}
 TORCH_HEADER = re.compile(r"(torch|ATen|c10|caffe2|c10d)/")
@@ -214,6 +216,13 @@ def check_rooms(root, breaches):
                 breaches.add(path / "README.md", MAX_README_LINES + 1, f"at most {MAX_README_LINES} lines")
 
 
+def check_cases(root, breaches):
+    """The cases that tests read are few enough for everybody's copy of the tree."""
+    size = sum(file.stat().st_size for folder in CASES for file in (root / folder).rglob("*") if file.is_file())
+    if size > MAX_CASES_BYTES:
+        breaches.add(pathlib.Path(CASES[0]), 1, f"with {CASES[1]} {size:,} bytes, at most {MAX_CASES_BYTES:,}: keep fewer or smaller cases")
+
+
 def check_tree(root):
     """All breaches in a tree, as lines."""
     breaches = Breaches()
@@ -226,6 +235,7 @@ def check_tree(root):
     check_layers(root, layers, breaches)
     check_rooms(root, breaches)
     check_form(root, breaches)
+    check_cases(root, breaches)
     return breaches
 
 

@@ -5,8 +5,8 @@
 #   scripts/test.sh [--cpu | --cuda] [--slow] [--reference] [-- ctest arguments]
 #
 #   --slow       also run the long tests
-#   --reference  also run the tests in which Python and the reference judge our files, and the parity tests on cases from
-#                a fresh seed. Installs the reference (a few GB) at first use, see scripts/reference_python.sh. Without
+#   --reference  also run the tests in which Python and the reference judge our files, and the parity tests on all cases
+#                from a fresh seed. Installs the reference (a few GB) at first use, see scripts/reference_python.sh. Without
 #                this option the tests are listed as skipped. To run only them: --reference -- -L reference
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -117,6 +117,11 @@ class CheckLayersTest(unittest.TestCase):
     def test_a_later_layer_that_exists_is_refused(self):
         self.refuse({"lib/model/unet/unet.h": SPDX, "lib/model/README.md": "# model\n"}, 'lib/model:1: it exists: take the "later"')
 
+    def test_cases_that_are_too_large_together_are_refused(self):
+        half = {"tests/parity/fixtures/unet/case": "x" * 4_000_000}
+        self.assertEqual(self.run_checker(half).returncode, 0)
+        self.refuse(half | {"tests/fuzz/corpus/tar": "x" * 4_000_000}, "tests/parity/fixtures:1: with tests/fuzz/corpus 8,0")
+
     def test_a_source_without_its_licence_line_is_refused(self):
         self.refuse({"lib/io/part.h": "#pragma once\n"}, "lib/io/part.h:1: the first line")
         self.refuse({"tests/io/CMakeLists.txt": "\n"}, "tests/io/CMakeLists.txt:1: the first line")
