@@ -1,25 +1,19 @@
 # SPDX-License-Identifier: MIT
-"""The order of a decoder run and what it logs, draws and saves on the way."""
+"""A decoder run from start to finish: its order, and what it logs, draws and saves on the way."""
 import io
 import json
-import pathlib
 import re
 import tarfile
 
 import harness
-from harness import EndToEnd, inspect, records, run
+from harness import EndToEnd, checkpoint_content, inspect, records, run
 
 BATCH = 4
 
 
 def values_of(tensor, path, cwd):
     """The float32 values of a checkpoint's tensor."""
-    out = pathlib.Path(cwd) / "values.safetensors"
-    run("convert", path, out, "--overwrite", cwd=cwd, check=0)
-    content = out.read_bytes()
-    length = int.from_bytes(content[:8], "little")
-    begin, end = json.loads(content[8:8 + length])[tensor]["data_offsets"]
-    return list(harness.array.array("f", content[8 + length + begin:8 + length + end]))
+    return list(harness.array.array("f", checkpoint_content(path, cwd)[0][tensor][1]))
 
 
 class Loop(EndToEnd):
@@ -178,6 +172,48 @@ class Loop(EndToEnd):
                                  save={"save_to": "local", "save_latest_to": "other/latest.pth"})
         resumed = self.train(harness.write_config(self.dir / "config.json", config))
         self.assertIn("Loaded model from a.safetensors", resumed.stdout)
+
+    def test_a_run_leaves_checkpoints_logs_and_pictures(self):
+        self.train(self.config(train={"epochs": 2}))
+        out = self.dir / "out"
+        for name in ("checkpoint.pth", "model.pth", "latest.pth", "best.pth", "log.jsonl", "decoder_config.json"):
+            self.assertTrue((out / name).is_file(), name)
+        self.assertFalse(list(out.rglob("*.part")))
+        lines = records(out)
+        training = [line for line in lines if "Unet 0 Training Loss" in line]
+        self.assertGreaterEqual(len(training), 2)
+        for key in ("Epoch", "Sample", "Step", "Samples per second", "Samples Seen", "Unet 0 EMA Decay", "step"):
+            self.assertIn(key, training[0])
+        self.assertEqual(sum("Unet 0 Validation Loss" in line for line in lines), 2)
+        pictures = list((out / "images").glob("*.png"))
+        self.assertGreaterEqual(len(pictures), 8)
+        self.assertTrue(all(picture.read_bytes()[:4] == b"\x89PNG" for picture in pictures))
+
+    def test_the_seed_alone_decides_the_bits(self):
+        found = {}
+        for name, sections in (("plain", {}), ("no threads", {"data": {"num_workers": 0}}), ("three threads", {"data": {"num_workers": 3}}),
+                               ("deterministic", {"train": {"deterministic": True}}), ("seed", {"seed": 1})):
+            self.train(self.config(f"{name}.json", name, **sections))
+            found[name] = checkpoint_content(self.dir / name / "checkpoint.pth", self.dir)[0]
+        other = found.pop("seed")
+        for name, tensors in found.items():
+            self.assertEqual(tensors, found["plain"], name)
+        self.assertNotEqual(other["model.unets.0.to_out.weight"], found["plain"]["model.unets.0.to_out.weight"])
+
+    def test_without_averages_there_is_no_ema_entry_and_no_decay_in_the_log(self):
+        self.train(self.config(train={"use_ema": False}))
+        names = inspect("out/checkpoint.pth", self.dir)
+        self.assertGreater(len(names), 100)
+        self.assertEqual([name for name in names if name.startswith("ema")], [])
+        self.assertNotIn("EMA Decay", (self.dir / "out/log.jsonl").read_text())
+
+    def test_a_conversion_replaces_no_file_without_overwrite(self):
+        self.train(self.config())
+        before = (self.dir / "out/latest.pth").read_bytes()
+        done = run("convert", "out/model.pth", "out/latest.pth", cwd=self.dir, check=2)
+        self.assertIn("OUT out/latest.pth: the file exists", done.stderr)
+        self.assertEqual((self.dir / "out/latest.pth").read_bytes(), before)
+        run("convert", "out/model.pth", "out/latest.pth", "--overwrite", cwd=self.dir, check=0)
 
 
 if __name__ == "__main__":
