@@ -3,15 +3,11 @@
 import io
 import json
 import os
-import pathlib
 import re
 import resource
 import shutil
-import struct
 import subprocess
 import tarfile
-import unittest
-import zlib
 
 import harness
 from harness import BINARY, EndToEnd, run, tiny_config, write_config, write_npy
@@ -45,15 +41,6 @@ class CommandLine(EndToEnd):
             done = run(*command, "--help", cwd=self.dir, check=0, env={"COLUMNS": "80"})
             self.assertEqual([line for line in done.stdout.splitlines() if len(line) > 80], [], command)
             self.assertIn("Usage" if "Usage" in done.stdout else "usage", done.stdout)
-
-    def test_the_help_names_every_kind_of_run(self):
-        help_text = run("--help", cwd=self.dir, check=0).stdout
-        for line in ("decoders and CLIPs from webdataset shards, priors from embeddings, VQGAN-VAEs from pictures",
-                     "says what is trained: decoder, prior, vae or clip", "a decoder's checkpoint, or image embeddings from a prior's"):
-            self.assertIn(line, " ".join(help_text.split()))
-        sample = run("sample", "--help", cwd=self.dir, check=0).stdout
-        self.assertIn("for a prior: texts", sample)
-        self.assertIn("towards the difference of the texts (default: 0.5); needs --from-text", " ".join(sample.split()))
 
     def test_the_version_names_every_library(self):
         text = run("--version", cwd=self.dir, check=0).stdout
@@ -137,15 +124,10 @@ class CommandLine(EndToEnd):
     def test_text_that_is_not_utf8_exits_2_by_our_message(self):
         # Python hands "\udcff" on as the byte 0xff.
         config = self.config()
-        self.refuse(2, "--config", config, "--set", "/tracker/data_path=\"\\ud800\"",
-                    expect=["--set /tracker/data_path: expected UTF-8, got \\ud800, which is half of a surrogate pair"])
         for arguments in (["--config", config, "--set", "/tracker/data_path=out\udcff"], ["inspect", "a\udced\udca0\udc80.pth"],
                           ["--config", "c\udcc0\udcaf.json"]):
             text = self.refuse(2, *arguments, expect=["of the command line", "expected UTF-8, got the byte 0x"])
             self.assertNotIn("json.exception", text)
-        path = self.dir / "surrogate.json"
-        path.write_text(pathlib.Path(self.dir / config).read_text().replace('"data_path": "', '"data_path": "\\udc80'))
-        self.refuse(2, "--config", path, expect=["/tracker/data_path: expected UTF-8, got \\udc80"])
 
     def test_config_faults_exit_2_and_are_listed_together(self):
         def change(config):
@@ -153,17 +135,6 @@ class CommandLine(EndToEnd):
             config["train"]["epocs"] = 3
             config["decoder"]["unets"][0]["dim"] = "wide"
         self.refuse_config(2, change, "/train/lr", "/train/epocs", "did you mean \"epochs\"", "/decoder/unets/0/dim")
-
-    def test_json_that_does_not_parse_names_the_place(self):
-        (self.dir / "bad.json").write_text('{"decoder": {,}}')
-        self.refuse(2, "--config", "bad.json", expect=["bad.json", "line 1"])
-
-    def test_json_that_is_empty_or_nested_without_end_is_refused(self):
-        (self.dir / "empty.json").write_text("")
-        self.refuse(2, "--config", "empty.json", expect=["empty.json", "empty"])
-        (self.dir / "deep.json").write_text("[" * 100000 + "]" * 100000)
-        self.refuse(2, "--config", "deep.json", expect=["deep.json", "levels deep"])
-        self.refuse(2, "--config", self.config(), "--set", "/seed=" + "[" * 50000 + "]" * 50000, expect=["levels deep"])
 
     def test_a_model_beyond_memory_exits_5_without_stack_frames(self):
         wide = {"dim": 1024, "cond_dim": 65536, "num_time_tokens": 65536}  # 70 TB for the tokens of the time
@@ -184,14 +155,6 @@ class CommandLine(EndToEnd):
                 if done.returncode == 5:
                     self.assertIn("memory", done.stderr)
 
-    def test_a_config_comes_from_a_pipe_too(self):
-        config = self.config()
-        for command in (f"cat {config} | {BINARY} --config /dev/stdin --dry-run", f"{BINARY} --config <(cat {config}) --dry-run"):
-            done = subprocess.run(["bash", "-c", command], cwd=self.dir, capture_output=True, text=True, timeout=120)
-            self.assertEqual(done.returncode, 0, done.stderr)
-        done = subprocess.run(["bash", "-c", f"true | {BINARY} --config /dev/stdin"], cwd=self.dir, capture_output=True, text=True, timeout=60)
-        self.assertIn("the pipe is empty", done.stderr)
-
     def test_a_damaged_shard_fails_the_check_and_spares_the_run(self):
         shards = self.dir / "shards"
         shutil.copytree(self.shards, shards)
@@ -204,28 +167,8 @@ class CommandLine(EndToEnd):
         self.refuse(3, "shards", "check", "hole/{000000..000015}.tar",
                     expect=["hole/{000000..000015}.tar: 1 of 16 shards absent, damaged or empty (listed above)"])
         self.train(write_config(self.dir / "c.json", tiny_config(shards, "out")))
-
-    def test_a_feature_that_is_not_there_yet_is_refused_by_name(self):
-        self.refuse_config(2, lambda c: c["data"].update(webdataset_base_url="gs://bucket/{}.tar"),
-                           "/data/webdataset_base_url", "for other places use")
-
-    def test_a_data_path_with_a_run_and_no_word_of_it_exits_2(self):
-        config = tiny_config(self.shards, "out")
-        config["tracker"].update(overwrite_data_path=False, log={"log_type": "console"})
-        path = write_config(self.dir / "c.json", config)
-        self.train(path)
-        self.refuse(2, "--config", path, expect=["/tracker/data_path: the folder out exists and holds a run", "--fresh"])
-
-    def test_an_absent_loader_file_exits_2(self):
-        self.refuse_config(2, lambda c: c["tracker"].update(load={"load_from": "local", "file_path": "nowhere.pth"}),
-                           "Model not found at nowhere.pth")
-
-    def test_an_unknown_placeholder_exits_2(self):
-        self.refuse_config(2, lambda c: c["tracker"].update(save={"save_to": "local", "save_latest_to": "a_{epohc}.pth"}), "epohc")
-        self.refuse_config(2, lambda c: c["tracker"].update(save={"save_to": "local", "save_latest_to": "../a.pth"}), "..")
-
-    def test_data_without_one_usable_sample_exits_3(self):
-        self.refuse_config(3, lambda c: c["data"].update(webdataset_base_url="nowhere/{}.tar"), "nowhere")
+        dropped = [record[key] for record in harness.records(self.dir / "out") for key in record if key.startswith("Dropped train: damaged shard")]
+        self.assertEqual(len(dropped), 1)
 
     def copy_shards(self):
         shards = self.dir / "shards"
@@ -275,10 +218,6 @@ class CommandLine(EndToEnd):
         for width in (0, -1, 19, "x"):
             for option in ("--index-width", "--shard-width"):
                 self.refuse(2, *check, shards, option, width, expect=[option, "expected a whole number from 1 to 18"])
-        self.refuse(2, *check, shards / "{0..x}.tar", expect=["SHARDS: ", "{0..x} is not a range", "{000..123}"])
-        self.refuse(2, *check, shards / "{}}.tar", "--last", 3, expect=["SHARDS: ", "the } has no opening brace"])
-        self.refuse(2, *check, shards / "{{}.tar", "--last", 3, expect=["SHARDS: ", "the } has no opening brace"])
-        self.refuse(2, *check, shards / "{000000..000003.tar", expect=["SHARDS: ", "the { has no closing brace"])
         run(*check, shards / "{}.tar", "--last", 15, cwd=self.dir, check=0)
         (shards / "img_emb/odd").mkdir()
         self.refuse(3, *check, shards / "img_emb/{odd,odd}", expect=["is a folder, a file is expected"])
@@ -286,14 +225,8 @@ class CommandLine(EndToEnd):
     def test_shards_check_tells_embeddings_that_do_not_fit(self):
         shards = self.copy_shards()
         check = ("shards", "check", shards, "--img-embeddings", shards / "img_emb")
-        first = shards / "img_emb/img_emb_000000.npy"
-        for rows, expect in ((3, "no row 3 among its shard's 3 rows of image embeddings"),
-                             (9, "3 image embeddings without a sample")):
-            write_npy(first, (rows, 32), [1.0] * (rows * 32))
-            text = self.refuse(3, *check, expect=[expect, "some rows of embeddings do not belong to the samples"])
-        self.assertIn("6 samples may have the embeddings of other pictures", text)
-        first.write_bytes(b"broken")
-        self.refuse(3, *check, expect=["img_emb_000000.npy: not a NumPy .npy file", "000001.tar: 6 samples, all usable"])
+        write_npy(shards / "img_emb/img_emb_000000.npy", (3, 32), [1.0] * 96)
+        self.refuse(3, *check, expect=["no row 3 among its shard's 3 rows of image embeddings", "some rows of embeddings do not belong to the samples"])
         self.refuse(3, "shards", "check", shards, "--text-embeddings", shards / "img_emb",
                     expect=["--text-embeddings: none of the 16 embedding files"])
         for npy in (shards / "img_emb").glob("*.npy"):
@@ -301,45 +234,15 @@ class CommandLine(EndToEnd):
         self.refuse(3, "shards", "check", shards, "--text-embeddings", shards / "img_emb",
                     expect=["expected text encodings of shape [rows, length, width]"])
 
-    def test_a_first_file_of_embeddings_that_is_broken_costs_its_shard(self):
-        shards = self.copy_shards()
-        config = write_config(self.dir / "broken.json", tiny_config(shards, "out"))
-        for npy in sorted((shards / "img_emb").glob("*.npy"))[:2]:
-            npy.write_bytes(b"broken")
-        done = run("--config", config, cwd=self.dir, check=0)
-        self.assertRegex(done.stderr, r"in this epoch: left out: [12] shards? without embeddings")
-        shutil.rmtree(self.dir / "out")
-        self.refuse(3, "--config", config, "--set", "/data/max_bad_fraction=0", expect=["/data/max_bad_fraction 0 allows"])
-
-    def test_a_tar_that_may_have_been_cut_is_told_and_used(self):
-        shards = self.copy_shards()
-        for tar in shards.glob("*.tar"):
-            with tarfile.open(tar) as file:
-                members = file.getmembers()
-            last = members[-1]
-            end = last.offset_data + (last.size + 511) // 512 * 512
-            tar.write_bytes(tar.read_bytes()[:end])
-        done = run("shards", "check", shards, cwd=self.dir, check=0)
-        self.assertIn("000000.tar: 6 samples, all usable: without its end marker: it may have been cut", done.stdout)
-        self.assertIn("16 without end marker", done.stdout)
-        done = run("--config", write_config(self.dir / "cut.json", tiny_config(shards, "out")), cwd=self.dir, check=0)
-        self.assertIn("train in this epoch: used all the same: 12 shards without end marker", done.stderr)
-        dropped = {key: value for record in harness.records(self.dir / "out") for key, value in record.items()
-                   if key.startswith("Dropped train")}
-        self.assertEqual(dropped, {"Dropped train: shard without end marker": 12})
-
     def test_a_damaged_checkpoint_exits_3(self):
         (self.dir / "bad.pth").write_bytes(b"no checkpoint at all")
         self.refuse(3, "inspect", "bad.pth", expect=["bad.pth"])
         self.assertIn("bad.pth: damaged", run("fsck", "bad.pth", cwd=self.dir, check=3).stdout)
-        self.refuse(3, "fsck", "nowhere.pth", expect=["nowhere.pth", "no such file or folder"])
         self.refuse(3, "sample", "--checkpoint", "bad.pth", "--out", "x", expect=["bad.pth"])
         self.refuse(3, "convert", "bad.pth", "x.safetensors", expect=["bad.pth"])
         self.refuse(2, "convert", "bad.pth", "typo/x.safetensors",
                     expect=["OUT typo/x.safetensors: there is no folder typo"])
         self.assertFalse((self.dir / "typo").exists())
-        (self.dir / "bad.safetensors").write_bytes(b"\xff" * 64)
-        self.refuse(3, "inspect", "bad.safetensors", expect=["bad.safetensors"])
 
     def test_embeddings_of_another_width_are_refused_before_training(self):
         self.refuse_config(3, lambda c: c["decoder"]["unets"][0].update(image_embed_dim=48), "48", "32")
@@ -378,20 +281,6 @@ class CommandLine(EndToEnd):
         path = write_config(self.dir / "c.json", config)
         self.refuse(0, "--config", path, "--dry-run", expect=["something_else_entirely"])
         self.refuse(2, "--config", path, "--strict", expect=["  /train/something_else_entirely: no such key\n"])
-        config["training"] = config["train"].pop("something_else_entirely")
-        path = write_config(self.dir / "c.json", config)
-        self.refuse(0, "--config", path, "--dry-run", expect=["/training: no such key, it is ignored; did you mean train?\n"])
-        self.refuse(2, "--config", path, "--strict", expect=["  /training: no such key; did you mean train?\n"])
-
-    def test_every_shipped_config_is_valid(self):
-        configs = list((harness.ROOT / "configs").rglob("*.json"))
-        self.assertGreaterEqual(len(configs), 6)
-        # latent.json goes on from the VAE that vae.json trains.
-        run("shards", "demo", "--out", "runs/vae/shards", "--num", 96, "--image-size", 32, cwd=self.dir, check=0)
-        run("--config", harness.ROOT / "configs/vae.json", "--set", "/train/num_train_steps=1", cwd=self.dir, check=0)
-        for path in configs:
-            done = run("--config", path, "--strict", "--dump-config", cwd=self.dir, check=0)
-            self.assertEqual(done.stderr, "", path)
 
     def test_the_smoke_configs_train(self):
         run("shards", "demo", "--out", "runs/smoke/shards", "--num", 96, "--image-size", 16, cwd=self.dir, check=0)
@@ -415,49 +304,6 @@ class CommandLine(EndToEnd):
         last = [line for line in done.stdout.splitlines() if not line.startswith("  ")][-1]
         self.assertTrue(last.startswith("error: bad.pth: "), done.stdout)
 
-    def test_the_config_is_printed_when_it_is_asked_for(self):
-        config = tiny_config(self.shards, "out")
-        config["tracker"]["a_word_of_the_config"] = 1
-        done = run("--config", write_config(self.dir / "good.json", config), cwd=self.dir, check=0)
-        self.assertNotIn("a_word_of_the_config", done.stdout)
-        self.assertNotIn('"decoder"', done.stdout)
-
-    def test_epochs_have_one_number_wherever_they_are_shown(self):
-        config = tiny_config(self.shards, "out")
-        config["train"]["epochs"] = 2
-        done = run("--config", write_config(self.dir / "c.json", config), cwd=self.dir, check=0)
-        shown = [line for line in done.stdout.splitlines() if "poch" in line]
-        for number in (0, 1):
-            self.assertTrue(any(f"Starting epoch {number}" in line for line in shown), shown)
-            self.assertTrue(any(f"[train] epoch {number}/2," in line for line in shown), shown)
-            self.assertTrue(any(f"after epoch {number}" in line for line in shown), shown)
-        self.assertFalse(any("epoch 2/2" in line for line in shown), shown)
-
-    def test_a_strip_that_a_resize_would_blow_up_is_left_out(self):
-        shards = self.copy_shards()
-        strip = zlib.compress(b"\0" * (60000 * 3 + 1))
-        png = b"\x89PNG\r\n\x1a\n"
-        for kind, body in ((b"IHDR", struct.pack(">IIBBBBB", 60000, 1, 8, 2, 0, 0, 0)), (b"IDAT", strip), (b"IEND", b"")):
-            png += struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-        for tar in shards.glob("*.tar"):
-            with tarfile.open(tar) as file:
-                members = [(member.name, file.extractfile(member).read()) for member in file.getmembers()]
-            first = next(i for i, (name, _) in enumerate(members) if not name.endswith((".txt", ".json", ".npy")))
-            members[first] = (members[first][0], png)
-            with tarfile.open(tar, "w") as file:
-                for name, content in members:
-                    member = tarfile.TarInfo(name)
-                    member.size = len(content)
-                    file.addfile(member, io.BytesIO(content))
-        config = tiny_config(shards, "out")
-        config["data"]["preprocessing"] = {"Resize": {"size": 64}, "CenterCrop": {"size": 16}, "ToTensor": True}
-        done = self.train(write_config(self.dir / "strip.json", config))
-        self.assertIn("Resize would make 3,840,000 x 64 pixels of 60,000 x 1, more than the 16,777,216 of "
-                      "/data/max_transform_pixels", done.stderr)
-        dropped = {key: value for record in harness.records(self.dir / "out") for key, value in record.items()
-                   if key.startswith("Dropped train")}
-        self.assertEqual(dropped, {"Dropped train: broken picture": 12})
-
     def test_a_name_that_is_too_long_is_an_error_of_ours(self):
         name = "x" * 300
         self.refuse(2, "--config", name + ".json", expect=[name + ".json: no such file (--config"])
@@ -466,34 +312,19 @@ class CommandLine(EndToEnd):
         self.refuse(2, "convert", "a.pth", name + "/b.pth", expect=["OUT " + name + "/b.pth: there is no folder"])
         self.refuse(3, "shards", "check", name, expect=["File name too long"])
 
-    def test_inspect_explains_what_it_cannot_read(self):
+    def test_files_that_inspect_and_fsck_cannot_read(self):
         self.refuse(2, "inspect", expect=["file is required"])
         self.refuse(2, "inspect", "a.pth", "b.pth", expect=["b.pth", "`dalle2-train inspect --help` lists the options"])
-        self.refuse(2, "inspect", "--jsn", "a.pth", expect=["--jsn"])
         self.refuse(3, "inspect", "absent.pth", expect=["absent.pth: ", "No such file or directory"])
         (self.dir / "folder.pth").mkdir()
         self.refuse(3, "inspect", "folder.pth", expect=["folder.pth: ", "folder"])
-        (self.dir / "empty.pth").write_bytes(b"")
-        self.refuse(3, "inspect", "empty.pth", expect=["empty.pth: "])
-        (self.dir / "text.txt").write_text("text")
-        self.refuse(3, "inspect", "text.txt", expect=["text.txt: "])
-
-    def test_fsck_explains_what_it_cannot_read(self):
-        self.refuse(2, "fsck", expect=["path is required"])
-        self.refuse(2, "fsck", "a", "b", expect=["b"])
-        self.refuse(2, "fsck", "--jsn", "a", expect=["--jsn"])
-        self.refuse(3, "fsck", "absent", expect=["absent: no such file or folder"])
-        self.refuse(3, "fsck", "x" * 300, expect=["no such file or folder"])
-        (self.dir / "empty").mkdir()
-        self.refuse(3, "fsck", "empty", expect=["empty: ", "found none"])
-        (self.dir / "empty/bad.pth").write_bytes(b"no checkpoint at all")
-        report = json.loads(run("fsck", "empty", "--json", cwd=self.dir, check=3).stdout)
+        (self.dir / "folder.pth/bad.pth").write_bytes(b"no checkpoint at all")
+        report = json.loads(run("fsck", "folder.pth", "--json", cwd=self.dir, check=3).stdout)
         self.assertFalse(report["intact"])
         self.assertEqual([file["state"] for file in report["files"]], ["damaged"])
 
     def test_evaluate_explains_what_it_cannot_do(self):
         self.refuse(2, "evaluate", expect=["--config is required"])
-        self.refuse(2, "shards", expect=["shards: expected one of its commands: ", "make", "`dalle2-train shards --help` lists the options"])
         self.refuse(2, "evaluate", "--config", "absent.json", expect=["--checkpoint is required"])
         self.refuse(2, "evaluate", "--config", "absent.json", "--checkpoint", "a.pth", expect=["absent.json: cannot read the config"])
         self.refuse(2, "evaluate", "--config", self.config(), "--checkpoint", "a.pth",
@@ -503,13 +334,9 @@ class CommandLine(EndToEnd):
                  "data": {"image_url": "images", "text_url": "texts", "splits": {}, "batch_size": 4},
                  "train": {"device": "cpu"}, "tracker": {"log": {}, "save": {"save_latest_to": "latest.pth"}}}
         path = write_config(self.dir / "prior.json", prior)
-        self.refuse(3, "evaluate", "--config", path, "--checkpoint", "absent.pth", expect=["absent.pth: "])
-        (self.dir / "bad.pth").write_bytes(b"no checkpoint at all")
-        self.refuse(3, "evaluate", "--config", path, "--checkpoint", "bad.pth", expect=["bad.pth: "])
         self.train(self.config())
         self.refuse(3, "evaluate", "--config", path, "--checkpoint", "out/checkpoint.pth",
                     expect=["out/checkpoint.pth: expected a checkpoint of a prior, got one of a decoder"])
-        self.refuse(2, "evaluate", "--config", path, "--checkpoint", "bad.pth", "--set", "/train/lr=-1", expect=["/train/lr"])
 
     def test_sample_explains_what_does_not_fit(self):
         self.train(self.config())
@@ -520,11 +347,6 @@ class CommandLine(EndToEnd):
         self.refuse(3, "inspect", self.shards, expect=["got a folder without model.pth"])
         self.refuse(2, "sample", "--checkpoint", "out/model.pth", "--num", "0", "--out", "x",
                     expect=["expected a whole number from 1 to 1000000, got 0"])
-        self.refuse(2, "sample", "--checkpoint", "out/model.pth", "--image-embeds", heldout, "--cond-scale", "nan", "--out", "x",
-                    expect=["--cond-scale", "nan"])
-        (self.dir / "taken").write_text("")
-        self.refuse(2, "sample", "--checkpoint", "out/model.pth", "--image-embeds", heldout, "--out", "taken",
-                    expect=["--out taken"])
         write_npy(self.dir / "nan.npy", (2, 32), [float("nan")] * 64)
         self.refuse(3, "sample", "--checkpoint", "out/model.pth", "--image-embeds", "nan.npy", "--out", "x",
                     expect=["nan.npy", "not finite"])
@@ -532,15 +354,11 @@ class CommandLine(EndToEnd):
                     expect=["--num", "3"])
         self.refuse(2, "sample", "--checkpoint", "out/model.pth", "--image-embeds", heldout, "--timesteps", "5000", "--out", "x",
                     expect=["5000", "50"])
-        self.refuse(3, "sample", "--checkpoint", "out/model.pth", "--image-embeds", "absent.npy", "--out", "x", expect=["absent.npy"])
         write_npy(self.dir / "two.npy", (2, 32), [0.5] * 64)
-        write_npy(self.dir / "small.npy", (2, 3, 8, 8), [0.5] * 384)
         write_npy(self.dir / "flat.npy", (2, 3), [0.5] * 6)
         sample = ["sample", "--checkpoint", "out/model.pth", "--image-embeds", "two.npy", "--out", "x"]
-        self.refuse(3, *sample, "--init-noise", "small.npy",
-                    expect=["--init-noise small.npy: expected an array of shape [2, 3, 16, 16]", "got [2, 3, 8, 8]"])
         self.refuse(3, *sample, "--init-noise", "flat.npy", expect=["--init-noise flat.npy: expected an array of 4 dimensions"])
-        self.refuse(2, *sample, "--init-noise", "small.npy", "--init-noise", "small.npy",
+        self.refuse(2, *sample, "--init-noise", "flat.npy", "--init-noise", "flat.npy",
                     expect=["--init-noise: expected 1 file, one for each sampled unet (1 to 1), got 2"])
 
 

@@ -13,7 +13,7 @@ import termios
 import time
 
 import harness
-from harness import BINARY, EndToEnd, records, run, write_config
+from harness import BINARY, EndToEnd, records, write_config
 from prior_data import make_embeddings, prior_config
 
 COLUMNS = 80
@@ -214,24 +214,6 @@ class Console(EndToEnd):
         before = [shown[max(0, found.start() - len(CLEAR)):found.start()] for found in re.finditer(r"\[rank 1\]", shown)]
         self.assertGreater(len(before), 1, shown)
         self.assertEqual(set(before), {CLEAR}, shown)
-
-    def test_a_gpu_that_is_not_there_is_told_of(self):
-        name = "cuda:9999"
-        done = run("sample", "--checkpoint", "absent.pth", "--out", "x", "--device", name, cwd=self.dir, check=2)
-        self.assertIn(f'--device: "{name}" was requested, but ', done.stderr)
-        done = run("sample", "--checkpoint", "absent.pth", "--out", "x", "--device", "gpu", cwd=self.dir, check=2)
-        self.assertIn('--device: expected "cpu", "cuda" or "cuda:N", N the number of a GPU with at most 4 digits, got "gpu"',
-                      done.stderr)
-        if os.path.exists("/dev/nvidia0"):
-            return
-        done = self.train(self.decoder(epochs=1, device=name, n_sample_images=0))
-        self.assertRegex(done.stderr, r"\[train\] warning: there is no usable GPU: .+\. This runs on the CPU, although "
-                                      rf'/train/device is "{name}"; set it to "cpu" if that is what you want')
-        self.assertIn("on cpu, 1 thread\n", done.stdout)
-        # Nobody reads the warning of a batch job, or of processes that a launcher starts.
-        for by in ({"SLURM_JOB_ID": "1"}, harness.rank_variables(0, 1, harness.free_port())):
-            done = self.train(self.decoder(epochs=1, device=name, n_sample_images=0), check=2, env=by)
-            self.assertIn(f'/train/device: "{name}" was requested, but no CUDA device was found', done.stderr)
 
 
 if __name__ == "__main__":
