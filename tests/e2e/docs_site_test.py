@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: MIT
 """The pages of docs/: the site builds without a broken link, the page of commands is what --help prints, and links of README lead
 somewhere."""
-import pathlib
 import re
 import subprocess
 import sys

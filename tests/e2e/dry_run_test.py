@@ -119,11 +119,6 @@ class DryRun(EndToEnd):
             self.assertIn("peak memory of the process: about ", told[1])
             self.assertIn("peak memory of each process: about ", told[2])
 
-    def test_a_split_that_is_empty_for_several_processes_is_found(self):
-        config = self.config_of("decoder")
-        done = self.start(config, "--dry-run", "--nproc-per-node", "8", check=2)
-        self.assertIn("no shard is left for the split", done.stderr)
-
     def test_more_memory_than_there_is_is_refused(self):
         config = self.config_of("decoder")
         config["data"]["batch_size"] = 1_000_000
@@ -143,21 +138,6 @@ class DryRun(EndToEnd):
             done = self.start(config, "--dry-run", check=2)
             self.assertIn("file/latest.pth", done.stderr)
             self.assertIn("/tracker/save", done.stderr)
-
-            # A place that nobody may write, root neither.
-            for dry in (["--dry-run"], []):
-                done = self.start(self.config_of(kind, "/proc/out"), *dry, check=2)
-                self.assertIn("/tracker/data_path: '/proc/out' cannot be written: '/proc' is not writable", done.stderr)
-
-    def test_what_a_start_would_do_with_data_path_is_said(self):
-        for kind in self.for_each_kind():
-            config = self.config_of(kind)
-            self.assertIn("out: absent, empty or without `run.json`: a start begins", self.start(config, "--dry-run", check=0).stdout)
-            (self.dir / "out").mkdir()
-            (self.dir / "out/log.jsonl").write_text("somebody's")
-            for dry in (["--dry-run"], []):
-                done = self.start(config, *dry, check=2)
-                self.assertIn("/tracker/data_path: out has no run.json, and holds what a run would write: log.jsonl", done.stderr)
 
     def catches(self, process, number):
         mask = re.search(r"^SigCgt:\s*(\w+)", pathlib.Path(f"/proc/{process.pid}/status").read_text(), re.MULTILINE)
@@ -212,33 +192,6 @@ class DryRun(EndToEnd):
             self.assertIn("a run that fits the config: a start resumes", self.start(config, "--dry-run", check=0).stdout)
             done = self.start(config, "--dry-run", "--set", '/tracker/log={"log_type": "console"}', check=0)
             self.assertIn("out: a run: a start renames the whole folder", done.stdout)
-
-    def test_adapters_without_a_base_are_found(self):
-        for kind in self.for_each_kind():
-            config = self.config_of(kind)
-            config["train"]["lora"] = {"rank": 2}
-            config["tracker"]["load"] = {"load_from": "local", "file_path": "latest.pth", "only_auto_resume": True}
-            done = self.start(config, "--dry-run", check=2)
-            self.assertIn("/train/lora: adapters need the weights", done.stderr)
-
-    def test_a_base_of_another_model_is_found(self):
-        for kind in self.for_each_kind():
-            self.start(self.config_of(kind, "first"), check=0)
-            config = self.config_of(kind)
-            config["train"]["lora"] = {"rank": 2}
-            config["tracker"]["load"] = {"load_from": "local", "file_path": "first/latest.pth"}
-            self.assertIn("would load: first/latest.pth", self.start(config, "--dry-run", check=0).stdout)
-            config[kind]["predict_v"] = True
-            for dry in (["--dry-run"], []):
-                done = self.start(config, *dry, check=2)
-                self.assertIn(f"/{kind}/predict_v: the checkpoint has false, this config true", done.stderr)
-
-    def test_a_device_that_is_none_is_found(self):
-        for kind in self.for_each_kind():
-            for name in ("cuda:x", "gpu"):
-                done = self.start(self.config_of(kind), "--dry-run", "--set", f"/train/device={name}", check=2)
-                self.assertIn("/train/device", done.stderr)
-                self.assertIn(name, done.stderr)
 
 
 if __name__ == "__main__":

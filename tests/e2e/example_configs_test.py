@@ -3,8 +3,6 @@
 remedy is applied, the second says nothing new.
 """
 import json
-import os
-import pathlib
 import re
 
 import harness
@@ -14,7 +12,6 @@ from harness import ROOT, EndToEnd, free_port, main, run, write_npy
 DATA = ROOT / "tests" / "config" / "data"
 NETWORKS = ROOT / "tests" / "parity" / "fixtures" / "feature_networks"
 WIDTH = 768  # of the embeddings in the examples
-LOADED = {"load_model_from": {"load_type": "url", "path": "https://h.example/latest.pth"}}
 
 
 class ExampleConfigs(EndToEnd):
@@ -118,14 +115,6 @@ class ExampleConfigs(EndToEnd):
         done = self.dry_run(config, check=2)
         self.assertIn("2 problems", done.stderr)
         self.assertIn("/data/img_embeddings_url: there is no file or folder 'nowhere'", done.stderr)
-
-    def test_configs_that_only_draw_are_recognised(self):
-        for config in ({"decoder": {"unet_sources": [{"unet_numbers": [1], **LOADED}]}, "prior": LOADED, "clip": {"make": "openai"}},
-                       {"decoder": {"unet_sources": [{"unet_numbers": [1, 2], **LOADED}]}, "clip": {"make": "openai"}},
-                       {"prior": LOADED, "devices": "cuda:0"}):
-            done = self.dry_run(config, check=2)
-            self.assertIn("this is a config of dalle2-laion", done.stderr)
-            self.assertIn("dalle2-train sample --checkpoint", done.stderr)
 
 
 if __name__ == "__main__":

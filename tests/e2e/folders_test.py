@@ -64,23 +64,6 @@ class Folders(EndToEnd):
         self.assertIn("removed: 000000.tar to 000009.tar", done.stdout)
         self.assertEqual(sorted(content(self.dir / "mine")), ["000000.tar", "000001.tar"])
 
-    def test_shards_demo_removes_a_set_only_if_asked(self):
-        demo = ["shards", "demo", "--num", 16, "--image-size", 16, "--out", "set"]
-        run(*demo, cwd=self.dir, check=0)
-        before = content(self.dir / "set")
-        own = self.dir / "own/heldout/truth.json"
-        own.parent.mkdir(parents=True)
-        own.write_text("mine")
-        done = run(*demo[:-1], "own", cwd=self.dir, check=2)
-        self.assertIn("found heldout/truth.json", " ".join(done.stderr.split()))
-        self.assertEqual(own.read_text(), "mine")
-        (self.dir / "set/000020.tar").write_bytes(b"mine")
-        done = run(*demo, cwd=self.dir, check=2)
-        self.assertIn("found 000000.tar to 000015.tar, 000020.tar, img_emb/img_emb_000000.npy to", " ".join(done.stderr.split()))
-        done = run(*demo, "--overwrite", cwd=self.dir, check=0)
-        self.assertIn("removed: 000000.tar to 000015.tar, 000020.tar, ", done.stdout)
-        self.assertEqual(content(self.dir / "set"), before)
-
     def many_pictures(self):
         many = self.dir / "many"
         many.mkdir()

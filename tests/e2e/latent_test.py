@@ -4,7 +4,6 @@ import json
 import shutil
 import struct
 import tarfile
-import unittest
 
 import harness
 from harness import EndToEnd, checkpoint_content, main, run

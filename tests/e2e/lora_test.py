@@ -152,23 +152,6 @@ class Lora(EndToEnd):
         self.assertTrue(changed)
         self.assertTrue(all(name.startswith("unets.1.") for name in changed), changed)
 
-    def test_savers_copy_adapters_and_wrong_files_are_refused(self):
-        self.train_base()
-        save = [{"save_to": "local", "save_latest_to": "deep/adapters-{epoch}.safetensors", "save_type": "lora"},
-                {"save_to": "local", "save_latest_to": "lora/latest.pth"}]
-        self.train(self.config_of("lora", tracker={"save": save}, epochs=1))
-        self.assertEqual((self.dir / "deep/adapters-0.safetensors").read_bytes(),
-                         (self.dir / "lora/lora.safetensors").read_bytes())
-        self.assertFalse(list(self.dir.rglob("*.part")))
-        config = self.config_of("typo", lora={"rank": 2, "targets": ["to_q", "to_key"]})
-        for arguments in ((), ("--dry-run",)):
-            done = run("--config", config, *arguments, cwd=self.dir, check=2)
-            self.assertIn('/train/lora/targets: no layer\'s name ends in "to_key"', done.stderr)
-        done = run("--config", self.config_of("plain", base="lora/latest.pth", lora={"rank": 0}), cwd=self.dir, check=3)
-        self.assertIn("holds adapters, and this run has none", done.stderr)
-        done = run("convert", "--merge-lora", "base/model.pth", "x.pth", cwd=self.dir, check=3)
-        self.assertIn("no adapters", done.stderr)
-
     def test_a_dry_run_counts_what_is_trained(self):
         self.train_base()
         done = run("--config", self.config_of("dry"), "--dry-run", cwd=self.dir, check=0)

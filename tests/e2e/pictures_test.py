@@ -3,8 +3,6 @@
 import json
 import shutil
 import struct
-import tarfile
-import unittest
 import zlib
 
 import harness
@@ -122,18 +120,6 @@ class Pictures(EndToEnd):
             first = json.loads(harness.without_comments((self.dir / "first.json").read_text()))
             self.assertEqual(first[kind].get("channels"), channels)
             self.train("first.json", "--strict", "--dry-run")
-
-    def test_a_run_keeps_whether_exif_counts(self):
-        self.make("grey", 1, 0)
-        full = json.loads(self.train(self.of_folder("grey"), "--dump-config").stdout)
-        self.assertIs(full["data"]["apply_exif"], True)
-        full = json.loads(self.train(self.of_folder("grey", apply_exif=False), "--dump-config").stdout)
-        self.assertIs(full["data"]["apply_exif"], False)
-        self.assertIs(json.loads(self.train(self.config(), "--dump-config").stdout)["data"]["apply_exif"], False)
-        self.assertIs(json.loads(self.train(self.vae("grey", 3), "--dump-config").stdout)["data"]["apply_exif"], False)
-        self.train(self.of_folder("grey"))
-        done = self.train(self.of_folder("grey", apply_exif=False), check=2)
-        self.assertIn("apply_exif", done.stderr)
 
 
 if __name__ == "__main__":
