@@ -40,8 +40,7 @@ class Prior(unittest.TestCase):
 
     def tensors(self, path):
         """Every entry of a checkpoint as `inspect` shows it, but for what tells the time."""
-        shown = run("inspect", path, "--json", cwd=self.dir, check=0).stdout
-        return shown
+        return run("inspect", path, "--json", cwd=self.dir, check=0).stdout
 
     def test_it_learns_and_leaves_what_the_reference_leaves(self):
         done = self.train(self.config(train={"epochs": 40}))
@@ -71,27 +70,10 @@ class Prior(unittest.TestCase):
         key = "metrics/ema-validation/similarity with text [steps=4]"
         for out, size in (("whole", None), ("all", 1000), ("chunks", 2)):
             self.train(self.config(out, train={"epochs": 1, "max_batch_size": size}))
-        # The loss is that of the whole batch. Each chunk draws noise of its own, so a similarity differs.
         for name in ("metrics/ema-validation/l2-loss", key):
             self.assertEqual(self.logged("whole", name), self.logged("all", name))
-        one, other = (self.logged(out, "metrics/ema-validation/l2-loss")[0] for out in ("whole", "chunks"))
-        self.assertAlmostEqual(one, other, delta=1e-4 * one)
+        # Each chunk draws noise of its own.
         self.assertNotEqual(self.logged("whole", key), self.logged("chunks", key))
-
-    def test_a_stopped_run_goes_on_as_one_that_never_stopped(self):
-        train = {"epochs": 40}  # hundreds of updates are still to come when the signal is sent
-        self.train(self.config("whole", train=train))
-        config = self.config("parts", train=train)
-        stop_when(config, self.dir, lambda line: "Starting epoch 1" in line)
-        self.assertRegex(self.train(config).stdout, r"Loaded model from parts/checkpoint.pth on epoch \d+ having seen \d+ samples")
-        for name in ("latest.pth", "model.pth"):
-            whole, parts = (saved_state(self.dir / out / name, self.dir) for out in ("whole", "parts"))
-            self.assertGreater(len(whole[0]), 10)
-            self.assertEqual(whole, parts)
-        self.assertEqual(len(self.logged("whole", "tracking/training-l2")), 40)
-        self.assertEqual(self.logged("whole", "tracking/training-l2"), self.logged("parts", "tracking/training-l2"))
-        self.assertEqual(self.logged("whole", "metrics/ema-test/l2-loss"),
-                         self.logged("parts", "metrics/ema-test/l2-loss"))
 
     def test_a_stop_in_a_validation_loses_nothing_and_repeats_nothing(self):
         prior = {**prior_config(self.base, "x")["prior"], "timesteps": 6000}  # seconds, enough for a signal
@@ -122,8 +104,6 @@ class Prior(unittest.TestCase):
 
     def test_adapters_stand_on_weights_and_go_on_from_their_own_checkpoint(self):
         lora = {"lora": {"rank": 2}, "frozen_dtype": "bf16"}
-        done = self.train(self.config("none", train=lora), check=2)
-        self.assertIn("/train/lora: adapters need the weights of a trained prior", done.stdout + done.stderr)
         self.train(self.config("base"))
         load = {"load": {"load_from": "local", "file_path": "base/latest.pth"}}
 
@@ -136,13 +116,6 @@ class Prior(unittest.TestCase):
         done = self.train(adapters("parts", 2))
         self.assertIn("Loaded model from parts/checkpoint.pth on epoch 1 having seen 48 samples", done.stdout)
         self.assertEqual(self.logged("whole", "tracking/training-l2"), self.logged("parts", "tracking/training-l2"))
-
-    def test_batches_are_accumulated_into_one_update(self):
-        self.train(self.config("one", data={"batch_size": 12}, train={"epochs": 1, "use_ema": False}))
-        self.train(self.config("two", data={"batch_size": 6}, train={"epochs": 1, "use_ema": False, "grad_accum_every": 2}))
-        steps = [max(r["step"] for r in records(self.dir / out)) for out in ("one", "two")]
-        self.assertEqual(steps, [4, 4])
-        self.assertEqual(self.logged("two", "tracking/samples-seen"), self.logged("one", "tracking/samples-seen"))
 
     def test_older_states_and_averages_are_kept(self):
         tracker = {**prior_config(self.base, "out")["tracker"], "keep_last": 2}
@@ -221,18 +194,6 @@ class Prior(unittest.TestCase):
         done = run(*evaluate, "--timesteps", timesteps + 1, cwd=self.dir, check=2)
         self.assertIn(f"--timesteps: expected 2 to {timesteps}, the training steps of the prior, got {timesteps + 1}", done.stderr)
 
-    def test_the_root_takes_a_seed_as_for_other_kinds(self):
-        config = prior_config(self.base, "out")
-        del config["train"]["random_seed"]
-        for name, seed in (("a", 3), ("b", 4)):
-            path = write_config(self.dir / f"{name}.json",
-                                {**config, "seed": seed, "tracker": prior_config(self.base, name)["tracker"]})
-            self.train(path)
-        self.train(self.config("c"))  # train.random_seed 3
-        a, b, c = (self.logged(name, "tracking/training-l2") for name in "abc")
-        self.assertEqual(a, c)
-        self.assertNotEqual(a, b)
-
     def test_targets_name_what_the_reference_names(self):
         tracker = prior_config(self.base, "out")["tracker"]
         tracker["save"]["save_latest_to"] = "out/{epoch}_{samples_seen}_{best_validation_loss:.3f}.pth"
@@ -242,17 +203,6 @@ class Prior(unittest.TestCase):
         names = {p.name for p in (self.dir / "out").glob("*_*_*.pth")}
         self.assertIn("0_6_1000000000.000.pth", names)  # before there is a best one: the config's
         self.assertIn(f"1_48_{best:.3f}.pth", names)
-
-    def test_bad_rows_are_left_out_and_told_of(self):
-        folder = self.dir / "bad"
-        shutil.copytree(self.base / "images", folder)
-        shape, values = read_npy(folder / "images_0.npy")
-        values[2 * DIM + 1] = math.nan
-        write_npy(folder / "images_0.npy", shape, values)
-        done = self.train(self.config(data={"image_url": str(folder)}, train={"epochs": 1}))
-        self.assertIn("train: left out (embedding with NaN or infinity): row 2 (1 so far)", done.stderr)
-        self.assertIn("done: 1 epoch, 47 samples", done.stdout)
-        self.assertEqual(self.logged("out", "Dropped train: embedding with NaN or infinity"), [1])
 
     def test_rows_of_which_none_is_good_end_the_run(self):
         folder = self.dir / "bad"
@@ -273,46 +223,12 @@ class Prior(unittest.TestCase):
         done = self.train(self.config(out="many", data={**urls, "batch_size": 4096}, train={"epochs": 5}), check=3)
         self.assertIn("none of the 67,200 training rows can be used", done.stderr)
         self.assertEqual(self.logged("many", "Dropped train: embedding with NaN or infinity"), [67_200])
-        # Bad rows of the other splits have a record, too.
-        write_npy(folder / "0.npy", (ROWS, DIM), good * 48 + [math.nan] * DIM + good * 8 + [math.nan] * DIM * 2 + good)
-        self.train(self.config(out="some", data={"image_url": str(folder)}, train={"epochs": 1}))
+        # A bad row costs itself alone, and has a record in each split.
+        write_npy(folder / "0.npy", (ROWS, DIM), [math.nan] * DIM + good * 47 + [math.nan] * DIM + good * 8 + [math.nan] * DIM * 2 + good)
+        done = self.train(self.config(out="some", data={"image_url": str(folder)}, train={"epochs": 1}))
+        self.assertIn("done: 1 epoch, 47 samples", done.stdout)
         self.assertEqual(self.logged("some", "Dropped val: embedding with NaN or infinity"), [1])
         self.assertEqual(self.logged("some", "Dropped test: embedding with NaN or infinity"), [2])
-
-    def test_an_array_is_replaced_only_if_asked(self):
-        self.train(self.config(train={"epochs": 1}))
-        folder = self.dir / "drawn"
-        folder.mkdir()
-        write_npy(folder / "image_embeds.npy", (3, DIM + 1), [0.0] * 3 * (DIM + 1))
-        sample = ["sample", "--checkpoint", "out/latest.pth", "--text-embeds", self.base / "texts" / "texts_0.npy", "--text-encodings",
-                  self.dir / "encodings.npy", "--timesteps", 2, "--out", folder]
-        shape, values = read_npy(self.base / "encodings" / "0.npy")
-        write_npy(self.dir / "encodings.npy", (25, *shape[1:]), values[:25 * shape[1] * shape[2]])
-        done = run(*sample, cwd=self.dir, check=2)
-        self.assertIn("holds image_embeds.npy", done.stderr)
-        self.assertEqual(read_npy(folder / "image_embeds.npy")[0], (3, DIM + 1))
-        run(*sample, "--overwrite", cwd=self.dir, check=0)
-        self.assertEqual(read_npy(folder / "image_embeds.npy")[0], (25, DIM))
-
-    def test_folders_that_do_not_fit_are_refused(self):
-        (self.dir / "empty").mkdir()
-        short = self.dir / "short"
-        short.mkdir()
-        write_npy(short / "0.npy", (3, DIM), [0.0] * 3 * DIM)
-        wide = self.dir / "wide"
-        wide.mkdir()
-        write_npy(wide / "0.npy", (ROWS, 5), [0.0] * ROWS * 5)
-        for folder, text in ((self.dir / "absent", "expected a folder of .npy files"),
-                             (self.dir / "empty", "found none"),
-                             (short, "has 3 rows and /data/image_url 60"),
-                             (wide, "expected [rows, 8] of float16, float32 or float64 in C order, got [60, 5]\n"
-                                    "  Give embeddings of width 8, as those of /data/image_url are.")):
-            with self.subTest(folder=folder.name):
-                done = self.train(self.config(data={"text_url": str(folder)}), check=3)
-                self.assertIn(text, done.stdout + done.stderr)
-                self.assertFalse((self.dir / "out").exists())
-        done = self.train(self.config(data={"image_url": str(wide)}), check=3)
-        self.assertIn("  Set /prior/image_embed_dim and /prior/net/dim to 5, or give embeddings of width 8.", done.stderr)
 
     def test_embeddings_behind_a_server_or_in_s3_train_as_those_on_this_machine(self):
         self.train(self.config("local"))
@@ -355,27 +271,10 @@ class Prior(unittest.TestCase):
             stored = [headers for _, _, headers in hub.store.requests]
             self.assertTrue(stored and all("Range" in headers and "Authorization" not in headers for headers in stored))
             self.assertNotIn(TOKEN, done.stdout + done.stderr)
-            for url, code, text in (("hf://owner/images/made/absent", 6, "There is no such file or folder in the repository"),
-                                    ("hf://owner/none/made", 6, "There is no owner/none for this login"),
-                                    ("hf://owner", 2, "expected hf://OWNER/NAME/FOLDER"),
-                                    ("hf://owner/images", 3, "expected .npy files with rows in 'hf://owner/images', found none"),
-                                    ("hf://owner/images/made", 3, "expected .npy files with rows in 'hf://owner/images/made', found none")):
-                done = self.train(self.config("none", data={**urls, "image_url": url}), check=code, env=hub.env())
-                self.assertIn(text, done.stderr)
+            done = self.train(self.config("none", data={**urls, "image_url": "hf://owner/images/made/absent"}), check=6, env=hub.env())
+            self.assertIn("There is no such file or folder in the repository", done.stderr)
         for key in ("tracking/training-l2", "metrics/ema-validation/l2-loss", "metrics/ema-test/l2-loss"):
             self.assertEqual(self.logged("hub", key), self.logged("local", key))
-
-    def test_a_remote_file_that_is_replaced_within_the_run_ends_it(self):
-        shutil.copytree(self.base / "images", self.dir / "web" / "images")
-        path = self.dir / "web" / "images" / "images_1.npy"
-
-        def replace(handler, name, number):
-            if name.endswith("images_1.npy") and number == 2:  # 1: its header
-                path.write_bytes(path.read_bytes()[:-4] + b"\0\0\0\0")
-
-        with Server(self.dir / "web", replace) as server:
-            done = self.train(self.config(data={"image_url": f"{server.url}/images/"}), check=3)
-        self.assertIn("/images/images_1.npy: the server has another file there than when the run began", done.stderr)
 
     def test_shuffled_rows_come_in_the_same_order_after_a_stop(self):
         train, data = {"epochs": 40}, {"shuffle_rows": True}
@@ -390,7 +289,7 @@ class Prior(unittest.TestCase):
         self.train(self.config("plain", train=train))
         self.assertNotEqual(self.logged("plain", "tracking/training-l2"), self.logged("whole", "tracking/training-l2"))
 
-    def test_another_order_amid_an_epoch_is_refused_or_begins_it_again(self):
+    def test_an_epoch_whose_rows_lie_elsewhere_by_now_starts_over(self):
         rows = 150_000  # 4.8 MB: more than a block of remote rows
         for name in ("images", "texts"):
             (self.dir / name).mkdir()
@@ -407,23 +306,12 @@ class Prior(unittest.TestCase):
             return self.config(out, prior=prior, train=train, data={**data, **changed}, tracker=tracker)
 
         self.train(config("out", None))
-        done = self.train(config("plain", "out/40000.pth", shuffle_rows=False), check=2)
-        self.assertIn("/data/shuffle_rows: the checkpoint has true, this config false: ", done.stderr)
-        self.assertIn("it was saved within an epoch, and this would change the order of its samples", done.stderr)
         with Server(self.dir) as server:
             done = self.train(config("web", "out/40000.pth", image_url=f"{server.url}/images/"))
         self.assertIn("the embeddings lie elsewhere than when the checkpoint was made: epoch 0 starts over", done.stderr)
         self.assertIn("done: 1 epoch, 175,000 samples", done.stdout)
         done = self.train(config("again", "out/40000.pth"))
         self.assertNotIn("starts over", done.stderr)
-
-    def test_a_dry_run_tells_what_a_run_takes_and_writes_nothing(self):
-        done = self.train(self.config(), "--dry-run")
-        for line in ("network: ", "train: 48 samples", "val: 6 samples", "test: 6 samples", "samples per epoch: 48",
-                     "steps: 8 per epoch, 24 in 3 epochs", "checkpoint: about ", "model file: about ",
-                     "peak memory of the process: about ", "nothing was trained or written (--dry-run)"):
-            self.assertIn(line, done.stdout)
-        self.assertFalse((self.dir / "out").exists())
 
     @needs_reference
     def test_the_checkpoint_is_loaded_by_the_reference(self):
