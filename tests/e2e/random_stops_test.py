@@ -11,7 +11,6 @@ import random
 import signal
 import subprocess
 import time
-import unittest
 
 import harness
 import prior_data

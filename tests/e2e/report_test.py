@@ -3,7 +3,6 @@
 import base64
 import html.parser
 import json
-import pathlib
 import re
 import shutil
 import subprocess
@@ -139,10 +138,6 @@ class Report(EndToEnd):
         self.assertIn("empty: holds no log.jsonl", self.report("empty", "--out", "x.html", check=3).stderr)
         self.assertIn("--out is required", self.report("empty", check=2).stderr)
         (self.dir / "empty/log.jsonl").write_text("")
-        self.assertIn("--out .: is a folder; expected the name of a file",
-                      self.report("empty", "--out", ".", check=2).stderr)
-        (self.dir / "file").write_text("")
-        self.assertIn("--out file/x.html: there is no folder file", self.report("empty", "--out", "file/x.html", check=2).stderr)
         self.assertIn("expected a name that ends in .html", self.report("empty", "--out", "empty/log.jsonl", check=2).stderr)
         self.assertIn("whole number from 1", self.report("empty", "--out", "x", "--picture-steps", 0, check=2).stderr)
         self.assertFalse((self.dir / "x.html").exists())

@@ -45,22 +45,9 @@ class SampleOptions(EndToEnd):
         embeds = ["--image-embeds", "two.npy"]
         self.refuse("conditional/model.pth", *embeds, "--no-ema",
                     expect=["--no-ema: has no effect on ", "conditional/model.pth", "holds no averages", "checkpoint.pth"])
-        self.refuse("conditional/model.pth", *embeds, "--image", "small.npy",
-                    expect=["--image: needs --clip or a --start-unet above 1"])
-        self.refuse("conditional/model.pth", *embeds, "--text-embeds", "two.npy",
-                    expect=["--text-embeds on ", "a decoder's file: needs a prior as --checkpoint"])
-        self.refuse("conditional/model.pth", *embeds, "--candidates", 2, expect=["--candidates on ", "needs a prior as --checkpoint or --text"])
-        self.refuse("conditional/model.pth", *embeds, "--cfg-rescale", 0.5,
-                    expect=["--cfg-rescale: needs a --cond-scale other than 1"])
-        self.refuse("conditional/model.pth", *embeds, "--inpaint-resample-times", 2,
-                    expect=["--inpaint-resample-times: needs --inpaint-image"])
         self.refuse("conditional/model.pth", *embeds, "--lora-scale", 0.5,
                     expect=["--lora-scale: has no effect", "holds no adapters", "--lora"])
         self.refuse("free/model.pth", *embeds, expect=["--image-embeds on ", "not with an unconditional decoder", "--num"])
-        self.refuse("free/model.pth", "--cond-scale", 2, expect=["--cond-scale on ", "not with an unconditional decoder"])
-        write_npy(self.base / "encodings.npy", (2, 3, 32), [0.5] * 192)
-        self.refuse("conditional/model.pth", *embeds, "--text-encodings", "encodings.npy",
-                    expect=["--text-encodings on ", "needs a model that takes text encodings"])
         self.sample("conditional/checkpoint.pth", *embeds, "--no-ema", "--timesteps", 1)
 
     def test_what_does_not_fit_is_named_with_its_option_and_file(self):
@@ -72,10 +59,6 @@ class SampleOptions(EndToEnd):
                     expect=["--image-embeds narrow.npy: expected embeddings of 32 values", "conditional/model.pth", "got 31"])
         self.refuse("conditional/model.pth", *embeds, "--init-noise", "noise.npy", code=3,
                     expect=["--init-noise noise.npy: expected an array of shape [2, 3, ", "unet 1", "got [2, 3, 8, 7]"])
-        self.refuse("conditional/model.pth", *embeds, "--inpaint-mask", "mask.npy",
-                    expect=["--inpaint-mask: needs --inpaint-image"])
-        self.refuse("conditional/model.pth", *embeds, "--inpaint-image", "small.npy",
-                    expect=["--inpaint-image: needs --inpaint-mask"])
         for value, told in ((1 / 255, "keeps nothing, so that the whole picture is drawn again"), (0.6, "keeps the whole picture")):
             write_npy(self.base / "even.npy", (1, 3, 8, 8), [value] * 192)
             done = run("sample", "--checkpoint", "conditional/model.pth", *embeds, "--inpaint-image", "small.npy", "--inpaint-mask",

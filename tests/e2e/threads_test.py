@@ -61,10 +61,6 @@ class Threads(EndToEnd):
             self.assertEqual(self.own_state("kept")["threads"], 2)
         else:
             self.assertIn("this process may use 1 core:", said)
-        said = self.run_with(1, "--config", self.write("kept", 3))
-        self.assertIn("with 2 threads, and OMP_NUM_THREADS is 1:" if CORES > 1 else "", said)
-        said = self.run_with(None, "--config", self.write("kept", 4), before=["taskset", "-c", str(min(os.sched_getaffinity(0)))])
-        self.assertNotIn("it was trained with", said)
 
     def test_one_core_of_a_run_with_two_threads_is_told(self):
         self.run_with(2, "--config", self.write("fewer", 1))
