@@ -12,16 +12,6 @@ CODEBOOK = {"lookup_free_quantization": False, "vq_codebook_dim": 8}
 
 
 class VaeResume(VaeRuns):
-    def test_a_stopped_run_goes_on_bit_for_bit(self):
-        for accumulated in (1, 2):
-            settings = {"num_train_steps": 30, "grad_accum_every": accumulated, "save_results_every": 1000, "save_model_every": 1000}
-            whole, cut = f"whole{accumulated}", f"cut{accumulated}"
-            self.train(self.write(whole, train=settings))
-            config = self.write(cut, train=settings)
-            self.stop_after(config, lines=5)
-            self.train(config)
-            self.same(whole, cut)
-
     def test_a_stop_in_a_validation_loses_nothing_and_repeats_nothing(self):
         # All pictures, one by one: time enough for a signal.
         data = {"valid_frac": 0, "batch_size": 1}
@@ -125,20 +115,6 @@ class VaeResume(VaeRuns):
             weight = "enc_dec.encoders.0.weight"
             values = [memoryview(tensor[1]).cast("f") for tensor in (given[wanted + weight], got[0]["model." + weight])]
             self.assertLess(max(abs(one - other) for one, other in zip(*values)), 1e-7)
-
-    def test_a_refused_start_leaves_a_lock_at_most(self):
-        def write(**tracker):
-            config = json.loads(pathlib.Path(self.write("run", train={"num_train_steps": 1, "results_folder": str(self.dir / "mine")})).read_text())
-            config["tracker"].update(**tracker)
-            return harness.write_config(self.dir / "run.json", config)
-        (self.dir / "damaged.pth").write_bytes(b"no checkpoint")
-        for load, code in (("damaged.pth", 3), ("absent.pth", 2)):
-            done = self.train(write(load={"load_from": "local", "file_path": load}), check=code)
-            self.assertIn(load, done.stderr)
-            self.assertLessEqual([path.name for path in (self.dir / "run").glob("*")], ["run.lock"], load)
-            self.assertFalse((self.dir / "mine").exists(), load)
-        self.train(write(load=None))
-        self.assertTrue((self.dir / "mine/vae.0.pt").exists())
 
 
 if __name__ == "__main__":

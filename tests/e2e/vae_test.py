@@ -3,12 +3,9 @@
 import array
 import json
 import math
-import os
 import pathlib
-import random
 import re
 import shutil
-import time
 
 import harness
 from harness import checkpoint_content, main, needs_reference, records, run, run_reference
@@ -86,73 +83,6 @@ class Vae(VaeRuns):
         self.assertEqual(json.loads(run("evaluate", "--config", "theirs.json", "--checkpoint", "theirs/checkpoint.pth", cwd=self.dir,
                                         check=0).stdout)["pictures"], 12)
 
-    def test_kills_lose_nothing_whether_saves_are_in_the_background_or_not(self):
-        settings = {"num_train_steps": 40, "save_results_every": 7, "save_model_every": 1}
-        self.train(self.write("whole", train=settings))
-        draw = random.Random(5)
-        for background in (True, False):
-            name = f"killed{background}"
-            self.train(self.write(name, train={**settings, "num_train_steps": 2}))
-            config = self.write(name, train={**settings, "async_save": background})
-            seen = 0
-            for _ in range(4):
-                process = self.start(config)
-                wanted = draw.choice([2, 3, 4])
-                for line in process.stdout:
-                    wanted -= line.startswith("step ")
-                    if wanted == 0:
-                        break
-                time.sleep(draw.uniform(0, 0.05))
-                self.assertIsNone(process.poll(), "the run ended before it was killed")
-                process.kill()
-                process.communicate()
-                done = run("fsck", name, "--json", cwd=self.dir)
-                self.assertEqual(done.returncode, 0, done.stdout)
-                found = [file for file in json.loads(done.stdout)["files"] if file["file"].endswith("/checkpoint.pth")]
-                self.assertEqual([file["resume"] for file in found], ["exact"])
-                self.assertGreaterEqual(found[0]["samples_seen"], seen)
-                seen = found[0]["samples_seen"]
-            self.assertGreater(seen, 0)
-            self.train(config)
-            self.same("whole", name)
-
-    def test_a_damaged_checkpoint_is_passed_over(self):
-        def write(steps):
-            config = json.loads(pathlib.Path(self.write("run", train={"num_train_steps": steps, "save_model_every": 2})).read_text())
-            config["tracker"].update(keep_last=3)
-            return harness.write_config(self.dir / "run.json", config)
-        self.train(write(8))
-        newest = (self.dir / "run/checkpoint.pth").stat().st_size
-        for path in ("run/checkpoint.pth", "run/latest.pth"):
-            os.truncate(self.dir / path, newest // 2)
-        done = self.train(write(10))
-        self.assertIn("Falling back to run/snapshots/", " ".join((done.stdout + done.stderr).split()))
-        self.assertIn("having seen", done.stdout)
-        self.assertEqual(checkpoint_content(self.dir / "run/checkpoint.pth", self.dir)[1]["step"], 10)
-
-    def test_both_kinds_of_averages(self):
-        for kind, key in (("ema_pytorch", "ema"), ("diffusers", "ema_diffusers")):
-            settings = {"num_train_steps": 20, "save_results_every": 1000, "save_model_every": 1000, "ema": {"kind": kind}}
-            if kind == "ema_pytorch":
-                settings["ema_update_after_step"] = 0
-            self.train(self.write(f"whole_{kind}", train=settings))
-            self.assertIn(key, {name.split("/")[0] for name in harness.inspect(f"whole_{kind}/checkpoint.pth", self.dir)})
-            config = self.write(f"cut_{kind}", train=settings)
-            process = self.start(config)
-            for line in process.stdout:
-                if line.startswith("step 7 "):
-                    process.terminate()
-                    break
-            output = process.communicate(timeout=120)[0]
-            self.assertEqual(process.returncode, 75, output)
-            self.train(config)
-            self.same(f"whole_{kind}", f"cut_{kind}")
-            run("convert", f"cut_{kind}/checkpoint.pth", "averaged.pth", "--ema", "--overwrite", cwd=self.dir, check=0)
-            live = checkpoint_content(self.dir / f"cut_{kind}/checkpoint.pth", self.dir)[0]
-            averaged = checkpoint_content(self.dir / "averaged.pth", self.dir)[0]
-            weight = "enc_dec.encoders.0.weight"
-            self.assertNotEqual(live["model." + weight], averaged[weight])
-
     def test_losses_of_the_autoencoder_that_are_not_finite_are_skipped_and_rolled_back(self):
         with_white = self.dir / "some"
         shutil.copytree(self.pictures, with_white)
@@ -172,27 +102,6 @@ class Vae(VaeRuns):
             for tensor, (dtype, values) in content.items():
                 if dtype == "F32" and "recent_" not in tensor:
                     self.assertTrue(all(map(math.isfinite, array.array("f", values))), tensor)
-
-    def test_losses_of_the_discriminator_that_are_not_finite_are_skipped_and_rolled_back(self):
-        self.train(self.write("run", train={"num_train_steps": 6}))
-        # Weights with which its loss is finite, and the square in its gradient penalty is not.
-        run("convert", "run/checkpoint.pth", "large.safetensors", cwd=self.dir, check=0)
-        content = bytearray((self.dir / "large.safetensors").read_bytes())
-        length = int.from_bytes(content[:8], "little")
-        begin, end = json.loads(content[8:8 + length])["model.discr.to_logits.2.weight"]["data_offsets"]
-        values = array.array("f", bytes(content[8 + length + begin:8 + length + end]))
-        content[8 + length + begin:8 + length + end] = array.array("f", [value * 1e15 for value in values]).tobytes()
-        (self.dir / "large.safetensors").write_bytes(content)
-        run("convert", "large.safetensors", "large.pth", cwd=self.dir, check=0)
-        config = json.loads(pathlib.Path(self.write("large", train={
-            "num_train_steps": 30, "apply_grad_penalty_every": 4, "save_model_every": 1, "save_results_every": 1000,
-            "non_finite": {"action": "roll_back", "after": 1, "max_roll_backs": 2}})).read_text())
-        config["tracker"]["load"] = {"load_from": "local", "file_path": "large.pth"}
-        done = self.train(harness.write_config(self.dir / "large.json", config), check=4)
-        output = " ".join((done.stdout + done.stderr).split())
-        self.assertIn("discriminator: an update was skipped, because its loss or gradient is not finite", output)
-        self.assertNotIn("autoencoder: an update was skipped", output)
-        self.assertIn("going back to the last checkpoint, 2 of 2 times", output)
 
     def test_half_precision_learns_what_full_precision_learns(self):
         last = {}
@@ -265,17 +174,6 @@ class Vae(VaeRuns):
         told = " ".join((done.stdout + done.stderr).split())
         self.assertIn("odd.PNG", told)
         self.assertIn(chosen[0].name, told)
-        for path in sorted(path for path in broken.rglob("*") if path.is_file()):
-            path.write_bytes(b"no picture")
-        for more in (["--dry-run"], []):
-            done = self.train(self.write("none", data={"folder": str(broken), "valid_frac": 0}), *more, check=3)
-            self.assertIn("none of the 61 training pictures can be read", " ".join(done.stderr.split()))
-        self.assertFalse((self.dir / "none").exists())
-        smaller = {"Resize": {"size": 16}, "CenterCrop": {"size": 16}, "ToTensor": True}
-        for more in (["--dry-run"], []):
-            done = self.train(self.write("sizes", data={"preprocessing": smaller}), *more, check=2)
-            self.assertIn("/data/preprocessing: makes pictures of 16 x 16 pixels; expected 32 x 32, /data/image_size", " ".join(done.stderr.split()))
-        self.assertFalse((self.dir / "sizes").exists())
 
     def test_what_is_wrong_is_told_at_the_start(self):
         empty = self.dir / "empty"
