@@ -19,7 +19,7 @@ import unittest
 
 import harness
 import wandb_file
-from harness import BINARY, REFERENCE_PYTHON, ROOT, needs_reference
+from harness import BINARY, REFERENCE_PYTHON, needs_reference
 from wandb_double import KEY, WandbDouble
 
 LOG_LIKE_A_RUN = pathlib.Path(BINARY).with_name("log_like_a_run")
@@ -377,21 +377,6 @@ class Faults(Wandb):
         self.assertEqual(said.count("Weights & Biases: is back"), 1)
         self.check_all_arrived(double)
 
-    def test_three_429_at_the_start_delay_the_rows_alone(self):
-        double = self.double()
-        double.mistreat = lambda handler, kind, number: len(double.requests) <= 3 and handler.json(429, {}, Retry_After="1")
-        self.log(30, double.environment())
-        self.check_all_arrived(double)
-
-    def test_lost_answers_cost_nothing_and_send_nothing_twice(self):
-        for kind in ("graphql", "file_stream", "storage"):
-            with self.subTest(kind):
-                shutil.rmtree(self.dir / "out", ignore_errors=True)
-                double = self.double()
-                double.lose = lambda of, number: of == kind and number % 2 == 0
-                self.log(30, double.environment())
-                self.check_all_arrived(double)
-
     def test_an_outage_that_outlasts_the_run_is_made_up_for_by_the_next_start(self):
         double = self.double()
         said = self.log_with_an_outage(double)
@@ -427,21 +412,6 @@ class Faults(Wandb):
         self.assertIn(f"{double.url}/somebody/my%20pictures/runs/", said)
         self.check_rows(double.only_run().history, self.logged())
         self.assertFalse((self.dir / "wandb").exists())
-
-    def test_a_refusal_amid_the_run_is_an_error_in_the_log_and_the_rows_wait(self):
-        log = {**LOG, "auto_resume": True}
-        for status in (401, 403, 404, 409):
-            with self.subTest(status):
-                shutil.rmtree(self.dir / "out", ignore_errors=True)
-                double = self.double()
-                double.mistreat = lambda handler, kind, number: kind == "file_stream" and number > 1 and handler.json(status, {})
-                said = self.log(30, double.environment(), log=log)
-                self.assertIn(f"status {status}", said)
-                errors = [row["error"] for row in self.logged() if f"status {status}" in row.get("error", "")]
-                self.assertEqual(len(errors), 1)
-                double.mistreat = lambda handler, kind, number: False
-                self.log(5, double.environment(), log=log)
-                self.check_all_arrived(double)
 
     def test_storage_that_is_away_costs_no_picture(self):
         log, double = {**LOG, "auto_resume": True}, self.double()
