@@ -178,21 +178,4 @@ TEST_CASE("random crops of upper unets and ranges of the blur are taken") {
   CHECK(plan.stages[1].random_crop_size == 8);
 }
 
-TEST_CASE("every fault of a decoder made in code is reported too") {
-  DecoderConfig config = decoder_of(1);
-  config.image_size.reset();
-  config.image_sizes.reset();
-  config.unets[0].image_embed_dim.reset();
-  config.unets[0].dim = 7;
-  CHECK_THROWS_WITH(
-      plan_decoder(config),
-      "decoder: 3 problems\n"
-      "  /decoder/image_sizes: either image_size or image_sizes is required: give the side of the "
-      "images in pixels, one for each unet\n"
-      "  /decoder/unets/0/image_embed_dim: required, but missing: the first unet is conditioned on "
-      "image embeddings (set decoder.unconditional to true to train without)\n"
-      "  /decoder/unets/0/dim: must be even and at least 4 (it is the width of the sinusoidal time "
-      "embedding too), got 7");
-}
-
 }  // namespace dalle2

@@ -158,19 +158,10 @@ TEST_CASE("the rules between the sections of a prior config are enforced") {
   expect_prior_problem({"/prior/sample_timesteps=128"},
                        "/train/eval_timesteps/0: must be between prior.sample_timesteps (128) and "
                        "prior.timesteps (1000), got 64");
-  expect_prior_problem({"/train/frozen_dtype=bf16"},
-                       R"(/train/frozen_dtype: must be "fp32" without adapters, because then )"
-                       "nothing is frozen; set train.lora.rank to train adapters");
   expect_prior_problem({"/train/dream/enabled=true"},
                        "/train/dream/enabled: Unknown prediction type sample: the prior predicts "
                        "the clean embedding; set predict_v and predict_x_start of the prior to "
                        "false for it, or dream.enabled to false");
-  expect_prior_problem({"/tracker/save/save_type=lora"},
-                       R"(/tracker/save: saver 1 has save_type "lora", but this run trains no )"
-                       R"(adapters: set train.lora.rank, or choose "checkpoint" or "model")");
-  expect_prior_problem({"/train/update_model_with_ema_every=2", "/train/ema/kind=diffusers"},
-                       R"(/train/update_model_with_ema_every: must be null with ema.kind )"
-                       R"("diffusers", got 2; only "ema_pytorch" copies the average back)");
   expect_prior_problem({"/train/lr=-1"}, "/train/lr: must be > 0, got -1");
 }
 
@@ -212,16 +203,6 @@ TEST_CASE("what is wrong between options is told of a prior as of a decoder") {
       {"/train/device=cuda:x"},
       R"(/train/device: expected "cpu", "cuda" or "cuda:N", N the number of a GPU )"
       R"(with at most 4 digits, got "cuda:x")");
-  expect_prior_problem(
-      {"/train/ema/kind=diffusers", "/train/ema/decay=0.5", "/train/ema/min_decay=0.99"},
-      "/train/ema/decay: must not be below min_decay (0.99), got 0.5");
-  expect_prior_problem({"/train/ema/decay=0.5"},
-                       R"(/train/ema/kind: must be "diffusers" for the other keys of ema to have )"
-                       R"(an effect, got "ema_pytorch", which has train.ema_beta, )"
-                       "train.ema_update_after_step, ...");
-  expect_prior_problem(
-      {"/train/post_hoc_ema/sigmas=[0.05, 0.05]", "/train/post_hoc_ema/save_every_n_steps=10"},
-      "/train/post_hoc_ema/sigmas: must be two different widths, got 0.05 twice");
   expect_prior_problem({"/train/max_grad_norm=-1"}, "/train/max_grad_norm: must be > 0, got -1");
   expect_prior_problem(
       {R"(/prior/beta_schedule=linear)", "/prior/timesteps=10", "/train/eval_timesteps=[5]"},
@@ -235,16 +216,6 @@ TEST_CASE("what is wrong between options is told of a prior as of a decoder") {
         Lines{"/train/use_ema: is false: the keys train.ema, train.ema_* and "
               "train.update_model_with_ema_every have no effect"});
   CHECK(warnings({"/train/use_ema=false", "/train/ema_beta=0.9999"}).empty());
-  CHECK(warnings({"/train/amp=true", "/train/mixed_precision=no"}) ==
-        Lines{R"(/train/amp: has no effect: train.mixed_precision is "no")"});
-  CHECK(warnings({"/train/non_finite/lr_factor=0.1"}) ==
-        Lines{"/train/non_finite/action: lr_factor and max_roll_backs have an effect with "
-              R"("roll_back" only, got "stop")"});
-  CHECK(warnings({"/train/dream/detail_preservation=2"}) ==
-        Lines{"/train/dream/enabled: is false: the other keys of dream have no effect"});
-  CHECK(warnings({"/train/lora/dropout=0.5"}) ==
-        Lines{"/train/lora/rank: is 0: the other keys of lora have no effect, and the whole "
-              "network is trained"});
 }
 
 TEST_CASE("the seed of a prior may stand at the root or have the reference's name") {

@@ -226,11 +226,6 @@ TEST_CASE("the rules of precision and of numbers that are not finite are enforce
                   {"/train/non_finite/lr_factor: must be > 0 and <= 1, got 1.5"});
   expect_problems({"/train/non_finite/max_roll_backs=0"},
                   {"/train/non_finite/max_roll_backs: must be >= 1 and <= 1000000000, got 0"});
-  CHECK(read_with({"/train/amp=true", "/train/mixed_precision=no"}).warnings ==
-        std::vector<std::string>{R"(/train/amp: has no effect: train.mixed_precision is "no")"});
-  CHECK(read_with({"/train/non_finite/lr_factor=0.1"}).warnings ==
-        std::vector<std::string>{"/train/non_finite/action: lr_factor and max_roll_backs have an "
-                                 "effect with \"roll_back\" only, got \"stop\""});
   const LoadedDecoderConfig loaded =
       read_with({"/train/mixed_precision=bf16", "/train/non_finite/action=roll_back"});
   CHECK(loaded.warnings.empty());
@@ -425,13 +420,6 @@ TEST_CASE("what has not landed yet is refused by name") {
     CHECK_NOTHROW(read_with({std::string("/data/webdataset_base_url=") + url}));
   }
   expect_problems(
-      {"/data/text_embeddings_url=gs://t",
-       "/decoder/unets/0/cond_on_text_encodings=true",
-       "/decoder/unets/0/text_embed_dim=8"},
-      {"/data/text_embeddings_url: data comes from files, http://, https://, s3://, "
-       "hf:// and pipe:COMMAND; for other places use \"pipe:\" and a command that writes the "
-       R"(file, got "gs://t")"});
-  expect_problems(
       {"/prior={}"},
       {"/prior: has no place here: this needs the config of a decoder, and a file trains one "
        "kind"});
@@ -449,36 +437,14 @@ TEST_CASE("the rules of adapters are enforced") {
   expect_problems({"/train/lora/init=xavier"},
                   {R"(/train/lora/init: expected one of "gaussian" "kaiming", got "xavier")"});
   expect_problems({"/train/lora/rnk=4"}, {R"(/train/lora/rnk: no such key; did you mean "rank"?)"});
-  expect_problems(
-      {"/train/frozen_dtype=bf16"},
-      {R"(/train/frozen_dtype: must be "fp32" without adapters, because then nothing is )"
-       "frozen; set train.lora.rank to train adapters"});
   expect_problems({"/train/trainable_dtype=bf16"},
                   {R"(/train/trainable_dtype: expected one of "fp32", got "bf16")"});
-  expect_problems({"/tracker/save/save_type=lora"},
-                  {R"(/tracker/save: saver 1 has save_type "lora", but this run trains no )"
-                   R"(adapters: set train.lora.rank, or choose "checkpoint" or "model")"});
   const LoadedDecoderConfig loaded = read_with({"/train/lora/rank=4",
                                                 "/train/frozen_dtype=bf16",
                                                 "/tracker/save/save_type=lora",
                                                 R"(/train/lora/targets=["to_q"])"});
   CHECK(loaded.config.train.lora.strength() == 4);
   CHECK(read_with({R"(/train/lora={"rank": 4, "alpha": 6})"}).config.train.lora.strength() == 6);
-  // Other keys may stay when adapters are switched off.
-  CHECK(read_with({R"(/train/lora={"rank": 0, "alpha": 6, "targets": ["to_q"]})"}).warnings ==
-        std::vector<std::string>{"/train/lora/rank: is 0: the other keys of lora have no effect, "
-                                 "and the whole network is trained"});
-}
-
-TEST_CASE("options of what is switched off are told") {
-  CHECK(read_with({"/train/dream/detail_preservation=2"}).warnings ==
-        std::vector<std::string>{
-            "/train/dream/enabled: is false: the other keys of dream have no effect"});
-  for (const char* option : {"/train/ema_beta=0.9", "/train/ema/kind=diffusers"}) {
-    const LoadedDecoderConfig loaded = read_with({"/train/use_ema=false", option});
-    REQUIRE(loaded.warnings.size() == 1);
-    CHECK_THAT(loaded.warnings[0], Catch::Contains("/train/use_ema: is false: the keys train.ema"));
-  }
 }
 
 }  // namespace dalle2
