@@ -163,45 +163,6 @@ TEST_CASE("the schema of another kind is refused") {
         "no kind \"decodr\" of config; known are \"decoder\", \"prior\", \"vae\" and \"clip\"");
 }
 
-TEST_CASE("docs/config.md prints keys of several kinds once, and links to them") {
-  const std::string docs = config_page();
-  const auto count = [&](const std::string& text) {
-    int found = 0;
-    for (size_t at = docs.find(text); at != std::string::npos; at = docs.find(text, at + 1))
-      ++found;
-    return found;
-  };
-  CHECK(count("\n## `tracker.save[i]` with `\"save_to\": \"s3\"`\n") == 1);
-  CHECK(count("\n- [`tracker`](#tracker)\n") == 3);  // and what is below it, as the text says
-  CHECK(count("\n- `prior.clip`: see [`decoder.clip`](#decoderclip)\n") == 1);
-  CHECK(count("\n## `train`\n") == 1);  // other kinds have keys and defaults of their own
-  CHECK(count("\n- `lr` (") == 1);
-  CHECK(count("\n- `max_grad_norm` (") == 1);
-  CHECK(
-      count(
-          "\nAs in [`train`](#train), with another default: `lr` (number > 0; `0.00011`), `wd` (") ==
-      1);
-  CHECK(count("\n## `train` of a prior\n") == 1);
-  CHECK(count("\n## `train` of a VAE\n") == 1);
-  CHECK(count("\n## `train` of a CLIP\n") == 1);
-}
-
-TEST_CASE("docs/config.md prints what all savers have once") {
-  const std::string docs = config_page();
-  const size_t savers = docs.find("\n## `tracker.save[i]`\n");
-  const size_t files = docs.find("\n## `tracker.save[i]` with `\"save_to\": \"local\"`\n");
-  CHECK(docs.find("\n- `save_latest_to` (") > savers);
-  CHECK(docs.rfind("\n- `save_latest_to` (") < files);
-}
-
-TEST_CASE("docs/config.md lists the keys without effect, without a description") {
-  const std::string docs = config_page();
-  CHECK_THAT(docs, Catch::Contains("\n## Keys without effect\n"));
-  CHECK_THAT(docs,
-             Catch::Contains("\n- `tracker.save[i]`: `save_all`, `save_latest`, `save_best`\n"));
-  CHECK_THAT(docs, !Catch::Contains("): No effect"));
-}
-
 TEST_CASE("docs/config.md names every key") {
   const std::string docs = config_page();
   const std::function<void(const Json&)> check = [&](const Json& value) {

@@ -165,39 +165,6 @@ TEST_CASE("the rules between the sections of a prior config are enforced") {
   expect_prior_problem({"/train/lr=-1"}, "/train/lr: must be > 0, got -1");
 }
 
-TEST_CASE("a prior has the options of a run that a decoder has, with its own defaults") {
-  const PriorTrainConfig defaults = read_prior({}).config.train;
-  CHECK(defaults.device == "cuda:0");
-  CHECK(defaults.betas == std::vector<double>{0.9, 0.99});
-  CHECK(defaults.grad_accum_every == 1);
-  CHECK(defaults.async_save);
-  CHECK_FALSE(defaults.deterministic);
-  CHECK_FALSE(defaults.allow_changed_config);
-  CHECK(defaults.non_finite == NonFiniteConfig{});
-  CHECK(defaults.post_hoc_ema == PostHocEmaConfig{});
-  const PriorTrainConfig train = read_prior({"/train/grad_accum_every=4",
-                                             "/train/async_save=false",
-                                             "/train/deterministic=true",
-                                             "/train/allow_changed_config=true",
-                                             "/train/max_grad_norm=null",
-                                             "/train/warmup_steps=7",
-                                             "/train/non_finite/action=roll_back",
-                                             "/train/post_hoc_ema/save_every_n_steps=50"})
-                                     .config.train;
-  CHECK(train.grad_accum_every == 4);
-  CHECK_FALSE(train.async_save);
-  CHECK(train.deterministic);
-  CHECK(train.allow_changed_config);
-  CHECK_FALSE(train.max_grad_norm.has_value());
-  CHECK(train.warmup_steps == 7);
-  CHECK(train.non_finite.action == NonFiniteAction::roll_back);
-  CHECK(train.post_hoc_ema.save_every_n_steps == 50);
-  const SharedTrainConfig& shared = train;
-  CHECK(shared.grad_accum_every == 4);
-  // A decoder's largest rate is not a prior's.
-  CHECK(read_prior({"/train/lr=0.5"}).config.train.lr == 0.5);
-}
-
 TEST_CASE("what is wrong between options is told of a prior as of a decoder") {
   expect_prior_problem(
       {"/train/device=cuda:x"},
