@@ -230,27 +230,6 @@ TEST_CASE("a tar that was cut gives the pictures before the cut, and one that is
   CHECK(log.count("a.tar: it is packed: unpack it first: 0 pictures before that are used") == 1);
 }
 
-TEST_CASE("grey pictures have Pillow's luma") {
-  const TempDir dir;
-  Image image{.width = 4, .height = 4, .pixels = {}};
-  for (int i = 0; i < 16; ++i) {
-    image.pixels.insert(image.pixels.end(),
-                        {static_cast<uint8_t>(i * 16),
-                         static_cast<uint8_t>(255 - i * 7),
-                         static_cast<uint8_t>(i * 37 % 256)});
-  }
-  write_png(dir.path() + "/one.png", image);
-  VaeDataConfig config = folder_config(dir.path(), 0);
-  config.image_size = 4;
-  config.preprocessing.emplace(1);  // ToTensor alone
-  ImageFolder folder(config, 1, 1);
-  const at::Tensor grey = folder.batch("train", 0, 0, 1)->images;
-  CHECK(grey.sizes() == at::IntArrayRef{1, 1, 4, 4});
-  const at::Tensor expected = torch::tensor(std::vector<int64_t>{
-      150, 155, 159, 164, 169, 174, 179, 155, 160, 165, 169, 174, 179, 184, 160, 165});
-  CHECK(at::equal((grey.flatten() * 255).round().to(at::kLong), expected));
-}
-
 TEST_CASE("transparent pictures lie on the ground, or keep their transparency as a channel") {
   const TempDir dir;
   Image image{.width = 4, .height = 4, .pixels = std::vector<uint8_t>(48, 100)};

@@ -5,11 +5,9 @@
 #include <array>
 #include <catch2/catch.hpp>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
 #include <set>
-#include <sstream>
 #include <string>
 
 #include "base/error.h"
@@ -345,66 +343,6 @@ TEST_CASE("a rank that fails ends the step of all") {
   RankWalk walk(config, options_over(folder.path(), 8, 2), 4);
   walk.start_epoch(0);
   CHECK_THROWS_WITH(walk.next(), Contains("2 of 2 shards cannot be read"));
-}
-
-namespace {
-
-/// What the traces of `world` ranks tell of the steps after the lines already read, in the order
-/// (step, rank).
-Keys traced(const std::string& path, int world, std::vector<size_t>& lines_read) {
-  std::vector<std::vector<Keys>> ranks;
-  lines_read.resize(std::max(lines_read.size(), static_cast<size_t>(world)), 0);
-  for (int rank = 0; rank < world; ++rank) {
-    std::istringstream lines(read_file(fmt::format("{}.rank{}", path, rank)));
-    std::vector<Keys>& batches = ranks.emplace_back();
-    size_t number = 0;
-    for (std::string line; std::getline(lines, line);) {
-      if (number++ < lines_read[static_cast<size_t>(rank)]) continue;
-      batches.push_back(nlohmann::json::parse(line).at("keys").get<Keys>());
-    }
-    lines_read[static_cast<size_t>(rank)] = number;
-  }
-  Keys order;
-  for (size_t step = 0; step < ranks[0].size(); ++step) {
-    for (const std::vector<Keys>& batches : ranks) {
-      REQUIRE(batches.size() == ranks[0].size());
-      order.insert(order.end(), batches[step].begin(), batches[step].end());
-    }
-  }
-  return order;
-}
-
-}  // namespace
-
-TEST_CASE("the traces of four, two and one rank tell the order of an epoch that four began") {
-  const TempDir folder;
-  write_random_shards(folder, 11, 9, 8);
-  const CapturedLog log;
-  LoaderOptions options = options_over(folder.path(), 11, 2);
-  options.shuffle = true;
-  options.shuffle_buffer = 6;
-  Ranks four(options, 4);
-  four.start(0, {});
-  Keys order;
-  while (four.step(order)) {
-  }
-
-  const std::string path = folder / "trace";
-  setenv("DALLE2_TRACE_SAMPLES", path.c_str(), 1);
-  Keys ignored, told;
-  std::vector<size_t> lines_read;
-  LoaderPosition position;
-  for (const auto& [world, steps] : {std::pair{4, 2}, {2, 3}, {1, 1000}}) {
-    Ranks ranks(options, world);
-    ranks.start(0, position);
-    while (ranks.steps() < steps && ranks.step(ignored)) {
-    }
-    position = ranks.position();
-    const Keys part = traced(path, world, lines_read);
-    told.insert(told.end(), part.begin(), part.end());
-  }
-  unsetenv("DALLE2_TRACE_SAMPLES");
-  CHECK(told == order);
 }
 
 TEST_CASE("the order over all ranks stays when the number of ranks changes within the epoch") {

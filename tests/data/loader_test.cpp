@@ -239,33 +239,6 @@ TEST_CASE("resampling of few samples goes on, from the beginning and from any pl
   }
 }
 
-TEST_CASE("an epoch goes on where another loader stopped") {
-  const TempDir folder;
-  write_tiny_shards(folder.path(), 4, 5);
-  write_file_atomically(folder / "broken.png", "x");
-  Members members = tiny_members(1, 5);
-  members[2].second = "no picture";
-  write_tar(folder / "shards/00001.tar", members);
-  LoaderOptions options = options_over(folder.path(), 4, 3);
-  options.shuffle = true;
-  const CapturedLog log;
-  ShardLoader whole(config_with(2), options);
-  whole.start_epoch(3);
-  std::vector<LoaderPosition> positions;
-  std::vector<Keys> batches;
-  while (auto batch = whole.next()) {
-    positions.push_back(batch->position);
-    batches.push_back(batch->keys);
-  }
-  CHECK(flat(batches).size() == 19);
-  for (size_t cut = 0; cut < batches.size(); ++cut) {
-    ShardLoader rest(config_with(3), options);
-    rest.start_epoch(3, positions[cut]);
-    CHECK(keys_of(rest) ==
-          std::vector<Keys>(batches.begin() + static_cast<long>(cut) + 1, batches.end()));
-  }
-}
-
 TEST_CASE("samples that are passed over are not decoded") {
   const TempDir folder;
   Members members = tiny_members(0, 4);
@@ -392,10 +365,4 @@ TEST_CASE("shards come from a command's output") {
   CHECK(flat(keys_of(loader)).size() == 6);
   CHECK(log.count("the command failed with status 7") == 1);
   CHECK(loader.dropped().size() == 1);
-
-  options.urls = {"gs://bucket/00000.tar"};
-  ShardLoader remote(config_with(1), options);
-  remote.start_epoch(0);
-  CHECK_THROWS_WITH(remote.next(),
-                    Contains("gs://bucket/00000.tar: only files") && Contains("pipe:gsutil"));
 }

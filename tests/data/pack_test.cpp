@@ -170,18 +170,6 @@ TEST_CASE("a folder whose listing breaks off is not packed") {
   CHECK_FALSE(fs::exists(folder / "out/000000.tar"));
 }
 
-TEST_CASE("pictures that fill their shards leave no empty one") {
-  const TempDir folder;
-  for (const char* name : {"a.png", "b.png", "c.png", "d.png"}) {
-    write_file_atomically(folder / "in" + "/" + name, encode_png(busy_picture(6, 5)));
-  }
-  PackOptions options = kInOrder;
-  options.deal.per_shard = 2;
-  CHECK(pack_folder(folder / "in", folder / "out", options).shards == 2);
-  CHECK(samples_of(folder / "out/000001.tar").size() == 2);
-  CHECK_FALSE(fs::exists(folder / "out/000002.tar"));
-}
-
 TEST_CASE("a set that is there is replaced as a whole, and only if that is asked for") {
   const TempDir folder;
   fill_folder(folder);

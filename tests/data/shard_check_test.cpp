@@ -18,6 +18,16 @@ using namespace dalle2;
 using namespace dalle2::test;
 using Catch::Matchers::Contains;
 
+namespace {
+
+std::string text_of(const CheckReport& report) {
+  std::string text;
+  for (const std::string& line : describe_check(report)) text += line + "\n";
+  return text;
+}
+
+}  // namespace
+
 TEST_CASE("the check names what is wrong with each shard") {
   const TempDir folder;
   write_tiny_shards(folder.path(), 6, 4);
@@ -68,8 +78,7 @@ TEST_CASE("the check names what is wrong with each shard") {
 
   options.threads = 1;
   CHECK(describe_check(check_shards(options)) == describe_check(report));
-  std::string text;
-  for (const std::string& line : describe_check(report)) text += line + "\n";
+  const std::string text = text_of(report);
   CHECK_THAT(text,
              Contains("00001.tar: 5 samples, 3 usable: 1 without picture, 1 broken picture, "
                       "1 repeated key, 1 repeated member"));
@@ -101,8 +110,7 @@ TEST_CASE("rows that were counted in another way than the keys are told") {
   CHECK(report.shards[0].image.idle == 2);
   CHECK(report.shards[1].image.idle == 0);
   CHECK(report.misaligned() == 4);  // all of the shard: it has rows behind its last sample's
-  std::string text;
-  for (const std::string& line : describe_check(report)) text += line + "\n";
+  const std::string text = text_of(report);
   CHECK_THAT(
       text,
       Contains("00001.tar: 4 samples, all usable: 2 keys with another shard's number, 2 share a "
@@ -147,8 +155,7 @@ TEST_CASE("captions without text, dotted keys and shards without samples are tol
   CHECK(report.shards[0].no_caption == 4);
   CHECK(report.usable() == 6);
   const CapturedLog log;
-  std::string text;
-  for (const std::string& line : describe_check(report)) text += line + "\n";
+  const std::string text = text_of(report);
   CHECK_THAT(
       text,
       Contains("8 samples, 6 usable: 2 without picture, data behind the end of the tar (6 "
@@ -184,8 +191,7 @@ TEST_CASE("a tar that may have been cut is told and used; one of zeros has no sa
   CHECK(report.shards[0].usable == 3);
   CHECK_FALSE(report.shards[1].without_end);
   CHECK_FALSE(report.shards[2].fault.empty());
-  std::string text;
-  for (const std::string& line : describe_check(report)) text += line + "\n";
+  const std::string text = text_of(report);
   CHECK_THAT(
       text,
       Contains("00000.tar: 3 samples, all usable: without its end marker: it may have been "
@@ -222,8 +228,7 @@ TEST_CASE("embeddings of more or fewer pictures than a shard has are another dat
   CHECK(report.shards[0].image.surplus == 5);
   CHECK(report.misaligned() == 4);
   CHECK(report.shards[1].usable == 3);
-  std::string text;
-  for (const std::string& line : describe_check(report)) text += line + "\n";
+  const std::string text = text_of(report);
   CHECK_THAT(text,
              Contains("4 samples, all usable: 5 image embeddings without a sample") &&
                  Contains("000010003: no row 3 among its shard's 3 rows of image embeddings") &&
@@ -238,18 +243,6 @@ TEST_CASE("embeddings of more or fewer pictures than a shard has are another dat
   write_tar(folder / "shards/00000.tar", tiny_members(0, 19));
   write_tiny_embeddings(folder / "img_emb/img_emb_00000.npy", 0, 20);
   CHECK(check_shards(options).misaligned() == 0);
-}
-
-TEST_CASE("a first file of embeddings that is broken is the fault of its shard") {
-  const TempDir folder;
-  write_tiny_shards(folder.path(), 3, 2);
-  write_file_atomically(folder / "img_emb/img_emb_00000.npy", "no array");
-  CheckOptions options;
-  options.urls = shards_in_folder(folder / "shards");
-  options.img_embeddings_url = folder / "img_emb";
-  const CheckReport report = check_shards(options);
-  CHECK_THAT(report.shards[0].image.fault, Contains("img_emb_00000.npy: not a NumPy .npy file"));
-  CHECK(report.usable() == 4);
 }
 
 TEST_CASE("absent shards and empty folders are told") {

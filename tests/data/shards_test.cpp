@@ -115,7 +115,9 @@ TEST_CASE("ranks take contiguous slices and leave the remainder") {
 }
 
 TEST_CASE("too few shards and empty splits are named with what to do") {
-  CHECK_THROWS_WITH(split_of(range_config(0, 2), 0, {0, 4}), Contains("Not enough shards"));
+  CHECK_THROWS_WITH(split_of(range_config(3, 5), 0, {0, 6}),
+                    Contains("/data/end_shard: Not enough shards to split evenly: 3 for 6 ranks "
+                             "(start_shard 3 to end_shard 5)."));
   CHECK_THROWS_WITH(split_of(range_config(0, 2), 0, {}),
                     Contains("no shard is left for the split \"test\"") &&
                         Contains("2 train, 1 val, 0 test") && Contains("6 shards are enough"));
@@ -249,12 +251,6 @@ TEST_CASE("a split without one existing shard says which shards there are") {
   CHECK_THROWS_WITH(urls_of(config, {7, 2}, "val"), Contains("/data/end_shard to 15"));
   config.webdataset_base_url = folder / "absent/{}.tar";
   CHECK_THROWS_WITH(urls_of(config, {1, 2}, "test"), Contains("no such file exists"));
-}
-
-TEST_CASE("too few shards are told with their range") {
-  CHECK_THROWS_WITH(split_of(range_config(3, 5), 0, {0, 6}),
-                    Contains("/data/end_shard: Not enough shards to split evenly: 3 for 6 ranks "
-                             "(start_shard 3 to end_shard 5)."));
 }
 
 TEST_CASE("shards that cannot be probed all become urls") {
