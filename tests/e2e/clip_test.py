@@ -8,7 +8,6 @@ import pathlib
 import shutil
 import signal
 import struct
-import subprocess
 import tarfile
 import threading
 import time
@@ -63,8 +62,7 @@ class Clip(EndToEnd):
         shards = {"webdataset_base_url": f"pipe:sh read.sh {self.shards}/{{}}.tar", "allow_pipe": True}
         run("--config", self.clip_config(self.dir, "whole.json", "whole", data=shards), cwd=self.dir, check=0)
         config = self.clip_config(self.dir, "cut.json", "cut", data=shards)
-        process = subprocess.Popen([harness.BINARY, "--config", config], cwd=self.dir, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                   text=True)
+        process = harness.start("--config", config, cwd=self.dir)
         deadline = time.monotonic() + 60
         while not (self.dir / "waiting").exists() and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -285,9 +283,8 @@ class Clip(EndToEnd):
         return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
     def start_embedding(self, out, *more, shards=None, clip=None, env=None):
-        command = ["shards", "embed", shards or self.shards, "--clip", clip or self.trained / "clip/model.pth", "--out", out, *more]
-        return subprocess.Popen([harness.BINARY, *map(str, command)], cwd=self.dir, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                text=True, env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})})
+        return harness.start("shards", "embed", shards or self.shards, "--clip", clip or self.trained / "clip/model.pth", "--out", out, *more,
+                             cwd=self.dir, env=env)
 
     def test_several_processes_share_the_shards(self):
         one = self.embed("--text-encodings", out="one")

@@ -2,15 +2,13 @@
 """A run cannot harm itself or another: one run at a time in a folder, nothing overwritten that another run made, and a stop that is heard
 while pictures are drawn."""
 import hashlib
-import os
 import shutil
 import signal
 import socket
-import subprocess
 import time
 
 import harness
-from harness import BINARY, EndToEnd, records, run, write_config
+from harness import EndToEnd, records, run, write_config
 from prior_data import make_embeddings, prior_config
 from resume_test import saved_state
 
@@ -33,8 +31,7 @@ class DataPath(EndToEnd):
         return prior_config(cls.base, "out", train={"epochs": 2, "eval_timesteps": [4], **train})
 
     def start(self):
-        process = subprocess.Popen([BINARY, "--config", "config.json"], cwd=self.dir, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                   text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        process = harness.start("--config", "config.json", cwd=self.dir)
         self.addCleanup(process.stdout.close)
         self.addCleanup(process.wait)
         self.addCleanup(process.kill)

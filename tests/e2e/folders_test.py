@@ -4,12 +4,11 @@ import hashlib
 import os
 import pathlib
 import signal
-import subprocess
 import tarfile
 import time
 
 import harness
-from harness import BINARY, EndToEnd, main, run
+from harness import EndToEnd, main, run
 from latent_test import VAE
 
 
@@ -19,8 +18,7 @@ def content(folder):
 
 def stopped_after_a_shard(*arguments, cwd, out, ending=signal.SIGTERM):
     """Starts the command, and sends the signal when the first shard is made. @return its exit code, and what it printed"""
-    process = subprocess.Popen([BINARY, *map(str, arguments)], cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                               env={**os.environ, "OMP_NUM_THREADS": "1"})
+    process = harness.start(*arguments, cwd=cwd)
     while not list((cwd / out).glob("shards.part/*.tar")) and process.poll() is None:
         time.sleep(0.002)
     process.send_signal(ending)

@@ -47,6 +47,12 @@ def run(*arguments, cwd, env=None, timeout=240, check=None):
     return done
 
 
+def start(*arguments, cwd, env=None):
+    """Starts the binary and waits for nothing. @return the process, whose output is one stream"""
+    return subprocess.Popen([BINARY, *map(str, arguments)], cwd=cwd, env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
+                            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
 def run_reference(program, *arguments, cwd, timeout=300):
     """Runs a program (its text, or a path) with the reference's Python; a failure fails the test. @return what it printed"""
     command = ["-c", program] if isinstance(program, str) else [program]
@@ -215,8 +221,7 @@ class EndToEnd(unittest.TestCase):
 
     def train_until(self, config, text):
         """Trains until a line of the output has the text, and asks for a stop then."""
-        process = subprocess.Popen([BINARY, "--config", config], cwd=self.dir, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                   env={**os.environ, "OMP_NUM_THREADS": "1"})
+        process = start("--config", config, cwd=self.dir)
         for line in process.stdout:
             if text in line:
                 process.send_signal(signal.SIGTERM)

@@ -20,7 +20,7 @@ import unittest
 import harness
 import prior_data
 import vae_runs
-from harness import BINARY, REFERENCE_PYTHON, EndToEnd, needs_reference, ranks_of, run
+from harness import REFERENCE_PYTHON, EndToEnd, needs_reference, ranks_of, run
 
 KILLS = int(os.environ.get("DALLE2_KILLS", "0"))
 # Saves after every batch and keeps no pictures: most of the run is spent in saves.
@@ -47,9 +47,7 @@ class Kill(EndToEnd):
 
     def start(self, config, ranks=1, **env):
         several = ["--nproc-per-node", str(ranks)] if ranks > 1 else []
-        return subprocess.Popen([BINARY, "--config", config, *several], cwd=self.dir, stdout=subprocess.PIPE,
-                                stderr=subprocess.STDOUT, text=True,
-                                env={**os.environ, "OMP_NUM_THREADS": "1", **env})
+        return harness.start("--config", config, *several, cwd=self.dir, env=env)
 
     def check_run(self):
         """Every file is whole, the run can go on. Returns the samples seen of checkpoint.pth."""

@@ -4,14 +4,10 @@
 The networks are those of tests/parity/make_feature_networks.py, which answer with products of some pixels.
 """
 import json
-import os
 import pathlib
-import signal
-import subprocess
-import time
 
 import harness
-from harness import BINARY, ROOT, EndToEnd, main, records, run
+from harness import ROOT, EndToEnd, main, records, run
 from resume_test import UNET, saved_state
 
 NETWORKS = ROOT / "tests" / "parity" / "fixtures" / "feature_networks"
@@ -210,15 +206,7 @@ class Metrics(EndToEnd):
         settings = json.loads(pathlib.Path(config).read_text())
         settings["decoder"]["sample_timesteps"] = [50]
         harness.write_config(config, settings)
-        process = subprocess.Popen([BINARY, "--config", config], cwd=self.dir, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                   env={**os.environ, "OMP_NUM_THREADS": "1"})
-        for line in process.stdout:
-            if "Evaluating epoch 0" in line:
-                time.sleep(0.2)
-                process.send_signal(signal.SIGTERM)
-                break
-        output = process.communicate(timeout=60)[0]
-        self.assertEqual(process.returncode, 75, output)
+        self.train_until(config, "Evaluating epoch 0")
         self.assertEqual(saved_state(self.dir / "run" / "checkpoint.pth", self.dir)[1]["next_task"], "eval")
         self.assertEqual(self.logged("run"), [])
         done = self.train(config)

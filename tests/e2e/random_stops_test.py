@@ -15,7 +15,7 @@ import time
 import harness
 import prior_data
 from clip_runs import clip_config
-from harness import BINARY, checkpoint_content, ranks_of, run
+from harness import checkpoint_content, ranks_of, run
 from resume_test import UNET
 from vae_runs import VaeRuns
 
@@ -61,9 +61,8 @@ class RandomStops(VaeRuns):
                             shuffle_train=False, shuffle_buffer=None)
 
     def launch(self, config, ranks, trace):
-        return subprocess.Popen([BINARY, "--config", config, *(["--nproc-per-node", str(ranks)] if ranks > 1 else [])],
-                                cwd=self.dir, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                env={**os.environ, "OMP_NUM_THREADS": "1", "DALLE2_TRACE_SAMPLES": str(trace)})
+        return harness.start("--config", config, *(["--nproc-per-node", ranks] if ranks > 1 else []), cwd=self.dir,
+                             env={"DALLE2_TRACE_SAMPLES": str(trace)})
 
     def whole_files(self, name):
         """Samples seen by each file of the run that is whole; all of them have to be."""

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: MIT
 """Processes that were started as one run and are not: another config, other checkpoints, other data."""
-import os
 import pathlib
 import shutil
-import subprocess
 
 import harness
 import prior_data
 import vae_runs
-from harness import BINARY, rank_variables
+from harness import rank_variables
 from rank_runs import RankRuns
 
 
@@ -16,10 +14,8 @@ class Agreement(RankRuns):
     def by_hand(self, config, *options, folders=None):
         """Starts two ranks, each with options and a working directory of its own. @return code and output of each"""
         port = harness.free_port()
-        processes = [subprocess.Popen(
-            [BINARY, "--config", config, *own], cwd=(folders or [self.dir] * 2)[rank], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1", **rank_variables(rank, 2, port)})
-            for rank, own in enumerate(options)]
+        processes = [harness.start("--config", config, *own, cwd=(folders or [self.dir] * 2)[rank], env=rank_variables(rank, 2, port))
+                     for rank, own in enumerate(options)]
         outputs = [process.communicate(timeout=60)[0] for process in processes]
         return [(process.returncode, " ".join(output.split())) for process, output in zip(processes, outputs)]
 

@@ -168,8 +168,7 @@ class RemoteShards(harness.EndToEnd):
         data = {"webdataset_base_url": "pipe:sleep 0.5; exit {}", "allow_pipe": True, "shard_width": 1, "start_shard": 1, "end_shard": 60}
         config = self.config(data={**data, "resample_train": True, "shuffle_train": False,
                                    "img_embeddings_url": None, "embeddings_in_tar": True})
-        process = subprocess.Popen([harness.BINARY, "--config", config], cwd=self.dir, stdin=subprocess.DEVNULL,
-                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        process = harness.start("--config", config, cwd=self.dir)
         process.stdout.readline()  # it has begun
         time.sleep(3)
         begin = time.monotonic()

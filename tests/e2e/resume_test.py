@@ -2,14 +2,12 @@
 """A run that is stopped anywhere and goes on is, bit for bit, the run that never stopped: weights, averages,
 optimizers, schedules, position, and the losses it logged."""
 import hashlib
-import os
 import pathlib
 import re
 import signal
-import subprocess
 
 import harness
-from harness import BINARY, EndToEnd, checkpoint_content, records
+from harness import EndToEnd, checkpoint_content, records
 
 EPOCHS = 3
 UNET = {"dim": 8, "dim_mults": [1, 2], "cond_dim": 8, "num_resnet_blocks": 1, "resnet_groups": 4,
@@ -38,10 +36,9 @@ def logged_losses(data_path):
             for record in records(data_path) if any("Loss" in key for key in record)]
 
 
-def stop_when(config, cwd, reached):
+def stop_when(config, cwd, reached, env=None):
     """Starts the run and sends SIGTERM as soon as `reached(line)` holds for a line it printed."""
-    process = subprocess.Popen([BINARY, "--config", config], cwd=cwd, stdout=subprocess.PIPE,
-                               stderr=subprocess.STDOUT, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    process = harness.start("--config", config, cwd=cwd, env=env)
     output, sent = [], False
     for line in process.stdout:
         output.append(line)

@@ -2,14 +2,12 @@
 """`shards order`: each sample once for any number of ranks, and the order of an epoch stays when it is taken up,
 also by another number of ranks; told by the sample trace, and equal to that of a real run."""
 import json
-import os
 import pathlib
 import shutil
-import signal
-import subprocess
 
 import harness
-from harness import BINARY, EndToEnd, checkpoint_content, run
+from harness import EndToEnd, checkpoint_content, run
+from resume_test import at_step_of_epoch, stop_when
 
 DATA = {"batch_size": 2, "num_workers": 3, "shuffle_train": True, "shuffle_buffer": 5,
         "splits": {"train": 0.5, "val": 0.25, "test": 0.25}}
@@ -91,23 +89,11 @@ class ShardOrder(EndToEnd):
         self.walk(4, "--steps", 2, "--save", "two.pth")
         self.assertEqual(len(self.walk(2, "--from", "two.pth", *short)), 8)
 
-    def stop_within_an_epoch(self, config, env):
-        process = subprocess.Popen([BINARY, "--config", config], cwd=self.dir, stdout=subprocess.PIPE,
-                                   stderr=subprocess.STDOUT, text=True, env={**os.environ, "OMP_NUM_THREADS": "1", **env})
-        sent, output = False, []
-        for line in process.stdout:
-            output.append(line)
-            if not sent and line.startswith("step ") and any("Starting epoch 1" in before for before in output):
-                process.send_signal(signal.SIGTERM)
-                sent = True
-        process.stdout.close()
-        self.assertEqual(process.wait(timeout=60), 75, "".join(output))
-
     def test_a_run_reads_what_was_shown_also_when_it_is_stopped_and_goes_on(self):
         self.file = self.config(data=DATA, train={"epochs": 2, "n_sample_images": 2})
         whole = [self.walk(1, "--epoch", epoch) for epoch in (0, 1)]
         env = {"DALLE2_TRACE_SAMPLES": str(self.dir / "run")}
-        self.stop_within_an_epoch(self.file, env)
+        stop_when(self.file, self.dir, at_step_of_epoch(1, 0), env)
         begun = in_order([traced(self.dir / "run")])
         self.assertEqual(begun, (whole[0] + whole[1])[:len(begun)])
         self.assertGreater(len(begun), len(whole[0]))
@@ -129,7 +115,7 @@ class ShardOrder(EndToEnd):
         after = harness.demo_shard_count(shards)  # a shard that is not there yet
         config = self.config(train={"epochs": 2, "n_sample_images": 2}, data={
             **DATA, "webdataset_base_url": f"{shards}/{{}}.tar", "img_embeddings_url": f"{shards}/img_emb", "end_shard": after})
-        self.stop_within_an_epoch(config, {})
+        stop_when(config, self.dir, at_step_of_epoch(1, 0))
         for folder, name, ending in ((shards, "", ".tar"), (shards / "img_emb", "img_emb_", ".npy")):
             (folder / f"{name}000000{ending}").rename(folder / f"{name}{after:06d}{ending}")
         done = self.train(config)

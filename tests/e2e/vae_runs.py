@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: MIT
 """What the tests of a VAE's runs share: pictures, a config, runs that are stopped."""
-import os
 import struct
-import subprocess
 import tarfile
 import zlib
 
 import harness
-from harness import BINARY, ROOT, EndToEnd, checkpoint_content, records, run
+from harness import ROOT, EndToEnd, checkpoint_content, records, run
 
 FEATURES = ROOT / "tests" / "parity" / "fixtures" / "feature_networks" / "pictures.pt"
 
@@ -60,8 +58,7 @@ class VaeRuns(EndToEnd):
             self.assertEqual(value, theirs[0][key], key)
 
     def start(self, config, *options):
-        return subprocess.Popen([BINARY, "--config", config, *options], cwd=self.dir, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                env={**os.environ, "OMP_NUM_THREADS": "1"})
+        return harness.start("--config", config, *options, cwd=self.dir)
 
     def stop_after(self, config, lines, *options):
         """Starts a run and stops it after so many records of steps."""
