@@ -249,9 +249,7 @@ class Clip(EndToEnd):
             self.assertIn(expected, " ".join(done.stderr.split()))
             self.assertFalse((self.dir / "refused").exists())
         picture = [*text[:5], "--image", "pictures/0.jpg"]
-        refused(2, "--theta: needs --from-text", *picture, "--theta", 0.2)
         refused(3, "none.safetensors", *text, "--text", "a ring", "--prior-lora", "none.safetensors")
-        refused(2, "have no effect on the CLIP of a run", *text, "--text", "a ring", "--clip-config", "c.json")
         refused(2, "has the same embedding for both", *picture, "--from-text", "a ring", "--text", "a ring")
         refused(2, "--image gives 2, --to gives 6: expected as many, or one for all", *text[:5], "--image", "pictures", "--to",
                 "six.npy")

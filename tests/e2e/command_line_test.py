@@ -222,18 +222,6 @@ class CommandLine(EndToEnd):
         (shards / "img_emb/odd").mkdir()
         self.refuse(3, *check, shards / "img_emb/{odd,odd}", expect=["is a folder, a file is expected"])
 
-    def test_shards_check_tells_embeddings_that_do_not_fit(self):
-        shards = self.copy_shards()
-        check = ("shards", "check", shards, "--img-embeddings", shards / "img_emb")
-        write_npy(shards / "img_emb/img_emb_000000.npy", (3, 32), [1.0] * 96)
-        self.refuse(3, *check, expect=["no row 3 among its shard's 3 rows of image embeddings", "some rows of embeddings do not belong to the samples"])
-        self.refuse(3, "shards", "check", shards, "--text-embeddings", shards / "img_emb",
-                    expect=["--text-embeddings: none of the 16 embedding files"])
-        for npy in (shards / "img_emb").glob("*.npy"):
-            write_npy(npy, (6, 32), [1.0] * 192)
-        self.refuse(3, "shards", "check", shards, "--text-embeddings", shards / "img_emb",
-                    expect=["expected text encodings of shape [rows, length, width]"])
-
     def test_a_damaged_checkpoint_exits_3(self):
         (self.dir / "bad.pth").write_bytes(b"no checkpoint at all")
         self.refuse(3, "inspect", "bad.pth", expect=["bad.pth"])
@@ -308,8 +296,6 @@ class CommandLine(EndToEnd):
         name = "x" * 300
         self.refuse(2, "--config", name + ".json", expect=[name + ".json: no such file (--config"])
         self.refuse(2, "shards", "order", "--config", name + ".json", expect=["File name too long"])
-        self.refuse(3, "report", name, "--out", "r.html", expect=[name + ": no such folder; give the folder of a run"])
-        self.refuse(2, "convert", "a.pth", name + "/b.pth", expect=["OUT " + name + "/b.pth: there is no folder"])
         self.refuse(3, "shards", "check", name, expect=["File name too long"])
 
     def test_files_that_inspect_and_fsck_cannot_read(self):

@@ -171,19 +171,9 @@ class FrozenClip(ClipRuns):
         self.train(self.prior("dry"), "--dry-run")
         (self.dir / "few.txt").write_text("a\nb\n")
         refused(3, "/data/meta_url: 'few.txt' has 2 rows and /data/image_url 96", data={"meta_url": "few.txt"})
-        (self.dir / "bad.jsonl").write_text('{"text": "a"}\n')
-        refused(3, 'bad.jsonl: line 1: expected an object with the key "caption"', data={"meta_url": "bad.jsonl"})
-        refused(3, "/data/image_url: expected a folder of image embeddings", data={"image_url": None})
-        refused(2, "/data/text_url: is redundant beside prior.clip", data={"text_url": "t"})
-        refused(2, "OpenAI's model of this name is not at", prior={"clip": {"model": "RN50x64"}})
         refused(3, "captions.jsonl: not a safetensors file", prior={"clip": {"model": str(self.captions)}})
         net = {"dim": 8, "depth": 1, "dim_head": 8, "heads": 2}
         refused(3, f"/prior: expected embeddings of {WIDTH} values, as /prior/clip", prior={"net": net, "image_embed_dim": 8})
-        run("convert", self.clip, "damaged.safetensors", cwd=self.dir, check=0)
-        content = bytearray((self.dir / "damaged.safetensors").read_bytes())
-        content[-4:] = b"\x00\x00\xc0\x7f"  # NaN
-        (self.dir / "damaged.safetensors").write_bytes(content)
-        refused(3, "the weights are not finite", prior={"clip": {"model": "damaged.safetensors"}})
         # A row without caption is left out.
         captions = captions_of(self.embedded)
         (self.dir / "hole.txt").write_text("".join(text + "\n" for text in ["", *captions[1:]]))
@@ -278,7 +268,6 @@ print('loaded', decoder.load_state_dict(saved['model']))
                                f"/evaluate/clip_score={given}", "--set", "/evaluate/n_evaluation_samples=4", cwd=self.dir, check=0).stdout)
         self.assertEqual(found["images"], 4)
         self.assertIn("CLIP_score", found)
-        self.refused(2, "/evaluate/clip_score/clip: must be given", self.decoder("none", clip=False, evaluate={"clip_score": {}}))
 
     def test_wrong_input_of_a_decoder_is_named(self):
         def refused(code, expected, **sections):
@@ -351,13 +340,10 @@ class XClip(ClipRuns):
 
     def test_wrong_input_is_named(self):
         refused = self.refused_clip
-        refused(2, '/decoder/clip/base_model_kwargs: required with "make": "x-clip"', base_model_kwargs=None)
         refused(2, "/decoder/clip/base_model_kwargs/heads: no such key; known are: dim_text", base_model_kwargs={"heads": 1})
         refused(3, "to_text_latent.weight: expected [8, 6], got [6, 6]",
                 base_model_kwargs={**self.arguments(), "dim_latent": 8})
         refused(2, "x_clip.pt: a CLIP of x-clip, whose weights do not say all", make="openai", base_model_kwargs=None)
-        done = run("convert", self.clip, "open_clip.safetensors", "--open-clip", cwd=self.dir, check=3)
-        self.assertIn("a CLIP of x-clip: expected a CLIP of OpenAI", done.stderr)
 
     @needs_reference
     def test_checkpoints_are_loaded_by_the_reference(self):

@@ -7,7 +7,6 @@ import struct
 
 import harness
 from harness import EndToEnd, needs_reference, read_npy, run, run_reference
-from resume_test import at_step_of_epoch, saved_state, logged_losses, stop_when
 
 UNET = {"dim": 8, "dim_mults": [1, 2], "cond_dim": 8, "num_resnet_blocks": 1, "resnet_groups": 4,
         "num_image_tokens": 1, "num_time_tokens": 1}
@@ -130,27 +129,6 @@ class Lora(EndToEnd):
         self.train_base()
         self.train(self.config_of("lora"))
         self.assertRegex(run_reference(WITH_PEFT, cwd=self.dir), r"(?m)^layers \d+$")
-
-    def test_a_stopped_run_goes_on_from_its_own_checkpoint_and_not_from_the_base(self):
-        self.train_base(CASCADE)
-        options = {"decoder": CASCADE, "unet_training_mask": [False, True],
-                   "lora": {**LORA, "dropout": 0.2, "train_bias": True}, "frozen_dtype": "bf16"}
-        self.train(self.config_of("whole", **options))
-        config = self.config_of("stopped", **options)
-        stop_when(config, self.dir, at_step_of_epoch(1, 10))
-        self.assertRegex(self.train(config).stdout, r"having seen \d+ samples")
-        tensors, tree = saved_state(self.dir / "stopped/checkpoint.pth", self.dir)
-        whole_tensors, whole_tree = saved_state(self.dir / "whole/checkpoint.pth", self.dir)
-        self.assertEqual(tree, whole_tree)
-        self.assertEqual(tensors, whole_tensors)
-        self.assertEqual(logged_losses(self.dir / "stopped"), logged_losses(self.dir / "whole"))
-        self.assertTrue(any(name.endswith(".bias") for name in tensors_of("whole/lora.safetensors", self.dir)))
-        # Into the whole cascade again: adapters of the second unet, the first as it was.
-        run("convert", "--lora", "whole/lora.safetensors", "base/model.pth", "all.pth", cwd=self.dir, check=0)
-        joined, base = tensors_of("all.pth", self.dir), tensors_of("base/model.pth", self.dir)
-        changed = {name for name in base if joined[name] != base[name]}
-        self.assertTrue(changed)
-        self.assertTrue(all(name.startswith("unets.1.") for name in changed), changed)
 
     def test_a_dry_run_counts_what_is_trained(self):
         self.train_base()

@@ -111,29 +111,7 @@ class Report(EndToEnd):
         # a network takes longer than moving its batch to where it is
         self.assertGreater(training[1]["Seconds backward"], training[1]["Seconds copy"])
 
-    def test_a_run_that_goes_on_or_was_killed_has_a_report(self):
-        config = self.config(train={"epochs": 1000, "n_sample_images": 1})
-        process = subprocess.Popen([harness.BINARY, "--config", config, "--quiet"], cwd=self.dir,
-                                   stdout=subprocess.DEVNULL, env={**harness.os.environ, "OMP_NUM_THREADS": "1"})
-        try:
-            log = self.dir / "out/log.jsonl"
-            deadline = time.monotonic() + 120
-            while not (log.exists() and "Validation Loss" in log.read_text()):
-                self.assertLess(time.monotonic(), deadline)
-                time.sleep(0.05)
-            self.assertIn("Validation Loss", self.page().titles)
-        finally:
-            process.kill()
-            process.wait()
-        with open(log, "ab") as file:
-            file.write(b'{"Epoch": 1, "Unet 0 Trai')
-        page = self.page()
-        self.assertIn("Training Loss", page.titles)
-        self.assertIn("1 line of log.jsonl cannot be read", "".join(page.text))
-
     def test_what_cannot_be_reported_or_written_is_told(self):
-        self.assertIn("absent: no such folder; give the folder of a run",
-                      self.report("absent", "--out", "x.html", check=3).stderr)
         (self.dir / "empty").mkdir()
         self.assertIn("empty: holds no log.jsonl", self.report("empty", "--out", "x.html", check=3).stderr)
         self.assertIn("--out is required", self.report("empty", check=2).stderr)
@@ -147,7 +125,6 @@ class Report(EndToEnd):
         self.assertEqual((self.dir / "own.html").read_text(), "<html>a page of mine</html>")
         for _ in range(2):  # a report is made again
             self.report("empty", "--out", "again.html", check=0)
-        self.assertIn("Nothing has been logged yet", "".join(self.page("empty").text))
 
     def in_chromium(self, name, script, *flags):
         """Runs a script at the end of the page. @return the title that it gave the page"""

@@ -139,8 +139,6 @@ class ShardOrder(EndToEnd):
         self.refuse(2, "--world", 17, expect=["Not enough shards to split evenly: 16 for 17 ranks", "start fewer ranks"])
         self.refuse(2, "--from", "at.pth", "--epoch", 1, expect=["--from: not with --epoch"])
         self.refuse(2, "--overwrite", expect=["--overwrite: needs --save"])
-        (self.dir / "prior.json").write_text('{"prior": {}}')
-        self.refuse(2, config="prior.json", expect=["prior.json", "needs the config of a decoder"])
         (self.dir / "bad.pth").write_bytes(b"no checkpoint")
         self.refuse(3, "--from", "bad.pth", expect=["bad.pth"])
         # Before an epoch is read, and without leaving anything behind.

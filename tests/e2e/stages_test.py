@@ -138,8 +138,6 @@ class Stages(EndToEnd):
         gone.write_text((self.dir / "pipeline.json").read_text().replace("a/model.pth", "none/model.pth"))
         self.assertIn(f"gone.json names none/model.pth: no such file\n  Paths in it are relative to the working directory, {self.base}.",
                       self.drawn("x", "--pipeline", gone, check=3).stderr)
-        self.assertIn("--checkpoint: not with --pipeline",
-                      self.drawn("x", "--pipeline", file, "--checkpoint", "a/model.pth", check=2).stderr)
         pipeline["decoder"]["unet_sources"][0]["unet_numbers"] = [3]
         pipeline["decoder"]["unet_sources"][0]["default_cond_scale"] = [1, 2]
         pipeline["decoder"]["unet_source"] = []

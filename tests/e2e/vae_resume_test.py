@@ -12,26 +12,6 @@ CODEBOOK = {"lookup_free_quantization": False, "vq_codebook_dim": 8}
 
 
 class VaeResume(VaeRuns):
-    def test_a_stop_in_a_validation_loses_nothing_and_repeats_nothing(self):
-        # All pictures, one by one: time enough for a signal.
-        data = {"valid_frac": 0, "batch_size": 1}
-        train = {"num_train_steps": 11, "log_every_n_updates": 1, "validation_samples": 60}
-        self.train(self.write("whole", data=data, train=train))
-        config = self.write("cut", data=data, train=train)
-        # The record of a step comes before its validation: that of the first step, of one between, of the last.
-        for number, lines in ((0, 1), (5, 5), (10, 5)):
-            self.stop_after(config, lines)
-            position = checkpoint_content(self.dir / "cut/checkpoint.pth", self.dir)[1]
-            self.assertEqual(position["step"], number + 1)
-            self.assertEqual(position["dalle2_train"]["actions_due"], 1, "the signal came too late")
-        done = self.train(config)
-        self.assertIn("[train] done: ", done.stdout)
-        self.same("whole", "cut")
-        self.same_log("whole", "cut")
-        self.same_results("whole", "cut")
-        for name in ("best.pth", "latest.pth"):
-            self.assertEqual(checkpoint_content(self.dir / "whole" / name, self.dir), checkpoint_content(self.dir / "cut" / name, self.dir))
-
     def test_a_resumed_run_logs_what_one_logs_that_was_not_stopped(self):
         for every in (1, 2, 3, 7):
             settings = {"num_train_steps": 22, "log_every_n_updates": every, "save_results_every": 1000, "save_model_every": 1000}

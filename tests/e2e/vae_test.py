@@ -179,33 +179,20 @@ class Vae(VaeRuns):
         empty = self.dir / "empty"
         empty.mkdir()
         for number, (sections, code, text) in enumerate([
-                ({"data": {"folder": str(empty)}}, 3, "found no jpg, jpeg, png or webp file, nor a tar of them, in the folder or below it"),
                 ({"data": {"folder": "absent"}}, 3, "absent: the folder cannot be read: No such file or directory"),
                 ({"data": {"image_size": 30}}, 2, "/data/image_size: must be divisible by 4 (2 to the power of vae.layers), got 30"),
                 ({"vae": {"discr_layers": 4}}, 2, "/data/image_size: the discriminator of vae.discr_layers = 4 needs pictures of 64 pixels or more, got 32"),
-                ({"vae": {"codebook_size": 60}}, 2, "/vae/codebook_size: must be a power of two for lookup-free quantisation, got 60"),
-                ({"vae": {"channels": 2}}, 2, "/vae/channels: must be 1, 3 or 4, got 2"),
-                ({"vae": {"channels": 5}}, 2, "/vae/channels: must be >= 1 and <= 4, got 5"),
-                ({"vae": {"codebok_size": 64}}, 2, "/vae/codebok_size: no such key; did you mean \"codebook_size\"?"),
-                ({"vae": {"dim": 20}}, 2, "/vae/dim: must be divisible by encdec_resnet_groups (16), got 20"),
-                ({"vae": {"kind": "dalle2", "codebook_size": None}}, 2, "/vae/image_size: is needed by the dalle2 kind"),
-                ({"vae": {"vae_type": "vit"}}, 2, '/vae/vae_type: "vit" is the dalle2 kind\'s'),
-                ({"train": {"vgg_path": None}}, 2, "/train/vgg_path: must be given"),
                 ({"train": {"vgg_path": "absent.pt"}}, 2, "/train/vgg_path: there is no file absent.pt"),
                 ({"train": {"vgg_path": str(FEATURES.parent / "strange.pt")}}, 2, "expected features [2, F], got [2, 3, 32, 32]"),
-                ({"train": {"lora": {"rank": 4}}}, 2, "/train/lora: has no place here"),
-                ({"train": {"results_folder": str(FEATURES.parent / "strange.pt")}}, 2, "/train/results_folder: "),
                 ({"data": {"folder": str(empty)}, "train": {"results_folder": str(empty / "drawn")}}, 2,
-                 f"/train/results_folder '{empty}/drawn' is in /data/folder '{empty}': the next start would train on what this one draws"),
-                ({"data": {"valid_frac": 0.999}}, 3, "leaves none for training")]):
+                 f"/train/results_folder '{empty}/drawn' is in /data/folder '{empty}': the next start would train on what this one draws")]):
             with self.subTest(text):
                 config = self.write(f"wrong{number}", **sections)
                 for more in ([], ["--dry-run"]):
                     done = self.train(config, *more, check=code)
                     self.assertIn(text, " ".join(done.stderr.split()))
                 self.assertFalse((self.dir / f"wrong{number}").exists())
-        done = self.train(self.write("run", vae={"frobnicate": 1}, train={"num_train_steps": 1}))
-        self.assertIn("/vae/frobnicate: no such key, it is ignored", " ".join((done.stdout + done.stderr).split()))
+        self.train(self.write("run", train={"num_train_steps": 1}))
         done = self.train(self.write("plain", vae={"use_vgg_and_gan": False}), "--dry-run")
         self.assertIn("/train/vgg_path: has no effect: vae.use_vgg_and_gan is false", " ".join(done.stderr.split()))
         other = self.write("run", vae={"lookup_free_quantization": False, "codebook_size": 32}, train={"num_train_steps": 2})
