@@ -327,19 +327,6 @@ class DocsCommands(unittest.TestCase):
             self.assertEqual([str(block) for block in self.blocks[page] if not block.not_run], [],
                              "give the page a test like test_training")
 
-    # The test itself.
-
-    def test_blocks_and_marks_are_found(self):
-        text = "# A\n```sh\na --b \\\n  c # no\n```\n<!-- not run: long -->\n```sh\nx\n```\n## B\n<!-- after: A -->\n```sh\ny=1 z\n```\n"
-        blocks = blocks_of("p", text)
-        self.assertEqual([list(block.commands()) for block in blocks], [[["a", "--b", "c"]], [["x"]], [["z"]]])
-        self.assertEqual([(block.not_run, block.after) for block in blocks], [(None, None), ("long", None), (None, "A")])
-        self.assertEqual([block.line for block in in_order(blocks)], [2, 7, 12])
-        with self.assertRaises(AssertionError):
-            blocks_of("p", "```\n./scripts/test.sh\n```\n")
-        with self.assertRaises(AssertionError):
-            in_order(blocks_of("p", "<!-- after: C -->\n```sh\ny\n```\n"))
-
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--smaller"]:

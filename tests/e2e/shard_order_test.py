@@ -6,7 +6,7 @@ import pathlib
 import shutil
 
 import harness
-from harness import EndToEnd, checkpoint_content, run
+from harness import EndToEnd, run
 from resume_test import at_step_of_epoch, stop_when
 
 DATA = {"batch_size": 2, "num_workers": 3, "shuffle_train": True, "shuffle_buffer": 5,
@@ -70,15 +70,6 @@ class ShardOrder(EndToEnd):
         self.assertEqual(self.walk_on((4, 1), (1, 3), (2, 2), (4, None)), whole)
         self.assertEqual(self.walk_on((4, 1), (3, 3), (5, 2), (1, None)), whole)
         self.assertNotEqual(self.walk(2), whole)  # of two ranks from its beginning
-
-    def test_an_epoch_is_taken_up_again_and_again(self):
-        for world in (1, 2):
-            whole = self.walk(world)
-            self.assertEqual(self.walk_on((world, 3), (world, None)), whole)
-            self.assertEqual(self.walk_on(*[(world, 1)] * 4, (world, None)), whole)
-        self.assertEqual(self.walk_on((2, None), (4, None)), whole)  # nothing is left of it
-        _, saved = checkpoint_content(self.dir / "at.pth", self.dir)
-        self.assertEqual((saved["epoch"], saved["sample"], saved["next_task"]), (0, len(whole), "train"))
 
     def test_resampled_shards_and_epochs_of_a_length_keep_their_order(self):
         resampled = self.config("resampled.json", data={**DATA, "shuffle_train": False, "resample_train": True})

@@ -133,12 +133,10 @@ class Resumes(Services):
     def test_a_file_of_this_machine_is_loaded_by_its_address(self):
         self.train(self.write("through.json", "through", epochs=2))
         self.train(self.write("first.json", "first"))
-        here = self.dir / "first/checkpoint.pth"
-        for name, url in (("small", f"file:{here}"), ("large", f"FILE://{here}"), ("relative", "file:first/checkpoint.pth")):
-            done = self.train(self.write(f"{name}.json", name, load={"load_from": "url", "url": url}, epochs=2), env=self.env())
-            self.assertIn("having seen", done.stdout)
-            self.assertEqual(checkpoint_content(self.dir / name / "checkpoint.pth", self.dir),
-                             checkpoint_content(self.dir / "through/checkpoint.pth", self.dir))
+        done = self.train(self.write(load={"load_from": "url", "url": "file:first/checkpoint.pth"}, epochs=2), env=self.env())
+        self.assertIn("having seen", done.stdout)
+        self.assertEqual(checkpoint_content(self.dir / "out/checkpoint.pth", self.dir),
+                         checkpoint_content(self.dir / "through/checkpoint.pth", self.dir))
 
     def test_one_of_two_processes_fetches_and_both_read(self):
         self.train(self.write("first.json", "first"))
@@ -160,11 +158,7 @@ class Resumes(Services):
         self.assertEqual(listed["file"], url)
         done = run("convert", f"{web.url}/dav/run/00/latest.pth", "w.safetensors", "--ema", cwd=self.dir, env=env, check=0)
         self.assertIn(f"{web.url}/dav/run/00/latest.pth -> w.safetensors", done.stdout)
-        # As the loader takes them, and with a scheme in large letters.
-        here = self.dir / "out/checkpoint.pth"
-        for address in (f"file:{here}", f"FILE://{here}", f"HF://{REPO}/latest.pth", web.url.replace("http", "HTTP") + "/dav/run/00/latest.pth"):
-            self.assertIn("model", run("inspect", address, cwd=self.dir, env=env, check=0).stdout, address)
-        run("convert", f"file:{here}", "from_here.safetensors", "--ema", cwd=self.dir, env=env, check=0)
+        run("convert", f"file:{self.dir}/out/checkpoint.pth", "from_here.safetensors", "--ema", cwd=self.dir, env=env, check=0)
         self.assertIn("none.pth", run("inspect", "file:none.pth", cwd=self.dir, env=env, check=3).stderr)
         heldout = next((self.shards / "heldout").rglob("*.npy"))
         run("sample", "--checkpoint", url, "--image-embeds", heldout, "--out", "drawn", cwd=self.dir, env=env, check=0)
@@ -302,8 +296,9 @@ class Secrets(Services):
                     {"save_to": "wandb", "wandb_run_path": "/".join(WANDB_RUN), "save_latest_to": "l.pth"},
                     {"save_to": "url", "url": f"{web_login}/signed?sig={canaries['signature']}", "save_latest_to": "p.pth"}]
             load = {"load_from": "url", "url": f"{web_login}/first.pth?sig={canaries['signature']}"}
-            env = self.env(hub, store, wandb, HF_TOKEN="", NETRC=str(self.dir / "netrc"))
-            config = self.write(save=save, load=load, epochs=2, upload_deadline_seconds=5)
+            env = self.env(hub, store, wandb, HF_TOKEN="", NETRC=str(self.dir / "netrc"), WANDB_DIR=str(self.dir))
+            log = {"log_type": "wandb", "wandb_entity": "team", "wandb_project": "project", "auto_resume": True}
+            config = self.write(save=save, load=load, log=log, epochs=2, pictures=1, upload_deadline_seconds=5)
             done = self.train(config, env=env)
             self.assertEqual(hub.file(REPO, "latest.pth"), self.content())
             self.assertEqual(self.content("web/signed/p.pth"), self.content())
@@ -312,7 +307,7 @@ class Secrets(Services):
             printed = [done.stdout, done.stderr]
             # What waits because its service is down says nothing either, and the refusals do not.
             hub.mistreat = store.mistreat = web.mistreat = web2.mistreat = lambda handler, *_: handler.command == "PUT" and handler.refuse(403)
-            done = self.train(self.write(save=save, load=load, epochs=3, upload_deadline_seconds=5), env=env)
+            done = self.train(self.write(save=save, load=load, log=log, epochs=3, upload_deadline_seconds=5), env=env)
             self.assertGreater(len(self.outbox()), 0)
             printed += [done.stdout, done.stderr, run("sync", "out", cwd=self.dir, env=env, check=6).stderr]
             for name, canary in canaries.items():
@@ -321,41 +316,16 @@ class Secrets(Services):
                     if path.is_file():
                         self.assertNotIn(canary.encode(), path.read_bytes(), path)
                         self.assertNotIn(logins.get(name, canary).encode(), path.read_bytes(), path)
-            # Each secret goes to the server that it is for.
+            # Each secret goes to the server that it is for. The logger tells its own of the config, of what was printed and of errors.
+            self.assertIn("Error saving checkpoint", str(wandb.requests))
             servers = {"hub": hub.server.requests, "lfs": hub.store.requests, "store": store.requests, "web": web.requests,
-                       "web2": web2.requests, "wandb": [request[:3] for request in wandb.requests]}
+                       "web2": web2.requests, "wandb": wandb.requests}
             meant_for = {"token": ["hub"], "key": [], "password": ["web"], "netrc": ["web", "web2"], "wandb": ["wandb"]}
             for name, allowed in meant_for.items():
                 for server, requests in servers.items():
                     for text in (canaries[name], logins.get(name, canaries[name])):
                         if server not in allowed:
                             self.assertNotIn(text, str(requests), f"{name} went to {server}")
-
-    def test_no_secret_of_an_address_comes_to_the_wandb_logger(self):
-        """Its config, what was printed, and the files of the run; online, and in a folder."""
-        canaries = ("canary-of-a-password", "canary-of-a-signature")
-        with Server(self.dir / "web") as web, contextlib.closing(WandbDouble()) as wandb:
-            login = web.url.replace("://", f"://user:{canaries[0]}@")
-            self.train(self.write("first.json", "first"))
-            (self.dir / "web/first.pth").write_bytes(self.content("first/checkpoint.pth"))
-            (self.dir / "web/signed").mkdir()
-            config = self.write(save=[{"save_to": "url", "url": login, "save_latest_to": "l.pth"},
-                                      {"save_to": "url", "url": f"{login}/signed?sig={canaries[1]}", "save_latest_to": "p{epoch}.pth"}],
-                                load={"load_from": "url", "url": f"{login}/first.pth?sig={canaries[1]}"}, epochs=2, pictures=1,
-                                log={"log_type": "wandb", "wandb_entity": "team", "wandb_project": "project"})
-            for env in (self.env(wandb), self.env(WANDB_MODE="offline")):
-                # One file is refused, so that an error is logged.
-                web.mistreat = lambda handler, name, number: handler.command == "PUT" and name == "l.pth" and handler.body() and handler.refuse(403)
-                self.train(config, env={**env, "WANDB_DIR": str(self.dir)})
-            run = wandb.only_run()
-            self.assertIn("Error saving checkpoint", str(run.lines["output.log"]))
-            self.assertIn("/l.pth", str(run.history))
-            folder, = self.dir.glob("wandb/offline-run-*")
-            texts = [body for _, _, _, body in wandb.requests] + [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
-            self.assertGreater(len(texts), 10)
-            for text in texts:
-                for canary in canaries:
-                    self.assertNotIn(canary.encode(), text)
 
     def test_netrc_lets_a_run_load_and_a_redirect_lead_nowhere_with_it(self):
         """The same for `inspect`. The second server is another port of the netrc's own host, which it lets in all the same."""

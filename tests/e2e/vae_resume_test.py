@@ -12,17 +12,6 @@ CODEBOOK = {"lookup_free_quantization": False, "vq_codebook_dim": 8}
 
 
 class VaeResume(VaeRuns):
-    def test_a_resumed_run_logs_what_one_logs_that_was_not_stopped(self):
-        for every in (1, 2, 3, 7):
-            settings = {"num_train_steps": 22, "log_every_n_updates": every, "save_results_every": 1000, "save_model_every": 1000}
-            self.train(self.write(f"whole{every}", vae=CODEBOOK, train=settings))
-            config = self.write(f"cut{every}", vae=CODEBOOK, train=settings)
-            self.stop_after(config, lines=2)
-            self.stop_after(config, lines=1)
-            self.train(config)
-            self.same(f"whole{every}", f"cut{every}")
-            self.same_log(f"whole{every}", f"cut{every}")
-
     def test_two_processes_log_the_same_after_a_stop(self):
         settings = {"num_train_steps": 16, "log_every_n_updates": 4, "save_results_every": 1000, "save_model_every": 1000}
         config = self.write("whole", vae=CODEBOOK, train=settings)
