@@ -8,7 +8,6 @@ A setting is `default` (no variable set), `before` (the same of an earlier progr
 instead of the policy is GOMP_SPINCOUNT. In a round, each setting trains once, in turns, with the default a second time as the control. The steps
 of the first two seconds do not count. The configs are configs/quickstart.json and those of tests/bench/step, on demo shards.
 """
-import argparse
 import json
 import os
 import pathlib
@@ -20,7 +19,8 @@ import tempfile
 import time
 
 import memory_estimate
-from decoder_steps import ROOT, text_of
+from decoder_steps import text_of
+from shared import ROOT, make_demo, parser_of
 
 VARIABLES = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 GRID = [f"{threads} {policy}" for threads in (1, 2) for policy in ("active", "passive")]
@@ -32,8 +32,7 @@ def prepare(arguments, name, folder):
     path = folder / "config.json"
     if name == "quickstart":
         config = json.loads((ROOT / "configs/quickstart.json").read_text())
-        subprocess.run([arguments.binary, "shards", "demo", "--out", folder / "shards", "--num", "6000", "--image-size", "32"], check=True,
-                       stdout=subprocess.DEVNULL)
+        make_demo(arguments.binary, folder / "shards", 6000, 32)
         config["data"].update(webdataset_base_url=f"{folder}/shards/{{}}.tar", img_embeddings_url=f"{folder}/shards/img_emb")
     else:
         config = json.loads(memory_estimate.prepare(arguments, name, folder).read_text())
@@ -76,11 +75,9 @@ def samples_per_second(arguments, config, setting):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--binary", default=str(ROOT / "build/bin/dalle2-train"))
+    parser = parser_of(__doc__, "dalle2-train", rounds=5)
     parser.add_argument("--before", help="the program of an earlier version")
     parser.add_argument("--only", nargs="+", default=["quickstart", "a32", "laion32"])
-    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=8)
     parser.add_argument("--loops", nargs="+", type=int, default=[0, 2])
     parser.add_argument("--settings", nargs="+")

@@ -26,9 +26,8 @@ import tempfile
 import time
 
 from decoder_step import peak_mib
-from vae import show
+from shared import compared, make_demo, parser_of, report
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 SKIPPED = 5
 CONTEXT, VOCABULARY = 77, 540
 
@@ -107,27 +106,15 @@ def their_steps(arguments):
 
 
 def bench_train(arguments, folder):
-    subprocess.run([arguments.binary, "shards", "demo", "--out", folder / "shards", "--num", "4000", "--image-size", str(arguments.side)],
-                   check=True, stdout=subprocess.DEVNULL)
+    make_demo(arguments.binary, folder / "shards", 4000, arguments.side)
     write_config(arguments, folder, arguments.steps)
     rows = []
     for number in range(arguments.rounds):
-        mine, peak = our_steps(arguments, folder)
+        mine = our_steps(arguments, folder)
         command = [sys.executable, __file__, *sys.argv[1:], "--reference", "train"]
         their_peak, said = peak_mib(command, stdout=subprocess.PIPE, env=environment(arguments))
-        theirs = float(said.split()[-1])
-        rows.append((mine, theirs, theirs / mine, peak, their_peak, their_peak / peak))
-        print(f"train, round {number + 1}: ours {mine * 1e3:.1f} ms, open_clip {theirs * 1e3:.1f} ms, ratio {rows[-1][2]:.2f}; peak "
-              f"{peak:.0f} and {their_peak:.0f} MiB", flush=True)
-    report("train", rows, "ms a step", 1e3)
-
-
-def report(what, rows, unit, scale):
-    for label, column, factor in ((f"ours, {unit}", 0, scale), (f"open_clip, {unit}", 1, scale), ("open_clip / ours", 2, 1),
-                                  ("ours, peak MiB", 3, 1), ("open_clip, peak MiB", 4, 1), ("open_clip / ours, peak", 5, 1)):
-        show(f"{what}: {label}", [row[column] * factor for row in rows])
-    print(f"figure clip.{what} = {statistics.median(row[2] for row in rows):.2f}")
-    print(f"figure clip.{what}.peak_memory = {statistics.median(row[5] for row in rows):.2f}")
+        rows.append(compared("train", number, "open_clip", "ms a step", mine, (float(said.split()[-1]), their_peak)))
+    report("train", "clip.train", "open_clip", "ms a step", rows)
 
 
 def make_pictures(folder, count):
@@ -224,8 +211,7 @@ def run_theirs(arguments, folder, pictures, threads=None):
 
 
 def bench_embed(arguments, folder):
-    subprocess.run([arguments.binary, "shards", "demo", "--out", folder / "shards", "--num", "1000", "--image-size", str(arguments.side)],
-                   check=True, stdout=subprocess.DEVNULL)
+    make_demo(arguments.binary, folder / "shards", 1000, arguments.side)
     write_config(arguments, folder, steps=2)
     train(arguments, folder)
     (folder / "for_open_clip").mkdir()
@@ -244,21 +230,15 @@ def bench_embed(arguments, folder):
             mine.append(our_embedding(arguments, folder, part))
             theirs.append(run_theirs(arguments, folder, part))
         our_time, their_time = ((two[1][0] - two[0][0]) / count for two in (mine, theirs))
-        peaks = mine[1][1], theirs[1][1]
-        rows.append((our_time, their_time, their_time / our_time, *peaks, peaks[1] / peaks[0]))
-        print(f"embed, round {number + 1}: ours {our_time * 1e3:.2f} ms a picture, open_clip {their_time * 1e3:.2f} ms, ratio "
-              f"{rows[-1][2]:.2f}; peak {peaks[0]:.0f} and {peaks[1]:.0f} MiB", flush=True)
-    report("embed", rows, "ms a picture", 1e3)
+        rows.append(compared("embed", number, "open_clip", "ms a picture", (our_time, mine[1][1]), (their_time, theirs[1][1])))
+    report("embed", "clip.embed", "open_clip", "ms a picture", rows)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--binary", default=str(ROOT / "build/bin/dalle2-train"))
+    parser = parser_of(__doc__, "dalle2-train", rounds=5, threads=2)
     parser.add_argument("--only", choices=("train", "embed"))
-    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=25)
     parser.add_argument("--pictures", type=int, default=1500)
-    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--width", type=int, default=192)
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--batch", type=int, default=64)

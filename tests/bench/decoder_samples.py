@@ -21,8 +21,8 @@ import tempfile
 import time
 
 from decoder_steps import DECODER, geomean, ratios, run, text_of
+from shared import parser_of
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 NAMES = ("a16", "b32", "laion32")
 SEED = 0
 MOST_MEAN_DIFFERENCE = {"no": 1e-4, "bf16": 1e-2}
@@ -147,15 +147,12 @@ def report(arguments, name, rounds):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--binary", default=str(ROOT / "build/bin/bench_step"))
+    parser = parser_of(__doc__, "bench_step", rounds=3, threads=2)
     parser.add_argument("--only", nargs="+", choices=NAMES, default=list(NAMES))
     parser.add_argument("--precision", nargs="+", choices=("no", "bf16"), default=["no", "bf16"], help="float32 is always measured")
-    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--calls", type=int, default=1)
     parser.add_argument("--timesteps", type=int, default=50)
     parser.add_argument("--cond-scale", type=float, default=3)
-    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--profile", choices=NAMES)
     parser.add_argument("--by", choices=("profile", "shapes"), default="profile")
     parser.add_argument("--one-reference", nargs=2, help=argparse.SUPPRESS)  # config and folder

@@ -12,7 +12,6 @@ of its stretches of ten steps without a save in them or in the ten before. Runs 
 of one run do less. Then a decoder of 2 GiB of state gets a SIGTERM; the figure is the time to
 its end, the step that was going on and the checkpoint included.
 """
-import argparse
 import json
 import os
 import pathlib
@@ -22,7 +21,8 @@ import subprocess
 import tempfile
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from shared import ROOT, make_demo, parser_of, spread
+
 MODES = {"none": (10 ** 9, True), "async": (None, True), "sync": (None, False)}
 
 
@@ -83,33 +83,24 @@ def stop(arguments, folder):
     return seconds, sum(value for key, value in step.items() if key.startswith("Seconds ")), (folder / "out/checkpoint.pth").stat().st_size
 
 
-def spread(values, scale=1.0):
-    values = [value * scale for value in values]
-    return f"min {min(values):.2f} median {statistics.median(values):.2f} max {max(values):.2f}"
-
-
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--binary", default=str(ROOT / "build/bin/dalle2-train"))
-    parser.add_argument("--rounds", type=int, default=5)
+    parser = parser_of(__doc__, "dalle2-train", rounds=5, threads=2)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--every", type=int, default=100)
-    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--stop-dim", type=int, default=136)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        subprocess.run([arguments.binary, "shards", "demo", "--out", folder / "shards", "--num", str(arguments.steps * 40),
-                        "--image-size", "32"], check=True, stdout=subprocess.DEVNULL)
+        make_demo(arguments.binary, folder / "shards", arguments.steps * 40, 32)
         rows = []
         for number in range(arguments.rounds):
             rows.append({mode: train(arguments, folder, mode) for mode in MODES})
             print(f"round {number + 1}: " + ", ".join(f"{mode} {total * 1e3:.1f} ms a step, {share * 100:.2f} % waiting"
                                                      for mode, (total, share, _) in rows[-1].items()), flush=True)
         for mode in ("async", "sync") if rows else ():
-            print(f"{mode}, % of a step waiting: {spread([row[mode][1] for row in rows], 100)}")
-            print(f"{mode}, % of a step in all: {spread([row[mode][2] for row in rows], 100)}")
-            print(f"{mode}, % longer than without: {spread([row[mode][0] / row['none'][0] - 1 for row in rows], 100)}")
+            print(f"{mode}, % of a step waiting: {spread([100 * row[mode][1] for row in rows])}")
+            print(f"{mode}, % of a step in all: {spread([100 * row[mode][2] for row in rows])}")
+            print(f"{mode}, % longer than without: {spread([100 * (row[mode][0] / row['none'][0] - 1) for row in rows])}")
         seconds, step, size = stop(arguments, folder)
         print(f"stopped by a signal: {seconds:.1f} s to the end, a step takes {step:.1f} s, checkpoint.pth has {size / 2 ** 30:.2f} GiB")
     if rows:

@@ -26,8 +26,8 @@ import sys
 import time
 
 from decoder_step import peak_mib
+from shared import parser_of
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 SKIPPED = 2
 
 
@@ -160,13 +160,10 @@ def geomean(values):
 
 
 def main(kind):
-    parser = argparse.ArgumentParser(description=kind.document, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--binary", default=str(ROOT / "build/bin/bench_step"))
+    parser = parser_of(kind.document, "bench_step", rounds=3, threads=2)
     parser.add_argument("--only", nargs="+", choices=kind.names, default=list(kind.names))
     parser.add_argument("--precision", nargs="+", choices=("no", "bf16"), default=["no", "bf16"])
-    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=8)
-    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--compile", action="store_true", help="the reference under torch.compile, too: minutes for each config")
     parser.add_argument("--profile", choices=kind.names)
     parser.add_argument("--one-reference", nargs=3, help=argparse.SUPPRESS)  # config, precision, eager or compiled

@@ -19,15 +19,13 @@ unshare, and ip and tc of iproute2): then sending is waiting more than computing
 import argparse
 import json
 import os
-import pathlib
 import socket
 import statistics
 import subprocess
 import sys
 
 import scaling
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from shared import parser_of, spread
 
 
 def enter_slow_network(arguments):
@@ -70,15 +68,13 @@ def predicted(arguments, times):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--binary", default=str(ROOT / "build/bin/bench_exchange"))
+    parser = parser_of(__doc__, "bench_exchange", rounds=5)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--width", type=int, default=768)
     parser.add_argument("--samples", type=int, default=256)
     parser.add_argument("--bucket-mebibytes", type=int, default=4)
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--network-gigabits", type=float)
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -102,7 +98,7 @@ def main():
     print(f"{times['bytes'] / 2**20:.1f} MiB of gradients in {times['buckets']:.0f} buckets, {times['overlapped']:.0f} sent during the pass")
     for name in rows[0]:
         values = [row[name] for row in rows]
-        print(f"{name}: min {min(values):.2f} median {statistics.median(values):.2f} max {max(values):.2f}")
+        print(f"{name}: {spread(values)}")
     print(f"figure exchange.ranks{arguments.ranks} = {statistics.median(row['reducer / during'] for row in rows):.2f}")
 
 

@@ -13,7 +13,6 @@ calls of the dispatcher, and its floating-point operations (FLOP), counted in th
 
 A series grows like size^p: prints p of the time and of the FLOP. `--json` keeps the points; `--from FILE` draws them again.
 """
-import argparse
 import copy
 import json
 import math
@@ -23,7 +22,7 @@ import sys
 import tempfile
 
 import decoder_steps
-from decoder_steps import ROOT
+from shared import parser_of
 
 BASE = "a32"
 SERIES = {"width": ("channels of the first level", [8, 16, 32, 48, 64]), "depth": ("residual blocks of a level after its first", [1, 2, 3, 4]),
@@ -153,9 +152,7 @@ def svg(found):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--binary", default=str(ROOT / "build/bin/bench_step"))
-    parser.add_argument("--threads", type=int, default=1)
+    parser = parser_of(__doc__, "bench_step", threads=1)
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--svg", help="where the plot goes")
     parser.add_argument("--json", help="where the points go")

@@ -7,7 +7,6 @@
 The configs are tests/bench/step/*.json, on demo shards of their size, whose embeddings have 32 values and which have no text encodings. A run
 saves every six steps, so that it holds what is being saved, and ends by SIGTERM after `--seconds`.
 """
-import argparse
 import json
 import os
 import pathlib
@@ -17,7 +16,8 @@ import subprocess
 import tempfile
 import time
 
-from decoder_steps import DECODER, ROOT
+from decoder_steps import DECODER
+from shared import make_demo, parser_of
 
 UNITS = {"MiB": 1, "GiB": 1024}
 
@@ -32,8 +32,7 @@ def prepare(arguments, name, folder):
             unet.pop(key, None)
     data.pop("text_embeddings_url", None)
     side = decoder.get("image_size") or decoder["image_sizes"][-1]
-    subprocess.run([arguments.binary, "shards", "demo", "--out", folder / "shards", "--num", "600", "--image-size", str(side)],
-                   check=True, stdout=subprocess.DEVNULL)
+    make_demo(arguments.binary, folder / "shards", 600, side)
     shards = sorted((folder / "shards").glob("*.tar"))
     data.update(webdataset_base_url=f"{folder}/shards/{{}}.tar", img_embeddings_url=f"{folder}/shards/img_emb", end_shard=len(shards) - 1,
                 splits={"train": 0.75, "val": 0.125, "test": 0.125})
@@ -60,11 +59,9 @@ def measure(arguments, config):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--binary", default=str(ROOT / "build/bin/dalle2-train"))
+    parser = parser_of(__doc__, "dalle2-train", threads=1)
     parser.add_argument("--only", nargs="+", choices=DECODER.names, default=list(DECODER.names))
     parser.add_argument("--seconds", type=float, default=30)
-    parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = str(arguments.threads)
     worst = 0.0

@@ -20,20 +20,17 @@ import sys
 import tempfile
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from decoder_step import peak_mib
+from shared import ROOT, parser_of, spread
+
 BATCH, SUBSET_SIZE = 50, 50
 WHAT = ("fid", "fid,is,kid")
 
 
 def run(command, threads):
     """What it printed last, and its largest resident memory in MiB."""
-    process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": str(threads)})
-    output = process.stdout.read().decode()
-    _, status, usage = os.wait4(process.pid, 0)
-    if status != 0:
-        raise SystemExit(f"{command[0]} ended with status {status}")
-    process.returncode = 0
-    return json.loads(output.splitlines()[-1]), usage.ru_maxrss / 1024
+    peak, said = peak_mib(list(map(str, command)), stdout=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": str(threads)})
+    return json.loads(said.splitlines()[-1]), peak
 
 
 def reference(what, pictures, threads):
@@ -104,7 +101,7 @@ def distances(binary, folder, count, rounds, threads):
         ratios += [b / a for a, b in zip(mine["seconds"], theirs["seconds"])]
         apart = max(apart, abs(mine["FID"] / theirs["FID"] - 1))
         print(f"round {number + 1}, distance: ours {mine['seconds']}, torchmetrics {theirs['seconds']}, FID {mine['FID']:.6g} {theirs['FID']:.6g}", flush=True)
-    print(f"distance of {count} features: torchmetrics / ours: min {min(ratios):.4g} median {statistics.median(ratios):.4g} max {max(ratios):.4g}, "
+    print(f"distance of {count} features: torchmetrics / ours: {spread(ratios, '.4g')}, "
           f"relative difference at most {apart:.1e}")
     print(f"figure metrics.distance = {statistics.median(ratios):.1f}")
 
@@ -123,12 +120,9 @@ def make(folder, count, side):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--binary", default=str(ROOT / "build/bin/bench_metrics"))
+    parser = parser_of(__doc__, "bench_metrics", rounds=3, threads=2)
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--side", type=int, default=64)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--only", choices=("distance",))
     parser.add_argument("--reference-of", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--reference-distance", help=argparse.SUPPRESS)
@@ -161,7 +155,7 @@ def main():
     for what in WHAT:
         for key in rows[what][0]:
             values = [row[key] for row in rows[what]]
-            print(f"{what}: {key}: min {min(values):.4g} median {statistics.median(values):.4g} max {max(values):.4g}")
+            print(f"{what}: {key}: {spread(values, '.4g')}")
         print(f"figure metrics.{what.replace(',', '_')} = {statistics.median(row['torchmetrics / ours'] for row in rows[what]):.2f}")
 
 

@@ -8,7 +8,6 @@ Each seed trains configs/quickstart.json from its beginning on the same demo sha
 scripts/quickstart.sh does, and has them read back. --beside trains so many at once, which is quicker but makes the times those of a
 busy machine. Prints a row a seed, and the least share of shapes that were right.
 """
-import argparse
 import concurrent.futures
 import os
 import pathlib
@@ -17,8 +16,7 @@ import subprocess
 import tempfile
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-
+from shared import ROOT, parser_of
 
 ATTRIBUTES = ("size", "ground", "colour", "shape", "place")
 
@@ -69,10 +67,8 @@ def train(arguments, quickstart, seed):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--binary", type=pathlib.Path, default=ROOT / "build/bin/dalle2-train")
+    parser = parser_of(__doc__, "dalle2-train", threads=2)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
-    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--beside", type=int, default=1)
     parser.add_argument("--grid", type=pathlib.Path, help="folder for the pictures of what was asked for and drawn")
     arguments = parser.parse_args()

@@ -9,13 +9,13 @@ Trains configs/quickstart.json once, unless a model of it is given with the fold
 combinations in each round with another seed, and has them read back: the shares that were right, of all rounds, the error against the
 pictures asked for, and the processor time of a drawing.
 """
-import argparse
 import pathlib
 import resource
 import statistics
 import tempfile
 
-from quickstart import ATTRIBUTES, ROOT, Quickstart
+from quickstart import ATTRIBUTES, Quickstart
+from shared import parser_of
 
 
 def row(quickstart, model, sampler, steps, rounds, out):
@@ -32,11 +32,8 @@ def row(quickstart, model, sampler, steps, rounds, out):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--binary", type=pathlib.Path, default=ROOT / "build/bin/dalle2-train")
+    parser = parser_of(__doc__, "dalle2-train", rounds=3, threads=2)
     parser.add_argument("--steps", nargs="+", default=["50", "25", "17", "10", "6"])
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--folder", type=pathlib.Path, help="where shards, model and drawings go, instead of a temporary folder")
     parser.add_argument("--model", type=pathlib.Path)
     arguments = parser.parse_args()

@@ -15,7 +15,6 @@ colour. Needs numpy and Pillow. Draws a picture of each of the first captions of
 
 --out gets sheet.png (held-out and drawn pictures, with captions) and what the commands wrote.
 """
-import argparse
 import colorsys
 import io
 import math
@@ -28,7 +27,8 @@ import tarfile
 import numpy
 from PIL import Image, ImageDraw
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from shared import parser_of
+
 HUES = {"red": 0, "brown": 25, "orange": 30, "yellow": 55, "green": 110, "blue": 220, "purple": 280, "violet": 280, "pink": 340}
 TOLERANCE = 40  # degrees
 AMONG = 20
@@ -97,8 +97,7 @@ def sheet(pairs, path, columns=8, side=64):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--binary", default=str(ROOT / "build/bin/dalle2-train"))
+    parser = parser_of(__doc__, "dalle2-train")
     parser.add_argument("--shards", nargs="+", required=True)
     parser.add_argument("--clip", required=True)
     parser.add_argument("--prior", required=True)

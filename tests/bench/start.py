@@ -22,8 +22,8 @@ import tempfile
 import time
 
 from decoder_steps import geomean, text_of
+from shared import make_demo, parser_of
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 CONFIGS = {"small": "step.json", "b64": "step/b64.json"}
 LONGEST = 300  # seconds
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -108,8 +108,7 @@ def prepare(arguments, name, folder):
     import numpy
     config = json.loads((pathlib.Path(__file__).parent / CONFIGS[name]).read_text())
     shards = folder / f"shards_{name}"
-    subprocess.run([arguments.binary, "shards", "demo", "--out", shards, "--num", "1000", "--image-size",
-                    str(config["decoder"]["image_size"])], check=True, stdout=subprocess.DEVNULL)
+    make_demo(arguments.binary, shards, 1000, config["decoder"]["image_size"])
     for unet in config["decoder"]["unets"]:
         unet["image_embed_dim"] = numpy.load(next((shards / "img_emb").glob("*.npy")), mmap_mode="r").shape[1]
     count = len(list(shards.glob("[0-9]*.tar")))
@@ -124,11 +123,8 @@ def prepare(arguments, name, folder):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--binary", default=str(ROOT / "build/bin/dalle2-train"))
+    parser = parser_of(__doc__, "dalle2-train", rounds=5, threads=2)
     parser.add_argument("--only", nargs="+", choices=tuple(CONFIGS), default=list(CONFIGS))
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--one-reference", nargs=2, type=pathlib.Path, help=argparse.SUPPRESS)  # config and mark
     arguments = parser.parse_args()
     if arguments.one_reference:

@@ -19,14 +19,14 @@ import subprocess
 import tempfile
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from shared import ROOT, make_demo
+
 UNITS = {"start": "s", "run": "s", "processor": "s", "step": "ms", "save": "ms", "resume": "s"}
 
 
 def prepare(arguments, folder):
     config = json.loads((ROOT / "tests/bench/step.json").read_text())
-    subprocess.run([arguments.binary, "shards", "demo", "--out", folder / "shards", "--num", "1000", "--image-size", "32"], check=True,
-                   stdout=subprocess.DEVNULL)
+    make_demo(arguments.binary, folder / "shards", 1000, 32)
     config["data"].update(webdataset_base_url=f"{folder}/shards/{{}}.tar", img_embeddings_url=f"{folder}/shards/img_emb", batch_size=4)
     config["train"].update(epochs=1, n_sample_images=0, validation_samples=1, log_every_n_updates=1, async_save=False,
                            epoch_samples=arguments.steps * 4, save_every_n_samples=39)

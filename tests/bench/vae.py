@@ -26,8 +26,8 @@ import tempfile
 import time
 
 from decoder_step import peak_mib
+from shared import ROOT, compared, make_demo, parser_of, report
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 VAE = {"dim": 32, "layers": 4}
 SKIPPED = 5
 
@@ -100,16 +100,9 @@ def reference(arguments, folder, phase):
     return times
 
 
-def show(label, values):
-    print(f"{label}: min {min(values):.2f} median {statistics.median(values):.2f} max {max(values):.2f}")
-
-
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--binary", default=str(ROOT / "build/bin/dalle2-train"))
+    parser = parser_of(__doc__, "dalle2-train", rounds=5, threads=2)
     parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--side", type=int, default=128)
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--codebook-size", type=int, default=65536)
@@ -123,8 +116,7 @@ def main():
         return
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        subprocess.run([arguments.binary, "shards", "demo", "--out", folder / "demo", "--num", "300", "--image-size", str(arguments.side)],
-                       check=True, stdout=subprocess.DEVNULL)
+        make_demo(arguments.binary, folder / "demo", 300, arguments.side)
         (folder / "pictures").mkdir()
         for path in (folder / "demo").glob("[0-9]*.tar"):
             with tarfile.open(path) as tar:
@@ -137,18 +129,11 @@ def main():
         for phase in [arguments.only] if arguments.only else ["reconstruction", "gan"]:
             rows = []
             for number in range(arguments.rounds):
-                mine, peak = ours(arguments, folder, phase)
+                mine = ours(arguments, folder, phase)
                 command = [sys.executable, __file__, *sys.argv[1:], "--reference", phase, str(folder)]
                 their_peak, said = peak_mib(command, stdout=subprocess.PIPE, env=environment)
-                theirs = float(said.split()[-1])
-                rows.append((mine, theirs, theirs / mine, peak, their_peak, their_peak / peak))
-                print(f"{phase}, round {number + 1}: ours {mine * 1e3:.1f} ms, muse {theirs * 1e3:.1f} ms, ratio {rows[-1][2]:.2f}; peak "
-                      f"{peak:.0f} and {their_peak:.0f} MiB", flush=True)
-            for label, column, scale in (("ours, ms a step", 0, 1e3), ("muse, ms a step", 1, 1e3), ("muse / ours", 2, 1),
-                                         ("ours, peak MiB", 3, 1), ("muse, peak MiB", 4, 1), ("muse / ours, peak", 5, 1)):
-                show(f"{phase}: {label}", [row[column] * scale for row in rows])
-            print(f"figure vae.{phase} = {statistics.median(row[2] for row in rows):.2f}")
-            print(f"figure vae.{phase}.peak_memory = {statistics.median(row[5] for row in rows):.2f}")
+                rows.append(compared(phase, number, "muse", "ms a step", mine, (float(said.split()[-1]), their_peak)))
+            report(phase, f"vae.{phase}", "muse", "ms a step", rows)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ seconds late. All runs save `--saves` times before their end. Two figures a run:
 the processor time of the training process, which what else the machine does changes less. It counts the whole run, and what is sent
 after the last step, too. Prints min, median and max over the rounds, and of the ratios.
 """
-import argparse
 import json
 import os
 import pathlib
@@ -22,7 +21,7 @@ import tempfile
 import time
 
 import decoder_step
-from decoder_step import ROOT
+from shared import ROOT, parser_of, spread
 
 sys.path.insert(0, str(ROOT / "tests/support"))
 from bad_server import Server  # noqa: E402
@@ -64,12 +63,9 @@ def measure(arguments, folder, config, doubles):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--binary", default=str(ROOT / "build/bin/dalle2-train"))
+    parser = parser_of(__doc__, "dalle2-train", rounds=5, threads=2)
     parser.add_argument("--config", default=str(ROOT / "tests/bench/step.json"))
     parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--delay", type=float, default=0.2)
     parser.add_argument("--saves", type=int, default=2)
     arguments = parser.parse_args()
@@ -91,7 +87,7 @@ def main():
             decoder_step.line(f"{label}, {what}", [1e3 * value for value in values[label]])
         for label in list(values)[1:]:
             ratios = [with_it / without for without, with_it in zip(values["without"], values[label])]
-            print(f"{label} / without, {what}: min {min(ratios):.3f} median {statistics.median(ratios):.3f} max {max(ratios):.3f}")
+            print(f"{label} / without, {what}: {spread(ratios, '.3f')}")
     for name, label in (("wandb", "W&B"), ("services", "W&B, savers")):
         for what, values in (("", seconds), (".processor", processor)):
             ratios = [without / with_it for without, with_it in zip(values["without"], values[label])]
