@@ -14,7 +14,6 @@ from harness import needs_reference, read_npy, records, run, run_reference, writ
 from hub_double import TOKEN, HubDouble, Repo
 from prior_data import DIM, ROWS, TEXT, make_embeddings, prior_config
 from resume_test import saved_state, stop_when
-from s3_double import S3Double
 
 class Prior(unittest.TestCase):
     @classmethod
@@ -229,24 +228,6 @@ class Prior(unittest.TestCase):
         self.assertIn("done: 1 epoch, 47 samples", done.stdout)
         self.assertEqual(self.logged("some", "Dropped val: embedding with NaN or infinity"), [1])
         self.assertEqual(self.logged("some", "Dropped test: embedding with NaN or infinity"), [2])
-
-    def test_embeddings_behind_a_server_or_in_s3_train_as_those_on_this_machine(self):
-        self.train(self.config("local"))
-        kinds = ("image_url", "images"), ("text_url", "texts"), ("text_encodings_url", "encodings")
-        cut = lambda handler, name, number: number == 2 and name.endswith(".npy") and handler.answer(name, most=100)
-        with Server(self.base, cut) as server:
-            config = self.config("web", data={key: f"{server.url}/{name}/" for key, name in kinds})
-            self.train(config, env={"DALLE2_NET_TIMEOUT": "2"})
-            self.assertGreater(server.ranges, 5)
-            done = self.train(self.config("none", data={"text_url": f"{server.url}/absent/"}), check=6)
-            self.assertIn("404", done.stderr)
-        with S3Double(self.base, "my-bucket") as store:
-            config = self.config("s3", data={key: f"s3://my-bucket/{name}" for key, name in kinds})
-            self.train(config, env=store.env())
-            self.assertEqual(store.faults, [])
-        for out in ("web", "s3"):
-            for key in ("tracking/training-l2", "metrics/ema-validation/l2-loss", "metrics/ema-test/l2-loss"):
-                self.assertEqual(self.logged(out, key), self.logged("local", key), out)
 
     def test_embeddings_of_the_hub_train_as_those_on_this_machine(self):
         self.train(self.config("local"))

@@ -3,10 +3,8 @@
 """Training from shards behind servers that cut, refuse, stall and dawdle, and from a store that speaks S3."""
 import hashlib
 import json
-import os
 import shutil
 import signal
-import subprocess
 import time
 
 import harness
@@ -39,35 +37,6 @@ class RemoteShards(harness.EndToEnd):
         text = path.read_text()
         path.unlink()
         return text
-
-    def test_a_bad_network_gives_the_weights_of_local_shards(self):
-        def mistreat(handler, name, number):
-            if number == 1:
-                return handler.refuse(429, Retry_After="1")
-            if number == 2:
-                return handler.refuse(500)
-            if number == 3:
-                return handler.answer(name, most=3000)
-            if number == 4:
-                return handler.answer(name, most=5000, ranges=False)
-            return handler.answer(name, pause=0.002)
-
-        self.train(self.config(out="local"), env=self.env())
-        expected = self.trace()
-        with Server(self.shards, mistreat) as server:
-            secret = f"{server.url.replace('://', '://user:canary1@')}/{{}}.tar?sig=canary2"
-            done = self.train(self.remote(server, webdataset_base_url=secret), env=self.env())
-            self.assertGreater(server.ranges, 0)
-        self.assertEqual(self.trace(), expected)
-        self.assertEqual(self.weights("remote"), self.weights("local"))
-        self.assertIn("status 429", done.stderr)
-        self.assertIn("status 500", done.stderr)
-        self.assertNotIn("left out", done.stdout + done.stderr)
-        self.assertNotIn("canary", done.stdout + done.stderr)
-        files = [path for path in (self.dir / "remote").rglob("*") if path.is_file()]
-        self.assertGreaterEqual(len(files), 4)
-        for path in files:
-            self.assertNotIn(b"canary", path.read_bytes(), path)
 
     def test_a_pipe_gives_the_weights_of_local_shards(self):
         self.train(self.config(out="local"))
@@ -148,21 +117,25 @@ class RemoteShards(harness.EndToEnd):
             return len(stalled) > 8 and handler.stall()
 
         with Server(self.shards, mistreat) as server:
-            config = self.remote(server)
-            env = {**os.environ, "OMP_NUM_THREADS": "1", "DALLE2_NET_TIMEOUT": "60"}
-            process = subprocess.Popen([harness.BINARY, "--config", config], cwd=self.dir, env=env,
-                                       stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            secret = f"{server.url.replace('://', '://user:canary1@')}/{{}}.tar?sig=canary2"
+            config = self.remote(server, webdataset_base_url=secret)
+            process = harness.start("--config", config, cwd=self.dir, env={"DALLE2_NET_TIMEOUT": "60"})
             while len(stalled) < 9 and process.poll() is None:
                 time.sleep(0.05)
             time.sleep(1)
             begin = time.monotonic()
             process.send_signal(signal.SIGTERM)
-            out, err = process.communicate(timeout=30)
-            self.assertEqual(process.returncode, 75, out + err)
+            out = process.communicate(timeout=30)[0]
+            self.assertEqual(process.returncode, 75, out)
             self.assertLess(time.monotonic() - begin, 5)
             server.mistreat = lambda handler, name, number: False
-            self.train(config, env=self.env())
+            done = self.train(config, env=self.env())
         self.assertEqual(self.weights("remote"), expected)
+        self.assertNotIn("canary", out + done.stdout + done.stderr)
+        files = [path for path in (self.dir / "remote").rglob("*") if path.is_file()]
+        self.assertGreaterEqual(len(files), 4)
+        for path in files:
+            self.assertNotIn(b"canary", path.read_bytes(), path)
 
     def test_a_stop_signal_ends_a_search_through_failing_commands_at_once(self):
         data = {"webdataset_base_url": "pipe:sleep 0.5; exit {}", "allow_pipe": True, "shard_width": 1, "start_shard": 1, "end_shard": 60}
