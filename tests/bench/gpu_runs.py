@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: MIT
 """What the checks of gpu_check.py share: configs, runs, and what they compare of them. Python's standard library only."""
-import json
 import math
 import os
 import pathlib
@@ -211,6 +210,3 @@ class Runs:
         process.wait()
         assert process.returncode == 75, f"exit {process.returncode}\n{''.join(lines)}"
         self.program("--config", config)
-
-    def read_config(self, name):
-        return json.loads((self.folder / f"{name}.json").read_text())

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Several processes that train together: they are one run, and none of them leaves the others waiting."""
+"""Several processes that train together: they are one run, none of them leaves the others waiting, and those that were started with another
+config, other checkpoints or other data are refused."""
 import collections
 import fcntl
 import json
@@ -11,17 +12,39 @@ import subprocess
 import time
 
 import harness
+import prior_data
+import vae_runs
 from harness import (BINARY, OWN_NETWORK, checkpoint_content, needs_own_network, needs_reference, rank_variables, ranks_of,
                      records, run, tell_network)
-from rank_runs import TWO_UNETS, RankRuns
-from resume_test import saved_state
+from resume_test import UNET, saved_state
 
+ONE_UNET = {"unets": [{**UNET, "image_embed_dim": 32, "self_cond": True}]}
+TWO_UNETS = {"unets": [{**UNET, "image_embed_dim": 32}, UNET], "image_size": None, "image_sizes": [8, 16], "sample_timesteps": [3, 3]}
 LOSS_TOLERANCE = 1e-5  # relative, over 50 steps: sums over ranks are rounded in another order than those over batches
 WEIGHT_TOLERANCE = 1e-4  # absolute; Adam turns rounding about zero into steps of up to the rate, 1e-3
 FASTER_TO_GIVE_UP = {"hang_timeout_seconds": 8}
 
 
-class Ranks(RankRuns):
+class Ranks(harness.EndToEnd):
+    def write(self, name, decoder=None, lanes=None, train=None, keep_last=0, **data):
+        config = harness.tiny_config(
+            self.shards, name, decoder=decoder or ONE_UNET,
+            data={"batch_size": 2, "num_workers": 1, "shuffle_train": True, "lanes": lanes,
+                  "splits": {"train": 0.6, "val": 0.2, "test": 0.2}, **data},
+            train={"epochs": 5, "n_sample_images": 0, "log_every_n_updates": 1, **(train or {})})
+        config["decoder"] = {key: value for key, value in config["decoder"].items() if value is not None}
+        config["tracker"]["keep_last"] = keep_last
+        return harness.write_config(self.dir / f"{name}.json", config)
+
+    def write_prior(self, name, train=None, **data):
+        if not (self.dir / "images").exists():
+            prior_data.make_embeddings(self.dir)
+        return harness.write_config(self.dir / f"{name}.json", prior_data.prior_config(
+            self.dir, name, train={"epochs": 9, "log_every_n_updates": 1, **(train or {})}, data=data))
+
+    def run_ranks(self, config, ranks, check=0, **kwargs):
+        return run("--config", config, *(["--nproc-per-node", str(ranks)] if ranks > 1 else []), cwd=self.dir, check=check, **kwargs)
+
     def logged(self, name, key):
         return [record[key] for record in records(self.dir / name) if key in record]
 
@@ -451,6 +474,63 @@ class Ranks(RankRuns):
         output = self.end_of(process, 0)
         self.assertIn("having seen", " ".join(output.split()))  # it went on and did not begin anew
         self.check_same_files("whole", "killed", 2)
+
+    def by_hand(self, config, *options, folders=None):
+        """Starts two ranks, each with options and a working directory of its own. @return code and output of each"""
+        port = harness.free_port()
+        processes = [harness.start("--config", config, *own, cwd=(folders or [self.dir] * 2)[rank], env=rank_variables(rank, 2, port))
+                     for rank, own in enumerate(options)]
+        outputs = [process.communicate(timeout=60)[0] for process in processes]
+        return [(process.returncode, " ".join(output.split())) for process, output in zip(processes, outputs)]
+
+    def test_ranks_with_another_config_or_program_are_refused(self):
+        config = self.write("mixed", train={"epochs": 1})
+        for option, text in (("/seed=5", "/seed: rank 0 has 0, rank 1 5"),
+                             ("/data/batch_size=5", "/data/batch_size: rank 0 has 2, rank 1 5"),
+                             ("/train/shard_optimizer=true", "/train/shard_optimizer: rank 0 has false, rank 1 true")):
+            for code, output in self.by_hand(config, [], ["--set", option]):
+                self.assertEqual(code, 2, output)
+                self.assertIn("rank 1 was started with another config than rank 0: " + text, output)
+        self.assertEqual([code for code, _ in self.by_hand(config, [], [])], [0, 0])
+
+    def test_ranks_that_would_begin_from_different_files_are_refused(self):
+        config = self.write("mixed", train={"epochs": 2}, keep_last=1)
+        self.run_ranks(config, 2)
+        elsewhere = self.dir / "elsewhere"
+        shutil.copytree(self.dir / "mixed", elsewhere / "mixed")
+        (elsewhere / "mixed/checkpoint.pth").write_bytes(b"torn")
+        before = (self.dir / "mixed/checkpoint.pth").read_bytes()
+        for code, output in self.by_hand(config, [], [], folders=[self.dir, elsewhere]):
+            self.assertEqual(code, 3, output)
+            self.assertRegex(output, "rank 0 starts from mixed/checkpoint.pth, rank 1 from mixed/snapshots/.* All ranks must read the same files")
+        self.assertEqual((self.dir / "mixed/checkpoint.pth").read_bytes(), before)
+
+    def test_ranks_that_find_other_data_are_refused(self):
+        """Of each kind. The paths of the config are relative, and each rank has a folder of its own."""
+        folders = [self.dir / "a", self.dir / "b"]
+        for folder in folders:
+            folder.mkdir()
+            shutil.copytree(self.shards, folder / "shards")
+            prior_data.make_embeddings(folder)
+            (folder / "pictures").mkdir()
+            for number in range(6):
+                vae_runs.write_white(folder / f"pictures/{number}.png", 32)
+        sorted((folders[1] / "shards").glob("*.tar"))[0].unlink()
+        (folders[1] / "pictures/3.png").rename(folders[1] / "pictures/x.png")
+        (folders[1] / "images/other").mkdir()
+        table = sorted((folders[1] / "images").glob("*.npy"))[-1]
+        table.rename(folders[1] / "images/other" / table.name)
+        configs = {
+            "shards": harness.tiny_config("shards", "out", data={"end_shard": len(list((folders[0] / "shards").glob("*.tar"))) - 1}),
+            "pictures": vae_runs.vae_config("pictures", "out", vae={"use_vgg_and_gan": False}),
+            "embeddings": prior_data.prior_config(pathlib.Path("."), "out")}
+        for what, config in configs.items():
+            with self.subTest(what):
+                path = harness.write_config(self.dir / f"{what}.json", config)
+                for code, output in self.by_hand(path, [], [], folders=folders):
+                    self.assertEqual(code, 3, output)
+                    self.assertIn(f"rank 1 finds other {what} than rank 0 All ranks must read the same {what}", output)
+                self.assertFalse((folders[0] / "out/log.jsonl").exists())
 
 
 if __name__ == "__main__":

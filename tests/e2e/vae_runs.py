@@ -80,12 +80,3 @@ class VaeRuns(EndToEnd):
         for expected, found in zip(comparable(one), comparable(other)):
             self.assertEqual(found, expected)
         self.assertEqual(len(records(self.dir / one)), len(records(self.dir / other)))
-
-    def same_results(self, one, other):
-        one, other = (self.dir / name / "results" for name in (one, other))
-        self.assertEqual(sorted(path.name for path in one.iterdir()), sorted(path.name for path in other.iterdir()))
-        for path in one.iterdir():
-            if path.suffix == ".png":
-                self.assertEqual(path.read_bytes(), (other / path.name).read_bytes(), path.name)
-            else:
-                self.assertEqual(checkpoint_content(path, self.dir), checkpoint_content(other / path.name, self.dir), path.name)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Runs of a VQGAN-VAE: files, resume, ranks, and what can be wrong with a config, a folder, a network or a checkpoint."""
+"""Runs of a VQGAN-VAE: files, stops, ranks, and what can be wrong with a config, a folder, a network or a checkpoint."""
 import array
 import json
 import math
+import os
 import pathlib
 import re
 import shutil
@@ -11,6 +12,7 @@ import harness
 from harness import checkpoint_content, main, needs_reference, records, run, run_reference
 from vae_runs import FEATURES, VaeRuns, write_white
 
+CODEBOOK = {"lookup_free_quantization": False, "vq_codebook_dim": 8}
 THEIR_STATE = """
 import json, sys, torch
 import muse_maskgit_pytorch.vqgan_vae as muse
@@ -206,6 +208,49 @@ class Vae(VaeRuns):
         for text in ("train: 48 pictures", "val: 12 pictures", "steps: 12", "autoencoder", "discriminator", "all networks: "):
             self.assertIn(text, done.stdout)
         self.assertFalse((self.dir / "dry").exists())
+
+    def test_two_processes_log_the_same_after_a_stop(self):
+        settings = {"num_train_steps": 16, "log_every_n_updates": 4, "save_results_every": 1000, "save_model_every": 1000}
+        config = self.write("whole", vae=CODEBOOK, train=settings)
+        run("--config", config, "--nproc-per-node", 2, cwd=self.dir, check=0)
+        config = self.write("cut", vae=CODEBOOK, train=settings)
+        self.stop_after(config, 2, "--nproc-per-node", "2")
+        run("--config", config, "--nproc-per-node", 2, cwd=self.dir, check=0)
+        self.same("whole", "cut")
+        self.same_log("whole", "cut")
+
+    def test_a_stop_is_heard_while_no_picture_can_be_read(self):
+        folder = self.dir / "unreadable"
+        folder.mkdir()
+        (folder / "0.png").write_bytes(b"no picture")
+        for number in range(1, 60000):
+            os.link(folder / "0.png", folder / f"{number}.png")
+        config = self.write("run", data={"folder": str(folder), "batch_size": 1})
+        process = self.start(config)
+        for line in process.stdout:
+            if ".png" in line:
+                process.terminate()
+                break
+        output = process.communicate(timeout=120)[0]
+        self.assertEqual(process.returncode, 75, output)
+        own = checkpoint_content(self.dir / "run/checkpoint.pth", self.dir)[1]["dalle2_train"]
+        self.assertLess(own["loader_position"]["row"], 57000)
+
+    def test_the_files_of_weights_that_muse_writes_begin_a_run(self):
+        self.train(self.write("run", train={"num_train_steps": 6}))
+        for number, (name, wanted) in enumerate((("vae.5.pt", ""), ("vae.5.ema.pt", "ema_model."))):
+            config = json.loads(pathlib.Path(self.write(f"from{number}", train={"num_train_steps": 1, "lr": 1e-9})).read_text())
+            config["tracker"]["load"] = {"load_from": "local", "file_path": f"run/results/{name}"}
+            config = harness.write_config(self.dir / f"from{number}.json", config)
+            self.assertIn(f"would load: run/results/{name}", self.train(config, "--dry-run").stdout)
+            done = self.train(config)
+            self.assertIn(f"Starting from zero: with the weights of run/results/{name}", " ".join(done.stdout.split()))
+            given = checkpoint_content(self.dir / "run/results" / name, self.dir)[0]
+            got = checkpoint_content(self.dir / f"from{number}/checkpoint.pth", self.dir)
+            self.assertEqual(got[1]["step"], 1)
+            weight = "enc_dec.encoders.0.weight"
+            values = [memoryview(tensor[1]).cast("f") for tensor in (given[wanted + weight], got[0]["model." + weight])]
+            self.assertLess(max(abs(one - other) for one, other in zip(*values)), 1e-7)
 
     @needs_reference
     def test_files_are_read_by_the_reference(self):
