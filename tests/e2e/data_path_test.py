@@ -25,10 +25,10 @@ class DataPath(EndToEnd):
         run("--quiet", "--config", "config.json", cwd=cls.finished, check=0)
 
     @classmethod
-    def config_of(cls, kind, **train):
+    def config_of(cls, kind, out="out", **train):
         if kind == "decoder":
-            return harness.tiny_config(cls.shards, "out", train={"epochs": 2, "n_sample_images": 0, **train})
-        return prior_config(cls.base, "out", train={"epochs": 2, "eval_timesteps": [4], **train})
+            return harness.tiny_config(cls.shards, out, train={"epochs": 2, "n_sample_images": 0, **train})
+        return prior_config(cls.base, out, train={"epochs": 2, "eval_timesteps": [4], **train})
 
     def start(self):
         process = harness.start("--config", "config.json", cwd=self.dir)
@@ -101,8 +101,7 @@ class DataPath(EndToEnd):
     def test_a_refused_start_leaves_a_lock_at_most(self):
         for kind in ("decoder", "prior"):
             with self.subTest(kind):
-                config = self.config_of(kind, epochs=1)
-                config["tracker"]["data_path"] = kind
+                config = self.config_of(kind, out=kind, epochs=1)
                 (self.dir / "damaged.pth").write_bytes(b"no checkpoint")
                 for file, code in (("damaged.pth", 3), ("absent.pth", 2)):
                     config["tracker"]["load"] = {"load_from": "local", "file_path": file}
