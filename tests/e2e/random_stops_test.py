@@ -4,7 +4,6 @@ rolling back), end as runs that were never stopped.
 
 DALLE2_STOPS=200 is the long form: as many stops. DALLE2_STOPS_SEED draws others.
 """
-import collections
 import json
 import os
 import random
@@ -60,9 +59,8 @@ class RandomStops(VaeRuns):
         return self.decoder(name, shards, train={"non_finite": {"action": "roll_back", "after": 2, "max_roll_backs": 2}},
                             shuffle_train=False, shuffle_buffer=None)
 
-    def launch(self, config, ranks, trace):
-        return harness.start("--config", config, *(["--nproc-per-node", ranks] if ranks > 1 else []), cwd=self.dir,
-                             env={"DALLE2_TRACE_SAMPLES": str(trace)})
+    def launch(self, config, ranks):
+        return harness.start("--config", config, *(["--nproc-per-node", ranks] if ranks > 1 else []), cwd=self.dir)
 
     def whole_files(self, name):
         """Samples seen by each file of the run that is whole; all of them have to be."""
@@ -75,10 +73,10 @@ class RandomStops(VaeRuns):
         return {file["file"]: file["samples_seen"] for file in json.loads(done.stdout)["files"]
                 if file.get("samples_seen") is not None}
 
-    def stop_at_random(self, config, name, draw, ranks, signals, longest):
+    def stop_at_random(self, config, name, draw, ranks, longest):
         """@return the exit code, or none if the run ended first"""
         before = max(self.whole_files(name).values(), default=0)
-        process = self.launch(config, ranks, self.dir / f"trace_{name}")
+        process = self.launch(config, ranks)
         seconds = draw.uniform(0.05, longest)
         try:
             output = process.communicate(timeout=seconds)[0]
@@ -86,7 +84,7 @@ class RandomStops(VaeRuns):
             return process.returncode, output
         except subprocess.TimeoutExpired:
             pass
-        sent = draw.choice(signals)
+        sent = draw.choice(SIGNALS)
         own = ranks_of(process) if ranks > 1 else {}
         victim = draw.choice([process.pid, *own.values()])
         try:
@@ -101,18 +99,17 @@ class RandomStops(VaeRuns):
         self.assertGreaterEqual(after, before, "the newest whole file is lost\n" + output)
         return None, output
 
-    def break_often(self, config, name, draw, longest, ranks=lambda: 1, signals=SIGNALS, end=0):
+    def break_often(self, config, name, draw, longest, ranks, end):
         """Stops a run again and again, then lets it end. @return stops"""
         stops = 0
         self.history = []  # what each start said
         while stops < MOST_STOPS:
-            code, output = self.stop_at_random(config, name, draw, ranks(), signals, longest)
+            code, output = self.stop_at_random(config, name, draw, ranks, longest)
             if code is not None:
                 self.assertEqual(code, end, output)
                 return stops
             stops += 1
-        done = run("--config", config, *(["--nproc-per-node", str(last)] if (last := ranks()) > 1 else []), cwd=self.dir,
-                   env={"DALLE2_TRACE_SAMPLES": str(self.dir / f"trace_{name}")})
+        done = run("--config", config, *(["--nproc-per-node", str(ranks)] if ranks > 1 else []), cwd=self.dir)
         self.history.append(f"ended with {done.returncode}\n{done.stdout}{done.stderr}")
         self.assertEqual(done.returncode, end, done.stdout + done.stderr)
         return stops
@@ -132,7 +129,7 @@ class RandomStops(VaeRuns):
         wanted, stops, number = max(1, round(STOPS * share)), 0, 0
         while stops < wanted:
             name = f"broken{number}"
-            stops += max(1, self.break_often(make(name), name, draw, longest, lambda: ranks, end=end))
+            stops += max(1, self.break_often(make(name), name, draw, longest, ranks, end))
             found = checkpoint_content(self.newest_good(name), self.dir)
             self.assertEqual(sorted(found[0]), sorted(expected[0]))
             for key, value in expected[0].items():
@@ -166,7 +163,7 @@ class RandomStops(VaeRuns):
         self.check_equal(self.rolled_back, share=0.1, end=4)
 
     def stopped_early(self, config, ranks):
-        process = self.launch(config, ranks, self.dir / "trace_early")
+        process = self.launch(config, ranks)
         while len(own := ranks_of(process)) < ranks:
             time.sleep(0.001)
         return process, own
@@ -188,29 +185,6 @@ class RandomStops(VaeRuns):
             self.assertEqual(process.returncode, 75, output)
             self.assertIn("stopped before", output)
         self.assertFalse((self.dir / "early").exists())
-
-    def test_each_sample_of_an_epoch_comes_once_whatever_the_number_of_ranks(self):
-        # What a kill undoes is trained, and traced, again: here the signals that save.
-        draw = random.Random(f"{SEED} ranks")
-        wanted, stops, number = max(1, round(STOPS * 0.1)), 0, 0
-        longest = self.unbroken(self.decoder, 1)
-        while stops < wanted:
-            name = f"changing{number}"
-            config = self.decoder(name)
-            stops += max(1, self.break_often(config, name, draw, 2 * longest, lambda: draw.choice([1, 2, 3]),
-                                             signals=[signal.SIGTERM, signal.SIGHUP]))
-            seen = {"train": collections.Counter(), "val": collections.Counter()}
-            for path in self.dir.glob(f"trace_{name}.rank*"):
-                for line in path.read_text().splitlines():
-                    entry = json.loads(line)
-                    if entry["split"] in seen:
-                        seen[entry["split"]].update((entry["epoch"], key) for key in entry["keys"])
-            self.assertEqual(set(seen["train"].values()), {1})
-            by_epoch = collections.Counter(epoch for epoch, _ in seen["train"])
-            self.assertEqual(sorted(by_epoch), [0, 1, 2])
-            self.assertEqual(len(set(by_epoch.values())), 1, by_epoch)
-            self.assertFalse({key for _, key in seen["train"]} & {key for _, key in seen["val"]})
-            number += 1
 
 
 if __name__ == "__main__":
