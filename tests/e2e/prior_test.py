@@ -257,19 +257,6 @@ class Prior(unittest.TestCase):
         for key in ("tracking/training-l2", "metrics/ema-validation/l2-loss", "metrics/ema-test/l2-loss"):
             self.assertEqual(self.logged("hub", key), self.logged("local", key))
 
-    def test_shuffled_rows_come_in_the_same_order_after_a_stop(self):
-        train, data = {"epochs": 40}, {"shuffle_rows": True}
-        self.train(self.config("whole", train=train, data=data))
-        config = self.config("parts", train=train, data=data)
-        stop_when(config, self.dir, lambda line: "Starting epoch 1" in line)
-        own = saved_state(self.dir / "parts/checkpoint.pth", self.dir)[1]["dalle2_train"]
-        self.assertEqual(own["loader_position"]["block_rows"], 48)
-        self.train(config)
-        self.assertEqual(*(saved_state(self.dir / out / "latest.pth", self.dir) for out in ("whole", "parts")))
-        self.assertEqual(self.logged("whole", "tracking/training-l2"), self.logged("parts", "tracking/training-l2"))
-        self.train(self.config("plain", train=train))
-        self.assertNotEqual(self.logged("plain", "tracking/training-l2"), self.logged("whole", "tracking/training-l2"))
-
     def test_an_epoch_whose_rows_lie_elsewhere_by_now_starts_over(self):
         rows = 150_000  # 4.8 MB: more than a block of remote rows
         for name in ("images", "texts"):

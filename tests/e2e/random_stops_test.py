@@ -39,7 +39,7 @@ class RandomStops(VaeRuns):
         if not (self.dir / "images").exists():
             prior_data.make_embeddings(self.dir)
         return harness.write_config(self.dir / f"{name}.json", prior_data.prior_config(
-            self.dir, name, train={"epochs": 12, "log_every_n_updates": 2, "save_every_seconds": 1}))
+            self.dir, name, train={"epochs": 12, "log_every_n_updates": 2, "save_every_seconds": 1}, data={"shuffle_rows": True}))
 
     def vae(self, name):
         return self.write(name, train={"num_train_steps": 16, "save_results_every": 4, "save_model_every": 4, "discr_start_step": 4})

@@ -177,7 +177,6 @@ class Ranks(harness.EndToEnd):
 
     def fail_by(self, act, texts, inside=()):
         """Does something to the processes of a long run. @return what it printed"""
-        shutil.rmtree(self.dir / "failing", ignore_errors=True)
         config = self.write("failing", train={"epochs": 100000, "save_every_n_samples": 20, **FASTER_TO_GIVE_UP})
         process = self.start(config, 2, inside=inside)
         # The first save, which is written in the background, may end later on a busy machine.

@@ -256,33 +256,6 @@ class Faults(Services):
         self.assertEqual(done.returncode, 75, done.stdout + done.stderr)
         self.assertLess(float(done.stdout.split()[-1]), 5)
 
-    def test_two_runs_save_to_one_path_of_a_repository_and_each_commit_is_whole(self):
-        with HubDouble() as hub:
-            processes = []
-            for name in "ab":
-                config = self.write(f"{name}.json", name, save=self.hub_saver(), epochs=3)
-                processes.append(self.start("--config", config, env=self.env(hub)))
-            for process in processes:
-                out, _ = process.communicate(timeout=120)
-                self.assertEqual(process.returncode, 0, out)
-            self.assertIn(hub.file(REPO, "latest.pth"), [self.content(f"{name}/checkpoint.pth") for name in "ab"])
-            self.assertEqual(set(hub.repos[REPO].files["main"]), {"latest.pth"})
-            self.assertEqual([self.outbox(name) for name in "ab"], [[], []])
-
-    def test_a_full_disk_while_fetching_leaves_an_older_file_as_it_was(self):
-        self.train(self.write("first.json", "first"))
-        with Server(self.dir / "web") as web:
-            load = {"load_from": "url", "url": f"{web.url}/first.pth"}
-            (self.dir / "web/first.pth").write_bytes(self.content("first/checkpoint.pth"))
-            config = self.write(load=load, epochs=2, log={"log_type": "console"})  # fetches at each start
-            self.train(config, env=self.env())
-            files = lambda: {path: path.read_bytes() for path in (self.dir / "out").rglob("*") if path.is_file() and path.name != "run.lock"}
-            before = files()
-            (self.dir / "web/first.pth").write_bytes(bytes(20_000_000))
-            done = self.train(config, check=5, env=self.env(DALLE2_FAIL_AT="write:2:enospc"))
-            self.assertIn("loaded_checkpoint.pth", done.stderr)
-            self.assertTrue(files() == before)
-
     def test_a_full_disk_of_the_outbox_costs_that_file_alone(self):
         with Server(self.dir / "web") as web:
             save = {"save_to": "url", "url": web.url, "save_latest_to": "l.pth"}
