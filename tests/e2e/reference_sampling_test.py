@@ -62,10 +62,6 @@ class ReferenceSampling(unittest.TestCase):
                 self.assert_equals_reference(case, out)
                 self.assertEqual(len(list(out.glob("[0-9]*.png"))), read_npy(out / "samples.npy")[0][0])
 
-    def test_images_do_not_depend_on_how_many_are_sampled_at_once(self):
-        case = self.cases[0]
-        self.assert_equals_reference(case, self.sample(case, "--batch-size", 1))
-
     def test_inpainting_keeps_the_pixels_under_the_mask(self):
         case = self.single
         (count, channels, height, width), _ = read_npy(self.folder / case["expected"])
