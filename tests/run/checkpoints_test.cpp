@@ -16,16 +16,11 @@ namespace fs = std::filesystem;
 using Catch::Contains;
 
 /// A run that was stopped in its second epoch, with two older states.
-ToyConfig stopped_run(const std::string& folder, int64_t lora_rank = 0) {
+ToyConfig stopped_run(const std::string& folder) {
   ToyConfig config = toy_config(folder);
   config.tracker.keep_last = 3;
-  config.train.lora.rank = lora_rank;
-  StopRequest stop;
   ToyRun run(config);
-  run.before_step = [&](int64_t step, at::Tensor&) {
-    if (step == 8) stop.make();
-  };
-  CHECK(run.run() == ExitCode::kStopped);
+  run_to_stop(run, 8);
   return config;
 }
 
@@ -47,65 +42,47 @@ void change_newest(const std::string& folder, const std::function<void(Dict&)>& 
   fs::remove(*std::max_element(snapshots.begin(), snapshots.end()));
 }
 
-/// The run goes on from an older state, and says why.
-void falls_back(const std::string& folder, const ToyConfig& config, const std::string& why) {
-  ToyRun run(config);
-  CapturedLog log;
-  int64_t first_step = -1;
-  run.before_step = [&](int64_t step, at::Tensor&) {
-    if (first_step < 0) first_step = step;
+TEST_CASE("a newest checkpoint that is damaged, incomplete or not finite is passed over") {
+  struct Case {
+    const char* why;
+    std::function<void(Dict&)> change;
   };
-  CHECK(run.run() == ExitCode::kDone);
-  CHECK(log.count(why) > 0);
-  CHECK(log.count("Falling back to") > 0);
-  CHECK(log.count("Load another checkpoint") == 0);  // it does so by itself
-  CHECK(first_step == 8);  // the save after the third step of the second epoch
-  CHECK(fs::exists(folder + "/latest.pth"));
-}
-
-TEST_CASE("a damaged newest checkpoint is passed over") {
-  const TempDir folder;
-  const ToyConfig config = stopped_run(folder.path());
-  change_newest(folder.path(), [](Dict&) {});
-  fs::resize_file(folder / "out/checkpoint.pth", 300);
-  falls_back(folder.path(), config, "out/checkpoint.pth");
-}
-
-TEST_CASE("a newest checkpoint with NaN in it is passed over, as an unreadable one is") {
-  const TempDir folder;
-  const ToyConfig config = stopped_run(folder.path());
-  change_newest(folder.path(), [](Dict& state) {
-    Value model = *state.find("model");
-    model.as_dict().set("toy.to_q.bias", at::full({1}, NAN));
-    state.set("model", model);
-  });
-  falls_back(folder.path(), config, "the weights are not finite");
-}
-
-TEST_CASE(
-    "a newest checkpoint whose moments hold NaN is passed over: its updates would be skipped") {
-  const TempDir folder;
-  const ToyConfig config = stopped_run(folder.path());
-  change_newest(folder.path(), [](Dict& state) {
-    Value optimizer = *state.find("optimizer");
-    Value all = *optimizer.as_dict().find("state");
-    Value& first = all.as_dict().items.at(0).second;
-    first.as_dict().set("exp_avg_sq", at::full({1, 4}, NAN));
-    optimizer.as_dict().set("state", all);
-    state.set("optimizer", optimizer);
-  });
-  falls_back(folder.path(), config, "the moments of the optimizer are not finite");
-}
-
-/// Runs to the end. @return the first step that the run trains
-int64_t first_step_of(const ToyConfig& config) {
-  ToyRun run(config);
-  int64_t first = -1;
-  run.before_step = [&](int64_t step, at::Tensor&) {
-    if (first < 0) first = step;
-  };
-  CHECK(run.run() == ExitCode::kDone);
-  return first;
+  const std::vector<Case> cases = {
+      {"out/checkpoint.pth", [](Dict&) {}},
+      {"the weights are not finite",
+       [](Dict& state) {
+         Value model = *state.find("model");
+         model.as_dict().set("toy.to_q.bias", at::full({1}, NAN));
+         state.set("model", model);
+       }},
+      // Its updates would be skipped.
+      {"the moments of the optimizer are not finite",
+       [](Dict& state) {
+         Value optimizer = *state.find("optimizer");
+         Value all = *optimizer.as_dict().find("state");
+         Value& first = all.as_dict().items.at(0).second;
+         first.as_dict().set("exp_avg_sq", at::full({1, 4}, NAN));
+         optimizer.as_dict().set("state", all);
+         state.set("optimizer", optimizer);
+       }},
+      {"no entry 'optimizer': the optimizer's state is missing", [](Dict& state) {
+         std::erase_if(state.items,
+                       [](const auto& item) { return item.first.as_string() == "optimizer"; });
+       }}};
+  for (size_t i = 0; i < cases.size(); ++i) {
+    CAPTURE(cases[i].why);
+    const TempDir folder;
+    const ToyConfig config = stopped_run(folder.path());
+    change_newest(folder.path(), cases[i].change);
+    if (i == 0) fs::resize_file(folder / "out/checkpoint.pth", 300);
+    ToyRun run(config);
+    CapturedLog log;
+    CHECK(first_step_of(run) == 8);  // the save after the third step of the second epoch
+    CHECK(log.count(cases[i].why) > 0);
+    CHECK(log.count("Falling back to") > 0);
+    CHECK(log.count("Load another checkpoint") == 0);  // it does so by itself
+    CHECK(fs::exists(folder / "latest.pth"));
+  }
 }
 
 TEST_CASE("a copy of a run's folder resumes though the original is there") {
@@ -117,17 +94,8 @@ TEST_CASE("a copy of a run's folder resumes though the original is there") {
   LocalSaveConfig save;
   save.save_latest_to = folder / "of_copy.pth";
   config.tracker.save = {save};
-  CHECK(first_step_of(config) == 9);
-}
-
-TEST_CASE("a newest checkpoint without an optimizer is passed over") {
-  const TempDir folder;
-  const ToyConfig config = stopped_run(folder.path());
-  change_newest(folder.path(), [](Dict& state) {
-    std::erase_if(state.items,
-                  [](const auto& item) { return item.first.as_string() == "optimizer"; });
-  });
-  falls_back(folder.path(), config, "no entry 'optimizer': the optimizer's state is missing");
+  ToyRun run(config);
+  CHECK(first_step_of(run) == 9);
 }
 
 TEST_CASE("a run of another kind in the folder is refused, with the ways out") {
@@ -171,7 +139,8 @@ TEST_CASE(
   CHECK_THROWS_WITH(ToyRun(without_load).run(),
                     Contains("optimizer") && Contains("Copy one of these to ") &&
                         Contains(folder / "latest.pth"));
-  CHECK(first_step_of(config) == 9);  // from the file of /tracker/load, which this run saved
+  ToyRun run(config);
+  CHECK(first_step_of(run) == 9);  // from the file of /tracker/load, which this run saved
 }
 
 TEST_CASE("tensors that differ are reported by name, not by counts of the optimizer") {
@@ -222,26 +191,17 @@ TEST_CASE("a config that gives the checkpoint another meaning is refused, unless
   config.train.allow_changed_config = true;
   ToyRun run(config);
   CapturedLog log;
-  int64_t first_step = -1;
-  run.before_step = [&](int64_t step, at::Tensor&) {
-    if (first_step < 0) first_step = step;
-  };
-  CHECK(run.run() == ExitCode::kDone);
+  CHECK(first_step_of(run) == 5);  // the epoch starts over: its samples have changed
   CHECK(log.count("the config has changed since: /train/lr: the checkpoint has 0.05") > 0);
-  CHECK(first_step == 5);  // the epoch starts over: its samples have changed
 }
 
 TEST_CASE("an epoch starts over where the data set has another size, if that is allowed") {
   const TempDir folder;
   ToyConfig config = toy_config(folder.path());
   {
-    StopRequest stop;
     ToyRun run(config);
     run.checkpoints().set_data_size({20, "row"});
-    run.before_step = [&](int64_t step, at::Tensor&) {
-      if (step == 8) stop.make();
-    };
-    CHECK(run.run() == ExitCode::kStopped);
+    run_to_stop(run, 8);
   }
   {
     ToyRun refused(config);
@@ -252,13 +212,8 @@ TEST_CASE("an epoch starts over where the data set has another size, if that is 
   ToyRun run(config);
   run.checkpoints().set_data_size({21, "row"});
   const CapturedLog log;
-  int64_t first_step = -1;
-  run.before_step = [&](int64_t step, at::Tensor&) {
-    if (first_step < 0) first_step = step;
-  };
-  CHECK(run.run() == ExitCode::kDone);
+  CHECK(first_step_of(run) == 5);
   CHECK(log.count("/data: the checkpoint has a data set of 20 rows, now there are 21 rows") == 1);
-  CHECK(first_step == 5);
 }
 
 TEST_CASE("another order of the samples is refused amid an epoch, and told between two") {
@@ -342,12 +297,8 @@ TEST_CASE("adapters begin on a checkpoint without any, and go on from their own 
   ToyRun whole(adapters("whole"));
   CHECK(whole.run() == ExitCode::kDone);
   {
-    StopRequest stop;
     ToyRun first(adapters("parts"));
-    first.before_step = [&](int64_t step, at::Tensor&) {
-      if (step == 6) stop.make();
-    };
-    CHECK(first.run() == ExitCode::kStopped);
+    run_to_stop(first, 6);
   }
   ToyRun second(adapters("parts"));
   CHECK(second.run() == ExitCode::kDone);

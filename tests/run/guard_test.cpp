@@ -98,13 +98,9 @@ TEST_CASE("a run that goes back to before an allowed change takes the change aga
   const TempDir folder;
   ToyConfig config = toy_config(folder.path());
   {
-    StopRequest stop;
     ToyRun run(config);
     run.checkpoints().set_data_size({20, "row"});
-    run.before_step = [&](int64_t step, at::Tensor&) {
-      if (step == 8) stop.make();
-    };
-    CHECK(run.run() == ExitCode::kStopped);
+    run_to_stop(run, 8);
   }
   config.train.allow_changed_config = true;
   config.train.non_finite.after = 2;
@@ -159,16 +155,6 @@ TEST_CASE("a state with NaN in it is never saved") {
   };
   CHECK_THROWS_WITH(run.run(), Contains("the weights are not finite (epoch 0, sample 0)"));
   CHECK_FALSE(std::filesystem::exists(folder / "out/checkpoint.pth"));
-}
-
-TEST_CASE("a run in half precision saves and restores its loss scale") {
-  const TempDir folder;
-  ToyConfig config = toy_config(folder.path());
-  config.train.mixed_precision = MixedPrecision::fp16;
-  ToyRun whole(config);
-  CHECK(whole.run() == ExitCode::kDone);
-  const Value saved = read_pth(folder / "latest.pth");
-  CHECK(Cursor(saved).at("scaler").at("scale").as_double() == *whole.trainer().loss_scale());
 }
 
 TEST_CASE("a run that stopped amid skipped updates resumes there, and goes back to before them") {

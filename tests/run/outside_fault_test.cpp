@@ -12,8 +12,6 @@
 namespace dalle2::test {
 namespace {
 
-using Catch::Contains;
-
 std::string bits_of_whole_run(const ToyConfig& config) {
   ToyRun run(config);
   CHECK(run.run() == ExitCode::kDone);
@@ -32,22 +30,8 @@ TEST_CASE("a network that is lost costs no step: the state is saved, then the ru
     CHECK_THROWS_WITH(run.run(), "the network is lost");
   }
   ToyRun run(config);
-  int64_t first_step = -1;
-  run.before_step = [&](int64_t step, at::Tensor&) {
-    if (first_step < 0) first_step = step;
-  };
-  CHECK(run.run() == ExitCode::kDone);
-  CHECK(first_step == 7);
+  CHECK(first_step_of(run) == 7);
   CHECK(bits_of(run.trainer()) == whole);
-}
-
-TEST_CASE("a fault before the first step leaves no checkpoint") {
-  const TempDir folder;
-  const ToyConfig config = toy_config(folder.path());
-  ToyRun run(config);
-  run.while_reading = [](int64_t) { throw DataError("no usable sample"); };
-  CHECK_THROWS_AS(run.run(), DataError);
-  CHECK_FALSE(std::filesystem::exists(folder / "out/checkpoint.pth"));
 }
 
 TEST_CASE("a fault whose state cannot be saved is still the fault that is reported") {
@@ -64,26 +48,32 @@ TEST_CASE("a fault whose state cannot be saved is still the fault that is report
   CHECK(log.count("the state could not be saved: ") == 1);
 }
 
-TEST_CASE("a fault of training itself saves nothing") {
+/// @return whether a run that meets a fault of this kind has left a checkpoint
+template <class Fault>
+bool saves_at_fault(const std::function<void(ToyRun&)>& prepare) {
   const TempDir folder;
   const ToyConfig config = toy_config(folder.path());
   ToyRun run(config);
-  run.before_step = [](int64_t step, at::Tensor&) {
-    if (step == 2) throw ResourceError("out of memory");
-  };
-  CHECK_THROWS_AS(run.run(), ResourceError);
-  CHECK_FALSE(std::filesystem::exists(folder / "out/checkpoint.pth"));
+  prepare(run);
+  CHECK_THROWS_AS(run.run(), Fault);
+  return std::filesystem::exists(folder / "out/checkpoint.pth");
 }
 
-TEST_CASE("a rank that is lost is no fault from outside: without it the others cannot save") {
-  const TempDir folder;
-  const ToyConfig config = toy_config(folder.path());
-  ToyRun run(config);
-  run.while_reading = [](int64_t step) {
-    if (step == 2) throw PeerError("rank 1 is gone");
-  };
-  CHECK_THROWS_AS(run.run(), PeerError);
-  CHECK_FALSE(std::filesystem::exists(folder / "out/checkpoint.pth"));
+TEST_CASE("a fault before the first step, one of training itself and a lost rank save nothing") {
+  CHECK_FALSE(saves_at_fault<DataError>([](ToyRun& run) {
+    run.while_reading = [](int64_t) { throw DataError("no usable sample"); };
+  }));
+  CHECK_FALSE(saves_at_fault<ResourceError>([](ToyRun& run) {
+    run.before_step = [](int64_t step, at::Tensor&) {
+      if (step == 2) throw ResourceError("out of memory");
+    };
+  }));
+  // No fault from outside: without the rank the others cannot save.
+  CHECK_FALSE(saves_at_fault<PeerError>([](ToyRun& run) {
+    run.while_reading = [](int64_t step) {
+      if (step == 2) throw PeerError("rank 1 is gone");
+    };
+  }));
 }
 
 struct Rows {

@@ -46,7 +46,7 @@ TEST_CASE("a toy run learns") {
 
 TEST_CASE("a run that has finished has nothing left to do, until its config asks for more") {
   const TempDir folder;
-  ToyConfig config = toy_config(folder.path());
+  const ToyConfig config = toy_config(folder.path());
   const Outcome outcome = whole_run(config);
   const auto saved_at = std::filesystem::last_write_time(folder.path() + "/out/checkpoint.pth");
   {
@@ -55,9 +55,14 @@ TEST_CASE("a run that has finished has nothing left to do, until its config asks
     CHECK(log.count("nothing left to do: the run has finished") == 1);
     CHECK(std::filesystem::last_write_time(folder.path() + "/out/checkpoint.pth") == saved_at);
   }
-  config.train.epochs = 4;
+  ToyConfig other = config;
+  other.train.epochs = 2;
   const CapturedLog log;
-  CHECK(whole_run(config).losses.size() == 20);
+  CHECK(whole_run(other) == outcome);
+  CHECK(log.count(
+            "has been trained for 3 epochs and /train/epochs is 2: nothing is left to train") > 0);
+  other.train.epochs = 4;
+  CHECK(whole_run(other).losses.size() == 20);
   CHECK(log.count("nothing left to do") == 0);
 }
 
@@ -79,14 +84,10 @@ TEST_CASE("a run that is stopped at any step goes on bit for bit, with both kind
       const TempDir whole, parts;
       const Outcome expected = whole_run(variant(whole.path(), kind, true, async_save));
       const ToyConfig config = variant(parts.path(), kind, true, async_save);
-      for (const int64_t stop_at : {0, 4, 6, 14}) {
-        StopRequest stop;
+      for (const int64_t last_step : {0, 4, 6, 14}) {
         ToyRun run(config);
-        run.before_step = [&](int64_t step, at::Tensor&) {
-          if (step == stop_at) stop.make();
-        };
-        CHECK(run.run() == ExitCode::kStopped);
-        CHECK(run.position().epoch * 5 + run.position().iteration == stop_at + 1);
+        run_to_stop(run, last_step);
+        CHECK(run.position().epoch * 5 + run.position().iteration == last_step + 1);
       }
       ToyRun last(config);
       CHECK(last.run() == ExitCode::kDone);
@@ -95,17 +96,22 @@ TEST_CASE("a run that is stopped at any step goes on bit for bit, with both kind
   }
 }
 
-TEST_CASE("a stop during a validation is noticed between batches, and the validation repeated") {
+TEST_CASE(
+    "a stop in a validation, whoever hears of it, is told once, and the validation repeated") {
   const TempDir whole, parts;
   const Outcome expected = whole_run(toy_config(whole.path()));
   const ToyConfig config = toy_config(parts.path());
-  for (const int64_t stop_at : {2, 1, 4}) {  // calls: in an epoch's first or second batch
+  // Calls: in an epoch's first or second batch. A loader throws where it hears of the signal first.
+  for (const auto& [stop_at, loader_hears] :
+       {std::pair{2, false}, std::pair{1, true}, std::pair{1, false}, std::pair{4, false}}) {
     StopRequest stop;
     const CapturedLog log;
     ToyRun run(config);
     int64_t calls = 0;
-    run.in_validation = [&] {
-      if (++calls == stop_at) stop.make();
+    run.in_validation = [&, last = stop_at, throws = loader_hears] {
+      if (++calls != last) return;
+      stop.make();
+      if (throws) throw StoppedError("signal 15");
     };
     CHECK(run.run() == ExitCode::kStopped);
     CHECK(calls == stop_at);
@@ -114,40 +120,6 @@ TEST_CASE("a stop during a validation is noticed between batches, and the valida
   ToyRun last(config);
   CHECK(last.run() == ExitCode::kDone);
   CHECK(outcome_of(last, config.tracker.data_path) == expected);
-}
-
-TEST_CASE("a stop that a loader hears of first is reported once and saved") {
-  const TempDir whole, parts;
-  const Outcome expected = whole_run(toy_config(whole.path()));
-  const ToyConfig config = toy_config(parts.path());
-  {
-    StopRequest stop;
-    const CapturedLog log;
-    ToyRun run(config);
-    run.in_validation = [&] {
-      stop.make();
-      throw StoppedError("signal 15");
-    };
-    CHECK(run.run() == ExitCode::kStopped);
-    CHECK(log.count("SIGTERM: saving and stopping") == 1);
-  }
-  ToyRun last(config);
-  CHECK(last.run() == ExitCode::kDone);
-  CHECK(outcome_of(last, config.tracker.data_path) == expected);
-}
-
-TEST_CASE("a finished run that is started again does nothing and says where it stands") {
-  const TempDir folder;
-  const ToyConfig config = toy_config(folder.path());
-  const Outcome expected = whole_run(config);
-  ToyConfig fewer = config;
-  fewer.train.epochs = 2;
-  ToyRun run(fewer);
-  CapturedLog log;
-  CHECK(run.run() == ExitCode::kDone);
-  CHECK(log.count(
-            "has been trained for 3 epochs and /train/epochs is 2: nothing is left to train") > 0);
-  CHECK(outcome_of(run, config.tracker.data_path) == expected);
 }
 
 TEST_CASE("averages for a choice after training are saved on the way and at the end") {
@@ -159,17 +131,6 @@ TEST_CASE("averages for a choice after training are saved on the way and at the 
     const Value file = read_pth(config.tracker.data_path + "/averages/" + name);
     CHECK(Cursor(file).at("post_hoc_ema").at(0).at("prefix").as_string() == "toy.");
   }
-}
-
-TEST_CASE("an evaluation with averages leaves every module in the mode it was in") {
-  const TempDir folder;
-  const ToyConfig config = toy_config(folder.path());
-  ToyRun run(config);
-  const at::Tensor x = at::ones({2, 4}, at::device(run.session().device()));
-  run.trainer().evaluate(x);
-  CHECK(run.trainer().evaluated_in_eval_mode);
-  CHECK(run.trainer().toy().network->is_training());
-  CHECK(run.trainer().toy().network->to_q->is_training());
 }
 
 }  // namespace

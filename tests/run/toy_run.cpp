@@ -60,7 +60,6 @@ at::Tensor ToyTrainer::step(const at::Tensor& x, const BatchShare& share) {
 
 double ToyTrainer::evaluate(const at::Tensor& x) {
   const AveragesInPlace averages = averages_in_place();
-  evaluated_in_eval_mode = evaluated_in_eval_mode && !model_->network->is_training();
   const auto loss_of = [&](const ChunkRange& range) {
     return loss(x.narrow(0, range.begin, range.length));
   };

@@ -56,8 +56,6 @@ class ToyTrainer : public Trainer {
   /// The averaged loss.
   double evaluate(const at::Tensor& x);
   const ToyModel& toy() const { return *model_; }
-  /// Whether a pass of evaluate() found the network that it used in eval mode.
-  bool evaluated_in_eval_mode = true;
 
  private:
   at::Tensor loss(const at::Tensor& x) const;

@@ -2,6 +2,7 @@
 // Configs of toy runs, and what is compared of them.
 #pragma once
 
+#include <catch2/catch.hpp>
 #include <csignal>
 #include <filesystem>
 #include <string>
@@ -59,5 +60,24 @@ class StopRequest {
     std::raise(SIGTERM);
   }
 };
+
+/// Runs until it is asked to stop at this step.
+inline void run_to_stop(ToyRun& run, int64_t last) {
+  StopRequest stop;
+  run.before_step = [&](int64_t step, at::Tensor&) {
+    if (step == last) stop.make();
+  };
+  CHECK(run.run() == ExitCode::kStopped);
+}
+
+/// Runs to the end. @return the first step that the run trains
+inline int64_t first_step_of(ToyRun& run) {
+  int64_t first = -1;
+  run.before_step = [&](int64_t step, at::Tensor&) {
+    if (first < 0) first = step;
+  };
+  CHECK(run.run() == ExitCode::kDone);
+  return first;
+}
 
 }  // namespace dalle2::test
