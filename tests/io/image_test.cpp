@@ -6,7 +6,6 @@
 #include "io/formats/npy.h"
 #include "io/pictures/picture_tally.h"
 #include "support/fixture_folder.h"
-#include "support/temp_dir.h"
 
 #include <png.h>
 #include <zlib.h>
@@ -342,13 +341,6 @@ TEST_CASE("PNG gives back what went in, and JPEG nearly") {
   }
   const Image jpeg = decode_image(encode_jpeg(halves, 95), "jpeg");
   CHECK(largest_difference(halves.pixels.data(), jpeg.pixels) <= 6);
-}
-
-TEST_CASE("a picture on disk is whole or absent") {
-  const test::TempDir folder;
-  write_png(folder / "a/b.png", noise_image(3, 2, 2));
-  CHECK(decode_image(read_file(folder / "a/b.png"), "b").pixels.size() == 18);
-  CHECK_FALSE(std::filesystem::exists(folder / "a/b.png.part"));
 }
 
 TEST_CASE("flip and crop move pixels and nothing else") {
