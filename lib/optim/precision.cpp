@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: MIT
 #include "optim/precision.h"
 
-#include <ATen/autocast_mode.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/torch.h>
 
-#include "base/error.h"
 #include "kernels/cpu_capability.h"
 
 namespace dalle2 {
@@ -17,29 +15,6 @@ bool cpu_has_bfloat16() {
 }
 
 }  // namespace
-
-Autocast::Autocast(at::DeviceType device, MixedPrecision precision)
-    : device_(device), active_(precision != MixedPrecision::no) {
-  if (!active_) {
-    return;
-  }
-  was_enabled_ = at::autocast::is_autocast_enabled(device_);
-  earlier_dtype_ = at::autocast::get_autocast_dtype(device_);
-  at::autocast::set_autocast_enabled(device_, true);
-  at::autocast::set_autocast_dtype(device_,
-                                   precision == MixedPrecision::fp16 ? at::kHalf : at::kBFloat16);
-}
-
-Autocast::~Autocast() {
-  if (!active_) {
-    return;
-  }
-  at::autocast::set_autocast_enabled(device_, was_enabled_);
-  at::autocast::set_autocast_dtype(device_, earlier_dtype_);
-  if (!was_enabled_) {
-    at::autocast::clear_cache();
-  }
-}
 
 HalfPrecisionSupport half_precision_support(const at::Device& device) {
   if (device.is_cpu()) {
@@ -76,14 +51,7 @@ PrecisionChoice choose_precision(std::optional<MixedPrecision> asked,
 GradScaler::GradScaler(const at::Device& device, const GradScalerOptions& options)
     : options_(options),
       scale_(at::full({}, options.init_scale, at::device(device).dtype(at::kFloat))),
-      growth_tracker_(at::zeros({}, at::device(device).dtype(at::kInt))) {
-  D2_CHECK(
-      options.growth_factor > 1.0 && options.backoff_factor < 1.0 && options.growth_interval >= 1,
-      "a loss scale that grows by {} every {} updates and falls by {}",
-      options.growth_factor,
-      options.growth_interval,
-      options.backoff_factor);
-}
+      growth_tracker_(at::zeros({}, at::device(device).dtype(at::kInt))) {}
 
 void GradScaler::update(const at::Tensor& found_inf) {
   const torch::NoGradGuard no_grad;
@@ -93,14 +61,6 @@ void GradScaler::update(const at::Tensor& found_inf) {
                          options_.growth_factor,
                          options_.backoff_factor,
                          options_.growth_interval);
-}
-
-double GradScaler::current_scale() const {
-  return scale_.item<double>();
-}
-
-int64_t GradScaler::growth_tracker() const {
-  return growth_tracker_.item<int64_t>();
 }
 
 void GradScaler::set_state(double scale, int64_t growth_tracker) {

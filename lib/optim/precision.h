@@ -11,6 +11,7 @@
 #include <string>
 
 #include "config/reading/types.h"
+#include "kernels/autocast_state.h"
 
 namespace dalle2 {
 
@@ -35,9 +36,9 @@ class GradScaler {
 
   const GradScalerOptions& options() const { return options_; }
   /// The scale as a number. Waits for the device.
-  double current_scale() const;
+  double current_scale() const { return scale_.item<double>(); }
   /// Updates since the last overflow or growth. Waits for the device.
-  int64_t growth_tracker() const;
+  int64_t growth_tracker() const { return growth_tracker_.item<int64_t>(); }
   void set_state(double scale, int64_t growth_tracker);
 
  private:
@@ -52,18 +53,13 @@ class GradScaler {
 /// Does nothing for `no`.
 class Autocast {
  public:
-  Autocast(at::DeviceType device, MixedPrecision precision);
-  /// Restores the earlier state; weights that were cast are forgotten, since the next update
-  /// changes them.
-  ~Autocast();
-  Autocast(const Autocast&) = delete;
-  Autocast& operator=(const Autocast&) = delete;
+  Autocast(at::DeviceType device, MixedPrecision precision) {
+    if (precision == MixedPrecision::no) return;
+    state_.emplace(device, true, precision == MixedPrecision::fp16 ? at::kHalf : at::kBFloat16);
+  }
 
  private:
-  at::DeviceType device_;
-  bool active_;
-  bool was_enabled_ = false;
-  at::ScalarType earlier_dtype_ = at::kFloat;
+  std::optional<AutocastState> state_;
 };
 
 struct PrecisionChoice {

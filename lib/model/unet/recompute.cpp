@@ -1,42 +1,18 @@
 // SPDX-License-Identifier: MIT
 #include "model/unet/recompute.h"
 
-#include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <utility>
+
+#include "kernels/autocast_state.h"
 
 namespace dalle2 {
 namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-// Puts autocast for one kind of device into a state and back.
-class AutocastGuard {
- public:
-  AutocastGuard(at::DeviceType device, bool enabled, at::ScalarType dtype)
-      : device_(device),
-        enabled_(at::autocast::is_autocast_enabled(device)),
-        dtype_(at::autocast::get_autocast_dtype(device)) {
-    at::autocast::set_autocast_enabled(device, enabled);
-    at::autocast::set_autocast_dtype(device, dtype);
-  }
-  ~AutocastGuard() {
-    at::autocast::set_autocast_enabled(device_, enabled_);
-    at::autocast::set_autocast_dtype(device_, dtype_);
-    // Weights cast for the second pass must not outlive it: they belong to its graph.
-    if (!enabled_) at::autocast::clear_cache();
-  }
-  AutocastGuard(const AutocastGuard&) = delete;
-  AutocastGuard& operator=(const AutocastGuard&) = delete;
-
- private:
-  at::DeviceType device_;
-  bool enabled_;
-  at::ScalarType dtype_;
-};
 
 // What the backward pass needs beside tensors.
 struct Call : torch::CustomClassHolder {
@@ -71,7 +47,7 @@ struct Recompute : torch::autograd::Function<Recompute> {
     at::Tensor output;
     {
       const at::AutoGradMode enable_grad(true);
-      const AutocastGuard autocast(call->device, call->autocast, call->autocast_dtype);
+      const AutocastState autocast(call->device, call->autocast, call->autocast_dtype);
       output = call->function(variable_list(
           leaves.begin(), leaves.begin() + static_cast<std::ptrdiff_t>(call->num_inputs)));
     }
