@@ -9,12 +9,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <mutex>
 #include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
-#include "base/this_process.h"
 #include "kernels/gpu/device_graph.h"
 
 namespace dalle2 {
@@ -53,30 +51,6 @@ struct PassGraphs::Key {
   bool operator==(const Key&) const = default;
 };
 
-/// What a pass changes, to go back to.
-class PassGraphs::Before {
- public:
-  Before(FlatGradients& gradients, const std::vector<at::Tensor>& buffers)
-      : gradients_(gradients), received_(gradients.received()), buffers_(buffers) {
-    const torch::NoGradGuard no_grad;
-    if (has_any(received_)) values_ = gradients.values().clone();
-    for (const at::Tensor& buffer : buffers_) kept_.push_back(buffer.clone());
-  }
-  void restore() const {
-    const torch::NoGradGuard no_grad;
-    if (values_.defined()) gradients_.values().copy_(values_);
-    gradients_.restore_account(received_);
-    for (size_t i = 0; i < buffers_.size(); ++i) buffers_[i].copy_(kept_[i]);
-  }
-
- private:
-  FlatGradients& gradients_;
-  std::vector<bool> received_;
-  const std::vector<at::Tensor>& buffers_;
-  at::Tensor values_;
-  std::vector<at::Tensor> kept_;
-};
-
 struct PassGraphs::Graph {
   enum class State { without, unchecked, ready, given_up };
 
@@ -87,29 +61,7 @@ struct PassGraphs::Graph {
   at::Tensor loss;             ///< [] which it writes
   std::vector<bool> received;  ///< parameters that have a gradient after it
   std::shared_ptr<DeviceGraph> work;
-
-  bool is_recorded() const { return work != nullptr; }
 };
-
-/// All that there are in this process: parts share a device.
-struct PassGraphs::Living {
-  std::mutex mutex;
-  std::vector<PassGraphs*> all;
-};
-
-PassGraphs::Living& PassGraphs::living() {
-  static Living all;
-  return all;
-}
-
-std::vector<PassGraphs*> PassGraphs::that_hold_memory() const {
-  const std::lock_guard lock(living().mutex);
-  std::vector<PassGraphs*> found;
-  for (PassGraphs* const each : living().all) {
-    if (each->device_ == device_ && each->hold_memory()) found.push_back(each);
-  }
-  return found;
-}
 
 PassGraphs::PassGraphs(std::string part_name,
                        FlatGradients& gradients,
@@ -118,15 +70,9 @@ PassGraphs::PassGraphs(std::string part_name,
     : part_name_(std::move(part_name)),
       gradients_(gradients),
       buffers_(std::move(buffers)),
-      device_(device) {
-  const std::lock_guard lock(living().mutex);
-  living().all.push_back(this);
-}
+      device_(device) {}
 
-PassGraphs::~PassGraphs() {
-  const std::lock_guard lock(living().mutex);
-  std::erase(living().all, this);
-}
+PassGraphs::~PassGraphs() = default;
 
 void PassGraphs::forget() {
   graphs_.clear();
@@ -182,14 +128,6 @@ PassGraphs::Graph* PassGraphs::find(const Key& key) const {
   return nullptr;
 }
 
-PassGraphs::Graph& PassGraphs::find_or_add(const RecordablePass& pass, double factor) {
-  Key key = key_of(pass, factor);
-  if (Graph* const found = find(key)) return *found;
-  graphs_.push_back(std::make_unique<Graph>());
-  graphs_.back()->key = std::move(key);
-  return *graphs_.back();
-}
-
 at::Tensor PassGraphs::replay(const RecordablePass& pass, double factor) {
   const Graph* const graph = find(key_of(pass, factor));
   if (graph == nullptr || graph->state != Graph::State::ready) return {};
@@ -197,53 +135,18 @@ at::Tensor PassGraphs::replay(const RecordablePass& pass, double factor) {
 }
 
 at::Tensor PassGraphs::run(const RecordablePass& pass, double factor, const Work& work) {
-  if (has_stopped_) return work(pass.inputs, /*is_recorded=*/false);
-  Graph& graph = find_or_add(pass, factor);
-  if (graph.state == Graph::State::unchecked) return check(graph, pass.inputs, work);
+  Key key = key_of(pass, factor);
+  Graph* graph = find(key);
+  if (graph == nullptr) {
+    graph = graphs_.emplace_back(std::make_unique<Graph>()).get();
+    graph->key = std::move(key);
+  }
+  if (graph->state == Graph::State::unchecked) return check(*graph, pass.inputs, work);
   // The graph is checked in the next pass, not in this one. A number from the host is frozen in the recording, and only a pass with
   // another number reveals this.
-  if (graph.state == Graph::State::without && ++graph.passes > kPassesWithout)
-    record(graph, pass.inputs, work);
-  Tensors nothing;
-  return run_without(pass.inputs, work, nothing);
-}
-
-std::vector<std::unique_ptr<PassGraphs::Graph>>::const_iterator PassGraphs::first_recorded() const {
-  return std::find_if(
-      graphs_.begin(), graphs_.end(), [](const auto& each) { return each->is_recorded(); });
-}
-
-bool PassGraphs::hold_memory() const {
-  return first_recorded() != graphs_.end();
-}
-
-at::Tensor PassGraphs::run_without(const Tensors& inputs, const Work& work, Tensors& beside) {
-  if (that_hold_memory().empty()) return work(inputs, /*is_recorded=*/false);
-  std::optional<Before> before;
-  std::string fault;
-  try {
-    before.emplace(gradients_, buffers_);
-    return work(inputs, /*is_recorded=*/false);
-  } catch (const c10::Error& error) {  // cuDNN has other words for a lack of memory
-    fault = error.what_without_backtrace();
-  }
-  for (PassGraphs* const each : that_hold_memory()) each->stop_recording(fault);
-  if (before) before->restore();
-  before.reset();
-  beside.clear();
-  at::getDeviceAllocator(device_.type())->emptyCache();
-  return work(inputs, /*is_recorded=*/false);
-}
-
-void PassGraphs::stop_recording(const std::string& reason) {
-  has_stopped_ = true;
-  graphs_.clear();
-  log_warning(
-      "train",
-      "{}passes run without CUDA graphs from now on, to have their memory for others: {}\n  {}",
-      prefix(),
-      reason,
-      kWithoutGraphs);
+  if (graph->state == Graph::State::without && ++graph->passes > kPassesWithout)
+    record(*graph, pass.inputs, work);
+  return work(pass.inputs, /*is_recorded=*/false);
 }
 
 void PassGraphs::give_up(Graph& graph, const std::string& reason) {
@@ -257,8 +160,11 @@ void PassGraphs::give_up(Graph& graph, const std::string& reason) {
 }
 
 void PassGraphs::record(Graph& graph, const Tensors& inputs, const Work& work) {
-  const int64_t recorded = std::count_if(
-      graphs_.begin(), graphs_.end(), [](const auto& each) { return each->is_recorded(); });
+  DeviceGraph* neighbour = nullptr;  // graphs share their memory
+  int64_t recorded = 0;
+  for (const auto& each : graphs_) {
+    if (each->work != nullptr && recorded++ == 0) neighbour = each->work.get();
+  }
   if (recorded >= kMostGraphs) {
     if (!std::exchange(has_told_of_limit_, true)) {
       log_warning("train",
@@ -272,12 +178,11 @@ void PassGraphs::record(Graph& graph, const Tensors& inputs, const Work& work) {
   const std::vector<bool> before = gradients_.received();
   const c10::impl::VirtualGuardImpl device(device_.type());
   std::string fault;
-  bool has_begun = false, has_memory = true;
+  bool has_begun = false;
   try {
     const GraphMaker make = graph_maker(device_.type());
     if (!make) throw ConfigError("{} has no graphs", device_.str());
-    const auto neighbour = first_recorded();
-    graph.work = make(neighbour == graphs_.end() ? nullptr : (*neighbour)->work.get());
+    graph.work = make(neighbour);
     for (const at::Tensor& input : inputs)
       graph.inputs.push_back(input.defined() ? input.clone() : input);
     if (!side_) side_ = device.getStreamFromGlobalPool(device_);
@@ -290,8 +195,6 @@ void PassGraphs::record(Graph& graph, const Tensors& inputs, const Work& work) {
     graph.loss = work(graph.inputs, /*is_recorded=*/true);
   } catch (const c10::Error& error) {
     fault = error.what_without_backtrace();
-    has_memory =
-        dynamic_cast<const c10::OutOfMemoryError*>(&error) == nullptr && !says_out_of_memory(fault);
   } catch (const std::exception& error) {
     fault = error.what();
   }
@@ -303,10 +206,8 @@ void PassGraphs::record(Graph& graph, const Tensors& inputs, const Work& work) {
   }
   graph.received = gradients_.received();
   gradients_.restore_account(before);
-  if (!fault.empty()) give_up(graph, fault);
-  // What the recording took stays in the memory that graphs share.
-  if (!has_memory && hold_memory()) return stop_recording(fault);
-  if (fault.empty()) graph.state = Graph::State::unchecked;
+  if (!fault.empty()) return give_up(graph, fault);
+  graph.state = Graph::State::unchecked;
 }
 
 at::Tensor PassGraphs::replay(const Graph& graph, const Tensors& inputs) {
@@ -325,29 +226,28 @@ at::Tensor PassGraphs::replay(const Graph& graph, const Tensors& inputs) {
 
 /// The pass runs both ways; what stays is the result of the one without a graph.
 at::Tensor PassGraphs::check(Graph& graph, const Tensors& inputs, const Work& work) {
-  Tensors by_graph;  // gradients, loss
-  std::optional<Before> before;
-  try {
+  at::Tensor gradients_by_graph, loss_by_graph;
+  {
     const torch::NoGradGuard no_grad;
-    before.emplace(gradients_, buffers_);
-    const at::Tensor loss = replay(graph, inputs);
-    by_graph = {gradients_.values().clone(), loss};
-  } catch (const std::exception& error) {
-    give_up(graph, error.what());
+    const std::vector<bool> received = gradients_.received();
+    const at::Tensor values = has_any(received) ? gradients_.values().clone() : at::Tensor();
+    Tensors buffers;
+    for (const at::Tensor& buffer : buffers_) buffers.push_back(buffer.clone());
+    loss_by_graph = replay(graph, inputs);
+    gradients_by_graph = gradients_.values().clone();
+    if (values.defined()) gradients_.values().copy_(values);
+    gradients_.restore_account(received);
+    for (size_t i = 0; i < buffers_.size(); ++i) buffers_[i].copy_(buffers[i]);
   }
-  if (before) before->restore();
-  before.reset();
-  const at::Tensor loss = run_without(inputs, work, by_graph);
-  if (has_stopped_) return loss;  // the graph is gone
-  if (graph.state == Graph::State::given_up) return loss;
+  const at::Tensor loss = work(inputs, /*is_recorded=*/false);
   const torch::NoGradGuard no_grad;
   const at::Tensor& expected = gradients_.values();
   const double size = expected.norm().item<double>();
   const double loss_size = loss.abs().item<double>();
   if (!std::isfinite(size) || !std::isfinite(loss_size))
     return loss;  // says nothing: the next pass will
-  const double rest = by_graph[0].sub_(expected).norm().item<double>();
-  const double loss_rest = (by_graph[1] - loss).abs().item<double>();
+  const double rest = gradients_by_graph.sub_(expected).norm().item<double>();
+  const double loss_rest = (loss_by_graph - loss).abs().item<double>();
   if (graph.received != gradients_.received()) {
     give_up(graph, "the parameters that have a gradient are not those of the recording");
   } else if (!(rest <= tolerance() * size) || !(loss_rest <= tolerance() * loss_size)) {

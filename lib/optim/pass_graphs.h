@@ -65,26 +65,13 @@ class PassGraphs {
  private:
   struct Key;
   struct Graph;
-  class Before;
-  struct Living;
-
-  static Living& living();
-  /// Of this device.
-  std::vector<PassGraphs*> that_hold_memory() const;
 
   Key key_of(const RecordablePass& pass, double factor) const;
   Graph* find(const Key& key) const;
-  Graph& find_or_add(const RecordablePass& pass, double factor);
   void record(Graph& graph, const Tensors& inputs, const Work& work);
   at::Tensor replay(const Graph& graph, const Tensors& inputs);
   at::Tensor check(Graph& graph, const Tensors& inputs, const Work& work);
-  /// Runs work that is not recorded. If memory runs out while graphs hold some, those of all parts on the device are given up, and the work
-  /// runs again. @param beside freed before that
-  at::Tensor run_without(const Tensors& inputs, const Work& work, Tensors& beside);
-  bool hold_memory() const;
   void give_up(Graph& graph, const std::string& reason);
-  void stop_recording(const std::string& reason);
-  std::vector<std::unique_ptr<Graph>>::const_iterator first_recorded() const;
   std::string prefix() const;
   std::string text_of(const Graph& graph) const;
 
@@ -95,7 +82,6 @@ class PassGraphs {
   std::optional<c10::Stream> side_;  // on which passes are recorded
   std::vector<std::unique_ptr<Graph>> graphs_;
   bool has_told_of_limit_ = false;
-  bool has_stopped_ = false;  // for want of memory
 };
 
 }  // namespace dalle2

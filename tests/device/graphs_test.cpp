@@ -380,50 +380,6 @@ TEST_CASE("last bits may differ, but not in a deterministic run") {
   CHECK(log.count("gradients differ by 1.0e-05") == (is_deterministic ? 1 : 0));
 }
 
-TEST_CASE("a device without memory for both ways goes on without graphs") {
-  Part part(fake_device());
-  // expect_passes() makes each pass once more. The fourth is recorded, the fifth checked, and another shape comes later.
-  const int64_t call = GENERATE(7, 9);
-  int64_t calls = 0;
-  CapturedLog log;
-  expect_passes(
-      [&](const Tensors& inputs, bool is_recorded) {
-        const at::Tensor loss = part.module->forward(inputs[0]).sum();
-        const at::Tensor found = backward_of(loss);
-        if (!is_recorded && ++calls == call) TORCH_CHECK_WITH(OutOfMemoryError, false, "no memory");
-        return found;
-      },
-      part,
-      8);
-  INFO(log.text());
-  CHECK(
-      log.count(
-          "toy: passes run without CUDA graphs from now on, to have their memory for others: no memory") ==
-      1);
-  CHECK(log.count(kInUse) == 0);
-}
-
-TEST_CASE("graphs of one part give way to the passes of another") {
-  Part first(fake_device()), second(fake_device());
-  CapturedLog log;
-  for (int64_t number = 0; number < 6; ++number) pass_of(first, at::ones({2, 3}));
-  CHECK(log.count(kInUse) == 1);
-  bool is_short = true;
-  second.gradients.zero_grad();
-  const RecordablePass pass{{at::ones({2, 3}).to(fake_device())}};
-  const at::Tensor loss = second.graphs.run(pass, 1.0, [&](const Tensors& inputs, bool) {
-    const at::Tensor made = backward_of(second.module->forward(inputs[0]).sum());
-    if (std::exchange(is_short, false)) TORCH_CHECK(false, "FIND was unable to find an engine");
-    return made;
-  });
-  INFO(log.text());
-  CHECK(log.count("to have their memory for others: FIND was unable to find an engine") == 1);
-  CHECK(loss.defined());
-  // Once, not twice.
-  CHECK(at::equal(second.gradients.values().narrow(0, 0, 3).cpu(), at::full({3}, 2.0F)));
-  CHECK(pass_of(first, at::ones({2, 3})).defined());
-}
-
 TEST_CASE("a pass that is checked writes running means once") {
   Part part(fake_device());
   const at::Tensor mean = part.mean;
