@@ -7,7 +7,6 @@
 #include <cmath>
 
 namespace dalle2 {
-
 namespace {
 
 /// Calls `work(own, theirs)` for pieces of both: what is made beside them would else be as large as they
@@ -26,8 +25,7 @@ void in_pieces(const at::Tensor& own,
   }
 }
 
-}  // namespace
-
+/// own += share (theirs - own), at a share of 1 a copy. @param skipped AverageRule::update()
 void follow(const at::Tensor& own,
             const at::Tensor& theirs,
             double share,
@@ -37,6 +35,8 @@ void follow(const at::Tensor& own,
   };
   skipped.defined() ? in_pieces(own, theirs, skipped, take) : take(own, theirs);
 }
+
+}  // namespace
 
 double EmaPytorchRule::decay_of(int64_t step) const {
   const int64_t epoch = step - config_.ema_update_after_step - 1;
@@ -95,6 +95,17 @@ void DiffusersRule::update(const at::Tensor& average,
   in_pieces(average, weights, skipped, [taken](const at::Tensor& own, const at::Tensor& theirs) {
     own.sub_((own - theirs) * taken);
   });
+}
+
+double PowerRule::decay() const {
+  return std::pow(1.0 - 1.0 / static_cast<double>(step_ + 1), gamma_ + 1.0);
+}
+
+void PowerRule::update(const at::Tensor& average,
+                       const at::Tensor& weights,
+                       const at::Tensor& skipped) const {
+  const torch::NoGradGuard no_grad;
+  follow(average, weights, 1.0 - decay(), skipped);
 }
 
 std::unique_ptr<AverageRule> make_average_rule(const AveragesConfig& config) {

@@ -89,11 +89,19 @@ class DiffusersRule : public AverageRule {
   EmaConfig config_;
 };
 
-/// own += share (theirs - own), at a share of 1 a copy. @param skipped AverageRule::update()
-void follow(const at::Tensor& own,
-            const at::Tensor& theirs,
-            double share,
-            const at::Tensor& skipped);
+/// The mean of the weights over the steps tau = 1 ... t, weighted by tau^gamma: after step t the average
+/// keeps (1 - 1/t)^(gamma + 1) of itself (Karras et al. 2024, arXiv 2312.02696, eq. 4).
+class PowerRule : public AverageRule {
+ public:
+  explicit PowerRule(double gamma) : gamma_(gamma) {}
+  void update(const at::Tensor& average,
+              const at::Tensor& weights,
+              const at::Tensor& skipped = {}) const override;
+  double decay() const override;
+
+ private:
+  double gamma_;
+};
 
 /// Of the kind that the config names.
 std::unique_ptr<AverageRule> make_average_rule(const AveragesConfig& config);

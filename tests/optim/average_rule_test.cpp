@@ -8,7 +8,6 @@
 
 #include "flat_module.h"
 #include "optim/flat_parameters.h"
-#include "optim/power_rule.h"
 #include "support/ema_config.h"
 #include "support/fixture.h"
 
@@ -170,7 +169,7 @@ TEST_CASE(
       [&] { return std::make_unique<EmaPytorchRule>(options); },
       [] { return std::make_unique<DiffusersRule>(EmaConfig{}); },
       [&] { return std::make_unique<DiffusersRule>(one_call); },
-      [] { return std::make_unique<PowerRule>(0.1); }};
+      [] { return std::make_unique<PowerRule>(6.94); }};
   for (const auto& make : makers) {
     const auto plain = make(), masked = make();
     torch::manual_seed(6);

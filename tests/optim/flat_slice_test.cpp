@@ -6,8 +6,8 @@
 #include <memory>
 
 #include "flat_module.h"
+#include "optim/average_rule.h"
 #include "optim/optimizer.h"
-#include "optim/power_rule.h"
 
 namespace dalle2 {
 namespace {
@@ -131,7 +131,7 @@ TEST_CASE("averages of slices together make the bits that one makes") {
       [&] { return std::make_unique<EmaPytorchRule>(config); },
       [] { return std::make_unique<DiffusersRule>(EmaConfig{}); },
       [&] { return std::make_unique<DiffusersRule>(one_call); },
-      [] { return std::make_unique<PowerRule>(0.1); }};
+      [] { return std::make_unique<PowerRule>(6.94); }};
   for (const auto& make : makers) {
     const at::Tensor weights = online.values().clone(), average = weights.clone();
     const std::vector<FlatSlice> slices = cut_in_three(online);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
-#include "optim/power_rule.h"
-
 #include <torch/torch.h>
 
 #include <catch2/catch.hpp>
 #include <cmath>
 
 #include "base/error.h"
+#include "checkpoint/post_hoc.h"
+#include "optim/average_rule.h"
 #include "support/fixture.h"
 
 namespace dalle2 {
@@ -14,7 +14,9 @@ namespace {
 
 /// A rule and what it makes.
 struct PowerAverage {
-  PowerAverage(double sigma, const at::Tensor& weights) : rule(sigma), values(weights.clone()) {}
+  PowerAverage(double sigma, const at::Tensor& weights)
+      : gamma(gamma_of_sigma(sigma)), rule(gamma), values(weights.clone()) {}
+  double gamma;
   PowerRule rule;
   at::Tensor values;
 };
@@ -39,7 +41,7 @@ TEST_CASE("exponents of widths are ema_pytorch's") {
 TEST_CASE("an average follows the weights as ema_pytorch's does") {
   const test::Fixture fixture = test::load_fixture("power_ema/power_ema");
   const at::Tensor weights = fixture.tensor("weights"), averages = fixture.tensor("averages");
-  PowerRule rule(fixture.json.at("sigma").get<double>());
+  PowerRule rule(gamma_of_sigma(fixture.json.at("sigma").get<double>()));
   const at::Tensor average = at::zeros({weights.size(1)});
   for (int64_t step = 0; step < weights.size(0); ++step) {
     rule.update(average, weights[step]);
@@ -95,11 +97,11 @@ TEST_CASE("a saved average is itself, and one between two is made of both") {
     }
     if (step % 500 != 0) continue;
     for (const PowerAverage* average : {&narrow, &wide}) {
-      saved.push_back({step, average->rule.gamma()});
+      saved.push_back({step, average->gamma});
       values.push_back(average->values[0].item<double>());
     }
   }
-  const PostHocWeights made = post_hoc_weights(saved, {4000, direct.rule.gamma()});
+  const PostHocWeights made = post_hoc_weights(saved, {4000, direct.gamma});
   double combined = 0.0;
   for (size_t i = 0; i < values.size(); ++i) combined += made.weights[i] * values[i];
   const double expected = direct.values[0].item<double>();

@@ -7,9 +7,9 @@
 #include "checkpoint/lora/lora_file.h"
 #include "checkpoint/module_state.h"
 #include "checkpoint/pickle/pth.h"
+#include "checkpoint/post_hoc.h"
 #include "support/captured_log.h"
 #include "support/temp_dir.h"
-#include "trainer/averages/post_hoc_averages.h"
 #include "trainer_fixture.h"
 #include "trainer_probe.h"
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
 // Averages from which one is chosen after training: in a decoder's checkpoints and in their own
 // files.
-#include "trainer/averages/post_hoc_averages.h"
 
 #include <catch2/catch.hpp>
 
 #include "base/error.h"
 #include "checkpoint/module_state.h"
 #include "checkpoint/pickle/pth.h"
+#include "checkpoint/post_hoc.h"
 #include "support/temp_dir.h"
 #include "trainer_fixture.h"
 

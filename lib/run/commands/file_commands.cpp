@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "checkpoint/inspect.h"
 #include "checkpoint/pickle/pth.h"
+#include "checkpoint/post_hoc.h"
 #include "config/kinds.h"
 #include "io/files/atomic_file.h"
 #include "io/files/folder_names.h"
@@ -19,7 +20,6 @@
 #include "tracker/places/copies.h"
 #include "tracker/places/remote_file.h"
 #include "tracker/report/report.h"
-#include "trainer/averages/post_hoc_averages.h"
 
 namespace dalle2 {
 namespace {

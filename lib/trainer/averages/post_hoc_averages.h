@@ -1,17 +1,14 @@
 // SPDX-License-Identifier: MIT
-// Averages of a network from which one is chosen after training: their state, their snapshots, and
-// what is made of those.
+// Averages of a network from which one is chosen after training (checkpoint/post_hoc.h).
 #pragma once
 
-#include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "checkpoint/state_dict.h"
 #include "config/shared/train_options.h"
+#include "optim/average_rule.h"
 #include "optim/flat_parameters.h"
-#include "optim/power_rule.h"
 #include "trainer/rank_shards.h"
 
 namespace dalle2 {
@@ -42,6 +39,7 @@ class PostHocAverages {
 
  private:
   struct Average {
+    double sigma;
     PowerRule rule;
     at::Tensor values;  // [kept_.length()]
   };
@@ -52,24 +50,5 @@ class PostHocAverages {
   FlatSlice kept_;  // of the flat buffer
   std::vector<Average> averages_;
 };
-
-/// What to make of the snapshots of a run.
-struct PostHocChoice {
-  double sigma = 0.0;
-  std::optional<int64_t> step = {};  ///< none: the last one saved
-};
-
-struct PostHocResult {
-  Dict model_file;       ///< version, config and model, as `save_type: model` saves
-  int64_t step = 0;      ///< of the first network
-  size_t snapshots = 0;  ///< averages that were combined, of the first network
-  double missed = 0.0;   ///< the largest of all networks (PostHocWeights)
-};
-
-/// Tensors that have no average are those of the newest file.
-/// @param paths files of `data_path/averages` and checkpoints, in any order
-/// @throws DataError for a file without averages, of another model, or given twice; ConfigError
-///         for a sigma out of range or a step that was not reached
-PostHocResult combine_post_hoc(const std::vector<std::string>& paths, const PostHocChoice& choice);
 
 }  // namespace dalle2
