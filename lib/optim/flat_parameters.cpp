@@ -110,64 +110,40 @@ std::vector<std::string> FlatParameters::names() const {
   return names;
 }
 
-using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
-
-struct FlatGradients::State {
-  at::Tensor flat;
-  std::vector<at::Tensor> views;
-  std::vector<bool> received;
-  std::vector<bool> filled;        ///< the slice may hold something other than zero
-  std::vector<WeakTensor> placed;  ///< of place_of()
-  std::function<void(size_t)> listener;
-};
+std::vector<std::string> trained_parameters(const torch::nn::Module& module) {
+  std::vector<std::string> names;
+  for (const auto& item : module.named_parameters()) {
+    if (item.value().requires_grad()) names.push_back(item.key());
+  }
+  return names;
+}
 
 namespace {
 
-/// Runs after every accumulation into `.grad`. At the first one autograd has put a tensor of its
-/// own there, which is copied into the slice. Later ones have been added to the slice in place
-/// already.
+/// Runs after every accumulation into `.grad`.
 class StoreGradient : public torch::autograd::PostAccumulateGradHook {
  public:
-  explicit StoreGradient(std::function<void(const at::Tensor&)> store) : store_(std::move(store)) {}
-  void operator()(const torch::autograd::Variable& parameter) override { store_(parameter); }
+  explicit StoreGradient(std::function<void()> store) : store_(std::move(store)) {}
+  void operator()(const torch::autograd::Variable& /*parameter*/) override { store_(); }
 
  private:
-  std::function<void(const at::Tensor&)> store_;
+  std::function<void()> store_;
 };
 
 }  // namespace
 
-FlatGradients::FlatGradients(const FlatParameters& parameters) : state_(std::make_shared<State>()) {
-  const size_t count = parameters.parameters().size();
-  state_->flat = at::zeros({parameters.parameter_span()}, parameters.values().options());
-  state_->received.assign(count, false);
-  state_->filled.assign(count, false);
+FlatGradients::FlatGradients(const FlatParameters& parameters)
+    : flat_(at::zeros({parameters.parameter_span()}, parameters.values().options())),
+      received_(parameters.parameters().size()),
+      filled_(received_) {
   forget_places();
-  for (size_t i = 0; i < count; ++i) {
-    const FlatEntry& entry = parameters.parameters()[i];
+  for (const FlatEntry& entry : parameters.parameters()) {
+    const size_t i = parameters_.size();
     parameters_.push_back(entry.tensor);
-    state_->views.push_back(entry.of(state_->flat));
-    if (!entry.tensor.requires_grad()) {
-      continue;
-    }
-    auto store = [state = state_, i](const at::Tensor& parameter) {
-      at::Tensor& grad = parameter.mutable_grad();
-      if (!grad.defined()) return;  // autograd has called without a gradient
-      const at::Tensor& place = state->views[i];
-      if (!grad.is_same(place)) {
-        if (grad.const_data_ptr() != place.const_data_ptr()) {
-          D2_CHECK(state->placed[i].expired(), "a gradient came while another one was on its way");
-          const torch::NoGradGuard no_grad;
-          place.copy_(grad);
-        }
-        grad = place;
-      }
-      state->received[i] = true;
-      state->filled[i] = true;
-      if (state->listener) state->listener(i);
-    };
+    views_.push_back(entry.of(flat_));
+    if (!entry.tensor.requires_grad()) continue;
     torch::autograd::impl::set_post_acc_grad_hooks(
-        entry.tensor, std::make_unique<StoreGradient>(std::move(store)));
+        entry.tensor, std::make_unique<StoreGradient>([this, i] { store(i); }));
   }
 }
 
@@ -177,24 +153,38 @@ FlatGradients::~FlatGradients() {
   }
 }
 
-const at::Tensor& FlatGradients::values() {
-  for (size_t i = 0; i < state_->views.size(); ++i) {
-    if (state_->filled[i] && !state_->received[i]) {
-      state_->views[i].zero_();
-      state_->filled[i] = false;
+/// At the first accumulation autograd has put a tensor of its own into `.grad`, which is copied into the
+/// slice. Later ones have been added to the slice in place already.
+void FlatGradients::store(size_t i) {
+  at::Tensor& grad = parameters_[i].mutable_grad();
+  if (!grad.defined()) return;  // autograd has called without a gradient
+  const at::Tensor& place = views_[i];
+  if (!grad.is_same(place)) {
+    if (grad.const_data_ptr() != place.const_data_ptr()) {
+      D2_CHECK(placed_[i].expired(), "a gradient came while another one was on its way");
+      const torch::NoGradGuard no_grad;
+      place.copy_(grad);
     }
+    grad = place;
   }
-  return state_->flat;
+  received_[i] = filled_[i] = true;
+  if (listener_) listener_(i);
 }
 
-const std::vector<bool>& FlatGradients::received() const {
-  return state_->received;
+const at::Tensor& FlatGradients::values() {
+  for (size_t i = 0; i < views_.size(); ++i) {
+    if (filled_[i] && !received_[i]) {
+      views_[i].zero_();
+      filled_[i] = false;
+    }
+  }
+  return flat_;
 }
 
 void FlatGradients::add(size_t parameter, const at::Tensor& gradient) {
   if (!gradient.defined()) return;
   const torch::NoGradGuard no_grad;
-  const at::Tensor& place = state_->views[parameter];
+  const at::Tensor& place = views_[parameter];
   at::Tensor& own = parameters_[parameter].mutable_grad();
   if (own.defined()) {
     place.add_(gradient);
@@ -207,48 +197,44 @@ void FlatGradients::add(size_t parameter, const at::Tensor& gradient) {
 void FlatGradients::tell_received() {
   for (size_t i = 0; i < parameters_.size(); ++i) {
     if (!parameters_[i].grad().defined()) continue;
-    state_->received[i] = state_->filled[i] = true;
-    if (state_->listener) state_->listener(i);
+    received_[i] = filled_[i] = true;
+    if (listener_) listener_(i);
   }
 }
 
 void FlatGradients::set_received(const std::vector<bool>& received) {
   for (size_t i = 0; i < received.size(); ++i) {
-    if (received[i]) state_->received[i] = state_->filled[i] = true;
+    if (received[i]) received_[i] = filled_[i] = true;
   }
 }
 
 void FlatGradients::restore_account(const std::vector<bool>& received) {
   for (size_t i = 0; i < received.size(); ++i) {
     at::Tensor& grad = parameters_[i].mutable_grad();
-    grad = received[i] ? state_->views[i] : at::Tensor();
-    if (received[i]) state_->filled[i] = true;
+    grad = received[i] ? views_[i] : at::Tensor();
+    if (received[i]) filled_[i] = true;
   }
-  state_->received = received;
+  received_ = received;
   forget_places();
-}
-
-void FlatGradients::set_listener(std::function<void(size_t)> listener) {
-  state_->listener = std::move(listener);
 }
 
 void FlatGradients::zero_grad() {
   for (const at::Tensor& parameter : parameters_) {
     parameter.mutable_grad().reset();
   }
-  state_->received.assign(state_->received.size(), false);
+  received_.assign(received_.size(), false);
   forget_places();
 }
 
 void FlatGradients::forget_places() {
-  state_->placed.assign(state_->received.size(), WeakTensor(at::Tensor().getIntrusivePtr()));
+  placed_.assign(received_.size(), WeakTensor(at::Tensor().getIntrusivePtr()));
 }
 
 at::Tensor FlatGradients::place_of(size_t parameter) {
-  if (state_->received[parameter] || !state_->placed[parameter].expired()) return {};
-  at::Tensor place = state_->views[parameter].variable_data();
-  state_->placed[parameter] = WeakTensor(place.getIntrusivePtr());
-  state_->filled[parameter] = true;
+  if (received_[parameter] || !placed_[parameter].expired()) return {};
+  at::Tensor place = views_[parameter].variable_data();
+  placed_[parameter] = WeakTensor(place.getIntrusivePtr());
+  filled_[parameter] = true;
   return place;
 }
 

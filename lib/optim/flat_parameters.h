@@ -8,9 +8,9 @@
 #include <ATen/core/Tensor.h>
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace dalle2 {
@@ -94,6 +94,9 @@ class FlatParameters {
   std::vector<FlatEntry> parameters_, buffers_;
 };
 
+/// Names of the parameters of a module that require a gradient, in the order of registration.
+std::vector<std::string> trained_parameters(const torch::nn::Module& module);
+
 /// The gradients of a FlatParameters' parameters in a buffer of the same layout. A backward pass
 /// fills it by itself: a gradient is copied into its slice as soon as it is made, and a second
 /// backward pass adds to it there. Which parameters got one is known without looking at values.
@@ -107,7 +110,7 @@ class FlatGradients {
   /// [parameter_span] float32. Parameters without a gradient since zero_grad() are zero in it.
   const at::Tensor& values();
   /// One flag a parameter, in the order of FlatParameters::parameters(): a gradient has arrived.
-  const std::vector<bool>& received() const;
+  const std::vector<bool>& received() const { return received_; }
   /// Where the gradient of a parameter goes, for a pass that writes it there itself and hands it on to autograd, which then copies
   /// nothing. Undefined if there is a gradient already, to which another has to be added.
   /// @return the only reference to a tensor of the parameter's shape
@@ -125,16 +128,23 @@ class FlatGradients {
   void restore_account(const std::vector<bool>& received);
   /// Called with the number of a parameter each time a backward pass has added to its gradient. An
   /// empty function for none.
-  void set_listener(std::function<void(size_t parameter)> listener);
+  void set_listener(std::function<void(size_t parameter)> listener) {
+    listener_ = std::move(listener);
+  }
   /// Forgets all gradients: `.grad()` of every parameter is undefined again.
   void zero_grad();
 
  private:
+  using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+  void store(size_t parameter);
   void forget_places();
 
-  struct State;
-  std::shared_ptr<State> state_;
-  std::vector<at::Tensor> parameters_;
+  at::Tensor flat_;
+  std::vector<at::Tensor> parameters_, views_;  // views_: in flat_
+  std::vector<bool> received_;
+  std::vector<bool> filled_;        // the slice may hold something other than zero
+  std::vector<WeakTensor> placed_;  // of place_of()
+  std::function<void(size_t)> listener_;
 };
 
 }  // namespace dalle2

@@ -12,29 +12,16 @@ namespace dalle2 {
 /// for the k-th optimizer step, k from 0. The cosine rises again after T, as the reference's does
 /// (CosineAnnealingLR, eta_min 0). Differs from upstream after a resume: upstream continues with the
 /// rate that its warm-up was constructed with.
-class LrSchedule {
- public:
-  /// @throws ConfigError unless base_lr is finite and >= 0, and warmup_steps (W) and
-  ///         cosine_decay_max_steps (T) are positive where given
-  LrSchedule(double base_lr,
-             std::optional<int64_t> warmup_steps,
-             std::optional<int64_t> cosine_decay_max_steps);
+struct LrSchedule {
+  double base_lr = 0.0;
+  std::optional<int64_t> warmup_steps = {};            ///< W; none: no warm-up
+  std::optional<int64_t> cosine_decay_max_steps = {};  ///< T; none: no annealing
+  double factor = 1.0;                                 ///< of every rate, besides the config's
 
   /// Rate of optimizer step `step` (0 is the first).
-  double at(int64_t step) const { return undampened(step) * warmup_factor(step); }
+  double at(int64_t step) const;
   /// The same without warm-up: what the reference's scheduler holds.
   double undampened(int64_t step) const;
-  double warmup_factor(int64_t step) const;
-  /// Multiplies every rate from now on; base_lr() stays the config's.
-  void set_factor(double factor) { factor_ = factor; }
-
-  double base_lr() const { return base_lr_; }
-  std::optional<int64_t> cosine_decay_max_steps() const { return cosine_decay_max_steps_; }
-
- private:
-  double base_lr_;
-  double factor_ = 1.0;
-  std::optional<int64_t> warmup_steps_, cosine_decay_max_steps_;
 };
 
 }  // namespace dalle2

@@ -15,21 +15,6 @@
 namespace dalle2 {
 namespace {
 
-void check_options(const OptimizerOptions& options) {
-  for (const double beta : {options.beta1, options.beta2}) {
-    if (!(beta >= 0.0 && beta < 1.0)) {
-      throw ConfigError(
-          "betas: expected two numbers in [0, 1), got [{}, {}]", options.beta1, options.beta2);
-    }
-  }
-  if (!(options.eps >= 0.0)) {
-    throw ConfigError("eps: expected a number >= 0, got {}", options.eps);
-  }
-  if (!(options.weight_decay >= 0.0)) {
-    throw ConfigError("wd: expected a number >= 0, got {}", options.weight_decay);
-  }
-}
-
 int64_t padded(int64_t numel) {
   return (numel + kFlatAlignment - 1) / kFlatAlignment * kFlatAlignment;
 }
@@ -43,7 +28,6 @@ Optimizer::Optimizer(const FlatParameters& parameters, const OptimizerOptions& o
       entries_(parameters.parameters()),
       by_offset_(entries_.size()),
       decay_of_(entries_.size(), options.weight_decay) {
-  check_options(options);
   forget();
   std::iota(by_offset_.begin(), by_offset_.end(), size_t{0});
   std::sort(by_offset_.begin(), by_offset_.end(), [&](size_t a, size_t b) {
@@ -210,10 +194,6 @@ void Optimizer::update_on_cpu(const at::Tensor& grads,
   }
 }
 
-bool Optimizer::is_finite() const {
-  return all_finite({moments_.exp_avg, moments_.exp_avg_sq});
-}
-
 void Optimizer::count_update() {
   for (size_t i = 0; i < steps_.size(); ++i) {
     steps_[i] += active_[i] ? 1 : 0;
@@ -232,10 +212,6 @@ std::optional<ParameterState> Optimizer::state(size_t i, const FlatMoments& whol
 void Optimizer::set_state(size_t i, const ParameterState& state) {
   const torch::NoGradGuard no_grad;
   const FlatEntry& entry = entries_.at(i);
-  D2_CHECK(state.exp_avg.sizes() == entry.tensor.sizes() &&
-               state.exp_avg_sq.sizes() == entry.tensor.sizes(),
-           "moments of '{}' differ in shape from the parameter",
-           entry.name);
   const auto set = [&](const at::Tensor& moments, const at::Tensor& of_entry) {
     copy_into_slice(moments, slice_, entry.offset, entry.flattened(of_entry));
   };

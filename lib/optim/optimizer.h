@@ -45,7 +45,6 @@ struct UpdateCompanions {
 
 class Optimizer {
  public:
-  /// @throws ConfigError for a beta outside [0, 1), or a negative eps or weight decay
   Optimizer(const FlatParameters& parameters, const OptimizerOptions& options);
 
   /// One update of every parameter that has received a gradient; the others are left alone, their
@@ -76,7 +75,7 @@ class Optimizer {
   const FlatMoments& moments() const { return moments_; }
 
   /// Whether all moments that are kept are finite. Waits for the device.
-  bool is_finite() const;
+  bool is_finite() const { return all_finite({moments_.exp_avg, moments_.exp_avg_sq}); }
 
   const OptimizerOptions& options() const { return options_; }
   bool is_adamw() const { return options_.weight_decay != 0.0; }
@@ -86,7 +85,7 @@ class Optimizer {
   /// @param whole the moments of all parameters, moments() where no slice was asked for
   std::optional<ParameterState> state(size_t i, const FlatMoments& whole) const;
   std::optional<ParameterState> state(size_t i) const { return state(i, moments_); }
-  /// Copies `state` in, of a slice what lies in it. @throws std::logic_error for other shapes
+  /// Copies `state` in, of a slice what lies in it. Shapes have to be those of the parameter.
   void set_state(size_t i, const ParameterState& state);
   /// No parameter was ever updated.
   void forget();

@@ -3,21 +3,14 @@
 
 #include <torch/torch.h>
 
-#include "optim/trained_parameters.h"
+#include <array>
 
 namespace dalle2 {
 namespace {
 
 at::ScalarType scalar_type(FrozenDtype dtype) {
-  switch (dtype) {
-    case FrozenDtype::fp32:
-      return at::kFloat;
-    case FrozenDtype::bf16:
-      return at::kBFloat16;
-    case FrozenDtype::fp16:
-      return at::kHalf;
-  }
-  return at::kFloat;
+  constexpr std::array kTypes = {at::kFloat, at::kBFloat16, at::kHalf};
+  return kTypes[static_cast<size_t>(dtype)];
 }
 
 }  // namespace
@@ -40,7 +33,6 @@ std::vector<std::shared_ptr<DropoutSeed>> add_adapters(
         {.rank = lora.rank, .alpha = lora.strength(), .dropout = lora.dropout, .init = lora.init});
     freeze_base(*networks[i], lora.train_bias);
     hold_frozen_weights_as(*networks[i], scalar_type(config.frozen_dtype));
-    cast_training_params(*networks[i]);  // fp32, the one value of trainable_dtype
   }
   return dropouts;
 }

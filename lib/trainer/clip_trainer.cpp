@@ -21,10 +21,11 @@ ModelPlan plan_parts(const std::shared_ptr<ClipImpl>& clip, const ClipTrainConfi
   part.after_step = [scale = clip->logit_scale, most = std::log(config.max_logit_scale)] {
     scale.clamp_(0, most);
   };
-  ModelPlan plan = plan_one_part(clip, TrainClipConfig::kKind, std::move(part));
-  // The statistics of a ResNet's batch norms are those of the whole batch.
-  plan.has_lanes = !clip->config().vision_cfg.is_resnet();
-  return plan;
+  return {.model = clip,
+          .model_name = TrainClipConfig::kKind,
+          .parts = {std::move(part)},
+          // The statistics of a ResNet's batch norms are those of the whole batch.
+          .has_lanes = !clip->config().vision_cfg.is_resnet()};
 }
 
 }  // namespace
@@ -48,24 +49,21 @@ void check_picture_size(const at::Tensor& images, int64_t side) {
 
 JointLoss ClipTrainer::joint_loss(const std::vector<ClipInputs>& batches,
                                   const std::optional<DropoutSeed>& seed) const {
-  const auto features_of = [this](const ClipInputs& chunk) {
-    return pair_features(clip_->image_features(chunk.images), clip_->text_features(chunk.tokens));
-  };
-  const auto loss_of = [this](const at::Tensor& pairs) {
-    return contrastive_loss(pairs, clip_->logit_scale);
-  };
-  JointLoss joint = joint_loss_of<ClipInputs>(batches, features_of, loss_of);
-  const auto& dropout = part(1).dropout;
-  if (seed && dropout) {
-    // A chunk that goes through the network twice has the same mask both times.
-    joint.features_of = [&batches, &dropout, seed, made = std::move(joint.features_of)](
-                            size_t index, const ChunkRange& range) {
+  JointLoss joint;
+  for (const ClipInputs& each : batches) joint.batches.push_back(each.size());
+  joint.features_of = [this, &batches, seed](size_t index, const ChunkRange& range) {
+    if (const auto& dropout = part(1).dropout; seed && dropout) {
+      // A chunk that goes through the network twice has the same mask both times.
       *dropout = *seed;
       for (size_t i = 0; i < index; ++i) dropout->first_sample += batches[i].size();
       dropout->first_sample += range.begin;
-      return made(index, range);
-    };
-  }
+    }
+    const ClipInputs chunk = chunk_of(batches[index], range);
+    return pair_features(clip_->image_features(chunk.images), clip_->text_features(chunk.tokens));
+  };
+  joint.loss_of = [this](const at::Tensor& pairs) {
+    return contrastive_loss(pairs, clip_->logit_scale);
+  };
   return joint;
 }
 

@@ -42,7 +42,6 @@ void check_picture_size(const at::Tensor& images, int64_t side);
 ///   trainer.update();
 class ClipTrainer : public Trainer {
  public:
-  /// @throws ConfigError for a warm-up of no steps, betas that are not two, ...
   ClipTrainer(std::shared_ptr<ClipImpl> clip,
               const ClipTrainConfig& config,
               const at::Device& device);

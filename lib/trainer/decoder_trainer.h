@@ -22,8 +22,6 @@ namespace dalle2 {
 class DecoderTrainer : public Trainer {
  public:
   /// Takes out the unets that `unet_training_mask` excludes; the rest is as in Trainer.
-  /// @throws ConfigError for a learning rate above 1e-2, an array whose length is not the number of
-  ///         unets, a warm-up of no steps
   DecoderTrainer(Decoder decoder, const DecoderTrainConfig& config, const at::Device& device);
 
   /// Forward and backward of one batch, in chunks of the config's max_batch_size (none: the whole

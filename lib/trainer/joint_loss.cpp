@@ -28,12 +28,9 @@ struct JointPasses {
   bool at_once() const { return static_cast<int64_t>(chunks.size()) <= lanes; }
 };
 
-int64_t largest(const std::vector<int64_t>& batches) {
-  return batches.empty() ? 0 : *std::max_element(batches.begin(), batches.end());
-}
-
-/// @param plan of the largest batch
-JointPasses passes_of(const std::vector<int64_t>& batches, const LanePlan& plan) {
+/// @param plan_of a batch of so many samples: the largest
+JointPasses passes_of(const std::vector<int64_t>& batches, const auto& plan_of) {
+  const LanePlan plan = plan_of(batches.empty() ? 0 : *std::ranges::max_element(batches));
   JointPasses passes{.chunks = {}, .lanes = plan.lanes};
   int64_t row = 0;
   for (size_t batch = 0; batch < batches.size(); ++batch) {
@@ -121,12 +118,13 @@ at::Tensor joint_passes(TrainedPart& part, const JointLoss& loss, const JointPas
 }  // namespace
 
 at::Tensor accumulate_joint(TrainedPart& part, const JointLoss& loss) {
-  const JointPasses passes = passes_of(loss.batches, part.plan_lanes(largest(loss.batches)));
+  const JointPasses passes =
+      passes_of(loss.batches, [&](int64_t batch) { return part.plan_lanes(batch); });
   const at::Tensor total = joint_passes(part, loss, passes);
   part.finish_exchange();
   if (!total.defined()) return {};
   const bool is_main = !part.group() || part.group()->is_main();
-  part.add_loss(is_main ? total : at::zeros_like(total));
+  add_to(part.loss, is_main ? total : at::zeros_like(total));
   return total;
 }
 
@@ -134,7 +132,8 @@ JointEvaluation evaluate_joint(const PassSettings& settings, const JointLoss& lo
   const torch::NoGradGuard no_grad;
   // In eval mode no pass needs the whole batch.
   const PassSettings in_eval{.device = settings.device, .max_batch_size = settings.max_batch_size};
-  const JointPasses passes = passes_of(loss.batches, plan_lanes(in_eval, largest(loss.batches)));
+  const JointPasses passes =
+      passes_of(loss.batches, [&](int64_t batch) { return plan_lanes(in_eval, batch); });
   const at::Tensor features = joined(features_of(settings, passes, loss));
   return {loss.loss_of(features), features};
 }

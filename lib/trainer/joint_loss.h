@@ -13,7 +13,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <utility>
 #include <vector>
 
 #include "trainer/tensor_group.h"
@@ -30,22 +29,6 @@ struct JointLoss {
   /// that it uses besides, a temperature, get their gradient too.
   std::function<at::Tensor(const at::Tensor& features)> loss_of;
 };
-
-/// Of batches that are groups of tensors and know their size(). @param batches have to outlive the
-/// result @param features_of gives the features of a chunk
-template <TensorGroup Inputs>
-JointLoss joint_loss_of(const std::vector<Inputs>& batches,
-                        std::function<at::Tensor(const Inputs& chunk)> features_of,
-                        std::function<at::Tensor(const at::Tensor& features)> loss_of) {
-  JointLoss loss;
-  for (const Inputs& each : batches) loss.batches.push_back(each.size());
-  loss.features_of = [&batches, features = std::move(features_of)](size_t batch,
-                                                                   const ChunkRange& range) {
-    return features(chunk_of(batches[batch], range));
-  };
-  loss.loss_of = std::move(loss_of);
-  return loss;
-}
 
 /// Gradients of a whole update; TrainedPart::update() follows. All ranks call it, those without
 /// samples as well.

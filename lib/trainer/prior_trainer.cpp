@@ -22,9 +22,11 @@ ModelPlan plan_parts(const DiffusionPrior& prior, const PriorTrainConfig& config
   for (const auto& child : prior->named_children()) {
     if (child.key() == kFrozenClipName) part.numbered_before = child.value()->parameters();
   }
-  ModelPlan plan = plan_one_part(prior.ptr(), TrainPriorConfig::kKind, std::move(part));
-  plan.version = to_text(prior->plan().config.written_by);
-  return plan;
+  return {.model = prior.ptr(),
+          .model_name = TrainPriorConfig::kKind,
+          .parts = {std::move(part)},
+          .records_passes = config.cuda_graph,
+          .version = to_text(prior->plan().config.written_by)};
 }
 
 /// A training batch with its draws.
@@ -47,11 +49,7 @@ int64_t batch_of(const PriorInputs& inputs) {
 PriorTrainer::PriorTrainer(DiffusionPrior prior,
                            const PriorTrainConfig& config,
                            const at::Device& device)
-    : Trainer(plan_parts(prior, config), config, device),
-      prior_(std::move(prior)),
-      warmup_steps_(config.warmup_steps) {
-  if (config.cuda_graph) record_passes();
-}
+    : Trainer(plan_parts(prior, config), config, device), prior_(std::move(prior)) {}
 
 at::Tensor PriorTrainer::step(const PriorInputs& inputs,
                               at::Generator generator,
@@ -85,7 +83,7 @@ at::Tensor PriorTrainer::step(const PriorInputs& inputs,
     return net.run_pass(pass, examples, seed, sees_itself ? kSelfConditioned : "", run);
   });
   if (share.is_last) net.finish_exchange();
-  net.add_loss(total);
+  add_to(net.loss, total);
   return total;
 }
 
@@ -113,11 +111,8 @@ void PriorTrainer::list_state(TrainState& state) const {
   state.optimizer("optimizer", 0);
   state.schedule("scheduler", 0);
   Value warmup;
-  if (warmup_steps_) {
-    Dict dict;
-    dict.set("warmup_period", *warmup_steps_);
-    dict.set("last_step", steps(1, /*settled=*/true));
-    warmup = std::move(dict);
+  if (const auto& period = part(1).schedule.warmup_steps) {
+    warmup = Dict{{{"warmup_period", *period}, {"last_step", steps()}}};
   }
   state.note("warmup_scheduler", std::move(warmup));
   state.model("model");

@@ -21,7 +21,6 @@ namespace dalle2 {
 ///   trainer.update();
 class PriorTrainer : public Trainer {
  public:
-  /// @throws ConfigError for a warm-up of no steps, betas that are not two, ...
   PriorTrainer(DiffusionPrior prior, const PriorTrainConfig& config, const at::Device& device);
 
   /// Forward and backward of one batch, as DecoderTrainer::step().
@@ -49,7 +48,6 @@ class PriorTrainer : public Trainer {
   void list_state(TrainState& state) const override;
 
   DiffusionPrior prior_;
-  std::optional<int64_t> warmup_steps_;
 };
 
 }  // namespace dalle2

@@ -18,15 +18,6 @@ RankShards::RankShards(ProcessGroup& group, int64_t numel, std::string scratch_p
       slices_(split_flat(numel, group.size())),
       scratch_path_(std::move(scratch_path)) {}
 
-const FlatSlice& RankShards::own() const {
-  return slices_[static_cast<size_t>(group_.rank())];
-}
-
-bool has_room_for_each_rank(int64_t ranks, int64_t bytes, int64_t stretch_bytes) {
-  constexpr int64_t kMostRanks = 4;  // of a stretch
-  return bytes / ranks * kMostRanks >= std::min(stretch_bytes, bytes);
-}
-
 void RankShards::share(const at::Tensor& whole, const std::string& what) const {
   // The slices are equal but for what the last has more.
   const FlatSlice& last = slices_.back();

@@ -18,10 +18,6 @@ struct ShardOptions {
   std::string scratch_path;  ///< of a file in which a save puts them together (gather_to_file())
 };
 
-/// Whether a call for each of the slices of `ranks` ranks, in stretches of `stretch_bytes`, is worth
-/// its time: with very short slices calls take longer than their bytes (docs/scaling.md).
-bool has_room_for_each_rank(int64_t ranks, int64_t bytes, int64_t stretch_bytes);
-
 /// The same calls in the same order on all ranks.
 class RankShards {
  public:
@@ -33,7 +29,7 @@ class RankShards {
   /// One a rank.
   const std::vector<FlatSlice>& slices() const { return slices_; }
   /// This rank's slice.
-  const FlatSlice& own() const;
+  const FlatSlice& own() const { return slices_[static_cast<size_t>(group_.rank())]; }
   /// Gives each rank's slice of `whole` to all ranks, in place. @param whole [n]
   void share(const at::Tensor& whole, const std::string& what) const;
   /// For checkpoints: passes through memory in pieces of 64 MiB and goes to a file, which has no

@@ -4,6 +4,7 @@
 
 #include <c10/core/Device.h>
 #include <c10/core/Event.h>
+#include <c10/util/ScopeExit.h>
 
 #include <array>
 #include <deque>
@@ -56,15 +57,10 @@ class StepTimes {
 /// Runs `work` as a part of `phase`; `times` may be null.
 template <class Work>
 auto timed(StepTimes* times, StepPhase phase, Work&& work) {
-  struct Span {
-    StepTimes* times;
-    StepPhase phase;
-    ~Span() {
-      if (times != nullptr) times->end(phase);
-    }
-  };
   if (times != nullptr) times->begin(phase);
-  const Span span{times, phase};
+  const auto end = c10::make_scope_exit([&] {
+    if (times != nullptr) times->end(phase);
+  });
   return work();
 }
 

@@ -10,11 +10,6 @@
 namespace dalle2 {
 
 std::vector<ChunkRange> chunk_ranges(int64_t batch, std::optional<int64_t> max_batch_size) {
-  if (max_batch_size && *max_batch_size < 1) {
-    throw ConfigError(
-        "max_batch_size: expected at least 1, got {}; leave it out (null) for whole batches",
-        *max_batch_size);
-  }
   const int64_t size = max_batch_size.value_or(batch);
   std::vector<ChunkRange> ranges;
   for (int64_t begin = 0; begin < batch; begin += size) {

@@ -30,7 +30,6 @@ struct ChunkRange {
 
 /// Chunks of `max_batch_size` samples, the last one whatever is left; without it the whole batch is
 /// one.
-/// @throws ConfigError for a max_batch_size below 1
 std::vector<ChunkRange> chunk_ranges(int64_t batch, std::optional<int64_t> max_batch_size);
 
 /// Samples of a batch. @param shape of it in words, e.g. "[B, D]", with `dims` dimensions

@@ -27,11 +27,14 @@ at::Tensor find_inf(const at::Tensor& norm, const at::Tensor& loss) {
   return sum.isfinite().logical_not().to(at::kFloat);
 }
 
-/// Whether gradients go only to the rank that updates their slice, and not to all: half the bytes.
-/// Not where that would change bits, nor where a bucket would go to too many ranks.
+/// Whether gradients go only to the rank that updates their slice, and not to all: half the bytes. Not where
+/// that would change bits, nor where a bucket would go to too many ranks: with very short slices calls take
+/// longer than their bytes (docs/scaling.md).
 bool sends_to_owners(const ProcessGroup& group, int64_t numel, int64_t bucket_bytes) {
+  constexpr int64_t kMostRanks = 4;  // of a bucket
   const int64_t bytes = numel * static_cast<int64_t>(sizeof(float));
-  return !group.sums_depend_on_place() && has_room_for_each_rank(group.size(), bytes, bucket_bytes);
+  return !group.sums_depend_on_place() &&
+         bytes / group.size() * kMostRanks >= std::min(bucket_bytes, bytes);
 }
 
 }  // namespace
@@ -125,18 +128,10 @@ void TrainedPart::backward(const Pass& pass, const at::Tensor& loss_value) {
   });
 }
 
-void TrainedPart::begin_exchange() {
-  if (exchange) exchange->begin();
-}
-
 void TrainedPart::finish_exchange() {
   if (!exchange) return;
   gradients.values();  // what has not arrived here is zero
   exchange->send_rest();
-}
-
-at::Tensor TrainedPart::scaled(const at::Tensor& loss_value) const {
-  return scaler ? loss_value * scaler->scale() : loss_value;
 }
 
 void TrainedPart::backward_from(int64_t lane, const at::Tensor& root, const at::Tensor& gradient) {
@@ -159,10 +154,6 @@ void TrainedPart::backward_from(int64_t lane, const at::Tensor& root, const at::
   for (size_t i = 0; i < numbers.size(); ++i) {
     if (found[i].defined()) add_to(sums[numbers[i]], found[i]);
   }
-}
-
-void TrainedPart::add_loss(const at::Tensor& more) {
-  add_to(loss, more);
 }
 
 at::Tensor TrainedPart::evaluate(int64_t batch, const ChunkLoss& loss_of) const {

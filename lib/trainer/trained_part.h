@@ -82,7 +82,7 @@ using ChunkLoss = std::function<at::Tensor(const ChunkRange& range)>;
 struct PartOptions {
   OptimizerOptions optimizer;
   LrSchedule schedule;
-  double max_grad_norm;  ///< infinite: gradients are not clipped
+  double max_grad_norm = 0;  ///< infinite: gradients are not clipped
 };
 
 /// Makes a network of some class and options, with any weights.
@@ -95,7 +95,7 @@ struct PartPlan {
   /// Null: not trained. It keeps its place in the numbering and in the files anyway.
   std::shared_ptr<torch::nn::Module> network = nullptr;
   NetworkMaker make_network = nullptr;  ///< of an untrained part, to check its weights
-  PartOptions options = {{}, LrSchedule(0, {}, {}), 0};
+  PartOptions options = {};
   /// The optimizer counts parameters that need no gradient too, as the reference's does for a
   /// prior.
   bool counts_frozen = false;
@@ -110,12 +110,13 @@ struct PartPlan {
 /// What a kind of run says about its model.
 struct ModelPlan {
   std::shared_ptr<torch::nn::Module> model;
-  std::string model_name;        ///< in messages, e.g. "decoder"
-  std::string part_noun;         ///< of one part, e.g. "unet"
-  std::string untrained_reason;  ///< why a part is not trained, for errors
+  std::string model_name;             ///< in messages, e.g. "decoder"
+  std::string part_noun = "network";  ///< of one part, e.g. "unet"
+  std::string untrained_reason = "";  ///< why a part is not trained, for errors
   std::vector<PartPlan> parts = {};
   /// Its loss is a mean over the samples, or a joint loss, of passes that know nothing of each other.
   bool has_lanes = true;
+  bool records_passes = false;  ///< as graphs, if the device has graphs
   std::string version =
       kCheckpointLayoutVersion;  ///< of dalle2-pytorch, whose layout the files have
 };
@@ -193,7 +194,9 @@ struct TrainedPart {
   void backward(const Pass& pass, const at::Tensor& loss_value);
   /// The backward pass that follows is the last of the update on this rank: its gradients go to the
   /// other ranks as they come.
-  void begin_exchange();
+  void begin_exchange() {
+    if (exchange) exchange->begin();
+  }
   /// This rank has no more gradients for the update: what has not gone to the others goes now, also if
   /// the rank had no samples.
   void finish_exchange();
@@ -216,7 +219,6 @@ struct TrainedPart {
       return work(with_tensors(examples, inputs), own);
     });
   }
-  void add_loss(const at::Tensor& more);
   /// Trains together with the same part of other ranks: begins with the weights and buffers of rank
   /// 0, and each update is made from the sum of all gradients. @param group has to outlive this
   /// @param sharding moments and averages are spread over the ranks, and each updates its own slice
@@ -244,7 +246,9 @@ struct TrainedPart {
   std::optional<std::string> non_finite_kind() const;
 
   /// What a loss that is made here makes others of: with fp16 multiplied by the loss scale.
-  at::Tensor scaled(const at::Tensor& loss_value) const;
+  at::Tensor scaled(const at::Tensor& loss_value) const {
+    return scaler ? loss_value * scaler->scale() : loss_value;
+  }
   /// Gradients of `root`, given the one at it (undefined: 1); they add up.
   void backward_from(int64_t lane, const at::Tensor& root, const at::Tensor& gradient);
   /// Null: the process is alone.

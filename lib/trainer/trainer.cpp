@@ -9,7 +9,6 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "optim/trained_parameters.h"
 #include "trainer/adapters.h"
 
 namespace dalle2 {
@@ -27,13 +26,6 @@ std::vector<std::string> optimized_names(const PartPlan& plan, bool adapters) {
 
 template <template <class> class Per>
 PartOptions part_options(const OptimizerConfig<Per>& config, size_t index) {
-  if (config.betas.size() != 2) {
-    throw ConfigError("/train/betas: expected two numbers, got {}", config.betas.size());
-  }
-  const std::optional<double> norm = value_for(config.max_grad_norm, index);
-  if (norm && !(*norm > 0.0)) {
-    throw ConfigError("/train/max_grad_norm: expected a number above 0 or null, got {}", *norm);
-  }
   OptimizerOptions optimizer;
   optimizer.weight_decay = value_for(config.wd, index);
   optimizer.beta1 = config.betas[0];
@@ -41,24 +33,13 @@ PartOptions part_options(const OptimizerConfig<Per>& config, size_t index) {
   optimizer.eps = value_for(config.eps, index);
   optimizer.group_wd_params = config.group_wd_params;
   return {optimizer,
-          LrSchedule(value_for(config.lr, index),
-                     value_for(config.warmup_steps, index),
-                     value_for(config.cosine_decay_max_steps, index)),
-          norm.value_or(std::numeric_limits<double>::infinity())};
+          {.base_lr = value_for(config.lr, index),
+           .warmup_steps = value_for(config.warmup_steps, index),
+           .cosine_decay_max_steps = value_for(config.cosine_decay_max_steps, index)},
+          value_for(config.max_grad_norm, index).value_or(std::numeric_limits<double>::infinity())};
 }
 template PartOptions part_options<Single>(const OptimizerConfig<Single>&, size_t);
 template PartOptions part_options<OneOrMany>(const OptimizerConfig<OneOrMany>&, size_t);
-
-ModelPlan plan_one_part(std::shared_ptr<torch::nn::Module> model,
-                        std::string model_name,
-                        PartPlan part) {
-  ModelPlan plan{.model = std::move(model),
-                 .model_name = std::move(model_name),
-                 .part_noun = "network",
-                 .untrained_reason = ""};
-  plan.parts.push_back(std::move(part));
-  return plan;
-}
 
 Trainer::Trainer(ModelPlan plan, const SharedTrainConfig& config, const at::Device& device)
     : contents_{.plan = std::move(plan)},
@@ -99,6 +80,10 @@ void Trainer::add_part(const PartPlan& plan,
   if (config.post_hoc_ema.save_every_n_steps) {
     added->post_hoc = std::make_unique<PostHocAverages>(added->parameters, config.post_hoc_ema);
   }
+  if (contents_.plan.records_passes && !PassGraphs::fault_of(device_, /*processes=*/1)) {
+    added->graphs =
+        std::make_unique<PassGraphs>(plan.name, added->gradients, plan.network->buffers(), device_);
+  }
 }
 
 TrainedPart& Trainer::part(int64_t number) const {
@@ -124,16 +109,6 @@ void Trainer::set_step_times(StepTimes* times) {
   }
 }
 
-void Trainer::record_passes() {
-  records_passes_ = true;
-  if (PassGraphs::fault_of(device_, /*processes=*/1)) return;
-  for (const auto& recorded : contents_.parts) {
-    if (!recorded) continue;
-    recorded->graphs = std::make_unique<PassGraphs>(
-        recorded->plan.name, recorded->gradients, recorded->plan.network->buffers(), device_);
-  }
-}
-
 void Trainer::forget_graphs() {
   for (const auto& recorded : contents_.parts) {
     if (recorded && recorded->graphs) recorded->graphs->forget();
@@ -153,7 +128,7 @@ void Trainer::connect(ProcessGroup& group,
                       const ExchangeOptions& options,
                       const ShardOptions& sharding) {
   const torch::NoGradGuard no_grad;
-  if (records_passes_ && group.is_main()) {
+  if (contents_.plan.records_passes && group.is_main()) {
     if (const auto fault = PassGraphs::fault_of(device_, group.size()))
       log_warning("train", "{}", *fault);
   }
@@ -177,15 +152,15 @@ bool Trainer::is_sharded() const {
 
 HeldAverages Trainer::hold_averages() const {
   settle_all();
-  return HeldAverages(contents_.parts);
+  HeldAverages held;
+  for (const auto& part : contents_.parts) {
+    if (part && part->average) held.emplace_back(*part->average);
+  }
+  return held;
 }
 
 void Trainer::finish_without_samples(const std::vector<int64_t>& parts) {
   for (const int64_t number : parts) part(number).finish_exchange();
-}
-
-at::Tensor Trainer::last_loss(int64_t number) const {
-  return part(number).last_loss;
 }
 
 int64_t Trainer::checksum() const {
@@ -248,18 +223,10 @@ int64_t Trainer::steps(int64_t number, bool settled) const {
   return made + (counted && counted->outcome.pending() ? 1 : 0);
 }
 
-double Trainer::learning_rate(int64_t number) const {
-  return part(number).schedule.at(steps(number));
-}
-
 std::optional<double> Trainer::ema_decay(int64_t number) const {
   const TrainedPart& averaged = part(number);
   settle_all();
   return averaged.average ? std::optional<double>(averaged.average->rule().decay()) : std::nullopt;
-}
-
-at::Tensor Trainer::last_grad_norm(int64_t number) const {
-  return part(number).grad_norm;
 }
 
 SkippedUpdates Trainer::skipped_updates(int64_t number, bool settled) const {
@@ -282,7 +249,7 @@ std::optional<double> Trainer::loss_scale(int64_t number) const {
 void Trainer::set_learning_rate_factor(double factor) {
   learning_rate_factor_ = factor;
   for (const auto& scheduled : contents_.parts) {
-    if (scheduled) scheduled->schedule.set_factor(factor);
+    if (scheduled) scheduled->schedule.factor = factor;
   }
 }
 
@@ -295,18 +262,6 @@ std::optional<std::string> Trainer::non_finite_part() const {
     if (kind) return name.empty() ? *kind : *kind + " of " + name;
   }
   return std::nullopt;
-}
-
-HeldAverages::HeldAverages(const TrainedParts& parts) {
-  for (const auto& part : parts) {
-    if (!part || !part->average) continue;
-    part->average->hold();
-    averages_.push_back(part->average.get());
-  }
-}
-
-HeldAverages::~HeldAverages() {
-  for (const WeightAverage* average : averages_) average->let_go();
 }
 
 AveragesInPlace::AveragesInPlace(torch::nn::Module& model, const TrainedParts& parts, bool averaged)

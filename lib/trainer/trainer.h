@@ -28,11 +28,6 @@
 
 namespace dalle2 {
 
-/// Of a model with one part, which is trained.
-ModelPlan plan_one_part(std::shared_ptr<torch::nn::Module> model,
-                        std::string model_name,
-                        PartPlan part);
-
 /// Whether a file has weights, but no place of a run: a model file, a bare state dict, or a file of another program,
 /// such as muse's own trainer. A run can begin with its weights, not resume from it. The `step` of a bare state dict is
 /// the counter of an average (`vae.N.ema.pt`).
@@ -40,19 +35,10 @@ inline bool is_weights_alone(const Cursor& root) {
   return root.value().is_dict() && !root.has("steps") && !(root.has("step") && root.has("model"));
 }
 
-/// The averages of all parts are available while it lives (WeightAverage::hold()): those that are spread
+/// The averages of all parts are available while it lives (WeightAverage::Held): those that are spread
 /// over the ranks are put together. All ranks have to make one, and later use of the averages needs no
 /// other rank.
-class HeldAverages {
- public:
-  explicit HeldAverages(const TrainedParts& parts);
-  ~HeldAverages();
-  HeldAverages(const HeldAverages&) = delete;
-  HeldAverages& operator=(const HeldAverages&) = delete;
-
- private:
-  std::vector<const WeightAverage*> averages_;
-};
+using HeldAverages = std::deque<WeightAverage::Held>;
 
 /// The model in eval mode, with the averages of all parts that have one, for as long as it lives.
 /// Afterwards every tensor is what it was and every module in the mode it was in.
@@ -98,7 +84,7 @@ class Trainer {
   /// some: takes part in what they do together. @param parts that they pass through, in their order
   void finish_without_samples(const std::vector<int64_t>& parts);
   /// [] of the part's last update: the sum of the weighted losses of all passes, over all ranks.
-  at::Tensor last_loss(int64_t part = 1) const;
+  at::Tensor last_loss(int64_t number = 1) const { return part(number).last_loss; }
   /// A number that differs if a weight or a buffer does. Waits for the device.
   int64_t checksum() const;
 
@@ -116,12 +102,12 @@ class Trainer {
   /// Updates of the first trained part: what logs count.
   int64_t first_steps(bool settled = true) const { return steps(trained_parts().front(), settled); }
   /// Rate of the part's next update.
-  double learning_rate(int64_t part = 1) const;
+  double learning_rate(int64_t number = 1) const { return part(number).schedule.at(steps(number)); }
   /// Decay of the part's average; none without averages.
   std::optional<double> ema_decay(int64_t part = 1) const;
   /// [] norm of the gradients of the part's last update, before clipping; undefined before the
   /// first.
-  at::Tensor last_grad_norm(int64_t part = 1) const;
+  at::Tensor last_grad_norm(int64_t number = 1) const { return part(number).grad_norm; }
   SkippedUpdates skipped_updates(int64_t part = 1, bool settled = true) const;
   void set_skipped_updates(int64_t part, const SkippedUpdates& skipped);
   /// The loss scale of fp16; none in other precisions. Waits for the device.
@@ -191,13 +177,9 @@ class Trainer {
   /// entries. @return the names of the parts that were taken
   /// @throws DataError for weights that do not fit such a part, or are not finite
   std::vector<std::string> carry(const StateDict& weights, const std::string& file);
-  /// Whether a tensor of the model is of a part that is not trained.
-  bool is_of_untrained_part(const std::string& tensor_name) const {
-    return contents_.has(tensor_name, /*trained=*/false);
-  }
-  /// Whether a tensor of the model is of a part that is trained.
-  bool is_of_trained_part(const std::string& tensor_name) const {
-    return contents_.has(tensor_name, /*trained=*/true);
+  /// Whether a tensor of the model is of a part that is trained, or of one that is not.
+  bool has(const std::string& tensor_name, bool trained) const {
+    return contents_.has(tensor_name, trained);
   }
 
   /// The averaged adapters (the live ones without averages), and the averaged biases if they are
@@ -222,8 +204,6 @@ class Trainer {
   void optimize(int64_t part);
   /// The second: the averages take in what optimize() has made.
   void average(int64_t part);
-  /// Records the passes of all parts as graphs, if the device has graphs; connect() says so if not.
-  void record_passes();
   /// What `draw` makes of each chunk of a group of tensors, on the device, with averages in the place
   /// of the weights (unless `use_non_ema`) and without gradients. @param batch above 0
   template <TensorGroup Options, class Draw>
@@ -259,13 +239,11 @@ class Trainer {
   /// Settles after each update, not before the next one: on the CPU there is nothing to wait for.
   bool settles_at_once_ = true;
   bool averages_change_weights_ = false;
-  bool records_passes_ = false;
   std::string clip_identity_, clip_identity_of_file_;
   bool told_of_other_clip_ = false;
 };
 
 /// Options of a part from the `train` section: entry `index` of what may differ between parts.
-/// @throws ConfigError for options that no optimizer accepts
 template <template <class> class Per>
 PartOptions part_options(const OptimizerConfig<Per>& config, size_t index);
 

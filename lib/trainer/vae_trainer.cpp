@@ -100,7 +100,7 @@ at::Tensor VaeTrainer::pass_batch(int64_t number,
     vae_->quantizer()->quantize_nothing();  // as others do with their samples
   }
   if (batch.share.is_last) trained.finish_exchange();
-  if (total.defined()) trained.add_loss(total);
+  if (total.defined()) add_to(trained.loss, total);
   return total;
 }
 

@@ -48,7 +48,6 @@ class VaeTrainer : public Trainer {
   static constexpr int64_t kAutoencoder = 1, kDiscriminator = 2;
 
   /// @param features of the perceptual loss; unused without use_vgg_and_gan
-  /// @throws ConfigError for a warm-up of no steps, betas that are not two, ...
   VaeTrainer(VqganVae vae,
              const VaeTrainConfig& config,
              ImageFeatures features,

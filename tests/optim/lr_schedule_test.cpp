@@ -3,7 +3,6 @@
 
 #include <catch2/catch.hpp>
 
-#include "base/error.h"
 #include "support/fixture.h"
 
 namespace dalle2 {
@@ -18,9 +17,9 @@ TEST_CASE("the closed form gives the rates of torch's scheduler under pytorch_wa
   for (const nlohmann::json& sequence : fixture.json.at("sequences")) {
     INFO(sequence.dump().substr(0, 120));
     const double base = sequence.at("lr").get<double>();
-    const LrSchedule schedule(base,
+    const LrSchedule schedule{base,
                               optional_int(sequence.at("warmup_steps")),
-                              optional_int(sequence.at("cosine_decay_max_steps")));
+                              optional_int(sequence.at("cosine_decay_max_steps"))};
     int64_t step = 0;
     for (const double expected : sequence.at("rates").get<std::vector<double>>()) {
       INFO("step " << step);
@@ -32,7 +31,7 @@ TEST_CASE("the closed form gives the rates of torch's scheduler under pytorch_wa
 }
 
 TEST_CASE("warm-up of four steps gives a quarter, a half, three quarters and then all") {
-  const LrSchedule schedule(1.0, 4, std::nullopt);
+  const LrSchedule schedule{1.0, 4};
   const std::vector<double> expected = {0.25, 0.5, 0.75, 1.0, 1.0};
   for (size_t k = 0; k < expected.size(); ++k) {
     CHECK(schedule.at(static_cast<int64_t>(k)) == expected[k]);
@@ -40,7 +39,7 @@ TEST_CASE("warm-up of four steps gives a quarter, a half, three quarters and the
 }
 
 TEST_CASE("cosine annealing rises again after its period") {
-  const LrSchedule schedule(1.0, std::nullopt, 8);
+  const LrSchedule schedule{1.0, std::nullopt, 8};
   CHECK(schedule.at(8) == Approx(0.0).margin(1e-15));
   CHECK(schedule.at(16) == Approx(1.0));
   CHECK(schedule.at(4) == Approx(0.5));
@@ -48,18 +47,11 @@ TEST_CASE("cosine annealing rises again after its period") {
 
 TEST_CASE("a factor holds for every rate, annealed, warming up or constant") {
   for (const auto period : {std::optional<int64_t>(), std::optional<int64_t>(8)}) {
-    LrSchedule schedule(2.0, 4, period);
+    LrSchedule schedule{2.0, 4, period};
     const LrSchedule plain = schedule;
-    schedule.set_factor(0.25);
+    schedule.factor = 0.25;
     for (int64_t step = 0; step < 8; ++step) CHECK(schedule.at(step) == 0.25 * plain.at(step));
   }
-}
-
-TEST_CASE("a warm-up or period of no steps and a negative rate are refused by name") {
-  CHECK_THROWS_WITH(LrSchedule(1e-4, 0, std::nullopt),
-                    Catch::Contains("warmup_steps") && Catch::Contains("got 0"));
-  CHECK_THROWS_WITH(LrSchedule(1e-4, std::nullopt, 0), Catch::Contains("cosine_decay_max_steps"));
-  CHECK_THROWS_AS(LrSchedule(-1e-4, std::nullopt, std::nullopt), ConfigError);
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 
 #include <catch2/catch.hpp>
 
-#include "base/error.h"
 #include "flat_module.h"
 #include "optim/grad_norm.h"
 #include "support/fixture.h"
@@ -165,21 +164,6 @@ TEST_CASE("a parameter whose state is taken away starts over") {
   test::update(optimizer, gradients, 1e-2);
   CHECK(optimizer.state(0)->step == 1);
   CHECK(optimizer.state(0)->exp_avg[0][0].item<float>() == Approx(0.1));
-}
-
-TEST_CASE("options out of range are refused by name") {
-  test::FlatModule module(two_parameters());
-  const FlatParameters flat(module);
-  OptimizerOptions options;
-  options.beta2 = 1.0;
-  CHECK_THROWS_WITH(Optimizer(flat, options),
-                    Catch::Contains("betas") && Catch::Contains("[0.9, 1]"));
-  options = {};
-  options.eps = -1.0;
-  CHECK_THROWS_WITH(Optimizer(flat, options), Catch::Contains("eps"));
-  options = {};
-  options.weight_decay = -0.1;
-  CHECK_THROWS_WITH(Optimizer(flat, options), Catch::Contains("wd"));
 }
 
 }  // namespace

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: MIT
-#include "optim/trained_parameters.h"
-
 #include <torch/torch.h>
 
 #include <catch2/catch.hpp>
@@ -21,23 +19,6 @@ struct TwoLayers : torch::nn::Module {
   }
   torch::nn::Linear first = nullptr, second = nullptr;
 };
-
-TEST_CASE("only parameters that are trained change their type") {
-  TwoLayers module;
-  module.to(at::kBFloat16);
-  const at::Tensor weight = module.second->weight;
-  cast_training_params(module);
-  CHECK(module.first->weight.scalar_type() == at::kBFloat16);
-  CHECK(module.first->bias.scalar_type() == at::kBFloat16);
-  CHECK(module.second->weight.scalar_type() == at::kFloat);
-  CHECK(module.second->bias.scalar_type() == at::kFloat);
-  CHECK(module.named_buffers()["seen"].scalar_type() == at::kBFloat16);
-  CHECK(weight.is_same(module.second->weight));
-  CHECK(weight.requires_grad());
-  cast_training_params(module, at::kHalf);
-  CHECK(module.second->weight.scalar_type() == at::kHalf);
-  CHECK(module.first->weight.scalar_type() == at::kBFloat16);
-}
 
 TEST_CASE("the names of what is trained follow from the gradients that are required") {
   const TwoLayers module;

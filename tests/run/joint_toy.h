@@ -143,13 +143,16 @@ class JointToyTrainer : public Trainer {
     part.after_step = [scale = model->network->scale, most = config.joint_toy.most_scale] {
       scale.clamp_(0, most);
     };
-    return plan_one_part(model, TrainJointToyConfig::kKind, std::move(part));
+    return {.model = model, .model_name = TrainJointToyConfig::kKind, .parts = {std::move(part)}};
   }
   JointLoss loss_of(const std::vector<JointToyInputs>& batches) const {
-    return joint_loss_of<JointToyInputs>(
-        batches,
-        [this](const JointToyInputs& inputs) { return model_->network->features(inputs); },
-        [this](const at::Tensor& features) { return model_->network->loss(features); });
+    JointLoss loss;
+    for (const JointToyInputs& each : batches) loss.batches.push_back(each.size());
+    loss.features_of = [this, &batches](size_t batch, const ChunkRange& range) {
+      return model_->network->features(chunk_of(batches[batch], range));
+    };
+    loss.loss_of = [this](const at::Tensor& features) { return model_->network->loss(features); };
+    return loss;
   }
 
   std::shared_ptr<JointToyModel> model_;

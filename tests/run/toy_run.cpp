@@ -12,11 +12,7 @@ namespace {
 ModelPlan plan_of(const std::shared_ptr<ToyModel>& model, const ToyTrainConfig& config) {
   PartPlan part{.name = "", .prefix = "toy.", .network = model->network};
   part.options = part_options(config, 0);
-  return {.model = model,
-          .model_name = "toy",
-          .part_noun = "network",
-          .untrained_reason = "",
-          .parts = {std::move(part)}};
+  return {.model = model, .model_name = "toy", .parts = {std::move(part)}};
 }
 
 std::shared_ptr<ToyModel> make_model(int64_t seed) {
@@ -54,7 +50,7 @@ at::Tensor ToyTrainer::step(const at::Tensor& x, const BatchShare& share) {
     return of_pass.detach();
   });
   if (share.is_last) trained.finish_exchange();
-  trained.add_loss(total);
+  add_to(trained.loss, total);
   return total;
 }
 

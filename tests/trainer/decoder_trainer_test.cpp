@@ -220,28 +220,6 @@ TEST_CASE("an empty batch is refused") {
   CHECK_THROWS_AS(trainer->step({}, 1, generator(0)), DataError);
 }
 
-TEST_CASE("settings that cannot train are refused with their key") {
-  const test::TrainerFixture fixture("cascade");
-  const auto refused = [&](auto change, const std::string& part) {
-    DecoderTrainConfig config = fixture.train_config();
-    change(config);
-    CHECK_THROWS_WITH(fixture.trainer(config), Catch::Contains(part));
-  };
-  refused([](DecoderTrainConfig& c) { c.lr = 0.02; }, "/train/lr: expected at most 0.01, got 0.02");
-  refused(
-      [](DecoderTrainConfig& c) {
-        c.lr = std::vector<double>{1e-4, 1e-4, 1e-4};
-      },
-      "got 3 values");
-  refused([](DecoderTrainConfig& c) { c.wd = std::vector<double>{0.1}; }, "/train/wd");
-  refused([](DecoderTrainConfig& c) { c.warmup_steps = {std::optional<int64_t>(0)}; },
-          "warmup_steps");
-  refused([](DecoderTrainConfig& c) { c.max_grad_norm = 0.0; }, "/train/max_grad_norm");
-  refused([](DecoderTrainConfig& c) { c.betas = {0.9}; }, "/train/betas");
-  refused([](DecoderTrainConfig& c) { c.unet_training_mask = std::vector<bool>{true}; },
-          "/train/unet_training_mask");
-}
-
 TEST_CASE("one limit for each unet clips each unet by its own") {
   const test::TrainerFixture fixture("cascade");
   DecoderTrainConfig config = fixture.train_config();

@@ -11,7 +11,6 @@
 #include "model/unet/unet.h"
 #include "optim/flat_parameters.h"
 #include "optim/optimizer.h"
-#include "optim/trained_parameters.h"
 #include "support/fixture.h"
 
 namespace dalle2 {

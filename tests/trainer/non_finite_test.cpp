@@ -80,7 +80,7 @@ TEST_CASE("an infinite loss whose gradient is finite is skipped as well") {
   const auto trainer = trainer_with(MixedPrecision::no);
   train_step(*trainer, 1, 0);
   trainer->step(test::drawn_inputs(2, 1), 1, make_generator({0, "train"}, at::kCPU));
-  TrainerProbe::contents(*trainer).parts[0]->add_loss(at::full({}, INFINITY));
+  add_to(TrainerProbe::contents(*trainer).parts[0]->loss, at::full({}, INFINITY));
   trainer->update(1);
   CHECK(std::isfinite(trainer->last_grad_norm(1).item<double>()));
   CHECK(trainer->skipped_updates(1) == SkippedUpdates{1, 1});

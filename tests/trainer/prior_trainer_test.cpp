@@ -208,14 +208,6 @@ TEST_CASE("adapters of a prior alone are trained, and merge into plain weights")
 }
 
 TEST_CASE("what does not fit a prior's trainer is refused with what was expected") {
-  CHECK_THAT(message_of([] { trainer_with({{"betas", {0.9}}}); }), Contains("/train/betas"));
-  PriorTrainConfig config = fixture().train_config();
-  config.max_grad_norm = -1.0;
-  CHECK_THAT(message_of([&] { fixture().trainer(config); }),
-             Contains("/train/max_grad_norm: expected a number above 0 or null, got -1"));
-  config = fixture().train_config();
-  config.warmup_steps = 0;
-  CHECK_THAT(message_of([&] { fixture().trainer(config); }), Contains("warmup_steps"));
   CHECK_THAT(message_of([] {
                trainer_with({{"lora", {{"rank", 2}, {"targets", {"to_x"}}}}});
              }),

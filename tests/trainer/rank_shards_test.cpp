@@ -12,7 +12,6 @@
 #include "base/error.h"
 #include "checkpoint/archive/mapped_file.h"
 #include "dist/ranks_in_threads.h"
-#include "optim/trained_parameters.h"
 #include "support/temp_dir.h"
 #include "trainer/trained_part.h"
 #include "trainer_fixture.h"
@@ -30,11 +29,10 @@ struct AveragedLayer {
   }
   // Five rows of the flat buffer.
   std::shared_ptr<torch::nn::LinearImpl> network = std::make_shared<torch::nn::LinearImpl>(64, 64);
-  TrainedPart part{
-      {.prefix = "",
-       .network = network,
-       .options = {{}, LrSchedule(1e-2, {}, {}), std::numeric_limits<double>::infinity()}},
-      trained_parameters(*network)};
+  TrainedPart part{{.prefix = "",
+                    .network = network,
+                    .options = {{}, {.base_lr = 1e-2}, std::numeric_limits<double>::infinity()}},
+                   trained_parameters(*network)};
 };
 
 TEST_CASE("three ranks put a buffer together of which each has a slice") {
@@ -130,9 +128,10 @@ TEST_CASE("an average of diffusers' kind is written whole, spread over the ranks
       TrainedPart& part = layer.part;
       const auto& network = layer.network;
       part.begin_averages_anew();
-      part.average->hold();
-      const Value written = part.average->diffusers_state();
-      part.average->let_go();
+      const auto written = [&]() -> Value {
+        const WeightAverage::Held held(*part.average);
+        return part.average->diffusers_state();
+      }();
       const std::scoped_lock lock(checks);
       const Cursor shadows = Cursor(written).at("shadow_params");
       REQUIRE(shadows.size() == 2);
@@ -155,17 +154,15 @@ TEST_CASE("an average that is spread over the ranks is used only while it is hel
         const std::scoped_lock lock(checks);
         CHECK_THROWS_AS(WeightAverage::InPlace(*part.average), std::logic_error);
       }
-      part.average->hold();
-      part.average->hold();
-      part.average->let_go();
       const at::Tensor live = network->weight.detach();
       {
+        const WeightAverage::Held held(*part.average);
+        const WeightAverage::Held again(*part.average);
         const WeightAverage::InPlace in_place(*part.average);
         const std::scoped_lock lock(checks);
         CHECK(at::equal(network->weight, live));
         CHECK(network->weight.data_ptr() != live.data_ptr());
       }
-      part.average->let_go();
       const std::scoped_lock lock(checks);
       CHECK(network->weight.data_ptr() == live.data_ptr());
       CHECK_THROWS_AS(WeightAverage::InPlace(*part.average), std::logic_error);

@@ -7,13 +7,11 @@
 #include <functional>
 #include <limits>
 
-#include "optim/trained_parameters.h"
-
 namespace dalle2 {
 namespace {
 
 TrainedPart part_of(const std::shared_ptr<torch::nn::Module>& network) {
-  const PartOptions options{{}, LrSchedule(1e-2, {}, {}), std::numeric_limits<double>::infinity()};
+  const PartOptions options{{}, {.base_lr = 1e-2}, std::numeric_limits<double>::infinity()};
   return {{.prefix = "", .network = network, .options = options}, trained_parameters(*network)};
 }
 

@@ -275,8 +275,8 @@ bool RunCheckpoints::is_base(const Cursor& root) const {
 HeldStages RunCheckpoints::held_by(const Cursor& root) const {
   return held_stages(
       root,
-      [&](const std::string& name) { return trainer_.is_of_trained_part(name); },
-      [&](const std::string& name) { return trainer_.is_of_untrained_part(name); });
+      [&](const std::string& name) { return trainer_.has(name, /*trained=*/true); },
+      [&](const std::string& name) { return trainer_.has(name, /*trained=*/false); });
 }
 
 /// The weights of stages that this run does not train, averaged where the file has averages.
@@ -284,7 +284,7 @@ void RunCheckpoints::carry_untrained(const Cursor& root) {
   if (!held_by(root).untrained) return;
   StateDict weights = model_weights(root, texts_.kind, /*use_ema=*/true);
   std::erase_if(weights,
-                [&](const auto& entry) { return !trainer_.is_of_untrained_part(entry.first); });
+                [&](const auto& entry) { return !trainer_.has(entry.first, /*trained=*/false); });
   const std::vector<std::string> taken =
       trainer_.carry(with_adapters(weights, root, {}), root.where());
   log_info("ckpt",

@@ -2,8 +2,8 @@
 // A WeightAverage in a checkpoint: ema-pytorch's layout and diffusers'.
 #include <torch/torch.h>
 
-#include <functional>
-#include <type_traits>
+#include <array>
+#include <string_view>
 #include <unordered_set>
 #include <utility>
 
@@ -45,24 +45,46 @@ void check(bool good, const Cursor& place, const char* upstream_text) {
 bool is_number(const Value& value) {
   return value.is_double() || value.is_int();
 }
-bool is_share(const Value& value) {
-  return is_number(value) && value.as_double() >= 0.0 && value.as_double() <= 1.0;
+
+/// What EMAModel asks of an entry of its state.
+struct EntryCheck {
+  const char* key;
+  bool (*fits)(const Value& value);
+  const char* upstream_text;
+};
+constexpr const char* kStep = "optimization_step";
+constexpr auto kIsInt = [](const Value& value) { return value.is_int(); };
+constexpr std::array<EntryCheck, 7> kChecks = {{
+    {"decay",
+     [](const Value& value) {
+       return is_number(value) && value.as_double() >= 0.0 && value.as_double() <= 1.0;
+     },
+     "Decay must be between 0 and 1"},
+    {"min_decay", [](const Value& value) { return value.is_double(); }, "Invalid min_decay"},
+    {kStep, kIsInt, "Invalid optimization_step"},
+    {"update_after_step", kIsInt, "Invalid update_after_step"},
+    {"use_ema_warmup",
+     [](const Value& value) { return value.is_bool(); },
+     "Invalid use_ema_warmup"},
+    {"inv_gamma", is_number, "Invalid inv_gamma"},
+    {"power", is_number, "Invalid power"},
+}};
+
+/// The entries of EMAModel's state before its averages.
+Dict options_and_step(const EmaConfig& options, int64_t step) {
+  Dict out;
+  out.set("decay", options.decay);
+  out.set("min_decay", options.min_decay);
+  out.set(kStep, step);
+  out.set("update_after_step", options.update_after_step);
+  out.set("use_ema_warmup", options.use_ema_warmup);
+  out.set("inv_gamma", options.inv_gamma);
+  out.set("power", options.power);
+  return out;
 }
 
-/// Reads `key` into `member`, where it is there.
-template <class Is, class T>
-void take(
-    const Cursor& saved, const char* key, const Is& is, const char* upstream_text, T& member) {
-  const auto entry = saved.find(key);
-  if (!entry) return;
-  check(std::invoke(is, entry->value()), *entry, upstream_text);
-  if constexpr (std::is_same_v<T, bool>) {
-    member = entry->as_bool();
-  } else if constexpr (std::is_same_v<T, int64_t>) {
-    member = entry->as_int();
-  } else {
-    member = entry->as_double();
-  }
+double number_of(const Value& value) {
+  return value.is_bool() ? static_cast<double>(value.as_bool()) : value.as_double();
 }
 
 /// The saved averages, one a parameter; none if the state has none.
@@ -158,17 +180,8 @@ void WeightAverage::read_ema_pytorch(const Cursor& all,
 }
 
 Dict WeightAverage::diffusers_state() const {
-  const EmaConfig& options = config_.ema;
-  Dict out;
-  out.set("decay", options.decay);
-  out.set("min_decay", options.min_decay);
-  out.set("optimization_step", rule_->step());
-  out.set("update_after_step", options.update_after_step);
-  out.set("use_ema_warmup", options.use_ema_warmup);
-  out.set("inv_gamma", options.inv_gamma);
-  out.set("power", options.power);
-  check_held();
-  const at::Tensor& values = shards_ == nullptr ? this->values() : whole_;
+  Dict out = options_and_step(config_.ema, rule_->step());
+  const at::Tensor& values = shards_ == nullptr ? this->values() : checked_held().whole_;
   List shadows, names;
   for (const FlatEntry& entry : online_.parameters()) {
     shadows.items.emplace_back(entry.of(values));
@@ -182,30 +195,27 @@ Dict WeightAverage::diffusers_state() const {
 void WeightAverage::read_diffusers(const Cursor& saved) {
   const torch::NoGradGuard no_grad;
   if (saved.is_none()) return begin_anew();
-  EmaConfig theirs = config_.ema;
-  int64_t step = rule_->step();
-  take(saved, "decay", is_share, "Decay must be between 0 and 1", theirs.decay);
-  take(saved, "min_decay", &Value::is_double, "Invalid min_decay", theirs.min_decay);
-  take(saved, "optimization_step", &Value::is_int, "Invalid optimization_step", step);
-  take(saved,
-       "update_after_step",
-       &Value::is_int,
-       "Invalid update_after_step",
-       theirs.update_after_step);
-  take(saved, "use_ema_warmup", &Value::is_bool, "Invalid use_ema_warmup", theirs.use_ema_warmup);
-  take(saved, "inv_gamma", is_number, "Invalid inv_gamma", theirs.inv_gamma);
-  take(saved, "power", is_number, "Invalid power", theirs.power);
+  const Dict ours = options_and_step(config_.ema, rule_->step());
+  bool same_options = true;
+  for (const EntryCheck& each : kChecks) {
+    const auto entry = saved.find(each.key);
+    if (!entry) continue;
+    check(each.fits(entry->value()), *entry, each.upstream_text);
+    if (std::string_view(each.key) != kStep)
+      same_options &= number_of(entry->value()) == number_of(*ours.find(each.key));
+  }
   const std::vector<at::Tensor> shadows = shadows_of(saved, online_.parameters());
   for (size_t i = 0; i < shadows.size(); ++i) {
     const FlatEntry& entry = online_.parameters()[i];
     copy_into_slice(values(), kept_, entry.offset, entry.flattened(shadows[i]));
   }
-  rule_->set_counters(/*initted=*/false, step);
-  if (theirs == config_.ema) return;
+  if (const auto step = saved.find(kStep)) rule_->set_counters(/*initted=*/false, step->as_int());
+  if (same_options) return;
+  const auto decay = saved.find("decay");
   log_info("ckpt",
            "{}: averaged with other options (decay {}); continues with /train/ema (decay {})",
            saved.where(),
-           theirs.decay,
+           decay ? decay->as_double() : config_.ema.decay,
            config_.ema.decay);
 }
 

@@ -72,19 +72,20 @@ at::Tensor WeightAverage::put_together() const {
   return whole;
 }
 
-void WeightAverage::hold() const {
+WeightAverage::Held::Held(const WeightAverage& average) : average_(average) {
   const torch::NoGradGuard no_grad;
-  if (!whole_.defined()) set_whole(put_together());
-  ++holds_;
+  if (!average.whole_.defined()) average.set_whole(average.put_together());
+  ++average.holds_;
 }
 
-void WeightAverage::let_go() const {
-  if (--holds_ == 0 && !is_resident()) set_whole({});
+WeightAverage::Held::~Held() {
+  if (--average_.holds_ == 0 && !average_.is_resident()) average_.set_whole({});
 }
 
-void WeightAverage::check_held() const {
+const WeightAverage& WeightAverage::checked_held() const {
   D2_CHECK(shards_ == nullptr || whole_.defined(),
            "an average that is spread over the ranks has to be held");
+  return *this;
 }
 
 /// Lets the tensors of the network have other memory. They stay what they are in all else.
@@ -93,15 +94,12 @@ void WeightAverage::put(at::Tensor Place::*memory) const {
     place.tensor.unsafeGetTensorImpl()->shallow_copy_from((place.*memory).getIntrusivePtr());
 }
 
-WeightAverage::InPlace::InPlace(const WeightAverage& average) : average_(average) {
-  average.check_held();
-  average.hold();
+WeightAverage::InPlace::InPlace(const WeightAverage& average) : Held(average.checked_held()) {
   if (average.in_place_++ == 0) average.put(&Place::averaged);
 }
 
 WeightAverage::InPlace::~InPlace() {
   if (--average_.in_place_ == 0) average_.put(&Place::live);
-  average_.let_go();
 }
 
 std::optional<double> WeightAverage::share_of_next() const {
@@ -141,10 +139,6 @@ const at::Tensor& WeightAverage::values() const {
   if (arrival_) arrival_->synchronize();
   arrival_.reset();
   return average_;
-}
-
-bool WeightAverage::is_finite() const {
-  return all_finite(values());
 }
 
 }  // namespace dalle2

@@ -53,21 +53,24 @@ class WeightAverage {
                 const AveragesConfig& config);
   /// From now on keeps this rank's slice alone; starts over. @param shards has to outlive it
   void shard(const RankShards& shards);
-  /// The average is needed, until as many calls of let_go(): one that is spread over the ranks is put
-  /// together now, on all of them. No update may be made meanwhile.
-  void hold() const;
-  void let_go() const;
+  /// The average is available for as long as one lives: it is put together now, by all ranks where it is
+  /// spread over them. No update may be made meanwhile.
+  class Held {
+   public:
+    explicit Held(const WeightAverage& average);
+    ~Held();
+    Held(const Held&) = delete;
+    Held& operator=(const Held&) = delete;
+
+   protected:
+    const WeightAverage& average_;
+  };
   /// The average in the tensors of its network, for as long as it lives. Of one that is spread over the
   /// ranks only while it is held.
-  class InPlace {
+  class InPlace : Held {
    public:
     explicit InPlace(const WeightAverage& average);
     ~InPlace();
-    InPlace(const InPlace&) = delete;
-    InPlace& operator=(const InPlace&) = delete;
-
-   private:
-    const WeightAverage& average_;
   };
   /// Takes in what an optimizer step has made of the weights. @param skipped AverageRule::update()
   /// @param has_parameters the optimizer has averaged the parameters, as share_of_next() says
@@ -83,7 +86,7 @@ class WeightAverage {
   /// where the average lies in host memory and the last update is still on its way there.
   const at::Tensor& values() const;
   /// True if no average is NaN or infinite. Waits for the device.
-  bool is_finite() const;
+  bool is_finite() const { return all_finite(values()); }
 
   // A part's average in a checkpoint: tensors are the live ones. One that is spread over the ranks has to
   // be held.
@@ -122,7 +125,7 @@ class WeightAverage {
   void make_storage();
   void set_whole(at::Tensor whole) const;
   at::Tensor put_together() const;
-  void check_held() const;
+  const WeightAverage& checked_held() const;
   void put(at::Tensor Place::*memory) const;
   void copy_other_buffers(const at::Tensor& skipped = {}) const;
 

@@ -55,7 +55,7 @@ Dict group_state(const Optimizer& optimizer,
   state.set("differentiable", false);
   state.set("fused", Value());
   state.set("decoupled_weight_decay", optimizer.is_adamw());
-  state.set("initial_lr", schedule.base_lr());
+  state.set("initial_lr", schedule.base_lr);
   List indices;
   for (int64_t i = 0; i < count; ++i) indices.items.emplace_back(first + i);
   state.set("params", std::move(indices));
@@ -64,9 +64,7 @@ Dict group_state(const Optimizer& optimizer,
 
 /// Logs a number of the checkpoint that differs from this run's.
 void mention_difference(const Cursor& group, const char* key, const char* config_key, double ours) {
-  if (!group.has(key)) {
-    return;
-  }
+  if (!group.has(key)) return;
   const double theirs = group.at(key).as_double();
   if (std::abs(theirs - ours) > 1e-6 * std::abs(ours)) {
     log_info("ckpt",
@@ -142,19 +140,17 @@ Dict schedule_state(const LrSchedule& schedule, size_t num_groups, int64_t steps
     return List{std::vector<Value>(num_groups, value)};
   };
   Dict state;
-  if (schedule.cosine_decay_max_steps()) {
-    state.set("T_max", *schedule.cosine_decay_max_steps());
+  if (schedule.cosine_decay_max_steps) {
+    state.set("T_max", *schedule.cosine_decay_max_steps);
     state.set("eta_min", 0.0);
   }
-  state.set("base_lrs", for_each_group(schedule.base_lr()));
+  state.set("base_lrs", for_each_group(schedule.base_lr));
   state.set("last_epoch", steps);
   state.set("_step_count", steps + 1);
   state.set("_is_initial", false);
   state.set("_get_lr_called_within_step", false);
   state.set("_last_lr", for_each_group(schedule.undampened(steps)));
-  if (!schedule.cosine_decay_max_steps()) {
-    state.set("lr_lambdas", for_each_group(Value()));
-  }
+  if (!schedule.cosine_decay_max_steps) state.set("lr_lambdas", for_each_group(Value()));
   return state;
 }
 
@@ -164,7 +160,7 @@ void load_optimizer_state(const Cursor& checkpoint, TrainedPart& part, bool ment
   const TorchOrder order = torch_order(part);
   check_groups(groups, order);
   for (size_t g = 0; mention && g < groups.size(); ++g) {
-    mention_difference(groups.at(g), "initial_lr", "lr", part.schedule.base_lr());
+    mention_difference(groups.at(g), "initial_lr", "lr", part.schedule.base_lr);
     mention_difference(groups.at(g), "weight_decay", "wd", optimizer.groups()[g].weight_decay);
     mention_difference(groups.at(g), "eps", "eps", optimizer.options().eps);
   }

@@ -128,7 +128,7 @@ void Trainer::load_base(const StateDict& weights, const std::string& file) {
   const torch::NoGradGuard no_grad;
   forget_graphs();
   StateDict all = weights;
-  std::erase_if(all, [&](const auto& entry) { return is_of_untrained_part(entry.first); });
+  std::erase_if(all, [&](const auto& entry) { return has(entry.first, /*trained=*/false); });
   keep_own_clip(all, *contents_.plan.model);
   for (auto& adapter : lora_state_dict(*contents_.plan.model)) all.push_back(std::move(adapter));
   load_state_dict(*contents_.plan.model, all, "", /*strict=*/true, file);
