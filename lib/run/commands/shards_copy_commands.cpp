@@ -39,7 +39,6 @@
 #include "net/http_transfer.h"
 #include "run/checkpoints/clip_weights.h"
 #include "run/checkpoints/model_weights.h"
-#include "run/clip/clip_data.h"
 #include "run/commands.h"
 #include "run/commands/several_processes.h"
 #include "run/decoder/decoder_data.h"
@@ -85,20 +84,184 @@ struct ShardFault {
   bool is_unreachable = false;  ///< nobody answered
 };
 
+/// The shards that are there, each with the name that it gets. @throws ConfigError for two of one name
+std::map<std::string, std::string> shards_by_name(const ShardDataConfig& data) {
+  const ShardList list(data);
+  std::vector<uint32_t> positions(static_cast<size_t>(list.size()));
+  for (size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<uint32_t>(i);
+  std::map<std::string, std::string> shards;
+  for (const uint32_t position : list.existing(positions)) {
+    const std::string url = list.url(position);
+    const int64_t number = shard_number(url);
+    const std::string name = number < 0 ? fs::path(url).filename().string()
+                                        : fmt::format("{:0{}}.tar", number, data.shard_width);
+    if (const auto [other, is_new] = shards.emplace(name, url); !is_new) {
+      throw ConfigError(
+          "/data/webdataset_base_url: the shards {} and {} have the same number, and would be the "
+          "same file\n  Process them one after the other, into two folders.",
+          public_url(other->second),
+          public_url(url));
+    }
+  }
+  if (shards.empty()) throw DataError("/data/webdataset_base_url: none of the shards exists");
+  return shards;
+}
+
+/// The output would replace the shards that it is made from.
+void refuse_own_folder(const std::string& out, const std::map<std::string, std::string>& shards) {
+  for (const auto& [name, url] : shards) {
+    std::error_code ignored;
+    if (!is_local_url(url) ||
+        !fs::equivalent(fs::path(local_path(url)).parent_path(), out, ignored))
+      continue;
+    throw ConfigError(
+        "--out {}: holds {}, which is one of the shards to read\n  Choose another folder.",
+        printable(out),
+        public_url(url));
+  }
+}
+
+/// For other ranks, who may see an older state of a shared folder. No part has a zero byte.
+std::string joined(const std::vector<std::string>& parts) {
+  std::string text;
+  for (const std::string& part : parts) text += part + '\0';
+  return text;
+}
+
+std::vector<std::string> split(const std::string& text) {
+  std::istringstream in(text);
+  std::vector<std::string> parts;
+  for (std::string part; std::getline(in, part, '\0');) parts.push_back(part);
+  return parts;
+}
+
+/// How a rank came through its shards.
+struct CopyEnd {
+  bool is_stopped = false;  ///< by a signal
+  std::string fault = {};   ///< of the last shard that was skipped
+};
+
 /// Goes through one shard after the other.
 class ShardCopier {
  public:
-  ShardCopier(const ShardCopyPlan& plan,
-              ShardAddition& addition,
-              ProcessGroup& group,
-              ShardCopyCounts& counts)
+  ShardCopier(const ShardCopyPlan& plan, ShardAddition& addition, ProcessGroup& group)
       : plan_(plan),
         addition_(addition),
         group_(group),
-        counts_(counts),
         preprocess_(plan.data.preprocessing,
                     decode_options(plan.data, plan.channels),
                     plan.data.max_transform_pixels) {}
+
+  /// Writes the shards with what is made of them, as NewShards does, and prints how many. The ranks share the
+  /// shards: each writes files of its own. What cannot be decoded is left out; of a shard that cannot be read
+  /// to its end nothing is written: it is skipped, as in a training.
+  /// @return kStopped after a signal to any rank, with a line: the folder is as it was
+  /// @throws ConfigError (NewShards, the folder holds shards to read, two shards would get one name, the
+  /// ranks would make different things), NetworkError (shard after shard is out of reach), DataError (not
+  /// one can be read, no sample can be used)
+  ExitCode run() {
+    check_same_config(group_, plan_.manifest, plan_.device);
+    std::optional<NewShards> made;   // of rank 0
+    std::vector<std::string> found;  // a name and a url each
+    bool is_stopped = false;
+    {
+      const ProcessGroup::BusyScope busy(group_, "looking at the shards");
+      try {
+        if (group_.is_main()) {
+          const auto shards = shards_by_name(plan_.data);
+          refuse_own_folder(plan_.out_folder, shards);
+          std::vector<std::string> names;
+          for (const auto& [name, url] : shards) {
+            names.push_back(name);
+            found.insert(found.end(), {name, url});
+          }
+          made.emplace(plan_.out_folder, plan_.overwrite, names);
+        }
+      } catch (const StoppedError&) {  // it waited for the network
+        is_stopped = true;
+      }
+    }
+    const auto stopped = [&] {
+      if (group_.is_main()) std::printf("stopped by a signal; no shard was written\n");
+      return ExitCode::kStopped;
+    };
+    if (group_.any(is_stopped, "stop before the shards")) return stopped();
+    found = split(group_.text_of_main(joined(found), "shards"));
+    const int64_t all = std::ssize(found) / 2;
+    CopyEnd end;
+    {
+      const ProcessGroup::BusyScope busy(group_, "its share of the shards");
+      end = copy_share(found);
+    }
+    is_stopped = group_.any(end.is_stopped, "end of the shards");
+    if (group_.is_main()) log_live("");
+    if (is_stopped) return stopped();
+    for (int64_t* count : {&counts_.samples, &counts_.left_out, &counts_.written, &counts_.lost})
+      *count =
+          std::llround(group_.sum({static_cast<double>(*count)}, "counts of the shards").front());
+    if (counts_.lost == all) {
+      const auto faults = group_.gather_texts(end.fault, "faults of the shards");
+      throw DataError("{}", *std::find_if(faults.begin(), faults.end(), [](const auto& fault) {
+                        return !fault.empty();
+                      }));
+    }
+    if (counts_.samples == 0) {
+      throw DataError("{}: expected at least one {}, got none: {} of {} left out{}",
+                      printable(plan_.out_folder),
+                      plan_.noun,
+                      counted(counts_.left_out, "sample"),
+                      counted(counts_.written, "shard"),
+                      plan_.need_captions
+                          ? "\n  If they have no captions, --no-captions embeds pictures alone."
+                          : "");
+    }
+    const auto files = group_.gather_texts(joined(files_), "names of the shards");
+    if (!group_.is_main()) return ExitCode::kDone;
+    const fs::path part = NewShards::folder(plan_.out_folder);
+    write_file_atomically((part / plan_.manifest_name).string(), plan_.manifest);
+    std::vector<std::string> names;
+    for (const std::string& of_rank : files) {
+      for (std::string& name : split(of_rank)) names.push_back(std::move(name));
+    }
+    names.emplace_back(plan_.manifest_name);
+    if (const auto removed = made->finish(names); !removed.empty())
+      std::printf("removed: %s\n", short_list(removed).c_str());
+    print_counts();
+    return ExitCode::kDone;
+  }
+  /// Of all ranks, after run().
+  const ShardCopyCounts& counts() const { return counts_; }
+
+ private:
+  /// Every n-th shard, of n ranks. @param shards of all ranks: a name and a url each
+  CopyEnd copy_share(const std::vector<std::string>& shards) {
+    CopyEnd end;
+    const int64_t all = std::ssize(shards) / 2;
+    const int64_t most_unreachable = std::min<int64_t>(kMostUnreachable, all);
+    int64_t unreachable_in_a_row = 0;
+    for (auto i = static_cast<size_t>(group_.rank()); 2 * i < shards.size();
+         i += static_cast<size_t>(group_.size())) {
+      const std::string &name = shards[2 * i], &url = shards[2 * i + 1];
+      std::optional<ShardFault> fault;
+      try {
+        fault = copy(url, name);
+      } catch (const StoppedError&) {
+        return {.is_stopped = true};
+      }
+      if (!fault) {
+        unreachable_in_a_row = 0;
+        continue;
+      }
+      ++counts_.lost;
+      end.fault = fault->text;
+      unreachable_in_a_row = fault->is_unreachable ? unreachable_in_a_row + 1 : 0;
+      if (unreachable_in_a_row == most_unreachable) throw NetworkError("{}", fault->text);
+      if (counts_.lost == all) break;  // it is an error
+      log_warning(
+          "data", "{}\n  The shard is skipped: its {}s are not written.", fault->text, plan_.noun);
+    }
+    return end;
+  }
 
   /// Of a shard that cannot be read to its end nothing is written. @throws StoppedError
   std::optional<ShardFault> copy(const std::string& url, const std::string& name) {
@@ -138,10 +301,6 @@ class ShardCopier {
     return std::nullopt;
   }
 
-  /// What was written, by names in the folder.
-  const std::vector<std::string>& files() const { return files_; }
-
- private:
   void write(std::vector<GroupedSample>& waiting, const std::string& url, TarWriter& tar) {
     const std::vector<at::Tensor> pictures = decode(waiting, url);
     if (!pictures.empty()) {
@@ -219,209 +378,24 @@ class ShardCopier {
     return planes[0];
   }
 
+  void print_counts() const {
+    std::printf("%s in %s",
+                counted(counts_.samples, plan_.noun).c_str(),
+                counted(counts_.written, "shard").c_str());
+    if (counts_.left_out > 0)
+      std::printf(", %s left out", counted(counts_.left_out, "sample").c_str());
+    if (counts_.lost > 0) std::printf(", %s skipped", counted(counts_.lost, "shard").c_str());
+    std::printf("\n");
+  }
+
   const ShardCopyPlan& plan_;
   ShardAddition& addition_;
   ProcessGroup& group_;
-  ShardCopyCounts& counts_;
-  ShardCopyCounts of_shard_;
-  std::vector<std::string> files_;
-  DropCounts told_;  // of all shards
+  ShardCopyCounts counts_, of_shard_;
+  std::vector<std::string> files_;  // that were written, by names in the folder
+  DropCounts told_;                 // of all shards
   Preprocess preprocess_;
 };
-
-/// The shards that are there, each with the name that it gets. @throws ConfigError for two of one name
-std::map<std::string, std::string> shards_by_name(const ShardDataConfig& data) {
-  const ShardList list(data);
-  std::vector<uint32_t> positions(static_cast<size_t>(list.size()));
-  for (size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<uint32_t>(i);
-  std::map<std::string, std::string> shards;
-  for (const uint32_t position : list.existing(positions)) {
-    const std::string url = list.url(position);
-    const int64_t number = shard_number(url);
-    const std::string name = number < 0 ? fs::path(url).filename().string()
-                                        : fmt::format("{:0{}}.tar", number, data.shard_width);
-    if (const auto [other, is_new] = shards.emplace(name, url); !is_new) {
-      throw ConfigError(
-          "/data/webdataset_base_url: the shards {} and {} have the same number, and would be the "
-          "same file\n  Process them one after the other, into two folders.",
-          public_url(other->second),
-          public_url(url));
-    }
-  }
-  if (shards.empty()) throw DataError("/data/webdataset_base_url: none of the shards exists");
-  return shards;
-}
-
-/// The output would replace the shards that it is made from.
-void refuse_own_folder(const std::string& out, const std::map<std::string, std::string>& shards) {
-  for (const auto& [name, url] : shards) {
-    std::error_code ignored;
-    if (!is_local_url(url) ||
-        !fs::equivalent(fs::path(local_path(url)).parent_path(), out, ignored))
-      continue;
-    throw ConfigError(
-        "--out {}: holds {}, which is one of the shards to read\n  Choose another folder.",
-        printable(out),
-        public_url(url));
-  }
-}
-
-/// For other ranks, who may see an older state of a shared folder. No part has a zero byte.
-std::string joined(const std::vector<std::string>& parts) {
-  std::string text;
-  for (const std::string& part : parts) text += part + '\0';
-  return text;
-}
-
-std::vector<std::string> split(const std::string& text) {
-  std::istringstream in(text);
-  std::vector<std::string> parts;
-  for (std::string part; std::getline(in, part, '\0');) parts.push_back(part);
-  return parts;
-}
-
-/// How a rank came through its shards.
-struct CopyEnd {
-  bool is_stopped = false;  ///< by a signal
-  std::string fault = {};   ///< of the last shard that was skipped
-};
-
-/// Every n-th shard, of n ranks. @param shards of all ranks: a name and a url each
-CopyEnd copy_share(const ShardCopyPlan& plan,
-                   const std::vector<std::string>& shards,
-                   const ProcessGroup& group,
-                   ShardCopier& copier,
-                   ShardCopyCounts& counts) {
-  CopyEnd end;
-  const int64_t all = std::ssize(shards) / 2;
-  const int64_t most_unreachable = std::min<int64_t>(kMostUnreachable, all);
-  int64_t unreachable_in_a_row = 0;
-  for (auto i = static_cast<size_t>(group.rank()); 2 * i < shards.size();
-       i += static_cast<size_t>(group.size())) {
-    const std::string &name = shards[2 * i], &url = shards[2 * i + 1];
-    std::optional<ShardFault> fault;
-    try {
-      fault = copier.copy(url, name);
-    } catch (const StoppedError&) {
-      return {.is_stopped = true};
-    }
-    if (!fault) {
-      unreachable_in_a_row = 0;
-      continue;
-    }
-    ++counts.lost;
-    end.fault = fault->text;
-    unreachable_in_a_row = fault->is_unreachable ? unreachable_in_a_row + 1 : 0;
-    if (unreachable_in_a_row == most_unreachable) throw NetworkError("{}", fault->text);
-    if (counts.lost == all) break;  // it is an error
-    log_warning(
-        "data", "{}\n  The shard is skipped: its {}s are not written.", fault->text, plan.noun);
-  }
-  return end;
-}
-
-/// Of all ranks.
-void add_up(ShardCopyCounts& counts, ProcessGroup& group) {
-  const auto rows = group.exchange({counts.samples, counts.left_out, counts.written, counts.lost},
-                                   "counts of the shards");
-  counts.samples = counts.left_out = counts.written = counts.lost = 0;
-  for (const auto& row : rows) {
-    counts.samples += row[0];
-    counts.left_out += row[1];
-    counts.written += row[2];
-    counts.lost += row[3];
-  }
-}
-
-void print_counts(const ShardCopyPlan& plan, const ShardCopyCounts& counts) {
-  std::printf("%s in %s",
-              counted(counts.samples, plan.noun).c_str(),
-              counted(counts.written, "shard").c_str());
-  if (counts.left_out > 0) std::printf(", %s left out", counted(counts.left_out, "sample").c_str());
-  if (counts.lost > 0) std::printf(", %s skipped", counted(counts.lost, "shard").c_str());
-  std::printf("\n");
-}
-
-/// Writes the shards with what is made of them, as NewShards does, and prints how many. The ranks share the
-/// shards: each writes files of its own. What cannot be decoded is left out; of a shard that cannot be read
-/// to its end nothing is written: it is skipped, as in a training.
-/// @param counts of all ranks
-/// @return kStopped after a signal to any rank, with a line: the folder is as it was
-/// @throws ConfigError (NewShards, the folder holds shards to read, two shards would get one name, the
-/// ranks would make different things), NetworkError (shard after shard is out of reach), DataError (not
-/// one can be read, no sample can be used)
-ExitCode copy_shards(const ShardCopyPlan& plan,
-                     ShardAddition& addition,
-                     ProcessGroup& group,
-                     ShardCopyCounts& counts) {
-  check_same_config(group, plan.manifest, plan.device);
-  std::optional<NewShards> made;   // of rank 0
-  std::vector<std::string> found;  // a name and a url each
-  bool is_stopped = false;
-  {
-    const ProcessGroup::BusyScope busy(group, "looking at the shards");
-    try {
-      if (group.is_main()) {
-        const auto shards = shards_by_name(plan.data);
-        refuse_own_folder(plan.out_folder, shards);
-        std::vector<std::string> names;
-        for (const auto& [name, url] : shards) {
-          names.push_back(name);
-          found.insert(found.end(), {name, url});
-        }
-        made.emplace(plan.out_folder, plan.overwrite, names);
-      }
-    } catch (const StoppedError&) {  // it waited for the network
-      is_stopped = true;
-    }
-  }
-  const auto stopped = [&] {
-    if (group.is_main()) std::printf("stopped by a signal; no shard was written\n");
-    return ExitCode::kStopped;
-  };
-  if (group.any(is_stopped, "stop before the shards")) return stopped();
-  found = split(group.text_of_main(joined(found), "shards"));
-  const int64_t all = std::ssize(found) / 2;
-  ShardCopier copier(plan, addition, group, counts);
-  CopyEnd end;
-  {
-    const ProcessGroup::BusyScope busy(group, "its share of the shards");
-    end = copy_share(plan, found, group, copier, counts);
-  }
-  is_stopped = group.any(end.is_stopped, "end of the shards");
-  if (group.is_main()) log_live("");
-  if (is_stopped) return stopped();
-  add_up(counts, group);
-  if (counts.lost == all) {
-    const auto faults = group.gather_texts(end.fault, "faults of the shards");
-    throw DataError("{}", *std::find_if(faults.begin(), faults.end(), [](const auto& fault) {
-                      return !fault.empty();
-                    }));
-  }
-  if (counts.samples == 0) {
-    throw DataError("{}: expected at least one {}, got none: {} of {} left out{}",
-                    printable(plan.out_folder),
-                    plan.noun,
-                    counted(counts.left_out, "sample"),
-                    counted(counts.written, "shard"),
-                    plan.need_captions
-                        ? "\n  If they have no captions, --no-captions embeds pictures alone."
-                        : "");
-  }
-  const auto files = group.gather_texts(joined(copier.files()), "names of the shards");
-  if (!group.is_main()) return ExitCode::kDone;
-  const fs::path part = NewShards::folder(plan.out_folder);
-  write_file_atomically((part / plan.manifest_name).string(), plan.manifest);
-  std::vector<std::string> names;
-  for (const std::string& of_rank : files) {
-    for (std::string& name : split(of_rank)) names.push_back(std::move(name));
-  }
-  names.emplace_back(plan.manifest_name);
-  if (const auto removed = made->finish(names); !removed.empty())
-    std::printf("removed: %s\n", short_list(removed).c_str());
-  print_counts(plan, counts);
-  return ExitCode::kDone;
-}
 
 class Latents : public ShardAddition {
  public:
@@ -509,24 +483,22 @@ ExitCode encode(const ShardsEncodeCommand& command,
                 ProcessGroup& group) {
   Latents latents(loaded, command.device, group.world());
   const auto shown = nlohmann::ordered_json::parse(public_config(loaded.full_json));
-  ShardCopyCounts counts;
-  const ExitCode code =
-      copy_shards({.data = loaded.config.data,
-                   .out_folder = command.out_folder,
-                   .device = command.device,
-                   .overwrite = command.overwrite,
-                   .noun = "latent",
-                   .manifest_name = kLatentsManifest,
-                   .manifest = latents.manifest(
-                       shown["data"][loaded.config.data.folder ? "folder" : "webdataset_base_url"]),
-                   .channels = loaded.config.decoder.channels},
-                  latents,
-                  group,
-                  counts);
+  const ShardCopyPlan plan = {
+      .data = loaded.config.data,
+      .out_folder = command.out_folder,
+      .device = command.device,
+      .overwrite = command.overwrite,
+      .noun = "latent",
+      .manifest_name = kLatentsManifest,
+      .manifest = latents.manifest(
+          shown["data"][loaded.config.data.folder ? "folder" : "webdataset_base_url"]),
+      .channels = loaded.config.decoder.channels};
+  ShardCopier copier(plan, latents, group);
+  const ExitCode code = copier.run();
   if (code == ExitCode::kStopped) return code;
   const auto [mean, deviation] = latents.spread(group);
   if (!group.is_main()) return code;
-  if (counts.samples > 0) {
+  if (copier.counts().samples > 0) {
     std::printf("mean %s, standard deviation %s: /decoder/vae/0/scale %s brings them to 1\n",
                 short_number(mean).c_str(),
                 short_number(deviation).c_str(),
@@ -664,18 +636,15 @@ ExitCode embed(const ShardsEmbedCommand& command, ProcessGroup& group) {
   LoadedClip clip = load_clip_file(command.clip_path, {.config_path = command.clip_config_path});
   const ShardDataConfig data = data_of(command, clip.clip->preprocessing());
   ClipEmbeddings embeddings(command, group.world(), public_url(command.url), std::move(clip), data);
-  ShardCopyCounts counts;
-  const ExitCode code = copy_shards({.data = data,
-                                     .out_folder = command.out_folder,
-                                     .device = command.device,
-                                     .overwrite = command.overwrite,
-                                     .noun = "embedding",
-                                     .manifest_name = kEmbeddingsManifest,
-                                     .manifest = embeddings.manifest(),
-                                     .need_captions = command.captions},
-                                    embeddings,
-                                    group,
-                                    counts);
+  const ShardCopyPlan plan = {.data = data,
+                              .out_folder = command.out_folder,
+                              .device = command.device,
+                              .overwrite = command.overwrite,
+                              .noun = "embedding",
+                              .manifest_name = kEmbeddingsManifest,
+                              .manifest = embeddings.manifest(),
+                              .need_captions = command.captions};
+  const ExitCode code = ShardCopier(plan, embeddings, group).run();
   if (!group.is_main() || code == ExitCode::kStopped) return code;
   const std::string out = printable(command.out_folder);
   std::printf(
