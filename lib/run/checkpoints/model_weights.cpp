@@ -89,6 +89,32 @@ void check_meaning(const ModelSource& source,
   log_warning("ckpt", "{}\n  (/train/allow_changed_config)", text);
 }
 
+/// The config of a source as it is written: the file given, else the one that the checkpoint carries; empty:
+/// there is neither.
+struct ConfigText {
+  std::string json, where;
+  bool is_file = false;  ///< given
+};
+
+/// Reads the file, which may be a pipe: once.
+ConfigText config_text(const ModelSource& source, const Cursor& checkpoint) {
+  if (source.config_path) return {read_config_file(*source.config_path), *source.config_path, true};
+  const std::optional<Cursor> own = checkpoint.find("config");
+  if (!own || own->is_none()) return {};
+  return {json_of_value(own->value()), own->where()};
+}
+
+/// What the user, or the config, says of the version of the weights.
+ToldVersion told_version(const ModelSource& source, const ConfigText& config) {
+  const ToldVersion of_option{source.written_by, source.version_option};
+  if (!source.written_by.empty() || config.json.empty()) return of_option;
+  Faults ignored;
+  const Json root = parse_root(config.json, config.where, ignored);
+  const auto version = root.find("written_by");
+  if (version == root.end() || !version->is_string()) return of_option;
+  return {version->get<std::string>(), config.where + ": /written_by"};
+}
+
 /// The config of the source.
 /// @tparam parse reads a kind's config: (json, origin, options)
 /// @param written_by the version of the weights; "": the last one
@@ -275,23 +301,6 @@ Json config_for(const ConfigText& text, const std::string& kind, const Version& 
 }
 
 }  // namespace
-
-ConfigText config_text(const ModelSource& source, const Cursor& checkpoint) {
-  if (source.config_path) return {read_config_file(*source.config_path), *source.config_path, true};
-  const std::optional<Cursor> own = checkpoint.find("config");
-  if (!own || own->is_none()) return {};
-  return {json_of_value(own->value()), own->where()};
-}
-
-ToldVersion told_version(const ModelSource& source, const ConfigText& config) {
-  const ToldVersion of_option{source.written_by, source.version_option};
-  if (!source.written_by.empty() || config.json.empty()) return of_option;
-  Faults ignored;
-  const Json root = parse_root(config.json, config.where, ignored);
-  const auto version = root.find("written_by");
-  if (version == root.end() || !version->is_string()) return of_option;
-  return {version->get<std::string>(), config.where + ": /written_by"};
-}
 
 std::string stored_config(const Cursor& checkpoint) {
   const std::string json = json_of_value(checkpoint.at("config").value());

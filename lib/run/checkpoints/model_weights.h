@@ -77,17 +77,6 @@ struct ModelSource {
   bool allow_changed_config = false;
 };
 
-/// The config of a source as it is written: the file given, else the one that the checkpoint carries; empty:
-/// there is neither.
-struct ConfigText {
-  std::string json, where;
-  bool is_file = false;  ///< given
-};
-/// Reads the file, which may be a pipe: once.
-ConfigText config_text(const ModelSource& source, const Cursor& checkpoint);
-/// What the user, or the config, says of the version of the weights.
-ToldVersion told_version(const ModelSource& source, const ConfigText& config);
-
 /// The config that a checkpoint carries, as JSON; with the version of an older dalle2-pytorch, and what that understood
 /// by keys that are absent.
 std::string stored_config(const Cursor& checkpoint);
