@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "command_line.h"
+#include "command_options.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -11,7 +11,6 @@
 
 #include "base/stop_signal.h"
 #include "base/untrusted_text.h"
-#include "command_options.h"
 #include "run/kinds.h"
 
 namespace dalle2 {
@@ -59,31 +58,6 @@ void add_lora(CLI::App& app, Command& command, const char* text) {
   add_value(app, "--lora FILE", command.lora_paths)->description(text);
 }
 
-/// The options of each --upsampler, in their order.
-struct Upsamplers {
-  std::vector<std::string> paths, configs, versions;
-
-  /// @throws ConfigError
-  std::vector<CascadeFile> files() const {
-    const auto check = [&](const char* option, const std::vector<std::string>& values) {
-      if (values.empty() || values.size() == paths.size() || paths.empty()) return;
-      throw ConfigError("{}: expected one for each of {} --upsampler, in their order, got {}",
-                        option,
-                        paths.size(),
-                        values.size());
-    };
-    check("--upsampler-config", configs);
-    check("--upsampler-written-by", versions);
-    std::vector<CascadeFile> files;
-    for (size_t i = 0; i < std::max(paths.size(), versions.size()); ++i) {
-      files.push_back({.path = paths.empty() ? "" : paths[i]});  // --pipeline names the files
-      if (!configs.empty()) files.back().config_path = configs[i];
-      if (!versions.empty()) files.back().written_by = versions[i];
-    }
-    return files;
-  }
-};
-
 Runner add_sample(CLI::App& app) {
   auto o = std::make_shared<SampleCommand>();
   add_value(app, "--checkpoint FILE", o->checkpoint_path)
@@ -91,12 +65,11 @@ Runner add_sample(CLI::App& app) {
           "Checkpoint or model file of this program or dalle2-pytorch: a file or a URL (https:, s3:, hf://OWNER/NAME/FILE)");
   add_value(app, "--config FILE", o->config_path)
       ->description("Config, for a checkpoint that holds none");
-  const auto upsamplers = std::make_shared<Upsamplers>();
-  add_value(app, "--upsampler FILE", upsamplers->paths)
+  add_value(app, "--upsampler FILE", o->upsampler_paths)
       ->description("Decoder's file whose unets go on from those of --checkpoint; repeat for more");
-  add_value(app, "--upsampler-config FILE", upsamplers->configs)
+  add_value(app, "--upsampler-config FILE", o->upsampler_configs)
       ->description("Config of an --upsampler that holds none, one for each");
-  add_value(app, "--upsampler-written-by V", upsamplers->versions)
+  add_value(app, "--upsampler-written-by V", o->upsampler_versions)
       ->description(
           "Version of dalle2-pytorch that wrote an --upsampler, or a decoder's file of --pipeline after the first, if the file does not say it, one for each");
   add_value(app, "--pipeline FILE", o->pipeline_path)
@@ -193,9 +166,8 @@ Runner add_sample(CLI::App& app) {
   add_overwrite(app,
                 o->overwrite,
                 "Write into a DIR that holds files, and replace those with the name of an output");
-  return [o, upsamplers, &app] {
+  return [o, &app] {
     o->facts = given_options(app);
-    o->upsamplers = upsamplers->files();
     run_sample(*o);
     return ExitCode::kDone;
   };
@@ -358,10 +330,8 @@ Runner add_sync(CLI::App& app) {
   auto data_path = std::make_shared<std::string>();
   app.add_option("data_path", *data_path, "Folder of the run (tracker.data_path of its config)")
       ->required();
-  return [data_path] {
-    install_stop_signals();  // what is left stays in the outbox
-    return run_sync(*data_path);
-  };
+  return runner_of(
+      data_path, run_sync, /*ends_by_itself=*/true);  // what is left stays in the outbox
 }
 
 /// Options before the name of a command are those of a training.
@@ -485,6 +455,85 @@ int run_command_line(int argc, char** argv) {
     return static_cast<int>(code);
   }
   return static_cast<int>(train());
+}
+
+CLI::Validator whole_number(int64_t most) {
+  const auto check = [most](std::string& text) -> std::string {
+    int64_t value = 0;
+    const bool is_number = CLI::detail::lexical_cast(text, value);
+    return is_number && value >= 1 && value <= most
+               ? ""
+               : "expected a whole number from 1 to " + std::to_string(most) + ", got " + text;
+  };
+  return CLI::Validator(check, "COUNT");
+}
+
+CLI::Validator non_empty(const std::string& what) {
+  return CLI::Validator(
+      [what](std::string& text) -> std::string {
+        return text.empty() ? "expected " + what + ", got ''" : "";
+      },
+      "");
+}
+
+OptionFacts given_options(const CLI::App& app) {
+  OptionFacts given;
+  for (const CLI::Option* option : app.get_options())
+    given[option->get_name()] = option->count() > 0;
+  return given;
+}
+
+void add_rules(CLI::App& app) {
+  const std::string command = app.get_name();
+  for (const OptionRule& rule : option_rules(command)) {
+    for (const std::string& name : rule.options) {
+      if (!name.starts_with("--")) continue;
+      CLI::Option* const option = app.get_option(name);
+      option->description(option->get_description() + rule_help(rule));
+    }
+  }
+  app.callback([&app, command] { check_options(command, given_options(app)); });
+}
+
+void add_overrides(CLI::App& app, std::vector<std::string>& overrides, const char* text) {
+  app.add_option("--set", overrides, text)->type_name("/POINTER=VALUE")->allow_extra_args(false);
+}
+
+void add_device(CLI::App& app, std::string& device) {
+  app.add_option("--device", device, "cpu, cuda, or cuda:N for GPU number N")
+      ->capture_default_str()
+      ->type_name("DEVICE:{cpu,cuda}");
+}
+
+void add_folder(CLI::App& app, const char* name, std::string& path, const char* text) {
+  app.add_option(name, path, text)->required()->type_name("DIR")->check(non_empty("a path"));
+}
+
+void add_digits(CLI::App& app, const char* name, int64_t& digits, const char* text) {
+  constexpr int64_t kMost = 18;  // of a number of 64 bits
+  app.add_option(name, digits, text)
+      ->type_name("DIGITS")
+      ->capture_default_str()
+      ->check(whole_number(kMost));
+}
+
+void add_caption_encoding(CLI::App& app, std::string& encoding) {
+  add_value(app, "--caption-encoding NAME", encoding)
+      ->description("Encoding of captions that are not UTF-8 and have no byte order mark")
+      ->capture_default_str();
+}
+
+void add_overwrite(CLI::App& app, bool& overwrite, const char* text) {
+  app.add_flag("--overwrite", overwrite, text);
+}
+
+void add_processes(CLI::App& app, int64_t& processes, const std::string& what_they_do) {
+  app.add_option("--nproc-per-node",
+                 processes,
+                 "Start N processes on this machine, which " + what_they_do +
+                     " together; each takes a GPU, or a share of the cores")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1024));
 }
 
 }  // namespace dalle2

@@ -10,17 +10,26 @@
 #include <type_traits>
 #include <vector>
 
+#include "base/stop_signal.h"
 #include "run/commands.h"
 
 namespace dalle2 {
+
+/// Parses the arguments and runs the command they name.
+/// @return the process's exit code; usage errors print what was wrong and give kConfig
+int run_command_line(int argc, char** argv);
 
 /// A subcommand: its options live in the closure until they are parsed, then it is called.
 using Runner = std::function<ExitCode()>;
 
 /// What calls a command's function with its options.
+/// @param ends_by_itself after a signal; else the signal kills the process
 template <class Command, class Result>
-Runner runner_of(const std::shared_ptr<Command>& options, Result (*run)(const Command&)) {
-  return [options, run] {
+Runner runner_of(const std::shared_ptr<Command>& options,
+                 Result (*run)(const Command&),
+                 bool ends_by_itself = false) {
+  return [options, run, ends_by_itself] {
+    if (ends_by_itself) install_stop_signals();
     if constexpr (std::is_void_v<Result>) {
       run(*options);
       return ExitCode::kDone;
@@ -80,14 +89,13 @@ void add_processes(CLI::App& app, int64_t& processes, const std::string& what_th
 void add_shards_commands(
     const std::function<void(const char* name, const char* text, Runner (*add)(CLI::App&))>& add);
 
-// What `--help` and a wrong command line are answered with, usage.cpp.
+// What `--help`, a wrong command line, `completion` and `man-page` are answered with: usage.cpp.
 /// CLI11's layout as wide as the terminal.
 std::shared_ptr<CLI::FormatterBase> help_formatter();
 
 /// What is wrong, what may have been meant, and where help is: for CLI::App::failure_message().
 std::string usage_error_text(const CLI::App* root, const CLI::Error& error);
 
-// The manual page and the shells' completions, made from the declared options: command_pages.cpp.
 /// dalle2-train(1) as roff for man: the help text of every command.
 std::string man_page(const CLI::App& app);
 

@@ -9,7 +9,7 @@
 
 #include "base/stop_signal.h"
 #include "base/this_process.h"
-#include "command_line.h"
+#include "command_options.h"
 
 namespace {
 

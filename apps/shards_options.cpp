@@ -2,7 +2,6 @@
 // The options of `shards demo|make|check|order|encode|embed|score`.
 
 #include "base/public_url.h"
-#include "base/stop_signal.h"
 #include "command_options.h"
 #include "demo/demo_commands.h"
 
@@ -49,10 +48,7 @@ Runner add_shards_make(CLI::App& app) {
   app.add_flag("--first-line", o->first_line_only, "Take only the first line of a caption file");
   add_caption_encoding(app, o->caption_encoding);
   add_overwrite(app, o->overwrite, "Replace the shards and embeddings that DIR holds");
-  return [o] {
-    install_stop_signals();  // DIR stays as it was
-    return run_shards_make(*o);
-  };
+  return runner_of(o, run_shards_make, /*ends_by_itself=*/true);  // DIR stays as it was
 }
 
 Runner add_shards_check(CLI::App& app) {
@@ -137,10 +133,7 @@ Runner add_shards_encode(CLI::App& app) {
       "Writes a copy of each shard that the config names, with KEY.latent.npy beside each "
       "picture: the latent of the picture after data.preprocessing. Prints the scale that suits the noise schedules. Train "
       "with data.latents_in_tar.");
-  return [o] {
-    install_stop_signals();  // as above
-    return run_shards_encode(*o);
-  };
+  return runner_of(o, run_shards_encode, /*ends_by_itself=*/true);
 }
 
 Runner add_shards_embed(CLI::App& app) {
@@ -178,10 +171,7 @@ Runner add_shards_embed(CLI::App& app) {
       "Writes a copy of each shard, with KEY.img_emb.npy beside the picture, and the embeddings of "
       "its samples as arrays: DIR/img_emb/NUMBER.npy, DIR/text_emb/NUMBER.npy. Samples without a "
       "caption are left out, unless --no-captions is given: then there is no text_emb.");
-  return [o] {
-    install_stop_signals();  // as above
-    return run_shards_embed(*o);
-  };
+  return runner_of(o, run_shards_embed, /*ends_by_itself=*/true);
 }
 
 Runner add_shards_score(CLI::App& app) {
@@ -193,7 +183,7 @@ Runner add_shards_score(CLI::App& app) {
       ->required();
   app.add_flag("--overwrite", o->overwrite, "Replace the picture if it is there");
   return [o] {
-    check_new_file("--grid", o->grid_path, o->overwrite);
+    check_out_file("--grid", o->grid_path, o->overwrite);
     run_demo_score(*o);
     return ExitCode::kDone;
   };

@@ -77,9 +77,12 @@ struct CascadeFile {
 struct SampleCommand {
   OptionFacts facts;  ///< the options that are given, to refuse those that do not go together
   std::string checkpoint_path;
-  std::optional<std::string> config_path;          ///< for a checkpoint that carries no config
-  std::vector<int64_t> unets;                      ///< CascadeFile::unets of the checkpoint
-  std::vector<CascadeFile> upsamplers;             ///< further files, whose unets enlarge
+  std::optional<std::string> config_path;    ///< for a checkpoint that carries no config
+  std::vector<int64_t> unets;                ///< CascadeFile::unets of the checkpoint
+  std::vector<std::string> upsampler_paths;  ///< further files, whose unets enlarge
+  /// One for each of these, or none; with `pipeline_path` versions of its files after the first.
+  std::vector<std::string> upsampler_configs, upsampler_versions;
+  std::vector<CascadeFile> upsamplers;             ///< run_sample() makes them of these
   std::optional<std::string> pipeline_path;        ///< gives the files in place of these options
   bool dry_run = false;                            ///< says what would be drawn with, and ends
   std::optional<std::string> image_embeds_path;    ///< .npy [N, D]
@@ -256,8 +259,8 @@ struct ReportCommand {
 /// Refuses to write `path` into a folder that is not there, which is a slip of the pen more often
 /// than a wish. @param option that names it: "--out". @throws ConfigError
 void check_out_folder(const std::string& option, const std::string& path);
-/// Refuses to replace a file that is there. @param option that names it: "--out" @throws ConfigError
-void check_new_file(const std::string& option, const std::string& path, bool overwrite);
+/// The same, and refuses to replace a file that is there.
+void check_out_file(const std::string& option, const std::string& path, bool overwrite);
 
 /// Trains. @return kDone, or kStopped after a signal, as run_shards_make does
 ExitCode run_train(const TrainCommand& command);

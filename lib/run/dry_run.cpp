@@ -61,13 +61,6 @@ bool is_of_part(const std::string& name, const DryRunPlan& plan, bool trained) {
   });
 }
 
-HeldStages held_by(const Cursor& root, const DryRunPlan& plan) {
-  return held_stages(
-      root,
-      [&](const std::string& name) { return is_of_part(name, plan, true); },
-      [&](const std::string& name) { return is_of_part(name, plan, false); });
-}
-
 /// Stages that are not trained and would go into the run's files as they are.
 void check_carried(const StateDict& weights, const std::string& path, DryRunPlan& plan) {
   for (const DryRunPlan::Network& network : plan.networks) {
@@ -91,19 +84,20 @@ void check_loaded_file(const std::string& path,
   StateDict weights = model_weights(root, plan.texts.kind, /*use_ema=*/false);
   const bool takes_new_adapters = train.lora.rank > 0 && !has_lora(root);
   const bool is_base = takes_new_adapters || is_weights_alone(root);
-  if (train.lora.rank == 0 && held_by(root, plan).only_untrained()) {
+  const auto is_trained = [&](const std::string& name) { return is_of_part(name, plan, true); };
+  const auto is_untrained = [&](const std::string& name) { return is_of_part(name, plan, false); };
+  const bool only_carries =
+      train.lora.rank == 0 && held_stages(root, is_trained, is_untrained).only_untrained();
+  if (only_carries || is_base) {
     check_same_model(root, plan.texts, train.allow_changed_config);
-    check_carried(weights, path, plan);
   } else {
-    if (is_base) {
-      check_same_model(root, plan.texts, train.allow_changed_config);
-    } else {
-      compare_config(root, plan.texts, plan.data_size, train.allow_changed_config);
-      read_position(position, root);
-      warn_if_nothing_is_left(position, train.epochs, path);
-    }
-    check_carried(weights, path, plan);
-    std::erase_if(weights, [&](const auto& entry) { return is_of_part(entry.first, plan, false); });
+    compare_config(root, plan.texts, plan.data_size, train.allow_changed_config);
+    read_position(position, root);
+    warn_if_nothing_is_left(position, train.epochs, path);
+  }
+  check_carried(weights, path, plan);
+  if (!only_carries) {
+    std::erase_if(weights, [&](const auto& entry) { return is_untrained(entry.first); });
     if (takes_new_adapters) {
       for (auto& adapter : lora_state_dict(*plan.model)) weights.push_back(std::move(adapter));
     }
@@ -279,12 +273,10 @@ void print_pictures(const PictureTally& pictures, const DecodeOptions& options) 
 
 void print_shards(ShardData& data,
                   const ShardPosition& position,
-                  const ShardDataConfig& data_config,
                   const ShardLoopConfig& loop,
                   const SharedTrainConfig& train,
-                  int64_t processes,
-                  int64_t channels) {
-  if (const int64_t slices = position.slices_of_run(); slices > 0) data.deal_into(slices);
+                  int64_t processes) {
+  if (const int64_t slices = position.slices_of_run(); slices > 0) data.deal(slices);
   int64_t train_samples = 0;
   PictureTally pictures;
   for (const char* split : {"train", "val", "test"}) {
@@ -298,15 +290,15 @@ void print_shards(ShardData& data,
                 counted(data.num_shards(split), "shard").c_str(),
                 dropped.empty() ? "" : ("; " + describe_drops(dropped)).c_str());
   }
-  print_pictures(pictures, decode_options(data_config, channels));
-  const bool draws_without_end = data_config.resample_train && train_samples > 0;
+  print_pictures(pictures, data.reading());
+  const bool draws_without_end = data.config().resample_train && train_samples > 0;
   if (draws_without_end && !loop.epoch_samples) {
     std::printf("samples per epoch: without end (resample_train without /train/epoch_samples)\n");
     return;
   }
   int64_t samples = loop.epoch_samples.value_or(train_samples);
   if (!draws_without_end) samples = std::min(samples, train_samples);
-  print_steps(samples, data_config.batch_size * processes, train);
+  print_steps(samples, data.config().batch_size * processes, train);
 }
 
 void print_sizes(const DryRunPlan& plan,

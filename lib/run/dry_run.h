@@ -71,14 +71,11 @@ uint64_t activation_bytes(const DryRunPlan::Network& network,
 
 /// Samples and shards of each split, and the steps of an epoch of `processes`.
 /// @param position that the run would resume from, or of its beginning: as it dealt the shards
-/// @param channels of the pictures
 void print_shards(ShardData& data,
                   const ShardPosition& position,
-                  const ShardDataConfig& data_config,
                   const ShardLoopConfig& loop,
                   const SharedTrainConfig& train,
-                  int64_t processes,
-                  int64_t channels = 3);
+                  int64_t processes);
 /// What of them the options do not settle. @param pictures some of them
 void print_pictures(const PictureTally& pictures, const DecodeOptions& options);
 /// "steps: 10 per epoch, 30 in 3 epochs" @param batch_size of all processes together

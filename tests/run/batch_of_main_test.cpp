@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "run/decoder/decoder_evaluation.h"
+#include "run/decoder/decoder_data.h"
 
 #include <torch/torch.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "run/clip/clip_data.h"
+#include "run/checkpoints/clip_weights.h"
 
 #include <torch/types.h>
 

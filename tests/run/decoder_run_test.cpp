@@ -22,11 +22,9 @@ namespace {
 using nlohmann::json;
 
 ShardData decoder_data_of(const LoadedDecoderConfig& loaded) {
-  return dealt_shards(loaded.config.data,
-                      loaded.config.seed,
-                      decoder_needs(loaded.config, loaded.plan),
-                      RankInfo{},
-                      at::kCPU);
+  ShardData data(loaded.config.data, loaded.config.seed, decoder_needs(loaded.config, loaded.plan));
+  data.deal();
+  return data;
 }
 
 void train(const json& config) {

@@ -166,9 +166,9 @@ class JointToyRun : public ShardRun {
                    return std::make_unique<JointToyTrainer>(make_joint_toy(loaded.config),
                                                             loaded.config);
                  },
-                 {.loop = loaded.config.train,
-                  .data = loaded.config.data,
-                  .needs = {.need_image_embeds = true, .image_embed_dim = 3}}),
+                 loaded.config.train,
+                 loaded.config.data,
+                 {.need_image_embeds = true, .image_embed_dim = 3}),
         trainer_(trainer_as<JointToyTrainer>()) {}
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "run/loop/loss_window.h"
+#include "run/loop/run_position.h"
 
 #include <torch/torch.h>
 #include <catch2/catch.hpp>

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "model/unet/unet.h"
-#include "run/decoder/decoder_run.h"
+#include "run/decoder/decoder_data.h"
 #include "run/kinds.h"
 #include "run/tiny_decoder.h"
 #include "run/toy_support.h"

@@ -73,7 +73,7 @@ ToyRun::ToyRun(const ToyConfig& config)
     : TrainingRun({.session = {.tracker = config.tracker,
                                .train = config.train,
                                .seed = config.seed,
-                               .quiet = config.quiet},
+                               .process = {.quiet = config.quiet}},
                    .texts = {.kind = "toy", .raw_json = "{}", .full_json = json_of(config)},
                    .metrics = {{}},
                    .suspects = "odd numbers"},

@@ -4,14 +4,17 @@
 
 #include <fmt/ranges.h>
 #include <torch/types.h>
+#include <unistd.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <exception>
 #include <filesystem>
 #include <utility>
 
+#include "base/error.h"
 #include "base/log.h"
 #include "base/public_url.h"
 #include "base/text.h"
@@ -37,13 +40,7 @@ bool gives_other_samples(const ConfigChanges& changes) {
   return std::any_of(changes.meaning.begin(), changes.meaning.end(), is_of_data);
 }
 
-std::string reason_of_base(const Trainer& trainer, bool is_untrained, const std::string& path) {
-  if (trainer.uses_lora()) return "adapters on the weights of " + path;
-  return is_untrained ? path + " gives the stages that this run does not train"
-                      : "with the weights of " + path;
-}
-
-void check_finite(const Trainer& trainer, const std::string& path) {
+void check_loaded(const Trainer& trainer, const std::string& path) {
   const std::optional<std::string> part = trainer.non_finite_part();
   if (!part) return;
   throw DataError(
@@ -96,23 +93,18 @@ RunCheckpoints::RunCheckpoints(RunSession& session,
       config_(config),
       texts_(std::move(texts)) {}
 
-/// The whole config, and what the reference's W&B logger adds to it.
-RunFacts RunCheckpoints::facts() const {
-  const ProcessGroup& group = session_.group();
-  const char* several = session_.device().is_cuda() ? R"("MULTI_GPU")" : R"("MULTI_CPU")";
-  const auto precision = static_cast<size_t>(trainer_.precision().precision);
-  return {.config = texts_.full_json,
-          .process = {
-              {"Distributed", group.is_alone() ? "false" : "true"},
-              {"DistributedType", group.is_alone() ? R"("NO")" : several},
-              {"NumProcesses", std::to_string(group.size())},
-              {"MixedPrecision", fmt::format(R"("{}")", enum_names<MixedPrecision>[precision])}}};
-}
-
 bool RunCheckpoints::start(const std::function<void()>& prepare) {
   ProcessGroup& group = session_.group();
   Tracker& tracker = session_.tracker();
-  tracker.describe(facts());
+  // The whole config, and what the reference's W&B logger adds to it.
+  const char* several = session_.device().is_cuda() ? R"("MULTI_GPU")" : R"("MULTI_CPU")";
+  const auto precision = static_cast<size_t>(trainer_.precision().precision);
+  tracker.describe({.config = texts_.full_json,
+                    .process = {{"Distributed", group.is_alone() ? "false" : "true"},
+                                {"DistributedType", group.is_alone() ? R"("NO")" : several},
+                                {"NumProcesses", std::to_string(group.size())},
+                                {"MixedPrecision",
+                                 fmt::format(R"("{}")", enum_names<MixedPrecision>[precision])}}});
   // Rank 0 moves files: the others look when it has looked, and it begins when they have.
   session_.together("looking at what an earlier run left", [&] {
     if (group.is_main()) tracker.open([this] { session_.throw_if_signalled(); });
@@ -195,10 +187,14 @@ std::optional<RunCheckpoints::Found> RunCheckpoints::take_up(const StartPlan& pl
   const auto take = [&](const std::string& path) {
     const Value checkpoint = read_checkpoint(path);
     const Cursor root(checkpoint, path);
-    if (!plan.resumes() && is_base(root)) {
-      load_base(checkpoint, path);
+    const HeldStages held = held_by(root);
+    if (!plan.resumes() && is_base(root, held)) {
+      load_base(checkpoint, path, held);
       found = {.path = path,
-               .reason = reason_of_base(trainer_, held_by(root).only_untrained(), path)};
+               .reason = trainer_.uses_lora() ? "adapters on the weights of " + path
+                         : held.only_untrained()
+                             ? path + " gives the stages that this run does not train"
+                             : "with the weights of " + path};
       return;
     }
     if (plan.resumes()) check_fits_kind(root, texts_.kind);
@@ -217,8 +213,8 @@ void RunCheckpoints::load(const Value& checkpoint, const std::string& path, bool
   check_version(root, texts_.kind, texts_.full_json);
   const ConfigChanges changes = compare_config(root, texts_, data_size_, allows_changes);
   trainer_.load_state(checkpoint, /*only_model=*/false, /*strict=*/true, path);
-  check_finite(trainer_, path);
-  carry_untrained(root);
+  check_loaded(trainer_, path);
+  if (held_by(root).untrained) carry_untrained(root);
   read_own(root);
   if (gives_other_samples(changes)) {
     // A place in the old order of samples means nothing in the new one.
@@ -254,22 +250,24 @@ void RunCheckpoints::read_own(const Cursor& root) {
   trainer_.set_learning_rate_factor(own->at("learning_rate_factor").as_double());
 }
 
-void RunCheckpoints::load_base(const Value& checkpoint, const std::string& path) {
+void RunCheckpoints::load_base(const Value& checkpoint,
+                               const std::string& path,
+                               const HeldStages& held) {
   const Cursor root(checkpoint, path);
   check_kind(root, texts_.kind);
   check_version(root, texts_.kind, texts_.full_json);
   check_same_model(root, texts_, config_.allow_changed_config);
-  if (trainer_.uses_lora() || !held_by(root).only_untrained()) {
+  if (trainer_.uses_lora() || !held.only_untrained()) {
     trainer_.load_base(model_weights(root, texts_.kind, /*use_ema=*/true), path);
     trainer_.take_companions(root);
-    check_finite(trainer_, path);
+    check_loaded(trainer_, path);
   }
-  carry_untrained(root);
+  if (held.untrained) carry_untrained(root);
 }
 
-bool RunCheckpoints::is_base(const Cursor& root) const {
+bool RunCheckpoints::is_base(const Cursor& root, const HeldStages& held) const {
   if (trainer_.uses_lora()) return !has_lora(root);
-  return is_weights_alone(root) || held_by(root).only_untrained();
+  return is_weights_alone(root) || held.only_untrained();
 }
 
 HeldStages RunCheckpoints::held_by(const Cursor& root) const {
@@ -281,7 +279,6 @@ HeldStages RunCheckpoints::held_by(const Cursor& root) const {
 
 /// The weights of stages that this run does not train, averaged where the file has averages.
 void RunCheckpoints::carry_untrained(const Cursor& root) {
-  if (!held_by(root).untrained) return;
   StateDict weights = model_weights(root, texts_.kind, /*use_ema=*/true);
   std::erase_if(weights,
                 [&](const auto& entry) { return !trainer_.has(entry.first, /*trained=*/false); });
@@ -298,15 +295,14 @@ void RunCheckpoints::tell_resuming() const {
   if (!next.empty()) log_info("ckpt", "Resuming with {}", next);
 }
 
-void RunCheckpoints::end_saving() {
-  saving_.wait();
-  if (full_disks_ > 0) throw DiskFullError("{}", full_disk_);
-  session_.end_quiet();  // what is still to be sent may take minutes
-  session_.tracker().send_cards();
-}
-
 ExitCode RunCheckpoints::finish(ExitCode code) {
-  session_.together("the last save", [this] { end_saving(); });
+  session_.together("the last save", [this] {
+    saving_.wait();
+    // Nothing can be saved afterwards.
+    if (full_disks_ > 0) throw DiskFullError("{}", full_disk_);
+    session_.end_quiet();  // what is still to be sent may take minutes
+    session_.tracker().send_cards();
+  });
   if (code == ExitCode::kDone) {
     log_info("train",
              "done: {}, {}",
@@ -517,6 +513,167 @@ void PthSaving::wait() {
 
 void PthSaving::check() {
   if (work_.valid() && work_.wait_for(std::chrono::seconds(0)) == std::future_status::ready) wait();
+}
+
+HeldStages held_stages(const Cursor& root,
+                       const std::function<bool(const std::string&)>& is_trained,
+                       const std::function<bool(const std::string&)>& is_untrained) {
+  HeldStages held;
+  const Cursor model = root.value().is_dict() && root.has("model") ? root.at("model") : root;
+  if (!model.value().is_dict()) return held;
+  for (const auto& [key, value] : model.as_dict().items) {
+    if (!key.is_string()) continue;
+    held.trained = held.trained || is_trained(key.as_string());
+    held.untrained = held.untrained || is_untrained(key.as_string());
+  }
+  return held;
+}
+
+void check_readable(const std::vector<std::string>& checkpoints) {
+  for (const std::string& path : checkpoints) {
+    if (::access(path.c_str(), R_OK) == 0 || errno != EACCES) continue;
+    throw ConfigError(
+        "{}: cannot be opened: {}\n  Make it readable for this user, or move it away to resume from "
+        "an older state.",
+        path,
+        errno_text(EACCES));
+  }
+}
+
+std::optional<std::string> take_first(const StartPlan& plan,
+                                      const std::string& data_path,
+                                      const std::function<void(const std::string& path)>& take) {
+  for (size_t i = 0; i < plan.files.size(); ++i) {
+    try {
+      take(plan.files[i]);
+      return plan.files[i];
+    } catch (const DataError& error) {
+      const std::string fault = error.what();
+      if (i + 1 < plan.files.size()) {  // what to do about it is for those who have no other
+        log_warning("ckpt",
+                    "{}\n  Falling back to {}",
+                    fault.substr(0, fault.find('\n')),
+                    plan.files[i + 1]);
+      } else if (!plan.resumes()) {
+        throw;  // the file of /tracker/load has a fault, and no other takes its place
+      } else {
+        throw DataError("{}\n  {}", fault, nothing_intact(data_path, plan.elsewhere));
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+static void compare_data_size(const Cursor& root, const DataSize& now, ConfigChanges& changes) {
+  const std::optional<Cursor> own = root.find(kOwnState);
+  if (!own || !own->has("data_size") || now.count == 0) return;
+  const int64_t saved = own->at("data_size").as_int(), count = now.count;
+  if (saved == count) {
+    if (now.names.empty() || !own->has("data_names")) return;
+    if (own->at("data_names").as_string() == now.names) return;
+    changes.meaning.push_back(fmt::format(
+        "/data: the names of the {} have changed since the checkpoint was made: the splits are "
+        "made again, and what was kept for validation may be trained on",
+        counted(count, now.unit)));
+    return;
+  }
+  changes.meaning.push_back(fmt::format(
+      "/data: the checkpoint has a data set of {}, now there are {}: the splits are made again, "
+      "and what was kept for validation may be trained on",
+      counted(saved, now.unit),
+      counted(count, now.unit)));
+}
+
+/// Whether a checkpoint was made while its epoch was trained on.
+static bool is_amid_epoch(const Cursor& root) {
+  const std::optional<Cursor> own = root.find(kOwnState);
+  if (const auto place = own ? own->find("loader_position") : std::nullopt)
+    return place->at("row").as_int() > 0;
+  const std::optional<Cursor> sample = root.find("sample"), task = root.find("next_task");
+  return sample && sample->as_int() > 0 && (!task || task->as_string() == "train");
+}
+
+ConfigChanges compare_config(const Cursor& root,
+                             const ConfigTexts& texts,
+                             const DataSize& data_size,
+                             bool allow_changed_config) {
+  ConfigChanges changes = changes_since(root, texts.full_json);
+  compare_data_size(root, data_size, changes);
+  if (!changes.other.empty()) {
+    log_info("ckpt",
+             "{}: the config has changed since: {}",
+             root.where(),
+             fmt::join(changes.other, "; "));
+  }
+  if (!is_amid_epoch(root)) changes.order.clear();
+  std::vector<std::string> told = changes.meaning;
+  for (const std::string& line : changes.order) {
+    told.push_back(
+        line + ": it was saved within an epoch, and this would change the order of its samples");
+  }
+  if (told.empty()) return changes;
+  const std::string list = fmt::format("{}", fmt::join(told, "\n  "));
+  if (!allow_changed_config) {
+    throw ConfigError(
+        "{}: the config gives this checkpoint's weights or data another meaning:\n  {}\n  Use the "
+        "values it was made with, begin a new run in another /tracker/data_path (and with other targets in /tracker/save), or "
+        "set /train/allow_changed_config to true if that is what you want and the weights still fit.",
+        root.where(),
+        list);
+  }
+  log_warning("ckpt",
+              "{}: continuing although the config gives it another meaning "
+              "(/train/allow_changed_config):\n  {}",
+              root.where(),
+              list);
+  return changes;
+}
+
+void warn_of_other_splits(const Cursor& root, const ConfigTexts& texts, const DataSize& data_size) {
+  ConfigChanges changes = changes_since(root, texts.full_json);
+  std::erase_if(changes.meaning, [](const std::string& line) {
+    return !line.starts_with("/data") && !line.starts_with("/seed");
+  });
+  compare_data_size(root, data_size, changes);
+  if (changes.meaning.empty()) return;
+  log_warning(
+      "eval",
+      "{}: expected the splits of the run that saved it, but the figures may be of samples that it "
+      "was trained on:\n  {}",
+      root.where(),
+      fmt::join(changes.meaning, "\n  "));
+}
+
+void check_same_model(const Cursor& root, const ConfigTexts& texts, bool allow_changed_config) {
+  if (allow_changed_config) return;
+  const std::vector<std::string> changes = model_changes(root, texts.kind, texts.full_json);
+  if (changes.empty()) return;
+  throw ConfigError(
+      "{}: this run would build on its weights, but it is of another {}:\n  {}\n  Use the values "
+      "it was made with, or another file in /tracker/load, or set /train/allow_changed_config to "
+      "true if that is what you want.",
+      root.where(),
+      texts.kind,
+      fmt::join(changes, "\n  "));
+}
+
+void throw_no_base(const std::string& model_name) {
+  throw ConfigError(
+      "/train/lora: adapters need the weights of a trained {0}, and no checkpoint was loaded: "
+      "without one they would be trained on random weights that stay as they are\n  Name the {0}'s "
+      "checkpoint in /tracker/load (load_from \"local\", file_path), or set /train/lora/rank to 0 "
+      "to train the whole network.",
+      model_name);
+}
+
+void warn_if_nothing_is_left(const RunPosition& position, int64_t epochs, const std::string& path) {
+  if (position.epochs_trained() <= epochs) return;
+  log_warning("ckpt",
+              "{} has been trained for {} and /train/epochs is {}: nothing is left to train. Give "
+              "more epochs to train on.",
+              path,
+              counted(position.epochs_trained(), "epoch"),
+              epochs);
 }
 
 }  // namespace dalle2

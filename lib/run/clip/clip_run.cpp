@@ -11,8 +11,8 @@
 #include "io/text/clip_vocabulary.h"
 #include "model/clip/clip.h"
 #include "model/random.h"
+#include "run/checkpoints/clip_weights.h"
 #include "run/checkpoints/model_weights.h"
-#include "run/clip/clip_data.h"
 #include "run/device/device.h"
 #include "run/dry_run.h"
 #include "run/init/first_config.h"
@@ -103,9 +103,9 @@ class ClipRun : public ShardRun {
                 "damaged images with `dalle2-train shards check`, and for captions that are all "
                 "identical"),
             [&](const at::Device& device) { return make_trainer(loaded, process, device); },
-            {.loop = loaded.config.train,
-             .data = loaded.config.data,
-             .needs = clip_needs(loaded.config.clip)}),
+            loaded.config.train,
+            loaded.config.data,
+            clip_needs(loaded.config.clip)),
         config_(loaded.config),
         trainer_(trainer_as<ClipTrainer>()) {}
 
@@ -200,11 +200,12 @@ std::unique_ptr<TrainingRun> make_run(const LoadedClipConfig& loaded, const RunP
 void dry_run(const LoadedClipConfig& loaded, int64_t processes, const StartOptions& start) {
   const TrainClipConfig& config = loaded.config;
   check_processes(config.clip, processes);
-  ShardData data = dealt_shards(config.data,
-                                config.seed,
-                                clip_needs(config.clip),
-                                RankInfo{.world = static_cast<int>(processes)},
-                                at::kCPU);
+  ShardData data(config.data,
+                 config.seed,
+                 clip_needs(config.clip),
+                 at::kCPU,
+                 RankInfo{.world = static_cast<int>(processes)});
+  data.deal();
   data.check_usable("train");
   if (!config.clip.tokenizer.train) make_clip_tokenizer(config.clip, data);  // names its faults
   DryRunPlan plan = make_plan(loaded);
@@ -212,7 +213,7 @@ void dry_run(const LoadedClipConfig& loaded, int64_t processes, const StartOptio
   ShardPosition position;
   plan.start = start;
   finish_dry_run(plan, config.tracker, config.train, position, processes, [&] {
-    print_shards(data, position, config.data, config.train, config.train, processes);
+    print_shards(data, position, config.train, config.train, processes);
   });
 }
 

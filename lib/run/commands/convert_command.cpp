@@ -17,7 +17,7 @@
 #include "config/resume_changes.h"
 #include "run/checkpoints/clip_weights.h"
 #include "run/commands.h"
-#include "run/decoder/decoder_run.h"
+#include "run/decoder/decoder_data.h"
 #include "tracker/places/remote_file.h"
 
 namespace dalle2 {
@@ -122,12 +122,6 @@ const Source* giver_of(size_t stage, const std::vector<Source>& sources) {
   return trained != nullptr ? trained : held;
 }
 
-bool says_how_to_draw(const std::string& change) {
-  return std::any_of(kDrawingKeys.begin(), kDrawingKeys.end(), [&](std::string_view key) {
-    return change.starts_with(key);
-  });
-}
-
 /// @param drawing whether the decoders have to draw in the same way too
 void check_same_decoder(const Source& source,
                         const std::string& config,
@@ -146,8 +140,11 @@ void check_same_decoder(const Source& source,
                       fmt::join(faults, "\n  "));
   }
   if (!drawing) return;
-  std::copy_if(
-      changes.other.begin(), changes.other.end(), std::back_inserter(faults), says_how_to_draw);
+  for (const std::string& change : changes.other) {
+    const auto begins_change = [&](std::string_view key) { return change.starts_with(key); };
+    if (std::any_of(kDrawingKeys.begin(), kDrawingKeys.end(), begins_change))
+      faults.push_back(change);
+  }
   if (faults.empty()) return;
   throw ConfigError(
       "{} and {} draw in different ways:\n  {}\n  Say which one to use: --config F.json, a "
@@ -171,16 +168,12 @@ std::optional<size_t> stage_of(const std::string& name, std::string_view section
   return stage;
 }
 
-std::string section_of(const std::string& name) {
-  return name.substr(0, name.find('.') + 1);
-}
-
 /// Each stage's entries of every section (unets, noise_schedulers, lowres_conds) are its giver's.
 StateDict joined_weights(const Givers& givers, const Source& first) {
   StateDict result;
   std::vector<std::string> sections;
   for (const auto& [name, tensor] : first.weights) {
-    const std::string section = section_of(name);
+    const std::string section = name.substr(0, name.find('.') + 1);
     if (!stage_of(name, section)) {
       result.emplace_back(name, tensor);
     } else if (std::find(sections.begin(), sections.end(), section) == sections.end()) {
@@ -397,9 +390,8 @@ ConvertReport convert(const ConvertCommand& command) {
 
 void run_convert(const ConvertCommand& command) {
   check_number_of_files(command);
-  check_out_folder("OUT", command.out_path);
   check_other_file(command);
-  check_new_file("OUT", command.out_path, command.overwrite);
+  check_out_file("OUT", command.out_path, command.overwrite);
   ConvertCommand local = command;
   std::vector<std::unique_ptr<FetchedFile>> files;
   for (std::string& path : local.in_paths) {

@@ -16,13 +16,11 @@
 #include "model/random.h"
 #include "run/checkpoints/clip_weights.h"
 #include "run/checkpoints/model_weights.h"
-#include "run/checkpoints/resume_checks.h"
-#include "run/clip/clip_data.h"
+#include "run/checkpoints/run_checkpoints.h"
 #include "run/commands.h"
 #include "run/commands/sample_command.h"
 #include "run/commands/several_processes.h"
 #include "run/decoder/decoder_data.h"
-#include "run/decoder/decoder_evaluation.h"
 #include "run/device/compute_threads.h"
 #include "run/device/device.h"
 #include "run/kinds.h"
@@ -50,18 +48,6 @@ ModelSource source_of(const EvaluateCommand& command, const SharedTrainConfig& c
           .allow_changed_config = config.allow_changed_config};
 }
 
-/// @param loaded the config @param data_size of its data
-template <class Loaded>
-void warn_of_other_splits(const EvaluateCommand& command,
-                          const Loaded& loaded,
-                          const Value& checkpoint,
-                          const DataSize& data_size,
-                          const ProcessGroup& group) {
-  if (!group.is_main()) return;
-  dalle2::warn_of_other_splits(
-      Cursor(checkpoint, command.checkpoint_path), config_texts(loaded), data_size);
-}
-
 /// The five similarities of /train/eval_timesteps, of the split's first batch, as a run logs them.
 /// The ranks share the numbers of steps.
 nlohmann::ordered_json figures_of(const EvaluateCommand& command,
@@ -79,12 +65,13 @@ nlohmann::ordered_json figures_of(const EvaluateCommand& command,
                       count);
   }
   const Value checkpoint = read_checkpoint(command.checkpoint_path);
+  const Cursor root(checkpoint, command.checkpoint_path);
   DiffusionPrior prior = load_prior(source_of(command, config.train), checkpoint);
   prior->to(device);
   const auto clip = open_prior_clip(config.prior);
   if (clip) clip->to(device);
   const PriorDataset data = prior_data(config, clip.get());
-  warn_of_other_splits(command, loaded, checkpoint, {count_rows(data), "row"}, group);
+  if (group.is_main()) warn_of_other_splits(root, config_texts(loaded), {count_rows(data), "row"});
   const auto batch = data.batch(command.split, 0, 0, config.data.batch_size);
   if (!batch || batch->size() == 0) {
     throw DataError("--split {}: has no usable row (/data/splits)", command.split);
@@ -132,6 +119,7 @@ nlohmann::ordered_json figures_of(const EvaluateCommand& command,
       "--timesteps", command.timesteps.size(), loaded.plan.stages.size(), command.checkpoint_path);
   const std::unique_ptr<ImageMetrics> metrics = make_metrics(loaded, device);
   const Value checkpoint = read_checkpoint(command.checkpoint_path);
+  const Cursor root(checkpoint, command.checkpoint_path);
   Decoder decoder = load_decoder(source_of(command, config.train), checkpoint);
   decoder->to(device);
   lay_filters_in_order(*decoder);
@@ -139,21 +127,14 @@ nlohmann::ordered_json figures_of(const EvaluateCommand& command,
   const DecoderClip clip = open_decoder_clip(config, loaded.plan);
   if (clip.embedder) clip.embedder->to(device);
   const auto clip_of_score = open_clip_of_score(loaded, clip, device);
-  const ShardData data = dealt_shards(config.data,
-                                      config.seed,
-                                      decoder_needs(config, loaded.plan),
-                                      RankInfo{},
-                                      device,
-                                      slices_of(Cursor(checkpoint, command.checkpoint_path)));
-  warn_of_other_splits(command, loaded, checkpoint, data_size_of(data), group);
-  const auto [first_unet, last_unet] = trained_unets(loaded);
+  ShardData data(config.data, config.seed, decoder_needs(config, loaded.plan), device);
+  data.deal(slices_of(root));
+  if (group.is_main()) warn_of_other_splits(root, config_texts(loaded), data_size_of(data));
   Progress progress({.quiet = !group.is_main(), .terminal = log_is_terminal()});
-  show_pairs({.data = &data,
+  show_pairs({.config = config,
+              .data = &data,
               .split = command.split,
-              .count = config.evaluate.n_evaluation_samples,
-              .batch_size = config.data.batch_size,
-              .seed = config.seed,
-              .draw = {config.train.cond_scale, first_unet, last_unet, device, clip},
+              .draw = draw_settings(loaded, device, clip),
               .clip_of_score = clip_of_score.get(),
               .sample =
                   [&](DecoderSampleOptions options) {
@@ -201,10 +182,11 @@ nlohmann::ordered_json figures_of(const EvaluateCommand& command,
     throw ConfigError("--split test: a VAE's pictures are divided into train and val");
   }
   const Value checkpoint = read_checkpoint(command.checkpoint_path);
+  const Cursor root(checkpoint, command.checkpoint_path);
   VqganVae vae = load_vae(source_of(command, config.train), checkpoint);
   vae->to(device);
   ImageFolder data(config.data, config.vae.channels, config.seed, gpu_of(device));
-  warn_of_other_splits(command, loaded, checkpoint, {data.files(), "picture"}, group);
+  if (group.is_main()) warn_of_other_splits(root, config_texts(loaded), {data.files(), "picture"});
   const torch::NoGradGuard no_grad;
   // Of each batch: absolute and square errors, and pictures. Those of other ranks: 0.
   constexpr size_t kSums = 3;
@@ -248,16 +230,13 @@ nlohmann::ordered_json figures_of(const EvaluateCommand& command,
                                   ProcessGroup& group) {
   const TrainClipConfig& config = loaded.config;
   const Value checkpoint = read_checkpoint(command.checkpoint_path);
+  const Cursor root(checkpoint, command.checkpoint_path);
   const LoadedRunClip clip = load_clip(source_of(command, config.train), checkpoint);
   clip.clip->to(device);
   const int64_t length = config.clip.text_cfg.context_length;
-  const ShardData data = dealt_shards(config.data,
-                                      config.seed,
-                                      clip_needs(config.clip),
-                                      RankInfo{},
-                                      device,
-                                      slices_of(Cursor(checkpoint, command.checkpoint_path)));
-  warn_of_other_splits(command, loaded, checkpoint, data_size_of(data), group);
+  ShardData data(config.data, config.seed, clip_needs(config.clip), device);
+  data.deal(slices_of(root));
+  if (group.is_main()) warn_of_other_splits(root, config_texts(loaded), data_size_of(data));
   const auto loader = data.loader_of_share(command.split,
                                            config.train.validation_samples.value_or(INT64_MAX),
                                            config.data.batch_size,

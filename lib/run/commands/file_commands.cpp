@@ -96,7 +96,8 @@ void check_out_folder(const std::string& option, const std::string& path) {
                     fs::current_path().string());
 }
 
-void check_new_file(const std::string& option, const std::string& path, bool overwrite) {
+void check_out_file(const std::string& option, const std::string& path, bool overwrite) {
+  check_out_folder(option, path);
   std::error_code ignored;
   if (overwrite || !fs::exists(path, ignored)) return;
   throw ConfigError(
@@ -147,7 +148,7 @@ void run_ema(const EmaCommand& command) {
   }
   const std::vector<std::string> files = files_of(command.checkpoints);
   check_averages_out(command.out_path, files);
-  check_new_file("OUT", command.out_path, command.overwrite);
+  check_out_file("OUT", command.out_path, command.overwrite);
   const PostHocResult result =
       combine_post_hoc(files, {.sigma = command.sigma, .step = command.step});
   if (result.missed > kMuchMissed) {

@@ -57,12 +57,11 @@ MadeConditions made_conditions(const SampleCommand& command,
 /// @throws as made_conditions()
 int64_t tell_makers(const SampleCommand& command, const Cursor& decoder);
 
-/// @param texts [N, ...] @param timesteps none: the config's @return [N, D] on the CPU @throws NonFiniteError
+/// @param texts [N, ...] @param options guidance and steps @return [N, D] on the CPU @throws NonFiniteError
 at::Tensor draw_image_embeds(DiffusionPrior prior,
                              const TextEmbedding& texts,
                              const SampleCommand& command,
-                             double cond_scale,
-                             std::optional<int64_t> timesteps,
+                             PriorSampleOptions options,
                              const at::Device& device);
 
 /// @param facts what more is known of the model

@@ -62,23 +62,27 @@ void check_same_config(ProcessGroup& group,
 
 namespace {
 
-/// Its warnings of a lost connection are pages of stack frames, and the watch reports the loss.
-void hush_libtorch() {
-  constexpr int kErrors = 2;
-  if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) FLAGS_caffe2_log_level = kErrors;
-}
-
-/// @param device_of where the tensors of a rank are. A process that is alone reports itself a device
-/// that is not there.
-ExitCode meet_and_run(const World& world,
+/// @param config_warnings to be logged on rank 0 @param device_of where the tensors of a rank are. A process
+/// that is alone reports itself a device that is not there.
+ExitCode meet_and_run(const PassWork& work,
+                      const std::vector<std::string>& config_warnings,
                       std::chrono::seconds hang_timeout,
-                      const std::function<at::Device()>& device_of,
+                      const std::function<at::Device(const World&)>& device_of,
                       const std::function<ExitCode(ProcessGroup&)>& part) {
+  const World world = world_from_environment();
+  if (!world.is_main()) set_least_log_level(LogLevel::kWarning);
+  for (const std::string& warning : config_warnings) {
+    if (world.is_main()) log_warning("config", "{}", warning);
+  }
+  choose_threads(world, work);
   const CoreWatch watch(/*tells=*/world.is_main());
   std::optional<ProcessGroup> group;
-  if (!world.is_alone()) hush_libtorch();
+  // LibTorch's warnings of a lost connection are pages of stack frames, and the watch reports the loss.
+  constexpr int kErrors = 2;
+  if (!world.is_alone() && std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr)
+    FLAGS_caffe2_log_level = kErrors;
   try {
-    const at::Device device = world.is_alone() ? at::Device(at::kCPU) : device_of();
+    const at::Device device = world.is_alone() ? at::Device(at::kCPU) : device_of(world);
     group.emplace(world,
                   GroupOptions{.device = device,
                                .device_id = device.is_cuda() ? gpu_uuid(device.index()) : "",
@@ -100,30 +104,17 @@ ExitCode as_one_of_several(const SharedTrainConfig& config,
                            const PassWork& work,
                            const std::vector<std::string>& config_warnings,
                            const std::function<ExitCode(ProcessGroup&)>& part) {
-  const World world = world_from_environment();
-  if (world.is_main()) {
-    for (const std::string& warning : config_warnings) log_warning("config", "{}", warning);
-  } else {
-    set_least_log_level(LogLevel::kWarning);
-  }
-  choose_threads(world, work);
-  return meet_and_run(
-      world,
-      std::chrono::seconds(config.hang_timeout_seconds),
-      [&] { return prepare_device(config, world); },
-      part);
+  const auto device_of = [&](const World& world) { return prepare_device(config, world); };
+  const std::chrono::seconds hang_timeout(config.hang_timeout_seconds);
+  return meet_and_run(work, config_warnings, hang_timeout, device_of, part);
 }
 
 ExitCode as_one_of_several(const std::string& device,
                            const std::function<ExitCode(ProcessGroup&)>& part) {
-  const World world = world_from_environment();
-  if (!world.is_main()) set_least_log_level(LogLevel::kWarning);
-  choose_threads(world);
-  return meet_and_run(
-      world,
-      GroupOptions().hang_timeout,
-      [&] { return device_of_rank(device, "--device", WithoutGpu::kError, world); },
-      part);
+  const auto device_of = [&](const World& world) {
+    return device_of_rank(device, "--device", WithoutGpu::kError, world);
+  };
+  return meet_and_run({}, {}, GroupOptions().hang_timeout, device_of, part);
 }
 
 ExitCode launch(int64_t processes) {

@@ -360,8 +360,7 @@ ExitCode run_shards_make(const ShardsMakeCommand& command) {
 void run_shards_order(const ShardsOrderCommand& command) {
   if (command.print) log_to_stderr();
   if (command.save_path) {  // before an epoch is read, not after it
-    check_out_folder("--save", *command.save_path);
-    check_new_file("--save", *command.save_path, command.overwrite);
+    check_out_file("--save", *command.save_path, command.overwrite);
     const AtomicFile can_be_written(*command.save_path);
   }
   const LoadedDecoderConfig loaded =
@@ -379,11 +378,11 @@ void run_shards_order(const ShardsOrderCommand& command) {
   if (command.from_path) position = read_order_position(*command.from_path, all);
   const int world = static_cast<int>(command.world);
   ShardData data(
-      config.data, config.seed, decoder_needs(config, loaded.plan), RankInfo{0, world}, at::kCPU);
+      config.data, config.seed, decoder_needs(config, loaded.plan), at::kCPU, RankInfo{0, world});
   // A run keeps the slices that it began with, see ShardPosition.
   position.slices = position.slices_of_run();
   if (position.slices == 0) position.slices = data.slices_at_begin();
-  data.deal_into(position.slices);
+  data.deal(position.slices);
   if (const auto why = data.other_shards(position.loader)) {
     throw ConfigError(
         "{}: the position belongs to other shards: {}\n  Give the config that it was saved with "

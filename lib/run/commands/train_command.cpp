@@ -43,21 +43,6 @@ constexpr const char* kCompiler = __VERSION__;  // "Clang 14.0.6"
 constexpr const char* kCompiler = "g++ " __VERSION__;
 #endif
 
-}  // namespace
-
-std::string program_version_text(const std::string& device) {
-  return fmt::format("dalle2-train {} (LibTorch {})\n  {}\n  {}, {}\n  {}\n  compiled by {}",
-                     program_version(),
-                     TORCH_VERSION,
-                     device == "cpu" ? "CPU" : cuda_library_text(cuda_library()),
-                     base_library_versions(),
-                     net_library_versions(),
-                     io_library_versions(),
-                     kCompiler);
-}
-
-namespace {
-
 /// What names files and folders, here or at a url.
 constexpr std::array kPlaces = {"/data/folder",
                                 "/data/img_embeddings_url",
@@ -244,19 +229,8 @@ ExitCode train(const TrainCommand& command, const LoadedRun& loaded, ProcessGrou
   return code;
 }
 
-/// What the command asks of a config of any kind.
-ExitCode answer(const TrainCommand& command, const LoadedRun& loaded) {
-  if (command.dump_config) {
-    std::printf("%s\n", public_config(loaded.full_json).c_str());
-    check_stdout();
-    return ExitCode::kDone;
-  }
-  if (!command.dry_run) {
-    if (command.processes > 1) return launch(command.processes);
-    return as_one_of_several(*loaded.train, loaded.work, loaded.warnings, [&](ProcessGroup& group) {
-      return train(command, loaded, group);
-    });
-  }
+/// Prints what a run would take.
+ExitCode dry_run(const TrainCommand& command, const LoadedRun& loaded) {
   uninstall_stop_signals();  // there is nothing to save
   // LibTorch asks at its first convolution, and never again, whether it has CUDA: load that before any network is tried.
   if (loaded.train->device != "cpu") cuda_library();
@@ -269,15 +243,26 @@ ExitCode answer(const TrainCommand& command, const LoadedRun& loaded) {
   return ExitCode::kDone;
 }
 
-}  // namespace
-
 /// True also if the variables of the ranks contradict each other: starting the ranks reports that.
-static bool is_first_rank() {
+bool is_first_rank() {
   try {
     return world_from_environment().is_main();
   } catch (const ConfigError&) {
     return true;
   }
+}
+
+}  // namespace
+
+std::string program_version_text(const std::string& device) {
+  return fmt::format("dalle2-train {} (LibTorch {})\n  {}\n  {}, {}\n  {}\n  compiled by {}",
+                     program_version(),
+                     TORCH_VERSION,
+                     device == "cpu" ? "CPU" : cuda_library_text(cuda_library()),
+                     base_library_versions(),
+                     net_library_versions(),
+                     io_library_versions(),
+                     kCompiler);
 }
 
 ExitCode run_train(const TrainCommand& command) {
@@ -297,7 +282,17 @@ ExitCode run_train(const TrainCommand& command) {
     };
   }
   const RunKind& kind = run_kind_of(config_kind(command.config_path));
-  return answer(command, kind.load(command.config_path, options));
+  const LoadedRun loaded = kind.load(command.config_path, options);
+  if (command.dump_config) {
+    std::printf("%s\n", public_config(loaded.full_json).c_str());
+    check_stdout();
+    return ExitCode::kDone;
+  }
+  if (command.dry_run) return dry_run(command, loaded);
+  if (command.processes > 1) return launch(command.processes);
+  return as_one_of_several(*loaded.train, loaded.work, loaded.warnings, [&](ProcessGroup& group) {
+    return train(command, loaded, group);
+  });
 }
 
 }  // namespace dalle2

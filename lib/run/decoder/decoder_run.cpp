@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // What a decoder run is made of and does, what `--dry-run` says of it, and the first config of `init`.
-#include "run/decoder/decoder_run.h"
+#include "run/decoder/decoder_data.h"
 
 #include <torch/torch.h>
 #include <torch/types.h>
@@ -24,8 +24,6 @@
 #include "model/unet/unet.h"
 #include "optim/precision.h"
 #include "run/checkpoints/model_weights.h"
-#include "run/decoder/decoder_data.h"
-#include "run/decoder/decoder_evaluation.h"
 #include "run/init/first_config.h"
 #include "run/kinds.h"
 #include "run/pictures/pictures.h"
@@ -150,10 +148,6 @@ void step(Decoder decoder, int64_t unet, int64_t batch, MixedPrecision precision
   loss.backward();
 }
 
-uint64_t budget_bytes(const DecoderTrainConfig& train) {
-  return static_cast<uint64_t>(*train.memory_budget_gib * static_cast<double>(1 << 30));
-}
-
 [[noreturn]] void throw_too_small(const DecoderTrainConfig& train,
                                   const DryRunPlan::Network& network,
                                   uint64_t needed) {
@@ -216,16 +210,17 @@ class DecoderRun : public ShardRun {
   /// Builds data, model, trainer and tracker; nothing is trained or written yet.
   /// @param clip open_decoder_clip() @throws ConfigError, DataError
   DecoderRun(const LoadedDecoderConfig& loaded, const RunProcess& process, const DecoderClip& clip)
-      : ShardRun(run_plan(loaded,
-                          process,
-                          metric_names(loaded.plan.stages.size()),
-                          "damaged images and embeddings with `dalle2-train shards check`"),
-                 [&](const at::Device& device) {
-                   return make_trainer(loaded, clip, device, process.group);
-                 },
-                 {.loop = loaded.config.train,
-                  .data = loaded.config.data,
-                  .needs = decoder_needs(loaded.config, loaded.plan)}),
+      : ShardRun(
+            run_plan(loaded,
+                     process,
+                     metric_names(loaded.plan.stages.size()),
+                     "damaged images and embeddings with `dalle2-train shards check`"),
+            [&](const at::Device& device) {
+              return make_trainer(loaded, clip, device, process.group);
+            },
+            loaded.config.train,
+            loaded.config.data,
+            decoder_needs(loaded.config, loaded.plan)),
         loaded_(loaded),
         config_(loaded.config),
         trainer_(trainer_as<DecoderTrainer>()),
@@ -246,7 +241,8 @@ class DecoderRun : public ShardRun {
   void prepare() override {
     ShardRun::prepare();
     session_.on_main("looking at a picture", [&] { check_example(data_, clip_, loaded_); });
-    load_examples();
+    training_ = examples("train");
+    test_ = examples("test");
     tell_latents();
   }
   std::optional<int64_t> accumulate() override {
@@ -270,7 +266,7 @@ class DecoderRun : public ShardRun {
       sums[static_cast<size_t>(unet - 1)].add(trainer_.evaluate(inputs, unet, random));
     }
   }
-  void show_snapshot() override { draw_training_samples(); }
+  void show_snapshot() override { draw(training_, "Train"); }
   void evaluate_epoch() override {
     if (!metrics_) return;
     log_info("eval", "Evaluating epoch {}: {}", position_.epoch, metrics_->description());
@@ -280,7 +276,9 @@ class DecoderRun : public ShardRun {
   void sample_epoch() override {
     log_info("sample", "Sampling and saving after epoch {}", position_.epoch);
     save_epoch();
-    draw_all();
+    const HeldAverages averages = trainer_.hold_averages();
+    draw(test_, "Test");
+    draw(training_, "Train");
   }
   /// A fault in the pictures is no reason to lose a run: it is logged, and the run continues.
   /// @return on rank 0; nothing on the others
@@ -291,15 +289,9 @@ class DecoderRun : public ShardRun {
     std::string fault;
     session_.together("drawing for the metrics", [&] {
       try {
-        show_pairs({.data = &data_,
-                    .count = config_.evaluate.n_evaluation_samples,
-                    .batch_size = config_.data.batch_size,
-                    .seed = config_.seed,
-                    .draw = {config_.train.cond_scale,
-                             trained_unets_.front(),
-                             trained_unets_.back(),
-                             session_.device(),
-                             clip_},
+        show_pairs({.config = config_,
+                    .data = &data_,
+                    .draw = draw_settings(loaded_, session_.device(), clip_),
                     .clip_of_score = clip_of_score_.get(),
                     .sample = [this](const auto& options) { return trainer_.sample(options); },
                     .on_step =
@@ -341,25 +333,13 @@ class DecoderRun : public ShardRun {
     session_.tracker().log(record, trainer_.first_steps(), shown_metrics(found));
   }
 
-  // Pictures for the log.
-  struct Examples {
-    Batch batch;
-    std::string caption_prefix, section;
-  };
-  /// Reads /train/n_sample_images samples of the training and of the test shards; all ranks have to
-  /// call it.
-  /// @throws DataError, NetworkError, StoppedError
-  void load_examples() {
-    training_ = examples("train", "Train");
-    test_ = examples("test", "Test");
-  }
   /// Logs how the latents of the first of these are spread, for each stage with a VAE.
   void tell_latents() const {
-    if (training_.empty()) return;
+    if (!training_) return;
     for (int64_t unet = 1; unet <= trainer_.num_unets(); ++unet) {
       const UnetPlan& stage = trainer_.decoder()->plan().stages[static_cast<size_t>(unet - 1)];
       if (!stage.latent) continue;
-      const at::Tensor images = training_.front().batch.images.to(session_.device());
+      const at::Tensor images = training_->images.to(session_.device());
       const at::Tensor latents = trainer_.decoder()->encode(images, unet);
       const auto of_one = [](const at::Tensor& value) {
         return short_number(value.item<double>());
@@ -375,89 +355,80 @@ class DecoderRun : public ShardRun {
                of_one(latents.std()),
                unet - 1,
                short_number(stage.latent->scale));
-      const at::Tensor& stored = training_.front().batch.latents;
+      const at::Tensor& stored = training_->latents;
       if (unet == 1 && stored.defined()) check_stored(stored * stage.latent->scale, latents.cpu());
     }
   }
-  /// Draws all of them: those of the test shards, then those of the training shards. Checks for a
-  /// stop signal before each step of a sampler. @throws StoppedError
-  void draw_all() {
-    const HeldAverages averages = trainer_.hold_averages();
-    for (const Examples& examples : test_) draw(examples);
-    draw_training_samples();
-  }
-  void draw_training_samples() {
-    const HeldAverages averages = trainer_.hold_averages();
-    for (const Examples& examples : training_) draw(examples);
-  }
-  /// Rank 0 reads them and gives them to the others, so that all draw for the same.
-  std::vector<Examples> examples(const std::string& split, const std::string& name) {
+  /// The first /train/n_sample_images of a split, for the pictures of the log: rank 0 reads them and gives
+  /// them to the others, so that all draw for the same. @throws DataError, NetworkError, StoppedError
+  std::optional<Batch> examples(const std::string& split) {
     std::optional<Batch> own;
     session_.on_main("reading the samples for pictures",
                      [&] { own = data_.examples(split, config_.train.n_sample_images); });
-    std::optional<Batch> batch = batch_of_main(session_.group(), std::move(own));
-    if (!batch) return {};
-    return {{*std::move(batch), name + ": ", name + " Samples"}};
+    return batch_of_main(session_.group(), std::move(own));
   }
-  /// Each rank draws a stretch of the pictures; rank 0 logs all.
-  void draw(const Examples& examples) {
+  /// Each rank draws a stretch of the pictures; rank 0 logs all. Checks for a stop signal before each step
+  /// of a sampler. @param name of the split, in captions @throws StoppedError
+  void draw(const std::optional<Batch>& examples, const std::string& name) {
+    if (!examples) return;
+    const HeldAverages averages = trainer_.hold_averages();
     ProcessGroup& group = session_.group();
-    const int64_t count = examples.batch.size();
+    const int64_t count = examples->size();
     const int64_t begin = group.rank() * count / group.size();
     const int64_t end = (group.rank() + 1) * count / group.size();
     std::vector<at::Tensor> drawn;
     session_.together("drawing pictures", [&] {
       if (begin == end) return;
       for (const ChunkRange& range : chunk_ranges(end - begin, config_.data.batch_size)) {
-        drawn.push_back(draw_part(examples, {begin + range.begin, range.length}));
+        drawn.push_back(
+            draw_part(*examples, name + " Samples", {begin + range.begin, range.length}));
       }
     });
     const at::Tensor own =
         drawn.empty() ? at::empty({0}) : at::cat(drawn).to(at::kFloat).contiguous();
     std::vector<at::Tensor> all = gather_rows(group, own, "pictures");
     std::erase_if(all, [](const at::Tensor& rows) { return rows.numel() == 0; });
-    if (group.is_main()) log_pictures(examples, at::cat(all));
+    if (group.is_main()) log_pictures(*examples, name, at::cat(all));
   }
   /// @return [range.length, C, H, W] on the CPU
-  at::Tensor draw_part(const Examples& examples, const ChunkRange& range) {
-    const std::vector<int64_t> unets = trainer_.trained_parts();
+  at::Tensor draw_part(const Batch& examples, const std::string& section, const ChunkRange& range) {
     std::vector<int64_t> rows(static_cast<size_t>(range.length));
     std::iota(rows.begin(), rows.end(), range.begin);
     // The same noise every time, so that the pictures of two epochs show what training changed.
-    DecoderSampleOptions options = draw_options(
-        examples.batch,
-        range,
-        {config_.train.cond_scale, unets.front(), unets.back(), session_.device(), clip_},
-        hash_address({.seed = config_.seed, .purpose = "sample " + examples.section}),
-        rows);
+    DecoderSampleOptions options =
+        draw_options(examples,
+                     range,
+                     draw_settings(loaded_, session_.device(), clip_),
+                     hash_address({.seed = config_.seed, .purpose = "sample " + section}),
+                     rows);
     options.on_step = [&](int64_t unet, size_t step, size_t steps) {
       session_.throw_if_signalled();
       session_.progress().stage(
-          fmt::format("drawing {}: unet {}, step {}/{}", examples.section, unet, step + 1, steps));
+          fmt::format("drawing {}: unet {}, step {}/{}", section, unet, step + 1, steps));
     };
     return trainer_.sample(options).cpu();
   }
   /// @param drawn [n, C, H, W] beside the real pictures
-  void log_pictures(const Examples& examples, const at::Tensor& drawn) {
+  void log_pictures(const Batch& examples, const std::string& name, const at::Tensor& drawn) {
     const at::Tensor real =
-        resize_image_to(examples.batch.images, drawn.size(-1), std::make_pair(0.0, 1.0));
+        resize_image_to(examples.images, drawn.size(-1), std::make_pair(0.0, 1.0));
     std::vector<LogImage> pairs;
     std::vector<at::Tensor> all;
     for (int64_t i = 0; i < drawn.size(0); ++i) {
       const std::vector<at::Tensor> pair = {real[i], drawn[i].clamp(0, 1)};
       all.insert(all.end(), pair.begin(), pair.end());
       pairs.push_back({encode_png(to_picture(image_grid(pair, 2))),
-                       examples.caption_prefix + examples.batch.captions[static_cast<size_t>(i)]});
+                       name + ": " + examples.captions[static_cast<size_t>(i)]});
     }
     session_.progress().pause();
     Tracker& tracker = session_.tracker();
-    tracker.log_images(pairs, examples.section, trainer_.first_steps());
+    tracker.log_images(pairs, name + " Samples", trainer_.first_steps());
     // All pairs on one sheet, four pairs a row.
     tracker.log_images({{encode_png(to_picture(image_grid(all, 8))),
                          config_.decoder.unconditional
                              ? "real | drawn; the drawn ones are of no subject that was asked for"
                              : "real | drawn, in pairs"}},
-                       examples.section + " Grid",
+                       name + " Samples Grid",
                        trainer_.first_steps());
   }
 
@@ -466,7 +437,7 @@ class DecoderRun : public ShardRun {
   DecoderTrainer& trainer_;
   DecoderClip clip_;
   std::vector<int64_t> trained_unets_;           // numbers from 1
-  std::vector<Examples> training_, test_;        // one each, or none
+  std::optional<Batch> training_, test_;         // pictures for the log; none without
   std::unique_ptr<ImageMetrics> metrics_;        // null: none is asked for
   std::shared_ptr<ClipEmbedder> clip_of_score_;  // null: no CLIP score is asked for
 };
@@ -526,11 +497,12 @@ DryRunPlan decoder_dry_run_plan(const LoadedDecoderConfig& loaded, const ClipEmb
 
 void dry_run(const LoadedDecoderConfig& loaded, int64_t processes, const StartOptions& start) {
   const TrainDecoderConfig& config = loaded.config;
-  ShardData data = dealt_shards(config.data,
-                                config.seed,
-                                decoder_needs(config, loaded.plan),
-                                RankInfo{.world = static_cast<int>(processes)},
-                                at::kCPU);
+  ShardData data(config.data,
+                 config.seed,
+                 decoder_needs(config, loaded.plan),
+                 at::kCPU,
+                 RankInfo{.world = static_cast<int>(processes)});
+  data.deal();
   data.check_usable("train");
   const auto metrics = make_metrics(loaded, at::kCPU);
   const DecoderClip clip = open_decoder_clip(config, loaded.plan);
@@ -544,13 +516,7 @@ void dry_run(const LoadedDecoderConfig& loaded, int64_t processes, const StartOp
   ShardPosition position;
   plan.start = start;
   finish_dry_run(plan, config.tracker, config.train, position, processes, [&] {
-    print_shards(data,
-                 position,
-                 config.data,
-                 config.train,
-                 config.train,
-                 processes,
-                 config.decoder.channels);
+    print_shards(data, position, config.train, config.train, processes);
     if (!metrics) return;
     std::printf("metrics of at most %s after each epoch: %s\n",
                 counted(config.evaluate.n_evaluation_samples, "image").c_str(),
@@ -626,7 +592,8 @@ std::vector<std::string> fit_memory_budget(const DryRunPlan& plan,
     int64_t levels = unet.recomputed_levels();
     uint64_t& bytes = memory.activation_bytes[i];
     const uint64_t before = bytes;
-    while (memory.kept_bytes + bytes > budget_bytes(train)) {
+    const double budget = *train.memory_budget_gib * static_cast<double>(1 << 30);
+    while (memory.kept_bytes + bytes > static_cast<uint64_t>(budget)) {
       if (levels == unet.recomputable_levels())
         throw_too_small(train, network, memory.kept_bytes + bytes);
       unet.recompute_levels(++levels);

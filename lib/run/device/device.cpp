@@ -30,10 +30,6 @@ std::optional<at::Device>& stand_in() {
   return device;
 }
 
-bool has_nvidia_driver() {
-  return dlopen("libcuda.so.1", RTLD_LAZY) != nullptr;
-}
-
 }  // namespace
 
 CudaLibrary load_cuda_library(const std::filesystem::path& folder, bool has_driver) {
@@ -55,7 +51,8 @@ CudaLibrary load_cuda_library(const std::filesystem::path& folder, bool has_driv
 
 const CudaLibrary& cuda_library() {
   static const CudaLibrary library = [] {
-    CudaLibrary found = load_cuda_library(folder_of_libtorch(), has_nvidia_driver());
+    CudaLibrary found =
+        load_cuda_library(folder_of_libtorch(), dlopen("libcuda.so.1", RTLD_LAZY) != nullptr);
     if (found.state == CudaLibrary::State::failed) {
       log_warning(
           "train",

@@ -638,8 +638,7 @@ void run_init(const InitCommand& asked) {
     throw ConfigError(
         "--out: expected the name of a config, such as {}.json, got {}", key, command.out_path);
   }
-  check_out_folder("--out", command.out_path);
-  check_new_file("--out", command.out_path, command.overwrite);
+  check_out_file("--out", command.out_path, command.overwrite);
   if (command.minutes) command.updates = updates_that_fit(kind, command);
   const FirstConfig first = kind.first_config(command);
   config_kind_of(key).fill_in(first.text, {});  // throws if it is wrong

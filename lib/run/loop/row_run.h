@@ -84,25 +84,25 @@ class RowRun : public TrainingRun {
   };
 
   void open_epoch() override {
-    epoch_ = any_position().epoch;
-    began_whole_ = any_position().loader.row == 0;
-    seen_before_ = any_position().samples_seen;
+    epoch_ = any_position_->epoch;
+    began_whole_ = any_position_->loader.row == 0;
+    seen_before_ = any_position_->samples_seen;
     dropped_in_epoch_.clear();
   }
   bool read_group() override {
-    after_ = {any_position().epoch, any_position().loader.row};
+    after_ = {any_position_->epoch, any_position_->loader.row};
     if (after_.epoch != epoch_) return false;  // the last step has begun the next one
     group_ = next_group_from(after_);
     return !group_.empty();
   }
   void advance() override {
-    RunPosition& position = any_position();
+    RunPosition& position = *any_position_;
     if (after_.epoch != position.epoch) position.restart_epoch();
     position.epoch = after_.epoch;
     position.loader.row = after_.row;
   }
   void close_epoch(bool whole) override {
-    if (whole && began_whole_ && any_position().samples_seen == seen_before_)
+    if (whole && began_whole_ && any_position_->samples_seen == seen_before_)
       from_outside([this] { throw_nothing_usable(); });
   }
   int64_t samples_per_epoch() const override { return data_.rows("train"); }
@@ -143,7 +143,7 @@ class RowRun : public TrainingRun {
     for (int64_t row = 0; row < rows;) {
       session_.throw_if_stop_asked();
       const auto step = from_outside([&] {
-        return next_step(split, {any_position().epoch, row}, dropped);
+        return next_step(split, {any_position_->epoch, row}, dropped);
       });
       if (!step) break;
       if (step->size() > 0) sum.add(loss_of(*step), static_cast<double>(step->size()));

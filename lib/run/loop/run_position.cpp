@@ -69,20 +69,17 @@ Value entry_of(const std::vector<double>& values) {
   return list;
 }
 
-void read_entry(const Cursor& entry, int64_t& value) {
-  value = entry.as_int();
-}
-void read_entry(const Cursor& entry, double& value) {
-  value = entry.as_double();
-}
-void read_entry(const Cursor& entry, std::optional<double>& value) {
-  value = entry.as_double();
-}
-void read_entry(const Cursor& entry, std::string& value) {
-  value = entry.as_string();
-}
-void read_entry(const Cursor& entry, at::Tensor& value) {
-  value = entry.as_tensor();
+void read_entry(const Cursor& entry, auto& value) {
+  using Field = std::decay_t<decltype(value)>;
+  if constexpr (std::is_same_v<Field, int64_t>) {
+    value = entry.as_int();
+  } else if constexpr (std::is_same_v<Field, std::string>) {
+    value = entry.as_string();
+  } else if constexpr (std::is_same_v<Field, at::Tensor>) {
+    value = entry.as_tensor();
+  } else {
+    value = entry.as_double();
+  }
 }
 void read_entry(const Cursor& entry, std::vector<double>& values) {
   values.clear();

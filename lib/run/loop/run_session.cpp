@@ -19,10 +19,9 @@ namespace dalle2 {
 namespace {
 
 /// Of several processes each has chosen its device when it met the others.
-at::Device device_of(const SessionOptions& options) {
-  if (!options.group) return prepare_device(options.train);
-  return options.group->is_alone() ? prepare_device(options.train, options.group->world())
-                                   : options.group->device();
+at::Device device_of(const SharedTrainConfig& train, const ProcessGroup* group) {
+  if (group == nullptr) return prepare_device(train);
+  return group->is_alone() ? prepare_device(train, group->world()) : group->device();
 }
 
 }  // namespace
@@ -52,16 +51,16 @@ std::string of_each_rank(const ProcessGroup& group) {
 }
 
 RunSession::RunSession(const SessionOptions& options, RunPosition& position)
-    : device_(device_of(options)),
+    : device_(device_of(options.train, options.process.group)),
       seed_(options.seed),
-      group_(options.group ? options.group : &alone_),
-      quiet_(options.quiet),
+      group_(options.process.group ? options.process.group : &alone_),
+      quiet_(options.process.quiet),
       tracker_(options.tracker,
                position_placeholders(position),
                /*dummy=*/!group_->is_main(),
                read_saved_facts,
-               options.start),
-      progress_({.quiet = options.quiet || !group_->is_main(),
+               options.process.start),
+      progress_({.quiet = quiet_ || !group_->is_main(),
                  .terminal = log_is_terminal(),
                  .beside_records = tracker_.prints_records()}),
       times_(device_) {
@@ -142,14 +141,6 @@ void RunSession::throw_if_stop_asked() {
 
 bool RunSession::is_due(double since, int64_t seconds) const {
   return group_->heard_seconds() - since > static_cast<double>(seconds);
-}
-
-void RunSession::print_precision(const PrecisionChoice& precision) const {
-  if (precision.reason.empty()) return;
-  log_info("train",
-           "mixed precision: {} ({})",
-           enum_names<MixedPrecision>[static_cast<size_t>(precision.precision)],
-           precision.reason);
 }
 
 }  // namespace dalle2

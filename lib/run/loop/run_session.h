@@ -46,13 +46,18 @@ auto from_outside(Part&& part) -> decltype(part()) {
   }
 }
 
+/// What a process of a run is.
+struct RunProcess {
+  bool quiet = false;             ///< no progress, no lines of steps
+  ProcessGroup* group = nullptr;  ///< null: alone; else it has to outlive the run
+  StartOptions start = {};        ///< --fresh, --back-to
+};
+
 struct SessionOptions {
   const TrackerConfig& tracker;
   const SharedTrainConfig& train;
   int64_t seed = 0;
-  bool quiet = false;
-  ProcessGroup* group = nullptr;  ///< null: the process is alone
-  StartOptions start = {};
+  RunProcess process = {};
 };
 
 /// The /train/device of a config. Prepares the process for it (current device, deterministic
@@ -112,9 +117,6 @@ class RunSession {
   /// Whether more than `seconds` have passed since group().heard_seconds() was `since`: the same
   /// answer on all ranks.
   bool is_due(double since, int64_t seconds) const;
-
-  /// Logs the precision if it was chosen automatically or requested.
-  void print_precision(const PrecisionChoice& precision) const;
 
  private:
   at::Device device_;

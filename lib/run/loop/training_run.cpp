@@ -82,6 +82,13 @@ TrainingRun::TrainingRun(RunPlan plan,
                          .scratch_path = session_.tracker().in_data_path(kGatheredFile)});
 }
 
+void TrainingRun::open() {
+  const PrecisionChoice& chosen = any_trainer_->precision();
+  if (chosen.reason.empty()) return;  // it was neither chosen nor asked for
+  const auto name = enum_names<MixedPrecision>[static_cast<size_t>(chosen.precision)];
+  log_info("train", "mixed precision: {} ({})", name, chosen.reason);
+}
+
 /// The loggers hear how it ended.
 ExitCode TrainingRun::run() {
   using Outcome = RunEnd::Outcome;
@@ -262,13 +269,11 @@ bool TrainingRun::train_groups() {
 
 bool TrainingRun::update_parts(int64_t samples) {
   if (samples == 0) return true;  // none of them could be read
-  for (const int64_t part : any_trainer_->trained_parts()) update(part);
+  for (const int64_t part : any_trainer_->trained_parts()) {
+    any_trainer_->update(part);
+    note_loss(part);
+  }
   return true;
-}
-
-void TrainingRun::update(int64_t part) {
-  any_trainer_->update(part);
-  note_loss(part);
 }
 
 /// Looks for skipped updates, saves averages that are due, logs every /train/log_every_n_updates, counts
@@ -300,13 +305,6 @@ bool TrainingRun::save_if_best(double loss, double best) {
   log_info("ckpt", "Saving the best so far");
   checkpoints_.save(/*is_best=*/true, /*is_latest=*/false);
   return true;
-}
-
-void TrainingRun::save_latest_if_due(int64_t seconds) {
-  const bool due = session_.is_due(latest_at_, seconds);
-  // While updates are being skipped the weights may be at fault: they must not replace an older
-  // file.
-  if (due && !checkpoints_.is_amid_skips()) save_latest();
 }
 
 void TrainingRun::log_step(double samples_per_second) {
@@ -388,39 +386,19 @@ ShownRecord shown_step(const std::vector<PartValues>& parts, double samples_per_
   return shown;
 }
 
-void report_drops(Tracker& tracker,
-                  int64_t steps,
-                  const std::string& split,
-                  const DropCounts& dropped) {
+void TrainingRun::report_drops(const std::string& split, const DropCounts& dropped) {
   if (dropped.empty()) return;
   log_warning("data", "{} in this epoch: {}", split, describe_drops(dropped));
   LogRecord record;
   for (const auto& [reason, count] : dropped)
     record.emplace_back(fmt::format("Dropped {}: {}", split, reason), count);
-  tracker.log(record, steps, ShownRecord{});
+  session_.tracker().log(record, any_trainer_->first_steps(), ShownRecord{});
 }
 
 /// "unet 1: ", or nothing where the kind has one part.
 std::string TrainingRun::part_prefix(int64_t part) const {
   const std::string& name = any_trainer_->part_name(part);
   return name.empty() ? "" : name + ": ";
-}
-
-/// Warns each time their number has doubled. All ranks know it, and one of them says so.
-void TrainingRun::tell_skips(int64_t part, const SkippedUpdates& skipped) const {
-  if (!std::has_single_bit(static_cast<uint64_t>(skipped.total)) || !session_.group().is_main())
-    return;
-  const bool scales = any_trainer_->precision().precision == MixedPrecision::fp16;
-  log_warning(
-      "train",
-      "{}an update was skipped, because its loss or gradient is not finite{}; {} skipped so far "
-      "(step {}, epoch {}, sample {})",
-      part_prefix(part),
-      scales ? " (this is how fp16 finds its loss scale)" : "",
-      skipped.total,
-      any_trainer_->steps(part),
-      any_position_->epoch,
-      any_position_->loader.row);
 }
 
 /// Reports skipped updates. @param settled false: as far as is known without waiting for the device
@@ -431,7 +409,20 @@ void TrainingRun::look_for_skips(bool settled) {
     int64_t& told = told_skips_[static_cast<size_t>(part - 1)];
     if (skipped.total == told) continue;
     told = skipped.total;
-    tell_skips(part, skipped);
+    // Each time their number has doubled. All ranks know it, and one of them says so.
+    if (std::has_single_bit(static_cast<uint64_t>(told)) && session_.group().is_main()) {
+      const bool scales = any_trainer_->precision().precision == MixedPrecision::fp16;
+      log_warning(
+          "train",
+          "{}an update was skipped, because its loss or gradient is not finite{}; {} skipped so far "
+          "(step {}, epoch {}, sample {})",
+          part_prefix(part),
+          scales ? " (this is how fp16 finds its loss scale)" : "",
+          told,
+          any_trainer_->steps(part),
+          any_position_->epoch,
+          any_position_->loader.row);
+    }
     if (skipped.in_a_row >= train_.non_finite.after) throw TooManySkips{part, skipped.in_a_row};
   }
 }

@@ -22,7 +22,6 @@
 #include "data/loader/drop_log.h"
 #include "dist/process_group.h"
 #include "run/checkpoints/run_checkpoints.h"
-#include "run/loop/loss_window.h"
 #include "run/loop/run_position.h"
 #include "run/loop/run_session.h"
 #include "tracker/tracker.h"
@@ -69,20 +68,6 @@ void add_part_values(LogRecord& record,
 /// part; one rate where all have the same, skipped updates of all parts together.
 ShownRecord shown_step(const std::vector<PartValues>& parts, double samples_per_second);
 
-/// What an epoch of a split left out: a warning, and a record of counts by reason; nothing if nothing
-/// was.
-void report_drops(Tracker& tracker,
-                  int64_t steps,
-                  const std::string& split,
-                  const DropCounts& dropped);
-
-/// What a process of a run is.
-struct RunProcess {
-  bool quiet = false;             ///< no progress, no lines of steps
-  ProcessGroup* group = nullptr;  ///< null: alone; else it has to outlive the run
-  StartOptions start = {};        ///< --fresh, --back-to
-};
-
 /// What a kind says about its run.
 struct RunPlan {
   SessionOptions session;
@@ -101,9 +86,7 @@ RunPlan run_plan(const Loaded& loaded,
   return {.session = {.tracker = loaded.config.tracker,
                       .train = loaded.config.train,
                       .seed = loaded.config.seed,
-                      .quiet = process.quiet,
-                      .group = process.group,
-                      .start = process.start},
+                      .process = process},
           .texts = config_texts(loaded),
           .metrics = std::move(metrics),
           .suspects = std::move(suspects)};
@@ -118,7 +101,7 @@ class TrainingRun {
   /// Opens the data and says what is about to be trained, so that a fault in them leaves no files
   /// behind. All ranks call it before run(). @throws ConfigError, DataError, NetworkError;
   /// StoppedError at a stop signal
-  virtual void open() { session_.print_precision(any_trainer_->precision()); }
+  virtual void open();
   /// Resumes from a checkpoint or starts from zero, and trains to the last epoch.
   /// @return kStopped if a signal asked for a stop; the state is saved then, as it is before an
   /// OutsideFault ends the run: what that holds is thrown
@@ -221,8 +204,6 @@ class TrainingRun {
     return total;
   }
 
-  /// Updates a part with the gradients so far, of all ranks.
-  void update(int64_t part);
   /// The loss of a part's update enters the means of the log.
   void note_loss(int64_t part) { losses_.push(part, any_trainer_->last_loss(part)); }
   /// Saves where the run stands.
@@ -238,13 +219,12 @@ class TrainingRun {
   /// Saves the state as the best if the loss of a validation is lower than `best`, which the caller
   /// changes after the save: within act() only. @return whether it is
   bool save_if_best(double loss, double best);
-  /// So many seconds after the last time, or after the beginning of the run.
-  void save_latest_if_due(int64_t seconds);
+  /// What an epoch of a split left out: a warning, and a record of counts by reason; nothing if nothing was.
+  void report_drops(const std::string& split, const DropCounts& dropped);
   /// Restarts the clock of samples per second: the time since the last update was not spent on
   /// training.
   void restart_step_clock() { since_step_.restart(); }
 
-  RunPosition& any_position() { return *any_position_; }
   /// The position and the trainer, as the kind's own types.
   template <class Position>
   Position& position_as() {
@@ -253,11 +233,6 @@ class TrainingRun {
   template <class KindTrainer>
   KindTrainer& trainer_as() {
     return static_cast<KindTrainer&>(*any_trainer_);
-  }
-  const Trainer& any_trainer() const { return *any_trainer_; }
-  /// What the log calls the numbers of a part.
-  const PartMetricNames& names_of_part(int64_t part) const {
-    return metrics_[static_cast<size_t>(part - 1)];
   }
 
  private:
@@ -273,7 +248,6 @@ class TrainingRun {
   void look_for_skips(bool settled);
   int64_t skipped_updates() const;
   void remember_skips();
-  void tell_skips(int64_t part, const SkippedUpdates& skipped) const;
   void roll_back(const TooManySkips& skips);
   [[noreturn]] void give_up(int64_t part, int64_t in_a_row, const std::string& why);
   std::string part_prefix(int64_t part) const;
@@ -284,23 +258,18 @@ class TrainingRun {
   void log_step(double samples_per_second);
   void show_progress();
 
+ protected:
   const SharedTrainConfig& train_;
   std::unique_ptr<RunPosition> any_position_;
-  std::vector<PartMetricNames> metrics_;
+  std::vector<PartMetricNames> metrics_;  // one a part: what the log calls its numbers
   const std::string config_sha256_, suspects_;
   ProgressState progress_;  // losses and skipped updates are those of the last record
   Timer since_step_;
-  double latest_at_ = 0;             // by ProcessGroup::heard_seconds()
+  double latest_at_ = 0;  // save_latest(), or the beginning, by ProcessGroup::heard_seconds()
   int64_t began_with_seen_ = 0;      // samples that the run had seen when this start began
   std::vector<int64_t> told_skips_;  // of each part: skipped updates that were reported
-
- protected:
   RunSession session_;
-
- private:
   std::unique_ptr<Trainer> any_trainer_;
-
- protected:
   LossWindow losses_;
   RunCheckpoints checkpoints_;
 };

@@ -42,14 +42,6 @@ at::Tensor bytes_of(const at::Tensor& image) {
   return (values * 255 + 0.5).clamp(0, 255).to(at::kByte).permute({1, 2, 0}).contiguous();
 }
 
-/// @return [C, H, W] in [0, 1]
-at::Tensor load_picture(const std::string& file, const PictureReading& reading) {
-  const Image picture = decode_image(read_file(file), file, reading.options);
-  const at::Tensor batch = at::empty({1, reading.channels, picture.height, picture.width});
-  write_picture(picture, batch, /*place=*/0);
-  return batch[0];
-}
-
 }  // namespace
 
 Image to_picture(const at::Tensor& image) {
@@ -148,8 +140,12 @@ std::vector<at::Tensor> load_pictures_of_any_size(const std::string& path,
                                                   const PictureReading& reading) {
   if (fs::path(path).extension() == ".npy") return load_npy_tensor(path, 4).unbind();
   std::vector<at::Tensor> pictures;
-  for (const std::string& file : picture_files(path))
-    pictures.push_back(load_picture(file, reading));
+  for (const std::string& file : picture_files(path)) {
+    const Image picture = decode_image(read_file(file), file, reading.options);
+    const at::Tensor batch = at::empty({1, reading.channels, picture.height, picture.width});
+    write_picture(picture, batch, /*place=*/0);
+    pictures.push_back(batch[0]);
+  }
   return pictures;
 }
 

@@ -27,7 +27,9 @@
 #include "run/dry_run.h"
 #include "run/init/first_config.h"
 #include "run/kinds.h"
+#include "run/loop/row_run.h"
 #include "trainer/adapters.h"
+#include "trainer/prior_trainer.h"
 
 namespace dalle2 {
 
@@ -71,6 +73,59 @@ namespace {
 std::string clip_beside(const std::optional<std::string>& url) {
   const std::optional<std::string> beside = embed_manifest_beside(url.value_or(""));
   return beside ? clip_of_manifest(*beside) : "";
+}
+
+/// clip_sha256() of the CLIP whose embeddings of texts the run has: of `clip`, or what `shards embed`
+/// has written beside the folder /data/text_url on this machine. Empty if it is not known.
+std::string clip_identity(const TrainPriorConfig& config, const ClipEmbedder* clip) {
+  return clip != nullptr ? clip_sha256(clip->clip()) : clip_beside(config.data.text_url);
+}
+
+/// Warns if the embeddings of pictures are of another CLIP than those of texts, as far as `shards embed` has written that down.
+void warn_of_several_clips(const TrainPriorConfig& config, const ClipEmbedder* clip) {
+  const std::string of_images = clip_beside(config.data.image_url);
+  if (of_images.empty()) return;
+  const std::string of_texts = clip_identity(config, clip);
+  if (of_texts.empty() || of_texts == of_images) return;
+  log_warning(
+      "config",
+      "/data/image_url: the embeddings are of another CLIP than {}: its identity, a SHA-256, is {}, "
+      "and that of the other {}\n  A prior learns how the two embeddings of one CLIP belong together. "
+      "Make both with one CLIP.",
+      clip != nullptr ? "/prior/clip" : "those of /data/text_url",
+      short_clip_identity(of_images),
+      short_clip_identity(of_texts));
+}
+
+/// @throws DataError: none of the training rows can be used
+[[noreturn]] void throw_nothing_usable(const PriorDataset& data, bool has_clip) {
+  throw DataError(
+      "/data: none of the {} training rows can be used: {}",
+      with_commas(data.rows("train")),
+      has_clip
+          ? "none has a caption in /data/meta_url and a finite embedding in /data/image_url, or a "
+            "picture that can be read\n  Look at the warnings above."
+          : "all hold NaN or infinity in /data/image_url, /data/text_url or "
+            "/data/text_encodings_url\n  Make the embeddings again.");
+}
+
+/// Reads training rows until one can be used, some 65,000 at most. @throws DataError if there are no
+/// more, and none can
+void check_usable(const PriorDataset& data, bool has_clip) {
+  constexpr int64_t kMostTried = 1 << 16, kMostAtOnce = 1 << 10;
+  DropLog drops;
+  int64_t row = 0, count = 1;
+  for (auto batch = data.batch("train", /*epoch=*/0, row, count); batch;
+       batch = data.batch("train", /*epoch=*/0, row, count)) {
+    if (batch->size() > 0) return;
+    drops.merge(std::move(batch->drops));
+    row += count;
+    if (row >= kMostTried || stop_requested() != 0) return;  // an epoch will tell
+    count = std::min(2 * count, kMostAtOnce);
+  }
+  DropCounts by_reason, of_epoch;
+  drops.report("train", by_reason, of_epoch);
+  throw_nothing_usable(data, has_clip);
 }
 
 /// With the CLIP that its files hold.
@@ -144,6 +199,45 @@ Rows rows_of(const InitCommand& command,
   return {.folder = folder, .count = table.rows(), .width = table.row_shape().back()};
 }
 
+/// The names are the reference's.
+struct PriorPosition : RunPosition {
+  /// @param config gives the values of the start
+  explicit PriorPosition(const PriorTrainConfig& config) : config_(&config) { reset(); }
+
+  double best_validation_loss = 0;  ///< that of the config before there is one
+  int64_t rows_per_epoch = 1;       ///< of the data: no field of a checkpoint
+
+  std::vector<PositionField> fields() override {
+    return {{"epoch", &epoch},
+            {"samples_seen", &samples_seen},
+            {"best_validation_loss", &best_validation_loss}};
+  }
+  void reset() override {
+    epoch = config_->current_epoch;
+    samples_seen = config_->num_samples_seen;
+    best_validation_loss = config_->best_validation_loss;
+    next_task = kTrainTask;
+    actions_due = 0;
+    restart_epoch();
+  }
+  /// A checkpoint of the reference only says how many samples the whole run has seen.
+  void guess_own_fields() override { loader.row = samples_seen % rows_per_epoch; }
+  void forget_losses() override { best_validation_loss = config_->best_validation_loss; }
+  std::string description() const override {
+    const bool none_yet = best_validation_loss == config_->best_validation_loss;
+    return fmt::format("epoch {} having seen {} samples with best validation loss {}",
+                       epoch,
+                       samples_seen,
+                       none_yet ? "N/A" : short_number(best_validation_loss));
+  }
+  std::string resumes_with() const override {
+    return fmt::format("epoch {} at sample {}", epoch, loader.row);
+  }
+
+ private:
+  const PriorTrainConfig* config_;
+};
+
 /// What the console calls a similarity; null: it is for log.jsonl alone.
 const char* label_of(const std::string& similarity) {
   if (similarity == "similarity with original image") return "image";
@@ -152,54 +246,207 @@ const char* label_of(const std::string& similarity) {
   return nullptr;
 }
 
-}  // namespace
+struct PriorRecord {
+  LogRecord values;
+  ShownRecord shown;
+};
 
-std::string clip_identity(const TrainPriorConfig& config, const ClipEmbedder* clip) {
-  return clip != nullptr ? clip_sha256(clip->clip()) : clip_beside(config.data.text_url);
-}
-
-void warn_of_several_clips(const TrainPriorConfig& config, const ClipEmbedder* clip) {
-  const std::string of_images = clip_beside(config.data.image_url);
-  if (of_images.empty()) return;
-  const std::string of_texts = clip_identity(config, clip);
-  if (of_texts.empty() || of_texts == of_images) return;
-  log_warning(
-      "config",
-      "/data/image_url: the embeddings are of another CLIP than {}: its identity, a SHA-256, is {}, "
-      "and that of the other {}\n  A prior learns how the two embeddings of one CLIP belong together. "
-      "Make both with one CLIP.",
-      clip != nullptr ? "/prior/clip" : "those of /data/text_url",
-      short_clip_identity(of_images),
-      short_clip_identity(of_texts));
-}
-
-void check_usable(const PriorDataset& data, bool has_clip) {
-  constexpr int64_t kMostTried = 1 << 16, kMostAtOnce = 1 << 10;
-  DropLog drops;
-  int64_t row = 0, count = 1;
-  for (auto batch = data.batch("train", /*epoch=*/0, row, count); batch;
-       batch = data.batch("train", /*epoch=*/0, row, count)) {
-    if (batch->size() > 0) return;
-    drops.merge(std::move(batch->drops));
-    row += count;
-    if (row >= kMostTried || stop_requested() != 0) return;  // an epoch will tell
-    count = std::min(2 * count, kMostAtOnce);
+class PriorRun : public RowRun<PriorDataset> {
+ public:
+  /// Builds data, model, trainer and tracker; nothing is trained or written yet.
+  /// @param clip open_prior_clip() @throws ConfigError, DataError
+  PriorRun(const LoadedPriorConfig& loaded,
+           const RunProcess& process,
+           const std::shared_ptr<ClipEmbedder>& clip)
+      : RowRun(
+            run_plan(loaded,
+                     process,
+                     {metric_names(loaded.config.prior)},
+                     "embeddings that are far larger than the others"),
+            std::make_unique<PriorPosition>(loaded.config.train),
+            [&](const at::Device& device) {
+              const bool is_main = process.group == nullptr || process.group->is_main();
+              return make_trainer(loaded, clip.get(), device, is_main);
+            },
+            loaded.config.data.batch_size,
+            [&](const at::Device&) { return prior_data(loaded.config, clip.get()); }),
+        config_(loaded.config),
+        clip_(clip),
+        position_(position_as<PriorPosition>()),
+        trainer_(trainer_as<PriorTrainer>()) {
+    position_.rows_per_epoch = data_.rows("train");
+    if (clip_) clip_->compute_as(trainer_.precision().precision, config_.train.max_batch_size);
   }
-  DropCounts by_reason, of_epoch;
-  drops.report("train", by_reason, of_epoch);
-  throw_nothing_usable(data, has_clip);
-}
 
-void throw_nothing_usable(const PriorDataset& data, bool has_clip) {
-  throw DataError(
-      "/data: none of the {} training rows can be used: {}",
-      with_commas(data.rows("train")),
-      has_clip
-          ? "none has a caption in /data/meta_url and a finite embedding in /data/image_url, or a "
-            "picture that can be read\n  Look at the warnings above."
-          : "all hold NaN or infinity in /data/image_url, /data/text_url or "
-            "/data/text_encodings_url\n  Make the embeddings again.");
-}
+  void open() override {
+    TrainingRun::open();
+    log_info("data",
+             "rows: {} train, {} val, {} test; batches of {}{}",
+             with_commas(data_.rows("train")),
+             with_commas(data_.rows("val")),
+             with_commas(data_.rows("test")),
+             config_.data.batch_size,
+             of_each_rank(session_.group()));
+    session_.check_same_data(data_.names(), "embeddings", "/data/image_url, /data/text_url");
+    check_usable(data_, clip_ != nullptr);
+    checkpoints_.set_data_size({count_rows(data_), "row"});
+  }
+
+ private:
+  void repeat_actions() override { validate(); }
+  void prepare() override {
+    validated_at_ = session_.group().heard_seconds();
+    if (position_.samples_seen > 0 || !session_.group().is_main()) return;
+    warn_of_several_clips(config_, clip_.get());
+  }
+  PriorInputs inputs_of(const PriorBatch& batch) {
+    return to_inputs(batch, session_.device(), clip_.get(), config_.prior);
+  }
+  /// A place in the epoch's order counts only in that order: rows that have moved to a server, or from
+  /// one, come in another.
+  void open_epoch() override {
+    if (position_.loader.row > 0 && position_.loader.block_rows != data_.block_rows()) {
+      log_warning(
+          "data",
+          "the order of the rows has changed, as the embeddings lie elsewhere than when the "
+          "checkpoint was made: epoch {} starts over",
+          position_.epoch);
+      position_.restart_epoch();
+    }
+    position_.loader.block_rows = data_.block_rows();
+    RowRun::open_epoch();
+    log_info("train", "Starting epoch {}", position_.epoch);
+    if (position_.loader.row == 0)
+      session_.tracker().log(
+          {{"tracking/epoch", position_.epoch}}, trainer_.steps(), ShownRecord{});
+  }
+  std::optional<int64_t> accumulate() override {
+    return pass_group(group_, {1}, [&](const Step& each, const BatchShare& share) {
+      // Addressed by the rows of the epoch so far, so that a resumed epoch, or one of another number
+      // of ranks, draws the same.
+      const at::Generator random = session_.generator("train", position_.epoch, each.row);
+      trainer_.step(inputs_of(each.batch), random, share);
+    });
+  }
+  /// A stop cuts a validation off that is due: the resumed run begins with it.
+  void after_step() override {
+    if (session_.is_due(validated_at_, config_.data.eval_every_seconds)) validate();
+    if (session_.stop_asked()) return;
+    const bool due = session_.is_due(latest_at_, config_.train.save_every_seconds);
+    // While updates are being skipped the weights may be at fault: they must not replace an older file.
+    if (due && !checkpoints_.is_amid_skips()) save_latest();
+  }
+  void close_epoch(bool whole) override {
+    if (whole) report_drops("train", dropped_in_epoch_);
+    RowRun::close_epoch(whole);
+  }
+  [[noreturn]] void throw_nothing_usable() const override {
+    dalle2::throw_nothing_usable(data_, clip_ != nullptr);
+  }
+  /// As in the reference, after the last epoch; but here a good loss of the test rows makes no best
+  /// checkpoint.
+  void end_epochs() override {
+    validate();
+    save_latest();
+    const HeldAverages averages = trainer_.hold_averages();
+    DropCounts dropped;
+    const auto loss = mean_loss("test", trainer_.uses_ema(), dropped);
+    session_.progress().pause();
+    report_drops("test", dropped);
+    if (!loss) return;
+    log({loss_record(trainer_.uses_ema() ? "ema-test" : "online-test", "test loss", *loss)});
+  }
+  std::optional<double> mean_loss(const std::string& split, bool averaged, DropCounts& dropped) {
+    return mean_loss_of_split(split, data_.rows(split), dropped, [&](const Step& step) {
+      // The same draws every time: two validations then differ by the weights alone.
+      const at::Generator random = session_.generator("validate " + split, /*epoch=*/0, step.row);
+      return trainer_.evaluate(inputs_of(step.batch), random, averaged);
+    });
+  }
+  /// A stop cuts it off before anything is logged: the resumed run makes it again.
+  void validate() {
+    act([this] {
+      const double loss = validation_loss();
+      if (save_if_best(loss, position_.best_validation_loss)) position_.best_validation_loss = loss;
+    });
+    validated_at_ = session_.group().heard_seconds();
+    restart_step_clock();
+  }
+  /// Logs what a validation finds. @return the loss, of the averages if there are any; NaN without rows
+  double validation_loss() {
+    session_.progress().pause();
+    const HeldAverages averages = trainer_.hold_averages();
+    Timer timer;
+    const bool has_average = trainer_.uses_ema();
+    const char* folder = has_average ? "ema-validation" : "online-validation";
+    DropCounts dropped, dropped_again;
+    const auto online = mean_loss("val", /*averaged=*/false, dropped);
+    std::vector<PriorRecord> records;
+    double loss = NAN;
+    if (online) {
+      const char* label = has_average ? "validation loss without averaging" : "validation loss";
+      records.push_back(loss_record("online-validation", label, *online));
+      session_.on_main("similarities of the validation rows",
+                       [&] { draw_similarities(folder, records); });
+      loss = has_average ? mean_loss("val", /*averaged=*/true, dropped_again).value() : *online;
+      if (has_average) records.push_back(loss_record(folder, "validation loss", loss));
+      records.push_back({{{"tracking/validation length (minutes)", timer.seconds() / 60}}, {}});
+    }
+    session_.throw_if_stop_asked();
+    report_drops("val", dropped);
+    log(records);
+    return loss;
+  }
+  void log(const std::vector<PriorRecord>& records) {
+    for (const PriorRecord& each : records) {
+      session_.tracker().log(each.values, trainer_.steps(), each.shown);
+    }
+  }
+  PriorRecord loss_record(const std::string& folder, const char* label, double loss) const {
+    const char* loss_type = enum_names<LossType>[static_cast<size_t>(config_.prior.loss_type)];
+    return {{{fmt::format("metrics/{}/{}-loss", folder, loss_type), loss}},
+            {{.label = label, .values = {loss}}}};
+  }
+  void draw_similarities(const std::string& folder, std::vector<PriorRecord>& records) {
+    const auto batch =
+        from_outside([&] { return data_.batch("val", 0, 0, config_.data.batch_size); });
+    if (!batch || batch->size() == 0) return;
+    PriorSampleOptions options;
+    const PriorInputs inputs = inputs_of(*batch);
+    options.text = inputs.text;
+    options.on_step = [&](size_t step, size_t steps) {
+      session_.throw_if_signalled();
+      session_.progress().stage(fmt::format("drawing embeddings: step {}/{}", step + 1, steps));
+    };
+    for (const int64_t steps : config_.train.eval_timesteps) {
+      options.timesteps = steps;
+      options.generator = session_.generator("similarities", /*epoch=*/0, steps);
+      const auto similarities = embedding_similarities(
+          inputs.text.embeds, inputs.image_embeds, trainer_.p_sample_loop(options));
+      LogRecord record;
+      ShownRecord shown;
+      for (const auto& [name, value] : similarities) {
+        record.emplace_back(fmt::format("metrics/{}/{} [steps={}]", folder, name, steps), value);
+        if (const char* label = label_of(name))
+          shown.push_back({.label = label, .values = {value}});
+      }
+      shown.insert(shown.begin(), {.label = "cosines in", .values = {steps}, .unit = "steps:"});
+      records.push_back({std::move(record), std::move(shown)});
+    }
+  }
+  LogRecord step_values(double samples_per_second) override {
+    return {{"tracking/samples-sec", samples_per_second},
+            {"tracking/samples-seen", position_.samples_seen}};
+  }
+
+  const TrainPriorConfig& config_;
+  std::shared_ptr<ClipEmbedder> clip_;  // null: embeddings are read
+  PriorPosition& position_;
+  PriorTrainer& trainer_;
+  double validated_at_ = 0;  // by ProcessGroup::heard_seconds(), or when the run began
+};
+
+}  // namespace
 
 TextEmbedding as_prior_takes(TextEmbedding texts, const PriorConfig& prior) {
   if (!prior.condition_on_text_encodings) return {.embeds = texts.embeds, .encodings = {}};
@@ -227,225 +474,6 @@ int64_t count_rows(const PriorDataset& data) {
 
 std::unique_ptr<TrainingRun> make_run(const LoadedPriorConfig& loaded, const RunProcess& process) {
   return std::make_unique<PriorRun>(loaded, process, open_prior_clip(loaded.config.prior));
-}
-
-PriorRun::PriorRun(const LoadedPriorConfig& loaded,
-                   const RunProcess& process,
-                   const std::shared_ptr<ClipEmbedder>& clip)
-    : RowRun(
-          run_plan(loaded,
-                   process,
-                   {metric_names(loaded.config.prior)},
-                   "embeddings that are far larger than the others"),
-          std::make_unique<PriorPosition>(loaded.config.train),
-          [&](const at::Device& device) {
-            const bool is_main = process.group == nullptr || process.group->is_main();
-            return make_trainer(loaded, clip.get(), device, is_main);
-          },
-          loaded.config.data.batch_size,
-          [&](const at::Device&) { return prior_data(loaded.config, clip.get()); }),
-      config_(loaded.config),
-      clip_(clip),
-      position_(position_as<PriorPosition>()),
-      trainer_(trainer_as<PriorTrainer>()) {
-  position_.rows_per_epoch = data_.rows("train");
-  if (clip_) clip_->compute_as(trainer_.precision().precision, config_.train.max_batch_size);
-}
-
-void PriorRun::open() {
-  TrainingRun::open();
-  log_info("data",
-           "rows: {} train, {} val, {} test; batches of {}{}",
-           with_commas(data_.rows("train")),
-           with_commas(data_.rows("val")),
-           with_commas(data_.rows("test")),
-           config_.data.batch_size,
-           of_each_rank(session_.group()));
-  session_.check_same_data(data_.names(), "embeddings", "/data/image_url, /data/text_url");
-  check_usable(data_, clip_ != nullptr);
-  checkpoints_.set_data_size({count_rows(data_), "row"});
-}
-
-void PriorRun::prepare() {
-  validated_at_ = session_.group().heard_seconds();
-  if (position_.samples_seen > 0 || !session_.group().is_main()) return;
-  warn_of_several_clips(config_, clip_.get());
-}
-
-PriorInputs PriorRun::inputs_of(const PriorBatch& batch) {
-  return to_inputs(batch, session_.device(), clip_.get(), config_.prior);
-}
-
-/// A place in the epoch's order counts only in that order: rows that have moved to a server, or from
-/// one, come in another.
-void PriorRun::open_epoch() {
-  if (position_.loader.row > 0 && position_.loader.block_rows != data_.block_rows()) {
-    log_warning("data",
-                "the order of the rows has changed, as the embeddings lie elsewhere than when the "
-                "checkpoint was made: epoch {} starts over",
-                position_.epoch);
-    position_.restart_epoch();
-  }
-  position_.loader.block_rows = data_.block_rows();
-  RowRun::open_epoch();
-  log_info("train", "Starting epoch {}", position_.epoch);
-  if (position_.loader.row == 0)
-    session_.tracker().log({{"tracking/epoch", position_.epoch}}, trainer_.steps(), ShownRecord{});
-}
-
-std::optional<int64_t> PriorRun::accumulate() {
-  return pass_group(group_, {1}, [&](const Step& each, const BatchShare& share) {
-    // Addressed by the rows of the epoch so far, so that a resumed epoch, or one of another number
-    // of ranks, draws the same.
-    const at::Generator random = session_.generator("train", position_.epoch, each.row);
-    trainer_.step(inputs_of(each.batch), random, share);
-  });
-}
-
-/// A stop cuts a validation off that is due: the resumed run begins with it.
-void PriorRun::after_step() {
-  if (session_.is_due(validated_at_, config_.data.eval_every_seconds)) validate();
-  if (!session_.stop_asked()) save_latest_if_due(config_.train.save_every_seconds);
-}
-
-void PriorRun::close_epoch(bool whole) {
-  if (whole) report_drops(session_.tracker(), trainer_.steps(), "train", dropped_in_epoch_);
-  RowRun::close_epoch(whole);
-}
-
-void PriorRun::throw_nothing_usable() const {
-  dalle2::throw_nothing_usable(data_, clip_ != nullptr);
-}
-
-/// As in the reference, after the last epoch; but here a good loss of the test rows makes no best
-/// checkpoint.
-void PriorRun::end_epochs() {
-  validate();
-  save_latest();
-  const HeldAverages averages = trainer_.hold_averages();
-  DropCounts dropped;
-  const auto loss = mean_loss("test", trainer_.uses_ema(), dropped);
-  session_.progress().pause();
-  report_drops(session_.tracker(), trainer_.steps(), "test", dropped);
-  if (!loss) return;
-  log({loss_record(trainer_.uses_ema() ? "ema-test" : "online-test", "test loss", *loss)});
-}
-
-std::optional<double> PriorRun::mean_loss(const std::string& split,
-                                          bool averaged,
-                                          DropCounts& dropped) {
-  return mean_loss_of_split(split, data_.rows(split), dropped, [&](const Step& step) {
-    // The same draws every time: two validations then differ by the weights alone.
-    const at::Generator random = session_.generator("validate " + split, /*epoch=*/0, step.row);
-    return trainer_.evaluate(inputs_of(step.batch), random, averaged);
-  });
-}
-
-/// A stop cuts it off before anything is logged: the resumed run makes it again.
-void PriorRun::validate() {
-  act([this] {
-    const double loss = validation_loss();
-    if (save_if_best(loss, position_.best_validation_loss)) position_.best_validation_loss = loss;
-  });
-  validated_at_ = session_.group().heard_seconds();
-  restart_step_clock();
-}
-
-/// Logs what a validation finds. @return the loss, of the averages if there are any; NaN without rows
-double PriorRun::validation_loss() {
-  session_.progress().pause();
-  const HeldAverages averages = trainer_.hold_averages();
-  Timer timer;
-  const bool has_average = trainer_.uses_ema();
-  const char* folder = has_average ? "ema-validation" : "online-validation";
-  DropCounts dropped, dropped_again;
-  const auto online = mean_loss("val", /*averaged=*/false, dropped);
-  std::vector<PriorRecord> records;
-  double loss = NAN;
-  if (online) {
-    const char* label = has_average ? "validation loss without averaging" : "validation loss";
-    records.push_back(loss_record("online-validation", label, *online));
-    session_.on_main("similarities of the validation rows",
-                     [&] { draw_similarities(folder, records); });
-    loss = has_average ? mean_loss("val", /*averaged=*/true, dropped_again).value() : *online;
-    if (has_average) records.push_back(loss_record(folder, "validation loss", loss));
-    records.push_back({{{"tracking/validation length (minutes)", timer.seconds() / 60}}, {}});
-  }
-  session_.throw_if_stop_asked();
-  report_drops(session_.tracker(), trainer_.steps(), "val", dropped);
-  log(records);
-  return loss;
-}
-
-void PriorRun::log(const std::vector<PriorRecord>& records) {
-  for (const PriorRecord& each : records) {
-    session_.tracker().log(each.values, trainer_.steps(), each.shown);
-  }
-}
-
-PriorRecord PriorRun::loss_record(const std::string& folder, const char* label, double loss) const {
-  const char* loss_type = enum_names<LossType>[static_cast<size_t>(config_.prior.loss_type)];
-  return {{{fmt::format("metrics/{}/{}-loss", folder, loss_type), loss}},
-          {{.label = label, .values = {loss}}}};
-}
-
-void PriorRun::draw_similarities(const std::string& folder, std::vector<PriorRecord>& records) {
-  const auto batch =
-      from_outside([&] { return data_.batch("val", 0, 0, config_.data.batch_size); });
-  if (!batch || batch->size() == 0) return;
-  PriorSampleOptions options;
-  const PriorInputs inputs = inputs_of(*batch);
-  options.text = inputs.text;
-  options.on_step = [&](size_t step, size_t steps) {
-    session_.throw_if_signalled();
-    session_.progress().stage(fmt::format("drawing embeddings: step {}/{}", step + 1, steps));
-  };
-  for (const int64_t steps : config_.train.eval_timesteps) {
-    options.timesteps = steps;
-    options.generator = session_.generator("similarities", /*epoch=*/0, steps);
-    const auto similarities = embedding_similarities(
-        inputs.text.embeds, inputs.image_embeds, trainer_.p_sample_loop(options));
-    LogRecord record;
-    ShownRecord shown;
-    for (const auto& [name, value] : similarities) {
-      record.emplace_back(fmt::format("metrics/{}/{} [steps={}]", folder, name, steps), value);
-      if (const char* label = label_of(name)) shown.push_back({.label = label, .values = {value}});
-    }
-    shown.insert(shown.begin(), {.label = "cosines in", .values = {steps}, .unit = "steps:"});
-    records.push_back({std::move(record), std::move(shown)});
-  }
-}
-
-LogRecord PriorRun::step_values(double samples_per_second) {
-  return {{"tracking/samples-sec", samples_per_second},
-          {"tracking/samples-seen", position_.samples_seen}};
-}
-
-std::vector<PositionField> PriorPosition::fields() {
-  return {{"epoch", &epoch},
-          {"samples_seen", &samples_seen},
-          {"best_validation_loss", &best_validation_loss}};
-}
-
-void PriorPosition::reset() {
-  epoch = config_->current_epoch;
-  samples_seen = config_->num_samples_seen;
-  best_validation_loss = config_->best_validation_loss;
-  next_task = kTrainTask;
-  actions_due = 0;
-  restart_epoch();
-}
-
-std::string PriorPosition::description() const {
-  const bool none_yet = best_validation_loss == config_->best_validation_loss;
-  return fmt::format("epoch {} having seen {} samples with best validation loss {}",
-                     epoch,
-                     samples_seen,
-                     none_yet ? "N/A" : short_number(best_validation_loss));
-}
-
-std::string PriorPosition::resumes_with() const {
-  return fmt::format("epoch {} at sample {}", epoch, loader.row);
 }
 
 void dry_run(const LoadedPriorConfig& loaded, int64_t processes, const StartOptions& start) {

@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "base/this_process.h"
 #include "data/loader/shard_dataset.h"
+#include "data/pictures/preprocess.h"
 #include "data/shards/shards.h"
 #include "run/device/device.h"
 
@@ -51,8 +52,8 @@ void as_if_alone(LoaderOptions& options) {
 ShardData::ShardData(const ShardDataConfig& config,
                      int64_t seed,
                      LoaderOptions needs,
-                     RankInfo rank,
-                     const at::Device& device)
+                     const at::Device& device,
+                     RankInfo rank)
     : config_(config), needs_(std::move(needs)), list_(std::make_shared<const ShardList>(config)) {
   needs_.seed = seed;
   needs_.shard_width = config.shard_width;
@@ -66,7 +67,8 @@ int64_t ShardData::slices_at_begin() const {
   return config_.lanes.value_or(needs_.rank.world);
 }
 
-void ShardData::deal_into(int64_t slices) {
+void ShardData::deal(std::optional<int64_t> given) {
+  const int64_t slices = given.value_or(slices_at_begin());
   ShardSplit shards;
   for (int64_t each = 0; each < slices; ++each) {
     const RankInfo slice = {static_cast<int>(each), static_cast<int>(slices)};
@@ -106,7 +108,7 @@ LoaderOptions ShardData::options(const std::string& split,
   std::shared_ptr<DropCounts>& told = told_[split];
   if (!told) told = std::make_shared<DropCounts>();
   options.told = told;
-  D2_CHECK(!names_.empty(), "deal_into() comes before options()");
+  D2_CHECK(!names_.empty(), "deal() comes before options()");
   options.urls = urls(split);
   if (split == "train") options.shard_names = train_names_;
   options.batch_size = batch_size;
@@ -210,23 +212,16 @@ int64_t ShardData::num_shards() const {
   return static_cast<int64_t>(list_->existing(all).size());
 }
 
+DecodeOptions ShardData::reading() const {
+  return decode_options(config_, needs_.channels);
+}
+
 std::shared_ptr<const PictureShards> ShardData::pictures() const {
   return config_.folder ? PictureShards::of(*config_.folder, config_.order_of_folder()) : nullptr;
 }
 
 std::optional<std::string> ShardData::other_shards(const LoaderPosition& position) const {
   return dalle2::other_shards(position, train_, train_names_);
-}
-
-ShardData dealt_shards(const ShardDataConfig& config,
-                       int64_t seed,
-                       LoaderOptions needs,
-                       RankInfo rank,
-                       const at::Device& device,
-                       std::optional<int64_t> slices) {
-  ShardData data(config, seed, std::move(needs), rank, device);
-  data.deal_into(slices.value_or(data.slices_at_begin()));
-  return data;
 }
 
 }  // namespace dalle2

@@ -30,14 +30,14 @@ class ShardData {
   ShardData(const ShardDataConfig& config,
             int64_t seed,
             LoaderOptions needs,
-            RankInfo rank,
-            const at::Device& device);
+            const at::Device& device = at::kCPU,
+            RankInfo rank = {});
 
   /// Slices of a run that begins: /data/lanes, or as many as ranks, as in the reference.
   int64_t slices_at_begin() const;
-  /// Cuts the shards into `slices` and deals each into the splits; comes before what reads them. It
-  /// depends on neither rank nor world. @throws ConfigError, DataError
-  void deal_into(int64_t slices);
+  /// Cuts the shards into `slices`, by default slices_at_begin(), and deals each into the splits; comes
+  /// before what reads them. It depends on neither rank nor world. @throws ConfigError, DataError
+  void deal(std::optional<int64_t> slices = std::nullopt);
   /// Those of a run that begins, until the shards are dealt.
   int64_t slices() const { return slices_; }
 
@@ -67,6 +67,9 @@ class ShardData {
   /// found, if the first few shards have none
   void check_usable(const std::string& split) const;
 
+  const ShardDataConfig& config() const { return config_; }
+  /// How pictures are read.
+  DecodeOptions reading() const;
   /// The folder of pictures that stands for shards; null for shards.
   std::shared_ptr<const PictureShards> pictures() const;
   /// Differs where the shards of a split do.
@@ -99,15 +102,6 @@ class ShardData {
   ShardUrls train_, val_, test_;
   std::string train_names_, names_;  // shard_names_hash(): of the training shards, of all
 };
-
-/// Shards that were dealt from `slices`, or as by a run that begins.
-/// @param config has to outlive the result @throws ConfigError, DataError
-ShardData dealt_shards(const ShardDataConfig& config,
-                       int64_t seed,
-                       LoaderOptions needs,
-                       RankInfo rank,
-                       const at::Device& device,
-                       std::optional<int64_t> slices = std::nullopt);
 
 /// What `check` says of an example's pictures begins with the sample's key.
 template <class Check>

@@ -21,16 +21,20 @@ DataSize data_size_of(const ShardData& data) {
   return {data.num_shards(), "shard"};
 }
 
-ShardRun::ShardRun(RunPlan plan, const MakeTrainer& make_trainer, const ShardRunPlan& shards)
+ShardRun::ShardRun(RunPlan plan,
+                   const MakeTrainer& make_trainer,
+                   const ShardLoopConfig& loop,
+                   const ShardDataConfig& data,
+                   LoaderOptions needs)
     : TrainingRun(std::move(plan), std::make_unique<ShardPosition>(), make_trainer),
-      loop_(shards.loop),
-      data_config_(shards.data),
+      loop_(loop),
+      data_config_(data),
       position_(position_as<ShardPosition>()),
-      data_(shards.data,
+      data_(data,
             session_.seed(),
-            shards.needs,
-            RankInfo{session_.group().rank(), session_.group().size()},
-            session_.device()) {
+            std::move(needs),
+            session_.device(),
+            RankInfo{session_.group().rank(), session_.group().size()}) {
   data_.keep_step_through(session_.group());
   checkpoints_.set_data_size(data_size_of(data_));
 }
@@ -48,7 +52,7 @@ void ShardRun::prepare() {
                   "/data/lanes gives the number");
     }
   }
-  session_.together("looking for the shards", [&] { data_.deal_into(position_.slices); });
+  session_.together("looking for the shards", [&] { data_.deal(position_.slices); });
   position_.dealt = position_.slices;
   log_info("data",
            "shards: {} train, {} val, {} test; batches of {}{}",
@@ -126,7 +130,7 @@ void ShardRun::after_step() {
 }
 
 void ShardRun::close_epoch(bool whole) {
-  report_drops(*loader_, "train");
+  report_drops("train", loader_->dropped());
   loader_.reset();
   if (whole) position_.samples_per_epoch = position_.loader.row;
 }
@@ -146,7 +150,7 @@ void ShardRun::save_snapshot() {
 void ShardRun::validate_epoch() {
   session_.progress().pause();
   const auto loader = open_loader("val", /*in_order=*/true, {});
-  std::vector<LossSum> losses(static_cast<size_t>(any_trainer().num_parts()));
+  std::vector<LossSum> losses(static_cast<size_t>(any_trainer_->num_parts()));
   int64_t steps = 0, batches = 0;
   int64_t samples = 0;
   Timer timer;
@@ -171,7 +175,7 @@ void ShardRun::validate_epoch() {
     session_.throw_if_stop_asked();
   }
   session_.throw_if_stop_asked();
-  report_drops(*loader, "val");
+  report_drops("val", loader->dropped());
   session_.progress().pause();
   log_info("val", "Rank 0 finished validation after {} steps", steps);
   std::vector<double> sums;
@@ -188,12 +192,12 @@ void ShardRun::log_validation(const std::vector<double>& sums, int64_t batches, 
   LogRecord record;
   ShownValue shown{.label = "validation loss"};
   double total = 0;
-  const std::vector<int64_t> parts = any_trainer().trained_parts();
+  const std::vector<int64_t> parts = any_trainer_->trained_parts();
   for (const int64_t part : parts) {
     const auto index = static_cast<size_t>(part - 1);
     const double loss = sums[index] / static_cast<double>(batches);
     total += loss;
-    record.emplace_back(names_of_part(part).of("validation loss"), loss);
+    record.emplace_back(metrics_[index].of("validation loss"), loss);
     shown.values.emplace_back(loss);
   }
   const double mean = total / static_cast<double>(parts.size());
@@ -204,7 +208,7 @@ void ShardRun::log_validation(const std::vector<double>& sums, int64_t batches, 
         "val", "the validation loss of epoch {} is not finite and does not count", position_.epoch);
   }
   const ShownValue of{.label = "of", .values = {samples}, .unit = "samples"};
-  session_.tracker().log(record, any_trainer().first_steps(), ShownRecord{shown, of});
+  session_.tracker().log(record, any_trainer_->first_steps(), ShownRecord{shown, of});
 }
 
 /// A stop repeats the part that it cuts off.
@@ -224,10 +228,6 @@ void ShardRun::save_epoch() {
   checkpoints_.save(/*is_best=*/position_.actions_due != 0);
 }
 
-void ShardRun::report_drops(const ShardLoader& loader, const std::string& split) {
-  dalle2::report_drops(session_.tracker(), any_trainer().first_steps(), split, loader.dropped());
-}
-
 LogRecord ShardRun::step_values(double samples_per_second) {
   return {{"Epoch", position_.epoch},
           {"Sample", position_.loader.row},
@@ -239,70 +239,6 @@ LogRecord ShardRun::step_values(double samples_per_second) {
 int64_t ShardRun::samples_per_epoch() const {
   return position_.samples_per_epoch > 0 ? position_.samples_per_epoch
                                          : loop_.epoch_samples.value_or(0);
-}
-
-std::vector<PositionField> ShardPosition::fields() {
-  return {{"epoch", &epoch},
-          {"sample", &loader.row},
-          {"next_task", &next_task},
-          {"validation_losses", &validation_losses},
-          {"samples_seen", &samples_seen},
-          {"slices", &slices, true},
-          {"samples_at_last_save", &samples_at_last_save, true},
-          {"samples_per_epoch", &samples_per_epoch, true},
-          {"validation_loss", &validation_loss, true}};
-}
-
-void ShardPosition::guess_own_fields() {
-  // At the end of an epoch the next one begins as any other, not in the one lane of a count of samples.
-  loader = next_task == kTrainTask && loader.row > 0 ? LoaderPosition::after_samples(loader.row)
-                                                     : LoaderPosition{};
-  samples_at_last_save = loader.row;
-}
-
-void ShardPosition::restart_epoch() {
-  RunPosition::restart_epoch();
-  samples_at_last_save = 0;
-}
-
-void ShardPosition::restart_with_other_data() {
-  restart_epoch();
-  if (next_task != kTrainTask) ++epoch;
-  next_task = kTrainTask;
-  slices = dealt;
-  samples_per_epoch = 0;
-  has_other_data = true;
-  forget_losses();
-}
-
-void ShardPosition::forget_losses() {
-  validation_losses.clear();
-  validation_loss.reset();
-  actions_due = 0;
-}
-
-std::string ShardPosition::description() const {
-  const auto best = std::min_element(validation_losses.begin(), validation_losses.end());
-  return fmt::format("epoch {} having seen {} samples with minimum validation loss {}",
-                     epoch,
-                     samples_seen,
-                     best == validation_losses.end() ? "N/A" : short_number(*best));
-}
-
-std::string ShardPosition::resumes_with() const {
-  if (next_task == kTrainTask) return fmt::format("epoch {} at sample {}", epoch, loader.row);
-  if (next_task == "val") return fmt::format("the validation of epoch {}", epoch);
-  return fmt::format("sampling and saving after epoch {}", epoch);
-}
-
-bool ShardPosition::is_best() const {
-  return validation_loss && std::all_of(validation_losses.begin(),
-                                        validation_losses.end(),
-                                        [&](double earlier) { return *validation_loss < earlier; });
-}
-
-int64_t ShardPosition::slices_of_run() const {
-  return std::clamp<int64_t>(slices, 0, static_cast<int64_t>(most::kRanks));
 }
 
 std::optional<int64_t> slices_of(const Cursor& checkpoint) {

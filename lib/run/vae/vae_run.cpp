@@ -137,50 +137,6 @@ RunPlan checked_plan(const LoadedVaeConfig& loaded, const RunProcess& process) {
                   "pictures that are not like the others, and a learning rate that is too high");
 }
 
-}  // namespace
-
-ImageFeatures perceptual_features(const TrainVaeConfig& config, const at::Device& device) {
-  if (!config.vae.use_vgg_and_gan) return nullptr;
-  constexpr const char* kWhere = "/train/vgg_path";
-  constexpr const char* kAdvice =
-      "scripts/export_vgg.py makes one from the weights that torchvision publishes.";
-  const ScriptArchive archive =
-      open_script_archive(config.train.vgg_path.value(), kWhere, kAdvice, device);
-  const ImageFeatures features = [module = archive.module](const at::Tensor& images) {
-    return floats_of(module->forward({images}));
-  };
-  const int64_t side = config.data.image_size;
-  std::string found;
-  try {
-    use_own_convolutions(*archive.module, device);
-    const at::Tensor some = features(
-        trial_pictures(/*count=*/2, side).to(device, at::kFloat).div_(255).requires_grad_());
-    const bool has_shape = some.dim() == 2 && some.size(0) == 2;
-    const bool is_finite = some.isfinite().all().item<bool>();
-    if (has_shape && some.requires_grad() && is_finite) {
-      check_deterministic(some, archive.path);
-      return features;
-    }
-    found = !some.requires_grad() ? "features without gradients"
-            : has_shape           ? "features that are not finite (NaN or infinite)"
-                                  : c10::str(some.sizes());
-  } catch (const ConfigError&) {
-    throw;
-  } catch (const std::exception& error) {
-    found = "\"" + last_message(error) + "\"";
-  }
-  throw ConfigError(
-      "{}: the network in {} was shown [2, 3, {}, {}]: expected features [2, F], got {}\n  {}",
-      kWhere,
-      archive.path,
-      side,
-      side,
-      found,
-      kAdvice);
-}
-
-namespace {
-
 /// Pictures of a grid: a sheet that people can look at.
 constexpr int64_t kMostGridPictures = 16;
 
@@ -458,7 +414,84 @@ class VaeRun : public RowRun<ImageFolder> {
   int64_t epochs_ = 0;                // of the run, as counted where the epoch began
 };
 
+constexpr std::array kNames = {
+    "reconstruction_loss", "perceptual_loss", "generator_loss", "gan_weight", "quantizer_loss"};
+constexpr auto kLosses = static_cast<int64_t>(kNames.size());
+constexpr const char* kRecent = "recent_diagnostics";
+constexpr const char* kUses = "code_uses";
+
+/// [losses] in the order of kNames; NaN where the VAE has no such loss.
+at::Tensor listed(const VaeLosses& losses) {
+  const at::Tensor none =
+      at::full({}, std::nan(""), losses.reconstruction.options().dtype(at::kFloat));
+  std::vector<at::Tensor> all;
+  for (const at::Tensor& loss : {losses.reconstruction,
+                                 losses.perceptual,
+                                 losses.generator,
+                                 losses.gan_weight,
+                                 losses.quantizer}) {
+    all.push_back(loss.defined() ? loss.to(at::kFloat) : none);
+  }
+  return at::stack(all);
+}
+
+/// [codes] int64: how often each index occurs. Reads nothing back from the device.
+at::Tensor counts_of(const at::Tensor& indices, int64_t codes) {
+  const at::Tensor flat = indices.flatten();
+  return at::zeros({codes}, flat.options()).scatter_add_(0, flat, at::ones_like(flat));
+}
+
+void check_form(const char* key, const at::Tensor& found, bool fits, const char* expected) {
+  if (!found.defined() || fits) return;
+  throw DataError("/{}/{}: expected {}, got {} of {}",
+                  kOwnState,
+                  key,
+                  expected,
+                  c10::toString(found.scalar_type()),
+                  c10::str(found.sizes()));
+}
+
 }  // namespace
+
+ImageFeatures perceptual_features(const TrainVaeConfig& config, const at::Device& device) {
+  if (!config.vae.use_vgg_and_gan) return nullptr;
+  constexpr const char* kWhere = "/train/vgg_path";
+  constexpr const char* kAdvice =
+      "scripts/export_vgg.py makes one from the weights that torchvision publishes.";
+  const ScriptArchive archive =
+      open_script_archive(config.train.vgg_path.value(), kWhere, kAdvice, device);
+  const ImageFeatures features = [module = archive.module](const at::Tensor& images) {
+    return floats_of(module->forward({images}));
+  };
+  const int64_t side = config.data.image_size;
+  std::string found;
+  try {
+    use_own_convolutions(*archive.module, device);
+    const at::Tensor some = features(
+        trial_pictures(/*count=*/2, side).to(device, at::kFloat).div_(255).requires_grad_());
+    const bool has_shape = some.dim() == 2 && some.size(0) == 2;
+    const bool is_finite = some.isfinite().all().item<bool>();
+    if (has_shape && some.requires_grad() && is_finite) {
+      check_deterministic(some, archive.path);
+      return features;
+    }
+    found = !some.requires_grad() ? "features without gradients"
+            : has_shape           ? "features that are not finite (NaN or infinite)"
+                                  : c10::str(some.sizes());
+  } catch (const ConfigError&) {
+    throw;
+  } catch (const std::exception& error) {
+    found = "\"" + last_message(error) + "\"";
+  }
+  throw ConfigError(
+      "{}: the network in {} was shown [2, 3, {}, {}]: expected features [2, F], got {}\n  {}",
+      kWhere,
+      archive.path,
+      side,
+      side,
+      found,
+      kAdvice);
+}
 
 std::unique_ptr<TrainingRun> make_run(const LoadedVaeConfig& loaded, const RunProcess& process) {
   return std::make_unique<VaeRun>(loaded, process);
@@ -539,47 +572,6 @@ FirstConfig vae_first_config(const InitCommand& command) {
   return first;
 }
 
-namespace {
-
-constexpr std::array kNames = {
-    "reconstruction_loss", "perceptual_loss", "generator_loss", "gan_weight", "quantizer_loss"};
-constexpr auto kLosses = static_cast<int64_t>(kNames.size());
-constexpr const char* kRecent = "recent_diagnostics";
-constexpr const char* kUses = "code_uses";
-
-/// [losses] in the order of kNames; NaN where the VAE has no such loss.
-at::Tensor listed(const VaeLosses& losses) {
-  const at::Tensor none =
-      at::full({}, std::nan(""), losses.reconstruction.options().dtype(at::kFloat));
-  std::vector<at::Tensor> all;
-  for (const at::Tensor& loss : {losses.reconstruction,
-                                 losses.perceptual,
-                                 losses.generator,
-                                 losses.gan_weight,
-                                 losses.quantizer}) {
-    all.push_back(loss.defined() ? loss.to(at::kFloat) : none);
-  }
-  return at::stack(all);
-}
-
-/// [codes] int64: how often each index occurs. Reads nothing back from the device.
-at::Tensor counts_of(const at::Tensor& indices, int64_t codes) {
-  const at::Tensor flat = indices.flatten();
-  return at::zeros({codes}, flat.options()).scatter_add_(0, flat, at::ones_like(flat));
-}
-
-void check_form(const char* key, const at::Tensor& found, bool fits, const char* expected) {
-  if (!found.defined() || fits) return;
-  throw DataError("/{}/{}: expected {}, got {} of {}",
-                  kOwnState,
-                  key,
-                  expected,
-                  c10::toString(found.scalar_type()),
-                  c10::str(found.sizes()));
-}
-
-}  // namespace
-
 void VaeDiagnostics::add(const VaeLosses& losses, int64_t codes) {
   add_to(of_update_, listed(losses));
   add_to(uses_of_update_, counts_of(losses.indices, codes));
@@ -647,19 +639,6 @@ void VaeDiagnostics::check() const {
              uses_,
              uses_.defined() && uses_.dim() == 1 && uses_.scalar_type() == at::kLong,
              "[codes] int64");
-}
-
-std::vector<PositionField> VaePosition::fields() {
-  std::vector<PositionField> fields = {{"epoch", &epoch},
-                                       {"step", &step},
-                                       {"samples_seen", &samples_seen},
-                                       {"best_validation_loss", &best_validation_loss, true}};
-  for (const PositionField& field : diagnostics.fields()) fields.push_back(field);
-  return fields;
-}
-
-std::string VaePosition::description() const {
-  return fmt::format("step {}, epoch {}, having seen {} samples", step, epoch, samples_seen);
 }
 
 }  // namespace dalle2

@@ -55,7 +55,14 @@ struct VaePosition : RunPosition {
   /// The step that was made last, by the number in the names of results.
   int64_t last_step() const { return step - 1; }
 
-  std::vector<PositionField> fields() override;
+  std::vector<PositionField> fields() override {
+    std::vector<PositionField> fields = {{"epoch", &epoch},
+                                         {"step", &step},
+                                         {"samples_seen", &samples_seen},
+                                         {"best_validation_loss", &best_validation_loss, true}};
+    for (const PositionField& field : diagnostics.fields()) fields.push_back(field);
+    return fields;
+  }
   void check() const override { diagnostics.check(); }
   void reset() override {
     const int64_t kept = rows;
@@ -63,7 +70,9 @@ struct VaePosition : RunPosition {
     rows = kept;
   }
   void forget_losses() override { best_validation_loss.reset(); }
-  std::string description() const override;
+  std::string description() const override {
+    return fmt::format("step {}, epoch {}, having seen {} samples", step, epoch, samples_seen);
+  }
   void gather(ProcessGroup& group) override { diagnostics.gather(group); }
   int64_t epochs_trained() const override {
     return rows > 0 && loader.row >= rows ? epoch + 1 : epoch;
