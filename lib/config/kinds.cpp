@@ -11,14 +11,24 @@
 #include "config/clip/clip_run_config.h"
 #include "config/decoder/decoder_run_config.h"
 #include "config/prior/prior_run_config.h"
-#include "config/reading/json_text.h"
-#include "config/reading/reader.h"
+#include "config/reading/parse_config.h"
 #include "config/vae/vae_run_config.h"
 
 namespace dalle2 {
 
+static std::string input_of_decoder(const Json& config) {
+  const Json::json_pointer flag("/decoder/unconditional");
+  return config.contains(flag) && config.at(flag) == true ? "--num 16"
+                                                          : "--image-embeds image_embeds.npy";
+}
+
 std::vector<ConfigKind>& config_kinds() {
-  static std::vector<ConfigKind> kinds = {decoder_kind(), prior_kind(), vae_kind(), clip_kind()};
+  static std::vector<ConfigKind> kinds = {
+      kind_row<TrainDecoderConfig, parse_decoder_config>("a decoder", input_of_decoder),
+      kind_row<TrainPriorConfig, parse_prior_config>(
+          "a prior", [](const Json&) { return "--text-embeds text_embeds.npy"; }),
+      kind_row<TrainVaeConfig, parse_vae_config>("a VAE"),
+      kind_row<TrainClipConfig, parse_clip_config>("a CLIP")};
   return kinds;
 }
 

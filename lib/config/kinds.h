@@ -3,7 +3,6 @@
 #pragma once
 
 #include <functional>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -60,7 +59,8 @@ struct ReadOptions {
 };
 
 /// A file that was read: the config, its warnings, and what else belongs to it.
-template <class Config, class Plan>
+struct NoPlan {};
+template <class Config, class Plan = NoPlan>
 struct Loaded {
   Config config;
   Plan plan;

@@ -131,8 +131,7 @@ Filled filled(const std::string& text) {
   Filled result;
   try {
     Faults ignored;
-    result.root = parse_json(text, "config", ignored);
-    if (!result.root.is_object()) return result;
+    result.root = parse_root(text, "config", ignored);
     unify(result.root);
     const ReadOptions options = {.overrides = {}, .check_available = false, .no_commands = true};
     const auto& kinds = config_kinds();
@@ -143,7 +142,7 @@ Filled filled(const std::string& text) {
     result = {Json::parse(kind->fill_in(text, options)), true};
     unify(result.root);
   } catch (const ConfigError&) {
-    // No JSON, or compared as far as both have the same keys.
+    // No JSON object, or compared as far as both have the same keys.
   }
   return result;
 }

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <functional>
 
-#include "config/shared/loss_config.h"
+#include "config/shared/train_options.h"
 #include "diffusion/noise_schedule.h"
 
 namespace dalle2 {

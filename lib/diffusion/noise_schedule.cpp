@@ -4,7 +4,7 @@
 #include <torch/torch.h>
 
 #include "base/error.h"
-#include "config/decoder/beta_schedule.h"
+#include "config/shared/train_rules.h"
 
 namespace dalle2 {
 namespace {

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "config/reading/types.h"
+#include "config/reading/reflect.h"
 #include "model/random.h"
 
 namespace dalle2 {

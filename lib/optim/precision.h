@@ -10,7 +10,7 @@
 #include <optional>
 #include <string>
 
-#include "config/reading/types.h"
+#include "config/reading/reflect.h"
 #include "kernels/autocast_state.h"
 
 namespace dalle2 {

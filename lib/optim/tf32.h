@@ -7,7 +7,7 @@
 
 #include <string>
 
-#include "config/reading/types.h"
+#include "config/reading/reflect.h"
 
 namespace dalle2 {
 

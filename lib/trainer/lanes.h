@@ -16,7 +16,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "config/reading/types.h"
+#include "config/reading/reflect.h"
 #include "model/pass_scopes.h"
 #include "trainer/step_times.h"
 #include "trainer/tensor_group.h"

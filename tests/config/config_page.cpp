@@ -134,8 +134,9 @@ std::string type_text(const Limits& limits) {
   if constexpr (OptionalTraits<T>::is_optional) {
     using Value = typename OptionalTraits<T>::Value;
     const std::string type = type_text<Value>(limits);
-    if constexpr (IsVector<Value>::value && !std::is_same_v<Value, std::vector<TransformConfig>>) {
-      using Item = typename ValueOf<Value>::Type;
+    if constexpr (is_of<Value, std::vector> &&
+                  !std::is_same_v<Value, std::vector<TransformConfig>>) {
+      using Item = typename Value::value_type;
       if (!limits.one_is_list_) return type + " or null";
       if constexpr (takes_null<Item>) {
         return type_text<typename OptionalTraits<Item>::Value>(limits) +
@@ -145,15 +146,15 @@ std::string type_text(const Limits& limits) {
     return type + (limits.false_is_null_ ? ", false or null" : " or null");
   } else if constexpr (std::is_same_v<T, std::vector<TransformConfig>>) {
     return "object";
-  } else if constexpr (IsVector<T>::value) {
-    const std::string item = type_text<typename ValueOf<T>::Type>(limits);
+  } else if constexpr (is_of<T, std::vector>) {
+    const std::string item = type_text<typename T::value_type>(limits);
     if (limits.one_is_list_) return item + ", or a list";
     if (item == "object") return "list of objects";
     const std::string count = limits.least > 0 && limits.least == limits.most
                                   ? fmt::format("list of {}: ", limits.most)
                                   : "list of: ";
     return count + item;
-  } else if constexpr (IsOneOrMany<T>::value) {
+  } else if constexpr (is_of<T, OneOrMany>) {
     // Null may stand for the whole and for each entry.
     return type_text<typename T::Value>(limits) +
            (T::is_optional ? ", null, or a list of these" : ", or a list");
@@ -280,11 +281,11 @@ class Tables : public IgnoresRules {
       section<typename OptionalTraits<Member>::Value>(path);
     } else if constexpr (std::is_same_v<Member, std::vector<TransformConfig>>) {
       below_.push_back(transforms(path));
-    } else if constexpr (IsVector<Member>::value) {
-      section<typename ValueOf<Member>::Type>(path + "[i]");
-    } else if constexpr (IsOneOrMany<Member>::value) {
-      section<typename ValueOf<Member>::Type>(path);
-    } else if constexpr (IsVariant<Member>::value) {
+    } else if constexpr (is_of<Member, std::vector>) {
+      section<typename Member::value_type>(path + "[i]");
+    } else if constexpr (is_of<Member, OneOrMany>) {
+      section<typename Member::value_type>(path);
+    } else if constexpr (is_of<Member, std::variant>) {
       alternatives(static_cast<Member*>(nullptr), path);
     } else if constexpr (Reflected<Member>) {
       add_below(sections_of(Member(), path, "`" + path + "`"));

@@ -49,13 +49,13 @@ struct Unlimited {
         transform.kind = static_cast<TransformKind>(i);
         transform.fields(*this);
       }
-    } else if constexpr (IsOneOrMany<T>::value) {
+    } else if constexpr (is_of<T, OneOrMany>) {
       typename T::Value inner{};
       look(key, inner, limits);
-    } else if constexpr (IsVector<T>::value) {
+    } else if constexpr (is_of<T, std::vector>) {
       typename T::value_type inner{};
       look(key, inner, limits);
-    } else if constexpr (IsVariant<T>::value) {
+    } else if constexpr (is_of<T, std::variant>) {
       // Their members are places and switches.
     } else if constexpr (std::is_same_v<T, int64_t>) {
       ++counts;

@@ -118,17 +118,19 @@ TEST_CASE("every member of every config struct is declared") {
                       PrecisionRecallConfig,
                       FrechetDistanceConfig,
                       TrackerConfig,
-                      ConsoleLogConfig,
-                      WandbLogConfig,
-                      TensorboardLogConfig,
-                      LocalLoadConfig,
-                      UrlLoadConfig,
-                      WandbLoadConfig,
+                      LogOptions,
+                      LoadOptions,
                       SaveTargets>();
   // Each base class counts as one initialiser.
   const size_t of_bases = declared<PictureReadConfig>() + declared<CaptionReadConfig>();
   CHECK(declared<ShardDataConfig>() == count_members<ShardDataConfig>() - 2 + of_bases);
   // A base class counts as one initialiser.
+  const size_t of_log = declared<LogOptions>(), of_load = declared<LoadOptions>();
+  CHECK(declared<WandbLogConfig>() == count_members<WandbLogConfig>() - 1 + of_log);
+  CHECK(declared<TensorboardLogConfig>() == count_members<TensorboardLogConfig>() - 1 + of_log);
+  CHECK(declared<LocalLoadConfig>() == count_members<LocalLoadConfig>() - 1 + of_load);
+  CHECK(declared<UrlLoadConfig>() == count_members<UrlLoadConfig>() - 1 + of_load);
+  CHECK(declared<WandbLoadConfig>() == count_members<WandbLoadConfig>() - 1 + of_load);
   CHECK(declared<WandbSaveConfig>() - declared<SaveTargets>() ==
         count_members<WandbSaveConfig>() - 1);
   CHECK(declared<HuggingfaceSaveConfig>() - declared<SaveTargets>() ==

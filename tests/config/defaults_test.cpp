@@ -3,10 +3,10 @@
 // (tests/parity/make_config_defaults.py).
 #include <fstream>
 
-#include "config/decoder/beta_schedule.h"
 #include "config/minimal_config.h"
 #include "config/reading/reader.h"
 #include "config/reading/writer.h"
+#include "config/shared/train_rules.h"
 #include "support/fixture_folder.h"
 
 namespace dalle2 {
@@ -41,8 +41,8 @@ void expect_coercion(const Json& row) {
   ReadFindings findings;
   Reader reader(findings);
   T value = [] {
-    if constexpr (IsOneOrMany<T>::value)
-      return T(typename ValueOf<T>::Type{});
+    if constexpr (is_of<T, OneOrMany>)
+      return T(typename T::value_type{});
     else
       return T{};
   }();

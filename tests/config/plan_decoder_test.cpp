@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "config/minimal_config.h"
+#include "support/plans.h"
 
 namespace dalle2 {
 namespace {

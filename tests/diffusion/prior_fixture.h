@@ -12,6 +12,7 @@
 #include "config/reading/reader.h"
 #include "diffusion/prior/prior.h"
 #include "support/fixture.h"
+#include "support/plans.h"
 
 namespace dalle2::test {
 

@@ -67,8 +67,7 @@ struct TrainJointToyConfig : RootConfig {
   }
 };
 
-struct NoPlan {};
-using LoadedJointToy = Loaded<TrainJointToyConfig, NoPlan>;
+using LoadedJointToy = Loaded<TrainJointToyConfig>;
 
 inline LoadedJointToy parse_joint_toy(const std::string& json,
                                       const std::string& origin,

@@ -12,6 +12,7 @@
 #include "run/checkpoints/model_weights.h"
 #include "run/tiny_decoder.h"
 #include "support/fixture.h"
+#include "support/plans.h"
 #include "support/temp_dir.h"
 
 namespace dalle2::test {

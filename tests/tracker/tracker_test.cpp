@@ -56,15 +56,19 @@ TEST_CASE("a data_path that is a file, or lies below one, is refused with the re
 TEST_CASE("the logger's own W&B run is asked for a checkpoint only if it has an id") {
   Run run;
   TrackerConfig config = run.config;
-  config.load = WandbLoadConfig{.wandb_file_path = "latest.pth", .wandb_run_path = {}};
+  WandbLoadConfig load;
+  load.wandb_file_path = "latest.pth";
+  config.load = load;
   CHECK_THROWS_WITH(
       Tracker(config, {}, false),
       Catch::Contains("/tracker/load/wandb_run_path: null means the logger's own run, "
                       "which is a new one"));
-  config.load = WandbLoadConfig{
-      .wandb_file_path = "latest.pth", .wandb_run_path = {}, .only_auto_resume = true};
+  load.only_auto_resume = true;
+  config.load = load;
   CHECK_NOTHROW(Tracker(config, {}, false));
-  config.load = WandbLoadConfig{.wandb_file_path = "latest.pth", .wandb_run_path = "run1"};
+  load.only_auto_resume = false;
+  load.wandb_run_path = "run1";
+  config.load = load;
   CHECK_THROWS_WITH(
       Tracker(config, {}, false),
       Catch::Contains("/tracker/load/wandb_run_path: \"run1\" is not a run of Weights & Biases"));
@@ -100,7 +104,9 @@ TEST_CASE("only rank 0 needs the login of what is loaded") {
   hub.token_path = "absent";
   UrlLoadConfig s3;
   s3.url = "s3://bucket/l.pth";
-  const WandbLoadConfig wandb{.wandb_file_path = "l.pth", .wandb_run_path = "team/project/run1"};
+  WandbLoadConfig wandb;
+  wandb.wandb_file_path = "l.pth";
+  wandb.wandb_run_path = "team/project/run1";
   for (const auto& [load, text] : std::vector<std::pair<LoadConfig, std::string>>{
            {hub, "/tracker/load/huggingface_file_path: token_path: 'absent' cannot be read"},
            {s3, "/tracker/load/url: AWS_PROFILE is \"absent\""},

@@ -102,8 +102,4 @@ LoadedClipConfig parse_clip_config(const std::string& json,
   return parse_config<LoadedClipConfig>(json, origin, options, check_clip);
 }
 
-ConfigKind clip_kind() {
-  return kind_row<TrainClipConfig, parse_clip_config>("a CLIP");
-}
-
 }  // namespace dalle2

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "config/clip/clip_network_config.h"
 #include "config/kinds.h"
@@ -115,15 +114,11 @@ struct TrainClipConfig : RootConfig {
   }
 };
 
-struct ClipPlan {};
-using LoadedClipConfig = Loaded<TrainClipConfig, ClipPlan>;
+using LoadedClipConfig = Loaded<TrainClipConfig>;
 
 /// What is wrong in the file, all of it, is thrown: load_config().
 LoadedClipConfig parse_clip_config(const std::string& json,
                                    const std::string& origin,
                                    const ReadOptions& options);
-
-/// Its row in config_kinds().
-ConfigKind clip_kind();
 
 }  // namespace dalle2

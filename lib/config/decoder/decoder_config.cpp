@@ -3,7 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <limits>
+#include <functional>
 
 #include "base/error.h"
 #include "config/decoder/decoder_config.h"
@@ -12,134 +12,94 @@
 namespace dalle2 {
 namespace {
 
-class UnetRules {
- public:
-  UnetRules(const UnetConfig& unet, const std::string& pointer, Faults& faults)
-      : unet_(unet), pointer_(pointer), faults_(faults) {}
+/// Adds what is wrong with a key of a unet.
+using UnetError = std::function<void(const std::string& key, const std::string& text)>;
 
-  void check() {
-    const size_t before = faults_.errors().size();
-    check_sizes();
-    check_lengths();
-    check_kernels();
-    // The rest computes with these figures, so it is asked only when they make sense.
-    if (faults_.errors().size() == before) {
-      check_widths();
-      check_groups();
-    }
-  }
+void check_lengths(const UnetConfig& unet, const UnetError& error) {
+  const size_t resolutions = unet.dim_mults.size();
+  const auto check = [&](const auto& value, const char* key) {
+    if (value.is_one() || value.size() == resolutions) return;
+    error(key,
+          fmt::format("must be one value or {} (one for each entry of dim_mults), got {}",
+                      resolutions,
+                      value.size()));
+  };
+  check(unet.self_attn, "self_attn");
+  check(unet.resnet_groups, "resnet_groups");
+  check(unet.num_resnet_blocks, "num_resnet_blocks");
+}
 
- private:
-  void error(const std::string& key, const std::string& text) {
-    faults_.error(pointer_ + "/" + key, text);
-  }
-
-  void check_sizes() {
-    if (unet_.dim < 4 || unet_.dim % 2 != 0) {
-      error("dim",
-            fmt::format("must be even and at least 4 (it is the width of the sinusoidal time "
-                        "embedding too), got {}",
-                        unet_.dim));
-    }
-  }
-
-  template <class T>
-  void check_length(const OneOrMany<T>& value, const char* key) {
-    const size_t resolutions = unet_.dim_mults.size();
-    if (!value.is_one() && value.size() != resolutions) {
-      error(key,
-            fmt::format("must be one value or {} (one for each entry of dim_mults), got {}",
-                        resolutions,
-                        value.size()));
-    }
-  }
-
-  void check_lengths() {
-    check_length(unet_.self_attn, "self_attn");
-    check_length(unet_.resnet_groups, "resnet_groups");
-    check_length(unet_.num_resnet_blocks, "num_resnet_blocks");
-  }
-
+void check_kernels(const UnetConfig& unet, const UnetError& error) {
   // Stride 1 keeps the side only with odd kernels, stride 2 halves it only with even ones.
-  void check_cross_embed(const std::vector<int64_t>& kernels, const char* key, int64_t parity) {
-    for (size_t i = 0; i < kernels.size(); ++i) {
-      if (kernels[i] % 2 != parity) {
-        error(fmt::format("{}/{}", key, i),
-              fmt::format(
-                  "must be {} and positive, got {}", parity == 1 ? "odd" : "even", kernels[i]));
-      }
+  const auto check_cross_embed =
+      [&](const std::vector<int64_t>& kernels, const char* key, int64_t parity) {
+        for (size_t i = 0; i < kernels.size(); ++i) {
+          if (kernels[i] % 2 == parity) continue;
+          error(fmt::format("{}/{}", key, i),
+                fmt::format(
+                    "must be {} and positive, got {}", parity == 1 ? "odd" : "even", kernels[i]));
+        }
+      };
+  const auto check_odd = [&](int64_t kernel, const char* key) {
+    if (kernel % 2 != 0) return;
+    error(key,
+          fmt::format("must be odd and positive, an even kernel would change the image's size, "
+                      "got {}",
+                      kernel));
+  };
+  if (unet.init_cross_embed) {
+    check_cross_embed(unet.init_cross_embed_kernel_sizes, "init_cross_embed_kernel_sizes", 1);
+  } else {
+    check_odd(unet.init_conv_kernel_size, "init_conv_kernel_size");
+  }
+  if (unet.cross_embed_downsample) {
+    check_cross_embed(
+        unet.cross_embed_downsample_kernel_sizes, "cross_embed_downsample_kernel_sizes", 0);
+  }
+  check_odd(unet.final_conv_kernel_size, "final_conv_kernel_size");
+}
+
+// The last block takes 2 * dim channels: what comes up the unet, and the first convolution's
+// output. The reference dies of a channel mismatch in its first forward pass otherwise.
+void check_widths(const UnetConfig& unet, const UnetError& error) {
+  if (unet.init_dim.value_or(unet.dim) != unet.dim) {
+    error("init_dim",
+          fmt::format("must equal dim ({}) or be null, got {}", unet.dim, *unet.init_dim));
+  }
+  if (unet.dim_mults[0] != 1 && !unet.memory_efficient) {
+    error("dim_mults/0",
+          fmt::format("must be 1 unless memory_efficient is true, got {}", unet.dim_mults[0]));
+  }
+  const size_t kernels = unet.init_cross_embed_kernel_sizes.size();
+  if (unet.init_cross_embed && (kernels > 32 || unet.dim < int64_t{1} << (kernels - 1))) {
+    error("init_cross_embed_kernel_sizes",
+          fmt::format("dim {} is too narrow to be shared among {} kernels", unet.dim, kernels));
+  }
+  if (unet.combine_upsample_fmaps && unet.dim % 8 != 0) {
+    error("dim",
+          fmt::format("must be divisible by 8 with combine_upsample_fmaps, got {}", unet.dim));
+  }
+}
+
+void check_groups(const UnetConfig& unet, const UnetError& error) {
+  for (size_t i = 0; i < unet.dim_mults.size(); ++i) {
+    const int64_t width_in = i == 0 ? unet.dim : unet.dim * unet.dim_mults[i - 1];
+    const int64_t width_out = unet.dim * unet.dim_mults[i];
+    const int64_t groups = unet.resnet_groups.at(i);
+    for (const int64_t width : {unet.memory_efficient && i > 0 ? width_out : width_in, width_out}) {
+      if (width % groups == 0) continue;
+      const bool one = unet.resnet_groups.is_one();
+      error(one ? "resnet_groups" : fmt::format("resnet_groups/{}", i),
+            fmt::format("must divide every width it normalises; {} does not divide {} "
+                        "(resolution {})",
+                        groups,
+                        width,
+                        i + 1));
+      if (one) return;
+      break;
     }
   }
-
-  void check_odd(int64_t kernel, const char* key) {
-    if (kernel % 2 == 0) {
-      error(key,
-            fmt::format("must be odd and positive, an even kernel would change the image's size, "
-                        "got {}",
-                        kernel));
-    }
-  }
-
-  void check_kernels() {
-    if (unet_.init_cross_embed) {
-      check_cross_embed(unet_.init_cross_embed_kernel_sizes, "init_cross_embed_kernel_sizes", 1);
-    } else {
-      check_odd(unet_.init_conv_kernel_size, "init_conv_kernel_size");
-    }
-    if (unet_.cross_embed_downsample) {
-      check_cross_embed(
-          unet_.cross_embed_downsample_kernel_sizes, "cross_embed_downsample_kernel_sizes", 0);
-    }
-    check_odd(unet_.final_conv_kernel_size, "final_conv_kernel_size");
-  }
-
-  // The last block takes 2 * dim channels: what comes up the unet, and the first convolution's
-  // output. The reference dies of a channel mismatch in its first forward pass otherwise.
-  void check_widths() {
-    if (unet_.init_dim.value_or(unet_.dim) != unet_.dim) {
-      error("init_dim",
-            fmt::format("must equal dim ({}) or be null, got {}", unet_.dim, *unet_.init_dim));
-    }
-    if (unet_.dim_mults[0] != 1 && !unet_.memory_efficient) {
-      error("dim_mults/0",
-            fmt::format("must be 1 unless memory_efficient is true, got {}", unet_.dim_mults[0]));
-    }
-    const size_t kernels = unet_.init_cross_embed_kernel_sizes.size();
-    if (unet_.init_cross_embed && (kernels > 32 || unet_.dim < int64_t{1} << (kernels - 1))) {
-      error("init_cross_embed_kernel_sizes",
-            fmt::format("dim {} is too narrow to be shared among {} kernels", unet_.dim, kernels));
-    }
-    if (unet_.combine_upsample_fmaps && unet_.dim % 8 != 0) {
-      error("dim",
-            fmt::format("must be divisible by 8 with combine_upsample_fmaps, got {}", unet_.dim));
-    }
-  }
-
-  void check_groups() {
-    for (size_t i = 0; i < unet_.dim_mults.size(); ++i) {
-      const int64_t width_in = i == 0 ? unet_.dim : unet_.dim * unet_.dim_mults[i - 1];
-      const int64_t width_out = unet_.dim * unet_.dim_mults[i];
-      const int64_t groups = unet_.resnet_groups.at(i);
-      for (const int64_t width :
-           {unet_.memory_efficient && i > 0 ? width_out : width_in, width_out}) {
-        if (width % groups == 0) continue;
-        const bool one = unet_.resnet_groups.is_one();
-        error(one ? "resnet_groups" : fmt::format("resnet_groups/{}", i),
-              fmt::format("must divide every width it normalises; {} does not divide {} "
-                          "(resolution {})",
-                          groups,
-                          width,
-                          i + 1));
-        if (one) return;
-        break;
-      }
-    }
-  }
-
-  const UnetConfig& unet_;
-  const std::string& pointer_;
-  Faults& faults_;
-};
+}
 
 }  // namespace
 
@@ -149,7 +109,22 @@ int64_t halvings(const UnetConfig& unet) {
 }
 
 void check_unet_shape(const UnetConfig& unet, const std::string& pointer, Faults& faults) {
-  UnetRules(unet, pointer, faults).check();
+  const UnetError error = [&](const std::string& key, const std::string& text) {
+    faults.error(pointer + "/" + key, text);
+  };
+  const size_t before = faults.errors().size();
+  if (unet.dim < 4 || unet.dim % 2 != 0) {
+    error("dim",
+          fmt::format("must be even and at least 4 (it is the width of the sinusoidal time "
+                      "embedding too), got {}",
+                      unet.dim));
+  }
+  check_lengths(unet, error);
+  check_kernels(unet, error);
+  // The rest computes with these figures, so it is asked only when they make sense.
+  if (faults.errors().size() != before) return;
+  check_widths(unet, error);
+  check_groups(unet, error);
 }
 
 namespace {
@@ -555,13 +530,6 @@ class Planner {
 
 DecoderPlan plan_decoder(const DecoderConfig& config, Faults& faults) {
   return Planner(config, faults).plan();
-}
-
-DecoderPlan plan_decoder(const DecoderConfig& config) {
-  Faults faults;
-  DecoderPlan plan = plan_decoder(config, faults);
-  faults.throw_if_any("decoder");
-  return plan;
 }
 
 }  // namespace dalle2

@@ -9,10 +9,9 @@
 
 #include "config/reading/faults.h"
 #include "config/reading/reflect.h"
-#include "config/reading/types.h"
 #include "config/shared/clip_config.h"
 #include "config/shared/layout.h"
-#include "config/shared/loss_config.h"
+#include "config/shared/train_options.h"
 #include "config/vae/vae_config.h"
 
 namespace dalle2 {
@@ -367,9 +366,7 @@ struct DecoderPlan {
 
 /// Applies the reference's casts: scalar learned_variance holds for the first unet only, the
 /// default beta_schedule ends linear, sizes are sorted and de-duplicated, unets learn their wiring.
-/// @throws ConfigError listing every fault with its JSON pointer (below "/decoder")
-DecoderPlan plan_decoder(const DecoderConfig& config);
-/// The same, but adds what is wrong to `faults` and returns what could be made of it.
+/// What is wrong goes to `faults`, with pointers below "/decoder". @return what could be made of it
 DecoderPlan plan_decoder(const DecoderConfig& config, Faults& faults);
 
 /// Halvings of the image between the input of the unet and its middle.

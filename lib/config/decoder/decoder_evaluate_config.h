@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "config/reading/reflect.h"
-#include "config/reading/types.h"
 #include "config/shared/clip_config.h"
 
 namespace dalle2 {

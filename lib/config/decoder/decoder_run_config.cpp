@@ -120,38 +120,26 @@ void check_guidance(const TrainDecoderConfig& config, Faults& faults) {
 }
 
 // Options of `train` with one value for each unet have as many as there are unets.
-class Lengths {
- public:
-  Lengths(size_t unets, Faults& faults) : unets_(unets), faults_(faults) {}
-
-  template <class T>
-  void check(const OneOrMany<T>& value, const char* key) {
-    if (!value.is_one()) check_count(value.size(), key, "must be one value or have");
-  }
-  void check_count(size_t count, const char* key, const char* text) {
-    if (count == unets_) return;
-    faults_.error(fmt::format("/train/{}", key),
-                  fmt::format("{} one entry for each unet ({}), got {}", text, unets_, count));
-  }
-
- private:
-  size_t unets_;
-  Faults& faults_;
-};
-
 void check_lengths(const DecoderTrainConfig& train, size_t unets, Faults& faults) {
-  Lengths lengths(unets, faults);
-  lengths.check(train.lr, "lr");
-  lengths.check(train.wd, "wd");
-  lengths.check(train.warmup_steps, "warmup_steps");
-  lengths.check(train.max_grad_norm, "max_grad_norm");
-  lengths.check(train.cond_scale, "cond_scale");
-  lengths.check(train.eps, "eps");
-  lengths.check(train.cosine_decay_max_steps, "cosine_decay_max_steps");
-  lengths.check(train.min_snr_gamma, "min_snr_gamma");
+  const auto check_count = [&](size_t count, const char* key, const char* text) {
+    if (count == unets) return;
+    faults.error(fmt::format("/train/{}", key),
+                 fmt::format("{} one entry for each unet ({}), got {}", text, unets, count));
+  };
+  const auto check = [&](const auto& value, const char* key) {
+    if (!value.is_one()) check_count(value.size(), key, "must be one value or have");
+  };
+  check(train.lr, "lr");
+  check(train.wd, "wd");
+  check(train.warmup_steps, "warmup_steps");
+  check(train.max_grad_norm, "max_grad_norm");
+  check(train.cond_scale, "cond_scale");
+  check(train.eps, "eps");
+  check(train.cosine_decay_max_steps, "cosine_decay_max_steps");
+  check(train.min_snr_gamma, "min_snr_gamma");
   if (!train.unet_training_mask) return;
   const std::vector<bool>& mask = *train.unet_training_mask;
-  lengths.check_count(mask.size(), "unet_training_mask", "must have");
+  check_count(mask.size(), "unet_training_mask", "must have");
   if (std::find(mask.begin(), mask.end(), true) == mask.end()) {
     faults.error("/train/unet_training_mask", "must train at least one unet, all are false");
   }
@@ -237,16 +225,6 @@ LoadedDecoderConfig parse_decoder_config(const std::string& json,
       json, origin, options, [&](const Json&, LoadedDecoderConfig& loaded, Faults& faults) {
         check_decoder(options, loaded, faults);
       });
-}
-
-ConfigKind decoder_kind() {
-  ConfigKind kind = kind_row<TrainDecoderConfig, parse_decoder_config>("a decoder");
-  kind.sample_input = [](const Json& config) {
-    const Json::json_pointer flag("/decoder/unconditional");
-    return config.contains(flag) && config.at(flag) == true ? "--num 16"
-                                                            : "--image-embeds image_embeds.npy";
-  };
-  return kind;
 }
 
 }  // namespace dalle2

@@ -2,7 +2,6 @@
 // `train` of a decoder config, and a whole training file.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -109,8 +108,5 @@ LoadedDecoderConfig parse_decoder_config(const std::string& json,
                                          const std::string& origin,
                                          const ReadOptions& options);
 inline constexpr auto& load_decoder_config = load_config<parse_decoder_config>;
-
-/// Its row in config_kinds().
-ConfigKind decoder_kind();
 
 }  // namespace dalle2

@@ -10,18 +10,6 @@
 namespace dalle2 {
 namespace {
 
-/// One value for each unet of a source, or none.
-void check_count(size_t given,
-                 const PipelineSource& source,
-                 const std::string& at,
-                 Faults& faults) {
-  if (given == 0 || given == source.unet_numbers.size()) return;
-  faults.error(at,
-               fmt::format("expected a value for each of unet_numbers ({}), got {}",
-                           source.unet_numbers.size(),
-                           given));
-}
-
 /// Keys that have no effect here: --device and --clip say it, a file is known by its path, and
 /// weights that do not fit are refused.
 constexpr std::array<const char*, 7> kIdleKeys = {"cache_dir",
@@ -52,11 +40,16 @@ PipelineConfig load_pipeline_config(const std::string& path) {
   std::vector<int64_t> numbers;
   for (size_t i = 0; i < config.decoder.unet_sources.size(); ++i) {
     const PipelineSource& source = config.decoder.unet_sources[i];
-    const std::string at = fmt::format("/decoder/unet_sources/{}", i);
     numbers.insert(numbers.end(), source.unet_numbers.begin(), source.unet_numbers.end());
-    check_count(source.default_cond_scale.size(), source, at + "/default_cond_scale", faults);
-    check_count(
-        source.default_sample_timesteps.size(), source, at + "/default_sample_timesteps", faults);
+    const auto check_count = [&](size_t given, const char* key) {
+      if (given == 0 || given == source.unet_numbers.size()) return;
+      faults.error(fmt::format("/decoder/unet_sources/{}/{}", i, key),
+                   fmt::format("expected a value for each of unet_numbers ({}), got {}",
+                               source.unet_numbers.size(),
+                               given));
+    };
+    check_count(source.default_cond_scale.size(), "default_cond_scale");
+    check_count(source.default_sample_timesteps.size(), "default_sample_timesteps");
   }
   std::sort(numbers.begin(), numbers.end());
   for (size_t i = 0; i < numbers.size(); ++i) {

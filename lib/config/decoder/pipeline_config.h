@@ -8,14 +8,11 @@
 #include <vector>
 
 #include "config/reading/reflect.h"
-#include "config/reading/types.h"
 
 namespace dalle2 {
 
 /// Where a file is: LoadLocation of dalle2-laion.
 struct PipelineFile {
-  static constexpr const char* kDoc = "Where a file is.";
-
   std::string load_type = "local";
   std::string path;
 
@@ -27,8 +24,6 @@ struct PipelineFile {
 
 /// The unets that a file gives.
 struct PipelineSource {
-  static constexpr const char* kDoc = "A decoder's file, and the unets that it gives.";
-
   std::vector<int64_t> unet_numbers;
   std::vector<double> default_cond_scale;
   std::vector<std::optional<int64_t>> default_sample_timesteps;
@@ -45,16 +40,12 @@ struct PipelineSource {
 };
 
 struct PipelineDecoder {
-  static constexpr const char* kDoc = "The stages.";
-
   std::vector<PipelineSource> unet_sources;
 
   void fields(auto& f) { D2_FIELD(unet_sources, "Files of decoders.", not_empty()); }
 };
 
 struct PipelinePrior {
-  static constexpr const char* kDoc = "The prior.";
-
   PipelineFile load_model_from;
   std::optional<PipelineFile> load_config_from;
   double default_cond_scale = 1.0;
@@ -70,8 +61,6 @@ struct PipelinePrior {
 
 /// The file that dalle2-laion draws by: which checkpoints draw together, stage by stage.
 struct PipelineConfig {
-  static constexpr const char* kDoc = "The file of a pipeline.";
-
   PipelineDecoder decoder;
   std::optional<PipelinePrior> prior;
 

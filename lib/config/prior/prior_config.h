@@ -5,14 +5,12 @@
 #include <cmath>
 #include <cstdint>
 #include <optional>
-#include <string>
 
 #include "config/reading/faults.h"
 #include "config/reading/reflect.h"
-#include "config/reading/types.h"
 #include "config/shared/clip_config.h"
 #include "config/shared/layout.h"
-#include "config/shared/loss_config.h"
+#include "config/shared/train_options.h"
 
 namespace dalle2 {
 
@@ -177,8 +175,5 @@ struct PriorPlan {
 /// Checks what the limits of single values do not say; `loss` is checked against the objective.
 /// What is wrong goes to `faults`, with pointers below "/prior" and "/train".
 PriorPlan plan_prior(const PriorConfig& config, const LossPlan& loss, Faults& faults);
-
-/// @throws ConfigError listing every fault with its JSON pointer
-PriorPlan plan_prior(const PriorConfig& config, const LossPlan& loss = {});
 
 }  // namespace dalle2

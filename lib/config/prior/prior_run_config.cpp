@@ -82,13 +82,6 @@ PriorPlan plan_prior(const PriorConfig& config, const LossPlan& loss, Faults& fa
   return plan;
 }
 
-PriorPlan plan_prior(const PriorConfig& config, const LossPlan& loss) {
-  Faults faults;
-  PriorPlan plan = plan_prior(config, loss, faults);
-  faults.throw_if_any("prior");
-  return plan;
-}
-
 namespace {
 
 /// With a CLIP, what it makes has to come from it alone: of two CLIPs nothing fits together.
@@ -224,12 +217,6 @@ LoadedPriorConfig parse_prior_config(const std::string& json,
       json, origin, options, [&](const Json& root, LoadedPriorConfig& loaded, Faults& faults) {
         check_prior(root, options, loaded, faults);
       });
-}
-
-ConfigKind prior_kind() {
-  ConfigKind kind = kind_row<TrainPriorConfig, parse_prior_config>("a prior");
-  kind.sample_input = [](const Json&) { return "--text-embeds text_embeds.npy"; };
-  return kind;
 }
 
 }  // namespace dalle2

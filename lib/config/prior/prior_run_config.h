@@ -151,7 +151,4 @@ LoadedPriorConfig parse_prior_config(const std::string& json,
                                      const std::string& origin,
                                      const ReadOptions& options);
 
-/// Its row in config_kinds().
-ConfigKind prior_kind();
-
 }  // namespace dalle2

@@ -3,17 +3,15 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cctype>
 #include <cerrno>
 #include <cmath>
 #include <cstdlib>
+#include <deque>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <sstream>
 #include <system_error>
-#include <vector>
 
 #include "base/error.h"
 #include "base/public_url.h"
@@ -124,15 +122,6 @@ constexpr const char* kAllowPipe = "/data/allow_pipe";
 
 }  // namespace
 
-Json parse_json(const std::string& text, const std::string& origin, Faults& faults) {
-  ParsedJson parsed = parse_untrusted_json(text, kConfigRules);
-  if (!parsed.is_right()) throw ConfigError("{}: {}", origin, parsed.fault);
-  for (const std::string& pointer : parsed.twice) {
-    faults.error(pointer, "given twice; remove one of the two");
-  }
-  return std::move(parsed.value);
-}
-
 std::string apply_override(Json& root, const std::string& assignment) {
   const size_t equals = assignment.find('=');
   if (equals == std::string::npos || assignment[0] != '/') {
@@ -142,13 +131,12 @@ std::string apply_override(Json& root, const std::string& assignment) {
   const std::string pointer = assignment.substr(0, equals);
   Json value = value_of_assignment(pointer, assignment.substr(equals + 1));
   try {
-    const Json::json_pointer path(pointer);
+    std::deque<std::string> parts;
+    for (Json::json_pointer path(pointer); !path.empty(); path.pop_back())
+      parts.push_front(path.back());
     // Make the objects on the way; nlohmann would make lists of keys that look like numbers.
     Json* at = &root;
-    for (Json::json_pointer rest = path; !rest.empty();) {
-      std::vector<std::string> parts;
-      for (Json::json_pointer p = rest; !p.empty(); p.pop_back()) parts.push_back(p.back());
-      const std::string part = parts.back();
+    for (const std::string& part : parts) {
       if (at->is_null()) *at = Json::object();
       // One past its end appends to a list.
       if (at->is_array() && part == std::to_string(at->size())) at->push_back(nullptr);
@@ -158,8 +146,6 @@ std::string apply_override(Json& root, const std::string& assignment) {
                           shown(*at));
       }
       at = at->is_array() ? &at->at(Json::json_pointer("/" + part)) : &(*at)[part];
-      rest = Json::json_pointer();
-      for (size_t i = parts.size() - 1; i-- > 0;) rest.push_back(parts[i]);
     }
     *at = std::move(value);
   } catch (const Json::exception& error) {
@@ -234,24 +220,6 @@ std::optional<std::string> limit_fault(const Limits& limits, double value, const
   return fmt::format("must be {}, got {}", limits_text(limits), got);
 }
 
-bool is_remote(const std::string& path) {
-  // A single letter in front of the colon is a drive.
-  const size_t colon = path.find(':');
-  if (colon == std::string::npos || colon < 2 || path.starts_with("file:")) return false;
-  const auto fits = [](char c) {
-    return std::isalnum(static_cast<unsigned char>(c)) || c == '+' || c == '.' || c == '-';
-  };
-  return std::isalpha(static_cast<unsigned char>(path[0])) &&
-         std::all_of(path.begin() + 1, path.begin() + static_cast<ptrdiff_t>(colon), fits);
-}
-
-bool is_fetched(const std::string& path) {
-  for (const char* scheme : {"http://", "https://", "s3://", "hf://", "pipe:"}) {
-    if (path.starts_with(scheme)) return true;
-  }
-  return false;
-}
-
 std::string read_config_file(const std::string& path) {
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) {
@@ -281,12 +249,17 @@ std::string read_config_file(const std::string& path) {
 }
 
 Json parse_root(const std::string& text, const std::string& origin, Faults& faults) {
-  Json root = parse_json(text, origin, faults);
-  if (!root.is_object()) {
-    throw ConfigError(
-        "{}: expected an object with the sections of a config, got {}", origin, shown(root));
+  ParsedJson parsed = parse_untrusted_json(text, kConfigRules);
+  if (!parsed.is_right()) throw ConfigError("{}: {}", origin, parsed.fault);
+  for (const std::string& pointer : parsed.twice) {
+    faults.error(pointer, "given twice; remove one of the two");
   }
-  return root;
+  if (!parsed.value.is_object()) {
+    throw ConfigError("{}: expected an object with the sections of a config, got {}",
+                      origin,
+                      shown(parsed.value));
+  }
+  return std::move(parsed.value);
 }
 
 bool allows_pipe(const Json& root) {

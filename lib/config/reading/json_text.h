@@ -14,11 +14,6 @@
 
 namespace dalle2 {
 
-/// Parses JSON with comments, keys in their order (that of `preprocessing` matters); a key given
-/// twice in an object is a fault.
-/// @throws ConfigError with line and column if it is not JSON, or has text that is not UTF-8
-Json parse_json(const std::string& text, const std::string& origin, Faults& faults);
-
 /// Applies `--set /pointer=value` (value as JSON, else as text), making objects on its way.
 /// @return the pointer @throws ConfigError if it is not of that form or not UTF-8, or leads into something that is not
 /// an object or list
@@ -40,16 +35,12 @@ std::optional<std::string> limit_fault(const Limits& limits, double value, const
 /// "> 0 and <= 0.01"; empty without numeric limits.
 std::string limits_text(const Limits& limits);
 
-/// True for "s3://bucket", "pipe:cat x", "http://..."; false for plain paths and "file:".
-bool is_remote(const std::string& path);
-
-/// True for what the loader reads from elsewhere: "http:", "https:", "s3:", "hf:" and "pipe:".
-bool is_fetched(const std::string& path);
-
 /// @throws ConfigError for a file that cannot be read or is empty
 std::string read_config_file(const std::string& path);
 
-/// @throws ConfigError unless `text` is an object
+/// Parses JSON with comments, keys in their order (that of `preprocessing` matters); a key given
+/// twice in an object is a fault.
+/// @throws ConfigError with line and column if it is not JSON, or has text that is not UTF-8; if it is no object
 Json parse_root(const std::string& text, const std::string& origin, Faults& faults);
 
 /// Whether a config, as it is in its file, has a true /data/allow_pipe.

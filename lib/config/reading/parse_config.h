@@ -5,29 +5,24 @@
 // and a function that checks what was read and plans the run.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <type_traits>
 
 #include "config/kinds.h"
 #include "config/reading/json_text.h"
 #include "config/reading/reader.h"
-#include "config/reading/struct_schema.h"
 #include "config/reading/writer.h"
 #include "config/shared/old_configs.h"
 
 namespace dalle2 {
 
-template <class Section, class T>
-void name_if_same(const Section& section, const T*& named) {
-  if constexpr (std::is_same_v<Section, T>) named = &section;
-}
-
 /// @param json of the config
 template <class Config>
 NamedOutside named_outside(const Config& config, const Json& json) {
   NamedOutside named{.config = json, .tracker = &config.tracker};
-  name_if_same(config.data, named.shards);
-  if constexpr (requires { config.evaluate; }) name_if_same(config.evaluate, named.metrics);
+  if constexpr (std::is_same_v<decltype(config.data), ShardDataConfig>) named.shards = &config.data;
+  if constexpr (requires { config.evaluate; }) named.metrics = &config.evaluate;
   if constexpr (requires { config.clip.tokenizer; }) named.tokenizer = &config.clip.tokenizer;
   return named;
 }
@@ -86,14 +81,16 @@ LoadedConfig parse_config(const std::string& json,
 }
 
 /// The row of a kind. @tparam Config with its kKind @tparam parse reads a text: (json, origin, options)
-/// @param name "a decoder"
+/// @param name, sample_input as in ConfigKind
 template <class Config, auto parse>
-ConfigKind kind_row(std::string name) {
+ConfigKind kind_row(std::string name,
+                    std::function<std::string(const Json& config)> sample_input = {}) {
   return {.key = Config::kKind,
           .name = std::move(name),
           .fill_in = [](const std::string& json,
                         const ReadOptions& options) { return parse(json, "", options).full_json; },
-          .schema = [] { return struct_schema(Config()); }};
+          .schema = [] { return struct_schema(Config()); },
+          .sample_input = std::move(sample_input)};
 }
 
 }  // namespace dalle2

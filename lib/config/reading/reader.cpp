@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cmath>
 
 #include "base/public_url.h"
@@ -70,6 +71,20 @@ const char* required_argument(TransformKind kind) {
     default:
       return nullptr;
   }
+}
+
+/// Whether the loader reads nothing of this kind: "gs://bucket/x", "ftp:x".
+bool has_other_scheme(const std::string& path) {
+  for (const char* scheme : {"file:", "http://", "https://", "s3://", "hf://", "pipe:"}) {
+    if (path.starts_with(scheme)) return false;
+  }
+  // A single letter in front of the colon is a drive.
+  const size_t colon = path.find(':');
+  if (colon == std::string::npos || colon < 2) return false;
+  return std::isalpha(static_cast<unsigned char>(path[0])) != 0 &&
+         std::all_of(path.begin(), path.begin() + static_cast<ptrdiff_t>(colon), [](char c) {
+           return std::isalnum(static_cast<unsigned char>(c)) || c == '+' || c == '.' || c == '-';
+         });
 }
 
 /// The pointers of the keys called `key` in `config`, lists left out.
@@ -257,7 +272,7 @@ void Reader::read_scalar(const ValueAt& at, std::string& out) {
       faults_.error(pointer, *fault);
     }
   }
-  if (limits.fetched_ && is_remote(out) && !is_fetched(out)) {
+  if (limits.fetched_ && has_other_scheme(out)) {
     findings_.unavailable.push_back(
         {pointer,
          fmt::format("data comes from files, http://, https://, s3://, hf:// and pipe:COMMAND; for "

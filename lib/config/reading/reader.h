@@ -39,13 +39,13 @@ class Reader {
   void read(const ValueAt& at, T& out) {
     if constexpr (OptionalTraits<T>::is_optional) {
       read_optional(at, out);
-    } else if constexpr (IsVariant<T>::value) {
+    } else if constexpr (is_of<T, std::variant>) {
       read_variant(at, out);
     } else if constexpr (std::is_same_v<T, std::vector<TransformConfig>>) {
       read_transforms(at.json, at.pointer, out);
-    } else if constexpr (IsVector<T>::value) {
+    } else if constexpr (is_of<T, std::vector>) {
       read_list(at, out);
-    } else if constexpr (IsOneOrMany<T>::value) {
+    } else if constexpr (is_of<T, OneOrMany>) {
       read_one_or_many(at, out);
     } else if constexpr (std::is_enum_v<T>) {
       read_enum(at, out);
@@ -101,7 +101,7 @@ class Reader {
     const Json& json = at.json;
     bool is_none =
         json.is_null() || (at.limits.false_is_null_ && json.is_boolean() && !json.get<bool>());
-    if constexpr (IsVariant<T>::value) {
+    if constexpr (is_of<T, std::variant>) {
       // `"load": {"load_from": null}` and `{}` load nothing.
       const auto tag = json.is_object() ? json.find(TagTraits<T>::key) : json.end();
       is_none |= json.is_object() && (tag == json.end() || tag->is_null());
@@ -113,8 +113,8 @@ class Reader {
 
   template <class T>
   static T initial() {
-    if constexpr (IsOneOrMany<T>::value)
-      return T(typename ValueOf<T>::Type{});
+    if constexpr (is_of<T, OneOrMany>)
+      return T(typename T::value_type{});
     else
       return T();
   }
@@ -147,7 +147,7 @@ class Reader {
       std::vector<T> values;
       read_list(at, values);
       out = OneOrMany<T>(std::move(values));
-    } else if (at.json.is_object() && !IsVariant<T>::value) {
+    } else if (at.json.is_object() && !is_of<T, std::variant>) {
       wrong_type(at.json, at.pointer, expectation<OneOrMany<T>>(at.limits));
     } else {
       T value = initial<T>();

@@ -11,7 +11,6 @@
 #include "config/kinds.h"
 #include "config/reading/faults.h"
 #include "config/reading/reflect.h"
-#include "config/reading/types.h"
 
 namespace dalle2 {
 

@@ -10,7 +10,6 @@
 
 #include "base/public_url.h"
 #include "config/reading/reflect.h"
-#include "config/reading/types.h"
 
 namespace dalle2 {
 

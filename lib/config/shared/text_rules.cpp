@@ -27,18 +27,6 @@ FormatValue example_of(PlaceholderType type) {
   return std::vector<double>{0.0};
 }
 
-std::optional<std::string> parent_fault(const std::string& target) {
-  size_t begin = 0;
-  while (begin <= target.size()) {
-    const size_t end = std::min(target.find('/', begin), target.size());
-    if (target.substr(begin, end - begin) == "..") {
-      return fmt::format("must not contain \"..\", got \"{}\"", public_url(target));
-    }
-    begin = end + 1;
-  }
-  return std::nullopt;
-}
-
 }  // namespace
 
 std::optional<std::string> template_fault(const std::string& text,
@@ -48,11 +36,12 @@ std::optional<std::string> template_fault(const std::string& text,
     examples.emplace_back(placeholder.name, example_of(placeholder.type));
   }
   if (auto fault = python_format_fault(text, examples)) return fault;
-  return parent_fault(text);
+  return folder_fault(text);
 }
 
 std::optional<std::string> folder_fault(const std::string& target) {
-  return parent_fault(target);
+  if (("/" + target + "/").find("/../") == std::string::npos) return std::nullopt;
+  return fmt::format("must not contain \"..\", got \"{}\"", public_url(target));
 }
 
 bool is_http_url(const std::string& text) {
@@ -108,21 +97,12 @@ std::optional<std::string> sha256_fault(const std::string& digits) {
   return "expected 64 hexadecimal digits, got " + shown(digits);
 }
 
-namespace {
-
-constexpr const char* kNumbered = "cuda:";
-constexpr size_t kMostDigits = 4;
-
-bool is_gpu_number(const std::string& text) {
-  return !text.empty() && text.size() <= kMostDigits &&
-         text.find_first_not_of("0123456789") == std::string::npos;
-}
-
-}  // namespace
-
 std::optional<std::string> device_fault(const std::string& name) {
   if (name == "cpu" || name == "cuda") return std::nullopt;
-  if (name.starts_with(kNumbered) && is_gpu_number(name.substr(5))) return std::nullopt;
+  const size_t digits = name.size() - std::min<size_t>(name.size(), 5);
+  const bool is_numbered = name.starts_with("cuda:") && digits > 0 && digits <= 4;
+  if (is_numbered && name.find_first_not_of("0123456789", 5) == std::string::npos)
+    return std::nullopt;
   return "expected \"cpu\", \"cuda\" or \"cuda:N\", N the number of a GPU with at most 4 digits, "
          "got " +
          shown(name);

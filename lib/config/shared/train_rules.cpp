@@ -4,8 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-
-#include "config/decoder/beta_schedule.h"
+#include <cmath>
+#include <numbers>
 
 namespace dalle2 {
 namespace {
@@ -74,12 +74,6 @@ void check_adapters(const AdaptersConfig& given, const LoraConfig& defaults, Fau
                "train.lora.rank to train adapters");
 }
 
-void check_precision(const PrecisionConfig& given, Faults& faults) {
-  if (given.amp && given.mixed_precision == MixedPrecision::no) {
-    faults.warn("/train/amp", "has no effect: train.mixed_precision is \"no\"");
-  }
-}
-
 void check_non_finite(const NonFiniteConfig& given, Faults& faults) {
   const NonFiniteConfig defaults;
   if (given.action == NonFiniteAction::stop &&
@@ -98,7 +92,9 @@ void check_shared_options(const SharedTrainConfig& train,
   check_ema(train, defaults, faults);
   check_post_hoc_ema(train.post_hoc_ema, faults);
   check_adapters(train, defaults.lora, faults);
-  check_precision(train, faults);
+  if (train.amp && train.mixed_precision == MixedPrecision::no) {
+    faults.warn("/train/amp", "has no effect: train.mixed_precision is \"no\"");
+  }
   check_non_finite(train.non_finite, faults);
 }
 
@@ -122,15 +118,9 @@ void check_savers(const SharedTrainConfig& train, const TrackerConfig& tracker, 
 }
 
 std::optional<std::string> dream_fault(Objective objective) {
-  switch (objective) {
-    case Objective::eps:
-      return std::nullopt;
-    case Objective::v:
-      return "DREAM has not been implemented for v-prediction";
-    case Objective::x_start:
-      return "Unknown prediction type sample";
-  }
-  return "Unknown prediction type";
+  if (objective == Objective::eps) return std::nullopt;
+  return objective == Objective::v ? "DREAM has not been implemented for v-prediction"
+                                   : "Unknown prediction type sample";
 }
 
 void check_dream(const DreamConfig& dream,
@@ -147,6 +137,61 @@ void check_dream(const DreamConfig& dream,
                            network.name,
                            objective == Objective::v ? "v" : "the clean " + network.sample,
                            network.section));
+}
+
+namespace {
+
+// Nichol & Dhariwal 2021, eq. 17, with s = 0.008 and beta at most 0.999.
+std::vector<double> cosine(int64_t timesteps) {
+  const auto alpha_cumprod = [&](int64_t i) {
+    const double phase = (static_cast<double>(i) / static_cast<double>(timesteps) + 0.008) / 1.008;
+    return std::pow(std::cos(phase * std::numbers::pi * 0.5), 2);
+  };
+  std::vector<double> betas;
+  for (int64_t i = 0; i < timesteps; ++i) {
+    betas.push_back(std::clamp(1 - alpha_cumprod(i + 1) / alpha_cumprod(i), 0.0, 0.999));
+  }
+  return betas;
+}
+
+// `count` values from `low` to `high`; a single one is `low`, as in torch.linspace.
+std::vector<double> linspace(double low, double high, int64_t count) {
+  std::vector<double> values;
+  for (int64_t i = 0; i < count; ++i) {
+    const double share = count == 1 ? 0 : static_cast<double>(i) / static_cast<double>(count - 1);
+    values.push_back(low + share * (high - low));
+  }
+  return values;
+}
+
+}  // namespace
+
+std::vector<double> beta_schedule_values(BetaSchedule schedule, int64_t timesteps) {
+  // The end points of Ho et al. 2020, scaled so that a shorter chain ends in as much noise.
+  const double scale = 1000.0 / static_cast<double>(timesteps);
+  const double low = scale * 1e-4;
+  const double high = scale * 0.02;
+  std::vector<double> betas;
+  switch (schedule) {
+    case BetaSchedule::cosine:
+      return cosine(timesteps);
+    case BetaSchedule::linear:
+      return linspace(low, high, timesteps);
+    case BetaSchedule::quadratic:
+      betas = linspace(std::sqrt(low), std::sqrt(high), timesteps);
+      for (double& beta : betas) beta *= beta;
+      return betas;
+    case BetaSchedule::sigmoid:
+      betas = linspace(-6, 6, timesteps);
+      for (double& beta : betas) beta = (high - low) / (1 + std::exp(-beta)) + low;
+      return betas;
+    case BetaSchedule::jsd:
+      for (int64_t i = timesteps; i >= 1; --i) {
+        betas.push_back(static_cast<double>(1.0F / static_cast<float>(i)));
+      }
+      return betas;
+  }
+  return betas;
 }
 
 bool check_betas(BetaSchedule schedule,

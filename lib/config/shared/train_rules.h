@@ -4,8 +4,10 @@
 
 #include <fmt/format.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "config/decoder/decoder_config.h"
 #include "config/reading/faults.h"
@@ -54,6 +56,9 @@ void check_dream(const DreamConfig& dream,
                  Objective objective,
                  const NetworkName& network,
                  Faults& faults);
+
+/// The five noise schedules of the reference: beta_t for t = 0 .. timesteps-1. jsd holds the values as the reference's float32 has them.
+std::vector<double> beta_schedule_values(BetaSchedule schedule, int64_t timesteps);
 
 /// Refuses a schedule in which a beta reaches 1, where the maths would turn into NaN. The schedule
 /// `jsd` is for the caller: it ends at 1 on purpose. @return whether all is well

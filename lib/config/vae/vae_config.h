@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "config/reading/reflect.h"
-#include "config/reading/types.h"
 
 namespace dalle2 {
 

@@ -70,8 +70,4 @@ LoadedVaeConfig parse_vae_config(const std::string& json,
   return parse_config<LoadedVaeConfig>(json, origin, options, check_vae);
 }
 
-ConfigKind vae_kind() {
-  return kind_row<TrainVaeConfig, parse_vae_config>("a VAE");
-}
-
 }  // namespace dalle2

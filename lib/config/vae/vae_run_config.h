@@ -142,15 +142,11 @@ struct TrainVaeConfig : RootConfig {
   }
 };
 
-struct VaePlan {};
-using LoadedVaeConfig = Loaded<TrainVaeConfig, VaePlan>;
+using LoadedVaeConfig = Loaded<TrainVaeConfig>;
 
 /// What is wrong in the file, all of it, is thrown: load_config().
 LoadedVaeConfig parse_vae_config(const std::string& json,
                                  const std::string& origin,
                                  const ReadOptions& options);
-
-/// Its row in config_kinds().
-ConfigKind vae_kind();
 
 }  // namespace dalle2

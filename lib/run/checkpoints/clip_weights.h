@@ -12,7 +12,7 @@
 #include "checkpoint/clip/clip_file.h"
 #include "checkpoint/convert.h"
 #include "config/clip/clip_run_config.h"
-#include "config/reading/types.h"
+#include "config/reading/reflect.h"
 #include "config/shared/clip_config.h"
 #include "io/text/clip_tokenizer.h"
 #include "metrics/embedding_metrics.h"

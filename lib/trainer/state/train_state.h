@@ -13,7 +13,7 @@
 #include "base/this_process.h"
 #include "checkpoint/lora/lora_file.h"
 #include "checkpoint/state_dict.h"
-#include "config/reading/types.h"
+#include "config/reading/reflect.h"
 #include "trainer/averages/weight_average.h"
 #include "trainer/trained_part.h"
 
