@@ -52,8 +52,9 @@ struct ShardCheck {
   bool unreachable = false;  ///< the fault is one of the network
   bool without_end = false;  ///< no end marker: it may have been cut, and is used anyway
   int64_t samples = 0, usable = 0;
-  int64_t no_picture = 0, broken_pictures = 0, no_caption = 0, repeated_keys = 0,
-          repeated_members = 0;
+  int64_t no_picture = 0, broken_pictures = 0, repeated_keys = 0, repeated_members = 0;
+  int64_t no_caption = 0;                  ///< of the usable ones
+  int64_t passed_over = 0;                 ///< members: SampleReader::passed_over()
   DropLog captions;                        ///< notes on captions
   std::string unread;                      ///< what of the tar is not read
   int64_t foreign_keys = 0;                ///< keys that begin with the number of another shard

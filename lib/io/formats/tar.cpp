@@ -22,8 +22,8 @@ namespace dalle2 {
 /// What of a tar is not read.
 struct TarUnread {
   std::string first_link;
-  int64_t links = 0;
-  uint64_t bytes_behind = 0;  // its end, kMost at most
+  int64_t links = 0, others = 0;  // neither files, folders nor links
+  uint64_t bytes_behind = 0;      // its end, kMost at most
   static constexpr size_t kMost = size_t{1} << 20;
 
   /// Looks at what follows the end: at some padding, and what is behind it.
@@ -106,6 +106,9 @@ const char* name_of_file(archive_entry* entry, TarUnread& unread) {
     if (++unread.links == 1 && name != nullptr) unread.first_link = name;
   }
   const bool is_file = archive_entry_filetype(entry) == AE_IFREG && !is_hard;
+  const bool is_known = is_file || is_hard || archive_entry_filetype(entry) == AE_IFLNK ||
+                        archive_entry_filetype(entry) == AE_IFDIR;
+  if (!is_known) ++unread.others;
   return is_file ? archive_entry_pathname(entry) : nullptr;
 }
 
@@ -275,6 +278,10 @@ std::optional<uint64_t> TarReader::member_offset() const {
 void TarReader::check_rest() {
   D2_CHECK(state_->done, "{}: the tar goes on", state_->origin);
   if (state_->rest_failure) std::rethrow_exception(state_->rest_failure);
+}
+
+int64_t TarReader::passed_over() const {
+  return state_->unread.others;
 }
 
 std::string TarReader::unread() const {

@@ -40,6 +40,8 @@ class MemberSource {
   virtual bool has_end_marker() const { return true; }
   /// At the end: what of the source is not read, for messages: links, data behind its end. Empty: nothing.
   virtual std::string unread() const { return ""; }
+  /// Members so far that are neither files, folders nor links.
+  virtual int64_t passed_over() const { return 0; }
 };
 
 /// Walks the regular files of a tar in order; folders, links and devices are skipped. ustar,
@@ -70,6 +72,7 @@ class TarReader : public MemberSource {
   /// a tar. It may have been cut there. Before the end true.
   bool has_end_marker() const override;
   std::string unread() const override;
+  int64_t passed_over() const override;
 
  private:
   struct State;

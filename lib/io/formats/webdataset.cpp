@@ -131,7 +131,10 @@ SampleReader::SampleReader(std::unique_ptr<MemberSource> members, MemberWarning 
 std::optional<GroupedSample> SampleReader::add(TarMember member) {
   if (is_meta_member(member.name)) return std::nullopt;
   auto split = split_member_name(member.name);
-  if (!split) return std::nullopt;
+  if (!split) {
+    ++passed_over_;
+    return std::nullopt;
+  }
   std::string& key = split->first;
   const std::string field = unicode_lower_case(split->second);
   std::optional<GroupedSample> closed;

@@ -78,6 +78,8 @@ class SampleReader {
   bool has_end_marker() const { return members_->has_end_marker(); }
   /// At the end: MemberSource::unread().
   std::string unread() const { return members_->unread(); }
+  /// Members so far that make no sample: their names have no extension, or they are no files.
+  int64_t passed_over() const { return passed_over_ + members_->passed_over(); }
 
  private:
   std::optional<GroupedSample> add(TarMember member);
@@ -89,6 +91,7 @@ class SampleReader {
   std::optional<GroupedSample> current_;
   std::unordered_set<std::string> closed_keys_;
   bool warned_of_return_ = false;
+  int64_t passed_over_ = 0;
   std::optional<uint64_t> next_offset_;
   bool done_ = false;
   bool rest_is_checked_ = true;  // of what follows the tar, once it has ended

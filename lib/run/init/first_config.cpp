@@ -347,7 +347,7 @@ ShardSurvey survey_shards(const InitCommand& command) {
   }
   int64_t bad_captions = 0;
   for (const ShardCheck& shard : report.shards) {
-    survey.with_caption += shard.samples - shard.no_caption;
+    survey.with_caption += shard.usable - shard.no_caption;
     survey.several_lines += shard.captions.count(drop::kSeveralLines);
     bad_captions += shard.captions.count(drop::kBadCaption);
     if (survey.bad_captions.empty()) survey.bad_captions = shard.captions.first(drop::kBadCaption);
