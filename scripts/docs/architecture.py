@@ -22,8 +22,8 @@ WAYS = [
     ("a batch", "#3f51b5", [
         ("io/streams/url_source.cpp", "open_source"),
         ("io/formats/webdataset.cpp", "SampleReader::next"),
-        ("data/shards/shard_walk.cpp", "ShardWalk::next"),
-        ("data/loader/lane_loader.cpp", "LaneLoader::next"),
+        ("data/loader/shard_dataset.cpp", "ShardWalk::next"),
+        ("data/loader/shard_dataset.cpp", "ShardDataset::next"),
         ("data/loader/loader.cpp", "ShardLoader::next"),
         ("run/loop/training_run.cpp", "TrainingRun::train_groups"),
         ("run/device/device.cpp", "copy_to_device"),

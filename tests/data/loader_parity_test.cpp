@@ -9,7 +9,6 @@
 
 #include "data/data_fixture.h"
 #include "data/loader/loader.h"
-#include "data/pictures/planes.h"
 #include "data/pictures/preprocess.h"
 #include "support/captured_log.h"
 
@@ -91,7 +90,7 @@ TEST_CASE("under the same random bits, augmented pictures equal torchvision's bi
     const Image picture{width, height, {begin, begin + static_cast<int64_t>(bytes)}};
     std::mt19937 random(1000 + static_cast<uint32_t>(i));
     const at::Tensor out = torch::empty({3, 16, 16});
-    write_planes(preprocess.apply(picture, std::ref(random)), out.data_ptr<float>());
+    write_picture(preprocess.apply(picture, std::ref(random)), out.unsqueeze(0), 0);
     INFO("picture " << i);
     CHECK(out.equal(expected[i]));
   }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
 #include "data/pictures/preprocess.h"
-#include "data/pictures/planes.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -341,24 +340,25 @@ TEST_CASE("apply_exif turns the picture before the transforms see it") {
 
 TEST_CASE("a picture becomes planes of value / 255") {
   Image image{2, 1, {0, 51, 255, 1, 2, 3}};
-  std::vector<float> planes(6);
-  write_planes(image, planes.data());
-  CHECK(planes ==
-        std::vector<float>{0, 1.0F / 255.0F, 51.0F / 255.0F, 2.0F / 255.0F, 1, 3.0F / 255.0F});
+  at::Tensor planes = at::empty({1, 3, 1, 2}, at::kFloat);
+  write_picture(image, planes, 0);
+  const std::vector<float> expected = {
+      0, 1.0F / 255.0F, 51.0F / 255.0F, 2.0F / 255.0F, 1, 3.0F / 255.0F};
+  CHECK(at::equal(planes.flatten(), at::tensor(expected)));
   // Every value, in blocks of the vector units and beside them.
   Image all{89, 3, {}};
   for (int i = 0; i < 3 * 89 * 3; ++i) all.pixels.push_back(static_cast<uint8_t>(i * 7));
-  planes.assign(all.pixels.size(), -1.0F);
-  write_planes(all, planes.data());
-  for (size_t i = 0; i < planes.size(); ++i) {
+  planes = at::full({1, 3, 3, 89}, -1.0, at::kFloat);
+  write_picture(all, planes, 0);
+  const float* values = planes.const_data_ptr<float>();
+  for (size_t i = 0; i < all.pixels.size(); ++i) {
     const size_t colour = i / 267, pixel = i % 267;
-    REQUIRE(planes[i] == static_cast<float>(all.pixels[3 * pixel + colour]) / 255.0F);
+    REQUIRE(values[i] == static_cast<float>(all.pixels[3 * pixel + colour]) / 255.0F);
   }
-  std::vector<uint8_t> bytes(all.pixels.size() + 1, 99);
-  write_planes(all, bytes.data());
-  CHECK(bytes.back() == 99);
-  for (size_t i = 0; i < planes.size(); ++i)
-    REQUIRE(static_cast<float>(bytes[i]) / 255.0F == planes[i]);
+  const at::Tensor bytes = at::full({2, 3, 3, 89}, 99, at::kByte);
+  write_picture(all, bytes, 0);
+  CHECK(bytes[1].eq(99).all().item<bool>());
+  CHECK(at::equal(floats_from_bytes(bytes[0]), planes[0]));
 }
 
 TEST_CASE("a picture goes to its place in a batch, as floats or bytes, in colour or grey") {

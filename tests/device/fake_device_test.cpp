@@ -10,7 +10,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "data/pictures/planes.h"
+#include "data/pictures/preprocess.h"
 #include "diffusion/decoder/step_noise.h"
 #include "model/random.h"
 #include "optim/precision.h"

@@ -248,7 +248,7 @@ TEST_CASE(
   position.loader = {.row = 5,
                      .block_rows = 3,
                      .next_lane = 1,
-                     .lanes = {{.passed = 2}, {.shards = 7}},
+                     .lanes = {{.passed = 2}, {.bad_shards = 7}},
                      .shard_names = "names"};
   const auto read_with = [&](const char* key, int64_t number) {
     Dict own, root;

@@ -2,7 +2,6 @@
 #include "data/embeddings/caption_table.h"
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <set>
 #include <system_error>

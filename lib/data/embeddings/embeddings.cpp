@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "data/embeddings/embeddings.h"
 
-#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -377,7 +376,7 @@ void SampleEmbeddings::open(const ShardDataConfig& config, const LoaderOptions& 
 
 void SampleEmbeddings::check_coverage(const LoaderOptions& options) const {
   for (size_t i = 0; i < options.urls.size(); ++i) {
-    if (folder_->has(options.urls.number(i))) return;
+    if (folder_->has(shard_number(options.urls[i]))) return;
   }
   throw DataError(
       "/data/{}: none of the {} of the split \"{}\" has an embedding file: {}, first shard {}.\n"

@@ -16,7 +16,7 @@
 #include "base/public_url.h"
 #include "base/text.h"
 #include "data/embeddings/embedding_table.h"
-#include "data/pictures/planes.h"
+#include "data/pictures/preprocess.h"
 #include "data/shards/captions.h"
 
 namespace dalle2 {
@@ -245,8 +245,6 @@ void PriorDataset::read_pictures(const std::vector<int64_t>& rows,
                                  PriorBatch& batch,
                                  RowFaults& faults) const {
   batch.pictures = at::zeros({batch.rows, 3, side_, side_}, at::kFloat);
-  float* const out = batch.pictures.mutable_data_ptr<float>();
-  const int64_t numel = 3 * side_ * side_;
   at::parallel_for(0, batch.rows, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t row = rows[static_cast<size_t>(i)];
@@ -255,7 +253,7 @@ void PriorDataset::read_pictures(const std::vector<int64_t>& rows,
         if (content) {
           const std::string where = fmt::format("row {}", row);
           small_pictures_->look_at(*content, "/data/meta_url: the picture of " + where);
-          write_planes(preprocess_->apply(*content, where, [] { return 0U; }), out + i * numel);
+          write_picture(preprocess_->apply(*content, where, [] { return 0U; }), batch.pictures, i);
         } else {
           faults.add(i, drop::kNoPicture);
         }

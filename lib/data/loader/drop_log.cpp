@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "data/loader/drop_log.h"
 
-#include <algorithm>
-#include <array>
 #include <string>
 #include <utility>
 
@@ -15,46 +13,47 @@ namespace {
 /// Warnings of one reason before only round counts are reported.
 constexpr size_t kToldOneByOne = 3;
 
-/// A reason, which is also its name in log.jsonl, as one and as several things that were left out.
+/// What several, or one, are called that were left out for a reason. The reason is their name in log.jsonl.
 struct Words {
-  const char *reason, *one, *many;
-  bool is_used = false;  ///< all the same
+  const char *reason, *many;
+  bool is_used = false;       ///< all the same
+  const char* one = nullptr;  ///< null: as the reason
 };
-constexpr std::array kReasonWords = {
-    Words{drop::kNoPicture, "sample without picture", "samples without picture"},
-    Words{drop::kNoCaption, "sample without caption", "samples without caption"},
-    Words{drop::kNoImageEmbedding,
-          "sample without image embedding",
-          "samples without image embedding"},
-    Words{
-        drop::kNoTextEmbedding, "sample without text embedding", "samples without text embedding"},
-    Words{drop::kEmptyShard, drop::kEmptyShard, "shards without samples"},
-    Words{
-        drop::kShardWithoutEmbeddings, drop::kShardWithoutEmbeddings, "shards without embeddings"},
-    Words{drop::kEmbeddingNotFinite, drop::kEmbeddingNotFinite, "embeddings with NaN or infinity"},
-    Words{drop::kWrongEmbeddingShape, drop::kWrongEmbeddingShape, "embeddings of another shape"},
-    Words{drop::kRepeatedMember, drop::kRepeatedMember, "repeated keys or fields"},
-    Words{drop::kShardWithoutEnd, drop::kShardWithoutEnd, "shards without end marker", true},
-    Words{drop::kUnreadData, drop::kUnreadData, "shards with data that is not read", true},
-    Words{drop::kBadCaption,
-          "picture whose caption has no text",
-          "pictures whose captions have no text",
-          true},
-    Words{drop::kAssumedEncoding, drop::kAssumedEncoding, "captions of an assumed encoding", true},
-    Words{drop::kSeveralLines, drop::kSeveralLines, "captions of several lines", true},
-    Words{drop::kSeveralPictures,
-          "sample with several pictures",
-          "samples with several pictures",
-          true},
+constexpr Words kReasonWords[] = {
+    {drop::kNoPicture, "samples without picture", false, "sample without picture"},
+    {drop::kNoCaption, "samples without caption", false, "sample without caption"},
+    {drop::kNoImageEmbedding,
+     "samples without image embedding",
+     false,
+     "sample without image embedding"},
+    {drop::kNoTextEmbedding,
+     "samples without text embedding",
+     false,
+     "sample without text embedding"},
+    {drop::kEmptyShard, "shards without samples"},
+    {drop::kShardWithoutEmbeddings, "shards without embeddings"},
+    {drop::kEmbeddingNotFinite, "embeddings with NaN or infinity"},
+    {drop::kWrongEmbeddingShape, "embeddings of another shape"},
+    {drop::kRepeatedMember, "repeated keys or fields"},
+    {drop::kShardWithoutEnd, "shards without end marker", true},
+    {drop::kUnreadData, "shards with data that is not read", true},
+    {drop::kBadCaption,
+     "pictures whose captions have no text",
+     true,
+     "picture whose caption has no text"},
+    {drop::kAssumedEncoding, "captions of an assumed encoding", true},
+    {drop::kSeveralLines, "captions of several lines", true},
+    {drop::kSeveralPictures, "samples with several pictures", true, "sample with several pictures"},
 };
 
 /// Of other reasons the plural is with an s.
 Words words_of(const std::string& reason) {
-  const auto* const found =
-      std::find_if(kReasonWords.begin(), kReasonWords.end(), [&](const Words& words) {
-        return reason == words.reason;
-      });
-  return found != kReasonWords.end() ? *found : Words{reason.c_str(), reason.c_str(), ""};
+  Words words{reason.c_str(), ""};
+  for (const Words& known : kReasonWords) {
+    if (reason == known.reason) words = known;
+  }
+  if (words.one == nullptr) words.one = words.reason;
+  return words;
 }
 
 /// "left out (sample without picture)"

@@ -2,16 +2,13 @@
 // From shards to batches. Each sample comes once per epoch, for any number of threads and ranks.
 #pragma once
 
-#include <barrier>
-#include <condition_variable>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "config/shared/shard_data_config.h"
-#include "data/loader/batch.h"
 #include "data/loader/drop_log.h"
 #include "data/loader/loader_options.h"
 #include "data/loader/loader_position.h"
@@ -19,6 +16,10 @@
 namespace dalle2 {
 
 class LaneLoader;
+
+/// Appends `{"rank":..,"split":..,"epoch":..,"keys":[..]}` to DALLE2_TRACE_SAMPLES.rankR, if the
+/// variable is set. @throws DataError if it cannot be written
+void trace_samples(int rank, const std::string& split, int64_t epoch, const Batch& batch);
 
 /// Passes over the shards of a split.
 ///
@@ -56,7 +57,7 @@ class ShardLoader {
   /// is resumed, is in the trace once. @throws DataError if the trace cannot be written
   void consumed(const Batch& batch) const;
   /// Samples left out since construction, up to the last batch that was handed out.
-  DropCounts dropped() const;
+  const DropCounts& dropped() const { return dropped_; }
 
  private:
   void make_lanes(int64_t count);
@@ -66,38 +67,13 @@ class ShardLoader {
 
   const ShardDataConfig config_;
   const LoaderOptions options_;
+  DropCounts dropped_, epoch_dropped_;
   std::vector<std::unique_ptr<LaneLoader>> lanes_;  // null: of another rank, or without shards
   LoaderPosition position_;
   std::vector<bool> over_;  // lanes of this rank that are out
   bool started_ = false, from_beginning_ = true;
   bool had_empty_step_ = false;  // in this epoch
   int64_t epoch_ = 0;
-};
-
-/// The loaders of `world` ranks, a thread each while a step is taken.
-class RankWalk {
- public:
-  /// @param config its num_workers are shared among the ranks (one each at least), as they run on
-  /// one machine here; the order does not depend on them
-  /// @param options of any rank: `rank` and `share_sizes` are set here
-  /// @throws ConfigError, DataError
-  RankWalk(const ShardDataConfig& config, const LoaderOptions& options, int world);
-
-  void start_epoch(int64_t epoch, const LoaderPosition& position = {});
-  /// The batches of the next step, one a rank; none at the end of the epoch, which all ranks reach
-  /// together.
-  /// @throws what ShardLoader::next() throws, as soon as no rank reads any more
-  std::optional<std::vector<Batch>> next();
-  /// Where the epoch stands after the last step: each rank knows it of its own lanes only.
-  const LoaderPosition& position() const { return position_; }
-  /// Samples left out since construction.
-  DropCounts dropped() const;
-
- private:
-  std::vector<std::unique_ptr<ShardLoader>> loaders_;
-  LoaderPosition position_;
-  std::optional<std::barrier<>> step_;  // all ranks of a step meet here
-  std::vector<int64_t> sizes_;          // of the ranks in this step
 };
 
 }  // namespace dalle2

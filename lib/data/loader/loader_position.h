@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace dalle2 {
@@ -32,7 +31,6 @@ struct LanePosition {
   int64_t passed = 0;          ///< of them handed out; of the epoch if window_samples is 0
   int64_t last_draw = 0;       ///< of the last one handed out
   int64_t shuffle_buffer = 0;  ///< samples of a whole window; 0: as the config says
-  int64_t shards = 0;          ///< of the lane when the position was taken; 0: any
   int64_t bad_shards = 0;      ///< of the epoch, up to the window
   bool operator==(const LanePosition&) const = default;
 };
@@ -62,11 +60,6 @@ inline LoaderPosition join_positions(const std::vector<LoaderPosition>& of_ranks
     joined.lanes[lane] = of_ranks[lane % of_ranks.size()].lanes[lane];
   }
   return joined;
-}
-
-/// Shards of lane `lane` out of `lanes`: those from the first number up to the second.
-inline std::pair<int64_t, int64_t> shards_of_lane(int64_t lane, int64_t lanes, int64_t shards) {
-  return {lane * shards / lanes, (lane + 1) * shards / lanes};
 }
 
 }  // namespace dalle2

@@ -11,11 +11,10 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/log.h"
 #include "base/stop_signal.h"
 #include "base/untrusted_text.h"
 #include "data/in_parallel.h"
-#include "data/pictures/planes.h"
+#include "data/pictures/preprocess.h"
 
 namespace dalle2 {
 namespace {
@@ -30,10 +29,6 @@ std::vector<TransformConfig> transforms_of(const VaeDataConfig& config) {
   steps[2].size = {config.image_size};
   steps[3].kind = TransformKind::ToTensor;
   return steps;
-}
-
-Preprocess preprocess_of(const VaeDataConfig& config, int64_t channels) {
-  return Preprocess(transforms_of(config), decode_options(config, channels));
 }
 
 std::vector<FolderPicture> pictures_in(const std::string& folder) {
@@ -54,7 +49,7 @@ ImageFolder::ImageFolder(const VaeDataConfig& config,
       threads_(config.num_workers),
       gpu_(gpu),
       side_(config.image_size),
-      preprocess_(preprocess_of(config, channels)),
+      preprocess_(transforms_of(config), decode_options(config, channels)),
       pictures_(pictures_in(config.folder)) {
   const int64_t all = files();
   std::vector<int64_t> numbers(pictures_.size());

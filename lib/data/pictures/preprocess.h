@@ -3,9 +3,13 @@
 // values.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -105,6 +109,22 @@ class Preprocess {
   DecodeOptions options_;
   int64_t most_pixels_;
 };
+
+/// ToTensor: the pixels of one picture to its place in a batch, value / 255, or as they are into bytes.
+/// @param batch [B, C, height, width], contiguous float32 or uint8; C is 3, 1 for Pillow's grey (ITU-R
+/// 601), or 4 with alpha
+void write_picture(const Image& image, const at::Tensor& batch, int64_t place);
+
+/// Memory for a tensor of a batch, of which copy_to_device() makes one on the GPU.
+/// @param gpu whose page-locked memory it is; none: the batch stays on the CPU
+at::Tensor empty_for_batch(at::ScalarType dtype,
+                           at::IntArrayRef shape,
+                           const std::optional<at::Device>& gpu);
+
+/// The division, where the bytes are. @param bytes [...] uint8 @return [...] float32 in [0, 1]; the bits of the CPU's on every device
+at::Tensor floats_from_bytes(const at::Tensor& bytes);
+/// The same for bytes; floats as they are.
+at::Tensor as_floats(const at::Tensor& pictures);
 
 /// Warns of pictures that are smaller than what a CLIP sees, and so are enlarged for it: of the first one, and at 100,
 /// 1,000, ... of them. Any number of threads may use it.

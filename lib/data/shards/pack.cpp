@@ -82,9 +82,8 @@ class Packer {
   void leave_out_without_captions();
   void plan_shards();
   void write_shard(const Shard& shard);
-  int64_t places() const { return static_cast<int64_t>(pictures_.size()); }
   CaptionText caption_of(const Planned& planned) const;
-  std::optional<Sample> make_sample(const Planned& planned, std::string& reason) const;
+  Sample make_sample(const Planned& planned) const;
   std::optional<Sample> next_sample(const Shard& shard, size_t index);
 
   fs::path from_;
@@ -171,35 +170,27 @@ CaptionText Packer::caption_of(const Planned& planned) const {
   return caption;
 }
 
-/// @param reason set if there is no sample
-std::optional<Sample> Packer::make_sample(const Planned& planned, std::string& reason) const {
-  try {
-    Sample sample;
-    sample.picture = read_file(planned.path.string());
-    const size_t bytes = sample.picture.size();
-    const auto field = picture_field(sample.picture);
-    if (!field) {
-      reason = "neither JPEG, PNG nor WebP by content";
-      return std::nullopt;
-    }
-    sample.field = *field;
-    sample.caption = caption_of(planned);
-    sample.facts = look_at_picture(sample.picture, planned.source);
-    sample.grounded = options_.ground && sample.facts.transparent;
-    if (sample.grounded) {  // the new file carries no EXIF, so it is turned too
-      const DecodeOptions as_shown{.apply_exif = true, .ground = options_.ground};
-      sample.picture = encode_png(decode_image(sample.picture, planned.source, as_shown));
-      sample.field = "png";
-      sample.facts = {};
-    }
-    sample.source_json = json_line({{"source", planned.source},
-                                    {"bytes", bytes},
-                                    {"ground", sample.grounded ? Json(*options_.ground) : Json()}});
-    return sample;
-  } catch (const DataError& error) {
-    reason = error.what();
-    return std::nullopt;
+/// @throws DataError for a picture that cannot be used
+Sample Packer::make_sample(const Planned& planned) const {
+  Sample sample;
+  sample.picture = read_file(planned.path.string());
+  const size_t bytes = sample.picture.size();
+  const auto field = picture_field(sample.picture);
+  if (!field) throw DataError("neither JPEG, PNG nor WebP by content");
+  sample.field = *field;
+  sample.caption = caption_of(planned);
+  sample.facts = look_at_picture(sample.picture, planned.source);
+  sample.grounded = options_.ground && sample.facts.transparent;
+  if (sample.grounded) {  // the new file carries no EXIF, so it is turned too
+    const DecodeOptions as_shown{.apply_exif = true, .ground = options_.ground};
+    sample.picture = encode_png(decode_image(sample.picture, planned.source, as_shown));
+    sample.field = "png";
+    sample.facts = {};
   }
+  sample.source_json = json_line({{"source", planned.source},
+                                  {"bytes", bytes},
+                                  {"ground", sample.grounded ? Json(*options_.ground) : Json()}});
+  return sample;
 }
 
 /// Deals the pictures and numbers them.
@@ -223,13 +214,14 @@ void Packer::plan_shards() {
 
 /// The sample of a picture, counted; none if it is left out.
 std::optional<Sample> Packer::next_sample(const Shard& shard, size_t index) {
-  std::string reason;
-  auto sample = make_sample(pictures_[index], reason);
   if (progress_) {
-    progress_({static_cast<int64_t>(index) + 1, places(), out_ + "/" + shard.name});
+    progress_({static_cast<int64_t>(index) + 1, std::ssize(pictures_), out_ + "/" + shard.name});
   }
-  if (!sample) {
-    report_.skipped.push_back({pictures_[index].source, reason});
+  std::optional<Sample> sample;
+  try {
+    sample = make_sample(pictures_[index]);
+  } catch (const DataError& error) {
+    report_.skipped.push_back({pictures_[index].source, error.what()});
     return std::nullopt;
   }
   ++report_.packed;

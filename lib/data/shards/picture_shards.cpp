@@ -195,12 +195,6 @@ std::string picture_of(const std::string& url, const std::string& key) {
   return listing_of(url)->picture(shard_number(url), index).path.string();
 }
 
-std::string missing_caption(const std::string& url,
-                            const std::string& key,
-                            const std::string& encoding) {
-  return listing_of(url)->captions().missing_text(picture_of(url, key), encoding);
-}
-
 std::unique_ptr<MemberSource> open_picture_shard(const std::string& url,
                                                  uint64_t first_picture,
                                                  const std::string& caption_encoding) {

@@ -65,10 +65,6 @@ std::shared_ptr<const PictureShards> listing_of(const std::string& url);
 std::string shown_shard(const std::string& url);
 /// For messages: the file of a sample of such a url; empty for another url.
 std::string picture_of(const std::string& url, const std::string& key);
-/// For messages: that such a sample has no caption, and what lies beside its picture.
-std::string missing_caption(const std::string& url,
-                            const std::string& key,
-                            const std::string& encoding);
 /// Opens such a url. @throws DataError if the pictures are others by now
 std::unique_ptr<MemberSource> open_picture_shard(const std::string& url,
                                                  uint64_t first_picture,

@@ -16,6 +16,8 @@
 
 namespace dalle2 {
 
+class PictureShards;
+
 /// Rank and world of this process.
 struct RankInfo {
   int rank = 0, world = 1;
@@ -52,6 +54,7 @@ class ShardList {
   const Section& section_of(int64_t position) const;
 
   std::vector<std::string> texts_;
+  std::shared_ptr<const PictureShards> pictures_;  // of a folder
   std::vector<Section> sections_;
   int64_t size_ = 0;
 };
@@ -70,8 +73,6 @@ class ShardUrls {
   bool empty() const { return size() == 0; }
   std::string operator[](size_t index) const;
   std::string front() const { return (*this)[0]; }
-  /// shard_number() of the url.
-  int64_t number(size_t index) const;
   /// Those from `begin` up to `end`; what is stored is shared.
   ShardUrls part(size_t begin, size_t end) const;
 
@@ -121,22 +122,12 @@ std::string absent_shards(const ShardList& list,
 /// another place.
 std::string shard_names_hash(const ShardUrls& urls);
 
-/// Why a position within an epoch is not one of `urls`: another number of shards in a lane, or other
-/// names. None if it is, as far as the position says.
+/// Why a position within an epoch is not one of `urls`: their names are others. None if it is, as far as
+/// the position says.
 /// @param shard_names shard_names_hash(urls)
 std::optional<std::string> other_shards(const LoaderPosition& position,
                                         const ShardUrls& urls,
                                         const std::string& shard_names);
-
-/// Urls from one string, as webdataset reads it: `a::b` lists, ${NAME} from the environment
-/// variable WDS_NAME, and braces {000..012}, {a,b}, nested ones too.
-/// @param key of the config, or option, for messages
-/// @throws ConfigError for an unset variable, or braces that are neither a range nor a list
-std::vector<std::string> expand_urls(const std::string& text, const std::string& key);
-
-/// For messages: the first address of these texts, which may be lists `a::b`, without secrets, and how many
-/// more there are.
-std::string short_shards(const std::vector<std::string>& texts);
 
 /// Shard number of a url: the last path part, without a query, up to its first dot.
 /// @return -1 if that is not a number

@@ -8,8 +8,10 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -54,120 +56,89 @@ std::vector<std::string> list_items(const std::string& body) {
   return items;
 }
 
-}  // namespace
+/// "000..012", "0..6..2" or "a..f". A leading zero keeps the width.
+struct Range {
+  int64_t first = 0, step = 1;
+  uint64_t count = 0;
+  int width = 0;  // digits
+  bool letters = false;
 
-BracePattern::BracePattern(const std::string& text, int level) {
-  if (level > kMostLevels) {
-    add_text(text);
-    return;
+  std::string at(uint64_t index) const {
+    const int64_t value = first + static_cast<int64_t>(index) * step;
+    return letters ? std::string(1, static_cast<char>(value)) : fmt::format("{:0{}}", value, width);
   }
-  for (size_t from = 0; from < text.size();) {
-    const size_t open = text.find('{', from);
-    const size_t close = open == std::string::npos ? open : closing_brace(text, open);
-    if (close == std::string::npos) {
-      add_text(text.substr(from));
-      break;
-    }
-    add_text(text.substr(from, open - from));
-    const std::string body = text.substr(open + 1, close - open - 1);
-    Part part;
-    if (!read_range(body, part)) {
-      const std::vector<std::string> items = list_items(body);
-      // "{}" and "{one}" are not alternatives: the braces stay, and what is inside is expanded.
-      if (items.size() == 1) {
-        add_text("{");
-        from = open + 1;
-        continue;
-      }
-      part.size = 0;
-      for (const std::string& item : items) {
-        part.choices.push_back(BracePattern(item, level + 1));
-        part.size = std::min(part.size + part.choices.back().size(), kMost);
-      }
-    }
-    parts_.push_back(std::move(part));
-    from = close + 1;
-  }
-  for (auto part = parts_.rbegin(); part != parts_.rend(); ++part) {
-    part->stride = size_;
-    size_ = std::min(size_ * part->size, kMost);  // neither is above kMost
-  }
-}
+};
 
-/// "000..012", "0..6..2" or "a..f". A leading zero keeps the width. @return false for another text
-bool BracePattern::read_range(const std::string& body, Part& part) {
+/// @param body what stands between the braces @return none for another text
+std::optional<Range> range_of(const std::string& body) {
   const size_t dots = body.find("..");
-  if (dots == std::string::npos) return false;
+  if (dots == std::string::npos) return std::nullopt;
   const size_t more = body.find("..", dots + 2);
   const std::string low = body.substr(0, dots);
   const std::string high =
       body.substr(dots + 2, more == std::string::npos ? more : more - dots - 2);
   const std::string stride = more == std::string::npos ? "1" : body.substr(more + 2);
-  part.letters = low.size() == 1 && high.size() == 1 && !is_number(low) && !is_number(high);
-  if (!is_number(stride) || !(part.letters || (is_number(low) && is_number(high)))) return false;
+  Range range;
+  range.letters = low.size() == 1 && high.size() == 1 && !is_number(low) && !is_number(high);
+  if (!is_number(stride) || !(range.letters || (is_number(low) && is_number(high))))
+    return std::nullopt;
 
-  part.is_range = true;
-  part.first = part.letters ? low[0] : std::stoll(low);
-  const int64_t last = part.letters ? high[0] : std::stoll(high);
+  range.first = range.letters ? low[0] : std::stoll(low);
+  const int64_t last = range.letters ? high[0] : std::stoll(high);
   const int64_t step = std::max<int64_t>(std::stoll(stride), 1);
-  part.step = part.first <= last ? step : -step;
-  part.size = std::min(static_cast<uint64_t>(std::abs(last - part.first) / step) + 1, kMost);
+  range.step = range.first <= last ? step : -step;
+  range.count = static_cast<uint64_t>(std::abs(last - range.first) / step) + 1;
   const bool padded = (low.size() > 1 && low[0] == '0') || (high.size() > 1 && high[0] == '0');
-  if (padded) part.width = static_cast<int>(std::max(low.size(), high.size()));
-  return true;
+  if (padded) range.width = static_cast<int>(std::max(low.size(), high.size()));
+  return range;
 }
 
-bool is_brace_range(const std::string& body) {
-  BracePattern::Part part;
-  return BracePattern::read_range(body, part);
-}
+/// Lists within each other; the braces of deeper ones stay as they are.
+constexpr int kMostLevels = 32;
 
-void BracePattern::add_text(const std::string& text) {
-  if (text.empty()) return;
-  if (parts_.empty() || parts_.back().is_range || !parts_.back().choices.empty()) {
-    parts_.emplace_back();
-  }
-  parts_.back().text += text;
-}
+struct TooMany {};
 
-void BracePattern::append(uint64_t index, std::string& out) const {
-  for (const Part& part : parts_) {
-    uint64_t at = index / part.stride % part.size;
-    if (!part.choices.empty()) {
-      auto choice = part.choices.begin();
-      for (; at >= choice->size(); ++choice) at -= choice->size();
-      choice->append(at, out);
-    } else if (part.is_range) {
-      const int64_t value = part.first + static_cast<int64_t>(at) * part.step;
-      out += part.letters ? std::string(1, static_cast<char>(value))
-                          : fmt::format("{:0{}}", value, part.width);
-    } else {
-      out += part.text;
+/// The expansions of a text in the shell's order: the last braces change first. Other braces stay as
+/// they are. @throws TooMany for more than `most`
+std::vector<std::string> expansions(const std::string& text, uint64_t most, int level = 0) {
+  std::vector<std::string> texts(1);
+  for (size_t from = 0; from < text.size();) {
+    const size_t open = level > kMostLevels ? std::string::npos : text.find('{', from);
+    const size_t close = open == std::string::npos ? open : closing_brace(text, open);
+    const size_t end = close == std::string::npos ? text.size() : open;
+    for (std::string& each : texts) each.append(text, from, end - from);
+    if (close == std::string::npos) break;
+    const std::string body = text.substr(open + 1, close - open - 1);
+    std::vector<std::string> choices;
+    if (const auto range = range_of(body)) {
+      if (range->count > most) throw TooMany();
+      for (uint64_t i = 0; i < range->count; ++i) choices.push_back(range->at(i));
+    } else if (const auto items = list_items(body); items.size() > 1) {
+      for (const std::string& item : items) {
+        const auto more = expansions(item, most, level + 1);
+        choices.insert(choices.end(), more.begin(), more.end());
+        if (choices.size() > most) throw TooMany();
+      }
+    } else {  // "{}" and "{one}" are not alternatives: what is inside is expanded
+      for (std::string& each : texts) each += '{';
+      from = open + 1;
+      continue;
     }
+    if (choices.size() * texts.size() > most) throw TooMany();
+    std::vector<std::string> longer;
+    for (const std::string& begin : texts) {
+      for (const std::string& choice : choices) longer.push_back(begin + choice);
+    }
+    texts = std::move(longer);
+    from = close + 1;
   }
-}
-
-std::string BracePattern::at(uint64_t index) const {
-  D2_CHECK(index < size_, "text {} of {}", index, size_);
-  std::string text;
-  append(index, text);
-  return text;
-}
-
-namespace {
-
-/// Width of the placeholder `body` (what stands between the braces), none if it is not one of ours.
-std::optional<int64_t> placeholder_width(const std::string& body, int64_t width) {
-  std::string format = body;
-  if (!format.empty() && format[0] == '0') format.erase(0, 1);
-  if (format.empty()) return width;
-  if (format.front() != ':' || format.back() != 'd' || format.size() > 5) return std::nullopt;
-  const std::string digits = format.substr(1, format.size() - 2);
-  if (digits.find_first_not_of("0123456789") != std::string::npos) return std::nullopt;
-  return digits.empty() ? 0 : std::stoll(digits);
+  return texts;
 }
 
 constexpr size_t kMostUrlBytes = 1 << 16;  ///< of one address
+/// Of an address that a message shows; braces may list any number of names.
+constexpr size_t kMostToldBytes = 300;
+constexpr std::string_view kBetween = "::";
 
 std::string expand_variables(std::string text, const std::string& key) {
   size_t from = 0;
@@ -190,60 +161,49 @@ std::string expand_variables(std::string text, const std::string& key) {
   return text;
 }
 
-/// Faults of the braces of a url, with the place.
-class BraceCheck {
- public:
-  BraceCheck(const std::string& text, const std::string& key) : text_(text), key_(key) {}
-
-  /// A brace that was forgotten, or a range that is none, would make one shard of many. Commands
-  /// have braces of their own.
-  void run() const {
-    if (text_.starts_with("pipe:")) return;
-    std::vector<size_t> open;
-    for (size_t i = 0; i < text_.size(); ++i) {
-      if (text_[i] == '{') open.push_back(i);
-      if (open.size() > static_cast<size_t>(BracePattern::kMostLevels)) {
-        refuse(i, fmt::format("braces nested more than {} deep", BracePattern::kMostLevels));
-      }
-      if (text_[i] != '}') continue;
-      if (open.empty()) refuse(i, "the } has no opening brace");
-      check_body(open.back(), text_.substr(open.back() + 1, i - open.back() - 1));
-      open.pop_back();
-    }
-    if (!open.empty()) refuse(open.back(), "the { has no closing brace");
-  }
-
- private:
-  void check_body(size_t at, const std::string& body) const {
-    const bool plain = body.find_first_of("{},") == std::string::npos;
-    if (plain && body.find("..") != std::string::npos && !is_brace_range(body)) {
-      refuse(at, fmt::format("{{{}}} is not a range of whole numbers or of two letters", body));
-    }
-  }
-
-  [[noreturn]] void refuse(size_t at, const std::string& fault) const {
+/// A brace that was forgotten, or a range that is none, would make one shard of many. Commands have
+/// braces of their own.
+void check_braces(const std::string& text, const std::string& key) {
+  if (text.starts_with("pipe:")) return;
+  const auto refuse = [&](size_t at, const std::string& fault) {
     throw ConfigError(
         "{}: \"{}\": at character {}: {}.\n"
         "  Write a range as {{000..123}}, {{0..98..2}} or {{a..f}}, a list as {{a,b}}, or {{}} "
         "once for a shard's number.",
-        key_,
-        public_url(text_),
+        key,
+        public_url(text),
         at + 1,
         fault);
+  };
+  std::vector<size_t> open;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '{') open.push_back(i);
+    if (open.size() > static_cast<size_t>(kMostLevels)) {
+      refuse(i, fmt::format("braces nested more than {} deep", kMostLevels));
+    }
+    if (text[i] != '}') continue;
+    if (open.empty()) refuse(i, "the } has no opening brace");
+    const std::string body = text.substr(open.back() + 1, i - open.back() - 1);
+    const bool is_plain = body.find_first_of("{},") == std::string::npos;
+    if (is_plain && body.find("..") != std::string::npos && !range_of(body)) {
+      refuse(open.back(),
+             fmt::format("{{{}}} is not a range of whole numbers or of two letters", body));
+    }
+    open.pop_back();
   }
-
-  const std::string& text_;
-  const std::string& key_;
-};
+  if (!open.empty()) refuse(open.back(), "the { has no closing brace");
+}
 
 }  // namespace
 
-std::vector<BracePattern> url_patterns(const std::string& text, const std::string& key) {
-  std::vector<BracePattern> patterns;
-  size_t from = 0;
-  while (true) {
-    const size_t end = text.find("::", from);
+std::vector<std::string> expand_urls(const std::string& text,
+                                     const std::string& key,
+                                     uint64_t most) {
+  std::vector<std::string> urls;
+  for (size_t from = 0; from <= text.size();) {
+    const size_t end = std::min(text.find(kBetween, from), text.size());
     const std::string url = expand_variables(text.substr(from, end - from), key);
+    from = end + kBetween.size();
     if (url.size() > kMostUrlBytes) {
       throw ConfigError("{}: \"{}...\": a url of {} bytes; the longest allowed has {}.",
                         key,
@@ -251,25 +211,35 @@ std::vector<BracePattern> url_patterns(const std::string& text, const std::strin
                         url.size(),
                         kMostUrlBytes);
     }
-    BraceCheck(url, key).run();
-    patterns.emplace_back(url);
-    if (end == std::string::npos) return patterns;
-    from = end + 2;
-  }
-}
-
-std::vector<std::string> expand_urls(const std::string& text, const std::string& key) {
-  std::vector<std::string> urls;
-  for (const BracePattern& pattern : url_patterns(text, key)) {
-    if (pattern.size() >= BracePattern::kMost) {
-      throw ConfigError("{}: \"{}\" stands for {} urls or more.\n  Write a smaller range.",
+    check_braces(url, key);
+    try {
+      const std::vector<std::string> texts = expansions(url, most - urls.size());
+      urls.insert(urls.end(), texts.begin(), texts.end());
+    } catch (const TooMany&) {
+      throw ConfigError("{}: {} stands for more than {} shards.\n  Give a smaller range.",
                         key,
-                        public_url(text),
-                        with_commas(static_cast<int64_t>(BracePattern::kMost)));
+                        short_shards({text}),
+                        with_commas(static_cast<int64_t>(most)));
     }
-    for (uint64_t i = 0; i < pattern.size(); ++i) urls.push_back(pattern.at(i));
   }
   return urls;
+}
+
+std::string short_shards(const std::vector<std::string>& texts) {
+  if (texts.empty()) return "an empty list";
+  // In what may be shown of a text only addresses stand between two "::".
+  size_t count = 0;
+  std::string first;
+  for (const std::string& text : texts) {
+    const std::string list = public_url(text);
+    for (size_t begin = 0, end = 0; end < list.size(); begin = end + kBetween.size(), ++count) {
+      end = std::min(list.find(kBetween, begin), list.size());
+      if (count == 0) first = list.substr(begin, end - begin);
+    }
+  }
+  if (first.size() > kMostToldBytes) first = as_utf8(first.substr(0, kMostToldBytes)) + "...";
+  if (count <= 1) return first;
+  return fmt::format("{} and {} more", first, with_commas(static_cast<int64_t>(count - 1)));
 }
 
 int64_t shard_number(const std::string& address) {
@@ -283,7 +253,7 @@ std::string UrlTemplate::with(int64_t number) const {
 }
 
 UrlTemplate parse_url_template(const std::string& text, int64_t width, const std::string& key) {
-  UrlTemplate url;
+  UrlTemplate url{.before = {}, .after = {}, .width = width};
   bool found = false;
   for (size_t i = 0; i < text.size(); ++i) {
     std::string& out = found ? url.after : url.before;
@@ -299,23 +269,19 @@ UrlTemplate parse_url_template(const std::string& text, int64_t width, const std
           public_url(text),
           i + 1);
     } else if (c == '{') {
-      const size_t end = text.find('}', i);
-      const std::string body = end == std::string::npos ? "" : text.substr(i + 1, end - i - 1);
-      const auto digits = placeholder_width(body, width);
-      if (end == std::string::npos || !digits || found) {
+      if (found || !text.substr(i).starts_with("{}")) {
         throw ConfigError(
             "{}: \"{}\": at character {}: {}.\n  Write {{}} once, for the padded shard number, and "
             "{{{{ for a plain brace.",
             key,
             public_url(text),
             i + 1,
-            end == std::string::npos ? "the { has no closing brace"
-            : found                  ? "a second placeholder"
-                                     : "an unknown placeholder");
+            text.find('}', i) == std::string::npos ? "the { has no closing brace"
+            : found                                ? "a second placeholder"
+                                                   : "an unknown placeholder");
       }
-      url.width = *digits;
       found = true;
-      i = end;
+      ++i;
     } else {
       out += c;
     }
@@ -328,19 +294,6 @@ UrlTemplate parse_url_template(const std::string& text, int64_t width, const std
         public_url(text));
   }
   return url;
-}
-
-bool has_url_placeholder(const std::string& text) {
-  for (size_t open = text.find('{'); open != std::string::npos; open = text.find('{', open + 1)) {
-    if (text[open + 1] == '{') {  // a plain brace
-      ++open;
-      continue;
-    }
-    const size_t end = text.find('}', open);
-    if (end == std::string::npos) return false;
-    if (placeholder_width(text.substr(open + 1, end - open - 1), 1)) return true;
-  }
-  return false;
 }
 
 std::optional<std::vector<int64_t>> existing_numbers(const UrlTemplate& url) {

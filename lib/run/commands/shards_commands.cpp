@@ -66,7 +66,7 @@ std::vector<std::string> shards_to_check(const ShardsCheckCommand& command,
   std::error_code ignored;  // a list of urls may be longer than a path
   const bool is_folder = std::filesystem::is_directory(local_path(command.url), ignored);
   // Commands have braces of their own.
-  const bool is_numbered = has_url_placeholder(command.url) && !command.url.starts_with("pipe:");
+  const bool is_numbered = count_braces(command.url) > 0 && !command.url.starts_with("pipe:");
   if (!is_folder && (is_numbered || command.last_shard)) return numbered_shards(command);
   if (command.first_shard || command.last_shard) {
     throw ConfigError("{} is only for SHARDS with {{}}, but \"{}\" has none",
@@ -255,10 +255,62 @@ void print_table(const std::vector<RankCounts>& ranks, int64_t steps) {
   std::printf("%s\n", counted(steps, "step").c_str());
 }
 
+/// The steps of `world` ranks, read by one loader: the lanes take turns, and those of rank r are r,
+/// r + world, ...
+class Steps {
+ public:
+  Steps(const ShardDataConfig& config, LoaderOptions options, int64_t world)
+      : world_(world), split_(options.split), loader_(config, alone(std::move(options), world)) {}
+
+  void start_epoch(int64_t epoch, const LoaderPosition& position) {
+    epoch_ = epoch;
+    position_ = position;
+    loader_.start_epoch(epoch, position);
+  }
+
+  /// The batches of the next step, one a rank, without samples for a rank whose lanes are out; none at
+  /// the end of the epoch.
+  std::optional<std::vector<Batch>> next() {
+    std::vector<Batch> step(static_cast<size_t>(world_));
+    int64_t last = -1;  // lane
+    while (last < 0 || (last + 1) % world_ > 0) {
+      if (!ahead_) ahead_ = loader_.next();
+      if (!ahead_) break;
+      const int64_t next_lane = ahead_->position.next_lane;
+      const int64_t lane = (next_lane > 0 ? next_lane : std::ssize(ahead_->position.lanes)) - 1;
+      if (last >= 0 && (lane <= last || lane / world_ != last / world_)) break;
+      last = lane;
+      position_ = ahead_->position;
+      step[static_cast<size_t>(lane % world_)] = *std::exchange(ahead_, std::nullopt);
+      if (next_lane == 0) break;
+    }
+    if (last < 0) return std::nullopt;
+    for (size_t rank = 0; rank < step.size(); ++rank)
+      trace_samples(static_cast<int>(rank), split_, epoch_, step[rank]);
+    return step;
+  }
+
+  const LoaderPosition& position() const { return position_; }
+  DropCounts dropped() const { return loader_.dropped(); }
+
+ private:
+  static LoaderOptions alone(LoaderOptions options, int64_t world) {
+    options.lanes = options.lanes.value_or(world);
+    options.rank = {};
+    return options;
+  }
+
+  int64_t world_, epoch_ = 0;
+  std::string split_;
+  ShardLoader loader_;
+  LoaderPosition position_;
+  std::optional<Batch> ahead_;  // of the next step
+};
+
 /// Takes the steps asked for, as many as a run would: /train/epoch_samples may end an epoch early.
 void take_steps(const ShardsOrderCommand& command,
                 const TrainDecoderConfig& config,
-                RankWalk& walk,
+                Steps& walk,
                 ShardPosition& position) {
   std::vector<RankCounts> ranks(static_cast<size_t>(command.world));
   int64_t steps = 0;
@@ -398,7 +450,7 @@ void run_shards_order(const ShardsOrderCommand& command) {
            counted(std::ssize(options.urls), "training shard"),
            counted(world, "rank"),
            config.data.batch_size);
-  RankWalk walk(config.data, options, world);
+  Steps walk(config.data, options, world);
   walk.start_epoch(position.epoch, position.loader);
   take_steps(command, config, walk, position);
   if (!command.save_path) return;

@@ -20,11 +20,10 @@
 #include "config/shared/shard_data_config.h"
 #include "data/embeddings/embeddings.h"
 #include "data/loader/drop_log.h"
-#include "data/pictures/planes.h"
+#include "data/loader/shard_dataset.h"
 #include "data/pictures/preprocess.h"
 #include "data/shards/captions.h"
 #include "data/shards/shard_check.h"
-#include "data/shards/shard_walk.h"
 #include "data/shards/shards.h"
 #include "data/shards/url_patterns.h"
 #include "dist/process_group.h"
@@ -603,7 +602,7 @@ ShardDataConfig data_of(const ShardsEmbedCommand& command, const ClipPreprocessi
   if (fs::is_directory(local_path(command.url), ignored)) {
     data.webdataset_base_url = OneOrMany<std::string>(shards_in_folder(local_path(command.url)));
   } else {
-    const bool is_path = is_local_url(command.url) && !has_url_placeholder(command.url);
+    const bool is_path = is_local_url(command.url) && count_braces(command.url) == 0;
     if (is_path && !fs::exists(local_path(command.url), ignored)) {
       throw ConfigError("SHARDS {}: there is no such folder, relative to {}",
                         printable(command.url),
@@ -626,7 +625,7 @@ ShardDataConfig data_of(const ShardsEmbedCommand& command, const ClipPreprocessi
 }
 
 ExitCode embed(const ShardsEmbedCommand& command, ProcessGroup& group) {
-  if (has_url_placeholder(command.url) &&
+  if (count_braces(command.url) > 0 &&
       (command.url.starts_with("http://") || command.url.starts_with("https://"))) {
     throw ConfigError(
         "SHARDS {}: a web server does not list what {{}} stands for\n  Give the numbers in "

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "config/decoder/decoder_run_config.h"
-#include "data/loader/batch.h"
+#include "data/loader/loader_options.h"
 #include "diffusion/decoder/decoder.h"
 #include "dist/process_group.h"
 #include "metrics/image_metrics.h"

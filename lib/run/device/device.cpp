@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "config/shared/text_rules.h"
-#include "data/pictures/planes.h"
+#include "data/pictures/preprocess.h"
 #include "kernels/gpu/nvrtc_launcher.h"
 
 namespace dalle2 {

@@ -33,7 +33,6 @@ void visit_lane(Position& position, Visitor visitor) {
   visitor("passed", position.passed);
   visitor("last_draw", position.last_draw);
   visitor("shuffle_buffer", position.shuffle_buffer);
-  visitor("shards", position.shards);
   visitor("bad_shards", position.bad_shards);
 }
 

@@ -10,7 +10,7 @@
 #include <filesystem>
 
 #include "base/error.h"
-#include "data/pictures/planes.h"
+#include "data/pictures/preprocess.h"
 #include "io/files/atomic_file.h"
 #include "io/files/folder_names.h"
 #include "io/formats/npy.h"

@@ -18,7 +18,7 @@
 #include "base/text.h"
 #include "checkpoint/module_state.h"
 #include "checkpoint/pickle/pth.h"
-#include "data/pictures/planes.h"
+#include "data/pictures/preprocess.h"
 #include "io/files/atomic_file.h"
 #include "io/files/folder_names.h"
 #include "io/files/writable.h"
