@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "kernels/cpu_algorithms.h"
-#include "kernels/cpu_capability.h"
 #include "kernels/half_weights.h"
 #include "kernels/loops.h"
 #include "kernels/winograd.h"

@@ -10,14 +10,26 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "kernels/gpu/kernel_launcher.h"
-
-#define __device__
-#include "kernels/gpu/dropout_bits.cuh"
-#undef __device__
 
 namespace dalle2 {
 namespace {
+
+constexpr uint64_t kGamma = 0x9E3779B97F4A7C15ULL, kFirst = 0xBF58476D1CE4E5B9ULL,
+                   kSecond = 0x94D049BB133111EBULL;
+
+/// The key of a sample. @param address of the pass and the place in the network
+uint64_t dropout_key(uint64_t address, int64_t sample) {
+  const uint64_t mixed = address + static_cast<uint64_t>(sample) * kGamma;
+  return (mixed ^ (mixed >> 27)) * kFirst;
+}
+
+/// 24 bits: those of output number `index` of SplitMix64 that begins at the key (Steele, Lea & Flood 2014).
+uint32_t dropout_bits(uint64_t key, uint64_t index) {
+  uint64_t x = key + (index + 1) * kGamma;
+  x = (x ^ (x >> 30)) * kFirst;
+  x = (x ^ (x >> 27)) * kSecond;
+  return static_cast<uint32_t>((x ^ (x >> 31)) >> 40);
+}
 
 constexpr double kBitValues = 16777216;  // 2^24 values of dropout_bits()
 
@@ -40,9 +52,9 @@ void fill(T* mask,
     while (begin < end) {
       const int64_t sample = begin / per_sample;
       const int64_t stop = std::min(end, (sample + 1) * per_sample);
-      const unsigned long long key = dropout_key(address, first_sample + sample);
+      const uint64_t key = dropout_key(address, first_sample + sample);
       for (; begin < stop; ++begin) {
-        const auto index = static_cast<unsigned long long>(begin - sample * per_sample);
+        const auto index = static_cast<uint64_t>(begin - sample * per_sample);
         mask[begin] = dropout_bits(key, index) < threshold ? kept : dropped;
       }
     }
@@ -77,26 +89,9 @@ at::Tensor& fill_from_on_cpu(at::Tensor& mask, const at::Tensor& seed, int64_t p
   return fill_on_cpu(mask, std::bit_cast<int64_t>(address), numbers[1], keep);
 }
 
-void fill_by_kernel(at::Tensor& mask, const AddressSource& source, double keep) {
-  constexpr int64_t kThreads = 256, kMostBlocks = 4096;
-  const int64_t blocks = std::min(kMostBlocks, (mask.numel() + kThreads - 1) / kThreads);
-  launch_kernel(mask.device(),
-                {"dropout_mask", mask.scalar_type(), mask.scalar_type()},
-                "dropout_mask",
-                {{blocks, 1}, kThreads},
-                mask.mutable_data_ptr(),
-                std::bit_cast<unsigned long long>(source.address),
-                source.seed.defined() ? source.seed.const_data_ptr() : nullptr,
-                static_cast<long long>(source.place),
-                static_cast<long long>(source.first_sample),
-                static_cast<long long>(mask.numel() / mask.size(0)),
-                static_cast<long long>(mask.numel()),
-                threshold_of(keep),
-                static_cast<float>(1 / keep));
-}
-
 /// The same bits by ATen's operations, whose int64 wraps around as unsigned numbers do.
-void fill_by_operations(at::Tensor& mask, const AddressSource& source, double keep) {
+at::Tensor& fill_by_operations(at::Tensor& mask, const AddressSource& source, double keep) {
+  if (mask.numel() == 0) return mask;
   const auto options = mask.options().dtype(at::kLong);
   const auto wrapped = [](uint64_t value) { return std::bit_cast<int64_t>(value); };
   const auto mixed = [&](const at::Tensor& x, int64_t shift, uint64_t factor) {
@@ -105,8 +100,6 @@ void fill_by_operations(at::Tensor& mask, const AddressSource& source, double ke
         x.bitwise_right_shift(shift).bitwise_and_((int64_t{1} << (64 - shift)) - 1);
     return shifted.bitwise_xor_(x).mul_(wrapped(factor));
   };
-  constexpr uint64_t kGamma = 0x9E3779B97F4A7C15ULL, kFirst = 0xBF58476D1CE4E5B9ULL,
-                     kSecond = 0x94D049BB133111EBULL;
   const int64_t per_sample = mask.numel() / mask.size(0);
   const at::Tensor samples =
       at::arange(source.first_sample, source.first_sample + mask.size(0), options);
@@ -125,42 +118,15 @@ void fill_by_operations(at::Tensor& mask, const AddressSource& source, double ke
           .bitwise_right_shift_(40)
           .bitwise_and_((int64_t{1} << 24) - 1);
   mask.copy_(bits.lt(static_cast<int64_t>(threshold_of(keep))).view(mask.sizes()));
-  mask.mul_(static_cast<float>(1 / keep));
-}
-
-/// Whether the kernel gives the processor's bits.
-bool kernel_agrees(const at::Tensor& like) {
-  constexpr double kKeep = 0.7;
-  constexpr int64_t kAddress = 0x123456789ABCDEF, kFirstSample = 5, kPlace = -3;
-  at::Tensor expected = at::empty({3, 700}, like.options().device(at::kCPU));
-  at::Tensor found = at::empty({3, 700}, like.options());
-  fill_on_cpu(expected, kAddress, kFirstSample, kKeep);
-  fill_by_kernel(found, {kAddress, kFirstSample}, kKeep);
-  if (!at::equal(found.cpu(), expected)) return false;
-  const at::Tensor seed = at::tensor({kAddress, kFirstSample}, at::kLong);
-  fill_from_on_cpu(expected, seed, kPlace, kKeep);
-  fill_by_kernel(found, {0, 0, seed.to(like.device()), kPlace}, kKeep);
-  return at::equal(found.cpu(), expected);
-}
-
-at::Tensor& fill(at::Tensor& mask, const AddressSource& source, double keep) {
-  if (mask.numel() == 0) return mask;
-  const at::ScalarType dtype = mask.scalar_type();
-  const bool has_type = dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf;
-  const bool has_kernel =
-      has_type && has_kernels(mask.device(), {"dropout_mask", dtype, dtype}, "dropout", [&] {
-        return kernel_agrees(mask);
-      });
-  has_kernel ? fill_by_kernel(mask, source, keep) : fill_by_operations(mask, source, keep);
-  return mask;
+  return mask.mul_(static_cast<float>(1 / keep));
 }
 
 at::Tensor& fill_on_gpu(at::Tensor& mask, int64_t address, int64_t first_sample, double keep) {
-  return fill(mask, {address, first_sample}, keep);
+  return fill_by_operations(mask, {address, first_sample}, keep);
 }
 
 at::Tensor& fill_from_on_gpu(at::Tensor& mask, const at::Tensor& seed, int64_t place, double keep) {
-  return fill(mask, {0, 0, seed, place}, keep);
+  return fill_by_operations(mask, {0, 0, seed, place}, keep);
 }
 
 TORCH_LIBRARY_FRAGMENT(dalle2, m) {
@@ -190,7 +156,8 @@ void check_mask(const at::Tensor& mask, double keep) {
 }  // namespace
 
 uint64_t dropout_address(uint64_t seed, int64_t place) {
-  return ::dropout_address(seed, place);
+  const uint64_t address = seed ^ (static_cast<uint64_t>(place) * kGamma);
+  return (address ^ (address >> 30)) * kFirst;
 }
 
 void fill_dropout_mask_(const at::Tensor& mask,

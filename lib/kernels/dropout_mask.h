@@ -26,7 +26,7 @@ void fill_dropout_mask_from_(const at::Tensor& mask,
                              int64_t place,
                              double keep);
 
-/// How a device other than the CPU fills it: by a kernel, or, without one, by ATen's operations with the same bits.
+/// How a device other than the CPU fills it: by ATen's operations, with the same bits.
 void fill_dropout_mask_on_gpu_(const at::Tensor& mask,
                                uint64_t address,
                                int64_t first_sample,

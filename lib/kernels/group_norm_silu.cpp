@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "kernels/cpu_algorithms.h"
-#include "kernels/gpu/group_norm_silu_on_gpu.h"
 #include "kernels/loops.h"
 
 namespace dalle2 {
@@ -422,11 +421,6 @@ TORCH_LIBRARY(dalle2, m) {
       "Tensor? scale_shift, int groups) -> (Tensor, Tensor, Tensor, Tensor)");
 }
 
-TORCH_LIBRARY_IMPL(dalle2, CUDA, m) {
-  m.impl("group_norm_silu", &group_norm_silu_on_gpu);
-  m.impl("group_norm_silu_backward", &group_norm_silu_backward_on_gpu);
-}
-
 TORCH_LIBRARY_IMPL(dalle2, CPU, m) {
   m.impl("group_norm_silu", &forward_on_cpu);
   m.impl("group_norm_silu_backward", &backward_on_cpu);
@@ -536,7 +530,6 @@ at::Tensor group_norm_silu_plain(const GroupNormSiluInputs& inputs, int64_t grou
 }
 
 bool has_group_norm_silu(const at::Tensor& x) {
-  if (x.is_cuda()) return has_group_norm_silu_on_gpu(x);
   return (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16) && x.dim() == 4 &&
          (x.is_contiguous() || is_channels_last_map(x)) &&
          forward_operation().hasKernelForDispatchKey(x.options().computeDispatchKey());

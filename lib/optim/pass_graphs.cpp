@@ -13,7 +13,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "kernels/gpu/device_graph.h"
+#include "kernels/device_graph.h"
 
 namespace dalle2 {
 namespace {

@@ -5,7 +5,7 @@
 #include <c10/core/DeviceGuard.h>
 #include <torch/torch.h>
 
-#include "kernels/cpu_capability.h"
+#include "kernels/cpu_algorithms.h"
 
 namespace dalle2 {
 namespace {

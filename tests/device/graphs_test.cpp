@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "dist/process_group.h"
-#include "kernels/gpu/device_graph.h"
+#include "kernels/device_graph.h"
 #include "optim/pass_graphs.h"
 #include "support/captured_log.h"
 #include "support/fake_device.h"

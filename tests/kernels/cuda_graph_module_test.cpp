@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "base/error.h"
-#include "kernels/gpu/device_graph.h"
+#include "kernels/device_graph.h"
 
 namespace dalle2 {
 namespace {

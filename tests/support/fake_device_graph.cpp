@@ -10,7 +10,7 @@
 #include <mutex>
 #include <utility>
 
-#include "kernels/gpu/device_graph.h"
+#include "kernels/device_graph.h"
 #include "support/fake_device_parts.h"
 
 namespace dalle2::test {

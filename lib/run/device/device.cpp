@@ -13,7 +13,6 @@
 #include "base/log.h"
 #include "config/shared/text_rules.h"
 #include "data/pictures/preprocess.h"
-#include "kernels/gpu/nvrtc_launcher.h"
 
 namespace dalle2 {
 namespace {

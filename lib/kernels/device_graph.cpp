@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "kernels/gpu/device_graph.h"
+#include "kernels/device_graph.h"
 
 #include <map>
 #include <mutex>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "kernels/cpu_capability.h"
+#include "kernels/cpu_algorithms.h"
 
 #include <ATen/cpu/Utils.h>
 

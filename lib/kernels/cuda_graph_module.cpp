@@ -5,7 +5,7 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 
-#include "kernels/gpu/device_graph.h"
+#include "kernels/device_graph.h"
 
 namespace dalle2 {
 namespace {
