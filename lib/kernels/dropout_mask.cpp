@@ -189,20 +189,4 @@ void fill_dropout_mask_from_(const at::Tensor& mask,
   operation.call(filled, seed, place, keep);
 }
 
-void fill_dropout_mask_on_gpu_(const at::Tensor& mask,
-                               uint64_t address,
-                               int64_t first_sample,
-                               double keep) {
-  at::Tensor filled = mask;
-  fill_on_gpu(filled, std::bit_cast<int64_t>(address), first_sample, keep);
-}
-
-void fill_dropout_mask_from_on_gpu_(const at::Tensor& mask,
-                                    const at::Tensor& seed,
-                                    int64_t place,
-                                    double keep) {
-  at::Tensor filled = mask;
-  fill_from_on_gpu(filled, seed, place, keep);
-}
-
 }  // namespace dalle2

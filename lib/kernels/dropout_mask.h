@@ -8,7 +8,7 @@
 
 namespace dalle2 {
 
-/// Fills a mask: 0 with probability 1 - `keep`, else 1 / `keep`.
+/// Fills a mask, on a GPU by ATen's operations with the same bits: 0 with probability 1 - `keep`, else 1 / `keep`.
 /// @param mask [B, ...] contiguous; its samples have the numbers `first_sample` on
 /// @param address of the pass and of the place in the network
 void fill_dropout_mask_(const at::Tensor& mask,
@@ -25,15 +25,5 @@ void fill_dropout_mask_from_(const at::Tensor& mask,
                              const at::Tensor& seed,
                              int64_t place,
                              double keep);
-
-/// How a device other than the CPU fills it: by ATen's operations, with the same bits.
-void fill_dropout_mask_on_gpu_(const at::Tensor& mask,
-                               uint64_t address,
-                               int64_t first_sample,
-                               double keep);
-void fill_dropout_mask_from_on_gpu_(const at::Tensor& mask,
-                                    const at::Tensor& seed,
-                                    int64_t place,
-                                    double keep);
 
 }  // namespace dalle2
