@@ -18,7 +18,6 @@
 #include "io/files/folder_names.h"
 #include "io/files/listing.h"
 #include "io/files/walk_folder.h"
-#include "io/streams/remote_part.h"
 #include "io/streams/url_source.h"
 
 namespace dalle2 {

@@ -171,44 +171,14 @@ int exif_orientation(const std::string& content) {
   return orientation && *orientation >= 1 && *orientation <= 8 ? static_cast<int>(*orientation) : 1;
 }
 
-/// The picture turned as its orientation says.
-Image turned(const Image& image, int orientation) {
-  if (!image.alpha.empty()) {
-    return change_with_alpha(
-        image, /*blends=*/false, [&](const Image& part) { return turned(part, orientation); });
-  }
-  const int width = image.width, height = image.height;
-  const bool swaps = orientation >= 5;
-  const bool mirrors_x =
-      orientation == 2 || orientation == 3 || orientation == 7 || orientation == 8;
-  const bool mirrors_y =
-      orientation == 3 || orientation == 4 || orientation == 6 || orientation == 7;
-  Image out{swaps ? height : width, swaps ? width : height, {}};
-  out.pixels.resize(image.pixels.size());
-  uint8_t* to = out.pixels.data();
-  for (int y = 0; y < out.height; ++y) {
-    for (int x = 0; x < out.width; ++x, to += 3) {
-      const int stored_x = swaps ? y : x, stored_y = swaps ? x : y;
-      const size_t column = static_cast<size_t>(mirrors_x ? width - 1 - stored_x : stored_x);
-      const size_t row = static_cast<size_t>(mirrors_y ? height - 1 - stored_y : stored_y);
-      std::memcpy(to, image.pixels.data() + 3 * (row * static_cast<size_t>(width) + column), 3);
-    }
-  }
-  return out;
-}
-
 /// A box of the shown picture in the stored one (or, given the stored one's sides and the inverse
 /// orientation, the other way round).
 /// @param width, height of the picture that the result lies in
 RealBox stored_box(const RealBox& box, int orientation, double width, double height) {
   RealBox to = box;
   if (orientation >= 5) to = {box.top, box.left, box.height, box.width};
-  if (orientation == 2 || orientation == 3 || orientation == 7 || orientation == 8) {
-    to.left = width - to.left - to.width;
-  }
-  if (orientation == 3 || orientation == 4 || orientation == 6 || orientation == 7) {
-    to.top = height - to.top - to.height;
-  }
+  if (mirrors_x(orientation)) to.left = width - to.left - to.width;
+  if (mirrors_y(orientation)) to.top = height - to.top - to.height;
   return to;
 }
 

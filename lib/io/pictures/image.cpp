@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <cstring>
 #include <utility>
 
 #include "base/error.h"
@@ -17,9 +16,10 @@
 namespace dalle2 {
 namespace {
 
-/// The picture's own pixels.
-cv::Mat3b pixels_of(Image& image) {
-  return {image.height, image.width, reinterpret_cast<cv::Vec3b*>(image.pixels.data())};
+/// The picture's own pixels. OpenCV has no constant ones.
+cv::Mat3b pixels_of(const Image& image) {
+  auto* const pixels = const_cast<uint8_t*>(image.pixels.data());
+  return {image.height, image.width, reinterpret_cast<cv::Vec3b*>(pixels)};
 }
 
 cv::Mat1b lightness_of(const cv::Mat3b& pixels) {
@@ -46,18 +46,28 @@ void check_image_size(int64_t width, int64_t height, const std::string& origin) 
 }
 
 Image flip_horizontally(const Image& image) {
-  if (!image.alpha.empty()) return change_with_alpha(image, /*blends=*/false, flip_horizontally);
-  Image flipped{image.width, image.height, std::vector<uint8_t>(image.pixels.size())};
-  const size_t width = static_cast<size_t>(image.width);
-  for (size_t y = 0; y < static_cast<size_t>(image.height); ++y) {
-    const uint8_t* from = image.pixels.data() + 3 * width * y;
-    uint8_t* to = flipped.pixels.data() + 3 * width * (y + 1);
-    for (size_t x = 0; x < width; ++x) {
-      to -= 3;
-      std::memcpy(to, from + 3 * x, 3);
-    }
+  constexpr int kMirrored = 2;
+  return turned(image, kMirrored);
+}
+
+Image turned(const Image& image, int orientation) {
+  if (!image.alpha.empty()) {
+    return change_with_alpha(
+        image, /*blends=*/false, [&](const Image& part) { return turned(part, orientation); });
   }
-  return flipped;
+  const bool swaps = orientation >= 5;
+  Image out{swaps ? image.height : image.width, swaps ? image.width : image.height, {}};
+  out.pixels.resize(image.pixels.size());
+  const cv::Mat3b stored = pixels_of(image), target = pixels_of(out);
+  const bool in_x = mirrors_x(orientation), in_y = mirrors_y(orientation);
+  cv::Mat3b mirrored = swaps ? cv::Mat3b() : target;
+  if (in_x || in_y) {
+    cv::flip(stored, mirrored, !in_y ? 1 : !in_x ? 0 : -1);
+  } else {
+    stored.copyTo(mirrored);
+  }
+  if (swaps) cv::transpose(mirrored, target);
+  return out;
 }
 
 Image crop(const Image& image, int left, int top, int width, int height, uint8_t outside) {
@@ -67,18 +77,10 @@ Image crop(const Image& image, int left, int top, int width, int height, uint8_t
     });
   }
   Image result{width, height, {}};
-  const size_t stride = 3 * static_cast<size_t>(width);
-  result.pixels.resize(stride * static_cast<size_t>(height), outside);
-  const int first_x = std::max(left, 0), last_x = std::min(left + width, image.width);
-  const int first_y = std::max(top, 0), last_y = std::min(top + height, image.height);
-  for (int y = first_y; y < last_y && first_x < last_x; ++y) {
-    std::memcpy(
-        result.pixels.data() + static_cast<size_t>(y - top) * stride +
-            3 * static_cast<size_t>(first_x - left),
-        image.pixels.data() + 3 * (static_cast<size_t>(y) * static_cast<size_t>(image.width) +
-                                   static_cast<size_t>(first_x)),
-        3 * static_cast<size_t>(last_x - first_x));
-  }
+  result.pixels.resize(3 * static_cast<size_t>(width) * static_cast<size_t>(height), outside);
+  const cv::Rect box(left, top, width, height);
+  const cv::Rect inside = box & cv::Rect(0, 0, image.width, image.height);
+  if (!inside.empty()) pixels_of(image)(inside).copyTo(pixels_of(result)(inside - box.tl()));
   return result;
 }
 
@@ -178,11 +180,11 @@ Image rotate(Image image, double degrees, Interpolation mode, const std::array<d
       return rotate(part, degrees, mode, std::exchange(next_fill, {outside, outside, outside}));
     });
   }
-  Image turned{image.width, image.height, std::vector<uint8_t>(image.pixels.size())};
+  Image rotated{image.width, image.height, std::vector<uint8_t>(image.pixels.size())};
   // Pixels lie at whole coordinates here, so the middle of the picture lies half a pixel before.
   const cv::Point2f middle(static_cast<float>(image.width - 1) / 2,
                            static_cast<float>(image.height - 1) / 2);
-  const cv::Mat3b target = pixels_of(turned);
+  const cv::Mat3b target = pixels_of(rotated);
   cv::warpAffine(pixels_of(image),
                  target,
                  cv::getRotationMatrix2D(middle, degrees, 1),
@@ -190,7 +192,7 @@ Image rotate(Image image, double degrees, Interpolation mode, const std::array<d
                  mode == Interpolation::kNearest ? cv::INTER_NEAREST : cv::INTER_LINEAR,
                  cv::BORDER_CONSTANT,
                  cv::Scalar(fill[0], fill[1], fill[2]));
-  return turned;
+  return rotated;
 }
 
 }  // namespace dalle2

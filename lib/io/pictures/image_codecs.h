@@ -47,6 +47,16 @@ Image decode_png(const std::string& content,
                  const DecodeOptions& options,
                  PictureFacts& facts);
 
+// Of an EXIF orientation, 1 to 8: how the stored picture is mirrored before its sides change places (5 to 8).
+inline bool mirrors_x(int orientation) {
+  return orientation == 2 || orientation == 3 || orientation == 7 || orientation == 8;
+}
+inline bool mirrors_y(int orientation) {
+  return orientation == 3 || orientation == 4 || orientation == 6 || orientation == 7;
+}
+/// The picture turned as its orientation says.
+Image turned(const Image& image, int orientation);
+
 /// Does to colours, then to alpha what `change` does to a picture without alpha.
 /// @param image with alpha
 /// @param blends the change mixes neighbouring pixels: like Pillow, it then sees colours times alpha

@@ -156,40 +156,6 @@ void measure_grey(Reader& reader,
     facts.grey_range = as_they_are;
 }
 
-void append_bytes(png_structp handle, png_bytep data, size_t size) {
-  static_cast<std::string*>(png_get_io_ptr(handle))
-      ->append(reinterpret_cast<const char*>(data), size);
-}
-
-void flush_nothing(png_structp) {}
-
-/// @param pixels of the image, with alpha if it has any
-bool write_rows(png_structp handle,
-                png_infop info,
-                ErrorState& error,
-                const Image& image,
-                const std::vector<uint8_t>& pixels,
-                std::string& file) {
-  if (setjmp(error.jump) != 0) return false;
-  png_set_write_fn(handle, &file, append_bytes, flush_nothing);
-  png_set_IHDR(handle,
-               info,
-               static_cast<png_uint_32>(image.width),
-               static_cast<png_uint_32>(image.height),
-               8,
-               image.alpha.empty() ? PNG_COLOR_TYPE_RGB : PNG_COLOR_TYPE_RGB_ALPHA,
-               PNG_INTERLACE_NONE,
-               PNG_COMPRESSION_TYPE_DEFAULT,
-               PNG_FILTER_TYPE_DEFAULT);
-  png_write_info(handle, info);
-  const size_t stride = pixels.size() / static_cast<size_t>(image.height);
-  for (int y = 0; y < image.height; ++y) {
-    png_write_row(handle, pixels.data() + static_cast<size_t>(y) * stride);
-  }
-  png_write_end(handle, nullptr);
-  return true;
-}
-
 }  // namespace
 
 Image decode_png(const std::string& content,
@@ -266,23 +232,25 @@ std::optional<PngHeader> png_header(std::string_view content) {
 }
 
 std::string encode_png(const Image& image) {
-  ErrorState error;
-  std::string file;
-  png_structp handle = png_create_write_struct(PNG_LIBPNG_VER_STRING, &error, on_error, on_warning);
-  png_infop info = handle != nullptr ? png_create_info_struct(handle) : nullptr;
   std::vector<uint8_t> with_alpha;
   with_alpha.reserve(4 * image.alpha.size());
   for (size_t i = 0; i < image.alpha.size(); ++i) {
     const uint8_t* rgb = &image.pixels[3 * i];
     with_alpha.insert(with_alpha.end(), {rgb[0], rgb[1], rgb[2], image.alpha[i]});
   }
+  png_image form{};
+  form.version = PNG_IMAGE_VERSION;
+  form.width = static_cast<png_uint_32>(image.width);
+  form.height = static_cast<png_uint_32>(image.height);
+  form.format = image.alpha.empty() ? PNG_FORMAT_RGB : PNG_FORMAT_RGBA;
   const std::vector<uint8_t>& pixels = image.alpha.empty() ? image.pixels : with_alpha;
-  const bool whole = info != nullptr && write_rows(handle, info, error, image, pixels, file);
-  png_destroy_write_struct(&handle, &info);
-  if (!whole) {
+  png_alloc_size_t size = PNG_IMAGE_PNG_SIZE_MAX(form);
+  std::string file(size, '\0');
+  if (png_image_write_to_memory(&form, file.data(), &size, 0, pixels.data(), 0, nullptr) == 0) {
     throw DataError(
-        "a {}x{} picture cannot be stored as PNG: {}", image.width, image.height, error.message);
+        "a {}x{} picture cannot be stored as PNG: {}", image.width, image.height, form.message);
   }
+  file.resize(size);
   return file;
 }
 

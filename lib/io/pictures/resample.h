@@ -4,7 +4,6 @@
 
 #include "io/pictures/image.h"
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -36,14 +35,12 @@ inline constexpr size_t kReadAhead = 16;
 /// Bytes after the last pixel of a row that it may write.
 inline constexpr size_t kWriteAhead = 1;
 
-/// Taps and, for the vector units, their weights as pairs of 16 bits, w = high * 2^15 + low, and as
-/// four times 8 bits, w = digits[2] * 2^16 + digits[1] * 2^8 + digits[0], each of -128 ... 127.
+/// Taps and, for the vector units, their weights as pairs of 16 bits, w = high * 2^15 + low.
 struct SplitTaps {
   explicit SplitTaps(Taps given);
 
   Taps taps;
-  std::vector<int32_t> low, high;              ///< [out, most / 2], two weights each
-  std::array<std::vector<int32_t>, 3> digits;  ///< [out, most / 4], four weights each
+  std::vector<int32_t> low, high;  ///< [out, most / 2], two weights each
 };
 
 /// The inner loops in one kind of instructions.

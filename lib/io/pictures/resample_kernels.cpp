@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: MIT
-// Each kernel for any machine (GCC's vector extension) and for AVX2, one for AVX-512 too, chosen
-// when the program runs. All of them add whole numbers modulo 2^32, so that the order of the terms
-// does not show.
+// Each kernel for any machine and for AVX2, chosen when the program runs. Both add whole numbers modulo
+// 2^32, so that the order of the terms does not show.
 #include "io/pictures/resample.h"
 
 #include <algorithm>
 #include <cstring>
 #include <utility>
-
-#include "base/error.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -17,31 +14,11 @@
 namespace dalle2 {
 namespace {
 
-using Int4x = int32_t __attribute__((vector_size(16)));
-using Byte4x = uint8_t __attribute__((vector_size(4)));
-using Int8x = int32_t __attribute__((vector_size(32)));
-using Byte8x = uint8_t __attribute__((vector_size(8)));
-
-constexpr size_t kLanes = 8;
 constexpr int kHalf = 1 << (kFractionBits - 1);
 constexpr int kLowBits = 15;
 
-template <class Bytes, class Ints>
-[[gnu::always_inline]] inline Ints load_bytes(const uint8_t* from) {
-  Bytes bytes;
-  std::memcpy(&bytes, from, sizeof(bytes));
-  return __builtin_convertvector(bytes, Ints);
-}
-
-/// Sums of weight * value, rounded and clipped to bytes.
-template <class Bytes, class Ints>
-[[gnu::always_inline]] inline void store_clipped(Ints sum, uint8_t* to) {
-  sum >>= kFractionBits;
-  const Ints zero = {}, top = zero + 255;
-  sum = sum < 0 ? zero : sum;
-  sum = sum > 255 ? top : sum;
-  const Bytes bytes = __builtin_convertvector(sum, Bytes);
-  std::memcpy(to, &bytes, sizeof(bytes));
+uint8_t clipped(int32_t sum) {
+  return static_cast<uint8_t>(std::clamp(sum >> kFractionBits, 0, 255));
 }
 
 void horizontal_pass_plain(const uint8_t* in,
@@ -55,27 +32,12 @@ void horizontal_pass_plain(const uint8_t* in,
     for (size_t x = 0; x < taps.size(); ++x) {
       const int32_t* weights = taps.of(x);
       const uint8_t* pixel = in + 3 * static_cast<size_t>(taps.first[x]);
-      Int4x sum = Int4x{} + kHalf;  // red, green, blue, and one too many
+      int32_t sums[3] = {kHalf, kHalf, kHalf};  // red, green, blue
       for (int k = 0; k < taps.count[x]; ++k, pixel += 3) {
-        sum += load_bytes<Byte4x, Int4x>(pixel) * weights[k];
+        for (int c = 0; c < 3; ++c) sums[c] += weights[k] * pixel[c];
       }
-      store_clipped<Byte4x>(sum, out + 3 * x);
+      for (int c = 0; c < 3; ++c) out[3 * x + static_cast<size_t>(c)] = clipped(sums[c]);
     }
-  }
-}
-
-/// The values from `begin` on, one by one.
-void vertical_rest(const uint8_t* in,
-                   size_t stride,
-                   const int32_t* weights,
-                   int count,
-                   uint8_t* out,
-                   size_t begin,
-                   size_t bytes) {
-  for (size_t i = begin; i < bytes; ++i) {
-    int32_t sum = kHalf;
-    for (int k = 0; k < count; ++k) sum += weights[k] * in[i + static_cast<size_t>(k) * stride];
-    out[i] = static_cast<uint8_t>(std::clamp(sum >> kFractionBits, 0, 255));
   }
 }
 
@@ -88,25 +50,13 @@ void vertical_row_plain(const uint8_t* in,
   const Taps& taps = split.taps;
   in += static_cast<size_t>(taps.first[y]) * stride;
   const int32_t* weights = taps.of(y);
-  const int count = taps.count[y];
-  constexpr size_t kBlock = 4 * kLanes;
-  size_t i = 0;
-  for (; i + kBlock <= bytes; i += kBlock) {
-    Int8x sum0 = Int8x{} + kHalf, sum1 = sum0, sum2 = sum0, sum3 = sum0;
-    const uint8_t* from = in + i;
-    for (int k = 0; k < count; ++k, from += stride) {
-      const int32_t weight = weights[k];
-      sum0 += load_bytes<Byte8x, Int8x>(from) * weight;
-      sum1 += load_bytes<Byte8x, Int8x>(from + kLanes) * weight;
-      sum2 += load_bytes<Byte8x, Int8x>(from + 2 * kLanes) * weight;
-      sum3 += load_bytes<Byte8x, Int8x>(from + 3 * kLanes) * weight;
+  for (size_t i = 0; i < bytes; ++i) {
+    int32_t sum = kHalf;
+    for (int k = 0; k < taps.count[y]; ++k) {
+      sum += weights[k] * in[i + static_cast<size_t>(k) * stride];
     }
-    store_clipped<Byte8x>(sum0, out + i);
-    store_clipped<Byte8x>(sum1, out + i + kLanes);
-    store_clipped<Byte8x>(sum2, out + i + 2 * kLanes);
-    store_clipped<Byte8x>(sum3, out + i + 3 * kLanes);
+    out[i] = clipped(sum);
   }
-  vertical_rest(in, stride, weights, count, out, i, bytes);
 }
 
 #if defined(__x86_64__)
@@ -176,15 +126,12 @@ struct Sums {
   }
 }
 
-using FourRows = void(const uint8_t* const in[4], uint8_t* const out[4], const SplitTaps& taps);
-
-template <FourRows* four_rows>
-void horizontal_pass_by_four(const uint8_t* in,
-                             size_t in_stride,
-                             int rows,
-                             uint8_t* out,
-                             size_t out_stride,
-                             const SplitTaps& taps) {
+void horizontal_pass_avx2(const uint8_t* in,
+                          size_t in_stride,
+                          int rows,
+                          uint8_t* out,
+                          size_t out_stride,
+                          const SplitTaps& taps) {
   for (int y = 0; y < rows; y += 4) {
     const uint8_t* from[4];
     uint8_t* to[4];
@@ -193,7 +140,7 @@ void horizontal_pass_by_four(const uint8_t* in,
       from[i] = in + row * in_stride;
       to[i] = out + row * out_stride;
     }
-    four_rows(from, to, taps);
+    horizontal_four_rows_avx2(from, to, taps);
   }
 }
 
@@ -230,14 +177,11 @@ void horizontal_pass_by_four(const uint8_t* in,
                                                size_t y,
                                                uint8_t* out,
                                                size_t bytes) {
+  constexpr size_t kBlock = 32;
+  if (bytes < kBlock) return vertical_row_plain(in, stride, split, y, out, bytes);
   const Taps& taps = split.taps;
   in += static_cast<size_t>(taps.first[y]) * stride;
   const int count = taps.count[y];
-  constexpr size_t kBlock = 32;
-  if (bytes < kBlock) {
-    vertical_rest(in, stride, taps.of(y), count, out, 0, bytes);
-    return;
-  }
   const size_t pairs = static_cast<size_t>(taps.most) / 2;
   const int32_t* low = split.low.data() + y * pairs;
   const int32_t* high = split.high.data() + y * pairs;
@@ -245,63 +189,6 @@ void horizontal_pass_by_four(const uint8_t* in,
     const size_t at = std::min(i, bytes - kBlock);  // the last block overlaps the one before
     vertical_block_avx2(in + at, stride, low, high, count, out + at);
   }
-}
-
-// GCC takes the undefined registers of its own intrinsics for ours (bug 105593).
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-
-#define DALLE2_AVX512 "avx512f,avx512bw,avx512vl,avx512vnni"
-
-/// 16 bytes of each of four rows.
-[[gnu::target(DALLE2_AVX512), gnu::always_inline]] inline __m512i load_four(
-    const uint8_t* const rows[4], size_t at) {
-  const auto load = [at](const uint8_t* row) __attribute__((target(DALLE2_AVX512), always_inline)) {
-    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(row + at));
-  };
-  const __m512i two = _mm512_inserti32x4(_mm512_castsi128_si512(load(rows[0])), load(rows[1]), 1);
-  return _mm512_inserti32x4(_mm512_inserti32x4(two, load(rows[2]), 2), load(rows[3]), 3);
-}
-
-/// Four rows at once, four taps at a time: one shuffle makes R0 R1 R2 R3 G0 ... B3 of a row's 16
-/// bytes, and one instruction multiplies them by four digits and adds.
-[[gnu::target(DALLE2_AVX512)]] void horizontal_four_rows_vnni(const uint8_t* const in[4],
-                                                              uint8_t* const out[4],
-                                                              const SplitTaps& split) {
-  const Taps& taps = split.taps;
-  const size_t quads = static_cast<size_t>(taps.most) / 4;
-  const __m512i by_colour =
-      _mm512_broadcast_i32x4(_mm_setr_epi8(0, 3, 6, 9, 1, 4, 7, 10, 2, 5, 8, 11, -1, -1, -1, -1));
-  for (size_t x = 0; x < taps.size(); ++x) {
-    size_t weight = x * quads;
-    size_t at = 3 * static_cast<size_t>(taps.first[x]);
-    __m512i units = _mm512_set1_epi32(kHalf), middle = _mm512_setzero_si512(), top = middle;
-    for (int k = 0; k < taps.count[x]; k += 4, at += 12, ++weight) {
-      const __m512i values = _mm512_shuffle_epi8(load_four(in, at), by_colour);
-      units = _mm512_dpbusd_epi32(units, values, _mm512_set1_epi32(split.digits[0][weight]));
-      middle = _mm512_dpbusd_epi32(middle, values, _mm512_set1_epi32(split.digits[1][weight]));
-      top = _mm512_dpbusd_epi32(top, values, _mm512_set1_epi32(split.digits[2][weight]));
-    }
-    __m512i sum = _mm512_add_epi32(_mm512_slli_epi32(top, 16), _mm512_slli_epi32(middle, 8));
-    sum = _mm512_srai_epi32(_mm512_add_epi32(sum, units), kFractionBits);
-    const __m128i bytes = _mm512_cvtusepi32_epi8(_mm512_max_epi32(sum, _mm512_setzero_si512()));
-    store_pixel(_mm_extract_epi32(bytes, 0), out[0] + 3 * x);
-    store_pixel(_mm_extract_epi32(bytes, 1), out[1] + 3 * x);
-    store_pixel(_mm_extract_epi32(bytes, 2), out[2] + 3 * x);
-    store_pixel(_mm_extract_epi32(bytes, 3), out[3] + 3 * x);
-  }
-}
-
-#pragma GCC diagnostic pop
-
-bool has_avx2() {
-  return __builtin_cpu_supports("avx2") != 0;
-}
-
-bool has_vnni() {
-  return __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
-         __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("avx512vnni") != 0;
 }
 
 #endif
@@ -322,28 +209,12 @@ SplitTaps::SplitTaps(Taps given) : taps(std::move(given)) {
     high[pair] =
         join(static_cast<uint32_t>(first >> kLowBits), static_cast<uint32_t>(second >> kLowBits));
   }
-  for (std::vector<int32_t>& digit : digits) digit.resize(taps.weights.size() / 4);
-  for (size_t i = 0; i < taps.weights.size(); ++i) {
-    int32_t rest = taps.weights[i];
-    for (std::vector<int32_t>& digit : digits) {
-      const auto byte = static_cast<int8_t>(rest & 0xff);
-      rest = (rest - byte) >> 8;
-      digit[i / 4] |=
-          static_cast<int32_t>(static_cast<uint32_t>(static_cast<uint8_t>(byte)) << (8 * (i % 4)));
-    }
-    D2_CHECK(rest == 0, "a weight of {} is more than three digits hold", taps.weights[i]);
-  }
 }
 
 std::vector<ResampleKernels> all_kernels() {
   std::vector<ResampleKernels> all = {{horizontal_pass_plain, vertical_row_plain}};
 #if defined(__x86_64__)
-  if (has_avx2()) {
-    all.push_back({horizontal_pass_by_four<horizontal_four_rows_avx2>, vertical_row_avx2});
-  }
-  if (has_avx2() && has_vnni()) {
-    all.push_back({horizontal_pass_by_four<horizontal_four_rows_vnni>, vertical_row_avx2});
-  }
+  if (__builtin_cpu_supports("avx2") != 0) all.push_back({horizontal_pass_avx2, vertical_row_avx2});
 #endif
   return all;
 }
