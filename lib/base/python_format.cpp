@@ -2,8 +2,8 @@
 #include "base/python_format.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
+#include <regex>
 #include <string_view>
 
 #include "base/error.h"
@@ -34,29 +34,6 @@ struct FormatSpec {
   int width = 0, precision = -1;
   char type = '\0';
 };
-
-FormatSpec parse_spec(std::string_view text, const std::string& inside) {
-  FormatSpec spec;
-  const auto take = [&](char letter) {
-    if (!text.starts_with(letter)) return false;
-    text.remove_prefix(1);
-    return true;
-  };
-  const auto take_number = [&](int absent) {
-    const size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
-    if (digits > 3) refuse(inside);
-    int number = absent;
-    std::from_chars(text.data(), text.data() + digits, number);
-    text.remove_prefix(digits);
-    return number;
-  };
-  spec.zeros = take('0');
-  spec.width = take_number(0);
-  if (take('.') && (spec.precision = take_number(-1)) < 0) refuse(inside);
-  if (text != "d" && text != "f" && text != "e") refuse(inside);
-  spec.type = text[0];
-  return spec;
-}
 
 /// A number in the digits of `spec`, without its width.
 std::string digits_of(double value, const FormatSpec& spec) {
@@ -130,22 +107,6 @@ const FormatValue& find(const std::string& name, const FormatFields& fields) {
                     listed);
 }
 
-/// Entry `index` of a list. @param index "[0]"
-FormatValue entry(const FormatValue& value,
-                  std::string_view index,
-                  const std::string& inside,
-                  Indices indices) {
-  const auto* list = std::get_if<std::vector<double>>(&value);
-  if (list == nullptr || !index.starts_with('[') || !index.ends_with(']')) refuse(inside);
-  const char* last = index.data() + index.size() - 1;
-  size_t at = 0;
-  const auto parsed = std::from_chars(index.data() + 1, last, at);
-  if (parsed.ec != std::errc{} || parsed.ptr != last) refuse(inside);
-  if (indices == Indices::kAny) return list->empty() ? 0.0 : list->front();
-  if (at < list->size()) return (*list)[at];
-  throw ConfigError("'{{{}}}': the list has {} entries now", inside, list->size());
-}
-
 std::string python_text(const FormatValue& value) {
   if (const auto* number = std::get_if<int64_t>(&value)) return std::to_string(*number);
   if (const auto* real = std::get_if<double>(&value)) return python_repr(*real);
@@ -159,13 +120,28 @@ std::string python_text(const FormatValue& value) {
 
 /// @param inside name, name[index] or one of them with :spec
 std::string format_field(const std::string& inside, const FormatFields& fields, Indices indices) {
-  const size_t colon = std::min(inside.find(':'), inside.size());
-  const std::string_view path = std::string_view(inside).substr(0, colon);
-  const size_t name_end = std::min(path.find_first_of("[.!"), path.size());
-  FormatValue value = find(inside.substr(0, name_end), fields);
-  if (name_end < path.size()) value = entry(value, path.substr(name_end), inside, indices);
-  if (colon == inside.size()) return python_text(value);
-  const FormatSpec spec = parse_spec(std::string_view(inside).substr(colon + 1), inside);
+  static const std::regex form(
+      R"([^:.![\]]*(\[(\d{1,9})\])?(:(0?)(\d{0,3})(\.(\d{1,3}))?([dfe]))?)");
+  FormatValue value = find(inside.substr(0, inside.find_first_of("[:.!")), fields);
+  std::smatch part;
+  if (!std::regex_match(inside, part, form)) refuse(inside);
+  if (part[1].matched) {
+    const auto* list = std::get_if<std::vector<double>>(&value);
+    if (list == nullptr) refuse(inside);
+    const size_t at = std::stoul(part[2]);
+    const bool is_now = indices == Indices::kOfNow;
+    if (is_now && at >= list->size())
+      throw ConfigError("'{{{}}}': the list has {} entries now", inside, list->size());
+    value = is_now ? (*list)[at] : list->empty() ? 0.0 : list->front();
+  }
+  if (!part[3].matched) return python_text(value);
+  const auto number = [&](size_t i, int absent) {
+    return part[i].length() > 0 ? std::stoi(part[i]) : absent;
+  };
+  const FormatSpec spec = {.zeros = part[4].length() > 0,
+                           .width = number(5, 0),
+                           .precision = number(7, -1),
+                           .type = *part[8].first};
   return format_number(value, spec, inside);
 }
 

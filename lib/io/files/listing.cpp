@@ -25,20 +25,8 @@
 namespace dalle2 {
 namespace {
 
-using Entries = std::vector<std::filesystem::directory_entry>;
-
-/// @param error set if the folder cannot be opened. @throws DataError if the listing breaks off
-Entries entries_of(const std::string& folder, std::error_code& error) {
-  Entries entries;
-  const WalkEnd end = walk_folder(folder.empty() ? "." : folder,
-                                  Below::kNothing,
-                                  [&](const auto& entry) { entries.push_back(entry); });
-  if (!end.opened) {
-    error = end.error;
-  } else if (end.error) {
-    throw DataError("the folder \"{}\" cannot be read: {}", folder, end.error.message());
-  }
-  return entries;
+[[noreturn]] void throw_unreadable(const std::string& folder, const std::error_code& error) {
+  throw DataError("the folder \"{}\" cannot be read: {}", folder, error.message());
 }
 
 std::vector<ListedFile> list_local(const std::string& folder) {
@@ -168,11 +156,12 @@ bool is_in_folder(const std::filesystem::path& path, const std::filesystem::path
 }
 
 std::vector<std::string> names_in_folder(const std::string& folder) {
-  std::error_code absent;
   std::vector<std::string> names;
-  for (const auto& entry : entries_of(folder, absent)) {
-    names.push_back(entry.path().filename().string());
-  }
+  const WalkEnd end =
+      walk_folder(folder.empty() ? "." : folder, Below::kNothing, [&](const auto& entry) {
+        names.push_back(entry.path().filename().string());
+      });
+  if (end.opened && end.error) throw_unreadable(folder, end.error);
   return names;
 }
 
@@ -242,14 +231,13 @@ std::string short_list(const std::vector<std::string>& names) {
 }
 
 std::vector<std::string> files_in_folder(const std::string& folder) {
-  std::error_code error;
-  const Entries entries = entries_of(folder, error);
-  if (error) throw DataError("the folder \"{}\" cannot be read: {}", folder, error.message());
   std::vector<std::string> files;
-  for (const auto& entry : entries) {
-    std::error_code ignored;
-    if (!entry.is_directory(ignored)) files.push_back(entry.path().string());
-  }
+  const WalkEnd end =
+      walk_folder(folder.empty() ? "." : folder, Below::kNothing, [&](const auto& entry) {
+        std::error_code ignored;
+        if (!entry.is_directory(ignored)) files.push_back(entry.path().string());
+      });
+  if (end.error) throw_unreadable(folder, end.error);
   std::sort(files.begin(), files.end());
   return files;
 }

@@ -3,14 +3,12 @@
 
 #include "base/error.h"
 #include "base/little_endian.h"
+#include "base/untrusted_json.h"
 #include "io/files/atomic_file.h"
 
 #include <algorithm>
 #include <bit>
-#include <charconv>
 #include <cstring>
-#include <limits>
-#include <optional>
 #include <string_view>
 
 namespace dalle2 {
@@ -20,116 +18,59 @@ constexpr std::string_view kMagic("\x93NUMPY", 6);
 constexpr size_t kLargestHeader = size_t{1} << 20;  // NumPy itself stops at 10,000 bytes
 constexpr size_t kMostDimensions = 64;              // as NumPy
 
-struct Header {
-  std::optional<std::string> descr;
-  std::optional<bool> fortran_order;
-  std::optional<std::vector<int64_t>> shape;
-};
-
-/// The header's grammar, a part of Python's: a dict of text keys whose values are a text, True or
-/// False, or a tuple of integers.
-class HeaderParser {
- public:
-  HeaderParser(std::string_view text, const std::string& origin) : text_(text), origin_(origin) {}
-
-  Header parse() {
-    Header header;
-    expect('{');
-    while (!take('}')) {
-      const std::string key = quoted_text();
-      expect(':');
-      if (key == "descr") {
-        if (peek() == '[') {
-          throw DataError("{}: a structured NumPy array (records); expected plain numbers",
-                          origin_);
-        }
-        header.descr = quoted_text();
-      } else if (key == "fortran_order") {
-        header.fortran_order = boolean();
-      } else if (key == "shape") {
-        header.shape = tuple();
-      } else {
-        fail("the key descr, fortran_order or shape");
-      }
-      if (!take(',') && peek() != '}') {
-        fail("',' or '}'");
-      }
+/// The header, a dict of Python whose values are texts, True or False, and tuples of integers, as JSON.
+Json parse_header(std::string_view text, const std::string& origin) {
+  std::string json;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '\'' || c == '"') {  // a text, which has no escapes
+      const size_t end = std::min(text.find(c, i + 1), text.size());
+      json += fmt::format("\"{}\"", text.substr(i + 1, end - i - 1));
+      i = end;
+    } else if (c == ')' || c == '}') {  // a comma may stand before it
+      json.erase(json.find_last_not_of(" \t\r\n") + 1);
+      if (json.ends_with(',')) json.pop_back();
+      json += c == ')' ? ']' : c;
+    } else {
+      json += c == '(' ? '[' : c == 'T' ? 't' : c == 'F' ? 'f' : c;
     }
-    if (peek() != '\0') {
-      fail("nothing after '}'");
-    }
-    return header;
   }
-
- private:
-  [[noreturn]] void fail(const std::string& expected) const {
+  ParsedJson parsed = parse_untrusted_json(json);
+  if (!parsed.is_right()) throw DataError("{}: damaged NumPy header: {}", origin, parsed.fault);
+  for (const char* key : {"descr", "fortran_order", "shape"}) {
+    if (!parsed.value.is_object() || !parsed.value.contains(key))
+      throw DataError("{}: NumPy header without {}", origin, key);
+  }
+  if (parsed.value["descr"].is_array()) {
+    throw DataError("{}: a structured NumPy array (records); expected plain numbers", origin);
+  }
+  if (!parsed.value["descr"].is_string() || !parsed.value["fortran_order"].is_boolean()) {
     throw DataError(
-        "{}: damaged NumPy header at its byte {}: expected {}", origin_, position_, expected);
+        "{}: damaged NumPy header: expected a text as descr, True or False as fortran_order",
+        origin);
   }
-  /// The next character that is no space; NUL at the end.
-  char peek() {
-    while (position_ < text_.size() && std::strchr(" \t\r\n", text_[position_]) != nullptr &&
-           text_[position_] != '\0') {
-      ++position_;
-    }
-    return position_ < text_.size() ? text_[position_] : '\0';
-  }
-  bool take(char wanted) {
-    if (peek() != wanted) return false;
-    ++position_;
-    return true;
-  }
-  void expect(char wanted) {
-    if (!take(wanted)) fail(fmt::format("'{}'", wanted));
-  }
-  std::string quoted_text() {
-    const char quote = peek();
-    if (quote != '\'' && quote != '"') fail("a quoted text");
-    const size_t end = text_.find(quote, ++position_);
-    if (end == std::string_view::npos) fail("a closing quote");
-    const std::string value(text_.substr(position_, end - position_));
-    position_ = end + 1;
-    return value;
-  }
-  bool boolean() {
-    peek();
-    for (const bool value : {true, false}) {
-      const std::string_view word = value ? "True" : "False";
-      if (text_.substr(position_).starts_with(word)) {
-        position_ += word.size();
-        return value;
-      }
-    }
-    fail("True or False");
-  }
-  std::vector<int64_t> tuple() {
-    std::vector<int64_t> values;
-    expect('(');
-    while (!take(')')) {
-      int64_t value = 0;
-      peek();
-      const char* begin = text_.data() + position_;
-      const auto [end, error] = std::from_chars(begin, text_.data() + text_.size(), value);
-      if (error != std::errc()) fail("an integer of the shape");
-      if (value < 0) {
-        throw DataError("{}: NumPy header with the negative dimension {}", origin_, value);
-      }
-      position_ += static_cast<size_t>(end - begin);
-      values.push_back(value);
-      if (values.size() > kMostDimensions) {
-        throw DataError("{}: NumPy header with more than {} dimensions", origin_, kMostDimensions);
-      }
-      if (!take(',') && peek() != ')') {
-        fail("',' or ')'");
-      }
-    }
-    return values;
-  }
+  return std::move(parsed.value);
+}
 
-  std::string_view text_;
-  const std::string& origin_;
-  size_t position_ = 0;
-};
+std::vector<int64_t> shape_of(const Json& sizes, const std::string& origin) {
+  std::vector<int64_t> shape;
+  for (const Json& size : sizes) {
+    const bool is_large =
+        size.is_number_unsigned() && size.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX);
+    if (!size.is_number_integer() || is_large) {
+      throw DataError(
+          "{}: NumPy header whose shape has {}; expected an integer", origin, size.dump());
+    }
+    if (size.get<int64_t>() < 0)
+      throw DataError("{}: NumPy header with the negative dimension {}", origin, size.dump());
+    shape.push_back(size.get<int64_t>());
+  }
+  if (!sizes.is_array() || shape.size() > kMostDimensions) {
+    throw DataError(
+        "{}: NumPy header without a shape of at most {} dimensions", origin, kMostDimensions);
+  }
+  return shape;
+}
 
 /// In the order of NpyType.
 struct TypeRow {
@@ -317,18 +258,11 @@ std::string in_c_order(const std::string& fortran, const std::vector<int64_t>& s
 
 NpyLayout parse_npy_layout(std::string_view begin, uint64_t file_size, const std::string& origin) {
   const Preamble preamble = read_preamble(begin, origin);
-  Header header = HeaderParser(preamble.header, origin).parse();
-  if (!header.descr || !header.fortran_order || !header.shape) {
-    throw DataError("{}: NumPy header without {}",
-                    origin,
-                    !header.descr           ? "descr"
-                    : !header.fortran_order ? "fortran_order"
-                                            : "shape");
-  }
+  const Json header = parse_header(preamble.header, origin);
   NpyLayout layout;
-  layout.type = type_from_descr(*header.descr, origin);
-  layout.shape = std::move(*header.shape);
-  layout.fortran_order = *header.fortran_order;
+  layout.type = type_from_descr(header["descr"].get<std::string>(), origin);
+  layout.shape = shape_of(header["shape"], origin);
+  layout.fortran_order = header["fortran_order"].get<bool>();
   layout.data_begin = preamble.data_begin;
   // As in NumPy, a shape with a 0 is bounded too, by its other sizes: rows are counted without it.
   auto bounded = static_cast<int64_t>(npy_item_size(layout.type));
@@ -344,7 +278,7 @@ NpyLayout parse_npy_layout(std::string_view begin, uint64_t file_size, const std
                     origin,
                     too_large || found < expected ? "truncated" : "oversize",
                     fmt::join(layout.shape, ", "),
-                    *header.descr,
+                    kTypes[static_cast<size_t>(layout.type)].descr,
                     too_large ? std::string("more than 2^63") : std::to_string(expected),
                     found);
   }

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <queue>
 #include <unordered_map>
 #include <utility>
 
@@ -123,27 +122,6 @@ uint64_t pair_key(int64_t first, int64_t second) {
   return (static_cast<uint64_t>(first) << 32U) | static_cast<uint64_t>(second);
 }
 
-/// A word while its tokens are merged: a list by the places of its first tokens.
-struct MergeList {
-  static constexpr int64_t kGone = -1;
-  std::vector<int64_t> tokens;         // kGone where one was merged into the one before
-  std::vector<size_t> next, previous;  // tokens.size() at the ends
-
-  explicit MergeList(std::vector<int64_t> of) : tokens(std::move(of)) {
-    for (size_t i = 0; i < tokens.size(); ++i) {
-      next.push_back(i + 1);
-      previous.push_back(i == 0 ? tokens.size() : i - 1);
-    }
-  }
-  void merge_with_next(size_t at, int64_t merged) {
-    const size_t gone = next[at];
-    tokens[at] = merged;
-    tokens[gone] = kGone;
-    next[at] = next[gone];
-    if (next[at] < tokens.size()) previous[next[at]] = at;
-  }
-};
-
 }  // namespace
 
 struct ClipTokenizer::Tables {
@@ -179,33 +157,26 @@ const char* ClipTokenizer::Tables::add_merge(std::string_view line, Numbers& num
   return nullptr;
 }
 
+/// As Sennrich et al. have it: the pair of the earliest line is merged everywhere, then that of the next.
 void ClipTokenizer::Tables::merge_all(std::vector<int64_t>& tokens) const {
-  // A merge of higher rank never makes a pair of lower rank: its parts come from earlier lines.
-  using Candidate = std::pair<int64_t, size_t>;  // merged token, place of its first part
-  std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> candidates;
-  MergeList list(std::move(tokens));
-  const auto merged_at = [&](size_t at) -> int64_t {
-    const size_t next = list.next[at];
-    if (list.tokens[at] == MergeList::kGone || next >= list.tokens.size()) return MergeList::kGone;
-    const auto found = merged.find(pair_key(list.tokens[at], list.tokens[next]));
-    return found == merged.end() ? MergeList::kGone : found->second;
+  constexpr int64_t kNone = INT64_MAX;
+  const auto merged_at = [&](size_t i) {
+    const auto found =
+        i + 1 < tokens.size() ? merged.find(pair_key(tokens[i], tokens[i + 1])) : merged.end();
+    return found == merged.end() ? kNone : found->second;
   };
-  const auto consider = [&](size_t at) {
-    if (at >= list.tokens.size()) return;
-    if (const int64_t token = merged_at(at); token != MergeList::kGone)
-      candidates.push({token, at});
-  };
-  for (size_t at = 0; at < list.tokens.size(); ++at) consider(at);
-  while (!candidates.empty()) {
-    const auto [token, at] = candidates.top();
-    candidates.pop();
-    if (merged_at(at) != token) continue;
-    list.merge_with_next(at, token);
-    consider(list.previous[at]);
-    consider(at);
+  for (;;) {
+    int64_t first = kNone;
+    for (size_t i = 0; i < tokens.size(); ++i) first = std::min(first, merged_at(i));
+    if (first == kNone) return;
+    size_t kept = 0;
+    for (size_t i = 0; i < tokens.size(); ++kept) {
+      const bool is_pair = merged_at(i) == first;
+      tokens[kept] = is_pair ? first : tokens[i];
+      i += is_pair ? 2 : 1;
+    }
+    tokens.resize(kept);
   }
-  std::erase(list.tokens, MergeList::kGone);
-  tokens = std::move(list.tokens);
 }
 
 std::string shown_caption(std::string_view text) {
