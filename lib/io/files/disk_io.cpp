@@ -60,6 +60,33 @@ size_t OpenFile::read(char* to, size_t capacity) const {
   }
 }
 
+RecordFile::RecordFile(std::string path)
+    : path_(std::move(path)),
+      descriptor_(open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0644)) {
+  if (descriptor_ < 0) throw ConfigError("{}: cannot be made: {}", path_, errno_text(errno));
+}
+
+RecordFile::~RecordFile() {
+  close(descriptor_);
+}
+
+void RecordFile::append(std::string_view record) {
+  for (std::string_view rest = record; !rest.empty();) {
+    const ssize_t count = write(descriptor_, rest.data(), rest.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) {
+      const int reason = errno;
+      const bool is_whole = rest.size() == record.size() || ftruncate(descriptor_, size_) == 0;
+      throw ResourceError("{}: cannot be written: {}{}",
+                          path_,
+                          errno_text(reason),
+                          is_whole ? "" : "; what follows in this file will not be read");
+    }
+    rest.remove_prefix(static_cast<size_t>(count));
+  }
+  size_ += static_cast<int64_t>(record.size());
+}
+
 void read_from_disk(const std::string& path, const std::function<void(const char*, size_t)>& sink) {
   const OpenFile file(path);
   bool direct = set_direct(file.descriptor(), true);

@@ -52,6 +52,26 @@ class OpenFile {
   int descriptor_;
 };
 
+/// A new file that grows by whole records: a reader stops at a torn one.
+class RecordFile {
+ public:
+  /// @throws ConfigError if there is such a file, or it cannot be made
+  explicit RecordFile(std::string path);
+  ~RecordFile();
+  RecordFile(const RecordFile&) = delete;
+  RecordFile& operator=(const RecordFile&) = delete;
+
+  const std::string& path() const { return path_; }
+  int64_t size() const { return size_; }
+  /// Hands all of it to the system or nothing: a kill of the process loses none. @throws ResourceError
+  void append(std::string_view record);
+
+ private:
+  std::string path_;
+  int descriptor_;
+  int64_t size_ = 0;
+};
+
 /// Hands the file to `sink` piece by piece, in order, from the disk itself where the file system
 /// can do that.
 /// @throws DataError naming the path and the reason

@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: MIT
 #include "io/formats/event_file.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -125,6 +122,20 @@ int64_t next_number(const std::string& folder) {
   return number;
 }
 
+std::string path_of_next(const std::string& folder) {
+  static std::atomic<int> files_of_process{0};
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) throw ConfigError("{}: the folder cannot be made: {}", folder, error.message());
+  const std::string name = fmt::format("{}{:010}.{}.{}.{}",
+                                       kPrefix,
+                                       next_number(folder),
+                                       host_name(),
+                                       ::getpid(),
+                                       files_of_process++);
+  return (fs::path(folder) / name).string();
+}
+
 }  // namespace
 
 uint32_t crc32c(std::string_view bytes) {
@@ -175,32 +186,15 @@ void EventSummary::add_text(const std::string& tag, const std::string& markdown)
   Message<PluginField>(metadata, MetadataField::kPluginData).add_string(PluginField::kName, "text");
 }
 
-EventFile::EventFile(const std::string& folder, std::optional<int64_t> first_step) {
-  static std::atomic<int> files_of_process{0};
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error) throw ConfigError("{}: the folder cannot be made: {}", folder, error.message());
-  path_ = (fs::path(folder) / fmt::format("{}{:010}.{}.{}.{}",
-                                          kPrefix,
-                                          next_number(folder),
-                                          host_name(),
-                                          ::getpid(),
-                                          files_of_process++))
-              .string();
-  descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0644);
-  if (descriptor_ < 0) throw ConfigError("{}: cannot be written: {}", path_, errno_text(errno));
+EventFile::EventFile(const std::string& folder, std::optional<int64_t> first_step)
+    : file_(path_of_next(folder)) {
   try {
     append(version_event());
     if (first_step) append(start_event(*first_step));
   } catch (...) {
-    ::close(descriptor_);
-    ::unlink(path_.c_str());
+    ::unlink(path().c_str());
     throw;
   }
-}
-
-EventFile::~EventFile() {
-  ::close(descriptor_);
 }
 
 void EventFile::write(const EventSummary& summary, int64_t step, double wall_time) {
@@ -213,24 +207,7 @@ void EventFile::write(const EventSummary& summary, int64_t step, double wall_tim
 }
 
 void EventFile::append(const std::string& event) {
-  const std::string record = tfrecord(event);
-  struct stat before = {};
-  const bool known = ::fstat(descriptor_, &before) == 0;
-  size_t written = 0;
-  while (written < record.size()) {
-    const ssize_t count = ::write(descriptor_, record.data() + written, record.size() - written);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) {
-      const int reason = errno;
-      // A reader stops at a torn record: cut it off, or what comes later is never seen.
-      const bool whole = written == 0 || (known && ::ftruncate(descriptor_, before.st_size) == 0);
-      throw ResourceError("{}: cannot be written: {}{}",
-                          path_,
-                          errno_text(reason),
-                          whole ? "" : "; what follows in this file will not be shown");
-    }
-    written += static_cast<size_t>(count);
-  }
+  file_.append(tfrecord(event));
 }
 
 double wall_time_seconds() {

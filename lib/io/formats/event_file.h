@@ -10,6 +10,8 @@
 #include <string>
 #include <string_view>
 
+#include "io/files/disk_io.h"
+
 namespace dalle2 {
 
 /// CRC-32C (Castagnoli, RFC 3720, appendix B.4): 0xE3069283 for "123456789".
@@ -41,21 +43,16 @@ class EventFile {
   /// of `first_step` and later.
   /// @throws ConfigError if it cannot be written
   EventFile(const std::string& folder, std::optional<int64_t> first_step);
-  ~EventFile();
-  EventFile(const EventFile&) = delete;
-  EventFile& operator=(const EventFile&) = delete;
-
   /// Hands one event to the system, whole: a kill of the process loses nothing of it.
   /// @param wall_time seconds since 1970. @throws ResourceError if it cannot be written
   void write(const EventSummary& summary, int64_t step, double wall_time);
 
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return file_.path(); }
 
  private:
   void append(const std::string& event);
 
-  std::string path_;
-  int descriptor_ = -1;
+  RecordFile file_;
 };
 
 /// Now, for EventFile::write.

@@ -1,17 +1,13 @@
 // SPDX-License-Identifier: MIT
 #include "io/formats/wandb_file.h"
 
-#include <fcntl.h>
-#include <unistd.h>
 #include <zlib.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
 #include <protozero/pbf_builder.hpp>
 #include <utility>
 
-#include "base/error.h"
 #include "base/little_endian.h"
 #include "base/this_process.h"
 
@@ -109,21 +105,15 @@ std::string record(RecordField kind, const Fill& fill) {
 
 }  // namespace
 
-WandbFile::WandbFile(std::string path) : path_(std::move(path)) {
-  descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-  if (descriptor_ < 0) throw ConfigError("{}: cannot be made: {}", path_, errno_text(errno));
+WandbFile::WandbFile(std::string path) : file_(std::move(path)) {
   std::string bytes(kFirstMark);
   append_little_endian(bytes, kSecondMark, 2);
   append_little_endian(bytes, 0, 1);  // version
-  put(bytes);
+  file_.append(bytes);
   append(record<HeaderField>(RecordField::kHeader, [](auto& content) {
     Message<VersionField> version(content, HeaderField::kVersion);
     version.add_string(VersionField::kProducer, "dalle2-train " + program_version());
   }));
-}
-
-WandbFile::~WandbFile() {
-  if (descriptor_ >= 0) ::close(descriptor_);
 }
 
 void WandbFile::write_run(const WandbRun& run) {
@@ -212,7 +202,7 @@ void WandbFile::append(std::string_view body) {
   std::string bytes;
   std::string_view rest = record;
   for (bool first = true; first || !rest.empty(); first = false) {
-    const int64_t at = size_ + static_cast<int64_t>(bytes.size());
+    const int64_t at = file_.size() + static_cast<int64_t>(bytes.size());
     int64_t left = kBlock - at % kBlock;
     if (left < kChunkHeader) {
       bytes.append(static_cast<size_t>(left), '\0');
@@ -228,26 +218,7 @@ void WandbFile::append(std::string_view body) {
     append_little_endian(bytes, piece.size(), 2);
     bytes += checked;
   }
-  put(bytes);
-}
-
-void WandbFile::put(std::string_view bytes) {
-  for (size_t written = 0; written < bytes.size();) {
-    const ssize_t count = ::write(descriptor_, bytes.data() + written, bytes.size() - written);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) {
-      const int reason = errno;
-      // A reader stops at a torn record: what follows would be lost, so the piece goes.
-      const bool is_whole = written == 0 || (::ftruncate(descriptor_, size_) == 0 &&
-                                             ::lseek(descriptor_, size_, SEEK_SET) == size_);
-      throw ResourceError("{}: cannot be written{}: {}",
-                          path_,
-                          is_whole ? "" : " and ends with a part of a record",
-                          errno_text(reason));
-    }
-    written += static_cast<size_t>(count);
-  }
-  size_ += static_cast<int64_t>(bytes.size());
+  file_.append(bytes);
 }
 
 }  // namespace dalle2

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "io/files/disk_io.h"
 #include "net/wandb_api.h"
 
 namespace dalle2 {
@@ -37,9 +38,6 @@ class WandbFile {
 
   /// @throws ConfigError if it cannot be made, ResourceError if it cannot be written
   explicit WandbFile(std::string path);
-  ~WandbFile();
-  WandbFile(const WandbFile&) = delete;
-  WandbFile& operator=(const WandbFile&) = delete;
 
   // All throw ResourceError if the file cannot be written.
   void write_run(const WandbRun& run);
@@ -57,15 +55,12 @@ class WandbFile {
   void write_preempting();
   void write_exit(int exit_code, int64_t runtime_seconds);
 
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return file_.path(); }
 
  private:
   void append(std::string_view body);
-  void put(std::string_view bytes);
 
-  std::string path_;
-  int descriptor_ = -1;
-  int64_t size_ = 0;
+  RecordFile file_;
   int64_t records_ = 0;
 };
 
