@@ -2,19 +2,12 @@
 #include "dist/process_group.h"
 
 #include <ATen/ATen.h>
-#include <execinfo.h>
-#include <signal.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <functional>
 #include <future>
 #include <string>
@@ -46,65 +39,11 @@ constexpr const char* kAdvice =
     "\n  The run ends. What it has saved is intact: start it again once the cause is gone, and it "
     "will resume.";
 
-constexpr int kMostFrames = 40;
-/// LibTorch has dozens of idle threads on a large machine.
-constexpr int kMostThreads = 32;
-std::atomic<bool> written = false;
-
-/// Runs on the thread that is asked. Only what is safe in a signal handler, once backtrace() has
-/// loaded its library.
-void write_stack(int) {
-  void* frames[kMostFrames];
-  const int count = backtrace(frames, kMostFrames);
-  backtrace_symbols_fd(frames, count, STDERR_FILENO);
-  written = true;
-}
-
-std::string name_of(const std::string& thread) {
-  std::ifstream file("/proc/self/task/" + thread + "/comm");
-  std::string name;
-  std::getline(file, name);
-  return name;
-}
-
-void ask(const std::string& thread) {
-  std::fprintf(stderr, "thread %s (%s):\n", thread.c_str(), name_of(thread).c_str());
-  std::fflush(stderr);
-  written = false;
-  syscall(SYS_tgkill, getpid(), std::atoi(thread.c_str()), SIGRTMIN + 5);
-  for (int wait = 0; wait < 50 && !written; ++wait) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  }
-  if (!written) std::fprintf(stderr, "  does not answer\n");
-}
-
-/// Writes where each other thread of this process is to stderr, for a report of a process that is stuck.
-/// Takes a second at most; a thread that does not answer is named.
-void print_thread_stacks() noexcept {
-  try {
-    void* first[1];
-    backtrace(first, 1);
-    struct sigaction action = {};
-    action.sa_handler = write_stack;
-    action.sa_flags = SA_RESTART;
-    sigaction(SIGRTMIN + 5, &action, nullptr);
-    int count = 0;
-    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) {
-      const std::string thread = entry.path().filename().string();
-      if (std::atoi(thread.c_str()) == gettid()) continue;  // it writes this
-      if (count++ == kMostThreads) break;
-      ask(thread);
-    }
-  } catch (const std::exception&) {  // the report itself is written
-  }
-}
-
 /// Told by the watch from its own thread: the others are asleep in a collective that will not end.
 [[noreturn]] void end_process(const World& world, const std::string& report) {
   const std::string message = report + kAdvice;
   log_error("dist", "{}", message);
   write_failure_file(world, message);
-  print_thread_stacks();
   std::fflush(nullptr);
   std::_Exit(static_cast<int>(ExitCode::kNetwork));
 }

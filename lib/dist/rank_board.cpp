@@ -97,32 +97,15 @@ std::optional<std::string> loss_of(const std::optional<RankPlace>& other,
       other ? "; it was " + place_text(*other) : "");
 }
 
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(
+    RankPlace, beats, sequence, step, what, waits, seconds, limit, busy, failure, ended)
+
 std::string RankPlace::to_json() const {
-  return nlohmann::json{{"beats", beats},
-                        {"sequence", sequence},
-                        {"step", step},
-                        {"what", what},
-                        {"waits", waits},
-                        {"seconds", seconds},
-                        {"limit", limit},
-                        {"busy", busy},
-                        {"failure", failure},
-                        {"ended", ended}}
-      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return nlohmann::json(*this).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 RankPlace RankPlace::from_json(const std::string& text) {
-  const auto json = nlohmann::json::parse(text);
-  return {.beats = json.at("beats"),
-          .sequence = json.at("sequence"),
-          .step = json.at("step"),
-          .what = json.at("what"),
-          .waits = json.at("waits"),
-          .seconds = json.at("seconds"),
-          .limit = json.at("limit"),
-          .busy = json.at("busy"),
-          .failure = json.at("failure"),
-          .ended = json.at("ended")};
+  return nlohmann::json::parse(text).get<RankPlace>();
 }
 
 std::optional<std::string> find_hang(int own,

@@ -167,14 +167,7 @@ void RankWatch::tell_failure(const std::string& message) noexcept {
 RankPlace RankWatch::own_place() {
   const uint64_t before = std::exchange(signs_, signs_of_life());
   if (!own_.busy.empty() && signs_ != before) works_.restart_clock();
-  const PendingWorks::Place at = works_.place();
-  RankPlace place = own_;
-  place.waits = at.waits;
-  place.sequence = at.sequence;
-  place.what = at.what;
-  place.limit = at.limit;
-  place.seconds = at.seconds;
-  return place;
+  return works_.place(own_);
 }
 
 void RankWatch::post_own_place() {
@@ -308,9 +301,9 @@ std::string RankWatch::explain(const std::string& error, int64_t number, const s
 int64_t PendingWorks::begin(const std::string& what, std::chrono::seconds limit) {
   poll();
   const std::lock_guard lock(mutex_);
-  last_.what = what;
-  pending_.push_back({++last_.sequence, what, limit, nullptr, Clock::now()});
-  return last_.sequence;
+  last_what_ = what;
+  pending_.push_back({++last_sequence_, what, limit, nullptr, Clock::now()});
+  return last_sequence_;
 }
 
 void PendingWorks::launched(int64_t number, std::shared_ptr<BackendWork> work) {
@@ -353,13 +346,15 @@ void PendingWorks::poll() {
   }
 }
 
-PendingWorks::Place PendingWorks::place() const {
+RankPlace PendingWorks::place(RankPlace place) const {
   const std::lock_guard lock(mutex_);
-  Place place = last_;
+  place.sequence = last_sequence_;
+  place.what = last_what_;
+  place.waits = !pending_.empty();
+  place.limit = 0;
   Clock::time_point since = last_end_;
   if (!pending_.empty()) {
     const Pending& first = pending_.front();
-    place.waits = true;
     place.sequence = first.number;
     place.what = first.what;
     place.limit = static_cast<double>(first.limit.count());

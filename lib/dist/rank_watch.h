@@ -26,14 +26,6 @@ class PendingWorks {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// Where the rank is.
-  struct Place {
-    bool waits = false;
-    int64_t sequence = 0;  ///< of the collective that it waits in, or else of the last one begun
-    std::string what = "start";
-    double limit = 0;    ///< seconds that this collective may take if all ranks are in it
-    double seconds = 0;  ///< since it began to wait or a collective ended, the later of both
-  };
   /// A collective that ended with an error.
   struct Failed {
     int64_t number = 0;
@@ -41,7 +33,7 @@ class PendingWorks {
     Clock::time_point since;
   };
 
-  /// @param limit see Place @return its number
+  /// @param limit see RankPlace @return its number
   int64_t begin(const std::string& what, std::chrono::seconds limit);
   void launched(int64_t number, std::shared_ptr<BackendWork> work);
   void end(int64_t number);
@@ -50,7 +42,8 @@ class PendingWorks {
   /// Lets the works go that are done, in their order, with the tensors that they hold. Returns at once
   /// while another thread is in it.
   void poll();
-  Place place() const;
+  /// The place of the rank, of which the works know all but `rest`.
+  RankPlace place(RankPlace rest = {}) const;
   /// The first that poll() found failed.
   std::optional<Failed> failed() const;
 
@@ -66,7 +59,8 @@ class PendingWorks {
   std::mutex polling_;
   mutable std::mutex mutex_;  // all below
   std::deque<Pending> pending_;
-  Place last_;  // begun
+  int64_t last_sequence_ = 0;  // of the collective begun last
+  std::string last_what_ = "start";
   std::optional<Failed> failed_;
   Clock::time_point last_end_ = Clock::now();
 };
