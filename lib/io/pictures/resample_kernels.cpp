@@ -177,16 +177,16 @@ void horizontal_pass_avx2(const uint8_t* in,
                                                size_t y,
                                                uint8_t* out,
                                                size_t bytes) {
-  constexpr size_t kBlock = 32;
-  if (bytes < kBlock) return vertical_row_plain(in, stride, split, y, out, bytes);
+  constexpr size_t kAtOnce = 32;
+  if (bytes < kAtOnce) return vertical_row_plain(in, stride, split, y, out, bytes);
   const Taps& taps = split.taps;
   in += static_cast<size_t>(taps.first[y]) * stride;
   const int count = taps.count[y];
   const size_t pairs = static_cast<size_t>(taps.most) / 2;
   const int32_t* low = split.low.data() + y * pairs;
   const int32_t* high = split.high.data() + y * pairs;
-  for (size_t i = 0; i < bytes; i += kBlock) {
-    const size_t at = std::min(i, bytes - kBlock);  // the last block overlaps the one before
+  for (size_t i = 0; i < bytes; i += kAtOnce) {
+    const size_t at = std::min(i, bytes - kAtOnce);  // the last block overlaps the one before
     vertical_block_avx2(in + at, stride, low, high, count, out + at);
   }
 }
