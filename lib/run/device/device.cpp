@@ -29,6 +29,14 @@ std::optional<at::Device>& stand_in() {
   return device;
 }
 
+/// Where the library of LibTorch lies that this process uses.
+std::filesystem::path folder_of_libtorch() {
+  Dl_info info{};
+  // Any function that libtorch_cpu.so defines.
+  if (dladdr(reinterpret_cast<const void*>(&at::globalContext), &info) == 0) return {};
+  return std::filesystem::path(info.dli_fname).parent_path();
+}
+
 }  // namespace
 
 CudaLibrary load_cuda_library(const std::filesystem::path& folder, bool has_driver) {
