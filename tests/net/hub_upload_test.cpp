@@ -184,17 +184,6 @@ TEST_CASE("a commit whose answer was lost is looked for before it is made again"
   CHECK(hub.count("commit") == 1);
 }
 
-TEST_CASE("a commit that another one came before is made again") {
-  const CapturedLog log;
-  int refused = 0;
-  LfsHub hub([&](const std::string& step) -> std::optional<HttpReply> {
-    if (step != "commit" || ++refused > 2) return {};
-    return http_reply(refused == 1 ? 409 : 412, "");
-  });
-  hub.upload();
-  CHECK(hub.count("commit") == 3);
-}
-
 TEST_CASE("an answer to a commit that names none does not count") {
   const CapturedLog log;
   std::string body;

@@ -26,8 +26,20 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.answer(name)
 
     def body(self):
-        """What was sent."""
-        return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        """What was sent, unless the link breaks meanwhile: it does so after each `break_every` bytes."""
+        size, every = int(self.headers.get("Content-Length", 0)), self.server.break_every
+        with self.server.lock:
+            left = every - self.server.passed % every if every else size + 1
+            self.server.passed += min(size, left)
+        content = self.rfile.read(min(size, left))
+        if size >= left:
+            raise ConnectionAbortedError
+        return content
+
+    def lose(self):
+        """The answer gets lost: the connection ends without it."""
+        self.close_connection = True
+        return True
 
     def note(self):
         """Keeps what came, for tests that look for secrets."""
@@ -116,6 +128,18 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
         return True
 
+    def page_after(self, seconds, text):
+        """Status 200 at once, then white space as long as a store is at work, then the page."""
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        for piece in [*[" "] * round(seconds / 0.2), text]:
+            self.wfile.write(f"{len(piece):x}\r\n{piece}\r\n".encode())
+            self.wfile.flush()
+            time.sleep(0 if piece is text else 0.2)
+        self.wfile.write(b"0\r\n\r\n")
+        return True
+
     def stall(self):
         self.server.ended.wait(120)
         self.close_connection = True
@@ -132,6 +156,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.folder, self.mistreat = pathlib.Path(folder), mistreat
         self.counts, self.lock = {}, threading.Lock()
         self.ranges = 0
+        self.break_every, self.passed = None, 0  # bytes of the bodies that come
         self.requests = []
         self.ended = threading.Event()
         super().__init__(("127.0.0.1", 0), self.handler)

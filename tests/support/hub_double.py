@@ -4,7 +4,8 @@ talk to it alike.
 
 `HubDouble().repos` maps "owner/name", of a data set "datasets/owner/name", to a Repo. Two servers: the hub itself, and the store to which LFS files go and from
 which they come, which must never see a token. `mistreat(handler, step, number)` may answer itself and return True; steps are
-whoami, repo, create, branch, preupload, batch, upload, complete, verify, head, paths, tree, commit, resolve, store.
+whoami, repo, create, branch, preupload, batch, upload, complete, verify, head, paths, tree, commit, resolve, store, and after the work
+was done completed and committed, whose answer handler.lose() loses. `complete_seconds` of white space come before a completion.
 """
 import base64
 import hashlib
@@ -205,7 +206,9 @@ class HubHandler(StoreHandler):
             hub.parts.pop(oid)
             return self.fault(400, "", "the checksum does not fit")
         hub.objects[oid] = content
-        return self.json({})
+        if hub.mistreat_step(self, "completed", oid):
+            return None
+        return self.page_after(hub.complete_seconds, "{}") if hub.complete_seconds else self.json({})
 
     def verify(self, asked):
         content = self.server.hub.objects.get(asked["oid"])
@@ -262,6 +265,8 @@ class HubHandler(StoreHandler):
                 repo.files[branch][value["path"]] = base64.b64decode(value["content"])
         repo.branches[branch].append(hashlib.sha1(content + repo.branches[branch][-1].encode()).hexdigest())
         repo.summaries.append(header["summary"])
+        if self.server.hub.mistreat_step(self, "committed", None):
+            return None
         oid = repo.branches[branch][-1]
         return self.json({"success": True, "commitOid": oid, "commitUrl": f"{self.server.hub.url}/{self.repo_name}/commit/{oid}", "hookOutput": ""})
 
@@ -299,7 +304,7 @@ class HubDouble:
         self.repos, self.objects, self.parts = {}, {}, {}
         self.role, self.signature = "write", "canary-of-a-signature"
         self.chunk = 40_000  # bytes of a part
-        self.lock = threading.RLock()
+        self.lock, self.complete_seconds = threading.RLock(), 0
         self.steps, self.mistreat = {}, mistreat
         self.store, self.server = StoreServer("/nonexistent"), HubServer("/nonexistent")
         self.store.hub = self.server.hub = self

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""A store on the loopback that speaks S3 and recomputes every signature (AWS Signature Version 4)."""
+"""A store on the loopback that speaks S3 and recomputes every signature (AWS Signature Version 4).
+
+Of CompleteMultipartUpload the answers can get lost (`lost_answers`: how many), or come after white space (`complete_seconds`).
+`break_every` is of bad_server.py."""
 import datetime
 import hashlib
 import hmac
@@ -104,7 +107,11 @@ class S3Handler(Handler):
         with self.server.lock:
             del self.server.parts[query["uploadId"]]
             self.server.counts_of_parts[key] = len(parts)
-        return self.page(200, "<CompleteMultipartUploadResult><ETag>\"whole\"</ETag></CompleteMultipartUploadResult>")
+            self.server.lost_answers -= 1
+        if self.server.lost_answers >= 0:
+            return self.lose()
+        text = "<CompleteMultipartUploadResult><ETag>\"whole\"</ETag></CompleteMultipartUploadResult>"
+        return self.page_after(self.server.complete_seconds, text) if self.server.complete_seconds else self.page(200, text)
 
     def do_HEAD(self):
         """Of an object: its size, how many parts it was sent in, when it was stored."""
@@ -189,6 +196,7 @@ class S3Double(Server):
     def __init__(self, folder, bucket, mistreat=lambda handler, key, number: False):
         self.bucket, self.faults, self.lists, self.parts = bucket, [], 0, {}
         self.uploads, self.counts_of_parts = 0, {}
+        self.complete_seconds, self.lost_answers = 0, 0  # of CompleteMultipartUpload
         self.mistreat_list = lambda handler: False
         super().__init__(folder, mistreat)
 

@@ -64,6 +64,7 @@ class Run:
 
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    answer_is_lost = False  # what was asked for is done
     wbufsize = -1  # an answer is one write: a second one would wait for the client's acknowledgement
 
     def log_message(self, *args):
@@ -89,6 +90,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             double.requests.append((method, self.path, dict(self.headers), body))
         if double.mistreat(self, kind, number):
             return
+        self.answer_is_lost = double.lose(kind, number)
         if kind in ("graphql", "file_stream") and not self.is_let_in():
             return self.json(401, {"errors": [{"message": "user is not logged in"}]})
         with double.lock:
@@ -116,6 +118,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         return self.bytes(status, json.dumps(content).encode(), **headers)
 
     def bytes(self, status, content, **headers):
+        if self.answer_is_lost:
+            self.close_connection = True
+            return True
         self.send_response(status)
         for key, value in headers.items():
             self.send_header(key.replace("_", "-"), value)
@@ -214,13 +219,15 @@ class Server(http.server.ThreadingHTTPServer):
 
 class WandbDouble:
     """The service. `mistreat(handler, kind, number)` may answer a request itself and return True, by json(), bytes() and hang_up() of the
-    handler. Kinds are graphql, file_stream, storage; the number counts the requests of a kind from 1."""
+    handler; `lose(kind, number)` says whose answers are lost after they were obeyed. Kinds are graphql, file_stream, storage; the number counts
+    the requests of a kind from 1."""
 
     def __init__(self, key=KEY, entity="somebody"):
         self.key, self.entity = key, entity
         self.lock = threading.RLock()
         self.runs, self.counts, self.requests = {}, {}, []
         self.mistreat = lambda handler, kind, number: False
+        self.lose = lambda kind, number: False
         self.server = Server(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
         self.server.double = self
