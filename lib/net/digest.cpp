@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "net/digest.h"
 
+#include <fmt/ranges.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 #include <openssl/sha.h>
@@ -40,14 +41,7 @@ std::string hmac_sha256(std::string_view key, std::string_view text) {
 }
 
 std::string to_hex(std::string_view bytes) {
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  std::string hex;
-  for (const char c : bytes) {
-    const auto byte = static_cast<unsigned char>(c);
-    hex += kDigits[byte >> 4];
-    hex += kDigits[byte & 15];
-  }
-  return hex;
+  return fmt::format("{:02x}", fmt::join(bytes_of(bytes), bytes_of(bytes) + bytes.size(), ""));
 }
 
 std::string base64(std::string_view bytes) {

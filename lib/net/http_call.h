@@ -34,8 +34,13 @@ std::optional<HttpFailure> http_attempt(const HttpCall& call,
 /// there: a JSON text of the upload's own. An empty text says that nothing is under way. Notes of S3 hold
 /// no secret and may lie on a disk. Notes of the hub hold signed addresses: they stay in memory.
 struct UploadNotes {
-  std::function<std::string()> load;
-  std::function<void(const std::string& text)> keep;
+  std::string text = {};
+  std::function<void(const std::string& text)> store = nullptr;  ///< null: for this call alone
+
+  void keep(const std::string& now) {
+    text = now;
+    if (store) store(now);
+  }
 };
 
 /// "Authorization: Basic ..." for that login.

@@ -3,14 +3,12 @@
 
 #include <openssl/crypto.h>
 
-#include <curl/curl.h>
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <charconv>
 #include <cmath>
 #include <cstdlib>
-#include <ctime>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <mutex>
@@ -19,14 +17,11 @@
 #include <sstream>
 #include <thread>
 #include <tuple>
-#include <utility>
-#include <vector>
 
 #include "base/log.h"
 #include "base/public_url.h"
 #include "base/stop_signal.h"
 #include "base/text.h"
-#include "net/url.h"
 
 namespace dalle2 {
 namespace {
@@ -62,13 +57,6 @@ std::shared_ptr<CURLM> borrow_connections() {
             if (idle.all.size() < kMostIdle) return idle.all.push_back(used);
             curl_multi_cleanup(used);
           }};
-}
-
-std::optional<int64_t> to_number(std::string_view text) {
-  int64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || number < 0 || end == text.data()) return std::nullopt;
-  return number;
 }
 
 /// Headers that say what the content is, and tell no secret.
@@ -146,6 +134,9 @@ std::pair<std::unique_ptr<std::istream>, int64_t> open_body(const HttpCall& call
 
 std::atomic<int> attempts_of_transfers{8};
 
+constexpr int64_t kRealProgress = 1 << 16;  ///< bytes after which earlier failures are forgotten
+constexpr long kWhole = 200, kPart = 206, kBehindTheEnd = 416;
+
 }  // namespace
 
 int net_attempts() {
@@ -193,39 +184,16 @@ const char* status_advice(long status) {
   return "Check that the url names a file";
 }
 
-void HttpResponse::take_header(std::string_view line) {
-  while (!line.empty() && (line.back() == '\r' || line.back() == '\n')) line.remove_suffix(1);
-  if (line.starts_with("HTTP/")) {
-    *this = HttpResponse{};
-    const size_t space = line.find(' ');
-    if (space != std::string_view::npos) {
-      status = static_cast<long>(to_number(line.substr(space + 1)).value_or(0));
-    }
-    return;
-  }
-  const size_t colon = line.find(':');
-  if (colon == std::string_view::npos) return;
-  const std::string name = lower_case(line.substr(0, colon));
-  std::string_view value = line.substr(colon + 1);
-  while (value.starts_with(' ')) value.remove_prefix(1);
-  headers[name] = value;
-  if (name == "content-length") {
-    content_length = to_number(value);
-  } else if (name == "content-range" && value.starts_with("bytes ")) {
-    range_start = to_number(value.substr(6));
-    range_total = to_number(value.substr(std::min(value.find('/'), value.size() - 1) + 1));
-  } else if (name == "retry-after") {  // seconds, or a date
-    if (const auto seconds = to_number(value)) {
-      retry_after = static_cast<double>(*seconds);
-    } else if (const time_t date = curl_getdate(headers[name].c_str(), nullptr); date > 0) {
-      retry_after = std::max(std::difftime(date, std::time(nullptr)), 0.0);
-    }
-  }
-}
-
 std::string HttpResponse::header(const std::string& name) const {
   const auto found = headers.find(name);
   return found == headers.end() ? "" : found->second;
+}
+
+std::function<std::string(const HttpAnswer&)> advice_for(std::map<long, std::string> texts) {
+  return [texts = std::move(texts)](const HttpAnswer& answer) -> std::string {
+    const auto found = texts.find(answer.status());
+    return found == texts.end() ? status_advice(answer.status()) : found->second;
+  };
 }
 
 HttpAttempts::HttpAttempts(const HttpCall& call, const HttpOptions& options)
@@ -287,11 +255,7 @@ void HttpAttempts::give_up(const HttpFailure& failure, const std::string& where)
           ? "Check the address and the network; DALLE2_NET_TIMEOUT is the longest stall "
             "in seconds"
           : failure.advice);
-  if (failure.status != 0) {
-    HttpStatusError error(failure.status, "{}", text);
-    error.set_retry_after(failure.retry_after);
-    throw error;
-  }
+  if (failure.status != 0) throw HttpStatusError(failure.status, text, failure.retry_after);
   if (failure.is_final) throw NetworkError("{}", text);
   throw UnreachableError("{}", text);
 }
@@ -328,7 +292,6 @@ void HttpTransfer::begin() {
   }
   check_plain_http(url_.origin(), call_.plain_http, shown_);
   head_ = {};
-  is_headed_ = false;
   refusal_.clear();
   curl_text_[0] = '\0';
   forget_silence();
@@ -360,11 +323,10 @@ void HttpTransfer::set_up(CURL* easy) {
   set(CURLOPT_ERRORBUFFER, curl_text_);
   set(CURLOPT_HEADERDATA, this);
   set(
-      CURLOPT_HEADERFUNCTION, +[](char* data, size_t, size_t size, void* self) {
+      CURLOPT_HEADERFUNCTION, +[](char* /*data*/, size_t, size_t size, void* self) {
         auto& transfer = *static_cast<HttpTransfer*>(self);
         transfer.moved(0);
-        transfer.head_.take_header({data, size});
-        transfer.is_headed_ = size <= 2 && transfer.head_.status >= 200;
+        if (size <= 2) transfer.read_head();
         return size;
       });
   set(CURLOPT_WRITEDATA, this);
@@ -446,6 +408,26 @@ bool HttpTransfer::advance() {
   return true;
 }
 
+/// The headers are all there.
+void HttpTransfer::read_head() {
+  long status = 0;
+  curl_easy_getinfo(easy_.get(), CURLINFO_RESPONSE_CODE, &status);
+  if (status < 200) return;  // "100 Continue"
+  head_ = {};
+  head_.status = status;
+  curl_header* line = nullptr;
+  while ((line = curl_easy_nextheader(easy_.get(), CURLH_HEADER, -1, line)) != nullptr)
+    head_.headers[lower_case(line->name)] = line->value;
+  curl_off_t seconds = 0;
+  curl_easy_getinfo(easy_.get(), CURLINFO_RETRY_AFTER, &seconds);
+  if (seconds > 0) head_.retry_after = static_cast<double>(seconds);
+  head_.content_length = number_of_digits(head_.header("content-length"));
+  const std::string range = head_.header("content-range");
+  if (!range.starts_with("bytes ")) return;
+  head_.range_start = number_of_digits(range.substr(6, range.find('-') - 6));
+  head_.range_total = number_of_digits(range.substr(range.find('/') + 1));
+}
+
 bool HttpTransfer::leads_on() const {
   const long status = head_.status;
   return (status == 301 || status == 302 || status == 303 || status == 307 || status == 308) &&
@@ -459,7 +441,8 @@ bool HttpTransfer::is_answer() const {
 }
 
 void HttpTransfer::finish(CURLcode result) {
-  const std::string told = curl_reason(curl_text_, result);
+  const std::string told =
+      result == CURLE_OK ? "the answer breaks off" : curl_reason(curl_text_, result);
   curl_multi_remove_handle(connections_.get(), easy_.get());
   easy_.reset();
   has_ended_ = true;
@@ -469,7 +452,7 @@ void HttpTransfer::finish(CURLcode result) {
   }
   if (result == CURLE_OK && is_answer()) return;
   const double silent = seconds_since(last_byte_);
-  if (!is_headed_ || is_answer()) {
+  if (head_.status == 0 || is_answer()) {
     const bool is_untrusted =
         result == CURLE_PEER_FAILED_VERIFICATION || result == CURLE_SSL_CACERT_BADFILE;
     return fail({.reason = told,
@@ -559,6 +542,101 @@ void HttpTransfer::look_for_stall() {
   }
   window_seconds_ = 0;
   window_bytes_ = 0;
+}
+
+HttpStream::HttpStream(HttpGet request, HttpOptions options, int64_t offset)
+    : request_(std::move(request)),
+      options_(std::move(options)),
+      begin_(offset),
+      attempts_(request_, options_),
+      received_(offset),
+      received_at_failure_(offset) {
+  request_.plain_http = true;
+}
+
+size_t HttpStream::read(char* buffer, size_t capacity) {
+  if (transfer_) transfer_->forget_silence();
+  while (handed_out_ == body_.size() && !has_ended_) advance();
+  const size_t size = std::min(capacity, body_.size() - handed_out_);
+  std::memcpy(buffer, body_.data() + handed_out_, size);
+  handed_out_ += size;
+  if (handed_out_ == body_.size()) {
+    body_.clear();
+    handed_out_ = 0;
+  }
+  return size;
+}
+
+/// Some bytes, some waiting, or the end of an attempt.
+void HttpStream::advance() {
+  attempts_.check();
+  if (!transfer_) {
+    is_judged_ = false;
+    // Without If-Range: the ETag of the answer is compared, so that a change is reported, not skipped.
+    request_.range = received_ > 0 ? fmt::format("bytes={}-", received_) : "";
+    if (received_ > 0) request_.accepted = {kBehindTheEnd};
+    transfer_ = std::make_unique<HttpTransfer>(
+        request_, options_, [this](const HttpResponse& head, auto bytes) {
+          return take(head, bytes);
+        });
+  }
+  if (transfer_->advance() || handed_out_ < body_.size()) return;  // what came is handed out first
+  std::optional<HttpFailure> failure = transfer_->failure();
+  if (!failure) failure = fault_of_end(transfer_->head());
+  transfer_.reset();
+  has_ended_ = !failure;
+  if (has_ended_) return;
+  if (received_ - received_at_failure_ >= kRealProgress) {
+    attempts_.forget();
+    received_at_failure_ = received_;
+  }
+  attempts_.after(*failure, received_ > begin_ ? fmt::format(" at byte {}", received_) : "");
+}
+
+/// Compares the headers with what is known of the file, once an attempt. @return what is wrong
+std::string HttpStream::judge(const HttpResponse& head) {
+  if (std::exchange(is_judged_, true)) return "";
+  if (head.status != kWhole && head.status != kPart) {
+    return fmt::format("the server answers with status {}", head.status);
+  }
+  const std::string tag = head.header("etag");
+  if (!etag_) {
+    etag_ = tag;
+    total_ = head.total();
+  } else if ((!etag_->empty() && !tag.empty() && *etag_ != tag) ||
+             (total_ && head.total() && *total_ != *head.total())) {
+    return "the file has changed";
+  }
+  if (head.status == kPart && head.range_start.value_or(-1) != received_) {
+    return fmt::format("the server answers for another range than \"bytes={}-\"", received_);
+  }
+  to_skip_ = head.status == kWhole ? received_ : 0;
+  return "";
+}
+
+std::string HttpStream::take(const HttpResponse& head, std::string_view bytes) {
+  if (head.status == kBehindTheEnd) return "";
+  if (std::string fault = judge(head); !fault.empty()) return fault;
+  const size_t skipped = std::min(static_cast<size_t>(to_skip_), bytes.size());
+  to_skip_ -= static_cast<int64_t>(skipped);
+  body_ += bytes.substr(skipped);
+  received_ += static_cast<int64_t>(bytes.size() - skipped);
+  return "";
+}
+
+/// Whether the file has ended, too, with the answer.
+std::optional<HttpFailure> HttpStream::fault_of_end(const HttpResponse& head) {
+  const bool is_behind = head.status == kBehindTheEnd;
+  if (is_behind && !total_) total_ = head.range_total;
+  std::string fault = is_behind ? "" : judge(head);
+  // Nothing stands after the last byte that was asked for or came; else the file is another.
+  if (fault.empty() && (is_behind ? !total_ || *total_ != received_ : to_skip_ > 0)) {
+    fault = received_ > begin_ ? "the file has become shorter"
+                               : fmt::format("the file ends before byte {}", begin_);
+  }
+  if (!fault.empty()) return HttpFailure{.reason = fault, .is_final = true};
+  if (!total_ || received_ >= *total_) return std::nullopt;
+  return HttpFailure{.reason = fmt::format("{} of {} bytes came", received_, *total_)};
 }
 
 }  // namespace dalle2

@@ -33,8 +33,6 @@ struct HttpResponse {
   std::optional<int64_t> total() const { return status == 206 ? range_total : content_length; }
   /// The header of that name (small letters); empty if there is none.
   std::string header(const std::string& name) const;
-  /// A line as it came; a status line forgets the response before it ("100 Continue").
-  void take_header(std::string_view line);
 };
 
 struct HttpAnswer {
@@ -101,15 +99,13 @@ std::string net_library_versions();
 /// The server's answer was a refusal that no retry changes, or retries did not change it.
 class HttpStatusError : public NetworkError {
  public:
-  template <class... Args>
-  HttpStatusError(long status, fmt::format_string<Args...> text, Args&&... args)
-      : NetworkError(text, std::forward<Args>(args)...), status_(status) {}
+  HttpStatusError(long status, const std::string& text, std::optional<double> retry_after = {})
+      : NetworkError("{}", text), status_(status), retry_after_(retry_after) {}
   long status() const { return status_; }
   /// The server says that there is no such file.
   bool says_absent() const { return status_ == 404 || status_ == 410; }
   /// Seconds that the server asks to be left alone (Retry-After).
   std::optional<double> retry_after() const { return retry_after_; }
-  void set_retry_after(std::optional<double> seconds) { retry_after_ = seconds; }
 
  private:
   long status_;
@@ -129,6 +125,8 @@ bool is_worth_retrying(long status);
 bool may_pass(const NetworkError& error);
 /// What to do about a status, as a sentence without its full stop.
 const char* status_advice(long status);
+/// HttpCall::explain by the status: these texts, and status_advice() for others.
+std::function<std::string(const HttpAnswer&)> advice_for(std::map<long, std::string> texts);
 
 struct HttpFailure {
   std::string reason;
@@ -187,6 +185,7 @@ class HttpTransfer {
   void begin();
   void set_up(CURL* easy);
   void set_headers(CURL* easy, bool keeps_login);
+  void read_head();
   bool is_answer() const;
   bool leads_on() const;
   void finish(CURLcode result);
@@ -215,10 +214,9 @@ class HttpTransfer {
   bool has_ended_ = false, has_moved_ = false;
   std::optional<HttpFailure> failure_;
   // Of the response:
-  HttpResponse head_;
-  bool is_headed_ = false;  // all headers are there
-  std::string refusal_;     // the beginning of its body
-  std::string fault_;       // what take_ said
+  HttpResponse head_;    // empty until all headers are there
+  std::string refusal_;  // the beginning of its body
+  std::string fault_;    // what take_ said
   char curl_text_[CURL_ERROR_SIZE] = "";
   // For look_for_stall():
   std::chrono::steady_clock::time_point last_byte_;

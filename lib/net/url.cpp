@@ -7,6 +7,7 @@
 #include <iterator>
 #include <sstream>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "base/public_url.h"
@@ -170,26 +171,18 @@ IniFile read_ini(const std::string& path) {
 std::optional<NetrcLogin> netrc_login(const std::string& text,
                                       const std::string& host,
                                       const std::string& user) {
+  const std::string nowhere = "\n", anywhere;  // before the first entry, and of the default
+  std::vector<std::pair<std::string, NetrcLogin>> entries = {{nowhere, {}}};
   std::istringstream words(text);
-  std::optional<NetrcLogin> of_host, of_default;
-  NetrcLogin login;                         // of the entry that is being read
-  std::optional<NetrcLogin>* of = nullptr;  // what that entry is for
-  const auto end_entry = [&] {
-    const bool fits = !login.password.empty() && (user.empty() || login.user == user);
-    if (of != nullptr && fits && !of_host) *of = login;
-    login = {};
-  };
   for (std::string word; words >> word;) {
     if (word == "machine") {
-      end_entry();
-      of = lower_case(next_word(words)) == lower_case(host) ? &of_host : nullptr;
+      entries.emplace_back(lower_case(next_word(words)), NetrcLogin{});
     } else if (word == "default") {
-      end_entry();
-      of = &of_default;
+      entries.emplace_back(anywhere, NetrcLogin{});
     } else if (word == "login") {
-      login.user = next_word(words);
+      entries.back().second.user = next_word(words);
     } else if (word == "password") {
-      login.password = next_word(words);
+      entries.back().second.password = next_word(words);
     } else if (word == "account") {
       next_word(words);
     } else if (word == "macdef") {  // up to an empty line
@@ -199,8 +192,13 @@ std::optional<NetrcLogin> netrc_login(const std::string& text,
       std::getline(words, word);
     }
   }
-  end_entry();
-  return of_host ? of_host : of_default;
+  for (const std::string& wanted : {lower_case(host), anywhere}) {
+    for (const auto& [of, login] : entries) {
+      const bool fits = of == wanted && (user.empty() || login.user == user);
+      if (fits && !login.password.empty()) return login;
+    }
+  }
+  return std::nullopt;
 }
 
 NetrcFile read_netrc() {

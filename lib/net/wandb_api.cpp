@@ -8,13 +8,11 @@
 #include <regex>
 #include <span>
 #include <sstream>
-#include <utility>
 
 #include "base/error.h"
 #include "base/public_url.h"
 #include "base/text.h"
 #include "net/digest.h"
-#include "net/http_call.h"
 #include "net/url.h"
 
 namespace dalle2 {
@@ -113,9 +111,9 @@ constexpr const char* kUpsert =
     "}";
 
 constexpr const char* kCreateFiles =
-    "mutation CreateRunFiles($entity: String!, $project: String!, $run: String!,"
+    "mutation CreateRunFiles($entity: String!, $project: String!, $name: String!,"
     " $files: [String!]!) {"
-    " createRunFiles(input: {entityName: $entity, projectName: $project, runName: $run,"
+    " createRunFiles(input: {entityName: $entity, projectName: $project, runName: $name,"
     " files: $files}) { runID uploadHeaders files { name uploadUrl } } }";
 
 constexpr const char* kFindFile =
@@ -132,6 +130,14 @@ int64_t number_or(const Json& value, int64_t otherwise) {
 
 Json text_or_null(const std::string& text) {
   return text.empty() ? Json(nullptr) : Json(text);
+}
+
+/// The variables of a query on a run.
+Json of_run(const WandbRunPath& path, const Json& more = Json::object()) {
+  Json variables = {
+      {"project", path.project}, {"entity", text_or_null(path.entity)}, {"name", path.run_id}};
+  variables.update(more);
+  return variables;
 }
 
 /// The last row of a tail: JSON text of a list of JSON texts. Rows hold NaN and infinities, which are no
@@ -171,13 +177,6 @@ constexpr const char* kRefusedKey =
     "The API key is refused: copy it from the service's page /authorize into WANDB_API_KEY or "
     "~/.netrc, or set WANDB_MODE=offline";
 
-std::string explain_wandb_refusal(const HttpAnswer& answer) {
-  if (answer.status() == 401) return kRefusedKey;
-  if (answer.status() != 403) return status_advice(answer.status());
-  return "The login may not write there: check the entity and the project, or set "
-         "WANDB_MODE=offline";
-}
-
 }  // namespace
 
 std::string wandb_page(const WandbAccess& access, const WandbRunPath& run) {
@@ -190,14 +189,10 @@ std::string wandb_page(const WandbAccess& access, const WandbRunPath& run) {
 }
 
 WandbRunPath parse_wandb_run_path(const std::string& text) {
-  std::vector<std::string> parts;
-  std::istringstream words(text);
-  for (std::string part; std::getline(words, part, '/');) parts.push_back(part);
-  if (parts.size() == 4 && parts[2] == "runs") parts.erase(parts.begin() + 2);
-  const bool is_whole =
-      parts.size() == 3 &&
-      std::none_of(parts.begin(), parts.end(), [](auto& part) { return part.empty(); });
-  if (is_whole) return {.entity = parts[0], .project = parts[1], .run_id = parts[2]};
+  static const std::regex form("([^/]+)/([^/]+)/(runs/)?([^/]+)");
+  std::smatch parts;
+  if (std::regex_match(text, parts, form))
+    return {.entity = parts[1], .project = parts[2], .run_id = parts[4]};
   throw ConfigError("\"{}\" is not a run of Weights & Biases: expected entity/project/run_id",
                     text);
 }
@@ -206,7 +201,11 @@ HttpCall WandbApi::call(const std::string& method, const std::string& path) cons
   return {.method = method,
           .url = access_.base_url + path,
           .headers = {basic_authorization("api", access_.api_key)},
-          .explain = explain_wandb_refusal};
+          .explain = advice_for(
+              {{401, kRefusedKey},
+               {403,
+                "The login may not write there: check the entity and the project, or set "
+                "WANDB_MODE=offline"}})};
 }
 
 Json WandbApi::graphql(const std::string& query, const Json& variables) const {
@@ -222,8 +221,8 @@ Json WandbApi::graphql(const std::string& query, const Json& variables) const {
     throw UnreachableError("{}\n  The service fails: try again later.", text);
   throw HttpStatusError(
       200,
-      "{}\n  Check the entity and the project of /tracker/log, and what the login may do there.",
-      text);
+      text +
+          "\n  Check the entity and the project of /tracker/log, and what the login may do there.");
 }
 
 std::string WandbApi::viewer() const {
@@ -231,17 +230,13 @@ std::string WandbApi::viewer() const {
   // A key that the service does not know may be answered without a fault.
   if (viewer.is_object()) return text_at(viewer, {"entity"});
   throw HttpStatusError(401,
-                        "{}: the service knows nobody by this key.\n  {}.",
-                        public_url(access_.base_url),
-                        kRefusedKey);
+                        fmt::format("{}: the service knows nobody by this key.\n  {}.",
+                                    public_url(access_.base_url),
+                                    kRefusedKey));
 }
 
 std::optional<WandbRunState> WandbApi::find_run(const WandbRunPath& path) const {
-  const Json bucket = json_at(graphql(kRunState,
-                                      {{"project", path.project},
-                                       {"entity", text_or_null(path.entity)},
-                                       {"name", path.run_id}}),
-                              {"model", "bucket"});
+  const Json bucket = json_at(graphql(kRunState, of_run(path)), {"model", "bucket"});
   if (!bucket.is_object()) return std::nullopt;
   const Json row = last_row(json_at(bucket, {"historyTail"}));
   const Json runtime = json_at(row, {"_runtime"});
@@ -255,17 +250,15 @@ std::optional<WandbRunState> WandbApi::find_run(const WandbRunPath& path) const 
 WandbRunPath WandbApi::upsert(const WandbRunInfo& info) const {
   const Json tags = info.tags.empty() ? Json(nullptr) : Json(info.tags);
   const Json bucket = json_at(graphql(kUpsert,
-                                      {{"name", info.path.run_id},
-                                       {"project", info.path.project},
-                                       {"entity", text_or_null(info.path.entity)},
-                                       {"groupName", text_or_null(info.group)},
-                                       {"displayName", text_or_null(info.name)},
-                                       {"notes", text_or_null(info.notes)},
-                                       {"config", info.config},
-                                       {"host", text_or_null(info.host)},
-                                       {"program", "dalle2-train"},
-                                       {"jobType", text_or_null(info.job_type)},
-                                       {"tags", tags}}),
+                                      of_run(info.path,
+                                             {{"groupName", text_or_null(info.group)},
+                                              {"displayName", text_or_null(info.name)},
+                                              {"notes", text_or_null(info.notes)},
+                                              {"config", info.config},
+                                              {"host", text_or_null(info.host)},
+                                              {"program", "dalle2-train"},
+                                              {"jobType", text_or_null(info.job_type)},
+                                              {"tags", tags}})),
                               {"upsertBucket", "bucket"});
   const Json project = json_at(bucket, {"project"});
   return {.entity = text_at(project, {"entity", "name"}, info.path.entity),
@@ -288,12 +281,8 @@ void WandbApi::upload(const WandbRunPath& path, const std::vector<WandbUpload>& 
     const std::span some = std::span(files).subspan(at, std::min(kMostUploads, files.size() - at));
     Json names = Json::array();
     for (const WandbUpload& file : some) names.push_back(file.name);
-    const Json made = json_at(graphql(kCreateFiles,
-                                      {{"entity", path.entity},
-                                       {"project", path.project},
-                                       {"run", path.run_id},
-                                       {"files", names}}),
-                              {"createRunFiles"});
+    const Json made =
+        json_at(graphql(kCreateFiles, of_run(path, {{"files", names}})), {"createRunFiles"});
     std::map<std::string, std::string> urls;  // by name
     for (const Json& place : json_at(made, {"files"})) {
       urls[text_at(place, {"name"})] = text_at(place, {"uploadUrl"});
@@ -313,11 +302,7 @@ void WandbApi::upload(const WandbRunPath& path, const std::vector<WandbUpload>& 
 
 std::optional<WandbStoredFile> WandbApi::find_file(const WandbRunPath& path,
                                                    const std::string& name) const {
-  const Json edges = json_at(graphql(kFindFile,
-                                     {{"project", path.project},
-                                      {"entity", path.entity},
-                                      {"name", path.run_id},
-                                      {"fileNames", {name}}}),
+  const Json edges = json_at(graphql(kFindFile, of_run(path, {{"fileNames", Json::array({name})}})),
                              {"project", "run", "files", "edges"});
   for (const Json& edge : edges) {
     const Json node = json_at(edge, {"node"});

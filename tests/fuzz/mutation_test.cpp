@@ -39,7 +39,6 @@ TEST_CASE("what coverage-guided runs found is read or refused", "[damage]") {
       {"template", test::read_template},
       {"url_list", test::read_url_list},
       {"index_page", test::read_index_page},
-      {"http_headers", test::read_http_headers},
       {"s3_page", test::read_s3_page},
       {"aws_files", test::read_aws_files},
       {"log_of_run", test::read_log_of_run},
@@ -97,12 +96,6 @@ TEST_CASE("damaged answers of servers are read or refused", "[damage]") {
          {"<a href=\"x_1.npy\">x</a><A HREF='./y%20&amp;.npy?C=M'><a href=\"/a/z.npy\">",
           "<pre><a href=\"http://h/a/1.npy\">1</a> 2020 10K\n<a href=\"../\">up</a></pre>"},
          test::read_index_page);
-  damage(
-      "http_headers",
-      {"HTTP/1.1 206 Partial Content\r\nETag: \"1\"\r\nContent-Range: bytes 7-99/100\r\n"
-       "Content-Length: 93\r\nRetry-After: Wed, 21 Oct 2099 07:28:00 GMT\r\n\r\n",
-       "HTTP/1.1 301 Moved\r\nHTTP/2 503\r\nRetry-After: 7\r\nx-amz-bucket-region: eu-west-3\r\n"},
-      test::read_http_headers);
   damage("s3_page",
          {"<R><EncodingType>url</EncodingType><IsTruncated>true</IsTruncated>"
           "<NextContinuationToken>a/b=</NextContinuationToken>"

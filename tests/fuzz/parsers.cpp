@@ -23,7 +23,6 @@
 #include "io/text/clean_caption.h"
 #include "io/text/clip_tokenizer.h"
 #include "io/text/unicode.h"
-#include "net/http_transfer.h"
 #include "net/s3/s3.h"
 #include "tracker/log/log_file.h"
 
@@ -82,18 +81,6 @@ void read_index_page(const std::string& bytes) {
   for (const ListedFile& file : links_of_page(bytes, "http://h/a/index.html?k")) {
     promise(file.url.starts_with("http://h/a/") && file.url.ends_with("?k"), "a link elsewhere");
   }
-}
-
-void read_http_headers(const std::string& bytes) {
-  HttpResponse response;
-  for (size_t begin = 0; begin < bytes.size();) {
-    const size_t end = std::min(bytes.find('\n', begin), bytes.size() - 1);
-    response.take_header(std::string_view(bytes).substr(begin, end + 1 - begin));
-    begin = end + 1;
-  }
-  promise(response.total().value_or(0) >= 0 && response.range_start.value_or(0) >= 0 &&
-              response.retry_after.value_or(0) >= 0,
-          "a negative number in a header");
 }
 
 void read_s3_page(const std::string& bytes) {

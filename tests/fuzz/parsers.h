@@ -13,7 +13,6 @@ void read_config_text(const std::string& bytes);    ///< both kinds of configs, 
 void read_template(const std::string& bytes);       ///< names of targets, Python's grammar
 void read_url_list(const std::string& bytes);       ///< braces, "::", what is shown of urls
 void read_index_page(const std::string& bytes);     ///< links of a page
-void read_http_headers(const std::string& bytes);   ///< lines of a response
 void read_s3_page(const std::string& bytes);        ///< XML of a listing
 void read_aws_files(const std::string& bytes);      ///< ~/.aws/config and credentials
 void read_log_of_run(const std::string& bytes);     ///< log.jsonl, for the report

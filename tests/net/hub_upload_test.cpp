@@ -38,9 +38,7 @@ class LfsHub {
     options.attempts = 2;
     const HubAccess access{.endpoint = server_.url(""), .token = "hf_canary", .source = "a test"};
     HubRepository(access, {.repo = "me/repo"}, options)
-        .upload({.local_path = path_, .path = "f.pth", .summary = "s"},
-                {.load = [this] { return notes; },
-                 .keep = [this](const std::string& text) { notes = text; }});
+        .upload({.local_path = path_, .path = "f.pth", .summary = "s"}, notes);
   }
   std::string error_of_upload() {
     try {
@@ -56,7 +54,7 @@ class LfsHub {
   }
 
   bool is_stored = false, is_committed = false;
-  std::string notes;
+  UploadNotes notes;
 
  private:
   static std::string step_of(const HttpRequest& request) {
@@ -140,7 +138,7 @@ TEST_CASE("parts that the hub's store has are not sent again after a fault") {
   CHECK(hub.count("batch") == 1);
   CHECK(hub.count("part1") == 1);
   CHECK(hub.count("part2") == 1);
-  CHECK(hub.notes.empty());
+  CHECK(hub.notes.text.empty());
 }
 
 TEST_CASE("new addresses are asked for if those of the notes have expired") {

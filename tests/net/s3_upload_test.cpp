@@ -116,12 +116,11 @@ bool is_complete(const HttpRequest& request) {
   return request.method == "POST" && request.path.find("uploadId=") != std::string::npos;
 }
 
-/// Notes as a later process finds them.
-struct Kept {
-  std::string text;
-  UploadNotes notes{.load = [this] { return text; },
-                    .keep = [this](const std::string& now) { text = now; }};
-};
+/// Of an upload that nobody continues.
+UploadNotes& no_notes() {
+  static UploadNotes notes;
+  return notes = {};
+}
 
 struct File {
   TempDir folder;
@@ -131,7 +130,7 @@ struct File {
 
 std::string error_of_upload(const std::string& path,
                             const S3UploadOptions& options,
-                            const UploadNotes& notes) {
+                            UploadNotes& notes) {
   try {
     s3_upload(path, "s3://b/k", notes, options);
   } catch (const Error& error) {
@@ -146,7 +145,7 @@ TEST_CASE("a small file is one object, with the hash of its bytes signed") {
   const AwsEnvironment environment;
   Store store;
   const File file("twelve bytes");
-  s3_upload(file.path, "s3://b/a folder/k", Kept().notes, in_parts_of(12));
+  s3_upload(file.path, "s3://b/a folder/k", no_notes(), in_parts_of(12));
   REQUIRE(store.lines() == std::vector<std::string>{"PUT /b/a%20folder/k"});
   const HttpRequest request = store.requests().front();
   CHECK(request.body == "twelve bytes");
@@ -158,7 +157,7 @@ TEST_CASE("a large file goes in parts, which are put together in their order") {
   const AwsEnvironment environment;
   Store store;
   const File file("0123456789a");
-  s3_upload(file.path, "s3://b/k", Kept().notes, in_parts_of(4));
+  s3_upload(file.path, "s3://b/k", no_notes(), in_parts_of(4));
   CHECK(store.lines() == std::vector<std::string>{"POST /b/k?uploads=",
                                                   "PUT /b/k?partNumber=1&uploadId=u0",
                                                   "PUT /b/k?partNumber=2&uploadId=u0",
@@ -183,7 +182,7 @@ TEST_CASE("a part that is cut or refused for a moment is sent again, and no othe
     return faults == 1 ? HttpReply{} : http_reply(503, "<Error><Code>SlowDown</Code></Error>");
   });
   const File file("0123456789");
-  s3_upload(file.path, "s3://b/k", Kept().notes, in_parts_of(4));
+  s3_upload(file.path, "s3://b/k", no_notes(), in_parts_of(4));
   CHECK(store.lines().size() == 7);
   CHECK(faults == 3);
 }
@@ -196,7 +195,7 @@ TEST_CASE("an upload that is refused says why without the key") {
     if (request.path.find("partNumber=2") == std::string::npos) return {};
     return http_reply(403, "<Error><Code>AccessDenied</Code><Message>canary</Message></Error>");
   });
-  const std::string refused = error_of_upload(file.path, in_parts_of(4), Kept().notes);
+  const std::string refused = error_of_upload(file.path, in_parts_of(4), no_notes());
   CHECK_THAT(refused,
              Contains("s3://b/k: the server answers with status 403") &&
                  Contains("AccessDenied: ***. Give keys that may write there (s3:PutObject)") &&
@@ -211,7 +210,7 @@ TEST_CASE("a fault that a store tells with status 200 is a fault") {
     if (!is_complete(request)) return {};
     return http_reply(200, "<Error><Code>EntityTooSmall</Code></Error>");
   });
-  CHECK_THAT(error_of_upload(file.path, in_parts_of(4), Kept().notes),
+  CHECK_THAT(error_of_upload(file.path, in_parts_of(4), no_notes()),
              Contains("s3://b/k: the store does not put the parts together: EntityTooSmall"));
   CHECK(store.count("PUT") == 6);  // once more, in an upload of its own
 }
@@ -238,12 +237,12 @@ TEST_CASE("an upload that broke off goes on with the next part, in another proce
     if (is_away && is_part(request, 3)) return http_reply(503, "");
     return {};
   });
-  Kept kept;
+  UploadNotes kept;
   const S3UploadOptions options = in_parts_of(4);
-  CHECK_THAT(error_of_upload(file.path, options, kept.notes), Contains("status 503, after"));
+  CHECK_THAT(error_of_upload(file.path, options, kept), Contains("status 503, after"));
   CHECK_THAT(kept.text, !Contains("canary"));
   is_away = false;
-  s3_upload(file.path, "s3://b/k", kept.notes, options);
+  s3_upload(file.path, "s3://b/k", kept, options);
   CHECK(store.object() == "0123456789");
   CHECK(store.count("POST /b/k?uploads=") == 1);
   for (const char* number : {"1", "2"}) {
@@ -257,10 +256,10 @@ TEST_CASE("notes that are no JSON, or not of an upload, begin a new one") {
   const CapturedLog log;
   const File file("0123456789");
   Store store;
-  Kept kept;
+  UploadNotes kept;
   for (const char* strange : {"{", "[1]", R"({"upload_id": "u9"})", R"({"upload_id": 9})"}) {
     kept.text = strange;
-    s3_upload(file.path, "s3://b/k", kept.notes, in_parts_of(4));
+    s3_upload(file.path, "s3://b/k", kept, in_parts_of(4));
     CHECK(store.object() == "0123456789");
   }
   CHECK(store.count("POST /b/k?uploads=") == 4);
@@ -275,10 +274,10 @@ TEST_CASE("the parts of an upload keep their size, whatever a later version woul
     if (is_away && is_part(request, 2)) return http_reply(403, "");
     return {};
   });
-  Kept kept;
-  error_of_upload(file.path, in_parts_of(4), kept.notes);
+  UploadNotes kept;
+  error_of_upload(file.path, in_parts_of(4), kept);
   is_away = false;
-  s3_upload(file.path, "s3://b/k", kept.notes, in_parts_of(6));
+  s3_upload(file.path, "s3://b/k", kept, in_parts_of(6));
   CHECK(store.object() == "0123456789");
   CHECK(store.count("PUT") == 4);
 }
@@ -294,7 +293,7 @@ TEST_CASE("a store that has forgotten an upload gets all its parts again") {
     return {};
   });
   self = &store;
-  s3_upload(file.path, "s3://b/k", Kept().notes, in_parts_of(4));
+  s3_upload(file.path, "s3://b/k", no_notes(), in_parts_of(4));
   CHECK(store.object() == "0123456789");
   CHECK(store.count("POST /b/k?uploads=") == 2);
   CHECK(log.count("NoSuchUpload") == 1);
@@ -314,7 +313,7 @@ TEST_CASE("white space from a store at work is life, however slow") {
     return reply;
   });
   self = &store;
-  s3_upload(file.path, "s3://b/k", Kept().notes, in_parts_of(4));
+  s3_upload(file.path, "s3://b/k", no_notes(), in_parts_of(4));
   CHECK(log.count("attempt") == 0);
   CHECK(store.count("POST /b/k?uploadId") == 1);
 }
@@ -331,13 +330,13 @@ TEST_CASE("an object whose answer was lost is looked for before anything is sent
     return HttpReply{};
   });
   self = &store;
-  s3_upload(file.path, "s3://b/k", Kept().notes, in_parts_of(4));
+  s3_upload(file.path, "s3://b/k", no_notes(), in_parts_of(4));
   CHECK(store.count("HEAD /b/k") == 1);
   CHECK(store.count("PUT") == 3);
   // An object of the same size and parts that was there before is not this one.
   loses = true;
   store.is_old = true;
-  s3_upload(file.path, "s3://b/k", Kept().notes, in_parts_of(4));
+  s3_upload(file.path, "s3://b/k", no_notes(), in_parts_of(4));
   CHECK(store.count("HEAD /b/k") == 2);
   CHECK(store.count("PUT") == 9);
 }
@@ -351,7 +350,7 @@ TEST_CASE("a store that fails while it puts the parts together is asked again") 
     if (!is_complete(request) || ++asked > 2) return {};
     return http_reply(200, "<Error><Code>InternalError</Code></Error>");
   });
-  s3_upload(file.path, "s3://b/k", Kept().notes, in_parts_of(4));
+  s3_upload(file.path, "s3://b/k", no_notes(), in_parts_of(4));
   CHECK(store.object() == "0123456789");
   CHECK(log.count("InternalError; attempt") == 2);
 }
@@ -365,7 +364,7 @@ TEST_CASE("each attempt of a part is signed anew") {
     AwsEnvironment::set("AWS_ACCESS_KEY_ID", "next");  // as if it were the time
     return http_reply(503, "");
   });
-  s3_upload(file.path, "s3://b/k", Kept().notes, in_parts_of(100));
+  s3_upload(file.path, "s3://b/k", no_notes(), in_parts_of(100));
   const std::vector<HttpRequest> requests = store.requests();
   REQUIRE(requests.size() == 2);
   CHECK_THAT(requests[0].headers.at("authorization"), Contains("Credential=id/"));

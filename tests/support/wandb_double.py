@@ -175,7 +175,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def create_files(self, variables):
         double = self.server.double
         entity = variables.get("entity") or variables.get("entityName") or double.entity
-        project, name = variables.get("project") or variables["projectName"], variables.get("run") or variables["runName"]
+        project, name = variables.get("project") or variables["projectName"], variables.get("name") or variables.get("run") or variables["runName"]
         files = variables["files"]
         return {"runID": f"id-{name}", "uploadHeaders": [], "files": [
             {"name": file, "uploadUrl": f"{double.storage_url}/storage/{entity}/" + urllib.parse.quote(f"{project}/{name}/{file}")}

@@ -30,7 +30,7 @@ class Service : public Destination {
   void send(const FileToSend& file, UploadNotes& notes, const HttpOptions& options) override {
     std::unique_lock lock(mutex_);
     ++calls_;
-    began_with_.push_back(notes.load());
+    began_with_.push_back(notes.text);
     if (in_parts_) notes.keep("id of " + file.target);
     changed_.notify_all();
     while (held_ && !options.cancelled()) changed_.wait_for(lock, std::chrono::milliseconds(5));

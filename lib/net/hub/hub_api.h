@@ -73,7 +73,7 @@ class HubRepository {
   /// What another has committed meanwhile is kept. @throws NetworkError, DataError
   /// @param notes keep a large file's parts that are there for the next call with the same file, as long as
   /// the addresses are good; they are secret, so in memory
-  void upload(const HubUpload& upload, const UploadNotes& notes) const;
+  void upload(const HubUpload& upload, UploadNotes& notes) const;
   /// What the branch holds at a path. @throws NetworkError
   std::optional<HubFile> find(const std::string& path) const;
 

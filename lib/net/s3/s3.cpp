@@ -4,13 +4,11 @@
 #include <fmt/chrono.h>
 
 #include <algorithm>
-#include <ctime>
-#include <optional>
-#include <string>
-#include <string_view>
+#include <filesystem>
 #include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/public_url.h"
 #include "net/digest.h"
 #include "net/url.h"
@@ -18,20 +16,10 @@
 namespace dalle2 {
 namespace {
 
-/// A file of the AWS tools, with the profiles under their names: those of the config file are "profile NAME".
-struct Profiles {
-  std::string path;
-  IniFile sections;
-
-  Profiles(const char* variable, const std::string& name)
-      : path(first_of({environment(variable), environment("HOME") + "/.aws/" + name})) {
-    const std::string prefix = "profile ";
-    for (auto& [title, section] : read_ini(path)) {
-      const bool is_profile = title.starts_with(prefix);
-      sections[is_profile ? trimmed(title.substr(prefix.size())) : title].merge(section);
-    }
-  }
-};
+/// The path of a file of the AWS tools.
+std::string aws_file(const char* variable, const std::string& name) {
+  return first_of({environment(variable), environment("HOME") + "/.aws/" + name});
+}
 
 void set_keys(const std::string& id,
               const std::string& secret,
@@ -49,26 +37,6 @@ void set_keys(const std::string& id,
   access.secret = secret;
   access.session_token = token;
   access.source = source;
-}
-
-/// The keys of a profile, if the file has any.
-void take_keys(Profiles& file, const std::string& profile, S3Access& access) {
-  auto& section = file.sections[profile];
-  const std::string source = file.path + " [" + profile + "]";
-  set_keys(section["aws_access_key_id"],
-           section["aws_secret_access_key"],
-           section["aws_session_token"],
-           source,
-           access);
-  if (!access.is_anonymous()) return;
-  for (const char* other : {"credential_process", "role_arn", "sso_session", "sso_start_url"}) {
-    if (section[other].empty()) continue;
-    throw ConfigError(
-        "{} gets its keys by {}, which only the AWS tools know.\n  Pass them on: eval "
-        "\"$(aws configure export-credentials --format env)\".",
-        source,
-        other);
-  }
 }
 
 /// The query as it is signed and has to be sent: encoded, sorted. The names hold nothing to encode.
@@ -94,6 +62,15 @@ std::string set_place(const S3Url& url, const S3Access& access, S3Request& reque
                  uri_encode(url.key, /*keep_slash=*/true);
   return base.substr(0, host) + request.host + request.path +
          (request.query.empty() ? "" : "?" + canonical_query(request));
+}
+
+/// The text of the first <name> element, unescaped; none without, or without its end.
+std::optional<std::string> xml_element(std::string_view xml, const std::string& name) {
+  const std::string open = "<" + name + ">", close = "</" + name + ">";
+  const size_t begin = xml.find(open);
+  const size_t end = begin == std::string_view::npos ? begin : xml.find(close, begin);
+  if (end == std::string_view::npos) return std::nullopt;
+  return without_entities(xml.substr(begin + open.size(), end - begin - open.size()));
 }
 
 std::string advice(const std::string& code, long status, const S3Access& access, bool writes) {
@@ -147,13 +124,163 @@ std::string explain_refusal(const HttpAnswer& answer, const S3Access& access, bo
                        : advice(code, answer.status(), access, writes));
 }
 
+constexpr int64_t kMostS3Parts = 1'000;  ///< each is noted on the disk; S3 takes ten times as many
+constexpr int kMostS3Rounds = 2;         ///< in which a store forgets an upload
+constexpr int64_t kClockSlack = 60;      ///< seconds by which the times of a store may differ
+
+/// What asks for an object or a bucket. Keys are looked up and the request is signed again at each
+/// attempt: temporary keys may be replaced meanwhile, and a signature is good for 15 minutes. Refusals
+/// are explained without our keys, whatever the store says.
+/// @param what host and path are set here
+/// @param writes whether something is to be written
+/// @throws ConfigError
+HttpCall s3_call(const S3Url& url, S3Request what, bool writes) {
+  HttpCall call{.method = what.method};
+  call.url = set_place(url, find_s3_access(), what);
+  call.shown = fmt::format("s3://{}/{}", url.bucket, url.key);
+  call.sign = [what = std::move(what)]() -> std::vector<std::string> {
+    const S3Access access = find_s3_access();
+    if (access.is_anonymous()) return {};
+    return sign_request(what, access, std::time(nullptr));
+  };
+  call.explain = [writes](const HttpAnswer& answer) {
+    return explain_refusal(answer, find_s3_access(), writes);
+  };
+  return call;
+}
+
+HttpCall writing_call(const std::string& url, S3Request what, bool plain_http) {
+  HttpCall call = s3_call(parse_s3_url(url), std::move(what), /*writes=*/true);
+  call.plain_http = plain_http;
+  return call;
+}
+
+/// Of one file to one url.
+struct S3Upload {
+  const std::string& url;
+  UploadNotes& notes;
+  const S3UploadOptions& options;
+  /// What the notes keep: the upload, when it began, the size of its parts, those that are there.
+  Json state = {};
+
+  HttpCall call(S3Request what) const {
+    return writing_call(url, std::move(what), options.plain_http);
+  }
+  std::string id() const { return text_at(state, {"upload_id"}); }
+  size_t sent() const { return json_at(state, {"etags"}).size(); }
+
+  HttpAnswer send(S3Request what, const HttpFilePart& part) const {
+    what.method = "PUT";
+    const HttpAttempts attempts({.url = url}, options.http);
+    what.body_sha256 = sha256_of_file(part.path, part.offset, part.size, [&] { attempts.check(); });
+    HttpCall put = call(std::move(what));
+    put.file = part;
+    return http_call(put, options.http);
+  }
+
+  void send_in_parts(const std::string& path, int64_t size) {
+    state = parse_untrusted_object(notes.text);
+    const Json part = json_at(state, {"part_bytes"});
+    if (!json_at(state, {"etags"}).is_array() || !part.is_number_integer() || part < 1) state = {};
+    const int64_t usual = std::max(options.part_bytes, (size + kMostS3Parts - 1) / kMostS3Parts);
+    const int64_t chunk = id().empty() ? usual : part.get<int64_t>();
+    const auto parts = static_cast<size_t>((size + chunk - 1) / chunk);
+    for (int round = 1;; ++round) {
+      try {
+        if (id().empty()) begin(chunk);
+        for (Json& etags = state["etags"]; etags.size() < parts; notes.keep(state.dump())) {
+          const auto at = static_cast<int64_t>(etags.size()) * chunk;
+          const std::string number = std::to_string(etags.size() + 1);
+          etags.push_back(send({.query = {{"partNumber", number}, {"uploadId", id()}}},
+                               {path, at, std::min(chunk, size - at)})
+                              .header("etag"));
+        }
+        complete();
+        break;
+      } catch (const HttpStatusError& error) {
+        const bool is_whole = sent() == parts, is_refused = is_whole && error.status() == 400;
+        if (id().empty() || !(error.says_absent() || is_refused)) throw;
+        // The store has no such upload: it was finished, and the answer got lost; or it was taken away. Or
+        // the store does not know the parts any more.
+        if (is_whole && !is_refused && is_there(size)) break;
+        notes.keep("");
+        if (round == kMostS3Rounds) throw;
+        log_warning("net", "{}\n  All parts are sent again.", error.what());
+        state = {};
+      }
+    }
+    notes.keep("");
+  }
+
+  void begin(int64_t chunk) {
+    const HttpAnswer answer =
+        http_call(call({.method = "POST", .query = {{"uploads", ""}}}), options.http);
+    state = {
+        {"upload_id", xml_element(answer.body, "UploadId").value_or("")},
+        {"begun", curl_getdate(answer.header("date").c_str(), nullptr)},  // by the store's clock
+        {"part_bytes", chunk},
+        {"etags", Json::array()}};
+    if (!id().empty()) return notes.keep(state.dump());
+    throw NetworkError("{}: the store begins no upload in parts: is this an S3 store?", url);
+  }
+
+  void complete() const {
+    std::string body = "<CompleteMultipartUpload>";
+    for (int number = 0; const Json& etag : state["etags"]) {
+      body += fmt::format(
+          "<Part><PartNumber>{}</PartNumber><ETag>{}</ETag></Part>", ++number, text_at(etag, {}));
+    }
+    body += "</CompleteMultipartUpload>";
+    HttpCall post = call(
+        {.method = "POST", .query = {{"uploadId", id()}}, .body_sha256 = to_hex(sha256(body))});
+    post.body = std::move(body);
+    post.slow_answer = true;  // white space comes while the store is at work
+    for (HttpAttempts attempts(post, options.http);;) {
+      const HttpAnswer answer = http_call(post, options.http);
+      // A store may answer 200 and tell the fault in the body.
+      const std::optional<std::string> code = xml_element(answer.body, "Code");
+      if (!code && xml_element(answer.body, "ETag")) return;
+      const bool passes =
+          code == "InternalError" || code == "ServiceUnavailable" || code == "SlowDown";
+      const S3Access access = find_s3_access();
+      attempts.after({.reason = "the store does not put the parts together: " +
+                                service_words(code.value_or("no word of the object"),
+                                              {access.secret, access.session_token}),
+                      .advice = post.explain(answer),
+                      .is_final = !passes,
+                      .status = passes                   ? 0
+                                : code == "NoSuchUpload" ? 404
+                                                         : 400});
+    }
+  }
+
+  /// Whether the object is what this upload makes of the file: it may not be asked for by all keys.
+  bool is_there(int64_t size) const {
+    HttpCall look = call({.method = "HEAD"});
+    look.accepted = {403, 404};
+    const HttpAnswer answer = http_call(look, options.http);
+    const auto changed = curl_getdate(answer.header("last-modified").c_str(), nullptr);
+    const Json begun = json_at(state, {"begun"});
+    return answer.status() == 200 && answer.head.content_length == size &&
+           answer.header("etag").ends_with(fmt::format("-{}\"", sent())) &&
+           begun.is_number_integer() && begun > 0 && changed >= begun.get<int64_t>() - kClockSlack;
+  }
+};
+
 }  // namespace
 
 S3Access find_s3_access() {
-  Profiles credentials("AWS_SHARED_CREDENTIALS_FILE", "credentials"),
-      config("AWS_CONFIG_FILE", "config");
+  const std::string credentials = aws_file("AWS_SHARED_CREDENTIALS_FILE", "credentials"),
+                    config = aws_file("AWS_CONFIG_FILE", "config"), title = "profile ";
+  IniFile profiles = read_ini(credentials);
+  for (auto& [name, section] : read_ini(config)) {
+    const bool is_profile = name.starts_with(title);
+    profiles[is_profile ? trimmed(name.substr(title.size())) : name].merge(section);
+  }
   const std::string profile = first_of({environment("AWS_PROFILE"), "default"});
-  const bool is_there = credentials.sections.contains(profile) || config.sections.contains(profile);
+  const std::string source = fmt::format("[{}] of {} and {}", profile, credentials, config);
+  const bool is_there = profiles.contains(profile);
+  auto& section = profiles[profile];
   S3Access access;
   set_keys(trimmed(environment("AWS_ACCESS_KEY_ID")),
            trimmed(environment("AWS_SECRET_ACCESS_KEY")),
@@ -165,22 +292,33 @@ S3Access find_s3_access() {
         "AWS_PROFILE is \"{}\", but neither {} nor {} has a section with that name.\n  Name a "
         "profile that exists, or give AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
         profile,
-        credentials.path,
-        config.path);
+        credentials,
+        config);
   }
-  if (access.is_anonymous()) take_keys(credentials, profile, access);
-  if (access.is_anonymous()) take_keys(config, profile, access);
-  auto& section = config.sections[profile];
+  if (access.is_anonymous()) {
+    set_keys(section["aws_access_key_id"],
+             section["aws_secret_access_key"],
+             section["aws_session_token"],
+             source,
+             access);
+  }
+  for (const char* other : {"credential_process", "role_arn", "sso_session", "sso_start_url"}) {
+    if (!access.is_anonymous() || section[other].empty()) continue;
+    throw ConfigError(
+        "{} gets its keys by {}, which only the AWS tools know.\n  Pass them on: eval "
+        "\"$(aws configure export-credentials --format env)\".",
+        source,
+        other);
+  }
   access.region = first_of({environment("AWS_REGION"),
                             environment("AWS_DEFAULT_REGION"),
                             section["region"],
-                            credentials.sections[profile]["region"],
                             "us-east-1"});
-  access.endpoint = without_slash(with_small_schemes(
-      first_of({environment("AWS_ENDPOINT_URL_S3"),
-                environment("AWS_ENDPOINT_URL"),
-                config.sections["services " + section["services"]]["s3.endpoint_url"],
-                section["endpoint_url"]})));
+  access.endpoint = without_slash(
+      with_small_schemes(first_of({environment("AWS_ENDPOINT_URL_S3"),
+                                   environment("AWS_ENDPOINT_URL"),
+                                   profiles["services " + section["services"]]["s3.endpoint_url"],
+                                   section["endpoint_url"]})));
   const bool is_url =
       access.endpoint.starts_with("http://") || access.endpoint.starts_with("https://");
   if (!access.endpoint.empty() && !is_url) {
@@ -188,7 +326,7 @@ S3Access find_s3_access() {
         "the S3 endpoint is \"{}\": expected http://HOST[:PORT] or https://HOST[:PORT].\n"
         "  It comes from AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL or {}.",
         public_url(access.endpoint),
-        config.path);
+        config);
   }
   return access;
 }
@@ -250,14 +388,6 @@ std::vector<std::string> s3_list(const std::string& url, const HttpOptions& opti
   }
 }
 
-std::optional<std::string> xml_element(std::string_view xml, const std::string& name) {
-  const std::string open = "<" + name + ">", close = "</" + name + ">";
-  const size_t begin = xml.find(open);
-  const size_t end = begin == std::string_view::npos ? begin : xml.find(close, begin);
-  if (end == std::string_view::npos) return std::nullopt;
-  return without_entities(xml.substr(begin + open.size(), end - begin - open.size()));
-}
-
 S3Page parse_s3_page(std::string_view xml) {
   constexpr std::string_view kBegin = "<Contents>", kEnd = "</Contents>";
   S3Page page;
@@ -314,19 +444,29 @@ std::vector<std::string> sign_request(const S3Request& request,
   return lines;
 }
 
-HttpCall s3_call(const S3Url& url, S3Request what, bool writes) {
-  HttpCall call{.method = what.method};
-  call.url = set_place(url, find_s3_access(), what);
-  call.shown = fmt::format("s3://{}/{}", url.bucket, url.key);
-  call.sign = [what = std::move(what)]() -> std::vector<std::string> {
-    const S3Access access = find_s3_access();
-    if (access.is_anonymous()) return {};
-    return sign_request(what, access, std::time(nullptr));
-  };
-  call.explain = [writes](const HttpAnswer& answer) {
-    return explain_refusal(answer, find_s3_access(), writes);
-  };
-  return call;
+void s3_upload(const std::string& path,
+               const std::string& url,
+               UploadNotes& notes,
+               const S3UploadOptions& options) {
+  std::error_code error;
+  const auto size = static_cast<int64_t>(std::filesystem::file_size(path, error));
+  if (error) throw DataError("{}: cannot be read: {}", path, error.message());
+  S3Upload upload{url, notes, options};
+  size <= options.part_bytes ? void(upload.send({}, {path})) : upload.send_in_parts(path, size);
+}
+
+void s3_check_bucket(const std::string& url, const S3UploadOptions& options) {
+  const std::string bucket = "s3://" + parse_s3_url(url).bucket + "/";
+  const S3Request what{.query = {{"list-type", "2"}, {"max-keys", "0"}}};
+  try {
+    http_call(writing_call(bucket, what, options.plain_http), options.http);
+  } catch (const HttpStatusError& error) {
+    // Keys that may write need not be allowed to list; a refused key is another matter.
+    const bool may_not_list = error.status() == 403 &&
+                              std::string(error.what()).find("AccessDenied") != std::string::npos &&
+                              !find_s3_access().is_anonymous();
+    if (!may_not_list) throw;
+  }
 }
 
 }  // namespace dalle2

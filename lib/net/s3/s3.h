@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: MIT
-// Objects of S3 and of stores that speak like it: s3.cpp reads them, s3_upload.cpp writes them. Who we are
-// and where it is, the environment and the files of the AWS tools say.
+// Objects of S3 and of stores that speak like it, to read and to write. Who we are and where it is, the environment and the files of the AWS tools say.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <ctime>
 #include <map>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -57,9 +55,6 @@ HttpGet s3_request(const std::string& url);
 /// @throws ConfigError, NetworkError, HttpStatusError
 std::vector<std::string> s3_list(const std::string& url, const HttpOptions& options = {});
 
-/// The text of the first <name> element, unescaped; none without, or without its end.
-std::optional<std::string> xml_element(std::string_view xml, const std::string& name);
-
 struct S3Page {
   std::vector<std::string> keys;
   bool is_last = true;
@@ -83,14 +78,6 @@ std::vector<std::string> sign_request(const S3Request& request,
                                       const S3Access& keys,
                                       std::time_t now);
 
-/// What asks for an object or a bucket. Keys are looked up and the request is signed again at each
-/// attempt: temporary keys may be replaced meanwhile, and a signature is good for 15 minutes. Refusals
-/// are explained without our keys, whatever the store says.
-/// @param what host and path are set here
-/// @param writes whether something is to be written
-/// @throws ConfigError
-HttpCall s3_call(const S3Url& url, S3Request what, bool writes);
-
 struct S3UploadOptions {
   HttpOptions http = {};
   bool plain_http = false;  ///< to a store of another machine
@@ -104,7 +91,7 @@ struct S3UploadOptions {
 /// the SHA-256 of each part. @throws NetworkError, DataError (the file), ConfigError
 void s3_upload(const std::string& path,
                const std::string& url,
-               const UploadNotes& notes,
+               UploadNotes& notes,
                const S3UploadOptions& options = {});
 
 /// Asks whether the bucket of a url is there and knows the keys. @throws NetworkError, ConfigError

@@ -314,16 +314,10 @@ void Uploads::work(Lane& lane) {
 /// @param lock is free during the transfer
 /// @return whether the entry is dealt with
 bool Uploads::send(Destination& to, const OutboxEntry& entry, std::unique_lock<std::mutex>& lock) {
-  UploadNotes notes = {.load =
-                           [&] {
-                             const std::lock_guard own(mutex_);
-                             return outbox_.notes(entry.number);
-                           },
-                       .keep =
-                           [&](const std::string& text) {
-                             const std::lock_guard own(mutex_);
-                             outbox_.keep_notes(entry.number, text, to.stores_notes());
-                           }};
+  UploadNotes notes = {.text = entry.notes, .store = [&](const std::string& text) {
+                         const std::lock_guard own(mutex_);
+                         outbox_.keep_notes(entry.number, text, to.stores_notes());
+                       }};
   Outbox::Outcome outcome = Outbox::Outcome::kSent;
   std::string error;
   lock.unlock();

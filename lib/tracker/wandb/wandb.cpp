@@ -319,7 +319,7 @@ void WandbLogger::check(Deadline deadline) {
   } catch (const NetworkError& error) {
     const auto* status = dynamic_cast<const HttpStatusError*>(&error);
     if (status != nullptr && !may_pass(error))
-      throw HttpStatusError(status->status(), "/tracker/log: {}", error.what());
+      throw HttpStatusError(status->status(), std::string("/tracker/log: ") + error.what());
     is_away_ = true;
     log_warning(
         "track",
