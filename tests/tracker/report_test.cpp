@@ -141,10 +141,11 @@ TEST_CASE("a report shows losses of each unet, validation, rates, times and what
                             "Samples per second",
                             "Time of a step",
                             "Memory",
-                            "FID"}) {
+                            "FID",
+                            "Left out of the data"}) {
     CHECK(count(page, "<figcaption><b>" + std::string(title) + "</b>") == 1);
   }
-  CHECK(count(page, "<figure") == 7);
+  CHECK(count(page, "<figure") == 8);
   CHECK_THAT(page,
              Contains("<tr><td>Unet 1</td><td class=\"number\">0.7</td><td class=\"number\">step "
                       "301</td></tr>"));

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "tracker/log/log_file.h"
@@ -32,16 +31,6 @@ std::string html_escape(std::string_view text);
 /// A value for people: 0.01234, 1.5e-05, 1,234; "not finite" for NaN and infinity.
 std::string number_text(double value);
 
-/// Names that begin so say how many samples of a split were left out, and why: a table, no curves.
-inline constexpr const char* kDropped = "Dropped ";
-
-/// Gives the values in the logs of priors and VAEs the names of a decoder's.
-void use_common_names(RunLog& log);
-
-/// The chart that a series belongs to and its name there: "Unet 0 Training Loss" -> {"Training Loss",
-/// "Unet 0"}. Other names are charts of their own.
-std::pair<std::string, std::string> chart_of(const std::string& name);
-
 struct ChartOptions {
   std::string title = "";
   std::string note = "";  ///< beside the title, e.g. the unit
@@ -53,13 +42,5 @@ struct ChartOptions {
 /// positive values span more than a factor of 30, unless that is off.
 /// @param series with at least one finite value in all; none draws nothing: ""
 std::string draw_chart(const std::vector<LogSeries>& series, const ChartOptions& options);
-
-struct ComparedRun {
-  std::string name;
-  RunLog log;
-};
-
-/// The charts of all curves of a run, losses first. Of several runs curves of one name share a chart.
-std::string draw_charts(const std::vector<ComparedRun>& runs);
 
 }  // namespace dalle2
