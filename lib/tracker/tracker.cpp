@@ -9,11 +9,15 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "io/files/atomic_file.h"
 #include "io/files/writable.h"
+#include "tracker/run_folder/run_record.h"
 
 namespace dalle2 {
 namespace {
+
+constexpr size_t kMostLastPictures = 4;
 
 namespace fs = std::filesystem;
 
@@ -35,36 +39,20 @@ Tracker::Tracker(const TrackerConfig& config,
       folder_(config.data_path,
               read_facts_,
               {.keep_last = config.keep_last, .keep_every = config.keep_every}),
-      journal_(config.log.values(), config.data_path, [this] { folder_.check_token(); }) {
+      loggers_(config.log.values()) {
   if (config.load) {
     source_ = std::make_unique<CheckpointSource>(
         *config.load,
         config.data_path,
-        [this] { return journal_.loggers().wandb_run(); },
+        [this] { return loggers_.wandb_run(); },
         /*fetches=*/!dummy_);
   }
   if (dummy_) return;
-  std::error_code ignored;
-  if (fs::exists(config.data_path, ignored) && !fs::is_directory(config.data_path, ignored))
-    throw ConfigError("/tracker/data_path: '{}' is a file; expected a folder", config.data_path);
   copies_.emplace(config.save, example_placeholders, folder_);
 }
 
 Tracker::~Tracker() {
-  if (!dummy_) finish({});
-}
-
-StartWishes Tracker::wishes() const {
-  StartWishes wishes{.auto_resume = journal_.loggers().auto_resume(),
-                     .overwrite = config_.overwrite_data_path};
-  if (!source_) return wishes;
-  wishes.load_path = source_->path();
-  wishes.load_name = source_->is_remote()
-                         ? source_->name()
-                         : fs::absolute(source_->path()).lexically_normal().string();
-  wishes.load_is_remote = source_->is_remote();
-  wishes.only_auto_resume = source_->only_auto_resume();
-  return wishes;
+  finish({});
 }
 
 const StartPlan& Tracker::open(std::function<void()> while_lock_waits) {
@@ -87,10 +75,13 @@ const StartPlan& Tracker::plan_start(bool writes) {
         *why);
   }
   if (writes) folder_.lock(lock_times_);
-  StartPlan plan{.action = folder_.decide(wishes(), options_)};
+  const StartWishes wishes{.auto_resume = loggers_.auto_resume(),
+                           .overwrite = config_.overwrite_data_path,
+                           .load = source_.get()};
+  StartPlan plan{.action = folder_.decide(wishes, options_)};
   if (plan.action == StartAction::kRefuseDamaged && source_ && source_->is_remote() && writes) {
     source_->fetch();  // the run may have sent its state there
-    plan.action = folder_.decide(wishes(), options_);
+    plan.action = folder_.decide(wishes, options_);
   }
   plan.elsewhere = copies_->intact();
   if (source_ && source_->is_remote()) plan.elsewhere.push_back(source_->name());
@@ -100,8 +91,7 @@ const StartPlan& Tracker::plan_start(bool writes) {
     folder_.check_can_be_set_aside(facts_.config, options_);
   const bool in_place = plan.action == StartAction::kBeginInPlace;
   try {
-    if (plan.resumes() || in_place)
-      journal_.loggers().read_auto_resume(folder_.in(kAutoResumeFile));
+    if (plan.resumes() || in_place) loggers_.read_auto_resume(folder_.in(kAutoResumeFile));
   } catch (const ConfigError&) {
     if (!in_place) throw;  // else any config will do, with other loggers too
   }
@@ -110,7 +100,7 @@ const StartPlan& Tracker::plan_start(bool writes) {
   copies_->check_targets_are_free();
   for (const auto& [folder, key] : outside_) folder_.check_outside(folder, key);
   // Savers that do not answer leave it time to find a wrong key.
-  journal_.loggers().check(std::max(deadline, std::chrono::steady_clock::now() + kTimeToConnect));
+  loggers_.check(std::max(deadline, std::chrono::steady_clock::now() + kTimeToConnect));
   plan_ = std::move(plan);
   add_loaded_file(writes);
   return *plan_;
@@ -134,9 +124,10 @@ void Tracker::add_loaded_file(bool writes) {
 
 void Tracker::begin(const LoadedState& loaded) {
   if (dummy_) return;
-  D2_CHECK(plan_.has_value() && !journal_.is_open(), "Tracker::open comes first, then begin, once");
+  D2_CHECK(plan_.has_value() && !file_, "Tracker::open comes first, then begin, once");
   if (plan_->action == StartAction::kSetAside) folder_.set_aside(lock_times_);
-  const bool is_copy = folder_.take(plan_->action, plan_->files.empty() ? "" : wishes().load_name);
+  const bool is_copy =
+      folder_.take(plan_->action, plan_->files.empty() || !source_ ? "" : source_->name());
   if (is_copy) copies_->check_targets_are_free();
   for (const auto& [folder, key] : outside_) {
     folder_.check_outside(folder, key);
@@ -147,27 +138,28 @@ void Tracker::begin(const LoadedState& loaded) {
   facts_.goes_on = (plan_->resumes() || in_place) && !is_copy;
   facts_.is_copy = is_copy;
   // What a start logged that saved nothing is passed over as a whole.
-  journal_.open(
-      facts_, folder_.run_id(), plan_->resumes() ? loaded.log_lines : std::optional<int64_t>(0));
-  const Loggers& loggers = journal_.loggers();
+  open_log(plan_->resumes() ? loaded.log_lines : std::optional<int64_t>(0));
   // A kill after a service has heard of the run begins no second one.
-  if (const std::string runs = loggers.wandb_runs(); !runs.empty()) {
+  if (const std::string runs = loggers_.wandb_runs(); !runs.empty()) {
     folder_.note([&](RunRecord& record) {
       record.wandb = runs;
       record.process = {facts_.process.begin(), facts_.process.end()};
     });
   }
-  if (loggers.auto_resume()) loggers.write_auto_resume(folder_.in(kAutoResumeFile));
-  journal_.follow(std::chrono::steady_clock::now() + kTimeToConnect);
-  copies_->open(loggers.wandb_run(), [this](const std::string& message, bool leaves_out) {
-    journal_.log_error(message, leaves_out);
-  });
-  if (!loggers.auto_resume()) return;
+  if (loggers_.auto_resume()) loggers_.write_auto_resume(folder_.in(kAutoResumeFile));
+  const Deadline deadline = std::chrono::steady_clock::now() + kTimeToConnect;
+  for (const auto& follower : followers_) follower->connect_now(deadline);
+  for (const auto& follower : followers_) follower->start();
+  copies_->open(
+      loggers_.wandb_run(),
+      [this](const std::string& message) { log_error(message); },
+      [this](const std::string& message) { note_error(message); });
+  if (!loggers_.auto_resume()) return;
   if (plan_->resumes()) {
     log_info("track",
              "RUN HAS BEEN AUTO-RESUMED WITH THE LOGGER TYPE {}.\n"
              "  For a new run choose another /tracker/data_path, or use --fresh.",
-             loggers.type_names());
+             loggers_.type_names());
   } else {
     log_info("track",
              "/tracker/log/auto_resume is true, and there is no run to resume: this is the first "
@@ -175,11 +167,31 @@ void Tracker::begin(const LoadedState& loaded) {
   }
 }
 
+/// @param lines that log.jsonl had when the checkpoint that the run resumes from was saved: those that came
+/// later are marked as passed over. None: it is not known
+void Tracker::open_log(std::optional<int64_t> lines) {
+  file_.emplace(folder_.in(kLogFile));
+  if (file_->lines() == 0 || facts_.is_copy) unnamed_run_ = folder_.run_id();
+  if (lines) file_->pass_over(*lines);
+  facts_.lines = file_->written();
+  facts_.data_path = config_.data_path;
+  cursors_.emplace(folder_.in(kFollowersFile));
+  const FollowedLog log{.file = *file_,
+                        .log_error = [this](const std::string& message) { note_error(message); },
+                        .check = [this] { folder_.check_token(); }};
+  for (const auto& logger : loggers_.all()) {
+    if (logger->begin(facts_))
+      followers_.push_back(std::make_unique<Follower>(logger, log, *cursors_));
+  }
+}
+
 void Tracker::go_back(const LoadedState& loaded) {
   if (dummy_) return;
-  if (plan_->action == StartAction::kGoBack || journal_.is_open()) folder_.go_back_to(loaded.path);
+  if (plan_->action == StartAction::kGoBack || file_) folder_.go_back_to(loaded.path);
   folder_.abandon_newer(loaded.position);
-  if (journal_.is_open() && loaded.log_lines) journal_.pass_over(*loaded.log_lines);
+  if (!file_ || !loaded.log_lines) return;
+  const auto lock = lock_log();
+  file_->pass_over(*loaded.log_lines);
 }
 
 std::string Tracker::newest_good() const {
@@ -191,39 +203,110 @@ std::string Tracker::newest_good() const {
   return "";
 }
 
+/// For one who writes to it. @throws ConfigError another start has taken the run over
+std::unique_lock<std::mutex> Tracker::lock_log() const {
+  std::unique_lock lock(mutex_);
+  D2_CHECK(file_.has_value(), "Tracker::begin comes before anything is logged");
+  folder_.check_token();
+  return lock;
+}
+
 void Tracker::log(const LogRecord& record, int64_t step, const std::optional<ShownRecord>& shown) {
   if (dummy_) return;
-  copies_->log_upload_errors();
-  journal_.log(record, step, shown);
+  const auto lock = lock_log();
+  last_step_ = step;
+  // The steps of a log rise: the line that names the run has the step of the first record.
+  if (!unnamed_run_.empty())
+    file_->write({{"run_id", std::exchange(unnamed_run_, "")}}, last_step_);
+  file_->write(record, step);
+  const ShownRecord line = shown ? *shown : shown_in_full(record);
+  if (!line.empty() && loggers_.prints_records()) log_info("", "{}", record_line(line, step));
 }
 
 void Tracker::log_images(const std::vector<LogImage>& images,
                          const std::string& section,
                          int64_t step) {
-  if (!dummy_) journal_.log_images(images, section, step);
+  if (dummy_) return;
+  const auto lock = lock_log();
+  std::string place = section;  // in the names of files
+  std::replace(place.begin(), place.end(), '/', '_');
+  std::vector<StoredImage> stored;
+  for (size_t i = 0; i < images.size(); ++i) {
+    const LogImage& image = images[i];
+    const std::string file =
+        image.name.empty() ? fmt::format("{}_{}_{}.png", step, place, i) : image.name;
+    const std::string name = fmt::format("{}/{}", kImagesFolder, file);
+    try {
+      write_file_atomically(folder_.in(name), image.png);
+    } catch (const Error& error) {
+      folder_.check_token();  // the folder may have been moved away
+      has_errors_ = true;
+      write_error(fmt::format("Error storing a picture: {}", error.what()));
+      continue;
+    }
+    stored.push_back({name, image.caption});
+  }
+  last_step_ = step;
+  const size_t kept = std::min(stored.size(), kMostLastPictures);
+  last_pictures_.assign(stored.begin(), stored.begin() + static_cast<std::ptrdiff_t>(kept));
+  file_->write_images(stored, section, step);
+  // Differs from upstream, which says nothing: where the pictures lie.
+  if (!stored.empty() && loggers_.prints_records()) {
+    std::string what = stored.front().path;
+    if (stored.size() > 1) what = fmt::format("{} pictures, from {}", stored.size(), what);
+    log_info("", "{}", record_line({{.label = section + ":", .values = {what}}}, step));
+  }
 }
 
 void Tracker::log_error(const std::string& message) {
-  if (!dummy_) journal_.log_error(message);
+  if (dummy_) return;
+  const auto lock = lock_log();
+  has_errors_ = true;
+  write_error(message);
+}
+
+/// Nothing is missing but at a service. Of any thread.
+void Tracker::note_error(const std::string& message) {
+  const std::lock_guard lock(mutex_);
+  write_error(message);
+}
+
+void Tracker::write_error(const std::string& message) {
+  file_->write({{"error", message}}, last_step_);
+  dalle2::log_error("track", "{}", message);
+}
+
+int64_t Tracker::log_lines() const {
+  const std::lock_guard lock(mutex_);
+  return file_ ? file_->lines() : 0;
 }
 
 void Tracker::finish(const RunEnd& end) {
-  if (dummy_ || !journal_.is_open() || std::exchange(finished_, true)) return;
+  if (!file_ || std::exchange(finished_, true)) return;
+  const auto all_are = [this](const auto& so) {
+    return std::all_of(followers_.begin(), followers_.end(), so);
+  };
   copies_->begin_end();
-  journal_.begin_end(end);
-  wait_until_sent([this] { return copies_->is_done() && journal_.is_done(); },
-                  [&] {
-                    return end.outcome != RunEnd::Outcome::kDone ||
-                           ((copies_->is_done() || copies_->last_answer_was_fault()) &&
-                            journal_.last_was_fault());
-                  },
-                  config_.upload_deadline_seconds);
-  try {
-    copies_->end();
-  } catch (const ConfigError& taken_over) {
-    dalle2::log_error("track", "{}", taken_over.what());
+  for (const auto& follower : followers_) follower->begin_end(end);
+  wait_until_sent(
+      [&] { return copies_->is_done() && all_are([](const auto& one) { return one->is_done(); }); },
+      [&] {
+        return end.outcome != RunEnd::Outcome::kDone ||
+               ((copies_->is_done() || copies_->last_answer_was_fault()) &&
+                all_are([](const auto& one) { return one->is_done() || one->last_was_fault(); }));
+      },
+      config_.upload_deadline_seconds);
+  std::vector<std::string> left;
+  for (const auto& follower : followers_) {
+    if (follower->is_done()) continue;
+    left.push_back(
+        fmt::format("{} ({})", follower->logger().name(), counted(follower->waiting(), "row")));
   }
-  const std::vector<std::string> left = journal_.end();
+  followers_.clear();
+  if (const size_t files = copies_->end(); files > 0) {
+    left.push_back(fmt::format(
+        "{} in {}", counted(static_cast<int64_t>(files), "file"), folder_.in(kOutboxFolder)));
+  }
   if (left.empty()) return;
   log_warning("track",
               "{} could not be sent: the next start sends what is left, or `dalle2-train sync {}`",
@@ -238,22 +321,21 @@ void Tracker::store(const std::string& path,
   try {
     write(path);
   } catch (const Error& error) {
-    folder_.check_token();
-    journal_.log_error(fmt::format("Error storing {}: {}", path, error.what()));
+    log_error(fmt::format("Error storing {}: {}", path, error.what()));
   }
 }
 
 void Tracker::save_config(const std::string& name, const std::string& content) {
   if (dummy_) return;
   folder_.check_token();
-  write_file_atomically(folder_.in(name), content);
-  journal_.log_file(name);
-  copies_->save_config(name, content);
+  const std::string path = folder_.in(name);
+  const std::string earlier = fs::exists(path) ? read_file(path) : "";
+  write_file_atomically(path, content);
+  copies_->save_config(name, earlier);
 }
 
 void Tracker::save(const SaveRequest& request) {
   if (dummy_ || (!request.is_best && !request.is_latest)) return;
-  copies_->log_upload_errors();
   const auto write = [&](const char* name, const auto& writer) {
     folder_.check_token();
     try {
@@ -263,14 +345,14 @@ void Tracker::save(const SaveRequest& request) {
       throw;
     }
   };
-  journal_.sync();  // the checkpoint counts its lines
+  file_->sync();  // the checkpoint counts its lines
   write(kCheckpointFile, request.write_checkpoint);
   folder_.note([](RunRecord& record) { record.has_saved = true; });
   if (!request.amid_skips) {
     try {
       folder_.keep_snapshot(request.position, request.is_best);
     } catch (const Error& error) {
-      journal_.log_error(fmt::format("Error keeping a snapshot: {}", error.what()));
+      log_error(fmt::format("Error keeping a snapshot: {}", error.what()));
     }
   }
   write(kModelFile, request.write_model);
@@ -293,12 +375,15 @@ void Tracker::check() {
 }
 
 void Tracker::send_cards() {
-  if (dummy_ || saves_ == 0) return;
-  copies_->send_cards(facts_.config, journal_.last_pictures());
+  if (saves_ == 0) return;
+  std::unique_lock lock(mutex_);
+  const std::vector<StoredImage> pictures = last_pictures_;
+  lock.unlock();  // what fails is logged
+  copies_->send_cards(facts_.config, pictures);
 }
 
 void Tracker::finish_as(const std::string& what) {
-  if (dummy_ || journal_.has_errors()) return;
+  if (dummy_ || has_errors_) return;
   folder_.note([&](RunRecord& record) { record.finished = what; });
 }
 

@@ -66,74 +66,6 @@ struct LoadedState {
   std::optional<int64_t> log_lines = {};  ///< SavedFacts::log_lines
 };
 
-/// What a run says: lines of log.jsonl and pictures. The console shows them, followers hand them on.
-class Journal {
- public:
-  /// @param may_write called before a line or a picture is written; throws if it must not be
-  Journal(const std::vector<LogConfig>& configs,
-          const std::string& data_path,
-          std::function<void()> may_write);
-
-  const Loggers& loggers() const { return loggers_; }
-
-  /// Opens log.jsonl. @param lines that the file had when the checkpoint that the run
-  /// resumes from was saved: those that came later are marked as passed over. None: it is not known
-  /// @throws ConfigError it cannot be written
-  void open(RunFacts facts, const std::string& run_id, std::optional<int64_t> lines);
-  /// Begins to follow it. @param deadline of what is asked of services
-  /// @throws ConfigError a logger's files cannot be written; NetworkError a refusal
-  void follow(Deadline deadline);
-  bool is_open() const { return file_.has_value(); }
-  /// The lines so far, marks among them.
-  int64_t lines() const;
-  /// They are on the disk afterwards.
-  void sync() const;
-  /// The run has gone back to a checkpoint that was saved when the file had that many lines.
-  void pass_over(int64_t lines);
-
-  /// A line in log.jsonl, where NaN and infinity become null, and one on the console.
-  /// @param shown what of it is for people; all of it if not given, no line if empty
-  void log(const LogRecord& record, int64_t step, const std::optional<ShownRecord>& shown);
-  /// Stores data_path/images/{step}_{section}_{i}.png, or under the names given, and a record
-  /// {section: [{path, caption}]}. A picture that cannot be stored is an error in the log.
-  void log_images(const std::vector<LogImage>& images, const std::string& section, int64_t step);
-  /// @param leaves_out a file of this machine is missing
-  void log_error(const std::string& message, bool leaves_out = true);
-  /// A file of data_path that belongs to the run: its config.
-  void log_file(const std::string& name);
-
-  /// No more is logged: the followers hand over what is left.
-  void begin_end(const RunEnd& end);
-  bool is_done() const;
-  /// All that have something left met a fault last.
-  bool last_was_fault() const;
-  /// What followers have not handed over, for a message: "Weights & Biases (12 rows)". Ends them.
-  std::vector<std::string> end();
-
-  /// Whether an error was logged that leaves a file or a picture out.
-  bool has_errors() const { return has_errors_.load(); }
-  /// Up to four of the pictures that were stored last, without their bytes.
-  std::vector<StoredImage> last_pictures() const;
-
- private:
-  void check_may_write() const;
-  void log_error_locked(const std::string& message, bool leaves_out = true);
-  void wrote();
-
-  std::string data_path_;
-  std::function<void()> may_write_;
-  Loggers loggers_;
-  std::optional<LogFile> file_;
-  std::atomic<int64_t> written_ = 0;  // lines in it
-  std::optional<LogCursors> cursors_;
-  mutable std::mutex mutex_;
-  int64_t last_step_ = 0;
-  std::string unnamed_run_;  // its first line is still to be written
-  std::atomic<bool> has_errors_ = false;
-  std::vector<StoredImage> last_pictures_;
-  std::vector<std::unique_ptr<Follower>> followers_;  // the last to come and the first to go
-};
-
 class Tracker {
  public:
   /// Checks all that can be checked without writing (a dry run stops here).
@@ -173,18 +105,22 @@ class Tracker {
   /// The path of a file or folder of the run.
   std::string in_data_path(const std::string& name) const { return folder_.in(name); }
   /// The same command continues the run, without a change of the config.
-  bool resumes_by_itself() const { return journal_.loggers().auto_resume(); }
+  bool resumes_by_itself() const { return loggers_.auto_resume(); }
 
   // ---- the log
-  /// @see Journal
+  /// A line in log.jsonl, where NaN and infinity become null, and one on the console.
+  /// @param shown what of it is for people; all of it if not given, no line if empty
   void log(const LogRecord& record,
            int64_t step,
            const std::optional<ShownRecord>& shown = std::nullopt);
-  bool prints_records() const { return journal_.loggers().prints_records(); }
+  bool prints_records() const { return loggers_.prints_records(); }
+  /// Stores data_path/images/{step}_{section}_{i}.png, or under the names given, and a record
+  /// {section: [{path, caption}]}. A picture that cannot be stored is an error in the log.
   void log_images(const std::vector<LogImage>& images, const std::string& section, int64_t step);
+  /// A file of this machine is missing.
   void log_error(const std::string& message);
-  /// Lines of log.jsonl so far; a checkpoint records them.
-  int64_t log_lines() const { return journal_.lines(); }
+  /// Lines of log.jsonl so far, marks among them; a checkpoint records them.
+  int64_t log_lines() const;
   /// The last call: waits for what is still to be sent, rows and files together, as long as the config
   /// allows and something moves; 10 s after a stop or a fault (Slurm kills 30 s after it asks for a stop).
   /// What is left waits for the next start. Without this call a run counts as failed.
@@ -222,15 +158,29 @@ class Tracker {
 
  private:
   const StartPlan& plan_start(bool writes);
-  StartWishes wishes() const;
   void add_loaded_file(bool writes);
+  void open_log(std::optional<int64_t> lines);
+  std::unique_lock<std::mutex> lock_log() const;
+  void note_error(const std::string& message);
+  void write_error(const std::string& message);
 
   TrackerConfig config_;
   bool dummy_;
   ReadFacts read_facts_;
   StartOptions options_;
   RunFolder folder_;
-  Journal journal_;
+
+  // The log: lines of log.jsonl and pictures. The console shows them, followers hand them on.
+  Loggers loggers_;
+  std::optional<LogFile> file_;  // none: before begin()
+  std::optional<LogCursors> cursors_;
+  mutable std::mutex mutex_;  // of what follows, and of writing to file_
+  int64_t last_step_ = 0;
+  std::string unnamed_run_;               // its first line is still to be written
+  std::atomic<bool> has_errors_ = false;  // one that leaves a file or a picture out
+  std::vector<StoredImage> last_pictures_;
+  std::vector<std::unique_ptr<Follower>> followers_;
+
   std::unique_ptr<CheckpointSource> source_;  // null: nothing is loaded
   std::optional<Copies> copies_;              // none of a dummy
   std::vector<std::pair<std::string, const char*>> outside_;

@@ -45,7 +45,7 @@ def write_run(folder, saver):
     (folder / "decoder_config.json").write_text(json.dumps({"tracker": {"save": saver}}))
     texts = {key: "" for key in ("began", "job", "began_from", "wandb", "finished")}
     (folder / "run.json").write_text(json.dumps({"id": "a", "token": "b", "home": str(folder), **texts, "has_saved": True,
-                                                 "was_empty": True, "copies": {}}))
+                                                 "was_empty": True}))
 
 
 class Table(Services):
@@ -172,7 +172,7 @@ class Faults(Services):
             self.assertEqual(self.content("bucket/l.pth"), self.content())  # the other saver was served
             self.assertEqual(self.outbox(), ["00000001.json", "00000001_checkpoint.pth"])
             self.assertIn(f"Error saving checkpoint to {hub.url}/{REPO}/latest.pth: ", done.stderr)
-            self.assertIn("1 file could not be sent and waits in out/outbox", done.stderr)
+            self.assertIn("1 file in out/outbox could not be sent: ", done.stderr)
             self.assertTrue(any("Error saving checkpoint" in record.get("error", "") for record in harness.records(self.dir / "out")))
             done = run("sync", "out", cwd=self.dir, env=env, check=6)
             self.assertIn("0 files sent, 1 file left", done.stdout)

@@ -54,8 +54,9 @@ int run(int count, char** arguments) {
   install_stop_signals();
   try {
     Tracker tracker(read_config(arguments[1], arguments[2]), {}, /*dummy=*/false);
-    tracker.describe(
-        {.config = R"({"train": {"lr": 0.5}, "seed": 7})", .process = {{"NumProcesses", "1"}}});
+    tracker.describe({.config = R"({"train": {"lr": 0.5}, "seed": 7})",
+                      .process = {{"NumProcesses", "1"}},
+                      .files = {{"decoder_config.json", R"({"seed": 7})"}}});
     const StartPlan& plan = tracker.open();
     tracker.begin(plan.files.empty() ? LoadedState{} : LoadedState{.path = plan.files.front()});
     tracker.save_config("decoder_config.json", R"({"seed": 7})");

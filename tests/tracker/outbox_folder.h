@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <memory>
+#include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "io/files/atomic_file.h"
@@ -28,6 +31,21 @@ inline size_t finish(Uploads& uploads, double seconds) {
 }
 
 struct OutboxFolder {
+  /// What an Uploads has said of it.
+  struct Errors {
+    std::mutex mutex;
+    std::vector<std::string> all;
+
+    std::vector<std::string> take() {
+      const std::lock_guard lock(mutex);
+      return std::exchange(all, {});
+    }
+  };
+  std::shared_ptr<Errors> errors = std::make_shared<Errors>();
+  Uploads::OnError on_error = [errors = errors](const std::string& error) {
+    const std::lock_guard lock(errors->mutex);
+    errors->all.push_back(error);
+  };
   TempDir dir;
   std::string file = dir / "checkpoint.pth", outbox = dir / "outbox";
 

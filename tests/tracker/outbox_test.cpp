@@ -75,7 +75,7 @@ TEST_CASE("notes of an upload that must not be on the disk are kept by the proce
   Outbox outbox(folder.outbox);
   outbox.add(file_for("a.pth", folder.save("1")));
   outbox.keep_notes(1, "canary", /*on_disk=*/false);
-  CHECK(outbox.notes(1) == "canary");
+  CHECK(outbox.waiting().front().notes == "canary");
   CHECK(folder.names().size() == 2);
   CHECK(Outbox(folder.outbox).waiting().front().notes.empty());
 }

@@ -62,7 +62,11 @@ std::vector<std::string> contents(const std::vector<std::string>& paths) {
 }
 
 std::vector<std::string> kept() {
-  return contents(Snapshots("data/snapshots", {}).newest_first());
+  std::vector<std::string> paths;
+  for (const SnapshotPosition& position : kept_snapshots("data/snapshots"))
+    paths.push_back("data/snapshots/" + snapshot_name(position));
+  if (fs::exists("data/snapshots/best.pth")) paths.emplace_back("data/snapshots/best.pth");
+  return contents(paths);
 }
 
 TEST_CASE("a snapshot's name says epoch, sample and step, and is read back") {

@@ -88,9 +88,7 @@ TEST_CASE("saves that come faster than they can be sent wait for nobody, and the
   const test::CapturedLog log;
   const auto service = std::make_shared<Service>();
   service->hold(true);
-  Uploads uploads(folder.outbox);
-  uploads.serve(service);
-  uploads.begin();
+  Uploads uploads(folder.outbox, {service}, folder.on_error);
   uploads.add(file_for("latest", folder.save("0")));
   service->wait_for_calls(1);  // on its way
   for (int i = 1; i < 10; ++i) {
@@ -110,13 +108,11 @@ TEST_CASE("a failed file is reported, waits, and is sent with the next one") {
   const test::CapturedLog log;
   const auto service = std::make_shared<Service>();
   service->fail(1);
-  Uploads uploads(folder.outbox);
-  uploads.serve(service);
-  uploads.begin();
+  Uploads uploads(folder.outbox, {service}, folder.on_error);
   uploads.add(file_for("a", folder.save("a")));
   service->wait_for_calls(1);
   std::vector<std::string> errors;
-  while (errors.empty()) errors = uploads.take_errors();
+  while (errors.empty()) errors = folder.errors->take();
   CHECK(errors ==
         std::vector<std::string>{
             "Error saving checkpoint to there/a: the service is out of order\n  It waits in " +
@@ -125,7 +121,7 @@ TEST_CASE("a failed file is reported, waits, and is sent with the next one") {
   uploads.add(file_for("b", folder.save("b")));
   CHECK(service->wait_for_sent(2).size() == 2);
   CHECK(finish(uploads, 20) == 0);
-  CHECK(uploads.take_errors().empty());
+  CHECK(folder.errors->take().empty());
 }
 
 TEST_CASE("the end waits for its deadline, and leaves the rest on the disk") {
@@ -134,23 +130,19 @@ TEST_CASE("the end waits for its deadline, and leaves the rest on the disk") {
   const auto service = std::make_shared<Service>();
   service->hold(true);
   {
-    Uploads uploads(folder.outbox);
-    uploads.serve(service);
-    uploads.begin();
+    Uploads uploads(folder.outbox, {service}, folder.on_error);
     uploads.add(file_for("a", folder.save("a")));
     const auto begin = std::chrono::steady_clock::now();
     CHECK(finish(uploads, 0.3) == 1);
     const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
     CHECK(passed.count() >= 0.3);
     CHECK(passed.count() < 5);
-    CHECK(uploads.take_errors().empty());
+    CHECK(folder.errors->take().empty());
   }
   // The next start sends it.
   service->hold(false);
-  Uploads again(folder.outbox);
-  CHECK(again.unserved().size() == 1);
-  again.serve(service);
-  again.begin();
+  CHECK(Uploads(folder.outbox, {}, folder.on_error).unserved().size() == 1);
+  Uploads again(folder.outbox, {service}, folder.on_error);
   CHECK(again.unserved().empty());
   CHECK(finish(again, 20) == 0);
   CHECK(service->wait_for_sent(1) == std::vector<std::string>{"a=a"});
@@ -161,9 +153,7 @@ TEST_CASE("at the end each file is tried once more, and a refusal ends the wait"
   const test::CapturedLog log;
   const auto service = std::make_shared<Service>();
   service->fail(1000);
-  Uploads uploads(folder.outbox);
-  uploads.serve(service);
-  uploads.begin();
+  Uploads uploads(folder.outbox, {service}, folder.on_error);
   uploads.add(file_for("a", folder.save("a")));
   uploads.add(file_for("b", folder.save("b")));
   CHECK(finish(uploads, 60) == 2);
@@ -173,16 +163,15 @@ TEST_CASE("at the end each file is tried once more, and a refusal ends the wait"
 TEST_CASE("what is given up for want of space is an error of the run") {
   const OutboxFolder folder;
   const test::CapturedLog log;
-  Uploads uploads(folder.outbox, [](const std::string&) { return std::optional<uint64_t>(0); });
   const auto service = std::make_shared<Service>();
   service->hold(true);
-  uploads.serve(service);
-  uploads.begin();
+  const auto no_room = [](const std::string&) { return std::optional<uint64_t>(0); };
+  Uploads uploads(folder.outbox, {service}, folder.on_error, no_room);
   for (const char* target : {"a", "b", "c"}) {
     uploads.add(file_for(target, folder.save(target)));
     if (uploads.waiting().size() == 1) service->wait_for_calls(1);  // on its way, and so it stays
   }
-  CHECK(uploads.take_errors() ==
+  CHECK(folder.errors->take() ==
         std::vector<std::string>{"checkpoint b for there of 1 B was not sent and is removed: the "
                                  "disk of the outbox is nearly full"});
   CHECK(finish(uploads, 0) == 2);
@@ -193,10 +182,7 @@ TEST_CASE("a slow service holds up no other one") {
   const test::CapturedLog log;
   const auto slow = std::make_shared<Service>("slow"), quick = std::make_shared<Service>("quick");
   slow->hold(true);
-  Uploads uploads(folder.outbox);
-  uploads.serve(slow);
-  uploads.serve(quick);
-  uploads.begin();
+  Uploads uploads(folder.outbox, {slow, quick}, folder.on_error);
   uploads.add(file_for("a", folder.save("1"), "slow"));
   uploads.add(file_for("a", folder.save("2"), "quick"));
   CHECK(quick->wait_for_sent(1) == std::vector<std::string>{"a=2"});
@@ -211,18 +197,14 @@ TEST_CASE(
   service->send_in_parts();
   service->hold(true);
   {
-    Uploads uploads(folder.outbox);
-    uploads.serve(service);
-    uploads.begin();
+    Uploads uploads(folder.outbox, {service}, folder.on_error);
     uploads.add(file_for("a", folder.save("old")));
     service->wait_for_calls(1);
     uploads.add(file_for("b", folder.save("other")));
     uploads.add(file_for("a", folder.save("new")));
   }  // as a kill: the transfer ends amid it
   service->hold(false);
-  Uploads again(folder.outbox);
-  again.serve(service);
-  again.begin();
+  Uploads again(folder.outbox, {service}, folder.on_error);
   CHECK(service->wait_for_sent(3) == std::vector<std::string>{"a=old", "b=other", "a=new"});
   CHECK(service->began_with() == std::vector<std::string>{"", "id of a", "", ""});
   CHECK(finish(again, 20) == 0);
@@ -236,16 +218,14 @@ TEST_CASE("a begun file that is refused gives way to a newer one") {
   service->send_in_parts(/*refuses=*/true);
   service->hold(true);
   service->fail(1);
-  Uploads uploads(folder.outbox);
-  uploads.serve(service);
-  uploads.begin();
+  Uploads uploads(folder.outbox, {service}, folder.on_error);
   uploads.add(file_for("a", folder.save("old")));
   service->wait_for_calls(1);
   uploads.add(file_for("a", folder.save("new")));
   service->hold(false);
   CHECK(service->wait_for_sent(1) == std::vector<std::string>{"a=new"});
   CHECK(finish(uploads, 20) == 0);
-  CHECK(uploads.take_errors() ==
+  CHECK(folder.errors->take() ==
         std::vector<std::string>{"Error saving checkpoint to there/a: the file is too large\n  A "
                                  "newer one takes its place."});
   CHECK(service->began_with() == std::vector<std::string>{"", ""});
@@ -258,9 +238,7 @@ TEST_CASE("a begun file that fails for a time holds up the newer one for its tar
   service->send_in_parts();
   service->hold(true);
   service->fail(1);
-  Uploads uploads(folder.outbox);
-  uploads.serve(service);
-  uploads.begin();
+  Uploads uploads(folder.outbox, {service}, folder.on_error);
   uploads.add(file_for("a", folder.save("old")));
   service->wait_for_calls(1);
   uploads.add(file_for("a", folder.save("new")));
@@ -277,9 +255,7 @@ TEST_CASE("the end tells whether it moves: what was sent, refused again, or is o
   const auto service = std::make_shared<Service>();
   service->hold(true);
   service->fail(2);
-  Uploads uploads(folder.outbox);
-  uploads.serve(service);
-  uploads.begin();
+  Uploads uploads(folder.outbox, {service}, folder.on_error);
   uploads.add(file_for("a", folder.save("a")));
   service->wait_for_calls(1);
   CHECK_FALSE(uploads.last_answer_was_fault());
@@ -300,29 +276,22 @@ TEST_CASE(
   const OutboxFolder folder;
   const test::CapturedLog log;
   {
-    Uploads uploads(folder.outbox);
     const auto service = std::make_shared<Service>("s3://bucket");
     service->hold(true);
-    uploads.serve(service);
+    Uploads uploads(folder.outbox, {service}, folder.on_error);
     uploads.add(file_for("a", folder.save("a"), "s3://bucket"));
   }
   const auto first = std::make_shared<Service>("s3://new"),
              renamed = std::make_shared<Service>("s3://bucket2");
   {
-    Uploads uploads(folder.outbox);
-    uploads.serve(first);
-    uploads.serve(renamed);
-    uploads.begin();
+    Uploads uploads(folder.outbox, {first, renamed}, folder.on_error);
     REQUIRE(uploads.unserved().size() == 1);
     CHECK(finish(uploads, 20) == 1);
     CHECK(first->began_with().empty());
     CHECK(renamed->began_with().empty());
   }
   const auto back = std::make_shared<Service>("s3://bucket");
-  Uploads uploads(folder.outbox);
-  uploads.serve(first);
-  uploads.serve(back);
-  uploads.begin();
+  Uploads uploads(folder.outbox, {first, back}, folder.on_error);
   CHECK(finish(uploads, 20) == 0);
   CHECK(back->wait_for_sent(1) == std::vector<std::string>{"a=a"});
   CHECK(first->began_with().empty());

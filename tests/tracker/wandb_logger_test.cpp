@@ -78,11 +78,11 @@ TEST_CASE("a run that was logged offline without an entity is resumed, with one 
   WandbLogConfig config;
   config.auto_resume = true;
   config.wandb_project = "p";
-  Loggers({config}, dir.path()).write_auto_resume(mark);
+  Loggers({config}).write_auto_resume(mark);
   CHECK(read_file(mark) == R"({"project":"p","logger_type":"WandbLogger"})");
   config.wandb_entity = "e";
   config.wandb_run_id = "r";
-  const Loggers online({config}, dir.path());
+  const Loggers online({config});
   online.read_auto_resume(mark);
   CHECK(online.wandb_run() == "e/p/r");
   write_file_atomically(
@@ -90,19 +90,19 @@ TEST_CASE("a run that was logged offline without an entity is resumed, with one 
   online.read_auto_resume(mark);
   CHECK(online.wandb_run() == "e/q/s");
   config.resume = true;  // the config says which run, whatever an earlier start was refused
-  const Loggers named({config}, dir.path());
+  const Loggers named({config});
   named.read_auto_resume(mark);
   CHECK(named.wandb_run() == "e/q/r");
 }
 
-TEST_CASE("the logger's own run is the first logger's, also before that has an id") {
+TEST_CASE("the logger's own run is the first that has an id") {
   WandbLogConfig first;
   first.wandb_entity = "e";
   first.wandb_project = "p";
   WandbLogConfig second = first;
   second.wandb_run_id = "second";
-  CHECK(Loggers({first, second}, "data").wandb_run().empty());
-  CHECK(Loggers({ConsoleLogConfig{}, second, first}, "data").wandb_run() == "e/p/second");
+  CHECK(Loggers({first}).wandb_run().empty());
+  CHECK(Loggers({ConsoleLogConfig{}, second, first}).wandb_run() == "e/p/second");
 }
 
 TEST_CASE("a full disk leaves no folder without a record") {

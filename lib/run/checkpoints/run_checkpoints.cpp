@@ -104,7 +104,8 @@ bool RunCheckpoints::start(const std::function<void()>& prepare) {
                                 {"DistributedType", group.is_alone() ? R"("NO")" : several},
                                 {"NumProcesses", std::to_string(group.size())},
                                 {"MixedPrecision",
-                                 fmt::format(R"("{}")", enum_names<MixedPrecision>[precision])}}});
+                                 fmt::format(R"("{}")", enum_names<MixedPrecision>[precision])}},
+                    .files = {{texts_.kind + "_config.json", public_config(texts_.raw_json)}}});
   // Rank 0 moves files: the others look when it has looked, and it begins when they have.
   session_.together("looking at what an earlier run left", [&] {
     if (group.is_main()) tracker.open([this] { session_.throw_if_signalled(); });

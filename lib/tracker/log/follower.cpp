@@ -1,14 +1,23 @@
 // SPDX-License-Identifier: MIT
 #include "tracker/log/follower.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <exception>
-#include <utility>
+#include <filesystem>
+#include <limits>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/untrusted_json.h"
 #include "io/files/atomic_file.h"
+#include "io/formats/event_file.h"
+#include "io/pictures/image.h"
+#include "net/http_call.h"
 #include "net/http_transfer.h"
+#include "tracker/run_folder/run_record.h"
+#include "tracker/wandb/wandb.h"
 
 namespace dalle2 {
 namespace {
@@ -16,13 +25,149 @@ namespace {
 constexpr size_t kMostLines = 1000;      ///< of a request
 constexpr double kIdlePause = 15;        ///< seconds between two sends without lines
 constexpr double kEndPause = 2;          ///< seconds between attempts at the end, at most
-constexpr double kBetweenErrors = 3600;  ///< seconds, of the same sink in the log
+constexpr double kBetweenErrors = 3600;  ///< seconds, of the same logger in the log
 constexpr double kBetweenSaves = 5;      ///< seconds, of followers.json
-constexpr std::chrono::milliseconds kFollowerGlance{500};  ///< at what nobody notifies of
+constexpr std::chrono::milliseconds kGlanceAtLog{500};
 
 std::chrono::steady_clock::duration seconds(double value) {
   return std::chrono::duration_cast<std::chrono::steady_clock::duration>(
       std::chrono::duration<double>(value));
+}
+
+namespace fs = std::filesystem;
+
+/// Ours: one object a logger, in a file for several of them.
+constexpr const char* kLoggersKey = "loggers";
+constexpr const char* kTypeKey = "logger_type";
+
+class ConsoleLogger : public Logger {
+ public:
+  ConsoleLogger() : Logger("ConsoleLogger") {}
+
+  bool begin(const RunFacts&) override {
+    log_info("track", "Logging to console");
+    return false;
+  }
+};
+
+/// Numbers become scalars of the record's names; texts, captions and errors TensorBoard's texts;
+/// pictures "{section}/{number}". A file begins with a mark at which TensorBoard forgets what older files
+/// have of a step and of later ones: so lines that a run did again, or that a kill left in doubt, are not
+/// shown twice.
+class TensorboardLogger : public Logger {
+ public:
+  explicit TensorboardLogger(const TensorboardLogConfig& config)
+      : Logger("TensorboardLogger"), log_dir_(config.log_dir.value_or("")) {}
+
+  bool begin(const RunFacts& facts) override {
+    data_path_ = facts.data_path;
+    folder_ = log_dir_.empty() ? (fs::path(data_path_) / kTensorboardFolder).string() : log_dir_;
+    log_info("track", "Logging to TensorBoard: tensorboard --logdir {}", folder_);
+    return true;
+  }
+  std::vector<std::pair<std::string, std::string*>> attributes() override {
+    return {{"log_dir", &log_dir_}};
+  }
+  std::string name() const override { return "TensorBoard"; }
+  std::string key() const override {
+    return "tensorboard " + (log_dir_.empty() ? kTensorboardFolder : log_dir_);
+  }
+
+  int64_t connect(const LogCursors& cursors, int64_t written) override {
+    steps_.clear();
+    LogLines lines((fs::path(data_path_) / kLogFile).string());
+    while (true) {
+      const std::vector<JournalLine> some = lines.read(written, /*most=*/1000);
+      if (some.empty()) break;
+      for (const JournalLine& line : some) steps_.push_back(line.step().value_or(kNoStep));
+    }
+    // From the first of the lines whose steps the mark takes back.
+    size_t line = static_cast<size_t>(cursors.furthest(key()).value_or(LogCursor{}).line);
+    line = std::min(line, steps_.size());
+    const int64_t from = least_step(line);
+    while (from != kNoStep && line > 0 && steps_[line - 1] >= from) --line;
+    steps_.resize(line);
+    events_.emplace(folder_, from == kNoStep ? std::nullopt : std::optional(from));
+    return static_cast<int64_t>(line);
+  }
+
+  void send(const std::vector<JournalLine>& lines) override {
+    for (const JournalLine& line : lines) {
+      if (const auto from = line.resumed_from()) begin_again(static_cast<size_t>(*from));
+      const std::optional<int64_t> step = line.step();
+      steps_.push_back(step.value_or(kNoStep));
+      if (step) write(line);
+    }
+  }
+
+ private:
+  static constexpr int64_t kNoStep = std::numeric_limits<int64_t>::max();
+
+  int64_t least_step(size_t line) const {
+    int64_t least = kNoStep;
+    for (; line < steps_.size(); ++line) least = std::min(least, steps_[line]);
+    return least;
+  }
+
+  /// The lines from that one on were passed over.
+  void begin_again(size_t line) {
+    const int64_t from = least_step(line);
+    if (from != kNoStep) events_.emplace(folder_, from);
+  }
+
+  void write(const JournalLine& line) {
+    EventSummary summary;
+    for (const auto& [name, value] : line.record.items()) {
+      if (!is_value(name)) continue;
+      if (value.is_array()) {
+        add_pictures(summary, name, logged_pictures(value));
+      } else if (value.is_string()) {
+        summary.add_text(name == "error" ? "Errors" : name, value.get<std::string>());
+      } else if (value.is_number() || value.is_null()) {
+        const double nan = std::numeric_limits<double>::quiet_NaN();
+        summary.add_scalar(name, value.is_null() ? nan : value.get<double>());
+      }
+    }
+    if (!summary.empty()) events_->write(summary, *line.step(), line.time());
+  }
+
+  void add_pictures(EventSummary& summary,
+                    const std::string& section,
+                    const std::vector<StoredImage>& pictures) const {
+    std::string captions;
+    for (size_t i = 0; i < pictures.size(); ++i) {
+      const auto png = read_stored_picture(data_path_, pictures[i].path);
+      if (png && png_header(*png)) summary.add_image(fmt::format("{}/{}", section, i), *png);
+      if (!pictures[i].caption.empty())
+        captions += fmt::format("- {}: {}\n", i, pictures[i].caption);
+    }
+    if (!captions.empty()) summary.add_text(section + "/captions", captions);
+  }
+
+  std::string log_dir_;  // empty: the default, which moves with data_path
+  std::string folder_, data_path_;
+  std::vector<int64_t> steps_;  // of all lines before the next
+  std::optional<EventFile> events_;
+};
+
+[[noreturn]] void throw_unreadable_mark(const std::string& path) {
+  throw ConfigError(
+      "{}: unreadable: expected a JSON object with \"logger_type\"\n  It says where the loggers of the "
+      "run log to. Write {{\"logger_type\": \"ConsoleLogger\"}} into it, or remove it: they begin anew "
+      "then.",
+      path);
+}
+
+/// Each text of the mark overwrites the logger's attribute of that name; one that is empty says nothing.
+void set_attributes(const Json& mark, Logger& logger) {
+  for (const auto& [name, value] : logger.attributes()) {
+    const std::string text = text_at(mark, {name});
+    if (!text.empty()) *value = text;
+  }
+}
+
+bool is_mark(const Json& mark) {
+  return mark.is_object() && mark.contains(kTypeKey) && mark[kTypeKey].is_string();
 }
 
 }  // namespace
@@ -30,26 +175,26 @@ std::chrono::steady_clock::duration seconds(double value) {
 LogCursors::LogCursors(std::string path) : path_(std::move(path)) {
   try {
     const Json content = parse_untrusted_object(read_file(path_));
-    for (const auto& [sink, entry] : content.items()) {
-      cursors_[sink] = {std::max<int64_t>(entry.at("line").get<int64_t>(), 0),
-                        entry.at("shift").get<int64_t>()};
+    for (const auto& [key, entry] : content.items()) {
+      cursors_[key] = {std::max<int64_t>(entry.at("line").get<int64_t>(), 0),
+                       entry.at("shift").get<int64_t>()};
     }
-  } catch (const std::exception&) {  // each sink finds out by itself how far it is
+  } catch (const std::exception&) {  // each logger finds out by itself how far it is
   }
 }
 
 std::optional<LogCursor> LogCursors::furthest(const std::string& ending) const {
   const std::lock_guard lock(mutex_);
   std::optional<LogCursor> best;
-  for (const auto& [sink, cursor] : cursors_) {
-    if (sink.ends_with(ending) && (!best || best->line < cursor.line)) best = cursor;
+  for (const auto& [key, cursor] : cursors_) {
+    if (key.ends_with(ending) && (!best || best->line < cursor.line)) best = cursor;
   }
   return best;
 }
 
-void LogCursors::set(const std::string& sink, const LogCursor& cursor) {
+void LogCursors::set(const std::string& key, const LogCursor& cursor) {
   const std::lock_guard lock(mutex_);
-  const auto [known, is_new] = cursors_.emplace(sink, cursor);
+  const auto [known, is_new] = cursors_.emplace(key, cursor);
   changed_ |= is_new || known->second.line != cursor.line || known->second.shift != cursor.shift;
   known->second = cursor;
 }
@@ -58,8 +203,8 @@ void LogCursors::save() {
   const std::lock_guard lock(mutex_);
   if (!std::exchange(changed_, false)) return;
   Json content = Json::object();
-  for (const auto& [sink, cursor] : cursors_) {
-    content[sink] = {{"line", cursor.line}, {"shift", cursor.shift}};
+  for (const auto& [key, cursor] : cursors_) {
+    content[key] = {{"line", cursor.line}, {"shift", cursor.shift}};
   }
   try {
     write_file_atomically(path_, content.dump(1) + "\n");
@@ -68,48 +213,39 @@ void LogCursors::save() {
   }
 }
 
-Follower::Follower(std::unique_ptr<JournalSink> sink,
+Follower::Follower(std::shared_ptr<Logger> logger,
                    FollowedLog log,
                    LogCursors& cursors,
                    const FollowerTimes& times)
-    : sink_(std::move(sink)),
+    : logger_(std::move(logger)),
       log_(std::move(log)),
       cursors_(cursors),
       times_(times),
-      lines_(log_.path) {}
+      lines_(log_.file.path()) {}
 
 Follower::~Follower() {
-  sink_->cancel();
+  logger_->cancel();
   wake_.notify_all();
   if (thread_.joinable()) thread_.join();
 }
 
 void Follower::connect_now(Deadline deadline) {
-  if (sink_->is_away()) {
+  if (logger_->is_away()) {
     away_ = fault_ = true;
     return;
   }
-  sink_->set_deadline(deadline);
+  logger_->set_deadline(deadline);
   try {
     connect();
   } catch (const NetworkError& error) {
     if (!may_pass(error)) throw;  // it does not want it: waiting alone changes nothing
     note_fault(error, /*at_end=*/false);
   }
-  sink_->set_deadline(std::nullopt);
+  logger_->set_deadline(std::nullopt);
 }
 
 void Follower::start() {
   thread_ = std::thread([this] { work(); });
-}
-
-void Follower::notify() {
-  wake_.notify_all();
-}
-
-void Follower::add_file(const std::string& name) {
-  const std::lock_guard lock(mutex_);
-  files_.push_back(name);
 }
 
 void Follower::begin_end(const RunEnd& end) {
@@ -122,71 +258,70 @@ void Follower::begin_end(const RunEnd& end) {
 }
 
 int64_t Follower::waiting() const {
-  return log_.written() - line_.load();
+  return log_.file.written() - line_.load();
 }
 
 Follower::Clock::time_point Follower::next_time() const {
   if (!connected_) return retry_at_;
   if (end_) return {};
-  return sent_at_ + seconds(waiting() > 0 ? sink_->pause() : kIdlePause);
+  return sent_at_ + seconds(waiting() > 0 ? logger_->pause() : kIdlePause);
 }
 
 void Follower::work() {
   std::unique_lock lock(mutex_);
   bool tried_last = false;
-  while (!sink_->is_cancelled() && !done_) {
+  while (!logger_->is_cancelled() && !done_) {
     // The end tries once more, whatever the pause.
     const Clock::duration left = next_time() - times_.now();
     if (left > Clock::duration::zero() && (!end_ || tried_last)) {
-      times_.wait(wake_, lock, std::min<Clock::duration>(left, kFollowerGlance));
+      times_.wait(wake_, lock, std::min<Clock::duration>(left, kGlanceAtLog));
       continue;
     }
     const std::optional<RunEnd> end = end_;
-    const std::vector<std::string> files = std::exchange(files_, {});
     tried_last = end.has_value();
     lock.unlock();
-    try_once(files, end);
+    try_once(end);
     lock.lock();
   }
 }
 
-void Follower::try_once(const std::vector<std::string>& files, const std::optional<RunEnd>& end) {
+void Follower::try_once(const std::optional<RunEnd>& end) {
   try {
     log_.check();
   } catch (const Error&) {  // another start has taken the run over
-    sink_->cancel();
+    logger_->cancel();
     done_ = true;
     return;
   }
   bool done = false;
   try {
-    for (const std::string& name : files) sink_->add_file(name);
     if (!connected_) connect();
     if (!send_lines() && end) {
-      sink_->end(*end);
+      logger_->end(*end);
       done = true;
     }
     note_success();
   } catch (const std::exception& error) {
-    if (!sink_->is_cancelled()) note_fault(error, end.has_value());
+    if (!logger_->is_cancelled()) note_fault(error, end.has_value());
   }
-  if (!sink_->is_cancelled()) save_cursor(/*now=*/end.has_value());
+  if (!logger_->is_cancelled()) save_cursor(/*now=*/end.has_value());
   if (done) done_ = true;
 }
 
 void Follower::connect() {
-  const int64_t line = sink_->connect(cursors_, log_.written());
+  const int64_t line = logger_->connect(cursors_, log_.file.written());
   lines_.go_to(line);
   line_ = line;
   connected_ = true;
-  cursors_.set(sink_->key(), {line, sink_->shift()});
+  cursors_.set(logger_->key(), {line, logger_->shift()});
 }
 
 /// @return whether there were any
 bool Follower::send_lines() {
-  const std::vector<JournalLine> lines = lines_.read(log_.written(), kMostLines);
-  if (!lines.empty()) log_.sync();  // nobody has what a crash of the machine may take from the log
-  sink_->send(lines);
+  const std::vector<JournalLine> lines = lines_.read(log_.file.written(), kMostLines);
+  if (!lines.empty())
+    log_.file.sync();  // nobody has what a crash of the machine may take from the log
+  logger_->send(lines);
   sent_at_ = times_.now();
   line_ = lines_.next_line();
   return !lines.empty();
@@ -195,7 +330,7 @@ bool Follower::send_lines() {
 void Follower::note_success() {
   fault_ = false;
   pause_ = 0;
-  if (std::exchange(away_, false)) log_info("track", "{}: is back", sink_->name());
+  if (std::exchange(away_, false)) log_info("track", "{}: is back", logger_->name());
 }
 
 void Follower::note_fault(const std::exception& error, bool at_end) {
@@ -213,21 +348,98 @@ void Follower::note_fault(const std::exception& error, bool at_end) {
         "track",
         "{}: {}\n  The run continues. Rows wait in log.jsonl, and it is asked again until it "
         "answers.",
-        sink_->name(),
+        logger_->name(),
         error.what());
     return;
   }
   if (told_at_ && times_.now() < *told_at_ + seconds(kBetweenErrors)) return;
   told_at_ = times_.now();
   log_.log_error(fmt::format(
-      "{}: {}\n  Rows wait in log.jsonl, and it is asked again.", sink_->name(), error.what()));
+      "{}: {}\n  Rows wait in log.jsonl, and it is asked again.", logger_->name(), error.what()));
 }
 
 void Follower::save_cursor(bool now) {
-  if (connected_) cursors_.set(sink_->key(), {line_.load(), sink_->shift()});
+  if (connected_) cursors_.set(logger_->key(), {line_.load(), logger_->shift()});
   if (!now && times_.now() < saved_at_ + seconds(kBetweenSaves)) return;
   saved_at_ = times_.now();
   cursors_.save();
+}
+
+Loggers::Loggers(const std::vector<LogConfig>& configs) {
+  for (const LogConfig& config : configs) {
+    const bool is_console = std::holds_alternative<ConsoleLogConfig>(config);
+    auto_resume_ |= std::visit([](const auto& log) { return log.auto_resume; }, config);
+    prints_records_ |=
+        is_console || std::visit([](const auto& log) { return log.verbose; }, config);
+    if (is_console) loggers_.push_back(std::make_shared<ConsoleLogger>());
+    if (const auto* tensorboard = std::get_if<TensorboardLogConfig>(&config))
+      loggers_.push_back(std::make_shared<TensorboardLogger>(*tensorboard));
+    if (const auto* wandb = std::get_if<WandbLogConfig>(&config))
+      loggers_.push_back(std::make_shared<WandbLogger>(*wandb));
+  }
+}
+
+std::string Loggers::type_names() const {
+  std::string names;
+  for (const auto& logger : loggers_) names += (names.empty() ? "" : ", ") + logger->type();
+  return names;
+}
+
+std::string Loggers::wandb_runs() const {
+  std::string runs;
+  for (const auto& logger : loggers_) {
+    const std::string run = logger->wandb_run();
+    runs += (runs.empty() || run.empty() ? "" : "\n") + run;
+  }
+  return runs;
+}
+
+void Loggers::check(Deadline deadline) const {
+  for (const auto& logger : loggers_) logger->check(deadline);
+}
+
+void Loggers::read_auto_resume(const std::string& path) const {
+  std::error_code ignored;
+  if (!auto_resume() || !fs::exists(path, ignored)) return;
+  const Json content = parse_untrusted_object(read_file(path));
+  // The file itself for one logger, as in the reference; else a list in it.
+  const Json marks =
+      content.contains(kLoggersKey) ? content[kLoggersKey] : Json(Json::array_t{content});
+  if (!marks.is_array() || marks.empty() || !std::all_of(marks.begin(), marks.end(), is_mark))
+    throw_unreadable_mark(path);
+  std::vector<Logger*> free;
+  for (const auto& logger : loggers_) free.push_back(logger.get());
+  for (const Json& mark : marks) {  // those of one type in order
+    const std::string type = mark[kTypeKey].get<std::string>();
+    const auto logger = std::find_if(
+        free.begin(), free.end(), [&](Logger* known) { return known->type() == type; });
+    if (logger == free.end()) {
+      throw ConfigError(
+          "The logger type in the auto_resume file is {} but the current logger is {}. Either use "
+          "the original logger type, or choose another data_path: '{}' keeps what it holds.",
+          type,
+          type_names(),
+          fs::path(path).parent_path().string());
+    }
+    set_attributes(mark, **logger);
+    free.erase(logger);
+  }
+  for (const Logger* logger : free) {
+    log_info("track", "{}: not of the earlier starts, it begins with this one", logger->type());
+  }
+}
+
+void Loggers::write_auto_resume(const std::string& path) const {
+  std::vector<Json> marks;
+  for (const auto& logger : loggers_) {
+    Json& mark = marks.emplace_back(Json::object());
+    for (const auto& [name, value] : logger->attributes()) {
+      if (!value->empty()) mark[name] = *value;
+    }
+    mark[kTypeKey] = logger->type();
+  }
+  const Json content = marks.size() == 1 ? marks.front() : Json{{kLoggersKey, marks}};
+  write_file_atomically(path, content.dump());
 }
 
 }  // namespace dalle2

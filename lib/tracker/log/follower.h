@@ -29,6 +29,8 @@ struct RunFacts {
   std::string config = "{}";  ///< a JSON object, every default filled in, without secrets
   /// What the config does not say, names and JSON texts: ranks, precision.
   std::vector<std::pair<std::string, std::string>> process = {};
+  /// Files of data_path that belong to the run, names and contents: its config.
+  std::vector<std::pair<std::string, std::string>> files = {};
   bool goes_on = false;        ///< with the run in data_path; set by the tracker, as are the next
   bool is_copy = false;        ///< data_path is a copy of another run's
   int64_t lines = 0;           ///< of its log.jsonl before this start
@@ -41,21 +43,21 @@ struct RunEnd {
   int exit_code = 1;
 };
 
-/// How far a sink is.
+/// How far a logger is.
 struct LogCursor {
   int64_t line = 0;   ///< after the last that it has
-  int64_t shift = 0;  ///< a sink's own: what it adds to the numbers of lines
+  int64_t shift = 0;  ///< a logger's own: what it adds to the numbers of lines
 };
 
-/// data_path/followers.json: a cursor for each sink. It is a hint: without it, or with an older one, a
-/// sink finds out by itself or gets lines again. Safe from several threads.
+/// data_path/followers.json: a cursor by Logger::key(). It is a hint: without it, or with an older one, a
+/// logger finds out by itself or gets lines again. Safe from several threads.
 class LogCursors {
  public:
   explicit LogCursors(std::string path);
 
-  /// The furthest of the sinks whose names end so.
+  /// The furthest of those whose keys end so.
   std::optional<LogCursor> furthest(const std::string& ending) const;
-  void set(const std::string& sink, const LogCursor& cursor);
+  void set(const std::string& key, const LogCursor& cursor);
   /// Writes the file if anything has changed. A write that fails leaves the older one.
   void save();
 
@@ -66,32 +68,45 @@ class LogCursors {
   bool changed_ = false;
 };
 
-/// What gets the lines of log.jsonl. All is called on one thread, but for cancel().
-class JournalSink {
+/// A logger as the config has it. The tracker itself writes to the console; another logger follows log.jsonl.
+/// All is called on one thread, first the run's, then its follower's, but for cancel().
+class Logger {
  public:
-  virtual ~JournalSink() = default;
+  /// @param type its name in auto_resume.json, the reference's class name: "ConsoleLogger"
+  explicit Logger(std::string type) : type_(std::move(type)) {}
+  virtual ~Logger() = default;
+  const std::string& type() const { return type_; }
 
+  /// Finds out whether it may log at all; writes nothing. @throws ConfigError, NetworkError: a refusal
+  virtual void check(Deadline /*deadline*/) {}
+  /// Asks and writes nothing yet. @return whether it follows log.jsonl
+  virtual bool begin(const RunFacts& facts) = 0;
+  /// What a later start needs to continue with this log, by the names in auto_resume.json. Texts that are
+  /// empty are not stored.
+  virtual std::vector<std::pair<std::string, std::string*>> attributes() { return {}; }
+  /// "entity/project/run_id" of a logger to Weights & Biases whose run has an id; else empty.
+  virtual std::string wandb_run() const { return ""; }
+
+  // ---- one that follows
   /// For people: "Weights & Biases".
-  virtual std::string name() const = 0;
+  virtual std::string name() const { return ""; }
   /// Its name among the cursors, known after connect().
-  virtual std::string key() const = 0;
+  virtual std::string key() const { return ""; }
   virtual int64_t shift() const { return 0; }
   /// Before the first line, and after each fault: finds out how far the other side is.
   /// @param written lines that log.jsonl has
   /// @return the line to continue with. @throws Error
-  virtual int64_t connect(const LogCursors& cursors, int64_t written) = 0;
+  virtual int64_t connect(const LogCursors& /*cursors*/, int64_t /*written*/) { return 0; }
   /// Hands over lines, or does what is due by time if there are none: every 15 s. Returns when the other
   /// side has them. @throws Error
-  virtual void send(const std::vector<JournalLine>& lines) = 0;
-  virtual void add_file(const std::string& /*name*/) {}
+  virtual void send(const std::vector<JournalLine>& /*lines*/) {}
   /// The last call. @throws Error
   virtual void end(const RunEnd& /*end*/) {}
   /// Seconds between two sends.
   virtual double pause() const { return 0; }
-
   /// The questions of a start end by then.
   virtual void set_deadline(std::optional<Deadline> /*deadline*/) {}
-  /// A start has found out already: the first attempt is the thread's.
+  /// check() has found out already: the first attempt is the thread's.
   virtual bool is_away() const { return false; }
 
   /// From any thread: a call that is under way ends by an error.
@@ -99,35 +114,13 @@ class JournalSink {
   bool is_cancelled() const { return cancelled_.load(); }
 
  private:
+  const std::string type_;
   std::atomic<bool> cancelled_ = false;
-};
-
-/// A logger as the config has it: the console, which the journal writes to, or what follows log.jsonl.
-class Logger {
- public:
-  /// @param type its name in auto_resume.json, the reference's class name: "ConsoleLogger"
-  explicit Logger(std::string type) : type_(std::move(type)) {}
-  virtual ~Logger() = default;
-
-  /// Finds out whether it may log at all; writes nothing. @throws ConfigError, NetworkError: a refusal
-  virtual void check(Deadline /*deadline*/) {}
-  /// What gets the lines of log.jsonl; null: nothing does. Nothing is asked or written yet.
-  virtual std::unique_ptr<JournalSink> make_sink(const RunFacts& facts) = 0;
-  /// What a later start needs to continue with this log, by the names in auto_resume.json. Texts that are
-  /// empty are not stored.
-  virtual std::vector<std::pair<std::string, std::string*>> attributes() { return {}; }
-  /// "entity/project/run_id" of a logger to Weights & Biases whose run has an id; else empty.
-  virtual std::string wandb_run() const { return ""; }
-
-  const std::string& type_name() const { return type_; }
-
- private:
-  std::string type_;
 };
 
 class Loggers {
  public:
-  Loggers(const std::vector<LogConfig>& configs, const std::string& data_path);
+  explicit Loggers(const std::vector<LogConfig>& configs);
 
   /// A run resumes by itself if any of its loggers asks for it; then all continue.
   bool auto_resume() const { return auto_resume_; }
@@ -137,9 +130,9 @@ class Loggers {
   std::string type_names() const;
   /// Logger::wandb_run() of those that have one, a line each.
   std::string wandb_runs() const;
-  /// Logger::wandb_run() of the first logger to Weights & Biases: the run that a loader and a saver mean.
-  std::string wandb_run() const { return first_wandb_ ? first_wandb_->wandb_run() : ""; }
-  const std::vector<std::unique_ptr<Logger>>& all() const { return loggers_; }
+  /// The first of them: the run that a loader and a saver mean.
+  std::string wandb_run() const { return wandb_runs().substr(0, wandb_runs().find('\n')); }
+  const std::vector<std::shared_ptr<Logger>>& all() const { return loggers_; }
 
   void check(Deadline deadline) const;
 
@@ -152,18 +145,15 @@ class Loggers {
   void write_auto_resume(const std::string& path) const;
 
  private:
-  std::vector<std::unique_ptr<Logger>> loggers_;
-  const Logger* first_wandb_ = nullptr;  // null: there is none
+  std::vector<std::shared_ptr<Logger>> loggers_;
   bool auto_resume_ = false, prints_records_ = false;
 };
 
 /// Where a follower reads, and what it may do.
 struct FollowedLog {
-  std::string path;                                   ///< of log.jsonl
-  std::function<int64_t()> written;                   ///< lines that it has
-  std::function<void()> sync = [] {};                 ///< they are on the disk afterwards
-  std::function<void()> check = [] {};                ///< throws if another start has taken over
+  const LogFile& file;
   std::function<void(const std::string&)> log_error;  ///< a line in the log
+  std::function<void()> check = [] {};                ///< throws if another start has taken over
 };
 
 /// How long a follower waits. Tests have a clock of their own.
@@ -177,10 +167,10 @@ struct FollowerTimes {
       wait = [](auto& wake, auto& lock, auto most) { wake.wait_for(lock, most); };
 };
 
-/// A thread that follows the log for a sink, as long as the run lives.
+/// A thread that follows the log for a logger, as long as the run lives.
 class Follower {
  public:
-  Follower(std::unique_ptr<JournalSink> sink,
+  Follower(std::shared_ptr<Logger> logger,
            FollowedLog log,
            LogCursors& cursors,
            const FollowerTimes& times = {});
@@ -191,22 +181,19 @@ class Follower {
   /// @throws what connect() throws of a refusal, and of files of this machine
   void connect_now(Deadline deadline);
   void start();
-  void notify();
-  void add_file(const std::string& name);
-
   /// No more lines come: hands over what is left, and how the run ended.
   void begin_end(const RunEnd& end);
   /// After begin_end(): all is handed over, or it was never started.
   bool is_done() const { return done_.load() || !thread_.joinable(); }
   bool last_was_fault() const { return fault_.load(); }
   int64_t waiting() const;
-  const JournalSink& sink() const { return *sink_; }
+  const Logger& logger() const { return *logger_; }
 
  private:
   using Clock = FollowerTimes::Clock;
 
   void work();
-  void try_once(const std::vector<std::string>& files, const std::optional<RunEnd>& end);
+  void try_once(const std::optional<RunEnd>& end);
   Clock::time_point next_time() const;
   void connect();
   bool send_lines();
@@ -214,7 +201,7 @@ class Follower {
   void note_success();
   void save_cursor(bool now);
 
-  const std::unique_ptr<JournalSink> sink_;
+  const std::shared_ptr<Logger> logger_;
   const FollowedLog log_;
   LogCursors& cursors_;
   const FollowerTimes times_;
@@ -227,12 +214,11 @@ class Follower {
   std::optional<Clock::time_point> told_at_;  // of an error in the log
   bool away_ = false;                         // and a warning has said so
 
-  std::atomic<int64_t> line_ = 0;  // the next one for the sink
+  std::atomic<int64_t> line_ = 0;  // the next one for the logger
   std::atomic<bool> fault_ = false, done_ = false;
-  mutable std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // of what follows
   std::condition_variable wake_;
   std::optional<RunEnd> end_;
-  std::vector<std::string> files_;
   std::thread thread_;
 };
 

@@ -8,17 +8,14 @@
 #include <cerrno>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <limits>
 #include <unordered_map>
-#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/python_format.h"
 #include "base/text.h"
-#include "base/untrusted_json.h"
 #include "io/files/atomic_file.h"
 #include "io/formats/event_file.h"
 

@@ -3,6 +3,7 @@
 // JSON object a record, has every value with every digit; the console has what a person looks at.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <fstream>
@@ -66,8 +67,9 @@ class LogFile {
 
   /// Lines so far, earlier starts', marks and waiting ones among them: a checkpoint records it.
   int64_t lines() const { return written_ + static_cast<int64_t>(waiting_.size()); }
-  /// Those of them that are in the file.
+  /// Those of them that are in the file. From any thread.
   int64_t written() const { return written_; }
+  const std::string& path() const { return path_; }
   /// If there are more than `lines`, appends {"resumed_from_line": lines}: whoever reads the file
   /// passes over the lines between.
   void pass_over(int64_t lines);
@@ -85,7 +87,7 @@ class LogFile {
 
   std::string path_;
   int descriptor_ = -1;
-  int64_t written_ = 0;
+  std::atomic<int64_t> written_ = 0;
   std::deque<std::string> waiting_;
   bool torn_ = false;  // what the first of them ends is in the file
   bool warned_ = false;

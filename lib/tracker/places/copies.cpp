@@ -1,23 +1,49 @@
 // SPDX-License-Identifier: MIT
 #include "tracker/places/copies.h"
 
+#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <iterator>
+#include <limits>
 #include <set>
+#include <sstream>
 #include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/public_url.h"
 #include "base/text.h"
+#include "base/this_process.h"
+#include "base/untrusted_json.h"
+#include "config/kinds.h"
+#include "config/reading/reader.h"
 #include "io/files/atomic_file.h"
 #include "io/files/writable.h"
+#include "io/formats/event_file.h"
+#include "tracker/report/report.h"
+#include "tracker/run_folder/run_record.h"
+#include "tracker/wandb/wandb.h"
 
 namespace dalle2 {
 namespace {
+
+/// The row of the config's root key; null for none.
+const ConfigKind* kind_of(const Json& config) {
+  for (const ConfigKind& kind : config_kinds()) {
+    if (config.contains(kind.key)) return &kind;
+  }
+  return nullptr;
+}
+
+/// A fence that no line of `text` ends.
+std::string fenced(const std::string& text, const std::string& language) {
+  std::string fence = "```";
+  while (text.find(fence) != std::string::npos) fence += "`";
+  return fence + language + "\n" + text + "\n" + fence + "\n";
+}
 
 namespace fs = std::filesystem;
 
@@ -39,30 +65,26 @@ const char* own_file(SaveType type) {
   return kFiles[static_cast<size_t>(type)];
 }
 
-/// A saver that copies the model over the run's own checkpoint (or the other way round) would leave
-/// nothing to resume from.
-void check_against_own(const FilledTarget& filled, SaveType type, const std::string& data_path) {
-  const auto refuse = [&](const std::string& what) {
-    throw ConfigError("/tracker/save: '{}' {}", filled.target, what);
-  };
-  const fs::path path = fs::absolute(filled.path).lexically_normal();
+/// Why a file of this machine cannot be the target; empty: it can be one. A saver that copies the model over
+/// the run's own checkpoint (or the other way round) would leave nothing to resume from.
+std::string fault_of_path(const fs::path& given, SaveType type, const std::string& data_path) {
+  const fs::path path = fs::absolute(given).lexically_normal();
   const fs::path target = canonical_folder(path), folder = canonical_folder(data_path);
   if (is_in_folder(folder, target)) {
-    refuse(fmt::format(
-        "is data_path or a folder above it; a file is expected, such as {}/latest.pth", data_path));
+    return fmt::format(
+        "is data_path or a folder above it; a file is expected, such as {}/latest.pth", data_path);
   }
-  if (path.extension() == ".part")
-    refuse("has the name of an unfinished file: choose another name");
-  if (!is_in_folder(target, folder)) return;
+  if (path.extension() == ".part") return "has the name of an unfinished file: choose another name";
+  if (!is_in_folder(target, folder)) return "";
   const fs::path below = target.lexically_relative(folder);
   const std::string name = below.string(), first = below.begin()->string();
   const bool is_own =
       std::find(std::begin(kOwnNames), std::end(kOwnNames), first) != std::end(kOwnNames) ||
       name == kRecordFile || name == kLockFile || name.ends_with("_config.json");
-  if (!is_own || name == own_file(type)) return;
-  refuse(fmt::format(
+  if (!is_own || name == own_file(type)) return "";
+  return fmt::format(
       "is a place of the run's own files, a {} cannot be saved there: choose another path",
-      save_type_name(type)));
+      save_type_name(type));
 }
 
 /// @throws ConfigError an unknown placeholder, a bad format spec
@@ -124,12 +146,211 @@ void check_targets(const SaveTargets& targets,
                     "the saver");
     refuse_if(!service.empty() && path.is_absolute(),
               "begins with '/': targets are names below " + service);
-    if (service.empty() && filled.key != std::string_view("save_meta_to"))
-      check_against_own(filled, targets.save_type, data_path);
+    if (!service.empty() || filled.key == std::string_view("save_meta_to")) continue;
+    const std::string fault = fault_of_path(path, targets.save_type, data_path);
+    refuse_if(!fault.empty(), fault);
+  }
+}
+
+constexpr double kForever = std::numeric_limits<double>::infinity();  // seconds
+
+/// Of a folder that no run works in. @throws ConfigError
+RunLock lock_at_once(const std::string& data_path) {
+  try {
+    return RunLock(data_path, {.here = {}, .elsewhere = {}});
+  } catch (const Error& held) {
+    throw ConfigError("{}\n  A run that works there sends by itself what waits.", held.what());
+  }
+}
+
+/// The path of the config that the run has written, which has no secrets; empty: there is none.
+std::string config_path(const std::string& data_path) {
+  for (const ConfigKind& kind : config_kinds()) {
+    const fs::path path = fs::path(data_path) / (kind.key + "_config.json");
+    std::error_code ignored;
+    if (fs::exists(path, ignored)) return path.string();
+  }
+  return "";
+}
+
+/// With every default, as the run sends it; as it is where this version cannot read it.
+std::string full_config(const std::string& path) {
+  if (path.empty()) return "";
+  const std::string text = read_file(path), name = fs::path(path).filename().string();
+  try {
+    Json full = parse_untrusted_object(
+        config_kind_of(name.substr(0, name.find('_')))
+            .fill_in(text, {.overrides = {}, .check_available = false, .no_commands = true}));
+    const Json::json_pointer commands("/data/allow_pipe");  // which no_commands has set
+    const Json stored = parse_untrusted_object(text);
+    if (stored.contains(commands)) full[commands] = stored.at(commands);
+    return public_config(full.dump());
+  } catch (const Error&) {
+    return text;
+  }
+}
+
+/// @throws ConfigError
+std::vector<SaveConfig> read_savers(const std::string& path, const std::string& wandb_run) {
+  const Json config = path.empty() ? Json() : parse_untrusted_object(read_file(path));
+  const Json::json_pointer place("/tracker/save");
+  std::vector<SaveConfig> savers;
+  if (!config.contains(place)) return savers;
+  ReadFindings findings;
+  const Limits limits = any_value().one_is_list();
+  Reader(findings).read(ValueAt{config.at(place), place.to_string(), limits}, savers);
+  findings.faults.throw_if_any(path);
+  for (SaveConfig& saver : savers) {
+    auto* const wandb = std::get_if<WandbSaveConfig>(&saver);
+    if (wandb != nullptr && !wandb->wandb_run_path) wandb->wandb_run_path = wandb_run;
+  }
+  return savers;
+}
+
+/// With the logins of this environment. @throws ConfigError
+void sync_files(const std::string& data_path, const RunRecord& run, SyncReport& report) {
+  const std::string outbox = (fs::path(data_path) / kOutboxFolder).string();
+  const size_t before = Outbox(outbox).waiting().size();
+  if (before == 0) return;
+  std::vector<std::shared_ptr<Destination>> services;
+  std::vector<std::string> faults;
+  const std::string wandb_run = run.wandb.substr(0, run.wandb.find('\n'));
+  for (const SaveConfig& saver : read_savers(config_path(data_path), wandb_run)) {
+    try {
+      if (auto to = make_destination(saver)) services.push_back(std::move(to));
+    } catch (const Error& error) {
+      faults.emplace_back(error.what());
+    }
+  }
+  std::vector<std::string> failed;  // as their threads say
+  Uploads uploads(outbox, services, [&](const std::string& error) { failed.push_back(error); });
+  const std::vector<OutboxEntry> others = uploads.unserved();
+  for (const OutboxEntry& entry : others) {
+    report.errors.push_back(
+        fmt::format("{} for {} ({}): no saver of the run's config leads there, in this "
+                    "environment\n  A login or a signature in an address is not stored: a start of "
+                    "the run sends it.",
+                    entry.kind,
+                    entry.to,
+                    entry.target));
+  }
+  if (!others.empty()) report.errors.insert(report.errors.end(), faults.begin(), faults.end());
+  uploads.begin_end();
+  wait_until_sent([&] { return uploads.is_done(); }, [] { return false; }, kForever);
+  uploads.end();
+  report.errors.insert(report.errors.end(), failed.begin(), failed.end());
+  report.left = uploads.waiting().size();
+  report.sent = before - report.left;
+}
+
+/// Follows the log to its end for one W&B run, as the start of the run would. A service that is away is
+/// tried for a few seconds. @throws NetworkError a refusal
+void sync_rows(const WandbAccess& access,
+               const std::string& wandb_run,
+               const std::string& data_path,
+               const RunRecord& record,
+               LogCursors& cursors,
+               SyncReport& report) {
+  const LogFile file((fs::path(data_path) / kLogFile).string());
+  // A run that was logged offline may have no entity.
+  const std::string entity = wandb_run.starts_with('/') ? WandbApi(access, {}).viewer() : "";
+  const auto logger =
+      std::make_shared<WandbLogger>(parse_wandb_run_path(entity + wandb_run), access);
+  logger->begin({.config = full_config(config_path(data_path)),
+                 .process = {record.process.begin(), record.process.end()},
+                 .goes_on = true,
+                 .data_path = data_path});
+  Follower follower(
+      logger,
+      {.file = file,
+       .log_error = [&report](const std::string& error) { report.errors.push_back(error); }},
+      cursors);
+  follower.connect_now(std::chrono::steady_clock::now() + std::chrono::seconds(30));
+  const int64_t before = follower.waiting();
+  follower.start();
+  const bool is_finished = !record.finished.empty();
+  follower.begin_end({.outcome = is_finished ? RunEnd::Outcome::kDone : RunEnd::Outcome::kStopped,
+                      .exit_code = is_finished ? 0 : 75});
+  wait_until_sent(
+      [&] { return follower.is_done(); }, [&] { return follower.last_was_fault(); }, kForever);
+  const int64_t left = follower.is_done() ? 0 : follower.waiting();
+  report.rows_left += left;
+  report.rows_sent += before - left;
+}
+
+/// To the W&B run of each logger.
+void sync_all_rows(const std::string& data_path, const RunRecord& run, SyncReport& report) {
+  const WandbAccess found = find_wandb_access();
+  std::error_code ignored;
+  const bool has_log = fs::exists(fs::path(data_path) / kLogFile, ignored);
+  if (run.wandb.empty() || found.api_key.empty() || !has_log) return;
+  // Whatever the runs of this environment do, and are called.
+  WandbAccess access;
+  access.mode = WandbMode::kOnline;
+  access.base_url = found.base_url;
+  access.api_key = found.api_key;
+  access.console = false;
+  LogCursors cursors((fs::path(data_path) / kFollowersFile).string());
+  std::string path;
+  for (std::istringstream runs(run.wandb); std::getline(runs, path);) {
+    try {
+      sync_rows(access, path, data_path, run, cursors, report);
+    } catch (const NetworkError& refusal) {
+      report.errors.emplace_back(refusal.what());
+    }
   }
 }
 
 }  // namespace
+
+std::string card_name_of(const StoredImage& picture) {
+  return "samples/" + std::filesystem::path(picture.path).filename().string();
+}
+
+std::string model_card(const CardFacts& facts) {
+  const Json config = parse_untrusted_object(facts.config);
+  const ConfigKind* const row = kind_of(config);
+  const std::string kind = row != nullptr ? row->key : "model";
+  std::string card = fmt::format(
+      "---\nlibrary_name: dalle2-train\ntags:\n- dalle2\n- {}\n---\n\n# {}\n\n"
+      "A DALLE2 {} that `dalle2-train` {} trained.\n\n",
+      kind,
+      facts.repo.substr(facts.repo.find('/') + 1),
+      kind,
+      program_version());
+  const std::string name = facts.file.empty() ? "FILE" : facts.file;
+  const std::string at = facts.revision.empty() ? "" : "@" + facts.revision;
+  const std::string address = fmt::format("hf://{}{}/{}", facts.repo, at, name);
+  card += "## Use\n\n";
+  if (row != nullptr && row->sample_input) {
+    card += fenced(fmt::format("dalle2-train sample --checkpoint {} {} --out samples",
+                               address,
+                               row->sample_input(config)),
+                   "sh") +
+            "\n";
+  }
+  if (facts.save_type == SaveType::checkpoint) {
+    const std::string branch =
+        facts.revision.empty() ? "" : fmt::format(", \"revision\": \"{}\"", facts.revision);
+    card += "To train it further, load it in a config:\n\n" +
+            fenced(fmt::format("\"load\": {{\"load_from\": \"huggingface\", \"huggingface_repo\": "
+                               "\"{}\", \"huggingface_file_path\": \"{}\"{}}}",
+                               facts.repo,
+                               name,
+                               branch),
+                   "json");
+  }
+  if (!facts.pictures.empty()) card += "\n## Samples\n\n";
+  for (const StoredImage& picture : facts.pictures) {
+    std::string caption = picture.caption;  // an empty line would end the markup
+    std::replace(caption.begin(), caption.end(), '\n', ' ');
+    card += fmt::format("<p><img src=\"{}\" alt=\"\"><br>{}</p>\n",
+                        html_escape(card_name_of(picture)),
+                        html_escape(caption));
+  }
+  card += "\n## Config\n\n" + fenced(facts.config, "json");
+  return card;
+}
 
 Copies::Copies(const std::vector<SaveConfig>& savers, FormatFields example, RunFolder& folder)
     : folder_(folder), example_(std::move(example)) {
@@ -200,9 +421,9 @@ std::vector<std::string> Copies::intact() const {
   return found;
 }
 
-void Copies::open(const std::string& wandb_run, LogError log_error) {
+void Copies::open(const std::string& wandb_run, LogError log_error, LogError on_upload_error) {
   log_error_ = std::move(log_error);
-  uploads_ = std::make_unique<Uploads>(outbox());
+  std::vector<std::shared_ptr<Destination>> services;
   for (Saver& saver : savers_) {
     auto* const wandb = std::get_if<WandbSaveConfig>(&saver.config);
     if (wandb != nullptr && !wandb->wandb_run_path) {
@@ -210,13 +431,13 @@ void Copies::open(const std::string& wandb_run, LogError log_error) {
       wandb->wandb_run_path = wandb_run;
       saver.destination = make_destination(saver.config);
     }
-    if (saver.destination) uploads_->serve(saver.destination);
+    if (saver.destination) services.push_back(saver.destination);
     log_info("track",
              "Saving {} {}",
              save_type_name(saver.targets.save_type),
              saver.destination ? "to " + saver.destination->name() : "locally");
   }
-  uploads_->begin();
+  uploads_ = std::make_unique<Uploads>(outbox(), services, std::move(on_upload_error));
   if (const auto others = uploads_->unserved(); !others.empty()) {
     log_warning("track",
                 "{}: {} for {} stay here, because no saver of the config is for that place",
@@ -232,9 +453,8 @@ void Copies::attempt(const std::string& what, const std::function<void()>& part)
   try {
     part();
   } catch (const std::exception& error) {
-    folder_.check_token();
     ++failed_;
-    log_error_(fmt::format("Error {}: {}", what, error.what()), /*leaves_out=*/true);
+    log_error_(fmt::format("Error {}: {}", what, error.what()));
   }
 }
 
@@ -259,22 +479,16 @@ void Copies::save(bool is_best, bool is_latest, const FormatFields& placeholders
 void Copies::save_file(const Saver& saver,
                        const std::string& path,
                        const std::string& kind,
-                       const std::string& target) {
-  if (!saver.destination) return save_here(path, kind, target);
-  send(saver, {.path = path, .target = target, .kind = kind});
-}
-
-/// A second name of bytes that were read back already: neither time nor space. Both are only ever
-/// replaced, never changed.
-void Copies::save_here(const std::string& path,
-                       const std::string& kind,
-                       const std::string& target) {
+                       const std::string& target,
+                       const std::string& earlier) {
+  if (saver.destination) return send(saver, {.path = path, .target = target, .kind = kind});
   std::error_code error;
   if (fs::equivalent(path, target, error)) return;  // the file in data_path is the target
   if (!link_new_file(path, target)) {
-    const bool is_same = kind == "config" && fs::is_regular_file(target, error) &&
-                         read_file(target) == read_file(path);
-    if (!is_same && !folder_.owns(target)) {
+    const bool is_config = kind == "config" && fs::is_regular_file(target, error);
+    const std::string there = is_config ? read_file(target) : "";
+    const bool is_known = is_config && (there == earlier || there == read_file(path));
+    if (!is_known && !folder_.owns(target)) {
       throw ConfigError(
           "{0}: a file lies there that this run has not saved, and it is not replaced\n  Move it "
           "away: mv {0} {0}.earlier",
@@ -290,14 +504,12 @@ void Copies::send(const Saver& saver, FileToSend file) {
   uploads_->add(file);
 }
 
-void Copies::save_config(const std::string& name, const std::string& content) {
+void Copies::save_config(const std::string& name, const std::string& earlier) {
   for (const Saver& saver : savers_) {
     if (!saver.targets.save_meta_to) continue;
     const std::string target = (fs::path(*saver.targets.save_meta_to) / name).string();
-    attempt("saving " + name, [&] {
-      save_file(saver, folder_.in(name), "config", target);
-      if (!saver.destination) folder_.note_copy(target, content);
-    });
+    attempt("saving " + name,
+            [&] { save_file(saver, folder_.in(name), "config", target, earlier); });
   }
 }
 
@@ -341,28 +553,35 @@ void Copies::begin_end() {
   if (uploads_) uploads_->begin_end();
 }
 
-/// A service that cannot be reached costs its own files only.
-void Copies::log_upload_errors() {
-  if (!uploads_) return;
-  for (const std::string& error : uploads_->take_errors()) {
-    log_error_(error, /*leaves_out=*/false);  // it waits, and the end says so
-  }
+size_t Copies::end() {
+  if (!uploads_) return 0;
+  uploads_->end();
+  const size_t left = uploads_->waiting().size();
+  uploads_.reset();
+  return left;
 }
 
-void Copies::end() {
-  if (!uploads_) return;
-  uploads_->end();
-  log_upload_errors();
-  if (const size_t left = uploads_->waiting().size(); left > 0) {
-    log_warning("track",
-                "{} could not be sent and {} in {}: the next start sends what is left, or "
-                "`dalle2-train sync {}`",
-                counted(static_cast<int64_t>(left), "file"),
-                left == 1 ? "waits" : "wait",
-                outbox(),
-                folder_.path());
+SyncReport sync_run(const std::string& data_path) {
+  const std::optional<RunRecord> run = read_run_record(data_path);
+  if (!run) {
+    throw ConfigError("{}: not the folder of a run; expected the tracker.data_path of one",
+                      data_path);
   }
-  uploads_.reset();
+  const RunLock lock = lock_at_once(data_path);
+  std::error_code ignored;
+  const bool is_home = fs::equivalent(run->home, data_path, ignored);
+  const std::optional<RunRecord> at_home = is_home ? std::nullopt : read_run_record(run->home);
+  if (at_home && at_home->id == run->id) {
+    throw ConfigError(
+        "{}: is a copy of {}, and what waits in it is the original's to send\n  Give the original's "
+        "folder.",
+        data_path,
+        run->home);
+  }
+  SyncReport report;
+  sync_files(data_path, *run, report);
+  sync_all_rows(data_path, *run, report);
+  return report;
 }
 
 }  // namespace dalle2

@@ -40,8 +40,7 @@ std::string model_card(const CardFacts& facts);
 class Copies {
  public:
   using Deadline = std::chrono::steady_clock::time_point;
-  /// @param leaves_out a file of this machine is missing
-  using LogError = std::function<void(const std::string& message, bool leaves_out)>;
+  using LogError = std::function<void(const std::string& message)>;
 
   /// @param example a value for each placeholder of the targets
   /// @param folder has to outlive this object
@@ -59,24 +58,24 @@ class Copies {
   std::vector<std::string> intact() const;
   /// The run may write now, and its loggers have begun.
   /// @param wandb_run the run that the W&B logger logs to; empty: there is none
-  /// @param log_error takes what fails from now on
-  void open(const std::string& wandb_run, LogError log_error);
+  /// @param log_error takes what fails on this machine from now on
+  /// @param on_upload_error takes what could not be sent and waits, on any thread
+  void open(const std::string& wandb_run, LogError log_error, LogError on_upload_error);
 
   /// Lets each saver copy what it wants. One that fails is logged, and the others still save.
   void save(bool is_best, bool is_latest, const FormatFields& placeholders);
   /// The config in data_path, for the savers that take it.
-  void save_config(const std::string& name, const std::string& content);
+  /// @param earlier what it was there before: a copy of that is replaced
+  void save_config(const std::string& name, const std::string& earlier);
   /// A page on what was trained, once, where a service wants one. @param config JSON
   void send_cards(const std::string& config, const std::vector<StoredImage>& pictures);
 
-  /// Uploads that have failed since, for the log.
-  void log_upload_errors();
   // ---- the end of the uploads, as in Uploads
   void begin_end();
   bool is_done() const { return !uploads_ || uploads_->is_done(); }
   bool last_answer_was_fault() const { return uploads_ && uploads_->last_answer_was_fault(); }
-  /// Says too what is left, which waits in the outbox. Nothing can be saved afterwards.
-  void end();
+  /// Nothing can be saved afterwards. @return how many files are left, which wait in the outbox
+  size_t end();
 
  private:
   struct Saver {
@@ -90,8 +89,8 @@ class Copies {
   void save_file(const Saver& saver,
                  const std::string& path,
                  const std::string& kind,
-                 const std::string& target);
-  void save_here(const std::string& path, const std::string& kind, const std::string& target);
+                 const std::string& target,
+                 const std::string& earlier = "");
   void send(const Saver& saver, FileToSend file);
   void send_card(const Saver& saver, const std::string& config, const std::vector<StoredImage>&);
   std::string outbox() const { return folder_.in(kOutboxFolder); }

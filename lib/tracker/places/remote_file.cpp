@@ -70,15 +70,12 @@ RemoteFile url_file(const std::string& url, const RemoteFileOptions& options) {
     check();
     if (!is_http_url(url)) return {open_source(url), {.sha256 = options.sha256}};
     HttpGet request{.url = url, .netrc = true};
-    request.explain = [](const HttpAnswer& answer) -> std::string {
-      if (answer.status() == 401) {
-        return "The server asks for a login, or refuses the one it got: write it into ~/.netrc "
-               "(chmod 600)";
-      }
-      if (answer.status() == 404 || answer.status() == 410)
-        return "There is no such file: check the address";
-      return status_advice(answer.status());
-    };
+    const std::string absent = "There is no such file: check the address";
+    request.explain = advice_for({{401,
+                                   "The server asks for a login, or refuses the one it got: write "
+                                   "it into ~/.netrc (chmod 600)"},
+                                  {404, absent},
+                                  {410, absent}});
     return {body_of(std::move(request)), {.sha256 = options.sha256}};
   };
   return {.name = [=] { return public_url(url); }, .open = open, .check_login = check};
@@ -284,6 +281,10 @@ CheckpointSource::CheckpointSource(const LoadConfig& config,
       "for a run whose first start has no file yet.",
       path_,
       fs::current_path(error).string());
+}
+
+std::string CheckpointSource::name() const {
+  return file_ ? file_->name() : fs::absolute(path_).lexically_normal().string();
 }
 
 void CheckpointSource::check_access() const {

@@ -80,8 +80,8 @@ class CheckpointSource {
   /// StoppedError
   void fetch() const;
 
-  /// The place for people and for records: a path, or an address without its secrets.
-  std::string name() const { return file_ ? file_->name() : path_; }
+  /// The place for people and for records: an absolute path, or an address without its secrets.
+  std::string name() const;
   /// The file on this machine, there or not (yet).
   const std::string& path() const { return path_; }
   /// True if it is used by auto-resumed runs only.

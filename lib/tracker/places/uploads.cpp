@@ -8,16 +8,192 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/public_url.h"
 #include "base/stop_signal.h"
 #include "base/text.h"
 #include "base/timer.h"
 #include "base/untrusted_json.h"
 #include "io/files/atomic_file.h"
 #include "io/files/folder_names.h"
+#include "net/hub/hub_api.h"
+#include "net/s3/s3.h"
+#include "net/url.h"
+#include "net/wandb_api.h"
+#include "tracker/places/remote_file.h"
 #include "tracker/run_folder/run_record.h"
 
 namespace dalle2 {
 namespace {
+
+// The services that take files.
+
+class HubDestination : public Destination {
+ public:
+  explicit HubDestination(const HuggingfaceSaveConfig& config)
+      : is_private_(config.is_private),
+        wants_card_(config.model_card),
+        repository_(find_hub_access(config.token_path, config.allow_plain_http),
+                    {.repo = config.huggingface_repo, .revision = config.revision}) {}
+
+  std::string name() const override { return repository_.name(); }
+  bool wants_card() const override { return wants_card_; }
+  void check_access(const HttpOptions& options) override {
+    repository_.set_options(options);
+    repository_.check_token();
+    // A page that somebody has written stays, and gets no samples beside it.
+    if (!wants_card_ || !repository_.exists()) return;
+    wants_card_ = !repository_.find("README.md");
+  }
+  void send(const FileToSend& file, UploadNotes& notes, const HttpOptions& options) override {
+    repository_.set_options(options);
+    if (!made_) repository_.create(is_private_);
+    made_ = true;
+    repository_.upload({.local_path = file.path,
+                        .path = file.target,
+                        .summary = "Upload " + file.kind + " " + file.target,
+                        .only_if_absent = file.only_if_absent},
+                       notes);
+  }
+
+ private:
+  bool is_private_, wants_card_;
+  bool made_ = false;  // the repository
+  HubRepository repository_;
+};
+
+/// PUT of whole files below a folder.
+class UrlDestination : public Destination {
+ public:
+  explicit UrlDestination(const UrlSaveConfig& config) : plain_http_(config.allow_plain_http) {
+    const size_t query = std::min(config.url.find('?'), config.url.size());
+    folder_ = without_slash(config.url.substr(0, query));
+    query_ = config.url.substr(query);
+    shown_ = without_slash(public_url(config.url));
+    if (public_url(folder_) != shown_) {
+      throw ConfigError(
+          "/tracker/save/url: {}: a \"?\" in a login ends the address.\n  Write it as %3F, or put the "
+          "login into ~/.netrc.",
+          shown_);
+    }
+    check_plain_http(folder_, plain_http_, "/tracker/save/url: " + shown_);
+  }
+
+  /// The folder without its secrets takes nothing that was for the one with them.
+  std::string name() const override {
+    return shown_ + (shown_ == folder_ ? "" : " (with a login)") +
+           (query_.empty() ? "" : " (with a query)");
+  }
+  std::string place_of(const std::string& target) const override { return shown_ + "/" + target; }
+
+  /// A server of files need not know other requests, and a presigned address is good for one.
+  void check_access(const HttpOptions& options) override {
+    if (!query_.empty()) return;
+    HttpCall look = call("OPTIONS", folder_ + "/");
+    look.accepted = {400, 403, 404, 405, 409, 501};
+    http_call(look, options);
+  }
+
+  void send(const FileToSend& file, UploadNotes& /*notes*/, const HttpOptions& options) override {
+    const std::string address = folder_ + "/" + uri_encode(file.target, /*keep_slash=*/true);
+    HttpCall put = call("PUT", address + query_);
+    put.file = HttpFilePart{file.path};
+    put.headers.emplace_back("Content-Type: application/octet-stream");
+    if (query_.empty()) make_folders(address, options);
+    http_call(put, options);
+  }
+
+ private:
+  HttpCall call(const std::string& method, const std::string& url) const {
+    HttpCall call{.method = method, .url = url};
+    call.plain_http = plain_http_;
+    call.netrc = true;
+    call.explain = advice_for(
+        {{401, "The server asks for a login: write one into ~/.netrc (chmod 600)"},
+         {403, "The login may not write there, or the signature of the address has expired"},
+         {405, "The server takes no files at this address"}});
+    return call;
+  }
+  /// Those above a file, one by one: WebDAV makes none by itself, and some servers say so when they have
+  /// the whole file. What cannot be made may be there, and servers that know only PUT refuse: the PUT tells.
+  void make_folders(const std::string& address, const HttpOptions& options) const {
+    const size_t path = address.find('/', address.find("://") + 3);
+    for (size_t at = address.find('/', path + 1); at != std::string::npos;
+         at = address.find('/', at + 1)) {
+      HttpCall make = call("MKCOL", address.substr(0, at + 1));
+      make.accepted = {400, 401, 403, 404, 405, 409, 410, 501};
+      try {
+        http_call(make, options);
+      } catch (const HttpStatusError& refused) {
+        if (refused.status() == 429) throw;
+      }
+    }
+  }
+
+  std::string folder_, query_;  // query_: with its "?", behind each address
+  std::string shown_;           // the folder without what is secret
+  bool plain_http_;
+};
+
+class S3Destination : public Destination {
+ public:
+  explicit S3Destination(const S3SaveConfig& config)
+      : url_(without_slash(config.url)), plain_http_(config.allow_plain_http) {}
+
+  std::string name() const override { return url_; }
+  void check_access(const HttpOptions& options) override {
+    s3_check_bucket(url_, {.http = options, .plain_http = plain_http_});
+  }
+  void send(const FileToSend& file, UploadNotes& notes, const HttpOptions& options) override {
+    s3_upload(
+        file.path, url_ + "/" + file.target, notes, {.http = options, .plain_http = plain_http_});
+  }
+  bool stores_notes() const override { return true; }
+
+ private:
+  std::string url_;
+  bool plain_http_;
+};
+
+/// A run; without wandb_run_path it can be asked, and nothing can be sent yet.
+class WandbDestination : public Destination {
+ public:
+  explicit WandbDestination(const WandbSaveConfig& config) : access_(find_wandb_access()) {
+    if (config.wandb_run_path) run_ = parse_wandb_run_path(*config.wandb_run_path);
+  }
+
+  std::string name() const override {
+    return run_ ? wandb_page(access_, *run_) : public_url(access_.base_url);
+  }
+  std::string place_of(const std::string& target) const override {
+    return name() + "/files/" + target;
+  }
+  void check_access(const HttpOptions& options) override {
+    if (access_.mode != WandbMode::kOnline) {
+      throw NetworkError("{}: nothing can be saved there: {}.\n  {} Or choose another saver.",
+                         name(),
+                         access_.mode_reason,
+                         kWandbLogin);
+    }
+    WandbApi(access_, options).viewer();
+  }
+  void send(const FileToSend& file, UploadNotes& /*notes*/, const HttpOptions& options) override {
+    D2_CHECK(run_.has_value(), "the run of a saver is known when the loggers have begun");
+    WandbApi(access_, options).upload(*run_, {{.name = file.target, .path = file.path}});
+  }
+
+ private:
+  WandbAccess access_;
+  std::optional<WandbRunPath> run_;
+};
+
+struct MakeDestination {
+  using Made = std::unique_ptr<Destination>;
+  Made operator()(const LocalSaveConfig&) { return nullptr; }
+  Made operator()(const HuggingfaceSaveConfig& c) { return std::make_unique<HubDestination>(c); }
+  Made operator()(const UrlSaveConfig& c) { return std::make_unique<UrlDestination>(c); }
+  Made operator()(const S3SaveConfig& c) { return std::make_unique<S3Destination>(c); }
+  Made operator()(const WandbSaveConfig& c) { return std::make_unique<WandbDestination>(c); }
+};
 
 namespace fs = std::filesystem;
 
@@ -59,14 +235,15 @@ OutboxEntry read_note(const fs::path& path) {
   entry.number = number_of(path.filename().string()).value_or(0);
   // A name within the folder, of this number: nothing else is ever sent.
   const bool is_plain = file.find('/') == std::string::npos && number_of(file) == entry.number;
-  const bool is_whole = entry.number > 0 && is_plain && !entry.to.empty() && !entry.target.empty();
   const fs::path full = path.parent_path() / file;
+  const fs::path parts = fs::path(path).replace_extension(kPartsEnding);
   std::error_code error;
   const fs::file_type type = fs::symlink_status(full, error).type();
   if (type == fs::file_type::none) throw DataError("{}: {}", full.string(), error.message());
-  if (!is_whole || type != fs::file_type::regular) return {};
+  if (!is_plain || type != fs::file_type::regular) return {};
   entry.path = full.string();
   entry.bytes = fs::file_size(full, error);
+  if (fs::exists(parts, error)) entry.notes = read_file(parts.string());
   return entry;
 }
 
@@ -76,37 +253,26 @@ constexpr double kSecondsAfterTrouble = 10;  // at the end
 
 }  // namespace
 
+std::unique_ptr<Destination> make_destination(const SaveConfig& config) {
+  return std::visit(MakeDestination{}, config);
+}
+
 Outbox::Outbox(std::string folder, FreeBytes free_bytes)
     : folder_(std::move(folder)), free_bytes_(std::move(free_bytes)) {
-  std::vector<int64_t> left;  // numbers of what is neither sent nor removed
   for (const std::string& name : names_ending(folder_, kNoteEnding)) {
     if (!number_of(name)) continue;
-    const int64_t number = *number_of(name);
-    next_number_ = std::max(next_number_, number + 1);
-    try {
-      OutboxEntry entry = read_note(fs::path(folder_) / name);
-      if (entry.path.empty()) continue;
-      const std::string parts = path_of(number, kPartsEnding);
-      std::error_code ignored;
-      if (fs::exists(parts, ignored)) entry.notes = read_file(parts);
-      // A kill while a file was being sent leaves the one that has replaced it too.
-      for (OutboxEntry& older : entries_) older.replaced |= older.is_for_same_target(entry);
-      entries_.push_back(std::move(entry));
-    } catch (const DataError& error) {
-      log_warning("track", "{}\n  It is left as it is, and not sent.", error.what());
-      left.push_back(number);
-    }
+    next_number_ = std::max(next_number_, *number_of(name) + 1);
+    OutboxEntry entry = read_note(fs::path(folder_) / name);
+    if (!entry.path.empty()) entries_.push_back(std::move(entry));
   }
-  remove_done();
+  remove_replaced();  // a kill while a file was being sent leaves it beside the newer one
   // It leaves files without notes, notes without files, and unfinished parts. What has another name is
   // somebody else's.
-  for (const OutboxEntry& entry : entries_) left.push_back(entry.number);
   for (const std::string& name : names_in_folder(folder_)) {
+    const std::optional<int64_t> number = number_of(name);
+    if (!number || (find(*number) != nullptr && !name.ends_with(".part"))) continue;
     const fs::path path = fs::path(folder_) / name;
     std::error_code error;
-    const bool is_known = std::find(left.begin(), left.end(), number_of(name)) != left.end() &&
-                          !name.ends_with(".part");
-    if (!number_of(name) || is_known) continue;
     if (!fs::is_directory(fs::symlink_status(path, error))) remove_file(path.string());
   }
 }
@@ -123,18 +289,23 @@ OutboxEntry* Outbox::find(int64_t number) {
 }
 
 /// The note first: a file without one is nothing.
-void Outbox::remove(const OutboxEntry& entry) {
+void Outbox::remove(size_t index) {
+  const OutboxEntry entry = std::move(entries_[index]);
+  entries_.erase(entries_.begin() + static_cast<std::ptrdiff_t>(index));
   remove_file(path_of(entry.number, kNoteEnding));
   remove_file(path_of(entry.number, kPartsEnding));
   remove_file(entry.path);
 }
 
-void Outbox::remove_done() {
-  const auto done = std::stable_partition(
-      entries_.begin(), entries_.end(), [](const OutboxEntry& entry) { return !entry.may_go(); });
-  const std::vector<OutboxEntry> gone(done, entries_.end());
-  entries_.erase(done, entries_.end());
-  for (const OutboxEntry& entry : gone) remove(entry);
+/// A newer file for the same target replaces what is not begun.
+void Outbox::remove_replaced() {
+  for (size_t i = 0; i < entries_.size();) {
+    const auto newer =
+        std::find_if(entries_.begin() + static_cast<std::ptrdiff_t>(i) + 1,
+                     entries_.end(),
+                     [&](const auto& other) { return other.is_for_same_target(entries_[i]); });
+    newer == entries_.end() || entries_[i].is_begun() ? void(++i) : remove(i);
+  }
 }
 
 std::vector<OutboxEntry> Outbox::add(const FileToSend& file) {
@@ -150,9 +321,8 @@ std::vector<OutboxEntry> Outbox::add(const FileToSend& file) {
     throw;
   }
   ++next_number_;
-  for (OutboxEntry& older : entries_) older.replaced |= older.is_for_same_target(entry);
-  remove_done();
   entries_.push_back(entry);
+  remove_replaced();
   return make_room(entry.bytes);
 }
 
@@ -172,9 +342,8 @@ std::vector<OutboxEntry> Outbox::make_room(uint64_t bytes) {
       ++i;
       continue;
     }
-    remove(entries_[i]);
     removed.push_back(entries_[i]);
-    entries_.erase(entries_.begin() + static_cast<std::ptrdiff_t>(i));
+    remove(i);
   }
   return removed;
 }
@@ -187,15 +356,10 @@ bool Outbox::end(const OutboxEntry& entry, Outcome outcome) {
   OutboxEntry* const known = find(entry.number);
   if (known == nullptr) return false;
   known->busy = false;
-  known->sent = outcome == Outcome::kSent;
   known->refused = outcome == Outcome::kRefused;
-  remove_done();
+  if (outcome == Outcome::kSent) remove(static_cast<size_t>(known - entries_.data()));
+  remove_replaced();
   return find(entry.number) != nullptr;
-}
-
-std::string Outbox::notes(int64_t number) {
-  const OutboxEntry* const entry = find(number);
-  return entry == nullptr ? "" : entry->notes;
 }
 
 void Outbox::keep_notes(int64_t number, const std::string& text, bool on_disk) {
@@ -210,8 +374,17 @@ void Outbox::keep_notes(int64_t number, const std::string& text, bool on_disk) {
   }
 }
 
-Uploads::Uploads(const std::string& folder, Outbox::FreeBytes free_bytes)
-    : outbox_(folder, std::move(free_bytes)) {}
+Uploads::Uploads(const std::string& folder,
+                 const std::vector<std::shared_ptr<Destination>>& destinations,
+                 OnError on_error,
+                 Outbox::FreeBytes free_bytes)
+    : on_error_(std::move(on_error)), outbox_(folder, std::move(free_bytes)) {
+  for (const auto& destination : destinations) {
+    lanes_.push_back(std::make_unique<Lane>());
+    lanes_.back()->destination = destination;
+  }
+  for (const auto& lane : lanes_) lane->thread = std::thread([this, &lane = *lane] { work(lane); });
+}
 
 Uploads::~Uploads() {
   end();
@@ -224,26 +397,13 @@ Uploads::Lane* Uploads::lane_of(const FileToSend& file) const {
   return nullptr;
 }
 
-void Uploads::serve(std::shared_ptr<Destination> destination) {
-  const std::lock_guard lock(mutex_);
-  lanes_.push_back(std::make_unique<Lane>());
-  lanes_.back()->destination = std::move(destination);
-}
-
-void Uploads::begin() {
-  const std::lock_guard lock(mutex_);
-  for (const auto& lane : lanes_) {
-    if (!lane->thread.joinable()) lane->thread = std::thread([this, &lane = *lane] { work(lane); });
-  }
-}
-
 void Uploads::add(const FileToSend& file) {
   const std::lock_guard lock(mutex_);
   Lane* const lane = lane_of(file);
   D2_CHECK(lane != nullptr, "nobody sends to {}", file.to);
   lane->retry_at = {};  // at once, what has failed too
   for (const OutboxEntry& removed : outbox_.add(file)) {
-    errors_.push_back(fmt::format(
+    on_error_(fmt::format(
         "{} {} for {} of {} was not sent and is removed: the disk of the outbox is nearly full",
         removed.kind,
         removed.target,
@@ -251,11 +411,6 @@ void Uploads::add(const FileToSend& file) {
         human_bytes(removed.bytes)));
   }
   wake_.notify_all();
-}
-
-std::vector<std::string> Uploads::take_errors() {
-  const std::lock_guard lock(mutex_);
-  return std::exchange(errors_, {});
 }
 
 std::vector<OutboxEntry> Uploads::waiting() const {
@@ -270,16 +425,14 @@ std::vector<OutboxEntry> Uploads::unserved() const {
   return entries;
 }
 
-/// The oldest that was not tried, but no other file for a target whose upload is begun.
+/// The oldest that was not tried, and for a target none before an older one that is begun.
 std::optional<OutboxEntry> Uploads::next(const Lane& lane) const {
-  std::vector<OutboxEntry> begun;
-  for (const OutboxEntry& entry : outbox_.waiting()) {
-    if (lane_of(entry) != &lane) continue;
-    const bool is_behind = std::any_of(begun.begin(), begun.end(), [&](const auto& older) {
-      return older.is_for_same_target(entry);
-    });
-    if (!is_behind && !lane.failed.contains(entry.number)) return entry;
-    if (!entry.notes.empty()) begun.push_back(entry);
+  const std::vector<OutboxEntry>& all = outbox_.waiting();
+  for (auto entry = all.begin(); entry != all.end(); ++entry) {
+    const bool is_behind = std::any_of(
+        all.begin(), entry, [&](const auto& older) { return older.is_for_same_target(*entry); });
+    if (lane_of(*entry) == &lane && !is_behind && !lane.failed.contains(entry->number))
+      return *entry;
   }
   return std::nullopt;
 }
@@ -338,10 +491,10 @@ bool Uploads::send(Destination& to, const OutboxEntry& entry, std::unique_lock<s
     const std::string folder = std::filesystem::path(entry.path).parent_path().string();
     error += waits ? "\n  It waits in " + folder + "." : "\n  A newer one takes its place.";
   } catch (const std::exception& fault) {
-    errors_.push_back(fmt::format("Error clearing the outbox: {}", fault.what()));
+    on_error_(fmt::format("Error clearing the outbox: {}", fault.what()));
     return false;
   }
-  if (outcome != Outbox::Outcome::kSent && !cancelled_) errors_.push_back(error);
+  if (outcome != Outbox::Outcome::kSent && !cancelled_) on_error_(error);
   return outcome == Outbox::Outcome::kSent;
 }
 
@@ -354,9 +507,7 @@ void Uploads::begin_end() {
 
 bool Uploads::is_done() const {
   const std::lock_guard lock(mutex_);
-  return std::all_of(lanes_.begin(), lanes_.end(), [](const auto& lane) {
-    return lane->done || !lane->thread.joinable();
-  });
+  return std::all_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane->done; });
 }
 
 bool Uploads::last_answer_was_fault() const {

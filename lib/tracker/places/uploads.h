@@ -61,15 +61,14 @@ std::unique_ptr<Destination> make_destination(const SaveConfig& config);
 struct OutboxEntry : FileToSend {
   int64_t number = 0;  ///< rises with time
   uint64_t bytes = 0;
-  std::string notes = {};  ///< UploadNotes; empty: nothing of it is at the service
-  // In this process:
-  bool busy = false, sent = false, replaced = false, refused = false;
+  std::string notes = {};              ///< UploadNotes; empty: nothing of it is at the service
+  bool busy = false, refused = false;  // in this process
 
-  /// An older file for it need not be sent.
-  bool is_for_same_target(const FileToSend& other) const {
+  bool is_for_same_target(const OutboxEntry& other) const {
     return to == other.to && target == other.target;
   }
-  bool may_go() const { return sent || (replaced && !busy && (notes.empty() || refused)); }
+  /// It is being sent, or a part of it is at the service: a newer one does not replace it.
+  bool is_begun() const { return busy || (!notes.empty() && !refused); }
 };
 
 /// The folder data_path/outbox: for each file its original bytes (a hard link where that can be), a note
@@ -84,8 +83,8 @@ class Outbox {
   /// @throws DataError, ResourceError
   explicit Outbox(std::string folder, FreeBytes free_bytes = free_disk_bytes);
 
-  /// Takes a file up. Older ones for the same target go, unless they are being sent, or a part of them is
-  /// at the service. If the disk would be full soon, the oldest others go too.
+  /// Takes a file up. Older ones for the same target go, unless they are begun. If the disk would be full
+  /// soon, the oldest others go too.
   /// @return what was removed for want of space
   /// @throws DataError, ResourceError: then nothing has changed
   std::vector<OutboxEntry> add(const FileToSend& file);
@@ -94,17 +93,15 @@ class Outbox {
   /// It is being sent: add() leaves it. One at a time for a target.
   void begin(const OutboxEntry& entry);
   enum class Outcome { kSent, kFailed, kRefused };
-  /// It is not being sent any more. It goes if it was sent, and if a newer entry has replaced it, unless
-  /// it failed with a part of it at the service. @return whether it still waits
+  /// It is not being sent any more. It goes if it was sent, and if there is a newer one, unless it failed
+  /// with a part of it at the service. @return whether it still waits
   bool end(const OutboxEntry& entry, Outcome outcome);
-  /// What the upload of a file has written down.
-  std::string notes(int64_t number);
-  /// @param on_disk the next process may know them
+  /// What the upload of a file has written down. @param on_disk the next process may know them
   void keep_notes(int64_t number, const std::string& text, bool on_disk);
 
  private:
-  void remove(const OutboxEntry& entry);
-  void remove_done();
+  void remove(size_t index);
+  void remove_replaced();
   std::vector<OutboxEntry> make_room(uint64_t bytes);
   std::string path_of(int64_t number, const char* ending) const;
   OutboxEntry* find(int64_t number);
@@ -118,21 +115,22 @@ class Outbox {
 /// Sends what waits in an outbox, each saver with a thread of its own: a slow service holds up nobody.
 class Uploads {
  public:
-  /// Takes up what an earlier process left there. @throws as Outbox
-  explicit Uploads(const std::string& folder, Outbox::FreeBytes free_bytes = free_disk_bytes);
+  /// For the log, on any thread; it may not ask this object.
+  using OnError = std::function<void(const std::string& error)>;
+
+  /// Begins to send what an earlier process left there, the oldest first, to the first of the destinations
+  /// that takes it. A failed file is tried again after a growing pause, or with the next one.
+  /// @throws as Outbox
+  Uploads(const std::string& folder,
+          const std::vector<std::shared_ptr<Destination>>& destinations,
+          OnError on_error,
+          Outbox::FreeBytes free_bytes = free_disk_bytes);
   /// As end().
   ~Uploads();
 
-  /// What waits is sent by the first that takes it.
-  void serve(std::shared_ptr<Destination> destination);
-  /// Begins to send what waits, the oldest first. A failed file is tried again
-  /// after a growing pause, or with the next one. Call it when all are served.
-  void begin();
   /// Puts a file into the outbox; it may be replaced afterwards. @throws as Outbox::add()
   void add(const FileToSend& file);
 
-  /// What has failed since it was last asked, for the log.
-  std::vector<std::string> take_errors();
   /// What waits in the outbox.
   std::vector<OutboxEntry> waiting() const;
   /// What waits for services that nobody serves.
@@ -164,11 +162,11 @@ class Uploads {
   std::optional<OutboxEntry> next(const Lane& lane) const;
   bool send(Destination& to, const OutboxEntry& entry, std::unique_lock<std::mutex>& lock);
 
+  const OnError on_error_;
   mutable std::mutex mutex_;  // of what follows
   Outbox outbox_;
   std::condition_variable wake_;
   std::vector<std::unique_ptr<Lane>> lanes_;
-  std::vector<std::string> errors_;
   bool ending_ = false;
   bool last_failed_ = false;
   std::atomic<bool> cancelled_ = false;

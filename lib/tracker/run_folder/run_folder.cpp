@@ -15,7 +15,7 @@
 #include "io/files/atomic_file.h"
 #include "io/files/walk_folder.h"
 #include "io/streams/url_source.h"
-#include "net/digest.h"
+#include "tracker/places/remote_file.h"
 
 namespace dalle2 {
 namespace {
@@ -32,6 +32,14 @@ bool is_nothing(const fs::path& path) {
   std::error_code error;
   if (!fs::exists(fs::symlink_status(path, error))) return true;
   return fs::is_directory(path, error) && fs::is_empty(path, error);
+}
+
+/// With the first number behind it that is free.
+std::string with_free_number(const std::string& path) {
+  std::error_code ignored;
+  int number = 1;
+  while (fs::exists(fs::symlink_status(fmt::format("{}.{}", path, number), ignored))) ++number;
+  return fmt::format("{}.{}", path, number);
 }
 
 }  // namespace
@@ -53,10 +61,14 @@ RunFolder::RunFolder(std::string path, ReadFacts read_facts, const SnapshotRules
     : path_(std::move(path)),
       real_(canonical_folder(path_).string()),
       read_facts_(std::move(read_facts)),
-      snapshots_(in(kSnapshotsFolder), rules) {}
+      rules_(rules) {}
 
 std::string RunFolder::in(const std::string& name) const {
   return (fs::path(path_) / name).string();
+}
+
+std::string RunFolder::snapshot(const SnapshotPosition& position) const {
+  return in(fmt::format("{}/{}", kSnapshotsFolder, snapshot_name(position)));
 }
 
 void RunFolder::lock(const LockTimes& times) {
@@ -127,7 +139,7 @@ bool RunFolder::owns(const std::string& path) const {
   const auto is_name_of = [&](const char* name) { return fs::equivalent(path, in(name), ignored); };
   // A damaged checkpoint is damaged under all of its names.
   const bool is_folder_own = (found_ && found_->was_empty) || adopts_;
-  return (is_inside(path) && is_folder_own) || has_saved(path) || wrote_copy(path) ||
+  return (is_inside(path) && is_folder_own) || has_saved(path) ||
          (found_ && !planned_id_.empty() &&
           (is_name_of(kCheckpointFile) || is_name_of(kModelFile)));
 }
@@ -135,7 +147,9 @@ bool RunFolder::owns(const std::string& path) const {
 std::vector<std::string> RunFolder::checkpoints() const {
   std::vector<std::string> found;
   std::vector<std::string> paths = {in(kCheckpointFile)};
-  for (std::string& path : snapshots_.newest_first()) paths.push_back(std::move(path));
+  for (const SnapshotPosition& position : kept_snapshots(in(kSnapshotsFolder)))
+    paths.push_back(snapshot(position));
+  paths.push_back(in(kBestSnapshot));
   std::error_code error;
   for (std::string& path : paths) {
     // The newest snapshot is the file of checkpoint.pth under another name.
@@ -156,12 +170,12 @@ StartFacts RunFolder::facts_of(const StartWishes& wishes, const StartOptions& op
   if (!found_) return facts;
   facts.restarted_job = is_restarted_job() && !found_->job.empty() && found_->job == this_job();
   std::error_code ignored;
-  const bool loads = !wishes.load_path.empty();
-  if (loads && !wishes.only_auto_resume) {
+  const CheckpointSource* const load = wishes.load;
+  if (load != nullptr && !load->only_auto_resume()) {
     // What was fetched lies in the folder too, and is no file of it.
-    facts.load_is_inside = !wishes.load_is_remote && is_inside(wishes.load_path);
-    facts.load_is_other = wishes.load_name != found_->began_from && !facts.load_is_inside &&
-                          !has_saved(wishes.load_path);
+    facts.load_is_inside = !load->is_remote() && is_inside(load->path());
+    facts.load_is_other =
+        !facts.load_is_inside && load->name() != found_->began_from && !has_saved(load->path());
   }
   const auto is_intact = [&](const std::string& path) {
     return !read_facts_ || read_facts_(path).has_value();
@@ -172,8 +186,8 @@ StartFacts RunFolder::facts_of(const StartWishes& wishes, const StartOptions& op
       return fs::equivalent(path, options.back_to, ignored) && is_intact(path);
     });
   } else {
-    facts.has_intact =
-        std::any_of(own.begin(), own.end(), is_intact) || (loads && has_saved(wishes.load_path));
+    facts.has_intact = std::any_of(own.begin(), own.end(), is_intact) ||
+                       (load != nullptr && has_saved(load->path()));
   }
   return facts;
 }
@@ -210,7 +224,7 @@ void RunFolder::refuse(StartAction action, const StartWishes& wishes, const Star
           "/tracker/load: {} is neither a file of the run in {} nor what that run began from{}\n  To "
           "resume the run, leave /tracker/load out. To begin a new run from that file, choose "
           "another data_path or use --fresh.",
-          wishes.load_name,
+          wishes.load->name(),
           path_,
           found_->began_from.empty() ? " (it began from zero)"
                                      : fmt::format(" ({})", found_->began_from));
@@ -219,7 +233,7 @@ void RunFolder::refuse(StartAction action, const StartWishes& wishes, const Star
           "/tracker/load: {} lies in data_path {}, which a new run would set aside\n  To resume the "
           "run, set /tracker/log/auto_resume to true. To begin a new one from that file, choose "
           "another data_path.",
-          wishes.load_name,
+          wishes.load->name(),
           path_);
     case StartAction::kRefuseBack:
       throw ConfigError(
@@ -234,14 +248,6 @@ void RunFolder::refuse(StartAction action, const StartWishes& wishes, const Star
   }
 }
 
-/// The first name beside the folder that is free.
-std::string RunFolder::free_aside() const {
-  std::error_code ignored;
-  int number = 1;
-  while (fs::exists(fs::symlink_status(fmt::format("{}.{}", real_, number), ignored))) ++number;
-  return fmt::format("{}.{}", real_, number);
-}
-
 void RunFolder::refuse_to_set_aside(const std::string& why) const {
   throw ConfigError(
       "/tracker/data_path: {0} holds a run and cannot be set aside as a whole: {1}\n  Choose "
@@ -249,7 +255,7 @@ void RunFolder::refuse_to_set_aside(const std::string& why) const {
       "{2}/",
       path_,
       why,
-      free_aside(),
+      with_free_number(real_),
       real_);
 }
 
@@ -278,7 +284,7 @@ void RunFolder::check_can_be_set_aside(const std::string& config,
 }
 
 void RunFolder::set_aside(const LockTimes& times) {
-  const std::string aside = free_aside();
+  const std::string aside = with_free_number(real_);
   try {
     move_path(real_, aside);
   } catch (const Error& fault) {
@@ -329,7 +335,6 @@ bool RunFolder::take(StartAction action, const std::string& began_from) {
     }
     record_.id = make_run_id();
     record_.wandb.clear();
-    record_.copies.clear();
   }
   record_.home = real_;
   write_run_record(path_, record_);
@@ -372,9 +377,7 @@ void RunFolder::go_back_to(const std::string& file) {
 std::string RunFolder::free_abandoned(const std::string& path) const {
   const std::string base =
       in(fmt::format("{}/{}", kAbandonedFolder, fs::path(path).filename().string()));
-  std::string free = base;
-  for (int number = 1; fs::exists(free); ++number) free = fmt::format("{}.{}", base, number);
-  return free;
+  return fs::exists(base) ? with_free_number(base) : base;
 }
 
 void RunFolder::abandon(const std::string& path) const {
@@ -385,8 +388,10 @@ void RunFolder::abandon(const std::string& path) const {
 
 void RunFolder::abandon_newer(const SnapshotPosition& position) {
   check_token();
-  for (const std::string& path : snapshots_.after(position)) abandon(path);
-  const std::string best = snapshots_.best_path();
+  for (const SnapshotPosition& kept : kept_snapshots(in(kSnapshotsFolder))) {
+    if (kept > position) abandon(snapshot(kept));
+  }
+  const std::string best = in(kBestSnapshot);
   std::error_code error;
   const std::optional<SavedFacts> facts = fs::exists(best, error) ? facts_in(best) : std::nullopt;
   if (facts && facts->samples_seen > position.samples_seen) abandon(best);
@@ -400,7 +405,12 @@ void RunFolder::abandon_newer(const SnapshotPosition& position) {
 
 void RunFolder::keep_snapshot(const SnapshotPosition& position, bool is_best) {
   check_token();
-  snapshots_.keep(in(kCheckpointFile), position, is_best);
+  if (!rules_.enabled()) return;
+  link_file_atomically(in(kCheckpointFile), snapshot(position));
+  if (is_best) link_file_atomically(in(kCheckpointFile), in(kBestSnapshot));
+  for (const SnapshotPosition& old :
+       snapshots_to_remove(kept_snapshots(in(kSnapshotsFolder)), position, rules_))
+    remove_file(snapshot(old));
 }
 
 void RunFolder::note(const std::function<void(RunRecord& record)>& change) {
@@ -410,20 +420,6 @@ void RunFolder::note(const std::function<void(RunRecord& record)>& change) {
   if (record_ == before) return;
   check_token();
   write_run_record(path_, record_);
-}
-
-void RunFolder::note_copy(const std::string& path, const std::string& content) {
-  note([&](RunRecord& record) {
-    record.copies[fs::absolute(path).lexically_normal().string()] = to_hex(sha256(content));
-  });
-}
-
-bool RunFolder::wrote_copy(const std::string& path) const {
-  const std::lock_guard lock(mutex_);
-  const bool is_planned = record_.id.empty() && found_ && planned_id_ == found_->id;
-  const RunRecord& record = is_planned ? *found_ : record_;
-  const auto known = record.copies.find(fs::absolute(path).lexically_normal().string());
-  return known != record.copies.end() && known->second == to_hex(sha256(read_file(path)));
 }
 
 void RunFolder::check_outside(const std::string& folder, const char* key) const {

@@ -14,6 +14,8 @@
 
 namespace dalle2 {
 
+class CheckpointSource;
+
 // What a start does with the folder of a run: the rule as one function, decide(). docs/resuming.md has it
 // as a table, which is made from start_rules().
 
@@ -82,10 +84,7 @@ struct StartOptions {
 struct StartWishes {
   bool auto_resume = false;
   bool overwrite = false;
-  std::string load_path = {};  ///< of /tracker/load on this machine; empty: none
-  std::string load_name = {};  ///< the same for people and records: a path, or an address
-  bool load_is_remote = false;
-  bool only_auto_resume = true;
+  const CheckpointSource* load = nullptr;  ///< /tracker/load; null: none
 };
 
 /// For a run that has saved and has nothing to resume from. @param elsewhere copies of its checkpoint
@@ -130,13 +129,13 @@ class RunFolder {
   void go_back_to(const std::string& file);
   /// Moves snapshots and averages from after `position` to abandoned/.
   void abandon_newer(const SnapshotPosition& position);
-  /// Keeps the checkpoint as the snapshot of `position`. @throws as Snapshots::keep()
+  /// Keeps the checkpoint, which was verified when it was written, as the snapshot of `position`, as the
+  /// best one too if it is, and removes what the rules do not keep. Does nothing without rules.
+  /// @throws ResourceError, DataError: the checkpoint is untouched
   void keep_snapshot(const SnapshotPosition& position, bool is_best);
 
   /// Changes run.json, if anything in it is new.
   void note(const std::function<void(RunRecord& record)>& change);
-  /// The run has written its config to `path`, outside. Known copies may be replaced.
-  void note_copy(const std::string& path, const std::string& content);
 
   /// Makes `folder`, outside of this one, the run's: it is absent, empty or holds a run.json of it.
   /// @param key of the config, for messages @throws ConfigError
@@ -154,23 +153,22 @@ class RunFolder {
   [[noreturn]] void refuse(StartAction action,
                            const StartWishes& wishes,
                            const StartOptions& options);
-  std::string free_aside() const;
+  std::string snapshot(const SnapshotPosition& position) const;
   [[noreturn]] void refuse_to_set_aside(const std::string& why) const;
   std::string free_abandoned(const std::string& path) const;
   void abandon(const std::string& path) const;
-  bool wrote_copy(const std::string& path) const;
   void sweep_parts() const;
 
   std::string path_, real_;  // real_: without links
   ReadFacts read_facts_;
-  Snapshots snapshots_;
+  const SnapshotRules rules_;
   std::unique_ptr<RunLock> lock_;
   std::optional<RunRecord> found_;  // of an earlier start
   std::string fault_;               // of its run.json
   RunRecord record_;                // of this one, after take()
   std::string planned_id_;          // before: of the run that the start resumes, or begins in place
   bool adopts_ = false;             // StartAction::kAdopt
-  mutable std::mutex mutex_;        // of record_: a save runs in the background
+  std::mutex mutex_;                // of record_: a save runs in the background
 };
 
 }  // namespace dalle2

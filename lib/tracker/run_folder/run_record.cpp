@@ -46,7 +46,6 @@ void visit_fields(Record& record, Visitor&& visit) {
   visit("finished", record.finished);
   visit("has_saved", record.has_saved);
   visit("was_empty", record.was_empty);
-  visit("copies", record.copies);
   visit("process", record.process);
 }
 
@@ -247,56 +246,17 @@ std::vector<SnapshotPosition> snapshots_to_remove(std::vector<SnapshotPosition> 
   return removed;
 }
 
-Snapshots::Snapshots(std::string folder, const SnapshotRules& rules)
-    : folder_(std::move(folder)), rules_(rules) {}
-
-void Snapshots::keep(const std::string& checkpoint_path,
-                     const SnapshotPosition& position,
-                     bool is_best) {
-  if (!rules_.enabled()) return;
-  link_file_atomically(checkpoint_path, path_of(position));
-  if (is_best) link_file_atomically(checkpoint_path, best_path());
-  for (const SnapshotPosition& old : snapshots_to_remove(positions(), position, rules_)) {
-    remove_file(path_of(old));
-  }
-}
-
-std::vector<std::string> Snapshots::after(const SnapshotPosition& position) const {
-  std::vector<std::string> paths;
-  for (const SnapshotPosition& other : positions()) {
-    if (other > position) paths.push_back(path_of(other));
-  }
-  return paths;
-}
-
-std::vector<std::string> Snapshots::newest_first() const {
-  std::vector<SnapshotPosition> all = positions();
-  std::sort(all.rbegin(), all.rend());
-  std::vector<std::string> paths;
-  for (const SnapshotPosition& position : all) paths.push_back(path_of(position));
-  std::error_code error;
-  if (fs::exists(best_path(), error)) paths.push_back(best_path());
-  return paths;
-}
-
-std::vector<SnapshotPosition> Snapshots::positions() const {
+std::vector<SnapshotPosition> kept_snapshots(const std::string& folder) {
   std::vector<SnapshotPosition> found;
-  const WalkEnd end = walk_folder(folder_, Below::kNothing, [&](const fs::directory_entry& entry) {
+  const WalkEnd end = walk_folder(folder, Below::kNothing, [&](const fs::directory_entry& entry) {
     const std::string name = entry.path().filename().string();
     if (const auto position = snapshot_position(name)) found.push_back(*position);
   });
   if (end.error && end.error != std::errc::no_such_file_or_directory) {  // not there: none yet
-    throw DataError("{}: the folder cannot be read: {}", folder_, end.error.message());
+    throw DataError("{}: the folder cannot be read: {}", folder, end.error.message());
   }
+  std::sort(found.rbegin(), found.rend());
   return found;
-}
-
-std::string Snapshots::path_of(const SnapshotPosition& position) const {
-  return (fs::path(folder_) / snapshot_name(position)).string();
-}
-
-std::string Snapshots::best_path() const {
-  return (fs::path(folder_) / "best.pth").string();
 }
 
 }  // namespace dalle2

@@ -23,6 +23,7 @@ inline constexpr const char* kModelFile = "model.pth";
 inline constexpr const char* kLoraFile = "lora.safetensors";
 inline constexpr const char* kLogFile = "log.jsonl";
 inline constexpr const char* kSnapshotsFolder = "snapshots";
+inline constexpr const char* kBestSnapshot = "snapshots/best.pth";
 inline constexpr const char* kAveragesFolder = "averages";  ///< of /train/post_hoc_ema
 /// What is newer than the checkpoint that the run went back to.
 inline constexpr const char* kAbandonedFolder = "abandoned";
@@ -71,8 +72,6 @@ struct RunRecord {
   std::string finished;    ///< what the run was when it finished; empty: it has not
   bool has_saved = false;
   bool was_empty = true;  ///< nothing was in the folder when the run began
-  /// SHA-256 of the copies of its config that the run has written elsewhere, by absolute path.
-  std::map<std::string, std::string> copies = {};
   /// What loggers say of the last start beside its config (RunFacts::process).
   std::map<std::string, std::string> process = {};
 
@@ -162,29 +161,7 @@ std::vector<SnapshotPosition> snapshots_to_remove(std::vector<SnapshotPosition> 
                                                   const SnapshotPosition& current,
                                                   const SnapshotRules& rules);
 
-/// The folder of a run's snapshots.
-class Snapshots {
- public:
-  Snapshots(std::string folder, const SnapshotRules& rules);
-
-  /// Takes `checkpoint_path`, which was verified when it was written, up as the snapshot of
-  /// `position`, as best.pth too if it is the best so far, and then removes what the rules do not
-  /// keep. Does nothing without rules.
-  /// @throws ResourceError, DataError: the file at `checkpoint_path` is untouched
-  void keep(const std::string& checkpoint_path, const SnapshotPosition& position, bool is_best);
-
-  /// The files of positions after `position`. @throws DataError the folder cannot be read
-  std::vector<std::string> after(const SnapshotPosition& position) const;
-  std::string best_path() const;
-  /// The snapshots there are, the newest first, then the best.
-  std::vector<std::string> newest_first() const;
-
- private:
-  std::vector<SnapshotPosition> positions() const;
-  std::string path_of(const SnapshotPosition& position) const;
-
-  std::string folder_;
-  SnapshotRules rules_;
-};
+/// The positions of the snapshots in a folder, the newest first. @throws DataError it cannot be read
+std::vector<SnapshotPosition> kept_snapshots(const std::string& folder);
 
 }  // namespace dalle2

@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: MIT
 #include "tracker/wandb/wandb.h"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <ctime>
 #include <filesystem>
-#include <random>
+#include <fstream>
 #include <sstream>
-#include <string_view>
-#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "base/this_process.h"
 #include "base/untrusted_json.h"
+#include "io/files/atomic_file.h"
 #include "io/formats/event_file.h"
 #include "io/pictures/image.h"
 #include "net/url.h"
@@ -25,18 +26,199 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr const char* kConsoleFile = "output.log";  ///< of a run, with what was printed
+/// What a kill may leave out of the summary of an offline run.
+constexpr auto kSummaryEvery = std::chrono::seconds(15);
+
+/// A folder that is not there yet: two starts in a second have different ones.
+std::string make_folder(const std::string& parent, const std::string& run_id, double unix_seconds) {
+  const fs::path all(parent);
+  std::error_code error;
+  fs::create_directories(all, error);
+  for (auto seconds = static_cast<std::time_t>(unix_seconds); !error; ++seconds) {
+    const fs::path folder =
+        all / fmt::format("offline-run-{:%Y%m%d_%H%M%S}-{}", fmt::localtime(seconds), run_id);
+    if (!fs::create_directory(folder, error)) continue;
+    if (fs::create_directory(folder / "files", error)) return folder.string();
+    std::error_code ignored;
+    fs::remove(folder, ignored);
+  }
+  throw ConfigError(
+      "{}: cannot be made: {}\n  Set WANDB_DIR to another place.", all.string(), error.message());
+}
+
+class WandbFolder : public WandbTarget {
+ public:
+  WandbFolder(std::string path, const WandbRun& run)
+      : path_(std::move(path)),
+        file_((fs::path(path_) / fmt::format("run-{}.wandb", run.info.path.run_id)).string()) {
+    file_.write_run(run);
+    file_.write_metric(kWandbAxis, "");
+  }
+
+  void take(const WandbBatch& batch) override {
+    for (const std::string& name : batch.columns) file_.write_metric(name, kWandbAxis);
+    for (const WandbUpload& file : batch.files) store(file);
+    for (const auto& [step, row] : batch.rows) file_.write_history(row, step);
+    if (!batch.stats.empty()) file_.write_stats(batch.stats, batch.stats_unix_seconds);
+    if (!batch.console.empty()) print(batch.console);
+    const auto now = std::chrono::steady_clock::now();
+    // Not behind rows: if the disk refuses it they would be written again.
+    if (batch.end || (batch.rows.empty() && now - summary_at_ >= kSummaryEvery)) {
+      file_.write_summary(WandbItems(batch.summary.begin(), batch.summary.end()));
+      summary_at_ = now;
+    }
+    if (!batch.end) return;
+    if (batch.end->outcome == RunEnd::Outcome::kStopped) file_.write_preempting();
+    file_.write_exit(batch.end->exit_code, batch.runtime_seconds);
+  }
+
+ private:
+  void store(const WandbUpload& file) {
+    const fs::path path = fs::path(path_) / "files" / file.name;
+    std::error_code ignored;  // the writing says what is wrong
+    fs::create_directories(path.parent_path(), ignored);
+    write_file_atomically(path.string(), file.content);
+    file_.write_file(file.name, file.name.starts_with("media/"));
+  }
+
+  /// The records are what `wandb sync` reads; the file is for people, as the service's own client has it.
+  void print(const std::vector<WandbConsoleLine>& lines) {
+    const fs::path path = fs::path(path_) / "files" / kConsoleFile;
+    std::ofstream file(path, std::ios::app);
+    for (const WandbConsoleLine& line : lines) {
+      file_.write_console(line.text, line.is_error, line.unix_seconds);
+      file << line.text << "\n";
+    }
+    if (!file.flush()) throw ResourceError("{}: cannot be written", path.string());
+  }
+
+  std::string path_;
+  WandbFile file_;
+  std::chrono::steady_clock::time_point summary_at_ = std::chrono::steady_clock::now();
+};
+
+constexpr const char* kSummaryFile = "wandb-summary.json";
+
+/// {"a": 1, "b": NaN} as one line.
+std::string line_of(const WandbItems& items) {
+  std::string line = "{";
+  for (const auto& [key, json] : items) {
+    if (line.size() > 1) line += ", ";
+    line += json_line(key) + ": " + json;
+  }
+  return line + "}";
+}
+
+/// The sections of a config, a JSON object.
+WandbItems wandb_items(const std::string& config) {
+  WandbItems items;
+  const Json object = parse_untrusted_object(config);
+  for (const auto& [key, value] : object.items()) items.emplace_back(key, json_line(value));
+  return items;
+}
+
+/// The config of a run as the service stores it: {"key": {"value": ...}, "_wandb": ...}.
+std::string wandb_config(const WandbItems& config, const std::vector<std::string>& columns) {
+  WandbItems whole;
+  for (const auto& [key, json] : config) whole.emplace_back(key, "{\"value\": " + json + "}");
+  // Numbers of fields of the service's messages: 1 the name, 5 the place of the axis in this list,
+  // from 1; 6 with 3 says that it was asked for.
+  Json definitions = Json::array({{{"1", kWandbAxis}, {"6", {3}}, {"7", Json::array()}}});
+  for (const std::string& name : columns) {
+    definitions.push_back({{"1", name}, {"5", 1}, {"6", {3}}, {"7", Json::array()}});
+  }
+  const Json own = {{"value", {{"m", definitions}}}};
+  whole.emplace_back("_wandb", json_line(own));
+  return line_of(whole);
+}
+
+/// "2026-11-25T15:23:34.272892 text" in UTC, as the service's own client sends it.
+std::string console_text(const WandbConsoleLine& line) {
+  const auto seconds = static_cast<std::time_t>(line.unix_seconds);
+  const auto micros =
+      static_cast<int64_t>((line.unix_seconds - static_cast<double>(seconds)) * 1e6);
+  return fmt::format("{}{:%Y-%m-%dT%H:%M:%S}.{:06} {}",
+                     line.is_error ? "ERROR " : "",
+                     fmt::gmtime(seconds),
+                     micros,
+                     line.text);
+}
+
+/// A run that the service knows already.
+class WandbStream : public WandbTarget {
+ public:
+  /// @param state what it has of the run
+  /// @param columns that the config defines already
+  WandbStream(const WandbApi& api,
+              const WandbRun& run,
+              const WandbRunState& state,
+              const std::vector<std::string>& columns)
+      : api_(api), run_(run), state_(state), columns_(columns) {}
+
+  void take(const WandbBatch& batch) override {
+    if (!batch.columns.empty()) {
+      columns_.insert(columns_.end(), batch.columns.begin(), batch.columns.end());
+      WandbRunInfo info = run_.info;
+      info.config = wandb_config(run_.config, columns_);
+      api_.upsert(info);
+    }
+    std::vector<WandbUpload> uploads = batch.files;
+    WandbItems summary(batch.summary.begin(), batch.summary.end());
+    if (batch.end) {  // `wandb sync` makes these of the records
+      summary.emplace_back("_wandb", fmt::format(R"({{"runtime": {}}})", batch.runtime_seconds));
+      uploads.push_back(
+          {.name = "config.yaml", .content = wandb_config(run_.config, columns_)});  // JSON is YAML
+      uploads.push_back({.name = kSummaryFile, .content = line_of(summary)});
+    }
+    // Pictures come before the rows that show them.
+    if (!uploads.empty()) api_.upload(run_.info.path, uploads);
+    Json request = Json::object();
+    for (const WandbUpload& file : uploads) request["uploaded"].push_back(file.name);
+    Json rows, stats, console;
+    for (const auto& [step, row] : batch.rows) rows.push_back(line_of(row));
+    if (!batch.stats.empty()) stats.push_back(stats_line(batch));
+    for (const WandbConsoleLine& line : batch.console) console.push_back(console_text(line));
+    // Lines by the service's names of files.
+    const auto add = [&](const char* name, int64_t& offset, const Json& lines) {
+      if (lines.empty()) return;
+      request["files"][name] = {{"offset", offset}, {"content", lines}};
+      offset += static_cast<int64_t>(lines.size());
+    };
+    WandbRunState after = state_;
+    int64_t from_start = 0;
+    add("wandb-history.jsonl", after.history_lines, rows);
+    if (!rows.empty() || batch.end) add(kSummaryFile, from_start, Json::array({line_of(summary)}));
+    add("wandb-events.jsonl", after.event_lines, stats);
+    add(kConsoleFile, after.console_lines, console);
+    if (batch.end) {
+      request["complete"] = true;
+      request["exitcode"] = batch.end->exit_code;
+      if (batch.end->outcome == RunEnd::Outcome::kStopped) request["preempting"] = true;
+    }
+    api_.stream(run_.info.path, request);
+    state_ = after;
+  }
+
+ private:
+  std::string stats_line(const WandbBatch& batch) const {
+    WandbItems items;
+    for (const auto& [key, json] : batch.stats) items.emplace_back("system." + key, json);
+    items.emplace_back("_timestamp", Json(batch.stats_unix_seconds).dump());
+    items.emplace_back("_runtime", Json(batch.stats_unix_seconds - run_.start_unix_seconds).dump());
+    items.emplace_back("_wandb", "true");
+    return line_of(items);
+  }
+
+  const WandbApi& api_;
+  const WandbRun run_;
+  WandbRunState state_;
+  std::vector<std::string> columns_;
+};
+
 constexpr int kAttempts =
     3;  ///< of each request: one that is lost does not begin the whole send again
 constexpr double kStatsSeconds = 15;  ///< a sign of life too: without one a run counts as crashed
-
-/// Eight letters and digits, as the service's own client makes them.
-std::string make_wandb_id() {
-  constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyz0123456789";
-  std::random_device device;
-  std::string id;
-  for (int i = 0; i < 8; ++i) id += kLetters[device() % kLetters.size()];
-  return id;
-}
 
 /// The service refuses such a name, and an offline run would show it only when it is sent.
 void check_name(const char* what, const std::string& name, const char* forbidden) {
@@ -46,7 +228,27 @@ void check_name(const char* what, const std::string& name, const char* forbidden
       "/tracker/log: {} is \"{}\": Weights & Biases allows no '{}' in it", what, name, name[at]);
 }
 
+std::string no_run_to_continue(const WandbRunPath& run) {
+  return fmt::format(
+      "/tracker/log/wandb_run_id: there is no run {} to continue\n  Give the id of one, or leave out "
+      "\"resume\" for a new run.",
+      run.text());
+}
+
 }  // namespace
+
+std::unique_ptr<WandbTarget> make_wandb_folder(const std::string& parent,
+                                               const WandbRun& run,
+                                               std::string* path) {
+  *path = make_folder(parent, run.info.path.run_id, run.start_unix_seconds);
+  try {
+    return std::make_unique<WandbFolder>(*path, run);
+  } catch (...) {
+    std::error_code ignored;
+    fs::remove_all(*path, ignored);
+    throw;
+  }
+}
 
 ConsoleLines::ConsoleLines(size_t most_bytes) {
   listener_ = add_log_listener([this, most_bytes](LogLevel level, const std::string& text) {
@@ -70,99 +272,185 @@ std::vector<WandbConsoleLine> ConsoleLines::take() {
   return std::exchange(lines_, {});
 }
 
-std::string no_run_to_continue(const WandbRunPath& run) {
-  return fmt::format(
-      "/tracker/log/wandb_run_id: there is no run {} to continue\n  Give the id of one, or leave out "
-      "\"resume\" for a new run.",
-      run.text());
+WandbLogger::WandbLogger(const WandbLogConfig& config)
+    : Logger("WandbLogger"),
+      config_(config),
+      entity_(config.wandb_entity.value_or("")),
+      project_(config.wandb_project.value_or("")) {}
+
+WandbLogger::WandbLogger(const WandbRunPath& run, const WandbAccess& access)
+    : Logger("WandbLogger"),
+      config_(),
+      entity_(run.entity),
+      project_(run.project),
+      run_id_(run.run_id),
+      is_live_(false) {
+  use(access);
 }
 
-WandbSink::WandbSink(WandbAccess access, WandbBegin begin)
-    : api_(std::move(access),
-           {.attempts = kAttempts, .ends_at_stop = false, .says_retries = false}),
-      begin_(std::move(begin)) {
-  api_.options().cancelled = [this] { return is_cancelled(); };
-  if (!begin_.is_live) return;
+void WandbLogger::use(const WandbAccess& access) {
+  api_.emplace(access,
+               HttpOptions{.attempts = kAttempts,
+                           .ends_at_stop = false,
+                           .cancelled = [this] { return is_cancelled(); },
+                           .says_retries = false});
+}
+
+/// The id of the config or the environment, but first of all that of the starts before; with `resume` the
+/// config's. Empty: a new one.
+std::string WandbLogger::known_id() const {
+  const std::string wanted = config_.wandb_run_id.value_or(api_ ? api_->access().run_id : "");
+  return config_.resume ? wanted : first_of({run_id_, wanted});
+}
+
+/// Whether the login sees the project, and the run that is to be continued there. Which run a start
+/// continues may change with its checkpoint.
+void WandbLogger::check(Deadline deadline) {
+  use(find_wandb_access());
+  check_name("the id of the run (wandb_run_id, WANDB_RUN_ID)", known_id(), ":;,#?/'\\");
+  check_name("wandb_project", project_, "/\\#?%:");
+  check_name("wandb_entity", entity_, "/\\ #?%:");
+  is_away_ = false;
+  if (new_id_.empty()) new_id_ = make_run_id().substr(0, 8);
+  if (api_->access().mode != WandbMode::kOnline) return;
+  const WandbRunPath path{entity_, project_, first_of({known_id(), new_id_})};
+  try {
+    const WandbApi api(api_->access(), {.deadline = deadline});
+    api.viewer();
+    if (!api.find_run(path) && config_.resume) throw ConfigError("{}", no_run_to_continue(path));
+  } catch (const NetworkError& error) {
+    const auto* status = dynamic_cast<const HttpStatusError*>(&error);
+    if (status != nullptr && !may_pass(error))
+      throw HttpStatusError(status->status(), std::string("/tracker/log: ") + error.what());
+    is_away_ = true;
+    log_warning(
+        "track",
+        "Weights & Biases: {}\n  The run begins. Its rows wait in log.jsonl until the service "
+        "answers.",
+        error.what());
+  }
+}
+
+bool WandbLogger::begin(const RunFacts& facts) {
+  D2_CHECK(api_.has_value(), "WandbLogger::check comes first");
+  const WandbAccess& access = api_->access();
+  const std::string before = run_id_;
+  if (facts.is_copy) run_id_.clear();  // that of another folder
+  if (access.mode == WandbMode::kDisabled) {
+    log_info("track", "Nothing is logged to Weights & Biases: {}", access.mode_reason);
+    return false;
+  }
+  std::string id = known_id();
+  goes_on_ = facts.goes_on && !id.empty() && id == before;
+  if (facts.is_copy && id == before && !config_.resume && !id.empty()) {
+    id.clear();
+    log_info(
+        "track",
+        "The Weights & Biases run {} is that of the folder this one is a copy of: a new run begins",
+        before);
+  }
+  run_id_ = first_of({id, new_id_});
+  first_line_ = facts.is_copy ? facts.lines : 0;
+  data_path_ = facts.data_path;
+  run_.resumed = goes_on_ || config_.resume;
+  run_.info = {.path = {.entity = entity_, .project = project_, .run_id = run_id_},
+               .name = config_.wandb_run_name.value_or(access.name),
+               .notes = access.notes,
+               .group = access.group,
+               .job_type = access.job_type,
+               .host = is_live_ ? host_name() : "",
+               .tags = access.tags};
+  run_.config = wandb_items(facts.config);
+  run_.config.insert(run_.config.end(), facts.process.begin(), facts.process.end());
+  run_.start_unix_seconds = wall_time_seconds();
+  for (const auto& [name, content] : facts.files)
+    files_.push_back({.name = name, .content = content});
+  if (!is_live_) return true;
+  stats_.emplace();
   files_.push_back(
-      {.name = "wandb-metadata.json", .content = stats_.metadata(begin_.run.start_unix_seconds)});
+      {.name = "wandb-metadata.json", .content = stats_->metadata(run_.start_unix_seconds)});
+  return true;
 }
 
-std::string WandbSink::key() const {
-  const WandbAccess& access = api_.access();
-  return (is_online() ? access.base_url : access.folder) + " " + begin_.run.info.path.text();
+std::string WandbLogger::wandb_run() const {
+  const std::string id = known_id();
+  return id.empty() ? "" : WandbRunPath{entity_, project_, id}.text();
 }
 
-int64_t WandbSink::connect(const LogCursors& cursors, int64_t written) {
+std::string WandbLogger::key() const {
+  const WandbAccess& access = api_->access();
+  return (is_online() ? access.base_url : access.folder) + " " + run_.info.path.text();
+}
+
+int64_t WandbLogger::connect(const LogCursors& cursors, int64_t written) {
   const int64_t line =
       is_online() ? connect_to_service(cursors, written) : open_folder(cursors, written);
   read_earlier(line);
-  if (api_.access().console && !console_) console_.emplace();
+  if (api_->access().console && !console_) console_.emplace();
   return line;
 }
 
 /// The service's answer wins over the cursor. Lines of which it has later ones it would drop: their
 /// numbers are shifted beyond.
-int64_t WandbSink::connect_to_service(const LogCursors& cursors, int64_t written) {
-  WandbRun& run = begin_.run;
+int64_t WandbLogger::connect_to_service(const LogCursors& cursors, int64_t written) {
   const bool is_first = target_ == nullptr;
-  const std::optional<WandbRunState> known = api_.find_run(run.info.path);
-  if (!known && begin_.must_exist) throw NetworkError("{}", no_run_to_continue(run.info.path));
+  const std::optional<WandbRunState> known = api_->find_run(run_.info.path);
+  if (!known && config_.resume) throw NetworkError("{}", no_run_to_continue(run_.info.path));
   const std::vector<std::string> columns(columns_.begin(), columns_.end());
   new_columns_.clear();
-  run.info.config = wandb_config(run.config, columns);
-  run.info.path = api_.upsert(run.info);
+  run_.info.config = wandb_config(run_.config, columns);
+  run_.info.path = api_->upsert(run_.info);
   const WandbRunState state = known.value_or(WandbRunState{});
-  const std::optional<LogCursor> cursor = cursors.furthest("/" + run.info.path.run_id);
+  const std::optional<LogCursor> cursor = cursors.furthest("/" + run_.info.path.run_id);
   if (is_first) shift_ = cursor.value_or(LogCursor{}).shift;
   int64_t line = state.last_step + 1 - shift_;
-  const bool is_of_others = is_first && known && !cursor && !begin_.goes_on;
+  const bool is_of_others = is_first && known && !cursor && !goes_on_;
   if (is_of_others || line > written) {
     // Rows of others, or of lines that the log has lost.
-    line = is_of_others ? begin_.first_line
-                        : std::min(cursor.value_or(LogCursor{written}).line, written);
+    line = is_of_others ? first_line_ : std::min(cursor.value_or(LogCursor{written}).line, written);
     shift_ = state.last_step + 1 - line;
   }
-  line = std::clamp(line, std::min(begin_.first_line, written), written);
+  line = std::clamp(line, std::min(first_line_, written), written);
   if (is_first) runtime_before_ = state.runtime_seconds;
-  target_ = make_wandb_stream(api_, run, state, columns);
+  target_ = std::make_unique<WandbStream>(*api_, run_, state, columns);
   if (is_first) {
-    log_info("track", "Logging to Weights & Biases: {}", wandb_page(api_.access(), run.info.path));
+    log_info(
+        "track", "Logging to Weights & Biases: {}", wandb_page(api_->access(), run_.info.path));
   }
   return line;
 }
 
 /// Lines that are at the service or in an earlier folder do not come again.
-int64_t WandbSink::open_folder(const LogCursors& cursors, int64_t written) {
+int64_t WandbLogger::open_folder(const LogCursors& cursors, int64_t written) {
   if (target_) return next_line_;  // after a fault of the disk
-  const WandbRun& run = begin_.run;
-  const std::optional<LogCursor> cursor = cursors.furthest("/" + run.info.path.run_id);
-  int64_t line = begin_.first_line;
+  const std::optional<LogCursor> cursor = cursors.furthest("/" + run_.info.path.run_id);
+  int64_t line = first_line_;
   if (cursor) {
     // The log may have lost lines that the run has; the steps of the next ones are beyond theirs.
     line = std::min(cursor->line, written);
     shift_ = cursor->shift + cursor->line - line;
-  } else if (run.resumed) {
+  } else if (run_.resumed) {
     // How far the run is, is not known here: the seconds since 1970 are beyond every step of a run that
     // logs less than a line a second.
-    shift_ = static_cast<int64_t>(run.start_unix_seconds) - line;
+    shift_ = static_cast<int64_t>(run_.start_unix_seconds) - line;
   }
   next_line_ = line;
   std::string folder;
-  target_ = make_wandb_folder(api_.access().folder, run, &folder);
+  target_ = make_wandb_folder(api_->access().folder, run_, &folder);
   log_info(
       "track",
       "Weights & Biases: the run goes into {}: {}\n  Upload it with `wandb sync {}`, or send its "
       "rows with `dalle2-train sync {}`.",
       folder,
-      api_.access().mode_reason,
+      api_->access().mode_reason,
       folder,
-      begin_.data_path);
+      data_path_);
   return line;
 }
 
 /// Columns and their last values, which the summary shows, are those of the whole log.
-void WandbSink::read_earlier(int64_t line) {
-  LogLines lines((fs::path(begin_.data_path) / kLogFile).string());
+void WandbLogger::read_earlier(int64_t line) {
+  LogLines lines((fs::path(data_path_) / kLogFile).string());
   lines.go_to(read_before_);
   while (lines.next_line() < line) {
     const std::vector<JournalLine> some = lines.read(line, /*most=*/1000);
@@ -179,11 +467,11 @@ void WandbSink::read_earlier(int64_t line) {
   read_before_ = std::max(read_before_, line);
 }
 
-void WandbSink::know_column(const std::string& name) {
+void WandbLogger::know_column(const std::string& name) {
   if (columns_.insert(name).second) new_columns_.push_back(name);
 }
 
-void WandbSink::send(const std::vector<JournalLine>& lines) {
+void WandbLogger::send(const std::vector<JournalLine>& lines) {
   WandbBatch batch{.files = files_};
   for (const JournalLine& line : lines) {
     add(line, batch);
@@ -200,10 +488,10 @@ void WandbSink::send(const std::vector<JournalLine>& lines) {
   log_warning("track",
               "Weights & Biases: {} of log.jsonl are not sent: {} has no such file",
               counted(std::exchange(missing_pictures_, 0), "picture"),
-              begin_.data_path);
+              data_path_);
 }
 
-void WandbSink::hand_over(WandbBatch& batch) {
+void WandbLogger::hand_over(WandbBatch& batch) {
   batch.columns = new_columns_;
   batch.summary = summary_;
   target_->take(batch);
@@ -212,7 +500,7 @@ void WandbSink::hand_over(WandbBatch& batch) {
 }
 
 /// A row, with our own step beside the service's. A null was a NaN or an infinity.
-void WandbSink::add(const JournalLine& line, WandbBatch& batch) {
+void WandbLogger::add(const JournalLine& line, WandbBatch& batch) {
   const std::optional<int64_t> step = line.step();
   if (!step || line.record.contains("run_id")) return;
   WandbItems row;
@@ -226,7 +514,7 @@ void WandbSink::add(const JournalLine& line, WandbBatch& batch) {
     know_column(name);
   }
   if (row.empty()) return;
-  const double since = std::max(line.time() - begin_.run.start_unix_seconds, 0.0);
+  const double since = std::max(line.time() - run_.start_unix_seconds, 0.0);
   row.emplace_back(kWandbAxis, std::to_string(*step));
   row.emplace_back("_step", std::to_string(line.number + shift_));
   row.emplace_back("_timestamp", Json(line.time()).dump());
@@ -236,12 +524,12 @@ void WandbSink::add(const JournalLine& line, WandbBatch& batch) {
 }
 
 /// What a row says of its pictures, which come before it; empty without any.
-std::string WandbSink::pictures_of(const Json& list, int64_t line, WandbBatch& batch) {
+std::string WandbLogger::pictures_of(const Json& list, int64_t line, WandbBatch& batch) {
   Json names = Json::array(), captions = Json::array();
   bool has_captions = false;
   PngHeader first;
   for (const StoredImage& picture : logged_pictures(list)) {
-    auto png = read_stored_picture(begin_.data_path, picture.path);
+    auto png = read_stored_picture(data_path_, picture.path);
     if (!png) {
       ++missing_pictures_;
       continue;
@@ -267,109 +555,21 @@ std::string WandbSink::pictures_of(const Json& list, int64_t line, WandbBatch& b
 }
 
 /// What is of now alone: figures of an outage are lost, and lines beyond what console_ keeps.
-void WandbSink::add_live(WandbBatch& batch) {
-  if (!begin_.is_live) return;
+void WandbLogger::add_live(WandbBatch& batch) {
+  if (!stats_) return;
   if (console_) batch.console = console_->take();
   const auto now = std::chrono::steady_clock::now();
   if (stats_at_ && now - *stats_at_ < std::chrono::duration<double>(kStatsSeconds)) return;
   stats_at_ = now;
-  batch.stats = stats_.now();
+  batch.stats = stats_->now();
   batch.stats_unix_seconds = wall_time_seconds();
 }
 
-void WandbSink::add_file(const std::string& name) {
-  files_.push_back({.name = name, .path = (fs::path(begin_.data_path) / name).string()});
-}
-
-void WandbSink::end(const RunEnd& end) {
+void WandbLogger::end(const RunEnd& end) {
   WandbBatch last{.end = end};
   last.runtime_seconds =
-      static_cast<int64_t>(wall_time_seconds() - begin_.run.start_unix_seconds + runtime_before_);
+      static_cast<int64_t>(wall_time_seconds() - run_.start_unix_seconds + runtime_before_);
   hand_over(last);
-}
-
-WandbLogger::WandbLogger(const WandbLogConfig& config)
-    : Logger("WandbLogger"),
-      config_(config),
-      entity_(config.wandb_entity.value_or("")),
-      project_(config.wandb_project.value_or("")) {}
-
-/// The id of the config or the environment, but first of all that of the starts before; with `resume` the
-/// config's. Empty: a new one.
-std::string WandbLogger::known_id() const {
-  const std::string wanted = config_.wandb_run_id.value_or(access_ ? access_->run_id : "");
-  return config_.resume ? wanted : first_of({run_id_, wanted});
-}
-
-/// Whether the login sees the project, and the run that is to be continued there. Which run a start
-/// continues may change with its checkpoint.
-void WandbLogger::check(Deadline deadline) {
-  access_ = find_wandb_access();
-  check_name("the id of the run (wandb_run_id, WANDB_RUN_ID)", known_id(), ":;,#?/'\\");
-  check_name("wandb_project", project_, "/\\#?%:");
-  check_name("wandb_entity", entity_, "/\\ #?%:");
-  is_away_ = false;
-  if (new_id_.empty()) new_id_ = make_wandb_id();
-  if (access_->mode != WandbMode::kOnline) return;
-  const WandbRunPath path{entity_, project_, first_of({known_id(), new_id_})};
-  try {
-    const WandbApi api(*access_, {.deadline = deadline});
-    api.viewer();
-    if (!api.find_run(path) && config_.resume) throw ConfigError("{}", no_run_to_continue(path));
-  } catch (const NetworkError& error) {
-    const auto* status = dynamic_cast<const HttpStatusError*>(&error);
-    if (status != nullptr && !may_pass(error))
-      throw HttpStatusError(status->status(), std::string("/tracker/log: ") + error.what());
-    is_away_ = true;
-    log_warning(
-        "track",
-        "Weights & Biases: {}\n  The run begins. Its rows wait in log.jsonl until the service "
-        "answers.",
-        error.what());
-  }
-}
-
-std::unique_ptr<JournalSink> WandbLogger::make_sink(const RunFacts& facts) {
-  D2_CHECK(access_.has_value(), "WandbLogger::check comes first");
-  const std::string before = run_id_;
-  if (facts.is_copy) run_id_.clear();  // that of another folder
-  if (access_->mode == WandbMode::kDisabled) {
-    log_info("track", "Nothing is logged to Weights & Biases: {}", access_->mode_reason);
-    return nullptr;
-  }
-  WandbBegin begin;
-  begin.first_line = facts.is_copy ? facts.lines : 0;
-  begin.data_path = facts.data_path;
-  begin.is_away = is_away_;
-  begin.must_exist = config_.resume;
-  std::string id = known_id();
-  begin.goes_on = facts.goes_on && !id.empty() && id == before;
-  if (facts.is_copy && id == before && !config_.resume && !id.empty()) {
-    id.clear();
-    log_info(
-        "track",
-        "The Weights & Biases run {} is that of the folder this one is a copy of: a new run begins",
-        before);
-  }
-  run_id_ = first_of({id, new_id_});
-  WandbRun& run = begin.run;
-  run.resumed = begin.goes_on || config_.resume;
-  run.info = {.path = {.entity = entity_, .project = project_, .run_id = run_id_},
-              .name = config_.wandb_run_name.value_or(access_->name),
-              .notes = access_->notes,
-              .group = access_->group,
-              .job_type = access_->job_type,
-              .host = host_name(),
-              .tags = access_->tags};
-  run.config = wandb_items(facts.config);
-  run.config.insert(run.config.end(), facts.process.begin(), facts.process.end());
-  run.start_unix_seconds = wall_time_seconds();
-  return std::make_unique<WandbSink>(*access_, std::move(begin));
-}
-
-std::string WandbLogger::wandb_run() const {
-  const std::string id = known_id();
-  return id.empty() ? "" : WandbRunPath{entity_, project_, id}.text();
 }
 
 }  // namespace dalle2

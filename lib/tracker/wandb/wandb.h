@@ -50,25 +50,11 @@ class WandbTarget {
   virtual void take(const WandbBatch& batch) = 0;
 };
 
-/// A run at the service. @param run known to the service already
-/// @param state what it has of the run
-/// @param columns that the config defines already
-std::unique_ptr<WandbTarget> make_wandb_stream(const WandbApi& api,
-                                               const WandbRun& run,
-                                               const WandbRunState& state,
-                                               const std::vector<std::string>& columns);
-
 /// The folder `offline-run-<time>-<id>` in `parent`, which `wandb sync` uploads.
 /// @param[out] path of it. @throws ConfigError, ResourceError
 std::unique_ptr<WandbTarget> make_wandb_folder(const std::string& parent,
                                                const WandbRun& run,
                                                std::string* path);
-
-/// The sections of a config, a JSON object.
-WandbItems wandb_items(const std::string& config);
-
-/// The config of a run as the service stores it: {"key": {"value": ...}, "_wandb": ...}.
-std::string wandb_config(const WandbItems& config, const std::vector<std::string>& columns);
 
 /// Figures of the machine and of this process; of NVIDIA's GPUs by NVML, the library of the driver, if it
 /// is there when the program runs.
@@ -112,25 +98,24 @@ class ConsoleLines {
   size_t bytes_ = 0;
 };
 
-/// How a run begins.
-struct WandbBegin {
-  WandbRun run;
-  bool goes_on = false;     ///< what it has are lines of this log
-  int64_t first_line = 0;   ///< of a run that neither the service nor the cursors know
-  bool must_exist = false;  ///< the user has named it as one to continue
-  std::string data_path;
-  bool is_away = false;  ///< the start has asked in vain
-  bool is_live = true;   ///< this process is the run: the machine is its machine
-};
-
-/// For people.
-std::string no_run_to_continue(const WandbRunPath& run);
-
-class WandbSink : public JournalSink {
+/// A run of Weights & Biases: which it is, whether it may log there, and what of log.jsonl it gets. What
+/// the environment says is in net/wandb_api.h.
+class WandbLogger : public Logger {
  public:
   static constexpr double kSendSeconds = 5;
 
-  WandbSink(WandbAccess access, WandbBegin begin);
+  explicit WandbLogger(const WandbLogConfig& config);
+  /// Sends the rows of a run that another process has logged; it has no figures and no console of its own.
+  WandbLogger(const WandbRunPath& run, const WandbAccess& access);
+
+  /// A service that is away is a warning. @throws ConfigError, HttpStatusError the key is refused
+  void check(Deadline deadline) override;
+  bool begin(const RunFacts& facts) override;
+  /// As the reference has them; the id only if it is known already.
+  std::vector<std::pair<std::string, std::string*>> attributes() override {
+    return {{"entity", &entity_}, {"project", &project_}, {"run_id", &run_id_}};
+  }
+  std::string wandb_run() const override;
 
   std::string name() const override { return "Weights & Biases"; }
   std::string key() const override;
@@ -139,16 +124,17 @@ class WandbSink : public JournalSink {
   /// @throws ConfigError there can be no folder; NetworkError
   int64_t connect(const LogCursors& cursors, int64_t written) override;
   void send(const std::vector<JournalLine>& lines) override;
-  void add_file(const std::string& name) override;
   void end(const RunEnd& end) override;
-  void set_deadline(std::optional<Deadline> deadline) override {
-    api_.options().deadline = deadline;
-  }
-  bool is_away() const override { return begin_.is_away; }
   double pause() const override { return is_online() ? kSendSeconds : 0; }
+  void set_deadline(std::optional<Deadline> deadline) override {
+    api_->options().deadline = deadline;
+  }
+  bool is_away() const override { return is_away_; }
 
  private:
-  bool is_online() const { return api_.access().mode == WandbMode::kOnline; }
+  void use(const WandbAccess& access);
+  std::string known_id() const;
+  bool is_online() const { return api_->access().mode == WandbMode::kOnline; }
   int64_t connect_to_service(const LogCursors& cursors, int64_t written);
   int64_t open_folder(const LogCursors& cursors, int64_t written);
   void read_earlier(int64_t line);
@@ -158,8 +144,18 @@ class WandbSink : public JournalSink {
   void add_live(WandbBatch& batch);
   void hand_over(WandbBatch& batch);
 
-  WandbApi api_;
-  WandbBegin begin_;
+  const WandbLogConfig config_;
+  std::string entity_, project_;
+  std::string run_id_;  // of auto_resume.json or, after begin(), the run's; empty: not known
+  std::string new_id_;  // of a run that has none
+  std::optional<WandbApi> api_;
+  bool is_away_ = false;  // the service, when check() asked
+
+  // After begin():
+  WandbRun run_;
+  bool goes_on_ = false;    // what it has are lines of this log
+  int64_t first_line_ = 0;  // of a run that neither the service nor the cursors know
+  std::string data_path_;
   std::unique_ptr<WandbTarget> target_;  // null: not connected
   int64_t shift_ = 0;                    // from the numbers of lines to the service's steps
   int64_t next_line_ = 0;                // after the last that target_ got
@@ -170,34 +166,10 @@ class WandbSink : public JournalSink {
   double runtime_before_ = 0;                   // of earlier starts, seconds
   std::vector<WandbUpload> files_;              // that have not arrived
   std::optional<ConsoleLines> console_;
-  SystemStats stats_;
+  const bool is_live_ = true;  // this process is the run: the machine is its machine
+  std::optional<SystemStats> stats_;
   std::optional<std::chrono::steady_clock::time_point> stats_at_;
   int64_t missing_pictures_ = 0;
-};
-
-/// Which run it is, and whether it may log there. What the environment says is in net/wandb_api.h.
-class WandbLogger : public Logger {
- public:
-  explicit WandbLogger(const WandbLogConfig& config);
-
-  /// A service that is away is a warning. @throws ConfigError, HttpStatusError the key is refused
-  void check(Deadline deadline) override;
-  std::unique_ptr<JournalSink> make_sink(const RunFacts& facts) override;
-  /// As the reference has them; the id only if it is known already.
-  std::vector<std::pair<std::string, std::string*>> attributes() override {
-    return {{"entity", &entity_}, {"project", &project_}, {"run_id", &run_id_}};
-  }
-  std::string wandb_run() const override;
-
- private:
-  std::string known_id() const;
-
-  const WandbLogConfig config_;
-  std::optional<WandbAccess> access_;
-  bool is_away_ = false;  // the service, when it was asked
-  std::string entity_, project_;
-  std::string run_id_;  // of auto_resume.json or, after make_sink(), the run's; empty: not known
-  std::string new_id_;  // of a run that has none
 };
 
 }  // namespace dalle2
