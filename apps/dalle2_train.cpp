@@ -80,7 +80,8 @@ int main(int argc, char** argv) {
       return fail(
           ExitCode::kResource,
           "out of memory: " + first_lines(message, 3) +
-              "\n  Lower data.batch_size, set train.max_batch_size, or use a smaller model.");
+              "\n  Lower data.batch_size, set train.max_batch_size, turn off train.cuda_graph, or use a "
+              "smaller model.");
     }
     return fail(ExitCode::kFailed, message);
   }

@@ -137,6 +137,7 @@ void Tracker::begin(const LoadedState& loaded) {
   const bool in_place = plan_->action == StartAction::kBeginInPlace;
   facts_.goes_on = (plan_->resumes() || in_place) && !is_copy;
   facts_.is_copy = is_copy;
+  if (plan_->resumes()) last_step_ = loaded.position.step;  // of errors before the first record
   // What a start logged that saved nothing is passed over as a whole.
   open_log(plan_->resumes() ? loaded.log_lines : std::optional<int64_t>(0));
   // A kill after a service has heard of the run begins no second one.
@@ -191,6 +192,7 @@ void Tracker::go_back(const LoadedState& loaded) {
   folder_.abandon_newer(loaded.position);
   if (!file_ || !loaded.log_lines) return;
   const auto lock = lock_log();
+  last_step_ = loaded.position.step;
   file_->pass_over(*loaded.log_lines);
 }
 
@@ -268,6 +270,12 @@ void Tracker::log_error(const std::string& message) {
 /// Nothing is missing but at a service. Of any thread.
 void Tracker::note_error(const std::string& message) {
   const std::lock_guard lock(mutex_);
+  try {
+    folder_.check_token();
+  } catch (const Error&) {  // the log is another start's now
+    dalle2::log_error("track", "{}", message);
+    return;
+  }
   write_error(message);
 }
 
@@ -328,10 +336,8 @@ void Tracker::store(const std::string& path,
 void Tracker::save_config(const std::string& name, const std::string& content) {
   if (dummy_) return;
   folder_.check_token();
-  const std::string path = folder_.in(name);
-  const std::string earlier = fs::exists(path) ? read_file(path) : "";
-  write_file_atomically(path, content);
-  copies_->save_config(name, earlier);
+  write_file_atomically(folder_.in(name), content);
+  copies_->save_config(name, content);
 }
 
 void Tracker::save(const SaveRequest& request) {

@@ -136,7 +136,7 @@ class Offline(Wandb):
         run, = self.folders()
         self.assertIn(f"the run goes into ./wandb/{run.path.name}: WANDB_MODE is offline", said)
         self.assertEqual(rest_of(said), f"./wandb/{run.path.name}")
-        self.assertRegex(run.path.name, r"^offline-run-\d{8}_\d{6}-[a-z0-9]{8}$")
+        self.assertRegex(run.path.name, r"^offline-run-\d{8}_\d{6}-[a-z0-9]{12}$")
         self.assertTrue(run.path.name.endswith(run.id))
         self.assertEqual((run.entity, run.project, run.name, run.tags), ("somebody", "pictures", "first", ["a", "b"]))
         self.assertEqual((run.config, run.resume), (CONFIG, False))

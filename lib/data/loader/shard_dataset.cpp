@@ -99,7 +99,11 @@ bool ShardWalk::open_next_shard(DropLog& drops) {
     try {
       refusal = admit_(url_, source_options(), drops);
       if (refusal.empty()) {
-        open(place);
+        try {
+          open(place);
+        } catch (const DataError&) {
+          if (!open_from_start()) throw;
+        }
         return true;
       }
     } catch (const NetworkError& error) {
@@ -135,6 +139,8 @@ void ShardWalk::open(const ShardPlace& place) {
     return open({place.shard, place.sample});
   }
   source.offset = place.offset;
+  sought_.reset();
+  if (place.offset > 0) sought_ = place;
   reader_ = open_shard(url_, warn, source, caption_encoding_);
   end_noted_ = false;
   samples_of_shard_ = place.offset > 0 ? place.sample : 0;
@@ -213,6 +219,23 @@ void ShardWalk::lose_unreachable(const NetworkError& error, DropLog& drops) {
   lose_shard(drop::kUnreachableShard, error.what(), drops);
 }
 
+/// A shard that gives nothing at a byte which it had earlier has been written anew: its samples are counted again.
+/// @return false if it was not opened at a byte
+bool ShardWalk::open_from_start() {
+  if (!sought_) return false;
+  open({sought_->shard, sought_->sample});
+  return true;
+}
+
+std::optional<GroupedSample> ShardWalk::next_of_shard() {
+  try {
+    return reader_->next();
+  } catch (const DataError&) {
+    if (!open_from_start()) throw;
+    return reader_->next();
+  }
+}
+
 /// What shows at the end of a shard; with its last sample, so that a position behind that is behind
 /// this too.
 void ShardWalk::note_end(bool has_sample, DropLog& drops) {
@@ -232,11 +255,12 @@ void ShardWalk::note_end(bool has_sample, DropLog& drops) {
 std::optional<GroupedSample> ShardWalk::next(DropLog& drops) {
   while (reader_ || open_next_shard(drops)) {
     try {
-      std::optional<GroupedSample> sample = reader_->next();
+      std::optional<GroupedSample> sample = next_of_shard();
       drops.merge(std::exchange(member_warnings_, DropLog{}));
       note_end(sample.has_value(), drops);
       if (sample) {
         ++samples_of_shard_;
+        sought_.reset();
         return sample;
       }
       reader_.reset();

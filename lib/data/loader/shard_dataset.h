@@ -64,6 +64,8 @@ class ShardWalk {
   size_t draw_shard();
   bool open_next_shard(DropLog& drops);
   void open(const ShardPlace& place);
+  bool open_from_start();
+  std::optional<GroupedSample> next_of_shard();
   void tell_of_search();
   SourceOptions source_options() const;
   void note_end(bool has_sample, DropLog& drops);
@@ -92,7 +94,8 @@ class ShardWalk {
   Timer since_told_;         // of a search for a usable sample
   DropLog member_warnings_;  // of the open shard, told with the next sample
   std::unique_ptr<SampleReader> reader_;
-  bool end_noted_ = false;  // of the open shard
+  std::optional<ShardPlace> sought_;  // where it was opened, until it gives a sample
+  bool end_noted_ = false;            // of the open shard
 };
 
 /// A sample with everything in place but the picture decoded.

@@ -35,7 +35,7 @@ constexpr size_t kMostToldShards = 8;
 /// Absent ones that a message names.
 constexpr size_t kMostToldAbsent = 3;
 /// Of a config. More would be a slip of the pen.
-constexpr int64_t kMostShards = 100'000'000;
+constexpr int64_t kMostListedShards = 100'000'000;
 
 /// A template's placeholder, as the config checks it.
 bool has_placeholder(const std::string& text) {
@@ -104,11 +104,11 @@ ShardList::ShardList(const ShardDataConfig& config) : texts_(config.webdataset_b
       section.local = std::any_of(section.urls.begin(), section.urls.end(), is_local_url);
     }
     size_ += section.size;
-    if (size_ < kMostShards) continue;
+    if (size_ < kMostListedShards) continue;
     throw ConfigError("{}: {} stands for {} shards or more.\n  Give a smaller range.",
                       kUrlKey,
                       shown(),
-                      with_commas(kMostShards));
+                      with_commas(kMostListedShards));
   }
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -213,8 +214,9 @@ std::vector<std::string> expand_urls(const std::string& text,
     }
     check_braces(url, key);
     try {
-      const std::vector<std::string> texts = expansions(url, most - urls.size());
-      urls.insert(urls.end(), texts.begin(), texts.end());
+      std::vector<std::string> texts = expansions(url, most - urls.size());
+      urls.insert(
+          urls.end(), std::make_move_iterator(texts.begin()), std::make_move_iterator(texts.end()));
     } catch (const TooMany&) {
       throw ConfigError("{}: {} stands for more than {} shards.\n  Give a smaller range.",
                         key,

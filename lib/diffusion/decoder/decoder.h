@@ -111,7 +111,7 @@ struct DecoderSampleOptions {
 };
 
 /// Usage, a loss and a sample (a trainer calls draw(), prepare() and loss() instead):
-///   Decoder decoder(plan_decoder(config));
+///   Decoder decoder(loaded.plan);
 ///   decoder->forward({images, embeds, {}}, /*unet_number=*/1, generator).backward();
 ///   at::Tensor images = decoder->sample(options);
 class DecoderImpl : public torch::nn::Module {

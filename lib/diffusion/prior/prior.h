@@ -74,7 +74,7 @@ struct PriorSampleOptions {
 };
 
 /// Usage, a training step and a sample:
-///   DiffusionPrior prior(plan_prior(config));
+///   DiffusionPrior prior(loaded.plan);
 ///   prior->forward({image_embeds, {text_embeds, text_encodings}}, generator).backward();
 ///   at::Tensor image_embeds = prior->sample({.text = text});
 class DiffusionPriorImpl : public torch::nn::Module {

@@ -244,7 +244,8 @@ std::string encode_png(const Image& image) {
   form.height = static_cast<png_uint_32>(image.height);
   form.format = image.alpha.empty() ? PNG_FORMAT_RGB : PNG_FORMAT_RGBA;
   const std::vector<uint8_t>& pixels = image.alpha.empty() ? image.pixels : with_alpha;
-  png_alloc_size_t size = PNG_IMAGE_PNG_SIZE_MAX(form);
+  // The macro leaves out the filter's byte of each row.
+  png_alloc_size_t size = PNG_IMAGE_PNG_SIZE_MAX(form) + 2 * png_alloc_size_t{form.height};
   std::string file(size, '\0');
   if (png_image_write_to_memory(&form, file.data(), &size, 0, pixels.data(), 0, nullptr) == 0) {
     throw DataError(

@@ -165,17 +165,26 @@ void ClipTokenizer::Tables::merge_all(std::vector<int64_t>& tokens) const {
         i + 1 < tokens.size() ? merged.find(pair_key(tokens[i], tokens[i + 1])) : merged.end();
     return found == merged.end() ? kNone : found->second;
   };
-  for (;;) {
-    int64_t first = kNone;
-    for (size_t i = 0; i < tokens.size(); ++i) first = std::min(first, merged_at(i));
+  std::vector<int64_t> next(tokens.size());  // what each token and the one behind it make
+  for (size_t i = 0; i < tokens.size(); ++i) next[i] = merged_at(i);
+  while (!tokens.empty()) {
+    const int64_t first = *std::min_element(next.begin(), next.end());
     if (first == kNone) return;
     size_t kept = 0;
+    std::vector<size_t> made;
     for (size_t i = 0; i < tokens.size(); ++kept) {
-      const bool is_pair = merged_at(i) == first;
+      const bool is_pair = next[i] == first;
+      if (is_pair) made.push_back(kept);
       tokens[kept] = is_pair ? first : tokens[i];
+      next[kept] = next[i];
       i += is_pair ? 2 : 1;
     }
     tokens.resize(kept);
+    next.resize(kept);
+    for (const size_t i : made) {
+      next[i] = merged_at(i);
+      if (i > 0) next[i - 1] = merged_at(i - 1);
+    }
   }
 }
 

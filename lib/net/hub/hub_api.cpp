@@ -72,6 +72,7 @@ constexpr const char* kLfsType = "application/vnd.git-lfs+json";
 constexpr int kMostRounds = 4;        ///< of an LFS upload: its addresses may expire
 constexpr int kMostCommits = 12;      ///< while others commit to the same branch
 constexpr size_t kSampleBytes = 512;  ///< the hub judges a file by its beginning
+constexpr int64_t kMostInCommit = int64_t{10} << 20;
 constexpr int64_t kMostLfsParts = 100'000;
 
 std::string beginning_of(const std::string& path, size_t size) {
@@ -256,6 +257,11 @@ Prepared prepare(const HubUpload& upload, HttpCall call, const HttpOptions& opti
     const HttpAttempts attempts({.url = where}, options);
     file.sha256 = sha256_of_file(upload.local_path, 0, {}, [&] { attempts.check(); });
     return file;
+  }
+  if (file.size > kMostInCommit) {
+    throw NetworkError(
+        "{}: the hub wants the file within a commit, without Git LFS, which takes at most 10 MiB",
+        where);
   }
   file.content = beginning_of(upload.local_path, static_cast<size_t>(file.size));
   file.blob = blob_id(file.content);

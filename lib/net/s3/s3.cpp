@@ -275,7 +275,12 @@ S3Access find_s3_access() {
   IniFile profiles = read_ini(credentials);
   for (auto& [name, section] : read_ini(config)) {
     const bool is_profile = name.starts_with(title);
-    profiles[is_profile ? trimmed(name.substr(title.size())) : name].merge(section);
+    auto& known = profiles[is_profile ? trimmed(name.substr(title.size())) : name];
+    if (known.contains("aws_access_key_id")) {  // keys of two files are no pair
+      for (const char* key : {"aws_access_key_id", "aws_secret_access_key", "aws_session_token"})
+        section.erase(key);
+    }
+    known.merge(section);
   }
   const std::string profile = first_of({environment("AWS_PROFILE"), "default"});
   const std::string source = fmt::format("[{}] of {} and {}", profile, credentials, config);

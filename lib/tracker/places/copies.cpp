@@ -215,12 +215,16 @@ void sync_files(const std::string& data_path, const RunRecord& run, SyncReport& 
   std::vector<std::shared_ptr<Destination>> services;
   std::vector<std::string> faults;
   const std::string wandb_run = run.wandb.substr(0, run.wandb.find('\n'));
-  for (const SaveConfig& saver : read_savers(config_path(data_path), wandb_run)) {
-    try {
-      if (auto to = make_destination(saver)) services.push_back(std::move(to));
-    } catch (const Error& error) {
-      faults.emplace_back(error.what());
+  try {
+    for (const SaveConfig& saver : read_savers(config_path(data_path), wandb_run)) {
+      try {
+        if (auto to = make_destination(saver)) services.push_back(std::move(to));
+      } catch (const Error& error) {
+        faults.emplace_back(error.what());
+      }
     }
+  } catch (const Error& error) {  // rows need no savers
+    faults.emplace_back(error.what());
   }
   std::vector<std::string> failed;  // as their threads say
   Uploads uploads(outbox, services, [&](const std::string& error) { failed.push_back(error); });
@@ -479,16 +483,12 @@ void Copies::save(bool is_best, bool is_latest, const FormatFields& placeholders
 void Copies::save_file(const Saver& saver,
                        const std::string& path,
                        const std::string& kind,
-                       const std::string& target,
-                       const std::string& earlier) {
+                       const std::string& target) {
   if (saver.destination) return send(saver, {.path = path, .target = target, .kind = kind});
   std::error_code error;
   if (fs::equivalent(path, target, error)) return;  // the file in data_path is the target
   if (!link_new_file(path, target)) {
-    const bool is_config = kind == "config" && fs::is_regular_file(target, error);
-    const std::string there = is_config ? read_file(target) : "";
-    const bool is_known = is_config && (there == earlier || there == read_file(path));
-    if (!is_known && !folder_.owns(target)) {
+    if (!folder_.owns(target)) {
       throw ConfigError(
           "{0}: a file lies there that this run has not saved, and it is not replaced\n  Move it "
           "away: mv {0} {0}.earlier",
@@ -504,12 +504,14 @@ void Copies::send(const Saver& saver, FileToSend file) {
   uploads_->add(file);
 }
 
-void Copies::save_config(const std::string& name, const std::string& earlier) {
+void Copies::save_config(const std::string& name, const std::string& content) {
   for (const Saver& saver : savers_) {
     if (!saver.targets.save_meta_to) continue;
     const std::string target = (fs::path(*saver.targets.save_meta_to) / name).string();
-    attempt("saving " + name,
-            [&] { save_file(saver, folder_.in(name), "config", target, earlier); });
+    attempt("saving " + name, [&] {
+      save_file(saver, folder_.in(name), "config", target);
+      if (!saver.destination) folder_.note_copy(target, content);
+    });
   }
 }
 

@@ -66,7 +66,7 @@ class Copies {
   void save(bool is_best, bool is_latest, const FormatFields& placeholders);
   /// The config in data_path, for the savers that take it.
   /// @param earlier what it was there before: a copy of that is replaced
-  void save_config(const std::string& name, const std::string& earlier);
+  void save_config(const std::string& name, const std::string& content);
   /// A page on what was trained, once, where a service wants one. @param config JSON
   void send_cards(const std::string& config, const std::vector<StoredImage>& pictures);
 

@@ -259,18 +259,25 @@ std::unique_ptr<Destination> make_destination(const SaveConfig& config) {
 
 Outbox::Outbox(std::string folder, FreeBytes free_bytes)
     : folder_(std::move(folder)), free_bytes_(std::move(free_bytes)) {
+  std::set<int64_t> unreadable;
   for (const std::string& name : names_ending(folder_, kNoteEnding)) {
     if (!number_of(name)) continue;
     next_number_ = std::max(next_number_, *number_of(name) + 1);
-    OutboxEntry entry = read_note(fs::path(folder_) / name);
-    if (!entry.path.empty()) entries_.push_back(std::move(entry));
+    try {
+      OutboxEntry entry = read_note(fs::path(folder_) / name);
+      if (!entry.path.empty()) entries_.push_back(std::move(entry));
+    } catch (const DataError& error) {
+      log_warning("track", "{}\n  It stays there, and is not sent.", error.what());
+      unreadable.insert(*number_of(name));
+    }
   }
   remove_replaced();  // a kill while a file was being sent leaves it beside the newer one
   // It leaves files without notes, notes without files, and unfinished parts. What has another name is
   // somebody else's.
   for (const std::string& name : names_in_folder(folder_)) {
     const std::optional<int64_t> number = number_of(name);
-    if (!number || (find(*number) != nullptr && !name.ends_with(".part"))) continue;
+    if (!number || unreadable.contains(*number)) continue;
+    if (find(*number) != nullptr && !name.ends_with(".part")) continue;
     const fs::path path = fs::path(folder_) / name;
     std::error_code error;
     if (!fs::is_directory(fs::symlink_status(path, error))) remove_file(path.string());
@@ -383,7 +390,13 @@ Uploads::Uploads(const std::string& folder,
     lanes_.push_back(std::make_unique<Lane>());
     lanes_.back()->destination = destination;
   }
-  for (const auto& lane : lanes_) lane->thread = std::thread([this, &lane = *lane] { work(lane); });
+  try {
+    for (const auto& lane : lanes_)
+      lane->thread = std::thread([this, &lane = *lane] { work(lane); });
+  } catch (...) {
+    end();
+    throw;
+  }
 }
 
 Uploads::~Uploads() {
@@ -448,8 +461,8 @@ void Uploads::work(Lane& lane) {
       continue;
     }
     outbox_.begin(*entry);
-    last_failed_ = !send(*lane.destination, *entry, lock);
-    if (!last_failed_) {
+    lane.last_failed = !send(*lane.destination, *entry, lock);
+    if (!lane.last_failed) {
       lane.pause_seconds = 0;
       continue;
     }
@@ -501,7 +514,10 @@ bool Uploads::send(Destination& to, const OutboxEntry& entry, std::unique_lock<s
 void Uploads::begin_end() {
   const std::lock_guard lock(mutex_);
   ending_ = true;
-  for (const auto& lane : lanes_) lane->failed.clear();
+  for (const auto& lane : lanes_) {
+    lane->failed.clear();
+    lane->last_failed = false;
+  }
   wake_.notify_all();
 }
 
@@ -512,7 +528,9 @@ bool Uploads::is_done() const {
 
 bool Uploads::last_answer_was_fault() const {
   const std::lock_guard lock(mutex_);
-  return last_failed_;
+  return std::all_of(lanes_.begin(), lanes_.end(), [](const auto& lane) {
+    return lane->done || lane->last_failed;
+  });
 }
 
 void Uploads::end() {

@@ -141,7 +141,7 @@ class Uploads {
   void begin_end();
   /// Whether each file was sent, or refused again.
   bool is_done() const;
-  /// Whether the last upload that ended has failed.
+  /// Whether the last upload to each destination that is not done has failed.
   bool last_answer_was_fault() const;
   /// Ends transfers that are under way, and the threads. What is left waits in the outbox.
   void end();
@@ -154,7 +154,8 @@ class Uploads {
     double pause_seconds = 0;    // after failures in a row
     Clock::time_point retry_at;  // of failed ones
     std::set<int64_t> failed;    // since the last pause or, in the end, at all
-    bool done = false;           // in the end: nothing is left to try
+    bool last_failed = false;
+    bool done = false;  // in the end: nothing is left to try
   };
 
   Lane* lane_of(const FileToSend& file) const;
@@ -168,7 +169,6 @@ class Uploads {
   std::condition_variable wake_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   bool ending_ = false;
-  bool last_failed_ = false;
   std::atomic<bool> cancelled_ = false;
 };
 

@@ -15,6 +15,7 @@
 #include "io/files/atomic_file.h"
 #include "io/files/walk_folder.h"
 #include "io/streams/url_source.h"
+#include "net/digest.h"
 #include "tracker/places/remote_file.h"
 
 namespace dalle2 {
@@ -139,7 +140,7 @@ bool RunFolder::owns(const std::string& path) const {
   const auto is_name_of = [&](const char* name) { return fs::equivalent(path, in(name), ignored); };
   // A damaged checkpoint is damaged under all of its names.
   const bool is_folder_own = (found_ && found_->was_empty) || adopts_;
-  return (is_inside(path) && is_folder_own) || has_saved(path) ||
+  return (is_inside(path) && is_folder_own) || has_saved(path) || wrote_copy(path) ||
          (found_ && !planned_id_.empty() &&
           (is_name_of(kCheckpointFile) || is_name_of(kModelFile)));
 }
@@ -335,6 +336,7 @@ bool RunFolder::take(StartAction action, const std::string& began_from) {
     }
     record_.id = make_run_id();
     record_.wandb.clear();
+    record_.copies.clear();
   }
   record_.home = real_;
   write_run_record(path_, record_);
@@ -420,6 +422,20 @@ void RunFolder::note(const std::function<void(RunRecord& record)>& change) {
   if (record_ == before) return;
   check_token();
   write_run_record(path_, record_);
+}
+
+void RunFolder::note_copy(const std::string& path, const std::string& content) {
+  note([&](RunRecord& record) {
+    record.copies[fs::absolute(path).lexically_normal().string()] = to_hex(sha256(content));
+  });
+}
+
+bool RunFolder::wrote_copy(const std::string& path) const {
+  const std::lock_guard lock(mutex_);
+  const bool is_planned = record_.id.empty() && found_ && planned_id_ == found_->id;
+  const RunRecord& record = is_planned ? *found_ : record_;
+  const auto known = record.copies.find(fs::absolute(path).lexically_normal().string());
+  return known != record.copies.end() && known->second == to_hex(sha256(read_file(path)));
 }
 
 void RunFolder::check_outside(const std::string& folder, const char* key) const {

@@ -136,6 +136,8 @@ class RunFolder {
 
   /// Changes run.json, if anything in it is new.
   void note(const std::function<void(RunRecord& record)>& change);
+  /// The run has written its config to `path`, outside. Known copies may be replaced.
+  void note_copy(const std::string& path, const std::string& content);
 
   /// Makes `folder`, outside of this one, the run's: it is absent, empty or holds a run.json of it.
   /// @param key of the config, for messages @throws ConfigError
@@ -147,6 +149,7 @@ class RunFolder {
   std::optional<SavedFacts> facts_in(const std::string& path) const;
   const std::string& id_now() const;
   bool is_inside(const std::string& path) const;
+  bool wrote_copy(const std::string& path) const;
   std::vector<std::string> own_names() const;
   bool holds_others() const;
   StartFacts facts_of(const StartWishes& wishes, const StartOptions& options);

@@ -46,6 +46,7 @@ void visit_fields(Record& record, Visitor&& visit) {
   visit("finished", record.finished);
   visit("has_saved", record.has_saved);
   visit("was_empty", record.was_empty);
+  visit("copies", record.copies);
   visit("process", record.process);
 }
 

@@ -311,7 +311,7 @@ void WandbLogger::check(Deadline deadline) {
   check_name("wandb_project", project_, "/\\#?%:");
   check_name("wandb_entity", entity_, "/\\ #?%:");
   is_away_ = false;
-  if (new_id_.empty()) new_id_ = make_run_id().substr(0, 8);
+  if (new_id_.empty()) new_id_ = make_run_id().substr(24);  // 48 random bits
   if (api_->access().mode != WandbMode::kOnline) return;
   const WandbRunPath path{entity_, project_, first_of({known_id(), new_id_})};
   try {
