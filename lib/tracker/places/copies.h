@@ -65,7 +65,6 @@ class Copies {
   /// Lets each saver copy what it wants. One that fails is logged, and the others still save.
   void save(bool is_best, bool is_latest, const FormatFields& placeholders);
   /// The config in data_path, for the savers that take it.
-  /// @param earlier what it was there before: a copy of that is replaced
   void save_config(const std::string& name, const std::string& content);
   /// A page on what was trained, once, where a service wants one. @param config JSON
   void send_cards(const std::string& config, const std::vector<StoredImage>& pictures);
@@ -89,8 +88,7 @@ class Copies {
   void save_file(const Saver& saver,
                  const std::string& path,
                  const std::string& kind,
-                 const std::string& target,
-                 const std::string& earlier = "");
+                 const std::string& target);
   void send(const Saver& saver, FileToSend file);
   void send_card(const Saver& saver, const std::string& config, const std::vector<StoredImage>&);
   std::string outbox() const { return folder_.in(kOutboxFolder); }

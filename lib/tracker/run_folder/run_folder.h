@@ -171,7 +171,7 @@ class RunFolder {
   RunRecord record_;                // of this one, after take()
   std::string planned_id_;          // before: of the run that the start resumes, or begins in place
   bool adopts_ = false;             // StartAction::kAdopt
-  std::mutex mutex_;                // of record_: a save runs in the background
+  mutable std::mutex mutex_;        // of record_: a save runs in the background
 };
 
 }  // namespace dalle2
