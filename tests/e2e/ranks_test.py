@@ -192,17 +192,15 @@ class Ranks(harness.EndToEnd):
         return output
 
     def test_a_rank_that_is_stopped_is_named_with_its_place(self):
-        output = self.fail_by(lambda process: os.kill(ranks_of(process)[1], signal.SIGSTOP),
-                              ["rank 1 has not been heard of for", "the process is gone or stopped", "rank 0 waits in"])
-        self.assertIn("thread ", output)  # and where its own threads are
+        self.fail_by(lambda process: os.kill(ranks_of(process)[1], signal.SIGSTOP),
+                     ["rank 1 has not been heard of for", "the process is gone or stopped", "rank 0 waits in"])
 
     @needs_own_network
     def test_a_network_that_is_cut_is_named_and_the_run_goes_on_from_its_checkpoint(self):
-        output = self.fail_by(lambda process: tell_network(process, "down"),
-                              [f"[dist] error: rank {rank} waits in" for rank in (0, 1)] +
-                              [f"rank {rank} has not been heard of for" for rank in (0, 1)] +
-                              ["or the network is down", "start it again once the cause is gone"], inside=OWN_NETWORK)
-        self.assertIn("thread ", output)
+        self.fail_by(lambda process: tell_network(process, "down"),
+                     [f"[dist] error: rank {rank} waits in" for rank in (0, 1)] +
+                     [f"rank {rank} has not been heard of for" for rank in (0, 1)] +
+                     ["or the network is down", "start it again once the cause is gone"], inside=OWN_NETWORK)
         before = saved_state(self.dir / "failing" / "checkpoint.pth", self.dir)[1]
         done = run("--config", "failing.json", "--set", f"/train/epochs={before['epoch'] + 1}", "--nproc-per-node", "2",
                    cwd=self.dir, check=0)

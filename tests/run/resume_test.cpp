@@ -57,11 +57,14 @@ TEST_CASE("a run that has finished has nothing left to do, until its config asks
   }
   ToyConfig other = config;
   other.train.epochs = 2;
-  const CapturedLog log;
-  CHECK(whole_run(other) == outcome);
-  CHECK(log.count(
-            "has been trained for 3 epochs and /train/epochs is 2: nothing is left to train") > 0);
+  {
+    const CapturedLog log;
+    CHECK(whole_run(other) == outcome);
+    CHECK(log.count("has been trained for 3 epochs and /train/epochs is 2: nothing is left to "
+                    "train") > 0);
+  }
   other.train.epochs = 4;
+  const CapturedLog log;
   CHECK(whole_run(other).losses.size() == 20);
   CHECK(log.count("nothing left to do") == 0);
 }
