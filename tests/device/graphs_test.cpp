@@ -311,13 +311,13 @@ TEST_CASE("inputs that lie otherwise in memory have a graph of their own") {
 }
 
 TEST_CASE("work that cannot be recorded runs without a graph, and the log says why") {
-  Part part(fake_device());
-  const auto plain = [&](const Tensors& inputs) { return part.module->forward(inputs[0]).sum(); };
+  std::optional<Part> part;
+  const auto plain = [&](const Tensors& inputs) { return part->module->forward(inputs[0]).sum(); };
   struct Case {
     std::string why;
     std::function<at::Tensor(const Tensors&)> loss;
   };
-  const Case tried = GENERATE_COPY(
+  const std::vector<Case> cases = {
       Case{"which the host reads",
            [&](const Tensors& inputs) { return plain(inputs) * inputs[0][0][0].item<double>(); }},
       Case{"a copy from the host",
@@ -333,14 +333,17 @@ TEST_CASE("work that cannot be recorded runs without a graph, and the log says w
                     0 * at::rand(
                             {2}, make_generator({1, "x"}, fake_device()), at::device(fake_device()))
                             .sum();
-           }});
-  CapturedLog log;
-  expect_passes(
-      [&](const Tensors& inputs, bool) { return backward_of(tried.loss(inputs)); }, part, 7);
-  INFO(log.text());
-  CHECK(log.count(LogLevel::kWarning) == 1);
-  CHECK(log.count("toy: passes of 2 samples: run without a CUDA graph: ") == 1);
-  CHECK(log.count(tried.why) == 1);
+           }}};
+  for (const Case& tried : cases) {
+    part.emplace(fake_device());
+    CapturedLog log;
+    expect_passes(
+        [&](const Tensors& inputs, bool) { return backward_of(tried.loss(inputs)); }, *part, 7);
+    INFO(log.text());
+    CHECK(log.count(LogLevel::kWarning) == 1);
+    CHECK(log.count("toy: passes of 2 samples: run without a CUDA graph: ") == 1);
+    CHECK(log.count(tried.why) == 1);
+  }
 }
 
 TEST_CASE("a number of the host that changes is found before its graph is used") {
