@@ -42,7 +42,7 @@ class PendingWorks {
   /// Lets the works go that are done, in their order, with the tensors that they hold. Returns at once
   /// while another thread is in it.
   void poll();
-  /// The place of the rank, of which the works know all but `rest`.
+  /// The place of the rank. @param rest what the works do not know of it
   RankPlace place(RankPlace rest = {}) const;
   /// The first that poll() found failed.
   std::optional<Failed> failed() const;

@@ -28,7 +28,7 @@ struct JointPasses {
   bool at_once() const { return static_cast<int64_t>(chunks.size()) <= lanes; }
 };
 
-/// @param plan_of a batch of so many samples: the largest
+/// @param plan_of gives the LanePlan of a batch; called with the number of samples of the largest
 JointPasses passes_of(const std::vector<int64_t>& batches, const auto& plan_of) {
   const LanePlan plan = plan_of(batches.empty() ? 0 : *std::ranges::max_element(batches));
   JointPasses passes{.chunks = {}, .lanes = plan.lanes};

@@ -19,7 +19,7 @@ def folder_and_options(name, description, seed=0, cases=None, kept=None):
     parser.add_argument("--seed", type=int, default=seed)
     parser.add_argument("--all", action="store_true", help="write every case, not only those that lie in the repository")
     if cases is not None:
-        parser.add_argument("--cases", type=int, help=f"write the first so many cases (--all: {cases})")
+        parser.add_argument("--cases", type=int, help=f"write this many cases, from the first on (--all: {cases})")
     options = parser.parse_args()
     if cases is not None:
         options.all |= options.cases is not None

@@ -27,7 +27,7 @@ from case_files import folder_and_options, write_case
 
 WIDTHS = {"64": 64, "192": 192, "768": 768, "2048": 2048, "logits_unbiased": 1008}
 SIDE = 299
-WIDE = (1, "tf1")  # the number of the pictures, and how they are resized, of which there are all layers
+WIDE = (1, "tf1")  # the one case with all layers: its pictures and its way of resizing
 
 
 def picture(number, count, height, width):

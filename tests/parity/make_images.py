@@ -308,7 +308,7 @@ def resize_cases(rng, count):
     return source, cases, np.concatenate(expected)
 
 
-KEPT = 45  # so many of the resized crops lie in the repository, and all other pictures
+KEPT = 45  # resized crops in the repository, beside all other pictures
 
 
 def main():

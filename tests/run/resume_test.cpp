@@ -99,8 +99,7 @@ TEST_CASE("a run that is stopped at any step goes on bit for bit, with both kind
   }
 }
 
-TEST_CASE(
-    "a stop in a validation, whoever hears of it, is told once, and the validation repeated") {
+TEST_CASE("a stop during a validation is reported once, and the validation is repeated") {
   const TempDir whole, parts;
   const Outcome expected = whole_run(toy_config(whole.path()));
   const ToyConfig config = toy_config(parts.path());

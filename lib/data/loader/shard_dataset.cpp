@@ -99,11 +99,7 @@ bool ShardWalk::open_next_shard(DropLog& drops) {
     try {
       refusal = admit_(url_, source_options(), drops);
       if (refusal.empty()) {
-        try {
-          open(place);
-        } catch (const DataError&) {
-          if (!open_from_start()) throw;
-        }
+        open(place);
         return true;
       }
     } catch (const NetworkError& error) {
@@ -141,7 +137,12 @@ void ShardWalk::open(const ShardPlace& place) {
   source.offset = place.offset;
   sought_.reset();
   if (place.offset > 0) sought_ = place;
-  reader_ = open_shard(url_, warn, source, caption_encoding_);
+  try {
+    reader_ = open_shard(url_, warn, source, caption_encoding_);
+  } catch (const DataError&) {
+    if (open_from_start()) return;
+    throw;
+  }
   end_noted_ = false;
   samples_of_shard_ = place.offset > 0 ? place.sample : 0;
   while (samples_of_shard_ < place.sample && reader_->next()) ++samples_of_shard_;

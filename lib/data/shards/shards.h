@@ -23,7 +23,7 @@ struct RankInfo {
   int rank = 0, world = 1;
 };
 
-/// All shards that a config names, by position. Nothing is stored for each of them: of
+/// All shards that a config names, by position. Nothing is stored for each shard of a template: of
 /// `shards/{}.tar` there are ten million by default.
 class ShardList {
  public:

@@ -212,19 +212,22 @@ void sync_files(const std::string& data_path, const RunRecord& run, SyncReport& 
   const std::string outbox = (fs::path(data_path) / kOutboxFolder).string();
   const size_t before = Outbox(outbox).waiting().size();
   if (before == 0) return;
+  std::vector<SaveConfig> savers;
   std::vector<std::shared_ptr<Destination>> services;
   std::vector<std::string> faults;
-  const std::string wandb_run = run.wandb.substr(0, run.wandb.find('\n'));
-  try {
-    for (const SaveConfig& saver : read_savers(config_path(data_path), wandb_run)) {
-      try {
-        if (auto to = make_destination(saver)) services.push_back(std::move(to));
-      } catch (const Error& error) {
-        faults.emplace_back(error.what());
-      }
+  const auto attempt = [&](const auto& part) {
+    try {
+      part();
+    } catch (const Error& error) {
+      faults.emplace_back(error.what());
     }
-  } catch (const Error& error) {  // rows need no savers
-    faults.emplace_back(error.what());
+  };
+  const std::string wandb_run = run.wandb.substr(0, run.wandb.find('\n'));
+  attempt([&] { savers = read_savers(config_path(data_path), wandb_run); });
+  for (const SaveConfig& saver : savers) {
+    attempt([&] {
+      if (auto to = make_destination(saver)) services.push_back(std::move(to));
+    });
   }
   std::vector<std::string> failed;  // as their threads say
   Uploads uploads(outbox, services, [&](const std::string& error) { failed.push_back(error); });
