@@ -126,6 +126,17 @@ TEST_CASE("keys, region and endpoint are found where the AWS tools keep them") {
   CHECK(access.endpoint == "https://store");
 }
 
+TEST_CASE("keys of one file are not completed by those of the other") {
+  const AwsEnvironment aws;
+  aws.write("credentials", "[default]\naws_access_key_id = A1\naws_secret_access_key = S1\n");
+  aws.write("config", "[default]\naws_session_token = T9\nregion = eu-west-1\n");
+  const S3Access access = find_s3_access();
+  CHECK(access.key_id == "A1");
+  CHECK(access.secret == "S1");
+  CHECK(access.session_token.empty());
+  CHECK(access.region == "eu-west-1");
+}
+
 TEST_CASE("keys that cannot be had are told with what to do") {
   const AwsEnvironment aws;
   aws.write("config", "[profile sso]\nsso_session = x\n[profile half]\naws_access_key_id = A3\n");

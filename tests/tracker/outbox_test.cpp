@@ -135,6 +135,22 @@ TEST_CASE("what a kill left half done in an outbox is removed, and nothing else 
   CHECK(outbox.waiting().back().number == 12);
 }
 
+TEST_CASE("a file whose note cannot be read now stays where it is, and the others are sent") {
+  const OutboxFolder folder;
+  {
+    Outbox outbox(folder.outbox);
+    outbox.add(file_for("whole.pth", folder.save("whole")));
+  }
+  fs::create_directories(folder.outbox + "/00000004.json");  // no file system can read it as a file
+  write_file_atomically(folder.outbox + "/00000004_checkpoint.pth", "of that note");
+  Outbox outbox(folder.outbox);
+  REQUIRE(outbox.waiting().size() == 1);
+  CHECK(outbox.waiting().front().target == "whole.pth");
+  CHECK(read_file(folder.outbox + "/00000004_checkpoint.pth") == "of that note");
+  outbox.add(file_for("next.pth", folder.save("next")));
+  CHECK(outbox.waiting().back().number == 5);
+}
+
 TEST_CASE("a part of a file is swept, and no folder is made for nothing") {
   const OutboxFolder folder;
   const Outbox absent(folder.outbox);

@@ -355,7 +355,7 @@ class DecoderSampling {
   }
   void check_unets() const {
     const int64_t unets = cascade_.unets();
-    const int64_t last = command_.stop_unet.value_or(unets);
+    const int64_t last = last_unet();
     const bool wrong_start = command_.start_unet < 1 || command_.start_unet > unets;
     if (wrong_start || last < command_.start_unet || last > unets) {
       throw ConfigError("{}: expected {} to {}, the unets of {}, got {}",
