@@ -101,5 +101,26 @@ TEST_CASE("a copied folder is a run of its own, a moved one stays the run") {
   CHECK(run.start()->run_id() == id);
 }
 
+TEST_CASE("a copied run does not replace the config that the original has copied elsewhere") {
+  ResumingRun run;
+  LocalSaveConfig meta;
+  meta.save_meta_to = "meta";
+  run.config.save = {meta};
+  run.saved(10);
+  run.start()->save_config("decoder_config.json", "{\"a\": 1}");
+  CHECK(file("meta/decoder_config.json") == "{\"a\": 1}");
+  fs::copy("data", "copy", fs::copy_options::recursive);
+  run.config.data_path = "copy";
+  run.start()->save_config("decoder_config.json", "{\"a\": 2}");
+  CHECK(file("copy/decoder_config.json") == "{\"a\": 2}");
+  CHECK(file("meta/decoder_config.json") == "{\"a\": 1}");
+  run.config.data_path =
+      "data";  // the original knows its copy, though data_path holds a newer config
+  fs::remove("data/decoder_config.json");  // the copy is another name of it
+  put("data/decoder_config.json", "{\"a\": 3}");
+  run.start()->save_config("decoder_config.json", "{\"a\": 4}");
+  CHECK(file("meta/decoder_config.json") == "{\"a\": 4}");
+}
+
 }  // namespace
 }  // namespace dalle2

@@ -189,6 +189,27 @@ TEST_CASE("a slow service holds up no other one") {
   CHECK(finish(uploads, 0) == 1);
 }
 
+TEST_CASE("a fault of one service does not end the wait for what another still takes") {
+  const OutboxFolder folder;
+  const test::CapturedLog log;
+  const auto dead = std::make_shared<Service>("dead"), slow = std::make_shared<Service>("slow");
+  dead->fail(2);
+  slow->hold(true);
+  Uploads uploads(folder.outbox, {dead, slow}, folder.on_error);
+  uploads.add(file_for("a", folder.save("1"), "slow"));
+  slow->wait_for_calls(1);
+  uploads.add(file_for("a", folder.save("2"), "dead"));
+  dead->wait_for_calls(1);
+  uploads.begin_end();
+  dead->wait_for_calls(2);  // after the first has failed
+  CHECK_FALSE(uploads.last_answer_was_fault());
+  slow->hold(false);
+  while (!uploads.is_done()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  CHECK(slow->wait_for_sent(1) == std::vector<std::string>{"a=1"});
+  CHECK(uploads.waiting().size() == 1);
+  uploads.end();
+}
+
 TEST_CASE(
     "a kill amid an upload in parts: the next process continues with that file, then sends the newer") {
   const OutboxFolder folder;
