@@ -2,10 +2,7 @@
 #include "base/python_format.h"
 
 #include <catch2/catch.hpp>
-#include <cmath>
 #include <limits>
-
-#include "base/error.h"
 
 namespace dalle2 {
 namespace {

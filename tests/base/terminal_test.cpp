@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: MIT
-#include "base/log.h"
 
 #include <pty.h>
 #include <unistd.h>

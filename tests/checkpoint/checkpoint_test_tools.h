@@ -3,10 +3,8 @@
 #pragma once
 
 #include "checkpoint/state_dict.h"
-#include "support/temp_dir.h"
 
 #include <cmath>
-#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>

@@ -8,7 +8,6 @@
 #include <catch2/catch.hpp>
 
 #include <cmath>
-#include <filesystem>
 
 #include "base/error.h"
 #include "checkpoint/archive/safetensors.h"

@@ -5,8 +5,6 @@
 
 #include <catch2/catch.hpp>
 
-#include "base/error.h"
-
 namespace dalle2 {
 namespace {
 

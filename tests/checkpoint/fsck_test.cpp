@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "checkpoint/inspect.h"
 
-#include "base/error.h"
 #include "checkpoint/archive/safetensors.h"
 #include "checkpoint/pickle/pth.h"
 #include "checkpoint_test_tools.h"

@@ -3,7 +3,6 @@
 
 #include <catch2/catch.hpp>
 
-#include "base/error.h"
 #include "config/decoder/decoder_run_config.h"
 #include "config/minimal_config.h"
 

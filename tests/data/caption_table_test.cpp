@@ -4,7 +4,6 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 
 #include "base/error.h"
 #include "data/embeddings/prior_dataset.h"

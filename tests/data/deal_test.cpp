@@ -11,7 +11,6 @@
 #include <map>
 #include <set>
 
-#include "base/error.h"
 #include "data/shards/pack.h"
 #include "data/shards/picture_shards.h"
 #include "data/shards/shard_check.h"

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: MIT
 // Folders as img2dataset and clip-retrieval leave them.
-#include <torch/torch.h>
 
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <string>
 
-#include "base/error.h"
 #include "data/embeddings/embeddings.h"
 #include "data/loader_support.h"
 #include "data/shards/shard_check.h"

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
 // Bad shards, pictures and embeddings: named, counted, left out.
-#include <torch/torch.h>
 
 #include <catch2/catch.hpp>
 #include <set>

@@ -5,12 +5,10 @@
 #include <array>
 #include <catch2/catch.hpp>
 #include <filesystem>
-#include <optional>
 #include <random>
 #include <set>
 #include <string>
 
-#include "base/error.h"
 #include "data/loader/loader.h"
 #include "data/loader_support.h"
 #include "io/files/atomic_file.h"

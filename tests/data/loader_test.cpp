@@ -11,7 +11,6 @@
 #include <set>
 #include <string>
 
-#include "base/error.h"
 #include "data/loader_support.h"
 #include "data/shards/shard_check.h"
 #include "io/files/atomic_file.h"

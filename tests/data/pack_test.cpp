@@ -10,7 +10,6 @@
 #include <map>
 #include <string>
 
-#include "base/error.h"
 #include "base/stop_signal.h"
 #include "data/loader/loader.h"
 #include "data/loader_support.h"

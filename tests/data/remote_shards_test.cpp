@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
 // Shards behind http: the same samples as from files, and what becomes of those that fail.
-#include <torch/torch.h>
 
 #include <catch2/catch.hpp>
 #include <cstdlib>

@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <string>
 
-#include "base/error.h"
 #include "io/files/atomic_file.h"
 #include "support/broken_listing.h"
 #include "support/captured_log.h"

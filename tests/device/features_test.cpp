@@ -5,7 +5,6 @@
 
 #include <catch2/catch.hpp>
 
-#include "base/error.h"
 #include "model/random.h"
 #include "run/vae/vae_run.h"
 #include "support/fake_device.h"

@@ -7,7 +7,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <utility>
 
 #include "dist/process_group.h"
 #include "kernels/device_graph.h"

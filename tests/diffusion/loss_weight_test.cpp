@@ -6,7 +6,6 @@
 #include <cmath>
 #include <numbers>
 
-#include "base/error.h"
 #include "diffusion/decoder_fixture.h"
 
 namespace dalle2::test {

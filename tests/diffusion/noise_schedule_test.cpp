@@ -5,7 +5,6 @@
 
 #include <catch2/catch.hpp>
 
-#include "base/error.h"
 #include "diffusion/decoder/learned_variance.h"
 #include "diffusion/loss.h"
 #include "diffusion/sampler.h"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The diffusion prior against the reference: golden values, and random configurations with every
 // gradient (tests/parity/make_prior.py).
-#include <fmt/ranges.h>
 
 #include <set>
 

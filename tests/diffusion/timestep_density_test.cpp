@@ -5,7 +5,6 @@
 
 #include <cmath>
 
-#include "base/error.h"
 #include "diffusion/decoder_fixture.h"
 #include "diffusion/seeded_generator.h"
 

@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "base/error.h"
 #include "io/files/atomic_file.h"
 #include "support/temp_dir.h"
 

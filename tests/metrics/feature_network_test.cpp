@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "metrics/networks.h"
 
-#include <cmath>
 #include <string>
 
 #include "metrics/feature_network_pictures.h"

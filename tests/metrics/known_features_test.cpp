@@ -4,10 +4,8 @@
 #include <torch/utils.h>
 
 #include <filesystem>
-#include <fstream>
 #include <string>
 
-#include "base/error.h"
 #include "checkpoint/archive/safetensors.h"
 #include "net/digest.h"
 #include "support/fixture.h"

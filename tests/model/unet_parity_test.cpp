@@ -2,10 +2,8 @@
 // Unets against the reference: golden values, and random configurations with every gradient.
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <cmath>
 #include <string>
-#include <vector>
 
 #include "model/unet_support.h"
 #include "support/fixture.h"

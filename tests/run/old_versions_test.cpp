@@ -6,7 +6,6 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "base/error.h"
 #include "checkpoint/module_state.h"
 #include "checkpoint/pickle/value_json.h"
 #include "run/checkpoints/model_weights.h"

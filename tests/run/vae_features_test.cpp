@@ -5,7 +5,6 @@
 
 #include <catch2/catch.hpp>
 
-#include "base/error.h"
 #include "support/temp_dir.h"
 
 namespace dalle2::test {

@@ -6,8 +6,6 @@
 
 #include <cmath>
 
-#include "base/error.h"
-
 namespace dalle2 {
 namespace {
 

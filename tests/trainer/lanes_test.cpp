@@ -4,7 +4,6 @@
 #include <torch/torch.h>
 #include <catch2/catch.hpp>
 
-#include <atomic>
 #include <stdexcept>
 #include <thread>
 

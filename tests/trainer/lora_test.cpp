@@ -2,7 +2,6 @@
 // A decoder whose low-rank adapters are trained.
 #include <catch2/catch.hpp>
 
-#include "base/error.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/lora/lora_file.h"
 #include "checkpoint/module_state.h"

@@ -4,7 +4,6 @@
 
 #include <cmath>
 
-#include "base/error.h"
 #include "support/captured_log.h"
 #include "trainer_fixture.h"
 #include "trainer_probe.h"

@@ -4,7 +4,6 @@
 
 #include <catch2/catch.hpp>
 
-#include "base/error.h"
 #include "checkpoint/module_state.h"
 #include "checkpoint/pickle/pth.h"
 #include "checkpoint/post_hoc.h"

@@ -10,7 +10,6 @@
 #include "checkpoint/module_state.h"
 #include "model/vae_support.h"
 #include "state_bits.h"
-#include "support/compute_threads.h"
 #include "trainer_probe.h"
 
 namespace dalle2::test {
