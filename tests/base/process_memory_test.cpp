@@ -2,7 +2,11 @@
 #include "base/this_process.h"
 
 #include <catch2/catch.hpp>
+#include <chrono>
+#include <thread>
 #include <vector>
+
+#include "base/timer.h"
 
 namespace dalle2 {
 namespace {
@@ -28,6 +32,21 @@ TEST_CASE("the memory of the process grows with what it touches, its peak stays"
   }
   CHECK(process_memory("VmHWM") >= before + kSize / 2);
   CHECK(process_memory("VmNothing") == 0);
+}
+
+TEST_CASE("a timer counts seconds from its making and from each restart") {
+  const auto begin = std::chrono::steady_clock::now();
+  Timer timer;
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  const double first = timer.seconds();
+  CHECK(first >= 0.03);
+  timer.restart();
+  const double second = timer.seconds();
+  CHECK(second >= 0);
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  CHECK(timer.seconds() >= 0.03);
+  const std::chrono::duration<double> whole = std::chrono::steady_clock::now() - begin;
+  CHECK(first + timer.seconds() <= whole.count());
 }
 
 }  // namespace

@@ -2,10 +2,19 @@
 #include "config/shared/train_rules.h"
 
 #include <catch2/catch.hpp>
+#include <cmath>
+#include <set>
+#include <string>
 
 #include "config/decoder/decoder_run_config.h"
+#include "config/minimal_config.h"
+#include "config/minimal_prior.h"
+#include "config/reading/json_text.h"
+#include "config/reading/reflect.h"
+#include "config/vae/vae_run_config.h"
 
 namespace dalle2 {
+
 namespace {
 
 using Lines = std::vector<std::string>;
@@ -166,6 +175,181 @@ TEST_CASE("a schedule whose beta reaches 1 is refused with the step") {
         Lines{"error /prior/timesteps: with 20 timesteps the linear schedule of the prior has beta "
               "1 at step 19; a beta must stay below 1, or the loss is NaN: use at least 21 "
               "timesteps, or the cosine schedule"});
+}
+
+// Commands in urls run only where the config file itself says so.
+namespace {
+
+using Catch::Contains;
+
+constexpr const char* kForbidden =
+    "/data/allow_pipe: is false, and an url is a command (\"pipe:...\"), which would run on this "
+    "machine with your rights: write \"allow_pipe\": true into the \"data\" of the config file if "
+    "you trust it";
+constexpr const char* kNotBySet =
+    "/data/allow_pipe: only the config file itself can allow commands, --set cannot: write "
+    "\"allow_pipe\": true into its \"data\" if you trust them";
+
+/// The text of a config file with a command for its shards and some values assigned.
+std::string command_file(std::vector<std::string> assignments) {
+  assignments.insert(assignments.begin(), "/data/webdataset_base_url=pipe:cat {}.tar");
+  return file_with(kMinimalConfig, assignments);
+}
+
+std::string faults_of(const std::string& file, const ReadOptions& options = {}) {
+  return message_of([&] { parse_decoder_config(file, "test.json", options); });
+}
+
+std::string one_problem(const char* line) {
+  return std::string("test.json: 1 problem\n  ") + line;
+}
+
+}  // namespace
+
+TEST_CASE("a command is refused unless the file allows it, with what to write") {
+  CHECK(faults_of(command_file({})) == one_problem(kForbidden));
+  CHECK(faults_of(command_file({"/data/allow_pipe=false"})) == one_problem(kForbidden));
+  for (const char* yes : {"true", "1", "\"yes\""}) {
+    INFO(yes);
+    CHECK(faults_of(command_file({std::string("/data/allow_pipe=") + yes})) == "no error");
+  }
+}
+
+TEST_CASE("a command is found in lists of urls and in the urls of embeddings") {
+  for (const char* assignment : {R"(/data/webdataset_base_url=["a.tar", "pipe:cat b.tar"])",
+                                 "/data/webdataset_base_url=shards/a.tar::pipe:cat b.tar",
+                                 "/data/img_embeddings_url=pipe:cat {}.npy"}) {
+    INFO(assignment);
+    CHECK(message_of([&] { read_with({assignment}); }) == one_problem(kForbidden));
+  }
+}
+
+TEST_CASE("--set cannot allow commands") {
+  CHECK(faults_of(command_file({}), {.overrides = {"/data/allow_pipe=true"}}) ==
+        one_problem(kNotBySet));
+  CHECK(faults_of(kMinimalConfig, {.overrides = {"/data/allow_pipe=true"}}) ==
+        one_problem(kNotBySet));
+  // But it can forbid them, and give the command where the file allows it.
+  const std::string allowed = command_file({"/data/allow_pipe=true"});
+  CHECK(faults_of(allowed, {.overrides = {"/data/allow_pipe=false"}}) == one_problem(kForbidden));
+  CHECK(faults_of(allowed, {.overrides = {"/data/webdataset_base_url=pipe:ls {}"}}) == "no error");
+}
+
+TEST_CASE("a config that only describes a model never allows commands") {
+  const LoadedDecoderConfig loaded = parse_decoder_config(
+      command_file({"/data/allow_pipe=true"}), "test.json", {.overrides = {}, .no_commands = true});
+  CHECK_FALSE(loaded.config.data.allow_pipe);
+  CHECK_FALSE(Json::parse(loaded.full_json)["data"]["allow_pipe"].get<bool>());
+  // Nor is it refused for the command, which nobody runs.
+  CHECK(faults_of(command_file({}), {.overrides = {}, .no_commands = true}) == "no error");
+}
+
+TEST_CASE("a file allows commands by a true value at its place alone") {
+  CHECK(allows_pipe(Json::parse(R"({"data": {"allow_pipe": true}})")));
+  for (const char* text : {R"({"data": {"allow_pipe": false}})",
+                           R"({"data": {"allow_pipe": "perhaps"}})",
+                           R"({"data": {}})",
+                           R"({"data": [true]})",
+                           R"({"allow_pipe": true})",
+                           R"({})"}) {
+    INFO(text);
+    CHECK_FALSE(allows_pipe(Json::parse(text)));
+  }
+}
+
+// No count in a config is without an upper limit.
+namespace {
+
+/// Arguments of x-clip's CLIP that are accepted and have no effect: any number will do.
+const std::set<std::string> kWithoutEffect = {"text_pad_id",
+                                              "text_eos_id",
+                                              "visual_ssl_hidden_layer",
+                                              "mlm_mask_token_id",
+                                              "mlm_pad_token_id",
+                                              "mlm_mask_ignore_token_ids"};
+
+/// Notes the integers without an upper limit, in a struct and in all below it.
+struct Unlimited {
+  std::vector<std::string> keys;
+  int counts = 0;
+
+  template <class Member>
+  void field(const char* key, Member& member, const char*, const Limits& limits = {}) {
+    look(key, member, limits);
+  }
+  template <class Member>
+  void required(const char* key, Member& member, const char*, const Limits& limits = {}) {
+    look(key, member, limits);
+  }
+  void check(bool, const std::string&, const std::string&) {}
+  void rule(const std::string&, const std::optional<std::string>&) {}
+  void note(bool, const std::string&, const std::string&) {}
+
+ private:
+  template <class T>
+  void look(const char* key, T& value, const Limits& limits) {
+    if constexpr (OptionalTraits<T>::is_optional) {
+      typename OptionalTraits<T>::Value inner{};
+      look(key, inner, limits);
+    } else if constexpr (std::is_same_v<T, std::vector<TransformConfig>>) {
+      for (size_t i = 0; i < enum_names<TransformKind>.size(); ++i) {
+        TransformConfig transform;
+        transform.kind = static_cast<TransformKind>(i);
+        transform.fields(*this);
+      }
+    } else if constexpr (is_of<T, OneOrMany>) {
+      typename T::Value inner{};
+      look(key, inner, limits);
+    } else if constexpr (is_of<T, std::vector>) {
+      typename T::value_type inner{};
+      look(key, inner, limits);
+    } else if constexpr (is_of<T, std::variant>) {
+      // Their members are places and switches.
+    } else if constexpr (std::is_same_v<T, int64_t>) {
+      ++counts;
+      if (!std::isfinite(limits.high) && !kWithoutEffect.contains(key)) keys.emplace_back(key);
+    } else if constexpr (Reflected<T>) {
+      value.fields(*this);
+    }
+  }
+};
+
+template <class Config>
+Unlimited unlimited() {
+  Unlimited found;
+  Config config;
+  config.fields(found);
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("every count in a config has an upper limit, only seeds are any number") {
+  const Unlimited decoder = unlimited<TrainDecoderConfig>();
+  CHECK(decoder.keys == std::vector<std::string>{"seed"});
+  CHECK(decoder.counts > 60);
+  const Unlimited prior = unlimited<TrainPriorConfig>();
+  CHECK(prior.keys == std::vector<std::string>{"random_seed", "seed"});
+  CHECK(prior.counts > 35);
+  const Unlimited vae = unlimited<TrainVaeConfig>();
+  CHECK(vae.keys == std::vector<std::string>{"random_split_seed", "seed"});
+  CHECK(vae.counts > 30);
+}
+
+TEST_CASE("a transform that no picture can pass is refused") {
+  expect_problems({R"(/data/preprocessing={"Resize": {"size": 5000}, "ToTensor": true})"},
+                  {"/data/preprocessing: Resize makes pictures of 5000 x 5000 pixels at least, and "
+                   "max_transform_pixels is 16777216: lower the size, or raise the limit"});
+  CHECK_NOTHROW(read_with({R"(/data/preprocessing={"Resize": {"size": 5000}, "ToTensor": true})",
+                           "/data/max_transform_pixels=25000000"}));
+  CHECK_NOTHROW(
+      read_with({R"(/data/preprocessing={"CenterCrop": {"size": 4096}, "ToTensor": true})"}));
+  expect_problems(
+      {R"(/data/preprocessing={"CenterCrop": {"size": [4096, 4097]}, "ToTensor": true})"},
+      {"/data/preprocessing: CenterCrop makes pictures of 4096 x 4097 pixels at least, and "
+       "max_transform_pixels is 16777216: lower the size, or raise the limit"});
+  expect_problems({R"(/data/preprocessing={"Resize": {"size": 70000}, "ToTensor": true})"},
+                  {"/data/preprocessing/Resize/size: must be >= 1 and <= 65535, got 70000"});
 }
 
 }  // namespace dalle2

@@ -1,9 +1,16 @@
 // SPDX-License-Identifier: MIT
 #include "diffusion/sampler.h"
 
+#include <ATen/autocast_mode.h>
+#include <torch/torch.h>
+
+#include "config/shared/train_rules.h"
 #include "diffusion/decoder_fixture.h"
+#include "diffusion/loss.h"
+#include "model/pass_scopes.h"
 
 namespace dalle2::test {
+
 namespace {
 
 std::vector<std::pair<int64_t, int64_t>> as_pairs(const std::vector<TimePair>& pairs) {
@@ -124,6 +131,134 @@ TEST_CASE("Guidance rescale changes guided samples alone") {
   CHECK_FALSE(at::equal(sample(3.0, 0.7), sample(3.0, 0.0)));
   // A tiny share of rescaling is as good as none: both ways of guiding agree.
   expect_close(sample(3.0, 1e-9), sample(3.0, 0.0), 1e-4, "two forward passes");
+}
+
+namespace {
+
+NoiseSchedule schedule_of(BetaSchedule kind, int64_t timesteps) {
+  NoiseScheduleOptions options;
+  options.kind = kind;
+  options.timesteps = timesteps;
+  return NoiseSchedule(options);
+}
+
+}  // namespace
+
+TEST_CASE("DREAM, noise offset and input perturbation equal diffusers' with a stub predictor") {
+  const Fixture f = load_fixture("training_utilities/dream");
+  int case_number = 0;
+  for (const auto& c : listed(f, "cases", 4)) {
+    const std::string name = std::to_string(case_number++) + ".";
+    INFO(name << c.dump());
+    const NoiseSchedule schedule =
+        schedule_of(c.at("kind") == "linear" ? BetaSchedule::linear : BetaSchedule::cosine,
+                    c.at("timesteps").get<int64_t>());
+    const at::Tensor t = f.tensor(name + "t");
+    LossPlan plan;
+    plan.noise_offset = c.at("offset").get<double>();
+    plan.input_perturbation = c.at("perturbation").get<double>();
+    const NoiseAugmentationDraws draws{f.tensor(name + "offset"), f.tensor(name + "perturbation")};
+    const auto [noise, input] = augmented_noise(plan, f.tensor(name + "noise"), draws);
+    expect_close(noise, f.tensor(name + "target_noise"), 1e-6, "target noise");
+    const at::Tensor x_t = schedule->q_sample(f.tensor(name + "x_start"), t, input);
+    // diffusers takes the root of 1 - acp in fp32, we in fp64: 1e-4 of the smallest one.
+    expect_close(x_t, f.tensor(name + "noisy"), 1e-5, "noisy image");
+
+    int asked = 0;
+    const Predictor stub = [&](const at::Tensor& x) {
+      ++asked;
+      CHECK(at::equal(x, x_t));
+      CHECK_FALSE(at::GradMode::is_enabled());
+      return 0.3 * x + 0.05;
+    };
+    const DreamConfig dream{true, c.at("detail_preservation").get<double>()};
+    const TrainingPair pair = dreamed(dream, *schedule, {x_t, noise}, t, noise, stub);
+    CHECK(asked == 1);
+    expect_close(pair.x_t, f.tensor(name + "dream_noisy"), 1e-5, "image with the error");
+    expect_close(pair.target, f.tensor(name + "dream_target"), 1e-5, "target with the error");
+  }
+}
+
+TEST_CASE("A perfect predictor changes nothing, one that says nothing adds the whole noise") {
+  const NoiseSchedule s = schedule_of(BetaSchedule::cosine, 30);
+  const at::Tensor t = at::tensor({2, 20}, at::kLong);
+  const at::Tensor noise = wave({2, 3, 4, 4}, 0.83);
+  const TrainingPair pair{wave({2, 3, 4, 4}, 0.31), noise};
+  const DreamConfig dream{true, 1.5};
+  const TrainingPair same =
+      dreamed(dream, *s, pair, t, noise, [&](const at::Tensor&) { return noise; });
+  CHECK(at::equal(same.x_t, pair.x_t));
+  CHECK(at::equal(same.target, pair.target));
+  const at::Tensor lambda = s->sqrt_one_minus_alphas_cumprod.index({t}).pow(1.5).view({2, 1, 1, 1});
+  const TrainingPair doubled =
+      dreamed(dream, *s, pair, t, noise, [](const at::Tensor& x) { return at::zeros_like(x); });
+  expect_close(doubled.target, noise * (1 + lambda), 1e-6, "target");
+}
+
+TEST_CASE("DREAM's step carries no gradient of the extra pass") {
+  const NoiseSchedule s = schedule_of(BetaSchedule::cosine, 30);
+  const at::Tensor weight = at::full({}, 0.4).requires_grad_();
+  const at::Tensor noise = wave({1, 3, 4, 4}, 0.83);
+  const TrainingPair pair = dreamed({true, 1.0},
+                                    *s,
+                                    {wave({1, 3, 4, 4}), noise},
+                                    at::tensor({20}, at::kLong),
+                                    noise,
+                                    [&](const at::Tensor& x) { return weight * x; });
+  CHECK_FALSE(pair.x_t.requires_grad());
+  CHECK_FALSE(pair.target.requires_grad());
+  CHECK(at::GradMode::is_enabled());
+}
+
+TEST_CASE("DREAM does not ask the predictor while it is off") {
+  const NoiseSchedule s = schedule_of(BetaSchedule::cosine, 30);
+  const TrainingPair pair{wave({1, 3, 4, 4}), wave({1, 3, 4, 4}, 0.5)};
+  const TrainingPair same =
+      dreamed({}, *s, pair, at::tensor({20}, at::kLong), pair.target, Predictor());
+  CHECK(same.x_t.is_same(pair.x_t));
+  CHECK(same.target.is_same(pair.target));
+}
+
+TEST_CASE("DREAM for v and for the clean image is refused in diffusers' words") {
+  const auto messages = load_fixture("training_utilities/dream").json.at("messages");
+  CHECK_THAT(dream_fault(Objective::v).value(),
+             Catch::StartsWith(messages.at("v_prediction").get<std::string>()));
+  CHECK_THAT(dream_fault(Objective::x_start).value(),
+             Catch::StartsWith(messages.at("sample").get<std::string>()));
+}
+
+TEST_CASE("An augmentation that is off draws nothing and hands on the noise itself") {
+  at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(3);
+  LossPlan plan;
+  const NoiseAugmentationDraws none = draw_augmentation(plan, {2, 3, 4, 4}, generator, at::kCPU);
+  CHECK_FALSE(none.offset.defined());
+  CHECK_FALSE(none.perturbation.defined());
+  CHECK(at::equal(at::randn({3}, generator),
+                  at::randn({3}, at::make_generator<at::CPUGeneratorImpl>(3))));
+  const at::Tensor noise = wave({2, 3, 4, 4});
+  CHECK(augmented_noise(plan, noise, none).target.is_same(noise));
+  CHECK(augmented_noise(plan, noise, none).input.is_same(noise));
+  plan.noise_offset = plan.input_perturbation = 0.1;
+  const NoiseAugmentationDraws both = draw_augmentation(plan, {2, 3, 4, 4}, generator, at::kCPU);
+  CHECK(both.offset.sizes() == at::IntArrayRef({2, 3, 1, 1}));
+  CHECK(both.perturbation.sizes() == at::IntArrayRef({2, 3, 4, 4}));
+}
+
+TEST_CASE("Under autocast a pass without gradients keeps no weights for the pass that learns") {
+  const at::Tensor weight = wave({4, 4}).requires_grad_();
+  const at::Tensor x = wave({2, 4}, 0.5);
+  at::autocast::set_autocast_enabled(at::kCPU, true);
+  at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+  {
+    const NoGradPass no_grad;
+    CHECK(at::mm(x, weight).scalar_type() == at::kBFloat16);
+  }
+  const at::Tensor loss = at::mm(x, weight).sum();
+  at::autocast::clear_cache();
+  at::autocast::set_autocast_enabled(at::kCPU, false);
+  REQUIRE(loss.requires_grad());
+  loss.backward();
+  CHECK(weight.grad().abs().max().item<double>() > 0);
 }
 
 }  // namespace dalle2::test

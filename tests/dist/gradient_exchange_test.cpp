@@ -2,14 +2,22 @@
 #include "dist/gradient_exchange.h"
 
 #include <torch/torch.h>
+#include <torch/types.h>
 
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <thread>
 
+#include "base/this_process.h"
+#include "dist/gather_rows.h"
+#include "dist/rank_watch.h"
 #include "dist/ranks_in_threads.h"
+#include "work_double.h"
 
 namespace dalle2 {
 namespace {
+
+using namespace std::chrono_literals;
 
 /// Four entries of 16 numbers; a bucket takes two.
 std::vector<ExchangeEntry> four_entries() {
@@ -138,5 +146,121 @@ TEST_CASE("sums in bfloat16 keep eight bits") {
   CHECK(right == 2);
 }
 
+const WorkStatus kDone{.state = WorkState::kDone};
+
+TEST_CASE("works are released in their order: one that is done waits for those before it") {
+  PendingWorks works;
+  const auto first = std::make_shared<WorkDouble>(WorkStatus{});
+  auto second = std::make_shared<WorkDouble>(kDone);
+  const std::weak_ptr<WorkDouble> held = second;
+  works.launched(works.begin("gradients", 0s), first);
+  works.launched(works.begin("loss", 300s), std::move(second));
+  works.poll();
+  CHECK_FALSE(held.expired());
+  CHECK(works.place().waits);
+  CHECK(works.place().sequence == 1);
+  CHECK(works.place().what == "gradients");
+  CHECK(works.place().limit == 0);
+  first->become(kDone);
+  works.poll();
+  CHECK(held.expired());
+  CHECK_FALSE(works.place().waits);
+  CHECK(works.place().sequence == 2);
+  CHECK(works.place().what == "loss");
+}
+
+TEST_CASE("a work that failed keeps its place and its reason, whatever ends behind it") {
+  PendingWorks works;
+  works.launched(works.begin("gradients", 0s), std::make_shared<WorkDouble>(failed_with("reset")));
+  CHECK_FALSE(works.failed());
+  works.poll();
+  works.launched(works.begin("loss", 0s), std::make_shared<WorkDouble>(kDone));
+  works.poll();
+  REQUIRE(works.failed());
+  CHECK(works.failed()->number == 1);
+  CHECK(works.failed()->what == "gradients");
+  CHECK(works.failed()->reason == "reset");
+  CHECK(works.place().sequence == 1);
+}
+
+TEST_CASE(
+    "one that is still being launched is not asked, and one that was ended is not waited for") {
+  PendingWorks works;
+  const int64_t number = works.begin("connecting", 0s);
+  works.poll();
+  CHECK(works.place().waits);
+  works.end(number);
+  CHECK_FALSE(works.place().waits);
+}
+
+TEST_CASE("a work that is ended while it is asked fails nobody") {
+  PendingWorks works;
+  const auto work = std::make_shared<WorkDouble>(failed_with("reset"));
+  work->stick(true);
+  const int64_t number = works.begin("gradients", 0s);
+  works.launched(number, work);
+  std::thread poller([&] { works.poll(); });
+  while (work->asked == 0) std::this_thread::sleep_for(1ms);
+  works.end(number);
+  work->stick(false);
+  poller.join();
+  CHECK_FALSE(works.failed());
+  CHECK_FALSE(works.place().waits);
+}
+
 }  // namespace
 }  // namespace dalle2
+
+namespace dalle2::test {
+namespace {
+
+/// Other rows on each rank, none on rank 1.
+at::Tensor rows_of(int rank, int64_t width) {
+  if (rank == 1) return torch::zeros({0, 0});
+  return torch::arange((rank + 1) * 3 * width, at::kFloat).view({(rank + 1) * 3, width}) + rank;
+}
+
+TEST_CASE("rows of all ranks arrive on rank 0 alone, however many each has") {
+  std::atomic<int> right = 0;
+  as_ranks(3, [&](ProcessGroup& group) {
+    const std::vector<at::Tensor> found = gather_rows(group, rows_of(group.rank(), 5), "features");
+    if (!group.is_main()) {
+      if (found.empty()) ++right;
+      return;
+    }
+    if (found.size() == 3 && found[0].equal(rows_of(0, 5)) && found[1].size(0) == 0 &&
+        found[2].equal(rows_of(2, 5))) {
+      ++right;
+    }
+  });
+  CHECK(right == 3);
+}
+
+TEST_CASE("large rows come in pieces, each of which is a sign of life") {
+  constexpr int64_t kWidth = 500'000;  // 18 MB of rank 2, in pieces of a third of 32 MiB
+  std::atomic<int> right = 0;
+  const uint64_t before = signs_of_life();
+  as_ranks(3, [&](ProcessGroup& group) {
+    const auto found = gather_rows(group, rows_of(group.rank(), kWidth), "features");
+    if (!group.is_main() ||
+        (found[0].equal(rows_of(0, kWidth)) && found[2].equal(rows_of(2, kWidth)))) {
+      ++right;
+    }
+  });
+  CHECK(right == 3);
+  CHECK(signs_of_life() - before >= 3 * 2);
+}
+
+TEST_CASE("nobody has rows, or there is one process: nothing is sent") {
+  std::atomic<int> right = 0;
+  as_ranks(2, [&](ProcessGroup& group) {
+    const auto found = gather_rows(group, torch::zeros({0, 0}), "features");
+    if (found.size() == (group.is_main() ? 2U : 0U)) ++right;
+  });
+  CHECK(right == 2);
+  ProcessGroup alone;
+  CHECK(gather_rows(alone, torch::ones({2, 2}), "features").at(0).equal(torch::ones({2, 2})));
+}
+
+}  // namespace
+}  // namespace dalle2::test

@@ -3,6 +3,9 @@
 
 #include <catch2/catch.hpp>
 
+#include "dist/rank_launcher.h"
+#include "dist/world.h"
+
 namespace dalle2 {
 namespace {
 
@@ -118,6 +121,50 @@ TEST_CASE("a place survives its way through the store") {
   CHECK(read.busy == "saving");
   CHECK(read.failure == "bad \xef\xbf\xbd byte");
   CHECK(read.ended);
+}
+
+TEST_CASE("the exit code of a run is that of the rank that failed by itself") {
+  CHECK(exit_code_of({{0, 0, 0}, {1, 0, 0}}) == ExitCode::kDone);
+  CHECK(exit_code_of({{0, 75, 0}, {1, 75, 0}}) == ExitCode::kStopped);
+  CHECK(exit_code_of({{0, 6, 0}, {1, 3, 0}}) == ExitCode::kData);
+  CHECK(exit_code_of({{1, 4, 0}, {0, 3, 0}}) == ExitCode::kNonFinite);
+  CHECK(exit_code_of({{1, 0, 9}, {0, 6, 0}}) == ExitCode::kNetwork);
+  CHECK(exit_code_of({{1, 0, 9}, {0, 75, 0}}) == ExitCode::kNetwork);
+}
+
+const std::string kNoHost(300, 'x');  // longer than names may be: nobody is asked
+
+TEST_CASE("a machine's own address is that of the route to the other end") {
+  CHECK(own_address_towards("127.0.0.1") == "127.0.0.1");
+  CHECK(own_address_towards("127.0.1.1") == "127.0.0.1");
+  CHECK(own_address_towards("localhost") == "127.0.0.1");  // not ::1, which hosts may name first
+  CHECK(own_address_towards(kNoHost) == std::nullopt);
+  if (const auto network = own_network_address()) {
+    CHECK_FALSE(is_loopback(*network));
+    CHECK(own_address_towards(*network) == *network);
+  }
+}
+
+TEST_CASE("loopback addresses stay on the machine") {
+  CHECK(is_loopback("127.0.0.1"));
+  CHECK(is_loopback("127.0.1.1"));
+  CHECK(is_loopback("::1"));
+  CHECK_FALSE(is_loopback("10.0.0.127"));
+  CHECK_FALSE(is_loopback("1127.0.0.1"));
+  CHECK_FALSE(is_loopback("fe80::1"));
+}
+
+TEST_CASE("a loopback address serves the processes of one machine only") {
+  World world;
+  world.size = world.local_size = 2;
+  world.store_host = "127.0.1.1";
+  CHECK(own_address(world) == "127.0.0.1");
+  world.local_size = 1;
+  CHECK(own_address(world) == own_network_address().value_or("127.0.0.1"));
+  world.store_host = kNoHost;
+  CHECK(own_address(world) == own_network_address());
+  world.local_size = 2;
+  CHECK(own_address(world) == std::nullopt);
 }
 
 }  // namespace

@@ -196,3 +196,10 @@ TEST_CASE("what cannot be read is told with the schemes that can") {
   CHECK_THROWS_WITH(open_source("gs://bucket/0.tar"), Contains("gs://bucket/0.tar: only files"));
   CHECK_THROWS_AS(open_source("/absent/0.tar"), DataError);
 }
+
+TEST_CASE("the name of an url's file tells shards apart") {
+  CHECK(url_file_name("https://u:p@h/a/000012.tar?x=/7#/8") == "000012.tar");
+  CHECK(url_file_name("a?b/000012.tar") == "000012.tar");
+  CHECK(url_file_name("000012.tar") == "000012.tar");
+  CHECK(url_file_name("pipe:s3cmd get s3://bucket/00007.tar -") == "00007.tar -");
+}

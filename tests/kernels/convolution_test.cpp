@@ -8,10 +8,13 @@
 
 #include <array>
 #include <catch2/catch.hpp>
+#include <fstream>
 #include <limits>
+#include <string>
 #include <thread>
 #include <vector>
 
+#include "kernels/cpu_algorithms.h"
 #include "kernels/loops.h"
 #include "kernels/winograd.h"
 
@@ -313,4 +316,30 @@ TEST_CASE("second derivatives of a convolution are those of at::conv2d") {
 }
 
 }  // namespace
+}  // namespace dalle2::test
+
+namespace dalle2::test {
+
+namespace {
+
+/// Whether the kernel lists `flag` for the first processor.
+bool kernel_lists(const std::string& flag) {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    if (line.starts_with("flags")) return (line + " ").find(" " + flag + " ") != line.npos;
+  }
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE("what a processor has is what the system says of it") {
+  for (const char* const capability : {"avx2", "avx512_bf16", "amx_bf16"}) {
+    INFO(capability);
+    CHECK(at::cpu::get_cpu_capabilities().contains(capability));
+    CHECK(cpu_has(capability) == kernel_lists(capability));
+  }
+  CHECK_FALSE(cpu_has("no such thing"));
+}
+
 }  // namespace dalle2::test

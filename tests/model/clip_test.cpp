@@ -3,9 +3,24 @@
 
 #include <torch/torch.h>
 
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
 #include "base/error.h"
+#include "checkpoint/clip/clip_file.h"
+#include "checkpoint/clip/clip_shape.h"
+#include "checkpoint/module_state.h"
+#include "data/pictures/preprocess.h"
+#include "io/files/atomic_file.h"
 #include "model/clip/clip_encoder.h"
+#include "model/clip/x_clip.h"
 #include "model/clip_support.h"
+#include "support/fixture.h"
+#include "support/rounding_noise.h"
+#include "support/temp_dir.h"
 
 namespace dalle2::test {
 namespace {
@@ -126,6 +141,237 @@ TEST_CASE("weights begin with open_clip's deviations") {
         Approx(1 / std::sqrt(128)).epsilon(0.05));
   CHECK(deviation("transformer.resblocks.1.mlp.c_proj.weight") == Approx(0.0625).epsilon(0.05));
   CHECK(clip->logit_scale.item<double>() == Approx(std::log(1 / 0.07)));
+}
+
+// CLIPs in the files of others give the features that they give there, and come back from our own files.
+// Half the features of a file in float16 differ in the last bit that a float32 sum leaves.
+constexpr double kTolerance = 2e-5;
+
+/// Folder and file of each kind.
+constexpr std::pair<const char*, const char*> kFiles[] = {
+    {"openai", "tiny.pt"},
+    {"open_clip", "open_clip_model.safetensors"},
+    {"open_clip", "epoch_3.pt"},
+    {"open_clip_resnet", "open_clip_model.safetensors"},
+    {"hugging_face", "model.safetensors"}};
+
+std::shared_ptr<ClipImpl> built(const ClipFile& file, const std::string& where) {
+  auto clip = std::make_shared<ClipImpl>(file.config);
+  load_state_dict(*clip, file.weights, "", /*strict=*/true, where);
+  clip->eval();
+  return clip;
+}
+
+void check_features(ClipImpl& clip, const std::string& folder) {
+  const Fixture expected = load_fixture(folder + "/expected.safetensors");
+  const auto side = expected.json.at("side").get<int64_t>();
+  const at::Tensor tokens = expected.tensor("tokens");
+  const torch::NoGradGuard no_grad;
+  CHECK(clip.image_size() == side);
+  expect_close(clip.image_features(wave({tokens.size(0), 3, side, side}, 0.37, 0, 0.5, 0.5)),
+               expected.tensor("image_features"),
+               kTolerance,
+               "image");
+  expect_close(clip.text_features(tokens), expected.tensor("text_features"), kTolerance, "text");
+}
+
+TEST_CASE(
+    "CLIPs in files of OpenAI, open_clip and Hugging Face give the features they give there") {
+  for (const auto& [name, file] : kFiles) {
+    const std::string folder = fixture_folder("clip_files") + "/" + name,
+                      path = folder + "/" + file;
+    INFO(path);
+    const ClipFile read = read_clip_file(path);
+    CHECK_FALSE(read.merges.has_value());
+    check_features(*built(read, path), folder);
+  }
+}
+
+TEST_CASE("a CLIP that we write comes back with its config, its vocabulary and every bit") {
+  const TempDir dir;
+  for (const auto& [name, file] : kFiles) {
+    const std::string folder = fixture_folder("clip_files") + "/" + name;
+    INFO(folder);
+    ClipFile read = read_clip_file(folder + "/" + file);
+    read.merges = "t h\nth e</w>\n";
+    for (const char* own : {"own.safetensors", "own.pt"}) {
+      write_clip_file(dir / own, read);
+      const ClipFile again = read_clip_file(dir / own);
+      CHECK(open_clip_config_of(again.config) == open_clip_config_of(read.config));
+      CHECK(again.merges == read.merges);
+      REQUIRE(again.weights.size() == read.weights.size());
+      for (size_t i = 0; i < again.weights.size(); ++i) {
+        CHECK(again.weights[i].first == read.weights[i].first);
+        CHECK(at::equal(again.weights[i].second, read.weights[i].second));
+      }
+      check_features(*built(again, own), folder);
+    }
+    CHECK(std::filesystem::exists(dir / "open_clip_config.json"));
+  }
+}
+
+// Run by check_clip_with_python.py, which reads the files by open_clip.
+TEST_CASE("files for open_clip", "[.][write_for_python]") {
+  const char* folder = std::getenv("DALLE2_PYTHON_CHECK_DIR");
+  REQUIRE(folder != nullptr);
+  for (const bool resnet : {false, true}) {
+    ClipNetworkConfig config = clip_config_of(
+        load_fixture(fixture_folder("clip") + (resnet ? "/case_02" : "/case_04") + ".safetensors")
+            .json.at("config"));
+    config.image_mean = {0.5, 0.25, 0.75};
+    const auto clip = filled_clip(config);
+    clip->eval();
+    const std::string out = std::string(folder) + (resnet ? "/resnet" : "/vit");
+    std::filesystem::create_directories(out);
+    write_clip_file(out + "/open_clip_model.safetensors", {config, state_dict(*clip), {}, ""});
+    write_clip_file(out + "/open_clip_pytorch_model.pt", {config, state_dict(*clip), {}, ""});
+    const int64_t side = config.vision_cfg.image_size;
+    at::Tensor tokens = at::zeros({1, config.text_cfg.context_length}, at::kLong);
+    tokens[0][0] = config.text_cfg.start_token();
+    tokens[0][1] = 7;
+    tokens[0][2] = config.text_cfg.end_token();
+    const at::Tensor images = wave({1, 3, side, side}, 0.37, 0, 0.5, 0.5);
+    const torch::NoGradGuard no_grad;
+    write_safetensors(out + "/features.safetensors",
+                      {{"images", images},
+                       {"tokens", tokens},
+                       {"image_features", clip->image_features(images)},
+                       {"text_features", clip->text_features(tokens)}});
+  }
+}
+
+// CLIPs of x-clip of random configurations against x-clip and dalle2-pytorch's adapter.
+constexpr size_t kLeastXClips = 8;
+
+/// A case of tests/parity/make_x_clip.py.
+struct XClipCase {
+  explicit XClipCase(const std::string& path)
+      : fixture(load_fixture(path)),
+        clip(std::make_shared<XClipImpl>(config_in_file<XClipConfig>(
+            Json::parse(fixture.json.at("config").dump()), fixture.path))) {
+    fill_parameters(*clip);
+    clip->eval();
+    const auto side = fixture.json.at("side").get<int64_t>();
+    tokens = fixture.tensor("tokens");
+    images = wave(
+        {tokens.size(0), 3, side, side}, 0.61, fixture.json.at("phase").get<double>(), 0.5, 0.5);
+  }
+
+  void expect(const at::Tensor& actual, const char* name) const {
+    // Sums in another order: a few roundings of float32 a layer.
+    expect_within_noise(actual, fixture, name, 2e-5);
+  }
+
+  Fixture fixture;
+  std::shared_ptr<XClipImpl> clip;
+  at::Tensor images, tokens;
+};
+
+template <class Check>
+void for_each_x_clip(const Check& check) {
+  for (const std::string& path : fixture_files(fixture_folder("x_clip"), kLeastXClips)) {
+    XClipCase one(path);
+    INFO(path << " " << one.fixture.json.at("config").dump());
+    check(one);
+  }
+}
+
+TEST_CASE("the tensors of an x-clip's CLIP have its names, in its order") {
+  for_each_x_clip([](XClipCase& one) {
+    std::vector<std::string> names;
+    for (const auto& [name, tensor] : state_dict(*one.clip)) names.push_back(name);
+    CHECK(names == one.fixture.json.at("names").get<std::vector<std::string>>());
+  });
+}
+
+TEST_CASE("embeddings and encodings of an x-clip's CLIP are those of the reference's adapter") {
+  for_each_x_clip([](XClipCase& one) {
+    const torch::NoGradGuard no_grad;
+    one.expect(one.clip->embed_image(one.images), "image_embed");
+    const ClipTexts texts = one.clip->embed_text(one.tokens);
+    one.expect(texts.embed, "text_embed");
+    one.expect(texts.encodings, "text_encodings");
+    CHECK(at::equal(texts.mask, (one.fixture.tensor("text_encodings") != 0).any(-1)));
+  });
+}
+
+TEST_CASE("in a model an x-clip's CLIP is frozen, and drops no patches while that trains") {
+  for_each_x_clip([](XClipCase& one) {
+    torch::nn::Module model;
+    model.register_module(kFrozenClipName, std::make_shared<FrozenClipImpl>(one.clip));
+    model.train();
+    CHECK(state_dict(model).front().first == "clip.clip.temperature");
+    for (const at::Tensor& parameter : model.parameters()) CHECK_FALSE(parameter.requires_grad());
+    one.expect(one.clip->embed_image(one.images), "image_embed");
+  });
+}
+
+TEST_CASE("an x-clip's CLIP sees what fills up a text, so nothing of it is left out") {
+  const XClipCase one(fixture_files(fixture_folder("x_clip"), kLeastXClips).front());
+  const torch::NoGradGuard no_grad;
+  const at::Tensor short_texts = at::zeros_like(one.tokens);
+  short_texts.select(1, 0).fill_(1);
+  short_texts.select(1, 1).fill_(2);
+  CHECK(one.clip->trimmed(short_texts).equal(short_texts));
+  const at::Tensor whole = one.clip->embed_text(short_texts).embed;
+  const at::Tensor cut = one.clip->embed_text(short_texts.narrow(1, 0, 2)).embed;
+  CHECK((whole - cut).abs().max().item<double>() > 1e-4);
+  CHECK_THROWS_AS(one.clip->embed_image(at::zeros({1, 3, 1, 1})), DataError);
+}
+
+// CLIPs of random configs over all keys that open_clip and Hugging Face know: computed as there, or refused
+// by the name of the key. Made by tests/parity/make_clip_configs.py.
+// Of the largest feature: sums in another order, a few roundings of float32 a layer.
+constexpr double kLibraryTolerance = 1e-4;
+
+/// The files of a case. @return the path of the weights
+std::string put_case(const Fixture& given, const TempDir& dir) {
+  const std::string path = dir / "clip.safetensors";
+  write_safetensors(path, given.below("weights."));
+  write_file_atomically(dir / given.json.at("config_name").get<std::string>(),
+                        given.json.at("config").dump());
+  return path;
+}
+
+TEST_CASE("a CLIP of any config gives the features of its library, or is refused by the key") {
+  for (const std::string& file : fixture_files(fixture_folder("clip_configs"), 42)) {
+    const Fixture given = load_fixture(file);
+    INFO(file << ": " << given.json.dump());
+    const TempDir dir;
+    const std::string path = put_case(given, dir);
+    if (given.json.at("refused").is_string()) {
+      CHECK_THROWS_AS(read_clip_file(path), DataError);
+      CHECK_THROWS_WITH(read_clip_file(path),
+                        Catch::Contains("config.json: ") &&
+                            Catch::Contains(given.json.at("refused").get<std::string>()));
+      continue;
+    }
+    const ClipFile read = read_clip_file(path);
+    ClipImpl clip(read.config);
+    load_state_dict(clip, read.weights, "", /*strict=*/true, path);
+    clip.eval();
+    const torch::NoGradGuard no_grad;
+    const auto side = given.json.at("side").get<int64_t>();
+    const at::Tensor tokens = given.tensor("tokens");
+    expect_close(clip.image_features(wave({tokens.size(0), 3, side, side}, 0.37, 0, 0.5, 0.5)),
+                 given.tensor("image_features"),
+                 kLibraryTolerance,
+                 "image");
+    expect_close(
+        clip.text_features(tokens), given.tensor("text_features"), kLibraryTolerance, "text");
+    const Preprocess preprocess(clip_preprocessing(clip.preprocessing()));
+    for (const char* number : {"0", "1", "2"}) {
+      INFO("picture " << number);
+      const at::Tensor bytes = given.tensor(std::string("picture.") + number);
+      const at::Tensor seen = given.tensor(std::string("seen.") + number);
+      const std::string content(reinterpret_cast<const char*>(bytes.const_data_ptr<uint8_t>()),
+                                static_cast<size_t>(bytes.numel()));
+      const Image image = preprocess.apply(content, "picture", [] { return 0U; });
+      CHECK(image.width == side);
+      CHECK(image.pixels == std::vector<uint8_t>(seen.const_data_ptr<uint8_t>(),
+                                                 seen.const_data_ptr<uint8_t>() + seen.numel()));
+    }
+  }
 }
 
 }  // namespace

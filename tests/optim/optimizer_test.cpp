@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: MIT
 #include "optim/optimizer.h"
 
+#include <torch/torch.h>
+
 #include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
 
 #include "flat_module.h"
+#include "optim/flat_parameters.h"
 #include "optim/grad_norm.h"
+#include "optim/lr_schedule.h"
 #include "support/fixture.h"
 
 namespace dalle2 {
@@ -164,6 +170,114 @@ TEST_CASE("a parameter whose state is taken away starts over") {
   test::update(optimizer, gradients, 1e-2);
   CHECK(optimizer.state(0)->step == 1);
   CHECK(optimizer.state(0)->exp_avg[0][0].item<float>() == Approx(0.1));
+}
+
+std::optional<int64_t> optional_int(const nlohmann::json& json) {
+  return json.is_null() ? std::nullopt : std::optional<int64_t>(json.get<int64_t>());
+}
+
+TEST_CASE("the closed form gives the rates of torch's scheduler under pytorch_warmup") {
+  const test::Fixture fixture = test::load_fixture("optim/lr");
+  for (const nlohmann::json& sequence : fixture.json.at("sequences")) {
+    INFO(sequence.dump().substr(0, 120));
+    const double base = sequence.at("lr").get<double>();
+    const LrSchedule schedule{base,
+                              optional_int(sequence.at("warmup_steps")),
+                              optional_int(sequence.at("cosine_decay_max_steps"))};
+    int64_t step = 0;
+    for (const double expected : sequence.at("rates").get<std::vector<double>>()) {
+      INFO("step " << step);
+      // torch multiplies the cosine up step by step: its doubles drift by some 1e-16 of the base a
+      // step.
+      CHECK(schedule.at(step++) == Approx(expected).epsilon(1e-9).margin(1e-12 * base));
+    }
+  }
+}
+
+TEST_CASE("warm-up of four steps gives a quarter, a half, three quarters and then all") {
+  const LrSchedule schedule{1.0, 4};
+  const std::vector<double> expected = {0.25, 0.5, 0.75, 1.0, 1.0};
+  for (size_t k = 0; k < expected.size(); ++k) {
+    CHECK(schedule.at(static_cast<int64_t>(k)) == expected[k]);
+  }
+}
+
+TEST_CASE("cosine annealing rises again after its period") {
+  const LrSchedule schedule{1.0, std::nullopt, 8};
+  CHECK(schedule.at(8) == Approx(0.0).margin(1e-15));
+  CHECK(schedule.at(16) == Approx(1.0));
+  CHECK(schedule.at(4) == Approx(0.5));
+}
+
+TEST_CASE("a factor holds for every rate, annealed, warming up or constant") {
+  for (const auto period : {std::optional<int64_t>(), std::optional<int64_t>(8)}) {
+    LrSchedule schedule{2.0, 4, period};
+    const LrSchedule plain = schedule;
+    schedule.factor = 0.25;
+    for (int64_t step = 0; step < 8; ++step) CHECK(schedule.at(step) == 0.25 * plain.at(step));
+  }
+}
+
+TEST_CASE("the norm of many small values keeps its digits") {
+  const at::Tensor flat = test::wave({1 << 22}, 0.37, 0.0, 1e-3);
+  const double expected = flat.to(at::kDouble).norm().item<double>();
+  // Two levels of float32 sums over rows of 1024.
+  CHECK(grad_norm(flat).item<double>() == Approx(expected).epsilon(1e-6));
+}
+
+TEST_CASE("gradients above the limit are divided down to it and others stay") {
+  const at::Tensor flat = at::full({1024}, 0.5F);  // norm 16
+  const at::Tensor norm = grad_norm(flat);
+  CHECK(norm.item<double>() == Approx(16.0));
+  CHECK(flat.div(clip_divisor(norm, 2.0)).norm().item<double>() == Approx(2.0).epsilon(1e-6));
+  CHECK(clip_divisor(norm, 100.0).item<double>() == 1.0);
+}
+
+TEST_CASE("the divisor is the reciprocal of torch's clip coefficient") {
+  for (const double max_norm : {0.1, 0.5, 7.0}) {
+    const double norm = 3.25;
+    const double coefficient = std::min(1.0, max_norm / (norm + 1e-6));
+    CHECK(clip_divisor(at::full({}, norm, at::kFloat), max_norm).item<double>() ==
+          Approx(1.0 / coefficient).epsilon(1e-6));
+  }
+}
+
+TEST_CASE("a NaN among the gradients shows in the norm") {
+  at::Tensor flat = at::ones({1024});
+  flat[7] = std::numeric_limits<float>::quiet_NaN();
+  CHECK(std::isnan(grad_norm(flat).item<double>()));
+}
+
+struct TwoLayers : torch::nn::Module {
+  TwoLayers() {
+    first = register_module("first", torch::nn::Linear(3, 4));
+    second = register_module("second", torch::nn::Linear(4, 2));
+    register_buffer("seen", at::ones({2}));
+    first->weight.set_requires_grad(false);
+    first->bias.set_requires_grad(false);
+  }
+  torch::nn::Linear first = nullptr, second = nullptr;
+};
+
+TEST_CASE("the names of what is trained follow from the gradients that are required") {
+  const TwoLayers module;
+  CHECK(trained_parameters(module) == std::vector<std::string>{"second.weight", "second.bias"});
+}
+
+TEST_CASE("flat buffers of what is trained hold nothing of the rest") {
+  TwoLayers module;
+  module.first->to(at::kBFloat16);
+  const void* place = module.first->weight.const_data_ptr();
+  const FlatParameters flat(module, trained_parameters(module));
+  CHECK(flat.names() == trained_parameters(module));
+  CHECK(flat.buffers().size() == 1);
+  CHECK(module.first->weight.const_data_ptr() == place);
+  CHECK(module.first->weight.scalar_type() == at::kBFloat16);
+  CHECK(module.second->weight.const_data_ptr() == flat.values().const_data_ptr());
+  FlatGradients gradients(flat);
+  module.second->forward(at::ones({1, 4})).sum().backward();
+  CHECK(gradients.values().sum().item<double>() == Approx(2 * 4 + 2));
+  CHECK_FALSE(module.first->weight.grad().defined());
 }
 
 }  // namespace

@@ -1,10 +1,17 @@
 // SPDX-License-Identifier: MIT
 #include "run/loop/training_run.h"
 
+#include <torch/torch.h>
+
 #include <algorithm>
+#include <array>
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <limits>
 
+#include "dist/ranks_in_threads.h"
+#include "run/decoder/decoder_data.h"
+#include "run/loop/run_position.h"
 #include "run/toy_run.h"
 #include "run/toy_support.h"
 #include "support/captured_log.h"
@@ -88,5 +95,90 @@ TEST_CASE("a run prints a line a record of its steps, and with --quiet none of t
   }
 }
 
+LossWindow window_of(const std::vector<double>& losses) {
+  LossWindow window(2, 10, at::kCPU);
+  for (const double loss : losses) window.push(2, at::scalar_tensor(loss, at::kFloat));
+  return window;
+}
+
+TEST_CASE("the mean is of the last ten losses of a part") {
+  LossWindow window = window_of({100, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10});
+  CHECK(window.average(2).mean == 5.5);
+  CHECK(window.average(2).left_out == 0);
+  CHECK(std::isnan(window.average(1).mean));
+}
+
+TEST_CASE("losses that are not finite are counted and have no part in the mean") {
+  const LossAverage average = window_of({1, NAN, 3, INFINITY}).average(2);
+  CHECK(average.mean == 2);
+  CHECK(average.left_out == 2);
+  CHECK(std::isnan(window_of({NAN}).average(2).mean));
+}
+
+TEST_CASE("a sum of losses has the digits of a double, and each loss counts as often as it says") {
+  LossSum sum;
+  CHECK(sum.value() == 0);
+  sum.add(at::scalar_tensor(0.1, at::kFloat), 3);
+  sum.add(at::scalar_tensor(1e-9, at::kFloat));
+  CHECK(sum.value() == 3 * double{0.1F} + double{1e-9F});
+  sum.add(at::scalar_tensor(NAN, at::kFloat));
+  CHECK(std::isnan(sum.value()));
+}
+
+TEST_CASE("losses go into a checkpoint and come back") {
+  const Value saved = window_of({1, 2, 3}).state();
+  LossWindow window = window_of({7});
+  window.load(Cursor(saved));
+  CHECK(window.average(2).mean == 2);
+  CHECK(std::isnan(window.average(1).mean));
+}
+
 }  // namespace
 }  // namespace dalle2
+
+namespace dalle2::test {
+namespace {
+
+Batch batch_with(const std::vector<std::string>& captions,
+                 const at::Tensor& images,
+                 const at::Tensor& embeds) {
+  Batch batch;
+  batch.images = images;
+  batch.image_embeds = embeds;
+  batch.captions = captions;
+  for (size_t i = 0; i < captions.size(); ++i) batch.keys.push_back("key " + std::to_string(i));
+  return batch;
+}
+
+TEST_CASE("the examples are rank 0's on all ranks, whatever the others have read") {
+  const at::Tensor images = at::arange(24, at::kFloat).view({2, 3, 2, 2});
+  const at::Tensor embeds = at::arange(6, at::kFloat).view({2, 3});
+  std::array<std::optional<Batch>, 3> found;
+  as_ranks(3, [&](ProcessGroup& group) {
+    std::optional<Batch> own;  // rank 2 could read none
+    if (group.is_main()) own = batch_with({"a", ""}, images, embeds);
+    if (group.rank() == 1) own = batch_with({""}, images.narrow(0, 1, 1), {});
+    found[static_cast<size_t>(group.rank())] = batch_of_main(group, std::move(own));
+  });
+  for (const std::optional<Batch>& each : found) {
+    REQUIRE(each);
+    CHECK(at::equal(each->images, images));
+    CHECK(at::equal(each->image_embeds, embeds));
+    CHECK_FALSE(each->text_encodings.defined());
+    CHECK(each->captions == std::vector<std::string>{"a", ""});
+    CHECK(each->keys == std::vector<std::string>{"key 0", "key 1"});
+  }
+}
+
+TEST_CASE("where rank 0 has no example no rank has") {
+  std::array<bool, 2> found = {true, true};
+  as_ranks(2, [&](ProcessGroup& group) {
+    std::optional<Batch> own;
+    if (!group.is_main()) own = batch_with({""}, at::zeros({1, 3, 2, 2}), {});
+    found[static_cast<size_t>(group.rank())] = batch_of_main(group, std::move(own)).has_value();
+  });
+  CHECK(found == std::array<bool, 2>{false, false});
+}
+
+}  // namespace
+}  // namespace dalle2::test

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: MIT
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <cmath>
 
 #include "checkpoint/pickle/pth.h"
 #include "parity_checks.h"
+#include "prior_trainer_fixture.h"
 #include "runs_for_reference.h"
 #include "trainer_fixture.h"
 #include "trainer_probe.h"
@@ -92,6 +95,135 @@ TEST_CASE(
 TEST_CASE("writes a run for the reference to go on with", "[.write_for_reference]") {
   test::write_runs_for_reference<test::TrainerFixture>({"cascade", "masked"},
                                                        {{"epoch", 1}, {"sample", 42}});
+}
+
+// Runs of the reference's DiffusionPriorTrainer, repeated.
+// Nine steps of a loop whose weights differ by kWeightTolerance.
+constexpr double kSampleTolerance = 2e-3;
+
+void check_samples(const test::PriorTrainerFixture& fixture, PriorTrainer& trainer) {
+  PriorSampleOptions options;
+  options.text = fixture.texts();
+  const std::string before = test::bits_of(trainer);
+  const auto draw = [&](bool use_non_ema) {
+    options.noise = test::prior_wave_noise();
+    options.timesteps = 5;
+    return trainer.p_sample_loop(options, use_non_ema);
+  };
+  const test::Fixture& data = fixture.data();
+  const at::Tensor averaged = draw(false);
+  const at::Tensor live = draw(true);
+  test::expect_close(averaged, data.tensor("sample.loop"), kSampleTolerance, "averaged loop");
+  test::expect_close(live, data.tensor("sample.live_loop"), kSampleTolerance, "live loop");
+  CHECK((test::bits_of(trainer) == before));
+  CHECK(trainer.prior()->is_training());
+}
+
+/// Where a run is steep (a norm of hundreds) its last bits grow: the reference, begun with weights
+/// that are rounded otherwise, is off by up to `<key>_noise` in four draws of roundings, and ours is a fifth.
+void check_value(double found,
+                 const nlohmann::json& event,
+                 const std::string& key,
+                 double relative) {
+  constexpr double kNoises = 3;
+  const double expected = event.at(key).get<double>();
+  const double noise = event.at(key + "_noise").get<double>();
+  INFO(key << ": " << found << ", by the reference " << expected << " with a noise of " << noise);
+  CHECK(std::abs(found - expected) <= std::max(relative * std::abs(expected), kNoises * noise));
+}
+
+void play_from(const test::PriorTrainerFixture& fixture, PriorTrainer& trainer, size_t first) {
+  for (size_t i = first; i < fixture.num_events(); ++i) {
+    const nlohmann::json& event = fixture.event(i);
+    INFO("event " << i << ": " << event.dump());
+    if (event.at("update").get<bool>()) {
+      CHECK(trainer.learning_rate() == Approx(event.at("lr").get<double>()).epsilon(1e-9));
+    }
+    check_value(fixture.play(trainer, i), event, "loss", kLossTolerance);
+    if (event.at("update").get<bool>()) {
+      check_value(trainer.last_grad_norm().item<double>(), event, "grad_norm", kGradNormTolerance);
+    }
+  }
+}
+
+void check_end(const test::PriorTrainerFixture& fixture, PriorTrainer& trainer) {
+  CHECK(trainer.steps() == fixture.data().json.at("step").get<int64_t>());
+  check_compact(fixture.data(), "final.", trainer.prior()->net()->named_parameters());
+  check_compact(fixture.data(), "ema.", TrainerProbe::averaged(trainer));
+  check_samples(fixture, trainer);
+}
+
+TEST_CASE("a prior's run of the reference is repeated: losses, rates, weights, averages, samples") {
+  for (const char* name : {"adamw", "adam"}) {
+    INFO(name);
+    const test::PriorTrainerFixture fixture(name);
+    const auto trainer = fixture.trainer();
+    play_from(fixture, *trainer, 0);
+    check_end(fixture, *trainer);
+  }
+}
+
+TEST_CASE("a prior's checkpoint of the reference, pickled objects and all, is loaded") {
+  for (const char* name : {"adamw", "adam"}) {
+    INFO(name);
+    const test::PriorTrainerFixture fixture(name);
+    const auto trainer = fixture.trainer();
+    trainer->load_state(
+        read_pth(fixture.checkpoint_path()), false, true, fixture.checkpoint_path());
+    play_from(fixture, *trainer, fixture.save_behind() + 1);
+    check_end(fixture, *trainer);
+  }
+}
+
+/// Checks those values that are pickled objects in theirs and plain in ours.
+bool check_pickled(const Value& ours, const Value& theirs, const std::string& path) {
+  if (path.ends_with("/version")) {
+    CHECK(ours.is_string());
+    return true;
+  }
+  if (path.ends_with("/warmup_scheduler") && !theirs.is_none()) {
+    CHECK(ours.as_dict().find("last_step")->as_int() ==
+          static_cast<int64_t>(test::PriorTrainerFixture("adamw").save_behind()));
+    return true;
+  }
+  return false;
+}
+
+TEST_CASE("a prior's checkpoint has the keys, order, types and values of the reference's") {
+  for (const char* name : {"adamw", "adam"}) {
+    INFO(name);
+    const test::PriorTrainerFixture fixture(name);
+    const auto trainer = fixture.trainer();
+    for (size_t i = 0; i <= fixture.save_behind(); ++i) fixture.play(*trainer, i);
+    const Value theirs = read_pth(fixture.checkpoint_path());
+    std::vector<std::pair<std::string, Value>> extras;
+    for (const char* key : {"epoch", "samples_seen", "best_validation_loss"}) {
+      extras.emplace_back(key, *theirs.as_dict().find(key));
+    }
+    expect_same(trainer->state(extras), theirs, name, check_pickled);
+  }
+}
+
+TEST_CASE("without settings a prior's optimizer and average have the reference's") {
+  const test::PriorTrainerFixture fixture("adam");
+  const nlohmann::json& settings = fixture.data().json.at("settings");
+  const PriorTrainConfig& config = fixture.train_config();
+  CHECK(config.eps == settings.at("eps").get<double>());
+  CHECK(config.betas == settings.at("betas").get<std::vector<double>>());
+  CHECK(config.ema_beta == settings.at("ema_beta").get<double>());
+  CHECK(config.ema_update_after_step == settings.at("ema_update_after_step").get<int64_t>());
+  CHECK(config.ema_update_every == settings.at("ema_update_every").get<int64_t>());
+  CHECK(settings.at("optimizer") == "Adam");
+  const auto trainer = fixture.trainer();
+  const Dict state = trainer->state();
+  const Value& group = state.find("optimizer")->as_dict().find("param_groups")->as_sequence()[0];
+  CHECK_FALSE(group.as_dict().find("decoupled_weight_decay")->as_bool());
+  CHECK(group.as_dict().find("eps")->as_double() == 1e-6);
+}
+
+TEST_CASE("writes a prior's run for the reference to go on with", "[.write_for_reference]") {
+  test::write_runs_for_reference<test::PriorTrainerFixture>({"adamw", "adam"},
+                                                            {{"epoch", 2}, {"samples_seen", 42}});
 }
 
 }  // namespace
