@@ -5,12 +5,12 @@
 #include <filesystem>
 #include <fstream>
 
-#include "base/error.h"
 #include "data/embeddings/prior_dataset.h"
 #include "io/formats/npy.h"
 #include "io/formats/tar.h"
 #include "io/pictures/image.h"
 #include "support/captured_log.h"
+#include "support/message_of.h"
 #include "support/temp_dir.h"
 
 namespace dalle2::test {
@@ -31,12 +31,7 @@ std::vector<std::string> captions_of(const std::string& path) {
 }
 
 std::string fault_of(const std::string& path) {
-  try {
-    captions_of(path);
-  } catch (const DataError& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
+  return message_of<DataError>([&] { captions_of(path); });
 }
 
 using Texts = std::vector<std::string>;
@@ -207,12 +202,8 @@ TEST_CASE("rows of a prior come with captions, and with pictures where there are
   CHECK_FALSE(batch.text_embeds.defined());
   // Uneven pairs, and nothing to make image embeddings of.
   const auto fault = [&] {
-    try {
-      PriorDataset(data, prior, 1, ClipPreprocessing{.side = 4});
-    } catch (const DataError& error) {
-      return std::string(error.what());
-    }
-    return std::string("nothing was thrown");
+    return message_of<DataError>(
+        [&] { PriorDataset(data, prior, 1, ClipPreprocessing{.side = 4}); });
   };
   write(dir / "few.txt", "a\nb\n");
   data.meta_url = dir / "few.txt";

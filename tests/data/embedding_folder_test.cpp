@@ -234,16 +234,14 @@ TEST_CASE("a folder of img2dataset is read as it comes, with the embeddings of c
   CapturedLog log;
   ShardLoader loader(config, options);
   CHECK(log.count("mean.npy has no shard number") == 1);
-  loader.start_epoch(0);
-  const auto batch = loader.next();
-  REQUIRE(batch);
-  REQUIRE(batch->size() == 15);
-  for (int64_t i = 0; i < batch->size(); ++i) {
-    const std::string& key = batch->keys[static_cast<size_t>(i)];
-    CHECK(batch->captions[static_cast<size_t>(i)] == "of " + key);
+  const Batch batch = first_of(loader);
+  REQUIRE(batch.size() == 15);
+  for (int64_t i = 0; i < batch.size(); ++i) {
+    const std::string& key = batch.keys[static_cast<size_t>(i)];
+    CHECK(batch.captions[static_cast<size_t>(i)] == "of " + key);
     // The embedding tells its shard and row, which is the key's and not the place in the tar.
-    CHECK(batch->image_embeds[i][0].item<float>() == std::stof(key.substr(0, 5)) + 1);
-    CHECK(batch->image_embeds[i][1].item<float>() == std::stof(key.substr(5)) + 1);
+    CHECK(batch.image_embeds[i][0].item<float>() == std::stof(key.substr(0, 5)) + 1);
+    CHECK(batch.image_embeds[i][1].item<float>() == std::stof(key.substr(5)) + 1);
   }
   CHECK(loader.dropped().empty());
 }

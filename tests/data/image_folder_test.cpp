@@ -8,15 +8,15 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <set>
 #include <string>
 
-#include "base/error.h"
 #include "data/shards/picture_shards.h"
+#include "io/files/atomic_file.h"
 #include "io/formats/tar.h"
 #include "support/broken_listing.h"
 #include "support/captured_log.h"
+#include "support/message_of.h"
 #include "support/temp_dir.h"
 
 namespace dalle2::test {
@@ -34,19 +34,11 @@ void write_numbered(const std::string& path, uint8_t number, int side = 8) {
 
 /// Ten pictures in three folders; the numbers follow the order of the paths.
 void write_ten(const std::string& folder) {
-  const std::vector<std::string> names = {"a/0.png",
-                                          "a/1.PNG",
-                                          "a/2.jpg",
-                                          "b/c/0.png",
-                                          "b/c/1.png",
-                                          "b/x.jpeg",
-                                          "d.png",
-                                          "e.png",
-                                          "f.webp",
-                                          "g.png"};
-  for (size_t i = 0; i < names.size(); ++i) {
-    write_numbered(folder + "/" + names[i], static_cast<uint8_t>(i));
-  }
+  uint8_t number = 0;
+  for (const char* name : {"a/0.png", "a/1.PNG", "a/2.jpg", "b/c/0.png", "b/c/1.png"})
+    write_numbered(folder + "/" + name, number++);
+  for (const char* name : {"b/x.jpeg", "d.png", "e.png", "f.webp", "g.png"})
+    write_numbered(folder + "/" + name, number++);
   std::ofstream(folder + "/notes.txt") << "no picture";
   std::ofstream(folder + "/a/list.json") << "{}";
 }
@@ -177,11 +169,6 @@ TEST_CASE("files that are no pictures are left out and told") {
   CHECK(batch->drops.total() == 2);
 }
 
-std::string content_of(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-}
-
 /// The pictures 0 to 4 in a tar and 5 to 9 as files.
 void write_half_as_tar(const std::string& folder, bool gzip = false) {
   const TempDir plain;
@@ -190,7 +177,7 @@ void write_half_as_tar(const std::string& folder, bool gzip = false) {
     const std::string path = fmt::format("{}/{}.png", i < 5 ? plain.path() : folder, i);
     write_numbered(path, static_cast<uint8_t>(i));
     if (i >= 5) continue;
-    tar.add(fmt::format("{}.png", i), content_of(path));
+    tar.add(fmt::format("{}.png", i), read_file(path));
     tar.add(fmt::format("{}.txt", i), "a caption");
   }
   tar.commit();
@@ -264,7 +251,7 @@ TEST_CASE("pictures of kinds that are not read are counted, those in tars too") 
     write_numbered(dir.path() + "/" + name, 4);
   TarWriter tar(dir.path() + "/t.tar");
   tar.add("x.avif", "x");
-  tar.add("y.jfif", content_of(dir.path() + "/a.jfif"));
+  tar.add("y.jfif", read_file(dir.path() + "/a.jfif"));
   tar.commit();
   const std::string said =
       "left out 6 pictures of kinds that are not read (1 .avif, 1 .bmp, 2 .gif, 1 .heic, 1 .tif): "
@@ -303,13 +290,8 @@ TEST_CASE("pictures of kinds that are not read are counted, those in tars too") 
 
 TEST_CASE("a folder that has no picture for training is refused") {
   const TempDir dir;
-  const auto fault = [&](const VaeDataConfig& config) {
-    try {
-      const ImageFolder folder(config, 3, 1);
-    } catch (const DataError& error) {
-      return std::string(error.what());
-    }
-    return std::string();
+  const auto fault = [](const VaeDataConfig& config) {
+    return message_of<DataError>([&] { ImageFolder(config, 3, 1); });
   };
   CHECK(
       fault(folder_config(dir.path())) ==

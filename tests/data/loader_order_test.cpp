@@ -103,8 +103,7 @@ TEST_CASE("samples are mixed within windows of the shuffle buffer, anew in each 
   options.shuffle_buffer = 20;
   const auto keys = [&](int64_t epoch, int workers) {
     ShardLoader loader(config_with(workers), options);
-    loader.start_epoch(epoch);
-    return flat(keys_of(loader));
+    return keys_of_epoch(loader, epoch);
   };
   const Keys mixed = keys(0, 0);
   CHECK(keys(0, 3) == mixed);
@@ -276,11 +275,9 @@ TEST_CASE("bad shards of an epoch count on when it is taken up") {
   config.max_bad_fraction = 0.3;
   const CapturedLog log;
   ShardLoader loader(config, options);
-  loader.start_epoch(0);
-  const auto first = loader.next();
-  REQUIRE(first);
+  const LoaderPosition first = first_of(loader).position;
   ShardLoader rest(config, options);
-  rest.start_epoch(0, first->position);
+  rest.start_epoch(0, first);
   CHECK_THROWS_WITH(keys_of(rest), Contains("2 of 5 shards cannot be read"));
 }
 

@@ -3,13 +3,11 @@
 #include <torch/torch.h>
 
 #include <catch2/catch.hpp>
-#include <random>
 #include <string>
 #include <vector>
 
 #include "data/data_fixture.h"
 #include "data/loader/loader.h"
-#include "data/pictures/preprocess.h"
 #include "support/captured_log.h"
 
 using namespace dalle2;
@@ -72,26 +70,5 @@ TEST_CASE("keys, captions, pictures and embeddings equal the reference's bit for
                                          {"shard without embeddings", 2},
                                          {"zero image embedding", 1},
                                          {"zero text embedding", 1}});
-  }
-}
-
-TEST_CASE("under the same random bits, augmented pictures equal torchvision's bit for bit") {
-  TransformConfig crop = sized_step(TransformKind::RandomResizedCrop, 16), flip;
-  crop.scale = {0.5, 1.0};
-  crop.ratio = {1.0, 1.0};
-  flip.kind = TransformKind::RandomHorizontalFlip;
-  const Preprocess preprocess({crop, flip, TransformConfig{}});
-  const NpyArray in = read_npy(data_fixture("augment_in.npy"));
-  const at::Tensor expected = npy_tensor("augment.npy");
-  const int height = static_cast<int>(in.shape[1]), width = static_cast<int>(in.shape[2]);
-  const size_t bytes = static_cast<size_t>(height) * static_cast<size_t>(width) * 3;
-  for (int64_t i = 0; i < in.shape[0]; ++i) {
-    const auto begin = in.bytes.begin() + static_cast<int64_t>(bytes) * i;
-    const Image picture{width, height, {begin, begin + static_cast<int64_t>(bytes)}};
-    std::mt19937 random(1000 + static_cast<uint32_t>(i));
-    const at::Tensor out = torch::empty({3, 16, 16});
-    write_picture(preprocess.apply(picture, std::ref(random)), out.unsqueeze(0), 0);
-    INFO("picture " << i);
-    CHECK(out.equal(expected[i]));
   }
 }

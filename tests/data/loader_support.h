@@ -60,6 +60,20 @@ inline std::vector<std::string> flat(const std::vector<std::vector<std::string>>
   return keys;
 }
 
+/// The keys of a whole epoch.
+inline std::vector<std::string> keys_of_epoch(ShardLoader& loader, int64_t epoch = 0) {
+  loader.start_epoch(epoch);
+  return flat(keys_of(loader));
+}
+
+/// The first batch of an epoch.
+inline Batch first_of(ShardLoader& loader, int64_t epoch = 0) {
+  loader.start_epoch(epoch);
+  std::optional<Batch> batch = loader.next();
+  D2_CHECK(batch, "epoch {} has no batch", epoch);
+  return *std::move(batch);
+}
+
 /// The loaders of `world` ranks, a thread each while a step is taken.
 class RankWalk {
  public:

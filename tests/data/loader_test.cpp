@@ -27,22 +27,20 @@ TEST_CASE("a batch holds pictures, captions and keys in the order of the shards"
   const TempDir folder;
   write_tiny_shards(folder.path(), 2, 3);
   ShardLoader loader(config_with(2), options_over(folder.path(), 2, 4));
-  loader.start_epoch(0);
-  const auto first = loader.next();
-  REQUIRE(first);
-  CHECK(first->keys == Keys{tiny_key(0, 0), tiny_key(0, 1), tiny_key(0, 2), tiny_key(1, 0)});
-  CHECK(first->captions[3] == "caption 000010000\n");
-  CHECK(first->images.sizes() == at::IntArrayRef({4, 3, 4, 4}));
-  CHECK(first->images.dtype() == torch::kFloat);
-  CHECK(first->images[2][0][0][0].item<float>() == 2.0F / 255.0F);
-  CHECK(first->images[3][1][3][3].item<float>() == 1.0F / 255.0F);
-  CHECK(first->images[3][2][1][2].item<float>() == 7.0F / 255.0F);
-  CHECK_FALSE(first->image_embeds.defined());
-  CHECK_FALSE(first->text_encodings.defined());
-  REQUIRE(first->position.lanes.size() == 1);
+  const Batch first = first_of(loader);
+  CHECK(first.keys == Keys{tiny_key(0, 0), tiny_key(0, 1), tiny_key(0, 2), tiny_key(1, 0)});
+  CHECK(first.captions[3] == "caption 000010000\n");
+  CHECK(first.images.sizes() == at::IntArrayRef({4, 3, 4, 4}));
+  CHECK(first.images.dtype() == torch::kFloat);
+  CHECK(first.images[2][0][0][0].item<float>() == 2.0F / 255.0F);
+  CHECK(first.images[3][1][3][3].item<float>() == 1.0F / 255.0F);
+  CHECK(first.images[3][2][1][2].item<float>() == 7.0F / 255.0F);
+  CHECK_FALSE(first.image_embeds.defined());
+  CHECK_FALSE(first.text_encodings.defined());
+  REQUIRE(first.position.lanes.size() == 1);
   // Behind the one sample of shard 1.
-  CHECK(first->position.lanes[0].window_start.shard == 1);
-  CHECK(first->position.lanes[0].window_start.sample == 1);
+  CHECK(first.position.lanes[0].window_start.shard == 1);
+  CHECK(first.position.lanes[0].window_start.sample == 1);
   const auto last = loader.next();
   REQUIRE(last);
   CHECK(last->size() == 2);
@@ -67,14 +65,12 @@ TEST_CASE("a batch has the channels that are asked for") {
     ShardDataConfig config = config_with(0);
     config.ground = ground;
     ShardLoader loader(config, options);
-    loader.start_epoch(0);
-    const auto batch = loader.next();
-    REQUIRE(batch);
-    REQUIRE(batch->images.sizes() == at::IntArrayRef({2, channels, 4, 4}));
+    const Batch batch = first_of(loader);
+    REQUIRE(batch.images.sizes() == at::IntArrayRef({2, channels, 4, 4}));
     std::vector<int64_t> values;
     for (int64_t i = 0; i < 2; ++i) {
       for (int64_t c = 0; c < channels; ++c)
-        values.push_back(std::lround(batch->images[i][c][1][2].item<float>() * 255));
+        values.push_back(std::lround(batch.images[i][c][1][2].item<float>() * 255));
     }
     return values;
   };
@@ -94,11 +90,9 @@ TEST_CASE("a sample with several pictures is told, and the same one is always us
             {{"a.webp", png}, {"a.png", png}, {"a.jpg", jpg}, {"b.png", png}});
   const CapturedLog log;
   ShardLoader loader(config_with(0), options_over(folder.path(), 1, 2));
-  loader.start_epoch(0);
-  const auto batch = loader.next();
-  REQUIRE(batch);
-  CHECK(batch->size() == 2);
-  CHECK(batch->images[0][0][0][0].item<float>() == 80.0F / 255.0F);
+  const Batch batch = first_of(loader);
+  CHECK(batch.size() == 2);
+  CHECK(batch.images[0][0][0][0].item<float>() == 80.0F / 255.0F);
   CHECK(log.count("sample a has the pictures jpg and png and webp: jpg is used") == 1);
   CHECK(describe_drops(loader.dropped()) == "used all the same: 1 sample with several pictures");
   const CheckReport report = check_shards({.urls = {folder / "shards/00000.tar"}});
@@ -109,36 +103,6 @@ TEST_CASE("a sample with several pictures is told, and the same one is always us
       Contains("a has the pictures jpg and png and webp: jpg is used") &&
           Contains(
               "1 sample has several pictures: of jpg, jpeg, png, webp and jfif, the first is used"));
-}
-
-TEST_CASE("each sample comes once an epoch, in the same order for any number of threads") {
-  std::mt19937 random(7);
-  for (int round = 0; round < 12; ++round) {
-    const TempDir folder;
-    const int64_t shards = 1 + random() % 5;
-    std::filesystem::create_directories(folder / "shards");
-    size_t samples = 0;
-    for (int64_t shard = 0; shard < shards; ++shard) {
-      const int64_t rows = 1 + random() % 9;
-      samples += static_cast<size_t>(rows);
-      write_tar(fmt::format("{}/shards/{:05d}.tar", folder.path(), shard),
-                tiny_members(shard, rows),
-                random() % 2 == 0);
-    }
-    LoaderOptions options = options_over(folder.path(), shards, 1 + random() % 6);
-    options.shuffle = random() % 2 == 0;
-    std::vector<std::vector<Keys>> orders;
-    for (const int64_t workers : {0, 1, 4}) {
-      ShardLoader loader(config_with(workers), options);
-      loader.start_epoch(round);
-      orders.push_back(keys_of(loader));
-      const Keys keys = flat(orders.back());
-      CHECK(keys.size() == samples);
-      CHECK(std::set<std::string>(keys.begin(), keys.end()).size() == samples);
-    }
-    CHECK(orders[1] == orders[0]);
-    CHECK(orders[2] == orders[0]);
-  }
 }
 
 TEST_CASE("augmented pictures have the same bits for any number of threads, and change by epoch") {
@@ -159,8 +123,7 @@ TEST_CASE("augmented pictures have the same bits for any number of threads, and 
     ShardDataConfig config = config_with(workers);
     config.preprocessing = {crop, flip, TransformConfig{}};
     ShardLoader loader(config, options_over(folder.path(), 1, 13));
-    loader.start_epoch(epoch);
-    images.push_back(loader.next()->images);
+    images.push_back(first_of(loader, epoch).images);
   }
   CHECK(images[1].equal(images[0]));
   CHECK(images[2].equal(images[0]));
@@ -177,8 +140,7 @@ TEST_CASE("shards are shuffled by seed and epoch, whole") {
     options.seed = seed;
     options.rank = {rank, 2};
     ShardLoader loader(config_with(1), options);
-    loader.start_epoch(epoch);
-    Keys keys = flat(keys_of(loader));
+    Keys keys = keys_of_epoch(loader, epoch);
     for (std::string& key : keys)  // counted in the lane
       key = fmt::format("{:05d}{}", std::stoll(key.substr(0, 5)) - 8 * rank, key.substr(5));
     return keys;
@@ -263,29 +225,12 @@ TEST_CASE("a loader can be left in the middle of an epoch, and begin another") {
   LoaderOptions options = options_over(folder.path(), 6, 2);
   ShardLoader loader(config_with(4), options);
   for (int64_t epoch = 0; epoch < 5; ++epoch) {
-    loader.start_epoch(epoch);
-    CHECK(loader.next()->keys == Keys{tiny_key(0, 0), tiny_key(0, 1)});
+    CHECK(first_of(loader, epoch).keys == Keys{tiny_key(0, 0), tiny_key(0, 1)});
   }
   ShardLoader unused(config_with(4), options);
   ShardLoader unread(config_with(4), options);
   unread.start_epoch(0);
   CHECK_THROWS_AS(unused.next(), std::logic_error);
-}
-
-TEST_CASE("image embeddings come from the file of the shard and the row of the key") {
-  const TempDir folder;
-  write_tiny_shards(folder.path(), 2, 3);
-  ShardDataConfig config = config_with(2);
-  config.img_embeddings_url = folder / "img_emb";
-  LoaderOptions options = options_over(folder.path(), 2, 6);
-  options.need_image_embeds = true;
-  options.image_embed_dim = 3;
-  ShardLoader loader(config, options);
-  loader.start_epoch(0);
-  const auto batch = loader.next();
-  REQUIRE(batch);
-  CHECK(batch->image_embeds.equal(torch::tensor(
-      {{1, 1, 1}, {1, 2, 1}, {1, 3, 1}, {2, 1, 1}, {2, 2, 1}, {2, 3, 1}}, torch::kFloat)));
 }
 
 TEST_CASE("embeddings are taken from inside the shards") {
@@ -309,20 +254,17 @@ TEST_CASE("embeddings are taken from inside the shards") {
   LoaderOptions options = options_over(folder.path(), 1, 8);
   options.need_image_embeds = options.need_text_encodings = true;
   ShardLoader loader(config, options);
-  loader.start_epoch(0);
-  const auto batch = loader.next();
-  REQUIRE(batch);
-  CHECK(batch->image_embeds.equal(torch::tensor({{0, 9}, {1, 9}, {2, 9}}, torch::kFloat)));
-  CHECK(batch->text_encodings.sizes() == at::IntArrayRef({3, 3, 2}));
-  CHECK(batch->text_encodings[2][1][0].item<float>() == 3);
+  const Batch batch = first_of(loader);
+  CHECK(batch.image_embeds.equal(torch::tensor({{0, 9}, {1, 9}, {2, 9}}, torch::kFloat)));
+  CHECK(batch.text_encodings.sizes() == at::IntArrayRef({3, 3, 2}));
+  CHECK(batch.text_encodings[2][1][0].item<float>() == 3);
 
   // Without its own the middle sample is left out.
   std::erase_if(members,
                 [](const auto& member) { return member.first == tiny_key(0, 1) + ".img_emb.npy"; });
   write_tar(folder / "shards/00000.tar", members);
   ShardLoader again(config, options);
-  again.start_epoch(0);
-  CHECK(flat(keys_of(again)) == std::vector<std::string>{tiny_key(0, 0), tiny_key(0, 2)});
+  CHECK(keys_of_epoch(again) == Keys{tiny_key(0, 0), tiny_key(0, 2)});
   CHECK(again.dropped().size() == 1);
 }
 
@@ -358,14 +300,12 @@ TEST_CASE("shards come from a command's output") {
   CapturedLog log;
   ShardDataConfig config = config_with(2);
   ShardLoader refused(config, options);
-  refused.start_epoch(0);
   CHECK_THROWS_WITH(
-      refused.next(),
+      first_of(refused),
       Contains("pipe:cat ...: this is a command") && Contains("\"allow_pipe\": true"));
   config.allow_pipe = true;
   ShardLoader loader(config, options);
-  loader.start_epoch(0);
-  CHECK(flat(keys_of(loader)).size() == 6);
+  CHECK(keys_of_epoch(loader).size() == 6);
   CHECK(log.count("the command failed with status 7") == 1);
   CHECK(loader.dropped().size() == 1);
 }

@@ -9,11 +9,11 @@
 #include <filesystem>
 #include <optional>
 
-#include "base/error.h"
 #include "data/embeddings/caption_table.h"
 #include "data/embeddings/prior_dataset.h"
 #include "io/files/atomic_file.h"
 #include "io/formats/npy.h"
+#include "support/message_of.h"
 #include "support/temp_dir.h"
 
 namespace dalle2::test {
@@ -71,12 +71,7 @@ Texts captions_of(const std::string& path, const std::string& column = "caption"
 }
 
 std::string fault_of(const std::string& path, const std::string& column = "caption") {
-  try {
-    captions_of(path, column);
-  } catch (const DataError& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
+  return message_of<DataError>([&] { captions_of(path, column); });
 }
 
 }  // namespace

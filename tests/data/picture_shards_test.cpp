@@ -4,6 +4,7 @@
 
 #include <catch2/catch.hpp>
 #include <filesystem>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,33 @@ std::vector<GroupedSample> samples_of(const std::string& url, uint64_t offset = 
   while (auto sample = reader->next()) samples.push_back(std::move(*sample));
   return samples;
 }
+
+/// The members of all shards, as they are read one after the other.
+Members members_of(const PictureShards& shards, const std::string& encoding = "windows-1252") {
+  Members members;
+  for (int64_t shard = 0; shard < shards.size(); ++shard) {
+    TarMember member;
+    for (const auto source = shards.open(shard, 0, encoding); source->next(member);)
+      members.emplace_back(member.name, member.content);
+  }
+  return members;
+}
+
+/// A loader of all pictures of a folder.
+struct FolderLoader {
+  explicit FolderLoader(const TempDir& folder) {
+    config.folder = folder.path();
+    config.num_workers = 0;
+    options.batch_size = 8;
+    list = std::make_shared<const ShardList>(config);
+    std::vector<uint32_t> positions(static_cast<size_t>(list->size()));
+    std::iota(positions.begin(), positions.end(), 0);
+    options.urls = ShardUrls(list, list->existing(positions));
+  }
+  ShardDataConfig config;
+  LoaderOptions options;
+  std::shared_ptr<const ShardList> list;
+};
 
 TEST_CASE("a picture of a folder is a sample with its caption, under a key with its place") {
   const TempDir folder;
@@ -117,13 +145,8 @@ TEST_CASE("links that lead nowhere are left out with one warning") {
                   ": left out 5 links whose targets do not exist or cannot be reached: ") == 1);
   // Reading says nothing more, and a caption in capitals is found behind such a link.
   std::vector<std::string> read;
-  for (int64_t shard = 0; shard < shards.size(); ++shard) {
-    TarMember member;
-    for (const auto source = shards.open(shard, 0); source->next(member);) {
-      read.push_back(fs::path(member.name).extension().string() +
-                     (member.content == "a text" ? "!" : ""));
-    }
-  }
+  for (const auto& [name, content] : members_of(shards))
+    read.push_back(fs::path(name).extension().string() + (content == "a text" ? "!" : ""));
   CHECK(read == std::vector<std::string>{".png", ".png", ".txt!"});
   CHECK(log.lines().size() == 1);
 }
@@ -131,24 +154,18 @@ TEST_CASE("links that lead nowhere are left out with one warning") {
 TEST_CASE("messages name the folder and the picture, not shards that are only made up") {
   const TempDir folder;
   for (const char* name : {"a.png", "b.png"}) write_file_atomically(folder / name, "no picture");
-  ShardDataConfig config;
-  config.folder = folder.path();
-  config.num_workers = 0;
-  LoaderOptions options;
-  const auto list = std::make_shared<const ShardList>(config);
-  options.urls = ShardUrls(list, {0, 1});
+  FolderLoader over(folder);
   const CapturedLog log;
-  ShardLoader loader(config, options);
-  loader.start_epoch(0);
+  ShardLoader loader(over.config, over.options);
   CHECK_THROWS_WITH(
-      loader.next(),
+      first_of(loader),
       Contains("(" + folder.path() + " (virtual shard 0) ...): left out: 2 broken pictures") &&
           Contains("The warnings name the pictures"));
   CHECK(log.count(": " + (folder / "b.png") + ": ") == 1);
-  config.img_embeddings_url = folder / "img_emb";
+  over.config.img_embeddings_url = folder / "img_emb";
   write_tiny_embeddings(folder / "img_emb/7.npy", 7, 1);
-  options.need_image_embeds = true;
-  CHECK_THROWS_WITH(ShardLoader(config, options),
+  over.options.need_image_embeds = true;
+  CHECK_THROWS_WITH(ShardLoader(over.config, over.options),
                     Contains("first shard " + folder.path() + " (virtual shard 0)"));
   CHECK(shown_shard("https://me:secret@host/00000.tar") == "https://host/00000.tar");
 }
@@ -157,24 +174,14 @@ TEST_CASE("a loader reads a folder as it reads shards, and counts broken picture
   const TempDir folder;
   for (int i = 0; i < 8; ++i) add_picture(folder, fmt::format("{}.png", i), "text");
   write_file_atomically(folder / "3.png", "no picture at all");
-  ShardDataConfig config;
-  config.folder = folder.path();
-  config.num_workers = 0;
-  LoaderOptions options;
-  options.batch_size = 8;
-  const auto list = std::make_shared<const ShardList>(config);
-  CHECK(std::string(list->key()) == "/data/folder");
-  CHECK(list->shown() == folder.path());
-  std::vector<uint32_t> positions;
-  for (uint32_t i = 0; i < list->size(); ++i) positions.push_back(i);
-  options.urls = ShardUrls(list, list->existing(positions));
+  const FolderLoader over(folder);
+  CHECK(std::string(over.list->key()) == "/data/folder");
+  CHECK(over.list->shown() == folder.path());
   const CapturedLog log;
-  ShardLoader loader(config, options);
-  loader.start_epoch(0);
-  const auto batch = loader.next();
-  REQUIRE(batch);
-  CHECK(batch->images.size(0) == 7);
-  CHECK(batch->captions == std::vector<std::string>(7, "text"));
+  ShardLoader loader(over.config, over.options);
+  const Batch batch = first_of(loader);
+  CHECK(batch.images.size(0) == 7);
+  CHECK(batch.captions == std::vector<std::string>(7, "text"));
   CHECK(loader.dropped() == DropCounts{{drop::kBrokenPicture, 1}});
   CHECK(log.count("train: left out (broken picture): " + (folder / "3.png") + ": ") == 1);
 }
@@ -221,14 +228,10 @@ TEST_CASE("captions of a folder come from files of the same name, then from its 
   write("g/own.jsonl", R"({"file_name": "h.png", "caption": "of the only table"})");
   const auto captions_of = [&] {
     std::map<std::string, std::string> captions;
-    const PictureShards shards(folder.path());
-    for (int64_t shard = 0; shard < shards.size(); ++shard) {
-      TarMember member;
-      for (const auto source = shards.open(shard, 0); source->next(member);) {
-        const auto parts = split_member_name(member.name).value();
-        if (parts.second == "txt")
-          captions[parts.first.substr(0, parts.first.find("_png"))] = member.content;
-      }
+    for (const auto& [name, content] : members_of(PictureShards(folder.path()))) {
+      const auto parts = split_member_name(name).value();
+      if (parts.second == "txt")
+        captions[parts.first.substr(0, parts.first.find("_png"))] = content;
     }
     return captions;
   };
@@ -272,11 +275,8 @@ TEST_CASE("captions in JSON are read in the encoding of the captions") {
   const auto captions_in = [&](const std::string& encoding) {
     std::vector<std::string> captions;
     const PictureShards shards(folder.path(), FolderOrder::in_order);
-    for (int64_t shard = 0; shard < shards.size(); ++shard) {
-      TarMember member;
-      for (const auto source = shards.open(shard, 0, encoding); source->next(member);) {
-        if (member.name.ends_with(".txt")) captions.push_back(member.content);
-      }
+    for (const auto& [name, content] : members_of(shards, encoding)) {
+      if (name.ends_with(".txt")) captions.push_back(content);
     }
     return captions;
   };
@@ -297,17 +297,11 @@ TEST_CASE("a picture without a caption is told with what lies beside it") {
   for (const char* name : {"a.png", "b.png", "c.png"}) add_picture(folder, name);
   for (const char* name : {"a.tags", "b.tags", "notes"}) write_file_atomically(folder / name, "x");
   write_file_atomically(folder / "c.txt", "\n");
-  ShardDataConfig config;
-  config.folder = folder.path();
-  config.num_workers = 0;
-  LoaderOptions options;
-  options.need_captions = true;
-  const auto list = std::make_shared<const ShardList>(config);
-  options.urls = ShardUrls(list, {0, 1, 2});
+  FolderLoader over(folder);
+  over.options.need_captions = true;
   const CapturedLog log;
-  ShardLoader loader(config, options);
-  loader.start_epoch(0);
-  CHECK_THROWS_AS(loader.next(), DataError);
+  ShardLoader loader(over.config, over.options);
+  CHECK_THROWS_AS(first_of(loader), DataError);
   CHECK(log.count((folder / "a.png") +
                   ": no a.txt beside it; beside it 2 .tags; beside it 1 without "
                   "extension") == 1);

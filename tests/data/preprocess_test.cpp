@@ -101,41 +101,6 @@ TEST_CASE("resized and centre-cropped sizes are torchvision's") {
   }
 }
 
-TEST_CASE("random crops cover shares, aspects and places evenly") {
-  SampleRandom random(1, 2, "shard", "key", 0);
-  double share = 0, log_aspect = 0, place = 0, lowest = 1, highest = 0;
-  constexpr int kDraws = 20000, kWidth = 4000, kHeight = 3000;
-  for (int i = 0; i < kDraws; ++i) {
-    const CropBox box =
-        random_resized_crop_box(kWidth, kHeight, {0.1, 0.5}, {0.8, 1.25}, std::ref(random));
-    const double area = 1.0 * box.width * box.height / (kWidth * kHeight);
-    share += area / kDraws;
-    lowest = std::min(lowest, area);
-    highest = std::max(highest, area);
-    log_aspect += std::log(1.0 * box.width / box.height) / kDraws;
-    place += 1.0 * box.left / (kWidth - box.width) / kDraws;
-    REQUIRE(box.top + box.height <= kHeight);
-  }
-  // Five standard deviations of a mean of 20000: uniform on [.1, .5] has .115, on +-.223 .129, on
-  // [0, 1] .289.
-  CHECK(share == Approx(0.3).margin(0.0041));
-  CHECK(log_aspect == Approx(0).margin(0.0046));
-  CHECK(place == Approx(0.5).margin(0.0103));
-  CHECK(lowest < 0.101);
-  CHECK(highest > 0.499);
-}
-
-TEST_CASE("a crop that never fits falls back to the centre within the ratio") {
-  std::mt19937 random(0);
-  // All of a 100 x 10 picture at aspects 3/4 to 4/3 never fits.
-  CHECK(random_resized_crop_box(100, 10, {1, 1}, {0.75, 4.0 / 3.0}, std::ref(random)) ==
-        CropBox{43, 0, 13, 10});
-  CHECK(random_resized_crop_box(10, 100, {1, 1}, {0.75, 4.0 / 3.0}, std::ref(random)) ==
-        CropBox{0, 43, 10, 13});
-  CHECK(random_resized_crop_box(11, 10, {3, 3}, {0.75, 4.0 / 3.0}, std::ref(random)) ==
-        CropBox{0, 0, 11, 10});
-}
-
 TEST_CASE("a flip happens with its probability") {
   Image image = plain_picture(2, 1, 0, 0, 0);
   image.pixels[0] = 255;
@@ -151,25 +116,6 @@ TEST_CASE("a flip happens with its probability") {
     // Five standard deviations: sqrt(4000 p (1 - p)) is at most 31.6.
     CHECK(std::abs(flipped - 4000 * p) <= 5 * std::sqrt(4000 * p * (1 - p)));
   }
-}
-
-TEST_CASE("transforms follow each other in the order of the config") {
-  const Image image = busy_picture(30, 20);
-  const Preprocess crop_first(
-      {step(TransformKind::CenterCrop, {10}), step(TransformKind::Resize, {8}), kToTensor});
-  const Preprocess resize_first(
-      {step(TransformKind::Resize, {8}), step(TransformKind::CenterCrop, {10}), kToTensor});
-  const Image small = crop_first.apply(image, no_draws);
-  CHECK(small.width == 8);
-  CHECK(small.height == 8);
-  const Image padded = resize_first.apply(image, no_draws);  // 12 x 8, padded to 10 high
-  CHECK(padded.width == 10);
-  CHECK(padded.height == 10);
-  CHECK(padded.pixels[0] == 0);
-  const Image wide =
-      Preprocess({step(TransformKind::Resize, {5, 9}), kToTensor}).apply(image, no_draws);
-  CHECK(wide.width == 9);
-  CHECK(wide.height == 5);
 }
 
 TEST_CASE("any chain of transforms on any file is torchvision's, bit for bit", "[parity]") {
@@ -356,10 +302,6 @@ TEST_CASE("a picture becomes planes of value / 255") {
     const size_t colour = i / 267, pixel = i % 267;
     REQUIRE(values[i] == static_cast<float>(all.pixels[3 * pixel + colour]) / 255.0F);
   }
-  const at::Tensor bytes = at::full({2, 3, 3, 89}, 99, at::kByte);
-  write_picture(all, bytes, 0);
-  CHECK(bytes[1].eq(99).all().item<bool>());
-  CHECK(at::equal(floats_from_bytes(bytes[0]), planes[0]));
 }
 
 TEST_CASE("a picture goes to its place in a batch, as floats or bytes, in colour or grey") {

@@ -12,12 +12,12 @@
 #include <set>
 #include <tuple>
 
-#include "base/error.h"
 #include "data/embeddings/embedding_table.h"
 #include "io/files/atomic_file.h"
 #include "support/broken_listing.h"
 #include "support/captured_log.h"
 #include "support/loopback_server.h"
+#include "support/message_of.h"
 #include "support/temp_dir.h"
 
 namespace dalle2::test {
@@ -51,19 +51,13 @@ struct Folders {
     data.text_url = dir / "texts";
     data.batch_size = 4;
   }
+  std::string fault() const {
+    return message_of<DataError>([&] { PriorDataset(data, prior, 1); });
+  }
   TempDir dir;
   PriorConfig prior;
   PriorDataConfig data;
 };
-
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const DataError& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
 
 TEST_CASE("a table puts the rows of a folder's files behind each other") {
   const Folders f;
@@ -128,33 +122,32 @@ TEST_CASE("rows that are no numbers are left out of all tables") {
 
 TEST_CASE("folders that are no table, or not the same one, are refused") {
   Folders f;
-  const auto fault = [&] { return message_of([&] { PriorDataset(f.data, f.prior, 1); }); };
   const auto texts_are = [&](const std::string& folder) {
     f.data.text_url = f.dir / folder;
-    return fault();
+    return f.fault();
   };
-  CHECK_THAT(texts_are("absent"), Contains("/data/text_url: expected a folder of .npy files"));
-  CHECK_THAT(texts_are("absent"), Contains("which is not there"));
+  CHECK_THAT(texts_are("absent"),
+             Contains("/data/text_url: expected a folder of .npy files") &&
+                 Contains("which is not there"));
   CHECK_THAT(texts_are("texts/0.npy"), Contains("which is a file"));
   std::filesystem::create_directories(f.dir / "empty");
   CHECK_THAT(texts_are("empty"), Contains("found none"));
   write_rows(f.dir / "short/0.npy", 0, 3, {2});
   CHECK_THAT(texts_are("short"), Contains("has 3 rows and /data/image_url 20"));
   write_rows(f.dir / "wide/0.npy", 0, 20, {5});
-  CHECK_THAT(texts_are("wide"), Contains("expected [rows, 2]"));
-  CHECK_THAT(texts_are("wide"), Contains("got [20, 5]"));
+  CHECK_THAT(texts_are("wide"), Contains("expected [rows, 2]") && Contains("got [20, 5]"));
   std::ofstream(f.dir / "wide/0.npy") << "no array";
   CHECK_THAT(texts_are("wide"), Contains("not a NumPy .npy file"));
   {
     const BrokenListing broken;
-    CHECK_THAT(fault(), Contains("or one below it, cannot be read: Input/output error"));
+    CHECK_THAT(f.fault(), Contains("or one below it, cannot be read: Input/output error"));
   }
   f.data.text_url = f.dir / "texts";
   f.data.text_encodings_url = f.dir / "texts";
-  CHECK_THAT(fault(), Contains("/data/text_encodings_url: expected [rows, length, 2]"));
+  CHECK_THAT(f.fault(), Contains("/data/text_encodings_url: expected [rows, length, 2]"));
   f.data.text_encodings_url.reset();
   f.data.splits.train = 0.04;
-  CHECK_THAT(fault(), Contains("leaves nothing to train on"));
+  CHECK_THAT(f.fault(), Contains("leaves nothing to train on"));
 }
 
 TEST_CASE("files that pair by number hold as many rows, though the totals agree") {
@@ -166,7 +159,7 @@ TEST_CASE("files that pair by number hold as many rows, though the totals agree"
   }
   f.data.image_url = f.dir / "paired";
   f.data.text_url = f.dir / "uneven";
-  const std::string fault = message_of([&] { PriorDataset(f.data, f.prior, 1); });
+  const std::string fault = f.fault();
   CHECK_THAT(fault,
              Contains("/data/text_url: '" + (f.dir / "uneven/text_emb_0.npy") + "' has 9 rows"));
   CHECK_THAT(fault, Contains("img_emb_0.npy' (/data/image_url) has 10"));
@@ -176,7 +169,7 @@ TEST_CASE("files that pair by number hold as many rows, though the totals agree"
   }
   f.data.image_url = f.dir / "plain";
   f.data.text_url = f.dir / "padded";
-  CHECK_THAT(message_of([&] { PriorDataset(f.data, f.prior, 1); }),
+  CHECK_THAT(f.fault(),
              Contains("in another order than those of /data/image_url") &&
                  Contains("text_emb_09.npy' here and") && Contains("img_emb_10.npy' there"));
   f.data.image_url = f.dir / "paired";
@@ -187,7 +180,7 @@ TEST_CASE("files that pair by number hold as many rows, though the totals agree"
     write_rows(f.dir / fmt::format("lost/text_emb_{}.npy", number), 0, 10, {2});
   }
   f.data.text_url = f.dir / "lost";
-  CHECK_THAT(message_of([&] { PriorDataset(f.data, f.prior, 1); }),
+  CHECK_THAT(f.fault(),
              Contains("/data/text_url: '" + (f.dir / "lost/text_emb_7.npy") +
                       "' has a number that no file of /data/image_url has"));
   write_rows(f.dir / "paired/img_emb_2.npy", 0, 10, {2});
@@ -197,7 +190,7 @@ TEST_CASE("files that pair by number hold as many rows, though the totals agree"
     write_rows(f.dir / fmt::format("twice/a/text_emb_{}.npy", number), 0, 10, {2});
   }
   f.data.text_url = f.dir / "fewer";
-  CHECK_THAT(message_of([&] { PriorDataset(f.data, f.prior, 1); }),
+  CHECK_THAT(f.fault(),
              Contains("/data/image_url: '" + (f.dir / "paired/img_emb_2.npy") +
                       "' has a number that no file of /data/text_url has"));
   f.data.text_url = f.dir / "longer";  // divided otherwise, with the same total

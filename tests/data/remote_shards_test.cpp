@@ -44,11 +44,6 @@ struct Remote {
     options.urls = urls;
   }
   ~Remote() { unsetenv("DALLE2_NET_TIMEOUT"); }
-
-  Keys keys(ShardLoader& loader) const {
-    loader.start_epoch(0);
-    return flat(keys_of(loader));
-  }
 };
 
 }  // namespace
@@ -63,11 +58,11 @@ TEST_CASE("shards over a bad network give the samples of the files, in their ord
   LoaderOptions local = options_over(remote.folder.path(), kShards, 4);
   local.shuffle = remote.options.shuffle = true;
   ShardLoader files(config_with(0), local);
-  const Keys expected = remote.keys(files);
+  const Keys expected = keys_of_epoch(files);
   REQUIRE(expected.size() == kShards * kRows);
   for (const int64_t workers : {0, 3}) {
     ShardLoader loader(config_with(workers), remote.options);
-    CHECK(remote.keys(loader) == expected);
+    CHECK(keys_of_epoch(loader) == expected);
     CHECK(loader.dropped().empty());
   }
   CHECK(log.count("secret") == 0);
@@ -81,7 +76,7 @@ TEST_CASE("shards that the server refuses are left out, named and counted") {
   });
   CapturedLog log;
   ShardLoader loader(config_with(2), remote.options);
-  CHECK(remote.keys(loader).size() == (kShards - 2) * kRows);
+  CHECK(keys_of_epoch(loader).size() == (kShards - 2) * kRows);
   CHECK(loader.dropped() == DropCounts{{"absent shard", 1}, {"unreachable shard", 1}});
   CHECK(log.count("/shards/00001.tar: the server answers with status 404") == 1);
   CHECK(log.count("secret") == 0);
@@ -97,7 +92,7 @@ TEST_CASE("more bad shards than max_bad_fraction allows end the epoch") {
   ShardDataConfig config = config_with(2);
   config.max_bad_fraction = 2.0 / 6;
   ShardLoader enough(config, remote.options);
-  CHECK(remote.keys(enough).size() == (kShards - 2) * kRows);
+  CHECK(keys_of_epoch(enough).size() == (kShards - 2) * kRows);
   config.max_bad_fraction = 0.2;
   ShardLoader loader(config, remote.options);
   loader.start_epoch(0);
@@ -111,7 +106,7 @@ TEST_CASE("one shard that stalls is left out; a network that is lost ends the ep
     return request.path.starts_with("/shards/00001") ? HttpReply{"", false, true} : reply;
   });
   ShardLoader loader(config_with(1), one.options);
-  CHECK(one.keys(loader).size() == (kShards - 1) * kRows);
+  CHECK(keys_of_epoch(loader).size() == (kShards - 1) * kRows);
   CHECK(loader.dropped() == DropCounts{{"unreachable shard", 1}});
 
   Remote all([](const HttpRequest&, const HttpReply&) { return HttpReply{"", false, true}; });
