@@ -164,10 +164,8 @@ TEST_CASE("the noise schedules are the reference's") {
   }
 }
 
-}  // namespace dalle2
-
-namespace dalle2 {
 namespace {
+
 using Catch::Matchers::Contains;
 
 /// A decoder's config of a version with two unets, as it is completed.
@@ -177,6 +175,8 @@ Json completed_decoder(const char* version, const Json& more = Json::object()) {
   complete_old_config(root, "decoder");
   return root;
 }
+
+}  // namespace
 
 TEST_CASE("keys that a config leaves out have the defaults of its version") {
   const Json first = completed_decoder("0.14.0")["decoder"];
@@ -208,5 +208,4 @@ TEST_CASE("a written_by that is no known version is refused") {
                     Contains("/written_by: expected dalle2-pytorch 0.14.0 to 1.15.6, got 0.13.0"));
 }
 
-}  // namespace
 }  // namespace dalle2

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
-
+#include <functional>
+#include <initializer_list>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -65,6 +67,35 @@ std::string message_of(Action action) {
   }
   return "no error";
 }
+
+/// Checks that a config with some values assigned (`/pointer=value`) has one problem: `text`, at the
+/// place of the last assignment unless it begins with another.
+class Rejects {
+ public:
+  using Assignments = std::vector<std::string>;
+
+  /// @param file as messages name it
+  Rejects(std::string file, std::function<void(const Assignments&)> read)
+      : file_(std::move(file)), read_(std::move(read)) {}
+
+  void operator()(const std::string& assignment, const std::string& text) const {
+    (*this)(Assignments{assignment}, text);
+  }
+  void operator()(std::initializer_list<std::string> assignments, const std::string& text) const {
+    (*this)(Assignments(assignments), text);
+  }
+  void operator()(const Assignments& assignments, const std::string& text) const {
+    const std::string& last = assignments.back();
+    const std::string place = text.starts_with("/") ? "" : last.substr(0, last.find('=')) + ": ";
+    CHECK(message_of([&] { read_(assignments); }) == file_ + ": 1 problem\n  " + place + text);
+  }
+
+ private:
+  std::string file_;
+  std::function<void(const Assignments&)> read_;
+};
+
+inline const Rejects rejects("test.json", [](const auto& assignments) { read_with(assignments); });
 
 /// Checks the whole message for a config with some values assigned; warnings come last.
 inline void expect_problems(const std::vector<std::string>& assignments,
