@@ -3,8 +3,10 @@
 #pragma once
 
 #include "checkpoint/state_dict.h"
+#include "support/temp_dir.h"
 
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>

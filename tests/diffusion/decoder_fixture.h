@@ -6,6 +6,7 @@
 
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "config/decoder/decoder_run_config.h"
 #include "diffusion/decoder/decoder.h"

@@ -5,6 +5,7 @@
 #include "support/fixture.h"
 
 #include <cstdint>
+#include <string>
 
 namespace dalle2::test {
 

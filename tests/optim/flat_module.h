@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 
 #include <string>
+#include <vector>
 
 #include "checkpoint/state_dict.h"
 #include "optim/flat_parameters.h"

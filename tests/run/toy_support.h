@@ -4,12 +4,15 @@
 
 #include <catch2/catch.hpp>
 #include <csignal>
+#include <filesystem>
 #include <string>
 #include <vector>
 
 #include "base/stop_signal.h"
 #include "checkpoint/pickle/pth.h"
+#include "io/files/atomic_file.h"
 #include "run/toy_run.h"
+#include "support/temp_dir.h"
 #include "tracker/log/log_file.h"
 #include "trainer/state_bits.h"
 
