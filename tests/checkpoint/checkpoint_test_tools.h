@@ -87,14 +87,19 @@ inline bool same_content(const Value& a, const Value& b) {
          (a.is_string() && a.as_string() == b.as_string());
 }
 
+inline Dict dict_of(std::initializer_list<std::pair<std::string, Value>> items) {
+  Dict dict;
+  for (const auto& [key, value] : items) dict.set(key, value);
+  return dict;
+}
+
 /// A checkpoint with every kind of value and element type, as small as that can be.
 inline Dict sample_checkpoint() {
   const auto options = at::TensorOptions().dtype(at::kFloat);
   const at::Tensor flat = at::arange(12, options);
-  Dict model;
+  Dict model = dict_of({{"unets.0.weight", flat.narrow(0, 0, 6).view({2, 3})},
+                        {"unets.0.bias", flat.narrow(0, 6, 3)}});
   model.ordered = true;
-  model.set("unets.0.weight", flat.narrow(0, 0, 6).view({2, 3}));
-  model.set("unets.0.bias", flat.narrow(0, 6, 3));
   Dict types;
   for (const at::ScalarType type : {at::kDouble,
                                     at::kHalf,

@@ -13,6 +13,7 @@ namespace dalle2 {
 namespace {
 
 using Catch::Matchers::Contains;
+using test::dict_of;
 using test::same_content;
 using test::TempDir;
 
@@ -22,24 +23,20 @@ std::string fixture(const std::string& name) {
 
 /// A decoder's checkpoint with one unet, averages twice the weights.
 Dict decoder_checkpoint() {
-  const auto options = at::TensorOptions().dtype(at::kFloat);
-  Dict model, ema, checkpoint, config;
+  Dict model = dict_of({{"unets.0.a", at::full({2}, 1.0, at::kFloat)},
+                        {"unets.0.b.c", at::full({3}, 2.0, at::kFloat)},
+                        {"noise_schedulers.0.betas", at::full({4}, 0.5, at::kFloat)}});
+  Dict ema = dict_of({{"0.initted", at::ones({}, at::kBool)},
+                      {"0.step", at::zeros({}, at::kLong)},
+                      {"0.online_model.a", at::full({2}, 1.0, at::kFloat)},
+                      {"0.ema_model.a", at::full({2}, 10.0, at::kFloat)},
+                      {"0.ema_model.b.c", at::full({3}, 20.0, at::kFloat)}});
   model.ordered = ema.ordered = true;
-  model.set("unets.0.a", at::full({2}, 1.0, options));
-  model.set("unets.0.b.c", at::full({3}, 2.0, options));
-  model.set("noise_schedulers.0.betas", at::full({4}, 0.5, options));
-  ema.set("0.initted", at::ones({}, at::TensorOptions().dtype(at::kBool)));
-  ema.set("0.step", at::zeros({}, at::TensorOptions().dtype(at::kLong)));
-  ema.set("0.online_model.a", at::full({2}, 1.0, options));
-  ema.set("0.ema_model.a", at::full({2}, 10.0, options));
-  ema.set("0.ema_model.b.c", at::full({3}, 20.0, options));
-  config.set("timesteps", 1000);
-  checkpoint.set("model", model);
-  checkpoint.set("version", "1.15.6");
-  checkpoint.set("config", config);
-  checkpoint.set("optim0", Value());
-  checkpoint.set("ema", ema);
-  return checkpoint;
+  return dict_of({{"model", model},
+                  {"version", "1.15.6"},
+                  {"config", dict_of({{"timesteps", 1000}})},
+                  {"optim0", Value()},
+                  {"ema", ema}});
 }
 
 }  // namespace
@@ -55,13 +52,6 @@ TEST_CASE("a checkpoint survives the way to safetensors and back") {
   CHECK(same_content(read_checkpoint(folder / "a.safetensors"), original));
   convert_checkpoint(folder / "a.safetensors", folder / "b.pth", Weights::kAll);
   CHECK(same_content(read_pth(folder / "b.pth"), original));
-}
-
-TEST_CASE("the reference's trainer checkpoint survives the way to safetensors and back") {
-  const TempDir folder;
-  convert_checkpoint(fixture("trainer.pth"), folder / "a.safetensors", Weights::kAll);
-  convert_checkpoint(folder / "a.safetensors", folder / "b.pth", Weights::kAll);
-  CHECK(same_content(read_pth(folder / "b.pth"), read_pth(fixture("trainer.pth"))));
 }
 
 TEST_CASE("a plain state dict becomes plain safetensors and a model file keeps its names") {
@@ -104,33 +94,23 @@ TEST_CASE("averages are refused where there are none or where they fit no unet")
   const Value unfit = checkpoint;
   CHECK_THROWS_WITH(averaged_weights(Cursor(unfit, "a.pth")),
                     Contains("got 3 entries of which 2 fit"));
-  Dict bare;
-  bare.set("model", Dict{});
-  const Value none = bare;
+  const Value none = dict_of({{"model", Dict{}}});
   CHECK_THROWS_WITH(averaged_weights(Cursor(none, "a.pth")), Contains("no averaged weights"));
 }
 
 TEST_CASE("averages of a prior and of an EMA wrapper's file are found") {
-  Dict weights, prior;
-  weights.set("net.a", at::ones({1}));
-  prior.set("ema_model", weights);
-  const Value prior_root = prior;
-  CHECK(averaged_weights(Cursor(prior_root)).at(0).first == "net.a");
-  Dict wrapper;
-  wrapper.set("step", at::zeros({}));
-  wrapper.set("ema_model.enc.b", at::ones({1}));
-  const Value wrapper_root = wrapper;
-  CHECK(averaged_weights(Cursor(wrapper_root)).at(0).first == "enc.b");
+  const Value prior = dict_of({{"ema_model", dict_of({{"net.a", at::ones({1})}})}});
+  CHECK(averaged_weights(Cursor(prior)).at(0).first == "net.a");
+  const Value wrapper = dict_of({{"step", at::zeros({})}, {"ema_model.enc.b", at::ones({1})}});
+  CHECK(averaged_weights(Cursor(wrapper)).at(0).first == "enc.b");
 }
 
 TEST_CASE("a checkpoint has averages under three keys, or under the names of a wrapped model") {
   const auto has = [](const Dict& dict) { return has_averages(Cursor(Value(dict))); };
-  Dict weights;
-  weights.set("enc.b", at::ones({1}));
+  const Dict weights = dict_of({{"enc.b", at::ones({1})}});
   CHECK_FALSE(has(weights));
   for (const char* key : {"ema", "ema_diffusers", "ema_model"}) {
-    Dict checkpoint;
-    checkpoint.set("model", weights);
+    Dict checkpoint = dict_of({{"model", weights}});
     CHECK_FALSE(has(checkpoint));
     checkpoint.set(key, weights);
     CHECK(has(checkpoint));
@@ -159,9 +139,7 @@ TEST_CASE("an unknown ending is refused") {
 TEST_CASE("inspect shortens values of more than sixty bytes, between two characters") {
   const TempDir folder;
   const auto shown = [&](const std::string& value) {
-    Dict checkpoint;
-    checkpoint.set("note", value);
-    write_pth(folder / "a.pth", checkpoint);
+    write_pth(folder / "a.pth", dict_of({{"note", value}}));
     const std::string text = inspection_text(inspect_file(folder / "a.pth"));
     const std::string line = text.substr(0, text.find('\n'));
     return line.substr(line.rfind(' ') + 1);
@@ -173,10 +151,8 @@ TEST_CASE("inspect shortens values of more than sixty bytes, between two charact
 
 TEST_CASE("inspect's column of names is no wider than 72 characters") {
   const TempDir folder;
-  Dict checkpoint;
-  checkpoint.set("a", at::ones({1}));
-  checkpoint.set(std::string(100, 'b'), at::ones({1}));
-  write_pth(folder / "a.pth", checkpoint);
+  write_pth(folder / "a.pth",
+            dict_of({{"a", at::ones({1})}, {std::string(100, 'b'), at::ones({1})}}));
   const std::string text = inspection_text(inspect_file(folder / "a.pth"));
   CHECK(text.find("float32") == 74);
   CHECK_THAT(text, Contains(std::string(100, 'b') + "  float32"));
@@ -206,18 +182,18 @@ TEST_CASE("inspect lists every tensor with type and shape and every scalar with 
 
 TEST_CASE("inspect and fsck show the control characters of a file, and a name is one line") {
   const TempDir folder;
-  Dict odd;
-  odd.set("\x1b[2Jname\n  more", "value\x1b]0;title\x07");
-  odd.set(
-      "\xc2\x9b"
-      "tensor",
-      at::zeros({1}));
-  write_pth(folder / "a.pth", odd);
-  const std::string text = inspection_text(inspect_file(folder / "a.pth"));
+  const std::string name = "\x7f\xc2\x9btensor";
+  write_pth(folder / "a.pth",
+            dict_of({{"\x1b[2Jname\n  more", "value\x1b]0;title\x07"}, {name, at::zeros({1})}}));
+  const Inspection inspection = inspect_file(folder / "a.pth");
+  const std::string text = inspection_text(inspection);
   CHECK_THAT(text,
              Contains("\\x1b[2Jname\\x0a  more") && Contains("value\\x1b]0;title\\x07") &&
                  Contains("\\x9btensor"));
   CHECK(text.find('\x1b') == std::string::npos);
+  const std::string json = inspection_json(inspection);
+  CHECK_THAT(json, Contains("\\u007f\\u009btensor") && !Contains("\x7f") && !Contains("\xc2\x9b"));
+  CHECK(nlohmann::json::parse(json)["entries"][1]["name"] == name);
 
   CheckedFile file;
   file.path = "a\x1b[2J\n  b.pth";
@@ -231,26 +207,8 @@ TEST_CASE("inspect shows objects of unknown classes and values that JSON lacks")
   const std::string text = inspection_text(inspect_file(fixture("model.pth")));
   CHECK_THAT(text, Contains("packaging.version.Version"));
   const TempDir folder;
-  Dict odd;
-  odd.set("nan", std::nan(""));
-  odd.set("broken", Bytes{"\xff"});
-  write_pth(folder / "a.pth", odd);
+  write_pth(folder / "a.pth", dict_of({{"nan", std::nan("")}, {"broken", Bytes{"\xff"}}}));
   CHECK(nlohmann::json::accept(inspection_json(inspect_file(folder / "a.pth"))));
-}
-
-TEST_CASE("inspect escapes control characters in its JSON, which reads the same") {
-  const TempDir folder;
-  const std::string name =
-      "a\x7f\xc2\x9b"
-      "2J\x1b";
-  Dict odd;
-  odd.set(name, name);
-  write_pth(folder / "a.pth", odd);
-  const std::string json = inspection_json(inspect_file(folder / "a.pth"));
-  CHECK_THAT(json,
-             Contains("a\\u007f\\u009b2J\\u001b") && !Contains("\x7f") && !Contains("\xc2\x9b"));
-  CHECK(nlohmann::json::parse(json)["entries"][0]["name"] == name);
-  CHECK(nlohmann::json::parse(json)["entries"][0]["value"] == name);
 }
 
 TEST_CASE("a config goes into a checkpoint and comes out as JSON") {

@@ -24,19 +24,15 @@ const StateDict kOfMany = named({{"unets.0.mid_block1.cross_attn.fn.null_kv", {2
                                  {"unets.0.downs.0.4.weight", {8, 8, 4, 4}},
                                  {"unets.0.ups.0.3.net.0.weight", {8, 8, 1, 1}}});
 
-Dict file_of(const StateDict& weights, const char* version) {
-  Dict file;
-  file.set("model", to_dict(weights));
-  if (version != nullptr) file.set("version", version);
-  return file;
-}
-
 Version version_of(const StateDict& weights,
                    const char* said,
                    const std::string& told,
                    const char* kind = "decoder") {
-  const Value file = file_of(weights, said);
-  return version_of_file(Cursor(file, "a.pth"), weights, kind, {told});
+  Dict file;
+  file.set("model", to_dict(weights));
+  if (said != nullptr) file.set("version", said);
+  const Value root = file;
+  return version_of_file(Cursor(root, "a.pth"), weights, kind, {told});
 }
 
 TEST_CASE("tensors of a unet tell the versions that have such layers") {

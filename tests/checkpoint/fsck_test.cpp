@@ -14,6 +14,7 @@ namespace dalle2 {
 namespace {
 
 using Catch::Matchers::Contains;
+using test::dict_of;
 using test::TempDir;
 
 at::Tensor drawn(at::IntArrayRef shape) {
@@ -24,30 +25,25 @@ at::Tensor drawn(at::IntArrayRef shape) {
 
 /// Two parameters of a decoder with one unet, and all that a run of ours saves.
 Dict run_checkpoint() {
-  Dict model, moments, states, groups, optimizer, lane, position, own, averages, checkpoint;
-  model.set("unets.0.init_conv.weight", drawn({2, 3}));
-  model.set("unets.0.init_conv.bias", drawn({2}));
-  moments.set("exp_avg", drawn({2, 3}) * 2);
-  moments.set("exp_avg_sq", drawn({2, 3}) * 3);
-  states.items.emplace_back(Value(0), Value(moments));
-  groups.set("params", List{{0, 1}});
-  optimizer.set("state", states);
-  optimizer.set("param_groups", List{{groups}});
-  position.set("row", 7);
-  own.set("loader_position", position);
-  averages.set("0.step", at::full({}, 4, at::kLong));
-  averages.set("0.ema_model.init_conv.weight", drawn({2, 3}) * 5);
-  averages.set("0.ema_model.init_conv.bias", drawn({2}) * 5);
-  checkpoint.set("model", model);
-  checkpoint.set("version", "1.15.6");
-  checkpoint.set("steps", at::full({1}, 1234, at::kLong));
-  checkpoint.set("epoch", 3);
-  checkpoint.set("samples_seen", 9872);
-  checkpoint.set("dalle2_train", own);
-  checkpoint.set("optim0", optimizer);
-  checkpoint.set("sched0", Value());
-  checkpoint.set("ema", averages);
-  return checkpoint;
+  Dict states;
+  states.items.emplace_back(
+      0, dict_of({{"exp_avg", drawn({2, 3}) * 2}, {"exp_avg_sq", drawn({2, 3}) * 3}}));
+  return dict_of({{"model",
+                   dict_of({{"unets.0.init_conv.weight", drawn({2, 3})},
+                            {"unets.0.init_conv.bias", drawn({2})}})},
+                  {"version", "1.15.6"},
+                  {"steps", at::full({1}, 1234, at::kLong)},
+                  {"epoch", 3},
+                  {"samples_seen", 9872},
+                  {"dalle2_train", dict_of({{"loader_position", dict_of({{"row", 7}})}})},
+                  {"optim0",
+                   dict_of({{"state", states},
+                            {"param_groups", List{{dict_of({{"params", List{{0, 1}}}})}}}})},
+                  {"sched0", Value()},
+                  {"ema",
+                   dict_of({{"0.step", at::full({}, 4, at::kLong)},
+                            {"0.ema_model.init_conv.weight", drawn({2, 3}) * 5},
+                            {"0.ema_model.init_conv.bias", drawn({2}) * 5}})}});
 }
 
 Dict without(const Dict& all, const std::string& key) {
@@ -96,10 +92,8 @@ TEST_CASE("fsck: what resuming needs and the file lacks is named") {
     CHECK(file.missing == std::vector<std::string>{key});
     CHECK_THAT(fsck_text("a.pth", {file}), Contains("no run can resume from it: it lacks " + key));
   }
-  Dict model;
-  model.set("version", "1.15.6");
-  model.set("model", *run_checkpoint().find("model"));
-  const CheckedFile weights = checked(folder, model);
+  const CheckedFile weights =
+      checked(folder, dict_of({{"version", "1.15.6"}, {"model", *run_checkpoint().find("model")}}));
   CHECK(weights.kind == "model");
   CHECK(weights.resume == Resume::kNo);
   CHECK_THAT(fsck_text("a.pth", {weights}),
@@ -108,11 +102,10 @@ TEST_CASE("fsck: what resuming needs and the file lacks is named") {
 
 TEST_CASE("fsck: a checkpoint of a prior has one step count and one optimizer") {
   const TempDir folder;
-  Dict prior;
-  prior.set("optimizer", *run_checkpoint().find("optim0"));
-  prior.set("scheduler", Dict{});
-  prior.set("model", *run_checkpoint().find("model"));
-  prior.set("step", at::full({1}, 20, at::kLong));
+  Dict prior = dict_of({{"optimizer", *run_checkpoint().find("optim0")},
+                        {"scheduler", Dict{}},
+                        {"model", *run_checkpoint().find("model")},
+                        {"step", at::full({1}, 20, at::kLong)}});
   CHECK(checked(folder, prior).resume == Resume::kBySamples);
   prior.set("dalle2_train", *run_checkpoint().find("dalle2_train"));
   const CheckedFile file = checked(folder, prior);

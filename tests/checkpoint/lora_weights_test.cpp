@@ -7,7 +7,6 @@
 #include <cmath>
 #include <cstring>
 
-#include "base/error.h"
 #include "checkpoint/archive/safetensors.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/lora/lora_file.h"
@@ -15,10 +14,12 @@
 #include "checkpoint/pickle/pth.h"
 #include "checkpoint_test_tools.h"
 #include "support/fixture.h"
+#include "support/message_of.h"
 
 namespace dalle2 {
 namespace {
 
+using test::message_of;
 using test::wave;
 
 /// Two unets' worth of a decoder.
@@ -39,23 +40,11 @@ LoraFile adapter_file() {
 }
 
 Value checkpoint_of(const StateDict& weights) {
-  Dict checkpoint;
-  checkpoint.set("model", to_dict(weights));
-  checkpoint.set("version", "1.15.6");
-  return checkpoint;
+  return test::dict_of({{"model", to_dict(weights)}, {"version", "1.15.6"}});
 }
 
 at::Tensor expected_to_q() {
   return wave({5, 4}) + 1.5 * at::matmul(wave({5, 2}, 0.6), wave({2, 4}, 0.5));
-}
-
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const DataError& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 TEST_CASE("the strength of an adapter is its own entry, else the given one, else its rank") {

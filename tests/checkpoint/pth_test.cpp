@@ -7,6 +7,7 @@
 #include "checkpoint/archive/mapped_file.h"
 #include "checkpoint/archive/zip_archive.h"
 #include "checkpoint/pickle/pickle.h"
+#include "checkpoint/pickle/value_json.h"
 #include "checkpoint_test_tools.h"
 #include "io/files/disk_io.h"
 #include "support/fixture.h"
@@ -45,27 +46,6 @@ const Value& value_at(const Value& root, const std::string& path) {
   return *value;
 }
 
-void check_plain(const Value& actual, const nlohmann::json& expected) {
-  switch (expected.type()) {
-    case nlohmann::json::value_t::null:
-      CHECK(actual.is_none());
-      break;
-    case nlohmann::json::value_t::boolean:
-      CHECK(actual.as_bool() == expected.get<bool>());
-      break;
-    case nlohmann::json::value_t::string:
-      CHECK(actual.as_string() == expected.get<std::string>());
-      break;
-    case nlohmann::json::value_t::number_float:
-      CHECK(actual.is_double());
-      CHECK(actual.as_double() == expected.get<double>());
-      break;
-    default:
-      CHECK(actual.is_int());
-      CHECK(actual.as_int() == expected.get<int64_t>());
-  }
-}
-
 }  // namespace
 
 TEST_CASE("what Python saved is read with every value and every bit") {
@@ -81,9 +61,7 @@ TEST_CASE("what Python saved is read with every value and every bit") {
     }
     for (const auto& [name, plain] : expected.json.items()) {
       INFO(name);
-      if (name != "/large") {
-        check_plain(value_at(checkpoint, name), plain);
-      }
+      if (name != "/large") CHECK(json_of_value(value_at(checkpoint, name)) == plain.dump());
     }
   }
 }
@@ -140,7 +118,7 @@ TEST_CASE("what we write is read back with equal content") {
 TEST_CASE("a read-back finds a flipped bit wherever it lies on the disk") {
   const TempDir folder;
   const std::string path = folder / "a.pth";
-  const auto options = at::TensorOptions().dtype(at::kFloat);
+  const auto options = at::kFloat;
   write_pth(path, List{{at::arange(10, options), at::empty({0}), at::arange(2'600'000, options)}});
   CHECK_NOTHROW(verify_pth(path));
   const auto flip = [&](uint64_t offset) {
@@ -183,7 +161,7 @@ TEST_CASE("equal checkpoints are equal files") {
 
 TEST_CASE("overlapping views share a storage in the file and slices of a flat buffer do not") {
   const TempDir folder;
-  const at::Tensor flat = at::arange(1000, at::TensorOptions().dtype(at::kFloat));
+  const at::Tensor flat = at::arange(1000, at::kFloat);
   List list{{flat.narrow(0, 10, 5), flat.narrow(0, 12, 5), flat.narrow(0, 17, 3)}};
   const PickleToWrite pickle = pickle_of_value(list);
   REQUIRE(pickle.storages.size() == 2);
@@ -200,19 +178,14 @@ TEST_CASE("overlapping views share a storage in the file and slices of a flat bu
 
 TEST_CASE("tensors begin at multiples of 64 bytes in the file") {
   const TempDir folder;
-  Dict dict;
-  dict.set("a", at::full({3}, 1.25, at::TensorOptions().dtype(at::kFloat)));
-  dict.set("b", at::full({5}, 2.5, at::TensorOptions().dtype(at::kDouble)));
-  write_pth(folder / "a.pth", dict);
+  const double a = 1.25, b = 2.5;
+  write_pth(folder / "a.pth", List{{at::full({3}, a, at::kDouble), at::full({5}, b, at::kDouble)}});
   const std::string bytes = test::read_bytes(folder / "a.pth");
-  const float a = 1.25F;
-  const double b = 2.5;
-  const size_t a_at = bytes.find(std::string(reinterpret_cast<const char*>(&a), 4));
-  const size_t b_at = bytes.find(std::string(reinterpret_cast<const char*>(&b), 8));
-  REQUIRE(a_at != std::string::npos);
-  REQUIRE(b_at != std::string::npos);
-  CHECK(a_at % 64 == 0);
-  CHECK(b_at % 64 == 0);
+  for (const double* value : {&a, &b}) {
+    const size_t place = bytes.find(std::string(reinterpret_cast<const char*>(value), 8));
+    REQUIRE(place != std::string::npos);
+    CHECK(place % 64 == 0);
+  }
 }
 
 TEST_CASE("what is not plain data cannot be saved and the error names its path") {
@@ -220,9 +193,7 @@ TEST_CASE("what is not plain data cannot be saved and the error names its path")
   auto stub = std::make_shared<StubObject>();
   stub->module = "os";
   stub->name = "system";
-  Dict inner, root;
-  inner.set("object", stub);
-  root.set("config", inner);
+  const Dict root = test::dict_of({{"config", test::dict_of({{"object", stub}})}});
   CHECK_THROWS_WITH(write_pth(folder / "a.pth", root),
                     Contains("/config/object: cannot be saved") && Contains("os.system"));
   CHECK_FALSE(std::filesystem::exists(folder / "a.pth"));
@@ -236,13 +207,8 @@ TEST_CASE("what is not plain data cannot be saved and the error names its path")
 }
 
 TEST_CASE("errors name the path inside the checkpoint, what was expected and what is there") {
-  Dict group;
-  group.set("lr", "high");
-  Dict optim;
-  optim.set("param_groups", List{{group}});
-  Dict checkpoint_dict;
-  checkpoint_dict.set("optim0", optim);
-  const Value root = checkpoint_dict;
+  const Dict group = test::dict_of({{"lr", "high"}});
+  const Value root = test::dict_of({{"optim0", test::dict_of({{"param_groups", List{{group}}}})}});
   const Cursor checkpoint(root, "a.pth");
   const Cursor first = checkpoint.at("optim0").at("param_groups").at(0);
   CHECK_THROWS_WITH(first.at("lr").as_double(),
@@ -257,13 +223,12 @@ TEST_CASE("errors name the path inside the checkpoint, what was expected and wha
 }
 
 TEST_CASE("numbers may stand in tensors of one element") {
-  CHECK(Value(at::full({1}, 12, at::TensorOptions().dtype(at::kLong))).as_int() == 12);
-  CHECK(Value(at::scalar_tensor(3.0, at::TensorOptions().dtype(at::kFloat))).as_int() == 3);
-  CHECK(Value(at::scalar_tensor(0.5, at::TensorOptions().dtype(at::kFloat))).as_double() == 0.5);
-  CHECK_THROWS_AS(Value(at::scalar_tensor(0.5, at::TensorOptions().dtype(at::kFloat))).as_int(),
-                  DataError);
+  CHECK(Value(at::full({1}, 12, at::kLong)).as_int() == 12);
+  CHECK(Value(at::scalar_tensor(3.0, at::kFloat)).as_int() == 3);
+  CHECK(Value(at::scalar_tensor(0.5, at::kFloat)).as_double() == 0.5);
+  CHECK_THROWS_AS(Value(at::scalar_tensor(0.5, at::kFloat)).as_int(), DataError);
   CHECK_THROWS_AS(Value(true).as_double(), DataError);
-  const Value yes(at::ones({1}, at::TensorOptions().dtype(at::kBool)));
+  const Value yes(at::ones({1}, at::kBool));
   CHECK(yes.as_bool());
   CHECK_THROWS_AS(yes.as_double(), DataError);
   CHECK_THROWS_AS(yes.as_int(), DataError);
@@ -290,18 +255,16 @@ TEST_CASE("files for Python are written", "[.python]") {
 
 TEST_CASE("a snapshot writes exactly the file of its moment, and reuses its memory") {
   const test::TempDir folder;
-  const at::Tensor flat = at::arange(100, at::TensorOptions().dtype(at::kFloat));
+  const at::Tensor flat = at::arange(100, at::kFloat);
   const at::Tensor counts = at::arange(7);
-  Dict weights, checkpoint;
-  weights.set("a", flat.narrow(0, 0, 33));  // views of a flat buffer, two of them of the same part
-  weights.set("b", flat.narrow(0, 33, 60).view({6, 10}).t());
-  weights.set("again", flat.narrow(0, 0, 33).view({3, 11}));
-  weights.set("none", at::empty({0, 4}));
-  weights.set("half", at::ones({5}, at::TensorOptions().dtype(at::kHalf)));
-  weights.set("flag", at::full({}, true, at::kBool));
-  checkpoint.set("model", weights);
-  checkpoint.set("steps", counts);
-  checkpoint.set("name", "x");
+  // Views of a flat buffer, two of them of the same part.
+  const Dict weights = test::dict_of({{"a", flat.narrow(0, 0, 33)},
+                                      {"b", flat.narrow(0, 33, 60).view({6, 10}).t()},
+                                      {"again", flat.narrow(0, 0, 33).view({3, 11})},
+                                      {"none", at::empty({0, 4})},
+                                      {"half", at::ones({5}, at::kHalf)},
+                                      {"flag", at::full({}, true, at::kBool)}});
+  const Dict checkpoint = test::dict_of({{"model", weights}, {"steps", counts}, {"name", "x"}});
 
   PthSnapshot snapshot;
   for (const double change : {0.0, 1.0, 2.0}) {

@@ -23,15 +23,10 @@ using test::TempDir;
 constexpr int kFlips = 2000;
 
 Dict small_checkpoint() {
-  Dict model;
+  Dict model = test::dict_of(
+      {{"weight", at::arange(20, at::kFloat).view({4, 5})}, {"mask", at::ones({3}, at::kBool)}});
   model.ordered = true;
-  model.set("weight", at::arange(20, at::TensorOptions().dtype(at::kFloat)).view({4, 5}));
-  model.set("mask", at::ones({3}, at::TensorOptions().dtype(at::kBool)));
-  Dict checkpoint;
-  checkpoint.set("model", model);
-  checkpoint.set("version", "1.15.6");
-  checkpoint.set("steps", List{{1, 2.5, true}});
-  return checkpoint;
+  return test::dict_of({{"model", model}, {"version", "1.15.6"}, {"steps", List{{1, 2.5, true}}}});
 }
 
 /// Reads damaged bytes: true if that was noticed, or if the content is the same anyway.
@@ -43,6 +38,11 @@ bool noticed_or_harmless(const std::string& path, const std::string& bytes, Read
   } catch (const DataError&) {
     return true;
   }
+}
+
+std::string with_flipped_bit(std::string bytes, size_t bit) {
+  bytes[bit / 8] = static_cast<char>(bytes[bit / 8] ^ (1 << (bit % 8)));
+  return bytes;
 }
 
 Value run(const std::string& pickle) {
@@ -71,8 +71,7 @@ TEST_CASE("every single flipped bit of a checkpoint is noticed or harmless") {
   write_pth(folder / "a.pth", original, ReadBack::kNo);
   const std::string bytes = test::read_bytes(folder / "a.pth");
   for (size_t bit = 0; bit < bytes.size() * 8; ++bit) {
-    std::string damaged = bytes;
-    damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << (bit % 8)));
+    const std::string damaged = with_flipped_bit(bytes, bit);
     INFO("bit " << bit % 8 << " of byte " << bit / 8 << " of " << bytes.size());
     CHECK(noticed_or_harmless(folder / "b.pth", damaged, [&](const std::string& path) {
       return same_content(read_pth(path), original);
@@ -93,9 +92,7 @@ TEST_CASE("truncated safetensors files are noticed and damaged ones never break 
   // that.
   std::mt19937 random(2);
   for (int i = 0; i < kFlips; ++i) {
-    std::string damaged = bytes;
-    const size_t bit = random() % (bytes.size() * 8);
-    damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << (bit % 8)));
+    const std::string damaged = with_flipped_bit(bytes, random() % (bytes.size() * 8));
     CHECK(noticed_or_harmless(folder / "b.safetensors", damaged, [](const std::string& path) {
       return read_safetensors(path).tensors.size() == 2;
     }));
@@ -115,10 +112,8 @@ TEST_CASE("damaged legacy files end in an error or a value") {
   int values = 0;
   for (int i = 0; i < kFlips; ++i) {
     std::string damaged = bytes;
-    for (int flip = 0; flip < 3; ++flip) {
-      const size_t bit = random() % (bytes.size() * 8);
-      damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << (bit % 8)));
-    }
+    for (int flip = 0; flip < 3; ++flip)
+      damaged = with_flipped_bit(damaged, random() % (bytes.size() * 8));
     test::put_file(folder / "b.pth", damaged);
     try {  // the layout has no checksum: what was flipped may be a number
       read_pth(folder / "b.pth");
@@ -217,15 +212,9 @@ TEST_CASE("bombs of nesting, sharing and sizes end in an error at once") {
   }
   CHECK_THROWS_WITH(run(begin + "(" + laughs.substr(2) + "t."),
                     Contains("unfolds to more than 1.2 MiB"));
-  CHECK_THROWS_WITH(run(begin + "X\xff\xff\xff\x7f"
-                                "a."),
-                    Contains("cut off"));
-  CHECK_THROWS_WITH(run(begin + "\x8e\xff\xff\xff\xff\xff\xff\xff\xff"
-                                "a."),
-                    Contains("cut off"));
-  CHECK_THROWS_WITH(run(begin + "\x8b\xff\xff\xff\xff"
-                                "a."),
-                    Contains("cut off"));
+  for (const char* size :
+       {"X\xff\xff\xff\x7f", "\x8e\xff\xff\xff\xff\xff\xff\xff\xff", "\x8b\xff\xff\xff\xff"})
+    CHECK_THROWS_WITH(run(begin + size + "a."), Contains("cut off"));
 }
 
 TEST_CASE("chains of shared unknown objects are limited in depth too") {
@@ -256,9 +245,8 @@ TEST_CASE("memos of huge numbers and thousands of open marks take little memory"
 TEST_CASE("a few bytes cannot stand for a tensor of terabytes") {
   const TempDir folder;
   const auto expanded = [&](int64_t rows) {
-    Dict checkpoint;
-    checkpoint.set("tensor", at::ones({1}).expand({rows}));
-    write_pth(folder / "a.pth", checkpoint, ReadBack::kNo);
+    write_pth(
+        folder / "a.pth", test::dict_of({{"tensor", at::ones({1}).expand({rows})}}), ReadBack::kNo);
     return read_pth(folder / "a.pth");
   };
   CHECK(expanded(1000).as_dict().find("tensor")->as_tensor().sum().item<float>() == 1000.0f);
@@ -376,14 +364,11 @@ TEST_CASE("text that is not UTF-8 is in no file that we write") {
   const TempDir folder;
   // Overlong, a surrogate, beyond Unicode, cut off.
   for (const char* text : {"\xe0\x80\xaf", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xc3"}) {
-    Dict checkpoint;
-    checkpoint.set("note", text);
+    const Dict checkpoint = test::dict_of({{"note", text}}), keys = test::dict_of({{text, 1}});
     CHECK_THROWS_WITH(pickle_of_value(checkpoint),
                       Contains("/note: cannot be saved: expected UTF-8, got the byte 0x"));
     CHECK_THROWS_WITH(take_apart(checkpoint),
                       Contains("note: cannot be saved: expected UTF-8, got the byte 0x"));
-    Dict keys;
-    keys.set(text, 1);
     CHECK_THROWS_WITH(pickle_of_value(keys), Contains("expected UTF-8"));
     CHECK_THROWS_WITH(take_apart(keys), Contains("expected UTF-8"));
     const StateDict named = {{text, at::ones({1})}}, plain = {{"x", at::ones({1})}};
@@ -395,22 +380,22 @@ TEST_CASE("text that is not UTF-8 is in no file that we write") {
 }
 
 TEST_CASE("malformed pickles are refused with the place") {
-  const auto pickle = [](const std::string& body) { return "\x80\x02" + body; };
-  CHECK_THROWS_WITH(run(""), Contains("protocol 2"));
-  CHECK_THROWS_WITH(run("(lp0\n."), Contains("protocol 2"));
-  CHECK_THROWS_WITH(run("\x80\x09N."), Contains("protocol beyond 5"));
-  CHECK_THROWS_WITH(run(pickle("")), Contains("cut off at byte 2"));
-  CHECK_THROWS_WITH(run(pickle(".")), Contains("one object at the end"));
-  CHECK_THROWS_WITH(run(pickle("NN.")), Contains("one object at the end"));
-  CHECK_THROWS_WITH(run(pickle("a.")), Contains("empty stack"));
-  CHECK_THROWS_WITH(run(pickle("t.")), Contains("no mark"));
-  CHECK_THROWS_WITH(run(pickle("h\x05.")), Contains("never stored"));
-  CHECK_THROWS_WITH(run(pickle("N]a.")), Contains("not a list"));
-  CHECK_THROWS_WITH(run(pickle("NK\1K\2s.")), Contains("not a dict"));
-  CHECK_THROWS_WITH(run(pickle("N)R.")), Contains("not a function"));
-  CHECK_THROWS_WITH(run(pickle("NQ.")), Contains("persistent id"));
-  CHECK_THROWS_WITH(run(pickle("NN\x93.")), Contains("without a name"));
-  CHECK_THROWS_WITH(run(pickle("\xff.")), Contains("unknown opcode"));
+  const std::pair<const char*, const char*> pickles[] = {{"", "protocol 2"},
+                                                         {"(lp0\n.", "protocol 2"},
+                                                         {"\x80\x09N.", "protocol beyond 5"},
+                                                         {"\x80\x02", "cut off at byte 2"},
+                                                         {"\x80\x02.", "one object at the end"},
+                                                         {"\x80\x02NN.", "one object at the end"},
+                                                         {"\x80\x02\x61.", "empty stack"},
+                                                         {"\x80\x02t.", "no mark"},
+                                                         {"\x80\x02h\x05.", "never stored"},
+                                                         {"\x80\x02N]a.", "not a list"},
+                                                         {"\x80\x02NK\1K\2s.", "not a dict"},
+                                                         {"\x80\x02N)R.", "not a function"},
+                                                         {"\x80\x02NQ.", "persistent id"},
+                                                         {"\x80\x02NN\x93.", "without a name"},
+                                                         {"\x80\x02\xff.", "unknown opcode"}};
+  for (const auto& [pickle, reason] : pickles) CHECK_THROWS_WITH(run(pickle), Contains(reason));
 }
 
 TEST_CASE("files that are not checkpoints are refused with what they are") {
