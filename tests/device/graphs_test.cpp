@@ -45,13 +45,12 @@ void decoder_step(DecoderTrainer& trainer, int64_t number, int64_t batch = 2) {
 constexpr const char* kInUse = "one CUDA graph each from now on";
 
 TEST_CASE("a decoder's passes by graphs have the bits of passes without") {
-  const TrainerFixture fixture("cascade");
-  DecoderTrainConfig config = fixture.train_config();
+  DecoderTrainConfig config = cascade().train_config();
   config.mixed_precision = GENERATE(MixedPrecision::no, MixedPrecision::bf16, MixedPrecision::fp16);
-  const auto plain = fixture.trainer(config, fake_device());
+  const auto plain = cascade().trainer(config, fake_device());
   config.cuda_graph = true;
   CapturedLog log;
-  const auto by_graph = fixture.trainer(config, fake_device());
+  const auto by_graph = cascade().trainer(config, fake_device());
   expect_same_steps(*plain, *by_graph, 8, [](DecoderTrainer& trainer, int64_t number) {
     decoder_step(trainer, number);
   });
@@ -73,13 +72,12 @@ TEST_CASE("a decoder's passes by graphs have the bits of passes without") {
 }
 
 TEST_CASE("steps by graphs go on through samples, evaluations and another state") {
-  const TrainerFixture fixture("cascade");
-  DecoderTrainConfig config = fixture.train_config();
+  DecoderTrainConfig config = cascade().train_config();
   config.mixed_precision = GENERATE(MixedPrecision::no, MixedPrecision::fp16);
-  const auto plain = fixture.trainer(config, fake_device());
+  const auto plain = cascade().trainer(config, fake_device());
   config.cuda_graph = true;
-  const auto by_graph = fixture.trainer(config, fake_device()),
-             other = fixture.trainer(config, fake_device());
+  const auto by_graph = cascade().trainer(config, fake_device()),
+             other = cascade().trainer(config, fake_device());
   const auto step = [](DecoderTrainer& trainer, int64_t number) { decoder_step(trainer, number); };
   expect_same_steps(*plain, *by_graph, 6, step);
   for (DecoderTrainer* const trainer : {plain.get(), by_graph.get()}) {
@@ -101,8 +99,7 @@ TEST_CASE("steps by graphs go on through samples, evaluations and another state"
 }
 
 TEST_CASE("each shape, chunk and variant of a pass has its graph") {
-  const TrainerFixture fixture("cascade");
-  json config = fixture.data().json.at("config");
+  json config = cascade().data().json.at("config");
   for (json& unet : config["decoder"]["unets"]) {
     unet["self_cond"] = unet["sparse_attn"] = unet["cross_embed_downsample"] = true;
     unet["self_attn"] = {false, true};
@@ -138,8 +135,7 @@ TEST_CASE("each shape, chunk and variant of a pass has its graph") {
 }
 
 TEST_CASE("a graph reads the seed of dropout masks anew") {
-  const TrainerFixture fixture("cascade");
-  DecoderTrainConfig config = fixture.train_config();
+  DecoderTrainConfig config = cascade().train_config();
   config.lora.rank = 2;
   config.lora.dropout = 0.5;
   config.lora.train_bias = true;
@@ -148,7 +144,7 @@ TEST_CASE("a graph reads the seed of dropout masks anew") {
   const auto make = [&](bool cuda_graph) {
     torch::manual_seed(3);  // of adapters
     config.cuda_graph = cuda_graph;
-    return fixture.trainer(config, fake_device());
+    return cascade().trainer(config, fake_device());
   };
   const auto plain = make(false), by_graph = make(true);
   CapturedLog log;
@@ -186,8 +182,7 @@ TEST_CASE("a prior's passes by graphs have the bits of passes without") {
 }
 
 TEST_CASE("a decoder's options are recorded with it") {
-  const TrainerFixture fixture("cascade");
-  json config = fixture.data().json.at("config");
+  json config = cascade().data().json.at("config");
   for (json& unet : config["decoder"]["unets"]) unet["checkpoint_during_training"] = true;
   config["decoder"]["learned_variance"] = true;
   const LoadedDecoderConfig loaded = parse_decoder_config(config.dump(), "test.json", {});
@@ -215,11 +210,10 @@ TEST_CASE("a decoder's options are recorded with it") {
 }
 
 TEST_CASE("an update that is skipped is skipped by graphs too") {
-  const TrainerFixture fixture("cascade");
-  DecoderTrainConfig config = fixture.train_config();
-  const auto plain = fixture.trainer(config, fake_device());
+  DecoderTrainConfig config = cascade().train_config();
+  const auto plain = cascade().trainer(config, fake_device());
   config.cuda_graph = true;
-  const auto by_graph = fixture.trainer(config, fake_device());
+  const auto by_graph = cascade().trainer(config, fake_device());
   const int64_t bad = GENERATE(3, 4, 6);  // as it is recorded, checked and used
   CapturedLog log;
   expect_same_steps(*plain, *by_graph, 9, [&](DecoderTrainer& trainer, int64_t number) {
@@ -412,11 +406,10 @@ TEST_CASE("a part has at most 16 graphs, and passes that come once take none") {
 }
 
 TEST_CASE("where there are no graphs a run says so") {
-  const TrainerFixture fixture("cascade");
-  DecoderTrainConfig config = fixture.train_config();
+  DecoderTrainConfig config = cascade().train_config();
   config.cuda_graph = true;
   const CapturedLog log;
-  const auto trainer = fixture.trainer(config, at::kCPU);
+  const auto trainer = cascade().trainer(config, at::kCPU);
   ProcessGroup alone;
   trainer->connect(alone, {});
   CHECK(log.count("/train/cuda_graph has no effect on the CPU") == 1);

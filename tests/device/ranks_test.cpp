@@ -142,12 +142,11 @@ std::string bits_of_two_ranks(const TrainerFixture& fixture, bool on_fake, bool 
 }
 
 TEST_CASE("two ranks on the fake device train with the CPU's bits, sharded or not") {
-  const TrainerFixture fixture("cascade");
-  const std::string expected = bits_of_two_ranks(fixture, /*on_fake=*/false, false);
+  const std::string expected = bits_of_two_ranks(cascade(), /*on_fake=*/false, false);
   const FakeDeviceGroups groups;
   for (const bool shard_optimizer : {false, true}) {
     const CapturedLog log;
-    CHECK(bits_of_two_ranks(fixture, /*on_fake=*/true, shard_optimizer) == expected);
+    CHECK(bits_of_two_ranks(cascade(), /*on_fake=*/true, shard_optimizer) == expected);
     CHECK(log.count("/train/cuda_graph has no effect with several processes") == 1);
   }
 }

@@ -75,13 +75,12 @@ TEST_CASE("a decoder's training on the fake device has the CPU's bits") {
 }
 
 TEST_CASE("a decoder goes on from its state on another device") {
-  const TrainerFixture fixture("cascade");
-  const DecoderTrainConfig config = fixture.train_config();
-  const auto whole = fixture.trainer(config), first = fixture.trainer(config, fake_device());
+  const DecoderTrainConfig config = cascade().train_config();
+  const auto whole = cascade().trainer(config), first = cascade().trainer(config, fake_device());
   train(*whole, 0, 6);
   train(*first, 0, 3);
   for (const at::Device& device : {at::Device(at::kCPU), fake_device()}) {
-    const auto second = fixture.trainer(config, device);
+    const auto second = cascade().trainer(config, device);
     second->load_state(first->state());
     train(*second, 3, 6);
     CHECK(bits_of(*second) == bits_of(*whole));
@@ -89,9 +88,8 @@ TEST_CASE("a decoder goes on from its state on another device") {
 }
 
 TEST_CASE("draws on the fake device are the CPU's where the host decides nothing") {
-  const TrainerFixture fixture("cascade");
   const auto bits = [&](const at::Device& device) {
-    const auto trainer = fixture.trainer(fixture.train_config(), device);
+    const auto trainer = cascade().trainer(cascade().train_config(), device);
     for (int64_t step = 0; step < 3; ++step) {
       trainer->step(drawn_inputs(2, step), 1, make_generator({0, "train", 0, step}, device));
       trainer->update(1);
@@ -102,10 +100,9 @@ TEST_CASE("draws on the fake device are the CPU's where the host decides nothing
 }
 
 TEST_CASE("a step of a decoder stalls nothing") {
-  const TrainerFixture fixture("cascade");
-  DecoderTrainConfig config = fixture.train_config();
+  DecoderTrainConfig config = cascade().train_config();
   config.mixed_precision = GENERATE(MixedPrecision::no, MixedPrecision::bf16, MixedPrecision::fp16);
-  const auto trainer = fixture.trainer(config, fake_device());
+  const auto trainer = cascade().trainer(config, fake_device());
   const DecoderInputs inputs = on_fake_device(drawn_inputs(2, 1));
   for (const int64_t unet : {1, 2}) {
     const auto step = [&] {
@@ -119,8 +116,7 @@ TEST_CASE("a step of a decoder stalls nothing") {
 }
 
 TEST_CASE("a step with every option of a unet stalls nothing") {
-  const TrainerFixture fixture("cascade");
-  json config = fixture.data().json.at("config");
+  json config = cascade().data().json.at("config");
   for (json& unet : config["decoder"]["unets"]) {
     unet["dim"] = 8;
     unet["dim_mults"] = {1, 2};
@@ -146,8 +142,7 @@ TEST_CASE("a step with every option of a unet stalls nothing") {
 }
 
 TEST_CASE("a snapshot waits for the device once, and has what was there when it was taken") {
-  const TrainerFixture fixture("cascade");
-  const auto trainer = fixture.trainer(fixture.train_config(), fake_device());
+  const auto trainer = cascade().trainer(cascade().train_config(), fake_device());
   train(*trainer, 0, 2);
   const std::string expected = bits_of(*trainer);
   const Value state = trainer->state();
@@ -166,8 +161,7 @@ TEST_CASE("a snapshot waits for the device once, and has what was there when it 
 }
 
 TEST_CASE("page-locked memory of a snapshot is little more than what it holds") {
-  const TrainerFixture fixture("cascade");
-  const auto trainer = fixture.trainer(fixture.train_config(), fake_device());
+  const auto trainer = cascade().trainer(cascade().train_config(), fake_device());
   train(*trainer, 0, 2);
   const Value state = trainer->state();
   int64_t bytes = 0;
@@ -194,9 +188,8 @@ DecoderTrainConfig with_offload(const TrainerFixture& fixture, bool offload) {
 }
 
 TEST_CASE("an average in host memory costs two copies in the background, and no bit") {
-  const TrainerFixture fixture("cascade");
-  const auto resident = fixture.trainer(with_offload(fixture, false), fake_device());
-  const auto offloaded = fixture.trainer(with_offload(fixture, true), fake_device());
+  const auto resident = cascade().trainer(with_offload(cascade(), false), fake_device());
+  const auto offloaded = cascade().trainer(with_offload(cascade(), true), fake_device());
   const DecoderInputs inputs = on_fake_device(drawn_inputs(2, 1));
   const auto step = [&](DecoderTrainer& trainer) {
     return counts_of([&] {
@@ -213,7 +206,7 @@ TEST_CASE("an average in host memory costs two copies in the background, and no 
   CHECK(of_offloaded.uploads == of_resident.uploads + 1);
   CHECK(of_offloaded.downloads == of_resident.downloads + 1);
   CHECK(bits_of(*offloaded) == bits_of(*resident));
-  const auto resumed = fixture.trainer(with_offload(fixture, true), fake_device());
+  const auto resumed = cascade().trainer(with_offload(cascade(), true), fake_device());
   resumed->load_state(offloaded->state());
   train(*resumed, 3, 5);
   train(*offloaded, 3, 5);

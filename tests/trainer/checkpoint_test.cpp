@@ -11,30 +11,64 @@
 namespace dalle2 {
 namespace {
 
-TEST_CASE("training on from a checkpoint is bit for bit the run without a break, twice over") {
-  const test::TrainerFixture fixture("cascade");
-  const test::TempDir folder;
-  const auto unbroken = fixture.trainer();
-  test::train(*unbroken, 0, 15);
+/// Five steps, and an update that is skipped for a picture that is NaN.
+void train_part(DecoderTrainer& trainer, int64_t begin) {
+  test::train(trainer, begin, begin + 5);
+  DecoderInputs inputs = test::drawn_inputs(2, 1);
+  inputs.images[1].fill_(NAN);
+  trainer.step(inputs, 2, make_generator({0, "bad", 0, begin}, at::kCPU));
+  trainer.update(2);
+}
 
-  auto trainer = fixture.trainer();
-  for (const int64_t begin : {0, 5, 10}) {
-    test::train(*trainer, begin, begin + 5);
-    write_pth(folder / "checkpoint.pth", trainer->state());
-    trainer = fixture.trainer();
-    trainer->load_state(read_pth(folder / "checkpoint.pth"));
+TEST_CASE("training on from a checkpoint is bit for bit the run without a break, twice over") {
+  using Change = void (*)(DecoderTrainConfig&);
+  const std::pair<const char*, Change> kinds[] = {
+      {"plain", [](auto&) {}},
+      {"diffusers", [](auto& c) { c.ema.kind = EmaKind::diffusers; }},
+      {"bf16", [](auto& c) { c.mixed_precision = MixedPrecision::bf16; }},
+      {"fp16", [](auto& c) { c.mixed_precision = MixedPrecision::fp16; }},
+      {"averages for a choice after training",
+       [](auto& c) { c.use_ema = false, c.post_hoc_ema.save_every_n_steps = 2; }},
+      {"adapters", [](auto& c) { c.lora.rank = 2, c.lora.dropout = 0.3; }},
+      {"adapters with biases and diffusers on bf16", [](auto& c) {
+         c.lora.rank = 2, c.lora.dropout = 0.3, c.lora.train_bias = true;
+         c.frozen_dtype = FrozenDtype::bf16, c.ema.kind = EmaKind::diffusers;
+       }}};
+  for (const char* name : {"cascade", "masked"}) {
+    for (const auto& [kind, change] : kinds) {
+      CAPTURE(name, kind);
+      const test::TrainerFixture fixture(name);
+      DecoderTrainConfig config = fixture.train_config();
+      change(config);
+      const auto begun = [&](uint64_t seed) {  // of adapters
+        torch::manual_seed(seed);
+        return fixture.trainer(config);
+      };
+      const test::TempDir folder;
+      const auto unbroken = begun(4);
+      auto trainer = begun(4);
+      for (const int64_t begin : {0, 5, 10}) {
+        train_part(*unbroken, begin);
+        train_part(*trainer, begin);
+        write_pth(folder / "checkpoint.pth", trainer->state());
+        trainer = begun(99);
+        CHECK(test::bits_of(*trainer) != test::bits_of(*unbroken));
+        trainer->load_state(read_pth(folder / "checkpoint.pth"));
+      }
+      CHECK(test::bits_of(*trainer) == test::bits_of(*unbroken));
+      CHECK(trainer->skipped_updates(2).total >= 3);
+      CHECK(trainer->loss_scale(2) == unbroken->loss_scale(2));
+    }
   }
-  CHECK(test::bits_of(*trainer) == test::bits_of(*unbroken));
 }
 
 TEST_CASE("a loaded checkpoint is not tied to its file") {
-  const test::TrainerFixture fixture("cascade");
   const test::TempDir folder;
-  const auto trainer = fixture.trainer();
+  const auto trainer = test::cascade().trainer();
   test::train(*trainer, 0, 2);
   const std::string path = folder / "checkpoint.pth";
   write_pth(path, trainer->state());
-  const auto other = fixture.trainer();
+  const auto other = test::cascade().trainer();
   other->load_state(read_pth(path));
   const std::string before = test::bits_of(*other);
   CHECK(before == test::bits_of(*trainer));
@@ -77,16 +111,15 @@ TEST_CASE("a stage of another run is carried along in its place, weights as they
 
 TEST_CASE(
     "without averages there is no ema key, and such a checkpoint gives averages that start over") {
-  const test::TrainerFixture fixture("cascade");
-  DecoderTrainConfig config = fixture.train_config();
+  DecoderTrainConfig config = test::cascade().train_config();
   config.use_ema = false;
-  const auto trainer = fixture.trainer(config);
+  const auto trainer = test::cascade().trainer(config);
   test::train(*trainer, 0, 4);
   const Dict state = trainer->state();
   CHECK(state.find("ema") == nullptr);
 
   test::CapturedLog log;
-  const auto other = fixture.trainer();
+  const auto other = test::cascade().trainer();
   other->load_state(state, false, true, "a.pth");
   CHECK(log.count("a.pth") == 1);
   CHECK(log.count("no averaged weights") == 1);
@@ -97,8 +130,7 @@ TEST_CASE(
 }
 
 TEST_CASE("the model file has the averaged weights and leaves the live ones in the decoder") {
-  const test::TrainerFixture fixture("cascade");
-  const auto trainer = fixture.trainer();
+  const auto trainer = test::cascade().trainer();
   test::train(*trainer, 0, 10);
   const std::string before = test::bits_of(*trainer);
   const Dict state = trainer->model_state({{"config", "text"}});
@@ -115,10 +147,9 @@ TEST_CASE("the model file has the averaged weights and leaves the live ones in t
 }
 
 TEST_CASE("loading the weights alone takes no optimizer and starts the averages over") {
-  const test::TrainerFixture fixture("cascade");
-  const auto trainer = fixture.trainer();
+  const auto trainer = test::cascade().trainer();
   test::train(*trainer, 0, 10);
-  const auto other = fixture.trainer();
+  const auto other = test::cascade().trainer();
   other->load_state(trainer->state(), /*only_model=*/true);
   CHECK(other->steps(1) == trainer->steps(1));
   CHECK(at::equal(other->decoder()->unet(1)->parameters()[0],
@@ -140,8 +171,7 @@ Dict without(const Dict& dict, const std::string& key) {
 }
 
 TEST_CASE("missing and unexpected tensors are listed and fatal, unless loading is not strict") {
-  const test::TrainerFixture fixture("cascade");
-  const auto trainer = fixture.trainer();
+  const auto trainer = test::cascade().trainer();
   Dict state = trainer->state();
   Dict model = without(state.find("model")->as_dict(), "unets.0.null_image_embed");
   model.set("unets.0.stranger", at::ones({2}));
@@ -156,8 +186,7 @@ TEST_CASE("missing and unexpected tensors are listed and fatal, unless loading i
 }
 
 TEST_CASE("a checkpoint of another version is mentioned and loaded") {
-  const test::TrainerFixture fixture("cascade");
-  const auto trainer = fixture.trainer();
+  const auto trainer = test::cascade().trainer();
   Dict state = trainer->state();
   test::CapturedLog log;
   trainer->load_state(state);
@@ -168,16 +197,15 @@ TEST_CASE("a checkpoint of another version is mentioned and loaded") {
 }
 
 TEST_CASE("what does not fit is named with its place") {
-  const test::TrainerFixture fixture("cascade");
-  const auto trainer = fixture.trainer();
+  const auto trainer = test::cascade().trainer();
   test::train(*trainer, 0, 2);
   const Dict good = trainer->state();
   const auto refused = [&](auto change, const std::string& part) {
     Dict bad = good;
     change(bad);
     INFO(part);
-    CHECK_THROWS_AS(fixture.trainer()->load_state(bad, false, true, "a.pth"), DataError);
-    CHECK_THROWS_WITH(fixture.trainer()->load_state(bad, false, true, "a.pth"),
+    CHECK_THROWS_AS(test::cascade().trainer()->load_state(bad, false, true, "a.pth"), DataError);
+    CHECK_THROWS_WITH(test::cascade().trainer()->load_state(bad, false, true, "a.pth"),
                       Catch::Contains("a.pth") && Catch::Contains(part));
   };
   refused([](Dict& d) { d = without(d, "steps"); }, "steps");
@@ -211,11 +239,10 @@ TEST_CASE("what does not fit is named with its place") {
 }
 
 TEST_CASE("settings that differ from the checkpoint's are mentioned, and this run's apply") {
-  const test::TrainerFixture fixture("cascade");
-  const Dict state = fixture.trainer()->state();
-  DecoderTrainConfig config = fixture.train_config();
+  const Dict state = test::cascade().trainer()->state();
+  DecoderTrainConfig config = test::cascade().train_config();
   config.lr = 2e-3;
-  const auto trainer = fixture.trainer(config);
+  const auto trainer = test::cascade().trainer(config);
   test::CapturedLog log;
   trainer->load_state(state);
   CHECK(log.count("/train/lr = 0.002") > 0);

@@ -162,71 +162,29 @@ TEST_CASE("averages of other parameters are refused, and missing keys keep their
   CHECK(made.average.rule().decay() == Approx(8.0 / 17.0));  // of the eighth step
 }
 
-TEST_CASE("a folder of save_pretrained is read, and written so that it reads the same") {
+TEST_CASE("a folder of save_pretrained is read") {
   const test::Fixture expected = test::load_fixture("ema_model/pretrained_state");
-  const auto check = [&](const std::string& folder) {
-    const test::PretrainedFolder saved = test::read_pretrained(folder);
-    EmaConfig config;
-    config.decay = Cursor(Value(saved.config)).at("decay").as_double();
-    auto made = std::make_unique<Averaged<Tiny>>(config);
-    load_state_dict(made->network, saved.weights, "", /*strict=*/true, folder);
-    made->average.begin_anew();
-    made->load(saved.config);
-    const Value state = made->state();
-    for (size_t i = 0; i < expected.tensors.size(); ++i) {
-      CHECK(at::equal(Cursor(state).at("shadow_params").at(i).as_tensor(),
-                      expected.tensor(std::to_string(i))));
-    }
-    CHECK(Cursor(state).at("optimization_step").as_int() ==
-          expected.json.at("optimization_step").get<int64_t>());
-    for (const auto& [key, value] : expected.json.items()) {
-      INFO(key);
-      CHECK(nlohmann::json::parse(json_of_value(*saved.config.find(key))) == value);
-    }
-    return made;
-  };
-  const auto read = check(test::fixture_folder("ema_model") + "/pretrained");
-  // What is written are the averages, whatever the model holds meanwhile.
-  for (const at::Tensor& parameter : read->network.parameters()) parameter.detach().zero_();
-  const test::TempDir folder;
-  Dict state = test::read_pretrained(test::fixture_folder("ema_model") + "/pretrained").config;
-  {
-    const WeightAverage::InPlace in_place(read->average);
-    test::save_pretrained(folder / "out", &read->network, value_of_json(R"({"width": 4})"), state);
+  const std::string folder = test::fixture_folder("ema_model") + "/pretrained";
+  const test::PretrainedFolder saved = test::read_pretrained(folder);
+  EmaConfig config;
+  config.decay = Cursor(Value(saved.config)).at("decay").as_double();
+  Averaged<Tiny> made(config);
+  load_state_dict(made.network, saved.weights, "", /*strict=*/true, folder);
+  made.average.begin_anew();
+  made.load(saved.config);
+  const Value state = made.state();
+  for (size_t i = 0; i < expected.tensors.size(); ++i) {
+    CHECK(at::equal(Cursor(state).at("shadow_params").at(i).as_tensor(),
+                    expected.tensor(std::to_string(i))));
   }
-  check(folder / "out");
-}
-
-TEST_CASE("saving as a folder needs a model and its config") {
-  const auto texts = test::load_fixture("ema_model/refusals").json;
-  const test::TempDir folder;
-  const Tiny model;
-  CHECK_THROWS_WITH(test::save_pretrained(folder / "out", nullptr, Dict{}, {}),
-                    texts.at("model_cls").get<std::string>());
-  CHECK_THROWS_WITH(test::save_pretrained(folder / "out", &model, Value(), {}),
-                    texts.at("model_config").get<std::string>());
-}
-
-TEST_CASE("the average is lent to the parameters and the weights come back bit for bit") {
-  const std::vector<at::Tensor> parameters = {test::wave({3, 2}).set_requires_grad(true),
-                                              test::wave({4}, 0.9)};
-  const std::vector<at::Tensor> before = {parameters[0].detach().clone(), parameters[1].clone()};
-  test::EmaModel average({at::ones({3, 2}), at::ones({4})}, {});
-  average.store(parameters);
-  average.copy_to(parameters);
-  CHECK(at::equal(parameters[0], at::ones({3, 2})));
-  average.restore(parameters);
-  CHECK(at::equal(parameters[0], before[0]));
-  CHECK(at::equal(parameters[1], before[1]));
-  const auto texts = test::load_fixture("ema_model/refusals").json;
-  CHECK_THROWS_WITH(average.restore(parameters), texts.at("restore").get<std::string>());
+  CHECK(Cursor(state).at("optimization_step").as_int() ==
+        expected.json.at("optimization_step").get<int64_t>());
 }
 
 TEST_CASE("a decoder is trained with diffusers' average: it follows each update") {
-  const test::TrainerFixture fixture("cascade");
-  DecoderTrainConfig config = diffusers_config(fixture);
+  DecoderTrainConfig config = diffusers_config(test::cascade());
   config.ema.offload = GENERATE(false, true);
-  const auto trainer = fixture.trainer(config);
+  const auto trainer = test::cascade().trainer(config);
   test::EmaModel by_hand(trainer->decoder()->unet(1)->parameters(), config.ema);
   for (int64_t step = 0; step < 8; ++step) {
     test::train(*trainer, step, step + 1);
@@ -246,55 +204,18 @@ TEST_CASE("a decoder is trained with diffusers' average: it follows each update"
   CHECK(test::bits_of(*trainer) == before);
 }
 
-TEST_CASE("with diffusers' average too, training on from a checkpoint is the unbroken run") {
-  const std::string name = GENERATE(as<std::string>{}, "cascade", "masked");
-  const test::TrainerFixture fixture(name);
-  const DecoderTrainConfig config = diffusers_config(fixture);
-  const test::TempDir folder;
-  const auto unbroken = fixture.trainer(config);
-  test::train(*unbroken, 0, 15);
-  auto trainer = fixture.trainer(config);
-  for (const int64_t begin : {0, 5, 10}) {
-    test::train(*trainer, begin, begin + 5);
-    write_pth(folder / "checkpoint.pth", trainer->state());
-    trainer = fixture.trainer(config);
-    trainer->load_state(read_pth(folder / "checkpoint.pth"));
-  }
-  CHECK(test::bits_of(*trainer) == test::bits_of(*unbroken));
-  const Dict state = trainer->state();
-  CHECK(state.find("ema") == nullptr);
-  REQUIRE(state.find("ema_diffusers") != nullptr);
-  CHECK(state.find("ema_diffusers")->as_sequence().size() == 2);
-}
-
-TEST_CASE("the averages of diffusers' kind are found in a checkpoint by their names") {
-  const test::TrainerFixture fixture("cascade");
-  const auto trainer = fixture.trainer(diffusers_config(fixture));
-  test::train(*trainer, 0, 6);
-  const Value checkpoint = trainer->state();
-  const StateDict expected = Cursor(Value(trainer->model_state())).at("model").as_state_dict();
-  const StateDict averaged = averaged_weights(Cursor(checkpoint, "a.pth"));
-  REQUIRE(averaged.size() == expected.size());
-  for (const auto& [name, tensor] : expected) {
-    INFO(name);
-    REQUIRE(find_tensor(averaged, name) != nullptr);
-    CHECK(at::equal(*find_tensor(averaged, name), tensor));
-  }
-}
-
 TEST_CASE("a change of the kind or of the options of the average is mentioned") {
-  const test::TrainerFixture fixture("cascade");
-  const auto trainer = fixture.trainer();
+  const auto trainer = test::cascade().trainer();
   test::train(*trainer, 0, 4);
-  DecoderTrainConfig config = diffusers_config(fixture);
-  const auto other = fixture.trainer(config);
+  DecoderTrainConfig config = diffusers_config(test::cascade());
+  const auto other = test::cascade().trainer(config);
   test::CapturedLog log;
   other->load_state(trainer->state(), false, true, "a.pth");
   CHECK(log.count("no averaged weights 'ema_diffusers'") == 1);
   CHECK(at::equal(TrainerProbe::averaged(*other, 1)[0].value(),
                   trainer->decoder()->unet(1)->parameters()[0]));
   config.ema.decay = 0.5;
-  const auto third = fixture.trainer(config);
+  const auto third = test::cascade().trainer(config);
   third->load_state(other->state(), false, true, "b.pth");
   CHECK(log.count("averaged with other options (decay 0.7)") == 2);
   test::train(*third, 0, 30);
@@ -302,12 +223,11 @@ TEST_CASE("a change of the kind or of the options of the average is mentioned") 
 }
 
 TEST_CASE("the weights become their average where update_model_with_ema_every says so") {
-  const test::TrainerFixture fixture("cascade");
-  DecoderTrainConfig config = fixture.train_config();
+  DecoderTrainConfig config = test::cascade().train_config();
   config.ema_update_after_step = 0;
   config.ema_update_every = 1;
   config.update_model_with_ema_every = 3;
-  const auto trainer = fixture.trainer(config);
+  const auto trainer = test::cascade().trainer(config);
   std::vector<bool> equal;
   for (int64_t step = 0; step < 14; step += 2) {
     test::train(*trainer, step, step + 1);

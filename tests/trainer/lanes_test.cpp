@@ -73,15 +73,14 @@ struct DecoderResult {
 
 DecoderResult train_decoder(int lanes, const std::function<void(DecoderTrainConfig&)>& change) {
   const test::ComputeThreads threads(lanes);
-  const test::TrainerFixture fixture("cascade");
-  DecoderTrainConfig config = fixture.train_config();
+  DecoderTrainConfig config = test::cascade().train_config();
   if (change) change(config);
-  const auto trainer = fixture.trainer(config);
-  const DecoderInputs inputs = fixture.inputs(0);
+  const auto trainer = test::cascade().trainer(config);
+  const DecoderInputs inputs = test::cascade().inputs(0);
   REQUIRE(inputs.images.size(0) >= 3);
   DecoderResult result;
   for (const bool is_last : {false, true}) {
-    result.loss = trainer->step(inputs, 1, fixture.draws(0), {0.5, is_last});
+    result.loss = trainer->step(inputs, 1, test::cascade().draws(0), {0.5, is_last});
   }
   result.gradients = TrainerProbe::contents(*trainer).parts.at(0)->gradients.values().clone();
   result.evaluated =
@@ -114,13 +113,12 @@ TEST_CASE(
 }
 
 TEST_CASE("lanes may compute levels again in the backward pass") {
-  const test::TrainerFixture fixture("cascade");
   const auto gradients = [&](int lanes) {
     const test::ComputeThreads threads(lanes);
-    const auto trainer = fixture.trainer();
+    const auto trainer = test::cascade().trainer();
     UnetImpl& unet = *trainer->decoder()->unet(1);
     unet.recompute_levels(1);  // of two and the middle: lanes are at different levels
-    trainer->step(fixture.inputs(0), 1, fixture.draws(0));
+    trainer->step(test::cascade().inputs(0), 1, test::cascade().draws(0));
     return TrainerProbe::contents(*trainer).parts.at(0)->gradients.values().clone();
   };
   CHECK(distance(gradients(3), gradients(1)) < 2e-6);
@@ -189,17 +187,20 @@ TEST_CASE("a CLIP with batch norms has one lane: their statistics are those of t
 }
 
 TEST_CASE("several lanes draw the same pictures as one, and a stop in one ends all") {
-  const test::TrainerFixture fixture("cascade");
-  const auto trainer = fixture.trainer();
-  const auto draw = [&](int lanes) {
-    const test::ComputeThreads threads(lanes);
+  const auto trainer = test::cascade().trainer();
+  const auto options_with = [&](std::function<void(int64_t, size_t, size_t)> on_step) {
     DecoderSampleOptions options;
-    options.image_embeds = fixture.inputs(0).image_embeds;
+    options.image_embeds = test::cascade().inputs(0).image_embeds;
     options.sample_timesteps = std::optional<int64_t>(3);
-    int steps = 0;
-    options.on_step = [&](int64_t, size_t, size_t) { ++steps; };
+    options.on_step = std::move(on_step);
     for (int64_t row = 0; row < options.image_embeds.size(0); ++row)
       options.row_generators.push_back(make_generator({.seed = row, .purpose = "draw"}, at::kCPU));
+    return options;
+  };
+  const auto draw = [&](int lanes) {
+    const test::ComputeThreads threads(lanes);
+    int steps = 0;
+    const auto options = options_with([&](int64_t, size_t, size_t) { ++steps; });
     const at::Tensor drawn = trainer->sample(options);
     CHECK(steps == 2 * 3);  // told by one lane
     return drawn;
@@ -208,13 +209,9 @@ TEST_CASE("several lanes draw the same pictures as one, and a stop in one ends a
   CHECK(at::allclose(draw(3), one, 0, 1e-4));
 
   const test::ComputeThreads threads(3);
-  DecoderSampleOptions options;
-  options.image_embeds = fixture.inputs(0).image_embeds;
-  options.on_step = [](int64_t, size_t step, size_t) {
+  const auto options = options_with([](int64_t, size_t step, size_t) {
     if (step == 2) throw std::runtime_error("a signal");
-  };
-  for (int64_t row = 0; row < options.image_embeds.size(0); ++row)
-    options.row_generators.push_back(make_generator({.seed = row, .purpose = "draw"}, at::kCPU));
+  });
   CHECK_THROWS_WITH(trainer->sample(options), "a signal");
 }
 

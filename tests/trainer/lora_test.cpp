@@ -57,9 +57,10 @@ size_t count_adapter_tensors(const StateDict& weights) {
 }
 
 TEST_CASE("adapters learn, and of the network not a bit changes") {
-  const test::TrainerFixture fixture("cascade");
-  const auto trainer = make_trainer(fixture, lora_config(fixture));
-  const auto plain = make_trainer(fixture, fixture.train_config());
+  DecoderTrainConfig config = lora_config(test::cascade());
+  config.lora.rank = 1;
+  const auto trainer = make_trainer(test::cascade(), config);
+  const auto plain = make_trainer(test::cascade(), test::cascade().train_config());
   CHECK(trainer->uses_lora());
   const auto first = [](DecoderTrainer& t) {
     return t.step(test::drawn_inputs(3, 0), 1, make_generator({0, "train"}, at::kCPU))
@@ -82,26 +83,16 @@ TEST_CASE("adapters learn, and of the network not a bit changes") {
     changed += equal ? 0 : 1;
   }
   CHECK(changed == count_adapter_tensors(after));
-}
-
-TEST_CASE("adapters of rank 1 are adapters") {
-  const test::TrainerFixture fixture("cascade");
-  DecoderTrainConfig config = lora_config(fixture);
-  config.lora.rank = 1;
-  const auto trainer = make_trainer(fixture, config);
-  CHECK(trainer->uses_lora());
-  const Dict state = trainer->state();
-  CHECK(lora_info_of(Cursor(state).at("lora")).rank == 1);
   REQUIRE(trainer->lora_state());
+  CHECK(trainer->lora_state()->info.rank == 1);
   CHECK(trainer->lora_state()->info.alpha == 6);
 }
 
 TEST_CASE("optimizer, averages and gradients know nothing of what is frozen") {
-  const test::TrainerFixture fixture("cascade");
   for (const EmaKind kind : {EmaKind::ema_pytorch, EmaKind::diffusers}) {
-    DecoderTrainConfig config = lora_config(fixture);
+    DecoderTrainConfig config = lora_config(test::cascade());
     config.ema.kind = kind;
-    const auto trainer = make_trainer(fixture, config);
+    const auto trainer = make_trainer(test::cascade(), config);
     train(*trainer, 0, 2);
     const Value state = trainer->state();
     const Cursor root(state);
@@ -127,35 +118,11 @@ TEST_CASE("optimizer, averages and gradients know nothing of what is frozen") {
   }
 }
 
-TEST_CASE("a run with adapters goes on bit for bit from a checkpoint") {
-  for (const char* name : {"cascade", "masked"}) {
-    const test::TrainerFixture fixture(name);
-    for (const EmaKind kind : {EmaKind::ema_pytorch, EmaKind::diffusers}) {
-      DecoderTrainConfig config = lora_config(fixture);
-      config.ema.kind = kind;
-      config.lora.dropout = 0.3;
-      config.lora.train_bias = kind == EmaKind::diffusers;
-      config.frozen_dtype = kind == EmaKind::diffusers ? FrozenDtype::bf16 : FrozenDtype::fp32;
-      const auto whole = make_trainer(fixture, config);
-      train(*whole, 0, 5);
-      const Value saved = through_file(whole->state());
-      torch::manual_seed(99);
-      const auto resumed = fixture.trainer(config);
-      CHECK(test::bits_of(*resumed) != test::bits_of(*whole));
-      resumed->load_state(saved);
-      CHECK(test::bits_of(*resumed) == test::bits_of(*whole));
-      train(*whole, 5, 9);
-      train(*resumed, 5, 9);
-      CHECK(test::bits_of(*resumed) == test::bits_of(*whole));
-    }
-  }
-}
-
 TEST_CASE("the chunk size does not change what dropout drops") {
-  const test::TrainerFixture fixture("cascade");
-  DecoderTrainConfig config = lora_config(fixture);
+  DecoderTrainConfig config = lora_config(test::cascade());
   config.lora.dropout = 0.4;
-  const auto whole = make_trainer(fixture, config), chunked = make_trainer(fixture, config);
+  const auto whole = make_trainer(test::cascade(), config),
+             chunked = make_trainer(test::cascade(), config);
   train(*whole, 0, 4);
   train(*chunked, 0, 4);
   TrainerProbe::set_max_batch_size(*chunked, 2);
@@ -167,8 +134,7 @@ TEST_CASE("the chunk size does not change what dropout drops") {
 }
 
 TEST_CASE("adapters begin on the weights of a decoder without any") {
-  const test::TrainerFixture fixture("cascade");
-  const auto base = make_trainer(fixture, fixture.train_config());
+  const auto base = make_trainer(test::cascade(), test::cascade().train_config());
   train(*base, 0, 6);
   const Value saved = through_file(base->state());
   const StateDict weights = Cursor(saved).at("model").as_state_dict();
@@ -176,7 +142,7 @@ TEST_CASE("adapters begin on the weights of a decoder without any") {
   const auto check = [&](const char* name) {
     const test::TrainerFixture shape(name);
     const auto trainer = make_trainer(shape, [&] {
-      DecoderTrainConfig config = lora_config(fixture);
+      DecoderTrainConfig config = lora_config(test::cascade());
       config.unet_training_mask = shape.train_config().unet_training_mask;
       return config;
     }());
@@ -204,18 +170,17 @@ TEST_CASE("adapters begin on the weights of a decoder without any") {
   damaged.erase(std::find_if(damaged.begin(), damaged.end(), [](const auto& entry) {
     return entry.first == "unets.0.init_conv.convs.0.weight";
   }));
-  const auto trainer = make_trainer(fixture, lora_config(fixture));
+  const auto trainer = make_trainer(test::cascade(), lora_config(test::cascade()));
   CHECK_THROWS_WITH(trainer->load_base(damaged, "base.pth"),
                     Catch::Contains("base.pth: does not fit the model") &&
                         Catch::Contains("missing (1):\n    unets.0.init_conv.convs.0.weight"));
 }
 
 TEST_CASE("the model file of a run with adapters holds plain weights that do the same") {
-  const test::TrainerFixture fixture("cascade");
   for (const FrozenDtype dtype : {FrozenDtype::fp32, FrozenDtype::bf16}) {
-    DecoderTrainConfig config = lora_config(fixture);
+    DecoderTrainConfig config = lora_config(test::cascade());
     config.frozen_dtype = dtype;
-    const auto trainer = make_trainer(fixture, config);
+    const auto trainer = make_trainer(test::cascade(), config);
     train(*trainer, 0, 8);
     const Value model = through_file(trainer->model_state());
     const StateDict merged = Cursor(model).at("model").as_state_dict();
@@ -223,7 +188,7 @@ TEST_CASE("the model file of a run with adapters holds plain weights that do the
     for (const auto& [name, tensor] : merged) {
       if (tensor.is_floating_point()) CHECK(tensor.scalar_type() == at::kFloat);
     }
-    const auto plain = make_trainer(fixture, fixture.train_config());
+    const auto plain = make_trainer(test::cascade(), test::cascade().train_config());
     load_state_dict(*plain->decoder(), merged);
     DecoderSampleOptions options;
     options.image_embeds = test::drawn_inputs(2, 9).image_embeds;
@@ -242,50 +207,45 @@ TEST_CASE("the model file of a run with adapters holds plain weights that do the
     }
     const StateDict joined =
         merged_lora(base, lora_adapters(lora->tensors, lora->info.alpha, "x"), "x");
-    REQUIRE(joined.size() == merged.size());
-    for (size_t i = 0; i < joined.size(); ++i) CHECK(at::equal(joined[i].second, merged[i].second));
+    CHECK(joined.size() == merged.size());
+    test::expect_equal(joined, merged);
   }
 }
 
 TEST_CASE("averaged weights of a checkpoint with adapters are those of its model file") {
-  const test::TrainerFixture fixture("cascade");
   for (const EmaKind kind : {EmaKind::ema_pytorch, EmaKind::diffusers}) {
-    DecoderTrainConfig config = lora_config(fixture);
+    DecoderTrainConfig config = lora_config(test::cascade());
     config.ema.kind = kind;
-    const auto trainer = make_trainer(fixture, config);
+    const auto trainer = make_trainer(test::cascade(), config);
     train(*trainer, 0, 8);
     const Value state = trainer->state(), model = trainer->model_state();
     const StateDict averaged = merged_lora(averaged_weights(Cursor(state)), 6, "x");
     const StateDict expected = Cursor(model).at("model").as_state_dict();
-    REQUIRE(averaged.size() == expected.size());
-    for (size_t i = 0; i < averaged.size(); ++i) {
-      CHECK(at::equal(averaged[i].second, expected[i].second));
-    }
+    CHECK(averaged.size() == expected.size());
+    test::expect_equal(averaged, expected);
   }
 }
 
 TEST_CASE("an average of adapters that is chosen after training comes as plain weights") {
-  const test::TrainerFixture fixture("cascade");
-  DecoderTrainConfig config = lora_config(fixture);
+  DecoderTrainConfig config = lora_config(test::cascade());
   config.post_hoc_ema.save_every_n_steps = 2;
-  const auto trainer = make_trainer(fixture, config);
+  const auto trainer = make_trainer(test::cascade(), config);
   train(*trainer, 0, 6);
   const test::TempDir folder;
   write_pth(folder / "step.pth", trainer->post_hoc_state());
   const Value model = combine_post_hoc({folder / "step.pth"}, {.sigma = 0.1}).model_file;
   const StateDict weights = Cursor(model).at("model").as_state_dict();
   CHECK_FALSE(has_lora(weights));
-  const auto plain = make_trainer(fixture, fixture.train_config());
+  const auto plain = make_trainer(test::cascade(), test::cascade().train_config());
   CHECK_NOTHROW(load_state_dict(*plain->decoder(), weights));
 }
 
 TEST_CASE("a frozen network in half precision takes half the memory and trains alike") {
-  const test::TrainerFixture fixture("cascade");
   std::vector<double> losses, bytes;
   for (const FrozenDtype dtype : {FrozenDtype::fp32, FrozenDtype::bf16, FrozenDtype::fp16}) {
-    DecoderTrainConfig config = lora_config(fixture);
+    DecoderTrainConfig config = lora_config(test::cascade());
     config.frozen_dtype = dtype;
-    const auto trainer = make_trainer(fixture, config);
+    const auto trainer = make_trainer(test::cascade(), config);
     train(*trainer, 0, 6);
     losses.push_back(
         trainer->evaluate(test::drawn_inputs(3, 8), 1, make_generator({0, "x"}, at::kCPU))
@@ -305,10 +265,9 @@ TEST_CASE("a frozen network in half precision takes half the memory and trains a
 }
 
 TEST_CASE("a checkpoint with adapters is refused by a run without") {
-  const test::TrainerFixture fixture("cascade");
-  const auto trainer = make_trainer(fixture, lora_config(fixture));
+  const auto trainer = make_trainer(test::cascade(), lora_config(test::cascade()));
   const Value state = trainer->state();
-  const auto plain = make_trainer(fixture, fixture.train_config());
+  const auto plain = make_trainer(test::cascade(), test::cascade().train_config());
   CHECK_THROWS_WITH(
       plain->load_state(state, false, true, "run.pth"),
       "run.pth: holds adapters, and this run has none: set /train/lora as in the run that made the "
@@ -317,27 +276,25 @@ TEST_CASE("a checkpoint with adapters is refused by a run without") {
 }
 
 TEST_CASE("another alpha than the checkpoint's is mentioned, another rank refused") {
-  const test::TrainerFixture fixture("cascade");
-  const Value state = make_trainer(fixture, lora_config(fixture))->state();
-  DecoderTrainConfig config = lora_config(fixture);
+  const Value state = make_trainer(test::cascade(), lora_config(test::cascade()))->state();
+  DecoderTrainConfig config = lora_config(test::cascade());
   config.lora.alpha = 1;
   {
     const test::CapturedLog log;
-    make_trainer(fixture, config)->load_state(state, false, true, "run.pth");
+    make_trainer(test::cascade(), config)->load_state(state, false, true, "run.pth");
     CHECK(log.count("run.pth: /lora: saved with an alpha of 6; this run uses its own "
                     "/train/lora/alpha = 1") == 1);
   }
   config.lora.rank = 3;
-  const auto trainer = make_trainer(fixture, config);
+  const auto trainer = make_trainer(test::cascade(), config);
   CHECK_THROWS_WITH(trainer->load_state(state, false, true, "run.pth"),
                     Catch::Contains("of another shape") && Catch::Contains("lora.down.weight"));
 }
 
 TEST_CASE("a target that no unet has stops the run before it begins") {
-  const test::TrainerFixture fixture("cascade");
-  DecoderTrainConfig config = lora_config(fixture);
+  DecoderTrainConfig config = lora_config(test::cascade());
   config.lora.targets = {"to_q", "to_k"};
-  CHECK_THROWS_WITH(fixture.trainer(config),
+  CHECK_THROWS_WITH(test::cascade().trainer(config),
                     Catch::StartsWith("/train/lora/targets: no layer's name ends in \"to_k\"; "));
 }
 

@@ -14,11 +14,10 @@ namespace {
 
 std::unique_ptr<DecoderTrainer> trainer_with(MixedPrecision precision,
                                              EmaKind kind = EmaKind::ema_pytorch) {
-  const test::TrainerFixture fixture("cascade");
-  DecoderTrainConfig config = fixture.train_config();
+  DecoderTrainConfig config = test::cascade().train_config();
   config.mixed_precision = precision;
   config.ema.kind = kind;
-  return fixture.trainer(config);
+  return test::cascade().trainer(config);
 }
 
 void train_step(DecoderTrainer& trainer, int64_t unet, int64_t i) {
@@ -208,27 +207,6 @@ TEST_CASE("steps and evaluations are in the precision of the config, weights and
   }
 }
 
-TEST_CASE("a run in half precision goes on bit for bit from its checkpoint") {
-  for (const MixedPrecision precision : {MixedPrecision::bf16, MixedPrecision::fp16}) {
-    const auto whole = trainer_with(precision), first = trainer_with(precision);
-    const auto second = trainer_with(precision);
-    const auto part = [](DecoderTrainer& trainer, int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        train_step(trainer, 1, i);
-        train_step(trainer, 2, i);
-        if (i % 3 == 0) bad_step(trainer, 2);
-      }
-    };
-    part(*whole, 0, 8);
-    part(*first, 0, 4);
-    second->load_state(first->state());
-    part(*second, 4, 8);
-    CHECK(test::bits_of(*second) == test::bits_of(*whole));
-    CHECK(second->skipped_updates(2).total >= 3);
-    CHECK(second->loss_scale(2) == whole->loss_scale(2));
-  }
-}
-
 TEST_CASE("a checkpoint has the scale as torch.amp.GradScaler saves it, and only with fp16") {
   const auto half = trainer_with(MixedPrecision::fp16);
   const Value state = half->state();
@@ -302,12 +280,11 @@ TEST_CASE("weights and averages that are not finite are found") {
 TEST_CASE("adapters train in half precision, on a base of half precision too") {
   for (const MixedPrecision precision : {MixedPrecision::bf16, MixedPrecision::fp16}) {
     for (const FrozenDtype base : {FrozenDtype::fp32, FrozenDtype::bf16, FrozenDtype::fp16}) {
-      const test::TrainerFixture fixture("cascade");
-      DecoderTrainConfig config = fixture.train_config();
+      DecoderTrainConfig config = test::cascade().train_config();
       config.mixed_precision = precision;
       config.lora.rank = 2;
       config.frozen_dtype = base;
-      const auto trainer = fixture.trainer(config);
+      const auto trainer = test::cascade().trainer(config);
       const auto adapters = [&] {
         return TrainerProbe::contents(*trainer).parts[0]->parameters.values().clone();
       };

@@ -3,6 +3,7 @@
 
 #include "checkpoint/pickle/pth.h"
 #include "prior_trainer_fixture.h"
+#include "support/message_of.h"
 #include "support/temp_dir.h"
 #include "trainer_probe.h"
 
@@ -21,15 +22,6 @@ std::unique_ptr<PriorTrainer> trainer_with(const nlohmann::json& more) {
   if (!more.is_null()) section.update(more);
   torch::manual_seed(5);  // adapters begin at random
   return fixture().trainer(prior_train_config(section));
-}
-
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
 }
 
 TEST_CASE("a prior's run that is saved and resumed is the run that went on, bit for bit") {

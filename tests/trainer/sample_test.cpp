@@ -34,8 +34,7 @@ DecoderSampleOptions sample_options(int64_t batch) {
 }
 
 TEST_CASE("sampling uses the averages and puts the weights and the mode back bit for bit") {
-  const test::TrainerFixture fixture("cascade");
-  const auto trainer = trained(fixture);
+  const auto trainer = trained(test::cascade());
   const std::string before = test::bits_of(*trainer);
   const auto network = trainer->decoder()->unet(1);
 
@@ -59,8 +58,7 @@ TEST_CASE("sampling uses the averages and puts the weights and the mode back bit
 }
 
 TEST_CASE("sampling that fails puts the weights and the mode back too") {
-  const test::TrainerFixture fixture("cascade");
-  const auto trainer = trained(fixture);
+  const auto trainer = trained(test::cascade());
   const std::string before = test::bits_of(*trainer);
   DecoderSampleOptions options = sample_options(2);
   options.image_embeds = at::Tensor();
@@ -70,16 +68,14 @@ TEST_CASE("sampling that fails puts the weights and the mode back too") {
 }
 
 TEST_CASE("a decoder in eval mode stays in eval mode") {
-  const test::TrainerFixture fixture("cascade");
-  const auto trainer = fixture.trainer();
+  const auto trainer = test::cascade().trainer();
   trainer->decoder()->eval();
   trainer->sample(sample_options(1));
   CHECK_FALSE(trainer->decoder()->is_training());
 }
 
 TEST_CASE("without averages sampling uses the weights") {
-  const test::TrainerFixture fixture("cascade");
-  const auto with = trained(fixture), without = trained(fixture, /*use_ema=*/false);
+  const auto with = trained(test::cascade()), without = trained(test::cascade(), /*use_ema=*/false);
   CHECK_FALSE(without->uses_ema());
   CHECK_FALSE(without->ema_decay(1).has_value());
   CHECK(TrainerProbe::averaged(*without, 1).is_empty());
@@ -88,8 +84,7 @@ TEST_CASE("without averages sampling uses the weights") {
 }
 
 TEST_CASE("unconditional sampling gives as many images as asked for") {
-  const test::TrainerFixture fixture("cascade");
-  nlohmann::json json = fixture.data().json.at("config");
+  nlohmann::json json = test::cascade().data().json.at("config");
   json["decoder"]["unconditional"] = true;
   for (auto& unet : json["decoder"]["unets"]) {
     unet["cond_on_image_embeds"] = false;

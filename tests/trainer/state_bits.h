@@ -2,6 +2,8 @@
 // States that are compared bit for bit.
 #pragma once
 
+#include <catch2/catch.hpp>
+
 #include <fmt/format.h>
 
 #include <string>
@@ -29,6 +31,16 @@ inline void append_bits(const Value& value, std::string& text) {
     text += fmt::format("{}", value.as_double());
   }
   text += "|";
+}
+
+/// Checks that `found` has each tensor of `expected`, bit for bit.
+inline void expect_equal(const StateDict& found, const StateDict& expected) {
+  REQUIRE_FALSE(expected.empty());
+  for (const auto& [name, tensor] : expected) {
+    INFO(name);
+    REQUIRE(find_tensor(found, name) != nullptr);
+    CHECK(at::equal(*find_tensor(found, name), tensor));
+  }
 }
 
 /// Every number that makes a trainer what it is.

@@ -45,10 +45,9 @@ struct KindOfStep {
 };
 
 Work decoder_step(int64_t unet, MixedPrecision precision) {
-  const TrainerFixture fixture("cascade");
-  DecoderTrainConfig config = fixture.train_config();
+  DecoderTrainConfig config = cascade().train_config();
   config.mixed_precision = precision;
-  const std::shared_ptr<DecoderTrainer> trainer = fixture.trainer(config);
+  const std::shared_ptr<DecoderTrainer> trainer = cascade().trainer(config);
   return [=, inputs = drawn_inputs(2, 1)] {
     trainer->step(inputs, unet, make_generator({0, "train", 0, 1}, at::kCPU));
     trainer->update(unet);
@@ -108,8 +107,7 @@ Work clip_step(MixedPrecision precision) {
 
 /// Three steps of guided sampling, of what a step of training has in one.
 Work decoder_sampling() {
-  const TrainerFixture fixture("cascade");
-  const std::shared_ptr<DecoderTrainer> trainer = fixture.trainer();
+  const std::shared_ptr<DecoderTrainer> trainer = cascade().trainer();
   return [=] {
     DecoderSampleOptions options;
     options.image_embeds = drawn_inputs(2, 90).image_embeds;
@@ -233,10 +231,9 @@ TEST_CASE("work that throws is timed too, and timing is optional") {
 }
 
 TEST_CASE("a trainer tells the time of its forward, backward and optimizer while it is asked to") {
-  const test::TrainerFixture fixture("cascade");
-  DecoderTrainConfig config = fixture.train_config();
+  DecoderTrainConfig config = test::cascade().train_config();
   config.max_batch_size = 2;
-  const auto trainer = fixture.trainer(config);
+  const auto trainer = test::cascade().trainer(config);
   StepTimes times(at::kCPU);
   const auto train = [&] {
     trainer->step(test::drawn_inputs(4, 1), 1, make_generator({0, "train", 0, 0}, at::kCPU));

@@ -84,6 +84,12 @@ class TrainerFixture {
   LoadedDecoderConfig config_;
 };
 
+/// The recorded run of two unets.
+inline const TrainerFixture& cascade() {
+  static const TrainerFixture fixture("cascade");
+  return fixture;
+}
+
 /// A batch of any size, a pure function of `seed`.
 inline DecoderInputs drawn_inputs(int64_t batch, int64_t seed) {
   at::Generator generator = make_generator({seed, "inputs"}, at::kCPU);
