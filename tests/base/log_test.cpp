@@ -77,9 +77,8 @@ std::string shown_on_terminal(unsigned short columns, const Body& body) {
   ::close(terminal);
   std::string shown;
   char bytes[256];
-  for (ssize_t read = 0; (read = ::read(master, bytes, sizeof bytes)) > 0;) {
+  for (ssize_t read = 0; (read = ::read(master, bytes, sizeof bytes)) > 0;)
     shown.append(bytes, static_cast<size_t>(read));
-  }
   ::close(master);
   return shown;
 }

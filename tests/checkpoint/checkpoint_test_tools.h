@@ -36,9 +36,7 @@ inline bool same_content(const Value& a, const Value& b);
 
 inline bool same_items(const std::vector<Value>& a, const std::vector<Value>& b) {
   for (size_t i = 0; i < a.size() && i < b.size(); ++i) {
-    if (!same_content(a[i], b[i])) {
-      return false;
-    }
+    if (!same_content(a[i], b[i])) return false;
   }
   return a.size() == b.size();
 }
@@ -51,17 +49,13 @@ inline bool same_tensor(const at::Tensor& a, const at::Tensor& b) {
 
 /// Types, order and every bit of a tensor; NaN equals NaN. Stubs are compared by their name.
 inline bool same_content(const Value& a, const Value& b) {
-  if (a.data.index() != b.data.index()) {
-    return false;
-  }
+  if (a.data.index() != b.data.index()) return false;
   if (a.is_tensor()) {
     const at::Tensor &x = a.as_tensor(), &y = b.as_tensor();
     return x.dim() == 0 ? y.dim() == 0 && same_tensor(x.reshape({1}), y.reshape({1}))
                         : same_tensor(x, y);
   }
-  if (a.is_list() || a.is_tuple()) {
-    return same_items(a.as_sequence(), b.as_sequence());
-  }
+  if (a.is_list() || a.is_tuple()) return same_items(a.as_sequence(), b.as_sequence());
   if (a.is_dict()) {
     const Dict &x = a.as_dict(), &y = b.as_dict();
     for (size_t i = 0; i < x.items.size() && i < y.items.size(); ++i) {
@@ -76,12 +70,8 @@ inline bool same_content(const Value& a, const Value& b) {
     return a.as_double() == b.as_double() ||
            (std::isnan(a.as_double()) && std::isnan(b.as_double()));
   }
-  if (a.is_stub()) {
-    return a.type_name() == b.type_name();
-  }
-  if (a.is_bytes()) {
-    return std::get<Bytes>(a.data).data == std::get<Bytes>(b.data).data;
-  }
+  if (a.is_stub()) return a.type_name() == b.type_name();
+  if (a.is_bytes()) return std::get<Bytes>(a.data).data == std::get<Bytes>(b.data).data;
   return a.is_none() || (a.is_bool() && a.as_bool() == b.as_bool()) ||
          (a.is_int() && a.as_int() == b.as_int()) ||
          (a.is_string() && a.as_string() == b.as_string());

@@ -173,9 +173,7 @@ TEST_CASE("inspect lists every tensor with type and shape and every scalar with 
       CHECK(entry.at("dtype") == "float32");
       CHECK(entry.at("shape").is_array());
     }
-    if (entry.at("name") == "sample") {
-      CHECK(entry.at("value") == 64);
-    }
+    if (entry.at("name") == "sample") CHECK(entry.at("value") == 64);
   }
   CHECK(found);
 }

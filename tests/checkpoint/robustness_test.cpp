@@ -161,9 +161,7 @@ TEST_CASE("random bytes after a pickle's first opcode never do more than end in 
   int errors = 0;
   for (int i = 0; i < 20000; ++i) {
     std::string pickle = "\x80\x02](}";
-    for (int k = 0; k < 24; ++k) {
-      pickle += static_cast<char>(random());
-    }
+    for (int k = 0; k < 24; ++k) pickle += static_cast<char>(random());
     try {
       run(pickle + ".");
     } catch (const DataError&) {
@@ -205,9 +203,7 @@ TEST_CASE("bombs of nesting, sharing and sizes end in an error at once") {
   std::string laughs = begin + "]q" + '\0';
   for (int i = 1; i < 30; ++i) {  // each list holds the one before it ten times
     laughs += std::string("](");
-    for (int k = 0; k < 10; ++k) {
-      laughs += std::string("h") + static_cast<char>(i - 1);
-    }
+    for (int k = 0; k < 10; ++k) laughs += std::string("h") + static_cast<char>(i - 1);
     laughs += std::string("eq") + static_cast<char>(i);
   }
   CHECK_THROWS_WITH(run(begin + "(" + laughs.substr(2) + "t."),
@@ -220,9 +216,7 @@ TEST_CASE("bombs of nesting, sharing and sizes end in an error at once") {
 TEST_CASE("chains of shared unknown objects are limited in depth too") {
   // Each object is the argument of the next; all stand in one list, the first one first.
   std::string pickle = "\x80\x02](cm\nC\nq\0)R"s;
-  for (int i = 0; i < 1000; ++i) {
-    pickle += "r\1\0\0\0h\0j\1\0\0\0\x85R"s;
-  }
+  for (int i = 0; i < 1000; ++i) pickle += "r\1\0\0\0h\0j\1\0\0\0\x85R"s;
   CHECK_THROWS_WITH(run(pickle + "e."), Contains("deeper than 200"));
 }
 

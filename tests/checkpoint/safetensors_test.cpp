@@ -16,9 +16,7 @@ using Catch::Matchers::Contains;
 
 std::string little_endian_u64(uint64_t value) {
   std::string bytes(8, '\0');
-  for (size_t i = 0; i < 8; ++i) {
-    bytes[i] = static_cast<char>(value >> (8 * i));
-  }
+  for (size_t i = 0; i < 8; ++i) bytes[i] = static_cast<char>(value >> (8 * i));
   return bytes;
 }
 

@@ -428,9 +428,8 @@ std::string link_to(const std::string& title) {
   std::string anchor;
   for (const char c : title) {
     if (c == ' ') anchor += '-';
-    if (std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '-') {
+    if (std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '-')
       anchor += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-    }
   }
   return fmt::format("[{}](#{})", title, anchor);
 }
@@ -472,9 +471,8 @@ class Page {
     if (!path.empty() && path == below(known, equal_to_)) return;
     repeated_ = title.substr(0, title.find('`', 1));
     equal_to_ = known.substr(0, known.find('`', 1));
-    if (!std::exchange(repeats_, true)) {
+    if (!std::exchange(repeats_, true))
       text_ += "\nThese sections, with those below them, have the same keys as above:\n\n";
-    }
     const std::string name = title == known ? "" : fmt::format("{}: see ", title);
     text_ += fmt::format("- {}{}\n", name, link_to(known));
   }
@@ -502,16 +500,12 @@ class Page {
         same += name(same) + row.key + "`";
       }
     }
-    if (!without_effect.empty()) {
+    if (!without_effect.empty())
       without_effect_ += fmt::format("- `{}`: {}\n", section.path, without_effect);
-    }
     std::string text;
-    if (!same.empty()) {
-      text += fmt::format("\nAs in {}: {}.\n", link_to(first->title), same);
-    }
-    if (!other.empty()) {
+    if (!same.empty()) text += fmt::format("\nAs in {}: {}.\n", link_to(first->title), same);
+    if (!other.empty())
       text += fmt::format("\nAs in {}, with another default: {}.\n", link_to(first->title), other);
-    }
     return with_wrapped_text(text) + (own.empty() ? "" : "\n" + own);
   }
 

@@ -52,9 +52,8 @@ void expect_coercion(const Json& row) {
   }();
   reader.read({row["value"], "", {}}, value);
   CHECK(findings.faults.errors().empty() == row["accepted"].get<bool>());
-  if (row["accepted"].get<bool>() && findings.faults.errors().empty()) {
+  if (row["accepted"].get<bool>() && findings.faults.errors().empty())
     CHECK(to_json(value) == row["result"]);
-  }
 }
 
 }  // namespace

@@ -41,9 +41,8 @@ bool fits(const Json& schema, const Json& value) {
     return false;
   }
   if (schema.contains("const")) return value == schema["const"];
-  if (schema.contains("enum")) {
+  if (schema.contains("enum"))
     return std::find(schema["enum"].begin(), schema["enum"].end(), value) != schema["enum"].end();
-  }
   const std::string type = schema.at("type");
   if (type == "null") return value.is_null();
   if (type == "boolean") return value.is_boolean();

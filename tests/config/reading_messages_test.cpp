@@ -101,18 +101,14 @@ TEST_CASE("options of averages that no rule can work with are refused, and their
     refused(key, "1.5", ">= 0 and <= 1");
     refused(key, "-0.1", ">= 0 and <= 1");
   }
-  for (const char* key : {"ema_update_every", "update_model_with_ema_every"}) {
+  for (const char* key : {"ema_update_every", "update_model_with_ema_every"})
     refused(key, "0", ">= 1 and <= 1000000000000");
-  }
-  for (const char* key : {"ema_update_after_step", "ema/update_after_step"}) {
+  for (const char* key : {"ema_update_after_step", "ema/update_after_step"})
     refused(key, "-1", ">= 0 and <= 1000000000000");
-  }
-  for (const char* key : {"ema_inv_gamma", "ema_power", "ema/inv_gamma", "ema/power"}) {
+  for (const char* key : {"ema_inv_gamma", "ema_power", "ema/inv_gamma", "ema/power"})
     refused(key, "0", "> 0");
-  }
-  for (const std::string edge : {"0", "1"}) {
+  for (const std::string edge : {"0", "1"})
     CHECK_NOTHROW(read_with({"/train/ema_beta=" + edge, "/train/ema_min_value=" + edge}));
-  }
   CHECK_NOTHROW(read_with({"/train/ema_update_every=1", "/train/ema_update_after_step=0"}));
   CHECK_NOTHROW(read_with({"/train/update_model_with_ema_every=1"}));
 }

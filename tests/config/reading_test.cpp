@@ -90,9 +90,8 @@ TEST_CASE("missing sections and fields are all listed") {
 
 TEST_CASE("a report of very many faults fits a terminal") {
   std::vector<std::string> assignments;
-  for (int i = 0; i < 80; ++i) {
+  for (int i = 0; i < 80; ++i)
     assignments.push_back("/decoder/unets/0/dim_mults/" + std::to_string(i) + "=x");
-  }
   const std::string message = message_of([&] { read_with(assignments); });
   CHECK(std::count(message.begin(), message.end(), '\n') <= 51);
   CHECK_THAT(message, Catch::StartsWith("test.json: 80 problems\n"));

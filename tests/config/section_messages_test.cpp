@@ -21,9 +21,8 @@ TEST_CASE("the rules of the data section are enforced") {
           R"(must contain {} exactly once, where the shard number goes, got "{}/{}.tar")");
   rejects(R"(/data/webdataset_base_url=["{}.tar", ""])", "must not hold an empty text");
   rejects("/data/webdataset_base_url=[]", "must have at least one entry, got none");
-  for (const char* url : {R"(["a.tar", "b/{}.tar"])", "a/{000..123}.tar", "{a,b}.tar", "a::b"}) {
+  for (const char* url : {R"(["a.tar", "b/{}.tar"])", "a/{000..123}.tar", "{a,b}.tar", "a::b"})
     CHECK_NOTHROW(read_with({std::string("/data/webdataset_base_url=") + url}));
-  }
   rejects("/data/end_shard=-1", "must be >= 0 and <= 1000000000000000, got -1");
   rejects({"/data/start_shard=5", "/data/end_shard=4"},
           "must not be less than start_shard (5), got 4");
@@ -369,9 +368,8 @@ TEST_CASE("what has not landed yet is refused by name") {
   rejects("/data/webdataset_base_url=gs://b/{}.tar",
           "data comes from files, http://, https://, s3://, hf:// and pipe:COMMAND; for other "
           R"(places use "pipe:" and a command that writes the file, got "gs://b/{}.tar")");
-  for (const char* url : {"http://h/{}.tar", "s3://b/{}.tar", "hf://o/n/{}.tar", "file:{}.tar"}) {
+  for (const char* url : {"http://h/{}.tar", "s3://b/{}.tar", "hf://o/n/{}.tar", "file:{}.tar"})
     CHECK_NOTHROW(read_with({std::string("/data/webdataset_base_url=") + url}));
-  }
   rejects("/prior={}",
           "has no place here: this needs the config of a decoder, and a file trains one kind");
   rejects("/clip={}",

@@ -32,9 +32,8 @@ using Catch::Matchers::Contains;
 std::vector<std::string> nested_paths(const std::vector<int64_t>& sizes) {
   std::vector<std::string> paths;
   for (size_t top = 0; top < sizes.size(); ++top) {
-    for (int64_t i = 0; i < sizes[top]; ++i) {
+    for (int64_t i = 0; i < sizes[top]; ++i)
       paths.push_back(fmt::format("kind{}/sub{}/{:03}.png", top, i / 5, i));
-    }
   }
   std::sort(paths.begin(), paths.end());
   return paths;
@@ -148,9 +147,8 @@ TEST_CASE("what cannot be dealt is refused with the reason") {
 
 TEST_CASE("a folder as shards follows folder_order, and each order has its own shards") {
   const TempDir folder;
-  for (const std::string& path : nested_paths({10, 10})) {
+  for (const std::string& path : nested_paths({10, 10}))
     write_file_atomically(folder / path, encode_png(busy_picture(6, 5)));
-  }
   const auto first = [&](FolderOrder order) {
     return PictureShards::of(folder.path(), order)->picture(0, 0).source;
   };

@@ -52,9 +52,8 @@ TEST_CASE("embeddings come from a folder, a template, a page of links and a temp
         npy_of(shard));
   }
   LoopbackServer server([&](const HttpRequest& request) {
-    if (request.path == "/emb/") {
+    if (request.path == "/emb/")
       return http_reply(200, "<a href=\"img_0003.npy\">a</a><a href=\"img_0012.npy\">b</a>");
-    }
     if (request.number == 1) return http_reply(503, "");
     const std::string path = folder.path() + request.path;
     return std::filesystem::exists(path) ? ranged_reply(request, read_file(path))
@@ -161,9 +160,8 @@ TEST_CASE("rows of images have one axis, rows of texts two") {
 
 TEST_CASE("the embeddings of a store are listed") {
   LoopbackServer server([](const HttpRequest& request) {
-    if (request.path.find("list-type=2") != std::string::npos) {
+    if (request.path.find("list-type=2") != std::string::npos)
       return http_reply(200, "<Contents><Key>e/img_7.npy</Key></Contents>");
-    }
     return ranged_reply(request, npy_of(7));
   });
   setenv("AWS_ENDPOINT_URL_S3", server.url("").c_str(), 1);
@@ -202,9 +200,8 @@ void write_img2dataset(const std::string& folder, int64_t shards, int64_t rows) 
 
 /// FOLDER/img_emb/img_emb_0.npy ..., text_emb, metadata, and files that others have put there.
 void write_clip_retrieval(const std::string& folder, int64_t files, int64_t rows) {
-  for (const char* kind : {"img_emb", "text_emb", "metadata"}) {
+  for (const char* kind : {"img_emb", "text_emb", "metadata"})
     std::filesystem::create_directories(folder + "/" + kind);
-  }
   for (int64_t file = 0; file < files; ++file) {
     for (const char* kind : {"img_emb", "text_emb"}) {
       write_tiny_embeddings(

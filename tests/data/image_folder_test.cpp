@@ -26,9 +26,8 @@ namespace {
 void write_numbered(const std::string& path, uint8_t number, int side = 8) {
   std::filesystem::create_directories(std::filesystem::path(path).parent_path());
   Image image{.width = side, .height = side, .pixels = {}};
-  for (int i = 0; i < side * side; ++i) {
+  for (int i = 0; i < side * side; ++i)
     image.pixels.insert(image.pixels.end(), {number, static_cast<uint8_t>(i % 256), 7});
-  }
   write_png(path, image);
 }
 
@@ -54,9 +53,8 @@ VaeDataConfig folder_config(const std::string& folder, double valid_frac = 0.2) 
 
 std::vector<int64_t> numbers_of(const ImageBatch& batch) {
   std::vector<int64_t> numbers;
-  for (int64_t i = 0; i < batch.size(); ++i) {
+  for (int64_t i = 0; i < batch.size(); ++i)
     numbers.push_back(std::lround(batch.images[i][0][0][0].item<double>() * 255));
-  }
   return numbers;
 }
 

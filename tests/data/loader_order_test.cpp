@@ -163,9 +163,8 @@ TEST_CASE(
         read(whole.positions[cut], static_cast<int>(cut % 3), most - std::min(most, cut + 1));
     CHECK(rest.batches == expected(cut + 1));
     // And once more, two batches later.
-    if (rest.positions.size() > 2) {
+    if (rest.positions.size() > 2)
       CHECK(read(rest.positions[1], 1, most - cut - 3).batches == expected(cut + 3));
-    }
   }
 }
 
@@ -267,9 +266,8 @@ TEST_CASE(
 TEST_CASE("bad shards of an epoch count on when it is taken up") {
   const TempDir folder;
   write_tiny_shards(folder.path(), 5, 4);
-  for (const char* shard : {"00000", "00003"}) {
+  for (const char* shard : {"00000", "00003"})
     std::filesystem::remove(fmt::format("{}/shards/{}.tar", folder.path(), shard));
-  }
   LoaderOptions options = options_over(folder.path(), 5, 4);
   ShardDataConfig config = config_with(0);
   config.max_bad_fraction = 0.3;
@@ -394,9 +392,8 @@ std::map<std::pair<int64_t, int64_t>, std::string> share_of(LoaderOptions option
   std::map<std::pair<int64_t, int64_t>, std::string> found;
   while (const auto batch = loader.next()) {
     REQUIRE(batch->places.size() == batch->keys.size());
-    for (size_t i = 0; i < batch->keys.size(); ++i) {
+    for (size_t i = 0; i < batch->keys.size(); ++i)
       found[{batch->places[i].shard, batch->places[i].sample}] = batch->keys[i];
-    }
   }
   if (dropped) *dropped = loader.dropped();
   return found;

@@ -39,9 +39,8 @@ TEST_CASE("keys, captions, pictures and embeddings equal the reference's bit for
   LoaderOptions options;
   options.batch_size = 4;
   std::vector<std::string> urls;
-  for (const char* shard : {"002", "000", "009", "003", "001"}) {
+  for (const char* shard : {"002", "000", "009", "003", "001"})
     urls.push_back(data_fixture("shards/") + shard + ".tar");
-  }
   options.urls = std::move(urls);
   options.need_captions = options.need_image_embeds = options.need_text_encodings = true;
   const auto stream = data_json("stream.json");

@@ -29,9 +29,8 @@ inline LoaderOptions options_over(const std::string& folder, int64_t shards, int
   LoaderOptions options;
   options.batch_size = batch_size;
   std::vector<std::string> urls;
-  for (int64_t shard = 0; shard < shards; ++shard) {
+  for (int64_t shard = 0; shard < shards; ++shard)
     urls.push_back(fmt::format("{}/shards/{:05d}.tar", folder, shard));
-  }
   options.urls = std::move(urls);
   return options;
 }
@@ -116,9 +115,7 @@ inline void rethrow_cause(const std::vector<std::exception_ptr>& errors) {
 inline RankWalk::RankWalk(const ShardDataConfig& config, const LoaderOptions& options, int world) {
   D2_CHECK(world > 0, "{} ranks", world);
   ShardDataConfig shared = config;
-  if (shared.num_workers > 0) {
-    shared.num_workers = std::max<int64_t>(shared.num_workers / world, 1);
-  }
+  if (shared.num_workers > 0) shared.num_workers = std::max<int64_t>(shared.num_workers / world, 1);
   for (int rank = 0; rank < world; ++rank) {
     LoaderOptions own = options;
     own.rank = {rank, world};
@@ -160,9 +157,8 @@ inline std::optional<std::vector<Batch>> RankWalk::next() {
   }
   rethrow_cause(errors);
   const bool any = batches.front().has_value();
-  for (const auto& batch : batches) {
+  for (const auto& batch : batches)
     D2_CHECK(batch.has_value() == any, "ranks disagree on the end of the epoch");
-  }
   if (!any) return std::nullopt;
   std::vector<LoaderPosition> positions;
   std::vector<Batch> step;

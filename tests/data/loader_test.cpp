@@ -224,9 +224,8 @@ TEST_CASE("a loader can be left in the middle of an epoch, and begin another") {
   write_tiny_shards(folder.path(), 6, 10);
   LoaderOptions options = options_over(folder.path(), 6, 2);
   ShardLoader loader(config_with(4), options);
-  for (int64_t epoch = 0; epoch < 5; ++epoch) {
+  for (int64_t epoch = 0; epoch < 5; ++epoch)
     CHECK(first_of(loader, epoch).keys == Keys{tiny_key(0, 0), tiny_key(0, 1)});
-  }
   ShardLoader unused(config_with(4), options);
   ShardLoader unread(config_with(4), options);
   unread.start_epoch(0);

@@ -54,9 +54,8 @@ std::string rgba_png(const std::vector<uint8_t>& pixels, uint32_t width, uint32_
 
 /// Seven pictures (one of them broken), three captions, a text file without a picture and an svg.
 void fill_folder(const TempDir& folder) {
-  for (const char* name : {"a.png", "b/c.PNG", "b/d.png", "e.jpg", "f.png", "g.png"}) {
+  for (const char* name : {"a.png", "b/c.PNG", "b/d.png", "e.jpg", "f.png", "g.png"})
     write_file_atomically(folder / "in" + "/" + name, encode_png(busy_picture(6, 5)));
-  }
   write_file_atomically(folder / "in/h.jpeg", encode_jpeg(busy_picture(8, 8), 90));
   write_file_atomically(folder / "in/f.png", "broken");
   write_file_atomically(folder / "in/a.txt", "an a\nde=ein A\n");

@@ -28,9 +28,8 @@ using Catch::Matchers::Contains;
 void add_picture(const TempDir& folder, const std::string& name, const std::string& caption = "") {
   const fs::path path = folder / name;
   write_file_atomically(path.string(), encode_png(busy_picture(6, 5)));
-  if (!caption.empty()) {
+  if (!caption.empty())
     write_file_atomically(fs::path(path).replace_extension(".txt").string(), caption);
-  }
 }
 
 std::vector<GroupedSample> samples_of(const std::string& url, uint64_t offset = 0) {

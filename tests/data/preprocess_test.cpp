@@ -235,9 +235,8 @@ TEST_CASE("fast_jpeg shrinks while decoding and stays near the exact picture") {
     for (int x = 0; x < image.width; ++x) {
       const double wave = 100 * std::sin(x / 37.0) * std::cos(y / 23.0);
       const int edge = (x / 90 + y / 70) % 2 == 0 ? 40 : 0;
-      for (int c = 0; c < 3; ++c) {
+      for (int c = 0; c < 3; ++c)
         image.pixels.push_back(static_cast<uint8_t>(108 + edge + wave * (c == 1 ? 0.6 : 1.0)));
-      }
     }
   }
   const std::string file = encode_jpeg(image, 90);

@@ -66,9 +66,8 @@ TEST_CASE("a table puts the rows of a folder's files behind each other") {
   const at::Tensor all = table.read(0, 20);
   CHECK(at::equal(all.select(1, 0), at::arange(20, at::kFloat) * 10));
   for (int64_t first = 0; first < 20; ++first) {
-    for (int64_t count = 0; first + count <= 20; ++count) {
+    for (int64_t count = 0; first + count <= 20; ++count)
       CHECK(at::equal(table.read(first, count), all.narrow(0, first, count)));
-    }
   }
 }
 
@@ -176,9 +175,8 @@ TEST_CASE("files that pair by number hold as many rows, though the totals agree"
   f.data.text_url = f.dir / "other";  // other numbers: only the totals can be compared
   CHECK(PriorDataset(f.data, f.prior, 1).rows("train") > 0);
   // Some of the numbers: a file is missing.
-  for (const int number : {0, 7}) {
+  for (const int number : {0, 7})
     write_rows(f.dir / fmt::format("lost/text_emb_{}.npy", number), 0, 10, {2});
-  }
   f.data.text_url = f.dir / "lost";
   CHECK_THAT(f.fault(),
              Contains("/data/text_url: '" + (f.dir / "lost/text_emb_7.npy") +

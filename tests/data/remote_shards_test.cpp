@@ -38,9 +38,8 @@ struct Remote {
     write_tiny_shards(folder.path(), kShards, kRows);
     options = options_over(folder.path(), kShards, 4);
     std::vector<std::string> urls = all_of(options.urls);
-    for (std::string& url : urls) {
+    for (std::string& url : urls)
       url = server.url(url.substr(folder.path().size()) + "?sig=a/secret");
-    }
     options.urls = urls;
   }
   ~Remote() { unsetenv("DALLE2_NET_TIMEOUT"); }

@@ -30,9 +30,8 @@ at::Tensor on_device(const at::Tensor& tensor) {
 /// The result of `f` and the gradients of its sum, on the host.
 template <class F>
 std::vector<at::Tensor> with_gradients(const F& f, std::vector<at::Tensor> inputs, bool fake) {
-  for (at::Tensor& input : inputs) {
+  for (at::Tensor& input : inputs)
     input = (fake ? on_device(input) : input.clone()).set_requires_grad(true);
-  }
   const at::Tensor out = f(inputs);
   out.square().sum().backward();
   std::vector<at::Tensor> all = {out.detach().cpu()};

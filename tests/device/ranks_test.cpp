@@ -53,9 +53,8 @@ TEST_CASE("the thread that asks about collectives uses the rank's own GPU and op
   const auto work = std::make_shared<CarefulWork>();
   watch.launched(watch.begin("gradients"), work);
   const auto begin = std::chrono::steady_clock::now();
-  while (work->chosen < 2 && std::chrono::steady_clock::now() - begin < std::chrono::seconds(20)) {
+  while (work->chosen < 2 && std::chrono::steady_clock::now() - begin < std::chrono::seconds(20))
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
   CHECK(work->chosen >= 2);
   CHECK(work->blind == 0);
 }

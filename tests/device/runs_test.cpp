@@ -91,9 +91,8 @@ json prior_config(const std::string& folder) {
 
 json vae_config(const std::string& folder) {
   std::filesystem::create_directories(folder + "/pictures");
-  for (uint32_t i = 0; i < 20; ++i) {
+  for (uint32_t i = 0; i < 20; ++i)
     write_png(fmt::format("{}/pictures/{}.png", folder, i), busy_picture(8, 8, i));
-  }
   return {{"vae", {{"dim", 16}, {"layers", 1}, {"codebook_size", 16}, {"discr_layers", 1}}},
           {"data",
            {{"folder", folder + "/pictures"},

@@ -89,9 +89,8 @@ struct Case {
                             : 3);
     if (plan.random_crop_size) {
       const at::Tensor offsets = fixture.tensor(at + "crop_offsets");
-      for (int64_t i = 0; i < batch; ++i) {
+      for (int64_t i = 0; i < batch; ++i)
         d.crop_offsets.push_back({offsets[i][0].item<int64_t>(), offsets[i][1].item<int64_t>()});
-      }
     }
     return d;
   }

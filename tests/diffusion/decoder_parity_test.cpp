@@ -66,9 +66,8 @@ Decoder decoder_of_case(const Case& c) {
     fill_parameters(*vae);
     for (const auto& buffer : vae->named_buffers()) {
       if (buffer.key() == "vq._codebook.initted") buffer.value().fill_(true);
-      if (buffer.key() == "vq._codebook.embed") {
+      if (buffer.key() == "vq._codebook.embed")
         buffer.value().copy_(c.fixture.tensor(fmt::format("codebook{}", n - 1)));
-      }
     }
   }
   return decoder;
@@ -134,9 +133,8 @@ void check_sampling(const char* folder, size_t cases) {
     }
     options.start_at_unet = sampling["start_at_unet_number"].get<int64_t>();
     if (options.start_at_unet > 1) options.image = in.images;
-    if (!sampling["stop_at_unet_number"].is_null()) {
+    if (!sampling["stop_at_unet_number"].is_null())
       options.stop_at_unet = sampling["stop_at_unet_number"].get<int64_t>();
-    }
     if (sampling["inpaint"].get<bool>()) {
       options.inpaint_image = in.images;
       options.inpaint_mask =
@@ -218,9 +216,7 @@ TEST_CASE("Latents train the first unet as the pictures they come from do, and n
     // The division and the multiplication by the scale round once each.
     CHECK(of_latents[0] == Approx(of_pictures[0]).epsilon(1e-4));
     ++first;
-    for (size_t i = 1; i < of_latents.size(); ++i, ++later) {
-      CHECK(of_latents[i] == of_pictures[i]);
-    }
+    for (size_t i = 1; i < of_latents.size(); ++i, ++later) CHECK(of_latents[i] == of_pictures[i]);
     {  // half precision is for the networks: neither way rounds the target
       const Autocast autocast(at::kCPU, MixedPrecision::bf16);
       CHECK(at::equal(decoder->encode(inputs.images, 1) / plan.stages.front().latent->scale,

@@ -56,9 +56,8 @@ TEST_CASE("A dropped unet leaves no entries, and the others keep their numbers")
   Decoder decoder(plan_of(cascade()));
   decoder->drop_unet(1);
   CHECK(decoder->unet(1) == nullptr);
-  for (const std::string& name : decoder->named_parameters().keys()) {
+  for (const std::string& name : decoder->named_parameters().keys())
     CHECK(name.starts_with("unets.1."));
-  }
   CHECK(decoder->named_buffers().size() == 26);
   const DecoderInputs inputs{wave({1, 3, 16, 16}), {}, {}};
   CHECK_THROWS_AS(decoder->forward(inputs, 1, generator_of(0)), ConfigError);

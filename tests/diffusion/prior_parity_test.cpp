@@ -45,9 +45,8 @@ std::vector<std::pair<std::string, at::Tensor>> parameters_of(const torch::nn::M
   std::set<const void*> seen;
   std::vector<std::pair<std::string, at::Tensor>> parameters;
   for (const auto& item : module.named_parameters()) {
-    if (seen.insert(item.value().unsafeGetTensorImpl()).second) {
+    if (seen.insert(item.value().unsafeGetTensorImpl()).second)
       parameters.emplace_back(item.key(), item.value());
-    }
   }
   return parameters;
 }

@@ -25,9 +25,8 @@ TEST_CASE("the prior's DDIM visits the reference's times, one step fewer than as
   using Pairs = std::vector<std::pair<int64_t, int64_t>>;
   const auto pairs = [](int64_t timesteps, int64_t steps) {
     Pairs found;
-    for (const TimePair& pair : ddim_time_pairs(timesteps, steps, -1)) {
+    for (const TimePair& pair : ddim_time_pairs(timesteps, steps, -1))
       found.emplace_back(pair.time, pair.next);
-    }
     return found;
   };
   CHECK(pairs(10, 4) == Pairs{{7, 4}, {4, 1}, {1, -1}});
@@ -108,9 +107,8 @@ TEST_CASE("what a step of the prior draws follows from its generator and the pro
   const PriorStepNoise again = prior->draw(10000, generator(3));
   CHECK(at::equal(draws.noise, again.noise));
   int self_conditioned = 0;
-  for (int64_t seed = 0; seed < 100; ++seed) {
+  for (int64_t seed = 0; seed < 100; ++seed)
     self_conditioned += prior->draw(1, generator(seed)).self_condition ? 1 : 0;
-  }
   CHECK(std::abs(self_conditioned - 50) < 15);
 }
 
@@ -141,9 +139,8 @@ TEST_CASE("dropouts of the prior depend on seed and sample, not on the chunk") {
   double parts = 0;
   for (const int64_t i : {0, 1}) {
     PriorStepNoise part = draws;
-    for (at::Tensor* t : {&part.times, &part.noise, &part.text_keep_mask, &part.image_keep_mask}) {
+    for (at::Tensor* t : {&part.times, &part.noise, &part.text_keep_mask, &part.image_keep_mask})
       *t = t->narrow(0, i, 1);
-    }
     part.dropout.first_sample = i;
     parts +=
         prior

@@ -56,9 +56,8 @@ Objective objective_of(const json& section) {
 
 std::vector<at::Tensor> gradients(Decoder decoder) {
   std::vector<at::Tensor> gradients;
-  for (const at::Tensor& parameter : decoder->parameters()) {
+  for (const at::Tensor& parameter : decoder->parameters())
     gradients.push_back(parameter.grad().defined() ? parameter.grad().clone() : at::Tensor());
-  }
   return gradients;
 }
 
@@ -281,9 +280,8 @@ TEST_CASE("All options together train a self-conditioned unet under autocast, ev
     CHECK(loss.isfinite().item<bool>());
     loss.backward();
     std::vector<bool> has_gradient;
-    for (const at::Tensor& gradient : gradients(decoder)) {
+    for (const at::Tensor& gradient : gradients(decoder))
       has_gradient.push_back(gradient.defined());
-    }
     return has_gradient;
   };
   CHECK(trained(train) == trained(json::object()));

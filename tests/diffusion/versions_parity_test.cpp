@@ -61,9 +61,8 @@ void expect_same(const Fixture& fixture,
 /// Names and shapes of a state dict in their order, as one number.
 std::string names_fnv1a(const torch::nn::Module& module) {
   Fnv1a<uint64_t> hash;
-  for (const auto& [name, tensor] : state_dict(module)) {
+  for (const auto& [name, tensor] : state_dict(module))
     hash.add_line(fmt::format("{} {}", name, fmt::join(tensor.sizes(), ",")));
-  }
   return hash.hex();
 }
 

@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/this_process.h"
 #include "io/files/disk_io.h"
+#include "support/message_of.h"
 #include "support/temp_dir.h"
 
 using namespace dalle2;
@@ -34,9 +35,7 @@ class FailAt {
 std::string random_bytes(size_t size, unsigned seed) {
   std::mt19937 random(seed);
   std::string bytes(size, '\0');
-  for (char& byte : bytes) {
-    byte = static_cast<char>(random());
-  }
+  for (char& byte : bytes) byte = static_cast<char>(random());
   return bytes;
 }
 
@@ -117,9 +116,8 @@ TEST_CASE("every failing call of a save leaves the old file and no part") {
     const FailAt fail_at(one.spec);
     const auto save = [&] {
       AtomicFile file(path);
-      for (size_t at = 0; at < content.size(); at += 900'000) {
+      for (size_t at = 0; at < content.size(); at += 900'000)
         file.write(content.data() + at, 900'000);
-      }
       file.commit();
     };
     std::string said;
@@ -147,9 +145,8 @@ TEST_CASE("a process killed at any call of a save leaves the old file or the new
     const int status = in_child([&] {
       setenv("DALLE2_FAIL_AT", (spec + ":abort").c_str(), 1);
       AtomicFile file(path);
-      for (size_t at = 0; at < content.size(); at += 900'000) {
+      for (size_t at = 0; at < content.size(); at += 900'000)
         file.write(content.data() + at, 900'000);
-      }
       file.commit();
     });
     CHECK(status == 137);
@@ -219,9 +216,8 @@ TEST_CASE(
 TEST_CASE("what cannot be written is refused by name") {
   const test::TempDir folder;
   fs::create_directory(folder / "taken");
-  CHECK_THROWS_AS(write_file_atomically(folder / "taken", "x"), DataError);
-  CHECK_THROWS_WITH(write_file_atomically(folder / "taken", "x"),
-                    Contains("taken") && Contains("Is a directory"));
+  CHECK_THAT(test::message_of<DataError>([&] { write_file_atomically(folder / "taken", "x"); }),
+             Contains("taken") && Contains("Is a directory"));
   test::put_file(folder / "file", "x");
   CHECK_THROWS_WITH(write_file_atomically(folder / "file/below", "x"), Contains("Not a directory"));
   CHECK_THROWS_WITH(write_file_atomically(folder / std::string(300, 'n'), "x"),
@@ -243,8 +239,8 @@ TEST_CASE("a device or a pipe is not replaced by a file") {
 
 TEST_CASE("reading names the file and the reason") {
   const test::TempDir folder;
-  CHECK_THROWS_AS(read_file(folder / "absent"), DataError);
-  CHECK_THROWS_WITH(read_file(folder / "absent"), Contains("absent") && Contains("No such file"));
+  CHECK_THAT(test::message_of<DataError>([&] { read_file(folder / "absent"); }),
+             Contains("absent") && Contains("No such file"));
   CHECK_THROWS_WITH(read_file(folder.path()), Contains("Is a directory"));
   test::put_file(folder / "empty", "");
   CHECK(read_file(folder / "empty").empty());
@@ -319,8 +315,8 @@ TEST_CASE("each piece that is written to the disk, or read from it, is a sign of
 
 TEST_CASE("a file that cannot be read from the disk is named") {
   const test::TempDir folder;
-  CHECK_THROWS_AS(from_disk(folder / "absent"), DataError);
-  CHECK_THROWS_WITH(from_disk(folder / "absent"), Contains("absent: cannot be opened: No such"));
+  CHECK_THAT(test::message_of<DataError>([&] { from_disk(folder / "absent"); }),
+             Contains("absent: cannot be opened: No such"));
   CHECK_THROWS_WITH(from_disk(folder.path()), Contains("cannot be read: Is a directory"));
 }
 

@@ -26,15 +26,11 @@ std::vector<std::string> files_below(const std::string& folder,
                                      size_t at_least) {
   std::vector<std::string> paths, files;
   for (const auto& entry : fs::directory_iterator(folder)) {
-    if (entry.path().extension() == extension) {
-      paths.push_back(entry.path().string());
-    }
+    if (entry.path().extension() == extension) paths.push_back(entry.path().string());
   }
   std::sort(paths.begin(), paths.end());
   REQUIRE(paths.size() >= at_least);
-  for (const std::string& path : paths) {
-    files.push_back(read_file(path));
-  }
+  for (const std::string& path : paths) files.push_back(read_file(path));
   return files;
 }
 
@@ -51,9 +47,7 @@ std::string unpacked(const std::string& file) {
   std::string content;
   const ByteSource source = gunzip_source(source_of(file), "x.tar");
   char buffer[4096];
-  while (const size_t got = source(buffer, sizeof(buffer))) {
-    content.append(buffer, got);
-  }
+  while (const size_t got = source(buffer, sizeof(buffer))) content.append(buffer, got);
   return content;
 }
 
@@ -71,9 +65,7 @@ Yield yield_of(const std::string& file) {
     SampleReader reader(source_of(file), "x.tar", [&](const std::string& text) {
       yield.warnings += text.find("second time") != std::string::npos ? 1 : 0;
     });
-    while (auto sample = reader.next()) {
-      yield.samples.push_back(*std::move(sample));
-    }
+    while (auto sample = reader.next()) yield.samples.push_back(*std::move(sample));
     CHECK_FALSE(reader.next());
   } catch (const DataError& error) {
     yield.damaged = true;
@@ -126,9 +118,8 @@ MemberCounts members_of(const std::string& file) {
 void check_that_all_is_counted(const std::string& file, const Yield& yield) {
   const MemberCounts members = members_of(file);
   int64_t counted = yield.warnings;  // those of the cut sample, too
-  for (const GroupedSample& sample : yield.samples) {
+  for (const GroupedSample& sample : yield.samples)
     counted += static_cast<int64_t>(sample.fields.size());
-  }
   const bool all = counted + members.marked_bad >= members.fields &&
                    counted <= members.fields + members.cut && yield.damaged == members.damaged;
   if (!all) {
@@ -142,9 +133,7 @@ void check_what_is_before(const test::Mutation& mutation,
                           const std::string& whole,
                           const Yield& yield) {
   const bool plain = whole.size() > 512 && whole.compare(257, 5, "ustar") == 0;
-  if (!plain) {
-    return;
-  }
+  if (!plain) return;
   const Yield before = yield_of(whole.substr(0, mutation.intact / 512 * 512));
   // The last one may go on behind the damage.
   for (size_t i = 0; i + 1 < before.samples.size(); ++i) {
@@ -182,9 +171,8 @@ TEST_CASE("damaged pictures are decoded or refused", "[damage]") {
 TEST_CASE("damaged arrays are read whole or refused", "[damage]") {
   const auto read = [](const test::Mutation& mutation, const std::string&) {
     const NpyArray array = parse_npy(mutation.file, "x");
-    if (array.bytes.size() != static_cast<size_t>(array.numel()) * npy_item_size(array.type)) {
+    if (array.bytes.size() != static_cast<size_t>(array.numel()) * npy_item_size(array.type))
       FAIL("an array of " << array.numel() << " values with " << array.bytes.size() << " bytes");
-    }
     array.to_float32();
   };
   const Outcome outcome =
@@ -204,9 +192,7 @@ TEST_CASE("damaged tars yield all samples before the damage, and what is lost is
     const Yield yield = yield_of(mutation.file);
     check_that_all_is_counted(mutation.file, yield);
     check_what_is_before(mutation, whole, yield);
-    if (yield.damaged) {
-      throw DataError("{}", yield.error);
-    }
+    if (yield.damaged) throw DataError("{}", yield.error);
   };
   const Outcome outcome = survive("tar", files, 2000, read);
   CHECK(outcome.refused > 0);

@@ -86,9 +86,7 @@ std::string write_jpeg(const Recipe& recipe, const std::vector<uint8_t>& samples
                         : recipe.channels == 3 ? JCS_RGB
                                                : JCS_CMYK;
   jpeg_set_defaults(&info);
-  if (recipe.ycck) {
-    jpeg_set_colorspace(&info, JCS_YCCK);
-  }
+  if (recipe.ycck) jpeg_set_colorspace(&info, JCS_YCCK);
   jpeg_set_quality(&info, recipe.quality, TRUE);
   for (int i = 0; recipe.channels > 1 && i < recipe.channels; ++i) {
     const bool full = i == 0 || i == 3;
@@ -97,9 +95,7 @@ std::string write_jpeg(const Recipe& recipe, const std::vector<uint8_t>& samples
   }
   info.restart_interval = recipe.restart_interval;
   info.arith_code = recipe.arithmetic ? TRUE : FALSE;
-  if (recipe.progressive) {
-    jpeg_simple_progression(&info);
-  }
+  if (recipe.progressive) jpeg_simple_progression(&info);
   jpeg_start_compress(&info, TRUE);
   while (info.next_scanline < info.image_height) {
     JSAMPROW row = const_cast<JSAMPROW>(samples.data()) +
@@ -141,9 +137,8 @@ Image read_scaled(const std::string& file, const CropBox& box, int denominator) 
   JpegReader reader(file, "scaled.jpg");
   Image image{box.width, box.height, {}};
   reader.read(box, denominator, [&](const uint8_t* rows, size_t stride, int count) {
-    for (int y = 0; y < count; ++y, rows += stride) {
+    for (int y = 0; y < count; ++y, rows += stride)
       image.pixels.insert(image.pixels.end(), rows, rows + 3 * box.width);
-    }
   });
   return image;
 }
@@ -303,9 +298,7 @@ TEST_CASE("the vector instructions of this machine compute what plain ones do") 
     const size_t in_stride = 3 * static_cast<size_t>(width) + kReadAhead;
     const size_t out_stride = 3 * static_cast<size_t>(out_width) + kWriteAhead;
     std::vector<uint8_t> in(in_stride * static_cast<size_t>(rows));
-    for (uint8_t& value : in) {
-      value = static_cast<uint8_t>(random());
-    }
+    for (uint8_t& value : in) value = static_cast<uint8_t>(random());
     const auto across = [&](const ResampleKernels& kernels) {
       std::vector<uint8_t> out(out_stride * static_cast<size_t>(rows)), values;
       kernels.horizontal_pass(in.data(), in_stride, rows, out.data(), out_stride, taps);
@@ -320,9 +313,8 @@ TEST_CASE("the vector instructions of this machine compute what plain ones do") 
     const auto down = [&](const ResampleKernels& kernels) {
       const size_t bytes = 3 * static_cast<size_t>(width);
       std::vector<uint8_t> out(bytes * static_cast<size_t>(out_rows));
-      for (size_t y = 0; y < static_cast<size_t>(out_rows); ++y) {
+      for (size_t y = 0; y < static_cast<size_t>(out_rows); ++y)
         kernels.vertical_row(in.data(), in_stride, tall, y, out.data() + y * bytes, bytes);
-      }
       return out;
     };
     INFO(width << " to " << out_width << ", " << rows << " rows");

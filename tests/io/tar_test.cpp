@@ -25,18 +25,14 @@ Members read_all(const std::string& path, TarLimits limits = {}) {
   Members members;
   TarReader reader(path, limits);
   TarMember member;
-  while (reader.next(member)) {
-    members.emplace_back(member.name, member.content);
-  }
+  while (reader.next(member)) members.emplace_back(member.name, member.content);
   CHECK_FALSE(reader.next(member));
   return members;
 }
 
 void write_all(const std::string& path, const Members& members, bool gzip = false) {
   TarWriter writer(path, gzip);
-  for (const auto& [name, content] : members) {
-    writer.add(name, content);
-  }
+  for (const auto& [name, content] : members) writer.add(name, content);
   writer.commit();
 }
 
@@ -130,9 +126,7 @@ TEST_CASE("a truncated tar gives its whole members, then an error with file, mem
   for (const bool gzip : {false, true}) {
     std::string noise(8000, ' ');
     std::mt19937 random(1);
-    for (char& byte : noise) {
-      byte = static_cast<char>(random());
-    }
+    for (char& byte : noise) byte = static_cast<char>(random());
     write_all(folder / "a.tar",
               {{"1.jpg", noise.substr(4000)}, {"1.txt", "one"}, {"2.jpg", noise.substr(0, 4000)}},
               gzip);
@@ -329,9 +323,7 @@ TEST_CASE("gzip of several members, read in crumbs, is one stream") {
   const ByteSource unpacked = gunzip_source(crumbs, "crumbs");
   std::string content;
   char buffer[700];
-  while (const size_t got = unpacked(buffer, sizeof(buffer))) {
-    content.append(buffer, got);
-  }
+  while (const size_t got = unpacked(buffer, sizeof(buffer))) content.append(buffer, got);
   CHECK(content.size() % 1024 == 0);
   CHECK(content.substr(0, content.size() / 2) == content.substr(content.size() / 2));
   CHECK(unpacked(buffer, sizeof(buffer)) == 0);

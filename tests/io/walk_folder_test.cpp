@@ -83,9 +83,8 @@ TEST_CASE(
   const auto names_of = [&](Below below) {
     std::vector<std::string> names;
     const WalkEnd end = walk_data(folder / "top", below, [&](const fs::directory_entry& entry) {
-      if (entry.is_regular_file()) {
+      if (entry.is_regular_file())
         names.push_back(entry.path().lexically_relative(folder / "top").string());
-      }
     });
     CHECK(end.opened);
     CHECK_FALSE(end.error);

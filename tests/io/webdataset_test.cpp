@@ -23,18 +23,14 @@ std::string bytes_of(const std::string& text) {
   std::string bytes;
   for (size_t i = 0; i < text.size(); ++i) {
     unsigned value = static_cast<unsigned char>(text[i]);
-    if (value >= 0x80) {
-      value = (value & 3) << 6 | (static_cast<unsigned char>(text[++i]) & 63);
-    }
+    if (value >= 0x80) value = (value & 3) << 6 | (static_cast<unsigned char>(text[++i]) & 63);
     bytes += static_cast<char>(value);
   }
   return bytes;
 }
 
 bool is_content(const std::string& content, const json& expected) {
-  if (expected.is_string()) {
-    return content == bytes_of(expected);
-  }
+  if (expected.is_string()) return content == bytes_of(expected);
   const Bytef* const bytes = reinterpret_cast<const Bytef*>(content.data());
   return content.size() == expected[0].get<size_t>() &&
          crc32(0, bytes, static_cast<uInt>(content.size())) == expected[1].get<uLong>();
@@ -173,9 +169,8 @@ TEST_CASE("a shard that breaks off yields its whole samples, never the cut one")
   const test::TempDir folder;
   {
     TarWriter writer(folder / "a.tar");
-    for (const char* name : {"1.jpg", "1.txt", "2.jpg", "2.txt"}) {
+    for (const char* name : {"1.jpg", "1.txt", "2.jpg", "2.txt"})
       writer.add(name, std::string(1000, 'x'));
-    }
     writer.commit();
   }
   test::put_file(folder / "cut.tar", read_file(folder / "a.tar").substr(0, 3 * 1536 + 700));

@@ -181,9 +181,8 @@ TEST_CASE("tiles of bfloat16 maps are those of the same numbers in float32, roun
                          /*rtol=*/step,
                          /*atol=*/1e-4,
                          /*equal_nan=*/true));
-      if (found.scalar_type() == at::kBFloat16) {
+      if (found.scalar_type() == at::kBFloat16)
         CHECK(equal.to(at::kFloat).mean().item<double>() > 0.999);
-      }
     };
     constexpr double kStep = 0x1p-7;  // of bfloat16
     if (c.algorithm == ConvolutionAlgorithm::kHalving) {

@@ -61,9 +61,8 @@ std::vector<at::Tensor> answers(Function function, const Case& c, const GroupNor
   std::vector<at::Tensor> leaves = {in.x, in.weight, in.bias};
   if (c.timed) leaves.push_back(in.scale_shift);
   std::vector<at::Tensor> found = {y.detach().to(at::kDouble)};
-  for (const at::Tensor& grad : torch::autograd::grad({y}, leaves, {dy})) {
+  for (const at::Tensor& grad : torch::autograd::grad({y}, leaves, {dy}))
     found.push_back(grad.to(at::kDouble));
-  }
   return found;
 }
 
@@ -194,9 +193,8 @@ TEST_CASE("the variable that holds LibTorch to a smaller instruction set holds o
 TEST_CASE("the loops of every instruction set of this processor agree") {
   std::vector<const loops::Table*> tables = {&loops::baseline(), &loops::best()};
 #ifdef DALLE2_X86_LOOPS
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
     tables.push_back(&loops::avx2());
-  }
 #endif
   const bool silu = GENERATE(true, false);
   constexpr int64_t kRows = 7, kWidth = 35;

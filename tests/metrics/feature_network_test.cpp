@@ -36,9 +36,8 @@ std::string fault_of(const std::string& name,
   } catch (const ConfigError& error) {
     std::string text = error.what();
     const std::string folder = fixture_folder("feature_networks") + "/";
-    for (size_t at = text.find(folder); at != std::string::npos; at = text.find(folder)) {
+    for (size_t at = text.find(folder); at != std::string::npos; at = text.find(folder))
       text.erase(at, folder.size());
-    }
     return text;
   }
   return "";

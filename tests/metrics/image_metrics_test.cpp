@@ -329,9 +329,8 @@ TEST_CASE("a stop signal ends a look at pictures, and each figure, with what was
   ImageMetrics distances(all, 12, at::kCPU, 3);
   const RequestedStop stop;
   CHECK_THROWS_AS(show(distances, pairs), StoppedError);
-  for (const DecoderEvaluateConfig& config : configs) {
+  for (const DecoderEvaluateConfig& config : configs)
     CHECK_THROWS_AS(ImageMetrics(config, 12, at::kCPU, 3), StoppedError);
-  }
 }
 
 TEST_CASE("features are kept apart by device, arithmetic and version of LibTorch") {

@@ -62,9 +62,8 @@ TEST_CASE("features that a run left are known to the next one, for the same netw
   CHECK_FALSE(next.has_news());
   const at::Tensor back = torch::tensor({2, 0});
   const NamedFeatures found = next.at(hashes.index_select(0, back));
-  for (const auto& [name, rows] : features) {
+  for (const auto& [name, rows] : features)
     CHECK(at::equal(found.at(name), rows.index_select(0, back)));
-  }
   next.add(hashes, some_features(3));  // known already: nothing new
   CHECK_FALSE(next.has_news());
 
@@ -133,9 +132,8 @@ TEST_CASE("rows stand in the order of their images, each once, whatever they cam
   FeatureRows whole;
   whole.add(torch::arange(7), all);
   FeatureRows rows;
-  for (const auto& some : {numbers({5, 1}), numbers({3}), numbers({0, 6, 2, 4})}) {
+  for (const auto& some : {numbers({5, 1}), numbers({3}), numbers({0, 6, 2, 4})})
     rows.add(some, all.index_select(0, some));
-  }
   rows.add(numbers({4}), torch::zeros({1, 3}));  // comes a second time
   CHECK(rows.count() == 7);
   CHECK(at::equal(rows.rows(), whole.rows()));
@@ -150,9 +148,8 @@ TEST_CASE("rank 0 takes over the rows of all, one of which has none, and these k
   test::as_ranks(3, [&](ProcessGroup& group) {
     FeatureRows rows, nobodys;
     if (group.rank() == 0) rows.add(numbers({5, 1}), all.index_select(0, numbers({5, 1})));
-    if (group.rank() == 2) {
+    if (group.rank() == 2)
       rows.add(numbers({0, 6, 2, 3, 4}), all.index_select(0, numbers({0, 6, 2, 3, 4})));
-    }
     rows.gather(group, "features");
     nobodys.gather(group, "features of nobody");
     const bool is_right = group.is_main() ? at::equal(rows.rows(), all) : rows.count() == 0;

@@ -19,6 +19,7 @@
 #include "model/clip/x_clip.h"
 #include "model/clip_support.h"
 #include "support/fixture.h"
+#include "support/message_of.h"
 #include "support/rounding_noise.h"
 #include "support/temp_dir.h"
 
@@ -102,9 +103,10 @@ TEST_CASE("token 0 inside a text has no encoding, and texts longer than the cont
 
 TEST_CASE("pictures smaller than the CLIP's and texts longer than its context are refused") {
   const auto clip = small_clip();
-  CHECK_THROWS_AS(clip->embed_image(at::zeros({1, 3, 31, 31})), DataError);
-  CHECK_THROWS_WITH(clip->embed_image(at::zeros({1, 3, 31, 31})),
-                    Contains("[1, 3, 31, 31]") && Contains("H at least 32"));
+  CHECK_THAT(test::message_of<DataError>([&] {
+               clip->embed_image(at::zeros({1, 3, 31, 31}));
+             }),
+             Contains("[1, 3, 31, 31]") && Contains("H at least 32"));
   CHECK_THROWS_WITH(clip->embed_image(at::zeros({1, 3, 40, 32})), Contains("[1, 3, 40, 32]"));
   at::Tensor tokens = at::zeros({1, 9}, at::kLong);
   CHECK_NOTHROW(clip->text_features(tokens));  // ends in the context, as far as anybody looks
@@ -340,10 +342,9 @@ TEST_CASE("a CLIP of any config gives the features of its library, or is refused
     const TempDir dir;
     const std::string path = put_case(given, dir);
     if (given.json.at("refused").is_string()) {
-      CHECK_THROWS_AS(read_clip_file(path), DataError);
-      CHECK_THROWS_WITH(read_clip_file(path),
-                        Catch::Contains("config.json: ") &&
-                            Catch::Contains(given.json.at("refused").get<std::string>()));
+      CHECK_THAT(test::message_of<DataError>([&] { read_clip_file(path); }),
+                 Catch::Contains("config.json: ") &&
+                     Catch::Contains(given.json.at("refused").get<std::string>()));
       continue;
     }
     const ClipFile read = read_clip_file(path);

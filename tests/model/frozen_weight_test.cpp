@@ -175,9 +175,8 @@ Pass run_with(const UnetConfig& config, at::ScalarType held) {
   hold_frozen_weights_as(*unet, held);
   {
     const torch::NoGradGuard no_grad;
-    for (auto& [name, tensor] : lora_state_dict(*unet)) {
+    for (auto& [name, tensor] : lora_state_dict(*unet))
       tensor.copy_(test::wave(tensor.sizes(), 0.7, 1.0, 0.1));
-    }
   }
   UnetConditions conditions;
   if (config.cond_on_image_embeds) conditions.image_embed = test::wave({2, 12}, 0.3);

@@ -243,9 +243,8 @@ TEST_CASE("every part of an address matters") {
     for (const char* purpose : {"train", "sample"}) {
       for (const int64_t epoch : {0, 1}) {
         for (const int64_t step : {0, 1, 2}) {
-          for (const int64_t rank : {0, 1}) {
+          for (const int64_t rank : {0, 1})
             seen.insert(hash_address({seed, purpose, epoch, step, rank}));
-          }
         }
       }
     }

@@ -26,9 +26,8 @@ at::Tensor run(UnetImpl& unet) {
   UnetConditions conditions;
   const UnetConfig& config = unet.config();
   if (config.cond_on_image_embeds) conditions.image_embed = test::wave({2, 12}, 0.3);
-  if (config.cond_on_text_encodings.value_or(false)) {
+  if (config.cond_on_text_encodings.value_or(false))
     conditions.text_encodings = test::wave({2, 4, 6}, 0.2);
-  }
   if (config.lowres_cond) conditions.lowres_cond_img = test::wave({2, 3, 16, 16}, 0.11);
   if (config.lowres_noise_cond) conditions.lowres_noise_level = at::tensor({3, 40}, at::kLong);
   return unet.forward(

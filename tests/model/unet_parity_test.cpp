@@ -45,9 +45,8 @@ std::string names_fnv1a(const torch::nn::Module& module) {
     text += fmt::format("{} {}", item.key(), fmt::join(item.value().sizes(), ","));
   }
   uint64_t value = 0xcbf29ce484222325ULL;
-  for (const char letter : text) {
+  for (const char letter : text)
     value = (value ^ static_cast<unsigned char>(letter)) * 0x100000001b3ULL;
-  }
   return fmt::format("{:016x}", value);
 }
 

@@ -87,9 +87,8 @@ TEST_CASE("parameters have the reference's names and shapes in its order") {
     const std::vector<std::string> expected = dumped_lines(name);
     REQUIRE(expected.size() > 200);
     const std::vector<std::string> found = parameter_lines(*Unet(config));
-    for (size_t i = 0; i < std::min(found.size(), expected.size()); ++i) {
+    for (size_t i = 0; i < std::min(found.size(), expected.size()); ++i)
       REQUIRE(found[i] == expected[i]);
-    }
     CHECK(found.size() == expected.size());
     CHECK(Unet(config)->buffers().empty());
   }

@@ -202,9 +202,8 @@ constexpr double kFarMeanTolerance = 2e-4;
 void fill_with_far_means(torch::nn::Module& module, const Fixture& fixture) {
   fill_parameters(module);
   const torch::NoGradGuard no_grad;
-  for (const auto& [name, bias] : fixture.below("bias.")) {
+  for (const auto& [name, bias] : fixture.below("bias."))
     module.named_parameters()[name].copy_(bias);
-  }
 }
 
 /// Compares gradients of all parameters but the biases before the norms, which change nothing but a mean.

@@ -42,9 +42,8 @@ AveragesConfig averages_config(const nlohmann::json& json) {
   config.ema_inv_gamma = json.value("inv_gamma", config.ema_inv_gamma);
   config.ema_power = json.value("power", config.ema_power);
   config.ema_min_value = json.value("min_value", config.ema_min_value);
-  if (json.contains("update_model_with_ema_every")) {
+  if (json.contains("update_model_with_ema_every"))
     config.update_model_with_ema_every = json.at("update_model_with_ema_every").get<int64_t>();
-  }
   return config;
 }
 
@@ -205,14 +204,10 @@ TEST_CASE("counters of a checkpoint continue the sequence") {
   options.ema_update_after_step = 1;
   options.ema_update_every = 2;
   EmaPytorchRule first(options), second(options);
-  for (int call = 0; call < 5; ++call) {
-    one.update(first, call);
-  }
+  for (int call = 0; call < 5; ++call) one.update(first, call);
   two.average.copy_(one.average);
   second.set_counters(first.initted(), first.step());
-  for (int call = 5; call < 9; ++call) {
-    CHECK(one.update(first, call) == two.update(second, call));
-  }
+  for (int call = 5; call < 9; ++call) CHECK(one.update(first, call) == two.update(second, call));
 }
 
 // Ours is upstream's formula; the one call for all rounds in another order.
@@ -317,9 +312,8 @@ TEST_CASE("exponents of widths are ema_pytorch's") {
   }
   CHECK(gamma_of_sigma(0.05) == Approx(16.97).epsilon(1e-3));  // as the paper has them
   CHECK(gamma_of_sigma(0.10) == Approx(6.94).epsilon(1e-3));
-  for (const double sigma : {0.0, -0.1, 0.29, std::nan("")}) {
+  for (const double sigma : {0.0, -0.1, 0.29, std::nan("")})
     CHECK_THROWS_AS(gamma_of_sigma(sigma), ConfigError);
-  }
 }
 
 TEST_CASE("an average follows the weights as ema_pytorch's does") {
@@ -362,9 +356,8 @@ TEST_CASE("a saved average is itself, and one between two is made of both") {
     for (const double sigma : {0.05, 0.1}) snapshots.push_back(profile(step, sigma));
   }
   const PostHocWeights same = post_hoc_weights(snapshots, profile(2000, 0.1));
-  for (size_t i = 0; i < snapshots.size(); ++i) {
+  for (size_t i = 0; i < snapshots.size(); ++i)
     CHECK(same.weights[i] == Approx(i == 7 ? 1.0 : 0.0).margin(1e-6));
-  }
   CHECK(same.missed < 1e-6);
 
   // A walk of one number, averaged directly and by combination.

@@ -20,9 +20,7 @@ inline constexpr double kTrajectoryTolerance = 5e-6;
 struct FlatModule : torch::nn::Module {
   /// Parameters with these names and values, in this order.
   explicit FlatModule(const StateDict& parameters) {
-    for (const auto& [name, value] : parameters) {
-      register_parameter(name, value.clone());
-    }
+    for (const auto& [name, value] : parameters) register_parameter(name, value.clone());
   }
 
   at::Tensor parameter(const std::string& name) {
@@ -32,12 +30,8 @@ struct FlatModule : torch::nn::Module {
   /// Runs a backward pass that gives each named parameter exactly this gradient.
   void backward(const StateDict& gradients) {
     at::Tensor loss = at::zeros({});
-    for (const auto& [name, gradient] : gradients) {
-      loss = loss + (parameter(name) * gradient).sum();
-    }
-    if (!gradients.empty()) {
-      loss.backward();
-    }
+    for (const auto& [name, gradient] : gradients) loss = loss + (parameter(name) * gradient).sum();
+    if (!gradients.empty()) loss.backward();
   }
 };
 

@@ -67,9 +67,8 @@ TEST_CASE("small filters over many channels lie channels last, and any tensor fi
   CHECK(at::equal(entry.of(flat.values()), small));
   // The other way: part of a tensor into part of a buffer.
   const at::Tensor buffer = at::zeros_like(flat.values());
-  for (const FlatSlice& slice : {FlatSlice{0, 100}, FlatSlice{100, buffer.numel()}}) {
+  for (const FlatSlice& slice : {FlatSlice{0, 100}, FlatSlice{100, buffer.numel()}})
     copy_into_slice(slice.of(buffer), slice, entry.offset, entry.flattened(-small));
-  }
   CHECK(at::equal(entry.of(buffer), -small));
   CHECK(buffer.count_nonzero().item<int64_t>() == small.count_nonzero().item<int64_t>());
 }

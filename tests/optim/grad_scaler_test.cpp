@@ -21,9 +21,8 @@ TEST_CASE("scale, growth and skipped updates follow torch.amp.GradScaler", "[par
   const test::Fixture fixture = test::load_fixture("precision/scaler");
   const nlohmann::json& json = fixture.json;
   StateDict initial;
-  for (const auto& name : json.at("names")) {
+  for (const auto& name : json.at("names"))
     initial.emplace_back(name, fixture.tensor("initial." + name.get<std::string>()));
-  }
   test::FlatModule module(initial);
   const FlatParameters flat(module);
   FlatGradients gradients(flat);

@@ -30,9 +30,8 @@ OptimizerOptions optimizer_options(const nlohmann::json& json) {
 
 StateDict initial_parameters(const test::Fixture& fixture) {
   StateDict parameters;
-  for (const auto& name : fixture.json.at("names")) {
+  for (const auto& name : fixture.json.at("names"))
     parameters.emplace_back(name, fixture.tensor("initial." + name.get<std::string>()));
-  }
   return parameters;
 }
 
@@ -68,9 +67,7 @@ void check_groups(const test::Fixture& fixture,
   for (size_t g = 0; g < groups.size(); ++g) {
     CHECK(optimizer.groups()[g].weight_decay == groups[g].at("weight_decay").get<double>());
     REQUIRE(optimizer.groups()[g].members.size() == groups[g].at("params").size());
-    for (const size_t i : optimizer.groups()[g].members) {
-      order.push_back(flat.parameters()[i].name);
-    }
+    for (const size_t i : optimizer.groups()[g].members) order.push_back(flat.parameters()[i].name);
   }
   CHECK(order == fixture.json.at("order").get<std::vector<std::string>>());
 }
@@ -138,9 +135,7 @@ TEST_CASE("an optimizer that takes over another's state goes on bit for bit") {
       gradients.zero_grad();
       StateDict g;
       g.emplace_back("weight", test::wave({4, 4}, 0.3 * step));
-      if (step % 2 == 1) {
-        g.emplace_back("bias", test::wave({4}, 0.1 * step));
-      }
+      if (step % 2 == 1) g.emplace_back("bias", test::wave({4}, 0.1 * step));
       module.backward(g);
       test::update(optimizer, gradients, 1e-2);
     }
@@ -197,9 +192,8 @@ TEST_CASE("the closed form gives the rates of torch's scheduler under pytorch_wa
 TEST_CASE("warm-up of four steps gives a quarter, a half, three quarters and then all") {
   const LrSchedule schedule{1.0, 4};
   const std::vector<double> expected = {0.25, 0.5, 0.75, 1.0, 1.0};
-  for (size_t k = 0; k < expected.size(); ++k) {
+  for (size_t k = 0; k < expected.size(); ++k)
     CHECK(schedule.at(static_cast<int64_t>(k)) == expected[k]);
-  }
 }
 
 TEST_CASE("cosine annealing rises again after its period") {

@@ -8,6 +8,7 @@
 #include "run/toy_support.h"
 #include "support/captured_log.h"
 #include "support/full_disk.h"
+#include "support/message_of.h"
 
 namespace dalle2::test {
 namespace {
@@ -43,11 +44,7 @@ void change_newest(const std::string& folder, const std::function<void(Dict&)>& 
 }
 
 TEST_CASE("a newest checkpoint that is damaged, incomplete or not finite is passed over") {
-  struct Case {
-    const char* why;
-    std::function<void(Dict&)> change;
-  };
-  const std::vector<Case> cases = {
+  const std::vector<std::pair<const char*, std::function<void(Dict&)>>> cases = {
       {"out/checkpoint.pth", [](Dict&) {}},
       {"the weights are not finite",
        [](Dict& state) {
@@ -70,15 +67,15 @@ TEST_CASE("a newest checkpoint that is damaged, incomplete or not finite is pass
                        [](const auto& item) { return item.first.as_string() == "optimizer"; });
        }}};
   for (size_t i = 0; i < cases.size(); ++i) {
-    CAPTURE(cases[i].why);
+    CAPTURE(cases[i].first);
     const TempDir folder;
     const ToyConfig config = stopped_run(folder.path());
-    change_newest(folder.path(), cases[i].change);
+    change_newest(folder.path(), cases[i].second);
     if (i == 0) fs::resize_file(folder / "out/checkpoint.pth", 300);
     ToyRun run(config);
     CapturedLog log;
     CHECK(first_step_of(run) == 8);  // the save after the third step of the second epoch
-    CHECK(log.count(cases[i].why) > 0);
+    CHECK(log.count(cases[i].first) > 0);
     CHECK(log.count("Falling back to") > 0);
     CHECK(log.count("Load another checkpoint") == 0);  // it does so by itself
     CHECK(fs::exists(folder / "latest.pth"));
@@ -91,9 +88,7 @@ TEST_CASE("a copy of a run's folder resumes though the original is there") {
   fs::copy(folder / "out", folder / "copy", fs::copy_options::recursive);
   config.tracker.data_path = folder / "copy";
   CHECK_THROWS_WITH(ToyRun(config).run(), Contains("mv " + (folder / "latest.pth")));
-  LocalSaveConfig save;
-  save.save_latest_to = folder / "of_copy.pth";
-  config.tracker.save = {save};
+  config.tracker.save = {save_latest_to(folder / "of_copy.pth")};
   ToyRun run(config);
   CHECK(first_step_of(run) == 9);
 }
@@ -104,10 +99,9 @@ TEST_CASE("a run of another kind in the folder is refused, with the ways out") {
   change_newest(folder.path(), [](Dict& state) {
     state.set("model", to_dict({{"unets.0.init_conv.bias", at::zeros({1})}}));
   });
-  CHECK_THROWS_AS(ToyRun(config).run(), ConfigError);
-  CHECK_THROWS_WITH(ToyRun(config).run(),
-                    Contains("expected a checkpoint of a toy, got one of a decoder") &&
-                        Contains("begin a new run with --fresh"));
+  CHECK_THAT(test::message_of<ConfigError>([&] { ToyRun(config).run(); }),
+             Contains("expected a checkpoint of a toy, got one of a decoder") &&
+                 Contains("begin a new run with --fresh"));
 }
 
 TEST_CASE("where no checkpoint is good the run ends, and says how to find out more") {
@@ -153,13 +147,9 @@ TEST_CASE("tensors that differ are reported by name, not by counts of the optimi
   value.as_dict().set("optimizer", Dict{});
   write_pth(folder / "other.pth", value);
   ToyConfig other = config;
-  LocalLoadConfig load;
-  load.file_path = folder / "other.pth";
-  other.tracker.load = load;
+  other.tracker.load = load_from(folder / "other.pth");
   other.tracker.data_path = folder / "elsewhere";
-  LocalSaveConfig save;
-  save.save_latest_to = folder / "elsewhere/latest.pth";
-  other.tracker.save = {save};
+  other.tracker.save = {save_latest_to(folder / "elsewhere/latest.pth")};
   ToyRun run(other);
   CHECK_THROWS_WITH(run.run(), Contains("toy.extra.weight"));
 }
@@ -289,9 +279,7 @@ TEST_CASE("adapters begin on a checkpoint without any, and go on from their own 
   const auto adapters = [&](const std::string& name) {
     ToyConfig config = toy_config(folder / name);
     config.train.lora.rank = 1;
-    LocalLoadConfig load;
-    load.file_path = folder / "base/latest.pth";
-    config.tracker.load = load;
+    config.tracker.load = load_from(folder / "base/latest.pth");
     return config;
   };
   ToyRun whole(adapters("whole"));

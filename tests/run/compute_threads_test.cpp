@@ -170,9 +170,8 @@ TEST_CASE("the quota of cores is the least of the groups of the process, in both
 
 TEST_CASE("the times of the threads are those of all that the process has") {
   const test::TempDir folder;
-  for (const char* thread : {"1", "2", "3"}) {
+  for (const char* thread : {"1", "2", "3"})
     std::filesystem::create_directory(std::filesystem::path(folder.path()) / thread);
-  }
   std::ofstream(folder.path() + "/1/schedstat") << "2000000000 500000000 7";
   std::ofstream(folder.path() + "/2/schedstat") << "1000000000 250000000 7";
   const CoreTimes times = core_times(folder.path());

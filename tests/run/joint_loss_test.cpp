@@ -174,14 +174,12 @@ TEST_CASE("a row makes a kind that trains on shards and resumes bit for bit") {
   const TempDir folder;
   const std::string whole = write_joint_toy(folder, "whole", 3);
   CHECK(run_train(train_of(whole)) == ExitCode::kDone);
-  for (const int64_t epochs : {1, 3}) {
+  for (const int64_t epochs : {1, 3})
     CHECK(run_train(train_of(write_joint_toy(folder, "parts", epochs))) == ExitCode::kDone);
-  }
   const StateDict expected = model_in(folder, "whole"), found = model_in(folder, "parts");
   REQUIRE(expected.size() == 5);
-  for (size_t i = 0; i < expected.size(); ++i) {
+  for (size_t i = 0; i < expected.size(); ++i)
     CHECK(at::equal(expected[i].second, found[i].second));
-  }
   const std::vector<double> losses = logged(folder / "whole", "Validation Loss");
   REQUIRE(losses.size() == 3);
   CHECK(losses.back() < losses.front());

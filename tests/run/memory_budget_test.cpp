@@ -61,9 +61,8 @@ TEST_CASE("a memory budget recomputes as few levels as it takes") {
   json config = config_of_large_pictures(folder);
   const PeakMemory kept = memory_of(config, 0);
   std::vector<uint64_t> bytes;
-  for (int64_t levels = 0; levels <= 3; ++levels) {
+  for (int64_t levels = 0; levels <= 3; ++levels)
     bytes.push_back(memory_of(config, levels).activation_bytes[0]);
-  }
   for (size_t i = 1; i < bytes.size(); ++i) REQUIRE(bytes[i] < bytes[i - 1]);
   for (size_t i = 0; i < bytes.size(); ++i) {
     CAPTURE(i);
@@ -112,9 +111,8 @@ TEST_CASE("a run with a memory budget trains the same weights") {
     CHECK(run->run() == ExitCode::kDone);
     const Value file = read_pth(folder / (out + "/checkpoint.pth"));
     std::vector<at::Tensor> all;
-    for (const auto& [name, tensor] : Cursor(file).at("model").as_state_dict()) {
+    for (const auto& [name, tensor] : Cursor(file).at("model").as_state_dict())
       all.push_back(tensor.flatten().to(at::kDouble));
-    }
     return at::cat(all);
   };
   const at::Tensor plain = weights("plain");
@@ -161,9 +159,8 @@ TEST_CASE("the memory of a batch counts what its samples take, not what else the
          fixed.reset();
          samples
              .reset();  // most are gone when gradients come, which a run has from its first step on
-         if (!network->weight.grad().defined()) {
+         if (!network->weight.grad().defined())
            network->weight.mutable_grad() = at::zeros_like(network->weight);
-         }
        }});
   SharedTrainConfig train;
   CHECK(activation_bytes(plan.networks[0], plan, train) ==

@@ -123,18 +123,21 @@ TEST_CASE("a file that gets its config and version needs no options any more") {
   CHECK(at::equal(answer(loaded), answer(prior)));
 }
 
-TEST_CASE("a prior of 1.8 becomes one of 1.15.6 that answers the same") {
+TEST_CASE(
+    "a prior of 1.8 becomes one of 1.15.6 that answers the same, by a config of its own too") {
   const TempDir folder;
   DiffusionPrior prior = prior_of_version("1.8.4");
   const Value file = file_of(*prior, "1.8.4", nullptr);
-  const Value made = described_checkpoint(
-      file,
-      "prior.pth",
-      {.config_path = write_config(folder, "prior", small_prior()), .to_last_version = true});
-  CHECK(Cursor(made).at("version").as_string() == "1.15.6");
-  DiffusionPrior loaded = load_prior({.checkpoint_path = "made.pth"}, made);
-  expect_close(answer(loaded), answer(prior), 1e-6, "answer");
-  CHECK(loaded->plan().config.cond_drop_prob == 0);
+  const std::string config = write_config(folder, "prior", small_prior());
+  const Value described = described_checkpoint(file, "prior.pth", {.config_path = config});
+  for (const Value& made :
+       {described_checkpoint(file, "prior.pth", {.config_path = config, .to_last_version = true}),
+        described_checkpoint(described, "described.pth", {.to_last_version = true})}) {
+    CHECK(Cursor(made).at("version").as_string() == "1.15.6");
+    DiffusionPrior loaded = load_prior({.checkpoint_path = "made.pth"}, made);
+    expect_close(answer(loaded), answer(prior), 1e-6, "answer");
+    CHECK(loaded->plan().config.cond_drop_prob == 0);
+  }
 }
 
 TEST_CASE("a config whose version is null says nothing against that of the file") {
@@ -145,18 +148,6 @@ TEST_CASE("a config whose version is null says nothing against that of the file"
   DiffusionPrior loaded = load_prior({.checkpoint_path = "prior.pth", .config_path = config},
                                      file_of(*prior, "1.9.0", nullptr));
   CHECK(to_text(loaded->plan().config.written_by) == "1.9.0");
-}
-
-TEST_CASE("a file that was given its config becomes one of 1.15.6 by it") {
-  const TempDir folder;
-  DiffusionPrior prior = prior_of_version("1.8.4");
-  const Value described =
-      described_checkpoint(file_of(*prior, "1.8.4", nullptr),
-                           "prior.pth",
-                           {.config_path = write_config(folder, "prior", small_prior())});
-  const Value made = described_checkpoint(described, "described.pth", {.to_last_version = true});
-  DiffusionPrior loaded = load_prior({.checkpoint_path = "made.pth"}, made);
-  expect_close(answer(loaded), answer(prior), 1e-6, "answer");
 }
 
 TEST_CASE("a prior whose attention was by dot products has no equal in 1.15.6") {

@@ -18,6 +18,18 @@
 
 namespace dalle2::test {
 
+inline LocalLoadConfig load_from(const std::string& path) {
+  LocalLoadConfig load;
+  load.file_path = path;
+  return load;
+}
+
+inline LocalSaveConfig save_latest_to(const std::string& path) {
+  LocalSaveConfig save;
+  save.save_latest_to = path;
+  return save;
+}
+
 /// A run in `folder` that resumes by itself, 3 epochs of 5 steps.
 inline ToyConfig toy_config(const std::string& folder) {
   ToyConfig config;
@@ -28,12 +40,10 @@ inline ToyConfig toy_config(const std::string& folder) {
   ConsoleLogConfig log;
   log.auto_resume = true;
   config.tracker.log = LogConfig(log);
-  LocalLoadConfig load;
-  load.file_path = folder + "/latest.pth";
+  LocalLoadConfig load = load_from(folder + "/latest.pth");
   load.only_auto_resume = true;
   config.tracker.load = load;
-  LocalSaveConfig save;
-  save.save_latest_to = folder + "/latest.pth";
+  LocalSaveConfig save = save_latest_to(folder + "/latest.pth");
   save.save_best_to = folder + "/best.pth";
   config.tracker.save = {save};
   return config;

@@ -17,25 +17,22 @@ at::Generator generator(int64_t step) {
 
 std::vector<at::Tensor> gradients(DecoderTrainer& trainer, int64_t unet) {
   std::vector<at::Tensor> gradients;
-  for (const at::Tensor& parameter : trainer.decoder()->unet(unet)->parameters()) {
+  for (const at::Tensor& parameter : trainer.decoder()->unet(unet)->parameters())
     gradients.push_back(parameter.grad().defined() ? parameter.grad().clone() : at::Tensor());
-  }
   return gradients;
 }
 
 std::vector<at::Tensor> weights(DecoderTrainer& trainer, int64_t unet) {
   std::vector<at::Tensor> weights;
-  for (const at::Tensor& parameter : trainer.decoder()->unet(unet)->parameters()) {
+  for (const at::Tensor& parameter : trainer.decoder()->unet(unet)->parameters())
     weights.push_back(parameter.detach().clone());
-  }
   return weights;
 }
 
 bool all_equal(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
   bool equal = a.size() == b.size();
-  for (size_t i = 0; equal && i < a.size(); ++i) {
+  for (size_t i = 0; equal && i < a.size(); ++i)
     equal = a[i].defined() == b[i].defined() && (!a[i].defined() || at::equal(a[i], b[i]));
-  }
   return equal;
 }
 
@@ -157,9 +154,7 @@ TEST_CASE("evaluating gives the loss of a step, no gradients, and leaves the mod
   const at::Tensor loss = trainer->evaluate(inputs, 1, generator(0));
   CHECK_FALSE(loss.requires_grad());
   CHECK_FALSE(at::equal(trainer->evaluate(inputs, 1, generator(1)), loss));
-  for (const at::Tensor& gradient : gradients(*trainer, 1)) {
-    CHECK_FALSE(gradient.defined());
-  }
+  for (const at::Tensor& gradient : gradients(*trainer, 1)) CHECK_FALSE(gradient.defined());
   CHECK(trainer->decoder()->is_training());
   CHECK(trainer->step(inputs, 1, generator(0)).item<double>() ==
         Approx(loss.item<double>()).epsilon(1e-6));

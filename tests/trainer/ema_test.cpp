@@ -84,9 +84,8 @@ TEST_CASE("an average follows EMAModel of diffusers: what needs no gradient is c
     const test::Fixture fixture = test::load_fixture("ema_model/" + name);
     const auto list = [&](const std::string& prefix) {
       StateDict values;
-      for (const auto& key : fixture.json.at("names")) {
+      for (const auto& key : fixture.json.at("names"))
         values.emplace_back(key, fixture.tensor(prefix + key.get<std::string>()));
-      }
       return values;
     };
     const EmaConfig config = test::ema_config(fixture.json.at("options"));
@@ -97,9 +96,8 @@ TEST_CASE("an average follows EMAModel of diffusers: what needs no gradient is c
     };
     Averaged<Network> made(config, list("initial."));
     for (int64_t step = 0; step < fixture.json.at("steps").get<int64_t>(); ++step) {
-      for (const auto& [key, value] : list(fmt::format("online.{}.", step))) {
+      for (const auto& [key, value] : list(fmt::format("online.{}.", step)))
         made.network.parameter(key).detach().copy_(value);
-      }
       made.average.update();
       made.average.count();
       CHECK(at::equal(made.averaged("frozen"), made.network.parameter("frozen")));
@@ -191,9 +189,8 @@ TEST_CASE("a decoder is trained with diffusers' average: it follows each update"
     if (step % 2 == 0) by_hand.step(trainer->decoder()->unet(1)->parameters());
   }
   const auto averaged = TrainerProbe::averaged(*trainer, 1).values();
-  for (size_t i = 0; i < averaged.size(); ++i) {
+  for (size_t i = 0; i < averaged.size(); ++i)
     CHECK(at::equal(averaged[i], by_hand.shadow_params()[i]));
-  }
   CHECK_FALSE(at::equal(averaged[0], trainer->decoder()->unet(1)->parameters()[0]));
   CHECK(trainer->ema_decay(1) == by_hand.get_decay(5));
   const std::string before = test::bits_of(*trainer);

@@ -79,9 +79,8 @@ DecoderResult train_decoder(int lanes, const std::function<void(DecoderTrainConf
   const DecoderInputs inputs = test::cascade().inputs(0);
   REQUIRE(inputs.images.size(0) >= 3);
   DecoderResult result;
-  for (const bool is_last : {false, true}) {
+  for (const bool is_last : {false, true})
     result.loss = trainer->step(inputs, 1, test::cascade().draws(0), {0.5, is_last});
-  }
   result.gradients = TrainerProbe::contents(*trainer).parts.at(0)->gradients.values().clone();
   result.evaluated =
       trainer->evaluate(inputs, 1, make_generator({.seed = 3, .purpose = "evaluate"}, at::kCPU));

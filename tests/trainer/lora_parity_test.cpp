@@ -82,9 +82,8 @@ Network make_network(const test::Fixture& fixture) {
 Network load_network(const test::Fixture& fixture) {
   Network network = make_network(fixture);
   const torch::NoGradGuard no_grad;
-  for (const auto& item : network.module->named_parameters()) {
+  for (const auto& item : network.module->named_parameters())
     item.value().copy_(test::golden_weight(network.name_there(item.key()), item.value().sizes()));
-  }
   const auto& lora = fixture.json.at("lora");
   attach_lora(*network.module,
               lora.at("targets").get<std::vector<std::string>>(),
@@ -111,9 +110,8 @@ double allowed(const at::Tensor& gradient, double largest) {
 
 void check_gradients(const test::Fixture& fixture, const Network& network) {
   double largest = 0;
-  for (const auto& [name, gradient] : fixture.below("grad.")) {
+  for (const auto& [name, gradient] : fixture.below("grad."))
     largest = std::max(largest, gradient.abs().max().item<double>());
-  }
   size_t compared = 0;
   for (const auto& item : network.module->named_parameters()) {
     const std::string key = "grad." + network.name_there(item.key());

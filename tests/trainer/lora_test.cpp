@@ -41,9 +41,8 @@ Value through_file(const Dict& state) {
 
 StateDict weights_of(const DecoderTrainer& trainer) {
   StateDict weights;
-  for (const auto& [name, tensor] : state_dict(*trainer.decoder())) {
+  for (const auto& [name, tensor] : state_dict(*trainer.decoder()))
     weights.emplace_back(name, tensor.clone());
-  }
   return weights;
 }
 
@@ -107,9 +106,8 @@ TEST_CASE("optimizer, averages and gradients know nothing of what is frozen") {
       CHECK(root.at("ema").as_state_dict().size() == 2 * adapters + 4);
     } else {
       size_t averaged = 0;
-      for (size_t i = 0; i < 2; ++i) {
+      for (size_t i = 0; i < 2; ++i)
         averaged += root.at("ema_diffusers").at(i).at("shadow_params").size();
-      }
       CHECK(averaged == adapters);
     }
     CHECK(root.at("lora").at("rank").as_int() == 2);

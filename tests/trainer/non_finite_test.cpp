@@ -195,9 +195,8 @@ TEST_CASE("steps and evaluations are in the precision of the config, weights and
         evaluates ? trainer->evaluate(inputs, 1, generator) : trainer->step(inputs, 1, generator);
     CHECK(loss.scalar_type() == at::kFloat);
     if (!evaluates) trainer->update(1);
-    for (const at::Tensor& parameter : trainer->decoder()->unet(1)->parameters()) {
+    for (const at::Tensor& parameter : trainer->decoder()->unet(1)->parameters())
       REQUIRE(parameter.scalar_type() == at::kFloat);
-    }
     return loss.item<float>();
   };
   for (const MixedPrecision precision : {MixedPrecision::bf16, MixedPrecision::fp16}) {

@@ -24,9 +24,8 @@ void play_from(const test::TrainerFixture& fixture, DecoderTrainer& trainer, siz
     const nlohmann::json& event = fixture.event(i);
     INFO("event " << i << ": " << event.dump());
     const int64_t unet = event.at("unet").get<int64_t>();
-    if (event.at("update").get<bool>()) {
+    if (event.at("update").get<bool>())
       CHECK(trainer.learning_rate(unet) == Approx(event.at("lr").get<double>()).epsilon(1e-9));
-    }
     CHECK(fixture.play(trainer, i) ==
           Approx(event.at("loss").get<double>()).epsilon(kLossTolerance));
     if (event.at("update").get<bool>()) {
@@ -79,9 +78,7 @@ TEST_CASE(
     INFO(name);
     const test::TrainerFixture fixture(name);
     const auto trainer = fixture.trainer();
-    for (size_t i = 0; i <= fixture.save_behind(); ++i) {
-      fixture.play(*trainer, i);
-    }
+    for (size_t i = 0; i <= fixture.save_behind(); ++i) fixture.play(*trainer, i);
     const Value theirs = read_pth(fixture.checkpoint_path());
     std::vector<std::pair<std::string, Value>> extras;
     for (const char* key :
@@ -136,13 +133,11 @@ void play_from(const test::PriorTrainerFixture& fixture, PriorTrainer& trainer, 
   for (size_t i = first; i < fixture.num_events(); ++i) {
     const nlohmann::json& event = fixture.event(i);
     INFO("event " << i << ": " << event.dump());
-    if (event.at("update").get<bool>()) {
+    if (event.at("update").get<bool>())
       CHECK(trainer.learning_rate() == Approx(event.at("lr").get<double>()).epsilon(1e-9));
-    }
     check_value(fixture.play(trainer, i), event, "loss", kLossTolerance);
-    if (event.at("update").get<bool>()) {
+    if (event.at("update").get<bool>())
       check_value(trainer.last_grad_norm().item<double>(), event, "grad_norm", kGradNormTolerance);
-    }
   }
 }
 
@@ -197,9 +192,8 @@ TEST_CASE("a prior's checkpoint has the keys, order, types and values of the ref
     for (size_t i = 0; i <= fixture.save_behind(); ++i) fixture.play(*trainer, i);
     const Value theirs = read_pth(fixture.checkpoint_path());
     std::vector<std::pair<std::string, Value>> extras;
-    for (const char* key : {"epoch", "samples_seen", "best_validation_loss"}) {
+    for (const char* key : {"epoch", "samples_seen", "best_validation_loss"})
       extras.emplace_back(key, *theirs.as_dict().find(key));
-    }
     expect_same(trainer->state(extras), theirs, name, check_pickled);
   }
 }

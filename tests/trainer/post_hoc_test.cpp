@@ -119,9 +119,8 @@ TEST_CASE("an average between the saved ones is the sum with the weights of leas
   const Value file = made.model_file;
   for (size_t t = 0; t < saved[0].size(); ++t) {
     at::Tensor expected = at::zeros_like(saved[0][t].second, at::kDouble);
-    for (size_t i = 0; i < saved.size(); ++i) {
+    for (size_t i = 0; i < saved.size(); ++i)
       expected.add_(saved[i][t].second.to(at::kDouble), weights.weights[i]);
-    }
     const at::Tensor got = Cursor(file).at("model").at("unets.1." + saved[0][t].first).as_tensor();
     CHECK(at::equal(got, expected.to(at::kFloat)));
   }

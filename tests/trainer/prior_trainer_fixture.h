@@ -68,9 +68,8 @@ class PriorTrainerFixture {
   /// Does what the reference did at event `i`. @return the loss
   double play(PriorTrainer& trainer, size_t i) const {
     std::optional<int64_t> max_batch_size;
-    if (!event(i).at("max_batch_size").is_null()) {
+    if (!event(i).at("max_batch_size").is_null())
       max_batch_size = event(i).at("max_batch_size").get<int64_t>();
-    }
     TrainerProbe::set_max_batch_size(trainer, max_batch_size);
     const double loss = trainer.step(inputs(i), draws(i)).item<double>();
     TrainerProbe::set_max_batch_size(trainer, std::nullopt);

@@ -129,9 +129,7 @@ TEST_CASE("a prior's averages follow the options of the config") {
     decays.push_back(*trainer->ema_decay());
   }
   const std::vector<double> expected = {0, 0, 0, 0, 0.37, 0.5193, 0.6031};
-  for (size_t i = 0; i < expected.size(); ++i) {
-    CHECK(decays[i] == Approx(expected[i]).margin(1e-4));
-  }
+  for (size_t i = 0; i < expected.size(); ++i) CHECK(decays[i] == Approx(expected[i]).margin(1e-4));
   CHECK_FALSE(at::equal(TrainerProbe::averaged(*trainer)[0].value(),
                         trainer->prior()->net()->parameters()[0]));
   const auto floor = trainer_with({{"ema_min_value", 0.5}, {"ema_update_after_step", 0}});
@@ -175,9 +173,8 @@ TEST_CASE("adapters of a prior alone are trained, and merge into plain weights")
   const auto plain = trainer_with({{"use_ema", false}});
   train(*trainer, 0, 5);
   for (const auto& item : trainer->prior()->net()->named_parameters()) {
-    if (item.key().find(".lora.") == std::string::npos) {
+    if (item.key().find(".lora.") == std::string::npos)
       CHECK(at::equal(item.value(), plain->prior()->net()->named_parameters()[item.key()]));
-    }
   }
   const LoraFile file = *trainer->lora_state();
   CHECK(file.tensors.size() == 12);  // two layers of three projections

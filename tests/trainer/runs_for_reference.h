@@ -26,9 +26,8 @@ void write_runs_for_reference(std::initializer_list<const char*> names, const Ex
     nlohmann::json losses;
     for (size_t i = 0; i < recorded.num_events(); ++i) {
       losses.push_back(recorded.play(*trainer, i));
-      if (i == recorded.save_behind()) {
+      if (i == recorded.save_behind())
         write_pth(fmt::format("{}/{}.pth", folder, name), trainer->state(extras));
-      }
     }
     std::ofstream(fmt::format("{}/{}.json", folder, name)) << losses.dump();
   }

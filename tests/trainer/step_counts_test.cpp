@@ -164,9 +164,8 @@ TEST_CASE("a step of each kind takes the operations and allocations that the tab
   const PlainAlgorithms plain;        // our own algorithms depend on the processor
   const std::string path = std::string(DALLE2_SOURCE_DIR) + "/tests/trainer/step_counts.json";
   const Json found = counted_steps();
-  if (std::getenv("DALLE2_UPDATE_GENERATED") != nullptr) {
+  if (std::getenv("DALLE2_UPDATE_GENERATED") != nullptr)
     std::ofstream(path) << found.dump(2) << "\n";
-  }
   const Json expected = Json::parse(std::ifstream(path));
   for (const auto& [kind, counts] : found.items()) {
     INFO(kind << ": if a change of its cost is wanted, write tests/trainer/step_counts.json anew: "

@@ -17,9 +17,8 @@ using Pairs = std::vector<std::pair<int64_t, int64_t>>;
 
 Pairs cut(int64_t batch, std::optional<int64_t> max_batch_size) {
   Pairs pairs;
-  for (const ChunkRange& range : chunk_ranges(batch, max_batch_size)) {
+  for (const ChunkRange& range : chunk_ranges(batch, max_batch_size))
     pairs.emplace_back(range.begin, range.length);
-  }
   return pairs;
 }
 

@@ -37,9 +37,8 @@ class TrainerFixture {
   std::unique_ptr<DecoderTrainer> trainer(const DecoderTrainConfig& train,
                                           const at::Device& device = at::kCPU) const {
     Decoder decoder(config_.plan);
-    for (int64_t number = 1; number <= decoder->num_unets(); ++number) {
+    for (int64_t number = 1; number <= decoder->num_unets(); ++number)
       fill_parameters(*decoder->unet(number));
-    }
     return std::make_unique<DecoderTrainer>(decoder, train, device);
   }
 
@@ -63,15 +62,12 @@ class TrainerFixture {
   double play(DecoderTrainer& trainer, size_t i) const {
     const int64_t unet = event(i).at("unet").get<int64_t>();
     std::optional<int64_t> max_batch_size;
-    if (!event(i).at("max_batch_size").is_null()) {
+    if (!event(i).at("max_batch_size").is_null())
       max_batch_size = event(i).at("max_batch_size").get<int64_t>();
-    }
     TrainerProbe::set_max_batch_size(trainer, max_batch_size);
     const double loss = trainer.step(inputs(i), unet, draws(i)).item<double>();
     TrainerProbe::set_max_batch_size(trainer, std::nullopt);
-    if (event(i).at("update").get<bool>()) {
-      trainer.update(unet);
-    }
+    if (event(i).at("update").get<bool>()) trainer.update(unet);
     return loss;
   }
 

@@ -152,9 +152,8 @@ TEST_CASE("a step trains its own part alone") {
   const auto weights = [&](bool of_discriminator) {
     std::vector<at::Tensor> all;
     for (const auto& item : small.vae->named_parameters()) {
-      if (item.key().starts_with("discr.") == of_discriminator) {
+      if (item.key().starts_with("discr.") == of_discriminator)
         all.push_back(item.value().detach().flatten().clone());
-      }
     }
     return at::cat(all);
   };
@@ -295,9 +294,8 @@ class LargestBatch {
     handle_ = at::addThreadLocalCallback(
         at::RecordFunctionCallback(
             [](const at::RecordFunction& function) -> std::unique_ptr<at::ObserverContext> {
-              if (std::string_view(function.name()) == "aten::convolution") {
+              if (std::string_view(function.name()) == "aten::convolution")
                 largest() = std::max(largest(), function.inputs()[0].toTensor().size(0));
-              }
               return nullptr;
             })
             .needsInputs(true)
