@@ -4,13 +4,12 @@
 
 #include "base/error.h"
 #include "base/this_process.h"
+#include "checkpoint/convert.h"
 #include "checkpoint/pickle/pickle.h"
 #include "checkpoint/pickle/value_json.h"
 #include "checkpoint_test_tools.h"
 
 #include <catch2/catch.hpp>
-
-#include <random>
 
 namespace dalle2 {
 namespace {
@@ -19,8 +18,6 @@ using namespace std::string_literals;
 using Catch::Matchers::Contains;
 using test::same_content;
 using test::TempDir;
-
-constexpr int kFlips = 2000;
 
 Dict small_checkpoint() {
   Dict model = test::dict_of(
@@ -57,11 +54,19 @@ Value run(const std::string& pickle) {
 TEST_CASE("every truncation of a checkpoint is noticed") {
   const TempDir folder;
   write_pth(folder / "a.pth", small_checkpoint(), ReadBack::kNo);
-  const std::string bytes = test::read_bytes(folder / "a.pth");
-  for (size_t size = 0; size < bytes.size(); ++size) {
-    test::put_file(folder / "cut.pth", bytes.substr(0, size));
-    INFO("cut to " << size << " of " << bytes.size());
-    CHECK_THROWS_AS(read_pth(folder / "cut.pth"), DataError);
+  const Value model = *small_checkpoint().find("model");
+  write_safetensors(folder / "a.safetensors", Cursor(model).as_state_dict(), {{"k", "v"}});
+  const std::string legacy =
+      std::string(DALLE2_SOURCE_DIR) + "/tests/parity/fixtures/checkpoints/legacy.pth";
+  for (const auto& [path, step] :
+       {std::pair{folder / "a.pth", 1}, {folder / "a.safetensors", 1}, {legacy, 7}}) {
+    const std::string bytes = test::read_bytes(path),
+                      cut = folder / "cut" + path.substr(path.rfind('.'));
+    for (size_t size = 0; size < bytes.size(); size += static_cast<size_t>(step)) {
+      test::put_file(cut, bytes.substr(0, size));
+      INFO(path << " cut to " << size << " of " << bytes.size());
+      CHECK_THROWS_AS(read_checkpoint(cut), DataError);
+    }
   }
 }
 
@@ -77,53 +82,6 @@ TEST_CASE("every single flipped bit of a checkpoint is noticed or harmless") {
       return same_content(read_pth(path), original);
     }));
   }
-}
-
-TEST_CASE("truncated safetensors files are noticed and damaged ones never break the reader") {
-  const TempDir folder;
-  const Value model = *small_checkpoint().find("model");
-  write_safetensors(folder / "a.safetensors", Cursor(model).as_state_dict(), {{"k", "v"}});
-  const std::string bytes = test::read_bytes(folder / "a.safetensors");
-  for (size_t size = 0; size < bytes.size(); ++size) {
-    test::put_file(folder / "b.safetensors", bytes.substr(0, size));
-    CHECK_THROWS_AS(read_safetensors(folder / "b.safetensors"), DataError);
-  }
-  // The format has no checksum: a flip in the data cannot be noticed, but none may do more than
-  // that.
-  std::mt19937 random(2);
-  for (int i = 0; i < kFlips; ++i) {
-    const std::string damaged = with_flipped_bit(bytes, random() % (bytes.size() * 8));
-    CHECK(noticed_or_harmless(folder / "b.safetensors", damaged, [](const std::string& path) {
-      return read_safetensors(path).tensors.size() == 2;
-    }));
-  }
-}
-
-TEST_CASE("damaged legacy files end in an error or a value") {
-  const TempDir folder;
-  const std::string bytes = test::read_bytes(std::string(DALLE2_SOURCE_DIR) +
-                                             "/tests/parity/fixtures/checkpoints/legacy.pth");
-  for (size_t size = 0; size < bytes.size(); size += 7) {
-    test::put_file(folder / "cut.pth", bytes.substr(0, size));
-    INFO("cut to " << size << " of " << bytes.size());
-    CHECK_THROWS_AS(read_pth(folder / "cut.pth"), DataError);
-  }
-  std::mt19937 random(3);
-  int values = 0;
-  for (int i = 0; i < kFlips; ++i) {
-    std::string damaged = bytes;
-    for (int flip = 0; flip < 3; ++flip)
-      damaged = with_flipped_bit(damaged, random() % (bytes.size() * 8));
-    test::put_file(folder / "b.pth", damaged);
-    try {  // the layout has no checksum: what was flipped may be a number
-      read_pth(folder / "b.pth");
-      ++values;
-    } catch (const DataError&) {
-      continue;  // anything else that is thrown fails the test
-    }
-  }
-  CHECK(values > kFlips / 50);
-  CHECK(values < kFlips);
 }
 
 TEST_CASE("a legacy file's view is the part of its storage from its own offset on") {
@@ -154,21 +112,6 @@ TEST_CASE("a legacy file's view is the part of its storage from its own offset o
   CHECK(at::equal(file(0, 6).as_tensor(), at::arange(6, at::kFloat)));
   CHECK_THROWS_WITH(file(3, 4), Contains("a view reaches beyond storage 's'"));
   CHECK_THROWS_WITH(file(7, 0), Contains("a view reaches beyond storage 's'"));
-}
-
-TEST_CASE("random bytes after a pickle's first opcode never do more than end in an error") {
-  std::mt19937 random(4);
-  int errors = 0;
-  for (int i = 0; i < 20000; ++i) {
-    std::string pickle = "\x80\x02](}";
-    for (int k = 0; k < 24; ++k) pickle += static_cast<char>(random());
-    try {
-      run(pickle + ".");
-    } catch (const DataError&) {
-      ++errors;
-    }
-  }
-  CHECK(errors > 10000);
 }
 
 TEST_CASE("a pickle that would run a command is an inert stub") {

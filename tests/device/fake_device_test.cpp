@@ -27,50 +27,6 @@ at::Tensor on_device(const at::Tensor& tensor) {
   return tensor.to(fake_device());
 }
 
-/// The result of `f` and the gradients of its sum, on the host.
-template <class F>
-std::vector<at::Tensor> with_gradients(const F& f, std::vector<at::Tensor> inputs, bool fake) {
-  for (at::Tensor& input : inputs)
-    input = (fake ? on_device(input) : input.clone()).set_requires_grad(true);
-  const at::Tensor out = f(inputs);
-  out.square().sum().backward();
-  std::vector<at::Tensor> all = {out.detach().cpu()};
-  for (const at::Tensor& input : inputs) all.push_back(input.grad().cpu());
-  return all;
-}
-
-template <class F>
-void expect_same_bits(const F& f, const std::vector<at::Tensor>& inputs) {
-  const auto expected = with_gradients(f, inputs, false), found = with_gradients(f, inputs, true);
-  for (size_t i = 0; i < expected.size(); ++i) CHECK(at::equal(found[i], expected[i]));
-}
-
-TEST_CASE("the fake device computes what the CPU does, and its gradients") {
-  using Tensors = std::vector<at::Tensor>;
-  expect_same_bits([](const Tensors& x) { return at::conv2d(x[0], x[1], x[2], 1, 1); },
-                   {drawn({2, 3, 8, 8}), drawn({8, 3, 3, 3}), drawn({8})});
-  expect_same_bits([](const Tensors& x) { return at::group_norm(x[0], 2, x[1], x[2]); },
-                   {drawn({2, 4, 5, 5}), drawn({4}), drawn({4})});
-  expect_same_bits([](const Tensors& x) { return at::layer_norm(x[0], {6}, x[1]); },
-                   {drawn({5, 6}), drawn({6})});
-  expect_same_bits([](const Tensors& x) { return at::linear(x[0], x[1], x[2]); },
-                   {drawn({2, 5, 6}), drawn({4, 6}), drawn({4})});
-  expect_same_bits(
-      [](const Tensors& x) { return at::scaled_dot_product_attention(x[0], x[1], x[2]); },
-      {drawn({2, 2, 9, 8}), drawn({2, 2, 7, 8}), drawn({2, 2, 7, 8})});
-  const at::Tensor mask = drawn({2, 1, 9, 7}) > 0;
-  expect_same_bits(
-      [&](const Tensors& x) {
-        return at::scaled_dot_product_attention(x[0], x[1], x[2], mask.to(x[0].device()));
-      },
-      {drawn({2, 2, 9, 8}), drawn({2, 2, 7, 8}), drawn({2, 2, 7, 8})});
-  expect_same_bits(
-      [](const Tensors& x) {
-        return at::upsample_nearest2d(at::silu(at::cat({x[0], x[1]}, 1)), at::IntArrayRef{8, 8});
-      },
-      {drawn({1, 2, 4, 4}), drawn({1, 3, 4, 4})});
-}
-
 TEST_CASE("the fake device takes numbers of the CPU, but no other tensors of it") {
   const at::Tensor x = on_device(drawn({3}));
   CHECK(at::equal((x * at::scalar_tensor(2.0)).cpu(), x.cpu() * 2));
@@ -180,22 +136,6 @@ TEST_CASE("bytes become floats on the device, with the bits of the CPU's divisio
   CHECK(at::equal(floats_from_bytes(at::arange(256, at::kByte)).reshape({2, 128}), expected));
 }
 
-TEST_CASE("the fake device draws the CPU's random numbers") {
-  const RandomAddress address = {.seed = 3, .purpose = "noise"};
-  const at::Generator of_cpu = make_generator(address, at::kCPU);
-  const at::Generator of_device = make_generator(address, fake_device());
-  CHECK(of_device.device() == fake_device());
-  const auto on = [&](const c10::Device& device) { return at::device(device); };
-  for (int i = 0; i < 2; ++i) {
-    CHECK(at::equal(at::randn({40}, of_device, on(fake_device())).cpu(),
-                    at::randn({40}, of_cpu, on(at::kCPU))));
-    CHECK(at::equal(at::randint(9, {40}, of_device, on(fake_device()).dtype(at::kLong)).cpu(),
-                    at::randint(9, {40}, of_cpu, on(at::kCPU).dtype(at::kLong))));
-    CHECK(at::equal(at::randperm(40, of_device, on(fake_device()).dtype(at::kLong)).cpu(),
-                    at::randperm(40, of_cpu, on(at::kCPU).dtype(at::kLong))));
-  }
-}
-
 TEST_CASE("what the host draws for a device follows from all 64 bits of the device's seed") {
   const auto drawn_for = [](uint64_t seed) {
     at::Generator generator = make_generator({1, "values"}, fake_device());
@@ -213,16 +153,6 @@ TEST_CASE("autocast on the fake device chooses as on a GPU") {
   CHECK(at::layer_norm(at::linear(x, w), {4}).scalar_type() == at::kFloat);
   CHECK(at::linear(x, w).softmax(-1).scalar_type() == at::kFloat);
   CHECK(at::addcmul(at::linear(x, w), x, x).scalar_type() == at::kFloat);
-}
-
-TEST_CASE("a network moves to the fake device and back") {
-  torch::nn::Linear layer(3, 2);
-  const at::Tensor weight = layer->weight.detach().clone();
-  layer->to(fake_device());
-  CHECK(layer->weight.device() == fake_device());
-  CHECK(at::equal(layer->weight.detach().cpu(), weight));
-  layer->to(at::kCPU);
-  CHECK(at::equal(layer->weight.detach(), weight));
 }
 
 }  // namespace

@@ -44,6 +44,17 @@ void decoder_step(DecoderTrainer& trainer, int64_t number, int64_t batch = 2) {
 
 constexpr const char* kInUse = "one CUDA graph each from now on";
 
+/// They do, by so many graphs, without a warning.
+template <class Trainer, class Step>
+void expect_graphs(
+    Trainer& plain, Trainer& by_graph, int64_t steps, long graphs, const Step& step) {
+  CapturedLog log;
+  expect_same_steps(plain, by_graph, steps, step);
+  INFO(log.text());
+  CHECK(log.count(kInUse) == graphs);
+  CHECK(log.count(LogLevel::kWarning) == 0);
+}
+
 TEST_CASE("a decoder's passes by graphs have the bits of passes without") {
   DecoderTrainConfig config = cascade().train_config();
   config.mixed_precision = GENERATE(MixedPrecision::no, MixedPrecision::bf16, MixedPrecision::fp16);
@@ -147,13 +158,10 @@ TEST_CASE("a graph reads the seed of dropout masks anew") {
     return cascade().trainer(config, fake_device());
   };
   const auto plain = make(false), by_graph = make(true);
-  CapturedLog log;
-  expect_same_steps(*plain, *by_graph, 8, [](DecoderTrainer& trainer, int64_t number) {
+  const long graphs = config.max_batch_size ? 4 : 2;  // the second chunk adds
+  expect_graphs(*plain, *by_graph, 8, graphs, [](DecoderTrainer& trainer, int64_t number) {
     decoder_step(trainer, number);
   });
-  INFO(log.text());
-  CHECK(log.count(kInUse) == (config.max_batch_size ? 4 : 2));  // the second chunk adds
-  CHECK(log.count(LogLevel::kWarning) == 0);
 }
 
 TEST_CASE("a prior's passes by graphs have the bits of passes without") {
@@ -169,16 +177,12 @@ TEST_CASE("a prior's passes by graphs have the bits of passes without") {
         prior_of(prior, config.loss_plan()), config, fake_device());
   };
   const auto plain = make(false), by_graph = make(true);
-  CapturedLog log;
-  expect_same_steps(*plain, *by_graph, 12, [](PriorTrainer& trainer, int64_t number) {
+  const long graphs = prior["net"].value("self_cond", false) ? 2 : 1;
+  expect_graphs(*plain, *by_graph, 12, graphs, [](PriorTrainer& trainer, int64_t number) {
     trainer.step(drawn_prior_inputs(3, number),
                  make_generator({0, "train", 0, number}, fake_device()));
     trainer.update();
   });
-  INFO(log.text());
-  const bool conditions_itself = prior["net"].value("self_cond", false);
-  CHECK(log.count(kInUse) == (conditions_itself ? 2 : 1));
-  CHECK(log.count(LogLevel::kWarning) == 0);
 }
 
 TEST_CASE("a decoder's options are recorded with it") {
@@ -194,8 +198,7 @@ TEST_CASE("a decoder's options are recorded with it") {
     return std::make_unique<DecoderTrainer>(Decoder(loaded.plan), train, fake_device());
   };
   const auto plain = make(false), by_graph = make(true);
-  CapturedLog log;
-  expect_same_steps(*plain, *by_graph, 8, [](DecoderTrainer& trainer, int64_t number) {
+  expect_graphs(*plain, *by_graph, 8, 2, [](DecoderTrainer& trainer, int64_t number) {
     for (const int64_t batch : {0, 1}) {  // two of an update
       trainer.step(drawn_inputs(2, 2 * number + batch),
                    1,
@@ -204,9 +207,6 @@ TEST_CASE("a decoder's options are recorded with it") {
     }
     trainer.update(1);
   });
-  INFO(log.text());
-  CHECK(log.count(kInUse) == 2);
-  CHECK(log.count(LogLevel::kWarning) == 0);
 }
 
 TEST_CASE("an update that is skipped is skipped by graphs too") {
@@ -306,10 +306,7 @@ TEST_CASE("inputs that lie otherwise in memory have a graph of their own") {
 TEST_CASE("work that cannot be recorded runs without a graph, and the log says why") {
   std::optional<Part> part;
   const auto plain = [&](const Tensors& inputs) { return part->module->forward(inputs[0]).sum(); };
-  struct Case {
-    std::string why;
-    std::function<at::Tensor(const Tensors&)> loss;
-  };
+  using Case = std::pair<std::string, std::function<at::Tensor(const Tensors&)>>;
   const std::vector<Case> cases = {
       Case{"which the host reads",
            [&](const Tensors& inputs) { return plain(inputs) * inputs[0][0][0].item<double>(); }},
@@ -327,15 +324,17 @@ TEST_CASE("work that cannot be recorded runs without a graph, and the log says w
                             {2}, make_generator({1, "x"}, fake_device()), at::device(fake_device()))
                             .sum();
            }}};
-  for (const Case& tried : cases) {
+  for (const auto& [why, loss_of] : cases) {
     part.emplace(fake_device());
     CapturedLog log;
     expect_passes(
-        [&](const Tensors& inputs, bool) { return backward_of(tried.loss(inputs)); }, *part, 7);
+        [&, &of = loss_of](const Tensors& inputs, bool) { return backward_of(of(inputs)); },
+        *part,
+        7);
     INFO(log.text());
     CHECK(log.count(LogLevel::kWarning) == 1);
     CHECK(log.count("toy: passes of 2 samples: run without a CUDA graph: ") == 1);
-    CHECK(log.count(tried.why) == 1);
+    CHECK(log.count(why) == 1);
   }
 }
 

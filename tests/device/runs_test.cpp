@@ -289,6 +289,7 @@ TEST_CASE("a VAE's batches for a GPU are bytes in page-locked memory") {
   CHECK(at::equal(images.cpu(), expected));
 }
 
+/// Without the figures that name the device or what was installed.
 json evaluated(const Kind& kind, const std::string& device) {
   EvaluateCommand command;
   command.config_path = kind.write("evaluated", 1);
@@ -298,11 +299,7 @@ json evaluated(const Kind& kind, const std::string& device) {
   const std::string printed = printed_by([&] { code = run_evaluate(command); });
   INFO(printed);
   REQUIRE(code == ExitCode::kDone);
-  return json::parse(printed);
-}
-
-/// Figures that name the device or what was installed.
-json without_descriptions(json figures) {
+  json figures = json::parse(printed);
   figures.erase("evaluation");
   return figures;
 }
@@ -320,9 +317,9 @@ TEST_CASE("figures of a checkpoint are the same on the fake device") {
   }
   kind.config()["train"]["device"] = "cpu";
   kind.train("trained", name == "vae" ? 2 : 1);
-  const json expected = without_descriptions(evaluated(kind, "cpu"));
+  const json expected = evaluated(kind, "cpu");
   const FakeGpu gpu;
-  const json found = without_descriptions(evaluated(kind, "cuda"));
+  const json found = evaluated(kind, "cuda");
   REQUIRE(found.size() == expected.size());
   int64_t compared = 0;
   for (const auto& [figure, value] : expected.items()) {
@@ -345,33 +342,20 @@ int64_t reads_of_run(const std::string& name, const std::function<void(json&)>& 
 }
 
 TEST_CASE("a validation reads as much of a hundred batches as of one") {
-  SECTION("decoder") {
-    const auto with = [](int64_t samples) {
-      return [samples](json& config) { config["train"]["validation_samples"] = samples; };
-    };
-    CHECK(reads_of_run("decoder", with(2)) == reads_of_run("decoder", with(6)));
-  }
-  SECTION("prior") {
-    const auto with = [](double share) {
-      return [share](json& config) {
-        config["data"]["batch_size"] = 2;
-        config["data"]["splits"] = {{"train", 0.5}, {"val", share}, {"test", 0.5 - share}};
-      };
-    };
-    CHECK(reads_of_run("prior", with(0.1)) == reads_of_run("prior", with(0.4)));
-  }
-  SECTION("VAE") {
-    const auto with = [](int64_t samples) {
-      return [samples](json& config) { config["train"]["validation_samples"] = samples; };
-    };
-    CHECK(reads_of_run("vae", with(2)) == reads_of_run("vae", with(4)));
-  }
-  SECTION("CLIP") {
-    const auto with = [](int64_t samples) {
-      return [samples](json& config) { config["train"]["validation_samples"] = samples; };
-    };
-    CHECK(reads_of_run("clip", with(3)) == reads_of_run("clip", with(7)));
-  }
+  const auto reads = [](const std::string& name, int64_t samples) {
+    return reads_of_run(name,
+                        [&](json& config) { config["train"]["validation_samples"] = samples; });
+  };
+  CHECK(reads("decoder", 2) == reads("decoder", 6));
+  CHECK(reads("vae", 2) == reads("vae", 4));
+  CHECK(reads("clip", 3) == reads("clip", 7));
+  const auto reads_of_prior = [](double share) {
+    return reads_of_run("prior", [&](json& config) {
+      config["data"]["batch_size"] = 2;
+      config["data"]["splits"] = {{"train", 0.5}, {"val", share}, {"test", 0.5 - share}};
+    });
+  };
+  CHECK(reads_of_prior(0.1) == reads_of_prior(0.4));
 }
 
 TEST_CASE("a run computes in TF32 where its config says so") {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Thousands of damaged texts, pages and pickles: each is read, or refused by one of our errors.
-// Pictures, arrays and tars are in tests/io/damage_test.cpp, which asks more of them.
+// Thousands of damaged texts, pages, pictures, arrays and pickles: each is read, or refused by one of
+// our errors. Tars are in tests/io/damage_test.cpp, which asks more of them.
 #include <catch2/catch.hpp>
 
 #include <filesystem>
@@ -20,14 +20,19 @@ using test::Parser;
 
 namespace {
 
-Files configs() {
+/// The files with an extension in a folder of the source, at least so many.
+Files files_in(const std::string& folder, const std::string& extension, size_t at_least) {
   Files files;
   for (const auto& entry :
-       std::filesystem::directory_iterator(std::filesystem::path(DALLE2_SOURCE_DIR) / "configs")) {
-    if (entry.path().extension() == ".json") files.push_back(content_of(entry.path()));
+       std::filesystem::directory_iterator(std::filesystem::path(DALLE2_SOURCE_DIR) / folder)) {
+    if (entry.path().extension() == extension) files.push_back(content_of(entry.path()));
   }
-  REQUIRE(files.size() > 2);
+  REQUIRE(files.size() >= at_least);
   return files;
+}
+
+Files configs() {
+  return files_in("configs", ".json", 3);
 }
 
 }  // namespace
@@ -110,6 +115,15 @@ TEST_CASE("damaged files of the AWS tools are read or refused", "[damage]") {
       {"[default]\naws_access_key_id = A\naws_secret_access_key=B\nregion = eu-west-1\n",
        "[profile x]\n[default]\nservices = s\n[services s]\ns3 =\n  endpoint_url = http://h:1\n"},
       test::read_aws_files);
+}
+
+TEST_CASE("damaged pictures and arrays are read whole or refused", "[damage]") {
+  for (const char* kind : {"jpg", "png", "webp"}) {
+    const Files pictures =
+        files_in("tests/parity/fixtures/images/decode", std::string(".") + kind, 4);
+    damage(kind, pictures, test::read_picture);
+  }
+  damage("npy", files_in("tests/parity/fixtures/npy", ".npy", 30), test::read_npy_array);
 }
 
 TEST_CASE("damaged logs are read, line by line", "[damage]") {

@@ -150,6 +150,7 @@ void read_picture(const std::string& bytes) {
   const Image image = decode_image(bytes, "x");
   const size_t pixels = static_cast<size_t>(image.width) * static_cast<size_t>(image.height);
   promise(image.pixels.size() == 3 * pixels, "a picture of another size");
+  look_at_picture(bytes, "x");
 }
 
 void read_pickle_graph(const std::string& bytes) {

@@ -3,9 +3,7 @@
 // may happen. scripts/fuzz.sh runs many more of them under the sanitizers.
 #include "base/error.h"
 #include "io/files/atomic_file.h"
-#include "io/formats/npy.h"
 #include "io/formats/webdataset.h"
-#include "io/pictures/image.h"
 #include "support/fixture_folder.h"
 #include "support/survive.h"
 
@@ -147,39 +145,6 @@ void check_what_is_before(const test::Mutation& mutation,
 }
 
 }  // namespace
-
-TEST_CASE("damaged pictures are decoded or refused", "[damage]") {
-  const std::string folder = test::fixture_folder("images") + "/decode";
-  for (const char* kind : {"jpg", "png", "webp"}) {
-    INFO(kind);
-    const auto read = [](const test::Mutation& mutation, const std::string&) {
-      const Image image = decode_image(mutation.file, "x");
-      const size_t pixels = static_cast<size_t>(image.width) * static_cast<size_t>(image.height);
-      if (image.pixels.size() != 3 * pixels) {
-        FAIL("a picture of " << image.width << "x" << image.height << " with "
-                             << image.pixels.size() << " bytes");
-      }
-      look_at_picture(mutation.file, "x");
-    };
-    const Outcome outcome =
-        survive(kind, files_below(folder, std::string(".") + kind, 4), 800, read);
-    CHECK(outcome.refused > 0);
-    CHECK(outcome.accepted > 0);
-  }
-}
-
-TEST_CASE("damaged arrays are read whole or refused", "[damage]") {
-  const auto read = [](const test::Mutation& mutation, const std::string&) {
-    const NpyArray array = parse_npy(mutation.file, "x");
-    if (array.bytes.size() != static_cast<size_t>(array.numel()) * npy_item_size(array.type))
-      FAIL("an array of " << array.numel() << " values with " << array.bytes.size() << " bytes");
-    array.to_float32();
-  };
-  const Outcome outcome =
-      survive("npy", files_below(test::fixture_folder("npy"), ".npy", 30), 5000, read);
-  CHECK(outcome.refused > 0);
-  CHECK(outcome.accepted > 0);
-}
 
 TEST_CASE("damaged tars yield all samples before the damage, and what is lost is told",
           "[damage]") {

@@ -6,6 +6,7 @@
 #include "support/temp_dir.h"
 
 #include <catch2/catch.hpp>
+#include <functional>
 
 #include <archive.h>
 #include <archive_entry.h>
@@ -43,27 +44,45 @@ const Members kMembers = {{"0001.jpg", std::string(700, 'j')},
                           {"höhe_日本.txt", std::string("\0\xff", 2)},
                           {"big.npy", std::string(300'000, 'b')}};
 
+/// An archive by libarchive, in memory.
+class MadeArchive {
+ public:
+  explicit MadeArchive(int (*set_format)(archive*), int (*add_filter)(archive*) = nullptr) {
+    if (add_filter != nullptr) add_filter(handle_);
+    set_format(handle_);
+    archive_write_open_memory(handle_, out_.data(), out_.size(), &used_);
+  }
+  void add(const char* name,
+           const std::string& content,
+           unsigned type = AE_IFREG,
+           const std::function<void(archive_entry*)>& change = {}) {
+    archive_entry* entry = archive_entry_new();
+    archive_entry_set_pathname(entry, name);
+    archive_entry_set_size(entry, static_cast<int64_t>(content.size()));
+    archive_entry_set_filetype(entry, type);
+    archive_entry_set_perm(entry, 0644);
+    if (change) change(entry);
+    archive_write_header(handle_, entry);
+    archive_write_data(handle_, content.data(), content.size());
+    archive_entry_free(entry);
+  }
+  std::string bytes() {
+    archive_write_close(handle_);
+    archive_write_free(handle_);
+    return out_.substr(0, used_);
+  }
+
+ private:
+  archive* handle_ = archive_write_new();
+  std::string out_ = std::string(1 << 20, '\0');
+  size_t used_ = 0;
+};
+
 /// A tar with a 7.txt ("hello") through another of libarchive's filters, or these bytes in its place.
 std::string packed_with(int (*add_filter)(archive*), const std::optional<std::string>& raw = {}) {
-  const std::string content = raw.value_or("hello");
-  std::string out(1 << 20, '\0');
-  size_t used = 0;
-  archive* handle = archive_write_new();
-  add_filter(handle);
-  raw ? archive_write_set_format_raw(handle) : archive_write_set_format_ustar(handle);
-  archive_write_open_memory(handle, out.data(), out.size(), &used);
-  archive_entry* entry = archive_entry_new();
-  archive_entry_set_pathname(entry, "7.txt");
-  archive_entry_set_size(entry, static_cast<int64_t>(content.size()));
-  archive_entry_set_filetype(entry, AE_IFREG);
-  archive_entry_set_perm(entry, 0644);
-  archive_write_header(handle, entry);
-  archive_write_data(handle, content.data(), content.size());
-  archive_entry_free(entry);
-  archive_write_close(handle);
-  archive_write_free(handle);
-  out.resize(used);
-  return out;
+  MadeArchive made(raw ? archive_write_set_format_raw : archive_write_set_format_ustar, add_filter);
+  made.add("7.txt", raw.value_or("hello"));
+  return made.bytes();
 }
 
 /// A tar with a 7.txt ("hello") and 400,000 zero bytes behind it, by `zstd -19 --check`: libarchive
@@ -212,27 +231,15 @@ namespace {
 
 /// A tar as bsdtar writes it, whose "1.jpg" has `data` bytes of content and then a hole up to `size`.
 void write_sparse(const std::string& path, int64_t size, int64_t data) {
-  archive* handle = archive_write_new();
-  archive_write_set_format_pax(handle);
-  archive_write_open_filename(handle, path.c_str());
-  const auto add = [&](const char* name, const std::string& content, bool is_sparse) {
-    archive_entry* entry = archive_entry_new();
-    archive_entry_set_pathname(entry, name);
-    archive_entry_set_size(entry, static_cast<int64_t>(content.size()));
-    archive_entry_set_filetype(entry, AE_IFREG);
-    archive_entry_set_perm(entry, 0644);
-    if (is_sparse) archive_entry_sparse_add_entry(entry, data > 0 ? 0 : size, data);
-    archive_write_header(handle, entry);
-    archive_write_data(handle, content.data(), content.size());
-    archive_entry_free(entry);
-  };
   std::string content(static_cast<size_t>(size), '\0');
   content.replace(0, static_cast<size_t>(data), static_cast<size_t>(data), 'x');
-  add("0.jpg", "zero", false);
-  add("1.jpg", content, true);
-  add("2.jpg", "two", false);
-  archive_write_close(handle);
-  archive_write_free(handle);
+  MadeArchive made(archive_write_set_format_pax);
+  made.add("0.jpg", "zero");
+  made.add("1.jpg", content, AE_IFREG, [&](archive_entry* entry) {
+    archive_entry_sparse_add_entry(entry, data > 0 ? 0 : size, data);
+  });
+  made.add("2.jpg", "two");
+  test::put_file(path, made.bytes());
 }
 
 std::string unread_of(const std::string& path) {
@@ -331,30 +338,14 @@ TEST_CASE("gzip of several members, read in crumbs, is one stream") {
 
 TEST_CASE("links, folders and devices are passed over, and links are told") {
   const test::TempDir folder;
-  std::string out(1 << 16, '\0');
-  size_t used = 0;
-  archive* handle = archive_write_new();
-  archive_write_set_format_gnutar(handle);
-  archive_write_open_memory(handle, out.data(), out.size(), &used);
-  const auto add = [&](const char* name, unsigned type, const char* symlink, const char* hardlink) {
-    archive_entry* entry = archive_entry_new();
-    archive_entry_set_pathname(entry, name);
-    archive_entry_set_filetype(entry, type);
-    archive_entry_set_perm(entry, 0644);
-    archive_entry_set_size(entry, 0);
-    if (symlink != nullptr) archive_entry_set_symlink(entry, symlink);
-    if (hardlink != nullptr) archive_entry_set_hardlink(entry, hardlink);
-    archive_write_header(handle, entry);
-    archive_entry_free(entry);
-  };
-  add("d", AE_IFDIR, nullptr, nullptr);
-  add("a.jpg", AE_IFLNK, "/etc/passwd", nullptr);
-  add("b.jpg", AE_IFREG, nullptr, "c.jpg");
-  add("p.jpg", AE_IFIFO, nullptr, nullptr);
-  add("c.jpg", AE_IFREG, nullptr, nullptr);
-  archive_write_close(handle);
-  archive_write_free(handle);
-  test::put_file(folder / "a.tar", out.substr(0, used));
+  MadeArchive made(archive_write_set_format_gnutar);
+  made.add("d", "", AE_IFDIR);
+  made.add(
+      "a.jpg", "", AE_IFLNK, [](auto* entry) { archive_entry_set_symlink(entry, "/etc/passwd"); });
+  made.add("b.jpg", "", AE_IFREG, [](auto* entry) { archive_entry_set_hardlink(entry, "c.jpg"); });
+  made.add("p.jpg", "", AE_IFIFO);
+  made.add("c.jpg", "");
+  test::put_file(folder / "a.tar", made.bytes());
   CHECK(read_all(folder / "a.tar") == Members{{"c.jpg", ""}});
   const std::string told =
       "2 links in the tar (a.jpg, ...): not read, pack with tar -h --hard-dereference";
