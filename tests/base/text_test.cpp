@@ -78,8 +78,7 @@ TEST_CASE("what is counted has its plural") {
   CHECK(counted(3, "picture of one", "pictures of many") == "3 pictures of many");
 }
 
-TEST_CASE(
-    "a number for people has at most four significant digits, and no zeros that say nothing") {
+TEST_CASE("a number for people has four significant digits at most, and no idle zeros") {
   CHECK(short_number(0.30654321) == "0.3065");
   CHECK(short_number(0.42) == "0.42");
   CHECK(short_number(0.00198) == "1.98e-3");

@@ -58,8 +58,7 @@ TEST_CASE("tensors of a unet tell the versions that have such layers") {
         "1.14.0 to 1.15.6");
 }
 
-TEST_CASE(
-    "the last convolution of an upper unet tells whether it sees the low-resolution picture") {
+TEST_CASE("an upper unet's last convolution tells whether it sees the low-resolution picture") {
   const auto upper = [](int64_t in) {
     StateDict weights = kOfMany;
     weights.emplace_back("unets.1.final_resnet_block.block2.project.weight",

@@ -141,8 +141,7 @@ TEST_CASE("two forms of one value are no change") {
                  {});
 }
 
-TEST_CASE(
-    "adapters of another shape are a change of meaning, and adapters where none were are not") {
+TEST_CASE("adapters of another shape change the meaning, adapters where none were do not") {
   const Lines none;
   const Lines four = {"/train/lora/rank=4"};
   expect_other(changed(none, four), {"/train/lora/rank: the checkpoint has 0, this config 4"});

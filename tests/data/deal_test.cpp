@@ -234,8 +234,7 @@ std::vector<std::string> differences(const std::vector<std::string>& urls) {
   return check_shards({.urls = urls}).split_differences;
 }
 
-TEST_CASE(
-    "the check compares the splits of shards packed in order, and of mixed ones finds nothing") {
+TEST_CASE("the splits of shards packed in order differ, those of mixed ones do not") {
   const TempDir folder;
   for (const std::string& path : nested_paths({60, 60, 60})) {
     const int side = path.starts_with("kind0") ? 6 : 40;

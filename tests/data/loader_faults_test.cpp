@@ -136,8 +136,7 @@ TEST_CASE("captions become text as the config says, and those without a text are
   CHECK(log.lines().size() == told);
 }
 
-TEST_CASE(
-    "fields jpg, jpeg, png and webp are pictures, in this order; other samples are left out") {
+TEST_CASE("fields jpg, jpeg, png and webp are pictures, in this order; others are left out") {
   const TempDir folder;
   const std::string red = encode_png(plain_picture(4, 4, 255, 0, 0));
   const std::string black = encode_png(plain_picture(4, 4, 0, 0, 0));
@@ -209,9 +208,7 @@ TEST_CASE("a broken file of embeddings costs its shard, the first one too") {
       Contains("2 of 4 shards cannot be read, more than /data/max_bad_fraction 0.25"));
 }
 
-TEST_CASE(
-    "embeddings of another width are left out; of the wrong width for the model, an error at the "
-    "start") {
+TEST_CASE("embeddings of another width are left out; if all are, that is an error") {
   const TempDir folder;
   write_tiny_shards(folder.path(), 3, 2);
   write_tiny_embeddings(folder / "img_emb/img_emb_00001.npy", 1, 2, 5);
@@ -327,8 +324,7 @@ TEST_CASE("repeated members are left out and named") {
   CHECK(loader.dropped() == DropCounts{{"repeated key or field", 1}});
 }
 
-TEST_CASE(
-    "a tar that may have been cut between two members is told once, and its samples are used") {
+TEST_CASE("a tar that may have been cut between two members is told once, and used") {
   const TempDir folder;
   write_tiny_shards(folder.path(), 3, 4);
   const std::string path = folder / "shards/00001.tar";

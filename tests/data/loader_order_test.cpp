@@ -124,8 +124,7 @@ TEST_CASE("samples are mixed within windows of the shuffle buffer, anew in each 
   CHECK(in_place < 20);  // 5 expected of a uniform permutation, standard deviation 2.2
 }
 
-TEST_CASE(
-    "an epoch is taken up exactly after any batch, however it is mixed, and again after that") {
+TEST_CASE("an epoch resumes exactly after any batch, however it is mixed, and again after that") {
   const auto [buffer, shuffle, resample] = GENERATE(std::array<int, 3>{1, 0, 0},
                                                     std::array<int, 3>{1, 1, 0},
                                                     std::array<int, 3>{7, 1, 0},
@@ -218,8 +217,7 @@ TEST_CASE("an epoch resumes in a replaced shard after the same number of samples
         1);
 }
 
-TEST_CASE(
-    "what cannot be read when an epoch is taken up is told, and takes no other sample with it") {
+TEST_CASE("a shard that cannot be read at a resume is told, and takes no other sample with it") {
   const TempDir folder;
   write_tiny_shards(folder.path(), 6, 8);
   LoaderOptions options = options_over(folder.path(), 6, 4);

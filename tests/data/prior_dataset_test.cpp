@@ -283,8 +283,7 @@ TEST_CASE("a remote table that changes, is no table or has none of its rows is t
   CHECK_THAT(fault(remote.url(), 2), Contains("a.npy: not a NumPy .npy file"));
 }
 
-TEST_CASE(
-    "rows of a file that was replaced at the server by one of the same size are never mixed") {
+TEST_CASE("rows of a file that was replaced at the server are never mixed") {
   const TempDir dir;
   write_rows(dir / "e/a.npy", 0, 7, {2});
   for (const std::string name : {"ETag: ", "Last-Modified: "}) {
@@ -338,8 +337,7 @@ TEST_CASE("shuffled rows come once an epoch, in an order of its own that batches
   CHECK(order_of(PriorDataset(f.data, f.prior, 7), "train", 3, 4) == all);
 }
 
-TEST_CASE(
-    "shuffled rows of a server come block by block, and each block is fetched once an epoch") {
+TEST_CASE("shuffled rows of a server come in blocks, each fetched once an epoch") {
   const TempDir dir;
   constexpr int64_t kWidth = 1024;  // of 25,000 rows: 100 MB, 25 blocks
   for (const auto& [name, first, rows] : std::vector<std::tuple<std::string, int64_t, int64_t>>{
@@ -367,8 +365,7 @@ TEST_CASE(
   CHECK(rows == all);
 }
 
-TEST_CASE(
-    "an order of blocks holds each row once, whatever the sizes, and has no favourite places") {
+TEST_CASE("an order of blocks holds each row once, and has no favourite places") {
   for (const int64_t rows : {1, 2, 3, 5, 17, 64, 100, 333}) {
     for (const int64_t block : {1, 2, 3, 7, 16, 100, 1000}) {
       for (int64_t epoch = 0; epoch < 3; ++epoch) {

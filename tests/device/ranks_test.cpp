@@ -208,8 +208,7 @@ TEST_CASE("a network whose gradients have no deterministic form is an error befo
           Catch::Contains("scripts/export_vgg.py"));
 }
 
-TEST_CASE(
-    "the network's first gradients have the bits of later ones, as a resumed run needs them") {
+TEST_CASE("the network's first gradients have the bits of later ones") {
   torch::jit::setTensorExprFuserEnabled(true);
   const ImageFeatures features = perceptual_features(
       config_with(fixture_folder("feature_networks") + "/pictures.pt"), fake_device());

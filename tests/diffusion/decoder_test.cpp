@@ -37,8 +37,7 @@ std::vector<std::string> state_names(const torch::nn::Module& module) {
 
 }  // namespace
 
-TEST_CASE(
-    "The decoder has the reference's entries: unets, noise schedules, low-resolution schedules") {
+TEST_CASE("The decoder has the reference's entries: unets, schedules, low-resolution schedules") {
   const Decoder single(plan_of(d1_decoder({{"timesteps", 4}})));
   CHECK(state_names(*single).size() == 256);
   const Decoder noisy(plan_of(cascade({{"use_noise_for_lowres_cond", true}})));

@@ -183,8 +183,7 @@ TEST_CASE("a work that failed keeps its place and its reason, whatever ends behi
   CHECK(works.place().sequence == 1);
 }
 
-TEST_CASE(
-    "one that is still being launched is not asked, and one that was ended is not waited for") {
+TEST_CASE("work that is being launched is not asked, and work that was ended not waited for") {
   PendingWorks works;
   const int64_t number = works.begin("connecting", 0s);
   works.poll();

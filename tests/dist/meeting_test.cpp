@@ -67,8 +67,7 @@ TEST_CASE("what a start left that did not come about does not disturb the next")
   CHECK(names_of_start(store, 2).size() == 1);  // fewer, after a machine was lost
 }
 
-TEST_CASE(
-    "a rank that is stopped before all have met stops the others, if one launcher started them") {
+TEST_CASE("a rank that is stopped before all have met stops the others of its launcher") {
   const auto store = std::make_shared<StoreContents>();
   StoreDouble own(store);
   own.set(kStoppedKey, "1");

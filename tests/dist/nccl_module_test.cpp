@@ -18,8 +18,7 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-TEST_CASE(
-    "LibTorch's own watchdog of NCCL neither ends the process nor leaves a report in the store") {
+TEST_CASE("LibTorch's watchdog of NCCL neither ends the process nor leaves a report") {
   ::setenv("TORCH_NCCL_BLOCKING_WAIT", "1", 1);
   ::setenv("TORCH_NCCL_DUMP_ON_TIMEOUT", "1", 1);
   leave_failures_to_our_watch();

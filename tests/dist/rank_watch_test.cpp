@@ -85,8 +85,7 @@ TEST_CASE("why a rank ends is out when tell_failure returns, and another rank's 
   CHECK(said.find("\n  rank 1 ended with an error: shards/3.tar: damaged") != std::string::npos);
 }
 
-TEST_CASE(
-    "the time that others wait for a busy rank begins anew as often as it says that it goes on") {
+TEST_CASE("others wait anew for a busy rank as often as it says that it goes on") {
   const auto store = std::make_shared<StoreContents>();
   WatchedRank busy(1, store, 60s);
   busy.watch.set_busy("drawing");

@@ -187,8 +187,7 @@ TEST_CASE("a link or a removal that fails leaves the older file and no part") {
   CHECK(read_file(folder / "b.pth") == "old");
 }
 
-TEST_CASE(
-    "a full disk, or a limit on the size of files, is a resource error that says what to do") {
+TEST_CASE("a full disk, or a limit of file sizes, is a resource error that says what to do") {
   const test::TempDir folder;
   {
     const FailAt fail_at("write:1:enospc");

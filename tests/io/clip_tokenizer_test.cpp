@@ -185,8 +185,7 @@ std::string merges_of(const std::vector<std::string>& captions, int64_t vocab_si
 
 }  // namespace
 
-TEST_CASE(
-    "the vocabulary is the configured file, else that beside the checkpoint, else the cached") {
+TEST_CASE("the vocabulary is the configured file, that beside the checkpoint, or the cached") {
   const test::TempDir dir;
   const CacheHome cache(dir / "cache");
   const std::string configured = dir / "own.gz", beside = dir / "merges.txt",
@@ -232,8 +231,7 @@ TEST_CASE("the most frequent pair of tokens is merged first, and the order of ca
   CHECK(tokenizer.vocab_size() == 514 + std::count(all.begin(), all.end(), '\n'));
 }
 
-TEST_CASE(
-    "pairs that are seen once are not merged, and a vocabulary has bytes and a caption at least") {
+TEST_CASE("pairs that are seen once are not merged, and a vocabulary needs a caption") {
   CHECK(merges_of({"abc"}, 600) == "");
   CHECK_THROWS_WITH(merges_of({"abc"}, 513), Contains("513 tokens: expected 514 or more"));
   CHECK_THROWS_AS(merges_of({" ", "<|endoftext|>"}, 600), DataError);

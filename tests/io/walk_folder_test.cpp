@@ -56,8 +56,7 @@ TEST_CASE("a folder is walked through, with those below it or without") {
   }
 }
 
-TEST_CASE(
-    "data is walked behind links, each folder once, and without names that begin with a dot") {
+TEST_CASE("data is walked behind links, each folder once, without names that begin with a dot") {
   const test::TempDir folder;
   for (const char* name : {"top/a",
                            "top/.hidden",

@@ -138,8 +138,7 @@ TEST_CASE("each algorithm of a convolution gives at::conv2d and its gradients, i
   }
 }
 
-TEST_CASE(
-    "under autocast a convolution computes in bfloat16 and gives float32 weights their gradients") {
+TEST_CASE("under autocast a convolution computes in bfloat16, with gradients in float32") {
   for (const ConvolutionCase& c : kCases) {
     const ConvolutionInputs given = drawn_convolution(c, at::kFloat, true);
     CAPTURE(static_cast<int>(c.algorithm));

@@ -43,9 +43,7 @@ std::string fault_of(const std::string& name,
   return "";
 }
 
-TEST_CASE(
-    "pictures are resized as torch-fidelity, torchmetrics and Pillow do, and their features "
-    "follow") {
+TEST_CASE("pictures are resized as torch-fidelity, torchmetrics and Pillow do") {
   const Fixture fixture = load_fixture("feature_networks/expected");
   const size_t sizes = listed(fixture, "sizes", 5).size();
   int with_all = 0;

@@ -114,8 +114,7 @@ TEST_CASE("pictures smaller than the CLIP's and texts longer than its context ar
   CHECK_THROWS_WITH(clip->text_features(tokens), Contains("[1, 9]") && Contains("L up to 8"));
 }
 
-TEST_CASE(
-    "the loss of pairs that are alike is the logarithm of their number, and follows the scale") {
+TEST_CASE("the loss of equal pairs is the logarithm of their number, and follows the scale") {
   const at::Tensor same = pair_features(at::ones({4, 3}), 2 * at::ones({4, 3}));
   CHECK(same.sizes() == at::IntArrayRef({4, 2, 3}));
   const at::Tensor scale = at::full({}, std::log(100.0));
@@ -177,8 +176,7 @@ void check_features(ClipImpl& clip, const std::string& folder) {
   expect_close(clip.text_features(tokens), expected.tensor("text_features"), kTolerance, "text");
 }
 
-TEST_CASE(
-    "CLIPs in files of OpenAI, open_clip and Hugging Face give the features they give there") {
+TEST_CASE("CLIPs of OpenAI, open_clip and Hugging Face give the features they give there") {
   for (const auto& [name, file] : kFiles) {
     const std::string folder = fixture_folder("clip_files") + "/" + name,
                       path = folder + "/" + file;

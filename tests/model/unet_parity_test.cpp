@@ -143,8 +143,7 @@ TEST_CASE("unet D1 gives the golden outputs, with and without its conditions") {
   expect_golden(unet->forward(x, time, given), "D1.forward_null", kForwardTolerance);
 }
 
-TEST_CASE(
-    "unet D2u1 (memory efficient, text, self conditioning, cosine) gives the golden outputs") {
+TEST_CASE("unet D2u1 (memory efficient, text, self conditioning) gives the golden outputs") {
   const torch::NoGradGuard no_grad;
   Unet unet = golden_unet(config_d2u1());
   UnetConditions given;

@@ -158,8 +158,7 @@ TEST_CASE("what an optimizer may do instead of an update is what the update does
   CHECK_FALSE(make_average_rule(AveragesConfig())->share_of_next());  // the first one copies
 }
 
-TEST_CASE(
-    "a step that the device has skipped changes no average, one that it made is as without a mask") {
+TEST_CASE("a step that the device has skipped changes no average, one that it made does") {
   AveragesConfig options;
   options.ema_beta = 0.9;
   options.ema_update_after_step = 2;
@@ -251,8 +250,7 @@ TEST_CASE("the average follows EMAModel of diffusers, and so it does in one call
   }
 }
 
-TEST_CASE(
-    "the decay of any step is that of diffusers, plain and with warm-up, between its bounds") {
+TEST_CASE("the decay of any step is that of diffusers, plain and with warm-up") {
   for (const std::string name : kCases) {
     const test::Fixture fixture = test::load_fixture("ema_model/" + name);
     const DiffusersRule rule(test::ema_config(fixture.json.at("options")));

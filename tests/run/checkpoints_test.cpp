@@ -116,8 +116,7 @@ TEST_CASE("where no checkpoint is good the run ends, and says how to find out mo
                         Contains("use --fresh or choose another /tracker/data_path"));
 }
 
-TEST_CASE(
-    "a state that reads as whole and is not is passed over to none, and the copies are named") {
+TEST_CASE("a state that only reads as whole is not passed over, and its copies are named") {
   const TempDir folder;
   const ToyConfig config = stopped_run(folder.path());
   fs::copy_file(folder / "latest.pth", folder / "kept.pth");
@@ -231,8 +230,7 @@ TEST_CASE("another order of the samples is refused amid an epoch, and told betwe
   }
 }
 
-TEST_CASE(
-    "the place in the data goes through a checkpoint and back, and a damaged one is refused") {
+TEST_CASE("the place in the data goes through a checkpoint; a damaged one is refused") {
   ShardPosition position;
   position.iteration = 4;
   position.loader = {.row = 5,

@@ -207,8 +207,7 @@ TEST_CASE("what a CLIP is known by holds the arguments that its weights do not t
   CHECK(clip_sha256(quick) != clip_sha256(plain));
 }
 
-TEST_CASE(
-    "how pictures are resized and the epsilon of norms are a part of what a CLIP is known by") {
+TEST_CASE("a CLIP is known by how pictures are resized and by the epsilon of norms, too") {
   ClipNetworkConfig config = smallest_clip().config;
   torch::manual_seed(1);
   const std::string plain = clip_sha256(ClipImpl(config));
@@ -265,8 +264,7 @@ TEST_CASE("a damaged checkpoint of a run says what is damaged, not that it is no
   CHECK_THROWS_WITH(load_clip_file(path), Contains("checkpoint.pth: damaged archive"));
 }
 
-TEST_CASE(
-    "files of OpenAI and Hugging Face become open_clip's, and no other model's config is replaced") {
+TEST_CASE("files of others become open_clip's, and no other model's config is replaced") {
   const TempDir dir;
   const std::string theirs = foreign_file("openai/tiny.pt"), ours = dir / "openai.safetensors";
   CHECK(convert_to_open_clip(theirs, ours).tensor_count == read_clip_file(theirs).weights.size());
@@ -284,8 +282,7 @@ TEST_CASE(
                     Contains("ends in .pth, .pt or .safetensors"));
 }
 
-TEST_CASE(
-    "a warning appears at the first truncated caption, and at each power of ten from a hundred") {
+TEST_CASE("truncated captions are warned of at the first, and at powers of ten from a hundred") {
   const ClipTokenizer letters("", "test");  // a token a letter
   const CapturedLog log;
   LongCaptions long_captions;

@@ -122,8 +122,7 @@ TEST_CASE("ranks change neither a joint loss nor its gradients, not even one wit
   }
 }
 
-TEST_CASE(
-    "a joint loss of a validation is of a rank's own batch, and does not grow with the ranks") {
+TEST_CASE("a joint loss of a validation is of a rank's own batch") {
   std::array<double, 2> expected = {}, found = {};
   for (size_t i = 0; i < 2; ++i)
     expected[i] = trainer_of(config_with())->evaluate(batches({4, 8})[i]).item<double>();

@@ -123,8 +123,7 @@ TEST_CASE("a file that gets its config and version needs no options any more") {
   CHECK(at::equal(answer(loaded), answer(prior)));
 }
 
-TEST_CASE(
-    "a prior of 1.8 becomes one of 1.15.6 that answers the same, by a config of its own too") {
+TEST_CASE("a prior of 1.8 becomes one of 1.15.6 that answers the same") {
   const TempDir folder;
   DiffusionPrior prior = prior_of_version("1.8.4");
   const Value file = file_of(*prior, "1.8.4", nullptr);

@@ -77,8 +77,7 @@ struct Rows {
   int64_t size() const { return rows; }
 };
 
-TEST_CASE(
-    "a rank that cannot read its batch ends with its fault, the others stop at the same step") {
+TEST_CASE("a rank that cannot read its batch ends with its fault, the others stop there") {
   std::array<std::string, 2> ends;
   as_ranks(2, [&](ProcessGroup& group) {
     try {

@@ -109,8 +109,7 @@ TEST_CASE("a stage of another run is carried along in its place, weights as they
   CHECK(carried > 50);
 }
 
-TEST_CASE(
-    "without averages there is no ema key, and such a checkpoint gives averages that start over") {
+TEST_CASE("without averages there is no ema key, and averages from such a file start over") {
   DecoderTrainConfig config = test::cascade().train_config();
   config.use_ema = false;
   const auto trainer = test::cascade().trainer(config);

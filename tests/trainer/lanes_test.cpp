@@ -91,8 +91,7 @@ double distance(const at::Tensor& found, const at::Tensor& wanted) {
   return ((found - wanted).norm() / wanted.norm()).item<double>();
 }
 
-TEST_CASE(
-    "lanes give a decoder the loss and the gradients of the whole batch, in the same bits each time") {
+TEST_CASE("lanes give a decoder the loss and gradients of the whole batch, in the same bits") {
   const bool in_bf16 = GENERATE(false, true);
   const auto change = [&](DecoderTrainConfig& config) { config.amp = in_bf16; };
   const DecoderResult alone = train_decoder(1, change), two = train_decoder(2, change),

@@ -49,8 +49,7 @@ void check_end(const test::TrainerFixture& fixture, const DecoderTrainer& traine
   }
 }
 
-TEST_CASE(
-    "a run of the reference is repeated loss by loss, rates, norms, weights and averages too") {
+TEST_CASE("a run of the reference is repeated: losses, rates, norms, weights, averages") {
   for (const char* name : {"cascade", "masked"}) {
     INFO(name);
     const test::TrainerFixture fixture(name);
@@ -72,8 +71,7 @@ TEST_CASE("a checkpoint of the reference is loaded and its run goes on with equa
   }
 }
 
-TEST_CASE(
-    "a checkpoint has the keys, order, types and values of the reference's at the same place") {
+TEST_CASE("a checkpoint has the keys, order, types and values of the reference's") {
   for (const char* name : runs_with_checkpoint<test::TrainerFixture>("masked", "cascade")) {
     INFO(name);
     const test::TrainerFixture fixture(name);

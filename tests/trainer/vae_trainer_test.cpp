@@ -311,8 +311,7 @@ class LargestBatch {
   at::CallbackHandle handle_;
 };
 
-TEST_CASE(
-    "a VAE is evaluated in chunks, in the config's arithmetic, by its reconstructions alone") {
+TEST_CASE("a VAE is evaluated in chunks, in the config's arithmetic, by reconstructions alone") {
   const at::Tensor images = some_pictures(1, 5);
   const auto evaluated = [&](std::optional<int64_t> max_batch_size, MixedPrecision precision) {
     VaeTrainConfig config = vae_training();
