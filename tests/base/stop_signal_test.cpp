@@ -5,7 +5,6 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
 #include <catch2/catch.hpp>
 #include <cerrno>
 #include <cstdio>

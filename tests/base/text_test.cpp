@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 #include "base/text.h"
-#include "base/fnv1a.h"
 
 #include <catch2/catch.hpp>
 #include <limits>
+
+#include "base/fnv1a.h"
 
 namespace dalle2 {
 namespace {

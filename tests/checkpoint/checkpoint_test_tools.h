@@ -3,7 +3,6 @@
 #pragma once
 
 #include "checkpoint/state_dict.h"
-#include "support/temp_dir.h"
 
 #include <cmath>
 #include <filesystem>
@@ -11,6 +10,8 @@
 #include <sstream>
 #include <string>
 #include <vector>
+
+#include "support/temp_dir.h"
 
 namespace dalle2::test {
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
 #include "checkpoint/convert.h"
 
+#include <catch2/catch.hpp>
+
 #include "checkpoint/inspect.h"
 #include "checkpoint/pickle/pth.h"
 #include "checkpoint/pickle/value_json.h"
 #include "checkpoint_test_tools.h"
 #include "support/fixture.h"
-
-#include <catch2/catch.hpp>
 
 namespace dalle2 {
 namespace {

@@ -2,7 +2,6 @@
 #include "checkpoint/file_version.h"
 
 #include <torch/torch.h>
-
 #include <catch2/catch.hpp>
 
 namespace dalle2 {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
 #include "checkpoint/inspect.h"
 
+#include <catch2/catch.hpp>
+#include <limits>
+#include <nlohmann/json.hpp>
+
 #include "checkpoint/archive/safetensors.h"
 #include "checkpoint/pickle/pth.h"
 #include "checkpoint_test_tools.h"
 #include "support/broken_listing.h"
-
-#include <catch2/catch.hpp>
-#include <limits>
-#include <nlohmann/json.hpp>
 
 namespace dalle2 {
 namespace {

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 #include <torch/torch.h>
-
 #include <catch2/catch.hpp>
-
 #include <cmath>
 #include <cstring>
 

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: MIT
 #include "checkpoint/module_state.h"
 
+#include <torch/nn.h>
+#include <catch2/catch.hpp>
+
 #include "base/error.h"
 #include "checkpoint_test_tools.h"
-
-#include <torch/nn.h>
-
-#include <catch2/catch.hpp>
 #include "support/message_of.h"
 
 namespace dalle2 {

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: MIT
-#include "checkpoint/archive/safetensors.h"
-#include "checkpoint/pickle/pth.h"
+#include <catch2/catch.hpp>
 
 #include "base/error.h"
 #include "base/this_process.h"
+#include "checkpoint/archive/safetensors.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/pickle/pickle.h"
+#include "checkpoint/pickle/pth.h"
 #include "checkpoint/pickle/value_json.h"
 #include "checkpoint_test_tools.h"
-
-#include <catch2/catch.hpp>
 
 namespace dalle2 {
 namespace {

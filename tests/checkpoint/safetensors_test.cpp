@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: MIT
 #include "checkpoint/archive/safetensors.h"
 
-#include "support/fixture.h"
-
-#include <catch2/catch.hpp>
-
 #include <unistd.h>
+#include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
+
+#include "support/fixture.h"
 
 namespace dalle2 {
 namespace {

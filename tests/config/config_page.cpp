@@ -3,7 +3,6 @@
 #include "config/config_page.h"
 
 #include <fmt/format.h>
-
 #include <algorithm>
 #include <cctype>
 #include <cmath>

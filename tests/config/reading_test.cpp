@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
 #include <sys/stat.h>
-
 #include <cstdio>
 #include <filesystem>
 #include <fstream>

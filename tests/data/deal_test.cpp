@@ -3,7 +3,6 @@
 #include "data/shards/deal.h"
 
 #include <fmt/format.h>
-
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>

@@ -2,10 +2,8 @@
 #include "data/pictures/image_folder.h"
 
 #include <torch/torch.h>
-
-#include <catch2/catch.hpp>
-
 #include <algorithm>
+#include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
 #include <set>

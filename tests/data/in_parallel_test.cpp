@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "data/in_parallel.h"
 
-#include <catch2/catch.hpp>
-
 #include <atomic>
+#include <catch2/catch.hpp>
 #include <chrono>
 #include <mutex>
 #include <set>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The reference's loader and ours over the same shards.
 #include <torch/torch.h>
-
 #include <catch2/catch.hpp>
 #include <string>
 #include <vector>

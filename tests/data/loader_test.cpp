@@ -3,7 +3,6 @@
 
 #include <fmt/ranges.h>
 #include <torch/torch.h>
-
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <filesystem>

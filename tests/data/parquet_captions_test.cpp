@@ -4,7 +4,6 @@
 #include <arrow/io/file.h>
 #include <parquet/arrow/writer.h>
 #include <parquet/exception.h>
-
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <optional>

@@ -2,7 +2,6 @@
 #include "data/embeddings/prior_dataset.h"
 
 #include <torch/torch.h>
-
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <cmath>

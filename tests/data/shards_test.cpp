@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
 #include "data/shards/shards.h"
-#include "data/shards/url_patterns.h"
 
 #include <catch2/catch.hpp>
 #include <cstdlib>
@@ -14,6 +13,7 @@
 #include "base/timer.h"
 #include "data/data_fixture.h"
 #include "data/loader_support.h"
+#include "data/shards/url_patterns.h"
 #include "support/captured_log.h"
 #include "support/temp_dir.h"
 

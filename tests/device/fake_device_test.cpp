@@ -6,7 +6,6 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/torch.h>
-
 #include <catch2/catch.hpp>
 #include <cmath>
 

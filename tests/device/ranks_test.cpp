@@ -3,7 +3,6 @@
 #include <torch/csrc/jit/passes/tensorexpr_fuser.h>
 #include <torch/script.h>
 #include <torch/torch.h>
-
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <torch/torch.h>
 #include <unistd.h>
-
 #include <catch2/catch.hpp>
 #include <cstdio>
 #include <exception>

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <torch/torch.h>
-
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 #include <string>

@@ -2,9 +2,8 @@
 #include <set>
 #include <utility>
 
-#include "diffusion/decoder/decoder.h"
-
 #include "base/error.h"
+#include "diffusion/decoder/decoder.h"
 #include "diffusion/decoder_fixture.h"
 #include "diffusion/seeded_generator.h"
 #include "model/resize.h"

@@ -2,7 +2,6 @@
 #include "diffusion/loss.h"
 
 #include <torch/torch.h>
-
 #include <cmath>
 #include <numbers>
 

@@ -2,7 +2,6 @@
 #include "diffusion/noise_schedule.h"
 
 #include <torch/torch.h>
-
 #include <catch2/catch.hpp>
 
 #include "diffusion/decoder/learned_variance.h"

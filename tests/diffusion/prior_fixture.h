@@ -3,7 +3,6 @@
 #pragma once
 
 #include <torch/torch.h>
-
 #include <catch2/catch.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <torch/torch.h>
-
 #include <cstdint>
 
 namespace dalle2::test {

@@ -3,7 +3,6 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/record_function.h>
 #include <torch/torch.h>
-
 #include <cstring>
 
 #include "diffusion/decoder/learned_variance.h"

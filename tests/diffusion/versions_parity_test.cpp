@@ -3,7 +3,6 @@
 // them (tests/parity/make_versions.py).
 #include <fmt/ranges.h>
 #include <torch/torch.h>
-
 #include <functional>
 
 #include "base/fnv1a.h"

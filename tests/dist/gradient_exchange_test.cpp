@@ -3,7 +3,6 @@
 
 #include <torch/torch.h>
 #include <torch/types.h>
-
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <thread>

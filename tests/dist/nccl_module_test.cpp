@@ -2,13 +2,11 @@
 #include "dist/nccl_module.h"
 
 #include <torch/cuda.h>
-
 #include <catch2/catch.hpp>
-#include <torch/csrc/distributed/c10d/Backend.hpp>
-#include <torch/csrc/distributed/c10d/HashStore.hpp>
-
 #include <cstdlib>
 #include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "base/error.h"
 #include "support/message_of.h"

@@ -2,7 +2,6 @@
 #include "dist/process_group.h"
 
 #include <torch/torch.h>
-
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>

@@ -2,14 +2,14 @@
 // Thousands of damaged files: each is read, or refused by a DataError, within seconds; nothing else
 // may happen. scripts/fuzz.sh runs many more of them under the sanitizers.
 #include "base/error.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+
 #include "io/files/atomic_file.h"
 #include "io/formats/webdataset.h"
 #include "support/fixture_folder.h"
 #include "support/survive.h"
-
-#include <catch2/catch.hpp>
-
-#include <algorithm>
 
 using namespace dalle2;
 namespace fs = std::filesystem;

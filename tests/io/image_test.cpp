@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: MIT
 #include "io/pictures/image.h"
 
+#include <png.h>
+#include <zlib.h>
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <random>
+
 #include "base/error.h"
 #include "io/files/atomic_file.h"
 #include "io/formats/npy.h"
 #include "io/pictures/picture_tally.h"
 #include "support/fixture_folder.h"
 #include "support/message_of.h"
-
-#include <png.h>
-#include <zlib.h>
-#include <catch2/catch.hpp>
-#include <nlohmann/json.hpp>
-
-#include <algorithm>
-#include <cstring>
-#include <random>
 
 using namespace dalle2;
 using Catch::Contains;

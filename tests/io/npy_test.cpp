@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: MIT
 #include "io/formats/npy.h"
 
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+
 #include "base/error.h"
 #include "io/files/atomic_file.h"
 #include "support/fixture_folder.h"
 #include "support/message_of.h"
 #include "support/temp_dir.h"
-
-#include <catch2/catch.hpp>
-#include <nlohmann/json.hpp>
-
-#include <cmath>
-#include <limits>
 
 using namespace dalle2;
 using Catch::Contains;

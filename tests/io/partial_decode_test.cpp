@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: MIT
 // A crop of a JPEG is decoded without the rest of it; here is the proof that nothing of it shows.
 #include "base/error.h"
-#include "io/pictures/image.h"
-#include "io/pictures/image_codecs.h"
-#include "io/pictures/resample.h"
 
 #include <fmt/format.h>
-#include <catch2/catch.hpp>
-
+#include <jpeglib.h>
 #include <algorithm>
+#include <catch2/catch.hpp>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -18,7 +15,9 @@
 #include <utility>
 #include <vector>
 
-#include <jpeglib.h>
+#include "io/pictures/image.h"
+#include "io/pictures/image_codecs.h"
+#include "io/pictures/resample.h"
 
 using namespace dalle2;
 

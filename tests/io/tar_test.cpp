@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: MIT
 #include "io/formats/tar.h"
 
-#include "base/error.h"
-#include "io/files/atomic_file.h"
-#include "support/temp_dir.h"
-
-#include <catch2/catch.hpp>
-#include <functional>
-
 #include <archive.h>
 #include <archive_entry.h>
-
+#include <catch2/catch.hpp>
+#include <functional>
 #include <optional>
 #include <random>
 #include <string_view>
+
+#include "base/error.h"
+#include "io/files/atomic_file.h"
+#include "support/temp_dir.h"
 
 using namespace dalle2;
 using Catch::Contains;

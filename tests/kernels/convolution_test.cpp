@@ -5,7 +5,6 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/cpu/Utils.h>
 #include <torch/torch.h>
-
 #include <array>
 #include <catch2/catch.hpp>
 #include <fstream>

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
 #include <torch/cuda.h>
-
 #include <catch2/catch.hpp>
 #include <memory>
 

@@ -2,7 +2,6 @@
 #include "kernels/flat_update.h"
 
 #include <torch/torch.h>
-
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <vector>

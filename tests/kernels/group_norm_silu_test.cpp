@@ -2,9 +2,7 @@
 #include "kernels/group_norm_silu.h"
 
 #include <torch/torch.h>
-
 #include <catch2/catch.hpp>
-
 #include <cmath>
 #include <cstdlib>
 #include <limits>

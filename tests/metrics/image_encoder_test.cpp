@@ -2,7 +2,6 @@
 #include "metrics/networks.h"
 
 #include <torch/script.h>
-
 #include <string>
 
 #include "metrics/feature_network_pictures.h"

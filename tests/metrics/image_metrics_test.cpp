@@ -3,7 +3,6 @@
 
 #include <torch/utils.h>
 #include <torch/version.h>
-
 #include <algorithm>
 #include <csignal>
 #include <filesystem>

@@ -3,7 +3,6 @@
 
 #include <torch/types.h>
 #include <torch/utils.h>
-
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <filesystem>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Figures of features against torchmetrics and torch-fidelity.
 #include <torch/utils.h>
-
 #include <cmath>
 #include <string>
 

@@ -2,7 +2,6 @@
 #include "metrics/script/script_archive.h"
 
 #include <torch/script.h>
-
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <fstream>

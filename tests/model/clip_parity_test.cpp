@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 // CLIPs of random configurations against open_clip and clip-anytorch.
 #include <torch/torch.h>
-
 #include <algorithm>
 
 #include "checkpoint/module_state.h"

@@ -2,7 +2,6 @@
 #include "model/clip/clip.h"
 
 #include <torch/torch.h>
-
 #include <cstdlib>
 #include <filesystem>
 #include <memory>

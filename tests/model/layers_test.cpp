@@ -2,7 +2,6 @@
 #include "model/layers.h"
 
 #include <torch/torch.h>
-
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstdlib>

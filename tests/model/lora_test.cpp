@@ -2,7 +2,6 @@
 #include "model/lora.h"
 
 #include <torch/torch.h>
-
 #include <catch2/catch.hpp>
 
 #include "base/error.h"

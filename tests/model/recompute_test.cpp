@@ -3,7 +3,6 @@
 #include <ATen/autocast_mode.h>
 #include <c10/core/Allocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
-
 #include <algorithm>
 #include <cmath>
 #include <memory>

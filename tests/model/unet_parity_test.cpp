@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Unets against the reference: golden values, and random configurations with every gradient.
 #include <fmt/ranges.h>
-
 #include <cmath>
 #include <string>
 

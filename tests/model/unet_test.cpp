@@ -2,9 +2,7 @@
 // The Unet's parameters, its conditions and what it refuses.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/autocast_mode.h>
-
 #include <fmt/ranges.h>
-
 #include <fstream>
 #include <functional>
 #include <set>

@@ -2,7 +2,6 @@
 // VQGAN-VAEs against the references: golden values, and random configurations with every gradient.
 #include <ATen/autocast_mode.h>
 #include <torch/torch.h>
-
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <string>

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <torch/torch.h>
-
 #include <string>
 
 #include "config/vae/vae_run_config.h"

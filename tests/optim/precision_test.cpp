@@ -4,7 +4,6 @@
 #include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
 #include <torch/torch.h>
-
 #include <catch2/catch.hpp>
 
 #include "optim/flat_parameters.h"

@@ -2,7 +2,6 @@
 #include "run/device/compute_threads.h"
 
 #include <ATen/Parallel.h>
-
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <map>

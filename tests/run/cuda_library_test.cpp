@@ -2,9 +2,8 @@
 #include "run/device/device.h"
 
 #include <c10/core/Device.h>
-#include <torch/cuda.h>
-
 #include <dlfcn.h>
+#include <torch/cuda.h>
 #include <catch2/catch.hpp>
 #include <fstream>
 

@@ -2,7 +2,6 @@
 // What a decoder run logs, against values worked out beside it.
 #include <torch/torch.h>
 #include <catch2/catch.hpp>
-
 #include <filesystem>
 #include <nlohmann/json.hpp>
 

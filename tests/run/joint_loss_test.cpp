@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 // A loss that is no mean over the samples, through what the trainers share.
 #include <torch/torch.h>
-
 #include <array>
 #include <catch2/catch.hpp>
 #include <mutex>

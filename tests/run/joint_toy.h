@@ -5,7 +5,6 @@
 #pragma once
 
 #include <torch/torch.h>
-
 #include <memory>
 #include <optional>
 #include <string>

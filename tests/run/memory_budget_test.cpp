@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
 #include <torch/torch.h>
-
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 #include <vector>

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <torch/torch.h>
-
 #include <memory>
 #include <string>
 #include <utility>

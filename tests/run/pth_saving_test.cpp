@@ -2,7 +2,6 @@
 #include "run/checkpoints/run_checkpoints.h"
 
 #include <ATen/ATen.h>
-
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>

@@ -2,7 +2,6 @@
 #include "run/loop/training_run.h"
 
 #include <torch/torch.h>
-
 #include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>

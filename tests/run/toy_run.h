@@ -4,7 +4,6 @@
 #pragma once
 
 #include <torch/torch.h>
-
 #include <functional>
 #include <memory>
 #include <optional>

@@ -2,9 +2,8 @@
 #include "trainer/clip_trainer.h"
 
 #include <torch/torch.h>
-#include <catch2/catch.hpp>
-
 #include <algorithm>
+#include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
 #include <mutex>

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Adapters against PEFT: outputs, gradients, and steps of AdamW over flat buffers.
 #include <torch/torch.h>
-
-#include <catch2/catch.hpp>
-
 #include <algorithm>
+#include <catch2/catch.hpp>
 
 #include "model/attention.h"
 #include "model/lora.h"

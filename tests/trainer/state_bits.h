@@ -2,10 +2,8 @@
 // States that are compared bit for bit.
 #pragma once
 
-#include <catch2/catch.hpp>
-
 #include <fmt/format.h>
-
+#include <catch2/catch.hpp>
 #include <string>
 
 #include "checkpoint/state_dict.h"

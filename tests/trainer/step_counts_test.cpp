@@ -3,7 +3,6 @@
 // convolution is made of does not count.
 // DALLE2_UPDATE_GENERATED=1 writes the table anew.
 #include <torch/torch.h>
-
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <cmath>

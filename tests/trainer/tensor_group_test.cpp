@@ -2,7 +2,6 @@
 #include "trainer/tensor_group.h"
 
 #include <torch/torch.h>
-
 #include <catch2/catch.hpp>
 #include <functional>
 #include <limits>

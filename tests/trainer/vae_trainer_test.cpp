@@ -2,7 +2,6 @@
 #include "trainer/vae_trainer.h"
 
 #include <ATen/record_function.h>
-
 #include <algorithm>
 #include <cmath>
 #include <string>
