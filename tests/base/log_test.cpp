@@ -147,34 +147,29 @@ TEST_CASE("braces in a user's text pass through a line unchanged") {
   CHECK(log.count(LogLevel::kWarning) == 1);
 }
 
-TEST_CASE("a line that fits stays as it is") {
-  CHECK(wrapped("", 20) == "");
-  CHECK(wrapped("12345678901234567890", 20) == "12345678901234567890");
-  CHECK(wrapped("one\n  two\n", 20) == "one\n  two\n");
-}
-
-TEST_CASE("a long line is broken between words, and goes on two columns further in") {
-  CHECK(wrapped("the samples have changed: epoch 3 starts over", 20) ==
-        "the samples have\n  changed: epoch 3\n  starts over");
-  CHECK(wrapped("error: bad\n  expected a whole number, got x", 20) ==
-        "error: bad\n  expected a whole\n    number, got x");
-  CHECK(wrapped("12345678901234567890 1", 20) == "12345678901234567890\n  1");
-}
-
-TEST_CASE("a line of values is broken between two of them") {
-  CHECK(wrapped("step 38  loss 0.8 0.9  lr 1e-3", 24) == "step 38  loss 0.8 0.9\n  lr 1e-3");
-}
-
-TEST_CASE("a word without a blank stays whole") {
-  CHECK(wrapped("saved as a/very/long/path/of/a/file.pth at once", 20) ==
-        "saved as\n  a/very/long/path/of/a/file.pth\n  at once");
-  CHECK(wrapped("  a/very/long/path/of/a/file.pth", 20) == "  a/very/long/path/of/a/file.pth");
-  CHECK(wrapped(std::string(40, ' ') + "a b", 20) ==
-        std::string(40, ' ') + "a\n" + std::string(42, ' ') + "b");
-}
-
-TEST_CASE("blanks at the end of a long line are no further line") {
-  CHECK(wrapped("12345678901234567890   ", 20) == "12345678901234567890   ");
+TEST_CASE("a line is broken between words or values, and goes on two columns further in") {
+  struct Line {
+    std::string text, shown;
+    int columns = 20;
+  };
+  const std::string blanks(40, ' '), full = "12345678901234567890";
+  for (const auto& [text, shown, columns] :
+       std::vector<Line>{{"", ""},
+                         {full, full},
+                         {"one\n  two\n", "one\n  two\n"},
+                         {"the samples have changed: epoch 3 starts over",
+                          "the samples have\n  changed: epoch 3\n  starts over"},
+                         {"error: bad\n  expected a whole number, got x",
+                          "error: bad\n  expected a whole\n    number, got x"},
+                         {full + " 1", full + "\n  1"},
+                         {"step 38  loss 0.8 0.9  lr 1e-3", "step 38  loss 0.8 0.9\n  lr 1e-3", 24},
+                         {"saved as a/very/long/path/of/a/file.pth at once",
+                          "saved as\n  a/very/long/path/of/a/file.pth\n  at once"},
+                         {"  a/very/long/path/of/a/file.pth", "  a/very/long/path/of/a/file.pth"},
+                         {blanks + "a b", blanks + "a\n" + blanks + "  b"},
+                         {full + "   ", full + "   "}}) {
+    CHECK(wrapped(text, columns) == shown);
+  }
 }
 
 TEST_CASE("letters of several bytes are one column") {

@@ -6,8 +6,11 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <sstream>
+#include <stdexcept>
 #include <string_view>
 #include <utility>
 #include <variant>
@@ -23,95 +26,13 @@
 namespace dalle2 {
 namespace {
 
-constexpr const char* kDecoderRules = R"(
-## Rules between the sections
-
-- `data.preprocessing` makes square pictures, at least as large as the size of each trained unet and, if
-  `decoder.clip` embeds them, as the CLIP's input.
-- A unet with `cond_on_text_encodings` needs `data.text_embeddings_url`, `data.embeddings_in_tar` or `decoder.clip`.
-  Without such a unet, `data.text_embeddings_url` is absent.
-- Unless `decoder.unconditional` is true, `data.img_embeddings_url`, `data.embeddings_in_tar` or `decoder.clip` is
-  given.
-- With `decoder.clip`, `decoder.unconditional` is false, and `data.img_embeddings_url` is absent. If a unet has
-  `cond_on_text_encodings`, it is enough that `data.text_embeddings_url` is absent.
-- `data.latents_in_tar` needs a VAE in `decoder.vae` for the first unet, and no random transform.
-- A list in `train` has one entry for each unet.
-- A `train.cond_scale` other than 1 needs a `decoder.image_cond_drop_prob` or `decoder.text_cond_drop_prob` above 0.
-- A unet with `train.min_snr_gamma` has a `decoder.p2_loss_weight_gamma` of 0.
-- `train.dream.enabled` needs trained unets that predict the noise.
-- Without `train.epoch_samples`, the first epoch never ends if `data.resample_train` is true. A warning says so.
-
-These rules apply to every kind of run:
-
-- Without `train.use_ema`, `train.ema`, the keys `train.ema_*` and `train.update_model_with_ema_every` have no effect.
-- If `train.ema.kind` is `ema_pytorch`, the other keys of `train.ema` keep their defaults. If it is `diffusers`, the keys
-  `train.ema_*` have no effect, and `train.update_model_with_ema_every` is null.
-- Changed `train.post_hoc_ema.sigmas` need `train.post_hoc_ema.save_every_n_steps`.
-- If `train.lora.rank` is 0, `train.frozen_dtype` is `fp32`, and no saver has the `save_type` `lora`.
-- The config of a resumed run gives weights and data the same meaning, or `train.allow_changed_config` is true.
-
-## Derived values of each unet
-
-- **Sizes.** Each size in `image_sizes` (and each crop size; with a VAE, the side of its latent) must be divisible by 2
-  to the power of the number of halvings. This number is one less than that of `dim_mults`, or equal to it with
-  `memory_efficient`.
-- **Inputs.** The first unet receives the image embedding (unless `unconditional`), and each other unet the
-  low-resolution picture. Unets with `cond_on_text_encodings` also receive the text encodings.
-- **Schedules.** Every beta must stay below 1, for which `linear`, `quadratic` and `sigmoid` need 21 `timesteps`. Only
-  `jsd` and `zero_terminal_snr` end at beta = 1, where nothing of the picture is left. A unet with one of them cannot
-  have `learned_variance`, nor `sample_timesteps` equal to `timesteps - 1`, because DDIM must not start at that step. If
-  it predicts the noise, which `zero_terminal_snr` excludes, its `sample_timesteps` must be below `timesteps - 1`.
-- **Widths.** `init_dim` must equal `dim`, and `dim_mults` must start with 1 unless `memory_efficient`, because the last
-  block expects 2 x `dim` channels. `resnet_groups` must divide every width.
-)";
-
-constexpr const char* kPriorPage = R"(
-## Files that train a prior
-
-A file with the root key `prior` trains a diffusion prior, which makes image embeddings from text embeddings. Keys and
-defaults are those of the reference's `train_diffusion_prior.py`. Without `prior.clip`, `data.image_url`,
-`data.text_url` and `data.text_encodings_url` are folders of embeddings. With `prior.clip`, the run computes the
-embeddings and encodings of the captions in `data.meta_url` and, if that has shards, those of the pictures. Rules
-between the sections:
-
-- `prior.net.dim` equals `prior.image_embed_dim`. `prior.net.num_timesteps`, if given, equals `prior.timesteps`.
-- `train` and `val` of `data.splits` sum to less than 1.
-- Without `prior.clip`, `data.image_url` and `data.text_url` are given, and `data.text_encodings_url` exactly if
-  `prior.condition_on_text_encodings` is true.
-- With `prior.clip`, `data.meta_url` is given, `data.text_url` and `data.text_encodings_url` are absent, and
-  `data.image_url` is given unless `data.meta_url` has shards.
-- With `train.dream.enabled`, `prior.predict_v` and `prior.predict_x_start` are false.
-- Each number in `train.eval_timesteps` is from `prior.sample_timesteps` (2 if that is null) to `prior.timesteps`.
-)";
-
-constexpr const char* kVaePage = R"(
-## Files that train a VAE
-
-A file with the root key `vae` trains a VQGAN-VAE (Esser et al. 2021), which encodes pictures as small maps of codes
-and decodes such maps into pictures. Keys and defaults are those of VQGanVAE and VQGanVAETrainer in
-muse-maskgit-pytorch. With `vae.kind` `dalle2`, the network is that of dalle2-pytorch. Rules between the sections:
-
-- `data.image_size` is divisible by 2 to the power of `vae.layers`, or for a `vit` by `vae.encdec_patch_size`. It equals
-  `vae.image_size`, if given.
-- `train.lora.rank` is 0: a VAE is trained as a whole.
-- With `vae.use_vgg_and_gan`, `train.vgg_path` is given, and `data.image_size` is at least 4 times 2 to the power of
-  `vae.discr_layers`.
-- If `vae.kind` is `muse`, with `vae.lookup_free_quantization`, `vae.codebook_size` is a power of two.
-)";
-
-constexpr const char* kClipPage = R"(
-## Files that train a CLIP
-
-A file with the root key `clip` trains a CLIP (Radford et al. 2021) on pictures and captions. The keys of `clip` are
-those of open_clip's model configs, and the keys of `data` are those of a decoder. Rules between the sections:
-
-- `data.preprocessing` makes pictures whose sides are `clip.vision_cfg.image_size`.
-- `data.img_embeddings_url` and `data.text_embeddings_url` are absent; `data.embeddings_in_tar` and
-  `data.latents_in_tar` are false.
-- A ResNet (a list in `clip.vision_cfg.layers`) needs one process, a `train.mixed_precision` other than `fp16`, a
-  `train.grad_accum_every` of 1, and no `train.max_batch_size` below `data.batch_size`.
-- With `clip.tokenizer.train`, `clip.tokenizer.path` is absent, and `clip.text_cfg.vocab_size` is absent or the same.
-)";
+/// A text of the page that no struct has.
+std::string text_of(const std::string& name) {
+  const std::string path = DALLE2_SOURCE_DIR "/tests/config/data/page/" + name + ".md";
+  std::ifstream file(path);
+  if (!file) throw std::runtime_error(path + ": cannot be read");
+  return {std::istreambuf_iterator<char>(file), {}};
+}
 
 std::string words_text(const std::vector<std::string>& words) {
   std::string text;
@@ -347,63 +268,6 @@ class Tables : public IgnoresRules {
   std::vector<Section> below_;
 };
 
-constexpr const char* kIntroduction = R"(# The config of a training run
-
-<!-- Generated from lib/config; `DALLE2_UPDATE_GENERATED=1 ctest -R config` writes it again. -->
-
-One JSON file describes a run. The file of a decoder has the keys and defaults of dalle2-pytorch's
-`train_decoder.py`. Configs for that script work unchanged, except that `pipe:` URLs need
-`data.allow_pipe`, and metrics need the [files of their networks](evaluation.md#networks). Further
-down are the keys for [priors](#files-that-train-a-prior), [VAEs](#files-that-train-a-vae) and
-[CLIPs](#files-that-train-a-clip). The smallest config that trains a decoder:
-
-```json
-{
-  "decoder": {
-    "unets": [{"dim": 32, "dim_mults": [1, 2, 4], "image_embed_dim": 512}],
-    "image_sizes": [64]
-  },
-  "data": {
-    "webdataset_base_url": "shards/{}.tar",
-    "img_embeddings_url": "embeddings",
-    "end_shard": 99,
-    "splits": {}
-  },
-  "train": {},
-  "evaluate": {},
-  "tracker": {"log": {}, "save": {"save_latest_to": "latest.pth"}}
-}
-```
-
-## How a config is read
-
-- **Lists of keys.** Each key is followed by its type and, after a semicolon, its default. `true` or `false`
-  alone is the default of a boolean. A default of null is also a value that you may give. `1..8` means from
-  1 to 8.
-  "Extension" marks keys that the reference, dalle2-pytorch, does not have (in `train`, `evaluate` and
-  `tracker` not all). [At the end](#keys-without-effect) are the keys of the references without effect.
-- **One value or a list.** If the type is "X, or a list", give one value for all unets (or
-  resolutions), or a list with one value for each, unless the key says otherwise. Other kinds of run have
-  no lists over unets.
-- **All mistakes at once.** Each message has the location as a JSON pointer (`/decoder/unets/0/dim`), the
-  expected value and the value found, or, for a misspelled key, the key that you may have meant. The
-  program then ends with exit code 2, before it reads data or builds a model.
-- **Unambiguous forms are accepted.** `"3"`, `8.0`, `1e6` and `true` are read as integers,
-  `"1e-4"` as a number, and `0`, `1`, `"yes"`, `"off"` and the like as booleans. `8.5` is not an integer.
-- **Unknown keys** give a warning and are ignored. An unknown key is an error if it resembles a known key
-  of the section, and always in `decoder`, `prior`, `clip`, `decoder.vae[i]`, `prior.net` and
-  `clip.tokenizer` themselves, below keys that end in `_kwargs`, and in the arguments of transforms and
-  metrics. A key for a token or a password is an error everywhere. With `--strict`, every warning about the
-  file is an error.
-- **Editors** check a config while you write it if the key `$schema` names a file that
-  `dalle2-train schema KIND` printed.
-- **Comments** (`//` and `/* */`) are allowed. A duplicate key in an object is an error.
-- **Paths** are relative to the working directory.
-- `--set /train/lr=3e-4` overrides a value of the file. The part after `=` is read as JSON, or else as a
-  string, but it is an error if it then begins with `[` or `{"`. An unknown key is an error too.
-  `--dump-config` prints the resulting config with all defaults.
-)";
-
 /// The paragraphs of a section wrapped; the items of lists stay.
 std::string with_wrapped_text(const std::string& body) {
   constexpr size_t kColumns = 140;
@@ -508,7 +372,7 @@ class Page {
     return with_wrapped_text(text) + (own.empty() ? "" : "\n" + own);
   }
 
-  std::string text_ = kIntroduction, without_effect_;
+  std::string text_ = text_of("introduction"), without_effect_;
   std::map<std::string, std::string> title_of_;   // by the body
   std::map<std::string, Section> first_of_path_;  // the first that was printed
   bool repeats_ = false;
@@ -530,10 +394,10 @@ void add_kind(Page& page, const std::string& before, const std::string& after = 
 
 std::string config_page() {
   Page page;
-  add_kind<TrainDecoderConfig>(page, "", kDecoderRules);
-  add_kind<TrainPriorConfig>(page, kPriorPage);
-  add_kind<TrainVaeConfig>(page, kVaePage);
-  add_kind<TrainClipConfig>(page, kClipPage);
+  add_kind<TrainDecoderConfig>(page, "", text_of("decoder"));
+  add_kind<TrainPriorConfig>(page, text_of("prior"));
+  add_kind<TrainVaeConfig>(page, text_of("vae"));
+  add_kind<TrainClipConfig>(page, text_of("clip"));
   return page.text();
 }
 

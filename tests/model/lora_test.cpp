@@ -8,6 +8,7 @@
 #include "model/attention.h"
 #include "model/unet/unet.h"
 #include "support/fixture.h"
+#include "support/message_of.h"
 #include "unet_support.h"
 
 namespace dalle2 {
@@ -38,15 +39,6 @@ void set_up_halves(const torch::nn::Module& network, double scale) {
   for (auto& [name, tensor] : lora_state_dict(network)) {
     if (name.ends_with(".up.weight")) tensor.copy_(test::wave(tensor.sizes(), 0.7, 1.0, scale));
   }
-}
-
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 TEST_CASE("adapters that have learned nothing leave every bit of the output as it is") {
@@ -101,7 +93,7 @@ TEST_CASE("down begins as PEFT begins it, up with zeros") {
 TEST_CASE("a target that no layer's name ends in is refused with the ends there are") {
   const auto unet = make_unet(test::config_d1());
   CHECK(
-      message_of([&] {
+      test::message_of([&] {
         check_lora_targets({unet.get()}, {"to_q", "to_qk", "q"});
       }) ==
       "/train/lora/targets: no layer's name ends in \"q\", \"to_qk\"; the layers that can take an "

@@ -18,6 +18,13 @@ StateDict three_parameters() {
       {"bias", test::wave({3})}, {"weight", test::wave({5, 7})}, {"token", test::wave({1, 2, 2})}};
 }
 
+/// The three, flat, with their gradients.
+struct Three {
+  test::FlatModule module{three_parameters()};
+  FlatParameters flat{module};
+  FlatGradients gradients{flat};
+};
+
 TEST_CASE("the tensors of a module become views of one buffer and keep their values") {
   test::FlatModule module(three_parameters());
   const at::Tensor weight = module.parameter("weight");
@@ -94,9 +101,7 @@ TEST_CASE("a parameter registered twice is held once") {
 }
 
 TEST_CASE("a backward pass fills the flat gradients and says which parameters it reached") {
-  test::FlatModule module(three_parameters());
-  const FlatParameters flat(module);
-  FlatGradients gradients(flat);
+  auto [module, flat, gradients] = Three();
   const at::Tensor g = test::wave({5, 7}, 0.9);
   module.backward({{"weight", g}});
 
@@ -108,9 +113,7 @@ TEST_CASE("a backward pass fills the flat gradients and says which parameters it
 }
 
 TEST_CASE("a second backward pass adds to the first in place") {
-  test::FlatModule module(three_parameters());
-  const FlatParameters flat(module);
-  FlatGradients gradients(flat);
+  auto [module, flat, gradients] = Three();
   const at::Tensor g = test::wave({5, 7}, 0.9), h = test::wave({5, 7}, 0.2);
   module.backward({{"weight", g}});
   const float* place = module.parameter("weight").grad().data_ptr<float>();
@@ -121,9 +124,7 @@ TEST_CASE("a second backward pass adds to the first in place") {
 }
 
 TEST_CASE("a parameter that got a gradient once and none the next time counts as zero") {
-  test::FlatModule module(three_parameters());
-  const FlatParameters flat(module);
-  FlatGradients gradients(flat);
+  auto [module, flat, gradients] = Three();
   module.backward({{"weight", test::wave({5, 7})}, {"bias", at::ones({3})}});
   gradients.zero_grad();
   CHECK_FALSE(module.parameter("weight").grad().defined());
@@ -175,9 +176,7 @@ TEST_CASE("the account of gradients is restored without their values") {
 }
 
 TEST_CASE("who listens hears of each gradient as it arrives, in every pass") {
-  test::FlatModule module(three_parameters());
-  const FlatParameters flat(module);
-  FlatGradients gradients(flat);
+  auto [module, flat, gradients] = Three();
   std::vector<size_t> heard;
   gradients.set_listener([&](size_t parameter) { heard.push_back(parameter); });
   module.backward({{"weight", test::wave({5, 7})}});
@@ -190,9 +189,7 @@ TEST_CASE("who listens hears of each gradient as it arrives, in every pass") {
 }
 
 TEST_CASE("a gradient that another process has counts as one, and is kept until zero_grad()") {
-  test::FlatModule module(three_parameters());
-  const FlatParameters flat(module);
-  FlatGradients gradients(flat);
+  auto [module, flat, gradients] = Three();
   module.backward({{"bias", at::ones({3})}});
   gradients.values().narrow(0, 0, 35).fill_(2.0F);  // the sum over the processes
   gradients.set_received({false, true, false});
