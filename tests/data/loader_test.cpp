@@ -1,15 +1,24 @@
 // SPDX-License-Identifier: MIT
 #include "data/loader/loader.h"
 
-#include <fmt/ranges.h>
 #include <torch/torch.h>
+
+#include <fmt/ranges.h>
+#include <atomic>
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <mutex>
 #include <random>
 #include <set>
+#include <stdexcept>
 #include <string>
+#include <thread>
+#include <vector>
 
+#include "data/data_fixture.h"
+#include "data/in_parallel.h"
 #include "data/loader_support.h"
 #include "data/shards/shard_check.h"
 #include "io/files/atomic_file.h"
@@ -307,3 +316,121 @@ TEST_CASE("shards come from a command's output") {
   CHECK(log.count("the command failed with status 7") == 1);
   CHECK(loader.dropped().size() == 1);
 }
+
+// The reference's loader and ours over the same shards.
+namespace {
+
+at::Tensor npy_tensor(const std::string& name) {
+  const NpyArray array = read_npy(data_fixture(name));
+  return torch::tensor(array.to_float32()).view(array.shape);
+}
+
+TransformConfig sized_step(TransformKind kind, int64_t size) {
+  TransformConfig config;
+  config.kind = kind;
+  config.size = {size};
+  return config;
+}
+
+}  // namespace
+
+TEST_CASE("keys, captions, pictures and embeddings equal the reference's bit for bit") {
+  ShardDataConfig config;
+  config.img_embeddings_url = data_fixture("img_emb");
+  config.text_embeddings_url = data_fixture("text_emb");
+  config.preprocessing = {sized_step(TransformKind::Resize, 22),
+                          sized_step(TransformKind::CenterCrop, 20),
+                          TransformConfig{}};
+  LoaderOptions options;
+  options.batch_size = 4;
+  std::vector<std::string> urls;
+  for (const char* shard : {"002", "000", "009", "003", "001"})
+    urls.push_back(data_fixture("shards/") + shard + ".tar");
+  options.urls = std::move(urls);
+  options.need_captions = options.need_image_embeds = options.need_text_encodings = true;
+  const auto stream = data_json("stream.json");
+  for (const int64_t workers : {0, 3}) {
+    config.num_workers = workers;
+    CapturedLog log;
+    ShardLoader loader(config, options);
+    loader.start_epoch(0);
+    std::vector<at::Tensor> images, image_embeds, text_encodings;
+    for (const auto& expected : stream) {
+      const auto batch = loader.next();
+      REQUIRE(batch);
+      CHECK(batch->keys == expected["keys"].get<std::vector<std::string>>());
+      CHECK(batch->captions == expected["captions"].get<std::vector<std::string>>());
+      images.push_back(batch->images);
+      image_embeds.push_back(batch->image_embeds);
+      text_encodings.push_back(batch->text_encodings);
+    }
+    CHECK_FALSE(loader.next());
+    // Equal, not near: the decoder and the resampling are Pillow's to the bit.
+    CHECK(at::cat(images).equal(npy_tensor("images.npy")));
+    CHECK(at::cat(image_embeds).equal(npy_tensor("image_embeds.npy")));
+    CHECK(at::cat(text_encodings).equal(npy_tensor("text_encodings.npy")));
+    CHECK(loader.dropped() == DropCounts{{"broken picture", 1},
+                                         {"no image embedding", 1},
+                                         {"shard without embeddings", 2},
+                                         {"zero image embedding", 1},
+                                         {"zero text embedding", 1}});
+  }
+}
+
+namespace dalle2 {
+namespace {
+
+TEST_CASE("in_parallel does each piece of work once, on no more threads than asked for") {
+  for (const int64_t threads : {0, 1, 3, 50}) {
+    CAPTURE(threads);
+    std::vector<std::atomic<int>> calls(40);
+    std::mutex mutex;
+    std::set<std::thread::id> seen;
+    in_parallel(calls.size(), threads, [&](size_t i) {
+      ++calls[i];
+      const std::lock_guard lock(mutex);
+      seen.insert(std::this_thread::get_id());
+    });
+    for (const auto& count : calls) REQUIRE(count == 1);
+    CHECK(std::ssize(seen) <= std::max<int64_t>(threads, 1));
+  }
+  in_parallel(0, 4, [](size_t) { FAIL("no work"); });
+}
+
+TEST_CASE("in_parallel works on several threads at the same time") {
+  std::atomic<int> arrived = 0;
+  std::atomic<bool> met = false;
+  in_parallel(2, 2, [&](size_t) {
+    ++arrived;
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (arrived < 2 && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+    if (arrived == 2) met = true;
+  });
+  CHECK(met);
+}
+
+TEST_CASE("in_parallel rethrows an error and begins no more work") {
+  std::atomic<int> calls = 0;
+  CHECK_THROWS_WITH(in_parallel(1000,
+                                1,
+                                [&](size_t i) {
+                                  ++calls;
+                                  if (i == 3) throw std::runtime_error("the fourth");
+                                }),
+                    "the fourth");
+  CHECK(calls == 4);
+  // Of several, the error of the first piece, even if another is faster.
+  for (const int64_t threads : {1, 4}) {
+    CHECK_THROWS_WITH(in_parallel(1000,
+                                  threads,
+                                  [](size_t i) {
+                                    if (i == 0)
+                                      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+                                    throw std::runtime_error(std::to_string(i));
+                                  }),
+                      "0");
+  }
+}
+
+}  // namespace
+}  // namespace dalle2

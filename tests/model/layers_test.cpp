@@ -302,6 +302,9 @@ TEST_CASE("deterministic mode refuses operations that have no such algorithm") {
   context.setDeterministicCuDNN(false);
 }
 
+}  // namespace
+}  // namespace dalle2
+
 namespace dalle2::test {
 namespace {
 

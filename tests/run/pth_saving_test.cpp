@@ -2,6 +2,8 @@
 #include "run/checkpoints/run_checkpoints.h"
 
 #include <ATen/ATen.h>
+#include <torch/torch.h>
+
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -12,11 +14,20 @@
 #include <set>
 #include <stdexcept>
 #include <thread>
+#include <vector>
 
+#include "base/error.h"
 #include "base/log.h"
 #include "checkpoint/archive/mapped_file.h"
 #include "io/files/atomic_file.h"
+#include "model/unet/unet.h"
+#include "run/decoder/decoder_data.h"
+#include "run/dry_run.h"
 #include "run/joint_toy.h"
+#include "run/kinds.h"
+#include "run/tiny_decoder.h"
+#include "run/toy_support.h"
+#include "support/captured_log.h"
 #include "support/mapped_files.h"
 #include "support/temp_dir.h"
 
@@ -163,3 +174,175 @@ TEST_CASE("a stop moves no snapshot that comes after it") {
 
 }  // namespace
 }  // namespace dalle2::test
+
+namespace dalle2::test {
+namespace {
+using nlohmann::json;
+
+constexpr double kGib = 1 << 30;
+
+/// Pictures so large that activations outweigh what does not depend on them.
+json config_of_large_pictures(const TempDir& folder, int64_t side = 32) {
+  json config = tiny_decoder_config(folder.path());
+  config["decoder"]["image_size"] = side;
+  config["data"]["preprocessing"] = {{"RandomResizedCrop", {{"size", {side, side}}}},
+                                     {"ToTensor", true}};
+  return config;
+}
+
+LoadedDecoderConfig loaded(const json& config) {
+  return parse_decoder_config(config.dump(), "test.json", {});
+}
+
+struct Choice {
+  int64_t levels = 0;
+  uint64_t bytes = 0;
+};
+
+/// For the first unet.
+Choice choose(const json& config, PeakMemory memory) {
+  const LoadedDecoderConfig parsed = loaded(config);
+  const DryRunPlan plan = decoder_dry_run_plan(parsed, nullptr);
+  fit_memory_budget(plan, parsed.config.train, memory);
+  return {dynamic_cast<UnetImpl&>(*plan.networks[0].module).recomputed_levels(),
+          memory.activation_bytes[0]};
+}
+
+PeakMemory memory_of(const json& config, int64_t levels) {
+  const LoadedDecoderConfig parsed = loaded(config);
+  const DryRunPlan plan = decoder_dry_run_plan(parsed, nullptr);
+  dynamic_cast<UnetImpl&>(*plan.networks[0].module).recompute_levels(levels);
+  return peak_memory(plan, parsed.config.train, /*on_cpu=*/true);
+}
+
+TEST_CASE("a memory budget recomputes as few levels as it takes") {
+  const TempDir folder;
+  json config = config_of_large_pictures(folder);
+  const PeakMemory kept = memory_of(config, 0);
+  std::vector<uint64_t> bytes;
+  for (int64_t levels = 0; levels <= 3; ++levels)
+    bytes.push_back(memory_of(config, levels).activation_bytes[0]);
+  for (size_t i = 1; i < bytes.size(); ++i) REQUIRE(bytes[i] < bytes[i - 1]);
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    CAPTURE(i);
+    // A budget that this number of levels just fits, and one less does not.
+    config["train"]["memory_budget_gib"] =
+        static_cast<double>(kept.kept_bytes + bytes[i] + 1) / kGib;
+    const Choice choice = choose(config, kept);
+    CHECK(choice.levels == static_cast<int64_t>(i));
+    CHECK(choice.bytes == bytes[i]);
+  }
+  config["train"]["memory_budget_gib"] = static_cast<double>(kept.kept_bytes) / kGib;
+  CHECK_THROWS_WITH(
+      choose(config, kept),
+      Catch::Contains("/train/memory_budget_gib is ") &&
+          Catch::Contains("a step of unet 1 takes about ") &&
+          Catch::Contains("or more, lower /data/batch_size, set /train/max_batch_size"));
+}
+
+TEST_CASE("the number that a too small memory budget names is enough") {
+  const TempDir folder;
+  json config = config_of_large_pictures(folder);
+  const PeakMemory kept = memory_of(config, 0);
+  config["train"]["memory_budget_gib"] = 0.001;
+  std::string message;
+  try {
+    choose(config, kept);
+  } catch (const ConfigError& error) {
+    message = error.what();
+  }
+  const size_t at = message.find("Give ");
+  REQUIRE(at != std::string::npos);
+  config["train"]["memory_budget_gib"] = std::stod(message.substr(at + 5));
+  CHECK_NOTHROW(choose(config, kept));
+}
+
+TEST_CASE("a run with a memory budget trains the same weights") {
+  const TempDir folder;
+  json config = config_of_large_pictures(folder, 64);
+  config["data"]["batch_size"] = 96;  // more than there are samples
+  const auto weights = [&](const std::string& out) {
+    config["tracker"]["data_path"] = folder / out;
+    config["tracker"]["save"]["save_latest_to"] = folder / (out + "/latest.pth");
+    const LoadedDecoderConfig parsed = loaded(config);
+    const auto run = make_run(parsed, {.quiet = true});
+    run->open();
+    CHECK(run->run() == ExitCode::kDone);
+    const Value file = read_pth(folder / (out + "/checkpoint.pth"));
+    std::vector<at::Tensor> all;
+    for (const auto& [name, tensor] : Cursor(file).at("model").as_state_dict())
+      all.push_back(tensor.flatten().to(at::kDouble));
+    return at::cat(all);
+  };
+  const at::Tensor plain = weights("plain");
+  // Half of what the levels save: the start of the run finds other memory of the process in use.
+  const PeakMemory all = memory_of(config, 0), least = memory_of(config, 3);
+  REQUIRE(all.peak() > least.peak() + (uint64_t{100} << 20));
+  const double budget = static_cast<double>(all.peak() / 2 + least.peak() / 2);
+  config["train"]["memory_budget_gib"] = budget / kGib;
+  const LoadedDecoderConfig parsed = loaded(config);
+  CHECK(levels_to_recompute(parsed, nullptr, at::kCPU, nullptr)[0] > 0);
+  const at::Tensor fitted = weights("fitted");
+  // Recomputed gradients are summed in another order.
+  CHECK((plain - fitted).norm().item<double>() < 1e-4 * plain.norm().item<double>());
+  // Pictures in smaller batches fit, and the run goes on as it began nevertheless.
+  config["data"]["batch_size"] = 2;
+  config["train"]["epochs"] = 2;
+  config["tracker"]["log"]["auto_resume"] = true;
+  const CapturedLog log;
+  weights("fitted");
+  CHECK_THAT(log.text(),
+             Catch::Contains("levels, as the run has so far; this start would recompute 0"));
+}
+
+}  // namespace
+}  // namespace dalle2::test
+
+namespace dalle2 {
+namespace {
+
+constexpr int64_t kMebi = 1 << 20;
+
+TEST_CASE("the memory of a batch counts what its samples take, not what else the process holds") {
+  const torch::nn::Linear network(
+      torch::nn::LinearOptions(512, 512).bias(false));  // 1 MiB of weights
+  std::vector<char> of_process;
+  DryRunPlan plan;
+  plan.model = network.ptr();
+  plan.batch_size = 6;
+  plan.networks.push_back(
+      {.label = "network", .note = "", .module = network.ptr(), .step = [&](int64_t batch) {
+         of_process.assign(static_cast<size_t>(64 * kMebi), 1);
+         at::Tensor fixed = at::empty({kMebi}, at::kByte);
+         at::Tensor samples = at::empty({batch, 3 * kMebi}, at::kByte);
+         fixed.reset();
+         samples
+             .reset();  // most are gone when gradients come, which a run has from its first step on
+         if (!network->weight.grad().defined())
+           network->weight.mutable_grad() = at::zeros_like(network->weight);
+       }});
+  SharedTrainConfig train;
+  CHECK(activation_bytes(plan.networks[0], plan, train) ==
+        static_cast<uint64_t>((1 + 6 * 3) * kMebi));
+  train.max_batch_size = 2;
+  CHECK(activation_bytes(plan.networks[0], plan, train) ==
+        static_cast<uint64_t>((1 + 2 * 3) * kMebi));
+}
+
+TEST_CASE("a dry run refuses a disk without room for a checkpoint") {
+  const test::TempDir folder;
+  const torch::nn::Linear network(2, 2);
+  DryRunPlan plan;
+  plan.model = network.ptr();
+  plan.batch_size = 1;
+  plan.data_path = folder / "not/there/yet";
+  plan.carried_bytes = int64_t{1} << 60;
+  CHECK_THROWS_WITH(print_sizes(plan, SharedTrainConfig(), at::kCPU, /*processes=*/1),
+                    Catch::Contains("/tracker/data_path: a checkpoint takes about 1.0 EiB, and the "
+                                    "disk of '" +
+                                    plan.data_path + "' has ") &&
+                        Catch::Contains("Make room there, or choose a data_path on another disk"));
+}
+
+}  // namespace
+}  // namespace dalle2

@@ -2,9 +2,21 @@
 // A toy run that is stopped, in each of its phases, and goes on: bit for bit what an uninterrupted
 // run gives.
 #include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <string>
 
+#include "base/error.h"
+#include "dist/process_group.h"
+#include "dist/ranks_in_threads.h"
+#include "io/pictures/image.h"
+#include "run/commands.h"
+#include "run/loop/row_run.h"
+#include "run/pictures/pictures.h"
 #include "run/toy_support.h"
+#include "support/broken_listing.h"
 #include "support/captured_log.h"
+#include "support/temp_dir.h"
 
 namespace dalle2::test {
 namespace {
@@ -135,5 +147,176 @@ TEST_CASE("averages for a choice after training are saved on the way and at the 
   }
 }
 
+// Faults that training has no part in: the state is saved, and the run ends with the fault.
+TEST_CASE("a network that is lost costs no step: the state is saved, then the run ends with it") {
+  const TempDir whole_folder, folder;
+  const ToyConfig whole_config = toy_config(whole_folder.path());
+  ToyRun whole(whole_config);
+  CHECK(whole.run() == ExitCode::kDone);
+  const ToyConfig config = toy_config(folder.path());
+  {
+    ToyRun run(config);
+    run.while_reading = [](int64_t step) {
+      if (step == 7) throw NetworkError("the network is lost");
+    };
+    CHECK_THROWS_WITH(run.run(), "the network is lost");
+  }
+  ToyRun run(config);
+  CHECK(first_step_of(run) == 7);
+  CHECK(bits_of(run.trainer()) == bits_of(whole.trainer()));
+}
+
+TEST_CASE("a fault whose state cannot be saved is still the fault that is reported") {
+  const TempDir folder;
+  const ToyConfig config = toy_config(folder.path());
+  ToyRun run(config);
+  CapturedLog log;
+  run.while_reading = [&](int64_t step) {
+    if (step != 2) return;
+    std::filesystem::create_directories(folder / "out/checkpoint.pth/in the way");
+    throw NetworkError("the network is lost");
+  };
+  CHECK_THROWS_WITH(run.run(), "the network is lost");
+  CHECK(log.count("the state could not be saved: ") == 1);
+}
+
+/// @return whether a run that meets a fault of this kind has left a checkpoint
+template <class Fault>
+bool saves_at_fault(const std::function<void(ToyRun&)>& prepare) {
+  const TempDir folder;
+  const ToyConfig config = toy_config(folder.path());
+  ToyRun run(config);
+  prepare(run);
+  CHECK_THROWS_AS(run.run(), Fault);
+  return std::filesystem::exists(folder / "out/checkpoint.pth");
+}
+
+TEST_CASE("a fault before the first step, one of training itself and a lost rank save nothing") {
+  CHECK_FALSE(saves_at_fault<DataError>([](ToyRun& run) {
+    run.while_reading = [](int64_t) { throw DataError("no usable sample"); };
+  }));
+  CHECK_FALSE(saves_at_fault<ResourceError>([](ToyRun& run) {
+    run.before_step = [](int64_t step, at::Tensor&) {
+      if (step == 2) throw ResourceError("out of memory");
+    };
+  }));
+  // No fault from outside: without the rank the others cannot save.
+  CHECK_FALSE(saves_at_fault<PeerError>([](ToyRun& run) {
+    run.while_reading = [](int64_t step) {
+      if (step == 2) throw PeerError("rank 1 is gone");
+    };
+  }));
+}
+
+struct Rows {
+  int64_t rows = 0;
+  int64_t size() const { return rows; }
+};
+
+TEST_CASE("a rank that cannot read its batch ends with its fault, the others stop there") {
+  std::array<std::string, 2> ends;
+  as_ranks(2, [&](ProcessGroup& group) {
+    try {
+      rank_batch<Rows>(group, 8, 0, 2, [&](int64_t, int64_t count) -> std::optional<Rows> {
+        if (group.rank() == 1) throw DataError("a disk is gone");
+        return Rows{count};
+      });
+    } catch (const Error& error) {
+      ends[static_cast<size_t>(group.rank())] =
+          std::to_string(static_cast<int>(error.code())) + " " + error.what();
+    }
+  });
+  CHECK(ends[0] == "75 another rank cannot read its batch");
+  CHECK(ends[1] == "3 a disk is gone");
+}
+
 }  // namespace
 }  // namespace dalle2::test
+
+namespace dalle2 {
+namespace {
+namespace fs = std::filesystem;
+using Catch::Contains;
+using test::BrokenListing;
+
+/// Longer than any file system takes a name.
+const std::string kLongName(300, 'x');
+
+template <class Action>
+std::string data_error_of(Action action) {
+  try {
+    action();
+  } catch (const DataError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST_CASE("a file is written into a folder that is there, or into the working directory") {
+  const test::TempDir folder;
+  CHECK_NOTHROW(check_out_folder("--out", folder / "a.pth"));
+  CHECK_NOTHROW(check_out_folder("--out", "a.pth"));
+  CHECK_NOTHROW(check_out_folder("--out", ""));
+  CHECK_NOTHROW(check_out_folder("--out", "/a.pth"));
+}
+
+TEST_CASE("a folder that is not there is a slip of the pen, and named with its option") {
+  const test::TempDir folder;
+  const std::string here = fs::current_path().string();
+  CHECK_THROWS_WITH(check_out_folder("--out", "nowhere/deep/a.pth"),
+                    Catch::Equals("--out nowhere/deep/a.pth: there is no folder nowhere/deep "
+                                  "(relative to " +
+                                  here + ")"));
+  CHECK_THROWS_AS(check_out_folder("--out", "nowhere/a.pth"), ConfigError);
+  CHECK_FALSE(fs::exists("nowhere"));
+  std::ofstream(folder / "file") << "x";
+  CHECK_THROWS_WITH(check_out_folder("--save", folder / "file/a.json"),
+                    Contains("--save ") && Contains("there is no folder " + folder / "file"));
+  CHECK_THROWS_AS(check_out_folder("--out", kLongName + "/a.pth"), ConfigError);
+}
+
+TEST_CASE("pictures of a folder that cannot be read are an error of ours") {
+  const test::TempDir folder;
+  CHECK_THROWS_WITH(load_pictures(folder / "absent"),
+                    Catch::Equals(folder / "absent: no such file or folder"));
+  CHECK_THROWS_WITH(
+      load_pictures(folder.path()),
+      Catch::Equals(folder.path() + ": no .png, .jpg, .jpeg or .webp in this folder"));
+  CHECK_THROWS_AS(load_pictures(kLongName), DataError);
+  std::ofstream(folder / "a.png") << "x";
+  const BrokenListing broken;
+  CHECK_THAT(data_error_of([&] { load_pictures(folder.path()); }),
+             Contains("the folder \"" + folder.path() + "\" cannot be read: "));
+}
+
+TEST_CASE("pictures to sample from are read as those of the training were") {
+  const test::TempDir folder;
+  const std::string file = folder / "a.png";
+  Image half{2, 1, {255, 0, 0, 0, 255, 0}};
+  half.alpha = {255, 0};
+  write_png(file, half);
+  const auto values = [&](const PictureReading& reading) {
+    const at::Tensor picture = (load_pictures(file, reading) * 255).round().to(at::kLong)[0];
+    return std::vector<int64_t>(picture.const_data_ptr<int64_t>(),
+                                picture.const_data_ptr<int64_t>() + picture.numel());
+  };
+  using Values = std::vector<int64_t>;
+  CHECK(values({}) == Values{255, 0, 0, 255, 0, 0});
+  CHECK(values({.options = {.ground = Rgb{255, 255, 255}}}) == Values{255, 255, 0, 255, 0, 255});
+  CHECK(values({.options = {.ground = Rgb{255, 255, 255}}, .channels = 1}) == Values{76, 255});
+  CHECK(values({.options = {.keep_alpha = true}, .channels = 4}) ==
+        Values{255, 0, 0, 255, 0, 0, 255, 0});
+}
+
+TEST_CASE("averages in a folder that cannot be read are an error of ours") {
+  const test::TempDir folder;
+  std::ofstream(folder / "step00000001.pth") << "x";
+  const EmaCommand command{
+      .sigma = 0.1, .step = {}, .checkpoints = {folder.path()}, .out_path = folder / "out.pth"};
+  const BrokenListing broken;
+  CHECK_THAT(data_error_of([&] { run_ema(command); }),
+             Contains("the folder \"" + folder.path() + "\" cannot be read: "));
+}
+
+}  // namespace
+}  // namespace dalle2
