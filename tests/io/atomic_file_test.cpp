@@ -39,6 +39,18 @@ std::string random_bytes(size_t size, unsigned seed) {
   return bytes;
 }
 
+std::string from_disk(const std::string& path) {
+  std::string content;
+  read_from_disk(path, [&](const char* piece, size_t size) { content.append(piece, size); });
+  return content;
+}
+
+void save_in_ten_pieces(const std::string& path, const std::string& content) {
+  AtomicFile file(path);
+  for (size_t at = 0; at < content.size(); at += 900'000) file.write(content.data() + at, 900'000);
+  file.commit();
+}
+
 /// Runs `body` in a child. @return its exit status
 template <class Body>
 int in_child(Body body) {
@@ -114,22 +126,11 @@ TEST_CASE("every failing call of a save leaves the old file and no part") {
     INFO(one.spec);
     write_file_atomically(path, "old");
     const FailAt fail_at(one.spec);
-    const auto save = [&] {
-      AtomicFile file(path);
-      for (size_t at = 0; at < content.size(); at += 900'000)
-        file.write(content.data() + at, 900'000);
-      file.commit();
-    };
-    std::string said;
-    try {
-      save();
-    } catch (const ResourceError& error) {
-      said = error.what();
-    }
-    CHECK_THAT(said, StartsWith(path + ": cannot "));
+    CHECK_THAT(test::message_of<ResourceError>([&] { save_in_ten_pieces(path, content); }),
+               StartsWith(path + ": cannot "));
     CHECK(read_file(path) == (one.in_place ? content : "old"));
     CHECK_FALSE(fs::exists(path + ".part"));
-    save();  // the hook strikes once
+    save_in_ten_pieces(path, content);  // the hook strikes once
     CHECK(read_file(path) == content);
   }
 }
@@ -144,10 +145,7 @@ TEST_CASE("a process killed at any call of a save leaves the old file or the new
     write_file_atomically(path, "old");
     const int status = in_child([&] {
       setenv("DALLE2_FAIL_AT", (spec + ":abort").c_str(), 1);
-      AtomicFile file(path);
-      for (size_t at = 0; at < content.size(); at += 900'000)
-        file.write(content.data() + at, 900'000);
-      file.commit();
+      save_in_ten_pieces(path, content);
     });
     CHECK(status == 137);
     CHECK(read_file(path) == (spec == "dirsync:1" ? content : "old"));
@@ -256,23 +254,6 @@ TEST_CASE("copies are whole and make their folder") {
   CHECK_FALSE(fs::exists(folder / "z.part"));
 }
 
-namespace {
-
-std::string random_bytes(size_t size) {
-  std::mt19937_64 random(size);
-  std::string bytes(size, '\0');
-  for (char& byte : bytes) byte = static_cast<char>(random());
-  return bytes;
-}
-
-std::string from_disk(const std::string& path) {
-  std::string content;
-  read_from_disk(path, [&](const char* piece, size_t size) { content.append(piece, size); });
-  return content;
-}
-
-}  // namespace
-
 TEST_CASE("files of any length are written past the page cache and read from the disk") {
   // On a disk, and in memory, where there may be no direct calls.
   for (const std::string parent : {"", "/dev/shm"}) {
@@ -289,7 +270,7 @@ TEST_CASE("files of any length are written past the page cache and read from the
                               2 * kDiskPieceBytes + 3 * kDiskAlignment,
                               2 * kDiskPieceBytes + 5'000}) {
       INFO(path << ", " << size << " bytes");
-      const std::string content = random_bytes(size);
+      const std::string content = random_bytes(size, 1);
       write_file_atomically(path, content);
       CHECK(from_disk(path) == content);
       CHECK(read_file(path) == content);
@@ -326,12 +307,7 @@ TEST_CASE("too many open files are a lack of resources, not damaged data") {
   REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
   const rlimit none{.rlim_cur = 0, .rlim_max = before.rlim_max};
   REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
-  std::string said;
-  try {
-    read_file(folder / "here");
-  } catch (const ResourceError& error) {
-    said = error.what();
-  }
+  const std::string said = test::message_of<ResourceError>([&] { read_file(folder / "here"); });
   REQUIRE(::setrlimit(RLIMIT_NOFILE, &before) == 0);
   CHECK_THAT(said,
              Contains("here: cannot be opened: Too many open files") && Contains("ulimit -n"));

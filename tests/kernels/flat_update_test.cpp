@@ -47,6 +47,23 @@ AdamStretch copy_of(const AdamStretch& s) {
           s.halves.clone()};
 }
 
+void update_by_torch(const AdamStretch& s, const at::Tensor& count, const at::Tensor& divisor) {
+  at::_fused_adamw_({s.weights},
+                    {s.grads},
+                    {s.exp_avg},
+                    {s.exp_avg_sq},
+                    {},
+                    {count},
+                    kLr,
+                    kBeta1,
+                    kBeta2,
+                    kDecay,
+                    kAdamEps,
+                    /*amsgrad=*/false,
+                    /*maximize=*/false,
+                    divisor);
+}
+
 TEST_CASE("an update is that of LibTorch's fused AdamW, and takes average and halves along") {
   const AdamStretch ours = drawn_stretch(), theirs = copy_of(ours);
   const at::Tensor count = torch::zeros({}), divisor = torch::full({}, 2.5);
@@ -55,20 +72,8 @@ TEST_CASE("an update is that of LibTorch's fused AdamW, and takes average and ha
     ours.grads.copy_(grads);
     count.add_(1);
     adam_update_(step_of(t, 2.5), ours);
-    at::_fused_adamw_({theirs.weights},
-                      {grads},
-                      {theirs.exp_avg},
-                      {theirs.exp_avg_sq},
-                      {},
-                      {count},
-                      kLr,
-                      kBeta1,
-                      kBeta2,
-                      kDecay,
-                      kAdamEps,
-                      /*amsgrad=*/false,
-                      /*maximize=*/false,
-                      divisor);
+    theirs.grads.copy_(grads);
+    update_by_torch(theirs, count, divisor);
     theirs.average.lerp_(theirs.weights, kShare);
     // Rounding alone: the gradient is multiplied by 1 / 2.5, and products are fused with sums.
     CHECK(at::allclose(ours.weights, theirs.weights, 1e-5, 1e-6));
@@ -86,19 +91,7 @@ TEST_CASE("moments leave the denormal numbers, and weights are those of LibTorch
   ours.exp_avg_sq.fill_(2e-40);
   const AdamStretch theirs = copy_of(ours);
   adam_update_(step_of(700, 1), ours);
-  at::_fused_adamw_({theirs.weights},
-                    {theirs.grads},
-                    {theirs.exp_avg},
-                    {theirs.exp_avg_sq},
-                    {},
-                    {torch::full({}, 700.0)},
-                    kLr,
-                    kBeta1,
-                    kBeta2,
-                    kDecay,
-                    kAdamEps,
-                    /*amsgrad=*/false,
-                    /*maximize=*/false);
+  update_by_torch(theirs, torch::full({}, 700.0), torch::ones({}));
   CHECK(at::allclose(ours.weights, theirs.weights, 1e-6, 0));
   CHECK(ours.exp_avg.eq(0).all().item<bool>());
   CHECK(ours.exp_avg_sq.eq(1e-36F).all().item<bool>());
