@@ -24,6 +24,12 @@ std::vector<ExchangeEntry> four_entries() {
 }
 constexpr int64_t kTwoEntries = 4 * 32;
 
+void run_pass(GradientExchange& exchange, const std::vector<size_t>& order) {
+  exchange.begin();
+  for (const size_t entry : order) exchange.ready(entry);
+  exchange.finish();
+}
+
 TEST_CASE("the gradients of all ranks are added up, whatever arrived where and in which order") {
   std::atomic<int> right = 0;
   test::as_ranks(2, [&](ProcessGroup& group) {
@@ -56,9 +62,7 @@ TEST_CASE("from the second update on slices are on their way before the backward
     GradientExchange exchange(group, flat, four_entries(), {.bucket_bytes = kTwoEntries}, "");
     std::vector<size_t> overlapped;
     for (int update = 0; update < 3; ++update) {
-      exchange.begin();
-      for (const size_t entry : {3, 2, 1, 0}) exchange.ready(entry);
-      exchange.finish();
+      run_pass(exchange, {3, 2, 1, 0});
       overlapped.push_back(exchange.overlapped());
     }
     const size_t buckets = exchange.num_buckets();
@@ -73,9 +77,7 @@ TEST_CASE("the order is that of a pass that was announced, not that of one that 
     const at::Tensor flat = torch::ones({64});
     GradientExchange exchange(group, flat, four_entries(), {.bucket_bytes = kTwoEntries}, "");
     exchange.finish();  // an update for which this rank had no batch
-    exchange.begin();
-    for (const size_t entry : {0, 1, 2, 3}) exchange.ready(entry);
-    exchange.finish();
+    run_pass(exchange, {0, 1, 2, 3});
     exchange.begin();
     for (const size_t entry : {0, 1}) exchange.ready(entry);
     if (exchange.overlapped() == 1) ++right;  // the slice with 0 and 1 does not wait for the other
@@ -90,15 +92,11 @@ TEST_CASE("nothing is sent before the last pass of an update") {
   test::as_ranks(2, [&](ProcessGroup& group) {
     const at::Tensor flat = torch::ones({64});
     GradientExchange exchange(group, flat, four_entries(), {.bucket_bytes = kTwoEntries}, "");
-    exchange.begin();
-    for (const size_t entry : {3, 2, 1, 0}) exchange.ready(entry);
-    exchange.finish();  // the order is agreed on now
+    run_pass(exchange, {3, 2, 1, 0});  // the order is agreed on now
     flat.fill_(1.0F);
     for (const size_t entry : {3, 2, 1, 0}) exchange.ready(entry);
     flat.fill_(5.0F);  // what a later pass added
-    exchange.begin();
-    for (const size_t entry : {3, 2, 1, 0}) exchange.ready(entry);
-    exchange.finish();
+    run_pass(exchange, {3, 2, 1, 0});
     if (flat.equal(torch::full({64}, 10.0F))) ++right;
   });
   CHECK(right == 2);
@@ -119,9 +117,7 @@ TEST_CASE("a rank that owns a slice gets the sums of that, wherever the slices a
           "");
       for (int update = 0; update < 3; ++update) {
         flat.copy_(torch::arange(64, at::kFloat) * (group.rank() + 1));
-        exchange.begin();
-        for (const size_t entry : {3, 2, 1, 0}) exchange.ready(entry);
-        exchange.finish();
+        run_pass(exchange, {3, 2, 1, 0});
         const auto rank = static_cast<size_t>(group.rank());
         const int64_t begin = rank == 0 ? 0 : ends[rank - 1];
         const at::Tensor own = flat.slice(0, begin, ends[rank]);

@@ -16,12 +16,9 @@ RankPlace waiting(int64_t sequence, const std::string& what, double seconds) {
       .beats = 1, .sequence = sequence, .step = 5, .what = what, .waits = true, .seconds = seconds};
 }
 RankPlace behind(int64_t sequence, const std::string& what, double seconds) {
-  return {.beats = 1,
-          .sequence = sequence,
-          .step = 5,
-          .what = what,
-          .waits = false,
-          .seconds = seconds};
+  RankPlace place = waiting(sequence, what, seconds);
+  place.waits = false;
+  return place;
 }
 
 std::string report(const std::vector<std::optional<RankPlace>>& places, double silent = 0) {

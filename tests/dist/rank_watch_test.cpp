@@ -46,6 +46,15 @@ RankPlace posted_by(int rank, StoreContents& store) {
   return RankPlace::from_json(store.values.at("place/" + std::to_string(rank)));
 }
 
+template <class Action>
+void repeat_for(std::chrono::milliseconds time, const Action& action) {
+  const auto begin = std::chrono::steady_clock::now();
+  while (std::chrono::steady_clock::now() - begin < time) {
+    action();
+    std::this_thread::sleep_for(10ms);
+  }
+}
+
 TEST_CASE("a store that never answers does not keep a rank from telling that it waits in vain") {
   const auto store = std::make_shared<StoreContents>();
   WatchedRank first(0, store, 4s);
@@ -91,11 +100,7 @@ TEST_CASE("others wait anew for a busy rank as often as it says that it goes on"
   busy.watch.set_busy("drawing");
   std::this_thread::sleep_for(2500ms);
   CHECK(posted_by(1, *store).seconds >= 1.5);
-  const auto begin = std::chrono::steady_clock::now();
-  while (std::chrono::steady_clock::now() - begin < 1500ms) {
-    busy.watch.still_busy();
-    std::this_thread::sleep_for(10ms);
-  }
+  repeat_for(1500ms, [&] { busy.watch.still_busy(); });
   CHECK(posted_by(1, *store).seconds < 1);
 }
 
@@ -103,21 +108,13 @@ TEST_CASE("a save that makes progress is not taken for a hang, one that does not
   const auto store = std::make_shared<StoreContents>();
   WatchedRank saving(1, store, 60s);
   const std::string before = saving.watch.set_busy("saving");
-  const auto begin = std::chrono::steady_clock::now();
-  while (std::chrono::steady_clock::now() - begin < 2500ms) {
-    sign_of_life();  // as each piece does that reaches the disk
-    std::this_thread::sleep_for(10ms);
-  }
+  repeat_for(2500ms, sign_of_life);  // as each piece does that reaches the disk
   CHECK(posted_by(1, *store).seconds < 1);
   std::this_thread::sleep_for(2500ms);
   CHECK(posted_by(1, *store).seconds >= 1.5);
   // Of a rank that is not busy they say nothing: a thread of its own may be saving.
   saving.watch.set_busy(before);
-  const auto waiting = std::chrono::steady_clock::now();
-  while (std::chrono::steady_clock::now() - waiting < 1000ms) {
-    sign_of_life();
-    std::this_thread::sleep_for(10ms);
-  }
+  repeat_for(1000ms, sign_of_life);
   CHECK(posted_by(1, *store).seconds >= 2);
 }
 
@@ -252,12 +249,6 @@ TEST_CASE("connecting may take its own time where all ranks are in it") {
                          std::make_shared<WorkDouble>(WorkStatus{}));
   }
   CHECK(first.report_within(13s) == "(none)");
-}
-
-TEST_CASE("a rank that is done says so") {
-  const auto store = std::make_shared<StoreContents>();
-  { const WatchedRank done(1, store, 60s); }
-  CHECK(posted_by(1, *store).ended);
 }
 
 RankPlace place_at(int64_t beats, const std::string& what) {

@@ -275,17 +275,12 @@ void for_each_x_clip(const Check& check) {
   }
 }
 
-TEST_CASE("the tensors of an x-clip's CLIP have its names, in its order") {
-  for_each_x_clip([](XClipCase& one) {
-    std::vector<std::string> names;
-    for (const auto& [name, tensor] : state_dict(*one.clip)) names.push_back(name);
-    CHECK(names == one.fixture.json.at("names").get<std::vector<std::string>>());
-  });
-}
-
 TEST_CASE("embeddings and encodings of an x-clip's CLIP are those of the reference's adapter") {
   for_each_x_clip([](XClipCase& one) {
     const torch::NoGradGuard no_grad;
+    std::vector<std::string> names;
+    for (const auto& [name, tensor] : state_dict(*one.clip)) names.push_back(name);
+    CHECK(names == one.fixture.json.at("names").get<std::vector<std::string>>());
     one.expect(one.clip->embed_image(one.images), "image_embed");
     const ClipTexts texts = one.clip->embed_text(one.tokens);
     one.expect(texts.embed, "text_embed");

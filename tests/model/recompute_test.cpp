@@ -93,13 +93,6 @@ TEST_CASE("recomputed activations give the same output and gradients") {
   }
 }
 
-TEST_CASE("recomputed activations take less than half of the memory") {
-  const int64_t kept = train_step(config_with_everything(false), 64).peak_bytes;
-  const int64_t recomputed = train_step(config_with_everything(true), 64).peak_bytes;
-  INFO("kept " << kept << " bytes, recomputed " << recomputed << " bytes");
-  CHECK(recomputed < kept / 2);
-}
-
 TEST_CASE("each level that is computed again takes less memory") {
   const UnetConfig config = config_with_everything(false);
   const int64_t most = Unet(config)->recomputable_levels();
@@ -113,6 +106,7 @@ TEST_CASE("each level that is computed again takes less memory") {
   }
   CHECK(bytes.front() == kept.peak_bytes);
   CHECK(bytes.back() == train_step(config_with_everything(true), 64).peak_bytes);
+  CHECK(bytes.back() < kept.peak_bytes / 2);
   for (size_t i = 1; i < bytes.size(); ++i) {
     CAPTURE(i, bytes[i - 1], bytes[i]);
     CHECK(bytes[i] < bytes[i - 1]);

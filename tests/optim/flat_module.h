@@ -3,10 +3,13 @@
 #pragma once
 
 #include <torch/torch.h>
+#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "checkpoint/state_dict.h"
+#include "optim/average_rule.h"
 #include "optim/flat_parameters.h"
 #include "optim/optimizer.h"
 
@@ -41,6 +44,17 @@ inline void update(Optimizer& optimizer,
                    const at::Tensor& divisor = at::ones({})) {
   optimizer.step(gradients, lr, divisor, at::zeros({}));
   optimizer.count_update();
+}
+
+/// What makes a rule of each kind. @param config of ema_pytorch's
+inline std::vector<std::function<std::unique_ptr<AverageRule>()>> rules_of_all_kinds(
+    const AveragesConfig& config) {
+  EmaConfig one_call;
+  one_call.foreach = true;
+  return {[config] { return std::make_unique<EmaPytorchRule>(config); },
+          [] { return std::make_unique<DiffusersRule>(EmaConfig{}); },
+          [one_call] { return std::make_unique<DiffusersRule>(one_call); },
+          [] { return std::make_unique<PowerRule>(6.94); }};
 }
 
 }  // namespace dalle2::test

@@ -6,7 +6,6 @@
 #include <memory>
 
 #include "flat_module.h"
-#include "optim/average_rule.h"
 #include "optim/optimizer.h"
 #include "support/fixture.h"
 
@@ -326,14 +325,7 @@ TEST_CASE("averages of slices together make the bits that one makes") {
   const FlatParameters online(module);
   AveragesConfig config;
   config.ema_update_after_step = config.ema_update_every = 1;
-  EmaConfig one_call;
-  one_call.foreach = true;
-  const std::vector<std::function<std::unique_ptr<AverageRule>()>> makers = {
-      [&] { return std::make_unique<EmaPytorchRule>(config); },
-      [] { return std::make_unique<DiffusersRule>(EmaConfig{}); },
-      [&] { return std::make_unique<DiffusersRule>(one_call); },
-      [] { return std::make_unique<PowerRule>(6.94); }};
-  for (const auto& make : makers) {
+  for (const auto& make : test::rules_of_all_kinds(config)) {
     const at::Tensor weights = online.values().clone(), average = weights.clone();
     const std::vector<FlatSlice> slices = cut_in_three(online);
     const auto rule = make();

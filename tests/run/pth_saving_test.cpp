@@ -29,6 +29,7 @@
 #include "run/toy_support.h"
 #include "support/captured_log.h"
 #include "support/mapped_files.h"
+#include "support/message_of.h"
 #include "support/temp_dir.h"
 
 namespace dalle2 {
@@ -245,12 +246,7 @@ TEST_CASE("the number that a too small memory budget names is enough") {
   json config = config_of_large_pictures(folder);
   const PeakMemory kept = memory_of(config, 0);
   config["train"]["memory_budget_gib"] = 0.001;
-  std::string message;
-  try {
-    choose(config, kept);
-  } catch (const ConfigError& error) {
-    message = error.what();
-  }
+  const std::string message = message_of<ConfigError>([&] { choose(config, kept); });
   const size_t at = message.find("Give ");
   REQUIRE(at != std::string::npos);
   config["train"]["memory_budget_gib"] = std::stod(message.substr(at + 5));

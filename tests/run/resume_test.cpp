@@ -16,6 +16,7 @@
 #include "run/toy_support.h"
 #include "support/broken_listing.h"
 #include "support/captured_log.h"
+#include "support/message_of.h"
 #include "support/temp_dir.h"
 
 namespace dalle2::test {
@@ -242,16 +243,6 @@ using test::BrokenListing;
 /// Longer than any file system takes a name.
 const std::string kLongName(300, 'x');
 
-template <class Action>
-std::string data_error_of(Action action) {
-  try {
-    action();
-  } catch (const DataError& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
 TEST_CASE("a file is written into a folder that is there, or into the working directory") {
   const test::TempDir folder;
   CHECK_NOTHROW(check_out_folder("--out", folder / "a.pth"));
@@ -285,7 +276,7 @@ TEST_CASE("pictures of a folder that cannot be read are an error of ours") {
   CHECK_THROWS_AS(load_pictures(kLongName), DataError);
   std::ofstream(folder / "a.png") << "x";
   const BrokenListing broken;
-  CHECK_THAT(data_error_of([&] { load_pictures(folder.path()); }),
+  CHECK_THAT(test::message_of<DataError>([&] { load_pictures(folder.path()); }),
              Contains("the folder \"" + folder.path() + "\" cannot be read: "));
 }
 
@@ -314,7 +305,7 @@ TEST_CASE("averages in a folder that cannot be read are an error of ours") {
   const EmaCommand command{
       .sigma = 0.1, .step = {}, .checkpoints = {folder.path()}, .out_path = folder / "out.pth"};
   const BrokenListing broken;
-  CHECK_THAT(data_error_of([&] { run_ema(command); }),
+  CHECK_THAT(test::message_of<DataError>([&] { run_ema(command); }),
              Contains("the folder \"" + folder.path() + "\" cannot be read: "));
 }
 
