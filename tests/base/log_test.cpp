@@ -40,12 +40,21 @@ std::string content_of(const std::string& path) {
   return text.str();
 }
 
-TEST_CASE("facts go to stdout with their tag, warnings and errors to stderr with their level") {
+/// What `body` writes to stdout and stderr.
+template <class Body>
+std::pair<std::string, std::string> outputs_of(const Body& body) {
   const test::TempDir folder;
   std::FILE* out = std::fopen((folder / "out").c_str(), "w");
   std::FILE* err = std::fopen((folder / "err").c_str(), "w");
   REQUIRE((out != nullptr && err != nullptr));
-  run_child(::fileno(out), ::fileno(err), [] {
+  run_child(::fileno(out), ::fileno(err), body);
+  std::fclose(out);
+  std::fclose(err);
+  return {content_of(folder / "out"), content_of(folder / "err")};
+}
+
+TEST_CASE("facts go to stdout with their tag, warnings and errors to stderr with their level") {
+  const auto [out, err] = outputs_of([] {
     log_info("data", "{} shards", 3);
     log_info("", "no tag");
     log_info("track", "removed {}", "a\x1b[2J\nerror: b\xc2\x9b");
@@ -54,12 +63,10 @@ TEST_CASE("facts go to stdout with their tag, warnings and errors to stderr with
     log_error("", "stopped");
     log_live("never seen off a terminal");
   });
-  std::fclose(out);
-  std::fclose(err);
-  CHECK(content_of(folder / "out") ==
+  CHECK(out ==
         "[data] 3 shards\nno tag\n[track] removed a\\x1b[2J\\x0aerror: b\\x9b\n"
         "[config] a.json:\n  {}\n");
-  CHECK(content_of(folder / "err") == "[data] warning: shard a.tar is short\nerror: stopped\n");
+  CHECK(err == "[data] warning: shard a.tar is short\nerror: stopped\n");
 }
 
 /// What `body` shows on a terminal of `columns`.
@@ -109,20 +116,14 @@ TEST_CASE("no line of a terminal is longer than it is wide, and the last column 
 }
 
 TEST_CASE("once a command's result has stdout, facts go to stderr with the warnings") {
-  const test::TempDir folder;
-  std::FILE* out = std::fopen((folder / "out").c_str(), "w");
-  std::FILE* err = std::fopen((folder / "err").c_str(), "w");
-  REQUIRE((out != nullptr && err != nullptr));
-  run_child(::fileno(out), ::fileno(err), [] {
+  const auto [out, err] = outputs_of([] {
     log_to_stderr();
     log_info("order", "epoch 0");
     log_warning("data", "short");
     log_error("", "stopped");
   });
-  std::fclose(out);
-  std::fclose(err);
-  CHECK(content_of(folder / "out").empty());
-  CHECK(content_of(folder / "err") == "[order] epoch 0\n[data] warning: short\nerror: stopped\n");
+  CHECK(out.empty());
+  CHECK(err == "[order] epoch 0\n[data] warning: short\nerror: stopped\n");
 }
 
 TEST_CASE("lines of many threads arrive whole") {

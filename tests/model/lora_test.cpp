@@ -339,23 +339,14 @@ struct Pass {
 
 /// @param held type of the frozen weights; their numbers are those of bfloat16 in any case
 Pass run_with(const UnetConfig& config, at::ScalarType held) {
-  const auto unet = std::make_shared<UnetImpl>(config);
-  test::fill_parameters(*unet);
-  attach_lora(*unet, {"to_q", "to_kv", "to_out.0"}, {});
+  const auto unet = make_unet(config);
+  attach_lora(*unet, kTargets, {});
   freeze_base(*unet, /*train_bias=*/false);
   hold_frozen_weights_as(*unet, at::kBFloat16);
   hold_frozen_weights_as(*unet, held);
-  {
-    const torch::NoGradGuard no_grad;
-    for (auto& [name, tensor] : lora_state_dict(*unet))
-      tensor.copy_(test::wave(tensor.sizes(), 0.7, 1.0, 0.1));
-  }
-  UnetConditions conditions;
-  if (config.cond_on_image_embeds) conditions.image_embed = test::wave({2, 12}, 0.3);
-  if (config.lowres_cond) conditions.lowres_cond_img = test::wave({2, 3, 16, 16}, 0.11);
+  set_up_halves(*unet, 0.1);
   Pass pass;
-  pass.out =
-      unet->forward(test::wave({2, 3, 16, 16}, 0.05), at::tensor({5, 700}, at::kLong), conditions);
+  pass.out = run(*unet);
   pass.out.square().mean().backward();
   std::vector<at::Tensor> gradients;
   for (const at::Tensor& parameter : unet->parameters()) {
