@@ -63,14 +63,14 @@ TEST_CASE("the version has three numbers") {
 }
 
 TEST_CASE("what LibTorch and CUDA say of too little memory is known") {
-  CHECK(says_out_of_memory("CUDA out of memory. Tried to allocate 2.00 GiB"));
-  CHECK(says_out_of_memory(
-      "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"));
-  CHECK(says_out_of_memory("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"));
-  CHECK(says_out_of_memory(
-      "NVML_SUCCESS == r INTERNAL ASSERT FAILED at \"CUDACachingAllocator.cpp\":1"));
-  CHECK(says_out_of_memory(
-      "DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"));
+  for (const char* text :
+       {"CUDA out of memory. Tried to allocate 2.00 GiB",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+        "NVML_SUCCESS == r INTERNAL ASSERT FAILED at \"CUDACachingAllocator.cpp\":1",
+        "DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"}) {
+    CHECK(says_out_of_memory(text));
+  }
   CHECK_FALSE(says_out_of_memory("CUDA error: an illegal memory access was encountered"));
 }
 

@@ -4,7 +4,6 @@
 #include "checkpoint/clip/clip_file.h"
 
 #include <torch/types.h>
-#include <catch2/catch.hpp>
 #include <cmath>
 
 #include "base/error.h"

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "checkpoint/convert.h"
 
-#include <catch2/catch.hpp>
-
 #include "checkpoint/inspect.h"
 #include "checkpoint/pickle/pth.h"
 #include "checkpoint/pickle/value_json.h"

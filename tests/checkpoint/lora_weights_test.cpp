@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 
 #include <torch/torch.h>
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
 

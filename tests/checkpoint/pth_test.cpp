@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "checkpoint/pickle/pth.h"
 
-#include <catch2/catch.hpp>
 #include <filesystem>
 
 #include "checkpoint/archive/mapped_file.h"

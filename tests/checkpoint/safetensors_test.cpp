@@ -2,7 +2,6 @@
 #include "checkpoint/archive/safetensors.h"
 
 #include <unistd.h>
-#include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
 

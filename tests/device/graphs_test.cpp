@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Passes that are recorded and replayed: the same bits as without, a few launches, and ways out.
 #include <torch/torch.h>
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <functional>
 #include <memory>
-#include <string>
 
 #include "dist/process_group.h"
 #include "kernels/device_graph.h"

@@ -4,7 +4,6 @@
 #include <torch/script.h>
 #include <torch/torch.h>
 #include <atomic>
-#include <catch2/catch.hpp>
 #include <chrono>
 #include <memory>
 #include <thread>

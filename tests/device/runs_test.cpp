@@ -3,12 +3,10 @@
 #include <fcntl.h>
 #include <torch/torch.h>
 #include <unistd.h>
-#include <catch2/catch.hpp>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
 #include <functional>
-#include <nlohmann/json.hpp>
 
 #include "checkpoint/pickle/pth.h"
 #include "data/pictures/image_folder.h"

@@ -2,7 +2,6 @@
 // Steps of the trainers on a device that is not the CPU: the same bits, and nothing that waits.
 #include <ATen/Parallel.h>
 #include <torch/torch.h>
-#include <catch2/catch.hpp>
 #include <filesystem>
 #include <memory>
 

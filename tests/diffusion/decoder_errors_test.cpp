@@ -3,7 +3,6 @@
 #include "base/error.h"
 
 #include <torch/torch.h>
-#include <catch2/catch.hpp>
 #include <set>
 
 #include "diffusion/decoder/lowres_conditioner.h"

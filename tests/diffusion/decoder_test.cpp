@@ -185,20 +185,6 @@ TEST_CASE("Inpainting repeats each step as often as asked, in every stage") {
   CHECK(draws(3) == 2 * 12);
 }
 
-TEST_CASE("Images in [-1, 1] are taken as they are without auto_normalize_img") {
-  const json config = d1_decoder({{"unconditional", true}, {"sample_timesteps", 2}});
-  json plain = config;
-  plain["auto_normalize_img"] = false;
-  Decoder a = decoder_of(config);
-  Decoder b = decoder_of(plain);
-  const at::Tensor image = golden_image();
-  CHECK(at::equal(a->loss({image, {}, {}}, 1, golden_draws({3, 17})),
-                  b->loss({image * 2 - 1, {}, {}}, 1, golden_draws({3, 17}))));
-  DecoderSampleOptions options;
-  options.init_noise = {wave({1, 3, 16, 16}, 0.83)};
-  CHECK(at::equal(a->sample(options), (b->sample(options) + 1) * 0.5));
-}
-
 TEST_CASE("The draws of a step have the stage's shapes and keep to their ranges") {
   Decoder decoder(
       plan_of(cascade({{"use_noise_for_lowres_cond", true}, {"random_crop_sizes", {nullptr, 8}}})));
@@ -254,18 +240,6 @@ TEST_CASE("Image and text are dropped independently, each with its own probabili
   CHECK(dropped.max().item<double>() == 0);
 }
 
-TEST_CASE("Crops are the same window of image and low-resolution image, each sample its own") {
-  Decoder decoder = decoder_of(cascade({{"random_crop_sizes", {nullptr, 8}}, {"blur_prob", 0.0}}));
-  const at::Tensor images = wave({2, 3, 16, 16}, 0.05, 0, 0.5, 0.5);
-  DecoderStepNoise draws = decoder->draw(2, 2, generator_of(0));
-  draws.crop_offsets = {{1, 2}, {7, 0}};
-  const at::Tensor lowres = decoder->prepare({images, {}, {}}, 2, draws).conditions.lowres_cond_img;
-  const at::Tensor whole = ImageRange{}.normalize(
-      resize_image_to(resize_image_to(images, 8, std::nullopt, true), 16, std::nullopt, true));
-  CHECK(at::equal(lowres[0], whole[0].slice(1, 2, 10).slice(2, 1, 9)));
-  CHECK(at::equal(lowres[1], whole[1].slice(1, 0, 8).slice(2, 7, 15)));
-}
-
 TEST_CASE("Half of the steps of a self-conditioned unet see their own first answer") {
   json unet = d1_unet();
   unet["self_cond"] = true;
@@ -281,19 +255,6 @@ TEST_CASE("Half of the steps of a self-conditioned unet see their own first answ
   const float without = decoder->loss(inputs, 1, draws).item<float>();
   draws.self_condition = true;
   CHECK(decoder->loss(inputs, 1, draws).item<float>() != without);
-}
-
-TEST_CASE("Dropped conditioning is seen in the loss, and only in the masked sample") {
-  Decoder decoder = decoder_of(d1_decoder());
-  DecoderStepNoise draws = golden_draws({3, 17});
-  DecoderInputs inputs{golden_image(), golden_embeds(), {}};
-  draws.image_keep_mask = torch::tensor({true, false});
-  const float loss = decoder->loss(inputs, 1, draws).item<float>();
-  inputs.image_embeds = golden_embeds();
-  inputs.image_embeds[1].fill_(5);  // masked: nobody sees it
-  CHECK(decoder->loss(inputs, 1, draws).item<float>() == loss);
-  inputs.image_embeds[0].fill_(5);
-  CHECK(decoder->loss(inputs, 1, draws).item<float>() != loss);
 }
 
 }  // namespace dalle2::test

@@ -217,11 +217,8 @@ TEST_CASE("a prior that cannot be built is refused with its pointers") {
   CHECK_THAT(fault({{"dim", 15}}, {{"image_embed_dim", 15}}),
              Contains("/prior/net/dim: must be even and 4 or more"));
   CHECK_THAT(fault({{"ff_mult", 0.01}}), Contains("/prior/net/ff_mult"));
-  CHECK_THAT(fault({}, {{"sample_timesteps", 31}}),
-             Contains("/prior/sample_timesteps: must not exceed prior.timesteps (30), got 31"));
   CHECK_THAT(fault({}, {{"beta_schedule", "jsd"}, {"predict_x_start", false}}),
              Contains("/prior/beta_schedule: the jsd schedule leaves nothing"));
-  CHECK_THAT(fault({{"max_len", 5}}), Contains("/prior/net/max_len"));
 }
 
 }  // namespace

@@ -102,13 +102,7 @@ TEST_CASE("the operation falls back on ATen's for what it has no loops for") {
   CHECK(has_group_norm_silu(x.contiguous(at::MemoryFormat::ChannelsLast)));
   CHECK_FALSE(has_group_norm_silu(x.transpose(2, 3).slice(2, 0, 4, 2)));
   const Case c{2, 8, 4, 4, 4, true, at::kDouble};
-  CHECK(torch::autograd::grad({group_norm_silu(drawn(c, at::kDouble), 4, kEps).sum()},
-                              {drawn(c, at::kDouble).x},
-                              {},
-                              std::nullopt,
-                              false,
-                              /*allow_unused=*/true)
-            .size() == 1);
+  CHECK(group_norm_silu(drawn(c, at::kDouble), 4, kEps).isfinite().all().item<bool>());
 }
 
 TEST_CASE("a NaN stays one, and large values do not become any") {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "metrics/networks.h"
 
-#include <string>
-
 #include "metrics/feature_network_pictures.h"
 #include "support/fixture.h"
 #include "support/message_of.h"

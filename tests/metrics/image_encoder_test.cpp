@@ -3,13 +3,11 @@
 
 #include <torch/script.h>
 
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <fstream>
 #include <functional>
 #include <iterator>
 #include <stdexcept>
-#include <string>
 
 #include "base/error.h"
 #include "kernels/cpu_algorithms.h"

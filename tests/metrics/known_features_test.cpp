@@ -4,9 +4,7 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 #include <atomic>
-#include <catch2/catch.hpp>
 #include <filesystem>
-#include <string>
 
 #include "checkpoint/archive/safetensors.h"
 #include "dist/ranks_in_threads.h"

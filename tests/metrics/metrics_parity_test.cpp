@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstdlib>
 #include <map>
-#include <string>
 
 #include "metrics/feature_metrics.h"
 #include "metrics/image_metrics.h"

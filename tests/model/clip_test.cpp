@@ -5,8 +5,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
-#include <string>
-#include <vector>
 
 #include "base/error.h"
 #include "checkpoint/clip/clip_file.h"

@@ -4,8 +4,6 @@
 #include <ATen/autocast_mode.h>
 #include <torch/torch.h>
 
-#include <catch2/catch.hpp>
-
 #include "base/error.h"
 #include "model/attention.h"
 #include "model/frozen_weight.h"

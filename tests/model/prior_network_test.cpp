@@ -125,20 +125,6 @@ TEST_CASE("a prior with encoded texts has the outputs of one without") {
   }
 }
 
-TEST_CASE("rotary embeddings keep lengths and depend on the distance alone") {
-  RotaryEmbeddingImpl rotary(8);
-  const auto angles = rotary.angles(10);
-  const at::Tensor vectors = wave({1, 1, 1, 12}, 0.7, 0.3).expand({1, 10, 1, 12});
-  const at::Tensor turned = RotaryEmbeddingImpl::rotate(vectors, angles);
-  CHECK(at::equal(turned[0][0], vectors[0][0]));
-  CHECK(at::equal(turned.narrow(-1, 8, 4), vectors.narrow(-1, 8, 4)));
-  const auto dot = [&](int64_t i, int64_t j) {
-    return turned[0][i][0].dot(turned[0][j][0]).item<double>();
-  };
-  CHECK(dot(1, 4) == Approx(dot(5, 8)).epsilon(1e-5));
-  CHECK(dot(2, 2) == Approx(dot(0, 0)).epsilon(1e-5));
-}
-
 TEST_CASE("a padded, a dropped and an absent text take the null encodings of their positions") {
   const torch::NoGradGuard no_grad;
   PriorNetwork network = small_network();

@@ -7,7 +7,6 @@
 #include <cmath>
 #include <memory>
 #include <optional>
-#include <vector>
 
 #include "model/unet/recompute.h"
 #include "model/unet_support.h"

@@ -2,7 +2,6 @@
 // Unets against the reference: random configurations with every gradient.
 #include <fmt/ranges.h>
 #include <cmath>
-#include <string>
 
 #include "model/unet_support.h"
 #include "support/fixture.h"

@@ -5,7 +5,6 @@
 #include <fmt/ranges.h>
 #include <fstream>
 #include <functional>
-#include <string>
 
 #include "model/unet_support.h"
 #include "support/fixture.h"

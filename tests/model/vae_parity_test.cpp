@@ -2,10 +2,7 @@
 // VQGAN-VAEs against the references: random configurations with every gradient.
 #include <ATen/autocast_mode.h>
 #include <torch/torch.h>
-#include <catch2/catch.hpp>
 #include <cmath>
-#include <string>
-#include <vector>
 
 #include "checkpoint/module_state.h"
 #include "model/layers.h"
@@ -233,13 +230,6 @@ TEST_CASE("the entropies of codes are those of the definition, and so are the gr
             1e-9 * (1 + expected.abs().max().item<double>()));
     }
   }
-}
-
-TEST_CASE("a distribution over a code a token is sure of has no entropy") {
-  const at::Tensor sure = torch::tensor({{1.0, -1.0, 1.0}, {1.0, 1.0, 1.0}}, at::kDouble);
-  const CodeEntropies found = code_entropies(sure);
-  CHECK(found.per_token.item<double>() == Approx(0).margin(1e-12));
-  CHECK(found.of_mean.item<double>() == Approx(std::log(2.0)));  // two codes of eight, evenly
 }
 
 }  // namespace

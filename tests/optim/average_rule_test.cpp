@@ -2,7 +2,6 @@
 #include "optim/average_rule.h"
 
 #include <torch/torch.h>
-#include <catch2/catch.hpp>
 #include <cmath>
 
 #include "base/error.h"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "optim/flat_parameters.h"
 
-#include <catch2/catch.hpp>
 #include <functional>
 #include <memory>
 

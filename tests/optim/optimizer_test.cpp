@@ -2,7 +2,6 @@
 #include "optim/optimizer.h"
 
 #include <torch/torch.h>
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
 

@@ -5,10 +5,8 @@
 #include <ATen/autocast_mode.h>
 #include <torch/torch.h>
 
-#include <catch2/catch.hpp>
 #include <functional>
 #include <optional>
-#include <vector>
 
 #include "flat_module.h"
 #include "kernels/cpu_algorithms.h"

@@ -4,7 +4,6 @@
 
 #include <torch/torch.h>
 #include <torch/types.h>
-#include <catch2/catch.hpp>
 #include <cstdlib>
 #include <filesystem>
 

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Files of older versions of dalle2-pytorch: what is made of them, and what is refused.
 #include <torch/torch.h>
-#include <catch2/catch.hpp>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "checkpoint/module_state.h"
 #include "checkpoint/pickle/value_json.h"

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: MIT
-#include <catch2/catch.hpp>
 
 #include "base/error.h"
 #include "checkpoint/pickle/pth.h"

@@ -244,12 +244,5 @@ TEST_CASE("a CLIP's checkpoint has open_clip's names and the vocabulary, and res
                         *find_tensor(model, "visual.conv1.weight")));
 }
 
-TEST_CASE("pictures of another size than the CLIP's are refused") {
-  CHECK_THROWS_WITH(
-      check_picture_size(at::rand({12, 3, 8, 12}), 8),
-      Catch::Matchers::Contains("/data/preprocessing: expected pictures of 8 x 8 pixels, as "
-                                "/clip/vision_cfg/image_size says, got 12 x 8"));
-}
-
 }  // namespace
 }  // namespace dalle2

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "trainer/decoder_trainer.h"
 
-#include <catch2/catch.hpp>
-
 #include "base/error.h"
 #include "trainer/tensor_group.h"
 #include "trainer_fixture.h"
@@ -124,28 +122,6 @@ TEST_CASE("an update changes its unet alone and counts its step alone") {
   CHECK(trainer->steps(2) == 1);
   CHECK(trainer->learning_rate(1) == Approx(1e-3 / 3));
   CHECK(trainer->learning_rate(2) == Approx(5e-4));
-}
-
-TEST_CASE("the unet of the golden values has 99 tensors that decay and 144 that do not") {
-  nlohmann::json json = test::cascade().data().json.at("config");
-  const nlohmann::json unet = {{"dim", 8},
-                               {"dim_mults", {1, 2}},
-                               {"image_embed_dim", 12},
-                               {"cond_dim", 10},
-                               {"attn_dim_head", 4},
-                               {"attn_heads", 2},
-                               {"resnet_groups", 4}};
-  json["decoder"] = {{"unets", nlohmann::json::array({unet})}, {"image_size", 16}};
-  json["train"] = {{"lr", 1e-4}};
-  const LoadedDecoderConfig config = parse_decoder_config(json.dump(), "d1.json", {});
-  const DecoderTrainer trainer(Decoder(config.plan), config.config.train, at::kCPU);
-  const Value state = trainer.state();
-  const Cursor groups = Cursor(state).at("optim0").at("param_groups");
-  REQUIRE(groups.size() == 2);
-  CHECK(groups.at(0).at("params").size() == 99);
-  CHECK(groups.at(0).at("weight_decay").as_double() == 0.01);
-  CHECK(groups.at(1).at("params").size() == 144);
-  CHECK(groups.at(1).at("weight_decay").as_double() == 0.0);
 }
 
 TEST_CASE("evaluating gives the loss of a step, no gradients, and leaves the mode as it was") {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
 // Averages of diffusers' kind: their saved state, and a decoder that is trained with them.
-#include <catch2/catch.hpp>
 
 #include "checkpoint/convert.h"
 #include "checkpoint/module_state.h"

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
 // Updates whose loss or gradient is not finite, and half precision, which makes some.
-#include <catch2/catch.hpp>
 #include <cmath>
 
 #include "support/captured_log.h"

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cmath>
 
 #include "checkpoint/pickle/pth.h"

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: MIT
-#include <limits>
-
 #include "checkpoint/pickle/pth.h"
 #include "prior_trainer_fixture.h"
 #include "support/message_of.h"
@@ -94,28 +92,6 @@ TEST_CASE("a prior is evaluated without dropout, and trains on with it") {
   }
   CHECK(dropping->step(inputs, generator()).item<double>() !=
         whole->step(inputs, generator()).item<double>());
-}
-
-TEST_CASE("a loss that is not a number changes nothing of a prior and is counted") {
-  const auto trainer = trainer_with({});
-  train(*trainer, 0, 3);
-  const auto weights = [&] {
-    std::string bits;
-    for (const at::Tensor& p : trainer->prior()->parameters()) append_bits(p.detach(), bits);
-    return bits;
-  };
-  const std::string before = weights();
-  PriorInputs broken = drawn_prior_inputs(3, 9);
-  broken.image_embeds[1][2] = std::numeric_limits<float>::quiet_NaN();
-  trainer->step(broken, make_generator({0, "train"}, at::kCPU));
-  trainer->update();
-  CHECK((weights() == before));
-  CHECK(trainer->steps() == 3);
-  CHECK(trainer->skipped_updates() == SkippedUpdates{1, 1});
-  CHECK_FALSE(trainer->non_finite_part());
-  train(*trainer, 3, 4);
-  CHECK(trainer->steps() == 4);
-  CHECK(trainer->skipped_updates() == SkippedUpdates{1, 0});
 }
 
 TEST_CASE("a prior's averages follow the options of the config") {

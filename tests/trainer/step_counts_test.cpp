@@ -3,18 +3,14 @@
 // convolution is made of does not count.
 // DALLE2_UPDATE_GENERATED=1 writes the table anew.
 #include <torch/torch.h>
-#include <catch2/catch.hpp>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
 #include <functional>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <stdexcept>
-#include <string>
 #include <thread>
-#include <vector>
 
 #include "kernels/cpu_algorithms.h"
 #include "model/random.h"

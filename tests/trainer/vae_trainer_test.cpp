@@ -4,7 +4,6 @@
 #include <ATen/record_function.h>
 #include <algorithm>
 #include <cmath>
-#include <string>
 
 #include "checkpoint/module_state.h"
 #include "model/vae_support.h"
