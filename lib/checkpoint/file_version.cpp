@@ -119,7 +119,7 @@ std::optional<Version> said_version(const Cursor& checkpoint) {
       checkpoint.value().is_dict() ? checkpoint.find("version") : std::nullopt;
   const std::optional<std::string> text = entry ? version_text(entry->value()) : std::nullopt;
   if (!text) return std::nullopt;
-  return std::min(kLastVersion, parse_version(*text, entry->where()));
+  return parse_version(*text, entry->where(), /*or_later=*/true);
 }
 
 Version version_of_file(const Cursor& checkpoint,
@@ -130,7 +130,7 @@ Version version_of_file(const Cursor& checkpoint,
   const VersionRange fits = versions_of_tensors(weights, kind, where);
   const std::optional<Version> said = said_version(checkpoint);
   std::optional<Version> named;
-  if (!told.version.empty()) named = std::min(kLastVersion, parse_version(told.version, told.by));
+  if (!told.version.empty()) named = parse_version(told.version, told.by);
   if (said && named && *said != *named) {
     throw ConfigError("{} {}: the file {} says that dalle2-pytorch {} wrote it\n  Leave it out.",
                       told.by,

@@ -317,6 +317,11 @@ TEST_CASE("a part of a divided model is refused, and the others are named") {
   CHECK_THAT(test::message_of<DataError>([&] { read_clip_file(path); }),
              Contains("expected a whole CLIP, got a part: model-00001-of-00002.safetensors") &&
                  Contains("model-00002-of-00002.safetensors") && Contains("max_shard_size"));
+  const std::string index = folder / "model.safetensors.index.json";
+  put_file(index, "{}");
+  CHECK_THROWS_WITH(read_clip_file(index),
+                    Contains("got an index of parts: model-00001-of-00002.safetensors") &&
+                        Contains("model-00002-of-00002.safetensors"));
 }
 
 TEST_CASE("side, epsilon and end token of Hugging Face's CLIP come from its config.json") {

@@ -205,6 +205,8 @@ TEST_CASE("keys that only old trainers read are taken out") {
 TEST_CASE("a written_by that is no known version is refused") {
   CHECK_THROWS_WITH(completed_decoder("0.13.0"),
                     Contains("/written_by: expected dalle2-pytorch 0.14.0 to 1.15.6, got 0.13.0"));
+  CHECK_THROWS_WITH(completed_decoder("1.16.0"),
+                    Contains("/written_by: expected dalle2-pytorch 0.14.0 to 1.15.6, got 1.16.0"));
 }
 
 }  // namespace dalle2

@@ -320,23 +320,29 @@ void leave_out_training(StateDict& tensors, const std::string& path) {
                    "tensors of mlm.* or visual_ssl.*"));
 }
 
-/// A file of a model that Hugging Face's libraries divided: "model-00001-of-00002.safetensors".
+/// A part or the index of a model that Hugging Face's libraries divided: "model-00001-of-00002.safetensors",
+/// "model.safetensors.index.json".
 void refuse_part(const std::string& path) {
   const fs::path file = path;
   const std::string name = file.filename().string();
   const size_t of = name.find("-of-0");
   constexpr size_t kDigits = 5;
-  if (of == std::string::npos || of < kDigits || name.find("-of-00001.") == of) return;
+  const bool is_index = name.ends_with(".index.json");
+  const bool is_part = of != std::string::npos && of >= kDigits && name.find("-of-00001.") != of;
+  if (!is_index && !is_part) return;
+  const std::string stem =
+      is_index ? name.substr(0, name.find('.')) + "-" : name.substr(0, of - kDigits);
   std::vector<std::string> parts = names_in_folder(file.parent_path().string());
   std::erase_if(parts, [&](const std::string& each) {
-    return !each.starts_with(name.substr(0, of - kDigits)) || each.find("-of-0") != of;
+    return !each.starts_with(stem) || each.find("-of-0") != stem.size() + kDigits;
   });
   std::sort(parts.begin(), parts.end());
   throw DataError(
-      "{}: expected a whole CLIP, got a part: {}\n  Join them: in Python, "
+      "{}: expected a whole CLIP, got {}: {}\n  Join them: in Python, "
       "`transformers.CLIPModel.from_pretrained(FOLDER).save_pretrained(OTHER, "
       "max_shard_size=\"99GB\")`.",
       printable(path),
+      is_index ? "an index of parts" : "a part",
       short_list(parts));
 }
 

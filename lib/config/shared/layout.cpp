@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <span>
 
@@ -113,7 +114,7 @@ std::string to_text(const Version& version) {
   return fmt::format("{}.{}.{}", version[0], version[1], version[2]);
 }
 
-Version parse_version(const std::string& text, const std::string& where) {
+Version parse_version(const std::string& text, const std::string& where, bool or_later) {
   Version version = {};
   const char* at = text.data();
   const char* const end = at + text.size();
@@ -129,14 +130,15 @@ Version parse_version(const std::string& text, const std::string& where) {
                       where,
                       printable(text));
   }
-  if (version < kFirstVersion) {
+  if (or_later) version = std::min(version, kLastVersion);
+  if (version < kFirstVersion || version > kLastVersion) {
     throw ConfigError(
-        "{}: expected dalle2-pytorch {} to {}, got {}, whose layers are not known here\n  Take "
-        "weights of a later version.",
+        "{}: expected dalle2-pytorch {} to {}, got {}, whose layers are not known here\n  {}",
         where,
         to_text(kFirstVersion),
         to_text(kLastVersion),
-        to_text(version));
+        to_text(version),
+        version < kFirstVersion ? "Take weights of a later version." : "Name one of those.");
   }
   return version;
 }

@@ -16,8 +16,9 @@ inline constexpr Version kLastVersion = {1, 15, 6};
 
 std::string to_text(const Version& version);
 /// "1.0.2"; whatever follows the third number is not read. @param where precedes the text of errors
-/// @throws ConfigError for another text, and for versions older than 0.14.0, whose layers are not known here
-Version parse_version(const std::string& text, const std::string& where);
+/// @param or_later takes a version after the last one as the last
+/// @throws ConfigError for another text, and for versions whose layers are not known here
+Version parse_version(const std::string& text, const std::string& where, bool or_later = false);
 
 /// The LayerNorms of a network.
 struct NormLayout {
