@@ -221,8 +221,16 @@ constexpr const char* kHuggingFaceConfig = "config.json";
 /// Of a file without a config.
 void apply_hints(const ClipFileHints& hints, const std::string& path, ClipNetworkConfig& config) {
   if (hints.quick_gelu) config.quick_gelu = *hints.quick_gelu;
+  const int64_t width = config.vision_cfg.attention_width();
+  if (!hints.heads && width % config.vision_cfg.head_width != 0) {
+    throw DataError(
+        "{}: expected a config that says how many heads the image tower of width {} has, got none\n"
+        "  Put the config beside the file, name it (--clip-config), or, in a config, give \"heads\".",
+        printable(path),
+        width);
+  }
   if (!hints.heads) return;
-  const int64_t width = config.vision_cfg.attention_width(), heads = hints.heads->front();
+  const int64_t heads = hints.heads->front();
   if (width % heads != 0) {
     throw ConfigError("{}: heads: expected a divisor of {}, the width of the image tower, got {}",
                       printable(path),

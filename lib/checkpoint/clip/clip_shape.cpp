@@ -258,7 +258,7 @@ ClipNetworkConfig clip_config_of_open_clip(const Json& json, const std::string& 
     keys.erase("preprocess_cfg");
     for (const auto& [key, value] : own.items()) keys["image_" + key] = value;
   }
-  return config_in_file<ClipNetworkConfig>(keys, where);
+  return config_in_file<ClipNetworkConfig>(keys, where, "/preprocess_cfg/");
 }
 
 Json open_clip_config_of(const ClipNetworkConfig& config) {

@@ -15,16 +15,23 @@
 namespace dalle2 {
 
 /// What is wrong with a value is in the file, not in the user's config.
-/// @param where precedes the text of the error @throws DataError with the pointers of all that is wrong
+/// @param where precedes the text of the error @param image_keys what the file has for "/image_" of our keys
+/// @throws DataError with the pointers of all that is wrong
 template <class Config>
-Config config_in_file(const Json& json, const std::string& where) {
+Config config_in_file(const Json& json,
+                      const std::string& where,
+                      const std::string& image_keys = "/image_") {
   ReadFindings findings;
   Reader reader(findings);
   Config config;
   reader.read_struct(json, "", config);
   if (findings.faults.errors().empty()) return config;
   std::vector<std::string> lines;
-  for (const Fault& fault : findings.faults.errors()) lines.push_back(fault_line(fault));
+  for (Fault fault : findings.faults.errors()) {
+    const std::string own = "/image_";
+    if (fault.pointer.starts_with(own)) fault.pointer.replace(0, own.size(), image_keys);
+    lines.push_back(fault_line(fault));
+  }
   throw DataError("{}: no CLIP that can be built:{}", where, indented_list(lines));
 }
 
