@@ -105,7 +105,6 @@ class Runs:
             data={"batch_size": batch, "num_workers": 2, "splits": {"train": 0.8, "val": 0.1, "test": 0.1}, **(data or {})},
             train={"device": self.device, "n_sample_images": 0, "validation_samples": 1, "log_every_n_updates": 1,
                    "epoch_samples": steps * batch * accumulated, "deterministic": True, **train})
-        config["decoder"] = {key: value for key, value in config["decoder"].items() if value is not None}
         config["tracker"].update(tracker or {})
         return self.write(name, config)
 

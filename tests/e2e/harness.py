@@ -65,7 +65,7 @@ def run_reference(program, *arguments, cwd, timeout=300):
 
 
 def tiny_config(shards, out, **sections):
-    """A decoder that trains in seconds on demo shards of 16 pixels; `sections` override its keys."""
+    """A decoder that trains in seconds on demo shards of 16 pixels; `sections` override its keys, a None takes one of the decoder away."""
     config = {
         "decoder": {
             "unets": [{"dim": 8, "dim_mults": [1, 2], "image_embed_dim": 32, "cond_dim": 8,
@@ -96,6 +96,7 @@ def tiny_config(shards, out, **sections):
             config[section].update(keys)
         else:
             config[section] = keys
+    config["decoder"] = {key: value for key, value in config["decoder"].items() if value is not None}
     return config
 
 
@@ -117,20 +118,27 @@ def inspect(path, cwd):
     return {entry["name"]: entry for entry in json.loads(run("inspect", path, "--json", cwd=cwd, check=0).stdout)["entries"]}
 
 
+def read_safetensors(path):
+    """Every tensor of a .safetensors file as (dtype, bytes) by its name, and the file's metadata."""
+    content = pathlib.Path(path).read_bytes()
+    begin = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:begin])
+    metadata = header.pop("__metadata__", {})
+    return {name: (entry["dtype"], content[begin + entry["data_offsets"][0]:begin + entry["data_offsets"][1]])
+            for name, entry in header.items()}, metadata
+
+
 def checkpoint_content(path, cwd):
     """Every tensor of a checkpoint as (dtype, bytes) by its name, and every other value but the config, which names its
     files, the id of the run and how long its log was."""
     out = pathlib.Path(cwd) / "content.safetensors"
     run("convert", path, out, "--overwrite", cwd=cwd, check=0)
-    content = out.read_bytes()
-    length = int.from_bytes(content[:8], "little")
-    header = json.loads(content[8:8 + length])
-    tree = json.loads(header.pop("__metadata__", {}).get("dalle2.checkpoint", "{}"))  # a file of weights alone has none
+    tensors, metadata = read_safetensors(out)
+    tree = json.loads(metadata.get("dalle2.checkpoint", "{}"))  # a file of weights alone has none
     tree.pop("config", None)
     for key in ("run_id", "log_lines"):
         tree.get("dalle2_train", {}).pop(key, None)
-    return {name: (entry["dtype"], content[8 + length + entry["data_offsets"][0]:8 + length + entry["data_offsets"][1]])
-            for name, entry in header.items()}, tree
+    return tensors, tree
 
 
 def records(data_path):

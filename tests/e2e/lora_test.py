@@ -3,7 +3,6 @@
 import json
 import pathlib
 import re
-import struct
 
 import harness
 from harness import EndToEnd, needs_reference, read_npy, run, run_reference
@@ -52,12 +51,7 @@ def tensors_of(path, cwd):
     if path.suffix != ".safetensors":
         run("convert", path, path.with_suffix(".all.safetensors"), "--overwrite", cwd=cwd, check=0)
         path = path.with_suffix(".all.safetensors")
-    content = path.read_bytes()
-    length = struct.unpack("<Q", content[:8])[0]
-    header = json.loads(content[8:8 + length])
-    header.pop("__metadata__", None)
-    return {name.removeprefix("model."): content[8 + length + entry["data_offsets"][0]:8 + length + entry["data_offsets"][1]]
-            for name, entry in header.items()}
+    return {name.removeprefix("model."): content for name, (_, content) in harness.read_safetensors(path)[0].items()}
 
 
 def is_adapter(name):
@@ -67,14 +61,12 @@ def is_adapter(name):
 class Lora(EndToEnd):
     def train_base(self, decoder=None):
         config = harness.tiny_config(self.shards, "base", decoder=decoder or {}, train={"n_sample_images": 0})
-        config["decoder"] = {key: value for key, value in config["decoder"].items() if value is not None}
         self.train(harness.write_config(self.dir / "base.json", config))
 
     def config_of(self, name, base="base/checkpoint.pth", decoder=None, tracker=None, **train):
         config = harness.tiny_config(
             self.shards, name, decoder=decoder or {}, data={"batch_size": 2, "num_workers": 2},
             train={"epochs": 2, "n_sample_images": 0, "lora": LORA, **train})
-        config["decoder"] = {key: value for key, value in config["decoder"].items() if value is not None}
         config["tracker"]["load"] = {"load_from": "local", "file_path": base}
         config["tracker"].update(tracker or {})
         return harness.write_config(self.dir / f"{name}.json", config)

@@ -113,28 +113,6 @@ class Mounts(EndToEnd):
         self.start()
         self.refused(out)
 
-    def test_a_link_to_a_folder_on_another_disk(self):
-        expected = self.whole()
-        out = self.prepare()
-        disk = mount_disk(self.dir / "disk")
-        out.symlink_to("disk/run")
-        self.assertIn("is a link to 'disk/run', which does not exist: mount or make that first", self.start(check=2).stderr)
-        self.assertEqual(os.listdir(disk), [])
-        (disk / "run").mkdir()
-        self.stop_resume_and_go_back(out, expected)
-        (self.dir / "copies").rename(self.dir / "earlier")
-        self.assertIn(f"out is set aside as {disk / 'run.1'}: a new run begins", self.start("--fresh").stdout)
-        self.assertTrue(out.is_symlink())
-        self.assertEqual(self.left(out), expected)
-        self.assertEqual(saved_state(disk / "run.1/checkpoint.pth", self.dir), expected[0][0])
-
-    def test_snapshots_that_lie_on_another_disk_than_their_run(self):
-        expected = self.whole()
-        out = self.prepare()
-        out.mkdir()
-        (out / "snapshots").symlink_to(mount_disk(self.dir / "disk"))
-        self.stop_resume_and_go_back(out, expected)
-
 
 if __name__ == "__main__":
     if HAS_OWN_MOUNTS and "DALLE2_OWN_MOUNTS" not in os.environ:

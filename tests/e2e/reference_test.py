@@ -36,7 +36,6 @@ print("steps", trainer.steps.tolist())
 class Reference(EndToEnd):
     def check(self, **sections):
         config = harness.tiny_config(self.shards, "out", **sections)
-        config["decoder"] = {key: value for key, value in config["decoder"].items() if value is not None}
         config = harness.write_config(self.dir / "config.json", config)
         self.train(config)
         run("convert", "out/checkpoint.pth", "whole.safetensors", cwd=self.dir, check=0)

@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """Training from shards behind servers that cut, refuse, stall and dawdle, and from a store that speaks S3."""
-import hashlib
 import json
 import shutil
 import signal
@@ -23,11 +22,7 @@ class RemoteShards(harness.EndToEnd):
         """The averaged weights, without the config that lies beside them."""
         harness.run("convert", self.dir / out / "latest.pth", self.dir / f"{out}.safetensors", "--ema", "--overwrite",
                     cwd=self.dir, check=0)
-        content = (self.dir / f"{out}.safetensors").read_bytes()
-        end = 8 + int.from_bytes(content[:8], "little")
-        tensors = json.loads(content[8:end])
-        del tensors["__metadata__"]
-        return tensors, hashlib.sha256(content[end:]).hexdigest()
+        return harness.read_safetensors(self.dir / f"{out}.safetensors")[0]
 
     def env(self, **more):
         return {"DALLE2_NET_TIMEOUT": "2", "DALLE2_TRACE_SAMPLES": str(self.dir / "trace"), **more}

@@ -26,7 +26,6 @@ class SampleOptions(EndToEnd):
     @classmethod
     def trained(cls, name, decoder):
         config = tiny_config(cls.shards, name, decoder=decoder, train={"n_sample_images": 0, "epoch_samples": 8})
-        config["decoder"] = {key: value for key, value in config["decoder"].items() if value is not None}
         if config["decoder"].get("unconditional"):
             del config["data"]["img_embeddings_url"]
         run("--config", write_config(cls.base / f"{name}.json", config), cwd=cls.base, check=0)

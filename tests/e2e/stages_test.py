@@ -29,7 +29,6 @@ class Stages(EndToEnd):
         tracker = more.pop("tracker", {})
         train = {"n_sample_images": 0, "epoch_samples": 32, "unet_training_mask": MASKS[name[0]], **more.pop("train", {})}
         config = tiny_config(cls.shards, name, decoder=decoder, train=train, **more)
-        config["decoder"] = {key: value for key, value in config["decoder"].items() if value is not None}
         config["tracker"].update(tracker)
         return config
 

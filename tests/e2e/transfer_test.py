@@ -11,7 +11,6 @@ import os
 
 import harness
 from bad_server import Server
-from faulty_service import make_certificate, show_certificate
 from harness import EndToEnd, checkpoint_content, needs_reference, run, run_reference
 from hub_double import TOKEN, HubDouble, Repo
 from s3_double import REGION, SECRET, S3Double
@@ -177,15 +176,6 @@ class Refusals(Services):
         self.assertNotIn("canary", done.stdout + done.stderr)
         return done
 
-    def test_what_cannot_be_loaded_ends_the_start(self):
-        quick = {"DALLE2_NET_TIMEOUT": "0.3"}
-        for url, text in (("http://127.0.0.1:9/f", "/tracker/load/url: http://127.0.0.1:9/f: "),
-                          ("https://no-such-host.invalid/f", "/tracker/load/url: https://no-such-host.invalid/f: ")):
-            self.refuse(text, load={"load_from": "url", "url": url}, env=quick)
-        self.refuse("plain http to another machine (http://192.0.2.1/f) is refused", code=2,
-                    load={"load_from": "url", "url": "http://192.0.2.1/f"})
-        self.refuse("Model not found at file:none.pth", code=2, load={"load_from": "url", "url": "file:none.pth"})
-
     def test_what_the_hub_tells_of_a_file_is_checked_behind_a_redirect_of_its_own_too(self):
         """As of a repository that was renamed."""
         with HubDouble() as hub:
@@ -215,12 +205,6 @@ class Refusals(Services):
             place = f"/tracker/load/wandb_file_path: {wandb.url}/team/project/runs/run1/files/f.pth: "
             self.refuse(place + "no API key was found", load=load, env={**env, "WANDB_API_KEY": ""})
             self.refuse("nothing can be saved there: WANDB_MODE is offline", save=save, env={**env, "WANDB_MODE": "offline"})
-
-    def test_a_certificate_that_nobody_vouches_for_is_refused(self):
-        with Server(self.dir / "web") as web:
-            show_certificate(web, make_certificate(self.dir))
-            self.refuse("status 404", load={"load_from": "url", "url": f"{web.url.replace('http', 'https')}/f"},
-                        env={"SSL_CERT_FILE": str(self.dir / "cert.pem")})
 
     def test_a_token_that_is_refused_ends_the_start(self):
         with HubDouble() as hub, S3Double(self.dir / "bucket", "my-bucket") as store:

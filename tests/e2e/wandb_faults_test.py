@@ -4,7 +4,6 @@
 starts: a start has what the service has not, in order, and nothing of elsewhere."""
 import contextlib
 import json
-import resource
 import shutil
 import subprocess
 
@@ -31,15 +30,6 @@ class Start(Wandb):
         self.log(5, double.environment())
         self.assertTrue((self.dir / "out.1/checkpoint.pth").exists())
 
-    def test_a_run_to_continue_that_is_not_there_is_told_when_the_service_is_back(self):
-        """The start has asked it in vain."""
-        double = self.double()
-        double.mistreat = lambda handler, kind, number: len(double.requests) <= 8 and handler.json(503, {})
-        said = self.log(20, double.environment(), log={**LOG, "resume": True, "wandb_run_id": "absent"}, pause=0.1)
-        self.assertIn("Its rows wait in log.jsonl until the service answers", said)
-        self.assertIn("/tracker/log/wandb_run_id: there is no run somebody/pictures/absent to continue", said)
-        self.assertFalse(double.runs)
-
     def test_each_fault_at_the_start_ends_it_or_leaves_the_rows_in_the_log(self):
         certificate = make_certificate(self.dir)
         refusals = ("401", "403", "404", "409", "412")
@@ -61,19 +51,6 @@ class Start(Wandb):
                     self.assertEqual("rows) could not be sent: the next start sends what is left" in said, fault in words)
                     self.assertEqual(harness.left_by_refused_start(self.dir / fault / "out") != [], fault in words)
         self.assertFalse(self.folders())
-
-    def test_a_full_disk_of_a_folder_costs_no_run_and_no_row(self):
-        log = {**LOG, "auto_resume": True}
-        limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
-        done = subprocess.run(self.command(300, log), cwd=self.dir, env=self.env({"WANDB_MODE": "offline"}), timeout=100, capture_output=True,
-                              text=True, preexec_fn=limit, restore_signals=False)  # SIGXFSZ stays ignored, as in Python
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.assertRegex(done.stderr, r"Weights & Biases: .*\.wandb: cannot be written: File too large")
-        first, = self.folders()  # it can be read to its end
-        self.assertGreater(len(first.history), 10)
-        self.log(3, {"WANDB_MODE": "offline"}, log=log)
-        first, second = self.folders()
-        self.check_rows(first.history + second.history, self.logged())
 
 
 class Replay(Wandb):
@@ -190,36 +167,26 @@ class Replay(Wandb):
         self.assertEqual(len(rows), len(lines) - 1 + 5 + 5)
 
     def test_a_copied_folder_logs_into_a_run_of_its_own(self):
-        log, double = {**LOG, "auto_resume": True}, self.double()
-        self.log(5, double.environment(), log=log)
-        original = double.only_run()
-        before = list(original.lines["wandb-history.jsonl"])
-        shutil.copytree(self.dir / "out", self.dir / "copy")
-        said = self.log(4, double.environment(), log=log, out="copy")
-        self.assertRegex(said, r"copy is a copy of \S+/out: it logs and saves as a run of its own")
-        self.assertTrue((self.dir / "copy/abandoned/followers.json").exists())
-        self.assertEqual(original.lines["wandb-history.jsonl"], before)
-        copy, = (run for run in double.runs.values() if run is not original)
-        self.check_rows(copy.history, self.logged("copy")[len(before):])
-        self.log(4, double.environment(), log=log, out="copy")  # goes on with its own
-        self.assertEqual(len(double.runs), 2)
-        self.check_rows(copy.history, self.logged("copy")[len(before):])
-        self.log(4, double.environment(), log=log)
-        self.check_rows(original.history, self.logged())
-
-    def test_a_copied_folder_does_not_log_into_a_run_that_the_config_names(self):
-        log, double = {**LOG, "auto_resume": True, "wandb_run_id": "abcd1234"}, self.double()
-        self.log(5, double.environment(), log=log)
-        original = double.only_run()
-        before = list(original.lines["wandb-history.jsonl"])
-        shutil.copytree(self.dir / "out", self.dir / "copy")
-        said = self.log(4, double.environment(), log=log, out="copy")
-        self.assertIn("The Weights & Biases run abcd1234 is that of the folder this one is a copy of: a new run begins", said)
-        self.assertEqual(original.lines["wandb-history.jsonl"], before)
-        self.assertEqual(len(double.runs), 2)
-        self.log(4, double.environment(), log=log)  # the original continues the run that it names
-        self.assertEqual(len(double.runs), 2)
-        self.check_rows(original.history, self.logged())
+        for out, named in (("out", {}), ("named", {"wandb_run_id": "abcd1234"})):
+            with self.subTest(out):
+                log, double, copied = {**LOG, "auto_resume": True, **named}, self.double(), f"{out}_copy"
+                self.log(5, double.environment(), log=log, out=out)
+                original = double.only_run()
+                before = list(original.lines["wandb-history.jsonl"])
+                shutil.copytree(self.dir / out, self.dir / copied)
+                said = self.log(4, double.environment(), log=log, out=copied)
+                self.assertRegex(said, rf"{copied} is a copy of \S+/{out}: it logs and saves as a run of its own")
+                told = "The Weights & Biases run abcd1234 is that of the folder this one is a copy of: a new run begins"
+                self.assertEqual(told in said, bool(named))
+                self.assertTrue((self.dir / copied / "abandoned/followers.json").exists())
+                self.assertEqual(original.lines["wandb-history.jsonl"], before)
+                copy, = (run for run in double.runs.values() if run is not original)
+                self.check_rows(copy.history, self.logged(copied)[len(before):])
+                self.log(4, double.environment(), log=log, out=copied)  # goes on with its own
+                self.log(4, double.environment(), log=log, out=out)
+                self.assertEqual(len(double.runs), 2)
+                self.check_rows(copy.history, self.logged(copied)[len(before):])
+                self.check_rows(original.history, self.logged(out))
 
 
 if __name__ == "__main__":

@@ -383,34 +383,6 @@ class Faults(Wandb):
         self.log(5, double.environment(), log=log)
         self.check_all_arrived(double)
 
-    def test_what_passes_by_waiting_costs_nothing(self):
-        """A refused rate, faults of the server, an answer that stalls or is cut: all arrives at the service."""
-        double = self.double()
-
-        def stall(handler):
-            time.sleep(1.5)
-            return handler.hang_up()
-
-        def cut(handler):
-            return handler.hang_up(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{")
-
-        def too_many(handler):
-            return handler.json(429, {}, Retry_After="1")
-
-        def broken(handler):
-            return handler.json(500, {})
-
-        left = {"graphql": [broken, cut, too_many], "storage": [broken, cut], "file_stream": [cut, stall, too_many]}
-
-        def mistreat(handler, kind, number):
-            return number % 2 == 1 and bool(left.get(kind)) and left[kind].pop(0)(handler)
-
-        double.mistreat = mistreat
-        said = self.log(60, double.environment(), pause=0.5)
-        self.assertFalse(any(left.values()), left)
-        self.check_all_arrived(double)
-        self.assertIn("is back", said)
-
     def test_a_key_reaches_no_file_no_line_and_no_other_host(self):
         """The storage of the service is another host, and a redirect leads to a third."""
         canary = "canary" + KEY
