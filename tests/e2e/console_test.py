@@ -10,7 +10,6 @@ import signal
 import struct
 import subprocess
 import termios
-import time
 
 import harness
 from harness import BINARY, EndToEnd, records, write_config
@@ -192,12 +191,9 @@ class Console(EndToEnd):
         (self.dir / "out/checkpoint.pth").write_bytes(b"damaged")
         done = self.train(self.decoder(), "--quiet")
         self.assertRegex(done.stderr, r"\A\[ckpt\] warning: out/checkpoint.pth: ")
-        process = subprocess.Popen([BINARY, "--config", self.decoder(epochs=1000), "--quiet"], cwd=self.dir, stdout=subprocess.PIPE,
-                                   stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        process = self.start("--config", self.decoder(epochs=1000), "--quiet", stderr=subprocess.DEVNULL)
         before = len(records(self.dir / "out"))
-        while len(records(self.dir / "out")) == before:
-            self.assertIsNone(process.poll())
-            time.sleep(0.02)
+        harness.wait_for(process, lambda: len(records(self.dir / "out")) > before)
         process.send_signal(signal.SIGTERM)
         shown = process.communicate(timeout=60)[0]
         self.assertTrue(shown.startswith("[train] SIGTERM: saving and stopping; run the same command again to resume\n"), shown)

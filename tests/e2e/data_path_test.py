@@ -25,13 +25,6 @@ class DataPath(EndToEnd):
     def config_of(cls, **train):
         return harness.tiny_config(cls.shards, "out", train={"epochs": 2, "n_sample_images": 0, **train})
 
-    def start(self):
-        process = harness.start("--config", "config.json", cwd=self.dir)
-        self.addCleanup(process.stdout.close)
-        self.addCleanup(process.wait)
-        self.addCleanup(process.kill)
-        return process
-
     def read_until(self, process, text):
         lines = []
         for line in process.stdout:
@@ -43,7 +36,7 @@ class DataPath(EndToEnd):
     def test_a_second_start_in_the_folder_is_refused_and_names_the_first(self):
         shutil.copytree(self.finished, self.dir, dirs_exist_ok=True)
         write_config(self.dir / "config.json", self.config_of(epochs=100000))
-        first = self.start()
+        first = self.start("--config", "config.json")
         self.read_until(first, "Starting epoch 3")
         second = run("--config", "config.json", "--set", "/train/epochs=4", cwd=self.dir, check=2)
         self.assertRegex(second.stderr, rf"a run works in \S*out: process {first.pid} on {socket.gethostname()}")
@@ -54,7 +47,7 @@ class DataPath(EndToEnd):
         steps = [record["step"] for record in records(self.dir / "out") if "step" in record]
         self.assertEqual(steps, sorted(steps), "the second start wrote into the first one's log")
         # A kill releases the folder at once.
-        again = self.start()
+        again = self.start("--config", "config.json")
         self.read_until(again, "Starting epoch")
         again.kill()
         again.wait()
@@ -66,7 +59,7 @@ class DataPath(EndToEnd):
         config["data"]["batch_size"] = 1
         config["decoder"]["timesteps"] = config["decoder"]["sample_timesteps"] = 3000  # seconds for each of the pictures
         write_config(self.dir / "config.json", config)
-        process = self.start()
+        process = self.start("--config", "config.json")
         self.read_until(process, "Sampling and saving after epoch 0")
         begin = time.monotonic()
         process.send_signal(signal.SIGTERM)

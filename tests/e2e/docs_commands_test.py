@@ -22,8 +22,6 @@ import subprocess
 import sys
 import tempfile
 import unittest
-import zlib
-import struct
 
 import harness
 from bad_server import Server
@@ -107,19 +105,10 @@ def in_order(blocks):
     return ordered
 
 
-def write_png(path, side, colour):
-    """A plain picture."""
-    def chunk(kind, data):
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-    rows = (b"\0" + bytes(colour) * side) * side
-    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)) +
-                     chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
-
-
 def make_pictures(folder):
     folder.mkdir()
     for i in range(PICTURES):
-        write_png(folder / f"{i:03}.png", 64, (i * 6, 255 - i * 6, 128))
+        (folder / f"{i:03}.png").write_bytes(harness.png([[i * 6, 255 - i * 6, 128] * 64] * 64))
         (folder / f"{i:03}.txt").write_text(f"picture {i}")
 
 

@@ -6,15 +6,11 @@ import time
 import harness
 from harness import EndToEnd, main, run
 from latent_test import VAE
-from vae_runs import write_white
 
 
 class Folders(EndToEnd):
     def test_shards_make_warns_of_shards_among_the_pictures(self):
-        pictures = self.dir / "own"
-        pictures.mkdir()
-        for number in range(2):
-            write_white(pictures / f"{number}.png", 16)
+        harness.write_white(self.dir / "own", 2, 16)
         said = "reads each picture twice, from its file and from the shards"
         done = run("shards", "make", "--from", "own", "--out", "beside", cwd=self.dir, check=0)
         self.assertNotIn(said, done.stderr)

@@ -7,7 +7,7 @@ import tarfile
 
 import harness
 from clip_runs import WIDTH, clip_config
-from harness import EndToEnd, checkpoint_content, main, needs_reference, records, run, run_reference
+from harness import EndToEnd, checkpoint_content, main, needs_reference, run, run_reference
 
 PRIOR_LOSS = "tracking/training-l2"
 
@@ -74,9 +74,6 @@ class ClipRuns(EndToEnd):
 
     def train(self, config, *more, check=0):
         return run("--config", config, *more, cwd=self.dir, check=check)
-
-    def logged(self, out, key):
-        return [record[key] for record in records(self.dir / out) if key in record]
 
     def check_near(self, found, expected, delta=2e-4):
         self.assertEqual(len(found), len(expected))

@@ -16,7 +16,9 @@ import struct
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
+import zlib
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "support"))  # doubles of services
@@ -47,10 +49,19 @@ def run(*arguments, cwd, env=None, timeout=240, check=None):
     return done
 
 
-def start(*arguments, cwd, env=None):
-    """Starts the binary and waits for nothing. @return the process, whose output is one stream"""
-    return subprocess.Popen([BINARY, *map(str, arguments)], cwd=cwd, env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
-                            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+def start(*arguments, cwd, env=None, before=(), **streams):
+    """Starts the binary behind the words `before` and waits for nothing. @return the process, whose output is one stream"""
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, **streams}
+    return subprocess.Popen([*before, BINARY, *map(str, arguments)], cwd=cwd, text=True, **streams,
+                            env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})})
+
+
+def wait_for(process, is_so, seconds=120):
+    """Waits until it is so, which has to be while the process runs."""
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < deadline and process.poll() is None, f"exit code {process.poll()}, or too late"
+        time.sleep(0.01)
 
 
 def run_reference(program, *arguments, cwd, timeout=300):
@@ -206,26 +217,61 @@ def write_npy(path, shape, values):
                                    array.array("f", values).tobytes())
 
 
-class EndToEnd(unittest.TestCase):
-    """A test class with demo shards of 16 pixels, made once, and a fresh folder for each test."""
+def png(rows, depth=8, colour_type=2):
+    """The bytes of a picture. @param rows of integers, the channels of the pixels one after another"""
+    def chunk(name, data):
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    channels = {0: 1, 2: 3, 4: 2, 6: 4}[colour_type]
+    head = struct.pack(">IIBBBBB", len(rows[0]) // channels, len(rows), depth, colour_type, 0, 0, 0)
+    data = b"".join(b"\0" + struct.pack(f">{len(row)}{'H' if depth == 16 else 'B'}", *row) for row in rows)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(data)) + chunk(b"IEND", b"")
+
+
+def write_white(folder, count, side):
+    """White pictures in a folder, which is made if it is not there. @return the folder"""
+    folder.mkdir(exist_ok=True)
+    for number in range(count):
+        (folder / f"{number:02}.png").write_bytes(png([[255] * 3 * side] * side))
+    return folder
+
+
+class Folders(unittest.TestCase):
+    """A test class with a folder, and a fresh one in it for each test."""
     @classmethod
     def setUpClass(cls):
         cls.base = pathlib.Path(tempfile.mkdtemp(prefix="dalle2-e2e-"))
-        cls.shards = cls.base / "shards"
-        run("shards", "demo", "--out", cls.shards, "--num", 96, "--image-size", 16, cwd=cls.base, check=0)
-
-    @classmethod
-    def tearDownClass(cls):
-        shutil.rmtree(cls.base, ignore_errors=True)
+        cls.addClassCleanup(shutil.rmtree, cls.base, ignore_errors=True)
 
     def setUp(self):
         self.dir = pathlib.Path(tempfile.mkdtemp(dir=self.base))
 
-    def config(self, name="config.json", out="out", **sections):
-        return write_config(self.dir / name, tiny_config(self.shards, out, **sections))
-
     def train(self, config, *arguments, check=0, **kwargs):
         return run("--config", config, *arguments, cwd=self.dir, check=check, **kwargs)
+
+    def logged(self, out, key):
+        """What the records of a run have under the key."""
+        return [record[key] for record in records(self.dir / out) if key in record]
+
+    def start(self, *arguments, **kwargs):
+        """As `start` does, in the folder of the test, at the end of which the process is gone."""
+        process = start(*arguments, cwd=self.dir, **kwargs)
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        return process
+
+
+class EndToEnd(Folders):
+    """With demo shards of 16 pixels, made once."""
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.shards = cls.base / "shards"
+        run("shards", "demo", "--out", cls.shards, "--num", 96, "--image-size", 16, cwd=cls.base, check=0)
+
+    def config(self, name="config.json", out="out", **sections):
+        return write_config(self.dir / name, tiny_config(self.shards, out, **sections))
 
     def train_until(self, config, text):
         """Trains until a line of the output has the text, and asks for a stop then."""

@@ -5,9 +5,8 @@ import re
 import shutil
 import tarfile
 
-from harness import EndToEnd, checkpoint_content, demo_shard_count, main, run, without_comments, write_npy
+from harness import EndToEnd, checkpoint_content, demo_shard_count, main, run, without_comments, write_npy, write_white
 from prior_data import make_embeddings
-from vae_runs import write_white
 
 
 class Init(EndToEnd):
@@ -96,9 +95,8 @@ class Init(EndToEnd):
         self.assertIn("a data set of 96 pictures, now there are 95 pictures", done.stderr)
 
     def test_one_tiny_picture_does_not_decide_the_size(self):
-        (self.dir / "mine").mkdir()
-        for number in range(40):
-            write_white(self.dir / f"mine/{number:02}.png", 20 if number == 7 else 70)
+        write_white(self.dir / "mine", 40, 70)
+        write_white(self.dir / "mine", 1, 20)
         said = "found: 1 of 40 pictures is smaller than the run's 32 px: the run enlarges it. Remove it, or choose another size with --image-size"
         shown = self.init("mine")
         self.assertIn("40 pictures; 40 pictures looked at: 40 usable, 0 with a caption; shortest side 20 px", shown)
@@ -112,8 +110,7 @@ class Init(EndToEnd):
         self.assertIn("[train] done: 1 epoch, 32 samples", done.stdout)
         self.assertNotIn("smaller than", self.init("mine", "--image-size", 16, "--overwrite"))
         # From four small pictures on, the size is theirs.
-        for number in range(4):
-            write_white(self.dir / f"mine/{number:02}.png", 20)
+        write_white(self.dir / "mine", 4, 20)
         self.assertNotIn("smaller than", self.init("mine", "--overwrite"))
         self.assertEqual(self.read("decoder.json")["decoder"]["image_size"], 16)
         for number in range(40):
@@ -137,10 +134,8 @@ class Init(EndToEnd):
                     self.assertFalse((self.dir / f"{kind}.json.trial").exists())
 
     def test_few_short_captions_make_a_vocabulary_that_a_clip_takes(self):
-        (self.dir / "mine").mkdir()
-        for number in range(36):
-            write_white(self.dir / f"mine/{number:02}.png", 40)
-            (self.dir / f"mine/{number:02}.txt").write_text("ab")
+        for picture in write_white(self.dir / "mine", 36, 40).glob("*.png"):
+            picture.with_suffix(".txt").write_text("ab")
         self.init("mine", "--kind", "clip")
         self.assertEqual(self.read("clip.json")["clip"]["tokenizer"]["train"], 515)
         run("--config", "clip.json", "--set=/train/epochs=1", cwd=self.dir, check=0)
@@ -153,9 +148,7 @@ class Init(EndToEnd):
                 self.assertIn("train: ", self.dry_run("odd.json"))
 
     def test_pictures_that_are_not_usable_are_named(self):
-        (self.dir / "mine").mkdir()
-        for number in range(30):
-            write_white(self.dir / f"mine/{number:02}.png", 40)
+        write_white(self.dir / "mine", 30, 40)
         (self.dir / "mine/07.png").write_bytes(b"")
         (self.dir / "mine/11.png").write_text("<html>")
         shown = self.init("mine")

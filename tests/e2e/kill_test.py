@@ -198,10 +198,7 @@ class Kill(EndToEnd):
         prior_data.make_embeddings(self.dir)
         config = prior_data.prior_config(self.dir, "prior", train={"epochs": 1}, data={"eval_every_seconds": 10**6})
         self.kill_before_the_savers(harness.write_config(self.dir / "prior.json", config), "prior")
-        pictures = self.dir / "pictures"
-        pictures.mkdir()
-        for number in range(30):
-            vae_runs.write_white(pictures / f"{number}.png", 32)
+        pictures = harness.write_white(self.dir / "pictures", 30, 32)
         config = vae_runs.vae_config(pictures, "vae", train={"num_train_steps": 3, "save_results_every": 10, "save_model_every": 10})
         self.kill_before_the_savers(harness.write_config(self.dir / "vae.json", config), "vae")
 
@@ -265,17 +262,6 @@ class Kill(EndToEnd):
                     shutil.rmtree(folder)
         self.assertGreater(starts, 60)
         print(f"{starts} starts, {time.monotonic() - begin:.0f} s", file=sys.stderr)
-
-    def test_files_saved_in_the_background_are_those_of_a_run_that_waits(self):
-        tensors = {}
-        for mode in MODES:
-            run("--config", self.saving_config(f"{mode}.json", SHORT, mode), cwd=self.dir, check=0)
-            shutil.move(self.dir / "out", self.dir / mode)
-            names = sorted(path.relative_to(self.dir / mode) for path in (self.dir / mode).rglob("*.pth"))
-            tensors[mode] = {name: harness.checkpoint_content(self.dir / mode / name, self.dir) for name in names}
-        self.assertEqual(tensors["async"].keys(), tensors["sync"].keys())
-        for name, content in tensors["async"].items():
-            self.assertTrue(content == tensors["sync"][name], f"{name} differs")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: MIT
 """Fine-tuning by adapters: from a base checkpoint, over a stop, to plain weights and pictures."""
-import json
 import pathlib
 import re
 

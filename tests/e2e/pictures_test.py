@@ -2,22 +2,9 @@
 """Pictures of all sorts, from the file to a run: grey and transparent ones, 16 bits, and kinds that are not read."""
 import json
 import shutil
-import struct
-import zlib
 
 import harness
-from harness import EndToEnd, main, run
-
-
-def png(rows, depth, colour_type):
-    """@param rows of integers, the channels of the pixels one after another"""
-    def chunk(name, data):
-        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
-
-    channels = {0: 1, 2: 3, 4: 2, 6: 4}[colour_type]
-    head = struct.pack(">IIBBBBB", len(rows[0]) // channels, len(rows), depth, colour_type, 0, 0, 0)
-    data = b"".join(b"\0" + struct.pack(f">{len(row)}{'H' if depth == 16 else 'B'}", *row) for row in rows)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(data)) + chunk(b"IEND", b"")
+from harness import EndToEnd, main, png, run
 
 
 def kind_of_png(path):

@@ -3,39 +3,23 @@
 import json
 import math
 import pathlib
-import shutil
-import tempfile
 import time
-import unittest
 
 import harness
 from bad_server import Server
 from harness import needs_reference, read_npy, records, run, run_reference, write_config, write_npy
-from hub_double import TOKEN, HubDouble, Repo
 from prior_data import DIM, ROWS, TEXT, make_embeddings, prior_config
 from resume_test import saved_state, stop_when
 
-class Prior(unittest.TestCase):
+
+class Prior(harness.Folders):
     @classmethod
     def setUpClass(cls):
-        cls.base = pathlib.Path(tempfile.mkdtemp(prefix="dalle2-prior-"))
+        super().setUpClass()
         make_embeddings(cls.base)
-
-    @classmethod
-    def tearDownClass(cls):
-        shutil.rmtree(cls.base, ignore_errors=True)
-
-    def setUp(self):
-        self.dir = pathlib.Path(tempfile.mkdtemp(dir=self.base))
 
     def config(self, out="out", **sections):
         return write_config(self.dir / f"{out}.json", prior_config(self.base, out, **sections))
-
-    def train(self, config, *arguments, check=0, **kwargs):
-        return run("--config", config, *arguments, cwd=self.dir, check=check, **kwargs)
-
-    def logged(self, out, key):
-        return [r[key] for r in records(self.dir / out) if key in r]
 
     def tensors(self, path):
         """Every entry of a checkpoint as `inspect` shows it, but for what tells the time."""
@@ -65,15 +49,6 @@ class Prior(unittest.TestCase):
         entries = json.loads(self.tensors("out/latest.pth"))
         self.assertIn("ema_model", json.dumps(entries))
 
-    def test_similarities_are_drawn_in_the_chunks_of_the_config(self):
-        key = "metrics/ema-validation/similarity with text [steps=4]"
-        for out, size in (("whole", None), ("all", 1000), ("chunks", 2)):
-            self.train(self.config(out, train={"epochs": 1, "max_batch_size": size}))
-        for name in ("metrics/ema-validation/l2-loss", key):
-            self.assertEqual(self.logged("whole", name), self.logged("all", name))
-        # Each chunk draws noise of its own.
-        self.assertNotEqual(self.logged("whole", key), self.logged("chunks", key))
-
     def test_a_stop_in_a_validation_loses_nothing_and_repeats_nothing(self):
         prior = {**prior_config(self.base, "x")["prior"], "timesteps": 6000}  # seconds, enough for a signal
         sections = {"prior": prior, "train": {"epochs": 1, "lr": 1e-2, "eval_timesteps": [6000]}}
@@ -89,18 +64,6 @@ class Prior(unittest.TestCase):
         self.assertEqual([record for record in cut if record], [record for record in whole if record])
         self.assertEqual(saved_state(self.dir / "whole/best_1.pth", self.dir), saved_state(self.dir / "cut/best_1.pth", self.dir))
 
-    def test_every_option_of_the_utilities_trains(self):
-        for number, options in enumerate((
-                {"min_snr_gamma": 5, "loss_weighting": "cosmap", "input_perturbation": 0.1,
-                 "timestep_sampling": {"scheme": "logit_normal"}},
-                {"ema": {"kind": "diffusers"}, "mixed_precision": "bf16", "max_batch_size": 2},
-                {"use_ema": False, "grad_accum_every": 3, "post_hoc_ema": {"save_every_n_steps": 2}},
-                {"wd": 0, "warmup_steps": 3, "cosine_decay_max_steps": 20, "max_grad_norm": None})):
-            with self.subTest(options=options):
-                out = f"out{number}"
-                self.train(self.config(out, train={"epochs": 1, "eval_timesteps": [4], **options}))
-                self.assertTrue(all(math.isfinite(v) for v in self.logged(out, "tracking/training-l2")))
-
     def test_adapters_stand_on_weights_and_go_on_from_their_own_checkpoint(self):
         lora = {"lora": {"rank": 2}, "frozen_dtype": "bf16"}
         self.train(self.config("base"))
@@ -115,18 +78,6 @@ class Prior(unittest.TestCase):
         done = self.train(adapters("parts", 2))
         self.assertIn("Loaded model from parts/checkpoint.pth on epoch 1 having seen 48 samples", done.stdout)
         self.assertEqual(self.logged("whole", "tracking/training-l2"), self.logged("parts", "tracking/training-l2"))
-
-    def test_older_states_and_averages_are_kept(self):
-        tracker = {**prior_config(self.base, "out")["tracker"], "keep_last": 2}
-        self.train(self.config(train={"save_every_seconds": 0, "post_hoc_ema": {"save_every_n_steps": 8}}, tracker=tracker))
-        names = sorted(p.name for p in (self.dir / "out" / "snapshots").iterdir())
-        self.assertEqual([n for n in names if n.startswith("epoch")],
-                         ["epoch0002_sample0000000138_step00000023.pth", "epoch0002_sample0000000144_step00000024.pth",
-                          "epoch0003_sample0000000144_step00000024.pth"])
-        self.assertEqual(sorted(p.name for p in (self.dir / "out" / "averages").iterdir()),
-                         ["step00000008.pth", "step00000016.pth", "step00000024.pth"])
-        run("ema", "--sigma", 0.08, "out/averages", "ema.pth", cwd=self.dir, check=0)
-        run("inspect", "ema.pth", cwd=self.dir, check=0)
 
     def test_saves_of_the_best_do_not_put_off_those_by_the_clock(self):
         tracker = prior_config(self.base, "out")["tracker"]
@@ -179,20 +130,6 @@ class Prior(unittest.TestCase):
                 logged = self.logged("out", f"metrics/ema-validation/{what} [steps={steps}]")[-1]
                 self.assertAlmostEqual(metrics[f"{what} [steps={steps}]"], logged, places=5)
 
-    def test_evaluate_refuses_to_make_the_model_another_one(self):
-        config = self.config()
-        timesteps = json.loads(pathlib.Path(config).read_text())["prior"]["timesteps"]
-        self.train(config)
-        evaluate = ("evaluate", "--config", config, "--checkpoint", "out/latest.pth")
-        done = run(*evaluate, "--set", "/prior/timesteps=30", cwd=self.dir, check=2)
-        self.assertIn(f"gives its weights another meaning:\n  /prior/timesteps: the checkpoint has {timesteps}, this config 30", done.stderr)
-        # What the run itself was given is what the weights mean.
-        plain = run(*evaluate, "--timesteps", 4, cwd=self.dir, check=0)
-        same = run(*evaluate, "--set", f"/prior/timesteps={timesteps}", "--set", "/train/eval_timesteps=[4]", cwd=self.dir, check=0)
-        self.assertEqual(same.stdout, plain.stdout)
-        done = run(*evaluate, "--timesteps", timesteps + 1, cwd=self.dir, check=2)
-        self.assertIn(f"--timesteps: expected 2 to {timesteps}, the training steps of the prior, got {timesteps + 1}", done.stderr)
-
     def test_targets_name_what_the_reference_names(self):
         tracker = prior_config(self.base, "out")["tracker"]
         tracker["save"]["save_latest_to"] = "out/{epoch}_{samples_seen}_{best_validation_loss:.3f}.pth"
@@ -228,34 +165,6 @@ class Prior(unittest.TestCase):
         self.assertIn("done: 1 epoch, 47 samples", done.stdout)
         self.assertEqual(self.logged("some", "Dropped val: embedding with NaN or infinity"), [1])
         self.assertEqual(self.logged("some", "Dropped test: embedding with NaN or infinity"), [2])
-
-    def test_embeddings_of_the_hub_train_as_those_on_this_machine(self):
-        self.train(self.config("local"))
-        with HubDouble() as hub:
-            images, texts = hub.repos["owner/images"], hub.repos["datasets/owner/texts"] = Repo(False), Repo(True)
-            texts.branches["v 2"], texts.files["v 2"] = ["7" * 40], {}
-            for repo, branch, names in ((images, "main", ("images",)), (texts, "v 2", ("texts", "encodings"))):
-                for name in names:
-                    for path in (self.base / name).iterdir():
-                        repo.files[branch][f"made/{name}/{path.name}"] = path.read_bytes()
-                        repo.files[branch][f"made/{name}/deeper/{path.name}"] = b"of a folder below: not read"
-                    repo.files[branch][f"made/{name}/readme.md"] = b"no array"
-            texts.lfs_paths = {path for path in texts.files["v 2"] if path.endswith(".npy")}
-            urls = {"image_url": "hf://owner/images/made/images", "text_url": "hf://datasets/owner/texts@v%202/made/texts/",
-                    "text_encodings_url": "hf://datasets/owner/texts@v%202/made/encodings"}
-            done = self.train(self.config("hub", data=urls), env=hub.env())
-            # All parts are of the commit that the listing found, and the store saw no login.
-            asked = [path for _, path, _ in hub.server.requests if "/resolve/" in path]
-            self.assertGreater(len(asked), 8)
-            for path in asked:
-                self.assertRegex(path, r"^/owner/images/resolve/0{40}/|^/datasets/owner/texts/resolve/7{40}/")
-            stored = [headers for _, _, headers in hub.store.requests]
-            self.assertTrue(stored and all("Range" in headers and "Authorization" not in headers for headers in stored))
-            self.assertNotIn(TOKEN, done.stdout + done.stderr)
-            done = self.train(self.config("none", data={**urls, "image_url": "hf://owner/images/made/absent"}), check=6, env=hub.env())
-            self.assertIn("There is no such file or folder in the repository", done.stderr)
-        for key in ("tracking/training-l2", "metrics/ema-validation/l2-loss", "metrics/ema-test/l2-loss"):
-            self.assertEqual(self.logged("hub", key), self.logged("local", key))
 
     def test_an_epoch_whose_rows_lie_elsewhere_by_now_starts_over(self):
         rows = 150_000  # 4.8 MB: more than a block of remote rows

@@ -41,11 +41,11 @@ class Ranks(harness.EndToEnd):
         return harness.write_config(self.dir / f"{name}.json", prior_data.prior_config(
             self.dir, name, train={"epochs": 9, "log_every_n_updates": 1, **(train or {})}, data=data))
 
-    def run_ranks(self, config, ranks, check=0, **kwargs):
-        return run("--config", config, *(["--nproc-per-node", str(ranks)] if ranks > 1 else []), cwd=self.dir, check=check, **kwargs)
+    def command(self, config, ranks):
+        return ["--config", config, *(["--nproc-per-node", ranks] if ranks > 1 else [])]
 
-    def logged(self, name, key):
-        return [record[key] for record in records(self.dir / name) if key in record]
+    def run_ranks(self, config, ranks, check=0, **kwargs):
+        return run(*self.command(config, ranks), cwd=self.dir, check=check, **kwargs)
 
     def check_weights(self, expected, found, prefix=""):
         weights = [name for name in expected if name.startswith(prefix) and expected[name][0] == "F32"]
@@ -136,11 +136,6 @@ class Ranks(harness.EndToEnd):
         self.assertIn("no shard is left for the split", refused.stdout + refused.stderr)
         self.run_ranks(self.write("alone", train={"epochs": 2}, end_shard=4), 3)
 
-    def start(self, config, ranks, env=None, inside=()):
-        return subprocess.Popen([*inside, BINARY, "--config", config, *(["--nproc-per-node", str(ranks)] if ranks > 1 else [])],
-                                cwd=self.dir, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})})
-
     def wait_for_steps(self, process, name, reached):
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline and process.poll() is None:
@@ -155,7 +150,7 @@ class Ranks(harness.EndToEnd):
 
     def stop(self, config, ranks, reached, name, env=None, rank=None):
         """SIGTERM to the launcher, or to one rank, as soon as so many updates are logged."""
-        process = self.start(config, ranks, env)
+        process = self.start(*self.command(config, ranks), env=env)
         self.wait_for_steps(process, name, reached)
         os.kill(process.pid if rank is None else ranks_of(process)[rank], signal.SIGTERM)
         output = process.communicate(timeout=60)[0]
@@ -177,7 +172,7 @@ class Ranks(harness.EndToEnd):
     def fail_by(self, act, texts, inside=()):
         """Does something to the processes of a long run. @return what it printed"""
         config = self.write("failing", train={"epochs": 100000, "save_every_n_samples": 20, **FASTER_TO_GIVE_UP})
-        process = self.start(config, 2, inside=inside)
+        process = self.start(*self.command(config, 2), before=inside, stdin=subprocess.PIPE)
         # The first save, which is written in the background, may end later on a busy machine.
         self.wait_for_steps(process, "failing", lambda done: done >= 12 and (self.dir / "failing" / "checkpoint.pth").exists())
         begin = time.monotonic()
@@ -208,7 +203,8 @@ class Ranks(harness.EndToEnd):
     @needs_own_network
     def test_a_network_that_is_back_in_time_changes_nothing(self):
         for name in ("calm", "shaken"):
-            process = self.start(self.write(name, train={"epochs": 4, "hang_timeout_seconds": 60}), 2, inside=OWN_NETWORK)
+            process = self.start(*self.command(self.write(name, train={"epochs": 4, "hang_timeout_seconds": 60}), 2), before=OWN_NETWORK,
+                                 stdin=subprocess.PIPE)
             self.wait_for_steps(process, name, lambda done: done >= 5)
             if name == "shaken":
                 tell_network(process, "down")
@@ -349,8 +345,7 @@ class Ranks(harness.EndToEnd):
     def stopped_as(self, config, environment, after, code=75):
         """Starts a single rank, and sends it a signal when its log holds the text `after`, or three seconds later if that is empty."""
         with open(self.dir / "log.txt", "w+") as log:
-            process = subprocess.Popen([BINARY, "--config", config], cwd=self.dir, stdout=log, stderr=subprocess.STDOUT, text=True,
-                                       env={**os.environ, "OMP_NUM_THREADS": "1", **environment})
+            process = harness.start("--config", config, cwd=self.dir, env=environment, stdout=log)
             deadline = time.monotonic() + (60 if after else 3)
             while time.monotonic() < deadline and (not after or after not in (self.dir / "log.txt").read_text()):
                 time.sleep(0.05)
@@ -365,7 +360,7 @@ class Ranks(harness.EndToEnd):
 
     def test_a_signal_to_all_processes_of_a_run_is_one_request(self):
         config = self.write("told", train={"epochs": 100000})
-        process = self.start(config, 2)
+        process = self.start(*self.command(config, 2))
         self.wait_for_steps(process, "told", lambda done: done >= 4)
         for each in (process.pid, *ranks_of(process).values()):
             os.kill(each, signal.SIGTERM)
@@ -375,7 +370,7 @@ class Ranks(harness.EndToEnd):
 
     def test_a_lost_launcher_lets_the_ranks_save(self):
         config = self.write("orphans", train={"epochs": 100000})
-        process = self.start(config, 2)
+        process = self.start(*self.command(config, 2))
         self.wait_for_steps(process, "orphans", lambda done: done >= 4)
         ranks = ranks_of(process)
         process.kill()
@@ -466,11 +461,9 @@ class Ranks(harness.EndToEnd):
             folder.mkdir()
             shutil.copytree(self.shards, folder / "shards")
             prior_data.make_embeddings(folder)
-            (folder / "pictures").mkdir()
-            for number in range(6):
-                vae_runs.write_white(folder / f"pictures/{number}.png", 32)
+            harness.write_white(folder / "pictures", 6, 32)
         sorted((folders[1] / "shards").glob("*.tar"))[0].unlink()
-        (folders[1] / "pictures/3.png").rename(folders[1] / "pictures/x.png")
+        (folders[1] / "pictures/03.png").rename(folders[1] / "pictures/x.png")
         (folders[1] / "images/other").mkdir()
         table = sorted((folders[1] / "images").glob("*.npy"))[-1]
         table.rename(folders[1] / "images/other" / table.name)

@@ -3,7 +3,6 @@
 also by another number of ranks; told by the sample trace, and equal to that of a real run."""
 import json
 import pathlib
-import shutil
 
 import harness
 from harness import EndToEnd, run
@@ -48,37 +47,12 @@ class ShardOrder(EndToEnd):
         self.assertEqual(len(list(self.dir.glob(f"{trace.name}.rank*"))), world if printed else 0)
         return in_order(ranks)
 
-    def walk_on(self, *parts, **kwargs):
-        """Parts of an epoch, each (ranks, steps), each from the position that the one before saved."""
-        keys, begin = [], []
-        for world, steps in parts:
-            limit = ["--steps", steps] if steps else []
-            keys += self.walk(world, *begin, *limit, "--save", "at.pth", "--overwrite", **kwargs)
-            begin = ["--from", "at.pth"]
-        return keys
-
     def test_an_epoch_has_each_sample_once_for_any_number_of_ranks(self):
         for world in (1, 2, 4):
             keys = self.walk(world)
             self.assertEqual((len(keys), len(set(keys))), (48, 48))  # half of the 16 shards of 6
             self.assertNotEqual(keys, self.walk(world, "--epoch", 1))
             self.assertEqual(keys, self.walk(world, "--set", "/data/num_workers=0"))
-
-    def test_four_then_two_then_one_rank_keep_the_order_that_four_began(self):
-        whole = self.walk(4)
-        self.assertEqual(self.walk_on((4, 2), (2, 3), (1, None)), whole)
-        self.assertEqual(self.walk_on((4, 1), (1, 3), (2, 2), (4, None)), whole)
-        self.assertEqual(self.walk_on((4, 1), (3, 3), (5, 2), (1, None)), whole)
-        self.assertNotEqual(self.walk(2), whole)  # of two ranks from its beginning
-
-    def test_resampled_shards_and_epochs_of_a_length_keep_their_order(self):
-        resampled = self.config("resampled.json", data={**DATA, "shuffle_train": False, "resample_train": True})
-        self.assertEqual(self.walk_on((4, 2), (2, 4), (1, 8), config=resampled), self.walk(4, "--steps", 6, config=resampled))
-        self.assertIn("--steps is missing", self.order(config=resampled, check=2).stderr)
-        short = ("--set", "/train/epoch_samples=21")
-        self.assertEqual(len(self.walk(4, *short)), 24)  # whole steps
-        self.walk(4, "--steps", 2, "--save", "two.pth")
-        self.assertEqual(len(self.walk(2, "--from", "two.pth", *short)), 8)
 
     def test_a_run_reads_what_was_shown_also_when_it_is_stopped_and_goes_on(self):
         self.file = self.config(data=DATA, train={"epochs": 2, "n_sample_images": 2})
@@ -99,20 +73,6 @@ class ShardOrder(EndToEnd):
         self.refuse(3, "--from", "out/model.pth", expect=["out/model.pth: not a position", "checkpoint"])
         self.refuse(2, "--from", "out/checkpoint.pth", "--set", "/seed=1",
                     expect=["out/checkpoint.pth: /config/seed: expected 1", "got 0"])
-
-    def test_an_epoch_whose_shards_are_others_by_now_begins_anew(self):
-        shards = self.dir / "shards"
-        shutil.copytree(self.shards, shards)
-        after = harness.demo_shard_count(shards)  # a shard that is not there yet
-        config = self.config(train={"epochs": 2, "n_sample_images": 2}, data={
-            **DATA, "webdataset_base_url": f"{shards}/{{}}.tar", "img_embeddings_url": f"{shards}/img_emb", "end_shard": after})
-        stop_when(config, self.dir, at_step_of_epoch(1, 0))
-        for folder, name, ending in ((shards, "", ".tar"), (shards / "img_emb", "img_emb_", ".npy")):
-            (folder / f"{name}000000{ending}").rename(folder / f"{name}{after:06d}{ending}")
-        done = self.train(config)
-        told = " ".join((done.stdout + done.stderr).split())
-        self.assertIn("train: the shards are not those that epoch 1 began with", told)
-        self.assertIn("so the epoch starts over", told)
 
     def refuse(self, code, *arguments, expect, config=None):
         done = self.order(*arguments, config=config, check=code)

@@ -2,10 +2,7 @@
 """The tensorboard package reads the events of a run that was killed and went on.
 """
 import json
-import os
 import signal
-import subprocess
-import time
 
 import harness
 from harness import EndToEnd, needs_reference, records, run_reference
@@ -37,13 +34,9 @@ class Tensorboard(EndToEnd):
 
     def test_a_killed_run_that_goes_on_is_one_run_in_tensorboard(self):
         config = self.write(epochs=1000)
-        process = subprocess.Popen([harness.BINARY, "--config", config, "--quiet"], cwd=self.dir,
-                                   stdout=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        process = self.start("--config", config, "--quiet")
         log = self.dir / "out/log.jsonl"
-        deadline = time.monotonic() + 120
-        while not (log.exists() and log.read_text().count("Validation Loss") >= 2):
-            self.assertLess(time.monotonic(), deadline)
-            time.sleep(0.02)
+        harness.wait_for(process, lambda: log.exists() and log.read_text().count("Validation Loss") >= 2)
         process.send_signal(signal.SIGKILL)
         process.wait()
         first = next((self.dir / "out/tensorboard").iterdir())

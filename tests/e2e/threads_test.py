@@ -19,12 +19,12 @@ class Threads(EndToEnd):
                                      train={"epochs": epochs, "n_sample_images": 0, **train})
         return harness.write_config(self.dir / f"{name}.json", config)
 
-    def run_with(self, threads, *arguments, before=()):
+    def run_with(self, threads, *arguments):
         """@param threads of OMP_NUM_THREADS, None to leave it out"""
         env = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}
         if threads:
             env["OMP_NUM_THREADS"] = str(threads)
-        done = subprocess.run([*before, BINARY, *map(str, arguments)], cwd=self.dir, env=env, text=True, stdout=subprocess.PIPE,
+        done = subprocess.run([BINARY, *map(str, arguments)], cwd=self.dir, env=env, text=True, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT)
         self.assertEqual(done.returncode, 0, done.stdout)
         return done.stdout
@@ -41,13 +41,6 @@ class Threads(EndToEnd):
         self.assertEqual(whole, parts)
         self.assertNotEqual(whole, alone)  # the lanes add up in another order
 
-    def test_a_small_config_with_a_batch_of_one_gets_one_thread_and_the_checkpoint_says_so(self):
-        said = self.run_with(None, "--config", self.write("small", 1))
-        self.assertIn("on cpu, 1 thread\n", said)
-        self.assertEqual(self.own_state("small")["threads"], 1)
-        self.assertRegex(self.own_state("small")["processor"], r"\w.* with \w")
-        self.assertNotIn("it was trained", self.run_with(None, "--config", self.write("small", 2)))
-
     def test_processes_of_the_launcher_choose_for_themselves(self):
         self.run_with(None, "--config", self.write("ranks", 1), "--nproc-per-node", 2)
         self.assertEqual(self.own_state("ranks")["threads"], 1)
@@ -62,16 +55,10 @@ class Threads(EndToEnd):
         else:
             self.assertIn("this process may use 1 core:", said)
 
-    def test_one_core_of_a_run_with_two_threads_is_told(self):
-        self.run_with(2, "--config", self.write("fewer", 1))
-        said = self.run_with(None, "--config", self.write("fewer", 2), before=["taskset", "-c", str(min(os.sched_getaffinity(0)))])
-        self.assertIn("it was trained with 2 threads, and this process may use 1 core: the last bits", said)
-
     def test_other_programs_on_the_cores_are_told_of_once(self):
         core = ["taskset", "-c", str(min(os.sched_getaffinity(0)))]
         loops = [subprocess.Popen([*core, "sh", "-c", "while :; do :; done"]) for _ in range(3)]
-        process = subprocess.Popen([*core, BINARY, "--config", self.write("busy", 10**6)], cwd=self.dir, text=True,
-                                   env={**os.environ, "OMP_NUM_THREADS": "2"}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        process = self.start("--config", self.write("busy", 10**6), before=core, env={"OMP_NUM_THREADS": "2"})
         try:
             line = next(line for line in process.stdout if "waited for a core" in line)
         finally:

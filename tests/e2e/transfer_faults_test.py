@@ -155,20 +155,6 @@ class Faults(Services):
             done = run("sync", "nowhere", cwd=self.dir, check=2)
             self.assertIn("nowhere: not the folder of a run", done.stderr)
 
-    def start(self, *arguments, env):
-        process = subprocess.Popen([BINARY, *map(str, arguments)], cwd=self.dir, env={**os.environ, "OMP_NUM_THREADS": "1", **env},
-                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        self.addCleanup(process.stdout.close)
-        self.addCleanup(process.kill)
-        return process
-
-    def wait_for(self, process, done):
-        deadline = time.monotonic() + 60
-        while not done():
-            self.assertLess(time.monotonic(), deadline)
-            self.assertIsNone(process.poll())
-            time.sleep(0.02)
-
     def test_signals_during_an_upload_leave_the_file_for_the_next_start(self):
         for kind in ("url", "wandb", "login"):
             with self.subTest(kind), contextlib.ExitStack() as stack:
@@ -193,7 +179,7 @@ class Faults(Services):
                     service.double.mistreat = stall
                     before = len(uploads)
                     process = self.start("--config", config, env={**self.env(), **service.env(), "DALLE2_NET_TIMEOUT": "60"})
-                    self.wait_for(process, lambda: len(uploads) > before)
+                    harness.wait_for(process, lambda: len(uploads) > before)
                     time.sleep(0.5)  # all was trained
                     began = time.monotonic()
                     process.send_signal(number)
@@ -253,15 +239,12 @@ class Faults(Services):
         faults = {"slow": lambda handler: handler.answer("first.pth", pause=0.05), "silent": lambda handler: handler.stall()}
         with Server(self.dir / "web") as web:
             config = self.write(load={"load_from": "url", "url": f"{web.url}/first.pth"}, epochs=2)
-            env = {**os.environ, "OMP_NUM_THREADS": "1", **self.env(DALLE2_NET_TIMEOUT="60")}
             for number, fault in ((signal.SIGTERM, "slow"), (signal.SIGTERM, "silent"), (signal.SIGINT, "slow"), (signal.SIGKILL, "slow")):
                 with self.subTest(number=number, fault=fault):
                     web.mistreat = lambda handler, name, number, fault=fault: faults[fault](handler)
                     before = web.counts.get("first.pth", 0)
-                    process = subprocess.Popen([BINARY, "--config", config], cwd=self.dir, env=env, stdin=subprocess.DEVNULL,
-                                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-                    while web.counts.get("first.pth", 0) == before and process.poll() is None:
-                        time.sleep(0.02)
+                    process = self.start("--config", config, env=self.env(DALLE2_NET_TIMEOUT="60"))
+                    harness.wait_for(process, lambda before=before: web.counts.get("first.pth", 0) > before)
                     time.sleep(0.5)
                     began = time.monotonic()
                     process.send_signal(number)

@@ -1,21 +1,11 @@
 # SPDX-License-Identifier: MIT
 """What the tests of a VAE's runs share: pictures, a config, runs that are stopped."""
-import struct
 import tarfile
-import zlib
 
 import harness
 from harness import ROOT, EndToEnd, checkpoint_content, records, run
 
 FEATURES = ROOT / "tests" / "parity" / "fixtures" / "feature_networks" / "pictures.pt"
-
-
-def write_white(path, side):
-    """A white PNG."""
-    chunk = lambda kind, data: struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-    rows = b"".join(b"\0" + b"\xff" * 3 * side for _ in range(side))
-    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)) +
-                     chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
 
 
 def vae_config(pictures, name, vae=None, data=None, train=None):

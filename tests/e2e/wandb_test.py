@@ -117,11 +117,7 @@ class Wandb(unittest.TestCase):
                                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         self.addCleanup(process.stdout.close)
         self.addCleanup(process.kill)
-        deadline = time.monotonic() + 60
-        while not done():
-            self.assertLess(time.monotonic(), deadline)
-            self.assertIsNone(process.poll())
-            time.sleep(0.02)
+        harness.wait_for(process, done)
         return process
 
 
