@@ -36,11 +36,9 @@ torch=()
 [ ! -f build/torch_dir ] || torch=("-DTORCH_DIR=$(cat build/torch_dir)")
 
 all_parsers() {
-  for source in tests/fuzz/*_fuzz.cpp; do
-    if [ ${#torch[@]} -gt 0 ] || ! grep -q fuzz/checkpoint_parsers.h "$source"; then
-      basename "$source" _fuzz.cpp
-    fi
-  done
+  local lists=parsers
+  [ ${#torch[@]} -eq 0 ] || lists='\(checkpoint_\)\?parsers'
+  tr '\n' ' ' < tests/fuzz/CMakeLists.txt | grep -o "set($lists [^)]*" | tr -s ' ' '\n' | grep -v '^set('
 }
 
 # @param 1 file with lines of base64 @param 2 folder

@@ -10,7 +10,6 @@ The sandbox has the repository's configs with small networks, and stand-ins for 
 `runs/x`, `embeddings.npy`, ...). `shards demo --num` is capped, and what `init` writes gets a small network as well. All else is what the
 page says.
 """
-import contextlib
 import json
 import os
 import pathlib
@@ -302,9 +301,9 @@ class DocsCommands(unittest.TestCase):
         """Doubles stand for the services."""
         for name in ("bucket", "web"):
             (self.base / name).mkdir()
-        with contextlib.closing(WandbDouble()) as wandb, HubDouble() as hub, S3Double(self.base / "bucket", "my-bucket") as store, \
+        with WandbDouble() as wandb, HubDouble() as hub, S3Double(self.base / "bucket", "my-bucket") as store, \
                 Server(self.base / "web") as web:
-            self.run_pages(["docs/tracking.md"], env={"HOME": str(self.base), "WEB": web.url, **wandb.environment(), **hub.env(),
+            self.run_pages(["docs/tracking.md"], env={"HOME": str(self.base), "WEB": web.url, **wandb.env(), **hub.env(),
                                                       **store.env()})
         self.assertTrue(wandb.only_run().complete and wandb.only_run().history)
         self.assertIn("README.md", hub.repos["somebody/stamps"].files["main"])

@@ -110,7 +110,7 @@ class Init(EndToEnd):
         self.assertIn("[train] done: 1 epoch, 32 samples", done.stdout)
         self.assertNotIn("smaller than", self.init("mine", "--image-size", 16, "--overwrite"))
         # From four small pictures on, the size is theirs.
-        write_white(self.dir / "mine", 4, 20)
+        write_white(self.dir / "mine", 5, 20)
         self.assertNotIn("smaller than", self.init("mine", "--overwrite"))
         self.assertEqual(self.read("decoder.json")["decoder"]["image_size"], 16)
         for number in range(40):

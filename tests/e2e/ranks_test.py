@@ -267,29 +267,6 @@ class Ranks(harness.EndToEnd):
             self.assertGreater(len(one[0]), 20, file)
             self.assertEqual(other, one, file)
 
-    def test_moments_and_averages_spread_over_the_ranks_change_no_bit(self):
-        post_hoc = {"post_hoc_ema": {"save_every_n_steps": 10}}
-        diffusers = {"ema": {"kind": "diffusers", "use_ema_warmup": True, "update_after_step": 3}}
-        cases = [("decoder", 2, {**post_hoc, "update_model_with_ema_every": 7, "ema_update_every": 2}, 4),
-                 ("diffusers", 3, {**diffusers, **post_hoc}, 4), ("prior", 3, {}, 2), ("prior_diffusers", 2, diffusers, 2)]
-        for kind, ranks, train, files in cases:
-            with self.subTest(kind=kind):
-                for name, sharded in ((f"{kind}_plain", False), (f"{kind}_sharded", True)):
-                    options = {**train, "epochs": 2, "shard_optimizer": sharded}
-                    config = self.write_prior(name, options, batch_size=2) if kind.startswith("prior") else self.write(
-                        name, TWO_UNETS, train={**options, "n_sample_images": 3})
-                    self.run_ranks(config, ranks)
-                self.check_same_files(f"{kind}_plain", f"{kind}_sharded", files)
-                plain, sharded = ([{key: value for key, value in record.items() if "oss" in key or "imilarity" in key}
-                                   for record in records(self.dir / f"{kind}_{name}")] for name in ("plain", "sharded"))
-                self.assertEqual(sharded, plain)
-                self.assertGreater(sum(map(len, plain)), 10)
-        pictures = sorted((self.dir / "decoder_plain" / "images").rglob("*.png"))
-        self.assertGreater(len(pictures), 3)
-        for path in pictures:
-            other = self.dir / "decoder_sharded" / path.relative_to(self.dir / "decoder_plain")
-            self.assertEqual(other.read_bytes(), path.read_bytes(), path)
-
     def test_a_run_with_spread_moments_goes_on_without_and_the_other_way_round(self):
         train = {"epochs": 4, "post_hoc_ema": {"save_every_n_steps": 10}}
         whole, parts = self.write("whole", train=train), self.write("parts", train={**train, "shard_optimizer": True})

@@ -47,7 +47,7 @@ class Services(EndToEnd):
     def env(self, *services, **more):
         env = {**AWAY, "DALLE2_NET_TIMEOUT": "2"}
         for service in services:
-            env.update(service.environment() if isinstance(service, WandbDouble) else service.env())
+            env.update(service.env())
         return {**env, **more}
 
     def content(self, path="out/checkpoint.pth"):
@@ -64,7 +64,7 @@ class Resumes(Services):
         self.train(self.write("through.json", "through", epochs=2))
         expected = checkpoint_content(self.dir / "through/checkpoint.pth", self.dir)
         with HubDouble() as hub, S3Double(self.dir / "bucket", "my-bucket") as store, Server(self.dir / "web") as web, \
-                contextlib.closing(WandbDouble()) as wandb:
+                WandbDouble() as wandb:
             env = self.env(hub, store, wandb)
             wandb_run = {"wandb_run_path": "/".join(WANDB_RUN)}
             save = [{"save_to": "wandb", **wandb_run, "save_latest_to": "kept/latest.pth"},
@@ -118,7 +118,7 @@ class Resumes(Services):
         save = {"save_to": "wandb", "save_latest_to": "latest.pth"}
         load = {"load_from": "wandb", "wandb_file_path": "latest.pth"}
         self.train(self.write("through.json", "through", epochs=2))
-        with contextlib.closing(WandbDouble()) as wandb:
+        with WandbDouble() as wandb:
             env = self.env(wandb, WANDB_DIR=str(self.dir))
             self.train(self.write(save=save, log=log), env=env)
             kept = wandb.only_run()
@@ -200,7 +200,7 @@ class Refusals(Services):
     def test_a_wandb_run_that_cannot_be_read_or_written_ends_the_start(self):
         load = {"load_from": "wandb", "wandb_file_path": "f.pth", "wandb_run_path": "team/project/run1"}
         save = {"save_to": "wandb", "wandb_run_path": "team/project/run1", "save_latest_to": "f.pth"}
-        with contextlib.closing(WandbDouble()) as wandb:
+        with WandbDouble() as wandb:
             env = self.env(wandb)
             place = f"/tracker/load/wandb_file_path: {wandb.url}/team/project/runs/run1/files/f.pth: "
             self.refuse(place + "no API key was found", load=load, env={**env, "WANDB_API_KEY": ""})
@@ -269,7 +269,7 @@ class Secrets(Services):
         (self.dir / "web2").mkdir()
         (self.dir / "web/signed").mkdir()
         with HubDouble() as hub, S3Double(self.dir / "bucket", "my-bucket") as store, Server(self.dir / "web") as web, \
-                Server(self.dir / "web2") as web2, contextlib.closing(WandbDouble()) as wandb:
+                Server(self.dir / "web2") as web2, WandbDouble() as wandb:
             self.train(self.write("first.json", "first"))
             (self.dir / "web/first.pth").write_bytes(self.content("first/checkpoint.pth"))
             web_login = web.url.replace("://", f"://user:{canaries['password']}@")
@@ -311,34 +311,6 @@ class Secrets(Services):
                     for text in (canaries[name], logins.get(name, canaries[name])):
                         if server not in allowed:
                             self.assertFalse(text in sent, f"{name} went to {server}")
-
-    def test_netrc_lets_a_run_load_and_a_redirect_lead_nowhere_with_it(self):
-        """The same for `inspect`. The second server is another port of the netrc's own host, which it lets in all the same."""
-        self.train(self.write("first.json", "first"))
-        (self.dir / "web/first.pth").write_bytes(self.content("first/checkpoint.pth"))
-        (self.dir / "netrc").write_text("machine 127.0.0.1 login somebody password canary-of-a-netrc\n"
-                                        "machine localhost login nobody password canary-of-localhost\n")
-        login = base64.b64encode(b"somebody:canary-of-a-netrc").decode()
-
-        def ask(handler, name, number):
-            return handler.headers.get("Authorization") != f"Basic {login}" and handler.refuse(401)
-
-        with Server(self.dir / "web", ask) as web, Server(self.dir / "web") as other:
-            env = self.env(NETRC=str(self.dir / "netrc"))
-            load = {"load_from": "url", "url": f"{web.url}/first.pth"}
-            done = self.train(self.write("none.json", "none", load=load), check=6, env=self.env())
-            self.assertIn("status 401", done.stderr)
-            self.assertIn("write it into ~/.netrc (chmod 600)", done.stderr)
-            done = self.train(self.write(load=load, epochs=2), env=env)
-            self.assertIn("having seen", done.stdout)
-            self.assertNotIn("canary", done.stdout + done.stderr)
-            run("inspect", f"{web.url}/first.pth", cwd=self.dir, env=env, check=0)
-            for to in (other.url, other.url.replace("127.0.0.1", "localhost")):
-                web.mistreat = lambda handler, name, number, to=to: ask(handler, name, number) or handler.refuse(302, Location=f"{to}/first.pth")
-                run("inspect", f"{web.url}/first.pth", cwd=self.dir, env=env, check=0)
-            self.assertEqual(len(other.requests), 2)
-            for _, _, headers in other.requests:
-                self.assertNotIn("Authorization", headers)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ import subprocess
 import harness
 from harness import ROOT
 from faulty_service import FaultyService, make_certificate
-from wandb_test import LOG, LOG_LIKE_A_RUN, TIMES, Wandb
+from wandb_test import LOG, LOG_LIKE_A_RUN, Wandb
 
 
 class Start(Wandb):
@@ -21,13 +21,13 @@ class Start(Wandb):
         before = files()
         double.mistreat = lambda handler, kind, number: b"missingOk" in double.requests[-1][3] and handler.json(
             200, {"errors": [{"message": "permission denied"}], "data": None})
-        self.assertIn("permission denied", self.log(5, double.environment(), check=6))
+        self.assertIn("permission denied", self.log(5, double.env(), check=6))
         self.assertEqual(files(), before)
         double.mistreat = lambda handler, kind, number: False
         log = {**LOG, "resume": True, "wandb_run_id": "absent"}
-        self.assertIn("there is no run somebody/pictures/absent to continue", self.log(5, double.environment(), log=log, check=2))
+        self.assertIn("there is no run somebody/pictures/absent to continue", self.log(5, double.env(), log=log, check=2))
         self.assertEqual(files(), before)
-        self.log(5, double.environment())
+        self.log(5, double.env())
         self.assertTrue((self.dir / "out.1/checkpoint.pth").exists())
 
     def test_each_fault_at_the_start_ends_it_or_leaves_the_rows_in_the_log(self):
@@ -54,56 +54,16 @@ class Start(Wandb):
 
 
 class Replay(Wandb):
-    def forget(self):
-        """A cursor is a hint."""
-        (self.dir / "out/followers.json").unlink()
-
-    def append(self, *records):
-        with open(self.dir / "out/log.jsonl", "a") as file:
-            file.writelines(json.dumps(record) + "\n" for record in records)
-
-    def kill_amid_an_outage(self, double, log):
-        """The service takes the first lines and no more, and the run is killed while it tries again. No folder was made."""
-        double.mistreat = lambda handler, kind, number: kind == "file_stream" and number > 1 and handler.json(500, {})
-        met = lambda: double.counts.get("file_stream", 0) > 2 and len(self.logged()) > 250
-        process = self.log_until(met, {**double.environment(), "DALLE2_NET_TIMEOUT": "60"}, log=log)
-        process.kill()
-        process.communicate()
-        double.mistreat = lambda handler, kind, number: False
-        self.assertFalse(self.folders())
-        self.assertLess(len(double.only_run().history), len(self.logged()))
-        return len(self.logged())
-
-    def test_a_kill_amid_an_outage_loses_no_row(self):
-        """The next start has them from log.jsonl, and sends them before its own."""
-        log = {**LOG, "auto_resume": True}
-        double = self.double()
-        before = self.kill_amid_an_outage(double, log)
-        self.log(30, double.environment(), log=log)
-        run = double.only_run()
-        self.check_rows(run.history, self.logged())
-        pictures = [name for row in run.history for name in row.get("Train Samples", {}).get("filenames", [])]
-        self.assertGreater(len(pictures), 2 * before // 11 - 2)
-        for name in pictures:
-            self.assertTrue(run.files[name].startswith(b"\x89PNG"), name)
-        for time_column in TIMES:
-            times = [row[time_column] for row in run.history]
-            self.assertEqual(times, sorted(times))
-        # Nothing is sent twice, whatever the cursor says.
-        self.forget()
-        self.log(3, double.environment(), log=log)
-        self.check_rows(run.history, self.logged())
-        self.assertEqual(len(run.lines["wandb-history.jsonl"]), len(self.logged()))
 
     def test_sync_sends_the_rows_of_each_logger(self):
         double = self.double()
         double.mistreat = lambda handler, kind, number: kind == "file_stream" and handler.json(500, {})
-        self.log(5, double.environment(), log=[LOG, {**LOG, "wandb_project": "others"}])
+        self.log(5, double.env(), log=[LOG, {**LOG, "wandb_project": "others"}])
         double.mistreat = lambda handler, kind, number: False
         for run in double.runs.values():
             run.files.clear()
             run.config.clear()
-        done = harness.run("sync", "out", cwd=self.dir, env=self.env(double.environment()), check=0)
+        done = harness.run("sync", "out", cwd=self.dir, env=self.env(double.env()), check=0)
         self.assertRegex(done.stdout, r"(?m)^0 files and \d+ rows sent, nothing is left")
         self.assertEqual(sorted(run.project for run in double.runs.values()), ["others", "pictures"])
         for run in double.runs.values():
@@ -120,7 +80,7 @@ class Replay(Wandb):
                 shutil.rmtree(self.dir / "out", ignore_errors=True)
                 double = self.double()
                 double.mistreat = lambda handler, kind, number: kind == "file_stream" and handler.json(500, {})
-                self.log(5, double.environment())
+                self.log(5, double.env())
                 double.mistreat = lambda handler, kind, number: False
                 (self.dir / "out/decoder_config.json").write_text(json.dumps(config))
                 if code:
@@ -128,7 +88,7 @@ class Replay(Wandb):
                     (self.dir / "out/outbox/00000001_f").write_text("bytes")
                     note = {"to": "https://h/x", "target": "latest.pth", "kind": "checkpoint", "file": "00000001_f"}
                     (self.dir / "out/outbox/00000001.json").write_text(json.dumps(note))
-                done = harness.run("sync", "out", cwd=self.dir, env=self.env(double.environment()), check=code)
+                done = harness.run("sync", "out", cwd=self.dir, env=self.env(double.env()), check=code)
                 run = double.only_run()
                 self.check_rows(run.history, self.logged())
                 self.assertEqual(run.config["train"]["value"].get("max_grad_norm"), default)
@@ -137,7 +97,7 @@ class Replay(Wandb):
     def test_a_long_replay_is_sent_in_pieces(self):
         log, double = {**LOG, "auto_resume": True}, self.double()
         self.log(2500, {"WANDB_MODE": "offline"}, log=log)
-        self.log(3, double.environment(), log=log)
+        self.log(3, double.env(), log=log)
         self.check_rows(double.only_run().history, self.logged())
         kinds = []
         for _, path, _, body in double.requests:
@@ -170,11 +130,11 @@ class Replay(Wandb):
         for out, named in (("out", {}), ("named", {"wandb_run_id": "abcd1234"})):
             with self.subTest(out):
                 log, double, copied = {**LOG, "auto_resume": True, **named}, self.double(), f"{out}_copy"
-                self.log(5, double.environment(), log=log, out=out)
+                self.log(5, double.env(), log=log, out=out)
                 original = double.only_run()
                 before = list(original.lines["wandb-history.jsonl"])
                 shutil.copytree(self.dir / out, self.dir / copied)
-                said = self.log(4, double.environment(), log=log, out=copied)
+                said = self.log(4, double.env(), log=log, out=copied)
                 self.assertRegex(said, rf"{copied} is a copy of \S+/{out}: it logs and saves as a run of its own")
                 told = "The Weights & Biases run abcd1234 is that of the folder this one is a copy of: a new run begins"
                 self.assertEqual(told in said, bool(named))
@@ -182,8 +142,8 @@ class Replay(Wandb):
                 self.assertEqual(original.lines["wandb-history.jsonl"], before)
                 copy, = (run for run in double.runs.values() if run is not original)
                 self.check_rows(copy.history, self.logged(copied)[len(before):])
-                self.log(4, double.environment(), log=log, out=copied)  # goes on with its own
-                self.log(4, double.environment(), log=log, out=out)
+                self.log(4, double.env(), log=log, out=copied)  # goes on with its own
+                self.log(4, double.env(), log=log, out=out)
                 self.assertEqual(len(double.runs), 2)
                 self.check_rows(copy.history, self.logged(copied)[len(before):])
                 self.check_rows(original.history, self.logged(out))

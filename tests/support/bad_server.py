@@ -19,11 +19,18 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self):
         self.note()
-        name = urllib.parse.unquote(self.path.split("?")[0].lstrip("/"))
+        name = self.name()
+        if not self.mistreated(name):
+            self.answer(name)
+
+    def name(self):
+        return urllib.parse.unquote(self.path.split("?")[0].lstrip("/"))
+
+    def mistreated(self, name):
+        """Whether the test has answered this request itself, by its number."""
         with self.server.lock:
             number = self.server.counts[name] = self.server.counts.get(name, 0) + 1
-        if not self.server.mistreat(self, name, number):
-            self.answer(name)
+        return self.server.mistreat(self, name, number)
 
     def body(self):
         """What was sent, unless the link breaks meanwhile: it does so after each `break_every` bytes."""
@@ -46,13 +53,17 @@ class Handler(http.server.BaseHTTPRequestHandler):
         with self.server.lock:
             self.server.requests.append((self.command, self.path, dict(self.headers)))
 
-    def refuse(self, status, **headers):
+    def reply(self, status, body=b"", **headers):
         self.send_response(status)
-        for key, value in headers.items():
+        for key, value in {**headers, "Content-Length": str(len(body))}.items():
             self.send_header(key.replace("_", "-"), value)
-        self.send_header("Content-Length", "0")
         self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
         return True
+
+    def refuse(self, status, **headers):
+        return self.reply(status, **headers)
 
     def answer(self, name, most=None, pause=0.0, ranges=True):
         """The file, `most` bytes of it before the connection is cut, with a pause after each KiB."""
@@ -89,10 +100,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_PUT(self):
         """A server of files, without folders that were not made by MKCOL (WebDAV)."""
         self.note()
-        name = urllib.parse.unquote(self.path.split("?")[0].lstrip("/"))
-        with self.server.lock:
-            number = self.server.counts[name] = self.server.counts.get(name, 0) + 1
-        if self.server.mistreat(self, name, number):
+        name = self.name()
+        if self.mistreated(name):
             return None
         content = self.body()
         path = self.server.folder / name
@@ -103,7 +112,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_MKCOL(self):
         self.note()
-        path = self.server.folder / urllib.parse.unquote(self.path.lstrip("/"))
+        path = self.server.folder / self.name()
         if path.exists():
             return self.refuse(405)
         if not path.parent.is_dir():
@@ -120,13 +129,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         return self.page(200, f"<html><ul><li><a href=\"../\">up</a></li>{links}</ul></html>", "text/html")
 
     def page(self, status, text, kind="application/xml", **headers):
-        body = text.encode()
-        self.send_response(status)
-        for key, value in {"Content-Type": kind, "Content-Length": str(len(body)), **headers}.items():
-            self.send_header(key.replace("_", "-"), value)
-        self.end_headers()
-        self.wfile.write(body)
-        return True
+        return self.reply(status, text.encode(), Content_Type=kind, **headers)
 
     def page_after(self, seconds, text):
         """Status 200 at once, then white space as long as a store is at work, then the page."""

@@ -65,7 +65,7 @@ class FaultyService:
             repo.lfs_paths.add(NAME)
             server = self.double.server
         elif self.kind == "wandb":
-            self.double = self.stack.enter_context(contextlib.closing(WandbDouble()))
+            self.double = self.stack.enter_context(WandbDouble())
             self.double.run(*WANDB_RUN.split("/")).files[NAME] = self.content
             server = self.double.server
         else:
@@ -106,7 +106,7 @@ class FaultyService:
 
     def env(self):
         names = {"hub": "HF_ENDPOINT", "s3": "AWS_ENDPOINT_URL_S3", "wandb": "WANDB_BASE_URL"}
-        own = {} if self.kind == "url" else self.double.environment() if self.kind == "wandb" else self.double.env()
+        own = {} if self.kind == "url" else self.double.env()
         return {**own, names.get(self.kind, "UNUSED"): self.url}
 
     def loader(self):

@@ -64,15 +64,8 @@ class StoreHandler(bad_server.Handler):
         first, last = self.headers.get("Range", "bytes=0-").removeprefix("bytes=").split("-")
         start, end = int(first), min(int(last) + 1 if last else len(content), len(content))
         part = start > 0 or last != ""
-        self.send_response(206 if part else 200)
-        if part:
-            self.send_header("Content-Range", f"bytes {start}-{end - 1}/{len(content)}")
-        for key, value in {"Content-Length": str(end - start), "ETag": tag, **headers}.items():
-            self.send_header(key.replace("_", "-"), value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(content[start:end])
-        return True
+        given = {"Content-Range": f"bytes {start}-{end - 1}/{len(content)}"} if part else {}
+        return self.reply(206 if part else 200, content[start:end], ETag=tag, **given, **headers)
 
 
 class HubHandler(StoreHandler):
@@ -86,23 +79,14 @@ class HubHandler(StoreHandler):
         return self.page(status, json.dumps(value), "application/json", **headers)
 
     def fault(self, status, code, text):
-        body = b"" if self.command == "HEAD" else json.dumps({"error": text}).encode()
-        self.send_response(status)
-        for key, value in {"X-Error-Code": code, "X-Error-Message": text, "Content-Length": str(len(body))}.items():
-            self.send_header(key, value)
-        self.end_headers()
-        self.wfile.write(body)
-        return True
+        return self.json({"error": text}, status, X_Error_Code=code, X_Error_Message=text)
 
     def route(self):
         path = urllib.parse.unquote(self.path.partition("?")[0]).strip("/")
         parts = path.split("/")
-        if path == "api/whoami-v2":
-            return "whoami", None, []
-        if path == "api/validate-yaml":
-            return "validate", None, []
-        if path == "api/repos/create":
-            return "create", None, []
+        alone = {"api/whoami-v2": "whoami", "api/validate-yaml": "validate", "api/repos/create": "create"}.get(path)
+        if alone:
+            return alone, None, []
         data_set = "datasets/" if "datasets" in (parts[0], *parts[1:2]) else ""
         if data_set and parts[0] == data_set[:-1]:
             parts = parts[1:]
@@ -281,12 +265,7 @@ class HubHandler(StoreHandler):
         oid = hashlib.sha256(data).hexdigest()
         self.server.hub.objects[oid] = data
         location = f"{self.server.hub.store.url}/{oid}?signature={self.server.hub.signature}"
-        self.send_response(302)
-        for key, value in {**headers, "X-Linked-Size": str(len(data)), "X-Linked-ETag": f'"{oid}"', "Location": location,
-                           "ETag": f'"{oid}"', "Content-Length": "0"}.items():
-            self.send_header(key, value)
-        self.end_headers()
-        return True
+        return self.refuse(302, **headers, X_Linked_Size=str(len(data)), X_Linked_ETag=f'"{oid}"', Location=location, ETag=f'"{oid}"')
 
 
 class StoreServer(bad_server.Server):

@@ -23,47 +23,33 @@ def digest(key, text):
 
 class S3Handler(Handler):
     def do_GET(self):
+        key, query = self.begin(self.signature_fault()) or (None, None)
+        if query is None:
+            return None
+        if not key:
+            return self.server.mistreat_list(self) or self.list(query)
+        if self.mistreated(key):
+            return None
+        return self.answer(key) if (self.server.folder / key).is_file() else self.error(404, "NoSuchKey")
+
+    def begin(self, fault):
+        """The key and the query; None if the request was refused."""
         self.note()
-        fault = self.signature_fault()
         if fault:
             with self.server.lock:
                 self.server.faults.append(fault)
-            return self.error(403, "SignatureDoesNotMatch" if fault == "signature" else fault)
-        path, _, query = self.path.partition("?")
-        bucket, _, key = urllib.parse.unquote(path).lstrip("/").partition("/")
+            return self.error(403, "SignatureDoesNotMatch" if fault == "signature" else fault) and None
+        bucket, _, key = self.name().partition("/")
         if bucket != self.server.bucket:
-            return self.error(404, "NoSuchBucket")
-        if not key:
-            return self.server.mistreat_list(self) or self.list(dict(urllib.parse.parse_qsl(query, keep_blank_values=True)))
-        with self.server.lock:
-            number = self.server.counts[key] = self.server.counts.get(key, 0) + 1
-        if self.server.mistreat(self, key, number):
-            return None
-        if not (self.server.folder / key).is_file():
-            return self.error(404, "NoSuchKey")
-        return self.answer(key)
+            return self.error(404, "NoSuchBucket") and None
+        return key, dict(urllib.parse.parse_qsl(self.path.partition("?")[2], keep_blank_values=True))
 
     def begin_writing(self):
         """The body, and where it goes; None if the request was refused."""
-        self.note()
         content = self.body()
         given = self.headers.get("X-Amz-Content-Sha256", "")
-        fault = self.signature_fault() or (None if hashlib.sha256(content).hexdigest() == given else "XAmzContentSHA256Mismatch")
-        if fault:
-            with self.server.lock:
-                self.server.faults.append(fault)
-            self.error(403, "SignatureDoesNotMatch" if fault == "signature" else fault)
-            return None
-        path, _, query = self.path.partition("?")
-        bucket, _, key = urllib.parse.unquote(path).lstrip("/").partition("/")
-        with self.server.lock:
-            number = self.server.counts[key] = self.server.counts.get(key, 0) + 1
-        if bucket != self.server.bucket:
-            self.error(404, "NoSuchBucket")
-            return None
-        if self.server.mistreat(self, key, number):
-            return None
-        return key, dict(urllib.parse.parse_qsl(query, keep_blank_values=True)), content
+        what = self.begin(self.signature_fault() or (None if hashlib.sha256(content).hexdigest() == given else "XAmzContentSHA256Mismatch"))
+        return (*what, content) if what and not self.mistreated(what[0]) else None
 
     def store(self, key, content):
         path = self.server.folder / key

@@ -5,11 +5,12 @@ The real client and ours talk to it alike. `WandbDouble().runs` maps (entity, pr
 """
 import base64
 import hashlib
-import http.server
 import json
 import threading
 import time
 import urllib.parse
+
+import bad_server
 
 KEY = "0123456789abcdef0123456789abcdef01234567"  # what the double takes; it looks like a real one
 
@@ -62,24 +63,11 @@ class Run:
             self.complete, self.exit_code = True, body.get("exitcode")
 
 
-class Handler(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class Handler(bad_server.Handler):
     answer_is_lost = False  # what was asked for is done
     wbufsize = -1  # an answer is one write: a second one would wait for the client's acknowledgement
 
-    def log_message(self, *args):
-        pass
-
     def do_GET(self):
-        self.answer("GET")
-
-    def do_POST(self):
-        self.answer("POST")
-
-    def do_PUT(self):
-        self.answer("PUT")
-
-    def answer(self, method):
         double = self.server.double
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         path = urllib.parse.unquote(self.path.split("?")[0])
@@ -87,7 +75,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             path.strip("/").split("/")[0]
         with double.lock:
             number = double.counts[kind] = double.counts.get(kind, 0) + 1
-            double.requests.append((method, self.path, dict(self.headers), body))
+            double.requests.append((self.command, self.path, dict(self.headers), body))
         if double.mistreat(self, kind, number):
             return
         self.answer_is_lost = double.lose(kind, number)
@@ -100,15 +88,16 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 run = double.run(*path.strip("/").split("/")[1:4])
                 run.take(json.loads(body))
                 self.json(200, {"exitcode": None, "limits": {}})
-            elif kind == "storage" and method == "PUT":
-                run = double.run(*path.strip("/").split("/")[1:4])
-                run.files["/".join(path.strip("/").split("/")[4:])] = body
-                self.json(200, {})
             elif kind == "storage":
                 entity, project, name, *file = path.strip("/").split("/")[1:]
-                self.bytes(200, double.run(entity, project, name).files["/".join(file)])
+                files = double.run(entity, project, name).files
+                if self.command == "PUT":
+                    files["/".join(file)], body = body, b"{}"
+                self.bytes(200, body or files["/".join(file)])
             else:
                 self.json(200, {})
+
+    do_POST = do_PUT = do_GET
 
     def is_let_in(self):
         given = self.headers.get("Authorization", "")
@@ -121,14 +110,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if self.answer_is_lost:
             self.close_connection = True
             return True
-        self.send_response(status)
-        for key, value in headers.items():
-            self.send_header(key.replace("_", "-"), value)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-        return True
+        return self.reply(status, content, Content_Type="application/json", **headers)
 
     def hang_up(self, sent=b""):
         """Ends the connection in the middle of an answer."""
@@ -212,13 +194,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
         return {"run": {"fileCount": len(run.files), "files": {"edges": edges, "pageInfo": {"endCursor": "", "hasNextPage": False}}}}
 
 
-class Server(http.server.ThreadingHTTPServer):
-    def handle_error(self, request, client_address):
-        """A client that goes away is no fault of the test."""
+class Server(bad_server.Server):
+    handler = Handler
 
 
 class WandbDouble:
-    """The service. `mistreat(handler, kind, number)` may answer a request itself and return True, by json(), bytes() and hang_up() of the
+    """The service, used as a context. `mistreat(handler, kind, number)` may answer a request itself and return True, by json(), bytes() and hang_up() of the
     handler; `lose(kind, number)` says whose answers are lost after they were obeyed. Kinds are graphql, file_stream, storage; the number counts
     the requests of a kind from 1."""
 
@@ -228,11 +209,9 @@ class WandbDouble:
         self.runs, self.counts, self.requests = {}, {}, []
         self.mistreat = lambda handler, kind, number: False
         self.lose = lambda kind, number: False
-        self.server = Server(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = True
+        self.server = Server("/nonexistent")
         self.server.double = self
-        self.url = self.storage_url = f"http://127.0.0.1:{self.server.server_port}"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        self.url = self.storage_url = self.server.url
 
     def run(self, entity, project, name):
         return self.runs.setdefault((entity, project, name), Run(entity, project, name))
@@ -241,12 +220,14 @@ class WandbDouble:
         assert len(self.runs) == 1, list(self.runs)
         return next(iter(self.runs.values()))
 
-    def environment(self):
-        return {"WANDB_BASE_URL": self.url, "WANDB_API_KEY": self.key}
+    def env(self, **more):
+        return {"WANDB_BASE_URL": self.url, "WANDB_API_KEY": self.key, **more}
 
-    def close(self):
-        self.server.shutdown()
-        self.server.server_close()
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *args):
+        self.server.__exit__(*args)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,0 @@
-// SPDX-License-Identifier: MIT
-#include "fuzz/harness.h"
-
-DALLE2_FUZZ(read_tar_samples)

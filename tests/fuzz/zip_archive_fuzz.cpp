@@ -1,5 +1,0 @@
-// SPDX-License-Identifier: MIT
-#include "fuzz/checkpoint_parsers.h"
-#include "fuzz/harness.h"
-
-DALLE2_FUZZ(read_zip_archive)
