@@ -77,13 +77,11 @@ class Cascade(EndToEnd):
         run(*draw, "--out", "cascade", cwd=self.dir, check=0)
         score = ["shards", "score", "--drawn", "cascade", "--heldout", "runs/cascade/shards/heldout", "--grid"]
         run(*score, "grid.png", cwd=self.dir, check=0)
-        done = run(*score, "grid.png", cwd=self.dir, check=2)
-        self.assertIn("--grid grid.png: the file exists", done.stderr)
+        self.assertIn("--grid grid.png: the file exists", run(*score, "grid.png", cwd=self.dir, check=2).stderr)
         run(*score, "grid.png", "--overwrite", cwd=self.dir, check=0)
         shard = self.dir / "runs/cascade/shards/000000.tar"
         before = shard.read_bytes()
-        done = run(*score, shard, "--overwrite", cwd=self.dir, check=2)
-        self.assertIn("expected the name of a picture", done.stderr)
+        self.assertIn("expected the name of a picture", run(*score, shard, "--overwrite", cwd=self.dir, check=2).stderr)
         self.assertEqual(shard.read_bytes(), before)
         truth = pictures_asked_for(self.dir / "grid.png")
         small = [halve(image) for image in truth]

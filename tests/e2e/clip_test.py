@@ -10,7 +10,6 @@ import signal
 import struct
 import tarfile
 import threading
-import time
 
 import harness
 from bad_server import Server
@@ -63,9 +62,7 @@ class Clip(EndToEnd):
         run("--config", self.clip_config(self.dir, "whole.json", "whole", data=shards), cwd=self.dir, check=0)
         config = self.clip_config(self.dir, "cut.json", "cut", data=shards)
         process = harness.start("--config", config, cwd=self.dir)
-        deadline = time.monotonic() + 60
-        while not (self.dir / "waiting").exists() and time.monotonic() < deadline:
-            time.sleep(0.02)
+        harness.wait_for(process, (self.dir / "waiting").exists)
         process.send_signal(signal.SIGTERM)
         output = process.communicate(timeout=60)[0]
         self.assertEqual(process.returncode, 75, output)
@@ -78,8 +75,7 @@ class Clip(EndToEnd):
         self.assertEqual(expected, found)
 
     def test_text_becomes_pictures(self):
-        done = self.embed()
-        self.assertIn("96 embeddings in 16 shards", done.stdout)
+        self.assertIn("96 embeddings in 16 shards", self.embed().stdout)
         shape, images = harness.read_npy(self.dir / "embedded/img_emb/000000.npy")
         self.assertEqual(shape, (6, WIDTH))
         self.assertEqual(harness.read_npy(self.dir / "embedded/text_emb/000000.npy")[0], (6, WIDTH))
@@ -245,8 +241,7 @@ class Clip(EndToEnd):
         harness.write_npy(self.dir / "dark.npy", (1, 3, 16, 16), [-0.5] * 768)
 
         def refused(code, expected, *arguments):
-            done = run(*arguments, "--out", "refused", cwd=self.dir, check=code)
-            self.assertIn(expected, " ".join(done.stderr.split()))
+            self.assertIn(expected, " ".join(run(*arguments, "--out", "refused", cwd=self.dir, check=code).stderr.split()))
             self.assertFalse((self.dir / "refused").exists())
         picture = [*text[:5], "--image", "pictures/0.jpg"]
         refused(3, "none.safetensors", *text, "--text", "a ring", "--prior-lora", "none.safetensors")
@@ -288,8 +283,7 @@ class Clip(EndToEnd):
         one = self.embed("--text-encodings", out="one")
         expected = self.content("one")
         self.assertEqual(len(expected), 4 * 16 + 1)  # tars, three arrays each, and what they were made with
-        three = self.embed("--text-encodings", "--nproc-per-node", 3, out="three")
-        self.assertEqual(three.stdout, one.stdout.replace("one/", "three/"))
+        self.assertEqual(self.embed("--text-encodings", "--nproc-per-node", 3, out="three").stdout, one.stdout.replace("one/", "three/"))
         self.assertEqual(self.content("three"), expected)
         # As torchrun and srun start them: rank 0 speaks for all.
         port = harness.free_port()
@@ -310,10 +304,8 @@ class Clip(EndToEnd):
         self.assertIn("000001.tar", done.stderr)
         for path in damaged.glob("*.tar"):
             path.write_bytes(b"no tar" * 1000)
-        done = run(*command, "none", cwd=self.dir, check=3)
-        self.assertIn(".tar", done.stderr)
-        done = run(*command, damaged, cwd=self.dir, check=2)
-        self.assertIn("000000.tar, which is one of the shards to read", " ".join(done.stderr.split()))
+        self.assertIn(".tar", run(*command, "none", cwd=self.dir, check=3).stderr)
+        self.assertIn("000000.tar, which is one of the shards to read", " ".join(run(*command, damaged, cwd=self.dir, check=2).stderr.split()))
         self.assertIn("SHARDS nowhere: there is no such folder", run("shards", "embed", "nowhere", *command[3:-3], "--out", "no", cwd=self.dir, check=2).stderr)
         # Ranks that would make different things.
         run("--config", self.clip_config(self.dir, "other.json", "other", train={"epochs": 1}), cwd=self.dir, check=0)
@@ -346,7 +338,7 @@ class Clip(EndToEnd):
                 process = self.start_embedding("cut", "--nproc-per-node", 2, shards=shards)
                 # Rank 1 waits within its last shard, and rank 0 is through with its own.
                 part = self.dir / "cut/shards.part"
-                self.wait_until(lambda: stalled.is_set() and len(list(part.glob("*.tar"))) == 15)
+                harness.wait_for(process, lambda: stalled.is_set() and len(list(part.glob("*.tar"))) == 15)
                 os.kill(harness.ranks_of(process)[1], ending)
                 said = process.communicate(timeout=90)[0]
                 self.assertEqual(process.returncode, code, said)
@@ -358,19 +350,12 @@ class Clip(EndToEnd):
             self.assertEqual(process.returncode, 0, said)
             self.assertEqual(self.content("cut"), expected)
 
-    def wait_until(self, is_so):
-        until = time.monotonic() + 60
-        while not is_so():
-            self.assertLess(time.monotonic(), until)
-            time.sleep(0.05)
-
     def test_weights_of_others_begin_a_run(self):
         for name in ("begin.pt", "begin.safetensors"):
             run("convert", self.trained / "clip/model.pth", name, "--open-clip", cwd=self.dir, check=0)
         load = {"load_from": "local", "file_path": "begin.pt", "only_auto_resume": False}
         config = self.clip_config(self.dir, train={"epochs": 1, "lr": 1e-9}, tracker={"load": load})
-        done = run("--config", config, cwd=self.dir, check=0)
-        self.assertIn("weights only", done.stdout)
+        self.assertIn("weights only", run("--config", config, cwd=self.dir, check=0).stdout)
         # Weights and vocabulary are those of the run that made the file: so are its last figures.
         for key in ("Validation Loss", "image_to_text_R@1"):
             found, expected = ([record[key] for record in harness.records(folder / "clip") if key in record]
@@ -403,12 +388,10 @@ class Clip(EndToEnd):
                       "embeds pictures alone.", " ".join(done.stderr.split()))
         self.assertFalse((self.dir / "none/000000.tar").exists())
         embed = ["shards", "embed", bare, "--clip", self.trained / "clip/model.pth", "--no-captions", "--out"]
-        done = run(*embed, "pictures", cwd=self.dir, check=0)
-        self.assertIn('a prior "image_url": "pictures/img_emb"\n', done.stdout)
+        self.assertIn('a prior "image_url": "pictures/img_emb"\n', run(*embed, "pictures", cwd=self.dir, check=0).stdout)
         self.assertEqual(harness.read_npy(self.dir / "pictures/img_emb/000000.npy")[0], (6, WIDTH))
         self.assertFalse((self.dir / "pictures/text_emb").exists())
-        done = run(*embed, "both", "--text-encodings", cwd=self.dir, check=2)
-        self.assertIn("--text-encodings: not with --no-captions", done.stderr)
+        self.assertIn("--text-encodings: not with --no-captions", run(*embed, "both", "--text-encodings", cwd=self.dir, check=2).stderr)
         enlarging = {"Resize": {"size": 32}, "CenterCrop": {"size": 32}, "ToTensor": True}
         large = self.clip_config(self.dir, "large.json", "large", clip={"vision_cfg": sizes}, data={"preprocessing": enlarging}, train={"epochs": 1})
         run("--config", large, cwd=self.dir, check=0)

@@ -189,8 +189,7 @@ class Console(EndToEnd):
         self.assertRegex(self.train(self.decoder(), "--quiet").stdout, r"\A\[train\] nothing left to do: [^\n]*\n\[train\] done: 2 epochs, \d+ samples\n\Z")
         (self.dir / "out/checkpoint.pth").unlink()  # latest.pth may be the same file
         (self.dir / "out/checkpoint.pth").write_bytes(b"damaged")
-        done = self.train(self.decoder(), "--quiet")
-        self.assertRegex(done.stderr, r"\A\[ckpt\] warning: out/checkpoint.pth: ")
+        self.assertRegex(self.train(self.decoder(), "--quiet").stderr, r"\A\[ckpt\] warning: out/checkpoint.pth: ")
         process = self.start("--config", self.decoder(epochs=1000), "--quiet", stderr=subprocess.DEVNULL)
         before = len(records(self.dir / "out"))
         harness.wait_for(process, lambda: len(records(self.dir / "out")) > before)

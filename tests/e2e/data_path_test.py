@@ -51,8 +51,7 @@ class DataPath(EndToEnd):
         self.read_until(again, "Starting epoch")
         again.kill()
         again.wait()
-        done = run("--config", "config.json", "--set", "/train/epochs=3", cwd=self.dir, check=0)
-        self.assertRegex(done.stdout, r"having seen \d+ samples")
+        self.assertRegex(run("--config", "config.json", "--set", "/train/epochs=3", cwd=self.dir, check=0).stdout, r"having seen \d+ samples")
 
     def test_a_signal_while_pictures_are_drawn_is_heard_between_them(self):
         config = self.config_of(epochs=1, n_sample_images=10, epoch_samples=8)

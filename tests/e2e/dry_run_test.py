@@ -120,8 +120,7 @@ class DryRun(EndToEnd):
     def test_paths_that_cannot_be_written_are_found(self):
         for kind in self.for_each_kind():
             (self.dir / "file").write_text("in the way")
-            done = self.start(self.config_of(kind, "file/out"), "--dry-run", check=2)
-            self.assertIn("/tracker/data_path", done.stderr)
+            self.assertIn("/tracker/data_path", self.start(self.config_of(kind, "file/out"), "--dry-run", check=2).stderr)
             config = self.config_of(kind)
             config["tracker"]["save"]["save_latest_to"] = "file/latest.pth"
             done = self.start(config, "--dry-run", check=2)
@@ -157,12 +156,10 @@ class DryRun(EndToEnd):
                 config["prior"]["net"]["depth"] = 2
             else:
                 config["decoder"]["unets"][0]["dim"] = 16
-            done = self.start(config, "--dry-run", check=3)
-            self.assertRegex(done.stderr, r"first/latest.pth.*\n?(.|\n)*(net\.|unets\.0\.)")
+            self.assertRegex(self.start(config, "--dry-run", check=3).stderr, r"first/latest.pth.*\n?(.|\n)*(net\.|unets\.0\.)")
             other = self.config_of(KINDS[1 - KINDS.index(kind)])
             other["tracker"]["load"] = config["tracker"]["load"]
-            done = self.start(other, "--dry-run", check=3)
-            self.assertIn("expected a checkpoint of a", done.stderr)
+            self.assertIn("expected a checkpoint of a", self.start(other, "--dry-run", check=3).stderr)
 
     def test_what_a_run_would_go_on_from_is_looked_at(self):
         for kind in self.for_each_kind():

@@ -50,8 +50,7 @@ class Emoji(EndToEnd):
         for name in ("grinning face", "flag: Japan", "thumbs up: dark skin tone", "black cat"):
             self.assertIn(name, captions)
         self.assertEqual(sizes, {(136, 128)})
-        checked = run("shards", "check", shards, cwd=self.dir, check=0)
-        self.assertIn(f"{written:,} samples, {written:,} usable", checked.stdout)
+        self.assertIn(f"{written:,} samples, {written:,} usable", run("shards", "check", shards, cwd=self.dir, check=0).stdout)
 
 
 if __name__ == "__main__":

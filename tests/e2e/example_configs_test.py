@@ -81,8 +81,7 @@ class ExampleConfigs(EndToEnd):
         for pointer in pointers:
             self.remedy(config, pointer)
         config["train"]["device"] = "cpu"
-        done = self.dry_run(config, check=0)
-        self.assertIn("nothing was trained or written (--dry-run)", done.stdout)
+        self.assertIn("nothing was trained or written (--dry-run)", self.dry_run(config, check=0).stdout)
 
     def test_the_decoder_example(self):
         self.mended("reference_example.json", [
@@ -109,8 +108,7 @@ class ExampleConfigs(EndToEnd):
     def test_one_thing_that_is_missing_keeps_its_exit_code(self):
         config = harness.tiny_config(self.shards, "out")
         config["data"]["webdataset_base_url"] = "absent/{}.tar"
-        done = self.dry_run(config, check=3)
-        self.assertIn("absent/{}.tar", done.stderr)
+        self.assertIn("absent/{}.tar", self.dry_run(config, check=3).stderr)
         config["data"]["img_embeddings_url"] = "nowhere"
         done = self.dry_run(config, check=2)
         self.assertIn("2 problems", done.stderr)

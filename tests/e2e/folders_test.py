@@ -12,8 +12,7 @@ class Folders(EndToEnd):
     def test_shards_make_warns_of_shards_among_the_pictures(self):
         harness.write_white(self.dir / "own", 2, 16)
         said = "reads each picture twice, from its file and from the shards"
-        done = run("shards", "make", "--from", "own", "--out", "beside", cwd=self.dir, check=0)
-        self.assertNotIn(said, done.stderr)
+        self.assertNotIn(said, run("shards", "make", "--from", "own", "--out", "beside", cwd=self.dir, check=0).stderr)
         done = run("shards", "make", "--from", "own/", "--out", "own/shards", cwd=self.dir, check=0)
         self.assertIn("--out own/shards is --from own/ or inside it: a VAE with that folder as its data.folder " + said, done.stderr)
 

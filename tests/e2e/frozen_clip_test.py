@@ -72,9 +72,6 @@ class ClipRuns(EndToEnd):
             config["decoder"]["clip"] = self.clip_section()
         return harness.write_config(self.dir / f"{out}.json", config)
 
-    def train(self, config, *more, check=0):
-        return run("--config", config, *more, cwd=self.dir, check=check)
-
     def check_near(self, found, expected, delta=2e-4):
         self.assertEqual(len(found), len(expected))
         self.assertGreater(len(found), 5)
@@ -82,8 +79,7 @@ class ClipRuns(EndToEnd):
             self.assertAlmostEqual(a, b, delta=delta * max(1, abs(b)))
 
     def refused(self, code, expected, config, *more):
-        done = self.train(config, *more, check=code)
-        self.assertIn(expected, " ".join(done.stderr.split()))
+        self.assertIn(expected, " ".join(self.train(config, *more, check=code).stderr.split()))
 
 
 class FrozenClip(ClipRuns):
@@ -105,8 +101,7 @@ class FrozenClip(ClipRuns):
                           ("shards", {"meta_url": str(self.embedded)}),
                           ("pictures", {"meta_url": str(self.embedded), "image_url": None})):
             with self.subTest(out):
-                done = self.train(self.prior(out, data=data))
-                self.assertIn("/prior/clip", done.stdout)
+                self.assertIn("/prior/clip", self.train(self.prior(out, data=data)).stdout)
                 self.check_near(self.logged(out, PRIOR_LOSS), expected)
                 for key in ("metrics/ema-validation/l2-loss", "metrics/ema-validation/similarity with text [steps=4]",
                             "metrics/ema-validation/baseline similarity [steps=4]"):
@@ -314,8 +309,7 @@ class XClip(ClipRuns):
             with self.subTest(kind):
                 rate = {"epochs": 2, "lr": 1e-4}  # Adam turns rounding of small gradients into whole steps
                 self.train(make(kind + "_before", clip=False, train=rate))
-                done = self.train(make(kind, train=rate))
-                self.assertIn(f"/{kind}/clip", done.stdout)
+                self.assertIn(f"/{kind}/clip", self.train(make(kind, train=rate)).stdout)
                 key = PRIOR_LOSS if kind == "prior" else "Unet 0 Training Loss"
                 found, expected = self.logged(kind, key), self.logged(kind + "_before", key)
                 self.assertGreater(len(found), 1)

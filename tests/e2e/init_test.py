@@ -106,8 +106,7 @@ class Init(EndToEnd):
         smaller = [f"--set={each}" for each in ("/train/epochs=1", "/train/epoch_samples=32", "/train/device=cpu", "/decoder/unets/0/dim=8",
                                                 "/decoder/sample_timesteps=[2]",
                                                 "/data/splits={\"train\": 0.9, \"val\": 0.05, \"test\": 0.05}")]
-        done = run("--config", "decoder.json", *smaller, cwd=self.dir, check=0)
-        self.assertIn("[train] done: 1 epoch, 32 samples", done.stdout)
+        self.assertIn("[train] done: 1 epoch, 32 samples", run("--config", "decoder.json", *smaller, cwd=self.dir, check=0).stdout)
         self.assertNotIn("smaller than", self.init("mine", "--image-size", 16, "--overwrite"))
         # From four small pictures on, the size is theirs.
         write_white(self.dir / "mine", 5, 20)
@@ -193,8 +192,7 @@ class Init(EndToEnd):
                          "learns from pairs; 96 captions have no text: .*: its caption is neither UTF-8 nor windows-1252: caption_encoding names")
         self.assertIn("96 usable, 96 with a caption", self.init("mine", "--kind", "clip", "--caption-encoding", "shift_jis"))
         self.assertEqual(self.read("clip.json")["data"]["caption_encoding"], "shift_jis")
-        done = run("shards", "check", "mine", "--caption-encoding", "shift_jis", cwd=self.dir, check=0)
-        self.assertNotIn("no caption", done.stdout)
+        self.assertNotIn("no caption", run("shards", "check", "mine", "--caption-encoding", "shift_jis", cwd=self.dir, check=0).stdout)
         done = run("shards", "check", "mine", "--caption-encoding", "shift_jjs", cwd=self.dir, check=2)
         self.assertIn('--caption-encoding: ICU has no encoding "shift_jjs"', done.stderr)
 

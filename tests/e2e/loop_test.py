@@ -137,8 +137,7 @@ class Loop(EndToEnd):
         config["train"]["epochs"] = 2
         config["tracker"].update(data_path="other", load={"load_from": "local", "file_path": "a.safetensors"},
                                  save={"save_to": "local", "save_latest_to": "other/latest.pth"})
-        resumed = self.train(harness.write_config(self.dir / "config.json", config))
-        self.assertIn("Loaded model from a.safetensors", resumed.stdout)
+        self.assertIn("Loaded model from a.safetensors", self.train(harness.write_config(self.dir / "config.json", config)).stdout)
 
     def test_a_run_leaves_checkpoints_logs_and_pictures(self):
         self.train(self.config(train={"epochs": 2}))
@@ -170,8 +169,7 @@ class Loop(EndToEnd):
     def test_a_conversion_replaces_no_file_without_overwrite(self):
         self.train(self.config())
         before = (self.dir / "out/latest.pth").read_bytes()
-        done = run("convert", "out/model.pth", "out/latest.pth", cwd=self.dir, check=2)
-        self.assertIn("OUT out/latest.pth: the file exists", done.stderr)
+        self.assertIn("OUT out/latest.pth: the file exists", run("convert", "out/model.pth", "out/latest.pth", cwd=self.dir, check=2).stderr)
         self.assertEqual((self.dir / "out/latest.pth").read_bytes(), before)
         run("convert", "out/model.pth", "out/latest.pth", "--overwrite", cwd=self.dir, check=0)
 

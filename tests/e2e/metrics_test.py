@@ -101,8 +101,7 @@ class Metrics(EndToEnd):
         run(*sample, cwd=self.dir, check=0)
 
     def test_without_a_metric_nothing_is_drawn(self):
-        done = self.train(self.write("none", evaluate={}))
-        self.assertNotIn("[eval]", done.stdout)
+        self.assertNotIn("[eval]", self.train(self.write("none", evaluate={})).stdout)
         self.assertEqual(self.logged("none"), [])
 
     def test_what_is_wrong_with_the_networks_is_told_at_the_start_and_nothing_is_written(self):
@@ -121,8 +120,7 @@ class Metrics(EndToEnd):
                 name = f"wrong{number}"
                 config = self.write(name, evaluate=evaluate)
                 for more in ([], ["--dry-run"]):
-                    done = self.train(config, *more, check=2)
-                    self.assertIn(text, " ".join(done.stderr.split()))
+                    self.assertIn(text, " ".join(self.train(config, *more, check=2).stderr.split()))
                 self.assertFalse((self.dir / name / "checkpoint.pth").exists())
 
     def test_features_of_real_pictures_are_kept_for_later_runs(self):

@@ -90,8 +90,7 @@ class NonFinite(EndToEnd):
         self.assertEqual(found, [None, None])
 
     def test_amp_takes_what_the_machine_does_well_and_says_so(self):
-        done = self.train(self.write(self.shards, amp=True))
-        self.assertRegex(done.stdout, r"mixed precision: (bf16|no) \(/train/amp: this (device|CPU) has ")
+        self.assertRegex(self.train(self.write(self.shards, amp=True)).stdout, r"mixed precision: (bf16|no) \(/train/amp: this (device|CPU) has ")
         named = self.train(self.write(self.shards, out="named", amp=True, mixed_precision="fp16"))
         self.assertIn("mixed precision: fp16 (/train/mixed_precision)", named.stdout)
         self.assertIn("Unet 0 Loss Scale", (self.dir / "named/log.jsonl").read_text())

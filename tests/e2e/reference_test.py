@@ -44,8 +44,7 @@ class Reference(EndToEnd):
         # what the reference then saves, we take up, and train on
         for name in ("latest.pth", "checkpoint.pth"):
             (self.dir / "out" / name).write_bytes((self.dir / "again.pth").read_bytes())
-        resumed = self.train(config, "--set", "/train/epochs=2")
-        self.assertIn("having seen", resumed.stdout)
+        self.assertIn("having seen", self.train(config, "--set", "/train/epochs=2").stdout)
 
     def test_the_references_trainer_takes_up_a_run_and_gives_it_back(self):
         self.check()

@@ -70,8 +70,7 @@ class Report(EndToEnd):
                       self.report("out", "--out", "pages/report.html", check=2).stderr)
         self.assertFalse((self.dir / "pages").exists())
         (self.dir / "pages").mkdir()
-        done = self.report("out", "--out", "pages/report.html")
-        self.assertRegex(done.stdout, r"pages/report.html: [\d.]+ [KM]iB")
+        self.assertRegex(self.report("out", "--out", "pages/report.html").stdout, r"pages/report.html: [\d.]+ [KM]iB")
         page = Page((self.dir / "pages/report.html").read_text())
         self.assertEqual(page.titles, ["Training Loss", "Validation Loss", "Learning Rate", "Grad Norm", "EMA Decay",
                                        "Samples per second", "Time of a step", "Memory"])

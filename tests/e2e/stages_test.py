@@ -179,8 +179,7 @@ class Stages(EndToEnd):
         again = self.dir / "a-again/checkpoint.pth"
         done = self.join("a/checkpoint.pth", again, self.dir / "x.pth", check=2)
         self.assertIn(f"unet 1: a/checkpoint.pth and {again} both trained it", done.stderr)
-        done = self.join("a/model.pth", self.dir / "a-again/model.pth", self.dir / "x.pth", check=2)
-        self.assertIn("both trained it", done.stderr)
+        self.assertIn("both trained it", self.join("a/model.pth", self.dir / "a-again/model.pth", self.dir / "x.pth", check=2).stderr)
         self.train_in(self.dir, "b-other", decoder={"timesteps": 40})
         other = self.dir / "b-other/checkpoint.pth"
         done = self.join("a/checkpoint.pth", other, self.dir / "x.pth", check=2)
@@ -224,12 +223,10 @@ class Stages(EndToEnd):
         alone = tensors_of("b/checkpoint.pth", self.base)
         carried = tensors_of("b/checkpoint.pth", self.dir)
         self.assertEqual([n for n in alone if n.startswith("unets.1.") and carried[n] != alone[n]], [])
-        done = self.train_in(self.dir, "b", tracker=base, train={"epochs": 2})
-        self.assertIn("having seen 32 samples", done.stdout)
+        self.assertIn("having seen 32 samples", self.train_in(self.dir, "b", tracker=base, train={"epochs": 2}).stdout)
         self.assertEqual(self.first_stage(self.dir / "b/checkpoint.pth"), first)
         # Joined with a's file it is a's stage again, which it trained; b's alone has it too.
-        done = self.join("a/checkpoint.pth", self.dir / "b/checkpoint.pth", self.dir / "all.pth")
-        self.assertIn("unet 1: a/checkpoint.pth", done.stdout)
+        self.assertIn("unet 1: a/checkpoint.pth", self.join("a/checkpoint.pth", self.dir / "b/checkpoint.pth", self.dir / "all.pth").stdout)
 
 
 if __name__ == "__main__":

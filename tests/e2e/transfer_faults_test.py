@@ -142,18 +142,14 @@ class Faults(Services):
             self.assertIn(f"Error saving checkpoint to {hub.url}/{REPO}/latest.pth: ", done.stderr)
             self.assertIn("1 file in out/outbox could not be sent: ", done.stderr)
             self.assertTrue(any("Error saving checkpoint" in record.get("error", "") for record in harness.records(self.dir / "out")))
-            done = run("sync", "out", cwd=self.dir, env=env, check=6)
-            self.assertIn("0 files sent, 1 file left", done.stdout)
+            self.assertIn("0 files sent, 1 file left", run("sync", "out", cwd=self.dir, env=env, check=6).stdout)
             shutil.copytree(self.dir / "out", self.dir / "copy")
-            done = run("sync", "copy", cwd=self.dir, env=env, check=2)
-            self.assertIn("/out, and what waits in it is the original's to send", done.stderr)
+            self.assertIn("/out, and what waits in it is the original's to send", run("sync", "copy", cwd=self.dir, env=env, check=2).stderr)
             hub.mistreat = mistreat
-            done = run("sync", "out", cwd=self.dir, env=env, check=0)
-            self.assertIn("1 file sent, nothing is left", done.stdout)
+            self.assertIn("1 file sent, nothing is left", run("sync", "out", cwd=self.dir, env=env, check=0).stdout)
             self.assertEqual(hub.file(REPO, "latest.pth"), self.content())
             self.assertEqual(self.outbox(), [])
-            done = run("sync", "nowhere", cwd=self.dir, check=2)
-            self.assertIn("nowhere: not the folder of a run", done.stderr)
+            self.assertIn("nowhere: not the folder of a run", run("sync", "nowhere", cwd=self.dir, check=2).stderr)
 
     def test_signals_during_an_upload_leave_the_file_for_the_next_start(self):
         for kind in ("url", "wandb", "login"):
@@ -256,8 +252,7 @@ class Faults(Services):
                         self.assertIn(f"{number.name}: stopped before the first step: nothing was trained", out)
                         self.assertEqual(harness.left_by_refused_start(self.dir / "out"), [], "the start left its folder")
             web.mistreat = lambda handler, name, number: False
-            done = self.train(config, env=self.env())
-            self.assertIn("having seen", done.stdout)
+            self.assertIn("having seen", self.train(config, env=self.env()).stdout)
             self.assertEqual(list((self.dir / "out").glob("*.part")), [])
 
     @harness.needs_own_network

@@ -92,8 +92,7 @@ class Resumes(Services):
             web.mistreat = lambda handler, name, number: "Range" not in handler.headers and handler.answer(name, most=30_000)
             for name, load in loads.items():
                 with self.subTest(name):
-                    done = self.train(self.write(f"{name}.json", name, load=load, epochs=2), env=env)
-                    self.assertIn("having seen", done.stdout)
+                    self.assertIn("having seen", self.train(self.write(f"{name}.json", name, load=load, epochs=2), env=env).stdout)
                     self.assertEqual(self.content(f"{name}/loaded_checkpoint.pth"), saved)
                     self.assertEqual(checkpoint_content(self.dir / name / "checkpoint.pth", self.dir), expected)
             self.assertGreater(web.ranges, 0)
@@ -108,8 +107,7 @@ class Resumes(Services):
             # A damaged one does not keep it from the whole one at the service.
             shutil.rmtree(self.dir / "out/snapshots")
             (self.dir / "out/checkpoint.pth").write_bytes(self.content()[:1000])
-            done = self.train(self.write(save=save, load=load, epochs=3), env=env)
-            self.assertIn("having seen", done.stdout)
+            self.assertIn("having seen", self.train(self.write(save=save, load=load, epochs=3), env=env).stdout)
             self.assertGreater(hub.steps["resolve"], steps["resolve"])
             self.commands(hub, web, env, hub.file(REPO, "latest.pth"))
 
@@ -142,8 +140,7 @@ class Resumes(Services):
         (self.dir / "web/first.pth").write_bytes(self.content("first/checkpoint.pth"))
         with Server(self.dir / "web") as web:
             load = {"load_from": "url", "url": f"{web.url}/first.pth"}
-            done = self.train(self.write(load=load, epochs=2), "--nproc-per-node", 2, env=self.env())
-            self.assertIn("having seen", done.stdout)
+            self.assertIn("having seen", self.train(self.write(load=load, epochs=2), "--nproc-per-node", 2, env=self.env()).stdout)
             self.assertEqual(web.counts, {"first.pth": 1})
             done = self.train(self.write("gone.json", "gone", load={**load, "url": f"{web.url}/gone.pth"}), "--nproc-per-node", 2,
                               check=6, env=self.env(), timeout=60)

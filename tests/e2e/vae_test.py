@@ -59,8 +59,7 @@ class Vae(VaeRuns):
             self.assertEqual(json.loads(run(*evaluate, "--nproc-per-node", processes, cwd=self.dir, check=0).stdout), alone)
         self.assertEqual(alone["pictures"], 12)
         self.assertLess(alone["mean_square_error"], alone["mean_absolute_error"])
-        done = run(*evaluate, cwd=self.dir, check=0)
-        self.assertNotIn("warning", done.stderr)
+        self.assertNotIn("warning", run(*evaluate, cwd=self.dir, check=0).stderr)
         # Other splits than the run's.
         done = run(*evaluate, "--set", "/data/valid_frac=0.3", cwd=self.dir, check=0)
         self.assertIn("expected the splits of the run that saved it, but the figures may be of samples that it was trained on",
@@ -164,8 +163,7 @@ class Vae(VaeRuns):
         done = self.train(self.write("plain", vae={"use_vgg_and_gan": False}), "--dry-run")
         self.assertIn("/train/vgg_path: has no effect: vae.use_vgg_and_gan is false", " ".join(done.stderr.split()))
         other = self.write("run", vae={"lookup_free_quantization": False, "codebook_size": 32}, train={"num_train_steps": 2})
-        done = self.train(other, check=2)
-        self.assertIn("/vae/lookup_free_quantization", " ".join(done.stderr.split()))
+        self.assertIn("/vae/lookup_free_quantization", " ".join(self.train(other, check=2).stderr.split()))
         done = run("sample", "--checkpoint", "run/checkpoint.pth", "--out", "drawn", cwd=self.dir, check=3)
         self.assertIn("expected a checkpoint of a decoder or prior, got one of a vae", " ".join(done.stderr.split()))
 
@@ -209,8 +207,7 @@ class Vae(VaeRuns):
             config["tracker"]["load"] = {"load_from": "local", "file_path": f"run/results/{name}"}
             config = harness.write_config(self.dir / f"from{number}.json", config)
             self.assertIn(f"would load: run/results/{name}", self.train(config, "--dry-run").stdout)
-            done = self.train(config)
-            self.assertIn(f"Starting from zero: with the weights of run/results/{name}", " ".join(done.stdout.split()))
+            self.assertIn(f"Starting from zero: with the weights of run/results/{name}", " ".join(self.train(config).stdout.split()))
             given = checkpoint_content(self.dir / "run/results" / name, self.dir)[0]
             got = checkpoint_content(self.dir / f"from{number}/checkpoint.pth", self.dir)
             self.assertEqual(got[1]["step"], 1)
