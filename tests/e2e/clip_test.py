@@ -64,8 +64,7 @@ class Clip(EndToEnd):
         process = harness.start("--config", config, cwd=self.dir)
         harness.wait_for(process, (self.dir / "waiting").exists)
         process.send_signal(signal.SIGTERM)
-        output = process.communicate(timeout=60)[0]
-        self.assertEqual(process.returncode, 75, output)
+        self.end_of(process, 75)
         (self.dir / "go").touch()
         tree = checkpoint_content(self.dir / "cut/checkpoint.pth", self.dir)[1]
         self.assertEqual(tree["samples_seen"], 0)
@@ -340,14 +339,12 @@ class Clip(EndToEnd):
                 part = self.dir / "cut/shards.part"
                 harness.wait_for(process, lambda: stalled.is_set() and len(list(part.glob("*.tar"))) == 15)
                 os.kill(harness.ranks_of(process)[1], ending)
-                said = process.communicate(timeout=90)[0]
-                self.assertEqual(process.returncode, code, said)
+                said = self.end_of(process, code)
                 self.assertIn(text, " ".join(said.split()))
                 self.assertFalse(list((self.dir / "cut").glob("*.tar")))
             server.mistreat = lambda handler, name, number: False
             process = self.start_embedding("cut", "--nproc-per-node", 2, shards=shards)
-            said = process.communicate(timeout=120)[0]
-            self.assertEqual(process.returncode, 0, said)
+            self.end_of(process, 0)
             self.assertEqual(self.content("cut"), expected)
 
     def test_weights_of_others_begin_a_run(self):

@@ -42,8 +42,7 @@ class DataPath(EndToEnd):
         self.assertRegex(second.stderr, rf"a run works in \S*out: process {first.pid} on {socket.gethostname()}")
         self.assertIsNone(first.poll(), "the second start ended the first run")
         first.send_signal(signal.SIGTERM)
-        output = first.communicate(timeout=60)[0]
-        self.assertEqual(first.returncode, 75, output)
+        self.end_of(first, 75)
         steps = [record["step"] for record in records(self.dir / "out") if "step" in record]
         self.assertEqual(steps, sorted(steps), "the second start wrote into the first one's log")
         # A kill releases the folder at once.
@@ -62,8 +61,7 @@ class DataPath(EndToEnd):
         self.read_until(process, "Sampling and saving after epoch 0")
         begin = time.monotonic()
         process.send_signal(signal.SIGTERM)
-        output = process.communicate(timeout=100)[0]
-        self.assertEqual(process.returncode, 75, output)
+        output = self.end_of(process, 75)
         self.assertLess(time.monotonic() - begin, 20, output)
         stopped = saved_state(self.dir / "out/checkpoint.pth", self.dir)
         self.assertGreater(len(stopped[0]), 50)

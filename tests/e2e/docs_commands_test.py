@@ -19,8 +19,6 @@ import shutil
 import stat
 import subprocess
 import sys
-import tempfile
-import unittest
 
 import harness
 from bad_server import Server
@@ -144,16 +142,12 @@ def make_smaller(path):
     write_config(path, smaller(json.loads(without_comments(path.read_text()))))
 
 
-class DocsCommands(unittest.TestCase):
+class DocsCommands(harness.Folders):
     @classmethod
     def setUpClass(cls):
-        cls.base = pathlib.Path(tempfile.mkdtemp(prefix="dalle2-docs-"))
+        super().setUpClass()
         cls.blocks = {page: blocks_of(page, (ROOT / page).read_text()) for page in PAGES}
         cls.helps = {}
-
-    @classmethod
-    def tearDownClass(cls):
-        shutil.rmtree(cls.base, ignore_errors=True)
 
     # The sandbox.
 

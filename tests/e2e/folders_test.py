@@ -65,8 +65,7 @@ class Encoding(EndToEnd):
         while not list((self.dir / "encoded").glob("shards.part/*.tar")) and process.poll() is None:
             time.sleep(0.002)
         process.send_signal(signal.SIGTERM)
-        output = process.communicate(timeout=120)[0]
-        self.assertEqual(process.returncode, 75, output)
+        output = self.end_of(process, 75)
         self.assertIn("stopped by a signal; no shard was written", output)
         self.assertFalse((self.dir / "encoded").exists())
 

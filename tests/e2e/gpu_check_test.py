@@ -5,11 +5,8 @@ import io
 import contextlib
 import json
 import os
-import pathlib
 import subprocess
 import sys
-import tempfile
-import unittest
 
 import harness
 
@@ -26,12 +23,7 @@ Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (n
 """
 
 
-class GpuCheck(unittest.TestCase):
-    def setUp(self):
-        temporary = tempfile.TemporaryDirectory(prefix="dalle2-gpu-check-")
-        self.addCleanup(temporary.cleanup)
-        self.dir = pathlib.Path(temporary.name)
-
+class GpuCheck(harness.Folders):
     def check(self, *options, code=0, **env):
         done = subprocess.run([harness.ROOT / "scripts" / "gpu_check.sh", *options], cwd=self.dir, capture_output=True, text=True, timeout=300,
                               env={**os.environ, "DALLE2_TRAIN": harness.BINARY, **env})

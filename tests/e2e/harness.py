@@ -253,6 +253,12 @@ class Folders(unittest.TestCase):
         """What the records of a run have under the key."""
         return [record[key] for record in records(self.dir / out) if key in record]
 
+    def end_of(self, process, code):
+        """Waits for it. @return what it said"""
+        output = process.communicate(timeout=200)[0]
+        self.assertEqual(process.returncode, code, output)
+        return output
+
     def start(self, *arguments, **kwargs):
         """As `start` does, in the folder of the test, at the end of which the process is gone."""
         process = start(*arguments, cwd=self.dir, **kwargs)
@@ -280,8 +286,7 @@ class EndToEnd(Folders):
             if text in line:
                 process.send_signal(signal.SIGTERM)
                 break
-        output = process.communicate(timeout=120)[0]
-        self.assertEqual(process.returncode, 75, output)
+        self.end_of(process, 75)
 
 
 def main():

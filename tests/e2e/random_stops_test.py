@@ -172,8 +172,7 @@ class RandomStops(VaeRuns):
         config = self.decoder("early")
         process, own = self.stopped_early(config, 2)
         os.kill(own[1], signal.SIGTERM)  # most likely before it can answer the signal
-        output = process.communicate(timeout=30)[0]
-        self.assertEqual(process.returncode, 75, output)
+        self.end_of(process, 75)
         for late, told in ((0, 1), (1, 0)):
             process, own = self.stopped_early(config, 3)
             os.kill(own[late], signal.SIGSTOP)
@@ -181,8 +180,7 @@ class RandomStops(VaeRuns):
             os.kill(own[told], signal.SIGTERM)
             time.sleep(3)
             os.kill(own[late], signal.SIGCONT)
-            output = process.communicate(timeout=30)[0]
-            self.assertEqual(process.returncode, 75, output)
+            output = self.end_of(process, 75)
             self.assertIn("stopped before", output)
         self.assertFalse((self.dir / "early").exists())
 

@@ -153,8 +153,7 @@ class Ranks(harness.EndToEnd):
         process = self.start(*self.command(config, ranks), env=env)
         self.wait_for_steps(process, name, reached)
         os.kill(process.pid if rank is None else ranks_of(process)[rank], signal.SIGTERM)
-        output = process.communicate(timeout=60)[0]
-        self.assertEqual(process.returncode, 75, output)
+        output = self.end_of(process, 75)
         return output
 
     def test_a_signal_to_one_rank_saves_on_all_and_the_run_goes_on_bit_for_bit(self):
@@ -177,8 +176,7 @@ class Ranks(harness.EndToEnd):
         self.wait_for_steps(process, "failing", lambda done: done >= 12 and (self.dir / "failing" / "checkpoint.pth").exists())
         begin = time.monotonic()
         act(process)
-        output = process.communicate(timeout=90)[0]
-        self.assertEqual(process.returncode, 6, output)
+        output = self.end_of(process, 6)
         self.assertLess(time.monotonic() - begin, 60, output)
         for text in texts:
             self.assertIn(text, " ".join(output.split()))
@@ -213,8 +211,7 @@ class Ranks(harness.EndToEnd):
                 time.sleep(1)
                 self.assertEqual(len(self.logged(name, "Unet 0 Training Loss")), steps)  # it was cut
                 tell_network(process, "up")
-            output = process.communicate(timeout=120)[0]
-            self.assertEqual(process.returncode, 0, output)
+            self.end_of(process, 0)
         calm, shaken = (saved_state(self.dir / name / "checkpoint.pth", self.dir) for name in ("calm", "shaken"))
         self.assertGreater(len(calm[0]), 50)
         self.assertEqual(shaken, calm)
@@ -341,8 +338,7 @@ class Ranks(harness.EndToEnd):
         self.wait_for_steps(process, "told", lambda done: done >= 4)
         for each in (process.pid, *ranks_of(process).values()):
             os.kill(each, signal.SIGTERM)
-        output = process.communicate(timeout=60)[0]
-        self.assertEqual(process.returncode, 75, output)
+        output = self.end_of(process, 75)
         self.assertEqual(output.count("SIGTERM: saving"), 1, output)
 
     def test_a_lost_launcher_lets_the_ranks_save(self):
@@ -372,11 +368,6 @@ class Ranks(harness.EndToEnd):
         return subprocess.Popen([torchrun, "--standalone", "--no-python", "--nproc-per-node", "2", *options, BINARY, "--config",
                                  config], cwd=self.dir, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                 env={**os.environ, "OMP_NUM_THREADS": "1"})
-
-    def end_of(self, process, code):
-        output = process.communicate(timeout=200)[0]
-        self.assertEqual(process.returncode, code, output)
-        return output
 
     @needs_reference
     def test_torchrun_shows_what_ended_a_rank_by_the_reference(self):

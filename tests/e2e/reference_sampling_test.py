@@ -8,11 +8,8 @@ import json
 import math
 import os
 import pathlib
-import shutil
-import tempfile
-import unittest
 
-from harness import ROOT, main, read_npy, run, write_npy
+from harness import ROOT, Folders, main, read_npy, run, write_npy
 
 
 def fixture_folder():
@@ -20,18 +17,14 @@ def fixture_folder():
     return fresh if fresh.is_dir() else ROOT / "tests" / "parity" / "fixtures" / "sampling"
 
 
-class ReferenceSampling(unittest.TestCase):
+class ReferenceSampling(Folders):
     @classmethod
     def setUpClass(cls):
+        super().setUpClass()
         cls.folder = fixture_folder()
         cls.cases = json.loads((cls.folder / "cases.json").read_text())
         cls.single = next(case for case in cls.cases if cls.is_of_first_stage(case))
         cls.guided = next(case for case in cls.cases if cls.is_of_first_stage(case) and "--cond-scale" in case["arguments"])
-        cls.dir = pathlib.Path(tempfile.mkdtemp(prefix="dalle2-e2e-"))
-
-    @classmethod
-    def tearDownClass(cls):
-        shutil.rmtree(cls.dir, ignore_errors=True)
 
     @staticmethod
     def is_of_first_stage(case):

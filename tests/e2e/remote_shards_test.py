@@ -108,8 +108,7 @@ class RemoteShards(harness.EndToEnd):
             time.sleep(1)
             begin = time.monotonic()
             process.send_signal(signal.SIGTERM)
-            out = process.communicate(timeout=30)[0]
-            self.assertEqual(process.returncode, 75, out)
+            out = self.end_of(process, 75)
             self.assertLess(time.monotonic() - begin, 5)
             server.mistreat = lambda handler, name, number: False
             done = self.train(config, env=self.env())

@@ -123,7 +123,6 @@ class Table(Services):
 
 
 class Faults(Services):
-
     def test_a_service_that_is_down_costs_nothing_and_sync_sends_what_waits(self):
         down = [False]
 

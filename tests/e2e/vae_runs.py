@@ -58,8 +58,7 @@ class VaeRuns(EndToEnd):
             if lines == 0:
                 process.terminate()
                 break
-        output = process.communicate(timeout=120)[0]
-        self.assertEqual(process.returncode, 75, output)
+        self.end_of(process, 75)
 
     def same_log(self, one, other):
         """All that does not depend on the clock, the memory, or the run's id."""

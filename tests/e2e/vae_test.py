@@ -195,8 +195,7 @@ class Vae(VaeRuns):
             if ".png" in line:
                 process.terminate()
                 break
-        output = process.communicate(timeout=120)[0]
-        self.assertEqual(process.returncode, 75, output)
+        self.end_of(process, 75)
         own = checkpoint_content(self.dir / "run/checkpoint.pth", self.dir)[1]["dalle2_train"]
         self.assertLess(own["loader_position"]["row"], 57000)
 

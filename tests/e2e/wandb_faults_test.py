@@ -45,8 +45,7 @@ class Start(Wandb):
                                                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
             for fault, (service, process) in started.items():
                 with self.subTest(fault):
-                    said = process.communicate(timeout=100)[0]
-                    self.assertEqual(process.returncode, 6 if fault in refusals else 0, said)
+                    said = self.end_of(process, 6 if fault in refusals else 0)
                     self.assertIn(words.get(fault, f"/tracker/log: {service.url}/graphql: the server answers with status {fault}"), said)
                     self.assertEqual("rows) could not be sent: the next start sends what is left" in said, fault in words)
                     self.assertEqual(harness.left_by_refused_start(self.dir / fault / "out") != [], fault in words)
@@ -54,7 +53,6 @@ class Start(Wandb):
 
 
 class Replay(Wandb):
-
     def test_sync_sends_the_rows_of_each_logger(self):
         double = self.double()
         double.mistreat = lambda handler, kind, number: kind == "file_stream" and handler.json(500, {})

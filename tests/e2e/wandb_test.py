@@ -12,9 +12,7 @@ import re
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
-import unittest
 
 import harness
 import wandb_file
@@ -40,10 +38,9 @@ def rest_of(path):
     return found[0]
 
 
-class Wandb(unittest.TestCase):
+class Wandb(harness.Folders):
     def setUp(self):
-        self.dir = pathlib.Path(tempfile.mkdtemp(prefix="dalle2-wandb-"))
-        self.addCleanup(shutil.rmtree, self.dir, ignore_errors=True)
+        super().setUp()
         (self.dir / "home").mkdir()
 
     def double(self):

@@ -53,6 +53,15 @@ Everything& everything() {
   return *all;
 }
 
+/// All of it, while nobody else has it.
+class Locked {
+ public:
+  Everything* operator->() const { return &everything(); }
+
+ private:
+  std::lock_guard<std::mutex> lock_{everything().mutex};
+};
+
 thread_local c10::StreamId stream_of_thread = 0;
 
 // Bit 62 alone makes an address that no process has.
@@ -66,15 +75,14 @@ struct Owner {
 
 void free_memory(void* context) {
   const std::unique_ptr<Owner> owner(static_cast<Owner*>(context));
-  Everything& all = everything();
-  const std::lock_guard lock(all.mutex);
-  const auto found = all.memory.find(owner->address);
-  if (found == all.memory.end()) return;
-  all.bytes -= found->second.bytes;
+  const Locked all;
+  const auto found = all->memory.find(owner->address);
+  if (found == all->memory.end()) return;
+  all->bytes -= found->second.bytes;
   for (const c10::StreamId user : found->second.used) {
-    if (!found->second.recorded.contains(user)) ++all.counts.unsafe_frees;
+    if (!found->second.recorded.contains(user)) ++all->counts.unsafe_frees;
   }
-  all.memory.erase(found);
+  all->memory.erase(found);
 }
 
 c10::DataPtr owned_by_device(std::unique_ptr<Owner> owner, void* host, size_t bytes) {
@@ -82,14 +90,13 @@ c10::DataPtr owned_by_device(std::unique_ptr<Owner> owner, void* host, size_t by
   void* const address = owner->address;
   if (address != nullptr) {
     const uint64_t graph = recorded_graph();
-    Everything& all = everything();
-    const std::lock_guard lock(all.mutex);
-    MemoryUse& memory = all.memory[address] = {};
+    const Locked all;
+    MemoryUse& memory = all->memory[address] = {};
     memory.graph = graph;
     memory.home = memory.writer = stream_of_thread;
     memory.bytes = static_cast<int64_t>(bytes);
-    all.bytes += memory.bytes;
-    all.most_bytes = std::max(all.most_bytes, all.bytes);
+    all->bytes += memory.bytes;
+    all->most_bytes = std::max(all->most_bytes, all->bytes);
   }
   return {address, owner.release(), &free_memory, fake_device()};
 }
@@ -113,12 +120,11 @@ class DeviceAllocator : public c10::DeviceAllocator {
   }
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex /*index*/) override {
     c10::CachingDeviceAllocator::DeviceStats stats;
-    Everything& all = everything();
-    const std::lock_guard lock(all.mutex);
+    const Locked all;
     auto& bytes =
         stats.allocated_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
-    bytes.current = all.bytes;
-    bytes.peak = all.most_bytes;
+    bytes.current = all->bytes;
+    bytes.peak = all->most_bytes;
     return stats;
   }
   void resetAccumulatedStats(c10::DeviceIndex /*index*/) override {}
@@ -127,9 +133,8 @@ class DeviceAllocator : public c10::DeviceAllocator {
 
 void free_pinned(void* context) {
   const std::unique_ptr<Owner> owner(static_cast<Owner*>(context));
-  Everything& all = everything();
-  const std::lock_guard lock(all.mutex);
-  all.pinned.erase(reinterpret_cast<uintptr_t>(owner->address));
+  const Locked all;
+  all->pinned.erase(reinterpret_cast<uintptr_t>(owner->address));
 }
 
 class PinnedAllocator : public at::HostAllocator {
@@ -139,10 +144,9 @@ class PinnedAllocator : public at::HostAllocator {
     auto owner = std::make_unique<Owner>();
     owner->pointer = c10::GetAllocator(at::kCPU)->allocate(bytes);
     owner->address = owner->pointer.get();
-    Everything& all = everything();
-    const std::lock_guard lock(all.mutex);
-    all.pinned[reinterpret_cast<uintptr_t>(owner->address)] = bytes;
-    all.counts.pinned_bytes += static_cast<int64_t>(std::bit_ceil(bytes));
+    const Locked all;
+    all->pinned[reinterpret_cast<uintptr_t>(owner->address)] = bytes;
+    all->counts.pinned_bytes += static_cast<int64_t>(std::bit_ceil(bytes));
     void* const address = owner->address;
     return {address, owner.release(), &free_pinned, at::kCPU};
   }
@@ -165,15 +169,14 @@ void merge(StreamClock& into, const StreamClock& clock) {
   for (const auto& [stream, work] : clock) into[stream] = std::max(into[stream], work);
 }
 
-uint64_t next_work(Everything& all) {
-  return all.streams[stream_of_thread][stream_of_thread] = ++all.work;
+uint64_t next_work(const Locked& all) {
+  return all->streams[stream_of_thread][stream_of_thread] = ++all->work;
 }
 
 /// The host stands still until this stream has got here.
 void host_catches_up() {
-  Everything& all = everything();
-  const std::lock_guard lock(all.mutex);
-  merge(all.host, all.streams[stream_of_thread]);
+  const Locked all;
+  merge(all->host, all->streams[stream_of_thread]);
 }
 
 /// Counts a copy. @return whether the host waits for it
@@ -194,14 +197,13 @@ bool waits_for_copy(const char* what,
 void arrive(const StreamClock& clock) {
   std::vector<Download> arrived;
   {
-    Everything& all = everything();
-    const std::lock_guard lock(all.mutex);
+    const Locked all;
     const auto still_open = std::stable_partition(
-        all.downloads.begin(), all.downloads.end(), [&](const Download& each) {
+        all->downloads.begin(), all->downloads.end(), [&](const Download& each) {
           return !is_done(each, clock);
         });
-    arrived.assign(still_open, all.downloads.end());
-    all.downloads.erase(still_open, all.downloads.end());
+    arrived.assign(still_open, all->downloads.end());
+    all->downloads.erase(still_open, all->downloads.end());
   }
   for (const Download& each : arrived) each.to.copy_(each.from);
 }
@@ -218,21 +220,15 @@ std::string FakeDeviceCounts::text() const {
 }
 
 FakeDeviceCounts counts_of(const std::function<void()>& work) {
-  Everything& all = everything();
-  {
-    const std::lock_guard lock(all.mutex);
-    all.counts = {};
-  }
+  Locked()->counts = {};
   work();
-  const std::lock_guard lock(all.mutex);
-  return std::exchange(all.counts, {});
+  return std::exchange(Locked()->counts, {});
 }
 
 void count(int64_t FakeDeviceCounts::*what, const std::string& name) {
-  Everything& all = everything();
-  const std::lock_guard lock(all.mutex);
-  ++(all.counts.*what);
-  if (!name.empty()) ++all.counts.by_name[name];
+  const Locked all;
+  ++(all->counts.*what);
+  if (!name.empty()) ++all->counts.by_name[name];
 }
 
 void* device_address(void* host) {
@@ -273,11 +269,10 @@ c10::Allocator* pinned_allocator() {
 }
 
 bool is_pinned_address(const void* address) {
-  Everything& all = everything();
-  const std::lock_guard lock(all.mutex);
+  const Locked all;
   const auto at = reinterpret_cast<uintptr_t>(address);
-  auto behind = all.pinned.upper_bound(at);
-  if (behind == all.pinned.begin()) return false;
+  auto behind = all->pinned.upper_bound(at);
+  if (behind == all->pinned.begin()) return false;
   --behind;
   return at < behind->first + behind->second;
 }
@@ -291,22 +286,19 @@ void set_current_stream(c10::Stream stream) {
 }
 
 c10::Stream new_stream() {
-  Everything& all = everything();
-  const std::lock_guard lock(all.mutex);
-  return c10::Stream(c10::Stream::UNSAFE, fake_device(), ++all.streams_made);
+  return c10::Stream(c10::Stream::UNSAFE, fake_device(), ++Locked()->streams_made);
 }
 
 void use_memory(void* device_memory, bool writes, const std::string& by) {
   if (is_recording()) return;  // it is used by the replays
-  Everything& all = everything();
-  const std::lock_guard lock(all.mutex);
-  const auto found = all.memory.find(device_memory);
-  if (found == all.memory.end()) return;  // empty
+  const Locked all;
+  const auto found = all->memory.find(device_memory);
+  if (found == all->memory.end()) return;  // empty
   MemoryUse& memory = found->second;
   const c10::StreamId stream = stream_of_thread;
   const uint64_t known = memory.writer == stream ? memory.written
-                                                 : std::max(all.streams[stream][memory.writer],
-                                                            all.host[memory.writer]);
+                                                 : std::max(all->streams[stream][memory.writer],
+                                                            all->host[memory.writer]);
   TORCH_CHECK(known >= memory.written,
               by,
               " on stream ",
@@ -323,17 +315,15 @@ void use_memory(void* device_memory, bool writes, const std::string& by) {
 }
 
 void record_memory(void* device_memory, c10::Stream stream) {
-  Everything& all = everything();
-  const std::lock_guard lock(all.mutex);
-  const auto found = all.memory.find(device_memory);
-  if (found != all.memory.end()) found->second.recorded.insert(stream.id());
+  const Locked all;
+  const auto found = all->memory.find(device_memory);
+  if (found != all->memory.end()) found->second.recorded.insert(stream.id());
 }
 
 void adopt_memory(void* device_memory, c10::Stream stream) {
-  Everything& all = everything();
-  const std::lock_guard lock(all.mutex);
-  const auto found = all.memory.find(device_memory);
-  if (found == all.memory.end()) return;
+  const Locked all;
+  const auto found = all->memory.find(device_memory);
+  if (found == all->memory.end()) return;
   MemoryUse& memory = found->second;
   memory.home = memory.writer = stream.id();
   memory.written = 0;
@@ -342,41 +332,31 @@ void adopt_memory(void* device_memory, c10::Stream stream) {
 }
 
 uint64_t graph_of_memory(void* device_memory) {
-  Everything& all = everything();
-  const std::lock_guard lock(all.mutex);
-  const auto found = all.memory.find(device_memory);
-  return found == all.memory.end() ? 0 : found->second.graph;
+  const Locked all;
+  const auto found = all->memory.find(device_memory);
+  return found == all->memory.end() ? 0 : found->second.graph;
 }
 
 StreamClock clock_of(c10::Stream stream) {
-  Everything& all = everything();
-  const std::lock_guard lock(all.mutex);
-  return all.streams[stream.id()];
+  return Locked()->streams[stream.id()];
 }
 
 void wait_in_stream(c10::Stream stream, const StreamClock& clock) {
-  Everything& all = everything();
-  const std::lock_guard lock(all.mutex);
-  merge(all.streams[stream.id()], clock);
+  merge(Locked()->streams[stream.id()], clock);
 }
 
 void wait_on_host(const StreamClock& clock, const std::string& what) {
   refuse_while_recording("waiting for " + what);
   count(&FakeDeviceCounts::host_waits, "wait for " + what);
-  {
-    Everything& all = everything();
-    const std::lock_guard lock(all.mutex);
-    merge(all.host, clock);
-  }
+  merge(Locked()->host, clock);
   arrive(clock);
 }
 
 void wait_for_all() {
   StreamClock clock;
   {
-    Everything& all = everything();
-    const std::lock_guard lock(all.mutex);
-    for (const auto& [stream, own] : all.streams) clock[stream] = all.work;
+    const Locked all;
+    for (const auto& [stream, own] : all->streams) clock[stream] = all->work;
   }
   wait_on_host(clock, "the device");
 }
@@ -398,9 +378,8 @@ void download(const at::Tensor& to, const at::Tensor& from, bool non_blocking) {
   } else {
     to.fill_(1);
   }
-  Everything& all = everything();
-  const std::lock_guard lock(all.mutex);
-  all.downloads.push_back({stream_of_thread, next_work(all), now, to});
+  const Locked all;
+  all->downloads.push_back({stream_of_thread, next_work(all), now, to});
 }
 
 void upload(const at::Tensor& to, const at::Tensor& from, bool non_blocking) {
