@@ -264,9 +264,7 @@ class CommandLine(EndToEnd):
             self.refuse(2, "sample", other, "20", expect=[f"Did you mean `{own}`?"])
 
     def test_strict_turns_warnings_into_errors(self):
-        config = tiny_config(self.shards, "out")
-        config["train"]["something_else_entirely"] = 1
-        path = write_config(self.dir / "c.json", config)
+        path = self.config(train={"something_else_entirely": 1})
         self.refuse(0, "--config", path, "--dry-run", expect=["something_else_entirely"])
         self.refuse(2, "--config", path, "--strict", expect=["  /train/something_else_entirely: no such key\n"])
 
@@ -283,14 +281,11 @@ class CommandLine(EndToEnd):
         self.assertIn("2020-12", schema["$schema"])
 
     def test_an_error_is_the_last_on_the_screen(self):
-        config = tiny_config(self.shards, "out")
         (self.dir / "bad.pth").write_bytes(b"no checkpoint at all")
-        config["tracker"]["load"] = {"load_from": "local", "file_path": "bad.pth"}
-        done = subprocess.run([harness.BINARY, "--config", write_config(self.dir / "bad.json", config)], cwd=self.dir,
-                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        self.assertEqual(done.returncode, 3, done.stdout)
-        last = [line for line in done.stdout.splitlines() if not line.startswith("  ")][-1]
-        self.assertTrue(last.startswith("error: bad.pth: "), done.stdout)
+        config = self.config(tracker={"load": {"load_from": "local", "file_path": "bad.pth"}})
+        said = self.end_of(self.start("--config", config), 3)
+        last = [line for line in said.splitlines() if not line.startswith("  ")][-1]
+        self.assertTrue(last.startswith("error: bad.pth: "), said)
 
     def test_a_name_that_is_too_long_is_an_error_of_ours(self):
         name = "x" * 300

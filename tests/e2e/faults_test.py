@@ -18,7 +18,6 @@ import unittest
 import harness
 from harness import EndToEnd, checkpoint_content, needs_own_network, ranks_of, run, tell_network
 from rank_start import Start, processes_of
-from resume_test import UNET
 
 FAULTS = int(os.environ.get("DALLE2_FAULTS", "0"))
 SEED = int(os.environ.get("DALLE2_FAULTS_SEED", "1"))
@@ -56,13 +55,11 @@ def slow_down(victim):
 
 class Faults(EndToEnd):
     def write(self, name):
-        config = harness.tiny_config(
-            self.shards, name, decoder={"unets": [{**UNET, "image_embed_dim": 32}]},
-            data={"batch_size": 2, "num_workers": 1, "splits": {"train": 0.6, "val": 0.2, "test": 0.2}},
+        return self.config(
+            f"{name}.json", name, data={"batch_size": 2, "num_workers": 1, "splits": {"train": 0.6, "val": 0.2, "test": 0.2}},
             train={"epochs": EPOCHS, "n_sample_images": 2, "log_every_n_updates": 1, "save_every_n_samples": 16,
                    "hang_timeout_seconds": HANG_SECONDS},
             evaluate={"n_evaluation_samples": 8, "FID": {"feature_extractor_weights_path": str(NETWORKS / "frozen.pt")}})
-        return harness.write_config(self.dir / f"{name}.json", config)
 
     def samples_seen(self, name):
         """Of the newest file, after all have been found whole."""

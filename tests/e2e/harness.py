@@ -32,6 +32,11 @@ HAS_OWN_NETWORK = bool(shutil.which("unshare")) and subprocess.run(OWN_NETWORK, 
 needs_own_network = unittest.skipUnless(HAS_OWN_NETWORK, "needs the right to make a network namespace (unshare --net)")
 
 
+UNET = {"dim": 8, "dim_mults": [1, 2], "cond_dim": 8, "num_resnet_blocks": 1, "resnet_groups": 4, "num_image_tokens": 1, "num_time_tokens": 1}
+# In place of a decoder's one unet.
+CASCADE = {"unets": [{**UNET, "image_embed_dim": 32}, UNET], "image_size": None, "image_sizes": [8, 16], "sample_timesteps": [3, 3]}
+
+
 def tell_network(process, what):
     """To a process started with OWN_NETWORK before its command: own_network.py says what can be said."""
     process.stdin.write(what + "\n")
@@ -79,9 +84,7 @@ def tiny_config(shards, out, **sections):
     """A decoder that trains in seconds on demo shards of 16 pixels; `sections` override its keys, a None takes one of the decoder away."""
     config = {
         "decoder": {
-            "unets": [{"dim": 8, "dim_mults": [1, 2], "image_embed_dim": 32, "cond_dim": 8,
-                       "num_resnet_blocks": 1, "resnet_groups": 4, "num_image_tokens": 1,
-                       "num_time_tokens": 1}],
+            "unets": [{**UNET, "image_embed_dim": 32}],
             "image_size": 16, "timesteps": 50, "sample_timesteps": [3], "learned_variance": False,
         },
         "data": {
@@ -276,8 +279,8 @@ class EndToEnd(Folders):
         cls.shards = cls.base / "shards"
         run("shards", "demo", "--out", cls.shards, "--num", 96, "--image-size", 16, cwd=cls.base, check=0)
 
-    def config(self, name="config.json", out="out", **sections):
-        return write_config(self.dir / name, tiny_config(self.shards, out, **sections))
+    def config(self, name="config.json", out="out", shards=None, **sections):
+        return write_config(self.dir / name, tiny_config(shards or self.shards, out, **sections))
 
     def train_until(self, config, text):
         """Trains until a line of the output has the text, and asks for a stop then."""

@@ -19,11 +19,8 @@ def values_of(tensor, path, cwd):
 class Loop(EndToEnd):
     def start(self, save=None, **train):
         """A run of two epochs in batches of 4. @return what it printed, its records, the samples of an epoch."""
-        config = harness.tiny_config(self.shards, "out", data={"batch_size": BATCH},
-                                     train={"epochs": 2, "n_sample_images": 1, **train})
-        if save:
-            config["tracker"]["save"] = save
-        done = self.train(harness.write_config(self.dir / "config.json", config))
+        done = self.train(self.config(data={"batch_size": BATCH}, train={"epochs": 2, "n_sample_images": 1, **train},
+                                      tracker={"save": save} if save else {}))
         lines = records(self.dir / "out")
         seen = inspect("out/checkpoint.pth", self.dir)["samples_seen"]["value"]
         return done.stdout, lines, seen // 2
@@ -94,10 +91,8 @@ class Loop(EndToEnd):
     def test_without_a_usable_validation_sample_nothing_is_best(self):
         broken = self.dir / "shards"
         trace = {"DALLE2_TRACE_SAMPLES": str(self.dir / "trace")}
-        config = harness.tiny_config(broken, "out", train={"n_sample_images": 0})
         harness.shutil.copytree(self.shards, broken)
-        config["data"]["end_shard"] = harness.demo_shard_count(broken) - 1
-        path = harness.write_config(self.dir / "config.json", config)
+        path = self.config(shards=broken, train={"n_sample_images": 0})
         self.train(path, env=trace)
         keys = {key for line in (self.dir / "trace.rank0").read_text().splitlines()
                 for key in json.loads(line)["keys"] if json.loads(line)["split"] == "val"}

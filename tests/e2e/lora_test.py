@@ -6,10 +6,6 @@ import re
 import harness
 from harness import EndToEnd, needs_reference, read_npy, run, run_reference
 
-UNET = {"dim": 8, "dim_mults": [1, 2], "cond_dim": 8, "num_resnet_blocks": 1, "resnet_groups": 4,
-        "num_image_tokens": 1, "num_time_tokens": 1}
-CASCADE = {"unets": [{**UNET, "image_embed_dim": 32}, UNET], "image_size": None, "image_sizes": [8, 16],
-           "sample_timesteps": [3, 3]}
 LORA = {"rank": 2, "alpha": 8}
 
 WITH_PEFT = """
@@ -59,16 +55,12 @@ def is_adapter(name):
 
 class Lora(EndToEnd):
     def train_base(self, decoder=None):
-        config = harness.tiny_config(self.shards, "base", decoder=decoder or {}, train={"n_sample_images": 0})
-        self.train(harness.write_config(self.dir / "base.json", config))
+        self.train(self.config("base.json", "base", decoder=decoder or {}, train={"n_sample_images": 0}))
 
     def config_of(self, name, base="base/checkpoint.pth", decoder=None, tracker=None, **train):
-        config = harness.tiny_config(
-            self.shards, name, decoder=decoder or {}, data={"batch_size": 2, "num_workers": 2},
-            train={"epochs": 2, "n_sample_images": 0, "lora": LORA, **train})
-        config["tracker"]["load"] = {"load_from": "local", "file_path": base}
-        config["tracker"].update(tracker or {})
-        return harness.write_config(self.dir / f"{name}.json", config)
+        return self.config(f"{name}.json", name, decoder=decoder or {}, data={"batch_size": 2, "num_workers": 2},
+                           train={"epochs": 2, "n_sample_images": 0, "lora": LORA, **train},
+                           tracker={"load": {"load_from": "local", "file_path": base}, **(tracker or {})})
 
     def sample(self, checkpoint, out):
         noise = [0.01 * (i % 199 - 99) for i in range(2 * 3 * 16 * 16)]

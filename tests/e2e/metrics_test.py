@@ -8,7 +8,7 @@ import pathlib
 
 import harness
 from harness import ROOT, EndToEnd, main, records, run
-from resume_test import UNET, saved_state
+from resume_test import saved_state
 
 NETWORKS = ROOT / "tests" / "parity" / "fixtures" / "feature_networks"
 INCEPTION = {"feature_extractor_weights_path": str(NETWORKS / "ours.pt")}
@@ -27,10 +27,9 @@ class Metrics(EndToEnd):
         run("shards", "demo", "--out", cls.shards, "--num", 240, "--image-size", 16, cwd=cls.base, check=0)
 
     def write(self, name, evaluate=ALL, train=None, **data):
-        return harness.write_config(self.dir / f"{name}.json", harness.tiny_config(
-            self.shards, name, decoder={"unets": [{**UNET, "image_embed_dim": 32}]},
-            data={"batch_size": 4, "num_workers": 1, "splits": {"train": 0.6, "val": 0.2, "test": 0.2}, **data},
-            train={"epochs": 1, "n_sample_images": 0, "epoch_samples": 16, **(train or {})}, evaluate=evaluate))
+        return self.config(
+            f"{name}.json", name, data={"batch_size": 4, "num_workers": 1, "splits": {"train": 0.6, "val": 0.2, "test": 0.2}, **data},
+            train={"epochs": 1, "n_sample_images": 0, "epoch_samples": 16, **(train or {})}, evaluate=evaluate)
 
     def torn(self):
         """A network whose weights are zeros from the middle on, as a lost page leaves them."""

@@ -15,7 +15,6 @@ import harness
 import prior_data
 from clip_runs import clip_config
 from harness import checkpoint_content, ranks_of, run
-from resume_test import UNET
 from vae_runs import VaeRuns
 
 STOPS = int(os.environ.get("DALLE2_STOPS", "0"))
@@ -27,13 +26,11 @@ MOST_STOPS = 6  # of one run: then it may end
 
 class RandomStops(VaeRuns):
     def decoder(self, name, shards=None, train=None, **data):
-        config = harness.tiny_config(
-            shards or self.shards, name, decoder={"unets": [{**UNET, "image_embed_dim": 32}]},
-            data={"batch_size": 2, "num_workers": 1, "shuffle_train": True, "shuffle_buffer": 5,
+        return self.config(
+            f"{name}.json", name, shards, data={"batch_size": 2, "num_workers": 1, "shuffle_train": True, "shuffle_buffer": 5,
                   "splits": {"train": 0.6, "val": 0.2, "test": 0.2}, **data},
-            train={"epochs": 3, "n_sample_images": 2, "save_every_n_samples": 12, "log_every_n_updates": 2, "hang_timeout_seconds": 5, **(train or {})})
-        config["tracker"].update(keep_last=1)
-        return harness.write_config(self.dir / f"{name}.json", config)
+            train={"epochs": 3, "n_sample_images": 2, "save_every_n_samples": 12, "log_every_n_updates": 2, "hang_timeout_seconds": 5, **(train or {})},
+            tracker={"keep_last": 1})
 
     def prior(self, name):
         if not (self.dir / "images").exists():

@@ -16,10 +16,9 @@ import prior_data
 import vae_runs
 from harness import (BINARY, OWN_NETWORK, checkpoint_content, needs_own_network, needs_reference, rank_variables, ranks_of,
                      records, run, tell_network)
-from resume_test import UNET, saved_state
+from resume_test import saved_state
 
-ONE_UNET = {"unets": [{**UNET, "image_embed_dim": 32, "self_cond": True}]}
-TWO_UNETS = {"unets": [{**UNET, "image_embed_dim": 32}, UNET], "image_size": None, "image_sizes": [8, 16], "sample_timesteps": [3, 3]}
+ONE_UNET = {"unets": [{**harness.UNET, "image_embed_dim": 32, "self_cond": True}]}
 LOSS_TOLERANCE = 1e-5  # relative, over 50 steps: sums over ranks are rounded in another order than those over batches
 WEIGHT_TOLERANCE = 1e-4  # absolute; Adam turns rounding about zero into steps of up to the rate, 1e-3
 FASTER_TO_GIVE_UP = {"hang_timeout_seconds": 8}
@@ -27,13 +26,12 @@ FASTER_TO_GIVE_UP = {"hang_timeout_seconds": 8}
 
 class Ranks(harness.EndToEnd):
     def write(self, name, decoder=None, lanes=None, train=None, keep_last=0, **data):
-        config = harness.tiny_config(
-            self.shards, name, decoder=decoder or ONE_UNET,
+        return self.config(
+            f"{name}.json", name, decoder=decoder or ONE_UNET,
             data={"batch_size": 2, "num_workers": 1, "shuffle_train": True, "lanes": lanes,
                   "splits": {"train": 0.6, "val": 0.2, "test": 0.2}, **data},
-            train={"epochs": 5, "n_sample_images": 0, "log_every_n_updates": 1, **(train or {})})
-        config["tracker"]["keep_last"] = keep_last
-        return harness.write_config(self.dir / f"{name}.json", config)
+            train={"epochs": 5, "n_sample_images": 0, "log_every_n_updates": 1, **(train or {})},
+            tracker={"keep_last": keep_last})
 
     def write_prior(self, name, train=None, **data):
         if not (self.dir / "images").exists():
@@ -88,11 +86,11 @@ class Ranks(harness.EndToEnd):
         self.assertTrue([path for path in self.dir.glob("ld.*") if "libcuda.so.1" in path.read_text()])
 
     def test_three_ranks_train_two_unets_as_one_does(self):
-        self.check_decoder(3, TWO_UNETS, [f"Unet {unet} {what}" for unet in (0, 1) for what in ("Training Loss", "Validation Loss")]
+        self.check_decoder(3, harness.CASCADE, [f"Unet {unet} {what}" for unet in (0, 1) for what in ("Training Loss", "Validation Loss")]
                            + ["Unet 0 Grad Norm"], epochs=7)
 
     def test_two_ranks_train_a_masked_decoder_with_accumulation_as_one_does(self):
-        self.check_decoder(2, TWO_UNETS, ["Unet 1 Training Loss", "Unet 1 Validation Loss"], epochs=9, grad_accum_every=2,
+        self.check_decoder(2, harness.CASCADE, ["Unet 1 Training Loss", "Unet 1 Validation Loss"], epochs=9, grad_accum_every=2,
                            unet_training_mask=[False, True], max_batch_size=1)
 
     def test_three_ranks_train_a_prior_as_one_does(self):
@@ -279,7 +277,7 @@ class Ranks(harness.EndToEnd):
         # A rank without samples would send the gradients of the second unet behind the loss of the first, the other before it.
         for name, mebibytes in (("parts", 1), ("whole", 100)):
             train = {"epochs": 2, "bucket_mebibytes": mebibytes, "grad_accum_every": 2, "hang_timeout_seconds": 10}
-            self.run_ranks(self.write(name, TWO_UNETS, lanes=3, train=train), 2)
+            self.run_ranks(self.write(name, harness.CASCADE, lanes=3, train=train), 2)
         self.check_same_files("whole", "parts", 2)
 
     def test_the_batch_script_gives_processes_their_cores_and_queues_again_what_can_go_on(self):

@@ -35,8 +35,7 @@ print("steps", trainer.steps.tolist())
 @needs_reference
 class Reference(EndToEnd):
     def check(self, **sections):
-        config = harness.tiny_config(self.shards, "out", **sections)
-        config = harness.write_config(self.dir / "config.json", config)
+        config = self.config(**sections)
         self.train(config)
         run("convert", "out/checkpoint.pth", "whole.safetensors", cwd=self.dir, check=0)
         run("convert", "out/checkpoint.pth", "averages.safetensors", "--ema", cwd=self.dir, check=0)
@@ -50,11 +49,7 @@ class Reference(EndToEnd):
         self.check()
 
     def test_a_cascade_of_which_one_unet_was_trained_too(self):
-        unet = {"dim": 8, "dim_mults": [1, 2], "cond_dim": 8, "num_resnet_blocks": 1, "resnet_groups": 4,
-                "num_image_tokens": 1, "num_time_tokens": 1}
-        self.check(decoder={"unets": [{**unet, "image_embed_dim": 32}, unet], "image_size": None,
-                            "image_sizes": [8, 16], "sample_timesteps": [3, 3]},
-                   train={"unet_training_mask": [False, True]})
+        self.check(decoder=harness.CASCADE, train={"unet_training_mask": [False, True]})
 
 
 if __name__ == "__main__":

@@ -13,9 +13,7 @@ from s3_double import SECRET, TOKEN, S3Double
 
 class RemoteShards(harness.EndToEnd):
     def remote(self, server, name="remote.json", out="remote", **data):
-        config = harness.tiny_config(self.shards, out)
-        config["data"].update({"webdataset_base_url": f"{server.url}/{{}}.tar", "num_workers": 2, **data})
-        return harness.write_config(self.dir / name, config)
+        return self.config(name, out, data={"webdataset_base_url": f"{server.url}/{{}}.tar", "num_workers": 2, **data})
 
     def weights(self, out):
         """The averaged weights, without the config that lies beside them."""
@@ -34,9 +32,7 @@ class RemoteShards(harness.EndToEnd):
 
     def test_a_pipe_gives_the_weights_of_local_shards(self):
         self.train(self.config(out="local"))
-        config = harness.tiny_config(self.shards, "remote")
-        config["data"].update(webdataset_base_url=f"pipe:gzip -c {self.shards}/{{}}.tar", allow_pipe=True)
-        self.train(harness.write_config(self.dir / "pipe.json", config))
+        self.train(self.config(out="remote", data={"webdataset_base_url": f"pipe:gzip -c {self.shards}/{{}}.tar", "allow_pipe": True}))
         self.assertEqual(self.weights("remote"), self.weights("local"))
 
     def test_shards_of_the_hub_give_the_weights_of_local_shards(self):
@@ -50,16 +46,13 @@ class RemoteShards(harness.EndToEnd):
                 repo.files["main"][f"img_emb/{path.name}"] = path.read_bytes()
             repo.lfs_paths = set(repo.files["main"])
             for out, folder in (("root", ""), ("below", "train/")):
-                config = harness.tiny_config(self.shards, out)
-                config["data"]["webdataset_base_url"] = f"hf://datasets/owner/stamps/{folder}{{}}.tar"
-                config["data"]["img_embeddings_url"] = "hf://datasets/owner/stamps/img_emb"
-                done = self.train(harness.write_config(self.dir / f"{out}.json", config), env=self.env(**hub.env()))
+                data = {"webdataset_base_url": f"hf://datasets/owner/stamps/{folder}{{}}.tar", "img_embeddings_url": "hf://datasets/owner/stamps/img_emb"}
+                done = self.train(self.config(out=out, data=data), env=self.env(**hub.env()))
                 self.assertEqual(self.trace().replace(f"hf://datasets/owner/stamps/{folder}", f"{self.shards}/"), expected)
                 self.assertEqual(self.weights(out), self.weights("local"))
                 self.assertNotIn("absent", done.stdout + done.stderr)
                 self.assertNotIn(HUB_TOKEN, done.stdout + done.stderr)
-            config["data"]["webdataset_base_url"] = "hf://datasets/owner/none/{}.tar"
-            done = self.train(harness.write_config(self.dir / "none.json", config), check=3, env=self.env(**hub.env()))
+            done = self.train(self.config(data={**data, "webdataset_base_url": "hf://datasets/owner/none/{}.tar"}), check=3, env=self.env(**hub.env()))
             self.assertIn("There is no owner/none for this login", done.stderr)
 
     def test_a_store_gives_the_weights_of_local_shards(self):
@@ -72,10 +65,8 @@ class RemoteShards(harness.EndToEnd):
             return number == 2 and handler.answer(key, most=200)
 
         self.train(self.config(out="local"))
-        config = harness.tiny_config(self.shards, "remote")
-        config["data"].update(webdataset_base_url="s3://my-bucket/a b+c/{}.tar",
-                              img_embeddings_url="s3://my-bucket/a b+c/img_emb")
-        config = harness.write_config(self.dir / "s3.json", config)
+        config = self.config(out="remote", data={"webdataset_base_url": "s3://my-bucket/a b+c/{}.tar",
+                                                 "img_embeddings_url": "s3://my-bucket/a b+c/img_emb"})
         with S3Double(bucket, "my-bucket", mistreat) as store:
             done = self.train(config, env=self.env(**store.env()))
             self.assertEqual(store.faults, [])

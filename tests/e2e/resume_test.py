@@ -10,12 +10,8 @@ import harness
 from harness import EndToEnd, checkpoint_content, records
 
 EPOCHS = 3
-UNET = {"dim": 8, "dim_mults": [1, 2], "cond_dim": 8, "num_resnet_blocks": 1, "resnet_groups": 4,
-        "num_image_tokens": 1, "num_time_tokens": 1}
-ONE_UNET = {"decoder": {"unets": [{**UNET, "image_embed_dim": 32}]}, "train": {}}
-MASKED = {"decoder": {"unets": [{**UNET, "image_embed_dim": 32}, UNET], "image_size": None, "image_sizes": [8, 16],
-                      "sample_timesteps": [3, 3]},
-          "train": {"unet_training_mask": [False, True]}}
+ONE_UNET = {"decoder": {}, "train": {}}
+MASKED = {"decoder": harness.CASCADE, "train": {"unet_training_mask": [False, True]}}
 # 54 training samples: 27 batches an epoch, or 9 groups of three batches cut into single samples.
 PLAIN = {}
 ACCUMULATED = {"grad_accum_every": 3, "max_batch_size": 1}
@@ -66,14 +62,13 @@ def at_step_of_epoch(epoch, step):
 
 class Resume(EndToEnd):
     def write(self, name, shape, train, **more):
-        config = harness.tiny_config(
-            self.shards, name, decoder=shape["decoder"],
+        return self.config(
+            f"{name}.json", name, decoder=shape["decoder"],
             data={"batch_size": 2, "num_workers": 2, "shuffle_train": True,
                   "preprocessing": {"RandomResizedCrop": {"size": [16, 16], "scale": [0.75, 1.0], "ratio": [1.0, 1.0]},
                                     "ToTensor": True}},
             train={"epochs": EPOCHS, "n_sample_images": 0, "warmup_steps": 20, "cosine_decay_max_steps": 100,
                    **shape["train"], **train, **more})
-        return harness.write_config(self.dir / f"{name}.json", config)
 
     def stop_at(self, config, epoch, step):
         """Stops behind the update of an epoch whose loss the console shows: the first, the eleventh, ..."""

@@ -4,7 +4,6 @@ import struct
 
 import harness
 from harness import EndToEnd, read_npy, run, tiny_config, write_config, write_npy
-from lora_test import CASCADE
 
 
 def names(folder):
@@ -21,7 +20,7 @@ class SampleOptions(EndToEnd):
         free = tiny_config(cls.shards, "free")["decoder"]
         free["unets"][0].pop("image_embed_dim")
         cls.trained("free", {**free, "unconditional": True})
-        cls.trained("cascade", CASCADE)
+        cls.trained("cascade", harness.CASCADE)
 
     @classmethod
     def trained(cls, name, decoder):
@@ -137,10 +136,10 @@ class SampleOptions(EndToEnd):
         self.refuse("cascade/model.pth", *embeds, "--timesteps", 2, 5000, expect=["unet 2", "5000"])
 
     def test_adapters_are_drawn_with_as_if_they_were_merged(self):
-        config = tiny_config(self.shards, self.dir / "lora", train={
-            "n_sample_images": 0, "epoch_samples": 32, "lora": {"rank": 2, "alpha": 8, "train_bias": True}, "lr": 1e-2})
-        config["tracker"]["load"] = {"load_from": "local", "file_path": str(self.base / "conditional/model.pth")}
-        run("--config", write_config(self.dir / "lora.json", config), cwd=self.base, check=0)
+        config = self.config("lora.json", self.dir / "lora", train={
+            "n_sample_images": 0, "epoch_samples": 32, "lora": {"rank": 2, "alpha": 8, "train_bias": True}, "lr": 1e-2},
+            tracker={"load": {"load_from": "local", "file_path": str(self.base / "conditional/model.pth")}})
+        run("--config", config, cwd=self.base, check=0)
         file, base = self.dir / "lora" / "lora.safetensors", "conditional/model.pth"
 
         def drawn(out, checkpoint, *arguments):

@@ -7,7 +7,7 @@ import subprocess
 
 import harness
 from harness import EndToEnd, read_npy, run, tiny_config, write_config, write_npy
-from lora_test import CASCADE, tensors_of
+from lora_test import tensors_of
 
 MASKS = {"a": [True, False], "b": [False, True]}
 
@@ -25,12 +25,9 @@ class Stages(EndToEnd):
     @classmethod
     def config_of(cls, name, **more):
         """A cascade of which MASKS[name[0]] is trained, in the folder `name`."""
-        decoder = {**CASCADE, **more.pop("decoder", {})}
-        tracker = more.pop("tracker", {})
+        decoder = {**harness.CASCADE, **more.pop("decoder", {})}
         train = {"n_sample_images": 0, "epoch_samples": 32, "unet_training_mask": MASKS[name[0]], **more.pop("train", {})}
-        config = tiny_config(cls.shards, name, decoder=decoder, train=train, **more)
-        config["tracker"].update(tracker)
-        return config
+        return tiny_config(cls.shards, name, decoder=decoder, train=train, **more)
 
     @classmethod
     def train_in(cls, folder, name, *arguments, check=0, **more):

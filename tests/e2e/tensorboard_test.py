@@ -24,10 +24,8 @@ print(json.dumps({
 @needs_reference
 class Tensorboard(EndToEnd):
     def write(self, epochs):
-        config = harness.tiny_config(self.shards, "out", data={"batch_size": 2},
-                                     train={"epochs": epochs, "n_sample_images": 1, "save_every_n_samples": 30})
-        config["tracker"]["log"] = {"log_type": "tensorboard", "auto_resume": True}
-        return harness.write_config(self.dir / "config.json", config)
+        return self.config(data={"batch_size": 2}, train={"epochs": epochs, "n_sample_images": 1, "save_every_n_samples": 30},
+                           tracker={"log": {"log_type": "tensorboard", "auto_resume": True}})
 
     def read(self, folder="out/tensorboard"):
         return json.loads(run_reference(READ, self.dir / folder, cwd=self.dir))

@@ -15,9 +15,8 @@ CORES = len(os.sched_getaffinity(0))
 
 class Threads(EndToEnd):
     def write(self, name, epochs, batch_size=1, **train):
-        config = harness.tiny_config(self.shards, name, decoder={"unets": [UNET]}, data={"batch_size": batch_size},
-                                     train={"epochs": epochs, "n_sample_images": 0, **train})
-        return harness.write_config(self.dir / f"{name}.json", config)
+        return self.config(f"{name}.json", name, decoder={"unets": [UNET]}, data={"batch_size": batch_size},
+                           train={"epochs": epochs, "n_sample_images": 0, **train})
 
     def run_with(self, threads, *arguments):
         """@param threads of OMP_NUM_THREADS, None to leave it out"""

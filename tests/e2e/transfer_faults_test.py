@@ -71,13 +71,6 @@ class Table(Services):
         self.assertEqual(faults, [], "\n".join(faults))
         self.assertGreaterEqual(len(cases), least)
 
-    def write_in(self, folder, load=None, save=None):
-        config = harness.tiny_config(self.shards, "out")
-        config["tracker"]["load"] = load
-        if save:
-            config["tracker"]["save"] = save
-        return harness.write_config(folder / "config.json", config)
-
     def test_a_loader_with_a_fault_ends_the_start(self):
         # The hub and W&B are asked for the file before its bytes; a store is not followed elsewhere.
         words = {("s3", "circle"): "status 302", ("wandb", "wrong"): "its MD5 (base64) is"}
@@ -87,7 +80,7 @@ class Table(Services):
             load = service.loader()
             if service.kind in ("s3", "url"):
                 load["sha256"] = sha256(service.content)
-            return "--config", self.write_in(folder, load=load)
+            return "--config", self.write(folder / "config.json", load=load)
 
         self.run_cases(cases, command, least=56)
         for path in self.dir.glob("*_*"):
@@ -101,7 +94,7 @@ class Table(Services):
                   "nothing was trained" if (kind, fault) in answers else warning if fault in PASSING
                   else "status 302" if (kind, fault) == ("s3", "circle") else WORDS[fault])
                  for kind in KINDS for fault in WORDS if fault != "wrong"]
-        self.run_cases(cases, lambda service, folder: ("--config", self.write_in(folder, save=service.saver()), "--dry-run"), least=48)
+        self.run_cases(cases, lambda service, folder: ("--config", self.write(folder / "config.json", save=service.saver()), "--dry-run"), least=48)
 
     def test_what_a_saver_cannot_send_waits_and_says_why(self):
         """By `sync`, which sends as a run does."""

@@ -34,12 +34,8 @@ class Services(EndToEnd):
             (self.dir / name).mkdir()
 
     def write(self, name="config.json", out="out", save=None, load=None, epochs=1, pictures=0, **tracker):
-        config = harness.tiny_config(self.shards, out, data={"batch_size": 8}, train={"epochs": epochs, "n_sample_images": pictures})
-        config["tracker"].update(tracker)
-        if save is not None:
-            config["tracker"]["save"] = save
-        config["tracker"]["load"] = load
-        return harness.write_config(self.dir / name, config)
+        return self.config(name, out, data={"batch_size": 8}, train={"epochs": epochs, "n_sample_images": pictures},
+                           tracker={**tracker, **({} if save is None else {"save": save}), "load": load})
 
     def hub_saver(self, **more):
         return {"save_to": "huggingface", "huggingface_repo": REPO, "save_latest_to": "latest.pth", "model_card": False, **more}

@@ -2,15 +2,12 @@
 # SPDX-License-Identifier: MIT
 """Runs that log to Weights & Biases and meet faults at their start, full disks and kills, or whose folder or log changes between two
 starts: a start has what the service has not, in order, and nothing of elsewhere."""
-import contextlib
 import json
 import shutil
-import subprocess
 
 import harness
 from harness import ROOT
-from faulty_service import FaultyService, make_certificate
-from wandb_test import LOG, LOG_LIKE_A_RUN, Wandb
+from wandb_test import LOG, Wandb
 
 
 class Start(Wandb):
@@ -29,27 +26,6 @@ class Start(Wandb):
         self.assertEqual(files(), before)
         self.log(5, double.env())
         self.assertTrue((self.dir / "out.1/checkpoint.pth").exists())
-
-    def test_each_fault_at_the_start_ends_it_or_leaves_the_rows_in_the_log(self):
-        certificate = make_certificate(self.dir)
-        refusals = ("401", "403", "404", "409", "412")
-        words = {"429": "status 429", "500": "status 500", "502": "status 502", "stall": "no byte for", "cut": "transfer closed",
-                 "refused": "onnect to", "circle": "more than 10 redirects", "certificate": "certificate"}
-        with contextlib.ExitStack() as stack:
-            started = {}
-            self.command(2)
-            for fault in (*refusals, *words):
-                service = stack.enter_context(FaultyService("wandb", fault, self.dir / fault, certificate))
-                command = [str(LOG_LIKE_A_RUN), "log.json", fault + "/out", "2"]
-                started[fault] = service, subprocess.Popen(command, cwd=self.dir, env=self.env({**service.env(), "DALLE2_NET_TIMEOUT": "0.6"}),
-                                                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-            for fault, (service, process) in started.items():
-                with self.subTest(fault):
-                    said = self.end_of(process, 6 if fault in refusals else 0)
-                    self.assertIn(words.get(fault, f"/tracker/log: {service.url}/graphql: the server answers with status {fault}"), said)
-                    self.assertEqual("rows) could not be sent: the next start sends what is left" in said, fault in words)
-                    self.assertEqual(harness.left_by_refused_start(self.dir / fault / "out") != [], fault in words)
-        self.assertFalse(self.folders())
 
 
 class Replay(Wandb):
