@@ -252,6 +252,12 @@ class Folders(unittest.TestCase):
     def train(self, config, *arguments, check=0, **kwargs):
         return run("--config", config, *arguments, cwd=self.dir, check=check, **kwargs)
 
+    def refuse_start(self, config, out, code, text):
+        """A start and a dry run end with the code, say why, and leave nothing."""
+        for more in ([], ["--dry-run"]):
+            self.assertIn(text, " ".join(self.train(config, *more, check=code).stderr.split()))
+            self.assertEqual(left_by_refused_start(self.dir / out), [])
+
     def logged(self, out, key):
         """What the records of a run have under the key."""
         return [record[key] for record in records(self.dir / out) if key in record]

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Runs that log to Weights & Biases and meet faults at their start, full disks and kills, or whose folder or log changes between two
+"""Runs that log to Weights & Biases and are refused at their start, or whose folder or log changes between two
 starts: a start has what the service has not, in order, and nothing of elsewhere."""
 import json
 import shutil
