@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: MIT
 """The command line: help, exit codes, and what a user reads after a mistake."""
-import io
 import json
 import os
 import re
 import resource
 import shutil
 import subprocess
-import tarfile
 
 import harness
 from harness import BINARY, EndToEnd, run, tiny_config, write_config, write_npy
@@ -174,20 +172,6 @@ class CommandLine(EndToEnd):
         shards = self.dir / "shards"
         shutil.copytree(self.shards, shards)
         return shards
-
-    def test_a_dry_run_finds_that_the_first_shards_are_junk(self):
-        shards = self.copy_shards()
-        config = write_config(self.dir / "junk.json", tiny_config(shards, "out"))
-        for tar in shards.glob("*.tar"):
-            tar.write_bytes(b"junk" * 1024)
-        self.refuse(3, "--config", config, "--dry-run",
-                    expect=["\"train\" has no usable sample in the first 8 of 12 shards", "8 damaged shards", "shards check"])
-        for tar in shards.glob("*.tar"):
-            with tarfile.open(tar, "w") as file:
-                member = tarfile.TarInfo(f"{tar.stem}0000.jpg")
-                member.size = 5
-                file.addfile(member, io.BytesIO(b"no jpg"))
-        self.refuse(3, "--config", config, "--dry-run", expect=["no usable sample", "8 broken pictures"])
 
     def test_output_that_cannot_be_written_exits_5(self):
         config = self.config()

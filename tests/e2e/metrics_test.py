@@ -62,18 +62,6 @@ class Metrics(EndToEnd):
         live = json.loads(self.evaluate("run", "--no-ema").stdout)
         self.assertNotEqual(live["FID"], alone["FID"])
 
-    def test_evaluate_runs_as_several_processes_with_the_same_figures(self):
-        self.train(self.write("run", lanes=3))
-        found = {1: json.loads(self.evaluate("run").stdout)}
-        for ranks in (2, 3):
-            found[ranks] = json.loads(self.evaluate("run", "--nproc-per-node", ranks).stdout)
-            self.assertEqual(list(found[ranks]), list(found[1]))
-            self.assertEqual(found[ranks]["images"], 20)
-            for name in NAMES:
-                self.assertLessEqual(abs(found[ranks][name] - found[1][name]), 1e-6 * abs(found[1][name]), f"{name}, {ranks}")
-        done = run("evaluate", "--config", "run.json", "--checkpoint", "absent.pth", "--nproc-per-node", 2, cwd=self.dir, check=3)
-        self.assertIn("absent.pth", done.stderr)
-
     def test_a_config_that_gives_the_weights_another_meaning_is_an_error_that_names_the_keys(self):
         config = self.write("run")
         self.train(config)

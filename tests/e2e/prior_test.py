@@ -64,20 +64,6 @@ class Prior(harness.Folders):
         self.assertEqual([record for record in cut if record], [record for record in whole if record])
         self.assertEqual(saved_state(self.dir / "whole/best_1.pth", self.dir), saved_state(self.dir / "cut/best_1.pth", self.dir))
 
-    def test_adapters_stand_on_weights_and_go_on_from_their_own_checkpoint(self):
-        lora = {"lora": {"rank": 2}, "frozen_dtype": "bf16"}
-        self.train(self.config("base"))
-        load = {"load": {"load_from": "local", "file_path": "base/latest.pth"}}
-
-        def adapters(out, epochs):
-            tracker = {**prior_config(self.base, out)["tracker"], **load}
-            return self.config(out, train={**lora, "epochs": epochs}, tracker=tracker)
-
-        self.train(adapters("whole", 2))
-        self.train(adapters("parts", 1))
-        self.assertIn("Loaded model from parts/checkpoint.pth on epoch 1 having seen 48 samples", self.train(adapters("parts", 2)).stdout)
-        self.assertEqual(self.logged("whole", "tracking/training-l2"), self.logged("parts", "tracking/training-l2"))
-
     def test_saves_of_the_best_do_not_put_off_those_by_the_clock(self):
         tracker = prior_config(self.base, "out")["tracker"]
         tracker["save"]["save_latest_to"] = "out/latest_{samples_seen}.pth"
@@ -128,16 +114,6 @@ class Prior(harness.Folders):
                          "similarity with unrelated caption", "difference from baseline similarity"):
                 logged = self.logged("out", f"metrics/ema-validation/{what} [steps={steps}]")[-1]
                 self.assertAlmostEqual(metrics[f"{what} [steps={steps}]"], logged, places=5)
-
-    def test_targets_name_what_the_reference_names(self):
-        tracker = prior_config(self.base, "out")["tracker"]
-        tracker["save"]["save_latest_to"] = "out/{epoch}_{samples_seen}_{best_validation_loss:.3f}.pth"
-        tracker["load"]["file_path"] = "out/checkpoint.pth"
-        self.train(self.config(train={"epochs": 1, "save_every_seconds": 0}, tracker=tracker))
-        best = self.logged("out", "metrics/ema-validation/l2-loss")[-1]
-        names = {p.name for p in (self.dir / "out").glob("*_*_*.pth")}
-        self.assertIn("0_6_1000000000.000.pth", names)  # before there is a best one: the config's
-        self.assertIn(f"1_48_{best:.3f}.pth", names)
 
     def test_rows_of_which_none_is_good_end_the_run(self):
         folder = self.dir / "bad"

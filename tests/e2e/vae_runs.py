@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""What the tests of a VAE's runs share: pictures, a config, runs that are stopped."""
+"""What the tests of a VAE's runs share: pictures and a config."""
 import tarfile
 
 import harness
-from harness import ROOT, EndToEnd, checkpoint_content, records, run
+from harness import ROOT, EndToEnd, run
 
 FEATURES = ROOT / "tests" / "parity" / "fixtures" / "feature_networks" / "pictures.pt"
 
@@ -39,33 +39,3 @@ class VaeRuns(EndToEnd):
     def write(self, name, vae=None, data=None, train=None, **more):
         config = vae_config(self.pictures, name, vae, data, train)
         return harness.write_config(self.dir / f"{name}.json", {**config, **more})
-
-    def same(self, one, other):
-        ours, theirs = (checkpoint_content(self.dir / name / "checkpoint.pth", self.dir) for name in (one, other))
-        self.assertEqual(ours[0].keys(), theirs[0].keys())
-        self.assertGreater(len(ours[0]), 100)
-        for key, value in ours[0].items():
-            self.assertEqual(value, theirs[0][key], key)
-
-    def start(self, config, *options):
-        return harness.start("--config", config, *options, cwd=self.dir)
-
-    def stop_after(self, config, lines, *options):
-        """Starts a run and stops it after so many records of steps."""
-        process = self.start(config, *options)
-        for line in process.stdout:
-            lines -= line.startswith("step ") and "samples/s" in line
-            if lines == 0:
-                process.terminate()
-                break
-        self.end_of(process, 75)
-
-    def same_log(self, one, other):
-        """All that does not depend on the clock, the memory, or the run's id."""
-        def comparable(name):
-            found = [{key: value for key, value in record.items() if not key.startswith(("Seconds", "Memory", "samples_per_second"))}
-                     for record in records(self.dir / name)]
-            return [record for record in found if "run_id" not in record]
-        for expected, found in zip(comparable(one), comparable(other)):
-            self.assertEqual(found, expected)
-        self.assertEqual(len(records(self.dir / one)), len(records(self.dir / other)))
