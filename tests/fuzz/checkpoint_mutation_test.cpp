@@ -9,8 +9,8 @@
 
 #include "checkpoint/archive/mapped_file.h"
 #include "checkpoint/archive/zip_archive.h"
-#include "fuzz/checkpoint_parsers.h"
 #include "fuzz/corpus.h"
+#include "fuzz/parsers.h"
 
 using namespace dalle2;
 using test::content_of;

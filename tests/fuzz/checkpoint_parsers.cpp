@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "fuzz/checkpoint_parsers.h"
+#include "fuzz/parsers.h"
 
 #include "base/error.h"
 #include "checkpoint/archive/mapped_file.h"

@@ -5,7 +5,6 @@
 #include <string>
 
 #include "base/error.h"
-#include "fuzz/checkpoint_parsers.h"
 #include "fuzz/parsers.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

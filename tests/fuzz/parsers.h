@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Every parser without torch that reads what others wrote, as a function of bytes. Each returns or
+// Every parser that reads what others wrote, as a function of bytes. Each returns or
 // throws one of our errors; anything else is a fault. The mutation tests and the coverage-guided
 // harnesses call the same.
 #pragma once
@@ -23,5 +23,11 @@ void read_picture(const std::string& bytes);       ///< JPEG, PNG, WebP
 void read_caption(const std::string& bytes);       ///< cleaned, and as tokens
 void read_clip_merges(const std::string& bytes);   ///< the vocabulary of a CLIP
 void read_pickle_graph(const std::string& bytes);  ///< the stack machine; values need torch
+
+// Of checkpoint_parsers.cpp, with torch.
+void read_zip_archive(const std::string& bytes);      ///< directory, headers and checksums
+void read_pickled_value(const std::string& bytes);    ///< tensors over storages of 256 bytes
+void read_checkpoint_file(const std::string& bytes);  ///< torch.save() old and new, safetensors
+void read_script_file(const std::string& bytes);      ///< torch.jit.save()
 
 }  // namespace dalle2::test
