@@ -2,7 +2,6 @@
 """A dry run finds what the run would find, tells right sizes, and leaves nothing behind."""
 import pathlib
 import re
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -82,19 +81,6 @@ class DryRun(EndToEnd):
         self.assertIn("unet 2: not trained, takes no memory", masked)
         size = r"checkpoint: about [\d.]+ .iB, model file: about [\d.]+ .iB"
         self.assertEqual(re.search(size, masked).group(), re.search(size, one).group())
-
-    def test_embeddings_that_are_missing_are_named_and_counted(self):
-        shards = self.dir / "shards"
-        shutil.copytree(self.shards, shards)
-        config = harness.tiny_config(shards, "out")
-        self.assertNotIn("left out", self.start(config, "--dry-run", check=0).stdout)
-        gone = sorted((shards / "img_emb").glob("*.npy"))[::2]
-        for file in gone:
-            file.unlink()
-        done = self.start(config, "--dry-run", check=0)
-        counted = [int(n) for n in re.findall(r"left out: (\d+) shards? without embeddings", done.stdout)]
-        self.assertEqual(sum(counted), len(gone))
-        self.assertIn("no file for it in ", done.stderr)
 
     def test_several_processes_are_foreseen(self):
         for kind in self.for_each_kind():

@@ -98,18 +98,6 @@ class Latent(EndToEnd):
         changed = self.latent("cut.json", "cut", vae={**vae, "scale": 2.0}, train={"epochs": 4})
         self.assertIn("/decoder/vae/0/scale", " ".join(self.train(changed, check=2).stderr.split()))
 
-    def test_a_cascade_has_latents_and_pixels(self):
-        unet = {"dim": 8, "dim_mults": [1, 2], "num_resnet_blocks": 1, "resnet_groups": 4}
-        decoder = {"unets": [{**unet, "image_embed_dim": 32}, unet], "image_size": None, "image_sizes": [8, 16], "sample_timesteps": [3, 3],
-                   "predict_x_start_for_latent_diffusion": True}
-        for number, entries in enumerate(([{"checkpoint": str(self.vae)}], [None, {"checkpoint": str(self.vae)}])):
-            self.train(self.latent("config.json", f"out{number}", vae=entries, decoder=decoder))
-            names = {name for name in harness.inspect(f"out{number}/checkpoint.pth", self.dir) if name.startswith("model/vaes.")}
-            self.assertEqual({name.split(".")[1] for name in names}, {str(number)})
-            run("sample", "--checkpoint", f"out{number}/model.pth", "--image-embeds", self.shards / "img_emb/img_emb_000000.npy", "--out",
-                f"drawn{number}", cwd=self.dir, check=0)
-            self.assertEqual(harness.read_npy(self.dir / f"drawn{number}/samples.npy")[0][1:], (3, 16, 16))
-
     def test_latents_in_the_shards_train_as_pictures_do(self):
         config = self.latent("live.json", "live", train={"epochs": 2})
         done = run("shards", "encode", "--config", config, "--out", "encoded", cwd=self.dir, check=0)

@@ -2,7 +2,6 @@
 """A decoder run from start to finish: its order, and what it logs, draws and saves on the way."""
 import io
 import json
-import re
 import tarfile
 
 import harness
@@ -52,24 +51,6 @@ class Loop(EndToEnd):
     def test_save_immediately_saves_behind_the_first_step_of_each_epoch(self):
         found, _, size = self.saves(1000, epoch_samples=12, save_immediately=True)
         self.assertEqual(found, {(0, "train", 4, 4), (0, "sample", 0, 12), (1, "train", 4, 16), (1, "sample", 0, 24)})
-
-    def test_validation_follows_training_and_the_best_loss_is_kept(self):
-        name = "best_{epoch}.pth"
-        output, lines, _ = self.start([{"save_to": "local", "save_best_to": name, "save_latest_to": "latest.pth"},
-                                       {"save_to": "local", "save_best_to": "first_{validation_losses[0]:.6f}.pth"}],
-                                      epochs=3, n_sample_images=0)
-        losses = [line["Unet 0 Validation Loss"] for line in lines if "Unet 0 Validation Loss" in line]
-        self.assertEqual(len(losses), 3)
-        best = [epoch for epoch in range(3) if all(losses[epoch] < loss for loss in losses[:epoch])]
-        self.assertEqual(sorted(path.name for path in self.dir.glob("best_*.pth")), [f"best_{epoch}.pth" for epoch in best])
-        self.assertTrue((self.dir / f"first_{losses[0]:.6f}.pth").exists())
-        entries = inspect("latest.pth", self.dir)
-        self.assertIn("validation_losses/2", entries)
-        self.assertEqual(entries["next_task"]["value"], "sample")
-        self.assertEqual(entries["epoch"]["value"], 2)
-        order = re.findall(r"Starting epoch \d|Epoch \d/3 Val Step 0|Rank 0 finished validation after \d+ steps|"
-                           r"Sampling and saving after epoch \d", output)
-        self.assertEqual([line.split()[0] for line in order], ["Starting", "Epoch", "Rank", "Sampling"] * 3)
 
     def test_the_start_tells_what_is_trained(self):
         output, _, _ = self.start(epochs=1, n_sample_images=0)

@@ -100,19 +100,6 @@ class ShardOrder(EndToEnd):
         self.assertFalse((self.dir / "new").exists())
         self.refuse(3, "--from", self.file, expect=["config.json"])
 
-    def test_a_position_that_is_damaged_or_of_other_data_is_refused(self):
-        self.walk(4, "--steps", 2, "--save", "at.pth")
-        (self.dir / "cut.pth").write_bytes((self.dir / "at.pth").read_bytes()[:-40])
-        self.refuse(3, "--from", "cut.pth", expect=["cut.pth"])
-        self.walk(1, "--steps", 2, "--save", "one.pth")
-        self.refuse(2, "--from", "one.pth", "--set", "/data/end_shard=14",
-                    expect=["one.pth: the position belongs to other shards", "the names of the 8 shards"])
-        self.refuse(2, "--from", "at.pth", "--set", "/seed=5", expect=["/config/seed: expected 5, the config's /seed, got 0"])
-        self.refuse(2, "--from", "at.pth", "--set", "/data/shuffle_train=false", "--set", "/data/shuffle_buffer=null",
-                    expect=["/config/data/shuffle_train"])
-        self.refuse(2, "--from", "at.pth", "--set", "/data/splits={\"train\": 0.25, \"val\": 0.5, \"test\": 0.25}",
-                    expect=["/config/data/splits"])
-
 
 if __name__ == "__main__":
     harness.main()

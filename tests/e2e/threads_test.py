@@ -44,16 +44,6 @@ class Threads(EndToEnd):
         self.run_with(None, "--config", self.write("ranks", 1), "--nproc-per-node", 2)
         self.assertEqual(self.own_state("ranks")["threads"], 1)
 
-    def test_a_resumed_run_keeps_its_number_or_says_why_not(self):
-        self.run_with(2, "--config", self.write("kept", 1))
-        self.assertEqual(self.own_state("kept")["threads"], 2)
-        said = self.run_with(None, "--config", self.write("kept", 2))
-        if CORES > 1:
-            self.assertIn("computing with 2 threads again", said)
-            self.assertEqual(self.own_state("kept")["threads"], 2)
-        else:
-            self.assertIn("this process may use 1 core:", said)
-
     def test_other_programs_on_the_cores_are_told_of_once(self):
         core = ["taskset", "-c", str(min(os.sched_getaffinity(0)))]
         loops = [subprocess.Popen([*core, "sh", "-c", "while :; do :; done"]) for _ in range(3)]
