@@ -17,8 +17,6 @@
 namespace dalle2 {
 namespace {
 
-constexpr size_t kMostLastPictures = 4;
-
 namespace fs = std::filesystem;
 
 constexpr double kSecondsBetweenChecks = 1;
@@ -153,6 +151,7 @@ void Tracker::begin(const LoadedState& loaded) {
   for (const auto& follower : followers_) follower->start();
   copies_->open(
       loggers_.wandb_run(),
+      facts_.config,
       [this](const std::string& message) { log_error(message); },
       [this](const std::string& message) { note_error(message); });
   if (!loggers_.auto_resume()) return;
@@ -249,8 +248,6 @@ void Tracker::log_images(const std::vector<LogImage>& images,
     stored.push_back({name, image.caption});
   }
   last_step_ = step;
-  const size_t kept = std::min(stored.size(), kMostLastPictures);
-  last_pictures_.assign(stored.begin(), stored.begin() + static_cast<std::ptrdiff_t>(kept));
   file_->write_images(stored, section, step);
   // Differs from upstream, which says nothing: where the pictures lie.
   if (!stored.empty() && loggers_.prints_records()) {
@@ -370,22 +367,12 @@ void Tracker::save(const SaveRequest& request) {
            request.write_lora ? fmt::format(", {}", kLoraFile) : "",
            config_.data_path);
   copies_->save(request.is_best, request.is_latest, request.placeholders);
-  // Not with the first save, which may come before there are pictures.
-  if (++saves_ > 1) send_cards();
 }
 
 void Tracker::check() {
   if (dummy_ || (since_check_ && since_check_->seconds() < kSecondsBetweenChecks)) return;
   since_check_.emplace();
   folder_.check_token();
-}
-
-void Tracker::send_cards() {
-  if (saves_ == 0) return;
-  std::unique_lock lock(mutex_);
-  const std::vector<StoredImage> pictures = last_pictures_;
-  lock.unlock();  // what fails is logged
-  copies_->send_cards(facts_.config, pictures);
 }
 
 void Tracker::finish_as(const std::string& what) {

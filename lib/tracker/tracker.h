@@ -142,8 +142,6 @@ class Tracker {
   void save(const SaveRequest& request);
   /// @throws ConfigError if another start has taken the run over. Looks once a second
   void check();
-  /// After the last save: pages on what was trained, for places that want one.
-  void send_cards();
 
   /// The newest checkpoint of this run that was not saved amid skipped updates; empty if there is none.
   std::string newest_good() const;
@@ -178,7 +176,6 @@ class Tracker {
   int64_t last_step_ = 0;
   std::string unnamed_run_;               // its first line is still to be written
   std::atomic<bool> has_errors_ = false;  // one that leaves a file or a picture out
-  std::vector<StoredImage> last_pictures_;
   std::vector<std::unique_ptr<Follower>> followers_;
 
   std::unique_ptr<CheckpointSource> source_;  // null: nothing is loaded
@@ -187,7 +184,6 @@ class Tracker {
   RunFacts facts_;
   std::optional<StartPlan> plan_;
   LockTimes lock_times_;
-  int64_t saves_ = 0;  // of this start
   bool finished_ = false;
   std::optional<Timer> since_check_;
 };

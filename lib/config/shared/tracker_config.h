@@ -222,8 +222,7 @@ struct HuggingfaceSaveConfig : SaveTargets {
     SaveTargets::fields(f);
     hub_fields(f, *this);
     f.field("private", is_private, "Make a new repository private.");
-    D2_FIELD(model_card,
-             "Write a `README.md` with config and samples into a repository that has none.");
+    D2_FIELD(model_card, "Write a `README.md` with the config into a repository that has none.");
   }
 };
 

@@ -302,7 +302,6 @@ ExitCode RunCheckpoints::finish(ExitCode code) {
     // Nothing can be saved afterwards.
     if (full_disks_ > 0) throw DiskFullError("{}", full_disk_);
     session_.end_quiet();  // what is still to be sent may take minutes
-    session_.tracker().send_cards();
   });
   if (code == ExitCode::kDone) {
     log_info("train",

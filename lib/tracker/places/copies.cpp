@@ -23,20 +23,11 @@
 #include "io/files/atomic_file.h"
 #include "io/files/writable.h"
 #include "io/formats/event_file.h"
-#include "tracker/report/report.h"
 #include "tracker/run_folder/run_record.h"
 #include "tracker/wandb/wandb.h"
 
 namespace dalle2 {
 namespace {
-
-/// The row of the config's root key; null for none.
-const ConfigKind* kind_of(const Json& config) {
-  for (const ConfigKind& kind : config_kinds()) {
-    if (config.contains(kind.key)) return &kind;
-  }
-  return nullptr;
-}
 
 /// A fence that no line of `text` ends.
 std::string fenced(const std::string& text, const std::string& language) {
@@ -310,53 +301,34 @@ void sync_all_rows(const std::string& data_path, const RunRecord& run, SyncRepor
 
 }  // namespace
 
-std::string card_name_of(const StoredImage& picture) {
-  return "samples/" + std::filesystem::path(picture.path).filename().string();
-}
-
-std::string model_card(const CardFacts& facts) {
-  const Json config = parse_untrusted_object(facts.config);
-  const ConfigKind* const row = kind_of(config);
-  const std::string kind = row != nullptr ? row->key : "model";
-  std::string card = fmt::format(
-      "---\nlibrary_name: dalle2-train\ntags:\n- dalle2\n- {}\n---\n\n# {}\n\n"
-      "A DALLE2 {} that `dalle2-train` {} trained.\n\n",
-      kind,
-      facts.repo.substr(facts.repo.find('/') + 1),
-      kind,
-      program_version());
-  const std::string name = facts.file.empty() ? "FILE" : facts.file;
-  const std::string at = facts.revision.empty() ? "" : "@" + facts.revision;
-  const std::string address = fmt::format("hf://{}{}/{}", facts.repo, at, name);
-  card += "## Use\n\n";
-  if (row != nullptr && row->sample_input) {
-    card += fenced(fmt::format("dalle2-train sample --checkpoint {} {} --out samples",
-                               address,
-                               row->sample_input(config)),
-                   "sh") +
-            "\n";
+std::string model_card(const HuggingfaceSaveConfig& saver,
+                       const std::string& file,
+                       const std::string& config) {
+  const Json content = parse_untrusted_object(config);
+  const auto& kinds = config_kinds();
+  const auto kind = std::find_if(
+      kinds.begin(), kinds.end(), [&](const auto& known) { return content.contains(known.key); });
+  const std::string what = kind == kinds.end() ? "model" : kind->key;
+  std::string use;
+  if (kind != kinds.end() && kind->sample_input) {
+    const std::string at = saver.revision == "main" ? "" : "@" + saver.revision;
+    use = "## Use\n\n" +
+          fenced(fmt::format("dalle2-train sample --checkpoint hf://{}{}/{} {} --out samples",
+                             saver.huggingface_repo,
+                             at,
+                             file,
+                             kind->sample_input(content)),
+                 "sh") +
+          "\n";
   }
-  if (facts.save_type == SaveType::checkpoint) {
-    const std::string branch =
-        facts.revision.empty() ? "" : fmt::format(", \"revision\": \"{}\"", facts.revision);
-    card += "To train it further, load it in a config:\n\n" +
-            fenced(fmt::format("\"load\": {{\"load_from\": \"huggingface\", \"huggingface_repo\": "
-                               "\"{}\", \"huggingface_file_path\": \"{}\"{}}}",
-                               facts.repo,
-                               name,
-                               branch),
-                   "json");
-  }
-  if (!facts.pictures.empty()) card += "\n## Samples\n\n";
-  for (const StoredImage& picture : facts.pictures) {
-    std::string caption = picture.caption;  // an empty line would end the markup
-    std::replace(caption.begin(), caption.end(), '\n', ' ');
-    card += fmt::format("<p><img src=\"{}\" alt=\"\"><br>{}</p>\n",
-                        html_escape(card_name_of(picture)),
-                        html_escape(caption));
-  }
-  card += "\n## Config\n\n" + fenced(facts.config, "json");
-  return card;
+  return fmt::format(
+      "---\nlibrary_name: dalle2-train\ntags:\n- dalle2\n- {0}\n---\n\n# {1}\n\n"
+      "A DALLE2 {0} that `dalle2-train` {2} trained.\n\n{3}## Config\n\n{4}",
+      what,
+      saver.huggingface_repo.substr(saver.huggingface_repo.find('/') + 1),
+      program_version(),
+      use,
+      fenced(config, "json"));
 }
 
 Copies::Copies(const std::vector<SaveConfig>& savers, FormatFields example, RunFolder& folder)
@@ -428,7 +400,11 @@ std::vector<std::string> Copies::intact() const {
   return found;
 }
 
-void Copies::open(const std::string& wandb_run, LogError log_error, LogError on_upload_error) {
+void Copies::open(const std::string& wandb_run,
+                  const std::string& config,
+                  LogError log_error,
+                  LogError on_upload_error) {
+  config_ = config;
   log_error_ = std::move(log_error);
   std::vector<std::shared_ptr<Destination>> services;
   for (Saver& saver : savers_) {
@@ -478,7 +454,9 @@ void Copies::save(bool is_best, bool is_latest, const FormatFields& placeholders
                   python_format(to, placeholders));
       });
     }
+    if (!sent_cards_) attempt("sending the model card", [&] { send_card(saver); });
   }
+  sent_cards_ = true;
 }
 
 /// On this machine a second name of bytes that were read back already: neither time nor space. Both are
@@ -518,33 +496,15 @@ void Copies::save_config(const std::string& name, const std::string& content) {
   }
 }
 
-void Copies::send_cards(const std::string& config, const std::vector<StoredImage>& pictures) {
-  if (std::exchange(sent_cards_, true)) return;
-  for (const Saver& saver : savers_)
-    attempt("sending the model card", [&] { send_card(saver, config, pictures); });
-}
-
-void Copies::send_card(const Saver& saver,
-                       const std::string& config,
-                       const std::vector<StoredImage>& pictures) {
+/// A page that somebody has written stays.
+void Copies::send_card(const Saver& saver) {
   const auto* hub = std::get_if<HuggingfaceSaveConfig>(&saver.config);
-  if (hub == nullptr || !saver.destination->wants_card()) return;
+  if (hub == nullptr || !hub->model_card) return;
   const std::vector<std::string> fixed = fixed_targets(saver.targets);
-  CardFacts facts{.repo = hub->huggingface_repo,
-                  .file = fixed.empty() ? "" : fixed.front(),
-                  .revision = hub->revision == "main" ? "" : hub->revision,
-                  .save_type = saver.targets.save_type,
-                  .config = config};
-  const auto send_new = [&](const std::string& path, const std::string& target, const char* kind) {
-    send(saver, {.path = path, .target = target, .kind = kind, .only_if_absent = true});
-  };
-  for (const StoredImage& image : pictures) {
-    facts.pictures.push_back({folder_.in(image.path), image.caption});
-    send_new(facts.pictures.back().path, card_name_of(image), "picture");
-  }
   const std::string scratch = (fs::path(outbox()) / kCardFile).string();
-  write_file_atomically(scratch, model_card(facts));
-  send_new(scratch, "README.md", "model card");
+  write_file_atomically(scratch, model_card(*hub, fixed.empty() ? "FILE" : fixed.front(), config_));
+  send(saver,
+       {.path = scratch, .target = "README.md", .kind = "model card", .only_if_absent = true});
   remove_file(scratch);  // the outbox has it
 }
 

@@ -13,29 +13,16 @@
 
 #include "base/python_format.h"
 #include "config/shared/tracker_config.h"
-#include "tracker/log/log_file.h"
 #include "tracker/places/uploads.h"
 #include "tracker/run_folder/run_folder.h"
 
 namespace dalle2 {
 
-// The page of a repository on the Hugging Face hub, README.md.
-
-/// Its name in the repository: "samples/110_Test_Samples_0.png".
-std::string card_name_of(const StoredImage& picture);
-
-struct CardFacts {
-  std::string repo;           ///< owner/name
-  std::string file;           ///< the checkpoint's name in it; empty: each save has another
-  std::string revision = {};  ///< a branch; empty: the default one
-  SaveType save_type = SaveType::checkpoint;
-  std::string config;                      ///< JSON, with its defaults, without secrets
-  std::vector<StoredImage> pictures = {};  ///< with whole paths
-};
-
-/// What was trained, by which config, how to draw from it, and samples: Markdown with the metadata
-/// that the hub reads.
-std::string model_card(const CardFacts& facts);
+/// README.md of a repository on the Hugging Face hub: what was trained, how to draw from it, by which config.
+/// @param file the checkpoint's name there @param config JSON, with its defaults, without secrets
+std::string model_card(const HuggingfaceSaveConfig& saver,
+                       const std::string& file,
+                       const std::string& config);
 
 class Copies {
  public:
@@ -58,16 +45,19 @@ class Copies {
   std::vector<std::string> intact() const;
   /// The run may write now, and its loggers have begun.
   /// @param wandb_run the run that the W&B logger logs to; empty: there is none
+  /// @param config JSON, with its defaults, without secrets
   /// @param log_error takes what fails on this machine from now on
   /// @param on_upload_error takes what could not be sent and waits, on any thread
-  void open(const std::string& wandb_run, LogError log_error, LogError on_upload_error);
+  void open(const std::string& wandb_run,
+            const std::string& config,
+            LogError log_error,
+            LogError on_upload_error);
 
-  /// Lets each saver copy what it wants. One that fails is logged, and the others still save.
+  /// Lets each saver copy what it wants; the first time repositories get a page too, if they have none. A
+  /// saver that fails is logged, and the others still save.
   void save(bool is_best, bool is_latest, const FormatFields& placeholders);
   /// The config in data_path, for the savers that take it.
   void save_config(const std::string& name, const std::string& content);
-  /// A page on what was trained, once, where a service wants one. @param config JSON
-  void send_cards(const std::string& config, const std::vector<StoredImage>& pictures);
 
   // ---- the end of the uploads, as in Uploads
   void begin_end();
@@ -90,7 +80,7 @@ class Copies {
                  const std::string& kind,
                  const std::string& target);
   void send(const Saver& saver, FileToSend file);
-  void send_card(const Saver& saver, const std::string& config, const std::vector<StoredImage>&);
+  void send_card(const Saver& saver);
   std::string outbox() const { return folder_.in(kOutboxFolder); }
 
   RunFolder& folder_;
@@ -98,6 +88,7 @@ class Copies {
   std::vector<Saver> savers_;
   std::unique_ptr<Uploads> uploads_;  // null: before open(), and after end()
   LogError log_error_;
+  std::string config_;
   int64_t failed_ = 0;  // saves of this start
   bool sent_cards_ = false;
 };

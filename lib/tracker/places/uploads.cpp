@@ -31,18 +31,13 @@ class HubDestination : public Destination {
  public:
   explicit HubDestination(const HuggingfaceSaveConfig& config)
       : is_private_(config.is_private),
-        wants_card_(config.model_card),
         repository_(find_hub_access(config.token_path, config.allow_plain_http),
                     {.repo = config.huggingface_repo, .revision = config.revision}) {}
 
   std::string name() const override { return repository_.name(); }
-  bool wants_card() const override { return wants_card_; }
   void check_access(const HttpOptions& options) override {
     repository_.set_options(options);
     repository_.check_token();
-    // A page that somebody has written stays, and gets no samples beside it.
-    if (!wants_card_ || !repository_.exists()) return;
-    wants_card_ = !repository_.find("README.md");
   }
   void send(const FileToSend& file, UploadNotes& notes, const HttpOptions& options) override {
     repository_.set_options(options);
@@ -56,7 +51,7 @@ class HubDestination : public Destination {
   }
 
  private:
-  bool is_private_, wants_card_;
+  bool is_private_;
   bool made_ = false;  // the repository
   HubRepository repository_;
 };

@@ -40,8 +40,6 @@ class Destination {
   virtual std::string name() const = 0;
   /// Where a target is, for people.
   virtual std::string place_of(const std::string& target) const { return name() + "/" + target; }
-  /// Whether it wants a page on what was trained; known after check_access().
-  virtual bool wants_card() const { return false; }
   /// Asks the service whether it would take files. Sends none.
   /// @throws NetworkError (one that may_pass() if the service is away), ConfigError
   virtual void check_access(const HttpOptions& options) = 0;
