@@ -85,8 +85,7 @@ const StartPlan& Tracker::plan_start(bool writes) {
   if (source_ && source_->is_remote()) plan.elsewhere.push_back(source_->name());
   if (plan.action == StartAction::kRefuseDamaged)
     throw DataError("{}", nothing_intact(folder_.path(), plan.elsewhere));
-  if (plan.action == StartAction::kSetAside)
-    folder_.check_can_be_set_aside(facts_.config, options_);
+  if (plan.action == StartAction::kSetAside) folder_.check_can_be_set_aside(options_);
   const bool in_place = plan.action == StartAction::kBeginInPlace;
   try {
     if (plan.resumes() || in_place) loggers_.read_auto_resume(folder_.in(kAutoResumeFile));

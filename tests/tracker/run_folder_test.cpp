@@ -237,37 +237,28 @@ TEST_CASE("a folder that holds more than its run is not set aside") {
     Run run;
     run.config.overwrite_data_path = true;
     StartOptions options;
-    std::string config = "{}";
-    change(options, config, /*before=*/true);
+    change(options, /*before=*/true);
     save(*run.start(), 10);
     fs::remove("latest.pth");
-    change(options, config, /*before=*/false);
+    change(options, /*before=*/false);
     Tracker tracker(run.config, test::placeholders(), false, test::read_facts, options);
-    tracker.describe({.config = config});
     CHECK_THROWS_WITH(tracker.open(),
                       Contains("cannot be set aside as a whole: ") && Contains(why) &&
                           Contains("mkdir ") &&
                           Contains("choose another", Catch::CaseSensitive::No));
     CHECK_FALSE(fs::exists("data.1"));
   };
-  refused("it held other files when its run began", [](auto&, auto&, bool before) {
+  refused("it held other files when its run began", [](auto&, bool before) {
     if (before) put("data/notes.txt", "mine");
   });
-  refused("the config data/my.json lies in it", [](auto& options, auto&, bool before) {
+  refused("the config data/my.json lies in it", [](auto& options, bool before) {
     if (!before) put("data/my.json", "{}");
     options.config_path = "data/my.json";
   });
-  refused("/data/folder reads 'data/pictures' in it", [](auto&, auto& config, bool before) {
-    if (!before) put("data/pictures/1.png", "mine");
-    config = R"({"data": {"folder": "data/pictures"}})";
-  });
-  refused("/data/webdataset_base_url reads 'data/{}.tar' in it", [](auto&, auto& config, bool) {
-    config = R"({"data": {"webdataset_base_url": "data/{}.tar"}})";
-  });
-  refused("is another run", [](auto&, auto&, bool before) {
+  refused("is another run", [](auto&, bool before) {
     if (!before) put("data/below/run.json", "{}");
   });
-  refused("the working directory lies in it", [](auto&, auto&, bool before) {
+  refused("the working directory lies in it", [](auto&, bool before) {
     if (before) return;
     // The same folder by a link: links are resolved first.
     fs::create_directory("data/inside");

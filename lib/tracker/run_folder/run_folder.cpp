@@ -10,11 +10,9 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "base/untrusted_json.h"
 #include "config/kinds.h"
 #include "io/files/atomic_file.h"
 #include "io/files/walk_folder.h"
-#include "io/streams/url_source.h"
 #include "net/digest.h"
 #include "tracker/places/remote_file.h"
 
@@ -26,8 +24,6 @@ namespace fs = std::filesystem;
 /// Folders in which a kill may leave a *.part.
 constexpr const char* kFoldersWithParts[] = {
     "", kSnapshotsFolder, kAveragesFolder, kImagesFolder, kResultsFolder};
-/// Of a config: places that the run writes to.
-constexpr std::string_view kWritten[] = {"/train/results_folder", "/evaluate/cache_path"};
 
 bool is_nothing(const fs::path& path) {
   std::error_code error;
@@ -260,8 +256,7 @@ void RunFolder::refuse_to_set_aside(const std::string& why) const {
       real_);
 }
 
-void RunFolder::check_can_be_set_aside(const std::string& config,
-                                       const StartOptions& options) const {
+void RunFolder::check_can_be_set_aside(const StartOptions& options) const {
   const auto refuse_if = [&](bool is_so, const std::string& why) {
     if (is_so) refuse_to_set_aside(why);
   };
@@ -270,14 +265,6 @@ void RunFolder::check_can_be_set_aside(const std::string& config,
   refuse_if(is_in_folder(fs::current_path(ignored), real_), "the working directory lies in it");
   refuse_if(!options.config_path.empty() && is_inside(options.config_path),
             fmt::format("the config {} lies in it", options.config_path));
-  const Json all = parse_untrusted_object(config).flatten();
-  for (const auto& [pointer, value] : all.items()) {
-    const bool is_written =
-        std::find(std::begin(kWritten), std::end(kWritten), pointer) != std::end(kWritten);
-    if (!value.is_string() || pointer.starts_with("/tracker/") || is_written) continue;
-    const std::string read = local_path(value.get<std::string>());
-    refuse_if(!read.empty() && is_inside(read), fmt::format("{} reads '{}' in it", pointer, read));
-  }
   walk_folder(real_, Below::kReadable, [&](const fs::directory_entry& entry) {
     refuse_if(entry.path().filename() == kRecordFile && entry.path().parent_path() != real_,
               fmt::format("{} is another run", entry.path().parent_path().string()));

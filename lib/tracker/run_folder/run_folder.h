@@ -113,9 +113,8 @@ class RunFolder {
   /// Whether the run may replace the file at `path`: it is of this run, or lies in its folder.
   bool owns(const std::string& path) const;
 
-  /// @param config JSON, with every default @throws ConfigError why one rename(2) cannot set the
-  /// folder aside, and what to do
-  void check_can_be_set_aside(const std::string& config, const StartOptions& options) const;
+  /// @throws ConfigError why one rename(2) cannot set the folder aside, and what to do
+  void check_can_be_set_aside(const StartOptions& options) const;
   /// Renames the whole folder, makes and locks a new one. @throws ConfigError
   void set_aside(const LockTimes& times);
   /// Makes the run this process's: writes run.json with a new token. @return whether the folder is a
