@@ -366,9 +366,8 @@ bool WandbLogger::begin(const RunFacts& facts) {
   for (const auto& [name, content] : facts.files)
     files_.push_back({.name = name, .content = content});
   if (!is_live_) return true;
-  stats_.emplace();
   files_.push_back(
-      {.name = "wandb-metadata.json", .content = stats_->metadata(run_.start_unix_seconds)});
+      {.name = "wandb-metadata.json", .content = machine_text(run_.start_unix_seconds)});
   return true;
 }
 
@@ -556,12 +555,12 @@ std::string WandbLogger::pictures_of(const Json& list, int64_t line, WandbBatch&
 
 /// What is of now alone: figures of an outage are lost, and lines beyond what console_ keeps.
 void WandbLogger::add_live(WandbBatch& batch) {
-  if (!stats_) return;
+  if (!is_live_) return;
   if (console_) batch.console = console_->take();
   const auto now = std::chrono::steady_clock::now();
   if (stats_at_ && now - *stats_at_ < std::chrono::duration<double>(kStatsSeconds)) return;
   stats_at_ = now;
-  batch.stats = stats_->now();
+  batch.stats = figures_.now();
   batch.stats_unix_seconds = wall_time_seconds();
 }
 

@@ -56,28 +56,16 @@ std::unique_ptr<WandbTarget> make_wandb_folder(const std::string& parent,
                                                const WandbRun& run,
                                                std::string* path);
 
-/// Figures of the machine and of this process; of NVIDIA's GPUs by NVML, the library of the driver, if it
-/// is there when the program runs.
-class SystemStats {
- public:
-  SystemStats();
-  ~SystemStats();
-  SystemStats(const SystemStats&) = delete;
-  SystemStats& operator=(const SystemStats&) = delete;
+/// The content of wandb-metadata.json: system, program, host, processors, memory.
+std::string machine_text(double start_unix_seconds);
 
-  /// The content of wandb-metadata.json: system, program, host, processor, memory, disk, GPUs.
-  std::string metadata(double start_unix_seconds) const;
-  /// Figures of now by the names of the service's own client ("gpu.0.temp"), without "system.": memory of
-  /// the machine and of this process, its threads, processor time since the last call, the disk's use, and
-  /// of each GPU its load, memory, temperature and power. What a GPU does not tell is left out.
+/// Figures of now by the names of the service's own client, without "system.": memory of the machine and of
+/// this process, and its processor time since the last call.
+class MachineFigures {
+ public:
   WandbItems now();
 
  private:
-  template <class... Arguments>
-  bool nvml(const char* function, Arguments... arguments) const;
-
-  void* nvml_ = nullptr;     // the library; null: no GPUs
-  std::vector<void*> gpus_;  // null: NVML does not give that one
   double cpu_seconds_ = 0, at_seconds_ = 0;
 };
 
@@ -167,7 +155,7 @@ class WandbLogger : public Logger {
   std::vector<WandbUpload> files_;              // that have not arrived
   std::optional<ConsoleLines> console_;
   const bool is_live_ = true;  // this process is the run: the machine is its machine
-  std::optional<SystemStats> stats_;
+  MachineFigures figures_;
   std::optional<std::chrono::steady_clock::time_point> stats_at_;
   int64_t missing_pictures_ = 0;
 };
