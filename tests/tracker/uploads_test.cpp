@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <condition_variable>
+#include <filesystem>
 #include <thread>
 
 #include "base/error.h"
@@ -15,6 +16,7 @@
 namespace dalle2 {
 namespace {
 
+namespace fs = std::filesystem;
 using Catch::Contains;
 using test::file_for;
 using test::finish;
@@ -26,7 +28,8 @@ class Service : public Destination {
   explicit Service(std::string name = "there") : name_(std::move(name)) {}
   std::string name() const override { return name_; }
   void check_access(const HttpOptions& /*options*/) override {}
-  bool stores_notes() const override { return true; }
+  bool stores_notes() const override { return stores_notes_; }
+  bool stores_notes_ = true;
   void send(const FileToSend& file, UploadNotes& notes, const HttpOptions& options) override {
     std::unique_lock lock(mutex_);
     ++calls_;
@@ -160,21 +163,136 @@ TEST_CASE("at the end each file is tried once more, and a refusal ends the wait"
   CHECK(uploads.waiting().size() == 2);
 }
 
-TEST_CASE("what is given up for want of space is an error of the run") {
+/// Of files that wait; what has a second name takes no space.
+uint64_t bytes_in(const std::string& folder) {
+  uint64_t bytes = 0;
+  for (const auto& item : fs::directory_iterator(folder)) {
+    const bool takes_space = fs::hard_link_count(item.path()) == 1;
+    if (takes_space && item.path().filename().string().find('_') == 8) bytes += item.file_size();
+  }
+  return bytes;
+}
+
+TEST_CASE("a disk that is nearly full gives up the oldest files that take space, and names them") {
+  const OutboxFolder folder;
+  const test::CapturedLog log;
+  uint64_t disk = 1000;
+  const auto left = [&](const std::string& path) {
+    return std::optional<uint64_t>(disk - std::min(disk, bytes_in(path)));
+  };
+  const auto given_up = [&] {
+    std::string targets;
+    for (const std::string& error : folder.errors->take()) {
+      CHECK_THAT(
+          error,
+          Contains(" of 100 B was not sent and is removed: the disk of the outbox is nearly full"));
+      targets += error.substr(std::string("checkpoint ").size(), 1);
+    }
+    return targets;
+  };
+  const std::string content(100, 'x');
+  const auto service = std::make_shared<Service>(), other = std::make_shared<Service>("other");
+  service->send_in_parts();
+  service->hold(true);
+  {
+    Uploads uploads(folder.outbox, {service}, folder.on_error, left);
+    for (const char* target : {"a", "b", "c", "d"}) {
+      uploads.add(file_for(target, folder.save(content)));
+      service->wait_for_calls(1);  // of the first, which is on its way from now on
+    }
+    CHECK(given_up().empty());
+    CHECK(bytes_in(folder.outbox) == 300);  // the newest is checkpoint.pth, too
+    // The next checkpoint needs room twice: 200 of 430. The oldest is being sent, the next one goes.
+    disk = 430;
+    uploads.add(file_for("e", folder.save(content)));
+    CHECK(given_up() == "bc");
+    // What has a second name would free nothing by going, and the newest never goes.
+    disk = 50;
+    fs::create_hard_link(uploads.waiting()[1].path, folder.dir / "d.pth");
+    uploads.add(file_for("f", folder.save(content)));
+    CHECK(given_up() == "e");
+    CHECK(uploads.waiting().size() == 3);
+  }
+  // One that was begun may go.
+  other->hold(true);
+  Uploads again(folder.outbox, {other}, folder.on_error, left);
+  again.add(file_for("g", folder.save(content), "other"));
+  CHECK(given_up() == "af");
+}
+
+TEST_CASE(
+    "what has another name in the folder is somebody else's, and no folder is made for nothing") {
+  const OutboxFolder folder;
+  const Uploads absent(folder.outbox, {}, folder.on_error);
+  CHECK_FALSE(fs::exists(folder.outbox));
+  for (const char* name : {"letter.txt", "7.json", "notes.json", "1234567_x"}) {
+    write_file_atomically(folder.outbox + "/" + name, "mine");
+  }
+  fs::create_directories(folder.outbox + "/00000003_folder");
+  CHECK(Uploads(folder.outbox, {}, folder.on_error).waiting().empty());
+  CHECK(folder.names() ==
+        std::vector<std::string>{
+            "00000003_folder", "1234567_x", "7.json", "letter.txt", "notes.json"});
+}
+
+TEST_CASE("what a kill left half done is removed, nothing else is sent, and numbers go on") {
+  const OutboxFolder folder;
+  const test::CapturedLog log;
+  const auto note = [&](int number, const std::string& file) {
+    write_file_atomically(
+        fmt::format("{}/{:08}.json", folder.outbox, number),
+        fmt::format(
+            R"({{"to": "there", "target": "t{}", "kind": "k", "file": "{}"}})", number, file));
+  };
+  note(1, "00000001_checkpoint.pth");
+  write_file_atomically(folder.outbox + "/00000001_checkpoint.pth", "whole");
+  write_file_atomically(folder.outbox + "/00000001.parts.part", "half");
+  write_file_atomically(folder.outbox + "/00000006.parts", "of nothing");
+  write_file_atomically(folder.outbox + "/00000007_checkpoint.pth", "no note");
+  write_file_atomically(folder.outbox + "/00000008_checkpoint.pth.part", "half");
+  write_file_atomically(folder.outbox + "/00000009.json", "{\"to\": \"there\", \"tar");
+  note(10, "../checkpoint.pth");
+  note(11, "00000011_x");
+  fs::create_symlink("/etc/hostname", folder.outbox + "/00000011_x");
+  // A note that cannot be read now, as no file system reads a folder as a file: it stays, with its file.
+  fs::create_directories(folder.outbox + "/00000012.json");
+  write_file_atomically(folder.outbox + "/00000012_checkpoint.pth", "of that note");
+  const auto service = std::make_shared<Service>();
+  service->hold(true);
+  Uploads uploads(folder.outbox, {service}, folder.on_error);
+  REQUIRE(uploads.waiting().size() == 1);
+  CHECK(uploads.waiting().front().target == "t1");
+  uploads.add(file_for("next.pth", folder.save("next")));
+  CHECK(folder.names() == std::vector<std::string>{"00000001.json",
+                                                   "00000001_checkpoint.pth",
+                                                   "00000012.json",
+                                                   "00000012_checkpoint.pth",
+                                                   "00000013.json",
+                                                   "00000013_checkpoint.pth"});
+}
+
+TEST_CASE("a kill while a file is sent whole does not bring it back after the newer one") {
   const OutboxFolder folder;
   const test::CapturedLog log;
   const auto service = std::make_shared<Service>();
+  service->stores_notes_ = GENERATE(true, false);
+  if (!service->stores_notes_)
+    service->send_in_parts();  // of which the next process may know nothing
   service->hold(true);
-  const auto no_room = [](const std::string&) { return std::optional<uint64_t>(0); };
-  Uploads uploads(folder.outbox, {service}, folder.on_error, no_room);
-  for (const char* target : {"a", "b", "c"}) {
-    uploads.add(file_for(target, folder.save(target)));
-    if (uploads.waiting().size() == 1) service->wait_for_calls(1);  // on its way, and so it stays
+  {
+    Uploads uploads(folder.outbox, {service}, folder.on_error);
+    uploads.add(file_for("a", folder.save("old")));
+    service->wait_for_calls(1);
+    uploads.add(file_for("a", folder.save("new")));
+    uploads.add(file_for("b", folder.save("other")));
+    CHECK(uploads.waiting().size() == 3);
+    CHECK(folder.names().size() == 6);  // no notes of the upload
   }
-  CHECK(folder.errors->take() ==
-        std::vector<std::string>{"checkpoint b for there of 1 B was not sent and is removed: the "
-                                 "disk of the outbox is nearly full"});
-  CHECK(finish(uploads, 0) == 2);
+  service->hold(false);
+  Uploads again(folder.outbox, {service}, folder.on_error);
+  CHECK(finish(again, 20) == 0);
+  CHECK(service->wait_for_sent(2) == std::vector<std::string>{"a=new", "b=other"});
+  CHECK(service->began_with().back().empty());
 }
 
 TEST_CASE("a slow service holds up no other one") {
@@ -232,11 +350,12 @@ TEST_CASE(
   CHECK(folder.names().empty());
 }
 
-TEST_CASE("a begun file that is refused gives way to a newer one") {
+TEST_CASE("a begun file that is refused, and one that fails as a whole, give way to a newer one") {
   const OutboxFolder folder;
   const test::CapturedLog log;
   const auto service = std::make_shared<Service>();
-  service->send_in_parts(/*refuses=*/true);
+  const bool is_begun = GENERATE(true, false);
+  if (is_begun) service->send_in_parts(/*refuses=*/true);
   service->hold(true);
   service->fail(1);
   Uploads uploads(folder.outbox, {service}, folder.on_error);
@@ -247,8 +366,9 @@ TEST_CASE("a begun file that is refused gives way to a newer one") {
   CHECK(service->wait_for_sent(1) == std::vector<std::string>{"a=new"});
   CHECK(finish(uploads, 20) == 0);
   CHECK(folder.errors->take() ==
-        std::vector<std::string>{"Error saving checkpoint to there/a: the file is too large\n  A "
-                                 "newer one takes its place."});
+        std::vector<std::string>{
+            fmt::format("Error saving checkpoint to there/a: {}\n  A newer one takes its place.",
+                        is_begun ? "the file is too large" : "the service is out of order")});
   CHECK(service->began_with() == std::vector<std::string>{"", ""});
 }
 

@@ -201,7 +201,7 @@ std::vector<SaveConfig> read_savers(const std::string& path, const std::string& 
 /// With the logins of this environment. @throws ConfigError
 void sync_files(const std::string& data_path, const RunRecord& run, SyncReport& report) {
   const std::string outbox = (fs::path(data_path) / kOutboxFolder).string();
-  const size_t before = Outbox(outbox).waiting().size();
+  const size_t before = Uploads(outbox, {}, nullptr).waiting().size();
   if (before == 0) return;
   std::vector<SaveConfig> savers;
   std::vector<std::shared_ptr<Destination>> services;

@@ -252,8 +252,32 @@ std::unique_ptr<Destination> make_destination(const SaveConfig& config) {
   return std::visit(MakeDestination{}, config);
 }
 
-Outbox::Outbox(std::string folder, FreeBytes free_bytes)
-    : folder_(std::move(folder)), free_bytes_(std::move(free_bytes)) {
+Uploads::Uploads(std::string folder,
+                 const std::vector<std::shared_ptr<Destination>>& destinations,
+                 OnError on_error,
+                 FreeBytes free_bytes)
+    : folder_(std::move(folder)),
+      on_error_(std::move(on_error)),
+      free_bytes_(std::move(free_bytes)) {
+  read_folder();
+  for (const auto& destination : destinations) {
+    lanes_.push_back(std::make_unique<Lane>());
+    lanes_.back()->destination = destination;
+  }
+  try {
+    for (const auto& lane : lanes_)
+      lane->thread = std::thread([this, &lane = *lane] { work(lane); });
+  } catch (...) {
+    end();
+    throw;
+  }
+}
+
+Uploads::~Uploads() {
+  end();
+}
+
+void Uploads::read_folder() {
   std::set<int64_t> unreadable;
   for (const std::string& name : names_ending(folder_, kNoteEnding)) {
     if (!number_of(name)) continue;
@@ -279,11 +303,11 @@ Outbox::Outbox(std::string folder, FreeBytes free_bytes)
   }
 }
 
-std::string Outbox::path_of(int64_t number, const char* ending) const {
+std::string Uploads::path_of(int64_t number, const char* ending) const {
   return (fs::path(folder_) / fmt::format("{:08}{}", number, ending)).string();
 }
 
-OutboxEntry* Outbox::find(int64_t number) {
+OutboxEntry* Uploads::find(int64_t number) {
   const auto found = std::find_if(entries_.begin(), entries_.end(), [&](const OutboxEntry& entry) {
     return entry.number == number;
   });
@@ -291,7 +315,7 @@ OutboxEntry* Outbox::find(int64_t number) {
 }
 
 /// The note first: a file without one is nothing.
-void Outbox::remove(size_t index) {
+void Uploads::remove(size_t index) {
   const OutboxEntry entry = std::move(entries_[index]);
   entries_.erase(entries_.begin() + static_cast<std::ptrdiff_t>(index));
   remove_file(path_of(entry.number, kNoteEnding));
@@ -300,7 +324,7 @@ void Outbox::remove(size_t index) {
 }
 
 /// A newer file for the same target replaces what is not begun.
-void Outbox::remove_replaced() {
+void Uploads::remove_replaced() {
   for (size_t i = 0; i < entries_.size();) {
     const auto newer =
         std::find_if(entries_.begin() + static_cast<std::ptrdiff_t>(i) + 1,
@@ -310,7 +334,53 @@ void Outbox::remove_replaced() {
   }
 }
 
-std::vector<OutboxEntry> Outbox::add(const FileToSend& file) {
+/// Removes the oldest files until the next checkpoint has room twice: it is written beside the one that
+/// it replaces, and that one may stay here. A file that has another name too takes no space.
+void Uploads::make_room(uint64_t bytes) {
+  std::error_code error;
+  const uint64_t checkpoint =
+      fs::file_size(fs::path(folder_).parent_path() / kCheckpointFile, error);
+  if (!error) bytes = std::max(bytes, checkpoint);
+  for (size_t i = 0; i + 1 < entries_.size();) {
+    const std::optional<uint64_t> left = free_bytes_(folder_);
+    if (!left || *left >= 2 * bytes) break;
+    const OutboxEntry& oldest = entries_[i];
+    const bool takes_space = fs::hard_link_count(oldest.path, error) == 1;
+    if (oldest.busy || error || !takes_space) {
+      ++i;
+      continue;
+    }
+    on_error_(fmt::format(
+        "{} {} for {} of {} was not sent and is removed: the disk of the outbox is nearly full",
+        oldest.kind,
+        oldest.target,
+        oldest.to,
+        human_bytes(oldest.bytes)));
+    remove(i);
+  }
+}
+
+void Uploads::keep_notes(int64_t number, const std::string& text, bool on_disk) {
+  find(number)->notes = text;
+  if (!on_disk) return;
+  try {
+    const std::string path = path_of(number, kPartsEnding);
+    text.empty() ? remove_file(path) : write_file_atomically(path, text);
+  } catch (const Error&) {  // the upload is worth more than what a kill would leave of it
+  }
+}
+
+Uploads::Lane* Uploads::lane_of(const FileToSend& file) const {
+  for (const auto& lane : lanes_) {
+    if (lane->destination->name() == file.to) return lane.get();
+  }
+  return nullptr;
+}
+
+void Uploads::add(const FileToSend& file) {
+  const std::lock_guard lock(mutex_);
+  Lane* const lane = lane_of(file);
+  D2_CHECK(lane != nullptr, "nobody sends to {}", file.to);
   std::error_code error;
   fs::create_directories(folder_, error);
   OutboxEntry entry{file, next_number_, fs::file_size(file.path, error)};
@@ -325,138 +395,48 @@ std::vector<OutboxEntry> Outbox::add(const FileToSend& file) {
   ++next_number_;
   entries_.push_back(entry);
   remove_replaced();
-  return make_room(entry.bytes);
-}
-
-/// Removes the oldest files until the next checkpoint has room twice: it is written beside the one that
-/// it replaces, and that one may stay here. A file that has another name too takes no space.
-std::vector<OutboxEntry> Outbox::make_room(uint64_t bytes) {
-  std::error_code error;
-  const uint64_t checkpoint =
-      fs::file_size(fs::path(folder_).parent_path() / kCheckpointFile, error);
-  if (!error) bytes = std::max(bytes, checkpoint);
-  std::vector<OutboxEntry> removed;
-  for (size_t i = 0; i + 1 < entries_.size();) {
-    const std::optional<uint64_t> left = free_bytes_(folder_);
-    if (!left || *left >= 2 * bytes) break;
-    const bool takes_space = fs::hard_link_count(entries_[i].path, error) == 1;
-    if (entries_[i].busy || error || !takes_space) {
-      ++i;
-      continue;
-    }
-    removed.push_back(entries_[i]);
-    remove(i);
-  }
-  return removed;
-}
-
-void Outbox::begin(const OutboxEntry& entry) {
-  if (OutboxEntry* const known = find(entry.number)) known->busy = true;
-}
-
-bool Outbox::end(const OutboxEntry& entry, Outcome outcome) {
-  OutboxEntry* const known = find(entry.number);
-  if (known == nullptr) return false;
-  known->busy = false;
-  known->refused = outcome == Outcome::kRefused;
-  if (outcome == Outcome::kSent) remove(static_cast<size_t>(known - entries_.data()));
-  remove_replaced();
-  return find(entry.number) != nullptr;
-}
-
-void Outbox::keep_notes(int64_t number, const std::string& text, bool on_disk) {
-  OutboxEntry* const entry = find(number);
-  if (entry == nullptr) return;
-  entry->notes = text;
-  if (!on_disk) return;
-  try {
-    const std::string path = path_of(number, kPartsEnding);
-    text.empty() ? remove_file(path) : write_file_atomically(path, text);
-  } catch (const Error&) {  // the upload is worth more than what a kill would leave of it
-  }
-}
-
-Uploads::Uploads(const std::string& folder,
-                 const std::vector<std::shared_ptr<Destination>>& destinations,
-                 OnError on_error,
-                 Outbox::FreeBytes free_bytes)
-    : on_error_(std::move(on_error)), outbox_(folder, std::move(free_bytes)) {
-  for (const auto& destination : destinations) {
-    lanes_.push_back(std::make_unique<Lane>());
-    lanes_.back()->destination = destination;
-  }
-  try {
-    for (const auto& lane : lanes_)
-      lane->thread = std::thread([this, &lane = *lane] { work(lane); });
-  } catch (...) {
-    end();
-    throw;
-  }
-}
-
-Uploads::~Uploads() {
-  end();
-}
-
-Uploads::Lane* Uploads::lane_of(const FileToSend& file) const {
-  for (const auto& lane : lanes_) {
-    if (lane->destination->name() == file.to) return lane.get();
-  }
-  return nullptr;
-}
-
-void Uploads::add(const FileToSend& file) {
-  const std::lock_guard lock(mutex_);
-  Lane* const lane = lane_of(file);
-  D2_CHECK(lane != nullptr, "nobody sends to {}", file.to);
+  make_room(entry.bytes);
   lane->retry_at = {};  // at once, what has failed too
-  for (const OutboxEntry& removed : outbox_.add(file)) {
-    on_error_(fmt::format(
-        "{} {} for {} of {} was not sent and is removed: the disk of the outbox is nearly full",
-        removed.kind,
-        removed.target,
-        removed.to,
-        human_bytes(removed.bytes)));
-  }
   wake_.notify_all();
 }
 
 std::vector<OutboxEntry> Uploads::waiting() const {
   const std::lock_guard lock(mutex_);
-  return outbox_.waiting();
+  return entries_;
 }
 
 std::vector<OutboxEntry> Uploads::unserved() const {
   const std::lock_guard lock(mutex_);
-  std::vector<OutboxEntry> entries = outbox_.waiting();
+  std::vector<OutboxEntry> entries = entries_;
   std::erase_if(entries, [&](const OutboxEntry& entry) { return lane_of(entry) != nullptr; });
   return entries;
 }
 
 /// The oldest that was not tried, and for a target none before an older one that is begun.
-std::optional<OutboxEntry> Uploads::next(const Lane& lane) const {
-  const std::vector<OutboxEntry>& all = outbox_.waiting();
-  for (auto entry = all.begin(); entry != all.end(); ++entry) {
-    const bool is_behind = std::any_of(
-        all.begin(), entry, [&](const auto& older) { return older.is_for_same_target(*entry); });
+OutboxEntry* Uploads::next(const Lane& lane) {
+  for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
+    const bool is_behind = std::any_of(entries_.begin(), entry, [&](const auto& older) {
+      return older.is_for_same_target(*entry);
+    });
     if (lane_of(*entry) == &lane && !is_behind && !lane.failed.contains(entry->number))
-      return *entry;
+      return &*entry;
   }
-  return std::nullopt;
+  return nullptr;
 }
 
 void Uploads::work(Lane& lane) {
   std::unique_lock lock(mutex_);
   while (!cancelled_) {
     if (!ending_ && Clock::now() >= lane.retry_at) lane.failed.clear();
-    const std::optional<OutboxEntry> entry = next(lane);
-    if (!entry) {
+    OutboxEntry* const found = next(lane);
+    if (found == nullptr) {
       if (ending_) break;
       wake_.wait_for(lock, kGlance);
       continue;
     }
-    outbox_.begin(*entry);
-    lane.last_failed = !send(*lane.destination, *entry, lock);
+    found->busy = true;
+    const OutboxEntry entry = *found;
+    lane.last_failed = !send(*lane.destination, entry, lock);
     if (!lane.last_failed) {
       lane.pause_seconds = 0;
       continue;
@@ -464,7 +444,7 @@ void Uploads::work(Lane& lane) {
     if (lane.failed.empty()) {
       lane.pause_seconds = std::clamp(2 * lane.pause_seconds, kFirstPause, kLongestPause);
     }
-    lane.failed.insert(entry->number);
+    lane.failed.insert(entry.number);
     lane.retry_at =
         Clock::now() + std::chrono::milliseconds(static_cast<int64_t>(lane.pause_seconds * 1000));
   }
@@ -477,33 +457,37 @@ void Uploads::work(Lane& lane) {
 bool Uploads::send(Destination& to, const OutboxEntry& entry, std::unique_lock<std::mutex>& lock) {
   UploadNotes notes = {.text = entry.notes, .store = [&](const std::string& text) {
                          const std::lock_guard own(mutex_);
-                         outbox_.keep_notes(entry.number, text, to.stores_notes());
+                         keep_notes(entry.number, text, to.stores_notes());
                        }};
-  Outbox::Outcome outcome = Outbox::Outcome::kSent;
+  bool is_sent = false, is_refused = false;
   std::string error;
   lock.unlock();
   try {
     to.send(
         entry, notes, {.ends_at_stop = false, .cancelled = [this] { return cancelled_.load(); }});
+    is_sent = true;
     log_info("track", "Saved {} to {}", entry.kind, to.place_of(entry.target));
   } catch (const std::exception& fault) {
     const auto* const network = dynamic_cast<const NetworkError*>(&fault);
-    const bool passes = cancelled_ || (network != nullptr && may_pass(*network));
-    outcome = passes ? Outbox::Outcome::kFailed : Outbox::Outcome::kRefused;
+    is_refused = !cancelled_ && (network == nullptr || !may_pass(*network));
     error = fmt::format(
         "Error saving {} to {}: {}", entry.kind, to.place_of(entry.target), fault.what());
   }
   lock.lock();
   try {
-    const bool waits = outbox_.end(entry, outcome);
-    const std::string folder = std::filesystem::path(entry.path).parent_path().string();
-    error += waits ? "\n  It waits in " + folder + "." : "\n  A newer one takes its place.";
+    OutboxEntry& known = *find(entry.number);  // what is busy stays
+    known.busy = false;
+    known.refused = is_refused;
+    if (is_sent) remove(static_cast<size_t>(&known - entries_.data()));
+    remove_replaced();
+    const bool waits = find(entry.number) != nullptr;
+    error += waits ? "\n  It waits in " + folder_ + "." : "\n  A newer one takes its place.";
   } catch (const std::exception& fault) {
     on_error_(fmt::format("Error clearing the outbox: {}", fault.what()));
     return false;
   }
-  if (outcome != Outbox::Outcome::kSent && !cancelled_) on_error_(error);
-  return outcome == Outbox::Outcome::kSent;
+  if (!is_sent && !cancelled_) on_error_(error);
+  return is_sent;
 }
 
 void Uploads::begin_end() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Files for services: who takes them (Destination), where they wait so that neither a later save nor a kill
-// changes them (Outbox), and who sends them (Uploads).
+// Files for services: who takes them (Destination), and where they wait so that neither a later save nor a
+// kill changes them, until they are sent (Uploads).
 #pragma once
 
 #include <atomic>
@@ -69,64 +69,30 @@ struct OutboxEntry : FileToSend {
   bool is_begun() const { return busy || (!notes.empty() && !refused); }
 };
 
-/// The folder data_path/outbox: for each file its original bytes (a hard link where that can be), a note
-/// that says where it goes, and what its upload has written down. An entry is there as a whole or not at
-/// all, whenever the process is killed.
-class Outbox {
- public:
-  /// Bytes that the disk of a folder has left; none: not known.
-  using FreeBytes = std::function<std::optional<uint64_t>(const std::string& folder)>;
-
-  /// Reads what waits; removes what is incomplete.
-  /// @throws DataError, ResourceError
-  explicit Outbox(std::string folder, FreeBytes free_bytes = free_disk_bytes);
-
-  /// Takes a file up. Older ones for the same target go, unless they are begun. If the disk would be full
-  /// soon, the oldest others go too.
-  /// @return what was removed for want of space
-  /// @throws DataError, ResourceError: then nothing has changed
-  std::vector<OutboxEntry> add(const FileToSend& file);
-  /// What waits, the oldest first.
-  const std::vector<OutboxEntry>& waiting() const { return entries_; }
-  /// It is being sent: add() leaves it. One at a time for a target.
-  void begin(const OutboxEntry& entry);
-  enum class Outcome { kSent, kFailed, kRefused };
-  /// It is not being sent any more. It goes if it was sent, and if there is a newer one, unless it failed
-  /// with a part of it at the service. @return whether it still waits
-  bool end(const OutboxEntry& entry, Outcome outcome);
-  /// What the upload of a file has written down. @param on_disk the next process may know them
-  void keep_notes(int64_t number, const std::string& text, bool on_disk);
-
- private:
-  void remove(size_t index);
-  void remove_replaced();
-  std::vector<OutboxEntry> make_room(uint64_t bytes);
-  std::string path_of(int64_t number, const char* ending) const;
-  OutboxEntry* find(int64_t number);
-
-  std::string folder_;
-  FreeBytes free_bytes_;
-  std::vector<OutboxEntry> entries_;  // the oldest first
-  int64_t next_number_ = 1;
-};
-
-/// Sends what waits in an outbox, each saver with a thread of its own: a slow service holds up nobody.
+/// The folder data_path/outbox, and who sends what waits there: each saver with a thread of its own, so that a
+/// slow service holds up nobody. The folder has for each file its original bytes (a hard link where that can
+/// be), a note that says where it goes, and what its upload has written down. An entry is there as a whole or
+/// not at all, whenever the process is killed.
 class Uploads {
  public:
   /// For the log, on any thread; it may not ask this object.
   using OnError = std::function<void(const std::string& error)>;
+  /// Bytes that the disk of a folder has left; none: not known.
+  using FreeBytes = std::function<std::optional<uint64_t>(const std::string& folder)>;
 
-  /// Begins to send what an earlier process left there, the oldest first, to the first of the destinations
-  /// that takes it. A failed file is tried again after a growing pause, or with the next one.
-  /// @throws as Outbox
-  Uploads(const std::string& folder,
+  /// Removes what is incomplete, and begins to send what an earlier process left there, the oldest first, to
+  /// the first of the destinations that takes it. A failed file is tried again after a growing pause, or with
+  /// the next one. @throws DataError, ResourceError
+  Uploads(std::string folder,
           const std::vector<std::shared_ptr<Destination>>& destinations,
           OnError on_error,
-          Outbox::FreeBytes free_bytes = free_disk_bytes);
+          FreeBytes free_bytes = free_disk_bytes);
   /// As end().
   ~Uploads();
 
-  /// Puts a file into the outbox; it may be replaced afterwards. @throws as Outbox::add()
+  /// Puts a file into the outbox; it may be replaced afterwards. Older ones for the same target go, unless
+  /// they are begun. If the disk would be full soon, the oldest others go too: each is an error.
+  /// @throws DataError, ResourceError: then nothing has changed
   void add(const FileToSend& file);
 
   /// What waits in the outbox.
@@ -156,14 +122,25 @@ class Uploads {
     bool done = false;  // in the end: nothing is left to try
   };
 
+  void read_folder();
+  std::string path_of(int64_t number, const char* ending) const;
+  OutboxEntry* find(int64_t number);
+  void remove(size_t index);
+  void remove_replaced();
+  void make_room(uint64_t bytes);
+  void keep_notes(int64_t number, const std::string& text, bool on_disk);
+
   Lane* lane_of(const FileToSend& file) const;
   void work(Lane& lane);
-  std::optional<OutboxEntry> next(const Lane& lane) const;
+  OutboxEntry* next(const Lane& lane);
   bool send(Destination& to, const OutboxEntry& entry, std::unique_lock<std::mutex>& lock);
 
+  const std::string folder_;
   const OnError on_error_;
-  mutable std::mutex mutex_;  // of what follows
-  Outbox outbox_;
+  const FreeBytes free_bytes_;
+  mutable std::mutex mutex_;          // of what follows
+  std::vector<OutboxEntry> entries_;  // the oldest first
+  int64_t next_number_ = 1;
   std::condition_variable wake_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   bool ending_ = false;
