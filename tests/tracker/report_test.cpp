@@ -109,15 +109,15 @@ TEST_CASE("control characters of a log are shown in the page, not sent by it") {
   CHECK_THAT(run.page(), Contains("a\\x1b[2J\\x7f\n  b"));
 }
 
-TEST_CASE("a report holds no secret of a config that an older version stored") {
+TEST_CASE("a report holds no secret of a config") {
   const LoggedRun run("{\"loss\": 1, \"step\": 2}\n");
   std::ofstream(run.folder / "decoder_config.json")
       << R"({"data": {"webdataset_base_url": "pipe:curl -H 'Key: canary' h::)"
          R"(https://canary@h/a?canary", "img_embeddings_url": "s3://u:canary@b/c"}})";
   const std::string page = run.page();
   CHECK(page.find("canary") == std::string::npos);
-  CHECK_THAT(page, Contains("<code>pipe:curl ...::https://h/a</code>"));
-  CHECK_THAT(page, Contains("<code>s3://b/c</code>"));
+  CHECK_THAT(page, Contains("&quot;pipe:curl ...::https://h/a&quot;"));
+  CHECK_THAT(page, Contains("&quot;s3://b/c&quot;"));
 }
 
 TEST_CASE("a report shows losses of each unet, validation, rates, times and what was left out") {
@@ -150,8 +150,9 @@ TEST_CASE("a report shows losses of each unet, validation, rates, times and what
              Contains("<tr><td>Unet 1</td><td class=\"number\">0.7</td><td class=\"number\">step "
                       "301</td></tr>"));
   CHECK_THAT(page, Contains("train: broken picture"));
-  CHECK_THAT(page, Contains("<td>betas</td><td><code>[0.9,0.99]</code></td>"));
-  CHECK_THAT(page, Contains("<code>&lt;b&gt;</code>"));
+  CHECK_THAT(
+      page, Contains("<summary>decoder_config.json</summary>") && Contains("&quot;betas&quot;: ["));
+  CHECK_THAT(page, Contains("&quot;&lt;b&gt;&quot;") && !Contains("a comment"));
   CHECK(page.find("http://www.w3.org/2000/svg") != std::string::npos);
   CHECK(count(page, "://") == 1);  // that namespace is the only address
 }

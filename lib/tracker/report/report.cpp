@@ -136,6 +136,10 @@ struct Point {
 };
 using Curve = std::vector<Point>;
 
+bool is_less(const Point& a, const Point& b) {
+  return a.value < b.value;
+}
+
 Curve finite_points(const LogSeries& series) {
   Curve curve;
   for (size_t i = 0; i < series.values.size(); ++i) {
@@ -169,8 +173,7 @@ Curve extremes(const Curve& curve) {
     const auto begin = curve.begin() + static_cast<std::ptrdiff_t>(i * curve.size() / stretches);
     const auto end =
         curve.begin() + static_cast<std::ptrdiff_t>((i + 1) * curve.size() / stretches);
-    auto [least, most] = std::minmax_element(
-        begin, end, [](const Point& a, const Point& b) { return a.value < b.value; });
+    auto [least, most] = std::minmax_element(begin, end, is_less);
     if (least > most) std::swap(least, most);
     result.push_back(*least);
     if (least != most) result.push_back(*most);
@@ -274,15 +277,6 @@ std::string last_value(const RunLog& log, const std::string& name) {
   return series == nullptr ? "" : number_text(series->values.back());
 }
 
-std::vector<double> finite_values(const LogSeries& series) {
-  std::vector<double> values;
-  std::copy_if(
-      series.values.begin(), series.values.end(), std::back_inserter(values), [](double value) {
-        return std::isfinite(value);
-      });
-  return values;
-}
-
 std::string draw_tiles(const RunLog& log) {
   std::string tiles;
   int64_t last_step = 0;
@@ -297,16 +291,15 @@ std::string draw_tiles(const RunLog& log) {
     if (group == "Training Loss")
       tiles += tile("Training loss, " + name, number_text(series.values.back()));
     if (group != "Validation Loss") continue;
-    const std::vector<double> losses = finite_values(series);
-    if (!losses.empty())
-      tiles += tile("Best validation, " + name,
-                    number_text(*std::min_element(losses.begin(), losses.end())));
+    const Curve losses = finite_points(series);
+    const auto best = std::min_element(losses.begin(), losses.end(), is_less);
+    if (best != losses.end()) tiles += tile("Best validation, " + name, number_text(best->value));
   }
   if (const LogSeries* rates = find_series(log, "Samples per second")) {
-    std::vector<double> values = finite_values(*rates);
-    const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-    std::nth_element(values.begin(), middle, values.end());
-    if (!values.empty()) tiles += tile("Samples/s, median", number_text(*middle));
+    Curve points = finite_points(*rates);
+    const auto middle = points.begin() + static_cast<std::ptrdiff_t>(points.size() / 2);
+    std::nth_element(points.begin(), middle, points.end(), is_less);
+    if (!points.empty()) tiles += tile("Samples/s, median", number_text(middle->value));
   }
   const std::string memory = last_value(log, "Memory peak MiB");
   if (!memory.empty()) tiles += tile("Peak memory, MiB", memory);
@@ -316,9 +309,8 @@ std::string draw_tiles(const RunLog& log) {
 /// What was logged at a path, as small as the page shows it; a word if it is deleted or damaged.
 std::string picture_cell(const std::string& data_path, const StoredImage& picture, int64_t step) {
   try {
-    const std::optional<std::string> file = stored_picture(data_path, picture.path);
-    if (!file) throw DataError("outside of the folder");
-    const Image image = decode_image(read_file(*file), *file, {.keep_alpha = true});
+    const std::string file = read_stored_picture(data_path, picture.path).value_or("");
+    const Image image = decode_image(file, picture.path, {.keep_alpha = true});
     const bool small = image.height <= kMostPixels;
     const int width = std::max(1, image.width * kMostPixels / image.height);
     const std::string data = small ? encode_png(image)
@@ -428,44 +420,20 @@ std::string draw_errors(const RunLog& log) {
       rows);
 }
 
-/// Every value of a config below `path`, lists of plain values in one line.
-void add_values(const Json& node, const std::string& path, std::string& rows) {
-  const bool deep_list =
-      node.is_array() &&
-      std::any_of(node.begin(), node.end(), [](const Json& e) { return e.is_structured(); });
-  if ((node.is_object() && !node.empty()) || deep_list) {
-    for (const auto& [key, value] : node.items())
-      add_values(value, path.empty() ? key : path + "." + key, rows);
-    return;
-  }
-  rows += fmt::format("<tr><td>{}</td><td><code>{}</code></td></tr>\n",
-                      html_escape(path),
-                      html_escape(node.is_string() ? node.get<std::string>() : node.dump()));
-}
-
-/// The config files of data_path, a fold for each of their sections.
+/// The config files of data_path, folded.
 std::string draw_config(const std::string& data_path) {
   std::string text;
   for (const std::string& path : files_in_folder(data_path)) {
     const std::string name = fs::path(path).filename().string();
     std::error_code ignored;
     if (!name.ends_with("_config.json") || !fs::is_regular_file(path, ignored)) continue;
-    // An older version stored what this one hides.
-    const Json config = parse_untrusted_object(public_config(read_file(path)), {.comments = true});
-    if (config.is_null()) continue;
-    std::string folds;
-    for (const auto& [section, content] : config.items()) {
-      std::string rows;
-      add_values(content, content.is_structured() ? "" : section, rows);
-      folds += fmt::format(
-          "<details{}><summary>{}</summary><table><tbody>\n{}</tbody></table></details>\n",
-          section == "train" || folds.empty() ? " open" : "",
-          html_escape(section),
-          rows);
-    }
-    text += fmt::format("<h2>Config <small>{}</small></h2>\n<div class=\"card\">\n{}</div>\n",
-                        html_escape(name),
-                        folds);
+    const std::string config =
+        public_config(read_file(path));  // the folder may come from elsewhere
+    if (parse_untrusted_object(config).is_null()) continue;
+    text += fmt::format(
+        "<h2>Config</h2>\n<details class=\"card\"><summary>{}</summary>\n<pre>{}</pre></details>\n",
+        html_escape(name),
+        html_escape(config));
   }
   return text;
 }
@@ -482,9 +450,8 @@ std::string draw_head(const std::string& data_path,
   std::string sub = fmt::format("{} records", with_commas(log.records));
   if (known) sub += ", the last of " + utc(file.st_mtime);
   if (log.unreadable_lines > 0) {
-    sub += fmt::format("; {} line{} of log.jsonl cannot be read (cut by a kill, or damaged)",
-                       log.unreadable_lines,
-                       log.unreadable_lines == 1 ? "" : "s");
+    sub += fmt::format("; {} of log.jsonl cannot be read (cut by a kill, or damaged)",
+                       counted(log.unreadable_lines, "line"));
   }
   return fmt::format(
       "<header><h1>{}</h1>\n<p class=\"sub\">{}</p></header>\n{}",
