@@ -172,7 +172,7 @@ void Tracker::open_log(std::optional<int64_t> lines) {
   file_.emplace(folder_.in(kLogFile));
   if (file_->lines() == 0 || facts_.is_copy) unnamed_run_ = folder_.run_id();
   if (lines) file_->pass_over(*lines);
-  facts_.lines = file_->written();
+  facts_.first_line = folder_.record().first_line;
   facts_.data_path = config_.data_path;
   cursors_.emplace(folder_.in(kFollowersFile));
   const FollowedLog log{.file = *file_,
@@ -300,14 +300,15 @@ void Tracker::finish(const RunEnd& end) {
                 all_are([](const auto& one) { return one->is_done() || one->last_was_fault(); }));
       },
       config_.upload_deadline_seconds);
+  const size_t files = copies_->end();  // whose last errors wait too
   std::vector<std::string> left;
   for (const auto& follower : followers_) {
-    if (follower->is_done()) continue;
-    left.push_back(
-        fmt::format("{} ({})", follower->logger().name(), counted(follower->waiting(), "row")));
+    const int64_t rows = follower->waiting();
+    if (!follower->is_done() || rows > 0)
+      left.push_back(fmt::format("{} ({})", follower->logger().name(), counted(rows, "row")));
   }
   followers_.clear();
-  if (const size_t files = copies_->end(); files > 0) {
+  if (files > 0) {
     left.push_back(fmt::format(
         "{} in {}", counted(static_cast<int64_t>(files), "file"), folder_.in(kOutboxFolder)));
   }

@@ -7,6 +7,7 @@ import shutil
 
 import harness
 from harness import ROOT
+from wandb_double import KEY
 from wandb_test import LOG, Wandb
 
 
@@ -108,7 +109,10 @@ class Replay(Wandb):
                 original = double.only_run()
                 before = list(original.lines["wandb-history.jsonl"])
                 shutil.copytree(self.dir / out, self.dir / copied)
-                said = self.log(4, double.env(), log=log, out=copied)
+                # The copy of the first is away from the service when it begins.
+                away = {"WANDB_BASE_URL": f"http://127.0.0.1:{harness.free_port()}", "WANDB_API_KEY": KEY}
+                said = self.log(4, double.env() if named else away, log=log, out=copied)
+                self.log(4, double.env(), log=log, out=copied)
                 self.assertRegex(said, rf"{copied} is a copy of \S+/{out}: it logs and saves as a run of its own")
                 told = "The Weights & Biases run abcd1234 is that of the folder this one is a copy of: a new run begins"
                 self.assertEqual(told in said, bool(named))

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <mutex>
@@ -32,6 +33,7 @@ class LfsHub {
     std::ofstream(path_) << "0123456789";
   }
 
+  void grow_to(uint64_t bytes) const { std::filesystem::resize_file(path_, bytes); }
   void upload() {
     HttpOptions options;
     options.stall_seconds = 0.4;
@@ -204,4 +206,21 @@ TEST_CASE("a hub that asks for fewer requests is asked again when it says") {
   hub.upload();
   CHECK(hub.is_committed);
   CHECK(log.count("status 429 and asks to wait 1 s; attempt 2 in 1.0 s") == 1);
+}
+
+TEST_CASE("a file that the hub wants within a commit has at most 10 MiB") {
+  LfsHub hub([&](const std::string& step) -> std::optional<HttpReply> {
+    if (step != "preupload") return {};
+    return http_reply(200, R"({"files": [{"path": "f.pth", "uploadMode": "regular"}]})");
+  });
+  hub.grow_to((10 << 20) + 1);
+  CHECK_THAT(
+      hub.error_of_upload(),
+      Contains("refused: ") &&
+          Contains("wants the file within a commit, without Git LFS, which takes at most 10 MiB"));
+  CHECK(hub.count("commit") == 0);
+  hub.grow_to(10 << 20);
+  hub.upload();
+  CHECK(hub.is_committed);
+  CHECK(hub.count("batch") == 0);
 }

@@ -79,6 +79,7 @@ TEST_CASE("a copied folder is a run of its own, a moved one stays the run") {
   run.config.save = {LocalSaveConfig{}};
   std::get<LocalSaveConfig>(run.config.save[0]).save_latest_to = "{epoch}.pth";
   run.saved(10);
+  run.start()->log({{"loss", 0.5}}, 2);
   const std::string id = record_of()["id"];
   put("data/outbox/waiting", "the original's");
   fs::copy("data", "copy", fs::copy_options::recursive);
@@ -86,6 +87,8 @@ TEST_CASE("a copied folder is a run of its own, a moved one stays the run") {
   CHECK(run.start()->run_id() != id);
   CHECK(record_of("copy")["home"] == fs::canonical("copy").string());
   CHECK(run.log.count("copy is a copy of ") == 1);
+  CHECK(record_of("data")["first_line"] == 0);
+  CHECK(record_of("copy")["first_line"] == 2);  // behind the original's
   CHECK(file("copy/abandoned/outbox/waiting") == "the original's");
   CHECK(record_of()["id"] == id);
   run.log.clear();

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT
 // Savers that send to a service: what a start asks it, how a file gets there, what a failed one costs.
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <mutex>
 #include <set>
+#include <thread>
 
 #include "base/error.h"
 #include "support/clean_environment.h"
@@ -172,12 +174,78 @@ TEST_CASE(
     CHECK_THAT(report.errors.front(), Contains("no saver of the run's config leads there"));
     CHECK(server.count("PUT /renamed/run/latest.pth") == 0);
   }
+  {
+    // Savers that cannot be read are told of.
+    test::put("data/decoder_config.json", R"({"tracker": {"save": {"save_to": "floppy"}}})");
+    const SyncReport report = sync_run("data");
+    CHECK(report.left == 1);
+    REQUIRE(report.errors.size() == 2);
+    CHECK_THAT(report.errors.back(), Contains("/tracker/save") && Contains("floppy"));
+  }
   server.put_status = 201;
   put_config(server.saver().url);
   const SyncReport report = sync_run("data");
   CHECK(report.sent == 1);
   CHECK(report.errors.empty());
   CHECK(std::filesystem::is_empty("data/outbox"));
+}
+
+/// A run whose TensorBoard has all rows a second before its upload is answered.
+struct LateRun : test::Run {
+  const test::CleanEnvironment environment = test::CleanEnvironment({"http_proxy", "all_proxy"});
+  std::atomic<int> put_status = 403;
+  LoopbackServer server{[this](const HttpRequest& request) {
+    if (request.method != "PUT") return http_reply(200, "");
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    return http_reply(put_status, "");
+  }};
+
+  LateRun() {
+    TensorboardLogConfig board;
+    board.auto_resume = true;
+    config.log = LogConfig(board);
+    UrlSaveConfig saver;
+    saver.url = server.url("/a");
+    saver.save_latest_to = "l.pth";
+    config.save = {saver};
+    config.upload_deadline_seconds = 20;
+  }
+  static void end(Tracker& tracker) {
+    tracker.finish({.outcome = RunEnd::Outcome::kDone, .exit_code = 0});
+  }
+};
+
+TEST_CASE("an error after the last row was sent is counted, and sent by the next start") {
+  LateRun run;
+  {
+    const auto tracker = run.start();
+    test::save(*tracker, 10);
+    tracker->log({{"loss", 0.5}}, 1);
+    LateRun::end(*tracker);
+  }
+  CHECK(run.log.count("TensorBoard (1 row), 1 file in data/outbox could not be sent") == 1);
+  CHECK_THAT(test::file("data/log.jsonl"), Contains("Error saving checkpoint to http"));
+  run.put_status = 201;
+  LateRun::end(*run.start());
+  std::string events;
+  for (const auto& file : std::filesystem::directory_iterator("data/tensorboard"))
+    events += read_file(file.path().string());
+  CHECK_THAT(events, Contains("Error saving checkpoint to http"));
+  CHECK(std::filesystem::is_empty("data/outbox"));
+}
+
+TEST_CASE("an error after another start has taken the run over is told, and not logged") {
+  LateRun run;
+  const auto tracker = run.start();
+  test::save(*tracker, 10);
+  nlohmann::json record = test::record_of();
+  record["token"] = "another";
+  test::put("data/run.json", record.dump());
+  const std::string log = test::file("data/log.jsonl");
+  LateRun::end(*tracker);
+  CHECK(run.log.count("Error saving checkpoint to http") > 0);
+  CHECK(test::file("data/log.jsonl") == log);
+  CHECK(run.log.count("TensorBoard (") == 0);
 }
 
 TEST_CASE("what needs a login that is not stored waits for a start of the run") {

@@ -107,6 +107,32 @@ TEST_CASE("a resumed run takes back the steps that it does again, and nothing be
   CHECK(read_file(files.front()).find(start_at(1)) == std::string::npos);
 }
 
+TEST_CASE("what is kept of the first step that is done again is shown once, behind the mark") {
+  ResumingTensorboardRun run;
+  {
+    const auto tracker = run.start();
+    tracker->log({{"kept", 0.25}}, 5);
+    test::save(*tracker, 50);
+    tracker->log({{"loss", 0.5}}, 5);
+    tracker->log({{"loss", 0.5}}, 6);
+    TensorboardRun::end(*tracker);
+  }
+  {
+    const auto tracker = run.start();
+    tracker->log({{"loss", 0.75}}, 5);
+    TensorboardRun::end(*tracker);
+  }
+  std::vector<std::string> files = event_files("data/tensorboard");
+  std::sort(files.begin(), files.end());
+  EventSummary kept, passed_over, again;
+  kept.add_scalar("kept", 0.25);
+  passed_over.add_scalar("loss", 0.5);
+  again.add_scalar("loss", 0.75);
+  CHECK_THAT(read_file(files.back()),
+             Contains(start_at(5)) && Contains(kept.bytes()) && Contains(again.bytes()) &&
+                 !Contains(passed_over.bytes()));
+}
+
 TEST_CASE(
     "without its cursor, or with an older one, the board gets lines again and takes them back") {
   ResumingTensorboardRun run;

@@ -174,6 +174,13 @@ TEST_CASE("an error is a line on the console and in the log, with the step it ca
   CHECK(test::log_text() == "{\"step\": 7}\n{\"error\": \"shard lost\", \"step\": 7}\n");
 }
 
+TEST_CASE("an error before the first record of a resumed run has the step of its checkpoint") {
+  test::ResumingRun run;
+  run.saved(30);
+  run.start()->log_error("shard lost");
+  CHECK(test::log_text() == "{\"error\": \"shard lost\", \"step\": 3}\n");
+}
+
 TEST_CASE("pictures lie in images, named by step, section and number") {
   Run run;
   const auto tracker_held = run.start();

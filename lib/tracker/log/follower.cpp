@@ -53,7 +53,7 @@ class ConsoleLogger : public Logger {
 /// Numbers become scalars of the record's names; texts, captions and errors TensorBoard's texts;
 /// pictures "{section}/{number}". A file begins with a mark at which TensorBoard forgets what older files
 /// have of a step and of later ones: so lines that a run did again, or that a kill left in doubt, are not
-/// shown twice.
+/// shown twice. What is kept of these steps stands behind the mark again.
 class TensorboardLogger : public Logger {
  public:
   explicit TensorboardLogger(const TensorboardLogConfig& config)
@@ -75,44 +75,45 @@ class TensorboardLogger : public Logger {
 
   int64_t connect(const LogCursors& cursors, int64_t written) override {
     steps_.clear();
+    const int64_t line = std::min(cursors.furthest(key()).value_or(LogCursor{}).line, written);
     LogLines lines((fs::path(data_path_) / kLogFile).string());
-    while (true) {
-      const std::vector<JournalLine> some = lines.read(written, /*most=*/1000);
-      if (some.empty()) break;
-      for (const JournalLine& line : some) steps_.push_back(line.step().value_or(kNoStep));
-    }
-    // From the first of the lines whose steps the mark takes back.
-    size_t line = static_cast<size_t>(cursors.furthest(key()).value_or(LogCursor{}).line);
-    line = std::min(line, steps_.size());
-    const int64_t from = least_step(line);
-    while (from != kNoStep && line > 0 && steps_[line - 1] >= from) --line;
-    steps_.resize(line);
-    events_.emplace(folder_, from == kNoStep ? std::nullopt : std::optional(from));
-    return static_cast<int64_t>(line);
+    lines.each(line, [this](const JournalLine& known) { note(known); });
+    int64_t from = kNoStep;  // of what a kill has left in doubt
+    lines.each(written, [&](const JournalLine& next) {
+      from = std::min(from, next.step().value_or(kNoStep));
+    });
+    begin_file(from);
+    return line;
   }
 
   void send(const std::vector<JournalLine>& lines) override {
     for (const JournalLine& line : lines) {
-      if (const auto from = line.resumed_from()) begin_again(static_cast<size_t>(*from));
-      const std::optional<int64_t> step = line.step();
-      steps_.push_back(step.value_or(kNoStep));
-      if (step) write(line);
+      if (const int64_t from = note(line); from != kNoStep) begin_file(from);
+      if (line.step()) write(line);
     }
   }
 
  private:
   static constexpr int64_t kNoStep = std::numeric_limits<int64_t>::max();
 
-  int64_t least_step(size_t line) const {
+  /// @return the least step of those that the line passes over, which are no steps of the run any more
+  int64_t note(const JournalLine& line) {
     int64_t least = kNoStep;
-    for (; line < steps_.size(); ++line) least = std::min(least, steps_[line]);
+    const auto from = static_cast<size_t>(line.resumed_from().value_or(kNoStep));
+    for (size_t i = from; i < steps_.size(); ++i)
+      least = std::min(least, std::exchange(steps_[i], kNoStep));
+    steps_.push_back(line.step().value_or(kNoStep));
     return least;
   }
 
-  /// The lines from that one on were passed over.
-  void begin_again(size_t line) {
-    const int64_t from = least_step(line);
-    if (from != kNoStep) events_.emplace(folder_, from);
+  void begin_file(int64_t from) {
+    events_.emplace(folder_, from == kNoStep ? std::nullopt : std::optional(from));
+    const auto is_taken_back = [from](int64_t step) { return step >= from && step != kNoStep; };
+    LogLines lines((fs::path(data_path_) / kLogFile).string());
+    lines.go_to(std::find_if(steps_.begin(), steps_.end(), is_taken_back) - steps_.begin());
+    lines.each(static_cast<int64_t>(steps_.size()), [&](const JournalLine& line) {
+      if (is_taken_back(steps_[static_cast<size_t>(line.number)])) write(line);
+    });
   }
 
   void write(const JournalLine& line) {
@@ -146,7 +147,7 @@ class TensorboardLogger : public Logger {
 
   std::string log_dir_;  // empty: the default, which moves with data_path
   std::string folder_, data_path_;
-  std::vector<int64_t> steps_;  // of all lines before the next
+  std::vector<int64_t> steps_;  // of all lines before the next: those that count
   std::optional<EventFile> events_;
 };
 
@@ -258,7 +259,7 @@ void Follower::begin_end(const RunEnd& end) {
 }
 
 int64_t Follower::waiting() const {
-  return log_.file.written() - line_.load();
+  return logger_->is_cancelled() ? 0 : log_.file.written() - line_.load();
 }
 
 Follower::Clock::time_point Follower::next_time() const {

@@ -33,7 +33,7 @@ struct RunFacts {
   std::vector<std::pair<std::string, std::string>> files = {};
   bool goes_on = false;        ///< with the run in data_path; set by the tracker, as are the next
   bool is_copy = false;        ///< data_path is a copy of another run's
-  int64_t lines = 0;           ///< of its log.jsonl before this start
+  int64_t first_line = 0;      ///< of log.jsonl that is the run's own
   std::string data_path = {};  ///< where log.jsonl and the pictures are
 };
 
@@ -186,6 +186,7 @@ class Follower {
   /// After begin_end(): all is handed over, or it was never started.
   bool is_done() const { return done_.load() || !thread_.joinable(); }
   bool last_was_fault() const { return fault_.load(); }
+  /// Lines that it has not handed over. None if another start has taken the run over.
   int64_t waiting() const;
   const Logger& logger() const { return *logger_; }
 

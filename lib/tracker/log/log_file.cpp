@@ -35,19 +35,6 @@ std::string value_text(const LogValue& value) {
   return std::isfinite(real) ? python_repr(real) : "null";
 }
 
-/// @param[out] torn whether a kill left the last line half-written: it is not counted
-int64_t count_lines(const std::string& path, bool& torn) {
-  std::ifstream file(path, std::ios::binary);
-  int64_t lines = 0;
-  char last = '\n';
-  for (std::istreambuf_iterator<char> at(file), end; at != end; ++at) {
-    last = *at;
-    if (last == '\n') ++lines;
-  }
-  torn = last != '\n';
-  return lines;
-}
-
 /// ", "step": 40, "time": 1700000000.125}": the end of a line.
 std::string line_end(int64_t step, double time) {
   return fmt::format("\"{}\": {}, \"{}\": {:.3f}}}", kStep, step, kTime, time);
@@ -164,6 +151,18 @@ std::string format_record(const LogRecord& record, int64_t step, double time) {
   return line + line_end(step, time);
 }
 
+int64_t count_lines(const std::string& path, bool& torn) {
+  std::ifstream file(path, std::ios::binary);
+  int64_t lines = 0;
+  char last = '\n';
+  for (std::istreambuf_iterator<char> at(file), end; at != end; ++at) {
+    last = *at;
+    if (last == '\n') ++lines;
+  }
+  torn = last != '\n';
+  return lines;
+}
+
 LogFile::LogFile(std::string path) : path_(std::move(path)) {
   descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (descriptor_ < 0) throw ConfigError("{}: cannot be written: {}", path_, errno_text(errno));
@@ -277,6 +276,11 @@ std::vector<JournalLine> LogLines::read(int64_t end, size_t most) {
   }
   place_ += static_cast<std::streamoff>(bytes);
   return lines;
+}
+
+void LogLines::each(int64_t end, const std::function<void(const JournalLine& line)>& take) {
+  for (std::vector<JournalLine> some; !(some = read(end, /*most=*/1000)).empty();)
+    std::for_each(some.begin(), some.end(), take);
 }
 
 RunLog read_run_log(const std::string& path) {

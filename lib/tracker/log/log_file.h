@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <deque>
 #include <fstream>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -53,6 +54,9 @@ ShownRecord shown_in_full(const LogRecord& record);
 std::string format_record(const LogRecord& record, int64_t step, double time);
 
 inline constexpr const char* kResumedFrom = "resumed_from_line";
+
+/// Whole lines of a file that may be absent. @param[out] torn whether a kill left the last one half-written
+int64_t count_lines(const std::string& path, bool& torn);
 
 /// Appends whole lines, and never takes one back. A line that a kill left half-written is ended when
 /// the file is opened: it is no record. Lines that the disk refuses wait in memory, the newest 1,000, and
@@ -116,6 +120,8 @@ class LogLines {
   int64_t next_line() const { return next_; }
   /// At most `most` lines, none of a number from `end` on. A file that cannot be read has none.
   std::vector<JournalLine> read(int64_t end, size_t most);
+  /// Each of those before `end`.
+  void each(int64_t end, const std::function<void(const JournalLine& line)>& take);
 
  private:
   void seek();

@@ -257,6 +257,7 @@ void sync_rows(const WandbAccess& access,
   logger->begin({.config = full_config(config_path(data_path)),
                  .process = {record.process.begin(), record.process.end()},
                  .goes_on = true,
+                 .first_line = record.first_line,
                  .data_path = data_path});
   Follower follower(
       logger,

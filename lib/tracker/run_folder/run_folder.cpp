@@ -14,6 +14,7 @@
 #include "io/files/atomic_file.h"
 #include "io/files/walk_folder.h"
 #include "net/digest.h"
+#include "tracker/log/log_file.h"
 #include "tracker/places/remote_file.h"
 
 namespace dalle2 {
@@ -324,6 +325,8 @@ bool RunFolder::take(StartAction action, const std::string& began_from) {
     record_.id = make_run_id();
     record_.wandb.clear();
     record_.copies.clear();
+    bool torn = false;
+    record_.first_line = count_lines(in(kLogFile), torn);
   }
   record_.home = real_;
   write_run_record(path_, record_);

@@ -15,7 +15,6 @@
 #include <ctime>
 #include <filesystem>
 #include <fstream>
-#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -46,6 +45,7 @@ void visit_fields(Record& record, Visitor&& visit) {
   visit("finished", record.finished);
   visit("has_saved", record.has_saved);
   visit("was_empty", record.was_empty);
+  visit("first_line", record.first_line);
   visit("copies", record.copies);
   visit("process", record.process);
 }
@@ -102,10 +102,7 @@ std::optional<RunRecord> read_run_record(const std::string& folder) {
   if (json.is_null()) throw_unreadable(path, "is no JSON object");
   RunRecord record;
   try {
-    visit_fields(record, [&](const char* key, auto& value) {
-      const bool is_new = std::string_view(key) == "process";  // earlier versions have none
-      if (!is_new || json.contains(key)) json.at(key).get_to(value);
-    });
+    visit_fields(record, [&](const char* key, auto& value) { json.at(key).get_to(value); });
   } catch (const Json::exception& error) {
     throw_unreadable(path, json_error_text(error));
   }

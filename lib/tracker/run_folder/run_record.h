@@ -72,6 +72,8 @@ struct RunRecord {
   std::string finished;    ///< what the run was when it finished; empty: it has not
   bool has_saved = false;
   bool was_empty = true;  ///< nothing was in the folder when the run began
+  int64_t first_line =
+      0;  ///< of log.jsonl that is its own: a copy of a folder has the original's before
   /// SHA-256 of the copies of its config that the run has written elsewhere, by absolute path.
   std::map<std::string, std::string> copies = {};
   /// What loggers say of the last start beside its config (RunFacts::process).

@@ -350,7 +350,7 @@ bool WandbLogger::begin(const RunFacts& facts) {
         before);
   }
   run_id_ = first_of({id, new_id_});
-  first_line_ = facts.is_copy ? facts.lines : 0;
+  first_line_ = facts.first_line;
   data_path_ = facts.data_path;
   run_.resumed = goes_on_ || config_.resume;
   run_.info = {.path = {.entity = entity_, .project = project_, .run_id = run_id_},
@@ -451,18 +451,14 @@ int64_t WandbLogger::open_folder(const LogCursors& cursors, int64_t written) {
 void WandbLogger::read_earlier(int64_t line) {
   LogLines lines((fs::path(data_path_) / kLogFile).string());
   lines.go_to(read_before_);
-  while (lines.next_line() < line) {
-    const std::vector<JournalLine> some = lines.read(line, /*most=*/1000);
-    if (some.empty()) break;
-    for (const JournalLine& earlier : some) {
-      if (!earlier.step() || earlier.record.contains("run_id")) continue;
-      for (const auto& [name, value] : earlier.record.items()) {
-        if (!is_value(name)) continue;
-        know_column(name);
-        if (!value.is_array()) summary_[name] = value.is_null() ? "NaN" : json_line(value);
-      }
+  lines.each(line, [this](const JournalLine& earlier) {
+    if (!earlier.step() || earlier.record.contains("run_id")) return;
+    for (const auto& [name, value] : earlier.record.items()) {
+      if (!is_value(name)) continue;
+      know_column(name);
+      if (!value.is_array()) summary_[name] = value.is_null() ? "NaN" : json_line(value);
     }
-  }
+  });
   read_before_ = std::max(read_before_, line);
 }
 
