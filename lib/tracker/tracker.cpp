@@ -73,13 +73,13 @@ const StartPlan& Tracker::plan_start(bool writes) {
         *why);
   }
   if (writes) folder_.lock(lock_times_);
-  const StartWishes wishes{.auto_resume = loggers_.auto_resume(),
-                           .overwrite = config_.overwrite_data_path,
-                           .load = source_.get()};
-  StartPlan plan{.action = folder_.decide(wishes, options_)};
+  options_.auto_resume = loggers_.auto_resume();
+  options_.overwrite = config_.overwrite_data_path;
+  options_.load = source_.get();
+  StartPlan plan{.action = folder_.decide(options_)};
   if (plan.action == StartAction::kRefuseDamaged && source_ && source_->is_remote() && writes) {
     source_->fetch();  // the run may have sent its state there
-    plan.action = folder_.decide(wishes, options_);
+    plan.action = folder_.decide(options_);
   }
   plan.elsewhere = copies_->intact();
   if (source_ && source_->is_remote()) plan.elsewhere.push_back(source_->name());

@@ -154,11 +154,6 @@ TEST_CASE("a saver that fails is told, and the others still save") {
   CHECK(run.log.count(LogLevel::kError) == 2);
   CHECK_THAT(read_file("data/log.jsonl"),
              Catch::Contains("\"error\": \"Error saving checkpoint: "));
-  fs::remove("file");
-  run.save(tracker, /*is_best=*/false, /*is_latest=*/true);
-  tracker.finish({});
-  CHECK(run.log.count("3 copies failed, as the errors above say; the newest checkpoint is "
-                      "data/checkpoint.pth") == 1);
 }
 
 TEST_CASE(

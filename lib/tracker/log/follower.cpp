@@ -16,6 +16,7 @@
 #include "io/pictures/image.h"
 #include "net/http_call.h"
 #include "net/http_transfer.h"
+#include "net/url.h"
 #include "tracker/run_folder/run_record.h"
 #include "tracker/wandb/wandb.h"
 
@@ -150,22 +151,6 @@ class TensorboardLogger : public Logger {
   std::vector<int64_t> steps_;  // of all lines before the next: those that count
   std::optional<EventFile> events_;
 };
-
-[[noreturn]] void throw_unreadable_mark(const std::string& path) {
-  throw ConfigError(
-      "{}: unreadable: expected a JSON object with \"logger_type\"\n  It says where the loggers of the "
-      "run log to. Write {{\"logger_type\": \"ConsoleLogger\"}} into it, or remove it: they begin anew "
-      "then.",
-      path);
-}
-
-/// Each text of the mark overwrites the logger's attribute of that name; one that is empty says nothing.
-void set_attributes(const Json& mark, Logger& logger) {
-  for (const auto& [name, value] : logger.attributes()) {
-    const std::string text = text_at(mark, {name});
-    if (!text.empty()) *value = text;
-  }
-}
 
 bool is_mark(const Json& mark) {
   return mark.is_object() && mark.contains(kTypeKey) && mark[kTypeKey].is_string();
@@ -407,7 +392,11 @@ void Loggers::read_auto_resume(const std::string& path) const {
   const Json marks =
       content.contains(kLoggersKey) ? content[kLoggersKey] : Json(Json::array_t{content});
   if (!marks.is_array() || marks.empty() || !std::all_of(marks.begin(), marks.end(), is_mark))
-    throw_unreadable_mark(path);
+    throw ConfigError(
+        "{}: unreadable: expected a JSON object with \"logger_type\"\n  It says where the loggers of the "
+        "run log to. Write {{\"logger_type\": \"ConsoleLogger\"}} into it, or remove it: they begin anew "
+        "then.",
+        path);
   std::vector<Logger*> free;
   for (const auto& logger : loggers_) free.push_back(logger.get());
   for (const Json& mark : marks) {  // those of one type in order
@@ -422,7 +411,8 @@ void Loggers::read_auto_resume(const std::string& path) const {
           type_names(),
           fs::path(path).parent_path().string());
     }
-    set_attributes(mark, **logger);
+    for (const auto& [name, value] : (*logger)->attributes())
+      *value = first_of({text_at(mark, {name}), *value});  // an empty text says nothing
     free.erase(logger);
   }
   for (const Logger* logger : free) {

@@ -62,11 +62,6 @@ void add_record(RunLog& log,
       const auto [place, is_new] = index.emplace(name, log.series.size());
       if (is_new) log.series.push_back({name, {}, {}});
       LogSeries& series = log.series[place->second];
-      // Only a damaged log goes back without a mark: the later value counts.
-      while (!series.steps.empty() && series.steps.back() > *step) {
-        series.steps.pop_back();
-        series.values.pop_back();
-      }
       const double nan = std::numeric_limits<double>::quiet_NaN();
       series.steps.push_back(*step);
       series.values.push_back(value.is_null() ? nan : value.get<double>());
@@ -119,25 +114,18 @@ std::vector<StoredImage> logged_pictures(const Json& list) {
   return pictures;
 }
 
-std::optional<std::string> stored_picture(const std::string& data_path, const std::string& path) {
+std::optional<std::string> read_stored_picture(const std::string& data_path,
+                                               const std::string& path) {
   const fs::path relative = fs::path(path).lexically_normal();
   if (relative.is_absolute() || relative.empty() || *relative.begin() == "..") return std::nullopt;
   const fs::path file = fs::path(data_path) / relative;
   std::error_code error;
-  if (fs::is_symlink(fs::symlink_status(file, error))) return std::nullopt;
+  if (!fs::is_regular_file(fs::symlink_status(file, error))) return std::nullopt;
   const fs::path folder = fs::canonical(data_path, error);
-  const fs::path real = error ? fs::path() : fs::weakly_canonical(file, error);
+  const fs::path real = error ? fs::path() : fs::canonical(file, error);
   if (error || real.lexically_relative(folder) != relative) return std::nullopt;
-  return file.string();
-}
-
-std::optional<std::string> read_stored_picture(const std::string& data_path,
-                                               const std::string& path) {
-  const std::optional<std::string> file = stored_picture(data_path, path);
-  std::error_code error;
-  if (!file || !fs::is_regular_file(*file, error)) return std::nullopt;
   try {
-    return read_file(*file);
+    return read_file(file.string());
   } catch (const Error&) {
     return std::nullopt;
   }

@@ -142,11 +142,9 @@ struct LogSeries {
 /// The pictures of a list in a record; what is none is passed over.
 std::vector<StoredImage> logged_pictures(const Json& list);
 
-/// The file of a logged picture, which may be absent; none if it would not lie below data_path, by `..`
-/// or by a link on the way, or is a link itself: a log may come from elsewhere, and what is behind its
-/// paths is shown and sent.
-std::optional<std::string> stored_picture(const std::string& data_path, const std::string& path);
-
+/// The file of a logged picture; none if it cannot be read, or would not lie below data_path, by `..` or by a
+/// link on the way, or is a link itself: a log may come from elsewhere, and what is behind its paths is
+/// shown and sent.
 std::optional<std::string> read_stored_picture(const std::string& data_path,
                                                const std::string& path);
 

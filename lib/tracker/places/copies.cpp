@@ -437,7 +437,6 @@ void Copies::attempt(const std::string& what, const std::function<void()>& part)
   try {
     part();
   } catch (const std::exception& error) {
-    ++failed_;
     log_error_(fmt::format("Error {}: {}", what, error.what()));
   }
 }
@@ -507,16 +506,6 @@ void Copies::send_card(const Saver& saver) {
   send(saver,
        {.path = scratch, .target = "README.md", .kind = "model card", .only_if_absent = true});
   remove_file(scratch);  // the outbox has it
-}
-
-void Copies::begin_end() {
-  if (failed_ > 0) {  // the single errors may be far up in the log
-    log_warning("track",
-                "{} failed, as the errors above say; the newest checkpoint is {}",
-                counted(failed_, "copy", "copies"),
-                folder_.in(kCheckpointFile));
-  }
-  if (uploads_) uploads_->begin_end();
 }
 
 size_t Copies::end() {

@@ -60,7 +60,9 @@ class Copies {
   void save_config(const std::string& name, const std::string& content);
 
   // ---- the end of the uploads, as in Uploads
-  void begin_end();
+  void begin_end() const {
+    if (uploads_) uploads_->begin_end();
+  }
   bool is_done() const { return !uploads_ || uploads_->is_done(); }
   bool last_answer_was_fault() const { return uploads_ && uploads_->last_answer_was_fault(); }
   /// Nothing can be saved afterwards. @return how many files are left, which wait in the outbox
@@ -89,7 +91,6 @@ class Copies {
   std::unique_ptr<Uploads> uploads_;  // null: before open(), and after end()
   LogError log_error_;
   std::string config_;
-  int64_t failed_ = 0;  // saves of this start
   bool sent_cards_ = false;
 };
 

@@ -181,15 +181,6 @@ class WandbDestination : public Destination {
   std::optional<WandbRunPath> run_;
 };
 
-struct MakeDestination {
-  using Made = std::unique_ptr<Destination>;
-  Made operator()(const LocalSaveConfig&) { return nullptr; }
-  Made operator()(const HuggingfaceSaveConfig& c) { return std::make_unique<HubDestination>(c); }
-  Made operator()(const UrlSaveConfig& c) { return std::make_unique<UrlDestination>(c); }
-  Made operator()(const S3SaveConfig& c) { return std::make_unique<S3Destination>(c); }
-  Made operator()(const WandbSaveConfig& c) { return std::make_unique<WandbDestination>(c); }
-};
-
 namespace fs = std::filesystem;
 
 constexpr const char* kNoteEnding = ".json";
@@ -249,7 +240,15 @@ constexpr double kSecondsAfterTrouble = 10;  // at the end
 }  // namespace
 
 std::unique_ptr<Destination> make_destination(const SaveConfig& config) {
-  return std::visit(MakeDestination{}, config);
+  if (const auto* hub = std::get_if<HuggingfaceSaveConfig>(&config))
+    return std::make_unique<HubDestination>(*hub);
+  if (const auto* url = std::get_if<UrlSaveConfig>(&config))
+    return std::make_unique<UrlDestination>(*url);
+  if (const auto* s3 = std::get_if<S3SaveConfig>(&config))
+    return std::make_unique<S3Destination>(*s3);
+  if (const auto* wandb = std::get_if<WandbSaveConfig>(&config))
+    return std::make_unique<WandbDestination>(*wandb);
+  return nullptr;
 }
 
 Uploads::Uploads(std::string folder,

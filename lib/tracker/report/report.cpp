@@ -228,19 +228,14 @@ constexpr int kMostPixels = 192;  // height in the page; larger pictures are shr
 constexpr int kJpegQuality = 88;
 constexpr const char* kSheet = " Grid";
 
-struct ComparedRun {
-  std::string name;
-  RunLog log;
-};
-
 /// The charts of all curves of a run, losses first. Of several runs curves of one name share a chart.
-std::string draw_charts(const std::vector<ComparedRun>& runs) {
+std::string draw_charts(const std::vector<std::pair<std::string, RunLog>>& runs) {
   std::vector<std::pair<std::string, std::vector<LogSeries>>> groups;
-  for (const ComparedRun& run : runs) {
-    for (const LogSeries& series : run.log.series) {
+  for (const auto& [of, log] : runs) {
+    for (const LogSeries& series : log.series) {
       if (kPositions.contains(series.name)) continue;
       auto [group, name] = chart_of(series.name);
-      if (runs.size() > 1) name = run.name + (name.empty() ? "" : ": " + name);
+      if (runs.size() > 1) name = of + (name.empty() ? "" : ": " + name);
       // clang 14 captures no structured binding by its name.
       auto found = std::find_if(groups.begin(), groups.end(), [&wanted = group](const auto& known) {
         return known.first == wanted;
@@ -541,8 +536,8 @@ std::string draw_chart(const std::vector<LogSeries>& series, const ChartOptions&
 
 std::string make_report(const std::string& data_path, const ReportOptions& options) {
   const auto [log, log_path] = log_of(data_path);
-  std::vector<ComparedRun> runs = {{data_path, log}};
-  for (const std::string& other : options.compare) runs.push_back({other, log_of(other).first});
+  std::vector<std::pair<std::string, RunLog>> runs = {{data_path, log}};
+  for (const std::string& other : options.compare) runs.emplace_back(other, log_of(other).first);
   const std::string charts = draw_charts(runs);
   const std::string pictures = picture_tables(log, data_path, options.most_picture_steps);
   return fmt::format(

@@ -159,16 +159,16 @@ std::vector<std::string> RunFolder::checkpoints() const {
   return found;
 }
 
-StartFacts RunFolder::facts_of(const StartWishes& wishes, const StartOptions& options) {
+StartFacts RunFolder::facts_of(const StartOptions& options) {
   StartFacts facts{.folder = look(),
-                   .auto_resume = wishes.auto_resume,
-                   .overwrite = wishes.overwrite,
+                   .auto_resume = options.auto_resume,
+                   .overwrite = options.overwrite,
                    .fresh = options.fresh,
                    .back_to = !options.back_to.empty()};
   if (!found_) return facts;
   facts.restarted_job = is_restarted_job() && !found_->job.empty() && found_->job == this_job();
   std::error_code ignored;
-  const CheckpointSource* const load = wishes.load;
+  const CheckpointSource* const load = options.load;
   if (load != nullptr && !load->only_auto_resume()) {
     // What was fetched lies in the folder too, and is no file of it.
     facts.load_is_inside = !load->is_remote() && is_inside(load->path());
@@ -190,17 +190,17 @@ StartFacts RunFolder::facts_of(const StartWishes& wishes, const StartOptions& op
   return facts;
 }
 
-StartAction RunFolder::decide(const StartWishes& wishes, const StartOptions& options) {
-  const StartAction action = dalle2::decide(facts_of(wishes, options));
+StartAction RunFolder::decide(const StartOptions& options) {
+  const StartAction action = dalle2::decide(facts_of(options));
   const bool is_refused = action >= StartAction::kRefuseFiles;
-  if (is_refused && action != StartAction::kRefuseDamaged) refuse(action, wishes, options);
+  if (is_refused && action != StartAction::kRefuseDamaged) refuse(action, options);
   if (action == StartAction::kSetAside) planned_id_.clear();
   adopts_ = action == StartAction::kAdopt;
   if (adopts_) planned_id_ = read_facts_(in(kCheckpointFile))->run_id;
   return action;
 }
 
-void RunFolder::refuse(StartAction action, const StartWishes& wishes, const StartOptions& options) {
+void RunFolder::refuse(StartAction action, const StartOptions& options) {
   switch (action) {
     case StartAction::kRefuseFiles:
       throw ConfigError(
@@ -208,9 +208,9 @@ void RunFolder::refuse(StartAction action, const StartWishes& wishes, const Star
           "another data_path, or move these away.{}",
           path_,
           fmt::join(own_names(), ", "),
-          wishes.auto_resume ? ""
-                             : " To resume an earlier run by its checkpoint.pth, set "
-                               "/tracker/log/auto_resume to true.");
+          options.auto_resume ? ""
+                              : " To resume an earlier run by its checkpoint.pth, set "
+                                "/tracker/log/auto_resume to true.");
     case StartAction::kRefuseExists:
       throw ConfigError(
           "/tracker/data_path: the folder {} exists and holds a run\n  To resume it, set "
@@ -222,7 +222,7 @@ void RunFolder::refuse(StartAction action, const StartWishes& wishes, const Star
           "/tracker/load: {} is neither a file of the run in {} nor what that run began from{}\n  To "
           "resume the run, leave /tracker/load out. To begin a new run from that file, choose "
           "another data_path or use --fresh.",
-          wishes.load->name(),
+          options.load->name(),
           path_,
           found_->began_from.empty() ? " (it began from zero)"
                                      : fmt::format(" ({})", found_->began_from));
@@ -231,7 +231,7 @@ void RunFolder::refuse(StartAction action, const StartWishes& wishes, const Star
           "/tracker/load: {} lies in data_path {}, which a new run would set aside\n  To resume the "
           "run, set /tracker/log/auto_resume to true. To begin a new one from that file, choose "
           "another data_path.",
-          wishes.load->name(),
+          options.load->name(),
           path_);
     case StartAction::kRefuseBack:
       throw ConfigError(

@@ -73,17 +73,13 @@ struct StartRule {
 const std::vector<StartRule>& start_rules();
 const StartRule& rule_of(StartAction action);
 
-/// What the command asks of a start besides the config.
+/// What the command and the config ask of a start.
 struct StartOptions {
   bool fresh = false;            ///< --fresh
   std::string back_to = {};      ///< --back-to; empty: none
   std::string config_path = {};  ///< --config: it must not be renamed
-};
-
-/// What the config asks of a start.
-struct StartWishes {
-  bool auto_resume = false;
-  bool overwrite = false;
+  // Of the config, as the tracker reads it:
+  bool auto_resume = false, overwrite = false;
   const CheckpointSource* load = nullptr;  ///< /tracker/load; null: none
 };
 
@@ -105,7 +101,7 @@ class RunFolder {
   /// Looks at the folder, and applies the rule. Writes nothing.
   /// @throws ConfigError, DataError for an action that ends the start, but for kRefuseDamaged: more
   /// may lie elsewhere
-  StartAction decide(const StartWishes& wishes, const StartOptions& options);
+  StartAction decide(const StartOptions& options);
   /// The files of the run that a resume may take, in their order.
   std::vector<std::string> checkpoints() const;
   /// Whether the run saved the file at `path`. False for a file that names no run.
@@ -151,10 +147,8 @@ class RunFolder {
   bool wrote_copy(const std::string& path) const;
   std::vector<std::string> own_names() const;
   bool holds_others() const;
-  StartFacts facts_of(const StartWishes& wishes, const StartOptions& options);
-  [[noreturn]] void refuse(StartAction action,
-                           const StartWishes& wishes,
-                           const StartOptions& options);
+  StartFacts facts_of(const StartOptions& options);
+  [[noreturn]] void refuse(StartAction action, const StartOptions& options);
   std::string snapshot(const SnapshotPosition& position) const;
   [[noreturn]] void refuse_to_set_aside(const std::string& why) const;
   std::string free_abandoned(const std::string& path) const;

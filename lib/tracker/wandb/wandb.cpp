@@ -3,12 +3,15 @@
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <sys/utsname.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <thread>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -26,7 +29,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kConsoleFile = "output.log";  ///< of a run, with what was printed
 /// What a kill may leave out of the summary of an offline run.
 constexpr auto kSummaryEvery = std::chrono::seconds(15);
 
@@ -61,7 +63,8 @@ class WandbFolder : public WandbTarget {
     for (const WandbUpload& file : batch.files) store(file);
     for (const auto& [step, row] : batch.rows) file_.write_history(row, step);
     if (!batch.stats.empty()) file_.write_stats(batch.stats, batch.stats_unix_seconds);
-    if (!batch.console.empty()) print(batch.console);
+    for (const WandbConsoleLine& line : batch.console)
+      file_.write_console(line.text, line.is_error, line.unix_seconds);
     const auto now = std::chrono::steady_clock::now();
     // Not behind rows: if the disk refuses it they would be written again.
     if (batch.end || (batch.rows.empty() && now - summary_at_ >= kSummaryEvery)) {
@@ -80,17 +83,6 @@ class WandbFolder : public WandbTarget {
     fs::create_directories(path.parent_path(), ignored);
     write_file_atomically(path.string(), file.content);
     file_.write_file(file.name, file.name.starts_with("media/"));
-  }
-
-  /// The records are what `wandb sync` reads; the file is for people, as the service's own client has it.
-  void print(const std::vector<WandbConsoleLine>& lines) {
-    const fs::path path = fs::path(path_) / "files" / kConsoleFile;
-    std::ofstream file(path, std::ios::app);
-    for (const WandbConsoleLine& line : lines) {
-      file_.write_console(line.text, line.is_error, line.unix_seconds);
-      file << line.text << "\n";
-    }
-    if (!file.flush()) throw ResourceError("{}: cannot be written", path.string());
   }
 
   std::string path_;
@@ -190,7 +182,7 @@ class WandbStream : public WandbTarget {
     add("wandb-history.jsonl", after.history_lines, rows);
     if (!rows.empty() || batch.end) add(kSummaryFile, from_start, Json::array({line_of(summary)}));
     add("wandb-events.jsonl", after.event_lines, stats);
-    add(kConsoleFile, after.console_lines, console);
+    add("output.log", after.console_lines, console);
     if (batch.end) {
       request["complete"] = true;
       request["exitcode"] = batch.end->exit_code;
@@ -219,6 +211,30 @@ class WandbStream : public WandbTarget {
 constexpr int kAttempts =
     3;  ///< of each request: one that is lost does not begin the whole send again
 constexpr double kStatsSeconds = 15;  ///< a sign of life too: without one a run counts as crashed
+
+/// Of /proc/meminfo, in bytes.
+double memory_of_machine(const std::string& name) {
+  std::ifstream file("/proc/meminfo");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with(name)) return 1024 * std::atof(line.c_str() + line.find(':') + 1);
+  }
+  return 0;
+}
+
+/// The content of wandb-metadata.json.
+std::string machine_text(double start_unix_seconds) {
+  utsname system{};
+  ::uname(&system);
+  const auto started = static_cast<std::time_t>(start_unix_seconds);
+  const Json text = {
+      {"os", fmt::format("{}-{}-{}", system.sysname, system.release, system.machine)},
+      {"startedAt", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(started))},
+      {"program", "dalle2-train " + program_version()},
+      {"host", host_name()},
+      {"cpu_count", std::max(std::thread::hardware_concurrency(), 1U)},
+      {"memory", {{"total", fmt::format("{:.0f}", memory_of_machine("MemTotal"))}}}};
+  return text.dump(2, ' ', false, Json::error_handler_t::replace);
+}
 
 /// The service refuses such a name, and an offline run would show it only when it is sent.
 void check_name(const char* what, const std::string& name, const char* forbidden) {
@@ -553,11 +569,19 @@ std::string WandbLogger::pictures_of(const Json& list, int64_t line, WandbBatch&
 void WandbLogger::add_live(WandbBatch& batch) {
   if (!is_live_) return;
   if (console_) batch.console = console_->take();
-  const auto now = std::chrono::steady_clock::now();
-  if (stats_at_ && now - *stats_at_ < std::chrono::duration<double>(kStatsSeconds)) return;
-  stats_at_ = now;
-  batch.stats = figures_.now();
-  batch.stats_unix_seconds = wall_time_seconds();
+  const double now = wall_time_seconds(), passed = now - stats_at_;
+  if (passed >= 0 && passed < kStatsSeconds) return;
+  // By the names of the service's own client, without "system.".
+  const auto add = [&](const char* name, double value) {
+    batch.stats.emplace_back(name, Json(value).dump());
+  };
+  const double total = memory_of_machine("MemTotal"), free = memory_of_machine("MemAvailable");
+  const double cpu = static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
+  if (total > 0) add("memory_percent", 100 * (1 - free / total));
+  add("proc.memory.rssMB", static_cast<double>(process_memory("VmRSS")) / (1 << 20));
+  if (stats_at_ > 0 && passed > 0) add("cpu", 100 * (cpu - cpu_seconds_) / passed);
+  batch.stats_unix_seconds = stats_at_ = now;
+  cpu_seconds_ = cpu;
 }
 
 void WandbLogger::end(const RunEnd& end) {

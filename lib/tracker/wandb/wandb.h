@@ -56,19 +56,6 @@ std::unique_ptr<WandbTarget> make_wandb_folder(const std::string& parent,
                                                const WandbRun& run,
                                                std::string* path);
 
-/// The content of wandb-metadata.json: system, program, host, processors, memory.
-std::string machine_text(double start_unix_seconds);
-
-/// Figures of now by the names of the service's own client, without "system.": memory of the machine and of
-/// this process, and its processor time since the last call.
-class MachineFigures {
- public:
-  WandbItems now();
-
- private:
-  double cpu_seconds_ = 0, at_seconds_ = 0;
-};
-
 /// Hears what the log prints from now on, and keeps it until it is taken. Whoever prints never waits:
 /// lines beyond `most_bytes` are lost.
 class ConsoleLines {
@@ -154,9 +141,8 @@ class WandbLogger : public Logger {
   double runtime_before_ = 0;                   // of earlier starts, seconds
   std::vector<WandbUpload> files_;              // that have not arrived
   std::optional<ConsoleLines> console_;
-  const bool is_live_ = true;  // this process is the run: the machine is its machine
-  MachineFigures figures_;
-  std::optional<std::chrono::steady_clock::time_point> stats_at_;
+  const bool is_live_ = true;              // this process is the run: the machine is its machine
+  double stats_at_ = 0, cpu_seconds_ = 0;  // of the last figures of the machine
   int64_t missing_pictures_ = 0;
 };
 
