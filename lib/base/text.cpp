@@ -17,6 +17,12 @@ std::string lower_case(std::string_view text) {
   return result;
 }
 
+std::string replaced(std::string text, std::string_view from, std::string_view to) {
+  for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
+    text.replace(at, from.size(), to);
+  return text;
+}
+
 std::string indented_list(const std::vector<std::string>& lines) {
   constexpr size_t kMost = 15;  // three lists of them fit on a screen
   std::string text;

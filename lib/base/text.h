@@ -22,6 +22,9 @@ std::optional<std::string> nearest_word(const std::string& word,
 /// A to Z as small letters, other bytes as they are.
 std::string lower_case(std::string_view text);
 
+/// `text` with `to` in the place of each `from`, which is not empty.
+std::string replaced(std::string text, std::string_view from, std::string_view to);
+
 /// Lines of a message below another, the first 15 and how many more: "\n    a\n    b".
 std::string indented_list(const std::vector<std::string>& lines);
 

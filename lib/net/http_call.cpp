@@ -44,10 +44,7 @@ std::string service_words(std::string text, const std::vector<std::string>& secr
   constexpr size_t kMostBytes = 200, kMostSearched = size_t{1} << 20;
   text.resize(std::min(text.size(), kMostSearched));
   for (const std::string& secret : secrets) {
-    if (secret.empty()) continue;
-    for (size_t at = 0; (at = text.find(secret, at)) != std::string::npos; at += 3) {
-      text.replace(at, secret.size(), "***");
-    }
+    if (!secret.empty()) text = replaced(std::move(text), secret, "***");
   }
   for (char& c : text) {
     if (static_cast<unsigned char>(c) < ' ' || c == 127) c = ' ';

@@ -379,7 +379,7 @@ void HttpTransfer::set_headers(CURL* easy, bool keeps_login) {
   if (call_.netrc && keeps_login && password.empty() && !url_.is_signed()) {
     std::string host = url_.host();
     if (host.starts_with('[')) host = host.substr(1, host.size() - 2);
-    if (const auto login = netrc_login(read_netrc().text, host, user)) {
+    if (const auto login = netrc_login(netrc_text(), host, user)) {
       user = login->user;
       password = login->password;
     }

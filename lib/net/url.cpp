@@ -43,12 +43,9 @@ std::string next_word(std::istream& words) {
 
 std::string uri_encode(std::string_view text, bool keep_slash) {
   if (text.empty()) return "";  // libcurl takes a size of 0 for one that it has to find
-  std::string encoded =
+  const std::string encoded =
       taken(curl_easy_escape(nullptr, text.data(), static_cast<int>(text.size())));
-  for (size_t at = 0; keep_slash && (at = encoded.find("%2F", at)) != std::string::npos;) {
-    encoded.replace(at, 3, "/");
-  }
-  return encoded;
+  return keep_slash ? replaced(encoded, "%2F", "/") : encoded;
 }
 
 std::string uri_decode(const std::string& text) {
@@ -59,18 +56,13 @@ std::string uri_decode(const std::string& text) {
 }
 
 std::string without_entities(std::string_view text) {
-  constexpr std::pair<std::string_view, char> kEntities[] = {
-      {"&lt;", '<'}, {"&gt;", '>'}, {"&quot;", '"'}, {"&apos;", '\''}, {"&amp;", '&'}};
-  std::string plain;
-  while (!text.empty()) {
-    const auto* const entity =
-        std::find_if(std::begin(kEntities), std::end(kEntities), [&](const auto& known) {
-          return text.starts_with(known.first);
-        });
-    const bool found = entity != std::end(kEntities);
-    plain += found ? entity->second : text[0];
-    text.remove_prefix(found ? entity->first.size() : 1);
-  }
+  std::string plain(text);
+  for (const auto& [entity, character] : {std::pair("&lt;", "<"),
+                                          std::pair("&gt;", ">"),
+                                          std::pair("&quot;", "\""),
+                                          std::pair("&apos;", "'"),
+                                          std::pair("&amp;", "&")})  // last: it makes no entity
+    plain = replaced(std::move(plain), entity, character);
   return plain;
 }
 
@@ -201,11 +193,10 @@ std::optional<NetrcLogin> netrc_login(const std::string& text,
   return std::nullopt;
 }
 
-NetrcFile read_netrc() {
-  const std::string path = first_of({environment("NETRC"), environment("HOME") + "/.netrc"});
+std::string netrc_text() {
   std::stringstream text;
-  text << std::ifstream(path).rdbuf();
-  return {path, text.str()};
+  text << std::ifstream(first_of({environment("NETRC"), environment("HOME") + "/.netrc"})).rdbuf();
+  return text.str();
 }
 
 }  // namespace dalle2

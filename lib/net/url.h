@@ -103,10 +103,7 @@ std::optional<NetrcLogin> netrc_login(const std::string& text,
                                       const std::string& host,
                                       const std::string& user = "");
 
-/// The user's file: NETRC, else ~/.netrc.
-struct NetrcFile {
-  std::string path, text;  ///< the text is empty if the file cannot be read
-};
-NetrcFile read_netrc();
+/// Of the user's file, NETRC or else ~/.netrc; empty if it cannot be read.
+std::string netrc_text();
 
 }  // namespace dalle2

@@ -48,11 +48,10 @@ std::string find_folder() {
 std::string find_key(const std::string& base_url) {
   std::string key = trimmed(environment("WANDB_API_KEY")), source = "WANDB_API_KEY";
   if (key.empty()) {
-    const NetrcFile file = read_netrc();
     const size_t host = base_url.find("://") + 3;  // and port
     const std::string server = base_url.substr(host, base_url.find('/', host) - host);
-    key = netrc_login(file.text, server).value_or(NetrcLogin{}).password;
-    source = file.path;
+    key = netrc_login(netrc_text(), server).value_or(NetrcLogin{}).password;
+    source = first_of({environment("NETRC"), "~/.netrc"});
   }
   const bool is_printable =
       std::all_of(key.begin(), key.end(), [](unsigned char c) { return std::isgraph(c) != 0; });
@@ -145,13 +144,8 @@ Json of_run(const WandbRunPath& path, const Json& more = Json::object()) {
 Json last_row(const Json& tail) {
   const ParsedJson list = parse_untrusted_json(text_at(tail, {}));
   if (!list.is_right() || !list.value.is_array() || list.value.empty()) return nullptr;
-  std::string row = text_at(list.value.back(), {});
-  for (const auto& [word, zero] : {std::pair<std::string, std::string>{"NaN", "0.0"},
-                                   std::pair<std::string, std::string>{"Infinity", "0.000000"}}) {
-    for (size_t at = 0; (at = row.find(word, at)) != std::string::npos;)
-      row.replace(at, word.size(), zero);
-  }
-  return parse_untrusted_object(row);
+  const std::string row = text_at(list.value.back(), {});
+  return parse_untrusted_object(replaced(replaced(row, "NaN", "0.0"), "Infinity", "0.0"));
 }
 
 /// An address that the service names; without a host it is one of its own.

@@ -20,15 +20,15 @@ enum class WandbMode { kOnline, kOffline, kDisabled };
 /// its own client reads them.
 struct WandbAccess {
   WandbMode mode = WandbMode::kOffline;
-  std::string mode_reason;  ///< why, for the log: "WANDB_MODE is offline"
-  std::string base_url;     ///< without a slash at its end
-  std::string api_key;      ///< a secret; empty: none was found
-  std::string folder;       ///< of the offline runs: "./wandb"
-  bool console = true;      ///< what is printed is sent too
+  std::string mode_reason = {};  ///< why, for the log: "WANDB_MODE is offline"
+  std::string base_url = {};     ///< without a slash at its end
+  std::string api_key = {};      ///< a secret; empty: none was found
+  std::string folder = {};       ///< of the offline runs: "./wandb"
+  bool console = true;           ///< what is printed is sent too
 
   // What the environment says of the run; empty: nothing.
-  std::string run_id, name, notes, group, job_type;
-  std::vector<std::string> tags;
+  std::string run_id = {}, name = {}, notes = {}, group = {}, job_type = {};
+  std::vector<std::string> tags = {};
 };
 
 /// Mode: WANDB_MODE (online, offline, dryrun, disabled), WANDB_DISABLED, `mode` of the settings; else

@@ -353,15 +353,11 @@ void HubRepository::check_token() const {
       access_.endpoint);
 }
 
-bool HubRepository::exists() const {
-  HttpCall look = call("GET", api("revision"));
-  look.accepted = {401, 404};  // 401: of a private one that others own too
-  return http_call(look, options_).status() == 200;
-}
-
 void HubRepository::create(bool is_private) const {
   const size_t owner = place_.repo.find('/');
-  if (!exists()) {
+  HttpCall look = call("GET", api("revision"));
+  look.accepted = {401, 404};  // 401: of a private one that others own too
+  if (http_call(look, options_).status() != 200) {
     const Json content = {{"name", place_.repo.substr(owner + 1)},
                           {"organization", place_.repo.substr(0, owner)},
                           {"private", is_private},

@@ -65,8 +65,6 @@ class HubRepository {
   /// Asks who the token belongs to. @throws NetworkError there is none, it is refused, or may only
   /// read
   void check_token() const;
-  /// Whether the repository and its branch are there, for this login. @throws NetworkError
-  bool exists() const;
   /// Makes the repository and the branch, unless they are there. @throws NetworkError
   void create(bool is_private) const;
   /// Sends a file in a commit of its own; nothing is done if the branch has the same file already.

@@ -169,13 +169,9 @@ std::string full_config(const std::string& path) {
   if (path.empty()) return "";
   const std::string text = read_file(path), name = fs::path(path).filename().string();
   try {
-    Json full = parse_untrusted_object(
+    return public_config(
         config_kind_of(name.substr(0, name.find('_')))
             .fill_in(text, {.overrides = {}, .check_available = false, .no_commands = true}));
-    const Json::json_pointer commands("/data/allow_pipe");  // which no_commands has set
-    const Json stored = parse_untrusted_object(text);
-    if (stored.contains(commands)) full[commands] = stored.at(commands);
-    return public_config(full.dump());
   } catch (const Error&) {
     return text;
   }
@@ -241,61 +237,47 @@ void sync_files(const std::string& data_path, const RunRecord& run, SyncReport& 
   report.sent = before - report.left;
 }
 
-/// Follows the log to its end for one W&B run, as the start of the run would. A service that is away is
-/// tried for a few seconds. @throws NetworkError a refusal
-void sync_rows(const WandbAccess& access,
-               const std::string& wandb_run,
-               const std::string& data_path,
-               const RunRecord& record,
-               LogCursors& cursors,
-               SyncReport& report) {
-  const LogFile file((fs::path(data_path) / kLogFile).string());
-  // A run that was logged offline may have no entity.
-  const std::string entity = wandb_run.starts_with('/') ? WandbApi(access, {}).viewer() : "";
-  const auto logger =
-      std::make_shared<WandbLogger>(parse_wandb_run_path(entity + wandb_run), access);
-  logger->begin({.config = full_config(config_path(data_path)),
-                 .process = {record.process.begin(), record.process.end()},
-                 .goes_on = true,
-                 .first_line = record.first_line,
-                 .data_path = data_path});
-  Follower follower(
-      logger,
-      {.file = file,
-       .log_error = [&report](const std::string& error) { report.errors.push_back(error); }},
-      cursors);
-  follower.connect_now(std::chrono::steady_clock::now() + std::chrono::seconds(30));
-  const int64_t before = follower.waiting();
-  follower.start();
-  const bool is_finished = !record.finished.empty();
-  follower.begin_end({.outcome = is_finished ? RunEnd::Outcome::kDone : RunEnd::Outcome::kStopped,
-                      .exit_code = is_finished ? 0 : 75});
-  wait_until_sent(
-      [&] { return follower.is_done(); }, [&] { return follower.last_was_fault(); }, kForever);
-  const int64_t left = follower.is_done() ? 0 : follower.waiting();
-  report.rows_left += left;
-  report.rows_sent += before - left;
-}
-
-/// To the W&B run of each logger.
-void sync_all_rows(const std::string& data_path, const RunRecord& run, SyncReport& report) {
+/// Follows the log to its end for the W&B run of each logger, as the start of the run would. A service that is
+/// away is tried for a few seconds.
+void sync_rows(const std::string& data_path, const RunRecord& run, SyncReport& report) {
   const WandbAccess found = find_wandb_access();
+  const std::string log = (fs::path(data_path) / kLogFile).string();
   std::error_code ignored;
-  const bool has_log = fs::exists(fs::path(data_path) / kLogFile, ignored);
-  if (run.wandb.empty() || found.api_key.empty() || !has_log) return;
+  if (run.wandb.empty() || found.api_key.empty() || !fs::exists(log, ignored)) return;
   // Whatever the runs of this environment do, and are called.
-  WandbAccess access;
-  access.mode = WandbMode::kOnline;
-  access.base_url = found.base_url;
-  access.api_key = found.api_key;
-  access.console = false;
+  const WandbAccess access{.mode = WandbMode::kOnline,
+                           .base_url = found.base_url,
+                           .api_key = found.api_key,
+                           .console = false};
+  const LogFile file(log);
   LogCursors cursors((fs::path(data_path) / kFollowersFile).string());
+  const auto note = [&](const std::string& error) { report.errors.push_back(error); };
+  const bool is_finished = !run.finished.empty();
+  const RunEnd end{is_finished ? RunEnd::Outcome::kDone : RunEnd::Outcome::kStopped,
+                   is_finished ? 0 : 75};
   std::string path;
   for (std::istringstream runs(run.wandb); std::getline(runs, path);) {
     try {
-      sync_rows(access, path, data_path, run, cursors, report);
+      // A run that was logged offline may have no entity.
+      if (path.starts_with('/')) path = WandbApi(access, {}).viewer() + path;
+      const auto logger = std::make_shared<WandbLogger>(parse_wandb_run_path(path), access);
+      logger->begin({.config = full_config(config_path(data_path)),
+                     .process = {run.process.begin(), run.process.end()},
+                     .goes_on = true,
+                     .first_line = run.first_line,
+                     .data_path = data_path});
+      Follower follower(logger, {.file = file, .log_error = note}, cursors);
+      follower.connect_now(std::chrono::steady_clock::now() + std::chrono::seconds(30));
+      report.rows_sent += follower.waiting();
+      follower.start();
+      follower.begin_end(end);
+      wait_until_sent(
+          [&] { return follower.is_done(); }, [&] { return follower.last_was_fault(); }, kForever);
+      const int64_t left = follower.is_done() ? 0 : follower.waiting();
+      report.rows_left += left;
+      report.rows_sent -= left;
     } catch (const NetworkError& refusal) {
-      report.errors.emplace_back(refusal.what());
+      note(refusal.what());
     }
   }
 }
@@ -535,7 +517,7 @@ SyncReport sync_run(const std::string& data_path) {
   }
   SyncReport report;
   sync_files(data_path, *run, report);
-  sync_all_rows(data_path, *run, report);
+  sync_rows(data_path, *run, report);
   return report;
 }
 

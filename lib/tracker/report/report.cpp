@@ -194,10 +194,7 @@ std::string list_of(const Curve& curve, T Point::*member) {
 
 /// A text of JSON within a page: nothing in it ends the script that holds it.
 std::string json_text(const std::string& text) {
-  std::string quoted = Json(as_utf8(text)).dump();
-  for (size_t at = 0; (at = quoted.find('<', at)) != std::string::npos;)
-    quoted.replace(at, 1, "\\u003c");
-  return quoted;
+  return replaced(Json(as_utf8(text)).dump(), "<", "\\u003c");
 }
 
 bool is_logarithmic(const std::vector<Curve>& curves) {
