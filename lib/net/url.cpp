@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "net/url.h"
 
-#include <algorithm>
 #include <cstdlib>
 #include <fstream>
-#include <iterator>
 #include <sstream>
 #include <utility>
 #include <vector>

@@ -152,10 +152,6 @@ class TensorboardLogger : public Logger {
   std::optional<EventFile> events_;
 };
 
-bool is_mark(const Json& mark) {
-  return mark.is_object() && mark.contains(kTypeKey) && mark[kTypeKey].is_string();
-}
-
 }  // namespace
 
 LogCursors::LogCursors(std::string path) : path_(std::move(path)) {
@@ -391,6 +387,7 @@ void Loggers::read_auto_resume(const std::string& path) const {
   // The file itself for one logger, as in the reference; else a list in it.
   const Json marks =
       content.contains(kLoggersKey) ? content[kLoggersKey] : Json(Json::array_t{content});
+  const auto is_mark = [](const Json& mark) { return !text_at(mark, {kTypeKey}).empty(); };
   if (!marks.is_array() || marks.empty() || !std::all_of(marks.begin(), marks.end(), is_mark))
     throw ConfigError(
         "{}: unreadable: expected a JSON object with \"logger_type\"\n  It says where the loggers of the "

@@ -22,7 +22,6 @@
 #include "config/reading/reader.h"
 #include "io/files/atomic_file.h"
 #include "io/files/writable.h"
-#include "io/formats/event_file.h"
 #include "tracker/run_folder/run_record.h"
 #include "tracker/wandb/wandb.h"
 
@@ -154,39 +153,37 @@ RunLock lock_at_once(const std::string& data_path) {
   }
 }
 
-/// The path of the config that the run has written, which has no secrets; empty: there is none.
-std::string config_path(const std::string& data_path) {
+/// The config that the run has written, which has no secrets, and its kind; null: there is none.
+std::pair<const ConfigKind*, std::string> stored_config(const std::string& data_path) {
   for (const ConfigKind& kind : config_kinds()) {
     const fs::path path = fs::path(data_path) / (kind.key + "_config.json");
     std::error_code ignored;
-    if (fs::exists(path, ignored)) return path.string();
+    if (fs::exists(path, ignored)) return {&kind, read_file(path.string())};
   }
-  return "";
+  return {};
 }
 
 /// With every default, as the run sends it; as it is where this version cannot read it.
-std::string full_config(const std::string& path) {
-  if (path.empty()) return "";
-  const std::string text = read_file(path), name = fs::path(path).filename().string();
+std::string full_config(const std::string& data_path) {
+  const auto [kind, text] = stored_config(data_path);
+  const ReadOptions options{.overrides = {}, .check_available = false, .no_commands = true};
   try {
-    return public_config(
-        config_kind_of(name.substr(0, name.find('_')))
-            .fill_in(text, {.overrides = {}, .check_available = false, .no_commands = true}));
+    return kind == nullptr ? "" : public_config(kind->fill_in(text, options));
   } catch (const Error&) {
     return text;
   }
 }
 
 /// @throws ConfigError
-std::vector<SaveConfig> read_savers(const std::string& path, const std::string& wandb_run) {
-  const Json config = path.empty() ? Json() : parse_untrusted_object(read_file(path));
+std::vector<SaveConfig> read_savers(const std::string& data_path, const std::string& wandb_run) {
+  const Json config = parse_untrusted_object(stored_config(data_path).second);
   const Json::json_pointer place("/tracker/save");
   std::vector<SaveConfig> savers;
   if (!config.contains(place)) return savers;
   ReadFindings findings;
   const Limits limits = any_value().one_is_list();
   Reader(findings).read(ValueAt{config.at(place), place.to_string(), limits}, savers);
-  findings.faults.throw_if_any(path);
+  findings.faults.throw_if_any(data_path);
   for (SaveConfig& saver : savers) {
     auto* const wandb = std::get_if<WandbSaveConfig>(&saver);
     if (wandb != nullptr && !wandb->wandb_run_path) wandb->wandb_run_path = wandb_run;
@@ -210,7 +207,7 @@ void sync_files(const std::string& data_path, const RunRecord& run, SyncReport& 
     }
   };
   const std::string wandb_run = run.wandb.substr(0, run.wandb.find('\n'));
-  attempt([&] { savers = read_savers(config_path(data_path), wandb_run); });
+  attempt([&] { savers = read_savers(data_path, wandb_run); });
   for (const SaveConfig& saver : savers) {
     attempt([&] {
       if (auto to = make_destination(saver)) services.push_back(std::move(to));
@@ -261,7 +258,7 @@ void sync_rows(const std::string& data_path, const RunRecord& run, SyncReport& r
       // A run that was logged offline may have no entity.
       if (path.starts_with('/')) path = WandbApi(access, {}).viewer() + path;
       const auto logger = std::make_shared<WandbLogger>(parse_wandb_run_path(path), access);
-      logger->begin({.config = full_config(config_path(data_path)),
+      logger->begin({.config = full_config(data_path),
                      .process = {run.process.begin(), run.process.end()},
                      .goes_on = true,
                      .first_line = run.first_line,

@@ -16,9 +16,6 @@ namespace dalle2 {
 
 class CheckpointSource;
 
-// What a start does with the folder of a run: the rule as one function, decide(). docs/resuming.md has it
-// as a table, which is made from start_rules().
-
 /// What lies in data_path.
 enum class FolderState {
   kEmpty,       ///< absent, or without run.json and without a file that a run would write

@@ -222,13 +222,11 @@ double memory_of_machine(const std::string& name) {
 }
 
 /// The content of wandb-metadata.json.
-std::string machine_text(double start_unix_seconds) {
+std::string machine_text() {
   utsname system{};
   ::uname(&system);
-  const auto started = static_cast<std::time_t>(start_unix_seconds);
   const Json text = {
       {"os", fmt::format("{}-{}-{}", system.sysname, system.release, system.machine)},
-      {"startedAt", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(started))},
       {"program", "dalle2-train " + program_version()},
       {"host", host_name()},
       {"cpu_count", std::max(std::thread::hardware_concurrency(), 1U)},
@@ -382,8 +380,7 @@ bool WandbLogger::begin(const RunFacts& facts) {
   for (const auto& [name, content] : facts.files)
     files_.push_back({.name = name, .content = content});
   if (!is_live_) return true;
-  files_.push_back(
-      {.name = "wandb-metadata.json", .content = machine_text(run_.start_unix_seconds)});
+  files_.push_back({.name = "wandb-metadata.json", .content = machine_text()});
   return true;
 }
 

@@ -3,7 +3,6 @@
 // `wandb sync` uploads.
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <map>
