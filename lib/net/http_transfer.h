@@ -235,8 +235,6 @@ class HttpStream {
  public:
   /// Connects at the first read. @param offset byte of the file to begin at
   explicit HttpStream(HttpGet request, HttpOptions options = {}, int64_t offset = 0);
-  explicit HttpStream(const std::string& url, HttpOptions options = {})
-      : HttpStream(HttpGet{.url = url}, std::move(options)) {}
   HttpStream(const HttpStream&) = delete;
   HttpStream& operator=(const HttpStream&) = delete;
 

@@ -153,22 +153,24 @@ RunLock lock_at_once(const std::string& data_path) {
   }
 }
 
-/// The config that the run has written, which has no secrets, and its kind; null: there is none.
+/// The kind and the path of the config that the run has written, which has no secrets; null: there is none.
 std::pair<const ConfigKind*, std::string> stored_config(const std::string& data_path) {
   for (const ConfigKind& kind : config_kinds()) {
     const fs::path path = fs::path(data_path) / (kind.key + "_config.json");
     std::error_code ignored;
-    if (fs::exists(path, ignored)) return {&kind, read_file(path.string())};
+    if (fs::exists(path, ignored)) return {&kind, path.string()};
   }
   return {};
 }
 
 /// With every default, as the run sends it; as it is where this version cannot read it.
 std::string full_config(const std::string& data_path) {
-  const auto [kind, text] = stored_config(data_path);
-  const ReadOptions options{.overrides = {}, .check_available = false, .no_commands = true};
+  const auto [kind, path] = stored_config(data_path);
+  if (kind == nullptr) return "";
+  const std::string text = read_file(path);
   try {
-    return kind == nullptr ? "" : public_config(kind->fill_in(text, options));
+    return public_config(
+        kind->fill_in(text, {.overrides = {}, .check_available = false, .no_commands = true}));
   } catch (const Error&) {
     return text;
   }
@@ -176,14 +178,15 @@ std::string full_config(const std::string& data_path) {
 
 /// @throws ConfigError
 std::vector<SaveConfig> read_savers(const std::string& data_path, const std::string& wandb_run) {
-  const Json config = parse_untrusted_object(stored_config(data_path).second);
+  const auto [kind, path] = stored_config(data_path);
+  const Json config = kind == nullptr ? Json() : parse_untrusted_object(read_file(path));
   const Json::json_pointer place("/tracker/save");
   std::vector<SaveConfig> savers;
   if (!config.contains(place)) return savers;
   ReadFindings findings;
   const Limits limits = any_value().one_is_list();
   Reader(findings).read(ValueAt{config.at(place), place.to_string(), limits}, savers);
-  findings.faults.throw_if_any(data_path);
+  findings.faults.throw_if_any(path);
   for (SaveConfig& saver : savers) {
     auto* const wandb = std::get_if<WandbSaveConfig>(&saver);
     if (wandb != nullptr && !wandb->wandb_run_path) wandb->wandb_run_path = wandb_run;

@@ -437,10 +437,9 @@ std::string utc(std::time_t time) {
 std::string draw_head(const std::string& data_path,
                       const RunLog& log,
                       const std::string& log_path) {
-  struct stat file = {};
-  const bool known = ::stat(log_path.c_str(), &file) == 0;
   std::string sub = fmt::format("{} records", with_commas(log.records));
-  if (known) sub += ", the last of " + utc(file.st_mtime);
+  struct stat file = {};
+  if (::stat(log_path.c_str(), &file) == 0) sub += ", the last of " + utc(file.st_mtime);
   if (log.unreadable_lines > 0) {
     sub += fmt::format("; {} of log.jsonl cannot be read (cut by a kill, or damaged)",
                        counted(log.unreadable_lines, "line"));
