@@ -196,18 +196,6 @@ TEST_CASE("an answer to a commit that names none does not count") {
   CHECK_FALSE(hub.is_committed);
 }
 
-TEST_CASE("a hub that asks for fewer requests is asked again when it says") {
-  const CapturedLog log;
-  int asked = 0;
-  LfsHub hub([&](const std::string& step) -> std::optional<HttpReply> {
-    if (step != "preupload" || ++asked > 1) return {};
-    return http_reply(429, "", "Retry-After: 1\r\n");
-  });
-  hub.upload();
-  CHECK(hub.is_committed);
-  CHECK(log.count("status 429 and asks to wait 1 s; attempt 2 in 1.0 s") == 1);
-}
-
 TEST_CASE("a file that the hub wants within a commit has at most 10 MiB") {
   LfsHub hub([&](const std::string& step) -> std::optional<HttpReply> {
     if (step != "preupload") return {};

@@ -173,20 +173,6 @@ TEST_CASE("a large file goes in parts, which are put together in their order") {
         "<Part><PartNumber>3</PartNumber><ETag>\"3\"</ETag></Part></CompleteMultipartUpload>");
 }
 
-TEST_CASE("a part that is cut or refused for a moment is sent again, and no other one") {
-  const AwsEnvironment environment;
-  const CapturedLog log;
-  int faults = 0;
-  Store store([&](const HttpRequest& request) -> std::optional<HttpReply> {
-    if (request.path.find("partNumber=2") == std::string::npos || ++faults > 2) return {};
-    return faults == 1 ? HttpReply{} : http_reply(503, "<Error><Code>SlowDown</Code></Error>");
-  });
-  const File file("0123456789");
-  s3_upload(file.path, "s3://b/k", no_notes(), in_parts_of(4));
-  CHECK(store.lines().size() == 7);
-  CHECK(faults == 3);
-}
-
 TEST_CASE("an upload that is refused says why without the key") {
   const AwsEnvironment environment;
   const CapturedLog log;

@@ -184,17 +184,6 @@ TEST_CASE(
   run.check_each_line_once(2400);
 }
 
-TEST_CASE("after a lost answer the service is asked, and gets no line twice") {
-  FollowedRun run;
-  run.service.faults = {"lost"};
-  run.write(4);
-  run.start();
-  run.wait_for([&] { return run.service.connections == 2; });
-  run.write(4);
-  run.end();
-  run.check_each_line_once(8);
-}
-
 TEST_CASE("faults at every call cost no line") {
   FollowedRun run;
   run.service.faults = {"away", "lost", "away", "refused", "lost", "away", "away"};

@@ -52,16 +52,6 @@ TEST_CASE("a start writes run.json before it logs, and has an id, a token and a 
   CHECK(record_of()["finished"] == "everything");
 }
 
-TEST_CASE("a refused start leaves the lock alone, and the next one begins in it") {
-  Run run;
-  put("latest.pth", "somebody's");
-  CHECK_THROWS_WITH(run.start(), Contains("/tracker/save: a file lies there"));
-  CHECK(fs::exists("data/run.lock"));
-  CHECK_FALSE(fs::exists("data/run.json"));
-  fs::remove("latest.pth");
-  CHECK_NOTHROW(run.start());
-}
-
 TEST_CASE("a folder without run.json that holds what a run would write is refused by name") {
   for (const char* name : {"checkpoint.pth", "log.jsonl", "decoder_config.json", "images/1.png"}) {
     CAPTURE(name);
@@ -138,6 +128,9 @@ TEST_CASE("a new run in the folder of another sets the whole folder aside in one
   CHECK_THAT(file("data/checkpoint.pth"), Contains("samples=30 "));
   CHECK(record_of()["id"] != record_of("data.1")["id"]);
   CHECK(run.log.count("data is set aside as ") == 2);
+  run.config.overwrite_data_path = false;
+  CHECK_THROWS_WITH(run.start(),
+                    Contains("the folder data exists and holds a run") && Contains("--fresh"));
 }
 
 TEST_CASE("--fresh sets a run aside that would resume, and once only in a job that is restarted") {
@@ -158,13 +151,6 @@ TEST_CASE("--fresh sets a run aside that would resume, and once only in a job th
   fs::remove_all("0");
   run.start(false, {.fresh = true});  // another job's restart
   CHECK(fs::exists("data.2"));
-}
-
-TEST_CASE("a run is refused without auto_resume and without leave to set it aside") {
-  Run run;
-  save(*run.start(), 10);
-  CHECK_THROWS_WITH(run.start(),
-                    Contains("the folder data exists and holds a run") && Contains("--fresh"));
 }
 
 TEST_CASE(
@@ -376,14 +362,6 @@ TEST_CASE("a run whose snapshots lie behind a link goes back to one of them") {
   run.start(false, {.back_to = back});
   CHECK_THAT(file("data/checkpoint.pth"), Contains("samples=20 "));
   CHECK(fs::exists("data/abandoned/" + snapshot_name(test::at(30))));
-}
-
-TEST_CASE("a checkpoint that lies in the folder of an unsaved run is not overwritten") {
-  ResumingRun run;
-  run.start();
-  put("data/checkpoint.pth", "run=another samples=30");
-  Tracker tracker(run.config, test::placeholders(), false, test::read_facts);
-  CHECK(tracker.open().action == StartAction::kResume);
 }
 
 TEST_CASE("a start that finds a run.json which was not there when it looked writes nothing") {

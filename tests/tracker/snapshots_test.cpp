@@ -6,10 +6,7 @@
 #include <filesystem>
 
 #include "base/error.h"
-#include "io/files/atomic_file.h"
 #include "support/broken_listing.h"
-#include "support/captured_log.h"
-#include "support/temp_dir.h"
 #include "tracker/starting.h"
 
 namespace dalle2 {
@@ -31,25 +28,6 @@ std::vector<int64_t> left_after(const SnapshotRules& rules, int64_t last) {
   std::vector<int64_t> samples;
   for (const SnapshotPosition& position : all) samples.push_back(position.samples_seen);
   return samples;
-}
-
-TrackerConfig saving_config(int64_t keep_last, std::optional<int64_t> keep_every = std::nullopt) {
-  LocalSaveConfig saver;
-  saver.save_latest_to = "latest.pth";
-  TrackerConfig config;
-  config.data_path = "data";
-  config.overwrite_data_path = true;
-  ConsoleLogConfig log;
-  log.auto_resume = true;
-  config.log = LogConfig(log);
-  LocalLoadConfig load;
-  load.file_path = "latest.pth";
-  load.only_auto_resume = true;
-  config.load = load;
-  config.save = {saver};
-  config.keep_last = keep_last;
-  config.keep_every = keep_every;
-  return config;
 }
 
 using test::save;
@@ -101,10 +79,9 @@ TEST_CASE("a run that went back keeps what it writes though later snapshots are 
 }
 
 TEST_CASE("saves leave the snapshots that the config asks for, and the best") {
-  const test::TempDir folder;
-  const test::WorkingDirectory inside(folder.path());
-  test::CapturedLog log;
-  const auto tracker_held = test::start(saving_config(2));
+  test::ResumingRun run;
+  run.config.keep_last = 2;
+  const auto tracker_held = run.start();
   Tracker& tracker = *tracker_held;
   save(tracker, 10);
   save(tracker, 20, /*is_best=*/true);
@@ -115,20 +92,18 @@ TEST_CASE("saves leave the snapshots that the config asks for, and the best") {
 }
 
 TEST_CASE("without keep_last and keep_every there are no snapshots") {
-  const test::TempDir folder;
-  const test::WorkingDirectory inside(folder.path());
-  test::CapturedLog log;
-  const auto tracker_held = test::start(saving_config(0));
+  test::ResumingRun run;
+  run.config.keep_last = 0;
+  const auto tracker_held = run.start();
   Tracker& tracker = *tracker_held;
   save(tracker, 10, /*is_best=*/true);
   CHECK_FALSE(fs::exists("data/snapshots"));
 }
 
 TEST_CASE("a snapshot that cannot be kept or removed is logged and the save goes on") {
-  const test::TempDir folder;
-  const test::WorkingDirectory inside(folder.path());
-  test::CapturedLog log;
-  const auto tracker_held = test::start(saving_config(1));
+  test::ResumingRun run;
+  run.config.keep_last = 1;
+  const auto tracker_held = run.start();
   Tracker& tracker = *tracker_held;
   save(tracker, 10);
   save(tracker, 20);
@@ -140,12 +115,12 @@ TEST_CASE("a snapshot that cannot be kept or removed is logged and the save goes
   unsetenv("DALLE2_FAIL_AT");
   CHECK(kept() == std::vector<std::string>{"40", "20", "10"});
   CHECK(contents({"latest.pth"}) == std::vector<std::string>{"40"});
-  CHECK(log.count("Error keeping a snapshot") == 2);
+  CHECK(run.log.count("Error keeping a snapshot") == 2);
   {
     const test::BrokenListing broken;
     save(tracker, 50);
   }
-  CHECK(log.count("snapshots: the folder cannot be read: Input/output error") == 1);
+  CHECK(run.log.count("snapshots: the folder cannot be read: Input/output error") == 1);
   save(tracker, 60);
   CHECK(kept() == std::vector<std::string>{"60", "50"});  // made up for
 }

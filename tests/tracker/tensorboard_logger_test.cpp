@@ -145,22 +145,6 @@ TEST_CASE(
   CHECK_THAT(read_file(files[1]), Contains(start_at(1)));
 }
 
-TEST_CASE("each start of a tensorboard run adds a file, in the folder that the config names") {
-  TensorboardRun run;
-  run.tensorboard.log_dir = "boards/mine";
-  run.tensorboard.auto_resume = true;
-  run.tensorboard.verbose = true;
-  for (int start = 0; start < 2; ++start) {
-    const auto tracker = run.start();
-    tracker->log({{"loss", 0.5}}, 1);
-    run.end(*tracker);
-  }
-  CHECK(event_files("boards/mine").size() >= 2);
-  CHECK_FALSE(fs::exists("data/tensorboard"));
-  CHECK(run.log.count("step 1  loss 0.5") == 2);
-  CHECK_THAT(read_file("data/auto_resume.json"), Contains("TensorboardLogger"));
-}
-
 TEST_CASE("a resumed run logs where its mark says, not where the config says, and says so") {
   TensorboardRun run;
   run.tensorboard.auto_resume = true;
@@ -203,6 +187,62 @@ TEST_CASE("a folder of events that cannot be made ends the start") {
   const Timer timer;
   CHECK_THROWS_WITH(run.start(), "boards/mine: the folder cannot be made: Not a directory");
   CHECK(timer.seconds() < 5);  // nothing is waited for that has not begun
+}
+
+/// A run that logs to the console and to event files.
+struct TwoLoggers : test::Run {
+  ConsoleLogConfig console;
+  TensorboardLogConfig tensorboard;
+
+  TwoLoggers() {
+    tensorboard.log_dir = "boards";
+    config.overwrite_data_path = true;
+    load("latest.pth", /*only_auto_resume=*/true);
+  }
+  std::unique_ptr<Tracker> start() {
+    config.log = std::vector<LogConfig>{console, tensorboard};
+    return Run::start();
+  }
+};
+
+TEST_CASE("several loggers get the same records, and a line is printed once") {
+  TwoLoggers run;
+  run.tensorboard.verbose = true;
+  const auto tracker_held = run.start();
+  Tracker& tracker = *tracker_held;
+  tracker.log({{"loss", 0.5}}, 7);
+  CHECK(run.log.count("step 7  loss 0.5") == 1);
+  CHECK(std::filesystem::exists("boards"));
+  CHECK(tracker.prints_records());
+}
+
+TEST_CASE("one logger that resumes by itself is enough, and the mark holds all of them") {
+  TwoLoggers run;
+  run.tensorboard.auto_resume = true;
+  test::save(*run.start(), 10);
+  CHECK(read_file("data/auto_resume.json") ==
+        R"({"loggers":[{"logger_type":"ConsoleLogger"},{"log_dir":"boards",)"
+        R"("logger_type":"TensorboardLogger"}]})");
+  run.tensorboard.log_dir = "elsewhere";
+  run.start();
+  CHECK_FALSE(std::filesystem::exists("elsewhere"));
+}
+
+TEST_CASE("a logger may be added to a run that goes on, but none left out") {
+  TwoLoggers run;
+  run.console.auto_resume = true;
+  run.auto_resume(true);
+  run.config.load.reset();
+  test::save(*run.Run::start(), 10);
+  CHECK(read_file("data/auto_resume.json") == R"({"logger_type":"ConsoleLogger"})");
+  run.start();
+  CHECK(run.log.count("TensorboardLogger: not of the earlier starts") == 1);
+  run.auto_resume(true);
+  CHECK_THROWS_WITH(run.Run::start(),
+                    Contains("in the auto_resume file is TensorboardLogger but the current logger "
+                             "is ConsoleLogger"));
+  test::put("data/auto_resume.json", R"({"loggers": [{"logger": "ConsoleLogger"}]})");
+  CHECK_THROWS_WITH(run.start(), Contains("expected a JSON object with \"logger_type\""));
 }
 
 }  // namespace

@@ -31,15 +31,6 @@ TEST_CASE("an absent data_path is made with its parents, with overwrite or witho
   }
 }
 
-TEST_CASE("what is only looked at leaves nothing behind: a faulty start can be repeated") {
-  Run run;
-  Tracker(run.config, test::placeholders(), /*dummy=*/false);
-  CHECK_FALSE(fs::exists("data"));
-  run.load("absent.pth", /*only_auto_resume=*/false);
-  CHECK_THROWS_AS(run.start(), ConfigError);
-  CHECK_FALSE(fs::exists("data"));
-}
-
 TEST_CASE("a data_path that is a file, or lies below one, is refused with the reason") {
   Run run;
   put("data", "a file");
@@ -118,12 +109,6 @@ TEST_CASE("only rank 0 needs the login of what is loaded") {
   CHECK(fs::is_empty(run.folder.path()));
 }
 
-TEST_CASE("other ranks do not mind a data_path that rank 0 has made") {
-  Run run;
-  const auto main = run.start();
-  CHECK_NOTHROW(run.start(/*dummy=*/true));
-}
-
 TEST_CASE("a file to load that is not there is refused before anything is written") {
   Run run;
   run.load("models/absent.pth", /*only_auto_resume=*/false);
@@ -135,33 +120,25 @@ TEST_CASE("a file to load that is not there is refused before anything is writte
   CHECK_THROWS_WITH(run.start(), Catch::Contains("is a folder"));
 }
 
-TEST_CASE("a record is a console line and a line of the log") {
-  Run run;
-  const auto tracker_held = run.start();
-  Tracker& tracker = *tracker_held;
-  tracker.log({{"Epoch", int64_t{0}}, {"Unet 0 Training Loss", 0.25}}, 10);
-  CHECK(run.log.count("Logging to console") == 1);
-  REQUIRE_FALSE(run.log.lines().empty());
-  CHECK(run.log.lines().back().tag.empty());
-  CHECK(run.log.lines().back().text == "step 10  Epoch 0  Unet 0 Training Loss 0.25");
-  CHECK(test::log_text() == "{\"Epoch\": 0, \"Unet 0 Training Loss\": 0.25, \"step\": 10}\n");
-}
-
 TEST_CASE("of a record the console shows what was chosen for people, and the log has all of it") {
   Run run;
   const auto tracker_held = run.start();
   Tracker& tracker = *tracker_held;
   CHECK(tracker.prints_records());
+  CHECK(run.log.count("Logging to console") == 1);
   run.log.clear();
   tracker.log({{"Epoch", int64_t{0}}, {"Unet 0 Training Loss", 0.25}},
               10,
               ShownRecord{{.label = "loss", .values = {0.25}}});
   tracker.log({{"Dropped", int64_t{3}}}, 11, ShownRecord{});
-  REQUIRE(run.log.lines().size() == 1);
+  tracker.log({{"Epoch", int64_t{1}}, {"loss", 0.5}}, 12);  // nobody chose
+  REQUIRE(run.log.lines().size() == 2);
+  CHECK(run.log.lines()[0].tag.empty());
   CHECK(run.log.lines()[0].text == "step 10  loss 0.25");
+  CHECK(run.log.lines()[1].text == "step 12  Epoch 1  loss 0.5");
   CHECK(test::log_text() ==
         "{\"Epoch\": 0, \"Unet 0 Training Loss\": 0.25, \"step\": 10}\n"
-        "{\"Dropped\": 3, \"step\": 11}\n");
+        "{\"Dropped\": 3, \"step\": 11}\n{\"Epoch\": 1, \"loss\": 0.5, \"step\": 12}\n");
 }
 
 TEST_CASE("an error is a line on the console and in the log, with the step it came after") {
