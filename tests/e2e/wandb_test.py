@@ -329,6 +329,18 @@ class Faults(Wandb):
         self.log(5, double.env(), log=log)
         self.check_all_arrived(double)
 
+    def test_a_start_from_another_working_directory_sends_all_rows(self):
+        """Where the folders of earlier starts are, is not known there."""
+        log, double = {**LOG, "auto_resume": True}, self.double()
+        self.log(5, {"WANDB_MODE": "offline"}, log=log)
+        (self.dir / "other").mkdir()
+        command = [str(LOG_LIKE_A_RUN), str(self.dir / "log.json"), str(self.dir / "out"), "5"]
+        done = subprocess.run(command, cwd=self.dir / "other", env=self.env(double.environment()), timeout=100, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        run = double.only_run()
+        self.check_rows(run.history, self.logged())
+        self.assertEqual(len(run.history), len(run.lines["wandb-history.jsonl"]), "the service dropped rows")
+
     def test_a_kill_at_any_request_loses_no_row(self):
         log, number = {**LOG, "auto_resume": True}, 0
         while True:

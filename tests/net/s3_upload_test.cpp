@@ -282,7 +282,7 @@ TEST_CASE("a store that has forgotten an upload gets all its parts again") {
   s3_upload(file.path, "s3://b/k", no_notes(), in_parts_of(4));
   CHECK(store.object() == "0123456789");
   CHECK(store.count("POST /b/k?uploads=") == 2);
-  CHECK(log.count("NoSuchUpload") == 1);
+  CHECK(log.count("NoSuchUpload. The store has no such upload any more: begin it again") == 1);
 }
 
 TEST_CASE("white space from a store at work is life, however slow") {
