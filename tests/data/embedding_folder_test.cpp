@@ -258,8 +258,8 @@ TEST_CASE("the check of a folder of img2dataset looks at its tars alone") {
   write_img2dataset(folder / "images", 2, 7);
   const CheckReport report = check_shards({.urls = shards_in_folder(folder / "images")});
   CHECK(report.shards.size() == 2);
-  CHECK(report.samples() == 10);
-  CHECK(report.usable() == 10);
+  CHECK(report.samples == 10);
+  CHECK(report.usable == 10);
 }
 
 TEST_CASE("the folder above the embeddings is told from the folder of them") {

@@ -372,7 +372,7 @@ TEST_CASE("packed shards load, and the check finds nothing wrong with them") {
   pack_folder(folder / "in", folder / "out", kInOrder);
   const CheckReport check = check_shards({.urls = shards_in_folder(folder / "out")});
   CHECK(check.shards.size() == 10);
-  CHECK(check.usable() == 20);
+  CHECK(check.usable == 20);
   const std::vector<std::string> lines = describe_check(check);
   CHECK(std::count(lines.begin(), lines.end(), "in all: 10 shards, 10 of them without fault") == 1);
 

@@ -51,44 +51,47 @@ TEST_CASE("the check names what is wrong with each shard") {
   const CheckReport report = check_shards(options);
   REQUIRE(report.shards.size() == 6);
   CHECK(report.shards[0].usable == 4);
-  CHECK(report.shards[0].narrowest() == 4);
+  CHECK(report.shards[0].short_sides.begin()->first == 4);
   const ShardCheck& second = report.shards[1];
   CHECK(second.samples == 5);
-  CHECK(second.broken_pictures == 1);
-  CHECK(second.no_picture == 1);
+  CHECK(second.drops.count(drop::kBrokenPicture) == 1);
+  CHECK(second.drops.count(drop::kNoPicture) == 1);
   CHECK(second.no_caption == 2);
-  CHECK(second.repeated_keys == 1);
-  CHECK(second.repeated_members == 1);
+  CHECK(second.drops.count(drop::kRepeatedKey) == 1);
+  CHECK(second.drops.count(drop::kRepeatedMember) == 1);
   CHECK(second.usable == 3);
-  CHECK_THAT(report.shards[2].image.fault, Contains("no image embedding file"));
+  CHECK_THAT(report.shards[2].drops.first(drop::kShardWithoutEmbeddings),
+             Contains("00002.tar: no file for it in "));
   CHECK(report.shards[2].usable == 0);
-  CHECK(report.shards[3].image.wrong_shape == 4);
+  CHECK(report.shards[3].drops.count(drop::kWrongEmbeddingShape) == 1);
   CHECK(report.shards[3].usable == 0);
-  CHECK(report.shards[4].image.zero == 1);
-  CHECK(report.shards[4].image.not_finite == 1);
-  CHECK(report.shards[4].image.missing == 1);
+  CHECK(report.shards[4].drops.count(drop::kZeroImageEmbedding) == 1);
+  CHECK(report.shards[4].drops.count(drop::kEmbeddingNotFinite) == 1);
+  CHECK(report.shards[4].drops.count(drop::kNoImageEmbedding) == 1);
   CHECK(report.shards[4].usable == 1);
-  CHECK_FALSE(report.shards[5].fault.empty());
+  CHECK(report.shards[5].is_lost);
   CHECK(report.shards[5].usable == 2);
   CHECK(report.image_row_shape == std::vector<int64_t>{3});
   CHECK(report.embedding_files == 6);
   CHECK(report.unused_files == 1);
-  CHECK(report.usable() == 10);
+  CHECK(report.usable == 10);
 
   options.threads = 1;
   CHECK(describe_check(check_shards(options)) == describe_check(report));
   const std::string text = text_of(report);
-  CHECK_THAT(text,
-             Contains("00001.tar: 5 samples, 3 usable: 1 without picture, 1 broken picture, "
-                      "1 repeated key, 1 repeated member"));
+  CHECK_THAT(
+      text,
+      Contains("00001.tar: 5 samples, 3 usable: left out: 1 broken picture, 1 sample without "
+               "picture, 1 repeated key or field; used all the same: 1 key of an earlier "
+               "sample\n"));
   CHECK_THAT(text, Contains("\n2 samples have no caption, which only a CLIP needs\n"));
-  CHECK_THAT(text, Contains("000040001: its image embedding is all zero"));
+  CHECK_THAT(text, Contains("    000040001: row 1 is all zero\n"));
   CHECK_THAT(text, Contains("00000.tar: 4 samples, all usable\n"));
   CHECK_THAT(text,
-             Contains("in all: 6 shards, 1 of them without fault, 1 absent, damaged or without "
-                      "samples, 1 without a readable file of image embeddings\n"));
-  CHECK_THAT(text, Contains("\nfaults: 1 without picture, 1 broken picture, "));
-  CHECK_THAT(text, Contains("image embeddings of shape [3]: 19 rows in files, "));
+             Contains("in all: 6 shards, 1 of them without fault\n") &&
+                 Contains("\nleft out: 1 broken picture, 1 damaged shard, ") &&
+                 Contains(", 1 shard without embeddings"));
+  CHECK_THAT(text, Contains("\nimage embeddings of shape [3]\n"));
   CHECK_THAT(text, Contains("1 of 6 embedding files is for none of these shards"));
 }
 
@@ -104,16 +107,17 @@ TEST_CASE("rows that were counted in another way than the keys are told") {
   options.urls = shards_in_folder(folder / "shards");
   options.img_embeddings_url = folder / "img_emb";
   const CheckReport report = check_shards(options);
-  CHECK(report.shards[0].foreign_keys == 2);
-  CHECK(report.shards[0].image.shared == 2);
-  CHECK(report.shards[0].image.idle == 2);
-  CHECK(report.shards[1].image.idle == 0);
-  CHECK(report.misaligned() == 4);  // all of the shard: it has rows behind its last sample's
+  CHECK(report.shards[0].drops.count(drop::kForeignKey) == 2);
+  CHECK(report.shards[0].drops.count(drop::kSharedRow) == 2);
+  CHECK(report.shards[0].drops.count(drop::kIdleRow) == 2);
+  CHECK(report.shards[1].drops.empty());
+  CHECK(report.misaligned == 4);  // all of the shard: it has rows behind its last sample's
   const std::string text = text_of(report);
   CHECK_THAT(
       text,
-      Contains("00001.tar: 4 samples, all usable: 2 keys with another shard's number, 2 share a "
-               "row of image embeddings, 2 image embeddings without a sample"));
+      Contains("00001.tar: 4 samples, all usable: used all the same: 2 keys with another shard's "
+               "number, 2 rows of embeddings that two samples have, 2 rows of embeddings without a "
+               "sample\n"));
   CHECK_THAT(text, Contains("000000001: row 1 is another sample's, too"));
   CHECK_THAT(text,
              Contains("some rows of embeddings do not belong to the samples") &&
@@ -130,9 +134,18 @@ TEST_CASE("embeddings inside the shards are checked, too") {
   write_tar(folder / "00000.tar", members);
   const CheckReport report =
       check_shards({.urls = {folder / "00000.tar"}, .embeddings_in_tar = true});
-  CHECK(report.shards[0].image.missing == 2);
-  CHECK(report.usable() == 1);
+  CHECK(report.shards[0].drops.count(drop::kNoImageEmbedding) == 2);
+  CHECK(report.usable == 1);
   CHECK(report.image_row_shape == std::vector<int64_t>{2});
+
+  const Members others = {tiny_members(1, 1)[0],
+                          {tiny_key(1, 0) + ".npy", format_npy_float32({4}, values.data())}};
+  write_tar(folder / "00001.tar", others);
+  const CheckReport both = check_shards(
+      {.urls = {folder / "00000.tar", folder / "00001.tar"}, .embeddings_in_tar = true});
+  CHECK(both.usable == 1);
+  CHECK_THAT(both.shards[1].drops.first(drop::kWrongEmbeddingShape),
+             Contains("embeddings of shape [4], those of the first shard have [2]"));
 }
 
 TEST_CASE("captions without text, dotted keys and shards without samples are told") {
@@ -153,13 +166,14 @@ TEST_CASE("captions without text, dotted keys and shards without samples are tol
   const CheckReport report =
       check_shards({.urls = {folder / "00000.tar", folder / "00001.tar", folder / "00002.tar"}});
   CHECK(report.shards[0].no_caption == 3);
-  CHECK(report.usable() == 6);
+  CHECK(report.usable == 6);
   const CapturedLog log;
   const std::string text = text_of(report);
   CHECK_THAT(
       text,
-      Contains("8 samples, 6 usable: 2 without picture, data behind the end of the tar (6 "
-               "bytes, another tar?): not read\n") &&
+      Contains("8 samples, 6 usable: left out: 2 samples without picture; used all the same: 1 "
+               "shard with data that is not read\n") &&
+          Contains("    data behind the end of the tar (6 bytes, another tar?): not read\n") &&
           Contains("a\\x1b[2J: no field jpg") &&
           Contains(
               "photo: no field jpg, jpeg, png, webp or jfif; it has the fields v0.png to v1.png") &&
@@ -169,8 +183,10 @@ TEST_CASE("captions without text, dotted keys and shards without samples are tol
                    "lines, 3 pictures whose captions have no text\n"));
   CHECK(log.count(tiny_key(0, 1) + ": its caption is empty") == 1);
   CHECK_THAT(text,
-             Contains("00001.tar: no sample: the tar holds none\n") &&
-                 Contains("00002.tar: no sample: ") && !Contains("all usable"));
+             Contains("00001.tar: 0 samples: left out: 1 shard without samples\n    the tar holds "
+                      "none\n") &&
+                 Contains("00002.tar: 0 samples: left out: 1 absent shard\n") &&
+                 !Contains("all usable"));
 }
 
 TEST_CASE("an embedding folder is named as the option that gave it") {
@@ -187,21 +203,20 @@ TEST_CASE("a tar that may have been cut is told and used; one of zeros has no sa
   write_file_atomically(folder / "shards/00002.tar", std::string(10240, '\0'));
   std::filesystem::create_directories(folder / "shards/00003.tar");
   const CheckReport report = check_shards({.urls = shards_in_folder(folder / "shards")});
-  CHECK(report.shards[0].without_end);
-  CHECK(report.shards[0].fault.empty());
+  CHECK_FALSE(report.shards[0].is_lost);
   CHECK(report.shards[0].usable == 3);
-  CHECK_FALSE(report.shards[1].without_end);
-  CHECK_FALSE(report.shards[2].fault.empty());
+  CHECK(report.shards[1].drops.empty());
+  CHECK(report.shards[2].is_lost);
+  CHECK(report.lost == 2);
   const std::string text = text_of(report);
   CHECK_THAT(
       text,
-      Contains("00000.tar: 3 samples, all usable: without its end marker: it may have been "
-               "cut\n") &&
-          Contains("00002.tar: no sample: the tar holds none\n") &&
-          Contains("00003.tar: no sample: ") &&
+      Contains("00000.tar: 3 samples, all usable: used all the same: 1 shard without end marker\n"
+               "    without its end marker: it may have been cut\n") &&
           Contains("00003.tar: is a folder, a file is expected") &&
-          Contains("4 shards, 1 of them without fault, 2 absent, damaged or without samples, 1 "
-                   "without end marker\n"));
+          Contains("4 shards, 1 of them without fault\n") &&
+          Contains("\nleft out: 1 damaged shard, 1 shard without samples; used all the same: 1 "
+                   "shard without end marker\n"));
 }
 
 TEST_CASE("a list of faults that goes on says how far") {
@@ -213,8 +228,8 @@ TEST_CASE("a list of faults that goes on says how far") {
       describe_check(check_shards({.urls = {folder / "00000.tar"}}));
   CHECK(std::count_if(lines.begin(), lines.end(), [](const std::string& line) {
           return line.starts_with("    ");
-        }) == 6);
-  CHECK(std::count(lines.begin(), lines.end(), "    and 2 more") == 1);
+        }) == 4);
+  CHECK(std::count(lines.begin(), lines.end(), "    and 4 more") == 1);
 }
 
 TEST_CASE("embeddings of more or fewer pictures than a shard has are another data set's") {
@@ -226,12 +241,12 @@ TEST_CASE("embeddings of more or fewer pictures than a shard has are another dat
   options.urls = shards_in_folder(folder / "shards");
   options.img_embeddings_url = folder / "img_emb";
   const CheckReport report = check_shards(options);
-  CHECK(report.shards[0].image.surplus == 5);
-  CHECK(report.misaligned() == 4);
+  CHECK(report.misaligned == 4);
   CHECK(report.shards[1].usable == 3);
   const std::string text = text_of(report);
   CHECK_THAT(text,
-             Contains("4 samples, all usable: 5 image embeddings without a sample") &&
+             Contains("4 samples, all usable: used all the same: 5 rows of embeddings without a "
+                      "sample\n    row 4 has no sample\n") &&
                  Contains("000010003: no row 3 among its shard's 3 rows of image embeddings") &&
                  Contains("some rows of embeddings do not belong to the samples"));
   // Samples that were taken out of a shard leave gaps: the others' rows are still theirs.
@@ -239,17 +254,17 @@ TEST_CASE("embeddings of more or fewer pictures than a shard has are another dat
   members.erase(members.begin() + 2, members.begin() + 4);
   write_tar(folder / "shards/00000.tar", members);
   write_tiny_embeddings(folder / "img_emb/img_emb_00000.npy", 0, 4);
-  CHECK(check_shards(options).misaligned() == 0);
+  CHECK(check_shards(options).misaligned == 0);
   // So do a few at the end.
   write_tar(folder / "shards/00000.tar", tiny_members(0, 19));
   write_tiny_embeddings(folder / "img_emb/img_emb_00000.npy", 0, 20);
-  CHECK(check_shards(options).misaligned() == 0);
+  CHECK(check_shards(options).misaligned == 0);
 }
 
 TEST_CASE("absent shards and empty folders are told") {
   const TempDir folder;
   const CheckReport report = check_shards({.urls = {folder / "00000.tar"}});
-  CHECK_THAT(report.shards[0].fault, Contains("No such file"));
+  CHECK_THAT(report.shards[0].drops.first(drop::kAbsentShard), Contains("No such file"));
   CHECK_THROWS_WITH(shards_in_folder(folder.path()), Contains("no .tar file"));
   CHECK_THROWS_WITH(shards_in_folder(folder / "absent"), Contains("cannot be read"));
   std::ofstream(folder / "0.tar") << "x";

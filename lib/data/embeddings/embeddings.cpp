@@ -351,13 +351,7 @@ void SampleEmbeddings::open(const ShardDataConfig& config, const LoaderOptions& 
         printable(made),
         words_.key);
   }
-  folder_.emplace(*url,
-                  words_.name,
-                  options.shard_width,
-                  SourceOptions{.allow_pipe = config.allow_pipe},
-                  "",
-                  width_);
-  row_shape_ = folder_->row_shape();
+  open(*url, options.shard_width, {.allow_pipe = config.allow_pipe});
   if (width_ && !row_shape_.empty() && row_shape_.back() != *width_) {
     throw DataError(
         "{}: expected {} embeddings of width {} ({} in /decoder/unets), got width {}\n"
@@ -372,6 +366,15 @@ void SampleEmbeddings::open(const ShardDataConfig& config, const LoaderOptions& 
         *width_);
   }
   check_coverage(options);
+}
+
+void SampleEmbeddings::open(const std::string& folder,
+                            int64_t shard_width,
+                            const SourceOptions& source,
+                            const std::string& key) {
+  folder_ = std::make_shared<const EmbeddingFolder>(
+      folder, words_.name, shard_width, source, key, width_);
+  row_shape_ = folder_->row_shape();
 }
 
 void SampleEmbeddings::check_coverage(const LoaderOptions& options) const {

@@ -135,6 +135,16 @@ class SampleEmbeddings {
   /// are for these shards, and that they have the model's width.
   /// @throws ConfigError, DataError
   void open(const ShardDataConfig& config, const LoaderOptions& options);
+  /// Takes those of a folder, or of a url with `{}`. @param key that names it @throws as EmbeddingFolder
+  void open(const std::string& folder,
+            int64_t shard_width,
+            const SourceOptions& source,
+            const std::string& key = "");
+  /// Null: inside the shards, or not needed.
+  const EmbeddingFolder* folder() const { return folder_.get(); }
+  /// Of the open shard; null without a folder.
+  const EmbeddingRows* rows() const { return rows_.get(); }
+  const std::vector<int64_t>& row_shape() const { return row_shape_; }
   /// The embeddings of the next shard. @return why there are none for it; empty if there are
   /// @throws NetworkError
   std::string open_shard(const std::string& url, const SourceOptions& source, DropLog& drops);
@@ -164,7 +174,7 @@ class SampleEmbeddings {
   const bool needed_;
   const std::optional<int64_t> width_;
   const Words& words_;
-  std::optional<EmbeddingFolder> folder_;  // none: inside the shards
+  std::shared_ptr<const EmbeddingFolder> folder_;  // shared by copies; none: inside the shards
   std::shared_ptr<const EmbeddingRows> rows_;
   std::vector<int64_t> row_shape_;  // empty until the first was seen
 };

@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "base/text.h"
+#include "base/untrusted_text.h"
 
 namespace dalle2 {
 namespace {
@@ -44,6 +45,10 @@ constexpr Words kReasonWords[] = {
     {drop::kAssumedEncoding, "captions of an assumed encoding", true},
     {drop::kSeveralLines, "captions of several lines", true},
     {drop::kSeveralPictures, "samples with several pictures", true, "sample with several pictures"},
+    {drop::kRepeatedKey, "keys of earlier samples", true},
+    {drop::kForeignKey, "keys with another shard's number", true},
+    {drop::kSharedRow, "rows of embeddings that two samples have", true},
+    {drop::kIdleRow, "rows of embeddings without a sample", true},
 };
 
 /// Of other reasons the plural is with an s.
@@ -79,6 +84,17 @@ void DropLog::merge(DropLog&& later) {
       if (own.size() < kToldOneByOne) own.push_back(std::move(text));
     }
   }
+}
+
+std::vector<std::string> DropLog::examples() const {
+  std::vector<std::string> lines;
+  int64_t more = 0;
+  for (const auto& [reason, count] : counts_) {
+    for (const std::string& text : texts_.at(reason)) lines.push_back(printable(text));
+    more += count - std::ssize(texts_.at(reason));
+  }
+  if (more > 0) lines.push_back(fmt::format("and {} more", with_commas(more)));
+  return lines;
 }
 
 int64_t DropLog::total() const {

@@ -39,6 +39,11 @@ inline constexpr const char* kAssumedEncoding = "caption of an assumed encoding"
 inline constexpr const char* kSeveralLines = "caption of several lines";
 /// Of a sample that is used anyway, with one of them.
 inline constexpr const char* kSeveralPictures = "several pictures";
+// Found by `shards check` alone:
+inline constexpr const char* kRepeatedKey = "key of an earlier sample";
+inline constexpr const char* kForeignKey = "key with another shard's number";
+inline constexpr const char* kSharedRow = "row of embeddings that two samples have";
+inline constexpr const char* kIdleRow = "row of embeddings without a sample";
 }  // namespace drop
 
 /// Drops travel with the next batch, and are counted and reported when that batch is handed out.
@@ -49,6 +54,9 @@ class DropLog {
   void add(const std::string& reason, std::string text);
   void merge(DropLog&& later);
   bool empty() const { return counts_.empty(); }
+  const DropCounts& counts() const { return counts_; }
+  /// What was added first for each reason, and how much more there is: lines to show.
+  std::vector<std::string> examples() const;
   int64_t count(const std::string& reason) const {
     const auto found = counts_.find(reason);
     return found != counts_.end() ? found->second : 0;

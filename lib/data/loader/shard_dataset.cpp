@@ -105,9 +105,8 @@ bool ShardWalk::open_next_shard(DropLog& drops) {
     } catch (const NetworkError& error) {
       lose_unreachable(error, drops);
     } catch (const DataError& error) {
-      std::error_code ignored;
-      const bool absent = is_local_url(url_) && !std::filesystem::exists(local_path(url_), ignored);
-      lose_shard(absent ? drop::kAbsentShard : drop::kDamagedShard, error.what(), drops);
+      lose_shard(
+          is_absent_file(url_) ? drop::kAbsentShard : drop::kDamagedShard, error.what(), drops);
     }
     if (!refusal.empty()) count_bad_shard(refusal);
   }

@@ -29,60 +29,37 @@ struct CheckOptions {
   int64_t threads = 4;
 };
 
-/// Embeddings of one kind against one shard. Counts are samples.
-struct EmbeddingCheck {
-  std::string fault;        ///< of the whole file: missing, damaged, of another width; else empty
-  int64_t missing = 0;      ///< no such row, or no field in the shard
-  int64_t zero = 0;         ///< rows that mark an absent embedding
-  int64_t not_finite = 0;   ///< rows with NaN or infinity
-  int64_t wrong_shape = 0;  ///< inside the shard: not the shape of most
-  int64_t found = 0;        ///< samples with an embedding, whatever is in it
-  int64_t rows = 0;         ///< of the shard's file
-  // What tells that rows and keys were counted in different ways:
-  int64_t beyond = 0;   ///< of the missing: samples whose row is behind the file's last
-  int64_t shared = 0;   ///< samples whose row another sample of the shard has too
-  int64_t idle = 0;     ///< rows of the file that are not zero and without a sample
-  int64_t surplus = 0;  ///< of them, if many of them follow samples without a gap
-};
-
 struct ShardCheck {
   std::string url;
   bool is_virtual = false;   ///< of a folder of pictures
-  std::string fault;         ///< absent, damaged, out of reach, without samples; else empty
-  bool unreachable = false;  ///< the fault is one of the network
-  bool without_end = false;  ///< no end marker: it may have been cut, and is used anyway
+  bool is_lost = false;      ///< absent, damaged, out of reach, or without samples
+  bool unreachable = false;  ///< it, or its embeddings, by a fault of the network
   int64_t samples = 0, usable = 0;
-  int64_t no_picture = 0, broken_pictures = 0, repeated_keys = 0, repeated_members = 0;
-  int64_t no_caption = 0;                  ///< of the usable ones
-  int64_t passed_over = 0;                 ///< members: SampleReader::passed_over()
-  DropLog captions;                        ///< notes on captions
-  std::string unread;                      ///< what of the tar is not read
-  int64_t foreign_keys = 0;                ///< keys that begin with the number of another shard
+  int64_t no_caption = 0;  ///< of the usable ones
+  int64_t misaligned =
+      0;  ///< samples whose key says that their embeddings may be another picture's
+  int64_t passed_over = 0;  ///< members: SampleReader::passed_over()
+  DropLog drops;            ///< what is wrong, as a loader would tell it, and of keys and rows
+  DropLog captions;         ///< notes on captions
   std::map<int64_t, int64_t> short_sides;  ///< of each shorter side in pixels: how many pictures
   std::map<int64_t, int64_t> shapes;       ///< of each shorter by longer side in percent, likewise
-  int64_t several_pictures = 0;            ///< samples with more than one, as jpg and png
   PictureTally pictures;
-  EmbeddingCheck image, text;
-  std::vector<std::string> examples;  ///< the first few faults, with their keys
-  int64_t untold = 0;                 ///< faults after them
 
-  void add_example(const std::string& fault_text);
-  /// The shortest side of a picture, pixels; 0 without pictures.
-  int64_t narrowest() const;
+  void lose(const char* reason, const std::string& text);
 };
 
 struct CheckReport {
   std::vector<ShardCheck> shards;
-  std::vector<int64_t> image_row_shape, text_row_shape;  ///< of most embeddings; empty without
+  std::vector<int64_t> image_row_shape, text_row_shape;  ///< empty without embeddings
   int64_t embedding_files = 0;                           ///< in the folders
   int64_t unused_files = 0;                    ///< of them, for shards that are not among the urls
   std::vector<std::string> split_differences;  ///< compare_splits()
 
-  int64_t samples() const;
-  bool unreachable() const;  ///< a shard or a file of embeddings could not be reached
-  int64_t usable() const;    ///< what a loader with these embeddings would yield
-  /// Samples whose key says that their embeddings may be another picture's.
-  int64_t misaligned() const;
+  // Of all shards, as ShardCheck has them:
+  int64_t samples = 0, usable = 0, no_caption = 0, misaligned = 0, passed_over = 0, lost = 0;
+  bool unreachable = false;
+  DropLog drops, captions;
+  PictureTally pictures;
 };
 
 /// What the samples of one shard are like.

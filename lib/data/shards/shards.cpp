@@ -13,6 +13,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <unordered_set>
 #include <utility>
 
@@ -408,6 +409,11 @@ ShardSplit split_shards(const SplitConfig& splits,
     for (uint32_t& position : *part) position += first;
   }
   return split;
+}
+
+bool is_absent_file(const std::string& url) {
+  std::error_code ignored;
+  return is_local_url(url) && !std::filesystem::exists(local_path(url), ignored);
 }
 
 std::string shard_names_hash(const ShardUrls& urls) {

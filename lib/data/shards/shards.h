@@ -129,6 +129,9 @@ std::optional<std::string> other_shards(const LoaderPosition& position,
                                         const ShardUrls& urls,
                                         const std::string& shard_names);
 
+/// Whether a url is a file of this machine that does not exist.
+bool is_absent_file(const std::string& url);
+
 /// Shard number of a url: the last path part, without a query, up to its first dot.
 /// @return -1 if that is not a number
 int64_t shard_number(const std::string& address);

@@ -82,30 +82,27 @@ std::vector<std::string> shards_to_check(const ShardsCheckCommand& command,
 
 /// @throws DataError, NetworkError for what speaks against training on the shards as they are
 void judge(const CheckReport& report, const std::string& shards) {
-  if (report.unreachable()) {
+  if (report.unreachable) {
     throw NetworkError("{}: some could not be reached (listed above), so the check is incomplete",
                        shards);
   }
-  if (report.usable() == 0) throw DataError("{}: not one usable sample", shards);
-  const auto bad = std::count_if(report.shards.begin(),
-                                 report.shards.end(),
-                                 [](const ShardCheck& shard) { return !shard.fault.empty(); });
+  if (report.usable == 0) throw DataError("{}: not one usable sample", shards);
   std::string faults;
-  if (const int64_t unusable = report.samples() - report.usable(); unusable > 0) {
+  if (const int64_t unusable = report.samples - report.usable; unusable > 0) {
     faults = fmt::format(
-        "{} of {} cannot be used", with_commas(unusable), counted(report.samples(), "sample"));
+        "{} of {} cannot be used", with_commas(unusable), counted(report.samples, "sample"));
   }
-  if (bad > 0) {
+  if (report.lost > 0) {
     faults += fmt::format("{}{} of {} absent, damaged or empty",
                           faults.empty() ? "" : ", ",
-                          with_commas(bad),
+                          with_commas(report.lost),
                           counted(static_cast<int64_t>(report.shards.size()), "shard"));
   }
   if (!faults.empty()) throw DataError("{}: {} (listed above)", shards, faults);
-  if (const int64_t misaligned = report.misaligned(); misaligned > 0) {
+  if (report.misaligned > 0) {
     throw DataError("{}: {} have the embeddings of other pictures (listed above)",
                     shards,
-                    counted(misaligned, "sample may", "samples may"));
+                    counted(report.misaligned, "sample may", "samples may"));
   }
 }
 

@@ -113,7 +113,7 @@ int64_t width_in_shards(const ShardSurvey& survey) {
   const CheckReport report = check_shards({.urls = survey.urls,
                                            .embeddings_in_tar = true,
                                            .caption_encoding = survey.caption_encoding});
-  if (report.usable() < survey.usable || report.image_row_shape.empty()) return 0;
+  if (report.usable < survey.usable || report.image_row_shape.empty()) return 0;
   return report.image_row_shape.back();
 }
 
@@ -333,39 +333,34 @@ ShardSurvey survey_shards(const InitCommand& command) {
   survey.urls.assign(shards.begin(), shards.begin() + survey.looked_at);
   const CheckReport report =
       check_shards({.urls = survey.urls, .caption_encoding = command.caption_encoding});
-  survey.samples = report.samples();
-  survey.usable = report.usable();
+  survey.samples = report.samples;
+  survey.usable = report.usable;
   if (survey.looked_at == survey.count) survey.differences = report.split_differences;
   if (survey.usable == 0) {
     throw DataError("{}: no usable picture in the first {}{}",
                     folder,
                     survey.pictures > 0 ? counted(survey.samples, "picture")
                                         : counted(survey.looked_at, "shard"),
-                    report.shards.front().examples.empty()
-                        ? ""
-                        : ": " + report.shards.front().examples.front());
+                    report.drops.empty() ? "" : ": " + report.drops.examples().front());
   }
-  int64_t bad_captions = 0;
+  survey.with_caption = report.usable - report.no_caption;
+  survey.several_lines = report.captions.count(drop::kSeveralLines);
+  survey.tally = report.pictures;
+  survey.faults = report.drops.examples();
+  if (const int64_t count = report.captions.count(drop::kBadCaption); count > 0) {
+    survey.bad_captions = counted(count, "caption has", "captions have") +
+                          " no text: " + report.captions.first(drop::kBadCaption);
+  }
   for (const ShardCheck& shard : report.shards) {
-    survey.with_caption += shard.usable - shard.no_caption;
-    survey.several_lines += shard.captions.count(drop::kSeveralLines);
-    bad_captions += shard.captions.count(drop::kBadCaption);
-    if (survey.bad_captions.empty()) survey.bad_captions = shard.captions.first(drop::kBadCaption);
     for (const auto& [side, pictures] : shard.short_sides) {
       survey.short_sides.insert(survey.short_sides.end(), static_cast<size_t>(pictures), side);
     }
-    survey.tally.add(shard.pictures);
     for (const auto& [percent, pictures] : shard.shapes) {
       constexpr double kWhole = 100;
       survey.shapes.insert(survey.shapes.end(),
                            static_cast<size_t>(pictures),
                            static_cast<double>(percent) / kWhole);
     }
-    survey.faults.insert(survey.faults.end(), shard.examples.begin(), shard.examples.end());
-  }
-  if (bad_captions > 0) {
-    survey.bad_captions =
-        counted(bad_captions, "caption has", "captions have") + " no text: " + survey.bad_captions;
   }
   std::sort(survey.short_sides.begin(), survey.short_sides.end());
   std::sort(survey.shapes.begin(), survey.shapes.end());
